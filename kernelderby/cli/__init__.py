@@ -1,0 +1,69 @@
+"""The command `derby`: one module per verb, imported when that verb runs, so that `derby --help` stays quick."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from difflib import get_close_matches
+from pathlib import Path
+
+import click
+
+from kernelderby import __version__
+from kernelderby.records import DerbyError
+
+# Name -> the line that `derby --help` shows. Each verb is kernelderby/cli/<name>.py with a click command `command`.
+VERBS = {
+    "doctor": "What this machine can run, and why not the rest.",
+    "pack": "Write the JSON and blobs that flashinfer-bench loads, from the sources.",
+    "check": "Correctness of solutions: on a GPU at full shapes, on a CPU at small ones.",
+    "bench": "Measure solutions on this GPU and record the traces.",
+    "rank": "Compare solutions on one GPU, from recorded traces.",
+    "roofline": "The floors that memory and arithmetic set for each workload.",
+    "export": "Copy the set into another flashinfer-bench dataset.",
+}
+
+
+class LazyGroup(click.Group):
+    """A group that knows its verbs' names and help lines without importing them."""
+
+    def list_commands(self, context: click.Context) -> list[str]:
+        return list(VERBS)
+
+    def get_command(self, context: click.Context, name: str) -> click.Command | None:
+        if name not in VERBS:
+            return None
+        return importlib.import_module(f"kernelderby.cli.{name}").command
+
+    def format_commands(self, context: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl(list(VERBS.items()))
+
+    def resolve_command(self, context: click.Context, arguments: list[str]):
+        name = arguments[0]
+        if name not in VERBS:
+            near = get_close_matches(name, VERBS, n=3)
+            known = f"did you mean {', '.join(near)}?" if near else f"there are {', '.join(VERBS)}"
+            raise DerbyError(f"no command {name!r}; {known}")
+        return super().resolve_command(context, arguments)
+
+
+root_option = click.option(
+    "--root", type=click.Path(path_type=Path), default=".", help="The trace set (default: the current directory)."
+)
+json_option = click.option("--json", "as_json", is_flag=True, help="JSON for machines instead of text.")
+
+
+@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="derby")
+def derby() -> None:
+    """Competing GPU kernels for one operator: checked, measured, ranked, and held against the speed of light."""
+
+
+def main() -> None:
+    """Entry point: a DerbyError is one line on stderr and exit code 1; a wrong option is click's message and 2."""
+    try:
+        derby(prog_name="derby")
+    except DerbyError as error:
+        print(f"derby: {error}", file=sys.stderr)
+        sys.exit(1)
