@@ -80,7 +80,8 @@ def generate_inputs(axes_and_scalars, device):
 
     Block scales are log-normal around a size at which the output's standard deviation is some 10: the fp8 codes that
     `random` inputs carry lie in [-2, 2], so an activation scale near 1 gives activations as after an RMSNorm, and a
-    weight scale near 0.05 gives weights of that size. At smaller scales a tolerance of 1 would accept all zeros.
+    weight scale falls with the square root of what it sums over (0.05 at 7168 and 2048), so that the shrunken axes give
+    outputs of the same size. At smaller scales a tolerance of 1 would accept all zeros.
 
     `seed` in axes_and_scalars (an integer that the workload's uuid gives) fixes every value; the numbers are drawn on
     the CPU, so they are the same on every device. Returns name -> tensor on `device`.
@@ -107,8 +108,8 @@ def generate_inputs(axes_and_scalars, device):
         "routing_logits": logits,
         "routing_bias": bias.to(torch.bfloat16),
         "hidden_states_scale": scale(1.0, hidden, seq_len),
-        "gemm1_weights_scale": scale(0.05, local, size["num_gemm1_out_blocks"], hidden),
-        "gemm2_weights_scale": scale(0.05, local, hidden, intermediate),
+        "gemm1_weights_scale": scale(4.2 * size["hidden_size"] ** -0.5, local, size["num_gemm1_out_blocks"], hidden),
+        "gemm2_weights_scale": scale(2.3 * size["intermediate_size"] ** -0.5, local, hidden, intermediate),
     }
     return {name: tensor.contiguous().to(device) for name, tensor in inputs.items()}
 

@@ -1,0 +1,29 @@
+# make bench | test | setup. From a fresh clone it needs only python3 (3.11 or newer) with venv, and a pip index.
+PYTHON ?= python3
+VENV ?= .venv
+CONSTRAINTS ?= constraints.txt
+comma := ,
+EXTRAS ?= measure,dev$(if $(shell command -v nvidia-smi),$(comma)gpu)
+export VENV
+
+.PHONY: help setup bench test
+help:
+	@echo "make bench  check, measure and rank the solutions (without a GPU: check, then rank the recorded traces)"
+	@echo "make test   what CI runs: ruff, derby pack --check, pytest"
+	@echo "make setup  only the environment in $(VENV), behind both; your own torch: see CONTRIBUTING.md"
+
+setup: $(VENV)/.kernelderby
+
+# The stamp makes a second run quick: installed again only when the requirements or the pins changed.
+$(VENV)/.kernelderby: pyproject.toml constraints.txt
+	@test -x $(VENV)/bin/python || $(PYTHON) -m venv $(VENV)
+	$(VENV)/bin/python -m pip install --quiet $(if $(CONSTRAINTS),-c $(CONSTRAINTS)) -e '.[$(EXTRAS)]'
+	@touch $@
+
+bench: setup
+	@scripts/bench.sh
+
+test: setup
+	$(VENV)/bin/ruff check
+	$(VENV)/bin/derby pack --check
+	$(VENV)/bin/python -m pytest

@@ -1,0 +1,116 @@
+"""The Python side's own speed, on any CPU machine: `python benchmarks/bench_python_side.py`, exit 1 past a limit.
+
+Limits are those of the first capability: `derby --help` in 0.3 s, loading and ranking a set of 10,000 traces in 2 s,
+and no import of torch outside measure/. Times are medians of whole processes, interpreter start included.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from kernelderby.catalog import Catalog
+from kernelderby.records import Measurement, Status
+
+DERBY = [sys.executable, "-c", "from kernelderby.cli import main; main()"]
+HELP_LIMIT_S = 0.3
+RANK_LIMIT_S = 2.0
+REPEATS = 5
+ROUNDS, SAMPLES = 5, 20
+WITHOUT_TORCH = ("catalog", "pack", "hardware", "roofline", "rank", "report.text", "report.markdown", "report.ranking",
+                 "cli", "cli.rank")  # fmt: skip
+HEAVY = ("torch", "triton", "flashinfer_bench", "flashinfer", "safetensors")
+
+
+def write_set(root: Path, definitions: int, workloads: int, solutions: int, history: int) -> int:
+    """A trace set with that many of each; every solution measured `history` times on each workload. Returns rows."""
+    for number in range(definitions):
+        name = f"operator_{number}"
+        write(root / f"definitions/synthetic/{name}.json", {
+            "name": name, "op_type": "synthetic", "axes": {"seq_len": {"type": "var"}},
+            "inputs": {"x": {"shape": ["seq_len"], "dtype": "float32"}},
+            "outputs": {"y": {"shape": ["seq_len"], "dtype": "float32"}}, "reference": "def run(x):\n    return x\n",
+        })  # fmt: skip
+        shapes = [
+            {"uuid": f"{name}-{index}", "axes": {"seq_len": 1 << index}, "inputs": {"x": {"type": "random"}}}
+            for index in range(workloads)
+        ]
+        cost = {"flops": {"float32": 10**6}, "bytes_read": 10**7, "bytes_written": 10**6}
+        write(root / f"workloads/synthetic/{name}.jsonl",
+              *({"definition": name, "workload": shape, "cost": cost} for shape in shapes))  # fmt: skip
+        for index in range(solutions):
+            solution = f"solution_{number}_{index}"
+            write(root / f"solutions/someone/synthetic/{name}/{solution}.json", {
+                "name": solution, "definition": name, "author": "someone",
+                "spec": {"language": "python", "entry_point": "main.py::run", "destination_passing_style": False,
+                         "target_hardware": ["cpu"]},
+                "sources": [{"path": "main.py", "content": f"def run(x):\n    return x + {index}\n"}],
+            })  # fmt: skip
+        hashes = {each.name: each.hash for each in Catalog.open(root).solutions_of(name)}
+        write(root / f"traces/h200/synthetic/{name}.jsonl", *traces(name, shapes, hashes, history))
+    return definitions * workloads * solutions * history
+
+
+def traces(definition: str, shapes: list[dict], hashes: dict[str, str], history: int):
+    generator = random.Random(definition)
+    for run in range(history):
+        for shape in shapes:
+            for place, (solution, solution_hash) in enumerate(sorted(hashes.items())):
+                samples = tuple(
+                    tuple(round(generator.gauss(50 + place, 0.5), 3) for _ in range(SAMPLES)) for _ in range(ROUNDS)
+                )
+                yield Measurement(
+                    definition=definition, workload=shape, solution=solution, status=Status.PASSED, gpu="NVIDIA H200",
+                    protocol="cupti-span", timestamp=f"2026-01-{run % 28 + 1:02d}T00:00:00+00:00",
+                    latency_us=statistics.median(sample for samples_ in samples for sample in samples_),
+                    samples_us=samples, solution_hash=solution_hash, session=f"session-{run}",
+                    environment={"driver": "580.1", "commit": "0123456"},
+                ).to_trace()  # fmt: skip
+
+
+def write(path: Path, *lines: dict) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
+
+
+def median_seconds(*arguments: str) -> float:
+    """Of whole `derby` processes; one more run before them, so that bytecode is compiled and files are cached."""
+    seconds = []
+    for _ in range(REPEATS + 1):
+        start = time.perf_counter()
+        subprocess.run([*DERBY, *arguments], check=True, stdout=subprocess.DEVNULL)
+        seconds.append(time.perf_counter() - start)
+    return statistics.median(seconds[1:])
+
+
+def heavy_imports() -> list[str]:
+    """Heavy modules that importing everything outside measure/ brings in; must be none."""
+    imports = "; ".join(f"import kernelderby.{module}" for module in WITHOUT_TORCH)
+    code = f"{imports}; import sys; print(*[name for name in {HEAVY!r} if name in sys.modules])"
+    return subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout.split()
+
+
+def main() -> int:
+    results = [("derby --help", median_seconds("--help"), HELP_LIMIT_S)]
+    for shape in ((1, 20, 10, 50), (10, 20, 10, 5)):
+        with tempfile.TemporaryDirectory() as folder:
+            rows = write_set(Path(folder), *shape)
+            seconds = median_seconds("rank", "--root", folder)
+            title = f"derby rank: {rows} traces, {shape[0]} definitions x {shape[1]} workloads x {shape[2]} solutions"
+            results.append((title, seconds, RANK_LIMIT_S))
+    for title, seconds, limit in results:
+        print(f"{title:<75} {seconds:6.3f} s  limit {limit:.1f} s  {'ok' if seconds < limit else 'TOO SLOW'}")
+    heavy = heavy_imports()
+    print(f"{'heavy imports outside measure/':<75} {', '.join(heavy) or 'none':>8}  limit none   "
+          f"{'TOO MANY' if heavy else 'ok'}")  # fmt: skip
+    return int(bool(heavy) or any(seconds >= limit for _, seconds, limit in results))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

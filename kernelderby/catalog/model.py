@@ -1,0 +1,123 @@
+"""What a trace set holds, as frozen data: definitions, workloads, solutions. Traces are records.Measurement."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from kernelderby.records import Cost, DerbyError, Stage
+
+
+@dataclass(frozen=True, slots=True)
+class TensorSpec:
+    """One input or output: the axes of its shape (None for a scalar) and flashinfer-bench's name of its dtype."""
+
+    shape: tuple[str, ...] | None
+    dtype: str
+
+
+@dataclass(frozen=True, slots=True)
+class Tolerance:
+    """How far an output may be off. An element fails when its absolute error exceeds atol AND its relative error
+    exceeds rtol; the share of elements that do not fail must reach required_matched_ratio."""
+
+    name: str
+    atol: float
+    rtol: float
+    required_matched_ratio: float
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Definition:
+    """The contract of one operator. axes: name -> size, None where the workload gives it."""
+
+    name: str
+    op_type: str
+    axes: dict[str, int | None]
+    inputs: dict[str, TensorSpec]
+    outputs: dict[str, TensorSpec]
+    tolerances: tuple[Tolerance, ...]
+    description: str
+    path: Path  # the JSON
+    source_path: Path | None  # the .py beside it; None in a dataset that has JSON only
+    reference: str  # the reference's code: the .py's text, the JSON's where there is no .py
+    custom_inputs_entrypoint: str | None
+
+    def sizes(self, workload_axes: Mapping[str, int]) -> dict[str, int]:
+        """Every axis -> size, constant and variable together. DerbyError when a workload's axes do not fit."""
+        variable = {name for name, size in self.axes.items() if size is None}
+        if variable != set(workload_axes):
+            wanted, found = ", ".join(sorted(variable)), ", ".join(sorted(workload_axes)) or "none"
+            raise DerbyError(f"{self.path}: axes: the workload must give {wanted}, not {found}; mend it")
+        return {name: workload_axes[name] if size is None else size for name, size in self.axes.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """One shape of a definition. inputs: name -> {type: random | scalar | safetensors, ...} as in the file.
+
+    raw is the whole line of the workloads file; raw["workload"] (uuid, axes, inputs) is what a trace repeats.
+    cost is None until `derby pack` has counted it.
+    """
+
+    definition: str
+    uuid: str
+    axes: dict[str, int]
+    inputs: dict[str, dict[str, Any]]
+    cost: Cost | None
+    raw: dict[str, Any]
+
+    @property
+    def seed(self) -> int:
+        """Of the generated inputs: 48 bits of the uuid's SHA-256, so that it depends on nothing else."""
+        return int.from_bytes(hashlib.sha256(self.uuid.encode()).digest()[:6], "big")
+
+    @property
+    def scalars(self) -> dict[str, int | float | bool]:
+        """Name -> value of the inputs that are plain numbers."""
+        return {name: spec["value"] for name, spec in self.inputs.items() if spec["type"] == "scalar"}
+
+
+@dataclass(frozen=True, slots=True)
+class Requires:
+    """What a solution needs of a machine. Compute capabilities are inclusive, such as "9.0"; cpu: runs without a GPU
+    (a Triton solution in Triton's interpreter)."""
+
+    modules: tuple[str, ...] = ()
+    minimum_compute_capability: str | None = None
+    maximum_compute_capability: str | None = None
+    cpu: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Solution:
+    """One implementation of a definition. sources: path inside the solution -> text, sorted by path."""
+
+    name: str
+    definition: str
+    author: str
+    op_type: str
+    language: str
+    entry_point: str  # file::function
+    destination_passing_style: bool
+    description: str
+    folder: Path | None  # None where only the packed JSON exists
+    json_path: Path
+    sources: dict[str, str]
+    requires: Requires
+    stages: tuple[Stage, ...]
+    target_hardware: tuple[str, ...] = ()
+    dependencies: tuple[str, ...] = ()
+    binding: str | None = None
+
+    @property
+    def hash(self) -> str:
+        """16 hex digits of everything that can change what runs; the name, the author and the prose are not in it."""
+        running = [self.language, self.entry_point, self.binding, sorted(self.dependencies),
+                   self.destination_passing_style, sorted(self.sources.items())]
+        return hashlib.sha256(json.dumps(running).encode()).hexdigest()[:16]

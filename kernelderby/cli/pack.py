@@ -1,0 +1,50 @@
+"""derby pack: sources -> JSON, inputs and costs."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import sys
+from pathlib import Path
+
+import click
+
+from kernelderby.cli import json_option, root_option
+
+_MEASURE_NEEDS = ("torch", "safetensors")
+
+
+@click.command()
+@root_option
+@click.option("--check", is_flag=True, help="Write nothing; list what is stale and exit 1 when anything is.")
+@json_option
+def command(root: Path, check: bool, as_json: bool) -> None:
+    """Write the JSON and blobs that flashinfer-bench loads, from the sources.
+
+    The .py beside a definition becomes its `reference`, each solution's folder its JSON, each definition's
+    generate_inputs the safetensors under blob/, and its count_cost the `cost` of every workload.
+    """
+    from kernelderby.catalog import Catalog
+    from kernelderby.pack import pack
+
+    changes = [str(change) for change in pack(root, check)]
+    missing = [name for name in _MEASURE_NEEDS if importlib.util.find_spec(name) is None]
+    if not missing:
+        from kernelderby.measure.blobs import pack_blobs
+
+        changes += [str(change) for change in pack_blobs(Catalog.open(root), check)]
+    left_out = missing and (f"blobs and costs were not {'checked' if check else 'made'}: {' and '.join(missing)} not "
+                            "installed; pip install -e '.[measure]'")
+    if as_json:
+        print(json.dumps({"check": check, "changes": changes, "left_out": left_out or None}))
+    else:
+        for change in changes:
+            print(("stale  " if check else "wrote  ") + change)
+        if not changes:
+            print("everything is fresh")
+        elif check:
+            print("run derby pack and commit what it writes")
+        if left_out:
+            print(left_out, file=sys.stderr)
+    if check and changes:
+        sys.exit(1)

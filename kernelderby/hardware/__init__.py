@@ -1,0 +1,52 @@
+"""Peaks of GPUs, from gpus/*.toml: dense, in SI units, with source and date. An unknown GPU is None, never a guess."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+
+@dataclass(frozen=True, slots=True)
+class Gpu:
+    """One GPU. names: what the driver and torch call it. flops_per_second: by flashinfer-bench's dtype names, dense;
+    what no source gives is absent, l2_bytes None. date: the month in which the figures were taken from the source."""
+
+    id: str
+    names: tuple[str, ...]
+    compute_capability: str
+    memory_bytes_per_second: float
+    flops_per_second: dict[str, float]
+    l2_bytes: int | None
+    source: str
+    date: str
+
+
+@cache
+def gpus() -> dict[str, Gpu]:
+    """Every GPU that has a file, by id (the file's name)."""
+    found = {}
+    for path in sorted((Path(__file__).parent / "gpus").glob("*.toml")):
+        data = tomllib.loads(path.read_text(encoding="utf-8"))
+        found[path.stem] = Gpu(path.stem, tuple(data.pop("names")), l2_bytes=data.pop("l2_bytes", None), **data)
+    return found
+
+
+def find_gpu(name: str) -> Gpu | None:
+    """The GPU of an id ("h200") or of the driver's whole name ("NVIDIA H200"), any case. Other variants of a model
+    (PCIe, NVL, MIG slices) have other peaks and other names, so a name that only looks alike is None."""
+    wanted = name.strip().casefold()
+    for gpu in gpus().values():
+        if wanted == gpu.id or wanted in (known.casefold() for known in gpu.names):
+            return gpu
+    return None
+
+
+def gpu_id(name: str) -> str:
+    """A folder's name for any GPU: the id where it is known, otherwise the driver's name in lower case and dashes."""
+    gpu = find_gpu(name)
+    if gpu:
+        return gpu.id
+    return re.sub(r"[^a-z0-9]+", "-", name.casefold().removeprefix("nvidia ")).strip("-") or "unknown"

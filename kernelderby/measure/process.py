@@ -1,0 +1,123 @@
+"""The runner's side of a worker process: start it, ask it, and notice when it hangs or dies."""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import kernelderby
+from kernelderby.records import DerbyError, Status
+
+_LOG_BYTES = 1 << 14  # the end of a solution's output is enough to see why it failed
+_POLL_SECONDS = 0.2
+
+
+class WorkerProcess:
+    """One worker, in a session of its own, so that a kill takes its children too. Start it from the main thread: a
+    worker dies with the thread that started it."""
+
+    def __init__(self, root: Path, device: str) -> None:
+        request_end, self._requests = os.pipe()
+        self._replies, reply_end = os.pipe()
+        environment = dict(os.environ, PYTHONUNBUFFERED="1")
+        package = str(Path(kernelderby.__file__).resolve().parent.parent)
+        environment["PYTHONPATH"] = os.pathsep.join(filter(None, [package, environment.get("PYTHONPATH")]))
+        if device == "cpu":
+            environment["TRITON_INTERPRET"] = "1"  # read when triton is imported
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "kernelderby.measure.worker", str(request_end), str(reply_end), str(root), device],
+            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=environment,
+            pass_fds=(request_end, reply_end), start_new_session=True)
+        os.close(request_end)
+        os.close(reply_end)
+        self._unread = b""
+        self._log = b""
+        self._log_reader = threading.Thread(target=self._read_log, daemon=True)
+        self._log_reader.start()
+        self._deadline = self._timeout = 0.0
+
+    def _read_log(self) -> None:
+        while data := self._process.stdout.read1(1 << 16):
+            self._log = (self._log + data)[-_LOG_BYTES:]
+
+    def log_tail(self, lines: int = 8) -> str:
+        text = self._log.decode(errors="replace")
+        return "\n".join(text.splitlines()[-lines:])
+
+    def send(self, command: str, timeout: float, **arguments: Any) -> None:
+        """Asks; the answer is due `timeout` seconds from now."""
+        self._timeout, self._deadline = timeout, time.monotonic() + timeout
+        try:
+            os.write(self._requests, (json.dumps({"command": command, **arguments}) + "\n").encode())
+        except BrokenPipeError:
+            pass  # it is dead: receive() says so
+
+    def receive(self) -> dict[str, Any]:
+        """The reply to the last send. A dead or late worker gives {"ok": False, "status": ..., "gone": True}, and is
+        killed with its children. DerbyError when the trace set itself is at fault."""
+        while b"\n" not in self._unread:
+            left = self._deadline - time.monotonic()
+            if left <= 0:
+                self.kill()
+                return self._gone(Status.TIMED_OUT, f"no answer within {self._timeout:g} s")
+            ready, _, _ = select.select([self._replies], [], [], min(left, _POLL_SECONDS))
+            if ready:
+                data = os.read(self._replies, 1 << 16)
+                self._unread += data
+                if data:
+                    continue
+            elif self._process.poll() is None:
+                continue
+            return self._ended()
+        line, _, self._unread = self._unread.partition(b"\n")
+        reply = json.loads(line)
+        if "error" in reply:
+            raise DerbyError(reply["error"])
+        return reply
+
+    def ask(self, command: str, timeout: float, **arguments: Any) -> dict[str, Any]:
+        self.send(command, timeout, **arguments)
+        return self.receive()
+
+    def _ended(self) -> dict[str, Any]:
+        try:
+            code = self._process.wait(timeout=5)
+        except subprocess.TimeoutExpired:  # it closed its pipe and lives on
+            code = None
+        self.kill()
+        how = "closed its reply pipe" if code is None else _exit_text(code)
+        return self._gone(Status.CRASHED, f"the process {how}")
+
+    def _gone(self, status: Status, message: str) -> dict[str, Any]:
+        tail = self.log_tail()
+        return {"ok": False, "status": status, "gone": True, "message": f"{message}\n{tail}".strip()}
+
+    def kill(self) -> None:
+        """Ends the worker and everything it started, and gives the pipes back. Safe to call twice."""
+        try:
+            os.killpg(self._process.pid, signal.SIGKILL)
+        except ProcessLookupError:
+            pass
+        self._process.wait()
+        self._log_reader.join(timeout=1)
+        if self._requests >= 0:
+            os.close(self._requests)
+            os.close(self._replies)
+            self._requests = self._replies = -1
+
+
+def _exit_text(code: int) -> str:
+    if code >= 0:
+        return f"exited with code {code}"
+    try:
+        return f"was ended by {signal.Signals(-code).name}"
+    except ValueError:
+        return f"was ended by signal {-code}"

@@ -1,0 +1,6 @@
+"""Solution against solution on one GPU, from recorded traces. docs/scoring.md says how every number is computed."""
+
+from kernelderby.rank.model import NOT_MEASURED, PASSED, Cell, Group, Pair, Ranking, Ratio, Summary, WorkloadRow
+from kernelderby.rank.ranking import rank
+
+__all__ = ["NOT_MEASURED", "PASSED", "Cell", "Group", "Pair", "Ranking", "Ratio", "Summary", "WorkloadRow", "rank"]

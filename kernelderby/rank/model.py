@@ -1,0 +1,177 @@
+"""What a ranking holds: every number that a renderer shows, and nothing about how it is shown."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+NOT_MEASURED = "not measured"
+PASSED = "passed"
+
+
+@dataclass(frozen=True, slots=True)
+class Ratio:
+    """A time over another one (1.3: takes 30 % longer), with its 95 % interval.
+
+    interval: "paired" (rounds that alternated in one session), "unpaired" (raw samples, or a mixture of both) or
+    "none" (the rows hold one number each), then low and high are None.
+    """
+
+    value: float
+    low: float | None = None
+    high: float | None = None
+    interval: str = "none"
+
+    @property
+    def is_tie(self) -> bool:
+        """The interval holds 1; without an interval, only equal numbers tie."""
+        if self.low is None or self.high is None:
+            return self.value == 1.0
+        return self.low <= 1.0 <= self.high
+
+    @property
+    def verdict(self) -> str:
+        """faster, slower or tie: the numerator against the denominator."""
+        if self.is_tie:
+            return "tie"
+        return "faster" if self.value < 1.0 else "slower"
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """One solution on one workload. status: "passed", "not measured", or how it failed, in words."""
+
+    status: str
+    latency_us: float | None = None
+    ratio: Ratio | None = None  # over the baseline's time; None for the baseline and where either did not pass
+    share_of_floor: float | None = None
+    outdated: bool = False  # measured with sources that the solution has no more
+    too_good: bool = False  # faster than 0.9 x the floor: the measurement is suspicious
+    timestamp: str | None = None
+    message: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class WorkloadRow:
+    """One workload: its floor on this GPU and every measured solution's cell. label: its axes, "seq_len=901"."""
+
+    uuid: str
+    label: str
+    axes: dict[str, int]
+    importance: float
+    floor_us: float | None
+    regime: str | None
+    cells: dict[str, Cell]
+    fastest: str | None = None
+    second: str | None = None
+    margin: Ratio | None = None  # time of the second over time of the fastest
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """Two solutions over the workloads that both passed. Ratios: time of `second` over time of `first`.
+
+    wins: workloads on which `first` is faster, by the interval; losses: those on which it is slower.
+    """
+
+    first: str
+    second: str
+    workloads: int
+    geomean: Ratio
+    total: float
+    wins: int
+    ties: int
+    losses: int
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """One solution over all workloads. What compares it with the baseline covers the workloads that both passed.
+
+    slowdown: geomean of time over the fastest solution's on each workload it passed; what the order is made of.
+    """
+
+    solution: str
+    author: str
+    place: int | None  # None: never measured, or nothing passed
+    passed: int
+    workloads: int
+    failures: dict[str, int]  # status in words -> workloads, "not measured" included
+    outdated: int
+    slowdown: float | None
+    common: int  # workloads that it and the baseline passed
+    geomean: Ratio | None  # over the baseline
+    total_us: float | None  # sum over the workloads it passed
+    total_ratio: float | None  # over the baseline, common workloads
+    wins: int
+    ties: int
+    losses: int
+    win_rate: float | None  # wins / common; None for the baseline
+    fastest_on: int  # workloads on which it is faster than every other one, by the interval
+    share_geomean: float | None  # geomean of floor / latency
+    share_total: float | None  # sum of floors / sum of latencies
+
+    @property
+    def is_complete(self) -> bool:
+        return self.passed == self.workloads
+
+
+@dataclass(frozen=True, slots=True)
+class OrderDependence:
+    """`first` comes before `second`, but not when any one of these workloads (uuids) is left out."""
+
+    first: str
+    second: str
+    workloads: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Rows that may be compared with each other."""
+
+    gpu: str
+    protocol: str
+    rows: int
+
+
+@dataclass(frozen=True, slots=True)
+class Ranking:
+    """Solutions of one definition on one GPU under one protocol. `order` is best first, without the never measured."""
+
+    definition: str
+    group: Group
+    other_groups: tuple[Group, ...]
+    measured_from: str
+    measured_to: str
+    environment: dict[str, tuple[str, ...]]  # driver, commit -> what the rows say, sorted
+    baseline: str | None
+    is_weighted: bool
+    order: tuple[str, ...]
+    rows: tuple[WorkloadRow, ...]
+    summaries: tuple[Summary, ...]
+    pairs: tuple[Pair, ...]
+    order_dependences: tuple[OrderDependence, ...]
+    not_measured: tuple[str, ...]
+    no_floor_reason: str | None
+    notes: tuple[str, ...] = ()
+
+    def summary(self, solution: str) -> Summary:
+        return next(summary for summary in self.summaries if summary.solution == solution)
+
+    def pair(self, first: str, second: str) -> Pair:
+        """The comparison of two measured solutions. KeyError where no workload was passed by both."""
+        for pair in self.pairs:
+            if (pair.first, pair.second) == (first, second):
+                return pair
+        raise KeyError((first, second))
+
+    def row(self, uuid: str) -> WorkloadRow:
+        return next(row for row in self.rows if row.uuid == uuid)
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """The row that counts for one solution on one workload (a Measurement), and whether its sources are gone."""
+
+    measurement: Any
+    outdated: bool

@@ -1,0 +1,129 @@
+"""What a reader must know beside the numbers, one sentence each: what was chosen, left out, doubtful or undecided."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from kernelderby.rank.model import Chosen, Pair, Ranking
+from kernelderby.records import FLASHINFER_BENCH_PROTOCOL, Measurement
+
+NAMED_AT_MOST = 4  # workloads that one note spells out
+
+
+class Asked(NamedTuple):
+    """What the caller named; the rest was chosen and is said."""
+
+    gpu: bool
+    protocol: bool
+    baseline: bool
+
+
+def notes(ranking: Ranking, rows: Sequence[Measurement], chosen: Mapping[tuple[str, str], Chosen],
+          solutions: Mapping[str, Any], asked: Asked) -> tuple[str, ...]:  # fmt: skip
+    """rows: all of the ranked GPU and protocol; solutions: all of the definition in the set."""
+    return (
+        *_choice(ranking, asked),
+        *_left_out(ranking, rows, solutions),
+        *_provenance(ranking, chosen),
+        *_doubtful(ranking),
+        *_undecided(ranking),
+        *_missing(ranking),
+    )
+
+
+def _choice(ranking: Ranking, asked: Asked) -> Iterator[str]:
+    if ranking.other_groups:
+        others = "; ".join(f"{group.gpu} under {group.protocol} ({group.rows} rows)" for group in ranking.other_groups)
+        chosen = "" if asked.gpu and asked.protocol else "chosen for having the most rows of our own protocols; "
+        yield f"{ranking.group.gpu} under {ranking.group.protocol}: {chosen}also recorded, not compared here: {others}"
+    if ranking.baseline and not asked.baseline:
+        yield f"baseline: {ranking.baseline}, the first in the order (--baseline names another)"
+
+
+def _left_out(ranking: Ranking, rows: Sequence[Measurement], solutions: Mapping[str, Any]) -> Iterator[str]:
+    known = {row.uuid for row in ranking.rows}
+    gone = Counter(row.solution for row in rows if row.solution not in solutions)
+    if gone:
+        listed = ", ".join(f"{name} ({count} rows)" for name, count in sorted(gone.items()))
+        yield f"left out, no longer in the set: {listed}"
+    strange = sum(row.uuid not in known for row in rows)
+    if strange:
+        yield f"left out: {strange} rows of workloads that the definition has no more"
+
+
+def _provenance(ranking: Ranking, chosen: Mapping[tuple[str, str], Chosen]) -> Iterator[str]:
+    outdated = [f"{each.solution} ({each.outdated})" for each in ranking.summaries if each.outdated]
+    if outdated:
+        yield (f"† outdated: measured with sources that the solution has no more, no row of the present ones: "
+               f"{', '.join(outdated)}; run `derby bench`")  # fmt: skip
+    nameless = {solution for (solution, _), each in chosen.items() if each.measurement.solution_hash is None}
+    if nameless:
+        yield f"rows without a source hash, may be of older sources: {', '.join(sorted(nameless))}"
+    if len(ranking.environment["driver"]) > 1:
+        yield f"measured under several drivers: {', '.join(ranking.environment['driver'])}"
+    if ranking.group.protocol == FLASHINFER_BENCH_PROTOCOL:
+        yield "flashinfer-bench 0.1.2 times with CUDA events (launches included) and records one mean, no samples"
+
+
+def _doubtful(ranking: Ranking) -> Iterator[str]:
+    for row in ranking.rows:
+        for name, cell in row.cells.items():
+            if cell.too_good:
+                yield (f"suspicious: {name} on {row.label} takes {cell.latency_us:.1f} us, less than 0.9 x the floor "
+                       f"of {row.floor_us:.1f} us: the measurement or the cost is wrong")  # fmt: skip
+    kinds = {cell.ratio.interval for row in ranking.rows for cell in row.cells.values() if cell.ratio}
+    kinds |= {row.margin.interval for row in ranking.rows if row.margin}
+    if "unpaired" in kinds:
+        yield "~ unpaired interval: not measured in turn in one session, so drift between the sessions is not in it"
+    if "none" in kinds:
+        yield "where rows hold no samples there is no interval, and the lower number counts as a win"
+
+
+def _undecided(ranking: Ranking) -> Iterator[str]:
+    labels = {row.uuid: row.label for row in ranking.rows}
+    for first, second in zip(ranking.order, ranking.order[1:], strict=False):
+        pair = find_pair(ranking, first, second)
+        if pair and pair.geomean.is_tie and _same_class(ranking, first, second):
+            interval = f"[{pair.geomean.low:.3f}, {pair.geomean.high:.3f}]" if pair.geomean.low is not None else "equal"
+            yield f"{first} and {second} are tied: geomean ratio {pair.geomean.value:.3f} {interval}"
+    for dependence in ranking.order_dependences:
+        named = [labels[uuid] for uuid in dependence.workloads[:NAMED_AT_MOST]]
+        more = len(dependence.workloads) - len(named)
+        listed = " or ".join(named) + (f" or any of {more} more" if more else "")
+        yield (f"the order of {dependence.first} and {dependence.second} depends on workload {listed}: "
+               f"without it {dependence.second} is first")  # fmt: skip
+    yield from _total_disagrees(ranking)
+
+
+def _total_disagrees(ranking: Ranking) -> Iterator[str]:
+    """The winner by geomean against the one of its coverage class that needs the least time in total."""
+    if not ranking.baseline:
+        return
+    winner = ranking.order[0]
+    rivals = {name: pair.total for name in ranking.order[1:]
+              if _same_class(ranking, winner, name) and (pair := find_pair(ranking, winner, name))}  # fmt: skip
+    quickest = min(rivals, key=rivals.get, default=None)
+    if quickest and rivals[quickest] < 1:
+        yield (f"{winner} is first by geomean, {quickest} by total time ({rivals[quickest]:.3f} of {winner}'s): "
+               f"they differ in which workloads they are good at")  # fmt: skip
+
+
+def _missing(ranking: Ranking) -> Iterator[str]:
+    for summary in ranking.summaries:
+        if summary.passed < summary.workloads and summary.solution not in ranking.not_measured:
+            reasons = ", ".join(f"{count} {status}" for status, count in summary.failures.items())
+            yield f"{summary.solution} passed {summary.passed} of {summary.workloads} workloads: {reasons}"
+    if ranking.not_measured:
+        yield f"not measured on {ranking.group.gpu}: {', '.join(ranking.not_measured)}"
+    if ranking.no_floor_reason:
+        yield f"S is n/a: {ranking.no_floor_reason}"
+
+
+def find_pair(ranking: Ranking, first: str, second: str) -> Pair | None:
+    return next((pair for pair in ranking.pairs if (pair.first, pair.second) == (first, second)), None)
+
+
+def _same_class(ranking: Ranking, first: str, second: str) -> bool:
+    return ranking.summary(first).is_complete == ranking.summary(second).is_complete

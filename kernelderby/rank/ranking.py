@@ -1,0 +1,286 @@
+"""Recorded rows in, a Ranking out. No torch: it runs on any laptop that has the traces."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import combinations
+
+from kernelderby.catalog import Solution, Workload
+from kernelderby.hardware import Gpu, find_gpu
+from kernelderby.rank import notes, selection
+from kernelderby.rank.model import (
+    NOT_MEASURED,
+    PASSED,
+    Cell,
+    Chosen,
+    Pair,
+    Ranking,
+    Ratio,
+    Summary,
+    WorkloadRow,
+)
+from kernelderby.rank.order import Times, order, order_dependences, slowdowns
+from kernelderby.rank.resampling import Bootstrap, Deviation, geometric_mean, mean_with_interval, ratio_with_interval
+from kernelderby.records import DerbyError, Measurement, Status
+from kernelderby.roofline import floors, share_of_floor
+
+TOO_GOOD = 0.9  # a latency below this share of the floor is a mistake in the measurement or in the cost
+
+
+@dataclass(frozen=True)
+class _Field:
+    """All that takes part: what was measured of whom on what, and the comparisons made so far."""
+
+    workloads: tuple[Workload, ...]
+    importance: dict[str, float]
+    chosen: dict[tuple[str, str], Chosen]
+    times: Times
+    floors: dict[str, tuple[float, str]]  # uuid -> floor in us, regime; empty when unknown
+    bootstrap: Bootstrap = field(default_factory=Bootstrap)
+
+    def common(self, a: str, b: str) -> list[str]:
+        return [workload.uuid for workload in self.workloads
+                if workload.uuid in self.times[a] and workload.uuid in self.times[b]]  # fmt: skip
+
+    def value(self, a: str, b: str, uuid: str) -> float:
+        return self.times[a][uuid] / self.times[b][uuid]
+
+    def deviation(self, a: str, b: str, uuid: str) -> Deviation | None:
+        return self.bootstrap.compare(self.chosen[a, uuid].measurement, self.chosen[b, uuid].measurement)
+
+    def ratio(self, a: str, b: str, uuid: str) -> Ratio:
+        """Time of a over time of b."""
+        return ratio_with_interval(self.value(a, b, uuid), self.deviation(a, b, uuid))
+
+
+def rank(measurements: Iterable[Measurement], definition: str, workloads: Sequence[Workload],
+         solutions: Mapping[str, Solution], *, gpu: str | None = None, protocol: str | None = None,
+         baseline: str | None = None, only: Collection[str] | None = None) -> Ranking:  # fmt: skip
+    """Ranks the solutions of one definition on one GPU under one protocol.
+
+    measurements: rows of any definition; those of others are passed over. solutions: all of the definition in the
+    set; `only` narrows them. gpu, protocol: see selection.choose_group. baseline: see docs/scoring.md.
+    DerbyError: no rows at all, an unknown GPU or protocol, a baseline that passed nothing there.
+    """
+    measurements = [row for row in measurements if row.definition == definition]
+    groups = selection.group_rows(measurements)
+    if not groups:
+        raise DerbyError(f"traces/: no row of {definition}; measure it with `derby bench`")
+    key = selection.choose_group(groups, gpu, protocol)
+    rows = groups[key]
+    contenders = {name: each for name, each in solutions.items() if only is None or name in only}
+    arena = _arena(rows, workloads, contenders, find_gpu(rows[0].gpu))
+    ordered = order(arena.times, arena.importance)
+    if baseline is not None and not arena.times.get(baseline):
+        raise DerbyError(f"--baseline: {baseline} passed no workload on {rows[0].gpu} under {key.protocol}; "
+                         f"those that did: {', '.join(name for name in ordered if arena.times[name]) or 'none'}")
+    reference = baseline or next((name for name in ordered if arena.times[name]), None)
+    pairs = _pairs(arena, ordered)
+    table = tuple(_row(arena, workload, ordered, reference) for workload in arena.workloads)
+    moments = [each.timestamp for each in sorted((c.measurement for c in arena.chosen.values()), key=selection.moment)]
+    not_measured = tuple(sorted(name for name in contenders if name not in arena.times))
+    summaries = _summaries(arena, ordered, reference, pairs, table, contenders)
+    ranking = Ranking(
+        definition=definition,
+        group=selection.describe_group(key, rows),
+        other_groups=tuple(selection.describe_group(other, groups[other]) for other in sorted(groups) if other != key),
+        measured_from=moments[0] if moments else "",
+        measured_to=moments[-1] if moments else "",
+        environment=_environment(arena),
+        baseline=reference,
+        is_weighted=any("importance" in workload.raw for workload in arena.workloads),
+        order=ordered,
+        rows=table,
+        summaries=summaries + tuple(_never_measured(contenders[name], len(arena.workloads)) for name in not_measured),
+        pairs=tuple(pairs.values()),
+        order_dependences=order_dependences(arena.times, arena.importance),
+        not_measured=not_measured,
+        no_floor_reason=_no_floor_reason(arena, rows[0].gpu),
+    )
+    asked = notes.Asked(gpu=gpu is not None, protocol=protocol is not None, baseline=baseline is not None)
+    return replace(ranking, notes=notes.notes(ranking, rows, arena.chosen, solutions, asked))
+
+
+def _arena(rows: Sequence[Measurement], workloads: Sequence[Workload], contenders: Mapping[str, Solution],
+           gpu: Gpu | None) -> _Field:  # fmt: skip
+    known = {workload.uuid for workload in workloads}
+    chosen = {key: each for key, each in selection.newest_rows(rows, _hashes(contenders)).items() if key[1] in known}
+    times: Times = {solution: {} for solution, _ in sorted(chosen)}
+    for (solution, uuid), each in chosen.items():
+        if each.measurement.status is Status.PASSED:
+            times[solution][uuid] = _latency_us(each.measurement)
+    importance = {workload.uuid: _importance(workload) for workload in workloads}
+    floor = {}
+    for workload in workloads:
+        found = floors(workload.cost, gpu) if gpu is not None and workload.cost is not None else None
+        if found is not None:
+            floor[workload.uuid] = (found.floor_us, found.regime)
+    return _Field(tuple(workloads), importance, chosen, times, floor)
+
+
+def _hashes(contenders: Mapping[str, Solution]) -> dict[str, str]:
+    return {name: solution.hash for name, solution in contenders.items()}
+
+
+def _latency_us(row: Measurement) -> float:
+    where = f"traces/: {row.solution} on workload {row.uuid} at {row.timestamp}"
+    if row.latency_us is None or not 0 < row.latency_us < math.inf:
+        raise DerbyError(f"{where}: latency_us: a passed row needs a positive time, not {row.latency_us}; delete it")
+    if any(not samples or min(samples) <= 0 for samples in row.samples_us):
+        raise DerbyError(f"{where}: samples_us: a round is empty or holds a time that is not positive; delete the row")
+    return row.latency_us
+
+
+def _importance(workload: Workload) -> float:
+    value = workload.raw.get("importance", 1.0)
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < math.inf:
+        raise DerbyError(f"workloads/: {workload.uuid}: importance: {value!r} is no positive number; mend or remove it")
+    return float(value)
+
+
+def _row(arena: _Field, workload: Workload, ordered: Sequence[str], baseline: str | None) -> WorkloadRow:
+    uuid = workload.uuid
+    floor_us, regime = arena.floors.get(uuid, (None, None))
+    passed = sorted((name for name in ordered if uuid in arena.times[name]), key=lambda name: arena.times[name][uuid])
+    fastest, second = (passed + [None, None])[:2]
+    return WorkloadRow(
+        uuid=uuid,
+        label=_label(arena, workload),
+        axes=dict(workload.axes),
+        importance=arena.importance[uuid],
+        floor_us=floor_us,
+        regime=regime,
+        cells={name: _cell(arena, name, uuid, baseline, floor_us) for name in ordered},
+        fastest=fastest,
+        second=second,
+        margin=arena.ratio(second, fastest, uuid) if second else None,
+    )
+
+
+def _label(arena: _Field, workload: Workload) -> str:
+    label = ", ".join(f"{axis}={size}" for axis, size in workload.axes.items())
+    is_unique = [other.axes for other in arena.workloads].count(workload.axes) == 1
+    return label if label and is_unique else f"{label} {workload.uuid[:8]}".strip()
+
+
+def _cell(arena: _Field, solution: str, uuid: str, baseline: str | None, floor_us: float | None) -> Cell:
+    chosen = arena.chosen.get((solution, uuid))
+    if chosen is None:
+        return Cell(NOT_MEASURED)
+    row, latency_us = chosen.measurement, arena.times[solution].get(uuid)
+    has_ratio = latency_us is not None and baseline not in (None, solution) and uuid in arena.times[baseline]
+    has_share = latency_us is not None and floor_us is not None
+    return Cell(
+        status=in_words(row.status),
+        latency_us=latency_us,
+        ratio=arena.ratio(solution, baseline, uuid) if has_ratio else None,
+        share_of_floor=share_of_floor(floor_us, latency_us) if has_share else None,
+        outdated=chosen.outdated,
+        too_good=has_share and latency_us < TOO_GOOD * floor_us,
+        timestamp=row.timestamp,
+        message=row.message,
+    )
+
+
+def in_words(status: Status) -> str:
+    return status.value.replace("_", " ")
+
+
+def _pairs(arena: _Field, ordered: Sequence[str]) -> dict[tuple[str, str], Pair]:
+    """Every solution with every one behind it in the order, where they have a workload in common."""
+    pairs = {}
+    for first, second in combinations(ordered, 2):
+        common = arena.common(first, second)
+        if common:
+            pairs[first, second] = _pair(arena, first, second, common)
+    return pairs
+
+
+def _pair(arena: _Field, first: str, second: str, common: list[str]) -> Pair:
+    values = [arena.value(second, first, uuid) for uuid in common]
+    deviations = [arena.deviation(second, first, uuid) for uuid in common]
+    verdicts = Counter(ratio_with_interval(*each).verdict for each in zip(values, deviations, strict=True))
+    weights = [arena.importance[uuid] for uuid in common]
+    total = sum(arena.times[second][uuid] for uuid in common) / sum(arena.times[first][uuid] for uuid in common)
+    geomean = mean_with_interval(geometric_mean(values, weights), deviations, weights)
+    return Pair(first, second, len(common), geomean, total,
+                wins=verdicts["slower"], ties=verdicts["tie"], losses=verdicts["faster"])  # fmt: skip
+
+
+def _summaries(arena: _Field, ordered: Sequence[str], baseline: str | None, pairs: dict[tuple[str, str], Pair],
+               table: Sequence[WorkloadRow], contenders: Mapping[str, Solution]) -> tuple[Summary, ...]:  # fmt: skip
+    slowdown = slowdowns(arena.times, arena.importance)
+    fastest_on = Counter(row.fastest for row in table if row.margin is not None and not row.margin.is_tie)
+    found = []
+    for place, name in enumerate(ordered, start=1):
+        times = arena.times[name]
+        statuses = Counter(row.cells[name].status for row in table)
+        with_floor = [uuid for uuid in times if uuid in arena.floors]
+        shares = [share_of_floor(arena.floors[uuid][0], times[uuid]) for uuid in with_floor]
+        total = sum(times[uuid] for uuid in with_floor)
+        found.append(Summary(
+            solution=name,
+            author=contenders[name].author,
+            place=place if times else None,
+            passed=len(times),
+            workloads=len(arena.workloads),
+            failures={status: count for status, count in sorted(statuses.items()) if status != PASSED},
+            outdated=sum(row.cells[name].outdated for row in table),
+            slowdown=slowdown.get(name),
+            total_us=sum(times.values()) if times else None,
+            fastest_on=fastest_on[name],
+            share_geomean=geometric_mean(shares, [arena.importance[uuid] for uuid in with_floor]) if shares else None,
+            share_total=sum(arena.floors[uuid][0] for uuid in with_floor) / total if with_floor else None,
+            **_against_baseline(name, baseline, pairs),
+        ))  # fmt: skip
+    return tuple(found)
+
+
+def _against_baseline(name: str, baseline: str | None, pairs: dict[tuple[str, str], Pair]) -> dict:
+    """The fields of Summary that compare with the baseline, from the pair, whichever of the two comes first in it."""
+    nothing = dict(common=0, geomean=None, total_ratio=None, wins=0, ties=0, losses=0, win_rate=None)
+    if (baseline, name) in pairs:
+        pair = pairs[baseline, name]
+        geomean, total, wins, losses = pair.geomean, pair.total, pair.losses, pair.wins
+    elif (name, baseline) in pairs:
+        pair = pairs[name, baseline]
+        geomean, total, wins, losses = inverse(pair.geomean), 1 / pair.total, pair.wins, pair.losses
+    else:
+        return nothing
+    return dict(common=pair.workloads, geomean=geomean, total_ratio=total, wins=wins, ties=pair.ties, losses=losses,
+                win_rate=wins / pair.workloads)  # fmt: skip
+
+
+def inverse(ratio: Ratio) -> Ratio:
+    if ratio.low is None or ratio.high is None:
+        return Ratio(1 / ratio.value)
+    return Ratio(1 / ratio.value, 1 / ratio.high, 1 / ratio.low, ratio.interval)
+
+
+def _never_measured(solution: Solution, workloads: int) -> Summary:
+    return Summary(solution.name, solution.author, None, 0, workloads, {NOT_MEASURED: workloads}, outdated=0,
+                   slowdown=None, total_us=None, fastest_on=0, share_geomean=None, share_total=None,
+                   **_against_baseline(solution.name, None, {}))  # fmt: skip
+
+
+def _environment(arena: _Field) -> dict[str, tuple[str, ...]]:
+    found: dict[str, set[str]] = {"driver": set(), "commit": set()}
+    for chosen in arena.chosen.values():
+        for name, values in found.items():
+            value = chosen.measurement.environment.get(name)
+            if value:
+                values.add(str(value))
+    return {name: tuple(sorted(values)) for name, values in found.items()}
+
+
+def _no_floor_reason(arena: _Field, gpu: str) -> str | None:
+    """Why some or all workloads have no floor; None where all have one."""
+    if find_gpu(gpu) is None:
+        return f"the peaks of {gpu} are unknown; describe it under kernelderby/hardware/gpus/"
+    without = [workload for workload in arena.workloads if workload.uuid not in arena.floors]
+    if any(workload.cost is None for workload in without):
+        return f"{len(without)} of {len(arena.workloads)} workloads carry no cost; run `derby pack`"
+    return f"{gpu} has no peak for a dtype of {len(without)} workloads; see its file's source" if without else None

@@ -1,0 +1,93 @@
+"""Which rows count: one GPU, one protocol, and for each solution and workload the newest row of its present sources."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime
+from typing import NamedTuple
+
+from kernelderby.catalog.fields import suggestion
+from kernelderby.hardware import gpu_id
+from kernelderby.rank.model import Chosen, Group
+from kernelderby.records import FLASHINFER_BENCH_PROTOCOL, DerbyError, Measurement
+
+
+class Key(NamedTuple):
+    gpu: str  # hardware.gpu_id of the name that the rows carry
+    protocol: str
+
+
+def group_rows(measurements: Iterable[Measurement]) -> dict[Key, list[Measurement]]:
+    """Rows by GPU and protocol; the names that one GPU goes by are one group."""
+    identities: dict[str, str] = {}
+    groups: dict[Key, list[Measurement]] = {}
+    for measurement in measurements:
+        name = measurement.gpu
+        if name not in identities:
+            identities[name] = gpu_id(name)
+        groups.setdefault(Key(identities[name], measurement.protocol), []).append(measurement)
+    return groups
+
+
+def choose_group(groups: Mapping[Key, list[Measurement]], gpu: str | None, protocol: str | None) -> Key:
+    """The named group, or of those that remain the largest; rows of our own protocols before flashinfer-bench's.
+
+    DerbyError where no row has that GPU or that protocol; it lists or suggests those that exist.
+    """
+    candidates = dict(groups)
+    if gpu is not None:
+        wanted = _match_gpu(groups, gpu)
+        candidates = {key: rows for key, rows in candidates.items() if key.gpu == wanted}
+    if protocol is not None:
+        protocols = sorted({key.protocol for key in candidates})
+        if protocol not in protocols:
+            where = f" of GPU {gpu}" if gpu else ""
+            raise DerbyError(f"--protocol: no row{where} was measured with {protocol!r}; {suggestion(protocol, protocols)}")
+        candidates = {key: rows for key, rows in candidates.items() if key.protocol == protocol}
+    return max(sorted(candidates), key=lambda key: (key.protocol != FLASHINFER_BENCH_PROTOCOL, len(candidates[key])))
+
+
+def describe_group(key: Key, rows: list[Measurement]) -> Group:
+    return Group(gpu=max(rows, key=moment).gpu, protocol=key.protocol, rows=len(rows))
+
+
+def _match_gpu(groups: Mapping[Key, list[Measurement]], name: str) -> str:
+    known: dict[str, str] = {}
+    for key, rows in groups.items():
+        known[key.gpu] = key.gpu
+        for row_name in {row.gpu for row in rows}:
+            known[row_name] = key.gpu
+    folded = {each.casefold(): identity for each, identity in known.items()}
+    for candidate in (name.casefold(), gpu_id(name)):
+        if candidate in folded:
+            return folded[candidate]
+    raise DerbyError(f"--gpu: no row was measured on {name!r}; {suggestion(name, known)}")
+
+
+def newest_rows(rows: Iterable[Measurement], hashes: Mapping[str, str]) -> dict[tuple[str, str], Chosen]:
+    """(solution, uuid) -> the row that counts, for the solutions in `hashes` (name -> hash of the present sources).
+
+    Rows of the present sources come first, then rows that do not say (flashinfer-bench's), then outdated ones; among
+    equals the newest, and of two with one timestamp the later in the file.
+    """
+    best: dict[tuple[str, str], tuple[tuple[int, datetime], Measurement]] = {}
+    for row in rows:
+        if row.solution not in hashes:
+            continue
+        if row.solution_hash is None:
+            preference = 1
+        else:
+            preference = 2 if row.solution_hash == hashes[row.solution] else 0
+        rank, key = (preference, moment(row)), (row.solution, row.uuid)
+        if key not in best or rank >= best[key][0]:
+            best[key] = (rank, row)
+    return {key: Chosen(row, outdated=rank[0] == 0) for key, (rank, row) in best.items()}
+
+
+def moment(row: Measurement) -> datetime:
+    """When the row was measured; a time without a zone is taken as UTC, text that is no ISO time as the oldest."""
+    try:
+        time = datetime.fromisoformat(row.timestamp)
+    except ValueError:
+        return datetime.min.replace(tzinfo=UTC)
+    return time if time.tzinfo else time.replace(tzinfo=UTC)

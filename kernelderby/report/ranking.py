@@ -1,0 +1,165 @@
+"""A Ranking as two tables: solutions over all workloads, and every workload by itself."""
+
+from __future__ import annotations
+
+from kernelderby.rank.model import NOT_MEASURED, Cell, Ranking, Ratio, Summary, WorkloadRow
+from kernelderby.report.model import Column, Report, Table, TableCell
+
+OUTDATED, SUSPICIOUS, TIED, UNPAIRED = "†", "!", "=", "~"
+NOTHING = TableCell("-", "muted")
+
+
+def ranking_report(ranking: Ranking) -> Report:
+    return Report(
+        title=ranking.definition,
+        facts=_facts(ranking),
+        tables=(_summary_table(ranking), _workload_table(ranking)),
+        notes=ranking.notes,
+    )
+
+
+def _facts(ranking: Ranking) -> tuple[str, ...]:
+    first, last = ranking.measured_from[:10], ranking.measured_to[:10]
+    parts = [ranking.group.gpu, f"protocol {ranking.group.protocol}"]
+    parts.append(f"measured {first}" if first == last else f"measured {first} to {last}")
+    for name, values in ranking.environment.items():
+        if values:
+            parts.append(f"{name} {', '.join(values)}")
+    return (" · ".join(parts),)
+
+
+def _summary_table(ranking: Ranking) -> Table:
+    weight = "weighted by importance" if ranking.is_weighted else "all workloads alike"
+    columns = (
+        Column("#"),
+        Column("solution", "left"),
+        Column("passed"),
+        Column("time vs baseline geomean [95 %]"),
+        Column("total ms"),
+        Column("total vs baseline"),
+        Column("win tie loss vs baseline"),
+        Column("win rate"),
+        Column("fastest on"),
+        Column("S geomean"),
+        Column("S total"),
+    )
+    return Table(
+        title=f"Over all workloads (baseline {ranking.baseline or 'none'}; {weight})",
+        columns=columns,
+        rows=tuple(_summary_row(ranking, summary) for summary in ranking.summaries),
+        key_columns=2,
+        caption="Below 1 is faster than the baseline, over the workloads that both passed. "
+                "S: share of the floor's speed reached.",
+    )  # fmt: skip
+
+
+def _summary_row(ranking: Ranking, summary: Summary) -> tuple[TableCell, ...]:
+    if summary.passed == 0:
+        status = NOT_MEASURED if summary.solution in ranking.not_measured else "nothing passed"
+        start = (NOTHING, TableCell(summary.solution), TableCell(f"0/{summary.workloads}", "bad"))
+        return (*start, TableCell(status, "bad"), *(NOTHING,) * 7)
+    is_baseline = summary.solution == ranking.baseline
+    compared = summary.geomean is not None
+    record = f"{summary.wins} {summary.ties} {summary.losses}"
+    return (
+        TableCell(str(summary.place)),
+        TableCell(summary.solution, "best" if summary.place == 1 else ""),
+        TableCell(f"{summary.passed}/{summary.workloads}", "" if summary.is_complete else "bad"),
+        TableCell("1 (baseline)") if is_baseline else _or_nothing(summary.geomean and interval(summary.geomean)),
+        TableCell(_milliseconds(summary.total_us)),
+        TableCell("1") if is_baseline else _or_nothing(compared and factor(summary.total_ratio)),
+        _or_nothing(compared and record),
+        _or_nothing(summary.win_rate is not None and f"{summary.win_rate:.0%}"),
+        TableCell(str(summary.fastest_on)),
+        _share(summary.share_geomean),
+        _share(summary.share_total),
+    )
+
+
+def _workload_table(ranking: Ranking) -> Table:
+    axes = list(ranking.rows[0].axes) if ranking.rows else []
+    columns = [
+        Column(axes[0] if len(axes) == 1 else "workload", "right" if len(axes) == 1 else "left"),
+        Column("floor us"),
+        *(Column(name) for name in ranking.order),
+        Column("second over first [95 %]"),
+    ]
+    if ranking.is_weighted:
+        columns.insert(1, Column("importance"))
+    return Table(
+        title=f"Each workload: median us, and time over that of {ranking.baseline or 'no baseline'}",
+        columns=tuple(columns),
+        rows=tuple(_workload_row(ranking, row, one_axis=len(axes) == 1) for row in ranking.rows),
+        caption=_legend(ranking),
+        key_columns=3 if ranking.is_weighted else 2,
+    )
+
+
+def _legend(ranking: Ranking) -> str:
+    regimes = sorted({row.regime for row in ranking.rows if row.regime})
+    parts = [f"{regime[0].upper()} floor set by {regime}" for regime in regimes]
+    parts.append(f"{TIED} tie (the interval holds 1)")
+    cells = [cell for row in ranking.rows for cell in row.cells.values()]
+    if any(cell.outdated for cell in cells):
+        parts.append(f"{OUTDATED} outdated sources")
+    if any(cell.too_good for cell in cells):
+        parts.append(f"{SUSPICIOUS} faster than the floor allows")
+    if any(row.margin and row.margin.interval == "unpaired" for row in ranking.rows):
+        parts.append(f"{UNPAIRED} unpaired interval")
+    return "; ".join(parts)
+
+
+def _workload_row(ranking: Ranking, row: WorkloadRow, *, one_axis: bool) -> tuple[TableCell, ...]:
+    label = row.label.partition("=")[2] if one_axis else row.label
+    floor = f"{microseconds(row.floor_us)} {row.regime[0].upper()}" if row.floor_us is not None else "n/a"
+    cells = [
+        TableCell(label),
+        TableCell(floor, "muted"),
+        *(_measured(row.cells[name], name == row.fastest) for name in ranking.order),
+        _or_nothing(row.margin and interval(row.margin)),
+    ]
+    if ranking.is_weighted:
+        cells.insert(1, TableCell(f"{row.importance:g}"))
+    return tuple(cells)
+
+
+def _measured(cell: Cell, is_fastest: bool) -> TableCell:
+    marks = (OUTDATED if cell.outdated else "") + (SUSPICIOUS if cell.too_good else "")
+    if cell.latency_us is None:
+        return TableCell(cell.status + marks, "muted" if cell.status == NOT_MEASURED else "bad")
+    text = microseconds(cell.latency_us) + marks
+    if cell.ratio is not None:
+        text += f" {factor(cell.ratio.value)}"
+    return TableCell(text, "bad" if marks else "best" if is_fastest else "")
+
+
+def interval(ratio: Ratio) -> str:
+    """1.314 [1.309, 1.320]; = a tie, ~ an unpaired interval."""
+    marks = (UNPAIRED if ratio.interval == "unpaired" else "") + (TIED if ratio.is_tie else "")
+    between = f" [{factor(ratio.low, 3)}, {factor(ratio.high, 3)}]" if ratio.low is not None else ""
+    return f"{factor(ratio.value, 3)}{between}" + (f" {marks}" if marks else "")
+
+
+def factor(value: float, digits: int = 2) -> str:
+    """A ratio with `digits` decimals below 10, fewer above: 1.31, 12.3, 190."""
+    if value >= 100:
+        return f"{value:.0f}"
+    return f"{value:.1f}" if value >= 10 else f"{value:.{digits}f}"
+
+
+def microseconds(value: float) -> str:
+    if value >= 1000:
+        return f"{value:.0f}"
+    return f"{value:.1f}" if value >= 10 else f"{value:.2f}"
+
+
+def _milliseconds(microseconds_: float) -> str:
+    return f"{microseconds_ / 1e3:.3f}"
+
+
+def _share(value: float | None) -> TableCell:
+    return TableCell("n/a", "muted") if value is None else TableCell(f"{value:.0%}")
+
+
+def _or_nothing(text: str | bool | None) -> TableCell:
+    return TableCell(text) if isinstance(text, str) else NOTHING

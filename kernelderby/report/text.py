@@ -1,0 +1,89 @@
+"""A report for a terminal or a log. The best cell has a star, so that it survives a pipe, and is bold in colour."""
+
+from __future__ import annotations
+
+from io import StringIO
+
+from rich.box import SIMPLE_HEAD
+from rich.cells import cell_len
+from rich.console import Console
+from rich.table import Table as RichTable
+from rich.text import Text
+
+from kernelderby.report.model import Report, Table, TableCell
+
+STYLES = {"": "", "best": "bold green", "muted": "dim", "bad": "red"}
+PIPE_WIDTH = 120
+GAP = 2  # spaces between columns: one of the box, one of padding
+
+
+def render(report: Report, *, width: int = PIPE_WIDTH, color: bool = False) -> str:
+    """The report as text that ends in one line break; with color, ANSI sequences."""
+    stream = StringIO()
+    console = Console(file=stream, width=width, force_terminal=color, no_color=not color, highlight=False,
+                      color_system="standard" if color else None, legacy_windows=False)  # fmt: skip
+    console.print(Text(report.title, style="bold"))
+    for fact in report.facts:
+        console.print(Text(fact))
+    for table in report.tables:
+        console.print()
+        console.print(Text(table.title, style="bold"))
+        for indices in _split(table, width):
+            console.print(_table(table, indices))
+        if table.caption:
+            console.print(Text(table.caption, style="dim"))
+    if report.notes:
+        console.print()
+        _print_notes(console, report.notes)
+    lines = [line.rstrip() if not color else line for line in stream.getvalue().splitlines()]
+    return "\n".join(lines).strip("\n") + "\n"
+
+
+def _split(table: Table, width: int) -> list[list[int]]:
+    """Columns of the table, by index, in as many parts as the width demands; each begins with the key columns."""
+    keys = list(range(table.key_columns))
+    taken = sum(_width(table, index) + GAP for index in keys)
+    parts, left = [list(keys)], width - taken
+    for index in range(table.key_columns, len(table.columns)):
+        needed = _width(table, index) + GAP
+        if needed > left + GAP and len(parts[-1]) > len(keys):
+            parts.append(list(keys))
+            left = width - taken
+        parts[-1].append(index)
+        left -= needed
+    return parts
+
+
+def _width(table: Table, index: int) -> int:
+    lines = _broken(table.columns[index].title).split("\n") + [_cell(row[index]).plain for row in table.rows]
+    return max(map(cell_len, lines))
+
+
+def _table(table: Table, indices: list[int]) -> RichTable:
+    rich = RichTable(box=SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, GAP - 1, 0, 0))
+    for index in indices:
+        column = table.columns[index]
+        rich.add_column(Text(_broken(column.title)), justify=column.align, vertical="bottom")
+    for row in table.rows:
+        rich.add_row(*(_cell(row[index]) for index in indices))
+    return rich
+
+
+def _broken(title: str) -> str:
+    places = [index + 1 for index, character in enumerate(title) if character in " _"]
+    if len(title) <= 6 or not places:
+        return title
+    middle = min(places, key=lambda place: abs(place - len(title) / 2))
+    return f"{title[:middle].rstrip()}\n{title[middle:]}"
+
+
+def _cell(cell: TableCell) -> Text:
+    text = f"*{cell.text}" if cell.emphasis == "best" else cell.text
+    return Text(text, style=STYLES[cell.emphasis])
+
+
+def _print_notes(console: Console, notes: tuple[str, ...]) -> None:
+    grid = RichTable.grid(padding=(0, 1, 0, 0))
+    for note in notes:
+        grid.add_row(Text("-"), Text(note))
+    console.print(grid)

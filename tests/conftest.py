@@ -1,0 +1,59 @@
+"""Fixtures shared by all tests: the checkout, a small trace set to spoil, the command."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+CHECKOUT = Path(__file__).resolve().parent.parent
+
+
+def pytest_collection_modifyitems(items):
+    """Tests marked gpu are skipped, with the reason, where torch sees no GPU."""
+    marked = [item for item in items if item.get_closest_marker("gpu")]
+    if marked and not _has_gpu():
+        for item in marked:
+            item.add_marker(pytest.mark.skip(reason="needs a CUDA GPU"))
+
+
+def _has_gpu() -> bool:
+    try:
+        import torch
+    except ImportError:
+        return False
+    return torch.cuda.is_available()
+
+
+@pytest.fixture(scope="session")
+def checkout() -> Path:
+    """The root of this repository, itself a trace set. Tests only read it."""
+    return CHECKOUT
+
+
+@pytest.fixture
+def small_set(tmp_path: Path) -> Path:
+    """A copy of tests/data/set: one toy definition, two workloads with costs, two solutions, four traces."""
+    return Path(shutil.copytree(CHECKOUT / "tests" / "data" / "set", tmp_path / "set"))
+
+
+@pytest.fixture
+def derby(monkeypatch):
+    """derby(*arguments) -> (exit code, stdout, stderr) of the command, in this process."""
+    from click.testing import CliRunner
+
+    from kernelderby import cli
+
+    def run(*arguments: object) -> tuple[int, str, str]:
+        words = ["derby", *map(str, arguments)]
+        monkeypatch.setattr("sys.argv", words)
+        with CliRunner().isolation() as (out, err, _):
+            try:
+                cli.main()
+                code = 0
+            except SystemExit as stop:
+                code = stop.code or 0
+        return code, out.getvalue().decode(), err.getvalue().decode()
+
+    return run
