@@ -24,7 +24,7 @@ RANK_LIMIT_S = 2.0
 REPEATS = 5
 ROUNDS, SAMPLES = 5, 20
 WITHOUT_TORCH = ("catalog", "pack", "hardware", "roofline", "rank", "report.text", "report.markdown", "report.ranking",
-                 "cli", "cli.rank")  # fmt: skip
+                 "cli", "cli.rank")
 HEAVY = ("torch", "triton", "flashinfer_bench", "flashinfer", "safetensors")
 
 
@@ -36,14 +36,14 @@ def write_set(root: Path, definitions: int, workloads: int, solutions: int, hist
             "name": name, "op_type": "synthetic", "axes": {"seq_len": {"type": "var"}},
             "inputs": {"x": {"shape": ["seq_len"], "dtype": "float32"}},
             "outputs": {"y": {"shape": ["seq_len"], "dtype": "float32"}}, "reference": "def run(x):\n    return x\n",
-        })  # fmt: skip
+        })
         shapes = [
             {"uuid": f"{name}-{index}", "axes": {"seq_len": 1 << index}, "inputs": {"x": {"type": "random"}}}
             for index in range(workloads)
         ]
         cost = {"flops": {"float32": 10**6}, "bytes_read": 10**7, "bytes_written": 10**6}
         write(root / f"workloads/synthetic/{name}.jsonl",
-              *({"definition": name, "workload": shape, "cost": cost} for shape in shapes))  # fmt: skip
+              *({"definition": name, "workload": shape, "cost": cost} for shape in shapes))
         for index in range(solutions):
             solution = f"solution_{number}_{index}"
             write(root / f"solutions/someone/synthetic/{name}/{solution}.json", {
@@ -51,7 +51,7 @@ def write_set(root: Path, definitions: int, workloads: int, solutions: int, hist
                 "spec": {"language": "python", "entry_point": "main.py::run", "destination_passing_style": False,
                          "target_hardware": ["cpu"]},
                 "sources": [{"path": "main.py", "content": f"def run(x):\n    return x + {index}\n"}],
-            })  # fmt: skip
+            })
         hashes = {each.name: each.hash for each in Catalog.open(root).solutions_of(name)}
         write(root / f"traces/h200/synthetic/{name}.jsonl", *traces(name, shapes, hashes, history))
     return definitions * workloads * solutions * history
@@ -71,7 +71,7 @@ def traces(definition: str, shapes: list[dict], hashes: dict[str, str], history:
                     latency_us=statistics.median(sample for samples_ in samples for sample in samples_),
                     samples_us=samples, solution_hash=solution_hash, session=f"session-{run}",
                     environment={"driver": "580.1", "commit": "0123456"},
-                ).to_trace()  # fmt: skip
+                ).to_trace()
 
 
 def write(path: Path, *lines: dict) -> None:
@@ -108,7 +108,7 @@ def main() -> int:
         print(f"{title:<75} {seconds:6.3f} s  limit {limit:.1f} s  {'ok' if seconds < limit else 'TOO SLOW'}")
     heavy = heavy_imports()
     print(f"{'heavy imports outside measure/':<75} {', '.join(heavy) or 'none':>8}  limit none   "
-          f"{'TOO MANY' if heavy else 'ok'}")  # fmt: skip
+          f"{'TOO MANY' if heavy else 'ok'}")
     return int(bool(heavy) or any(seconds >= limit for _, seconds, limit in results))
 
 

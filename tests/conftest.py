@@ -39,21 +39,15 @@ def small_set(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def derby(monkeypatch):
+def derby(monkeypatch, capsys):
     """derby(*arguments) -> (exit code, stdout, stderr) of the command, in this process."""
-    from click.testing import CliRunner
-
     from kernelderby import cli
 
     def run(*arguments: object) -> tuple[int, str, str]:
-        words = ["derby", *map(str, arguments)]
-        monkeypatch.setattr("sys.argv", words)
-        with CliRunner().isolation() as (out, err, _):
-            try:
-                cli.main()
-                code = 0
-            except SystemExit as stop:
-                code = stop.code or 0
-        return code, out.getvalue().decode(), err.getvalue().decode()
+        monkeypatch.setattr("sys.argv", ["derby", *map(str, arguments)])
+        capsys.readouterr()
+        with pytest.raises(SystemExit) as stop:
+            cli.main()
+        return stop.value.code or 0, *capsys.readouterr()
 
     return run

@@ -121,7 +121,8 @@ def test_a_wrong_root_is_an_error_and_never_a_new_folder(tmp_path):
 
 
 @pytest.mark.parametrize(("kind", "name", "near"), [
-    ("definition", "scale_row_h4", D), ("solution", "toy_fats", "toy_fast"), ("solution", "zzz", "toy_baseline, toy_fast")])
+    ("definition", "scale_row_h4", D), ("solution", "toy_fats", "toy_fast"),
+    ("solution", "zzz", "toy_baseline, toy_fast")])
 def test_unknown_names_suggest_the_near_ones(small_set, kind, name, near):
     with pytest.raises(DerbyError, match=re.escape(near)):
         getattr(Catalog.open(small_set), kind)(name)

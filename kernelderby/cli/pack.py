@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import sys
+from collections import Counter
 from pathlib import Path
 
 import click
@@ -38,8 +39,8 @@ def command(root: Path, check: bool, as_json: bool) -> None:
     if as_json:
         print(json.dumps({"check": check, "changes": changes, "left_out": left_out or None}))
     else:
-        for change in changes:
-            print(("stale  " if check else "wrote  ") + change)
+        for line in _lines(changes):
+            print(("stale  " if check else "wrote  ") + line)
         if not changes:
             print("everything is fresh")
         elif check:
@@ -48,3 +49,16 @@ def command(root: Path, check: bool, as_json: bool) -> None:
             print(left_out, file=sys.stderr)
     if check and changes:
         sys.exit(1)
+
+
+def _lines(changes: list[str]) -> list[str]:
+    """One line for each change; the many blobs of one folder share one."""
+    blobs: Counter[tuple[str, str]] = Counter()
+    lines = []
+    for change in changes:
+        path, is_blob, reason = change.partition(".safetensors: ")
+        if is_blob:
+            blobs[str(Path(path).parent), reason] += 1
+        else:
+            lines.append(change)
+    return lines + [f"{folder}/: {reason} ({count} files)" for (folder, reason), count in blobs.items()]

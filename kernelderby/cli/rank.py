@@ -19,10 +19,10 @@ from kernelderby.cli import json_option, root_option
 @click.option("--format", "style", type=click.Choice(["text", "markdown", "json"]), default="text", show_default=True)
 @json_option
 @click.option("--write", "target", type=click.Path(path_type=Path), metavar="FILE",
-              help="Replace the block <!-- derby rank --> ... <!-- /derby --> in this Markdown file.")  # fmt: skip
+              help="Replace the block <!-- derby rank --> ... <!-- /derby --> in this Markdown file.")
 @root_option
 def command(definition: str | None, gpu: str | None, protocol: str | None, solutions: tuple[str, ...],
-            baseline: str | None, style: str, as_json: bool, target: Path | None, root: Path) -> None:  # fmt: skip
+            baseline: str | None, style: str, as_json: bool, target: Path | None, root: Path) -> None:
     """Compare solutions on ONE GPU, measured in ONE way, from recorded traces. Needs no GPU and no torch.
 
     Per workload: latency, ratio with its 95 % interval, win. Over workloads: geomean, total time, win rate, coverage,
@@ -52,9 +52,9 @@ def command(definition: str | None, gpu: str | None, protocol: str | None, solut
 
 
 def _rankings(catalog, definition: str | None, names: list[str], baseline: str | None, gpu: str | None,
-              protocol: str | None) -> list:  # fmt: skip
+              protocol: str | None) -> list:
     """One ranking per definition that has rows; with solutions named, per definition of theirs."""
-    from kernelderby.rank import rank
+    from kernelderby.rank import definitions_with_rows, rank
     from kernelderby.records import DerbyError
 
     named = [catalog.solution(name) for name in [*names, *([baseline] if baseline else [])]]
@@ -68,10 +68,14 @@ def _rankings(catalog, definition: str | None, names: list[str], baseline: str |
     rows = catalog.traces(wanted[0] if len(wanted) == 1 else None)
     recorded = {row.definition for row in rows}
     wanted = wanted or sorted(recorded & set(catalog.definitions))
-    if not wanted:
+    if not rows or not wanted:
         raise DerbyError(f"{catalog.root / 'traces'}: no recorded rows; measure with `derby bench`")
     for stranger in sorted(recorded - set(catalog.definitions)):
         catalog.warnings.append(f"{catalog.root / 'traces'}: rows of {stranger}, no definition of the set, left out")
+    if len(wanted) > 1:
+        available = definitions_with_rows(rows, gpu, protocol)
+        catalog.warnings += [f"{name}: has no rows to compare, left out" for name in wanted if name not in available]
+        wanted = [name for name in wanted if name in available]
     only = {solution.name for solution in named} if names else None
     by_definition = {name: [row for row in rows if row.definition == name] for name in wanted}
     return [

@@ -32,6 +32,7 @@ class WorkerProcess:
         environment["PYTHONPATH"] = os.pathsep.join(filter(None, [package, environment.get("PYTHONPATH")]))
         if device == "cpu":
             environment["TRITON_INTERPRET"] = "1"  # read when triton is imported
+            environment["CUDA_VISIBLE_DEVICES"] = ""  # also where there is a GPU, nothing may slip onto it
         self._process = subprocess.Popen(
             [sys.executable, "-m", "kernelderby.measure.worker", str(request_end), str(reply_end), str(root), device],
             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=environment,
@@ -64,19 +65,18 @@ class WorkerProcess:
         """The reply to the last send. A dead or late worker gives {"ok": False, "status": ..., "gone": True}, and is
         killed with its children. DerbyError when the trace set itself is at fault."""
         while b"\n" not in self._unread:
-            left = self._deadline - time.monotonic()
-            if left <= 0:
-                self.kill()
-                return self._gone(Status.TIMED_OUT, f"no answer within {self._timeout:g} s")
+            left = max(0.0, self._deadline - time.monotonic())
             ready, _, _ = select.select([self._replies], [], [], min(left, _POLL_SECONDS))
             if ready:
                 data = os.read(self._replies, 1 << 16)
+                if not data:
+                    return self._ended()
                 self._unread += data
-                if data:
-                    continue
-            elif self._process.poll() is None:
-                continue
-            return self._ended()
+            elif self._process.poll() is not None:
+                return self._ended()
+            elif not left:  # only now: an answer that came in time may have waited for us to look
+                self.kill()
+                return self._gone(Status.TIMED_OUT, f"no answer within {self._timeout:g} s")
         line, _, self._unread = self._unread.partition(b"\n")
         reply = json.loads(line)
         if "error" in reply:
@@ -102,16 +102,17 @@ class WorkerProcess:
 
     def kill(self) -> None:
         """Ends the worker and everything it started, and gives the pipes back. Safe to call twice."""
+        if self._requests < 0:
+            return
         try:
             os.killpg(self._process.pid, signal.SIGKILL)
         except ProcessLookupError:
             pass
         self._process.wait()
         self._log_reader.join(timeout=1)
-        if self._requests >= 0:
-            os.close(self._requests)
-            os.close(self._replies)
-            self._requests = self._replies = -1
+        os.close(self._requests)
+        os.close(self._replies)
+        self._requests = self._replies = -1
 
 
 def _exit_text(code: int) -> str:

@@ -5,8 +5,18 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from types import ModuleType
 
-from kernelderby.measure.correctness import (POISON, Candidate, Verdict, Wrong, changed_inputs, checksum, compare,
-                                             poison, reference_outputs, synchronize)
+from kernelderby.measure.correctness import (
+    POISON,
+    Candidate,
+    Verdict,
+    Wrong,
+    changed_inputs,
+    checksum,
+    compare,
+    poison,
+    reference_outputs,
+    synchronize,
+)
 from kernelderby.measure.inputs import InputMaker
 from kernelderby.measure.timing import CuptiTimer, EventTimer, WallTimer
 from kernelderby.records import Status

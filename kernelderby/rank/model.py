@@ -143,7 +143,7 @@ class Ranking:
     other_groups: tuple[Group, ...]
     measured_from: str
     measured_to: str
-    environment: dict[str, tuple[str, ...]]  # driver, commit -> what the rows say, sorted
+    environment: dict[str, tuple[str, ...]]  # driver, commit (short) -> what the rows say, sorted
     baseline: str | None
     is_weighted: bool
     order: tuple[str, ...]

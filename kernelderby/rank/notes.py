@@ -21,7 +21,7 @@ class Asked(NamedTuple):
 
 
 def notes(ranking: Ranking, rows: Sequence[Measurement], chosen: Mapping[tuple[str, str], Chosen],
-          solutions: Mapping[str, Any], asked: Asked) -> tuple[str, ...]:  # fmt: skip
+          solutions: Mapping[str, Any], asked: Asked) -> tuple[str, ...]:
     """rows: all of the ranked GPU and protocol; solutions: all of the definition in the set."""
     return (
         *_choice(ranking, asked),
@@ -36,7 +36,7 @@ def notes(ranking: Ranking, rows: Sequence[Measurement], chosen: Mapping[tuple[s
 def _choice(ranking: Ranking, asked: Asked) -> Iterator[str]:
     if ranking.other_groups:
         others = "; ".join(f"{group.gpu} under {group.protocol} ({group.rows} rows)" for group in ranking.other_groups)
-        chosen = "" if asked.gpu and asked.protocol else "chosen for having the most rows of our own protocols; "
+        chosen = "" if asked.gpu and asked.protocol else "chosen for its number of rows, our own protocols first; "
         yield f"{ranking.group.gpu} under {ranking.group.protocol}: {chosen}also recorded, not compared here: {others}"
     if ranking.baseline and not asked.baseline:
         yield f"baseline: {ranking.baseline}, the first in the order (--baseline names another)"
@@ -57,7 +57,7 @@ def _provenance(ranking: Ranking, chosen: Mapping[tuple[str, str], Chosen]) -> I
     outdated = [f"{each.solution} ({each.outdated})" for each in ranking.summaries if each.outdated]
     if outdated:
         yield (f"† outdated: measured with sources that the solution has no more, no row of the present ones: "
-               f"{', '.join(outdated)}; run `derby bench`")  # fmt: skip
+               f"{', '.join(outdated)}; run `derby bench`")
     nameless = {solution for (solution, _), each in chosen.items() if each.measurement.solution_hash is None}
     if nameless:
         yield f"rows without a source hash, may be of older sources: {', '.join(sorted(nameless))}"
@@ -72,7 +72,7 @@ def _doubtful(ranking: Ranking) -> Iterator[str]:
         for name, cell in row.cells.items():
             if cell.too_good:
                 yield (f"suspicious: {name} on {row.label} takes {cell.latency_us:.1f} us, less than 0.9 x the floor "
-                       f"of {row.floor_us:.1f} us: the measurement or the cost is wrong")  # fmt: skip
+                       f"of {row.floor_us:.1f} us: the measurement or the cost is wrong")
     kinds = {cell.ratio.interval for row in ranking.rows for cell in row.cells.values() if cell.ratio}
     kinds |= {row.margin.interval for row in ranking.rows if row.margin}
     if "unpaired" in kinds:
@@ -93,7 +93,7 @@ def _undecided(ranking: Ranking) -> Iterator[str]:
         more = len(dependence.workloads) - len(named)
         listed = " or ".join(named) + (f" or any of {more} more" if more else "")
         yield (f"the order of {dependence.first} and {dependence.second} depends on workload {listed}: "
-               f"without it {dependence.second} is first")  # fmt: skip
+               f"without it {dependence.second} is first")
     yield from _total_disagrees(ranking)
 
 
@@ -103,11 +103,10 @@ def _total_disagrees(ranking: Ranking) -> Iterator[str]:
         return
     winner = ranking.order[0]
     rivals = {name: pair.total for name in ranking.order[1:]
-              if _same_class(ranking, winner, name) and (pair := find_pair(ranking, winner, name))}  # fmt: skip
+              if _same_class(ranking, winner, name) and (pair := find_pair(ranking, winner, name))}
     quickest = min(rivals, key=rivals.get, default=None)
     if quickest and rivals[quickest] < 1:
-        yield (f"{winner} is first by geomean, {quickest} by total time ({rivals[quickest]:.3f} of {winner}'s): "
-               f"they differ in which workloads they are good at")  # fmt: skip
+        yield (f"{winner} is first by geomean, {quickest} by total time ({rivals[quickest]:.3f} of {winner}'s)")
 
 
 def _missing(ranking: Ranking) -> Iterator[str]:

@@ -21,7 +21,7 @@ def slowdowns(times: Times, importance: dict[str, float]) -> dict[str, float]:
     return {
         solution: geometric_mean([own[uuid] / best[uuid] for uuid in own], [importance[uuid] for uuid in own])
         for solution, own in times.items() if own
-    }  # fmt: skip
+    }
 
 
 def order(times: Times, importance: dict[str, float]) -> tuple[str, ...]:

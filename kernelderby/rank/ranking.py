@@ -43,7 +43,7 @@ class _Field:
 
     def common(self, a: str, b: str) -> list[str]:
         return [workload.uuid for workload in self.workloads
-                if workload.uuid in self.times[a] and workload.uuid in self.times[b]]  # fmt: skip
+                if workload.uuid in self.times[a] and workload.uuid in self.times[b]]
 
     def value(self, a: str, b: str, uuid: str) -> float:
         return self.times[a][uuid] / self.times[b][uuid]
@@ -58,7 +58,7 @@ class _Field:
 
 def rank(measurements: Iterable[Measurement], definition: str, workloads: Sequence[Workload],
          solutions: Mapping[str, Solution], *, gpu: str | None = None, protocol: str | None = None,
-         baseline: str | None = None, only: Collection[str] | None = None) -> Ranking:  # fmt: skip
+         baseline: str | None = None, only: Collection[str] | None = None) -> Ranking:
     """Ranks the solutions of one definition on one GPU under one protocol.
 
     measurements: rows of any definition; those of others are passed over. solutions: all of the definition in the
@@ -105,7 +105,7 @@ def rank(measurements: Iterable[Measurement], definition: str, workloads: Sequen
 
 
 def _arena(rows: Sequence[Measurement], workloads: Sequence[Workload], contenders: Mapping[str, Solution],
-           gpu: Gpu | None) -> _Field:  # fmt: skip
+           gpu: Gpu | None) -> _Field:
     known = {workload.uuid for workload in workloads}
     chosen = {key: each for key, each in selection.newest_rows(rows, _hashes(contenders)).items() if key[1] in known}
     times: Times = {solution: {} for solution, _ in sorted(chosen)}
@@ -207,11 +207,11 @@ def _pair(arena: _Field, first: str, second: str, common: list[str]) -> Pair:
     total = sum(arena.times[second][uuid] for uuid in common) / sum(arena.times[first][uuid] for uuid in common)
     geomean = mean_with_interval(geometric_mean(values, weights), deviations, weights)
     return Pair(first, second, len(common), geomean, total,
-                wins=verdicts["slower"], ties=verdicts["tie"], losses=verdicts["faster"])  # fmt: skip
+                wins=verdicts["slower"], ties=verdicts["tie"], losses=verdicts["faster"])
 
 
 def _summaries(arena: _Field, ordered: Sequence[str], baseline: str | None, pairs: dict[tuple[str, str], Pair],
-               table: Sequence[WorkloadRow], contenders: Mapping[str, Solution]) -> tuple[Summary, ...]:  # fmt: skip
+               table: Sequence[WorkloadRow], contenders: Mapping[str, Solution]) -> tuple[Summary, ...]:
     slowdown = slowdowns(arena.times, arena.importance)
     fastest_on = Counter(row.fastest for row in table if row.margin is not None and not row.margin.is_tie)
     found = []
@@ -235,7 +235,7 @@ def _summaries(arena: _Field, ordered: Sequence[str], baseline: str | None, pair
             share_geomean=geometric_mean(shares, [arena.importance[uuid] for uuid in with_floor]) if shares else None,
             share_total=sum(arena.floors[uuid][0] for uuid in with_floor) / total if with_floor else None,
             **_against_baseline(name, baseline, pairs),
-        ))  # fmt: skip
+        ))
     return tuple(found)
 
 
@@ -251,7 +251,7 @@ def _against_baseline(name: str, baseline: str | None, pairs: dict[tuple[str, st
     else:
         return nothing
     return dict(common=pair.workloads, geomean=geomean, total_ratio=total, wins=wins, ties=pair.ties, losses=losses,
-                win_rate=wins / pair.workloads)  # fmt: skip
+                win_rate=wins / pair.workloads)
 
 
 def inverse(ratio: Ratio) -> Ratio:
@@ -263,17 +263,18 @@ def inverse(ratio: Ratio) -> Ratio:
 def _never_measured(solution: Solution, workloads: int) -> Summary:
     return Summary(solution.name, solution.author, None, 0, workloads, {NOT_MEASURED: workloads}, outdated=0,
                    slowdown=None, total_us=None, fastest_on=0, share_geomean=None, share_total=None,
-                   **_against_baseline(solution.name, None, {}))  # fmt: skip
+                   **_against_baseline(solution.name, None, {}))
 
 
 def _environment(arena: _Field) -> dict[str, tuple[str, ...]]:
-    found: dict[str, set[str]] = {"driver": set(), "commit": set()}
+    drivers, commits = set(), set()
     for chosen in arena.chosen.values():
-        for name, values in found.items():
-            value = chosen.measurement.environment.get(name)
-            if value:
-                values.add(str(value))
-    return {name: tuple(sorted(values)) for name, values in found.items()}
+        found = chosen.measurement.environment
+        if found.get("driver"):
+            drivers.add(str(found["driver"]))
+        if found.get("commit"):
+            commits.add(found["commit"][:10] + (" with changes" if found.get("dirty") else ""))
+    return {"driver": tuple(sorted(drivers)), "commit": tuple(sorted(commits))}
 
 
 def _no_floor_reason(arena: _Field, gpu: str) -> str | None:

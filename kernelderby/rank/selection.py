@@ -42,9 +42,18 @@ def choose_group(groups: Mapping[Key, list[Measurement]], gpu: str | None, proto
         protocols = sorted({key.protocol for key in candidates})
         if protocol not in protocols:
             where = f" of GPU {gpu}" if gpu else ""
-            raise DerbyError(f"--protocol: no row{where} was measured with {protocol!r}; {suggestion(protocol, protocols)}")
+            near = suggestion(protocol, protocols)
+            raise DerbyError(f"--protocol: no row{where} was measured with {protocol!r}; {near}")
         candidates = {key: rows for key, rows in candidates.items() if key.protocol == protocol}
     return max(sorted(candidates), key=lambda key: (key.protocol != FLASHINFER_BENCH_PROTOCOL, len(candidates[key])))
+
+
+def definitions_with_rows(measurements: Iterable[Measurement], gpu: str | None, protocol: str | None) -> set[str]:
+    """Definitions that have rows of that GPU and that protocol. DerbyError as in choose_group where none has."""
+    groups = group_rows(measurements)
+    chosen = choose_group(groups, gpu, protocol)
+    return {row.definition for key, rows in groups.items() for row in rows
+            if (gpu is None or key.gpu == chosen.gpu) and (protocol is None or key.protocol == chosen.protocol)}
 
 
 def describe_group(key: Key, rows: list[Measurement]) -> Group:

@@ -39,6 +39,6 @@ def _cell(cell: TableCell) -> str:
 
 def _escape(text: str) -> str:
     """Escapes what Markdown would act on. Underscores inside a word and brackets without a link are plain text."""
-    for character in "\\`|<*~":
+    for character in "\\|<*~":
         text = text.replace(character, f"\\{character}")
     return text

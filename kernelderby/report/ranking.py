@@ -48,9 +48,9 @@ def _summary_table(ranking: Ranking) -> Table:
         columns=columns,
         rows=tuple(_summary_row(ranking, summary) for summary in ranking.summaries),
         key_columns=2,
-        caption="Below 1 is faster than the baseline, over the workloads that both passed. "
-                "S: share of the floor's speed reached.",
-    )  # fmt: skip
+        caption="Ratios: below 1 is faster, over the workloads that both passed; total: of those passed. "
+                "S: floor over time.",
+    )
 
 
 def _summary_row(ranking: Ranking, summary: Summary) -> tuple[TableCell, ...]:
@@ -158,7 +158,7 @@ def _milliseconds(microseconds_: float) -> str:
 
 
 def _share(value: float | None) -> TableCell:
-    return TableCell("n/a", "muted") if value is None else TableCell(f"{value:.0%}")
+    return TableCell("n/a", "muted") if value is None else TableCell(f"{value:.0%}" if value >= 0.1 else f"{value:.1%}")
 
 
 def _or_nothing(text: str | bool | None) -> TableCell:

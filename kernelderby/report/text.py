@@ -15,13 +15,14 @@ from kernelderby.report.model import Report, Table, TableCell
 STYLES = {"": "", "best": "bold green", "muted": "dim", "bad": "red"}
 PIPE_WIDTH = 120
 GAP = 2  # spaces between columns: one of the box, one of padding
+SHORT = 7  # titles up to this length stay on one line
 
 
 def render(report: Report, *, width: int = PIPE_WIDTH, color: bool = False) -> str:
     """The report as text that ends in one line break; with color, ANSI sequences."""
     stream = StringIO()
     console = Console(file=stream, width=width, force_terminal=color, no_color=not color, highlight=False,
-                      color_system="standard" if color else None, legacy_windows=False)  # fmt: skip
+                      color_system="standard" if color else None, legacy_windows=False)
     console.print(Text(report.title, style="bold"))
     for fact in report.facts:
         console.print(Text(fact))
@@ -55,26 +56,30 @@ def _split(table: Table, width: int) -> list[list[int]]:
 
 
 def _width(table: Table, index: int) -> int:
-    lines = _broken(table.columns[index].title).split("\n") + [_cell(row[index]).plain for row in table.rows]
-    return max(map(cell_len, lines))
+    return max(*map(cell_len, _title(table, index).split("\n")), _cells_width(table, index))
+
+
+def _cells_width(table: Table, index: int) -> int:
+    return max((_cell(row[index]).cell_len for row in table.rows), default=0)
+
+
+def _title(table: Table, index: int) -> str:
+    """On two lines where that makes the column narrower."""
+    title = table.columns[index].title
+    places = [place for place in range(1, len(title)) if title[place - 1] in " _"]
+    if len(title) <= max(SHORT, _cells_width(table, index)) or not places:
+        return title
+    middle = min(places, key=lambda place: abs(place - len(title) / 2))
+    return f"{title[:middle].rstrip()}\n{title[middle:]}"
 
 
 def _table(table: Table, indices: list[int]) -> RichTable:
     rich = RichTable(box=SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, GAP - 1, 0, 0))
     for index in indices:
-        column = table.columns[index]
-        rich.add_column(Text(_broken(column.title)), justify=column.align, vertical="bottom")
+        rich.add_column(Text(_title(table, index)), justify=table.columns[index].align, vertical="bottom")
     for row in table.rows:
         rich.add_row(*(_cell(row[index]) for index in indices))
     return rich
-
-
-def _broken(title: str) -> str:
-    places = [index + 1 for index, character in enumerate(title) if character in " _"]
-    if len(title) <= 6 or not places:
-        return title
-    middle = min(places, key=lambda place: abs(place - len(title) / 2))
-    return f"{title[:middle].rstrip()}\n{title[middle:]}"
 
 
 def _cell(cell: TableCell) -> Text:

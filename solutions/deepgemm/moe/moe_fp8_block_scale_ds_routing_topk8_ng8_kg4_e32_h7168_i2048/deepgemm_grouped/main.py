@@ -119,9 +119,8 @@ def gather_kernel(hidden_ptr, hidden_scale_ptr, experts_ptr, ranks_ptr, counts_p
         row = tl.where(local >= 0, tl.sum(tl.where(expert == local, start, 0), axis=0) + rank, -1)
         tl.store(rows_ptr + token * TOP_K + k, row)
         if local >= 0:
-            row = row.to(tl.int64)
-            tl.store(out_ptr + row * WORDS + word, values, mask=word < WORDS)
-            panel = row // rows_per_panel
+            tl.store(out_ptr + row.to(tl.int64) * WORDS + word, values, mask=word < WORDS)
+            panel = (row // rows_per_panel).to(tl.int64)
             position = (panel * NUM_BLOCKS + block) * rows_per_panel + row % rows_per_panel
             tl.store(out_scale_ptr + position, scales, mask=block < NUM_BLOCKS)
 

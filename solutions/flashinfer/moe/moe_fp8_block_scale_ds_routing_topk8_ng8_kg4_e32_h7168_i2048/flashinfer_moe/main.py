@@ -7,7 +7,7 @@ sm_90   stages:
           dequantize_kernel        (Triton, below) fp8 activations and scales to bf16: the library takes bf16 and
                                    quantises to 1x128 blocks itself;
           cutlass_fused_moe        with use_deepseek_fp8_block_scale: expert maps, quantisation, DeepGEMM-style grouped
-                                   GEMMs (compiled at run time), SwiGLU (second half is the gate, as here), weighted sum.
+                                   GEMMs (compiled at run time), SwiGLU (the gate is the second half), weighted sum.
 
 The library's expert-parallel ranks start at multiples of num_local_experts, this operator's at any offset. So ids are
 shifted by the offset and the call is made as rank 0: ids outside [0, num_local_experts) are other ranks' experts.
@@ -68,10 +68,9 @@ def run_sm90(routing_logits, routing_bias, hidden_states, hidden_states_scale, g
 
     seq_len, hidden_size = hidden_states.shape
     ids, weights, activations = buffers(seq_len, hidden_size, hidden_states.device)
-    # The routing kernel wants logits, bias and weights of one dtype.
+    # Weights have the dtype of the logits; the bias may have another.
     fused_moe.fused_topk_deepseek(
-        routing_logits, routing_bias.to(routing_logits.dtype), NUM_GROUPS, TOP_GROUPS, TOP_K,
-        float(routed_scaling_factor), weights, ids)
+        routing_logits, routing_bias, NUM_GROUPS, TOP_GROUPS, TOP_K, float(routed_scaling_factor), weights, ids)
     ids.sub_(int(local_expert_offset))
     dequantize(hidden_states, hidden_states_scale, activations)
     fused_moe.cutlass_fused_moe(

@@ -19,6 +19,10 @@ Work is split in hybrid stream-K fashion (Osama et al., arXiv 2301.03598): the K
 end and every program takes an equal stretch, however many experts are active; the program that completes a tile last
 sums the pieces in K order. With many rows an expert whole tiles are dealt out instead, and not swapped.
 
+The order in which pairs take their slots varies from run to run, but a pair's result does not depend on its slot, with
+one exception: where an expert's pairs fill several tiles that are split, the pieces are cut differently and the last
+bits of a float32 sum can differ.
+
 Kept between calls: compiled kernels, and a workspace whose counters every call leaves at zero.
 """
 
@@ -33,7 +37,7 @@ TOP_GROUPS = 4
 FP8_MAX = 448.0
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["seq_len", "first_local"])
 def moe_route(logits_ptr, bias_ptr, weight_ptr, count_ptr, bucket_ptr, seq_len, first_local, scaling_factor,
               NUM_EXPERTS: tl.constexpr, NUM_LOCAL: tl.constexpr, NUM_GROUPS: tl.constexpr, TOP_GROUPS: tl.constexpr,
               TOP_K: tl.constexpr, PDL: tl.constexpr):
@@ -161,7 +165,8 @@ def _accumulate(w_desc, first_row, second_row, ws_ptr, K_BLOCKS: tl.constexpr, x
 def _piece_ptrs(partial_ptr, piece, BLOCK_M: tl.constexpr, SWAP: tl.constexpr):
     COLUMNS: tl.constexpr = BLOCK_M if SWAP else 128
     rows = tl.arange(0, 128 if SWAP else BLOCK_M)
-    return partial_ptr + piece.to(tl.int64) * (2 * 128 * BLOCK_M) + rows[:, None] * COLUMNS + tl.arange(0, COLUMNS)[None, :]
+    offset = rows[:, None] * COLUMNS + tl.arange(0, COLUMNS)[None, :]
+    return partial_ptr + piece.to(tl.int64) * (2 * 128 * BLOCK_M) + offset
 
 
 @triton.jit
@@ -188,7 +193,7 @@ def _join_pieces(first, second, in_split, begin, stretch, partial_ptr, arrived_p
     return first, second, is_last
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["seq_len"])
 def moe_gemm1(x_ptr, xs_ptr, w_desc, ws_ptr, count_ptr, bucket_ptr, act_ptr, act_scale_ptr, partial_ptr, arrived_ptr,
               seq_len, HIDDEN: tl.constexpr, INTERMEDIATE: tl.constexpr, NUM_LOCAL: tl.constexpr,
               EXPERTS_P2: tl.constexpr, TOP_K: tl.constexpr, BLOCK_M: tl.constexpr, SWAP: tl.constexpr,
@@ -229,7 +234,7 @@ def moe_gemm1(x_ptr, xs_ptr, w_desc, ws_ptr, count_ptr, bucket_ptr, act_ptr, act
             tl.store(act_scale_ptr + row * TILES_N + block_n, scale, mask=slot < count)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["seq_len"])
 def moe_gemm2(act_ptr, act_scale_ptr, w_desc, ws_ptr, count_ptr, bucket_ptr, weight_ptr, pair_out_ptr, partial_ptr,
               arrived_ptr, seq_len, HIDDEN: tl.constexpr, INTERMEDIATE: tl.constexpr, NUM_LOCAL: tl.constexpr,
               EXPERTS_P2: tl.constexpr, BLOCK_M: tl.constexpr, SWAP: tl.constexpr, SPLIT: tl.constexpr,
@@ -291,108 +296,120 @@ def moe_combine(pair_out_ptr, weight_ptr, count_ptr, out_ptr, HIDDEN: tl.constex
 
 
 def choose_config(seq_len, sm_count):
-    """Tile sizes by the number of tokens: BLOCK_M pairs a tile, programs, and whether tiles are split along K.
+    """(programs, tile options) of the first and of the second GEMM, by the number of tokens.
 
-    An expert sees seq_len / 32 pairs on average and several times that when it is popular; up to some hundreds of
-    tokens the time goes into reading weights, whatever the tile does."""
-    if seq_len <= 96:
-        both = dict(BLOCK_M=16, SWAP=True, SPLIT=True, num_warps=8, NUM_STAGES=6, programs=sm_count)
-    elif seq_len <= 256:
-        both = dict(BLOCK_M=32, SWAP=True, SPLIT=True, num_warps=8, NUM_STAGES=5, programs=sm_count)
-    elif seq_len <= 2048:
-        both = dict(BLOCK_M=32, SWAP=True, SPLIT=False, num_warps=4, NUM_STAGES=3, programs=2 * sm_count)
-    else:
-        both = dict(BLOCK_M=128, SWAP=False, SPLIT=False, num_warps=8, NUM_STAGES=4, programs=sm_count)
-    return both, both
+    An expert sees seq_len / 32 pairs on average and several times that when it is popular; up to some thousand tokens
+    the time goes into reading weights, whatever the tile does. Splitting pays where tiles are few: always in the first
+    GEMM, and at one token in the second, whose K is short. The values were chosen by measurement on an H200."""
+    split = sm_count, dict(BLOCK_M=16, SWAP=True, SPLIT=True, num_warps=4, NUM_STAGES=6)
+    if seq_len <= 4:
+        return split, split
+    if seq_len <= 128:
+        return split, (2 * sm_count, dict(BLOCK_M=16, SWAP=True, SPLIT=False, num_warps=4, NUM_STAGES=3))
+    if seq_len <= 2048:
+        return ((2 * sm_count, dict(BLOCK_M=32, SWAP=True, SPLIT=False, num_warps=4, NUM_STAGES=3)),) * 2
+    return ((sm_count, dict(BLOCK_M=128, SWAP=False, SPLIT=False, num_warps=8, NUM_STAGES=4)),) * 2
 
 
 class _Workspace:
-    """Buffers of one (device, stream, shapes). Only `counts` and `arrived` must be zero between calls."""
+    """Buffers for up to `seq_len` tokens. Only `counts` and `arrived` carry anything from call to call: zeros."""
 
-    def __init__(self, seq_len, hidden, intermediate, num_local, config, device):
+    def __init__(self, seq_len, hidden, intermediate, num_local, sm_count, device):
         def empty(*shape, dtype=torch.float32):
             return torch.empty(shape, dtype=dtype, device=device)
 
         pairs = seq_len * min(TOP_K, num_local)
+        self.seq_len = seq_len
         self.weights = empty(seq_len, TOP_K)
         self.buckets = empty(num_local, seq_len, dtype=torch.int32)
         self.act = empty(pairs, intermediate, dtype=torch.float8_e4m3fn)
         self.act_scale = empty(pairs, intermediate // 128)
         self.pair_out = empty(seq_len * TOP_K, hidden, dtype=torch.bfloat16)
         self.counts = torch.zeros(num_local, dtype=torch.int32, device=device)
-        # Of split tiles: two pieces a program, and at most two tiles a program.
-        self.partial = empty(max(2 * c["programs"] * 256 * c["BLOCK_M"] for c in config))
-        self.arrived = torch.zeros(max(2 * c["programs"] for c in config), dtype=torch.int32, device=device)
+        # Split tiles have 16 pairs; a program has at most two pieces of them, and there are at most two a program.
+        self.partial = empty(2 * sm_count, 2 * 128 * 16)
+        self.arrived = torch.zeros(2 * sm_count, dtype=torch.int32, device=device)
 
 
-_plans = {}
+_workspaces = {}
+_compiled = {}
 
 
-def _plan(tensors, seq_len, hidden, intermediate, num_local, device):
-    """Workspace, tile sizes and compiled kernels for these shapes, made once."""
-    on_gpu = device.type == "cuda"
-    stream = torch.cuda.current_stream(device).cuda_stream if on_gpu else 0
-    key = (device, stream, seq_len, hidden, intermediate, num_local) + tuple(t.data_ptr() % 16 for t in tensors)
-    if key not in _plans:
-        sm_count = torch.cuda.get_device_properties(device).multi_processor_count if on_gpu else 3
-        config = choose_config(seq_len, sm_count)
-        workspace = _Workspace(seq_len, hidden, intermediate, num_local, config, device)
-        _plans[key] = (config, workspace, {}, stream)
-    return _plans[key]
+def _workspace(seq_len, hidden, intermediate, num_local, sm_count, device, stream):
+    """One workspace a stream (two streams could use it at the same time), grown to the most tokens seen so far."""
+    key = (device, stream, hidden, intermediate, num_local)
+    space = _workspaces.get(key)
+    if space is None or space.seq_len < seq_len:
+        _workspaces.pop(key, None)
+        space = _workspaces[key] = _Workspace(seq_len, hidden, intermediate, num_local, sm_count, device)
+    return space
 
 
-def _launch(calls, compiled, stream):
-    """Launches (kernel, grid, arguments, options) one after another. A kernel that was compiled for this plan goes
-    straight to its launcher: Triton's own launch path costs more than these kernels take at one token."""
+def _launch(calls, aligned, stream):
+    """Launches (kernel, grid, arguments, options) one after another; `aligned`: whether the inputs' addresses are
+    multiples of 16, which Triton compiles for.
+
+    Compiled kernels go straight to their launchers, and all preparation comes before the first launch: at one token the
+    kernels take less time than Triton's launch path, and the GPU would wait for the host."""
     if not isinstance(calls[0][0], triton.JITFunction):  # the interpreter
         for kernel, grid, arguments, options in calls:
             kernel[grid](*arguments, **options)
         return
+    launches = []
     for kernel, grid, arguments, options in calls:
-        if kernel not in compiled:
-            compiled[kernel] = kernel[grid](*arguments, **options)
-            continue
-        binary = compiled[kernel]
+        key = (kernel, aligned, *options.values())
+        binary = _compiled.get(key)
+        if binary is None:
+            binary = _compiled[key] = kernel.warmup(*arguments, grid=grid, **options)
+            binary._init_handles()
+        # Plain addresses spare the launcher a driver query per pointer.
+        plain = [a.data_ptr() if isinstance(a, torch.Tensor) else a for a in arguments]
         constants = [options[name] for name in kernel.arg_names[len(arguments):]]
-        binary.run(grid[0], grid[1], grid[2], stream, binary.function, binary.packed_metadata, None, None, None,
-                   *arguments, *constants)
+        launches.append((binary.run, (*grid, stream, binary.function, binary.packed_metadata, None, None, None,
+                                      *plain, *constants)))
+    for launch, arguments in launches:
+        launch(*arguments)
 
 
 @torch.no_grad()
 def run(routing_logits, routing_bias, hidden_states, hidden_states_scale, gemm1_weights, gemm1_weights_scale,
         gemm2_weights, gemm2_weights_scale, local_expert_offset, routed_scaling_factor, output):
-    """Shapes as in the definition; hidden_size a multiple of 256, intermediate_size of 128, powers of two for the
-    number of experts. local_expert_offset and routed_scaling_factor are numbers."""
+    """Shapes as in the definition, all contiguous; hidden_size a multiple of 256, intermediate_size of 128, a power of
+    two of experts. local_expert_offset and routed_scaling_factor are numbers."""
     seq_len, hidden = hidden_states.shape
     num_local, _, intermediate = gemm2_weights.shape
     if seq_len == 0:
         return
-    tensors = (routing_logits, routing_bias, hidden_states, hidden_states_scale, gemm1_weights, gemm1_weights_scale,
-               gemm2_weights, gemm2_weights_scale, output)
-    config, space, compiled, stream = _plan(tensors, seq_len, hidden, intermediate, num_local, hidden_states.device)
-    pdl = hidden_states.is_cuda
+    device = hidden_states.device
+    on_gpu = device.type == "cuda"
+    sm_count = torch.cuda.get_device_properties(device).multi_processor_count if on_gpu else 3
+    stream = torch.cuda.current_stream(device).cuda_stream if on_gpu else 0
+    space = _workspace(seq_len, hidden, intermediate, num_local, sm_count, device, stream)
+    addresses = [t.data_ptr() for t in (routing_logits, routing_bias, hidden_states, hidden_states_scale,
+                                        gemm1_weights_scale, gemm2_weights_scale, output)]
+    aligned = tuple(address % 16 == 0 for address in addresses)
     experts = dict(NUM_LOCAL=num_local, EXPERTS_P2=triton.next_power_of_2(num_local))
-    common = dict(PDL=pdl, launch_pdl=pdl) if pdl else dict(PDL=False)
     sizes = dict(HIDDEN=hidden, INTERMEDIATE=intermediate, **experts)
-    tile1, tile2 = ({name: value for name, value in c.items() if name != "programs"} for c in config)
+    # Programmatic dependent launch: a kernel starts up while the one before it ends.
+    dependent = dict(PDL=True, launch_pdl=True) if on_gpu else dict(PDL=False)
+    (programs1, tile1), (programs2, tile2) = choose_config(seq_len, sm_count)
     w1 = TensorDescriptor(gemm1_weights, [num_local * 2 * intermediate, hidden], [hidden, 1], [128, 128])
     w2 = TensorDescriptor(gemm2_weights, [num_local * hidden, intermediate], [intermediate, 1], [128, 128])
     block_h = min(triton.next_power_of_2(hidden), 1024)
-    calls = [
+    _launch([
         (moe_route, (seq_len, 1, 1),
          (routing_logits, routing_bias, space.weights, space.counts, space.buckets, seq_len, int(local_expert_offset),
           float(routed_scaling_factor)),
          dict(NUM_EXPERTS=routing_logits.shape[1], NUM_LOCAL=num_local, NUM_GROUPS=NUM_GROUPS, TOP_GROUPS=TOP_GROUPS,
-              TOP_K=TOP_K, PDL=pdl, num_warps=1)),
-        (moe_gemm1, (config[0]["programs"], 1, 1),
+              TOP_K=TOP_K, PDL=on_gpu, num_warps=1)),
+        (moe_gemm1, (programs1, 1, 1),
          (hidden_states, hidden_states_scale, w1, gemm1_weights_scale, space.counts, space.buckets, space.act,
           space.act_scale, space.partial, space.arrived, seq_len),
-         dict(**sizes, **tile1, TOP_K=TOP_K, FP8_MAX=FP8_MAX, **common)),
-        (moe_gemm2, (config[1]["programs"], 1, 1),
+         dict(**sizes, **tile1, TOP_K=TOP_K, FP8_MAX=FP8_MAX, **dependent)),
+        (moe_gemm2, (programs2, 1, 1),
          (space.act, space.act_scale, w2, gemm2_weights_scale, space.counts, space.buckets, space.weights,
-          space.pair_out, space.partial, space.arrived, seq_len), dict(**sizes, **tile2, **common)),
+          space.pair_out, space.partial, space.arrived, seq_len), dict(**sizes, **tile2, **dependent)),
         (moe_combine, (seq_len, triton.cdiv(hidden, block_h), 1),
          (space.pair_out, space.weights, space.counts, output),
-         dict(HIDDEN=hidden, **experts, TOP_K=TOP_K, BLOCK_H=block_h, num_warps=4, **common)),
-    ]
-    _launch(calls, compiled, stream)
+         dict(HIDDEN=hidden, **experts, TOP_K=TOP_K, BLOCK_H=block_h, num_warps=4, **dependent)),
+    ], aligned, stream)

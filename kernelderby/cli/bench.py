@@ -1,0 +1,94 @@
+"""derby bench: measure solutions on this GPU."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from kernelderby.cli import json_option, root_option
+
+
+@click.command()
+@click.option("--solutions", multiple=True, help="Only this solution (repeatable; default: all).")
+@click.option("--definitions", multiple=True, help="Only this definition (repeatable; default: all).")
+@click.option("--workloads", multiple=True, help="Start of a uuid, or size of an axis (repeatable; default: all).")
+@click.option("--rounds", type=click.IntRange(min=1), default=5, show_default=True, help="Turns of each solution.")
+@click.option("--iterations", type=click.IntRange(min=2), default=10, show_default=True,
+              help="Timed calls in a turn; slow solutions get fewer.")
+@click.option("--timeout", type=float, default=300, show_default=True,
+              help="Seconds for each step of a solution: check with compilation, one turn.")
+@click.option("--again", is_flag=True, help="Measure also what has a row.")
+@click.option("--together", is_flag=True, help="Where one solution has no row, measure all again, so that they pair.")
+@root_option
+@json_option
+def command(solutions: tuple[str, ...], definitions: tuple[str, ...], workloads: tuple[str, ...], rounds: int,
+            iterations: int, timeout: float, again: bool, together: bool, root: Path, as_json: bool) -> None:
+    """Measure solutions on this GPU and record the traces.
+
+    A run that was killed goes on where it stopped: what has a row is not measured again, unless its code changed.
+    Solutions measured in one run pair in `derby rank`; --together measures the others again beside a new one.
+    """
+    import json
+
+    from kernelderby.catalog import Catalog
+    from kernelderby.measure.machine import find_machine
+    from kernelderby.measure.runner import Runner, Settings, make_plan
+    from kernelderby.records import DerbyError
+
+    catalog = Catalog.open(root)
+    for find, names in ((catalog.solution, solutions), (catalog.definition, definitions)):
+        for name in names:  # a wrong name need not wait for torch
+            find(name)
+    machine = find_machine(root, "cuda")
+    if machine.gpu is None:
+        raise DerbyError(f"{machine.gpu_missing}, so nothing can be measured; use `derby check`, which runs on the CPU")
+    settings = Settings(rounds, iterations, timeout, again, together)
+    plan = make_plan(catalog, machine, settings, solutions, definitions, workloads)
+    if not as_json:
+        _print_plan(machine, plan)
+    rows = _run(Runner, catalog, machine, settings, plan, as_json)
+    if as_json:
+        click.echo(json.dumps({"gpu": machine.name, "protocol": machine.protocol, "skipped": plan.skipped,
+                               "already_measured": plan.settled, "rows": [row.to_trace() for row in rows]}))
+    else:
+        failed = sum(row.status != "passed" for row in rows)
+        click.echo(f"{len(rows)} rows written: {len(rows) - failed} measured, {failed} failed")
+
+
+def _print_plan(machine, plan) -> None:
+    click.echo(f"{machine.name}, protocol {machine.protocol}"
+               + (f" ({machine.protocol_note})" if machine.protocol_note else ""))
+    for name, reason in plan.skipped.items():
+        click.echo(f"skipped {name}: {reason}")
+    if plan.settled:
+        click.echo(f"{plan.settled} measured before (--again measures them anew)")
+
+
+def _run(runner_class, catalog, machine, settings, plan, as_json: bool):
+    from kernelderby.measure.progress import bar
+    from kernelderby.measure.runner import Observer
+
+    with bar("measuring", plan.steps(settings.rounds), quiet=as_json) as advance:
+        class Shown(Observer):
+            def step(self, what: str) -> None:
+                advance(what)
+
+            def row(self, row) -> None:
+                if not as_json:
+                    click.echo(_row_line(row))
+
+            def note(self, line: str) -> None:
+                click.echo(line, err=True)
+
+        return runner_class(catalog, machine, settings, Shown()).run(plan)
+
+
+def _row_line(row) -> str:
+    axes = " ".join(f"{name}={size}" for name, size in row.workload["axes"].items())
+    if row.latency_us is not None:
+        ratio = min(row.correctness.matched_ratio.values()) if row.correctness else float("nan")
+        shown = f"{row.latency_us:10.1f} us  matched {ratio:.4f}  {row.message}"
+    else:
+        shown = f"{row.status}: {row.message.splitlines()[0] if row.message else ''}"
+    return f"{axes:16} {row.solution:20} {shown}".rstrip()

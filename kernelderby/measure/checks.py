@@ -1,0 +1,129 @@
+"""Correctness of solutions without timing: full shapes on a GPU, small ones in Triton's interpreter on a CPU."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from kernelderby.catalog import Catalog, Definition, Solution
+from kernelderby.measure.cases import Case, case_of_workload, select_workloads
+from kernelderby.measure.machine import Machine
+from kernelderby.measure.process import WorkerProcess
+from kernelderby.measure.requirements import why_not
+from kernelderby.records import Correctness, DerbyError, Status
+
+_START_SECONDS = 180
+
+
+@dataclass(frozen=True, slots=True)
+class CheckResult:
+    """One solution on one case."""
+
+    definition: str
+    solution: str
+    case: str
+    status: Status
+    message: str
+    correctness: Correctness | None
+
+    @property
+    def matched_ratio(self) -> float | None:
+        """Of the tolerance that is closest to failing."""
+        return min(self.correctness.matched_ratio.values()) if self.correctness else None
+
+    def to_json(self) -> dict[str, Any]:
+        """As a dict; numbers that JSON does not have as strings."""
+        found = asdict(self)
+        if found["correctness"]:
+            found["correctness"] = {name: str(value) if isinstance(value, float) and not math.isfinite(value) else value
+                                    for name, value in found["correctness"].items()}
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class CheckPlan:
+    """jobs: each definition with its solutions and cases. skipped: solution -> reason."""
+
+    jobs: tuple[tuple[Definition, tuple[Solution, ...], tuple[Case, ...]], ...]
+    skipped: dict[str, str]
+
+    @property
+    def steps(self) -> int:
+        return sum(len(solutions) * len(cases) for _, solutions, cases in self.jobs)
+
+
+def plan_checks(catalog: Catalog, machine: Machine, solutions: Iterable[str] = (), definitions: Iterable[str] = (),
+                workloads: Iterable[str] = (), seeds: int | None = None) -> CheckPlan:
+    """seeds: contents per case; without a number 1 on a GPU (the workload's own) and 2 on a CPU."""
+    chosen = [catalog.solution(name) for name in solutions] or list(catalog.solutions.values())
+    wanted = [catalog.definition(name) for name in definitions] or list(catalog.definitions.values())
+    if workloads and machine.device == "cpu":
+        raise DerbyError("--workloads: a CPU checks at SMALL_AXES, not at a workload's size; leave it out")
+    jobs, skipped = [], {}
+    for definition in wanted:
+        runnable = []
+        for solution in (one for one in chosen if one.definition == definition.name):
+            reason = why_not(solution, machine)
+            if reason:
+                skipped[solution.name] = reason
+            else:
+                runnable.append(solution)
+        if runnable:
+            jobs.append((definition, tuple(runnable), tuple(_cases(catalog, machine, definition, workloads, seeds))))
+    return CheckPlan(tuple(jobs), skipped)
+
+
+def _cases(catalog: Catalog, machine: Machine, definition: Definition, workloads: Iterable[str],
+           seeds: int | None) -> list[Case]:
+    if machine.device == "cuda":
+        chosen = select_workloads(catalog.workloads(definition.name), workloads)
+        return [case_of_workload(definition, workload, offset) for workload in chosen for offset in range(seeds or 1)]
+    worker = WorkerProcess(catalog.root, machine.device)  # SMALL_AXES stand in the definition's code
+    try:
+        for command, arguments in (("load", {"definition": definition.name, "solution": None}),
+                                   ("small_cases", {"seeds": seeds or 2})):
+            reply = worker.ask(command, _START_SECONDS, **arguments)
+            if not reply["ok"]:
+                raise DerbyError(f"{definition.source_path or definition.path}: does not load: {reply['message']}")
+    finally:
+        worker.kill()
+    return [Case(**case) for case in reply["cases"]]
+
+
+def run_checks(catalog: Catalog, machine: Machine, plan: CheckPlan, timeout_seconds: float,
+               report: Callable[[CheckResult], None]) -> list[CheckResult]:
+    """Each solution in a process of its own; a fresh one after a crash, a hang or an exception."""
+    results = []
+    for definition, solutions, cases in plan.jobs:
+        for solution in solutions:
+            for result in _check_solution(catalog, machine, definition, solution, cases, timeout_seconds):
+                results.append(result)
+                report(result)
+    return results
+
+
+def _check_solution(catalog: Catalog, machine: Machine, definition: Definition, solution: Solution,
+                    cases: tuple[Case, ...], timeout_seconds: float) -> Iterable[CheckResult]:
+    worker = None
+    unbuildable: dict[str, Any] | None = None
+    try:
+        for case in cases:
+            reply = unbuildable
+            if reply is None and worker is None:
+                worker = WorkerProcess(catalog.root, machine.device)
+                loaded = worker.ask("load", _START_SECONDS + timeout_seconds, definition=definition.name,
+                                    solution=solution.name)
+                reply = unbuildable = None if loaded["ok"] else loaded
+            if reply is None:
+                reply = worker.ask("check", timeout_seconds, case=case.to_json())
+            if not reply["ok"] and worker:
+                worker.kill()
+                worker = None
+            correctness = Correctness(**reply["correctness"]) if reply.get("correctness") else None
+            yield CheckResult(definition.name, solution.name, case.label, Status(reply["status"]), reply["message"],
+                              correctness)
+    finally:
+        if worker:
+            worker.kill()

@@ -1,0 +1,7 @@
+"""Never returns."""
+
+import time
+
+
+def run(x, y, factor, out):
+    time.sleep(3600)

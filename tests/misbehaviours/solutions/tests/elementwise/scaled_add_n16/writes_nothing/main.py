@@ -1,0 +1,4 @@
+"""Leaves the output as it was."""
+
+def run(x, y, factor, out):
+    pass

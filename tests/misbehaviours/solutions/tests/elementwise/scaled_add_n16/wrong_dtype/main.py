@@ -1,0 +1,4 @@
+"""Returns float64."""
+
+def run(x, y, factor):
+    return (x + factor * y).double()

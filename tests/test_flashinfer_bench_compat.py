@@ -1,0 +1,161 @@
+"""This checkout, read by flashinfer-bench's own classes: no GPU, nothing of ours between them and the files.
+
+The random weights of one MoE workload are 1.4 GB of fp8, which flashinfer-bench draws in float32; so generation runs
+in full for the smallest workload, and for every other with the constant axes cut to 128 (the variable axes, and the
+tensors that come from the blobs, keep their full shapes).
+"""
+
+import ast
+import importlib.util
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from kernelderby.catalog import Catalog
+
+pytest.importorskip("flashinfer_bench")
+torch = pytest.importorskip("torch")
+
+CHECKOUT = Path(__file__).resolve().parent.parent
+CATALOG = Catalog.open(CHECKOUT)
+WORKLOADS = [workload for name in CATALOG.definitions for workload in CATALOG.workloads(name)]
+
+
+SMALLEST = [min(CATALOG.workloads(name), key=lambda workload: sum(workload.axes.values()))
+            for name in CATALOG.definitions]
+
+
+def workload_id(workload):
+    return "-".join(f"{axis}{size}" for axis, size in workload.axes.items()) + "-" + workload.uuid[:8]
+
+
+@pytest.fixture(scope="module")
+def trace_set():
+    from flashinfer_bench.data import TraceSet
+
+    return TraceSet.from_path(str(CHECKOUT))
+
+
+@pytest.fixture(scope="module")
+def packed_root(tmp_path_factory):
+    """A copy of the set with its blobs made: the checkout itself may not have them."""
+    from kernelderby.measure.blobs import pack_blobs
+
+    root = tmp_path_factory.mktemp("packed")
+    for part in ("definitions", "workloads"):
+        shutil.copytree(CHECKOUT / part, root / part)
+    pack_blobs(Catalog.open(root), check=False)
+    return root
+
+
+@pytest.fixture(autouse=True)
+def cache_of_its_own(tmp_path, monkeypatch):
+    monkeypatch.setenv("FIB_CACHE_PATH", str(tmp_path / "cache"))
+
+
+def fib_workload(trace_set, workload):
+    return next(trace.workload for trace in trace_set.workloads[workload.definition]
+                if trace.workload.uuid == workload.uuid)
+
+
+def test_it_loads_every_definition_workload_solution_and_trace(trace_set):
+    assert set(trace_set.definitions) == set(CATALOG.definitions)
+    solutions = {solution.name for of_one in trace_set.solutions.values() for solution in of_one}
+    assert solutions == set(CATALOG.solutions)
+    for name in CATALOG.definitions:
+        assert {trace.workload.uuid for trace in trace_set.workloads[name]} == {
+            workload.uuid for workload in CATALOG.workloads(name)}
+        assert len(trace_set.traces.get(name, [])) == len(CATALOG.traces(name))
+
+
+@pytest.mark.parametrize("name", CATALOG.solutions)
+def test_it_builds_every_solution_whose_modules_are_installed(trace_set, name):
+    from flashinfer_bench.compile import BuilderRegistry
+
+    solution = CATALOG.solution(name)
+    missing = [module for module in solution.requires.modules if importlib.util.find_spec(module) is None]
+    if missing:
+        pytest.skip(f"{name} needs {', '.join(missing)}, not installed here")
+    theirs = next(one for one in trace_set.solutions[solution.definition] if one.name == name)
+    runnable = BuilderRegistry.get_instance().build(trace_set.definitions[solution.definition], theirs)
+    assert runnable.metadata.destination_passing_style == solution.destination_passing_style
+
+
+@pytest.mark.parametrize("name", CATALOG.definitions)
+def test_it_builds_every_reference(trace_set, name):
+    from flashinfer_bench.compile import BuilderRegistry
+
+    assert callable(BuilderRegistry.get_instance().build_reference(trace_set.definitions[name]))
+
+
+@pytest.mark.parametrize("workload", WORKLOADS, ids=workload_id)
+def test_it_loads_every_workloads_blob_at_full_shape_and_generates_the_rest_with_constant_axes_cut(
+        trace_set, packed_root, workload):
+    from flashinfer_bench.bench.utils import gen_inputs, load_safetensors
+
+    definition, theirs = trace_set.definitions[workload.definition], fib_workload(trace_set, workload)
+    tensors = load_safetensors(definition, theirs, packed_root)  # checks shapes and dtypes
+    assert set(tensors) == {name for name, spec in workload.inputs.items() if spec["type"] == "safetensors"}
+    cut = definition.model_dump()
+    for axis in cut["axes"].values():
+        if axis["type"] == "const":
+            axis["value"] = min(axis["value"], 128)
+    inputs = gen_inputs(type(definition).model_validate(cut), theirs, "cpu", tensors)
+    check_inputs(definition, workload, inputs)
+
+
+@pytest.mark.parametrize("workload", SMALLEST, ids=workload_id)
+def test_it_generates_every_input_of_the_smallest_workload_at_full_shape(trace_set, packed_root, workload):
+    from flashinfer_bench.bench.utils import gen_inputs, load_safetensors
+
+    definition, theirs = trace_set.definitions[workload.definition], fib_workload(trace_set, workload)
+    inputs = gen_inputs(definition, theirs, "cpu", load_safetensors(definition, theirs, packed_root))
+    check_inputs(definition, workload, inputs)
+    for value, shape in zip(inputs, definition.get_input_shapes(workload.axes), strict=True):
+        assert shape is None or list(value.shape) == list(shape)
+
+
+def check_inputs(definition, workload, inputs):
+    """One value for each input, in order: the scalars as given, no block scale that is not positive."""
+    assert len(inputs) == len(definition.inputs)
+    for (name, spec), value in zip(definition.inputs.items(), inputs, strict=True):
+        if name in workload.scalars:
+            assert value == workload.scalars[name]
+        else:
+            assert str(value.dtype) == f"torch.{spec.dtype.value}"
+        if name.endswith("_scale"):
+            assert bool((value > 0).all()), f"{name} must be positive"
+
+
+@pytest.mark.parametrize("solution", CATALOG.solutions.values(), ids=lambda solution: solution.name)
+def test_parameters_are_the_definitions_inputs_in_order(solution):
+    """flashinfer-bench calls by position, flashinfer's trace_apply by keyword: so names and order must be these."""
+    if solution.language not in ("python", "triton", "tilelang"):
+        pytest.skip(f"{solution.name} is {solution.language}: its entry point has no Python signature")
+    file, function = solution.entry_point.split("::")
+    found = next(node for node in ast.parse(solution.sources[file]).body
+                 if isinstance(node, ast.FunctionDef) and node.name == function)
+    definition = CATALOG.definition(solution.definition)
+    expected = [*definition.inputs, *(definition.outputs if solution.destination_passing_style else [])]
+    assert [argument.arg for argument in found.args.args] == expected
+    assert not (found.args.vararg or found.args.kwarg or found.args.kwonlyargs or found.args.defaults)
+
+
+@pytest.mark.parametrize("solution", CATALOG.solutions.values(), ids=lambda solution: solution.name)
+def test_the_calling_style_is_always_written_and_python_stands_in_one_file(solution):
+    """The default of destination_passing_style is true in flashinfer-bench and false in flashinfer, whose loader also
+    imports a single file."""
+    packed = json.loads(solution.json_path.read_text())
+    assert isinstance(packed["spec"]["destination_passing_style"], bool)
+    assert [path for path in solution.sources if path.endswith(".py")] in ([], [solution.entry_point.split("::")[0]])
+
+
+@pytest.mark.parametrize("definition", CATALOG.definitions.values(), ids=lambda definition: definition.name)
+def test_everything_is_described(definition):
+    """flashinfer-bench's main branch warns about an empty description."""
+    data = json.loads(definition.path.read_text())
+    assert data["description"]
+    for part in ("axes", "inputs", "outputs"):
+        assert all(spec.get("description") for spec in data[part].values()), part

@@ -1,0 +1,48 @@
+"""hardware: every file is whole, and only an exact name finds a GPU."""
+
+import pytest
+
+from kernelderby.hardware import find_gpu, gpu_id, gpus
+
+
+@pytest.mark.parametrize("gpu", gpus().values(), ids=list(gpus()))
+def test_every_file_is_whole_and_in_si_units(gpu):
+    assert gpu.names and gpu.source and gpu.date.count("-") == 1
+    assert 1e12 < gpu.memory_bytes_per_second < 2e13
+    assert all(1e13 < rate < 2e16 for rate in gpu.flops_per_second.values())
+    assert gpu.l2_bytes is None or gpu.l2_bytes % 2**20 == 0
+    assert gpu.compute_capability.count(".") == 1
+
+
+@pytest.mark.parametrize("gpu", gpus().values(), ids=list(gpus()))
+def test_peaks_are_dense(gpu):
+    """Halving the bits doubles the rate on these tensor cores; a figure with sparsity would break the ratio."""
+    rates = gpu.flops_per_second
+    for wide, narrow in (("bfloat16", "float8_e4m3fn"), ("float16", "int8"), ("float8_e4m3fn", "float4_e2m1")):
+        if wide in rates and narrow in rates:
+            assert rates[narrow] / rates[wide] == pytest.approx(2, rel=0.01)
+
+
+def test_h200():
+    gpu = find_gpu("h200")
+    assert gpu is find_gpu("NVIDIA H200") is find_gpu("nvidia h200 ")
+    assert (gpu.memory_bytes_per_second, gpu.flops_per_second["float8_e4m3fn"]) == (4.8e12, 1979e12)
+    assert (gpu.compute_capability, gpu.l2_bytes) == ("9.0", 60 * 2**20)
+
+
+@pytest.mark.parametrize("name", ["NVIDIA H200 NVL", "NVIDIA H100 PCIe", "NVIDIA GeForce RTX 4090", "H2", ""])
+def test_a_name_that_only_looks_alike_is_unknown(name):
+    assert find_gpu(name) is None
+
+
+@pytest.mark.parametrize(("name", "folder"), [
+    ("NVIDIA H200", "h200"), ("NVIDIA H100 80GB HBM3", "h100"), ("NVIDIA H100 PCIe", "h100-pcie"),
+    ("NVIDIA GeForce RTX 4090", "geforce-rtx-4090"), ("AMD Instinct MI300X", "amd-instinct-mi300x"),
+    ("../..", "unknown")])
+def test_every_gpu_has_a_folder_name(name, folder):
+    assert gpu_id(name) == folder
+
+
+def test_no_name_belongs_to_two_gpus():
+    names = [name.casefold() for gpu in gpus().values() for name in (gpu.id, *gpu.names)]
+    assert len(names) == len(set(names))
