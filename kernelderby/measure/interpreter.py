@@ -1,0 +1,37 @@
+"""Right rounding to fp8 in Triton's interpreter.
+
+The interpreter (seen in triton 3.7.1, runtime/interpreter.py, _convert_float) rounds the mantissa up without carrying
+into the exponent, so that 1.97 becomes 1.0 instead of 2.0 in e4m3, and it rounds halves up instead of to even. On a GPU
+the same kernel rounds right; a check in the interpreter would blame the solution.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+def round_fp8_right() -> None:
+    """Makes the interpreter of this process convert float32 to fp8 as torch does (to nearest, ties to even; values
+    beyond the largest saturate, as Triton's conversion on NVIDIA GPUs does). Does nothing without triton."""
+    try:
+        from triton.runtime import interpreter
+    except ImportError:
+        return
+    if getattr(interpreter._convert_float, "rounds_right", False):
+        return
+    import numpy
+    import torch
+
+    fp8 = {"fp8e4nv": torch.float8_e4m3fn, "fp8e5": torch.float8_e5m2}
+    original = interpreter._convert_float
+
+    def convert(values: Any, source: Any, target: Any, rounding_mode: Any) -> Any:
+        if source.name != "fp32" or target.name not in fp8:
+            return original(values, source, target, rounding_mode)
+        dtype = fp8[target.name]
+        numbers = torch.from_numpy(numpy.ascontiguousarray(values).view(numpy.float32).copy())
+        largest = torch.finfo(dtype).max
+        return numbers.clamp(-largest, largest).to(dtype).view(torch.uint8).numpy().reshape(values.shape)
+
+    convert.rounds_right = True
+    interpreter._convert_float = convert

@@ -1,0 +1,156 @@
+"""Comparison, poison and checksums on small tensors with answers worked out by hand."""
+
+from dataclasses import replace
+from types import SimpleNamespace
+
+import pytest
+
+torch = pytest.importorskip("torch")
+from measuring import DEFINITION, MISBEHAVIOURS  # noqa: E402
+
+from kernelderby.catalog import Catalog, Tolerance  # noqa: E402
+from kernelderby.measure import correctness  # noqa: E402
+from kernelderby.measure.cases import Case  # noqa: E402
+from kernelderby.measure.correctness import Candidate, check, checksum, compare, poison, still_poisoned  # noqa: E402
+from kernelderby.measure.inputs import InputMaker  # noqa: E402
+from kernelderby.records import Status  # noqa: E402
+
+CPU = torch.device("cpu")
+
+
+@pytest.fixture(scope="module")
+def definition():
+    return Catalog.open(MISBEHAVIOURS).definition(DEFINITION)
+
+
+def with_tolerances(definition, *tolerances):
+    named = tuple(Tolerance(f"t{i}", *numbers, "") for i, numbers in enumerate(tolerances))
+    return replace(definition, tolerances=named)
+
+
+def judged(definition, output, reference):
+    return compare(definition, {"out": torch.tensor(output)}, {"out": torch.tensor(reference)})
+
+
+def test_an_element_fails_only_beyond_both_bounds(definition):
+    one = with_tolerances(definition, (1.0, 0.1, 0.5))
+    # errors: 0.5 of 1 (within atol), 5 of 100 (within rtol), 20 of 100 (neither), 0
+    verdict = judged(one, [1.5, 105.0, 120.0, 7.0], [1.0, 100.0, 100.0, 7.0])
+    assert verdict.status is Status.PASSED
+    assert verdict.correctness.matched_ratio == {"t0": 0.75}
+    assert verdict.correctness.max_absolute_error == 20.0
+    assert verdict.correctness.max_relative_error == pytest.approx(0.5)
+    assert verdict.correctness.relative_error_norm == pytest.approx((425.25 / 20050.0) ** 0.5)
+
+
+def test_every_tolerance_must_hold(definition):
+    both = with_tolerances(definition, (1.0, 0.1, 0.5), (0.1, 0.01, 0.9))
+    verdict = judged(both, [1.5, 7.0], [1.0, 7.0])
+    assert verdict.status is Status.WRONG_VALUES
+    assert verdict.message == "t1: 0.5000 of the elements match, 0.9 must"
+
+
+def test_nan_and_infinity(definition):
+    lenient = with_tolerances(definition, (1e9, 1.0, 0.0))
+    nan, inf = float("nan"), float("inf")
+    assert judged(lenient, [nan, 1.0], [1.0, 1.0]).status is Status.NOT_A_NUMBER
+    assert judged(lenient, [inf, 1.0], [1.0, 1.0]).status is Status.NOT_A_NUMBER
+    assert judged(lenient, [nan, inf, -inf], [nan, inf, -inf]).correctness.max_absolute_error == 0.0
+    strict = with_tolerances(definition, (1.0, 1.0, 1.0))
+    assert judged(strict, [1.0], [nan]).status is Status.WRONG_VALUES
+    assert judged(strict, [inf], [-inf]).status is Status.WRONG_VALUES
+
+
+def test_no_elements_are_right(definition):
+    verdict = compare(definition, {"out": torch.empty(0, 16)}, {"out": torch.empty(0, 16)})
+    assert verdict.status is Status.PASSED and verdict.correctness.matched_ratio == {"tight": 1.0}
+
+
+def test_chunks_add_up(definition, monkeypatch):
+    torch.manual_seed(0)
+    reference = torch.randn(1000)
+    output = reference + 1e-5 * torch.randn(1000)
+    whole = compare(definition, {"out": output}, {"out": reference}).correctness
+    monkeypatch.setattr(correctness, "CHUNK", 64)
+    assert compare(definition, {"out": output}, {"out": reference}).correctness.matched_ratio == whole.matched_ratio
+    assert correctness.checksum({"out": output}) == _plain_checksum(output)
+
+
+def _plain_checksum(tensor):
+    words = tensor.view(torch.int64).tolist()
+    return {"out": sum(word * (2 * i + 1) for i, word in enumerate(words)) % (1 << 64)}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float8_e4m3fn, torch.int32, torch.bool])
+def test_a_checksum_sees_a_swap_and_a_single_bit(dtype):
+    tensor = (torch.arange(24).view(2, 12) % 2).to(dtype)
+    before = checksum({"x": tensor, "n": 3})
+    swapped = ((torch.arange(24).view(2, 12) + 1) % 2).to(dtype)
+    assert checksum({"x": swapped}) != before
+    assert checksum({"x": tensor.clone()}) == before
+    changed = tensor.clone()
+    changed.view(-1).view(torch.uint8)[-1] ^= 1
+    assert checksum({"x": changed}) != before
+
+
+def test_a_checksum_takes_odd_sizes_and_nothing():
+    assert checksum({"x": torch.ones(3, dtype=torch.uint8)}) == {"x": 1 + 3 + 5}
+    assert checksum({"x": torch.empty(0, 7)}) == {"x": 0}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float8_e4m3fn, torch.int8])
+def test_poison_is_found_where_nothing_was_written(dtype):
+    out = torch.empty(4, 4).to(dtype)
+    poison({"out": out}, 0xFF)
+    out.view(-1)[5] = 1
+    assert (~still_poisoned(out, 0xFF)).nonzero().tolist() == [[5]]
+    assert not still_poisoned(out, 0x7F).any()
+
+
+class TestTwoRounds:
+    """check() with entry points written here."""
+
+    @staticmethod
+    def status(definition, function, destination_passing_style=True, rows=3):
+        module = SimpleNamespace(run=lambda x, y, factor: x + factor * y, generate_inputs=lambda values, device: {
+            "y": torch.randn(values["rows"], 16, generator=torch.Generator().manual_seed(values["seed"]))})
+        maker = InputMaker(definition, module, Case("", {"rows": rows, "columns": 16}, {"factor": 2.0}, 5), CPU, None)
+        return check(Candidate(function, destination_passing_style, definition), module, maker).status
+
+    def test_right(self, definition):
+        assert self.status(definition, lambda x, y, f, out: out.copy_(x + f * y)) is Status.PASSED
+        assert self.status(definition, lambda x, y, f: x + f * y, False) is Status.PASSED
+        assert self.status(definition, lambda x, y, f: {"out": x + f * y}, False) is Status.PASSED
+
+    def test_no_rows(self, definition):
+        assert self.status(definition, lambda x, y, f, out: None, rows=0) is Status.PASSED
+
+    def test_one_element_unwritten(self, definition):
+        assert self.status(definition, lambda x, y, f, out: out.view(-1)[1:].copy_((x + f * y).view(-1)[1:])) \
+            is Status.UNWRITTEN
+
+    def test_two_outputs_for_one(self, definition):
+        assert self.status(definition, lambda x, y, f: (x, y), False) is Status.WRONG_SHAPE
+
+    def test_no_tensor(self, definition):
+        assert self.status(definition, lambda x, y, f: None, False) is Status.WRONG_DTYPE
+
+    def test_an_output_resized_in_place(self, definition):
+        assert self.status(definition, lambda x, y, f, out: out.resize_(2, 2)) is Status.WRONG_SHAPE
+
+    def test_a_cached_answer_of_the_first_call(self, definition):
+        cache = []
+        assert self.status(definition, lambda x, y, f, out: out.copy_((cache.append(x + f * y) or cache)[0])) \
+            is Status.STALE_OUTPUT
+
+    def test_a_cached_input_by_address(self, definition):
+        cache = {}
+        assert self.status(definition, lambda x, y, f, out: out.copy_(
+            x + f * cache.setdefault(y.data_ptr(), y.clone()))) is Status.STALE_OUTPUT
+
+    def test_wrong_in_the_second_round_wherever_it_lies_is_wrong_and_not_stale(self, definition):
+        def run(x, y, factor, out):
+            out.copy_(x + factor * y + (calls.append(0) or len(calls) > 1))
+
+        calls = []
+        assert self.status(definition, run) is Status.WRONG_VALUES

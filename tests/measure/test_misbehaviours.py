@@ -1,0 +1,104 @@
+"""Ten ways to misbehave, in real processes beside an honest solution: each ends in its own status, the run goes on."""
+
+import json
+import time
+
+import pytest
+from measuring import CPU, DEFINITION, copied_set, measure
+
+from kernelderby.catalog import Catalog
+from kernelderby.measure.runner import Settings, make_plan
+from kernelderby.records import Status
+
+pytest.importorskip("torch")
+
+STATUS_OF = {
+    "honest": Status.PASSED,
+    "raises": Status.RAISED,
+    "kills_its_process": Status.CRASHED,
+    "hangs": Status.TIMED_OUT,
+    "runs_out_of_memory": Status.OUT_OF_MEMORY,
+    "wrong_shape": Status.WRONG_SHAPE,
+    "wrong_dtype": Status.WRONG_DTYPE,
+    "not_a_number": Status.NOT_A_NUMBER,
+    "writes_nothing": Status.UNWRITTEN,
+    "changes_an_input": Status.INPUT_CHANGED,
+    "cached_output": Status.STALE_OUTPUT,
+}
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    """All of them on one workload: root of the set, rows by solution."""
+    root = copied_set(tmp_path_factory.mktemp("all"))
+    rows = measure(root, list(STATUS_OF), workloads=("8",), timeout_seconds=8)
+    assert sorted(row.solution for row in rows) == sorted(STATUS_OF)
+    return root, {row.solution: row for row in rows}
+
+
+@pytest.mark.parametrize(("solution", "status"), STATUS_OF.items())
+def test_each_ends_in_its_own_status(run, solution, status):
+    row = run[1][solution]
+    assert row.status is status, row.message
+    assert (row.latency_us is None) == (status is not Status.PASSED)
+    assert status is Status.PASSED or row.message
+
+
+def test_the_honest_one_has_its_rounds(run):
+    row = run[1]["honest"]
+    assert [len(spans) for spans in row.samples_us] == [4, 4]
+    assert row.latency_us > 0 and row.reference_latency_us > 0
+    assert row.correctness.matched_ratio == {"tight": 1.0}
+    assert row.environment["host_cpu"]
+
+
+def test_what_a_dying_process_printed_is_in_its_row(run):
+    assert "SIGKILL" in run[1]["kills_its_process"].message
+    assert "about to go" in run[1]["kills_its_process"].message
+
+
+def test_the_rows_on_disk_are_the_rows(run):
+    root, rows = run
+    catalog = Catalog.open(root)
+    lines = catalog.traces_path("cpu", DEFINITION).read_text().splitlines()
+    assert sorted(lines) == sorted(json.dumps(row.to_trace()) for row in rows.values())
+    assert {row.solution: row.status for row in catalog.traces(DEFINITION)} == STATUS_OF
+
+
+def test_flashinfer_bench_reads_the_rows(run):
+    data = pytest.importorskip("flashinfer_bench.data")
+    path = Catalog.open(run[0]).traces_path("cpu", DEFINITION)
+    for line in path.read_text().splitlines():
+        data.Trace.model_validate_json(line)
+
+
+def test_what_the_machine_may_have_caused_is_tried_again(run):
+    plan = make_plan(Catalog.open(run[0]), CPU, Settings(), list(STATUS_OF), workloads=("8",))
+    assert [solution.name for job in plan.jobs for solution in job.solutions] == [
+        name for name in STATUS_OF if STATUS_OF[name] in (Status.CRASHED, Status.TIMED_OUT, Status.OUT_OF_MEMORY)]
+    assert plan.settled == 8
+
+
+def test_a_killed_worker_takes_its_children_along(misbehaviours, tmp_path):
+    pid_file = tmp_path / "pid"
+    main = misbehaviours / f"solutions/tests/elementwise/{DEFINITION}/hangs/main.py"
+    main.write_text("import subprocess\n\n\ndef run(x, y, factor, out):\n"
+                    "    child = subprocess.Popen(['sleep', '300'])\n"
+                    f"    open({str(pid_file)!r}, 'w').write(str(child.pid))\n"
+                    "    child.wait()\n")
+    rows = measure(misbehaviours, ["hangs"], workloads=("8",), timeout_seconds=4)
+    assert [row.status for row in rows] == [Status.TIMED_OUT]
+    assert _ends(int(pid_file.read_text()))
+
+
+def _ends(pid: int) -> bool:
+    """Whether a process is gone, or soon: an orphan's remains wait for init."""
+    for _ in range(50):
+        try:
+            with open(f"/proc/{pid}/stat") as stat:
+                if stat.read().rpartition(")")[2].split()[0] == "Z":
+                    return True
+        except OSError:
+            return True
+        time.sleep(0.1)
+    return False

@@ -1,0 +1,48 @@
+"""Why a solution cannot run somewhere."""
+
+from dataclasses import replace
+
+import pytest
+from measuring import CPU, MISBEHAVIOURS
+
+from kernelderby.catalog import Catalog, Requires
+from kernelderby.measure.machine import Machine
+from kernelderby.measure.requirements import module_problem, why_not
+
+H200 = Machine("cuda", {"name": "NVIDIA H200", "uuid": "GPU-0", "compute_capability": "9.0"})
+
+
+def reason(machine, language="python", **requires):
+    pytest.importorskip("torch")
+    honest = Catalog.open(MISBEHAVIOURS).solution("honest")
+    return why_not(replace(honest, language=language, requires=Requires(**requires)), machine)
+
+
+def test_a_solution_for_gpus_only():
+    assert reason(CPU) == "needs a GPU: the tests run on the CPU"
+    assert reason(CPU, cpu=True) is None
+    assert reason(H200) is None
+    assert reason(Machine("cuda", gpu_missing="no driver"), cpu=True) == "needs a GPU: no driver"
+
+
+def test_compute_capabilities_are_inclusive_numbers():
+    assert reason(H200, minimum_compute_capability="9.0", maximum_compute_capability="9.0") is None
+    assert reason(H200, minimum_compute_capability="10.0") \
+        == "needs compute capability 10.0 or newer; this GPU has 9.0"
+    assert reason(H200, maximum_compute_capability="8.9") == "needs compute capability 8.9 or older; this GPU has 9.0"
+
+
+def test_missing_modules():
+    assert reason(CPU, cpu=True, modules=("json", "no_such_library")) == "module no_such_library is not installed"
+
+
+def test_a_module_that_is_there_but_does_not_load(tmp_path, monkeypatch):
+    (tmp_path / "built_for_another.py").write_text("raise OSError('libcudart.so.11 is missing')\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    assert "libcudart.so.11" in module_problem("built_for_another")
+
+
+def test_the_folder_of_a_machine():
+    assert H200.id == "h200"
+    assert CPU.id == "cpu"

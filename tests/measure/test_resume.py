@@ -1,0 +1,94 @@
+"""A run that is killed goes on where it stopped: no row lost, none repeated."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from measuring import CPU, DEFINITION, measure
+
+from kernelderby.catalog import Catalog
+from kernelderby.measure.runner import Settings, make_plan
+from kernelderby.records import Status
+
+pytest.importorskip("torch")
+
+SOLUTIONS = ["honest", "not_a_number"]
+RUN = """
+import sys
+from pathlib import Path
+
+sys.path.insert(0, sys.argv[1])
+from measuring import measure
+
+measure(Path(sys.argv[2]), ["honest", "not_a_number"], rounds=int(sys.argv[3]))
+"""
+
+
+def traces(root: Path) -> Path:
+    return Catalog.open(root).traces_path("cpu", DEFINITION)
+
+
+def test_a_killed_run_is_resumed(misbehaviours):
+    run = subprocess.Popen([sys.executable, "-c", RUN, str(Path(__file__).parent), str(misbehaviours), "200000"],
+                           start_new_session=True)
+    path = traces(misbehaviours)
+    for _ in range(600):  # the first row is that of the failed one; the honest one then takes its endless turns
+        if path.is_file() and path.read_bytes().count(b"\n") >= 1:
+            break
+        time.sleep(0.1)
+    workers = _children(run.pid)
+    assert workers
+    os.kill(run.pid, signal.SIGKILL)
+    run.wait()
+    written = path.read_text()
+    assert 1 <= written.count("\n") < 4
+    rows = measure(misbehaviours, SOLUTIONS)
+    assert path.read_text().startswith(written), "a row was lost"
+    counted = Counter((row.solution, row.uuid) for row in Catalog.open(misbehaviours).traces(DEFINITION))
+    assert len(counted) == 4 and set(counted.values()) == {1}
+    assert len(rows) + written.count("\n") == 4
+    assert not measure(misbehaviours, SOLUTIONS), "nothing is left to do"
+    assert all(not Path(f"/proc/{pid}").exists() for pid in workers), "workers outlived their runner"
+
+
+def _children(pid: int) -> list[int]:
+    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+def test_a_damaged_last_line_is_moved_aside_and_measured_again(misbehaviours):
+    measure(misbehaviours, ["honest"])
+    path = traces(misbehaviours)
+    whole = path.read_bytes()
+    first, second, _ = whole.split(b"\n")
+    path.write_bytes(first + b"\n" + second[:100])
+    rows = measure(misbehaviours, ["honest"])
+    assert len(rows) == 1 and rows[0].status is Status.PASSED
+    assert path.with_name(path.name + ".damaged").read_bytes() == second[:100] + b"\n"
+    assert path.read_bytes().startswith(first + b"\n")
+    assert len(Catalog.open(misbehaviours).traces(DEFINITION)) == 2
+
+
+def test_a_changed_solution_is_measured_again_and_together_takes_its_competitors_along(misbehaviours):
+    measure(misbehaviours, SOLUTIONS, workloads=("8",), rounds=1)
+    main = misbehaviours / f"solutions/tests/elementwise/{DEFINITION}/honest/main.py"
+    main.write_text(main.read_text() + "\n# edited\n")
+    catalog = Catalog.open(misbehaviours)
+
+    def planned(settings):
+        plan = make_plan(catalog, CPU, settings, SOLUTIONS, workloads=("8",))
+        return [solution.name for job in plan.jobs for solution in job.solutions]
+
+    assert planned(Settings()) == ["honest"]
+    assert planned(Settings(together=True)) == SOLUTIONS
+    assert planned(Settings(again=True)) == SOLUTIONS
+
+
+def test_skipped_with_the_reason_and_no_row(misbehaviours):
+    plan = make_plan(Catalog.open(misbehaviours), CPU, Settings(), ["honest", "wants_a_library"])
+    assert plan.skipped == {"wants_a_library": "module no_such_library is not installed"}
+    assert [solution.name for job in plan.jobs for solution in job.solutions] == ["honest", "honest"]

@@ -1,0 +1,51 @@
+"""The trace file: appended row by row, mended after a kill."""
+
+from dataclasses import replace
+
+from kernelderby.measure.traces import append_row, repair, settled_keys
+from kernelderby.records import Measurement, Status
+
+ROW = Measurement("d", {"uuid": "u", "axes": {"n": 1}, "inputs": {}}, "s", Status.PASSED, "NVIDIA H200", "cupti-span-1",
+                  "2026-11-21T00:00:00+00:00", latency_us=3.0, samples_us=((3.0,),), solution_hash="h")
+KEY = ("h", "u", "NVIDIA H200", "cupti-span-1")
+
+
+def test_rows_are_appended_one_a_line(tmp_path):
+    path = tmp_path / "h200" / "d.jsonl"
+    append_row(path, ROW)
+    append_row(path, ROW)
+    assert path.read_text().count("\n") == 2
+    assert repair(path) is None
+
+
+def test_repair_moves_a_cut_line_aside(tmp_path):
+    path = tmp_path / "d.jsonl"
+    append_row(path, ROW)
+    whole = path.read_bytes()
+    path.write_bytes(whole + whole[:50])
+    assert "cut short" in repair(path)
+    assert path.read_bytes() == whole
+    assert (tmp_path / "d.jsonl.damaged").read_bytes() == whole[:50] + b"\n"
+    path.write_bytes(whole[:40])
+    repair(path)
+    assert path.read_bytes() == b""
+    assert (tmp_path / "d.jsonl.damaged").read_bytes() == whole[:50] + b"\n" + whole[:40] + b"\n"
+
+
+def test_repair_only_adds_the_newline_of_a_whole_last_line(tmp_path):
+    path = tmp_path / "d.jsonl"
+    append_row(path, ROW)
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-1])
+    assert repair(path) is None
+    assert path.read_bytes() == whole
+    assert not (tmp_path / "d.jsonl.damaged").exists()
+
+
+def test_the_newest_row_settles_a_key():
+    hung = replace(ROW, status=Status.TIMED_OUT, latency_us=None, samples_us=())
+    assert settled_keys([ROW]) == {KEY}
+    assert settled_keys([replace(ROW, status=Status.WRONG_VALUES)]) == {KEY}
+    assert settled_keys([ROW, hung]) == set()
+    assert settled_keys([hung, ROW]) == {KEY}
+    assert settled_keys([replace(ROW, solution_hash=None)]) == set()
