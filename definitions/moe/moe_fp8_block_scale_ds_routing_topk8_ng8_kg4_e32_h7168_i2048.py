@@ -20,6 +20,12 @@ SMALL_AXES = {
     "gemm1_out_size": 512, "num_hidden_blocks": 2, "num_intermediate_blocks": 2, "num_gemm1_out_blocks": 4,
     "local_expert_offset": 12, "routed_scaling_factor": 2.5,
 }
+# What `derby check` changes in them, one case each: no token, one token (which often has no local expert), more rows an
+# expert than a tile holds, an odd offset, the first and the last experts.
+SMALL_VARIANTS = [
+    {}, {"seq_len": 0}, {"seq_len": 1}, {"seq_len": 70}, {"local_expert_offset": 5}, {"local_expert_offset": 0},
+    {"local_expert_offset": 56},
+]
 
 
 def route(routing_logits, routing_bias, routed_scaling_factor):

@@ -20,30 +20,35 @@ VERBS = {
     "bench": "Measure solutions on this GPU and record the traces.",
     "rank": "Compare solutions on one GPU, from recorded traces.",
     "roofline": "The floors that memory and arithmetic set for each workload.",
+    "profile": "Where the time goes: kernels, stages, layers, what-if, comparison.",
     "export": "Copy the set into another flashinfer-bench dataset.",
 }
 
 
 class LazyGroup(click.Group):
-    """A group that knows its verbs' names and help lines without importing them."""
+    """A group that knows its verbs' names and help lines without importing them; each is a module of the package."""
+
+    def __init__(self, *arguments, verbs: dict[str, str], package: str, **options) -> None:
+        super().__init__(*arguments, **options)
+        self.verbs, self.package = verbs, package
 
     def list_commands(self, context: click.Context) -> list[str]:
-        return list(VERBS)
+        return list(self.verbs)
 
     def get_command(self, context: click.Context, name: str) -> click.Command | None:
-        if name not in VERBS:
+        if name not in self.verbs:
             return None
-        return importlib.import_module(f"kernelderby.cli.{name}").command
+        return importlib.import_module(f"{self.package}.{name}").command
 
     def format_commands(self, context: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
-            formatter.write_dl(list(VERBS.items()))
+            formatter.write_dl(list(self.verbs.items()))
 
     def resolve_command(self, context: click.Context, arguments: list[str]):
         name = arguments[0]
-        if name not in VERBS:
-            near = get_close_matches(name, VERBS, n=3)
-            known = f"did you mean {', '.join(near)}?" if near else f"there are {', '.join(VERBS)}"
+        if name not in self.verbs:
+            near = get_close_matches(name, self.verbs, n=3)
+            known = f"did you mean {', '.join(near)}?" if near else f"there are {', '.join(self.verbs)}"
             raise DerbyError(f"no command {name!r}; {known}")
         return super().resolve_command(context, arguments)
 
@@ -54,7 +59,7 @@ root_option = click.option(
 json_option = click.option("--json", "as_json", is_flag=True, help="JSON for machines instead of text.")
 
 
-@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(cls=LazyGroup, verbs=VERBS, package=__name__, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="derby")
 def derby() -> None:
     """Competing GPU kernels for one operator: checked, measured, ranked, and held against the speed of light."""

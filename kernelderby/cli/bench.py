@@ -7,12 +7,14 @@ from pathlib import Path
 import click
 
 from kernelderby.cli import json_option, root_option
+from kernelderby.cli.names import NamesCommand
 
 
-@click.command()
-@click.option("--solutions", multiple=True, help="Only this solution (repeatable; default: all).")
-@click.option("--definitions", multiple=True, help="Only this definition (repeatable; default: all).")
-@click.option("--workloads", multiple=True, help="Start of a uuid, or size of an axis (repeatable; default: all).")
+@click.command(cls=NamesCommand)
+@click.option("--solutions", multiple=True, metavar="S...", help="Only these (default: all).")
+@click.option("--definitions", multiple=True, metavar="D...", help="Only these (default: all).")
+@click.option("--workloads", multiple=True, metavar="W...",
+              help="Only these: starts of uuids, or sizes of an axis (default: all).")
 @click.option("--rounds", type=click.IntRange(min=1), default=5, show_default=True, help="Turns of each solution.")
 @click.option("--iterations", type=click.IntRange(min=2), default=10, show_default=True,
               help="Timed calls in a turn; slow solutions get fewer.")

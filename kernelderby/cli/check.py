@@ -7,12 +7,15 @@ from pathlib import Path
 import click
 
 from kernelderby.cli import json_option, root_option
+from kernelderby.cli.names import NamesCommand
 
 
-@click.command()
+@click.command(cls=NamesCommand)
 @click.argument("solutions", nargs=-1)
-@click.option("--definition", "definitions", multiple=True, help="Only solutions of this definition (repeatable).")
-@click.option("--workloads", multiple=True, help="Start of a uuid, or size of an axis (repeatable; GPU only).")
+@click.option("--definition", "definitions", multiple=True, metavar="D...",
+              help="Only solutions of these.")
+@click.option("--workloads", multiple=True, metavar="W...",
+              help="Only these: starts of uuids, or sizes of an axis (GPU only).")
 @click.option("--seeds", type=click.IntRange(min=1), help="Contents per case (default: 1 on a GPU, 2 on a CPU).")
 @click.option("--device", type=click.Choice(["cuda", "cpu"]), help="Default: the GPU where there is one.")
 @click.option("--timeout", type=float, default=600, show_default=True, help="Seconds for each case of a solution.")

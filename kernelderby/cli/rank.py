@@ -8,13 +8,14 @@ from pathlib import Path
 import click
 
 from kernelderby.cli import json_option, root_option
+from kernelderby.cli.names import NamesCommand
 
 
-@click.command(short_help="Compare solutions on one GPU, from recorded traces.")
+@click.command(cls=NamesCommand, short_help="Compare solutions on one GPU, from recorded traces.")
 @click.option("--definition", metavar="D", help="Only this definition (default: every one that has traces).")
 @click.option("--gpu", metavar="NAME|ID", help='Such as "NVIDIA H200" or h200 (default: the GPU with the most rows).')
 @click.option("--protocol", metavar="P", help="How the rows were timed (default: the protocol with the most rows).")
-@click.option("--solutions", metavar="S,S...", multiple=True, help="Only these, separated by commas or repeated.")
+@click.option("--solutions", metavar="S...", multiple=True, help="Only these.")
 @click.option("--baseline", metavar="SOLUTION", help="Ratios are over this one's time (default: the best).")
 @click.option("--format", "style", type=click.Choice(["text", "markdown", "json"]), default="text", show_default=True)
 @json_option
@@ -31,8 +32,7 @@ def command(definition: str | None, gpu: str | None, protocol: str | None, solut
     from kernelderby.catalog import Catalog
 
     catalog = Catalog.open(root)
-    names = [name for given in solutions for name in given.split(",") if name]
-    rankings = _rankings(catalog, definition, names, baseline, gpu, protocol)
+    rankings = _rankings(catalog, definition, list(solutions), baseline, gpu, protocol)
     for warning in catalog.warnings:
         click.echo(f"derby: {warning}", err=True)
     if as_json or style == "json":

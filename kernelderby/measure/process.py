@@ -30,8 +30,9 @@ class WorkerProcess:
         environment = dict(os.environ, PYTHONUNBUFFERED="1")
         package = str(Path(kernelderby.__file__).resolve().parent.parent)
         environment["PYTHONPATH"] = os.pathsep.join(filter(None, [package, environment.get("PYTHONPATH")]))
+        environment.pop("TRITON_INTERPRET", None)  # read when triton is imported
         if device == "cpu":
-            environment["TRITON_INTERPRET"] = "1"  # read when triton is imported
+            environment["TRITON_INTERPRET"] = "1"
             environment["CUDA_VISIBLE_DEVICES"] = ""  # also where there is a GPU, nothing may slip onto it
         self._process = subprocess.Popen(
             [sys.executable, "-m", "kernelderby.measure.worker", str(request_end), str(reply_end), str(root), device],

@@ -1,9 +1,14 @@
 """Records -> spans, worked out by hand. The clocks themselves are tried in test_gpu.py."""
 
+import enum
+import sys
+from types import ModuleType, SimpleNamespace
+
 import pytest
 
-pytest.importorskip("torch")
-from kernelderby.measure.timing import TimingFailed, spans_of_records
+torch = pytest.importorskip("torch")
+from kernelderby.measure import timing  # noqa: E402
+from kernelderby.measure.timing import CuptiTimer, TimingFailed, spans_of_records  # noqa: E402
 
 
 def test_a_span_is_first_start_to_last_end_in_microseconds():
@@ -32,3 +37,69 @@ def test_an_iteration_without_records_has_no_time():
 def test_records_without_timestamps_are_noted():
     spans = spans_of_records([(0, 0), (1_001_000, 1_002_000)], [(1_000_000, 1_010_000)])
     assert spans.spans_us == [1.0] and spans.notes == ["1 records without timestamps were left out"]
+
+
+class FakeCupti(ModuleType):
+    """The part of cupti-python 13 that CuptiTimer uses, with a clock that ticks 1 us at each look."""
+
+    class ActivityKind(enum.IntEnum):
+        MEMCPY = 1
+        MEMSET = 2
+        CONCURRENT_KERNEL = 10
+
+    def __init__(self):
+        super().__init__("cupti")
+        self.cupti, self.now, self.enabled, self.records = self, 10**9, set(), []
+        self.activity_enable, self.activity_disable = self.enabled.add, self.enabled.discard
+
+    def activity_register_callbacks(self, requested, completed):
+        assert requested() == (8 << 20, 0)
+        self.completed = completed
+
+    def get_timestamp(self):
+        self.now += 1000
+        return self.now
+
+    def synchronize(self, device):
+        self.now += 60_000  # the flush before a call takes over 50 us
+
+    def activity_flush_all(self, flag):
+        self.completed(self.records)
+        self.records = []
+
+    def record(self, kind, microseconds):
+        start = self.get_timestamp()
+        self.now += 1000 * microseconds
+        self.records.append(SimpleNamespace(kind=kind, start=start, end=self.now))
+
+
+@pytest.fixture
+def cupti(monkeypatch):
+    fake = FakeCupti()
+    monkeypatch.setitem(sys.modules, "cupti", fake)
+    monkeypatch.setattr(timing.torch.cuda, "synchronize", fake.synchronize)
+    monkeypatch.setattr(timing, "flush_bytes", lambda device: 1024)
+    return fake
+
+
+def test_the_timer_collects_kernels_copies_and_fills_and_switches_cupti_off(cupti):
+    kinds = cupti.ActivityKind
+
+    def call(iteration):
+        assert cupti.enabled == set(kinds)
+        cupti.record(kinds.MEMSET, 2)
+        cupti.record(kinds.CONCURRENT_KERNEL, 5)  # 1 us after the fill
+        cupti.record(5, 500)  # a driver call
+
+    timer = CuptiTimer(torch.device("cpu"))
+    assert timer.spans(call, 3).spans_us == [8.0, 8.0, 8.0]
+    assert timer.spans(call, 1).spans_us == [8.0]
+    assert not cupti.enabled
+
+
+def test_the_timer_survives_a_call_that_raises(cupti):
+    timer = CuptiTimer(torch.device("cpu"))
+    with pytest.raises(ZeroDivisionError):
+        timer.spans(lambda iteration: 1 / 0, 1)
+    assert not cupti.enabled
+    assert timer.spans(lambda iteration: cupti.record(10, 3), 2).spans_us == [3.0, 3.0]

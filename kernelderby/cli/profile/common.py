@@ -1,0 +1,127 @@
+"""What the profile verbs share: FILE arguments, output options, and the way out to a terminal, a file or a picture.
+
+A verb is written as
+
+    @click.command()
+    @files_argument
+    @output_options("kernels")
+    def command(files: tuple[Path, ...], output: Output) -> None:
+        ...
+        output.emit([report], {"profiles": [...]}, draw=lambda path: plot.kernel_bars(..., path))
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, is_dataclass
+from functools import wraps
+from pathlib import Path
+from typing import Any
+
+import click
+
+from kernelderby.records import DerbyError
+
+FORMATS = ("text", "markdown", "csv", "json")
+_FILE = click.Path(path_type=Path)
+
+files_argument = click.argument("files", metavar="FILE...", nargs=-1, required=True, type=_FILE)
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """Where and how the tables go. block: name of the marker block that `--write` replaces."""
+
+    verb: str
+    style: str = "text"
+    plot: Path | None = None
+    target: Path | None = None
+    block: str = ""
+
+    def emit(self, reports: Sequence, data: Any, draw: Callable[[Path], None] | None = None) -> None:
+        """Prints the reports (report.model.Report), or data as JSON; or writes them as Markdown into --write's block.
+
+        data: plain values or dataclasses. draw(path) makes the picture of --plot, if the verb has one.
+        """
+        if self.plot is not None and draw is None:
+            raise DerbyError(f"--plot: derby profile {self.verb} has no picture; leave it out")
+        if self.target is not None:
+            self._write_block(_rendered(reports, "markdown"))
+        else:
+            click.echo((_json(data) if self.style == "json" else _rendered(reports, self.style)).rstrip("\n"))
+        if self.plot is not None:
+            draw(self.plot)
+            click.echo(f"derby: {self.plot}: written", err=True)
+
+    def _write_block(self, markdown: str) -> None:
+        from kernelderby.report.markers import replace_block
+
+        name = f"profile {self.block or self.verb}"
+        changed = replace_block(self.target, name, markdown)
+        click.echo(f"derby: {self.target}: block {name} {'written' if changed else 'is up to date'}", err=True)
+
+
+def output_options(verb: str) -> Callable:
+    """Adds --format, --json, --plot, --write and --block, and hands them to the command as one Output, `output`."""
+
+    def decorate(function: Callable) -> Callable:
+        @wraps(function)
+        def wrapped(*, style: str, as_json: bool, plot: Path | None, target: Path | None, block: str, **options):
+            style = "json" if as_json else style
+            return function(output=Output(verb, style, plot, target, block), **options)
+
+        for option in reversed(_OPTIONS):
+            wrapped = option(wrapped)
+        return wrapped
+
+    return decorate
+
+
+_OPTIONS = (
+    click.option("--format", "style", type=click.Choice(FORMATS), default="text", show_default=True),
+    click.option("--json", "as_json", is_flag=True, help="The same as --format json."),
+    click.option("--plot", type=_FILE, metavar="FILE", help="Draw it too: a .png, .svg or .pdf file."),
+    click.option("--write", "target", type=_FILE, metavar="FILE",
+                 help="Replace a block <!-- derby profile NAME --> ... <!-- /derby --> in this Markdown file."),
+    click.option("--block", default="", metavar="NAME", help="NAME of that block (default: the verb)."),
+)
+
+
+def open_profiles(files: Sequence[Path]) -> list:
+    """Every file as a profile.spans.Profile. DerbyError for the first that is none."""
+    from kernelderby.profile.spans import open_profile
+
+    return [open_profile(file) for file in files]
+
+
+def _rendered(reports: Sequence, style: str) -> str:
+    from kernelderby.report import csv, markdown, text
+
+    if style == "csv":
+        return "\n".join(csv.render(report) for report in reports)
+    if style == "markdown":
+        return "\n".join(markdown.render(report) for report in reports)
+    color = sys.stdout.isatty()
+    width = text.PIPE_WIDTH
+    if color:
+        import shutil
+
+        width = shutil.get_terminal_size((text.PIPE_WIDTH, 40)).columns
+    return "\n".join(text.render(report, width=width, color=color) for report in reports)
+
+
+def _json(data: Any) -> str:
+    import json
+
+    return json.dumps(_plain(data), indent=2, allow_nan=False, default=str)
+
+
+def _plain(data: Any) -> Any:
+    if is_dataclass(data) and not isinstance(data, type):
+        return asdict(data)
+    if isinstance(data, dict):
+        return {str(key): _plain(value) for key, value in data.items()}
+    if isinstance(data, list | tuple):
+        return [_plain(value) for value in data]
+    return data

@@ -1,0 +1,1 @@
+"""Where the time of a profile goes: sources, attribution, pipeline stages, layers, what-if, comparison."""
