@@ -27,7 +27,7 @@ def test_help_lists_every_verb_and_imports_none(derby):
 def test_every_verb_exists_and_has_help(derby, name):
     code, out, err = derby(name, "--help")
     assert code == 0, err
-    assert "--root" in out and "--json" in out
+    assert ("--root" in out and "--json" in out) or "Commands:" in out  # a group has them on its verbs
 
 
 @pytest.mark.parametrize(("typed", "said"), [("bnch", "did you mean bench"), ("ranks", "did you mean rank"),

@@ -17,6 +17,7 @@ def command(first, solutions, rounds, again):
 
 
 @pytest.mark.parametrize("words, shown", [
+    ("", "() () 5 False"),
     ("--solutions a b --rounds 3", "() ('a', 'b') 3 False"),
     ("--solutions a,b --again", "() ('a', 'b') 5 True"),
     ("--solutions a --solutions b", "() ('a', 'b') 5 False"),

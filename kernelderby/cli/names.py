@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import zip_longest
+
 import click
 
 
@@ -18,7 +20,7 @@ def _repeated(arguments: list[str], several: set[str]) -> list[str]:
     """["--solutions", "a", "b,c"] -> ["--solutions", "a", "--solutions", "b", "--solutions", "c"]."""
     out: list[str] = []
     current = None
-    for word, following in zip(arguments, [*arguments[1:], "--"], strict=True):
+    for word, following in zip_longest(arguments, arguments[1:], fillvalue="--"):
         flag, equals, value = word.partition("=")
         if flag in several:
             current = flag
