@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import platform
 import re
 import subprocess
@@ -148,8 +149,8 @@ def host_cpu() -> str:
 
 
 def git_commit(root: Path) -> dict[str, Any]:
-    """commit and dirty (uncommitted changes) of the checkout that holds the trace set; where the files came without their
-    .git, the commit that the environment variable DERBY_COMMIT names; else empty."""
+    """commit and dirty (uncommitted changes) of the checkout that holds the trace set; where the files came without
+    their .git, the commit that the environment variable DERBY_COMMIT names; else empty."""
     commit = _git(root, "rev-parse", "HEAD")
     if commit is None:
         return {"commit": os.environ["DERBY_COMMIT"]} if os.environ.get("DERBY_COMMIT") else {}

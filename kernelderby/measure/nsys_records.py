@@ -1,0 +1,130 @@
+"""What a recording of one process holds, in the terms of the nsys export. Plain data; nsys_writer puts it into SQLite.
+
+All times are ns on one clock (CUPTI's, which is the epoch's); the writer makes them relative to Recording.start_ns.
+Identifiers of kinds are CUPTI's own numbers (CUpti_ActivityMemcpyKind, ...MemoryKind, ...SynchronizationType,
+...LaunchType); the writer translates where nsys has others.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class KernelRecord:
+    """name: as the module has it, mangled or not. local_memory: bytes a thread and in total. shared_memory: static,
+    dynamic and executed bytes. graph_node: 0 outside a CUDA graph."""
+
+    name: str
+    start: int
+    end: int
+    device: int
+    context: int
+    stream: int
+    correlation: int
+    grid: tuple[int, int, int]
+    block: tuple[int, int, int]
+    registers: int = 0
+    shared_memory: tuple[int, int, int] = (0, 0, 0)
+    local_memory: tuple[int, int] = (0, 0)
+    grid_id: int = 0
+    graph_node: int = 0
+    launch_type: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class CopyRecord:
+    """One copy. peers: source device and context, destination device and context, of a copy between GPUs."""
+
+    start: int
+    end: int
+    device: int
+    context: int
+    stream: int
+    correlation: int
+    bytes: int
+    copy_kind: int
+    source_kind: int = 0
+    destination_kind: int = 0
+    graph_node: int = 0
+    count: int = 1
+    peers: tuple[int, int, int, int] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class FillRecord:
+    """One memset."""
+
+    start: int
+    end: int
+    device: int
+    context: int
+    stream: int
+    correlation: int
+    bytes: int
+    value: int = 0
+    memory_kind: int = 0
+    graph_node: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class CallRecord:
+    """One call of the CUDA runtime (driver: False) or driver API. name: with its version, "cudaLaunchKernel_v7000"."""
+
+    name: str
+    start: int
+    end: int
+    thread: int
+    correlation: int
+    driver: bool = False
+    returned: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class WaitRecord:
+    """The host waiting for the GPU, or one stream for another. stream, event: None where the wait is for all."""
+
+    start: int
+    end: int
+    context: int
+    correlation: int
+    kind: int
+    stream: int | None = None
+    event: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RangeRecord:
+    """An NVTX range, or a mark (end is None). end_thread: where it ended, when not on the thread that began it."""
+
+    name: str
+    start: int
+    end: int | None
+    thread: int
+    end_thread: int | None = None
+    domain: str = ""
+
+
+@dataclass(slots=True)
+class Recording:
+    """Everything recorded in one process between start_ns and end_ns.
+
+    gpu: name, uuid, compute_capability, memory_bytes, l2_bytes, multiprocessors (as environment.describe gives).
+    facts: what was run (solution, workload, ...). warnings: what a reader must know; they travel in the file.
+    """
+
+    process: int
+    process_name: str
+    start_ns: int
+    end_ns: int
+    gpu: dict[str, Any]
+    kernels: list[KernelRecord] = field(default_factory=list)
+    copies: list[CopyRecord] = field(default_factory=list)
+    fills: list[FillRecord] = field(default_factory=list)
+    calls: list[CallRecord] = field(default_factory=list)
+    waits: list[WaitRecord] = field(default_factory=list)
+    ranges: list[RangeRecord] = field(default_factory=list)
+    threads: dict[int, str] = field(default_factory=dict)
+    facts: dict[str, str] = field(default_factory=dict)
+    warnings: list[str] = field(default_factory=list)

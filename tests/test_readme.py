@@ -1,0 +1,62 @@
+"""The commands that the README shows: each is run as it stands, on a copy of the set, on a machine without a GPU."""
+
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+README = (Path(__file__).resolve().parent.parent / "README.md").read_text(encoding="utf-8")
+BLOCKS = re.findall(r"^```\n(.*?)^```", README, flags=re.DOTALL | re.MULTILINE)
+COMMANDS = [line.split("  #")[0].strip() for block in BLOCKS for line in block.replace("\\\n", " ").splitlines()]
+DERBY = [line for line in COMMANDS if line.startswith("derby ")]
+# Need a GPU; without one they are a line that says so. flashinfer-bench's own says it in a traceback.
+NEED_GPU = ("derby bench", "derby profile run", "flashinfer-bench run")
+
+
+@pytest.fixture(scope="module")
+def copy(tmp_path_factory, checkout):
+    """A copy of the set that commands may write to, and an empty dataset to export into."""
+    root = tmp_path_factory.mktemp("readme") / "set"
+    for name in ("definitions", "workloads", "solutions", "traces", "blob", "profiles"):
+        if (checkout / name).is_dir():
+            shutil.copytree(checkout / name, root / name)
+    (root / "dataset" / "definitions").mkdir(parents=True)
+    return root
+
+
+def test_the_readme_shows_every_verb():
+    from kernelderby import cli
+
+    assert {line.split()[1] for line in DERBY} >= set(cli.VERBS)
+
+
+def test_make_targets_exist(checkout):
+    makefile = (checkout / "Makefile").read_text()
+    targets = [line.split()[1] for line in COMMANDS if line.startswith("make ")]
+    assert targets and all(f"\n{target}:" in makefile for target in targets)
+
+
+@pytest.mark.parametrize("line", DERBY)
+def test_command_runs(line, copy):
+    words = shlex.split(line.replace("$FIB_DATASET_PATH", str(copy / "dataset")))
+    done = subprocess.run([sys.executable, "-m", "kernelderby.cli", *words[1:]], cwd=copy, capture_output=True,
+                          text=True, env={**os.environ, "CUDA_VISIBLE_DEVICES": ""})
+    if line.startswith(NEED_GPU):
+        assert done.returncode == 1 and done.stderr.count("\n") == 1 and "GPU" in done.stderr, done.stderr
+    else:
+        assert done.returncode == 0, done.stderr or done.stdout
+
+
+def test_flashinfer_bench_takes_the_line():
+    """Its options are parsed by its own parser; the run itself needs a GPU."""
+    from flashinfer_bench.cli import main
+
+    line, = [line for line in COMMANDS if line.startswith("flashinfer-bench ")]
+    help_text = subprocess.run([sys.executable, "-c", f"from {main.__name__} import cli; cli()", "run", "--help"],
+                               capture_output=True, text=True).stdout
+    assert all(word in help_text for word in shlex.split(line) if word.startswith("--")), help_text
