@@ -79,7 +79,7 @@ def generate_inputs(axes_and_scalars, device):
 
     Expert popularity: logit = popularity of the expert + affinity of the token's topic + noise of the token, normal
     with standard deviations 0.35, 0.4 and 0.9. In the workloads with thousands of tokens that makes the busiest of 256
-    experts 4 to 7 times as busy as the mean and the quietest tenth a third as busy, because the load of served
+    experts 4 to 7 times as busy as the mean and the quietest tenth a quarter as busy, because the load of served
     mixture-of-experts models is uneven (the reason why DeepSeek's EPLB replicates busy experts). Topics are shared,
     since the tokens of a batch come from few requests: 6 of them, with Zipf weights 1/rank. The bias takes back a part
     of the popularity, as auxiliary-loss-free balancing does on average over training (it cannot follow one batch).

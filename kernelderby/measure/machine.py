@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import fcntl
+import hashlib
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from kernelderby.hardware import gpu_id
 from kernelderby.measure.process import WorkerProcess
+from kernelderby.records import DerbyError
 
 _START_SECONDS = 180  # importing torch from a cold disk
 
@@ -47,3 +53,17 @@ def find_machine(root: Path, device: str) -> Machine:
     if not reply.pop("ok"):
         return Machine(device, gpu_missing=f"torch does not run here: {reply['message']}")
     return Machine(device, **reply)
+
+
+@contextmanager
+def exclusive(machine: Machine, root: Path) -> Iterator[None]:
+    """Two runs on one GPU would spoil each other's times. DerbyError when another one holds it."""
+    what = machine.gpu["uuid"] if machine.gpu else str(root.resolve())
+    name = hashlib.sha256(what.encode()).hexdigest()[:16]
+    with (Path(tempfile.gettempdir()) / f"kernelderby-{name}.lock").open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise DerbyError(f"another `derby bench` or `derby profile run` works on this {machine.name}; wait for its "
+                             "end") from None
+        yield

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import fcntl
-import hashlib
 import secrets
 import statistics
-import tempfile
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -17,11 +13,11 @@ from typing import Any
 from kernelderby.catalog import Catalog, Definition, Solution, Workload
 from kernelderby.measure.cases import case_of_workload, select_workloads, workload_label
 from kernelderby.measure.environment import GpuSensors, git_commit, host_cpu
-from kernelderby.measure.machine import Machine
+from kernelderby.measure.machine import Machine, exclusive
 from kernelderby.measure.process import WorkerProcess
 from kernelderby.measure.requirements import why_not
 from kernelderby.measure.traces import append_row, repair, settled_keys
-from kernelderby.records import Correctness, DerbyError, Measurement, Status
+from kernelderby.records import Correctness, Measurement, Status
 
 _START_SECONDS = 180  # importing torch and the solution's libraries; the timeout of a case counts from there
 _ROUND_MICROSECONDS = 200_000  # solutions slower than this / iterations get fewer iterations a round, 2 at least
@@ -124,7 +120,7 @@ class Runner:
 
     def run(self, plan: Plan) -> list[Measurement]:
         """Works the plan off and returns the rows. Whatever ends it, the workers end too."""
-        with _exclusive(self.machine, self.catalog.root):
+        with exclusive(self.machine, self.catalog.root):
             try:
                 definition = None
                 for job in plan.jobs:
@@ -272,16 +268,3 @@ class Runner:
 
 def _now() -> str:
     return datetime.now(UTC).isoformat(timespec="seconds")
-
-
-@contextmanager
-def _exclusive(machine: Machine, root: Path) -> Iterator[None]:
-    """Two runs on one GPU would spoil each other's times. DerbyError when another one holds it."""
-    what = machine.gpu["uuid"] if machine.gpu else str(root.resolve())
-    name = hashlib.sha256(what.encode()).hexdigest()[:16]
-    with (Path(tempfile.gettempdir()) / f"kernelderby-{name}.lock").open("w") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            raise DerbyError(f"another `derby bench` is measuring on this {machine.name}; wait for it to end") from None
-        yield

@@ -11,7 +11,6 @@ import types
 import torch
 from moe_cases import definition, dequantized
 
-
 # sgl_kernel -----------------------------------------------------------------------------------------------------------
 
 def fake_silu_and_mul(out, source):

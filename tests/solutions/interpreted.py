@@ -16,7 +16,6 @@ import pytest
 
 INTERPRETING = os.environ.get("TRITON_INTERPRET") == "1"
 REPORT = "KERNELDERBY_TESTS_REPORT"  # where the second process writes its outcomes
-interpreted = pytest.mark.interpreted
 compiled = pytest.mark.skipif(INTERPRETING, reason="needs a process without TRITON_INTERPRET")
 
 
@@ -27,7 +26,8 @@ def run_interpreted(node_ids, root):
     """
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder) / "report.json"
-        environment = {**os.environ, "TRITON_INTERPRET": "1", REPORT: str(report)}
+        # One thread: the interpreter's operations are too small to share.
+        environment = {**os.environ, "TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1", REPORT: str(report)}
         command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *node_ids]
         done = subprocess.run(command, env=environment, cwd=root, capture_output=True, text=True)
         outcomes = json.loads(report.read_text()) if report.exists() else {}

@@ -13,8 +13,6 @@ AUTHORS = {
     "moe_baseline": "baseline", "triton_fused_v2": "sgl-kernel", "cutlass_grouped": "sgl-kernel",
     "flashinfer_moe": "flashinfer", "deepgemm_grouped": "deepgemm", "triton_compact": "kernelderby",
 }
-# Against the definition, for results whose activations were rounded to fp8 between the GEMMs: 1/16 of a value at most.
-TOLERANCE = {"rtol": 0.1, "atol": 0.15}
 
 
 def load(path):
@@ -89,7 +87,7 @@ CASES = {
     "seed 1": lambda: make_inputs(1),
     "seed 2": lambda: make_inputs(2),
     "one token": lambda: make_inputs(3, seq_len=1),
-    "many tokens": lambda: make_inputs(4, seq_len=70),
+    "many tokens": lambda: make_inputs(4, seq_len=40),
     "offset 0": lambda: make_inputs(5, local_expert_offset=0),
     "last experts": lambda: make_inputs(6, local_expert_offset=56),
     "no local expert": lambda: favour(make_inputs(7), NO_LOCAL),
@@ -120,18 +118,27 @@ def swiglu(gemm1):
 
 
 def fp8_reference(routing_logits, routing_bias, hidden_states, hidden_states_scale, gemm1_weights, gemm1_weights_scale,
-                  gemm2_weights, gemm2_weights_scale, local_expert_offset, routed_scaling_factor):
-    """The definition with the two roundings of an fp8 implementation: 1x128 fp8 between the GEMMs, bf16 a pair."""
+                  gemm2_weights, gemm2_weights_scale, local_expert_offset, routed_scaling_factor, *,
+                  between=torch.float32):
+    """The definition with the roundings of an fp8 implementation: what GEMM1 writes in the type `between`, 1x128 fp8
+    for GEMM2, bfloat16 for a pair."""
     experts, weights = definition.route(routing_logits, routing_bias, routed_scaling_factor)
     rows = dequantized(hidden_states, hidden_states_scale.t())
     out = torch.zeros(hidden_states.shape)
     for local in range(len(gemm1_weights)):
         token, slot = (experts == local_expert_offset + local).nonzero(as_tuple=True)
+        if token.numel() == 0:
+            continue
         gemm1 = rows[token] @ definition.dequantize_weight(gemm1_weights[local], gemm1_weights_scale[local]).t()
-        activated = dequantized(*quantized(swiglu(gemm1)))
+        activated = dequantized(*quantized(swiglu(gemm1.to(between))))
         gemm2 = activated @ definition.dequantize_weight(gemm2_weights[local], gemm2_weights_scale[local]).t()
         out.index_add_(0, token, (gemm2 * weights[token, slot, None]).to(torch.bfloat16).float())
     return out.to(torch.bfloat16)
+
+
+# Tolerances of check. Sums in another order tip a rounding now and then: fp8 then differs by 1/16 of a value.
+FP8 = {"rtol": 0.01, "atol": 0.02, "reference": fp8_reference}
+FP8_AND_BF16 = {**FP8, "atol": 0.05, "reference": functools.partial(fp8_reference, between=torch.bfloat16)}
 
 
 def check(name, inputs, rtol, atol, reference=definition.run, times=2):
@@ -139,7 +146,7 @@ def check(name, inputs, rtol, atol, reference=definition.run, times=2):
 
     atol is in standard deviations of the output."""
     expected = reference(**inputs).float()
-    unit = max(1.0, expected.std().item())
+    unit = max(1.0, expected.std().item() if expected.numel() else 0.0)
     before = {key: value.clone() for key, value in inputs.items() if isinstance(value, torch.Tensor)}
     for _ in range(times):
         output = torch.full(expected.shape, math.nan, dtype=torch.bfloat16)

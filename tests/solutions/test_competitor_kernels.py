@@ -5,10 +5,11 @@ import math
 import pytest
 import torch
 from aot import compile_kernel
-from interpreted import compiled, interpreted
+from interpreted import compiled
 from moe_cases import definition, dequantized, make_inputs, solution, swiglu
 
-@interpreted
+
+@pytest.mark.interpreted
 @pytest.mark.parametrize("intermediate", [128, 256, 384])
 def test_swiglu_quant_kernel(intermediate):
     gemm1 = torch.randn(5, 2 * intermediate, generator=torch.Generator().manual_seed(0)).to(torch.bfloat16) * 4
@@ -21,7 +22,7 @@ def test_swiglu_quant_kernel(intermediate):
     torch.testing.assert_close(scale * 448, expected.view(5, -1, 128).abs().amax(-1).clamp(min=1e-10))
 
 
-@interpreted
+@pytest.mark.interpreted
 @pytest.mark.parametrize("split", [1, 8])
 @pytest.mark.parametrize("panels", [1, 2])
 def test_swiglu_quant_kernel_of_deepgemm(panels, split):
@@ -42,7 +43,7 @@ def test_swiglu_quant_kernel_of_deepgemm(panels, split):
     assert (out[others] == -7).all() and (by_row[others] == -7).all()
 
 
-@interpreted
+@pytest.mark.interpreted
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("num_experts", [64, 256])
 def test_route_kernel(seed, num_experts):
@@ -64,7 +65,7 @@ def test_route_kernel(seed, num_experts):
     assert int(counts.sum()) == int((expected >= 0).sum())
 
 
-@interpreted
+@pytest.mark.interpreted
 def test_combine_kernel():
     module = solution("deepgemm_grouped")
     gemm2 = torch.randn(6, 384, generator=torch.Generator().manual_seed(1)).to(torch.bfloat16)
@@ -79,7 +80,7 @@ def test_combine_kernel():
     assert (output[1] == 0).all()
 
 
-@interpreted
+@pytest.mark.interpreted
 def test_dequantize_kernel():
     inputs = make_inputs(14)
     out = torch.empty(inputs["hidden_states"].shape, dtype=torch.bfloat16)

@@ -13,8 +13,8 @@ import types
 
 import pytest
 import torch
-from interpreted import interpreted
-from moe_cases import AUTHORS, CASES, NAME, TOLERANCE, check, definition, folder, make_inputs, solution
+from moe_cases import AUTHORS, CASES, FP8_AND_BF16, NAME, check, definition, folder, make_inputs, solution
+
 
 @pytest.mark.parametrize("name", AUTHORS)
 def test_files_agree(name):
@@ -33,8 +33,8 @@ KERNELS = {
         "compute_expert_offsets(int const*, int*, int*, long)": "K2a",
         "void shuffleRowsKernel<__nv_fp8_e4m3>(__nv_fp8_e4m3 const*, int const*)": "K2b",
         "void shuffleRowsKernel<float>(float const*, int const*, float*, long, long, long)": "K2b",
-        "void cutlass::device_kernel<cutlass::gemm::kernel::GemmUniversal<cutlass::gemm::GroupProblemShape>>": "K3+K5",
-        "void get_group_gemm_starts<cutlass::float_e4m3_t, cutlass::bfloat16_t, float>(int*)": "K3'+K5'",
+        "void cutlass::device_kernel<cutlass::gemm::kernel::GemmUniversal<cutlass::gemm::GroupProblemShape>>": "K3 K5",
+        "void get_group_gemm_starts<cutlass::float_e4m3_t, cutlass::bfloat16_t, float>(int*)": "K3' K5'",
         "swiglu_quant_kernel": "K4",
         "void apply_shuffle_mul_sum_kernel<__nv_bfloat16>(__nv_bfloat16 const*)": "K6",
         "void at::native::vectorized_elementwise_kernel<4, at::native::FillFunctor<int>>": "glue",
@@ -47,7 +47,7 @@ KERNELS = {
     },
     "deepgemm_grouped": {
         "route_kernel": "route", "gather_kernel": "gather", "swiglu_quant_kernel": "swiglu",
-        "combine_kernel": "combine", "void deep_gemm::sm90_fp8_gemm_1d2d_impl<(cute::UMMA::Major)0, 0u>": "gemm",
+        "combine_kernel": "combine", "void deep_gemm::sm90_fp8_gemm_1d2d_impl<(cute::UMMA::Major)0, 0u>": "gemm1 gemm2",
     },
     "triton_compact": {"moe_route": "K1", "moe_gemm1": "K2", "moe_gemm2": "K3", "moe_combine": "K4"},
     "flashinfer_moe": {
@@ -60,11 +60,11 @@ KERNELS = {
 
 
 @pytest.mark.parametrize("name", KERNELS)
-def test_every_kernel_name_has_one_stage(name):
+def test_every_kernel_name_has_its_stages(name):
     stages = tomllib.loads((folder(name) / "solution.toml").read_text())["stages"]
     for kernel, expected in KERNELS[name].items():
         found = [stage["name"] for stage in stages if any(re.search(p, kernel) for p in stage["kernels"])]
-        assert found == [expected], kernel
+        assert found == expected.split(), kernel
 
 
 # moe_baseline ---------------------------------------------------------------------------------------------------------
@@ -93,43 +93,43 @@ def test_no_token_returns_at_once(name, monkeypatch):
 @pytest.mark.parametrize("case", CASES)
 def test_cutlass_grouped_around_fakes(case, ready):
     ready("cutlass_grouped")
-    check("cutlass_grouped", CASES[case](), **TOLERANCE)
+    check("cutlass_grouped", CASES[case](), **{**FP8_AND_BF16, "atol": 0.15})  # its SwiGLU rounds to bfloat16 too
 
 
-@interpreted
+@pytest.mark.interpreted
 @pytest.mark.parametrize("case", CASES)
 def test_triton_fused_v2_around_fakes(case, ready):
     ready("triton_fused_v2")
-    check("triton_fused_v2", CASES[case](), **TOLERANCE)
+    check("triton_fused_v2", CASES[case](), **FP8_AND_BF16)
 
 
-@interpreted
+@pytest.mark.interpreted
 @pytest.mark.parametrize("masked_limit", [1024, 0], ids=["masked", "contiguous"])
 @pytest.mark.parametrize("case", CASES)
 def test_deepgemm_grouped_around_fakes(case, masked_limit, ready, monkeypatch):
     module = ready("deepgemm_grouped")
     monkeypatch.setattr(module, "MASKED_LIMIT", masked_limit)
-    check("deepgemm_grouped", CASES[case](), **TOLERANCE)
+    check("deepgemm_grouped", CASES[case](), **FP8_AND_BF16)
 
 
-@interpreted
+@pytest.mark.interpreted
 @pytest.mark.parametrize("masked_limit", [1024, 0], ids=["masked", "contiguous"])
 def test_deepgemm_grouped_with_more_rows_than_a_tile(masked_limit, ready, monkeypatch):
-    """150 tokens to one expert: two row tiles of it, and other experts behind them."""
+    """130 tokens to one expert: two row tiles of it, and other experts behind them."""
     module = ready("deepgemm_grouped")
     monkeypatch.setattr(module, "MASKED_LIMIT", masked_limit)
-    inputs = make_inputs(13, seq_len=150)
-    inputs["routing_logits"][:, 14] = 9.0
-    check("deepgemm_grouped", inputs, **TOLERANCE)
+    inputs = make_inputs(13, seq_len=130)
+    inputs["routing_bias"][14] = 4.0
+    check("deepgemm_grouped", inputs, **FP8_AND_BF16, times=1)
 
 
-@interpreted
+@pytest.mark.interpreted
 @pytest.mark.parametrize("capability", [(9, 0), (10, 0)])
 @pytest.mark.parametrize("case", CASES)
 def test_flashinfer_around_fakes(case, capability, ready, monkeypatch):
     module = ready("flashinfer_moe")
     monkeypatch.setattr(module, "has_sm100", lambda device: capability >= (10, 0))
-    check("flashinfer_moe", CASES[case](), **TOLERANCE)
+    check("flashinfer_moe", CASES[case](), rtol=0.05, atol=0.05)
 
 
 @pytest.mark.parametrize("seq_len", [1, 128, 129, 1024, 1025, 14107])

@@ -35,12 +35,13 @@ TOP_K = 8
 NUM_GROUPS = 8
 TOP_GROUPS = 4
 FP8_MAX = 448.0
+LOWEST = -3.0e38
 
 
 @triton.jit(do_not_specialize=["seq_len", "first_local"])
 def moe_route(logits_ptr, bias_ptr, weight_ptr, count_ptr, bucket_ptr, seq_len, first_local, scaling_factor,
               NUM_EXPERTS: tl.constexpr, NUM_LOCAL: tl.constexpr, NUM_GROUPS: tl.constexpr, TOP_GROUPS: tl.constexpr,
-              TOP_K: tl.constexpr, PDL: tl.constexpr):
+              TOP_K: tl.constexpr, PDL: tl.constexpr, LOWEST: tl.constexpr):
     """weight[seq_len, 8] gets the routing weight of local pairs and 0 elsewhere; bucket[expert, slot] the pair's id
     (8 * token + rank of the expert); count[expert] how many. Lower indices win ties."""
     if PDL:
@@ -59,6 +60,8 @@ def moe_route(logits_ptr, bias_ptr, weight_ptr, count_ptr, bucket_ptr, seq_len, 
     ahead = (score[None, :] > score[:, None]) | ((score[None, :] == score[:, None]) & (group[None, :] < group[:, None]))
     allowed = tl.sum(ahead.to(tl.int32), 1) < TOP_GROUPS
     candidate = tl.reshape(tl.where(allowed[:, None], grouped, float("-inf")), [NUM_EXPERTS])
+    # Only chosen experts are at -inf: none is chosen twice, and no bucket overflows, where fewer than 8 are finite.
+    candidate = tl.where(candidate > LOWEST, candidate, LOWEST)
     rank = tl.arange(0, TOP_K)
     chosen = tl.zeros([TOP_K], tl.int32)
     weight = tl.zeros([TOP_K], tl.float32)
@@ -345,9 +348,9 @@ def _workspace(seq_len, hidden, intermediate, num_local, sm_count, device, strea
     return space
 
 
-def _launch(calls, aligned, stream):
-    """Launches (kernel, grid, arguments, options) one after another; `aligned`: whether the inputs' addresses are
-    multiples of 16, which Triton compiles for.
+def _launch(calls, compiled_for, stream):
+    """Launches (kernel, grid, arguments, options) one after another; `compiled_for`: device, and whether the inputs'
+    addresses are multiples of 16, which Triton compiles for.
 
     Compiled kernels go straight to their launchers, and all preparation comes before the first launch: at one token the
     kernels take less time than Triton's launch path, and the GPU would wait for the host."""
@@ -357,7 +360,7 @@ def _launch(calls, aligned, stream):
         return
     launches = []
     for kernel, grid, arguments, options in calls:
-        key = (kernel, aligned, *options.values())
+        key = (kernel, compiled_for, *options.values())
         binary = _compiled.get(key)
         if binary is None:
             binary = _compiled[key] = kernel.warmup(*arguments, grid=grid, **options)
@@ -387,7 +390,7 @@ def run(routing_logits, routing_bias, hidden_states, hidden_states_scale, gemm1_
     space = _workspace(seq_len, hidden, intermediate, num_local, sm_count, device, stream)
     addresses = [t.data_ptr() for t in (routing_logits, routing_bias, hidden_states, hidden_states_scale,
                                         gemm1_weights_scale, gemm2_weights_scale, output)]
-    aligned = tuple(address % 16 == 0 for address in addresses)
+    compiled_for = (device, *(address % 16 == 0 for address in addresses))
     experts = dict(NUM_LOCAL=num_local, EXPERTS_P2=triton.next_power_of_2(num_local))
     sizes = dict(HIDDEN=hidden, INTERMEDIATE=intermediate, **experts)
     # Programmatic dependent launch: a kernel starts up while the one before it ends.
@@ -396,12 +399,12 @@ def run(routing_logits, routing_bias, hidden_states, hidden_states_scale, gemm1_
     w1 = TensorDescriptor(gemm1_weights, [num_local * 2 * intermediate, hidden], [hidden, 1], [128, 128])
     w2 = TensorDescriptor(gemm2_weights, [num_local * hidden, intermediate], [intermediate, 1], [128, 128])
     block_h = min(triton.next_power_of_2(hidden), 1024)
-    _launch([
+    calls = [
         (moe_route, (seq_len, 1, 1),
          (routing_logits, routing_bias, space.weights, space.counts, space.buckets, seq_len, int(local_expert_offset),
           float(routed_scaling_factor)),
          dict(NUM_EXPERTS=routing_logits.shape[1], NUM_LOCAL=num_local, NUM_GROUPS=NUM_GROUPS, TOP_GROUPS=TOP_GROUPS,
-              TOP_K=TOP_K, PDL=on_gpu, num_warps=1)),
+              TOP_K=TOP_K, PDL=on_gpu, LOWEST=LOWEST, num_warps=1)),
         (moe_gemm1, (programs1, 1, 1),
          (hidden_states, hidden_states_scale, w1, gemm1_weights_scale, space.counts, space.buckets, space.act,
           space.act_scale, space.partial, space.arrived, seq_len),
@@ -412,4 +415,6 @@ def run(routing_logits, routing_bias, hidden_states, hidden_states_scale, gemm1_
         (moe_combine, (seq_len, triton.cdiv(hidden, block_h), 1),
          (space.pair_out, space.weights, space.counts, output),
          dict(HIDDEN=hidden, **experts, TOP_K=TOP_K, BLOCK_H=block_h, num_warps=4, **dependent)),
-    ], aligned, stream)
+    ]
+    with torch.cuda.device_of(hidden_states):
+        _launch(calls, compiled_for, stream)

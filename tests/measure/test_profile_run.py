@@ -1,0 +1,208 @@
+"""Profiling without a GPU: finding nsys, its fallback, bounded processes, and errors in one line."""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from kernelderby.catalog import Catalog
+from kernelderby.measure import nsys
+from kernelderby.measure.machine import Machine
+from kernelderby.measure.profile_run import Ended, Pair, plan_profiles, run_bounded, run_profiles, worker_environment
+from kernelderby.records import DerbyError, Status
+
+# Stands in for nsys: makes what its first line says, from the words after --output.
+FAKE = """#!{python}
+import pathlib, subprocess, sys
+words, makes = sys.argv[1:], {makes!r}
+output = pathlib.Path(words[words.index("--output") + 1])
+if words[0] == "profile":
+    print(*words)
+    command = words[words.index("--output") + 2:]
+    if command != ["true"]:
+        subprocess.run(command, check=True)
+    if makes:
+        output.with_name(output.name + makes).write_text("report")
+else:
+    output.write_text("sqlite of " + pathlib.Path(words[-1]).read_text())
+"""
+
+
+@pytest.fixture
+def fake_nsys(tmp_path, monkeypatch):
+    """fake_nsys(suffix of what it makes) puts one on PATH, the only nsys there is."""
+    monkeypatch.setattr(nsys, "PLACES", ())
+
+    def make(makes: str, folder: str = "bin") -> Path:
+        file = tmp_path / folder / "nsys"
+        file.parent.mkdir(exist_ok=True)
+        file.write_text(FAKE.format(python=sys.executable, makes=makes))
+        file.chmod(file.stat().st_mode | stat.S_IXUSR)
+        monkeypatch.setenv("PATH", f"{file.parent}{os.pathsep}{os.environ['PATH']}")
+        return file
+
+    return make
+
+
+def test_an_nsys_that_makes_reports_is_taken(fake_nsys):
+    file = fake_nsys(".nsys-rep")
+    assert nsys.find_working() == (file, [])
+
+
+def test_an_nsys_that_cannot_import_its_stream_is_passed_over_with_the_reason(fake_nsys):
+    file = fake_nsys(".qdstrm")
+    found, problems = nsys.find_working()
+    assert found is None and problems == [f"{file}: leaves a .qdstrm that it cannot import, so it makes no report"]
+
+
+def test_the_usual_places_come_after_the_path_newest_first(fake_nsys, tmp_path, monkeypatch):
+    broken = fake_nsys("")
+    for version in ("2025.9.1", "2025.10.1"):
+        fake_nsys(".nsys-rep", folder=f"nsight-systems-{version}")
+    monkeypatch.setenv("PATH", str(broken.parent))
+    monkeypatch.setattr(nsys, "PLACES", (f"{tmp_path}/nsight-systems-*/nsys",))
+    assert [file.parent.name for file in nsys.candidates()] == ["bin", "nsight-systems-2025.10.1",
+                                                                "nsight-systems-2025.9.1"]
+    found, problems = nsys.find_working()
+    assert found.parent.name == "nsight-systems-2025.10.1" and len(problems) == 1
+
+
+def test_no_nsys_at_all(monkeypatch):
+    monkeypatch.setattr(nsys, "PLACES", ())
+    monkeypatch.setenv("PATH", "/nonexistent")
+    assert nsys.find_working() == (None, ["nsys is neither on PATH nor in the usual places"])
+
+
+def test_a_recording_is_exported_and_the_report_kept_beside_it(fake_nsys, tmp_path):
+    file, out = fake_nsys(".nsys-rep"), tmp_path / "out"
+    out.mkdir()
+    nsys.record(file, [sys.executable, "-c", "pass"], dict(os.environ), 30, out / "p.sqlite")
+    assert (out / "p.sqlite").read_text() == "sqlite of report"
+    assert sorted(entry.name for entry in out.iterdir()) == ["p.nsys-rep", "p.sqlite"]
+
+
+def test_a_recording_without_a_report_says_so_and_leaves_nothing(fake_nsys, tmp_path):
+    file, out = fake_nsys(".qdstrm"), tmp_path / "out"
+    out.mkdir()
+    with pytest.raises(Ended, match=r"left no report, only report\.qdstrm"):
+        nsys.record(file, [sys.executable, "-c", "pass"], dict(os.environ), 30, out / "p.sqlite")
+    assert list(out.iterdir()) == []
+
+
+def test_a_stream_that_grows_without_end_is_stopped(fake_nsys, tmp_path, monkeypatch):
+    monkeypatch.setattr(nsys, "STREAM_LIMIT_BYTES", 1 << 20)
+    grow = "import os, time; open(os.environ['TMPDIR'] + '/stream', 'wb').write(bytes(2 << 20)); time.sleep(60)"
+    with pytest.raises(Ended, match="grew past 1 MiB"):
+        nsys.record(fake_nsys(".nsys-rep"), [sys.executable, "-c", grow], dict(os.environ), 50, tmp_path / "p.sqlite")
+
+
+def test_a_bounded_process_and_its_children_end_in_time(tmp_path):
+    mark = tmp_path / "alive"
+    child = f"import time; time.sleep(3); open({str(mark)!r}, 'w')"
+    code = f"import subprocess, sys, time; subprocess.Popen([sys.executable, '-c', {child!r}]); time.sleep(60)"
+    start = time.monotonic()
+    with pytest.raises(Ended, match="no end within 1 s") as ended:
+        run_bounded([sys.executable, "-c", code], dict(os.environ), 1)
+    assert ended.value.status is Status.TIMED_OUT and time.monotonic() - start < 3
+    time.sleep(2.5)
+    assert not mark.exists()
+
+
+def test_a_bounded_process_that_fails_shows_the_end_of_its_output():
+    with pytest.raises(Ended, match="ended with code 3\nlast words"):
+        run_bounded([sys.executable, "-c", "print('last words'); raise SystemExit(3)"], dict(os.environ), 30)
+
+
+def test_flashinfer_bench_gets_a_view_of_the_set_with_one_workload(small_set, tmp_path):
+    catalog, folder = Catalog.open(small_set), tmp_path / "view"
+    folder.mkdir()
+    definition = next(iter(catalog.definitions.values()))
+    chosen = catalog.workloads(definition.name)[1]
+    nsys.view_of_set(small_set, folder, definition, [chosen])
+    view = Catalog.open(folder)
+    assert [workload.uuid for workload in view.workloads(definition.name)] == [chosen.uuid]
+    assert view.solutions.keys() == catalog.solutions.keys()
+    assert not (folder / "traces").exists()
+    bench = pytest.importorskip("flashinfer_bench.data")
+    seen = bench.TraceSet.from_path(str(folder))
+    assert seen.definitions.keys() == {definition.name}
+    assert [trace.workload.uuid for trace in seen.workloads[definition.name]] == [chosen.uuid]
+
+
+GPU = Machine("cuda", {"name": "NVIDIA H200", "uuid": "GPU-test-of-profile-run", "compute_capability": "9.0"})
+
+
+def test_each_pair_has_a_file_named_for_people(checkout):
+    pairs, skipped = plan_profiles(Catalog.open(checkout), GPU, ["triton_compact"], [], ["901", "seq_len=56"])
+    assert [pair.stem for pair in pairs] == ["triton_compact_seq_len56_d1506003", "triton_compact_seq_len901_cd5fd1a5"]
+    assert skipped == {}
+
+
+def test_a_worker_that_cannot_record_is_one_line(checkout, tmp_path, monkeypatch):
+    """Here the real worker runs: there is no cupti-python on this machine, or no GPU for it."""
+    import torch
+
+    if torch.cuda.is_available():
+        pytest.skip("there is a GPU")
+    pairs, _ = plan_profiles(Catalog.open(checkout), GPU, ["triton_compact"], [], ["seq_len=1"])
+    with pytest.raises(DerbyError) as error:
+        list(run_profiles(Catalog.open(checkout), GPU, pairs, tmp_path, 3, 120))
+    assert "cupti" in str(error.value).lower() and "\n" not in str(error.value)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_worker_that_dies_is_a_result_with_its_last_words(checkout, tmp_path):
+    catalog = Catalog.open(checkout)
+    pair = plan_profiles(catalog, GPU, ["triton_compact"], [], ["seq_len=1"])[0][0]
+
+    def dies(words: list[str], environment: dict[str, str], timeout: float, path: Path) -> None:
+        run_bounded([sys.executable, "-c", "print('out of luck'); raise SystemExit(9)"], environment, timeout)
+
+    result, = run_profiles(catalog, GPU, [pair], tmp_path, 3, 30, dies)
+    assert result.path is None and result.status == Status.CRASHED and "out of luck" in result.message
+
+
+def test_what_the_worker_answers_becomes_the_result(checkout, tmp_path):
+    catalog = Catalog.open(checkout)
+    pair = plan_profiles(catalog, GPU, ["triton_compact"], [], ["seq_len=1"])[0][0]
+    assert isinstance(pair, Pair)
+
+    def answers(words: list[str], environment: dict[str, str], timeout: float, path: Path) -> None:
+        request = json.loads(Path(words[-1]).read_text())
+        assert request["output"] is None and request["case"]["sizes"]["seq_len"] == 1
+        Path(request["reply"]).write_text(json.dumps(
+            {"ok": True, "status": "wrong_values", "message": "0.5 of the elements match", "correctness": None}))
+
+    result, = run_profiles(catalog, GPU, [pair], tmp_path, 3, 30, answers)
+    assert result.path is None and result.status == "wrong_values" and "0.5" in result.message
+
+
+def test_the_workers_environment_finds_this_package(monkeypatch):
+    monkeypatch.setenv("TRITON_INTERPRET", "1")
+    environment = worker_environment()
+    assert "TRITON_INTERPRET" not in environment
+    assert (Path(environment["PYTHONPATH"].split(os.pathsep)[0]) / "kernelderby" / "measure").is_dir()
+
+
+def test_without_a_gpu_the_command_is_one_line_and_makes_no_folder(small_set, derby, monkeypatch):
+    monkeypatch.setattr("kernelderby.measure.machine.find_machine",
+                        lambda root, device: Machine("cuda", gpu_missing="no CUDA GPU can be used"))
+    code, out, error = derby("profile", "run", "--root", small_set)
+    assert (code, out) == (1, "") and error.startswith("derby: no CUDA GPU can be used") and error.count("\n") == 1
+    assert not (small_set / "reports").exists()
+
+
+def test_flashinfer_benchs_processes_cannot_be_recorded_with_cupti(small_set, derby):
+    code, _, error = derby("profile", "run", "--harness", "flashinfer-bench", "--root", small_set)
+    assert code == 1 and "--with nsys" in error
+
+
+def test_out_must_have_a_parent(small_set, derby, tmp_path):
+    code, _, error = derby("profile", "run", "--out", tmp_path / "no" / "such", "--root", small_set)
+    assert code == 1 and "does not exist; create it first" in error
