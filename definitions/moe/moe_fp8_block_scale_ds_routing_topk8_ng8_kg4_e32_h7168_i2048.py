@@ -134,7 +134,8 @@ def count_cost(axes, inputs):
     active = int(local[on_rank].unique().numel())
     hidden, intermediate, gemm1_out = axes["hidden_size"], axes["intermediate_size"], axes["gemm1_out_size"]
     weight_bytes = active * (gemm1_out * hidden + hidden * intermediate)
-    scale_bytes = active * 4 * axes["num_hidden_blocks"] * (axes["num_gemm1_out_blocks"] + axes["num_intermediate_blocks"])
+    scale_columns = axes["num_gemm1_out_blocks"] + axes["num_intermediate_blocks"]
+    scale_bytes = active * 4 * axes["num_hidden_blocks"] * scale_columns
     routing_bytes = axes["num_experts"] * (4 * axes["seq_len"] + 2)
     activation_bytes = tokens * (hidden + 4 * axes["num_hidden_blocks"])
     return {

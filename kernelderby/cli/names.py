@@ -1,4 +1,4 @@
-"""Options that take several names, as flashinfer-bench's do: --solutions a b, --solutions a,b, --solutions a --solutions b."""
+"""Options that take several names, as flashinfer-bench's do: --solutions a b, or a,b, or --solutions a --solutions b."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import click
 
 
 class NamesCommand(click.Command):
-    """A command whose repeatable options (multiple=True) each take all the words up to the next option, commas apart."""
+    """A command whose repeatable options (multiple=True) each take all the words up to the next option."""
 
     def parse_args(self, context: click.Context, arguments: list[str]) -> list[str]:
         several = {flag for parameter in self.params if isinstance(parameter, click.Option) and parameter.multiple
