@@ -62,7 +62,8 @@ def test_only_measure_imports_torch_and_its_kin(path):
     for name in imports(path):
         top = name.split(".")[0]
         assert top not in MEASURE_ONLY, f"{path}: imports {name}; that belongs into measure/"
-        assert top in ANYWHERE, f"{path}: imports {name}, which is no core dependency"
+        is_plot = top == "matplotlib" and path == PACKAGE / "report" / "plot.py"  # the extra `plot`
+        assert top in ANYWHERE or is_plot, f"{path}: imports {name}, which is no core dependency"
 
 
 @pytest.mark.parametrize("path", sorted((PACKAGE / "cli").glob("*.py")), ids=lambda path: path.name)

@@ -1,4 +1,4 @@
-"""Options that take several names, as flashinfer-bench's do: --solutions a b, or a,b, or --solutions a --solutions b."""
+"""Options that take several names, as flashinfer-bench's do: --solutions a b, or a,b, or the option repeated."""
 
 from __future__ import annotations
 

@@ -4,25 +4,55 @@ from __future__ import annotations
 
 import ctypes
 import re
+import shutil
+import subprocess
 from functools import cache
+from glob import glob
 
+_TOOL_SECONDS = 20
 _SHORTENED = re.compile(r"\((anonymous namespace)\)|<unnamed>")
 
 
 @cache
 def demangled(name: str) -> str:
-    """The C++ name of a mangled one, by the C++ runtime's own __cxa_demangle; any other name as it is."""
-    library = _runtime_library()
-    if library is None or not name.startswith("_Z"):
+    """The C++ name of a mangled one; any other name as it is.
+
+    By the C++ runtime's __cxa_demangle, and where it gives up (some of CUTLASS's names) by CUDA's own cu++filt.
+    """
+    if not name.startswith("_Z"):
         return name
+    return _by_runtime(name) or _by_tool(name) or name
+
+
+def _by_runtime(name: str) -> str | None:
+    library = _runtime_library()
+    if library is None:
+        return None
     status = ctypes.c_int()
     text = library.__cxa_demangle(name.encode(), None, None, ctypes.byref(status))
     if not text:
-        return name
+        return None
     try:
-        return ctypes.string_at(text).decode(errors="replace") if status.value == 0 else name
+        return ctypes.string_at(text).decode(errors="replace")
     finally:
         _free(text)
+
+
+def _by_tool(name: str) -> str | None:
+    tool = _tool()
+    if tool is None:
+        return None
+    try:
+        done = subprocess.run([tool, name], capture_output=True, text=True, timeout=_TOOL_SECONDS)
+    except (OSError, subprocess.SubprocessError):
+        return None
+    text = done.stdout.strip()
+    return text if done.returncode == 0 and text != name else None
+
+
+@cache
+def _tool() -> str | None:
+    return shutil.which("cu++filt") or next(iter(sorted(glob("/usr/local/cuda*/bin/cu++filt"), reverse=True)), None)
 
 
 @cache

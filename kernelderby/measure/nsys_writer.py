@@ -93,7 +93,7 @@ class _Writer:
         self._insert("ANALYSIS_DETAILS", [(0, self._time(recording.end_ns), 0, self._time(recording.end_ns))])
         started = datetime.fromtimestamp(recording.start_ns / 1e9, UTC)
         self._insert("TARGET_INFO_SESSION_START_TIME", [
-            (recording.start_ns, started.isoformat(timespec="seconds"), started.astimezone().isoformat(timespec="seconds"))])
+            (recording.start_ns, *(time.isoformat(timespec="seconds") for time in (started, started.astimezone())))])
         major, _, minor = str(gpu.get("compute_capability", "")).partition(".")
         self._insert("TARGET_INFO_GPU", [
             (0, 0, gpu.get("name"), gpu.get("l2_bytes"), gpu.get("memory_bytes"), gpu.get("multiprocessors"),

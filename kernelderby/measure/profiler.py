@@ -12,6 +12,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,7 @@ from kernelderby.measure.nsys_records import (
     WaitRecord,
 )
 from kernelderby.measure.timing import SLACK_NS
+from kernelderby.records import DerbyError
 
 _BUFFER_BYTES = 8 << 20
 _INJECTION = "NVTX_INJECTION64_PATH"
@@ -45,8 +47,8 @@ _QUIET = ("cudaGetDevice", "cudaSetDevice", "cudaGetLastError", "cudaPeekAtLastE
           "cuLibraryGet", "cuModuleGet", "cuGetErrorName", "cuGetErrorString", "cuDriverGetVersion")
 
 
-class RecordingFailed(Exception):
-    """CUPTI cannot record here; the message says why."""
+class RecordingFailed(DerbyError):
+    """CUPTI cannot record here; the message says why and what mends it."""
 
 
 class Recorder:
@@ -66,7 +68,7 @@ class Recorder:
             cupti.set_thread_id_type(cupti.ActivityThreadIdType.SYSTEM)
             cupti.activity_register_callbacks(lambda: (_BUFFER_BYTES, 0), self._completed)
         except cupti.cuptiError as error:
-            raise RecordingFailed(f"CUPTI does not work here: {error}; another profiler may hold it") from error
+            raise _refused(error) from error
         _inject_nvtx()
 
     @contextmanager
@@ -76,8 +78,11 @@ class Recorder:
         self._own_ranges.clear()
         self._open.clear()
         recording = self._recording = Recording(os.getpid(), Path(sys.executable).name, self._now(), 0, gpu)
-        for kind in self._take:
-            self._cupti.activity_enable(kind)
+        try:
+            for kind in self._take:
+                self._cupti.activity_enable(kind)
+        except self._cupti.cuptiError as error:
+            raise _refused(error) from error
         try:
             yield recording
         finally:
@@ -107,7 +112,7 @@ class Recorder:
         if self._own_ranges and not any(one.end for one in recording.ranges):
             recording.ranges.extend(self._own_ranges)
             recording.warnings.append("CUPTI saw no NVTX: only the pass's own ranges are here, none of the solution's")
-        recording.ranges.extend(self._open.values())
+        recording.ranges.extend(replace(one, end=recording.end_ns) for one in self._open.values())
         recording.start_ns = min([recording.start_ns, *(one.start for one in recording.calls)])
         for records in (recording.kernels, recording.copies, recording.fills):
             dated = [one for one in records if one.start and one.end]
@@ -180,6 +185,11 @@ class Recorder:
                                           None if thread == begun.thread else thread, begun.domain))
         elif one.flags_ & _MARK:
             ranges.append(RangeRecord(one.name, one.timestamp, None, thread, domain=one.domain or ""))
+
+
+def _refused(error: Exception) -> RecordingFailed:
+    return RecordingFailed(f"CUPTI does not record here ({error}); end other profilers, and allow profiling to all "
+                           "users of the driver (NVreg_RestrictProfilingToAdminUsers=0)")
 
 
 def _import_cupti() -> Any:

@@ -96,7 +96,7 @@ class Profile(ABC):
 
 
 def open_profile(path: Path | str) -> Profile:
-    """Recognises the source by content. DerbyError (one line: file, what is wrong, mend) for anything else: missing file,
+    """Recognises the source by content. DerbyError (one line: file, what is wrong, mend) for all else: missing file,
     truncated or locked database, no CUDA work in it, another tool's report."""
     from kernelderby.profile.sources import open_source
 

@@ -16,6 +16,7 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, is_dataclass
 from functools import wraps
+from math import isfinite
 from pathlib import Path
 from typing import Any
 
@@ -118,10 +119,51 @@ def _json(data: Any) -> str:
 
 
 def _plain(data: Any) -> Any:
+    """Dataclasses as dicts; JSON has no infinity, which is null there."""
     if is_dataclass(data) and not isinstance(data, type):
-        return asdict(data)
+        return _plain(asdict(data))
     if isinstance(data, dict):
         return {str(key): _plain(value) for key, value in data.items()}
     if isinstance(data, list | tuple):
         return [_plain(value) for value in data]
-    return data
+    return None if isinstance(data, float) and not isfinite(data) else data
+
+
+solution_option = click.option("--solution", required=True, metavar="NAME",
+                               help="Whose stages: a solution of the trace set.")
+within_option = click.option("--within", metavar="REGEX",
+                             help="NVTX ranges that mark one invocation of the pipeline each (default: those with the "
+                                  "word invocation).")
+
+
+def pipelines(files: Sequence[Path], root: Path, solution: str, within: str | None) -> list:
+    """Every file as a profile.stages.Pipeline of that solution."""
+    from kernelderby.catalog import Catalog
+    from kernelderby.profile.stages import INVOCATION, pipeline_of
+
+    stages = Catalog.open(root).solution(solution).stages
+    return [pipeline_of(profile, stages, solution, stated_total_ns=_stated_total_ns(profile.path),
+                        within=within or INVOCATION)
+            for profile in open_profiles(files)]
+
+
+def _stated_total_ns(path: Path) -> float | None:
+    """pipeline_total_ms of a TOML file beside a published table, whose source states more than it itemises."""
+    import tomllib
+
+    beside = path.with_suffix(".toml")
+    if beside == path or not beside.is_file():
+        return None
+    try:
+        total = tomllib.loads(beside.read_text(encoding="utf-8")).get("pipeline_total_ms")
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise DerbyError(f"{beside}: cannot be read ({error}); mend it") from None
+    if total is not None and (not isinstance(total, int | float) or isinstance(total, bool) or total <= 0):
+        raise DerbyError(f"{beside}: pipeline_total_ms: {total!r} is no time; write milliseconds, such as 3310.0")
+    return None if total is None else total * 1e6
+
+
+def short_names(paths: Sequence[str]) -> list[str]:
+    """Profiles by their file names; by their paths where two would be alike."""
+    names = [Path(path).name for path in paths]
+    return names if len(set(names)) == len(names) else list(paths)

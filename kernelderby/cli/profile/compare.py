@@ -1,0 +1,65 @@
+"""derby profile compare: two profiles, before and after or GPU against GPU."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from kernelderby.cli import root_option
+from kernelderby.cli.profile.common import Output, open_profiles, output_options, pipelines, within_option
+
+_FILE = click.Path(path_type=Path)
+
+
+@click.command(short_help="Two profiles, before and after or GPU against GPU.")
+@click.argument("before", metavar="A", type=_FILE)
+@click.argument("after", metavar="B", type=_FILE)
+@click.option("--solution", metavar="NAME", help="Align by its stages, per invocation (default: by kernel).")
+@click.option("--solution-b", metavar="NAME", help="Solution of B, where it is another one.")
+@click.option("--rows", "most", type=click.IntRange(min=1), default=40, show_default=True, help="At most so many rows.")
+@within_option
+@output_options("compare")
+@root_option
+def command(before: Path, after: Path, solution: str | None, solution_b: str | None, most: int, within: str | None,
+            root: Path, output: Output) -> None:
+    """What changed from profile A to profile B: appeared, vanished, sped up, slowed down; largest change first.
+
+    With --solution by stage and per invocation, so that runs of different length compare; otherwise by kernel.
+    """
+    from kernelderby.profile.compare import compare_kernels, compare_stages
+    from kernelderby.records import DerbyError
+    from kernelderby.report.profile_compare import compare_report
+
+    if solution_b and not solution:
+        raise DerbyError("--solution-b: goes with --solution; add it")
+    if solution:
+        [left] = pipelines([before], root, solution, within)
+        [right] = pipelines([after], root, solution_b or solution, within)
+        found = compare_stages(left, right)
+    else:
+        found = compare_kernels(*open_profiles([before, after]))
+    output.emit([compare_report(found, most)], {"comparison": _plain(found)},
+                draw=lambda path: _draw(found, most, path))
+
+
+def _plain(found) -> dict:
+    """With what asdict leaves out: ratios and verdicts."""
+    from dataclasses import asdict
+
+    data = asdict(found) | {"ratio": found.ratio}
+    for row, change in zip(data["changes"], found.changes, strict=True):
+        row |= {"change_ns": change.change_ns, "ratio": change.ratio, "verdict": change.verdict}
+    return data
+
+
+def _draw(found, most: int, path: Path) -> None:
+    from kernelderby.cli.profile.common import short_names
+    from kernelderby.report.plot import differences
+
+    names = short_names([found.before, found.after])
+    per_invocation = found.unit == "invocation"
+    scale = 1e3 if per_invocation else 1e6
+    changes = {change.name: change.change_ns / scale for change in found.changes[:min(most, 25)]}
+    differences(changes, path, unit="us an invocation" if per_invocation else "ms",
+                title=f"Change from {names[0]} to {names[1]}")

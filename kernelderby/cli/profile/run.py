@@ -1,0 +1,123 @@
+"""derby profile run: record profiles of solutions on this GPU."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from kernelderby.cli import json_option, root_option
+from kernelderby.cli.names import NamesCommand
+
+_DEFAULT_OUT = Path("reports") / "profiles"
+
+
+@click.command(cls=NamesCommand)
+@click.option("--solutions", multiple=True, help="These solutions (default: all that run here).")
+@click.option("--definitions", multiple=True, help="Only these definitions (default: all).")
+@click.option("--workloads", multiple=True, help="Starts of uuids, or sizes of an axis (default: all).")
+@click.option("--iterations", type=click.IntRange(min=3), default=20, show_default=True,
+              help="Calls in the capture; slow solutions get fewer.")
+@click.option("--timeout", type=float, default=600, show_default=True, help="Seconds for each solution and workload.")
+@click.option("--out", type=click.Path(path_type=Path, file_okay=False),
+              help=f"Folder of the profiles (default: {_DEFAULT_OUT} under the root).")
+@click.option("--with", "tool", type=click.Choice(["cupti", "nsys"]), default="cupti", show_default=True,
+              help="Who records. nsys gives way to CUPTI, and says so, where it cannot make a report.")
+@click.option("--harness", type=click.Choice(["derby", "flashinfer-bench"]), default="derby", show_default=True,
+              help="Whose calls are recorded; flashinfer-bench needs nsys.")
+@root_option
+@json_option
+def command(solutions: tuple[str, ...], definitions: tuple[str, ...], workloads: tuple[str, ...], iterations: int,
+            timeout: float, out: Path | None, tool: str, harness: str, root: Path, as_json: bool) -> None:
+    """Record a profile of each solution on each workload on this GPU: one SQLite file in nsys's schema for each pair,
+    in a process of its own, warm-up and correctness check outside the capture."""
+    import json
+    from dataclasses import asdict
+
+    from kernelderby.catalog import Catalog
+    from kernelderby.measure.machine import find_machine
+    from kernelderby.measure.profile_run import plan_profiles
+    from kernelderby.records import DerbyError
+
+    catalog = Catalog.open(root)
+    for find, names in ((catalog.solution, solutions), (catalog.definition, definitions)):
+        for name in names:  # a wrong name need not wait for torch
+            find(name)
+    if harness == "flashinfer-bench" and tool != "nsys":
+        raise DerbyError("--harness flashinfer-bench: CUPTI cannot look into another program's processes; "
+                         "add --with nsys")
+    if out is not None and not out.parent.is_dir():
+        raise DerbyError(f"--out {out}: {out.parent} does not exist; create it first")
+    machine = find_machine(root, "cuda")
+    if machine.gpu is None:
+        raise DerbyError(f"{machine.gpu_missing}, so nothing can be profiled; the other `derby profile` verbs read "
+                         "profiles that were recorded elsewhere")
+    pairs, skipped = plan_profiles(catalog, machine, solutions, definitions, workloads)
+    if not pairs:
+        raise DerbyError("nothing to profile: " + ("; ".join(f"{name}: {why}" for name, why in skipped.items())
+                                                   or "no solution of these definitions"))
+    folder = out or root / _DEFAULT_OUT
+    folder.mkdir(parents=out is None, exist_ok=True)
+    say = (lambda line: click.echo(line, err=True)) if as_json else click.echo
+    for name, reason in skipped.items():
+        say(f"skipped {name}: {reason}")
+    results = []
+    for result in _profiles(catalog, machine, pairs, folder, iterations, timeout, tool, harness, say):
+        results.append(result)
+        if not as_json:
+            click.echo(_line(result))
+            if result.path is not None:
+                _show_stages(result, root)
+    if as_json:
+        click.echo(json.dumps({"gpu": machine.name, "skipped": skipped,
+                               "profiles": [asdict(result) for result in results]}, default=str, indent=2))
+    if any(result.path is None for result in results):
+        raise DerbyError("; ".join(f"{result.solution} on {result.workload}: {_why(result)}"
+                                   for result in results if result.path is None))
+
+
+def _profiles(catalog, machine, pairs, folder: Path, iterations: int, timeout: float, tool: str, harness: str, say):
+    """The results one by one, by nsys where it was asked for and works, otherwise by CUPTI."""
+    from functools import partial
+
+    from kernelderby.measure import nsys
+    from kernelderby.measure.profile_run import run_profiles
+
+    wrapper = None
+    if tool == "nsys":
+        found, problems = nsys.find_working()
+        for problem in problems:
+            say(problem)
+        if found is None:
+            say("nsys makes no report here; recording with CUPTI instead"
+                + (", and our own calls instead of flashinfer-bench's" if harness != "derby" else ""))
+        else:
+            say(f"recording with {found}")
+            if harness == "flashinfer-bench":
+                yield from nsys.flashinfer_bench_profiles(found, catalog, machine, pairs, folder, timeout)
+                return
+            wrapper = partial(nsys.record, found)
+    yield from run_profiles(catalog, machine, pairs, folder, iterations, timeout, wrapper)
+
+
+def _line(result) -> str:
+    if result.path is None:
+        return f"{result.solution} on {result.workload}: no profile: {_why(result)}"
+    lines = [f"{result.path}: {result.bytes / 1e6:.2f} MB, {result.kernels} kernels"
+             + (f" in {result.iterations} calls" if result.iterations else "")]
+    return "\n".join(lines + [f"warning: {text}" for text in result.warnings])
+
+
+def _why(result) -> str:
+    return f"{result.status}: {result.message.splitlines()[0] if result.message else 'no reason given'}"
+
+
+def _show_stages(result, root: Path) -> None:
+    """`derby profile stages` of the file. A solution without stages is a line, not the end of the run."""
+    from kernelderby.cli.profile.stages import command as stages
+    from kernelderby.records import DerbyError
+
+    try:
+        stages.main([str(result.path), "--solution", result.solution, "--root", str(root)], standalone_mode=False)
+    except DerbyError as error:
+        click.echo(f"no stage table: {error}")

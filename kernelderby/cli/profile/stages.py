@@ -1,0 +1,80 @@
+"""derby profile stages: a solution's pipeline, stage by stage, and everything beside it."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import click
+
+from kernelderby.cli import root_option
+from kernelderby.cli.profile.common import (
+    Output,
+    files_argument,
+    output_options,
+    pipelines,
+    solution_option,
+    within_option,
+)
+
+
+@click.command(short_help="A solution's pipeline, stage by stage, and everything beside it.")
+@files_argument
+@solution_option
+@within_option
+@click.option("--overview", is_flag=True, help="Only the table that has the FILEs side by side.")
+@output_options("stages")
+@root_option
+def command(files: tuple[Path, ...], solution: str, within: str | None, overview: bool, root: Path,
+            output: Output) -> None:
+    """Where a pipeline's time goes: stages of the solution, invocations, and what is not the pipeline.
+
+    A kernel's stage is decided by its NVTX range, else by its name, and between stages that share a kernel by its
+    place in the invocation. The picture: one bar a FILE, each stage's share.
+    """
+    from kernelderby.report.profile_overview import overview_report
+    from kernelderby.report.profile_stages import stages_report
+
+    found = pipelines(files, root, solution, within)
+    reports = [] if overview else [stages_report(pipeline) for pipeline in found]
+    if overview or len(found) > 1:
+        reports.insert(0, overview_report(found, _titles([pipeline.profile for pipeline in found], solution)))
+    output.emit(reports, {"pipelines": [_plain(one) for one in found]},
+                draw=lambda path: _draw(found, solution, path))
+
+
+def _titles(paths: list[str], solution: str) -> list[str]:
+    """Of what `derby profile run` wrote the axes ("seq_len901" of triton_compact_seq_len901_cd5fd1a5.sqlite), of other
+    files the names; columns are narrow."""
+    stems = [Path(path).name.partition(".")[0].removeprefix(f"{solution}_") for path in paths]
+    for titles in ([re.sub(r"_[0-9a-f]{8}$", "", stem) for stem in stems], stems):
+        if len(set(titles)) == len(titles):
+            return titles
+    return list(paths)
+
+
+def _plain(pipeline) -> dict:
+    """With what asdict leaves out: shares and times of one invocation."""
+    from dataclasses import asdict
+
+    data = asdict(pipeline)
+    for row, stage in zip(data["stages"], pipeline.stages, strict=True):
+        row |= {"share": pipeline.share(stage),
+                "us_per_invocation": pipeline.per_invocation_us(stage)}
+    return data | {"unattributed_ns": pipeline.unattributed_ns, "added_ns": pipeline.added_ns,
+                   "overlaps": pipeline.overlaps}
+
+
+def _draw(found: list, solution: str, path: Path) -> None:
+    from kernelderby.profile.stages import BETWEEN, NOT_ITEMISED
+    from kernelderby.report.plot import stacked_bars
+
+    per_invocation = all(pipeline.invocations for pipeline in found)
+    names = _titles([pipeline.profile for pipeline in found], solution)
+    bars = {name: {row.name: pipeline.time_ns(row) / 1e3 / (pipeline.invocations if per_invocation else 1e3)
+                   for row in pipeline.stages if row.total_ns}
+            for name, pipeline in zip(names, found, strict=True)}
+    gpus = ", ".join(sorted({pipeline.gpu or "GPU not named" for pipeline in found}))
+    stacked_bars(bars, path, title=f"{solution}: where the pipeline's kernel time goes ({gpus})", as_share=True,
+                 unit="us an invocation" if per_invocation else "ms in all", rest=(BETWEEN, NOT_ITEMISED),
+                 meanings={row.name: row.title for pipeline in found for row in pipeline.stages})

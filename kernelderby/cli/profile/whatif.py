@@ -1,0 +1,114 @@
+"""derby profile whatif: Amdahl for every stage of a pipeline."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from kernelderby.cli import root_option
+from kernelderby.cli.profile.common import (
+    Output,
+    files_argument,
+    output_options,
+    pipelines,
+    short_names,
+    solution_option,
+    within_option,
+)
+from kernelderby.records import DerbyError
+
+
+@click.command(short_help="What the pipeline gains if a stage ran faster (Amdahl).")
+@files_argument
+@solution_option
+@within_option
+@click.option("--factor", "factors", type=click.FloatRange(min=1, min_open=True), multiple=True, metavar="F",
+              help="A stage F times as fast; may be repeated (default: 1.2 and 2).")
+@click.option("--floor", "given", metavar="STAGE=US", multiple=True,
+              help="The least that a stage can take in one invocation; 'K3 / K5=US' for several together.")
+@click.option("--workload", metavar="UUID|AXIS=N",
+              help="The workload of the profile: its roofline becomes the floor of the GEMM stages together.")
+@click.option("--gpu", metavar="NAME|ID", help="For the roofline (default: the GPU that the profile names).")
+@output_options("whatif")
+@root_option
+def command(files: tuple[Path, ...], solution: str, within: str | None, factors: tuple[float, ...],
+            given: tuple[str, ...], workload: str | None, gpu: str | None, root: Path, output: Output) -> None:
+    """For each stage the pipeline's speedup if that stage ran 1.2 times and twice as fast, at its floor, or not at all.
+
+    Floors are vendor peaks against the counted cost of a workload (see derby roofline); without one the columns are
+    n/a. The picture: the time saved, one line a stage.
+    """
+    from kernelderby.profile.whatif import SPEEDUPS, whatif
+    from kernelderby.report.profile_whatif import whatif_report
+
+    fixed = dict(_floor(text) for text in given)
+    found = []
+    for pipeline in pipelines(files, root, solution, within):
+        floors = fixed | (_roofline(root, solution, pipeline, workload, gpu) if workload else {})
+        found.append(whatif(pipeline, factors or SPEEDUPS, floors))
+    output.emit([whatif_report(one) for one in found], {"whatif": found}, draw=lambda path: _draw(found, path))
+
+
+def _floor(text: str) -> tuple[str, float]:
+    stage, separator, number = text.rpartition("=")
+    try:
+        value = float(number)
+    except ValueError:
+        value = -1.0
+    if not separator or not stage or not value > 0:
+        raise DerbyError(f"--floor: {text!r} is not STAGE=US; write for example --floor K3=120.5")
+    return stage.strip(), value
+
+
+def _roofline(root: Path, solution: str, pipeline, workload: str, gpu_name: str | None) -> dict[str, float]:
+    """The workload's floor, for all stages whose title speaks of a GEMM, together."""
+    from kernelderby.catalog import Catalog
+    from kernelderby.catalog.fields import suggestion
+    from kernelderby.hardware import find_gpu, gpus
+    from kernelderby.profile.stages import TOGETHER
+    from kernelderby.roofline import floors
+
+    catalog = Catalog.open(root)
+    chosen = _workload(catalog, catalog.solution(solution).definition, workload)
+    name = gpu_name or pipeline.gpu or ""
+    gpu = find_gpu(name)
+    if gpu is None:
+        problem = f"no {name!r} in kernelderby/hardware/gpus" if name else f"{pipeline.profile} does not name its GPU"
+        raise DerbyError(f"--gpu: {problem}; {suggestion(name, gpus())}")
+    floor = floors(chosen.cost, gpu) if chosen.cost else None
+    if floor is None:
+        raise DerbyError(f"workload {chosen.uuid}: has no cost that {gpu.id} has peaks for; run derby pack")
+    stages = [row.name for row in pipeline.stages
+              if row.total_ns and "gemm" in row.title.lower() and "set-up" not in row.title.lower()]
+    if not stages:
+        raise DerbyError(f"{pipeline.profile}: no stage of {solution} has GEMM in its title; use --floor")
+    return {TOGETHER.join(stages): floor.floor_us}
+
+
+def _workload(catalog, definition: str, text: str):
+    axis, separator, size = text.partition("=")
+    known = catalog.workloads(definition)
+    found = [workload for workload in known
+             if (str(workload.axes.get(axis)) == size if separator else workload.uuid.startswith(text))]
+    if len(found) != 1:
+        axes = ", ".join(f"{name}={value}" for workload in known for name, value in workload.axes.items())
+        raise DerbyError(f"--workload: {text!r} fits {len(found)} workloads of {definition}; there are {axes}")
+    return found[0]
+
+
+def _draw(found: list, path: Path) -> None:
+    from kernelderby.profile.whatif import time_saved
+    from kernelderby.report.plot import dots
+
+    if len(found) > 1:
+        raise DerbyError("--plot: the what-if picture is of one FILE; give one")
+    [only] = found
+    rows = {}
+    for one in only.stages:
+        speedups = {f"{factor:g}x faster": speedup for factor, speedup in zip(only.factors, one.speedups, strict=True)}
+        speedups |= {"at its floor": one.at_floor} if one.at_floor is not None else {}
+        rows[one.stage] = {name: 100 * time_saved(speedup) for name, speedup in (speedups | {"free": one.gone}).items()}
+    [name] = short_names([only.pipeline.profile])
+    dots(rows, path, title=f"{only.pipeline.solution}, {name}: what a faster stage saves",
+         unit="% of the pipeline's kernel time saved")

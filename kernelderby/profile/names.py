@@ -1,0 +1,152 @@
+"""Kernel names: one form for nsys, CUPTI and Kineto, their parts, and a short form for tables.
+
+The profilers write one kernel differently: (int)4 or 4, <unnamed> or (anonymous namespace), [lambda() (instance 1)] or
+{lambda()#1}. normal_form() makes them one text that rules can match; a mangled name is read as far as rules need it.
+"""
+
+from __future__ import annotations
+
+import re
+
+from kernelderby.profile.mangled import outline
+
+SHORT = 64  # characters of a short name: half of a page, the columns beside it need the rest
+
+_CAST = re.compile(r"\((?:un)?(?:signed )?(?:bool|char|short|int|long|long long)\)(?=-?\d)")
+_SUFFIX = re.compile(r"(?<![\w.])(\d+)[uUlL]{1,3}\b")
+_ANONYMOUS = re.compile(r"(?:<unnamed>|\(anonymous namespace\)|\{anonymous\}|_GLOBAL__N_\w*|_INTERNAL_\w+)::")
+_LAMBDA = re.compile(r"\{lambda\(([^{}]*)\)#(\d+)\}")
+_RETURN = re.compile(r"^(?:std::enable_if<.*?>::type|void)\s+(?=[\w:])")
+_CLONE = re.compile(r"\s*\[clone [^\]]*\]|\.kd$")
+
+
+def normal_form(name: str) -> str:
+    """The name without return type, casts, anonymous namespaces and clone marks; lambdas as nsys writes them."""
+    text = name.strip()
+    if text.startswith("_Z"):
+        text = outline(text)
+    text = _CLONE.sub("", text)
+    text = _ANONYMOUS.sub("", _CAST.sub("", text))
+    while (lambdas := _LAMBDA.sub(r"[lambda(\1) (instance \2)]", text)) != text:
+        text = lambdas
+    text = _SUFFIX.sub(r"\1", text)
+    while "> >" in text:
+        text = text.replace("> >", ">>")
+    return _RETURN.sub("", text)
+
+
+def split(text: str) -> tuple[str, str, str]:
+    """(qualified name, template arguments, the rest) of a normal form: "a::f<int>(T1)" -> ("a::f", "int", "(T1)").
+
+    A name that was cut off (some tables do) keeps what is there as arguments.
+    """
+    for place, character in enumerate(text):
+        if character == "<" and place:
+            end = _closing(text, place)
+            return text[:place], text[place + 1:end], text[end + 1:]
+        if character == "(":
+            return text[:place], "", text[place:]
+    return text, "", ""
+
+
+def arguments(text: str) -> list[str]:
+    """Template arguments at the top level: "int, a<b, c>" -> ["int", "a<b, c>"]."""
+    parts, depth, start = [], 0, 0
+    for place, character in enumerate(text):
+        if character in "<([":
+            depth += 1
+        elif character in ">)]":
+            depth -= 1
+        elif character == "," and depth == 0:
+            parts.append(text[start:place].strip())
+            start = place + 1
+    last = text[start:].strip()
+    return [*parts, last] if last else parts
+
+
+def _closing(text: str, start: int) -> int:
+    """Index of the > of the < at start; the text's end when it was cut off. Brackets and parentheses hide theirs."""
+    stack = []
+    pairs = {">": "<", ")": "(", "]": "["}
+    for place in range(start, len(text)):
+        character = text[place]
+        if character in "<([":
+            stack.append(character)
+        elif character in pairs and stack and stack[-1] == pairs[character]:
+            stack.pop()
+            if not stack:
+                return place
+    return len(text)
+
+
+_TYPES = {"__nv_bfloat16": "bf16", "BFloat16": "bf16", "bfloat16_t": "bf16", "__half": "fp16", "Half": "fp16",
+          "half_t": "fp16", "__nv_fp8_e4m3": "e4m3", "float_e4m3_t": "e4m3", "Float8_e4m3fn": "e4m3",
+          "__nv_fp8_e5m2": "e5m2", "float_e5m2_t": "e5m2", "float_e2m1_t": "e2m1", "__nv_fp4_e2m1": "e2m1"}
+# Wrappers whose only content is their first template argument.
+_WRAPPERS = {"Kernel", "Kernel2", "device_kernel", "enable_sm80_to_sm89", "enable_sm90", "enable_sm90_or_later",
+             "enable_sm100_or_later", "gpu_kernel_impl", "gpu_kernel_impl_nocast", "gpu_index_kernel"}
+# Arguments that say how a kernel walks memory, not what it does.
+_MECHANICS = re.compile(r"^(?:const )?(?:std::array|array|Array|TrivialOffsetCalculator|OffsetCalculator|LoadWithCast|"
+                        r"StoreWithCast|LoadWithoutCast|StoreWithoutCast|integral_constant|C|tuple|Layout|identity|"
+                        r"cublasGemvParamsEx)$")
+_LITERAL = re.compile(r"^(?:\([^()]*\))?-?\d+$|^(?:true|false)$|^T\d+$|^(?:un)?(?:signed )?(?:int|long|char)$")
+_LONE_TYPE = re.compile(r"^(?:int|long|unsigned char|signed char|unsigned int|unsigned long|bool|char)$")
+_CALL = re.compile(r"\boperator ?\(\) ?\(\)[^:]*")
+
+
+def short_name(name: str) -> str:
+    """The name for a table: base name, and of the template arguments only functors, element types and policies.
+
+    Different kernels may get one short name; the caller tells them apart.
+    """
+    text = _short(normal_form(name), depth=2, top=True)
+    return text if len(text) <= SHORT else text[:SHORT - 1] + "…"
+
+
+def _short(text: str, depth: int, top: bool = False) -> str:
+    if "[lambda(" in text and not top:
+        inner = _of_lambda(text, depth)
+        if inner:
+            return inner
+    qualified, template, _rest = split(text.removeprefix("void ").removeprefix("&").strip())
+    base = _base(qualified, top)
+    found = arguments(template)
+    if base.rpartition("::")[2] in _WRAPPERS and found:
+        return _short(found[0], depth, top)
+    if not found or depth == 0:
+        return base
+    only = len(found) == 1
+    shown = [_short(argument, depth - 1) for argument in found
+             if _worth(argument) or (only and not top and _LONE_TYPE.match(argument))]
+    return f"{base}<{', '.join(dict.fromkeys(shown))}>" if shown else base
+
+
+def _base(qualified: str, top: bool) -> str:
+    """The last part; with the one before when the last says little alone (dispatch, kernel, Marlin)."""
+    parts = [part for part in qualified.split("::") if part and not part.startswith("CUB_")]
+    if not parts:
+        return qualified
+    if not top and parts[-1] in _TYPES:
+        return _TYPES[parts[-1]]
+    says_little = top and len(parts) > 1 and len(parts[-1]) <= 10
+    return "::".join(parts[-2:]) if says_little else parts[-1]
+
+
+def _worth(argument: str) -> bool:
+    if _LITERAL.match(argument) or argument.startswith("(") or argument.endswith("*"):
+        return False
+    return not _MECHANICS.match(_base(split(argument)[0], top=False))
+
+
+def _of_lambda(text: str, depth: int) -> str:
+    """f(args)::[lambda() (instance 3)]::...::[lambda(float) (instance 1)] -> f(float); of a wrapper, its functor."""
+    qualified, template, rest = split(text.removeprefix("void ").strip())
+    base = _base(qualified, top=False)
+    found = arguments(template)
+    if base in _WRAPPERS and found:
+        return _short(found[0], depth)
+    types = [part for part in re.findall(r"\[lambda\(([^()]*)\)", _CALL.sub("", rest)) if part]
+    own = f"<{_short(found[0], 0)}>" if found and _worth(found[0]) else ""
+    first = types[-1].split(",")[0].split("::")[-1].strip() if types else ""
+    first = _TYPES.get(first, first)
+    return f"{base}{own}({first})" if first and first != "char *" and not own else f"{base}{own}"

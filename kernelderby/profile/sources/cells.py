@@ -1,0 +1,154 @@
+"""Numbers, units and column names of tables that people and tools print.
+
+A number is read only when it can mean one thing. "1,234" is 1234 where a column holds whole numbers; where it holds
+fractions it could as well be 1.234 of a locale with decimal commas, and is refused.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+TIME_NS = {"ns": 1, "us": 10**3, "ms": 10**6, "s": 10**9}
+SIZE_BYTES = {  # nsys's MB is 10^6 bytes
+    "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40,
+}
+_SPELLINGS = {
+    "nsec": "ns", "nanoseconds": "ns", "usec": "us", "μs": "us", "µs": "us", "microseconds": "us", "msec": "ms",
+    "milliseconds": "ms", "sec": "s", "seconds": "s", "bytes": "B", "byte": "B", "b": "B",
+}
+_UNITS = {**{unit.lower(): unit for unit in (*TIME_NS, *SIZE_BYTES, "%")}, **_SPELLINGS}
+
+_SPACES = " \u00a0\u2009\u202f"  # no-break, thin, narrow no-break
+_PLAIN = re.compile(r"[+-]?(?:\d+(?:\.(\d*))?|\.(\d+))(?:[eE][+-]?\d+)?")
+_GROUPED = re.compile(rf"[1-9]\d{{0,2}}([,'’{_SPACES}])\d{{3}}(?:\1\d{{3}})*(?:\.(\d+))?")
+_CELL = re.compile(rf"[~≈]?\s*(?P<number>[+-]?[\d.][\d.,'’{_SPACES}]*(?:[eE][+-]?\d+)?)\s*(?P<unit>%|[A-Za-zμµ]+)?")
+_NOTHING = {"", "-", "–", "—", "n/a", "na", "nan", "none"}
+MEND = "export it again with decimal points, e.g. `LC_ALL=C nsys stats --format csv`"
+
+
+class CellError(ValueError):
+    """What is wrong with a cell; the caller knows file and line."""
+
+
+@dataclass(frozen=True, slots=True)
+class Quantity:
+    """step: what one unit in the last printed place is worth, so the value is good to half of it."""
+
+    value: float
+    step: float
+
+
+def bare(cell: str) -> str:
+    """Without Markdown's emphasis and code marks."""
+    return cell.replace("**", "").replace("`", "").strip()
+
+
+def quantity(cell: str, header_unit: str | None, units: dict[str, int], default: str | None = None) -> Quantity | None:
+    """A time in ns or a size in bytes, by the unit in the cell, in the column's header, or else `default`."""
+    text = bare(cell)
+    if text.lower() in _NOTHING:
+        return None
+    match = _CELL.fullmatch(text)
+    if match is None:
+        raise CellError(f"{cell!r} is no number")
+    unit = unit_of(match["unit"]) if match["unit"] else header_unit or default
+    if unit not in units:
+        raise CellError(f"{cell!r} has {'the unit ' + unit if unit else 'no unit'}; expected {', '.join(units)}")
+    number, step = _number(match["number"].strip(), whole=units[unit] == 1)
+    scale = units[unit]
+    value = number * scale
+    return Quantity(round(value) if abs(value - round(value)) < 1e-6 * scale else value, step * scale)
+
+
+def count(cell: str) -> int | None:
+    """A number of instances. "2799+1098" (one kernel in two places of a pipeline) is their sum."""
+    text = bare(cell)
+    if text.lower() in _NOTHING:
+        return None
+    total = 0
+    for part in text.lstrip("~≈").split("+"):
+        number, _ = _number(part.strip(), whole=True)
+        if number != int(number) or number < 0:
+            raise CellError(f"{cell!r} is no number of instances")
+        total += int(number)
+    return total
+
+
+def check_percent(cell: str) -> None:
+    """Shares are computed anew and their cells not used, but a decimal comma in one gives the locale away. People put
+    notes before the share ("CUDABlas.cpp 41.5%")."""
+    match = re.search(r"([\d.,]+)\s*%?\s*$", bare(cell))
+    if match and "," in match[1]:
+        raise CellError(f"{cell!r} has a decimal comma; {MEND}")
+
+
+def _number(text: str, whole: bool) -> tuple[float, float]:
+    """The value and the worth of its last place. whole: whether a group of three digits after a comma is thousands."""
+    plain = _PLAIN.fullmatch(text)
+    if plain:
+        digits = len(plain[1] or plain[2] or "")
+        exponent = int(re.split("[eE]", text)[1]) if "e" in text.lower() else 0
+        return (float(text) if digits or exponent else int(text.rstrip("."))), 10.0 ** (exponent - digits)
+    grouped = _GROUPED.fullmatch(text)
+    if grouped and (grouped[1] != "," or grouped[2] or whole):
+        cleaned = re.sub(rf"[,'’{_SPACES}]", "", text)
+        return (float(cleaned) if grouped[2] else int(cleaned)), 10.0 ** -len(grouped[2] or "")
+    if grouped:
+        raise CellError(f"{text!r} may be a thousand or a decimal comma; {MEND}")
+    if "," in text or text.count(".") > 1:
+        raise CellError(f"{text!r} has a decimal comma; {MEND}" if "," in text else f"{text!r} is no number; {MEND}")
+    raise CellError(f"{text!r} is no number")
+
+
+def unit_of(text: str) -> str | None:
+    return _UNITS.get(text.lower(), _UNITS.get(text, text))
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """meaning: one of MEANINGS' keys, or "" for a column that is not used. unit: of the header, None without."""
+
+    meaning: str
+    unit: str | None
+    title: str
+
+
+MEANINGS = {
+    "percent": ("%", "percent", "share"),
+    "total": ("total time", "total", "total duration", "duration", "gpu time"),
+    "count": ("instances", "instance", "count", "num calls", "calls", "launches", "invocations", "operations"),
+    "average": ("avg", "average", "mean"),
+    "median": ("med", "median"),
+    "minimum": ("min", "minimum"),
+    "maximum": ("max", "maximum"),
+    "deviation": ("stddev", "std dev", "std"),
+    "name": ("name", "kernel", "kernel name", "operation", "function", "event"),
+    "category": ("category",),
+}
+_MEANING = {title: meaning for meaning, titles in MEANINGS.items() for title in titles}
+
+
+def columns_of(header: list[str]) -> list[Column]:
+    """Each meaning at most once, the first column that has it. The GUI's bare "Time" is the share, as "Time (%)" is."""
+    columns, seen = [], set()
+    for cell in header:
+        title = bare(cell)
+        unit = None
+        match = re.fullmatch(r"(.*?)\s*[(\[]([^()\[\]]+)[)\]]", title)
+        base = (match[1] if match else title).lower()
+        if match and match[2].lower() in _UNITS:
+            unit = unit_of(match[2])
+        meaning = _MEANING.get(" ".join(base.split()), "")
+        if unit == "%" or base == "time" or title.startswith("%"):
+            meaning = "percent"
+        if meaning in seen:
+            meaning = ""
+        seen.add(meaning)
+        columns.append(Column(meaning, unit, title))
+    return columns
+
+
+def is_header(cells: list[str]) -> bool:
+    meanings = {column.meaning for column in columns_of(cells)}
+    return "name" in meanings and "count" in meanings and bool({"total", "average"} & meanings)

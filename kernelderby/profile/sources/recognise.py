@@ -1,0 +1,81 @@
+"""Which kind of profile a file is, by its first bytes; its name says nothing."""
+
+from __future__ import annotations
+
+import gzip
+import zlib
+from pathlib import Path
+
+from kernelderby.profile.spans import Profile
+from kernelderby.records import DerbyError
+
+_SQLITE = b"SQLite format 3\0"
+_GZIP = b"\x1f\x8b"
+_OTHERS = {
+    b"PK\x03\x04": "a zip archive; unpack it first",
+    b"PAR1": "a Parquet file; export the report with `nsys export --type sqlite`",
+    b"\x89HDF": "an HDF5 file; export the report with `nsys export --type sqlite`",
+    b"ARROW1": "an Arrow file; export the report with `nsys export --type sqlite`",
+    b"\x28\xb5\x2f\xfd": "compressed with zstd; decompress it first",
+    b"BZh": "compressed with bzip2; decompress it first",
+    b"\xfd7zXZ": "compressed with xz; decompress it first",
+    b"NVR\0": "a report of Nsight Compute (ncu), without a timeline; use `nsys profile` or `derby profile run`",
+}
+_HEAD = 4096
+
+
+def open_source(path: Path) -> Profile:
+    """DerbyError in one line (file, what is wrong, mend) for everything that is no profile."""
+    try:
+        if path.is_dir():
+            raise DerbyError(f"{path}: is a folder; name a profile file in it")
+        with path.open("rb") as file:
+            head = file.read(_HEAD)
+    except FileNotFoundError:
+        raise DerbyError(f"{path}: no such file") from None
+    except OSError as error:
+        raise DerbyError(f"{path}: cannot be read: {error.strerror}") from None
+    if not head:
+        raise DerbyError(f"{path}: is empty; the program that wrote it has probably failed")
+    if head.startswith(_SQLITE):
+        from kernelderby.profile.sources.nsys_sqlite import open_nsys_sqlite
+
+        return open_nsys_sqlite(path)
+    if head.startswith(_GZIP):
+        return _open_text(path, _unpacked_head(path), packed=True)
+    return _open_text(path, head, packed=False)
+
+
+def _unpacked_head(path: Path) -> bytes:
+    try:
+        with gzip.open(path) as file:
+            return file.read(_HEAD)
+    except (OSError, EOFError, zlib.error) as error:
+        raise DerbyError(f"{path}: damaged gzip file ({error}); copy or write it again") from None
+
+
+def _open_text(path: Path, head: bytes, packed: bool) -> Profile:
+    reason = next((reason for magic, reason in _OTHERS.items() if head.startswith(magic)), None)
+    if reason:
+        raise DerbyError(f"{path}: is {reason}")
+    if head.startswith(_SQLITE):
+        raise DerbyError(f"{path}: is a gzipped SQLite database; run `gunzip` on it first")
+    if b"\0" in head and not head.startswith((b"\xff\xfe", b"\xfe\xff")):  # UTF-16 text has zeros too
+        raise DerbyError(f"{path}: {_binary(path)}")
+    text = head.decode("utf-8-sig", errors="replace").lstrip()
+    if text.startswith(("{", "[")):
+        from kernelderby.profile.sources.kineto import open_kineto
+
+        return open_kineto(path, packed)
+    from kernelderby.profile.sources.nsys_stats import open_summary
+
+    return open_summary(path, packed)
+
+
+def _binary(path: Path) -> str:
+    """The reports of nsys have no magic number that is documented; the advice says both ways out."""
+    if path.suffix == ".qdstrm":
+        return (".qdstrm is the raw stream of `nsys profile`; import it with a full nsys installation "
+                "(`QdstrmImporter -i FILE`), then run `nsys export --type sqlite` on the .nsys-rep")
+    return ("a binary file that derby does not read; a report of nsys (.nsys-rep, .qdrep) must be exported first: "
+            "`nsys export --type sqlite REPORT.nsys-rep`")

@@ -1,0 +1,149 @@
+"""Tables in a text, whatever separates their columns: comma, semicolon, tab, Markdown's bars, blanks under dashes."""
+
+from __future__ import annotations
+
+import csv
+import re
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from kernelderby.profile.sources.cells import MEND, is_header
+from kernelderby.records import DerbyError
+
+# What nsys prints before a table and names the report in.
+_REPORT = re.compile(
+    r"with \[.*?(?P<script>\w+)\.py[\]:]|Executing '(?P<executing>\w+)'|^\W*\*\*.*\((?P<title>\w+)\):?\s*$"
+    r"|^\W*#+.*\((?P<heading>\w+)\):?\s*$|^\W*\*\*(?P<alone>\w+)\*\*\s*$"
+)
+_BETWEEN = re.compile(r"^\s*(Processing \[|Generating |Exporting |NOTICE|SKIPPED|WARNING|\*\*|\[\d+/\d+\]|#|Using )")
+_DASHES = re.compile(r"\s*-{2,}(\s+-{2,}){2,}\s*")
+_RULE = re.compile(r"\s*\|?[\s:|-]*-[\s:|-]*")
+
+
+@dataclass(slots=True)
+class Block:
+    """One table. report: nsys's name of it, None when nothing says. layout: "csv", "tsv", "markdown" or "plain"."""
+
+    layout: str
+    report: str | None
+    line: int
+    header: list[str]
+    rows: list[tuple[int, list[str]]] = field(default_factory=list)
+
+
+def blocks(path: Path, text: str) -> tuple[list[Block], list[str]]:
+    """All tables whose header names kernels or calls, and the names of nsys's reports that are in the text without such
+    a table. DerbyError for a row that does not fit its header."""
+    lines = text.splitlines()
+    found, others, report, index = [], [], None, 0
+    while index < len(lines):
+        line = lines[index]
+        named = _REPORT.search(line)
+        report = next(filter(None, named.groups()), None) if named else report
+        block = _start(lines, index, report)
+        if block is not None:
+            index = _read(path, lines, index, block)
+            found.append(block)
+            report = None
+            continue
+        if named and report:
+            others.append(report)
+        if line.lstrip().startswith("SKIPPED"):  # the report has no rows because the profile has no such events
+            others = [each for each in others if each != report]
+            report = None
+        index += 1
+    return found, [each for each in dict.fromkeys(others) if each not in {block.report for block in found}]
+
+
+def _start(lines: list[str], index: int, report: str | None) -> Block | None:
+    line = lines[index]
+    for layout, separator in (("tsv", "\t"), ("csv", ","), ("csv", ";")):
+        if separator in line:
+            header = split(line, separator)
+            if is_header(header):
+                return Block(layout, report, index + 1, header)
+    following = lines[index + 1] if index + 1 < len(lines) else ""
+    if "|" in line and "|" in following and _RULE.fullmatch(following):
+        header = _bars(line)
+        if is_header(header):
+            return Block("markdown", report, index + 1, header)
+    if _DASHES.fullmatch(following):
+        header = _under(line, following)
+        if header and is_header(header):
+            return Block("plain", report, index + 1, header)
+    return None
+
+
+def _read(path: Path, lines: list[str], index: int, block: Block) -> int:
+    """Fills the block's rows; the index of the first line after it."""
+    header_line = lines[index]
+    index += 1
+    if block.layout == "markdown":
+        return _read_markdown(path, lines, index + 1, block)
+    if block.layout == "plain":
+        return _read_plain(path, lines, index, block)
+    separator = "\t" if block.layout == "tsv" else "," if is_header(split(header_line, ",")) else ";"
+    while index < len(lines) and lines[index].strip() and not _BETWEEN.match(lines[index]):
+        cells = _named_last(lines[index], separator, len(block.header)) or split(lines[index], separator)
+        if len(cells) != len(block.header):
+            if separator == "\t" and len(cells) == 1:
+                break  # text that stands right under a copied table
+            raise DerbyError(
+                f"{path}:{index + 1}: {len(cells)} fields, but {len(block.header)} in the header (line {block.line}): "
+                f"decimal commas, or names without quotes; {MEND}"
+            )
+        block.rows.append((index + 1, cells))
+        index += 1
+    return index
+
+
+def _read_markdown(path: Path, lines: list[str], index: int, block: Block) -> int:
+    while index < len(lines) and "|" in lines[index]:
+        cells = _bars(lines[index])
+        if len(cells) != len(block.header):
+            raise DerbyError(f"{path}:{index + 1}: {len(cells)} cells where the header in line {block.line} has "
+                             f"{len(block.header)}; write a bar in a name as \\|")
+        block.rows.append((index + 1, cells))
+        index += 1
+    return index
+
+
+def _read_plain(path: Path, lines: list[str], index: int, block: Block) -> int:
+    ruler = lines[index]
+    index += 1
+    while index < len(lines) and lines[index].strip() and not _BETWEEN.match(lines[index]):
+        cells = _under(lines[index], ruler)
+        if cells is None:
+            raise DerbyError(f"{path}:{index + 1}: a value runs over the columns that the dashes in line "
+                             f"{block.line + 1} mark; print the table again, best with `--format csv`")
+        block.rows.append((index + 1, cells))
+        index += 1
+    return index
+
+
+def split(line: str, separator: str) -> list[str]:
+    return next(csv.reader([line], delimiter=separator), [])
+
+
+def _named_last(line: str, separator: str, width: int) -> list[str] | None:
+    """The line of a CSV of nsys whose last field is a name in quotes: nsys does not double the quotes inside it. None
+    for any other line."""
+    *cells, name = line.rstrip().split(separator, width - 1)
+    if len(cells) != width - 1 or '"' in "".join(cells) or len(name) < 2 or not name.startswith('"') or name[-1] != '"':
+        return None
+    return [*cells, name[1:-1].replace('""', '"')]
+
+
+def _bars(line: str) -> list[str]:
+    line = line.strip().removeprefix("|")
+    line = line[:-1] if line.endswith("|") and not line.endswith("\\|") else line
+    return [cell.strip().replace("\\|", "|") for cell in re.split(r"(?<!\\)\|", line)]
+
+
+def _under(line: str, ruler: str) -> list[str] | None:
+    """Cells of a line by the runs of dashes in the ruler: each column reaches from the last one's end to its own end,
+    the last column to the end of the line. None when that would cut a word in two."""
+    ends = [match.end() for match in re.finditer("-+", ruler)]
+    if any(line[end - 1:end].strip() and line[end:end + 1].strip() for end in ends[:-1]):
+        return None
+    return [line[start:end].strip() for start, end in zip([0, *ends[:-1]], [*ends[:-1], None], strict=True)]

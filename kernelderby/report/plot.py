@@ -1,0 +1,191 @@
+"""Pictures of profiles, for --plot: stage shares, kernel bars, layer bars, what-if, changes.
+
+matplotlib comes with the extra `plot` and is imported only here, drawn without a display. Colours are the Okabe-Ito
+palette (Okabe and Ito, "Color Universal Design", 2008), told apart with every kind of colour vision; where there are
+more parts than colours the second round is hatched.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from kernelderby.records import DerbyError
+
+PALETTE = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#F0E442")
+REST = "#BBBBBB"
+HATCHES = ("", "////", "....", "xxxx")
+SUFFIXES = (".png", ".svg", ".pdf")
+LABEL_FROM = 0.035  # a part of a bar narrower than this share of the picture has no room for its label
+LONGEST = 62  # characters of a label
+
+
+def stacked_bars(bars: Mapping[str, Mapping[str, float]], path: Path, *, title: str, unit: str, as_share: bool = False,
+                 rest: Sequence[str] = (), meanings: Mapping[str, str] | None = None) -> None:
+    """One horizontal bar a profile, of parts in the order in which they first occur. bars: profile -> part -> value.
+
+    unit: of the values, "us". as_share: bars of one length, with the sum at their ends. rest: parts drawn in grey.
+    meanings: part -> what the legend says after it.
+    """
+    parts = list(dict.fromkeys(part for values in bars.values() for part in values))
+    looks = _looks(parts, rest)
+    figure, axes = _figure(path, 11.5, max(1.5 + 0.55 * len(bars), 1.1 + 0.19 * len(parts)))
+    longest = max((sum(values.values()) for values in bars.values()), default=0) or 1
+    for place, (_, values) in enumerate(bars.items()):
+        total, left = sum(values.values()), 0.0
+        scale = 100 / total if as_share and total else 1.0
+        width = 100 if as_share else longest
+        for part in parts:
+            value = values.get(part, 0.0) * scale
+            color, hatch = looks[part]
+            axes.barh(place, value, left=left, height=0.66, color=color, hatch=hatch, edgecolor="white", linewidth=0.8)
+            if value >= LABEL_FROM * width:
+                _inside(axes, left + value / 2, place, part, value, looks[part], width, as_share)
+            left += value
+        axes.text(left + 0.008 * width, place, _number(total, unit.partition(" ")[0]), va="center", fontsize=9)
+    axes.set_yticks(range(len(bars)), [_cut(name) for name in bars])
+    axes.set_ylim(max(len(bars) - 0.4, 0.9), -0.6 if len(bars) > 1 else -0.9)
+    end = 100 if as_share else longest
+    axes.set_xlim(0, end * 1.1)
+    if as_share:
+        axes.spines["bottom"].set_bounds(0, end)
+    axes.set_xlabel(f"share of the time, %  (at the end of a bar: {unit})" if as_share else unit)
+    if as_share:
+        axes.set_xticks(range(0, 101, 20))
+    axes.set_title(title, loc="left", fontsize=11, fontweight="bold")
+    _legend(axes, parts, looks, meanings or {})
+    _save(figure, path)
+
+
+def bars(values: Mapping[str, float], path: Path, *, title: str, unit: str, total: float | None = None,
+         groups: Mapping[str, str] | None = None) -> None:
+    """One bar a name, in the order given, with its value and, with a total, its share. groups: name -> its colour's
+    key in the legend (a library, a role)."""
+    keys = list(dict.fromkeys(groups.get(name, "") for name in values)) if groups else [""]
+    looks = _looks(keys, ())
+    figure, axes = _figure(path, 10.5, 1.3 + 0.32 * len(values))
+    for place, (name, value) in enumerate(values.items()):
+        color, hatch = looks[groups.get(name, "") if groups else ""]
+        axes.barh(place, value, height=0.72, color=color, hatch=hatch, edgecolor="white", linewidth=0.8)
+        share = f"  {value / total:.1%}" if total else ""
+        axes.text(value, place, f" {_number(value, unit)}{share}", va="center", fontsize=8.5)
+    axes.set_yticks(range(len(values)), [_cut(name) for name in values], fontsize=8.5)
+    axes.invert_yaxis()
+    axes.set_xlim(0, max(values.values(), default=1) * 1.3)
+    axes.set_xlabel(unit)
+    axes.set_title(title, loc="left", fontsize=11, fontweight="bold")
+    if groups:
+        _legend(axes, keys, looks, {}, loc="lower right", bbox_to_anchor=None)
+    _save(figure, path)
+
+
+def dots(rows: Mapping[str, Mapping[str, float]], path: Path, *, title: str, unit: str) -> None:
+    """One line a name with a dot for each of its values: row -> series -> value, from 0."""
+    series = list(dict.fromkeys(key for values in rows.values() for key in values))
+    looks = _looks(series, ())
+    figure, axes = _figure(path, 10.5, max(2.2, 1.3 + 0.34 * len(rows)))
+    furthest = max((value for values in rows.values() for value in values.values()), default=0) or 1
+    for place, values in enumerate(rows.values()):
+        axes.hlines(place, 0, max(values.values(), default=0), color="#DDDDDD", linewidth=2, zorder=1)
+        axes.text(max(values.values(), default=0) + 0.015 * furthest, place, _number(max(values.values()), ""),
+                  va="center", fontsize=8.5, color="#444444")
+    for index, key in enumerate(series):
+        points = [(values[key], place) for place, values in enumerate(rows.values()) if key in values]
+        axes.scatter(*zip(*points, strict=True), s=52, color=looks[key][0], marker="os^DvP"[index % 6], zorder=2,
+                     label=key, edgecolor="white", linewidth=0.6, clip_on=False)
+    axes.set_yticks(range(len(rows)), [_cut(name) for name in rows])
+    axes.set_ylim(len(rows) - 0.5, -0.5)
+    axes.set_xlim(0, furthest * 1.08)
+    axes.set_xlabel(unit)
+    axes.set_title(title, loc="left", fontsize=11, fontweight="bold")
+    axes.legend(loc="upper left", bbox_to_anchor=(1.01, 1), frameon=False, fontsize=9)
+    _save(figure, path)
+
+
+def differences(values: Mapping[str, float], path: Path, *, title: str, unit: str) -> None:
+    """One bar a name, to the left where it got faster (blue) and to the right where it got slower (orange)."""
+    figure, axes = _figure(path, 10.5, 1.3 + 0.34 * len(values))
+    widest = max((abs(value) for value in values.values()), default=0) or 1
+    for place, value in enumerate(values.values()):
+        axes.barh(place, value, height=0.7, color=PALETTE[0] if value < 0 else PALETTE[5])
+        side = "right" if value < 0 else "left"
+        sign = "+" if value > 0 else "-" if value < 0 else ""
+        number = _number(abs(value), unit.partition(" ")[0])
+        axes.text(value, place, f" {sign}{number} ", va="center", ha=side, fontsize=8.5)
+    axes.axvline(0, color="#666666", linewidth=0.8)
+    axes.set_yticks(range(len(values)), [_cut(name) for name in values], fontsize=8.5)
+    axes.invert_yaxis()
+    axes.set_xlim(min(-0.15 * widest, min(values.values(), default=0) * 1.25),
+                  max(0.15 * widest, max(values.values(), default=0) * 1.25))
+    axes.set_xlabel(f"{unit}  (left: faster, right: slower)")
+    axes.set_title(title, loc="left", fontsize=11, fontweight="bold")
+    _save(figure, path)
+
+
+def _figure(path: Path, width: float, height: float):
+    if path.suffix.lower() not in SUFFIXES:
+        raise DerbyError(f"--plot {path}: {path.suffix or 'no suffix'} is no picture; end it in {', '.join(SUFFIXES)}")
+    try:
+        from matplotlib.backends.backend_agg import FigureCanvasAgg
+        from matplotlib.figure import Figure
+    except ImportError:
+        raise DerbyError("--plot: matplotlib is missing; pip install 'kernelderby[plot]'") from None
+    figure = Figure(figsize=(width, height), layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.add_subplot()
+    axes.spines[["top", "right", "left"]].set_visible(False)
+    axes.tick_params(axis="y", length=0)
+    axes.grid(axis="x", color="#E6E6E6", linewidth=0.8)
+    axes.set_axisbelow(True)
+    return figure, axes
+
+
+def _save(figure, path: Path) -> None:
+    try:
+        figure.savefig(path, dpi=160)
+    except OSError as error:
+        raise DerbyError(f"--plot {path}: cannot be written ({error.strerror}); name a place that exists") from None
+
+
+def _looks(parts: Sequence[str], rest: Sequence[str]) -> dict[str, tuple[str, str]]:
+    """Part -> (colour, hatch), in order; grey for what is not worth a colour."""
+    looks, place = {}, 0
+    for part in parts:
+        if part in rest:
+            looks[part] = (REST, "")
+            continue
+        looks[part] = (PALETTE[place % len(PALETTE)], HATCHES[place // len(PALETTE) % len(HATCHES)])
+        place += 1
+    return looks
+
+
+def _legend(axes, parts: Sequence[str], looks: Mapping[str, tuple[str, str]], meanings: Mapping[str, str], *,
+            loc: str = "upper left", bbox_to_anchor: tuple[float, float] | None = (1.01, 1)) -> None:
+    from matplotlib.patches import Patch
+
+    handles = [Patch(facecolor=looks[part][0], hatch=looks[part][1], edgecolor="white",
+                     label=_cut(f"{part}  {meanings.get(part, '')}".strip(), 44))
+               for part in parts]
+    axes.legend(handles=handles, loc=loc, bbox_to_anchor=bbox_to_anchor, frameon=False, fontsize=9)
+
+
+def _inside(axes, x: float, y: float, part: str, value: float, look: tuple[str, str], width: float,
+            as_share: bool) -> None:
+    """The part's name, where it fits, above its share."""
+    name = part if len(part) <= value / width * 80 else ""
+    number = f"{value:.1f}" if as_share else _number(value, "")
+    color, hatch = look
+    red, green, blue = (int(color[place:place + 2], 16) for place in (1, 3, 5))
+    is_dark = 0.299 * red + 0.587 * green + 0.114 * blue < 140
+    axes.text(x, y, f"{name}\n{number}" if name else number, ha="center", va="center", fontsize=8,
+              color="white" if is_dark else "black", linespacing=1.1,
+              bbox={"facecolor": color, "edgecolor": "none", "pad": 1} if hatch else None)
+
+
+def _number(value: float, unit: str) -> str:
+    digits = 0 if value >= 1000 else 1 if value >= 10 else 2
+    return f"{value:.{digits}f} {unit}".strip()
+
+
+def _cut(text: str, longest: int = LONGEST) -> str:
+    return text if len(text) <= longest else text[:longest - 1] + "…"

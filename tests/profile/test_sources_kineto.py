@@ -1,0 +1,153 @@
+"""Traces of torch.profiler, and how files of all kinds are told apart."""
+
+import gzip
+import json
+import random
+import zipfile
+
+import pytest
+from make_nsys import standard
+
+from kernelderby.profile.spans import SpanKind, open_profile
+from kernelderby.records import DerbyError
+
+
+def event(category, name, start, duration, pid=1, tid=1, **args):
+    return {"ph": "X", "cat": category, "name": name, "pid": pid, "tid": tid, "ts": start, "dur": duration,
+            "args": args}
+
+
+def trace(*events, **top):
+    flow = {"ph": "s", "id": 1, "pid": 1, "tid": 1, "ts": 0, "cat": "ac2g", "name": "ac2g"}
+    return {"schemaVersion": 1, "deviceProperties": [{"id": 0, "name": "NVIDIA H200", "numSms": 132}],
+            "traceEvents": [{"ph": "M", "name": "process_name", "pid": 1, "args": {}}, flow, *events], **top}
+
+
+WORK = [
+    event("cpu_op", "aten::mm", 9, 20),
+    event("user_annotation", "attention", 12.5, 10),
+    event("user_annotation", "step 1", 10, 30),
+    event("cuda_runtime", "cudaLaunchKernel", 13, 2, correlation=5),
+    event("cuda_driver", "cuLaunchKernelEx", 30, 2, correlation=6),
+    event("cuda_runtime", "cudaMemcpyAsync", 50, 2, correlation=7),
+    event("cuda_runtime", "cudaDeviceSynchronize", 60, 100),
+    event("kernel", "softmax", 130.25, 10.5, pid=0, tid=7, correlation=6, device=0, stream=7),
+    event("kernel", "gemm", 100.001, 20.002, pid=0, tid=7, correlation=5, device=0, stream=7),
+    event("gpu_memcpy", "Memcpy HtoD (Pinned -> Device)", 150, 1, 0, 9, correlation=7, device=0, stream=9, bytes=64),
+    event("gpu_memset", "Memset (Device)", 155, 1, pid=0, tid=9, correlation=8, device=0, stream=9, bytes=32),
+    event("kernel", "gemm", 160, 10, pid=0, tid=7, correlation=99, device=0, stream=7),
+    event("gpu_user_annotation", "step 1", 100, 50, pid=0, tid=7),
+]
+
+
+def write(tmp_path, document, name="trace.json"):
+    path = tmp_path / name
+    path.write_text(document if isinstance(document, str) else json.dumps(document), encoding="utf-8")
+    return path
+
+
+def test_spans_ranges_and_sums(tmp_path):
+    profile = open_profile(write(tmp_path, trace(*WORK)))
+    assert [(span.kind.value, span.name, span.start_ns, span.end_ns, span.ranges) for span in profile.spans()] == [
+        ("kernel", "gemm", 100_001, 120_003, ("step 1", "attention")),
+        ("kernel", "softmax", 130_250, 140_750, ("step 1",)),
+        ("memcpy", "[CUDA memcpy Host-to-Device]", 150_000, 151_000, ()),
+        ("memset", "[CUDA memset]", 155_000, 156_000, ()),
+        ("kernel", "gemm", 160_000, 170_000, ()),
+    ]
+    assert profile.gpu == "NVIDIA H200" and profile.has_events and profile.unlinked_launches == 1
+    gemm = profile.sums()[0]
+    assert (gemm.name, gemm.instances, gemm.total_ns, gemm.median_ns) == ("gemm", 2, 30_002, 15_001)
+    assert [each.bytes for each in profile.sums() if each.kind != SpanKind.KERNEL] == [64, 32]
+    assert [(each.name, each.total_ns) for each in profile.api_sums()] == [
+        ("cudaDeviceSynchronize", 100_000), ("cudaLaunchKernel", 2000), ("cuLaunchKernelEx", 2000),
+        ("cudaMemcpyAsync", 2000)]
+
+
+def test_nanoseconds_survive_times_since_1970(tmp_path):
+    text = json.dumps(trace(event("kernel", "k", "TS", "DUR")))
+    text = text.replace('"TS"', "1767225600123456.789").replace('"DUR"', "1e-1")
+    span, = open_profile(write(tmp_path, text)).spans()
+    assert (span.start_ns, span.end_ns) == (1767225600123456789, 1767225600123456889)
+
+
+def test_gzipped_and_as_a_bare_list_and_with_the_categories_of_torch_1(tmp_path):
+    events = trace(*WORK)["traceEvents"]
+    old = json.dumps(events).replace("gpu_mem", "Mem").replace('"kernel"', '"Kernel"')
+    old = old.replace("cuda_runtime", "Runtime")
+    path = tmp_path / "a"
+    path.write_bytes(gzip.compress(old.encode()))
+    profile = open_profile(path)
+    expected = open_profile(write(tmp_path, trace(*WORK)))
+    assert list(profile.spans()) == list(expected.spans()) and profile.gpu is None
+
+
+def test_a_trace_of_the_gpu_alone_has_ranges_by_time(tmp_path):
+    gpu = [each for each in WORK if each["cat"].startswith(("gpu_", "kernel"))]
+    spans = list(open_profile(write(tmp_path, trace(*gpu))).spans())
+    assert [span.ranges for span in spans] == [("step 1",), ("step 1",), (), (), ()]
+
+
+def test_the_order_of_events_does_not_matter(tmp_path):
+    expected = list(open_profile(write(tmp_path, trace(*WORK))).spans())
+    for seed in range(5):
+        events = random.Random(seed).sample(WORK, len(WORK))
+        assert list(open_profile(write(tmp_path, trace(*events))).spans()) == expected
+
+
+@pytest.mark.parametrize("document,what", [
+    ("{\"traceEvents\": [{\"ph\": \"X\", ", "no valid JSON .*cut off or damaged"),
+    ({"results": []}, "no trace of torch.profiler"),
+    ("[1, 2", "no valid JSON"),
+    ([[[]]], "no GPU work"),
+    (trace(event("cpu_op", "aten::mm", 1, 2)), "no GPU work"),
+    (trace({"ph": "X", "cat": "kernel", "name": "k", "ts": "soon"}), "an event of the trace is malformed"),
+    (trace({"ph": "X", "cat": "kernel", "ts": 1}), "an event of the trace is malformed"),
+])
+def test_what_is_no_trace(tmp_path, document, what):
+    path = write(tmp_path, document)
+    with pytest.raises(DerbyError, match=what) as caught:
+        open_profile(path)
+    assert str(caught.value).startswith(str(path)) and "\n" not in str(caught.value)
+
+
+class TestRecognisedByContent:
+    """Names say nothing."""
+
+    def test_names_that_lie(self, tmp_path):
+        path = write(tmp_path, trace(*WORK), "report.sqlite")
+        assert open_profile(path).form == "torch.profiler trace"
+        assert open_profile(standard(tmp_path / "trace.json")).form.startswith("nsys SQLite")
+
+    @pytest.mark.parametrize("name,data,what", [
+        ("a.nsys-rep", b"\x00\x01\x02report", "nsys export --type sqlite"),
+        ("a.qdrep", b"\x80\x00\xff" * 30, "nsys export --type sqlite"),
+        ("a.qdstrm", b"\x00\x01\x02stream", "full nsys installation"),
+        ("a.ncu-rep", b"NVR\x00\x01", "Nsight Compute"),
+        ("a.parquet", b"PAR1\x00", "Parquet"),
+        ("a.h5", b"\x89HDF\r\n", "HDF5"),
+        ("a.zst", b"\x28\xb5\x2f\xfd\x00", "zstd"),
+        ("a.csv", b"", "is empty"),
+        ("a.json.gz", b"\x1f\x8b\x08\x00broken", "gzip"),
+        ("b.json.gz", gzip.compress(json.dumps(trace(*WORK)).encode())[:200], "cannot be read whole|damaged gzip"),
+        ("a.sqlite.gz", gzip.compress(b"SQLite format 3\0" + bytes(200)), "gunzip"),
+    ])
+    def test_what_is_none(self, tmp_path, name, data, what):
+        path = tmp_path / name
+        path.write_bytes(data)
+        with pytest.raises(DerbyError, match=what) as caught:
+            open_profile(path)
+        assert str(caught.value).startswith(str(path)) and "\n" not in str(caught.value)
+
+    def test_zip(self, tmp_path):
+        with zipfile.ZipFile(tmp_path / "a.zip", "w") as archive:
+            archive.writestr("a", "b")
+        with pytest.raises(DerbyError, match="unpack"):
+            open_profile(tmp_path / "a.zip")
+
+    def test_no_file_and_a_folder(self, tmp_path):
+        with pytest.raises(DerbyError, match="no such file"):
+            open_profile(tmp_path / "nothing.sqlite")
+        assert not (tmp_path / "nothing.sqlite").exists()
+        with pytest.raises(DerbyError, match="is a folder"):
+            open_profile(tmp_path)
