@@ -13,7 +13,7 @@ from pathlib import Path
 
 from kernelderby.profile.names import short_name
 from kernelderby.profile.spans import Profile, SpanKind
-from kernelderby.profile.stages import TOGETHER, Pipeline
+from kernelderby.profile.stages import OVERLAP, TOGETHER, Pipeline
 
 SAME = 0.02  # a change of up to 2 % of its own time is called unchanged; clocks alone move more than 1 %
 
@@ -103,6 +103,13 @@ def compare_kernels(before: Profile, after: Profile) -> Comparison:
     """
     left, right = _by_kernel(before), _by_kernel(after)
     warnings = [*before.warnings, *after.warnings]
+    added = [_added_by_kernel(profile) if profile.has_events else None for profile in (before, after)]
+    overlapped = [profile for profile, rows, own in ((before, left, added[0]), (after, right, added[1]))
+                  if own is not None and _total(rows) > (1 + OVERLAP) * _total(own)]
+    if overlapped and None not in added:
+        left, right = added
+    warnings += [f"{profile.path}: kernels overlap; " + ("times are what a kernel adds" if None not in added else
+                 "the other profile has no events, so durations are compared") for profile in overlapped]
     longer = _repetitions(left, right)
     if longer != 1:
         which, times = ("second", longer) if longer > 1 else ("first", 1 / longer)
@@ -135,6 +142,26 @@ def _by_kernel(profile: Profile) -> _Rows:
         _, instances, total_ns = rows.get(name, ("", 0, 0.0))
         rows[name] = (str(row.kind), instances + row.instances, total_ns + row.total_ns)
     return rows
+
+
+def _added_by_kernel(profile: Profile) -> _Rows:
+    """As _by_kernel, each span with the time in which nothing that had started before on its GPU still ran."""
+    rows: _Rows = {}
+    shown: dict[str, str] = {}
+    ended: dict[int, int] = {}
+    for span in profile.spans():
+        if span.name not in shown:
+            shown[span.name] = short_name(span.name) if span.kind is SpanKind.KERNEL else span.name
+        name = shown[span.name]
+        since = max(span.start_ns, ended.get(span.device, 0))
+        _, instances, added_ns = rows.get(name, ("", 0, 0.0))
+        rows[name] = (str(span.kind), instances + 1, added_ns + max(span.end_ns - since, 0))
+        ended[span.device] = max(span.end_ns, since)
+    return rows
+
+
+def _total(rows: _Rows) -> float:
+    return sum(row[2] for row in rows.values())
 
 
 def _join(rows: _Rows, merged: str) -> None:

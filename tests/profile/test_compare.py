@@ -99,3 +99,17 @@ def test_the_same_profile_twice():
     profile = sums({"a": (2, 100)})
     found = compare_kernels(profile, profile)
     assert verdicts(found) == {"a": "unchanged"} and found.changes[0].share_of_change is None and found.ratio == 1
+
+
+def test_overlapped_kernels_count_once_by_name():
+    """The second kernel waits for the first from 5 to 100: it adds 20, not 115."""
+    def profile(*times):
+        return EventProfile(events=[Span(SpanKind.KERNEL, name, *time) for name, time in zip("ab", times, strict=True)])
+
+    before, after = profile((0, 100), (100, 120)), profile((0, 100), (5, 120))
+    found = compare_kernels(before, after)
+    assert (found.before_ns, found.after_ns) == (120, 120) and set(verdicts(found).values()) == {"unchanged"}
+    assert any("kernels overlap; times are what a kernel adds" in warning for warning in found.warnings)
+    summary = compare_kernels(sums({"a": (1, 100), "b": (1, 20)}), after)
+    assert by_name(summary)["b"].after_ns == 115
+    assert any("the other profile has no events" in warning for warning in summary.warnings)
