@@ -16,7 +16,7 @@ LANGUAGES = ("python", "triton", "cpp", "cuda", "tilelang")
 SOURCE_SUFFIXES = (".py", ".cu", ".cuh", ".cpp", ".h")
 _SPEC_FIELDS = ("language", "entry_point", "destination_passing_style", "target_hardware", "dependencies", "binding")
 _TOML_FIELDS = ("name", "definition", "author", "description", *_SPEC_FIELDS, "requires", "stages")
-_REQUIRES_FIELDS = ("modules", "minimum_compute_capability", "maximum_compute_capability", "cpu")
+_REQUIRES_FIELDS = ("modules", "executables", "minimum_compute_capability", "maximum_compute_capability", "cpu")
 _STAGE_FIELDS = ("name", "title", "kernels", "nvtx")
 
 
@@ -131,6 +131,7 @@ def _requires(path: Path, data: dict[str, Any]) -> Requires:
         if value is not None and not re.fullmatch(r"\d+\.\d", value):
             raise DerbyError(f"{path}: requires.{field}: {value!r} is no compute capability; write it as \"9.0\"")
     return Requires(modules=strings(path, data, "modules", "requires."),
+                    executables=strings(path, data, "executables", "requires."),
                     cpu=take(path, data, "cpu", bool, False, "requires."), **capabilities)
 
 

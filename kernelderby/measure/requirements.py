@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import shutil
 import subprocess
 import sys
@@ -31,9 +32,17 @@ def why_not(solution: Solution, machine: Machine) -> str | None:
         problem = module_problem(module)
         if problem:
             return problem
-    if solution.language == "cuda" and not shutil.which("nvcc"):
-        return "nvcc is not on PATH; install the CUDA toolkit"
+    for name in (*requires.executables, *(["nvcc"] if solution.language == "cuda" else [])):
+        if not find_executable(name):
+            return f"{name} is neither on the PATH nor in the CUDA toolkit; install the CUDA toolkit"
     return None
+
+
+def find_executable(name: str) -> str | None:
+    """Its path: on the PATH, in $CUDA_HOME/bin, or in /usr/local/cuda/bin."""
+    homes = [os.environ.get("CUDA_HOME"), os.environ.get("CUDA_PATH"), "/usr/local/cuda"]
+    return next(filter(None, [shutil.which(name), *(shutil.which(f"{home}/bin/{name}") for home in homes if home)]),
+                None)
 
 
 def _capability_problem(solution: Solution, capability: str) -> str | None:

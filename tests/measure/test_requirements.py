@@ -46,3 +46,15 @@ def test_a_module_that_is_there_but_does_not_load(tmp_path, monkeypatch):
 def test_the_folder_of_a_machine():
     assert H200.id == "h200"
     assert CPU.id == "cpu"
+
+
+def test_executables_may_lie_in_the_cuda_toolkit(tmp_path, monkeypatch):
+    monkeypatch.setenv("PATH", "")
+    monkeypatch.setenv("CUDA_HOME", str(tmp_path))
+    assert reason(H200, executables=("no_such_tool",)) \
+        == "no_such_tool is neither on the PATH nor in the CUDA toolkit; install the CUDA toolkit"
+    tool = tmp_path / "bin" / "no_such_tool"
+    tool.parent.mkdir()
+    tool.write_text("#!/bin/sh\n")
+    tool.chmod(0o755)
+    assert reason(H200, executables=("no_such_tool",)) is None

@@ -243,5 +243,3 @@ def test_a_missing_file_and_an_unknown_solution(profile, published, tmp_path):
     assert code == 1 and out == "" and err.count("\n") == 1 and "none.sqlite" in err
     code, out, err = profile("stages", published, "--solution", "triton_fused_v3")
     assert code == 1 and "triton_fused_v2" in err
-    code, out, err = profile("stages", published, "--solution", "moe_baseline")
-    assert code == 1 and "no [[stages]]" in err

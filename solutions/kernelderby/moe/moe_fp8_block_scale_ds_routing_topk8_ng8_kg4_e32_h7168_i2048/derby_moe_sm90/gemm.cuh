@@ -1,0 +1,280 @@
+// One grouped GEMM over the pairs of each local expert, in two flavours:
+//   FIRST   gathers activation rows, ends in SwiGLU and 1x128 FP8 quantisation in registers;
+//   else    reads those, times the second weight and the routing weight, adds to the output rows in bf16.
+//
+// A tile is two blocks of 128 weight rows (up and gate in the first GEMM) times up to ROWS pairs of one expert. A
+// persistent program a multiprocessor:
+//   warpgroups 0, 1  multiply, see narrow.cuh (ROWS 64) and wide.cuh (128)
+//   warpgroup 2      warp 3 brings weights by TMA and clears the output; warps 0 to 2 gather rows and scales (cp.async)
+// The loads run ahead over the ends of tiles; STAGES k blocks of 128 are in flight. Each k block's product is scaled
+// and added in float32, since the tensor core keeps about 14 bits of an FP8 sum. In a cluster of two programs each
+// brings one of the two blocks of weights for both, where both work on the same weights.
+#pragma once
+#include "narrow.cuh"
+#include "wide.cuh"
+
+namespace derby {
+
+// With index -1, a rehearsal: the code runs once on whatever shared memory holds while the routing kernel works, and
+// writes nothing that is read. It brings the instructions into the caches, which a cold call finds empty.
+// Registers are scarce between the beginning and the end of a tile: what the end needs is worked out again from shared
+// memory, and the pairs' weights wait there.
+template <bool FIRST, int N, int ROWS, int STAGES, int CLUSTER>
+__device__ __forceinline__ void work_on(Shared<ROWS, STAGES, CLUSTER>& shared, Stage& stage,
+                                        const Arguments& arguments, int index, int k_blocks) {
+    constexpr int K_BLOCKS = Sizes<FIRST>::K_BLOCKS;
+    float first[N / 2], second[N / 2];
+#pragma unroll
+    for (int i = 0; i < N / 2; ++i) first[i] = 0.0f, second[i] = 0.0f;
+    if constexpr (N == 128)
+        accumulate_wide(shared, stage, k_blocks, first, second);
+    else
+        accumulate<N>(shared, stage, index < 0, k_blocks, first, second);
+    Place place = {};
+    if (index < 0) {
+        // A tile of one piece, counted behind the real ones, which other programs may be at already.
+        if constexpr (FIRST)
+            join_pieces<N>(shared, arguments, arguments.arrived + 2 * gridDim.x, blockIdx.x / CLUSTER, K_BLOCKS,
+                           K_BLOCKS, first, second);
+    } else {
+        const Visit visit = visit_at(shared.share, index, blockIdx.x / CLUSTER, gridDim.x / CLUSTER, K_BLOCKS);
+        place = locate(visit.tile, Sizes<FIRST>::TILES_N, shared.count, shared.block_start, shared.row_start,
+                                   blockIdx.x % CLUSTER, CLUSTER);
+        if constexpr (FIRST)
+            if (visit.k_end - visit.k_begin < K_BLOCKS &&
+                !join_pieces<N>(shared, arguments, arguments.arrived, visit.tile - shared.share.split_from,
+                                shared.share.stretch, K_BLOCKS, first, second))
+                return;
+    }
+    if constexpr (FIRST && N == 128)
+        finish_first_wide(shared, arguments, place, first, second);
+    else if constexpr (FIRST)
+        finish_first<N>(shared, arguments, place, first, second);
+    else if constexpr (N == 128)
+        finish_second_wide(shared, arguments, place, first, second);
+    else
+        finish_second<N>(shared, arguments, place, first, second);
+}
+
+template <bool FIRST, int ROWS, int STAGES, int CLUSTER>
+__device__ __forceinline__ void consume(Shared<ROWS, STAGES, CLUSTER>& shared, const Arguments& arguments) {
+    Stage stage;
+    int visits = 0;
+    if (ROWS == 128 && threadIdx.x >= CONSUMERS / 2) named_arrive(3, CONSUMERS);  // warpgroup 0 takes the first turn
+    for (int v = FIRST && arguments.rehearse ? -1 : 0;; ++v) {
+        if (v == 0) {
+            named_barrier(0, THREADS);  // the counts are there
+            if (!FIRST) wait_for_previous_kernel();
+            visits = shared.share.visits;
+        }
+        if (v >= visits) break;
+        int rows = 0, k_blocks = 1;
+        if (v >= 0) {
+            const Visit visit =
+                visit_at(shared.share, v, blockIdx.x / CLUSTER, gridDim.x / CLUSTER, Sizes<FIRST>::K_BLOCKS);
+            const Place place =
+                locate(visit.tile, Sizes<FIRST>::TILES_N, shared.count, shared.block_start, shared.row_start,
+                                   blockIdx.x % CLUSTER, CLUSTER);
+            rows = place.rows;
+            k_blocks = visit.k_end - visit.k_begin;
+            // The pairs' routing weights, by threads of the warpgroup that will use them.
+            const int row = ROWS == 64 ? threadIdx.x : threadIdx.x / 128 * 64 + threadIdx.x % 128;
+            if (!FIRST && row < rows && (ROWS == 64 || threadIdx.x % 128 < 64))
+                copy8(shared_address(&shared.pair[row]),
+                      arguments.bucket + size_t(place.expert) * arguments.seq_len + place.first_slot + row);
+        }
+        if constexpr (ROWS == 64) {
+            if (rows <= 8)
+                work_on<FIRST, 8>(shared, stage, arguments, v, k_blocks);
+            else if (rows <= 16)
+                work_on<FIRST, 16>(shared, stage, arguments, v, k_blocks);
+            else if (rows <= 32)
+                work_on<FIRST, 32>(shared, stage, arguments, v, k_blocks);
+            else
+                work_on<FIRST, 64>(shared, stage, arguments, v, k_blocks);
+        } else {
+            work_on<FIRST, 128>(shared, stage, arguments, v, k_blocks);
+        }
+    }
+    if (!FIRST) bulk_wait();
+}
+
+// Warp 3 of warpgroup 2, one thread: the weights' boxes, and in the first GEMM this program's part of the output's
+// zeros.
+template <bool FIRST, int ROWS, int STAGES, int CLUSTER>
+__device__ __forceinline__ void bring_weights(Shared<ROWS, STAGES, CLUSTER>& shared, const Arguments& arguments,
+                                              const CUtensorMap* map) {
+    const Share& share = shared.share;
+    if (FIRST) {
+        let_next_kernel_start();
+    } else if (atomicAdd(arguments.ticket, 1) == gridDim.x - 1) {  // all programs have read the counts
+        for (int e = 0; e < LOCAL_EXPERTS; ++e) arguments.count[e] = 0;
+        *arguments.ticket = 0;
+    }
+    const int zeros = FIRST ? arguments.seq_len * (HIDDEN * 2 / ZERO_BYTES) : 0;
+    int zero = blockIdx.x;
+    auto clear = [&] {
+        bulk_store(reinterpret_cast<uint8_t*>(arguments.out) + size_t(zero) * ZERO_BYTES, shared_address(shared.zeros),
+                   ZERO_BYTES);
+        zero += gridDim.x;
+    };
+    Stage stage;
+    for (int v = 0; v < share.visits; ++v) {
+        const Visit visit = visit_at(share, v, blockIdx.x / CLUSTER, gridDim.x / CLUSTER, Sizes<FIRST>::K_BLOCKS);
+        const Place place = locate(visit.tile, Sizes<FIRST>::TILES_N, shared.count, shared.block_start,
+                                   shared.row_start, blockIdx.x % CLUSTER, CLUSTER);
+        const int row = place.expert * Sizes<FIRST>::WEIGHT_ROWS + place.block_n * (FIRST ? BLOCK : 2 * BLOCK);
+        for (int k = visit.k_begin; k < visit.k_end; ++k) {
+            const int s = stage.index;
+            const uint32_t full = shared_address(&shared.full[s]), to = shared_address(shared.weights[s]);
+            barrier_wait(shared_address(&shared.empty[s]), stage.parity ^ 1);
+            barrier_expect(full, WEIGHT_BYTES);
+            const int second_row = row + (FIRST ? INTERMEDIATE : BLOCK);
+            if (CLUSTER == 1 || !place.same_weights) {
+                copy_box(to, map, k * BLOCK, row, full);
+                copy_box(to + BLOCK * BLOCK, map, k * BLOCK, second_row, full);
+            } else {  // a block each, for both
+                const int mine = blockIdx.x % CLUSTER;
+                copy_box_to_both(to + mine * BLOCK * BLOCK, map, k * BLOCK, mine ? second_row : row, full);
+            }
+            stage.next<STAGES>();
+            if (zero < zeros) clear();
+        }
+    }
+    while (zero < zeros) clear();
+    bulk_commit();
+    bulk_wait();
+}
+
+// Warps 0 to 2 of warpgroup 2: rows of activations into the swizzled layout, and the scales.
+template <bool FIRST, int ROWS, int STAGES, int CLUSTER>
+__device__ __forceinline__ void gather(Shared<ROWS, STAGES, CLUSTER>& shared, const Arguments& arguments, int thread) {
+    constexpr int K_BLOCKS = Sizes<FIRST>::K_BLOCKS, WIDTH = K_BLOCKS * BLOCK;
+    constexpr int SCALE_BLOCKS = Sizes<FIRST>::WEIGHT_ROWS / BLOCK;
+    constexpr int ROWS_AT_ONCE = GATHERERS / 8;  // 4 more than a multiple of 8, which the swizzle counts on
+    constexpr int COPIES = (ROWS + ROWS_AT_ONCE - 1) / ROWS_AT_ONCE, SCALES = (ROWS + GATHERERS - 1) / GATHERERS;
+    const int seq_len = arguments.seq_len;
+    const Share& share = shared.share;
+    Stage stage;
+    for (int v = 0; v < share.visits; ++v) {
+        const Visit visit = visit_at(share, v, blockIdx.x / CLUSTER, gridDim.x / CLUSTER, K_BLOCKS);
+        const Place place = locate(visit.tile, Sizes<FIRST>::TILES_N, shared.count, shared.block_start,
+                                   shared.row_start, blockIdx.x % CLUSTER, CLUSTER);
+        // Thread t copies 16-byte chunk t % 8 of rows t / 8, t / 8 + 12, ...; it scales rows t and t + 96.
+        const int chunk = thread % 8, first = thread / 8;
+        uint32_t source[COPIES], scale_source[SCALES];
+        auto source_row = [&](int row) {
+            if (row >= place.rows) return 0;
+            if (!FIRST) return place.first_row + row;
+            return __ldcg(&arguments.bucket[size_t(place.expert) * seq_len + place.first_slot + row].x) / 8;
+        };
+#pragma unroll
+        for (int i = 0; i < COPIES; ++i) source[i] = source_row(first + ROWS_AT_ONCE * i) * (WIDTH / 16) + chunk;
+#pragma unroll
+        for (int i = 0; i < SCALES; ++i) scale_source[i] = source_row(thread + GATHERERS * i) * (FIRST ? 1 : K_BLOCKS);
+        const int block =
+            FIRST ? place.block_n + (thread ? SCALE_BLOCKS / 2 : 0) : 2 * place.block_n + (thread ? 1 : 0);
+        const float* w_scale = arguments.w_scale + (size_t(place.expert) * SCALE_BLOCKS + block) * K_BLOCKS;
+        for (int k = visit.k_begin; k < visit.k_end; ++k) {
+            const int s = stage.index;
+            const uint4* x = reinterpret_cast<const uint4*>(arguments.x) + k * (BLOCK / 16);
+            const float* x_scale = arguments.x_scale + (FIRST ? size_t(k) * seq_len : size_t(k));
+            const uint32_t to = shared_address(shared.x[s]) + first * BLOCK;
+            const uint32_t even = to + ((chunk ^ (first & 7)) << 4), odd = to + ((chunk ^ ((first + 4) & 7)) << 4);
+            barrier_wait(shared_address(&shared.empty[s]), stage.parity ^ 1);
+#pragma unroll
+            for (int i = 0; i < COPIES; ++i)
+                if (first + ROWS_AT_ONCE * i < place.rows)
+                    copy16((i % 2 ? odd : even) + i * ROWS_AT_ONCE * BLOCK, x + source[i]);
+#pragma unroll
+            for (int i = 0; i < SCALES; ++i)
+                if (thread + GATHERERS * i < place.rows)
+                    copy4(shared_address(&shared.x_scale[s][thread + GATHERERS * i]), x_scale + scale_source[i]);
+            if (thread < 2) copy4(shared_address(&shared.w_scale[s][thread]), w_scale + k);
+            barrier_arrive_after_copies(shared_address(&shared.full[s]));
+            stage.next<STAGES>();
+        }
+    }
+}
+
+// Pairs and blocks of pairs of each expert, and this program's share of the work, by one warp.
+template <bool FIRST, int ROWS, int STAGES, int CLUSTER>
+__device__ __forceinline__ void count_blocks(Shared<ROWS, STAGES, CLUSTER>& shared, const int* count) {
+    const int lane = threadIdx.x % 32;
+    const int mine = __ldcg(count + lane);
+    int rows = mine, blocks = (mine + ROWS - 1) / ROWS;
+    const int my_blocks = blocks;
+    const bool split_all = __reduce_max_sync(~0u, blocks) <= CLUSTER;
+#pragma unroll
+    for (int step = 1; step < LOCAL_EXPERTS; step *= 2) {
+        const int more_rows = __shfl_up_sync(~0u, rows, step), more_blocks = __shfl_up_sync(~0u, blocks, step);
+        if (lane >= step) rows += more_rows, blocks += more_blocks;
+    }
+    shared.count[lane] = mine;
+    shared.row_start[lane] = rows - mine;
+    shared.block_start[lane] = blocks - my_blocks;
+    if (lane == LOCAL_EXPERTS - 1) {
+        shared.row_start[LOCAL_EXPERTS] = rows;
+        shared.block_start[LOCAL_EXPERTS] = blocks;
+        shared.share = share_work(blockIdx.x / CLUSTER, gridDim.x / CLUSTER, blocks * (Sizes<FIRST>::TILES_N / CLUSTER),
+                                  Sizes<FIRST>::K_BLOCKS, split_all);
+    }
+}
+
+// Warpgroup 2. The counts reach the gathering warps first, so that loads start while the others may still rehearse.
+template <bool FIRST, int ROWS, int STAGES, int CLUSTER>
+__device__ __forceinline__ void produce(Shared<ROWS, STAGES, CLUSTER>& shared, const Arguments& arguments,
+                                        const CUtensorMap* map, int thread) {
+    if (thread < GATHERERS) {
+        named_barrier(2, THREADS - CONSUMERS);
+        named_arrive(0, THREADS);
+        if (!FIRST) wait_for_previous_kernel();
+        gather<FIRST>(shared, arguments, thread);
+        return;
+    }
+    const int lane = thread % 32;
+    if (FIRST) {
+        for (int i = lane; i < ZERO_BYTES / 4; i += 32) reinterpret_cast<int*>(shared.zeros)[i] = 0;
+        fence_async_proxy();
+        wait_for_previous_kernel();
+    }
+    // The second GEMM may start before the first has ended: the counts are older than the first's start.
+    count_blocks<FIRST>(shared, arguments.count);
+    named_barrier(2, THREADS - CONSUMERS);
+    named_arrive(0, THREADS);
+    if (lane == 0) bring_weights<FIRST>(shared, arguments, map);
+    __syncwarp();
+}
+
+template <bool FIRST, int ROWS, int STAGES, int CLUSTER>
+__device__ __forceinline__ void grouped_gemm(const CUtensorMap& map, const Arguments& arguments) {
+    extern __shared__ __align__(1024) uint8_t raw[];
+    auto& shared = *reinterpret_cast<Shared<ROWS, STAGES, CLUSTER>*>(raw);
+    if (shared_address(raw) % 1024 != 0) __trap();  // the swizzle goes by address
+    const int thread = threadIdx.x, warp = thread / 32;
+    if (thread == CONSUMERS) {
+        for (int s = 0; s < STAGES; ++s) {
+            barrier_init(shared_address(&shared.full[s]), GATHERERS + 1);
+            barrier_init(shared_address(&shared.empty[s]), CLUSTER * CONSUMERS / 32);
+        }
+        asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+        asm volatile("prefetch.tensormap [%0];" ::"l"(&map) : "memory");
+    }
+    if constexpr (CLUSTER > 1) {
+        __syncwarp();
+        cluster_sync();  // the other program's barriers are there
+    }
+    if (warp < CONSUMERS / 32) {
+        take_registers<224>();
+        consume<FIRST>(shared, arguments);
+    } else {
+        give_registers<56>();
+        produce<FIRST>(shared, arguments, &map, thread - CONSUMERS);
+    }
+    if constexpr (CLUSTER > 1) {
+        __syncwarp();
+        cluster_sync();  // the other program may still send to this one
+    }
+}
+
+}  // namespace derby

@@ -1,0 +1,149 @@
+"""derby_moe_sm90: the FP8 block-scale mixture of experts for Hopper, in three CUDA C++ kernels and one host call.
+
+1. derby_route   a warp a token; each pair (token, expert of this rank) takes a place in its expert's bucket.
+2. derby_gemm1   gathers its rows through the buckets, multiplies with both halves of the first weight, ends in SwiGLU
+                 and 1x128 FP8 quantisation in registers. It also clears the output.
+3. derby_gemm2   the second weight times the routing weight, added to the output rows in bf16 as they are done.
+
+gemm.cuh says how the GEMMs work, schedule.cuh how work is shared out. Programmatic dependent launch lets a kernel set
+up while the one before it ends; the second GEMM's first weights are on their way by then.
+
+Not deterministic to the last bit: a token's rows (up to eight, two on average where it has any) and the stretches of a
+split K loop are added to its output row in bf16 in the order in which they come, each addition rounding by at most half
+a bf16 step of the running sum. Where an expert's pairs fill several tiles, which pair falls into which tile varies too.
+
+Needs nvcc (on the PATH, in $CUDA_HOME or /usr/local/cuda) at the first call ever: the kernels are compiled for sm_90a
+into a shared library in the user's cache folder, named by a hash of their sources. Kept between calls: that library,
+and a workspace whose counters every call leaves at zero.
+"""
+
+import ctypes
+import hashlib
+import os
+import shutil
+import subprocess
+import tempfile
+from pathlib import Path
+
+import torch
+
+NUM_EXPERTS, NUM_LOCAL, HIDDEN, INTERMEDIATE, TOP_K = 256, 32, 7168, 2048, 8
+SOURCES = ("kernel.cu", "gemm.cuh", "narrow.cuh", "wide.cuh", "common.cuh", "route.cuh", "schedule.cuh", "hopper.cuh")
+FLAGS = ("-O3", "-std=c++17", "-gencode=arch=compute_90a,code=sm_90a", "--shared", "-Xcompiler", "-fPIC")
+
+
+def find_nvcc():
+    """Path of nvcc, or RuntimeError."""
+    homes = [os.environ.get("CUDA_HOME"), os.environ.get("CUDA_PATH"), "/usr/local/cuda"]
+    for candidate in [shutil.which("nvcc"), *(f"{home}/bin/nvcc" for home in homes if home)]:
+        if candidate and os.access(candidate, os.X_OK):
+            return candidate
+    raise RuntimeError("derby_moe_sm90 compiles its kernels at first use and found no nvcc (PATH, CUDA_HOME)")
+
+
+def build(folder=None):
+    """Path of the shared library, compiled unless the cache holds it. folder: of the cache, the user's by default."""
+    here = Path(__file__).resolve().parent
+    texts = [(here / name).read_bytes() for name in SOURCES]
+    digest = hashlib.sha256(b"\0".join([*texts, " ".join(FLAGS).encode()])).hexdigest()[:16]
+    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    folder = Path(folder or Path(base) / "kernelderby")
+    library = folder / f"derby_moe_sm90_{digest}.so"
+    if library.exists():
+        return library
+    nvcc = find_nvcc()
+    folder.mkdir(parents=True, exist_ok=True)
+    # Compiled beside its place and renamed, so that no other process loads half a file.
+    with tempfile.TemporaryDirectory(dir=folder) as scratch:
+        made = Path(scratch) / library.name
+        command = [nvcc, *FLAGS, "-o", str(made), str(here / "kernel.cu")]
+        result = subprocess.run(command, capture_output=True, text=True)
+        if result.returncode != 0:
+            lines = [line for line in result.stderr.splitlines() if "error" in line] or result.stderr.splitlines()
+            raise RuntimeError(f"derby_moe_sm90: nvcc failed: {(lines or ['no message'])[0]}")
+        os.replace(made, library)
+    return library
+
+
+_library = None
+
+
+def _load():
+    global _library
+    if _library is None:
+        library = ctypes.CDLL(str(build()))
+        pointer, number = ctypes.c_void_p, ctypes.c_int
+        numbers = [number, number, ctypes.c_float, number, number, number]
+        library.derby_moe_run.argtypes = [pointer] * 14 + numbers + [pointer]
+        library.derby_moe_piece_bytes.argtypes = [number]
+        library.derby_moe_piece_bytes.restype = ctypes.c_longlong
+        _library = library
+    return _library
+
+
+def choose_variant(seq_len):
+    """Which pair of GEMM kernels: 0 up to 64 pairs a tile, 1 the same with two programs that share what they load of
+    the weights, 2 up to 128 pairs and two programs. An expert sees seq_len / 32 pairs on average and several times that
+    when it is popular. Measured on an H200: see docs/moe_sm90.md."""
+    return 0 if seq_len <= 1024 else 1 if seq_len <= 2048 else 2
+
+
+class _Workspace:
+    """Buffers for up to `seq_len` tokens. Only `counters` carries anything from call to call: zeros."""
+
+    def __init__(self, library, seq_len, programs, device):
+        def empty(*shape, dtype=torch.uint8):
+            return torch.empty(shape, dtype=dtype, device=device)
+
+        pairs = seq_len * TOP_K
+        self.seq_len = seq_len
+        self.buckets = empty(NUM_LOCAL, seq_len, 2, dtype=torch.int32)
+        self.act = empty(pairs, INTERMEDIATE)
+        self.act_scale = empty(pairs, INTERMEDIATE // 128, dtype=torch.float32)
+        self.partial = empty(library.derby_moe_piece_bytes(programs))
+        # Of the experts, a ticket, of split tiles (at most two a program), and one a program for the rehearsal.
+        self.counters = torch.zeros(NUM_LOCAL + 1 + 3 * programs + 8, dtype=torch.int32, device=device)
+        self.addresses = [t.data_ptr() for t in (self.buckets, self.act, self.act_scale, self.partial, self.counters)]
+
+
+_workspaces = {}
+_programs = {}
+
+
+def _check(hidden_states, routing_logits, gemm1_weights, gemm2_weights):
+    shapes = (tuple(routing_logits.shape[1:]), tuple(hidden_states.shape[1:]), tuple(gemm1_weights.shape),
+              tuple(gemm2_weights.shape))
+    if shapes != ((NUM_EXPERTS,), (HIDDEN,), (NUM_LOCAL, 2 * INTERMEDIATE, HIDDEN), (NUM_LOCAL, HIDDEN, INTERMEDIATE)):
+        raise ValueError("derby_moe_sm90: made for 256 experts, 32 local ones, hidden 7168, intermediate 2048 only")
+
+
+@torch.no_grad()
+def run(routing_logits, routing_bias, hidden_states, hidden_states_scale, gemm1_weights, gemm1_weights_scale,
+        gemm2_weights, gemm2_weights_scale, local_expert_offset, routed_scaling_factor, output):
+    """Shapes as in the definition, all contiguous. local_expert_offset and routed_scaling_factor are numbers."""
+    seq_len = hidden_states.shape[0]
+    if seq_len == 0:
+        return
+    _check(hidden_states, routing_logits, gemm1_weights, gemm2_weights)
+    library = _library or _load()
+    device = hidden_states.device
+    index = device.index or 0
+    programs = _programs.get(index)
+    if programs is None:
+        programs = torch.cuda.get_device_properties(device).multi_processor_count // 2 * 2  # in clusters of two
+        _programs[index] = programs
+    stream = torch.cuda.current_stream(device).cuda_stream
+    # One workspace a stream (two streams could use it at the same time), grown to the most tokens seen so far.
+    space = _workspaces.get((index, stream))
+    if space is None or space.seq_len < seq_len:
+        _workspaces.pop((index, stream), None)
+        space = _workspaces[index, stream] = _Workspace(library, seq_len, programs, device)
+    with torch.cuda.device(device):
+        error = library.derby_moe_run(
+            *[tensor.data_ptr() for tensor in (
+                routing_logits, routing_bias, hidden_states, hidden_states_scale, gemm1_weights, gemm1_weights_scale,
+                gemm2_weights, gemm2_weights_scale, output)],
+            *space.addresses, seq_len, int(local_expert_offset), float(routed_scaling_factor), choose_variant(seq_len),
+            programs, index, stream)
+    if error:
+        raise RuntimeError(f"derby_moe_sm90: launch failed: CUDA error {error}")

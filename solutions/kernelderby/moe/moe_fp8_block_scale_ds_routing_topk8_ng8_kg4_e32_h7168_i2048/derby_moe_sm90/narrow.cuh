@@ -1,0 +1,137 @@
+// Products and ends of tiles for few pairs an expert, swapped: out^T = W x^T, so that 64 weight rows are the M of the
+// tensor core and the pairs its N, 8 to 64 of them. An expert with three pairs wastes little.
+#pragma once
+#include "common.cuh"
+
+namespace derby {
+
+template <int N>
+__device__ __forceinline__ void promote(float (&sum)[N / 2], const float (&product)[N / 2], const float* x_scale,
+                                        float w_scale, int lane) {
+    const float2* scales = reinterpret_cast<const float2*>(x_scale) + lane % 4;
+#pragma unroll
+    for (int j = 0; j < N / 8; ++j) {
+        const float2 scale = scales[4 * j];
+        const float left = scale.x * w_scale, right = scale.y * w_scale;
+        sum[4 * j] += product[4 * j] * left;
+        sum[4 * j + 1] += product[4 * j + 1] * right;
+        sum[4 * j + 2] += product[4 * j + 2] * left;
+        sum[4 * j + 3] += product[4 * j + 3] * right;
+    }
+}
+
+// The sums of k_blocks k blocks: first of weight block 0, second of weight block 1. When rehearsing, one k block of
+// whatever shared memory holds, without barriers.
+template <int N, int ROWS, int STAGES, int CLUSTER>
+__device__ __forceinline__ void accumulate(Shared<ROWS, STAGES, CLUSTER>& shared, Stage& stage, bool rehearsal,
+                                           int k_blocks, float (&first)[N / 2], float (&second)[N / 2]) {
+    const int lane = threadIdx.x % 32, group = threadIdx.x / 128;
+    for (int k = 0; k < k_blocks; ++k) {
+        const int s = stage.index;
+        const uint32_t weights = shared_address(shared.weights[s]) + group * 64 * BLOCK;
+        const uint32_t x = shared_address(shared.x[s]);
+        if (!rehearsal) barrier_wait(shared_address(&shared.full[s]), stage.parity);
+        fence_async_proxy();  // the gathered rows came by cp.async, which the tensor core does not see otherwise
+        float one[N / 2], two[N / 2];
+        product_fence();
+        multiply<N>(one, weights, x);
+        multiply<N>(two, weights + BLOCK * BLOCK, x);
+        product_wait<1>();
+        promote<N>(first, one, shared.x_scale[s], shared.w_scale[s][0], lane);
+        product_wait<0>();
+        promote<N>(second, two, shared.x_scale[s], shared.w_scale[s][1], lane);
+        if (rehearsal) return;
+        release(shared, s, lane);
+        stage.next<STAGES>();
+    }
+}
+
+// SwiGLU and quantisation: first holds up, second gate, transposed. Writes act and act_scale of the tile.
+template <int N, int ROWS, int STAGES, int CLUSTER>
+__device__ __forceinline__ void finish_first(Shared<ROWS, STAGES, CLUSTER>& shared, const Arguments& arguments,
+                                             const Place& place, float (&up)[N / 2], const float (&gate)[N / 2]) {
+    const int thread = threadIdx.x, warp = thread / 32, lane = thread % 32;
+#pragma unroll
+    for (int i = 0; i < N / 2; ++i) up[i] *= gate[i] / (1.0f + __expf(-gate[i]));
+#pragma unroll
+    for (int j = 0; j < N / 8; ++j) {
+        float left = fmaxf(fabsf(up[4 * j]), fabsf(up[4 * j + 2]));
+        float right = fmaxf(fabsf(up[4 * j + 1]), fabsf(up[4 * j + 3]));
+#pragma unroll
+        for (int step = 4; step < 32; step *= 2) {
+            left = fmaxf(left, __shfl_xor_sync(~0u, left, step));
+            right = fmaxf(right, __shfl_xor_sync(~0u, right, step));
+        }
+        if (lane < 4) *reinterpret_cast<float2*>(&shared.column_max[warp][8 * j + 2 * lane]) = make_float2(left, right);
+    }
+    named_barrier(1, CONSUMERS);
+    if (thread < N) {
+        float most = 1e-10f;  // so that a block of zeros does not divide by zero
+#pragma unroll
+        for (int i = 0; i < 8; ++i) most = fmaxf(most, shared.column_max[i][thread]);
+        const float scale = most / 448.0f;
+        shared.column_scale[thread] = 1.0f / scale;
+        if (thread < place.rows)
+            arguments.act_scale[size_t(place.first_row + thread) * (INTERMEDIATE / BLOCK) + place.block_n] = scale;
+    }
+    named_barrier(1, CONSUMERS);
+    uint8_t* to = shared.staging.act + (2 * (lane % 4)) * ACT_PITCH + warp * 16 + lane / 4;
+#pragma unroll
+    for (int j = 0; j < N / 8; ++j) {
+        const float2 scale = *reinterpret_cast<const float2*>(&shared.column_scale[8 * j + 2 * (lane % 4)]);
+        const auto upper = __nv_cvt_float2_to_fp8x2(make_float2(up[4 * j] * scale.x, up[4 * j + 1] * scale.y),
+                                                    __NV_SATFINITE, __NV_E4M3);
+        const auto lower = __nv_cvt_float2_to_fp8x2(make_float2(up[4 * j + 2] * scale.x, up[4 * j + 3] * scale.y),
+                                                    __NV_SATFINITE, __NV_E4M3);
+        uint8_t* at = to + 8 * j * ACT_PITCH;
+        at[0] = upper & 0xFF, at[ACT_PITCH] = upper >> 8;
+        at[8] = lower & 0xFF, at[ACT_PITCH + 8] = lower >> 8;
+    }
+    named_barrier(1, CONSUMERS);
+    for (int i = thread; i < place.rows * 8; i += CONSUMERS) {
+        const int row = i / 8, chunk = i % 8;
+        const int4 value = *reinterpret_cast<const int4*>(shared.staging.act + row * ACT_PITCH + chunk * 16);
+        uint8_t* act = arguments.act + size_t(place.first_row + row) * INTERMEDIATE + place.block_n * BLOCK;
+        *reinterpret_cast<int4*>(act + chunk * 16) = value;
+    }
+}
+
+// Adds the tile, times the routing weights, to the output rows of its tokens: 512 bytes a row, by bulk reductions.
+template <int N, int ROWS, int STAGES, int CLUSTER>
+__device__ __forceinline__ void finish_second(Shared<ROWS, STAGES, CLUSTER>& shared, const Arguments& arguments,
+                                              const Place& place, const float (&first)[N / 2],
+                                              const float (&second)[N / 2]) {
+    const int thread = threadIdx.x, warp = thread / 32, lane = thread % 32;
+    constexpr int CHUNK = N < OUT_CHUNK ? N : OUT_CHUNK;
+    copies_wait();
+    uint8_t* to = shared.staging.out + (2 * (lane % 4)) * OUT_PITCH + (warp * 16 + lane / 4) * 2;
+#pragma unroll
+    for (int chunk = 0; chunk < N; chunk += CHUNK) {
+        if (chunk >= place.rows) break;
+        if (thread < OUT_CHUNK) bulk_wait_read();
+        named_barrier(1, CONSUMERS);
+#pragma unroll
+        for (int j = chunk / 8; j < (chunk + CHUNK) / 8; ++j) {
+#pragma unroll
+            for (int e = 0; e < 2; ++e) {
+                const float weight = __int_as_float(shared.pair[8 * j + 2 * (lane % 4) + e].y);
+                uint8_t* at = to + (8 * j - chunk + e) * OUT_PITCH;
+                *reinterpret_cast<__nv_bfloat16*>(at) = __float2bfloat16_rn(first[4 * j + e] * weight);
+                *reinterpret_cast<__nv_bfloat16*>(at + 16) = __float2bfloat16_rn(first[4 * j + 2 + e] * weight);
+                *reinterpret_cast<__nv_bfloat16*>(at + 256) = __float2bfloat16_rn(second[4 * j + e] * weight);
+                *reinterpret_cast<__nv_bfloat16*>(at + 272) = __float2bfloat16_rn(second[4 * j + 2 + e] * weight);
+            }
+        }
+        fence_async_proxy();
+        named_barrier(1, CONSUMERS);
+        if (thread < CHUNK && chunk + thread < place.rows) {
+            __nv_bfloat16* row =
+                arguments.out + size_t(shared.pair[chunk + thread].x / 8) * HIDDEN + place.block_n * 256;
+            bulk_add_bf16(row, shared_address(shared.staging.out + thread * OUT_PITCH), 512);
+            bulk_commit();
+        }
+    }
+    named_barrier(1, CONSUMERS);
+}
+
+}  // namespace derby
