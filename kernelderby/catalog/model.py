@@ -85,8 +85,8 @@ class Workload:
 
 @dataclass(frozen=True, slots=True)
 class Requires:
-    """What a solution needs of a machine. Compute capabilities are inclusive, such as "9.0"; executables: on the PATH or
-    in the CUDA toolkit's bin; cpu: runs without a GPU (a Triton solution in Triton's interpreter)."""
+    """What a solution needs of a machine. Compute capabilities are inclusive, such as "9.0"; executables: on the PATH
+    or in the CUDA toolkit's bin; cpu: runs without a GPU (a Triton solution in Triton's interpreter)."""
 
     modules: tuple[str, ...] = ()
     executables: tuple[str, ...] = ()

@@ -7,6 +7,7 @@ import ctypes
 import math
 import shutil
 import subprocess
+import types
 
 import pytest
 import torch
@@ -64,6 +65,17 @@ def numbers(function, size, *arguments):
     out = (ctypes.c_int * size)()
     function(*arguments, out)
     return list(out)
+
+
+@pytest.mark.parametrize("programs", [132, 114, 2])
+@pytest.mark.parametrize("cluster", [1, 2])
+def test_counters_hold_split_tiles_and_the_rehearsal(schedule, programs, cluster):
+    """The rehearsal of program p joins "tile p", counted behind the 2 * programs counters of split tiles."""
+    module = load(FOLDER / "main.py")
+    library = types.SimpleNamespace(derby_moe_piece_bytes=lambda programs: 16)
+    space = module._Workspace(library, 1, programs, torch.device("cpu"))
+    slots = [schedule.slot(p, p, 56, 56) * cluster + cluster - 1 for p in range(programs // cluster)]
+    assert module.NUM_LOCAL + 1 + 2 * programs + max(slots) < space.counters.numel()
 
 
 def tile_counts():
