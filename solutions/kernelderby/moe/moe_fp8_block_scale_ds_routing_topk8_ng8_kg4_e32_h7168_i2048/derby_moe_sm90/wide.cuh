@@ -49,7 +49,7 @@ __device__ __forceinline__ void finish_first_wide(Shared<ROWS, STAGES, CLUSTER>&
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     uint8_t* staging = shared.staging.act + warp * 16 * ACT_PITCH;
 #pragma unroll
-    for (int i = 0; i < 64; ++i) up[i] *= gate[i] / (1.0f + __expf(-gate[i]));
+    for (int i = 0; i < 64; ++i) up[i] *= __fdividef(gate[i], 1.0f + __expf(-gate[i]));
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
         const int row = lane / 4 + 8 * half;
