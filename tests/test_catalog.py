@@ -135,6 +135,7 @@ def test_unknown_names_suggest_the_near_ones(small_set, kind, name, near):
     (DEFINITION, '"value": 4', '"value": "4"', ["axes.columns.value", "integer"]),
     (DEFINITION, '"dtype": "float32"', '"kind": "float32"', ["dtype", "is missing"]),
     (DEFINITION, '"atol": 1e-06', '"atol": true', ["tolerances[0].atol", "number"]),
+    (DEFINITION, '"atol": 1e-06', '"outputs": ["z"], "atol": 1', ["tolerances[0].outputs", "'z' is no output", "y"]),
     (DEFINITION, '        "rows"\n', '        "row"\n', ["inputs.scale.shape", "'row' is no axis"]),
     (DEFINITION, '"inputs": {', '"inputs": ', [f"{D}.json:", "not JSON"]),
     (WORKLOADS, '"rows": 1000', '"row": 1000', [":2", "workload.axes", "lacks rows"]),

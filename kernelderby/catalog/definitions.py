@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from kernelderby.catalog.fields import agree, checked, read_json, read_text, take
+from kernelderby.catalog.fields import agree, checked, read_json, read_text, suggestion, take, take_strings
 from kernelderby.catalog.model import Definition, TensorSpec, Tolerance, Workload
 from kernelderby.records import Cost, DerbyError
 
@@ -21,9 +21,10 @@ def load_definition(path: Path) -> Definition:
     has_source = source.is_file()
     reference = read_text(source) if has_source else take(path, data, "reference", str, "")
     axes = {axis: _axis(path, axis, spec) for axis, spec in take(path, data, "axes", dict).items()}
+    outputs = _tensors(path, data, "outputs", axes)
     return Definition(
         name=name, op_type=op_type, axes=axes, inputs=_tensors(path, data, "inputs", axes),
-        outputs=_tensors(path, data, "outputs", axes), tolerances=_tolerances(path, data),
+        outputs=outputs, tolerances=_tolerances(path, data, outputs),
         description=take(path, data, "description", str, ""), path=path, source_path=source if has_source else None,
         reference=reference, custom_inputs_entrypoint=take(path, data, "custom_inputs_entrypoint", str, None))
 
@@ -50,15 +51,19 @@ def _tensors(path: Path, data: dict[str, Any], field: str, axes: dict[str, int |
     return tensors
 
 
-def _tolerances(path: Path, data: dict[str, Any]) -> tuple[Tolerance, ...]:
+def _tolerances(path: Path, data: dict[str, Any], outputs: dict[str, TensorSpec]) -> tuple[Tolerance, ...]:
     tolerances = []
     for position, spec in enumerate(take(path, data, "tolerances", list, [])):
         prefix = f"tolerances[{position}]."
         checked(path, prefix[:-1], spec, dict)
         numbers = {field: float(take(path, spec, field, float, prefix=prefix))
                    for field in ("atol", "rtol", "required_matched_ratio")}
+        chosen = take_strings(path, spec, "outputs", prefix)
+        for output in chosen:
+            if output not in outputs:
+                raise DerbyError(f"{path}: {prefix}outputs: {output!r} is no output; {suggestion(output, outputs)}")
         tolerances.append(Tolerance(name=take(path, spec, "name", str, prefix=prefix), **numbers,
-                                    reason=take(path, spec, "reason", str, prefix=prefix)))
+                                    reason=take(path, spec, "reason", str, prefix=prefix), outputs=chosen))
     return tuple(tolerances)
 
 

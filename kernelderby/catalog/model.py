@@ -23,13 +23,15 @@ class TensorSpec:
 @dataclass(frozen=True, slots=True)
 class Tolerance:
     """How far an output may be off. An element fails when its absolute error exceeds atol AND its relative error
-    exceeds rtol; the share of elements that do not fail must reach required_matched_ratio."""
+    exceeds rtol; the share of elements that do not fail must reach required_matched_ratio. outputs: the names of the
+    outputs that it is for, all of them when empty."""
 
     name: str
     atol: float
     rtol: float
     required_matched_ratio: float
     reason: str
+    outputs: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -61,7 +61,7 @@ def plan_checks(catalog: Catalog, machine: Machine, solutions: Iterable[str] = (
     wanted = [catalog.definition(name) for name in definitions] or list(catalog.definitions.values())
     if workloads and machine.device == "cpu":
         raise DerbyError("--workloads: a CPU checks at SMALL_AXES, not at a workload's size; leave it out")
-    jobs, skipped = [], {}
+    chosen_for, skipped = {}, {}
     for definition in wanted:
         runnable = []
         for solution in (one for one in chosen if one.definition == definition.name):
@@ -71,25 +71,40 @@ def plan_checks(catalog: Catalog, machine: Machine, solutions: Iterable[str] = (
             else:
                 runnable.append(solution)
         if runnable:
-            jobs.append((definition, tuple(runnable), tuple(_cases(catalog, machine, definition, workloads, seeds))))
+            chosen_for[definition.name] = tuple(runnable)
+    checked = [definition for definition in wanted if definition.name in chosen_for]
+    if machine.device == "cuda":
+        cases = [_full_cases(catalog, definition, workloads, seeds or 1) for definition in checked]
+    else:
+        cases = _small_cases(catalog, machine, checked, seeds or 2)
+    jobs = zip(checked, (chosen_for[definition.name] for definition in checked), cases, strict=True)
     return CheckPlan(tuple(jobs), skipped)
 
 
-def _cases(catalog: Catalog, machine: Machine, definition: Definition, workloads: Iterable[str],
-           seeds: int | None) -> list[Case]:
-    if machine.device == "cuda":
-        chosen = select_workloads(catalog.workloads(definition.name), workloads)
-        return [case_of_workload(definition, workload, offset) for workload in chosen for offset in range(seeds or 1)]
-    worker = WorkerProcess(catalog.root, machine.device)  # SMALL_AXES stand in the definition's code
+def _full_cases(catalog: Catalog, definition: Definition, workloads: Iterable[str], seeds: int) -> tuple[Case, ...]:
+    chosen = select_workloads(catalog.workloads(definition.name), workloads)
+    return tuple(case_of_workload(definition, workload, offset) for workload in chosen for offset in range(seeds))
+
+
+def _small_cases(catalog: Catalog, machine: Machine, definitions: list[Definition],
+                 seeds: int) -> list[tuple[Case, ...]]:
+    """Of each definition. SMALL_AXES stand in their code, so one process loads them all (starting one takes seconds).
+    """
+    cases: list[tuple[Case, ...]] = []
+    worker = WorkerProcess(catalog.root, machine.device) if definitions else None
     try:
-        for command, arguments in (("load", {"definition": definition.name, "solution": None}),
-                                   ("small_cases", {"seeds": seeds or 2})):
-            reply = worker.ask(command, _START_SECONDS, **arguments)
-            if not reply["ok"]:
-                raise DerbyError(f"{definition.source_path or definition.path}: does not load: {reply['message']}")
+        for definition in definitions:
+            for command, arguments in (("load", {"definition": definition.name, "solution": None}),
+                                       ("small_cases", {"seeds": seeds})):
+                reply = worker.ask(command, _START_SECONDS, **arguments)
+                if not reply["ok"]:
+                    raise DerbyError(f"{definition.source_path or definition.path}: does not load: "
+                                     f"{reply['message']}")
+            cases.append(tuple(Case(**case) for case in reply["cases"]))
     finally:
-        worker.kill()
-    return [Case(**case) for case in reply["cases"]]
+        if worker:
+            worker.kill()
+    return cases
 
 
 def run_checks(catalog: Catalog, machine: Machine, plan: CheckPlan, timeout_seconds: float,

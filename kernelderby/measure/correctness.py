@@ -158,11 +158,12 @@ class _Distance:
 
     def __init__(self, tolerances: tuple[Tolerance, ...]) -> None:
         self.tolerances = tolerances
-        self.failing = dict.fromkeys((tolerance.name for tolerance in tolerances), 0)
+        self.judged = dict.fromkeys((tolerance.name for tolerance in tolerances), 0)
+        self.failing = dict.fromkeys(self.judged, 0)
         self.elements = self.not_numbers = 0
         self.max_absolute = self.max_relative = self.squared_error = self.squared_reference = 0.0
 
-    def add(self, output: torch.Tensor, reference: torch.Tensor) -> None:
+    def add(self, name: str, output: torch.Tensor, reference: torch.Tensor) -> None:
         wide = torch.float32 if reference.is_floating_point() else torch.float64
         x, y = output.to(wide), reference.to(wide)
         same = (x == y) | (x.isnan() & y.isnan())
@@ -171,7 +172,10 @@ class _Distance:
         self.elements += x.numel()
         self.not_numbers += int((~x.isfinite() & y.isfinite()).sum())
         for tolerance in self.tolerances:
+            if tolerance.outputs and name not in tolerance.outputs:
+                continue
             within = (absolute <= tolerance.atol) | (relative <= tolerance.rtol)  # false for NaN
+            self.judged[tolerance.name] += x.numel()
             self.failing[tolerance.name] += int((~within).sum())
         self.max_absolute = max(self.max_absolute, float(absolute.nan_to_num(torch.inf).max()))
         self.max_relative = max(self.max_relative, float(relative.nan_to_num(torch.inf).max()))
@@ -183,7 +187,7 @@ class _Distance:
             norm = (self.squared_error / self.squared_reference) ** 0.5
         else:
             norm = 0.0 if self.squared_error == 0 else float("inf")
-        share = {name: 1 - failing / self.elements if self.elements else 1.0 for name, failing in self.failing.items()}
+        share = {name: 1 - self.failing[name] / judged if judged else 1.0 for name, judged in self.judged.items()}
         return Correctness(self.max_absolute, self.max_relative, norm, share)
 
 
@@ -194,7 +198,7 @@ def compare(definition: Definition, outputs: Outputs, references: Outputs) -> Ve
     for name, reference in references.items():
         flat, expected = outputs[name].reshape(-1), reference.reshape(-1)
         for start in range(0, flat.numel(), CHUNK):
-            distance.add(flat[start:start + CHUNK], expected[start:start + CHUNK])
+            distance.add(name, flat[start:start + CHUNK], expected[start:start + CHUNK])
     correctness = distance.correctness()
     if distance.not_numbers:
         return Verdict(Status.NOT_A_NUMBER, f"{distance.not_numbers} of {distance.elements} elements are NaN or "

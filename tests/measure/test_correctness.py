@@ -50,6 +50,16 @@ def test_every_tolerance_must_hold(definition):
     assert verdict.message == "t1: 0.5000 of the elements match, 0.9 must"
 
 
+def test_a_tolerance_may_be_for_one_output(definition):
+    """The scale is off by a tenth, one element of five: a bound for all outputs at a ratio of 0.8 would not see it."""
+    two = replace(definition, outputs={"codes": None, "scale": None}, tolerances=(
+        Tolerance("codes", 1.0, 0.0, 1.0, "", ("codes",)), Tolerance("scale", 0.0, 0.05, 1.0, "", ("scale",))))
+    verdict = compare(two, {"codes": torch.tensor([1.0, 2.0, 3.0, 5.0]), "scale": torch.tensor([1.1])},
+                      {"codes": torch.tensor([1.0, 2.0, 3.0, 4.0]), "scale": torch.tensor([1.0])})
+    assert verdict.correctness.matched_ratio == {"codes": 1.0, "scale": 0.0}
+    assert verdict.status is Status.WRONG_VALUES and verdict.message.startswith("scale: 0.0000")
+
+
 def test_nan_and_infinity(definition):
     lenient = with_tolerances(definition, (1e9, 1.0, 0.0))
     nan, inf = float("nan"), float("inf")

@@ -1,0 +1,19 @@
+"""SwiGLU activation (Shazeer, "GLU Variants Improve Transformer", arXiv 2002.05202), in float32."""
+
+import torch
+
+SMALL_AXES = {"num_tokens": 5, "num_halves": 2, "intermediate_size": 99}
+SMALL_VARIANTS = [{}, {"num_tokens": 0}, {"num_tokens": 1}, {"intermediate_size": 8},
+                  {"num_tokens": 70, "intermediate_size": 768}]
+
+
+@torch.no_grad()
+def run(gate_up):
+    gate, up = gate_up[:, 0].float(), gate_up[:, 1].float()
+    return (gate * torch.sigmoid(gate) * up).to(gate_up.dtype)
+
+
+def count_cost(axes, inputs):
+    """Five for each output: negation, exponential, sum and quotient of the SiLU, and the product with up."""
+    values = axes["num_tokens"] * axes["intermediate_size"]
+    return {"flops": {"bfloat16": 5 * values}, "bytes_read": 2 * 2 * values, "bytes_written": 2 * values}

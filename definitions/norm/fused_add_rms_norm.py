@@ -1,0 +1,21 @@
+"""Residual add and RMS normalization, in float32: the sum is rounded for residual_out only, not for the norm."""
+
+import torch
+
+SMALL_AXES = {"num_tokens": 5, "hidden_size": 99, "eps": 1e-6}
+SMALL_VARIANTS = [{}, {"num_tokens": 0}, {"num_tokens": 1}, {"hidden_size": 8}, {"num_tokens": 70, "hidden_size": 2048}]
+
+
+@torch.no_grad()
+def run(hidden_states, residual, weight, eps):
+    total = hidden_states.float() + residual.float()
+    inverse = torch.rsqrt(total.square().mean(dim=-1, keepdim=True) + eps)
+    dtype = hidden_states.dtype
+    return (total * inverse * weight.float()).to(dtype), total.to(dtype)
+
+
+def count_cost(axes, inputs):
+    """Add, square, sum and product for each value, a square root for each row. The weight is read once."""
+    rows, columns = axes["num_tokens"], axes["hidden_size"]
+    return {"flops": {"bfloat16": rows * (4 * columns + 1)}, "bytes_read": 2 * (2 * rows * columns + columns),
+            "bytes_written": 2 * 2 * rows * columns}

@@ -1,0 +1,21 @@
+"""Layer normalization (Ba, Kiros and Hinton, arXiv 1607.06450), in float32 and in two passes: the mean first."""
+
+import torch
+
+SMALL_AXES = {"num_tokens": 5, "hidden_size": 99, "eps": 1e-6}
+SMALL_VARIANTS = [{}, {"num_tokens": 0}, {"num_tokens": 1}, {"hidden_size": 8}, {"num_tokens": 70, "hidden_size": 1152}]
+
+
+@torch.no_grad()
+def run(hidden_states, weight, bias, eps):
+    x = hidden_states.float()
+    centred = x - x.mean(dim=-1, keepdim=True)
+    inverse = torch.rsqrt(centred.square().mean(dim=-1, keepdim=True) + eps)
+    return (centred * inverse * weight.float() + bias.float()).to(hidden_states.dtype)
+
+
+def count_cost(axes, inputs):
+    """Seven for each value: sum, difference, square, sum, two products, sum. Weight and bias are read once."""
+    rows, columns = axes["num_tokens"], axes["hidden_size"]
+    return {"flops": {"bfloat16": 7 * rows * columns}, "bytes_read": 2 * (rows * columns + 2 * columns),
+            "bytes_written": 2 * rows * columns}
