@@ -106,6 +106,17 @@ def reference_outputs(definition: Definition, module: ModuleType, inputs: dict[s
         return named_outputs(definition, module.run(*inputs.values()))
 
 
+def judge(definition: Definition, module: ModuleType, inputs: dict[str, Any], outputs: Outputs) -> Verdict:
+    """Outputs against the reference of these inputs. Where the definition has canonical_outputs, both go through it
+    first, so that different numbers which mean the same compare as equal."""
+    references = reference_outputs(definition, module, inputs)
+    canonical = getattr(module, "canonical_outputs", None)
+    if canonical is not None:
+        with torch.no_grad():
+            outputs, references = canonical(outputs, inputs), canonical(references, inputs)
+    return compare(definition, outputs, references)
+
+
 def synchronize(device: torch.device) -> None:
     if device.type == "cuda":
         torch.cuda.synchronize(device)
@@ -229,8 +240,7 @@ class _Round:
         self.unwritten = {name: still_poisoned(self.outputs[name], byte) for name in outputs}
         self.checksum = checksum(self.outputs)
         # After the call, so that memory which the solution gets from the allocator cannot hold the answer.
-        self.verdict = compare(candidate.definition, self.outputs,
-                               reference_outputs(candidate.definition, module, inputs))
+        self.verdict = judge(candidate.definition, module, inputs, self.outputs)
 
 
 def check(candidate: Candidate, module: ModuleType, maker: InputMaker) -> Verdict:

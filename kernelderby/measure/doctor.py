@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import glob
 import platform
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +10,9 @@ from kernelderby.catalog import Catalog
 from kernelderby.measure.environment import LIBRARIES, GpuSensors, host_cpu, library_versions
 from kernelderby.measure.machine import Machine, find_machine
 from kernelderby.measure.requirements import why_not
+from kernelderby.measure.tools import find_tool
 
-# What else may be on PATH, and where it hides when it is not.
-TOOLS = {"nvcc": "/usr/local/cuda/bin/nvcc", "ncu": "/opt/nvidia/nsight-compute/*/ncu",
-         "nsys": "/opt/nvidia/nsight-*/*/host/target-linux-x64/nsys", "cuobjdump": "/usr/local/cuda/bin/cuobjdump"}
+TOOLS = ("nvcc", "ncu", "nsys", "cuobjdump")
 
 
 def examine(root: Path) -> dict[str, Any]:
@@ -35,10 +32,6 @@ def examine(root: Path) -> dict[str, Any]:
         "clocks": sensors.read() if sensors else {}, "nvml_missing": sensors.problem if sensors else "",
         "protocol": machine.protocol or None, "protocol_note": machine.protocol_note,
         "cuda": machine.libs.get("cuda"), "libs": {name: versions.get(name) for name in LIBRARIES},
-        "tools": {name: _find_tool(name, place) for name, place in TOOLS.items()},
+        "tools": {name: str(path) if (path := find_tool(name)) else None for name in TOOLS},
         "solutions": solutions,
     }
-
-
-def _find_tool(name: str, place: str) -> str | None:
-    return shutil.which(name) or next(iter(sorted(glob.glob(place), reverse=True)), None)

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import shutil
 import sys
 import tempfile
 from collections.abc import Iterator
-from glob import glob
 from pathlib import Path
 
 from kernelderby.catalog import Catalog, Definition, Workload
@@ -24,12 +22,9 @@ from kernelderby.measure.profile_run import (
     run_bounded,
     worker_environment,
 )
+from kernelderby.measure.tools import find_tools
 from kernelderby.records import DerbyError, Status
 
-# Beside PATH. The copy inside Nsight Compute is made for ncu's use and often lacks the importer of its own streams.
-PLACES = ("/opt/nvidia/nsight-systems*/bin/nsys", "/opt/nvidia/nsight-systems*/*/bin/nsys",
-          "/opt/nvidia/nsight-systems*/*/target-linux-*/nsys", "/opt/nvidia/nsight-systems*/target-linux-*/nsys",
-          "/usr/local/cuda*/bin/nsys", "/opt/nvidia/nsight-compute/*/host/target-linux-*/nsys")
 TRACE = ("--trace", "cuda,nvtx,osrt", "--cuda-graph-trace", "node")
 # Sampling makes gigabytes of what nobody here reads.
 QUIET = ("--sample", "none", "--cpuctxsw", "none")
@@ -38,30 +33,10 @@ STREAM_LIMIT_BYTES = 2 << 30  # a runaway stream is stopped, and says so
 _TRIAL_SECONDS, _EXPORT_SECONDS = 60, 600
 
 
-def candidates() -> Iterator[Path]:
-    """Every nsys here: on PATH first, then the usual places, newest first in each."""
-    found = []
-    if (on_path := shutil.which("nsys")) is not None:
-        found.append(on_path)
-    for place in PLACES:
-        found += sorted(glob(place), key=_natural, reverse=True)
-    seen: set[Path] = set()
-    for text in found:
-        path = Path(text)
-        if path.resolve() not in seen and os.access(path, os.X_OK):
-            seen.add(path.resolve())
-            yield path
-
-
-def _natural(path: str) -> list[tuple[int, str]]:
-    """Version 2025.10 after 2025.9."""
-    return [(int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"(\d+)", path)]
-
-
 def find_working() -> tuple[Path | None, list[str]]:
     """The first nsys that makes a report, and why those before it (or all of them) do not."""
     problems = []
-    for nsys in candidates():
+    for nsys in find_tools("nsys"):
         problem = trial(nsys)
         if problem is None:
             return nsys, problems

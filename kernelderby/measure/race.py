@@ -12,7 +12,7 @@ from kernelderby.measure.correctness import (
     Wrong,
     changed_inputs,
     checksum,
-    compare,
+    judge,
     poison,
     reference_outputs,
     synchronize,
@@ -73,8 +73,7 @@ class Race:
             outputs = self.candidate.verified(returned, self.maker.case, self.maker.device)
         except Wrong as wrong:
             return wrong.verdict
-        verdict = compare(self.candidate.definition, outputs,
-                          reference_outputs(self.candidate.definition, self.module, self.inputs[which]))
+        verdict = judge(self.candidate.definition, self.module, self.inputs[which], outputs)
         if verdict.status is Status.PASSED:
             return verdict
         return Verdict(verdict.status, f"after the timed calls: {verdict.message}", verdict.correctness)

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import importlib.util
-import os
-import shutil
 import subprocess
 import sys
 from functools import cache
 
 from kernelderby.catalog import Solution
 from kernelderby.measure.machine import Machine
+from kernelderby.measure.tools import find_tool
 
 _IMPORT_SECONDS = 120
 
@@ -33,16 +32,9 @@ def why_not(solution: Solution, machine: Machine) -> str | None:
         if problem:
             return problem
     for name in (*requires.executables, *(["nvcc"] if solution.language == "cuda" else [])):
-        if not find_executable(name):
+        if not find_tool(name):
             return f"{name} is neither on the PATH nor in the CUDA toolkit; install the CUDA toolkit"
     return None
-
-
-def find_executable(name: str) -> str | None:
-    """Its path: on the PATH, in $CUDA_HOME/bin, or in /usr/local/cuda/bin."""
-    homes = [os.environ.get("CUDA_HOME"), os.environ.get("CUDA_PATH"), "/usr/local/cuda"]
-    return next(filter(None, [shutil.which(name), *(shutil.which(f"{home}/bin/{name}") for home in homes if home)]),
-                None)
 
 
 def _capability_problem(solution: Solution, capability: str) -> str | None:

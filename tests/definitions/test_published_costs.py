@@ -6,7 +6,17 @@ import pytest
 from operators import CATALOG, ROOT
 
 # (operator, shape_id) whose published figure is not ours; docs/operators.md says why.
-DEVIATIONS: dict[tuple[str, int], str] = {}
+DEVIATIONS: dict[tuple[str, int], str] = {
+    # Bytes read; test_attention.py shows that all else agrees.
+    **{("paged_attention_decode", shape): "it counts a cache of 16 blocks more than the sequences have; none is read"
+       for shape in range(8)},
+    # Flops; test_gemm_moe.py shows what else agrees.
+    **{("fused_moe", shape): "its token may choose an expert twice, which is then counted once; a router's never does"
+       for shape in range(23) if shape != 8},
+    # Bytes written; in shape 3 the active experts, too. test_gemm_moe.py shows what else agrees.
+    **{("fp8_blockscale_fused_moe", shape): "it counts one byte an output; ours is bfloat16, as kernels write it"
+       for shape in range(6)},
+}
 
 with (ROOT / "profiles" / "published_shapes.csv").open(encoding="utf-8") as lines:
     PUBLISHED = {(row["operator"], int(row["shape_id"])): row

@@ -10,9 +10,12 @@ from measuring import DEFINITION, MISBEHAVIOURS  # noqa: E402
 
 from kernelderby.catalog import Catalog, Tolerance  # noqa: E402
 from kernelderby.measure import correctness  # noqa: E402
+from kernelderby.measure.build import load_definition_module  # noqa: E402
 from kernelderby.measure.cases import Case  # noqa: E402
 from kernelderby.measure.correctness import Candidate, check, checksum, compare, poison, still_poisoned  # noqa: E402
 from kernelderby.measure.inputs import InputMaker  # noqa: E402
+from kernelderby.measure.race import Race  # noqa: E402
+from kernelderby.measure.timing import WallTimer  # noqa: E402
 from kernelderby.records import Status  # noqa: E402
 
 CPU = torch.device("cpu")
@@ -164,3 +167,84 @@ class TestTwoRounds:
 
         calls = []
         assert self.status(definition, run) is Status.WRONG_VALUES
+
+
+class TestCanonicalOutputs:
+    """check() and a timed turn where a definition has canonical_outputs: moe_count_and_sort, whose pairs may stand in
+    any order within their expert."""
+
+    @pytest.fixture(scope="class")
+    @staticmethod
+    def counting(checkout):
+        definition = Catalog.open(checkout).definition("moe_count_and_sort")
+        return definition, load_definition_module(definition)
+
+    @staticmethod
+    def grouped(spoil=lambda order, counts, offsets: None):
+        """Sorts in another order at each call, as atomics do, then lets `spoil` change the outputs in place."""
+        calls = torch.Generator().manual_seed(7)
+
+        def run(topk_ids, sorted_pairs, expert_counts, expert_offsets):
+            experts = topk_ids.flatten().long()
+            chance = torch.rand(experts.numel(), generator=calls)
+            order = (experts + 0.99 * chance.double()).argsort()
+            counts = torch.bincount(experts, minlength=128)
+            sorted_pairs.copy_(order.view(sorted_pairs.shape))
+            expert_counts.copy_(counts)
+            expert_offsets.copy_(torch.nn.functional.pad(counts.cumsum(0), (1, 0)))
+            spoil(sorted_pairs.view(-1), expert_counts, expert_offsets)
+
+        return run
+
+    @staticmethod
+    def parts(counting, function):
+        definition, module = counting
+        maker = InputMaker(definition, module, Case("", definition.sizes({"num_tokens": 70}), {}, 5), CPU, None)
+        return Candidate(function, True, definition), module, maker
+
+    def test_another_order_at_each_call_passes(self, counting):
+        orders = []
+        function = self.grouped(lambda order, counts, offsets: orders.append(order.clone()))
+        assert check(*self.parts(counting, function)).status is Status.PASSED
+        turn = Race(*self.parts(counting, function), WallTimer()).turn(1, 2)
+        assert turn.verdict.status is Status.PASSED and len(turn.samples_us) == 2
+        assert not torch.equal(orders[-1], orders[-3])  # of the same inputs
+
+    def test_without_it_the_order_counts(self, counting):
+        definition, module = counting
+        plain = SimpleNamespace(run=module.run, generate_inputs=module.generate_inputs)
+        assert check(*self.parts((definition, plain), self.grouped())).status is Status.WRONG_VALUES
+
+    @pytest.mark.parametrize("spoil", [
+        lambda order, counts, offsets: order[:1].copy_(order[1]),
+        lambda order, counts, offsets: order[:1].fill_(order.numel()),
+        lambda order, counts, offsets: order.copy_(order.roll(300)),
+        lambda order, counts, offsets: counts[:1].add_(1),
+        lambda order, counts, offsets: offsets[-1:].sub_(1),
+        lambda order, counts, offsets: order.random_(-2**31, 2**31 - 1),
+        lambda order, counts, offsets: (order.fill_(-2**31), counts.fill_(2**31 - 1), offsets.fill_(-2**31)),
+    ], ids=["pair twice", "pair missing", "wrong expert", "wrong count", "wrong offset", "garbage", "extremes"])
+    def test_mistakes_fail(self, counting, spoil):
+        assert check(*self.parts(counting, self.grouped(spoil))).status is Status.WRONG_VALUES
+        turn = Race(*self.parts(counting, self.grouped(spoil)), WallTimer()).turn(1, 2)
+        assert turn.verdict.status is Status.WRONG_VALUES and not turn.samples_us
+
+    def test_unwritten_elements_are_looked_for_before(self, counting):
+        def leaves_one(topk_ids, sorted_pairs, expert_counts, expert_offsets):
+            first = sorted_pairs.view(-1)[0].clone()
+            self.grouped()(topk_ids, sorted_pairs, expert_counts, expert_offsets)
+            sorted_pairs.view(-1)[0] = first
+
+        assert check(*self.parts(counting, leaves_one)).status is Status.UNWRITTEN
+
+    def test_a_cached_answer_is_stale(self, counting):
+        cache = []
+
+        def cached(topk_ids, *outputs):
+            if not cache:
+                self.grouped()(topk_ids, *outputs)
+                cache.extend(tensor.clone() for tensor in outputs)
+            for tensor, kept in zip(outputs, cache, strict=True):
+                tensor.copy_(kept)
+
+        assert check(*self.parts(counting, cached)).status is Status.STALE_OUTPUT

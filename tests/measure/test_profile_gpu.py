@@ -15,9 +15,9 @@ import pytest
 from test_gpu import MIDDLE, MOE, SMALL, compared
 
 from kernelderby.catalog import Catalog
-from kernelderby.measure import nsys
 from kernelderby.measure.machine import find_machine
 from kernelderby.measure.profile_run import plan_profiles, run_profiles
+from kernelderby.measure.tools import find_tool
 from kernelderby.profile.spans import SpanKind, open_profile
 
 pytestmark = [pytest.mark.gpu, pytest.mark.timeout(600)]
@@ -81,7 +81,7 @@ def test_correlation_ids_are_unique_and_kernel_names_readable(recorded):
 @pytest.fixture(scope="module")
 def stats():
     """stats(report, file) -> rows as dicts by header; None where the report has nothing to show."""
-    tool = next(iter(nsys.candidates()), None)
+    tool = find_tool("nsys")
     if tool is None:
         pytest.skip("no nsys here")
 

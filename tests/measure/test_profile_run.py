@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from kernelderby.catalog import Catalog
-from kernelderby.measure import nsys
+from kernelderby.measure import nsys, tools
 from kernelderby.measure.machine import Machine
 from kernelderby.measure.profile_run import Ended, Pair, plan_profiles, run_bounded, run_profiles, worker_environment
 from kernelderby.records import DerbyError, Status
@@ -34,10 +34,18 @@ else:
 """
 
 
+def only_on_path(monkeypatch):
+    """No tool of this machine is found, except on PATH."""
+    monkeypatch.setattr(tools, "PLACES", {})
+    monkeypatch.setattr(tools, "TOOLKIT", "/nonexistent")
+    for variable in ("CUDA_HOME", "CUDA_PATH"):
+        monkeypatch.delenv(variable, raising=False)
+
+
 @pytest.fixture
 def fake_nsys(tmp_path, monkeypatch):
     """fake_nsys(suffix of what it makes) puts one on PATH, the only nsys there is."""
-    monkeypatch.setattr(nsys, "PLACES", ())
+    only_on_path(monkeypatch)
 
     def make(makes: str, folder: str = "bin") -> Path:
         file = tmp_path / folder / "nsys"
@@ -66,15 +74,15 @@ def test_the_usual_places_come_after_the_path_newest_first(fake_nsys, tmp_path, 
     for version in ("2025.9.1", "2025.10.1"):
         fake_nsys(".nsys-rep", folder=f"nsight-systems-{version}")
     monkeypatch.setenv("PATH", str(broken.parent))
-    monkeypatch.setattr(nsys, "PLACES", (f"{tmp_path}/nsight-systems-*/nsys",))
-    assert [file.parent.name for file in nsys.candidates()] == ["bin", "nsight-systems-2025.10.1",
-                                                                "nsight-systems-2025.9.1"]
+    monkeypatch.setattr(tools, "PLACES", {"nsys": (f"{tmp_path}/nsight-systems-*/nsys",)})
+    assert [file.parent.name for file in tools.find_tools("nsys")] == ["bin", "nsight-systems-2025.10.1",
+                                                                       "nsight-systems-2025.9.1"]
     found, problems = nsys.find_working()
     assert found.parent.name == "nsight-systems-2025.10.1" and len(problems) == 1
 
 
 def test_no_nsys_at_all(monkeypatch):
-    monkeypatch.setattr(nsys, "PLACES", ())
+    only_on_path(monkeypatch)
     monkeypatch.setenv("PATH", "/nonexistent")
     assert nsys.find_working() == (None, ["nsys is neither on PATH nor in the usual places"])
 

@@ -8,6 +8,7 @@ from measuring import CPU, MISBEHAVIOURS
 from kernelderby.catalog import Catalog, Requires
 from kernelderby.measure.machine import Machine
 from kernelderby.measure.requirements import module_problem, why_not
+from kernelderby.measure.tools import find_tools
 
 H200 = Machine("cuda", {"name": "NVIDIA H200", "uuid": "GPU-0", "compute_capability": "9.0"})
 
@@ -58,3 +59,15 @@ def test_executables_may_lie_in_the_cuda_toolkit(tmp_path, monkeypatch):
     tool.write_text("#!/bin/sh\n")
     tool.chmod(0o755)
     assert reason(H200, executables=("no_such_tool",)) is None
+
+
+def test_a_tool_by_two_names_comes_once_and_what_cannot_run_not_at_all(tmp_path, monkeypatch):
+    tool, text = tmp_path / "toolkit" / "bin" / "no_such_tool", tmp_path / "text" / "no_such_tool"
+    for file, mode in ((tool, 0o755), (text, 0o644)):
+        file.parent.mkdir(parents=True)
+        file.write_text("#!/bin/sh\n")
+        file.chmod(mode)
+    (tmp_path / "link").symlink_to(tmp_path / "toolkit")
+    monkeypatch.setenv("PATH", f"{text.parent}:{tmp_path}/link/bin")
+    monkeypatch.setenv("CUDA_HOME", str(tmp_path / "toolkit"))
+    assert list(find_tools("no_such_tool")) == [tmp_path / "link" / "bin" / "no_such_tool"]

@@ -1,0 +1,103 @@
+"""Experts of a mixture of experts on routed tokens, in FP8 (e4m3) with block scales, computed in float32: gate and up
+projection, SwiGLU, down projection, weighted sum over each token's experts. The routing is an input.
+
+The scales are those of DeepSeek-V3's report (arXiv 2412.19437, section 3.3): one for 1x128 activations, one for 128x128
+weights. What stands between the two projections is not quantized.
+"""
+
+import torch
+
+BLOCK = 128
+
+SMALL_AXES = {
+    "num_tokens": 9, "hidden_size": 512, "intermediate_size": 256, "gate_up_size": 512, "num_experts": 8, "top_k": 2,
+    "num_hidden_blocks": 4, "num_intermediate_blocks": 2, "num_gate_up_blocks": 4,
+}
+SMALL_VARIANTS = [
+    {}, {"num_tokens": 0}, {"num_tokens": 1}, {"num_tokens": 150}, {"num_experts": 2}, {"top_k": 1},
+    {"num_tokens": 33, "num_experts": 64, "top_k": 8, "hidden_size": 256, "num_hidden_blocks": 2,
+     "intermediate_size": 128, "gate_up_size": 256, "num_intermediate_blocks": 1, "num_gate_up_blocks": 2},
+    {"intermediate_size": 384, "gate_up_size": 768, "num_intermediate_blocks": 3, "num_gate_up_blocks": 6},
+]
+
+
+def dequantize_weight(weight, scale):
+    """weight fp8 [rows, columns], scale float32 [rows / 128, columns / 128] -> float32 [rows, columns]."""
+    blocks = weight.float().view(scale.shape[0], BLOCK, scale.shape[1], BLOCK)
+    return (blocks * scale[:, None, :, None]).view(weight.shape)
+
+
+@torch.no_grad()
+def run(hidden_states, hidden_states_scale, gate_up_weight, gate_up_weight_scale, down_weight, down_weight_scale,
+        topk_ids, topk_weights):
+    """One expert at a time: all of them in float32 would take 45 GB at the largest shape."""
+    intermediate_size = down_weight.shape[2]
+    blocks = hidden_states.float().view(*hidden_states_scale.shape, BLOCK)
+    activations = (blocks * hidden_states_scale.unsqueeze(-1)).view(hidden_states.shape)
+    output = torch.zeros(hidden_states.shape, dtype=torch.float32, device=hidden_states.device)
+    for expert in topk_ids.unique().tolist():
+        token, slot = (topk_ids == expert).nonzero(as_tuple=True)
+        gate_up = activations[token] @ dequantize_weight(gate_up_weight[expert], gate_up_weight_scale[expert]).t()
+        activated = torch.nn.functional.silu(gate_up[:, :intermediate_size]) * gate_up[:, intermediate_size:]
+        result = activated @ dequantize_weight(down_weight[expert], down_weight_scale[expert]).t()
+        output.index_add_(0, token, result * topk_weights[token, slot, None])
+    return output.to(torch.bfloat16)
+
+
+def generate_inputs(axes_and_scalars, device):
+    """Each token's experts and their weights, and the block scales.
+
+    Expert popularity as in the FP8 mixture of experts with DeepSeek routing: logit = popularity of the expert +
+    affinity of the token's topic + noise of the token, normal with standard deviations 0.35, 0.4 and 0.9, 6 topics with
+    Zipf weights 1/rank. That makes the busiest of 128 or 256 experts 4 to 6 times as busy as the mean. A token's
+    experts are its top_k logits, best first, so no expert stands twice in a row; the weights are their softmax and sum
+    to 1.
+
+    Block scales are log-normal with a standard deviation of 0.25. The fp8 codes of `random` inputs lie in [-2, 2], so
+    an activation scale near 1 gives activations as after an RMSNorm. Weight scales fall with the square root of what is
+    summed over: gate and up projection have standard deviations near 2.5, the output near 1, at every size.
+
+    `seed` in axes_and_scalars fixes every value, drawn on the CPU.
+    """
+    size = axes_and_scalars
+    tokens, num_experts = size["num_tokens"], size["num_experts"]
+    generator = torch.Generator().manual_seed(int(size.get("seed", 0)))
+
+    def normal(*shape):
+        return torch.randn(*shape, generator=generator)
+
+    def scale(around, *shape):
+        return around * torch.exp(0.25 * normal(*shape))
+
+    popularity, topics = 0.35 * normal(num_experts), 0.4 * normal(6, num_experts)
+    topic = torch.multinomial(1.0 / torch.arange(1, 7), max(tokens, 1), replacement=True, generator=generator)[:tokens]
+    logits = popularity + topics[topic] + 0.9 * normal(tokens, num_experts)
+    values, experts = logits.topk(size["top_k"], dim=-1)
+    hidden, intermediate = size["num_hidden_blocks"], size["num_intermediate_blocks"]
+    inputs = {
+        "hidden_states_scale": scale(1.0, tokens, hidden),
+        "gate_up_weight_scale": scale(2.4 * size["hidden_size"] ** -0.5, num_experts, size["num_gate_up_blocks"],
+                                      hidden),
+        "down_weight_scale": scale(0.5 * size["intermediate_size"] ** -0.5, num_experts, hidden, intermediate),
+        "topk_ids": experts.to(torch.int32),
+        "topk_weights": values.softmax(-1),
+    }
+    return {name: tensor.to(device) for name, tensor in inputs.items()}
+
+
+def count_cost(axes, inputs):
+    """Of a (token, expert) pair: both projections, 5 per activated value, weight and sum on each result. Of an expert
+    that some token chose: its weights are dequantized, once. Only these experts' weights and scales are read.
+
+    facts: pairs, active_experts, weight_bytes.
+    """
+    tokens, hidden, intermediate, top_k = (
+        axes[name] for name in ("num_tokens", "hidden_size", "intermediate_size", "top_k"))
+    pairs, active = tokens * top_k, int(inputs["topk_ids"].unique().numel())
+    weights = 3 * hidden * intermediate
+    scales = axes["num_hidden_blocks"] * (axes["num_gate_up_blocks"] + axes["num_intermediate_blocks"])
+    return {"flops": {"float8_e4m3fn": pairs * (2 * weights + 5 * intermediate + 2 * hidden) + active * weights},
+            "bytes_read": active * (weights + 4 * scales)
+            + tokens * (hidden + 4 * axes["num_hidden_blocks"] + 8 * top_k),
+            "bytes_written": 2 * tokens * hidden,
+            "facts": {"pairs": pairs, "active_experts": active, "weight_bytes": active * weights}}

@@ -1,0 +1,66 @@
+"""Experts of a mixture of experts on routed tokens, in float32: gate and up projection, SwiGLU, down projection,
+weighted sum over each token's experts. The routing is an input."""
+
+import torch
+
+SMALL_AXES = {"num_tokens": 9, "hidden_size": 264, "intermediate_size": 80, "gate_up_size": 160, "num_experts": 8,
+              "top_k": 2}
+# Gates grow with hidden_size, as random weights are not scaled, and beside large ones SiLU is hardly told from ReLU: so
+# there is a variant with small ones.
+SMALL_VARIANTS = [{}, {"num_tokens": 0}, {"num_tokens": 1}, {"num_tokens": 150}, {"top_k": 1}, {"num_experts": 2},
+                  {"num_tokens": 150, "hidden_size": 16, "top_k": 4},
+                  {"num_tokens": 33, "num_experts": 128, "top_k": 8, "hidden_size": 256, "intermediate_size": 64,
+                   "gate_up_size": 128}]
+
+
+@torch.no_grad()
+def run(hidden_states, gate_up_weight, down_weight, topk_ids, topk_weights):
+    intermediate_size = down_weight.shape[2]
+    output = torch.zeros(hidden_states.shape, dtype=torch.float32, device=hidden_states.device)
+    for expert in topk_ids.unique().tolist():
+        token, slot = (topk_ids == expert).nonzero(as_tuple=True)
+        gate_up = hidden_states[token].float() @ gate_up_weight[expert].float().t()
+        activated = torch.nn.functional.silu(gate_up[:, :intermediate_size]) * gate_up[:, intermediate_size:]
+        result = activated @ down_weight[expert].float().t()
+        output.index_add_(0, token, result * topk_weights[token, slot, None])
+    return output
+
+
+def generate_inputs(axes_and_scalars, device):
+    """Each token's experts and their weights.
+
+    Expert popularity as in the FP8 mixture of experts with DeepSeek routing: logit = popularity of the expert +
+    affinity of the token's topic + noise of the token, normal with standard deviations 0.35, 0.4 and 0.9, 6 topics with
+    Zipf weights 1/rank. That makes the busiest of 128 experts 3 to 6 times as busy as the mean, the busiest of 8 up to
+    2 times. A token's experts are its top_k logits, best first, so no expert stands twice in a row; the weights are
+    their softmax (as Mixtral and Qwen3 have it) and sum to 1.
+
+    `seed` in axes_and_scalars fixes every value, drawn on the CPU.
+    """
+    size = axes_and_scalars
+    tokens, num_experts = size["num_tokens"], size["num_experts"]
+    generator = torch.Generator().manual_seed(int(size.get("seed", 0)))
+    popularity = 0.35 * torch.randn(num_experts, generator=generator)
+    topics = 0.4 * torch.randn(6, num_experts, generator=generator)
+    topic = torch.multinomial(1.0 / torch.arange(1, 7), max(tokens, 1), replacement=True, generator=generator)[:tokens]
+    logits = popularity + topics[topic] + 0.9 * torch.randn(tokens, num_experts, generator=generator)
+    values, experts = logits.topk(size["top_k"], dim=-1)
+    return {"topk_ids": experts.to(torch.int32).to(device), "topk_weights": values.softmax(-1).to(device)}
+
+
+def count_cost(axes, inputs):
+    """Of a (token, expert) pair: both projections, 5 per activated value, and the weight on each result. Of a token and
+    an active expert: the survey looks the expert up among the token's top_k, 2 top_k - 1. Only the weights of experts
+    that some token chose are read.
+
+    facts: pairs, active_experts, weight_bytes.
+    """
+    tokens, hidden, intermediate, top_k = (
+        axes[name] for name in ("num_tokens", "hidden_size", "intermediate_size", "top_k"))
+    pairs, active = tokens * top_k, int(inputs["topk_ids"].unique().numel())
+    weights = 3 * hidden * intermediate
+    return {"flops": {"bfloat16": pairs * (2 * weights + 5 * intermediate + hidden)
+                      + tokens * active * (2 * top_k - 1)},
+            "bytes_read": 2 * active * weights + tokens * (2 * hidden + 8 * top_k),
+            "bytes_written": 4 * tokens * hidden,
+            "facts": {"pairs": pairs, "active_experts": active, "weight_bytes": 2 * active * weights}}

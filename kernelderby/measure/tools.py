@@ -1,0 +1,45 @@
+"""Where external tools lie: on PATH, in the CUDA toolkit, or where NVIDIA's installers put them."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from collections.abc import Iterator
+from glob import glob
+from pathlib import Path
+
+TOOLKIT = "/usr/local/cuda"
+# Of tools that have folders of their own, best first. The nsys inside Nsight Compute is made for ncu's use and often
+# lacks the importer of its own streams.
+PLACES = {
+    "nsys": ("/opt/nvidia/nsight-systems*/bin/nsys", "/opt/nvidia/nsight-systems*/*/bin/nsys",
+             "/opt/nvidia/nsight-systems*/*/target-linux-*/nsys", "/opt/nvidia/nsight-systems*/target-linux-*/nsys",
+             "/usr/local/cuda-*/bin/nsys", "/opt/nvidia/nsight-compute/*/host/target-linux-*/nsys"),
+    "ncu": ("/opt/nvidia/nsight-compute/*/ncu", "/usr/local/cuda-*/bin/ncu"),
+}
+
+
+def find_tools(name: str) -> Iterator[Path]:
+    """Every executable of that name: on PATH, in $CUDA_HOME, $CUDA_PATH and /usr/local/cuda, in its own PLACES, the
+    newest version first in each. One that has several names comes once."""
+    toolkits = [os.environ.get("CUDA_HOME"), os.environ.get("CUDA_PATH"), TOOLKIT]
+    found = [name, *(f"{home}/bin/{name}" for home in toolkits if home)]
+    for place in PLACES.get(name, ()):
+        found += sorted(glob(place), key=_natural, reverse=True)
+    seen: set[Path] = set()
+    for text in filter(None, map(shutil.which, found)):
+        path = Path(text)
+        if path.resolve() not in seen:
+            seen.add(path.resolve())
+            yield path
+
+
+def find_tool(name: str) -> Path | None:
+    """The first one."""
+    return next(find_tools(name), None)
+
+
+def _natural(path: str) -> list[tuple[int, str]]:
+    """Version 2025.10 after 2025.9."""
+    return [(int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"(\d+)", path)]

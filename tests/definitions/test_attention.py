@@ -1,0 +1,341 @@
+"""The attention operators against naive ones in float64, one query at a time; their inputs, tolerances and costs."""
+
+import pytest
+import torch
+from operators import CATALOG, close, inputs_at, load, outputs_of, small_variants
+from test_published_costs import PUBLISHED
+
+from kernelderby.measure.correctness import compare
+from kernelderby.records import Status
+
+PAGED = ["unified_attention", "paged_attention_decode"]
+NAMES = ["attention_forward", *PAGED, "mla_decode_attention"]
+
+
+def naive_rows(rows, sm_scale):
+    """(query [size], keys and values [length, size]) of each row -> [rows, size], in float64."""
+    found = []
+    for query, keys, values in rows:
+        weights = torch.softmax(query.double() @ keys.double().t() * sm_scale, dim=-1)
+        found.append(weights @ values.double())
+    return torch.stack(found) if found else torch.zeros(0, dtype=torch.float64)
+
+
+def slots(inputs, sequence, length):
+    """(block, place in the block) of the first `length` tokens of a sequence."""
+    table = inputs["block_table"][sequence].tolist()
+    return [table[token // 16] for token in range(length)], [token % 16 for token in range(length)]
+
+
+def paged_rows(inputs, sequence, queries, length):
+    """(query, keys, values) of every head of the last queries [n, heads, head_dim] of a sequence, token by token."""
+    blocks, places = slots(inputs, sequence, length)
+    group = queries.shape[1] // inputs["key_cache"].shape[2]
+    for row, query in enumerate(queries):
+        sees = length - len(queries) + row + 1
+        for head in range(queries.shape[1]):
+            at = blocks[:sees], places[:sees], head // group
+            yield query[head], inputs["key_cache"][at], inputs["value_cache"][at]
+
+
+def rows_of(name, inputs):
+    """(query, keys, values) for each row of the output, in its order."""
+    if name == "attention_forward":
+        bounds = inputs["cu_seqlens_q"].tolist()
+        for token in range(bounds[-1]):
+            first = max(bound for bound in bounds[:-1] if bound <= token)
+            last = min(bound for bound in bounds if bound > token)
+            for head in range(inputs["query"].shape[1]):
+                yield inputs["query"][token, head], inputs["key"][first:last, head], inputs["value"][first:last, head]
+    elif name == "unified_attention":
+        bounds = inputs["cu_seqlens_q"].tolist()
+        for sequence, length in enumerate(inputs["seq_lens"].tolist()):
+            yield from paged_rows(inputs, sequence, inputs["query"][bounds[sequence]:bounds[sequence + 1]], length)
+    elif name == "paged_attention_decode":
+        for sequence, length in enumerate(inputs["context_lens"].tolist()):
+            yield from paged_rows(inputs, sequence, inputs["query"][sequence, None], length)
+    else:
+        for sequence, length in enumerate(inputs["context_lens"].tolist()):
+            slots_used = inputs["kv_cache"][sequence, :length]
+            for query in inputs["query"][sequence]:
+                yield query, slots_used, slots_used[:, :512]
+
+
+@pytest.mark.parametrize(("name", "changes"), small_variants(*NAMES))
+def test_as_naive(name, changes):
+    inputs = inputs_at(name, **changes)
+    output, = outputs_of(name, inputs)
+    close(output, naive_rows(rows_of(name, inputs), inputs["sm_scale"]).view(output.shape))
+
+
+def unneeded(name, inputs):
+    """True for each slot of the cache that no token needs."""
+    if name == "mla_decode_attention":
+        return torch.arange(inputs["kv_cache"].shape[1]) >= inputs["context_lens"].unsqueeze(-1)
+    free = torch.ones(inputs["key_cache"].shape[:2], dtype=torch.bool)
+    lengths = inputs["seq_lens" if name == "unified_attention" else "context_lens"]
+    for sequence, length in enumerate(lengths.tolist()):
+        free[slots(inputs, sequence, length)] = False
+    return free
+
+
+@pytest.mark.parametrize("name", NAMES[1:])
+def test_what_no_token_needs_does_not_count(name):
+    inputs = inputs_at(name)
+    before, = outputs_of(name, inputs)
+    free = unneeded(name, inputs)
+    assert free.any() and not free.all()
+    for cache in ("key_cache", "value_cache", "kv_cache"):
+        if cache in inputs:
+            inputs[cache][free] = torch.nan
+    if "block_table" in inputs:
+        lengths = inputs["seq_lens" if name == "unified_attention" else "context_lens"]
+        spare = 16 * torch.arange(inputs["block_table"].shape[1]) >= lengths.unsqueeze(-1)
+        assert (inputs["block_table"][spare] == 0).all() and spare.any()
+        inputs["block_table"][spare] = 3
+    assert torch.equal(load(name).run(**inputs), before)
+
+
+@pytest.mark.parametrize(("name", "changes"), [("attention_forward", {}), ("unified_attention", {}), (
+    "unified_attention", {"num_tokens": 165, "num_blocks": 15, "max_query_len": 33, "max_seq_len": 33})])
+def test_queries_are_taken_in_blocks(name, changes, monkeypatch):
+    module, inputs = load(name), inputs_at(name, **changes)
+    expected = naive_rows(rows_of(name, inputs), inputs["sm_scale"]).view(inputs["query"].shape)
+    for scores in (1, 300, 2000):  # one query at a time, a few, more
+        monkeypatch.setattr(module, "MAX_SCORES", scores)
+        close(module.run(**inputs), expected)
+
+
+# What is generated ----------------------------------------------------------------------------------------------------
+
+def lengths_of(name, inputs):
+    """(queries, tokens) of each sequence."""
+    if name == "attention_forward":
+        assert torch.equal(inputs["cu_seqlens_q"], inputs["cu_seqlens_k"])
+        return (inputs["cu_seqlens_q"].diff(),) * 2
+    if name == "unified_attention":
+        return inputs["cu_seqlens_q"].diff(), inputs["seq_lens"]
+    return torch.ones_like(inputs["context_lens"]), inputs["context_lens"]
+
+
+def assert_valid(name, values, inputs):
+    """values: axes and scalars. Lengths within bounds, blocks enough, each of them in one sequence only."""
+    queries, tokens = lengths_of(name, inputs)
+    longest = values.get("max_seqlen", values.get("max_seq_len", values.get("max_context_len")))
+    assert (queries >= 1).all() and (tokens >= queries).all() and (tokens <= longest).all()
+    assert (queries <= values.get("max_query_len", longest)).all()
+    if "num_tokens" in values:
+        assert int(queries.sum()) == values["num_tokens"] and inputs["cu_seqlens_q"][0] == 0
+    if name == "mla_decode_attention":
+        assert (tokens <= values["cache_len"]).all()
+    if name in PAGED:
+        used = 16 * torch.arange(values["max_blocks_per_seq"]) < tokens.unsqueeze(-1)
+        assert torch.equal(used.sum(-1), (tokens + 15) // 16)
+        blocks = inputs["block_table"][used]
+        assert blocks.unique().numel() == blocks.numel() <= values["num_blocks"]
+        assert ((inputs["block_table"] >= 0) & (inputs["block_table"] < max(1, values["num_blocks"]))).all()
+
+
+@pytest.mark.parametrize(("name", "changes"), small_variants(*NAMES))
+def test_generated_inputs_are_valid(name, changes):
+    module = load(name)
+    values = {**module.SMALL_AXES, **changes}
+    for seed in range(20):
+        inputs = module.generate_inputs({**values, "seed": seed}, "cpu")
+        assert_valid(name, values, inputs)
+        again = module.generate_inputs({**values, "seed": seed}, "cpu")
+        assert all(torch.equal(again[key], tensor) for key, tensor in inputs.items())
+        for key, tensor in inputs.items():
+            spec = CATALOG.definition(name).inputs[key]
+            assert tensor.shape == tuple(values[axis] for axis in spec.shape) and tensor.dtype is torch.int32
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_small_inputs_vary(name):
+    """Other seeds give other lengths, and lengths differ within a batch; paged sequences end within a block."""
+    module = load(name)
+    made = [lengths_of(name, module.generate_inputs({**module.SMALL_AXES, "seed": seed}, "cpu")) for seed in range(10)]
+    assert len({tuple(tokens.tolist()) for _, tokens in made}) > 5
+    assert all(tokens.unique().numel() > 1 for _, tokens in made)
+    if name in PAGED:
+        assert any((tokens % 16 != 0).any() for _, tokens in made)
+    if name == "unified_attention":
+        assert any((tokens > queries).any() for queries, tokens in made)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_surveys_shapes_have_equal_lengths_and_exactly_the_blocks_they_need(name):
+    module, definition = load(name), CATALOG.definition(name)
+    for workload in CATALOG.workloads(name):
+        values = {**definition.sizes(workload.axes), **workload.scalars}
+        inputs = module.generate_inputs({**values, "seed": workload.seed}, "cpu")
+        assert_valid(name, values, inputs)
+        queries, tokens = lengths_of(name, inputs)
+        assert queries.unique().numel() == tokens.unique().numel() == 1
+        if name in PAGED:
+            assert inputs["block_table"].unique().numel() == inputs["block_table"].numel() == values["num_blocks"]
+        if name == "unified_attention":
+            assert torch.equal(queries, tokens)
+
+
+@pytest.mark.parametrize(("name", "changes"), [
+    ("attention_forward", {"num_tokens": 3}), ("attention_forward", {"num_tokens": 77}),
+    ("unified_attention", {"num_tokens": 4}), ("unified_attention", {"num_tokens": 101}),
+    ("unified_attention", {"num_blocks": 4}), ("paged_attention_decode", {"num_blocks": 4})])
+def test_sizes_that_do_not_agree_are_an_error(name, changes):
+    module = load(name)
+    with pytest.raises(ValueError, match="mend"):
+        module.generate_inputs({**module.SMALL_AXES, **changes}, "cpu")
+
+
+# What the tolerances let through, and what not ------------------------------------------------------------------------
+
+LARGER = {
+    "attention_forward": {"num_tokens": 700, "len_cu_seqlens": 4, "max_seqlen": 290},
+    "unified_attention": {"num_tokens": 300, "num_blocks": 31, "max_query_len": 90, "max_seq_len": 140,
+                          "max_blocks_per_seq": 9},
+    "paged_attention_decode": {"num_seqs": 8, "num_blocks": 50, "max_context_len": 128, "max_blocks_per_seq": 8},
+    "mla_decode_attention": {"batch_size": 4, "num_heads": 16, "cache_len": 200, "max_context_len": 150},
+}
+
+
+def rounded(row, sm_scale, dtype):
+    """One row as a fused kernel computes it: float32 sums, weights below 1 in `dtype`, divided by their sum last."""
+    query, keys, values = (tensor.float() for tensor in row)
+    scores = keys @ query * sm_scale
+    weights = torch.exp(scores - scores.max())
+    return weights.to(dtype).float() @ values / weights.sum()
+
+
+def verdict_of(name, inputs, function):
+    """Of function(query, keys, values) for each row, against the reference."""
+    expected, = outputs_of(name, inputs)
+    found = torch.stack([function(*row) for row in rows_of(name, inputs)]).view(expected.shape).to(torch.bfloat16)
+    return compare(CATALOG.definition(name), {"output": found}, {"output": expected})
+
+
+def attention(query, keys, values, sm_scale):
+    return torch.softmax(keys.float() @ query.float() * sm_scale, dim=-1) @ values.float()
+
+
+PLAUSIBLE = {
+    "weights in bfloat16": lambda row, scale: rounded(row, scale, torch.bfloat16),
+    "scaled queries and weights in bfloat16": lambda row, scale: rounded((row[0] * scale, *row[1:]), 1.0,
+                                                                         torch.bfloat16),
+}
+WRONG = {
+    "weights in fp8": lambda row, scale: rounded(row, scale, torch.float8_e4m3fn),
+    "values in fp8": lambda row, scale: attention(row[0], row[1], row[2].to(torch.float8_e4m3fn), scale),
+    "keys in fp8": lambda row, scale: attention(row[0], row[1].to(torch.float8_e4m3fn), row[2], scale),
+    "scale by a tenth": lambda row, scale: attention(*row, 0.9 * scale),
+    "scale of a head size half as large": lambda row, scale: attention(*row, 2 ** 0.5 * scale),
+    "zeros": lambda row, scale: torch.zeros_like(row[2][0]),
+    "mean of the values": lambda row, scale: row[2].float().mean(0),
+    "the last token missing": lambda row, scale: attention(row[0], row[1][:-1], row[2][:-1], scale),
+    "the first token missing": lambda row, scale: attention(row[0], row[1][1:], row[2][1:], scale),
+    "one token twice": lambda row, scale: attention(row[0], row[1][[0, *range(len(row[1]))]],
+                                                    row[2][[0, *range(len(row[1]))]], scale),
+    "no division by the sum": lambda row, scale: torch.exp(row[1].float() @ row[0].float() * scale) @ row[2].float(),
+}
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("how", PLAUSIBLE)
+def test_plausible_roundings_pass(name, how):
+    inputs = inputs_at(name, **LARGER[name])
+    verdict = verdict_of(name, inputs, lambda *row: PLAUSIBLE[how](row, inputs["sm_scale"]))
+    assert verdict.status is Status.PASSED, verdict.message
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("how", WRONG)
+def test_wrong_answers_fail(name, how):
+    inputs = inputs_at(name, **LARGER[name])
+    verdict = verdict_of(name, inputs, lambda *row: WRONG[how](row, inputs["sm_scale"]))
+    assert verdict.status in (Status.WRONG_VALUES, Status.NOT_A_NUMBER)
+
+
+@pytest.mark.parametrize(("name", "how"), [
+    ("attention_forward", "one sequence"), ("unified_attention", "as if without context"),
+    ("unified_attention", "heads in turn"), ("paged_attention_decode", "heads in turn"),
+    ("unified_attention", "blocks in order"), ("paged_attention_decode", "blocks in order"),
+    ("unified_attention", "whole blocks"), ("paged_attention_decode", "whole blocks"),
+    ("mla_decode_attention", "all slots"), ("mla_decode_attention", "without the rotary part")])
+def test_misread_contracts_fail(name, how):
+    """The reference on inputs that say something else."""
+    inputs = inputs_at(name)
+    expected, = outputs_of(name, inputs)
+    found = load(name).run(**misread(how, dict(inputs)))
+    if how == "heads in turn":
+        found = found.unflatten(1, (inputs["key_cache"].shape[2], -1)).transpose(1, 2).flatten(1, 2)
+    verdict = compare(CATALOG.definition(name), {"output": found}, {"output": expected})
+    assert verdict.status is Status.WRONG_VALUES
+
+
+def misread(how, inputs):
+    lengths = "seq_lens" if "seq_lens" in inputs else "context_lens"
+    if how == "one sequence":
+        inputs["cu_seqlens_q"] = inputs["cu_seqlens_k"] = inputs["cu_seqlens_q"][[0, -1]]
+    elif how == "as if without context":
+        inputs["seq_lens"] = inputs["cu_seqlens_q"].diff()
+    elif how == "blocks in order":
+        inputs["block_table"] = inputs["block_table"].sort().values
+    elif how == "whole blocks":
+        inputs[lengths] = (inputs[lengths] + 15) // 16 * 16
+    elif how == "all slots":
+        inputs["context_lens"] = torch.full_like(inputs["context_lens"], inputs["kv_cache"].shape[1])
+    elif how == "without the rotary part":
+        inputs["query"] = inputs["query"].clone()
+        inputs["query"][..., 512:] = 0
+    elif how == "heads in turn":  # head h reads key head h % num_kv_heads
+        inputs["query"] = inputs["query"].unflatten(1, (-1, inputs["key_cache"].shape[2])).transpose(1, 2).flatten(1, 2)
+    return inputs
+
+
+@pytest.mark.parametrize("name", ["attention_forward", "unified_attention"])
+def test_the_other_mask_fails(name):
+    """Causal where all is visible, and the other way round."""
+    inputs = inputs_at(name)
+    expected, = outputs_of(name, inputs)
+    heads, bounds = expected.shape[1], inputs["cu_seqlens_q"].tolist()
+    rows, others = list(rows_of(name, inputs)), []
+    for first, last in zip(bounds[:-1], bounds[1:], strict=True):
+        for token in range(first, last):
+            seen = token - first + 1 if name == "attention_forward" else None
+            keys_of = rows[heads * (last - 1):heads * last]  # the last token's: all of the sequence
+            others += [(rows[heads * token + head][0], *(part[:seen] for part in keys_of[head][1:]))
+                       for head in range(heads)]
+    found = naive_rows(others, inputs["sm_scale"]).view(expected.shape).to(torch.bfloat16)
+    verdict = compare(CATALOG.definition(name), {"output": found}, {"output": expected})
+    assert verdict.status is Status.WRONG_VALUES
+
+
+# Costs, counted by hand -----------------------------------------------------------------------------------------------
+
+@pytest.mark.parametrize(("name", "axes", "inputs", "flops", "read", "written"), [
+    ("attention_forward", {"num_tokens": 5, "num_heads": 3, "head_dim": 8, "len_cu_seqlens": 3},
+     {"cu_seqlens_q": [0, 2, 5]}, 4 * 3 * 8 * (4 + 9), 3 * 5 * 3 * 8 * 2 + 2 * 3 * 4, 5 * 3 * 8 * 2),
+    # 2 queries after 15 tokens see 16 and 17; 3 without context see 1, 2 and 3. Blocks: 2 and 1.
+    ("unified_attention", {"num_tokens": 5, "num_seqs": 2, "len_cu_seqlens": 3, "block_size": 16, "num_query_heads": 6,
+                           "num_kv_heads": 2, "head_dim": 8}, {"cu_seqlens_q": [0, 2, 5], "seq_lens": [17, 3]},
+     4 * 6 * 8 * (16 + 17 + 1 + 2 + 3), 5 * 6 * 8 * 2 + 2 * 20 * 2 * 8 * 2 + 4 * (3 + 2 + 3), 5 * 6 * 8 * 2),
+    ("paged_attention_decode", {"num_seqs": 2, "block_size": 16, "num_query_heads": 6, "num_kv_heads": 2,
+                                "head_dim": 8}, {"context_lens": [17, 16]},
+     (4 * 6 * 8 + 2) * 33, 2 * 6 * 8 * 2 + 2 * 33 * 2 * 8 * 2 + 4 * (2 + 3), 2 * 6 * 8 * 2),
+    ("mla_decode_attention", {"batch_size": 2, "num_heads": 3, "head_dim_qk": 576, "kv_lora_rank": 512},
+     {"context_lens": [7, 4]}, 3 * 11 * (3 * 576 + 2 * 512) + 6 * 576, 6 * 576 * 2 + 11 * 576 * 2 + 8, 6 * 512 * 2),
+])
+def test_cost_by_hand(name, axes, inputs, flops, read, written):
+    inputs = {key: torch.tensor(value, dtype=torch.int32) for key, value in inputs.items()}
+    assert load(name).count_cost(axes, inputs) == {
+        "flops": {"bfloat16": flops}, "bytes_read": read, "bytes_written": written}
+
+
+def test_the_published_bytes_of_paged_decode_hold_16_unread_blocks():
+    """And nothing else is in them that our costs have not."""
+    for workload in CATALOG.workloads("paged_attention_decode"):
+        published = PUBLISHED["paged_attention_decode", workload.raw["shape_id"]]
+        unread = 16 * 16 * 2 * workload.axes["num_kv_heads"] * workload.axes["head_dim"] * 2
+        assert workload.cost.flops == {"bfloat16": int(published["flops"])}
+        assert workload.cost.bytes_read + unread == int(published["bytes_read"])
+        assert workload.cost.bytes_written == int(published["bytes_written"])

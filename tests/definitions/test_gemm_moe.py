@@ -1,0 +1,337 @@
+"""FP8 matrix product and expert networks with routed tokens, against naive ones in numpy's float64."""
+
+import numpy as np
+import pytest
+import torch
+from naive_moe import FP8
+from operators import CATALOG, inputs_at, load, outputs_of, small_variants
+from test_published_costs import PUBLISHED
+
+from kernelderby.measure.correctness import compare
+from kernelderby.records import Status
+
+MOES = ["fused_moe", "fp8_blockscale_fused_moe"]
+# Sizes at which errors are as at full size, still quick on a CPU.
+LARGER = {
+    "block_scaled_mm": {"m": 40, "n": 256, "num_n_blocks": 2, "k": 2048, "num_k_blocks": 16},
+    "fused_moe": {"num_tokens": 40, "hidden_size": 1024, "intermediate_size": 384, "gate_up_size": 768, "top_k": 4},
+    "fp8_blockscale_fused_moe": {
+        "num_tokens": 40, "hidden_size": 1024, "num_hidden_blocks": 8, "intermediate_size": 384, "gate_up_size": 768,
+        "num_intermediate_blocks": 3, "num_gate_up_blocks": 6, "top_k": 4},
+}
+
+
+def wide(tensor, scale=None, block=(1, 128)):
+    """A tensor as float64; an fp8 one by a table of all codes, times the scale of each block."""
+    if scale is None:
+        return tensor.double().numpy()
+    return FP8[tensor.view(torch.uint8).numpy()] * np.kron(scale.double().numpy(), np.ones(block))
+
+
+def naive_product(inputs):
+    return (wide(inputs["x"], inputs["x_scale"])
+            @ wide(inputs["weight"], inputs["weight_scale"], (128, 128)).T)
+
+
+def naive_moe(inputs):
+    """One token and one of its experts at a time."""
+    fp8 = "hidden_states_scale" in inputs
+    x = wide(inputs["hidden_states"], inputs.get("hidden_states_scale"))
+    output = np.zeros(x.shape)
+
+    def weight(name, expert):
+        scale = inputs[f"{name}_scale"][expert] if fp8 else None
+        return wide(inputs[name][expert], scale, (128, 128))
+
+    experts = {expert: (weight("gate_up_weight", expert), weight("down_weight", expert))
+               for expert in set(inputs["topk_ids"].flatten().tolist())}
+    for token, (ids, factors) in enumerate(zip(inputs["topk_ids"].tolist(), inputs["topk_weights"].tolist(),
+                                               strict=True)):
+        for expert, factor in zip(ids, factors, strict=True):
+            gate_up, down = experts[expert]
+            gate, up = np.split(gate_up @ x[token], 2)
+            output[token] += factor * (down @ (gate / (1 + np.exp(-gate)) * up))
+    return output
+
+
+def assert_near(found, expected):
+    """float32 sums, and one rounding to bfloat16 where the output is of that type."""
+    unit = torch.finfo(found.dtype).eps / 2
+    size = expected.std() if expected.size else 1.0
+    np.testing.assert_allclose(found.double().numpy(), expected, rtol=1.01 * unit, atol=1e-5 * size)
+
+
+@pytest.mark.parametrize(("name", "changes"), small_variants("block_scaled_mm"))
+def test_product_as_naive(name, changes):
+    inputs = inputs_at(name, **changes)
+    assert_near(outputs_of(name, inputs)[0], naive_product(inputs))
+
+
+@pytest.mark.parametrize(("name", "changes"), small_variants(*MOES))
+def test_moe_as_naive(name, changes):
+    inputs = inputs_at(name, **changes)
+    assert_near(outputs_of(name, inputs)[0], naive_moe(inputs))
+
+
+def test_rows_are_multiplied_alike_in_chunks(monkeypatch):
+    """2 rows at a time, of 5."""
+    module, inputs = load("block_scaled_mm"), inputs_at("block_scaled_mm")
+    whole = module.run(**inputs)
+    monkeypatch.setattr(module, "CHUNK", 2 * 384 + 100)
+    torch.testing.assert_close(module.run(**inputs), whole, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize(("name", "spoiled"), [
+    ("fused_moe", ["gate_up_weight", "down_weight"]),
+    ("fp8_blockscale_fused_moe", ["gate_up_weight_scale", "down_weight_scale"]),
+])
+def test_experts_that_no_token_chose_are_not_read(name, spoiled):
+    inputs = inputs_at(name, num_tokens=1)
+    expected = load(name).run(**inputs)
+    others = [expert for expert in range(8) if expert not in inputs["topk_ids"].flatten().tolist()]
+    for key in spoiled:
+        inputs[key][others] = float("nan")
+    assert torch.equal(load(name).run(**inputs), expected)
+
+
+# What the tolerances let through, and what not ------------------------------------------------------------------------
+
+def verdict_on(name, found, inputs):
+    return compare(CATALOG.definition(name), {"output": found}, {"output": load(name).run(**inputs)})
+
+
+def changed(key, change):
+    """The output of inputs of which one is other than it should be."""
+    return lambda run, inputs: run(**{**inputs, key: change(inputs[key])})
+
+
+def swapped(gate_up):
+    return torch.cat(gate_up.chunk(2, dim=1)[::-1], dim=1)
+
+
+def without_the_least(weights):
+    return torch.cat([weights[:, :-1], torch.zeros_like(weights[:, -1:])], dim=1)
+
+
+def without_a_token(run, inputs):
+    output = run(**inputs)
+    output[7] = 0
+    return output
+
+
+WRONG_MOE = {
+    "zeros": lambda run, inputs: torch.zeros_like(run(**inputs)),
+    "by a fifth": lambda run, inputs: (run(**inputs) * 1.2).to(run(**inputs).dtype),
+    "one token of 40 is zero": without_a_token,
+    "gate for up": changed("gate_up_weight", lambda weight: swapped(weight.float()).to(weight.dtype)),
+    "without the least expert": changed("topk_weights", without_the_least),
+    "equal weights": changed("topk_weights", lambda weights: torch.full_like(weights, 1 / weights.shape[1])),
+    "weights in another order": changed("topk_weights", lambda weights: weights.flip(1)),
+    "the next expert": changed("topk_ids", lambda ids: (ids + 1) % 8),
+}
+WRONG = [("block_scaled_mm", wrong) for wrong in (
+    lambda run, inputs: torch.zeros_like(run(**inputs)),
+    lambda run, inputs: 1.02 * run(**inputs),
+    without_a_token,
+    changed("x_scale", torch.ones_like),
+    changed("x_scale", lambda scale: scale.roll(1, 1)),
+    changed("x_scale", lambda scale: scale.roll(1, 0)),
+    changed("weight_scale", lambda scale: scale.roll(1, 1)),
+    changed("weight_scale", lambda scale: scale.flip(0)),
+    changed("x_scale", lambda scale: torch.cat([scale[:, :-1], 0 * scale[:, -1:]], 1)),
+)]
+WRONG += [(name, wrong) for name in MOES for wrong in WRONG_MOE.values()]
+WRONG += [("fp8_blockscale_fused_moe", changed(key, lambda scale: scale.roll(1, -1)))
+          for key in ("hidden_states_scale", "gate_up_weight_scale", "down_weight_scale")]
+WRONG_IDS = ["zeros", "by 2 %", "one row of 40 is zero", "no scales of x", "scale of the block before",
+             "scale of the row before", "weight scale of the block before", "weight scale of other rows",
+             "without the last block"]
+WRONG_IDS += [f"{name} {wrong}" for name in ("bf16", "fp8") for wrong in WRONG_MOE]
+WRONG_IDS += ["scale of the block before", "gate_up scale of the block before", "down scale of the block before"]
+
+
+@pytest.mark.parametrize("larger", [False, True], ids=["small", "larger"])
+@pytest.mark.parametrize(("name", "wrong"), WRONG, ids=WRONG_IDS)
+def test_a_wrong_answer_fails(name, wrong, larger):
+    tokens = "m" if name == "block_scaled_mm" else "num_tokens"
+    inputs = inputs_at(name, **(LARGER[name] if larger else {tokens: 40}))
+    verdict = verdict_on(name, wrong(load(name).run, inputs), inputs)
+    assert verdict.status is Status.WRONG_VALUES, verdict.correctness
+
+
+@pytest.mark.parametrize(("name", "changes"), [
+    ("fused_moe", {"num_tokens": 150, "hidden_size": 16, "top_k": 4}), ("fp8_blockscale_fused_moe", {"num_tokens": 40}),
+    ("fp8_blockscale_fused_moe", LARGER["fp8_blockscale_fused_moe"])])
+def test_relu_for_silu_fails(name, changes, monkeypatch):
+    inputs = inputs_at(name, **changes)
+    expected = load(name).run(**inputs)
+    monkeypatch.setattr(torch.nn.functional, "silu", torch.relu)
+    found = load(name).run(**inputs)
+    verdict = compare(CATALOG.definition(name), {"output": found}, {"output": expected})
+    assert verdict.status is Status.WRONG_VALUES
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("changes", [{"m": 40}, {"m": 100, "k": 128, "num_k_blocks": 1}, LARGER["block_scaled_mm"]],
+                         ids=["small", "one block", "larger"])
+def test_bfloat16_operands_and_output_pass(changes, seed):
+    inputs = inputs_at("block_scaled_mm", seed=seed, **changes)
+    x, weight = (torch.from_numpy(wide(inputs[key], inputs[f"{key}_scale"], block)).to(torch.bfloat16)
+                 for key, block in (("x", (1, 128)), ("weight", (128, 128))))
+    verdict = verdict_on("block_scaled_mm", (x @ weight.t()).float(), inputs)
+    assert verdict.status is Status.PASSED, verdict.message
+
+
+def rounded_moe(inputs, between):
+    """As kernels do it: gate and up, their product and each result in bfloat16; `between` rounds what the second
+    projection reads."""
+    fp8, output = "hidden_states_scale" in inputs, 0
+    x = torch.from_numpy(wide(inputs["hidden_states"], inputs.get("hidden_states_scale")))
+    ids, weights = inputs["topk_ids"], inputs["topk_weights"]
+    for expert in range(inputs["down_weight"].shape[0]):
+        first, second = (torch.from_numpy(wide(inputs[key][expert], inputs[f"{key}_scale"][expert] if fp8 else None,
+                                               (128, 128))) for key in ("gate_up_weight", "down_weight"))
+        gate, up = (x @ first.t()).to(torch.bfloat16).chunk(2, dim=1)
+        activated = between(torch.nn.functional.silu(gate) * up)
+        result = (activated.double() @ second.t()).to(torch.bfloat16)
+        output = output + result.float() * (weights * (ids == expert)).sum(1, keepdim=True)
+    return output
+
+
+def as_fp8(activated):
+    """Quantized in groups of 128, and back."""
+    groups = activated.float().view(len(activated), -1, 128)
+    scale = groups.abs().amax(-1, keepdim=True).clamp(min=1e-10) / 448
+    return ((groups / scale).to(torch.float8_e4m3fn).float() * scale).flatten(1)
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize(("name", "between"), [
+    ("fused_moe", torch.Tensor.bfloat16), ("fp8_blockscale_fused_moe", torch.Tensor.bfloat16),
+    ("fp8_blockscale_fused_moe", as_fp8)], ids=["bf16", "fp8, bf16 between", "fp8 between"])
+@pytest.mark.parametrize("larger", [False, True], ids=["small", "larger"])
+def test_roundings_pass(name, between, larger, seed):
+    inputs = inputs_at(name, seed=seed, **(LARGER[name] if larger else {}))
+    found = rounded_moe(inputs, between).to(load(name).run(**inputs).dtype)
+    verdict = verdict_on(name, found, inputs)
+    assert verdict.status is Status.PASSED, verdict.message
+
+
+# Generated inputs -----------------------------------------------------------------------------------------------------
+
+def sizes_of(workload):
+    return CATALOG.definition(workload.definition).sizes(workload.axes)
+
+
+def generated(workload):
+    return load(workload.definition).generate_inputs({**sizes_of(workload), "seed": workload.seed}, "cpu")
+
+
+def assert_routing_is_valid(topk_ids, topk_weights, num_experts):
+    ids = topk_ids.sort(1).values
+    assert topk_ids.dtype == torch.int32 and (ids >= 0).all() and (ids < num_experts).all()
+    assert (ids[:, 1:] > ids[:, :-1]).all(), "an expert stands twice in a row"
+    assert topk_weights.dtype == torch.float32 and (topk_weights > 0).all()
+    assert (topk_weights[:, 1:] <= topk_weights[:, :-1]).all()
+    torch.testing.assert_close(topk_weights.sum(1), torch.ones(len(topk_weights)))
+
+
+@pytest.mark.parametrize("name", MOES)
+def test_routings_of_all_workloads_are_valid_and_reach_the_experts_that_they_should(name):
+    """All of them; one token reaches top_k, 32 tokens of 256 experts about half."""
+    for workload in CATALOG.workloads(name):
+        made, tokens, experts = generated(workload), workload.axes["num_tokens"], workload.axes["num_experts"]
+        assert_routing_is_valid(made["topk_ids"], made["topk_weights"], experts)
+        active = made["topk_ids"].unique().numel()
+        if tokens == 1:
+            assert active == 8
+        elif tokens == 32:
+            assert 115 < active < 164
+        else:
+            assert active >= 0.99 * experts
+            load_of_experts = made["topk_ids"].flatten().bincount().float() / made["topk_ids"].numel() * experts
+            assert 1.4 < load_of_experts.max() < (2.5 if experts == 8 else 7)
+
+
+@pytest.mark.parametrize("name", ["block_scaled_mm", "fp8_blockscale_fused_moe"])
+def test_scales_are_positive_and_the_output_is_of_the_size_that_the_tolerances_are_made_for(name):
+    for changes in ({}, LARGER[name]):
+        inputs = inputs_at(name, seed=2, **changes)
+        scales = [value for key, value in inputs.items() if key.endswith("_scale")]
+        assert all((scale > 0).all() and scale.isfinite().all() for scale in scales)
+        assert all(1.5 < scale.quantile(0.95) / scale.quantile(0.05) < 4 for scale in scales if scale.numel() > 60)
+        assert 0.5 < load(name).run(**inputs).float().std() < 2
+
+
+@pytest.mark.parametrize("name", ["block_scaled_mm", *MOES])
+def test_the_seed_fixes_every_value(name):
+    module = load(name)
+    first = module.generate_inputs({**module.SMALL_AXES, "seed": 5}, "cpu")
+    torch.manual_seed(7)  # torch's own generator does not take part
+    again = module.generate_inputs({**module.SMALL_AXES, "seed": 5}, "cpu")
+    other = module.generate_inputs({**module.SMALL_AXES, "seed": 6}, "cpu")
+    for key, value in first.items():
+        assert torch.equal(again[key], value) and not torch.equal(other[key], value)
+
+
+# Costs ----------------------------------------------------------------------------------------------------------------
+
+def test_cost_of_a_product_by_hand():
+    """5 rows, 256 outputs, 384 columns in 3 blocks."""
+    module = load("block_scaled_mm")
+    assert module.count_cost(module.SMALL_AXES, {}) == {
+        "flops": {"float8_e4m3fn": 5 * 256 * (2 * 384 + 8)},
+        "bytes_read": 5 * 384 + 5 * 3 * 4 + 256 * 384 + 2 * 3 * 4, "bytes_written": 5 * 256 * 4}
+
+
+IDS = torch.tensor([[0, 3], [3, 1], [0, 3]] * 3, dtype=torch.int32)  # 9 tokens, 3 experts
+
+
+@pytest.mark.parametrize(("name", "flops", "read", "written", "weight_bytes"), [
+    ("fused_moe", {"bfloat16": 18 * (6 * 264 * 80 + 5 * 80 + 264) + 9 * 3 * 3},
+     9 * 264 * 2 + 18 * 8 + 3 * 3 * 264 * 80 * 2, 9 * 264 * 4, 3 * 3 * 264 * 80 * 2),
+    ("fp8_blockscale_fused_moe", {"float8_e4m3fn": 18 * (6 * 512 * 256 + 5 * 256 + 2 * 512) + 3 * 3 * 512 * 256},
+     9 * (512 + 4 * 4) + 18 * 8 + 3 * (3 * 512 * 256 + 4 * (4 * 4 + 4 * 2)), 9 * 512 * 2, 3 * 3 * 512 * 256),
+])
+def test_cost_of_a_moe_by_hand(name, flops, read, written, weight_bytes):
+    module = load(name)
+    assert module.count_cost(module.SMALL_AXES, {"topk_ids": IDS}) == {
+        "flops": flops, "bytes_read": read, "bytes_written": written,
+        "facts": {"pairs": 18, "active_experts": 3, "weight_bytes": weight_bytes}}
+    none = module.count_cost({**module.SMALL_AXES, "num_tokens": 0}, {"topk_ids": IDS[:0]})
+    assert sum(none["flops"].values()) == none["bytes_read"] == none["bytes_written"] == 0
+
+
+def published(workload):
+    row = PUBLISHED[workload.definition, workload.raw["shape_id"]]
+    return int(row["flops"]), int(row["bytes_read"]), int(row["bytes_written"])
+
+
+def cost_with(workload, active):
+    cost = load(workload.definition).count_cost(sizes_of(workload), {"topk_ids": torch.arange(active)})
+    return sum(cost["flops"].values()), cost["bytes_read"], cost["bytes_written"]
+
+
+@pytest.mark.parametrize("workload", CATALOG.workloads("fp8_blockscale_fused_moe"), ids=lambda one: one.uuid[:8])
+def test_published_costs_but_for_the_type_of_the_output(workload):
+    """Exactly, with as many active experts as the survey's routing had."""
+    active = {1: 8, 32: 164}.get(workload.axes["num_tokens"], workload.axes["num_experts"])
+    flops, read, written = published(workload)
+    assert cost_with(workload, active) == (flops, read, 2 * written)
+
+
+@pytest.mark.parametrize("workload", CATALOG.workloads("fused_moe"), ids=lambda one: one.uuid[:8])
+def test_published_costs_but_for_repeated_experts(workload):
+    """Bytes exactly. Flops are those of fewer pairs, a whole number of them: the number of different experts among
+    top_k draws with replacement."""
+    size = workload.axes
+    tokens, experts, top_k = size["num_tokens"], size["num_experts"], size["top_k"]
+    flops, read, written = published(workload)
+    ours = cost_with(workload, 8 if tokens == 1 else experts)
+    assert ours[1:] == (read, written)
+    of_a_pair = (6 * size["hidden_size"] + 5) * size["intermediate_size"] + size["hidden_size"]
+    missing, rest = divmod(ours[0] - flops, of_a_pair)
+    assert rest == 0 and missing >= 0
+    if tokens > 1:
+        different = experts * (1 - (1 - 1 / experts) ** top_k) / top_k
+        assert 1 - missing / (tokens * top_k) == pytest.approx(different, abs=1 / tokens**0.5)
