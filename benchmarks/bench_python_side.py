@@ -1,7 +1,8 @@
 """The Python side's own speed, on any CPU machine: `python benchmarks/bench_python_side.py`, exit 1 past a limit.
 
-Limits are those of the first capability: `derby --help` in 0.3 s, loading and ranking a set of 10,000 traces in 2 s,
-and no import of torch outside measure/. Times are medians of whole processes, interpreter start included.
+Limits are those of the first capabilities: `derby --help` in 0.3 s, loading and ranking a set of 10,000 traces in 2 s,
+`derby roofline` over every shape of this checkout in 2 s, and no import of torch outside measure/. Times are medians of
+whole processes, interpreter start included.
 """
 
 from __future__ import annotations
@@ -21,10 +22,12 @@ from kernelderby.records import Measurement, Status
 DERBY = [sys.executable, "-c", "from kernelderby.cli import main; main()"]
 HELP_LIMIT_S = 0.3
 RANK_LIMIT_S = 2.0
+ROOFLINE_LIMIT_S = 2.0
+CHECKOUT = Path(__file__).resolve().parent.parent
 REPEATS = 5
 ROUNDS, SAMPLES = 5, 20
-WITHOUT_TORCH = ("catalog", "pack", "hardware", "roofline", "rank", "report.text", "report.markdown", "report.ranking",
-                 "cli", "cli.rank")
+WITHOUT_TORCH = ("catalog", "pack", "hardware", "roofline", "rank", "survey", "report.text", "report.markdown",
+                 "report.ranking", "report.roofline", "report.importance", "cli", "cli.rank", "cli.roofline")
 HEAVY = ("torch", "triton", "flashinfer_bench", "flashinfer", "safetensors")
 
 
@@ -104,10 +107,15 @@ def main() -> int:
             seconds = median_seconds("rank", "--root", folder)
             title = f"derby rank: {rows} traces, {shape[0]} definitions x {shape[1]} workloads x {shape[2]} solutions"
             results.append((title, seconds, RANK_LIMIT_S))
+    catalog = Catalog.open(CHECKOUT)
+    shapes = sum(len(catalog.workloads(name)) for name in catalog.definitions)
+    for arguments in (["--gpu", "h20", "xpu-a", "--shapes"], ["--gpu", "h200", "--traces"]):
+        title = f"derby roofline {' '.join(arguments)}: {len(catalog.definitions)} definitions, {shapes} shapes"
+        results.append((title, median_seconds("roofline", "--root", str(CHECKOUT), *arguments), ROOFLINE_LIMIT_S))
     for title, seconds, limit in results:
-        print(f"{title:<75} {seconds:6.3f} s  limit {limit:.1f} s  {'ok' if seconds < limit else 'TOO SLOW'}")
+        print(f"{title:<80} {seconds:6.3f} s  limit {limit:.1f} s  {'ok' if seconds < limit else 'TOO SLOW'}")
     heavy = heavy_imports()
-    print(f"{'heavy imports outside measure/':<75} {', '.join(heavy) or 'none':>8}  limit none   "
+    print(f"{'heavy imports outside measure/':<80} {', '.join(heavy) or 'none':>8}  limit none   "
           f"{'TOO MANY' if heavy else 'ok'}")
     return int(bool(heavy) or any(seconds >= limit for _, seconds, limit in results))
 

@@ -1,4 +1,5 @@
-"""How fast a workload could run on a GPU: the floors that memory and arithmetic set, from vendor peaks.
+"""How fast a workload could run on a GPU: the floors that memory and arithmetic set, from vendor peaks; and S, the
+share of the floor that a time reaches, by shape, by operator and over operators weighted by importance.
 
 Williams, Waterman, Patterson, "Roofline: an insightful visual performance model", CACM 52(4), 2009. The work is what
 no implementation can avoid (records.Cost), so a time below the floor is an error of measurement or of counting.
@@ -6,10 +7,13 @@ no implementation can avoid (records.Cost), so a time below the floor is an erro
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from kernelderby.hardware import Gpu
 from kernelderby.records import Cost
+
+COMPUTE_FROM = 10.0  # flop per byte: the operator survey calls an operator above it compute-bound, on every GPU
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +43,65 @@ def arithmetic_intensity(cost: Cost) -> float:
     return sum(cost.flops.values()) / moved if moved else 0.0
 
 
+def operator_regime(intensities: Sequence[float]) -> str:
+    """C, M or I of an operator from the flop per byte of its shapes, the same on every GPU.
+
+    I (indexing): no shape has arithmetic. C: the median exceeds COMPUTE_FROM. M: the rest.
+    """
+    if not any(intensities):
+        return "I"
+    return "C" if upper_median(intensities) > COMPUTE_FROM else "M"
+
+
+def upper_median(values: Sequence[float]) -> float:
+    """The middle value; of an even number the upper of the two in the middle, so that it is one of them."""
+    return sorted(values)[len(values) // 2]
+
+
 def share_of_floor(floor_us: float, latency_us: float) -> float:
     """S = T_SOL / T_measured: 1 is the speed of light, 0.5 takes twice as long."""
     return floor_us / latency_us
+
+
+@dataclass(frozen=True, slots=True)
+class OperatorShare:
+    """S of an operator: the upper median over its shapes. measured: over those that have an S, None without any;
+    everywhere: the shapes without one count as 0."""
+
+    measured: float | None
+    everywhere: float
+    shapes: int  # with an S
+    of_shapes: int
+
+
+def operator_share(shares: Sequence[float | None]) -> OperatorShare:
+    """shares: S of every shape of the operator, None where there is no time."""
+    known = [share for share in shares if share is not None]
+    return OperatorShare(upper_median(known) if known else None, upper_median([share or 0.0 for share in shares]),
+                         len(known), len(shares))
+
+
+@dataclass(frozen=True, slots=True)
+class WeightedShare:
+    """S over operators, weighted by importance. measured: over the operators that have an S, whose weights then count
+    as all; None without any. everywhere: an operator or a shape without one counts as 0. weight: the part of the
+    importance that the measured operators hold."""
+
+    measured: float | None
+    everywhere: float
+    operators: int  # with an S
+    of_operators: int
+    weight: float
+
+
+def weighted_share(operators: Mapping[str, OperatorShare], importance: Mapping[str, float]) -> WeightedShare:
+    """importance: operator -> any positive number; each is divided by their sum. Operators without one do not count,
+    those that have one and are not in `operators` have no S."""
+    total = sum(importance.values())
+    known = {name: operators[name] for name in importance
+             if name in operators and operators[name].measured is not None}
+    weight = sum(importance[name] for name in known)
+    return WeightedShare(
+        measured=sum(importance[name] * each.measured for name, each in known.items()) / weight if weight else None,
+        everywhere=sum(importance[name] * each.everywhere for name, each in known.items()) / total if total else 0.0,
+        operators=len(known), of_operators=len(importance), weight=weight / total if total else 0.0)

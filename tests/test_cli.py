@@ -83,61 +83,6 @@ def test_pack_json(derby, small_set):
     assert code == 1 and found["check"] is True and "toy_fast.json" in found["changes"][0]
 
 
-def test_roofline_text(derby, small_set):
-    """Workload 2: 36,000 bytes at 4.8 TB/s = 0.0075 us; 8,000 flops at 67 TFLOP/s = 0.000119 us; 8/36 flops a byte."""
-    code, out, _ = derby("roofline", D, "--root", small_set)
-    assert code == 0
-    assert "1000      4000            0.0075           0.000119        0.222  memory" in out
-    assert "4.8 TB/s" in out and "datasheet" in out
-
-
-def test_roofline_json(derby, small_set):
-    found = json.loads(derby("roofline", "--json", "--gpu", "NVIDIA H200", "--root", small_set)[1])
-    assert found["gpu"] == "h200" and "datasheet" in found["source"]
-    row = found["definitions"][D][1]
-    assert (row["rows"], row["elements"], row["regime"]) == (1000, 4000, "memory")
-    assert row["memory_us"] == pytest.approx(0.0075)
-
-
-def test_roofline_writes_into_a_page_and_only_between_its_markers(derby, small_set, tmp_path):
-    page = tmp_path / "page.md"
-    page.write_text("before\n<!-- derby roofline --gpu h200 -->\nold\n<!-- /derby -->\nafter\n")
-    code, out, _ = derby("roofline", "--root", small_set, "--write", page)
-    assert code == 0 and "written" in out
-    text = page.read_text()
-    assert text.startswith("before\n<!-- derby roofline --gpu h200 -->\n") and text.endswith("<!-- /derby -->\nafter\n")
-    assert "old" not in text and "| 1000 | 4000 | 0.0075 |" in text
-    assert "is up to date" in derby("roofline", "--root", small_set, "--write", page)[1]
-    assert page.read_text() == text
-
-
-@pytest.mark.parametrize(("text", "said"), [
-    ("nothing", "is missing"), ("<!-- derby roofline -->\n", "has no <!-- /derby -->"),
-    ("<!-- derby roofline -->\n<!-- derby rank -->\n<!-- /derby -->", "has no <!-- /derby -->"),
-    ("<!-- derby roofline -->\n<!-- /derby -->\n" * 2, "stands 2 times"), ("<!-- derby rooflines -->", "is missing")])
-def test_a_page_without_its_markers_stays_as_it_is(derby, small_set, tmp_path, text, said):
-    page = tmp_path / "page.md"
-    page.write_text(text)
-    code, _, err = derby("roofline", "--root", small_set, "--write", page)
-    assert code == 1 and str(page) in err and said in err
-    assert page.read_text() == text
-
-
-@pytest.mark.parametrize(("arguments", "said"), [
-    (["--gpu", "h20O"], "did you mean h20"), (["scale_rows_h5"], f"did you mean {D}"),
-    (["--gpu", "a100"], None), (["--gpu", "h20"], "float32, for which h20 has no peak")])
-def test_roofline_errors(derby, small_set, arguments, said):
-    code, _, err = derby("roofline", *arguments, "--root", small_set)
-    assert (code, err) == (0, "") if said is None else code == 1 and said in err
-
-
-def test_roofline_of_a_workload_without_cost(derby, small_set):
-    path = small_set / f"workloads/toy/{D}.jsonl"
-    path.write_text(path.read_text().replace('"cost"', '"costs"'))
-    code, _, err = derby("roofline", "--root", small_set)
-    assert code == 1 and "cost: is missing; run derby pack" in err
-
-
 def test_export(derby, small_set, tmp_path):
     pytest.importorskip("torch")
     assert derby("pack", "--root", small_set)[0] == 0

@@ -11,7 +11,7 @@ def test_every_file_is_whole_and_in_si_units(gpu):
     assert 1e12 < gpu.memory_bytes_per_second < 2e13
     assert all(1e13 < rate < 2e16 for rate in gpu.flops_per_second.values())
     assert gpu.l2_bytes is None or gpu.l2_bytes % 2**20 == 0
-    assert gpu.compute_capability.count(".") == 1
+    assert gpu.compute_capability is None or gpu.compute_capability.count(".") == 1
 
 
 @pytest.mark.parametrize("gpu", gpus().values(), ids=list(gpus()))
@@ -30,6 +30,28 @@ def test_h200():
     assert (gpu.compute_capability, gpu.l2_bytes) == ("9.0", 60 * 2**20)
 
 
+def test_every_gpu_that_must_be_there_is():
+    assert {"h20", "xpu-a", "h800", "h100", "h200", "b200"} <= set(gpus())
+
+
+def test_measured_ceilings_stay_below_the_vendor_s_peaks():
+    """And are what was read on the machine, beside the peaks, never instead of them."""
+    gpu = find_gpu("h200")
+    assert (gpu.measured.memory_bytes_per_second, gpu.measured.date) == (4.25e12, "2026-11-21")
+    assert gpu.measured.flops_per_second == {"float8_e4m3fn": 1356e12, "bfloat16": 790e12}
+    for each in gpus().values():
+        if each.measured:
+            assert each.measured.memory_bytes_per_second < each.memory_bytes_per_second
+            assert all(rate < each.flops_per_second[dtype] for dtype, rate in each.measured.flops_per_second.items())
+
+
+def test_a_gpu_at_its_ceilings_keeps_the_peak_of_what_was_not_measured():
+    gpu = find_gpu("h200").at_ceilings()
+    assert (gpu.id, gpu.memory_bytes_per_second) == ("h200", 4.25e12)
+    assert (gpu.flops_per_second["bfloat16"], gpu.flops_per_second["float32"]) == (790e12, 67e12)
+    assert find_gpu("h100").at_ceilings() is None
+
+
 @pytest.mark.parametrize("name", ["NVIDIA H200 NVL", "NVIDIA H100 PCIe", "NVIDIA GeForce RTX 4090", "H2", ""])
 def test_a_name_that_only_looks_alike_is_unknown(name):
     assert find_gpu(name) is None
@@ -44,5 +66,5 @@ def test_every_gpu_has_a_folder_name(name, folder):
 
 
 def test_no_name_belongs_to_two_gpus():
-    names = [name.casefold() for gpu in gpus().values() for name in (gpu.id, *gpu.names)]
+    names = [name for gpu in gpus().values() for name in {known.casefold() for known in (gpu.id, *gpu.names)}]
     assert len(names) == len(set(names))

@@ -10,8 +10,8 @@ import pytest
 PACKAGE = Path(__file__).resolve().parent.parent / "kernelderby"
 
 # A layer may import the ones to its left (and itself); those in one cell do not see each other.
-LAYERS = [("records",), ("catalog",), ("pack", "hardware"), ("roofline",), ("profile",), ("rank",), ("report",),
-          ("measure",), ("cli",)]
+LAYERS = [("records",), ("catalog",), ("pack", "hardware"), ("roofline",), ("profile",), ("rank",),
+          ("survey", "listing"), ("report",), ("measure",), ("cli",)]
 RANK = {name: height for height, cell in enumerate(LAYERS) for name in cell}
 MEASURE_MAY = {"records", "catalog", "hardware", "roofline", "measure"}  # with the rest it meets in files only
 MEASURE_ONLY = {"torch", "triton", "safetensors", "flashinfer", "flashinfer_bench", "cupti", "pynvml", "deep_gemm",
@@ -83,7 +83,8 @@ def loaded_by(statement):
     return set(run.stdout.split())
 
 
-@pytest.mark.parametrize("module", ["cli", "catalog", "pack", "hardware", "roofline", "rank", "report"])
+@pytest.mark.parametrize("module", ["cli", "catalog", "pack", "hardware", "roofline", "rank", "survey", "listing",
+                                    "report", "report.roofline", "report.importance"])
 def test_importing_it_does_not_load_torch(module):
     assert not loaded_by(f"import kernelderby.{module}") & MEASURE_ONLY
 

@@ -4,7 +4,16 @@ import pytest
 
 from kernelderby.hardware import Gpu, find_gpu
 from kernelderby.records import Cost
-from kernelderby.roofline import arithmetic_intensity, floors, share_of_floor
+from kernelderby.roofline import (
+    OperatorShare,
+    arithmetic_intensity,
+    floors,
+    operator_regime,
+    operator_share,
+    share_of_floor,
+    upper_median,
+    weighted_share,
+)
 
 # 1 TB/s and 100 TFLOP/s fp8, 50 TFLOP/s bf16: the ridge for fp8 lies at 100 flops per byte.
 GPU = Gpu("toy", ("Toy",), "1.0", 1e12, {"float8_e4m3fn": 100e12, "bfloat16": 50e12}, None, "by hand", "2026-11")
@@ -59,3 +68,33 @@ def test_one_expert_of_the_moe_on_an_h200():
     found = floors(Cost({"float8_e4m3fn": 2 * weights}, weights, 0), find_gpu("h200"))
     assert found.memory_us == pytest.approx(9.175, abs=0.001)
     assert found.compute_us == pytest.approx(0.0445, abs=0.0001)
+
+
+@pytest.mark.parametrize(("values", "median"), [([3], 3), ([1, 2], 2), ([5, 1, 3], 3), ([4, 1, 3, 2], 3)])
+def test_the_median_of_an_even_number_is_the_upper_one(values, median):
+    assert upper_median(values) == median
+
+
+@pytest.mark.parametrize(("intensities", "regime"), [
+    ([0, 0], "I"), ([0, 0.5, 0], "M"), ([10, 10], "M"), ([0.4, 10.1], "C"), ([100, 4, 3], "M")])
+def test_regime_of_an_operator(intensities, regime):
+    """The middle of 0.4 and 10.1 is 10.1, above 10; that of 3, 4 and 100 is 4."""
+    assert operator_regime(intensities) == regime
+
+
+def test_share_of_an_operator_with_and_without_the_missing_shapes():
+    """0.2 and 0.6 were measured: the upper is 0.6. With two zeros the third of 0, 0, 0.2, 0.6 is 0.2."""
+    assert operator_share([0.6, None, 0.2, None]) == OperatorShare(0.6, 0.2, 2, 4)
+    assert operator_share([None, None]) == OperatorShare(None, 0.0, 0, 2)
+
+
+def test_weighted_share():
+    """Weights 6, 3, 1; b has no time and c no definition: (6 x 0.5) / 6 measured, 6 x 0.4 / 10 everywhere."""
+    operators = {"a": OperatorShare(0.5, 0.4, 1, 2), "b": OperatorShare(None, 0.0, 0, 2),
+                 "unweighted": OperatorShare(1.0, 1.0, 1, 1)}
+    found = weighted_share(operators, {"a": 6, "b": 3, "c": 1})
+    assert (found.measured, found.everywhere, found.weight) == pytest.approx((0.5, 0.24, 0.6))
+    assert (found.operators, found.of_operators) == (1, 3)
+    both = weighted_share(operators | {"b": OperatorShare(0.2, 0.2, 2, 2)}, {"a": 6, "b": 3, "c": 1})
+    assert both.measured == pytest.approx((6 * 0.5 + 3 * 0.2) / 9)
+    assert weighted_share({}, {"a": 1}).measured is None

@@ -1,5 +1,5 @@
 """Experts of a mixture of experts on routed tokens, in float32: gate and up projection, SwiGLU, down projection,
-weighted sum over each token's experts. The routing is an input."""
+weighted sum over each token's experts. The routing is an input; contributions of an expert that it names twice add."""
 
 import torch
 
@@ -27,37 +27,36 @@ def run(hidden_states, gate_up_weight, down_weight, topk_ids, topk_weights):
 
 
 def generate_inputs(axes_and_scalars, device):
-    """Each token's experts and their weights.
+    """Each token's experts and their weights, as the survey draws the experts: each slot is uniform over all of them,
+    so a token may name an expert twice (1 token of 8 with 2 of 8 experts, 1 of 5 with 8 of 128). A trained router never
+    does; the input is valid all the same, and the weights of both slots count.
 
-    Expert popularity as in the FP8 mixture of experts with DeepSeek routing: logit = popularity of the expert +
-    affinity of the token's topic + noise of the token, normal with standard deviations 0.35, 0.4 and 0.9, 6 topics with
-    Zipf weights 1/rank. That makes the busiest of 128 experts 3 to 6 times as busy as the mean, the busiest of 8 up to
-    2 times. A token's experts are its top_k logits, best first, so no expert stands twice in a row; the weights are
-    their softmax (as Mixtral and Qwen3 have it) and sum to 1.
+    Weights are those of a router: the softmax (as Mixtral and Qwen3 have it) of the top_k largest of num_experts
+    standard normal logits, largest first. They sum to 1.
 
     `seed` in axes_and_scalars fixes every value, drawn on the CPU.
     """
     size = axes_and_scalars
-    tokens, num_experts = size["num_tokens"], size["num_experts"]
+    tokens, num_experts, top_k = size["num_tokens"], size["num_experts"], size["top_k"]
     generator = torch.Generator().manual_seed(int(size.get("seed", 0)))
-    popularity = 0.35 * torch.randn(num_experts, generator=generator)
-    topics = 0.4 * torch.randn(6, num_experts, generator=generator)
-    topic = torch.multinomial(1.0 / torch.arange(1, 7), max(tokens, 1), replacement=True, generator=generator)[:tokens]
-    logits = popularity + topics[topic] + 0.9 * torch.randn(tokens, num_experts, generator=generator)
-    values, experts = logits.topk(size["top_k"], dim=-1)
+    experts = torch.randint(num_experts, (tokens, top_k), generator=generator)
+    values = torch.randn(tokens, num_experts, generator=generator).topk(top_k, dim=-1).values
     return {"topk_ids": experts.to(torch.int32).to(device), "topk_weights": values.softmax(-1).to(device)}
 
 
 def count_cost(axes, inputs):
-    """Of a (token, expert) pair: both projections, 5 per activated value, and the weight on each result. Of a token and
-    an active expert: the survey looks the expert up among the token's top_k, 2 top_k - 1. Only the weights of experts
-    that some token chose are read.
+    """Of a pair of a token and a different expert: both projections, 5 per activated value, and the weight on each
+    result. An expert that a token names twice need run but once on it, so it is one pair. Of a token and an active
+    expert: the survey looks the expert up among the token's top_k, 2 top_k - 1. Only the weights of experts that some
+    token chose are read.
 
     facts: pairs, active_experts, weight_bytes.
     """
     tokens, hidden, intermediate, top_k = (
         axes[name] for name in ("num_tokens", "hidden_size", "intermediate_size", "top_k"))
-    pairs, active = tokens * top_k, int(inputs["topk_ids"].unique().numel())
+    experts = inputs["topk_ids"].sort(1).values
+    pairs = tokens * top_k - int((experts[:, 1:] == experts[:, :-1]).sum())
+    active = int(experts.unique().numel())
     weights = 3 * hidden * intermediate
     return {"flops": {"bfloat16": pairs * (2 * weights + 5 * intermediate + hidden)
                       + tokens * active * (2 * top_k - 1)},

@@ -16,6 +16,8 @@ from kernelderby.records import DerbyError
 VERBS = {
     "doctor": "What this machine can run, and why not the rest.",
     "pack": "Write the JSON and blobs that flashinfer-bench loads, from the sources.",
+    "list": "The operators of the set: shapes, importance, solutions, best S.",
+    "show": "One operator: contract, solutions, workloads.",
     "check": "Correctness of solutions: on a GPU at full shapes, on a CPU at small ones.",
     "bench": "Measure solutions on this GPU and record the traces.",
     "rank": "Compare solutions on one GPU, from recorded traces.",
@@ -33,7 +35,7 @@ class LazyGroup(click.Group):
         self.verbs, self.package = verbs, package
 
     def list_commands(self, context: click.Context) -> list[str]:
-        return list(self.verbs)
+        return [*self.verbs]  # list() is kernelderby.cli.list here, once that verb was imported
 
     def get_command(self, context: click.Context, name: str) -> click.Command | None:
         if name not in self.verbs:
@@ -42,7 +44,7 @@ class LazyGroup(click.Group):
 
     def format_commands(self, context: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
-            formatter.write_dl(list(self.verbs.items()))
+            formatter.write_dl([*self.verbs.items()])
 
     def resolve_command(self, context: click.Context, arguments: list[str]):
         name = arguments[0]

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
+from typing import Any
 
 import click
 
 from kernelderby.cli import json_option, root_option
 from kernelderby.cli.names import NamesCommand
+from kernelderby.cli.rendering import rendered
 
 
 @click.command(cls=NamesCommand, short_help="Compare solutions on one GPU, from recorded traces.")
@@ -17,38 +18,75 @@ from kernelderby.cli.names import NamesCommand
 @click.option("--protocol", metavar="P", help="How the rows were timed (default: the protocol with the most rows).")
 @click.option("--solutions", metavar="S...", multiple=True, help="Only these.")
 @click.option("--baseline", metavar="SOLUTION", help="Ratios are over this one's time (default: the best).")
+@click.option("--importance", is_flag=True,
+              help="Authors over all operators at once, each operator weighted by its importance in production.")
 @click.option("--format", "style", type=click.Choice(["text", "markdown", "json"]), default="text", show_default=True)
 @json_option
 @click.option("--write", "target", type=click.Path(path_type=Path), metavar="FILE",
               help="Replace the block <!-- derby rank --> ... <!-- /derby --> in this Markdown file.")
 @root_option
 def command(definition: str | None, gpu: str | None, protocol: str | None, solutions: tuple[str, ...],
-            baseline: str | None, style: str, as_json: bool, target: Path | None, root: Path) -> None:
+            baseline: str | None, importance: bool, style: str, as_json: bool, target: Path | None, root: Path) -> None:
     """Compare solutions on ONE GPU, measured in ONE way, from recorded traces. Needs no GPU and no torch.
 
     Per workload: latency, ratio with its 95 % interval, win. Over workloads: geomean, total time, win rate, coverage,
     share of the floor reached (S). Missing and failed rows lower the coverage and stay in the table.
+
+    With --importance: per author, S over all operators, each weighted by its share of the GPU time in production.
     """
     from kernelderby.catalog import Catalog
 
     catalog = Catalog.open(root)
-    rankings = _rankings(catalog, definition, list(solutions), baseline, gpu, protocol)
+    if importance:
+        if definition or baseline:
+            raise click.UsageError("--importance ranks over all operators; leave out --definition and --baseline")
+        key, found, reports = _by_importance(catalog, list(solutions), gpu, protocol)
+    else:
+        key, found, reports = _by_definition(catalog, definition, list(solutions), baseline, gpu, protocol)
     for warning in catalog.warnings:
         click.echo(f"derby: {warning}", err=True)
     if as_json or style == "json":
         import json
         from dataclasses import asdict
 
-        output = json.dumps({"rankings": [asdict(ranking) for ranking in rankings]}, indent=2, allow_nan=False)
+        data = [asdict(each) for each in found] if isinstance(found, list) else asdict(found)
+        output = json.dumps({key: data}, indent=2, allow_nan=False)
     else:
-        output = _rendered(rankings, style)
+        output = rendered(reports, style)
     if target is not None:
         from kernelderby.report.markers import replace_block
 
-        replace_block(target, "rank", _rendered(rankings, "markdown"))
+        replace_block(target, "rank", rendered(reports, "markdown"))
         click.echo(f"derby: {target}: block rank written", err=True)
         return
     click.echo(output.rstrip("\n"))
+
+
+def _by_definition(catalog, definition: str | None, names: list[str], baseline: str | None, gpu: str | None,
+                   protocol: str | None) -> tuple[str, list, list]:
+    """The key of the JSON, the rankings, their reports."""
+    from kernelderby.report.ranking import ranking_report
+
+    rankings = _rankings(catalog, definition, names, baseline, gpu, protocol)
+    return "rankings", rankings, [ranking_report(ranking) for ranking in rankings]
+
+
+def _by_importance(catalog, names: list[str], gpu: str | None, protocol: str | None) -> tuple[str, Any, list]:
+    """As _by_definition, with the one ranking over all operators."""
+    from kernelderby.catalog import published
+    from kernelderby.rank.by_importance import rank_by_importance
+    from kernelderby.rank.recorded import recorded
+    from kernelderby.records import DerbyError
+    from kernelderby.report.importance import importance_report
+
+    importance = published.importance(catalog.root)
+    if not importance:
+        raise DerbyError(f"--importance: {catalog.root}/profiles has no published_importance.csv; leave it out")
+    named = [catalog.solution(name) for name in names] or catalog.solutions.values()
+    solutions = {solution.name: solution for solution in named}
+    workloads = {name: catalog.workloads(name) for name in importance if name in catalog.definitions}
+    ranking = rank_by_importance(recorded(catalog.traces(), solutions, gpu, protocol), workloads, solutions, importance)
+    return "importance", ranking, [importance_report(ranking)]
 
 
 def _rankings(catalog, definition: str | None, names: list[str], baseline: str | None, gpu: str | None,
@@ -91,21 +129,3 @@ def _rankings(catalog, definition: str | None, names: list[str], baseline: str |
         )
         for name in wanted
     ]
-
-
-def _rendered(rankings: list, style: str) -> str:
-    from kernelderby.report import markdown, text
-    from kernelderby.report.ranking import ranking_report
-
-    reports = [ranking_report(ranking) for ranking in rankings]
-    if style == "markdown":
-        return "\n".join(markdown.render(report) for report in reports)
-    color = sys.stdout.isatty()
-    width = _terminal_width() if color else text.PIPE_WIDTH
-    return "\n".join(text.render(report, width=width, color=color) for report in reports)
-
-
-def _terminal_width() -> int:
-    import shutil
-
-    return shutil.get_terminal_size((120, 40)).columns

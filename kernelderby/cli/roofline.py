@@ -1,119 +1,106 @@
-"""derby roofline: the floors of every workload on a GPU."""
+"""derby roofline: operators and their shapes against the floors of GPUs."""
 
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
-from typing import Any
 
 import click
 
 from kernelderby.cli import json_option, root_option
+from kernelderby.cli.names import NamesCommand
+from kernelderby.cli.rendering import rendered
 from kernelderby.records import DerbyError
 
-_UNITS = {"memory_us": "memory floor, us", "compute_us": "compute floor, us", "flops_per_byte": "flop / byte"}
+PIPE_WIDTH = 240  # a pipe gets whole lines: a table cut to 80 columns is of no use to grep
+_FILE = click.Path(path_type=Path)
 
 
-@click.command()
-@click.argument("definition", required=False)
-@click.option("--gpu", "gpu_name", default="h200", show_default=True, help="Id or name of a GPU.")
-@click.option("--format", "style", type=click.Choice(["text", "markdown"]), default="text", show_default=True)
-@click.option("--write", "file", type=click.Path(path_type=Path),
-              help="Put the Markdown table between <!-- derby roofline --> and <!-- /derby --> in this file.")
+@click.command(cls=NamesCommand, short_help="Operators and their shapes against the floors of GPUs.")
+@click.argument("operators", metavar="[OPERATOR]...", nargs=-1)
+@click.option("--gpu", "gpu_names", metavar="GPU...", multiple=True, default=("h200",), show_default=True,
+              help="Ids or names of GPUs. With xpu-a: the published times and S of the deployed kernels.")
+@click.option("--shapes", is_flag=True, help="Every shape of all operators.")
+@click.option("--traces", "with_traces", is_flag=True, help="S of our recorded times on the first GPU.")
+@click.option("--plot", type=_FILE, metavar="FILE", help="Draw S over flop / byte too: a .png, .svg or .pdf file.")
+@click.option("--format", "style", type=click.Choice(["text", "markdown", "csv"]), default="text", show_default=True)
+@click.option("--write", "target", type=_FILE, metavar="FILE",
+              help="Put the Markdown tables between <!-- derby roofline --> and <!-- /derby --> in this file.")
 @root_option
 @json_option
-def command(definition: str | None, gpu_name: str, style: str, file: Path | None, root: Path, as_json: bool) -> None:
-    """Per workload: what it must do at least, and how fast that could go on a GPU.
+def command(operators: tuple[str, ...], gpu_names: tuple[str, ...], shapes: bool, with_traces: bool, plot: Path | None,
+            style: str, target: Path | None, root: Path, as_json: bool) -> None:
+    """What each operator must do at least, how fast that could go on a GPU, and how near to it kernels come.
 
-    The floors are the vendor's peak bandwidth and dense arithmetic against the counted cost; no kernel reaches them.
+    Without OPERATOR: one row an operator. With it: every shape of it.
+
+    T_SOL, the floor, is the vendor's peak bandwidth or dense arithmetic against the counted cost; no kernel reaches it.
+    S = T_SOL / T.
     """
     from kernelderby.catalog import Catalog
+    from kernelderby.report.roofline import operators_report, shapes_reports
+    from kernelderby.survey import survey
+
+    found = survey(Catalog.open(root), _gpus(gpu_names), operators, with_traces=with_traces)
+    reports = shapes_reports(found) if operators or shapes else [operators_report(found)]
+    if target is not None:
+        from kernelderby.report.markers import replace_block
+
+        changed = replace_block(target, "roofline", rendered(reports, "markdown"))
+        click.echo(f"{target}: {'written' if changed else 'is up to date'}")
+    elif as_json:
+        click.echo(json.dumps(_data(found), allow_nan=False))
+    else:
+        click.echo(rendered(reports, style, PIPE_WIDTH).rstrip("\n"))
+    if plot is not None:
+        _draw(found, plot)
+        click.echo(f"derby: {plot}: written", err=True)
+
+
+def _gpus(names: tuple[str, ...]) -> list:
     from kernelderby.catalog.fields import suggestion
     from kernelderby.hardware import find_gpu, gpus
 
-    catalog = Catalog.open(root)
-    gpu = find_gpu(gpu_name)
-    if gpu is None:
-        raise DerbyError(f"--gpu: kernelderby/hardware/gpus has no {gpu_name!r}; {suggestion(gpu_name, gpus())}")
-    names = [catalog.definition(definition).name] if definition else list(catalog.definitions)
-    tables = {name: _rows(catalog, name, gpu) for name in names}
-    captions = {name: _caption(name, _dtypes(catalog, name), gpu) for name in names}
-    markdown = "\n\n".join(_markdown(captions[name], rows) for name, rows in tables.items())
-    if file is not None:
-        from kernelderby.report.markers import replace_block
-
-        changed = replace_block(file, "roofline", markdown)
-        print(f"{file}: {'written' if changed else 'is up to date'}")
-    elif as_json:
-        print(json.dumps({"gpu": gpu.id, "source": gpu.source, "date": gpu.date, "definitions": tables}))
-    elif style == "markdown":
-        print(markdown)
-    else:
-        for name, rows in tables.items():
-            _print_table(captions[name], rows)
+    found = {}
+    for name in names:
+        gpu = find_gpu(name)
+        if gpu is None:
+            raise DerbyError(f"--gpu: kernelderby/hardware/gpus has no {name!r}; {suggestion(name, gpus())}")
+        found[gpu.id] = gpu
+    return list(found.values())
 
 
-def _rows(catalog, name: str, gpu) -> list[dict[str, Any]]:
-    """One row per workload, by its variable axes: axes and scalars, facts of the cost, floors."""
-    from kernelderby.roofline import arithmetic_intensity, floors
+def _data(survey) -> dict:
+    """Every number, for machines; an operator's middle shape is that of index `middle`."""
+    from dataclasses import asdict
 
-    rows = []
-    for workload in sorted(catalog.workloads(name), key=lambda workload: list(workload.axes.values())):
-        where = f"{catalog.workloads_path(name)}: workload {workload.uuid}: cost:"
-        if workload.cost is None:
-            raise DerbyError(f"{where} is missing; run derby pack")
-        floor = floors(workload.cost, gpu)
-        if floor is None:
-            raise DerbyError(f"{where} counts {', '.join(workload.cost.flops)}, for which {gpu.id} has no peak; "
-                             "give another --gpu")
-        integers = {key: value for key, value in workload.scalars.items() if isinstance(value, int)}
-        rows.append({**workload.axes, **integers, **workload.cost.facts, "memory_us": floor.memory_us,
-                     "compute_us": floor.compute_us, "flops_per_byte": arithmetic_intensity(workload.cost),
-                     "regime": floor.regime})
-    return rows
+    total = sum(survey.importance.values())
+    return {
+        "gpus": [asdict(gpu) for gpu in survey.gpus],
+        "sources": {source.key: {"gpu": source.gpu.id} | (
+            {"protocol": source.recorded.group.protocol} if source.recorded else {}) for source in survey.sources},
+        "operators": {operator.name: asdict(operator) | {
+            "middle": len(operator.shapes) // 2,
+            "weight": operator.importance / total if operator.importance else None,
+        } for operator in survey.operators},
+        "weighted": {key: asdict(share) for key, share in survey.weighted.items()},
+    }
 
 
-def _dtypes(catalog, name: str) -> list[str]:
-    """The dtypes that the costs of a definition count flops in."""
-    return sorted({dtype for workload in catalog.workloads(name) for dtype in workload.cost.flops})
+def _draw(survey, path: Path) -> None:
+    from kernelderby.report.plot import shares
+    from kernelderby.survey import PUBLISHED
 
-
-def _title(field: str) -> str:
-    return _UNITS.get(field) or ("weight MB" if field == "weight_bytes" else field.replace("_", " "))
-
-
-def _cell(field: str, value: Any) -> str:
-    """Bytes as decimal MB, times and ratios to three digits or whole, everything else as it is."""
-    if field.endswith("_bytes"):
-        return f"{value / 1e6:.1f}"
-    if isinstance(value, float):
-        return f"{value:.0f}" if value >= 100 else f"{value:.3g}"
-    return str(value)
-
-
-def _caption(name: str, dtypes: list[str], gpu) -> str:
-    peaks = "".join(f", {dtype} {gpu.flops_per_second[dtype] / 1e12:g} TFLOP/s dense" for dtype in dtypes)
-    return f"{name} on {gpu.names[0]}: {gpu.memory_bytes_per_second / 1e12:g} TB/s{peaks} ({gpu.source}, {gpu.date})"
-
-
-def _markdown(caption: str, rows: list[dict[str, Any]]) -> str:
-    lines = [caption, ""]
-    if rows:
-        lines += ["| " + " | ".join(map(_title, rows[0])) + " |", "|" + " ---: |" * len(rows[0])]
-        lines += ["| " + " | ".join(_cell(*item) for item in row.items()) + " |" for row in rows]
-    return "\n".join(lines)
-
-
-def _print_table(caption: str, rows: list[dict[str, Any]]) -> None:
-    from rich.console import Console
-    from rich.table import Table
-
-    print(caption)
-    table = Table(box=None)
-    for field in rows[0] if rows else ():
-        table.add_column(_title(field), justify="right")
-    for row in rows:
-        table.add_row(*(_cell(*item) for item in row.items()))
-    # A pipe gets whole lines: a table cut to 80 columns is of no use to grep.
-    Console(width=None if sys.stdout.isatty() else 240).print(table)
+    if not survey.sources:
+        raise DerbyError("--plot: there is no S without times; add --traces, or --gpu xpu-a for the published ones")
+    source = survey.sources[-1]
+    dots, marks = [], []
+    for operator in survey.operators:
+        share = operator.shares[source.key]
+        dots += [(operator.regime, shape.flops_per_byte, timed.share) for shape in operator.shapes
+                 if (timed := shape.times.get(source.key)) and timed.share]
+        if share.measured:
+            marks.append((operator.name, operator.regime, operator.middle.flops_per_byte, share.measured,
+                          operator.importance or 0))
+    what = "deployed kernels, as published" if source.key == PUBLISHED else "fastest recorded solution"
+    shares(dots, marks, path, title=f"Share of the speed of light on {source.gpu.names[0]}: {what}")

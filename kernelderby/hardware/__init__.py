@@ -4,24 +4,45 @@ from __future__ import annotations
 
 import re
 import tomllib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 
 
 @dataclass(frozen=True, slots=True)
+class Ceilings:
+    """What plain library calls reached on one GPU of the kind: a copy's bytes, large square GEMMs' flops, per second.
+    date: the day of the measurement."""
+
+    memory_bytes_per_second: float
+    flops_per_second: dict[str, float]
+    source: str
+    date: str
+
+
+@dataclass(frozen=True, slots=True)
 class Gpu:
     """One GPU. names: what the driver and torch call it. flops_per_second: by flashinfer-bench's dtype names, dense;
-    what no source gives is absent, l2_bytes None. date: the month in which the figures were taken from the source."""
+    what no source gives is absent, l2_bytes and compute_capability None. date: the month in which the figures were
+    taken from the source."""
 
     id: str
     names: tuple[str, ...]
-    compute_capability: str
+    compute_capability: str | None
     memory_bytes_per_second: float
     flops_per_second: dict[str, float]
     l2_bytes: int | None
     source: str
     date: str
+    measured: Ceilings | None = None
+
+    def at_ceilings(self) -> Gpu | None:
+        """The same GPU with the measured ceilings for peaks; the vendor's peak stays for a dtype that was not measured.
+        None where nothing was measured."""
+        if self.measured is None:
+            return None
+        return replace(self, memory_bytes_per_second=self.measured.memory_bytes_per_second,
+                       flops_per_second={**self.flops_per_second, **self.measured.flops_per_second})
 
 
 @cache
@@ -30,7 +51,10 @@ def gpus() -> dict[str, Gpu]:
     found = {}
     for path in sorted((Path(__file__).parent / "gpus").glob("*.toml")):
         data = tomllib.loads(path.read_text(encoding="utf-8"))
-        found[path.stem] = Gpu(path.stem, tuple(data.pop("names")), l2_bytes=data.pop("l2_bytes", None), **data)
+        measured = data.pop("measured", None)
+        found[path.stem] = Gpu(
+            path.stem, tuple(data.pop("names")), l2_bytes=data.pop("l2_bytes", None),
+            compute_capability=data.pop("compute_capability", None), measured=measured and Ceilings(**measured), **data)
     return found
 
 

@@ -75,7 +75,7 @@ def findings(table: KernelTable, api: Sequence[ApiSum] = (), timelines: Sequence
 
 def older_architecture(table: KernelTable, gpu: Gpu | None) -> Iterable[Finding]:
     """Kernels whose name betrays an architecture of an earlier generation (major version) than the GPU's."""
-    if gpu is None:
+    if gpu is None or gpu.compute_capability is None:
         return
     major = int(gpu.compute_capability.partition(".")[0])
     rows = [row for row in table.rows if _generation(row.attribution.architecture, major) < major]

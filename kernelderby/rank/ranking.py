@@ -111,7 +111,7 @@ def _arena(rows: Sequence[Measurement], workloads: Sequence[Workload], contender
     times: Times = {solution: {} for solution, _ in sorted(chosen)}
     for (solution, uuid), each in chosen.items():
         if each.measurement.status is Status.PASSED:
-            times[solution][uuid] = _latency_us(each.measurement)
+            times[solution][uuid] = selection.latency_us(each.measurement)
     importance = {workload.uuid: _importance(workload) for workload in workloads}
     floor = {}
     for workload in workloads:
@@ -123,15 +123,6 @@ def _arena(rows: Sequence[Measurement], workloads: Sequence[Workload], contender
 
 def _hashes(contenders: Mapping[str, Solution]) -> dict[str, str]:
     return {name: solution.hash for name, solution in contenders.items()}
-
-
-def _latency_us(row: Measurement) -> float:
-    where = f"traces/: {row.solution} on workload {row.uuid} at {row.timestamp}"
-    if row.latency_us is None or not 0 < row.latency_us < math.inf:
-        raise DerbyError(f"{where}: latency_us: a passed row needs a positive time, not {row.latency_us}; delete it")
-    if any(not samples or min(samples) <= 0 for samples in row.samples_us):
-        raise DerbyError(f"{where}: samples_us: a round is empty or holds a time that is not positive; delete the row")
-    return row.latency_us
 
 
 def _importance(workload: Workload) -> float:

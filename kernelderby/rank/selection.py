@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from typing import NamedTuple
@@ -91,6 +92,16 @@ def newest_rows(rows: Iterable[Measurement], hashes: Mapping[str, str]) -> dict[
         if key not in best or rank >= best[key][0]:
             best[key] = (rank, row)
     return {key: Chosen(row, outdated=rank[0] == 0) for key, (rank, row) in best.items()}
+
+
+def latency_us(row: Measurement) -> float:
+    """The time of a passed row. DerbyError where it or a sample is no positive number."""
+    where = f"traces/: {row.solution} on workload {row.uuid} at {row.timestamp}"
+    if row.latency_us is None or not 0 < row.latency_us < math.inf:
+        raise DerbyError(f"{where}: latency_us: a passed row needs a positive time, not {row.latency_us}; delete it")
+    if any(not samples or min(samples) <= 0 for samples in row.samples_us):
+        raise DerbyError(f"{where}: samples_us: a round is empty or holds a time that is not positive; delete the row")
+    return row.latency_us
 
 
 def moment(row: Measurement) -> datetime:

@@ -1,4 +1,4 @@
-"""Pictures of profiles, for --plot: stage shares, kernel bars, layer bars, what-if, changes.
+"""Pictures for --plot: of profiles (stage shares, kernel bars, layer bars, what-if, changes) and of S.
 
 matplotlib comes with the extra `plot` and is imported only here, drawn without a display. Colours are the Okabe-Ito
 palette (Okabe and Ito, "Color Universal Design", 2008), told apart with every kind of colour vision; where there are
@@ -119,6 +119,43 @@ def differences(values: Mapping[str, float], path: Path, *, title: str, unit: st
                   max(0.15 * widest, max(values.values(), default=0) * 1.25))
     axes.set_xlabel(f"{unit}  (left: faster, right: slower)")
     axes.set_title(title, loc="left", fontsize=11, fontweight="bold")
+    _save(figure, path)
+
+
+REGIMES = {"C": "C  more than 10 flop / byte", "M": "M  fewer", "I": "I  no arithmetic"}
+NAMED_FROM = 2.0  # percent of the importance from which an operator's mark has its name, where any has an importance
+
+
+def shares(shapes: Sequence[tuple[str, float, float]], operators: Sequence[tuple[str, str, float, float, float]],
+           path: Path, *, title: str) -> None:
+    """S over flop per byte, both logarithmic: a dot a shape, a ring an operator, sized by its importance.
+
+    shapes: regime (C, M, I), flop per byte, S. operators: name, regime, flop per byte, S, importance in percent. Where
+    there is no arithmetic the place is the left edge.
+    """
+    figure, axes = _figure(path, 11, 6.5)
+    colors = dict(zip(REGIMES, (PALETTE[0], PALETTE[2], PALETTE[5]), strict=True))
+    edge = min([intensity for _, intensity, _ in shapes if intensity], default=1) / 3
+    for regime, meaning in REGIMES.items():
+        dots = [(intensity or edge, share) for own, intensity, share in shapes if own == regime]
+        if dots:
+            axes.scatter(*zip(*dots, strict=True), s=9, color=colors[regime], alpha=0.45, linewidth=0, label=meaning)
+    named_from = NAMED_FROM if any(importance for *_, importance in operators) else 0
+    for name, regime, intensity, share, importance in operators:
+        axes.scatter(intensity or edge, share, s=40 + 30 * importance, facecolor="none", edgecolor=colors[regime],
+                     linewidth=1.6)
+        if importance >= named_from:
+            axes.annotate(_cut(name, 34), (intensity or edge, share), xytext=(7, 5), textcoords="offset points",
+                          fontsize=8)
+    axes.axhline(1, color="#666666", linewidth=0.8)
+    axes.set_xscale("log")
+    axes.set_yscale("log")
+    axes.grid(axis="y", color="#E6E6E6", linewidth=0.8)
+    axes.yaxis.set_major_formatter(lambda value, _: f"{100 * value:g}%")
+    axes.set_ylabel("S = T_SOL / T")
+    axes.set_xlabel("flop / byte  (left edge: no arithmetic)")
+    axes.set_title(title, loc="left", fontsize=11, fontweight="bold")
+    axes.legend(loc="lower right", frameon=False, fontsize=9, title="dot: shape, ring: operator")
     _save(figure, path)
 
 

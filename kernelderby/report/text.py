@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from io import StringIO
 
+from rich.align import Align
 from rich.box import SIMPLE_HEAD
 from rich.cells import cell_len
 from rich.console import Console
@@ -76,7 +77,8 @@ def _title(table: Table, index: int) -> str:
 def _table(table: Table, indices: list[int]) -> RichTable:
     rich = RichTable(box=SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, GAP - 1, 0, 0))
     for index in indices:
-        rich.add_column(Text(_title(table, index)), justify=table.columns[index].align, vertical="bottom")
+        align = table.columns[index].align
+        rich.add_column(Align(Text(_title(table, index), justify=align), align, vertical="bottom"), justify=align)
     for row in table.rows:
         rich.add_row(*(_cell(row[index]) for index in indices))
     return rich

@@ -7,6 +7,7 @@ from naive_moe import FP8
 from operators import CATALOG, inputs_at, load, outputs_of, small_variants
 from test_published_costs import PUBLISHED
 
+from kernelderby.measure.build import load_solution
 from kernelderby.measure.correctness import compare
 from kernelderby.records import Status
 
@@ -71,6 +72,21 @@ def test_product_as_naive(name, changes):
 def test_moe_as_naive(name, changes):
     inputs = inputs_at(name, **changes)
     assert_near(outputs_of(name, inputs)[0], naive_moe(inputs))
+
+
+REPEATS = torch.tensor([[3, 3, 3], [5, 2, 5], [1, 1, 0]] * 3, dtype=torch.int32)  # experts of 9 tokens
+
+
+def test_both_weights_of_an_expert_that_a_token_names_twice_count():
+    """In the reference and in the baseline."""
+    definition = CATALOG.definition("fused_moe")
+    inputs = {**inputs_at("fused_moe", top_k=3), "topk_ids": REPEATS}
+    expected = naive_moe(inputs)
+    assert_near(load("fused_moe").run(**inputs), expected)
+    output = torch.empty(expected.shape, dtype=torch.float32)
+    load_solution(definition, CATALOG.solution("fused_moe_baseline"))(**inputs, output=output)
+    verdict = compare(definition, {"output": output}, {"output": torch.from_numpy(expected).float()})
+    assert verdict.status is Status.PASSED, verdict.message
 
 
 def test_rows_are_multiplied_alike_in_chunks(monkeypatch):
@@ -159,6 +175,19 @@ def test_a_wrong_answer_fails(name, wrong, larger):
     assert verdict.status is Status.WRONG_VALUES, verdict.correctness
 
 
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("changes", [{}, load("fused_moe").SMALL_VARIANTS[-1]],
+                         ids=["2 of 8 experts", "8 of 128 experts"])
+def test_only_the_first_weight_of_an_expert_that_a_token_names_twice_fails(changes, seed):
+    """With as many tokens as most workloads have: of few, none or half may have such an expert."""
+    inputs = inputs_at("fused_moe", seed=seed, **{**changes, "num_tokens": 2000})
+    ids = inputs["topk_ids"]
+    again = (ids.unsqueeze(2) == ids.unsqueeze(1)).tril(-1).any(2)
+    found = load("fused_moe").run(**{**inputs, "topk_weights": inputs["topk_weights"].masked_fill(again, 0)})
+    verdict = verdict_on("fused_moe", found, inputs)
+    assert verdict.status is Status.WRONG_VALUES, verdict.correctness
+
+
 @pytest.mark.parametrize(("name", "changes"), [
     ("fused_moe", {"num_tokens": 150, "hidden_size": 16, "top_k": 4}), ("fp8_blockscale_fused_moe", {"num_tokens": 40}),
     ("fp8_blockscale_fused_moe", LARGER["fp8_blockscale_fused_moe"])])
@@ -227,30 +256,36 @@ def generated(workload):
     return load(workload.definition).generate_inputs({**sizes_of(workload), "seed": workload.seed}, "cpu")
 
 
-def assert_routing_is_valid(topk_ids, topk_weights, num_experts):
-    ids = topk_ids.sort(1).values
-    assert topk_ids.dtype == torch.int32 and (ids >= 0).all() and (ids < num_experts).all()
-    assert (ids[:, 1:] > ids[:, :-1]).all(), "an expert stands twice in a row"
-    assert topk_weights.dtype == torch.float32 and (topk_weights > 0).all()
-    assert (topk_weights[:, 1:] <= topk_weights[:, :-1]).all()
-    torch.testing.assert_close(topk_weights.sum(1), torch.ones(len(topk_weights)))
+def different(topk_ids):
+    """How many pairs of a token and an expert there are, each once."""
+    return sum(len(set(row)) for row in topk_ids.tolist())
+
+
+def different_expected(experts, top_k):
+    """The share of slots with an expert that no slot before names, if each is uniform over all of them."""
+    return experts * (1 - (1 - 1 / experts) ** top_k) / top_k
 
 
 @pytest.mark.parametrize("name", MOES)
-def test_routings_of_all_workloads_are_valid_and_reach_the_experts_that_they_should(name):
-    """All of them; one token reaches top_k, 32 tokens of 256 experts about half."""
+def test_routings_of_all_workloads_are_valid_and_uniform(name):
+    """One token reaches top_k experts, 32 tokens of 256 experts 163 on average, others all."""
     for workload in CATALOG.workloads(name):
         made, tokens, experts = generated(workload), workload.axes["num_tokens"], workload.axes["num_experts"]
-        assert_routing_is_valid(made["topk_ids"], made["topk_weights"], experts)
-        active = made["topk_ids"].unique().numel()
-        if tokens == 1:
-            assert active == 8
-        elif tokens == 32:
-            assert 115 < active < 164
+        ids, weights, top_k = made["topk_ids"], made["topk_weights"], workload.axes["top_k"]
+        assert ids.dtype == torch.int32 and (ids >= 0).all() and (ids < experts).all()
+        assert weights.dtype == torch.float32 and (weights > 0).all() and (weights[:, 1:] <= weights[:, :-1]).all()
+        torch.testing.assert_close(weights.sum(1), torch.ones(tokens))
+        if tokens == 1 or name == "fp8_blockscale_fused_moe":
+            assert different(ids) == ids.numel()
         else:
-            assert active >= 0.99 * experts
-            load_of_experts = made["topk_ids"].flatten().bincount().float() / made["topk_ids"].numel() * experts
-            assert 1.4 < load_of_experts.max() < (2.5 if experts == 8 else 7)
+            assert different(ids) / ids.numel() == pytest.approx(different_expected(experts, top_k), abs=tokens**-0.5)
+        if tokens == 1:
+            assert ids.unique().numel() == 8
+        elif tokens == 32:
+            assert 155 < ids.unique().numel() < 171
+        else:
+            counts, mean = ids.flatten().bincount(minlength=experts), ids.numel() / experts
+            assert ((counts - mean).abs() < 5 * mean**0.5).all()
 
 
 @pytest.mark.parametrize("name", ["block_scaled_mm", "fp8_blockscale_fused_moe"])
@@ -284,7 +319,7 @@ def test_cost_of_a_product_by_hand():
         "bytes_read": 5 * 384 + 5 * 3 * 4 + 256 * 384 + 2 * 3 * 4, "bytes_written": 5 * 256 * 4}
 
 
-IDS = torch.tensor([[0, 3], [3, 1], [0, 3]] * 3, dtype=torch.int32)  # 9 tokens, 3 experts
+IDS = torch.tensor([[0, 3], [3, 1], [0, 3]] * 3, dtype=torch.int32)  # 9 tokens, 3 experts, 18 pairs
 
 
 @pytest.mark.parametrize(("name", "flops", "read", "written", "weight_bytes"), [
@@ -302,13 +337,24 @@ def test_cost_of_a_moe_by_hand(name, flops, read, written, weight_bytes):
     assert sum(none["flops"].values()) == none["bytes_read"] == none["bytes_written"] == 0
 
 
+def test_an_expert_that_a_token_names_twice_is_one_pair():
+    """Of 3 tokens of REPEATS 1, 2 and 2 different experts; 5 experts in all, each looked up in 3 slots."""
+    module = load("fused_moe")
+    cost = module.count_cost({**module.SMALL_AXES, "top_k": 3}, {"topk_ids": REPEATS})
+    assert cost["facts"]["pairs"] == 15 and cost["facts"]["active_experts"] == 5
+    assert cost["flops"] == {"bfloat16": 15 * (6 * 264 * 80 + 5 * 80 + 264) + 9 * 5 * 5}
+
+
 def published(workload):
     row = PUBLISHED[workload.definition, workload.raw["shape_id"]]
     return int(row["flops"]), int(row["bytes_read"]), int(row["bytes_written"])
 
 
 def cost_with(workload, active):
-    cost = load(workload.definition).count_cost(sizes_of(workload), {"topk_ids": torch.arange(active)})
+    """The cost if all pairs are different and reach that many experts."""
+    tokens, top_k = workload.axes["num_tokens"], workload.axes["top_k"]
+    ids = (torch.arange(tokens * top_k) % active).view(tokens, top_k)
+    cost = load(workload.definition).count_cost(sizes_of(workload), {"topk_ids": ids})
     return sum(cost["flops"].values()), cost["bytes_read"], cost["bytes_written"]
 
 
@@ -321,9 +367,8 @@ def test_published_costs_but_for_the_type_of_the_output(workload):
 
 
 @pytest.mark.parametrize("workload", CATALOG.workloads("fused_moe"), ids=lambda one: one.uuid[:8])
-def test_published_costs_but_for_repeated_experts(workload):
-    """Bytes exactly. Flops are those of fewer pairs, a whole number of them: the number of different experts among
-    top_k draws with replacement."""
+def test_published_costs_but_for_the_draw_of_the_experts(workload):
+    """Bytes exactly. Flops are those of a whole number of pairs: as many as are different among uniform draws."""
     size = workload.axes
     tokens, experts, top_k = size["num_tokens"], size["num_experts"], size["top_k"]
     flops, read, written = published(workload)
@@ -333,5 +378,4 @@ def test_published_costs_but_for_repeated_experts(workload):
     missing, rest = divmod(ours[0] - flops, of_a_pair)
     assert rest == 0 and missing >= 0
     if tokens > 1:
-        different = experts * (1 - (1 - 1 / experts) ** top_k) / top_k
-        assert 1 - missing / (tokens * top_k) == pytest.approx(different, abs=1 / tokens**0.5)
+        assert 1 - missing / (tokens * top_k) == pytest.approx(different_expected(experts, top_k), abs=tokens**-0.5)

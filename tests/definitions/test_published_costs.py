@@ -5,16 +5,15 @@ import csv
 import pytest
 from operators import CATALOG, ROOT
 
-# (operator, shape_id) whose published figure is not ours; docs/operators.md says why.
-DEVIATIONS: dict[tuple[str, int], str] = {
-    # Bytes read; test_attention.py shows that all else agrees.
-    **{("paged_attention_decode", shape): "it counts a cache of 16 blocks more than the sequences have; none is read"
+# (operator, shape_id) -> the figures that are not ours, and why; docs/operators.md says more. All others are compared.
+DEVIATIONS: dict[tuple[str, int], tuple[set[str], str]] = {
+    # test_attention.py shows that 16 blocks are all the difference.
+    **{("paged_attention_decode", shape): (
+        {"bytes_read"}, "it counts a cache of 16 blocks more than the sequences have; none is read")
        for shape in range(8)},
-    # Flops; test_gemm_moe.py shows what else agrees.
-    **{("fused_moe", shape): "its token may choose an expert twice, which is then counted once; a router's never does"
-       for shape in range(23) if shape != 8},
-    # Bytes written; in shape 3 the active experts, too. test_gemm_moe.py shows what else agrees.
-    **{("fp8_blockscale_fused_moe", shape): "it counts one byte an output; ours is bfloat16, as kernels write it"
+    ("fused_moe", 2): ({"flops"}, "1.5 %: experts are random, its 668 tokens name 1264 different ones, ours 1245"),
+    **{("fp8_blockscale_fused_moe", shape): (
+        {"bytes_written"}, "it counts one byte an output; ours is bfloat16, as kernels write it")
        for shape in range(6)},
 }
 
@@ -39,12 +38,10 @@ def test_every_published_shape_of_an_operator_is_a_workload(operator):
 @pytest.mark.parametrize("workload", WORKLOADS, ids=lambda one: f"{one.definition}-{one.raw['shape_id']}")
 def test_recorded_cost_is_within_a_hundredth_of_the_published(workload):
     key = workload.definition, workload.raw["shape_id"]
-    if key in DEVIATIONS:
-        pytest.skip(DEVIATIONS[key])
-    published, cost = PUBLISHED[key], workload.cost
-    assert sum(cost.flops.values()) == pytest.approx(int(published["flops"]), rel=0.01)
-    assert cost.bytes_read == pytest.approx(int(published["bytes_read"]), rel=0.01)
-    assert cost.bytes_written == pytest.approx(int(published["bytes_written"]), rel=0.01)
+    ours = {"flops": sum(workload.cost.flops.values()), "bytes_read": workload.cost.bytes_read,
+            "bytes_written": workload.cost.bytes_written}
+    far = {figure for figure, count in ours.items() if count != pytest.approx(int(PUBLISHED[key][figure]), rel=0.01)}
+    assert far == DEVIATIONS.get(key, (set(), ""))[0]
 
 
 def test_uuids_follow_from_name_and_shape():

@@ -1,0 +1,46 @@
+"""derby list: the operators of the set."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import click
+
+from kernelderby.cli import json_option, root_option
+from kernelderby.cli.rendering import rendered
+
+PIPE_WIDTH = 240  # a pipe gets whole lines: a row that goes on further down is of no use to grep
+
+
+@click.command(short_help="The operators of the set: shapes, importance, solutions, best S.")
+@click.argument("words", metavar="[WORD]...", nargs=-1)
+@click.option("--sort", type=click.Choice(["importance", "name", "shapes", "s"]), default="importance",
+              show_default=True, help="Largest first; s: lowest first, on the first GPU.")
+@root_option
+@json_option
+def command(words: tuple[str, ...], sort: str, root: Path, as_json: bool) -> None:
+    """The operators of the set, those that match each WORD: a part of the name, the op_type or the dtype.
+
+    Best S: per GPU with traces, floor over the fastest solution's time, median over the shapes that were timed.
+    """
+    from kernelderby.catalog import Catalog
+    from kernelderby.listing import listing
+    from kernelderby.report.listing import listing_report
+
+    catalog = Catalog.open(root)
+    found = listing(catalog, words, sort)
+    for warning in catalog.warnings:
+        click.echo(f"derby: {warning}", err=True)
+    if as_json:
+        click.echo(json.dumps(_data(found), allow_nan=False))
+    else:
+        click.echo(rendered([listing_report(found)], "text", PIPE_WIDTH).rstrip("\n"))
+
+
+def _data(found) -> dict:
+    return {"gpus": found.gpus, "of_operators": found.of_operators, "operators": [
+        {"name": each.name, "op_type": each.op_type, "dtypes": each.dtypes, "shapes": each.shapes,
+         "importance_percent": each.importance, "solutions": each.solutions,
+         "best": {gpu: {"s": share.measured, "shapes": share.shapes} for gpu, share in each.shares.items()}}
+        for each in found.operators]}

@@ -1,0 +1,20 @@
+"""Reports as text, Markdown or CSV, for the terminal or pipe that they go to."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from collections.abc import Sequence
+
+
+def rendered(reports: Sequence, style: str, pipe_width: int | None = None) -> str:
+    """reports: report.model.Report. style: text, markdown or csv. pipe_width: columns of text that is not for a
+    terminal (default: report.text.PIPE_WIDTH)."""
+    from kernelderby.report import csv, markdown, text
+
+    if style != "text":
+        render = {"markdown": markdown, "csv": csv}[style].render
+        return "\n".join(render(report) for report in reports)
+    color = sys.stdout.isatty()
+    width = shutil.get_terminal_size((120, 40)).columns if color else pipe_width or text.PIPE_WIDTH
+    return "\n".join(text.render(report, width=width, color=color) for report in reports)

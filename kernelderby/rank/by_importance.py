@@ -1,0 +1,114 @@
+"""Authors against each other over all operators at once, each operator weighted by its importance in production."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from kernelderby.catalog import Solution, Workload
+from kernelderby.hardware import Gpu, find_gpu
+from kernelderby.rank.model import Group
+from kernelderby.rank.order import order
+from kernelderby.rank.recorded import Recorded, Time
+from kernelderby.records import DerbyError
+from kernelderby.roofline import (
+    OperatorShare,
+    WeightedShare,
+    floors,
+    operator_share,
+    share_of_floor,
+    weighted_share,
+)
+
+BEST = "best of all"  # a contender that takes, on every shape, the fastest solution of any author
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One contender on one operator. solution: the author's one that stands first in that operator's ranking; None for
+    BEST, which has one per shape."""
+
+    solution: str | None
+    share: OperatorShare
+
+
+@dataclass(frozen=True, slots=True)
+class Contender:
+    """entries: operator -> what the contender has there, only where it has a row. share: over all operators that have
+    an importance. shapes, of_shapes: passed, and all of those operators. outdated: passed rows of former sources."""
+
+    name: str
+    entries: dict[str, Entry]
+    share: WeightedShare
+    shapes: int
+    of_shapes: int
+    outdated: int
+
+
+@dataclass(frozen=True, slots=True)
+class ImportanceRanking:
+    """contenders: BEST, then authors, best first (by S with 0 for what is missing). operators: those of the set that
+    have an importance, by it; left_out: definitions with rows that have none."""
+
+    group: Group
+    other_groups: tuple[Group, ...]
+    importance: dict[str, float]
+    operators: tuple[str, ...]
+    contenders: tuple[Contender, ...]
+    left_out: tuple[str, ...]
+
+
+def rank_by_importance(recorded: Recorded, workloads: Mapping[str, Sequence[Workload]],
+                       solutions: Mapping[str, Solution], importance: Mapping[str, float]) -> ImportanceRanking:
+    """workloads: of every definition that has an importance. DerbyError where no such operator has a row, or the
+    GPU's peaks are unknown."""
+    gpu = find_gpu(recorded.group.gpu)
+    if gpu is None:
+        raise DerbyError(f"--importance: the peaks of {recorded.group.gpu} are unknown, so there is no S; describe it "
+                         "under kernelderby/hardware/gpus/")
+    operators = tuple(sorted((name for name in importance if name in workloads), key=lambda name: -importance[name]))
+    if not any(recorded.times.get(name) for name in operators):
+        raise DerbyError(f"--importance: no operator that has one was measured on {recorded.group.gpu}; measure with "
+                         "`derby bench`")
+    authors = {solutions[name].author for operator in operators for name in recorded.times.get(operator, ())}
+    found = [_contender(author, {operator: _own(recorded, operator, author, solutions, workloads[operator])
+                                 for operator in operators}, workloads, gpu, importance) for author in authors]
+    found.sort(key=lambda each: (-each.share.everywhere, each.name))
+    best = {operator: (None, recorded.fastest(operator)) if recorded.times.get(operator) else None
+            for operator in operators}
+    return ImportanceRanking(
+        recorded.group, recorded.other_groups, dict(importance), operators,
+        (_contender(BEST, best, workloads, gpu, importance), *found),
+        tuple(sorted(set(recorded.times) - set(operators))))
+
+
+def _own(recorded: Recorded, operator: str, author: str, solutions: Mapping[str, Solution],
+         workloads: Sequence[Workload]) -> tuple[str, dict[str, Time]] | None:
+    """The author's first solution in the operator's order (docs/scoring.md), with its times; None without any row."""
+    known = {workload.uuid: 1.0 for workload in workloads}
+    times = {name: {uuid: time for uuid, time in own.items() if uuid in known}
+             for name, own in recorded.times.get(operator, {}).items()}
+    ordered = order({name: {uuid: time.latency_us for uuid, time in own.items()} for name, own in times.items()}, known)
+    first = next((name for name in ordered if solutions[name].author == author), None)
+    return (first, times[first]) if first else None
+
+
+def _contender(name: str, chosen: Mapping[str, tuple[str | None, dict[str, Time]] | None],
+               workloads: Mapping[str, Sequence[Workload]], gpu: Gpu, importance: Mapping[str, float]) -> Contender:
+    entries = {operator: Entry(each[0], _share(each[1], workloads[operator], gpu))
+               for operator, each in chosen.items() if each}
+    times = [time for operator, each in chosen.items() if each
+             for uuid, time in each[1].items() if uuid in {workload.uuid for workload in workloads[operator]}]
+    return Contender(
+        name, entries, weighted_share({operator: entry.share for operator, entry in entries.items()}, importance),
+        shapes=len(times), of_shapes=sum(map(len, workloads.values())), outdated=sum(time.outdated for time in times))
+
+
+def _share(times: Mapping[str, Time], workloads: Sequence[Workload], gpu: Gpu) -> OperatorShare:
+    """S of every shape that has a time, a cost and a peak for each dtype in it."""
+    shares = []
+    for workload in workloads:
+        floor = workload.cost and floors(workload.cost, gpu)
+        time = times.get(workload.uuid)
+        shares.append(share_of_floor(floor.floor_us, time.latency_us) if floor and time else None)
+    return operator_share(shares)

@@ -1,0 +1,91 @@
+"""An ImportanceRanking as two tables: authors over all operators, and every operator by itself."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from kernelderby.rank.by_importance import BEST, Contender, ImportanceRanking
+from kernelderby.report.model import Column, Report, Table, TableCell
+from kernelderby.report.roofline import percent
+
+NOTHING = TableCell("-", "muted")
+
+
+def importance_report(ranking: ImportanceRanking) -> Report:
+    return Report(
+        title=f"{len(ranking.operators)} operators, weighted by importance",
+        facts=(f"{ranking.group.gpu} · protocol {ranking.group.protocol}",),
+        tables=(_authors_table(ranking), _operators_table(ranking)),
+        notes=tuple(_notes(ranking)),
+    )
+
+
+def _authors_table(ranking: ImportanceRanking) -> Table:
+    columns = (Column("#"), Column("author", "left"), Column("S, missing as 0"), Column("S where measured"),
+               Column("operators"), Column("importance measured"), Column("shapes passed"))
+    places = [None, *range(1, len(ranking.contenders))]
+    return Table(
+        "Over all operators", columns,
+        tuple(_author_row(place, each) for place, each in zip(places, ranking.contenders, strict=True)), key_columns=2,
+        caption="S: floor over time, the median over an operator's shapes, weighted by importance over operators. "
+                f"{BEST}: on every shape the fastest solution of any author.")
+
+
+def _author_row(place: int | None, contender: Contender) -> tuple[TableCell, ...]:
+    share = contender.share
+    return (
+        TableCell(str(place)) if place else NOTHING,
+        TableCell(contender.name, "best" if place == 1 else ""),
+        _share(share.everywhere),
+        _share(share.measured),
+        _part(share.operators, share.of_operators),
+        TableCell(f"{share.weight:.1%}"),
+        _part(contender.shapes, contender.of_shapes),
+    )
+
+
+def _operators_table(ranking: ImportanceRanking) -> Table:
+    """S of every contender with the author's solution; the best author's is marked."""
+    columns = (Column("operator", "left"), Column("importance"), *(Column(each.name) for each in ranking.contenders))
+    return Table("Each operator: S, and the shapes passed where some were not", columns,
+                 tuple(_operator_row(ranking, operator) for operator in ranking.operators),
+                 caption="Of each author the solution that stands first in `derby rank --definition OPERATOR`.")
+
+
+def _operator_row(ranking: ImportanceRanking, operator: str) -> tuple[TableCell, ...]:
+    shares = [each.entries[operator].share if operator in each.entries else None for each in ranking.contenders]
+    best = max((share.everywhere for share in shares[1:] if share), default=0)
+    cells = []
+    for place, share in enumerate(shares):
+        if share is None:
+            cells.append(NOTHING)
+            continue
+        whole = share.shapes == share.of_shapes
+        text = "nothing passed" if share.measured is None else percent(share.measured) + (
+            "" if whole else f" of {share.shapes}/{share.of_shapes}")
+        cells.append(TableCell(text, "bad" if not whole else "best" if place and share.everywhere == best else ""))
+    return TableCell(operator), TableCell(f"{ranking.importance[operator]:.1f}%"), *cells
+
+
+def _notes(ranking: ImportanceRanking) -> Iterator[str]:
+    total = sum(ranking.importance.values())
+    yield f"importance as printed adds up to {total:.1f} %; as a weight each is divided by that sum"
+    absent = [name for name in ranking.importance if name not in ranking.operators]
+    if absent:
+        yield f"no definition in the set, counted as missing: {', '.join(absent)}"
+    if ranking.left_out:
+        yield f"without an importance, left out: {', '.join(ranking.left_out)}"
+    for each in ranking.contenders[1:]:
+        if each.outdated:
+            yield f"{each.name}: {each.outdated} rows are of sources that the solution has no more; run `derby bench`"
+    if ranking.other_groups:
+        others = "; ".join(f"{group.gpu} under {group.protocol} ({group.rows} rows)" for group in ranking.other_groups)
+        yield f"also recorded, not compared here: {others}"
+
+
+def _share(value: float | None) -> TableCell:
+    return NOTHING if value is None else TableCell(percent(value))
+
+
+def _part(count: int, of: int) -> TableCell:
+    return TableCell(f"{count}/{of}", "" if count == of else "bad")

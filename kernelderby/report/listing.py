@@ -1,0 +1,190 @@
+"""A Listing as one table; a Contract as tables of its axes, inputs, outputs, tolerances, solutions and workloads."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from kernelderby.catalog import Definition, Requires, TensorSpec, Tolerance, Workload
+from kernelderby.listing import Best, Contract, Listing, Operator
+from kernelderby.report.model import Column, Report, Table, TableCell
+from kernelderby.roofline import arithmetic_intensity
+
+NOTHING = TableCell("")
+OUTDATED = "†"
+
+
+def listing_report(found: Listing) -> Report:
+    shapes = sum(operator.shapes for operator in found.operators)
+    of_operators = "" if len(found.operators) == found.of_operators else f" of {found.of_operators}"
+    columns = (Column("operator", "left"), Column("op_type", "left"), Column("dtype", "left"), Column("shapes"),
+               Column("importance"), Column("solutions"), *(Column(f"best S {gpu}") for gpu in found.gpus))
+    captions = []
+    if any(operator.importance is not None for operator in found.operators):
+        captions.append("Importance: share of GPU time in production, as published.")
+    if found.gpus:
+        captions.append("S: floor over the fastest solution's time, median over the shapes (timed/all, where not all).")
+    rows = tuple(_operator_row(each, found.gpus) for each in found.operators)
+    return Report(f"{len(found.operators)}{of_operators} operators, {shapes} shapes", (),
+                  (Table("Operators", columns, rows, " ".join(captions)),))
+
+
+def _operator_row(operator: Operator, gpus: Sequence[str]) -> tuple[TableCell, ...]:
+    cells = [TableCell(operator.name), TableCell(operator.op_type), TableCell(", ".join(operator.dtypes)),
+             TableCell(str(operator.shapes)),
+             NOTHING if operator.importance is None else TableCell(f"{operator.importance:.1f}%"),
+             TableCell(str(operator.solutions), "" if operator.solutions else "bad")]
+    for gpu in gpus:
+        share = operator.shares.get(gpu)
+        if share is None:
+            cells.append(NOTHING)
+        else:
+            part = "" if share.shapes == share.of_shapes else f" ({share.shapes}/{share.of_shapes})"
+            cells.append(TableCell(_percent(share.measured) + part))
+    return tuple(cells)
+
+
+def contract_report(found: Contract, root: Path) -> Report:
+    definition = found.definition
+    facts = [definition.op_type, ", ".join(found.dtypes), str(_inside(definition, root))]
+    if found.importance is not None:
+        facts.append(f"{found.importance:.1f}% of GPU time in production")
+    tables = [_axes_table(found), _tensor_table(found, "inputs"), _tensor_table(found, "outputs")]
+    tables += [_tolerance_table(definition.tolerances)] if definition.tolerances else []
+    tables += [_solution_table(found)] if found.solutions else []
+    tables += [_workload_table(found)] if found.workloads else []
+    return Report(definition.name, tuple(line for line in (" · ".join(facts), definition.description) if line),
+                  tuple(tables))
+
+
+def _inside(definition: Definition, root: Path) -> Path:
+    path = definition.source_path or definition.path
+    return path.relative_to(root)
+
+
+def _prose(title: str, columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> Table:
+    """A table whose last column is text: it is wrapped, not split off, since every column is a key column."""
+    return Table(title, tuple(columns), tuple(tuple(map(TableCell, row)) for row in rows), key_columns=len(columns))
+
+
+def _axes_table(found: Contract) -> Table:
+    described = found.descriptions["axes"]
+    return _prose("Axes", [Column("axis", "left"), Column("size"), Column("description", "left")],
+                  [(name, "var" if size is None else str(size), described[name])
+                   for name, size in found.definition.axes.items()])
+
+
+def _tensor_table(found: Contract, part: str) -> Table:
+    tensors: dict[str, TensorSpec] = getattr(found.definition, part)
+    described = found.descriptions[part]
+    columns = [Column(part.removesuffix("s"), "left"), Column("shape", "left"), Column("dtype", "left"),
+               Column("description", "left")]
+    return _prose(part.capitalize(), columns, [
+        (name, "scalar" if spec.shape is None else f"[{', '.join(spec.shape)}]", spec.dtype, described[name])
+        for name, spec in tensors.items()])
+
+
+def _tolerance_table(tolerances: Sequence[Tolerance]) -> Table:
+    columns = [Column("tolerance", "left"), Column("outputs", "left"), Column("atol"), Column("rtol"),
+               Column("must match"), Column("reason", "left")]
+    table = _prose("Tolerances", columns, [
+        (each.name, ", ".join(each.outputs) or "all", f"{each.atol:g}", f"{each.rtol:g}",
+         f"{100 * each.required_matched_ratio:g}%", each.reason) for each in tolerances])
+    return Table(table.title, table.columns, table.rows, key_columns=table.key_columns,
+                 caption="An element fails when its absolute error exceeds atol and its relative error exceeds rtol.")
+
+
+def _solution_table(found: Contract) -> Table:
+    columns = [Column("solution", "left"), Column("author", "left"), Column("needs", "left"),
+               Column("description", "left")]
+    return _prose("Solutions", columns, [(each.name, each.author, _needs(each.requires), each.description)
+                                         for each in found.solutions])
+
+
+def _needs(requires: Requires) -> str:
+    """Modules, executables, compute capability; without any, whether a CPU will do."""
+    parts = [*requires.modules, *requires.executables]
+    low, high = requires.minimum_compute_capability, requires.maximum_compute_capability
+    if low or high:
+        parts.append(f"sm {low}" if low == high else f"sm {low or 'any'} to {high or 'newest'}")
+    return ", ".join(parts) or ("CPU or GPU" if requires.cpu else "GPU")
+
+
+# Workloads ------------------------------------------------------------------------------------------------------------
+
+def _workload_table(found: Contract) -> Table:
+    workloads = found.workloads
+    fields = [_fields(workload) for workload in workloads]
+    names = list(dict.fromkeys(name for each in fields for name in each))
+    common = [name for name in names if len(fields) > 1 and all(each.get(name) == fields[0].get(name)
+                                                                for each in fields)]
+    shown = [name for name in names if name not in common]
+    has_id = any("shape_id" in workload.raw for workload in workloads)
+    columns = [Column("shape" if has_id else "workload", "right" if has_id else "left"),
+               *(Column(name, "left" if name == "framework" else "right") for name in shown),
+               Column("GFLOP"), Column("MB"), Column("flop / byte")]
+    for gpu in found.gpus:
+        columns += [Column(f"best on {gpu}", "left"), Column(f"S {gpu}")]
+    rows = tuple((TableCell(_label(workload, has_id)), *(TableCell(_value(each.get(name))) for name in shown),
+                  *_cost_cells(workload), *_best_cells(found, workload))
+                 for workload, each in zip(workloads, fields, strict=True))
+    return Table(f"{len(workloads)} workloads" + (f", all with {_listed(fields[0], common)}" if common else ""),
+                 tuple(columns), rows, _workload_caption(found))
+
+
+def _fields(workload: Workload) -> dict[str, Any]:
+    """Sizes and scalars, and where the shape was seen."""
+    seen = {"framework": workload.raw.get("framework"), "calls": workload.raw.get("call_count")}
+    return {**workload.axes, **workload.scalars, **{name: value for name, value in seen.items() if value is not None}}
+
+
+def _listed(fields: dict[str, Any], names: Sequence[str]) -> str:
+    return ", ".join(f"{name} {_value(fields[name])}" for name in names)
+
+
+def _label(workload: Workload, has_id: bool) -> str:
+    return str(workload.raw.get("shape_id", "")) if has_id else workload.uuid[:8]
+
+
+def _cost_cells(workload: Workload) -> tuple[TableCell, ...]:
+    cost = workload.cost
+    if cost is None:
+        return NOTHING, NOTHING, NOTHING
+    moved = cost.bytes_read + cost.bytes_written
+    return tuple(TableCell(_digits(value)) for value in (
+        sum(cost.flops.values()) / 1e9, moved / 1e6, arithmetic_intensity(cost)))
+
+
+def _best_cells(found: Contract, workload: Workload) -> list[TableCell]:
+    cells = []
+    for gpu in found.gpus:
+        best: Best | None = found.best[gpu].get(workload.uuid)
+        if best is None:
+            cells += [NOTHING, NOTHING]
+        else:
+            share = NOTHING if best.share is None else TableCell(_percent(best.share))
+            cells += [TableCell(best.solution + (OUTDATED if best.outdated else "")), share]
+    return cells
+
+
+def _workload_caption(found: Contract) -> str:
+    if not found.gpus:
+        return ""
+    outdated = any(best.outdated for own in found.best.values() for best in own.values())
+    return "S: floor over the fastest solution's time." + (f" {OUTDATED} outdated sources." if outdated else "")
+
+
+def _value(value: Any) -> str:
+    if value is None:
+        return ""
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def _digits(value: float) -> str:
+    """Three digits, or whole."""
+    return f"{value:.0f}" if value >= 100 else f"{value:.3g}"
+
+
+def _percent(share: float) -> str:
+    return f"{share:.0%}" if share >= 0.1 else f"{share:.1%}"

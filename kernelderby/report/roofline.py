@@ -1,0 +1,216 @@
+"""A Survey as tables: operators, or every shape of an operator."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from itertools import chain
+
+from kernelderby.hardware import Gpu
+from kernelderby.report.model import Column, Report, Table, TableCell
+from kernelderby.survey import PUBLISHED, TRACES, Operator, Shape, Source, Survey, Timed
+
+NOTHING = TableCell("-", "muted")
+OUTDATED = "†"
+
+
+def operators_report(survey: Survey) -> Report:
+    """One row an operator, and S over all of them."""
+    has_importance = bool(survey.importance)
+    columns = [Column("operator", "left"), Column("shapes"), Column("regime", "left"), Column("flop / byte"),
+               *(Column(f"T_SOL {gpu.id}, us") for gpu in survey.gpus),
+               *chain.from_iterable(_operator_columns(source) for source in survey.sources)]
+    if has_importance:
+        columns.insert(2, Column("importance"))
+    return Report(
+        title=f"{len(survey.operators)} operators, {sum(len(each.shapes) for each in survey.operators)} shapes",
+        facts=_facts(survey, survey.operators),
+        tables=(Table(
+            title="Operators" + (", by their share of the GPU time in production" if has_importance else ""),
+            columns=tuple(columns), rows=tuple(_operator_row(survey, each) for each in survey.operators),
+            caption="C flop / byte above 10 (median), M below, I no arithmetic. T_SOL and T of the shape in the middle "
+                    "of the list; S: median over the shapes."),),
+        notes=(*_weighted(survey), *_notes(survey)),
+    )
+
+
+def _operator_columns(source: Source) -> tuple[Column, ...]:
+    ours = source.key == TRACES
+    return (Column(f"{'best' if ours else 'T_prod'} {source.gpu.id}, us"), Column(f"S {source.gpu.id}"),
+            *((Column("S of ceilings"),) if ours and source.gpu.measured else ()),
+            *((Column("shapes timed"),) if ours else ()))
+
+
+def _operator_row(survey: Survey, operator: Operator) -> tuple[TableCell, ...]:
+    middle = operator.middle
+    cells = [TableCell(operator.name), TableCell(str(len(operator.shapes))), TableCell(operator.regime),
+             TableCell(_intensity(middle.flops_per_byte)), *(_floor(middle, gpu) for gpu in survey.gpus)]
+    if survey.importance:
+        cells.insert(2, NOTHING if operator.importance is None else TableCell(f"{operator.importance:.1f}%"))
+    for source in survey.sources:
+        share, ours = operator.shares[source.key], source.key == TRACES
+        cells += [_time(middle.times.get(source.key)), _share(share.measured)]
+        if ours and source.gpu.measured:
+            cells.append(_share(operator.ceiling_shares[source.key].measured))
+        if ours:
+            whole = share.shapes == share.of_shapes
+            cells.append(TableCell(f"{share.shapes}/{share.of_shapes}", "" if whole else "bad"))
+    return tuple(cells)
+
+
+def shapes_reports(survey: Survey) -> list[Report]:
+    """One table an operator, one row a shape; the notes stand under the last."""
+    reports = [Report(operator.name, _facts(survey, [operator]), (_shapes_table(survey, operator),),
+                      _shares_line(survey, operator)) for operator in survey.operators]
+    if reports:
+        last = reports[-1]
+        reports[-1] = Report(last.title, last.facts, last.tables, (*last.notes, *_notes(survey)))
+    return reports
+
+
+def _shapes_table(survey: Survey, operator: Operator) -> Table:
+    first = operator.shapes[0]
+    numbered = first.shape_id is not None
+    counts = [*first.axes, *first.scalars, *first.facts]
+    one = survey.gpus[0] if len(survey.gpus) == 1 else None
+    columns = [*((Column("#"),) if numbered else ()), *(Column(_title(name)) for name in counts), Column("flop / byte")]
+    if one:
+        columns += [Column("memory floor, us"), Column("compute floor, us"), Column("bound by", "left")]
+    else:
+        columns += [Column(f"T_SOL {gpu.id}, us") for gpu in survey.gpus]
+    for source in survey.sources:
+        columns += _operator_columns(source)[:2]
+        if source.key == TRACES:
+            columns += [*((Column("S of ceilings"),) if source.gpu.measured else ()), Column("solution", "left")]
+    return Table(f"Regime {operator.regime}, {len(operator.shapes)} shapes", tuple(columns),
+                 tuple(_shape_row(survey, shape, one) for shape in operator.shapes),
+                 key_columns=1 + numbered if counts else 1)
+
+
+def _shape_row(survey: Survey, shape: Shape, one: Gpu | None) -> tuple[TableCell, ...]:
+    cells = [TableCell(str(shape.shape_id))] if shape.shape_id is not None else []
+    cells += [TableCell(_count(*item)) for item in (shape.axes | shape.scalars | shape.facts).items()]
+    cells.append(TableCell(_intensity(shape.flops_per_byte)))
+    if one:
+        floor = shape.floors[one.id]
+        cells += [TableCell(text) for text in (_us(floor.memory_us), _us(floor.compute_us), floor.regime)] if floor \
+            else [TableCell("n/a", "muted")] * 3
+    else:
+        cells += [_floor(shape, gpu, with_regime=True) for gpu in survey.gpus]
+    for source in survey.sources:
+        timed = shape.times.get(source.key)
+        cells += [_time(timed), _share(timed and timed.share)]
+        if source.key == TRACES:
+            if source.gpu.measured:
+                cells.append(_share(timed and timed.share_of_ceilings))
+            cells.append(TableCell(timed.solution) if timed else NOTHING)
+    return tuple(cells)
+
+
+def _shares_line(survey: Survey, operator: Operator) -> tuple[str, ...]:
+    return tuple(
+        f"S of the operator on {source.gpu.id}, the upper median over {share.shapes} of {share.of_shapes} shapes: "
+        f"{percent(share.measured)}" for source in survey.sources
+        if (share := operator.shares[source.key]).measured is not None)
+
+
+def _facts(survey: Survey, operators: Sequence[Operator]) -> tuple[str, ...]:
+    """The peaks of each GPU that count for these operators, with their source, and what was measured on it."""
+    dtypes = sorted({dtype for operator in operators for shape in operator.shapes for dtype in shape.dtypes})
+    lines = []
+    for gpu in survey.gpus:
+        lines.append(f"{gpu.names[0]}: {_peaks(gpu.memory_bytes_per_second, gpu.flops_per_second, dtypes)} "
+                     f"({gpu.source}; {gpu.date})")
+        if gpu.measured and any(source.gpu.id == gpu.id for source in survey.sources):
+            measured = gpu.measured
+            lines.append(f"{gpu.names[0]}, measured ceilings: "
+                         f"{_peaks(measured.memory_bytes_per_second, measured.flops_per_second, dtypes)} "
+                         f"({measured.source}; {measured.date})")
+    for source in survey.sources:
+        if source.recorded:
+            group = source.recorded.group
+            lines.append(f"best {source.gpu.id}: per shape the fastest solution that passed, {group.gpu}, protocol "
+                         f"{group.protocol}, {group.rows} rows")
+        else:
+            lines.append(f"T_prod {source.gpu.id}: median time of the deployed kernel, as published")
+    return tuple(lines)
+
+
+def _peaks(memory: float, flops: dict[str, float], dtypes: Sequence[str]) -> str:
+    known = [f"{dtype} {flops[dtype] / 1e12:g}" for dtype in dtypes if dtype in flops]
+    return f"{memory / 1e12:g} TB/s" + (f", {', '.join(known)} TFLOP/s dense" if known else "")
+
+
+def _weighted(survey: Survey) -> Iterator[str]:
+    for key, share in survey.weighted.items():
+        gpu = next(source.gpu.id for source in survey.sources if source.key == key)
+        what = "deployed kernels, as published" if key == PUBLISHED else "our best"
+        if share.measured is None:
+            yield f"S weighted by importance on {gpu} ({what}): no operator with an importance has a time"
+        elif share.operators == share.of_operators and share.measured == share.everywhere:
+            yield (f"S weighted by importance on {gpu} ({what}): {share.measured:.1%} over all {share.operators} "
+                   "operators")
+        else:
+            yield (f"S weighted by importance on {gpu} ({what}): {share.measured:.1%} over the {share.operators} of "
+                   f"{share.of_operators} operators that have a time ({share.weight:.1%} of the importance), "
+                   f"{share.everywhere:.1%} with 0 for every operator and shape without one")
+    if survey.importance:
+        total = sum(survey.importance.values())
+        yield f"importance as printed adds up to {total:.1f} %; as a weight each is divided by that sum"
+
+
+def _notes(survey: Survey) -> Iterator[str]:
+    for gpu in survey.gpus:
+        missing = {operator.name: dtype for operator in survey.operators for shape in operator.shapes
+                   if shape.floors[gpu.id] is None for dtype in shape.dtypes if dtype not in gpu.flops_per_second}
+        for dtype, count in Counter(missing.values()).items():
+            names = ", ".join(name for name, lacked in missing.items() if lacked == dtype)
+            yield f"n/a on {gpu.id}: its source gives no peak for {dtype} ({count} operators: {names})"
+    times = [time for operator in survey.operators for shape in operator.shapes for time in shape.times.values()]
+    outdated = sorted({time.solution for time in times if time.outdated})
+    if outdated:
+        yield f"{OUTDATED} outdated: measured with sources that the solution has no more: {', '.join(outdated)}"
+    for source in survey.sources:
+        if source.recorded and source.recorded.other_groups:
+            others = "; ".join(f"{group.gpu} under {group.protocol} ({group.rows} rows)"
+                               for group in source.recorded.other_groups)
+            yield f"also recorded, not used here: {others}"
+    yield from survey.warnings
+
+
+def _title(field: str) -> str:
+    return "weight MB" if field == "weight_bytes" else field.replace("_", " ")
+
+
+def _count(field: str, value: int) -> str:
+    """Bytes as decimal MB, everything else as it is."""
+    return f"{value / 1e6:.1f}" if field.endswith("_bytes") else str(value)
+
+
+def _floor(shape: Shape, gpu: Gpu, with_regime: bool = False) -> TableCell:
+    floor = shape.floors[gpu.id]
+    if floor is None:
+        return TableCell("n/a", "muted")
+    return TableCell(_us(floor.floor_us) + (f" {floor.regime[0].upper()}" if with_regime else ""))
+
+
+def _time(timed: Timed | None) -> TableCell:
+    return TableCell(_us(timed.latency_us) + (OUTDATED if timed.outdated else "")) if timed else NOTHING
+
+
+def _share(value: float | None, mark: str = "") -> TableCell:
+    return NOTHING if value is None else TableCell(percent(value) + mark)
+
+
+def percent(share: float) -> str:
+    """34.0%, 0.7%, 0.03%: one more digit where one says nothing."""
+    return f"{share:.1%}" if share >= 0.001 else f"{share:.2%}"
+
+
+def _intensity(value: float) -> str:
+    return f"{value:.0f}" if value >= 1000 else f"{value:.3g}"
+
+
+def _us(value: float) -> str:
+    """Four digits, or all of them before the point."""
+    return f"{value:.0f}" if value >= 1000 else f"{value:.4g}"
