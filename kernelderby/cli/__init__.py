@@ -15,13 +15,13 @@ from kernelderby.records import DerbyError
 # Name -> the line that `derby --help` shows. Each verb is kernelderby/cli/<name>.py with a click command `command`.
 VERBS = {
     "doctor": "What this machine can run, and why not the rest.",
-    "pack": "Write the JSON and blobs that flashinfer-bench loads, from the sources.",
+    "pack": "Write the JSON and blobs that flashinfer-bench loads.",
     "list": "The operators of the set: shapes, importance, solutions, best S.",
-    "show": "One operator: contract, solutions, workloads.",
-    "check": "Correctness of solutions: on a GPU at full shapes, on a CPU at small ones.",
+    "show": "One operator: its contract, solutions and workloads.",
+    "check": "Solutions against the reference: on a GPU, or small on a CPU.",
     "bench": "Measure solutions on this GPU and record the traces.",
-    "rank": "Compare solutions on one GPU, from recorded traces.",
-    "roofline": "The floors that memory and arithmetic set for each workload.",
+    "rank": "Compare solutions, or authors over all operators, from traces.",
+    "roofline": "The floors of every operator and shape, and how near kernels come.",
     "profile": "Where the time goes: kernels, stages, layers, what-if, comparison.",
     "export": "Copy the set into another flashinfer-bench dataset.",
 }

@@ -149,11 +149,14 @@ def host_cpu() -> str:
 
 
 def git_commit(root: Path) -> dict[str, Any]:
-    """commit and dirty (uncommitted changes) of the checkout that holds the trace set; where the files came without
-    their .git, the commit that the environment variable DERBY_COMMIT names; else empty."""
+    """commit and dirty (uncommitted changes) of the checkout that holds the trace set; the commit that the environment
+    variable DERBY_COMMIT names where it is set, since files copied to a machine can lie inside some other checkout;
+    empty without either."""
+    if os.environ.get("DERBY_COMMIT"):
+        return {"commit": os.environ["DERBY_COMMIT"]}
     commit = _git(root, "rev-parse", "HEAD")
     if commit is None:
-        return {"commit": os.environ["DERBY_COMMIT"]} if os.environ.get("DERBY_COMMIT") else {}
+        return {}
     # Traces are what a run itself writes; they do not make the code differ from the commit.
     changes = _git(root, "status", "--porcelain", "--", ".", ":(exclude,top)traces")
     return {"commit": commit, "dirty": bool(changes)}

@@ -19,8 +19,9 @@ CUDA_EVENTS = "cuda-events-1"
 CPU_WALL = "cpu-wall"  # only for tests of the machinery; no figure of a GPU
 
 MINIMUM_FLUSH_BYTES = 256 << 20  # flashinfer-bench's buffer; 2 x L2 is more on future GPUs
-# A record's start may precede the timestamp that was taken before the call by the error of the clocks' alignment.
-# The flush before it starts at least 256 MB / 4.8 TB/s = 53 us earlier, so this much is safe.
+# By the error of the clocks' alignment a record may seem to start before the timestamp in front of the call, or to end
+# after the one behind it. The flush before starts, and the next one ends, at least 256 MB / 4.8 TB/s = 53 us outside
+# the window, so this much is safe.
 SLACK_NS = 20_000
 
 
@@ -125,7 +126,7 @@ def _buffer_requested() -> tuple[int, int]:
 
 def spans_of_records(records: Sequence[tuple[int, int]], windows: Sequence[tuple[int, int]],
                      slack_ns: int = SLACK_NS) -> Spans:
-    """Gives each iteration the records that start in its window (timestamps before and after it, in ns).
+    """Gives each iteration the records that lie in its window (timestamps before and after it, in ns, and slack_ns).
 
     TimingFailed when a window holds no record. A different number of records than in the other windows is a note: the
     solution took another path, or records were lost.
@@ -134,7 +135,8 @@ def spans_of_records(records: Sequence[tuple[int, int]], windows: Sequence[tuple
     starts = [start for start, _ in known]
     spans, counts = [], []
     for number, (before, after) in enumerate(windows):
-        inside = known[bisect_left(starts, before - slack_ns):bisect_right(starts, after)]
+        started = known[bisect_left(starts, before - slack_ns):bisect_right(starts, after)]
+        inside = [(start, end) for start, end in started if end <= after + slack_ns]
         if not inside:
             raise TimingFailed(f"iteration {number}: no GPU activity was recorded, so it has no time")
         spans.append((max(end for _, end in inside) - inside[0][0]) / 1e3)

@@ -24,6 +24,16 @@ def test_the_flush_before_the_window_is_left_out_and_a_slightly_early_clock_is_n
     assert spans.spans_us == [5.0] and not spans.notes
 
 
+def test_the_next_flush_is_left_out_even_when_the_records_clock_is_slow():
+    records = [(1_000_500, 1_006_000), (1_009_000, 1_070_000), (1_095_000, 1_100_000)]  # 8 us early, all of them
+    spans = spans_of_records(records, [(1_000_000, 1_010_000), (1_090_000, 1_110_000)])
+    assert spans.spans_us == [5.5, 5.0] and not spans.notes
+
+
+def test_a_record_may_end_a_little_after_its_window():
+    assert spans_of_records([(1_002_000, 1_015_000)], [(1_000_000, 1_010_000)]).spans_us == [13.0]
+
+
 def test_streams_may_overlap_and_records_come_in_any_order():
     records = [(1_030_000, 1_031_000), (1_001_000, 1_090_000)]
     assert spans_of_records(records, [(1_000_000, 1_100_000)]).spans_us == [89.0]

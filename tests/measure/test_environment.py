@@ -1,0 +1,48 @@
+"""What a row says about the code that it was measured with."""
+
+import subprocess
+
+import pytest
+
+from kernelderby.measure.environment import git_commit
+
+
+@pytest.fixture
+def checkout(tmp_path, monkeypatch):
+    """A checkout with one commit, its id, and a folder of copied files inside it."""
+    monkeypatch.delenv("DERBY_COMMIT", raising=False)
+    monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
+
+    def git(*arguments):
+        return subprocess.run(["git", "-C", str(tmp_path), "-c", "user.name=a", "-c", "user.email=a@b", *arguments],
+                              check=True, capture_output=True, text=True).stdout.strip()
+
+    git("init", "--quiet")
+    (tmp_path / "kept").write_text("1")
+    git("add", "kept")
+    git("commit", "--quiet", "-m", "first")
+    return tmp_path, git("rev-parse", "HEAD")
+
+
+def test_the_checkouts_commit_and_whether_files_differ_from_it(checkout):
+    root, commit = checkout
+    assert git_commit(root) == {"commit": commit, "dirty": False}
+    (root / "traces").mkdir()
+    (root / "traces" / "rows.jsonl").write_text("")
+    assert git_commit(root) == {"commit": commit, "dirty": False}  # what a run itself writes
+    (root / "kept").write_text("2")
+    assert git_commit(root) == {"commit": commit, "dirty": True}
+
+
+def test_a_given_commit_wins_over_the_checkout_that_the_files_happen_to_lie_in(checkout, monkeypatch):
+    root, _ = checkout
+    copied = root / "copied"
+    copied.mkdir()
+    monkeypatch.setenv("DERBY_COMMIT", "abc")
+    assert git_commit(copied) == {"commit": "abc"}
+
+
+def test_no_checkout_and_no_given_commit(tmp_path, monkeypatch):
+    monkeypatch.delenv("DERBY_COMMIT", raising=False)
+    monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
+    assert git_commit(tmp_path) == {}
