@@ -5,8 +5,10 @@ The kernels need a Hopper GPU, and their sizes are fixed; so a CPU sees the arit
 
 import ctypes
 import math
+import os
 import shutil
 import subprocess
+import sys
 import types
 
 import pytest
@@ -272,3 +274,32 @@ def test_in_a_graph(module, weights):
         graph.replay()
         torch.cuda.synchronize()
         assert (out.float() - expected).norm() <= 0.03 * expected.norm()
+
+
+SANITIZED = """
+import importlib.util, sys, torch
+spec = importlib.util.spec_from_file_location("derby_moe_sm90", sys.argv[1])
+module = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(module)
+module.FLAGS += tuple(sys.argv[3:])
+inputs = torch.load(sys.argv[2], map_location="cuda", weights_only=True)
+out = torch.full((inputs[2].shape[0], 7168), float("nan"), dtype=torch.bfloat16, device="cuda")
+module.run(*inputs, out)
+assert out.isfinite().all()
+"""
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("tool, flags", [("memcheck", ()), ("racecheck", ("-DDERBY_RACECHECK",))])
+def test_under_compute_sanitizer(module, weights, tmp_path, tool, flags):
+    """Few tokens; racecheck with a build of its own, see common.cuh."""
+    sanitizer = shutil.which("compute-sanitizer") or shutil.which("compute-sanitizer", path="/usr/local/cuda/bin")
+    if sanitizer is None:
+        pytest.skip("no compute-sanitizer on the PATH or in /usr/local/cuda/bin")
+    torch.save(gpu_inputs(weights, 8, 96, "local"), tmp_path / "inputs.pt")
+    (tmp_path / "run.py").write_text(SANITIZED)
+    found = subprocess.run(
+        [sanitizer, "--tool", tool, "--error-exitcode", "9", sys.executable, tmp_path / "run.py", FOLDER / "main.py",
+         tmp_path / "inputs.pt", *flags], capture_output=True, text=True,
+        env={**os.environ, "PYTORCH_NO_CUDA_MEMORY_CACHING": "1"})
+    assert found.returncode == 0, found.stdout[-2000:]

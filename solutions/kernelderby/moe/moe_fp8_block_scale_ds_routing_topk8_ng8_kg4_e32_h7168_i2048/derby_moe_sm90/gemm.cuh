@@ -27,7 +27,7 @@ __device__ __forceinline__ void work_on(Shared<ROWS, STAGES, CLUSTER>& shared, S
 #pragma unroll
     for (int i = 0; i < N / 2; ++i) first[i] = 0.0f, second[i] = 0.0f;
     if constexpr (N == 128)
-        accumulate_wide(shared, stage, k_blocks, first, second);
+        accumulate_wide<FIRST>(shared, stage, k_blocks, first, second);
     else
         accumulate<N>(shared, stage, index < 0, k_blocks, first, second);
     Place place = {};
@@ -60,7 +60,6 @@ template <bool FIRST, int ROWS, int STAGES, int CLUSTER>
 __device__ __forceinline__ void consume(Shared<ROWS, STAGES, CLUSTER>& shared, const Arguments& arguments) {
     Stage stage;
     int visits = 0;
-    if (ROWS == 128 && threadIdx.x >= CONSUMERS / 2) named_arrive(3, CONSUMERS);  // warpgroup 0 takes the first turn
     for (int v = FIRST && arguments.rehearse ? -1 : 0;; ++v) {
         if (v == 0) {
             named_barrier(0, THREADS);  // the counts are there
@@ -99,11 +98,12 @@ __device__ __forceinline__ void consume(Shared<ROWS, STAGES, CLUSTER>& shared, c
     if (!FIRST) bulk_wait();
 }
 
-// Warp 3 of warpgroup 2, one thread: the weights' boxes, and in the first GEMM this program's part of the output's
-// zeros.
+// Warp 3 of warpgroup 2, one thread: the weights' boxes, in the first GEMM this program's part of the output's zeros,
+// in the second of many pairs their rows.
 template <bool FIRST, int ROWS, int STAGES, int CLUSTER>
 __device__ __forceinline__ void bring_weights(Shared<ROWS, STAGES, CLUSTER>& shared, const Arguments& arguments,
-                                              const CUtensorMap* map) {
+                                              const CUtensorMap* map, const CUtensorMap* act_map) {
+    constexpr bool BRING_ACT = !FIRST && ROWS == 128;
     const Share& share = shared.share;
     if (FIRST) {
         let_next_kernel_start();
@@ -128,7 +128,8 @@ __device__ __forceinline__ void bring_weights(Shared<ROWS, STAGES, CLUSTER>& sha
             const int s = stage.index;
             const uint32_t full = shared_address(&shared.full[s]), to = shared_address(shared.weights[s]);
             barrier_wait(shared_address(&shared.empty[s]), stage.parity ^ 1);
-            barrier_expect(full, WEIGHT_BYTES);
+            const int act_boxes = BRING_ACT ? (place.rows + ACT_BOX - 1) / ACT_BOX : 0;
+            barrier_expect(full, WEIGHT_BYTES + act_boxes * ACT_BOX * BLOCK);
             const int second_row = row + (FIRST ? INTERMEDIATE : BLOCK);
             if (CLUSTER == 1 || !place.same_weights) {
                 copy_box(to, map, k * BLOCK, row, full);
@@ -137,6 +138,10 @@ __device__ __forceinline__ void bring_weights(Shared<ROWS, STAGES, CLUSTER>& sha
                 const int mine = blockIdx.x % CLUSTER;
                 copy_box_to_both(to + mine * BLOCK * BLOCK, map, k * BLOCK, mine ? second_row : row, full);
             }
+            if (BRING_ACT && v == 0 && k == visit.k_begin) wait_for_previous_kernel();
+            for (int box = 0; box < act_boxes; ++box)
+                copy_box(shared_address(shared.x[s]) + box * ACT_BOX * BLOCK, act_map, k * BLOCK,
+                         place.first_row + box * ACT_BOX, full);
             stage.next<STAGES>();
             if (zero < zeros) clear();
         }
@@ -152,7 +157,9 @@ __device__ __forceinline__ void gather(Shared<ROWS, STAGES, CLUSTER>& shared, co
     constexpr int K_BLOCKS = Sizes<FIRST>::K_BLOCKS, WIDTH = K_BLOCKS * BLOCK;
     constexpr int SCALE_BLOCKS = Sizes<FIRST>::WEIGHT_ROWS / BLOCK;
     constexpr int ROWS_AT_ONCE = GATHERERS / 8;  // 4 more than a multiple of 8, which the swizzle counts on
-    constexpr int COPIES = (ROWS + ROWS_AT_ONCE - 1) / ROWS_AT_ONCE, SCALES = (ROWS + GATHERERS - 1) / GATHERERS;
+    // In the second GEMM of many pairs the rows lie next to each other and come by TMA.
+    constexpr int COPIES = !FIRST && ROWS == 128 ? 0 : (ROWS + ROWS_AT_ONCE - 1) / ROWS_AT_ONCE;
+    constexpr int SCALES = (ROWS + GATHERERS - 1) / GATHERERS;
     const int seq_len = arguments.seq_len;
     const Share& share = shared.share;
     Stage stage;
@@ -162,7 +169,7 @@ __device__ __forceinline__ void gather(Shared<ROWS, STAGES, CLUSTER>& shared, co
                                    shared.row_start, blockIdx.x % CLUSTER, CLUSTER);
         // Thread t copies 16-byte chunk t % 8 of rows t / 8, t / 8 + 12, ...; it scales rows t and t + 96.
         const int chunk = thread % 8, first = thread / 8;
-        uint32_t source[COPIES], scale_source[SCALES];
+        uint32_t source[COPIES + 1], scale_source[SCALES];
         auto source_row = [&](int row) {
             if (row >= place.rows) return 0;
             if (!FIRST) return place.first_row + row;
@@ -224,7 +231,7 @@ __device__ __forceinline__ void count_blocks(Shared<ROWS, STAGES, CLUSTER>& shar
 // Warpgroup 2. The counts reach the gathering warps first, so that loads start while the others may still rehearse.
 template <bool FIRST, int ROWS, int STAGES, int CLUSTER>
 __device__ __forceinline__ void produce(Shared<ROWS, STAGES, CLUSTER>& shared, const Arguments& arguments,
-                                        const CUtensorMap* map, int thread) {
+                                        const CUtensorMap* map, const CUtensorMap* act_map, int thread) {
     if (thread < GATHERERS) {
         named_barrier(2, THREADS - CONSUMERS);
         named_arrive(0, THREADS);
@@ -242,12 +249,13 @@ __device__ __forceinline__ void produce(Shared<ROWS, STAGES, CLUSTER>& shared, c
     count_blocks<FIRST>(shared, arguments.count);
     named_barrier(2, THREADS - CONSUMERS);
     named_arrive(0, THREADS);
-    if (lane == 0) bring_weights<FIRST>(shared, arguments, map);
+    if (lane == 0) bring_weights<FIRST>(shared, arguments, map, act_map);
     __syncwarp();
 }
 
 template <bool FIRST, int ROWS, int STAGES, int CLUSTER>
-__device__ __forceinline__ void grouped_gemm(const CUtensorMap& map, const Arguments& arguments) {
+__device__ __forceinline__ void grouped_gemm(const CUtensorMap& map, const CUtensorMap& act_map,
+                                             const Arguments& arguments) {
     extern __shared__ __align__(1024) uint8_t raw[];
     auto& shared = *reinterpret_cast<Shared<ROWS, STAGES, CLUSTER>*>(raw);
     if (shared_address(raw) % 1024 != 0) __trap();  // the swizzle goes by address
@@ -255,7 +263,7 @@ __device__ __forceinline__ void grouped_gemm(const CUtensorMap& map, const Argum
     if (thread == CONSUMERS) {
         for (int s = 0; s < STAGES; ++s) {
             barrier_init(shared_address(&shared.full[s]), GATHERERS + 1);
-            barrier_init(shared_address(&shared.empty[s]), CLUSTER * CONSUMERS / 32);
+            barrier_init(shared_address(&shared.empty[s]), CLUSTER * CONSUMERS / (RACECHECK && CLUSTER == 1 ? 1 : 32));
         }
         asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
         asm volatile("prefetch.tensormap [%0];" ::"l"(&map) : "memory");
@@ -269,7 +277,7 @@ __device__ __forceinline__ void grouped_gemm(const CUtensorMap& map, const Argum
         consume<FIRST>(shared, arguments);
     } else {
         give_registers<56>();
-        produce<FIRST>(shared, arguments, &map, thread - CONSUMERS);
+        produce<FIRST>(shared, arguments, &map, &act_map, thread - CONSUMERS);
     }
     if constexpr (CLUSTER > 1) {
         __syncwarp();

@@ -8,8 +8,9 @@ using namespace derby;
 
 #define DERBY_GEMM(name, first, rows, stages, cluster)                                                    \
     __global__ void __cluster_dims__(cluster, 1, 1) __launch_bounds__(THREADS, 1)                         \
-        name(const __grid_constant__ CUtensorMap map, const __grid_constant__ Arguments arguments) {      \
-        grouped_gemm<first, rows, stages, cluster>(map, arguments);                                       \
+        name(const __grid_constant__ CUtensorMap map, const __grid_constant__ CUtensorMap act_map,        \
+             const __grid_constant__ Arguments arguments) {                                               \
+        grouped_gemm<first, rows, stages, cluster>(map, act_map, arguments);                              \
     }
 
 DERBY_GEMM(derby_gemm1_64, true, 64, 5, 1)
@@ -34,11 +35,12 @@ Encode find_encode() {
     return reinterpret_cast<Encode>(function);
 }
 
-// Boxes of 128 rows and 128 columns of a row-major byte matrix.
-bool encode_weight(Encode encode, CUtensorMap* map, const void* weight, uint64_t rows, uint64_t columns) {
+// Boxes of box_rows rows and 128 columns of a row-major byte matrix.
+bool encode_map(Encode encode, CUtensorMap* map, const void* matrix, uint64_t rows, uint64_t columns,
+                uint32_t box_rows) {
     const cuuint64_t sizes[2] = {columns, rows}, strides[1] = {columns};
-    const cuuint32_t box[2] = {BLOCK, BLOCK}, steps[2] = {1, 1};
-    return encode(map, CU_TENSOR_MAP_DATA_TYPE_UINT8, 2, const_cast<void*>(weight), sizes, strides, box, steps,
+    const cuuint32_t box[2] = {BLOCK, box_rows}, steps[2] = {1, 1};
+    return encode(map, CU_TENSOR_MAP_DATA_TYPE_UINT8, 2, const_cast<void*>(matrix), sizes, strides, box, steps,
                   CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
                   CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
 }
@@ -59,7 +61,7 @@ cudaError_t launch(void (*kernel)(Parameters...), int blocks, int threads, int s
     return cudaLaunchKernelEx(&config, kernel, Parameters(values)...);
 }
 
-using Gemm = void (*)(CUtensorMap, Arguments);
+using Gemm = void (*)(CUtensorMap, CUtensorMap, Arguments);
 
 struct Variant {
     Gemm first, second;
@@ -94,9 +96,10 @@ extern "C" int derby_moe_run(const void* logits, const void* bias, const void* x
                              void* act, void* act_scale, void* partial, void* counters, int seq_len, int first_local,
                              float scaling_factor, int variant_number, int programs, int device, void* stream_pointer) {
     static const Encode encode = find_encode();
-    CUtensorMap map1, map2;
-    if (!encode || !encode_weight(encode, &map1, w1, uint64_t(LOCAL_EXPERTS) * 2 * INTERMEDIATE, HIDDEN) ||
-        !encode_weight(encode, &map2, w2, uint64_t(LOCAL_EXPERTS) * HIDDEN, INTERMEDIATE))
+    CUtensorMap map1, map2, act_map;
+    if (!encode || !encode_map(encode, &map1, w1, uint64_t(LOCAL_EXPERTS) * 2 * INTERMEDIATE, HIDDEN, BLOCK) ||
+        !encode_map(encode, &map2, w2, uint64_t(LOCAL_EXPERTS) * HIDDEN, INTERMEDIATE, BLOCK) ||
+        !encode_map(encode, &act_map, act, uint64_t(seq_len) * TOP_K, INTERMEDIATE, ACT_BOX))
         return -1;
     cudaError_t error = allow_shared_memory(device);
     if (error != cudaSuccess) return error;
@@ -116,20 +119,18 @@ extern "C" int derby_moe_run(const void* logits, const void* bias, const void* x
     first.arrived = count + LOCAL_EXPERTS + 1;
     first.out = static_cast<__nv_bfloat16*>(out);
     first.seq_len = seq_len;
-    first.rehearse = variant_number == 0;
+    first.rehearse = variant_number == 0 && !RACECHECK;
     Arguments second = first;
     second.x = first.act;
     second.x_scale = first.act_scale;
     second.w_scale = static_cast<const float*>(w2_scale);
 
-    const int tokens_a_warp = seq_len > 4096 ? MAX_TOKENS_A_WARP : seq_len > 1024 ? 2 : 1;
-    const int tokens_a_block = tokens_a_warp * ROUTE_WARPS;
-    error = launch(derby_route, (seq_len + tokens_a_block - 1) / tokens_a_block, ROUTE_WARPS * 32, 0, false, stream,
+    error = launch(derby_route, (seq_len + ROUTE_WARPS - 1) / ROUTE_WARPS, ROUTE_WARPS * 32, 0, false, stream,
                    static_cast<const float*>(logits), static_cast<const __nv_bfloat16*>(bias),
-                   static_cast<int2*>(bucket), count, seq_len, first_local, scaling_factor, tokens_a_warp);
+                   static_cast<int2*>(bucket), count, seq_len, first_local, scaling_factor);
     if (error == cudaSuccess)
-        error = launch(variant.first, programs, THREADS, variant.shared_bytes, true, stream, map1, first);
+        error = launch(variant.first, programs, THREADS, variant.shared_bytes, true, stream, map1, act_map, first);
     if (error == cudaSuccess)
-        error = launch(variant.second, programs, THREADS, variant.shared_bytes, true, stream, map2, second);
+        error = launch(variant.second, programs, THREADS, variant.shared_bytes, true, stream, map2, act_map, second);
     return error;
 }

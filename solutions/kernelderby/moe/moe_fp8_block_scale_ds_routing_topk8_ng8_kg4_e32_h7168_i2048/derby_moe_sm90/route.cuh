@@ -7,7 +7,7 @@
 namespace derby {
 
 constexpr int EXPERTS = 256, GROUPS = 8, TOP_GROUPS = 4, TOP_K = 8;
-constexpr int ROUTE_WARPS = 8, MAX_TOKENS_A_WARP = 4;
+constexpr int ROUTE_WARPS = 8;
 
 // Floats as unsigned integers of the same order.
 __device__ __forceinline__ uint32_t ordered(float value) {
@@ -88,31 +88,27 @@ __device__ __forceinline__ void choose_experts(const float* logits, const __nv_b
 // A block counts in shared memory first, so that one atomic a block and expert goes to device memory.
 __global__ void __launch_bounds__(ROUTE_WARPS * 32)
 derby_route(const float* __restrict__ logits, const __nv_bfloat16* __restrict__ bias, int2* __restrict__ bucket,
-            int* __restrict__ count, int seq_len, int first_local, float scaling_factor, int tokens_a_warp) {
+            int* __restrict__ count, int seq_len, int first_local, float scaling_factor) {
     __shared__ int block_count[LOCAL_EXPERTS], block_base[LOCAL_EXPERTS];
     let_next_kernel_start();
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     if (threadIdx.x < LOCAL_EXPERTS) block_count[threadIdx.x] = 0;
     __syncthreads();
-    const int first_token = (blockIdx.x * ROUTE_WARPS + warp) * tokens_a_warp;
-    int local[MAX_TOKENS_A_WARP], slot[MAX_TOKENS_A_WARP];
-    float weight[MAX_TOKENS_A_WARP];
-#pragma unroll
-    for (int i = 0; i < MAX_TOKENS_A_WARP; ++i) {
-        local[i] = -1;
-        const int token = first_token + i;
-        if (i >= tokens_a_warp || token >= seq_len) continue;
+    const int token = blockIdx.x * ROUTE_WARPS + warp;
+    int local = -1, slot = 0;
+    float weight = 0.0f;
+    if (token < seq_len) {
         int expert;
         float affinity;
         choose_experts(logits + size_t(token) * EXPERTS, bias, lane, expert, affinity);
         float sum = affinity;
 #pragma unroll
         for (int step = 1; step < TOP_K; step *= 2) sum += __shfl_xor_sync(~0u, sum, step);
-        weight[i] = affinity / sum * scaling_factor;
+        weight = affinity / sum * scaling_factor;
         const int at = expert - first_local;
         if (lane < TOP_K && at >= 0 && at < LOCAL_EXPERTS) {
-            local[i] = at;
-            slot[i] = atomicAdd(&block_count[at], 1);
+            local = at;
+            slot = atomicAdd(&block_count[at], 1);
         }
     }
     __syncthreads();
@@ -121,11 +117,9 @@ derby_route(const float* __restrict__ logits, const __nv_bfloat16* __restrict__ 
         block_base[threadIdx.x] = mine ? atomicAdd(&count[threadIdx.x], mine) : 0;
     }
     __syncthreads();
-#pragma unroll
-    for (int i = 0; i < MAX_TOKENS_A_WARP; ++i)
-        if (local[i] >= 0)
-            bucket[size_t(local[i]) * seq_len + block_base[local[i]] + slot[i]] =
-                make_int2((first_token + i) * TOP_K + lane, __float_as_int(weight[i]));
+    if (local >= 0)
+        bucket[size_t(local) * seq_len + block_base[local] + slot] =
+            make_int2(token * TOP_K + lane, __float_as_int(weight));
 }
 
 }  // namespace derby

@@ -2,13 +2,25 @@
 // rows its N, so that a thread has two rows to scale instead of up to 32 columns. Warpgroup w multiplies pairs 64 w ..
 // 64 w + 63; d[4j..] of a thread: pairs 16 (t / 32) + t % 32 / 4 (+ 8 for the last two), weight rows 8j + 2 (t % 4) +
 // {0, 1}.
-// The warpgroups take turns, so that one scales and adds while the other's products are made.
 #pragma once
 #include "common.cuh"
 
 namespace derby {
 
-template <int ROWS, int STAGES, int CLUSTER>
+// x * sigmoid(x) = h + h tanh(h) with h = x / 2: one special function.
+__device__ __forceinline__ float silu(float x) {
+    const float h = 0.5f * x;
+    float t;
+    asm("tanh.approx.f32 %0, %1;" : "=f"(t) : "f"(h));
+    return fmaf(h, t, h);
+}
+
+__device__ __forceinline__ void add_bf16x8(void* to, uint32_t a, uint32_t b, uint32_t c, uint32_t d) {
+    asm volatile("red.global.add.noftz.v4.bf16x2 [%0], {%1, %2, %3, %4};" ::"l"(to), "r"(a), "r"(b), "r"(c), "r"(d)
+                 : "memory");
+}
+
+template <bool FIRST, int ROWS, int STAGES, int CLUSTER>
 __device__ __forceinline__ void accumulate_wide(Shared<ROWS, STAGES, CLUSTER>& shared, Stage& stage, int k_blocks,
                                                 float (&first)[64], float (&second)[64]) {
     const int lane = threadIdx.x % 32, group = threadIdx.x / 128, row = threadIdx.x / 32 * 16 + lane / 4;
@@ -17,22 +29,18 @@ __device__ __forceinline__ void accumulate_wide(Shared<ROWS, STAGES, CLUSTER>& s
         const uint32_t weights = shared_address(shared.weights[s]);
         const uint32_t x = shared_address(shared.x[s]) + group * 64 * BLOCK;
         barrier_wait(shared_address(&shared.full[s]), stage.parity);
-        fence_async_proxy();
+        if (FIRST) fence_async_proxy();  // the gathered rows came by cp.async, see narrow.cuh
         const float upper = shared.x_scale[s][row], lower = shared.x_scale[s][row + 8];
         const float w_first = shared.w_scale[s][0], w_second = shared.w_scale[s][1];
         float one[64];
-        named_barrier(3 + group, CONSUMERS);
         product_fence();
         multiply<128>(one, x, weights);
-        named_arrive(4 - group, CONSUMERS);
         const float upper_first = upper * w_first, lower_first = lower * w_first;
         product_wait<0>();
 #pragma unroll
         for (int i = 0; i < 64; ++i) first[i] += one[i] * (i % 4 < 2 ? upper_first : lower_first);
-        named_barrier(3 + group, CONSUMERS);
         product_fence();
         multiply<128>(one, x, weights + BLOCK * BLOCK);
-        named_arrive(4 - group, CONSUMERS);
         const float upper_second = upper * w_second, lower_second = lower * w_second;
         product_wait<0>();
         release(shared, s, lane);
@@ -49,7 +57,7 @@ __device__ __forceinline__ void finish_first_wide(Shared<ROWS, STAGES, CLUSTER>&
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     uint8_t* staging = shared.staging.act + warp * 16 * ACT_PITCH;
 #pragma unroll
-    for (int i = 0; i < 64; ++i) up[i] *= __fdividef(gate[i], 1.0f + __expf(-gate[i]));
+    for (int i = 0; i < 64; ++i) up[i] *= silu(gate[i]);
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
         const int row = lane / 4 + 8 * half;
@@ -84,39 +92,49 @@ __device__ __forceinline__ void finish_first_wide(Shared<ROWS, STAGES, CLUSTER>&
     __syncwarp();
 }
 
-// A warp adds 8 rows of 128 columns at a time to the output.
+// A quad's threads hold 2 columns each of four groups of 8; afterwards each holds the 8 columns of one group.
+__device__ __forceinline__ void turn_quad(uint32_t (&v)[4], int lane) {
+    const bool odd = lane & 1, high = lane & 2;
+    uint32_t a = odd ? v[0] : v[1], b = odd ? v[2] : v[3];
+    a = __shfl_xor_sync(~0u, a, 1), b = __shfl_xor_sync(~0u, b, 1);
+    if (odd) v[0] = a, v[2] = b;
+    else v[1] = a, v[3] = b;
+    a = high ? v[0] : v[2], b = high ? v[1] : v[3];
+    a = __shfl_xor_sync(~0u, a, 2), b = __shfl_xor_sync(~0u, b, 2);
+    if (high) v[0] = a, v[1] = b;
+    else v[2] = a, v[3] = b;
+}
+
+// Adds the tile, times the routing weights, to the output rows of its tokens, 64 bytes of a row at a time from a quad.
+// Bulk reductions from shared memory take some 25 cycles each here, 256 of them a tile.
 template <int ROWS, int STAGES, int CLUSTER>
 __device__ __forceinline__ void finish_second_wide(Shared<ROWS, STAGES, CLUSTER>& shared, const Arguments& arguments,
                                                    const Place& place, const float (&first)[64],
                                                    const float (&second)[64]) {
-    constexpr int PITCH = 2 * BLOCK + 16;
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-    uint8_t* staging = shared.staging.act + warp * 16 * ACT_PITCH;
     copies_wait();
     named_barrier(6 + warp / 4, CONSUMERS / 2);  // this warpgroup's pairs are there
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
         const int row = warp * 16 + 8 * half + lane / 4;
-        const float weight = row < place.rows ? __int_as_float(shared.pair[row].y) : 0.0f;
+        const bool there = row < place.rows;
+        const float weight = there ? __int_as_float(shared.pair[row].y) : 0.0f;
+        __nv_bfloat16* out = arguments.out + size_t(there ? shared.pair[row].x / 8 : 0) * HIDDEN +
+                             place.block_n * 256 + 8 * (lane % 4);
 #pragma unroll
         for (int block = 0; block < 2; ++block) {
-            bulk_wait_read();
-            __syncwarp();
 #pragma unroll
-            for (int j = 0; j < 16; ++j) {
-                const float left = block ? second[4 * j + 2 * half] : first[4 * j + 2 * half];
-                const float right = block ? second[4 * j + 2 * half + 1] : first[4 * j + 2 * half + 1];
-                *reinterpret_cast<__nv_bfloat162*>(staging + lane / 4 * PITCH + 16 * j + 4 * (lane % 4)) =
-                    __floats2bfloat162_rn(left * weight, right * weight);
-            }
-            fence_async_proxy();
-            __syncwarp();
-            const int my_row = warp * 16 + 8 * half + lane;
-            if (lane < 8 && my_row < place.rows) {
-                __nv_bfloat16* out =
-                    arguments.out + size_t(shared.pair[my_row].x / 8) * HIDDEN + place.block_n * 256 + block * BLOCK;
-                bulk_add_bf16(out, shared_address(staging + lane * PITCH), 2 * BLOCK);
-                bulk_commit();
+            for (int j = 0; j < 16; j += 4) {
+                uint32_t v[4];
+#pragma unroll
+                for (int i = 0; i < 4; ++i) {
+                    const int at = 4 * (j + i) + 2 * half;
+                    const float left = block ? second[at] : first[at], right = block ? second[at + 1] : first[at + 1];
+                    const __nv_bfloat162 both = __floats2bfloat162_rn(left * weight, right * weight);
+                    v[i] = *reinterpret_cast<const uint32_t*>(&both);
+                }
+                turn_quad(v, lane);
+                if (there) add_bf16x8(out + block * BLOCK + 8 * j, v[0], v[1], v[2], v[3]);
             }
         }
     }
