@@ -8,8 +8,8 @@
 
 namespace derby {
 
-// For compute-sanitizer's racecheck: it does not see that a warp's reads come before its one arrival at a barrier, which
-// __syncwarp orders, so every thread arrives; and there is no rehearsal, whose reads race with loads on purpose.
+// For compute-sanitizer's racecheck. It does not see that __syncwarp orders a warp's reads before the warp's one arrival
+// at a barrier, so every thread arrives; and there is no rehearsal, whose reads race with loads on purpose.
 #ifdef DERBY_RACECHECK
 constexpr bool RACECHECK = true;
 #else
