@@ -149,7 +149,7 @@ def test_shapes_without_a_time_are_left_out_and_counted(derby, small_set):
     edit_traces(small_set, lambda trace: trace["workload"]["axes"]["rows"] == 2)
     operator, = listing(Catalog.open(small_set)).operators
     assert operator.shares["h200"].measured == pytest.approx(FLOORS_US[0] / 4)
-    assert row(derby("list", "--root", small_set)[1], D)[-2:] == ["0.0%", "(1/2)"]
+    assert row(derby("list", "--root", small_set)[1], D)[-2:] == ["0.0004%", "(1/2)"]
 
 
 def test_only_the_protocol_that_rank_takes_counts(small_set):
@@ -175,7 +175,7 @@ def test_a_column_for_each_gpu_the_one_with_most_rows_first(derby, small_set):
     assert found.gpus == ("h200", "b200", "made-up-9000")
     shares = {gpu: share.measured for gpu, share in found.operators[0].shares.items()}
     assert shares == pytest.approx({"h200": 0.0075 / 4, "b200": 0.0045 / 8})
-    assert row(derby("list", "--root", small_set)[1], D)[5:] == ["0.2%", "0.1%"]
+    assert row(derby("list", "--root", small_set)[1], D)[5:] == ["0.2%", "0.06%"]
     out = derby("show", D, "--root", small_set)[1]
     assert row(out, "67a1a173")[6:] == ["toy_fast", "0.2%", "toy_baseline", "0.1%", "toy_baseline"]
 
@@ -272,7 +272,7 @@ def test_show_has_work_traffic_and_the_best_solution_of_each_workload(derby, sma
     """Workload 1: 8,000 flops, 36,000 bytes, 8 / 36 flop a byte; 0.0075 us of 4 us."""
     out = derby("show", D, "--root", small_set)[1]
     assert row(out, "67a1a173") == words("67a1a173 1000 0.5 8e-06 0.036 0.222 toy_fast 0.2%")
-    assert row(out, "cf66eb2c") == words("cf66eb2c 2 2 1.6e-08 7.2e-05 0.222 toy_fast 0.0%")
+    assert row(out, "cf66eb2c") == words("cf66eb2c 2 2 1.6e-08 7.2e-05 0.222 toy_fast 0.0004%")
     found = json.loads(derby("show", D, "--json", "--root", small_set)[1])
     workload = found["workloads"][1]
     assert workload["best"]["h200"] == {"solution": "toy_fast", "latency_us": 4.0, "share": pytest.approx(0.001875),

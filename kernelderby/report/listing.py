@@ -9,6 +9,7 @@ from typing import Any
 from kernelderby.catalog import Definition, Requires, TensorSpec, Tolerance, Workload
 from kernelderby.listing import Best, Contract, Listing, Operator
 from kernelderby.report.model import Column, Report, Table, TableCell
+from kernelderby.report.roofline import percent
 from kernelderby.roofline import arithmetic_intensity
 
 NOTHING = TableCell("")
@@ -41,7 +42,7 @@ def _operator_row(operator: Operator, gpus: Sequence[str]) -> tuple[TableCell, .
             cells.append(NOTHING)
         else:
             part = "" if share.shapes == share.of_shapes else f" ({share.shapes}/{share.of_shapes})"
-            cells.append(TableCell(_percent(share.measured) + part))
+            cells.append(TableCell(percent(share.measured) + part))
     return tuple(cells)
 
 
@@ -163,7 +164,7 @@ def _best_cells(found: Contract, workload: Workload) -> list[TableCell]:
         if best is None:
             cells += [NOTHING, NOTHING]
         else:
-            share = NOTHING if best.share is None else TableCell(_percent(best.share))
+            share = NOTHING if best.share is None else TableCell(percent(best.share))
             cells += [TableCell(best.solution + (OUTDATED if best.outdated else "")), share]
     return cells
 
@@ -184,7 +185,3 @@ def _value(value: Any) -> str:
 def _digits(value: float) -> str:
     """Three digits, or whole."""
     return f"{value:.0f}" if value >= 100 else f"{value:.3g}"
-
-
-def _percent(share: float) -> str:
-    return f"{share:.0%}" if share >= 0.1 else f"{share:.1%}"

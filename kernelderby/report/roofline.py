@@ -203,8 +203,8 @@ def _share(value: float | None, mark: str = "") -> TableCell:
 
 
 def percent(share: float) -> str:
-    """34.0%, 0.7%, 0.03%: one more digit where one says nothing."""
-    return f"{share:.1%}" if share >= 0.001 else f"{share:.2%}"
+    """34.0%, 0.7%, 0.03%, 0.004%: one digit, and more where it says nothing."""
+    return f"{share:.1%}" if share >= 0.001 or share == 0 else f"{100 * share:.1g}%"
 
 
 def _intensity(value: float) -> str:
