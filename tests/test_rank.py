@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from rank_rows import D, ranked, row, rows, workload
 
+from kernelderby.catalog import Catalog
 from kernelderby.rank import definitions_with_rows
 from kernelderby.rank.model import Ratio
 from kernelderby.rank.order import order_dependences
@@ -302,6 +303,17 @@ def test_definitions_with_rows_of_a_gpu():
     assert definitions_with_rows(measured, "b200", None) == {"other"}
     with pytest.raises(DerbyError, match="--gpu"):
         definitions_with_rows(measured, "h20", None)
+
+
+def test_command_ranks_what_solutions_competed_for(derby, checkout: Path):
+    """The checkout has rows of baselines that nothing else was measured against."""
+    code, output, error = derby("rank", "--root", checkout, "--json")
+    rankings = json.loads(output)["rankings"]
+    assert code == 0 and all(len(ranking["order"]) > 1 for ranking in rankings)
+    alone = len({row.definition for row in Catalog.open(checkout).traces()}) - len(rankings)
+    assert alone >= 30 and f"derby: {alone} definitions have rows of one solution only, left out" in error
+    (one,) = json.loads(derby("rank", "--root", checkout, "--definition", "rms_norm", "--json")[1])["rankings"]
+    assert one["order"] == ["rms_norm_baseline"]
 
 
 def test_command_without_traces(derby, small_set: Path):

@@ -13,7 +13,7 @@ from kernelderby.cli.rendering import rendered
 
 
 @click.command(cls=NamesCommand, short_help="Compare solutions on one GPU, from recorded traces.")
-@click.option("--definition", metavar="D", help="Only this definition (default: every one that has traces).")
+@click.option("--definition", metavar="D", help="Only this definition (default: all that solutions competed for).")
 @click.option("--gpu", metavar="NAME|ID", help='Such as "NVIDIA H200" or h200 (default: the GPU with the most rows).')
 @click.option("--protocol", metavar="P", help="How the rows were timed (default: the protocol with the most rows).")
 @click.option("--solutions", metavar="S...", multiple=True, help="Only these.")
@@ -89,6 +89,20 @@ def _by_importance(catalog, names: list[str], gpu: str | None, protocol: str | N
     return "importance", ranking, [importance_report(ranking)]
 
 
+def _competed_for(catalog, rows: list) -> list[str]:
+    """The recorded definitions of the set that more than one solution has rows of; all of them where none has."""
+    solutions: dict[str, set[str]] = {}
+    for row in rows:
+        if row.definition in catalog.definitions:
+            solutions.setdefault(row.definition, set()).add(row.solution)
+    competed = sorted(name for name, of_one in solutions.items() if len(of_one) > 1)
+    alone = len(solutions) - len(competed)
+    if competed and alone:
+        catalog.warnings.append(f"{alone} definitions have rows of one solution only, left out; "
+                                "see `derby roofline --traces`, or name one with --definition")
+    return competed or sorted(solutions)
+
+
 def _rankings(catalog, definition: str | None, names: list[str], baseline: str | None, gpu: str | None,
               protocol: str | None) -> list:
     """One ranking per definition that has rows; with solutions named, per definition of theirs."""
@@ -105,7 +119,7 @@ def _rankings(catalog, definition: str | None, names: list[str], baseline: str |
         wanted = sorted({solution.definition for solution in named})
     rows = catalog.traces(wanted[0] if len(wanted) == 1 else None)
     recorded = {row.definition for row in rows}
-    wanted = wanted or sorted(recorded & set(catalog.definitions))
+    wanted = wanted or _competed_for(catalog, rows)
     if not rows or not wanted:
         raise DerbyError(f"{catalog.root / 'traces'}: no recorded rows; measure with `derby bench`")
     for stranger in sorted(recorded - set(catalog.definitions)):
