@@ -144,7 +144,7 @@ def check_inputs(definition, workload, inputs):
         else:
             assert str(value.dtype) == f"torch.{spec.dtype.value}"
         if name.endswith("_scale"):
-            assert bool((value > 0).all()), f"{name} must be positive"
+            assert bool((torch.as_tensor(value) > 0).all()), f"{name} must be positive"
 
 
 @pytest.mark.parametrize("solution", CATALOG.solutions.values(), ids=lambda solution: solution.name)
