@@ -135,6 +135,15 @@ def test_it_generates_every_input_of_the_smallest_workload_at_full_shape(trace_s
         assert shape is None or list(value.shape) == list(shape)
 
 
+@pytest.mark.parametrize("name", CATALOG.definitions)
+def test_it_judges_every_operator_by_its_tensors(trace_set, name):
+    """flashinfer-bench takes what has the op_type "sampling" for an operator that draws tokens from `probs`."""
+    from flashinfer_bench.bench.evaluators.registry import resolve_evaluator
+
+    assert resolve_evaluator(trace_set.definitions[name]).__name__ == (
+        "LowBitEvaluator" if name == MOE else "DefaultEvaluator")
+
+
 def check_inputs(definition, workload, inputs):
     """One value for each input, in order: the scalars as given, no block scale that is not positive."""
     assert len(inputs) == len(definition.inputs)
