@@ -13,7 +13,7 @@ from kernelderby.catalog.fields import read_json
 from kernelderby.hardware import find_gpu, gpu_id
 from kernelderby.rank.recorded import recorded
 from kernelderby.records import DerbyError, Measurement
-from kernelderby.roofline import OperatorShare, floors, operator_share, share_of_floor
+from kernelderby.roofline import OperatorShare, operator_share, share_on
 
 SORTS = ("importance", "name", "shapes", "s")
 
@@ -171,16 +171,10 @@ def _best(catalog: Catalog, definition: Definition, rows: list[Measurement]) -> 
     for gpu in _gpus(rows):
         times = recorded(rows, solutions, gpu).fastest(definition.name)
         best[gpu] = {workload.uuid: Best(times[workload.uuid].solution, times[workload.uuid].latency_us,
-                                         _share(workload, gpu, times[workload.uuid].latency_us),
+                                         share_on(find_gpu(gpu), workload.cost, times[workload.uuid].latency_us),
                                          times[workload.uuid].outdated)
                      for workload in catalog.workloads(definition.name) if workload.uuid in times}
     return best
-
-
-def _share(workload: Workload, gpu: str, latency_us: float) -> float | None:
-    known = find_gpu(gpu)
-    floor = floors(workload.cost, known) if known and workload.cost else None
-    return floor and share_of_floor(floor.floor_us, latency_us)
 
 
 def _descriptions(specs: dict[str, Any]) -> dict[str, str]:

@@ -63,6 +63,12 @@ def share_of_floor(floor_us: float, latency_us: float) -> float:
     return floor_us / latency_us
 
 
+def share_on(gpu: Gpu | None, cost: Cost | None, latency_us: float) -> float | None:
+    """S of a time on a GPU; None where the GPU is unknown or lacks a peak, or the cost was not counted."""
+    floor = floors(cost, gpu) if gpu and cost else None
+    return share_of_floor(floor.floor_us, latency_us) if floor else None
+
+
 @dataclass(frozen=True, slots=True)
 class OperatorShare:
     """S of an operator: the upper median over its shapes. measured: over those that have an S, None without any;

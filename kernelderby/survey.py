@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from kernelderby.catalog import Catalog, Definition, Workload, published
-from kernelderby.catalog.published import PublishedShape
 from kernelderby.hardware import Gpu
 from kernelderby.rank.recorded import Recorded, Time, recorded
 from kernelderby.records import Cost, DerbyError
@@ -22,7 +21,7 @@ from kernelderby.roofline import (
     floors,
     operator_regime,
     operator_share,
-    share_of_floor,
+    share_on,
     weighted_share,
 )
 
@@ -82,7 +81,7 @@ class Source:
 
     key: str
     gpu: Gpu
-    published: dict[tuple[str, int], PublishedShape] = field(default_factory=dict)
+    published: dict[tuple[str, int], float] = field(default_factory=dict)
     recorded: Recorded | None = None
 
     def timed(self, definition: str, workloads: Sequence[Workload]) -> dict[str, Timed]:
@@ -96,12 +95,12 @@ class Source:
                 if key in self.published}
 
     def _ours(self, cost: Cost, time: Time) -> Timed:
-        return Timed(time.latency_us, _share(cost, self.gpu, time.latency_us),
-                     _share(cost, self.gpu.at_ceilings(), time.latency_us), time.solution, time.outdated)
+        return Timed(time.latency_us, share_on(self.gpu, cost, time.latency_us),
+                     share_on(self.gpu.at_ceilings(), cost, time.latency_us), time.solution, time.outdated)
 
-    def _published(self, cost: Cost, shape: PublishedShape) -> Timed:
-        return Timed(shape.latency_us, _share(cost, self.gpu, shape.latency_us),
-                     _share(cost, self.gpu.at_ceilings(), shape.latency_us))
+    def _published(self, cost: Cost, latency_us: float) -> Timed:
+        return Timed(latency_us, share_on(self.gpu, cost, latency_us),
+                     share_on(self.gpu.at_ceilings(), cost, latency_us))
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +136,7 @@ def survey(catalog: Catalog, gpus: Sequence[Gpu], names: Sequence[str] = (), *, 
 
 
 def _sources(catalog: Catalog, gpus: Sequence[Gpu], with_traces: bool) -> tuple[Source, ...]:
-    found = [Source(PUBLISHED, gpu, published.shapes(catalog.root)) for gpu in gpus if gpu.id == published.HARDWARE]
+    found = [Source(PUBLISHED, gpu, published.times_us(catalog.root)) for gpu in gpus if gpu.id == published.HARDWARE]
     if with_traces:
         rows = recorded(catalog.traces(), catalog.solutions, gpus[0].id)
         found.append(Source(TRACES, gpus[0], recorded=rows))
@@ -179,8 +178,3 @@ def _shape(workload: Workload, gpus: Sequence[Gpu], times: dict[str, Timed]) -> 
         floors={gpu.id: floors(cost, gpu) for gpu in gpus},
         times=times,
     )
-
-
-def _share(cost: Cost, gpu: Gpu | None, latency_us: float) -> float | None:
-    floor = gpu and floors(cost, gpu)
-    return share_of_floor(floor.floor_us, latency_us) if floor else None

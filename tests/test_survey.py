@@ -104,7 +104,7 @@ def test_a_set_without_published_figures(small_set):
     ("importance", "operator,importance_percent\na,ten\n", "csv:2: importance_percent: is missing or no number"),
     ("shapes", "# c\noperator,shape_id,flops,bytes_read,bytes_written,tprod_xpua_us\na,0,1,1,1,0\n",
      "csv:3: tprod_xpua_us: 0 is too small"),
-    ("shapes", "operator,shape_id\na,0\n", "csv:2: flops: is missing"),
+    ("shapes", "operator,shape_id\na,0\n", "csv:2: tprod_xpua_us: is missing"),
 ])
 def test_odd_published_figures_are_one_line(published_set, name, text, words):
     (published_set / f"profiles/published_{name}.csv").write_text(text)

@@ -44,7 +44,7 @@ def printed_operators(checkout):
 def test_the_published_files_speak_of_the_same_operators(checkout, printed_shapes, printed_operators):
     importance = published.importance(checkout)
     assert set(importance) == set(printed_operators) == {operator for operator, _ in printed_shapes}
-    assert len(importance) == 30 and len(printed_shapes) == len(published.shapes(checkout)) == 440
+    assert len(importance) == 30 and len(printed_shapes) == len(published.times_us(checkout)) == 440
     assert sum(importance.values()) == pytest.approx(109.6)
 
 

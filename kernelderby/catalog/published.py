@@ -4,23 +4,12 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 from kernelderby.catalog.fields import read_text
 from kernelderby.records import DerbyError
 
 HARDWARE = "xpu-a"  # what the published times were measured on: its file in kernelderby/hardware/gpus
-
-
-@dataclass(frozen=True, slots=True)
-class PublishedShape:
-    """The work that was timed, flops of all dtypes together, and the median time of the deployed kernel on HARDWARE."""
-
-    flops: int
-    bytes_read: int
-    bytes_written: int
-    latency_us: float
 
 
 def importance(root: Path | str) -> dict[str, float]:
@@ -32,13 +21,10 @@ def importance(root: Path | str) -> dict[str, float]:
             for where, row in _rows(Path(root), "published_importance.csv")}
 
 
-def shapes(root: Path | str) -> dict[tuple[str, int], PublishedShape]:
-    """(operator, shape_id) -> what was published of it; {} where there is no file."""
-    return {
-        (row["operator"], int(_number(where, row, "shape_id", least=0))): PublishedShape(
-            int(_number(where, row, "flops", least=0)), int(_number(where, row, "bytes_read", least=0)),
-            int(_number(where, row, "bytes_written", least=0)), _number(where, row, "tprod_xpua_us"))
-        for where, row in _rows(Path(root), "published_shapes.csv")}
+def times_us(root: Path | str) -> dict[tuple[str, int], float]:
+    """(operator, shape_id) -> the median time of the deployed kernel on HARDWARE; {} where there is no file."""
+    return {(row["operator"], int(_number(where, row, "shape_id", least=0))): _number(where, row, "tprod_xpua_us")
+            for where, row in _rows(Path(root), "published_shapes.csv")}
 
 
 def _rows(root: Path, name: str) -> Iterator[tuple[str, dict[str, str]]]:

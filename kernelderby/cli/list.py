@@ -8,12 +8,10 @@ from pathlib import Path
 import click
 
 from kernelderby.cli import json_option, root_option
-from kernelderby.cli.rendering import rendered
-
-PIPE_WIDTH = 240  # a pipe gets whole lines: a row that goes on further down is of no use to grep
+from kernelderby.cli.rendering import WIDE, print_warnings, rendered
 
 
-@click.command(short_help="The operators of the set: shapes, importance, solutions, best S.")
+@click.command()
 @click.argument("words", metavar="[WORD]...", nargs=-1)
 @click.option("--sort", type=click.Choice(["importance", "name", "shapes", "s"]), default="importance",
               show_default=True, help="Largest first; s: lowest first, on the first GPU.")
@@ -30,12 +28,11 @@ def command(words: tuple[str, ...], sort: str, root: Path, as_json: bool) -> Non
 
     catalog = Catalog.open(root)
     found = listing(catalog, words, sort)
-    for warning in catalog.warnings:
-        click.echo(f"derby: {warning}", err=True)
+    print_warnings(catalog)
     if as_json:
         click.echo(json.dumps(_data(found), allow_nan=False))
     else:
-        click.echo(rendered([listing_report(found)], "text", PIPE_WIDTH).rstrip("\n"))
+        click.echo(rendered([listing_report(found)], "text", WIDE).rstrip("\n"))
 
 
 def _data(found) -> dict:

@@ -9,10 +9,10 @@ import click
 
 from kernelderby.cli import json_option, root_option
 from kernelderby.cli.names import NamesCommand
-from kernelderby.cli.rendering import rendered
+from kernelderby.cli.rendering import print_warnings, rendered
 
 
-@click.command(cls=NamesCommand, short_help="Compare solutions on one GPU, from recorded traces.")
+@click.command(cls=NamesCommand)
 @click.option("--definition", metavar="D", help="Only this definition (default: all that solutions competed for).")
 @click.option("--gpu", metavar="NAME|ID", help='Such as "NVIDIA H200" or h200 (default: the GPU with the most rows).')
 @click.option("--protocol", metavar="P", help="How the rows were timed (default: the protocol with the most rows).")
@@ -43,8 +43,7 @@ def command(definition: str | None, gpu: str | None, protocol: str | None, solut
         key, found, reports = _by_importance(catalog, list(solutions), gpu, protocol)
     else:
         key, found, reports = _by_definition(catalog, definition, list(solutions), baseline, gpu, protocol)
-    for warning in catalog.warnings:
-        click.echo(f"derby: {warning}", err=True)
+    print_warnings(catalog)
     if as_json or style == "json":
         import json
         from dataclasses import asdict
@@ -89,24 +88,35 @@ def _by_importance(catalog, names: list[str], gpu: str | None, protocol: str | N
     return "importance", ranking, [importance_report(ranking)]
 
 
-def _competed_for(catalog, rows: list) -> list[str]:
-    """The recorded definitions of the set that more than one solution has rows of; all of them where none has."""
-    solutions: dict[str, set[str]] = {}
-    for row in rows:
-        if row.definition in catalog.definitions:
-            solutions.setdefault(row.definition, set()).add(row.solution)
-    competed = sorted(name for name, of_one in solutions.items() if len(of_one) > 1)
-    alone = len(solutions) - len(competed)
-    if competed and alone:
-        catalog.warnings.append(f"{alone} definitions have rows of one solution only, left out; "
-                                "see `derby roofline --traces`, or name one with --definition")
-    return competed or sorted(solutions)
+def _with_rows(catalog, rows: list, wanted: list[str], gpu: str | None, protocol: str | None) -> list[str]:
+    """The wanted definitions that have rows to compare; without any wanted, those that solutions competed for, or all
+    where there are none such. What is left out becomes a warning."""
+    from kernelderby.rank import definitions_with_rows
+    from kernelderby.records import DerbyError
+
+    recorded = {row.definition for row in rows}
+    chosen = wanted or sorted(recorded & set(catalog.definitions))
+    if not rows or not chosen:
+        raise DerbyError(f"{catalog.root / 'traces'}: no recorded rows; measure with `derby bench`")
+    for stranger in sorted(recorded - set(catalog.definitions)):
+        catalog.warnings.append(f"{catalog.root / 'traces'}: rows of {stranger}, no definition of the set, left out")
+    if len(chosen) == 1:
+        return chosen
+    competed = [] if wanted else sorted(definitions_with_rows(rows, gpu, protocol, solutions=2).intersection(chosen))
+    if competed:
+        if len(competed) < len(chosen):
+            catalog.warnings.append(f"{len(chosen) - len(competed)} definitions have no rows of two solutions, left "
+                                    "out; see `derby roofline --traces`, or name one with --definition")
+        return competed
+    available = definitions_with_rows(rows, gpu, protocol)
+    catalog.warnings += [f"{name}: has no rows to compare, left out" for name in chosen if name not in available]
+    return [name for name in chosen if name in available]
 
 
 def _rankings(catalog, definition: str | None, names: list[str], baseline: str | None, gpu: str | None,
               protocol: str | None) -> list:
     """One ranking per definition that has rows; with solutions named, per definition of theirs."""
-    from kernelderby.rank import definitions_with_rows, rank
+    from kernelderby.rank import rank
     from kernelderby.records import DerbyError
 
     named = [catalog.solution(name) for name in [*names, *([baseline] if baseline else [])]]
@@ -118,16 +128,7 @@ def _rankings(catalog, definition: str | None, names: list[str], baseline: str |
     else:
         wanted = sorted({solution.definition for solution in named})
     rows = catalog.traces(wanted[0] if len(wanted) == 1 else None)
-    recorded = {row.definition for row in rows}
-    wanted = wanted or _competed_for(catalog, rows)
-    if not rows or not wanted:
-        raise DerbyError(f"{catalog.root / 'traces'}: no recorded rows; measure with `derby bench`")
-    for stranger in sorted(recorded - set(catalog.definitions)):
-        catalog.warnings.append(f"{catalog.root / 'traces'}: rows of {stranger}, no definition of the set, left out")
-    if len(wanted) > 1:
-        available = definitions_with_rows(rows, gpu, protocol)
-        catalog.warnings += [f"{name}: has no rows to compare, left out" for name in wanted if name not in available]
-        wanted = [name for name in wanted if name in available]
+    wanted = _with_rows(catalog, rows, wanted, gpu, protocol)
     only = {solution.name for solution in named} if names else None
     by_definition = {name: [row for row in rows if row.definition == name] for name in wanted}
     return [

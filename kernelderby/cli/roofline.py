@@ -9,14 +9,13 @@ import click
 
 from kernelderby.cli import json_option, root_option
 from kernelderby.cli.names import NamesCommand
-from kernelderby.cli.rendering import rendered
+from kernelderby.cli.rendering import WIDE, rendered
 from kernelderby.records import DerbyError
 
-PIPE_WIDTH = 240  # a pipe gets whole lines: a table cut to 80 columns is of no use to grep
 _FILE = click.Path(path_type=Path)
 
 
-@click.command(cls=NamesCommand, short_help="Operators and their shapes against the floors of GPUs.")
+@click.command(cls=NamesCommand)
 @click.argument("operators", metavar="[OPERATOR]...", nargs=-1)
 @click.option("--gpu", "gpu_names", metavar="GPU...", multiple=True, default=("h200",), show_default=True,
               help="Ids or names of GPUs. With xpu-a: the published times and S of the deployed kernels.")
@@ -51,7 +50,7 @@ def command(operators: tuple[str, ...], gpu_names: tuple[str, ...], shapes: bool
     elif as_json:
         click.echo(json.dumps(_data(found), allow_nan=False))
     else:
-        click.echo(rendered(reports, style, PIPE_WIDTH).rstrip("\n"))
+        click.echo(rendered(reports, style, WIDE).rstrip("\n"))
     if plot is not None:
         _draw(found, plot)
         click.echo(f"derby: {plot}: written", err=True)

@@ -8,10 +8,10 @@ from pathlib import Path
 import click
 
 from kernelderby.cli import json_option, root_option
-from kernelderby.cli.rendering import rendered
+from kernelderby.cli.rendering import print_warnings, rendered
 
 
-@click.command(short_help="One operator: contract, solutions, workloads.")
+@click.command()
 @click.argument("operator")
 @root_option
 @json_option
@@ -26,8 +26,7 @@ def command(operator: str, root: Path, as_json: bool) -> None:
 
     catalog = Catalog.open(root)
     found = contract(catalog, operator)
-    for warning in catalog.warnings:
-        click.echo(f"derby: {warning}", err=True)
+    print_warnings(catalog)
     if as_json:
         click.echo(json.dumps(_data(found, catalog.root), allow_nan=False))
     else:

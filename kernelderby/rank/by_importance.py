@@ -14,9 +14,8 @@ from kernelderby.records import DerbyError
 from kernelderby.roofline import (
     OperatorShare,
     WeightedShare,
-    floors,
     operator_share,
-    share_of_floor,
+    share_on,
     weighted_share,
 )
 
@@ -106,9 +105,5 @@ def _contender(name: str, chosen: Mapping[str, tuple[str | None, dict[str, Time]
 
 def _share(times: Mapping[str, Time], workloads: Sequence[Workload], gpu: Gpu) -> OperatorShare:
     """S of every shape that has a time, a cost and a peak for each dtype in it."""
-    shares = []
-    for workload in workloads:
-        floor = workload.cost and floors(workload.cost, gpu)
-        time = times.get(workload.uuid)
-        shares.append(share_of_floor(floor.floor_us, time.latency_us) if floor and time else None)
-    return operator_share(shares)
+    return operator_share([share_on(gpu, workload.cost, times[workload.uuid].latency_us)
+                           if workload.uuid in times else None for workload in workloads])

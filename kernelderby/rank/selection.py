@@ -49,12 +49,18 @@ def choose_group(groups: Mapping[Key, list[Measurement]], gpu: str | None, proto
     return max(sorted(candidates), key=lambda key: (key.protocol != FLASHINFER_BENCH_PROTOCOL, len(candidates[key])))
 
 
-def definitions_with_rows(measurements: Iterable[Measurement], gpu: str | None, protocol: str | None) -> set[str]:
-    """Definitions that have rows of that GPU and that protocol. DerbyError as in choose_group where none has."""
+def definitions_with_rows(measurements: Iterable[Measurement], gpu: str | None, protocol: str | None,
+                          solutions: int = 1) -> set[str]:
+    """Definitions that have rows of at least so many solutions on that GPU and under that protocol. DerbyError as in
+    choose_group where none has rows."""
     groups = group_rows(measurements)
     chosen = choose_group(groups, gpu, protocol)
-    return {row.definition for key, rows in groups.items() for row in rows
-            if (gpu is None or key.gpu == chosen.gpu) and (protocol is None or key.protocol == chosen.protocol)}
+    found: dict[str, set[str | None]] = {}
+    for key, rows in groups.items():
+        if (gpu is None or key.gpu == chosen.gpu) and (protocol is None or key.protocol == chosen.protocol):
+            for row in rows:
+                found.setdefault(row.definition, set()).add(row.solution)
+    return {definition for definition, names in found.items() if len(names) >= solutions}
 
 
 def describe_group(key: Key, rows: list[Measurement]) -> Group:

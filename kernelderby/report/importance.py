@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from kernelderby.rank.by_importance import BEST, Contender, ImportanceRanking
 from kernelderby.report.model import Column, Report, Table, TableCell
-from kernelderby.report.roofline import percent
+from kernelderby.report.roofline import importance_note, percent
 
 NOTHING = TableCell("-", "muted")
 
@@ -68,8 +68,7 @@ def _operator_row(ranking: ImportanceRanking, operator: str) -> tuple[TableCell,
 
 
 def _notes(ranking: ImportanceRanking) -> Iterator[str]:
-    total = sum(ranking.importance.values())
-    yield f"importance as printed adds up to {total:.1f} %; as a weight each is divided by that sum"
+    yield importance_note(ranking.importance)
     absent = [name for name in ranking.importance if name not in ranking.operators]
     if absent:
         yield f"no definition in the set, counted as missing: {', '.join(absent)}"

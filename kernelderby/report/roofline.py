@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
 
 from kernelderby.hardware import Gpu
@@ -155,8 +155,7 @@ def _weighted(survey: Survey) -> Iterator[str]:
                    f"{share.of_operators} operators that have a time ({share.weight:.1%} of the importance), "
                    f"{share.everywhere:.1%} with 0 for every operator and shape without one")
     if survey.importance:
-        total = sum(survey.importance.values())
-        yield f"importance as printed adds up to {total:.1f} %; as a weight each is divided by that sum"
+        yield importance_note(survey.importance)
 
 
 def _notes(survey: Survey) -> Iterator[str]:
@@ -198,8 +197,13 @@ def _time(timed: Timed | None) -> TableCell:
     return TableCell(_us(timed.latency_us) + (OUTDATED if timed.outdated else "")) if timed else NOTHING
 
 
-def _share(value: float | None, mark: str = "") -> TableCell:
-    return NOTHING if value is None else TableCell(percent(value) + mark)
+def _share(value: float | None) -> TableCell:
+    return NOTHING if value is None else TableCell(percent(value))
+
+
+def importance_note(importance: Mapping[str, float]) -> str:
+    return (f"importance as printed adds up to {sum(importance.values()):.1f} %; as a weight each is divided by that "
+            "sum")
 
 
 def percent(share: float) -> str:

@@ -12,7 +12,6 @@ A verb is written as
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, is_dataclass
 from functools import wraps
@@ -22,6 +21,7 @@ from typing import Any
 
 import click
 
+from kernelderby.cli.rendering import rendered
 from kernelderby.records import DerbyError
 
 FORMATS = ("text", "markdown", "csv", "json")
@@ -48,9 +48,9 @@ class Output:
         if self.plot is not None and draw is None:
             raise DerbyError(f"--plot: derby profile {self.verb} has no picture; leave it out")
         if self.target is not None:
-            self._write_block(_rendered(reports, "markdown"))
+            self._write_block(rendered(reports, "markdown"))
         else:
-            click.echo((_json(data) if self.style == "json" else _rendered(reports, self.style)).rstrip("\n"))
+            click.echo((_json(data) if self.style == "json" else rendered(reports, self.style)).rstrip("\n"))
         if self.plot is not None:
             draw(self.plot)
             click.echo(f"derby: {self.plot}: written", err=True)
@@ -94,22 +94,6 @@ def open_profiles(files: Sequence[Path]) -> list:
     from kernelderby.profile.spans import open_profile
 
     return [open_profile(file) for file in files]
-
-
-def _rendered(reports: Sequence, style: str) -> str:
-    from kernelderby.report import csv, markdown, text
-
-    if style == "csv":
-        return "\n".join(csv.render(report) for report in reports)
-    if style == "markdown":
-        return "\n".join(markdown.render(report) for report in reports)
-    color = sys.stdout.isatty()
-    width = text.PIPE_WIDTH
-    if color:
-        import shutil
-
-        width = shutil.get_terminal_size((text.PIPE_WIDTH, 40)).columns
-    return "\n".join(text.render(report, width=width, color=color) for report in reports)
 
 
 def _json(data: Any) -> str:

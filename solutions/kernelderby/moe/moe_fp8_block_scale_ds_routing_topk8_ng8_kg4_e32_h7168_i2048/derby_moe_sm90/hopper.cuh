@@ -82,6 +82,12 @@ __device__ __forceinline__ void bulk_add_bf16(void* to, uint32_t from, int bytes
                  ::"l"(to), "r"(from), "r"(bytes) : "memory");
 }
 
+// Adds 8 bf16 values at a 16-byte aligned address.
+__device__ __forceinline__ void add_bf16x8(void* to, uint32_t a, uint32_t b, uint32_t c, uint32_t d) {
+    asm volatile("red.global.add.noftz.v4.bf16x2 [%0], {%1, %2, %3, %4};" ::"l"(to), "r"(a), "r"(b), "r"(c), "r"(d)
+                 : "memory");
+}
+
 __device__ __forceinline__ void bulk_commit() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
 __device__ __forceinline__ void bulk_wait_read() { asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory"); }
 __device__ __forceinline__ void bulk_wait() { asm volatile("cp.async.bulk.wait_group 0;" ::: "memory"); }

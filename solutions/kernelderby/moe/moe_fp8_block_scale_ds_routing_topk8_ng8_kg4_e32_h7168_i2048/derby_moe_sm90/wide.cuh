@@ -15,11 +15,6 @@ __device__ __forceinline__ float silu(float x) {
     return fmaf(h, t, h);
 }
 
-__device__ __forceinline__ void add_bf16x8(void* to, uint32_t a, uint32_t b, uint32_t c, uint32_t d) {
-    asm volatile("red.global.add.noftz.v4.bf16x2 [%0], {%1, %2, %3, %4};" ::"l"(to), "r"(a), "r"(b), "r"(c), "r"(d)
-                 : "memory");
-}
-
 template <bool FIRST, int ROWS, int STAGES, int CLUSTER>
 __device__ __forceinline__ void accumulate_wide(Shared<ROWS, STAGES, CLUSTER>& shared, Stage& stage, int k_blocks,
                                                 float (&first)[64], float (&second)[64]) {
@@ -106,7 +101,7 @@ __device__ __forceinline__ void turn_quad(uint32_t (&v)[4], int lane) {
 }
 
 // Adds the tile, times the routing weights, to the output rows of its tokens, 64 bytes of a row at a time from a quad.
-// Bulk reductions from shared memory take some 25 cycles each here, 256 of them a tile.
+// 256 bulk reductions from shared memory, one a row and block, made a tile slower.
 template <int ROWS, int STAGES, int CLUSTER>
 __device__ __forceinline__ void finish_second_wide(Shared<ROWS, STAGES, CLUSTER>& shared, const Arguments& arguments,
                                                    const Place& place, const float (&first)[64],
