@@ -190,11 +190,15 @@ def test_errors_are_one_line(derby, small_set, arguments, said):
     assert code == 1 and said in err and err.count("\n") == 1
 
 
+def test_a_picture_of_nothing_is_refused_before_the_tables(derby, small_set):
+    assert derby("roofline", "--plot", "s.png", "--root", small_set)[1] == ""
+
+
 def test_a_gpu_without_a_peak_for_a_dtype_is_said(derby, small_set):
     code, output, _ = derby("roofline", "--gpu", "h800", "h200", "--root", small_set)
     row, = [line.split() for line in output.splitlines() if line.startswith(D)]
     assert code == 0 and row[-2:] == ["n/a", "0.0075"]
-    assert f"n/a on h800: its source gives no peak for float32 (1 operators: {D})" in output
+    assert f"n/a on h800: its source gives no peak for float32 ({D})" in output
     assert "n/a  n/a" in " ".join(derby("roofline", D, "--gpu", "h800", "--root", small_set)[1].split("\n"))
 
 

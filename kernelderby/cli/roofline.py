@@ -41,6 +41,8 @@ def command(operators: tuple[str, ...], gpu_names: tuple[str, ...], shapes: bool
     from kernelderby.survey import survey
 
     found = survey(Catalog.open(root), _gpus(gpu_names), operators, with_traces=with_traces)
+    if plot is not None and not found.sources:
+        raise DerbyError("--plot: there is no S without times; add --traces, or --gpu xpu-a for the published ones")
     reports = shapes_reports(found) if operators or shapes else [operators_report(found)]
     if target is not None:
         from kernelderby.report.markers import replace_block
@@ -90,8 +92,6 @@ def _draw(survey, path: Path) -> None:
     from kernelderby.report.plot import shares
     from kernelderby.survey import PUBLISHED
 
-    if not survey.sources:
-        raise DerbyError("--plot: there is no S without times; add --traces, or --gpu xpu-a for the published ones")
     source = survey.sources[-1]
     dots, marks = [], []
     for operator in survey.operators:

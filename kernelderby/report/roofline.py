@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
 
@@ -162,9 +161,9 @@ def _notes(survey: Survey) -> Iterator[str]:
     for gpu in survey.gpus:
         missing = {operator.name: dtype for operator in survey.operators for shape in operator.shapes
                    if shape.floors[gpu.id] is None for dtype in shape.dtypes if dtype not in gpu.flops_per_second}
-        for dtype, count in Counter(missing.values()).items():
+        for dtype in sorted(set(missing.values())):
             names = ", ".join(name for name, lacked in missing.items() if lacked == dtype)
-            yield f"n/a on {gpu.id}: its source gives no peak for {dtype} ({count} operators: {names})"
+            yield f"n/a on {gpu.id}: its source gives no peak for {dtype} ({names})"
     times = [time for operator in survey.operators for shape in operator.shapes for time in shape.times.values()]
     outdated = sorted({time.solution for time in times if time.outdated})
     if outdated:
