@@ -24,6 +24,7 @@ constexpr int OUT_PITCH = 4 * BLOCK + 16;        // bytes a row of the second's
 constexpr int OUT_CHUNK = 32;                    // rows of the second's staging
 constexpr int ACT_BOX = 64;                      // rows of pairs a TMA box brings
 constexpr int ZERO_BYTES = 2048;                 // of the output cleared by one copy
+constexpr int NEXT_TASKS = 8;                    // room for tasks: more than the stages, since a task fills one at least
 
 struct Arguments {
     const uint8_t* x;        // FIRST: [seq_len, HIDDEN], else [pairs, INTERMEDIATE]
@@ -48,6 +49,13 @@ struct Sizes {
     static constexpr int WEIGHT_ROWS = FIRST ? 2 * INTERMEDIATE : HIDDEN;  // an expert
 };
 
+// What the consumers need to know of a visit, worked out by the warp that brings its weights.
+struct Task {
+    Place place;
+    int k_blocks;
+    int piece_of;  // the split tile this is a piece of, counted from the first that is split, or -1: a whole tile
+};
+
 template <int ROWS, int STAGES, int CLUSTER>
 struct Shared {
     uint8_t weights[STAGES][WEIGHT_BYTES];
@@ -57,7 +65,7 @@ struct Shared {
         uint8_t out[OUT_CHUNK * OUT_PITCH];
     } staging;
     float x_scale[STAGES][ROWS];
-    float w_scale[STAGES][4];
+    alignas(16) float w_scale[STAGES][4];
     float column_max[8][ROWS == 64 ? 64 : 2];
     float column_scale[ROWS == 64 ? 64 : 2];
     alignas(16) int2 pair[ROWS];
@@ -65,6 +73,7 @@ struct Shared {
     alignas(8) uint64_t full[STAGES];
     uint64_t empty[STAGES];
     int count[LOCAL_EXPERTS], block_start[LOCAL_EXPERTS + 1], row_start[LOCAL_EXPERTS + 1];
+    Task task[NEXT_TASKS];
     Share share;
     int is_last;
 };
@@ -79,10 +88,10 @@ struct Stage {
 };
 
 template <int N>
-__device__ __forceinline__ void multiply(float (&product_of)[N / 2], uint32_t weights, uint32_t x) {
-    const uint64_t a = operand(weights), b = operand(x);
+__device__ __forceinline__ void multiply(float (&product_of)[N / 2], uint32_t a_low, uint32_t b_low) {
 #pragma unroll
-    for (int k = 0; k < 4; ++k) product<N>(product_of, a + 2 * k, b + 2 * k, k > 0);
+    for (int k = 0; k < 4; ++k)
+        product<N>(product_of, operand_of(a_low + 2 * k), operand_of(b_low + 2 * k), k > 0);
     product_commit();
 }
 

@@ -27,25 +27,23 @@ __device__ __forceinline__ void work_on(Shared<ROWS, STAGES, CLUSTER>& shared, S
 #pragma unroll
     for (int i = 0; i < N / 2; ++i) first[i] = 0.0f, second[i] = 0.0f;
     if constexpr (N == 128)
-        accumulate_wide<FIRST>(shared, stage, k_blocks, first, second);
+        accumulate_wide(shared, stage, k_blocks, first, second);
     else
         accumulate<N>(shared, stage, index < 0, k_blocks, first, second);
-    Place place = {};
+    Task task = {};
     if (index < 0) {
         // A tile of one piece, counted behind the real ones, which other programs may be at already.
         if constexpr (FIRST)
             join_pieces<N>(shared, arguments, arguments.arrived + 2 * gridDim.x, blockIdx.x / CLUSTER, K_BLOCKS,
                            K_BLOCKS, first, second);
     } else {
-        const Visit visit = visit_at(shared.share, index, blockIdx.x / CLUSTER, gridDim.x / CLUSTER, K_BLOCKS);
-        place = locate(visit.tile, Sizes<FIRST>::TILES_N, shared.count, shared.block_start, shared.row_start,
-                                   blockIdx.x % CLUSTER, CLUSTER);
+        task = shared.task[index % NEXT_TASKS];
         if constexpr (FIRST)
-            if (visit.k_end - visit.k_begin < K_BLOCKS &&
-                !join_pieces<N>(shared, arguments, arguments.arrived, visit.tile - shared.share.split_from,
-                                shared.share.stretch, K_BLOCKS, first, second))
+            if (task.piece_of >= 0 && !join_pieces<N>(shared, arguments, arguments.arrived, task.piece_of,
+                                                      shared.share.stretch, K_BLOCKS, first, second))
                 return;
     }
+    const Place& place = task.place;
     if constexpr (FIRST && N == 128)
         finish_first_wide(shared, arguments, place, first, second);
     else if constexpr (FIRST)
@@ -69,13 +67,11 @@ __device__ __forceinline__ void consume(Shared<ROWS, STAGES, CLUSTER>& shared, c
         if (v >= visits) break;
         int rows = 0, k_blocks = 1;
         if (v >= 0) {
-            const Visit visit =
-                visit_at(shared.share, v, blockIdx.x / CLUSTER, gridDim.x / CLUSTER, Sizes<FIRST>::K_BLOCKS);
-            const Place place =
-                locate(visit.tile, Sizes<FIRST>::TILES_N, shared.count, shared.block_start, shared.row_start,
-                                   blockIdx.x % CLUSTER, CLUSTER);
+            barrier_wait(shared_address(&shared.full[stage.index]), stage.parity);  // the task is there as well
+            const Task& task = shared.task[v % NEXT_TASKS];
+            const Place& place = task.place;
             rows = place.rows;
-            k_blocks = visit.k_end - visit.k_begin;
+            k_blocks = task.k_blocks;
             // The pairs' routing weights, by threads of the warpgroup that will use them.
             const int row = ROWS == 64 ? threadIdx.x : threadIdx.x / 128 * 64 + threadIdx.x % 128;
             if (!FIRST && row < rows && (ROWS == 64 || threadIdx.x % 128 < 64))
@@ -123,6 +119,10 @@ __device__ __forceinline__ void bring_weights(Shared<ROWS, STAGES, CLUSTER>& sha
         const Visit visit = visit_at(share, v, blockIdx.x / CLUSTER, gridDim.x / CLUSTER, Sizes<FIRST>::K_BLOCKS);
         const Place place = locate(visit.tile, Sizes<FIRST>::TILES_N, shared.count, shared.block_start,
                                    shared.row_start, blockIdx.x % CLUSTER, CLUSTER);
+        Task& task = shared.task[v % NEXT_TASKS];
+        task.place = place;
+        task.k_blocks = visit.k_end - visit.k_begin;
+        task.piece_of = task.k_blocks < Sizes<FIRST>::K_BLOCKS ? visit.tile - share.split_from : -1;
         const int row = place.expert * Sizes<FIRST>::WEIGHT_ROWS + place.block_n * (FIRST ? BLOCK : 2 * BLOCK);
         for (int k = visit.k_begin; k < visit.k_end; ++k) {
             const int s = stage.index;
@@ -160,6 +160,14 @@ __device__ __forceinline__ void gather(Shared<ROWS, STAGES, CLUSTER>& shared, co
     // In the second GEMM of many pairs the rows lie next to each other and come by TMA.
     constexpr int COPIES = !FIRST && ROWS == 128 ? 0 : (ROWS + ROWS_AT_ONCE - 1) / ROWS_AT_ONCE;
     constexpr int SCALES = (ROWS + GATHERERS - 1) / GATHERERS;
+    // Of many pairs: a stage is handed on by its writers, a stage late, when its copies have landed and are fenced for
+    // the tensor core. Of few pairs the consumers fence, since there the copies' latency counts.
+    constexpr bool LATE = ROWS == 128;
+    const auto landed = [&](int s) {
+        fence_async_proxy();
+        __syncwarp();
+        if (RACECHECK || thread % 32 == 0) barrier_arrive(shared_address(&shared.full[s]));
+    };
     const int seq_len = arguments.seq_len;
     const Share& share = shared.share;
     Stage stage;
@@ -198,8 +206,20 @@ __device__ __forceinline__ void gather(Shared<ROWS, STAGES, CLUSTER>& shared, co
                 if (thread + GATHERERS * i < place.rows)
                     copy4(shared_address(&shared.x_scale[s][thread + GATHERERS * i]), x_scale + scale_source[i]);
             if (thread < 2) copy4(shared_address(&shared.w_scale[s][thread]), w_scale + k);
-            barrier_arrive_after_copies(shared_address(&shared.full[s]));
+            if constexpr (!LATE) {
+                barrier_arrive_after_copies(shared_address(&shared.full[s]));
+            } else {
+                copies_commit();
+                if (k > visit.k_begin) {
+                    copies_wait<1>();
+                    landed((s + STAGES - 1) % STAGES);
+                }
+            }
             stage.next<STAGES>();
+        }
+        if constexpr (LATE) {
+            copies_wait<0>();
+            landed((stage.index + STAGES - 1) % STAGES);
         }
     }
 }
@@ -262,7 +282,7 @@ __device__ __forceinline__ void grouped_gemm(const CUtensorMap& map, const CUten
     const int thread = threadIdx.x, warp = thread / 32;
     if (thread == CONSUMERS) {
         for (int s = 0; s < STAGES; ++s) {
-            barrier_init(shared_address(&shared.full[s]), GATHERERS + 1);
+            barrier_init(shared_address(&shared.full[s]), GATHERERS / (ROWS == 128 && !RACECHECK ? 32 : 1) + 1);
             barrier_init(shared_address(&shared.empty[s]), CLUSTER * CONSUMERS / (RACECHECK && CLUSTER == 1 ? 1 : 32));
         }
         asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");

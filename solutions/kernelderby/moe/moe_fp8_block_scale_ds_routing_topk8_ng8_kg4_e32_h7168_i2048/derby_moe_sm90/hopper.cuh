@@ -8,6 +8,12 @@ __device__ __forceinline__ uint32_t shared_address(const void* pointer) {
     return static_cast<uint32_t>(__cvta_generic_to_shared(pointer));
 }
 
+// The same value, but the compiler keeps it in a register instead of working it out again.
+__device__ __forceinline__ float kept(float value) {
+    asm volatile("" : "+f"(value));
+    return value;
+}
+
 __device__ __forceinline__ void barrier_init(uint32_t barrier, int arrivals) {
     asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(arrivals));
 }
@@ -44,7 +50,12 @@ __device__ __forceinline__ void copy8(uint32_t to, const void* from) {
     asm volatile("cp.async.ca.shared.global [%0], [%1], 8;" ::"r"(to), "l"(from) : "memory");
 }
 
-__device__ __forceinline__ void copies_wait() { asm volatile("cp.async.wait_all;" ::: "memory"); }
+__device__ __forceinline__ void copies_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+template <int PENDING>
+__device__ __forceinline__ void copies_wait() {
+    asm volatile("cp.async.wait_group %0;" ::"n"(PENDING) : "memory");
+}
+__device__ __forceinline__ void copies_wait_all() { asm volatile("cp.async.wait_all;" ::: "memory"); }
 
 __device__ __forceinline__ void copy_box(uint32_t to, const void* map, int column, int row, uint32_t barrier) {
     asm volatile(
@@ -80,6 +91,20 @@ __device__ __forceinline__ void bulk_store(void* to, uint32_t from, int bytes) {
 __device__ __forceinline__ void bulk_add_bf16(void* to, uint32_t from, int bytes) {
     asm volatile("cp.reduce.async.bulk.global.shared::cta.bulk_group.add.noftz.bf16 [%0], [%1], %2;"
                  ::"l"(to), "r"(from), "r"(bytes) : "memory");
+}
+
+// Four 8 x 8 matrices of 16 bits: lane l names row l % 8 of matrix l / 8, and holds in each the two values of row l / 4
+// at columns 2 (l % 4).
+__device__ __forceinline__ void store_matrices(uint32_t row, uint32_t a, uint32_t b, uint32_t c, uint32_t d) {
+    asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};"
+                 ::"r"(row), "r"(a), "r"(b), "r"(c), "r"(d) : "memory");
+}
+
+__device__ __forceinline__ uint4 load_shared16(uint32_t from) {
+    uint4 v;
+    asm volatile("ld.shared.v4.b32 {%0, %1, %2, %3}, [%4];" : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "r"(from)
+                 : "memory");
+    return v;
 }
 
 // Adds 8 bf16 values at a 16-byte aligned address.
@@ -123,9 +148,11 @@ __device__ __forceinline__ void product_wait() {
 }
 
 // Shared memory descriptor of a K-major operand in rows of 128 bytes with the 128-byte swizzle; 1024-byte aligned.
-__device__ __forceinline__ uint64_t operand(uint32_t address) {
-    return static_cast<uint64_t>((address & 0x3FFFF) >> 4) | (uint64_t(1) << 16) | (uint64_t(1024 >> 4) << 32) |
-           (uint64_t(1) << 62);
+// Its lower half: the address in units of 16 bytes, so that the next operand is a sum away.
+__device__ __forceinline__ uint32_t operand_low(uint32_t address) { return ((address & 0x3FFFF) >> 4) | (1u << 16); }
+
+__device__ __forceinline__ uint64_t operand_of(uint32_t low) {
+    return uint64_t(low) | (uint64_t(1024 >> 4) << 32) | (uint64_t(1) << 62);
 }
 
 // d [64, N] (+)= a [64, 32] b [N, 32]^T in e4m3; adds to d where `add`. Thread t of the warpgroup holds, for every 8

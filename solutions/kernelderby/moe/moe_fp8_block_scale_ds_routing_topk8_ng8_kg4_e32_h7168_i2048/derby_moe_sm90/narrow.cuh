@@ -28,14 +28,14 @@ __device__ __forceinline__ void accumulate(Shared<ROWS, STAGES, CLUSTER>& shared
     const int lane = threadIdx.x % 32, group = threadIdx.x / 128;
     for (int k = 0; k < k_blocks; ++k) {
         const int s = stage.index;
-        const uint32_t weights = shared_address(shared.weights[s]) + group * 64 * BLOCK;
-        const uint32_t x = shared_address(shared.x[s]);
+        const uint32_t weights = operand_low(shared_address(shared.weights[s]) + group * 64 * BLOCK);
+        const uint32_t x = operand_low(shared_address(shared.x[s]));
         if (!rehearsal) barrier_wait(shared_address(&shared.full[s]), stage.parity);
         fence_async_proxy();  // the gathered rows came by cp.async, which the tensor core does not see otherwise
         float one[N / 2], two[N / 2];
         product_fence();
         multiply<N>(one, weights, x);
-        multiply<N>(two, weights + BLOCK * BLOCK, x);
+        multiply<N>(two, weights + (BLOCK * BLOCK >> 4), x);
         product_wait<1>();
         promote<N>(first, one, shared.x_scale[s], shared.w_scale[s][0], lane);
         product_wait<0>();
@@ -103,7 +103,7 @@ __device__ __forceinline__ void finish_second(Shared<ROWS, STAGES, CLUSTER>& sha
                                               const float (&second)[N / 2]) {
     const int thread = threadIdx.x, warp = thread / 32, lane = thread % 32;
     constexpr int CHUNK = N < OUT_CHUNK ? N : OUT_CHUNK;
-    copies_wait();
+    copies_wait_all();
     uint8_t* to = shared.staging.out + (2 * (lane % 4)) * OUT_PITCH + (warp * 16 + lane / 4) * 2;
 #pragma unroll
     for (int chunk = 0; chunk < N; chunk += CHUNK) {

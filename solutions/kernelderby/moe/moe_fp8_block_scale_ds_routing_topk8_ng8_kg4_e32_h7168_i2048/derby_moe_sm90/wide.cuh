@@ -15,34 +15,53 @@ __device__ __forceinline__ float silu(float x) {
     return fmaf(h, t, h);
 }
 
-template <bool FIRST, int ROWS, int STAGES, int CLUSTER>
-__device__ __forceinline__ void accumulate_wide(Shared<ROWS, STAGES, CLUSTER>& shared, Stage& stage, int k_blocks,
-                                                float (&first)[64], float (&second)[64]) {
-    const int lane = threadIdx.x % 32, group = threadIdx.x / 128, row = threadIdx.x / 32 * 16 + lane / 4;
+// GROUP is the warpgroup, a constant: the operands' addresses are then in uniform registers, which the products take them
+// from. What the next k block needs is worked out while products are made, so that the tensor cores do not wait for it.
+template <int GROUP, int ROWS, int STAGES, int CLUSTER>
+__device__ __forceinline__ void accumulate_group(Shared<ROWS, STAGES, CLUSTER>& shared, Stage& stage, int k_blocks,
+                                                 float (&first)[64], float (&second)[64]) {
+    const int lane = threadIdx.x % 32, row = threadIdx.x / 32 * 16 + lane / 4;
+    const uint32_t first_x = operand_low(shared_address(shared.x) + GROUP * 64 * BLOCK);
+    const uint32_t first_weights = operand_low(shared_address(shared.weights));
+    uint32_t x = first_x + stage.index * (ROWS * BLOCK >> 4), weights = first_weights + stage.index * (WEIGHT_BYTES >> 4);
+    float upper_first, lower_first, upper_second, lower_second, one[64];
+    auto next_is_there = [&] {
+        const int s = stage.index;
+        barrier_wait(shared_address(&shared.full[s]), stage.parity);
+        const float upper = shared.x_scale[s][row], lower = shared.x_scale[s][row + 8];
+        const float2 w = *reinterpret_cast<const float2*>(shared.w_scale[s]);
+        upper_first = kept(upper * w.x), lower_first = kept(lower * w.x);
+        upper_second = kept(upper * w.y), lower_second = kept(lower * w.y);
+    };
+    next_is_there();
     for (int k = 0; k < k_blocks; ++k) {
         const int s = stage.index;
-        const uint32_t weights = shared_address(shared.weights[s]);
-        const uint32_t x = shared_address(shared.x[s]) + group * 64 * BLOCK;
-        barrier_wait(shared_address(&shared.full[s]), stage.parity);
-        if (FIRST) fence_async_proxy();  // the gathered rows came by cp.async, see narrow.cuh
-        const float upper = shared.x_scale[s][row], lower = shared.x_scale[s][row + 8];
-        const float w_first = shared.w_scale[s][0], w_second = shared.w_scale[s][1];
-        float one[64];
         product_fence();
         multiply<128>(one, x, weights);
-        const float upper_first = upper * w_first, lower_first = lower * w_first;
         product_wait<0>();
 #pragma unroll
         for (int i = 0; i < 64; ++i) first[i] += one[i] * (i % 4 < 2 ? upper_first : lower_first);
         product_fence();
-        multiply<128>(one, x, weights + BLOCK * BLOCK);
-        const float upper_second = upper * w_second, lower_second = lower * w_second;
+        multiply<128>(one, x, weights + (BLOCK * BLOCK >> 4));
+        stage.next<STAGES>();
+        x = stage.index == 0 ? first_x : x + (ROWS * BLOCK >> 4);
+        weights = stage.index == 0 ? first_weights : weights + (WEIGHT_BYTES >> 4);
+        const float upper = upper_second, lower = lower_second;
+        if (k + 1 < k_blocks) next_is_there();
         product_wait<0>();
         release(shared, s, lane);
 #pragma unroll
-        for (int i = 0; i < 64; ++i) second[i] += one[i] * (i % 4 < 2 ? upper_second : lower_second);
-        stage.next<STAGES>();
+        for (int i = 0; i < 64; ++i) second[i] += one[i] * (i % 4 < 2 ? upper : lower);
     }
+}
+
+template <int ROWS, int STAGES, int CLUSTER>
+__device__ __forceinline__ void accumulate_wide(Shared<ROWS, STAGES, CLUSTER>& shared, Stage& stage, int k_blocks,
+                                                float (&first)[64], float (&second)[64]) {
+    if (__shfl_sync(~0u, threadIdx.x / 128, 0) == 0)
+        accumulate_group<0>(shared, stage, k_blocks, first, second);
+    else
+        accumulate_group<1>(shared, stage, k_blocks, first, second);
 }
 
 // SwiGLU and quantisation of the wide form. A row's 128 values lie in four neighbouring threads.
@@ -87,50 +106,46 @@ __device__ __forceinline__ void finish_first_wide(Shared<ROWS, STAGES, CLUSTER>&
     __syncwarp();
 }
 
-// A quad's threads hold 2 columns each of four groups of 8; afterwards each holds the 8 columns of one group.
-__device__ __forceinline__ void turn_quad(uint32_t (&v)[4], int lane) {
-    const bool odd = lane & 1, high = lane & 2;
-    uint32_t a = odd ? v[0] : v[1], b = odd ? v[2] : v[3];
-    a = __shfl_xor_sync(~0u, a, 1), b = __shfl_xor_sync(~0u, b, 1);
-    if (odd) v[0] = a, v[2] = b;
-    else v[1] = a, v[3] = b;
-    a = high ? v[0] : v[2], b = high ? v[1] : v[3];
-    a = __shfl_xor_sync(~0u, a, 2), b = __shfl_xor_sync(~0u, b, 2);
-    if (high) v[0] = a, v[1] = b;
-    else v[2] = a, v[3] = b;
-}
-
-// Adds the tile, times the routing weights, to the output rows of its tokens, 64 bytes of a row at a time from a quad.
-// 256 bulk reductions from shared memory, one a row and block, made a tile slower.
+// Adds the tile, times the routing weights, to the output rows of its tokens: a warp turns 16 rows of 64 columns in
+// shared memory and adds 4 rows of 128 bytes at a time. 256 bulk reductions, one a row and block, made a tile slower.
 template <int ROWS, int STAGES, int CLUSTER>
 __device__ __forceinline__ void finish_second_wide(Shared<ROWS, STAGES, CLUSTER>& shared, const Arguments& arguments,
                                                    const Place& place, const float (&first)[64],
                                                    const float (&second)[64]) {
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-    copies_wait();
+    const uint32_t staging = shared_address(shared.staging.act + warp * 16 * ACT_PITCH);
+    const uint32_t to = staging + (lane % 16) * ACT_PITCH + lane / 16 * 16;   // of the row a lane names for storing
+    const uint32_t from = staging + lane / 8 * ACT_PITCH + lane % 8 * 16;
+    copies_wait_all();
     named_barrier(6 + warp / 4, CONSUMERS / 2);  // this warpgroup's pairs are there
+    float weight[2];
+    uint32_t out[4];  // in units of 16 bytes
 #pragma unroll
-    for (int half = 0; half < 2; ++half) {
-        const int row = warp * 16 + 8 * half + lane / 4;
-        const bool there = row < place.rows;
-        const float weight = there ? __int_as_float(shared.pair[row].y) : 0.0f;
-        __nv_bfloat16* out = arguments.out + size_t(there ? shared.pair[row].x / 8 : 0) * HIDDEN +
-                             place.block_n * 256 + 8 * (lane % 4);
+    for (int half = 0; half < 2; ++half) weight[half] = __int_as_float(shared.pair[warp * 16 + 8 * half + lane / 4].y);
 #pragma unroll
-        for (int block = 0; block < 2; ++block) {
+    for (int i = 0; i < 4; ++i)
+        out[i] = uint32_t(shared.pair[warp * 16 + 4 * i + lane / 8].x) / 8 * (HIDDEN / 8) + place.block_n * 32 + lane % 8;
 #pragma unroll
-            for (int j = 0; j < 16; j += 4) {
-                uint32_t v[4];
+    for (int chunk = 0; chunk < 4; ++chunk) {
+        const float(&value)[64] = chunk < 2 ? first : second;
+        __syncwarp();
 #pragma unroll
-                for (int i = 0; i < 4; ++i) {
-                    const int at = 4 * (j + i) + 2 * half;
-                    const float left = block ? second[at] : first[at], right = block ? second[at + 1] : first[at + 1];
-                    const __nv_bfloat162 both = __floats2bfloat162_rn(left * weight, right * weight);
-                    v[i] = *reinterpret_cast<const uint32_t*>(&both);
-                }
-                turn_quad(v, lane);
-                if (there) add_bf16x8(out + block * BLOCK + 8 * j, v[0], v[1], v[2], v[3]);
+        for (int j = chunk % 2 * 8; j < chunk % 2 * 8 + 8; j += 2) {
+            uint32_t v[4];
+#pragma unroll
+            for (int i = 0; i < 4; ++i) {
+                const int at = 4 * j + 2 * i;
+                const __nv_bfloat162 both = __floats2bfloat162_rn(value[at] * weight[i % 2], value[at + 1] * weight[i % 2]);
+                v[i] = *reinterpret_cast<const uint32_t*>(&both);
             }
+            store_matrices(to + j % 8 * 16, v[0], v[1], v[2], v[3]);
+        }
+        __syncwarp();
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+            const uint4 v = load_shared16(from + 4 * i * ACT_PITCH);
+            if (warp * 16 + 4 * i + lane / 8 < place.rows)
+                add_bf16x8(reinterpret_cast<uint4*>(arguments.out) + out[i] + chunk * 8, v.x, v.y, v.z, v.w);
         }
     }
     named_barrier(6 + warp / 4, CONSUMERS / 2);  // before the next tile's pairs come
