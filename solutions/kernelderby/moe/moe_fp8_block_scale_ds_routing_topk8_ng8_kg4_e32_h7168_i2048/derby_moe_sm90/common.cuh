@@ -23,6 +23,7 @@ constexpr int ACT_PITCH = BLOCK + 16;            // bytes a row of the first GEM
 constexpr int OUT_PITCH = 4 * BLOCK + 16;        // bytes a row of the second's
 constexpr int OUT_CHUNK = 32;                    // rows of the second's staging
 constexpr int ACT_BOX = 64;                      // rows of pairs a TMA box brings
+constexpr float FP8_MOST = 448.0f;                // the largest e4m3 value
 constexpr int ZERO_BYTES = 2048;                 // of the output cleared by one copy
 constexpr int NEXT_TASKS = 8;                    // room for tasks: more than the stages, since a task fills one at least
 
@@ -30,7 +31,7 @@ struct Arguments {
     const uint8_t* x;        // FIRST: [seq_len, HIDDEN], else [pairs, INTERMEDIATE]
     const float* x_scale;    // FIRST: [HIDDEN / 128, seq_len], else [pairs, INTERMEDIATE / 128]
     const float* w_scale;    // [experts, weight rows / 128, K / 128]
-    int* count;              // [experts]
+    int* count;              // [experts], zero between calls
     const int2* bucket;      // [experts, seq_len]
     uint8_t* act;            // [pairs, INTERMEDIATE]
     float* act_scale;        // [pairs, INTERMEDIATE / 128]
@@ -39,7 +40,7 @@ struct Arguments {
     int* ticket;             // zero between calls
     __nv_bfloat16* out;      // [seq_len, HIDDEN]
     int seq_len;
-    int rehearse;            // whether to run through the code once while waiting for the routing, see consume
+    int rehearse;            // whether to run through the code once while waiting for the routing, see work_on
 };
 
 template <bool FIRST>
@@ -106,11 +107,19 @@ __device__ __forceinline__ void release(Shared<ROWS, STAGES, CLUSTER>& shared, i
     }
 }
 
+// x * sigmoid(x) = h + h tanh(h) with h = x / 2: one special function.
+__device__ __forceinline__ float silu(float x) {
+    const float h = 0.5f * x;
+    float t;
+    asm("tanh.approx.f32 %0, %1;" : "=f"(t) : "f"(h));
+    return fmaf(h, t, h);
+}
+
 // Stores this program's piece of a split tile; true for the program that arrives last, which then holds the sum of all
-// pieces, added in the order of K.
+// pieces, added in the order of K. Rehearsing, nobody is waited for and nothing is counted.
 template <int N, int ROWS, int STAGES, int CLUSTER>
 __device__ __forceinline__ bool join_pieces(Shared<ROWS, STAGES, CLUSTER>& shared, const Arguments& arguments,
-                                            int* arrived, int in_split, int stretch, int k_blocks,
+                                            bool rehearsal, int in_split, int stretch, int k_blocks,
                                             float (&first)[N / 2], float (&second)[N / 2]) {
     constexpr int SIZE = ROWS * 2 * BLOCK / 4;  // float4
     const int thread = threadIdx.x;
@@ -123,19 +132,24 @@ __device__ __forceinline__ bool join_pieces(Shared<ROWS, STAGES, CLUSTER>& share
         mine[(N / 8 + i) * CONSUMERS] =
             make_float4(second[4 * i], second[4 * i + 1], second[4 * i + 2], second[4 * i + 3]);
     }
-    __threadfence();
+    if (!rehearsal) __threadfence();
     named_barrier(1, CONSUMERS);
     if (thread == 0) {
-        arrived += piece_slot(from, in_split, stretch, k_blocks) * CLUSTER + blockIdx.x % CLUSTER;
-        shared.is_last = atomicAdd(arrived, 1) == to - from;
-        if (shared.is_last) *arrived = 0;
-        __threadfence();
+        bool is_last = true;
+        if (!rehearsal) {
+            int* arrived = arguments.arrived + piece_slot(from, in_split, stretch, k_blocks) * CLUSTER +
+                           blockIdx.x % CLUSTER;
+            is_last = atomicAdd(arrived, 1) == to - from;
+            if (is_last) *arrived = 0;
+            __threadfence();
+        }
+        shared.is_last = is_last;
     }
     named_barrier(1, CONSUMERS);
     if (!shared.is_last) return false;
 #pragma unroll
     for (int i = 0; i < N / 2; ++i) first[i] = 0.0f, second[i] = 0.0f;
-#pragma unroll(N <= 16 ? 4 : N <= 32 ? 2 : 1)
+#pragma unroll(N <= 8 ? 8 : N <= 16 ? 4 : N <= 32 ? 2 : 1)
     for (int program = from; program <= to; ++program) {
         const float4* theirs = pieces + size_t(piece_slot(program, in_split, stretch, k_blocks)) * (CLUSTER * SIZE);
 #pragma unroll

@@ -32,15 +32,13 @@ __device__ __forceinline__ void work_on(Shared<ROWS, STAGES, CLUSTER>& shared, S
         accumulate<N>(shared, stage, index < 0, k_blocks, first, second);
     Task task = {};
     if (index < 0) {
-        // A tile of one piece, counted behind the real ones, which other programs may be at already.
-        if constexpr (FIRST)
-            join_pieces<N>(shared, arguments, arguments.arrived + 2 * gridDim.x, blockIdx.x / CLUSTER, K_BLOCKS,
-                           K_BLOCKS, first, second);
+        if constexpr (FIRST)  // a tile of one piece
+            join_pieces<N>(shared, arguments, true, blockIdx.x / CLUSTER, K_BLOCKS, K_BLOCKS, first, second);
     } else {
         task = shared.task[index % NEXT_TASKS];
         if constexpr (FIRST)
-            if (task.piece_of >= 0 && !join_pieces<N>(shared, arguments, arguments.arrived, task.piece_of,
-                                                      shared.share.stretch, K_BLOCKS, first, second))
+            if (task.piece_of >= 0 && !join_pieces<N>(shared, arguments, false, task.piece_of, shared.share.stretch,
+                                                      K_BLOCKS, first, second))
                 return;
     }
     const Place& place = task.place;
@@ -168,6 +166,9 @@ __device__ __forceinline__ void gather(Shared<ROWS, STAGES, CLUSTER>& shared, co
         __syncwarp();
         if (RACECHECK || thread % 32 == 0) barrier_arrive(shared_address(&shared.full[s]));
     };
+    // Few tokens' rows are read again for every block of weights, and would be gone by then.
+    constexpr bool KEEP = FIRST && ROWS == 64;
+    const uint64_t keep = KEEP ? keep_policy() : 0;
     const int seq_len = arguments.seq_len;
     const Share& share = shared.share;
     Stage stage;
@@ -199,8 +200,13 @@ __device__ __forceinline__ void gather(Shared<ROWS, STAGES, CLUSTER>& shared, co
             barrier_wait(shared_address(&shared.empty[s]), stage.parity ^ 1);
 #pragma unroll
             for (int i = 0; i < COPIES; ++i)
-                if (first + ROWS_AT_ONCE * i < place.rows)
-                    copy16((i % 2 ? odd : even) + i * ROWS_AT_ONCE * BLOCK, x + source[i]);
+                if (first + ROWS_AT_ONCE * i < place.rows) {
+                    const uint32_t there = (i % 2 ? odd : even) + i * ROWS_AT_ONCE * BLOCK;
+                    if (KEEP)
+                        copy16(there, x + source[i], keep);
+                    else
+                        copy16(there, x + source[i]);
+                }
 #pragma unroll
             for (int i = 0; i < SCALES; ++i)
                 if (thread + GATHERERS * i < place.rows)
@@ -252,6 +258,7 @@ __device__ __forceinline__ void count_blocks(Shared<ROWS, STAGES, CLUSTER>& shar
 template <bool FIRST, int ROWS, int STAGES, int CLUSTER>
 __device__ __forceinline__ void produce(Shared<ROWS, STAGES, CLUSTER>& shared, const Arguments& arguments,
                                         const CUtensorMap* map, const CUtensorMap* act_map, int thread) {
+    const int lane = thread % 32;
     if (thread < GATHERERS) {
         named_barrier(2, THREADS - CONSUMERS);
         named_arrive(0, THREADS);
@@ -259,7 +266,6 @@ __device__ __forceinline__ void produce(Shared<ROWS, STAGES, CLUSTER>& shared, c
         gather<FIRST>(shared, arguments, thread);
         return;
     }
-    const int lane = thread % 32;
     if (FIRST) {
         for (int i = lane; i < ZERO_BYTES / 4; i += 32) reinterpret_cast<int*>(shared.zeros)[i] = 0;
         fence_async_proxy();

@@ -101,9 +101,8 @@ class _Workspace:
         self.act = empty(pairs, INTERMEDIATE)
         self.act_scale = empty(pairs, INTERMEDIATE // 128, dtype=torch.float32)
         self.partial = empty(library.derby_moe_piece_bytes(programs))
-        # Of the experts, a ticket, two a program for split tiles, and as many again for the rehearsal's tile, which
-        # join_pieces counts under twice the program's number.
-        self.counters = torch.zeros(NUM_LOCAL + 1 + 4 * programs, dtype=torch.int32, device=device)
+        # Of the experts, a ticket, and two a program for split tiles.
+        self.counters = torch.zeros(NUM_LOCAL + 1 + 2 * programs, dtype=torch.int32, device=device)
         self.addresses = [t.data_ptr() for t in (self.buckets, self.act, self.act_scale, self.partial, self.counters)]
 
 

@@ -52,7 +52,7 @@ __device__ __forceinline__ void finish_first(Shared<ROWS, STAGES, CLUSTER>& shar
                                              const Place& place, float (&up)[N / 2], const float (&gate)[N / 2]) {
     const int thread = threadIdx.x, warp = thread / 32, lane = thread % 32;
 #pragma unroll
-    for (int i = 0; i < N / 2; ++i) up[i] *= gate[i] / (1.0f + __expf(-gate[i]));
+    for (int i = 0; i < N / 2; ++i) up[i] *= silu(gate[i]);
 #pragma unroll
     for (int j = 0; j < N / 8; ++j) {
         float left = fmaxf(fabsf(up[4 * j]), fabsf(up[4 * j + 2]));
@@ -69,10 +69,10 @@ __device__ __forceinline__ void finish_first(Shared<ROWS, STAGES, CLUSTER>& shar
         float most = 1e-10f;  // so that a block of zeros does not divide by zero
 #pragma unroll
         for (int i = 0; i < 8; ++i) most = fmaxf(most, shared.column_max[i][thread]);
-        const float scale = most / 448.0f;
-        shared.column_scale[thread] = 1.0f / scale;
+        shared.column_scale[thread] = __fdividef(FP8_MOST, most);
         if (thread < place.rows)
-            arguments.act_scale[size_t(place.first_row + thread) * (INTERMEDIATE / BLOCK) + place.block_n] = scale;
+            arguments.act_scale[size_t(place.first_row + thread) * (INTERMEDIATE / BLOCK) + place.block_n] =
+                most * (1.0f / FP8_MOST);
     }
     named_barrier(1, CONSUMERS);
     uint8_t* to = shared.staging.act + (2 * (lane % 4)) * ACT_PITCH + warp * 16 + lane / 4;

@@ -7,14 +7,6 @@
 
 namespace derby {
 
-// x * sigmoid(x) = h + h tanh(h) with h = x / 2: one special function.
-__device__ __forceinline__ float silu(float x) {
-    const float h = 0.5f * x;
-    float t;
-    asm("tanh.approx.f32 %0, %1;" : "=f"(t) : "f"(h));
-    return fmaf(h, t, h);
-}
-
 // GROUP is the warpgroup, a constant: the operands' addresses are then in uniform registers, which the products take them
 // from. What the next k block needs is worked out while products are made, so that the tensor cores do not wait for it.
 template <int GROUP, int ROWS, int STAGES, int CLUSTER>
@@ -81,7 +73,7 @@ __device__ __forceinline__ void finish_first_wide(Shared<ROWS, STAGES, CLUSTER>&
             most = fmaxf(most, fmaxf(fabsf(up[4 * j + 2 * half]), fabsf(up[4 * j + 2 * half + 1])));
         most = fmaxf(most, __shfl_xor_sync(~0u, most, 1));
         most = fmaxf(most, __shfl_xor_sync(~0u, most, 2));
-        const float scale = most / 448.0f, inverse = 1.0f / scale;
+        const float scale = most * (1.0f / FP8_MOST), inverse = __fdividef(FP8_MOST, most);
         if (lane % 4 == 0 && warp * 16 + row < place.rows)
             arguments.act_scale[size_t(place.first_row + warp * 16 + row) * (INTERMEDIATE / BLOCK) + place.block_n] =
                 scale;
