@@ -27,7 +27,7 @@ __device__ __forceinline__ void work_on(Shared<ROWS, STAGES, CLUSTER>& shared, S
 #pragma unroll
     for (int i = 0; i < N / 2; ++i) first[i] = 0.0f, second[i] = 0.0f;
     if constexpr (N == 128)
-        accumulate_wide(shared, stage, k_blocks, first, second);
+        accumulate_wide<FIRST>(shared, stage, k_blocks, first, second);
     else
         accumulate<N>(shared, stage, index < 0, k_blocks, first, second);
     Task task = {};
@@ -158,14 +158,6 @@ __device__ __forceinline__ void gather(Shared<ROWS, STAGES, CLUSTER>& shared, co
     // In the second GEMM of many pairs the rows lie next to each other and come by TMA.
     constexpr int COPIES = !FIRST && ROWS == 128 ? 0 : (ROWS + ROWS_AT_ONCE - 1) / ROWS_AT_ONCE;
     constexpr int SCALES = (ROWS + GATHERERS - 1) / GATHERERS;
-    // Of many pairs: a stage is handed on by its writers, a stage late, when its copies have landed and are fenced for
-    // the tensor core. Of few pairs the consumers fence, since there the copies' latency counts.
-    constexpr bool LATE = ROWS == 128;
-    const auto landed = [&](int s) {
-        fence_async_proxy();
-        __syncwarp();
-        if (RACECHECK || thread % 32 == 0) barrier_arrive(shared_address(&shared.full[s]));
-    };
     // Few tokens' rows are read again for every block of weights, and would be gone by then.
     constexpr bool KEEP = FIRST && ROWS == 64;
     const uint64_t keep = KEEP ? keep_policy() : 0;
@@ -212,20 +204,8 @@ __device__ __forceinline__ void gather(Shared<ROWS, STAGES, CLUSTER>& shared, co
                 if (thread + GATHERERS * i < place.rows)
                     copy4(shared_address(&shared.x_scale[s][thread + GATHERERS * i]), x_scale + scale_source[i]);
             if (thread < 2) copy4(shared_address(&shared.w_scale[s][thread]), w_scale + k);
-            if constexpr (!LATE) {
-                barrier_arrive_after_copies(shared_address(&shared.full[s]));
-            } else {
-                copies_commit();
-                if (k > visit.k_begin) {
-                    copies_wait<1>();
-                    landed((s + STAGES - 1) % STAGES);
-                }
-            }
+            barrier_arrive_after_copies(shared_address(&shared.full[s]));
             stage.next<STAGES>();
-        }
-        if constexpr (LATE) {
-            copies_wait<0>();
-            landed((stage.index + STAGES - 1) % STAGES);
         }
     }
 }
@@ -288,7 +268,7 @@ __device__ __forceinline__ void grouped_gemm(const CUtensorMap& map, const CUten
     const int thread = threadIdx.x, warp = thread / 32;
     if (thread == CONSUMERS) {
         for (int s = 0; s < STAGES; ++s) {
-            barrier_init(shared_address(&shared.full[s]), GATHERERS / (ROWS == 128 && !RACECHECK ? 32 : 1) + 1);
+            barrier_init(shared_address(&shared.full[s]), GATHERERS + 1);
             barrier_init(shared_address(&shared.empty[s]), CLUSTER * CONSUMERS / (RACECHECK && CLUSTER == 1 ? 1 : 32));
         }
         asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");

@@ -9,7 +9,7 @@ namespace derby {
 
 // GROUP is the warpgroup, a constant: the operands' addresses are then in uniform registers, which the products take them
 // from. What the next k block needs is worked out while products are made, so that the tensor cores do not wait for it.
-template <int GROUP, int ROWS, int STAGES, int CLUSTER>
+template <bool FIRST, int GROUP, int ROWS, int STAGES, int CLUSTER>
 __device__ __forceinline__ void accumulate_group(Shared<ROWS, STAGES, CLUSTER>& shared, Stage& stage, int k_blocks,
                                                  float (&first)[64], float (&second)[64]) {
     const int lane = threadIdx.x % 32, row = threadIdx.x / 32 * 16 + lane / 4;
@@ -20,6 +20,7 @@ __device__ __forceinline__ void accumulate_group(Shared<ROWS, STAGES, CLUSTER>& 
     auto next_is_there = [&] {
         const int s = stage.index;
         barrier_wait(shared_address(&shared.full[s]), stage.parity);
+        if (FIRST) fence_async_proxy();  // the gathered rows came by cp.async, see narrow.cuh
         const float upper = shared.x_scale[s][row], lower = shared.x_scale[s][row + 8];
         const float2 w = *reinterpret_cast<const float2*>(shared.w_scale[s]);
         upper_first = kept(upper * w.x), lower_first = kept(lower * w.x);
@@ -47,13 +48,13 @@ __device__ __forceinline__ void accumulate_group(Shared<ROWS, STAGES, CLUSTER>& 
     }
 }
 
-template <int ROWS, int STAGES, int CLUSTER>
+template <bool FIRST, int ROWS, int STAGES, int CLUSTER>
 __device__ __forceinline__ void accumulate_wide(Shared<ROWS, STAGES, CLUSTER>& shared, Stage& stage, int k_blocks,
                                                 float (&first)[64], float (&second)[64]) {
     if (__shfl_sync(~0u, threadIdx.x / 128, 0) == 0)
-        accumulate_group<0>(shared, stage, k_blocks, first, second);
+        accumulate_group<FIRST, 0>(shared, stage, k_blocks, first, second);
     else
-        accumulate_group<1>(shared, stage, k_blocks, first, second);
+        accumulate_group<FIRST, 1>(shared, stage, k_blocks, first, second);
 }
 
 // SwiGLU and quantisation of the wide form. A row's 128 values lie in four neighbouring threads.
