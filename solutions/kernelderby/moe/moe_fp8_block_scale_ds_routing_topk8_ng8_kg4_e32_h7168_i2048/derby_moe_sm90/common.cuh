@@ -8,8 +8,8 @@
 
 namespace derby {
 
-// For compute-sanitizer's racecheck. It does not see that __syncwarp orders a warp's reads before the warp's one arrival
-// at a barrier, so every thread arrives; and there is no rehearsal, whose reads race with loads on purpose.
+// For compute-sanitizer's racecheck. It does not see that __syncwarp orders a warp's reads before the warp's one
+// arrival at a barrier, so every thread arrives; and there is no rehearsal, whose reads race with loads on purpose.
 #ifdef DERBY_RACECHECK
 constexpr bool RACECHECK = true;
 #else
@@ -25,7 +25,7 @@ constexpr int OUT_CHUNK = 32;                    // rows of the second's staging
 constexpr int ACT_BOX = 64;                      // rows of pairs a TMA box brings
 constexpr float FP8_MOST = 448.0f;                // the largest e4m3 value
 constexpr int ZERO_BYTES = 2048;                 // of the output cleared by one copy
-constexpr int NEXT_TASKS = 8;                    // room for tasks: more than the stages, since a task fills one at least
+constexpr int TASKS = 8;                         // places for tasks: over STAGES, since each takes a stage or more
 
 struct Arguments {
     const uint8_t* x;        // FIRST: [seq_len, HIDDEN], else [pairs, INTERMEDIATE]
@@ -74,7 +74,7 @@ struct Shared {
     alignas(8) uint64_t full[STAGES];
     uint64_t empty[STAGES];
     int count[LOCAL_EXPERTS], block_start[LOCAL_EXPERTS + 1], row_start[LOCAL_EXPERTS + 1];
-    Task task[NEXT_TASKS];
+    Task task[TASKS];
     Share share;
     int is_last;
 };

@@ -35,7 +35,7 @@ __device__ __forceinline__ void work_on(Shared<ROWS, STAGES, CLUSTER>& shared, S
         if constexpr (FIRST)  // a tile of one piece
             join_pieces<N>(shared, arguments, true, blockIdx.x / CLUSTER, K_BLOCKS, K_BLOCKS, first, second);
     } else {
-        task = shared.task[index % NEXT_TASKS];
+        task = shared.task[index % TASKS];
         if constexpr (FIRST)
             if (task.piece_of >= 0 && !join_pieces<N>(shared, arguments, false, task.piece_of, shared.share.stretch,
                                                       K_BLOCKS, first, second))
@@ -66,7 +66,7 @@ __device__ __forceinline__ void consume(Shared<ROWS, STAGES, CLUSTER>& shared, c
         int rows = 0, k_blocks = 1;
         if (v >= 0) {
             barrier_wait(shared_address(&shared.full[stage.index]), stage.parity);  // the task is there as well
-            const Task& task = shared.task[v % NEXT_TASKS];
+            const Task& task = shared.task[v % TASKS];
             const Place& place = task.place;
             rows = place.rows;
             k_blocks = task.k_blocks;
@@ -117,7 +117,7 @@ __device__ __forceinline__ void bring_weights(Shared<ROWS, STAGES, CLUSTER>& sha
         const Visit visit = visit_at(share, v, blockIdx.x / CLUSTER, gridDim.x / CLUSTER, Sizes<FIRST>::K_BLOCKS);
         const Place place = locate(visit.tile, Sizes<FIRST>::TILES_N, shared.count, shared.block_start,
                                    shared.row_start, blockIdx.x % CLUSTER, CLUSTER);
-        Task& task = shared.task[v % NEXT_TASKS];
+        Task& task = shared.task[v % TASKS];
         task.place = place;
         task.k_blocks = visit.k_end - visit.k_begin;
         task.piece_of = task.k_blocks < Sizes<FIRST>::K_BLOCKS ? visit.tile - share.split_from : -1;

@@ -103,7 +103,7 @@ __device__ __forceinline__ void finish_second(Shared<ROWS, STAGES, CLUSTER>& sha
                                               const float (&second)[N / 2]) {
     const int thread = threadIdx.x, warp = thread / 32, lane = thread % 32;
     constexpr int CHUNK = N < OUT_CHUNK ? N : OUT_CHUNK;
-    copies_wait_all();
+    copies_wait();
     uint8_t* to = shared.staging.out + (2 * (lane % 4)) * OUT_PITCH + (warp * 16 + lane / 4) * 2;
 #pragma unroll
     for (int chunk = 0; chunk < N; chunk += CHUNK) {

@@ -7,28 +7,27 @@
 
 namespace derby {
 
-// GROUP is the warpgroup, a constant: the operands' addresses are then in uniform registers, which the products take them
-// from. What the next k block needs is worked out while products are made, so that the tensor cores do not wait for it.
-template <bool FIRST, int GROUP, int ROWS, int STAGES, int CLUSTER>
-__device__ __forceinline__ void accumulate_group(Shared<ROWS, STAGES, CLUSTER>& shared, Stage& stage, int k_blocks,
-                                                 float (&first)[64], float (&second)[64]) {
-    const int lane = threadIdx.x % 32, row = threadIdx.x / 32 * 16 + lane / 4;
-    const uint32_t first_x = operand_low(shared_address(shared.x) + GROUP * 64 * BLOCK);
-    const uint32_t first_weights = operand_low(shared_address(shared.weights));
-    uint32_t x = first_x + stage.index * (ROWS * BLOCK >> 4), weights = first_weights + stage.index * (WEIGHT_BYTES >> 4);
-    float upper_first, lower_first, upper_second, lower_second, one[64];
+// The next k block is waited for and its scales are read while products are made.
+template <bool FIRST, int ROWS, int STAGES, int CLUSTER>
+__device__ __forceinline__ void accumulate_wide(Shared<ROWS, STAGES, CLUSTER>& shared, Stage& stage, int k_blocks,
+                                                float (&first)[64], float (&second)[64]) {
+    const int lane = threadIdx.x % 32, group = threadIdx.x / 128, row = threadIdx.x / 32 * 16 + lane / 4;
+    float upper, lower, one[64];
+    float2 w;
     auto next_is_there = [&] {
         const int s = stage.index;
         barrier_wait(shared_address(&shared.full[s]), stage.parity);
         if (FIRST) fence_async_proxy();  // the gathered rows came by cp.async, see narrow.cuh
-        const float upper = shared.x_scale[s][row], lower = shared.x_scale[s][row + 8];
-        const float2 w = *reinterpret_cast<const float2*>(shared.w_scale[s]);
-        upper_first = kept(upper * w.x), lower_first = kept(lower * w.x);
-        upper_second = kept(upper * w.y), lower_second = kept(lower * w.y);
+        upper = shared.x_scale[s][row], lower = shared.x_scale[s][row + 8];
+        w = *reinterpret_cast<const float2*>(shared.w_scale[s]);
     };
     next_is_there();
     for (int k = 0; k < k_blocks; ++k) {
         const int s = stage.index;
+        const uint32_t x = operand_low(shared_address(shared.x[s]) + group * 64 * BLOCK);
+        const uint32_t weights = operand_low(shared_address(shared.weights[s]));
+        const float upper_first = upper * w.x, lower_first = lower * w.x;
+        const float upper_second = upper * w.y, lower_second = lower * w.y;
         product_fence();
         multiply<128>(one, x, weights);
         product_wait<0>();
@@ -37,24 +36,12 @@ __device__ __forceinline__ void accumulate_group(Shared<ROWS, STAGES, CLUSTER>& 
         product_fence();
         multiply<128>(one, x, weights + (BLOCK * BLOCK >> 4));
         stage.next<STAGES>();
-        x = stage.index == 0 ? first_x : x + (ROWS * BLOCK >> 4);
-        weights = stage.index == 0 ? first_weights : weights + (WEIGHT_BYTES >> 4);
-        const float upper = upper_second, lower = lower_second;
         if (k + 1 < k_blocks) next_is_there();
         product_wait<0>();
         release(shared, s, lane);
 #pragma unroll
-        for (int i = 0; i < 64; ++i) second[i] += one[i] * (i % 4 < 2 ? upper : lower);
+        for (int i = 0; i < 64; ++i) second[i] += one[i] * (i % 4 < 2 ? upper_second : lower_second);
     }
-}
-
-template <bool FIRST, int ROWS, int STAGES, int CLUSTER>
-__device__ __forceinline__ void accumulate_wide(Shared<ROWS, STAGES, CLUSTER>& shared, Stage& stage, int k_blocks,
-                                                float (&first)[64], float (&second)[64]) {
-    if (__shfl_sync(~0u, threadIdx.x / 128, 0) == 0)
-        accumulate_group<FIRST, 0>(shared, stage, k_blocks, first, second);
-    else
-        accumulate_group<FIRST, 1>(shared, stage, k_blocks, first, second);
 }
 
 // SwiGLU and quantisation of the wide form. A row's 128 values lie in four neighbouring threads.
@@ -107,17 +94,18 @@ __device__ __forceinline__ void finish_second_wide(Shared<ROWS, STAGES, CLUSTER>
                                                    const float (&second)[64]) {
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     const uint32_t staging = shared_address(shared.staging.act + warp * 16 * ACT_PITCH);
-    const uint32_t to = staging + (lane % 16) * ACT_PITCH + lane / 16 * 16;   // of the row a lane names for storing
+    const uint32_t to = staging + (lane % 16) * ACT_PITCH + lane / 16 * 16;  // of the row a lane names for storing
     const uint32_t from = staging + lane / 8 * ACT_PITCH + lane % 8 * 16;
-    copies_wait_all();
+    copies_wait();
     named_barrier(6 + warp / 4, CONSUMERS / 2);  // this warpgroup's pairs are there
     float weight[2];
-    uint32_t out[4];  // in units of 16 bytes
+    uint4* out[4];
 #pragma unroll
     for (int half = 0; half < 2; ++half) weight[half] = __int_as_float(shared.pair[warp * 16 + 8 * half + lane / 4].y);
 #pragma unroll
     for (int i = 0; i < 4; ++i)
-        out[i] = uint32_t(shared.pair[warp * 16 + 4 * i + lane / 8].x) / 8 * (HIDDEN / 8) + place.block_n * 32 + lane % 8;
+        out[i] = reinterpret_cast<uint4*>(arguments.out) +
+                 uint32_t(shared.pair[warp * 16 + 4 * i + lane / 8].x) / 8 * (HIDDEN / 8) + place.block_n * 32 + lane % 8;
 #pragma unroll
     for (int chunk = 0; chunk < 4; ++chunk) {
         const float(&value)[64] = chunk < 2 ? first : second;
@@ -128,7 +116,8 @@ __device__ __forceinline__ void finish_second_wide(Shared<ROWS, STAGES, CLUSTER>
 #pragma unroll
             for (int i = 0; i < 4; ++i) {
                 const int at = 4 * j + 2 * i;
-                const __nv_bfloat162 both = __floats2bfloat162_rn(value[at] * weight[i % 2], value[at + 1] * weight[i % 2]);
+                const __nv_bfloat162 both =
+                    __floats2bfloat162_rn(value[at] * weight[i % 2], value[at + 1] * weight[i % 2]);
                 v[i] = *reinterpret_cast<const uint32_t*>(&both);
             }
             store_matrices(to + j % 8 * 16, v[0], v[1], v[2], v[3]);
@@ -138,7 +127,7 @@ __device__ __forceinline__ void finish_second_wide(Shared<ROWS, STAGES, CLUSTER>
         for (int i = 0; i < 4; ++i) {
             const uint4 v = load_shared16(from + 4 * i * ACT_PITCH);
             if (warp * 16 + 4 * i + lane / 8 < place.rows)
-                add_bf16x8(reinterpret_cast<uint4*>(arguments.out) + out[i] + chunk * 8, v.x, v.y, v.z, v.w);
+                add_bf16x8(out[i] + chunk * 8, v.x, v.y, v.z, v.w);
         }
     }
     named_barrier(6 + warp / 4, CONSUMERS / 2);  // before the next tile's pairs come
