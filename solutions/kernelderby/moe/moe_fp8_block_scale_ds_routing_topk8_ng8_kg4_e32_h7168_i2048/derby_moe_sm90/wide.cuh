@@ -104,8 +104,8 @@ __device__ __forceinline__ void finish_second_wide(Shared<ROWS, STAGES, CLUSTER>
     for (int half = 0; half < 2; ++half) weight[half] = __int_as_float(shared.pair[warp * 16 + 8 * half + lane / 4].y);
 #pragma unroll
     for (int i = 0; i < 4; ++i)
-        out[i] = reinterpret_cast<uint4*>(arguments.out) +
-                 uint32_t(shared.pair[warp * 16 + 4 * i + lane / 8].x) / 8 * (HIDDEN / 8) + place.block_n * 32 + lane % 8;
+        out[i] = reinterpret_cast<uint4*>(arguments.out) + place.block_n * 32 + lane % 8 +
+                 uint32_t(shared.pair[warp * 16 + 4 * i + lane / 8].x) / 8 * (HIDDEN / 8);
 #pragma unroll
     for (int chunk = 0; chunk < 4; ++chunk) {
         const float(&value)[64] = chunk < 2 ? first : second;
