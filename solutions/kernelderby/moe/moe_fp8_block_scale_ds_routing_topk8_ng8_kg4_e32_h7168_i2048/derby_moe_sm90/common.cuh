@@ -124,7 +124,6 @@ __device__ __forceinline__ bool join_pieces(Shared<ROWS, STAGES, CLUSTER>& share
     constexpr int SIZE = ROWS * 2 * BLOCK / 4;  // float4
     const int thread = threadIdx.x;
     const int from = first_piece(in_split, stretch, k_blocks), to = last_piece(in_split, stretch, k_blocks);
-    const int slot_of_first = piece_slot(from, in_split, stretch, k_blocks);
     float4* pieces = arguments.partial + size_t(blockIdx.x % CLUSTER) * SIZE + thread;
     float4* mine = pieces + size_t(piece_slot(blockIdx.x / CLUSTER, in_split, stretch, k_blocks)) * (CLUSTER * SIZE);
 #pragma unroll
@@ -138,7 +137,8 @@ __device__ __forceinline__ bool join_pieces(Shared<ROWS, STAGES, CLUSTER>& share
     if (thread == 0) {
         bool is_last = true;
         if (!rehearsal) {
-            int* arrived = arguments.arrived + slot_of_first * CLUSTER + blockIdx.x % CLUSTER;
+            int* arrived = arguments.arrived + piece_slot(from, in_split, stretch, k_blocks) * CLUSTER +
+                           blockIdx.x % CLUSTER;
             is_last = atomicAdd(arrived, 1) == to - from;
             if (is_last) *arrived = 0;
             __threadfence();
@@ -150,8 +150,8 @@ __device__ __forceinline__ bool join_pieces(Shared<ROWS, STAGES, CLUSTER>& share
 #pragma unroll
     for (int i = 0; i < N / 2; ++i) first[i] = 0.0f, second[i] = 0.0f;
 #pragma unroll(N <= 8 ? 8 : N <= 16 ? 4 : N <= 32 ? 2 : 1)
-    for (int program = from; program <= to; ++program) {  // all but the first begin in this tile, so slot 0
-        const float4* theirs = pieces + size_t(program == from ? slot_of_first : 2 * program) * (CLUSTER * SIZE);
+    for (int program = from; program <= to; ++program) {
+        const float4* theirs = pieces + size_t(piece_slot(program, in_split, stretch, k_blocks)) * (CLUSTER * SIZE);
 #pragma unroll
         for (int i = 0; i < N / 8; ++i) {
             const float4 a = __ldcg(theirs + i * CONSUMERS), b = __ldcg(theirs + (N / 8 + i) * CONSUMERS);

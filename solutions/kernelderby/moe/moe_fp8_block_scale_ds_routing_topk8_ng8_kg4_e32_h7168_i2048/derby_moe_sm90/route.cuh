@@ -15,42 +15,22 @@ __device__ __forceinline__ uint32_t ordered(float value) {
     return bits ^ ((bits >> 31) ? 0xFFFFFFFFu : 0x80000000u);
 }
 
-// 1 / (1 + exp(-x)) without a branch, rounded as the division rounds it; x below -87 counts as -87.
-__device__ __forceinline__ float sigmoid(float x) {
-    const float d = 1.0f + fminf(expf(-x), 0x1p126f);
-    float r;
-    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(d));
-    return fmaf(fmaf(-d, r, 1.0f), r, r);
-}
-
-// Largest first, by Batcher's odd-even merges.
-__device__ __forceinline__ void sort(uint64_t (&v)[8]) {
-    constexpr int PAIRS[19][2] = {{0, 1}, {2, 3}, {4, 5}, {6, 7}, {0, 2}, {1, 3}, {4, 6}, {5, 7}, {1, 2}, {5, 6},
-                                  {0, 4}, {1, 5}, {2, 6}, {3, 7}, {2, 4}, {3, 5}, {1, 2}, {3, 4}, {5, 6}};
-#pragma unroll
-    for (int i = 0; i < 19; ++i) {
-        const uint64_t a = v[PAIRS[i][0]], b = v[PAIRS[i][1]];
-        v[PAIRS[i][0]] = a > b ? a : b;
-        v[PAIRS[i][1]] = a > b ? b : a;
-    }
-}
-
 // Lane l of a warp looks at experts 8l..8l+7. Returns the token's chosen expert of rank `lane` for lanes 0..7 and its
-// weight before normalisation; the lower index wins a tie. affinities: room for the warp's 256.
-__device__ __forceinline__ void choose_experts(const float* logits, const __nv_bfloat16* bias, float* affinities,
-                                               int lane, int& expert, float& affinity_of_expert) {
+// weight before normalisation; the lower index wins a tie.
+__device__ __forceinline__ void choose_experts(const float* logits, const __nv_bfloat16* bias, int lane, int& expert,
+                                               float& affinity_of_expert) {
     float affinity[8], selection[8];
     const float4* logits4 = reinterpret_cast<const float4*>(logits) + lane * 2;
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
         const float4 x = logits4[half];
-        affinity[4 * half] = sigmoid(x.x), affinity[4 * half + 1] = sigmoid(x.y);
-        affinity[4 * half + 2] = sigmoid(x.z), affinity[4 * half + 3] = sigmoid(x.w);
+        affinity[4 * half] = x.x, affinity[4 * half + 1] = x.y;
+        affinity[4 * half + 2] = x.z, affinity[4 * half + 3] = x.w;
     }
     float best = -INFINITY, second = -INFINITY;
 #pragma unroll
     for (int i = 0; i < 8; ++i) {
-        affinities[lane * 8 + i] = affinity[i];
+        affinity[i] = 1.0f / (1.0f + expf(-affinity[i]));
         selection[i] = affinity[i] + __bfloat162float(bias[lane * 8 + i]);
         second = fmaxf(second, fminf(best, selection[i]));
         best = fmaxf(best, selection[i]);
@@ -69,25 +49,39 @@ __device__ __forceinline__ void choose_experts(const float* logits, const __nv_b
         const float theirs = __shfl_sync(~0u, score, other * 4);
         ahead += theirs > score || (theirs == score && other < group);
     }
-    // What is chosen by, above the place in the lane, so that no two are equal. Every lane's largest come first.
-    uint64_t key[8];
+    uint32_t key[8];
 #pragma unroll
-    for (int i = 0; i < 8; ++i) key[i] = uint64_t(ahead < TOP_GROUPS ? ordered(selection[i]) : 0u) << 32 | (7 - i);
-    sort(key);
+    for (int i = 0; i < 8; ++i) key[i] = ahead < TOP_GROUPS ? ordered(selection[i]) : 0u;
     expert = -1;
+    affinity_of_expert = 0.0f;
 #pragma unroll 1
     for (int rank = 0; rank < TOP_K; ++rank) {
-        const uint32_t mine = key[0] >> 32, top = __reduce_max_sync(~0u, mine);
-        const int owner = __ffs(__ballot_sync(~0u, mine == top)) - 1;
-        const int at = 7 - __shfl_sync(~0u, int(uint32_t(key[0])), owner);
-        if (lane == rank) expert = owner * 8 + at;
+        uint32_t mine = 0;
 #pragma unroll
-        for (int i = 0; i < 7; ++i) key[i] = lane == owner ? key[i + 1] : key[i];
-        if (lane == owner) key[7] = 0;
+        for (int i = 0; i < 8; ++i) mine = max(mine, key[i]);
+        const uint32_t top = __reduce_max_sync(~0u, mine);
+        const int owner = __ffs(__ballot_sync(~0u, mine == top)) - 1;
+        int at = 0;
+        float value = 0.0f;
+        if (lane == owner) {
+            bool found = false;
+#pragma unroll
+            for (int i = 0; i < 8; ++i) {
+                if (!found && key[i] == top) {
+                    found = true;
+                    at = i;
+                    value = affinity[i];
+                    key[i] = 0;
+                }
+            }
+        }
+        at = __shfl_sync(~0u, at, owner);
+        value = __shfl_sync(~0u, value, owner);
+        if (lane == rank) {
+            expert = owner * 8 + at;
+            affinity_of_expert = value;
+        }
     }
-    __syncwarp();
-    affinity_of_expert = expert < 0 ? 0.0f : affinities[expert];
-    __syncwarp();
 }
 
 // bucket[local expert][slot] = (8 token + rank, bits of the routing weight); count[local expert] = pairs of it.
@@ -96,7 +90,6 @@ __global__ void __launch_bounds__(ROUTE_WARPS * 32)
 derby_route(const float* __restrict__ logits, const __nv_bfloat16* __restrict__ bias, int2* __restrict__ bucket,
             int* __restrict__ count, int seq_len, int first_local, float scaling_factor) {
     __shared__ int block_count[LOCAL_EXPERTS], block_base[LOCAL_EXPERTS];
-    __shared__ alignas(16) float affinities[ROUTE_WARPS][EXPERTS];
     let_next_kernel_start();
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     if (threadIdx.x < LOCAL_EXPERTS) block_count[threadIdx.x] = 0;
@@ -107,7 +100,7 @@ derby_route(const float* __restrict__ logits, const __nv_bfloat16* __restrict__ 
     if (token < seq_len) {
         int expert;
         float affinity;
-        choose_experts(logits + size_t(token) * EXPERTS, bias, affinities[warp], lane, expert, affinity);
+        choose_experts(logits + size_t(token) * EXPERTS, bias, lane, expert, affinity);
         float sum = affinity;
 #pragma unroll
         for (int step = 1; step < TOP_K; step *= 2) sum += __shfl_xor_sync(~0u, sum, step);
