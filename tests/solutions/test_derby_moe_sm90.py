@@ -70,12 +70,15 @@ def numbers(function, size, *arguments):
 
 
 @pytest.mark.parametrize("programs", [132, 114, 2])
-def test_the_workspace_has_a_counter_for_every_place_of_a_piece(programs):
-    """Of the experts, a ticket, and as many as test_pieces_of_split_tiles_meet allows."""
+@pytest.mark.parametrize("cluster", [1, 2])
+def test_the_workspace_has_a_counter_for_every_place_of_a_piece(schedule, programs, cluster):
+    """The last one is that of the last cluster's second place, and of its second program."""
     module = load(FOLDER / "main.py")
     library = types.SimpleNamespace(derby_moe_piece_bytes=lambda programs: 16)
     space = module._Workspace(library, 1, programs, torch.device("cpu"))
-    assert space.counters.numel() == module.NUM_LOCAL + 1 + 2 * programs
+    group = programs // cluster - 1
+    places = [schedule.slot(group, in_split, 56, 56) for in_split in (group, group + 1)]
+    assert module.NUM_LOCAL + 1 + max(places) * cluster + cluster - 1 == space.counters.numel() - 1
 
 
 def tile_counts():
