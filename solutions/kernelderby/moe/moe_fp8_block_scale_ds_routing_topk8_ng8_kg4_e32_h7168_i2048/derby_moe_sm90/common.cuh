@@ -4,12 +4,13 @@
 #include <cuda_bf16.h>
 #include <cuda_fp8.h>
 #include "hopper.cuh"
+#include "route.cuh"
 #include "schedule.cuh"
 
 namespace derby {
 
 // For compute-sanitizer's racecheck. It does not see that __syncwarp orders a warp's reads before the warp's one
-// arrival at a barrier, so every thread arrives; and there is no rehearsal, whose reads race with loads on purpose.
+// arrival at a barrier, so every thread arrives.
 #ifdef DERBY_RACECHECK
 constexpr bool RACECHECK = true;
 #else
@@ -23,7 +24,7 @@ constexpr int ACT_PITCH = BLOCK + 16;            // bytes a row of the first GEM
 constexpr int OUT_PITCH = 4 * BLOCK + 16;        // bytes a row of the second's
 constexpr int OUT_CHUNK = 32;                    // rows of the second's staging
 constexpr int ACT_BOX = 64;                      // rows of pairs a TMA box brings
-constexpr float FP8_MOST = 448.0f;                // the largest e4m3 value
+constexpr float FP8_MOST = 448.0f;               // the largest e4m3 value
 constexpr int ZERO_BYTES = 2048;                 // of the output cleared by one copy
 constexpr int TASKS = 8;                         // places for tasks: over STAGES, since each takes a stage or more
 
@@ -31,17 +32,24 @@ struct Arguments {
     const uint8_t* x;        // FIRST: [seq_len, HIDDEN], else [pairs, INTERMEDIATE]
     const float* x_scale;    // FIRST: [HIDDEN / 128, seq_len], else [pairs, INTERMEDIATE / 128]
     const float* w_scale;    // [experts, weight rows / 128, K / 128]
+    const float* logits;     // [seq_len, EXPERTS]
+    const __nv_bfloat16* bias;
     int* count;              // [experts], zero between calls
-    const int2* bucket;      // [experts, seq_len]
+    int2* bucket;            // [experts, seq_len]
     uint8_t* act;            // [pairs, INTERMEDIATE]
     float* act_scale;        // [pairs, INTERMEDIATE / 128]
-    float4* partial;         // pieces of split tiles
-    int* arrived;            // per split tile, zero between calls
+    float4* partial;         // pieces of split tiles, one a program
+    int* arrived;            // of a program's last tile, the pieces of others that are there; zero between calls
     int* ticket;             // zero between calls
     __nv_bfloat16* out;      // [seq_len, HIDDEN]
+    float scaling_factor;
+    int first_local;         // number of the first local expert
     int seq_len;
-    int rehearse;            // whether to run through the code once while waiting for the routing, see work_on
 };
+
+// In the kernels for blocks of 16 pairs the first GEMM does the routing.
+template <int ROWS>
+constexpr bool ROUTES = ROWS == MOST_ROUTED;
 
 template <bool FIRST>
 struct Sizes {
@@ -55,6 +63,7 @@ struct Task {
     Place place;
     int k_blocks;
     int piece_of;  // the split tile this is a piece of, counted from the first that is split, or -1: a whole tile
+    bool deliver;  // a piece that another program collects
 };
 
 template <int ROWS, int STAGES, int CLUSTER>
@@ -63,12 +72,13 @@ struct Shared {
     uint8_t x[STAGES][ROWS * BLOCK];
     union {
         uint8_t act[ROWS * ACT_PITCH];
-        uint8_t out[OUT_CHUNK * OUT_PITCH];
+        uint8_t out[(ROWS < OUT_CHUNK ? ROWS : OUT_CHUNK) * OUT_PITCH];
+        Scores scores[ROUTES<ROWS> ? CONSUMERS / 32 : 1];
     } staging;
     float x_scale[STAGES][ROWS];
     alignas(16) float w_scale[STAGES][4];
-    float column_max[8][ROWS == 64 ? 64 : 2];
-    float column_scale[ROWS == 64 ? 64 : 2];
+    float column_max[8][ROWS == 128 ? 2 : ROWS];
+    float column_scale[ROWS == 128 ? 2 : ROWS];
     alignas(16) int2 pair[ROWS];
     alignas(16) uint8_t zeros[ZERO_BYTES];
     alignas(8) uint64_t full[STAGES];
@@ -76,7 +86,7 @@ struct Shared {
     int count[LOCAL_EXPERTS], block_start[LOCAL_EXPERTS + 1], row_start[LOCAL_EXPERTS + 1];
     Task task[TASKS];
     Share share;
-    int is_last;
+    Routed routed;
 };
 
 struct Stage {
@@ -115,51 +125,58 @@ __device__ __forceinline__ float silu(float x) {
     return fmaf(h, t, h);
 }
 
-// Stores this program's piece of a split tile; true for the program that arrives last, which then holds the sum of all
-// pieces, added in the order of K. Rehearsing, nobody is waited for and nothing is counted.
-template <int N, int ROWS, int STAGES, int CLUSTER>
-__device__ __forceinline__ bool join_pieces(Shared<ROWS, STAGES, CLUSTER>& shared, const Arguments& arguments,
-                                            bool rehearsal, int in_split, int stretch, int k_blocks,
-                                            float (&first)[N / 2], float (&second)[N / 2]) {
-    constexpr int SIZE = ROWS * 2 * BLOCK / 4;  // float4
-    const int thread = threadIdx.x;
-    const int from = first_piece(in_split, stretch, k_blocks), to = last_piece(in_split, stretch, k_blocks);
-    float4* pieces = arguments.partial + size_t(blockIdx.x % CLUSTER) * SIZE + thread;
-    float4* mine = pieces + size_t(piece_slot(blockIdx.x / CLUSTER, in_split, stretch, k_blocks)) * (CLUSTER * SIZE);
+template <int ROWS>
+constexpr int PIECE_SIZE = ROWS * 2 * BLOCK / 4;  // float4
+
+// Stores this program's piece of a split tile for the program that begins the tile. Nobody waits.
+template <int N, int ROWS, int CLUSTER>
+__device__ __forceinline__ void deliver_piece(const Arguments& arguments, int collector, const float (&first)[N / 2],
+                                              const float (&second)[N / 2]) {
+    float4* piece = arguments.partial + size_t(blockIdx.x) * PIECE_SIZE<ROWS> + threadIdx.x;
 #pragma unroll
     for (int i = 0; i < N / 8; ++i) {
-        mine[i * CONSUMERS] = make_float4(first[4 * i], first[4 * i + 1], first[4 * i + 2], first[4 * i + 3]);
-        mine[(N / 8 + i) * CONSUMERS] =
+        piece[i * CONSUMERS] = make_float4(first[4 * i], first[4 * i + 1], first[4 * i + 2], first[4 * i + 3]);
+        piece[(N / 8 + i) * CONSUMERS] =
             make_float4(second[4 * i], second[4 * i + 1], second[4 * i + 2], second[4 * i + 3]);
     }
-    if (!rehearsal) __threadfence();
     named_barrier(1, CONSUMERS);
-    if (thread == 0) {
-        bool is_last = true;
-        if (!rehearsal) {
-            int* arrived = arguments.arrived + piece_slot(from, in_split, stretch, k_blocks) * CLUSTER +
-                           blockIdx.x % CLUSTER;
-            is_last = atomicAdd(arrived, 1) == to - from;
-            if (is_last) *arrived = 0;
-            __threadfence();
+    if (threadIdx.x == 0) {
+        __threadfence();
+        atomicAdd(arguments.arrived + collector * CLUSTER + blockIdx.x % CLUSTER, 1);
+    }
+}
+
+// Adds the pieces of programs from..to, in the order of K, once they are there. They run at the same time as this one
+// and wait for nothing before they deliver.
+template <int N, int ROWS, int CLUSTER>
+__device__ __forceinline__ void collect_pieces(const Arguments& arguments, int from, int to, float (&first)[N / 2],
+                                               float (&second)[N / 2]) {
+    if (threadIdx.x == 0) {
+        int* arrived = arguments.arrived + blockIdx.x;
+        while (load_acquire(arrived) <= to - from) {
         }
-        shared.is_last = is_last;
+        *arrived = 0;
     }
     named_barrier(1, CONSUMERS);
-    if (!shared.is_last) return false;
+    constexpr int AT_ONCE = N <= 8 ? 8 : N <= 16 ? 4 : N <= 32 ? 2 : 1;  // under way to registers
+    for (int program = from; program <= to; program += AT_ONCE) {
+        float4 theirs[AT_ONCE][N / 4];
 #pragma unroll
-    for (int i = 0; i < N / 2; ++i) first[i] = 0.0f, second[i] = 0.0f;
-#pragma unroll(N <= 8 ? 8 : N <= 16 ? 4 : N <= 32 ? 2 : 1)
-    for (int program = from; program <= to; ++program) {
-        const float4* theirs = pieces + size_t(piece_slot(program, in_split, stretch, k_blocks)) * (CLUSTER * SIZE);
+        for (int n = 0; n < AT_ONCE; ++n) {
+            const float4* piece = arguments.partial + threadIdx.x +
+                                  size_t((program + n) * CLUSTER + blockIdx.x % CLUSTER) * PIECE_SIZE<ROWS>;
 #pragma unroll
-        for (int i = 0; i < N / 8; ++i) {
-            const float4 a = __ldcg(theirs + i * CONSUMERS), b = __ldcg(theirs + (N / 8 + i) * CONSUMERS);
-            first[4 * i] += a.x, first[4 * i + 1] += a.y, first[4 * i + 2] += a.z, first[4 * i + 3] += a.w;
-            second[4 * i] += b.x, second[4 * i + 1] += b.y, second[4 * i + 2] += b.z, second[4 * i + 3] += b.w;
+            for (int i = 0; i < N / 4; ++i)
+                theirs[n][i] = program + n <= to ? __ldcg(piece + i * CONSUMERS) : make_float4(0, 0, 0, 0);
         }
+#pragma unroll
+        for (int n = 0; n < AT_ONCE; ++n)
+#pragma unroll
+            for (int i = 0; i < N / 4; ++i) {
+                float* sum = i < N / 8 ? &first[4 * i] : &second[4 * (i - N / 8)];
+                sum[0] += theirs[n][i].x, sum[1] += theirs[n][i].y, sum[2] += theirs[n][i].z, sum[3] += theirs[n][i].w;
+            }
     }
-    return true;
 }
 
 }  // namespace derby

@@ -4,7 +4,7 @@
 //
 // A tile is two blocks of 128 weight rows (up and gate in the first GEMM) times up to ROWS pairs of one expert. A
 // persistent program a multiprocessor:
-//   warpgroups 0, 1  multiply, see narrow.cuh (ROWS 64) and wide.cuh (128)
+//   warpgroups 0, 1  multiply, see narrow.cuh (ROWS 16, 64) and wide.cuh (128)
 //   warpgroup 2      warp 3 brings weights by TMA and clears the output; warps 0 to 2 gather rows and scales (cp.async)
 // The loads run ahead over the ends of tiles; STAGES k blocks of 128 are in flight. Each k block's product is scaled
 // and added in float32, since the tensor core keeps about 14 bits of an FP8 sum. In a cluster of two programs each
@@ -15,10 +15,7 @@
 
 namespace derby {
 
-// With index -1, a rehearsal: the code runs once on whatever shared memory holds while the routing kernel works, and
-// writes nothing that is read. It brings the instructions into the caches, which a cold call finds empty.
-// Registers are scarce between the beginning and the end of a tile: what the end needs is worked out again from shared
-// memory, and the pairs' weights wait there.
+// Registers are scarce between the beginning and the end of a tile: what the end needs waits in shared memory.
 template <bool FIRST, int N, int ROWS, int STAGES, int CLUSTER>
 __device__ __forceinline__ void work_on(Shared<ROWS, STAGES, CLUSTER>& shared, Stage& stage,
                                         const Arguments& arguments, int index, int k_blocks) {
@@ -29,18 +26,19 @@ __device__ __forceinline__ void work_on(Shared<ROWS, STAGES, CLUSTER>& shared, S
     if constexpr (N == 128)
         accumulate_wide<FIRST>(shared, stage, k_blocks, first, second);
     else
-        accumulate<N>(shared, stage, index < 0, k_blocks, first, second);
-    Task task = {};
-    if (index < 0) {
-        if constexpr (FIRST)  // a tile of one piece
-            join_pieces<N>(shared, arguments, true, blockIdx.x / CLUSTER, K_BLOCKS, K_BLOCKS, first, second);
-    } else {
-        task = shared.task[index % TASKS];
-        if constexpr (FIRST)
-            if (task.piece_of >= 0 && !join_pieces<N>(shared, arguments, false, task.piece_of, shared.share.stretch,
-                                                      K_BLOCKS, first, second))
+        accumulate<N>(shared, stage, k_blocks, first, second);
+    const Task task = shared.task[index % TASKS];
+    if constexpr (FIRST)
+        if (task.piece_of >= 0) {
+            const int stretch = shared.share.stretch;
+            if (task.deliver) {
+                const int collector = first_piece(task.piece_of, stretch, K_BLOCKS);
+                deliver_piece<N, ROWS, CLUSTER>(arguments, collector, first, second);
                 return;
-    }
+            }
+            const int last = last_piece(task.piece_of, stretch, K_BLOCKS);
+            collect_pieces<N, ROWS, CLUSTER>(arguments, blockIdx.x / CLUSTER + 1, last, first, second);
+        }
     const Place& place = task.place;
     if constexpr (FIRST && N == 128)
         finish_first_wide(shared, arguments, place, first, second);
@@ -54,39 +52,37 @@ __device__ __forceinline__ void work_on(Shared<ROWS, STAGES, CLUSTER>& shared, S
 
 template <bool FIRST, int ROWS, int STAGES, int CLUSTER>
 __device__ __forceinline__ void consume(Shared<ROWS, STAGES, CLUSTER>& shared, const Arguments& arguments) {
+    if constexpr (FIRST && ROUTES<ROWS>) {
+        const int warp = threadIdx.x / 32;
+        route_tokens(arguments.logits, arguments.bias, shared.staging.scores[warp], shared.routed, arguments.seq_len,
+                     arguments.first_local, arguments.scaling_factor, warp, CONSUMERS / 32, threadIdx.x % 32);
+        named_arrive(3, THREADS);
+    }
+    named_barrier(0, THREADS);  // the counts are there
+    if (!FIRST) wait_for_previous_kernel();
     Stage stage;
-    int visits = 0;
-    for (int v = FIRST && arguments.rehearse ? -1 : 0;; ++v) {
-        if (v == 0) {
-            named_barrier(0, THREADS);  // the counts are there
-            if (!FIRST) wait_for_previous_kernel();
-            visits = shared.share.visits;
-        }
-        if (v >= visits) break;
-        int rows = 0, k_blocks = 1;
-        if (v >= 0) {
-            barrier_wait(shared_address(&shared.full[stage.index]), stage.parity);  // the task is there as well
-            const Task& task = shared.task[v % TASKS];
-            const Place& place = task.place;
-            rows = place.rows;
-            k_blocks = task.k_blocks;
-            // The pairs' routing weights, by threads of the warpgroup that will use them.
-            const int row = ROWS == 64 ? threadIdx.x : threadIdx.x / 128 * 64 + threadIdx.x % 128;
-            if (!FIRST && row < rows && (ROWS == 64 || threadIdx.x % 128 < 64))
-                copy8(shared_address(&shared.pair[row]),
-                      arguments.bucket + size_t(place.expert) * arguments.seq_len + place.first_slot + row);
-        }
-        if constexpr (ROWS == 64) {
+    const int visits = shared.share.visits;
+    for (int v = 0; v < visits; ++v) {
+        barrier_wait(shared_address(&shared.full[stage.index]), stage.parity);  // the task is there as well
+        const Task& task = shared.task[v % TASKS];
+        const Place& place = task.place;
+        const int rows = place.rows, k_blocks = task.k_blocks;
+        // The pairs' routing weights, by threads of the warpgroup that will use them.
+        const int row = ROWS == 128 ? threadIdx.x / 128 * 64 + threadIdx.x % 128 : threadIdx.x;
+        if (!FIRST && row < rows && (ROWS < 128 || threadIdx.x % 128 < 64))
+            copy8(shared_address(&shared.pair[row]),
+                  arguments.bucket + size_t(place.expert) * arguments.seq_len + place.first_slot + row);
+        if constexpr (ROWS == 128) {
+            work_on<FIRST, 128>(shared, stage, arguments, v, k_blocks);
+        } else {
             if (rows <= 8)
                 work_on<FIRST, 8>(shared, stage, arguments, v, k_blocks);
-            else if (rows <= 16)
+            else if (ROWS == 16 || rows <= 16)
                 work_on<FIRST, 16>(shared, stage, arguments, v, k_blocks);
             else if (rows <= 32)
                 work_on<FIRST, 32>(shared, stage, arguments, v, k_blocks);
             else
                 work_on<FIRST, 64>(shared, stage, arguments, v, k_blocks);
-        } else {
-            work_on<FIRST, 128>(shared, stage, arguments, v, k_blocks);
         }
     }
     if (!FIRST) bulk_wait();
@@ -121,6 +117,7 @@ __device__ __forceinline__ void bring_weights(Shared<ROWS, STAGES, CLUSTER>& sha
         task.place = place;
         task.k_blocks = visit.k_end - visit.k_begin;
         task.piece_of = task.k_blocks < Sizes<FIRST>::K_BLOCKS ? visit.tile - share.split_from : -1;
+        task.deliver = visit.k_begin > 0;
         const int row = place.expert * Sizes<FIRST>::WEIGHT_ROWS + place.block_n * (FIRST ? BLOCK : 2 * BLOCK);
         for (int k = visit.k_begin; k < visit.k_end; ++k) {
             const int s = stage.index;
@@ -159,7 +156,7 @@ __device__ __forceinline__ void gather(Shared<ROWS, STAGES, CLUSTER>& shared, co
     constexpr int COPIES = !FIRST && ROWS == 128 ? 0 : (ROWS + ROWS_AT_ONCE - 1) / ROWS_AT_ONCE;
     constexpr int SCALES = (ROWS + GATHERERS - 1) / GATHERERS;
     // Few tokens' rows are read again for every block of weights, and would be gone by then.
-    constexpr bool KEEP = FIRST && ROWS == 64;
+    constexpr bool KEEP = FIRST && ROWS < 128;
     const uint64_t keep = KEEP ? keep_policy() : 0;
     const int seq_len = arguments.seq_len;
     const Share& share = shared.share;
@@ -174,6 +171,8 @@ __device__ __forceinline__ void gather(Shared<ROWS, STAGES, CLUSTER>& shared, co
         auto source_row = [&](int row) {
             if (row >= place.rows) return 0;
             if (!FIRST) return place.first_row + row;
+            if (ROUTES<ROWS>)
+                return token_at(shared.routed, place.expert, place.first_slot + row);
             return __ldcg(&arguments.bucket[size_t(place.expert) * seq_len + place.first_slot + row].x) / 8;
         };
 #pragma unroll
@@ -212,9 +211,8 @@ __device__ __forceinline__ void gather(Shared<ROWS, STAGES, CLUSTER>& shared, co
 
 // Pairs and blocks of pairs of each expert, and this program's share of the work, by one warp.
 template <bool FIRST, int ROWS, int STAGES, int CLUSTER>
-__device__ __forceinline__ void count_blocks(Shared<ROWS, STAGES, CLUSTER>& shared, const int* count) {
+__device__ __forceinline__ void count_blocks(Shared<ROWS, STAGES, CLUSTER>& shared, int mine) {
     const int lane = threadIdx.x % 32;
-    const int mine = __ldcg(count + lane);
     int rows = mine, blocks = (mine + ROWS - 1) / ROWS;
     const int my_blocks = blocks;
     const bool split_all = __reduce_max_sync(~0u, blocks) <= CLUSTER;
@@ -234,12 +232,19 @@ __device__ __forceinline__ void count_blocks(Shared<ROWS, STAGES, CLUSTER>& shar
     }
 }
 
-// Warpgroup 2. The counts reach the gathering warps first, so that loads start while the others may still rehearse.
+// Warpgroup 2.
 template <bool FIRST, int ROWS, int STAGES, int CLUSTER>
 __device__ __forceinline__ void produce(Shared<ROWS, STAGES, CLUSTER>& shared, const Arguments& arguments,
                                         const CUtensorMap* map, const CUtensorMap* act_map, int thread) {
     const int lane = thread % 32;
     if (thread < GATHERERS) {
+        if (FIRST && ROUTES<ROWS>) {
+            named_barrier(3, THREADS);
+            if (blockIdx.x == 0 && thread < 32) {
+                publish(shared.routed, arguments.bucket, arguments.count, arguments.seq_len, lane);
+                __threadfence();
+            }
+        }
         named_barrier(2, THREADS - CONSUMERS);
         named_arrive(0, THREADS);
         if (!FIRST) wait_for_previous_kernel();
@@ -251,8 +256,13 @@ __device__ __forceinline__ void produce(Shared<ROWS, STAGES, CLUSTER>& shared, c
         fence_async_proxy();
         wait_for_previous_kernel();
     }
-    // The second GEMM may start before the first has ended: the counts are older than the first's start.
-    count_blocks<FIRST>(shared, arguments.count);
+    if (FIRST && ROUTES<ROWS>) {
+        named_barrier(3, THREADS);
+        count_blocks<FIRST>(shared, __popc(tokens_of(shared.routed, lane)));
+    } else {
+        // The second GEMM may start before the first has ended: the counts are older than that start.
+        count_blocks<FIRST>(shared, __ldcg(arguments.count + lane));
+    }
     named_barrier(2, THREADS - CONSUMERS);
     named_arrive(0, THREADS);
     if (lane == 0) bring_weights<FIRST>(shared, arguments, map, act_map);

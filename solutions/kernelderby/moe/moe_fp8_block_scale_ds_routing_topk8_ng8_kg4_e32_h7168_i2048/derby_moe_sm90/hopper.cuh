@@ -102,6 +102,12 @@ __device__ __forceinline__ void store_matrices(uint32_t row, uint32_t a, uint32_
                  ::"r"(row), "r"(a), "r"(b), "r"(c), "r"(d) : "memory");
 }
 
+// The same with each matrix turned: the values that a lane holds go to rows 2 (l % 4) and the next, column l / 4.
+__device__ __forceinline__ void store_matrices_turned(uint32_t row, uint32_t a, uint32_t b, uint32_t c, uint32_t d) {
+    asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};"
+                 ::"r"(row), "r"(a), "r"(b), "r"(c), "r"(d) : "memory");
+}
+
 __device__ __forceinline__ uint4 load_shared16(uint32_t from) {
     uint4 v;
     asm volatile("ld.shared.v4.b32 {%0, %1, %2, %3}, [%4];" : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "r"(from)
@@ -113,6 +119,12 @@ __device__ __forceinline__ uint4 load_shared16(uint32_t from) {
 __device__ __forceinline__ void add_bf16x8(void* to, uint32_t a, uint32_t b, uint32_t c, uint32_t d) {
     asm volatile("red.global.add.noftz.v4.bf16x2 [%0], {%1, %2, %3, %4};" ::"l"(to), "r"(a), "r"(b), "r"(c), "r"(d)
                  : "memory");
+}
+
+__device__ __forceinline__ int load_acquire(const int* from) {
+    int value;
+    asm volatile("ld.acquire.gpu.global.s32 %0, [%1];" : "=r"(value) : "l"(from) : "memory");
+    return value;
 }
 
 __device__ __forceinline__ void bulk_commit() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }

@@ -2,7 +2,6 @@
 #include <cuda.h>
 #include <cuda_runtime.h>
 #include "gemm.cuh"
-#include "route.cuh"
 
 using namespace derby;
 
@@ -13,6 +12,8 @@ using namespace derby;
         grouped_gemm<first, rows, stages, cluster>(map, act_map, arguments);                              \
     }
 
+DERBY_GEMM(derby_gemm1_16, true, 16, 6, 1)
+DERBY_GEMM(derby_gemm2_16, false, 16, 6, 1)
 DERBY_GEMM(derby_gemm1_64, true, 64, 5, 1)
 DERBY_GEMM(derby_gemm2_64, false, 64, 5, 1)
 DERBY_GEMM(derby_gemm1_64x2, true, 64, 5, 2)
@@ -21,9 +22,6 @@ DERBY_GEMM(derby_gemm1_128x2, true, 128, 4, 2)
 DERBY_GEMM(derby_gemm2_128x2, false, 128, 4, 2)
 
 namespace {
-
-// More tokens than these give most programs two visits or more, and loads that run ahead hide the first one's cold end.
-constexpr int MOST_REHEARSED = 8;
 
 using Encode = CUresult (*)(CUtensorMap*, CUtensorMapDataType, cuuint32_t, void*, const cuuint64_t*, const cuuint64_t*,
                             const cuuint32_t*, const cuuint32_t*, CUtensorMapInterleave, CUtensorMapSwizzle,
@@ -71,7 +69,8 @@ struct Variant {
     int shared_bytes;
 };
 
-const Variant VARIANTS[3] = {{derby_gemm1_64, derby_gemm2_64, int(sizeof(Shared<64, 5, 1>))},
+const Variant VARIANTS[4] = {{derby_gemm1_16, derby_gemm2_16, int(sizeof(Shared<16, 6, 1>))},
+                             {derby_gemm1_64, derby_gemm2_64, int(sizeof(Shared<64, 5, 1>))},
                              {derby_gemm1_64x2, derby_gemm2_64x2, int(sizeof(Shared<64, 5, 2>))},
                              {derby_gemm1_128x2, derby_gemm2_128x2, int(sizeof(Shared<128, 4, 2>))}};
 
@@ -91,7 +90,7 @@ cudaError_t allow_shared_memory(int device) {
 }  // namespace
 
 // Bytes of the pieces buffer for `programs` programs, enough for every variant.
-extern "C" long long derby_moe_piece_bytes(int programs) { return 2LL * programs * 128 * 2 * BLOCK * 4; }
+extern "C" long long derby_moe_piece_bytes(int programs) { return 16LL * programs * PIECE_SIZE<128>; }
 
 // Launches everything on `stream`. Returns 0, or a CUDA error number, or -1 where a tensor map could not be encoded.
 extern "C" int derby_moe_run(const void* logits, const void* bias, const void* x, const void* x_scale, const void* w1,
@@ -114,25 +113,30 @@ extern "C" int derby_moe_run(const void* logits, const void* bias, const void* x
     first.x_scale = static_cast<const float*>(x_scale);
     first.w_scale = static_cast<const float*>(w1_scale);
     first.count = count;
-    first.bucket = static_cast<const int2*>(bucket);
+    first.logits = static_cast<const float*>(logits);
+    first.bias = static_cast<const __nv_bfloat16*>(bias);
+    first.bucket = static_cast<int2*>(bucket);
     first.act = static_cast<uint8_t*>(act);
     first.act_scale = static_cast<float*>(act_scale);
     first.partial = static_cast<float4*>(partial);
     first.ticket = count + LOCAL_EXPERTS;
     first.arrived = count + LOCAL_EXPERTS + 1;
     first.out = static_cast<__nv_bfloat16*>(out);
+    first.scaling_factor = scaling_factor;
+    first.first_local = first_local;
     first.seq_len = seq_len;
-    first.rehearse = variant_number == 0 && seq_len <= MOST_REHEARSED && !RACECHECK;
     Arguments second = first;
     second.x = first.act;
     second.x_scale = first.act_scale;
     second.w_scale = static_cast<const float*>(w2_scale);
 
-    error = launch(derby_route, (seq_len + ROUTE_WARPS - 1) / ROUTE_WARPS, ROUTE_WARPS * 32, 0, false, stream,
-                   static_cast<const float*>(logits), static_cast<const __nv_bfloat16*>(bias),
-                   static_cast<int2*>(bucket), count, seq_len, first_local, scaling_factor);
+    const bool routes = variant_number == 0;  // the first GEMM does
+    if (routes && seq_len > MOST_ROUTED) return cudaErrorInvalidValue;
+    if (!routes)
+        error = launch(derby_route, (seq_len + ROUTE_WARPS - 1) / ROUTE_WARPS, ROUTE_WARPS * 32, 0, false, stream,
+                       first.logits, first.bias, first.bucket, first.count, seq_len, first_local, scaling_factor);
     if (error == cudaSuccess)
-        error = launch(variant.first, programs, THREADS, variant.shared_bytes, true, stream, map1, act_map, first);
+        error = launch(variant.first, programs, THREADS, variant.shared_bytes, !routes, stream, map1, act_map, first);
     if (error == cudaSuccess)
         error = launch(variant.second, programs, THREADS, variant.shared_bytes, true, stream, map2, act_map, second);
     return error;

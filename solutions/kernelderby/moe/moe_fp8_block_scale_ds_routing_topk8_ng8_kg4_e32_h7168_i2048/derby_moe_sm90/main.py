@@ -1,6 +1,7 @@
 """derby_moe_sm90: the FP8 block-scale mixture of experts for Hopper, in three CUDA C++ kernels and one host call.
 
-1. derby_route   a warp a token; each pair (token, expert of this rank) takes a place in its expert's bucket.
+1. derby_route   a warp a token; each pair (token, expert of this rank) takes a place in its expert's bucket. Of up to
+                 16 tokens every program of the next kernel does that for itself, and there is no kernel before it.
 2. derby_gemm1   gathers its rows through the buckets, multiplies with both halves of the first weight, ends in SwiGLU
                  and 1x128 FP8 quantisation in registers. It also clears the output.
 3. derby_gemm2   the second weight times the routing weight, added to the output rows in bf16 as they are done.
@@ -28,6 +29,7 @@ from pathlib import Path
 import torch
 
 NUM_EXPERTS, NUM_LOCAL, HIDDEN, INTERMEDIATE, TOP_K = 256, 32, 7168, 2048, 8
+MOST_ROUTED = 16  # tokens, as in route.cuh
 SOURCES = ("kernel.cu", "gemm.cuh", "narrow.cuh", "wide.cuh", "common.cuh", "route.cuh", "schedule.cuh", "hopper.cuh")
 FLAGS = ("-O3", "-std=c++17", "-gencode=arch=compute_90a,code=sm_90a", "--shared", "-Xcompiler", "-fPIC")
 
@@ -82,10 +84,11 @@ def _load():
 
 
 def choose_variant(seq_len):
-    """Which pair of GEMM kernels: 0 up to 64 pairs a tile, 1 the same with two programs that share what they load of
-    the weights, 2 up to 128 pairs and two programs. An expert sees seq_len / 32 pairs on average and several times that
-    when it is popular. Measured on an H200: see docs/moe_sm90.md."""
-    return 0 if seq_len <= 1024 else 1 if seq_len <= 2048 else 2
+    """Which pair of GEMM kernels: 0 for 16 tokens, which route for themselves, 1 up to 64 pairs, 2 the same with
+    two programs that share what they load of the weights, 3 up to 128 pairs and two programs. An expert sees
+    seq_len / 32 pairs on average and several times that when it is popular. Measured on an H200: see docs/moe_sm90.md.
+    """
+    return 0 if seq_len <= MOST_ROUTED else 1 if seq_len <= 1024 else 2 if seq_len <= 2048 else 3
 
 
 class _Workspace:
@@ -101,8 +104,8 @@ class _Workspace:
         self.act = empty(pairs, INTERMEDIATE)
         self.act_scale = empty(pairs, INTERMEDIATE // 128, dtype=torch.float32)
         self.partial = empty(library.derby_moe_piece_bytes(programs))
-        # Of the experts, a ticket, and two a program for split tiles.
-        self.counters = torch.zeros(NUM_LOCAL + 1 + 2 * programs, dtype=torch.int32, device=device)
+        # Of the experts, a ticket, and one a program for its split tile.
+        self.counters = torch.zeros(NUM_LOCAL + 1 + programs, dtype=torch.int32, device=device)
         self.addresses = [t.data_ptr() for t in (self.buckets, self.act, self.act_scale, self.partial, self.counters)]
 
 

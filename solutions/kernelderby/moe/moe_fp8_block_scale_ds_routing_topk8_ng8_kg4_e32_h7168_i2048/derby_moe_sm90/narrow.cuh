@@ -6,13 +6,11 @@
 namespace derby {
 
 template <int N>
-__device__ __forceinline__ void promote(float (&sum)[N / 2], const float (&product)[N / 2], const float* x_scale,
-                                        float w_scale, int lane) {
-    const float2* scales = reinterpret_cast<const float2*>(x_scale) + lane % 4;
+__device__ __forceinline__ void promote(float (&sum)[N / 2], const float (&product)[N / 2],
+                                        const float2 (&x_scale)[N / 8], float w_scale) {
 #pragma unroll
     for (int j = 0; j < N / 8; ++j) {
-        const float2 scale = scales[4 * j];
-        const float left = scale.x * w_scale, right = scale.y * w_scale;
+        const float left = x_scale[j].x * w_scale, right = x_scale[j].y * w_scale;
         sum[4 * j] += product[4 * j] * left;
         sum[4 * j + 1] += product[4 * j + 1] * right;
         sum[4 * j + 2] += product[4 * j + 2] * left;
@@ -20,29 +18,33 @@ __device__ __forceinline__ void promote(float (&sum)[N / 2], const float (&produ
     }
 }
 
-// The sums of k_blocks k blocks: first of weight block 0, second of weight block 1. When rehearsing, one k block of
-// whatever shared memory holds, without barriers.
+// The sums of k_blocks k blocks: first of weight block 0, second of weight block 1. A stage is given back as soon as its
+// products are made: what a multiprocessor gets of the memory is what it has under way.
 template <int N, int ROWS, int STAGES, int CLUSTER>
-__device__ __forceinline__ void accumulate(Shared<ROWS, STAGES, CLUSTER>& shared, Stage& stage, bool rehearsal,
-                                           int k_blocks, float (&first)[N / 2], float (&second)[N / 2]) {
+__device__ __forceinline__ void accumulate(Shared<ROWS, STAGES, CLUSTER>& shared, Stage& stage, int k_blocks,
+                                           float (&first)[N / 2], float (&second)[N / 2]) {
     const int lane = threadIdx.x % 32, group = threadIdx.x / 128;
     for (int k = 0; k < k_blocks; ++k) {
         const int s = stage.index;
         const uint32_t weights = operand_low(shared_address(shared.weights[s]) + group * 64 * BLOCK);
         const uint32_t x = operand_low(shared_address(shared.x[s]));
-        if (!rehearsal) barrier_wait(shared_address(&shared.full[s]), stage.parity);
+        barrier_wait(shared_address(&shared.full[s]), stage.parity);
         fence_async_proxy();  // the gathered rows came by cp.async, which the tensor core does not see otherwise
         float one[N / 2], two[N / 2];
         product_fence();
         multiply<N>(one, weights, x);
         multiply<N>(two, weights + (BLOCK * BLOCK >> 4), x);
+        float2 x_scale[N / 8];
+#pragma unroll
+        for (int j = 0; j < N / 8; ++j)
+            x_scale[j] = *reinterpret_cast<const float2*>(&shared.x_scale[s][8 * j + 2 * (lane % 4)]);
+        const float2 w_scale = *reinterpret_cast<const float2*>(shared.w_scale[s]);
         product_wait<1>();
-        promote<N>(first, one, shared.x_scale[s], shared.w_scale[s][0], lane);
+        promote<N>(first, one, x_scale, w_scale.x);
         product_wait<0>();
-        promote<N>(second, two, shared.x_scale[s], shared.w_scale[s][1], lane);
-        if (rehearsal) return;
         release(shared, s, lane);
         stage.next<STAGES>();
+        promote<N>(second, two, x_scale, w_scale.y);
     }
 }
 
@@ -101,33 +103,37 @@ template <int N, int ROWS, int STAGES, int CLUSTER>
 __device__ __forceinline__ void finish_second(Shared<ROWS, STAGES, CLUSTER>& shared, const Arguments& arguments,
                                               const Place& place, const float (&first)[N / 2],
                                               const float (&second)[N / 2]) {
-    const int thread = threadIdx.x, warp = thread / 32, lane = thread % 32;
+    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     constexpr int CHUNK = N < OUT_CHUNK ? N : OUT_CHUNK;
     copies_wait();
-    uint8_t* to = shared.staging.out + (2 * (lane % 4)) * OUT_PITCH + (warp * 16 + lane / 4) * 2;
+    // Of the pair and 8 rows of weights that a lane names for storing: rows 0..7 and 8..15 of the warp's 16 of each block.
+    const uint32_t to = shared_address(shared.staging.out) + lane % 8 * OUT_PITCH + lane / 16 * 256 + warp * 32 +
+                        lane / 8 % 2 * 16;
 #pragma unroll
     for (int chunk = 0; chunk < N; chunk += CHUNK) {
         if (chunk >= place.rows) break;
-        if (thread < OUT_CHUNK) bulk_wait_read();
+        if (lane < OUT_CHUNK / 8) bulk_wait_read();
         named_barrier(1, CONSUMERS);
 #pragma unroll
         for (int j = chunk / 8; j < (chunk + CHUNK) / 8; ++j) {
+            const float left = __int_as_float(shared.pair[8 * j + 2 * (lane % 4)].y);
+            const float right = __int_as_float(shared.pair[8 * j + 2 * (lane % 4) + 1].y);
+            uint32_t v[4];
 #pragma unroll
-            for (int e = 0; e < 2; ++e) {
-                const float weight = __int_as_float(shared.pair[8 * j + 2 * (lane % 4) + e].y);
-                uint8_t* at = to + (8 * j - chunk + e) * OUT_PITCH;
-                *reinterpret_cast<__nv_bfloat16*>(at) = __float2bfloat16_rn(first[4 * j + e] * weight);
-                *reinterpret_cast<__nv_bfloat16*>(at + 16) = __float2bfloat16_rn(first[4 * j + 2 + e] * weight);
-                *reinterpret_cast<__nv_bfloat16*>(at + 256) = __float2bfloat16_rn(second[4 * j + e] * weight);
-                *reinterpret_cast<__nv_bfloat16*>(at + 272) = __float2bfloat16_rn(second[4 * j + 2 + e] * weight);
+            for (int i = 0; i < 4; ++i) {
+                const float(&value)[N / 2] = i < 2 ? first : second;
+                const int at = 4 * j + i % 2 * 2;
+                const __nv_bfloat162 both = __floats2bfloat162_rn(value[at] * left, value[at + 1] * right);
+                v[i] = *reinterpret_cast<const uint32_t*>(&both);
             }
+            store_matrices_turned(to + (8 * j - chunk) * OUT_PITCH, v[0], v[1], v[2], v[3]);
         }
         fence_async_proxy();
         named_barrier(1, CONSUMERS);
-        if (thread < CHUNK && chunk + thread < place.rows) {
-            __nv_bfloat16* row =
-                arguments.out + size_t(shared.pair[chunk + thread].x / 8) * HIDDEN + place.block_n * 256;
-            bulk_add_bf16(row, shared_address(shared.staging.out + thread * OUT_PITCH), 512);
+        const int row = lane * 8 + warp;  // all warps take part, since issuing takes long
+        if (lane < CHUNK / 8 && chunk + row < place.rows) {
+            __nv_bfloat16* out = arguments.out + size_t(shared.pair[chunk + row].x / 8) * HIDDEN + place.block_n * 256;
+            bulk_add_bf16(out, shared_address(shared.staging.out + row * OUT_PITCH), 512);
             bulk_commit();
         }
     }

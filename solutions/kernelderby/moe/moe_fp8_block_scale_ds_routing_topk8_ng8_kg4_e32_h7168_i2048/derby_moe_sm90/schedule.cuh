@@ -68,15 +68,12 @@ DERBY_FUNCTION Visit visit_at(const Share& share, int visit, int program, int pr
     return at;
 }
 
-// The pieces of a split tile belong to programs first_piece..last_piece. A program has at most two incomplete tiles:
-// the one it begins in (slot 0) and a later one (slot 1). A tile's arrivals are counted under its first program's
-// number and slot, so that 2 * programs counters do.
+// The pieces of a split tile belong to programs first_piece..last_piece. The first of them collects the others', which
+// they deliver at the start of their stretches, mostly long before. So a program delivers at most one piece, of the tile
+// it begins in the middle of, and collects at most one tile, its last.
 DERBY_FUNCTION int first_piece(int in_split, int stretch, int k_blocks) { return in_split * k_blocks / stretch; }
 DERBY_FUNCTION int last_piece(int in_split, int stretch, int k_blocks) {
     return (in_split * k_blocks + k_blocks - 1) / stretch;
-}
-DERBY_FUNCTION int piece_slot(int program, int in_split, int stretch, int k_blocks) {
-    return 2 * program + (in_split != program * stretch / k_blocks ? 1 : 0);
 }
 
 // block_start[e]: blocks of pairs of the experts before e (33 entries); row_start[e]: their pairs. An expert's pairs
