@@ -146,8 +146,8 @@ __device__ __forceinline__ void deliver_piece(const Arguments& arguments, int co
     }
 }
 
-// Adds the pieces of programs from..to, in the order of K, once they are there. They run at the same time as this one
-// and wait for nothing before they deliver.
+// Adds the pieces of programs from..to, in the order of K, once they are there. Those programs wait for nothing before
+// they deliver, and programs start in order: on a GPU that holds only some at a time, too, somebody always goes on.
 template <int N, int ROWS, int CLUSTER>
 __device__ __forceinline__ void collect_pieces(const Arguments& arguments, int from, int to, float (&first)[N / 2],
                                                float (&second)[N / 2]) {

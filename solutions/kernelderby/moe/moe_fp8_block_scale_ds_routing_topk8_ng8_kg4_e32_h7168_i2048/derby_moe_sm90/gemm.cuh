@@ -74,12 +74,12 @@ __device__ __forceinline__ void consume(Shared<ROWS, STAGES, CLUSTER>& shared, c
                   arguments.bucket + size_t(place.expert) * arguments.seq_len + place.first_slot + row);
         if constexpr (ROWS == 128) {
             work_on<FIRST, 128>(shared, stage, arguments, v, k_blocks);
-        } else {
-            if (rows <= 8)
-                work_on<FIRST, 8>(shared, stage, arguments, v, k_blocks);
-            else if (ROWS == 16 || rows <= 16)
-                work_on<FIRST, 16>(shared, stage, arguments, v, k_blocks);
-            else if (rows <= 32)
+        } else if (rows <= 8) {
+            work_on<FIRST, 8>(shared, stage, arguments, v, k_blocks);
+        } else if (ROWS == 16 || rows <= 16) {
+            work_on<FIRST, 16>(shared, stage, arguments, v, k_blocks);
+        } else if constexpr (ROWS == 64) {
+            if (rows <= 32)
                 work_on<FIRST, 32>(shared, stage, arguments, v, k_blocks);
             else
                 work_on<FIRST, 64>(shared, stage, arguments, v, k_blocks);

@@ -5,6 +5,7 @@
 
 namespace derby {
 
+// Adds a k block's product, times both scales.
 template <int N>
 __device__ __forceinline__ void promote(float (&sum)[N / 2], const float (&product)[N / 2],
                                         const float2 (&x_scale)[N / 8], float w_scale) {
