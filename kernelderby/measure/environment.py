@@ -16,6 +16,7 @@ from typing import Any
 LIBRARIES = {
     "torch": ("torch",), "triton": ("triton",), "numpy": ("numpy",), "safetensors": ("safetensors",),
     "flashinfer_bench": ("flashinfer-bench",), "flashinfer": ("flashinfer-python",),
+    "flashinfer_jit_cache": ("flashinfer-jit-cache",),
     "sgl_kernel": ("sglang-kernel", "sgl-kernel"), "deep_gemm": ("sgl-deep-gemm", "deep-gemm"),
     "tvm_ffi": ("apache-tvm-ffi",), "cupti": ("cupti-python",), "pynvml": ("nvidia-ml-py",),
 }

@@ -123,8 +123,8 @@ def _check(hidden_states, routing_logits, gemm1_weights, gemm2_weights):
 @torch.no_grad()
 def run(routing_logits, routing_bias, hidden_states, hidden_states_scale, gemm1_weights, gemm1_weights_scale,
         gemm2_weights, gemm2_weights_scale, local_expert_offset, routed_scaling_factor, output):
-    """Shapes as in the definition, all contiguous and 16-byte aligned. local_expert_offset and routed_scaling_factor are
-    numbers."""
+    """Shapes as in the definition, all contiguous and at addresses that 16 divides. local_expert_offset and
+    routed_scaling_factor are numbers."""
     seq_len = hidden_states.shape[0]
     if seq_len == 0:
         return
