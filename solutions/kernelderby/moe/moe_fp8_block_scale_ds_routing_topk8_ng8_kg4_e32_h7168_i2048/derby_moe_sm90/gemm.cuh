@@ -182,16 +182,18 @@ __device__ __forceinline__ void gather(Shared<ROWS, STAGES, CLUSTER>& shared, co
         const int block =
             FIRST ? place.block_n + (thread ? SCALE_BLOCKS / 2 : 0) : 2 * place.block_n + (thread ? 1 : 0);
         const float* w_scale = arguments.w_scale + (size_t(place.expert) * SCALE_BLOCKS + block) * K_BLOCKS;
+        const uint4* x = reinterpret_cast<const uint4*>(arguments.x) + visit.k_begin * (BLOCK / 16);
+        const float* x_scale = arguments.x_scale + (FIRST ? size_t(visit.k_begin) * seq_len : size_t(visit.k_begin));
+        int copies = place.rows > first ? (place.rows - first + ROWS_AT_ONCE - 1) / ROWS_AT_ONCE : 0;
         for (int k = visit.k_begin; k < visit.k_end; ++k) {
             const int s = stage.index;
-            const uint4* x = reinterpret_cast<const uint4*>(arguments.x) + k * (BLOCK / 16);
-            const float* x_scale = arguments.x_scale + (FIRST ? size_t(k) * seq_len : size_t(k));
             const uint32_t to = shared_address(shared.x[s]) + first * BLOCK;
-            const uint32_t even = to + ((chunk ^ (first & 7)) << 4), odd = to + ((chunk ^ ((first + 4) & 7)) << 4);
+            uint32_t even = to + ((chunk ^ (first & 7)) << 4), odd = to + ((chunk ^ ((first + 4) & 7)) << 4);
+            keep_as_they_are(even, odd, copies, x, x_scale);
             barrier_wait(shared_address(&shared.empty[s]), stage.parity ^ 1);
 #pragma unroll
             for (int i = 0; i < COPIES; ++i)
-                if (first + ROWS_AT_ONCE * i < place.rows) {
+                if (i < copies) {
                     const uint32_t there = (i % 2 ? odd : even) + i * ROWS_AT_ONCE * BLOCK;
                     if (KEEP)
                         copy16(there, x + source[i], keep);
@@ -203,6 +205,8 @@ __device__ __forceinline__ void gather(Shared<ROWS, STAGES, CLUSTER>& shared, co
                 if (thread + GATHERERS * i < place.rows)
                     copy4(shared_address(&shared.x_scale[s][thread + GATHERERS * i]), x_scale + scale_source[i]);
             if (thread < 2) copy4(shared_address(&shared.w_scale[s][thread]), w_scale + k);
+            x += BLOCK / 16;
+            x_scale += FIRST ? seq_len : 1;
             barrier_arrive_after_copies(shared_address(&shared.full[s]));
             stage.next<STAGES>();
         }
