@@ -15,7 +15,8 @@ def overview_report(pipelines: Sequence[Pipeline], names: Sequence[str]) -> Repo
     """names: of the profiles, short enough for a column. Times are totals where a profile has no invocations."""
     has_invocations = all(pipeline.invocations for pipeline in pipelines)
     unit = "us an invocation" if has_invocations else "ms in all"
-    titles = {row.name: row.title for pipeline in pipelines for row in pipeline.stages if row.total_ns}
+    seen = {row.name for pipeline in pipelines for row in pipeline.stages if row.total_ns}
+    titles = {row.name: row.title for pipeline in pipelines for row in pipeline.stages if row.name in seen}
     rows = [(TableCell(stage), TableCell(title),
              *(_cell(pipeline, stage, has_invocations) for pipeline in pipelines)) for stage, title in titles.items()]
     rows.append((TableCell("pipeline"), TableCell("sum of the stages"),

@@ -25,14 +25,14 @@ PIPELINE = (
 ONCE_US = 220
 
 
-def export(path, invocations=3, gpu="NVIDIA H200", slower=1):
+def export(path, invocations=3, gpu="NVIDIA H200", slower=1, kernels=PIPELINE):
     """Invocations 400 us apart, kernels 1 us apart, a flush of 30 us before each, nothing marked."""
     with Export(path, gpu=gpu) as made:
         now, correlation = 1_000_000, 1
         for _ in range(invocations):
             made.memset(1 << 20, now, now + 30_000, correlation)
             now, correlation = now + 40_000, correlation + 1
-            for name, us in PIPELINE:
+            for name, us in kernels:
                 made.kernel(name, now, now + us * 1000 * slower, correlation)
                 now, correlation = now + us * 1000 * slower + 1000, correlation + 1
             now += 100_000
@@ -135,6 +135,14 @@ def test_several_files_are_several_tables(profile, tmp_path, published):
     assert ["K3", "grouped GEMM 1", "100.0 (45.5%)", "300.0 (45.5%)"] in rows
     assert rows[-2:] == [["pipeline", "sum of the stages", "220.0", "660.0"],
                          ["", "first start to last end", "232.0", "672.0"]]
+
+
+def test_stages_keep_their_order_where_one_profile_lacks_the_first(profile, tmp_path):
+    files = [export(tmp_path / "triton_fused_v2_seq_len1_0123abcd.sqlite", kernels=PIPELINE[1:]),
+             export(tmp_path / "triton_fused_v2_seq_len56_0123abcd.sqlite")]
+    code, out, _ = profile("stages", *files, *SOLUTION, "--overview", "--format", "csv")
+    rows = list(csv.reader(line for line in out.splitlines() if line and not line.startswith("#")))
+    assert [row[0] for row in rows[1:4]] == ["K1", "K2a", "K2b"] and rows[1][2:] == ["-", "10.0 (4.5%)"]
 
 
 def test_whatif_on_the_published_table(profile, published):
