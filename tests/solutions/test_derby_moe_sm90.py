@@ -53,6 +53,10 @@ def test_without_nvcc_it_says_so_in_one_line(module, tmp_path, monkeypatch):
     assert "\n" not in str(caught.value)
 
 
+def test_python_and_the_kernels_agree_on_what_few_tokens_are(module):
+    assert f"constexpr int MOST_ROUTED = {module.MOST_ROUTED};" in (FOLDER / "route.cuh").read_text()
+
+
 def test_all_sources_are_named(module):
     assert sorted(module.SOURCES) == sorted(path.name for path in FOLDER.glob("*.cu*"))
 
@@ -173,13 +177,14 @@ assert out.isfinite().all()
 
 
 @pytest.mark.gpu
+@pytest.mark.parametrize("seq_len", [8, 20])  # on either side of what the first GEMM routes for itself
 @pytest.mark.parametrize("tool, flags", [("memcheck", ()), ("racecheck", ("-DDERBY_RACECHECK",))])
-def test_under_compute_sanitizer(module, weights, tmp_path, tool, flags):
-    """Few tokens; racecheck with a build of its own, see common.cuh."""
+def test_under_compute_sanitizer(module, weights, tmp_path, seq_len, tool, flags):
+    """Racecheck with a build of its own, see common.cuh."""
     sanitizer = shutil.which("compute-sanitizer") or shutil.which("compute-sanitizer", path="/usr/local/cuda/bin")
     if sanitizer is None:
         pytest.skip("no compute-sanitizer on the PATH or in /usr/local/cuda/bin")
-    torch.save(gpu_inputs(weights, 8, 96, "local"), tmp_path / "inputs.pt")
+    torch.save(gpu_inputs(weights, seq_len, 96, "local"), tmp_path / "inputs.pt")
     (tmp_path / "run.py").write_text(SANITIZED)
     found = subprocess.run(
         [sanitizer, "--tool", tool, "--error-exitcode", "9", sys.executable, tmp_path / "run.py", FOLDER / "main.py",
