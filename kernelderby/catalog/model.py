@@ -100,7 +100,8 @@ class Requires:
 
 @dataclass(frozen=True, slots=True)
 class Solution:
-    """One implementation of a definition. sources: path inside the solution -> text, sorted by path."""
+    """One implementation of a definition. sources: path inside the solution -> text, sorted by path; those named in
+    `common` stand in solutions/<author>/common/."""
 
     name: str
     definition: str
@@ -118,6 +119,7 @@ class Solution:
     target_hardware: tuple[str, ...] = ()
     dependencies: tuple[str, ...] = ()
     binding: str | None = None
+    common: tuple[str, ...] = ()
 
     @property
     def hash(self) -> str:
