@@ -27,7 +27,8 @@ from kernelderby.cli.names import NamesCommand
 @root_option
 @json_option
 def command(solutions: tuple[str, ...], definitions: tuple[str, ...], workloads: tuple[str, ...], rounds: int,
-            most_rounds: int, iterations: int, timeout: float, again: bool, together: bool, root: Path, as_json: bool) -> None:
+            most_rounds: int, iterations: int, timeout: float, again: bool, together: bool, root: Path,
+            as_json: bool) -> None:
     """Measure solutions on this GPU and record the traces.
 
     A run that was killed goes on where it stopped: what has a row is not measured again, unless its code changed.

@@ -7,7 +7,6 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-
 _EVERY_SECONDS = 30  # off a terminal a line this often
 
 

@@ -10,7 +10,7 @@ from kernelderby.errors import DerbyError
 from kernelderby.measure.judge.cases import Case, case_of_workload, select_workloads, small_cases
 
 torch = pytest.importorskip("torch")
-from kernelderby.measure import inputs as inputs_module  # noqa: E402
+from kernelderby.measure.judge import inputs as inputs_module  # noqa: E402
 from kernelderby.measure.judge.inputs import InputMaker, torch_dtype  # noqa: E402
 
 CPU = torch.device("cpu")

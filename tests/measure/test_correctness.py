@@ -9,7 +9,7 @@ torch = pytest.importorskip("torch")
 from measuring import DEFINITION, MISBEHAVIOURS  # noqa: E402
 
 from kernelderby.catalog import Catalog, Tolerance  # noqa: E402
-from kernelderby.measure import correctness  # noqa: E402
+from kernelderby.measure.judge import correctness  # noqa: E402
 from kernelderby.measure.judge.cases import Case  # noqa: E402
 from kernelderby.measure.judge.correctness import Candidate, check, checksum, compare, poison, still_poisoned  # noqa: E402
 from kernelderby.measure.judge.inputs import InputMaker  # noqa: E402
