@@ -6,9 +6,10 @@ import json
 from pathlib import Path
 from typing import Any
 
-from kernelderby.catalog.fields import agree, checked, read_json, read_text, suggestion, take, take_strings
 from kernelderby.catalog.model import Definition, TensorSpec, Tolerance, Workload
-from kernelderby.records import Cost, DerbyError
+from kernelderby.errors import DerbyError
+from kernelderby.fields import agree, checked, read_json, read_text, suggestion, take, take_strings
+from kernelderby.trace import Cost
 
 
 def load_definition(path: Path) -> Definition:

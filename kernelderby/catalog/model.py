@@ -1,4 +1,4 @@
-"""What a trace set holds, as frozen data: definitions, workloads, solutions. Traces are records.Measurement."""
+"""What a trace set holds, as frozen data: definitions, workloads, solutions. Traces are trace.Measurement."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from kernelderby.records import Cost, DerbyError, Stage
+from kernelderby.errors import DerbyError
+from kernelderby.trace import Cost, Stage
 
 
 @dataclass(frozen=True, slots=True)

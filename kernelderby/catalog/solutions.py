@@ -7,10 +7,11 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from kernelderby.catalog.fields import agree, checked, only_known, read_json, read_text, read_toml, suggestion, take
-from kernelderby.catalog.fields import take_strings as strings
 from kernelderby.catalog.model import Definition, Requires, Solution
-from kernelderby.records import DerbyError, Stage
+from kernelderby.errors import DerbyError
+from kernelderby.fields import agree, checked, only_known, read_json, read_text, read_toml, suggestion, take
+from kernelderby.fields import take_strings as strings
+from kernelderby.trace import Stage
 
 LANGUAGES = ("python", "triton", "cpp", "cuda", "tilelang")
 SOURCE_SUFFIXES = (".py", ".cu", ".cuh", ".cpp", ".h")

@@ -10,7 +10,7 @@ from pathlib import Path
 import click
 
 from kernelderby import __version__
-from kernelderby.records import DerbyError
+from kernelderby.errors import DerbyError
 
 # Name -> the line that `derby --help` shows. Each verb is kernelderby/cli/<name>.py with a click command `command`.
 VERBS = {

@@ -34,9 +34,9 @@ def command(solutions: tuple[str, ...], definitions: tuple[str, ...], workloads:
     import json
 
     from kernelderby.catalog import Catalog
-    from kernelderby.measure.machine import find_machine
+    from kernelderby.errors import DerbyError
+    from kernelderby.measure.machine.probe import find_machine
     from kernelderby.measure.runner import Runner, Settings, make_plan
-    from kernelderby.records import DerbyError
 
     catalog = Catalog.open(root)
     for find, names in ((catalog.solution, solutions), (catalog.definition, definitions)):

@@ -73,10 +73,10 @@ def _by_definition(catalog, definition: str | None, names: list[str], baseline: 
 def _by_importance(catalog, names: list[str], gpu: str | None, protocol: str | None) -> tuple[str, Any, list]:
     """As _by_definition, with the one ranking over all operators."""
     from kernelderby.catalog import published
+    from kernelderby.errors import DerbyError
     from kernelderby.rank.by_importance import rank_by_importance
-    from kernelderby.rank.recorded import recorded
-    from kernelderby.records import DerbyError
     from kernelderby.report.importance import importance_report
+    from kernelderby.roofline.recorded import recorded
 
     importance = published.importance(catalog.root)
     if not importance:
@@ -91,8 +91,8 @@ def _by_importance(catalog, names: list[str], gpu: str | None, protocol: str | N
 def _with_rows(catalog, rows: list, wanted: list[str], gpu: str | None, protocol: str | None) -> list[str]:
     """The wanted definitions that have rows to compare; without any wanted, those that solutions competed for, or all
     where there are none such. What is left out becomes a warning."""
+    from kernelderby.errors import DerbyError
     from kernelderby.rank import definitions_with_rows
-    from kernelderby.records import DerbyError
 
     recorded = {row.definition for row in rows}
     chosen = wanted or sorted(recorded & set(catalog.definitions))
@@ -116,8 +116,8 @@ def _with_rows(catalog, rows: list, wanted: list[str], gpu: str | None, protocol
 def _rankings(catalog, definition: str | None, names: list[str], baseline: str | None, gpu: str | None,
               protocol: str | None) -> list:
     """One ranking per definition that has rows; with solutions named, per definition of theirs."""
+    from kernelderby.errors import DerbyError
     from kernelderby.rank import rank
-    from kernelderby.records import DerbyError
 
     named = [catalog.solution(name) for name in [*names, *([baseline] if baseline else [])]]
     if definition is not None:

@@ -21,8 +21,8 @@ def command(operator: str, root: Path, as_json: bool) -> None:
     Per workload: sizes, work, traffic, and per GPU with traces the fastest solution and its S = floor / time.
     """
     from kernelderby.catalog import Catalog
-    from kernelderby.listing import contract
     from kernelderby.report.listing import contract_report
+    from kernelderby.roofline.listing import contract
 
     catalog = Catalog.open(root)
     found = contract(catalog, operator)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from types import ModuleType
 
-from kernelderby.measure.correctness import (
+from kernelderby.measure.judge.correctness import (
     POISON,
     Candidate,
     Verdict,
@@ -17,9 +17,9 @@ from kernelderby.measure.correctness import (
     reference_outputs,
     synchronize,
 )
-from kernelderby.measure.inputs import InputMaker
+from kernelderby.measure.judge.inputs import InputMaker
 from kernelderby.measure.timing import CuptiTimer, EventTimer, WallTimer
-from kernelderby.records import Status
+from kernelderby.trace import Status
 
 INPUT_SETS = 2  # different contents at different addresses
 WARMUP = 3  # untimed calls: compilation happened in the check, this is for clocks and allocator

@@ -11,13 +11,13 @@ from pathlib import Path
 from typing import Any
 
 from kernelderby.catalog import Catalog, Definition, Solution, Workload
-from kernelderby.measure.cases import case_of_workload, select_workloads, workload_label
-from kernelderby.measure.environment import GpuSensors, git_commit, host_cpu
-from kernelderby.measure.machine import Machine, exclusive
+from kernelderby.measure.judge.cases import case_of_workload, select_workloads, workload_label
+from kernelderby.measure.machine.environment import GpuSensors, git_commit, host_cpu
+from kernelderby.measure.machine.probe import Machine, exclusive
+from kernelderby.measure.machine.requirements import why_not
 from kernelderby.measure.process import WorkerProcess
-from kernelderby.measure.requirements import why_not
 from kernelderby.measure.traces import append_row, repair, settled_keys
-from kernelderby.records import Correctness, Measurement, Status
+from kernelderby.trace import Correctness, Measurement, Status
 
 _START_SECONDS = 180  # importing torch and the solution's libraries; the timeout of a case counts from there
 _ROUND_MICROSECONDS = 200_000  # solutions slower than this / iterations get fewer iterations a round, 2 at least

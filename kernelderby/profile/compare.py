@@ -13,7 +13,7 @@ from pathlib import Path
 
 from kernelderby.profile.names import short_name
 from kernelderby.profile.spans import Profile, SpanKind
-from kernelderby.profile.stages import OVERLAP, TOGETHER, Pipeline
+from kernelderby.profile.stages.walk import OVERLAP, TOGETHER, Pipeline
 
 SAME = 0.02  # a change of up to 2 % of its own time is called unchanged; clocks alone move more than 1 %
 

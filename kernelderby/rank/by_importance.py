@@ -6,18 +6,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from kernelderby.catalog import Solution, Workload
+from kernelderby.errors import DerbyError
 from kernelderby.hardware import Gpu, find_gpu
 from kernelderby.rank.model import Group
 from kernelderby.rank.order import order
-from kernelderby.rank.recorded import Recorded, Time
-from kernelderby.records import DerbyError
-from kernelderby.roofline import (
+from kernelderby.roofline.floors import (
     OperatorShare,
     WeightedShare,
     operator_share,
     share_on,
     weighted_share,
 )
+from kernelderby.roofline.recorded import Recorded, Time
 
 BEST = "best of all"  # a contender that takes, on every shape, the fastest solution of any author
 

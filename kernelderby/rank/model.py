@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+
+from kernelderby.roofline.selection import Group
 
 NOT_MEASURED = "not measured"
 PASSED = "passed"
@@ -126,15 +127,6 @@ class OrderDependence:
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
-    """Rows that may be compared with each other."""
-
-    gpu: str
-    protocol: str
-    rows: int
-
-
-@dataclass(frozen=True, slots=True)
 class Ranking:
     """Solutions of one definition on one GPU under one protocol. `order` is best first, without the never measured."""
 
@@ -167,11 +159,3 @@ class Ranking:
 
     def row(self, uuid: str) -> WorkloadRow:
         return next(row for row in self.rows if row.uuid == uuid)
-
-
-@dataclass(frozen=True, slots=True)
-class Chosen:
-    """The row that counts for one solution on one workload (a Measurement), and whether its sources are gone."""
-
-    measurement: Any
-    outdated: bool

@@ -6,8 +6,9 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from kernelderby.rank.model import Chosen, Pair, Ranking
-from kernelderby.records import FLASHINFER_BENCH_PROTOCOL, Measurement
+from kernelderby.rank.model import Pair, Ranking
+from kernelderby.roofline.selection import Chosen
+from kernelderby.trace import FLASHINFER_BENCH_PROTOCOL, Measurement
 
 NAMED_AT_MOST = 4  # workloads that one note spells out
 

@@ -9,23 +9,16 @@ from dataclasses import dataclass, field, replace
 from itertools import combinations
 
 from kernelderby.catalog import Solution, Workload
+from kernelderby.errors import DerbyError
 from kernelderby.hardware import Gpu, find_gpu
-from kernelderby.rank import notes, selection
-from kernelderby.rank.model import (
-    NOT_MEASURED,
-    PASSED,
-    Cell,
-    Chosen,
-    Pair,
-    Ranking,
-    Ratio,
-    Summary,
-    WorkloadRow,
-)
+from kernelderby.rank import notes
+from kernelderby.rank.model import NOT_MEASURED, PASSED, Cell, Pair, Ranking, Ratio, Summary, WorkloadRow
 from kernelderby.rank.order import Times, order, order_dependences, slowdowns
 from kernelderby.rank.resampling import Bootstrap, Deviation, geometric_mean, mean_with_interval, ratio_with_interval
-from kernelderby.records import DerbyError, Measurement, Status
-from kernelderby.roofline import floors, share_of_floor
+from kernelderby.roofline import selection
+from kernelderby.roofline.floors import floors, share_of_floor
+from kernelderby.roofline.selection import Chosen
+from kernelderby.trace import Measurement, Status
 
 TOO_GOOD = 0.9  # a latency below this share of the floor is a mistake in the measurement or in the cost
 

@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from kernelderby.catalog import Definition, Requires, TensorSpec, Tolerance, Workload
-from kernelderby.listing import Best, Contract, Listing, Operator
 from kernelderby.report.model import Column, Report, Table, TableCell
 from kernelderby.report.roofline import percent
-from kernelderby.roofline import arithmetic_intensity
+from kernelderby.roofline.floors import arithmetic_intensity
+from kernelderby.roofline.listing import Best, Contract, Listing, Operator
 
 NOTHING = TableCell("")
 OUTDATED = "†"

@@ -7,7 +7,7 @@ from itertools import chain
 
 from kernelderby.hardware import Gpu
 from kernelderby.report.model import Column, Report, Table, TableCell
-from kernelderby.survey import PUBLISHED, TRACES, Operator, Shape, Source, Survey, Timed
+from kernelderby.roofline.operators import PUBLISHED, TRACES, Operator, Shape, Source, Survey, Timed
 
 NOTHING = TableCell("-", "muted")
 OUTDATED = "†"

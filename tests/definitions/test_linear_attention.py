@@ -11,7 +11,7 @@ import torch
 from linear_attention_forms import CONV, OUTPUT, STATE, UPDATE, by_head, decay_matrix, gates, normalized
 from operators import CATALOG, close, inputs_at, load, outputs_of, small_variants
 
-from kernelderby.measure.cases import case_of_workload
+from kernelderby.measure.judge.cases import case_of_workload
 
 # The references -------------------------------------------------------------------------------------------------------
 

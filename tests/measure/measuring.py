@@ -6,7 +6,7 @@ import shutil
 from pathlib import Path
 
 from kernelderby.catalog import Catalog
-from kernelderby.measure.machine import Machine
+from kernelderby.measure.machine.probe import Machine
 from kernelderby.measure.runner import Observer, Runner, Settings, make_plan
 
 MISBEHAVIOURS = Path(__file__).resolve().parent.parent / "misbehaviours"

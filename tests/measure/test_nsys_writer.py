@@ -8,7 +8,7 @@ from contextlib import closing
 import pytest
 
 from kernelderby.measure.names import demangled, short_name
-from kernelderby.measure.nsys_records import (
+from kernelderby.measure.record.records import (
     CallRecord,
     CopyRecord,
     FillRecord,
@@ -17,7 +17,7 @@ from kernelderby.measure.nsys_records import (
     Recording,
     WaitRecord,
 )
-from kernelderby.measure.nsys_writer import write
+from kernelderby.measure.record.writer import write
 from kernelderby.profile.spans import SpanKind, open_profile
 
 T0 = 1_795_229_604_000_000_000  # an epoch time in ns: differences survive only in integers

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from kernelderby.profile.findings import Severity, findings
-from kernelderby.profile.kernels import summarise
+from kernelderby.profile.kernels.findings import Severity, findings
+from kernelderby.profile.kernels.summary import summarise
 from kernelderby.profile.spans import ApiSum, KernelSum, Profile, Span, SpanKind, open_profile
 from kernelderby.profile.timeline import TimelineBuilder
 

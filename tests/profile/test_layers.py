@@ -10,15 +10,15 @@ from pathlib import Path
 import pytest
 from make_nsys import Export
 
-from kernelderby.profile import layers as layers_module
-from kernelderby.profile.layer_map import load_map, parse_map, shipped
-from kernelderby.profile.layer_profile import profile_column
-from kernelderby.profile.layers import layer_table
-from kernelderby.profile.module_table import table_columns
+from kernelderby.errors import DerbyError
+from kernelderby.profile.layers import table as layers_module
+from kernelderby.profile.layers.column import profile_column
+from kernelderby.profile.layers.map import load_map, parse_map, shipped
+from kernelderby.profile.layers.published import table_columns
+from kernelderby.profile.layers.table import layer_table
 from kernelderby.profile.spans import KernelSum, Profile, Span, SpanKind
-from kernelderby.records import DerbyError
 from kernelderby.report import csv, markdown, text
-from kernelderby.report.profile_layers import layer_bars, layers_report
+from kernelderby.report.profile.layers import layer_bars, layers_report
 
 ROOT = Path(__file__).resolve().parents[2]
 D4 = ROOT / "profiles" / "deepseek_d4_decode.toml"

@@ -8,8 +8,8 @@ import zipfile
 import pytest
 from make_nsys import standard
 
+from kernelderby.errors import DerbyError
 from kernelderby.profile.spans import SpanKind, open_profile
-from kernelderby.records import DerbyError
 
 
 def event(category, name, start, duration, pid=1, tid=1, **args):

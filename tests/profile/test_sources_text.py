@@ -5,10 +5,10 @@ import random
 
 import pytest
 
+from kernelderby.errors import DerbyError
 from kernelderby.profile.sources.cells import CellError, columns_of, count, quantity
 from kernelderby.profile.sources.operations import operation
 from kernelderby.profile.spans import SpanKind, open_profile
-from kernelderby.records import DerbyError
 
 KERN = "Time (%),Total Time (ns),Instances,Avg (ns),Med (ns),Min (ns),Max (ns),StdDev (ns),Name"
 CSV = f"""Generating SQLite file report.sqlite from report.nsys-rep

@@ -3,10 +3,11 @@
 import pytest
 from memory_profile import EventProfile, events, sums
 
+from kernelderby.errors import DerbyError
 from kernelderby.profile.spans import Span, SpanKind, open_profile
-from kernelderby.profile.stages import pipeline_of
-from kernelderby.profile.whatif import amdahl, time_saved, whatif
-from kernelderby.records import DerbyError, Stage
+from kernelderby.profile.stages.walk import pipeline_of
+from kernelderby.profile.stages.whatif import amdahl, time_saved, whatif
+from kernelderby.trace import Stage
 
 STAGES = (Stage("A", "small", ("^a$",)), Stage("B", "GEMM", ("^b$",)), Stage("C", "other", ("^c$",)))
 

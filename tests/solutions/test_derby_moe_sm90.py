@@ -12,7 +12,7 @@ from moe_cases import NAME as DEFINITION
 from moe_cases import ROOT, definition, load
 
 from kernelderby.catalog import Catalog
-from kernelderby.measure.cases import case_of_workload
+from kernelderby.measure.judge.cases import case_of_workload
 
 FOLDER = ROOT / "solutions" / "kernelderby" / "moe" / DEFINITION / "derby_moe_sm90"
 FULL = {

@@ -21,10 +21,10 @@ from pathlib import Path
 
 import numpy as np
 
+from kernelderby.errors import DerbyError
 from kernelderby.profile.sources.launches import OpenRanges, Paths, Timeline
 from kernelderby.profile.sources.operations import operation
 from kernelderby.profile.spans import ApiSum, KernelSum, Profile, Span, SpanKind
-from kernelderby.records import DerbyError
 
 _GPU = {"kernel": SpanKind.KERNEL, "gpu_memcpy": SpanKind.MEMCPY, "gpu_memset": SpanKind.MEMSET,
         "memcpy": SpanKind.MEMCPY, "memset": SpanKind.MEMSET}  # the short ones: torch before 2.0

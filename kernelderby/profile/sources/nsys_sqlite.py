@@ -15,6 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
+from kernelderby.errors import DerbyError
 from kernelderby.profile.sources.launches import Launches, read_launches
 from kernelderby.profile.sources.sqlite_rows import (
     KINDS,
@@ -38,7 +39,6 @@ from kernelderby.profile.sources.sqlite_schema import (
     read_schema,
 )
 from kernelderby.profile.spans import ApiSum, KernelSum, Profile, Span
-from kernelderby.records import DerbyError
 
 _ROWS = 2048  # fetched at a time
 _DIAGNOSTICS_SHOWN = 5

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from kernelderby.errors import DerbyError
 from kernelderby.profile.sources.cells import (
     MEND,
     SIZE_BYTES,
@@ -29,7 +30,6 @@ from kernelderby.profile.sources.cells import (
 from kernelderby.profile.sources.operations import operation
 from kernelderby.profile.sources.tables import Block, blocks
 from kernelderby.profile.spans import ApiSum, KernelSum, Profile, SpanKind
-from kernelderby.records import DerbyError
 
 KERNELS, BY_GRID, GPU, API, MEMORY_TIME, MEMORY_SIZE, OTHER = (
     "kernels", "kernels by grid", "all GPU work", "API calls", "memory operations by time", "memory operations by size",

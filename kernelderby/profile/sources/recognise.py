@@ -6,8 +6,8 @@ import gzip
 import zlib
 from pathlib import Path
 
+from kernelderby.errors import DerbyError
 from kernelderby.profile.spans import Profile
-from kernelderby.records import DerbyError
 
 _SQLITE = b"SQLite format 3\0"
 _GZIP = b"\x1f\x8b"
