@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import re
-import tomllib
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
+
+from msgspec import Struct
+
+from kernelderby.fields import Capability, Count, Name, Positive, read_toml
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,16 +48,32 @@ class Gpu:
                        flops_per_second={**self.flops_per_second, **self.measured.flops_per_second})
 
 
+class _Rates(Struct, kw_only=True):
+    memory_bytes_per_second: Positive
+    flops_per_second: dict[Name, Positive]
+    source: Name
+    date: Name
+
+
+class _File(_Rates, forbid_unknown_fields=True):
+    """gpus/<id>.toml."""
+
+    names: tuple[Name, ...]
+    compute_capability: Capability | None = None
+    l2_bytes: Count | None = None
+    measured: _Rates | None = None
+
+
 @cache
 def gpus() -> dict[str, Gpu]:
     """Every GPU that has a file, by id (the file's name)."""
     found = {}
     for path in sorted((Path(__file__).parent / "gpus").glob("*.toml")):
-        data = tomllib.loads(path.read_text(encoding="utf-8"))
-        measured = data.pop("measured", None)
-        found[path.stem] = Gpu(
-            path.stem, tuple(data.pop("names")), l2_bytes=data.pop("l2_bytes", None),
-            compute_capability=data.pop("compute_capability", None), measured=measured and Ceilings(**measured), **data)
+        read = read_toml(path, _File)
+        measured = read.measured and Ceilings(read.measured.memory_bytes_per_second, read.measured.flops_per_second,
+                                              read.measured.source, read.measured.date)
+        found[path.stem] = Gpu(path.stem, read.names, read.compute_capability, read.memory_bytes_per_second,
+                               read.flops_per_second, read.l2_bytes, read.source, read.date, measured)
     return found
 
 

@@ -84,7 +84,7 @@ def rank(measurements: Iterable[Measurement], definition: str, workloads: Sequen
         measured_to=moments[-1] if moments else "",
         environment=_environment(arena),
         baseline=reference,
-        is_weighted=any("importance" in workload.raw for workload in arena.workloads),
+        is_weighted=any(workload.importance is not None for workload in arena.workloads),
         order=ordered,
         rows=table,
         summaries=summaries + tuple(_never_measured(contenders[name], len(arena.workloads)) for name in not_measured),
@@ -119,7 +119,7 @@ def _hashes(contenders: Mapping[str, Solution]) -> dict[str, str]:
 
 
 def _importance(workload: Workload) -> float:
-    value = workload.raw.get("importance", 1.0)
+    value = 1.0 if workload.importance is None else workload.importance
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < math.inf:
         raise DerbyError(f"workloads/: {workload.uuid}: importance: {value!r} is no positive number; mend or remove it")
     return float(value)
