@@ -39,10 +39,12 @@ def test_a_listing_is_read_whole(script):
 
 @pytest.mark.parametrize("old, new, same, says", [
     ("", "", [True, True], "same words (2 instructions)"),
-    ("@P0", "@P1", [False, True], "1 of 2 instructions differ, the first at 1: @P0 EXIT ; | @P1 EXIT ;"),
+    ("@P0 EXIT ;                              /* 0x000000000000094d", "@P1 EXIT ; /* 0x000000000000194d", [False, True],
+     "1 of 2 instructions differ, the first at 1: @P0 EXIT ; | @P1 EXIT ;"),
     ("000fe20000000800", "000fe40000000800", [False, True], "other encodings"),
     ("_Z3twov", "_Z4trevi", [True, True], "_Z3twov, renamed _Z4trevi: same words (1 instructions)"),
-    ("BRA 0x0", "BRA 0x1", [True, False], "1 of 1 instructions differ"),
+    ("BRA 0x0;                            /* 0xffff", "NOP; BRA 0x1; /* 0xfffe", [True, False],
+     "1 of 1 instructions differ"),
 ])
 def test_what_differs_is_said(script, old, new, same, says):
     lines = script.compare(script.parse_sass(LISTING), script.parse_sass(LISTING.replace(old, new)))
