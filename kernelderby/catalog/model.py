@@ -109,7 +109,8 @@ class Requires:
 
 @dataclass(frozen=True, slots=True)
 class Solution:
-    """One implementation of a definition. sources: path inside the solution -> text, sorted by path.
+    """One implementation of a definition. sources: path inside the solution -> text, sorted by path; those named in
+    `common` stand in solutions/<author>/common/.
 
     setup: file::function that gets the definition's constant inputs by name, once, and returns a dict; the calls get
     its entries as keyword arguments. in_place: output -> the input that lies in the same memory."""
@@ -130,6 +131,7 @@ class Solution:
     target_hardware: tuple[str, ...] = ()
     dependencies: tuple[str, ...] = ()
     binding: str | None = None
+    common: tuple[str, ...] = ()
     setup: str | None = None
     in_place: dict[str, str] = field(default_factory=dict)
 

@@ -16,7 +16,8 @@ from kernelderby.trace import Stage
 LANGUAGES = ("python", "triton", "cpp", "cuda", "tilelang")
 SOURCE_SUFFIXES = (".py", ".cu", ".cuh", ".cpp", ".h")
 _SPEC_FIELDS = ("language", "entry_point", "destination_passing_style", "target_hardware", "dependencies", "binding")
-_TOML_FIELDS = ("name", "definition", "author", "description", *_SPEC_FIELDS, "setup", "in_place", "requires", "stages")
+_TOML_FIELDS = ("name", "definition", "author", "description", *_SPEC_FIELDS, "setup", "in_place", "common", "requires",
+                "stages")
 _REQUIRES_FIELDS = ("modules", "executables", "minimum_compute_capability", "maximum_compute_capability", "cpu")
 _STAGE_FIELDS = ("name", "title", "kernels", "nvtx")
 
@@ -102,6 +103,8 @@ def read_folder(folder: Path) -> Solution:
         only_known(path, checked(path, f"stages[{position}]", stage, dict), _STAGE_FIELDS, f"stages[{position}].")
     sources = {file.relative_to(folder).as_posix(): read_text(file)
                for file in _own_files(folder) if file.suffix in SOURCE_SUFFIXES}
+    common = strings(path, data, "common")
+    sources = dict(sorted({**sources, **_common_sources(path, common, sources)}.items()))
     spec = {field: data[field] for field in _SPEC_FIELDS if field in data}
     language = take(path, spec, "language", str)
     if language not in LANGUAGES:
@@ -110,7 +113,26 @@ def read_folder(folder: Path) -> Solution:
     take(path, data, "description", str)
     if not strings(path, spec, "target_hardware"):
         raise DerbyError(f"{path}: target_hardware: must name at least one GPU; add for example [\"NVIDIA H200\"]")
-    return _solution(path, data, spec, folder, folder.parent / f"{folder.name}.json", sources)
+    return _solution(path, data, spec, folder, folder.parent / f"{folder.name}.json", sources, common)
+
+
+def _common_sources(path: Path, names: tuple[str, ...], own: Mapping[str, str]) -> dict[str, str]:
+    """Name -> text of the files of solutions/<author>/common/ that a solution.toml names: they stand once there, and
+    in every solution that uses them they lie beside its own sources."""
+    directory = path.parents[3] / "common"
+    texts: dict[str, str] = {}
+    for position, name in enumerate(names):
+        where = f"{path}: common[{position}]: {name!r}"
+        if Path(name).name != name or Path(name).suffix not in SOURCE_SUFFIXES:
+            raise DerbyError(f"{where} is no plain name of a source file ({', '.join(SOURCE_SUFFIXES)}); write it as "
+                             f"it is called in {directory}")
+        if name in own or name in texts:
+            raise DerbyError(f"{where} is a source of the solution already; rename that one or leave this out")
+        if not (directory / name).is_file():
+            there = [file.name for file in directory.iterdir()] if directory.is_dir() else []
+            raise DerbyError(f"{where} is not in {directory}; {suggestion(name, there)}")
+        texts[name] = read_text(directory / name)
+    return texts
 
 
 def read_packed(path: Path) -> Solution:
@@ -125,7 +147,7 @@ def read_packed(path: Path) -> Solution:
 
 
 def _solution(path: Path, data: dict[str, Any], spec: dict[str, Any], folder: Path | None, json_path: Path,
-              sources: dict[str, str]) -> Solution:
+              sources: dict[str, str], common: tuple[str, ...] = ()) -> Solution:
     place = folder or json_path
     fields = {name: take(path, data, name, str) for name in ("name", "definition", "author")}
     agree(path, "name", fields["name"], place.name if folder else place.stem)
@@ -145,6 +167,7 @@ def _solution(path: Path, data: dict[str, Any], spec: dict[str, Any], folder: Pa
         **fields, op_type=place.parents[1].name, language=take(path, spec, "language", str), entry_point=entry_point,
         destination_passing_style=take(path, spec, "destination_passing_style", bool, True),
         description=take(path, data, "description", str, ""), folder=folder, json_path=json_path, sources=sources,
+        common=common,
         requires=_requires(path, take(path, data, "requires", dict, {})), stages=_stages(path, data),
         target_hardware=strings(path, spec, "target_hardware"), dependencies=strings(path, spec, "dependencies"),
         binding=take(path, spec, "binding", str, None), setup=setup,
