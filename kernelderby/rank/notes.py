@@ -27,6 +27,7 @@ def notes(ranking: Ranking, rows: Sequence[Measurement], chosen: Mapping[tuple[s
     """rows: all of the ranked GPU and protocol; solutions: all of the definition in the set."""
     return (
         *_choice(ranking, asked),
+        *_times(ranking, asked, chosen),
         *_left_out(ranking, rows, solutions),
         *_provenance(ranking, chosen),
         *_doubtful(ranking),
@@ -40,13 +41,17 @@ def _choice(ranking: Ranking, asked: Asked) -> Iterator[str]:
         others = "; ".join(f"{group.gpu} under {group.protocol} ({group.rows} rows)" for group in ranking.other_groups)
         chosen = "" if asked.gpu and asked.protocol else "chosen for its number of rows, our own protocols first; "
         yield f"{ranking.group.gpu} under {ranking.group.protocol}: {chosen}also recorded, not compared here: {others}"
-    yield from _times(ranking, asked)
     if ranking.baseline and not asked.baseline:
         yield f"baseline: {ranking.baseline}, the first in the order (--baseline names another)"
 
 
-def _times(ranking: Ranking, asked: Asked) -> Iterator[str]:
+def _times(ranking: Ranking, asked: Asked, chosen: Mapping[tuple[str, str], Chosen]) -> Iterator[str]:
     """By which time, and what another one would have said."""
+    rows = [each.measurement for each in chosen.values()]
+    missing = {row.solution: row.graph_missing for row in rows if row.graph_missing}
+    if ranking.time == "eager" and missing and not asked.time:
+        listed = "; ".join(f"{name} ({reason})" for name, reason in sorted(missing.items()))
+        yield f"ordered by eager time, since some have none as a CUDA graph: {listed}"
     without = Counter(name for row in ranking.rows for name, cell in row.cells.items()
                       if cell.status == f"no {ranking.time} time")
     if without:

@@ -20,7 +20,9 @@ def ranking_report(ranking: Ranking) -> Report:
 
 def _facts(ranking: Ranking) -> tuple[str, ...]:
     first, last = ranking.measured_from[:10], ranking.measured_to[:10]
-    parts = [ranking.group.gpu, f"protocol {ranking.group.protocol}", f"{ranking.time} time"]
+    parts = [ranking.group.gpu, f"protocol {ranking.group.protocol}"]
+    if ranking.time != "eager":
+        parts.append(f"{ranking.time} time")
     parts.append(f"measured {first}" if first == last else f"measured {first} to {last}")
     for name, values in ranking.environment.items():
         if values:
