@@ -7,7 +7,6 @@ checked at hot workloads.
 
 import importlib.util
 import inspect
-import re
 import sys
 import tomllib
 import types
@@ -38,8 +37,6 @@ RIVALS = {solution.name: solution for solution in CATALOG.solutions.values()
 NEED_A_LIBRARY = sorted(name for name, solution in RIVALS.items() if solution.author != "torch")
 COMPILED = sorted(name for name, solution in RIVALS.items() if solution.author in ("vllm", "sgl-kernel"))
 HOPPER = Machine("cuda", gpu={"name": "NVIDIA H200", "compute_capability": "9.0"})
-# vLLM and sgl-kernel in the place of their own memory where that is what the library does.
-IN_PLACE = re.compile(r'^#? ?(\w+) = "(\w+)"$', re.M)
 
 
 def loaded(name):
@@ -47,19 +44,11 @@ def loaded(name):
     return load_solution(CATALOG.definition(solution.definition), solution)
 
 
-def in_place_of(name):
-    """Output -> input of the [in_place] table, which stands as a comment until the loader knows it."""
-    _, found, table = (RIVALS[name].folder / "solution.toml").read_text().partition("[in_place]\n")
-    return dict(IN_PLACE.findall(table.partition("\n\n")[0])) if found else {}
-
-
 @pytest.mark.parametrize("name", RIVALS)
 def test_files_agree(name):
     solution, definition = RIVALS[name], CATALOG.definition(RIVALS[name].definition)
     assert name == f"{solution.author.replace('-', '_')}_{solution.definition}"
     assert list(inspect.signature(loaded(name)).parameters) == [*definition.inputs, *definition.outputs]
-    assert all(output in definition.outputs and definition.inputs[source] == definition.outputs[output]
-               for output, source in in_place_of(name).items())
     declared = tomllib.loads((solution.folder / "solution.toml").read_text())
     assert declared["destination_passing_style"] and declared["stages"]
     assert bool(declared["requires"]["modules"]) == (solution.author != "torch")
@@ -132,7 +121,7 @@ def stand_ins():
 @pytest.mark.parametrize("memory", ["own", "in_place"])
 @pytest.mark.parametrize("name", COMPILED)
 def test_calls_fit_the_schemas(name, memory, stand_ins, monkeypatch, tmp_path):
-    shared = in_place_of(name)
+    shared = RIVALS[name].in_place
     if memory == "in_place" and not shared:
         pytest.skip("the library's op has outputs of its own")
     for file in ("_C_stable_libtorch", "_moe_C_stable_libtorch"):

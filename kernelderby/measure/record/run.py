@@ -21,7 +21,7 @@ from kernelderby.catalog import Catalog, Definition, Solution, Workload
 from kernelderby.errors import DerbyError
 from kernelderby.measure.judge.cases import case_of_workload
 from kernelderby.measure.machine.probe import Machine, exclusive
-from kernelderby.measure.runner import Settings, make_plan
+from kernelderby.measure.plan import Settings, make_plan
 from kernelderby.trace import Status
 
 MODULE = "kernelderby.measure.record.worker"
