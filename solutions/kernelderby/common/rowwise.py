@@ -26,6 +26,7 @@ WARP = 32 * VECTOR  # columns that a warp reads at once
 MOST_VECTORS = 9  # of one thread and one tensor: with more of them registers run out
 THREADS = 1536  # of a multiprocessor, about what fits with 40 registers each
 WARP_COUNTS = (1, 2, 4, 8, 16)
+CHUNKS = (128, 256, 512, 1024, 2048, 4096)
 
 
 # On the GPU ----------------------------------------------------------------------------------------------------------
@@ -151,7 +152,7 @@ def centre(parts, COLUMNS: tl.constexpr, COUNT: tl.constexpr, CHUNK: tl.constexp
 @triton.jit
 def silu(x):
     """x * sigmoid(x); NaN at minus infinity, as the product is."""
-    return x / (1.0 + tl.exp(-x))
+    return x / (1.0 + tl.exp2(x * -1.4426950408889634))
 
 
 @triton.jit
@@ -238,55 +239,58 @@ def launch(kernel, config, rows, tiles_of_a_row, tensors, scalars, **constants):
                      STREAM=config["stream"], STAGES=config["stages"], num_warps=config["warps"])
 
 
-def row_candidates(rows, columns, sm_count, tensors=1, most=14):
+def row_candidates(rows, columns, sm_count, tensors=1, most=16):
     """Configurations for operators that reduce rows, best guess first. tensors: inputs that are held together."""
     tiles = []
-    for chunk in (128, 256, 512, 1024, 2048, 4096):
+    for chunk in CHUNKS:
         chunks = -(-columns // chunk)
-        if chunks * tensors > 2 * MOST_VECTORS or chunks > MOST_VECTORS or chunk >= 2 * max(128, up_to(columns)):
+        if chunks > MOST_VECTORS or chunk >= 2 * max(CHUNKS[0], up_to(columns)):
             continue
         for warps in WARP_COUNTS:
             if max(1, chunk // WARP) <= warps <= max(4, chunk // WARP):
-                together = max(1, warps * WARP // chunk)
-                tiles += [(chunk, warps, together * repeat, chunks * repeat) for repeat in (1, 2, 4)
-                          if chunks * repeat <= max(chunks, MOST_VECTORS - 1) and (repeat == 1 or warps <= 4)]
-    return _configurations(tiles, rows, columns, sm_count, tensors, most)
+                together = max(1, warps * WARP // chunk)  # rows that a program's threads cover at once
+                tiles += [(chunk, warps, together * repeat, chunks * repeat) for repeat in (1, 2, 4, 8)
+                          if repeat == 1 or (warps <= 4 and chunks * repeat * tensors <= MOST_VECTORS)]
+    return _configurations(tiles, rows, columns, sm_count, tensors, most, False)
 
 
-def map_candidates(rows, columns, sm_count, tensors=1, most=14):
+def map_candidates(rows, columns, sm_count, tensors=1, most=16):
     """Configurations for operators without a reduction: `chunk` divides the columns where it can, and a program takes
     `chunk` columns of `rows` rows."""
-    divisor = columns & -columns
-    chunks = [chunk for chunk in (128, 256, 512, 1024, 2048, 4096) if divisor % chunk == 0]
-    chunks = chunks or [min(4096, max(128, up_to(columns)))]
-    tiles = []
-    for chunk in chunks:
-        for warps in WARP_COUNTS[:4]:
-            tiles += [(chunk, warps, vectors * warps * WARP // chunk, vectors) for vectors in (1, 2, 4, 8)
-                      if vectors * tensors <= 2 * MOST_VECTORS and vectors * warps * WARP >= chunk]
-    tiles = [tile for tile in tiles if tile[2] <= 64]
-    return _configurations(tiles, rows, columns, sm_count, tensors, most)
+    chunks = [chunk for chunk in CHUNKS if columns % chunk == 0] or [min(CHUNKS[-1], max(CHUNKS[0], up_to(columns)))]
+    tiles = [(chunk, warps, vectors * warps * WARP // chunk, vectors)
+             for chunk in chunks for warps in WARP_COUNTS[:4] for vectors in (1, 2, 4, 8)
+             if chunk <= vectors * warps * WARP <= 64 * chunk and vectors * tensors <= max(tensors, 2 * MOST_VECTORS)]
+    return _configurations(tiles, rows, columns, sm_count, tensors, most, True)
 
 
-def _configurations(tiles, rows, columns, sm_count, tensors, most):
-    """(chunk, warps, rows of a tile, 16-byte vectors of a thread and tensor), all sorted by how near they are to what
-    should do; the best ones also streaming, and persistent where tiles are many."""
+def _configurations(tiles, rows, columns, sm_count, tensors, most, split):
+    """tiles: (chunk, warps, rows, 16-byte vectors of a thread and tensor). Sorted by how near they are to what should
+    do: every thread's bytes on their way at once while all rows fit the GPU together, else 128 bytes a thread. The best
+    ones also streaming and, where tiles are many, persistent. split: a row's chunks are different programs'."""
     threads = sm_count * THREADS
-    wanted = min(max(rows * columns / VECTOR / threads, 1), 8 / tensors if tensors < 8 else 1)
-    octaves = [(abs(log2(vectors / wanted)) + 3 * log2(-(-columns // chunk) * chunk / columns)
-                + abs(log2(warps / 4)) / 3 + _too_few(rows, tile_rows, sm_count), position)
-               for position, (chunk, warps, tile_rows, vectors) in enumerate(tiles)]
-    best = [tiles[position] for _, position in sorted(octaves)]
+    wanted = min(max(rows * columns / VECTOR / threads, 1), max(1, 8 / tensors))
+    masked = 3 if rows > sm_count else 1  # what an octave of idle lanes counts
+
+    def distance(tile):
+        chunk, warps, tile_rows, vectors = tile
+        programs = rows / tile_rows * (columns / chunk if split else 1)
+        idle = max(0.0, log2(min(tile_rows, sm_count / programs))) if tile_rows > 1 and programs < sm_count else 0.0
+        scattered = log2(CHUNKS[-1] / chunk) / 5 if split else 0.0
+        return (abs(log2(vectors / wanted)) + masked * log2(-(-columns // chunk) * chunk / columns)
+                + abs(log2(warps / 4)) / 3 + idle + scattered)
+
+    best = sorted(tiles, key=distance) if rows else tiles[:1]
+    best = [tile for tile in best if rows == 0 or distance(tile) < distance(best[0]) + 3]
     plain = [{"rows": tile_rows, "chunk": chunk, "warps": warps, "stages": 0, "per_sm": 0, "stream": False}
              for chunk, warps, tile_rows, _ in best]
-    many = [config for config in plain[:4] if rows * columns / (config["rows"] * config["chunk"]) > 8 * sm_count]
     streaming = [{**config, "stream": True} for config in plain[:3]]
-    persistent = [{**config, "stages": stages, "per_sm": max(1, 32 // config["warps"])}
-                  for config, stages in zip(many, (1, 2, 3, 2), strict=False)]
-    return (plain[:most - len(streaming) - len(persistent)] + streaming + persistent)[:most]
-
-
-def _too_few(rows, tile_rows, sm_count):
-    """What it costs that a program takes several rows while multiprocessors have none."""
-    programs = max(1, rows / tile_rows)
-    return max(0.0, log2(min(tile_rows, sm_count / programs))) if programs < sm_count and tile_rows > 1 else 0.0
+    persistent = []
+    for (chunk, warps, tile_rows, vectors), config, stages in zip(best, plain, (2, 3, 2, 1, 3), strict=False):
+        resident = min(48, 2048 // (32 + 12 * vectors * tensors))  # warps of a multiprocessor, by their registers
+        per_sm = max(1, resident // warps)
+        if rows / tile_rows * (columns / chunk if split else 1) > 2 * per_sm * sm_count:
+            persistent += [{**config, "stages": stages, "per_sm": per_sm},
+                           {**config, "stages": stages, "per_sm": per_sm, "stream": True}]
+    extra = streaming + persistent[:5]
+    return plain[:most - len(extra)] + extra

@@ -18,7 +18,7 @@ tuned = importlib.import_module(f"{__name__}.tuned")
 def gate_tile(tile, x_ptr, output_ptr, num_rows, COLUMNS: tl.constexpr, ROWS: tl.constexpr, CHUNK: tl.constexpr,
               STREAM: tl.constexpr):
     row_tile, chunk = tile // ((COLUMNS + CHUNK - 1) // CHUNK), tile % ((COLUMNS + CHUNK - 1) // CHUNK)
-    first_row, rows_left = row_tile.to(tl.int64) * ROWS, num_rows - row_tile * ROWS
+    first_row, rows_left = tl.cast(row_tile, tl.int64) * ROWS, num_rows - row_tile * ROWS
     gate_ptr = x_ptr + first_row * 2 * COLUMNS
     gate = rowwise.load_tile(gate_ptr, chunk, rows_left, COLUMNS, 2 * COLUMNS, ROWS, CHUNK, STREAM)
     up = rowwise.load_tile(gate_ptr + COLUMNS, chunk, rows_left, COLUMNS, 2 * COLUMNS, ROWS, CHUNK, STREAM)
@@ -27,7 +27,7 @@ def gate_tile(tile, x_ptr, output_ptr, num_rows, COLUMNS: tl.constexpr, ROWS: tl
                        STREAM)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["num_rows"])
 def derby_silu_and_mul(x_ptr, output_ptr, num_rows, COLUMNS: tl.constexpr, ROWS: tl.constexpr, CHUNK: tl.constexpr,
                        STREAM: tl.constexpr, STAGES: tl.constexpr):
     if STAGES == 0:

@@ -18,7 +18,7 @@ tuned = importlib.import_module(f"{__name__}.tuned")
 def sum_tile(tile, x_ptr, output_ptr, num_rows, factor, TOP_K: tl.constexpr, COLUMNS: tl.constexpr,
              ROWS: tl.constexpr, CHUNK: tl.constexpr, STREAM: tl.constexpr):
     row_tile, chunk = tile // ((COLUMNS + CHUNK - 1) // CHUNK), tile % ((COLUMNS + CHUNK - 1) // CHUNK)
-    first_row, rows_left = row_tile.to(tl.int64) * ROWS, num_rows - row_tile * ROWS
+    first_row, rows_left = tl.cast(row_tile, tl.int64) * ROWS, num_rows - row_tile * ROWS
     x_ptr += first_row * TOP_K * COLUMNS
     parts = ()
     for expert in tl.static_range(TOP_K):
@@ -31,7 +31,7 @@ def sum_tile(tile, x_ptr, output_ptr, num_rows, factor, TOP_K: tl.constexpr, COL
                        CHUNK, STREAM)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["num_rows"])
 def derby_moe_sum_reduce(x_ptr, output_ptr, num_rows, factor, TOP_K: tl.constexpr, COLUMNS: tl.constexpr,
                          ROWS: tl.constexpr, CHUNK: tl.constexpr, STREAM: tl.constexpr, STAGES: tl.constexpr):
     if STAGES == 0:

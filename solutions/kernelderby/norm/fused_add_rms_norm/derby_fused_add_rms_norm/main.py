@@ -18,7 +18,7 @@ tuned = importlib.import_module(f"{__name__}.tuned")
 def add_and_normalize(tile, x_ptr, residual_ptr, weights, output_ptr, sum_ptr, num_rows, eps, COLUMNS: tl.constexpr,
                       ROWS: tl.constexpr, CHUNK: tl.constexpr, STREAM: tl.constexpr):
     COUNT: tl.constexpr = (COLUMNS + CHUNK - 1) // CHUNK
-    first, rows_left = tile.to(tl.int64) * ROWS * COLUMNS, num_rows - tile * ROWS
+    first, rows_left = tl.cast(tile, tl.int64) * ROWS * COLUMNS, num_rows - tile * ROWS
     x = rowwise.load_rows(x_ptr + first, rows_left, COLUMNS, ROWS, CHUNK, STREAM)
     residual = rowwise.load_rows(residual_ptr + first, rows_left, COLUMNS, ROWS, CHUNK, STREAM)
     total = rowwise.add(x, residual, COUNT)
@@ -30,7 +30,7 @@ def add_and_normalize(tile, x_ptr, residual_ptr, weights, output_ptr, sum_ptr, n
                            COLUMNS, COLUMNS, ROWS, CHUNK, STREAM)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["num_rows"])
 def derby_fused_add_rms_norm(x_ptr, residual_ptr, weight_ptr, output_ptr, sum_ptr, num_rows, eps,
                              COLUMNS: tl.constexpr, ROWS: tl.constexpr, CHUNK: tl.constexpr, STREAM: tl.constexpr,
                              STAGES: tl.constexpr):

@@ -18,7 +18,7 @@ tuned = importlib.import_module(f"{__name__}.tuned")
 def normalize_heads(tile, x_ptr, q_weights, k_weights, output_ptr, num_rows, num_heads, num_q_heads, num_kv_heads,
                     eps, COLUMNS: tl.constexpr, ROWS: tl.constexpr, CHUNK: tl.constexpr, STREAM: tl.constexpr):
     """COLUMNS is CHUNK or less: a head is one part."""
-    first, rows_left = tile.to(tl.int64) * ROWS * COLUMNS, num_rows - tile * ROWS
+    first, rows_left = tl.cast(tile, tl.int64) * ROWS * COLUMNS, num_rows - tile * ROWS
     head = (tile * ROWS + tl.arange(0, ROWS)[:, None]) % num_heads
     raw = rowwise.load_part(x_ptr + first, 0, rows_left, COLUMNS, COLUMNS, ROWS, CHUNK, STREAM)
     x = raw.to(tl.float32)

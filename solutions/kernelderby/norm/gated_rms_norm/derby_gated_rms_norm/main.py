@@ -18,7 +18,7 @@ tuned = importlib.import_module(f"{__name__}.tuned")
 def normalize_and_gate(tile, x_ptr, gate_ptr, weights, output_ptr, num_rows, eps, COLUMNS: tl.constexpr,
                        ROWS: tl.constexpr, CHUNK: tl.constexpr, STREAM: tl.constexpr):
     COUNT: tl.constexpr = (COLUMNS + CHUNK - 1) // CHUNK
-    first, rows_left = tile.to(tl.int64) * ROWS * COLUMNS, num_rows - tile * ROWS
+    first, rows_left = tl.cast(tile, tl.int64) * ROWS * COLUMNS, num_rows - tile * ROWS
     x = rowwise.load_rows(x_ptr + first, rows_left, COLUMNS, ROWS, CHUNK, STREAM)
     gate = rowwise.load_rows(gate_ptr + first, rows_left, COLUMNS, ROWS, CHUNK, STREAM)
     inverse = tl.rsqrt(rowwise.sum_of_squares(x, COUNT) / COLUMNS + eps)[:, None]
@@ -27,7 +27,7 @@ def normalize_and_gate(tile, x_ptr, gate_ptr, weights, output_ptr, num_rows, eps
         rowwise.store_part(output_ptr + first, values, part, rows_left, COLUMNS, COLUMNS, ROWS, CHUNK, STREAM)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["num_rows"])
 def derby_gated_rms_norm(x_ptr, gate_ptr, weight_ptr, output_ptr, num_rows, eps, COLUMNS: tl.constexpr,
                          ROWS: tl.constexpr, CHUNK: tl.constexpr, STREAM: tl.constexpr, STAGES: tl.constexpr):
     weights = rowwise.load_vector(weight_ptr, COLUMNS, ROWS, CHUNK)

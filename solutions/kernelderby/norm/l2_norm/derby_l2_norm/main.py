@@ -18,7 +18,7 @@ tuned = importlib.import_module(f"{__name__}.tuned")
 def normalize_rows(tile, x_ptr, output_ptr, num_rows, eps, COLUMNS: tl.constexpr, ROWS: tl.constexpr,
                    CHUNK: tl.constexpr, STREAM: tl.constexpr):
     COUNT: tl.constexpr = (COLUMNS + CHUNK - 1) // CHUNK
-    first, rows_left = tile.to(tl.int64) * ROWS * COLUMNS, num_rows - tile * ROWS
+    first, rows_left = tl.cast(tile, tl.int64) * ROWS * COLUMNS, num_rows - tile * ROWS
     x = rowwise.load_rows(x_ptr + first, rows_left, COLUMNS, ROWS, CHUNK, STREAM)
     inverse = tl.rsqrt(rowwise.sum_of_squares(x, COUNT) + eps)[:, None]  # of the sum: no mean here
     for part in tl.static_range(COUNT):
@@ -26,7 +26,7 @@ def normalize_rows(tile, x_ptr, output_ptr, num_rows, eps, COLUMNS: tl.constexpr
                            STREAM)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["num_rows"])
 def derby_l2_norm(x_ptr, output_ptr, num_rows, eps, COLUMNS: tl.constexpr, ROWS: tl.constexpr, CHUNK: tl.constexpr,
                   STREAM: tl.constexpr, STAGES: tl.constexpr):
     if STAGES == 0:

@@ -18,7 +18,7 @@ tuned = importlib.import_module(f"{__name__}.tuned")
 def normalize_rows(tile, x_ptr, weights, biases, output_ptr, num_rows, eps, COLUMNS: tl.constexpr,
                    ROWS: tl.constexpr, CHUNK: tl.constexpr, STREAM: tl.constexpr):
     COUNT: tl.constexpr = (COLUMNS + CHUNK - 1) // CHUNK
-    first, rows_left = tile.to(tl.int64) * ROWS * COLUMNS, num_rows - tile * ROWS
+    first, rows_left = tl.cast(tile, tl.int64) * ROWS * COLUMNS, num_rows - tile * ROWS
     x = rowwise.load_rows(x_ptr + first, rows_left, COLUMNS, ROWS, CHUNK, STREAM)
     centred = rowwise.centre(x, COLUMNS, COUNT, CHUNK)
     inverse = tl.rsqrt(rowwise.sum_of_squares(centred, COUNT) / COLUMNS + eps)[:, None]
@@ -27,7 +27,7 @@ def normalize_rows(tile, x_ptr, weights, biases, output_ptr, num_rows, eps, COLU
         rowwise.store_part(output_ptr + first, values, part, rows_left, COLUMNS, COLUMNS, ROWS, CHUNK, STREAM)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["num_rows"])
 def derby_layer_norm(x_ptr, weight_ptr, bias_ptr, output_ptr, num_rows, eps, COLUMNS: tl.constexpr,
                      ROWS: tl.constexpr, CHUNK: tl.constexpr, STREAM: tl.constexpr, STAGES: tl.constexpr):
     weights = rowwise.load_vector(weight_ptr, COLUMNS, ROWS, CHUNK)
@@ -46,7 +46,8 @@ def tuning_key(hidden_states, weight, bias, eps):
 
 
 def candidates(hidden_states, weight, bias, eps):
-    return rowwise.row_candidates(*hidden_states.shape, rowwise.multiprocessors(hidden_states))
+    # Weight and bias take as many registers as a second row.
+    return rowwise.row_candidates(*hidden_states.shape, rowwise.multiprocessors(hidden_states), tensors=2)
 
 
 def run_with(config, hidden_states, weight, bias, eps, output):

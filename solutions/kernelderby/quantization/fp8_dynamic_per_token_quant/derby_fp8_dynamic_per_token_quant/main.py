@@ -18,7 +18,7 @@ tuned = importlib.import_module(f"{__name__}.tuned")
 def quantize_rows(tile, x_ptr, codes_ptr, scales_ptr, num_rows, eps, COLUMNS: tl.constexpr, ROWS: tl.constexpr,
                   CHUNK: tl.constexpr, STREAM: tl.constexpr):
     COUNT: tl.constexpr = (COLUMNS + CHUNK - 1) // CHUNK
-    first_row, rows_left = tile.to(tl.int64) * ROWS, num_rows - tile * ROWS
+    first_row, rows_left = tl.cast(tile, tl.int64) * ROWS, num_rows - tile * ROWS
     x = rowwise.load_rows(x_ptr + first_row * COLUMNS, rows_left, COLUMNS, ROWS, CHUNK, STREAM)
     scales, factors = rowwise.fp8_scale(rowwise.largest_magnitude(x, COUNT), eps)
     for part in tl.static_range(COUNT):
@@ -27,7 +27,7 @@ def quantize_rows(tile, x_ptr, codes_ptr, scales_ptr, num_rows, eps, COLUMNS: tl
     rowwise.store_scales(scales_ptr + first_row, scales, rows_left, ROWS)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["num_rows"])
 def derby_fp8_dynamic_per_token_quant(x_ptr, codes_ptr, scales_ptr, num_rows, eps, COLUMNS: tl.constexpr,
                                       ROWS: tl.constexpr, CHUNK: tl.constexpr, STREAM: tl.constexpr,
                                       STAGES: tl.constexpr):

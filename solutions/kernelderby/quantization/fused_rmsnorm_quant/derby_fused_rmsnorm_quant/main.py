@@ -20,7 +20,7 @@ def normalize_and_quantize(tile, x_ptr, residual_ptr, weights, codes_ptr, scales
                            quant_eps, COLUMNS: tl.constexpr, ROWS: tl.constexpr, CHUNK: tl.constexpr,
                            STREAM: tl.constexpr):
     COUNT: tl.constexpr = (COLUMNS + CHUNK - 1) // CHUNK
-    first_row, rows_left = tile.to(tl.int64) * ROWS, num_rows - tile * ROWS
+    first_row, rows_left = tl.cast(tile, tl.int64) * ROWS, num_rows - tile * ROWS
     first = first_row * COLUMNS
     x = rowwise.load_rows(x_ptr + first, rows_left, COLUMNS, ROWS, CHUNK, STREAM)
     residual = rowwise.load_rows(residual_ptr + first, rows_left, COLUMNS, ROWS, CHUNK, STREAM)
@@ -38,7 +38,7 @@ def normalize_and_quantize(tile, x_ptr, residual_ptr, weights, codes_ptr, scales
     rowwise.store_scales(scales_ptr + first_row, scales, rows_left, ROWS)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["num_rows"])
 def derby_fused_rmsnorm_quant(x_ptr, residual_ptr, weight_ptr, codes_ptr, scales_ptr, sum_ptr, num_rows, eps,
                               quant_eps, COLUMNS: tl.constexpr, ROWS: tl.constexpr, CHUNK: tl.constexpr,
                               STREAM: tl.constexpr, STAGES: tl.constexpr):
