@@ -39,9 +39,10 @@ class Cost:
     bytes_needed: int | None = None
     bytes_in_place: int | None = None
 
-    @property
-    def needed(self) -> int:
-        """Bytes that have to be moved: what the fair score counts."""
+    def needed(self, in_place: bool = False) -> int:
+        """Bytes that a solution has to move: what the fair score counts."""
+        if in_place and self.bytes_in_place is not None:
+            return self.bytes_in_place
         return self.bytes_read + self.bytes_written if self.bytes_needed is None else self.bytes_needed
 
 
