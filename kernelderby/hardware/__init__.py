@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 
@@ -11,16 +11,22 @@ from msgspec import Struct
 
 from kernelderby.fields import Capability, Count, Name, Positive, read_toml
 
+TRAFFIC_KINDS = ("read", "copy", "fill", "mixed")  # mixed: two reads, one write
+
 
 @dataclass(frozen=True, slots=True)
 class Ceilings:
-    """What plain library calls reached on one GPU of the kind: a copy's bytes, large square GEMMs' flops, per second.
-    date: the day of the measurement."""
+    """What was reached on one GPU of the kind, per second: bytes moved by the best traffic, flops by dtype. date: the
+    day of the measurement. Optional, empty where not measured: traffic_bytes_per_second by TRAFFIC_KINDS, bytes read
+    and written; empty_kernel_us, the time of a kernel that loads and stores next to nothing: "eager", launched by the
+    host, and "graph", replayed."""
 
     memory_bytes_per_second: float
     flops_per_second: dict[str, float]
     source: str
     date: str
+    traffic_bytes_per_second: dict[str, float] = field(default_factory=dict)
+    empty_kernel_us: dict[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,33 +54,46 @@ class Gpu:
                        flops_per_second={**self.flops_per_second, **self.measured.flops_per_second})
 
 
-class _Rates(Struct, kw_only=True):
+class _Rates(Struct, kw_only=True, forbid_unknown_fields=True):
     memory_bytes_per_second: Positive
     flops_per_second: dict[Name, Positive]
     source: Name
     date: Name
 
 
-class _File(_Rates, forbid_unknown_fields=True):
+class _Measured(_Rates, kw_only=True):
+    traffic_bytes_per_second: dict[Name, Positive] = {}
+    empty_kernel_us: dict[Name, Positive] = {}
+
+    def __post_init__(self) -> None:
+        for name, known in (("traffic_bytes_per_second", TRAFFIC_KINDS), ("empty_kernel_us", ("eager", "graph"))):
+            if unknown := set(getattr(self, name)) - set(known):
+                raise ValueError(f"{name}: {sorted(unknown)[0]}: none of {', '.join(known)}; mend it")
+
+
+class _File(_Rates, kw_only=True):
     """gpus/<id>.toml."""
 
     names: tuple[Name, ...]
     compute_capability: Capability | None = None
     l2_bytes: Count | None = None
-    measured: _Rates | None = None
+    measured: _Measured | None = None
 
 
 @cache
 def gpus() -> dict[str, Gpu]:
     """Every GPU that has a file, by id (the file's name)."""
-    found = {}
-    for path in sorted((Path(__file__).parent / "gpus").glob("*.toml")):
-        read = read_toml(path, _File)
-        measured = read.measured and Ceilings(read.measured.memory_bytes_per_second, read.measured.flops_per_second,
-                                              read.measured.source, read.measured.date)
-        found[path.stem] = Gpu(path.stem, read.names, read.compute_capability, read.memory_bytes_per_second,
-                               read.flops_per_second, read.l2_bytes, read.source, read.date, measured)
-    return found
+    return {path.stem: read_gpu(path) for path in sorted((Path(__file__).parent / "gpus").glob("*.toml"))}
+
+
+def read_gpu(path: Path) -> Gpu:
+    """The GPU of one file. DerbyError for a field that is missing, misspelt or odd."""
+    read = read_toml(path, _File)
+    measured = read.measured and Ceilings(
+        read.measured.memory_bytes_per_second, read.measured.flops_per_second, read.measured.source,
+        read.measured.date, read.measured.traffic_bytes_per_second, read.measured.empty_kernel_us)
+    return Gpu(path.stem, read.names, read.compute_capability, read.memory_bytes_per_second, read.flops_per_second,
+               read.l2_bytes, read.source, read.date, measured)
 
 
 def find_gpu(name: str) -> Gpu | None:
