@@ -13,6 +13,7 @@ import json
 import os
 import secrets
 import stat
+import struct
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -24,6 +25,7 @@ UNFINISHED = ".unfinished"
 LOCK_FOLDER = Path("/tmp")  # fixed: with $TMPDIR two shells of one machine would look in two places
 _LOCK_SECONDS = 60  # a row takes milliseconds; whoever holds a traces file longer hangs
 _PROBE_BYTES = 1 << 20  # more than a row takes
+CLAIMS = 1 << 48  # bytes from here on are no content: their locks are claims, see measure/traces.py
 
 
 # ------------------------------------------------------------------------------------------------------------- reading
@@ -253,15 +255,24 @@ def _locked(path: Path, create: bool) -> Iterator[int]:
 
 def _wait_for(descriptor: int, path: Path) -> None:
     until = time.monotonic() + _LOCK_SECONDS
-    while True:
-        try:
-            return fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            if time.monotonic() > until:
-                raise DerbyError(f"{path}: another process has held it for {_LOCK_SECONDS} s; end that one") from None
-            time.sleep(0.01)
-        except OSError as error:
-            raise DerbyError(f"{path}: cannot be locked ({_reason(error)}); keep the set on a local disk") from None
+    while not lock_bytes(descriptor, 0, CLAIMS):
+        if time.monotonic() > until:
+            raise DerbyError(f"{path}: another process has held it for {_LOCK_SECONDS} s; end that one")
+        time.sleep(0.005)
+
+
+def lock_bytes(descriptor: int, start: int, length: int) -> bool:
+    """Locks a range of an open file against other writers, until the descriptor is closed; False while another one
+    holds a part of it. They lie on open files, not on processes: closing another descriptor of the file ends nothing.
+    """
+    lock = struct.pack("hhqqi4x", fcntl.F_WRLCK, os.SEEK_SET, start, length, 0)  # struct flock of 64-bit Linux
+    try:
+        fcntl.fcntl(descriptor, fcntl.F_OFD_SETLK, lock)
+    except OSError as error:
+        if error.errno in (errno.EAGAIN, errno.EACCES):
+            return False
+        raise DerbyError(f"the traces cannot be locked ({_reason(error)}); keep the set on a disk with locks") from None
+    return True
 
 
 def expect_writable(path: Path) -> None:

@@ -48,7 +48,8 @@ class Cost:
 
 @dataclass(frozen=True, slots=True)
 class Correctness:
-    """Distance of an output from the reference. matched_ratio: tolerance name -> share of elements within it."""
+    """Distance of an output from the reference. matched_ratio: tolerance name -> share of elements within
+    it, of the output where it is smallest."""
 
     max_absolute_error: float
     max_relative_error: float

@@ -78,7 +78,8 @@ def rank(measurements: Iterable[Measurement], definition: str, workloads: Sequen
     reference = baseline or next((name for name in ordered if arena.times[name]), None)
     pairs = _pairs(arena, ordered)
     table = tuple(_row(arena, workload, ordered, reference) for workload in arena.workloads)
-    moments = [each.timestamp for each in sorted((c.measurement for c in arena.chosen.values()), key=selection.moment)]
+    chosen = sorted((each.measurement for each in arena.chosen.values()), key=lambda row: row.moment)
+    moments = [row.timestamp for row in chosen]
     not_measured = tuple(sorted(name for name in contenders if name not in arena.times))
     summaries = _summaries(arena, ordered, reference, pairs, table, contenders)
     ranking = Ranking(
