@@ -301,7 +301,7 @@ class TestBadDatabases:
             open_profile(path)
 
     def test_locked(self, tmp_path, monkeypatch):
-        monkeypatch.setattr("kernelderby.profile.sources.sqlite_schema._LOCK_SECONDS", 0.05)
+        monkeypatch.setattr("kernelderby.profile.sources.sqlite.schema._LOCK_SECONDS", 0.05)
         path = standard(tmp_path / "a.sqlite")
         writer = sqlite3.connect(path)
         writer.execute("BEGIN EXCLUSIVE")

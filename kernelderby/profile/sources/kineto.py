@@ -22,8 +22,8 @@ from pathlib import Path
 import numpy as np
 
 from kernelderby.errors import DerbyError
-from kernelderby.profile.sources.launches import OpenRanges, Paths, Timeline
 from kernelderby.profile.sources.operations import operation
+from kernelderby.profile.sources.sqlite.launches import OpenRanges, Paths, Timeline
 from kernelderby.profile.spans import ApiSum, KernelSum, Profile, Span, SpanKind
 
 _GPU = {"kernel": SpanKind.KERNEL, "gpu_memcpy": SpanKind.MEMCPY, "gpu_memset": SpanKind.MEMSET,

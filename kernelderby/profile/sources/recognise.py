@@ -38,7 +38,7 @@ def open_source(path: Path) -> Profile:
     if not head:
         raise DerbyError(f"{path}: is empty; the program that wrote it has probably failed")
     if head.startswith(_SQLITE):
-        from kernelderby.profile.sources.nsys_sqlite import open_nsys_sqlite
+        from kernelderby.profile.sources.sqlite.export import open_nsys_sqlite
 
         return open_nsys_sqlite(path)
     if head.startswith(_GZIP):
@@ -67,7 +67,7 @@ def _open_text(path: Path, head: bytes, packed: bool) -> Profile:
         from kernelderby.profile.sources.kineto import open_kineto
 
         return open_kineto(path, packed)
-    from kernelderby.profile.sources.nsys_stats import open_summary
+    from kernelderby.profile.sources.summary import open_summary
 
     return open_summary(path, packed)
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import sqlite3
 
-from kernelderby.profile.sources.launches import key_of, process_of
 from kernelderby.profile.sources.operations import MEMSET as MEMSET_NAME
 from kernelderby.profile.sources.operations import copy_name
-from kernelderby.profile.sources.sqlite_schema import KERNEL, MEMCPY, MEMSET, Schema, Table
+from kernelderby.profile.sources.sqlite.launches import key_of, process_of
+from kernelderby.profile.sources.sqlite.schema import KERNEL, MEMCPY, MEMSET, Schema, Table
 from kernelderby.profile.spans import SpanKind
 
 KINDS = (SpanKind.KERNEL, SpanKind.MEMCPY, SpanKind.MEMSET)

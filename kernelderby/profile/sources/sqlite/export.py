@@ -16,8 +16,8 @@ from pathlib import Path
 import numpy as np
 
 from kernelderby.errors import DerbyError
-from kernelderby.profile.sources.launches import Launches, read_launches
-from kernelderby.profile.sources.sqlite_rows import (
+from kernelderby.profile.sources.sqlite.launches import Launches, read_launches
+from kernelderby.profile.sources.sqlite.rows import (
     KINDS,
     TABLES,
     VALID,
@@ -28,7 +28,7 @@ from kernelderby.profile.sources.sqlite_rows import (
     or_zero,
     select_spans,
 )
-from kernelderby.profile.sources.sqlite_schema import (
+from kernelderby.profile.sources.sqlite.schema import (
     GRAPH_TRACE,
     KERNEL,
     NVTX,

@@ -17,7 +17,7 @@ from itertools import chain
 
 import numpy as np
 
-from kernelderby.profile.sources.sqlite_schema import NVTX, RUNTIME, Schema
+from kernelderby.profile.sources.sqlite.schema import NVTX, RUNTIME, Schema
 
 _PUSH_POP, _START_END = 59, 60  # NVTX_EVENTS.eventType; marks (34) and names of domains (75) are no ranges
 _NEVER = (1 << 63) - 1
