@@ -9,7 +9,8 @@ import pytest
 from make_nsys import standard
 
 from kernelderby.errors import DerbyError
-from kernelderby.profile.spans import SpanKind, open_profile
+from kernelderby.profile.sources import open_profile
+from kernelderby.profile.spans import SpanKind
 
 
 def event(category, name, start, duration, pid=1, tid=1, **args):

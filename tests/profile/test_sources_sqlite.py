@@ -8,7 +8,8 @@ import pytest
 from make_nsys import GEMM, GENERATIONS, SCHEMA_VERSION, SOFTMAX, Export, global_id, standard
 
 from kernelderby.errors import DerbyError
-from kernelderby.profile.spans import SpanKind, open_profile
+from kernelderby.profile.sources import open_profile
+from kernelderby.profile.spans import SpanKind
 
 H2D, D2H = "[CUDA memcpy Host-to-Device]", "[CUDA memcpy Device-to-Host]"
 

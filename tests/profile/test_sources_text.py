@@ -6,9 +6,10 @@ import random
 import pytest
 
 from kernelderby.errors import DerbyError
+from kernelderby.profile.sources import open_profile
 from kernelderby.profile.sources.cells import CellError, columns_of, count, quantity
 from kernelderby.profile.sources.operations import operation
-from kernelderby.profile.spans import SpanKind, open_profile
+from kernelderby.profile.spans import SpanKind
 
 KERN = "Time (%),Total Time (ns),Instances,Avg (ns),Med (ns),Min (ns),Max (ns),StdDev (ns),Name"
 CSV = f"""Generating SQLite file report.sqlite from report.nsys-rep
