@@ -215,6 +215,8 @@ def _assemble(path: Path, tables: dict[str, tuple[Block, list[_Row]]], warnings:
     kernels = rows(KERNELS, BY_GRID) or [row for row in work if operation(row.name)[0] == SpanKind.KERNEL]
     memory = rows(MEMORY_TIME) or [row for row in work if operation(row.name)[0] != SpanKind.KERNEL]
     merged: dict[tuple[SpanKind, str], KernelSum] = {}
+    if KERNELS in tables:  # by grid size, one name in several rows is what is meant
+        warnings.extend(_about_names(kernels))
     for row in (*kernels, *memory):
         each = _sum(*operation(row.name), row)
         known = merged.get((each.kind, each.name))
@@ -225,6 +227,14 @@ def _assemble(path: Path, tables: dict[str, tuple[Block, list[_Row]]], warnings:
     sums = sorted(merged.values(), key=lambda each: (-each.total_ns, each.instances, each.name))
     apis = [ApiSum(row.name, row.count, row.values["total"].value) for row in calls]
     return sums, sorted(apis, key=lambda each: -each.total_ns)
+
+
+def _about_names(rows: list[_Row]) -> Iterator[str]:
+    """What is lost where rows have one name, which a kernel table has only when its names were cut off."""
+    names = len({row.name for row in rows})
+    if names < len(rows):
+        yield (f"{len(rows)} kernels have {names} names, so rows of one name are added up: the names were cut off; "
+               "export with `nsys stats --format csv`, which prints them whole")
 
 
 def _sum(kind: SpanKind, name: str, row: _Row) -> KernelSum:
