@@ -144,7 +144,7 @@ class Own(Struct):
             _expect_median("latency_us", self.latency_us, self.samples_us)
 
 
-class Machine(Struct):
+class KnownEnvironment(Struct):
     """Of measurement.environment, what tables show."""
 
     driver: str | None = None

@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from typing import Any, TypeVar
 
 from kernelderby.fields import convert
-from kernelderby.row import STATUS_OF_EVALUATION, Errors, Machine, MaybeNumber, Ran, Row, Status
+from kernelderby.row import STATUS_OF_EVALUATION, Errors, KnownEnvironment, MaybeNumber, Ran, Row, Status
 
 __all__ = ["FLASHINFER_BENCH_PROTOCOL", "TIME_KINDS", "Correctness", "Cost", "Measurement", "Place", "Stage", "Status",
            "Timed", "newest"]
@@ -187,7 +187,7 @@ class Measurement:
                        latency_us=found and found.latency_ms * 1e3, correctness=_correctness(evaluation.correctness),
                        reference_latency_us=found and found.reference_latency_ms * 1e3,
                        environment={"libs": evaluation.environment.libs})
-        convert(f"{where}: measurement.environment", own.environment, Machine)
+        convert(f"{where}: measurement.environment", own.environment, KnownEnvironment)
         times = {kind: Timed(each.median_us, each.samples_us) for kind, each in own.times.items()}
         return cls(**common, status=own.status, protocol=own.protocol, latency_us=own.latency_us,
                    samples_us=times["eager"].samples_us if "eager" in times else own.samples_us,

@@ -59,4 +59,8 @@ def _workload(found, workload) -> dict:
     seen = {name: getattr(workload, name) for name in ("shape_id", "framework", "call_count")}
     return {"uuid": workload.uuid, **seen,
             "axes": workload.axes, "scalars": workload.scalars, "cost": workload.cost and asdict(workload.cost),
-            "best": {gpu: asdict(own[workload.uuid]) for gpu, own in found.best.items() if workload.uuid in own}}
+            "best": {gpu: _best(own[workload.uuid]) for gpu, own in found.best.items() if workload.uuid in own}}
+
+
+def _best(reached) -> dict:
+    return {name: getattr(reached, name) for name in ("solution", "latency_us", "share", "outdated")}

@@ -36,7 +36,7 @@ def command(solutions: tuple[str, ...], workloads: tuple[str, ...], rounds: int,
     from kernelderby.errors import DerbyError
     from kernelderby.measure.machine.probe import exclusive, find_machine
     from kernelderby.measure.machine.requirements import why_not
-    from kernelderby.measure.tune.run import Settings, tune
+    from kernelderby.measure.tune.run import TuneSettings, tune
 
     catalog = Catalog.open(root)
     chosen = [catalog.solution(name) for name in dict.fromkeys(solutions)]  # a wrong name need not wait for torch
@@ -48,7 +48,7 @@ def command(solutions: tuple[str, ...], workloads: tuple[str, ...], rounds: int,
         reason = why_not(solution, machine)
         if reason:
             raise DerbyError(f"{solution.name}: {reason}; leave it out or install what it needs")
-    settings = Settings(rounds, iterations, timeout, budget_seconds)
+    settings = TuneSettings(rounds, iterations, timeout, budget_seconds)
     with exclusive(machine, root), _progress(sum(len(some) for _, some in jobs), as_json) as advance:
         results = tune(catalog, machine, settings, jobs, advance)
     if as_json:

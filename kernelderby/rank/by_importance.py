@@ -21,7 +21,7 @@ from kernelderby.roofline.floors import (
     share_on,
     weighted_share,
 )
-from kernelderby.roofline.recorded import Recorded, Time
+from kernelderby.roofline.recorded import Reached, Recorded
 
 BEST = "best of all"  # a contender that takes, on every shape, the fastest solution of any author
 
@@ -89,7 +89,7 @@ def rank_by_importance(recorded: Recorded, workloads: Mapping[str, Sequence[Work
 
 
 def _own(recorded: Recorded, operator: str, author: str, solutions: Mapping[str, Solution],
-         workloads: Sequence[Workload]) -> tuple[str, dict[str, Time]] | None:
+         workloads: Sequence[Workload]) -> tuple[str, dict[str, Reached]] | None:
     """The author's first solution in the operator's order (docs/scoring.md), with its times; None without any row."""
     known = {workload.uuid: 1.0 for workload in workloads}
     times = {name: {uuid: time for uuid, time in own.items() if uuid in known}
@@ -99,7 +99,7 @@ def _own(recorded: Recorded, operator: str, author: str, solutions: Mapping[str,
     return (first, times[first]) if first else None
 
 
-def _contender(name: str, chosen: Mapping[str, tuple[str | None, dict[str, Time]] | None],
+def _contender(name: str, chosen: Mapping[str, tuple[str | None, dict[str, Reached]] | None],
                workloads: Mapping[str, Sequence[Workload]], gpu: Gpu, importance: Mapping[str, float]) -> Contender:
     entries = {operator: Entry(each[0], _share(each[1], workloads[operator], gpu),
                                _fair_share(each[1], workloads[operator], gpu))
@@ -112,13 +112,13 @@ def _contender(name: str, chosen: Mapping[str, tuple[str | None, dict[str, Time]
         shapes=len(times), of_shapes=sum(map(len, workloads.values())), outdated=sum(time.outdated for time in times))
 
 
-def _share(times: Mapping[str, Time], workloads: Sequence[Workload], gpu: Gpu) -> OperatorShare:
+def _share(times: Mapping[str, Reached], workloads: Sequence[Workload], gpu: Gpu) -> OperatorShare:
     """S of every shape that has a time, a cost and a peak for each dtype in it."""
     return operator_share([share_on(gpu, workload.cost, times[workload.uuid].latency_us)
                            if workload.uuid in times else None for workload in workloads])
 
 
-def _fair_share(times: Mapping[str, Time], workloads: Sequence[Workload], gpu: Gpu) -> FairShare:
+def _fair_share(times: Mapping[str, Reached], workloads: Sequence[Workload], gpu: Gpu) -> FairShare:
     """S_fair of every shape that has a time, a cost and an empty kernel's time in its session."""
     shares = []
     for workload in workloads:

@@ -91,7 +91,7 @@ _OPTIONS = (
 
 def open_profiles(files: Sequence[Path]) -> list:
     """Every file as a profile.spans.Profile. DerbyError for the first that is none."""
-    from kernelderby.profile.spans import open_profile
+    from kernelderby.profile.sources import open_profile
 
     return [open_profile(file) for file in files]
 

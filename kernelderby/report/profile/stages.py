@@ -8,7 +8,7 @@ from collections.abc import Mapping
 
 from kernelderby.profile.names import short_name
 from kernelderby.profile.stages.outside import UNATTRIBUTED
-from kernelderby.profile.stages.walk import BETWEEN, KernelRow, OutsideRow, Pipeline, StageRow
+from kernelderby.profile.stages.walk import BETWEEN, OutsideRow, Pipeline, StageKernel, StageRow
 from kernelderby.profile.timeline import Timeline
 from kernelderby.report.model import Column, Report, Table, TableCell
 
@@ -148,7 +148,7 @@ def _notes(pipeline: Pipeline) -> tuple[str, ...]:
     return (*notes, *pipeline.warnings)
 
 
-def kernel_labels(kernels: tuple[KernelRow, ...]) -> dict[str, str]:
+def kernel_labels(kernels: tuple[StageKernel, ...]) -> dict[str, str]:
     """Name -> short name; where several come out alike, with the tile that the template names, or numbered."""
     labels = {kernel.name: label(kernel.name) for kernel in kernels}
     alike = Counter(labels.values())
