@@ -35,7 +35,7 @@ def explained(where: Path | str, error: msgspec.ValidationError, data: Any, kind
     if re.match(r"Expected|Invalid|Integer value out of range|Number out of range", message):
         must = _described(node, message)
         instead = "" if data is None else f", not {value!r:.60}"
-        return DerbyError(f"{where}: {field or 'the file'}: must be {must}{instead}; mend the field")
+        return DerbyError(f"{where}: {field}{': ' if field else ''}must be {must}{instead}; mend the field")
     return DerbyError(f"{where}: {field}{'.' if field else ''}{message}")  # of a __post_init__
 
 
