@@ -34,15 +34,15 @@ def read_bytes(path: Path) -> bytes:
     """Of a regular file. DerbyError for anything else: a pipe or a device could hold the reader for ever."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    except (OSError, ValueError) as error:
-        raise DerbyError(f"{path}: cannot be read ({_reason(error)}); mend or remove the file") from None
-    with os.fdopen(descriptor, "rb") as file:
         try:
             if not stat.S_ISREG(os.fstat(descriptor).st_mode):
                 raise DerbyError(f"{path}: cannot be read (it is no regular file); mend or remove it")
-            return file.read()
-        except OSError as error:
-            raise DerbyError(f"{path}: cannot be read ({_reason(error)}); mend or remove the file") from None
+            with os.fdopen(descriptor, "rb", closefd=False) as file:
+                return file.read()
+        finally:
+            os.close(descriptor)
+    except (OSError, ValueError) as error:
+        raise DerbyError(f"{path}: cannot be read ({_reason(error)}); mend or remove the file") from None
 
 
 # --------------------------------------------------------------------------------------------------------------- paths

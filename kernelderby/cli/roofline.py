@@ -9,7 +9,7 @@ import click
 
 from kernelderby.cli import json_option, root_option
 from kernelderby.cli.names import NamesCommand
-from kernelderby.cli.rendering import WIDE, rendered
+from kernelderby.cli.rendering import WIDE, print_warnings, rendered
 from kernelderby.errors import DerbyError
 
 _FILE = click.Path(path_type=Path)
@@ -40,7 +40,9 @@ def command(operators: tuple[str, ...], gpu_names: tuple[str, ...], shapes: bool
     from kernelderby.report.roofline import operators_report, shapes_reports
     from kernelderby.roofline.operators import survey
 
-    found = survey(Catalog.open(root), _gpus(gpu_names), operators, with_traces=with_traces)
+    catalog = Catalog.open(root)
+    found = survey(catalog, _gpus(gpu_names), operators, with_traces=with_traces)
+    print_warnings(catalog)
     if plot is not None and not found.sources:
         raise DerbyError("--plot: there is no S without times; add --traces, or --gpu xpu-a for the published ones")
     reports = shapes_reports(found) if operators or shapes else [operators_report(found)]
