@@ -113,7 +113,8 @@ def _temporary(target: Path) -> Iterator[tuple[Path, int]]:
     while descriptor < 0:
         path = target.with_name(f".{target.name[:200]}.{secrets.token_hex(4)}{UNFINISHED}")
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o666)
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        with suppress(OSError):  # a file system without locks: then nobody else takes it for a dead one's either
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
         if not os.fstat(descriptor).st_nlink:  # another process took it for a dead one's, before it was locked
             os.close(descriptor)
             descriptor = -1
