@@ -83,7 +83,9 @@ class Mutation:
     must_show: bool
 
 
-WRONG = ["text", "", -1, 3.5, 1e308, True, [], {}, [1], ["a", 2], {"a": 1}, "\x1b]0;owned\x07", 10**30, "NaN", "2000-01-01"]
+WRONG = ["text", "", -1, 3.5, 1e308, True, [], {}, [1], ["a", 2], {"a": 1}, "\x1b]0;owned\x07", 10**30, "NaN",
+         "2000-01-01"]
+INSERTED = [b"\xff", b"\x00", b"\x1b", b"{", b"]", b'"', b"\xe2\x80\xa8", b"NaN", b"\n"]
 FREE = {"description", "reason", "title", "log", "libs", "environment", "tags", "reference", "content", "session",
         "graph_missing", "source", "facts"}
 
@@ -143,8 +145,7 @@ def raw(text: bytes, rng: random.Random, count: int) -> Iterator[Mutation]:
     """Bytes cut, put in, doubled; nesting beyond measure."""
     ways = [
         lambda: text[:rng.randrange(len(text))],
-        lambda: (at := rng.randrange(len(text))) and text[:at] + rng.choice([b"\xff", b"\x00", b"\x1b", b"{", b"]", b'"',
-                                                                            b"\xe2\x80\xa8", b"NaN", b"\n"]) + text[at:],
+        lambda: text[:(at := rng.randrange(len(text)))] + rng.choice(INSERTED) + text[at:],
         lambda: b"[" * 100_000 + text,
         lambda: text[:1] + b'"x":' + b'{"a":' * 50_000 + text[1:],
         lambda: b"", lambda: b"null\n", lambda: b"\xef\xbb\xbf" + text, lambda: text.decode().encode("utf-16"),

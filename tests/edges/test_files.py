@@ -156,8 +156,8 @@ def test_many_writers_of_one_file(tmp_path):
     code = ("import sys; from pathlib import Path; from kernelderby import files\n"
             "for _ in range(60): files.write_whole(Path(sys.argv[1]), sys.argv[2] * 5000)")
     path = tmp_path / "file"
-    runs = [subprocess.Popen([sys.executable, "-c", code, str(path), letter],
-                             env={**os.environ, "PYTHONPATH": str(Path(files.__file__).parents[1])}) for letter in "abc"]
+    environment = {**os.environ, "PYTHONPATH": str(Path(files.__file__).parents[1])}
+    runs = [subprocess.Popen([sys.executable, "-c", code, str(path), letter], env=environment) for letter in "abc"]
     assert [run.wait(60) for run in runs] == [0, 0, 0]
     assert path.read_text() in ("a" * 5000, "b" * 5000, "c" * 5000) and left_beside(path) == []
 
