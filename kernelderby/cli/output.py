@@ -112,8 +112,8 @@ def _options(tables: Sequence[str], plot: bool, write: bool) -> list[Callable]:
 
 
 def say(text: str) -> None:
-    """To stdout, ending in one line break."""
-    click.echo(text.rstrip("\n"))
+    """To stdout, ending in one line break. Not by click.echo, which writes UTF-8 where stdout is ASCII."""
+    print(text.rstrip("\n"), flush=True)
 
 
 def say_json(data: Any) -> None:
@@ -127,7 +127,7 @@ def warn(lines: Iterable[str]) -> None:
     from kernelderby.report.plain import plain
 
     for line in lines:
-        click.echo(f"derby: {plain(str(line))}", err=True)
+        print(f"derby: {plain(str(line))}", file=sys.stderr, flush=True)
 
 
 def has_color(stream: Any) -> bool:

@@ -58,21 +58,28 @@ def _write(path: Path, text: str) -> None:
 
 def frame(name: str, rows: Iterable[Any]) -> Frame:
     """rows: records or dicts. A column for every name that any row has, in the order in which they come."""
-    flat_rows = [flat(row) for row in rows]
-    columns = tuple(dict.fromkeys(column for row in flat_rows for column in row))
+    nested: set[str] = set()
+    flat_rows = [flat(row, nested) for row in rows]
+    columns = tuple(dict.fromkeys(column for row in flat_rows for column in row if column not in nested))
     return Frame(name, columns, tuple(tuple(row.get(column) for column in columns) for row in flat_rows))
 
 
-def flat(row: Any, prefix: str = "") -> dict[str, Any]:
-    """Nested names joined by `_`; lists of plain values as one text; lists of records belong to another table."""
+def flat(row: Any, nested: set[str], prefix: str = "") -> dict[str, Any]:
+    """Nested names joined by `_`; lists of plain values as one text; lists of records belong to another table.
+
+    nested gets the names of what is no single value: where another row has None for it, that is no column either.
+    """
     found: dict[str, Any] = {}
     for name, value in (asdict(row) if is_dataclass(row) and not isinstance(row, type) else row).items():
         key = f"{prefix}{name}"
         if isinstance(value, Mapping):
-            found |= flat(value, f"{key}_")
+            nested.add(key)
+            found |= flat(value, nested, f"{key}_")
         elif isinstance(value, list | tuple | set | frozenset):
             if all(isinstance(each, str | int | float) for each in value):
                 found[key] = ", ".join(map(str, sorted(value) if isinstance(value, set | frozenset) else value))
+            else:
+                nested.add(key)
         else:
             found[key] = _scalar(value)
     return found

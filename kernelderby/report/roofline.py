@@ -42,10 +42,15 @@ def survey_data(survey: Survey) -> dict[str, Any]:
 def _frames(survey: Survey) -> tuple[Frame, ...]:
     """A GPU without a peak, and a shape without a time, have no value there."""
     operators = [{"operator": each.name, "importance_percent": each.importance, "regime": each.regime,
-                  "of_shapes": len(each.shapes), "middle": _shape_data(each.middle), "share": _known(each.shares),
+                  "of_shapes": len(each.shapes), "middle": _middle(each), "share": _known(each.shares),
                   "share_of_ceilings": _known(each.ceiling_shares)} for each in survey.operators]
     shapes = [{"operator": each.name} | _shape_data(shape) for each in survey.operators for shape in each.shapes]
     return frame("operators", operators), frame("shapes", shapes)
+
+
+def _middle(operator: Operator) -> dict[str, Any]:
+    data = _shape_data(operator.middle)
+    return {name: data[name] for name in ("uuid", "shape_id", "flops_per_byte", "floors", "times")}
 
 
 def _shape_data(shape: Shape) -> dict[str, Any]:

@@ -52,7 +52,8 @@ def published(checkout):
 
 def cells(markdown):
     """The rows of its tables."""
-    return [line.removeprefix("| ").removesuffix(" |").split(" | ") for line in markdown.splitlines() if line.startswith("|")]
+    return [line.removeprefix("| ").removesuffix(" |").split(" | ")
+            for line in markdown.splitlines() if line.startswith("|")]
 
 
 def stages(found, place=0):
