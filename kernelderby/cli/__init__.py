@@ -10,6 +10,8 @@ from pathlib import Path
 import click
 
 from kernelderby import __version__
+from kernelderby.cli.options import root_option
+from kernelderby.cli.streams import make_streams_safe
 from kernelderby.errors import DerbyError
 
 # Name -> the line that `derby --help` shows. Each verb is kernelderby/cli/<name>.py with a click command `command`.
@@ -56,22 +58,20 @@ class LazyGroup(click.Group):
         return super().resolve_command(context, arguments)
 
 
-root_option = click.option(
-    "--root", type=click.Path(path_type=Path), default=".", help="The trace set (default: the current directory)."
-)
-json_option = click.option("--json", "as_json", is_flag=True, help="JSON for machines instead of text.")
-
-
 @click.group(cls=LazyGroup, verbs=VERBS, package=__name__, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="derby")
-def derby() -> None:
+@root_option
+def derby(root: Path) -> None:
     """Competing GPU kernels for one operator: checked, measured, ranked, and held against the speed of light."""
 
 
 def main() -> None:
     """Entry point: a DerbyError is one line on stderr and exit code 1; a wrong option is click's message and 2."""
+    make_streams_safe()
     try:
         derby(prog_name="derby")
     except DerbyError as error:
-        print(f"derby: {error}", file=sys.stderr)
+        from kernelderby.report.plain import plain
+
+        print(f"derby: {plain(str(error))}", file=sys.stderr)
         sys.exit(1)

@@ -6,14 +6,12 @@ from pathlib import Path
 
 import click
 
-from kernelderby.cli import json_option, root_option
-from kernelderby.cli.names import NamesCommand
+from kernelderby.cli.options import DerbyCommand, json_option, root_option, workloads_option
 
 
-@click.command(cls=NamesCommand)
+@click.command(cls=DerbyCommand)
 @click.argument("solutions", nargs=-1, required=True)
-@click.option("--workloads", multiple=True, metavar="W...",
-              help="Only these: starts of uuids, or sizes of an axis (default: all).")
+@workloads_option
 @click.option("--rounds", type=click.IntRange(min=1), default=5, show_default=True, help="Turns of each candidate.")
 @click.option("--iterations", type=click.IntRange(min=2), default=10, show_default=True, help="Timed calls in a turn.")
 @click.option("--timeout", type=float, default=120, show_default=True,
@@ -61,7 +59,7 @@ def command(solutions: tuple[str, ...], workloads: tuple[str, ...], rounds: int,
 
 
 def _workloads(catalog, definition: str, wanted: tuple[str, ...]) -> list:
-    from kernelderby.measure.judge.cases import select_workloads
+    from kernelderby.catalog.selection import select_workloads
 
     return select_workloads(catalog.workloads(definition), wanted)
 

@@ -2,11 +2,51 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from math import inf
+from typing import Any
+
 from kernelderby.rank.model import NOT_MEASURED, Cell, Ranking, Ratio, Summary, WorkloadRow
-from kernelderby.report.model import Column, Report, Table, TableCell
+from kernelderby.report.answer import Answer
+from kernelderby.report.frame import Frame, frame
+from kernelderby.report.model import NOT_KNOWN, NOTHING, Column, Report, Table, TableCell
+from kernelderby.report.numbers import factor, microseconds, milliseconds, short_percent
 
 OUTDATED, SUSPICIOUS, TIED, UNPAIRED = "†", "!", "=", "~"
-NOTHING = TableCell("-", "muted")
+
+
+def rankings_answer(rankings: Sequence[Ranking], warnings: Sequence[str] = ()) -> Answer[tuple[Ranking, ...]]:
+    """Frames: solutions, one row a solution and definition; workloads, one row a solution and workload; pairs."""
+    rankings = tuple(rankings)
+    return Answer(rankings, lambda: {"rankings": [asdict(ranking) for ranking in rankings]},
+                  lambda: [ranking_report(ranking) for ranking in rankings], lambda: _frames(rankings),
+                  tuple(warnings))
+
+
+def _frames(rankings: Sequence[Ranking]) -> tuple[Frame, ...]:
+    return (frame("solutions", (row for ranking in rankings for row in _solution_rows(ranking))),
+            frame("workloads", (row for ranking in rankings for row in _long_rows(ranking))),
+            frame("pairs", (_key(ranking) | asdict(pair) for ranking in rankings for pair in ranking.pairs)))
+
+
+def _key(ranking: Ranking) -> dict[str, Any]:
+    return {"definition": ranking.definition, "gpu": ranking.group.gpu, "protocol": ranking.group.protocol}
+
+
+def _solution_rows(ranking: Ranking) -> Iterator[dict[str, Any]]:
+    for summary in ranking.summaries:
+        row = asdict(summary)
+        yield _key(ranking) | {"rank": row.pop("place")} | row | {"baseline": ranking.baseline}
+
+
+def _long_rows(ranking: Ranking) -> Iterator[dict[str, Any]]:
+    for row in ranking.rows:
+        workload = {"uuid": row.uuid, "workload": row.label, "axes": row.axes, "importance": row.importance,
+                    "floor_us": row.floor_us, "regime": row.regime}
+        for name in ranking.order:
+            yield (_key(ranking) | workload | {"solution": name, "is_fastest": name == row.fastest}
+                   | asdict(row.cells[name]))
 
 
 def ranking_report(ranking: Ranking) -> Report:
@@ -74,7 +114,7 @@ def _summary_row(ranking: Ranking, summary: Summary) -> tuple[TableCell, ...]:
         TableCell(summary.solution, "best" if summary.place == 1 else ""),
         TableCell(f"{summary.passed}/{summary.workloads}", "" if summary.is_complete else "bad"),
         TableCell("1 (baseline)") if is_baseline else _or_nothing(summary.geomean and interval(summary.geomean)),
-        TableCell(_milliseconds(summary.total_us)),
+        TableCell(milliseconds(summary.total_us * 1e3, fine_below=inf)),
         TableCell("1") if is_baseline else _or_nothing(compared and factor(summary.total_ratio)),
         _or_nothing(compared and record),
         _or_nothing(summary.win_rate is not None and f"{summary.win_rate:.0%}"),
@@ -152,25 +192,8 @@ def interval(ratio: Ratio) -> str:
     return f"{factor(ratio.value, 3)}{between}" + (f" {marks}" if marks else "")
 
 
-def factor(value: float, digits: int = 2) -> str:
-    """A ratio with `digits` decimals below 10, fewer above: 1.31, 12.3, 190."""
-    if value >= 100:
-        return f"{value:.0f}"
-    return f"{value:.1f}" if value >= 10 else f"{value:.{digits}f}"
-
-
-def microseconds(value: float) -> str:
-    if value >= 1000:
-        return f"{value:.0f}"
-    return f"{value:.1f}" if value >= 10 else f"{value:.2f}"
-
-
-def _milliseconds(microseconds_: float) -> str:
-    return f"{microseconds_ / 1e3:.3f}"
-
-
 def _share(value: float | None) -> TableCell:
-    return TableCell("n/a", "muted") if value is None else TableCell(f"{value:.0%}" if value >= 0.1 else f"{value:.1%}")
+    return NOT_KNOWN if value is None else TableCell(short_percent(value))
 
 
 def _or_nothing(text: str | bool | None) -> TableCell:

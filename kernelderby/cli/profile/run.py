@@ -6,20 +6,29 @@ from pathlib import Path
 
 import click
 
-from kernelderby.cli import json_option, root_option
-from kernelderby.cli.names import NamesCommand
+from kernelderby.cli.options import (
+    FILE,
+    DerbyCommand,
+    check_names,
+    definitions_option,
+    json_option,
+    root_option,
+    solutions_option,
+    workloads_option,
+)
+from kernelderby.cli.output import say, say_json
 
 _DEFAULT_OUT = Path("reports") / "profiles"
 
 
-@click.command(cls=NamesCommand)
-@click.option("--solutions", multiple=True, help="These solutions (default: all that run here).")
-@click.option("--definitions", multiple=True, help="Only these definitions (default: all).")
-@click.option("--workloads", multiple=True, help="Starts of uuids, or sizes of an axis (default: all).")
+@click.command(cls=DerbyCommand)
+@solutions_option
+@definitions_option
+@workloads_option
 @click.option("--iterations", type=click.IntRange(min=3), default=20, show_default=True,
               help="Calls in the capture; slow solutions get fewer.")
 @click.option("--timeout", type=float, default=600, show_default=True, help="Seconds for each solution and workload.")
-@click.option("--out", type=click.Path(path_type=Path, file_okay=False),
+@click.option("--out", type=FILE,
               help=f"Folder of the profiles (default: {_DEFAULT_OUT} under the root).")
 @click.option("--with", "tool", type=click.Choice(["cupti", "nsys"]), default="cupti", show_default=True,
               help="Who records. nsys gives way to CUPTI, and says so, where it cannot make a report.")
@@ -31,18 +40,13 @@ def command(solutions: tuple[str, ...], definitions: tuple[str, ...], workloads:
             timeout: float, out: Path | None, tool: str, harness: str, root: Path, as_json: bool) -> None:
     """Record a profile of each solution on each workload on this GPU: one SQLite file in nsys's schema for each pair,
     in a process of its own, warm-up and correctness check outside the capture."""
-    import json
-    from dataclasses import asdict
-
     from kernelderby.catalog import Catalog
     from kernelderby.errors import DerbyError
     from kernelderby.measure.machine.probe import find_machine
     from kernelderby.measure.record.run import plan_profiles
 
     catalog = Catalog.open(root)
-    for find, names in ((catalog.solution, solutions), (catalog.definition, definitions)):
-        for name in names:  # a wrong name need not wait for torch
-            find(name)
+    check_names(catalog, solutions, definitions)
     if harness == "flashinfer-bench" and tool != "nsys":
         raise DerbyError("--harness flashinfer-bench: CUPTI cannot look into another program's processes; "
                          "add --with nsys")
@@ -58,19 +62,18 @@ def command(solutions: tuple[str, ...], definitions: tuple[str, ...], workloads:
                                                    or "no solution of these definitions"))
     folder = out or root / _DEFAULT_OUT
     folder.mkdir(parents=out is None, exist_ok=True)
-    say = (lambda line: click.echo(line, err=True)) if as_json else click.echo
+    tell = (lambda line: click.echo(line, err=True)) if as_json else say
     for name, reason in skipped.items():
-        say(f"skipped {name}: {reason}")
+        tell(f"skipped {name}: {reason}")
     results = []
-    for result in _profiles(catalog, machine, pairs, folder, iterations, timeout, tool, harness, say):
+    for result in _profiles(catalog, machine, pairs, folder, iterations, timeout, tool, harness, tell):
         results.append(result)
         if not as_json:
-            click.echo(_line(result))
+            say(_line(result))
             if result.path is not None:
                 _show_stages(result, root)
     if as_json:
-        click.echo(json.dumps({"gpu": machine.name, "skipped": skipped,
-                               "profiles": [asdict(result) for result in results]}, default=str, indent=2))
+        say_json({"gpu": machine.name, "skipped": skipped, "profiles": results})
     if any(result.path is None for result in results):
         raise DerbyError("; ".join(f"{result.solution} on {result.workload}: {_why(result)}"
                                    for result in results if result.path is None))
@@ -120,4 +123,4 @@ def _show_stages(result, root: Path) -> None:
     try:
         stages.main([str(result.path), "--solution", result.solution, "--root", str(root)], standalone_mode=False)
     except DerbyError as error:
-        click.echo(f"no stage table: {error}")
+        say(f"no stage table: {error}")

@@ -3,16 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from kernelderby.profile.layers.sums import LayerColumn, group_layers
 from kernelderby.profile.layers.table import LayerRatio, LayerTable
+from kernelderby.report.answer import Answer
+from kernelderby.report.frame import Frame, frame
+from kernelderby.report.model import NOTHING, Report, Table, TableCell
 from kernelderby.report.model import Column as Heading
-from kernelderby.report.model import Report, Table, TableCell
-from kernelderby.report.ranking import NOTHING, factor
+from kernelderby.report.numbers import factor
 
 PARTIAL = "~"
 SMALL = 0.02  # of a layer; modules below it share a part of the bar
 SHOWN = 12  # names of unattributed kernels; the rest is one row
+
+
+def layers_answer(table: LayerTable) -> Answer[LayerTable]:
+    """Frames: kernels, modules, groups (one row a column of the table and line), leftovers."""
+    return Answer(table, table.as_data, lambda: [layers_report(table)], lambda: _frames(table.as_data()["columns"]))
+
+
+def _frames(columns: Sequence[dict[str, Any]]) -> tuple[Frame, ...]:
+    return tuple(frame(name, ({"column": column["title"], "gpu": column["gpu"]} | row for column in columns
+                              for row in column[name])) for name in ("kernels", "modules", "groups", "leftovers"))
 
 
 def layers_report(table: LayerTable) -> Report:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from kernelderby.profile.stages.walk import Pipeline, StageRow
-from kernelderby.report.model import Column, Report, Table, TableCell
-from kernelderby.report.profile.stages import FLAG, microseconds, milliseconds
+from kernelderby.report.model import NOTHING, Column, Report, Table, TableCell
+from kernelderby.report.numbers import microseconds, milliseconds
 
-NOTHING = TableCell("-", "muted")
+FLAG = " !"
 
 
 def overview_report(pipelines: Sequence[Pipeline], names: Sequence[str]) -> Report:
