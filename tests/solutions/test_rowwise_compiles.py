@@ -47,7 +47,7 @@ def launched(monkeypatch):
     def look(operator, workload, choose):
         one = module(operator)
         kernel = getattr(one, f"derby_{operator}")
-        launch = Launch(kernel.kernel if isinstance(kernel, Launch) else kernel)  # a second look finds the first one's stand-in
+        launch = Launch(kernel.kernel if isinstance(kernel, Launch) else kernel)  # a test may look more than once
         monkeypatch.setattr(one, f"derby_{operator}", launch)
         monkeypatch.setattr(one.rowwise, "multiprocessors", lambda tensor: SM_COUNT)
         arguments = meta_arguments(operator, workload)

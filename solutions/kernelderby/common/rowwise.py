@@ -287,7 +287,9 @@ def map_candidates(rows, columns, sm_count, tensors=1, flat=False):
     across = [{"rows": 0, "chunk": vectors * warps * WARP, "warps": warps, "stages": 0, "per_sm": 0, "stream": ""}
               for warps, vectors in ((4, 1), (8, 1), (4, 2), (1, 4))]
     across += [{**across[0], "stream": "loads"}, {**across[2], "stream": "loads"}]
-    return found[:4] + across + found[4:MOST]
+    extra = [config for config in found if config["stream"] or config["stages"]]
+    wide = {**across[0], "rows": 4 * 4 * WARP // max(chunks), "chunk": max(chunks)}  # the longest pieces of rows
+    return found[:3] + [wide] * (wide not in found[:3]) + across + extra[1:]
 
 
 def _configurations(tiles, rows, columns, sm_count, tensors, held, split):
@@ -301,14 +303,15 @@ def _configurations(tiles, rows, columns, sm_count, tensors, held, split):
 
     best = sorted(tiles, key=cost) if rows else tiles[:1]
     same_chunk = [sum(other[0] == tile[0] for other in best[:place]) for place, tile in enumerate(best)]
-    best = [tile for _, tile in sorted(zip(same_chunk, best, strict=True), key=lambda pair: pair[0] // 2)]  # of each some
+    # Two of each chunk first: one chunk's tiles cost much alike, and the next may be better than the model says.
+    best = [tile for _, tile in sorted(zip(same_chunk, best, strict=True), key=lambda pair: pair[0] // 2)]
     plain = [{"rows": tile_rows, "chunk": chunk, "warps": warps, "stages": 0, "per_sm": 0, "stream": ""}
              for chunk, warps, tile_rows, _ in best]
     if read <= sm_count * AT_ONCE / 6:
         return plain[:MOST - 4] + [{**config, "stream": "loads"} for config in plain[:2]]
     streaming = [{**config, "stream": "loads"} for config in plain[:2]] + [{**plain[0], "stream": "both"}]
     persistent = []
-    if 0.5 < read / (sm_count * AT_ONCE) < 7:
+    if 0.5 < read / (sm_count * AT_ONCE) < 10:
         persistent = _persistent(sorted(tiles, key=cost), rows, columns, sm_count, held, split)
     extra = streaming + persistent
     return plain[:MOST - len(extra)] + extra
@@ -344,7 +347,7 @@ def _small(tile, rows, columns, sm_count, tensors, held, split):
 
 
 def _large(tile, rows, columns, sm_count, tensors, held, split):
-    """log2 of a time over the memory's, fitted to 1,900 times of ten operators on an H200 (docs/memory_bound.md). The
+    """log2 of a time over the memory's, fitted to times of ten operators on an H200 (docs/memory_bound.md). The
     smallest tile is the best one, as the last wave and the barriers cost least, until programs come faster than they
     are started or too few bytes are on their way."""
     chunk, warps, tile_rows, vectors = tile
