@@ -73,11 +73,15 @@ class Cost:
     bytes_read: int
     bytes_written: int
     facts: dict[str, int] = field(default_factory=dict)
-    bytes_needed: int | None = None  # read and written together, where less than the two counts has to be moved
+    # Read and written together, where less than the two counts has to be moved: at all, and where outputs lie in the
+    # memory of their inputs.
+    bytes_needed: int | None = None
+    bytes_in_place: int | None = None
 
-    @property
-    def needed(self) -> int:
-        """Bytes that have to be moved: what the fair score counts."""
+    def needed(self, in_place: bool = False) -> int:
+        """Bytes that a solution has to move: what the fair score counts."""
+        if in_place and self.bytes_in_place is not None:
+            return self.bytes_in_place
         return self.bytes_read + self.bytes_written if self.bytes_needed is None else self.bytes_needed
 
 

@@ -119,4 +119,5 @@ def _same_names(where: str, field: str, found: dict[str, Any], wanted) -> None:
 def _cost(where: str, spec: dict[str, Any]) -> Cost:
     return Cost(take(where, spec, "flops", dict, prefix="cost."), take(where, spec, "bytes_read", int, prefix="cost."),
                 take(where, spec, "bytes_written", int, prefix="cost."), take(where, spec, "facts", dict, {}, "cost."),
-                take(where, spec, "bytes_needed", int, None, "cost."))
+                take(where, spec, "bytes_needed", int, None, "cost."),
+                take(where, spec, "bytes_in_place", int, None, "cost."))

@@ -16,7 +16,7 @@ from kernelderby.trace import Stage
 LANGUAGES = ("python", "triton", "cpp", "cuda", "tilelang")
 SOURCE_SUFFIXES = (".py", ".cu", ".cuh", ".cpp", ".h")
 _SPEC_FIELDS = ("language", "entry_point", "destination_passing_style", "target_hardware", "dependencies", "binding")
-_TOML_FIELDS = ("name", "definition", "author", "description", *_SPEC_FIELDS, "setup", "in_place", "common", "requires",
+_TOML_FIELDS = ("name", "definition", "author", "description", *_SPEC_FIELDS, "common", "setup", "in_place", "requires",
                 "stages")
 _REQUIRES_FIELDS = ("modules", "executables", "minimum_compute_capability", "maximum_compute_capability", "cpu")
 _STAGE_FIELDS = ("name", "title", "kernels", "nvtx")

@@ -146,6 +146,7 @@ class _Calls:
         race, which = self.race, iteration % INPUT_SETS
         inputs, outputs = race.inputs[which], race.outputs[which]
         if iteration == self.chosen + 1:
+            race.candidate.make_ready(inputs, outputs, POISON[0])
             self.run(which)  # the comparison took memory: the allocator settles before the next window
         race.maker.refresh(inputs, f"{self.name}/{iteration}")
         race.candidate.make_ready(inputs, outputs, POISON[race.random.randrange(2)])

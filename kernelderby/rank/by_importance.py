@@ -11,8 +11,12 @@ from kernelderby.hardware import Gpu, find_gpu
 from kernelderby.rank.model import Group
 from kernelderby.rank.order import order
 from kernelderby.roofline.floors import (
+    FairShare,
     OperatorShare,
     WeightedShare,
+    fair_floor_us,
+    fair_share,
+    operator_fair_share,
     operator_share,
     share_on,
     weighted_share,
@@ -29,16 +33,19 @@ class Entry:
 
     solution: str | None
     share: OperatorShare
+    fair: FairShare
 
 
 @dataclass(frozen=True, slots=True)
 class Contender:
     """entries: operator -> what the contender has there, only where it has a row. share: over all operators that have
-    an importance. shapes, of_shapes: passed, and all of those operators. outdated: passed rows of former sources."""
+    an importance; fair: the same of S_fair. shapes, of_shapes: passed, and all of those operators. outdated: passed
+    rows of former sources."""
 
     name: str
     entries: dict[str, Entry]
     share: WeightedShare
+    fair: WeightedShare
     shapes: int
     of_shapes: int
     outdated: int
@@ -94,12 +101,14 @@ def _own(recorded: Recorded, operator: str, author: str, solutions: Mapping[str,
 
 def _contender(name: str, chosen: Mapping[str, tuple[str | None, dict[str, Reached]] | None],
                workloads: Mapping[str, Sequence[Workload]], gpu: Gpu, importance: Mapping[str, float]) -> Contender:
-    entries = {operator: Entry(each[0], _share(each[1], workloads[operator], gpu))
+    entries = {operator: Entry(each[0], _share(each[1], workloads[operator], gpu),
+                               _fair_share(each[1], workloads[operator], gpu))
                for operator, each in chosen.items() if each}
     times = [time for operator, each in chosen.items() if each
              for uuid, time in each[1].items() if uuid in {workload.uuid for workload in workloads[operator]}]
     return Contender(
         name, entries, weighted_share({operator: entry.share for operator, entry in entries.items()}, importance),
+        weighted_share({operator: entry.fair for operator, entry in entries.items()}, importance),
         shapes=len(times), of_shapes=sum(map(len, workloads.values())), outdated=sum(time.outdated for time in times))
 
 
@@ -107,3 +116,13 @@ def _share(times: Mapping[str, Reached], workloads: Sequence[Workload], gpu: Gpu
     """S of every shape that has a time, a cost and a peak for each dtype in it."""
     return operator_share([share_on(gpu, workload.cost, times[workload.uuid].latency_us)
                            if workload.uuid in times else None for workload in workloads])
+
+
+def _fair_share(times: Mapping[str, Reached], workloads: Sequence[Workload], gpu: Gpu) -> FairShare:
+    """S_fair of every shape that has a time, a cost and an empty kernel's time in its session."""
+    shares = []
+    for workload in workloads:
+        time = times.get(workload.uuid)
+        floor_us = time and fair_floor_us(gpu, workload.cost, time.empty_kernel_us, time.in_place)
+        shares.append(fair_share(floor_us, time.latency_us) if time else None)
+    return operator_fair_share(shares)

@@ -62,6 +62,13 @@ def load_setup(solution: Solution) -> Callable[..., Any] | None:
     return _function(module, solution.setup)
 
 
+def solution_module(solution: Solution) -> ModuleType:
+    """The module of a Python solution that load_solution() has loaded, for what stands in it beside the entry point."""
+    if solution.language not in PYTHON_LANGUAGES:
+        raise BuildFailed(f"a {solution.language} solution is no module; write the solution in Python")
+    return sys.modules[_module_name(solution)]
+
+
 def _module_name(solution: Solution) -> str:
     return f"kernelderby_solution_{solution.name}_{solution.hash}"
 

@@ -33,7 +33,7 @@ class Worker:
 
     def __init__(self, root: str, device: str) -> None:
         self.root, self.device_type = Path(root), device
-        self.timer = self.race = self.candidate = None
+        self.timer = self.race = self.candidate = self.tuning = None
 
     @property
     def device(self) -> Any:
@@ -73,6 +73,7 @@ class Worker:
             return _failure(Status.BUILD_FAILED, str(error))
         except BaseException as error:  # whatever the solution's own code raises on import, sys.exit included
             return _failure(_status_of(error, Status.BUILD_FAILED), _told(error))
+        self.solution = chosen
         self.candidate = Candidate(function, chosen.destination_passing_style, self.definition, chosen.in_place, setup)
         return {}
 
@@ -136,6 +137,26 @@ class Worker:
         notes = turn.eager.notes + [f"graph: {note}" for note in (turn.graph.notes if turn.graph else [])]
         return {**_verdict(turn.verdict), "times": times, "host_us": turn.eager.host_us, "wall_us": turn.eager.wall_us,
                 "notes": notes}
+
+    def tune_prepare(self, case: dict[str, Any], protocol: str) -> dict[str, Any]:
+        """The buffers of a case that is tuned, its key and its candidates."""
+        from kernelderby.measure.worker.build import solution_module
+        from kernelderby.measure.worker.tuning import Tuning
+
+        self.tuning = None
+        self.release()
+        self.tuning = Tuning(self.candidate, solution_module(self.solution), self.module, self._maker(case),
+                             self._timer(protocol))
+        return {"key": self.tuning.key, "configs": self.tuning.configs}
+
+    def tune_check(self, number: int) -> dict[str, Any]:
+        return _verdict(self.tuning.check(number))
+
+    def tune_time(self, number: int, iterations: int) -> dict[str, Any]:
+        """One turn of a candidate as a CUDA graph."""
+        from kernelderby.measure.worker.tuning import timed
+
+        return timed(self.tuning, number, iterations)
 
     def reference(self, iterations: int) -> dict[str, Any]:
         """Time of the definition's reference on the prepared case."""

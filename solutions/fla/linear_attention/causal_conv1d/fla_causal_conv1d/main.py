@@ -20,5 +20,5 @@ def run(x, weight, bias, initial_state, output):
     # As conv.causal_conv1d_fwd launches; that function allocates its result.
     conv.causal_conv1d_fwd_kernel[lambda meta: (triton.cdiv(dim, meta["BD"]), blocks, 1)](
         x=x, y=output, weight=weight, bias=bias, residual=None, cu_seqlens=None, initial_state=state,
-        chunk_indices=None, B=1, T=num_tokens, stride_x_n=x.numel(), stride_x_t=dim, stride_x_d=1, D=dim, W=width, BT=CHUNK,
-        BW=triton.next_power_of_2(width), ACTIVATION="swish")
+        chunk_indices=None, B=1, T=num_tokens, stride_x_n=x.numel(), stride_x_t=dim, stride_x_d=1, D=dim, W=width,
+        BT=CHUNK, BW=triton.next_power_of_2(width), ACTIVATION="swish")

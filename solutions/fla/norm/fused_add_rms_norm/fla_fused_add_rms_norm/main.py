@@ -16,5 +16,5 @@ def run(hidden_states, residual, weight, eps, output, residual_out):
     # As layernorm.layer_norm_fwd launches rows of more than 512; that function allocates its results.
     layernorm.layer_norm_fwd_kernel_row[(rows,)](
         x=hidden_states, y=output, w=weight, b=None, res=residual, res_out=residual_out, mean=None, rstd=rstd,
-        eps=eps, G=1, D=columns, BD=triton.next_power_of_2(columns), IS_RMS_NORM=True, HAS_RESIDUAL=True, STORE_RESIDUAL_OUT=True,
-        HAS_WEIGHT=True, HAS_BIAS=False)
+        eps=eps, G=1, D=columns, BD=triton.next_power_of_2(columns), IS_RMS_NORM=True, HAS_RESIDUAL=True,
+        STORE_RESIDUAL_OUT=True, HAS_WEIGHT=True, HAS_BIAS=False)

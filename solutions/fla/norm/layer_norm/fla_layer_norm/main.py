@@ -14,5 +14,5 @@ def run(hidden_states, weight, bias, eps, output):
     # As layernorm.layer_norm_fwd launches rows of more than 512; that function allocates its results.
     layernorm.layer_norm_fwd_kernel_row[(rows,)](
         x=hidden_states, y=output, w=weight, b=bias, res=None, res_out=None, mean=mean, rstd=rstd,
-        eps=eps, G=1, D=columns, BD=triton.next_power_of_2(columns), IS_RMS_NORM=False, HAS_RESIDUAL=False, STORE_RESIDUAL_OUT=False,
-        HAS_WEIGHT=True, HAS_BIAS=True)
+        eps=eps, G=1, D=columns, BD=triton.next_power_of_2(columns), IS_RMS_NORM=False, HAS_RESIDUAL=False,
+        STORE_RESIDUAL_OUT=False, HAS_WEIGHT=True, HAS_BIAS=True)
