@@ -200,5 +200,6 @@ def _stages(path: Path, data: dict[str, Any]) -> tuple[Stage, ...]:
             except re.error as error:
                 raise DerbyError(f"{path}: {prefix}kernels: {pattern!r} is no pattern ({error}); mend it") from None
         stages.append(Stage(take(path, spec, "name", str, prefix=prefix), take(path, spec, "title", str, prefix=prefix),
-                            kernels, take(path, spec, "nvtx", str, None, prefix), take(path, spec, "role", str, None, prefix)))
+                            kernels, take(path, spec, "nvtx", str, None, prefix),
+                            take(path, spec, "role", str, None, prefix)))
     return tuple(stages)
