@@ -38,30 +38,32 @@ HEAVY = ("torch", "triton", "flashinfer_bench", "flashinfer", "safetensors")
 
 def write_set(root: Path, definitions: int, workloads: int, solutions: int, history: int) -> int:
     """A trace set with that many of each; every solution measured `history` times on each workload. Returns rows."""
-    for number in range(definitions):
-        name = f"operator_{number}"
+    shapes = {}
+    for name in (names := [f"operator_{number}" for number in range(definitions)]):
         write(root / f"definitions/synthetic/{name}.json", {
             "name": name, "op_type": "synthetic", "axes": {"seq_len": {"type": "var"}},
             "inputs": {"x": {"shape": ["seq_len"], "dtype": "float32"}},
             "outputs": {"y": {"shape": ["seq_len"], "dtype": "float32"}}, "reference": "def run(x):\n    return x\n",
         })
-        shapes = [
+        shapes[name] = [
             {"uuid": f"{name}-{index}", "axes": {"seq_len": 1 << index}, "inputs": {"x": {"type": "random"}}}
             for index in range(workloads)
         ]
         cost = {"flops": {"float32": 10**6}, "bytes_read": 10**7, "bytes_written": 10**6}
         write(root / f"workloads/synthetic/{name}.jsonl",
-              *({"definition": name, "workload": shape, "cost": cost} for shape in shapes))
+              *({"definition": name, "workload": shape, "cost": cost} for shape in shapes[name]))
         for index in range(solutions):
-            solution = f"solution_{number}_{index}"
+            solution = f"solution_{index}_of_{name}"
             write(root / f"solutions/someone/synthetic/{name}/{solution}.json", {
                 "name": solution, "definition": name, "author": "someone",
                 "spec": {"language": "python", "entry_point": "main.py::run", "destination_passing_style": False,
                          "target_hardware": ["cpu"]},
                 "sources": [{"path": "main.py", "content": f"def run(x):\n    return x + {index}\n"}],
             })
-        hashes = {each.name: each.hash for each in Catalog.open(root).solutions_of(name)}
-        write(root / f"traces/h200/synthetic/{name}.jsonl", *traces(name, shapes, hashes, history))
+    catalog = Catalog.open(root)
+    for name in names:
+        hashes = {each.name: each.hash for each in catalog.solutions_of(name)}
+        write(root / f"traces/h200/synthetic/{name}.jsonl", *traces(name, shapes[name], hashes, history))
     return definitions * workloads * solutions * history
 
 

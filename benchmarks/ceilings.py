@@ -33,7 +33,7 @@ import torch
 from ceiling_ways import Plan, Way, WayFailed, compile_library
 
 from kernelderby.hardware import TRAFFIC_KINDS, gpu_id
-from kernelderby.measure.environment import GpuSensors
+from kernelderby.measure.machine.environment import GpuSensors
 from kernelderby.measure.timing import CUDA_EVENTS, find_protocol, make_timer
 
 SMI = "clocks.sm,clocks.mem,temperature.gpu,power.draw"

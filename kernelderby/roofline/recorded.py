@@ -84,5 +84,5 @@ def recorded(measurements: Iterable[Measurement], solutions: Mapping[str, Soluti
 
 def _reached(chosen: Chosen, kind: str, in_place: bool) -> Reached:
     row = selection.timed_by(chosen.measurement, kind)
-    return Reached(selection.latency_us(row), None, None, row.solution, chosen.outdated, kind,
-                   selection.empty_kernel_us(row, kind), in_place)
+    return Reached(selection.latency_us(row), solution=row.solution, outdated=chosen.outdated, kind=kind,
+                   empty_kernel_us=selection.empty_kernel_us(row, kind), in_place=in_place)

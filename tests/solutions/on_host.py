@@ -1,84 +1,62 @@
-"""CUDA solutions on the CPU: their kernels compiled with g++ against cuda_on_host/, called through their own run()."""
+"""CUDA solutions without a GPU: their kernels compiled with g++ against cuda_on_host/ and called on CPU tensors through
+their own run(), or compiled with nvcc and looked at."""
 
 import functools
-import importlib.util
+import re
 import shutil
 import subprocess
-import sys
+import tempfile
 import types
 from pathlib import Path
 
 import pytest
+import rowwise_cases
 
-from kernelderby.catalog import Catalog
-
-ROOT = Path(__file__).resolve().parents[2]
 HEADERS = Path(__file__).parent / "cuda_on_host"
-CATALOG = Catalog.open(ROOT)
-
-
-def write(solution, folder):
-    """The solution's sources, its shared files among them, as a loader lays them out."""
-    folder.mkdir(parents=True, exist_ok=True)
-    for path, text in solution.sources.items():
-        (folder / path).write_text(text)
-    return folder
+OPERATORS = ("topk_filter", "moe_align_block_size", "moe_count_and_sort", "reshape_and_cache", "causal_conv1d")
 
 
 @functools.cache
-def module_of(name, folder):
-    """main.py of the solution of this name, from a copy under `folder`."""
-    path = write(CATALOG.solutions[name], folder / name) / "main.py"
-    spec = importlib.util.spec_from_file_location(f"on_host_{name}", path)
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
-
-
-@functools.cache
-def definition_of(name):
-    path = CATALOG.definitions[name].source_path
-    spec = importlib.util.spec_from_file_location(f"on_host_definition_{name}", path)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-@functools.cache
-def emulated(name, folder):
-    """main.py of a CUDA solution, whose library runs on CPU tensors. Skips where there is no g++."""
-    module = module_of(name, folder)
+def emulated(operator, *edits):
+    """derby_<operator>'s module, its sources edited (old, new), and its library replaced by one for CPU tensors: a
+    namespace of its functions. Skips where there is no g++."""
     compiler = shutil.which("g++")
     if compiler is None:
         pytest.skip("no g++ to compile the kernels for the CPU")
-    library = folder / name / "on_host.so"
-    source = folder / name / module.library.sources[0]
-    # With the sanitizer of undefined behaviour: misaligned vectors and indices beyond an array end the test.
-    subprocess.run([compiler, "-O1", "-std=c++20", "-shared", "-fPIC", "-w", "-fsanitize=undefined",
-                    "-fno-sanitize-recover=undefined", f"-I{HEADERS}", f"-I{folder / name}", "-x", "c++", str(source),
-                    "-o", str(library)], check=True)
-    function = module.library.load(library)
+    module = rowwise_cases.module(operator, *edits)
+    source = Path(module.__file__).parent / module.library.sources[0]
+    with tempfile.TemporaryDirectory() as folder:
+        made = Path(folder) / "on_host.so"
+        # The sanitizer of undefined behaviour: misaligned vectors and indices beyond an array end the process.
+        subprocess.run([compiler, "-O1", "-std=c++20", "-shared", "-fPIC", "-w", "-fsanitize=undefined",
+                        "-fno-sanitize-recover=undefined", f"-I{HEADERS}", "-x", "c++", str(source), "-o", str(made)],
+                       check=True)
+        function = module.library.load(made)
 
-    def call(self, device, *arguments):
+    def call(device, *arguments):
         addresses = [value.data_ptr() if hasattr(value, "data_ptr") else value for value in arguments]
-        assert function(*addresses, None) == 0
+        assert function(*addresses, None) == 0, "cudaErrorInvalidValue"
 
-    module.library.__class__ = type("OnHost", (type(module.library),), {"__call__": call})
+    module.library = call
     return module
 
 
-def nvcc_report(name, folder, architecture):
-    """What ptxas says of the solution's kernels: [(registers, bytes spilled, bytes of stack)], one a kernel. Skips where
-    there is no nvcc."""
-    module = module_of(name, folder)
+@functools.cache
+def nvcc_report(operator, architecture):
+    """What ptxas says of derby_<operator>'s kernels: [(name, registers, bytes spilled)]. Skips without nvcc."""
+    module = rowwise_cases.module(operator)
     try:
         nvcc = module.cuda_library.find_nvcc()
     except RuntimeError as error:
         pytest.skip(str(error))
-    source = folder / name / module.library.sources[0]
-    done = subprocess.run([nvcc, "-O3", "-std=c++17", f"-gencode=arch=compute_{architecture},code=sm_{architecture}",
-                           "-cubin", "-Xptxas", "-v", "-o", str(folder / name / "kernel.cubin"), str(source)],
-                          capture_output=True, text=True)
+    source = Path(module.__file__).parent / "kernel.cu"
+    with tempfile.TemporaryDirectory() as folder:
+        done = subprocess.run(
+            [nvcc, "-O3", "-std=c++17", f"-gencode=arch=compute_{architecture},code=sm_{architecture}", "--shared",
+             "-Xcompiler", "-fPIC", "-Xptxas", "-v", "-o", f"{folder}/kernel.so", str(source)],
+            capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    return types.SimpleNamespace(text=done.stderr)
+    assert "warning" not in done.stderr, done.stderr
+    found = re.findall(r"entry function '(\S+)'.*?(\d+) bytes spill stores.*?Used (\d+) registers", done.stderr, re.S)
+    return [types.SimpleNamespace(name=name, registers=int(registers), spilled=int(spilled))
+            for name, spilled, registers in found]

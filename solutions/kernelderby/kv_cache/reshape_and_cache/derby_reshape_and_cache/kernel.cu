@@ -94,7 +94,7 @@ __device__ __forceinline__ void put(const Rows& rows, long long first, int count
 }
 
 template <class V, int ITEMS>
-__global__ void __launch_bounds__(256) derby_reshape_and_cache(Rows rows, int keepers, int slots_each, bool mostly,
+__global__ void __launch_bounds__(256, 4) derby_reshape_and_cache(Rows rows, int keepers, int slots_each, bool mostly,
                                                                int tokens_each) {
   int block = blockIdx.x;
   if (block < keepers) {

@@ -149,7 +149,6 @@ extern "C" int derby_causal_conv1d_run(const unsigned short* x, const unsigned s
     case 401: return go(derby_causal_conv1d<4, 1>);
     case 404: return go(derby_causal_conv1d<4, 4>);
     case 408: return go(derby_causal_conv1d<4, 8>);
-    case 416: return go(derby_causal_conv1d<4, 16>);
     case 804: return go(derby_causal_conv1d<8, 4>);
     case 808: return go(derby_causal_conv1d<8, 8>);
   }

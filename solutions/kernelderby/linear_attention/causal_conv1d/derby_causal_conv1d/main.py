@@ -34,8 +34,8 @@ def candidates(x, weight, bias, initial_state):
         sizes = [(4, 4, 1, 128), (2, 4, 1, 128), (4, 8, 1, 128), (8, 4, 1, 128), (2, 8, 1, 128), (4, 4, 1, 64),
                  (2, 8, 1, 256), (4, 4, 2, 128)]
     else:
-        sizes = [(4, 8, 4, 128), (4, 8, 2, 128), (4, 16, 2, 128), (8, 8, 2, 128), (8, 4, 4, 128), (4, 8, 8, 128),
-                 (4, 8, 4, 256), (8, 8, 4, 64), (4, 16, 4, 64), (4, 8, 1, 128), (2, 8, 4, 256)]
+        sizes = [(4, 8, 4, 128), (4, 8, 2, 128), (4, 4, 4, 128), (8, 8, 2, 128), (8, 4, 4, 128), (4, 8, 8, 128),
+                 (4, 8, 4, 256), (8, 8, 4, 64), (4, 4, 8, 128), (4, 8, 1, 128), (2, 8, 4, 256)]
     return [dict(zip(NAMES, size, strict=True)) for size in sizes]
 
 
@@ -51,6 +51,6 @@ def run_with(config, x, weight, bias, initial_state, output):
 
 @torch.no_grad()
 def run(x, weight, bias, initial_state, output):
-    """x bfloat16 [num_tokens, dim], weight [dim, 4], bias [dim], initial_state [dim, 3] -> output, as x. All at addresses
-    that 16 divides."""
+    """x bfloat16 [num_tokens, dim], weight [dim, 4], bias [dim], initial_state [dim, 3] -> output, as x. All at
+    addresses that 16 divides."""
     run_with(choose(x, weight, bias, initial_state), x, weight, bias, initial_state, output)

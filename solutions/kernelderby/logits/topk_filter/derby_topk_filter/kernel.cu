@@ -126,9 +126,12 @@ __device__ __forceinline__ void clear(RowShared& shared) {
   if (threadIdx.x < 3) shared.sums.of[threadIdx.x] = 0;
 }
 
+// Blocks of a multiprocessor that registers should leave room for: 40 warps, where a thread holds few values.
+constexpr int blocks_wanted(int threads, int items) { return threads == 1024 || items > 16 ? 1 : 1280 / threads; }
+
 template <int THREADS, int ITEMS, int WIDTH>
-__global__ void __launch_bounds__(THREADS) derby_topk_filter(const float* logits, float* output, int vocab, int k,
-                                                             float filter) {
+__global__ void __launch_bounds__(THREADS, blocks_wanted(THREADS, ITEMS))
+derby_topk_filter(const float* logits, float* output, int vocab, int k, float filter) {
   RowShared& shared = shared_memory<RowShared>();
   long long start = static_cast<long long>(blockIdx.x) * vocab;
   Values<ITEMS, WIDTH> values(logits + start, vocab);
@@ -177,8 +180,8 @@ __device__ __forceinline__ int gather(ClusterShared& shared, int size) {
 }
 
 template <int THREADS, int ITEMS, int WIDTH>
-__global__ void __launch_bounds__(THREADS) derby_topk_filter_cluster(const float* logits, float* output, int vocab,
-                                                                     int k, float filter) {
+__global__ void __launch_bounds__(THREADS, 1)
+derby_topk_filter_cluster(const float* logits, float* output, int vocab, int k, float filter) {
   ClusterShared& shared = shared_memory<ClusterShared>();
   int blocks = __clusterSizeInBlocks(), rank = __clusterRelativeBlockRank();
   int part = ((vocab + blocks - 1) / blocks + 3) / 4 * 4;  // of the row, in whole float4

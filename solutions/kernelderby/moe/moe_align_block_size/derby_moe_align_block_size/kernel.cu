@@ -17,7 +17,7 @@ __device__ __forceinline__ int expert_of(int block, const int (&end)[EXPERTS]) {
   return expert;
 }
 
-__global__ void __launch_bounds__(1024) derby_moe_align_block_size(const int* topk_ids, int* sorted_token_ids,
+__global__ void __launch_bounds__(1024, 1) derby_moe_align_block_size(const int* topk_ids, int* sorted_token_ids,
                                                                    int* expert_ids, int* num_tokens_post_padded,
                                                                    int pairs, int num_blocks) {
   SortShared& shared = shared_memory<SortShared>();

@@ -4,7 +4,7 @@
 
 namespace {
 
-__global__ void __launch_bounds__(1024) derby_moe_count_and_sort(const int* topk_ids, int* sorted_pairs,
+__global__ void __launch_bounds__(1024, 1) derby_moe_count_and_sort(const int* topk_ids, int* sorted_pairs,
                                                                  int* expert_counts, int* expert_offsets, int pairs) {
   SortShared& shared = shared_memory<SortShared>();
   ExpertSort<1> sort(shared, topk_ids, pairs / 4);
