@@ -37,14 +37,17 @@ def build(solution: Solution, name: str) -> Solution:
     """The solution with the sources that `name` means. DerbyError where it means none."""
     if name == ".":
         return solution
-    if Path(name).is_dir():
-        files = {file.relative_to(name).as_posix(): file.read_text(encoding="utf-8")
+    if Path(name).is_dir():  # the shared files as they are now
+        common = {file: solution.sources[file] for file in solution.common}
+        files = common | {file.relative_to(name).as_posix(): file.read_text(encoding="utf-8")
                  for file in sorted(Path(name).rglob("*")) if file.suffix in SOURCE_SUFFIXES}
     else:
         folder = solution.folder.relative_to(CHECKOUT).as_posix()
         paths = git("ls-tree", "-r", "--name-only", name, "--", folder).split()
         files = {Path(path).relative_to(folder).as_posix(): git("show", f"{name}:{path}") for path in paths
                  if Path(path).suffix in SOURCE_SUFFIXES}
+        for file in solution.common:
+            files[file] = git("show", f"{name}:solutions/{solution.author}/common/{file}")
     if solution.entry_point.partition("::")[0] not in files:
         raise DerbyError(f"{name}: is no folder and no revision with the sources of {solution.name}")
     return replace(solution, sources=files)

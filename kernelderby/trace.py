@@ -73,6 +73,16 @@ class Cost:
     bytes_read: int
     bytes_written: int
     facts: dict[str, int] = field(default_factory=dict)
+    # Read and written together, where less than the two counts has to be moved: at all, and where outputs lie in the
+    # memory of their inputs.
+    bytes_needed: int | None = None
+    bytes_in_place: int | None = None
+
+    def needed(self, in_place: bool = False) -> int:
+        """Bytes that a solution has to move: what the fair score counts."""
+        if in_place and self.bytes_in_place is not None:
+            return self.bytes_in_place
+        return self.bytes_read + self.bytes_written if self.bytes_needed is None else self.bytes_needed
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,12 +96,26 @@ class Correctness:
 
 
 @dataclass(frozen=True, slots=True)
+class Timed:
+    """One kind of time. samples_us: the rounds in which the solution took its turn, each one span per call."""
+
+    median_us: float
+    samples_us: tuple[tuple[float, ...], ...]
+
+
+TIME_KINDS = ("graph", "eager", "busy")  # what Measurement.times may hold; docs/protocol.md says what they are
+
+
+@dataclass(frozen=True, slots=True)
 class Measurement:
     """One solution on one workload on one GPU.
 
-    samples_us: the rounds in which it took its turn, each the raw span of every iteration. Rounds of competitors
+    times: kind -> its time, empty unless passed; rows before protocol 2 have the eager one alone.
+    samples_us, latency_us: the eager time's, which flashinfer-bench measures too: the rounds in which it took its
+    turn, each the raw span of every iteration, and the median of all of them, None unless passed. Rounds of competitors
     with the same `session` alternate in time, so round i of one is to be compared with round i of the other.
-    latency_us: median of all samples, None unless passed.
+    graph_missing: why times has no "graph", else empty. host_us, wall_us: medians of the time to enqueue a call, and
+    until the GPU was idle again. setup: what the solution's setup took, seconds and memory_bytes.
     """
 
     definition: str
@@ -109,6 +133,19 @@ class Measurement:
     session: str | None = None
     message: str = ""
     environment: dict[str, Any] = field(default_factory=dict)  # driver, clocks, library versions, commit
+    times: dict[str, Timed] = field(default_factory=dict)
+    graph_missing: str = ""
+    host_us: float | None = None
+    wall_us: float | None = None
+    setup: dict[str, float] | None = None
+
+    def time(self, kind: str) -> Timed | None:
+        """A time of the row; None where it has none of the kind, and for a row that did not pass."""
+        if self.status is not Status.PASSED:
+            return None
+        if kind == "eager" and kind not in self.times and self.latency_us is not None:
+            return Timed(self.latency_us, self.samples_us)
+        return self.times.get(kind)
 
     @property
     def uuid(self) -> str:
@@ -140,6 +177,11 @@ class Measurement:
         measurement = asdict(self)
         for stored_elsewhere in ("definition", "workload", "solution", "gpu", "timestamp", "message"):
             del measurement[stored_elsewhere]
+        if "eager" in self.times:
+            del measurement["samples_us"]  # once is enough
+        for empty in ("times", "graph_missing", "host_us", "wall_us", "setup"):
+            if not measurement[empty]:
+                del measurement[empty]
         if self.correctness:
             for name in ("max_absolute_error", "max_relative_error", "relative_error_norm"):
                 measurement["correctness"][name] = _json_number(measurement["correctness"][name])
@@ -161,7 +203,10 @@ class Measurement:
                 numbers = {k: float(v) if isinstance(v, str) else v for k, v in correctness.items()}
                 correctness = Correctness(**numbers)
             own["status"] = Status(own["status"])
-            own["samples_us"] = tuple(tuple(r) for r in own.get("samples_us", ()))
+            own["times"] = {kind: Timed(each["median_us"], tuple(map(tuple, each["samples_us"])))
+                            for kind, each in own.get("times", {}).items()}
+            eager = own["times"].get("eager")
+            own["samples_us"] = eager.samples_us if eager else tuple(tuple(r) for r in own.get("samples_us", ()))
             return cls(**common, correctness=correctness, **own)
         performance = evaluation.get("performance")
         latency_us = performance["latency_ms"] * 1e3 if performance else None

@@ -38,5 +38,6 @@ def ranked(measurements, workloads=3, names=None, **options):
     if isinstance(workloads, int):
         workloads = [workload(f"w{index}") for index in range(1, workloads + 1)]
     names = names or sorted({each.solution for each in measurements})
-    solutions = {name: SimpleNamespace(name=name, author="someone", hash=f"hash of {name}") for name in names}
+    solutions = {name: SimpleNamespace(name=name, author="someone", hash=f"hash of {name}", in_place={})
+                 for name in names}
     return rank(measurements, D, workloads, solutions, **options)

@@ -86,12 +86,19 @@ def test_it_loads_every_definition_workload_solution_and_trace(trace_set):
         assert len(trace_set.traces.get(name, [])) == len(CATALOG.traces(name))
 
 
+def installed(module):
+    try:
+        return importlib.util.find_spec(module) is not None
+    except ModuleNotFoundError:  # the package that it would lie in
+        return False
+
+
 @pytest.mark.parametrize("name", CATALOG.solutions)
 def test_it_builds_every_solution_whose_modules_are_installed(trace_set, name):
     from flashinfer_bench.compile import BuilderRegistry
 
     solution = CATALOG.solution(name)
-    missing = [module for module in solution.requires.modules if importlib.util.find_spec(module) is None]
+    missing = [module for module in solution.requires.modules if not installed(module)]
     if missing:
         pytest.skip(f"{name} needs {', '.join(missing)}, not installed here")
     theirs = next(one for one in trace_set.solutions[solution.definition] if one.name == name)
@@ -171,12 +178,19 @@ def test_parameters_are_the_definitions_inputs_in_order(solution):
 
 
 @pytest.mark.parametrize("solution", CATALOG.solutions.values(), ids=lambda solution: solution.name)
-def test_the_calling_style_is_always_written_and_python_stands_in_one_file(solution):
+def test_the_calling_style_is_always_written_and_no_python_file_is_imported_by_a_bare_name(solution):
     """The default of destination_passing_style is true in flashinfer-bench and false in flashinfer, whose loader also
-    imports a single file."""
+    imports a single file, of no package: what lies beside it is found through its __path__ (tests/test_common.py)."""
     packed = json.loads(solution.json_path.read_text())
     assert isinstance(packed["spec"]["destination_passing_style"], bool)
-    assert [path for path in solution.sources if path.endswith(".py")] in ([], [solution.entry_point.split("::")[0]])
+    modules = {path.removesuffix(".py") for path in solution.sources if path.endswith(".py")}
+    for path, text in solution.sources.items():
+        if path.endswith(".py"):
+            for node in ast.walk(ast.parse(text)):
+                if isinstance(node, ast.Import):
+                    assert not modules & {alias.name.split(".")[0] for alias in node.names}, path
+                if isinstance(node, ast.ImportFrom):
+                    assert node.level == 0 and node.module.split(".")[0] not in modules, path
 
 
 @pytest.mark.parametrize("definition", CATALOG.definitions.values(), ids=lambda definition: definition.name)

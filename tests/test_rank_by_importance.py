@@ -31,7 +31,7 @@ def rows(**changes):
 
 
 def ranked(measurements, importance=IMPORTANCE, **options):
-    solutions = {name: SimpleNamespace(name=name, author=author, hash=f"hash of {name}")
+    solutions = {name: SimpleNamespace(name=name, author=author, hash=f"hash of {name}", in_place={})
                  for name, author in AUTHORS.items()}
     return rank_by_importance(recorded(measurements, solutions, **options), WORKLOADS, solutions, importance)
 

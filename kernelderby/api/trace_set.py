@@ -53,10 +53,12 @@ class TraceSet:
         return tuple(self.catalog.traces())
 
     def rank(self, definitions: Names = (), solutions: Names = (), workloads: Names = (), *, gpu: str | None = None,
-             protocol: str | None = None, baseline: str | None = None) -> Answer[tuple[Ranking, ...]]:
+             protocol: str | None = None, time: str | None = None,
+             baseline: str | None = None) -> Answer[tuple[Ranking, ...]]:
         """One ranking a definition: solution against solution on one GPU, timed in one way.
 
         Without names: every definition that solutions competed for. gpu, protocol: default those with the most rows.
+        time: graph, eager or busy; default graph where all have it.
         DerbyError: no rows, an unknown name, a baseline that passed nothing.
         """
         catalog = self.catalog
@@ -77,12 +79,13 @@ class TraceSet:
         rankings = [
             rank(by_definition.get(name, []), name, shapes[name],
                  {solution.name: solution for solution in catalog.solutions_of(name)}, gpu=gpu, protocol=protocol,
-                 baseline=baseline if baseline and catalog.solution(baseline).definition == name else None, only=only)
+                 baseline=baseline if baseline and catalog.solution(baseline).definition == name else None, only=only,
+                 time=time)
             for name in names if shapes[name] or not workloads]
         return rankings_answer(rankings, (*catalog.warnings, *warnings))
 
-    def rank_by_importance(self, solutions: Names = (), *, gpu: str | None = None,
-                           protocol: str | None = None) -> Answer[ImportanceRanking]:
+    def rank_by_importance(self, solutions: Names = (), *, gpu: str | None = None, protocol: str | None = None,
+                           time: str | None = None) -> Answer[ImportanceRanking]:
         """Authors over all operators at once, each operator weighted by its share of the GPU time in production."""
         catalog = self.catalog
         importance = published.importance(catalog.root)
@@ -91,7 +94,7 @@ class TraceSet:
         named = [catalog.solution(name) for name in _names(solutions)] or catalog.solutions.values()
         known = {solution.name: solution for solution in named}
         workloads = {name: catalog.workloads(name) for name in importance if name in catalog.definitions}
-        found = rank_by_importance(recorded(catalog.traces(), known, gpu, protocol), workloads, known, importance)
+        found = rank_by_importance(recorded(catalog.traces(), known, gpu, protocol, time), workloads, known, importance)
         return importance_answer(found, catalog.warnings)
 
     def roofline(self, definitions: Names = (), *, gpu: Names = "h200", traces: bool = False,

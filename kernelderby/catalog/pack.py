@@ -63,17 +63,20 @@ def _pack_solution(folder: Path, check: bool) -> Change | None:
 
 
 def packed_solution(solution: Solution) -> dict[str, Any]:
-    """The JSON of a solution that has a folder. flashinfer-bench ignores `requires` and `stages`."""
+    """The JSON of a solution that has a folder. flashinfer-bench ignores what stands beside `sources`."""
     spec: dict[str, Any] = {
         "language": solution.language, "target_hardware": list(solution.target_hardware),
         "entry_point": solution.entry_point, "dependencies": list(solution.dependencies),
         "destination_passing_style": solution.destination_passing_style}
     if solution.binding is not None:
         spec["binding"] = solution.binding
+    own: dict[str, Any] = {"setup": solution.setup} if solution.setup else {}
+    if solution.in_place:
+        own["in_place"] = solution.in_place
     return {
         "name": solution.name, "definition": solution.definition, "author": solution.author,
         "description": solution.description, "spec": spec,
-        "sources": [{"path": path, "content": content} for path, content in solution.sources.items()],
+        "sources": [{"path": path, "content": content} for path, content in solution.sources.items()], **own,
         "requires": _without_none(asdict(solution.requires)),
         "stages": [_without_none(asdict(stage)) for stage in solution.stages]}
 

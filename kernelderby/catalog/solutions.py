@@ -16,7 +16,8 @@ from kernelderby.trace import Stage
 LANGUAGES = ("python", "triton", "cpp", "cuda", "tilelang")
 SOURCE_SUFFIXES = (".py", ".cu", ".cuh", ".cpp", ".h")
 _SPEC_FIELDS = ("language", "entry_point", "destination_passing_style", "target_hardware", "dependencies", "binding")
-_TOML_FIELDS = ("name", "definition", "author", "description", *_SPEC_FIELDS, "requires", "stages")
+_TOML_FIELDS = ("name", "definition", "author", "description", *_SPEC_FIELDS, "common", "setup", "in_place", "requires",
+                "stages")
 _REQUIRES_FIELDS = ("modules", "executables", "minimum_compute_capability", "maximum_compute_capability", "cpu")
 _STAGE_FIELDS = ("name", "title", "kernels", "nvtx")
 
@@ -36,8 +37,28 @@ def load_solutions(root: Path, definitions: Mapping[str, Definition]) -> dict[st
         if definition.op_type != solution.op_type:
             raise DerbyError(f"{where}: the path says op_type {solution.op_type!r} but {definition.path} says "
                              f"{definition.op_type!r}; move the solution")
+        _check_calling(where, solution, definition)
         solutions[solution.name] = solution
     return solutions
+
+
+def _check_calling(where: Path, solution: Solution, definition: Definition) -> None:
+    """setup and in_place against the definition."""
+    if solution.setup and not definition.constants:
+        raise DerbyError(f"{where}: setup: {definition.path} marks no input constant, so there is nothing to set up; "
+                         "mark the weights there or remove setup")
+    if solution.in_place and not solution.destination_passing_style:
+        raise DerbyError(f"{where}: in_place: needs destination_passing_style = true; set it or remove in_place")
+    if len(set(solution.in_place.values())) < len(solution.in_place):
+        raise DerbyError(f"{where}: in_place: two outputs lie in one input; give each output an input of its own")
+    for output, name in solution.in_place.items():
+        for kind, each, known in (("output", output, definition.outputs), ("input", name, definition.inputs)):
+            if each not in known:
+                raise DerbyError(f"{where}: in_place: {each!r} is no {kind} of {definition.name}; "
+                                 f"{suggestion(each, known)}")
+        found, wanted = definition.inputs[name], definition.outputs[output]
+        if (found.shape, found.dtype) != (wanted.shape, wanted.dtype):
+            raise DerbyError(f"{where}: in_place: {output} and {name} differ in shape or dtype; remove the entry")
 
 
 def solution_folders(root: Path) -> list[Path]:
@@ -82,6 +103,8 @@ def read_folder(folder: Path) -> Solution:
         only_known(path, checked(path, f"stages[{position}]", stage, dict), _STAGE_FIELDS, f"stages[{position}].")
     sources = {file.relative_to(folder).as_posix(): read_text(file)
                for file in _own_files(folder) if file.suffix in SOURCE_SUFFIXES}
+    common = strings(path, data, "common")
+    sources = dict(sorted({**sources, **_common_sources(path, common, sources)}.items()))
     spec = {field: data[field] for field in _SPEC_FIELDS if field in data}
     language = take(path, spec, "language", str)
     if language not in LANGUAGES:
@@ -90,7 +113,26 @@ def read_folder(folder: Path) -> Solution:
     take(path, data, "description", str)
     if not strings(path, spec, "target_hardware"):
         raise DerbyError(f"{path}: target_hardware: must name at least one GPU; add for example [\"NVIDIA H200\"]")
-    return _solution(path, data, spec, folder, folder.parent / f"{folder.name}.json", sources)
+    return _solution(path, data, spec, folder, folder.parent / f"{folder.name}.json", sources, common)
+
+
+def _common_sources(path: Path, names: tuple[str, ...], own: Mapping[str, str]) -> dict[str, str]:
+    """Name -> text of the files of solutions/<author>/common/ that a solution.toml names: they stand once there, and
+    in every solution that uses them they lie beside its own sources."""
+    directory = path.parents[3] / "common"
+    texts: dict[str, str] = {}
+    for position, name in enumerate(names):
+        where = f"{path}: common[{position}]: {name!r}"
+        if Path(name).name != name or Path(name).suffix not in SOURCE_SUFFIXES:
+            raise DerbyError(f"{where} is no plain name of a source file ({', '.join(SOURCE_SUFFIXES)}); write it as "
+                             f"it is called in {directory}")
+        if name in own or name in texts:
+            raise DerbyError(f"{where} is a source of the solution already; rename that one or leave this out")
+        if not (directory / name).is_file():
+            there = [file.name for file in directory.iterdir()] if directory.is_dir() else []
+            raise DerbyError(f"{where} is not in {directory}; {suggestion(name, there)}")
+        texts[name] = read_text(directory / name)
+    return texts
 
 
 def read_packed(path: Path) -> Solution:
@@ -105,7 +147,7 @@ def read_packed(path: Path) -> Solution:
 
 
 def _solution(path: Path, data: dict[str, Any], spec: dict[str, Any], folder: Path | None, json_path: Path,
-              sources: dict[str, str]) -> Solution:
+              sources: dict[str, str], common: tuple[str, ...] = ()) -> Solution:
     place = folder or json_path
     fields = {name: take(path, data, name, str) for name in ("name", "definition", "author")}
     agree(path, "name", fields["name"], place.name if folder else place.stem)
@@ -116,13 +158,20 @@ def _solution(path: Path, data: dict[str, Any], spec: dict[str, Any], folder: Pa
     if not (separator and function) or file not in sources:
         raise DerbyError(f"{path}: entry_point: {entry_point!r} is not <file>::<function> of a source file; "
                          f"the files are {', '.join(sources) or 'none'}")
+    setup = take(path, data, "setup", str, None)
+    if setup is not None and (setup.partition("::")[0] not in sources or not setup.partition("::")[2]):
+        raise DerbyError(f"{path}: setup: {setup!r} is not <file>::<function> of a source file; "
+                         f"the files are {', '.join(sources)}")
+    in_place = take(path, data, "in_place", dict, {})
     return Solution(
         **fields, op_type=place.parents[1].name, language=take(path, spec, "language", str), entry_point=entry_point,
         destination_passing_style=take(path, spec, "destination_passing_style", bool, True),
         description=take(path, data, "description", str, ""), folder=folder, json_path=json_path, sources=sources,
+        common=common,
         requires=_requires(path, take(path, data, "requires", dict, {})), stages=_stages(path, data),
         target_hardware=strings(path, spec, "target_hardware"), dependencies=strings(path, spec, "dependencies"),
-        binding=take(path, spec, "binding", str, None))
+        binding=take(path, spec, "binding", str, None), setup=setup,
+        in_place={output: checked(path, f"in_place.{output}", name, str) for output, name in in_place.items()})
 
 
 def _requires(path: Path, data: dict[str, Any]) -> Requires:

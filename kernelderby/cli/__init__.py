@@ -22,6 +22,7 @@ VERBS = {
     "show": "One operator: its contract, solutions and workloads.",
     "check": "Solutions against the reference: on a GPU, or small on a CPU.",
     "bench": "Measure solutions on this GPU and record the traces.",
+    "tune": "Find a solution's fastest configurations on this GPU.",
     "rank": "Compare solutions, or authors over all operators, from traces.",
     "roofline": "The floors of every operator and shape, and how near kernels come.",
     "profile": "Where the time goes: kernels, stages, layers, what-if, comparison.",

@@ -9,7 +9,6 @@ from typing import Any
 
 import click
 
-from kernelderby.cli.output import warn
 from kernelderby.errors import DerbyError
 
 # Where an answer goes and what it is read from; all other options belong to the command that a marker holds.
@@ -17,8 +16,9 @@ _OUTSIDE = {"root": True, "format": True, "json": False, "table": True, "plot": 
 _PARAMETERS = ("root", "style", "as_json", "table", "plot", "target", "block")
 
 
-def write_block(context: click.Context, verb: str, page: Path, block: str, markdown: str) -> None:
-    """Fills the block whose marker holds this command; one that holds only the verb gets the command's words.
+def write_block(context: click.Context, verb: str, page: Path, block: str, markdown: str) -> str:
+    """Fills the block whose marker holds this command; one that holds only the verb gets the command's words. Gives a
+    line that says what was done.
 
     block: name of a block `<!-- derby profile NAME -->`, then that one whatever the command. DerbyError when no marker
     is this command's: a table must not change its meaning in silence.
@@ -43,7 +43,7 @@ def write_block(context: click.Context, verb: str, page: Path, block: str, markd
                          "the marker")
 
     changed = replace_block(page, name, markdown, choose)
-    warn([f"{page}: block {name} {'written' if changed else 'is up to date'}"])
+    return f"{page}: block {name} {'written' if changed else 'is up to date'}"
 
 
 def _only(page: Path, name: str, found: list) -> Any:

@@ -53,7 +53,7 @@ class Output:
         if self.target is not None:
             from kernelderby.cli.blocks import write_block
 
-            write_block(self.context, self.verb, self.target, self.block, answer.to_markdown())
+            warn([write_block(self.context, self.verb, self.target, self.block, answer.to_markdown())])
         if self.target is None or self.is_chosen:
             say(self._rendered(answer))
         if self.plot is not None and draw is not None:

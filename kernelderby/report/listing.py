@@ -13,7 +13,8 @@ from kernelderby.report.frame import Frame, frame
 from kernelderby.report.model import BLANK, Column, Report, Table, TableCell
 from kernelderby.report.numbers import amount, percent
 from kernelderby.roofline.floors import arithmetic_intensity
-from kernelderby.roofline.listing import Best, Contract, Listing, Operator
+from kernelderby.roofline.listing import Contract, ListedOperator, Listing
+from kernelderby.roofline.recorded import Reached
 
 OUTDATED = "†"
 
@@ -59,7 +60,11 @@ def _contract_data(found: Contract, root: Path) -> dict[str, Any]:
 def _workload_data(found: Contract, workload: Workload) -> dict[str, Any]:
     return {"uuid": workload.uuid, **{name: workload.raw.get(name) for name in ("shape_id", "framework", "call_count")},
             "axes": workload.axes, "scalars": workload.scalars, "cost": workload.cost and asdict(workload.cost),
-            "best": {gpu: asdict(own[workload.uuid]) for gpu, own in found.best.items() if workload.uuid in own}}
+            "best": {gpu: _best_data(own[workload.uuid]) for gpu, own in found.best.items() if workload.uuid in own}}
+
+
+def _best_data(reached: Reached) -> dict[str, Any]:
+    return {name: getattr(reached, name) for name in ("solution", "latency_us", "share", "outdated")}
 
 
 def _contract_frames(found: Contract, root: Path) -> tuple[Frame, ...]:
@@ -86,7 +91,7 @@ def listing_report(found: Listing) -> Report:
                   (Table("Operators", columns, rows, " ".join(captions)),))
 
 
-def _operator_row(operator: Operator, gpus: Sequence[str]) -> tuple[TableCell, ...]:
+def _operator_row(operator: ListedOperator, gpus: Sequence[str]) -> tuple[TableCell, ...]:
     cells = [TableCell(operator.name), TableCell(operator.op_type), TableCell(", ".join(operator.dtypes)),
              TableCell(str(operator.shapes)),
              BLANK if operator.importance is None else TableCell(f"{operator.importance:.1f}%"),
@@ -215,7 +220,7 @@ def _cost_cells(workload: Workload) -> tuple[TableCell, ...]:
 def _best_cells(found: Contract, workload: Workload) -> list[TableCell]:
     cells = []
     for gpu in found.gpus:
-        best: Best | None = found.best[gpu].get(workload.uuid)
+        best: Reached | None = found.best[gpu].get(workload.uuid)
         if best is None:
             cells += [BLANK, BLANK]
         else:

@@ -12,7 +12,8 @@ from kernelderby.report.answer import Answer
 from kernelderby.report.frame import Frame, frame
 from kernelderby.report.model import NOT_KNOWN, NOTHING, Column, Report, Table, TableCell
 from kernelderby.report.numbers import floor_us, intensity, percent
-from kernelderby.roofline.operators import PUBLISHED, TRACES, Operator, Shape, Source, Survey, Timed
+from kernelderby.roofline.operators import PUBLISHED, TRACES, Operator, Shape, Source, Survey
+from kernelderby.roofline.recorded import Reached
 
 OUTDATED = "†"
 
@@ -240,7 +241,7 @@ def _floor(shape: Shape, gpu: Gpu, with_regime: bool = False) -> TableCell:
     return TableCell(floor_us(floor.floor_us) + (f" {floor.regime[0].upper()}" if with_regime else ""))
 
 
-def _time(timed: Timed | None) -> TableCell:
+def _time(timed: Reached | None) -> TableCell:
     return TableCell(floor_us(timed.latency_us) + (OUTDATED if timed.outdated else "")) if timed else NOTHING
 
 

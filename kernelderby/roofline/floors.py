@@ -7,6 +7,7 @@ no implementation can avoid (trace.Cost), so a time below the floor is an error 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -69,6 +70,43 @@ def share_on(gpu: Gpu | None, cost: Cost | None, latency_us: float) -> float | N
     return share_of_floor(floor.floor_us, latency_us) if floor else None
 
 
+def fair_floor_us(gpu: Gpu | None, cost: Cost | None, empty_kernel_us: float | None,
+                  in_place: bool = False) -> float | None:
+    """T_ref: what a kernel can hope to reach. The largest of the flops and the bytes that have to move, both at the
+    ceilings that were measured on this GPU, and an empty kernel under the same protocol. None where one is unknown."""
+    reached = gpu.at_ceilings() if gpu else None
+    if reached is None or cost is None or empty_kernel_us is None:
+        return None
+    limits = floors(cost, reached)
+    if limits is None:
+        return None
+    memory_us = cost.needed(in_place) / reached.memory_bytes_per_second * 1e6
+    return max(limits.compute_us, memory_us, empty_kernel_us)
+
+
+def fair_share(floor_us: float | None, latency_us: float | None) -> float | None:
+    """S_fair = min(1, T_ref / T)."""
+    return min(1.0, floor_us / latency_us) if floor_us is not None and latency_us else None
+
+
+@dataclass(frozen=True, slots=True)
+class FairShare:
+    """S_fair of an operator. measured: the geomean over the shapes that have one, None without any; everywhere: times
+    the part of the shapes that have one."""
+
+    measured: float | None
+    everywhere: float
+
+
+def operator_fair_share(shares: Sequence[float | None]) -> FairShare:
+    """shares: S_fair of every shape of the operator, None where there is no time or no T_ref."""
+    known = [share for share in shares if share is not None]
+    if not known:
+        return FairShare(None, 0.0)
+    geomean = math.exp(sum(map(math.log, known)) / len(known))
+    return FairShare(geomean, geomean * len(known) / len(shares))
+
+
 @dataclass(frozen=True, slots=True)
 class OperatorShare:
     """S of an operator: the upper median over its shapes. measured: over those that have an S, None without any;
@@ -100,7 +138,8 @@ class WeightedShare:
     weight: float
 
 
-def weighted_share(operators: Mapping[str, OperatorShare], importance: Mapping[str, float]) -> WeightedShare:
+def weighted_share(operators: Mapping[str, OperatorShare | FairShare],
+                   importance: Mapping[str, float]) -> WeightedShare:
     """importance: operator -> any positive number; each is divided by their sum. Operators without one do not count,
     those that have one and are not in `operators` have no S."""
     total = sum(importance.values())

@@ -1,17 +1,19 @@
-"""Which rows count: one GPU, one protocol, and for each solution and workload the newest row of its present sources."""
+"""Which rows count: one GPU, one protocol, and for each solution and workload the newest row of its present sources;
+and which of a row's times."""
 
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import NamedTuple
 
 from kernelderby.errors import DerbyError
 from kernelderby.fields import suggestion
 from kernelderby.hardware import gpu_id
-from kernelderby.trace import FLASHINFER_BENCH_PROTOCOL, Measurement
+from kernelderby.trace import FLASHINFER_BENCH_PROTOCOL, Measurement, Status
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,8 +50,10 @@ def group_rows(measurements: Iterable[Measurement]) -> dict[Key, list[Measuremen
     return groups
 
 
-def choose_group(groups: Mapping[Key, list[Measurement]], gpu: str | None, protocol: str | None) -> Key:
-    """The named group, or of those that remain the largest; rows of our own protocols before flashinfer-bench's.
+def choose_group(groups: Mapping[Key, list[Measurement]], gpu: str | None, protocol: str | None,
+                 newest_protocol: bool = False) -> Key:
+    """The named group, or of those that remain the largest; rows of our own protocols before flashinfer-bench's, and
+    with newest_protocol those of the newest before all others.
 
     DerbyError where no row has that GPU or that protocol; it lists or suggests those that exist.
     """
@@ -64,7 +68,37 @@ def choose_group(groups: Mapping[Key, list[Measurement]], gpu: str | None, proto
             near = suggestion(protocol, protocols)
             raise DerbyError(f"--protocol: no row{where} was measured with {protocol!r}; {near}")
         candidates = {key: rows for key, rows in candidates.items() if key.protocol == protocol}
-    return max(sorted(candidates), key=lambda key: (key.protocol != FLASHINFER_BENCH_PROTOCOL, len(candidates[key])))
+    return max(sorted(candidates), key=lambda key: (
+        key.protocol != FLASHINFER_BENCH_PROTOCOL, newest_protocol and _version(key.protocol), len(candidates[key])))
+
+
+def _version(protocol: str) -> int:
+    """2 of "cupti-graph-eager-2"; 0 without one."""
+    found = re.search(r"-(\d+)$", protocol)
+    return int(found[1]) if found else 0
+
+
+def time_kind(rows: Iterable[Measurement], asked: str | None = None) -> str:
+    """The kind of time to compare these rows by: the asked one, else graph where every row that passed has it, else
+    eager, which all have."""
+    if asked is not None:
+        return asked
+    passed = [row for row in rows if row.status is Status.PASSED]
+    return "graph" if passed and all(row.time("graph") for row in passed) else "eager"
+
+
+def timed_by(row: Measurement, kind: str) -> Measurement:
+    """The row with its time of that kind for latency_us and samples_us; without a time where it has none."""
+    if row.status is not Status.PASSED or (kind == "eager" and "eager" not in row.times):
+        return row
+    time = row.time(kind)
+    return replace(row, latency_us=time.median_us if time else None, samples_us=time.samples_us if time else ())
+
+
+def empty_kernel_us(row: Measurement, kind: str) -> float | None:
+    """Time of the empty kernel in the row's session, by the same kind of time."""
+    times = row.environment.get("empty_kernel_us") or {}
+    return times.get("graph" if kind == "graph" else "eager")
 
 
 def definitions_with_rows(measurements: Iterable[Measurement], gpu: str | None, protocol: str | None,

@@ -221,5 +221,7 @@ def test_the_state_stays_bounded_over_many_chunks():
 ])
 def test_cost_at_small_axes(name, flops, read, written):
     module = load(name)
-    assert module.count_cost(module.SMALL_AXES, {}) == {
-        "flops": {"bfloat16": flops}, "bytes_read": read, "bytes_written": written}
+    found = module.count_cost(module.SMALL_AXES, {})
+    if name == UPDATE:  # two of the three states neither in nor out
+        assert found.pop("bytes_in_place") == read + written - 2 * 2 * 4 * 4 * 16 * 24
+    assert found == {"flops": {"bfloat16": flops}, "bytes_read": read, "bytes_written": written}

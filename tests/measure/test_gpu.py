@@ -13,7 +13,8 @@ from measuring import copied_set, measure
 from kernelderby.catalog import Catalog
 from kernelderby.measure.checks import plan_checks, run_checks
 from kernelderby.measure.machine.probe import find_machine
-from kernelderby.measure.runner import Observer, Runner, Settings, make_plan
+from kernelderby.measure.plan import Settings, make_plan
+from kernelderby.measure.runner import Observer, Runner
 from kernelderby.trace import Status
 
 pytestmark = [pytest.mark.gpu, pytest.mark.timeout(1200)]

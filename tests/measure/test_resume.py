@@ -12,7 +12,7 @@ import pytest
 from measuring import CPU, DEFINITION, measure
 
 from kernelderby.catalog import Catalog
-from kernelderby.measure.runner import Settings, make_plan
+from kernelderby.measure.plan import Settings, make_plan
 from kernelderby.trace import Status
 
 pytest.importorskip("torch")

@@ -4,7 +4,6 @@ import json
 import random
 import subprocess
 import sys
-from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
@@ -44,11 +43,12 @@ HALF = [(COMBINE, 197)]
 LAYER = ATTENTION + GATE + MOE + HALF + SHARED + HALF
 
 
-@dataclass(slots=True)
 class Recorded(Profile):
     """A profile from a list of spans; sums only when has_events is False."""
 
-    recorded: list[Span] = field(default_factory=list)
+    def __init__(self, path, form, has_events, recorded):
+        super().__init__(path, form)
+        self.has_events, self.recorded = has_events, recorded
 
     def spans(self):
         return iter(sorted(self.recorded, key=lambda span: (span.start_ns, span.end_ns)))

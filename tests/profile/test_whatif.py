@@ -4,7 +4,8 @@ import pytest
 from memory_profile import EventProfile, events, sums
 
 from kernelderby.errors import DerbyError
-from kernelderby.profile.spans import Span, SpanKind, open_profile
+from kernelderby.profile.sources import open_profile
+from kernelderby.profile.spans import Span, SpanKind
 from kernelderby.profile.stages.walk import pipeline_of
 from kernelderby.profile.stages.whatif import amdahl, time_saved, whatif
 from kernelderby.trace import Stage

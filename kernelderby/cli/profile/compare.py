@@ -30,7 +30,7 @@ def command(before: Path, after: Path, solution: str | None, solution_b: str | N
     """
     from kernelderby.errors import DerbyError
     from kernelderby.profile.compare import compare_kernels, compare_stages
-    from kernelderby.profile.spans import open_profile
+    from kernelderby.profile.sources import open_profile
     from kernelderby.report.profile.compare import compare_answer
 
     if solution_b and not solution:

@@ -26,7 +26,7 @@ def command(files: tuple[Path, ...], solution: str, within: str | None, overview
     A kernel's stage is decided by its NVTX range, else by its name, and between stages that share a kernel by its
     place in the invocation. The picture: one bar a FILE, each stage's share.
     """
-    from kernelderby.report.profile.stages import stages_answer
+    from kernelderby.report.profile.pipelines import stages_answer
 
     found = pipelines(files, root, solution, within)
     titles = _titles([pipeline.profile for pipeline in found], solution) if overview or len(found) > 1 else None

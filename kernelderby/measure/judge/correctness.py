@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -41,13 +42,49 @@ class Wrong(Exception):
         self.verdict = Verdict(status, message)
 
 
-class Candidate:
-    """A loaded entry point together with how it gives its outputs back."""
+@dataclass(frozen=True, slots=True)
+class SetUp:
+    """What a solution's setup gave for the calls (keyword arguments), and what it took: seconds on the host's clock
+    until the GPU was idle again, bytes of GPU memory that it kept."""
 
-    def __init__(self, function: Callable[..., Any], destination_passing_style: bool, definition: Definition) -> None:
+    values: dict[str, Any]
+    seconds: float = 0.0
+    memory_bytes: int = 0
+
+
+class Candidate:
+    """A loaded entry point together with how it gets its inputs and gives its outputs back.
+
+    in_place: output -> the input that lies in its memory. Such a call gets the output's buffer for that input too; it
+    is a private copy of the input, made anew by make_ready().
+    """
+
+    def __init__(self, function: Callable[..., Any], destination_passing_style: bool, definition: Definition,
+                 in_place: dict[str, str] | None = None, setup: Callable[..., Any] | None = None) -> None:
         self.function = function
         self.destination_passing_style = destination_passing_style
         self.definition = definition
+        self.in_place = in_place or {}
+        self._setup = setup
+        self._shared = {name: output for output, name in self.in_place.items()}
+
+    @property
+    def has_setup(self) -> bool:
+        return self._setup is not None
+
+    def set_up(self, inputs: dict[str, Any], device: torch.device) -> SetUp:
+        """Runs setup on the constant inputs. What it raises goes through; TypeError when it gives no dict."""
+        if self._setup is None:
+            return SetUp({})
+        synchronize(device)
+        held, start = _free_memory(device), time.perf_counter()
+        values = self._setup(**{name: inputs[name] for name in self.definition.constants})
+        synchronize(device)
+        seconds = time.perf_counter() - start
+        if not isinstance(values, dict) or not all(isinstance(name, str) for name in values):
+            raise TypeError(f"setup returned a {type(values).__name__}; it must return a dict with names for keys, "
+                            "which the calls get as keyword arguments")
+        return SetUp(values, seconds, max(0, held - _free_memory(device)))
 
     def new_outputs(self, case: Case, device: torch.device) -> Outputs:
         """Buffers to write into; none for a solution that returns its outputs."""
@@ -56,9 +93,22 @@ class Candidate:
         return {name: torch.empty(shape_of(spec, case.sizes), dtype=torch_dtype(spec.dtype), device=device)
                 for name, spec in self.definition.outputs.items()}
 
-    def __call__(self, inputs: dict[str, Any], outputs: Outputs) -> Any:
-        """Runs it. Whatever it raises goes through, sys.exit included."""
-        returned = self.function(*inputs.values(), *outputs.values())
+    def make_ready(self, inputs: dict[str, Any], outputs: Outputs, byte: int) -> None:
+        """Before a call: poison in the outputs, the input's contents in those that lie in one."""
+        poison({name: tensor for name, tensor in outputs.items() if name not in self.in_place}, byte)
+        for output, name in self.in_place.items():
+            outputs[output].copy_(inputs[name])
+
+    def __call__(self, inputs: dict[str, Any], outputs: Outputs, prepared: dict[str, Any] | None = None) -> Any:
+        """Runs it, with what set_up() gave; without, as where nobody knows of setup. Whatever it raises goes through,
+        sys.exit included."""
+        given = inputs.values()
+        if self._shared:
+            given = [outputs[self._shared[name]] if name in self._shared else value for name, value in inputs.items()]
+        if prepared:
+            returned = self.function(*given, *outputs.values(), **prepared)
+        else:
+            returned = self.function(*given, *outputs.values())
         return outputs if self.destination_passing_style else returned
 
     def verified(self, returned: Any, case: Case, device: torch.device) -> Outputs:
@@ -75,6 +125,13 @@ class Candidate:
             if tensor.device.type != device.type:
                 raise Wrong(Status.WRONG_DTYPE, f"{name} is on {tensor.device}, not on {device}")
         return outputs
+
+
+def _free_memory(device: torch.device) -> int:
+    """Bytes of a GPU that nobody holds, torch's cache counted as held by nobody; 0 on a CPU."""
+    if device.type != "cuda":
+        return 0
+    return torch.cuda.mem_get_info(device)[0] + torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
 
 
 def named_outputs(definition: Definition, returned: Any) -> dict[str, Any]:
@@ -229,15 +286,16 @@ class _Round:
 
     def __init__(self, candidate: Candidate, module: ModuleType, maker: InputMaker, inputs: dict[str, Any],
                  outputs: Outputs, byte: int) -> None:
-        poison(outputs, byte)
+        candidate.make_ready(inputs, outputs, byte)
         before = checksum(inputs)
-        found = candidate(inputs, outputs)
+        found = candidate(inputs, outputs, candidate.set_up(inputs, maker.device).values)
         synchronize(maker.device)
         changed = changed_inputs(before, inputs)
         if changed:
             raise Wrong(Status.INPUT_CHANGED, f"it writes into its input {', '.join(changed)}")
         self.outputs = candidate.verified(found, maker.case, maker.device)
-        self.unwritten = {name: still_poisoned(self.outputs[name], byte) for name in outputs}
+        self.unwritten = {name: still_poisoned(self.outputs[name], byte) for name in outputs
+                          if name not in candidate.in_place}
         self.checksum = checksum(self.outputs)
         # After the call, so that memory which the solution gets from the allocator cannot hold the answer.
         self.verdict = judge(candidate.definition, module, inputs, self.outputs)
@@ -254,7 +312,7 @@ def check(candidate: Candidate, module: ModuleType, maker: InputMaker) -> Verdic
         second = _Round(candidate, module, maker, inputs, outputs, POISON[1])
     except Wrong as wrong:
         return wrong.verdict
-    unwritten = sum(int((first.unwritten[name] & second.unwritten[name]).sum()) for name in outputs)
+    unwritten = sum(int((first.unwritten[name] & second.unwritten[name]).sum()) for name in first.unwritten)
     if unwritten:
         elements = sum(tensor.numel() for tensor in outputs.values())
         return Verdict(Status.UNWRITTEN, f"{unwritten} of {elements} output elements were never written",

@@ -38,12 +38,13 @@ class InputMaker:
 
     Variant 0 is the workload as published; other variants have the same sizes and scalars and other contents. What
     neither the workload nor generate_inputs gives is random as in flashinfer-bench, but seeded (the numbers depend on
-    the kind of device).
+    the kind of device). secret: goes into those seeds, so that nobody who knows the workload knows the numbers.
     """
 
     def __init__(self, definition: Definition, module: ModuleType, case: Case, device: torch.device,
-                 root: Path) -> None:
+                 root: Path, secret: str = "") -> None:
         self.definition, self.case, self.device, self.root = definition, case, device, root
+        self._secret = secret
         self._generate = getattr(module, definition.custom_inputs_entrypoint or "generate_inputs", None)
 
     def make(self, variant: int = 0, random_variant: int | None = None) -> dict[str, Any]:
@@ -62,11 +63,32 @@ class InputMaker:
                 inputs[name] = self._random(name, spec, random_variant)
         self._random_names = [name for name, value in inputs.items()
                               if name not in given and isinstance(value, torch.Tensor)]
+        constant = set(self.definition.constants)
+        self.changing = [name for name in self._random_names if name not in constant]
         return inputs
 
-    def refill_random(self, inputs: dict[str, Any], variant: int) -> None:
+    def refill_random(self, inputs: dict[str, Any], variant: int | str) -> None:
         """Writes other random contents into the random tensors that make() made."""
         for name in self._random_names:
+            self._fill(name, inputs[name], variant)
+
+    def refresh(self, inputs: dict[str, Any], variant: str) -> None:
+        """Other contents between two calls: of the random tensors that are no constants; of one that is larger than
+        CHUNK elements a part of that size, somewhere in it, so that it stays quick."""
+        for name in self.changing:
+            flat = inputs[name].view(-1)
+            if flat.numel() > CHUNK:
+                number = self._number(f"{name} from", variant) % (flat.numel() - CHUNK)
+                flat = flat[number:number + CHUNK]
+            self._fill(name, flat, variant)
+
+    def rewrite(self, inputs: dict[str, Any], variant: int) -> None:
+        """Writes what make(variant) gives, without the constants, into the tensors that make() made."""
+        constant = set(self.definition.constants)
+        for name, tensor in self._given(variant).items():
+            if name not in constant:
+                inputs[name].copy_(_verified(name, tensor, self.definition.inputs[name], self.case))
+        for name in self.changing:
             self._fill(name, inputs[name], variant)
 
     def _given(self, variant: int) -> dict[str, torch.Tensor]:
@@ -76,22 +98,25 @@ class InputMaker:
             return self._generate({**case.sizes, **case.scalars, "seed": case.seed + variant}, self.device)
         return {name: _read_tensor(self.root, where).to(self.device) for name, where in case.files.items()}
 
-    def _random(self, name: str, spec: TensorSpec, variant: int) -> Any:
+    def _random(self, name: str, spec: TensorSpec, variant: int | str) -> Any:
         shape = () if spec.shape is None else shape_of(spec, self.case.sizes)
         tensor = torch.empty(shape, dtype=torch_dtype(spec.dtype), device=self.device)
         self._fill(name, tensor, variant)
         return tensor.item() if spec.shape is None else tensor
 
-    def _fill(self, name: str, tensor: torch.Tensor, variant: int) -> None:
+    def _fill(self, name: str, tensor: torch.Tensor, variant: int | str) -> None:
         flat = tensor.view(-1)
         generator = self._generator(name, variant)
         for offset in range(0, flat.numel(), CHUNK):
             _fill_random(flat[offset:offset + CHUNK], generator)
 
-    def _generator(self, name: str, variant: int) -> torch.Generator:
-        """By the name too: no tensor repeats another's numbers, and their order does not matter."""
-        digest = hashlib.sha256(f"{self.case.seed}/{variant}/{name}".encode()).digest()
-        return torch.Generator(device=self.device).manual_seed(int.from_bytes(digest[:6], "big"))
+    def _generator(self, name: str, variant: int | str) -> torch.Generator:
+        return torch.Generator(device=self.device).manual_seed(self._number(name, variant))
+
+    def _number(self, name: str, variant: int | str) -> int:
+        """A seed. By the name too: no tensor repeats another's numbers, and their order does not matter."""
+        digest = hashlib.sha256(f"{self.case.seed}/{self._secret}{variant}/{name}".encode()).digest()
+        return int.from_bytes(digest[:6], "big")
 
 
 def _read_tensor(root: Path, where: dict[str, str]) -> torch.Tensor:

@@ -111,6 +111,16 @@ class GpuSensors:
         text = self._nvml.nvmlSystemGetDriverVersion()
         return text.decode() if isinstance(text, bytes) else text
 
+    def processes(self) -> list[int] | None:
+        """Process ids that compute on the GPU, as the driver counts them (in a container they may be other numbers
+        than the processes' own there); None where the driver does not say."""
+        if self._handle is None:
+            return None
+        try:
+            return sorted({each.pid for each in self._nvml.nvmlDeviceGetComputeRunningProcesses(self._handle)})
+        except self._nvml.NVMLError:
+            return None
+
     def read(self) -> dict[str, Any]:
         """sm_mhz, memory_mhz, temperature_celsius, power_watts, throttled_by: what NVML gives of them."""
         if self._handle is None:

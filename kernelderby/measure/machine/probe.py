@@ -64,6 +64,6 @@ def exclusive(machine: Machine, root: Path) -> Iterator[None]:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
-            raise DerbyError(f"another `derby bench` or `derby profile run` works on this {machine.name}; wait for its "
-                             "end") from None
+            raise DerbyError(f"another `derby bench`, `tune` or `profile run` works on this {machine.name}; wait for "
+                             "its end") from None
         yield

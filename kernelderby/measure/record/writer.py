@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from kernelderby import __version__
-from kernelderby.measure.names import demangled, short_name
+from kernelderby.demangle import demangled, function_name
 from kernelderby.measure.record import schema as schema
 from kernelderby.measure.record.records import CopyRecord, FillRecord, KernelRecord, Recording
 
@@ -108,7 +108,7 @@ class _Writer:
     def _kernel(self, kernel: KernelRecord) -> tuple:
         name = demangled(kernel.name)
         static, dynamic, executed = kernel.shared_memory
-        return (*self._work(kernel), self._string(name), self._string(short_name(name)), self._string(kernel.name),
+        return (*self._work(kernel), self._string(name), self._string(function_name(name)), self._string(kernel.name),
                 kernel.launch_type + 1, 0, kernel.registers, *kernel.grid, *kernel.block, static, dynamic,
                 *kernel.local_memory, kernel.grid_id, executed, kernel.graph_node or None, 0)
 

@@ -45,11 +45,40 @@ def load_solution(definition: Definition, solution: Solution) -> Callable[..., A
     if solution.language not in PYTHON_LANGUAGES:
         return _build_compiled(definition, solution)
     folder = _write_once(f"{solution.name}-{solution.hash}", solution.sources)
-    file, _, symbol = solution.entry_point.partition("::")
-    module = _import_file(folder / file, f"kernelderby_solution_{solution.name}_{solution.hash}")
+    file = solution.entry_point.partition("::")[0]
+    return _function(_import_file(folder / file, _module_name(solution)), solution.entry_point)
+
+
+def load_setup(solution: Solution) -> Callable[..., Any] | None:
+    """The setup function of a solution that load_solution() has loaded; None where it names none."""
+    if solution.setup is None:
+        return None
+    if solution.language not in PYTHON_LANGUAGES:
+        raise BuildFailed(f"setup: a {solution.language} solution has none; write the solution in Python")
+    file = solution.setup.partition("::")[0]
+    module = sys.modules[_module_name(solution)]
+    if file != solution.entry_point.partition("::")[0]:
+        module = _import_file(Path(module.__file__).parent / file, f"{_module_name(solution)}_setup")
+    return _function(module, solution.setup)
+
+
+def solution_module(solution: Solution) -> ModuleType:
+    """The module of a Python solution that load_solution() has loaded, for what stands in it beside the entry point."""
+    if solution.language not in PYTHON_LANGUAGES:
+        raise BuildFailed(f"a {solution.language} solution is no module; write the solution in Python")
+    return sys.modules[_module_name(solution)]
+
+
+def _module_name(solution: Solution) -> str:
+    return f"kernelderby_solution_{solution.name}_{solution.hash}"
+
+
+def _function(module: ModuleType, place: str) -> Callable[..., Any]:
+    """place: file::function."""
+    file, _, symbol = place.partition("::")
     function = getattr(module, symbol, None)
     if not callable(function):
-        raise BuildFailed(f"{solution.entry_point}: {file} has no function {symbol!r}")
+        raise BuildFailed(f"{place}: {file} has no function {symbol!r}")
     return function
 
 

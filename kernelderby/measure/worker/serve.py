@@ -33,7 +33,7 @@ class Worker:
 
     def __init__(self, root: str, device: str) -> None:
         self.root, self.device_type = Path(root), device
-        self.timer = self.race = self.candidate = None
+        self.timer = self.race = self.candidate = self.tuning = None
 
     @property
     def device(self) -> Any:
@@ -54,7 +54,7 @@ class Worker:
     def load(self, definition: str, solution: str | None) -> dict[str, Any]:
         """Loads the definition's module and, unless None, the solution."""
         from kernelderby.measure.judge.correctness import Candidate
-        from kernelderby.measure.worker.build import BuildFailed, load_definition_module, load_solution
+        from kernelderby.measure.worker.build import BuildFailed, load_definition_module, load_setup, load_solution
 
         catalog = Catalog.open(self.root)
         self.definition = catalog.definition(definition)
@@ -68,11 +68,13 @@ class Worker:
             round_fp8_right()
         try:
             function = load_solution(self.definition, chosen)
+            setup = load_setup(chosen)
         except BuildFailed as error:
             return _failure(Status.BUILD_FAILED, str(error))
         except BaseException as error:  # whatever the solution's own code raises on import, sys.exit included
             return _failure(_status_of(error, Status.BUILD_FAILED), _told(error))
-        self.candidate = Candidate(function, chosen.destination_passing_style, self.definition)
+        self.solution = chosen
+        self.candidate = Candidate(function, chosen.destination_passing_style, self.definition, chosen.in_place, setup)
         return {}
 
     def small_cases(self, seeds: int) -> dict[str, Any]:
@@ -90,27 +92,71 @@ class Worker:
 
         return _verdict(check(self.candidate, self.module, self._maker(case)))
 
-    def prepare(self, case: dict[str, Any], protocol: str) -> dict[str, Any]:
-        """Correctness; when passed, the buffers of the timed rounds and one round as warm-up, with its latency."""
+    def empty_kernel(self, protocol: str) -> dict[str, Any]:
+        """Times of a kernel that does nothing to speak of, by the same timer."""
+        from kernelderby.measure.empty_kernel import empty_kernel_us
+
+        return {"empty_kernel_us": empty_kernel_us(self._timer(protocol), self.device)}
+
+    def prepare(self, case: dict[str, Any], protocol: str, secret: str = "") -> dict[str, Any]:
+        """Correctness; when passed, the buffers of the timed rounds and one round as warm-up, with its latency and
+        what setup took. secret: see InputMaker."""
         from kernelderby.measure.race import Race
-        from kernelderby.measure.timing import make_timer
 
         self.release()
         reply = self.check(case)
         if reply["status"] != Status.PASSED:
             return reply
-        if self.timer is None or self.timer.protocol != protocol:
-            self.timer = make_timer(protocol, self.device)
-        self.race = Race(self.candidate, self.module, self._maker(case), self.timer)
+        self.race = Race(self.candidate, self.module, self._maker(case, secret), self._timer(protocol))
         trial = self.race.turn(0, 2)
         if trial.verdict.status is not Status.PASSED:
             return _verdict(trial.verdict)
-        return {**reply, "latency_us": min(trial.samples_us)}
+        setup = None
+        if self.candidate.has_setup:
+            first = self.race.prepared[0]
+            setup = {"seconds": first.seconds, "memory_bytes": first.memory_bytes}
+        return {**reply, "latency_us": min(trial.samples_us), "setup": setup}
+
+    def capture(self) -> dict[str, Any]:
+        """The prepared call as CUDA graphs. missing: why there are none, else empty; spoiled: whether the attempt has
+        left this process unfit."""
+        from kernelderby.measure.graphs import NotCapturable
+
+        try:
+            self.race.capture()
+        except NotCapturable as error:
+            return {"missing": str(error), "spoiled": error.spoiled}
+        return {"missing": "", "spoiled": False}
 
     def measure(self, number: int, iterations: int) -> dict[str, Any]:
-        """One timed round; number is 1 or more, and gives the contents of the inputs."""
+        """One timed round; number is 1 or more, and gives the contents of the inputs. times: kind -> a span for each
+        call."""
         turn = self.race.turn(number, iterations)
-        return {**_verdict(turn.verdict), "samples_us": turn.samples_us, "notes": turn.notes}
+        times = {"eager": turn.eager.spans_us, "busy": turn.eager.busy_us,
+                 "graph": turn.graph.spans_us if turn.graph else []}
+        notes = turn.eager.notes + [f"graph: {note}" for note in (turn.graph.notes if turn.graph else [])]
+        return {**_verdict(turn.verdict), "times": times, "host_us": turn.eager.host_us, "wall_us": turn.eager.wall_us,
+                "notes": notes}
+
+    def tune_prepare(self, case: dict[str, Any], protocol: str) -> dict[str, Any]:
+        """The buffers of a case that is tuned, its key and its candidates."""
+        from kernelderby.measure.worker.build import solution_module
+        from kernelderby.measure.worker.tuning import Tuning
+
+        self.tuning = None
+        self.release()
+        self.tuning = Tuning(self.candidate, solution_module(self.solution), self.module, self._maker(case),
+                             self._timer(protocol))
+        return {"key": self.tuning.key, "configs": self.tuning.configs}
+
+    def tune_check(self, number: int) -> dict[str, Any]:
+        return _verdict(self.tuning.check(number))
+
+    def tune_time(self, number: int, iterations: int) -> dict[str, Any]:
+        """One turn of a candidate as a CUDA graph."""
+        from kernelderby.measure.worker.tuning import timed
+
+        return timed(self.tuning, number, iterations)
 
     def reference(self, iterations: int) -> dict[str, Any]:
         """Time of the definition's reference on the prepared case."""
@@ -125,10 +171,17 @@ class Worker:
             torch.cuda.empty_cache()
         return {}
 
-    def _maker(self, case: dict[str, Any]) -> Any:
+    def _timer(self, protocol: str) -> Any:
+        from kernelderby.measure.timing import make_timer
+
+        if self.timer is None or self.timer.protocol != protocol:
+            self.timer = make_timer(protocol, self.device)
+        return self.timer
+
+    def _maker(self, case: dict[str, Any], secret: str = "") -> Any:
         from kernelderby.measure.judge.inputs import InputMaker
 
-        return InputMaker(self.definition, self.module, Case(**case), self.device, self.root)
+        return InputMaker(self.definition, self.module, Case(**case), self.device, self.root, secret)
 
 
 def answer(command: Callable[..., dict[str, Any]], arguments: dict[str, Any]) -> dict[str, Any]:

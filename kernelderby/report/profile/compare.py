@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Any
 
-from kernelderby.profile.compare import Change, Comparison
+from kernelderby.profile.compare import Comparison, Difference
 from kernelderby.report.answer import Answer
 from kernelderby.report.frame import frame
 from kernelderby.report.model import NOTHING, Column, Report, Table, TableCell
@@ -54,7 +54,7 @@ def _facts(comparison: Comparison) -> tuple[str, ...]:
                         side("B", comparison.after_gpu, comparison.after_invocations))),)
 
 
-def _line(change: Change, per_invocation: bool) -> tuple[TableCell, ...]:
+def _line(change: Difference, per_invocation: bool) -> tuple[TableCell, ...]:
     emphasis = {"sped up": "best", "vanished": "best"}.get(change.verdict, "")
     emphasis = emphasis if (change.share_of_change or 0) >= 0.5 else ""
     if change.verdict in ("slowed down", "appeared"):

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from kernelderby.profile.layers.sums import Column, group_layers
-from kernelderby.profile.layers.table import Comparison, LayerTable
+from kernelderby.profile.layers.sums import LayerColumn, group_layers
+from kernelderby.profile.layers.table import LayerRatio, LayerTable
 from kernelderby.report.answer import Answer
 from kernelderby.report.frame import Frame, frame
 from kernelderby.report.model import NOTHING, Report, Table, TableCell
@@ -59,7 +59,7 @@ def layer_bars(table: LayerTable) -> tuple[dict[str, dict[str, float]], list[str
     return {title: {name: us for name, us in parts.items() if us} for title, parts in bars.items()}, rest
 
 
-def _exposed(table: LayerTable, column: Column) -> dict[tuple[str, str], float]:
+def _exposed(table: LayerTable, column: LayerColumn) -> dict[tuple[str, str], float]:
     overlaps = table.layer_map.overlaps if table.layer_map else ()
     among = {module for parts in overlaps for part in parts for module in part} or set(column.modules)
     left, hidden = dict(column.modules), column.overlapped_us
@@ -70,7 +70,7 @@ def _exposed(table: LayerTable, column: Column) -> dict[tuple[str, str], float]:
     return left
 
 
-def _fact(column: Column) -> str:
+def _fact(column: LayerColumn) -> str:
     parts = [column.title, column.gpu or "GPU not given", column.form, *column.facts]
     if column.seen:
         parts.append("layers seen " + ", ".join(f"{group} {count}" for group, count in column.seen.items()))
@@ -125,7 +125,7 @@ def _row(table: LayerTable, keys: tuple[str, ...], times: Sequence[float | None]
     return (*cells, *(_against(table.compare(column, lines, total)) for column in table.columns[1:]))
 
 
-def _against(comparison: Comparison | None) -> TableCell:
+def _against(comparison: LayerRatio | None) -> TableCell:
     if comparison is None:
         return NOTHING
     return TableCell(f"{factor(comparison.ratio)} {PARTIAL}" if comparison.is_partial else factor(comparison.ratio),
@@ -193,14 +193,14 @@ def _model(table: LayerTable) -> Table:
     return Table("All layers", headings, tuple(rows), "layers: how many of the model's layers have the group")
 
 
-def _of_pass(column: Column, group: str, layers: int) -> float | None:
+def _of_pass(column: LayerColumn, group: str, layers: int) -> float | None:
     time = column.groups.get(group)
     if time is None:
         return None
     return time * (column.seen[group] / column.passes if column.passes else layers)
 
 
-def _idle(column: Column) -> float | None:
+def _idle(column: LayerColumn) -> float | None:
     return None if column.wall_us is None or column.busy_us is None else max(0.0, column.wall_us - column.busy_us)
 
 
@@ -217,14 +217,14 @@ def _milliseconds(table: LayerTable, what: str, times: Sequence[float | None], l
     return tuple(cells)
 
 
-def _inseparable(column: Column) -> Table:
+def _inseparable(column: LayerColumn) -> Table:
     rows = tuple((TableCell(one.name), TableCell(", ".join("/".join(module) for module in one.modules)),
                   TableCell(str(one.instances)), TableCell(f"{one.layer_us:.1f}")) for one in column.inseparable)
     headings = (Heading("kernel", "left"), Heading("may be", "left"), Heading("instances"), Heading("us a layer"))
     return Table(f"{column.title}: kernels of several groups, not separable without events", headings, rows)
 
 
-def _leftovers(column: Column) -> Table:
+def _leftovers(column: LayerColumn) -> Table:
     busy = column.busy_us or 1.0
     rows = [_leftover(one.name, one.instances, one.total_us, one.inside_us, busy) for one in column.leftovers[:SHOWN]]
     rest = column.leftovers[SHOWN:]
@@ -247,7 +247,7 @@ def _leftover(name: str, instances: int | None, total: float, inside: float | No
             NOTHING if inside is None else TableCell(f"{inside / 1e3:.3f}"))
 
 
-def _checked(column: Column) -> list[str]:
+def _checked(column: LayerColumn) -> list[str]:
     """A document's printed sums against ours."""
     notes = []
     for one in column.printed:

@@ -4,16 +4,12 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict
-from typing import Any
+from collections.abc import Mapping
 
 from kernelderby.profile.names import short_name
 from kernelderby.profile.stages.outside import UNATTRIBUTED
-from kernelderby.profile.stages.walk import BETWEEN, KernelRow, OutsideRow, Pipeline, StageRow
+from kernelderby.profile.stages.walk import BETWEEN, OutsideRow, Pipeline, StageKernel, StageRow
 from kernelderby.profile.timeline import Timeline
-from kernelderby.report.answer import Answer
-from kernelderby.report.frame import Frame, frame
 from kernelderby.report.model import NOTHING, Column, Report, Table, TableCell
 from kernelderby.report.numbers import microseconds, milliseconds
 
@@ -22,43 +18,6 @@ LONGEST = 48  # characters of a kernel's name: the table then fits 120 columns
 FLAG = " !"
 _SIDE = r"(?:cute::)?C<(?:\(int\))?(\d+)>"
 _TILE = re.compile(rf"tuple<{_SIDE}, ?{_SIDE}, ?{_SIDE} ?>")
-
-
-def stages_answer(pipelines: Sequence[Pipeline], titles: Sequence[str] | None = None, *,
-                  only_overview: bool = False) -> Answer[tuple[Pipeline, ...]]:
-    """Frames: stages, kernels, outside. titles: of the profiles, short; with them the pipelines stand side by side
-    first."""
-    pipelines = tuple(pipelines)
-    return Answer(pipelines, lambda: {"pipelines": [_data(pipeline) for pipeline in pipelines]},
-                  lambda: _reports(pipelines, titles, only_overview), lambda: _frames(pipelines))
-
-
-def _reports(pipelines: Sequence[Pipeline], titles: Sequence[str] | None, only_overview: bool) -> list[Report]:
-    from kernelderby.report.profile.overview import overview_report
-
-    reports = [] if only_overview else [stages_report(pipeline) for pipeline in pipelines]
-    return reports if titles is None else [overview_report(pipelines, titles), *reports]
-
-
-def _data(pipeline: Pipeline) -> dict[str, Any]:
-    """With what asdict leaves out: shares and times of one invocation."""
-    data = asdict(pipeline)
-    for row, stage in zip(data["stages"], pipeline.stages, strict=True):
-        row |= {"share": pipeline.share(stage), "us_per_invocation": pipeline.per_invocation_us(stage)}
-    return data | {"unattributed_ns": pipeline.unattributed_ns, "added_ns": pipeline.added_ns,
-                   "overlaps": pipeline.overlaps}
-
-
-def _frames(pipelines: Sequence[Pipeline]) -> tuple[Frame, ...]:
-    stages, kernels, outside = [], [], []
-    for pipeline in pipelines:
-        key = {"profile": pipeline.profile, "solution": pipeline.solution}
-        for row in _data(pipeline)["stages"]:
-            stages.append(key | {"stage": row.pop("name")} | row)
-        kernels += [key | {"stage": stage.name, "kernel": kernel.name, "instances": kernel.instances,
-                           "total_ns": kernel.total_ns} for stage in pipeline.stages for kernel in stage.kernels]
-        outside += [key | asdict(row) for row in pipeline.outside]
-    return frame("stages", stages), frame("kernels", kernels), frame("outside", outside)
 
 
 def stages_report(pipeline: Pipeline) -> Report:
@@ -189,7 +148,7 @@ def _notes(pipeline: Pipeline) -> tuple[str, ...]:
     return (*notes, *pipeline.warnings)
 
 
-def kernel_labels(kernels: tuple[KernelRow, ...]) -> dict[str, str]:
+def kernel_labels(kernels: tuple[StageKernel, ...]) -> dict[str, str]:
     """Name -> short name; where several come out alike, with the tile that the template names, or numbered."""
     labels = {kernel.name: label(kernel.name) for kernel in kernels}
     alike = Counter(labels.values())

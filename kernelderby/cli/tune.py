@@ -1,0 +1,102 @@
+"""derby tune: find a solution's fastest configurations on this GPU."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from kernelderby.cli.options import DerbyCommand, json_option, root_option, solutions_option, workloads_option
+from kernelderby.cli.output import say, say_json, text_width
+
+
+@click.command(cls=DerbyCommand)
+@click.argument("names", metavar="[SOLUTION]...", nargs=-1)
+@solutions_option
+@workloads_option
+@click.option("--rounds", type=click.IntRange(min=1), default=5, show_default=True, help="Turns of each candidate.")
+@click.option("--iterations", type=click.IntRange(min=2), default=10, show_default=True, help="Timed calls in a turn.")
+@click.option("--timeout", type=float, default=120, show_default=True,
+              help="Seconds for each step of a candidate: compilation and check, one turn.")
+@click.option("--budget-seconds", type=click.FloatRange(min=0, min_open=True),
+              help="For all of it; what is not reached by then is left out and said (default: no limit).")
+@root_option
+@json_option
+def command(names: tuple[str, ...], solutions: tuple[str, ...], workloads: tuple[str, ...], rounds: int,
+            iterations: int, timeout: float, budget_seconds: float | None, root: Path, as_json: bool) -> None:
+    """Find the fastest configurations of solutions (SOLUTION is the same as --solutions) on this GPU, and write each a
+    tuned.py.
+
+    The candidates that a solution names are checked once on each workload, then timed in turn as CUDA graphs. Every
+    time also goes to reports/tune/SOLUTION.jsonl. Exit code 1 when a candidate failed or gave a wrong result.
+    """
+    import sys
+
+    from kernelderby.catalog import Catalog
+    from kernelderby.errors import DerbyError
+    from kernelderby.measure.machine.probe import exclusive, find_machine
+    from kernelderby.measure.machine.requirements import why_not
+    from kernelderby.measure.tune.run import TuneSettings, tune
+
+    catalog = Catalog.open(root)
+    if not names and not solutions:
+        raise click.UsageError("name at least one solution to tune")
+    # a wrong name need not wait for torch
+    chosen = [catalog.solution(name) for name in dict.fromkeys((*names, *solutions))]
+    jobs = [(solution, _workloads(catalog, solution.definition, workloads)) for solution in chosen]
+    machine = find_machine(root, "cuda")
+    if machine.gpu is None:
+        raise DerbyError(f"{machine.gpu_missing}, so nothing can be tuned; run it on the GPU that the table is for")
+    for solution in chosen:
+        reason = why_not(solution, machine)
+        if reason:
+            raise DerbyError(f"{solution.name}: {reason}; leave it out or install what it needs")
+    settings = TuneSettings(rounds, iterations, timeout, budget_seconds)
+    with exclusive(machine, root), _progress(sum(len(some) for _, some in jobs), as_json) as advance:
+        results = tune(catalog, machine, settings, jobs, advance)
+    if as_json:
+        say_json({"gpu": machine.name, "protocol": machine.protocol,
+                  "solutions": [result.to_json() for result in results]})
+    else:
+        _print(machine, results)
+    if any(result.failed for result in results):
+        sys.exit(1)
+
+
+def _workloads(catalog, definition: str, wanted: tuple[str, ...]) -> list:
+    from kernelderby.catalog.selection import select_workloads
+
+    return select_workloads(catalog.workloads(definition), wanted)
+
+
+def _progress(steps: int, quiet: bool):
+    from kernelderby.measure.progress import bar
+
+    return bar("tuning", steps, quiet)
+
+
+def _print(machine, results: list) -> None:
+    from kernelderby.report import text
+    from kernelderby.report.model import Column, Report, Table, TableCell
+
+    columns = (Column("key", "left"), Column("workloads"), Column("us"), Column("gain"),
+               Column("configuration", "left"))
+    for result in results:
+        rows = tuple((TableCell(one.key), TableCell(str(one.workloads)),
+                      TableCell("" if one.us is None else f"{one.us:.2f}"),
+                      TableCell("" if one.gain is None else f"{one.gain:.3f}"), TableCell(_shown(one)))
+                     for one in result.choices)
+        notes = [f"failed {line}" for line in result.failed]
+        if result.left_over:
+            notes.append(f"not reached within the budget: {len(result.left_over)} workloads: "
+                         f"{', '.join(result.left_over[:4])}{' ...' if len(result.left_over) > 4 else ''}")
+        where = f"wrote {result.path}; `derby pack` packs it" if result.path else "nothing was written"
+        notes.append(f"{where}; every time is in {result.log}")
+        say(text.render(Report(f"{result.solution} on {machine.name}, {machine.protocol}", (),
+                               (Table("Fastest configurations", columns, rows, key_columns=5),), tuple(notes)),
+                        width=text_width()))
+
+
+def _shown(choice) -> str:
+    config = " ".join(f"{name}={value}" for name, value in (choice.config or {}).items())
+    return " ".join(part for part in (config, f"({choice.note})" if choice.note else "") if part)

@@ -1,0 +1,62 @@
+"""SwiGLU: a program takes CHUNK columns of ROWS rows, of the gate and of what it gates.
+
+rowwise.py, which lies beside this file once it is packed, says what a configuration means.
+"""
+
+import importlib
+import os
+
+import triton
+import triton.language as tl
+
+__path__ = [os.path.dirname(__file__)]
+rowwise = importlib.import_module(f"{__name__}.rowwise")
+tuned = importlib.import_module(f"{__name__}.tuned")
+
+
+@triton.jit
+def gate_tile(tile, x_ptr, output_ptr, num_rows, COLUMNS: tl.constexpr, ROWS: tl.constexpr, CHUNK: tl.constexpr,
+              STREAM: tl.constexpr):
+    row_tile, chunk = tile // ((COLUMNS + CHUNK - 1) // CHUNK), tile % ((COLUMNS + CHUNK - 1) // CHUNK)
+    first_row, rows_left = tl.cast(row_tile, tl.int64) * ROWS, num_rows - row_tile * ROWS
+    gate_ptr = x_ptr + first_row * 2 * COLUMNS
+    gate = rowwise.load_tile(gate_ptr, chunk, rows_left, COLUMNS, 2 * COLUMNS, ROWS, CHUNK, STREAM)
+    up = rowwise.load_tile(gate_ptr + COLUMNS, chunk, rows_left, COLUMNS, 2 * COLUMNS, ROWS, CHUNK, STREAM)
+    values = rowwise.silu(gate.to(tl.float32)) * up.to(tl.float32)
+    rowwise.store_tile(output_ptr + first_row * COLUMNS, values, chunk, rows_left, COLUMNS, COLUMNS, ROWS, CHUNK,
+                       STREAM)
+
+
+@triton.jit(do_not_specialize=["num_rows"])
+def derby_silu_and_mul(x_ptr, output_ptr, num_rows, COLUMNS: tl.constexpr, ROWS: tl.constexpr, CHUNK: tl.constexpr,
+                       STREAM: tl.constexpr, STAGES: tl.constexpr):
+    if STAGES == 0:
+        gate_tile(tl.program_id(0), x_ptr, output_ptr, num_rows, COLUMNS, ROWS, CHUNK, STREAM)
+    else:
+        tiles = tl.cdiv(num_rows, ROWS) * ((COLUMNS + CHUNK - 1) // CHUNK)
+        for tile in tl.range(tl.program_id(0), tiles, tl.num_programs(0), num_stages=STAGES):
+            gate_tile(tile, x_ptr, output_ptr, num_rows, COLUMNS, ROWS, CHUNK, STREAM)
+
+
+def tuning_key(gate_up):
+    rows, _, columns = gate_up.shape
+    return f"i{columns} t<={rowwise.up_to(rows)}"
+
+
+def candidates(gate_up):
+    rows, _, columns = gate_up.shape
+    return rowwise.map_candidates(rows, columns, rowwise.multiprocessors(gate_up), tensors=2)
+
+
+def run_with(config, gate_up, output):
+    rows, _, columns = gate_up.shape
+    rowwise.launch(derby_silu_and_mul, config, rows, triton.cdiv(columns, config["chunk"]), (gate_up, output), (rows,),
+                   COLUMNS=columns)
+
+
+choose = rowwise.Choice(tuned.FOUND, tuning_key, candidates)
+
+
+def run(gate_up, output):
+    """gate_up bf16 [num_tokens, 2, intermediate_size] -> output bf16 [num_tokens, intermediate_size]."""
+    run_with(choose(gate_up), gate_up, output)

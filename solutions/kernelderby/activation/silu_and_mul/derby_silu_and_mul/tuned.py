@@ -1,0 +1,3 @@
+"""Written by `derby tune derby_silu_and_mul`: GPU name -> {date, table: tuning key -> configuration}."""
+
+FOUND = {}

@@ -1,0 +1,296 @@
+"""What operators on rows share: tiles of rows in registers, and how a configuration is chosen and launched.
+
+A row [COLUMNS] is read once, in CHUNKS pieces of CHUNK columns, kept in registers as a tuple of tensors [ROWS, CHUNK],
+reduced and written. CHUNK decides how many threads share a row: with 16-byte accesses of 2-byte numbers 256 columns
+are one warp's, so that a row of 2048 in pieces of 256 needs no barrier at all, and in one piece of 2048 eight warps.
+COLUMNS that are no power of two (1152 = 9 * 128, 5120 = 5 * 1024) waste no lane where CHUNK divides them.
+
+A configuration is a dict:
+    rows, chunk    the tile of one program
+    warps          of one program
+    stages         0: a program takes one tile, the grid covers all. Otherwise a program takes every n-th tile, and with
+                   2 or more its loads run that many tiles ahead, through shared memory
+    per_sm         programs for each multiprocessor where stages > 0
+    stream         reads and writes ask to be evicted first: nothing here is read twice
+"""
+
+import functools
+from math import log2
+
+import torch
+import triton
+import triton.language as tl
+
+VECTOR = 8  # 2-byte numbers of one 16-byte access
+WARP = 32 * VECTOR  # columns that a warp reads at once
+MOST_VECTORS = 9  # of one thread and one tensor: with more of them registers run out
+THREADS = 1536  # of a multiprocessor, about what fits with 40 registers each
+WARP_COUNTS = (1, 2, 4, 8, 16)
+CHUNKS = (128, 256, 512, 1024, 2048, 4096)
+
+
+# On the GPU ----------------------------------------------------------------------------------------------------------
+
+@triton.jit
+def load_part(pointer, part: tl.constexpr, rows_left, COLUMNS: tl.constexpr, STRIDE: tl.constexpr, ROWS: tl.constexpr,
+              CHUNK: tl.constexpr, STREAM: tl.constexpr):
+    """Columns [part * CHUNK, (part + 1) * CHUNK) of ROWS rows that begin at pointer, STRIDE apart: [ROWS, CHUNK] in
+    the pointer's type, zero outside the row and from row `rows_left` on."""
+    return _load(pointer, part, rows_left, COLUMNS, STRIDE, ROWS, CHUNK, STREAM, (part + 1) * CHUNK > COLUMNS)
+
+
+@triton.jit
+def load_tile(pointer, chunk, rows_left, COLUMNS: tl.constexpr, STRIDE: tl.constexpr, ROWS: tl.constexpr,
+              CHUNK: tl.constexpr, STREAM: tl.constexpr):
+    """load_part of a part that is only known when it runs."""
+    return _load(pointer, chunk, rows_left, COLUMNS, STRIDE, ROWS, CHUNK, STREAM, COLUMNS % CHUNK != 0)
+
+
+@triton.jit
+def store_part(pointer, values, part: tl.constexpr, rows_left, COLUMNS: tl.constexpr, STRIDE: tl.constexpr,
+               ROWS: tl.constexpr, CHUNK: tl.constexpr, STREAM: tl.constexpr):
+    """The reverse of load_part; values are rounded to the pointer's type."""
+    _store(pointer, values, part, rows_left, COLUMNS, STRIDE, ROWS, CHUNK, STREAM, (part + 1) * CHUNK > COLUMNS)
+
+
+@triton.jit
+def store_tile(pointer, values, chunk, rows_left, COLUMNS: tl.constexpr, STRIDE: tl.constexpr, ROWS: tl.constexpr,
+               CHUNK: tl.constexpr, STREAM: tl.constexpr):
+    """store_part of a part that is only known when it runs."""
+    _store(pointer, values, chunk, rows_left, COLUMNS, STRIDE, ROWS, CHUNK, STREAM, COLUMNS % CHUNK != 0)
+
+
+@triton.jit
+def _load(pointer, chunk, rows_left, COLUMNS: tl.constexpr, STRIDE: tl.constexpr, ROWS: tl.constexpr,
+          CHUNK: tl.constexpr, STREAM: tl.constexpr, RAGGED: tl.constexpr):
+    row = tl.arange(0, ROWS)[:, None]
+    column = chunk * CHUNK + tl.arange(0, CHUNK)[None, :]
+    policy: tl.constexpr = "evict_first" if STREAM else ""
+    if RAGGED:
+        inside = (row < rows_left) & (column < COLUMNS)
+        values = tl.load(pointer + (row * STRIDE + column), mask=inside, other=0.0, eviction_policy=policy)
+    elif ROWS > 1:
+        inside = (row < rows_left) & (column >= 0)
+        values = tl.load(pointer + (row * STRIDE + column), mask=inside, other=0.0, eviction_policy=policy)
+    else:  # a program has at least one row
+        values = tl.load(pointer + (row * STRIDE + column), eviction_policy=policy)
+    return values
+
+
+@triton.jit
+def _store(pointer, values, chunk, rows_left, COLUMNS: tl.constexpr, STRIDE: tl.constexpr, ROWS: tl.constexpr,
+           CHUNK: tl.constexpr, STREAM: tl.constexpr, RAGGED: tl.constexpr):
+    row = tl.arange(0, ROWS)[:, None]
+    column = chunk * CHUNK + tl.arange(0, CHUNK)[None, :]
+    policy: tl.constexpr = "evict_first" if STREAM else ""
+    rounded = values.to(pointer.dtype.element_ty)
+    if RAGGED:
+        inside = (row < rows_left) & (column < COLUMNS)
+        tl.store(pointer + (row * STRIDE + column), rounded, mask=inside, eviction_policy=policy)
+    elif ROWS > 1:
+        inside = (row < rows_left) & (column >= 0)
+        tl.store(pointer + (row * STRIDE + column), rounded, mask=inside, eviction_policy=policy)
+    else:
+        tl.store(pointer + (row * STRIDE + column), rounded, eviction_policy=policy)
+
+
+@triton.jit
+def load_rows(pointer, rows_left, COLUMNS: tl.constexpr, ROWS: tl.constexpr, CHUNK: tl.constexpr,
+              STREAM: tl.constexpr):
+    """ROWS rows in float32: a tuple of [ROWS, CHUNK]."""
+    parts = ()
+    for part in tl.static_range((COLUMNS + CHUNK - 1) // CHUNK):
+        values = load_part(pointer, part, rows_left, COLUMNS, COLUMNS, ROWS, CHUNK, STREAM)
+        parts = parts + (values.to(tl.float32),)
+    return parts
+
+
+@triton.jit
+def load_vector(pointer, COLUMNS: tl.constexpr, ROWS: tl.constexpr, CHUNK: tl.constexpr):
+    """A weight [COLUMNS], once for each row of the tile: the same threads hold the same columns as in load_rows, so
+    that nothing is exchanged. In the pointer's type; the reads are out of the first-level cache but for the first."""
+    parts = ()
+    for part in tl.static_range((COLUMNS + CHUNK - 1) // CHUNK):
+        parts = parts + (load_part(pointer, part, ROWS, COLUMNS, 0, ROWS, CHUNK, False),)
+    return parts
+
+
+@triton.jit
+def add(left, right, COUNT: tl.constexpr):
+    parts = ()
+    for part in tl.static_range(COUNT):
+        parts = parts + (left[part] + right[part],)
+    return parts
+
+
+@triton.jit
+def multiply(left, right, COUNT: tl.constexpr):
+    """right may be a weight, in its own type."""
+    parts = ()
+    for part in tl.static_range(COUNT):
+        parts = parts + (left[part] * right[part].to(tl.float32),)
+    return parts
+
+
+@triton.jit
+def centre(parts, COLUMNS: tl.constexpr, COUNT: tl.constexpr, CHUNK: tl.constexpr):
+    """The rows less their means; what lies behind a row stays zero."""
+    total = parts[0]
+    for part in tl.static_range(1, COUNT):
+        total += parts[part]
+    mean = (tl.sum(total, 1) / COLUMNS)[:, None]
+    centred = ()
+    for part in tl.static_range(COUNT):
+        values = parts[part] - mean
+        if (part + 1) * CHUNK > COLUMNS:
+            column = part * CHUNK + tl.arange(0, CHUNK)[None, :]
+            values = tl.where(column < COLUMNS, values, 0.0)
+        centred = centred + (values,)
+    return centred
+
+
+@triton.jit
+def silu(x):
+    """x * sigmoid(x); NaN at minus infinity, as the product is."""
+    return x / (1.0 + tl.exp2(x * -1.4426950408889634))
+
+
+@triton.jit
+def sum_of_squares(parts, COUNT: tl.constexpr):
+    """[ROWS] of a tuple of COUNT [ROWS, CHUNK]."""
+    total = parts[0] * parts[0]
+    for part in tl.static_range(1, COUNT):
+        total += parts[part] * parts[part]
+    return tl.sum(total, 1)
+
+
+@triton.jit
+def largest_magnitude(parts, COUNT: tl.constexpr):
+    """[ROWS] of a tuple of COUNT [ROWS, CHUNK] float32. NaN where a row holds one: compared are the bits without the
+    sign, which order as the magnitudes do, with NaN above infinity."""
+    largest = parts[0].to(tl.int32, bitcast=True) & 0x7FFFFFFF
+    for part in tl.static_range(1, COUNT):
+        largest = tl.maximum(largest, parts[part].to(tl.int32, bitcast=True) & 0x7FFFFFFF)
+    return tl.max(largest, 1).to(tl.float32, bitcast=True)
+
+
+@triton.jit
+def fp8_scale(largest, eps):
+    """[ROWS] largest magnitudes -> the scale of e4m3 codes and the factor that makes codes of values. NaN stays."""
+    largest = tl.maximum(largest, eps, propagate_nan=tl.PropagateNan.ALL)
+    return largest * (1.0 / 448.0), 448.0 / largest
+
+
+@triton.jit
+def store_scales(pointer, scales, rows_left, ROWS: tl.constexpr):
+    row = tl.arange(0, ROWS)
+    tl.store(pointer + row, scales, mask=row < rows_left)
+
+
+# On the host ---------------------------------------------------------------------------------------------------------
+
+@functools.cache
+def _device(index):
+    """(name, multiprocessors) of a GPU; of the CPU, where Triton interprets, few enough to meet every branch."""
+    if index is None:
+        return "CPU", 2
+    properties = torch.cuda.get_device_properties(index)
+    return properties.name, properties.multi_processor_count
+
+
+def multiprocessors(tensor):
+    return _device(tensor.device.index if tensor.is_cuda else None)[1]
+
+
+def up_to(number):
+    """The power of two that bounds a bucket of sizes."""
+    return 1 << max(0, number - 1).bit_length()
+
+
+class Choice:
+    """inputs -> configuration: what `derby tune` found on this GPU for their key, else the first candidate.
+
+    Looked up once for each device and shape of the first input (and the scalars behind it), then remembered.
+    """
+
+    def __init__(self, found, tuning_key, candidates):
+        self.found, self.tuning_key, self.candidates = found, tuning_key, candidates
+        self.known = {}
+
+    def __call__(self, *inputs):
+        first = inputs[0]
+        key = first.shape, first.get_device()
+        config = self.known.get(key)
+        if config is None:
+            name = _device(first.device.index if first.is_cuda else None)[0]
+            config = self.found.get(name, {}).get("table", {}).get(self.tuning_key(*inputs))
+            config = self.known[key] = config or self.candidates(*inputs)[0]
+        return config
+
+
+def launch(kernel, config, rows, tiles_of_a_row, tensors, scalars, **constants):
+    """One launch over `rows` rows, the first tensor's device being the current one. No launch for no row."""
+    tiles = triton.cdiv(rows, config["rows"]) * tiles_of_a_row
+    if tiles == 0:
+        return
+    if config["stages"]:
+        tiles = min(tiles, config["per_sm"] * multiprocessors(tensors[0]))
+    kernel[(tiles,)](*tensors, *scalars, **constants, ROWS=config["rows"], CHUNK=config["chunk"],
+                     STREAM=config["stream"], STAGES=config["stages"], num_warps=config["warps"])
+
+
+def row_candidates(rows, columns, sm_count, tensors=1, most=16):
+    """Configurations for operators that reduce rows, best guess first. tensors: inputs that are held together."""
+    tiles = []
+    for chunk in CHUNKS:
+        chunks = -(-columns // chunk)
+        if chunks > MOST_VECTORS or chunk >= 2 * max(CHUNKS[0], up_to(columns)):
+            continue
+        for warps in WARP_COUNTS:
+            if max(1, chunk // WARP) <= warps <= max(4, chunk // WARP):
+                together = max(1, warps * WARP // chunk)  # rows that a program's threads cover at once
+                tiles += [(chunk, warps, together * repeat, chunks * repeat) for repeat in (1, 2, 4, 8)
+                          if repeat == 1 or (warps <= 4 and chunks * repeat * tensors <= MOST_VECTORS)]
+    return _configurations(tiles, rows, columns, sm_count, tensors, most, False)
+
+
+def map_candidates(rows, columns, sm_count, tensors=1, most=16):
+    """Configurations for operators without a reduction: `chunk` divides the columns where it can, and a program takes
+    `chunk` columns of `rows` rows."""
+    chunks = [chunk for chunk in CHUNKS if columns % chunk == 0] or [min(CHUNKS[-1], max(CHUNKS[0], up_to(columns)))]
+    tiles = [(chunk, warps, vectors * warps * WARP // chunk, vectors)
+             for chunk in chunks for warps in WARP_COUNTS[:4] for vectors in (1, 2, 4, 8)
+             if chunk <= vectors * warps * WARP <= 64 * chunk and vectors * tensors <= max(tensors, 2 * MOST_VECTORS)]
+    return _configurations(tiles, rows, columns, sm_count, tensors, most, True)
+
+
+def _configurations(tiles, rows, columns, sm_count, tensors, most, split):
+    """tiles: (chunk, warps, rows, 16-byte vectors of a thread and tensor). Sorted by how near they are to what should
+    do: every thread's bytes on their way at once while all rows fit the GPU together, else 128 bytes a thread. The best
+    ones also streaming and, where tiles are many, persistent. split: a row's chunks are different programs'."""
+    threads = sm_count * THREADS
+    wanted = min(max(rows * columns / VECTOR / threads, 1), max(1, 8 / tensors))
+    masked = 3 if rows > sm_count else 1  # what an octave of idle lanes counts
+
+    def distance(tile):
+        chunk, warps, tile_rows, vectors = tile
+        programs = rows / tile_rows * (columns / chunk if split else 1)
+        idle = max(0.0, log2(min(tile_rows, sm_count / programs))) if tile_rows > 1 and programs < sm_count else 0.0
+        scattered = log2(CHUNKS[-1] / chunk) / 5 if split else 0.0
+        return (abs(log2(vectors / wanted)) + masked * log2(-(-columns // chunk) * chunk / columns)
+                + abs(log2(warps / 4)) / 3 + idle + scattered)
+
+    best = sorted(tiles, key=distance) if rows else tiles[:1]
+    best = [tile for tile in best if rows == 0 or distance(tile) < distance(best[0]) + 3]
+    plain = [{"rows": tile_rows, "chunk": chunk, "warps": warps, "stages": 0, "per_sm": 0, "stream": False}
+             for chunk, warps, tile_rows, _ in best]
+    streaming = [{**config, "stream": True} for config in plain[:3]]
+    persistent = []
+    for (chunk, warps, tile_rows, vectors), config, stages in zip(best, plain, (2, 3, 2, 1, 3), strict=False):
+        resident = min(48, 2048 // (32 + 12 * vectors * tensors))  # warps of a multiprocessor, by their registers
+        per_sm = max(1, resident // warps)
+        if rows / tile_rows * (columns / chunk if split else 1) > 2 * per_sm * sm_count:
+            persistent += [{**config, "stages": stages, "per_sm": per_sm},
+                           {**config, "stages": stages, "per_sm": per_sm, "stream": True}]
+    extra = streaming + persistent[:5]
+    return plain[:most - len(extra)] + extra

@@ -1,0 +1,79 @@
+"""derby_reshape_and_cache: one CUDA C++ kernel that writes every row of the new caches once (kernel.cu).
+
+A row comes from the token that goes there, or from the old cache: about 2/3 of the bytes of copying the caches first.
+CUDA rather than Triton: which slots no token goes to is found by marking bytes in shared memory.
+"""
+
+import importlib
+import os
+
+import torch
+
+__path__ = [os.path.dirname(__file__)]
+tuning = importlib.import_module(f"{__name__}.tuning")
+tuned = importlib.import_module(f"{__name__}.tuned")
+cuda_library = importlib.import_module(f"{__name__}.cuda_library")
+
+POINTER, INT = cuda_library.POINTER, cuda_library.INT
+library = cuda_library.CudaLibrary(__file__, "derby_reshape_and_cache", ["kernel.cu", "cluster.cuh"],
+                                   [POINTER] * 7 + [INT, cuda_library.LONG] + [INT] * 7)
+THREADS, MOST_SLOTS = 256, 1024  # as in kernel.cu
+
+
+def width_of(row_bytes, addresses):
+    """Bytes that a thread moves at once: the most that all rows are aligned to."""
+    return next(width for width in (16, 8, 4, 2) if not any(number % width for number in (row_bytes, *addresses)))
+
+
+def shares(tokens, slots, row_bytes, width, items, keepers_vectors):
+    """(keepers, slots_each, mostly, tokens_each) of kernel.cu. keepers_vectors: how many vectors of a cache one thread
+    of a keeper copies, where as many slots are free as there can be."""
+    length = row_bytes // width
+    free = max(slots - tokens, 0)
+    mostly = free * 4 > slots * 3
+    # Enough keepers for the free slots, but none that looks at more bytes of slot_mapping than it copies.
+    keepers = -(-free * length // (THREADS * keepers_vectors))
+    slots_each = max(-(-slots // max(keepers, 1)), tokens * 8 * slots // max(free * 4 * row_bytes, 1), 1)
+    if not free:
+        slots_each = MOST_SLOTS
+    slots_each = min(slots_each, MOST_SLOTS, max(slots, 1))
+    tokens_each = max(THREADS * items // length, 1)
+    return -(-slots // slots_each), slots_each, mostly, tokens_each
+
+
+def tuning_key(key, value, key_cache, value_cache, slot_mapping):
+    row_bytes = key.shape[1] * key.shape[2] * key.element_size()
+    tokens, slots = key.shape[0], key_cache.shape[0] * key_cache.shape[1]
+    return f"row={row_bytes} tokens<={1 << max(tokens - 1, 0).bit_length()} " \
+           f"slots<={1 << max(slots - 1, 0).bit_length()}"
+
+
+def candidates(key, value, key_cache, value_cache, slot_mapping):
+    small = key.numel() * key.element_size() <= 1 << 20
+    items = (1, 2, 4) if small else (2, 4, 1)
+    return [{"items": i, "keepers_vectors": k} for k in (1, 4) for i in items]
+
+
+choose = tuning.Chooser(tuned.FOUND, tuning_key, candidates)
+
+
+def run_with(config, key, value, key_cache, value_cache, slot_mapping, key_cache_out, value_cache_out):
+    tokens, slots = key.shape[0], key_cache.shape[0] * key_cache.shape[1]
+    row_bytes = key.shape[1] * key.shape[2] * key.element_size()
+    if slots == 0 or row_bytes == 0:
+        return
+    tensors = key, value, key_cache, value_cache, slot_mapping, key_cache_out, value_cache_out
+    addresses = [tensor.data_ptr() for tensor in tensors]
+    width = width_of(row_bytes, [*addresses[:4], *addresses[5:]])
+    items = config["items"]
+    keepers, slots_each, mostly, tokens_each = shares(tokens, slots, row_bytes, width, items,
+                                                      config["keepers_vectors"])
+    library(key.device, *addresses, tokens, slots, row_bytes, width, items, keepers, slots_each, mostly, tokens_each)
+
+
+@torch.no_grad()
+def run(key, value, key_cache, value_cache, slot_mapping, key_cache_out, value_cache_out):
+    """key, value bfloat16 [num_tokens, num_heads, head_dim], caches [num_blocks, block_size, num_heads, head_dim],
+    slot_mapping int64 [num_tokens], distinct or negative -> new caches."""
+    inputs = key, value, key_cache, value_cache, slot_mapping
+    run_with(choose(*inputs), *inputs, key_cache_out, value_cache_out)

@@ -1,0 +1,68 @@
+"""derby_topk_filter: one CUDA C++ kernel; a row in the registers of a block, or of a cluster of blocks.
+
+One launch and no atomics on memory: a vocabulary of 150 thousand goes to a cluster of 16 blocks, which exchange their
+lists of candidates through distributed shared memory, about a microsecond cheaper than a second launch. select.cuh says
+how the k-th largest is found. Ties with it stay, NaN counts as the largest value, as in the reference's sort.
+"""
+
+import importlib
+import os
+
+import torch
+
+__path__ = [os.path.dirname(__file__)]
+tuning = importlib.import_module(f"{__name__}.tuning")
+tuned = importlib.import_module(f"{__name__}.tuned")
+cuda_library = importlib.import_module(f"{__name__}.cuda_library")
+
+POINTER, INT, FLOAT = cuda_library.POINTER, cuda_library.INT, cuda_library.FLOAT
+library = cuda_library.CudaLibrary(__file__, "derby_topk_filter", ["kernel.cu", "select.cuh", "cluster.cuh"],
+                                   [POINTER, POINTER, INT, INT, INT, FLOAT, INT, INT, INT, INT])
+# Threads of a block, values that each holds: as kernel.cu compiles them, the least block first.
+HELD = [(128, 16), (256, 8), (128, 32), (256, 16), (512, 8), (1024, 4), (1024, 8), (1024, 12), (1024, 20)]
+CLUSTERS = [1, 2, 4, 8, 16]
+FEW_ROWS = 132  # no more than multiprocessors: then latency counts, and each row gets as many threads as it can use
+
+
+def tuning_key(logits, top_k, filter_value):
+    tokens, vocab = logits.shape
+    size = 1 << max(tokens - 1, 0).bit_length()
+    return f"vocab={vocab} tokens<={size} k<={1 << max(top_k - 1, 0).bit_length()}"
+
+
+def candidates(logits, top_k, filter_value):
+    """Every compiled size that holds a row with few idle threads, by the blocks it needs; else rows stay in memory."""
+    tokens, vocab = logits.shape
+    few = tokens <= FEW_ROWS
+    choices = []
+    for threads, items in HELD:
+        for cluster in CLUSTERS if threads == 1024 else [1]:
+            part = -(-vocab // cluster)
+            if threads * items // 4 < part <= threads * items - 4 * (cluster > 1) or \
+                    (part <= threads * items and cluster == 1 and (threads, items) == HELD[0]):
+                choices.append({"threads": threads, "items": items, "cluster": cluster})
+    if few:  # a cluster only where a block would hold more than 12 values a thread
+        choices.sort(key=lambda c: (c["items"] > 12, c["cluster"], -c["threads"], c["items"]))
+    else:  # 16 values a thread leave enough blocks on a multiprocessor to hide the search of one
+        choices.sort(key=lambda c: (c["cluster"], abs(c["items"] - 16), c["threads"]))
+    return choices or [{"threads": 1024, "items": 0, "cluster": 16 if tokens <= 8 else 8}]
+
+
+choose = tuning.Chooser(tuned.FOUND, tuning_key, candidates)
+
+
+def run_with(config, logits, top_k, filter_value, output):
+    tokens, vocab = logits.shape
+    if top_k < 1:
+        raise ValueError(f"top_k: {top_k} is below 1")
+    if tokens == 0 or vocab == 0:
+        return
+    width = 4 if vocab % 4 == 0 and (logits.data_ptr() | output.data_ptr()) % 16 == 0 else 1
+    library(logits.device, logits, output, tokens, vocab, min(top_k, vocab), filter_value, config["threads"],
+            config["items"], width, config["cluster"])
+
+
+@torch.no_grad()
+def run(logits, top_k, filter_value, output):
+    """logits float32 [num_tokens, vocab_size], top_k and filter_value numbers -> output, as logits."""
+    run_with(choose(logits, top_k, filter_value), logits, top_k, filter_value, output)

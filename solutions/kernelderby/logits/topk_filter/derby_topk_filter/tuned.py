@@ -1,0 +1,3 @@
+"""Found by `derby tune derby_topk_filter`. GPU name -> table."""
+
+FOUND = {}

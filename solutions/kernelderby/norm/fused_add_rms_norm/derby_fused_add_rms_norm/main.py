@@ -1,0 +1,68 @@
+"""Residual add and RMS normalization in one pass: the sum, unrounded, stays in registers between its two uses.
+
+rowwise.py, which lies beside this file once it is packed, says what a configuration means.
+"""
+
+import importlib
+import os
+
+import triton
+import triton.language as tl
+
+__path__ = [os.path.dirname(__file__)]
+rowwise = importlib.import_module(f"{__name__}.rowwise")
+tuned = importlib.import_module(f"{__name__}.tuned")
+
+
+@triton.jit
+def add_and_normalize(tile, x_ptr, residual_ptr, weights, output_ptr, sum_ptr, num_rows, eps, COLUMNS: tl.constexpr,
+                      ROWS: tl.constexpr, CHUNK: tl.constexpr, STREAM: tl.constexpr):
+    COUNT: tl.constexpr = (COLUMNS + CHUNK - 1) // CHUNK
+    first, rows_left = tl.cast(tile, tl.int64) * ROWS * COLUMNS, num_rows - tile * ROWS
+    x = rowwise.load_rows(x_ptr + first, rows_left, COLUMNS, ROWS, CHUNK, STREAM)
+    residual = rowwise.load_rows(residual_ptr + first, rows_left, COLUMNS, ROWS, CHUNK, STREAM)
+    total = rowwise.add(x, residual, COUNT)
+    for part in tl.static_range(COUNT):
+        rowwise.store_part(sum_ptr + first, total[part], part, rows_left, COLUMNS, COLUMNS, ROWS, CHUNK, STREAM)
+    inverse = tl.rsqrt(rowwise.sum_of_squares(total, COUNT) / COLUMNS + eps)[:, None]
+    for part in tl.static_range(COUNT):
+        rowwise.store_part(output_ptr + first, total[part] * inverse * weights[part].to(tl.float32), part, rows_left,
+                           COLUMNS, COLUMNS, ROWS, CHUNK, STREAM)
+
+
+@triton.jit(do_not_specialize=["num_rows"])
+def derby_fused_add_rms_norm(x_ptr, residual_ptr, weight_ptr, output_ptr, sum_ptr, num_rows, eps,
+                             COLUMNS: tl.constexpr, ROWS: tl.constexpr, CHUNK: tl.constexpr, STREAM: tl.constexpr,
+                             STAGES: tl.constexpr):
+    weights = rowwise.load_vector(weight_ptr, COLUMNS, ROWS, CHUNK)
+    if STAGES == 0:
+        add_and_normalize(tl.program_id(0), x_ptr, residual_ptr, weights, output_ptr, sum_ptr, num_rows, eps, COLUMNS,
+                          ROWS, CHUNK, STREAM)
+    else:
+        for tile in tl.range(tl.program_id(0), tl.cdiv(num_rows, ROWS), tl.num_programs(0), num_stages=STAGES):
+            add_and_normalize(tile, x_ptr, residual_ptr, weights, output_ptr, sum_ptr, num_rows, eps, COLUMNS, ROWS,
+                              CHUNK, STREAM)
+
+
+def tuning_key(hidden_states, residual, weight, eps):
+    rows, columns = hidden_states.shape
+    return f"h{columns} t<={rowwise.up_to(rows)}"
+
+
+def candidates(hidden_states, residual, weight, eps):
+    return rowwise.row_candidates(*hidden_states.shape, rowwise.multiprocessors(hidden_states), tensors=2)
+
+
+def run_with(config, hidden_states, residual, weight, eps, output, residual_out):
+    rows, columns = hidden_states.shape
+    rowwise.launch(derby_fused_add_rms_norm, config, rows, 1, (hidden_states, residual, weight, output, residual_out),
+                   (rows, eps), COLUMNS=columns)
+
+
+choose = rowwise.Choice(tuned.FOUND, tuning_key, candidates)
+
+
+def run(hidden_states, residual, weight, eps, output, residual_out):
+    """hidden_states, residual bf16 [num_tokens, hidden_size], weight bf16 [hidden_size] -> output and
+    residual_out alike."""
+    run_with(choose(hidden_states, residual, weight, eps), hidden_states, residual, weight, eps, output, residual_out)

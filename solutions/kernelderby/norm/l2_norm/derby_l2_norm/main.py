@@ -1,0 +1,58 @@
+"""Rows of length one: each row once from memory into registers, its squares summed there, scaled, written.
+
+rowwise.py, which lies beside this file once it is packed, says what a configuration means.
+"""
+
+import importlib
+import os
+
+import triton
+import triton.language as tl
+
+__path__ = [os.path.dirname(__file__)]
+rowwise = importlib.import_module(f"{__name__}.rowwise")
+tuned = importlib.import_module(f"{__name__}.tuned")
+
+
+@triton.jit
+def normalize_rows(tile, x_ptr, output_ptr, num_rows, eps, COLUMNS: tl.constexpr, ROWS: tl.constexpr,
+                   CHUNK: tl.constexpr, STREAM: tl.constexpr):
+    COUNT: tl.constexpr = (COLUMNS + CHUNK - 1) // CHUNK
+    first, rows_left = tl.cast(tile, tl.int64) * ROWS * COLUMNS, num_rows - tile * ROWS
+    x = rowwise.load_rows(x_ptr + first, rows_left, COLUMNS, ROWS, CHUNK, STREAM)
+    inverse = tl.rsqrt(rowwise.sum_of_squares(x, COUNT) + eps)[:, None]  # of the sum: no mean here
+    for part in tl.static_range(COUNT):
+        rowwise.store_part(output_ptr + first, x[part] * inverse, part, rows_left, COLUMNS, COLUMNS, ROWS, CHUNK,
+                           STREAM)
+
+
+@triton.jit(do_not_specialize=["num_rows"])
+def derby_l2_norm(x_ptr, output_ptr, num_rows, eps, COLUMNS: tl.constexpr, ROWS: tl.constexpr, CHUNK: tl.constexpr,
+                  STREAM: tl.constexpr, STAGES: tl.constexpr):
+    if STAGES == 0:
+        normalize_rows(tl.program_id(0), x_ptr, output_ptr, num_rows, eps, COLUMNS, ROWS, CHUNK, STREAM)
+    else:
+        for tile in tl.range(tl.program_id(0), tl.cdiv(num_rows, ROWS), tl.num_programs(0), num_stages=STAGES):
+            normalize_rows(tile, x_ptr, output_ptr, num_rows, eps, COLUMNS, ROWS, CHUNK, STREAM)
+
+
+def tuning_key(hidden_states, eps):
+    rows, columns = hidden_states.shape
+    return f"h{columns} t<={rowwise.up_to(rows)}"
+
+
+def candidates(hidden_states, eps):
+    return rowwise.row_candidates(*hidden_states.shape, rowwise.multiprocessors(hidden_states))
+
+
+def run_with(config, hidden_states, eps, output):
+    rows, columns = hidden_states.shape
+    rowwise.launch(derby_l2_norm, config, rows, 1, (hidden_states, output), (rows, eps), COLUMNS=columns)
+
+
+choose = rowwise.Choice(tuned.FOUND, tuning_key, candidates)
+
+
+def run(hidden_states, eps, output):
+    """hidden_states bf16 [num_tokens, hidden_size] -> output, as hidden_states."""
+    run_with(choose(hidden_states, eps), hidden_states, eps, output)

@@ -1,0 +1,3 @@
+"""Written by `derby tune derby_l2_norm`: GPU name -> {date, table: tuning key -> configuration}."""
+
+FOUND = {}

@@ -1,0 +1,64 @@
+"""Layer normalization: each row once from memory; in registers first its mean, then the variance about it.
+
+rowwise.py, which lies beside this file once it is packed, says what a configuration means.
+"""
+
+import importlib
+import os
+
+import triton
+import triton.language as tl
+
+__path__ = [os.path.dirname(__file__)]
+rowwise = importlib.import_module(f"{__name__}.rowwise")
+tuned = importlib.import_module(f"{__name__}.tuned")
+
+
+@triton.jit
+def normalize_rows(tile, x_ptr, weights, biases, output_ptr, num_rows, eps, COLUMNS: tl.constexpr,
+                   ROWS: tl.constexpr, CHUNK: tl.constexpr, STREAM: tl.constexpr):
+    COUNT: tl.constexpr = (COLUMNS + CHUNK - 1) // CHUNK
+    first, rows_left = tl.cast(tile, tl.int64) * ROWS * COLUMNS, num_rows - tile * ROWS
+    x = rowwise.load_rows(x_ptr + first, rows_left, COLUMNS, ROWS, CHUNK, STREAM)
+    centred = rowwise.centre(x, COLUMNS, COUNT, CHUNK)
+    inverse = tl.rsqrt(rowwise.sum_of_squares(centred, COUNT) / COLUMNS + eps)[:, None]
+    for part in tl.static_range(COUNT):
+        values = centred[part] * inverse * weights[part].to(tl.float32) + biases[part].to(tl.float32)
+        rowwise.store_part(output_ptr + first, values, part, rows_left, COLUMNS, COLUMNS, ROWS, CHUNK, STREAM)
+
+
+@triton.jit(do_not_specialize=["num_rows"])
+def derby_layer_norm(x_ptr, weight_ptr, bias_ptr, output_ptr, num_rows, eps, COLUMNS: tl.constexpr,
+                     ROWS: tl.constexpr, CHUNK: tl.constexpr, STREAM: tl.constexpr, STAGES: tl.constexpr):
+    weights = rowwise.load_vector(weight_ptr, COLUMNS, ROWS, CHUNK)
+    biases = rowwise.load_vector(bias_ptr, COLUMNS, ROWS, CHUNK)
+    if STAGES == 0:
+        normalize_rows(tl.program_id(0), x_ptr, weights, biases, output_ptr, num_rows, eps, COLUMNS, ROWS, CHUNK,
+                       STREAM)
+    else:
+        for tile in tl.range(tl.program_id(0), tl.cdiv(num_rows, ROWS), tl.num_programs(0), num_stages=STAGES):
+            normalize_rows(tile, x_ptr, weights, biases, output_ptr, num_rows, eps, COLUMNS, ROWS, CHUNK, STREAM)
+
+
+def tuning_key(hidden_states, weight, bias, eps):
+    rows, columns = hidden_states.shape
+    return f"h{columns} t<={rowwise.up_to(rows)}"
+
+
+def candidates(hidden_states, weight, bias, eps):
+    # Weight and bias take as many registers as a second row.
+    return rowwise.row_candidates(*hidden_states.shape, rowwise.multiprocessors(hidden_states), tensors=2)
+
+
+def run_with(config, hidden_states, weight, bias, eps, output):
+    rows, columns = hidden_states.shape
+    rowwise.launch(derby_layer_norm, config, rows, 1, (hidden_states, weight, bias, output), (rows, eps),
+                   COLUMNS=columns)
+
+
+choose = rowwise.Choice(tuned.FOUND, tuning_key, candidates)
+
+
+def run(hidden_states, weight, bias, eps, output):
+    """hidden_states bf16 [num_tokens, hidden_size], weight and bias bf16 [hidden_size] -> output, as hidden_states."""
+    run_with(choose(hidden_states, weight, bias, eps), hidden_states, weight, bias, eps, output)

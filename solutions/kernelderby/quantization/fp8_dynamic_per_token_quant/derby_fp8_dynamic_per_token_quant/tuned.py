@@ -1,0 +1,3 @@
+"""Written by `derby tune derby_fp8_dynamic_per_token_quant`: GPU name -> {date, table: tuning key -> configuration}."""
+
+FOUND = {}

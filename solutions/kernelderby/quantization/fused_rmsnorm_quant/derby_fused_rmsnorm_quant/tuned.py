@@ -1,0 +1,3 @@
+"""Written by `derby tune derby_fused_rmsnorm_quant`: GPU name -> {date, table: tuning key -> configuration}."""
+
+FOUND = {}

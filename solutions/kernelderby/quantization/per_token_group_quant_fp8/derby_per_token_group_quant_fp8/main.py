@@ -1,0 +1,65 @@
+"""FP8 quantization in groups of 128: a group is a row, half a warp its threads; a program takes many and writes their
+scales together.
+
+rowwise.py, which lies beside this file once it is packed, says what a configuration means.
+"""
+
+import importlib
+import os
+
+import triton
+import triton.language as tl
+
+__path__ = [os.path.dirname(__file__)]
+rowwise = importlib.import_module(f"{__name__}.rowwise")
+tuned = importlib.import_module(f"{__name__}.tuned")
+
+
+@triton.jit
+def quantize_rows(tile, x_ptr, codes_ptr, scales_ptr, num_rows, eps, COLUMNS: tl.constexpr, ROWS: tl.constexpr,
+                  CHUNK: tl.constexpr, STREAM: tl.constexpr):
+    COUNT: tl.constexpr = (COLUMNS + CHUNK - 1) // CHUNK
+    first_row, rows_left = tl.cast(tile, tl.int64) * ROWS, num_rows - tile * ROWS
+    x = rowwise.load_rows(x_ptr + first_row * COLUMNS, rows_left, COLUMNS, ROWS, CHUNK, STREAM)
+    scales, factors = rowwise.fp8_scale(rowwise.largest_magnitude(x, COUNT), eps)
+    for part in tl.static_range(COUNT):
+        rowwise.store_part(codes_ptr + first_row * COLUMNS, x[part] * factors[:, None], part, rows_left, COLUMNS,
+                           COLUMNS, ROWS, CHUNK, STREAM)
+    rowwise.store_scales(scales_ptr + first_row, scales, rows_left, ROWS)
+
+
+@triton.jit(do_not_specialize=["num_rows"])
+def derby_per_token_group_quant_fp8(x_ptr, codes_ptr, scales_ptr, num_rows, eps, COLUMNS: tl.constexpr,
+                                    ROWS: tl.constexpr, CHUNK: tl.constexpr, STREAM: tl.constexpr,
+                                    STAGES: tl.constexpr):
+    if STAGES == 0:
+        quantize_rows(tl.program_id(0), x_ptr, codes_ptr, scales_ptr, num_rows, eps, COLUMNS, ROWS, CHUNK, STREAM)
+    else:
+        for tile in tl.range(tl.program_id(0), tl.cdiv(num_rows, ROWS), tl.num_programs(0), num_stages=STAGES):
+            quantize_rows(tile, x_ptr, codes_ptr, scales_ptr, num_rows, eps, COLUMNS, ROWS, CHUNK, STREAM)
+
+
+def tuning_key(hidden_states, eps):
+    tokens, groups, _ = hidden_states.shape
+    return f"groups<={rowwise.up_to(tokens * groups)}"
+
+
+def candidates(hidden_states, eps):
+    tokens, groups, columns = hidden_states.shape
+    return rowwise.row_candidates(tokens * groups, columns, rowwise.multiprocessors(hidden_states))
+
+
+def run_with(config, hidden_states, eps, quantized, scales):
+    tokens, groups, columns = hidden_states.shape
+    rows = tokens * groups
+    rowwise.launch(derby_per_token_group_quant_fp8, config, rows, 1, (hidden_states, quantized, scales), (rows, eps),
+                   COLUMNS=columns)
+
+
+choose = rowwise.Choice(tuned.FOUND, tuning_key, candidates)
+
+
+def run(hidden_states, eps, quantized, scales):
+    """hidden_states bf16 [num_tokens, num_groups, 128] -> quantized e4m3 alike, scales float32 [num_tokens,
+    num_groups]."""
+    run_with(choose(hidden_states, eps), hidden_states, eps, quantized, scales)

@@ -1,0 +1,116 @@
+"""derby_fused_qkv_rope: one Triton kernel; a thread turns a few pairs of columns of one head.
+
+Heads of all tokens are rows; a program takes HEADS of them. The frequency is made in float64 while the position and the
+heads are on their way, so the angle is exact to float32 at any position: in float32 it would be off by 5e-4 at position
+8192 already. Value heads are copied by the same threads.
+"""
+
+import functools
+import importlib
+import math
+import os
+
+import torch
+import triton
+import triton.language as tl
+
+__path__ = [os.path.dirname(__file__)]
+tuning = importlib.import_module(f"{__name__}.tuning")
+tuned = importlib.import_module(f"{__name__}.tuned")
+
+
+@triton.jit
+def power_of_two(exponent):
+    """2 ** exponent in float64, to 1e-11: an integer into the exponent bits, the Taylor series of the rest."""
+    whole = tl.floor(exponent + 0.5)
+    z = (exponent - whole) * 0.6931471805599453
+    series = z * (1.0 / 362880.0) + (1.0 / 40320.0)
+    series = series * z + (1.0 / 5040.0)
+    series = series * z + (1.0 / 720.0)
+    series = series * z + (1.0 / 120.0)
+    series = series * z + (1.0 / 24.0)
+    series = series * z + (1.0 / 6.0)
+    series = series * z + 0.5
+    series = series * z + 1.0
+    series = series * z + 1.0
+    return series * ((whole.to(tl.int64) + 1023) << 52).to(tl.float64, bitcast=True)
+
+
+@triton.jit
+def quarter_turns(rest, whole):
+    """Cosine and sine of whole + rest quarter turns, |rest| <= 1/2, to 1e-7. tl.cos and tl.sin would bring a path for
+    large angles along, with a table in memory."""
+    z = rest * 1.5707963267948966
+    square = z * z
+    cos = ((square * (1.0 / 40320.0) - 1.0 / 720.0) * square + 1.0 / 24.0) * square - 0.5
+    cos = cos * square + 1.0
+    sin = ((square * (1.0 / 362880.0) - 1.0 / 5040.0) * square + 1.0 / 120.0) * square - 1.0 / 6.0
+    sin = sin * square * z + z
+    odd = (whole & 1) == 1
+    cos, sin = tl.where(odd, sin, cos), tl.where(odd, cos, sin)
+    return tl.where(((whole + 1) & 2) == 0, cos, -cos), tl.where((whole & 2) == 0, sin, -sin)
+
+
+@triton.jit
+def derby_fused_qkv_rope(qkv, positions, output, rows, rotated_heads, slope_high, slope_low,
+                         NUM_HEADS: tl.constexpr, HALF: tl.constexpr, HEADS: tl.constexpr):
+    """slope: log2(rope_base) / HALF in two float32 numbers. rows: tokens x heads."""
+    element = tl.arange(0, HEADS * HALF)
+    column = element % HALF
+    row = tl.program_id(0) * HEADS + element // HALF
+    there = row < rows
+    token = row // NUM_HEADS
+    place = row.to(tl.int64) * (2 * HALF) + column
+    first = tl.load(qkv + place, mask=there, other=0.0)
+    second = tl.load(qkv + place + HALF, mask=there, other=0.0)
+    position = tl.load(positions + token, mask=there, other=0)
+    slope = tl.full([HEADS * HALF], 0.0, tl.float64) + slope_high + slope_low
+    # In quarter turns, not radians: log2(2 / pi) = -0.6514961294723188.
+    frequency = power_of_two(column.to(tl.float64) * -slope - 0.6514961294723188)
+    turns = position.to(tl.float64) * frequency
+    whole = tl.floor(turns + 0.5)
+    cos, sin = quarter_turns((turns - whole).to(tl.float32), whole.to(tl.int64).to(tl.int32))
+    low, high = first.to(tl.float32), second.to(tl.float32)
+    rotated = row % NUM_HEADS < rotated_heads
+    tl.store(output + place, tl.where(rotated, (low * cos - high * sin).to(first.dtype), first), mask=there)
+    tl.store(output + place + HALF, tl.where(rotated, (high * cos + low * sin).to(first.dtype), second), mask=there)
+
+
+@functools.cache
+def slope_of(rope_base, half):
+    """log2(rope_base) / half as two numbers: the float32 nearest to it, and what that one lacks."""
+    slope = math.log2(rope_base) / half
+    high = float(torch.tensor(slope, dtype=torch.float32))
+    return high, slope - high
+
+
+def tuning_key(qkv, positions, num_q_heads, num_kv_heads, rope_base):
+    return f"rows<={triton.next_power_of_2(max(qkv.shape[0] * qkv.shape[1], 1))}"
+
+
+def candidates(qkv, positions, num_q_heads, num_kv_heads, rope_base):
+    few = qkv.shape[0] * qkv.shape[1] <= 1024
+    pairs = [(2, 1), (1, 1), (4, 1), (4, 2), (8, 2), (8, 4)] if few else [(16, 4), (8, 2), (32, 4), (4, 1), (32, 8)]
+    return [{"heads": heads, "warps": warps} for heads, warps in pairs]
+
+
+choose = tuning.Chooser(tuned.FOUND, tuning_key, candidates)
+
+
+def run_with(config, qkv, positions, num_q_heads, num_kv_heads, rope_base, output):
+    rows = qkv.shape[0] * qkv.shape[1]
+    if rows == 0:
+        return
+    half = qkv.shape[2] // 2
+    slope_high, slope_low = slope_of(rope_base, half)
+    derby_fused_qkv_rope[(triton.cdiv(rows, config["heads"]),)](
+        qkv, positions, output, rows, num_q_heads + num_kv_heads, slope_high, slope_low, NUM_HEADS=qkv.shape[1],
+        HALF=half, HEADS=config["heads"], num_warps=config["warps"])
+
+
+@torch.no_grad()
+def run(qkv, positions, num_q_heads, num_kv_heads, rope_base, output):
+    """qkv float16 [num_tokens, num_heads, head_dim], positions int32 [num_tokens], heads in the order query, key, value
+    -> output, as qkv. head_dim / 2 is a power of two."""
+    run_with(choose(qkv, positions, num_q_heads, num_kv_heads, rope_base), qkv, positions, num_q_heads, num_kv_heads,
+             rope_base, output)

@@ -1,0 +1,74 @@
+"""derby_mrope: one Triton kernel over the heads of queries and keys together.
+
+The heads of a token, query and key, are rows beside each other; a program takes ROWS of them, whatever their number, so
+no thread idles where there is one key head. A thread turns eight pairs of columns. Of cos and sin only the row of its
+section is read; the other heads of the token find it in the L1 cache.
+"""
+
+import importlib
+import os
+
+import torch
+import triton
+import triton.language as tl
+
+__path__ = [os.path.dirname(__file__)]
+tuning = importlib.import_module(f"{__name__}.tuning")
+tuned = importlib.import_module(f"{__name__}.tuned")
+
+
+@triton.jit
+def derby_mrope(query, key, cos, sin, query_out, key_out, tokens, Q_HEADS: tl.constexpr, KV_HEADS: tl.constexpr,
+                TIME: tl.constexpr, HEIGHT: tl.constexpr, HALF: tl.constexpr, ROWS: tl.constexpr):
+    """TIME, HEIGHT: sizes of the first two sections; constants, so that loads may be as wide as sections allow."""
+    HEADS: tl.constexpr = Q_HEADS + KV_HEADS
+    element = tl.arange(0, ROWS * HALF)
+    column = element % HALF
+    row = tl.program_id(0) * ROWS + element // HALF
+    token = (row // HEADS).to(tl.int64)
+    head = row % HEADS
+    there = token < tokens
+    in_query = head < Q_HEADS
+    query_place = (token * Q_HEADS + head) * (2 * HALF) + column
+    key_place = (token * KV_HEADS + head - Q_HEADS) * (2 * HALF) + column
+    source = tl.where(in_query, query + query_place, key + key_place)
+    target = tl.where(in_query, query_out + query_place, key_out + key_place)
+    section = (column >= TIME).to(tl.int64) + (column >= TIME + HEIGHT).to(tl.int64)
+    angle = (section * tokens + token) * HALF + column
+    first = tl.load(source, mask=there, other=0.0).to(tl.float32)
+    second = tl.load(source + HALF, mask=there, other=0.0).to(tl.float32)
+    c = tl.load(cos + angle, mask=there, other=0.0)
+    s = tl.load(sin + angle, mask=there, other=0.0)
+    tl.store(target, (first * c - second * s).to(query.dtype.element_ty), mask=there)
+    tl.store(target + HALF, (second * c + first * s).to(query.dtype.element_ty), mask=there)
+
+
+def tuning_key(query, key, cos, sin, section_time, section_height, section_width):
+    rows = query.shape[0] * (query.shape[1] + key.shape[1])
+    return f"heads={query.shape[1]}+{key.shape[1]} rows<={triton.next_power_of_2(max(rows, 1))}"
+
+
+def candidates(query, key, cos, sin, section_time, section_height, section_width):
+    pairs = [(16, 4), (32, 8), (16, 2), (32, 4), (8, 2), (64, 8), (4, 1), (8, 1)]
+    return [{"rows": rows, "warps": warps} for rows, warps in pairs]
+
+
+choose = tuning.Chooser(tuned.FOUND, tuning_key, candidates)
+
+
+def run_with(config, query, key, cos, sin, section_time, section_height, section_width, query_out, key_out):
+    tokens, q_heads, head_size = query.shape
+    rows = tokens * (q_heads + key.shape[1])
+    if rows == 0:
+        return
+    derby_mrope[(triton.cdiv(rows, config["rows"]),)](
+        query, key, cos, sin, query_out, key_out, tokens, Q_HEADS=q_heads, KV_HEADS=key.shape[1], TIME=section_time,
+        HEIGHT=section_height, HALF=head_size // 2, ROWS=config["rows"], num_warps=config["warps"])
+
+
+@torch.no_grad()
+def run(query, key, cos, sin, section_time, section_height, section_width, query_out, key_out):
+    """query, key bfloat16 [num_tokens, heads, head_size], cos, sin float32 [3, num_tokens, head_size / 2] -> turned.
+    head_size / 2 is a power of two."""
+    inputs = query, key, cos, sin, section_time, section_height, section_width
+    run_with(choose(*inputs), *inputs, query_out, key_out)

@@ -1,0 +1,3 @@
+"""Found by `derby tune derby_mrope`. GPU name -> table."""
+
+FOUND = {}

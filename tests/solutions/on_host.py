@@ -1,0 +1,62 @@
+"""CUDA solutions without a GPU: their kernels compiled with g++ against cuda_on_host/ and called on CPU tensors through
+their own run(), or compiled with nvcc and looked at."""
+
+import functools
+import re
+import shutil
+import subprocess
+import tempfile
+import types
+from pathlib import Path
+
+import pytest
+import rowwise_cases
+
+HEADERS = Path(__file__).parent / "cuda_on_host"
+OPERATORS = ("topk_filter", "moe_align_block_size", "moe_count_and_sort", "reshape_and_cache", "causal_conv1d")
+
+
+@functools.cache
+def emulated(operator, *edits):
+    """derby_<operator>'s module, its sources edited (old, new), and its library replaced by one for CPU tensors: a
+    namespace of its functions. Skips where there is no g++."""
+    compiler = shutil.which("g++")
+    if compiler is None:
+        pytest.skip("no g++ to compile the kernels for the CPU")
+    module = rowwise_cases.module(operator, *edits)
+    source = Path(module.__file__).parent / module.library.sources[0]
+    with tempfile.TemporaryDirectory() as folder:
+        made = Path(folder) / "on_host.so"
+        # The sanitizer of undefined behaviour: misaligned vectors and indices beyond an array end the process.
+        subprocess.run([compiler, "-O1", "-std=c++20", "-shared", "-fPIC", "-w", "-fsanitize=undefined",
+                        "-fno-sanitize-recover=undefined", f"-I{HEADERS}", "-x", "c++", str(source), "-o", str(made)],
+                       check=True)
+        function = module.library.load(made)
+
+    def call(device, *arguments):
+        addresses = [value.data_ptr() if hasattr(value, "data_ptr") else value for value in arguments]
+        assert function(*addresses, None) == 0, "cudaErrorInvalidValue"
+
+    module.library = call
+    return module
+
+
+@functools.cache
+def nvcc_report(operator, architecture):
+    """What ptxas says of derby_<operator>'s kernels: [(name, registers, bytes spilled)]. Skips without nvcc."""
+    module = rowwise_cases.module(operator)
+    try:
+        nvcc = module.cuda_library.find_nvcc()
+    except RuntimeError as error:
+        pytest.skip(str(error))
+    source = Path(module.__file__).parent / "kernel.cu"
+    with tempfile.TemporaryDirectory() as folder:
+        done = subprocess.run(
+            [nvcc, "-O3", "-std=c++17", f"-gencode=arch=compute_{architecture},code=sm_{architecture}", "--shared",
+             "-Xcompiler", "-fPIC", "-Xptxas", "-v", "-o", f"{folder}/kernel.so", str(source)],
+            capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "warning" not in done.stderr, done.stderr
+    found = re.findall(r"entry function '(\S+)'.*?(\d+) bytes spill stores.*?Used (\d+) registers", done.stderr, re.S)
+    return [types.SimpleNamespace(name=name, registers=int(registers), spilled=int(spilled))
+            for name, spilled, registers in found]
