@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -63,19 +64,19 @@ def command(names: tuple[str, ...], solutions: tuple[str, ...], workloads: tuple
         sys.exit(1)
 
 
-def _workloads(catalog, definition: str, wanted: tuple[str, ...]) -> list:
+def _workloads(catalog: Any, definition: str, wanted: tuple[str, ...]) -> list[Any]:
     from kernelderby.catalog.selection import select_workloads
 
     return select_workloads(catalog.workloads(definition), wanted)
 
 
-def _progress(steps: int, quiet: bool):
+def _progress(steps: int, quiet: bool) -> Any:
     from kernelderby.measure.progress import bar
 
     return bar("tuning", steps, quiet)
 
 
-def _print(machine, results: list) -> None:
+def _print(machine: Any, results: list[Any]) -> None:
     from kernelderby.report import text
     from kernelderby.report.model import Column, Report, Table, TableCell
 
@@ -97,6 +98,6 @@ def _print(machine, results: list) -> None:
                         width=text_width()))
 
 
-def _shown(choice) -> str:
+def _shown(choice: Any) -> str:
     config = " ".join(f"{name}={value}" for name, value in (choice.config or {}).items())
     return " ".join(part for part in (config, f"({choice.note})" if choice.note else "") if part)

@@ -102,7 +102,7 @@ def _operator_row(operator: ListedOperator, gpus: Sequence[str]) -> tuple[TableC
             cells.append(BLANK)
         else:
             part = "" if share.shapes == share.of_shapes else f" ({share.shapes}/{share.of_shapes})"
-            cells.append(TableCell(percent(share.measured) + part))
+            cells.append(TableCell(percent(share.measured) + part) if share.measured is not None else BLANK)
     return tuple(cells)
 
 
@@ -225,7 +225,7 @@ def _best_cells(found: Contract, workload: Workload) -> list[TableCell]:
             cells += [BLANK, BLANK]
         else:
             share = BLANK if best.share is None else TableCell(percent(best.share))
-            cells += [TableCell(best.solution + (OUTDATED if best.outdated else "")), share]
+            cells += [TableCell((best.solution or "") + (OUTDATED if best.outdated else "")), share]
     return cells
 
 

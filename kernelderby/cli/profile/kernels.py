@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -35,7 +36,7 @@ def command(files: tuple[Path, ...], gpu: str | None, top: int | None, output: O
     output.emit(kernels_answer(found, top or TOP), draw=lambda path: _draw([each.table for each in found], path, top))
 
 
-def _draw(tables: list, path: Path, top: int | None) -> None:
+def _draw(tables: list[Any], path: Path, top: int | None) -> None:
     """Bars of one profile's kernels; of several, stacked roles."""
     from kernelderby.report import plot
 

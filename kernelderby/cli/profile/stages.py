@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -43,7 +44,7 @@ def _titles(paths: list[str], solution: str) -> list[str]:
     return list(paths)
 
 
-def _draw(found: list, solution: str, path: Path) -> None:
+def _draw(found: list[Any], solution: str, path: Path) -> None:
     from kernelderby.profile.stages.walk import BETWEEN, NOT_ITEMISED
     from kernelderby.report.plot import stacked_bars
 
