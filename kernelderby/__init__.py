@@ -1,7 +1,7 @@
 """KernelDerby: which kernel is fastest on this GPU for these shapes, where its time goes, how far it is from light.
 
     trace_set = kernelderby.open(".")      # definitions, workloads, solutions, rows; .rank(), .roofline()
-    recording = kernelderby.profile(file)  # .kernels(), .stages(), .whatif(), .compare()
+    profile = kernelderby.profile(file)    # .kernels(), .stages(), .whatif(), .compare()
 
 Nothing is imported before it is used. docs/api.md is the page of it.
 """
@@ -13,10 +13,10 @@ from types import ModuleType
 from typing import Any
 
 __version__ = "0.1.0"
-__all__ = ["Answer", "DerbyError", "Frame", "Recording", "TraceSet", "__version__", "open", "profile"]
+__all__ = ["Answer", "DerbyError", "Frame", "ProfileFile", "TraceSet", "__version__", "open", "profile"]
 
 _HOMES = {"Answer": ("report.answer", "Answer"), "DerbyError": ("errors", "DerbyError"),
-          "Frame": ("report.frame", "Frame"), "Recording": ("api.recording", "Recording"),
+          "Frame": ("report.frame", "Frame"), "ProfileFile": ("api.profile_file", "ProfileFile"),
           "TraceSet": ("api.trace_set", "TraceSet"), "open": ("api.trace_set", "open_set")}
 
 
@@ -46,10 +46,10 @@ class _Package(ModuleType):
 
 class _ProfilePackage(ModuleType):
     def __call__(self, file: Any) -> Any:
-        """The recording in a file (api.recording.Recording). DerbyError for a file that is no profile."""
-        from kernelderby.api.recording import open_recording
+        """The profile in a file (api.profile_file.ProfileFile). DerbyError for a file that is no profile."""
+        from kernelderby.api.profile_file import open_profile_file
 
-        return open_recording(file)
+        return open_profile_file(file)
 
 
 sys.modules[__name__].__class__ = _Package

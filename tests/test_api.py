@@ -17,7 +17,7 @@ D = "scale_rows_h4"
 
 
 def test_the_exported_names():
-    assert kernelderby.__all__ == ["Answer", "DerbyError", "Frame", "Recording", "TraceSet", "__version__", "open",
+    assert kernelderby.__all__ == ["Answer", "DerbyError", "Frame", "ProfileFile", "TraceSet", "__version__", "open",
                                    "profile"]
     assert set(dir(kernelderby)) == set(kernelderby.__all__)
     for name in kernelderby.__all__:

@@ -53,12 +53,12 @@ class TraceSet:
         return tuple(self.catalog.traces())
 
     def rank(self, definitions: Names = (), solutions: Names = (), workloads: Names = (), *, gpu: str | None = None,
-             protocol: str | None = None, baseline: str | None = None,
-             time: str | None = None) -> Answer[tuple[Ranking, ...]]:
+             protocol: str | None = None, time: str | None = None,
+             baseline: str | None = None) -> Answer[tuple[Ranking, ...]]:
         """One ranking a definition: solution against solution on one GPU, timed in one way.
 
         Without names: every definition that solutions competed for. gpu, protocol: default those with the most rows.
-        time: graph, eager or busy; default graph where every row has it, else eager.
+        time: graph, eager or busy; default graph where all have it.
         DerbyError: no rows, an unknown name, a baseline that passed nothing.
         """
         catalog = self.catalog

@@ -6,6 +6,7 @@ import importlib
 import sys
 from difflib import get_close_matches
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -33,7 +34,7 @@ VERBS = {
 class LazyGroup(click.Group):
     """A group that knows its verbs' names and help lines without importing them; each is a module of the package."""
 
-    def __init__(self, *arguments, verbs: dict[str, str], package: str, **options) -> None:
+    def __init__(self, *arguments: Any, verbs: dict[str, str], package: str, **options: Any) -> None:
         super().__init__(*arguments, **options)
         self.verbs, self.package = verbs, package
 
@@ -43,13 +44,15 @@ class LazyGroup(click.Group):
     def get_command(self, context: click.Context, name: str) -> click.Command | None:
         if name not in self.verbs:
             return None
-        return importlib.import_module(f"{self.package}.{name}").command
+        command: click.Command = importlib.import_module(f"{self.package}.{name}").command
+        return command
 
     def format_commands(self, context: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
             formatter.write_dl([*self.verbs.items()])
 
-    def resolve_command(self, context: click.Context, arguments: list[str]):
+    def resolve_command(self, context: click.Context,
+                        arguments: list[str]) -> tuple[str | None, click.Command | None, list[str]]:
         name = arguments[0]
         if name not in self.verbs:
             near = get_close_matches(name, self.verbs, n=3)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -65,7 +66,7 @@ def command(solutions: tuple[str, ...], definitions: tuple[str, ...], workloads:
         say(f"{len(rows)} rows written: {len(rows) - failed} measured, {failed} failed")
 
 
-def _print_plan(machine, plan) -> None:
+def _print_plan(machine: Any, plan: Any) -> None:
     from kernelderby.measure.progress import duration
     from kernelderby.report.plain import plain
 
@@ -80,7 +81,7 @@ def _print_plan(machine, plan) -> None:
             f"({plan.measured_like} of them measured here before, the others guessed)")
 
 
-def _run(runner_class, catalog, machine, settings, plan, as_json: bool):
+def _run(runner_class: Any, catalog: Any, machine: Any, settings: Any, plan: Any, as_json: bool) -> list[Any]:
     from kernelderby.measure.progress import bar
     from kernelderby.measure.runner import Observer
 
@@ -89,7 +90,7 @@ def _run(runner_class, catalog, machine, settings, plan, as_json: bool):
             def step(self, what: str) -> None:
                 advance(what, done=0)
 
-            def row(self, row) -> None:
+            def row(self, row: Any) -> None:
                 advance(row.solution)
                 if not as_json:
                     say(_row_line(row))
@@ -97,10 +98,11 @@ def _run(runner_class, catalog, machine, settings, plan, as_json: bool):
             def note(self, line: str) -> None:
                 warn([line])
 
-        return runner_class(catalog, machine, settings, Shown()).run(plan)
+        rows: list[Any] = runner_class(catalog, machine, settings, Shown()).run(plan)
+        return rows
 
 
-def _row_line(row) -> str:
+def _row_line(row: Any) -> str:
     from kernelderby.report.plain import plain
 
     axes = " ".join(f"{name}={size}" for name, size in row.workload["axes"].items())

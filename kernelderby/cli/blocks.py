@@ -5,20 +5,23 @@ from __future__ import annotations
 import shlex
 from glob import glob
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from kernelderby.cli.output import warn
 from kernelderby.errors import DerbyError
+
+if TYPE_CHECKING:
+    from kernelderby.report.markers import PageBlock
 
 # Where an answer goes and what it is read from; all other options belong to the command that a marker holds.
 _OUTSIDE = {"root": True, "format": True, "json": False, "table": True, "plot": True, "write": True, "block": True}
 _PARAMETERS = ("root", "style", "as_json", "table", "plot", "target", "block")
 
 
-def write_block(context: click.Context, verb: str, page: Path, block: str, markdown: str) -> None:
-    """Fills the block whose marker holds this command; one that holds only the verb gets the command's words.
+def write_block(context: click.Context, verb: str, page: Path, block: str, markdown: str) -> str:
+    """Fills the block whose marker holds this command; one that holds only the verb gets the command's words. Gives a
+    line that says what was done.
 
     block: name of a block `<!-- derby profile NAME -->`, then that one whatever the command. DerbyError when no marker
     is this command's: a table must not change its meaning in silence.
@@ -28,7 +31,7 @@ def write_block(context: click.Context, verb: str, page: Path, block: str, markd
     name = f"profile {block}" if block else verb
     own = f"{verb} {_own_words(context)}".strip()
 
-    def choose(found: list) -> tuple[Any, str]:
+    def choose(found: list[PageBlock]) -> tuple[PageBlock, str]:
         if block:
             only = _only(page, name, found)
             return only, only.words
@@ -43,10 +46,10 @@ def write_block(context: click.Context, verb: str, page: Path, block: str, markd
                          "the marker")
 
     changed = replace_block(page, name, markdown, choose)
-    warn([f"{page}: block {name} {'written' if changed else 'is up to date'}"])
+    return f"{page}: block {name} {'written' if changed else 'is up to date'}"
 
 
-def _only(page: Path, name: str, found: list) -> Any:
+def _only(page: Path, name: str, found: list[PageBlock]) -> PageBlock:
     if len(found) != 1:
         raise DerbyError(f"{page}: <!-- derby {name} -->: stands {len(found)} times; write it once")
     return found[0]

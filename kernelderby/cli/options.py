@@ -22,7 +22,8 @@ class DerbyCommand(click.Command):
         except click.UsageError as error:
             if "unexpected extra argument" in error.message and any(
                     isinstance(each, click.Option) and each.multiple for each in self.params):
-                error.message += " An option takes one value: write several as a,b or repeat the option."
+                hint = f"{error.message} An option takes one value: write several as a,b or repeat the option."
+                raise click.UsageError(hint, context) from None
             raise
 
 
@@ -60,7 +61,7 @@ def _several(context: click.Context, param: click.Parameter, values: tuple[str, 
     return tuple(dict.fromkeys(names))
 
 
-def names_option(*flags: str, help: str, metavar: str, default: Sequence[str] = ()) -> Callable:
+def names_option(*flags: str, help: str, metavar: str, default: Sequence[str] = ()) -> Callable[..., Any]:
     """One value, which may be a list with commas; the option may be repeated."""
     return click.option(*flags, multiple=True, callback=_several, metavar=f"{metavar}[,{metavar}]", help=help,
                         default=default, show_default=bool(default))

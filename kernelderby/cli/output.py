@@ -18,12 +18,15 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import wraps
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from kernelderby.cli.options import FILE
 from kernelderby.errors import DerbyError
+
+if TYPE_CHECKING:
+    from kernelderby.report.answer import Answer
 
 FORMATS = ("text", "markdown", "csv", "json")
 
@@ -45,7 +48,7 @@ class Output:
     def is_json(self) -> bool:
         return self.style == "json"
 
-    def emit(self, answer: Any, draw: Callable[[Path], None] | None = None) -> None:
+    def emit(self, answer: Answer[Any], draw: Callable[[Path], None] | None = None) -> None:
         """Prints the answer (report.answer.Answer), writes it into --write's block, draws --plot with draw(path)."""
         if self.plot is not None and draw is None:
             raise DerbyError(f"--plot: derby {self.verb} has no picture; leave it out")
@@ -53,14 +56,14 @@ class Output:
         if self.target is not None:
             from kernelderby.cli.blocks import write_block
 
-            write_block(self.context, self.verb, self.target, self.block, answer.to_markdown())
+            warn([write_block(self.context, self.verb, self.target, self.block, answer.to_markdown())])
         if self.target is None or self.is_chosen:
             say(self._rendered(answer))
         if self.plot is not None and draw is not None:
             draw(self.plot)
             warn([f"{self.plot}: written"])
 
-    def _rendered(self, answer: Any) -> str:
+    def _rendered(self, answer: Answer[Any]) -> str:
         if self.style == "json":
             return answer.to_json()
         if self.style == "csv":
@@ -70,10 +73,10 @@ class Output:
         return answer.to_text(text_width(), has_color(sys.stdout))
 
 
-def output_options(verb: str, tables: Sequence[str], *, plot: bool = False, write: bool = True) -> Callable:
+def output_options(verb: str, tables: Sequence[str], *, plot: bool = False, write: bool = True) -> Callable[..., Any]:
     """Adds the options and hands them to the command as one Output, `output`. tables: names of the answer's frames."""
 
-    def decorate(function: Callable) -> Callable:
+    def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
         @wraps(function)
         def wrapped(*, style: str, as_json: bool, table: str | None, **options: Any) -> Any:
             context = click.get_current_context()
@@ -91,7 +94,7 @@ def output_options(verb: str, tables: Sequence[str], *, plot: bool = False, writ
     return decorate
 
 
-def _options(tables: Sequence[str], plot: bool, write: bool) -> list[Callable]:
+def _options(tables: Sequence[str], plot: bool, write: bool) -> list[Callable[..., Any]]:
     options = [
         click.option("--format", "style", type=click.Choice(FORMATS), default="text", show_default=True),
         click.option("--json", "as_json", is_flag=True, help="The same as --format json."),
@@ -132,7 +135,7 @@ def warn(lines: Iterable[str]) -> None:
 
 def has_color(stream: Any) -> bool:
     """Colour is for a terminal that has not declined it (no-color.org)."""
-    return stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+    return bool(stream.isatty()) and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
 
 def text_width() -> int:

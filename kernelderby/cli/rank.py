@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -15,6 +16,9 @@ from kernelderby.cli.options import (
     workloads_option,
 )
 from kernelderby.cli.output import Output, output_options
+
+if TYPE_CHECKING:
+    from kernelderby.report.answer import Answer
 
 
 @click.command(cls=DerbyCommand)
@@ -44,7 +48,8 @@ def command(definitions: tuple[str, ...], solutions: tuple[str, ...], workloads:
 
     found = open_set(root)
     if not importance:
-        answer = found.rank(definitions, solutions, workloads, gpu=gpu, protocol=protocol, baseline=baseline, time=time)
+        answer: Answer[Any] = found.rank(definitions, solutions, workloads, gpu=gpu, protocol=protocol, time=time,
+                                         baseline=baseline)
     elif definitions or workloads or baseline:
         raise click.UsageError("--importance ranks over all operators; leave out --definitions, --workloads and "
                                "--baseline")

@@ -15,11 +15,20 @@ PASSED = "passed"
 class Checked(Protocol):
     """One solution on one case: a measure.checks.CheckResult."""
 
-    definition: str
-    solution: str
-    case: str
-    status: str
-    message: str
+    @property
+    def definition(self) -> str: ...
+
+    @property
+    def solution(self) -> str: ...
+
+    @property
+    def case(self) -> str: ...
+
+    @property
+    def status(self) -> str: ...
+
+    @property
+    def message(self) -> str: ...
 
     @property
     def matched_ratio(self) -> float | None: ...

@@ -60,7 +60,11 @@ def _contract_data(found: Contract, root: Path) -> dict[str, Any]:
 def _workload_data(found: Contract, workload: Workload) -> dict[str, Any]:
     return {"uuid": workload.uuid, **{name: workload.raw.get(name) for name in ("shape_id", "framework", "call_count")},
             "axes": workload.axes, "scalars": workload.scalars, "cost": workload.cost and asdict(workload.cost),
-            "best": {gpu: _best(own[workload.uuid]) for gpu, own in found.best.items() if workload.uuid in own}}
+            "best": {gpu: _best_data(own[workload.uuid]) for gpu, own in found.best.items() if workload.uuid in own}}
+
+
+def _best_data(reached: Reached) -> dict[str, Any]:
+    return {name: getattr(reached, name) for name in ("solution", "latency_us", "share", "outdated")}
 
 
 def _contract_frames(found: Contract, root: Path) -> tuple[Frame, ...]:
@@ -98,7 +102,7 @@ def _operator_row(operator: ListedOperator, gpus: Sequence[str]) -> tuple[TableC
             cells.append(BLANK)
         else:
             part = "" if share.shapes == share.of_shapes else f" ({share.shapes}/{share.of_shapes})"
-            cells.append(TableCell(percent(share.measured) + part))
+            cells.append(TableCell(percent(share.measured) + part) if share.measured is not None else BLANK)
     return tuple(cells)
 
 
@@ -221,7 +225,7 @@ def _best_cells(found: Contract, workload: Workload) -> list[TableCell]:
             cells += [BLANK, BLANK]
         else:
             share = BLANK if best.share is None else TableCell(percent(best.share))
-            cells += [TableCell(best.solution + (OUTDATED if best.outdated else "")), share]
+            cells += [TableCell((best.solution or "") + (OUTDATED if best.outdated else "")), share]
     return cells
 
 
@@ -236,7 +240,3 @@ def _value(value: Any) -> str:
     if value is None:
         return ""
     return f"{value:g}" if isinstance(value, float) else str(value)
-
-
-def _best(reached: Reached) -> dict[str, Any]:
-    return {name: getattr(reached, name) for name in ("solution", "latency_us", "share", "outdated")}

@@ -16,7 +16,7 @@ _CLOSING = re.compile(r"^<!-- /derby -->[ \t]*\r?$", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)
-class MarkerBlock:
+class PageBlock:
     """words: what the opening marker says after `derby `. Places are in the page's text: start and end of the opening
     line, then the start of the closing one."""
 
@@ -33,7 +33,7 @@ def read_page(path: Path) -> str:
         raise DerbyError(f"{path}: cannot be read; give a Markdown file with a line <!-- derby COMMAND -->") from None
 
 
-def blocks(path: Path, page: str, name: str = "") -> list[MarkerBlock]:
+def blocks(path: Path, page: str, name: str = "") -> list[PageBlock]:
     """The blocks of the page whose words begin with the name. DerbyError for one without an end of its own."""
     openings = list(_OPENING.finditer(page))
     found = []
@@ -43,12 +43,11 @@ def blocks(path: Path, page: str, name: str = "") -> list[MarkerBlock]:
         closing = _CLOSING.search(page, opening.end(), following.start() if following else len(page))
         if closing is None:
             raise DerbyError(f"{path}: {opening.group().strip()}: has no {END} of its own; add it after the block")
-        found.append(MarkerBlock(opening.group(1), opening.span(), closing.start()))
+        found.append(PageBlock(opening.group(1), opening.span(), closing.start()))
     return found
 
 
-def replace_block(path: Path, name: str, text: str,
-                  chosen: Callable[[list[MarkerBlock]], tuple[MarkerBlock, str]]) -> bool:
+def replace_block(path: Path, name: str, text: str, chosen: Callable[[list[PageBlock]], tuple[PageBlock, str]]) -> bool:
     """Puts text into one block; the rest of the page stays byte by byte. True when it changed.
 
     name: the verb, for errors. chosen: of the blocks whose words begin with it, the one to fill and the words that its

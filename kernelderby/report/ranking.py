@@ -108,14 +108,16 @@ def _summary_row(ranking: Ranking, summary: Summary) -> tuple[TableCell, ...]:
         return (*start, TableCell(status, "bad"), *(NOTHING,) * 7)
     is_baseline = summary.solution == ranking.baseline
     compared = summary.geomean is not None
+    ratio = interval(summary.geomean) if summary.geomean else None
+    total = None if summary.total_ratio is None else factor(summary.total_ratio)
     record = f"{summary.wins} {summary.ties} {summary.losses}"
     return (
         TableCell(str(summary.place)),
         TableCell(summary.solution, "best" if summary.place == 1 else ""),
         TableCell(f"{summary.passed}/{summary.workloads}", "" if summary.is_complete else "bad"),
-        TableCell("1 (baseline)") if is_baseline else _or_nothing(summary.geomean and interval(summary.geomean)),
-        TableCell(milliseconds(summary.total_us * 1e3, fine_below=inf)),
-        TableCell("1") if is_baseline else _or_nothing(compared and factor(summary.total_ratio)),
+        TableCell("1 (baseline)") if is_baseline else _or_nothing(ratio),
+        TableCell(milliseconds((summary.total_us or 0) * 1e3, fine_below=inf)),
+        TableCell("1") if is_baseline else _or_nothing(total),
         _or_nothing(compared and record),
         _or_nothing(summary.win_rate is not None and f"{summary.win_rate:.0%}"),
         TableCell(str(summary.fastest_on)),
@@ -161,12 +163,13 @@ def _legend(ranking: Ranking) -> str:
 
 def _workload_row(ranking: Ranking, row: WorkloadRow, *, one_axis: bool) -> tuple[TableCell, ...]:
     label = row.label.partition("=")[2] if one_axis else row.label
-    floor = f"{microseconds(row.floor_us)} {row.regime[0].upper()}" if row.floor_us is not None else "n/a"
+    has_floor = row.floor_us is not None and row.regime
+    floor = f"{microseconds(row.floor_us or 0)} {(row.regime or '?')[0].upper()}" if has_floor else "n/a"
     cells = [
         TableCell(label),
         TableCell(floor, "muted"),
         *(_measured(row.cells[name], name == row.fastest) for name in ranking.order),
-        _or_nothing(row.margin and interval(row.margin)),
+        _or_nothing(interval(row.margin) if row.margin else None),
     ]
     if ranking.is_weighted:
         cells.insert(1, TableCell(f"{row.importance:g}"))
@@ -188,7 +191,9 @@ def _measured(cell: Cell, is_fastest: bool) -> TableCell:
 def interval(ratio: Ratio) -> str:
     """1.314 [1.309, 1.320]; = a tie, ~ an unpaired interval."""
     marks = (UNPAIRED if ratio.interval == "unpaired" else "") + (TIED if ratio.is_tie else "")
-    between = f" [{factor(ratio.low, 3)}, {factor(ratio.high, 3)}]" if ratio.low is not None else ""
+    between = ""
+    if ratio.low is not None and ratio.high is not None:
+        between = f" [{factor(ratio.low, 3)}, {factor(ratio.high, 3)}]"
     return f"{factor(ratio.value, 3)}{between}" + (f" {marks}" if marks else "")
 
 

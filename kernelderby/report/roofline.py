@@ -147,11 +147,11 @@ def _shape_row(survey: Survey, shape: Shape, one: Gpu | None) -> tuple[TableCell
         cells += [_floor(shape, gpu, with_regime=True) for gpu in survey.gpus]
     for source in survey.sources:
         timed = shape.times.get(source.key)
-        cells += [_time(timed), _share(timed and timed.share)]
+        cells += [_time(timed), _share(timed.share if timed else None)]
         if source.key == TRACES:
             if source.gpu.measured:
-                cells.append(_share(timed and timed.share_of_ceilings))
-            cells.append(TableCell(timed.solution) if timed else NOTHING)
+                cells.append(_share(timed.share_of_ceilings if timed else None))
+            cells.append(TableCell(timed.solution or "") if timed else NOTHING)
     return tuple(cells)
 
 
@@ -214,7 +214,7 @@ def _notes(survey: Survey) -> Iterator[str]:
             names = ", ".join(name for name, lacked in missing.items() if lacked == dtype)
             yield f"n/a on {gpu.id}: its source gives no peak for {dtype} ({names})"
     times = [time for operator in survey.operators for shape in operator.shapes for time in shape.times.values()]
-    outdated = sorted({time.solution for time in times if time.outdated})
+    outdated = sorted({time.solution or "" for time in times if time.outdated})
     if outdated:
         yield f"{OUTDATED} outdated: measured with sources that the solution has no more: {', '.join(outdated)}"
     for source in survey.sources:

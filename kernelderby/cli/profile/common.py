@@ -20,9 +20,9 @@ within_option = click.option("--within", metavar="REGEX",
 
 def pipelines(files: Sequence[Path], root: Path, solution: str, within: str | None) -> list[Any]:
     """Every file as a profile.stages.walk.Pipeline of that solution."""
-    from kernelderby.api.recording import open_recording
+    from kernelderby.api.profile_file import open_profile_file
 
-    return [open_recording(file).pipeline(solution, root, within=within) for file in files]
+    return [open_profile_file(file).pipeline(solution, root, within=within) for file in files]
 
 
 def short_names(paths: Sequence[str]) -> list[str]:

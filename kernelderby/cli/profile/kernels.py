@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -26,16 +27,16 @@ def command(files: tuple[Path, ...], gpu: str | None, top: int | None, output: O
     For every kernel: library, source file, role, element type and the architecture that its name betrays; totals by
     each; findings with their numbers. A name that no rule knows stays `unknown` and is counted.
     """
-    from kernelderby.api.recording import open_recording
+    from kernelderby.api.profile_file import open_profile_file
     from kernelderby.api.trace_set import known_gpu
     from kernelderby.report.profile.kernels import kernels_answer
 
     name = known_gpu(gpu).names[0] if gpu else None
-    found = [recording.kernel_table(name) for recording in [open_recording(file) for file in files]]
+    found = [recording.kernel_table(name) for recording in [open_profile_file(file) for file in files]]
     output.emit(kernels_answer(found, top or TOP), draw=lambda path: _draw([each.table for each in found], path, top))
 
 
-def _draw(tables: list, path: Path, top: int | None) -> None:
+def _draw(tables: list[Any], path: Path, top: int | None) -> None:
     """Bars of one profile's kernels; of several, stacked roles."""
     from kernelderby.report import plot
 

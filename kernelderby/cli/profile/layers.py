@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -29,7 +30,7 @@ def command(files: tuple[Path, ...], map_name: str | None, output: Output) -> No
     output.emit(layers_answer(table), draw=lambda path: _draw(table, path))
 
 
-def _draw(table, path: Path) -> None:
+def _draw(table: Any, path: Path) -> None:
     from kernelderby.report.plot import stacked_bars
     from kernelderby.report.profile.layers import layer_bars
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -79,7 +81,8 @@ def command(solutions: tuple[str, ...], definitions: tuple[str, ...], workloads:
                                    for result in results if result.path is None))
 
 
-def _profiles(catalog, machine, pairs, folder: Path, iterations: int, timeout: float, tool: str, harness: str, say):
+def _profiles(catalog: Any, machine: Any, pairs: Any, folder: Path, iterations: int, timeout: float, tool: str,
+              harness: str, tell: Callable[[str], None]) -> Iterator[Any]:
     """The results one by one, by nsys where it was asked for and works, otherwise by CUPTI."""
     from functools import partial
 
@@ -90,12 +93,12 @@ def _profiles(catalog, machine, pairs, folder: Path, iterations: int, timeout: f
     if tool == "nsys":
         found, problems = nsys.find_working()
         for problem in problems:
-            say(problem)
+            tell(problem)
         if found is None:
-            say("nsys makes no report here; recording with CUPTI instead"
+            tell("nsys makes no report here; recording with CUPTI instead"
                 + (", and our own calls instead of flashinfer-bench's" if harness != "derby" else ""))
         else:
-            say(f"recording with {found}")
+            tell(f"recording with {found}")
             if harness == "flashinfer-bench":
                 yield from nsys.flashinfer_bench_profiles(found, catalog, machine, pairs, folder, timeout)
                 return
@@ -103,7 +106,7 @@ def _profiles(catalog, machine, pairs, folder: Path, iterations: int, timeout: f
     yield from run_profiles(catalog, machine, pairs, folder, iterations, timeout, wrapper)
 
 
-def _line(result) -> str:
+def _line(result: Any) -> str:
     if result.path is None:
         return f"{result.solution} on {result.workload}: no profile: {_why(result)}"
     lines = [f"{result.path}: {result.bytes / 1e6:.2f} MB, {result.kernels} kernels"
@@ -111,11 +114,11 @@ def _line(result) -> str:
     return "\n".join(lines + [f"warning: {text}" for text in result.warnings])
 
 
-def _why(result) -> str:
+def _why(result: Any) -> str:
     return f"{result.status}: {result.message.splitlines()[0] if result.message else 'no reason given'}"
 
 
-def _show_stages(result, root: Path) -> None:
+def _show_stages(result: Any, root: Path) -> None:
     """`derby profile stages` of the file. A solution without stages is a line, not the end of the run."""
     from kernelderby.cli.profile.stages import command as stages
     from kernelderby.errors import DerbyError

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -26,7 +27,7 @@ def command(files: tuple[Path, ...], solution: str, within: str | None, overview
     A kernel's stage is decided by its NVTX range, else by its name, and between stages that share a kernel by its
     place in the invocation. The picture: one bar a FILE, each stage's share.
     """
-    from kernelderby.report.profile.stages import stages_answer
+    from kernelderby.report.profile.pipelines import stages_answer
 
     found = pipelines(files, root, solution, within)
     titles = _titles([pipeline.profile for pipeline in found], solution) if overview or len(found) > 1 else None
@@ -43,7 +44,7 @@ def _titles(paths: list[str], solution: str) -> list[str]:
     return list(paths)
 
 
-def _draw(found: list, solution: str, path: Path) -> None:
+def _draw(found: list[Any], solution: str, path: Path) -> None:
     from kernelderby.profile.stages.walk import BETWEEN, NOT_ITEMISED
     from kernelderby.report.plot import stacked_bars
 

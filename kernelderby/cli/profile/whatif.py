@@ -93,7 +93,7 @@ def _workload(catalog: Any, definition: str, word: str) -> Any:
     return found[0]
 
 
-def _draw(found: list, path: Path) -> None:
+def _draw(found: list[Any], path: Path) -> None:
     from kernelderby.profile.stages.whatif import time_saved
     from kernelderby.report.plot import dots
 

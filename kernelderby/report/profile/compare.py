@@ -8,7 +8,7 @@ from typing import Any
 from kernelderby.profile.compare import Comparison, Difference
 from kernelderby.report.answer import Answer
 from kernelderby.report.frame import frame
-from kernelderby.report.model import NOTHING, Column, Report, Table, TableCell
+from kernelderby.report.model import NOTHING, Column, Emphasis, Report, Table, TableCell
 from kernelderby.report.numbers import microseconds, milliseconds
 
 MOST = 40  # rows; a profile has hundreds of kernels, and the table is sorted
@@ -55,8 +55,9 @@ def _facts(comparison: Comparison) -> tuple[str, ...]:
 
 
 def _line(change: Difference, per_invocation: bool) -> tuple[TableCell, ...]:
-    emphasis = {"sped up": "best", "vanished": "best"}.get(change.verdict, "")
-    emphasis = emphasis if (change.share_of_change or 0) >= 0.5 else ""
+    emphasis: Emphasis = ""
+    if change.verdict in ("sped up", "vanished") and (change.share_of_change or 0) >= 0.5:
+        emphasis = "best"
     if change.verdict in ("slowed down", "appeared"):
         emphasis = "bad"
     ratio = TableCell(f"{change.ratio:.3f}", emphasis) if change.ratio is not None else NOTHING

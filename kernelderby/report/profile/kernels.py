@@ -10,11 +10,11 @@ from kernelderby.profile.kernels.findings import Finding, Severity
 from kernelderby.profile.kernels.summary import KernelRow, KernelTable, Total
 from kernelderby.report.answer import Answer
 from kernelderby.report.frame import Frame, frame
-from kernelderby.report.model import NOTHING, Column, Report, Table, TableCell
+from kernelderby.report.model import NOTHING, Column, Emphasis, Report, Table, TableCell
 from kernelderby.report.numbers import microseconds, milliseconds
 
 GUESS = "?"
-_EMPHASIS = {Severity.HIGH: "bad", Severity.MEDIUM: "", Severity.LOW: "muted"}
+_EMPHASIS: dict[Severity, Emphasis] = {Severity.HIGH: "bad", Severity.MEDIUM: "", Severity.LOW: "muted"}
 
 
 @dataclass(frozen=True, slots=True)

@@ -45,12 +45,12 @@ def _largest(pipeline: Pipeline) -> StageRow:
 
 
 def _time(pipeline: Pipeline, nanoseconds: float, has_invocations: bool) -> str:
-    if has_invocations:
+    if has_invocations and pipeline.invocations:
         return microseconds(nanoseconds / pipeline.invocations / 1e3)
     return milliseconds(nanoseconds)
 
 
 def _span(pipeline: Pipeline) -> TableCell:
-    if pipeline.span_ns is None:
+    if pipeline.span_ns is None or not pipeline.invocations:
         return NOTHING
     return TableCell(microseconds(pipeline.span_ns / pipeline.invocations / 1e3))

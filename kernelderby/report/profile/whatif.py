@@ -51,7 +51,7 @@ def whatif_report(found: WhatIfs) -> Report:
 
 def _line(one: WhatIf, first: bool, has_floors: bool) -> tuple[TableCell, ...]:
     floor: tuple[TableCell, ...] = (NOT_KNOWN,) * 3 if has_floors else ()
-    if one.floor_us is not None:
+    if one.floor_us is not None and one.floor_share is not None and one.at_floor is not None:
         floor = (TableCell(microseconds(one.floor_us)),
                  TableCell(f"{one.floor_share:.0%}", "bad" if one.floor_share > 1 else ""), gain(one.at_floor))
     return (TableCell(one.stage, "best" if first else ""), TableCell(one.title), TableCell(milliseconds(one.time_ns)),

@@ -21,12 +21,12 @@ from kernelderby.profile.timeline import TimelineBuilder
 from kernelderby.report.answer import Answer
 from kernelderby.report.profile.compare import compare_answer
 from kernelderby.report.profile.kernels import KernelsOf, kernels_answer
-from kernelderby.report.profile.stages import stages_answer
+from kernelderby.report.profile.pipelines import stages_answer
 from kernelderby.report.profile.whatif import whatif_answer
 
 
 @dataclass(frozen=True, slots=True)
-class Recording:
+class ProfileFile:
     """One file: an nsys export or table, a Kineto trace. profile: its spans and sums."""
 
     profile: Profile
@@ -69,7 +69,7 @@ class Recording:
         """What the pipeline gains if one stage ran faster. floors_us: stage -> the least that it can take."""
         return whatif_answer([whatif(self.pipeline(solution, root), tuple(factors), dict(floors_us or {}))])
 
-    def compare(self, after: Recording, solution: str | None = None, root: Path | str = ".") -> Answer[Comparison]:
+    def compare(self, after: ProfileFile, solution: str | None = None, root: Path | str = ".") -> Answer[Comparison]:
         """What changed from this recording to another one: by stage of a solution, otherwise by kernel."""
         if solution is None:
             return compare_answer(compare_kernels(self.profile, after.profile))
@@ -91,9 +91,9 @@ class Recording:
         return findings(table, self.profile.api_sums(), builder.timelines()), notes
 
 
-def open_recording(path: Path | str) -> Recording:
+def open_profile_file(path: Path | str) -> ProfileFile:
     """DerbyError for a file that is no profile."""
-    return Recording(open_profile(path))
+    return ProfileFile(open_profile(path))
 
 
 def _stated_total_ns(path: Path) -> float | None:
