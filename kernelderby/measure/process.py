@@ -18,6 +18,7 @@ from kernelderby.errors import DerbyError
 from kernelderby.trace import Status
 
 _LOG_BYTES = 1 << 14  # the end of a solution's output is enough to see why it failed
+_REPLY_BYTES = 16 << 20
 _POLL_SECONDS = 0.2
 
 
@@ -42,6 +43,8 @@ class WorkerProcess:
             pass_fds=(request_end, reply_end), start_new_session=True)
         os.close(request_end)
         os.close(reply_end)
+        os.set_blocking(self._requests, False)  # a worker that does not read must not hold the run up
+        self._has_solution = False
         self._unread = b""
         self._log = b""
         self._log_reader = threading.Thread(target=self._read_log, daemon=True)
@@ -58,11 +61,27 @@ class WorkerProcess:
 
     def send(self, command: str, timeout: float, **arguments: Any) -> None:
         """Asks; the answer is due `timeout` seconds from now."""
+        # From the moment on at which a solution's code runs in it, nothing that it says can end the run.
+        self._has_solution |= command == "load" and arguments.get("solution") is not None
         self._timeout, self._deadline = timeout, time.monotonic() + timeout
-        try:
-            os.write(self._requests, (json.dumps({"command": command, **arguments}) + "\n").encode())
-        except BrokenPipeError:
-            pass  # it is dead: receive() says so
+        self._write({"command": command, **arguments})
+
+    def _write(self, request: dict[str, Any]) -> None:
+        """Until it is all there, or the worker is dead or deaf: receive() says so."""
+        data = (json.dumps(request) + "\n").encode()
+        while data and time.monotonic() < self._deadline and self._requests >= 0:
+            _, ready, _ = select.select([], [self._requests], [], _POLL_SECONDS)
+            try:
+                data = data[os.write(self._requests, data):] if ready else data
+            except BlockingIOError:
+                continue
+            except BrokenPipeError:
+                return
+
+    def tell(self, what: dict[str, Any], timeout: float) -> None:
+        """Goes on with what send() began; the next answer is due `timeout` seconds from now."""
+        self._timeout, self._deadline = timeout, time.monotonic() + timeout
+        self._write(what)
 
     def receive(self) -> dict[str, Any]:
         """The reply to the last send. A dead or late worker gives {"ok": False, "status": ..., "gone": True}, and is
@@ -75,14 +94,23 @@ class WorkerProcess:
                 if not data:
                     return self._ended()
                 self._unread += data
+                if len(self._unread) > _REPLY_BYTES:
+                    self.kill()
+                    return self._gone(Status.CRASHED, f"the process sent more than {_REPLY_BYTES >> 20} MiB at once")
             elif self._process.poll() is not None:
                 return self._ended()
             elif not left:  # only now: an answer that came in time may have waited for us to look
                 self.kill()
                 return self._gone(Status.TIMED_OUT, f"no answer within {self._timeout:g} s")
         line, _, self._unread = self._unread.partition(b"\n")
-        reply = json.loads(line)
-        if "error" in reply:
+        try:
+            reply = json.loads(line)
+        except (ValueError, RecursionError):
+            reply = None
+        if not isinstance(reply, dict):
+            self.kill()
+            return self._gone(Status.CRASHED, "the process sent something that is no reply")
+        if "error" in reply and not self._has_solution:
             raise DerbyError(reply["error"])
         return reply
 
