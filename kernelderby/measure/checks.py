@@ -149,13 +149,15 @@ class _OneSolution:
                            getattr(end, "correctness", None))
 
     def _verdict(self, case: Case) -> Verdict:
+        import torch
+
         from kernelderby.measure.judge.table import JudgesTable
 
         hands = RemoteHands(self._loaded(), self.timeout_seconds)
         table = JudgesTable.of_case(self.catalog.root, self.definition, case, self.machine, self.secret)
         try:
             race = table.race(self.solution, hands)
-        except MemoryError as error:
+        except (MemoryError, torch.OutOfMemoryError) as error:
             raise Failed(Status.OUT_OF_MEMORY, f"the judge has no memory for its case: {error}") from error
         try:
             return race.check()
@@ -169,7 +171,7 @@ class _OneSolution:
         if self._unbuildable:
             raise self._unbuildable
         if self._worker is None:
-            self._worker = WorkerProcess(self.catalog.root, self.machine.device)
+            self._worker = WorkerProcess(self.catalog.root, self.machine.device, solution_hash=self.solution.hash)
             reply = self._worker.ask("load", _START_SECONDS + self.timeout_seconds, definition=self.definition.name,
                                      solution=self.solution.name)
             if reply.get("ok") is not True:

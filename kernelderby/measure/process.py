@@ -11,10 +11,12 @@ import sys
 import threading
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import kernelderby
 from kernelderby.errors import DerbyError
+from kernelderby.measure import fence
+from kernelderby.measure.worker.build import cache_folder
 from kernelderby.trace import Status
 
 _LOG_BYTES = 1 << 14  # the end of a solution's output is enough to see why it failed
@@ -26,11 +28,20 @@ class WorkerProcess:
     """One worker, in a session of its own, so that a kill takes its children too. Start it from the main thread: a
     worker dies with the thread that started it."""
 
-    def __init__(self, root: Path, device: str, trusted: bool = False) -> None:
-        """trusted: what it says of the set's faults ends the run also while it holds a solution (derby tune)."""
+    _alive: ClassVar[set[int]] = set()  # process ids of all workers of this process
+    _others: ClassVar[set[int]] = set()  # its children before the first worker, and itself
+
+    def __init__(self, root: Path, device: str, trusted: bool = False, solution_hash: str | None = None) -> None:
+        """trusted: what it says of the set's faults ends the run also while it holds a solution (derby tune).
+        solution_hash: of the solution that it will hold, whose caches it gets."""
+        if not self._others:  # whoever measures from a program of its own keeps the children it has
+            fence.adopt_orphans()
+            self._others.update(fence.children(os.getpid()), {os.getpid()})
         request_end, self._requests = os.pipe()
         self._replies, reply_end = os.pipe()
-        environment = dict(os.environ, PYTHONUNBUFFERED="1")
+        environment = {**fence.allowed_environment(os.environ), "PYTHONUNBUFFERED": "1", "PYTHONDONTWRITEBYTECODE": "1"}
+        if solution_hash is not None:
+            environment |= fence.own_caches(cache_folder(), solution_hash)
         package = str(Path(kernelderby.__file__).resolve().parent.parent)
         environment["PYTHONPATH"] = os.pathsep.join(filter(None, [package, environment.get("PYTHONPATH")]))
         environment.pop("TRITON_INTERPRET", None)  # read when triton is imported
@@ -42,6 +53,7 @@ class WorkerProcess:
              device],
             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=environment,
             pass_fds=(request_end, reply_end), start_new_session=True)
+        self._alive.add(self._process.pid)
         os.close(request_end)
         os.close(reply_end)
         os.set_blocking(self._requests, False)  # a worker that does not read must not hold the run up
@@ -136,11 +148,16 @@ class WorkerProcess:
         """Ends the worker and everything it started, and gives the pipes back. Safe to call twice."""
         if self._requests < 0:
             return
+        started = fence.descendants(self._process.pid)
         try:
             os.killpg(self._process.pid, signal.SIGKILL)
         except ProcessLookupError:
             pass
+        for pid in started:
+            fence.end(pid)
         self._process.wait()
+        self._alive.discard(self._process.pid)
+        fence.end_orphans(self._alive | self._others)  # what had left its group, or its parent
         self._log_reader.join(timeout=1)
         os.close(self._requests)
         os.close(self._replies)

@@ -89,6 +89,7 @@ def opened_set(description: dict[str, Any], device: torch.device) -> BufferSet:
     free: list[Any] = []
     size, handle = description["size"], description["handle"]
     if device.type == "cuda":
+        torch.zeros(1, device=device)  # the context is current in this thread from here on
         pointer = ctypes.c_uint64()
         _call("cuIpcOpenMemHandle_v2", ctypes.byref(pointer), _IpcHandle.from_buffer_copy(bytes.fromhex(handle)), 1)
         free.append(lambda: _call("cuIpcCloseMemHandle", pointer))
@@ -113,10 +114,13 @@ def _tensors(description: dict[str, Any], arena: torch.Tensor) -> tuple[dict[str
 
 
 def _cuda_arena(size: int, free: list[Any]) -> tuple[torch.Tensor, str]:
-    torch.cuda.init()
-    torch.cuda.current_stream().synchronize()  # the context is current in this thread from here on
+    torch.zeros(1, device="cuda:0")  # the context is current in this thread from here on
     pointer, handle = ctypes.c_uint64(), _IpcHandle()
-    _call("cuMemAlloc_v2", ctypes.byref(pointer), ctypes.c_size_t(size))
+    try:
+        _call("cuMemAlloc_v2", ctypes.byref(pointer), ctypes.c_size_t(size))
+    except torch.OutOfMemoryError:
+        torch.cuda.empty_cache()  # what torch keeps for later
+        _call("cuMemAlloc_v2", ctypes.byref(pointer), ctypes.c_size_t(size))
     free.append(lambda: _call("cuMemFree_v2", pointer))
     _call("cuIpcGetMemHandle", ctypes.byref(handle), pointer)
     return torch.as_tensor(_DeviceBytes(pointer.value, size), device="cuda:0"), bytes(handle.reserved).hex()

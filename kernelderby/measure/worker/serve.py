@@ -10,6 +10,7 @@ from __future__ import annotations
 import ctypes
 import json
 import os
+import resource
 import signal
 import sys
 import traceback
@@ -26,6 +27,7 @@ from kernelderby.trace import Status
 
 _PR_SET_PDEATHSIG = 1  # <linux/prctl.h>
 _MESSAGE_CHARACTERS = 2000
+_FILE_BYTES = 16 << 30  # the largest file that a solution may write
 
 
 class Worker:
@@ -256,6 +258,9 @@ def main() -> None:
         ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     except (OSError, AttributeError):
         pass
+    for limit, value in ((resource.RLIMIT_CORE, 0), (resource.RLIMIT_FSIZE, _FILE_BYTES)):
+        most = resource.getrlimit(limit)[1]
+        resource.setrlimit(limit, (value if most < 0 else min(value, most),) * 2)
     requests_fd, replies_fd, root, device = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3], sys.argv[4]
     for descriptor in (requests_fd, replies_fd):
         os.set_inheritable(descriptor, False)  # a solution's own subprocesses must not hold the pipes open
