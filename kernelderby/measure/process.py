@@ -22,6 +22,7 @@ from kernelderby.trace import Status
 _LOG_BYTES = 1 << 14  # the end of a solution's output is enough to see why it failed
 _REPLY_BYTES = 16 << 20
 _POLL_SECONDS = 0.2
+_PROTECTED = 40  # rivals that a worker cannot signal: as many as fit a jump of its filter
 
 
 class WorkerProcess:
@@ -50,7 +51,7 @@ class WorkerProcess:
             environment["CUDA_VISIBLE_DEVICES"] = ""  # also where there is a GPU, nothing may slip onto it
         self._process = subprocess.Popen(
             [sys.executable, "-m", "kernelderby.measure.worker.serve", str(request_end), str(reply_end), str(root),
-             device],
+             device, *map(str, {os.getpid(), os.getpgrp(), *list(self._alive)[-_PROTECTED:]})],
             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=environment,
             pass_fds=(request_end, reply_end), start_new_session=True)
         self._alive.add(self._process.pid)

@@ -27,7 +27,7 @@ from kernelderby.measure.plan import Job, Plan, Settings
 from kernelderby.measure.process import WorkerProcess
 from kernelderby.measure.race import Race, Turn
 from kernelderby.measure.remote import Failed, RemoteHands, failure
-from kernelderby.measure.traces import append_row, repair
+from kernelderby.measure.traces import append_row, repair, set_aside_foreign
 from kernelderby.trace import Correctness, Measurement, Status, Timed
 
 _START_SECONDS = 180  # importing torch and the solution's libraries; the timeout of a case counts from there
@@ -89,6 +89,7 @@ class Runner:
         self._unbuildable: dict[str, Failed] = {}
         self._sensors = GpuSensors(machine.gpu["uuid"]) if machine.gpu else None
         self._environment = self._describe()
+        self._sizes: dict[Path, int] = {}  # of the files of rows, as this run left them
         self._table: JudgesTable | None = None
 
     def run(self, plan: Plan) -> list[Measurement]:
@@ -103,12 +104,16 @@ class Runner:
                     if job.definition is not definition:
                         self._end_workers()
                         definition = job.definition
-                        note = repair(self._path(definition))
+                        path = self._path(definition)
+                        note = repair(path)
                         if note:
                             self.observer.note(note)
+                        self._sizes[path] = path.stat().st_size if path.is_file() else 0
                     self._run_job(job)
             finally:
                 self._end_workers()
+                for path in self._sizes:
+                    self._only_ours(path)
         return self.rows
 
     def _refuse_strangers(self) -> None:
@@ -354,9 +359,18 @@ class Runner:
             status=status, gpu=self.machine.name, protocol=self.machine.protocol, timestamp=_now(),
             correctness=racer.correctness if racer else None, solution_hash=solution.hash, session=self.session,
             message=message, environment=environment, **numbers)
-        append_row(self._path(job.definition), row)
+        path = self._path(job.definition)
+        self._only_ours(path)
+        append_row(path, row)
+        self._sizes[path] = path.stat().st_size
         self.rows.append(row)
         self.observer.row(row)
+
+    def _only_ours(self, path: Path) -> None:
+        """No solution's row but those of this runner: what a worker wrote into the file goes."""
+        note = set_aside_foreign(path, self._sizes.get(path, 0))
+        if note:
+            self.observer.note(note)
 
     def _path(self, definition: Definition) -> Path:
         return self.catalog.traces_path(self.machine.id, definition.name)

@@ -21,6 +21,7 @@ from typing import IO, Any
 
 from kernelderby.catalog import Catalog
 from kernelderby.errors import DerbyError
+from kernelderby.measure import fence
 from kernelderby.measure.judge.cases import Case, small_cases
 from kernelderby.measure.machine.environment import describe
 from kernelderby.trace import Status
@@ -262,6 +263,7 @@ def main() -> None:
         most = resource.getrlimit(limit)[1]
         resource.setrlimit(limit, (value if most < 0 else min(value, most),) * 2)
     requests_fd, replies_fd, root, device = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3], sys.argv[4]
+    fence.protect([int(pid) for pid in sys.argv[5:]])
     for descriptor in (requests_fd, replies_fd):
         os.set_inheritable(descriptor, False)  # a solution's own subprocesses must not hold the pipes open
     worker = Worker(root, device)
