@@ -184,6 +184,9 @@ def _requires(path: Path, data: dict[str, Any]) -> Requires:
         value = capabilities[field] = take(path, data, field, str, None, "requires.")
         if value is not None and not re.fullmatch(r"\d+\.\d", value):
             raise DerbyError(f"{path}: requires.{field}: {value!r} is no compute capability; write it as \"9.0\"")
+    for module in strings(path, data, "modules", "requires."):
+        if not all(part.isidentifier() for part in module.split(".")):  # it will stand in an import statement
+            raise DerbyError(f"{path}: requires.modules: {module!r} is no module's name; mend it")
     return Requires(modules=strings(path, data, "modules", "requires."),
                     executables=strings(path, data, "executables", "requires."),
                     cpu=take(path, data, "cpu", bool, False, "requires."), **capabilities)
