@@ -15,8 +15,8 @@ from typing import Any, TypeVar
 from kernelderby.fields import convert
 from kernelderby.row import STATUS_OF_EVALUATION, Errors, KnownEnvironment, MaybeNumber, Ran, Row, Status
 
-__all__ = ["FLASHINFER_BENCH_PROTOCOL", "TIME_KINDS", "Correctness", "Cost", "Measurement", "Place", "Stage", "Status",
-           "Timed", "newest"]
+__all__ = ["FLASHINFER_BENCH_PROTOCOL", "STAGE_ROLES", "TIME_KINDS", "Correctness", "Cost", "Measurement", "Place",
+           "Stage", "Status", "Timed", "newest"]
 
 K = TypeVar("K", bound=Hashable)
 
@@ -229,11 +229,16 @@ def newest(rows: Iterable[Measurement], key: Callable[[Measurement], K]) -> dict
     return found
 
 
+STAGE_ROLES = ("gemm",)  # gemm: multiplies; the roofline of a workload is the floor of these stages together
+
+
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """One step of a solution's pipeline: NVTX range name, or patterns (regular expressions) of its kernels' names."""
+    """One step of a solution's pipeline: NVTX range name, or patterns (regular expressions) of its kernels' names.
+    role: one of STAGE_ROLES, by which tools choose stages; None for all else."""
 
     name: str
     title: str
     kernels: tuple[str, ...] = ()
     nvtx: str | None = None
+    role: str | None = None

@@ -28,7 +28,7 @@ from kernelderby.fields import (
     unknown_fields,
 )
 from kernelderby.files import is_inside
-from kernelderby.trace import Stage
+from kernelderby.trace import STAGE_ROLES, Stage
 
 SOURCE_SUFFIXES = (".py", ".cu", ".cuh", ".cpp", ".h")
 LeftOut = Callable[[str], None]
@@ -47,6 +47,7 @@ class _Stage(Struct):
     title: str
     kernels: tuple[str, ...] = ()
     nvtx: str | None = None
+    role: Literal[STAGE_ROLES] | None = None
 
     def __post_init__(self) -> None:
         for pattern in self.kernels:
@@ -276,6 +277,6 @@ def _solution(path: Path, folder: Path | None, json_path: Path, sources: dict[st
         destination_passing_style=spec.destination_passing_style is not False, description=about.description or "",
         folder=folder, json_path=json_path, sources=sources,
         requires=Requires(**{name: getattr(requires, name) for name in requires.__struct_fields__}),
-        stages=tuple(Stage(each.name, each.title, each.kernels, each.nvtx) for each in about.stages or ()),
+        stages=tuple(Stage(each.name, each.title, each.kernels, each.nvtx, each.role) for each in about.stages or ()),
         target_hardware=spec.target_hardware or (), dependencies=spec.dependencies or (), binding=spec.binding,
         common=about.common if isinstance(about, _Written) else (), setup=about.setup, in_place=about.in_place or {})
