@@ -23,6 +23,8 @@ class Status(StrEnum):
     UNWRITTEN = "unwritten"  # poison survives in the output
     INPUT_CHANGED = "input_changed"
     STALE_OUTPUT = "stale_output"  # right at first, wrong once the same addresses held new contents
+    REWARD_HACK = "reward_hack"  # the time that its process claims is not the judge's
+    BELOW_FLOOR = "below_floor"  # faster than the hardware allows
     RAISED = "raised"
     BUILD_FAILED = "build_failed"
     CRASHED = "crashed"  # the process died
@@ -44,6 +46,8 @@ _EVALUATION_STATUS = {
     Status.UNWRITTEN: "INCORRECT_NUMERICAL",
     Status.INPUT_CHANGED: "INCORRECT_NUMERICAL",
     Status.STALE_OUTPUT: "INCORRECT_NUMERICAL",
+    Status.REWARD_HACK: "RUNTIME_ERROR",
+    Status.BELOW_FLOOR: "RUNTIME_ERROR",
     Status.RAISED: "RUNTIME_ERROR",
     Status.BUILD_FAILED: "COMPILE_ERROR",
     Status.CRASHED: "RUNTIME_ERROR",
@@ -228,11 +232,16 @@ def _json_number(value: float) -> float | str:
     return value
 
 
+STAGE_ROLES = ("gemm",)  # gemm: multiplies; the roofline of a workload is the floor of these stages together
+
+
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """One step of a solution's pipeline: NVTX range name, or patterns (regular expressions) of its kernels' names."""
+    """One step of a solution's pipeline: NVTX range name, or patterns (regular expressions) of its kernels' names.
+    role: one of STAGE_ROLES, by which tools choose stages; None for all else."""
 
     name: str
     title: str
     kernels: tuple[str, ...] = ()
     nvtx: str | None = None
+    role: str | None = None

@@ -57,11 +57,12 @@ def _floor(text: str) -> tuple[str, float]:
 
 
 def _roofline(root: Path, solution: str, pipeline: Any, workload: str, gpu_name: str | None) -> dict[str, float]:
-    """The workload's floor, for all stages whose title speaks of a GEMM, together."""
+    """The workload's floor, for all stages whose role is gemm, together."""
     from kernelderby.catalog import Catalog
     from kernelderby.fields import suggestion
     from kernelderby.hardware import find_gpu, gpus
     from kernelderby.profile.stages.walk import TOGETHER
+    from kernelderby.profile.stages.whatif import rows_of_role
     from kernelderby.roofline.floors import floors
 
     catalog = Catalog.open(root)
@@ -74,10 +75,10 @@ def _roofline(root: Path, solution: str, pipeline: Any, workload: str, gpu_name:
     floor = floors(chosen.cost, gpu) if chosen.cost else None
     if floor is None:
         raise DerbyError(f"workload {chosen.uuid}: has no cost that {gpu.id} has peaks for; run derby pack")
-    stages = [row.name for row in pipeline.stages
-              if row.total_ns and "gemm" in row.title.lower() and "set-up" not in row.title.lower()]
+    stages = rows_of_role(pipeline, catalog.solution(solution).stages, "gemm")
     if not stages:
-        raise DerbyError(f"{pipeline.profile}: no stage of {solution} has GEMM in its title; use --floor")
+        raise DerbyError(f"{pipeline.profile}: no stage of {solution} has role = \"gemm\" in its solution.toml; "
+                         "add it there, or use --floor")
     return {TOGETHER.join(stages): floor.floor_us}
 
 

@@ -70,7 +70,7 @@ def module_problem(name: str) -> str | None:
     if not _is_installed(name):
         return f"module {name} is not installed"
     try:
-        done = subprocess.run([sys.executable, "-c", f"import torch, {name}"], capture_output=True, text=True,
+        done = subprocess.run([sys.executable, "-P", "-c", f"import torch, {name}"], capture_output=True, text=True,
                               timeout=_IMPORT_SECONDS, stdin=subprocess.DEVNULL)
     except subprocess.TimeoutExpired:
         return f"module {name} took over {_IMPORT_SECONDS} s to import"

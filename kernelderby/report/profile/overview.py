@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from kernelderby.profile.stages.walk import Pipeline, StageRow
 from kernelderby.report.model import NOTHING, Column, Report, Table, TableCell
 from kernelderby.report.numbers import microseconds, milliseconds
-from kernelderby.report.profile.stages import FLAG
+
+FLAG = " !"
 
 
 def overview_report(pipelines: Sequence[Pipeline], names: Sequence[str]) -> Report:
