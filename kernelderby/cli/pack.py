@@ -10,7 +10,7 @@ from pathlib import Path
 import click
 
 from kernelderby.cli.options import DerbyCommand, json_option, root_option
-from kernelderby.cli.output import say, say_json, say_line, warn
+from kernelderby.cli.output import say, say_json, warn
 
 _MEASURE_NEEDS = ("torch", "safetensors")
 
@@ -40,7 +40,7 @@ def command(root: Path, check: bool, as_json: bool) -> None:
         say_json({"check": check, "changes": changes, "left_out": left_out or None})
     else:
         for line in _lines(changes):
-            say_line(("stale  " if check else "wrote  ") + line)
+            say(("stale  " if check else "wrote  ") + line)
         if not changes:
             say("everything is fresh")
         elif check:
