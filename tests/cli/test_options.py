@@ -55,6 +55,8 @@ def test_a_second_bare_name_says_how_several_are_written(derby, small_set):
 def test_no_positional_name_is_swallowed(derby, small_set):
     code, out, _ = derby("roofline", "--gpu", "h200", D, "--root", small_set, "--json")
     assert code == 0 and list(json.loads(out)["operators"]) == [D]
+    code, _, err = derby("roofline", "--gpu", "h20", "xpu-a", "--root", small_set)
+    assert code == 1 and err == "derby: xpu-a is a GPU, not an operator; write --gpu h20,xpu-a\n"
     assert derby("roofline", "--gpu", "h200", "--definitions", D, "--root", small_set, "--json")[1] == out
 
 
