@@ -84,6 +84,6 @@ def run_with(config, gating_logits, topk_weights, topk_ids):
 
 @torch.no_grad()
 def run(gating_logits, topk_weights, topk_ids):
-    """gating_logits float32 [num_tokens, num_experts] -> topk_weights float32, topk_ids int32 [num_tokens, top_k]; top_k
-    is a power of two."""
+    """gating_logits float32 [num_tokens, num_experts] -> topk_weights float32, topk_ids int32 [num_tokens, top_k];
+    top_k is a power of two."""
     run_with(choose(gating_logits), gating_logits, topk_weights, topk_ids)
