@@ -21,13 +21,14 @@ import torch
 
 from kernelderby.catalog import Catalog, Solution
 from kernelderby.catalog.solutions import SOURCE_SUFFIXES
-from kernelderby.measure.build import load_definition_module, load_solution
-from kernelderby.measure.cases import case_of_workload, select_workloads, small_cases
-from kernelderby.measure.correctness import Candidate, check
-from kernelderby.measure.inputs import InputMaker
+from kernelderby.errors import DerbyError
+from kernelderby.measure.judge.cases import case_of_workload, select_workloads, small_cases
+from kernelderby.measure.judge.correctness import Candidate, check
+from kernelderby.measure.judge.inputs import InputMaker
 from kernelderby.measure.race import Race
 from kernelderby.measure.timing import find_protocol, make_timer
-from kernelderby.records import DerbyError, Status
+from kernelderby.measure.worker.build import load_definition_module, load_solution
+from kernelderby.trace import Status
 
 CHECKOUT = Path(__file__).resolve().parent.parent
 

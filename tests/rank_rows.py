@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 from kernelderby.catalog import Workload
 from kernelderby.rank import rank
-from kernelderby.records import Cost, Measurement, Status
+from kernelderby.trace import Cost, Measurement, Status
 
 D = "operator"
 STEADY = (0.98, 1.0, 1.02)  # what the three rounds of every solution are times its latency: they drift together
@@ -38,5 +38,6 @@ def ranked(measurements, workloads=3, names=None, **options):
     if isinstance(workloads, int):
         workloads = [workload(f"w{index}") for index in range(1, workloads + 1)]
     names = names or sorted({each.solution for each in measurements})
-    solutions = {name: SimpleNamespace(name=name, author="someone", hash=f"hash of {name}") for name in names}
+    solutions = {name: SimpleNamespace(name=name, author="someone", hash=f"hash of {name}", in_place={})
+                 for name in names}
     return rank(measurements, D, workloads, solutions, **options)

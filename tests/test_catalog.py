@@ -7,7 +7,7 @@ import shutil
 import pytest
 
 from kernelderby.catalog import Catalog
-from kernelderby.records import DerbyError
+from kernelderby.errors import DerbyError
 
 D = "scale_rows_h4"
 DEFINITION, WORKLOADS, TRACES = f"definitions/toy/{D}.json", f"workloads/toy/{D}.jsonl", f"traces/h200/toy/{D}.jsonl"

@@ -5,8 +5,8 @@ import json
 import pytest
 
 from kernelderby.catalog import Catalog
-from kernelderby.pack import pack
-from kernelderby.records import DerbyError
+from kernelderby.catalog.pack import pack
+from kernelderby.errors import DerbyError
 
 D = "scale_rows_h4"
 FAST = f"solutions/alice/toy/{D}/toy_fast"
@@ -87,7 +87,7 @@ def check(run):
 
 def test_derby_finds_it(shared_set, tmp_path, monkeypatch):
     pytest.importorskip("torch")
-    from kernelderby.measure.build import load_solution
+    from kernelderby.measure.worker.build import load_solution
 
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     catalog = Catalog.open(shared_set)

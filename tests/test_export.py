@@ -5,8 +5,8 @@ import json
 import pytest
 
 from kernelderby.catalog import Catalog
-from kernelderby.pack import export
-from kernelderby.records import DerbyError
+from kernelderby.catalog.pack import export
+from kernelderby.errors import DerbyError
 
 D = "scale_rows_h4"
 FAST = f"solutions/alice/toy/{D}/toy_fast"

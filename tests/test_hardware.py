@@ -1,8 +1,11 @@
 """hardware: every file is whole, and only an exact name finds a GPU."""
 
+from pathlib import Path
+
 import pytest
 
-from kernelderby.hardware import find_gpu, gpu_id, gpus
+import kernelderby.hardware
+from kernelderby.hardware import TRAFFIC_KINDS, find_gpu, gpu_id, gpus, read_gpu
 
 
 @pytest.mark.parametrize("gpu", gpus().values(), ids=list(gpus()))
@@ -43,6 +46,39 @@ def test_measured_ceilings_stay_below_the_vendor_s_peaks():
         if each.measured:
             assert each.measured.memory_bytes_per_second < each.memory_bytes_per_second
             assert all(rate < each.flops_per_second[dtype] for dtype, rate in each.measured.flops_per_second.items())
+            assert all(rate < each.memory_bytes_per_second for rate in each.measured.traffic_bytes_per_second.values())
+            assert all(0 < us < 100 for us in each.measured.empty_kernel_us.values())
+
+
+MORE = """
+[measured.traffic_bytes_per_second]
+read = 4.4e12
+mixed = 4.1e12
+
+[measured.empty_kernel_us]
+eager = 2.5
+graph = 1.5
+"""
+
+
+def test_ceilings_by_kind_of_traffic_and_the_empty_kernel_are_optional(tmp_path):
+    assert find_gpu("h200").measured.traffic_bytes_per_second.keys() <= set(TRAFFIC_KINDS)
+    text = (Path(kernelderby.hardware.__file__).parent / "gpus" / "h200.toml").read_text()
+    plain = text.split("[measured.traffic_bytes_per_second]")[0].split("[measured.empty_kernel_us]")[0]
+    (tmp_path / "gpu.toml").write_text(plain)
+    assert read_gpu(tmp_path / "gpu.toml").measured.empty_kernel_us == {}
+    (tmp_path / "gpu.toml").write_text(plain + MORE)
+    measured = read_gpu(tmp_path / "gpu.toml").measured
+    assert measured.traffic_bytes_per_second == {"read": 4.4e12, "mixed": 4.1e12}
+    assert measured.empty_kernel_us == {"eager": 2.5, "graph": 1.5}
+
+
+@pytest.mark.parametrize("old, new", [("read =", "reads ="), ("eager =", "cold =")])
+def test_a_kind_of_ceiling_that_is_none_is_named(tmp_path, old, new):
+    text = (Path(kernelderby.hardware.__file__).parent / "gpus" / "h200.toml").read_text()
+    (tmp_path / "gpu.toml").write_text(text.split("[measured.traffic")[0] + MORE.replace(old, new))
+    with pytest.raises(ValueError, match=rf"measured\.\w+: {new.split()[0]}: none of "):
+        read_gpu(tmp_path / "gpu.toml")
 
 
 def test_a_gpu_at_its_ceilings_keeps_the_peak_of_what_was_not_measured():

@@ -9,8 +9,8 @@ import time
 import pytest
 
 from kernelderby.catalog import Catalog, Definition
-from kernelderby.listing import SORTS, contract, dtypes_of, listing
-from kernelderby.records import DerbyError
+from kernelderby.errors import DerbyError
+from kernelderby.roofline.listing import SORTS, contract, dtypes_of, listing
 
 D = "scale_rows_h4"
 # Workload 0 moves 72 bytes, workload 1 moves 36,000: at 4.8 TB/s.

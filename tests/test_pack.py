@@ -6,8 +6,8 @@ import shutil
 import pytest
 
 from kernelderby.catalog import Catalog
-from kernelderby.pack import pack
-from kernelderby.records import DerbyError
+from kernelderby.catalog.pack import pack
+from kernelderby.errors import DerbyError
 
 D = "scale_rows_h4"
 FAST = f"solutions/alice/toy/{D}/toy_fast"

@@ -12,11 +12,12 @@ import pytest
 from rank_rows import D, ranked, row, rows, workload
 
 from kernelderby.catalog import Catalog
+from kernelderby.errors import DerbyError
 from kernelderby.rank import definitions_with_rows
 from kernelderby.rank.model import Ratio
 from kernelderby.rank.order import order_dependences
 from kernelderby.rank.resampling import Bootstrap, geometric_mean, ratio_with_interval
-from kernelderby.records import DerbyError, Measurement, Status
+from kernelderby.trace import Measurement, Status
 
 
 def noted(ranking, words: str) -> bool:

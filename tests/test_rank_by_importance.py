@@ -8,11 +8,11 @@ from types import SimpleNamespace
 import pytest
 from rank_rows import row, workload
 
+from kernelderby.errors import DerbyError
 from kernelderby.rank.by_importance import BEST, rank_by_importance
-from kernelderby.rank.recorded import recorded
-from kernelderby.records import DerbyError
 from kernelderby.report import text
 from kernelderby.report.importance import importance_report
+from kernelderby.roofline.recorded import recorded
 
 AUTHORS = {"a1": "ann", "a2": "ann", "b1": "ann", "a3": "bob", "b2": "bob", "d1": "bob"}
 IMPORTANCE = {"alpha": 30.0, "beta": 10.0, "gamma": 60.0}  # gamma has no definition in the set
@@ -31,7 +31,7 @@ def rows(**changes):
 
 
 def ranked(measurements, importance=IMPORTANCE, **options):
-    solutions = {name: SimpleNamespace(name=name, author=author, hash=f"hash of {name}")
+    solutions = {name: SimpleNamespace(name=name, author=author, hash=f"hash of {name}", in_place={})
                  for name, author in AUTHORS.items()}
     return rank_by_importance(recorded(measurements, solutions, **options), WORKLOADS, solutions, importance)
 

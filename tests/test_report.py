@@ -6,10 +6,10 @@ from dataclasses import replace
 
 from rank_rows import ranked, row, rows, workload
 
-from kernelderby.records import Status
 from kernelderby.report import markdown, text
 from kernelderby.report.model import Column, Report, Table, TableCell
 from kernelderby.report.ranking import factor, microseconds, ranking_report
+from kernelderby.trace import Status
 
 TABLE = Table(
     "Times", (Column("name", "left"), Column("median us"), Column("share_of_all")),

@@ -3,8 +3,7 @@
 import pytest
 
 from kernelderby.hardware import Gpu, find_gpu
-from kernelderby.records import Cost
-from kernelderby.roofline import (
+from kernelderby.roofline.floors import (
     OperatorShare,
     arithmetic_intensity,
     floors,
@@ -14,6 +13,7 @@ from kernelderby.roofline import (
     upper_median,
     weighted_share,
 )
+from kernelderby.trace import Cost
 
 # 1 TB/s and 100 TFLOP/s fp8, 50 TFLOP/s bf16: the ridge for fp8 lies at 100 flops per byte.
 GPU = Gpu("toy", ("Toy",), "1.0", 1e12, {"float8_e4m3fn": 100e12, "bfloat16": 50e12}, None, "by hand", "2026-11")

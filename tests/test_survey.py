@@ -5,9 +5,9 @@ import json
 import pytest
 
 from kernelderby.catalog import Catalog
+from kernelderby.errors import DerbyError
 from kernelderby.hardware import find_gpu
-from kernelderby.records import DerbyError
-from kernelderby.survey import PUBLISHED, TRACES, survey
+from kernelderby.roofline.operators import PUBLISHED, TRACES, survey
 
 D = "scale_rows_h4"
 

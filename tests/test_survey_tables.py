@@ -8,8 +8,8 @@ import pytest
 
 from kernelderby.catalog import Catalog, published
 from kernelderby.hardware import find_gpu
-from kernelderby.roofline import OperatorShare, weighted_share
-from kernelderby.survey import PUBLISHED, survey
+from kernelderby.roofline.floors import OperatorShare, weighted_share
+from kernelderby.roofline.operators import PUBLISHED, survey
 
 NEAR = 0.97  # of the figures must be the printed ones
 COST = 0.01  # how far a counted cost may be off the published one: tests/definitions/test_published_costs.py

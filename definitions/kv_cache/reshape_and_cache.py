@@ -34,7 +34,11 @@ def generate_inputs(axes_and_scalars, device):
 
 
 def count_cost(axes, inputs):
-    """No flops. Both caches are read whole, as the survey counts them, although what is overwritten need not be."""
+    """No flops. Both caches are read whole, as the survey counts them, although what is overwritten need not be: that
+    is left out of bytes_needed. In place only the tokens move."""
     row = 2 * 2 * axes["num_heads"] * axes["head_dim"]  # bytes of a slot of both caches
     caches = axes["num_blocks"] * axes["block_size"] * row
-    return {"flops": {"bfloat16": 0}, "bytes_read": caches + axes["num_tokens"] * (row + 8), "bytes_written": caches}
+    written, mapping = min(axes["num_tokens"], axes["num_blocks"] * axes["block_size"]), 8 * axes["num_tokens"]
+    return {"flops": {"bfloat16": 0}, "bytes_read": caches + axes["num_tokens"] * row + mapping,
+            "bytes_written": caches, "bytes_needed": 2 * caches + mapping,
+            "bytes_in_place": 2 * written * row + mapping}

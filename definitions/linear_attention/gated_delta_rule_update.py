@@ -75,7 +75,7 @@ def generate_inputs(axes_and_scalars, device):
 def count_cost(axes, inputs):
     """Token by token as the survey counts: per state element 7, per value 2, per key 1, and 2 for the gates.
 
-    The whole pool is read and written, since every state is an output.
+    The whole pool is read and written, since every state is an output. In place only the one state is.
     """
     tokens, heads = axes["num_tokens"], axes["num_v_heads"]
     key_dim, value_dim = axes["key_dim"], axes["value_dim"]
@@ -83,4 +83,6 @@ def count_cost(axes, inputs):
     of_a_token = 2 * (2 * axes["num_q_heads"] * key_dim + heads * value_dim + 2 * heads)
     return {"flops": {"bfloat16": tokens * heads * (7 * key_dim * value_dim + 2 * value_dim + key_dim + 2)},
             "bytes_read": pool + tokens * of_a_token + (4 + 2) * heads + 4,
-            "bytes_written": pool + 2 * tokens * heads * value_dim}
+            "bytes_written": pool + 2 * tokens * heads * value_dim,
+            "bytes_in_place": 2 * (pool // axes["state_count"] if axes["state_count"] else 0) + tokens * of_a_token
+            + 6 * heads + 4 + 2 * tokens * heads * value_dim}

@@ -21,8 +21,10 @@ def run(qkv, q_weight, k_weight, num_q_heads, num_kv_heads, eps):
 
 
 def count_cost(axes, inputs):
-    """As rms_norm, a row for each query and each key head. All of qkv is read and written, with its value heads."""
+    """As rms_norm, a row for each query and each key head. All of qkv is read and written, with its value heads;
+    in place those stay."""
     normalized = axes["num_tokens"] * (inputs["num_q_heads"] + inputs["num_kv_heads"])
     values = axes["num_tokens"] * axes["num_heads"] * axes["head_dim"]
     return {"flops": {"float16": normalized * (3 * axes["head_dim"] + 1)},
-            "bytes_read": 2 * (values + 2 * axes["head_dim"]), "bytes_written": 2 * values}
+            "bytes_read": 2 * (values + 2 * axes["head_dim"]), "bytes_written": 2 * values,
+            "bytes_in_place": 4 * normalized * axes["head_dim"] + 4 * axes["head_dim"]}

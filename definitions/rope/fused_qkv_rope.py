@@ -42,9 +42,10 @@ def generate_inputs(axes_and_scalars, device):
 
 def count_cost(axes, inputs):
     """3 a rotated value (two products, a sum), and 3 an angle (itself, its cosine, its sine), once for all heads of a
-    token. All of qkv is read and written, with its value heads."""
+    token. All of qkv is read and written, with its value heads; in place those stay."""
     tokens, head_dim = axes["num_tokens"], axes["head_dim"]
     rotated = tokens * (inputs["num_q_heads"] + inputs["num_kv_heads"]) * head_dim
     values = tokens * axes["num_heads"] * head_dim
     return {"flops": {"float16": 3 * rotated + 3 * tokens * head_dim // 2},
-            "bytes_read": 2 * values + 4 * tokens, "bytes_written": 2 * values}
+            "bytes_read": 2 * values + 4 * tokens, "bytes_written": 2 * values,
+            "bytes_in_place": 4 * rotated + 4 * tokens}

@@ -80,7 +80,9 @@ def generate_inputs(axes_and_scalars, device):
 
 
 def count_cost(axes, inputs):
-    """3 a value (two products, a sum). Every input is read whole: of cos and sin two thirds need not be."""
+    """3 a value (two products, a sum). Every input is read whole: of cos and sin two thirds need not be, which are
+    left out of bytes_needed."""
     values = axes["num_tokens"] * (axes["num_q_heads"] + axes["num_kv_heads"]) * axes["head_size"]
     tables = 2 * axes["num_position_ids"] * axes["num_tokens"] * axes["half_head_size"]
-    return {"flops": {"bfloat16": 3 * values}, "bytes_read": 2 * values + 4 * tables, "bytes_written": 2 * values}
+    return {"flops": {"bfloat16": 3 * values}, "bytes_read": 2 * values + 4 * tables, "bytes_written": 2 * values,
+            "bytes_needed": 4 * values + 4 * tables // axes["num_position_ids"]}

@@ -7,10 +7,11 @@ from functools import cached_property
 from pathlib import Path
 
 from kernelderby.catalog.definitions import load_definition, load_workloads
-from kernelderby.catalog.fields import suggestion
 from kernelderby.catalog.model import Definition, Requires, Solution, TensorSpec, Tolerance, Workload
 from kernelderby.catalog.solutions import load_solutions
-from kernelderby.records import DerbyError, Measurement
+from kernelderby.errors import DerbyError
+from kernelderby.fields import suggestion
+from kernelderby.trace import Measurement
 
 __all__ = ["Catalog", "Definition", "Requires", "Solution", "TensorSpec", "Tolerance", "Workload"]
 

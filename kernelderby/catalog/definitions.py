@@ -6,9 +6,10 @@ import json
 from pathlib import Path
 from typing import Any
 
-from kernelderby.catalog.fields import agree, checked, read_json, read_text, suggestion, take, take_strings
 from kernelderby.catalog.model import Definition, TensorSpec, Tolerance, Workload
-from kernelderby.records import Cost, DerbyError
+from kernelderby.errors import DerbyError
+from kernelderby.fields import agree, checked, read_json, read_text, suggestion, take, take_strings
+from kernelderby.trace import Cost
 
 
 def load_definition(path: Path) -> Definition:
@@ -47,7 +48,10 @@ def _tensors(path: Path, data: dict[str, Any], field: str, axes: dict[str, int |
             if axis not in axes:
                 raise DerbyError(f"{path}: {prefix}shape: {axis!r} is no axis; add it to axes or mend the shape")
         dtype = take(path, spec, "dtype", str, prefix=prefix)
-        tensors[name] = TensorSpec(None if shape is None else tuple(shape), dtype)
+        constant = take(path, spec, "constant", bool, False, prefix)
+        if constant and (field != "inputs" or shape is None):
+            raise DerbyError(f"{path}: {prefix}constant: is for tensors among the inputs; remove it")
+        tensors[name] = TensorSpec(None if shape is None else tuple(shape), dtype, constant)
     return tensors
 
 
@@ -114,4 +118,6 @@ def _same_names(where: str, field: str, found: dict[str, Any], wanted) -> None:
 
 def _cost(where: str, spec: dict[str, Any]) -> Cost:
     return Cost(take(where, spec, "flops", dict, prefix="cost."), take(where, spec, "bytes_read", int, prefix="cost."),
-                take(where, spec, "bytes_written", int, prefix="cost."), take(where, spec, "facts", dict, {}, "cost."))
+                take(where, spec, "bytes_written", int, prefix="cost."), take(where, spec, "facts", dict, {}, "cost."),
+                take(where, spec, "bytes_needed", int, None, "cost."),
+                take(where, spec, "bytes_in_place", int, None, "cost."))

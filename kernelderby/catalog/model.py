@@ -1,23 +1,28 @@
-"""What a trace set holds, as frozen data: definitions, workloads, solutions. Traces are records.Measurement."""
+"""What a trace set holds, as frozen data: definitions, workloads, solutions. Traces are trace.Measurement."""
 
 from __future__ import annotations
 
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from kernelderby.records import Cost, DerbyError, Stage
+from kernelderby.errors import DerbyError
+from kernelderby.trace import Cost, Stage
 
 
 @dataclass(frozen=True, slots=True)
 class TensorSpec:
-    """One input or output: the axes of its shape (None for a scalar) and flashinfer-bench's name of its dtype."""
+    """One input or output: the axes of its shape (None for a scalar) and flashinfer-bench's name of its dtype.
+
+    constant: the input stays the same from call to call where the operator is used (weights), so that a solution's
+    setup may work on it once."""
 
     shape: tuple[str, ...] | None
     dtype: str
+    constant: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +54,11 @@ class Definition:
     source_path: Path | None  # the .py beside it; None in a dataset that has JSON only
     reference: str  # the reference's code: the .py's text, the JSON's where there is no .py
     custom_inputs_entrypoint: str | None
+
+    @property
+    def constants(self) -> tuple[str, ...]:
+        """The inputs that setup gets, in the definition's order."""
+        return tuple(name for name, spec in self.inputs.items() if spec.constant)
 
     def sizes(self, workload_axes: Mapping[str, int]) -> dict[str, int]:
         """Every axis -> size, constant and variable together. DerbyError when a workload's axes do not fit."""
@@ -100,7 +110,10 @@ class Requires:
 @dataclass(frozen=True, slots=True)
 class Solution:
     """One implementation of a definition. sources: path inside the solution -> text, sorted by path; those named in
-    `common` stand in solutions/<author>/common/."""
+    `common` stand in solutions/<author>/common/.
+
+    setup: file::function that gets the definition's constant inputs by name, once, and returns a dict; the calls get
+    its entries as keyword arguments. in_place: output -> the input that lies in the same memory."""
 
     name: str
     definition: str
@@ -119,10 +132,14 @@ class Solution:
     dependencies: tuple[str, ...] = ()
     binding: str | None = None
     common: tuple[str, ...] = ()
+    setup: str | None = None
+    in_place: dict[str, str] = field(default_factory=dict)
 
     @property
     def hash(self) -> str:
         """16 hex digits of everything that can change what runs; the name, the author and the prose are not in it."""
         running = [self.language, self.entry_point, self.binding, sorted(self.dependencies),
                    self.destination_passing_style, sorted(self.sources.items())]
+        if self.setup or self.in_place:  # left out of the others, whose hashes stand in recorded rows
+            running += [self.setup, sorted(self.in_place.items())]
         return hashlib.sha256(json.dumps(running).encode()).hexdigest()[:16]

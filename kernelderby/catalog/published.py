@@ -6,8 +6,8 @@ import csv
 from collections.abc import Iterator
 from pathlib import Path
 
-from kernelderby.catalog.fields import read_text
-from kernelderby.records import DerbyError
+from kernelderby.errors import DerbyError
+from kernelderby.fields import read_text
 
 HARDWARE = "xpu-a"  # what the published times were measured on: its file in kernelderby/hardware/gpus
 

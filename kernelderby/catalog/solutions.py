@@ -7,15 +7,17 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from kernelderby.catalog.fields import agree, checked, only_known, read_json, read_text, read_toml, suggestion, take
-from kernelderby.catalog.fields import take_strings as strings
 from kernelderby.catalog.model import Definition, Requires, Solution
-from kernelderby.records import DerbyError, Stage
+from kernelderby.errors import DerbyError
+from kernelderby.fields import agree, checked, only_known, read_json, read_text, read_toml, suggestion, take
+from kernelderby.fields import take_strings as strings
+from kernelderby.trace import Stage
 
 LANGUAGES = ("python", "triton", "cpp", "cuda", "tilelang")
 SOURCE_SUFFIXES = (".py", ".cu", ".cuh", ".cpp", ".h")
 _SPEC_FIELDS = ("language", "entry_point", "destination_passing_style", "target_hardware", "dependencies", "binding")
-_TOML_FIELDS = ("name", "definition", "author", "description", *_SPEC_FIELDS, "common", "requires", "stages")
+_TOML_FIELDS = ("name", "definition", "author", "description", *_SPEC_FIELDS, "common", "setup", "in_place", "requires",
+                "stages")
 _REQUIRES_FIELDS = ("modules", "executables", "minimum_compute_capability", "maximum_compute_capability", "cpu")
 _STAGE_FIELDS = ("name", "title", "kernels", "nvtx")
 
@@ -35,8 +37,28 @@ def load_solutions(root: Path, definitions: Mapping[str, Definition]) -> dict[st
         if definition.op_type != solution.op_type:
             raise DerbyError(f"{where}: the path says op_type {solution.op_type!r} but {definition.path} says "
                              f"{definition.op_type!r}; move the solution")
+        _check_calling(where, solution, definition)
         solutions[solution.name] = solution
     return solutions
+
+
+def _check_calling(where: Path, solution: Solution, definition: Definition) -> None:
+    """setup and in_place against the definition."""
+    if solution.setup and not definition.constants:
+        raise DerbyError(f"{where}: setup: {definition.path} marks no input constant, so there is nothing to set up; "
+                         "mark the weights there or remove setup")
+    if solution.in_place and not solution.destination_passing_style:
+        raise DerbyError(f"{where}: in_place: needs destination_passing_style = true; set it or remove in_place")
+    if len(set(solution.in_place.values())) < len(solution.in_place):
+        raise DerbyError(f"{where}: in_place: two outputs lie in one input; give each output an input of its own")
+    for output, name in solution.in_place.items():
+        for kind, each, known in (("output", output, definition.outputs), ("input", name, definition.inputs)):
+            if each not in known:
+                raise DerbyError(f"{where}: in_place: {each!r} is no {kind} of {definition.name}; "
+                                 f"{suggestion(each, known)}")
+        found, wanted = definition.inputs[name], definition.outputs[output]
+        if (found.shape, found.dtype) != (wanted.shape, wanted.dtype):
+            raise DerbyError(f"{where}: in_place: {output} and {name} differ in shape or dtype; remove the entry")
 
 
 def solution_folders(root: Path) -> list[Path]:
@@ -136,6 +158,11 @@ def _solution(path: Path, data: dict[str, Any], spec: dict[str, Any], folder: Pa
     if not (separator and function) or file not in sources:
         raise DerbyError(f"{path}: entry_point: {entry_point!r} is not <file>::<function> of a source file; "
                          f"the files are {', '.join(sources) or 'none'}")
+    setup = take(path, data, "setup", str, None)
+    if setup is not None and (setup.partition("::")[0] not in sources or not setup.partition("::")[2]):
+        raise DerbyError(f"{path}: setup: {setup!r} is not <file>::<function> of a source file; "
+                         f"the files are {', '.join(sources)}")
+    in_place = take(path, data, "in_place", dict, {})
     return Solution(
         **fields, op_type=place.parents[1].name, language=take(path, spec, "language", str), entry_point=entry_point,
         destination_passing_style=take(path, spec, "destination_passing_style", bool, True),
@@ -143,7 +170,8 @@ def _solution(path: Path, data: dict[str, Any], spec: dict[str, Any], folder: Pa
         common=common,
         requires=_requires(path, take(path, data, "requires", dict, {})), stages=_stages(path, data),
         target_hardware=strings(path, spec, "target_hardware"), dependencies=strings(path, spec, "dependencies"),
-        binding=take(path, spec, "binding", str, None))
+        binding=take(path, spec, "binding", str, None), setup=setup,
+        in_place={output: checked(path, f"in_place.{output}", name, str) for output, name in in_place.items()})
 
 
 def _requires(path: Path, data: dict[str, Any]) -> Requires:

@@ -10,7 +10,7 @@ from pathlib import Path
 import click
 
 from kernelderby import __version__
-from kernelderby.records import DerbyError
+from kernelderby.errors import DerbyError
 
 # Name -> the line that `derby --help` shows. Each verb is kernelderby/cli/<name>.py with a click command `command`.
 VERBS = {
@@ -20,6 +20,7 @@ VERBS = {
     "show": "One operator: its contract, solutions and workloads.",
     "check": "Solutions against the reference: on a GPU, or small on a CPU.",
     "bench": "Measure solutions on this GPU and record the traces.",
+    "tune": "Find a solution's fastest configurations on this GPU.",
     "rank": "Compare solutions, or authors over all operators, from traces.",
     "roofline": "The floors of every operator and shape, and how near kernels come.",
     "profile": "Where the time goes: kernels, stages, layers, what-if, comparison.",

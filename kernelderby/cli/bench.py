@@ -16,6 +16,8 @@ from kernelderby.cli.names import NamesCommand
 @click.option("--workloads", multiple=True, metavar="W...",
               help="Only these: starts of uuids, or sizes of an axis (default: all).")
 @click.option("--rounds", type=click.IntRange(min=1), default=5, show_default=True, help="Turns of each solution.")
+@click.option("--most-rounds", type=click.IntRange(min=1), default=10, show_default=True,
+              help="The two fastest go on up to so many, until the interval of their ratio is below 1 %.")
 @click.option("--iterations", type=click.IntRange(min=2), default=10, show_default=True,
               help="Timed calls in a turn; slow solutions get fewer.")
 @click.option("--timeout", type=float, default=300, show_default=True,
@@ -25,7 +27,8 @@ from kernelderby.cli.names import NamesCommand
 @root_option
 @json_option
 def command(solutions: tuple[str, ...], definitions: tuple[str, ...], workloads: tuple[str, ...], rounds: int,
-            iterations: int, timeout: float, again: bool, together: bool, root: Path, as_json: bool) -> None:
+            most_rounds: int, iterations: int, timeout: float, again: bool, together: bool, root: Path,
+            as_json: bool) -> None:
     """Measure solutions on this GPU and record the traces.
 
     A run that was killed goes on where it stopped: what has a row is not measured again, unless its code changed.
@@ -34,9 +37,10 @@ def command(solutions: tuple[str, ...], definitions: tuple[str, ...], workloads:
     import json
 
     from kernelderby.catalog import Catalog
-    from kernelderby.measure.machine import find_machine
-    from kernelderby.measure.runner import Runner, Settings, make_plan
-    from kernelderby.records import DerbyError
+    from kernelderby.errors import DerbyError
+    from kernelderby.measure.machine.probe import find_machine
+    from kernelderby.measure.plan import Settings, make_plan
+    from kernelderby.measure.runner import Runner
 
     catalog = Catalog.open(root)
     for find, names in ((catalog.solution, solutions), (catalog.definition, definitions)):
@@ -45,7 +49,7 @@ def command(solutions: tuple[str, ...], definitions: tuple[str, ...], workloads:
     machine = find_machine(root, "cuda")
     if machine.gpu is None:
         raise DerbyError(f"{machine.gpu_missing}, so nothing can be measured; use `derby check`, which runs on the CPU")
-    settings = Settings(rounds, iterations, timeout, again, together)
+    settings = Settings(rounds, iterations, timeout, again, together, most_rounds)
     plan = make_plan(catalog, machine, settings, solutions, definitions, workloads)
     if not as_json:
         _print_plan(machine, plan)
@@ -59,24 +63,30 @@ def command(solutions: tuple[str, ...], definitions: tuple[str, ...], workloads:
 
 
 def _print_plan(machine, plan) -> None:
+    from kernelderby.measure.progress import duration
+
     click.echo(f"{machine.name}, protocol {machine.protocol}"
                + (f" ({machine.protocol_note})" if machine.protocol_note else ""))
     for name, reason in plan.skipped.items():
         click.echo(f"skipped {name}: {reason}")
     if plan.settled:
         click.echo(f"{plan.settled} measured before (--again measures them anew)")
+    if plan.pairs:
+        click.echo(f"{plan.pairs} to measure, about {duration(plan.seconds)} "
+                   f"({plan.measured_like} of them measured here before, the others guessed)")
 
 
 def _run(runner_class, catalog, machine, settings, plan, as_json: bool):
     from kernelderby.measure.progress import bar
     from kernelderby.measure.runner import Observer
 
-    with bar("measuring", plan.steps(settings.rounds), quiet=as_json) as advance:
+    with bar("measuring", plan.pairs, quiet=as_json, seconds=plan.seconds) as advance:
         class Shown(Observer):
             def step(self, what: str) -> None:
-                advance(what)
+                advance(what, done=0)
 
             def row(self, row) -> None:
+                advance(row.solution)
                 if not as_json:
                     click.echo(_row_line(row))
 
@@ -90,7 +100,10 @@ def _row_line(row) -> str:
     axes = " ".join(f"{name}={size}" for name, size in row.workload["axes"].items())
     if row.latency_us is not None:
         ratio = min(row.correctness.matched_ratio.values()) if row.correctness else float("nan")
-        shown = f"{row.latency_us:10.1f} us  matched {ratio:.4f}  {row.message}"
+        graph = row.time("graph")
+        times = f"{graph.median_us:10.1f} us graph " if graph else f"{'no':>10} graph    "
+        missing = f"  no graph: {row.graph_missing}" if row.graph_missing else ""
+        shown = f"{times} {row.latency_us:10.1f} us eager  matched {ratio:.4f}  {row.message}{missing}"
     else:
         shown = f"{row.status}: {row.message.splitlines()[0] if row.message else ''}"
     return f"{axes:16} {row.solution:20} {shown}".rstrip()

@@ -32,7 +32,7 @@ def command(solutions: tuple[str, ...], definitions: tuple[str, ...], workloads:
 
     from kernelderby.catalog import Catalog
     from kernelderby.measure.checks import plan_checks, run_checks
-    from kernelderby.records import Status
+    from kernelderby.trace import Status
 
     catalog = Catalog.open(root)
     for find, names in ((catalog.solution, solutions), (catalog.definition, definitions)):
@@ -53,8 +53,8 @@ def command(solutions: tuple[str, ...], definitions: tuple[str, ...], workloads:
 
 
 def _machine(root: Path, device: str | None):
-    from kernelderby.measure.machine import find_machine
-    from kernelderby.records import DerbyError
+    from kernelderby.errors import DerbyError
+    from kernelderby.measure.machine.probe import find_machine
 
     if device != "cpu":
         machine = find_machine(root, "cuda")

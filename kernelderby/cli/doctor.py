@@ -16,7 +16,7 @@ def command(root: Path, as_json: bool) -> None:
     """What this machine can run, and why not the rest."""
     import json
 
-    from kernelderby.measure.doctor import examine
+    from kernelderby.measure.machine.doctor import examine
 
     found = examine(root)
     if as_json:

@@ -20,7 +20,7 @@ def command(destination: Path, root: Path, as_json: bool) -> None:
     Nothing is deleted there. A definition that it has already stays as it is, and so do its workloads; solutions are
     copied, or brought up to date.
     """
-    from kernelderby.pack import export
+    from kernelderby.catalog.pack import export
 
     changes = export(root, destination)
     if as_json:

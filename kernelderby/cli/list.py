@@ -23,8 +23,8 @@ def command(words: tuple[str, ...], sort: str, root: Path, as_json: bool) -> Non
     Best S: per GPU with traces, floor over the fastest solution's time, median over the shapes that were timed.
     """
     from kernelderby.catalog import Catalog
-    from kernelderby.listing import listing
     from kernelderby.report.listing import listing_report
+    from kernelderby.roofline.listing import listing
 
     catalog = Catalog.open(root)
     found = listing(catalog, words, sort)

@@ -26,7 +26,7 @@ def command(root: Path, check: bool, as_json: bool) -> None:
     generate_inputs the safetensors under blob/, and its count_cost the `cost` of every workload.
     """
     from kernelderby.catalog import Catalog
-    from kernelderby.pack import pack
+    from kernelderby.catalog.pack import pack
 
     changes = [str(change) for change in pack(root, check)]
     missing = [name for name in _MEASURE_NEEDS if importlib.util.find_spec(name) is None]

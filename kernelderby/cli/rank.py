@@ -16,6 +16,8 @@ from kernelderby.cli.rendering import print_warnings, rendered
 @click.option("--definition", metavar="D", help="Only this definition (default: all that solutions competed for).")
 @click.option("--gpu", metavar="NAME|ID", help='Such as "NVIDIA H200" or h200 (default: the GPU with the most rows).')
 @click.option("--protocol", metavar="P", help="How the rows were timed (default: the protocol with the most rows).")
+@click.option("--time", type=click.Choice(["graph", "eager", "busy"]),
+              help="Which time is compared (default: graph where all have it, else eager).")
 @click.option("--solutions", metavar="S...", multiple=True, help="Only these.")
 @click.option("--baseline", metavar="SOLUTION", help="Ratios are over this one's time (default: the best).")
 @click.option("--importance", is_flag=True,
@@ -25,8 +27,9 @@ from kernelderby.cli.rendering import print_warnings, rendered
 @click.option("--write", "target", type=click.Path(path_type=Path), metavar="FILE",
               help="Replace the block <!-- derby rank --> ... <!-- /derby --> in this Markdown file.")
 @root_option
-def command(definition: str | None, gpu: str | None, protocol: str | None, solutions: tuple[str, ...],
-            baseline: str | None, importance: bool, style: str, as_json: bool, target: Path | None, root: Path) -> None:
+def command(definition: str | None, gpu: str | None, protocol: str | None, time: str | None,
+            solutions: tuple[str, ...], baseline: str | None, importance: bool, style: str, as_json: bool,
+            target: Path | None, root: Path) -> None:
     """Compare solutions on ONE GPU, measured in ONE way, from recorded traces. Needs no GPU and no torch.
 
     Per workload: latency, ratio with its 95 % interval, win. Over workloads: geomean, total time, win rate, coverage,
@@ -40,9 +43,9 @@ def command(definition: str | None, gpu: str | None, protocol: str | None, solut
     if importance:
         if definition or baseline:
             raise click.UsageError("--importance ranks over all operators; leave out --definition and --baseline")
-        key, found, reports = _by_importance(catalog, list(solutions), gpu, protocol)
+        key, found, reports = _by_importance(catalog, list(solutions), gpu, protocol, time)
     else:
-        key, found, reports = _by_definition(catalog, definition, list(solutions), baseline, gpu, protocol)
+        key, found, reports = _by_definition(catalog, definition, list(solutions), baseline, gpu, protocol, time)
     print_warnings(catalog)
     if as_json or style == "json":
         import json
@@ -62,21 +65,22 @@ def command(definition: str | None, gpu: str | None, protocol: str | None, solut
 
 
 def _by_definition(catalog, definition: str | None, names: list[str], baseline: str | None, gpu: str | None,
-                   protocol: str | None) -> tuple[str, list, list]:
+                   protocol: str | None, time: str | None) -> tuple[str, list, list]:
     """The key of the JSON, the rankings, their reports."""
     from kernelderby.report.ranking import ranking_report
 
-    rankings = _rankings(catalog, definition, names, baseline, gpu, protocol)
+    rankings = _rankings(catalog, definition, names, baseline, gpu, protocol, time)
     return "rankings", rankings, [ranking_report(ranking) for ranking in rankings]
 
 
-def _by_importance(catalog, names: list[str], gpu: str | None, protocol: str | None) -> tuple[str, Any, list]:
+def _by_importance(catalog, names: list[str], gpu: str | None, protocol: str | None,
+                   time: str | None) -> tuple[str, Any, list]:
     """As _by_definition, with the one ranking over all operators."""
     from kernelderby.catalog import published
+    from kernelderby.errors import DerbyError
     from kernelderby.rank.by_importance import rank_by_importance
-    from kernelderby.rank.recorded import recorded
-    from kernelderby.records import DerbyError
     from kernelderby.report.importance import importance_report
+    from kernelderby.roofline.recorded import recorded
 
     importance = published.importance(catalog.root)
     if not importance:
@@ -84,15 +88,16 @@ def _by_importance(catalog, names: list[str], gpu: str | None, protocol: str | N
     named = [catalog.solution(name) for name in names] or catalog.solutions.values()
     solutions = {solution.name: solution for solution in named}
     workloads = {name: catalog.workloads(name) for name in importance if name in catalog.definitions}
-    ranking = rank_by_importance(recorded(catalog.traces(), solutions, gpu, protocol), workloads, solutions, importance)
+    rows = recorded(catalog.traces(), solutions, gpu, protocol, time)
+    ranking = rank_by_importance(rows, workloads, solutions, importance)
     return "importance", ranking, [importance_report(ranking)]
 
 
 def _with_rows(catalog, rows: list, wanted: list[str], gpu: str | None, protocol: str | None) -> list[str]:
     """The wanted definitions that have rows to compare; without any wanted, those that solutions competed for, or all
     where there are none such. What is left out becomes a warning."""
+    from kernelderby.errors import DerbyError
     from kernelderby.rank import definitions_with_rows
-    from kernelderby.records import DerbyError
 
     recorded = {row.definition for row in rows}
     chosen = wanted or sorted(recorded & set(catalog.definitions))
@@ -114,10 +119,10 @@ def _with_rows(catalog, rows: list, wanted: list[str], gpu: str | None, protocol
 
 
 def _rankings(catalog, definition: str | None, names: list[str], baseline: str | None, gpu: str | None,
-              protocol: str | None) -> list:
+              protocol: str | None, time: str | None) -> list:
     """One ranking per definition that has rows; with solutions named, per definition of theirs."""
+    from kernelderby.errors import DerbyError
     from kernelderby.rank import rank
-    from kernelderby.records import DerbyError
 
     named = [catalog.solution(name) for name in [*names, *([baseline] if baseline else [])]]
     if definition is not None:
@@ -141,6 +146,7 @@ def _rankings(catalog, definition: str | None, names: list[str], baseline: str |
             protocol=protocol,
             baseline=baseline if baseline and catalog.solution(baseline).definition == name else None,
             only=only,
+            time=time,
         )
         for name in wanted
     ]

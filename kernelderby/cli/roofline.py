@@ -10,7 +10,7 @@ import click
 from kernelderby.cli import json_option, root_option
 from kernelderby.cli.names import NamesCommand
 from kernelderby.cli.rendering import WIDE, rendered
-from kernelderby.records import DerbyError
+from kernelderby.errors import DerbyError
 
 _FILE = click.Path(path_type=Path)
 
@@ -38,7 +38,7 @@ def command(operators: tuple[str, ...], gpu_names: tuple[str, ...], shapes: bool
     """
     from kernelderby.catalog import Catalog
     from kernelderby.report.roofline import operators_report, shapes_reports
-    from kernelderby.survey import survey
+    from kernelderby.roofline.operators import survey
 
     found = survey(Catalog.open(root), _gpus(gpu_names), operators, with_traces=with_traces)
     if plot is not None and not found.sources:
@@ -59,7 +59,7 @@ def command(operators: tuple[str, ...], gpu_names: tuple[str, ...], shapes: bool
 
 
 def _gpus(names: tuple[str, ...]) -> list:
-    from kernelderby.catalog.fields import suggestion
+    from kernelderby.fields import suggestion
     from kernelderby.hardware import find_gpu, gpus
 
     found = {}
@@ -90,7 +90,7 @@ def _data(survey) -> dict:
 
 def _draw(survey, path: Path) -> None:
     from kernelderby.report.plot import shares
-    from kernelderby.survey import PUBLISHED
+    from kernelderby.roofline.operators import PUBLISHED
 
     source = survey.sources[-1]
     dots, marks = [], []

@@ -21,8 +21,8 @@ def command(operator: str, root: Path, as_json: bool) -> None:
     Per workload: sizes, work, traffic, and per GPU with traces the fastest solution and its S = floor / time.
     """
     from kernelderby.catalog import Catalog
-    from kernelderby.listing import contract
     from kernelderby.report.listing import contract_report
+    from kernelderby.roofline.listing import contract
 
     catalog = Catalog.open(root)
     found = contract(catalog, operator)
@@ -58,4 +58,8 @@ def _workload(found, workload) -> dict:
 
     return {"uuid": workload.uuid, **{name: workload.raw.get(name) for name in ("shape_id", "framework", "call_count")},
             "axes": workload.axes, "scalars": workload.scalars, "cost": workload.cost and asdict(workload.cost),
-            "best": {gpu: asdict(own[workload.uuid]) for gpu, own in found.best.items() if workload.uuid in own}}
+            "best": {gpu: _best(own[workload.uuid]) for gpu, own in found.best.items() if workload.uuid in own}}
+
+
+def _best(reached) -> dict:
+    return {name: getattr(reached, name) for name in ("solution", "latency_us", "share", "outdated")}

@@ -4,20 +4,31 @@ from __future__ import annotations
 
 import re
 import tomllib
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
+
+TRAFFIC_KINDS = ("read", "copy", "fill", "mixed")  # mixed: two reads, one write
 
 
 @dataclass(frozen=True, slots=True)
 class Ceilings:
-    """What plain library calls reached on one GPU of the kind: a copy's bytes, large square GEMMs' flops, per second.
-    date: the day of the measurement."""
+    """What was reached on one GPU of the kind, per second: bytes moved by the best traffic, flops by dtype. date: the
+    day of the measurement. Optional, empty where not measured: traffic_bytes_per_second by TRAFFIC_KINDS, bytes read
+    and written; empty_kernel_us, the time of a kernel that loads and stores next to nothing: "eager", launched by the
+    host, and "graph", replayed."""
 
     memory_bytes_per_second: float
     flops_per_second: dict[str, float]
     source: str
     date: str
+    traffic_bytes_per_second: dict[str, float] = field(default_factory=dict)
+    empty_kernel_us: dict[str, float] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for name, known in (("traffic_bytes_per_second", TRAFFIC_KINDS), ("empty_kernel_us", ("eager", "graph"))):
+            if unknown := set(getattr(self, name)) - set(known):
+                raise ValueError(f"measured.{name}: {sorted(unknown)[0]}: none of {', '.join(known)}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,14 +59,16 @@ class Gpu:
 @cache
 def gpus() -> dict[str, Gpu]:
     """Every GPU that has a file, by id (the file's name)."""
-    found = {}
-    for path in sorted((Path(__file__).parent / "gpus").glob("*.toml")):
-        data = tomllib.loads(path.read_text(encoding="utf-8"))
-        measured = data.pop("measured", None)
-        found[path.stem] = Gpu(
-            path.stem, tuple(data.pop("names")), l2_bytes=data.pop("l2_bytes", None),
-            compute_capability=data.pop("compute_capability", None), measured=measured and Ceilings(**measured), **data)
-    return found
+    return {path.stem: read_gpu(path) for path in sorted((Path(__file__).parent / "gpus").glob("*.toml"))}
+
+
+def read_gpu(path: Path) -> Gpu:
+    """The GPU of one file."""
+    data = tomllib.loads(path.read_text(encoding="utf-8"))
+    measured = data.pop("measured", None)
+    return Gpu(
+        path.stem, tuple(data.pop("names")), l2_bytes=data.pop("l2_bytes", None),
+        compute_capability=data.pop("compute_capability", None), measured=measured and Ceilings(**measured), **data)
 
 
 def find_gpu(name: str) -> Gpu | None:

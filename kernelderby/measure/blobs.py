@@ -9,7 +9,7 @@ from types import ModuleType
 from typing import Any
 
 from kernelderby.catalog import Catalog, Definition, Workload
-from kernelderby.records import DerbyError
+from kernelderby.errors import DerbyError
 
 
 def pack_blobs(catalog: Catalog, check: bool = False) -> list[str]:
@@ -18,7 +18,7 @@ def pack_blobs(catalog: Catalog, check: bool = False) -> list[str]:
 
     DerbyError when generate_inputs and a workload do not agree. ImportError without torch or safetensors.
     """
-    from kernelderby.measure.build import load_definition_module
+    from kernelderby.measure.worker.build import load_definition_module
 
     changes = []
     for definition in catalog.definitions.values():

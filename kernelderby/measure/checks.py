@@ -8,11 +8,12 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from kernelderby.catalog import Catalog, Definition, Solution
-from kernelderby.measure.cases import Case, case_of_workload, select_workloads
-from kernelderby.measure.machine import Machine
+from kernelderby.errors import DerbyError
+from kernelderby.measure.judge.cases import Case, case_of_workload, select_workloads
+from kernelderby.measure.machine.probe import Machine
+from kernelderby.measure.machine.requirements import why_not
 from kernelderby.measure.process import WorkerProcess
-from kernelderby.measure.requirements import why_not
-from kernelderby.records import Correctness, DerbyError, Status
+from kernelderby.trace import Correctness, Status
 
 _START_SECONDS = 180
 

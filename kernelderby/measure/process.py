@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Any
 
 import kernelderby
-from kernelderby.records import DerbyError, Status
+from kernelderby.errors import DerbyError
+from kernelderby.trace import Status
 
 _LOG_BYTES = 1 << 14  # the end of a solution's output is enough to see why it failed
 _POLL_SECONDS = 0.2
@@ -35,7 +36,8 @@ class WorkerProcess:
             environment["TRITON_INTERPRET"] = "1"
             environment["CUDA_VISIBLE_DEVICES"] = ""  # also where there is a GPU, nothing may slip onto it
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "kernelderby.measure.worker", str(request_end), str(reply_end), str(root), device],
+            [sys.executable, "-m", "kernelderby.measure.worker.serve", str(request_end), str(reply_end), str(root),
+             device],
             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=environment,
             pass_fds=(request_end, reply_end), start_new_session=True)
         os.close(request_end)

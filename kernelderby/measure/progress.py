@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+_EVERY_SECONDS = 30  # off a terminal a line this often
+
 
 @contextmanager
-def bar(title: str, steps: int, quiet: bool = False) -> Iterator[Callable[[str], None]]:
-    """Gives a function that says one step is done, with a line about it. Off a terminal nothing is drawn."""
+def bar(title: str, steps: int, quiet: bool = False, seconds: float = 0.0) -> Iterator[Callable[..., None]]:
+    """Gives advance(line, done=1): a line about what goes on, and how many steps that finished. Off a terminal a line
+    now and then says how far it is and how long it may still take. seconds: the estimate to begin with."""
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
     from rich.progress import TimeElapsedColumn as Elapsed
@@ -21,7 +25,31 @@ def bar(title: str, steps: int, quiet: bool = False) -> Iterator[Callable[[str],
                   disable=quiet or not console.is_terminal, redirect_stdout=sys.stdout.isatty()) as progress:
         task = progress.add_task(title, total=steps, line="")
 
-        def advance(line: str) -> None:
-            progress.update(task, advance=1, line=line)
+        start = told = time.monotonic()
+        finished = 0
+
+        def advance(line: str, done: int = 1) -> None:
+            nonlocal told, finished
+            finished += done
+            progress.update(task, advance=done, line=line)
+            if not quiet and not console.is_terminal and time.monotonic() - told > _EVERY_SECONDS:
+                told = time.monotonic()
+                left = left_seconds(finished, steps, told - start, seconds)
+                print(f"{title}: {finished} of {steps}, about {duration(left)} left", file=sys.stderr, flush=True)
 
         yield advance
+
+
+def left_seconds(finished: int, steps: int, passed: float, estimate: float) -> float:
+    """What remains: by the estimate at first, more and more by what the finished steps took."""
+    done = finished / steps if steps else 1.0
+    by_pace = passed / finished * (steps - finished) if finished else estimate
+    return max(0.0, done * by_pace + (1 - done) * max(estimate - passed, by_pace if finished else 0.0))
+
+
+def duration(seconds: float) -> str:
+    """Such as "40 s", "12 min", "1 h 05 min"."""
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    minutes = round(seconds / 60)
+    return f"{minutes} min" if minutes < 60 else f"{minutes // 60} h {minutes % 60:02d} min"

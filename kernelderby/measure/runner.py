@@ -4,108 +4,62 @@ from __future__ import annotations
 
 import secrets
 import statistics
-from collections.abc import Iterable
+import time
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from kernelderby.catalog import Catalog, Definition, Solution, Workload
-from kernelderby.measure.cases import case_of_workload, select_workloads, workload_label
-from kernelderby.measure.environment import GpuSensors, git_commit, host_cpu
-from kernelderby.measure.machine import Machine, exclusive
+from kernelderby.catalog import Catalog, Definition, Solution
+from kernelderby.errors import DerbyError
+from kernelderby.measure import turns
+from kernelderby.measure.judge.cases import case_of_workload, workload_label
+from kernelderby.measure.machine.environment import GpuSensors, git_commit, host_cpu
+from kernelderby.measure.machine.probe import Machine, exclusive
+from kernelderby.measure.plan import Job, Plan, Settings
 from kernelderby.measure.process import WorkerProcess
-from kernelderby.measure.requirements import why_not
-from kernelderby.measure.traces import append_row, repair, settled_keys
-from kernelderby.records import Correctness, Measurement, Status
+from kernelderby.measure.traces import append_row, repair
+from kernelderby.trace import Correctness, Measurement, Status, Timed
 
 _START_SECONDS = 180  # importing torch and the solution's libraries; the timeout of a case counts from there
 _ROUND_MICROSECONDS = 200_000  # solutions slower than this / iterations get fewer iterations a round, 2 at least
 _REFERENCE_ITERATIONS = 3
-
-
-@dataclass(frozen=True, slots=True)
-class Settings:
-    """timeout_seconds: for each step of a solution (check with compilation, one round). again: measure also what has
-    a row. together: when any chosen solution lacks a row on a workload, measure all of them, so that they pair."""
-
-    rounds: int = 5
-    iterations: int = 10
-    timeout_seconds: float = 300
-    again: bool = False
-    together: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Job:
-    """One workload and the solutions to measure on it in turn."""
-
-    definition: Definition
-    workload: Workload
-    solutions: tuple[Solution, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """skipped: solution -> reason. settled: how many (solution, workload) pairs have their row already."""
-
-    jobs: tuple[Job, ...]
-    skipped: dict[str, str]
-    settled: int
-
-    def steps(self, rounds: int) -> int:
-        return sum(len(job.solutions) * (1 + rounds) for job in self.jobs)
+_STRANGERS_SECONDS = 5  # the driver lists a process that has just ended a little longer
+_COOLING_SECONDS = 2  # before a disturbed turn is repeated
 
 
 class Observer:
     """What the runner tells while it works; the command overrides it."""
 
     def step(self, what: str) -> None:
-        """One of Plan.steps is done."""
+        """Something is done, on the way to the next row."""
 
     def row(self, row: Measurement) -> None:
-        """A row was written."""
+        """A row was written: one of Plan.pairs."""
 
     def note(self, line: str) -> None:
         """Something worth a line."""
 
 
-def make_plan(catalog: Catalog, machine: Machine, settings: Settings, solutions: Iterable[str] = (),
-              definitions: Iterable[str] = (), workloads: Iterable[str] = ()) -> Plan:
-    """What is to be measured. Without names: everything. DerbyError for a name that does not exist."""
-    chosen = [catalog.solution(name) for name in solutions] or list(catalog.solutions.values())
-    wanted = [catalog.definition(name) for name in definitions] or list(catalog.definitions.values())
-    jobs, skipped, settled = [], {}, 0
-    for solution in chosen:
-        reason = why_not(solution, machine)
-        if reason and solution.definition in {definition.name for definition in wanted}:
-            skipped[solution.name] = reason
-    for definition in wanted:
-        racers = [one for one in chosen if one.definition == definition.name and one.name not in skipped]
-        if not racers:
-            continue
-        known = settled_keys(catalog.traces(definition.name))
-        for workload in select_workloads(catalog.workloads(definition.name), workloads):
-            missing = [one for one in racers
-                       if settings.again or (one.hash, workload.uuid, machine.name, machine.protocol) not in known]
-            measured = racers if settings.together and missing else missing
-            settled += len(racers) - len(measured)
-            if measured:
-                jobs.append(Job(definition, workload, tuple(measured)))
-    return Plan(tuple(jobs), skipped, settled)
-
-
 @dataclass(slots=True)
 class _Racer:
-    """A solution on one workload: its worker, and what it has shown so far."""
+    """A solution on one workload: its worker, and what it has shown so far. times: kind -> rounds -> a span a call."""
 
     solution: Solution
     worker: WorkerProcess
     iterations: int = 0
     correctness: Correctness | None = None
-    rounds: list[tuple[float, ...]] = field(default_factory=list)
+    times: dict[str, list[tuple[float, ...]]] = field(default_factory=dict)
+    host_us: list[float] = field(default_factory=list)
+    wall_us: list[float] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
-    clocks_before: dict[str, Any] = field(default_factory=dict)
+    clocks: list[dict[str, Any]] = field(default_factory=list)  # before the first turn, then after each
+    graph_missing: str = ""
+    setup: dict[str, float] | None = None
+    seconds: float = 0.0  # that this solution alone has taken
+
+    def compared(self, kind: str) -> list[tuple[float, ...]]:
+        return self.times.get(kind, [])
 
 
 class Runner:
@@ -117,10 +71,14 @@ class Runner:
         self._unbuildable: dict[str, dict[str, Any]] = {}
         self._sensors = GpuSensors(machine.gpu["uuid"]) if machine.gpu else None
         self._environment = self._describe()
+        self._secret = ""
 
     def run(self, plan: Plan) -> list[Measurement]:
         """Works the plan off and returns the rows. Whatever ends it, the workers end too."""
         with exclusive(self.machine, self.catalog.root):
+            self._refuse_strangers()
+            if plan.jobs:
+                self._environment |= self._empty_kernel()
             try:
                 definition = None
                 for job in plan.jobs:
@@ -135,31 +93,70 @@ class Runner:
                 self._end_workers()
         return self.rows
 
+    def _refuse_strangers(self) -> None:
+        """DerbyError when another process computes on the GPU: none of ours runs yet."""
+        until = time.monotonic() + _STRANGERS_SECONDS
+        while processes := (self._sensors.processes() if self._sensors else None):
+            if time.monotonic() > until:
+                raise DerbyError(f"{self.machine.name}: {len(processes)} other processes compute on it (process ids "
+                                 f"{', '.join(map(str, processes))}, as the driver counts); end them, or wait")
+            time.sleep(0.25)
+
+    def _empty_kernel(self) -> dict[str, Any]:
+        """empty_kernel_us of this session; without it, where it cannot be measured, and a note."""
+        worker = WorkerProcess(self.catalog.root, self.machine.device)
+        try:
+            reply = worker.ask("empty_kernel", _START_SECONDS, protocol=self.machine.protocol)
+        finally:
+            worker.kill()
+        if not reply["ok"]:
+            self.observer.note(f"the empty kernel has no time: {reply['message'].splitlines()[0]}")
+            return {}
+        return {"empty_kernel_us": reply["empty_kernel_us"]}
+
     # ------------------------------------------------------------------------------------------------- one workload
 
     def _run_job(self, job: Job) -> None:
-        racers = self._prepare(job, self._load(job))
-        for number in range(1, self.settings.rounds + 1):
-            racers = [racer for racer in racers if self._turn(job, racer, number)]
+        self._secret = secrets.token_hex(16)  # of this workload alone: it stands in its rows, and others follow
+        racers = self._capture(job, self._prepare(job, self._load(job)))
+        racers = self._rounds(job, racers)
         reference = self._reference_latency(racers)
         for racer in racers:
-            samples = [sample for spans in racer.rounds for sample in spans]
+            times = {kind: Timed(round(statistics.median([span for spans in rounds for span in spans]), 3),
+                                 tuple(rounds)) for kind, rounds in racer.times.items()}
             self._write(job, racer.solution, Status.PASSED, "; ".join(dict.fromkeys(racer.notes)), racer,
-                        latency_us=statistics.median(samples), reference_latency_us=reference)
+                        times=times, latency_us=times["eager"].median_us, samples_us=times["eager"].samples_us,
+                        graph_missing=racer.graph_missing, setup=racer.setup, reference_latency_us=reference,
+                        host_us=round(statistics.median(racer.host_us), 3),
+                        wall_us=round(statistics.median(racer.wall_us), 3))
         for worker in self._workers.values():
             worker.send("release", self.settings.timeout_seconds)
         for name, worker in list(self._workers.items()):
             if not worker.receive()["ok"]:
                 self._drop(name)
 
+    def _rounds(self, job: Job, racers: list[_Racer]) -> list[_Racer]:
+        """All of them in turn, then the first two alone until their ratio has settled. Gives back those that are in."""
+        settings = self.settings
+        for number in range(1, settings.rounds + 1):
+            order = turns.shuffled(racers, self.session, job.workload.uuid, number)
+            out = [racer for racer in order if not self._turn(job, racer, number)]
+            racers = [racer for racer in racers if racer not in out]
+        for number in range(settings.rounds + 1, settings.most_rounds + 1):
+            first_two, kind = _first_two(racers)
+            if len(first_two) < 2 or turns.interval_width(*(one.compared(kind) for one in first_two)) < turns.NARROW:
+                break
+            order = turns.shuffled(first_two, self.session, job.workload.uuid, number)
+            out = [racer for racer in order if not self._turn(job, racer, number)]
+            racers = [racer for racer in racers if racer not in out]
+        return racers
+
     def _load(self, job: Job) -> list[_Racer]:
         """A worker for each solution, its code loaded; those that start do so side by side."""
         starting, racers = [], []
         for solution in job.solutions:
             if solution.name not in self._workers and solution.name not in self._unbuildable:
-                worker = self._workers[solution.name] = WorkerProcess(self.catalog.root, self.machine.device)
-                worker.send("load", _START_SECONDS + self.settings.timeout_seconds, definition=job.definition.name,
-                            solution=solution.name)
+                self._workers[solution.name] = self._starting(job, solution)
                 starting.append(solution)
         for solution in starting:
             reply = self._workers[solution.name].receive()
@@ -170,46 +167,101 @@ class Runner:
             if solution.name in self._unbuildable:
                 reply = self._unbuildable[solution.name]
                 self._write(job, solution, Status(reply["status"]), reply["message"])
-                self._skip_steps(solution, 1 + self.settings.rounds)
             else:
                 racers.append(_Racer(solution, self._workers[solution.name]))
         return racers
 
+    def _starting(self, job: Job, solution: Solution) -> WorkerProcess:
+        """A worker whose answer to `load` is due."""
+        worker = WorkerProcess(self.catalog.root, self.machine.device)
+        worker.send("load", _START_SECONDS + self.settings.timeout_seconds, definition=job.definition.name,
+                    solution=solution.name)
+        return worker
+
     def _prepare(self, job: Job, racers: list[_Racer]) -> list[_Racer]:
         """Checks all of them side by side (compilation takes the CPU's time); gives back those that passed."""
-        case = case_of_workload(job.definition, job.workload).to_json()
+        start = time.monotonic()
         for racer in racers:
-            racer.worker.send("prepare", self.settings.timeout_seconds, case=case, protocol=self.machine.protocol)
+            self._send_prepare(job, racer)
         passed = []
         for racer in racers:
             reply = racer.worker.receive()
             self.observer.step(f"{racer.solution.name} checked on {workload_label(job.workload)}")
-            if self._continues(job, racer, reply, steps_left=self.settings.rounds):
+            if self._continues(job, racer, reply):
                 racer.iterations = max(2, min(self.settings.iterations,
                                               int(_ROUND_MICROSECONDS / max(reply["latency_us"], 1e-3))))
+                racer.setup = reply["setup"]
                 passed.append(racer)
+        for racer in racers:
+            racer.seconds += (time.monotonic() - start) / len(racers)
         return passed
 
+    def _send_prepare(self, job: Job, racer: _Racer) -> None:
+        racer.worker.send("prepare", self.settings.timeout_seconds, protocol=self.machine.protocol, secret=self._secret,
+                          case=case_of_workload(job.definition, job.workload).to_json())
+
+    def _capture(self, job: Job, racers: list[_Racer]) -> list[_Racer]:
+        """A CUDA graph of each one's call. Where there is none the row says why, and a process that the attempt has
+        spoiled is replaced."""
+        start = time.monotonic()
+        for racer in racers:
+            racer.worker.send("capture", self.settings.timeout_seconds)
+        captured = []
+        for racer in racers:
+            reply = racer.worker.receive()
+            racer.graph_missing = reply["missing"] if reply["ok"] else f"{reply['status']}: {reply['message']}"
+            if (reply["ok"] and not reply["spoiled"]) or self._started_anew(job, racer):
+                captured.append(racer)
+        for racer in racers:
+            racer.seconds += (time.monotonic() - start) / len(racers)
+        return captured
+
+    def _started_anew(self, job: Job, racer: _Racer) -> bool:
+        """Prepares a racer in a fresh process. False when it is out."""
+        self._drop(racer.solution.name)
+        racer.worker = self._workers[racer.solution.name] = self._starting(job, racer.solution)
+        reply = racer.worker.receive()
+        if reply["ok"]:
+            self._send_prepare(job, racer)
+            reply = racer.worker.receive()
+        return self._continues(job, racer, reply)
+
     def _turn(self, job: Job, racer: _Racer, number: int) -> bool:
-        """One round of one solution, alone on the GPU. False when it is out."""
-        if self._sensors and not racer.clocks_before:
-            racer.clocks_before = self._sensors.read()
-        reply = racer.worker.ask("measure", self.settings.timeout_seconds, number=number, iterations=racer.iterations)
+        """One round of one solution, alone on the GPU; a disturbed one again. False when it is out."""
+        start = time.monotonic()
+        for attempt in range(turns.REPEATS + 1):
+            before = self._sensors.read() if self._sensors else {}
+            reply = racer.worker.ask("measure", self.settings.timeout_seconds, number=number * (turns.REPEATS + 1)
+                                     + attempt, iterations=racer.iterations)
+            after = self._sensors.read() if self._sensors else {}
+            disturbed = turns.disturbance(self._sensors, (before, after), len(self._workers))
+            if not disturbed or not reply["ok"]:
+                break
+            if attempt < turns.REPEATS:
+                self.observer.step(f"{racer.solution.name} again: {disturbed}")
+                time.sleep(_COOLING_SECONDS)
         self.observer.step(f"{racer.solution.name} round {number} on {workload_label(job.workload)}")
-        if not self._continues(job, racer, reply, steps_left=self.settings.rounds - number):
+        racer.seconds += time.monotonic() - start
+        racer.clocks += [after] if racer.clocks else [before, after]
+        if not self._continues(job, racer, reply):
             return False
-        racer.rounds.append(tuple(round(sample, 3) for sample in reply["samples_us"]))
+        if disturbed:
+            racer.notes.append(f"round {number}: {disturbed}")
+        for kind, spans in reply["times"].items():
+            if spans:
+                racer.times.setdefault(kind, []).append(tuple(round(span, 3) for span in spans))
+        racer.host_us += reply["host_us"]
+        racer.wall_us += reply["wall_us"]
         racer.notes.extend(reply["notes"])
         return True
 
-    def _continues(self, job: Job, racer: _Racer, reply: dict[str, Any], steps_left: int) -> bool:
+    def _continues(self, job: Job, racer: _Racer, reply: dict[str, Any]) -> bool:
         """True when the reply is good; otherwise its row is written."""
         if reply.get("correctness") and (racer.correctness is None or reply["status"] != Status.PASSED):
             racer.correctness = Correctness(**reply["correctness"])
         if reply["ok"] and reply["status"] == Status.PASSED:
             return True
         self._write(job, racer.solution, Status(reply["status"]), reply["message"], racer)
-        self._skip_steps(racer.solution, steps_left)
         if not reply["ok"]:  # it raised, hung or died: who knows what is left in that process
             self._drop(racer.solution.name)
         return False
@@ -226,15 +278,17 @@ class Runner:
     # --------------------------------------------------------------------------------------------------------- rows
 
     def _write(self, job: Job, solution: Solution, status: Status, message: str, racer: _Racer | None = None,
-               **numbers: float | None) -> None:
+               **numbers: Any) -> None:
         environment = dict(self._environment)
-        if racer and self._sensors:
-            environment |= {"clocks_before": racer.clocks_before, "clocks_after": self._sensors.read()}
+        if racer:
+            environment |= {"secret": self._secret, "seconds": round(racer.seconds, 3)}
+            if racer.clocks:
+                environment |= {"clocks_before": racer.clocks[0], "clocks": racer.clocks[1:]}
         row = Measurement(
             definition=job.definition.name, workload=job.workload.raw["workload"], solution=solution.name,
             status=status, gpu=self.machine.name, protocol=self.machine.protocol, timestamp=_now(),
-            samples_us=tuple(racer.rounds) if racer else (), correctness=racer.correctness if racer else None,
-            solution_hash=solution.hash, session=self.session, message=message, environment=environment, **numbers)
+            correctness=racer.correctness if racer else None, solution_hash=solution.hash, session=self.session,
+            message=message, environment=environment, **numbers)
         append_row(self._path(job.definition), row)
         self.rows.append(row)
         self.observer.row(row)
@@ -252,10 +306,6 @@ class Runner:
             described["protocol_note"] = self.machine.protocol_note
         return described
 
-    def _skip_steps(self, solution: Solution, count: int) -> None:
-        for _ in range(count):
-            self.observer.step(f"{solution.name} is out")
-
     def _drop(self, name: str) -> None:
         worker = self._workers.pop(name, None)
         if worker:
@@ -264,6 +314,14 @@ class Runner:
     def _end_workers(self) -> None:
         for name in list(self._workers):
             self._drop(name)
+
+
+def _first_two(racers: list[_Racer]) -> tuple[list[_Racer], str]:
+    """The two that lead, and the kind of time by which: graph where all have it, else eager."""
+    kind = "graph" if racers and all("graph" in racer.times for racer in racers) else "eager"
+    leading = sorted(racers, key=lambda racer: statistics.median(
+        [span for spans in racer.compared(kind) for span in spans]))
+    return leading[:2], kind
 
 
 def _now() -> str:

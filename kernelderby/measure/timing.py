@@ -1,4 +1,17 @@
-"""How long one call takes: spans from CUPTI activity records, CUDA events where there is no CUPTI.
+"""How long one call takes: launched by the host, and replayed as a CUDA graph. Protocol 2 (docs/protocol.md).
+
+    timer = make_timer(find_protocol(device)[0], device)
+    spans = timer.spans(call, iterations)              # eager: Spans, one entry per iteration
+    replay = timer.capture(lambda: run(x, out))        # a CUDA graph; NotCapturable says why there is none
+    spans = timer.spans(lambda _: replay(), iterations)  # graph: the same window around a replay
+    timer.graph_us(lambda: run(x, out), 20)            # both in one: the median, for a tuner
+
+`before(i)` and `after(i)` run outside the window of iteration i: new contents, poison, a look at the outputs. L2 is
+flushed between `before` and the window. Every time is in microseconds:
+    spans_us  first record's start to last record's end on the GPU (the launch of the first is not in it)
+    busy_us   part of it in which a kernel, copy or fill ran (the union of their intervals); [] without CUPTI
+    host_us   the host's clock around the call alone, before any synchronisation: time to enqueue
+    wall_us   the host's clock from before the call until the GPU is idle again
 
 A protocol's name stands in every row. Change the name whenever a change here could move a number: rows of different
 protocols are never compared.
@@ -6,6 +19,7 @@ protocols are never compared.
 
 from __future__ import annotations
 
+import statistics
 import time
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Sequence
@@ -14,15 +28,18 @@ from importlib.metadata import PackageNotFoundError, version
 
 import torch
 
-CUPTI = "cupti-span-1"
-CUDA_EVENTS = "cuda-events-1"
+from kernelderby.measure.graphs import NotCapturable, captured
+
+CUPTI = "cupti-graph-eager-2"
+CUDA_EVENTS = "events-graph-eager-2"
 CPU_WALL = "cpu-wall"  # only for tests of the machinery; no figure of a GPU
 
 MINIMUM_FLUSH_BYTES = 256 << 20  # flashinfer-bench's buffer; 2 x L2 is more on future GPUs
 # By the error of the clocks' alignment a record may seem to start before the timestamp in front of the call, or to end
 # after the one behind it. The flush before starts, and the next one ends, at least 256 MB / 4.8 TB/s = 53 us outside
-# the window, so this much is safe.
+# the window, so this much is safe. What `after` launches waits as long.
 SLACK_NS = 20_000
+_SETTLE_NS = 2 * SLACK_NS
 
 
 class TimingFailed(Exception):
@@ -31,10 +48,13 @@ class TimingFailed(Exception):
 
 @dataclass(slots=True)
 class Spans:
-    """spans_us: one per iteration. notes: what a reader of the row should know."""
+    """One entry per iteration, in us (see the module). notes: what a reader of the row should know."""
 
     spans_us: list[float]
     notes: list[str] = field(default_factory=list)
+    busy_us: list[float] = field(default_factory=list)
+    host_us: list[float] = field(default_factory=list)
+    wall_us: list[float] = field(default_factory=list)
 
 
 Call = Callable[[int], object]  # given the number of the iteration
@@ -44,30 +64,91 @@ def flush_bytes(device: torch.device) -> int:
     return max(MINIMUM_FLUSH_BYTES, 2 * torch.cuda.get_device_properties(device).L2_cache_size)
 
 
-def make_timer(protocol: str, device: torch.device) -> CuptiTimer | EventTimer | WallTimer:
+def make_timer(protocol: str, device: torch.device) -> Timer:
     if protocol == CUPTI:
         return CuptiTimer(device)
     return EventTimer(device) if protocol == CUDA_EVENTS else WallTimer()
 
 
 def find_protocol(device: torch.device) -> tuple[str, str]:
-    """The protocol that works here and, where it is a fallback, the reason. Tries CUPTI on a real kernel."""
+    """The protocol that works here and, where it is a fallback, the reason. Tries CUPTI on a real kernel, launched and
+    replayed: a CUPTI that gives no records of a graph's nodes would leave the graph without a time."""
     if device.type != "cuda":
         return CPU_WALL, ""
     try:
         # The call must launch work, and a matrix product also makes the library behind it load its kernels.
-        ones = torch.ones(256, 256, device=device)
-        torch.mm(ones, ones)
-        CuptiTimer(device).spans(lambda _: torch.mm(ones, ones), 2)
+        ones, result = torch.ones(256, 256, device=device), torch.empty(256, 256, device=device)
+        torch.mm(ones, ones, out=result)
+        timer = CuptiTimer(device)
+        timer.spans(lambda _: torch.mm(ones, ones, out=result), 2)
     except Exception as error:  # whatever CUPTI, its bindings or the driver's permissions raise
         return CUDA_EVENTS, f"no CUPTI: {type(error).__name__}: {error}"
+    try:
+        timer.graph_us(lambda: (torch.mm(ones, ones, out=result), result.add_(1)), 2)
+    except (TimingFailed, NotCapturable) as error:
+        return CUDA_EVENTS, f"CUPTI records no kernels of a CUDA graph: {error}"
     return CUPTI, ""
 
 
-class CuptiTimer:
+class Timer:
+    """What the timers share. A window is one iteration's measured part."""
+
+    protocol: str
+    device: torch.device
+
+    def spans(self, call: Call, iterations: int, before: Call | None = None, after: Call | None = None) -> Spans:
+        """TimingFailed when an iteration has no time. What `call`, `before` and `after` raise goes through."""
+        raise NotImplementedError
+
+    def capture(self, call: Callable[[], object]) -> Callable[[], object]:
+        """Runs `call` once on a stream of its own, captures it, and gives the replay. Replaying returns what the
+        captured call returned. NotCapturable with the reason."""
+        return captured(call, self.device)
+
+    def graph_us(self, call: Callable[[], object], iterations: int) -> float:
+        """Median span of a call replayed as a CUDA graph. NotCapturable, TimingFailed."""
+        replay = self.capture(call)
+        replay()
+        return statistics.median(self.spans(lambda _: replay(), iterations).spans_us)
+
+
+class _GpuTimer(Timer):
+    """Flush, synchronise, window: the same for CUPTI and events."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+        self._flush = torch.empty(flush_bytes(device), dtype=torch.uint8, device=device)
+
+    def _windows(self, call: Call, iterations: int, before: Call | None, after: Call | None,
+                 opened: Callable[[], None], closed: Callable[[], None], spans: Spans) -> None:
+        """opened and closed: what the timer does right before the call and once the GPU is idle again."""
+        clock, synchronize, device = time.perf_counter_ns, torch.cuda.synchronize, self.device
+        for iteration in range(iterations):
+            if before is not None:
+                before(iteration)
+            self._flush.zero_()
+            synchronize(device)
+            opened()
+            start = clock()
+            call(iteration)
+            enqueued = clock()
+            synchronize(device)
+            end = clock()
+            closed()
+            spans.host_us.append((enqueued - start) / 1e3)
+            spans.wall_us.append((end - start) / 1e3)
+            if after is not None:
+                while clock() - end < _SETTLE_NS:
+                    pass
+                after(iteration)
+
+
+class CuptiTimer(_GpuTimer):
     """First kernel's start to last kernel's end (copies and fills count as kernels), from CUPTI activity records.
 
-    The time on the GPU between the two, gaps between kernels included; launching the first one is not in it.
+    The time on the GPU between the two, gaps between kernels included; launching the first one is not in it. Kernels
+    of a replayed graph leave a record each, because the activity kind GRAPH_TRACE, which would fold a graph into one
+    record, stays off.
     """
 
     protocol = CUPTI
@@ -82,11 +163,10 @@ class CuptiTimer:
                 raise TimingFailed("cupti-python is older than 13; pip install -U cupti-python")
         except PackageNotFoundError:
             pass  # unpacked without its metadata: nothing to judge by
+        super().__init__(device)
         kinds = cupti.ActivityKind
         self._cupti = cupti
         self._kinds = (kinds.CONCURRENT_KERNEL, kinds.MEMCPY, kinds.MEMSET)
-        self._device = device
-        self._flush = torch.empty(flush_bytes(device), dtype=torch.uint8, device=device)
         self._records: list[tuple[int, int]] = []  # start, end in ns on the clock of get_timestamp()
         cupti.activity_register_callbacks(_buffer_requested, self._buffer_completed)
 
@@ -95,28 +175,25 @@ class CuptiTimer:
             if activity.kind in self._kinds:  # its memory is CUPTI's: take the numbers now
                 self._records.append((activity.start, activity.end))
 
-    def spans(self, call: Call, iterations: int) -> Spans:
-        """TimingFailed when an iteration left no record. What `call` raises goes through."""
-        cupti, windows = self._cupti, []
+    def spans(self, call: Call, iterations: int, before: Call | None = None, after: Call | None = None) -> Spans:
+        cupti, stamps, timed = self._cupti, [], Spans([])
         self._records.clear()
         for kind in self._kinds:
             cupti.activity_enable(kind)
         try:
-            for iteration in range(iterations):
-                self._flush.zero_()
-                torch.cuda.synchronize(self._device)
-                before = cupti.get_timestamp()
-                call(iteration)
-                torch.cuda.synchronize(self._device)
-                windows.append((before, cupti.get_timestamp()))
+            def stamp() -> None:
+                stamps.append(cupti.get_timestamp())
+
+            self._windows(call, iterations, before, after, stamp, stamp, timed)
         finally:
             try:
-                torch.cuda.synchronize(self._device)
+                torch.cuda.synchronize(self.device)
                 cupti.activity_flush_all(0)
             finally:
                 for kind in self._kinds:
                     cupti.activity_disable(kind)
-        return spans_of_records(self._records, windows)
+        found = spans_of_records(self._records, list(zip(stamps[::2], stamps[1::2], strict=True)))
+        return Spans(found.spans_us, found.notes, found.busy_us, timed.host_us, timed.wall_us)
 
 
 def _buffer_requested() -> tuple[int, int]:
@@ -126,61 +203,76 @@ def _buffer_requested() -> tuple[int, int]:
 
 def spans_of_records(records: Sequence[tuple[int, int]], windows: Sequence[tuple[int, int]],
                      slack_ns: int = SLACK_NS) -> Spans:
-    """Gives each iteration the records that lie in its window (timestamps before and after it, in ns, and slack_ns).
+    """Gives each iteration the records that lie in its window (timestamps before and after it, in ns, and slack_ns):
+    spans_us, busy_us and notes.
 
     TimingFailed when a window holds no record. A different number of records than in the other windows is a note: the
     solution took another path, or records were lost.
     """
     known = sorted((start, end) for start, end in records if start and end)
     starts = [start for start, _ in known]
-    spans, counts = [], []
+    found, counts = Spans([]), []
     for number, (before, after) in enumerate(windows):
         started = known[bisect_left(starts, before - slack_ns):bisect_right(starts, after)]
         inside = [(start, end) for start, end in started if end <= after + slack_ns]
         if not inside:
             raise TimingFailed(f"iteration {number}: no GPU activity was recorded, so it has no time")
-        spans.append((max(end for _, end in inside) - inside[0][0]) / 1e3)
+        found.spans_us.append((max(end for _, end in inside) - inside[0][0]) / 1e3)
+        found.busy_us.append(covered(inside) / 1e3)
         counts.append(len(inside))
-    notes = []
     if len(known) < len(records):
-        notes.append(f"{len(records) - len(known)} records without timestamps were left out")
+        found.notes.append(f"{len(records) - len(known)} records without timestamps were left out")
     if len(set(counts)) > 1:
-        notes.append(f"iterations launched {min(counts)} to {max(counts)} kernels and copies")
-    return Spans(spans, notes)
+        found.notes.append(f"iterations launched {min(counts)} to {max(counts)} kernels and copies")
+    return found
 
 
-class EventTimer:
+def covered(intervals: Sequence[tuple[int, int]]) -> int:
+    """Length of the union of intervals that are sorted by their start."""
+    total, reached = 0, intervals[0][0]
+    for start, end in intervals:
+        if end > reached:
+            total += end - max(start, reached)
+            reached = end
+    return total
+
+
+class EventTimer(_GpuTimer):
     """CUDA events around the call: the fallback. Launch overhead before the first kernel is in it."""
 
     protocol = CUDA_EVENTS
 
-    def __init__(self, device: torch.device) -> None:
-        self._device = device
-        self._flush = torch.empty(flush_bytes(device), dtype=torch.uint8, device=device)
+    def spans(self, call: Call, iterations: int, before: Call | None = None, after: Call | None = None) -> Spans:
+        pairs, timed = [], Spans([])
 
-    def spans(self, call: Call, iterations: int) -> Spans:
-        spans = []
-        for iteration in range(iterations):
-            self._flush.zero_()
-            torch.cuda.synchronize(self._device)
-            start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-            start.record()
+        def opened() -> None:
+            pairs.append((torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)))
+            pairs[-1][0].record()
+
+        def bracketed(iteration: int) -> None:
             call(iteration)
-            end.record()
-            torch.cuda.synchronize(self._device)
-            spans.append(start.elapsed_time(end) * 1e3)
-        return Spans(spans)
+            pairs[-1][1].record()
+
+        self._windows(bracketed, iterations, before, after, opened, lambda: None, timed)
+        timed.spans_us = [start.elapsed_time(end) * 1e3 for start, end in pairs]
+        return timed
 
 
-class WallTimer:
+class WallTimer(Timer):
     """The CPU's clock around the call."""
 
     protocol = CPU_WALL
+    device = torch.device("cpu")
 
-    def spans(self, call: Call, iterations: int) -> Spans:
-        spans = []
+    def spans(self, call: Call, iterations: int, before: Call | None = None, after: Call | None = None) -> Spans:
+        timed = Spans([])
         for iteration in range(iterations):
+            if before is not None:
+                before(iteration)
             start = time.perf_counter_ns()
             call(iteration)
-            spans.append((time.perf_counter_ns() - start) / 1e3)
-        return Spans(spans)
+            timed.spans_us.append((time.perf_counter_ns() - start) / 1e3)
+            if after is not None:
+                after(iteration)
+        timed.host_us, timed.wall_us = list(timed.spans_us), list(timed.spans_us)
+        return timed

@@ -7,7 +7,7 @@ import os
 from collections.abc import Iterable
 from pathlib import Path
 
-from kernelderby.records import Measurement, Status
+from kernelderby.trace import Measurement, Status
 
 Key = tuple[str, str, str, str]  # solution hash, workload uuid, GPU, protocol
 

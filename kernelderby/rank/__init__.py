@@ -2,7 +2,7 @@
 
 from kernelderby.rank.model import NOT_MEASURED, PASSED, Cell, Group, Pair, Ranking, Ratio, Summary, WorkloadRow
 from kernelderby.rank.ranking import rank
-from kernelderby.rank.selection import definitions_with_rows
+from kernelderby.roofline.selection import definitions_with_rows
 
 __all__ = ["NOT_MEASURED", "PASSED", "Cell", "Group", "Pair", "Ranking", "Ratio", "Summary", "WorkloadRow",
            "definitions_with_rows", "rank"]

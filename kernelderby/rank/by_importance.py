@@ -6,18 +6,22 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from kernelderby.catalog import Solution, Workload
+from kernelderby.errors import DerbyError
 from kernelderby.hardware import Gpu, find_gpu
 from kernelderby.rank.model import Group
 from kernelderby.rank.order import order
-from kernelderby.rank.recorded import Recorded, Time
-from kernelderby.records import DerbyError
-from kernelderby.roofline import (
+from kernelderby.roofline.floors import (
+    FairShare,
     OperatorShare,
     WeightedShare,
+    fair_floor_us,
+    fair_share,
+    operator_fair_share,
     operator_share,
     share_on,
     weighted_share,
 )
+from kernelderby.roofline.recorded import Reached, Recorded
 
 BEST = "best of all"  # a contender that takes, on every shape, the fastest solution of any author
 
@@ -29,16 +33,19 @@ class Entry:
 
     solution: str | None
     share: OperatorShare
+    fair: FairShare
 
 
 @dataclass(frozen=True, slots=True)
 class Contender:
     """entries: operator -> what the contender has there, only where it has a row. share: over all operators that have
-    an importance. shapes, of_shapes: passed, and all of those operators. outdated: passed rows of former sources."""
+    an importance; fair: the same of S_fair. shapes, of_shapes: passed, and all of those operators. outdated: passed
+    rows of former sources."""
 
     name: str
     entries: dict[str, Entry]
     share: WeightedShare
+    fair: WeightedShare
     shapes: int
     of_shapes: int
     outdated: int
@@ -82,7 +89,7 @@ def rank_by_importance(recorded: Recorded, workloads: Mapping[str, Sequence[Work
 
 
 def _own(recorded: Recorded, operator: str, author: str, solutions: Mapping[str, Solution],
-         workloads: Sequence[Workload]) -> tuple[str, dict[str, Time]] | None:
+         workloads: Sequence[Workload]) -> tuple[str, dict[str, Reached]] | None:
     """The author's first solution in the operator's order (docs/scoring.md), with its times; None without any row."""
     known = {workload.uuid: 1.0 for workload in workloads}
     times = {name: {uuid: time for uuid, time in own.items() if uuid in known}
@@ -92,18 +99,30 @@ def _own(recorded: Recorded, operator: str, author: str, solutions: Mapping[str,
     return (first, times[first]) if first else None
 
 
-def _contender(name: str, chosen: Mapping[str, tuple[str | None, dict[str, Time]] | None],
+def _contender(name: str, chosen: Mapping[str, tuple[str | None, dict[str, Reached]] | None],
                workloads: Mapping[str, Sequence[Workload]], gpu: Gpu, importance: Mapping[str, float]) -> Contender:
-    entries = {operator: Entry(each[0], _share(each[1], workloads[operator], gpu))
+    entries = {operator: Entry(each[0], _share(each[1], workloads[operator], gpu),
+                               _fair_share(each[1], workloads[operator], gpu))
                for operator, each in chosen.items() if each}
     times = [time for operator, each in chosen.items() if each
              for uuid, time in each[1].items() if uuid in {workload.uuid for workload in workloads[operator]}]
     return Contender(
         name, entries, weighted_share({operator: entry.share for operator, entry in entries.items()}, importance),
+        weighted_share({operator: entry.fair for operator, entry in entries.items()}, importance),
         shapes=len(times), of_shapes=sum(map(len, workloads.values())), outdated=sum(time.outdated for time in times))
 
 
-def _share(times: Mapping[str, Time], workloads: Sequence[Workload], gpu: Gpu) -> OperatorShare:
+def _share(times: Mapping[str, Reached], workloads: Sequence[Workload], gpu: Gpu) -> OperatorShare:
     """S of every shape that has a time, a cost and a peak for each dtype in it."""
     return operator_share([share_on(gpu, workload.cost, times[workload.uuid].latency_us)
                            if workload.uuid in times else None for workload in workloads])
+
+
+def _fair_share(times: Mapping[str, Reached], workloads: Sequence[Workload], gpu: Gpu) -> FairShare:
+    """S_fair of every shape that has a time, a cost and an empty kernel's time in its session."""
+    shares = []
+    for workload in workloads:
+        time = times.get(workload.uuid)
+        floor_us = time and fair_floor_us(gpu, workload.cost, time.empty_kernel_us, time.in_place)
+        shares.append(fair_share(floor_us, time.latency_us) if time else None)
+    return operator_fair_share(shares)

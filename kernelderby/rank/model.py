@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+
+from kernelderby.roofline.selection import Group
 
 NOT_MEASURED = "not measured"
 PASSED = "passed"
@@ -39,12 +40,15 @@ class Ratio:
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """One solution on one workload. status: "passed", "not measured", or how it failed, in words."""
+    """One solution on one workload. status: "passed", "not measured", or how it failed, in words; "no graph time"
+    where it passed and has none of the kind that is compared. eager_us: beside the kind that is compared."""
 
     status: str
     latency_us: float | None = None
+    eager_us: float | None = None
     ratio: Ratio | None = None  # over the baseline's time; None for the baseline and where either did not pass
     share_of_floor: float | None = None
+    fair_share: float | None = None
     outdated: bool = False  # measured with sources that the solution has no more
     too_good: bool = False  # faster than 0.9 x the floor: the measurement is suspicious
     timestamp: str | None = None
@@ -110,6 +114,7 @@ class Summary:
     fastest_on: int  # workloads on which it is faster than every other one, by the interval
     share_geomean: float | None  # geomean of floor / latency
     share_total: float | None  # sum of floors / sum of latencies
+    fair_geomean: float | None = None  # geomean of S_fair, over the workloads it passed
 
     @property
     def is_complete(self) -> bool:
@@ -126,17 +131,10 @@ class OrderDependence:
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
-    """Rows that may be compared with each other."""
-
-    gpu: str
-    protocol: str
-    rows: int
-
-
-@dataclass(frozen=True, slots=True)
 class Ranking:
-    """Solutions of one definition on one GPU under one protocol. `order` is best first, without the never measured."""
+    """Solutions of one definition on one GPU under one protocol. `order` is best first, without the never measured.
+
+    time: the kind of time that is compared. eager_order: the order by eager time, where that is another one."""
 
     definition: str
     group: Group
@@ -154,6 +152,8 @@ class Ranking:
     not_measured: tuple[str, ...]
     no_floor_reason: str | None
     notes: tuple[str, ...] = ()
+    time: str = "eager"
+    eager_order: tuple[str, ...] = ()
 
     def summary(self, solution: str) -> Summary:
         return next(summary for summary in self.summaries if summary.solution == solution)
@@ -167,11 +167,3 @@ class Ranking:
 
     def row(self, uuid: str) -> WorkloadRow:
         return next(row for row in self.rows if row.uuid == uuid)
-
-
-@dataclass(frozen=True, slots=True)
-class Chosen:
-    """The row that counts for one solution on one workload (a Measurement), and whether its sources are gone."""
-
-    measurement: Any
-    outdated: bool

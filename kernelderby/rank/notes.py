@@ -6,8 +6,9 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from kernelderby.rank.model import Chosen, Pair, Ranking
-from kernelderby.records import FLASHINFER_BENCH_PROTOCOL, Measurement
+from kernelderby.rank.model import Pair, Ranking, WorkloadRow
+from kernelderby.roofline.selection import Chosen
+from kernelderby.trace import FLASHINFER_BENCH_PROTOCOL, Measurement
 
 NAMED_AT_MOST = 4  # workloads that one note spells out
 
@@ -18,6 +19,7 @@ class Asked(NamedTuple):
     gpu: bool
     protocol: bool
     baseline: bool
+    time: bool = False
 
 
 def notes(ranking: Ranking, rows: Sequence[Measurement], chosen: Mapping[tuple[str, str], Chosen],
@@ -25,6 +27,7 @@ def notes(ranking: Ranking, rows: Sequence[Measurement], chosen: Mapping[tuple[s
     """rows: all of the ranked GPU and protocol; solutions: all of the definition in the set."""
     return (
         *_choice(ranking, asked),
+        *_times(ranking, asked, chosen),
         *_left_out(ranking, rows, solutions),
         *_provenance(ranking, chosen),
         *_doubtful(ranking),
@@ -40,6 +43,35 @@ def _choice(ranking: Ranking, asked: Asked) -> Iterator[str]:
         yield f"{ranking.group.gpu} under {ranking.group.protocol}: {chosen}also recorded, not compared here: {others}"
     if ranking.baseline and not asked.baseline:
         yield f"baseline: {ranking.baseline}, the first in the order (--baseline names another)"
+
+
+def _times(ranking: Ranking, asked: Asked, chosen: Mapping[tuple[str, str], Chosen]) -> Iterator[str]:
+    """By which time, and what another one would have said."""
+    rows = [each.measurement for each in chosen.values()]
+    missing = {row.solution: row.graph_missing for row in rows if row.graph_missing}
+    if ranking.time == "eager" and missing and not asked.time:
+        listed = "; ".join(f"{name} ({reason})" for name, reason in sorted(missing.items()))
+        yield f"ordered by eager time, since some have none as a CUDA graph: {listed}"
+    without = Counter(name for row in ranking.rows for name, cell in row.cells.items()
+                      if cell.status == f"no {ranking.time} time")
+    if without:
+        listed = ", ".join(f"{name} ({count} workloads)" for name, count in sorted(without.items()))
+        yield f"no {ranking.time} time: {listed}"
+    if ranking.time == "eager":
+        return
+    if not asked.time:
+        yield "ordered by the time as a CUDA graph, which all have; eager beside it (--time eager orders by that)"
+    if ranking.eager_order:
+        yield f"by eager time the order is another one: {', '.join(ranking.eager_order)}"
+    differing = [row.label for row in ranking.rows if _fastest_eager(row) not in (None, row.fastest)]
+    if differing:
+        more = f" and {len(differing) - NAMED_AT_MOST} more" if len(differing) > NAMED_AT_MOST else ""
+        yield f"another solution is fastest by eager time on {', '.join(differing[:NAMED_AT_MOST])}{more}"
+
+
+def _fastest_eager(row: WorkloadRow) -> str | None:
+    times = {name: cell.eager_us for name, cell in row.cells.items() if cell.eager_us is not None}
+    return min(times, key=times.get, default=None)
 
 
 def _left_out(ranking: Ranking, rows: Sequence[Measurement], solutions: Mapping[str, Any]) -> Iterator[str]:

@@ -9,23 +9,16 @@ from dataclasses import dataclass, field, replace
 from itertools import combinations
 
 from kernelderby.catalog import Solution, Workload
+from kernelderby.errors import DerbyError
 from kernelderby.hardware import Gpu, find_gpu
-from kernelderby.rank import notes, selection
-from kernelderby.rank.model import (
-    NOT_MEASURED,
-    PASSED,
-    Cell,
-    Chosen,
-    Pair,
-    Ranking,
-    Ratio,
-    Summary,
-    WorkloadRow,
-)
+from kernelderby.rank import notes
+from kernelderby.rank.model import NOT_MEASURED, PASSED, Cell, Pair, Ranking, Ratio, Summary, WorkloadRow
 from kernelderby.rank.order import Times, order, order_dependences, slowdowns
 from kernelderby.rank.resampling import Bootstrap, Deviation, geometric_mean, mean_with_interval, ratio_with_interval
-from kernelderby.records import DerbyError, Measurement, Status
-from kernelderby.roofline import floors, share_of_floor
+from kernelderby.roofline import selection
+from kernelderby.roofline.floors import fair_floor_us, fair_share, floors, share_of_floor
+from kernelderby.roofline.selection import Chosen
+from kernelderby.trace import Measurement, Status
 
 TOO_GOOD = 0.9  # a latency below this share of the floor is a mistake in the measurement or in the cost
 
@@ -39,6 +32,10 @@ class _Field:
     chosen: dict[tuple[str, str], Chosen]
     times: Times
     floors: dict[str, tuple[float, str]]  # uuid -> floor in us, regime; empty when unknown
+    gpu: Gpu | None = None
+    kind: str = "eager"  # of the times
+    eager: Times = field(default_factory=dict)
+    in_place: frozenset[str] = frozenset()  # solutions that write into their inputs' memory
     bootstrap: Bootstrap = field(default_factory=Bootstrap)
 
     def common(self, a: str, b: str) -> list[str]:
@@ -58,8 +55,9 @@ class _Field:
 
 def rank(measurements: Iterable[Measurement], definition: str, workloads: Sequence[Workload],
          solutions: Mapping[str, Solution], *, gpu: str | None = None, protocol: str | None = None,
-         baseline: str | None = None, only: Collection[str] | None = None) -> Ranking:
-    """Ranks the solutions of one definition on one GPU under one protocol.
+         baseline: str | None = None, only: Collection[str] | None = None, time: str | None = None) -> Ranking:
+    """Ranks the solutions of one definition on one GPU under one protocol, by one kind of time: `time`, or that of
+    selection.time_kind.
 
     measurements: rows of any definition; those of others are passed over. solutions: all of the definition in the
     set; `only` narrows them. gpu, protocol: see selection.choose_group. baseline: see docs/scoring.md.
@@ -69,10 +67,10 @@ def rank(measurements: Iterable[Measurement], definition: str, workloads: Sequen
     groups = selection.group_rows(measurements)
     if not groups:
         raise DerbyError(f"traces/: no row of {definition}; measure it with `derby bench`")
-    key = selection.choose_group(groups, gpu, protocol)
+    key = selection.choose_group(groups, gpu, protocol, newest_protocol=True)
     rows = groups[key]
     contenders = {name: each for name, each in solutions.items() if only is None or name in only}
-    arena = _arena(rows, workloads, contenders, find_gpu(rows[0].gpu))
+    arena = _arena(rows, workloads, contenders, find_gpu(rows[0].gpu), time)
     ordered = order(arena.times, arena.importance)
     if baseline is not None and not arena.times.get(baseline):
         raise DerbyError(f"--baseline: {baseline} passed no workload on {rows[0].gpu} under {key.protocol}; "
@@ -99,26 +97,43 @@ def rank(measurements: Iterable[Measurement], definition: str, workloads: Sequen
         order_dependences=order_dependences(arena.times, arena.importance),
         not_measured=not_measured,
         no_floor_reason=_no_floor_reason(arena, rows[0].gpu),
+        time=arena.kind,
+        eager_order=_other_order(arena, ordered),
     )
-    asked = notes.Asked(gpu=gpu is not None, protocol=protocol is not None, baseline=baseline is not None)
+    asked = notes.Asked(gpu=gpu is not None, protocol=protocol is not None, baseline=baseline is not None,
+                        time=time is not None)
     return replace(ranking, notes=notes.notes(ranking, rows, arena.chosen, solutions, asked))
 
 
 def _arena(rows: Sequence[Measurement], workloads: Sequence[Workload], contenders: Mapping[str, Solution],
-           gpu: Gpu | None) -> _Field:
+           gpu: Gpu | None, asked_time: str | None) -> _Field:
     known = {workload.uuid for workload in workloads}
     chosen = {key: each for key, each in selection.newest_rows(rows, _hashes(contenders)).items() if key[1] in known}
+    kind = selection.time_kind((each.measurement for each in chosen.values()), asked_time)
     times: Times = {solution: {} for solution, _ in sorted(chosen)}
+    eager: Times = {solution: {} for solution in times}
     for (solution, uuid), each in chosen.items():
-        if each.measurement.status is Status.PASSED:
-            times[solution][uuid] = selection.latency_us(each.measurement)
+        if each.measurement.status is not Status.PASSED:
+            continue
+        eager[solution][uuid] = selection.latency_us(each.measurement)
+        timed = selection.timed_by(each.measurement, kind)
+        chosen[solution, uuid] = replace(each, measurement=timed)
+        if timed.latency_us is not None:
+            times[solution][uuid] = selection.latency_us(timed)
     importance = {workload.uuid: _importance(workload) for workload in workloads}
     floor = {}
     for workload in workloads:
         found = floors(workload.cost, gpu) if gpu is not None and workload.cost is not None else None
         if found is not None:
             floor[workload.uuid] = (found.floor_us, found.regime)
-    return _Field(tuple(workloads), importance, chosen, times, floor)
+    in_place = frozenset(name for name, solution in contenders.items() if solution.in_place)
+    return _Field(tuple(workloads), importance, chosen, times, floor, gpu, kind, eager, in_place)
+
+
+def _other_order(arena: _Field, ordered: tuple[str, ...]) -> tuple[str, ...]:
+    """The order by eager time, where another kind gives another one."""
+    by_eager = order(arena.eager, arena.importance)
+    return by_eager if by_eager != ordered else ()
 
 
 def _hashes(contenders: Mapping[str, Solution]) -> dict[str, str]:
@@ -144,7 +159,7 @@ def _row(arena: _Field, workload: Workload, ordered: Sequence[str], baseline: st
         importance=arena.importance[uuid],
         floor_us=floor_us,
         regime=regime,
-        cells={name: _cell(arena, name, uuid, baseline, floor_us) for name in ordered},
+        cells={name: _cell(arena, name, workload, baseline, floor_us) for name in ordered},
         fastest=fastest,
         second=second,
         margin=arena.ratio(second, fastest, uuid) if second else None,
@@ -157,16 +172,24 @@ def _label(arena: _Field, workload: Workload) -> str:
     return label if label and is_unique else f"{label} {workload.uuid[:8]}".strip()
 
 
-def _cell(arena: _Field, solution: str, uuid: str, baseline: str | None, floor_us: float | None) -> Cell:
+def _cell(arena: _Field, solution: str, workload: Workload, baseline: str | None, floor_us: float | None) -> Cell:
+    uuid = workload.uuid
     chosen = arena.chosen.get((solution, uuid))
     if chosen is None:
         return Cell(NOT_MEASURED)
     row, latency_us = chosen.measurement, arena.times[solution].get(uuid)
     has_ratio = latency_us is not None and baseline not in (None, solution) and uuid in arena.times[baseline]
     has_share = latency_us is not None and floor_us is not None
+    if row.status is Status.PASSED and latency_us is None:
+        return Cell(f"no {arena.kind} time", eager_us=arena.eager[solution][uuid], outdated=chosen.outdated,
+                    timestamp=row.timestamp, message=row.graph_missing)
+    fair_us = fair_floor_us(arena.gpu, workload.cost, selection.empty_kernel_us(row, arena.kind),
+                            solution in arena.in_place)
     return Cell(
         status=in_words(row.status),
         latency_us=latency_us,
+        eager_us=arena.eager[solution].get(uuid) if arena.kind != "eager" else None,
+        fair_share=fair_share(fair_us, latency_us),
         ratio=arena.ratio(solution, baseline, uuid) if has_ratio else None,
         share_of_floor=share_of_floor(floor_us, latency_us) if has_share else None,
         outdated=chosen.outdated,
@@ -212,6 +235,7 @@ def _summaries(arena: _Field, ordered: Sequence[str], baseline: str | None, pair
         with_floor = [uuid for uuid in times if uuid in arena.floors]
         shares = [share_of_floor(arena.floors[uuid][0], times[uuid]) for uuid in with_floor]
         total = sum(times[uuid] for uuid in with_floor)
+        fair = {row.uuid: row.cells[name].fair_share for row in table if row.cells[name].fair_share is not None}
         found.append(Summary(
             solution=name,
             author=contenders[name].author,
@@ -225,6 +249,8 @@ def _summaries(arena: _Field, ordered: Sequence[str], baseline: str | None, pair
             fastest_on=fastest_on[name],
             share_geomean=geometric_mean(shares, [arena.importance[uuid] for uuid in with_floor]) if shares else None,
             share_total=sum(arena.floors[uuid][0] for uuid in with_floor) / total if with_floor else None,
+            fair_geomean=geometric_mean(list(fair.values()), [arena.importance[uuid] for uuid in fair]) if fair
+            else None,
             **_against_baseline(name, baseline, pairs),
         ))
     return tuple(found)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from kernelderby.rank.model import Ratio
-from kernelderby.records import Measurement
+from kernelderby.trace import Measurement
 
 RESAMPLES = 1000
 SEED = 19  # any fixed number: the same rows give the same intervals

@@ -22,22 +22,30 @@ def importance_report(ranking: ImportanceRanking) -> Report:
 
 def _authors_table(ranking: ImportanceRanking) -> Table:
     columns = (Column("#"), Column("author", "left"), Column("S, missing as 0"), Column("S where measured"),
+               *((Column("S fair, missing as 0"), Column("S fair where measured")) if _is_fair(ranking) else ()),
                Column("operators"), Column("importance measured"), Column("shapes passed"))
     places = [None, *range(1, len(ranking.contenders))]
     return Table(
         "Over all operators", columns,
-        tuple(_author_row(place, each) for place, each in zip(places, ranking.contenders, strict=True)), key_columns=2,
+        tuple(_author_row(place, each, _is_fair(ranking))
+              for place, each in zip(places, ranking.contenders, strict=True)), key_columns=2,
         caption="S: floor over time, the median over an operator's shapes, weighted by importance over operators. "
-                f"{BEST}: on every shape the fastest solution of any author.")
+                + ("S fair: reachable time over time, the geomean over an operator's shapes. " if _is_fair(ranking)
+                   else "") + f"{BEST}: on every shape the fastest solution of any author.")
 
 
-def _author_row(place: int | None, contender: Contender) -> tuple[TableCell, ...]:
+def _is_fair(ranking: ImportanceRanking) -> bool:
+    return any(each.fair.measured is not None for each in ranking.contenders)
+
+
+def _author_row(place: int | None, contender: Contender, is_fair: bool) -> tuple[TableCell, ...]:
     share = contender.share
     return (
         TableCell(str(place)) if place else NOTHING,
         TableCell(contender.name, "best" if place == 1 else ""),
         _share(share.everywhere),
         _share(share.measured),
+        *((_share(contender.fair.everywhere), _share(contender.fair.measured)) if is_fair else ()),
         _part(share.operators, share.of_operators),
         TableCell(f"{share.weight:.1%}"),
         _part(contender.shapes, contender.of_shapes),

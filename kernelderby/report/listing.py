@@ -7,10 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from kernelderby.catalog import Definition, Requires, TensorSpec, Tolerance, Workload
-from kernelderby.listing import Best, Contract, Listing, Operator
 from kernelderby.report.model import Column, Report, Table, TableCell
 from kernelderby.report.roofline import percent
-from kernelderby.roofline import arithmetic_intensity
+from kernelderby.roofline.floors import arithmetic_intensity
+from kernelderby.roofline.listing import Contract, ListedOperator, Listing
+from kernelderby.roofline.recorded import Reached
 
 NOTHING = TableCell("")
 OUTDATED = "†"
@@ -31,7 +32,7 @@ def listing_report(found: Listing) -> Report:
                   (Table("Operators", columns, rows, " ".join(captions)),))
 
 
-def _operator_row(operator: Operator, gpus: Sequence[str]) -> tuple[TableCell, ...]:
+def _operator_row(operator: ListedOperator, gpus: Sequence[str]) -> tuple[TableCell, ...]:
     cells = [TableCell(operator.name), TableCell(operator.op_type), TableCell(", ".join(operator.dtypes)),
              TableCell(str(operator.shapes)),
              NOTHING if operator.importance is None else TableCell(f"{operator.importance:.1f}%"),
@@ -160,7 +161,7 @@ def _cost_cells(workload: Workload) -> tuple[TableCell, ...]:
 def _best_cells(found: Contract, workload: Workload) -> list[TableCell]:
     cells = []
     for gpu in found.gpus:
-        best: Best | None = found.best[gpu].get(workload.uuid)
+        best: Reached | None = found.best[gpu].get(workload.uuid)
         if best is None:
             cells += [NOTHING, NOTHING]
         else:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from kernelderby.records import DerbyError
+from kernelderby.errors import DerbyError
 
 _END = "<!-- /derby -->"
 

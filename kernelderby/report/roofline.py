@@ -7,7 +7,8 @@ from itertools import chain
 
 from kernelderby.hardware import Gpu
 from kernelderby.report.model import Column, Report, Table, TableCell
-from kernelderby.survey import PUBLISHED, TRACES, Operator, Shape, Source, Survey, Timed
+from kernelderby.roofline.operators import PUBLISHED, TRACES, Operator, Shape, Source, Survey
+from kernelderby.roofline.recorded import Reached
 
 NOTHING = TableCell("-", "muted")
 OUTDATED = "†"
@@ -192,7 +193,7 @@ def _floor(shape: Shape, gpu: Gpu, with_regime: bool = False) -> TableCell:
     return TableCell(_us(floor.floor_us) + (f" {floor.regime[0].upper()}" if with_regime else ""))
 
 
-def _time(timed: Timed | None) -> TableCell:
+def _time(timed: Reached | None) -> TableCell:
     return TableCell(_us(timed.latency_us) + (OUTDATED if timed.outdated else "")) if timed else NOTHING
 
 

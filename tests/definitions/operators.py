@@ -5,9 +5,9 @@ from pathlib import Path
 import torch
 
 from kernelderby.catalog import Catalog
-from kernelderby.measure.build import load_definition_module
-from kernelderby.measure.cases import Case
-from kernelderby.measure.inputs import InputMaker
+from kernelderby.measure.judge.cases import Case
+from kernelderby.measure.judge.inputs import InputMaker
+from kernelderby.measure.worker.build import load_definition_module
 
 ROOT = Path(__file__).resolve().parents[2]
 CATALOG = Catalog.open(ROOT)

@@ -5,8 +5,8 @@ import torch
 from operators import CATALOG, inputs_at, load, outputs_of
 from test_attention import NAMES, naive_rows, rows_of
 
-from kernelderby.measure.correctness import compare
-from kernelderby.records import Status
+from kernelderby.measure.judge.correctness import compare
+from kernelderby.trace import Status
 
 LARGER = {
     "attention_forward": {"num_tokens": 700, "len_cu_seqlens": 4, "max_seqlen": 290},

@@ -5,8 +5,8 @@ import torch
 from linear_attention_forms import CONV, OUTPUT, STATE, UPDATE, by_head, decay_matrix, gates, normalized
 from operators import CATALOG, inputs_at, outputs_of
 
-from kernelderby.measure.correctness import compare
-from kernelderby.records import Status
+from kernelderby.measure.judge.correctness import compare
+from kernelderby.trace import Status
 
 
 def judged(name, found, expected):

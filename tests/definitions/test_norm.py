@@ -129,7 +129,8 @@ def cost(flops, read, written, dtype="bfloat16"):
     ("l2_norm", cost(5 * 3 * 99, 5 * 198, 5 * 198)),
     ("gated_rms_norm", cost(5 * (8 * 99 + 1), 2 * 5 * 198 + 198, 5 * 198)),
     # 3 tokens; 4 query, 1 key and 1 value head of 128
-    ("fused_qk_rmsnorm", cost(15 * (3 * 128 + 1), 3 * 6 * 256 + 2 * 256, 3 * 6 * 256, "float16")),
+    ("fused_qk_rmsnorm", cost(15 * (3 * 128 + 1), 3 * 6 * 256 + 2 * 256, 3 * 6 * 256, "float16")
+     | {"bytes_in_place": 2 * 3 * 5 * 256 + 2 * 256}),
 ])
 def test_cost_at_small_axes(name, expected):
     module = load(name)

@@ -6,8 +6,8 @@ import pytest
 import torch
 from operators import CATALOG, inputs_at, load, outputs_of, small_variants
 
-from kernelderby.measure.correctness import judge
-from kernelderby.records import Status
+from kernelderby.measure.judge.correctness import judge
+from kernelderby.trace import Status
 
 GATING, ALIGN, COUNT = "moe_topk_gating_softmax", "moe_align_block_size", "moe_count_and_sort"
 LOW, HIGH = -2**31, 2**31 - 1

@@ -6,8 +6,9 @@ import shutil
 from pathlib import Path
 
 from kernelderby.catalog import Catalog
-from kernelderby.measure.machine import Machine
-from kernelderby.measure.runner import Observer, Runner, Settings, make_plan
+from kernelderby.measure.machine.probe import Machine
+from kernelderby.measure.plan import Settings, make_plan
+from kernelderby.measure.runner import Observer, Runner
 
 MISBEHAVIOURS = Path(__file__).resolve().parent.parent / "misbehaviours"
 DEFINITION = "scaled_add_n16"
@@ -20,7 +21,7 @@ def copied_set(destination: Path) -> Path:
 
 def measure(root: Path, solutions: list[str], workloads: tuple[str, ...] = (), machine: Machine = CPU, **settings):
     """Rows that one run adds, with small rounds."""
-    settings = Settings(**{"rounds": 2, "iterations": 4, "timeout_seconds": 30, **settings})
+    settings = Settings(**{"rounds": 2, "most_rounds": 2, "iterations": 4, "timeout_seconds": 30, **settings})
     catalog = Catalog.open(root)
     plan = make_plan(catalog, machine, settings, solutions, workloads=workloads)
     return Runner(catalog, machine, settings, Observer()).run(plan)

@@ -6,12 +6,12 @@ import pytest
 from measuring import DEFINITION, MISBEHAVIOURS
 
 from kernelderby.catalog import Catalog
-from kernelderby.measure.cases import Case, case_of_workload, select_workloads, small_cases
-from kernelderby.records import DerbyError
+from kernelderby.errors import DerbyError
+from kernelderby.measure.judge.cases import Case, case_of_workload, select_workloads, small_cases
 
 torch = pytest.importorskip("torch")
-from kernelderby.measure import inputs as inputs_module  # noqa: E402
-from kernelderby.measure.inputs import InputMaker, torch_dtype  # noqa: E402
+from kernelderby.measure.judge import inputs as inputs_module  # noqa: E402
+from kernelderby.measure.judge.inputs import InputMaker, torch_dtype  # noqa: E402
 
 CPU = torch.device("cpu")
 

@@ -9,14 +9,14 @@ torch = pytest.importorskip("torch")
 from measuring import DEFINITION, MISBEHAVIOURS  # noqa: E402
 
 from kernelderby.catalog import Catalog, Tolerance  # noqa: E402
-from kernelderby.measure import correctness  # noqa: E402
-from kernelderby.measure.build import load_definition_module  # noqa: E402
-from kernelderby.measure.cases import Case  # noqa: E402
-from kernelderby.measure.correctness import Candidate, check, checksum, compare, poison, still_poisoned  # noqa: E402
-from kernelderby.measure.inputs import InputMaker  # noqa: E402
+from kernelderby.measure.judge import correctness  # noqa: E402
+from kernelderby.measure.judge.cases import Case  # noqa: E402
+from kernelderby.measure.judge.correctness import Candidate, check, checksum, compare, poison, still_poisoned  # noqa: E402
+from kernelderby.measure.judge.inputs import InputMaker  # noqa: E402
 from kernelderby.measure.race import Race  # noqa: E402
 from kernelderby.measure.timing import WallTimer  # noqa: E402
-from kernelderby.records import Status  # noqa: E402
+from kernelderby.measure.worker.build import load_definition_module  # noqa: E402
+from kernelderby.trace import Status  # noqa: E402
 
 CPU = torch.device("cpu")
 

@@ -4,7 +4,7 @@ import subprocess
 
 import pytest
 
-from kernelderby.measure.environment import git_commit
+from kernelderby.measure.machine.environment import git_commit
 
 
 @pytest.fixture

@@ -12,9 +12,10 @@ from measuring import copied_set, measure
 
 from kernelderby.catalog import Catalog
 from kernelderby.measure.checks import plan_checks, run_checks
-from kernelderby.measure.machine import find_machine
-from kernelderby.measure.runner import Observer, Runner, Settings, make_plan
-from kernelderby.records import Status
+from kernelderby.measure.machine.probe import find_machine
+from kernelderby.measure.plan import Settings, make_plan
+from kernelderby.measure.runner import Observer, Runner
+from kernelderby.trace import Status
 
 pytestmark = [pytest.mark.gpu, pytest.mark.timeout(1200)]
 
@@ -52,10 +53,10 @@ import json, statistics, sys
 from pathlib import Path
 import torch
 from kernelderby.catalog import Catalog
-from kernelderby.measure.build import load_definition_module, load_solution
-from kernelderby.measure.cases import case_of_workload, select_workloads
-from kernelderby.measure.correctness import Candidate
-from kernelderby.measure.inputs import InputMaker
+from kernelderby.measure.worker.build import load_definition_module, load_solution
+from kernelderby.measure.judge.cases import case_of_workload, select_workloads
+from kernelderby.measure.judge.correctness import Candidate
+from kernelderby.measure.judge.inputs import InputMaker
 from kernelderby.measure.timing import CuptiTimer, EventTimer, flush_bytes
 
 root, definition, name, workload = Path(sys.argv[1]), sys.argv[2], sys.argv[3], sys.argv[4]

@@ -7,8 +7,8 @@ import pytest
 from measuring import CPU, DEFINITION, copied_set, measure
 
 from kernelderby.catalog import Catalog
-from kernelderby.measure.runner import Settings, make_plan
-from kernelderby.records import Status
+from kernelderby.measure.plan import Settings, make_plan
+from kernelderby.trace import Status
 
 pytest.importorskip("torch")
 

@@ -7,8 +7,8 @@ from contextlib import closing
 
 import pytest
 
-from kernelderby.measure.names import demangled, short_name
-from kernelderby.measure.nsys_records import (
+from kernelderby.demangle import demangled, function_name
+from kernelderby.measure.record.records import (
     CallRecord,
     CopyRecord,
     FillRecord,
@@ -17,8 +17,9 @@ from kernelderby.measure.nsys_records import (
     Recording,
     WaitRecord,
 )
-from kernelderby.measure.nsys_writer import write
-from kernelderby.profile.spans import SpanKind, open_profile
+from kernelderby.measure.record.writer import write
+from kernelderby.profile.sources import open_profile
+from kernelderby.profile.spans import SpanKind
 
 T0 = 1_795_229_604_000_000_000  # an epoch time in ns: differences survive only in integers
 PID, MAIN, OTHER = 4242, 4242, 4250
@@ -200,4 +201,4 @@ def test_our_reader_sees_the_same(path):
     ("f(int, b<c>)", "f(int, b<c>)", "f"),
 ])
 def test_names(name, readable, short):
-    assert (demangled(name), short_name(demangled(name))) == (readable, short)
+    assert (demangled(name), function_name(demangled(name))) == (readable, short)

@@ -6,7 +6,8 @@ import pytest
 from measuring import DEFINITION
 
 from kernelderby.catalog import Catalog
-from kernelderby.records import Cost, DerbyError
+from kernelderby.errors import DerbyError
+from kernelderby.trace import Cost
 
 pytest.importorskip("torch")
 safetensors = pytest.importorskip("safetensors")

@@ -15,10 +15,11 @@ import pytest
 from test_gpu import MIDDLE, MOE, SMALL, compared
 
 from kernelderby.catalog import Catalog
-from kernelderby.measure.machine import find_machine
-from kernelderby.measure.profile_run import plan_profiles, run_profiles
-from kernelderby.measure.tools import find_tool
-from kernelderby.profile.spans import SpanKind, open_profile
+from kernelderby.measure.machine.probe import find_machine
+from kernelderby.measure.machine.tools import find_tool
+from kernelderby.measure.record.run import plan_profiles, run_profiles
+from kernelderby.profile.sources import open_profile
+from kernelderby.profile.spans import SpanKind
 
 pytestmark = [pytest.mark.gpu, pytest.mark.timeout(600)]
 
@@ -152,9 +153,9 @@ MARKING = """
 import json, sys
 from pathlib import Path
 import torch
-from kernelderby.measure.environment import describe
-from kernelderby.measure.nsys_writer import write
-from kernelderby.measure.profiler import Recorder, record_function_as_nvtx
+from kernelderby.measure.machine.environment import describe
+from kernelderby.measure.record.writer import write
+from kernelderby.measure.record.profiler import Recorder, record_function_as_nvtx
 recorder = Recorder()
 x = torch.ones(512, 512, device="cuda")
 graph, y = torch.cuda.CUDAGraph(), x * 2

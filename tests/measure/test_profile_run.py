@@ -12,10 +12,19 @@ from pathlib import Path
 import pytest
 
 from kernelderby.catalog import Catalog
-from kernelderby.measure import nsys, tools
-from kernelderby.measure.machine import Machine
-from kernelderby.measure.profile_run import Ended, Pair, plan_profiles, run_bounded, run_profiles, worker_environment
-from kernelderby.records import DerbyError, Status
+from kernelderby.errors import DerbyError
+from kernelderby.measure.machine import tools
+from kernelderby.measure.machine.probe import Machine
+from kernelderby.measure.record import nsys
+from kernelderby.measure.record.run import (
+    Ended,
+    ProfileJob,
+    plan_profiles,
+    run_bounded,
+    run_profiles,
+    worker_environment,
+)
+from kernelderby.trace import Status
 
 # Stands in for nsys: makes what its first line says, from the words after --output.
 FAKE = """#!{python}
@@ -179,7 +188,7 @@ def test_a_worker_that_dies_is_a_result_with_its_last_words(checkout, tmp_path):
 def test_what_the_worker_answers_becomes_the_result(checkout, tmp_path):
     catalog = Catalog.open(checkout)
     pair = plan_profiles(catalog, GPU, ["triton_compact"], [], ["seq_len=1"])[0][0]
-    assert isinstance(pair, Pair)
+    assert isinstance(pair, ProfileJob)
 
     def answers(words: list[str], environment: dict[str, str], timeout: float, path: Path) -> None:
         request = json.loads(Path(words[-1]).read_text())
@@ -199,7 +208,7 @@ def test_the_workers_environment_finds_this_package(monkeypatch):
 
 
 def test_without_a_gpu_the_command_is_one_line_and_makes_no_folder(small_set, derby, monkeypatch):
-    monkeypatch.setattr("kernelderby.measure.machine.find_machine",
+    monkeypatch.setattr("kernelderby.measure.machine.probe.find_machine",
                         lambda root, device: Machine("cuda", gpu_missing="no CUDA GPU can be used"))
     code, out, error = derby("profile", "run", "--root", small_set)
     assert (code, out) == (1, "") and error.startswith("derby: no CUDA GPU can be used") and error.count("\n") == 1

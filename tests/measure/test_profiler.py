@@ -12,7 +12,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from kernelderby.measure import profiler  # noqa: E402
+from kernelderby.measure.record import profiler  # noqa: E402
 
 NAMES = {1: "cudaLaunchKernel_v7000", 2: "cudaGetDevice_v3020", 3: "cuDeviceGetAttribute", 4: "cuLaunchKernelEx"}
 THREAD = threading.get_native_id()

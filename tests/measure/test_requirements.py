@@ -6,9 +6,9 @@ import pytest
 from measuring import CPU, MISBEHAVIOURS
 
 from kernelderby.catalog import Catalog, Requires
-from kernelderby.measure.machine import Machine
-from kernelderby.measure.requirements import module_problem, why_not
-from kernelderby.measure.tools import find_tools
+from kernelderby.measure.machine.probe import Machine
+from kernelderby.measure.machine.requirements import module_problem, why_not
+from kernelderby.measure.machine.tools import find_tools
 
 H200 = Machine("cuda", {"name": "NVIDIA H200", "uuid": "GPU-0", "compute_capability": "9.0"})
 

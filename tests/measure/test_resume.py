@@ -12,8 +12,8 @@ import pytest
 from measuring import CPU, DEFINITION, measure
 
 from kernelderby.catalog import Catalog
-from kernelderby.measure.runner import Settings, make_plan
-from kernelderby.records import Status
+from kernelderby.measure.plan import Settings, make_plan
+from kernelderby.trace import Status
 
 pytest.importorskip("torch")
 

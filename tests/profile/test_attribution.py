@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from kernelderby.profile import attribution
-from kernelderby.profile.attribution import RULES, UNKNOWN, Role, attribute, first_match, rules, table
-from kernelderby.profile.mangled import outline
+from kernelderby.demangle import outline
+from kernelderby.errors import DerbyError
+from kernelderby.profile.kernels import attribution
+from kernelderby.profile.kernels.attribution import RULES, UNKNOWN, Role, attribute, first_match, rules, table
 from kernelderby.profile.names import normal_form, short_name, split
 from kernelderby.profile.spans import SpanKind
-from kernelderby.records import DerbyError
 
 DATA = Path(__file__).parents[2] / "profiles" / "sglang_llama_h200.csv"
 

@@ -5,8 +5,8 @@ from memory_profile import EventProfile, events, sums
 
 from kernelderby.profile.compare import compare_kernels, compare_stages
 from kernelderby.profile.spans import Span, SpanKind
-from kernelderby.profile.stages import pipeline_of
-from kernelderby.records import Stage
+from kernelderby.profile.stages.walk import pipeline_of
+from kernelderby.trace import Stage
 
 STAGES = (Stage("K1", "route", ("^route$",)), Stage("K3", "GEMM 1", ("^gemm",)), Stage("K4", "act", ("^act$",)),
           Stage("K5", "GEMM 2", ("^gemm",)))

@@ -8,11 +8,11 @@ import pytest
 from click.testing import CliRunner
 
 from kernelderby.cli import derby
-from kernelderby.profile.attribution import Role
-from kernelderby.profile.kernels import NOT_TOLD, summarise
+from kernelderby.profile.kernels.attribution import Role
+from kernelderby.profile.kernels.summary import NOT_TOLD, summarise
 from kernelderby.profile.spans import KernelSum, Profile, SpanKind
 from kernelderby.report import text
-from kernelderby.report.profile_kernels import kernels_report
+from kernelderby.report.profile.kernels import kernels_report
 
 DATA = Path(__file__).parents[2] / "profiles" / "sglang_llama_h200.csv"
 GEMVX = ("std::enable_if<!T7, void>::type internal::gemvx::kernel<int, int, __nv_bfloat16, float, (int){}, "

@@ -4,21 +4,20 @@ import json
 import random
 import subprocess
 import sys
-from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
 from make_nsys import Export
 
-from kernelderby.profile import layers as layers_module
-from kernelderby.profile.layer_map import load_map, parse_map, shipped
-from kernelderby.profile.layer_profile import profile_column
-from kernelderby.profile.layers import layer_table
-from kernelderby.profile.module_table import table_columns
+from kernelderby.errors import DerbyError
+from kernelderby.profile.layers import table as layers_module
+from kernelderby.profile.layers.column import profile_column
+from kernelderby.profile.layers.map import load_map, parse_map, shipped
+from kernelderby.profile.layers.published import table_columns
+from kernelderby.profile.layers.table import layer_table
 from kernelderby.profile.spans import KernelSum, Profile, Span, SpanKind
-from kernelderby.records import DerbyError
 from kernelderby.report import csv, markdown, text
-from kernelderby.report.profile_layers import layer_bars, layers_report
+from kernelderby.report.profile.layers import layer_bars, layers_report
 
 ROOT = Path(__file__).resolve().parents[2]
 D4 = ROOT / "profiles" / "deepseek_d4_decode.toml"
@@ -44,11 +43,12 @@ HALF = [(COMBINE, 197)]
 LAYER = ATTENTION + GATE + MOE + HALF + SHARED + HALF
 
 
-@dataclass(slots=True)
 class Recorded(Profile):
     """A profile from a list of spans; sums only when has_events is False."""
 
-    recorded: list[Span] = field(default_factory=list)
+    def __init__(self, path, form, has_events, recorded):
+        super().__init__(path, form)
+        self.has_events, self.recorded = has_events, recorded
 
     def spans(self):
         return iter(sorted(self.recorded, key=lambda span: (span.start_ns, span.end_ns)))

@@ -3,10 +3,12 @@
 import pytest
 from memory_profile import EventProfile, events, sums
 
-from kernelderby.profile.spans import Span, SpanKind, open_profile
-from kernelderby.profile.stages import pipeline_of
-from kernelderby.profile.whatif import amdahl, time_saved, whatif
-from kernelderby.records import DerbyError, Stage
+from kernelderby.errors import DerbyError
+from kernelderby.profile.sources import open_profile
+from kernelderby.profile.spans import Span, SpanKind
+from kernelderby.profile.stages.walk import pipeline_of
+from kernelderby.profile.stages.whatif import amdahl, time_saved, whatif
+from kernelderby.trace import Stage
 
 STAGES = (Stage("A", "small", ("^a$",)), Stage("B", "GEMM", ("^b$",)), Stage("C", "other", ("^c$",)))
 

@@ -3,10 +3,9 @@
 import on_host
 import pytest
 import torch
-from rowwise_cases import CATALOG, reference
-
 from kernelderby.measure.correctness import judge
 from kernelderby.records import Status
+from rowwise_cases import CATALOG, reference
 
 
 def normal(generator, *shape):

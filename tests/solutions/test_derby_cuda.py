@@ -5,11 +5,10 @@ import re
 import on_host
 import pytest
 import torch
-from rowwise_cases import CATALOG, inputs_of, module, outputs_of, reference
-
 from kernelderby.measure.cases import case_of_workload, small_cases
 from kernelderby.measure.correctness import judge
 from kernelderby.records import Status
+from rowwise_cases import CATALOG, inputs_of, module, outputs_of, reference
 
 MOST_REGISTERS = 128  # none needs more: two blocks of 256 threads fit on a multiprocessor at the least
 SPILLED = {"derby_topk_filter_clusterILi1024ELi20E": 32}  # of 20 values and 64 registers a thread

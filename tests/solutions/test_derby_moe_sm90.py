@@ -1,10 +1,11 @@
 """derby_moe_sm90: its build, its workspace, its results on a GPU. Its sizes are fixed, so a CPU cannot run it."""
 
+import ctypes
 import os
+import re
 import shutil
 import subprocess
 import sys
-import types
 
 import pytest
 import torch
@@ -12,7 +13,7 @@ from moe_cases import NAME as DEFINITION
 from moe_cases import ROOT, definition, load
 
 from kernelderby.catalog import Catalog
-from kernelderby.measure.cases import case_of_workload
+from kernelderby.measure.judge.cases import case_of_workload
 
 FOLDER = ROOT / "solutions" / "kernelderby" / "moe" / DEFINITION / "derby_moe_sm90"
 FULL = {
@@ -26,23 +27,55 @@ def module():
     return load(FOLDER / "main.py")
 
 
-@pytest.mark.parametrize("programs", [132, 114, 2])
-def test_the_workspace_has_a_counter_for_every_program(module, programs):
-    """Where the kernels count: experts, a ticket, the pieces that a program waits for (kernel.cu, `first.arrived`)."""
-    library = types.SimpleNamespace(derby_moe_piece_bytes=lambda programs: 16)
-    space = module._Workspace(library, 1, programs, torch.device("cpu"))
-    assert "arrived = count + LOCAL_EXPERTS + 1;" in (FOLDER / "kernel.cu").read_text()
-    assert space.counters.numel() == module.NUM_LOCAL + 1 + programs
-
-
-def test_it_compiles_for_sm_90a(module, tmp_path):
+@pytest.fixture(scope="module")
+def built(module, tmp_path_factory):
+    """Path of the library, compiled for sm_90a; no GPU is needed to load it."""
     try:
         module.find_nvcc()
     except RuntimeError as error:
         pytest.skip(str(error))
-    library = module.build(tmp_path)
-    assert module.build(tmp_path) == library, "the second time from the cache"
-    assert [path.name for path in tmp_path.iterdir()] == [library.name]
+    return module.build(tmp_path_factory.mktemp("build"))
+
+
+def test_it_compiles_for_sm_90a_and_the_second_time_it_is_there(module, built):
+    assert module.build(built.parent) == built
+    assert [path.name for path in built.parent.iterdir()] == [built.name]
+
+
+@pytest.mark.parametrize("ctas", [132, 114, 2])
+def test_the_workspace_has_a_counter_for_every_cta(module, built, ctas):
+    """Where the kernels count: experts, a ticket, the pieces that a CTA waits for (kernel.cu, `first.arrived`)."""
+    space = module._Workspace(module.open_library(built), 1, ctas, torch.device("cpu"))
+    assert "ticket = first.count + LOCAL_EXPERTS;" in (FOLDER / "kernel.cu").read_text()
+    assert "arrived = first.ticket + 1;" in (FOLDER / "kernel.cu").read_text()
+    assert space.counters.numel() == module.NUM_LOCAL + 1 + ctas
+    assert space.partial.numel() == ctas * 2 * 128 * 128 * 4, "a float32 piece of the largest tile a CTA"
+
+
+def test_python_and_c_agree_on_the_fields_of_a_call(module):
+    """Names, order and kinds; sizes are compared when the library is opened."""
+    text = (FOLDER / "kernel.cu").read_text()
+    struct = text[text.index("struct derby_moe_call {"):]
+    kinds = {"int": ctypes.c_int, "float": ctypes.c_float}
+    fields = re.findall(r"^    (?:const )?(\w+)(\*?) (\w+);", struct[:struct.index("};")], re.M)
+    assert len(fields) == 21
+    assert [(name, ctypes.c_void_p if star else kinds[kind]) for kind, star, name in fields] == module._Call._fields_
+
+
+def test_a_library_with_another_call_is_refused(module, built, monkeypatch):
+    class Shorter(ctypes.Structure):
+        _fields_ = module._Call._fields_[1:]
+
+    module.open_library(built)
+    monkeypatch.setattr(module, "_Call", Shorter)
+    with pytest.raises(RuntimeError, match=r"derby_moe_call has 144 bytes in .*, 136 in main.py"):
+        module.open_library(built)
+
+
+def test_a_variant_that_is_none_is_refused_before_anything_is_launched(module, built):
+    """Without a driver too: cudaErrorInvalidValue."""
+    library = module.open_library(built)
+    assert [library.derby_moe_run(module._Call(variant=number)) for number in (-1, 4)] == [1, 1]
 
 
 def test_without_nvcc_it_says_so_in_one_line(module, tmp_path, monkeypatch):

@@ -15,19 +15,19 @@ from moe_cases import ROOT
 
 FOLDER = ROOT / "solutions" / "kernelderby" / "moe" / DEFINITION / "derby_moe_sm90"
 GEMMS = [(56, 16), (16, 28)]  # k blocks of a tile, blocks of 256 (2 x 128) weight rows
-VARIANTS = [(16, 1), (64, 1), (64, 2), (128, 2)]  # most pairs a tile, programs a cluster
+VARIANTS = [(16, 1), (64, 1), (64, 2), (128, 2)]  # most pairs a tile, CTAs a cluster
 
 HOST = r"""
 #include "schedule.cuh"
 using namespace derby;
-extern "C" void share(int program, int programs, int tiles, int k_blocks, int split_all, int* out) {
-    const Share s = share_work(program, programs, tiles, k_blocks, split_all);
+extern "C" void share(int worker, int workers, int tiles, int k_blocks, int split_all, int* out) {
+    const Share s = share_work(worker, workers, tiles, k_blocks, split_all);
     const int values[6] = {s.visits, s.whole, s.split_from, s.begin, s.end, s.stretch};
     for (int i = 0; i < 6; ++i) out[i] = values[i];
 }
-extern "C" void visit(const int* in, int index, int program, int programs, int k_blocks, int* out) {
+extern "C" void visit(const int* in, int index, int worker, int workers, int k_blocks, int* out) {
     const Share s = {in[0], in[1], in[2], in[3], in[4], in[5]};
-    const Visit v = visit_at(s, index, program, programs, k_blocks);
+    const Visit v = visit_at(s, index, worker, workers, k_blocks);
     out[0] = v.tile, out[1] = v.k_begin, out[2] = v.k_end;
 }
 extern "C" void place(int tile, int tiles_n, const int* count, const int* block_start, const int* row_start, int rank,
@@ -67,43 +67,43 @@ def tile_counts():
 
 
 @pytest.mark.parametrize("k_blocks", [56, 16])
-@pytest.mark.parametrize("programs", [66, 132, 2])
+@pytest.mark.parametrize("workers", [66, 132, 2])
 @pytest.mark.parametrize("split_all", [0, 1])
-def test_every_k_block_of_every_tile_is_done_once(schedule, k_blocks, programs, split_all):
+def test_every_k_block_of_every_tile_is_done_once(schedule, k_blocks, workers, split_all):
     for tiles in tile_counts():
         done = [0] * (tiles * k_blocks)
-        for program in range(programs):
-            share = numbers(schedule.share, 6, program, programs, tiles, k_blocks, split_all)
+        for worker in range(workers):
+            share = numbers(schedule.share, 6, worker, workers, tiles, k_blocks, split_all)
             packed = (ctypes.c_int * 6)(*share)
             for index in range(share[0]):
-                tile, begin, end = numbers(schedule.visit, 3, packed, index, program, programs, k_blocks)
+                tile, begin, end = numbers(schedule.visit, 3, packed, index, worker, workers, k_blocks)
                 assert 0 <= begin < end <= k_blocks
                 for k in range(begin, end):
                     done[tile * k_blocks + k] += 1
-        assert all(times == 1 for times in done), (tiles, programs)
+        assert all(times == 1 for times in done), (tiles, workers)
 
 
 @pytest.mark.parametrize("k_blocks", [56, 16])
-@pytest.mark.parametrize("programs", [66, 132, 2])
+@pytest.mark.parametrize("workers", [66, 132, 2])
 @pytest.mark.parametrize("split_all", [0, 1])
-def test_pieces_of_split_tiles_meet(schedule, k_blocks, programs, split_all):
-    """The programs that have a piece of a tile are those that the tile expects. The one with its beginning collects,
+def test_pieces_of_split_tiles_meet(schedule, k_blocks, workers, split_all):
+    """The workers that have a piece of a tile are those that the tile expects. The one with its beginning collects,
     as its last work; the others deliver, as the first of their stretches, so that nobody waits in a circle."""
     for tiles in tile_counts():
         owners, stretch = {}, 1
-        for program in range(programs):
-            share = numbers(schedule.share, 6, program, programs, tiles, k_blocks, split_all)
+        for worker in range(workers):
+            share = numbers(schedule.share, 6, worker, workers, tiles, k_blocks, split_all)
             packed, stretch = (ctypes.c_int * 6)(*share), share[5]
             for index in range(share[0]):
-                tile, begin, end = numbers(schedule.visit, 3, packed, index, program, programs, k_blocks)
+                tile, begin, end = numbers(schedule.visit, 3, packed, index, worker, workers, k_blocks)
                 if end - begin == k_blocks:
                     continue
-                owners.setdefault(tile - share[2], []).append(program)
+                owners.setdefault(tile - share[2], []).append(worker)
                 assert index == (share[1] if begin > 0 else share[0] - 1)
-                assert (begin == 0) == (program == schedule.first(tile - share[2], stretch, k_blocks))
-        for in_split, programs_of_tile in owners.items():
+                assert (begin == 0) == (worker == schedule.first(tile - share[2], stretch, k_blocks))
+        for in_split, workers_of_tile in owners.items():
             first, last = (f(in_split, stretch, k_blocks) for f in (schedule.first, schedule.last))
-            assert programs_of_tile == list(range(first, last + 1))
+            assert workers_of_tile == list(range(first, last + 1))
 
 
 COUNTS = {
@@ -212,7 +212,7 @@ CHOICES = {
 
 @pytest.mark.parametrize("choices", CHOICES.values(), ids=CHOICES.keys())
 def test_few_tokens_pairs_lie_in_the_order_of_the_tokens(few, choices):
-    """Every program works out for itself what one of them publishes for the second GEMM: they have to agree."""
+    """Every CTA works out for itself what one of them publishes for the second GEMM: they have to agree."""
     seq_len, most = len(choices), few.most()
     routed = routed_of(choices, most)
     bucket, count = (ctypes.c_int * (32 * seq_len * 2))(), (ctypes.c_int * 32)(*[-1] * 32)

@@ -2,6 +2,8 @@
 
 import pytest
 import torch
+from kernelderby.measure.cases import case_of_workload
+from kernelderby.records import Status
 from rowwise_cases import (
     CATALOG,
     OPERATORS,
@@ -14,9 +16,6 @@ from rowwise_cases import (
     spoil,
     verdict,
 )
-
-from kernelderby.measure.cases import case_of_workload
-from kernelderby.records import Status
 
 # What the sizes of a definition are called, rows first.
 AXES = {"gated_rms_norm": ("num_rows", "hidden_size"), "silu_and_mul": ("num_tokens", "intermediate_size"),

@@ -22,7 +22,7 @@ from typing import Any
 import click
 
 from kernelderby.cli.rendering import rendered
-from kernelderby.records import DerbyError
+from kernelderby.errors import DerbyError
 
 FORMATS = ("text", "markdown", "csv", "json")
 _FILE = click.Path(path_type=Path)
@@ -91,7 +91,7 @@ _OPTIONS = (
 
 def open_profiles(files: Sequence[Path]) -> list:
     """Every file as a profile.spans.Profile. DerbyError for the first that is none."""
-    from kernelderby.profile.spans import open_profile
+    from kernelderby.profile.sources import open_profile
 
     return [open_profile(file) for file in files]
 
@@ -123,7 +123,7 @@ within_option = click.option("--within", metavar="REGEX",
 def pipelines(files: Sequence[Path], root: Path, solution: str, within: str | None) -> list:
     """Every file as a profile.stages.Pipeline of that solution."""
     from kernelderby.catalog import Catalog
-    from kernelderby.profile.stages import INVOCATION, pipeline_of
+    from kernelderby.profile.stages.walk import INVOCATION, pipeline_of
 
     stages = Catalog.open(root).solution(solution).stages
     return [pipeline_of(profile, stages, solution, stated_total_ns=_stated_total_ns(profile.path),

@@ -27,9 +27,9 @@ def command(before: Path, after: Path, solution: str | None, solution_b: str | N
 
     With --solution by stage and per invocation, so that runs of different length compare; otherwise by kernel.
     """
+    from kernelderby.errors import DerbyError
     from kernelderby.profile.compare import compare_kernels, compare_stages
-    from kernelderby.records import DerbyError
-    from kernelderby.report.profile_compare import compare_report
+    from kernelderby.report.profile.compare import compare_report
 
     if solution_b and not solution:
         raise DerbyError("--solution-b: goes with --solution; add it")

@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from kernelderby.cli.profile.common import Output, files_argument, open_profiles, output_options
-from kernelderby.records import DerbyError
+from kernelderby.errors import DerbyError
 
 TOP = 30  # kernels that get a row; a served model has 50 to 200, of which the last hundred are 1 % of the time
 
@@ -24,8 +24,8 @@ def command(files: tuple[Path, ...], gpu: str | None, top: int | None, output: O
     For every kernel: library, source file, role, element type and the architecture that its name betrays; totals by
     each; findings with their numbers. A name that no rule knows stays `unknown` and is counted.
     """
-    from kernelderby.profile.kernels import summarise
-    from kernelderby.report.profile_kernels import kernels_report
+    from kernelderby.profile.kernels.summary import summarise
+    from kernelderby.report.profile.kernels import kernels_report
 
     gpu = _gpu(gpu)
     profiles = open_profiles(files)
@@ -55,7 +55,7 @@ def _gpu(name: str | None) -> str | None:
 def _findings(profile, table) -> tuple[list, list[str]]:
     """The findings, and what could not be looked for."""
     from kernelderby.hardware import find_gpu
-    from kernelderby.profile.findings import findings
+    from kernelderby.profile.kernels.findings import findings
     from kernelderby.profile.timeline import TimelineBuilder
 
     notes = []

@@ -20,8 +20,8 @@ def command(files: tuple[Path, ...], map_name: str | None, output: Output) -> No
     FILEs are profiles, which need --map, or module tables (profiles/*.toml). With events a kernel belongs to a module
     by NVTX range or by name and place in the layer; with sums only by name. Overlapped time counts once.
     """
-    from kernelderby.profile.layers import layer_table
-    from kernelderby.report.profile_layers import layers_report
+    from kernelderby.profile.layers.table import layer_table
+    from kernelderby.report.profile.layers import layers_report
 
     table = layer_table(files, map_name)
     output.emit([layers_report(table)], table.as_data(), draw=lambda path: _draw(table, path))
@@ -29,7 +29,7 @@ def command(files: tuple[Path, ...], map_name: str | None, output: Output) -> No
 
 def _draw(table, path: Path) -> None:
     from kernelderby.report.plot import stacked_bars
-    from kernelderby.report.profile_layers import layer_bars
+    from kernelderby.report.profile.layers import layer_bars
 
     bars, rest = layer_bars(table)
     model = table.layer_map.title if table.layer_map else "one layer"

@@ -35,9 +35,9 @@ def command(solutions: tuple[str, ...], definitions: tuple[str, ...], workloads:
     from dataclasses import asdict
 
     from kernelderby.catalog import Catalog
-    from kernelderby.measure.machine import find_machine
-    from kernelderby.measure.profile_run import plan_profiles
-    from kernelderby.records import DerbyError
+    from kernelderby.errors import DerbyError
+    from kernelderby.measure.machine.probe import find_machine
+    from kernelderby.measure.record.run import plan_profiles
 
     catalog = Catalog.open(root)
     for find, names in ((catalog.solution, solutions), (catalog.definition, definitions)):
@@ -80,8 +80,8 @@ def _profiles(catalog, machine, pairs, folder: Path, iterations: int, timeout: f
     """The results one by one, by nsys where it was asked for and works, otherwise by CUPTI."""
     from functools import partial
 
-    from kernelderby.measure import nsys
-    from kernelderby.measure.profile_run import run_profiles
+    from kernelderby.measure.record import nsys
+    from kernelderby.measure.record.run import run_profiles
 
     wrapper = None
     if tool == "nsys":
@@ -115,7 +115,7 @@ def _why(result) -> str:
 def _show_stages(result, root: Path) -> None:
     """`derby profile stages` of the file. A solution without stages is a line, not the end of the run."""
     from kernelderby.cli.profile.stages import command as stages
-    from kernelderby.records import DerbyError
+    from kernelderby.errors import DerbyError
 
     try:
         stages.main([str(result.path), "--solution", result.solution, "--root", str(root)], standalone_mode=False)

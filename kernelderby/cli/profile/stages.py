@@ -32,8 +32,8 @@ def command(files: tuple[Path, ...], solution: str, within: str | None, overview
     A kernel's stage is decided by its NVTX range, else by its name, and between stages that share a kernel by its
     place in the invocation. The picture: one bar a FILE, each stage's share.
     """
-    from kernelderby.report.profile_overview import overview_report
-    from kernelderby.report.profile_stages import stages_report
+    from kernelderby.report.profile.overview import overview_report
+    from kernelderby.report.profile.stages import stages_report
 
     found = pipelines(files, root, solution, within)
     reports = [] if overview else [stages_report(pipeline) for pipeline in found]
@@ -66,7 +66,7 @@ def _plain(pipeline) -> dict:
 
 
 def _draw(found: list, solution: str, path: Path) -> None:
-    from kernelderby.profile.stages import BETWEEN, NOT_ITEMISED
+    from kernelderby.profile.stages.walk import BETWEEN, NOT_ITEMISED
     from kernelderby.report.plot import stacked_bars
 
     per_invocation = all(pipeline.invocations for pipeline in found)

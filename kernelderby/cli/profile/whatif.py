@@ -16,7 +16,7 @@ from kernelderby.cli.profile.common import (
     solution_option,
     within_option,
 )
-from kernelderby.records import DerbyError
+from kernelderby.errors import DerbyError
 
 
 @click.command(short_help="What the pipeline gains if a stage ran faster (Amdahl).")
@@ -39,8 +39,8 @@ def command(files: tuple[Path, ...], solution: str, within: str | None, factors:
     Floors are vendor peaks against the counted cost of a workload (see derby roofline); without one the columns are
     n/a. The picture: the time saved, one line a stage.
     """
-    from kernelderby.profile.whatif import SPEEDUPS, whatif
-    from kernelderby.report.profile_whatif import whatif_report
+    from kernelderby.profile.stages.whatif import SPEEDUPS, whatif
+    from kernelderby.report.profile.whatif import whatif_report
 
     fixed = dict(_floor(text) for text in given)
     found = []
@@ -64,10 +64,10 @@ def _floor(text: str) -> tuple[str, float]:
 def _roofline(root: Path, solution: str, pipeline, workload: str, gpu_name: str | None) -> dict[str, float]:
     """The workload's floor, for all stages whose title speaks of a GEMM, together."""
     from kernelderby.catalog import Catalog
-    from kernelderby.catalog.fields import suggestion
+    from kernelderby.fields import suggestion
     from kernelderby.hardware import find_gpu, gpus
-    from kernelderby.profile.stages import TOGETHER
-    from kernelderby.roofline import floors
+    from kernelderby.profile.stages.walk import TOGETHER
+    from kernelderby.roofline.floors import floors
 
     catalog = Catalog.open(root)
     chosen = _workload(catalog, catalog.solution(solution).definition, workload)
@@ -98,7 +98,7 @@ def _workload(catalog, definition: str, text: str):
 
 
 def _draw(found: list, path: Path) -> None:
-    from kernelderby.profile.whatif import time_saved
+    from kernelderby.profile.stages.whatif import time_saved
     from kernelderby.report.plot import dots
 
     if len(found) > 1:

@@ -7,8 +7,8 @@ import re
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from kernelderby.errors import DerbyError
 from kernelderby.profile.sources.cells import MEND, is_header
-from kernelderby.records import DerbyError
 
 # What nsys prints before a table and names the report in.
 _REPORT = re.compile(

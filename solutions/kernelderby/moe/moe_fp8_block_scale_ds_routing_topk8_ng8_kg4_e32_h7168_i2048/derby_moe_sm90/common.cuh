@@ -18,32 +18,45 @@ constexpr bool RACECHECK = false;
 #endif
 
 constexpr int HIDDEN = 7168, INTERMEDIATE = 2048, BLOCK = 128;
-constexpr int CONSUMERS = 256, GATHERERS = 96, THREADS = 384;
-constexpr int WEIGHT_BYTES = 2 * BLOCK * BLOCK;  // of a stage
-constexpr int ACT_PITCH = BLOCK + 16;            // bytes a row of the first GEMM's staging: no bank conflicts
-constexpr int OUT_PITCH = 4 * BLOCK + 16;        // bytes a row of the second's
-constexpr int OUT_CHUNK = 32;                    // rows of the second's staging
-constexpr int ACT_BOX = 64;                      // rows of pairs a TMA box brings
-constexpr float FP8_MOST = 448.0f;               // the largest e4m3 value
-constexpr int ZERO_BYTES = 2048;                 // of the output cleared by one copy
-constexpr int TASKS = 8;                         // places for tasks: over STAGES, since each takes a stage or more
+constexpr int WARP = 32, WARPGROUP = 128;                         // threads
+constexpr int CONSUMERS = 2 * WARPGROUP, PRODUCERS = WARPGROUP;   // threads of a CTA that multiply, that load
+constexpr int GATHERERS = PRODUCERS - WARP;                       // producers that gather; the last warp is for TMA
+constexpr int THREADS = CONSUMERS + PRODUCERS;
+constexpr int CONSUMER_REGISTERS = 224, PRODUCER_REGISTERS = 56;  // a thread
+constexpr int SHARED_LIMIT = 227 * 1024;                          // bytes a CTA of sm_90 may have
+constexpr int WEIGHT_BYTES = 2 * BLOCK * BLOCK;                   // of a stage
+constexpr int ACT_PITCH = BLOCK + 16;                             // bytes a row of the first GEMM's staging
+constexpr int OUT_PITCH = 4 * BLOCK + 16;                         // bytes a row of the second's
+constexpr int OUT_CHUNK = 32;                                     // rows of the second's staging
+constexpr int ACT_BOX = 64;                                       // rows of pairs a TMA box brings
+constexpr float FP8_MOST = 448.0f;                                // the largest e4m3 value
+constexpr int ZERO_BYTES = 2048;                                  // of the output cleared by one bulk store
+constexpr int TASKS = 8;                                          // places for tasks, see Shared
 
+static_assert(CONSUMERS * CONSUMER_REGISTERS + PRODUCERS * PRODUCER_REGISTERS <= 65536, "an SM's registers");
+static_assert(HIDDEN % (2 * BLOCK) == 0 && INTERMEDIATE % BLOCK == 0, "whole blocks");
+static_assert(ACT_PITCH % 16 == 0 && OUT_PITCH % 16 == 0, "rows are read and stored 16 bytes at a time");
+static_assert(ACT_PITCH % 128 == 16 && OUT_PITCH % 128 == 16, "8 rows' 16-byte pieces lie in different banks");
+static_assert(HIDDEN * 2 % ZERO_BYTES == 0, "a row of the output is cleared by whole bulk stores");
+static_assert(LOCAL_EXPERTS == WARP, "count_blocks has a lane for each");
+
+// What a GEMM's kernel gets, beside its tensor maps. FIRST: of the first GEMM.
 struct Arguments {
-    const uint8_t* x;        // FIRST: [seq_len, HIDDEN], else [pairs, INTERMEDIATE]
-    const float* x_scale;    // FIRST: [HIDDEN / 128, seq_len], else [pairs, INTERMEDIATE / 128]
-    const float* w_scale;    // [experts, weight rows / 128, K / 128]
-    const float* logits;     // [seq_len, EXPERTS]
+    const uint8_t* x;          // FIRST: [seq_len, HIDDEN], else [pairs, INTERMEDIATE]
+    const float* x_scale;      // FIRST: [HIDDEN / 128, seq_len], else [pairs, INTERMEDIATE / 128]
+    const float* w_scale;      // [experts, weight rows / 128, K / 128]
+    const float* logits;       // [seq_len, EXPERTS]
     const __nv_bfloat16* bias;
-    int* count;              // [experts], zero between calls
-    int2* bucket;            // [experts, seq_len]
-    uint8_t* act;            // [pairs, INTERMEDIATE]
-    float* act_scale;        // [pairs, INTERMEDIATE / 128]
-    float4* partial;         // pieces of split tiles, one a program
-    int* arrived;            // of a program's last tile, the pieces of others that are there; zero between calls
-    int* ticket;             // zero between calls
-    __nv_bfloat16* out;      // [seq_len, HIDDEN]
+    int* count;                // [experts], zero between calls
+    int2* bucket;              // [experts, seq_len]
+    uint8_t* act;              // [pairs, INTERMEDIATE]
+    float* act_scale;          // [pairs, INTERMEDIATE / 128]
+    float4* partial;           // pieces of split tiles, one a CTA
+    int* arrived;              // of a CTA's last tile, the pieces of others that are there; zero between calls
+    int* ticket;               // zero between calls
+    __nv_bfloat16* out;        // [seq_len, HIDDEN]
     float scaling_factor;
-    int first_local;         // number of the first local expert
+    int first_local;           // number of the first local expert
     int seq_len;
 };
 
@@ -63,11 +76,18 @@ struct Task {
     Place place;
     int k_blocks;
     int piece_of;  // the split tile this is a piece of, counted from the first that is split, or -1: a whole tile
-    bool deliver;  // a piece that another program collects
+    bool deliver;  // a piece that another CTA collects
 };
 
+// A CTA's shared memory. full[s]: the loads of stage s have landed; empty[s]: the consumers have done with it.
 template <int ROWS, int STAGES, int CLUSTER>
 struct Shared {
+    static_assert(ROWS % 8 == 0 && ACT_BOX % 8 == 0, "the swizzle goes by 8 rows, 1024 bytes");
+    static_assert(WEIGHT_BYTES + ROWS * BLOCK < 1 << 20, "what an mbarrier counts of bytes");
+    static_assert(CLUSTER == 1 || CLUSTER == 2, "multicast goes to both CTAs of a cluster");
+    // Where every visit is one k block: a consumer may still read a task whose stages are all free again, when the
+    // STAGES visits after it are loaded and the next one's task is written, before its first load waits.
+    static_assert(TASKS >= STAGES + 2, "a task would be written over while it is read");
     uint8_t weights[STAGES][WEIGHT_BYTES];
     uint8_t x[STAGES][ROWS * BLOCK];
     union {
@@ -98,22 +118,23 @@ struct Stage {
     }
 };
 
+// Starts the product of one k block, 128 bytes of K, as a wgmma group: d = a b^T, of descriptors' lower halves.
 template <int N>
-__device__ __forceinline__ void multiply(float (&product_of)[N / 2], uint32_t a_low, uint32_t b_low) {
+__device__ __forceinline__ void wgmma_k_block(float (&d)[N / 2], uint32_t a_low, uint32_t b_low) {
 #pragma unroll
     for (int k = 0; k < 4; ++k)
-        product<N>(product_of, operand_of(a_low + 2 * k), operand_of(b_low + 2 * k), k > 0);
-    product_commit();
+        wgmma_e4m3<N>(d, descriptor_of(a_low + 2 * k), descriptor_of(b_low + 2 * k), k > 0);
+    wgmma_commit_group();
 }
 
-// The warp has done with stage s; with a cluster, both programs that load into it hear so.
+// This warp has done with stage s; with a cluster, both CTAs that load into it hear so.
 template <int ROWS, int STAGES, int CLUSTER>
 __device__ __forceinline__ void release(Shared<ROWS, STAGES, CLUSTER>& shared, int s, int lane) {
     __syncwarp();
     if constexpr (CLUSTER == 1) {
-        if (RACECHECK || lane == 0) barrier_arrive(shared_address(&shared.empty[s]));
+        if (RACECHECK || lane == 0) mbarrier_arrive(shared_address(&shared.empty[s]));
     } else {
-        if (lane < CLUSTER) barrier_arrive_at(shared_address(&shared.empty[s]), lane);
+        if (lane < CLUSTER) mbarrier_arrive_remote(shared_address(&shared.empty[s]), lane);
     }
 }
 
@@ -128,7 +149,8 @@ __device__ __forceinline__ float silu(float x) {
 template <int ROWS>
 constexpr int PIECE_SIZE = ROWS * 2 * BLOCK / 4;  // float4
 
-// Stores this program's piece of a split tile for the program that begins the tile. Nobody waits.
+// Stream-K's fix-up, first half: stores this CTA's piece of a split tile for the CTA that begins the tile. Nobody
+// waits.
 template <int N, int ROWS, int CLUSTER>
 __device__ __forceinline__ void deliver_piece(const Arguments& arguments, int collector, const float (&first)[N / 2],
                                               const float (&second)[N / 2]) {
@@ -139,15 +161,15 @@ __device__ __forceinline__ void deliver_piece(const Arguments& arguments, int co
         piece[(N / 8 + i) * CONSUMERS] =
             make_float4(second[4 * i], second[4 * i + 1], second[4 * i + 2], second[4 * i + 3]);
     }
-    named_barrier(1, CONSUMERS);
+    named_barrier_sync(NamedBarrier::CONSUMERS_DONE, CONSUMERS);
     if (threadIdx.x == 0) {
         __threadfence();
         atomicAdd(arguments.arrived + collector * CLUSTER + blockIdx.x % CLUSTER, 1);
     }
 }
 
-// Adds the pieces of programs from..to, in the order of K, once they are there. Those programs wait for nothing before
-// they deliver, and programs start in order: on a GPU that holds only some at a time, too, somebody always goes on.
+// Second half: adds the pieces of workers from..to, in the order of K, once they are there. Those wait for nothing
+// before they deliver, and CTAs start in order: on a GPU that holds only some at a time, too, somebody always goes on.
 template <int N, int ROWS, int CLUSTER>
 __device__ __forceinline__ void collect_pieces(const Arguments& arguments, int from, int to, float (&first)[N / 2],
                                                float (&second)[N / 2]) {
@@ -157,17 +179,17 @@ __device__ __forceinline__ void collect_pieces(const Arguments& arguments, int f
         }
         *arrived = 0;
     }
-    named_barrier(1, CONSUMERS);
+    named_barrier_sync(NamedBarrier::CONSUMERS_DONE, CONSUMERS);
     constexpr int AT_ONCE = N <= 8 ? 8 : N <= 16 ? 4 : N <= 32 ? 2 : 1;  // under way to registers
-    for (int program = from; program <= to; program += AT_ONCE) {
+    for (int worker = from; worker <= to; worker += AT_ONCE) {
         float4 theirs[AT_ONCE][N / 4];
 #pragma unroll
         for (int n = 0; n < AT_ONCE; ++n) {
             const float4* piece = arguments.partial + threadIdx.x +
-                                  size_t((program + n) * CLUSTER + blockIdx.x % CLUSTER) * PIECE_SIZE<ROWS>;
+                                  size_t((worker + n) * CLUSTER + blockIdx.x % CLUSTER) * PIECE_SIZE<ROWS>;
 #pragma unroll
             for (int i = 0; i < N / 4; ++i)
-                theirs[n][i] = program + n <= to ? __ldcg(piece + i * CONSUMERS) : make_float4(0, 0, 0, 0);
+                theirs[n][i] = worker + n <= to ? __ldcg(piece + i * CONSUMERS) : make_float4(0, 0, 0, 0);
         }
 #pragma unroll
         for (int n = 0; n < AT_ONCE; ++n)

@@ -3,19 +3,21 @@
 //   else    reads those, times the second weight and the routing weight, adds to the output rows in bf16.
 //
 // A tile is two blocks of 128 weight rows (up and gate in the first GEMM) times up to ROWS pairs of one expert. A
-// persistent program a multiprocessor:
-//   warpgroups 0, 1  multiply, see narrow.cuh (ROWS 16, 64) and wide.cuh (128)
-//   warpgroup 2      warp 3 brings weights by TMA and clears the output; warps 0 to 2 gather rows and scales (cp.async)
+// persistent CTA an SM:
+//   warpgroups 0, 1  consumers: multiply, see narrow.cuh (ROWS 16, 64) and wide.cuh (128)
+//   warpgroup 2      producers: warp 3 brings weights by TMA and clears the output; warps 0 to 2 gather rows and
+//                    scales (cp.async)
 // The loads run ahead over the ends of tiles; STAGES k blocks of 128 are in flight. Each k block's product is scaled
-// and added in float32, since the tensor core keeps about 14 bits of an FP8 sum. In a cluster of two programs each
-// brings one of the two blocks of weights for both, where both work on the same weights.
+// and added in float32, since the tensor core keeps about 14 bits of an FP8 sum. In a cluster of two CTAs each
+// brings one of the two blocks of weights for both (TMA multicast), where both work on the same weights.
 #pragma once
 #include "narrow.cuh"
 #include "wide.cuh"
 
 namespace derby {
 
-// Registers are scarce between the beginning and the end of a tile: what the end needs waits in shared memory.
+// One stretch of a tile: its products, then its end. Registers are scarce in between, so the task is read again from
+// shared memory for the end.
 template <bool FIRST, int N, int ROWS, int STAGES, int CLUSTER>
 __device__ __forceinline__ void work_on(Shared<ROWS, STAGES, CLUSTER>& shared, Stage& stage,
                                         const Arguments& arguments, int index, int k_blocks) {
@@ -56,21 +58,21 @@ __device__ __forceinline__ void consume(Shared<ROWS, STAGES, CLUSTER>& shared, c
         const int warp = threadIdx.x / 32;
         route_tokens(arguments.logits, arguments.bias, shared.staging.scores[warp], shared.routed, arguments.seq_len,
                      arguments.first_local, arguments.scaling_factor, warp, CONSUMERS / 32, threadIdx.x % 32);
-        named_arrive(3, THREADS);
+        named_barrier_arrive(NamedBarrier::ROUTED, THREADS);
     }
-    named_barrier(0, THREADS);  // the counts are there
+    named_barrier_sync(NamedBarrier::SHARE_READY, THREADS);  // the counts are there
     if (!FIRST) wait_for_previous_kernel();
     Stage stage;
     const int visits = shared.share.visits;
     for (int v = 0; v < visits; ++v) {
-        barrier_wait(shared_address(&shared.full[stage.index]), stage.parity);  // the task is there as well
+        mbarrier_wait(shared_address(&shared.full[stage.index]), stage.parity);  // the task is there as well
         const Task& task = shared.task[v % TASKS];
         const Place& place = task.place;
         const int rows = place.rows, k_blocks = task.k_blocks;
         // The pairs' routing weights, by threads of the warpgroup that will use them.
         const int row = ROWS == 128 ? threadIdx.x / 128 * 64 + threadIdx.x % 128 : threadIdx.x;
         if (!FIRST && row < rows && (ROWS < 128 || threadIdx.x % 128 < 64))
-            copy8(shared_address(&shared.pair[row]),
+            cp_async8(shared_address(&shared.pair[row]),
                   arguments.bucket + size_t(place.expert) * arguments.seq_len + place.first_slot + row);
         if constexpr (ROWS == 128) {
             work_on<FIRST, 128>(shared, stage, arguments, v, k_blocks);
@@ -85,10 +87,10 @@ __device__ __forceinline__ void consume(Shared<ROWS, STAGES, CLUSTER>& shared, c
                 work_on<FIRST, 64>(shared, stage, arguments, v, k_blocks);
         }
     }
-    if (!FIRST) bulk_wait();
+    if (!FIRST) bulk_wait_group();
 }
 
-// Warp 3 of warpgroup 2, one thread: the weights' boxes, in the first GEMM this program's part of the output's zeros,
+// Warp 3 of warpgroup 2, one thread: the weights' TMA boxes, in the first GEMM this CTA's part of the output's zeros,
 // in the second of many pairs their rows.
 template <bool FIRST, int ROWS, int STAGES, int CLUSTER>
 __device__ __forceinline__ void bring_weights(Shared<ROWS, STAGES, CLUSTER>& shared, const Arguments& arguments,
@@ -97,7 +99,7 @@ __device__ __forceinline__ void bring_weights(Shared<ROWS, STAGES, CLUSTER>& sha
     const Share& share = shared.share;
     if (FIRST) {
         let_next_kernel_start();
-    } else if (atomicAdd(arguments.ticket, 1) == gridDim.x - 1) {  // all programs have read the counts
+    } else if (atomicAdd(arguments.ticket, 1) == gridDim.x - 1) {  // all CTAs have read the counts
         for (int e = 0; e < LOCAL_EXPERTS; ++e) arguments.count[e] = 0;
         *arguments.ticket = 0;
     }
@@ -122,28 +124,28 @@ __device__ __forceinline__ void bring_weights(Shared<ROWS, STAGES, CLUSTER>& sha
         for (int k = visit.k_begin; k < visit.k_end; ++k) {
             const int s = stage.index;
             const uint32_t full = shared_address(&shared.full[s]), to = shared_address(shared.weights[s]);
-            barrier_wait(shared_address(&shared.empty[s]), stage.parity ^ 1);
+            mbarrier_wait(shared_address(&shared.empty[s]), stage.parity ^ 1);
             const int act_boxes = BRING_ACT ? (place.rows + ACT_BOX - 1) / ACT_BOX : 0;
-            barrier_expect(full, WEIGHT_BYTES + act_boxes * ACT_BOX * BLOCK);
+            mbarrier_arrive_expect_tx(full, WEIGHT_BYTES + act_boxes * ACT_BOX * BLOCK);
             const int second_row = row + (FIRST ? INTERMEDIATE : BLOCK);
             if (CLUSTER == 1 || !place.same_weights) {
-                copy_box(to, map, k * BLOCK, row, full);
-                copy_box(to + BLOCK * BLOCK, map, k * BLOCK, second_row, full);
+                tma_load_box(to, map, k * BLOCK, row, full);
+                tma_load_box(to + BLOCK * BLOCK, map, k * BLOCK, second_row, full);
             } else {  // a block each, for both
                 const int mine = blockIdx.x % CLUSTER;
-                copy_box_to_both(to + mine * BLOCK * BLOCK, map, k * BLOCK, mine ? second_row : row, full);
+                tma_load_box_multicast(to + mine * BLOCK * BLOCK, map, k * BLOCK, mine ? second_row : row, full);
             }
             if (BRING_ACT && v == 0 && k == visit.k_begin) wait_for_previous_kernel();
             for (int box = 0; box < act_boxes; ++box)
-                copy_box(shared_address(shared.x[s]) + box * ACT_BOX * BLOCK, act_map, k * BLOCK,
+                tma_load_box(shared_address(shared.x[s]) + box * ACT_BOX * BLOCK, act_map, k * BLOCK,
                          place.first_row + box * ACT_BOX, full);
             stage.next<STAGES>();
             if (zero < zeros) clear();
         }
     }
     while (zero < zeros) clear();
-    bulk_commit();
-    bulk_wait();
+    bulk_commit_group();
+    bulk_wait_group();
 }
 
 // Warps 0 to 2 of warpgroup 2: rows of activations into the swizzled layout, and the scales.
@@ -151,7 +153,8 @@ template <bool FIRST, int ROWS, int STAGES, int CLUSTER>
 __device__ __forceinline__ void gather(Shared<ROWS, STAGES, CLUSTER>& shared, const Arguments& arguments, int thread) {
     constexpr int K_BLOCKS = Sizes<FIRST>::K_BLOCKS, WIDTH = K_BLOCKS * BLOCK;
     constexpr int SCALE_BLOCKS = Sizes<FIRST>::WEIGHT_ROWS / BLOCK;
-    constexpr int ROWS_AT_ONCE = GATHERERS / 8;  // 4 more than a multiple of 8, which the swizzle counts on
+    constexpr int ROWS_AT_ONCE = GATHERERS / 8;
+    static_assert(ROWS_AT_ONCE % 8 == 4, "a thread's rows have two swizzles in turn: first & 7 and (first + 4) & 7");
     // In the second GEMM of many pairs the rows lie next to each other and come by TMA.
     constexpr int COPIES = !FIRST && ROWS == 128 ? 0 : (ROWS + ROWS_AT_ONCE - 1) / ROWS_AT_ONCE;
     constexpr int SCALES = (ROWS + GATHERERS - 1) / GATHERERS;
@@ -173,7 +176,7 @@ __device__ __forceinline__ void gather(Shared<ROWS, STAGES, CLUSTER>& shared, co
             if (!FIRST) return place.first_row + row;
             if (ROUTES<ROWS>)
                 return token_at(shared.routed, place.expert, place.first_slot + row);
-            return __ldcg(&arguments.bucket[size_t(place.expert) * seq_len + place.first_slot + row].x) / 8;
+            return __ldcg(&arguments.bucket[size_t(place.expert) * seq_len + place.first_slot + row].x) / TOP_K;
         };
 #pragma unroll
         for (int i = 0; i < COPIES; ++i) source[i] = source_row(first + ROWS_AT_ONCE * i) * (WIDTH / 16) + chunk;
@@ -190,30 +193,30 @@ __device__ __forceinline__ void gather(Shared<ROWS, STAGES, CLUSTER>& shared, co
             const uint32_t to = shared_address(shared.x[s]) + first * BLOCK;
             uint32_t even = to + ((chunk ^ (first & 7)) << 4), odd = to + ((chunk ^ ((first + 4) & 7)) << 4);
             keep_as_they_are(even, odd, copies, x, x_scale);
-            barrier_wait(shared_address(&shared.empty[s]), stage.parity ^ 1);
+            mbarrier_wait(shared_address(&shared.empty[s]), stage.parity ^ 1);
 #pragma unroll
             for (int i = 0; i < COPIES; ++i)
                 if (i < copies) {
                     const uint32_t there = (i % 2 ? odd : even) + i * ROWS_AT_ONCE * BLOCK;
                     if (KEEP)
-                        copy16(there, x + source[i], keep);
+                        cp_async16(there, x + source[i], keep);
                     else
-                        copy16(there, x + source[i]);
+                        cp_async16(there, x + source[i]);
                 }
 #pragma unroll
             for (int i = 0; i < SCALES; ++i)
                 if (thread + GATHERERS * i < place.rows)
-                    copy4(shared_address(&shared.x_scale[s][thread + GATHERERS * i]), x_scale + scale_source[i]);
-            if (thread < 2) copy4(shared_address(&shared.w_scale[s][thread]), w_scale + k);
+                    cp_async4(shared_address(&shared.x_scale[s][thread + GATHERERS * i]), x_scale + scale_source[i]);
+            if (thread < 2) cp_async4(shared_address(&shared.w_scale[s][thread]), w_scale + k);
             x += BLOCK / 16;
             x_scale += FIRST ? seq_len : 1;
-            barrier_arrive_after_copies(shared_address(&shared.full[s]));
+            mbarrier_arrive_on_cp_async(shared_address(&shared.full[s]));
             stage.next<STAGES>();
         }
     }
 }
 
-// Pairs and blocks of pairs of each expert, and this program's share of the work, by one warp.
+// Pairs and blocks of pairs of each expert, and this CTA's share of the work, by one warp.
 template <bool FIRST, int ROWS, int STAGES, int CLUSTER>
 __device__ __forceinline__ void count_blocks(Shared<ROWS, STAGES, CLUSTER>& shared, int mine) {
     const int lane = threadIdx.x % 32;
@@ -243,14 +246,14 @@ __device__ __forceinline__ void produce(Shared<ROWS, STAGES, CLUSTER>& shared, c
     const int lane = thread % 32;
     if (thread < GATHERERS) {
         if (FIRST && ROUTES<ROWS>) {
-            named_barrier(3, THREADS);
+            named_barrier_sync(NamedBarrier::ROUTED, THREADS);
             if (blockIdx.x == 0 && thread < 32) {
                 publish(shared.routed, arguments.bucket, arguments.count, arguments.seq_len, lane);
                 __threadfence();
             }
         }
-        named_barrier(2, THREADS - CONSUMERS);
-        named_arrive(0, THREADS);
+        named_barrier_sync(NamedBarrier::PRODUCERS_READY, PRODUCERS);
+        named_barrier_arrive(NamedBarrier::SHARE_READY, THREADS);
         if (!FIRST) wait_for_previous_kernel();
         gather<FIRST>(shared, arguments, thread);
         return;
@@ -261,14 +264,14 @@ __device__ __forceinline__ void produce(Shared<ROWS, STAGES, CLUSTER>& shared, c
         wait_for_previous_kernel();
     }
     if (FIRST && ROUTES<ROWS>) {
-        named_barrier(3, THREADS);
+        named_barrier_sync(NamedBarrier::ROUTED, THREADS);
         count_blocks<FIRST>(shared, __popc(tokens_of(shared.routed, lane)));
     } else {
         // The second GEMM may start before the first has ended: the counts are older than that start.
         count_blocks<FIRST>(shared, __ldcg(arguments.count + lane));
     }
-    named_barrier(2, THREADS - CONSUMERS);
-    named_arrive(0, THREADS);
+    named_barrier_sync(NamedBarrier::PRODUCERS_READY, PRODUCERS);
+    named_barrier_arrive(NamedBarrier::SHARE_READY, THREADS);
     if (lane == 0) bring_weights<FIRST>(shared, arguments, map, act_map);
     __syncwarp();
 }
@@ -276,32 +279,37 @@ __device__ __forceinline__ void produce(Shared<ROWS, STAGES, CLUSTER>& shared, c
 template <bool FIRST, int ROWS, int STAGES, int CLUSTER>
 __device__ __forceinline__ void grouped_gemm(const CUtensorMap& map, const CUtensorMap& act_map,
                                              const Arguments& arguments) {
+    using Shared = Shared<ROWS, STAGES, CLUSTER>;
+    static_assert(sizeof(Shared) <= SHARED_LIMIT, "the stages do not fit");
+    static_assert(offsetof(Shared, weights) % 1024 == 0 && offsetof(Shared, x) % 1024 == 0, "for the swizzle");
+    static_assert(offsetof(Shared, staging) % 16 == 0 && offsetof(Shared, x_scale) % 8 == 0, "read by vectors");
+    static_assert(Sizes<FIRST>::TILES_N % CLUSTER == 0, "both CTAs of a cluster have weights");
     extern __shared__ __align__(1024) uint8_t raw[];
-    auto& shared = *reinterpret_cast<Shared<ROWS, STAGES, CLUSTER>*>(raw);
+    auto& shared = *reinterpret_cast<Shared*>(raw);
     if (shared_address(raw) % 1024 != 0) __trap();  // the swizzle goes by address
     const int thread = threadIdx.x, warp = thread / 32;
     if (thread == CONSUMERS) {
         for (int s = 0; s < STAGES; ++s) {
-            barrier_init(shared_address(&shared.full[s]), GATHERERS + 1);
-            barrier_init(shared_address(&shared.empty[s]), CLUSTER * CONSUMERS / (RACECHECK && CLUSTER == 1 ? 1 : 32));
+            mbarrier_init(shared_address(&shared.full[s]), GATHERERS + 1);
+            mbarrier_init(shared_address(&shared.empty[s]), CLUSTER * CONSUMERS / (RACECHECK && CLUSTER == 1 ? 1 : 32));
         }
         asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
         asm volatile("prefetch.tensormap [%0];" ::"l"(&map) : "memory");
     }
     if constexpr (CLUSTER > 1) {
         __syncwarp();
-        cluster_sync();  // the other program's barriers are there
+        cluster_sync();  // the other CTA's barriers are there
     }
     if (warp < CONSUMERS / 32) {
-        take_registers<224>();
+        setmaxnreg_inc<CONSUMER_REGISTERS>();
         consume<FIRST>(shared, arguments);
     } else {
-        give_registers<56>();
+        setmaxnreg_dec<PRODUCER_REGISTERS>();
         produce<FIRST>(shared, arguments, &map, &act_map, thread - CONSUMERS);
     }
     if constexpr (CLUSTER > 1) {
         __syncwarp();
-        cluster_sync();  // the other program may still send to this one
+        cluster_sync();  // the other CTA may still send to this one
     }
 }
 

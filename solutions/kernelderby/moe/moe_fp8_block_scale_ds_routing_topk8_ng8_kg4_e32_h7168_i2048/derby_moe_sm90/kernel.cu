@@ -36,7 +36,7 @@ Encode find_encode() {
     return reinterpret_cast<Encode>(function);
 }
 
-// Boxes of box_rows rows and 128 columns of a row-major byte matrix.
+// A tensor map: TMA boxes of box_rows rows and 128 columns of a row-major byte matrix.
 bool encode_map(Encode encode, CUtensorMap* map, const void* matrix, uint64_t rows, uint64_t columns,
                 uint32_t box_rows) {
     const cuuint64_t sizes[2] = {columns, rows}, strides[1] = {columns};
@@ -47,13 +47,13 @@ bool encode_map(Encode encode, CUtensorMap* map, const void* matrix, uint64_t ro
 }
 
 template <typename... Parameters, typename... Values>
-cudaError_t launch(void (*kernel)(Parameters...), int blocks, int threads, int shared_bytes, bool early,
+cudaError_t launch(void (*kernel)(Parameters...), int ctas, int threads, int shared_bytes, bool early,
                    cudaStream_t stream, Values... values) {
     cudaLaunchAttribute attribute;
     attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
     attribute.val.programmaticStreamSerializationAllowed = 1;
     cudaLaunchConfig_t config = {};
-    config.gridDim = dim3(blocks);
+    config.gridDim = dim3(ctas);
     config.blockDim = dim3(threads);
     config.dynamicSmemBytes = shared_bytes;
     config.stream = stream;
@@ -89,55 +89,88 @@ cudaError_t allow_shared_memory(int device) {
 
 }  // namespace
 
-// Bytes of the pieces buffer for `programs` programs, enough for every variant.
-extern "C" long long derby_moe_piece_bytes(int programs) { return 16LL * programs * PIECE_SIZE<128>; }
+// What a call hands over: main.py's _Call has these fields in this order. Shapes as in the definition; of the workspace
+// as in Arguments.
+struct derby_moe_call {
+    const float* routing_logits;
+    const __nv_bfloat16* routing_bias;
+    const uint8_t* hidden_states;
+    const float* hidden_states_scale;
+    const uint8_t* gemm1_weights;
+    const float* gemm1_weights_scale;
+    const uint8_t* gemm2_weights;
+    const float* gemm2_weights_scale;
+    __nv_bfloat16* output;
+    int2* bucket;
+    uint8_t* act;
+    float* act_scale;
+    float4* partial;
+    int* counters;  // derby_moe_counters() of them
+    int seq_len;
+    int local_expert_offset;
+    float routed_scaling_factor;
+    int variant;    // of VARIANTS
+    int ctas;       // of a GEMM: even
+    int device;
+    void* stream;
+};
 
-// Launches everything on `stream`. Returns 0, or a CUDA error number, or -1 where a tensor map could not be encoded.
-extern "C" int derby_moe_run(const void* logits, const void* bias, const void* x, const void* x_scale, const void* w1,
-                             const void* w1_scale, const void* w2, const void* w2_scale, void* out, void* bucket,
-                             void* act, void* act_scale, void* partial, void* counters, int seq_len, int first_local,
-                             float scaling_factor, int variant_number, int programs, int device, void* stream_pointer) {
+static_assert(sizeof(derby_moe_call) == 14 * sizeof(void*) + 6 * sizeof(int) + sizeof(void*), "no padding");
+
+// Its bytes, so that main.py can tell when the two have come apart.
+extern "C" int derby_moe_call_bytes() { return sizeof(derby_moe_call); }
+
+// Bytes of the buffer of pieces for so many CTAs, enough for every variant.
+extern "C" long long derby_moe_piece_bytes(int ctas) { return 16LL * ctas * PIECE_SIZE<128>; }
+
+// Counters for so many CTAs: pairs of each expert, the ticket, and one a CTA for the pieces of its split tile.
+extern "C" int derby_moe_counters(int ctas) { return LOCAL_EXPERTS + 1 + ctas; }
+
+// Launches everything on the stream. Returns 0, or a CUDA error number, or -1 where a tensor map could not be encoded.
+extern "C" int derby_moe_run(const derby_moe_call* call) {
     static const Encode encode = find_encode();
     CUtensorMap map1, map2, act_map;
-    if (!encode || !encode_map(encode, &map1, w1, uint64_t(LOCAL_EXPERTS) * 2 * INTERMEDIATE, HIDDEN, BLOCK) ||
-        !encode_map(encode, &map2, w2, uint64_t(LOCAL_EXPERTS) * HIDDEN, INTERMEDIATE, BLOCK) ||
-        !encode_map(encode, &act_map, act, uint64_t(seq_len) * TOP_K, INTERMEDIATE, ACT_BOX))
+    if (call->variant < 0 || call->variant >= int(sizeof(VARIANTS) / sizeof(VARIANTS[0]))) return cudaErrorInvalidValue;
+    if (!encode ||
+        !encode_map(encode, &map1, call->gemm1_weights, uint64_t(LOCAL_EXPERTS) * 2 * INTERMEDIATE, HIDDEN, BLOCK) ||
+        !encode_map(encode, &map2, call->gemm2_weights, uint64_t(LOCAL_EXPERTS) * HIDDEN, INTERMEDIATE, BLOCK) ||
+        !encode_map(encode, &act_map, call->act, uint64_t(call->seq_len) * TOP_K, INTERMEDIATE, ACT_BOX))
         return -1;
-    cudaError_t error = allow_shared_memory(device);
+    cudaError_t error = allow_shared_memory(call->device);
     if (error != cudaSuccess) return error;
-    const Variant& variant = VARIANTS[variant_number];
-    const cudaStream_t stream = static_cast<cudaStream_t>(stream_pointer);
-    int* count = static_cast<int*>(counters);
+    const Variant& variant = VARIANTS[call->variant];
+    const cudaStream_t stream = static_cast<cudaStream_t>(call->stream);
     Arguments first = {};
-    first.x = static_cast<const uint8_t*>(x);
-    first.x_scale = static_cast<const float*>(x_scale);
-    first.w_scale = static_cast<const float*>(w1_scale);
-    first.count = count;
-    first.logits = static_cast<const float*>(logits);
-    first.bias = static_cast<const __nv_bfloat16*>(bias);
-    first.bucket = static_cast<int2*>(bucket);
-    first.act = static_cast<uint8_t*>(act);
-    first.act_scale = static_cast<float*>(act_scale);
-    first.partial = static_cast<float4*>(partial);
-    first.ticket = count + LOCAL_EXPERTS;
-    first.arrived = count + LOCAL_EXPERTS + 1;
-    first.out = static_cast<__nv_bfloat16*>(out);
-    first.scaling_factor = scaling_factor;
-    first.first_local = first_local;
-    first.seq_len = seq_len;
+    first.x = call->hidden_states;
+    first.x_scale = call->hidden_states_scale;
+    first.w_scale = call->gemm1_weights_scale;
+    first.logits = call->routing_logits;
+    first.bias = call->routing_bias;
+    first.count = call->counters;
+    first.ticket = first.count + LOCAL_EXPERTS;
+    first.arrived = first.ticket + 1;
+    first.bucket = call->bucket;
+    first.act = call->act;
+    first.act_scale = call->act_scale;
+    first.partial = call->partial;
+    first.out = call->output;
+    first.scaling_factor = call->routed_scaling_factor;
+    first.first_local = call->local_expert_offset;
+    first.seq_len = call->seq_len;
     Arguments second = first;
     second.x = first.act;
     second.x_scale = first.act_scale;
-    second.w_scale = static_cast<const float*>(w2_scale);
+    second.w_scale = call->gemm2_weights_scale;
 
-    const bool routes = variant_number == 0;  // the first GEMM does
-    if (routes && seq_len > MOST_ROUTED) return cudaErrorInvalidValue;
+    const bool routes = call->variant == 0;  // the first GEMM does
+    if (routes && call->seq_len > MOST_ROUTED) return cudaErrorInvalidValue;
     if (!routes)
-        error = launch(derby_route, (seq_len + ROUTE_WARPS - 1) / ROUTE_WARPS, ROUTE_WARPS * 32, 0, false, stream,
-                       first.logits, first.bias, first.bucket, first.count, seq_len, first_local, scaling_factor);
+        error = launch(derby_route, (first.seq_len + ROUTE_WARPS - 1) / ROUTE_WARPS, ROUTE_WARPS * WARP, 0, false,
+                       stream, first.logits, first.bias, first.bucket, first.count, first.seq_len, first.first_local,
+                       first.scaling_factor);
     if (error == cudaSuccess)
-        error = launch(variant.first, programs, THREADS, variant.shared_bytes, !routes, stream, map1, act_map, first);
+        error = launch(variant.first, call->ctas, THREADS, variant.shared_bytes, !routes, stream, map1, act_map, first);
     if (error == cudaSuccess)
-        error = launch(variant.second, programs, THREADS, variant.shared_bytes, true, stream, map2, act_map, second);
+        error = launch(variant.second, call->ctas, THREADS, variant.shared_bytes, true, stream, map2, act_map, second);
     return error;
 }

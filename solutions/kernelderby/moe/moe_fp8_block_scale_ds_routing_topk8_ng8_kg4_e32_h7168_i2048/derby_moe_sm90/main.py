@@ -1,7 +1,7 @@
 """derby_moe_sm90: the FP8 block-scale mixture of experts for Hopper, in three CUDA C++ kernels and one host call.
 
 1. derby_route   a warp a token; each pair (token, expert of this rank) takes a place in its expert's bucket. Of up to
-                 16 tokens every program of the next kernel does that for itself, and there is no kernel before it.
+                 16 tokens every CTA of the next kernel does that for itself, and there is no kernel before it.
 2. derby_gemm1   gathers its rows through the buckets, multiplies with both halves of the first weight, ends in SwiGLU
                  and 1x128 FP8 quantisation in registers. It also clears the output.
 3. derby_gemm2   the second weight times the routing weight, added to the output rows in bf16 as they are done.
@@ -67,25 +67,44 @@ def build(folder=None):
     return library
 
 
+class _Call(ctypes.Structure):
+    """derby_moe_call of kernel.cu: the same fields in the same order."""
+
+    _fields_ = [
+        *((name, ctypes.c_void_p) for name in (
+            "routing_logits", "routing_bias", "hidden_states", "hidden_states_scale", "gemm1_weights",
+            "gemm1_weights_scale", "gemm2_weights", "gemm2_weights_scale", "output", "bucket", "act", "act_scale",
+            "partial", "counters")),
+        ("seq_len", ctypes.c_int), ("local_expert_offset", ctypes.c_int), ("routed_scaling_factor", ctypes.c_float),
+        ("variant", ctypes.c_int), ("ctas", ctypes.c_int), ("device", ctypes.c_int), ("stream", ctypes.c_void_p)]
+
+
+def open_library(path):
+    """The compiled library with its functions' types; RuntimeError where its struct of a call is not ours."""
+    library = ctypes.CDLL(str(path))
+    library.derby_moe_run.argtypes = [ctypes.POINTER(_Call)]
+    library.derby_moe_counters.argtypes = [ctypes.c_int]
+    library.derby_moe_piece_bytes.argtypes = [ctypes.c_int]
+    library.derby_moe_piece_bytes.restype = ctypes.c_longlong
+    if library.derby_moe_call_bytes() != ctypes.sizeof(_Call):
+        raise RuntimeError(f"derby_moe_sm90: derby_moe_call has {library.derby_moe_call_bytes()} bytes in {path}, "
+                           f"{ctypes.sizeof(_Call)} in main.py")
+    return library
+
+
 _library = None
 
 
 def _load():
     global _library
     if _library is None:
-        library = ctypes.CDLL(str(build()))
-        pointer, number = ctypes.c_void_p, ctypes.c_int
-        numbers = [number, number, ctypes.c_float, number, number, number]
-        library.derby_moe_run.argtypes = [pointer] * 14 + numbers + [pointer]
-        library.derby_moe_piece_bytes.argtypes = [number]
-        library.derby_moe_piece_bytes.restype = ctypes.c_longlong
-        _library = library
+        _library = open_library(build())
     return _library
 
 
 def choose_variant(seq_len):
     """Which pair of GEMM kernels: 0 for 16 tokens, which route for themselves, 1 up to 64 pairs, 2 the same with
-    two programs that share what they load of the weights, 3 up to 128 pairs and two programs. An expert sees
+    clusters of two CTAs that share what they load of the weights, 3 up to 128 pairs and clusters. An expert sees
     seq_len / 32 pairs on average and several times that when it is popular. Measured on an H200: see docs/moe_sm90.md.
     """
     return 0 if seq_len <= MOST_ROUTED else 1 if seq_len <= 1024 else 2 if seq_len <= 2048 else 3
@@ -94,23 +113,22 @@ def choose_variant(seq_len):
 class _Workspace:
     """Buffers for up to `seq_len` tokens. Only `counters` carries anything from call to call: zeros."""
 
-    def __init__(self, library, seq_len, programs, device):
+    def __init__(self, library, seq_len, ctas, device):
         def empty(*shape, dtype=torch.uint8):
             return torch.empty(shape, dtype=dtype, device=device)
 
         pairs = seq_len * TOP_K
         self.seq_len = seq_len
-        self.buckets = empty(NUM_LOCAL, seq_len, 2, dtype=torch.int32)
+        self.bucket = empty(NUM_LOCAL, seq_len, 2, dtype=torch.int32)
         self.act = empty(pairs, INTERMEDIATE)
         self.act_scale = empty(pairs, INTERMEDIATE // 128, dtype=torch.float32)
-        self.partial = empty(library.derby_moe_piece_bytes(programs))
-        # Of the experts, a ticket, and one a program for its split tile.
-        self.counters = torch.zeros(NUM_LOCAL + 1 + programs, dtype=torch.int32, device=device)
-        self.addresses = [t.data_ptr() for t in (self.buckets, self.act, self.act_scale, self.partial, self.counters)]
+        self.partial = empty(library.derby_moe_piece_bytes(ctas))
+        self.counters = torch.zeros(library.derby_moe_counters(ctas), dtype=torch.int32, device=device)
+        self.addresses = [t.data_ptr() for t in (self.bucket, self.act, self.act_scale, self.partial, self.counters)]
 
 
 _workspaces = {}
-_programs = {}
+_ctas = {}
 
 
 def _check(hidden_states, routing_logits, gemm1_weights, gemm2_weights):
@@ -132,22 +150,23 @@ def run(routing_logits, routing_bias, hidden_states, hidden_states_scale, gemm1_
     library = _library or _load()
     device = hidden_states.device
     index = device.index or 0
-    programs = _programs.get(index)
-    if programs is None:
-        programs = torch.cuda.get_device_properties(device).multi_processor_count // 2 * 2  # in clusters of two
-        _programs[index] = programs
+    ctas = _ctas.get(index)
+    if ctas is None:
+        ctas = torch.cuda.get_device_properties(device).multi_processor_count // 2 * 2  # in clusters of two
+        _ctas[index] = ctas
     stream = torch.cuda.current_stream(device).cuda_stream
     # One workspace a stream (two streams could use it at the same time), grown to the most tokens seen so far.
     space = _workspaces.get((index, stream))
     if space is None or space.seq_len < seq_len:
         _workspaces.pop((index, stream), None)
-        space = _workspaces[index, stream] = _Workspace(library, seq_len, programs, device)
+        space = _workspaces[index, stream] = _Workspace(library, seq_len, ctas, device)
+    call = _Call(
+        *[tensor.data_ptr() for tensor in (
+            routing_logits, routing_bias, hidden_states, hidden_states_scale, gemm1_weights, gemm1_weights_scale,
+            gemm2_weights, gemm2_weights_scale, output)],
+        *space.addresses, seq_len, int(local_expert_offset), float(routed_scaling_factor), choose_variant(seq_len),
+        ctas, index, stream)
     with torch.cuda.device(device):
-        error = library.derby_moe_run(
-            *[tensor.data_ptr() for tensor in (
-                routing_logits, routing_bias, hidden_states, hidden_states_scale, gemm1_weights, gemm1_weights_scale,
-                gemm2_weights, gemm2_weights_scale, output)],
-            *space.addresses, seq_len, int(local_expert_offset), float(routed_scaling_factor), choose_variant(seq_len),
-            programs, index, stream)
+        error = library.derby_moe_run(call)
     if error:
         raise RuntimeError(f"derby_moe_sm90: launch failed: CUDA error {error}")

@@ -8,6 +8,11 @@ namespace derby {
 
 constexpr int EXPERTS = 256, GROUPS = 8, GROUP_SIZE = EXPERTS / GROUPS, TOP_GROUPS = 4, TOP_K = 8;
 constexpr int ROUTE_WARPS = 8;
+static_assert(EXPERTS == 8 * 32, "a lane looks at 8 experts");
+static_assert(GROUP_SIZE == 4 * 8, "a group is four lanes");
+static_assert(TOP_GROUPS * GROUP_SIZE == 4 * 32, "the experts of the chosen groups: four a lane");
+static_assert(TOP_K <= 32, "a chosen expert a lane");
+static_assert(LOCAL_EXPERTS == 32, "a local expert a lane, and a bit of 32");
 
 // Floats as unsigned integers of the same order.
 __device__ __forceinline__ uint32_t ordered(float value) {
@@ -160,9 +165,10 @@ derby_route(const float* __restrict__ logits, const __nv_bfloat16* __restrict__ 
             make_int2(token * TOP_K + lane, __float_as_int(weight));
 }
 
-// Of few tokens every program of the first GEMM does the routing for itself, a warp a token at a time: then there is no
+// Of few tokens every CTA of the first GEMM does the routing for itself, a warp a token at a time: then there is no
 // kernel before it. A token's pairs have different experts, so bits say it all.
 constexpr int MOST_ROUTED = 16;
+static_assert(MOST_ROUTED <= 32, "tokens_of() has a bit for each");
 
 struct Routed {
     uint32_t experts[MOST_ROUTED];     // of a token: the local experts that it chose
@@ -204,7 +210,7 @@ __device__ __forceinline__ int token_at(const Routed& routed, int expert, int sl
     return __ffs(tokens) - 1;
 }
 
-// What derby_route leaves, by one warp of one program.
+// What derby_route leaves, by one warp of one CTA.
 __device__ __forceinline__ void publish(const Routed& routed, int2* bucket, int* count, int seq_len, int lane) {
     count[lane] = __popc(tokens_of(routed, lane));
     for (int i = lane; i < seq_len * TOP_K; i += 32) {

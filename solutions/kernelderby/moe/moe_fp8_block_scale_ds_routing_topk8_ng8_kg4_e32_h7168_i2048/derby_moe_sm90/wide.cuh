@@ -1,7 +1,6 @@
-// Products and ends of tiles for many pairs an expert: 64 pairs are the M of the tensor core and a block of 128 weight
-// rows its N, so that a thread has two rows to scale instead of up to 32 columns. Warpgroup w multiplies pairs 64 w ..
-// 64 w + 63; d[4j..] of a thread: pairs 16 (t / 32) + t % 32 / 4 (+ 8 for the last two), weight rows 8j + 2 (t % 4) +
-// {0, 1}.
+// Products and ends of tiles for many pairs an expert: 64 pairs are wgmma's M and a block of 128 weight rows its N, so
+// that a thread has two rows to scale instead of up to 32 columns. Warpgroup w multiplies pairs 64 w .. 64 w + 63;
+// d[4j..] of a thread: pairs 16 (t / 32) + t % 32 / 4 (+ 8 for the last two), weight rows 8j + 2 (t % 4) + {0, 1}.
 #pragma once
 #include "common.cuh"
 
@@ -16,7 +15,7 @@ __device__ __forceinline__ void accumulate_wide(Shared<ROWS, STAGES, CLUSTER>& s
     float2 w;
     auto next_is_there = [&] {
         const int s = stage.index;
-        barrier_wait(shared_address(&shared.full[s]), stage.parity);
+        mbarrier_wait(shared_address(&shared.full[s]), stage.parity);
         if (FIRST) fence_async_proxy();  // the gathered rows came by cp.async, see narrow.cuh
         upper = shared.x_scale[s][row], lower = shared.x_scale[s][row + 8];
         w = *reinterpret_cast<const float2*>(shared.w_scale[s]);
@@ -24,20 +23,20 @@ __device__ __forceinline__ void accumulate_wide(Shared<ROWS, STAGES, CLUSTER>& s
     next_is_there();
     for (int k = 0; k < k_blocks; ++k) {
         const int s = stage.index;
-        const uint32_t x = operand_low(shared_address(shared.x[s]) + group * 64 * BLOCK);
-        const uint32_t weights = operand_low(shared_address(shared.weights[s]));
+        const uint32_t x = descriptor_low(shared_address(shared.x[s]) + group * 64 * BLOCK);
+        const uint32_t weights = descriptor_low(shared_address(shared.weights[s]));
         const float upper_first = upper * w.x, lower_first = lower * w.x;
         const float upper_second = upper * w.y, lower_second = lower * w.y;
-        product_fence();
-        multiply<128>(one, x, weights);
-        product_wait<0>();
+        wgmma_fence();
+        wgmma_k_block<128>(one, x, weights);
+        wgmma_wait_group<0>();
 #pragma unroll
         for (int i = 0; i < 64; ++i) first[i] += one[i] * (i % 4 < 2 ? upper_first : lower_first);
-        product_fence();
-        multiply<128>(one, x, weights + (BLOCK * BLOCK >> 4));
+        wgmma_fence();
+        wgmma_k_block<128>(one, x, weights + (BLOCK * BLOCK >> 4));
         stage.next<STAGES>();
         if (k + 1 < k_blocks) next_is_there();
-        product_wait<0>();
+        wgmma_wait_group<0>();
         release(shared, s, lane);
 #pragma unroll
         for (int i = 0; i < 64; ++i) second[i] += one[i] * (i % 4 < 2 ? upper_second : lower_second);
@@ -86,7 +85,7 @@ __device__ __forceinline__ void finish_first_wide(Shared<ROWS, STAGES, CLUSTER>&
     __syncwarp();
 }
 
-// Adds the tile, times the routing weights, to the output rows of its tokens: a warp turns 16 rows of 64 columns in
+// Adds the tile, times the routing weights, to the output rows of its tokens: a warp lays 16 rows of 64 columns in
 // shared memory and adds 4 rows of 128 bytes at a time. 256 bulk reductions, one a row and block, made a tile slower.
 template <int ROWS, int STAGES, int CLUSTER>
 __device__ __forceinline__ void finish_second_wide(Shared<ROWS, STAGES, CLUSTER>& shared, const Arguments& arguments,
@@ -96,8 +95,8 @@ __device__ __forceinline__ void finish_second_wide(Shared<ROWS, STAGES, CLUSTER>
     const uint32_t staging = shared_address(shared.staging.act + warp * 16 * ACT_PITCH);
     const uint32_t to = staging + (lane % 16) * ACT_PITCH + lane / 16 * 16;  // of the row a lane names for storing
     const uint32_t from = staging + lane / 8 * ACT_PITCH + lane % 8 * 16;
-    copies_wait();
-    named_barrier(6 + warp / 4, CONSUMERS / 2);  // this warpgroup's pairs are there
+    cp_async_wait_all();
+    named_barrier_sync(NamedBarrier::WARPGROUP_DONE + warp / 4, CONSUMERS / 2);  // this warpgroup's pairs are there
     float weight[2];
     uint4* out[4];
 #pragma unroll
@@ -105,7 +104,7 @@ __device__ __forceinline__ void finish_second_wide(Shared<ROWS, STAGES, CLUSTER>
 #pragma unroll
     for (int i = 0; i < 4; ++i)
         out[i] = reinterpret_cast<uint4*>(arguments.out) + place.block_n * 32 + lane % 8 +
-                 uint32_t(shared.pair[warp * 16 + 4 * i + lane / 8].x) / 8 * (HIDDEN / 8);
+                 uint32_t(shared.pair[warp * 16 + 4 * i + lane / 8].x) / TOP_K * (HIDDEN / 8);
 #pragma unroll
     for (int chunk = 0; chunk < 4; ++chunk) {
         const float(&value)[64] = chunk < 2 ? first : second;
@@ -120,17 +119,17 @@ __device__ __forceinline__ void finish_second_wide(Shared<ROWS, STAGES, CLUSTER>
                     __floats2bfloat162_rn(value[at] * weight[i % 2], value[at + 1] * weight[i % 2]);
                 v[i] = *reinterpret_cast<const uint32_t*>(&both);
             }
-            store_matrices(to + j % 8 * 16, v[0], v[1], v[2], v[3]);
+            stmatrix_x4(to + j % 8 * 16, v[0], v[1], v[2], v[3]);
         }
         __syncwarp();
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
             const uint4 v = load_shared16(from + 4 * i * ACT_PITCH);
             if (warp * 16 + 4 * i + lane / 8 < place.rows)
-                add_bf16x8(out[i] + chunk * 8, v.x, v.y, v.z, v.w);
+                reduce_add_bf16x8(out[i] + chunk * 8, v.x, v.y, v.z, v.w);
         }
     }
-    named_barrier(6 + warp / 4, CONSUMERS / 2);  // before the next tile's pairs come
+    named_barrier_sync(NamedBarrier::WARPGROUP_DONE + warp / 4, CONSUMERS / 2);  // before the next tile's pairs come
 }
 
 }  // namespace derby

@@ -1,0 +1,156 @@
+"""Whether two builds of a CUDA solution are the same machine code: for changes that must not touch a kernel's time.
+
+    python benchmarks/compare_sass.py derby_moe_sm90 HEAD~3 .
+
+A build is a git revision (the solution's folder as it was then), "." (as it is now) or any folder of sources. Each is
+compiled by its own main.py's `build(folder)`, and its kernels are read with cuobjdump (from the CUDA toolkit, the PATH
+or Triton's package). A kernel that has another mangled name but the same instructions counts as renamed. Of each kernel
+one line: `same words` (every encoding, scheduling bits included), `same but for constant bank offsets` (parameters
+lie elsewhere), or how many instructions differ and the first of them. Needs nvcc and no GPU. Exit code 1 where a kernel
+differs by more than its name.
+"""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import importlib.util
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+CHECKOUT = Path(__file__).resolve().parent.parent
+INSTRUCTION = re.compile(r"^\s*/\*[0-9a-f]{4,}\*/\s+(.*?;)\s*/\* (0x[0-9a-f]{16}) \*/")
+SECOND_WORD = re.compile(r"^\s*/\* (0x[0-9a-f]{16}) \*/\s*$")
+CONSTANT = re.compile(r"(c\[0x[0-9a-f]+\])\[0x[0-9a-f]+\]")
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """Instructions as text, without their addresses, and their encodings: two words each."""
+
+    texts: tuple[str, ...]
+    words: tuple[str, ...]
+
+    @property
+    def without_constant_offsets(self) -> tuple[str, ...]:
+        return tuple(CONSTANT.sub(r"\1[]", text) for text in self.texts)
+
+
+def parse_sass(listing: str) -> dict[str, Kernel]:
+    """Mangled name -> kernel, of what `cuobjdump -sass` prints."""
+    kernels = {}
+    for part in re.split(r"^\s*Function : ", listing, flags=re.M)[1:]:
+        name, *lines = part.splitlines()
+        texts, words = [], []
+        for line in lines:
+            if found := INSTRUCTION.match(line):
+                texts.append(found[1])
+                words.append(found[2])
+            elif found := SECOND_WORD.match(line):
+                words.append(found[1])
+        kernels[name.strip()] = Kernel(tuple(texts), tuple(words))
+    return kernels
+
+
+def difference(one: Kernel, other: Kernel) -> tuple[bool, str]:
+    """Whether they are the same but for constant bank offsets, and the line that says it."""
+    if one.words == other.words:
+        return True, f"same words ({len(one.texts)} instructions)"
+    if one.texts == other.texts:
+        return False, "same instructions, other encodings (scheduling)"
+    if one.without_constant_offsets == other.without_constant_offsets:
+        moved = sum(a != b for a, b in zip(one.texts, other.texts, strict=True))
+        return True, f"same but for constant bank offsets ({moved} of {len(one.texts)} instructions)"
+    changes = [change for change in difflib.SequenceMatcher(None, one.texts, other.texts, False).get_opcodes()
+               if change[0] != "equal"]
+    count = sum(max(to - begin, other_to - other_begin) for _, begin, to, other_begin, other_to in changes)
+    _, begin, to, other_begin, other_to = changes[0]
+    return False, (f"{count} of {len(one.texts)} instructions differ, the first at {begin}: "
+                   f"{' '.join(one.texts[begin:to][:1])} | {' '.join(other.texts[other_begin:other_to][:1])}")
+
+
+def compare(first: dict[str, Kernel], second: dict[str, Kernel]) -> list[tuple[bool, str]]:
+    """A line a kernel, as difference() gives them. Kernels are paired by name, what is left over by instructions."""
+    lines = [(*difference(first[name], second[name]), name) for name in first if name in second]
+    left = {name: kernel for name, kernel in second.items() if name not in first}
+    for name in [name for name in first if name not in second]:
+        same = next((other for other, kernel in left.items() if difference(first[name], kernel)[0]), None)
+        if same is None:
+            lines.append((False, "gone", name))
+        else:
+            lines.append((*difference(first[name], left.pop(same)), f"{name}, renamed {same}"))
+    lines += [(False, "new", name) for name in left]
+    return [(same, f"{name}: {text}") for same, text, name in lines]
+
+
+def sources(solution: Path, name: str, to: Path) -> Path:
+    """A folder with the solution's files as `name` means them."""
+    if name == ".":
+        return solution
+    if Path(name).is_dir():
+        return Path(name)
+    folder = solution.relative_to(CHECKOUT).as_posix()
+    listed = git("ls-tree", "-r", "--name-only", name, "--", folder).decode().split()
+    if not listed:
+        raise SystemExit(f"compare_sass: {name}: is no folder and no revision with {folder}")
+    to.mkdir()
+    for path in listed:
+        file = to / Path(path).relative_to(folder)
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(git("show", f"{name}:{path}"))
+    return to
+
+
+def git(*arguments: str) -> bytes:
+    return subprocess.run(["git", "-C", CHECKOUT, *arguments], capture_output=True).stdout
+
+
+def find_cuobjdump() -> str:
+    homes = [os.environ.get("CUDA_HOME"), os.environ.get("CUDA_PATH"), "/usr/local/cuda"]
+    places = [shutil.which("cuobjdump"), *(f"{home}/bin/cuobjdump" for home in homes if home)]
+    triton = importlib.util.find_spec("triton")
+    if triton and triton.origin:
+        places.append(str(Path(triton.origin).parent / "backends/nvidia/bin/cuobjdump"))
+    for place in places:
+        if place and os.access(place, os.X_OK):
+            return place
+    raise SystemExit("compare_sass: no cuobjdump on the PATH, in $CUDA_HOME/bin or in Triton's package")
+
+
+def sass(folder: Path, scratch: Path) -> dict[str, Kernel]:
+    """The kernels of the library that the folder's main.py builds."""
+    spec = importlib.util.spec_from_file_location(f"solution_{scratch.name}", folder / "main.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    library = module.build(scratch)
+    listing = subprocess.run([find_cuobjdump(), "-sass", library], capture_output=True, text=True, check=True).stdout
+    kernels = parse_sass(listing)
+    if not kernels or not all(kernel.texts for kernel in kernels.values()):
+        raise SystemExit(f"compare_sass: {folder}: cuobjdump shows no instructions")
+    return kernels
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("solution", help="name of a solution whose main.py has build(folder)")
+    parser.add_argument("builds", nargs=2, help="git revisions, folders, or . for the working tree")
+    arguments = parser.parse_args()
+    found = [path.parent for path in (CHECKOUT / "solutions").glob(f"*/*/*/{arguments.solution}/main.py")]
+    if len(found) != 1:
+        raise SystemExit(f"compare_sass: {arguments.solution}: {len(found)} folders under solutions/ are called so")
+    with tempfile.TemporaryDirectory() as scratch:
+        kernels = [sass(sources(found[0], name, Path(scratch, f"sources{i}")), Path(scratch, f"build{i}"))
+                   for i, name in enumerate(arguments.builds)]
+    lines = compare(*kernels)
+    print(*(line for _, line in lines), sep="\n")
+    return 0 if all(same for same, _ in lines) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

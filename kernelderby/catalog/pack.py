@@ -1,0 +1,168 @@
+"""Sources -> the JSON that flashinfer-bench loads; a set -> another dataset. No torch: measure/ makes the blobs."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from kernelderby.catalog import Catalog, Solution, Workload
+from kernelderby.catalog.solutions import read_folder, solution_folders
+from kernelderby.errors import DerbyError
+from kernelderby.fields import read_json, read_text
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One file that packing or exporting wrote, or would write."""
+
+    path: Path
+    reason: str
+
+    def __str__(self) -> str:
+        return f"{self.path}: {self.reason}"
+
+
+def pack(catalog_root: Path | str, check: bool = False) -> list[Change]:
+    """Writes what is stale in the JSON of definitions and solutions; with check it only says what is.
+
+    A definition's `reference` becomes the text of the .py beside it; a solution's JSON is written anew from its
+    folder. Raises DerbyError for a source that cannot be packed, and for a set that does not hold together.
+    """
+    root = Path(catalog_root)
+    Catalog.open(root)
+    changes = [change for path in sorted((root / "definitions").glob("*/*.json"))
+               if (change := _pack_definition(path, check))]
+    changes += [change for folder in solution_folders(root) if (change := _pack_solution(folder, check))]
+    Catalog.open(root).solutions  # noqa: B018 - reads everything: names, paths and op_types agree
+    return changes
+
+
+def _pack_definition(path: Path, check: bool) -> Change | None:
+    source = path.with_suffix(".py")
+    if not source.is_file():
+        return None
+    data = read_json(path)
+    reference = read_text(source)
+    if data.get("reference") == reference:
+        return None
+    return _write(path, {**data, "reference": reference}, f"reference is not the text of {source.name}", check)
+
+
+def _pack_solution(folder: Path, check: bool) -> Change | None:
+    solution = read_folder(folder)
+    packed = packed_solution(solution)
+    if not solution.json_path.is_file():
+        return _write(solution.json_path, packed, f"is not packed from {folder.name}/", check)
+    if read_text(solution.json_path) == _json(packed):
+        return None
+    return _write(solution.json_path, packed, f"does not match {folder.name}/", check)
+
+
+def packed_solution(solution: Solution) -> dict[str, Any]:
+    """The JSON of a solution that has a folder. flashinfer-bench ignores what stands beside `sources`."""
+    spec: dict[str, Any] = {
+        "language": solution.language, "target_hardware": list(solution.target_hardware),
+        "entry_point": solution.entry_point, "dependencies": list(solution.dependencies),
+        "destination_passing_style": solution.destination_passing_style}
+    if solution.binding is not None:
+        spec["binding"] = solution.binding
+    own: dict[str, Any] = {"setup": solution.setup} if solution.setup else {}
+    if solution.in_place:
+        own["in_place"] = solution.in_place
+    return {
+        "name": solution.name, "definition": solution.definition, "author": solution.author,
+        "description": solution.description, "spec": spec,
+        "sources": [{"path": path, "content": content} for path, content in solution.sources.items()], **own,
+        "requires": _without_none(asdict(solution.requires)),
+        "stages": [_without_none(asdict(stage)) for stage in solution.stages]}
+
+
+def _without_none(data: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in data.items() if value is not None}
+
+
+def _json(data: dict[str, Any]) -> str:
+    return json.dumps(data, indent=2, ensure_ascii=False) + "\n"
+
+
+def _write(path: Path, data: dict[str, Any], reason: str, check: bool) -> Change:
+    if not check:
+        path.write_text(_json(data), encoding="utf-8")
+    return Change(path, reason)
+
+
+def export(root: Path | str, destination: Path | str) -> list[Change]:
+    """Copies definitions, workloads, solutions and the blobs they use into another dataset; nothing is deleted there.
+
+    A definition of the same name in the destination stays as it is, and so do its workloads where it has some.
+    DerbyError when the destination does not exist or is no dataset, or when a solution's name stands there for
+    another definition or author.
+    """
+    catalog, destination = Catalog.open(root), Path(destination)
+    if not destination.is_dir():
+        raise DerbyError(f"{destination}: does not exist; give the folder of a dataset ($FIB_DATASET_PATH)")
+    if not any((destination / part).is_dir() for part in ("definitions", "solutions", "workloads")):
+        raise DerbyError(f"{destination}: has no definitions/, solutions/ or workloads/, so it is no dataset; "
+                         "make definitions/ there or give another folder")
+    if destination.resolve() == catalog.root.resolve():
+        raise DerbyError(f"{destination}: is the set itself; give another dataset's folder")
+    stale = pack(root, check=True)
+    if stale:
+        raise DerbyError(f"{stale[0]}; run derby pack first")
+    files = [*_definition_files(catalog, destination), *_solution_files(catalog, destination)]  # all errors come here
+    return [change for path, reason in files if (change := _copy(catalog.root, destination, path, reason))]
+
+
+def _definition_files(catalog: Catalog, destination: Path) -> Iterator[tuple[Path, str]]:
+    """The files to copy, each with what it is."""
+    definitions = _stems(destination, "definitions", ".json")
+    workloads = _stems(destination, "workloads", ".jsonl")
+    for name, definition in catalog.definitions.items():
+        if name not in definitions:
+            yield definition.path, "definition"
+        path = catalog.workloads_path(name)
+        if name not in workloads and path.is_file():
+            for workload in catalog.workloads(name):
+                for blob in _blob_paths(workload):
+                    if not (catalog.root / blob).is_file():
+                        raise DerbyError(f"{catalog.root / blob}: does not exist; run derby pack first")
+                    yield catalog.root / blob, "inputs of a workload"
+            yield path, "workloads"
+
+
+def _blob_paths(workload: Workload) -> list[Path]:
+    """The safetensors files that a workload's inputs name, relative to the root, each once."""
+    return sorted({Path(spec["path"]) for spec in workload.inputs.values() if spec["type"] == "safetensors"})
+
+
+def _solution_files(catalog: Catalog, destination: Path) -> Iterator[tuple[Path, str]]:
+    there = _stems(destination, "solutions", ".json")
+    for solution in catalog.solutions.values():
+        place = solution.json_path.relative_to(catalog.root)
+        others = [path for path in there.get(solution.name, []) if path != destination / place]
+        if others:
+            raise DerbyError(f"{others[0]}: a solution of the name {solution.name!r} is there already; rename one "
+                             "(flashinfer-bench wants names unique in a dataset)")
+        yield solution.json_path, "solution"
+
+
+def _stems(destination: Path, part: str, suffix: str) -> dict[str, list[Path]]:
+    """File name without suffix -> where it lies, for one part of a dataset; the file name is the key there too."""
+    stems: dict[str, list[Path]] = {}
+    for path in sorted((destination / part).rglob(f"*{suffix}")):
+        stems.setdefault(path.stem, []).append(path)
+    return stems
+
+
+def _copy(root: Path, destination: Path, path: Path, reason: str) -> Change | None:
+    """Copies a file to the same place there; nothing when the same bytes lie there already."""
+    target = destination / path.relative_to(root)
+    if target.is_file() and target.stat().st_size == path.stat().st_size and target.read_bytes() == path.read_bytes():
+        return None
+    target.parent.mkdir(parents=True, exist_ok=True)
+    shutil.copyfile(path, target)
+    return Change(target, reason)

@@ -1,0 +1,5 @@
+"""The one exception that people see."""
+
+
+class DerbyError(Exception):
+    """Bad input. The message is one line that names the file, the field and the mend; the command prints it, exit 1."""

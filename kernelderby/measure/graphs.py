@@ -1,0 +1,86 @@
+"""One call captured into a CUDA graph, and what is left behind when it cannot be."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+
+_CHARACTERS = 300
+
+
+class NotCapturable(Exception):
+    """A call that has no CUDA graph; the message says why. spoiled: the process can no longer be trusted (its stream,
+    its context or torch's allocator still hang in the capture) and must be replaced."""
+
+    def __init__(self, message: str, spoiled: bool = False) -> None:
+        super().__init__(message)
+        self.spoiled = spoiled
+
+
+def captured(call: Callable[[], object], device: torch.device) -> Callable[[], object]:
+    """The replay of a call: it launches the captured kernels on the current stream and returns what the call returned.
+
+    The call runs once on the capturing stream first, since libraries set up handles and workspaces per stream. What
+    the call allocates while it is captured belongs to the graph and lives as long as the replay.
+    """
+    if device.type != "cuda":
+        raise NotCapturable("a CPU has no CUDA graphs")
+    stream, graph = torch.cuda.Stream(device), torch.cuda.CUDAGraph()
+    stream.wait_stream(torch.cuda.current_stream(device))
+    with torch.cuda.stream(stream):
+        call()
+    torch.cuda.synchronize(device)
+    pool = torch.cuda.graph_pool_handle()
+    problem = returned = None
+    with torch.cuda.stream(stream):
+        # Not torch.cuda.graph(), which empties the allocator's cache, so that the next eager call would pay for new
+        # memory. thread_local: what a library does in another thread meanwhile is no fault of the call.
+        graph.capture_begin(pool, capture_error_mode="thread_local")
+        try:
+            returned = call()
+        except BaseException as error:  # sys.exit included: the capture must end whatever it raises
+            problem = error
+        try:
+            graph.capture_end()
+        except RuntimeError as error:
+            problem = problem or error
+    if problem is not None:
+        raise NotCapturable(_first_line(problem), spoiled=not _recovered(device, pool)) from problem
+
+    def replay() -> object:
+        graph.replay()
+        return returned
+
+    return replay
+
+
+def _first_line(error: BaseException) -> str:
+    lines = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {lines[0] if lines else ''}"[:_CHARACTERS]
+
+
+def _recovered(device: torch.device, pool: tuple[int, int]) -> bool:
+    """Whether the process is whole again after a broken capture: no stream captures, memory can be had and freed, and
+    another capture works."""
+    try:
+        # A capture that ends in an error leaves torch's allocator in the graph's pool. Where it did not, this raises.
+        torch._C._cuda_endAllocateToPool(device.index or 0, pool)
+    except (RuntimeError, AttributeError):
+        pass
+    try:
+        torch.cuda.synchronize(device)
+        if torch.cuda.is_current_stream_capturing():
+            return False
+        probe = torch.zeros(1 << 16, device=device)
+        torch.cuda.empty_cache()
+        stream, graph = torch.cuda.Stream(device), torch.cuda.CUDAGraph()
+        stream.wait_stream(torch.cuda.current_stream(device))
+        with torch.cuda.stream(stream):
+            graph.capture_begin(capture_error_mode="thread_local")
+            probe.add_(1)
+            graph.capture_end()
+        graph.replay()
+        return float(probe.sum()) == probe.numel()
+    except RuntimeError:
+        return False

@@ -1,0 +1,1 @@
+"""What a solution must not know: cases, inputs, references, comparison."""

@@ -1,0 +1,94 @@
+"""A case: one set of sizes, scalars and seed on which a solution runs. Plain data, so that it travels as JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, dataclass, field
+from itertools import product
+from typing import Any
+
+from kernelderby.catalog import Definition, Workload
+from kernelderby.errors import DerbyError
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """sizes: every axis, const and var alike. scalars: the inputs that are plain numbers. files: input name ->
+    {path, tensor_key} of the tensors that the workload keeps in a safetensors file; they are read only where the
+    definition cannot generate them (a foreign dataset)."""
+
+    label: str
+    sizes: dict[str, int]
+    scalars: dict[str, int | float | bool]
+    seed: int
+    files: dict[str, dict[str, str]] = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def workload_label(workload: Workload) -> str:
+    axes = " ".join(f"{name}={size}" for name, size in workload.axes.items())
+    return f"{axes} {workload.uuid[:8]}"
+
+
+def case_of_workload(definition: Definition, workload: Workload, seed_offset: int = 0) -> Case:
+    """The case that a workload describes; seed_offset > 0 gives other contents of the same sizes."""
+    files = {name: {"path": spec["path"], "tensor_key": spec["tensor_key"]}
+             for name, spec in workload.inputs.items() if spec["type"] == "safetensors"}
+    return Case(workload_label(workload) + (f" seed+{seed_offset}" if seed_offset else ""),
+                definition.sizes(workload.axes), dict(workload.scalars), workload.seed + seed_offset, files)
+
+
+def small_cases(definition: Definition, small_axes: dict[str, Any], variants: Iterable[dict[str, Any]] | None,
+                seeds: int) -> list[Case]:
+    """The cases of `derby check` without a GPU: SMALL_AXES, and variants of it, each with several seeds.
+
+    variants: the definition's SMALL_VARIANTS, each a dict of what differs from SMALL_AXES. A definition without them
+    gets the ones that suit any operator: each var axis at 0 and at 1, each integer scalar at 0.
+    """
+    if variants is None:
+        variants = [{}, *_usual_variants(definition)]
+    cases = []
+    for variant, seed in product(variants, range(seeds)):
+        values = {**small_axes, **variant}
+        missing = [axis for axis in definition.axes if axis not in values]
+        if missing:
+            raise DerbyError(f"{definition.source_path}: SMALL_AXES: lacks {', '.join(missing)}; add a size for each")
+        scalars = {name: values[name] for name, spec in definition.inputs.items()
+                   if spec.shape is None and name in values}
+        label = " ".join(f"{name}={value}" for name, value in variant.items()) or "small"
+        cases.append(Case(f"{label} seed={seed}", {axis: values[axis] for axis in definition.axes}, scalars, seed))
+    return cases
+
+
+def _usual_variants(definition: Definition) -> Iterator[dict[str, Any]]:
+    for axis, size in definition.axes.items():
+        if size is None:
+            yield {axis: 0}
+            yield {axis: 1}
+    for name, spec in definition.inputs.items():
+        if spec.shape is None and spec.dtype.startswith("int"):
+            yield {name: 0}
+
+
+def select_workloads(workloads: list[Workload], wanted: Iterable[str]) -> list[Workload]:
+    """The workloads that any of the words names: start of a uuid, size of a var axis, or axis=size. All without words.
+
+    DerbyError for a word that names none.
+    """
+    wanted = list(wanted)
+    chosen = set()
+    for word in wanted:
+        named = {workload.uuid for workload in workloads if _is_named(workload, word)}
+        if not named:
+            known = ", ".join(workload_label(workload) for workload in workloads)
+            raise DerbyError(f"no workload {word!r}; give the start of a uuid or the size of an axis, of: {known}")
+        chosen |= named
+    return [workload for workload in workloads if not wanted or workload.uuid in chosen]
+
+
+def _is_named(workload: Workload, word: str) -> bool:
+    sizes = {str(size) for size in workload.axes.values()} | {f"{axis}={size}" for axis, size in workload.axes.items()}
+    return word in sizes or (len(word) >= 4 and not word.isdigit() and workload.uuid.startswith(word)) \
+        or word == workload.uuid

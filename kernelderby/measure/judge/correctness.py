@@ -1,0 +1,337 @@
+"""Is an output right? Poisoned buffers, the definition's tolerances, unchanged inputs, and no cached answers."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from types import ModuleType
+from typing import Any
+
+import torch
+
+from kernelderby.catalog import Definition, Tolerance
+from kernelderby.measure.judge.cases import Case
+from kernelderby.measure.judge.inputs import InputMaker, shape_of, torch_dtype
+from kernelderby.trace import Correctness, Status
+
+# Bytes that outputs are filled with before each of the two rounds. An element that holds both in turn was never
+# written. 0xFF.. is NaN in every float type, 0x7F.. a huge number or NaN.
+POISON = (0xFF, 0x7F)
+CHUNK = 1 << 24  # elements compared at once: 64 MB in float32
+
+# Where a definition names none: flashinfer-bench 0.1.2's defaults (bench/config.py).
+DEFAULT_TOLERANCE = Tolerance("flashinfer_bench_default", 1e-2, 1e-2, 1.0, "flashinfer-bench's default")
+
+Outputs = dict[str, torch.Tensor]
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    status: Status
+    message: str = ""
+    correctness: Correctness | None = None
+
+
+class Wrong(Exception):
+    """An output that cannot be compared at all."""
+
+    def __init__(self, status: Status, message: str) -> None:
+        super().__init__(message)
+        self.verdict = Verdict(status, message)
+
+
+@dataclass(frozen=True, slots=True)
+class SetUp:
+    """What a solution's setup gave for the calls (keyword arguments), and what it took: seconds on the host's clock
+    until the GPU was idle again, bytes of GPU memory that it kept."""
+
+    values: dict[str, Any]
+    seconds: float = 0.0
+    memory_bytes: int = 0
+
+
+class Candidate:
+    """A loaded entry point together with how it gets its inputs and gives its outputs back.
+
+    in_place: output -> the input that lies in its memory. Such a call gets the output's buffer for that input too; it
+    is a private copy of the input, made anew by make_ready().
+    """
+
+    def __init__(self, function: Callable[..., Any], destination_passing_style: bool, definition: Definition,
+                 in_place: dict[str, str] | None = None, setup: Callable[..., Any] | None = None) -> None:
+        self.function = function
+        self.destination_passing_style = destination_passing_style
+        self.definition = definition
+        self.in_place = in_place or {}
+        self._setup = setup
+        self._shared = {name: output for output, name in self.in_place.items()}
+
+    @property
+    def has_setup(self) -> bool:
+        return self._setup is not None
+
+    def set_up(self, inputs: dict[str, Any], device: torch.device) -> SetUp:
+        """Runs setup on the constant inputs. What it raises goes through; TypeError when it gives no dict."""
+        if self._setup is None:
+            return SetUp({})
+        synchronize(device)
+        held, start = _free_memory(device), time.perf_counter()
+        values = self._setup(**{name: inputs[name] for name in self.definition.constants})
+        synchronize(device)
+        seconds = time.perf_counter() - start
+        if not isinstance(values, dict) or not all(isinstance(name, str) for name in values):
+            raise TypeError(f"setup returned a {type(values).__name__}; it must return a dict with names for keys, "
+                            "which the calls get as keyword arguments")
+        return SetUp(values, seconds, max(0, held - _free_memory(device)))
+
+    def new_outputs(self, case: Case, device: torch.device) -> Outputs:
+        """Buffers to write into; none for a solution that returns its outputs."""
+        if not self.destination_passing_style:
+            return {}
+        return {name: torch.empty(shape_of(spec, case.sizes), dtype=torch_dtype(spec.dtype), device=device)
+                for name, spec in self.definition.outputs.items()}
+
+    def make_ready(self, inputs: dict[str, Any], outputs: Outputs, byte: int) -> None:
+        """Before a call: poison in the outputs, the input's contents in those that lie in one."""
+        poison({name: tensor for name, tensor in outputs.items() if name not in self.in_place}, byte)
+        for output, name in self.in_place.items():
+            outputs[output].copy_(inputs[name])
+
+    def __call__(self, inputs: dict[str, Any], outputs: Outputs, prepared: dict[str, Any] | None = None) -> Any:
+        """Runs it, with what set_up() gave; without, as where nobody knows of setup. Whatever it raises goes through,
+        sys.exit included."""
+        given = inputs.values()
+        if self._shared:
+            given = [outputs[self._shared[name]] if name in self._shared else value for name, value in inputs.items()]
+        if prepared:
+            returned = self.function(*given, *outputs.values(), **prepared)
+        else:
+            returned = self.function(*given, *outputs.values())
+        return outputs if self.destination_passing_style else returned
+
+    def verified(self, returned: Any, case: Case, device: torch.device) -> Outputs:
+        """What a call gave as name -> tensor of the right shape and dtype. Wrong otherwise."""
+        outputs = named_outputs(self.definition, returned)
+        for name, spec in self.definition.outputs.items():
+            tensor, shape, dtype = outputs[name], shape_of(spec, case.sizes), torch_dtype(spec.dtype)
+            if type(tensor) is not torch.Tensor:
+                raise Wrong(Status.WRONG_DTYPE, f"{name} is a {type(tensor).__name__}, not a tensor")
+            if tuple(tensor.shape) != shape:
+                raise Wrong(Status.WRONG_SHAPE, f"{name} has shape {tuple(tensor.shape)}, not {shape}")
+            if tensor.dtype != dtype:
+                raise Wrong(Status.WRONG_DTYPE, f"{name} has dtype {tensor.dtype}, not {dtype}")
+            if tensor.device.type != device.type:
+                raise Wrong(Status.WRONG_DTYPE, f"{name} is on {tensor.device}, not on {device}")
+        return outputs
+
+
+def _free_memory(device: torch.device) -> int:
+    """Bytes of a GPU that nobody holds, torch's cache counted as held by nobody; 0 on a CPU."""
+    if device.type != "cuda":
+        return 0
+    return torch.cuda.mem_get_info(device)[0] + torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+
+
+def named_outputs(definition: Definition, returned: Any) -> dict[str, Any]:
+    """A returned tensor, tuple or dict as name -> value. Wrong when their number or names do not fit."""
+    names = list(definition.outputs)
+    if isinstance(returned, dict):
+        if set(returned) != set(names):
+            raise Wrong(Status.WRONG_SHAPE, f"returned {sorted(returned)}, not {names}")
+        return {name: returned[name] for name in names}
+    values = list(returned) if isinstance(returned, (tuple, list)) else [returned]
+    if len(values) != len(names):
+        raise Wrong(Status.WRONG_SHAPE, f"returned {len(values)} outputs, not {len(names)}")
+    return dict(zip(names, values, strict=True))
+
+
+@contextmanager
+def exact_arithmetic() -> Iterator[None]:
+    """float32 matrix products in full float32 for the reference, whatever a solution has switched on."""
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("highest")
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before)
+
+
+def reference_outputs(definition: Definition, module: ModuleType, inputs: dict[str, Any]) -> Outputs:
+    with exact_arithmetic(), torch.no_grad():
+        return named_outputs(definition, module.run(*inputs.values()))
+
+
+def judge(definition: Definition, module: ModuleType, inputs: dict[str, Any], outputs: Outputs) -> Verdict:
+    """Outputs against the reference of these inputs. Where the definition has canonical_outputs, both go through it
+    first, so that different numbers which mean the same compare as equal."""
+    references = reference_outputs(definition, module, inputs)
+    canonical = getattr(module, "canonical_outputs", None)
+    if canonical is not None:
+        with torch.no_grad():
+            outputs, references = canonical(outputs, inputs), canonical(references, inputs)
+    return compare(definition, outputs, references)
+
+
+def synchronize(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+# ---------------------------------------------------------------------------------------------------------- poison
+
+def poison(outputs: Outputs, byte: int) -> None:
+    for tensor in outputs.values():
+        _bytes(tensor).fill_(byte)
+
+
+def still_poisoned(tensor: torch.Tensor, byte: int) -> torch.Tensor:
+    """Mask of the elements whose every byte is the poison. None of them for booleans, whose values are too few."""
+    if tensor.dtype is torch.bool:
+        return torch.zeros(tensor.numel(), dtype=torch.bool, device=tensor.device)
+    return (_bytes(tensor).view(tensor.numel(), tensor.element_size()) == byte).all(1)
+
+
+def _bytes(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.reshape(-1).view(torch.uint8)
+
+
+# -------------------------------------------------------------------------------------------------------- checksum
+
+def checksum(inputs: dict[str, Any]) -> dict[str, int]:
+    """Sum over all words of word x odd number of its position, modulo 2^64: any single change alters it."""
+    return {name: _checksum(value) for name, value in inputs.items() if isinstance(value, torch.Tensor)}
+
+
+def _checksum(tensor: torch.Tensor) -> int:
+    data = _bytes(tensor)
+    words = data.view(torch.int64) if data.numel() % 8 == 0 and data.data_ptr() % 8 == 0 else data
+    total = 0
+    for start in range(0, words.numel(), CHUNK):
+        chunk = words[start:start + CHUNK].to(torch.int64)
+        position = torch.arange(2 * start + 1, 2 * (start + chunk.numel()), 2, dtype=torch.int64, device=data.device)
+        total += int((chunk * position).sum())
+    return total % (1 << 64)
+
+
+def changed_inputs(before: dict[str, int], inputs: dict[str, Any]) -> list[str]:
+    return [name for name, value in checksum(inputs).items() if before[name] != value]
+
+
+# ------------------------------------------------------------------------------------------------------ comparison
+
+class _Distance:
+    """Sums over chunks of one or several outputs."""
+
+    def __init__(self, tolerances: tuple[Tolerance, ...]) -> None:
+        self.tolerances = tolerances
+        self.judged = dict.fromkeys((tolerance.name for tolerance in tolerances), 0)
+        self.failing = dict.fromkeys(self.judged, 0)
+        self.elements = self.not_numbers = 0
+        self.max_absolute = self.max_relative = self.squared_error = self.squared_reference = 0.0
+
+    def add(self, name: str, output: torch.Tensor, reference: torch.Tensor) -> None:
+        wide = torch.float32 if reference.is_floating_point() else torch.float64
+        x, y = output.to(wide), reference.to(wide)
+        same = (x == y) | (x.isnan() & y.isnan())
+        absolute = torch.where(same, 0, (x - y).abs())
+        relative = absolute / (y.abs() + 1e-8)
+        self.elements += x.numel()
+        self.not_numbers += int((~x.isfinite() & y.isfinite()).sum())
+        for tolerance in self.tolerances:
+            if tolerance.outputs and name not in tolerance.outputs:
+                continue
+            within = (absolute <= tolerance.atol) | (relative <= tolerance.rtol)  # false for NaN
+            self.judged[tolerance.name] += x.numel()
+            self.failing[tolerance.name] += int((~within).sum())
+        self.max_absolute = max(self.max_absolute, float(absolute.nan_to_num(torch.inf).max()))
+        self.max_relative = max(self.max_relative, float(relative.nan_to_num(torch.inf).max()))
+        self.squared_error += float(absolute.double().square().sum())
+        self.squared_reference += float(y.double().square().sum())
+
+    def correctness(self) -> Correctness:
+        if self.squared_reference:
+            norm = (self.squared_error / self.squared_reference) ** 0.5
+        else:
+            norm = 0.0 if self.squared_error == 0 else float("inf")
+        share = {name: 1 - self.failing[name] / judged if judged else 1.0 for name, judged in self.judged.items()}
+        return Correctness(self.max_absolute, self.max_relative, norm, share)
+
+
+def compare(definition: Definition, outputs: Outputs, references: Outputs) -> Verdict:
+    """Outputs of the right shape against the reference: PASSED, NOT_A_NUMBER or WRONG_VALUES, with the distances."""
+    tolerances = definition.tolerances or (DEFAULT_TOLERANCE,)
+    distance = _Distance(tolerances)
+    for name, reference in references.items():
+        flat, expected = outputs[name].reshape(-1), reference.reshape(-1)
+        for start in range(0, flat.numel(), CHUNK):
+            distance.add(name, flat[start:start + CHUNK], expected[start:start + CHUNK])
+    correctness = distance.correctness()
+    if distance.not_numbers:
+        return Verdict(Status.NOT_A_NUMBER, f"{distance.not_numbers} of {distance.elements} elements are NaN or "
+                       "infinite where the reference is finite", correctness)
+    short = [f"{tolerance.name}: {correctness.matched_ratio[tolerance.name]:.4f} of the elements match, "
+             f"{tolerance.required_matched_ratio} must" for tolerance in tolerances
+             if correctness.matched_ratio[tolerance.name] < tolerance.required_matched_ratio]
+    if short:
+        return Verdict(Status.WRONG_VALUES, "; ".join(short), correctness)
+    return Verdict(Status.PASSED, correctness=correctness)
+
+
+# ------------------------------------------------------------------------------------------------------- two rounds
+
+class _Round:
+    """One call with poisoned outputs, and everything there is to say about it."""
+
+    def __init__(self, candidate: Candidate, module: ModuleType, maker: InputMaker, inputs: dict[str, Any],
+                 outputs: Outputs, byte: int) -> None:
+        candidate.make_ready(inputs, outputs, byte)
+        before = checksum(inputs)
+        found = candidate(inputs, outputs, candidate.set_up(inputs, maker.device).values)
+        synchronize(maker.device)
+        changed = changed_inputs(before, inputs)
+        if changed:
+            raise Wrong(Status.INPUT_CHANGED, f"it writes into its input {', '.join(changed)}")
+        self.outputs = candidate.verified(found, maker.case, maker.device)
+        self.unwritten = {name: still_poisoned(self.outputs[name], byte) for name in outputs
+                          if name not in candidate.in_place}
+        self.checksum = checksum(self.outputs)
+        # After the call, so that memory which the solution gets from the allocator cannot hold the answer.
+        self.verdict = judge(candidate.definition, module, inputs, self.outputs)
+
+
+def check(candidate: Candidate, module: ModuleType, maker: InputMaker) -> Verdict:
+    """Two calls on the same buffers with different contents. An exception of the solution's goes through."""
+    inputs, outputs = maker.make(), candidate.new_outputs(maker.case, maker.device)
+    try:
+        first = _Round(candidate, module, maker, inputs, outputs, POISON[0])
+        for name, fresh in maker.make(variant=1).items():
+            if isinstance(fresh, torch.Tensor):
+                inputs[name].copy_(fresh)
+        second = _Round(candidate, module, maker, inputs, outputs, POISON[1])
+    except Wrong as wrong:
+        return wrong.verdict
+    unwritten = sum(int((first.unwritten[name] & second.unwritten[name]).sum()) for name in first.unwritten)
+    if unwritten:
+        elements = sum(tensor.numel() for tensor in outputs.values())
+        return Verdict(Status.UNWRITTEN, f"{unwritten} of {elements} output elements were never written",
+                       first.verdict.correctness)
+    if first.verdict.status is not Status.PASSED:
+        return first.verdict
+    if second.verdict.status is Status.PASSED:
+        return first.verdict
+    if first.checksum == second.checksum or _right_elsewhere(candidate, module, maker, inputs):
+        return Verdict(Status.STALE_OUTPUT, "right at first, wrong once the same addresses held new contents "
+                       f"({second.verdict.message})", second.verdict.correctness)
+    return second.verdict
+
+
+def _right_elsewhere(candidate: Candidate, module: ModuleType, maker: InputMaker, inputs: dict[str, Any]) -> bool:
+    """Whether these contents give the right output at other addresses: what tells a stale answer from a wrong one."""
+    moved = {name: value.clone() if isinstance(value, torch.Tensor) else value for name, value in inputs.items()}
+    try:
+        elsewhere = _Round(candidate, module, maker, moved, candidate.new_outputs(maker.case, maker.device), POISON[0])
+    except Wrong:
+        return False
+    return elsewhere.verdict.status is Status.PASSED

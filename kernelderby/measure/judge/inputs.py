@@ -1,0 +1,152 @@
+"""Inputs of a case: seeded, so that every competitor gets the same ones, and quick to make on a GPU."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import torch
+
+from kernelderby.catalog import Definition, TensorSpec
+from kernelderby.errors import DerbyError
+from kernelderby.measure.judge.cases import Case
+
+# Values of random integers, [low, high), as flashinfer-bench 0.1.2 draws them (bench/utils.py).
+INTEGER_RANGE = {torch.int8: (-128, 128), torch.int16: (-1024, 1024), torch.int32: (-1024, 1024),
+                 torch.int64: (-1024, 1024)}
+FP8 = tuple(getattr(torch, name) for name in ("float8_e4m3fn", "float8_e5m2") if hasattr(torch, name))
+# fp8 is drawn in float32 and cast. In chunks, since a gigabyte of weights would take four gigabytes at once.
+CHUNK = 1 << 26
+
+
+def torch_dtype(name: str) -> torch.dtype:
+    """The torch type of a definition's dtype. DerbyError when this torch has none."""
+    dtype = getattr(torch, {"float4_e2m1": "float4_e2m1fn_x2"}.get(name, name), None)
+    if not isinstance(dtype, torch.dtype):
+        raise DerbyError(f"dtype {name!r}: torch {torch.__version__} has none; use a newer torch")
+    return dtype
+
+
+def shape_of(spec: TensorSpec, sizes: dict[str, int]) -> tuple[int, ...]:
+    return tuple(sizes[axis] for axis in spec.shape)
+
+
+class InputMaker:
+    """Makes and refills the inputs of one case.
+
+    Variant 0 is the workload as published; other variants have the same sizes and scalars and other contents. What
+    neither the workload nor generate_inputs gives is random as in flashinfer-bench, but seeded (the numbers depend on
+    the kind of device). secret: goes into those seeds, so that nobody who knows the workload knows the numbers.
+    """
+
+    def __init__(self, definition: Definition, module: ModuleType, case: Case, device: torch.device,
+                 root: Path, secret: str = "") -> None:
+        self.definition, self.case, self.device, self.root = definition, case, device, root
+        self._secret = secret
+        self._generate = getattr(module, definition.custom_inputs_entrypoint or "generate_inputs", None)
+
+    def make(self, variant: int = 0, random_variant: int | None = None) -> dict[str, Any]:
+        """Every input in the definition's order: new tensors on the device, plain numbers for scalars.
+
+        random_variant: other contents for the random tensors only, so that the work (the routing, say) stays the same.
+        """
+        random_variant = variant if random_variant is None else random_variant
+        given, case, inputs = self._given(variant), self.case, {}
+        for name, spec in self.definition.inputs.items():
+            if name in case.scalars:
+                inputs[name] = case.scalars[name]
+            elif name in given:
+                inputs[name] = _verified(name, given[name], spec, case)
+            else:
+                inputs[name] = self._random(name, spec, random_variant)
+        self._random_names = [name for name, value in inputs.items()
+                              if name not in given and isinstance(value, torch.Tensor)]
+        constant = set(self.definition.constants)
+        self.changing = [name for name in self._random_names if name not in constant]
+        return inputs
+
+    def refill_random(self, inputs: dict[str, Any], variant: int | str) -> None:
+        """Writes other random contents into the random tensors that make() made."""
+        for name in self._random_names:
+            self._fill(name, inputs[name], variant)
+
+    def refresh(self, inputs: dict[str, Any], variant: str) -> None:
+        """Other contents between two calls: of the random tensors that are no constants; of one that is larger than
+        CHUNK elements a part of that size, somewhere in it, so that it stays quick."""
+        for name in self.changing:
+            flat = inputs[name].view(-1)
+            if flat.numel() > CHUNK:
+                number = self._number(f"{name} from", variant) % (flat.numel() - CHUNK)
+                flat = flat[number:number + CHUNK]
+            self._fill(name, flat, variant)
+
+    def rewrite(self, inputs: dict[str, Any], variant: int) -> None:
+        """Writes what make(variant) gives, without the constants, into the tensors that make() made."""
+        constant = set(self.definition.constants)
+        for name, tensor in self._given(variant).items():
+            if name not in constant:
+                inputs[name].copy_(_verified(name, tensor, self.definition.inputs[name], self.case))
+        for name in self.changing:
+            self._fill(name, inputs[name], variant)
+
+    def _given(self, variant: int) -> dict[str, torch.Tensor]:
+        """The tensors that are not random: generated, or from the files of a dataset without a generator."""
+        case = self.case
+        if self._generate is not None:
+            return self._generate({**case.sizes, **case.scalars, "seed": case.seed + variant}, self.device)
+        return {name: _read_tensor(self.root, where).to(self.device) for name, where in case.files.items()}
+
+    def _random(self, name: str, spec: TensorSpec, variant: int | str) -> Any:
+        shape = () if spec.shape is None else shape_of(spec, self.case.sizes)
+        tensor = torch.empty(shape, dtype=torch_dtype(spec.dtype), device=self.device)
+        self._fill(name, tensor, variant)
+        return tensor.item() if spec.shape is None else tensor
+
+    def _fill(self, name: str, tensor: torch.Tensor, variant: int | str) -> None:
+        flat = tensor.view(-1)
+        generator = self._generator(name, variant)
+        for offset in range(0, flat.numel(), CHUNK):
+            _fill_random(flat[offset:offset + CHUNK], generator)
+
+    def _generator(self, name: str, variant: int | str) -> torch.Generator:
+        return torch.Generator(device=self.device).manual_seed(self._number(name, variant))
+
+    def _number(self, name: str, variant: int | str) -> int:
+        """A seed. By the name too: no tensor repeats another's numbers, and their order does not matter."""
+        digest = hashlib.sha256(f"{self.case.seed}/{self._secret}{variant}/{name}".encode()).digest()
+        return int.from_bytes(digest[:6], "big")
+
+
+def _read_tensor(root: Path, where: dict[str, str]) -> torch.Tensor:
+    from safetensors import safe_open
+
+    path = root / where["path"]
+    if not path.is_file():
+        raise DerbyError(f"{path}: is missing; fetch the dataset's blobs, or make them with `derby pack`")
+    with safe_open(path, framework="pt") as tensors:
+        return tensors.get_tensor(where["tensor_key"])
+
+
+def _verified(name: str, tensor: torch.Tensor, spec: TensorSpec, case: Case) -> torch.Tensor:
+    wanted = (shape_of(spec, case.sizes), torch_dtype(spec.dtype))
+    if (tuple(tensor.shape), tensor.dtype) != wanted:
+        raise DerbyError(f"input {name}: generated as {tuple(tensor.shape)} {tensor.dtype}, but the definition says "
+                         f"{wanted[0]} {wanted[1]}; mend generate_inputs or the definition")
+    return tensor
+
+
+def _fill_random(piece: torch.Tensor, generator: torch.Generator) -> None:
+    """Numbers as in flashinfer-bench: normal; fp8 normal cut off at 2; integers in INTEGER_RANGE; fair booleans."""
+    if piece.dtype in (torch.float32, torch.float16, torch.bfloat16):
+        piece.normal_(generator=generator)
+    elif piece.dtype in FP8:
+        normal = torch.empty(piece.shape, dtype=torch.float32, device=piece.device).normal_(generator=generator)
+        piece.copy_(normal.clamp_(-2.0, 2.0))
+    elif piece.dtype in INTEGER_RANGE:
+        piece.random_(*INTEGER_RANGE[piece.dtype], generator=generator)
+    elif piece.dtype is torch.bool:
+        piece.random_(0, 2, generator=generator)
+    else:  # two fp4 codes a byte, where every byte is a number
+        piece.view(torch.uint8).random_(0, 256, generator=generator)

@@ -1,0 +1,37 @@
+"""What this machine has and which solutions can run on it."""
+
+from __future__ import annotations
+
+import platform
+from pathlib import Path
+from typing import Any
+
+from kernelderby.catalog import Catalog
+from kernelderby.measure.machine.environment import LIBRARIES, GpuSensors, host_cpu, library_versions
+from kernelderby.measure.machine.probe import Machine, find_machine
+from kernelderby.measure.machine.requirements import why_not
+from kernelderby.measure.machine.tools import find_tool
+
+TOOLS = ("nvcc", "ncu", "nsys", "cuobjdump")
+
+
+def examine(root: Path) -> dict[str, Any]:
+    """python, gpu, driver, protocol, libs (name -> version or None), tools (name -> path or None), solutions (name ->
+    why it cannot run here, None when it can), and on_cpu the same for a check on the CPU."""
+    catalog = Catalog.open(root)
+    machine, cpu = find_machine(root, "cuda"), Machine("cpu", gpu_missing="no GPU is used here")
+    sensors = GpuSensors(machine.gpu["uuid"]) if machine.gpu else None
+    versions = library_versions()
+    solutions = {}
+    for solution in catalog.solutions.values():
+        solutions[solution.name] = {"definition": solution.definition, "on_gpu": why_not(solution, machine),
+                                    "on_cpu": why_not(solution, cpu)}
+    return {
+        "python": machine.python or platform.python_version(), "host_cpu": host_cpu(), "gpu": machine.gpu,
+        "gpu_missing": machine.gpu_missing, "driver": sensors.driver() if sensors else None,
+        "clocks": sensors.read() if sensors else {}, "nvml_missing": sensors.problem if sensors else "",
+        "protocol": machine.protocol or None, "protocol_note": machine.protocol_note,
+        "cuda": machine.libs.get("cuda"), "libs": {name: versions.get(name) for name in LIBRARIES},
+        "tools": {name: str(path) if (path := find_tool(name)) else None for name in TOOLS},
+        "solutions": solutions,
+    }

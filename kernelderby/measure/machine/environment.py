@@ -1,0 +1,185 @@
+"""What a measurement ran on: GPU, clocks, driver, library versions, commit, host."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import platform
+import re
+import subprocess
+import sys
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+# Import name -> the distributions that may carry it.
+LIBRARIES = {
+    "torch": ("torch",), "triton": ("triton",), "numpy": ("numpy",), "safetensors": ("safetensors",),
+    "flashinfer_bench": ("flashinfer-bench",), "flashinfer": ("flashinfer-python",),
+    "flashinfer_jit_cache": ("flashinfer-jit-cache",),
+    "sgl_kernel": ("sglang-kernel", "sgl-kernel"), "deep_gemm": ("sgl-deep-gemm", "deep-gemm"),
+    "tvm_ffi": ("apache-tvm-ffi",), "cupti": ("cupti-python",), "pynvml": ("nvidia-ml-py",),
+}
+_THROTTLE_REASONS = {  # NVML's clock event reasons that slow a kernel down
+    0x4: "power cap", 0x8: "hardware slowdown", 0x20: "software thermal", 0x40: "hardware thermal",
+    0x80: "power brake", 0x2: "application clocks", 0x10: "sync boost",
+}
+
+
+def library_versions() -> dict[str, str]:
+    """Import name -> version of what is installed; "unknown" where it carries no version. Imports nothing."""
+    found = {}
+    for module, distributions in LIBRARIES.items():
+        text = _distribution_version(distributions) or _version_in_files(module)
+        if text:
+            found[module] = text
+    return found
+
+
+def _distribution_version(distributions: tuple[str, ...]) -> str | None:
+    for name in distributions:
+        try:
+            return version(name)
+        except PackageNotFoundError:
+            continue
+    return None
+
+
+def _version_in_files(module: str) -> str | None:
+    """Of a package that was unpacked without its metadata."""
+    spec = importlib.util.find_spec(module)
+    if spec is None or spec.origin is None:
+        return None
+    path = Path(spec.origin).with_name("version.py")
+    found = re.search(r"__version__\s*=\s*[\"']([^\"']+)", path.read_text()) if path.is_file() else None
+    return found.group(1) if found else "unknown"
+
+
+def describe(device_type: str) -> dict[str, Any]:
+    """The machine as this process sees it, through torch: gpu (None, with gpu_missing, where there is none), libs.
+
+    Called in a worker. ImportError when torch does not load.
+    """
+    import torch
+
+    found: dict[str, Any] = {"python": platform.python_version(), "libs": library_versions(), "gpu": None}
+    if torch.version.cuda:
+        found["libs"]["cuda"] = torch.version.cuda
+    if device_type != "cuda":
+        found["gpu_missing"] = "the CPU was asked for"
+    elif not torch.cuda.is_available():
+        build = f"torch {torch.__version__} is built for CUDA {torch.version.cuda}" if torch.version.cuda \
+            else f"torch {torch.__version__} is built without CUDA"
+        found["gpu_missing"] = f"no CUDA GPU can be used ({build})"
+    else:
+        properties = torch.cuda.get_device_properties(0)
+        found["gpu"] = {
+            "name": properties.name, "uuid": f"GPU-{getattr(properties, 'uuid', '')}",
+            "compute_capability": f"{properties.major}.{properties.minor}",
+            "memory_bytes": properties.total_memory, "l2_bytes": properties.L2_cache_size,
+            "multiprocessors": properties.multi_processor_count,
+        }
+    return found
+
+
+class GpuSensors:
+    """Driver version and momentary clocks through NVML; empty readings where nvidia-ml-py is missing."""
+
+    def __init__(self, uuid: str | None) -> None:
+        self._nvml = self._handle = None
+        self.problem = ""
+        try:
+            import pynvml
+
+            pynvml.nvmlInit()
+            self._nvml, self._handle = pynvml, self._find(pynvml, uuid)
+        except Exception as error:  # missing module, missing driver, odd permissions: only the readings are lost
+            self.problem = f"{type(error).__name__}: {error}"
+
+    @staticmethod
+    def _find(nvml: Any, uuid: str | None) -> Any:
+        if uuid:
+            try:
+                return nvml.nvmlDeviceGetHandleByUUID(uuid)
+            except nvml.NVMLError:
+                pass  # in a container the names can differ; then the first GPU is meant
+        return nvml.nvmlDeviceGetHandleByIndex(0)
+
+    def driver(self) -> str | None:
+        if self._handle is None:
+            return None
+        text = self._nvml.nvmlSystemGetDriverVersion()
+        return text.decode() if isinstance(text, bytes) else text
+
+    def processes(self) -> list[int] | None:
+        """Process ids that compute on the GPU, as the driver counts them (in a container they may be other numbers
+        than the processes' own there); None where the driver does not say."""
+        if self._handle is None:
+            return None
+        try:
+            return sorted({each.pid for each in self._nvml.nvmlDeviceGetComputeRunningProcesses(self._handle)})
+        except self._nvml.NVMLError:
+            return None
+
+    def read(self) -> dict[str, Any]:
+        """sm_mhz, memory_mhz, temperature_celsius, power_watts, throttled_by: what NVML gives of them."""
+        if self._handle is None:
+            return {}
+        nvml, handle = self._nvml, self._handle
+        reasons = getattr(nvml, "nvmlDeviceGetCurrentClocksEventReasons", None) \
+            or nvml.nvmlDeviceGetCurrentClocksThrottleReasons
+        readings = {
+            "sm_mhz": lambda: nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_SM),
+            "memory_mhz": lambda: nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_MEM),
+            "temperature_celsius": lambda: nvml.nvmlDeviceGetTemperature(handle, nvml.NVML_TEMPERATURE_GPU),
+            "power_watts": lambda: nvml.nvmlDeviceGetPowerUsage(handle) / 1e3,
+            "throttled_by": lambda: _named_reasons(reasons(handle)),
+        }
+        found = {}
+        for name, reading in readings.items():
+            try:
+                found[name] = reading()
+            except nvml.NVMLError:
+                continue  # not every GPU has every sensor
+        return found
+
+
+def _named_reasons(mask: int) -> list[str]:
+    return [name for bit, name in sorted(_THROTTLE_REASONS.items()) if mask & bit]
+
+
+def host_cpu() -> str:
+    """The CPU's model name; launch overhead depends on it."""
+    try:
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    except OSError:
+        pass
+    return platform.processor() or platform.machine()
+
+
+def git_commit(root: Path) -> dict[str, Any]:
+    """commit and dirty (uncommitted changes) of the checkout that holds the trace set; the commit that the environment
+    variable DERBY_COMMIT names where it is set, since files copied to a machine can lie inside some other checkout;
+    empty without either."""
+    if os.environ.get("DERBY_COMMIT"):
+        return {"commit": os.environ["DERBY_COMMIT"]}
+    commit = _git(root, "rev-parse", "HEAD")
+    if commit is None:
+        return {}
+    # Traces are what a run itself writes; they do not make the code differ from the commit.
+    changes = _git(root, "status", "--porcelain", "--", ".", ":(exclude,top)traces")
+    return {"commit": commit, "dirty": bool(changes)}
+
+
+def _git(root: Path, *arguments: str) -> str | None:
+    try:
+        done = subprocess.run(["git", "-C", str(root), *arguments], capture_output=True, text=True, timeout=30)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout.strip() if done.returncode == 0 else None
+
+
+def python_line() -> str:
+    return f"{platform.python_version()} ({sys.executable})"

@@ -1,0 +1,100 @@
+"""What a run measures, in which order, and how long it will take."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from kernelderby.catalog import Catalog, Definition, Solution, Workload
+from kernelderby.measure.judge.cases import select_workloads
+from kernelderby.measure.machine.probe import Machine
+from kernelderby.measure.machine.requirements import why_not
+from kernelderby.measure.traces import settled_keys
+from kernelderby.trace import Measurement
+
+# Where no recorded row says how long its like took: seconds for one solution on one workload, seen on an H200 between
+# 0.3 (small operators) and 6 (MoE); and for a definition's processes to start, load and compile.
+_UNKNOWN_SECONDS = 2.0
+_START_SECONDS = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """rounds: turns of each solution; the two fastest of a workload take up to most_rounds, until the interval of
+    their ratio is narrow. timeout_seconds: for each step of a solution (check with compilation, one round). again:
+    measure also what has a row. together: when any chosen solution lacks a row on a workload, measure all of them, so
+    that they pair."""
+
+    rounds: int = 5
+    iterations: int = 10
+    timeout_seconds: float = 300
+    again: bool = False
+    together: bool = False
+    most_rounds: int = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One workload and the solutions to measure on it in turn."""
+
+    definition: Definition
+    workload: Workload
+    solutions: tuple[Solution, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """skipped: solution -> reason. settled: how many (solution, workload) pairs have their row already. seconds: how
+    long it may take; measured_like: for how many of its pairs a recorded row says so, the others are guessed."""
+
+    jobs: tuple[Job, ...]
+    skipped: dict[str, str]
+    settled: int
+    seconds: float = 0.0
+    measured_like: int = 0
+
+    @property
+    def pairs(self) -> int:
+        return sum(len(job.solutions) for job in self.jobs)
+
+
+def make_plan(catalog: Catalog, machine: Machine, settings: Settings, solutions: Iterable[str] = (),
+              definitions: Iterable[str] = (), workloads: Iterable[str] = ()) -> Plan:
+    """What is to be measured. Without names: everything. DerbyError for a name that does not exist."""
+    chosen = [catalog.solution(name) for name in solutions] or list(catalog.solutions.values())
+    wanted = [catalog.definition(name) for name in definitions] or list(catalog.definitions.values())
+    jobs, skipped, settled, took = [], {}, 0, {}
+    for solution in chosen:
+        reason = why_not(solution, machine)
+        if reason and solution.definition in {definition.name for definition in wanted}:
+            skipped[solution.name] = reason
+    for definition in wanted:
+        racers = [one for one in chosen if one.definition == definition.name and one.name not in skipped]
+        if not racers:
+            continue
+        rows = catalog.traces(definition.name)
+        took |= _recorded_seconds(rows, machine)
+        known = settled_keys(rows)
+        for workload in select_workloads(catalog.workloads(definition.name), workloads):
+            missing = [one for one in racers
+                       if settings.again or (one.hash, workload.uuid, machine.name, machine.protocol) not in known]
+            measured = racers if settings.together and missing else missing
+            settled += len(racers) - len(measured)
+            if measured:
+                jobs.append(Job(definition, workload, tuple(measured)))
+    return Plan(tuple(jobs), skipped, settled, *_seconds(jobs, took))
+
+
+def _recorded_seconds(rows: Iterable[Measurement], machine: Machine) -> dict[tuple[str, str], float]:
+    """(solution, uuid) -> what the newest row of this machine's kind says it took."""
+    return {(row.solution, row.uuid): row.environment["seconds"] for row in rows
+            if row.gpu == machine.name and isinstance(row.environment.get("seconds"), (int, float))}
+
+
+def _seconds(jobs: list[Job], took: dict[tuple[str, str], float]) -> tuple[float, int]:
+    pairs = [(solution.name, job.workload.uuid) for job in jobs for solution in job.solutions]
+    known = [took[pair] for pair in pairs if pair in took]
+    each = statistics.median(known) if known else _UNKNOWN_SECONDS
+    starts = len({job.definition.name for job in jobs})
+    return sum(known) + each * (len(pairs) - len(known)) + _START_SECONDS * starts, len(known)

@@ -1,0 +1,1 @@
+"""Profiles recorded here: CUPTI records or nsys to SQLite."""

@@ -1,0 +1,179 @@
+"""Profiles solutions on workloads: a process of its own for each pair, one SQLite file each."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import closing
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import kernelderby
+from kernelderby.catalog import Catalog, Definition, Solution, Workload
+from kernelderby.errors import DerbyError
+from kernelderby.measure.judge.cases import case_of_workload
+from kernelderby.measure.machine.probe import Machine, exclusive
+from kernelderby.measure.plan import Settings, make_plan
+from kernelderby.trace import Status
+
+MODULE = "kernelderby.measure.record.worker"
+_POLL_SECONDS = 0.2
+_LOG_BYTES = 1 << 12
+
+
+@dataclass(frozen=True, slots=True)
+class ProfileJob:
+    definition: Definition
+    solution: Solution
+    workload: Workload
+
+    @property
+    def stem(self) -> str:
+        """Of the profile's file name: "triton_compact_seq_len901_cd5fd1a5"."""
+        axes = "_".join(f"{name}{size}" for name, size in self.workload.axes.items())
+        return "_".join(filter(None, [self.solution.name, axes, self.workload.uuid[:8]]))
+
+
+@dataclass(slots=True)
+class Profiled:
+    """What became of one pair. path is None when there is no profile; message says why then."""
+
+    solution: str
+    workload: str
+    path: Path | None = None
+    bytes: int = 0
+    kernels: int = 0
+    iterations: int = 0
+    status: str = Status.PASSED
+    message: str = ""
+    warnings: list[str] = field(default_factory=list)
+
+
+# Runs a worker's command line under a profiler that writes the SQLite file: (words, environment, seconds, path).
+Wrapper = Callable[[list[str], dict[str, str], float, Path], None]
+
+
+def plan_profiles(catalog: Catalog, machine: Machine, solutions: Iterable[str], definitions: Iterable[str],
+                  workloads: Iterable[str]) -> tuple[list[ProfileJob], dict[str, str]]:
+    """The pairs, and the solutions that cannot run here with the reason."""
+    plan = make_plan(catalog, machine, Settings(again=True), solutions, definitions, workloads)
+    pairs = [ProfileJob(job.definition, solution, job.workload) for job in plan.jobs for solution in job.solutions]
+    return sorted(pairs, key=lambda pair: pair.solution.name), plan.skipped
+
+
+def run_profiles(catalog: Catalog, machine: Machine, pairs: list[ProfileJob], out: Path, iterations: int,
+                 timeout: float, wrapper: Wrapper | None = None) -> Iterator[Profiled]:
+    """Works the pairs off one by one. wrapper: what records from outside (nsys); without one CUPTI does."""
+    with exclusive(machine, catalog.root):
+        for pair in pairs:
+            path = out / f"{pair.stem}.sqlite"
+            reply = _one(catalog, pair, path, iterations, timeout, wrapper)
+            yield _profiled(pair, path, reply)
+
+
+def _one(catalog: Catalog, pair: ProfileJob, path: Path, iterations: int, timeout: float,
+         wrapper: Wrapper | None) -> dict[str, Any]:
+    with tempfile.TemporaryDirectory(prefix="kernelderby-profile-") as folder:
+        request, reply = Path(folder) / "request.json", Path(folder) / "reply.json"
+        request.write_text(json.dumps({
+            "root": str(catalog.root.resolve()), "definition": pair.definition.name, "solution": pair.solution.name,
+            "case": case_of_workload(pair.definition, pair.workload).to_json(), "iterations": iterations,
+            "output": None if wrapper else str(path.resolve()), "reply": str(reply)}), encoding="utf-8")
+        words, environment = [sys.executable, "-m", MODULE, str(request)], worker_environment()
+        try:
+            if wrapper:
+                wrapper(words, environment, timeout, path)
+            else:
+                run_bounded(words, environment, timeout)
+        except Ended as ended:
+            if not reply.is_file():
+                return {"ok": False, "status": ended.status, "message": str(ended)}
+            if wrapper:  # the solution ran, the profiler around it failed
+                raise DerbyError(f"{pair.stem}: {ended}") from ended
+        if not reply.is_file():
+            return {"ok": False, "status": Status.CRASHED, "message": "the process ended without an answer"}
+        return json.loads(reply.read_text(encoding="utf-8"))
+
+
+def _profiled(pair: ProfileJob, path: Path, reply: dict[str, Any]) -> Profiled:
+    if "error" in reply:
+        raise DerbyError(reply["error"])
+    result = Profiled(pair.solution.name, case_of_workload(pair.definition, pair.workload).label,
+                      status=reply["status"], message=reply["message"], warnings=reply.get("warnings", []))
+    if not reply["ok"] or reply["status"] != Status.PASSED:
+        return result
+    result.path, result.bytes, result.iterations = path, path.stat().st_size, reply["iterations"]
+    result.kernels = reply.get("kernels") or count_kernels(path)
+    return result
+
+
+def count_kernels(path: Path) -> int:
+    """Rows of the kernel table. DerbyError when the file has none."""
+    try:
+        with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as connection:
+            return connection.execute("SELECT count(*) FROM CUPTI_ACTIVITY_KIND_KERNEL").fetchone()[0]
+    except sqlite3.Error as error:
+        raise DerbyError(f"{path}: holds no kernels ({error}); profile again with more iterations") from error
+
+
+# ------------------------------------------------------------------------------------------------------- the process
+
+class Ended(Exception):
+    """A process that did not end well; the message says how, with the end of its output."""
+
+    def __init__(self, status: Status, message: str) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+def worker_environment() -> dict[str, str]:
+    environment = dict(os.environ, PYTHONUNBUFFERED="1")
+    package = str(Path(kernelderby.__file__).resolve().parent.parent)
+    environment["PYTHONPATH"] = os.pathsep.join(filter(None, [package, environment.get("PYTHONPATH")]))
+    environment.pop("TRITON_INTERPRET", None)
+    return environment
+
+
+def run_bounded(words: list[str], environment: dict[str, str], timeout: float,
+                watch: Callable[[], str | None] = lambda: None) -> str:
+    """Runs a command in a session of its own and gives its output. Ended when it fails, takes longer than timeout, or
+    watch() gives a reason to stop it; its children end with it."""
+    with tempfile.TemporaryFile() as log:
+        process = subprocess.Popen(words, env=environment, stdin=subprocess.DEVNULL, stdout=log,
+                                   stderr=subprocess.STDOUT, start_new_session=True)
+        deadline, reason = time.monotonic() + timeout, None
+        try:
+            while process.poll() is None and reason is None:
+                try:
+                    process.wait(_POLL_SECONDS)
+                except subprocess.TimeoutExpired:
+                    reason = watch() or (f"no end within {timeout:g} s" if time.monotonic() > deadline else None)
+        finally:
+            _end_group(process)
+        log.seek(max(0, log.seek(0, os.SEEK_END) - _LOG_BYTES))
+        output = log.read().decode(errors="replace")
+    if reason:
+        raise Ended(Status.TIMED_OUT, f"{reason}\n{_tail(output)}".strip())
+    if process.returncode:
+        raise Ended(Status.CRASHED, f"{Path(words[0]).name} ended with code {process.returncode}\n{_tail(output)}")
+    return output
+
+
+def _end_group(process: subprocess.Popen) -> None:
+    try:
+        os.killpg(process.pid, signal.SIGKILL)
+    except (ProcessLookupError, PermissionError):
+        pass
+    process.wait()
+
+
+def _tail(output: str, lines: int = 8) -> str:
+    return "\n".join(output.splitlines()[-lines:])

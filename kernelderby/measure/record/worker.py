@@ -1,0 +1,153 @@
+"""A process that profiles one solution on one workload: python -m kernelderby.measure.record.worker REQUEST.json
+
+The request says root, definition, solution, case (Case.to_json), iterations, reply (a path) and output: the SQLite file
+that CUPTI's records go into, or null where a profiler around this process records (nsys, from cudaProfilerStart on).
+The reply is a file with one JSON object, as a Worker answers.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any
+
+from kernelderby.errors import DerbyError
+from kernelderby.measure.worker.serve import Worker, answer
+from kernelderby.trace import Status
+
+CAPTURE_SECONDS = 5.0  # of calls at most; slow solutions get fewer iterations, 3 at least
+MINIMUM_ITERATIONS = 3
+WARMUP = 3
+
+
+class ProfileWorker(Worker):
+    """A worker that records instead of timing. recorder: None where a profiler around this process does."""
+
+    recorder = None
+
+    def make_recorder(self) -> dict[str, Any]:
+        """Comes before load(): a library's first use of NVTX settles who gets to see its ranges."""
+        from kernelderby.measure.record.profiler import Recorder
+
+        self.recorder = Recorder()
+        return {}
+
+    def profile(self, case: dict[str, Any], solution: str, definition: str, iterations: int,
+                output: str | None) -> dict[str, Any]:
+        """Checks the loaded solution, warms it up outside the capture, then records it."""
+        from kernelderby.measure.record import profiler
+
+        verdict = self.check(case)
+        if verdict["status"] != Status.PASSED:
+            return verdict
+        measured = _Pass(self.candidate, self._maker(case), solution)
+        iterations = measured.warm_up(iterations)
+        with profiler.record_function_as_nvtx():
+            if self.recorder is None:
+                measured.under_profiler(iterations)
+                return {**verdict, "iterations": iterations}
+            with self.recorder.record(self._gpu()) as recording:
+                measured.run(iterations, self.recorder.range)
+        recording.facts |= {"solution": solution, "definition": definition, "workload": case["label"],
+                            "iterations": str(iterations)}
+        return {**verdict, "iterations": iterations, **_written(recording, Path(output))}
+
+    def _gpu(self) -> dict[str, Any]:
+        from kernelderby.measure.machine.environment import describe
+
+        return describe("cuda")["gpu"]
+
+
+class _Pass:
+    """The measured calls: as in a timed round, cold L2 and input sets in turn, but each in named ranges."""
+
+    def __init__(self, candidate: Any, maker: Any, solution: str) -> None:
+        import torch
+
+        from kernelderby.measure.race import INPUT_SETS
+        from kernelderby.measure.timing import flush_bytes
+
+        self._candidate, self._device = candidate, maker.device
+        self._name = f"solution:{solution} {maker.case.label}"
+        self._inputs = [maker.make(0, random_variant=2 + number) for number in range(INPUT_SETS)]
+        self._outputs = [candidate.new_outputs(maker.case, maker.device) for _ in self._inputs]
+        self._flush = torch.empty(flush_bytes(maker.device), dtype=torch.uint8, device=maker.device)
+
+    def warm_up(self, iterations: int) -> int:
+        """How many iterations fit into CAPTURE_SECONDS, `iterations` at most."""
+        for number in range(WARMUP):
+            self._synchronize()
+            start = time.perf_counter()
+            self._call(number)
+            self._synchronize()
+            seconds = time.perf_counter() - start
+        return max(MINIMUM_ITERATIONS, min(iterations, int(CAPTURE_SECONDS / max(seconds, 1e-6))))
+
+    def run(self, iterations: int, named: Callable[[str], AbstractContextManager]) -> None:
+        for number in range(iterations):
+            with named("harness: flush L2"):
+                self._flush.zero_()
+                self._synchronize()
+            with named(self._name), named(f"invocation {number}"):
+                self._call(number)
+            with named("harness: wait"):
+                self._synchronize()
+
+    def under_profiler(self, iterations: int) -> None:
+        """Between cudaProfilerStart and cudaProfilerStop, which nsys takes for its capture range."""
+        import torch
+
+        from kernelderby.measure.record.profiler import nvtx_range
+
+        self._synchronize()
+        torch.cuda.profiler.start()
+        try:
+            self.run(iterations, nvtx_range)
+        finally:
+            torch.cuda.profiler.stop()
+
+    def _call(self, number: int) -> None:
+        which = number % len(self._inputs)
+        self._candidate(self._inputs[which], self._outputs[which])
+
+    def _synchronize(self) -> None:
+        import torch
+
+        torch.cuda.synchronize(self._device)
+
+
+def _written(recording: Any, path: Path) -> dict[str, Any]:
+    from kernelderby.measure.record.writer import write
+
+    if not recording.kernels:
+        raise DerbyError(f"{recording.facts['solution']}: CUPTI recorded no kernels; another profiler may hold it")
+    write(recording, path)
+    return {"kernels": len(recording.kernels), "warnings": recording.warnings}
+
+
+def work_off(request: dict[str, Any]) -> dict[str, Any]:
+    """Loads and profiles; the reply, also when either fails."""
+    worker = ProfileWorker(request["root"], "cuda")
+    names = {name: request[name] for name in ("definition", "solution")}
+    steps = [(worker.load, names),
+             (worker.profile, {**names, **{name: request[name] for name in ("case", "iterations", "output")}})]
+    if request["output"] is not None:
+        steps.insert(0, (worker.make_recorder, {}))
+    for command, arguments in steps:
+        reply = answer(command, arguments)
+        if not reply["ok"]:
+            break
+    return reply
+
+
+def main() -> None:
+    request = json.loads(Path(sys.argv[1]).read_text(encoding="utf-8"))
+    Path(request["reply"]).write_text(json.dumps(work_off(request)), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

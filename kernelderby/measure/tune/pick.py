@@ -1,0 +1,74 @@
+"""From times to a table: for each tuning key the configuration of the least geometric mean."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+TIE = 1.01  # what a configuration must gain over the heuristic's, which is known to be sane at every size
+
+Config = dict[str, Any]
+
+
+def config_text(config: Config) -> str:
+    """Two configurations are the same when their texts are."""
+    return json.dumps(config, sort_keys=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """One workload. times_us: text of a configuration -> its time; the wrong and the broken are not in it.
+    heuristic: text of the first candidate."""
+
+    workload: str
+    key: str
+    times_us: dict[str, float]
+    heuristic: str
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """What a key gets. config: None where the table leaves the key to the heuristic. us: geometric mean over the key's
+    workloads of what will run. gain: the heuristic's time over it; None where a heuristic's choice failed."""
+
+    key: str
+    workloads: int
+    config: Config | None
+    us: float | None
+    gain: float | None
+    note: str = ""
+
+
+def pick(measured: Iterable[Measured]) -> list[Choice]:
+    """One choice a key, sorted by key."""
+    by_key: dict[str, list[Measured]] = {}
+    for one in measured:
+        by_key.setdefault(one.key, []).append(one)
+    return [_choice(key, rows) for key, rows in sorted(by_key.items())]
+
+
+def _choice(key: str, rows: Sequence[Measured]) -> Choice:
+    everywhere = [text for text in rows[0].times_us if all(text in row.times_us for row in rows)]
+    heuristic_us = _geomean([row.times_us.get(row.heuristic) for row in rows])
+    if not everywhere:
+        return Choice(key, len(rows), None, heuristic_us, 1.0 if heuristic_us else None,
+                      "no configuration ran on all of its workloads")
+    times = {text: _geomean([row.times_us[text] for row in rows]) for text in everywhere}
+    best = min(everywhere, key=lambda text: times[text])  # of equals the one named first
+    if heuristic_us is None:
+        return Choice(key, len(rows), json.loads(best), times[best], None, "the heuristic's choice failed")
+    if heuristic_us > TIE * times[best]:
+        return Choice(key, len(rows), json.loads(best), times[best], heuristic_us / times[best])
+    heuristics = {row.heuristic for row in rows}
+    config = json.loads(heuristics.pop()) if len(heuristics) == 1 else None
+    return Choice(key, len(rows), config, heuristic_us, 1.0,
+                  "the heuristic's" if config is not None else "the heuristic's, which differ by workload")
+
+
+def _geomean(values: Sequence[float | None]) -> float | None:
+    if any(value is None for value in values):
+        return None
+    return math.exp(sum(math.log(value) for value in values) / len(values))

@@ -1,0 +1,74 @@
+"""tuned.py: FOUND = {GPU name: {"date": ..., "table": {tuning key: configuration}}}, read and written as text."""
+
+from __future__ import annotations
+
+import ast
+import json
+import os
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from kernelderby.errors import DerbyError
+
+NAME = "tuned.py"
+Found = dict[str, dict[str, Any]]
+_MEND = "restore it from git, or write FOUND = {} and tune again"
+
+
+def read(path: Path) -> Found:
+    """FOUND of a file; {} where there is none. It is parsed, never run."""
+    if not path.is_file():
+        return {}
+    try:
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        values = [node.value for node in tree.body if isinstance(node, ast.Assign)
+                  and [getattr(target, "id", None) for target in node.targets] == ["FOUND"]]
+        found = ast.literal_eval(values[0]) if len(values) == 1 else None
+    except (SyntaxError, ValueError) as error:
+        raise DerbyError(f"{path}: FOUND: is no plain table ({error}); {_MEND}") from error
+    if not isinstance(found, dict):
+        raise DerbyError(f"{path}: FOUND: must be given once, as a dict; {_MEND}")
+    for gpu, entry in found.items():
+        if not isinstance(entry, dict) or set(entry) != {"date", "table"} or not isinstance(entry["table"], dict):
+            raise DerbyError(f"{path}: FOUND[{gpu!r}]: must hold date and table; {_MEND}")
+    return found
+
+
+def merged(found: Found, gpu: str, date: str, table: dict[str, dict[str, Any]], left: set[str] = frozenset()) -> Found:
+    """found with a GPU's new rows. Other GPUs, and keys of this one that were not tuned now, stay; keys in `left` go,
+    since the heuristic serves them as well."""
+    kept = {key: config for key, config in found.get(gpu, {}).get("table", {}).items() if key not in left}
+    return {**found, gpu: {"date": date, "table": {**kept, **table}}}
+
+
+def text(solution: str, found: Found) -> str:
+    """The file. The same table gives the same text: GPUs and keys are sorted."""
+    lines = [f'"""Written by `derby tune {solution}`: GPU name -> {{date, table: tuning key -> configuration}}."""', ""]
+    if not found:
+        return "\n".join([*lines, "FOUND = {}", ""])
+    lines.append("FOUND = {")
+    for gpu, entry in sorted(found.items()):
+        lines += [f"    {json.dumps(gpu)}: {{", f'        "date": {json.dumps(entry["date"])},', '        "table": {']
+        lines += [f"            {json.dumps(key)}: {_literal(config)},"
+                  for key, config in sorted(entry["table"].items())]
+        lines += ["        },", "    },"]
+    return "\n".join([*lines, "}", ""])
+
+
+def _literal(config: dict[str, Any]) -> str:
+    return "{" + ", ".join(f"{json.dumps(name)}: {json.dumps(value) if isinstance(value, str) else repr(value)}"
+                           for name, value in config.items()) + "}"
+
+
+def write(path: Path, solution: str, found: Found) -> None:
+    """In one step: a reader sees the old file or the new one, and a kill leaves one of them."""
+    descriptor, staged = tempfile.mkstemp(prefix=".tuned-", dir=path.parent)
+    try:
+        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+            file.write(text(solution, found))
+        os.chmod(staged, path.stat().st_mode & 0o777 if path.exists() else 0o644)
+        os.replace(staged, path)
+    except BaseException:
+        Path(staged).unlink(missing_ok=True)
+        raise

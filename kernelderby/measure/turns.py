@@ -1,0 +1,54 @@
+"""Whose turn is it, has a ratio settled, and was a turn disturbed?"""
+
+from __future__ import annotations
+
+import math
+import random
+import statistics
+from collections.abc import Sequence
+from typing import Any, TypeVar
+
+from kernelderby.measure.machine.environment import GpuSensors
+
+NARROW = 0.01  # the first two are settled when the paired interval of their ratio is narrower
+REPEATS = 3  # of a disturbed turn, then it counts with a note
+# Reasons why a GPU runs slower than its kind does. A power cap is no such reason: large GEMMs reach it on every H200.
+DISTURBING = ("hardware slowdown", "software thermal", "hardware thermal", "power brake")
+
+# 97.5 % quantiles of Student's distribution with 1, 2, ... degrees of freedom.
+_STUDENT = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131)
+_FEWEST_ROUNDS = 3
+
+Racer = TypeVar("Racer")
+
+
+def shuffled(racers: Sequence[Racer], session: str, uuid: str, number: int) -> list[Racer]:
+    """The order of one round: no solution always follows the same one. Fixed by the session's name."""
+    order = list(racers)
+    random.Random(f"{session}/{uuid}/{number}").shuffle(order)
+    return order
+
+
+def interval_width(first: Sequence[Sequence[float]], second: Sequence[Sequence[float]]) -> float:
+    """Of the 95 % interval of the ratio of two solutions' times, from the medians of the rounds that they took in
+    turn: 0.01 is one percent from its low end to its high end. Infinite with fewer than three rounds."""
+    logs = [math.log(statistics.median(a) / statistics.median(b)) for a, b in zip(first, second, strict=False)]
+    if len(logs) < _FEWEST_ROUNDS:
+        return math.inf
+    freedom = len(logs) - 1
+    quantile = _STUDENT[freedom - 1] if freedom <= len(_STUDENT) else 2.1
+    return math.expm1(2 * quantile * statistics.stdev(logs) / math.sqrt(len(logs)))
+
+
+def disturbance(sensors: GpuSensors | None, readings: Sequence[dict[str, Any]], own_processes: int) -> str:
+    """Why a turn between these readings may be slower than the solution is; empty when nothing is known."""
+    if sensors is None:
+        return ""
+    reasons = dict.fromkeys(reason for reading in readings for reason in reading.get("throttled_by", ())
+                            if reason in DISTURBING)
+    if reasons:
+        return f"the GPU was slowed down: {', '.join(reasons)}"
+    processes = sensors.processes()
+    if processes is not None and len(processes) > own_processes:
+        return f"{len(processes) - own_processes} other processes used the GPU"
+    return ""

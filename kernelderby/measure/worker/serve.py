@@ -1,0 +1,249 @@
+"""A process that runs one solution: python -m kernelderby.measure.worker.serve REQUESTS REPLIES (two pipe descriptors).
+
+Requests and replies are JSON objects, one a line. The replies have a pipe of their own, so that nothing a solution
+prints can be taken for one. Each request names a `command` (a method of Worker) and its arguments; each reply has `ok`,
+and either the result or a `status` (trace.Status) with a `message`.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import signal
+import sys
+import traceback
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from kernelderby.catalog import Catalog
+from kernelderby.errors import DerbyError
+from kernelderby.measure.judge.cases import Case, small_cases
+from kernelderby.measure.machine.environment import describe
+from kernelderby.trace import Status
+
+_PR_SET_PDEATHSIG = 1  # <linux/prctl.h>
+_MESSAGE_CHARACTERS = 2000
+
+
+class Worker:
+    """The commands. `device` is "cuda" or "cpu"; torch is imported by the first command that needs it."""
+
+    def __init__(self, root: str, device: str) -> None:
+        self.root, self.device_type = Path(root), device
+        self.timer = self.race = self.candidate = self.tuning = None
+
+    @property
+    def device(self) -> Any:
+        import torch
+
+        return torch.device(self.device_type, 0) if self.device_type == "cuda" else torch.device("cpu")
+
+    def describe(self) -> dict[str, Any]:
+        """The machine, and the timing protocol that works on it."""
+        from kernelderby.measure import timing
+
+        found = describe(self.device_type)
+        if found["gpu"] is not None or self.device_type == "cpu":
+            found["protocol"], found["protocol_note"] = timing.find_protocol(self.device)
+            found["flush_bytes"] = timing.flush_bytes(self.device) if found["gpu"] else 0
+        return found
+
+    def load(self, definition: str, solution: str | None) -> dict[str, Any]:
+        """Loads the definition's module and, unless None, the solution."""
+        from kernelderby.measure.judge.correctness import Candidate
+        from kernelderby.measure.worker.build import BuildFailed, load_definition_module, load_setup, load_solution
+
+        catalog = Catalog.open(self.root)
+        self.definition = catalog.definition(definition)
+        self.module = load_definition_module(self.definition)
+        if solution is None:
+            return {}
+        chosen = catalog.solution(solution)
+        if self.device_type == "cpu" and chosen.language == "triton":
+            from kernelderby.measure.worker.interpreter import round_fp8_right
+
+            round_fp8_right()
+        try:
+            function = load_solution(self.definition, chosen)
+            setup = load_setup(chosen)
+        except BuildFailed as error:
+            return _failure(Status.BUILD_FAILED, str(error))
+        except BaseException as error:  # whatever the solution's own code raises on import, sys.exit included
+            return _failure(_status_of(error, Status.BUILD_FAILED), _told(error))
+        self.solution = chosen
+        self.candidate = Candidate(function, chosen.destination_passing_style, self.definition, chosen.in_place, setup)
+        return {}
+
+    def small_cases(self, seeds: int) -> dict[str, Any]:
+        """The cases of a check without a GPU."""
+        if not hasattr(self.module, "SMALL_AXES"):
+            raise DerbyError(f"{self.definition.source_path or self.definition.path}: has no SMALL_AXES, so it cannot "
+                             "be checked on a CPU; add them")
+        variants = getattr(self.module, "SMALL_VARIANTS", None)
+        cases = small_cases(self.definition, self.module.SMALL_AXES, variants, seeds)
+        return {"cases": [case.to_json() for case in cases]}
+
+    def check(self, case: dict[str, Any]) -> dict[str, Any]:
+        """Correctness alone."""
+        from kernelderby.measure.judge.correctness import check
+
+        return _verdict(check(self.candidate, self.module, self._maker(case)))
+
+    def empty_kernel(self, protocol: str) -> dict[str, Any]:
+        """Times of a kernel that does nothing to speak of, by the same timer."""
+        from kernelderby.measure.empty_kernel import empty_kernel_us
+
+        return {"empty_kernel_us": empty_kernel_us(self._timer(protocol), self.device)}
+
+    def prepare(self, case: dict[str, Any], protocol: str, secret: str = "") -> dict[str, Any]:
+        """Correctness; when passed, the buffers of the timed rounds and one round as warm-up, with its latency and
+        what setup took. secret: see InputMaker."""
+        from kernelderby.measure.race import Race
+
+        self.release()
+        reply = self.check(case)
+        if reply["status"] != Status.PASSED:
+            return reply
+        self.race = Race(self.candidate, self.module, self._maker(case, secret), self._timer(protocol))
+        trial = self.race.turn(0, 2)
+        if trial.verdict.status is not Status.PASSED:
+            return _verdict(trial.verdict)
+        setup = None
+        if self.candidate.has_setup:
+            first = self.race.prepared[0]
+            setup = {"seconds": first.seconds, "memory_bytes": first.memory_bytes}
+        return {**reply, "latency_us": min(trial.samples_us), "setup": setup}
+
+    def capture(self) -> dict[str, Any]:
+        """The prepared call as CUDA graphs. missing: why there are none, else empty; spoiled: whether the attempt has
+        left this process unfit."""
+        from kernelderby.measure.graphs import NotCapturable
+
+        try:
+            self.race.capture()
+        except NotCapturable as error:
+            return {"missing": str(error), "spoiled": error.spoiled}
+        return {"missing": "", "spoiled": False}
+
+    def measure(self, number: int, iterations: int) -> dict[str, Any]:
+        """One timed round; number is 1 or more, and gives the contents of the inputs. times: kind -> a span for each
+        call."""
+        turn = self.race.turn(number, iterations)
+        times = {"eager": turn.eager.spans_us, "busy": turn.eager.busy_us,
+                 "graph": turn.graph.spans_us if turn.graph else []}
+        notes = turn.eager.notes + [f"graph: {note}" for note in (turn.graph.notes if turn.graph else [])]
+        return {**_verdict(turn.verdict), "times": times, "host_us": turn.eager.host_us, "wall_us": turn.eager.wall_us,
+                "notes": notes}
+
+    def tune_prepare(self, case: dict[str, Any], protocol: str) -> dict[str, Any]:
+        """The buffers of a case that is tuned, its key and its candidates."""
+        from kernelderby.measure.worker.build import solution_module
+        from kernelderby.measure.worker.tuning import Tuning
+
+        self.tuning = None
+        self.release()
+        self.tuning = Tuning(self.candidate, solution_module(self.solution), self.module, self._maker(case),
+                             self._timer(protocol))
+        return {"key": self.tuning.key, "configs": self.tuning.configs}
+
+    def tune_check(self, number: int) -> dict[str, Any]:
+        return _verdict(self.tuning.check(number))
+
+    def tune_time(self, number: int, iterations: int) -> dict[str, Any]:
+        """One turn of a candidate as a CUDA graph."""
+        from kernelderby.measure.worker.tuning import timed
+
+        return timed(self.tuning, number, iterations)
+
+    def reference(self, iterations: int) -> dict[str, Any]:
+        """Time of the definition's reference on the prepared case."""
+        return {"latency_us": self.race.reference_latency_us(iterations)}
+
+    def release(self) -> dict[str, Any]:
+        """Frees the buffers of the prepared case, so that other processes have the memory."""
+        self.race = None
+        if self.device_type == "cuda":
+            import torch
+
+            torch.cuda.empty_cache()
+        return {}
+
+    def _timer(self, protocol: str) -> Any:
+        from kernelderby.measure.timing import make_timer
+
+        if self.timer is None or self.timer.protocol != protocol:
+            self.timer = make_timer(protocol, self.device)
+        return self.timer
+
+    def _maker(self, case: dict[str, Any], secret: str = "") -> Any:
+        from kernelderby.measure.judge.inputs import InputMaker
+
+        return InputMaker(self.definition, self.module, Case(**case), self.device, self.root, secret)
+
+
+def answer(command: Callable[..., dict[str, Any]], arguments: dict[str, Any]) -> dict[str, Any]:
+    """The reply to one request. What the solution raises becomes its status; the traceback goes to the log."""
+    try:
+        return {"ok": True, **command(**arguments)}
+    except DerbyError as error:
+        return {"ok": False, "error": str(error)}
+    except BaseException as error:
+        traceback.print_exc()
+        return _failure(_status_of(error, Status.RAISED), _told(error))
+
+
+def _verdict(verdict: Any) -> dict[str, Any]:
+    correctness = verdict.correctness and asdict(verdict.correctness)
+    return {"status": verdict.status, "message": verdict.message, "correctness": correctness}
+
+
+def _failure(status: Status, message: str) -> dict[str, Any]:
+    return {"ok": False, "status": status, "message": message[:_MESSAGE_CHARACTERS]}
+
+
+def _status_of(error: BaseException, otherwise: Status) -> Status:
+    import torch
+
+    text = str(error)
+    if isinstance(error, (MemoryError, torch.OutOfMemoryError)):
+        return Status.OUT_OF_MEMORY
+    if isinstance(error, RuntimeError) and any(sign in text for sign in (
+            "can't allocate memory", "not enough memory", "CUDA error: out of memory", "CUDA out of memory")):
+        return Status.OUT_OF_MEMORY
+    return otherwise
+
+
+def _told(error: BaseException) -> str:
+    """Type, message and the innermost lines of code, in a few lines."""
+    frames = traceback.extract_tb(error.__traceback__)[-2:]
+    where = ", ".join(f"{Path(frame.filename).name}:{frame.lineno} in {frame.name}" for frame in frames)
+    return f"{type(error).__name__}: {error} ({where})"
+
+
+def main() -> None:
+    # The worker must not outlive a killed runner. Linux only; elsewhere the closed pipe ends it, once it is idle.
+    try:
+        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    except (OSError, AttributeError):
+        pass
+    requests_fd, replies_fd, root, device = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3], sys.argv[4]
+    for descriptor in (requests_fd, replies_fd):
+        os.set_inheritable(descriptor, False)  # a solution's own subprocesses must not hold the pipes open
+    worker = Worker(root, device)
+    with os.fdopen(requests_fd, encoding="utf-8") as requests:
+        for line in requests:
+            request = json.loads(line)
+            reply = answer(getattr(worker, request.pop("command")), request)
+            _write_all(replies_fd, (json.dumps(reply) + "\n").encode())
+
+
+def _write_all(descriptor: int, data: bytes) -> None:
+    while data:
+        data = data[os.write(descriptor, data):]
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,105 @@
+"""The worker's side of derby tune: one case of a tunable solution, its candidates checked and timed.
+
+A tunable solution's main.py has, beside run(): tuning_key(*inputs) -> str, candidates(*inputs) -> [configuration, ...]
+with the heuristic's choice first, and run_with(configuration, *inputs, *outputs).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from types import ModuleType
+from typing import Any
+
+from kernelderby.errors import DerbyError
+from kernelderby.measure.graphs import NotCapturable
+from kernelderby.measure.judge.correctness import (
+    POISON,
+    Candidate,
+    Verdict,
+    Wrong,
+    changed_inputs,
+    checksum,
+    compare,
+    reference_outputs,
+    synchronize,
+)
+from kernelderby.measure.judge.inputs import InputMaker
+from kernelderby.measure.timing import CPU_WALL, Timer
+from kernelderby.trace import Status
+
+
+class Tuning:
+    """Holds the buffers, the reference's outputs and the captured graphs of one case."""
+
+    def __init__(self, candidate: Candidate, solution: ModuleType, module: ModuleType, maker: InputMaker,
+                 timer: Timer) -> None:
+        self.definition, self.module, self.maker, self.timer = candidate.definition, module, maker, timer
+        self.inputs = maker.make()
+        self.prepared = candidate.set_up(self.inputs, maker.device).values
+        self.key = str(solution.tuning_key(*self.inputs.values()))
+        self.configs = list(solution.candidates(*self.inputs.values()))
+        if not self.configs or not all(isinstance(config, dict) for config in self.configs):
+            raise DerbyError(f"{solution.__file__}: candidates(): gave {str(self.configs)[:80]}; it must give a "
+                             "list of dicts, at least one")
+        self.candidates = [Candidate(partial(solution.run_with, config), True, self.definition, candidate.in_place)
+                           for config in self.configs]
+        self.outputs = candidate.new_outputs(maker.case, maker.device)
+        references = reference_outputs(self.definition, module, self.inputs)
+        self.references = self._canonical(references)
+        self.before = checksum(self.inputs)
+        self._calls: dict[int, Callable[[], object]] = {}
+
+    def _canonical(self, outputs: dict[str, Any]) -> dict[str, Any]:
+        canonical = getattr(self.module, "canonical_outputs", None)
+        return canonical(outputs, self.inputs) if canonical else outputs
+
+    def _run(self, number: int) -> Any:
+        return self.candidates[number](self.inputs, self.outputs, self.prepared)
+
+    def check(self, number: int) -> Verdict:
+        """One call of a candidate against the reference. What it raises goes through."""
+        candidate = self.candidates[number]
+        candidate.make_ready(self.inputs, self.outputs, POISON[number % len(POISON)])
+        returned = self._run(number)
+        synchronize(self.maker.device)
+        changed = changed_inputs(self.before, self.inputs)
+        if changed:
+            for name, fresh in self.maker.make().items():  # the next candidates find them as they were
+                if name in changed:
+                    self.inputs[name].copy_(fresh)
+            return Verdict(Status.INPUT_CHANGED, f"it writes into its input {', '.join(changed)}")
+        try:
+            outputs = candidate.verified(returned, self.maker.case, self.maker.device)
+        except Wrong as wrong:
+            return wrong.verdict
+        return compare(self.definition, self._canonical(outputs), self.references)
+
+    def time_us(self, number: int, iterations: int) -> list[float]:
+        """Spans of a candidate's call as a CUDA graph, L2 flushed before each. NotCapturable where it has none; on a
+        CPU, where only the machinery is tested, the call itself."""
+        if number not in self._calls:
+            self._calls[number] = self._captured(number)
+        candidate, replay = self.candidates[number], self._calls[number]
+        restore = None
+        if candidate.in_place:
+            def restore(_: int) -> None:
+                candidate.make_ready(self.inputs, self.outputs, POISON[0])
+        return self.timer.spans(lambda _: replay(), iterations, before=restore).spans_us
+
+    def _captured(self, number: int) -> Callable[[], object]:
+        call = partial(self._run, number)
+        call()  # what compiles or allocates at the first call is not timed
+        if self.timer.protocol == CPU_WALL:
+            return call
+        replay = self.timer.capture(call)
+        replay()
+        return replay
+
+
+def timed(tuning: Tuning, number: int, iterations: int) -> dict[str, Any]:
+    """The reply: samples_us, or why there are none and whether the process is still fit."""
+    try:
+        return {"samples_us": tuning.time_us(number, iterations), "problem": "", "spoiled": False}
+    except NotCapturable as error:
+        return {"samples_us": [], "problem": f"no CUDA graph: {error}", "spoiled": error.spoiled}

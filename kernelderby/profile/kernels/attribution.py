@@ -1,0 +1,158 @@
+"""Whose kernel a name is: library, source file, role, element type and the architecture that the name betrays.
+
+The rules are data, rules/*.toml. A name that no rule knows is `unknown` in library and role, and stays that.
+"""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import cache, lru_cache
+from pathlib import Path
+
+from kernelderby.errors import DerbyError
+from kernelderby.profile.names import normal_form, split
+from kernelderby.profile.spans import SpanKind
+
+RULES = Path(__file__).parent / "rules"
+UNKNOWN = "unknown"
+
+
+class Role(StrEnum):
+    GEMM = "GEMM"
+    GROUPED_GEMM = "grouped GEMM"
+    ATTENTION = "attention"
+    NORM = "norm"
+    ROPE = "rope"
+    ACTIVATION = "activation"
+    QUANTISATION = "quantisation"
+    ELEMENTWISE = "elementwise"
+    COPY = "copy"
+    REDUCTION = "reduction"
+    SORT_SCAN = "sort/scan"
+    SAMPLING = "sampling"
+    ROUTING = "routing"
+    GATHER_SCATTER = "gather/scatter"
+    CONVOLUTION = "convolution"
+    COMMUNICATION = "communication"
+    MEMCPY = "memcpy"
+    MEMSET = "memset"
+    UNKNOWN = UNKNOWN
+
+
+@dataclass(frozen=True, slots=True)
+class Attribution:
+    """source_file: "repository/path", only where the name decides it. rule: id of the rule, "" when none matched.
+
+    is_guess: other libraries have kernels of that name, or only its shape speaks for the library. dtype: flashinfer-
+    bench's names, the narrowest that the name mentions. architecture: "sm_80", or "sm_90+" for that and later ones.
+    """
+
+    library: str
+    role: Role
+    source_file: str | None = None
+    dtype: str | None = None
+    architecture: str | None = None
+    rule: str = ""
+    is_guess: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """value: library of a rule, role, dtype or architecture of the others. role: None leaves it to the words."""
+
+    id: str
+    pattern: re.Pattern
+    value: str
+    role: Role | None
+    source: str | None
+    is_guess: bool
+    examples: tuple[str, ...]
+
+
+def attribute(name: str, kind: SpanKind = SpanKind.KERNEL) -> Attribution:
+    """What a name tells: demangled, mangled, short, or cut off by a GUI. Copies and memsets are the driver's."""
+    if kind is SpanKind.MEMCPY:
+        return Attribution("CUDA", Role.MEMCPY, rule="memcpy")
+    if kind is SpanKind.MEMSET:
+        return Attribution("CUDA", Role.MEMSET, rule="memset")
+    return _attribute(name)
+
+
+@lru_cache(maxsize=65536)
+def _attribute(name: str) -> Attribution:
+    text = normal_form(name)
+    qualified, template, _parameters = split(text)
+    typed = f"{qualified}<{template}>" if template else qualified
+    dtype = first_match(table("dtype"), typed)
+    architecture = first_match(table("architecture"), text)
+    found = {"dtype": dtype[0].value if dtype else None, "architecture": architecture and _expanded(*architecture)}
+    matched = first_match(rules(), text)
+    if matched is None:
+        return Attribution(UNKNOWN, Role.UNKNOWN, **found)
+    rule, match = matched
+    return Attribution(
+        rule.value,
+        rule.role or _role_of_words(qualified, text),
+        source_file=match.expand(rule.source) if rule.source else None,
+        rule=rule.id,
+        is_guess=rule.is_guess,
+        **found,
+    )
+
+
+def first_match(candidates: Iterable[Rule], text: str) -> tuple[Rule, re.Match] | None:
+    """The first rule whose pattern is found in the text, with the match."""
+    for rule in candidates:
+        if match := rule.pattern.search(text):
+            return rule, match
+    return None
+
+
+def _role_of_words(qualified: str, text: str) -> Role:
+    for where in (qualified, text):
+        if matched := first_match(table("role"), where):
+            return Role(matched[0].value)
+    return Role.UNKNOWN
+
+
+def _expanded(rule: Rule, match: re.Match) -> str:
+    return match.expand(rule.value)
+
+
+@cache
+def rules() -> tuple[Rule, ...]:
+    """The rules of rules/<number>_<topic>.toml, in the order in which they are asked."""
+    return tuple(rule for path in sorted(RULES.glob("[0-9]*.toml")) for rule in _read(path, "rule"))
+
+
+@cache
+def table(kind: str) -> tuple[Rule, ...]:
+    """The rules of rules/roles.toml, dtypes.toml or architectures.toml; kind: role, dtype or architecture."""
+    return tuple(_read(RULES / f"{kind}s.toml", kind))
+
+
+def _read(path: Path, kind: str) -> list[Rule]:
+    data = tomllib.loads(path.read_text(encoding="utf-8"))
+    default = data.get("library")
+    return [_rule(path, kind, number, entry, default) for number, entry in enumerate(data[kind], 1)]
+
+
+def _rule(path: Path, kind: str, number: int, entry: dict, default: str | None) -> Rule:
+    where = f"{path.name}: {kind} {entry.get('id', number)}"
+    try:
+        flags = re.IGNORECASE if kind == "role" else 0
+        return Rule(
+            id=entry.get("id", f"{kind}.{number}"),
+            pattern=re.compile(entry["pattern"], flags),
+            value=entry.get("library", default) if kind == "rule" else entry[kind],
+            role=Role(entry["role"]) if "role" in entry else None,
+            source=entry.get("source"),
+            is_guess=entry.get("guess", False),
+            examples=tuple(entry["examples"]),
+        )
+    except (KeyError, ValueError, re.error) as error:
+        raise DerbyError(f"{where}: {error}; see the first lines of 10_communication.toml") from error

@@ -1,0 +1,164 @@
+"""The kernel summary of a profile: every kernel with what its name tells, and totals by library, role, architecture."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from kernelderby.profile.kernels.attribution import UNKNOWN, Attribution, Role, attribute
+from kernelderby.profile.names import short_name
+from kernelderby.profile.spans import KernelSum, Profile, SpanKind
+
+NOT_TOLD = "not told"  # the total of kernels whose name says no architecture or element type
+
+
+@dataclass(frozen=True, slots=True)
+class KernelRow:
+    """All launches of one name. share: of the time of all kernels; of a copy or memset, of all copies and memsets.
+
+    short_name is unique in its table. Statistics that the profile does not give are None; bytes only of copies.
+    """
+
+    name: str
+    short_name: str
+    kind: SpanKind
+    share: float
+    total_ns: float
+    instances: int
+    average_ns: float
+    median_ns: float | None
+    min_ns: float | None
+    max_ns: float | None
+    bytes: float | None
+    attribution: Attribution
+
+    @property
+    def library(self) -> str:
+        return self.attribution.library
+
+    @property
+    def role(self) -> Role:
+        return self.attribution.role
+
+
+@dataclass(frozen=True, slots=True)
+class Total:
+    """What several kernels took together. names: how many different kernels."""
+
+    key: str
+    share: float
+    total_ns: float
+    instances: int
+    names: int
+
+
+@dataclass(frozen=True, slots=True)
+class KernelTable:
+    """rows: kernels, largest first; memory: copies and memsets, largest first. Totals are of the kernels, and each of
+    by_library, by_role, by_dtype and by_architecture adds up to total_ns."""
+
+    path: Path
+    form: str
+    gpu: str | None
+    rows: tuple[KernelRow, ...]
+    memory: tuple[KernelRow, ...]
+    total_ns: float
+    memory_ns: float
+    by_library: tuple[Total, ...]
+    by_role: tuple[Total, ...]
+    by_dtype: tuple[Total, ...]
+    by_architecture: tuple[Total, ...]
+    warnings: tuple[str, ...]
+
+    @property
+    def unknown(self) -> Total:
+        """The kernels that no rule knows."""
+        return self.total_of(UNKNOWN, lambda row: row.library == UNKNOWN)
+
+    @property
+    def guessed(self) -> Total:
+        """The kernels whose library is a guess: other libraries have kernels of that name, or its shape decided."""
+        return self.total_of("guessed", lambda row: row.attribution.is_guess)
+
+    def total_of(self, key: str, belongs: Callable[[KernelRow], bool]) -> Total:
+        return _total(key, [row for row in self.rows if belongs(row)])
+
+    def top(self, count: int | None) -> tuple[tuple[KernelRow, ...], Total | None]:
+        """The largest `count` kernels and the sum of the rest, None when nothing is left (count None: all)."""
+        first = self.rows if count is None else self.rows[:count]
+        rest = self.rows[len(first):]
+        return first, _total(f"{len(rest)} more kernel{'s' * (len(rest) > 1)}", rest) if rest else None
+
+
+def summarise(profile: Profile, gpu: str | None = None) -> KernelTable:
+    """The summary of a profile. gpu: the GPU's name where the profile has none, or a wrong one."""
+    sums = profile.sums()
+    rows = _rows(each for each in sums if each.kind is SpanKind.KERNEL)
+    memory = _rows(each for each in sums if each.kind is not SpanKind.KERNEL)
+    return KernelTable(
+        path=profile.path,
+        form=profile.form,
+        gpu=gpu or profile.gpu,
+        rows=rows,
+        memory=memory,
+        total_ns=sum(row.total_ns for row in rows),
+        memory_ns=sum(row.total_ns for row in memory),
+        by_library=_totals(rows, lambda row: row.library),
+        by_role=_totals(rows, lambda row: row.role.value),
+        by_dtype=_totals(rows, lambda row: row.attribution.dtype or NOT_TOLD),
+        by_architecture=_totals(rows, lambda row: row.attribution.architecture or NOT_TOLD),
+        warnings=tuple(profile.warnings),
+    )
+
+
+def _rows(sums: Iterable[KernelSum]) -> tuple[KernelRow, ...]:
+    """One row a sum, largest first; equal totals by name, so that the source's order does not show."""
+    ordered = sorted(sums, key=lambda each: (-each.total_ns, each.name))
+    whole = sum(each.total_ns for each in ordered)
+    return _told_apart([_row(each, each.total_ns / whole if whole else 0.0) for each in ordered])
+
+
+def _row(each: KernelSum, share: float) -> KernelRow:
+    return KernelRow(
+        name=each.name,
+        short_name=short_name(each.name) if each.kind is SpanKind.KERNEL else each.name,
+        kind=each.kind,
+        share=share,
+        total_ns=each.total_ns,
+        instances=each.instances,
+        average_ns=each.average_ns,
+        median_ns=each.median_ns,
+        min_ns=each.min_ns,
+        max_ns=each.max_ns,
+        bytes=each.bytes,
+        attribution=attribute(each.name, each.kind),
+    )
+
+
+def _told_apart(rows: list[KernelRow]) -> tuple[KernelRow, ...]:
+    """Numbers the short names that several kernels have: gemvx::kernel<...> #1, #2, largest first."""
+    counts = Counter(row.short_name for row in rows)
+    seen: Counter[str] = Counter()
+    out = []
+    for row in rows:
+        if counts[row.short_name] > 1:
+            seen[row.short_name] += 1
+            row = replace(row, short_name=f"{row.short_name} #{seen[row.short_name]}")
+        out.append(row)
+    return tuple(out)
+
+
+def _totals(rows: tuple[KernelRow, ...], key: Callable[[KernelRow], str]) -> tuple[Total, ...]:
+    groups: dict[str, list[KernelRow]] = {}
+    for row in rows:
+        groups.setdefault(key(row), []).append(row)
+    totals = [_total(name, members) for name, members in groups.items()]
+    return tuple(sorted(totals, key=lambda total: (-total.total_ns, total.key)))
+
+
+def _total(key: str, rows: Iterable[KernelRow]) -> Total:
+    rows = list(rows)
+    return Total(key, sum(row.share for row in rows), sum(row.total_ns for row in rows),
+                 sum(row.instances for row in rows), len(rows))

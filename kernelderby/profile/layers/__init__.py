@@ -1,0 +1,1 @@
+"""A served model's layers, module by module, from profiles and published tables."""

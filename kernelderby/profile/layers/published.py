@@ -1,0 +1,118 @@
+"""Published or measured module tables: TOML files (profiles/*.toml) whose columns become columns of the layer table.
+
+    kind = "module table"
+    source = "where the figures are from"       notes = ["what a reader must know"]
+    unit = "us"                       # of every number in the file
+    layer_map = "deepseek_decode"     # optional: gives order, overlaps and layers; otherwise layers = N here
+    [[columns]]                       # id (key of the rows), title, gpu, conditions
+    [[printed]]                       # column, value, and group ("attention") or what ("61 layers", with layers = 61)
+    [rows]
+    attention = [{ module = "...", kernel = "...", <column id> = 4 }]     # in order of launch; no number: an empty cell
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from kernelderby.errors import DerbyError
+from kernelderby.profile.layers.map import LayerMap, Line, load_map, read_toml
+from kernelderby.profile.layers.sums import LayerColumn, Printed, add_up
+from kernelderby.profile.names import normal_form
+
+KIND = "module table"
+
+
+def is_module_table(path: Path) -> bool:
+    return path.suffix == ".toml"
+
+
+def table_columns(path: Path, layer_map: LayerMap | None) -> tuple[list[LayerColumn], LayerMap | None]:
+    """Its columns, and the map that they are by: the given one, else the file's own. DerbyError: a field is wrong."""
+    data = read_toml(path)
+    if data.get("kind") != KIND:
+        raise DerbyError(f'{path}: kind: a module table says kind = "{KIND}"; a layer map goes to --map')
+    if data.get("unit") != "us":
+        raise DerbyError(f'{path}: unit: is {data.get("unit")!r}; give the times in us and say unit = "us"')
+    if not data.get("source"):
+        raise DerbyError(f"{path}: source: say where the figures are from")
+    if layer_map is None and data.get("layer_map"):
+        layer_map = load_map(data["layer_map"])
+    layers = layer_map.layers if layer_map else data.get("layers", 1)
+    rows = _rows(path, data, layer_map)
+    columns = []
+    for entry in data.get("columns", ()):
+        if "id" not in entry or "title" not in entry:
+            raise DerbyError(f"{path}: columns: each needs id and title")
+        columns.append(_column(path, data, entry, rows, layer_map, layers))
+    ids = [entry["id"] for entry in data.get("columns", ())]
+    if not columns or len(set(ids)) < len(ids):
+        raise DerbyError(f"{path}: columns: needs [[columns]], each with an id of its own")
+    unknown = {key for _, row in rows for key in row} - {"module", "kernel", *ids}
+    if unknown:
+        raise DerbyError(f"{path}: rows: {sorted(unknown)[0]!r} is no column; there are {', '.join(ids)}")
+    columns[0].notes += [f"{path.name}: {note}" for note in data.get("notes", ())]
+    return columns, layer_map
+
+
+def _rows(path: Path, data: dict[str, Any], layer_map: LayerMap | None) -> list[tuple[Line, dict[str, Any]]]:
+    rows = []
+    taken: set[Line] = set()
+    for group, entries in data.get("rows", {}).items():
+        for entry in entries:
+            if not entry.get("module"):
+                raise DerbyError(f"{path}: rows.{group}: each row needs a module")
+            line = _line(layer_map, group, entry["module"], entry.get("kernel", ""), taken)
+            taken.add(line)
+            rows.append((line, entry))
+    if not rows:
+        raise DerbyError(f"{path}: rows: is empty")
+    return rows
+
+
+def _line(layer_map: LayerMap | None, group: str, module: str, kernel: str, taken: set[Line]) -> Line:
+    """The map's line for a row: its first kernel of that module that fits and is not taken; else a line of its own."""
+    name = normal_form(kernel)
+    for step in layer_map.steps if layer_map else ():
+        if step.line[:2] == (group, module) and step.match and step.match.search(name) and step.line not in taken:
+            return step.line
+    line, number = (group, module, kernel), 2
+    while line in taken:
+        line, number = (group, module, f"{kernel} ({number})"), number + 1
+    return line
+
+
+def _column(path: Path, data: dict[str, Any], entry: dict[str, Any], rows: list[tuple[Line, dict[str, Any]]],
+            layer_map: LayerMap | None, layers: int) -> LayerColumn:
+    column = LayerColumn(entry["title"], KIND, data["source"], gpu=entry.get("gpu"), complete=False)
+    if entry.get("conditions"):
+        column.facts.append(entry["conditions"])
+    for line, row in rows:
+        column.names[line] = {row["kernel"]} if row.get("kernel") else set()
+        value = row.get(entry["id"])
+        if value is None:
+            continue
+        if isinstance(value, bool) or not isinstance(value, int | float) or value < 0:
+            raise DerbyError(f"{path}: rows: {'/'.join(line[:2])}: {entry['id']}: {value!r} is no time in us")
+        column.lines[line] = float(value)
+    if not column.lines:
+        raise DerbyError(f"{path}: rows: column {entry['id']!r} has no number in any row")
+    add_up(column, layer_map, layers)
+    printed = [one for one in data.get("printed", ()) if one.get("column") == entry["id"]]
+    column.printed = [_printed(path, one, column) for one in printed]
+    return column
+
+
+def _printed(path: Path, entry: dict[str, Any], column: LayerColumn) -> Printed:
+    """Agrees when it is the computed sum to the last digit that the document prints (a group's sum only: what the
+    model takes beside the table's modules is unknown, so all layers and end to end are only held against them)."""
+    group, value = entry.get("group"), entry.get("value")
+    if not isinstance(value, int | float):
+        raise DerbyError(f"{path}: printed: value: the printed time in us")
+    if group is None:
+        return Printed(entry.get("what", "all layers"), None, value, column.model_us, None, entry.get("layers"))
+    if group not in column.groups:
+        raise DerbyError(f"{path}: printed: no group {group!r}; there are {', '.join(column.groups)}")
+    decimals = len(str(value).partition(".")[2]) if isinstance(value, float) else 0
+    computed = column.groups[group]
+    return Printed(f"sum of {group}", group, value, computed, abs(computed - value) <= 0.5 * 10**-decimals + 1e-9)

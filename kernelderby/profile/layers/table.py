@@ -1,0 +1,153 @@
+"""Layer tables: layer group -> module -> kernel of a served model, for one profile or several side by side."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from kernelderby.errors import DerbyError
+from kernelderby.profile.layers.column import profile_column
+from kernelderby.profile.layers.map import LayerMap, Line, load_map, shipped
+from kernelderby.profile.layers.published import is_module_table, table_columns
+from kernelderby.profile.layers.sums import LayerColumn, add_up
+from kernelderby.profile.sources import open_profile
+
+
+@dataclass(frozen=True, slots=True)
+class LayerRatio:
+    """A column's time over the first one's, over the kernels that both have. shared, of: how many of how many."""
+
+    ratio: float
+    shared: int
+    of: int
+
+    @property
+    def is_partial(self) -> bool:
+        return self.shared < self.of
+
+
+@dataclass(frozen=True, slots=True)
+class LayerTable:
+    """lines: every kernel line that a column has, in order of launch. Ratios are over the first column."""
+
+    layer_map: LayerMap | None
+    layers: int
+    columns: tuple[LayerColumn, ...]
+    lines: tuple[Line, ...]
+
+    @property
+    def groups(self) -> list[str]:
+        return list(dict.fromkeys(line[0] for line in self.lines))
+
+    @property
+    def modules(self) -> list[tuple[str, str]]:
+        order = {group: place for place, group in enumerate(self.groups)}
+        return sorted(dict.fromkeys(line[:2] for line in self.lines), key=lambda module: order[module[0]])
+
+    def of(self, prefix: tuple[str, ...]) -> list[Line]:
+        """Lines of a group, (group,), or of a module, (group, module)."""
+        return [line for line in self.lines if line[:len(prefix)] == prefix]
+
+    def usual(self) -> list[Line]:
+        return [line for line in self.lines if self.layer_map is None or self.layer_map.usual(line[0])]
+
+    def coverage(self, column: LayerColumn, lines: Iterable[Line]) -> tuple[int, int]:
+        """(lines that the column has a time for, lines that any column has one for)."""
+        timed = [line for line in lines if any(line in other.lines for other in self.columns)]
+        return sum(line in column.lines for line in timed), len(timed)
+
+    def compare(self, column: LayerColumn, lines: Sequence[Line],
+                total: str | tuple | None = None) -> LayerRatio | None:
+        """Against the first column. total: "layer", "model", (group,) or (group, module), whose own times (overlap
+        counted once) are compared where both columns are whole; otherwise the sum of the lines that both have."""
+        first = self.columns[0]
+        either = [line for line in lines if line in column.lines or line in first.lines]
+        both = [line for line in either if line in column.lines and line in first.lines]
+        if total is not None and (len(both) == len(either) or (first.complete and column.complete)):
+            ours, theirs = _total(column, total), _total(first, total)
+            return LayerRatio(ours / theirs, len(either), len(either)) if ours and theirs else None
+        ours, theirs = (self._total_of(one, both, total) for one in (column, first))
+        return LayerRatio(ours / theirs, len(both), len(either)) if theirs else None
+
+    def _total_of(self, column: LayerColumn, lines: Sequence[Line], total: str | tuple | None) -> float:
+        """The total of some of a column's lines; what the map declares to overlap counts once here too."""
+        part = LayerColumn("", "", lines={line: column.lines[line] for line in lines})
+        add_up(part, self.layer_map, self.layers)
+        return sum(part.lines.values()) if total is None else _total(part, total) or 0.0
+
+    def as_data(self) -> dict[str, Any]:
+        """Plain values for JSON."""
+        return {"layer_map": self.layer_map.name if self.layer_map else None, "layers": self.layers,
+                "columns": [self._column_data(column) for column in self.columns]}
+
+    def _column_data(self, column: LayerColumn) -> dict[str, Any]:
+        data = {key: value for key, value in asdict(column).items()
+                if key not in ("lines", "names", "instances", "modules", "groups")}
+        data["groups"] = [
+            {"group": group, "layer_us": column.groups.get(group), "layers_seen": column.seen.get(group),
+             "against_first": self._ratio(column, self.of((group,)), (group,))} for group in self.groups]
+        data["modules"] = [
+            {"group": module[0], "module": module[1], "layer_us": column.modules.get(module),
+             "against_first": self._ratio(column, self.of(module), module)} for module in self.modules]
+        data["kernels"] = [
+            {"group": line[0], "module": line[1], "kernel": line[2], "names": sorted(column.names.get(line, ())),
+             "layer_us": column.lines.get(line), "instances": column.instances.get(line),
+             "against_first": self._ratio(column, [line])} for line in self.lines]
+        data["layer_against_first"] = self._ratio(column, self.usual(), "layer")
+        return data
+
+    def _ratio(self, column: LayerColumn, lines: Sequence[Line],
+               total: str | tuple | None = None) -> dict[str, Any] | None:
+        found = self.compare(column, lines, total) if column is not self.columns[0] else None
+        return asdict(found) if found else None
+
+
+def _total(column: LayerColumn, total: str | tuple) -> float | None:
+    if total == "layer":
+        return column.layer_us
+    if total == "model":
+        return column.model_us
+    return column.groups.get(total[0]) if len(total) == 1 else column.modules.get(total)
+
+
+def layer_table(files: Sequence[Path], map_name: str | Path | None = None) -> LayerTable:
+    """Each file's columns side by side: module tables (TOML) and profiles. The map is the given one, else the one that
+    the first module table names. DerbyError: no map for a profile, or a file that cannot be read."""
+    layer_map = load_map(map_name) if map_name is not None else None
+    found: dict[Path, list[LayerColumn]] = {}
+    for path in filter(is_module_table, files):
+        found[path], layer_map = table_columns(path, layer_map)
+    for path in files:
+        if path in found:
+            continue
+        profile = open_profile(path)
+        if layer_map is None:
+            raise DerbyError(f"{path}: which model is it of? give --map with one of {', '.join(shipped())}, or a .toml")
+        found[path] = [profile_column(profile, layer_map)]
+    columns = [column for path in files for column in found[path]]
+    for path in files:
+        if sum(column.title == path.name for column in columns) > 1:
+            found[path][0].title = str(path)
+    layers = layer_map.layers if layer_map else 1
+    return LayerTable(layer_map, layers, tuple(columns), tuple(_order(layer_map, columns)))
+
+
+def _order(layer_map: LayerMap | None, columns: Sequence[LayerColumn]) -> list[Line]:
+    """The map's lines that a column has, in its order, each group together and those of unusual layers last; others
+    after the last line of their module, else of their group, else at the end."""
+    known = [line for column in columns for line in (*column.names, *column.lines)]
+    present = set(known)
+    order = [line for line in (layer_map.lines if layer_map else ()) if line in present]
+    for line in dict.fromkeys(known):
+        if line in order:
+            continue
+        places = [max((place for place, other in enumerate(order) if other[:length] == line[:length]), default=None)
+                  for length in (2, 1)]
+        place = next((place for place in places if place is not None), len(order) - 1)
+        order.insert(place + 1, line)
+    groups = sorted(layer_map.groups, key=lambda name: not layer_map.usual(name)) if layer_map else []
+    groups += [line[0] for line in order]
+    rank = {group: -place for place, group in reversed(list(enumerate(groups)))}
+    return sorted(order, key=lambda line: -rank[line[0]])

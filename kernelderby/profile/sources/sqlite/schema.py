@@ -1,0 +1,135 @@
+"""Which tables and columns an nsys SQLite export has, whatever its version.
+
+Tables are made lazily (absent means no events), some exports suffix them with _V2 or _V3, columns come and go: all is
+probed with PRAGMA, nothing is concluded from a version number. Sources: NVIDIA's "SQLite Export Schema Reference" of
+2019 to 2026, and exports of schema 2.9 to 3.25.
+"""
+
+from __future__ import annotations
+
+import re
+import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import quote
+
+from kernelderby.errors import DerbyError
+
+KERNEL = "CUPTI_ACTIVITY_KIND_KERNEL"
+MEMCPY = "CUPTI_ACTIVITY_KIND_MEMCPY"
+MEMSET = "CUPTI_ACTIVITY_KIND_MEMSET"
+RUNTIME = "CUPTI_ACTIVITY_KIND_RUNTIME"
+GRAPH_TRACE = "CUPTI_ACTIVITY_KIND_GRAPH_TRACE"
+NVTX = "NVTX_EVENTS"
+_EXPORT_AGAIN = "export it again with `nsys export --type sqlite`"
+_CACHE_KIB = 32 * 1024  # of the page cache, and the size at which SQLite's sorter spills to a file
+_LOCK_SECONDS = 2.0
+
+
+@contextmanager
+def connect(path: Path) -> Iterator[sqlite3.Connection]:
+    """A read-only connection. Whatever SQLite says inside the block becomes a DerbyError in one line."""
+    connection = None
+    try:
+        uri = f"file:{quote(str(path.absolute()))}?mode=ro"
+        connection = sqlite3.connect(uri, uri=True, timeout=_LOCK_SECONDS, check_same_thread=False)
+        connection.text_factory = lambda raw: raw.decode("utf-8", errors="replace")  # ranges may hold any bytes
+        connection.execute(f"PRAGMA cache_size = -{_CACHE_KIB}")
+        connection.execute("PRAGMA query_only = 1")
+        yield connection
+    except sqlite3.Error as error:
+        raise DerbyError(f"{path}: {_explain(error)}") from None
+    finally:
+        if connection is not None:
+            connection.close()
+
+
+def _explain(error: sqlite3.Error) -> str:
+    text = str(error)
+    if "locked" in text or "busy" in text:
+        return "the database is locked by another program; wait until the export has finished, or copy the file"
+    if "malformed" in text or "not a database" in text:
+        return f"the database is damaged or truncated ({text}); {_EXPORT_AGAIN}"
+    if "unable to open" in text or "readonly" in text:
+        return f"SQLite cannot open it ({text}); with a -journal or -wal file beside it: {_EXPORT_AGAIN}"
+    return f"SQLite says: {text}; {_EXPORT_AGAIN}"
+
+
+def check_whole(path: Path) -> None:
+    """DerbyError when the file is shorter than its own header says: a copy or an export that broke off."""
+    with path.open("rb") as file:
+        header = file.read(100)
+        size = file.seek(0, 2)
+    if len(header) < 100:
+        raise DerbyError(f"{path}: the database is truncated ({size} bytes, no whole header); {_EXPORT_AGAIN}")
+    page = int.from_bytes(header[16:18], "big")
+    pages = int.from_bytes(header[28:32], "big")
+    known = header[24:28] == header[92:96]  # the page count is in force only when both change counters agree
+    expected = pages * (65536 if page == 1 else page)
+    if known and size < expected:
+        raise DerbyError(f"{path}: the database is truncated ({size:,} of {expected:,} bytes); {_EXPORT_AGAIN}")
+
+
+@dataclass(frozen=True, slots=True)
+class EventTable:
+    name: str
+    columns: frozenset[str]
+
+    def first(self, *names: str) -> str | None:
+        """The first of these columns that the table has, quoted; None without any."""
+        return next((f'"{name}"' for name in names if name in self.columns), None)
+
+
+@dataclass(frozen=True, slots=True)
+class Schema:
+    """version: of the export schema, else the product's, else "unknown". `tables` leaves out those without rows."""
+
+    version: str
+    tables: dict[str, EventTable]
+
+    def table(self, name: str) -> EventTable | None:
+        return self.tables.get(name)
+
+
+def read_schema(path: Path, connection: sqlite3.Connection) -> Schema:
+    """DerbyError for a database that no nsys export is, or one whose tables miss what makes a span."""
+    names = [row[0] for row in connection.execute("SELECT name FROM sqlite_master WHERE type IN ('table', 'view')")]
+    if not any(name.startswith("CUPTI_ACTIVITY_KIND_") for name in names) and "StringIds" not in names:
+        raise DerbyError(
+            f"{path}: an SQLite database, but no export of nsys (no StringIds, no CUPTI_ACTIVITY_KIND_* table); "
+            "make one with `nsys export --type sqlite REPORT.nsys-rep`"
+        )
+    tables = {}
+    for wanted in (KERNEL, MEMCPY, MEMSET, RUNTIME, GRAPH_TRACE, NVTX, "StringIds", "TARGET_INFO_GPU",
+                   "TARGET_INFO_CUDA_DEVICE", "DIAGNOSTIC_EVENT"):
+        found = _table(connection, wanted, names)
+        if found is not None:
+            tables[wanted] = found
+    for wanted in (KERNEL, MEMCPY, MEMSET):
+        missing = {"start", "end"} - (tables[wanted].columns if wanted in tables else {"start", "end"})
+        if missing:
+            raise DerbyError(f"{path}: table {tables[wanted].name} has no column {min(missing)}; {_EXPORT_AGAIN}")
+    return Schema(_version(connection, names), tables)
+
+
+def _table(connection: sqlite3.Connection, wanted: str, names: list[str]) -> EventTable | None:
+    """`wanted` itself, or else its highest _V suffix; the first of these with rows."""
+    pattern = re.compile(re.escape(wanted) + r"(?:_V(\d+))?$", re.IGNORECASE)
+    versions = [(int(match[1]) if match[1] else 1 << 30, name) for name in names if (match := pattern.match(name))]
+    for _, name in sorted(versions, reverse=True):
+        if connection.execute(f'SELECT 1 FROM "{name}" LIMIT 1').fetchone():
+            columns = frozenset(row[1] for row in connection.execute(f'PRAGMA table_info("{name}")'))
+            return EventTable(f'"{name}"', columns)
+    return None
+
+
+def _version(connection: sqlite3.Connection, names: list[str]) -> str:
+    for table in ("META_DATA_EXPORT", "EXPORT_META_DATA"):  # since 2024, and before
+        if table in names:
+            values = {row[0]: row[1] for row in connection.execute(f'SELECT * FROM "{table}"')}
+            for key in ("EXPORT_SCHEMA_VERSION", "EXPORT_PRODUCT_VERSION"):
+                if values.get(key):
+                    return str(values[key])
+    return "unknown"

@@ -1,0 +1,267 @@
+"""Summaries: what `nsys stats` prints, a table copied from the GUI, a table in a Markdown page.
+
+Columns are found by their titles, reports by nsys's names for them or, where a file has only the table, by its columns
+and rows. What cannot be read for certain is an error; reports that hold nothing for us are named in a warning.
+"""
+
+from __future__ import annotations
+
+import gzip
+import re
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from kernelderby.errors import DerbyError
+from kernelderby.profile.sources.cells import (
+    MEND,
+    SIZE_BYTES,
+    TIME_NS,
+    CellError,
+    Heading,
+    Quantity,
+    bare,
+    check_percent,
+    columns_of,
+    count,
+    quantity,
+)
+from kernelderby.profile.sources.operations import operation
+from kernelderby.profile.sources.tables import Block, blocks
+from kernelderby.profile.spans import ApiSum, KernelSum, Profile, Span, SpanKind
+
+KERNELS, BY_GRID, GPU, API, MEMORY_TIME, MEMORY_SIZE, OTHER = (
+    "kernels", "kernels by grid", "all GPU work", "API calls", "memory operations by time", "memory operations by size",
+    "other",
+)
+REPORTS = {
+    "cuda_gpu_kern_sum": KERNELS, "gpukernsum": KERNELS, "cudagpukernsum": KERNELS,
+    "cuda_gpu_kern_gb_sum": BY_GRID, "gpukerngbsum": BY_GRID,
+    "cuda_gpu_sum": GPU, "gpusum": GPU, "cuda_api_gpu_sum": GPU, "apigpusum": GPU, "cudaapigpusum": GPU,
+    "cuda_api_sum": API, "cudaapisum": API, "apisum": API,
+    "cuda_gpu_mem_time_sum": MEMORY_TIME, "gpumemtimesum": MEMORY_TIME,
+    "cuda_gpu_mem_size_sum": MEMORY_SIZE, "gpumemsizesum": MEMORY_SIZE,
+}
+_LARGEST = 256 * 2**20
+_TOTAL_ROW = re.compile(r"\b(total|sum)\b|合计|总计", re.IGNORECASE)
+_API_CALL = re.compile(r"cu(da)?[A-Z]|nvrtc|cudbg")
+_GPU_LINE = re.compile(r"^\W*GPU\W*[:=]\W*([A-Za-z].*?)\W*(?:\(.*\))?\W*$", re.IGNORECASE | re.MULTILINE)
+_EXPECTED = "a table with columns Name (or Operation), Instances (or Num Calls) and Total Time, as `nsys stats` prints"
+# Total against instances x average, beyond what rounding explains: no table that was read right is this far off.
+_SLACK = 0.05
+
+
+class SummaryProfile(Profile):
+    def __init__(self, path: Path, form: str, gpu: str | None) -> None:
+        super().__init__(path, form, gpu)
+        self.kernel_sums: list[KernelSum] = []
+        self.calls: list[ApiSum] = []
+
+    def spans(self) -> Iterator[Span]:
+        raise DerbyError(
+            f"{self.path}: {self.form} has sums only, no events; give the nsys SQLite export "
+            "(`nsys export --type sqlite`) or what `derby profile run` wrote"
+        )
+
+    def sums(self) -> list[KernelSum]:
+        return list(self.kernel_sums)
+
+    def api_sums(self) -> list[ApiSum]:
+        return list(self.calls)
+
+
+@dataclass(slots=True)
+class _Row:
+    """One line of a table: times in ns, or bytes where the table holds sizes."""
+
+    line: int
+    name: str
+    count: int | None
+    values: dict[str, Quantity | None]
+    category: str = ""
+
+
+def open_summary(path: Path, packed: bool = False) -> SummaryProfile:
+    text = read_text(path, packed)
+    found, others = blocks(path, text)
+    tables = {}
+    for block in found:
+        rows = list(_rows(path, block))
+        kind = _kind(block, rows)
+        if kind == OTHER:
+            others.append(block.report or f"a table of other calls in line {block.line}")
+        elif kind in tables:
+            lines = f"lines {tables[kind][0].line} and {block.line}"
+            raise DerbyError(f"{path}: two tables of {kind}, in {lines}; put one profile into a file")
+        else:
+            tables[kind] = block, rows
+    if not set(tables) - {API}:
+        raise DerbyError(f"{path}: {_nothing(tables, others)}")
+    layout = {"csv": "CSV", "tsv": "TSV", "plain": "text", "markdown": "Markdown table"}[found[0].layout]
+    gpu = _GPU_LINE.search(text)
+    profile = SummaryProfile(path, f"summary, {layout}", gpu[1].strip() if gpu else None)
+    profile.kernel_sums, profile.calls = _assemble(path, tables, profile.warnings)
+    if others:
+        profile.warnings.append(f"not read: {', '.join(dict.fromkeys(others))}")
+    return profile
+
+
+def read_text(path: Path, packed: bool) -> str:
+    try:
+        with gzip.open(path) if packed else path.open("rb") as file:
+            data = file.read(_LARGEST + 1)
+    except (OSError, EOFError, zlib.error) as error:
+        raise DerbyError(f"{path}: cannot be read whole ({error}); copy or write it again") from None
+    if len(data) > _LARGEST:
+        raise DerbyError(f"{path}: over {_LARGEST >> 20} MiB of text is no summary; give the SQLite export instead")
+    if data.startswith((b"\xff\xfe", b"\xfe\xff")):  # PowerShell's `>`
+        return data.decode("utf-16", errors="replace")
+    return data.decode("utf-8-sig", errors="replace")
+
+
+def _nothing(tables: dict, others: list[str]) -> str:
+    what = list(dict.fromkeys([*(["cuda_api_sum"] if API in tables else []), *others]))
+    if what:
+        return f"no kernels in it, only {', '.join(what)}; add `--report cuda_gpu_kern_sum` to `nsys stats`"
+    return f"is no profile that derby knows; it needs {_EXPECTED}, or an nsys SQLite export, or a torch.profiler trace"
+
+
+def _rows(path: Path, block: Block) -> Iterator[_Row]:
+    columns = columns_of(block.header)
+    if any(column.meaning == "total" and column.unit in SIZE_BYTES for column in columns):
+        units, default = SIZE_BYTES, None
+    else:  # nsys of 2021 has "Total Time" without a unit, in ns; in a page that people wrote that would be a guess
+        units, default = TIME_NS, None if block.layout == "markdown" else "ns"
+    for line, cells in block.rows:
+        try:
+            row = _row(line, columns, cells, units, default)
+            if row is not None:
+                _check(row)
+                yield row
+        except CellError as error:
+            raise DerbyError(f"{path}:{line}: {error}") from None
+
+
+def _row(line: int, columns: list[Heading], cells: list[str], units: dict[str, int],
+         default: str | None) -> _Row | None:
+    """None for a line of totals."""
+    name, number, category, values = "", None, "", {}
+    for column, cell in zip(columns, cells, strict=True):
+        if column.meaning == "name":
+            name = bare(cell)
+        elif column.meaning == "category":
+            category = bare(cell)
+        elif column.meaning == "count":
+            number = count(cell)
+        elif column.meaning == "percent":
+            check_percent(cell)
+        elif column.meaning:
+            values[column.meaning] = quantity(cell, column.unit, units, default)
+    if number is None:
+        if not any(values.values()) or _TOTAL_ROW.search(name):
+            return None
+        raise CellError(f"no number of instances for {name!r}")
+    if values.get("total") is None:
+        average = values.get("average")
+        if average is None:
+            raise CellError(f"neither total nor average for {name!r}")
+        values["total"] = Quantity(average.value * number, average.step * number)
+    return _Row(line, name or "(unnamed kernel)", number, values, category)
+
+
+def _check(row: _Row) -> None:
+    """CellError where total and instances x average disagree: separators or units misread, or the table is wrong."""
+    total, average = row.values["total"], row.values.get("average")
+    if average is None:
+        return
+    product = row.count * average.value
+    rounding = (total.step + row.count * average.step) / 2
+    if abs(total.value - product) > rounding + _SLACK * max(total.value, product):
+        raise CellError(
+            f"the total of {row.name!r} ({total.value:g} ns or bytes) is not {row.count} x its average "
+            f"({average.value:g}); {MEND}"
+        )
+
+
+def _kind(block: Block, rows: list[_Row]) -> str:
+    if block.report in REPORTS:
+        return REPORTS[block.report]
+    columns = columns_of(block.header)
+    if block.report and block.layout != "markdown":
+        return OTHER
+    if any(column.meaning == "total" and column.unit in SIZE_BYTES for column in columns):
+        return MEMORY_SIZE
+    if any(column.meaning == "category" for column in columns):
+        return GPU
+    if any(column.title.lower().startswith("gridx") for column in columns):
+        return BY_GRID
+    calls = next(column.title.lower() for column in columns if column.meaning == "count") in ("num calls", "calls")
+    if calls and block.layout != "markdown":
+        return API if any(_API_CALL.match(row.name) for row in rows) else OTHER
+    operations = [operation(row.name)[0] != SpanKind.KERNEL for row in rows]
+    return MEMORY_TIME if operations and all(operations) else KERNELS
+
+
+def _assemble(path: Path, tables: dict[str, tuple[Block, list[_Row]]], warnings: list[str]) -> tuple:
+    """Kernel sums of the kernel and memory tables, sizes put to the times, and the calls. Where a table is missing, the
+    rows of one that has the same work in it stand in: kernels by grid for kernels, all GPU work for everything."""
+    def rows(*kinds: str) -> list[_Row]:
+        return next((tables[kind][1] for kind in kinds if kind in tables), [])
+
+    mixed = rows(GPU)
+    calls = rows(API) or [row for row in mixed if "API" in row.category.upper()]
+    work = [row for row in mixed if "API" not in row.category.upper()]
+    kernels = rows(KERNELS, BY_GRID) or [row for row in work if operation(row.name)[0] == SpanKind.KERNEL]
+    memory = rows(MEMORY_TIME) or [row for row in work if operation(row.name)[0] != SpanKind.KERNEL]
+    merged: dict[tuple[SpanKind, str], KernelSum] = {}
+    if KERNELS in tables:  # by grid size, one name in several rows is what is meant
+        warnings.extend(_about_names(kernels))
+    for row in (*kernels, *memory):
+        each = _sum(*operation(row.name), row)
+        known = merged.get((each.kind, each.name))
+        merged[each.kind, each.name] = _join(known, each) if known else each
+    _add_sizes(rows(MEMORY_SIZE), merged, warnings)
+    if not merged:
+        raise DerbyError(f"{path}: the tables in it have no rows; profile code that uses the GPU")
+    sums = sorted(merged.values(), key=lambda each: (-each.total_ns, each.instances, each.name))
+    apis = [ApiSum(row.name, row.count, row.values["total"].value) for row in calls]
+    return sums, sorted(apis, key=lambda each: -each.total_ns)
+
+
+def _about_names(rows: list[_Row]) -> Iterator[str]:
+    """What is lost where rows have one name, which a kernel table has only when its names were cut off."""
+    names = len({row.name for row in rows})
+    if names < len(rows):
+        yield (f"{len(rows)} kernels have {names} names, so rows of one name are added up: the names were cut off; "
+               "export with `nsys stats --format csv`, which prints them whole")
+
+
+def _sum(kind: SpanKind, name: str, row: _Row) -> KernelSum:
+    median, least, most, deviation = (
+        each.value if (each := row.values.get(meaning)) else None
+        for meaning in ("median", "minimum", "maximum", "deviation")
+    )
+    return KernelSum(kind, name, row.count, row.values["total"].value, median, least, most, deviation)
+
+
+def _join(one: KernelSum, other: KernelSum) -> KernelSum:
+    """Two rows of one name (by grid size, or names that the GUI cut): no median or deviation can be told any more."""
+    least, most = (one.min_ns, other.min_ns), (one.max_ns, other.max_ns)
+    return KernelSum(
+        one.kind, one.name, one.instances + other.instances, one.total_ns + other.total_ns,
+        min_ns=None if None in least else min(least), max_ns=None if None in most else max(most),
+    )
+
+
+def _add_sizes(rows: list[_Row], merged: dict[tuple[SpanKind, str], KernelSum], warnings: list[str]) -> None:
+    for row in rows:
+        kind, name = operation(row.name)
+        known = merged.get((kind, name))
+        if known is None:
+            warnings.append(f"{name}: only its size is in the file, not its time; add `--report cuda_gpu_mem_time_sum`")
+            continue
+        merged[kind, name] = KernelSum(
+            kind, name, known.instances, known.total_ns, known.median_ns, known.min_ns, known.max_ns, known.stddev_ns,
+            row.values["total"].value,
+        )

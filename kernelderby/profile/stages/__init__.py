@@ -1,0 +1,1 @@
+"""A solution's pipeline, stage by stage, and what lies beside it."""

@@ -1,0 +1,73 @@
+"""Which stages of a pipeline a kernel's name fits, and what is wrong with the patterns.
+
+A stage whose pattern fits what any torch code launches (elementwise kernels, copies, memsets) is glue: it counts only
+inside an invocation, because the harness around the pipeline launches the same kernels.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+
+from kernelderby.trace import Stage
+
+# A pattern that fits one of these fits what torch launches for anybody.
+_ANYBODYS = (
+    "void at::native::vectorized_elementwise_kernel<4, at::native::FillFunctor<float>>(int)",
+    "[CUDA memcpy Device-to-Device]",
+    "[CUDA memset]",
+)
+
+
+class StageMatcher:
+    """Stages by kernel name. Several stages may share a pattern (both grouped GEMMs); warnings: any other overlap."""
+
+    def __init__(self, stages: Sequence[Stage]) -> None:
+        self.stages = tuple(stages)
+        self.warnings: list[str] = []
+        self._patterns = [[re.compile(pattern) for pattern in stage.kernels] for stage in stages]
+        self.glue = frozenset(index for index, patterns in enumerate(self._patterns)
+                              if any(pattern.search(name) for pattern in patterns for name in _ANYBODYS))
+        self.by_range = {stage.nvtx: index for index, stage in enumerate(stages) if stage.nvtx}
+        self._cache: dict[str, tuple[tuple[int, ...], str]] = {}
+
+    def candidates(self, name: str) -> tuple[int, ...]:
+        """Stages that the name fits, in pipeline order: none, one, or those that share the pattern."""
+        return self._match(name)[0]
+
+    def pattern(self, name: str) -> str:
+        """The pattern that decided; empty where none fits."""
+        return self._match(name)[1]
+
+    def _match(self, name: str) -> tuple[tuple[int, ...], str]:
+        found = self._cache.get(name)
+        if found is None:
+            found = self._cache[name] = self._search(name)
+        return found
+
+    def _search(self, name: str) -> tuple[tuple[int, ...], str]:
+        hits = [(index, pattern.pattern) for index, patterns in enumerate(self._patterns) for pattern in patterns
+                if pattern.search(name)]
+        own = [(index, pattern) for index, pattern in hits if index not in self.glue] or hits
+        if not own:
+            return (), ""
+        first = own[0][1]
+        sharing = tuple(dict.fromkeys(index for index, pattern in own if pattern == first))
+        if others := sorted({self.stages[index].name for index, _ in own} - {self.stages[i].name for i in sharing}):
+            counted = " / ".join(self.stages[index].name for index in sharing)
+            self.warnings.append(f"{name[:80]}: fits stage {counted} and also {', '.join(others)}; counted as "
+                                 f"{counted}; narrow the patterns in solution.toml")
+        return sharing, first
+
+    def unmatched(self, names: Iterable[str], ranges: Iterable[str] = ()) -> list[str]:
+        """A warning for every pattern or NVTX range of a stage that nothing in the profile fits."""
+        names, ranges = list(names), set(ranges)
+        warnings = []
+        for stage, patterns in zip(self.stages, self._patterns, strict=True):
+            if stage.nvtx and stage.nvtx in ranges:
+                continue
+            missing = [pattern.pattern for pattern in patterns if not any(map(pattern.search, names))]
+            if len(missing) == len(patterns):
+                wanted = " or ".join([f"range {stage.nvtx!r}"] * bool(stage.nvtx) + missing) or "nothing"
+                warnings.append(f"stage {stage.name}: nothing in the profile fits {wanted}")
+        return warnings

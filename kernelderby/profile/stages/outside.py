@@ -1,0 +1,45 @@
+"""What the work beside a pipeline is: by the NVTX range around it where there is one, else by the kernel's role."""
+
+from __future__ import annotations
+
+import re
+
+from kernelderby.profile.kernels.attribution import UNKNOWN, attribute
+from kernelderby.profile.spans import ApiSum
+
+UNATTRIBUTED = "unattributed"
+
+# What ranges say, outermost first; the first that matches counts.
+_PURPOSES = (
+    ("reference", re.compile(r"(?i)\breference|\bbaseline run")),
+    ("checking", re.compile(r"(?i)\bcheck|correctness|compare|allclose|verif")),
+    ("harness", re.compile(r"(?i)harness|flush|poison|rotat|warm.?up|\bl2\b|set.?up|inputs")),
+)
+_SYNCHRONISE = re.compile(r"^cu(?:da)?\w*(?:Synchronize|StreamWaitEvent)(?:_\w+)?$")
+_VERSION = re.compile(r"(?:_v\d+|_ptsz|_ptds)+$")
+
+
+def purpose(ranges: tuple[str, ...]) -> str:
+    """reference, checking or harness where a range says so; otherwise empty."""
+    return next((name for text in ranges for name, pattern in _PURPOSES if pattern.search(text)), "")
+
+
+def kind_of(name: str, said: str = "") -> str:
+    """One phrase: what the ranges said, the copy's direction, or the role of the kernel; UNATTRIBUTED if nothing."""
+    what = name.strip("[]").removeprefix("CUDA ").lower().replace("-to-", " to ") if name.startswith("[CUDA ") else ""
+    if said:
+        return f"{said}: {what or 'kernels'}"
+    return what or _by_role(name)
+
+
+def _by_role(name: str) -> str:
+    """As "copy kernels (PyTorch)"; UNATTRIBUTED when no rule of rules/*.toml knows the name."""
+    found = attribute(name)
+    if found.library == UNKNOWN and found.role == UNKNOWN:
+        return UNATTRIBUTED
+    what = "other" if found.role == UNKNOWN else found.role
+    return f"{what} kernels ({found.library})"
+
+
+def is_synchronisation(call: ApiSum) -> bool:
+    return bool(_SYNCHRONISE.match(_VERSION.sub("", call.name)))

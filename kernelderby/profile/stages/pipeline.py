@@ -1,0 +1,256 @@
+"""Which stage of a pipeline a kernel belongs to: by NVTX range, by name, and by its place in the invocation.
+
+Without NVTX an invocation is one walk through the stages in their order: it begins with the first stage and ends with
+the last kernel of a stage that is not glue, so glue before and after that counts as outside.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+
+from kernelderby.profile.spans import KernelSum, Span
+from kernelderby.profile.stages.match import StageMatcher
+
+_CACHE_LIMIT = 50_000  # combinations of ranges; ranges that carry a number would grow it without end
+
+
+@dataclass(slots=True)
+class Tally:
+    """Spans counted together. bytes: of copies and memsets. added_ns: the part of total_ns in which nothing that had
+    started before still ran, so that overlapped time counts once, for the first to start."""
+
+    instances: int = 0
+    total_ns: float = 0
+    bytes: float = 0
+    added_ns: float = 0
+
+    def add(self, instances: int, total_ns: float, bytes_: float, added_ns: float = 0) -> None:
+        self.instances += instances
+        self.total_ns += total_ns
+        self.bytes += bytes_
+        self.added_ns += added_ns
+
+    def merge(self, other: Tally) -> None:
+        self.add(other.instances, other.total_ns, other.bytes, other.added_ns)
+
+
+@dataclass(slots=True)
+class Walked:
+    """What a walk over the spans of one kind (inside marked invocations, or not) found.
+
+    by_stage: stage -> name -> tally. between: kernels inside invocations that are in no stage. outside: (name, purpose)
+    -> tally. per_invocation: stage -> how many kernels an invocation had -> how many invocations.
+    span_ns: first start to last end, over all invocations.
+    """
+
+    is_marked: bool = False
+    invocations: int = 0
+    by_stage: dict[int, dict[str, Tally]] = field(default_factory=dict)
+    between: dict[str, Tally] = field(default_factory=dict)
+    outside: dict[tuple[str, str], Tally] = field(default_factory=dict)
+    per_invocation: dict[int, Counter] = field(default_factory=dict)
+    span_ns: int = 0
+
+
+@dataclass(slots=True)
+class _Known:
+    """What a name means inside ranges of one meaning."""
+
+    name: str
+    stages: tuple[int, ...]  # candidates; empty for what is in no stage
+    places: tuple[int, ...]  # of those stages among the landmarks; empty for glue
+    purpose: str  # what the ranges say it is for, when it is not the pipeline
+
+
+@dataclass(slots=True)
+class _Context:
+    """What a span's ranges mean. known is shared by all ranges of one meaning, however their numbers differ."""
+
+    label: str | None  # the range that marks its invocation
+    is_numbered: bool  # that range is of this invocation alone
+    stage: int | None
+    purpose: str
+    known: dict[str, _Known]
+
+
+class Walker:
+    """Takes the spans of a profile in order of start and sorts them into stages and the rest.
+
+    names: every name in the profile, so that a stage that never occurs is no landmark. within: marks invocations.
+    purpose: ranges -> what work in them is for, "" where they do not say.
+    """
+
+    def __init__(self, matcher: StageMatcher, names: Iterable[str], within: re.Pattern,
+                 purpose: Callable[[tuple[str, ...]], str]) -> None:
+        self.matcher = matcher
+        self.marked, self.unmarked = Walked(is_marked=True), Walked()
+        self.ranges: set[str] = set()  # those of stages that occurred
+        self._within, self._purpose = within, purpose
+        present = {index for name in names for index in matcher.candidates(name)} | set(matcher.by_range.values())
+        self._order = {stage: place for place, stage in enumerate(sorted(present - matcher.glue))}
+        self._contexts: dict[tuple[str, ...], _Context] = {}
+        self._meanings: dict[tuple[int | None, str], dict[str, _Known]] = {}
+        self._tracks: dict[tuple, _Track] = {}
+
+    def take(self, span: Span) -> None:
+        context = self._contexts.get(span.ranges) or self._read(span.ranges)
+        known = context.known.get(span.name) or self._learn(span.name, context)
+        key = (span.process, span.device, context.label is not None)
+        track = self._tracks.get(key)
+        if track is None:
+            result = self.marked if context.label is not None else self.unmarked
+            track = self._tracks[key] = _Track(len(self._order) - 1, result)
+        track.take(known, context, span)
+
+    def finish(self) -> None:
+        for track in self._tracks.values():
+            track.close()
+
+    def _read(self, ranges: tuple[str, ...]) -> _Context:
+        if len(self._contexts) >= _CACHE_LIMIT:
+            self._contexts.clear()
+        by_range = self.matcher.by_range
+        stage = next((by_range[text] for text in reversed(ranges) if text in by_range), None)
+        self.ranges.update(text for text in ranges if text in by_range)
+        label = next((text for text in ranges if self._within.search(text)), None)
+        is_numbered = label is not None and any(map(str.isdigit, label))
+        purpose = self._purpose(ranges)
+        known = self._meanings.setdefault((stage, purpose), {})
+        context = self._contexts[ranges] = _Context(label, is_numbered, stage, purpose, known)
+        return context
+
+    def _learn(self, name: str, context: _Context) -> _Known:
+        stages = (context.stage,) if context.stage is not None else self.matcher.candidates(name)
+        is_glue = context.stage is None and bool(stages) and stages[0] in self.matcher.glue
+        places = () if is_glue else tuple(self._order[stage] for stage in stages)
+        known = context.known[name] = _Known(name, stages, places, context.purpose)
+        return known
+
+
+class _Track:
+    """The walk on one GPU of one process, over landmarks 0 to tail: the stages that occur and are not glue."""
+
+    __slots__ = ("result", "tail", "is_open", "label", "position", "counts", "seen", "pending", "start", "end",
+                 "frontier")
+
+    def __init__(self, tail: int, result: Walked) -> None:
+        self.result, self.tail = result, tail
+        self.is_open = False
+        self.label: str | None = None
+        self.position = -1  # the furthest landmark of the open invocation
+        self.counts: dict[int, int] = {}
+        self.seen: set[str] = set()
+        self.pending: dict[int, tuple[_Known, Tally]] = {}
+        self.start = self.end = 0
+        self.frontier = 0  # the latest end so far, of whatever ran
+
+    def take(self, known: _Known, context: _Context, span: Span) -> None:
+        start, end, label = span.start_ns, span.end_ns, context.label
+        added = 0
+        if end > self.frontier:
+            added = end - max(start, self.frontier)
+            self.frontier = end
+        if label is not None and (label != self.label or not self.is_open):
+            self._open(known, label, span)
+        if known.places:
+            if not (context.is_numbered and self.is_open) and self._begins(known):
+                self._open(known, label, span)
+            elif self.pending:
+                self._commit()
+            places = known.places
+            place = places[0] if len(places) == 1 else self._place(places)
+            if place > self.position:
+                self.position = place
+            self._count(known.stages[places.index(place)], known.name, end - start, span.bytes, added)
+        elif label is not None:
+            self._inside(known, Tally(1, end - start, span.bytes, added))
+        else:
+            waiting = self.pending.get(id(known))
+            if waiting is None:
+                waiting = self.pending[id(known)] = (known, Tally())
+            waiting[1].add(1, end - start, span.bytes, added)
+            return
+        if end > self.end:
+            self.end = end
+
+    def _begins(self, known: _Known) -> bool:
+        """Whether a kernel of a stage begins another invocation."""
+        if not self.is_open:
+            return True
+        first, last = known.places[0], known.places[-1]
+        if self.tail == 0:  # one stage: its kernels, each once, are an invocation
+            again = known.name in self.seen
+            self.seen.add(known.name)
+            return again
+        if self.position > 0 and last == 0:
+            return True
+        if self.position < self.tail:
+            return False
+        return last < self.tail or (first < last and known.places[-2] == last - 1)
+
+    def _place(self, places: tuple[int, ...]) -> int:
+        """Of the stages that share the kernel, the first that the invocation has not passed; where nothing stands
+        between two of them, each takes one kernel."""
+        ahead = [place for place in places if place >= self.position]
+        if not ahead:
+            return places[-1]
+        if ahead[0] == self.position and ahead[1:2] == [self.position + 1]:
+            return ahead[1]
+        return ahead[0]
+
+    def _count(self, stage: int, name: str, total_ns: float, bytes_: float, added_ns: float,
+               instances: int = 1) -> None:
+        by_stage = self.result.by_stage
+        names = by_stage[stage] if stage in by_stage else by_stage.setdefault(stage, {})
+        tally = names[name] if name in names else names.setdefault(name, Tally())
+        tally.add(instances, total_ns, bytes_, added_ns)
+        self.counts[stage] = self.counts.get(stage, 0) + instances
+
+    def _inside(self, known: _Known, tally: Tally) -> None:
+        if known.stages:
+            self._count(known.stages[0], known.name, tally.total_ns, tally.bytes, tally.added_ns, tally.instances)
+        else:
+            self.result.between.setdefault(known.name, Tally()).merge(tally)
+
+    def _commit(self) -> None:
+        """What ran since the last stage ran inside the invocation, for another stage has followed."""
+        for known, tally in self.pending.values():
+            self._inside(known, tally)
+        self.pending.clear()
+
+    def _open(self, known: _Known, label: str | None, span: Span) -> None:
+        self.close()
+        self.result.invocations += 1
+        self.is_open, self.label, self.position = True, label, -1
+        self.start, self.end = span.start_ns, span.end_ns
+        if self.tail == 0:
+            self.seen = {known.name}
+
+    def close(self) -> None:
+        """Ends the open invocation; what ran since its last stage is outside."""
+        for known, tally in self.pending.values():
+            key = (known.name, known.purpose)
+            self.result.outside.setdefault(key, Tally()).merge(tally)
+        self.pending.clear()
+        if self.is_open:
+            for stage, count in self.counts.items():
+                self.result.per_invocation.setdefault(stage, Counter())[count] += 1
+            self.result.span_ns += self.end - self.start
+        self.counts.clear()
+        self.is_open = False
+
+
+def split_sums(matcher: StageMatcher, sums: Iterable[KernelSum]) -> Walked:
+    """The same without events: stages that share a pattern go to the first of them, glue counts as outside."""
+    result = Walked()
+    for row in sums:
+        candidates = matcher.candidates(row.name)
+        if candidates and candidates[0] not in matcher.glue:
+            tally = result.by_stage.setdefault(candidates[0], {}).setdefault(row.name, Tally())
+        else:
+            tally = result.outside.setdefault((row.name, ""), Tally())
+        tally.add(row.instances, row.total_ns, row.bytes or 0)
+    return result

@@ -1,0 +1,294 @@
+"""Where a pipeline's time goes, stage by stage, and everything in the profile that is not the pipeline.
+
+Every nanosecond of GPU work in the profile lands in exactly one place: a stage, between stages (inside an invocation
+but in no stage), a kind of work outside, or `unattributed`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+from kernelderby.errors import DerbyError
+from kernelderby.profile.spans import Profile
+from kernelderby.profile.stages.match import StageMatcher
+from kernelderby.profile.stages.outside import UNATTRIBUTED, is_synchronisation, kind_of, purpose
+from kernelderby.profile.stages.pipeline import Tally, Walked, Walker, split_sums
+from kernelderby.profile.timeline import Timeline, TimelineBuilder
+from kernelderby.trace import Stage
+
+INVOCATION = r"(?i)\binvocation\b"  # NVTX ranges that mark one; `derby profile run` writes them
+OTHER_INVOCATIONS = "same stages outside the marked invocations"
+OVERLAP = 0.01  # kernels of one stream overlap by less when one only starts as the other ends
+BETWEEN = "between"
+NOT_ITEMISED = "not itemised"
+TOGETHER = " / "  # between the names of stages that make one row
+
+
+@dataclass(frozen=True, slots=True)
+class StageKernel:
+    """All spans of one kernel name in one stage. The sums of a stage's kernels are the stage's."""
+
+    name: str
+    instances: int
+    total_ns: float
+
+
+@dataclass(frozen=True, slots=True)
+class StageRow:
+    """One stage, or several that the profile cannot tell apart ("K3 / K5", is_merged). notes: what does not add up,
+    in words: missing in some invocations, several kernels for one. Zero instances: nothing in the profile fits.
+
+    added_ns: the part of total_ns in which nothing that had started before still ran; None without events. A kernel
+    that is launched early and waits for the one before it (programmatic dependent launch) has a long total and adds
+    little.
+    """
+
+    name: str
+    title: str
+    kernels: tuple[StageKernel, ...]
+    instances: int
+    total_ns: float
+    is_merged: bool = False
+    notes: tuple[str, ...] = ()
+    added_ns: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class OutsideRow:
+    """Work outside the pipeline of one kind. bytes: of copies and memsets, 0 where unknown."""
+
+    kind: str
+    instances: int
+    total_ns: float
+    bytes: float = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Pipeline:
+    """stages: in pipeline order; then, where there is any, one row BETWEEN and one NOT_ITEMISED (the rest of a total
+    that the source states). total_ns: all GPU work in the profile, pipeline_ns + sum of outside.
+
+    invocations: None when no stage occurs. span_ns: first start to last end over the invocations, None without events.
+    outside: largest first, UNATTRIBUTED last and always there. synchronise_ns of api_ns: host time in CUDA calls.
+    """
+
+    profile: str
+    form: str
+    gpu: str | None
+    solution: str
+    invocations: int | None
+    invocations_from: str
+    stages: tuple[StageRow, ...]
+    pipeline_ns: float
+    outside: tuple[OutsideRow, ...]
+    total_ns: float
+    span_ns: float | None = None
+    timelines: tuple[Timeline, ...] = ()
+    synchronise_ns: float = 0
+    api_ns: float = 0
+    warnings: tuple[str, ...] = ()
+
+    def share(self, row: StageRow) -> float:
+        """Of the pipeline's sum of durations; 0 when there is none."""
+        return row.total_ns / self.pipeline_ns if self.pipeline_ns else 0.0
+
+    def per_invocation_us(self, row: StageRow) -> float | None:
+        return row.total_ns / self.invocations / 1e3 if self.invocations else None
+
+    @property
+    def added_ns(self) -> float | None:
+        """Time in which a kernel of the pipeline ran, overlap counted once; None without events."""
+        known = [row.added_ns for row in self.stages if row.added_ns is not None]
+        return sum(known) if known else None
+
+    @property
+    def overlaps(self) -> bool:
+        """Whether kernels run beside each other so much that durations mislead."""
+        return self.added_ns is not None and self.pipeline_ns > (1 + OVERLAP) * self.added_ns
+
+    def time_ns(self, row: StageRow) -> float:
+        """What the stage costs the pipeline: its durations, or where kernels overlap what it adds."""
+        return row.added_ns if self.overlaps and row.added_ns is not None else row.total_ns
+
+    @property
+    def cost_ns(self) -> float:
+        """The sum of time_ns over the stages."""
+        return sum(map(self.time_ns, self.stages))
+
+    @property
+    def unattributed_ns(self) -> float:
+        return sum(row.total_ns for row in self.outside if row.kind == UNATTRIBUTED)
+
+
+def pipeline_of(profile: Profile, stages: Sequence[Stage], solution: str, *, stated_total_ns: float | None = None,
+                within: str = INVOCATION) -> Pipeline:
+    """Sorts a profile into a solution's stages and the rest.
+
+    stated_total_ns: the pipeline's total where the source states it and itemises less. within: regular expression of
+    the NVTX ranges that mark one invocation each. DerbyError when there are no stages or within is no expression.
+    """
+    if not stages:
+        raise DerbyError(f"{solution}: its solution.toml has no [[stages]]; add them, or use `derby profile kernels`")
+    matcher = StageMatcher(stages)
+    sums = profile.sums()
+    names = list(dict.fromkeys(row.name for row in sums))
+    span_ns, timelines, ranges = None, (), set()
+    if profile.has_events:
+        walked, timelines, ranges = _walk(profile, matcher, names, _expression(within))
+        span_ns = walked.span_ns
+    else:
+        walked = split_sums(matcher, sums)
+    rows = _stage_rows(matcher, walked, merged=not profile.has_events)
+    invocations, source = _invocations(matcher, walked, profile.has_events)
+    rows = [_noted(row, matcher, walked, invocations) for row in rows]
+    itemised_ns = sum(row.total_ns for row in rows)
+    warnings = [*profile.warnings, *matcher.warnings, *matcher.unmatched(names, ranges)]
+    if stated_total_ns is not None and stated_total_ns > itemised_ns:
+        rows.append(StageRow(NOT_ITEMISED, "rest of the stated total", (), 0,
+                             stated_total_ns - itemised_ns))
+    elif stated_total_ns is not None:
+        warnings.append(f"{profile.path}: its stages sum to {itemised_ns / 1e6:.1f} ms, more than the stated total of "
+                        f"{stated_total_ns / 1e6:.1f} ms; shares are of the sum")
+    pipeline_ns = sum(row.total_ns for row in rows)
+    outside = _outside_rows(walked)
+    warnings += _about_sums(matcher, names) if not profile.has_events else []
+    calls = profile.api_sums()
+    return Pipeline(
+        str(profile.path), profile.form, profile.gpu, solution, invocations, source, tuple(rows), pipeline_ns, outside,
+        pipeline_ns + sum(row.total_ns for row in outside), span_ns, timelines,
+        sum(call.total_ns for call in calls if is_synchronisation(call)), sum(call.total_ns for call in calls),
+        tuple(dict.fromkeys(warnings)),
+    )
+
+
+def _expression(within: str) -> re.Pattern:
+    try:
+        return re.compile(within)
+    except re.error as error:
+        raise DerbyError(f"--within: {within!r} is no regular expression ({error}); mend it") from None
+
+
+def _walk(profile: Profile, matcher: StageMatcher, names: list[str],
+          within: re.Pattern) -> tuple[Walked, tuple[Timeline, ...], set[str]]:
+    """With marked invocations only those are the pipeline; stages outside of them (warm-up, checks) are not."""
+    walker, timeline = Walker(matcher, names, within, purpose), TimelineBuilder()
+    take, measure = walker.take, timeline.take
+    for span in profile.spans():
+        take(span)
+        measure(span)
+    walker.finish()
+    walked, stray = walker.marked, walker.unmarked
+    if not walked.by_stage:
+        walked, stray = stray, walked
+    for tallies in stray.by_stage.values():
+        _merge(walked.outside, (((name, OTHER_INVOCATIONS), tally) for name, tally in tallies.items()))
+    _merge(walked.outside, (((name, ""), tally) for name, tally in stray.between.items()))
+    _merge(walked.outside, stray.outside.items())
+    return walked, timeline.timelines(), walker.ranges
+
+
+def _merge(into: dict, items: Iterable) -> None:
+    for key, tally in items:
+        into.setdefault(key, Tally()).merge(tally)
+
+
+def _stage_rows(matcher: StageMatcher, walked: Walked, merged: bool) -> list[StageRow]:
+    """In pipeline order; what a summary cannot tell apart is one row at the place of the first."""
+    rows, taken = [], set()
+    for index in range(len(matcher.stages)):
+        names = walked.by_stage.get(index, {})
+        together = [index]
+        if merged:
+            together = sorted({other for name in names for other in matcher.candidates(name)} | {index})
+        if index in taken:
+            continue
+        taken.update(together)
+        parts = [matcher.stages[part] for part in together]
+        rows.append(_stage_row(TOGETHER.join(stage.name for stage in parts), "; ".join(stage.title for stage in parts),
+                               names, is_merged=len(parts) > 1, has_order=not merged))
+    if walked.between:
+        rows.append(_stage_row(BETWEEN, "in no stage, inside invocations", walked.between))
+    return rows
+
+
+def _stage_row(name: str, title: str, names: dict[str, Tally], is_merged: bool = False,
+               has_order: bool = True) -> StageRow:
+    kernels = sorted((StageKernel(kernel, tally.instances, tally.total_ns) for kernel, tally in names.items()),
+                     key=lambda row: (-row.total_ns, row.name))
+    return StageRow(name, title, tuple(kernels), sum(row.instances for row in kernels),
+                    sum(row.total_ns for row in kernels), is_merged,
+                    added_ns=sum(tally.added_ns for tally in names.values()) if has_order else None)
+
+
+def _invocations(matcher: StageMatcher, walked: Walked, has_events: bool) -> tuple[int | None, str]:
+    """How many times the pipeline ran, and how that is known. From sums: the count that most patterns have."""
+    if has_events:
+        return walked.invocations or None, "marked by NVTX ranges" if walked.is_marked else "counted along the events"
+    counts: Counter[tuple[int, str]] = Counter()
+    for stage, tallies in walked.by_stage.items():
+        for name, tally in tallies.items():
+            counts[stage, matcher.pattern(name)] += tally.instances
+    votes = Counter(count for count in counts.values() if count)
+    if not votes:
+        return None, "no stage occurs"
+    best = max(votes, key=lambda count: (votes[count], sum(other % count == 0 for other in votes), -count))
+    return best, f"{votes[best]} of {votes.total()} patterns have this count"
+
+
+def _noted(row: StageRow, matcher: StageMatcher, walked: Walked, invocations: int | None) -> StageRow:
+    """The row with what does not add up about its counts."""
+    notes = []
+    if row.is_merged:
+        notes.append("not separable: they share a kernel name, and a summary has no order")
+    if row.instances and invocations:
+        index = next((i for i, stage in enumerate(matcher.stages) if stage.name == row.name), None)
+        spread = walked.per_invocation.get(index) if index is not None else None
+        notes += _about_spread(spread, invocations) if spread else _about_count(row, invocations)
+    return replace(row, notes=tuple(notes))
+
+
+def _about_spread(spread: Counter, invocations: int) -> list[str]:
+    notes = []
+    if missing := invocations - spread.total():
+        notes.append(f"missing in {missing} of {invocations} invocations")
+    if len(spread) > 1:
+        notes.append(f"{min(spread)} to {max(spread)} kernels an invocation")
+    return notes
+
+
+def _about_count(row: StageRow, invocations: int) -> list[str]:
+    """Against the nearest multiple of the invocations; kernels that take turns (one tile size or another) too."""
+    if row.name == BETWEEN:
+        return []
+    each = max(1, round(row.instances / invocations))
+    difference = row.instances - each * invocations
+    notes = []
+    if difference:
+        wanted = f"{each} x {invocations}" if each > 1 else str(invocations)
+        direction = "more" if difference > 0 else "fewer"
+        notes.append(f"{row.instances} kernels, {abs(difference)} {direction} than {wanted}")
+    uneven = [kernel.instances for kernel in row.kernels if kernel.instances % invocations]
+    if len(uneven) > 1:
+        notes.append(f"variants of {' + '.join(map(str, uneven))} kernels take turns")
+    return notes
+
+
+def _outside_rows(walked: Walked) -> tuple[OutsideRow, ...]:
+    """By kind, largest first; the unattributed row stands last, even when it is empty."""
+    kinds: dict[str, Tally] = {UNATTRIBUTED: Tally()}
+    _merge(kinds, ((kind_of(name, said), tally) for (name, said), tally in walked.outside.items()))
+    rows = [OutsideRow(kind, tally.instances, tally.total_ns, tally.bytes) for kind, tally in kinds.items()]
+    return tuple(sorted(rows, key=lambda row: (row.kind == UNATTRIBUTED, -row.total_ns)))
+
+
+def _about_sums(matcher: StageMatcher, names: list[str]) -> list[str]:
+    """Glue that a summary cannot tell from the harness's own kernels."""
+    warnings = []
+    for index in sorted(matcher.glue):
+        if any(index in matcher.candidates(name) for name in names):
+            warnings.append(f"stage {matcher.stages[index].name}: a summary cannot tell its kernels from those of the "
+                            "harness; counted outside the pipeline")
+    return warnings

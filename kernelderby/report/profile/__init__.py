@@ -1,0 +1,1 @@
+"""Profile tables as reports, one module a table."""

@@ -1,0 +1,71 @@
+"""A Comparison of two profiles as a table, the largest change first."""
+
+from __future__ import annotations
+
+from kernelderby.profile.compare import Comparison, Difference
+from kernelderby.report.model import Column, Report, Table, TableCell
+from kernelderby.report.profile.stages import microseconds, milliseconds
+
+NOTHING = TableCell("-", "muted")
+MOST = 40  # rows; a profile has hundreds of kernels, and the table is sorted
+
+
+def compare_report(comparison: Comparison, most: int = MOST) -> Report:
+    per_invocation = comparison.unit == "invocation"
+    unit = "us" if per_invocation else "ms"
+    columns = (Column(comparison.by, "left"), Column("what happened", "left"), Column("instances A"),
+               Column("instances B"), Column(f"A {unit}"), Column(f"B {unit}"), Column(f"change {unit}"),
+               Column("B over A"), Column("% of the change"))
+    rows = [_line(change, per_invocation) for change in comparison.changes[:most]]
+    rows.append(_total(comparison, per_invocation))
+    what = "Times of one invocation" if per_invocation else "Times of the whole profile"
+    caption = "B over A below 1: B is faster. Changes up to 2 % of A are called unchanged. * half of the change or more"
+    table = Table(what, columns, tuple(rows), caption=caption)
+    left = len(comparison.changes) - most
+    notes = [f"{left} more with smaller changes"] if left > 0 else []
+    return Report(title=f"A {comparison.before}, B {comparison.after}", facts=_facts(comparison), tables=(table,),
+                  notes=(*notes, *comparison.warnings))
+
+
+def _facts(comparison: Comparison) -> tuple[str, ...]:
+    def side(letter: str, gpu: str | None, invocations: int | None) -> str:
+        count = f", {invocations} invocations" if invocations else ""
+        return f"{letter}: {gpu or 'GPU not named'}{count}"
+
+    return (" · ".join((side("A", comparison.before_gpu, comparison.before_invocations),
+                        side("B", comparison.after_gpu, comparison.after_invocations))),)
+
+
+def _line(change: Difference, per_invocation: bool) -> tuple[TableCell, ...]:
+    emphasis = {"sped up": "best", "vanished": "best"}.get(change.verdict, "")
+    emphasis = emphasis if (change.share_of_change or 0) >= 0.5 else ""
+    if change.verdict in ("slowed down", "appeared"):
+        emphasis = "bad"
+    ratio = TableCell(f"{change.ratio:.3f}", emphasis) if change.ratio is not None else NOTHING
+    share = NOTHING if change.share_of_change is None else TableCell(f"{100 * change.share_of_change:+.1f}")
+    return (TableCell(change.name), TableCell(change.verdict, emphasis), _count(change.before_instances),
+            _count(change.after_instances), _time(change.before_ns, per_invocation),
+            _time(change.after_ns, per_invocation), TableCell(_signed(change.change_ns, per_invocation)), ratio, share)
+
+
+def _total(comparison: Comparison, per_invocation: bool) -> tuple[TableCell, ...]:
+    change = comparison.after_ns - comparison.before_ns
+    ratio = TableCell(f"{comparison.ratio:.3f}") if comparison.ratio is not None else NOTHING
+    return (TableCell("all"), TableCell(""), NOTHING, NOTHING, _time(comparison.before_ns, per_invocation),
+            _time(comparison.after_ns, per_invocation), TableCell(_signed(change, per_invocation)), ratio,
+            TableCell("100.0") if change else NOTHING)
+
+
+def _count(instances: int) -> TableCell:
+    return TableCell(str(instances)) if instances else NOTHING
+
+
+def _time(nanoseconds: float | None, per_invocation: bool) -> TableCell:
+    if nanoseconds is None:
+        return NOTHING
+    return TableCell(microseconds(nanoseconds / 1e3) if per_invocation else milliseconds(nanoseconds))
+
+
+def _signed(nanoseconds: float, per_invocation: bool) -> str:
+    text = microseconds(abs(nanoseconds) / 1e3) if per_invocation else milliseconds(abs(nanoseconds))
+    return f"+{text}" if nanoseconds > 0 else f"-{text}" if nanoseconds < 0 else text

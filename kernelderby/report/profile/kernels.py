@@ -1,0 +1,145 @@
+"""A KernelTable and its findings as tables: what to act on, every kernel, totals by library, role, architecture."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from kernelderby.profile.kernels.findings import Finding, Severity
+from kernelderby.profile.kernels.summary import KernelRow, KernelTable, Total
+from kernelderby.report.model import Column, Report, Table, TableCell
+from kernelderby.report.ranking import NOTHING, microseconds
+
+GUESS = "?"
+_EMPHASIS = {Severity.HIGH: "bad", Severity.MEDIUM: "", Severity.LOW: "muted"}
+
+
+def kernels_report(table: KernelTable, found: Sequence[Finding], *, top: int | None = None, full_names: bool = False,
+                   notes: Sequence[str] = ()) -> Report:
+    """top: how many kernels get a row, the rest is summed (None: all). full_names: as the profile has them."""
+    tables = [_kernel_table(table, top, full_names)]
+    if table.memory:
+        tables.append(_memory_table(table))
+    tables += [
+        _totals("library", table.by_library, table),
+        _totals("role", table.by_role, table),
+        _totals("architecture in the name", table.by_architecture, table),
+    ]
+    if found:
+        tables.append(_finding_table(found))
+    return Report(title=f"Kernels of {table.path}", facts=_facts(table), tables=tuple(tables),
+                  notes=(*table.warnings, *notes, *(f"{each.kind}: {each.advice}" for each in _once(found))))
+
+
+def _facts(table: KernelTable) -> tuple[str, ...]:
+    launches = sum(row.instances for row in table.rows)
+    counts = f"{_kernels(len(table.rows))}, {launches} launches, {_ms(table.total_ns)} ms"
+    parts = [table.form, table.gpu or "GPU not named", counts]
+    if table.memory:
+        parts.append(f"copies and memsets {_ms(table.memory_ns)} ms")
+    lines = [" · ".join(parts)]
+    unknown, guessed = table.unknown, table.guessed
+    known = "every kernel is known"
+    if unknown.names:
+        known = f"unknown: {_kernels(unknown.names)}, {unknown.share:.1%} of the time"
+    if guessed.names:
+        known += f"; library guessed: {_kernels(guessed.names)}, {guessed.share:.1%}"
+    return (*lines, known)
+
+
+def _kernel_table(table: KernelTable, top: int | None, full_names: bool) -> Table:
+    columns = (Column("kernel", "left"), Column("% of time"), Column("total ms"), Column("instances"),
+               Column("avg us"), Column("median us"), Column("library", "left"), Column("role", "left"),
+               Column("dtype", "left"), Column("arch", "left"), Column("source file", "left"))
+    first, rest = table.top(top)
+    rows = [_kernel_row(row, full_names) for row in first]
+    if rest:
+        rows.append((TableCell(rest.key, "muted"), *_numbers(rest), *(NOTHING,) * 7))
+    caption = f"% of the time of all kernels; dtype: the narrowest that the name mentions; {GUESS} a guess"
+    return Table("Kernels", columns, tuple(rows), caption=caption)
+
+
+def _kernel_row(row: KernelRow, full_names: bool) -> tuple[TableCell, ...]:
+    known = row.attribution
+    library = TableCell(known.library + GUESS * known.is_guess, "muted" if known.is_guess else "")
+    return (
+        TableCell(row.name if full_names else row.short_name),
+        TableCell(f"{row.share:.1%}"),
+        TableCell(_ms(row.total_ns)),
+        TableCell(str(row.instances)),
+        TableCell(microseconds(row.average_ns / 1e3)),
+        NOTHING if row.median_ns is None else TableCell(microseconds(row.median_ns / 1e3)),
+        library,
+        TableCell(known.role.value),
+        _or_nothing(known.dtype),
+        _or_nothing(known.architecture),
+        _or_nothing(known.source_file),
+    )
+
+
+def _memory_table(table: KernelTable) -> Table:
+    columns = (Column("operation", "left"), Column("total ms"), Column("instances"), Column("avg us"), Column("MB"),
+               Column("GB/s"))
+    rows = tuple(
+        (
+            TableCell(row.name),
+            TableCell(_ms(row.total_ns)),
+            TableCell(str(row.instances)),
+            TableCell(microseconds(row.average_ns / 1e3)),
+            TableCell(f"{row.bytes / 1e6:.1f}") if row.bytes else NOTHING,
+            TableCell(f"{row.bytes / row.total_ns:.1f}") if row.bytes and row.total_ns else NOTHING,
+        )
+        for row in table.memory
+    )
+    return Table("Copies and memsets", columns, rows, caption="not part of the kernels' 100 %")
+
+
+def _totals(title: str, totals: Sequence[Total], table: KernelTable) -> Table:
+    columns = (Column(title, "left"), Column("% of time"), Column("total ms"), Column("instances"), Column("kernels"))
+    rows = [(TableCell(total.key), *_numbers(total), TableCell(str(total.names))) for total in totals]
+    whole = Total("all kernels", float(bool(totals)), table.total_ns, sum(total.instances for total in totals),
+                  sum(total.names for total in totals))
+    rows.append((TableCell(whole.key, "muted"), *_numbers(whole), TableCell(str(whole.names))))
+    return Table(f"By {title}", columns, tuple(rows))
+
+
+def _finding_table(found: Sequence[Finding]) -> Table:
+    columns = (Column("finding", "left"), Column("severity", "left"), Column("what", "left"),
+               Column("evidence", "left"))
+    rows = tuple(
+        (TableCell(each.kind, _EMPHASIS[each.severity]), TableCell(each.severity.value), TableCell(each.what),
+         TableCell(_evidence(each)))
+        for each in found
+    )
+    return Table("Findings", columns, rows, caption="the advice for each kind stands below", key_columns=2)
+
+
+def _evidence(finding: Finding) -> str:
+    """total ms 8894.7, kernels 10, ...: without the share of the time, which stands in `what`."""
+    items = [(label, value) for label, value in finding.evidence.items() if not label.startswith("share of")]
+    return ", ".join(f"{label} {value if isinstance(value, str) else _figure(value)}" for label, value in items)
+
+
+def _figure(value: float) -> str:
+    return str(value) if isinstance(value, int) else f"{value:.1f}" if abs(value) >= 10 else f"{value:.3g}"
+
+
+def _once(found: Sequence[Finding]) -> list[Finding]:
+    """The first finding of each kind: its advice holds for the others."""
+    return list({each.kind: each for each in reversed(found)}.values())[::-1]
+
+
+def _numbers(total: Total) -> tuple[TableCell, ...]:
+    return TableCell(f"{total.share:.1%}"), TableCell(_ms(total.total_ns)), TableCell(str(total.instances))
+
+
+def _kernels(count: int) -> str:
+    return "1 kernel" if count == 1 else f"{count} kernels"
+
+
+def _ms(nanoseconds: float) -> str:
+    milliseconds = nanoseconds / 1e6
+    return f"{milliseconds:.1f}" if milliseconds >= 100 else f"{milliseconds:.3f}"
+
+
+def _or_nothing(text: str | None) -> TableCell:
+    return TableCell(text) if text else NOTHING

@@ -1,0 +1,249 @@
+"""A layer table as a report: kernels with sums by group and layer, all layers, modules, and what no module explains."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from kernelderby.profile.layers.sums import LayerColumn, group_layers
+from kernelderby.profile.layers.table import LayerRatio, LayerTable
+from kernelderby.report.model import Column as Heading
+from kernelderby.report.model import Report, Table, TableCell
+from kernelderby.report.ranking import NOTHING, factor
+
+PARTIAL = "~"
+SMALL = 0.02  # of a layer; modules below it share a part of the bar
+SHOWN = 12  # names of unattributed kernels; the rest is one row
+
+
+def layers_report(table: LayerTable) -> Report:
+    title = table.layer_map.title if table.layer_map else "Layer table"
+    tables = [_kernels(table), _modules(table), _model(table)]
+    tables += [_inseparable(column) for column in table.columns if column.inseparable]
+    tables += [_leftovers(column) for column in table.columns if column.attributed_us is not None]
+    notes = [note for column in table.columns for note in (*_checked(column), *column.notes)]
+    facts = [_fact(column) for column in table.columns]
+    facts += [f"source: {source}" for source in dict.fromkeys(column.source for column in table.columns)]
+    return Report(title, tuple(facts), tuple(tables), tuple(dict.fromkeys(notes)))
+
+
+def layer_bars(table: LayerTable) -> tuple[dict[str, dict[str, float]], list[str]]:
+    """For the picture: column -> module -> us, small modules of a group in one; and the names of those.
+
+    A bar is as long as the layer: what runs beside others is taken off the longest module of its overlap.
+    """
+    usual = [module for module in table.modules if _usual(table, module[0])]
+    large = {module for module in usual for column in table.columns
+             if column.modules.get(module, 0.0) >= SMALL * column.layer_us}
+    bars: dict[str, dict[str, float]] = {}
+    for column in table.columns:
+        had, of = table.coverage(column, table.usual())
+        parts = bars[column.title if column.complete or had == of else f"{column.title} ({had} of {of})"] = {}
+        left = _exposed(table, column)
+        for module in usual:
+            name = " ".join(module) if module in large else f"other {module[0]}"
+            parts[name] = parts.get(name, 0.0) + left.get(module, 0.0)
+    rest = [f"other {group}" for group in table.groups]
+    return {title: {name: us for name, us in parts.items() if us} for title, parts in bars.items()}, rest
+
+
+def _exposed(table: LayerTable, column: LayerColumn) -> dict[tuple[str, str], float]:
+    overlaps = table.layer_map.overlaps if table.layer_map else ()
+    among = {module for parts in overlaps for part in parts for module in part} or set(column.modules)
+    left, hidden = dict(column.modules), column.overlapped_us
+    for module in sorted(among & set(left), key=lambda module: -left[module]):
+        taken = min(hidden, left[module])
+        left[module] -= taken
+        hidden -= taken
+    return left
+
+
+def _fact(column: LayerColumn) -> str:
+    parts = [column.title, column.gpu or "GPU not given", column.form, *column.facts]
+    if column.seen:
+        parts.append("layers seen " + ", ".join(f"{group} {count}" for group, count in column.seen.items()))
+    if column.passes is not None:
+        parts.append(f"{column.passes:.4g} forward passes")
+    return " · ".join(parts)
+
+
+def _kernels(table: LayerTable) -> Table:
+    rows = []
+    for group in table.groups:
+        lines = table.of((group,))
+        rows += [_row(table, (*line[:2], _kernel(table, line)), [column.lines.get(line) for column in table.columns],
+                      [line]) for line in lines]
+        times = [column.groups.get(group) for column in table.columns]
+        rows.append(_row(table, (group, "sum", ""), times, lines, (group,), counted=True))
+    usual = table.usual()
+    if any(column.overlapped_us > 0 for column in table.columns):
+        hidden = [-column.overlapped_us if column.overlapped_us else None for column in table.columns]
+        rows.append(_row(table, ("layer", "overlapped, counted once", ""), hidden, ()))
+    if any(column.inseparable for column in table.columns):
+        shared = [sum(one.layer_us for one in column.inseparable) or None for column in table.columns]
+        rows.append(_row(table, ("layer", "in several groups", ""), shared, ()))
+    rows.append(_row(table, ("layer", "sum", ""), [column.layer_us for column in table.columns], usual, "layer",
+                     counted=True))
+    headings = (Heading("group", "left"), Heading("module", "left"), Heading("kernel", "left"), *_headings(table, "us"),
+                *(Heading(f"{column.title} / {table.columns[0].title}") for column in table.columns[1:]))
+    return Table("One layer: group, module, kernel (us)", headings, tuple(rows), _caption(table), key_columns=3)
+
+
+def _headings(table: LayerTable, unit: str) -> list[Heading]:
+    return [Heading(f"{column.title} {unit}") for column in table.columns]
+
+
+def _kernel(table: LayerTable, line: tuple[str, str, str]) -> str:
+    """The kernel's name where all columns have the same one, otherwise what the map calls it."""
+    names = set().union(*(column.names.get(line, set()) for column in table.columns))
+    return names.pop() if len(names) == 1 else line[2]
+
+
+def _row(table: LayerTable, keys: tuple[str, ...], times: Sequence[float | None], lines: Sequence,
+         total: str | tuple | None = None, *, counted: bool = False) -> tuple[TableCell, ...]:
+    cells = [TableCell(key) for key in keys]
+    for column, time in zip(table.columns, times, strict=True):
+        had, of = table.coverage(column, lines)
+        if time is None or (counted and not time):
+            cells.append(NOTHING)
+        elif counted and not column.complete and had < of:
+            cells.append(TableCell(f"{time:.1f} ({had} of {of})", "muted"))
+        else:
+            cells.append(TableCell(f"{time:.1f}"))
+    return (*cells, *(_against(table.compare(column, lines, total)) for column in table.columns[1:]))
+
+
+def _against(comparison: LayerRatio | None) -> TableCell:
+    if comparison is None:
+        return NOTHING
+    return TableCell(f"{factor(comparison.ratio)} {PARTIAL}" if comparison.is_partial else factor(comparison.ratio),
+                     "muted" if comparison.is_partial else "")
+
+
+def _caption(table: LayerTable) -> str:
+    parts = []
+    if any(not column.complete and len(column.lines) < table.coverage(column, table.lines)[1]
+           for column in table.columns):
+        parts.append("(n of m): the source has a time for n of the m kernels")
+    if len(table.columns) > 1:
+        parts.append(f"ratios: below 1 is faster than {table.columns[0].title}; {PARTIAL} over the kernels both have")
+    if any(column.overlapped_us > 0 for column in table.columns):
+        parts.append("overlapped: ran beside other modules, so the layer is shorter than the sum of its groups")
+    return "; ".join(parts)
+
+
+def _modules(table: LayerTable) -> Table:
+    rows = []
+    for module in table.modules:
+        cells = [TableCell(module[0]), TableCell(module[1])]
+        for column in table.columns:
+            time = column.modules.get(module)
+            whole = column.complete or len(column.lines) == table.coverage(column, table.lines)[1]
+            cells.append(NOTHING if time is None else TableCell(f"{time:.1f}"))
+            known = time is not None and whole and column.layer_us and _usual(table, module[0])
+            cells.append(TableCell(f"{time / column.layer_us:.1%}") if known else NOTHING)
+        cells += [_against(table.compare(column, table.of(module), module)) for column in table.columns[1:]]
+        rows.append(tuple(cells))
+    headings = [Heading("group", "left"), Heading("module", "left")]
+    for column in table.columns:
+        headings += [Heading(f"{column.title} us"), Heading(f"{column.title} of layer")]
+    headings += [Heading(f"{column.title} / {table.columns[0].title}") for column in table.columns[1:]]
+    caption = "of layer: overlapped modules count in full here, so shares may add up to more than 100 %"
+    return Table("Modules of a layer", tuple(headings), tuple(rows), caption, key_columns=2)
+
+
+def _usual(table: LayerTable, group: str) -> bool:
+    return table.layer_map is None or table.layer_map.usual(group)
+
+
+def _model(table: LayerTable) -> Table:
+    """All layers of one forward pass, and what the source says of the whole: ms."""
+    rows = []
+    for group in table.groups:
+        layers = group_layers(table.layer_map, group, table.layers)
+        times = [_of_pass(column, group, layers) for column in table.columns]
+        rows.append(_milliseconds(table, f"{group}, {layers} layers", times, table.of((group,))))
+    rows.append(_milliseconds(table, f"{table.layers} layers, overlap counted once",
+                              [column.model_us for column in table.columns], table.lines))
+    for what in dict.fromkeys(one.what for column in table.columns for one in column.printed if one.group is None):
+        printed = [next((one for one in column.printed if one.what == what), None) for column in table.columns]
+        rows.append(_milliseconds(table, f"printed: {what}", [one and one.printed_us for one in printed]))
+        covered = [TableCell(f"{one.computed_us / one.printed_us:.1%}") if one else NOTHING for one in printed]
+        rows.append((TableCell(f"modules' share of {what}"), *covered))
+    if any(column.passes for column in table.columns):
+        for what, value in (("unattributed", lambda column: column.unattributed_us), ("idle", _idle),
+                            ("wall span", lambda column: column.wall_us)):
+            times = [value(column) for column in table.columns]
+            rows.append(_milliseconds(table, what, [
+                time / column.passes if time is not None and column.passes else None
+                for column, time in zip(table.columns, times, strict=True)]))
+    headings = (Heading("one forward pass", "left"), *_headings(table, "ms"))
+    return Table("All layers", headings, tuple(rows), "layers: how many of the model's layers have the group")
+
+
+def _of_pass(column: LayerColumn, group: str, layers: int) -> float | None:
+    time = column.groups.get(group)
+    if time is None:
+        return None
+    return time * (column.seen[group] / column.passes if column.passes else layers)
+
+
+def _idle(column: LayerColumn) -> float | None:
+    return None if column.wall_us is None or column.busy_us is None else max(0.0, column.wall_us - column.busy_us)
+
+
+def _milliseconds(table: LayerTable, what: str, times: Sequence[float | None], lines: Sequence = ()):
+    cells = [TableCell(what)]
+    for column, time in zip(table.columns, times, strict=True):
+        had, of = table.coverage(column, lines)
+        if time is None:
+            cells.append(NOTHING)
+        elif not column.complete and had < of:
+            cells.append(TableCell(f"{time / 1e3:.2f} ({had} of {of})", "muted"))
+        else:
+            cells.append(TableCell(f"{time / 1e3:.2f}"))
+    return tuple(cells)
+
+
+def _inseparable(column: LayerColumn) -> Table:
+    rows = tuple((TableCell(one.name), TableCell(", ".join("/".join(module) for module in one.modules)),
+                  TableCell(str(one.instances)), TableCell(f"{one.layer_us:.1f}")) for one in column.inseparable)
+    headings = (Heading("kernel", "left"), Heading("may be", "left"), Heading("instances"), Heading("us a layer"))
+    return Table(f"{column.title}: kernels of several groups, not separable without events", headings, rows)
+
+
+def _leftovers(column: LayerColumn) -> Table:
+    busy = column.busy_us or 1.0
+    rows = [_leftover(one.name, one.instances, one.total_us, one.inside_us, busy) for one in column.leftovers[:SHOWN]]
+    rest = column.leftovers[SHOWN:]
+    if rest:
+        inside = None if rest[0].inside_us is None else sum(one.inside_us for one in rest)
+        rows.append(_leftover(f"{len(rest)} more", sum(one.instances for one in rest),
+                              sum(one.total_us for one in rest), inside, busy))
+    everything = column.attributed_us, column.unattributed_us, column.busy_us
+    for name, total in zip(("attributed to layers", "unattributed", "all GPU work"), everything, strict=True):
+        rows.append(_leftover(name, None, total, None, busy))
+    headings = (Heading("kernel", "left"), Heading("instances"), Heading("total ms"), Heading("of GPU work"),
+                Heading("inside layers ms"))
+    return Table(f"{column.title}: unattributed", headings, tuple(rows),
+                 "inside layers: between two kernels of one layer; work beside other work counts once in the last rows")
+
+
+def _leftover(name: str, instances: int | None, total: float, inside: float | None, busy: float):
+    return (TableCell(name), NOTHING if instances is None else TableCell(str(instances)),
+            TableCell(f"{total / 1e3:.3f}"), TableCell(f"{total / busy:.1%}"),
+            NOTHING if inside is None else TableCell(f"{inside / 1e3:.3f}"))
+
+
+def _checked(column: LayerColumn) -> list[str]:
+    """A document's printed sums against ours."""
+    notes = []
+    for one in column.printed:
+        if one.group is not None:
+            verdict = "agrees" if one.agrees else "the document's arithmetic is off"
+            notes.append(f"{column.title}: {one.what}: printed {one.printed_us:g}, rows add up to {one.computed_us:g}: "
+                         f"{verdict}")
+        elif one.layers:
+            each = one.printed_us / one.layers
+            notes.append(f"{column.title}: {one.what}: printed {one.printed_us / 1e3:g} ms, {each:.1f} us a layer; "
+                         f"the modules of a layer take {column.layer_us:g}")
+    return notes

@@ -1,0 +1,192 @@
+"""A Pipeline as tables: the pipeline's share table, and what else the profile holds."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Mapping
+
+from kernelderby.profile.names import short_name
+from kernelderby.profile.stages.outside import UNATTRIBUTED
+from kernelderby.profile.stages.walk import BETWEEN, OutsideRow, Pipeline, StageKernel, StageRow
+from kernelderby.profile.timeline import Timeline
+from kernelderby.report.model import Column, Report, Table, TableCell
+
+NOTHING = TableCell("-", "muted")
+MOST_KERNELS = 8  # of one stage; the rest is one line
+LONGEST = 48  # characters of a kernel's name: the table then fits 120 columns
+FLAG = " !"
+_SIDE = r"(?:cute::)?C<(?:\(int\))?(\d+)>"
+_TILE = re.compile(rf"tuple<{_SIDE}, ?{_SIDE}, ?{_SIDE} ?>")
+
+
+def stages_report(pipeline: Pipeline) -> Report:
+    tables = [_stage_table(pipeline)]
+    if any(row.total_ns for row in pipeline.outside):
+        tables.append(_outside_table(pipeline))
+    return Report(title=f"{pipeline.solution}: {pipeline.profile}", facts=facts(pipeline), tables=tuple(tables),
+                  notes=_notes(pipeline))
+
+
+def facts(pipeline: Pipeline) -> tuple[str, ...]:
+    """GPU, source, invocations; wall, busy and gaps of each GPU; host time."""
+    count = "no invocation found"
+    if pipeline.invocations:
+        count = f"{pipeline.invocations} invocations ({pipeline.invocations_from})"
+    lines = [f"{pipeline.gpu or 'GPU not named'} · {pipeline.form} · {count}"]
+    if pipeline.invocations and pipeline.span_ns:
+        kernels_us = pipeline.pipeline_ns / pipeline.invocations / 1e3
+        span_us = pipeline.span_ns / pipeline.invocations / 1e3
+        busy_us = (pipeline.added_ns or 0) / pipeline.invocations / 1e3
+        lines.append(f"an invocation, on average: {microseconds(span_us)} us from first start to last end, a kernel "
+                     f"running in {microseconds(busy_us)} us of them ({busy_us / max(span_us, 1e-9):.1%})")
+        if pipeline.overlaps:
+            lines.append(f"kernels overlap: {microseconds(kernels_us)} us of durations in those "
+                         f"{microseconds(busy_us)} us; added: shared time counts once, for the first to start")
+    lines += [_timeline(timeline) for timeline in pipeline.timelines]
+    if pipeline.api_ns:
+        lines.append(f"CUDA API on the host: {milliseconds(pipeline.api_ns)} ms, "
+                     f"{pipeline.synchronise_ns / pipeline.api_ns:.1%} of it synchronisation")
+    return tuple(lines)
+
+
+def _timeline(timeline: Timeline) -> str:
+    wall, busy = milliseconds(timeline.wall_ns), milliseconds(timeline.busy_ns)
+    share = timeline.busy_ns / max(timeline.wall_ns, 1)
+    text = f"GPU {timeline.device}: {wall} ms from first to last, busy {busy} ms ({share:.1%})"
+    if timeline.gaps:
+        text += (f", {timeline.gaps} gaps of {milliseconds(timeline.gap_total_ns)} ms in all, median "
+                 f"{microseconds(timeline.gap_median_ns / 1e3)} us, largest {milliseconds(timeline.gap_largest_ns)} ms")
+    return text
+
+
+def _stage_table(pipeline: Pipeline) -> Table:
+    columns = (Column("stage", "left"), Column("kernel", "left"), Column("instances"), Column("total ms"),
+               Column("us each"), Column("us an invocation"), Column("% of pipeline"))
+    if pipeline.overlaps:
+        columns += (Column("us added"), Column("% added"))
+    largest = max(map(pipeline.time_ns, pipeline.stages), default=0)
+    rows = [line for row in pipeline.stages for line in _stage_lines(pipeline, row, largest)]
+    each = pipeline.pipeline_ns / pipeline.invocations / 1e3 if pipeline.invocations else None
+    rows.append((TableCell("pipeline"), TableCell(""), TableCell(str(sum(row.instances for row in pipeline.stages))),
+                 TableCell(milliseconds(pipeline.pipeline_ns)), TableCell(""),
+                 NOTHING if each is None else TableCell(microseconds(each)),
+                 TableCell("100.0" if pipeline.pipeline_ns else "0.0"),
+                 *_added(pipeline, pipeline.added_ns, "")))
+    return Table("Pipeline", columns, tuple(rows), key_columns=1,
+                 caption="· a part of the row above it; ! see the notes; * the largest")
+
+
+def _stage_lines(pipeline: Pipeline, row: StageRow, largest: float) -> list[tuple[TableCell, ...]]:
+    """The stage; below it its kernels, where it has several."""
+    name = row.name + (FLAG if row.notes else "")
+    emphasis = "best" if pipeline.time_ns(row) == largest and largest else ""
+    only = len(row.kernels) == 1
+    labels = kernel_labels(row.kernels)
+    what = labels[row.kernels[0].name] if only else _cut(row.title)
+    lines = [(TableCell(name, "bad" if row.notes else ""), TableCell(what),
+              *_numbers(pipeline, row.instances, row.total_ns, emphasis if not pipeline.overlaps else ""),
+              *_added(pipeline, row.added_ns, emphasis))]
+    if only:
+        return lines
+    shown = row.kernels if len(row.kernels) <= MOST_KERNELS + 1 else row.kernels[:MOST_KERNELS]
+    for kernel in shown:
+        lines.append((TableCell(""), TableCell(f"· {labels[kernel.name]}", "muted"),
+                      *_numbers(pipeline, kernel.instances, kernel.total_ns, "muted"), *_added(pipeline, None, "")))
+    if rest := row.kernels[len(shown):]:
+        lines.append((TableCell(""), TableCell(f"· {len(rest)} more", "muted"),
+                      *_numbers(pipeline, sum(kernel.instances for kernel in rest),
+                                sum(kernel.total_ns for kernel in rest), "muted"), *_added(pipeline, None, "")))
+    return lines
+
+
+def _numbers(pipeline: Pipeline, instances: int, total_ns: float, emphasis: str) -> tuple[TableCell, ...]:
+    each = microseconds(total_ns / instances / 1e3) if instances else "-"
+    per = microseconds(total_ns / pipeline.invocations / 1e3) if pipeline.invocations else "-"
+    share = f"{100 * total_ns / pipeline.pipeline_ns:.1f}" if pipeline.pipeline_ns else "-"
+    quiet = "muted" if emphasis == "muted" else ""
+    return (TableCell(str(instances) if instances else "-", quiet), TableCell(milliseconds(total_ns), quiet),
+            TableCell(each, quiet), TableCell(per, quiet), TableCell(share, emphasis))
+
+
+def _added(pipeline: Pipeline, added_ns: float | None, emphasis: str) -> tuple[TableCell, ...]:
+    """The two columns that only a pipeline with overlapping kernels has."""
+    if not pipeline.overlaps:
+        return ()
+    if added_ns is None:
+        return (TableCell(""), TableCell(""))
+    return (TableCell(microseconds(added_ns / pipeline.invocations / 1e3)),
+            TableCell(f"{100 * added_ns / pipeline.added_ns:.1f}", emphasis))
+
+
+def _outside_table(pipeline: Pipeline) -> Table:
+    columns = (Column("everything else", "left"), Column("instances"), Column("total ms"), Column("% of all GPU time"),
+               Column("MB"))
+    rows = [_outside_line(pipeline, row) for row in pipeline.outside]
+    share = 100 * pipeline.pipeline_ns / (pipeline.total_ns or 1)
+    rows.insert(0, (TableCell("pipeline"), TableCell(str(sum(row.instances for row in pipeline.stages))),
+                    TableCell(milliseconds(pipeline.pipeline_ns)), TableCell(f"{share:.1f}"), NOTHING))
+    everything = sum(row.instances for row in (*pipeline.stages, *pipeline.outside))
+    rows.append((TableCell("all GPU work"), TableCell(str(everything)), TableCell(milliseconds(pipeline.total_ns)),
+                 TableCell("100.0"), NOTHING))
+    return Table("The whole profile", columns, tuple(rows),
+                 caption="sums of durations; work that ran at the same time counts for each")
+
+
+def _outside_line(pipeline: Pipeline, row: OutsideRow) -> tuple[TableCell, ...]:
+    share = 100 * row.total_ns / pipeline.total_ns if pipeline.total_ns else 0
+    emphasis = "bad" if row.kind == UNATTRIBUTED and share >= 1 else ""
+    size = TableCell(f"{row.bytes / 1e6:.1f}") if row.bytes else NOTHING
+    return (TableCell(row.kind, emphasis), TableCell(str(row.instances)), TableCell(milliseconds(row.total_ns)),
+            TableCell(f"{share:.1f}", emphasis), size)
+
+
+def _notes(pipeline: Pipeline) -> tuple[str, ...]:
+    notes = [f"{row.name}: {note}" for row in pipeline.stages for note in row.notes]
+    if any(row.name == BETWEEN for row in pipeline.stages):
+        notes.append(f"{BETWEEN}: kernels inside invocations that no stage lists")
+    return (*notes, *pipeline.warnings)
+
+
+def kernel_labels(kernels: tuple[StageKernel, ...]) -> dict[str, str]:
+    """Name -> short name; where several come out alike, with the tile that the template names, or numbered."""
+    labels = {kernel.name: label(kernel.name) for kernel in kernels}
+    alike = Counter(labels.values())
+    for name, short in labels.items():
+        tile = _tile(name) if alike[short] > 1 else ""
+        labels[name] = _cut(short, tile)
+    return _numbered(labels)
+
+
+def _cut(text: str, end: str = "") -> str:
+    room = LONGEST - len(end) - bool(end)
+    return f"{text if len(text) <= room else text[:room - 1] + '…'} {end}".strip()
+
+
+def label(name: str) -> str:
+    return short_name(name) if not name.startswith("[") else name
+
+
+def _tile(name: str) -> str:
+    """The first shape in a CUTLASS name that can be a tile: 128x32x128. Clusters, up to 4 x 4, come first."""
+    shapes = [tuple(map(int, shape)) for shape in _TILE.findall(name)]
+    return next(("x".join(map(str, shape)) for shape in shapes if max(shape) > 16), "")
+
+
+def _numbered(labels: Mapping[str, str]) -> dict[str, str]:
+    alike, seen, result = Counter(labels.values()), Counter(), {}
+    for name, short in labels.items():
+        seen[short] += 1
+        result[name] = f"{short} #{seen[short]}" if alike[short] > 1 else short
+    return result
+
+
+def milliseconds(nanoseconds: float) -> str:
+    value = nanoseconds / 1e6
+    return f"{value:.1f}" if value >= 10 else f"{value:.3f}"
+
+
+def microseconds(value: float) -> str:
+    if value >= 1000:
+        return f"{value:.0f}"
+    return f"{value:.1f}" if value >= 10 else f"{value:.2f}"

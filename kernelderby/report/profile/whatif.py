@@ -1,0 +1,61 @@
+"""What-if as a table: the pipeline's speedup for each thing that could be done to each stage."""
+
+from __future__ import annotations
+
+from kernelderby.profile.stages.whatif import WhatIf, WhatIfs, time_saved
+from kernelderby.report.model import Column, Report, Table, TableCell
+from kernelderby.report.profile.stages import facts, microseconds, milliseconds
+
+NOTHING = TableCell("n/a", "muted")
+
+
+def whatif_report(found: WhatIfs) -> Report:
+    pipeline = found.pipeline
+    has_floors = any(one.floor_us is not None for one in found.stages)
+    floors = (Column("floor us"), Column("% of floor reached"), Column("at its floor")) if has_floors else ()
+    columns = (Column("stage", "left"), Column("what it does", "left"),
+               Column("added ms" if pipeline.overlaps else "total ms"), Column("% of pipeline"),
+               *(Column(f"{factor:g}x faster") for factor in found.factors), *floors, Column("free"))
+    caption = ("1.045 (4.3 %): 1.045 times as fast, 4.3 % of the time saved. Sorted by the gain at the floor, else at "
+               "the largest factor")
+    if has_floors:
+        caption += "; ! more than its floor allows"
+    table = Table("Speedup of the pipeline if one stage ran", columns,
+                  tuple(_line(one, place == 0, has_floors) for place, one in enumerate(found.stages)),
+                  caption=caption)
+    return Report(title=f"{pipeline.solution}: {pipeline.profile}", facts=facts(pipeline), tables=(table,),
+                  notes=(*_notes(found), *pipeline.warnings))
+
+
+def _line(one: WhatIf, first: bool, has_floors: bool) -> tuple[TableCell, ...]:
+    floor: tuple[TableCell, ...] = (NOTHING,) * 3 if has_floors else ()
+    if one.floor_us is not None:
+        floor = (TableCell(microseconds(one.floor_us)),
+                 TableCell(f"{one.floor_share:.0%}", "bad" if one.floor_share > 1 else ""), gain(one.at_floor))
+    return (TableCell(one.stage, "best" if first else ""), TableCell(one.title), TableCell(milliseconds(one.time_ns)),
+            TableCell(f"{100 * one.share:.1f}"), *(gain(speedup, one.at_floor) for speedup in one.speedups), *floor,
+            gain(one.gone))
+
+
+def gain(speedup: float, limit: float | None = None) -> TableCell:
+    """limit: the speedup with the stage at its floor; what is beyond it is marked."""
+    if speedup == float("inf"):
+        return TableCell("no bound", "muted")
+    is_beyond = limit is not None and speedup > limit
+    text = f"{speedup:.3f} ({100 * time_saved(speedup):.1f} %)"
+    return TableCell(f"{text} !", "muted") if is_beyond else TableCell(text)
+
+
+def _notes(found: WhatIfs) -> list[str]:
+    notes = []
+    if all(one.floor_us is None for one in found.stages):
+        notes.append("no floors: give --workload (the roofline of the GEMM stages) or --floor STAGE=US")
+    if found.largest is not None:
+        notes.append(f"with everything but {found.largest} free the pipeline is {found.bound:.3f} times as fast: no "
+                     "work on the other stages can bring more")
+    for one in found.stages:
+        if one.floor_share is not None and one.floor_share > 1:
+            notes.append(f"{one.stage}: faster than its floor allows; the floor is of another workload or GPU, or is "
+                         "counted wrong")
+    notes.append("kernel time only: launches, gaps between kernels and work on the host are not in it")
+    return notes

@@ -1,0 +1,152 @@
+"""How fast a workload could run on a GPU: the floors that memory and arithmetic set, from vendor peaks; and S, the
+share of the floor that a time reaches, by shape, by operator and over operators weighted by importance.
+
+Williams, Waterman, Patterson, "Roofline: an insightful visual performance model", CACM 52(4), 2009. The work is what
+no implementation can avoid (trace.Cost), so a time below the floor is an error of measurement or of counting.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from kernelderby.hardware import Gpu
+from kernelderby.trace import Cost
+
+COMPUTE_FROM = 10.0  # flop per byte: the operator survey calls an operator above it compute-bound, on every GPU
+
+
+@dataclass(frozen=True, slots=True)
+class Floors:
+    """memory_us: all bytes at the peak bandwidth. compute_us: the flops of each dtype at its peak, one after another.
+    floor_us: the larger. regime: which one that is, or "indexing" where there is no arithmetic to speak of."""
+
+    memory_us: float
+    compute_us: float
+    floor_us: float
+    regime: str  # memory | compute | indexing
+
+
+def floors(cost: Cost, gpu: Gpu) -> Floors | None:
+    """None when the GPU's file gives no peak for a dtype that the work is counted in: never a guess."""
+    if any(count and dtype not in gpu.flops_per_second for dtype, count in cost.flops.items()):
+        return None
+    memory_us = (cost.bytes_read + cost.bytes_written) / gpu.memory_bytes_per_second * 1e6
+    compute_us = sum(count / gpu.flops_per_second[dtype] for dtype, count in cost.flops.items() if count) * 1e6
+    regime = "indexing" if compute_us == 0 else "compute" if compute_us > memory_us else "memory"
+    return Floors(memory_us, compute_us, max(memory_us, compute_us), regime)
+
+
+def arithmetic_intensity(cost: Cost) -> float:
+    """Flops of all dtypes per byte moved; 0 when nothing is moved."""
+    moved = cost.bytes_read + cost.bytes_written
+    return sum(cost.flops.values()) / moved if moved else 0.0
+
+
+def operator_regime(intensities: Sequence[float]) -> str:
+    """C, M or I of an operator from the flop per byte of its shapes, the same on every GPU.
+
+    I (indexing): no shape has arithmetic. C: the median exceeds COMPUTE_FROM. M: the rest.
+    """
+    if not any(intensities):
+        return "I"
+    return "C" if upper_median(intensities) > COMPUTE_FROM else "M"
+
+
+def upper_median(values: Sequence[float]) -> float:
+    """The middle value; of an even number the upper of the two in the middle, so that it is one of them."""
+    return sorted(values)[len(values) // 2]
+
+
+def share_of_floor(floor_us: float, latency_us: float) -> float:
+    """S = T_SOL / T_measured: 1 is the speed of light, 0.5 takes twice as long."""
+    return floor_us / latency_us
+
+
+def share_on(gpu: Gpu | None, cost: Cost | None, latency_us: float) -> float | None:
+    """S of a time on a GPU; None where the GPU is unknown or lacks a peak, or the cost was not counted."""
+    floor = floors(cost, gpu) if gpu and cost else None
+    return share_of_floor(floor.floor_us, latency_us) if floor else None
+
+
+def fair_floor_us(gpu: Gpu | None, cost: Cost | None, empty_kernel_us: float | None,
+                  in_place: bool = False) -> float | None:
+    """T_ref: what a kernel can hope to reach. The largest of the flops and the bytes that have to move, both at the
+    ceilings that were measured on this GPU, and an empty kernel under the same protocol. None where one is unknown."""
+    reached = gpu.at_ceilings() if gpu else None
+    if reached is None or cost is None or empty_kernel_us is None:
+        return None
+    limits = floors(cost, reached)
+    if limits is None:
+        return None
+    memory_us = cost.needed(in_place) / reached.memory_bytes_per_second * 1e6
+    return max(limits.compute_us, memory_us, empty_kernel_us)
+
+
+def fair_share(floor_us: float | None, latency_us: float | None) -> float | None:
+    """S_fair = min(1, T_ref / T)."""
+    return min(1.0, floor_us / latency_us) if floor_us is not None and latency_us else None
+
+
+@dataclass(frozen=True, slots=True)
+class FairShare:
+    """S_fair of an operator. measured: the geomean over the shapes that have one, None without any; everywhere: times
+    the part of the shapes that have one."""
+
+    measured: float | None
+    everywhere: float
+
+
+def operator_fair_share(shares: Sequence[float | None]) -> FairShare:
+    """shares: S_fair of every shape of the operator, None where there is no time or no T_ref."""
+    known = [share for share in shares if share is not None]
+    if not known:
+        return FairShare(None, 0.0)
+    geomean = math.exp(sum(map(math.log, known)) / len(known))
+    return FairShare(geomean, geomean * len(known) / len(shares))
+
+
+@dataclass(frozen=True, slots=True)
+class OperatorShare:
+    """S of an operator: the upper median over its shapes. measured: over those that have an S, None without any;
+    everywhere: the shapes without one count as 0."""
+
+    measured: float | None
+    everywhere: float
+    shapes: int  # with an S
+    of_shapes: int
+
+
+def operator_share(shares: Sequence[float | None]) -> OperatorShare:
+    """shares: S of every shape of the operator, None where there is no time."""
+    known = [share for share in shares if share is not None]
+    return OperatorShare(upper_median(known) if known else None, upper_median([share or 0.0 for share in shares]),
+                         len(known), len(shares))
+
+
+@dataclass(frozen=True, slots=True)
+class WeightedShare:
+    """S over operators, weighted by importance. measured: over the operators that have an S, whose weights then count
+    as all; None without any. everywhere: an operator or a shape without one counts as 0. weight: the part of the
+    importance that the measured operators hold."""
+
+    measured: float | None
+    everywhere: float
+    operators: int  # with an S
+    of_operators: int
+    weight: float
+
+
+def weighted_share(operators: Mapping[str, OperatorShare | FairShare],
+                   importance: Mapping[str, float]) -> WeightedShare:
+    """importance: operator -> any positive number; each is divided by their sum. Operators without one do not count,
+    those that have one and are not in `operators` have no S."""
+    total = sum(importance.values())
+    known = {name: operators[name] for name in importance
+             if name in operators and operators[name].measured is not None}
+    weight = sum(importance[name] for name in known)
+    return WeightedShare(
+        measured=sum(importance[name] * each.measured for name, each in known.items()) / weight if weight else None,
+        everywhere=sum(importance[name] * each.everywhere for name, each in known.items()) / total if total else 0.0,
+        operators=len(known), of_operators=len(importance), weight=weight / total if total else 0.0)

@@ -1,0 +1,169 @@
+"""What a set holds: every operator in a row (`derby list`), one operator in full (`derby show`). No torch."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
+from typing import Any
+
+from kernelderby.catalog import Catalog, Definition, Solution, Workload, published
+from kernelderby.errors import DerbyError
+from kernelderby.fields import read_json
+from kernelderby.hardware import find_gpu, gpu_id
+from kernelderby.roofline.floors import OperatorShare, operator_share
+from kernelderby.roofline.recorded import Reached, recorded
+from kernelderby.trace import Measurement
+
+SORTS = ("importance", "name", "shapes", "s")
+
+
+@dataclass(frozen=True, slots=True)
+class ListedOperator:
+    """One definition. dtypes: see dtypes_of. importance: percent as published. shares: GPU id -> S over the workloads,
+    of the fastest solution on each; GPUs on which nothing has an S are absent."""
+
+    name: str
+    op_type: str
+    dtypes: tuple[str, ...]
+    shapes: int
+    importance: float | None
+    solutions: int
+    shares: dict[str, OperatorShare]
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """gpus: ids of those that the set has rows of, most rows first. of_operators: how many the set has."""
+
+    operators: tuple[ListedOperator, ...]
+    of_operators: int
+    gpus: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Contract:
+    """One definition with all that belongs to it. descriptions: axes | inputs | outputs -> name -> text.
+    best: GPU id -> workload's uuid -> the fastest solution there."""
+
+    definition: Definition
+    dtypes: tuple[str, ...]
+    descriptions: dict[str, dict[str, str]]
+    importance: float | None
+    solutions: tuple[Solution, ...]
+    workloads: tuple[Workload, ...]
+    gpus: tuple[str, ...]
+    best: dict[str, dict[str, Reached]]
+
+
+def listing(catalog: Catalog, words: Sequence[str] = (), sort: str = "importance") -> Listing:
+    """words: parts of an operator's name, op_type or dtype, any case; an operator must match each of them.
+
+    sort: one of SORTS: largest importance or number of shapes first; "s": smallest S on the first GPU first, since
+    there most is to be gained. Operators without that number come last, equal ones by name.
+    DerbyError for a word that matches nothing, and where no operator matches all of them.
+    """
+    rows = catalog.traces()
+    gpus = _gpus(row for row in rows if row.definition in catalog.definitions)
+    by_definition: dict[str, list[Measurement]] = {}
+    for row in rows:
+        by_definition.setdefault(row.definition, []).append(row)
+    importance = published.importance(catalog.root)
+    chosen = _matching(catalog, words)
+    operators = [_operator(catalog, each, by_definition.get(each.name, []), importance) for each in chosen]
+    operators.sort(key=lambda operator: (_sort_key(operator, sort, gpus), operator.name))
+    return Listing(tuple(operators), len(catalog.definitions), gpus)
+
+
+def contract(catalog: Catalog, name: str) -> Contract:
+    """DerbyError for an unknown name; it suggests near ones."""
+    definition = catalog.definition(name)
+    rows, data = catalog.traces(name), read_json(definition.path)
+    return Contract(
+        definition=definition,
+        dtypes=dtypes_of(catalog, definition),
+        descriptions={part: _descriptions(data[part]) for part in ("axes", "inputs", "outputs")},
+        importance=published.importance(catalog.root).get(name),
+        solutions=tuple(sorted(catalog.solutions_of(name), key=lambda solution: solution.name)),
+        workloads=tuple(catalog.workloads(name)),
+        gpus=_gpus(rows),
+        best=_best(catalog, definition, rows),
+    )
+
+
+def dtypes_of(catalog: Catalog, definition: Definition) -> tuple[str, ...]:
+    """The dtypes that the workloads' flops are counted in; of an operator without costs, its first tensor's."""
+    counted = {dtype for workload in catalog.workloads(definition.name) if workload.cost
+               for dtype in workload.cost.flops}
+    if counted:
+        return tuple(sorted(counted))
+    return tuple(spec.dtype for spec in definition.inputs.values() if spec.shape is not None)[:1]
+
+
+def _matching(catalog: Catalog, words: Sequence[str]) -> list[Definition]:
+    fields = {definition.name: (definition.name, definition.op_type, *dtypes_of(catalog, definition))
+              for definition in catalog.definitions.values()}
+    by_word = [{name for name, texts in fields.items() if any(word.casefold() in text.casefold() for text in texts)}
+               for word in words]
+    for word, names in zip(words, by_word, strict=True):
+        if not names:
+            raise DerbyError(f"{catalog.root}: no operator matches {word!r}; {_near(word, fields.values())}")
+    found = set(fields).intersection(*by_word)
+    if not found and fields:
+        raise DerbyError(f"{catalog.root}: no operator matches all of {', '.join(words)}; leave one out")
+    return [definition for name, definition in catalog.definitions.items() if name in found]
+
+
+def _near(word: str, fields: Iterable[tuple[str, ...]]) -> str:
+    """Names, op_types, dtypes and the words within them that are like it."""
+    texts = {text for each in fields for text in each}
+    near = get_close_matches(word.casefold(), sorted(texts | {part for text in texts for part in text.split("_")}))
+    return f"did you mean {' or '.join(near)}?" if near else "`derby list` without words shows all"
+
+
+def _operator(catalog: Catalog, definition: Definition, rows: list[Measurement],
+              importance: dict[str, float]) -> ListedOperator:
+    workloads = catalog.workloads(definition.name)
+    shares = {}
+    for gpu, best in _best(catalog, definition, rows).items():
+        found = [best[workload.uuid].share if workload.uuid in best else None for workload in workloads]
+        if any(share is not None for share in found):
+            shares[gpu] = operator_share(found)
+    return ListedOperator(definition.name, definition.op_type, dtypes_of(catalog, definition), len(workloads),
+                    importance.get(definition.name), len(catalog.solutions_of(definition.name)), shares)
+
+
+def _sort_key(operator: ListedOperator, sort: str, gpus: tuple[str, ...]) -> float:
+    if sort == "importance":
+        return -(operator.importance or 0.0)
+    if sort == "shapes":
+        return -operator.shapes
+    if sort == "s":
+        share = operator.shares.get(gpus[0]) if gpus else None
+        return share.measured if share else float("inf")
+    return 0.0
+
+
+def _gpus(rows: Iterable[Measurement]) -> tuple[str, ...]:
+    """Ids, most rows first; of equal ones by id."""
+    counts = Counter(row.gpu for row in rows)
+    by_id: Counter[str] = Counter()
+    for name, count in counts.items():
+        by_id[gpu_id(name)] += count
+    return tuple(sorted(by_id, key=lambda each: (-by_id[each], each)))
+
+
+def _best(catalog: Catalog, definition: Definition, rows: list[Measurement]) -> dict[str, dict[str, Reached]]:
+    """GPU id -> uuid -> the fastest of the solutions that passed, in the group of rows that `derby rank` takes."""
+    solutions = {solution.name: solution for solution in catalog.solutions_of(definition.name)}
+    best: dict[str, dict[str, Reached]] = {}
+    for gpu in _gpus(rows):
+        times = recorded(rows, solutions, gpu).fastest(definition.name)
+        best[gpu] = {workload.uuid: times[workload.uuid].against(find_gpu(gpu), workload.cost)
+                     for workload in catalog.workloads(definition.name) if workload.uuid in times}
+    return best
+
+
+def _descriptions(specs: dict[str, Any]) -> dict[str, str]:
+    return {name: spec.get("description") or "" for name, spec in specs.items()}

@@ -1,0 +1,171 @@
+"""Which rows count: one GPU, one protocol, and for each solution and workload the newest row of its present sources;
+and which of a row's times."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from typing import NamedTuple
+
+from kernelderby.errors import DerbyError
+from kernelderby.fields import suggestion
+from kernelderby.hardware import gpu_id
+from kernelderby.trace import FLASHINFER_BENCH_PROTOCOL, Measurement, Status
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Rows that may be compared with each other."""
+
+    gpu: str
+    protocol: str
+    rows: int
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """The row that counts for one solution on one workload, and whether its sources are gone."""
+
+    measurement: Measurement
+    outdated: bool
+
+
+class Key(NamedTuple):
+    gpu: str  # hardware.gpu_id of the name that the rows carry
+    protocol: str
+
+
+def group_rows(measurements: Iterable[Measurement]) -> dict[Key, list[Measurement]]:
+    """Rows by GPU and protocol; the names that one GPU goes by are one group."""
+    identities: dict[str, str] = {}
+    groups: dict[Key, list[Measurement]] = {}
+    for measurement in measurements:
+        name = measurement.gpu
+        if name not in identities:
+            identities[name] = gpu_id(name)
+        groups.setdefault(Key(identities[name], measurement.protocol), []).append(measurement)
+    return groups
+
+
+def choose_group(groups: Mapping[Key, list[Measurement]], gpu: str | None, protocol: str | None,
+                 newest_protocol: bool = False) -> Key:
+    """The named group, or of those that remain the largest; rows of our own protocols before flashinfer-bench's, and
+    with newest_protocol those of the newest before all others.
+
+    DerbyError where no row has that GPU or that protocol; it lists or suggests those that exist.
+    """
+    candidates = dict(groups)
+    if gpu is not None:
+        wanted = _match_gpu(groups, gpu)
+        candidates = {key: rows for key, rows in candidates.items() if key.gpu == wanted}
+    if protocol is not None:
+        protocols = sorted({key.protocol for key in candidates})
+        if protocol not in protocols:
+            where = f" of GPU {gpu}" if gpu else ""
+            near = suggestion(protocol, protocols)
+            raise DerbyError(f"--protocol: no row{where} was measured with {protocol!r}; {near}")
+        candidates = {key: rows for key, rows in candidates.items() if key.protocol == protocol}
+    return max(sorted(candidates), key=lambda key: (
+        key.protocol != FLASHINFER_BENCH_PROTOCOL, newest_protocol and _version(key.protocol), len(candidates[key])))
+
+
+def _version(protocol: str) -> int:
+    """2 of "cupti-graph-eager-2"; 0 without one."""
+    found = re.search(r"-(\d+)$", protocol)
+    return int(found[1]) if found else 0
+
+
+def time_kind(rows: Iterable[Measurement], asked: str | None = None) -> str:
+    """The kind of time to compare these rows by: the asked one, else graph where every row that passed has it, else
+    eager, which all have."""
+    if asked is not None:
+        return asked
+    passed = [row for row in rows if row.status is Status.PASSED]
+    return "graph" if passed and all(row.time("graph") for row in passed) else "eager"
+
+
+def timed_by(row: Measurement, kind: str) -> Measurement:
+    """The row with its time of that kind for latency_us and samples_us; without a time where it has none."""
+    if row.status is not Status.PASSED or (kind == "eager" and "eager" not in row.times):
+        return row
+    time = row.time(kind)
+    return replace(row, latency_us=time.median_us if time else None, samples_us=time.samples_us if time else ())
+
+
+def empty_kernel_us(row: Measurement, kind: str) -> float | None:
+    """Time of the empty kernel in the row's session, by the same kind of time."""
+    times = row.environment.get("empty_kernel_us") or {}
+    return times.get("graph" if kind == "graph" else "eager")
+
+
+def definitions_with_rows(measurements: Iterable[Measurement], gpu: str | None, protocol: str | None,
+                          solutions: int = 1) -> set[str]:
+    """Definitions that have rows of at least so many solutions on that GPU and under that protocol. DerbyError as in
+    choose_group where none has rows."""
+    groups = group_rows(measurements)
+    chosen = choose_group(groups, gpu, protocol)
+    found: dict[str, set[str | None]] = {}
+    for key, rows in groups.items():
+        if (gpu is None or key.gpu == chosen.gpu) and (protocol is None or key.protocol == chosen.protocol):
+            for row in rows:
+                found.setdefault(row.definition, set()).add(row.solution)
+    return {definition for definition, names in found.items() if len(names) >= solutions}
+
+
+def describe_group(key: Key, rows: list[Measurement]) -> Group:
+    return Group(gpu=max(rows, key=moment).gpu, protocol=key.protocol, rows=len(rows))
+
+
+def _match_gpu(groups: Mapping[Key, list[Measurement]], name: str) -> str:
+    known: dict[str, str] = {}
+    for key, rows in groups.items():
+        known[key.gpu] = key.gpu
+        for row_name in {row.gpu for row in rows}:
+            known[row_name] = key.gpu
+    folded = {each.casefold(): identity for each, identity in known.items()}
+    for candidate in (name.casefold(), gpu_id(name)):
+        if candidate in folded:
+            return folded[candidate]
+    raise DerbyError(f"--gpu: no row was measured on {name!r}; {suggestion(name, known)}")
+
+
+def newest_rows(rows: Iterable[Measurement], hashes: Mapping[str, str]) -> dict[tuple[str, str], Chosen]:
+    """(solution, uuid) -> the row that counts, for the solutions in `hashes` (name -> hash of the present sources).
+
+    Rows of the present sources come first, then rows that do not say (flashinfer-bench's), then outdated ones; among
+    equals the newest, and of two with one timestamp the later in the file.
+    """
+    best: dict[tuple[str, str], tuple[tuple[int, datetime], Measurement]] = {}
+    for row in rows:
+        if row.solution not in hashes:
+            continue
+        if row.solution_hash is None:
+            preference = 1
+        else:
+            preference = 2 if row.solution_hash == hashes[row.solution] else 0
+        rank, key = (preference, moment(row)), (row.solution, row.uuid)
+        if key not in best or rank >= best[key][0]:
+            best[key] = (rank, row)
+    return {key: Chosen(row, outdated=rank[0] == 0) for key, (rank, row) in best.items()}
+
+
+def latency_us(row: Measurement) -> float:
+    """The time of a passed row. DerbyError where it or a sample is no positive number."""
+    where = f"traces/: {row.solution} on workload {row.uuid} at {row.timestamp}"
+    if row.latency_us is None or not 0 < row.latency_us < math.inf:
+        raise DerbyError(f"{where}: latency_us: a passed row needs a positive time, not {row.latency_us}; delete it")
+    if any(not samples or min(samples) <= 0 for samples in row.samples_us):
+        raise DerbyError(f"{where}: samples_us: a round is empty or holds a time that is not positive; delete the row")
+    return row.latency_us
+
+
+def moment(row: Measurement) -> datetime:
+    """When the row was measured; a time without a zone is taken as UTC, text that is no ISO time as the oldest."""
+    try:
+        time = datetime.fromisoformat(row.timestamp)
+    except ValueError:
+        return datetime.min.replace(tzinfo=UTC)
+    return time if time.tzinfo else time.replace(tzinfo=UTC)

@@ -1,0 +1,210 @@
+"""Turns of made-up entry points: contents change from call to call, what lies in an input is restored, setup runs
+once, and a wrong call in the middle of the timed ones is found."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from types import SimpleNamespace
+
+import pytest
+from measuring import DEFINITION, MISBEHAVIOURS
+
+from kernelderby.catalog import Catalog
+from kernelderby.measure.judge.cases import Case
+from kernelderby.trace import Status
+
+torch = pytest.importorskip("torch")
+from kernelderby.measure.graphs import NotCapturable  # noqa: E402
+from kernelderby.measure.judge.correctness import Candidate, check  # noqa: E402
+from kernelderby.measure.judge.inputs import InputMaker  # noqa: E402
+from kernelderby.measure.race import WARMUP, Race  # noqa: E402
+from kernelderby.measure.timing import Timer, WallTimer  # noqa: E402
+
+CPU = torch.device("cpu")
+MODULE = SimpleNamespace(
+    run=lambda x, y, factor: x + factor * y,
+    generate_inputs=lambda values, device: {"y": torch.randn(
+        values["rows"], 16, generator=torch.Generator().manual_seed(values["seed"]))})
+
+
+@pytest.fixture(scope="module")
+def definition():
+    return Catalog.open(MISBEHAVIOURS).definition(DEFINITION)
+
+
+@pytest.fixture
+def with_constant(definition):
+    """The same operator, x marked as a weight."""
+    inputs = {**definition.inputs, "x": replace(definition.inputs["x"], constant=True)}
+    return replace(definition, inputs=inputs)
+
+
+def parts(definition, function, module=MODULE, **calling):
+    maker = InputMaker(definition, module, Case("", {"rows": 3, "columns": 16}, {"factor": 2.0}, 5), CPU, None)
+    return Candidate(function, True, definition, **calling), module, maker
+
+
+def right(x, y, factor, out, **prepared):
+    torch.add(x, y, alpha=factor, out=out)
+
+
+def test_every_call_of_a_turn_has_contents_of_its_own(definition):
+    seen, poison = [], set()
+
+    def run(x, y, factor, out):
+        seen.append(x.clone())
+        poison.add(out.view(torch.uint8)[0, 0].item())
+        right(x, y, factor, out)
+
+    race = Race(*parts(definition, run), WallTimer())
+    seen.clear()
+    turn = race.turn(1, 6)
+    assert turn.verdict.status is Status.PASSED and len(turn.samples_us) == 6
+    assert len({x.sum().item() for x in seen[WARMUP:]}) >= 6
+    for _ in range(6):
+        race.turn(2, 6)
+    assert poison == {0xFF, 0x7F}
+
+
+def test_other_turns_and_other_secrets_give_other_numbers(definition):
+    def contents(secret, number):
+        seen = []
+        candidate, module, _ = parts(definition, lambda *given: (seen.append(given[0].clone()), right(*given)))
+        case = Case("", {"rows": 3, "columns": 16}, {"factor": 2.0}, 5)
+        Race(candidate, module, InputMaker(definition, module, case, CPU, None, secret), WallTimer()).turn(number, 2)
+        return seen[WARMUP].sum().item()
+
+    assert len({contents("a", 1), contents("a", 2), contents("b", 1)}) == 3
+
+
+def test_an_answer_kept_from_the_call_before_is_wrong(definition):
+    kept = {}
+
+    def run(x, y, factor, out):
+        out.copy_(kept.setdefault(out.data_ptr(), x + factor * y))
+
+    turn = Race(*parts(definition, run), WallTimer()).turn(1, 4)
+    assert turn.verdict.status is Status.WRONG_VALUES and not turn.samples_us
+    assert "after a timed eager call" in turn.verdict.message
+
+
+def test_an_input_written_in_a_timed_call_is_seen(definition):
+    def run(x, y, factor, out):
+        right(x, y, factor, out)
+        y[0, 0] += 1
+
+    assert Race(*parts(definition, run), WallTimer()).turn(1, 4).verdict.status is Status.INPUT_CHANGED
+
+
+class TestInPlace:
+    @staticmethod
+    def adds_into(x, y, factor, out):
+        assert out.data_ptr() == x.data_ptr()
+        out.add_(y, alpha=factor)
+
+    def test_the_input_is_a_private_copy_that_is_restored(self, definition):
+        known = parts(definition, self.adds_into, in_place={"out": "x"})
+        assert check(*known).status is Status.PASSED
+        turn = Race(*known, WallTimer()).turn(1, 6)
+        assert turn.verdict.status is Status.PASSED and len(turn.samples_us) == 6
+
+    def test_writing_nothing_leaves_the_input_and_is_wrong(self, definition):
+        known = parts(definition, lambda x, y, factor, out: None, in_place={"out": "x"})
+        assert check(*known).status is Status.WRONG_VALUES
+
+    def test_another_input_is_still_watched(self, definition):
+        def run(x, y, factor, out):
+            self.adds_into(x, y, factor, out)
+            y.zero_()
+
+        assert check(*parts(definition, run, in_place={"out": "x"})).status is Status.INPUT_CHANGED
+
+
+class TestSetup:
+    @staticmethod
+    def uses_prepared(x, y, factor, out, **prepared):
+        assert set(prepared) == {"doubled"}
+        torch.add(prepared["doubled"] / 2, y, alpha=factor, out=out)
+
+    def test_it_gets_the_constants_once_and_its_result_is_passed(self, with_constant):
+        calls = []
+
+        def setup(**constants):
+            calls.append(set(constants))
+            return {"doubled": constants["x"] * 2}
+
+        known = parts(with_constant, self.uses_prepared, setup=setup)
+        assert check(*known).status is Status.PASSED
+        calls.clear()
+        race = Race(*known, WallTimer())
+        assert [race.turn(number, 4).verdict.status for number in (1, 2)] == [Status.PASSED] * 2
+        assert calls == [{"x"}, {"x"}], "once for each set of inputs"
+        assert race.prepared[0].seconds > 0
+
+    def test_what_is_no_constant_still_changes(self, with_constant):
+        """Both inputs folded at setup: y is generated and no constant, so setup never sees it."""
+        with pytest.raises(KeyError):
+            Race(*parts(with_constant, right, setup=lambda **constants: {"sum": constants["y"]}), WallTimer())
+
+    def test_it_must_give_a_dict(self, with_constant):
+        with pytest.raises(TypeError, match="must return a dict"):
+            Race(*parts(with_constant, right, setup=lambda **constants: constants["x"]), WallTimer())
+
+
+class FakeGraphs(Timer):
+    """Capture on a CPU: the call itself is the replay, so that the look at replays can be tried."""
+
+    protocol, device = "cpu-wall", CPU
+
+    def __init__(self, frozen=False):
+        self.frozen = frozen
+
+    spans = WallTimer.spans
+
+    def capture(self, call):
+        call()
+        if not self.frozen:
+            return call
+        answer = {name: tensor.clone() for name, tensor in call().items()}
+        outputs = call()
+        return lambda: [outputs[name].copy_(tensor) for name, tensor in answer.items()]
+
+
+def test_a_replay_is_timed_and_looked_at(definition):
+    race = Race(*parts(definition, right), FakeGraphs())
+    race.capture()
+    turn = race.turn(1, 4)
+    assert turn.verdict.status is Status.PASSED
+    assert len(turn.graph.spans_us) == len(turn.eager.spans_us) == 4
+
+
+def test_a_capture_that_freezes_its_answer_has_no_graph(definition):
+    race = Race(*parts(definition, right), FakeGraphs(frozen=True))
+    with pytest.raises(NotCapturable, match="froze"):
+        race.capture()
+    turn = race.turn(1, 4)
+    assert turn.verdict.status is Status.PASSED and turn.graph is None
+
+
+def test_a_cpu_has_no_graphs(definition):
+    race = Race(*parts(definition, right), WallTimer())
+    with pytest.raises(NotCapturable, match="CPU"):
+        race.capture()
+    assert race.turn(1, 2).graph is None
+
+
+def test_a_large_input_is_refreshed_in_part(definition, monkeypatch):
+    from kernelderby.measure.judge import inputs
+
+    monkeypatch.setattr(inputs, "CHUNK", 20)
+    _, _, maker = parts(definition, right)
+    made = maker.make()
+    before = made["x"].clone()
+    places = set()
+    for number in range(20):
+        maker.refresh(made, f"1/{number}")
+        changed = (made["x"] != before).flatten().nonzero().flatten()
+        assert 1 <= len(changed) <= 20
+        places.add(int(changed[0]))
+        before = made["x"].clone()
+    assert len(places) > 3

@@ -1,0 +1,167 @@
+"""The libraries' kernels of the small and memory-bound operators.
+
+Without a GPU: files and signatures agree, a missing library is one line at once, and the calls fit the ops' real
+schemas and give the operator (stand-ins: library_ops.py), both with outputs of their own and in place. On a GPU each is
+checked at hot workloads.
+"""
+
+import importlib.util
+import inspect
+import sys
+import tomllib
+import types
+from pathlib import Path
+
+import library_ops
+import pytest
+import torch
+
+from kernelderby.catalog import Catalog
+from kernelderby.measure.judge.cases import small_cases
+from kernelderby.measure.judge.correctness import judge
+from kernelderby.measure.judge.inputs import InputMaker, shape_of, torch_dtype
+from kernelderby.measure.machine.probe import Machine, find_machine
+from kernelderby.measure.machine.requirements import why_not
+from kernelderby.measure.worker.build import load_definition_module, load_solution
+from kernelderby.trace import Status
+
+ROOT = Path(__file__).resolve().parents[2]
+CATALOG = Catalog.open(ROOT)
+MODULE_OF = {"vllm": "vllm", "sgl-kernel": "sgl_kernel", "flashinfer": "flashinfer", "fla": "fla", "torch": None}
+OPERATORS = {"rms_norm", "fused_add_rms_norm", "layer_norm", "l2_norm", "gated_rms_norm", "fused_qk_rmsnorm",
+             "silu_and_mul", "fp8_dynamic_per_token_quant", "per_token_group_quant_fp8", "fused_rmsnorm_quant",
+             "fused_qkv_rope", "mrope", "reshape_and_cache", "causal_conv1d", "topk_filter", "moe_topk_gating_softmax",
+             "moe_align_block_size", "moe_count_and_sort", "moe_sum_reduce"}
+RIVALS = {solution.name: solution for solution in CATALOG.solutions.values()
+          if solution.author in MODULE_OF and solution.definition in OPERATORS}
+NEED_A_LIBRARY = sorted(name for name, solution in RIVALS.items() if solution.author != "torch")
+COMPILED = sorted(name for name, solution in RIVALS.items() if solution.author in ("vllm", "sgl-kernel"))
+HOPPER = Machine("cuda", gpu={"name": "NVIDIA H200", "compute_capability": "9.0"})
+
+
+def loaded(name):
+    solution = RIVALS[name]
+    return load_solution(CATALOG.definition(solution.definition), solution)
+
+
+@pytest.mark.parametrize("name", RIVALS)
+def test_files_agree(name):
+    solution, definition = RIVALS[name], CATALOG.definition(RIVALS[name].definition)
+    assert name == f"{solution.author.replace('-', '_')}_{solution.definition}"
+    assert list(inspect.signature(loaded(name)).parameters) == [*definition.inputs, *definition.outputs]
+    declared = tomllib.loads((solution.folder / "solution.toml").read_text())
+    assert declared["destination_passing_style"] and declared["stages"]
+    assert bool(declared["requires"]["modules"]) == (solution.author != "torch")
+
+
+@pytest.mark.parametrize("name", NEED_A_LIBRARY)
+def test_a_missing_library_is_the_reason(name, monkeypatch):
+    monkeypatch.setattr("kernelderby.measure.machine.requirements._is_installed",
+                        lambda module: module in ("torch", "triton"))
+    reason = why_not(RIVALS[name], HOPPER)
+    assert reason.startswith(f"module {MODULE_OF[RIVALS[name].author]}") and reason.endswith(" is not installed")
+
+
+@pytest.mark.parametrize("name", NEED_A_LIBRARY)
+def test_a_missing_library_raises_at_once(name, monkeypatch):
+    function, module = loaded(name), MODULE_OF[RIVALS[name].author]
+    find_spec = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec",
+                        lambda wanted, *rest: None if wanted == module else find_spec(wanted, *rest))
+    for known in [known for known in sys.modules if known == module or known.startswith(f"{module}.")]:
+        monkeypatch.delitem(sys.modules, known)
+    monkeypatch.setitem(sys.modules, module, None)
+    with pytest.raises((RuntimeError, ImportError)) as raised:
+        call_once(function, name)
+    assert module in str(raised.value) and "\n" not in str(raised.value)
+
+
+def test_vllm_without_the_file_names_it(tmp_path, monkeypatch):
+    """A folder called vllm that lacks the library, as another part of it alone would leave."""
+    (tmp_path / "vllm").mkdir()
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "vllm", raising=False)
+    with pytest.raises(RuntimeError, match=r"^_moe_C_stable_libtorch.abi3.so is not in \S+/vllm; pip install vllm"):
+        call_once(loaded("vllm_moe_sum_reduce"), "vllm_moe_sum_reduce")
+
+
+def cases_of(name):
+    """Small cases with tokens: an empty grid is nothing that a library serves."""
+    definition = CATALOG.definition(RIVALS[name].definition)
+    module = load_definition_module(definition)
+    return [case for case in small_cases(definition, module.SMALL_AXES, module.SMALL_VARIANTS, 1)
+            if all(case.sizes.values())]
+
+
+def buffers(name, case):
+    """Inputs and outputs by name; the outputs hold 77."""
+    definition = CATALOG.definition(RIVALS[name].definition)
+    maker = InputMaker(definition, load_definition_module(definition), case, torch.device("cpu"), ROOT)
+    return maker.make(), {output: torch.full(shape_of(spec, case.sizes), 77, dtype=torch_dtype(spec.dtype))
+                          for output, spec in definition.outputs.items()}
+
+
+def call_once(function, name):
+    inputs, outputs = buffers(name, cases_of(name)[0])
+    function(*inputs.values(), *outputs.values())
+
+
+@pytest.fixture(scope="module")
+def stand_ins():
+    """The ops under their real schemas, for as long as this module's tests run."""
+    installed = [module for module in ("vllm", "sgl_kernel") if importlib.util.find_spec(module)]
+    if installed:
+        pytest.skip(f"{' and '.join(installed)} is installed: its ops cannot be replaced")
+    libraries = library_ops.register({**library_ops.VLLM, **library_ops.SGL})
+    yield
+    for library in libraries:
+        library._destroy()
+
+
+@pytest.mark.parametrize("memory", ["own", "in_place"])
+@pytest.mark.parametrize("name", COMPILED)
+def test_calls_fit_the_schemas(name, memory, stand_ins, monkeypatch, tmp_path):
+    shared = RIVALS[name].in_place
+    if memory == "in_place" and not shared:
+        pytest.skip("the library's op has outputs of its own")
+    for file in ("_C_stable_libtorch", "_moe_C_stable_libtorch"):
+        path = tmp_path / "vllm" / f"{file}.abi3.so"
+        path.parent.mkdir(exist_ok=True)
+        path.touch()
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(torch.ops, "load_library", lambda path: None)
+    monkeypatch.setitem(sys.modules, "sgl_kernel", types.ModuleType("sgl_kernel"))
+    function, definition = loaded(name), CATALOG.definition(RIVALS[name].definition)
+    for case in cases_of(name):
+        inputs, outputs = buffers(name, case)
+        before = {key: value.clone() if torch.is_tensor(value) else value for key, value in inputs.items()}
+        if memory == "in_place":
+            outputs |= {output: inputs[source] for output, source in shared.items()}
+        function(*inputs.values(), *outputs.values())
+        verdict = judge(definition, load_definition_module(definition), before, outputs)
+        assert verdict.status is Status.PASSED, f"{case.label}: {verdict.message}"
+        changed = [key for key, value in inputs.items() if torch.is_tensor(value)
+                   and not torch.equal(value.view(torch.uint8), before[key].view(torch.uint8))]
+        assert memory == "in_place" or not changed
+
+
+@pytest.mark.gpu
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("name", sorted(RIVALS))
+def test_right_at_hot_workloads(name):
+    """The smallest, a middle and (below 4 GB of traffic) the largest workload."""
+    from kernelderby.measure.checks import plan_checks, run_checks
+
+    machine = find_machine(ROOT, "cuda")
+    reason = why_not(RIVALS[name], machine)
+    if reason:
+        pytest.skip(reason)
+    sized = sorted((one for one in CATALOG.workloads(RIVALS[name].definition)
+                    if one.cost.bytes_read + one.cost.bytes_written < 4 << 30),
+                   key=lambda one: one.cost.bytes_read + one.cost.bytes_written)
+    chosen = {sized[place].uuid[:12] for place in (0, len(sized) // 2, -1)}
+    plan = plan_checks(CATALOG, machine, solutions=[name], definitions=[RIVALS[name].definition],
+                       workloads=sorted(chosen))
+    results = run_checks(CATALOG, machine, plan, 300, lambda result: None)
+    assert len(results) == len(chosen)
+    assert [f"{one.case}: {one.status} {one.message}" for one in results if one.status is not Status.PASSED] == []
