@@ -3,9 +3,10 @@
 import on_host
 import pytest
 import torch
-from kernelderby.measure.correctness import judge
-from kernelderby.records import Status
 from rowwise_cases import CATALOG, reference
+
+from kernelderby.measure.judge.correctness import judge
+from kernelderby.trace import Status
 
 
 def normal(generator, *shape):

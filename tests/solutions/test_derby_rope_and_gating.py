@@ -10,9 +10,9 @@ from aot import compile_kernel
 from interpreted import compiled
 from rowwise_cases import CATALOG, case_of, inputs_of, meta_arguments, module, outputs_of, reference
 
-from kernelderby.measure.cases import case_of_workload
-from kernelderby.measure.correctness import judge
-from kernelderby.records import Status
+from kernelderby.measure.judge.cases import case_of_workload
+from kernelderby.measure.judge.correctness import judge
+from kernelderby.trace import Status
 
 OPERATORS = ("fused_qkv_rope", "mrope", "moe_topk_gating_softmax")
 TYPES = {torch.float16: "fp16", torch.bfloat16: "bf16", torch.float32: "fp32", torch.int32: "i32"}

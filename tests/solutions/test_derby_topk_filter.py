@@ -70,8 +70,8 @@ def test_clusters(columns, top_k):
 
 
 @pytest.mark.parametrize("shape, top_k, first", [
-    ((1, 151936), 50, {"threads": 1024, "items": 12, "cluster": 16}),
-    ((922, 2048), 50, {"threads": 128, "items": 16, "cluster": 1}),
+    ((1, 151936), 50, {"threads": 1024, "items": 20, "cluster": 8}),
+    ((922, 2048), 50, {"threads": 256, "items": 8, "cluster": 1}),
     ((3, 4002), 50, {"threads": 1024, "items": 4, "cluster": 1}),
     ((3, 4215), 50, {"threads": 1024, "items": 8, "cluster": 1}),
     ((15381, 4096), 50, {"threads": 256, "items": 16, "cluster": 1}),

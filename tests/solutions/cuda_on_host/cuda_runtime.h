@@ -224,6 +224,21 @@ inline unsigned __reduce_add_sync(unsigned, unsigned value) {
   for (uint64_t v : emulated::exchange(value)) sum += unsigned(v);
   return sum;
 }
+inline unsigned __reduce_max_sync(unsigned, unsigned value) {
+  for (uint64_t v : emulated::exchange(value)) value = std::max(value, unsigned(v));
+  return value;
+}
+inline unsigned __reduce_min_sync(unsigned, unsigned value) {
+  for (uint64_t v : emulated::exchange(value)) value = std::min(value, unsigned(v));
+  return value;
+}
+inline float __shfl_xor_sync(unsigned, float value, unsigned lanes) {
+  uint32_t bits;
+  memcpy(&bits, &value, 4);
+  bits = uint32_t(emulated::exchange(bits)[emulated::current->thread % 32 ^ lanes]);
+  memcpy(&value, &bits, 4);
+  return value;
+}
 template <class T>
 T atomicAdd(T* address, T value) { T old = *address; *address += value; return old; }
 
