@@ -101,5 +101,5 @@ def test_convolution_in_every_configuration(tokens):
     ("past[2][c] = now", "past[2][c] = past[2][c]"),
 ], ids=lambda edit: edit[1])
 def test_mutants_of_the_convolution_fail(edit):
-    config = {"channels": 4, "rows": 4, "steps": 2, "threads": 32}
+    config = {"channels": 4, "rows": 4, "steps": 2, "threads": 32, "ahead": 0}
     assert convolved(9, 24, config, edit) is not Status.PASSED

@@ -12,7 +12,8 @@ from kernelderby.measure.judge.correctness import judge
 from kernelderby.trace import Status
 
 MOST_REGISTERS = 128  # none needs more: two blocks of 256 threads fit on a multiprocessor at the least
-SPILLED = {"derby_topk_filter_clusterILi1024ELi20E": 32}  # of 20 values and 64 registers a thread
+SPILLED = {"derby_topk_filter_clusterILi1024ELi20E": 32,  # of 20 values and 64 registers a thread
+           "derby_causal_conv1dILi4ELi16E": 24}  # for sm_100; none for sm_90
 
 
 @pytest.mark.parametrize("operator, architecture", [

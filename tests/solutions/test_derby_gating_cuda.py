@@ -82,11 +82,10 @@ def test_many_logits_take_the_cuda_kernel():
     ("place += list[i] > own", "place += (list[i] >> 32) > (own >> 32)", "mirrored"),
     ("value + 0.0f", "value", "zeros of both signs"),
     ("size <= LIST && size >= TOP_K", "size >= TOP_K", "crowded"),
-    ("k < TOP_K; k++) {\n    mine", "k < TOP_K - 1; k++) {\n    mine", "falling"),
     ("static_cast<unsigned long long>(keys[i]) << 32 | ~unsigned(expert(i))",
      "static_cast<unsigned long long>(keys[i]) << 32 | unsigned(expert(i))", "mirrored"),
     ("__expf(value_of(keys[i]) - top)", "__expf(value_of(keys[i]))", "steep"),
     ("if (expert(i) == int(first)) keys[i] = 0", "keys[i] = keys[i] == most ? 0 : keys[i]", "equal"),
-], ids=["ties", "zeros", "cut off", "bound too high", "higher expert first", "no maximum", "all equal ones at once"])
+], ids=["ties", "zeros", "cut off", "higher expert first", "no maximum", "all equal ones at once"])
 def test_mutants_fail(old, new, name):
     assert status(rows()[name], (old, new)) is not Status.PASSED
