@@ -49,7 +49,8 @@ def rows():
     one_lane[0, 64:72] = 5.0 + torch.arange(8.0)  # two lanes hold the eight largest
     mirrored = normal(4, 256)
     mirrored[:, 128:] = mirrored[:, :128].flip(1)
-    return {"mirrored": mirrored, "equal": torch.full((2, 256), -3.0), "minus infinity": few, "zeros of both signs": zeros,
+    return {"mirrored": mirrored, "equal": torch.full((2, 256), -3.0), "minus infinity": few,
+            "zeros of both signs": zeros,
             "crowded": crowded, "few values": normal(9, 256).round(), "large": normal(4, 256) * 1e4,
             "steep": normal(4, 128) * 12, "two lanes": one_lane, "falling": -torch.arange(256.0)[None],
             "rising": torch.arange(256.0)[None]}
