@@ -82,7 +82,7 @@ def _by_importance(catalog, names: list[str], gpu: str | None, protocol: str | N
     from kernelderby.report.importance import importance_report
     from kernelderby.roofline.recorded import recorded
 
-    importance = published.importance(catalog.root)
+    importance = published.importance(catalog.root, catalog.left_out)
     if not importance:
         raise DerbyError(f"--importance: {catalog.root}/profiles has no published_importance.csv; leave it out")
     named = [catalog.solution(name) for name in names] or catalog.solutions.values()

@@ -56,7 +56,8 @@ def _data(found, root: Path) -> dict:
 def _workload(found, workload) -> dict:
     from dataclasses import asdict
 
-    return {"uuid": workload.uuid, **{name: workload.raw.get(name) for name in ("shape_id", "framework", "call_count")},
+    seen = {name: getattr(workload, name) for name in ("shape_id", "framework", "call_count")}
+    return {"uuid": workload.uuid, **seen,
             "axes": workload.axes, "scalars": workload.scalars, "cost": workload.cost and asdict(workload.cost),
             "best": {gpu: _best(own[workload.uuid]) for gpu, own in found.best.items() if workload.uuid in own}}
 

@@ -5,12 +5,14 @@ from __future__ import annotations
 import secrets
 import statistics
 import time
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from kernelderby.catalog import Catalog, Definition, Solution
+from kernelderby.catalog.traces import load_rows
 from kernelderby.errors import DerbyError
 from kernelderby.measure import turns
 from kernelderby.measure.judge.cases import case_of_workload, workload_label
@@ -18,7 +20,7 @@ from kernelderby.measure.machine.environment import GpuSensors, git_commit, host
 from kernelderby.measure.machine.probe import Machine, exclusive
 from kernelderby.measure.plan import Job, Plan, Settings
 from kernelderby.measure.process import WorkerProcess
-from kernelderby.measure.traces import append_row, repair
+from kernelderby.measure.traces import append_row, claim, expect_writable, last_line, repair, settled_keys
 from kernelderby.trace import Correctness, Measurement, Status, Timed
 
 _START_SECONDS = 180  # importing torch and the solution's libraries; the timeout of a case counts from there
@@ -72,6 +74,7 @@ class Runner:
         self._sensors = GpuSensors(machine.gpu["uuid"]) if machine.gpu else None
         self._environment = self._describe()
         self._secret = ""
+        self._lines_before: dict[Path, int] = {}  # of each traces file, when the run began
 
     def run(self, plan: Plan) -> list[Measurement]:
         """Works the plan off and returns the rows. Whatever ends it, the workers end too."""
@@ -80,18 +83,45 @@ class Runner:
             if plan.jobs:
                 self._environment |= self._empty_kernel()
             try:
-                definition = None
-                for job in plan.jobs:
-                    if job.definition is not definition:
-                        self._end_workers()
-                        definition = job.definition
-                        note = repair(self._path(definition))
-                        if note:
-                            self.observer.note(note)
-                    self._run_job(job)
+                self._each_in_turn(plan.jobs)
             finally:
                 self._end_workers()
         return self.rows
+
+    def _each_in_turn(self, jobs: Sequence[Job]) -> None:
+        """Each job that no other run of the machine has in hand (see traces.claim), those that one had once more in
+        the end; without what that run has measured meanwhile."""
+        for path in dict.fromkeys(self._path(job.definition) for job in jobs):
+            expect_writable(path)  # now, not when the first row is there
+            if note := repair(path):
+                self.observer.note(note)
+            self._lines_before[path] = last_line(path)
+        definition, elsewhere = None, list(jobs)
+        for _ in range(2):
+            waiting, elsewhere = elsewhere, []
+            for job in waiting:
+                with claim(self._path(job.definition), job.workload.uuid) as is_ours:
+                    if not is_ours:
+                        elsewhere.append(job)
+                    elif left := self._without_others_rows(job):
+                        if job.definition is not definition:
+                            self._end_workers()
+                            definition = job.definition
+                        self._run_job(left)
+        for job in elsewhere:
+            self.observer.note(f"{workload_label(job.workload)}: another run measures it; left to that one")
+
+    def _without_others_rows(self, job: Job) -> Job | None:
+        """The job without the solutions of which another run has written a row since this one began."""
+        path, known = self._path(job.definition), {job.workload.uuid: job.workload}
+        rows = load_rows(path, known, _said_already, _said_already) if path.is_file() else []
+        done = settled_keys(row for row in rows if row.session != self.session
+                            and row.place.line > self._lines_before[path])
+        missing = tuple(solution for solution in job.solutions if (
+            solution.hash, job.workload.uuid, self.machine.name, self.machine.protocol) not in done)
+        if not missing:
+            return None
+        return job if self.settings.together else replace(job, solutions=missing)
 
     def _refuse_strangers(self) -> None:
         """DerbyError when another process computes on the GPU: none of ours runs yet."""
@@ -314,6 +344,10 @@ class Runner:
     def _end_workers(self) -> None:
         for name in list(self._workers):
             self._drop(name)
+
+
+def _said_already(problem: str) -> None:
+    """The catalog of the plan warned of it."""
 
 
 def _first_two(racers: list[_Racer]) -> tuple[list[_Racer], str]:

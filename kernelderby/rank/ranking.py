@@ -51,7 +51,8 @@ def rank(measurements: Iterable[Measurement], definition: str, workloads: Sequen
     shared = Counter(_axes(workload) for workload in arena.workloads)
     table = tuple(_row(arena, workload, ordered, compared, shared[_axes(workload)] == 1)
                   for workload in arena.workloads)
-    moments = [each.timestamp for each in sorted((c.measurement for c in arena.chosen.values()), key=selection.moment)]
+    chosen = sorted((each.measurement for each in arena.chosen.values()), key=lambda row: row.moment)
+    moments = [row.timestamp for row in chosen]
     not_measured = tuple(sorted(name for name in contenders if name not in arena.times))
     summaries = _summaries(arena, ordered, reference, compared.pairs, table, contenders)
     ranking = Ranking(
@@ -62,7 +63,7 @@ def rank(measurements: Iterable[Measurement], definition: str, workloads: Sequen
         measured_to=moments[-1] if moments else "",
         environment=_environment(arena),
         baseline=reference,
-        is_weighted=any("importance" in workload.raw for workload in arena.workloads),
+        is_weighted=any(workload.importance is not None for workload in arena.workloads),
         order=ordered,
         rows=table,
         summaries=summaries + tuple(_never_measured(contenders[name], len(arena.workloads)) for name in not_measured),
@@ -85,7 +86,7 @@ def _other_order(arena: Arena, ordered: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _importance(workload: Workload) -> float:
-    value = workload.raw.get("importance", 1.0)
+    value = 1.0 if workload.importance is None else workload.importance
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < math.inf:
         raise DerbyError(f"workloads/: {workload.uuid}: importance: {value!r} is no positive number; mend or remove it")
     return float(value)

@@ -6,6 +6,8 @@ import re
 from pathlib import Path
 
 from kernelderby.errors import DerbyError
+from kernelderby.fields import read_text
+from kernelderby.files import write_whole
 
 _END = "<!-- /derby -->"
 
@@ -16,10 +18,9 @@ def replace_block(path: Path, name: str, text: str) -> bool:
     name may be any leading part of what follows `derby ` in the opening marker, at a word's end: "roofline" finds
     `<!-- derby roofline --gpu h200 -->`. DerbyError when the file or a marker is missing, or the name fits two blocks.
     """
-    try:
-        before = path.read_text(encoding="utf-8")
-    except OSError:
-        raise DerbyError(f"{path}: cannot be read; give a Markdown file that holds <!-- derby {name} -->") from None
+    if not path.is_file():
+        raise DerbyError(f"{path}: cannot be read; give a Markdown file that holds <!-- derby {name} -->")
+    before = read_text(path)
     openings = list(re.finditer(rf"<!-- derby {re.escape(name)}(?=[ \n])[^\n]*?-->", before))
     if len(openings) != 1:
         problem = "is missing" if not openings else f"stands {len(openings)} times"
@@ -28,7 +29,8 @@ def replace_block(path: Path, name: str, text: str) -> bool:
     end = before.find(_END, start)
     if end < 0 or "<!-- derby " in before[start:end]:
         raise DerbyError(f"{path}: <!-- derby {name} -->: has no {_END} of its own; add it after the block")
-    after = f"{before[:start]}\n{text.strip()}\n{before[end:]}"
+    # A name in the text that looks like a marker would end the block early, and the next run add what is left of it.
+    after = f"{before[:start]}\n{text.strip().replace('<!--', '&lt;!--')}\n{before[end:]}"
     if after != before:
-        path.write_text(after, encoding="utf-8")
+        write_whole(path, after)
     return after != before

@@ -75,7 +75,7 @@ class Source:
         """uuid -> the shape's time: the published one, or that of the fastest solution."""
         found = self.recorded.fastest(definition) if self.recorded is not None else {
             workload.uuid: Reached(self.published[key]) for workload in workloads
-            if (key := (definition, workload.raw.get("shape_id"))) in self.published}
+            if (key := (definition, workload.shape_id)) in self.published}
         return {workload.uuid: found[workload.uuid].against(self.gpu, workload.cost) for workload in workloads
                 if workload.uuid in found}
 
@@ -98,7 +98,7 @@ def survey(catalog: Catalog, gpus: Sequence[Gpu], names: Sequence[str] = (), *, 
 
     DerbyError: an unknown name, a workload whose cost was not counted, no traces on the first GPU.
     """
-    importance = published.importance(catalog.root)
+    importance = published.importance(catalog.root, catalog.left_out)
     chosen = [catalog.definition(name) for name in names or catalog.definitions]
     sources = _sources(catalog, gpus, with_traces)
     found = [_operator(catalog, definition, gpus, sources, importance.get(definition.name)) for definition in chosen
@@ -113,7 +113,8 @@ def survey(catalog: Catalog, gpus: Sequence[Gpu], names: Sequence[str] = (), *, 
 
 
 def _sources(catalog: Catalog, gpus: Sequence[Gpu], with_traces: bool) -> tuple[Source, ...]:
-    found = [Source(PUBLISHED, gpu, published.times_us(catalog.root)) for gpu in gpus if gpu.id == published.HARDWARE]
+    found = [Source(PUBLISHED, gpu, published.times_us(catalog.root, catalog.left_out)) for gpu in gpus
+             if gpu.id == published.HARDWARE]
     if with_traces:
         rows = recorded(catalog.traces(), catalog.solutions, gpus[0].id)
         found.append(Source(TRACES, gpus[0], recorded=rows))
@@ -139,14 +140,14 @@ def _operator(catalog: Catalog, definition: Definition, gpus: Sequence[Gpu], sou
 
 
 def _place(workload: Workload) -> tuple:
-    return workload.raw.get("shape_id", -1), *workload.axes.values()
+    return -1 if workload.shape_id is None else workload.shape_id, *workload.axes.values()
 
 
 def _shape(workload: Workload, gpus: Sequence[Gpu], times: dict[str, Reached]) -> Shape:
     cost = workload.cost
     return Shape(
         uuid=workload.uuid,
-        shape_id=workload.raw.get("shape_id"),
+        shape_id=workload.shape_id,
         axes=workload.axes,
         scalars={name: value for name, value in workload.scalars.items() if type(value) is int},
         facts=cost.facts,

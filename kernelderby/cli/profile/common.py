@@ -133,17 +133,12 @@ def pipelines(files: Sequence[Path], root: Path, solution: str, within: str | No
 
 def _stated_total_ns(path: Path) -> float | None:
     """pipeline_total_ms of a TOML file beside a published table, whose source states more than it itemises."""
-    import tomllib
+    from kernelderby.fields import Positive, convert, read_toml
 
     beside = path.with_suffix(".toml")
     if beside == path or not beside.is_file():
         return None
-    try:
-        total = tomllib.loads(beside.read_text(encoding="utf-8")).get("pipeline_total_ms")
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise DerbyError(f"{beside}: cannot be read ({error}); mend it") from None
-    if total is not None and (not isinstance(total, int | float) or isinstance(total, bool) or total <= 0):
-        raise DerbyError(f"{beside}: pipeline_total_ms: {total!r} is no time; write milliseconds, such as 3310.0")
+    total = convert(f"{beside}: pipeline_total_ms", read_toml(beside).get("pipeline_total_ms"), Positive | None)
     return None if total is None else total * 1e6
 
 

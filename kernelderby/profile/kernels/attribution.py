@@ -6,19 +6,43 @@ The rules are data, rules/*.toml. A name that no rule knows is `unknown` in libr
 from __future__ import annotations
 
 import re
-import tomllib
 from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import cache, lru_cache
 from pathlib import Path
 
+from msgspec import Struct
+
 from kernelderby.errors import DerbyError
+from kernelderby.fields import convert, read_toml
 from kernelderby.profile.names import normal_form, split
 from kernelderby.profile.spans import SpanKind
 
 RULES = Path(__file__).parent / "rules"
 UNKNOWN = "unknown"
+
+
+class _Entry(Struct):
+    pattern: str
+    examples: tuple[str, ...]
+    id: str | None = None
+    library: str | None = None
+    role: str | None = None
+    dtype: str | None = None
+    architecture: str | None = None
+    source: str | None = None
+    guess: bool = False
+
+
+class _Rules(Struct):
+    """A file of rules."""
+
+    library: str | None = None
+    rule: tuple[_Entry, ...] = ()
+    role: tuple[_Entry, ...] = ()
+    dtype: tuple[_Entry, ...] = ()
+    architecture: tuple[_Entry, ...] = ()
 
 
 class Role(StrEnum):
@@ -136,7 +160,8 @@ def table(kind: str) -> tuple[Rule, ...]:
 
 
 def _read(path: Path, kind: str) -> list[Rule]:
-    data = tomllib.loads(path.read_text(encoding="utf-8"))
+    data = read_toml(path)
+    convert(path, data, _Rules)
     default = data.get("library")
     return [_rule(path, kind, number, entry, default) for number, entry in enumerate(data[kind], 1)]
 
