@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from msgspec import Struct
 
@@ -183,7 +184,7 @@ def _all(root: Path, left_out: LeftOut) -> Iterator[tuple[str, Callable[[LeftOut
     directory, packed_from_sources = root / "solutions", set()
     for folder in solution_folders(root):
         packed_from_sources.add(folder.parent / f"{folder.name}.json")
-        yield folder.name, lambda noted, folder=folder: read_folder(folder, noted)
+        yield folder.name, partial(read_folder, folder)
     for path in sorted(directory.rglob("*.json")):
         if path in packed_from_sources:
             continue
@@ -191,7 +192,12 @@ def _all(root: Path, left_out: LeftOut) -> Iterator[tuple[str, Callable[[LeftOut
             left_out(f"{path}: is not at solutions/<author>/<op_type>/<definition>/<solution>.json; "
                      "move it (flashinfer-bench loads every JSON under solutions/)")
             continue
-        yield path.stem, lambda noted, path=path: read_packed(path)
+        yield path.stem, partial(_read_packed, path)
+
+
+def _read_packed(path: Path, noted: LeftOut) -> Solution:
+    """As read_folder; nothing is told of a packed one."""
+    return read_packed(path)
 
 
 def _own_files(folder: Path) -> Iterator[Path]:
@@ -213,7 +219,7 @@ def read_folder(folder: Path, noted: LeftOut | None = None) -> Solution:
     path = folder / "solution.toml"
     if not path.exists():
         raise DerbyError(f"{path}: is missing; write it or remove the folder")
-    data = read_toml(path)
+    data: dict[str, Any] = read_toml(path)
     written = convert(path, data, _Written)
     for problem in unknown_fields(data, _Written):
         if noted is None:
