@@ -53,6 +53,7 @@ def _machine_lines(found: dict) -> list[tuple[str, str]]:
                   ("timing", found["protocol"] + (f" ({found['protocol_note']})" if found["protocol_note"] else ""))]
     else:
         lines += [("GPU", f"none: {found['gpu_missing']}")]
+    lines += [(name, "yes" if here else "no") for name, here in found["fences"].items()]
     lines += [("CUDA of torch", found["cuda"] or "none")]
     lines += [(name, version or "not installed") for name, version in found["libs"].items()]
     lines += [(name, path or "not found") for name, path in found["tools"].items()]

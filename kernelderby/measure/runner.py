@@ -312,6 +312,8 @@ class Runner:
             turn = racer.race.turn(number, racer.iterations)
         except Failed as failed:
             return None, failed
+        except torch.OutOfMemoryError as error:
+            return None, Failed(Status.OUT_OF_MEMORY, f"the judge has no memory for its case: {error}")
         return (turn if turn.verdict.status is Status.PASSED else None), turn.verdict
 
     def _witnessed(self, job: Job, racers: list[_Racer]) -> list[_Racer]:
