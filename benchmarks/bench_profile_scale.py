@@ -125,7 +125,7 @@ def measured(arguments: list[str]) -> tuple[float, float, float]:
 
 
 def reading(path: Path, expression: str) -> list[str]:
-    opening = f"from kernelderby.profile.spans import open_profile\nprofile = open_profile({str(path)!r})\n"
+    opening = f"from kernelderby.profile.sources import open_profile\nprofile = open_profile({str(path)!r})\n"
     return ["-c", opening + expression]
 
 

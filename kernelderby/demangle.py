@@ -1,23 +1,113 @@
-"""A mangled C++ name (Itanium ABI) as a readable outline, enough for rules to match: no substitutions, no parameters.
+"""Kernel names as a module has them (mangled by the Itanium ABI), made readable.
 
-A profile normally holds demangled names; CUPTI records and Kineto traces of some versions do not. A whole demangler is
-not the aim: outline("_ZN2at6native9fill_kernIfLi4EEEvv") == "at::native::fill_kern<float, 4>".
+demangled() is the whole C++ name, by the machine's own demanglers: for what we record. outline() needs none of them and
+is the same on every machine: enough of a name for rules to match, no substitutions, no parameters; a profile normally
+holds demangled names, CUPTI records and Kineto traces of some versions do not.
+outline("_ZN2at6native9fill_kernIfLi4EEEvv") == "at::native::fill_kern<float, 4>".
 """
 
 from __future__ import annotations
 
+import ctypes
 import re
+import shutil
+import subprocess
+from functools import cache
+from glob import glob
 
+_TOOL_SECONDS = 20
+_SHORTENED = re.compile(r"\((anonymous namespace)\)|<unnamed>")
 _BUILTIN = {"v": "void", "b": "bool", "c": "char", "a": "signed char", "h": "unsigned char", "s": "short",
             "t": "unsigned short", "i": "int", "j": "unsigned int", "l": "long", "m": "unsigned long",
             "x": "long long", "y": "unsigned long long", "f": "float", "d": "double", "e": "long double"}
 _STANDARD = {"St": "std", "Ss": "std::string", "Sa": "std::allocator"}
-_LITERAL = re.compile(r"L([a-z])(n?\d+)E")
-_VALUE = re.compile(r"n?\d+E")
+_LITERAL = re.compile(r"L([a-z])(n?[0-9]+)E")
+_VALUE = re.compile(r"n?[0-9]+E")
 _REFERENCE = re.compile(r"[ST][0-9A-Z]*_")  # a substitution or a template parameter, left out
-_LENGTH = re.compile(r"\d+")
-_LAMBDA = re.compile(r"Ul(.*?)E(\d*)_")
-_LAMBDA_TYPE = re.compile(r"N3c10(\d+)")
+_DIGITS = frozenset("0123456789")
+_LENGTH = re.compile(r"[0-9]{1,9}")  # a longer one is no length
+_LAMBDA = re.compile(r"Ul(.*?)E([0-9]{0,9})_")
+_LAMBDA_TYPE = re.compile(r"N3c10([0-9]{1,9})")
+
+
+@cache
+def demangled(name: str) -> str:
+    """The C++ name of a mangled one; any other name as it is.
+
+    By the C++ runtime's __cxa_demangle, and where it gives up (some of CUTLASS's names) by CUDA's own cu++filt.
+    """
+    if not name.startswith("_Z"):
+        return name
+    return _by_runtime(name) or _by_tool(name) or name
+
+
+def _by_runtime(name: str) -> str | None:
+    library = _runtime_library()
+    if library is None:
+        return None
+    status = ctypes.c_int()
+    text = library.__cxa_demangle(name.encode(), None, None, ctypes.byref(status))
+    if not text:
+        return None
+    try:
+        return ctypes.string_at(text).decode(errors="replace")
+    finally:
+        _free(text)
+
+
+def _by_tool(name: str) -> str | None:
+    tool = _tool()
+    if tool is None:
+        return None
+    try:
+        done = subprocess.run([tool, name], capture_output=True, text=True, timeout=_TOOL_SECONDS)
+    except (OSError, subprocess.SubprocessError):
+        return None
+    text = done.stdout.strip()
+    return text if done.returncode == 0 and text != name else None
+
+
+@cache
+def _tool() -> str | None:
+    return shutil.which("cu++filt") or next(iter(sorted(glob("/usr/local/cuda*/bin/cu++filt"), reverse=True)), None)
+
+
+@cache
+def _runtime_library() -> ctypes.CDLL | None:
+    for file in ("libstdc++.so.6", "libc++abi.so.1"):
+        try:
+            library = ctypes.CDLL(file)
+            library.__cxa_demangle.restype = ctypes.c_void_p
+            library.__cxa_demangle.argtypes = [ctypes.c_char_p, ctypes.c_void_p, ctypes.c_void_p,
+                                               ctypes.POINTER(ctypes.c_int)]
+            return library
+        except (OSError, AttributeError):
+            continue
+    return None
+
+
+def _free(pointer: int) -> None:
+    free = ctypes.CDLL(None).free
+    free.argtypes = [ctypes.c_void_p]
+    free(pointer)
+
+
+@cache
+def function_name(name: str) -> str:
+    """The function's own name: no return type, namespaces, template arguments or parameters.
+
+    "void at::native::copy_kernel<4, float*>(int)" -> "copy_kernel".
+    """
+    flat, depth = [], 0
+    for letter in _SHORTENED.sub("", name):
+        if letter == "(" and depth == 0 and flat:
+            break  # the parameters
+        depth -= letter == ">"
+        if depth == 0 and letter not in "<>":
+            flat.append(letter)
+        depth += letter == "<"
+    words = "".join(flat).split()
+    return words[-1].rpartition("::")[2] or name if words else name
 
 
 def outline(mangled: str) -> str:
@@ -51,7 +141,7 @@ class _Reader:
         text, place = self.text, self.place
         character = text[place]
         top = self.open[-1] if self.open else ""
-        if character.isdigit():
+        if character in _DIGITS:
             if top == "L" and (match := _VALUE.match(text, place)):
                 self._value(match.group()[:-1].replace("n", "-"))
                 self.place = match.end()
@@ -111,6 +201,7 @@ class _Reader:
 
     def _identifier(self) -> None:
         length = _LENGTH.match(self.text, self.place)
+        assert length is not None  # _step saw a digit here
         start = length.end()
         end = start + int(length.group())
         word = self.text[start:end]

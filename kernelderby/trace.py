@@ -232,11 +232,16 @@ def _json_number(value: float) -> float | str:
     return value
 
 
+STAGE_ROLES = ("gemm",)  # gemm: multiplies; the roofline of a workload is the floor of these stages together
+
+
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """One step of a solution's pipeline: NVTX range name, or patterns (regular expressions) of its kernels' names."""
+    """One step of a solution's pipeline: NVTX range name, or patterns (regular expressions) of its kernels' names.
+    role: one of STAGE_ROLES, by which tools choose stages; None for all else."""
 
     name: str
     title: str
     kernels: tuple[str, ...] = ()
     nvtx: str | None = None
+    role: str | None = None

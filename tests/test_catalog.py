@@ -152,6 +152,7 @@ def test_unknown_names_suggest_the_near_ones(small_set, kind, name, near):
     (f"{FAST}/solution.toml", "cpu = true", "cpus = true", ["requires.cpus", "did you mean cpu"]),
     (f"{FAST}/solution.toml", "cpu = true", 'minimum_compute_capability = "90"', ["minimum_compute_capability", "9.0"]),
     (f"{FAST}/solution.toml", "elementwise_kernel", "(", ["stages[0].kernels", "pattern"]),
+    (f"{FAST}/solution.toml", 'title = ', 'role = "gem"\ntitle = ', ["stages[0].role", "gemm"]),
     (f"{FAST}/solution.toml", "[requires]", "[requires", ["solution.toml", "not TOML"]),
     (TRACES, '"solution": "toy_fast"', '"solutions": "toy_fast"', [":2", "solution", "is missing"]),
     (TRACES, f'"definition": "{D}"', '"definition": "other"', [":1", "definition", "path"]),

@@ -1,8 +1,10 @@
 """Who may import whom: lower never sees higher, and only measure/ sees torch and its kin."""
 
 import ast
+import importlib
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -11,13 +13,14 @@ PACKAGE = Path(__file__).resolve().parent.parent / "kernelderby"
 
 # A layer may import the ones to its left (and itself); those in one cell do not see each other.
 LAYERS = [("errors",), ("fields", "demangle"), ("trace",), ("hardware",), ("catalog",), ("roofline",), ("profile",),
-          ("rank",), ("report",), ("measure",), ("cli",)]
+          ("rank",), ("report",), ("api",), ("measure",), ("cli",), ("__main__",)]
 RANK = {name: height for height, cell in enumerate(LAYERS) for name in cell}
 MEASURE_MAY = {"errors", "fields", "demangle", "trace", "catalog", "hardware", "roofline",
                "measure"}  # with the rest it meets in files only
 MEASURE_ONLY = {"torch", "triton", "safetensors", "flashinfer", "flashinfer_bench", "cupti", "pynvml", "deep_gemm",
                 "sgl_kernel"}
 ANYWHERE = {"click", "rich", "numpy", "kernelderby"} | set(sys.stdlib_module_names)
+EXTRAS = {"matplotlib": "report/plot.py", "pandas": "report/frame.py"}  # where each is imported, inside a function
 MODULES = sorted(path for path in PACKAGE.rglob("*.py") if path != PACKAGE / "__init__.py")
 
 
@@ -63,8 +66,8 @@ def test_only_measure_imports_torch_and_its_kin(path):
     for name in imports(path):
         top = name.split(".")[0]
         assert top not in MEASURE_ONLY, f"{path}: imports {name}; that belongs into measure/"
-        is_plot = top == "matplotlib" and path == PACKAGE / "report" / "plot.py"  # the extra `plot`
-        assert top in ANYWHERE or is_plot, f"{path}: imports {name}, which is no core dependency"
+        is_extra = EXTRAS.get(top) == path.relative_to(PACKAGE).as_posix()
+        assert top in ANYWHERE or is_extra, f"{path}: imports {name}, which is no core dependency"
 
 
 @pytest.mark.parametrize("path", sorted((PACKAGE / "cli").glob("*.py")), ids=lambda path: path.name)
@@ -76,6 +79,109 @@ def test_commands_import_heavy_things_inside_the_command(path):
         for name in names:
             assert name in ("click", "kernelderby", "kernelderby.errors") or name.startswith("kernelderby.cli") \
                 or name.split(".")[0] in sys.stdlib_module_names, f"{path}: import {name} inside the command"
+
+
+def module_name(path):
+    parts = path.relative_to(PACKAGE.parent).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def import_graph():
+    """Module -> the modules of the package that it imports by name, at its top or inside a function; `from a import b`
+    is of a.b where that is a module, of a where b is something in it. Imports for the type checker alone are none."""
+    names = {module_name(path): path for path in PACKAGE.rglob("*.py")}
+    graph = {}
+    for name, path in names.items():
+        found = graph[name] = set()
+        for node in running(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Import):
+                found.update(alias.name for alias in node.names if alias.name in names)
+            elif isinstance(node, ast.ImportFrom):
+                wanted = {f"{node.module}.{alias.name}" for alias in node.names}
+                found.update(wanted & set(names))
+                if node.module in names and not wanted <= set(names):
+                    found.add(node.module)
+    return graph
+
+
+def running(tree):
+    """Every node but those under `if TYPE_CHECKING:`, which never run."""
+    for node in ast.iter_child_nodes(tree):
+        if not (isinstance(node, ast.If) and ast.unparse(node.test).endswith("TYPE_CHECKING")):
+            yield node
+            yield from running(node)
+
+
+def circle(graph):
+    """One circle of the graph as a list that ends where it begins; None where there is none."""
+    done, path = set(), []
+
+    def walk(name):
+        if name in path:
+            return [*path[path.index(name):], name]
+        if name in done:
+            return None
+        path.append(name)
+        found = next(filter(None, map(walk, sorted(graph[name]))), None)
+        path.pop()
+        done.add(name)
+        return found
+
+    return next(filter(None, map(walk, sorted(graph))), None)
+
+
+def test_a_circle_is_found():
+    assert circle({"a": {"b"}, "b": {"c", "d"}, "c": set(), "d": {"b"}}) == ["b", "d", "b"]
+    assert circle({"a": {"b", "c"}, "b": {"c"}, "c": set()}) is None
+
+
+def test_no_import_circle():
+    """At no depth: an import inside a function only hides one."""
+    graph = import_graph()
+    assert sum(map(len, graph.values())) > 300
+    assert circle(graph) is None
+
+
+def test_no_class_name_twice():
+    where = {}
+    for path in PACKAGE.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.ClassDef):
+                where.setdefault(node.name, []).append(f"{path.relative_to(PACKAGE)}:{node.lineno}")
+    assert {name: places for name, places in where.items() if len(places) > 1} == {}
+
+
+def test_no_sibling_modules_share_a_prefix():
+    """A prefix does a folder's work: sqlite_rows and sqlite_schema are sqlite/rows and sqlite/schema."""
+    shared = {}
+    for folder in {path.parent for path in PACKAGE.rglob("*.py")}:
+        stems = [path.stem for path in folder.glob("*.py") if not path.stem.startswith("_")]
+        stems += [path.name for path in folder.iterdir() if (path / "__init__.py").is_file()]
+        for prefix, count in Counter(stem.partition("_")[0] for stem in stems).items():
+            if count > 1:
+                shared[f"{folder.relative_to(PACKAGE)}/{prefix}_*"] = count
+    assert shared == {}
+
+
+def taken_from(room):
+    """Names that other modules take from a room itself, not from a module of it."""
+    modules = {module_name(path) for path in PACKAGE.rglob("*.py")}
+    for path in MODULES:
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.ImportFrom) and node.module == room:
+                yield from (alias.name for alias in node.names if f"{room}.{alias.name}" not in modules)
+
+
+ROOMS = [module for path in sorted(PACKAGE.rglob("__init__.py"))
+         if hasattr(module := importlib.import_module(module_name(path)), "__all__")]
+
+
+@pytest.mark.parametrize("room", ROOMS, ids=lambda room: room.__name__)
+def test_exported_names(room):
+    """__all__ of a room names what is there, once each, and everything that others take from it."""
+    assert [name for name in room.__all__ if not hasattr(room, name)] == []
+    assert len(set(room.__all__)) == len(room.__all__)
+    assert set(taken_from(room.__name__)) - {"__version__"} <= set(room.__all__)
 
 
 def loaded_by(statement):

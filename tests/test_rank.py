@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,7 +17,7 @@ from kernelderby.errors import DerbyError
 from kernelderby.rank import definitions_with_rows
 from kernelderby.rank.model import Ratio
 from kernelderby.rank.order import order_dependences
-from kernelderby.rank.resampling import Bootstrap, geometric_mean, ratio_with_interval
+from kernelderby.rank.resampling import Resampled, geometric_mean
 from kernelderby.trace import Measurement, Status
 
 
@@ -84,7 +85,7 @@ def test_interval_of_few_rounds_is_about_student_s():
     """Log ratios -1, 0, 1 (x 0.01): Student's 95 % interval of their mean is 4.303 * 0.01 / sqrt(3)."""
     a = row("a", "w1", 1.0, samples_us=tuple((math.exp(0.01 * step),) for step in (-1, 0, 1)))
     b = row("b", "w1", 1.0, samples_us=((1.0,),) * 3)
-    ratio = ratio_with_interval(1.0, Bootstrap().compare(a, b))
+    ratio = Resampled([a, b]).ratio(np.ones(2), 0, 1)
     assert math.log(ratio.high) == pytest.approx(4.303 * 0.01 / math.sqrt(3), rel=0.15)
     assert math.log(ratio.low) == pytest.approx(-math.log(ratio.high), rel=0.15)
 
@@ -96,7 +97,55 @@ def test_resampled_median_has_the_spread_of_a_real_bootstrap(count):
     b = row("b", "w1", 1.0, session="y", samples_us=((1.0,) * 5,))
     drawn = np.random.default_rng(1).choice(samples, size=(20000, count))
     expected = np.std(np.log(np.median(drawn, axis=1)))
-    assert np.std(Bootstrap().compare(a, b).values) == pytest.approx(expected, rel=0.1)
+    found = Resampled([a, b]).differences(np.array([0]), np.array([1]))
+    assert np.std(found.values) == pytest.approx(expected, rel=0.1) and found.freedom == [count + 5 - 2]
+
+
+def test_every_pair_of_a_small_field_and_those_that_count_of_a_large_one():
+    small = ranked(rows(**{f"s{place:02}": [10.0 + place, 20.0] for place in range(11)}), 2)
+    assert len(small.pairs) == 11 * 10 // 2
+    large = ranked(rows(**{f"s{place:02}": [10.0 + place, 20.0] for place in range(60)}), 2, baseline="s30")
+    assert len(large.pairs) < 4 * 60 and large.summary("s59").common == 2
+    near = 128 // 60
+    assert {(f"s{one:02}", f"s{two:02}") for one in range(60) for two in range(one + 1, min(one + near + 1, 60))} <= {
+        (pair.first, pair.second) for pair in large.pairs}
+    assert large.pair("s00", "s59") and large.pair("s30", "s59") and large.pair("s05", "s30")
+
+
+def test_pairs_are_what_their_cells_say():
+    """Ratios of pairs against the intervals that the cells have, some missing and some measured in other sessions."""
+    generator = np.random.default_rng(3)
+    measured = []
+    for place in range(5):
+        for index in (1, 2, 3):
+            samples = tuple(tuple(generator.normal(10 + 0.02 * place, 0.05, 9)) for _ in range(4 + place % 2))
+            measured.append(row(f"s{place}", f"w{index}", float(np.median(np.concatenate(samples))),
+                                samples_us=samples, session="b" if (place, index) == (3, 2) else "a"))
+    result = ranked([each for each in measured if (each.solution, each.uuid) != ("s4", "w1")])
+    for pair in result.pairs:
+        if result.baseline not in (pair.first, pair.second):
+            continue
+        other = pair.second if pair.first == result.baseline else pair.first
+        ratios = [each.cells[other].ratio for each in result.rows if each.cells[other].ratio]
+        slower, faster = (sum(ratio.verdict == verdict for ratio in ratios) for verdict in ("slower", "faster"))
+        wins, losses = (pair.wins, pair.losses) if pair.first == result.baseline else (pair.losses, pair.wins)
+        assert (pair.workloads, wins, losses) == (len(ratios), slower, faster)
+        assert {ratio.interval for ratio in ratios} == ({"paired", "unpaired"} if other == "s3" else {"paired"})
+
+
+def test_ranking_is_linear_in_the_solutions():
+    """Eight times the solutions take at most sixteen times the time (64 times if every one met every other)."""
+    def seconds(count):
+        generator = np.random.default_rng(count)
+        drawn = [tuple(map(tuple, generator.normal(10, 1, (3, 5)))) for _ in range(count)]
+        measured = [row(f"s{place:04}", f"w{index}", 10.0, samples_us=samples)
+                    for place, samples in enumerate(drawn) for index in (1, 2)]
+        start = time.process_time()
+        ranked(measured, 2)
+        return time.process_time() - start
+
+    seconds(20)  # numpy's first use
+    assert min(seconds(800) for _ in range(2)) < 16 * max(seconds(100) for _ in range(3))
 
 
 def test_one_number_per_row_has_no_interval():

@@ -11,7 +11,7 @@ from kernelderby.catalog.model import Definition, Requires, Solution
 from kernelderby.errors import DerbyError
 from kernelderby.fields import agree, checked, only_known, read_json, read_text, read_toml, suggestion, take
 from kernelderby.fields import take_strings as strings
-from kernelderby.trace import Stage
+from kernelderby.trace import STAGE_ROLES, Stage
 
 LANGUAGES = ("python", "triton", "cpp", "cuda", "tilelang")
 SOURCE_SUFFIXES = (".py", ".cu", ".cuh", ".cpp", ".h")
@@ -19,7 +19,7 @@ _SPEC_FIELDS = ("language", "entry_point", "destination_passing_style", "target_
 _TOML_FIELDS = ("name", "definition", "author", "description", *_SPEC_FIELDS, "common", "setup", "in_place", "requires",
                 "stages")
 _REQUIRES_FIELDS = ("modules", "executables", "minimum_compute_capability", "maximum_compute_capability", "cpu")
-_STAGE_FIELDS = ("name", "title", "kernels", "nvtx")
+_STAGE_FIELDS = ("name", "title", "kernels", "nvtx", "role")
 
 
 def load_solutions(root: Path, definitions: Mapping[str, Definition]) -> dict[str, Solution]:
@@ -100,7 +100,11 @@ def read_folder(folder: Path) -> Solution:
     only_known(path, data, _TOML_FIELDS)
     only_known(path, take(path, data, "requires", dict, {}), _REQUIRES_FIELDS, "requires.")
     for position, stage in enumerate(take(path, data, "stages", list, [])):
-        only_known(path, checked(path, f"stages[{position}]", stage, dict), _STAGE_FIELDS, f"stages[{position}].")
+        prefix = f"stages[{position}]."
+        only_known(path, checked(path, prefix[:-1], stage, dict), _STAGE_FIELDS, prefix)
+        role = take(path, stage, "role", str, None, prefix)
+        if role is not None and role not in STAGE_ROLES:
+            raise DerbyError(f"{path}: {prefix}role: {role!r} is unknown; {suggestion(role, STAGE_ROLES)}")
     sources = {file.relative_to(folder).as_posix(): read_text(file)
                for file in _own_files(folder) if file.suffix in SOURCE_SUFFIXES}
     common = strings(path, data, "common")
@@ -199,5 +203,6 @@ def _stages(path: Path, data: dict[str, Any]) -> tuple[Stage, ...]:
             except re.error as error:
                 raise DerbyError(f"{path}: {prefix}kernels: {pattern!r} is no pattern ({error}); mend it") from None
         stages.append(Stage(take(path, spec, "name", str, prefix=prefix), take(path, spec, "title", str, prefix=prefix),
-                            kernels, take(path, spec, "nvtx", str, None, prefix)))
+                            kernels, take(path, spec, "nvtx", str, None, prefix),
+                            take(path, spec, "role", str, None, prefix)))
     return tuple(stages)

@@ -19,7 +19,7 @@ SAME = 0.02  # a change of up to 2 % of its own time is called unchanged; clocks
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class Difference:
     """One stage or kernel. Times are per invocation or totals (Comparison.unit); None: it does not occur there.
 
     ratio: after over before. share_of_change: of the whole change, with its sign: 0.6 made 60 % of it, -0.1 worked
@@ -68,7 +68,7 @@ class Comparison:
     after_invocations: int | None
     before_ns: float
     after_ns: float
-    changes: tuple[Change, ...]
+    changes: tuple[Difference, ...]
     warnings: tuple[str, ...] = ()
 
     @property
@@ -182,7 +182,7 @@ def _comparison(before, after, by: str, per_invocation: bool, left: _Rows, right
     for name in dict.fromkeys((*left, *right)):
         one, two = left.get(name), right.get(name)
         change = right_ns.get(name, 0) - left_ns.get(name, 0)
-        changes.append(Change(name, (one or two)[0], left_ns.get(name), right_ns.get(name), one[1] if one else 0,
+        changes.append(Difference(name, (one or two)[0], left_ns.get(name), right_ns.get(name), one[1] if one else 0,
                               two[1] if two else 0, change / whole if whole else None))
     changes.sort(key=lambda change: (-abs(change.change_ns), change.name))
     return Comparison(_name(before), _name(after), before.gpu, after.gpu, by,

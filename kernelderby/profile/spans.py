@@ -7,8 +7,8 @@ a copied table) has one row a kernel name. Verbs that need order say so when onl
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
@@ -66,21 +66,17 @@ class ApiSum:
     total_ns: float
 
 
-@dataclass(slots=True)
 class Profile(ABC):
     """A profile file, open for reading. warnings: what a reader of the tables must know (printed with every table).
 
     form: what it is, in words ("nsys SQLite, schema 3.25.0"). gpu: name as the profile has it, None when it does not.
-    has_events: whether spans() works; sums() always does. unlinked_launches: kernels whose launch is not in the
-    profile, which therefore have no ranges.
+    has_events: whether spans() works; sums() always does.
     """
 
-    path: Path
-    form: str
-    gpu: str | None = None
-    has_events: bool = False
-    unlinked_launches: int = 0
-    warnings: list[str] = field(default_factory=list)
+    has_events = False
+
+    def __init__(self, path: Path, form: str, gpu: str | None = None, warnings: Iterable[str] = ()) -> None:
+        self.path, self.form, self.gpu, self.warnings = path, form, gpu, list(warnings)
 
     def spans(self) -> Iterator[Span]:
         """Every span in order of start (then of end). DerbyError for a source that has sums only."""
@@ -94,10 +90,7 @@ class Profile(ABC):
         """Host time by CUDA API function, largest first; empty when the source has none."""
         return []
 
-
-def open_profile(path: Path | str) -> Profile:
-    """Recognises the source by content. DerbyError (one line: file, what is wrong, mend) for all else: missing file,
-    truncated or locked database, no CUDA work in it, another tool's report."""
-    from kernelderby.profile.sources import open_source
-
-    return open_source(Path(path))
+    @property
+    def unlinked_launches(self) -> int:
+        """Kernels whose launch is not in the profile, which therefore have no ranges."""
+        return 0

@@ -21,7 +21,7 @@ from kernelderby.roofline.floors import (
     share_on,
     weighted_share,
 )
-from kernelderby.roofline.recorded import Recorded, Time
+from kernelderby.roofline.recorded import Reached, Recorded
 
 BEST = "best of all"  # a contender that takes, on every shape, the fastest solution of any author
 
@@ -77,8 +77,9 @@ def rank_by_importance(recorded: Recorded, workloads: Mapping[str, Sequence[Work
         raise DerbyError(f"--importance: no operator that has one was measured on {recorded.group.gpu}; measure with "
                          "`derby bench`")
     authors = {solutions[name].author for operator in operators for name in recorded.times.get(operator, ())}
-    found = [_contender(author, {operator: _own(recorded, operator, author, solutions, workloads[operator])
-                                 for operator in operators}, workloads, gpu, importance) for author in authors]
+    firsts = {operator: _firsts(recorded, operator, solutions, workloads[operator]) for operator in operators}
+    found = [_contender(author, {operator: firsts[operator].get(author) for operator in operators},
+                        workloads, gpu, importance) for author in authors]
     found.sort(key=lambda each: (-each.share.everywhere, each.name))
     best = {operator: (None, recorded.fastest(operator)) if recorded.times.get(operator) else None
             for operator in operators}
@@ -88,37 +89,37 @@ def rank_by_importance(recorded: Recorded, workloads: Mapping[str, Sequence[Work
         tuple(sorted(set(recorded.times) - set(operators))))
 
 
-def _own(recorded: Recorded, operator: str, author: str, solutions: Mapping[str, Solution],
-         workloads: Sequence[Workload]) -> tuple[str, dict[str, Time]] | None:
-    """The author's first solution in the operator's order (docs/scoring.md), with its times; None without any row."""
+def _firsts(recorded: Recorded, operator: str, solutions: Mapping[str, Solution],
+            workloads: Sequence[Workload]) -> dict[str, tuple[str | None, dict[str, Reached]]]:
+    """Author -> their first solution in the operator's order (docs/scoring.md), with its times; only authors with a
+    row."""
     known = {workload.uuid: 1.0 for workload in workloads}
     times = {name: {uuid: time for uuid, time in own.items() if uuid in known}
              for name, own in recorded.times.get(operator, {}).items()}
     ordered = order({name: {uuid: time.latency_us for uuid, time in own.items()} for name, own in times.items()}, known)
-    first = next((name for name in ordered if solutions[name].author == author), None)
-    return (first, times[first]) if first else None
+    return {solutions[name].author: (name, times[name]) for name in reversed(ordered)}
 
 
-def _contender(name: str, chosen: Mapping[str, tuple[str | None, dict[str, Time]] | None],
+def _contender(name: str, chosen: Mapping[str, tuple[str | None, dict[str, Reached]] | None],
                workloads: Mapping[str, Sequence[Workload]], gpu: Gpu, importance: Mapping[str, float]) -> Contender:
     entries = {operator: Entry(each[0], _share(each[1], workloads[operator], gpu),
                                _fair_share(each[1], workloads[operator], gpu))
                for operator, each in chosen.items() if each}
-    times = [time for operator, each in chosen.items() if each
-             for uuid, time in each[1].items() if uuid in {workload.uuid for workload in workloads[operator]}]
+    times = [each[1][workload.uuid] for operator, each in chosen.items() if each
+             for workload in workloads[operator] if workload.uuid in each[1]]
     return Contender(
         name, entries, weighted_share({operator: entry.share for operator, entry in entries.items()}, importance),
         weighted_share({operator: entry.fair for operator, entry in entries.items()}, importance),
         shapes=len(times), of_shapes=sum(map(len, workloads.values())), outdated=sum(time.outdated for time in times))
 
 
-def _share(times: Mapping[str, Time], workloads: Sequence[Workload], gpu: Gpu) -> OperatorShare:
+def _share(times: Mapping[str, Reached], workloads: Sequence[Workload], gpu: Gpu) -> OperatorShare:
     """S of every shape that has a time, a cost and a peak for each dtype in it."""
     return operator_share([share_on(gpu, workload.cost, times[workload.uuid].latency_us)
                            if workload.uuid in times else None for workload in workloads])
 
 
-def _fair_share(times: Mapping[str, Time], workloads: Sequence[Workload], gpu: Gpu) -> FairShare:
+def _fair_share(times: Mapping[str, Reached], workloads: Sequence[Workload], gpu: Gpu) -> FairShare:
     """S_fair of every shape that has a time, a cost and an empty kernel's time in its session."""
     shares = []
     for workload in workloads:

@@ -115,9 +115,11 @@ def _doubtful(ranking: Ranking) -> Iterator[str]:
 
 def _undecided(ranking: Ranking) -> Iterator[str]:
     labels = {row.uuid: row.label for row in ranking.rows}
+    pairs = {(pair.first, pair.second): pair for pair in ranking.pairs}
+    complete = {summary.solution: summary.is_complete for summary in ranking.summaries}
     for first, second in zip(ranking.order, ranking.order[1:], strict=False):
-        pair = find_pair(ranking, first, second)
-        if pair and pair.geomean.is_tie and _same_class(ranking, first, second):
+        pair = pairs.get((first, second))
+        if pair and pair.geomean.is_tie and complete[first] == complete[second]:
             interval = f"[{pair.geomean.low:.3f}, {pair.geomean.high:.3f}]" if pair.geomean.low is not None else "equal"
             yield f"{first} and {second} are tied: geomean ratio {pair.geomean.value:.3f} {interval}"
     for dependence in ranking.order_dependences:
@@ -126,17 +128,18 @@ def _undecided(ranking: Ranking) -> Iterator[str]:
         listed = " or ".join(named) + (f" or any of {more} more" if more else "")
         yield (f"the order of {dependence.first} and {dependence.second} depends on workload {listed}: "
                f"without it {dependence.second} is first")
-    yield from _total_disagrees(ranking)
+    yield from _total_disagrees(ranking, pairs, complete)
 
 
-def _total_disagrees(ranking: Ranking) -> Iterator[str]:
+def _total_disagrees(ranking: Ranking, pairs: Mapping[tuple[str, str], Pair],
+                     complete: Mapping[str, bool]) -> Iterator[str]:
     """The winner by geomean against the one of its coverage class that needs the least time in total."""
     if not ranking.baseline:
         return
     winner = ranking.order[0]
     rivals = {name: pair.total for name in ranking.order[1:]
-              if _same_class(ranking, winner, name) and (pair := find_pair(ranking, winner, name))}
-    quickest = min(rivals, key=rivals.get, default=None)
+              if complete[winner] == complete[name] and (pair := pairs.get((winner, name)))}
+    quickest = min(rivals, key=lambda name: rivals[name], default=None)
     if quickest and rivals[quickest] < 1:
         yield (f"{winner} is first by geomean, {quickest} by total time ({rivals[quickest]:.3f} of {winner}'s)")
 
@@ -150,11 +153,3 @@ def _missing(ranking: Ranking) -> Iterator[str]:
         yield f"not measured on {ranking.group.gpu}: {', '.join(ranking.not_measured)}"
     if ranking.no_floor_reason:
         yield f"S is n/a: {ranking.no_floor_reason}"
-
-
-def find_pair(ranking: Ranking, first: str, second: str) -> Pair | None:
-    return next((pair for pair in ranking.pairs if (pair.first, pair.second) == (first, second)), None)
-
-
-def _same_class(ranking: Ranking, first: str, second: str) -> bool:
-    return ranking.summary(first).is_complete == ranking.summary(second).is_complete

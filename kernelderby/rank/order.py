@@ -9,7 +9,15 @@ import numpy as np
 from kernelderby.rank.model import OrderDependence
 from kernelderby.rank.resampling import geometric_mean
 
+NEAR = 128  # pairs that are looked at in a field, but never less than one a solution
+
 Times = dict[str, dict[str, float]]  # solution -> uuid -> latency in us, passed rows only
+
+
+def reach(solutions: int) -> int:
+    """How many places apart two solutions of a field may stand to be held against each other: everybody up to eleven
+    solutions, fewer the more there are, so that the work grows with their number and not with its square."""
+    return max(1, NEAR // max(solutions, 1))
 
 
 def slowdowns(times: Times, importance: dict[str, float]) -> dict[str, float]:
@@ -42,30 +50,32 @@ def coverage_class(passed: int, workloads: int) -> int:
 
 
 def order_dependences(times: Times, importance: dict[str, float]) -> tuple[OrderDependence, ...]:
-    """Pairs of one coverage class that change places when one workload is left out, with those workloads.
+    """Pairs of one coverage class that change places when one workload is left out, with those workloads; of those
+    near each other in the order (reach), which up to eleven solutions is every pair.
 
     The coverage class stays what it is over all workloads, so a failure is not forgiven by leaving its workload out.
     """
     ordered, uuids, best = order(times, importance), list(importance), _best(times)
     weights = np.array([importance[uuid] for uuid in uuids])
-    without = {}
-    for solution in ordered:
-        own = times[solution]
-        logs = np.array([math.log(own[uuid] / best[uuid]) if uuid in own else 0.0 for uuid in uuids])
-        counted = weights * np.array([uuid in own for uuid in uuids])
-        with np.errstate(invalid="ignore", divide="ignore"):
-            without[solution] = ((counted @ logs) - counted * logs) / (counted.sum() - counted)
-    classes = {solution: coverage_class(len(times[solution]), len(uuids)) for solution in ordered}
+    passed = np.array([[uuid in times[solution] for uuid in uuids] for solution in ordered]).reshape(-1, len(uuids))
+    logs = np.array([[math.log(times[solution][uuid] / best[uuid]) if uuid in times[solution] else 0.0
+                      for uuid in uuids] for solution in ordered]).reshape(-1, len(uuids))
+    counted = weights * passed
+    weighted = counted * logs
+    with np.errstate(invalid="ignore", divide="ignore"):
+        without = ((weighted.sum(axis=1, keepdims=True) - weighted)
+                   / (counted.sum(axis=1, keepdims=True) - counted))
+    classes = np.array([coverage_class(len(times[solution]), len(uuids)) for solution in ordered])
     found = []
-    for index, first in enumerate(ordered):
-        for second in ordered[index + 1 :]:
-            if classes[first] != classes[second] or classes[first] == 2:
-                continue
-            # Rounding must not turn equal solutions around; NaN (no workload left) compares false.
-            flips = without[first] > without[second] + 1e-9
-            if flips.any():
-                found.append(OrderDependence(first, second, tuple(np.array(uuids)[flips].tolist())))
-    return tuple(found)
+    for apart in range(1, min(len(ordered), reach(len(ordered)) + 1)):
+        # Rounding must not turn equal solutions around; NaN (no workload left) compares false.
+        flips = without[:-apart] > without[apart:] + 1e-9
+        same = (classes[:-apart] == classes[apart:]) & (classes[apart:] != 2)
+        found += [(place, place + apart, np.flatnonzero(flips[place])) for place in np.flatnonzero(
+            same & flips.any(axis=1)).tolist()]
+    found.sort(key=lambda each: each[:2])
+    return tuple(OrderDependence(ordered[first], ordered[second], tuple(uuids[place] for place in places))
+                 for first, second, places in found)
 
 
 def _best(times: Times) -> dict[str, float]:

@@ -5,52 +5,22 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from itertools import combinations
+from dataclasses import replace
 
 from kernelderby.catalog import Solution, Workload
 from kernelderby.errors import DerbyError
-from kernelderby.hardware import Gpu, find_gpu
+from kernelderby.hardware import find_gpu
 from kernelderby.rank import notes
+from kernelderby.rank.arena import Arena, arena_of
 from kernelderby.rank.model import NOT_MEASURED, PASSED, Cell, Pair, Ranking, Ratio, Summary, WorkloadRow
-from kernelderby.rank.order import Times, order, order_dependences, slowdowns
-from kernelderby.rank.resampling import Bootstrap, Deviation, geometric_mean, mean_with_interval, ratio_with_interval
+from kernelderby.rank.order import order, order_dependences, slowdowns
+from kernelderby.rank.pairs import Compared, compare
+from kernelderby.rank.resampling import geometric_mean
 from kernelderby.roofline import selection
-from kernelderby.roofline.floors import fair_floor_us, fair_share, floors, share_of_floor
-from kernelderby.roofline.selection import Chosen
+from kernelderby.roofline.floors import fair_floor_us, fair_share, share_of_floor
 from kernelderby.trace import Measurement, Status
 
 TOO_GOOD = 0.9  # a latency below this share of the floor is a mistake in the measurement or in the cost
-
-
-@dataclass(frozen=True)
-class _Field:
-    """All that takes part: what was measured of whom on what, and the comparisons made so far."""
-
-    workloads: tuple[Workload, ...]
-    importance: dict[str, float]
-    chosen: dict[tuple[str, str], Chosen]
-    times: Times
-    floors: dict[str, tuple[float, str]]  # uuid -> floor in us, regime; empty when unknown
-    gpu: Gpu | None = None
-    kind: str = "eager"  # of the times
-    eager: Times = field(default_factory=dict)
-    in_place: frozenset[str] = frozenset()  # solutions that write into their inputs' memory
-    bootstrap: Bootstrap = field(default_factory=Bootstrap)
-
-    def common(self, a: str, b: str) -> list[str]:
-        return [workload.uuid for workload in self.workloads
-                if workload.uuid in self.times[a] and workload.uuid in self.times[b]]
-
-    def value(self, a: str, b: str, uuid: str) -> float:
-        return self.times[a][uuid] / self.times[b][uuid]
-
-    def deviation(self, a: str, b: str, uuid: str) -> Deviation | None:
-        return self.bootstrap.compare(self.chosen[a, uuid].measurement, self.chosen[b, uuid].measurement)
-
-    def ratio(self, a: str, b: str, uuid: str) -> Ratio:
-        """Time of a over time of b."""
-        return ratio_with_interval(self.value(a, b, uuid), self.deviation(a, b, uuid))
 
 
 def rank(measurements: Iterable[Measurement], definition: str, workloads: Sequence[Workload],
@@ -70,17 +40,20 @@ def rank(measurements: Iterable[Measurement], definition: str, workloads: Sequen
     key = selection.choose_group(groups, gpu, protocol, newest_protocol=True)
     rows = groups[key]
     contenders = {name: each for name, each in solutions.items() if only is None or name in only}
-    arena = _arena(rows, workloads, contenders, find_gpu(rows[0].gpu), time)
+    importance = {workload.uuid: _importance(workload) for workload in workloads}
+    arena = arena_of(rows, workloads, contenders, find_gpu(rows[0].gpu), time, importance)
     ordered = order(arena.times, arena.importance)
     if baseline is not None and not arena.times.get(baseline):
         raise DerbyError(f"--baseline: {baseline} passed no workload on {rows[0].gpu} under {key.protocol}; "
                          f"those that did: {', '.join(name for name in ordered if arena.times[name]) or 'none'}")
     reference = baseline or next((name for name in ordered if arena.times[name]), None)
-    pairs = _pairs(arena, ordered)
-    table = tuple(_row(arena, workload, ordered, reference) for workload in arena.workloads)
+    compared = compare(arena, ordered, reference)
+    shared = Counter(_axes(workload) for workload in arena.workloads)
+    table = tuple(_row(arena, workload, ordered, compared, shared[_axes(workload)] == 1)
+                  for workload in arena.workloads)
     moments = [each.timestamp for each in sorted((c.measurement for c in arena.chosen.values()), key=selection.moment)]
     not_measured = tuple(sorted(name for name in contenders if name not in arena.times))
-    summaries = _summaries(arena, ordered, reference, pairs, table, contenders)
+    summaries = _summaries(arena, ordered, reference, compared.pairs, table, contenders)
     ranking = Ranking(
         definition=definition,
         group=selection.describe_group(key, rows),
@@ -93,7 +66,7 @@ def rank(measurements: Iterable[Measurement], definition: str, workloads: Sequen
         order=ordered,
         rows=table,
         summaries=summaries + tuple(_never_measured(contenders[name], len(arena.workloads)) for name in not_measured),
-        pairs=tuple(pairs.values()),
+        pairs=tuple(compared.pairs.values()),
         order_dependences=order_dependences(arena.times, arena.importance),
         not_measured=not_measured,
         no_floor_reason=_no_floor_reason(arena, rows[0].gpu),
@@ -105,39 +78,10 @@ def rank(measurements: Iterable[Measurement], definition: str, workloads: Sequen
     return replace(ranking, notes=notes.notes(ranking, rows, arena.chosen, solutions, asked))
 
 
-def _arena(rows: Sequence[Measurement], workloads: Sequence[Workload], contenders: Mapping[str, Solution],
-           gpu: Gpu | None, asked_time: str | None) -> _Field:
-    known = {workload.uuid for workload in workloads}
-    chosen = {key: each for key, each in selection.newest_rows(rows, _hashes(contenders)).items() if key[1] in known}
-    kind = selection.time_kind((each.measurement for each in chosen.values()), asked_time)
-    times: Times = {solution: {} for solution, _ in sorted(chosen)}
-    eager: Times = {solution: {} for solution in times}
-    for (solution, uuid), each in chosen.items():
-        if each.measurement.status is not Status.PASSED:
-            continue
-        eager[solution][uuid] = selection.latency_us(each.measurement)
-        timed = selection.timed_by(each.measurement, kind)
-        chosen[solution, uuid] = replace(each, measurement=timed)
-        if timed.latency_us is not None:
-            times[solution][uuid] = selection.latency_us(timed)
-    importance = {workload.uuid: _importance(workload) for workload in workloads}
-    floor = {}
-    for workload in workloads:
-        found = floors(workload.cost, gpu) if gpu is not None and workload.cost is not None else None
-        if found is not None:
-            floor[workload.uuid] = (found.floor_us, found.regime)
-    in_place = frozenset(name for name, solution in contenders.items() if solution.in_place)
-    return _Field(tuple(workloads), importance, chosen, times, floor, gpu, kind, eager, in_place)
-
-
-def _other_order(arena: _Field, ordered: tuple[str, ...]) -> tuple[str, ...]:
+def _other_order(arena: Arena, ordered: tuple[str, ...]) -> tuple[str, ...]:
     """The order by eager time, where another kind gives another one."""
     by_eager = order(arena.eager, arena.importance)
     return by_eager if by_eager != ordered else ()
-
-
-def _hashes(contenders: Mapping[str, Solution]) -> dict[str, str]:
-    return {name: solution.hash for name, solution in contenders.items()}
 
 
 def _importance(workload: Workload) -> float:
@@ -147,39 +91,38 @@ def _importance(workload: Workload) -> float:
     return float(value)
 
 
-def _row(arena: _Field, workload: Workload, ordered: Sequence[str], baseline: str | None) -> WorkloadRow:
+def _row(arena: Arena, workload: Workload, ordered: Sequence[str], compared: Compared, is_unique: bool) -> WorkloadRow:
     uuid = workload.uuid
     floor_us, regime = arena.floors.get(uuid, (None, None))
     passed = sorted((name for name in ordered if uuid in arena.times[name]), key=lambda name: arena.times[name][uuid])
-    fastest, second = (passed + [None, None])[:2]
+    fastest, second = (*passed, None, None)[:2]
+    label = ", ".join(f"{axis}={size}" for axis, size in workload.axes.items())
     return WorkloadRow(
         uuid=uuid,
-        label=_label(arena, workload),
+        label=label if label and is_unique else f"{label} {uuid[:8]}".strip(),
         axes=dict(workload.axes),
         importance=arena.importance[uuid],
         floor_us=floor_us,
         regime=regime,
-        cells={name: _cell(arena, name, workload, baseline, floor_us) for name in ordered},
+        cells={name: _cell(arena, name, workload, compared.over_baseline.get((name, uuid)), floor_us)
+               for name in ordered},
         fastest=fastest,
         second=second,
-        margin=arena.ratio(second, fastest, uuid) if second else None,
+        margin=compared.margins.get(uuid),
     )
 
 
-def _label(arena: _Field, workload: Workload) -> str:
-    label = ", ".join(f"{axis}={size}" for axis, size in workload.axes.items())
-    is_unique = [other.axes for other in arena.workloads].count(workload.axes) == 1
-    return label if label and is_unique else f"{label} {workload.uuid[:8]}".strip()
+def _axes(workload: Workload) -> tuple[tuple[str, int], ...]:
+    return tuple(sorted(workload.axes.items()))
 
 
-def _cell(arena: _Field, solution: str, workload: Workload, baseline: str | None, floor_us: float | None) -> Cell:
+def _cell(arena: Arena, solution: str, workload: Workload, ratio: Ratio | None, floor_us: float | None) -> Cell:
     uuid = workload.uuid
     chosen = arena.chosen.get((solution, uuid))
     if chosen is None:
         return Cell(NOT_MEASURED)
     row, latency_us = chosen.measurement, arena.times[solution].get(uuid)
-    has_ratio = latency_us is not None and baseline not in (None, solution) and uuid in arena.times[baseline]
-    has_share = latency_us is not None and floor_us is not None
+    share = share_of_floor(floor_us, latency_us) if latency_us is not None and floor_us is not None else None
     if row.status is Status.PASSED and latency_us is None:
         return Cell(f"no {arena.kind} time", eager_us=arena.eager[solution][uuid], outdated=chosen.outdated,
                     timestamp=row.timestamp, message=row.graph_missing)
@@ -190,10 +133,10 @@ def _cell(arena: _Field, solution: str, workload: Workload, baseline: str | None
         latency_us=latency_us,
         eager_us=arena.eager[solution].get(uuid) if arena.kind != "eager" else None,
         fair_share=fair_share(fair_us, latency_us),
-        ratio=arena.ratio(solution, baseline, uuid) if has_ratio else None,
-        share_of_floor=share_of_floor(floor_us, latency_us) if has_share else None,
+        ratio=ratio,
+        share_of_floor=share,
         outdated=chosen.outdated,
-        too_good=has_share and latency_us < TOO_GOOD * floor_us,
+        too_good=latency_us is not None and floor_us is not None and latency_us < TOO_GOOD * floor_us,
         timestamp=row.timestamp,
         message=row.message,
     )
@@ -203,28 +146,7 @@ def in_words(status: Status) -> str:
     return status.value.replace("_", " ")
 
 
-def _pairs(arena: _Field, ordered: Sequence[str]) -> dict[tuple[str, str], Pair]:
-    """Every solution with every one behind it in the order, where they have a workload in common."""
-    pairs = {}
-    for first, second in combinations(ordered, 2):
-        common = arena.common(first, second)
-        if common:
-            pairs[first, second] = _pair(arena, first, second, common)
-    return pairs
-
-
-def _pair(arena: _Field, first: str, second: str, common: list[str]) -> Pair:
-    values = [arena.value(second, first, uuid) for uuid in common]
-    deviations = [arena.deviation(second, first, uuid) for uuid in common]
-    verdicts = Counter(ratio_with_interval(*each).verdict for each in zip(values, deviations, strict=True))
-    weights = [arena.importance[uuid] for uuid in common]
-    total = sum(arena.times[second][uuid] for uuid in common) / sum(arena.times[first][uuid] for uuid in common)
-    geomean = mean_with_interval(geometric_mean(values, weights), deviations, weights)
-    return Pair(first, second, len(common), geomean, total,
-                wins=verdicts["slower"], ties=verdicts["tie"], losses=verdicts["faster"])
-
-
-def _summaries(arena: _Field, ordered: Sequence[str], baseline: str | None, pairs: dict[tuple[str, str], Pair],
+def _summaries(arena: Arena, ordered: Sequence[str], baseline: str | None, pairs: dict[tuple[str, str], Pair],
                table: Sequence[WorkloadRow], contenders: Mapping[str, Solution]) -> tuple[Summary, ...]:
     slowdown = slowdowns(arena.times, arena.importance)
     fastest_on = Counter(row.fastest for row in table if row.margin is not None and not row.margin.is_tie)
@@ -283,7 +205,7 @@ def _never_measured(solution: Solution, workloads: int) -> Summary:
                    **_against_baseline(solution.name, None, {}))
 
 
-def _environment(arena: _Field) -> dict[str, tuple[str, ...]]:
+def _environment(arena: Arena) -> dict[str, tuple[str, ...]]:
     drivers, commits = set(), set()
     for chosen in arena.chosen.values():
         found = chosen.measurement.environment
@@ -294,7 +216,7 @@ def _environment(arena: _Field) -> dict[str, tuple[str, ...]]:
     return {"driver": tuple(sorted(drivers)), "commit": tuple(sorted(commits))}
 
 
-def _no_floor_reason(arena: _Field, gpu: str) -> str | None:
+def _no_floor_reason(arena: Arena, gpu: str) -> str | None:
     """Why some or all workloads have no floor; None where all have one."""
     if find_gpu(gpu) is None:
         return f"the peaks of {gpu} are unknown; describe it under kernelderby/hardware/gpus/"

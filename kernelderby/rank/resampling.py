@@ -13,11 +13,14 @@ from dataclasses import dataclass
 import numpy as np
 
 from kernelderby.rank.model import Ratio
+from kernelderby.rank.types import Booleans, Floats, Integers
 from kernelderby.trace import Measurement
 
 RESAMPLES = 1000
 SEED = 19  # any fixed number: the same rows give the same intervals
 FEWEST_ROUNDS = 3  # with fewer, the spread between rounds says next to nothing
+_LOWER, _UPPER = round(0.025 * RESAMPLES), round(0.975 * RESAMPLES) - 1  # places of the percentiles, in order
+CHUNK = 256  # pairs at a time: 2 MB of resamples stay in the cache
 
 # 0.975 quantile of Student's t for 1 to 30 degrees of freedom (any table of it), and of the normal distribution.
 _STUDENT = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228,
@@ -32,61 +35,132 @@ def geometric_mean(values: Sequence[float], weights: Sequence[float] | None = No
 
 
 @dataclass(frozen=True, slots=True)
-class Deviation:
-    """values: float64 [RESAMPLES], log(resampled ratio) - log(ratio). freedom: degrees of freedom behind them."""
+class Differences:
+    """Of several pairs of rows. values: float64 [pairs, RESAMPLES], log(resampled ratio) - log(ratio), 0 where nothing
+    is known. freedom: int64 [pairs], degrees of freedom behind them, 0 where nothing is known. paired: bool [pairs].
+    """
 
-    values: np.ndarray
-    freedom: int
-    kind: str  # "paired" or "unpaired"
+    values: Floats
+    freedom: Integers
+    paired: Booleans
 
 
-class Bootstrap:
-    """Deviations of ratios between rows of one workload. Resamples are kept per row, so a ratio is one subtraction."""
+def new_scratch() -> Floats:
+    """Memory for Resampled. Made once for all workloads: touching new pages takes longer than the arithmetic."""
+    return np.empty((2, CHUNK, RESAMPLES))
 
-    def __init__(self) -> None:
-        self._draws: dict[tuple[str, int], np.ndarray] = {}
-        self._of_rounds: dict[tuple[int, int], np.ndarray] = {}
-        self._of_samples: dict[int, tuple[np.ndarray, int] | None] = {}
 
-    def compare(self, a: Measurement, b: Measurement) -> Deviation | None:
-        """Of time of a over time of b; None where a row has fewer than three samples in all."""
-        rounds = min(len(a.samples_us), len(b.samples_us))
-        if a.session is not None and a.session == b.session and rounds >= FEWEST_ROUNDS:
+class Resampled:
+    """The rows of one workload, whose rounds are drawn anew together. Draws are kept, so a ratio is one subtraction."""
+
+    def __init__(self, rows: Sequence[Measurement], scratch: Floats | None = None) -> None:
+        """scratch: of new_scratch(); one may serve many."""
+        self._rows = rows
+        self._scratch = scratch if scratch is not None else new_scratch()
+        sessions: dict[str, int] = {}
+        self._sessions = np.array([  # no session is nobody else's
+            -1 - place if row.session is None else sessions.setdefault(row.session, len(sessions))
+            for place, row in enumerate(rows)], dtype=np.int64)
+        self._rounds = np.array([len(row.samples_us) for row in rows], dtype=np.int64)
+        self._samples = np.array([sum(map(len, row.samples_us)) for row in rows], dtype=np.int64)
+        self._logs = _log_medians(rows)
+        self._of_rounds: dict[int, Floats] = {}
+        self._of_samples: dict[int, Floats] = {}
+
+    def differences(self, first: Integers, second: Integers) -> Differences:
+        """Of time of first over time of second, places of rows both, CHUNK of them at most. Nothing is known where a
+        row has fewer than three samples in all. The values hold until the next call."""
+        rounds = np.minimum(self._rounds[first], self._rounds[second])
+        paired = (self._sessions[first] == self._sessions[second]) & (rounds >= FEWEST_ROUNDS)
+        freedom = np.where(paired, rounds - 1, 0)
+        numbers = set(rounds[paired].tolist())
+        values, other = self._scratch[:, :len(first)]
+        if len(numbers) == 1 and paired.all():  # as `derby bench` records them
+            drawn = self._drawn_rounds(numbers.pop())
+            np.subtract(drawn.take(first, 0, values, "clip"), drawn.take(second, 0, other, "clip"), out=values)
+            return Differences(values, freedom, paired)
+        values[:] = 0
+        for number in numbers:
+            which = np.flatnonzero(paired & (rounds == number))
+            drawn = self._drawn_rounds(number)
+            values[which] = drawn[first[which]] - drawn[second[which]]
+        enough = np.minimum(self._samples[first], self._samples[second]) >= FEWEST_ROUNDS
+        for pair in np.flatnonzero(~paired & enough).tolist():
+            one, two = int(first[pair]), int(second[pair])
+            values[pair] = self._drawn_samples(one) - self._drawn_samples(two)
+            freedom[pair] = self._samples[one] + self._samples[two] - 2
+        return Differences(values, freedom, paired)
+
+    def ratios(self, times: Floats, base: Integers) -> list[Ratio]:
+        """Of every row over the one at its place in base, with 95 % intervals. times: of the rows."""
+        places = np.arange(len(times))
+        found = []
+        for start in range(0, len(times), CHUNK):
+            which = places[start:start + CHUNK]
+            found += self._ratios(times, which, base[which])
+        return found
+
+    def ratio(self, times: Floats, first: int, second: int) -> Ratio:
+        return self._ratios(times, np.array([first]), np.array([second]))[0]
+
+    def _ratios(self, times: Floats, first: Integers, second: Integers) -> list[Ratio]:
+        difference = self.differences(first, second)
+        low, high = bounds(difference.values)
+        wider = widening(difference.freedom)
+        values = times[first] / times[second]
+        rows = zip(values.tolist(), (values * np.exp(wider * low)).tolist(), (values * np.exp(wider * high)).tolist(),
+                   difference.freedom.tolist(), difference.paired.tolist(), strict=True)
+        return [Ratio(value, least, most, "paired" if paired else "unpaired") if freedom else Ratio(value)
+                for value, least, most, freedom, paired in rows]
+
+    def _drawn_rounds(self, rounds: int) -> Floats:
+        """[rows, RESAMPLES]: mean log of the round medians; the rows resample the same rounds together. 0 for a row of
+        fewer rounds."""
+        if rounds not in self._of_rounds:
+            nothing = np.zeros(rounds)
+            logs = np.array([each[:rounds] if len(each) >= rounds else nothing for each in self._logs])
+            drawn = logs @ _counts(self._rows[0].uuid, rounds).T / rounds - logs.mean(axis=1, keepdims=True)
             # A bootstrap of n values spreads sqrt((n - 1) / n) times too little.
-            values = (self._rounds(a, rounds) - self._rounds(b, rounds)) * np.sqrt(rounds / (rounds - 1))
-            return Deviation(values, rounds - 1, "paired")
-        first, second = self._samples(a), self._samples(b)
-        if first is None or second is None:
-            return None
-        return Deviation(first[0] - second[0], first[1] + second[1] - 2, "unpaired")
+            drawn *= np.sqrt(rounds / (rounds - 1))
+            self._of_rounds[rounds] = drawn
+        return self._of_rounds[rounds]
 
-    def _rounds(self, row: Measurement, rounds: int) -> np.ndarray:
-        """[RESAMPLES]: mean log of the round medians; rows of one workload resample the same rounds together."""
-        key = (id(row), rounds)
-        if key not in self._of_rounds:
-            logs = np.log([_median(samples) for samples in row.samples_us[:rounds]])
-            self._of_rounds[key] = self._counts(row.uuid, rounds) @ logs / rounds - logs.mean()
-        return self._of_rounds[key]
-
-    def _counts(self, uuid: str, rounds: int) -> np.ndarray:
-        """[RESAMPLES, rounds]: how often each round is drawn; independent between workloads."""
-        key = (uuid, rounds)
-        if key not in self._draws:
-            drawn = _generator(uuid).integers(0, rounds, size=(RESAMPLES, rounds))
-            flat = (drawn + rounds * np.arange(RESAMPLES)[:, None]).ravel()
-            counts = np.bincount(flat, minlength=RESAMPLES * rounds)
-            self._draws[key] = counts.reshape(RESAMPLES, rounds).astype(np.float64)
-        return self._draws[key]
-
-    def _samples(self, row: Measurement) -> tuple[np.ndarray, int] | None:
-        if id(row) not in self._of_samples:
+    def _drawn_samples(self, place: int) -> Floats:
+        """[RESAMPLES]: of all samples of one row, drawn independently of other rows."""
+        if place not in self._of_samples:
+            row = self._rows[place]
             samples = np.sort([sample for samples in row.samples_us for sample in samples])
-            enough = len(samples) >= FEWEST_ROUNDS
-            self._of_samples[id(row)] = (_median_deviations(row, samples), len(samples)) if enough else None
-        return self._of_samples[id(row)]
+            self._of_samples[place] = _median_deviations(row, samples)
+        return self._of_samples[place]
 
 
-def _median_deviations(row: Measurement, samples: np.ndarray) -> np.ndarray:
+def _counts(uuid: str, rounds: int) -> Floats:
+    """[RESAMPLES, rounds]: how often each round is drawn; independent between workloads."""
+    drawn = _generator(uuid).integers(0, rounds, size=(RESAMPLES, rounds))
+    flat = (drawn + rounds * np.arange(RESAMPLES)[:, None]).ravel()
+    counts = np.bincount(flat, minlength=RESAMPLES * rounds)
+    return counts.reshape(RESAMPLES, rounds).astype(np.float64)
+
+
+def _log_medians(rows: Sequence[Measurement]) -> list[Floats]:
+    """For each row [rounds], the logarithm of each round's median. Rows of one shape are worked out together."""
+    found: list[Floats] = [np.empty(0)] * len(rows)
+    alike: dict[tuple[int, ...], list[int]] = {}
+    for place, row in enumerate(rows):
+        alike.setdefault(tuple(map(len, row.samples_us)), []).append(place)
+    for shape, places in alike.items():
+        if len(set(shape)) == 1:
+            medians = np.median(np.array([rows[place].samples_us for place in places]), axis=2)
+        elif shape:
+            medians = np.array([[_median(samples) for samples in rows[place].samples_us] for place in places])
+        else:
+            continue
+        for place, logs in zip(places, np.log(medians), strict=True):
+            found[place] = logs
+    return found
+
+
+def _median_deviations(row: Measurement, samples: Floats) -> Floats:
     """[RESAMPLES]: log(median of a resample) - log(median), drawn from its exact distribution.
 
     Value number k of n draws from sorted samples is samples[floor(n * u)] with u the k-th smallest of n uniforms, a
@@ -103,34 +177,19 @@ def _median_deviations(row: Measurement, samples: np.ndarray) -> np.ndarray:
     return np.log(medians) - np.log(_median(samples))
 
 
-def ratio_with_interval(value: float, deviation: Deviation | None) -> Ratio:
-    """One ratio and its 95 % interval."""
-    return mean_with_interval(value, [deviation], None)
+def bounds(values: Floats) -> tuple[Floats, Floats]:
+    """[pairs]: the 2.5 and 97.5 percentile of each row of [pairs, RESAMPLES], on their own side of 0. The values are
+    sorted in place."""
+    values.sort(axis=1)  # five times as fast as numpy's partition, which has no vector instructions
+    return np.minimum(values[:, _LOWER], 0.0), np.maximum(values[:, _UPPER], 0.0)
 
 
-def mean_with_interval(value: float, deviations: Sequence[Deviation | None], weights: Sequence[float] | None) -> Ratio:
-    """A geomean of ratios over fixed workloads with the interval that the resampled rounds give it.
-
-    No interval where one of the workloads has none. value: the geomean itself.
-    """
-    known = [deviation for deviation in deviations if deviation is not None]
-    if len(known) < len(deviations) or not known:
-        return Ratio(value)
-    mean = np.average([deviation.values for deviation in known], axis=0, weights=weights)
-    # Percentiles of few rounds are too narrow: widened as Student's interval is against the normal one (Hesterberg,
-    # "What Teachers Should Know about the Bootstrap", The American Statistician 69 (2015), expanded percentiles).
-    widening = _student(sum(deviation.freedom for deviation in known)) / _NORMAL
-    ordered = np.sort(mean)
-    low = min(float(ordered[round(0.025 * RESAMPLES)]), 0.0)
-    high = max(float(ordered[round(0.975 * RESAMPLES) - 1]), 0.0)
-    kind = "paired" if all(deviation.kind == "paired" for deviation in known) else "unpaired"
-    return Ratio(value, value * float(np.exp(widening * low)), value * float(np.exp(widening * high)), kind)
-
-
-def _student(freedom: int) -> float:
-    if freedom <= len(_STUDENT):
-        return _STUDENT[freedom - 1]
-    return _NORMAL + (_NORMAL**3 + _NORMAL) / (4 * freedom)  # first term of Cornish and Fisher's expansion
+def widening(freedom: Integers) -> Floats:
+    """Percentiles of few rounds are too narrow: widened as Student's interval is against the normal one (Hesterberg,
+    "What Teachers Should Know about the Bootstrap", The American Statistician 69 (2015), expanded percentiles)."""
+    many = _NORMAL + (_NORMAL**3 + _NORMAL) / (4 * np.maximum(freedom, 1))  # first term of Cornish and Fisher
+    few = np.array(_STUDENT)[np.clip(freedom, 1, len(_STUDENT)) - 1]
+    return np.where(freedom <= len(_STUDENT), few, many) / _NORMAL
 
 
 def _median(values: Sequence[float]) -> float:

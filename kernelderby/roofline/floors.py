@@ -74,8 +74,10 @@ def fair_floor_us(gpu: Gpu | None, cost: Cost | None, empty_kernel_us: float | N
                   in_place: bool = False) -> float | None:
     """T_ref: what a kernel can hope to reach. The largest of the flops and the bytes that have to move, both at the
     ceilings that were measured on this GPU, and an empty kernel under the same protocol. None where one is unknown."""
-    reached = gpu.at_ceilings() if gpu else None
-    if reached is None or cost is None or empty_kernel_us is None:
+    if gpu is None or cost is None or empty_kernel_us is None:
+        return None
+    reached = gpu.at_ceilings()
+    if reached is None:
         return None
     limits = floors(cost, reached)
     if limits is None:

@@ -12,26 +12,15 @@ from kernelderby.catalog import Catalog, Definition, Solution, Workload, publish
 from kernelderby.errors import DerbyError
 from kernelderby.fields import read_json
 from kernelderby.hardware import find_gpu, gpu_id
-from kernelderby.roofline.floors import OperatorShare, operator_share, share_on
-from kernelderby.roofline.recorded import recorded
+from kernelderby.roofline.floors import OperatorShare, operator_share
+from kernelderby.roofline.recorded import Reached, recorded
 from kernelderby.trace import Measurement
 
 SORTS = ("importance", "name", "shapes", "s")
 
 
 @dataclass(frozen=True, slots=True)
-class Best:
-    """The fastest solution on one workload. share: S = T_SOL / T, None without a floor. outdated: measured with sources
-    that the solution has no more."""
-
-    solution: str
-    latency_us: float
-    share: float | None
-    outdated: bool
-
-
-@dataclass(frozen=True, slots=True)
-class Operator:
+class ListedOperator:
     """One definition. dtypes: see dtypes_of. importance: percent as published. shares: GPU id -> S over the workloads,
     of the fastest solution on each; GPUs on which nothing has an S are absent."""
 
@@ -48,7 +37,7 @@ class Operator:
 class Listing:
     """gpus: ids of those that the set has rows of, most rows first. of_operators: how many the set has."""
 
-    operators: tuple[Operator, ...]
+    operators: tuple[ListedOperator, ...]
     of_operators: int
     gpus: tuple[str, ...]
 
@@ -65,7 +54,7 @@ class Contract:
     solutions: tuple[Solution, ...]
     workloads: tuple[Workload, ...]
     gpus: tuple[str, ...]
-    best: dict[str, dict[str, Best]]
+    best: dict[str, dict[str, Reached]]
 
 
 def listing(catalog: Catalog, words: Sequence[str] = (), sort: str = "importance") -> Listing:
@@ -134,18 +123,18 @@ def _near(word: str, fields: Iterable[tuple[str, ...]]) -> str:
 
 
 def _operator(catalog: Catalog, definition: Definition, rows: list[Measurement],
-              importance: dict[str, float]) -> Operator:
+              importance: dict[str, float]) -> ListedOperator:
     workloads = catalog.workloads(definition.name)
     shares = {}
     for gpu, best in _best(catalog, definition, rows).items():
         found = [best[workload.uuid].share if workload.uuid in best else None for workload in workloads]
         if any(share is not None for share in found):
             shares[gpu] = operator_share(found)
-    return Operator(definition.name, definition.op_type, dtypes_of(catalog, definition), len(workloads),
+    return ListedOperator(definition.name, definition.op_type, dtypes_of(catalog, definition), len(workloads),
                     importance.get(definition.name), len(catalog.solutions_of(definition.name)), shares)
 
 
-def _sort_key(operator: Operator, sort: str, gpus: tuple[str, ...]) -> float:
+def _sort_key(operator: ListedOperator, sort: str, gpus: tuple[str, ...]) -> float:
     if sort == "importance":
         return -(operator.importance or 0.0)
     if sort == "shapes":
@@ -165,15 +154,13 @@ def _gpus(rows: Iterable[Measurement]) -> tuple[str, ...]:
     return tuple(sorted(by_id, key=lambda each: (-by_id[each], each)))
 
 
-def _best(catalog: Catalog, definition: Definition, rows: list[Measurement]) -> dict[str, dict[str, Best]]:
+def _best(catalog: Catalog, definition: Definition, rows: list[Measurement]) -> dict[str, dict[str, Reached]]:
     """GPU id -> uuid -> the fastest of the solutions that passed, in the group of rows that `derby rank` takes."""
     solutions = {solution.name: solution for solution in catalog.solutions_of(definition.name)}
-    best: dict[str, dict[str, Best]] = {}
+    best: dict[str, dict[str, Reached]] = {}
     for gpu in _gpus(rows):
         times = recorded(rows, solutions, gpu).fastest(definition.name)
-        best[gpu] = {workload.uuid: Best(times[workload.uuid].solution, times[workload.uuid].latency_us,
-                                         share_on(find_gpu(gpu), workload.cost, times[workload.uuid].latency_us),
-                                         times[workload.uuid].outdated)
+        best[gpu] = {workload.uuid: times[workload.uuid].against(find_gpu(gpu), workload.cost)
                      for workload in catalog.workloads(definition.name) if workload.uuid in times}
     return best
 

@@ -20,25 +20,11 @@ from kernelderby.roofline.floors import (
     floors,
     operator_regime,
     operator_share,
-    share_on,
     weighted_share,
 )
-from kernelderby.roofline.recorded import Recorded, Time, recorded
-from kernelderby.trace import Cost
+from kernelderby.roofline.recorded import Reached, Recorded, recorded
 
 PUBLISHED, TRACES = "published", "traces"
-
-
-@dataclass(frozen=True, slots=True)
-class Timed:
-    """One shape's time from one source. share: S, None without a floor. share_of_ceilings: S against what was measured
-    on the GPU instead of the vendor's peaks, None where nothing was. solution: None for a published time."""
-
-    latency_us: float
-    share: float | None
-    share_of_ceilings: float | None = None
-    solution: str | None = None
-    outdated: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +40,7 @@ class Shape:
     dtypes: tuple[str, ...]
     flops_per_byte: float
     floors: dict[str, Floors | None]
-    times: dict[str, Timed]
+    times: dict[str, Reached]
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,23 +71,13 @@ class Source:
     published: dict[tuple[str, int], float] = field(default_factory=dict)
     recorded: Recorded | None = None
 
-    def timed(self, definition: str, workloads: Sequence[Workload]) -> dict[str, Timed]:
+    def reached(self, definition: str, workloads: Sequence[Workload]) -> dict[str, Reached]:
         """uuid -> the shape's time: the published one, or that of the fastest solution."""
-        if self.recorded is not None:
-            fastest = self.recorded.fastest(definition)
-            return {workload.uuid: self._ours(workload.cost, fastest[workload.uuid]) for workload in workloads
-                    if workload.uuid in fastest}
-        keys = [(workload, (definition, workload.raw.get("shape_id"))) for workload in workloads]
-        return {workload.uuid: self._published(workload.cost, self.published[key]) for workload, key in keys
-                if key in self.published}
-
-    def _ours(self, cost: Cost, time: Time) -> Timed:
-        return Timed(time.latency_us, share_on(self.gpu, cost, time.latency_us),
-                     share_on(self.gpu.at_ceilings(), cost, time.latency_us), time.solution, time.outdated)
-
-    def _published(self, cost: Cost, latency_us: float) -> Timed:
-        return Timed(latency_us, share_on(self.gpu, cost, latency_us),
-                     share_on(self.gpu.at_ceilings(), cost, latency_us))
+        found = self.recorded.fastest(definition) if self.recorded is not None else {
+            workload.uuid: Reached(self.published[key]) for workload in workloads
+            if (key := (definition, workload.raw.get("shape_id"))) in self.published}
+        return {workload.uuid: found[workload.uuid].against(self.gpu, workload.cost) for workload in workloads
+                if workload.uuid in found}
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,7 +127,7 @@ def _operator(catalog: Catalog, definition: Definition, gpus: Sequence[Gpu], sou
         if workload.cost is None:
             path = catalog.workloads_path(definition.name)
             raise DerbyError(f"{path}: workload {workload.uuid}: cost: is missing; run derby pack")
-    times = {source.key: source.timed(definition.name, workloads) for source in sources}
+    times = {source.key: source.reached(definition.name, workloads) for source in sources}
     shapes = tuple(_shape(workload, gpus, {key: own[workload.uuid] for key, own in times.items()
                                            if workload.uuid in own}) for workload in workloads)
     timed = {source.key: [shape.times.get(source.key) for shape in shapes] for source in sources}
@@ -166,7 +142,7 @@ def _place(workload: Workload) -> tuple:
     return workload.raw.get("shape_id", -1), *workload.axes.values()
 
 
-def _shape(workload: Workload, gpus: Sequence[Gpu], times: dict[str, Timed]) -> Shape:
+def _shape(workload: Workload, gpus: Sequence[Gpu], times: dict[str, Reached]) -> Shape:
     cost = workload.cost
     return Shape(
         uuid=workload.uuid,

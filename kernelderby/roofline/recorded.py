@@ -3,26 +3,37 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from kernelderby.catalog import Solution
 from kernelderby.errors import DerbyError
+from kernelderby.hardware import Gpu
 from kernelderby.roofline import selection
+from kernelderby.roofline.floors import share_on
 from kernelderby.roofline.selection import Chosen, Group
-from kernelderby.trace import Measurement, Status
+from kernelderby.trace import Cost, Measurement, Status
 
 
 @dataclass(frozen=True, slots=True)
-class Time:
-    """A passed row. outdated: measured with sources that the solution has no more. kind: of trace.TIME_KINDS.
+class Reached:
+    """A time on one workload. share: S; share_of_ceilings: S against what was measured on the GPU instead of the
+    vendor's peaks; both None before against(), and where nothing gives them. solution: None where nobody says which (a
+    published time). outdated: measured with sources that the solution has no more. kind: of trace.TIME_KINDS.
     empty_kernel_us: of its session, where known; in_place: the solution writes into its inputs' memory."""
 
-    solution: str | None  # None where nobody says which
     latency_us: float
+    share: float | None = None
+    share_of_ceilings: float | None = None
+    solution: str | None = None
     outdated: bool = False
     kind: str = "eager"
     empty_kernel_us: float | None = None
     in_place: bool = False
+
+    def against(self, gpu: Gpu | None, cost: Cost | None) -> Reached:
+        """With both shares, where the GPU is known and the work counted."""
+        return replace(self, share=share_on(gpu, cost, self.latency_us),
+                       share_of_ceilings=share_on(gpu and gpu.at_ceilings(), cost, self.latency_us))
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,11 +42,11 @@ class Recorded:
 
     group: Group
     other_groups: tuple[Group, ...]
-    times: dict[str, dict[str, dict[str, Time]]]
+    times: dict[str, dict[str, dict[str, Reached]]]
 
-    def fastest(self, definition: str) -> dict[str, Time]:
+    def fastest(self, definition: str) -> dict[str, Reached]:
         """uuid -> the shortest time of any solution; of equal ones the solution that comes first by name."""
-        best: dict[str, Time] = {}
+        best: dict[str, Reached] = {}
         for _, own in sorted(self.times.get(definition, {}).items()):
             for uuid, time in own.items():
                 if uuid not in best or time.latency_us < best[uuid].latency_us:
@@ -55,7 +66,7 @@ def recorded(measurements: Iterable[Measurement], solutions: Mapping[str, Soluti
         raise DerbyError("traces/: no recorded rows; measure with `derby bench`")
     key = selection.choose_group(groups, gpu, protocol)
     chosen = selection.newest_rows(groups[key], {name: solution.hash for name, solution in solutions.items()})
-    times: dict[str, dict[str, dict[str, Time]]] = {}
+    times: dict[str, dict[str, dict[str, Reached]]] = {}
     rows: dict[str, list[Measurement]] = {}
     for each in chosen.values():
         rows.setdefault(each.measurement.definition, []).append(each.measurement)
@@ -65,13 +76,13 @@ def recorded(measurements: Iterable[Measurement], solutions: Mapping[str, Soluti
         own = times.setdefault(row.definition, {}).setdefault(solution, {})
         passed = row.status is Status.PASSED
         if passed and (kinds[row.definition] == "eager" or row.time(kinds[row.definition])):
-            own[uuid] = _time(each, kinds[row.definition], bool(solutions[solution].in_place))
+            own[uuid] = _reached(each, kinds[row.definition], bool(solutions[solution].in_place))
     return Recorded(
         selection.describe_group(key, groups[key]),
         tuple(selection.describe_group(other, groups[other]) for other in sorted(groups) if other != key), times)
 
 
-def _time(chosen: Chosen, kind: str, in_place: bool) -> Time:
+def _reached(chosen: Chosen, kind: str, in_place: bool) -> Reached:
     row = selection.timed_by(chosen.measurement, kind)
-    return Time(row.solution, selection.latency_us(row), chosen.outdated, kind, selection.empty_kernel_us(row, kind),
-                in_place)
+    return Reached(selection.latency_us(row), solution=row.solution, outdated=chosen.outdated, kind=kind,
+                   empty_kernel_us=selection.empty_kernel_us(row, kind), in_place=in_place)

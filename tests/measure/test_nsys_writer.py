@@ -7,18 +7,19 @@ from contextlib import closing
 
 import pytest
 
-from kernelderby.measure.names import demangled, short_name
+from kernelderby.demangle import demangled, function_name
 from kernelderby.measure.record.records import (
     CallRecord,
     CopyRecord,
     FillRecord,
     KernelRecord,
+    ProcessRecording,
     RangeRecord,
-    Recording,
     WaitRecord,
 )
 from kernelderby.measure.record.writer import write
-from kernelderby.profile.spans import SpanKind, open_profile
+from kernelderby.profile.sources import open_profile
+from kernelderby.profile.spans import SpanKind
 
 T0 = 1_795_229_604_000_000_000  # an epoch time in ns: differences survive only in integers
 PID, MAIN, OTHER = 4242, 4242, 4250
@@ -32,9 +33,9 @@ def kernel(name: str, start: int, end: int, correlation: int, stream: int = 7) -
                         (16, 1024, 32768), (8, 4096), grid_id=3)
 
 
-def recording() -> Recording:
+def recording() -> ProcessRecording:
     """Two invocations of gemm and a mangled kernel, all four copies' directions, a memset, and what launched them."""
-    out = Recording(PID, "python3", T0, T0 + 10_000, GPU, facts={"solution": "toy"}, threads={MAIN: "python3"},
+    out = ProcessRecording(PID, "python3", T0, T0 + 10_000, GPU, facts={"solution": "toy"}, threads={MAIN: "python3"},
                     warnings=["2 records without timestamps were left out"])
     out.kernels = [kernel("gemm", 1000, 1300, 11), kernel(MANGLED, 1250, 1400, 12, stream=8),
                    kernel("gemm", 3000, 3500, 13)]
@@ -157,7 +158,7 @@ def test_waits_diagnostics_gpu_and_version(query):
 
 
 def test_tables_without_events_are_absent_as_in_nsys(tmp_path):
-    small = Recording(1, "python3", T0, T0 + 10, GPU, kernels=[kernel("k", 1, 2, 1)])
+    small = ProcessRecording(1, "python3", T0, T0 + 10, GPU, kernels=[kernel("k", 1, 2, 1)])
     write(small, tmp_path / "small.sqlite")
     with closing(sqlite3.connect(tmp_path / "small.sqlite")) as connection:
         tables = {name for name, in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
@@ -166,10 +167,10 @@ def test_tables_without_events_are_absent_as_in_nsys(tmp_path):
 
 
 def test_a_file_is_replaced_whole_and_nothing_is_left_beside_it(path):
-    small = Recording(1, "python3", T0, T0 + 10, GPU, kernels=[kernel("k", 1, 2, 1)])
+    small = ProcessRecording(1, "python3", T0, T0 + 10, GPU, kernels=[kernel("k", 1, 2, 1)])
     write(small, path)
     assert [row.name for row in open_profile(path).sums()] == ["k"]
-    broken = Recording(1, "python3", T0, T0 + 10, GPU, kernels=[kernel("k", 1, 2, 1), "no kernel"])
+    broken = ProcessRecording(1, "python3", T0, T0 + 10, GPU, kernels=[kernel("k", 1, 2, 1), "no kernel"])
     with pytest.raises(AttributeError):
         write(broken, path)
     assert [file.name for file in path.parent.iterdir()] == ["toy.sqlite"]
@@ -200,4 +201,4 @@ def test_our_reader_sees_the_same(path):
     ("f(int, b<c>)", "f(int, b<c>)", "f"),
 ])
 def test_names(name, readable, short):
-    assert (demangled(name), short_name(demangled(name))) == (readable, short)
+    assert (demangled(name), function_name(demangled(name))) == (readable, short)

@@ -18,7 +18,8 @@ from kernelderby.catalog import Catalog
 from kernelderby.measure.machine.probe import find_machine
 from kernelderby.measure.machine.tools import find_tool
 from kernelderby.measure.record.run import plan_profiles, run_profiles
-from kernelderby.profile.spans import SpanKind, open_profile
+from kernelderby.profile.sources import open_profile
+from kernelderby.profile.spans import SpanKind
 
 pytestmark = [pytest.mark.gpu, pytest.mark.timeout(600)]
 

@@ -16,7 +16,14 @@ from kernelderby.errors import DerbyError
 from kernelderby.measure.machine import tools
 from kernelderby.measure.machine.probe import Machine
 from kernelderby.measure.record import nsys
-from kernelderby.measure.record.run import Ended, Pair, plan_profiles, run_bounded, run_profiles, worker_environment
+from kernelderby.measure.record.run import (
+    Ended,
+    ProfileJob,
+    plan_profiles,
+    run_bounded,
+    run_profiles,
+    worker_environment,
+)
 from kernelderby.trace import Status
 
 # Stands in for nsys: makes what its first line says, from the words after --output.
@@ -181,7 +188,7 @@ def test_a_worker_that_dies_is_a_result_with_its_last_words(checkout, tmp_path):
 def test_what_the_worker_answers_becomes_the_result(checkout, tmp_path):
     catalog = Catalog.open(checkout)
     pair = plan_profiles(catalog, GPU, ["triton_compact"], [], ["seq_len=1"])[0][0]
-    assert isinstance(pair, Pair)
+    assert isinstance(pair, ProfileJob)
 
     def answers(words: list[str], environment: dict[str, str], timeout: float, path: Path) -> None:
         request = json.loads(Path(words[-1]).read_text())

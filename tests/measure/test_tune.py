@@ -16,7 +16,7 @@ from kernelderby.catalog import Catalog
 from kernelderby.errors import DerbyError
 from kernelderby.measure.tune import table
 from kernelderby.measure.tune.pick import Measured, config_text, pick
-from kernelderby.measure.tune.run import Settings, tune
+from kernelderby.measure.tune.run import TuneSettings, tune
 
 FAST, SLOW, ODD = {"warps": 4}, {"warps": 8}, {"warps": 2, "split": True}
 
@@ -157,7 +157,7 @@ def tunable(root, name="sleeper", extra=(), main=MAIN):
 def run(root, *names, **settings):
     catalog = Catalog.open(root)
     jobs = [(catalog.solution(name), catalog.workloads(DEFINITION)) for name in names]
-    return tune(catalog, CPU, Settings(**{"rounds": 2, "iterations": 2, "timeout_seconds": 30, **settings}), jobs)
+    return tune(catalog, CPU, TuneSettings(**{"rounds": 2, "iterations": 2, "timeout_seconds": 30, **settings}), jobs)
 
 
 def logged(root, name="sleeper"):
@@ -282,7 +282,8 @@ def test_graphs_on_a_gpu(tmp_path):
         torch.cuda.synchronize()""")
     folder = tunable(root, extra=[{"ms": 1, "how": "sync"}], main=main)
     catalog, machine = Catalog.open(root), find_machine(root, "cuda")
-    result, = tune(catalog, machine, Settings(rounds=2), [(catalog.solution("sleeper"), catalog.workloads(DEFINITION))])
+    jobs = [(catalog.solution("sleeper"), catalog.workloads(DEFINITION))]
+    result, = tune(catalog, machine, TuneSettings(rounds=2), jobs)
     assert all("no CUDA graph" in line and '"sync"' in line for line in result.failed) and result.failed
     assert all(one.config == {"ms": 1, "how": "add"} and one.gain > 2 for one in result.choices) and result.choices
     assert machine.name in table.read(folder / "tuned.py")

@@ -1,6 +1,6 @@
 """Profiles in memory, for tests of what is done with spans and sums."""
 
-from dataclasses import dataclass, field
+from collections.abc import Iterable
 from pathlib import Path
 
 from kernelderby.profile.spans import ApiSum, KernelSum, Profile, Span, SpanKind
@@ -12,14 +12,13 @@ def kind_of(name):
     return SpanKind.MEMSET if name.startswith("[CUDA memset") else SpanKind.KERNEL
 
 
-@dataclass(slots=True)
 class EventProfile(Profile):
-    path: Path = Path("memory.sqlite")
-    form: str = "events in memory"
-    gpu: str | None = "NVIDIA H200"
-    has_events: bool = True
-    events: list[Span] = field(default_factory=list)
-    calls: list[ApiSum] = field(default_factory=list)
+    has_events = True
+
+    def __init__(self, events: Iterable[Span] = (), calls: Iterable[ApiSum] = (), path: Path = Path("memory.sqlite"),
+                 form: str = "events in memory", gpu: str | None = "NVIDIA H200"):
+        super().__init__(path, form, gpu)
+        self.events, self.calls = list(events), list(calls)
 
     def spans(self):
         yield from sorted(self.events, key=lambda span: (span.start_ns, span.end_ns))
@@ -36,11 +35,11 @@ class EventProfile(Profile):
         return self.calls
 
 
-@dataclass(slots=True)
 class SumProfile(Profile):
-    path: Path = Path("sums.csv")
-    form: str = "sums in memory"
-    rows: list[KernelSum] = field(default_factory=list)
+    def __init__(self, rows: Iterable[KernelSum] = (), path: Path = Path("sums.csv"), form: str = "sums in memory",
+                 gpu: str | None = None):
+        super().__init__(path, form, gpu)
+        self.rows = list(rows)
 
     def sums(self):
         return sorted(self.rows, key=lambda row: -row.total_ns)

@@ -6,7 +6,8 @@ import pytest
 
 from kernelderby.profile.kernels.findings import Severity, findings
 from kernelderby.profile.kernels.summary import summarise
-from kernelderby.profile.spans import ApiSum, KernelSum, Profile, Span, SpanKind, open_profile
+from kernelderby.profile.sources import open_profile
+from kernelderby.profile.spans import ApiSum, KernelSum, Profile, Span, SpanKind
 from kernelderby.profile.timeline import TimelineBuilder
 
 DATA = Path(__file__).parents[2] / "profiles" / "sglang_llama_h200.csv"

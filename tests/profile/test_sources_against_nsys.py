@@ -12,7 +12,8 @@ from glob import glob
 import pytest
 from make_nsys import Export, standard
 
-from kernelderby.profile.spans import SpanKind, open_profile
+from kernelderby.profile.sources import open_profile
+from kernelderby.profile.spans import SpanKind
 
 NSYS = shutil.which("nsys") or next(iter(sorted(
     glob("/opt/nvidia/nsight-systems*/*/bin/nsys") + glob("/opt/nvidia/nsight-systems*/bin/nsys")

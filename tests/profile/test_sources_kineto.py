@@ -9,7 +9,8 @@ import pytest
 from make_nsys import standard
 
 from kernelderby.errors import DerbyError
-from kernelderby.profile.spans import SpanKind, open_profile
+from kernelderby.profile.sources import open_profile
+from kernelderby.profile.spans import SpanKind
 
 
 def event(category, name, start, duration, pid=1, tid=1, **args):
@@ -86,6 +87,15 @@ def test_a_trace_of_the_gpu_alone_has_ranges_by_time(tmp_path):
     gpu = [each for each in WORK if each["cat"].startswith(("gpu_", "kernel"))]
     spans = list(open_profile(write(tmp_path, trace(*gpu))).spans())
     assert [span.ranges for span in spans] == [("step 1",), ("step 1",), (), (), ()]
+
+
+def test_gpu_work_without_a_duration_is_left_out_and_counted(tmp_path):
+    odd = [{key: value for key, value in WORK[7].items() if key != "dur"}, {**WORK[8], "dur": -1}]
+    profile = open_profile(write(tmp_path, trace(*WORK, *odd)))
+    assert list(profile.spans()) == list(open_profile(write(tmp_path, trace(*WORK), "whole.json")).spans())
+    assert profile.warnings == ["2 GPU operations have no valid times and are left out"]
+    with pytest.raises(DerbyError, match="no GPU work in the trace .1 GPU operations have no valid times"):
+        open_profile(write(tmp_path, trace(odd[0]), "none.json"))
 
 
 def test_the_order_of_events_does_not_matter(tmp_path):

@@ -8,7 +8,8 @@ import pytest
 from make_nsys import GEMM, GENERATIONS, SCHEMA_VERSION, SOFTMAX, Export, global_id, standard
 
 from kernelderby.errors import DerbyError
-from kernelderby.profile.spans import SpanKind, open_profile
+from kernelderby.profile.sources import open_profile
+from kernelderby.profile.spans import SpanKind
 
 H2D, D2H = "[CUDA memcpy Host-to-Device]", "[CUDA memcpy Device-to-Host]"
 
@@ -137,6 +138,24 @@ def test_whole_graph_launches_are_a_warning_or_alone_an_error(tmp_path):
         export.graph(10, 20)
     with pytest.raises(DerbyError, match="--cuda-graph-trace=node"):
         open_profile(tmp_path / "only.sqlite")
+
+
+@pytest.mark.parametrize("start, end", [(None, 9), (5, None), (None, None), ("soon", 9), (5, "late"), (5.5, 9.5)])
+def test_missing_or_odd_times_are_counted_too(tmp_path, start, end):
+    """Tools that rewrite an export may lose NOT NULL; a comparison with NULL is neither true nor false."""
+    with Export(tmp_path / "a.sqlite") as export:
+        export.kernel("k", 10, 20)
+    with sqlite3.connect(tmp_path / "a.sqlite") as connection:
+        columns = [row[1] for row in connection.execute("PRAGMA table_info(CUPTI_ACTIVITY_KIND_KERNEL)")]
+        connection.execute("CREATE TABLE loose AS SELECT * FROM CUPTI_ACTIVITY_KIND_KERNEL")
+        connection.execute("INSERT INTO loose (start, \"end\", demangledName) VALUES (?, ?, 1)", (start, end))
+        connection.execute("DROP TABLE CUPTI_ACTIVITY_KIND_KERNEL")
+        connection.execute("ALTER TABLE loose RENAME TO CUPTI_ACTIVITY_KIND_KERNEL")
+        assert {"start", "end", "demangledName"} <= set(columns)
+    profile = open_profile(tmp_path / "a.sqlite")
+    assert [span.start_ns for span in profile.spans()] == [10]
+    assert [(each.instances, each.total_ns) for each in profile.sums()] == [(1, 10)]
+    assert profile.warnings == ["1 GPU operations have no valid times and are left out"]
 
 
 def test_kernels_without_times_are_left_out_and_counted(tmp_path):
@@ -301,7 +320,7 @@ class TestBadDatabases:
             open_profile(path)
 
     def test_locked(self, tmp_path, monkeypatch):
-        monkeypatch.setattr("kernelderby.profile.sources.sqlite_schema._LOCK_SECONDS", 0.05)
+        monkeypatch.setattr("kernelderby.profile.sources.sqlite.schema._LOCK_SECONDS", 0.05)
         path = standard(tmp_path / "a.sqlite")
         writer = sqlite3.connect(path)
         writer.execute("BEGIN EXCLUSIVE")

@@ -6,9 +6,10 @@ import random
 import pytest
 
 from kernelderby.errors import DerbyError
+from kernelderby.profile.sources import open_profile
 from kernelderby.profile.sources.cells import CellError, columns_of, count, quantity
 from kernelderby.profile.sources.operations import operation
-from kernelderby.profile.spans import SpanKind, open_profile
+from kernelderby.profile.spans import SpanKind
 
 KERN = "Time (%),Total Time (ns),Instances,Avg (ns),Med (ns),Min (ns),Max (ns),StdDev (ns),Name"
 CSV = f"""Generating SQLite file report.sqlite from report.nsys-rep
@@ -163,6 +164,17 @@ def test_kernels_by_grid_are_added_up_where_they_stand_alone(tmp_path):
     both = f"{header}\n{rows}\n{KERN}\n100.0,1000,4,250.0,210.0,180,400,99.0,k\n"
     each, = open_profile(write(tmp_path, both)).sums()
     assert (each.instances, each.total_ns, each.median_ns) == (4, 1000, 210)
+
+
+def test_rows_of_one_name_are_added_up_and_told(tmp_path):
+    """nsys prints long names cut to the width of a text table, so two kernels may look alike."""
+    text = f"{KERN}\n75.0,600,3,200.0,190.0,180,230,26.5,void gemm<128, fl...\n" \
+           "25.0,200,1,200.0,200.0,200,200,0.0,void gemm<128, fl...\n"
+    text = text.replace("void gemm<128, fl...", '"void gemm<128, fl..."')
+    profile = open_profile(write(tmp_path, text, "cut.csv"))
+    assert [(each.instances, each.total_ns, each.median_ns) for each in profile.sums()] == [(4, 800, None)]
+    assert profile.warnings == ["2 kernels have 1 names, so rows of one name are added up: the names were cut off; "
+                                "export with `nsys stats --format csv`, which prints them whole"]
 
 
 def test_the_report_of_everything_is_split_by_its_category(tmp_path):

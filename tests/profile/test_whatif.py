@@ -4,9 +4,10 @@ import pytest
 from memory_profile import EventProfile, events, sums
 
 from kernelderby.errors import DerbyError
-from kernelderby.profile.spans import Span, SpanKind, open_profile
+from kernelderby.profile.sources import open_profile
+from kernelderby.profile.spans import Span, SpanKind
 from kernelderby.profile.stages.walk import pipeline_of
-from kernelderby.profile.stages.whatif import amdahl, time_saved, whatif
+from kernelderby.profile.stages.whatif import amdahl, rows_of_role, time_saved, whatif
 from kernelderby.trace import Stage
 
 STAGES = (Stage("A", "small", ("^a$",)), Stage("B", "GEMM", ("^b$",)), Stage("C", "other", ("^c$",)))
@@ -27,6 +28,15 @@ def test_amdahl():
     assert amdahl(0.3, 1) == 1
     assert amdahl(1.0, float("inf")) == float("inf")
     assert time_saved(2) == 0.5 and time_saved(float("inf")) == 1
+
+
+def test_stages_are_chosen_by_their_role_whatever_their_title():
+    stages = (Stage("A", "GEMM", ("^a$",)), Stage("B", "first", ("^b$",), role="gemm"),
+              Stage("C", "second", ("^b$",), role="gemm"), Stage("D", "third", ("^d$",), role="gemm"),
+              Stage("E", "fourth", ("^e$",), role="gemm"), Stage("F", "fifth", ("^e$",)))
+    found = pipeline_of(sums({"a": (10, 100e3), "b": (20, 800e3), "e": (20, 100e3)}), stages, "s")
+    assert {"A", "B / C", "E / F"} <= {row.name for row in found.stages}
+    assert rows_of_role(found, stages, "gemm") == ["B / C"]  # D took no time, half of E / F multiplies
 
 
 def test_each_stage():

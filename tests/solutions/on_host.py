@@ -43,7 +43,7 @@ def emulated(operator, *edits):
 
 @functools.cache
 def nvcc_report(operator, architecture):
-    """What ptxas says of derby_<operator>'s kernels: [(name, registers, bytes spilled)]. Skips where there is no nvcc."""
+    """What ptxas says of derby_<operator>'s kernels: [(name, registers, bytes spilled)]. Skips without nvcc."""
     module = rowwise_cases.module(operator)
     try:
         nvcc = module.cuda_library.find_nvcc()

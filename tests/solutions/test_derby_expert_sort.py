@@ -1,5 +1,5 @@
-"""derby_moe_align_block_size and derby_moe_count_and_sort on the CPU (on_host.py): crowded and empty experts, more pairs
-than registers hold, threads in another order; and mutants of what they share."""
+"""derby_moe_align_block_size and derby_moe_count_and_sort on the CPU (on_host.py): crowded and empty experts, more
+pairs than registers hold, threads in another order; and mutants of what they share."""
 
 import on_host
 import pytest

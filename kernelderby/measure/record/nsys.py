@@ -17,8 +17,8 @@ from kernelderby.measure.machine.probe import Machine
 from kernelderby.measure.machine.tools import find_tools
 from kernelderby.measure.record.run import (
     Ended,
-    Pair,
     Profiled,
+    ProfileJob,
     count_kernels,
     exclusive,
     run_bounded,
@@ -89,7 +89,7 @@ def _too_large(folder: Path) -> str | None:
         if size > STREAM_LIMIT_BYTES else None
 
 
-def flashinfer_bench_profiles(nsys: Path, catalog: Catalog, machine: Machine, pairs: list[Pair], out: Path,
+def flashinfer_bench_profiles(nsys: Path, catalog: Catalog, machine: Machine, pairs: list[ProfileJob], out: Path,
                               timeout: float) -> Iterator[Profiled]:
     """`flashinfer-bench run` of each pair under nsys, on a view of the set that has this workload only.
 

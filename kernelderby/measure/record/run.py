@@ -30,7 +30,7 @@ _LOG_BYTES = 1 << 12
 
 
 @dataclass(frozen=True, slots=True)
-class Pair:
+class ProfileJob:
     definition: Definition
     solution: Solution
     workload: Workload
@@ -62,14 +62,14 @@ Wrapper = Callable[[list[str], dict[str, str], float, Path], None]
 
 
 def plan_profiles(catalog: Catalog, machine: Machine, solutions: Iterable[str], definitions: Iterable[str],
-                  workloads: Iterable[str]) -> tuple[list[Pair], dict[str, str]]:
+                  workloads: Iterable[str]) -> tuple[list[ProfileJob], dict[str, str]]:
     """The pairs, and the solutions that cannot run here with the reason."""
     plan = make_plan(catalog, machine, Settings(again=True), solutions, definitions, workloads)
-    pairs = [Pair(job.definition, solution, job.workload) for job in plan.jobs for solution in job.solutions]
+    pairs = [ProfileJob(job.definition, solution, job.workload) for job in plan.jobs for solution in job.solutions]
     return sorted(pairs, key=lambda pair: pair.solution.name), plan.skipped
 
 
-def run_profiles(catalog: Catalog, machine: Machine, pairs: list[Pair], out: Path, iterations: int,
+def run_profiles(catalog: Catalog, machine: Machine, pairs: list[ProfileJob], out: Path, iterations: int,
                  timeout: float, wrapper: Wrapper | None = None) -> Iterator[Profiled]:
     """Works the pairs off one by one. wrapper: what records from outside (nsys); without one CUPTI does."""
     with exclusive(machine, catalog.root):
@@ -79,7 +79,7 @@ def run_profiles(catalog: Catalog, machine: Machine, pairs: list[Pair], out: Pat
             yield _profiled(pair, path, reply)
 
 
-def _one(catalog: Catalog, pair: Pair, path: Path, iterations: int, timeout: float,
+def _one(catalog: Catalog, pair: ProfileJob, path: Path, iterations: int, timeout: float,
          wrapper: Wrapper | None) -> dict[str, Any]:
     with tempfile.TemporaryDirectory(prefix="kernelderby-profile-") as folder:
         request, reply = Path(folder) / "request.json", Path(folder) / "reply.json"
@@ -103,7 +103,7 @@ def _one(catalog: Catalog, pair: Pair, path: Path, iterations: int, timeout: flo
         return json.loads(reply.read_text(encoding="utf-8"))
 
 
-def _profiled(pair: Pair, path: Path, reply: dict[str, Any]) -> Profiled:
+def _profiled(pair: ProfileJob, path: Path, reply: dict[str, Any]) -> Profiled:
     if "error" in reply:
         raise DerbyError(reply["error"])
     result = Profiled(pair.solution.name, case_of_workload(pair.definition, pair.workload).label,

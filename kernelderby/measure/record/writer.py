@@ -10,16 +10,16 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from kernelderby import __version__
-from kernelderby.measure.names import demangled, short_name
+from kernelderby.demangle import demangled, function_name
 from kernelderby.measure.record import schema as schema
-from kernelderby.measure.record.records import CopyRecord, FillRecord, KernelRecord, Recording
+from kernelderby.measure.record.records import CopyRecord, FillRecord, KernelRecord, ProcessRecording
 
 _PID_SHIFT = 24  # globalTid: process << 24 | thread; what stands above (host, virtual machine) is 0 here
 _WARNING = 2
 _MAXIMUM_UINT32 = (1 << 32) - 1  # CUPTI's "none" of events
 
 
-def write(recording: Recording, path: Path) -> None:
+def write(recording: ProcessRecording, path: Path) -> None:
     """Writes the file whole or not at all; one of that name is replaced."""
     staging = path.with_name(f".{path.name}.{os.getpid()}")
     staging.unlink(missing_ok=True)
@@ -36,7 +36,7 @@ def write(recording: Recording, path: Path) -> None:
 
 
 class _Writer:
-    def __init__(self, connection: sqlite3.Connection, recording: Recording) -> None:
+    def __init__(self, connection: sqlite3.Connection, recording: ProcessRecording) -> None:
         self._connection, self._recording = connection, recording
         self._strings: dict[str, int] = {}
         self._pid = recording.process << _PID_SHIFT
@@ -108,7 +108,7 @@ class _Writer:
     def _kernel(self, kernel: KernelRecord) -> tuple:
         name = demangled(kernel.name)
         static, dynamic, executed = kernel.shared_memory
-        return (*self._work(kernel), self._string(name), self._string(short_name(name)), self._string(kernel.name),
+        return (*self._work(kernel), self._string(name), self._string(function_name(name)), self._string(kernel.name),
                 kernel.launch_type + 1, 0, kernel.registers, *kernel.grid, *kernel.block, static, dynamic,
                 *kernel.local_memory, kernel.grid_id, executed, kernel.graph_node or None, 0)
 

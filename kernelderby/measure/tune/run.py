@@ -28,7 +28,7 @@ _LOAD_SECONDS = 600
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class TuneSettings:
     """budget_seconds: for all solutions together; None without a limit. seed: of the order of the turns."""
 
     rounds: int = 5
@@ -57,7 +57,7 @@ class Result:
                 "log": str(self.log) if self.log else None, "written": str(self.path) if self.path else None}
 
 
-def tune(catalog: Catalog, machine: Machine, settings: Settings, jobs: Sequence[tuple[Solution, list[Workload]]],
+def tune(catalog: Catalog, machine: Machine, settings: TuneSettings, jobs: Sequence[tuple[Solution, list[Workload]]],
          report: Callable[[str], None] = lambda line: None) -> list[Result]:
     """Tunes each solution on its workloads and writes its tuned.py. A solution gets an equal share of the time that is
     left when its turn comes. report: one line after each workload."""
@@ -134,7 +134,7 @@ def _over(deadline: float | None) -> bool:
 class _Bench:
     """The worker that holds a prepared case; a fresh one after a crash, a hang or a broken context."""
 
-    def __init__(self, catalog: Catalog, machine: Machine, settings: Settings) -> None:
+    def __init__(self, catalog: Catalog, machine: Machine, settings: TuneSettings) -> None:
         self.catalog, self.root, self.machine, self.settings = catalog, catalog.root, machine, settings
         self._worker: WorkerProcess | None = None
         self._holds: tuple[str, str] | None = None

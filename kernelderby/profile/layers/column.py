@@ -9,7 +9,7 @@ import numpy as np
 
 from kernelderby.errors import DerbyError
 from kernelderby.profile.layers.map import LayerMap, Line
-from kernelderby.profile.layers.sums import Column, Inseparable, Leftover, Module, add_up, most_common
+from kernelderby.profile.layers.sums import Inseparable, LayerColumn, Leftover, Module, add_up, most_common
 from kernelderby.profile.layers.walk import NOWHERE, Matcher
 from kernelderby.profile.names import short_name
 from kernelderby.profile.spans import Profile, SpanKind
@@ -18,16 +18,16 @@ ONE_OF = "one of "
 MOSTLY = 0.5  # unattributed: more than this share makes the map doubtful
 
 
-def profile_column(profile: Profile, layer_map: LayerMap) -> Column:
+def profile_column(profile: Profile, layer_map: LayerMap) -> LayerColumn:
     """DerbyError when no kernel of the profile is in the map."""
-    column = Column(profile.path.name, profile.form, str(profile.path), gpu=profile.gpu)
+    column = LayerColumn(profile.path.name, profile.form, str(profile.path), gpu=profile.gpu)
     (_from_events if profile.has_events else _from_sums)(column, profile, layer_map)
     column.notes[:0] = [f"{column.title}: {warning}" for warning in profile.warnings]
     _doubts(column, layer_map)
     return column
 
 
-def _doubts(column: Column, layer_map: LayerMap) -> None:
+def _doubts(column: LayerColumn, layer_map: LayerMap) -> None:
     """Whether the map may be another model's, for the top of the table; and the modules that nothing was found of."""
     found = set(column.modules) | {module for one in column.inseparable for module in one.modules}
     shared = [name for _, name in column.modules if name.startswith(ONE_OF)]
@@ -78,7 +78,7 @@ class _Events:
         return float(total) / 1e3
 
 
-def _from_events(column: Column, profile: Profile, layer_map: LayerMap) -> None:
+def _from_events(column: LayerColumn, profile: Profile, layer_map: LayerMap) -> None:
     events = _Events(profile, layer_map)
     step, layer = _walk(events, layer_map)
     if not (step >= 0).any():
@@ -128,7 +128,7 @@ def _occurrences(events: _Events, layer_map: LayerMap, step: np.ndarray, layer: 
     return {modules[number]: int(count) for number, count in zip(numbers, counts, strict=True)}
 
 
-def _lines(column: Column, events: _Events, layer_map: LayerMap, step: np.ndarray) -> dict[Line, np.ndarray]:
+def _lines(column: LayerColumn, events: _Events, layer_map: LayerMap, step: np.ndarray) -> dict[Line, np.ndarray]:
     """Mask of the spans of each line; names and instances into the column."""
     lines: dict[Line, np.ndarray] = {}
     kinds = len(events.kernels)
@@ -144,7 +144,7 @@ def _lines(column: Column, events: _Events, layer_map: LayerMap, step: np.ndarra
     return lines
 
 
-def _leftovers(column: Column, events: _Events, step: np.ndarray, layer: np.ndarray) -> None:
+def _leftovers(column: LayerColumn, events: _Events, step: np.ndarray, layer: np.ndarray) -> None:
     """Unattributed kernels by name, largest first. Without a step but with a layer: inside one."""
     stray = step == NOWHERE
     kernel, duration = events.kernel[stray], (events.end - events.start)[stray]
@@ -160,7 +160,7 @@ def _leftovers(column: Column, events: _Events, step: np.ndarray, layer: np.ndar
                                for name, (count, total, within) in by_name.items()), key=lambda one: -one.total_us)
 
 
-def _per_layer(column: Column, unions: dict[tuple, float], usual_us: float, layer_map: LayerMap) -> None:
+def _per_layer(column: LayerColumn, unions: dict[tuple, float], usual_us: float, layer_map: LayerMap) -> None:
     """Averages over the layers that have the group; usual_us: union of all that a layer of the usual kind has."""
     for key, total in unions.items():
         mean = total / column.seen[key[0]]
@@ -177,7 +177,7 @@ def _per_layer(column: Column, unions: dict[tuple, float], usual_us: float, laye
     column.model_us = column.attributed_us / column.passes
 
 
-def _passes(column: Column, layer_map: LayerMap) -> None:
+def _passes(column: LayerColumn, layer_map: LayerMap) -> None:
     """Forward passes in the profile, from the group that most layers have."""
     group = max(column.seen, key=lambda name: (layer_map.groups[name].layers, column.seen[name]))
     column.passes = column.seen[group] / layer_map.groups[group].layers
@@ -197,7 +197,7 @@ def _is_required(layer_map: LayerMap, module: tuple[str, str]) -> bool:
     return any(step.line[:2] == module and not step.optional for step in layer_map.steps)
 
 
-def _from_sums(column: Column, profile: Profile, layer_map: LayerMap) -> None:
+def _from_sums(column: LayerColumn, profile: Profile, layer_map: LayerMap) -> None:
     totals: dict[Line, float] = defaultdict(float)
     shared = []
     counts: dict[str, list[int]] = defaultdict(list)

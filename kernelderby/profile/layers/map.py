@@ -50,7 +50,7 @@ class Step:
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class LayerGroup:
     """layers: how many layers of the model have it. instead_of: groups that it replaces there."""
 
     name: str
@@ -65,7 +65,7 @@ class LayerMap:
     name: str
     title: str
     layers: int
-    groups: dict[str, Group]
+    groups: dict[str, LayerGroup]
     steps: tuple[Step, ...]
     ranges: tuple[tuple[re.Pattern, ...], ...]
     overlaps: tuple[tuple[frozenset[tuple[str, str]], ...], ...]
@@ -174,8 +174,8 @@ def _steps(where: str, place: int, entry: dict[str, Any]) -> list[Step]:
     return steps
 
 
-def _groups(path: Path, data: dict[str, Any], order: list[str], layers: int) -> dict[str, Group]:
-    groups = {name: Group(name, layers) for name in dict.fromkeys(order)}
+def _groups(path: Path, data: dict[str, Any], order: list[str], layers: int) -> dict[str, LayerGroup]:
+    groups = {name: LayerGroup(name, layers) for name in dict.fromkeys(order)}
     for name, entry in data.items():
         where = f"{path}: groups.{name}"
         if name not in groups:
@@ -184,7 +184,7 @@ def _groups(path: Path, data: dict[str, Any], order: list[str], layers: int) -> 
         for other in entry.get("instead_of", ()):
             if other not in groups:
                 raise DerbyError(f"{where}: instead_of: no group {other!r}; there are {', '.join(groups)}")
-        groups[name] = Group(name, entry.get("layers", layers), tuple(entry.get("instead_of", ())))
+        groups[name] = LayerGroup(name, entry.get("layers", layers), tuple(entry.get("instead_of", ())))
     return groups
 
 

@@ -17,7 +17,7 @@ from typing import Any
 
 from kernelderby.errors import DerbyError
 from kernelderby.profile.layers.map import LayerMap, Line, load_map, read_toml
-from kernelderby.profile.layers.sums import Column, Printed, add_up
+from kernelderby.profile.layers.sums import LayerColumn, Printed, add_up
 from kernelderby.profile.names import normal_form
 
 KIND = "module table"
@@ -27,7 +27,7 @@ def is_module_table(path: Path) -> bool:
     return path.suffix == ".toml"
 
 
-def table_columns(path: Path, layer_map: LayerMap | None) -> tuple[list[Column], LayerMap | None]:
+def table_columns(path: Path, layer_map: LayerMap | None) -> tuple[list[LayerColumn], LayerMap | None]:
     """Its columns, and the map that they are by: the given one, else the file's own. DerbyError: a field is wrong."""
     data = read_toml(path)
     if data.get("kind") != KIND:
@@ -83,8 +83,8 @@ def _line(layer_map: LayerMap | None, group: str, module: str, kernel: str, take
 
 
 def _column(path: Path, data: dict[str, Any], entry: dict[str, Any], rows: list[tuple[Line, dict[str, Any]]],
-            layer_map: LayerMap | None, layers: int) -> Column:
-    column = Column(entry["title"], KIND, data["source"], gpu=entry.get("gpu"), complete=False)
+            layer_map: LayerMap | None, layers: int) -> LayerColumn:
+    column = LayerColumn(entry["title"], KIND, data["source"], gpu=entry.get("gpu"), complete=False)
     if entry.get("conditions"):
         column.facts.append(entry["conditions"])
     for line, row in rows:
@@ -103,7 +103,7 @@ def _column(path: Path, data: dict[str, Any], entry: dict[str, Any], rows: list[
     return column
 
 
-def _printed(path: Path, entry: dict[str, Any], column: Column) -> Printed:
+def _printed(path: Path, entry: dict[str, Any], column: LayerColumn) -> Printed:
     """Agrees when it is the computed sum to the last digit that the document prints (a group's sum only: what the
     model takes beside the table's modules is unknown, so all layers and end to end are only held against them)."""
     group, value = entry.get("group"), entry.get("value")

@@ -49,7 +49,7 @@ class Printed:
 
 
 @dataclass
-class Column:
+class LayerColumn:
     """form: "module table", or what the profile is. names: kernels behind a line. seen: layers counted, by group.
 
     layer_us: one layer of the usual kind. model_us: all layers of one forward pass. overlapped_us: what the sum of the
@@ -82,7 +82,7 @@ class Column:
     notes: list[str] = field(default_factory=list)
 
 
-def add_up(column: Column, layer_map: LayerMap | None, layers: int) -> None:
+def add_up(column: LayerColumn, layer_map: LayerMap | None, layers: int) -> None:
     """Modules, groups, layer and model from the lines, when only times are known: overlaps as the map declares them."""
     for line, us in column.lines.items():
         column.modules[line[:2]] = column.modules.get(line[:2], 0.0) + us

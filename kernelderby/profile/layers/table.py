@@ -11,12 +11,12 @@ from kernelderby.errors import DerbyError
 from kernelderby.profile.layers.column import profile_column
 from kernelderby.profile.layers.map import LayerMap, Line, load_map, shipped
 from kernelderby.profile.layers.published import is_module_table, table_columns
-from kernelderby.profile.layers.sums import Column, add_up
-from kernelderby.profile.spans import open_profile
+from kernelderby.profile.layers.sums import LayerColumn, add_up
+from kernelderby.profile.sources import open_profile
 
 
 @dataclass(frozen=True, slots=True)
-class Comparison:
+class LayerRatio:
     """A column's time over the first one's, over the kernels that both have. shared, of: how many of how many."""
 
     ratio: float
@@ -34,7 +34,7 @@ class LayerTable:
 
     layer_map: LayerMap | None
     layers: int
-    columns: tuple[Column, ...]
+    columns: tuple[LayerColumn, ...]
     lines: tuple[Line, ...]
 
     @property
@@ -53,12 +53,13 @@ class LayerTable:
     def usual(self) -> list[Line]:
         return [line for line in self.lines if self.layer_map is None or self.layer_map.usual(line[0])]
 
-    def coverage(self, column: Column, lines: Iterable[Line]) -> tuple[int, int]:
+    def coverage(self, column: LayerColumn, lines: Iterable[Line]) -> tuple[int, int]:
         """(lines that the column has a time for, lines that any column has one for)."""
         timed = [line for line in lines if any(line in other.lines for other in self.columns)]
         return sum(line in column.lines for line in timed), len(timed)
 
-    def compare(self, column: Column, lines: Sequence[Line], total: str | tuple | None = None) -> Comparison | None:
+    def compare(self, column: LayerColumn, lines: Sequence[Line],
+                total: str | tuple | None = None) -> LayerRatio | None:
         """Against the first column. total: "layer", "model", (group,) or (group, module), whose own times (overlap
         counted once) are compared where both columns are whole; otherwise the sum of the lines that both have."""
         first = self.columns[0]
@@ -66,13 +67,13 @@ class LayerTable:
         both = [line for line in either if line in column.lines and line in first.lines]
         if total is not None and (len(both) == len(either) or (first.complete and column.complete)):
             ours, theirs = _total(column, total), _total(first, total)
-            return Comparison(ours / theirs, len(either), len(either)) if ours and theirs else None
+            return LayerRatio(ours / theirs, len(either), len(either)) if ours and theirs else None
         ours, theirs = (self._total_of(one, both, total) for one in (column, first))
-        return Comparison(ours / theirs, len(both), len(either)) if theirs else None
+        return LayerRatio(ours / theirs, len(both), len(either)) if theirs else None
 
-    def _total_of(self, column: Column, lines: Sequence[Line], total: str | tuple | None) -> float:
+    def _total_of(self, column: LayerColumn, lines: Sequence[Line], total: str | tuple | None) -> float:
         """The total of some of a column's lines; what the map declares to overlap counts once here too."""
-        part = Column("", "", lines={line: column.lines[line] for line in lines})
+        part = LayerColumn("", "", lines={line: column.lines[line] for line in lines})
         add_up(part, self.layer_map, self.layers)
         return sum(part.lines.values()) if total is None else _total(part, total) or 0.0
 
@@ -81,7 +82,7 @@ class LayerTable:
         return {"layer_map": self.layer_map.name if self.layer_map else None, "layers": self.layers,
                 "columns": [self._column_data(column) for column in self.columns]}
 
-    def _column_data(self, column: Column) -> dict[str, Any]:
+    def _column_data(self, column: LayerColumn) -> dict[str, Any]:
         data = {key: value for key, value in asdict(column).items()
                 if key not in ("lines", "names", "instances", "modules", "groups")}
         data["groups"] = [
@@ -97,12 +98,13 @@ class LayerTable:
         data["layer_against_first"] = self._ratio(column, self.usual(), "layer")
         return data
 
-    def _ratio(self, column: Column, lines: Sequence[Line], total: str | tuple | None = None) -> dict[str, Any] | None:
+    def _ratio(self, column: LayerColumn, lines: Sequence[Line],
+               total: str | tuple | None = None) -> dict[str, Any] | None:
         found = self.compare(column, lines, total) if column is not self.columns[0] else None
         return asdict(found) if found else None
 
 
-def _total(column: Column, total: str | tuple) -> float | None:
+def _total(column: LayerColumn, total: str | tuple) -> float | None:
     if total == "layer":
         return column.layer_us
     if total == "model":
@@ -114,7 +116,7 @@ def layer_table(files: Sequence[Path], map_name: str | Path | None = None) -> La
     """Each file's columns side by side: module tables (TOML) and profiles. The map is the given one, else the one that
     the first module table names. DerbyError: no map for a profile, or a file that cannot be read."""
     layer_map = load_map(map_name) if map_name is not None else None
-    found: dict[Path, list[Column]] = {}
+    found: dict[Path, list[LayerColumn]] = {}
     for path in filter(is_module_table, files):
         found[path], layer_map = table_columns(path, layer_map)
     for path in files:
@@ -132,7 +134,7 @@ def layer_table(files: Sequence[Path], map_name: str | Path | None = None) -> La
     return LayerTable(layer_map, layers, tuple(columns), tuple(_order(layer_map, columns)))
 
 
-def _order(layer_map: LayerMap | None, columns: Sequence[Column]) -> list[Line]:
+def _order(layer_map: LayerMap | None, columns: Sequence[LayerColumn]) -> list[Line]:
     """The map's lines that a column has, in its order, each group together and those of unusual layers last; others
     after the last line of their module, else of their group, else at the end."""
     known = [line for column in columns for line in (*column.names, *column.lines)]

@@ -106,7 +106,7 @@ def unit_of(text: str) -> str | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Column:
+class Heading:
     """meaning: one of MEANINGS' keys, or "" for a column that is not used. unit: of the header, None without."""
 
     meaning: str
@@ -129,7 +129,7 @@ MEANINGS = {
 _MEANING = {title: meaning for meaning, titles in MEANINGS.items() for title in titles}
 
 
-def columns_of(header: list[str]) -> list[Column]:
+def columns_of(header: list[str]) -> list[Heading]:
     """Each meaning at most once, the first column that has it. The GUI's bare "Time" is the share, as "Time (%)" is."""
     columns, seen = [], set()
     for cell in header:
@@ -145,7 +145,7 @@ def columns_of(header: list[str]) -> list[Column]:
         if meaning in seen:
             meaning = ""
         seen.add(meaning)
-        columns.append(Column(meaning, unit, title))
+        columns.append(Heading(meaning, unit, title))
     return columns
 
 

@@ -22,8 +22,8 @@ from pathlib import Path
 import numpy as np
 
 from kernelderby.errors import DerbyError
-from kernelderby.profile.sources.launches import OpenRanges, Paths, Timeline
 from kernelderby.profile.sources.operations import operation
+from kernelderby.profile.sources.ranges import OpenRanges, Paths, RangeTimeline
 from kernelderby.profile.spans import ApiSum, KernelSum, Profile, Span, SpanKind
 
 _GPU = {"kernel": SpanKind.KERNEL, "gpu_memcpy": SpanKind.MEMCPY, "gpu_memset": SpanKind.MEMSET,
@@ -35,10 +35,40 @@ _ARGS = {"correlation", "device", "stream", "bytes"}
 _MEND = "write it again with `profiler.export_chrome_trace(...)`"
 
 
-@dataclass(slots=True)
-class Kineto(Profile):
-    _spans: list[Span] = field(default_factory=list, repr=False)
-    _calls: list[ApiSum] = field(default_factory=list, repr=False)
+class KinetoProfile(Profile):
+    has_events = True
+
+    def __init__(self, path: Path, gpu: str | None, events: list[dict]) -> None:
+        """events: those of phase X in the categories _KEPT. KeyError, TypeError or ValueError for a malformed one."""
+        super().__init__(path, "torch.profiler trace", gpu)
+        host, work = _Host(), []
+        for event in events:
+            category = str(event["cat"]).lower()
+            if category in _GPU:
+                work.append((event, _GPU[category]))
+            else:
+                host.take(event, category)
+        self._calls = host.api_sums()
+        self._spans: list[Span] = []
+        self._unlinked = 0
+        self._place(work, host)
+
+    def _place(self, work: list[tuple[dict, SpanKind]], host: _Host) -> None:
+        """GPU work as spans in order of start, each in the ranges around its launch."""
+        nesting, untimed = _Nesting(host), 0
+        for event, kind in work:
+            args = event.get("args") or {}
+            launch = host.launches.get(args.get("correlation"))
+            start, duration, name = _nanoseconds(event["ts"]), _duration(event), _name(event)
+            if duration is None:
+                untimed += 1
+                continue
+            self._unlinked += launch is None and kind == SpanKind.KERNEL
+            self._spans.append(_span(name, start, start + duration, kind, args, launch,
+                                     nesting.around(event, start, launch)))
+        self._spans.sort(key=lambda span: (span.start_ns, span.end_ns))
+        if untimed:
+            self.warnings.append(f"{untimed:,} GPU operations have no valid times and are left out")
 
     def spans(self) -> Iterator[Span]:
         return iter(self._spans)
@@ -48,6 +78,10 @@ class Kineto(Profile):
 
     def api_sums(self) -> list[ApiSum]:
         return list(self._calls)
+
+    @property
+    def unlinked_launches(self) -> int:
+        return self._unlinked
 
 
 def sum_spans(spans: Iterable[Span]) -> list[KernelSum]:
@@ -66,7 +100,7 @@ def sum_spans(spans: Iterable[Span]) -> list[KernelSum]:
     return sorted(sums, key=lambda each: (-each.total_ns, each.instances, each.name))
 
 
-def open_kineto(path: Path, packed: bool = False) -> Kineto:
+def open_kineto(path: Path, packed: bool = False) -> KinetoProfile:
     """DerbyError for JSON that is truncated, no trace, or has no GPU work."""
     document = _load(path, packed)
     events = document.get("traceEvents") if isinstance(document, dict) else document
@@ -74,12 +108,13 @@ def open_kineto(path: Path, packed: bool = False) -> Kineto:
         raise DerbyError(f"{path}: JSON, but no trace of torch.profiler (no traceEvents in it)")
     events = [event for event in events if isinstance(event, dict) and event.get("ph") == "X"]
     try:
-        profile = Kineto(path, "torch.profiler trace", _gpu(document), has_events=True)
-        _fill(profile, events)
+        profile = KinetoProfile(path, _gpu(document), events)
     except (KeyError, TypeError, ValueError, InvalidOperation) as error:
         raise DerbyError(f"{path}: an event of the trace is malformed ({error!r}); {_MEND}") from None
     if not profile._spans:
-        raise DerbyError(f"{path}: no GPU work in the trace; profile code that uses the GPU, activities=[CPU, CUDA]")
+        told = f" ({profile.warnings[0]})" if profile.warnings else ""
+        raise DerbyError(f"{path}: no GPU work in the trace{told}; profile code that uses the GPU, "
+                         "activities=[CPU, CUDA]")
     return profile
 
 
@@ -109,57 +144,77 @@ def _gpu(document: object) -> str | None:
     return ", ".join(dict.fromkeys(names)) or None
 
 
-def _fill(profile: Kineto, events: list[dict]) -> None:
-    launches, calls, annotations, gpu_annotations, work = {}, {}, defaultdict(list), defaultdict(list), []
-    for event in events:
-        category = str(event["cat"]).lower()
-        start = _nanoseconds(event["ts"])
-        end = start + max(_nanoseconds(event.get("dur", 0)), 0)
-        args = event.get("args") or {}
-        if category in _GPU:
-            work.append((start, end, category, event, args))
-        elif category in _CALLS:
-            count, total = calls.get(event["name"], (0, 0))
-            calls[event["name"]] = count + 1, total + end - start
-            known = launches.get(args.get("correlation"))
-            if args.get("correlation") and (known is None or start < known[0]):
-                launches[args["correlation"]] = start, event.get("pid"), event.get("tid")
-        elif category == _RANGES:
-            annotations[event.get("pid"), event.get("tid")].append((start, end, event["name"]))
+@dataclass(slots=True)
+class _Host:
+    """What the host did. launches: correlation id -> (start, process, thread) of the first call that has it. calls:
+    name -> (count, ns). ranges, gpu_ranges: (process, thread) -> (start, end, name) of each."""
+
+    launches: dict = field(default_factory=dict)
+    calls: dict[str, tuple[int, int]] = field(default_factory=dict)
+    ranges: dict[tuple, list] = field(default_factory=lambda: defaultdict(list))
+    gpu_ranges: dict[tuple, list] = field(default_factory=lambda: defaultdict(list))
+
+    def take(self, event: dict, category: str) -> None:
+        start, duration, name = _nanoseconds(event["ts"]), _duration(event) or 0, _name(event)
+        place = event.get("pid"), event.get("tid")
+        if category in _CALLS:
+            count, total = self.calls.get(name, (0, 0))
+            self.calls[name] = count + 1, total + duration
+            correlation = (event.get("args") or {}).get("correlation")
+            known = self.launches.get(correlation)
+            if correlation and (known is None or start < known[0]):
+                self.launches[correlation] = start, *place
         else:
-            gpu_annotations[event.get("pid"), event.get("tid")].append((start, end, event["name"]))
-    paths = Paths()
-    threads = {thread: _timeline(ranges, paths) for thread, ranges in annotations.items()}
-    streams = {} if threads else {stream: _timeline(ranges, paths) for stream, ranges in gpu_annotations.items()}
-    unlinked = 0
-    for start, end, category, event, args in work:
-        launch = launches.get(args.get("correlation"))
-        unlinked += launch is None and _GPU[category] == SpanKind.KERNEL
-        if streams:
-            timeline, time = streams.get((event.get("pid"), event.get("tid"))), start
-        else:
-            timeline, time = (threads.get(launch[1:]), launch[0]) if launch else (None, 0)
-        ranges = paths.names[int(timeline.at(np.array([time]))[0])] if timeline else ()
-        profile._spans.append(_span(start, end, _GPU[category], event, args, launch, ranges))
-    profile._spans.sort(key=lambda span: (span.start_ns, span.end_ns))
-    profile.unlinked_launches = unlinked
-    sums = [ApiSum(name, count, total) for name, (count, total) in calls.items()]
-    profile._calls = sorted(sums, key=lambda each: -each.total_ns)
+            ranges = self.ranges if category == _RANGES else self.gpu_ranges
+            ranges[place].append((start, start + duration, name))
+
+    def api_sums(self) -> list[ApiSum]:
+        sums = [ApiSum(name, count, total) for name, (count, total) in self.calls.items()]
+        return sorted(sums, key=lambda each: -each.total_ns)
 
 
-def _span(start: int, end: int, kind: SpanKind, event: dict, args: dict, launch: tuple | None, ranges: tuple) -> Span:
-    name = event["name"] if kind == SpanKind.KERNEL else operation(event["name"])[1]
+class _Nesting:
+    """The ranges around a GPU operation: of its launching thread, or in a trace of the GPU alone of its stream."""
+
+    def __init__(self, host: _Host) -> None:
+        self._paths = Paths()
+        self._of_threads = {place: _timeline(ranges, self._paths) for place, ranges in host.ranges.items()}
+        self._of_streams = {} if self._of_threads else {
+            place: _timeline(ranges, self._paths) for place, ranges in host.gpu_ranges.items()}
+
+    def around(self, event: dict, start: int, launch: tuple | None) -> tuple[str, ...]:
+        if self._of_streams:
+            timeline, time = self._of_streams.get((event.get("pid"), event.get("tid"))), start
+        else:
+            timeline, time = (self._of_threads.get(launch[1:]), launch[0]) if launch else (None, 0)
+        return self._paths.names[int(timeline.at(np.array([time]))[0])] if timeline else ()
+
+
+def _span(name: str, start: int, end: int, kind: SpanKind, args: dict, launch: tuple | None, ranges: tuple) -> Span:
+    name = name if kind == SpanKind.KERNEL else operation(name)[1]
     span = Span(kind, name, start, end, 0, _integer(args.get("device")), _integer(args.get("stream")), ranges,
                 _integer(args.get("bytes")))
     return replace(span, process=_integer(launch[1])) if launch else span
 
 
-def _timeline(ranges: list[tuple[int, int, str]], paths: Paths) -> Timeline:
+def _timeline(ranges: list[tuple[int, int, str]], paths: Paths) -> RangeTimeline:
     sweep = OpenRanges(paths)
     for start, end, name in sorted(ranges, key=lambda each: (each[0], -each[1])):
         if end > start:
             sweep.push(start, end, name)
     return sweep.finish()
+
+
+def _name(event: dict) -> str:
+    if not isinstance(event["name"], str):
+        raise TypeError(f"name {event['name']!r:.40} is no text")
+    return event["name"]
+
+
+def _duration(event: dict) -> int | None:
+    """None where the event has none, or one below 0."""
+    duration = _nanoseconds(event["dur"]) if event.get("dur") is not None else -1
+    return duration if duration >= 0 else None
 
 
 def _nanoseconds(microseconds: int | str) -> int:

@@ -24,8 +24,10 @@ _OTHERS = {
 _HEAD = 4096
 
 
-def open_source(path: Path) -> Profile:
-    """DerbyError in one line (file, what is wrong, mend) for everything that is no profile."""
+def open_profile(path: Path | str) -> Profile:
+    """Recognises the source by content. DerbyError (one line: file, what is wrong, mend) for all else: missing file,
+    truncated or locked database, no CUDA work in it, another tool's report."""
+    path = Path(path)
     try:
         if path.is_dir():
             raise DerbyError(f"{path}: is a folder; name a profile file in it")
@@ -38,9 +40,9 @@ def open_source(path: Path) -> Profile:
     if not head:
         raise DerbyError(f"{path}: is empty; the program that wrote it has probably failed")
     if head.startswith(_SQLITE):
-        from kernelderby.profile.sources.nsys_sqlite import open_nsys_sqlite
+        from kernelderby.profile.sources.sqlite.export import open_sqlite
 
-        return open_nsys_sqlite(path)
+        return open_sqlite(path)
     if head.startswith(_GZIP):
         return _open_text(path, _unpacked_head(path), packed=True)
     return _open_text(path, head, packed=False)
@@ -67,7 +69,7 @@ def _open_text(path: Path, head: bytes, packed: bool) -> Profile:
         from kernelderby.profile.sources.kineto import open_kineto
 
         return open_kineto(path, packed)
-    from kernelderby.profile.sources.nsys_stats import open_summary
+    from kernelderby.profile.sources.summary import open_summary
 
     return open_summary(path, packed)
 

@@ -28,7 +28,7 @@ TOGETHER = " / "  # between the names of stages that make one row
 
 
 @dataclass(frozen=True, slots=True)
-class KernelRow:
+class StageKernel:
     """All spans of one kernel name in one stage. The sums of a stage's kernels are the stage's."""
 
     name: str
@@ -48,7 +48,7 @@ class StageRow:
 
     name: str
     title: str
-    kernels: tuple[KernelRow, ...]
+    kernels: tuple[StageKernel, ...]
     instances: int
     total_ns: float
     is_merged: bool = False
@@ -216,7 +216,7 @@ def _stage_rows(matcher: StageMatcher, walked: Walked, merged: bool) -> list[Sta
 
 def _stage_row(name: str, title: str, names: dict[str, Tally], is_merged: bool = False,
                has_order: bool = True) -> StageRow:
-    kernels = sorted((KernelRow(kernel, tally.instances, tally.total_ns) for kernel, tally in names.items()),
+    kernels = sorted((StageKernel(kernel, tally.instances, tally.total_ns) for kernel, tally in names.items()),
                      key=lambda row: (-row.total_ns, row.name))
     return StageRow(name, title, tuple(kernels), sum(row.instances for row in kernels),
                     sum(row.total_ns for row in kernels), is_merged,

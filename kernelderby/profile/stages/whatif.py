@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from kernelderby.errors import DerbyError
 from kernelderby.profile.stages.walk import NOT_ITEMISED, TOGETHER, Pipeline
+from kernelderby.trace import Stage
 
 SPEEDUPS = (1.2, 2.0)
 
@@ -83,6 +84,12 @@ def whatif(pipeline: Pipeline, factors: Sequence[float] = SPEEDUPS,
     largest = max(rows, key=pipeline.time_ns, default=None)
     bound = pipeline.cost_ns / pipeline.time_ns(largest) if largest else None
     return WhatIfs(pipeline, tuple(factors), tuple(found), largest.name if largest else None, bound)
+
+
+def rows_of_role(pipeline: Pipeline, stages: Sequence[Stage], role: str) -> list[str]:
+    """Names of the pipeline's rows that took time and whose stages all have the role; "K3 / K5" is of two stages."""
+    names = {stage.name for stage in stages if stage.role == role}
+    return [row.name for row in pipeline.stages if row.total_ns > 0 and set(row.name.split(TOGETHER)) <= names]
 
 
 def _one(pipeline: Pipeline, name: str, title: str, time_ns: float, factors: tuple[float, ...],

@@ -51,6 +51,6 @@ def run_with(config, x, weight, bias, initial_state, output):
 
 @torch.no_grad()
 def run(x, weight, bias, initial_state, output):
-    """x bfloat16 [num_tokens, dim], weight [dim, 4], bias [dim], initial_state [dim, 3] -> output, as x. All at addresses
-    that 16 divides."""
+    """x bfloat16 [num_tokens, dim], weight [dim, 4], bias [dim], initial_state [dim, 3] -> output, as x. All at
+    addresses that 16 divides."""
     run_with(choose(x, weight, bias, initial_state), x, weight, bias, initial_state, output)

@@ -10,7 +10,7 @@ import gzip
 import re
 import zlib
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from kernelderby.errors import DerbyError
@@ -19,7 +19,7 @@ from kernelderby.profile.sources.cells import (
     SIZE_BYTES,
     TIME_NS,
     CellError,
-    Column,
+    Heading,
     Quantity,
     bare,
     check_percent,
@@ -29,7 +29,7 @@ from kernelderby.profile.sources.cells import (
 )
 from kernelderby.profile.sources.operations import operation
 from kernelderby.profile.sources.tables import Block, blocks
-from kernelderby.profile.spans import ApiSum, KernelSum, Profile, SpanKind
+from kernelderby.profile.spans import ApiSum, KernelSum, Profile, Span, SpanKind
 
 KERNELS, BY_GRID, GPU, API, MEMORY_TIME, MEMORY_SIZE, OTHER = (
     "kernels", "kernels by grid", "all GPU work", "API calls", "memory operations by time", "memory operations by size",
@@ -52,12 +52,13 @@ _EXPECTED = "a table with columns Name (or Operation), Instances (or Num Calls) 
 _SLACK = 0.05
 
 
-@dataclass(slots=True)
-class Summary(Profile):
-    kernel_sums: list[KernelSum] = field(default_factory=list, repr=False)
-    calls: list[ApiSum] = field(default_factory=list, repr=False)
+class SummaryProfile(Profile):
+    def __init__(self, path: Path, form: str, gpu: str | None) -> None:
+        super().__init__(path, form, gpu)
+        self.kernel_sums: list[KernelSum] = []
+        self.calls: list[ApiSum] = []
 
-    def spans(self):
+    def spans(self) -> Iterator[Span]:
         raise DerbyError(
             f"{self.path}: {self.form} has sums only, no events; give the nsys SQLite export "
             "(`nsys export --type sqlite`) or what `derby profile run` wrote"
@@ -81,7 +82,7 @@ class _Row:
     category: str = ""
 
 
-def open_summary(path: Path, packed: bool = False) -> Summary:
+def open_summary(path: Path, packed: bool = False) -> SummaryProfile:
     text = read_text(path, packed)
     found, others = blocks(path, text)
     tables = {}
@@ -99,7 +100,7 @@ def open_summary(path: Path, packed: bool = False) -> Summary:
         raise DerbyError(f"{path}: {_nothing(tables, others)}")
     layout = {"csv": "CSV", "tsv": "TSV", "plain": "text", "markdown": "Markdown table"}[found[0].layout]
     gpu = _GPU_LINE.search(text)
-    profile = Summary(path, f"summary, {layout}", gpu[1].strip() if gpu else None)
+    profile = SummaryProfile(path, f"summary, {layout}", gpu[1].strip() if gpu else None)
     profile.kernel_sums, profile.calls = _assemble(path, tables, profile.warnings)
     if others:
         profile.warnings.append(f"not read: {', '.join(dict.fromkeys(others))}")
@@ -142,7 +143,8 @@ def _rows(path: Path, block: Block) -> Iterator[_Row]:
             raise DerbyError(f"{path}:{line}: {error}") from None
 
 
-def _row(line: int, columns: list[Column], cells: list[str], units: dict[str, int], default: str | None) -> _Row | None:
+def _row(line: int, columns: list[Heading], cells: list[str], units: dict[str, int],
+         default: str | None) -> _Row | None:
     """None for a line of totals."""
     name, number, category, values = "", None, "", {}
     for column, cell in zip(columns, cells, strict=True):
@@ -213,6 +215,8 @@ def _assemble(path: Path, tables: dict[str, tuple[Block, list[_Row]]], warnings:
     kernels = rows(KERNELS, BY_GRID) or [row for row in work if operation(row.name)[0] == SpanKind.KERNEL]
     memory = rows(MEMORY_TIME) or [row for row in work if operation(row.name)[0] != SpanKind.KERNEL]
     merged: dict[tuple[SpanKind, str], KernelSum] = {}
+    if KERNELS in tables:  # by grid size, one name in several rows is what is meant
+        warnings.extend(_about_names(kernels))
     for row in (*kernels, *memory):
         each = _sum(*operation(row.name), row)
         known = merged.get((each.kind, each.name))
@@ -223,6 +227,14 @@ def _assemble(path: Path, tables: dict[str, tuple[Block, list[_Row]]], warnings:
     sums = sorted(merged.values(), key=lambda each: (-each.total_ns, each.instances, each.name))
     apis = [ApiSum(row.name, row.count, row.values["total"].value) for row in calls]
     return sums, sorted(apis, key=lambda each: -each.total_ns)
+
+
+def _about_names(rows: list[_Row]) -> Iterator[str]:
+    """What is lost where rows have one name, which a kernel table has only when its names were cut off."""
+    names = len({row.name for row in rows})
+    if names < len(rows):
+        yield (f"{len(rows)} kernels have {names} names, so rows of one name are added up: the names were cut off; "
+               "export with `nsys stats --format csv`, which prints them whole")
 
 
 def _sum(kind: SpanKind, name: str, row: _Row) -> KernelSum:

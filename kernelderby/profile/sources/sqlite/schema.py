@@ -73,7 +73,7 @@ def check_whole(path: Path) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Table:
+class EventTable:
     name: str
     columns: frozenset[str]
 
@@ -87,9 +87,9 @@ class Schema:
     """version: of the export schema, else the product's, else "unknown". `tables` leaves out those without rows."""
 
     version: str
-    tables: dict[str, Table]
+    tables: dict[str, EventTable]
 
-    def table(self, name: str) -> Table | None:
+    def table(self, name: str) -> EventTable | None:
         return self.tables.get(name)
 
 
@@ -114,14 +114,14 @@ def read_schema(path: Path, connection: sqlite3.Connection) -> Schema:
     return Schema(_version(connection, names), tables)
 
 
-def _table(connection: sqlite3.Connection, wanted: str, names: list[str]) -> Table | None:
+def _table(connection: sqlite3.Connection, wanted: str, names: list[str]) -> EventTable | None:
     """`wanted` itself, or else its highest _V suffix; the first of these with rows."""
     pattern = re.compile(re.escape(wanted) + r"(?:_V(\d+))?$", re.IGNORECASE)
     versions = [(int(match[1]) if match[1] else 1 << 30, name) for name in names if (match := pattern.match(name))]
     for _, name in sorted(versions, reverse=True):
         if connection.execute(f'SELECT 1 FROM "{name}" LIMIT 1').fetchone():
             columns = frozenset(row[1] for row in connection.execute(f'PRAGMA table_info("{name}")'))
-            return Table(f'"{name}"', columns)
+            return EventTable(f'"{name}"', columns)
     return None
 
 

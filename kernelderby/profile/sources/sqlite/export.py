@@ -9,15 +9,14 @@ from __future__ import annotations
 import sqlite3
 from array import array
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from itertools import repeat
 from pathlib import Path
 
 import numpy as np
 
 from kernelderby.errors import DerbyError
-from kernelderby.profile.sources.launches import Launches, read_launches
-from kernelderby.profile.sources.sqlite_rows import (
+from kernelderby.profile.sources.sqlite.launches import Launches, read_launches
+from kernelderby.profile.sources.sqlite.rows import (
     KINDS,
     TABLES,
     VALID,
@@ -28,7 +27,7 @@ from kernelderby.profile.sources.sqlite_rows import (
     or_zero,
     select_spans,
 )
-from kernelderby.profile.sources.sqlite_schema import (
+from kernelderby.profile.sources.sqlite.schema import (
     GRAPH_TRACE,
     KERNEL,
     NVTX,
@@ -44,11 +43,14 @@ _ROWS = 2048  # fetched at a time
 _DIAGNOSTICS_SHOWN = 5
 
 
-@dataclass  # with slots=True, dataclass would drop the property that stands for a field of the base
-class NsysSqlite(Profile):
-    schema: Schema | None = None
-    _launches: Launches | None = field(default=None, repr=False)
-    _unlinked: int | None = field(default=None, repr=False)
+class SqliteProfile(Profile):
+    has_events = True
+
+    def __init__(self, path: Path, gpu: str | None, schema: Schema) -> None:
+        super().__init__(path, f"nsys SQLite, schema {schema.version}", gpu)
+        self.schema = schema
+        self._launches: Launches | None = None
+        self._unlinked: int | None = None
 
     @property
     def has_ranges(self) -> bool:
@@ -149,22 +151,15 @@ class NsysSqlite(Profile):
                     self._unlinked += int((~launches.find(_column(rows, 0))[1]).sum())
         return self._unlinked or 0
 
-    @unlinked_launches.setter
-    def unlinked_launches(self, value: int) -> None:
-        """For the generated __init__, which sets every field of the base."""
 
-
-
-def open_nsys_sqlite(path: Path) -> NsysSqlite:
+def open_sqlite(path: Path) -> SqliteProfile:
     """DerbyError for a database that is truncated, locked, another program's, or without GPU work."""
     check_whole(path)
     with connect(path) as connection:
         schema = read_schema(path, connection)
         if not any(schema.table(name) for name in TABLES):
             raise DerbyError(f"{path}: {_nothing(schema)}")
-        profile = NsysSqlite(
-            path, f"nsys SQLite, schema {schema.version}", _gpu(connection, schema), has_events=True, schema=schema
-        )
+        profile = SqliteProfile(path, _gpu(connection, schema), schema)
         profile.warnings.extend(_warnings(connection, schema))
     return profile
 

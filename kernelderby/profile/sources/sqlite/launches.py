@@ -10,17 +10,15 @@ distinct nesting of names. Rows themselves stream.
 from __future__ import annotations
 
 import sqlite3
-from array import array
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from itertools import chain
 
 import numpy as np
 
-from kernelderby.profile.sources.sqlite_schema import NVTX, RUNTIME, Schema
+from kernelderby.profile.sources.ranges import NEVER, OpenRanges, Paths, RangeTimeline
+from kernelderby.profile.sources.sqlite.schema import NVTX, RUNTIME, Schema
 
 _PUSH_POP, _START_END = 59, 60  # NVTX_EVENTS.eventType; marks (34) and names of domains (75) are no ranges
-_NEVER = (1 << 63) - 1
 
 
 def process_of(identifier: str) -> str:
@@ -86,28 +84,10 @@ def integers(rows: Iterable[tuple[int, ...]], width: int) -> np.ndarray:
     return np.fromiter(chain.from_iterable(rows), dtype=np.int64).reshape(-1, width)
 
 
-@dataclass(slots=True)
-class Timeline:
-    """The nesting on one thread: from times[i] until times[i + 1] it is nesting[i], an index into paths."""
-
-    times: array
-    nesting: array
-
-    def at(self, times: np.ndarray) -> np.ndarray:
-        known = np.frombuffer(self.times, dtype=np.int64)
-        nesting = np.concatenate(([0], np.frombuffer(self.nesting, dtype=np.int32)))
-        return nesting[np.searchsorted(known, times, side="right")]
-
-    def change(self, time: int, nesting: int) -> None:
-        if self.times and self.times[-1] == time:
-            self.nesting[-1] = nesting
-        else:
-            self.times.append(time)
-            self.nesting.append(nesting)
-
-
-def read_timelines(connection: sqlite3.Connection, schema: Schema) -> tuple[dict[int, Timeline], list[tuple[str, ...]]]:
-    timelines: dict[int, Timeline] = {}
+def read_timelines(connection: sqlite3.Connection,
+                   schema: Schema) -> tuple[dict[int, RangeTimeline], list[tuple[str, ...]]]:
+    """Thread -> its timeline, and the names of every nesting by number."""
+    timelines: dict[int, RangeTimeline] = {}
     paths = Paths()
     thread = active = None
     for each, start, end, name in range_rows(connection, schema):
@@ -133,73 +113,10 @@ def range_rows(connection: sqlite3.Connection, schema: Schema) -> Iterator[tuple
         inline = f"coalesce({inline}, s.value)"
         join = f'LEFT JOIN {schema.tables["StringIds"].name} AS s ON s.id = n."textId"'
     # Old exports have no NULL in `end`: an open range ends before it starts there (0 or -1).
-    end = f'CASE WHEN n."end" IS NULL OR n."end" < n.start THEN {_NEVER} ELSE n."end" END'
+    end = f'CASE WHEN n."end" IS NULL OR n."end" < n.start THEN {NEVER} ELSE n."end" END'
     kinds = f'n."eventType" IN ({_PUSH_POP}, {_START_END})' if "eventType" in table.columns else 'n."end" IS NOT NULL'
     yield from connection.execute(
         f"SELECT n.globalTid, n.start, {end} AS stop, coalesce({inline}, '(unnamed range)') "
         f"FROM {table.name} AS n {join} WHERE {kinds} AND n.globalTid IS NOT NULL AND stop > n.start "
         "ORDER BY 1, 2, 3 DESC"
     )
-
-
-class Paths:
-    """Numbers for nestings: number 0 is "no range", a child of a nesting is that nesting and one more name."""
-
-    def __init__(self) -> None:
-        self.names: list[tuple[str, ...]] = [()]
-        self.children: dict[tuple[int, str], int] = {}
-
-    def child(self, parent: int, name: str) -> int:
-        number = self.children.get((parent, name))
-        if number is None:
-            number = self.children[parent, name] = len(self.names)
-            self.names.append((*self.names[parent], name))
-        return number
-
-
-class OpenRanges:
-    """The sweep over one thread: ranges come by start; ends are worked off before a later start, soonest first.
-
-    Push/pop ranges nest, so the last is the first to end; start/end ranges may overlap in any way, and then the end is
-    searched for and the rest numbered anew.
-    """
-
-    def __init__(self, paths: Paths):
-        self.paths, self.timeline = paths, Timeline(array("q"), array("i"))
-        self.stack: list[tuple[int, str, int]] = []  # (end, name, number of the nesting down to here)
-        self.soonest = _NEVER
-        self.nested = True
-
-    def push(self, start: int, end: int, name: str) -> None:
-        if self.soonest <= start:
-            self.close(start)
-        stack = self.stack
-        self.nested = not stack or (self.nested and end <= stack[-1][0])
-        number = self.paths.child(stack[-1][2] if stack else 0, name)
-        stack.append((end, name, number))
-        self.soonest = min(self.soonest, end)
-        self.timeline.change(start, number)
-
-    def finish(self) -> Timeline:
-        """Ends what has an end; the timeline is then whole."""
-        self.close(_NEVER - 1)
-        return self.timeline
-
-    def close(self, until: int) -> None:
-        """Ends every range that ends at `until` or before."""
-        stack = self.stack
-        while stack and self.soonest <= until:
-            ended = self.soonest
-            if stack[-1][0] == ended:
-                stack.pop()
-            else:
-                index = next(place for place, item in enumerate(stack) if item[0] == ended)
-                rest = stack[index + 1:]
-                del stack[index:]
-                for end, name, _ in rest:
-                    stack.append((end, name, self.paths.child(stack[-1][2] if stack else 0, name)))
-            if self.nested:
-                self.soonest = stack[-1][0] if stack else _NEVER
-            else:
-                self.soonest = min((item[0] for item in stack), default=_NEVER)
-            self.timeline.change(ended, stack[-1][2] if stack else 0)

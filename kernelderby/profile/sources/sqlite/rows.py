@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import sqlite3
 
-from kernelderby.profile.sources.launches import key_of, process_of
 from kernelderby.profile.sources.operations import MEMSET as MEMSET_NAME
 from kernelderby.profile.sources.operations import copy_name
-from kernelderby.profile.sources.sqlite_schema import KERNEL, MEMCPY, MEMSET, Schema, Table
+from kernelderby.profile.sources.sqlite.launches import key_of, process_of
+from kernelderby.profile.sources.sqlite.schema import KERNEL, MEMCPY, MEMSET, EventTable, Schema
 from kernelderby.profile.spans import SpanKind
 
 KINDS = (SpanKind.KERNEL, SpanKind.MEMCPY, SpanKind.MEMSET)
 TABLES = (KERNEL, MEMCPY, MEMSET)
-# CUPTI gives 0 for both times of what it could not time; the end of work that was cut off may be missing.
-VALID = '"end" >= start AND NOT ("end" = 0 AND start = 0)'
+# CUPTI gives 0 for both times of what it could not time; the end of work that was cut off may be missing (NULL). Times
+# that are no whole numbers are of no export; IFNULL, so that NOT VALID holds where VALID does not.
+VALID = """IFNULL("end" >= start AND NOT ("end" = 0 AND start = 0)
+AND typeof(start) = 'integer' AND typeof("end") = 'integer', 0)"""
 
 
 class Names(dict):
@@ -47,7 +49,7 @@ class Places(dict):
         return self[place]
 
 
-def select_spans(table: Table, kind: int, with_processes: bool) -> str:
+def select_spans(table: EventTable, kind: int, with_processes: bool) -> str:
     """SQL of start, stop, name, place, bytes, key. place packs kind, device and stream: few columns sort faster."""
     place = f"({or_zero(table, 'streamId')} << 18) | (({or_zero(table, 'deviceId')} & 0xFFFF) << 2) | {kind}"
     size = or_zero(table, "bytes") if kind else "0"
@@ -58,7 +60,7 @@ def select_spans(table: Table, kind: int, with_processes: bool) -> str:
     )
 
 
-def name_of(table: Table, kind: int) -> str:
+def name_of(table: EventTable, kind: int) -> str:
     """SQL for what names a row: an id in StringIds (or a text, in exports of other tools), or the kind of copy."""
     if kind == 2:
         return "0"
@@ -67,11 +69,11 @@ def name_of(table: Table, kind: int) -> str:
     return f"coalesce({', '.join(columns)})" if len(columns) > 1 else columns[0] if columns else "NULL"
 
 
-def or_zero(table: Table, column: str) -> str:
+def or_zero(table: EventTable, column: str) -> str:
     return f'coalesce("{column}", 0)' if column in table.columns else "0"
 
 
-def has_repeated_names(connection: sqlite3.Connection, schema: Schema, table: Table) -> bool:
+def has_repeated_names(connection: sqlite3.Connection, schema: Schema, table: EventTable) -> bool:
     """Whether two ids that kernels use stand for the same text; then sums must go by the text."""
     strings = schema.table("StringIds")
     return strings is not None and connection.execute(

@@ -1,0 +1,93 @@
+"""Which ranges are open at a time on one thread, as numbers of nestings: 12 bytes a start or end of a range."""
+
+from __future__ import annotations
+
+from array import array
+from dataclasses import dataclass
+
+import numpy as np
+
+NEVER = (1 << 63) - 1  # when a range ends that nobody closed
+
+
+@dataclass(slots=True)
+class RangeTimeline:
+    """The nesting on one thread: from times[i] until times[i + 1] it is nesting[i], an index into paths."""
+
+    times: array
+    nesting: array
+
+    def at(self, times: np.ndarray) -> np.ndarray:
+        known = np.frombuffer(self.times, dtype=np.int64)
+        nesting = np.concatenate(([0], np.frombuffer(self.nesting, dtype=np.int32)))
+        return nesting[np.searchsorted(known, times, side="right")]
+
+    def change(self, time: int, nesting: int) -> None:
+        if self.times and self.times[-1] == time:
+            self.nesting[-1] = nesting
+        else:
+            self.times.append(time)
+            self.nesting.append(nesting)
+
+
+class Paths:
+    """Numbers for nestings: number 0 is "no range", a child of a nesting is that nesting and one more name."""
+
+    def __init__(self) -> None:
+        self.names: list[tuple[str, ...]] = [()]
+        self.children: dict[tuple[int, str], int] = {}
+
+    def child(self, parent: int, name: str) -> int:
+        number = self.children.get((parent, name))
+        if number is None:
+            number = self.children[parent, name] = len(self.names)
+            self.names.append((*self.names[parent], name))
+        return number
+
+
+class OpenRanges:
+    """The sweep over one thread: ranges come by start; ends are worked off before a later start, soonest first.
+
+    Push/pop ranges nest, so the last is the first to end; start/end ranges may overlap in any way, and then the end is
+    searched for and the rest numbered anew.
+    """
+
+    def __init__(self, paths: Paths):
+        self.paths, self.timeline = paths, RangeTimeline(array("q"), array("i"))
+        self.stack: list[tuple[int, str, int]] = []  # (end, name, number of the nesting down to here)
+        self.soonest = NEVER
+        self.nested = True
+
+    def push(self, start: int, end: int, name: str) -> None:
+        if self.soonest <= start:
+            self.close(start)
+        stack = self.stack
+        self.nested = not stack or (self.nested and end <= stack[-1][0])
+        number = self.paths.child(stack[-1][2] if stack else 0, name)
+        stack.append((end, name, number))
+        self.soonest = min(self.soonest, end)
+        self.timeline.change(start, number)
+
+    def finish(self) -> RangeTimeline:
+        """Ends what has an end; the timeline is then whole."""
+        self.close(NEVER - 1)
+        return self.timeline
+
+    def close(self, until: int) -> None:
+        """Ends every range that ends at `until` or before."""
+        stack = self.stack
+        while stack and self.soonest <= until:
+            ended = self.soonest
+            if stack[-1][0] == ended:
+                stack.pop()
+            else:
+                index = next(place for place, item in enumerate(stack) if item[0] == ended)
+                rest = stack[index + 1:]
+                del stack[index:]
+                for end, name, _ in rest:
+                    stack.append((end, name, self.paths.child(stack[-1][2] if stack else 0, name)))
+            if self.nested:
+                self.soonest = stack[-1][0] if stack else NEVER
+            else:
+                self.soonest = min((item[0] for item in stack), default=NEVER)
+            self.timeline.change(ended, stack[-1][2] if stack else 0)

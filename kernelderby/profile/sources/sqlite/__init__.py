@@ -1,0 +1,1 @@
+"""The SQLite export of Nsight Systems: its tables, their rows, and the ranges around every launch."""

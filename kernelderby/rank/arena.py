@@ -1,0 +1,59 @@
+"""All that takes part in one ranking: the rows that count, their times by the compared kind, and the floors."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from kernelderby.catalog import Solution, Workload
+from kernelderby.hardware import Gpu
+from kernelderby.rank.order import Times
+from kernelderby.roofline import selection
+from kernelderby.roofline.floors import floors
+from kernelderby.roofline.selection import Chosen
+from kernelderby.trace import Measurement, Status
+
+
+@dataclass(frozen=True, slots=True)
+class Arena:
+    """chosen: (solution, uuid) -> the row that counts, with the time of `kind` where it passed. times, eager: of passed
+    rows, every solution with a row is there. floors: uuid -> floor in us and regime, empty when unknown. in_place:
+    solutions that write into their inputs' memory."""
+
+    workloads: tuple[Workload, ...]
+    importance: dict[str, float]
+    chosen: dict[tuple[str, str], Chosen]
+    times: Times
+    floors: dict[str, tuple[float, str]]
+    gpu: Gpu | None
+    kind: str
+    eager: Times
+    in_place: frozenset[str]
+
+
+def arena_of(rows: Sequence[Measurement], workloads: Sequence[Workload], contenders: Mapping[str, Solution],
+             gpu: Gpu | None, asked_time: str | None, importance: dict[str, float]) -> Arena:
+    """rows: of one GPU and protocol. asked_time: see selection.time_kind. DerbyError for a passed row without a time.
+    """
+    known = {workload.uuid for workload in workloads}
+    hashes = {name: solution.hash for name, solution in contenders.items()}
+    chosen = {key: each for key, each in selection.newest_rows(rows, hashes).items() if key[1] in known}
+    kind = selection.time_kind((each.measurement for each in chosen.values()), asked_time)
+    times: Times = {solution: {} for solution, _ in sorted(chosen)}
+    eager: Times = {solution: {} for solution in times}
+    for (solution, uuid), each in chosen.items():
+        if each.measurement.status is not Status.PASSED:
+            continue
+        eager[solution][uuid] = selection.latency_us(each.measurement)
+        timed = selection.timed_by(each.measurement, kind)
+        if timed is not each.measurement:
+            chosen[solution, uuid] = replace(each, measurement=timed)
+        if timed.latency_us is not None:
+            times[solution][uuid] = selection.latency_us(timed)
+    floor = {}
+    for workload in workloads:
+        found = floors(workload.cost, gpu) if gpu is not None and workload.cost is not None else None
+        if found is not None:
+            floor[workload.uuid] = (found.floor_us, found.regime)
+    in_place = frozenset(name for name, solution in contenders.items() if solution.in_place)
+    return Arena(tuple(workloads), importance, chosen, times, floor, gpu, kind, eager, in_place)

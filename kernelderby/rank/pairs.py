@@ -1,0 +1,140 @@
+"""Solutions in pairs: who is faster where, and by how much over all workloads.
+
+Work and memory grow with the number of solutions, not with its square: a solution is held against those next to it in
+the order, the first and the baseline. Up to eleven solutions that is every pair (order.reach). Workloads are gone
+through one by one, each with arrays over all pairs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from kernelderby.rank.arena import Arena
+from kernelderby.rank.model import Pair, Ratio
+from kernelderby.rank.order import reach
+from kernelderby.rank.resampling import CHUNK, RESAMPLES, Differences, Resampled, bounds, new_scratch, widening
+from kernelderby.rank.types import Floats, Integers
+
+
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """pairs: by (first, second), the first stands before the second in the order. over_baseline: (solution, uuid) ->
+    its time over the baseline's, where both passed. margins: uuid -> the second fastest's time over the fastest's."""
+
+    pairs: dict[tuple[str, str], Pair]
+    over_baseline: dict[tuple[str, str], Ratio]
+    margins: dict[str, Ratio]
+
+
+class _Tally:
+    """What is added up over the workloads that both of a pair passed, an array over pairs each."""
+
+    def __init__(self, pairs: int) -> None:
+        self.deviations = np.zeros((pairs, RESAMPLES))  # weighted, of log(time of second / time of first)
+        self.logs, self.weights = np.zeros(pairs), np.zeros(pairs)
+        self.first_us, self.second_us = np.zeros(pairs), np.zeros(pairs)
+        self.common, self.wins, self.ties = (np.zeros(pairs, dtype=np.int64) for _ in range(3))
+        self.freedom = np.zeros(pairs, dtype=np.int64)
+        self.known, self.paired = np.ones(pairs, dtype=bool), np.ones(pairs, dtype=bool)
+
+    def add(self, which: slice | Integers, first_us: Floats, second_us: Floats, found: Differences,
+            weight: float) -> None:
+        ratios = second_us / first_us
+        self.deviations[which] += found.values if weight == 1 else found.values * weight
+        low, high = bounds(found.values)
+        wider = widening(found.freedom)
+        ties = (ratios * np.exp(wider * low) <= 1) & (ratios * np.exp(wider * high) >= 1)
+        ties = np.where(found.freedom > 0, ties, ratios == 1)
+        self.logs[which] += np.log(ratios) * weight
+        self.weights[which] += weight
+        self.first_us[which] += first_us
+        self.second_us[which] += second_us
+        self.common[which] += 1
+        self.ties[which] += ties
+        self.wins[which] += ~ties & (ratios > 1)
+        self.freedom[which] += found.freedom
+        self.known[which] &= found.freedom > 0
+        self.paired[which] &= found.paired
+
+    def pair(self, at: int, first: str, second: str, low: float, high: float) -> Pair:
+        """low, high: what the interval of the geomean is, as factors of it."""
+        value = float(np.exp(self.logs[at] / self.weights[at]))
+        geomean = Ratio(value)
+        if self.known[at]:
+            geomean = Ratio(value, value * low, value * high, "paired" if self.paired[at] else "unpaired")
+        common, wins, ties = (int(each[at]) for each in (self.common, self.wins, self.ties))
+        return Pair(first, second, common, geomean, float(self.second_us[at] / self.first_us[at]), wins, ties,
+                    common - wins - ties)
+
+
+def compare(arena: Arena, ordered: Sequence[str], baseline: str | None) -> Compared:
+    """ordered: every solution with a row, best first. baseline: one that passed something."""
+    first, second = wanted(len(ordered), ordered.index(baseline) if baseline is not None else None)
+    tally = _Tally(len(first))
+    over_baseline: dict[tuple[str, str], Ratio] = {}
+    margins: dict[str, Ratio] = {}
+    scratch = new_scratch()
+    for workload in arena.workloads:
+        uuid = workload.uuid
+        names = [name for name in ordered if uuid in arena.times[name]]
+        resampled = Resampled([arena.chosen[name, uuid].measurement for name in names], scratch)
+        times = np.array([arena.times[name][uuid] for name in names])
+        places = _places(ordered, names)
+        passed = np.flatnonzero((places[first] >= 0) & (places[second] >= 0))
+        for which in _chunks(passed):
+            one, two = places[first[which]], places[second[which]]
+            found = resampled.differences(two, one)
+            tally.add(_slice(which), times[one], times[two], found, arena.importance[uuid])
+        if baseline in names:
+            ratios = resampled.ratios(times, np.full(len(names), names.index(baseline)))
+            over_baseline |= {(name, uuid): ratio for name, ratio in zip(names, ratios, strict=True)
+                              if name != baseline}
+        if len(names) > 1:
+            fastest, runner_up = np.argsort(times, kind="stable")[:2]
+            margins[uuid] = resampled.ratio(times, int(runner_up), int(fastest))
+    return Compared(_pairs(tally, ordered, first, second), over_baseline, margins)
+
+
+def wanted(solutions: int, baseline: int | None) -> tuple[Integers, Integers]:
+    """Places in the order of both of each pair, the first before the second, sorted."""
+    found: set[tuple[int, int]] = set()
+    near = reach(solutions)
+    for place in range(solutions):
+        found.update((place, other) for other in range(place + 1, min(place + near + 1, solutions)))
+        found.update((min(place, other), max(place, other)) for other in (0, baseline)
+                     if other is not None and other != place)
+    ordered = np.array(sorted(found), dtype=np.int64).reshape(-1, 2)
+    return ordered[:, 0], ordered[:, 1]
+
+
+def _places(ordered: Sequence[str], names: Sequence[str]) -> Integers:
+    """For each of the order where it stands in names, -1 where it does not."""
+    at = {name: place for place, name in enumerate(names)}
+    return np.array([at.get(name, -1) for name in ordered], dtype=np.int64)
+
+
+def _chunks(which: Integers) -> Iterator[Integers]:
+    for start in range(0, len(which), CHUNK):
+        yield which[start:start + CHUNK]
+
+
+def _slice(which: Integers) -> slice | Integers:
+    """The same places as a slice where they follow one another: adding to one copies nothing."""
+    first, last = int(which[0]), int(which[-1])
+    return slice(first, last + 1) if last - first + 1 == len(which) else which
+
+
+def _pairs(tally: _Tally, ordered: Sequence[str], first: Integers, second: Integers) -> dict[tuple[str, str], Pair]:
+    """Of those that have a workload in common."""
+    pairs = {}
+    for which in _chunks(np.flatnonzero(tally.common)):
+        low, high = bounds(tally.deviations[which] / tally.weights[which, None])
+        wider = widening(tally.freedom[which])
+        lows, highs = np.exp(wider * low), np.exp(wider * high)
+        for at, least, most in zip(which.tolist(), lows.tolist(), highs.tolist(), strict=True):
+            one, two = ordered[first[at]], ordered[second[at]]
+            pairs[one, two] = tally.pair(at, one, two, least, most)
+    return pairs
