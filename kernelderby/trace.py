@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 from kernelderby.fields import convert
 from kernelderby.row import STATUS_OF_EVALUATION, Errors, KnownEnvironment, MaybeNumber, Ran, Row, Status
 
-__all__ = ["FLASHINFER_BENCH_PROTOCOL", "STAGE_ROLES", "TIME_KINDS", "Correctness", "Cost", "Measurement", "Place",
+__all__ = ["FLASHINFER_BENCH_PROTOCOL", "TIME_KINDS", "Correctness", "Cost", "Measurement", "Place",
            "Stage", "Status", "Timed", "newest"]
 
 K = TypeVar("K", bound=Hashable)
@@ -230,8 +230,6 @@ def newest(rows: Iterable[Measurement], key: Callable[[Measurement], K]) -> dict
             found[each] = row
     return found
 
-
-STAGE_ROLES = ("gemm",)  # gemm: multiplies; the roofline of a workload is the floor of these stages together
 
 
 @dataclass(frozen=True, slots=True)
