@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -25,6 +26,9 @@ CHUNK = 1 << 24  # elements compared at once: 64 MB in float32
 DEFAULT_TOLERANCE = Tolerance("flashinfer_bench_default", 1e-2, 1e-2, 1.0, "flashinfer-bench's default")
 
 Outputs = dict[str, torch.Tensor]
+
+# Competitors are checked side by side; references side by side would need the memory of all of them.
+_one_at_a_time = threading.Lock()
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,12 +181,17 @@ def reference_outputs(definition: Definition, module: ModuleType, inputs: dict[s
 def judge(definition: Definition, module: ModuleType, inputs: dict[str, Any], outputs: Outputs) -> Verdict:
     """Outputs against the reference of these inputs. Where the definition has canonical_outputs, both go through it
     first, so that different numbers which mean the same compare as equal."""
-    references = reference_outputs(definition, module, inputs)
-    canonical = getattr(module, "canonical_outputs", None)
-    if canonical is not None:
-        with torch.no_grad():
-            outputs, references = canonical(outputs, inputs), canonical(references, inputs)
-    return compare(definition, outputs, references)
+    with _one_at_a_time:
+        references = reference_outputs(definition, module, inputs)
+        canonical = getattr(module, "canonical_outputs", None)
+        if canonical is not None:
+            with torch.no_grad():
+                references = canonical(references, inputs)
+                try:
+                    outputs = canonical(outputs, inputs)
+                except (RuntimeError, IndexError, ValueError) as error:
+                    return Verdict(Status.WRONG_VALUES, f"canonical_outputs cannot read them: {error}"[:300])
+        return compare(definition, outputs, references)
 
 
 def synchronize(device: torch.device) -> None:
@@ -244,8 +253,8 @@ class _Distance:
 
     def __init__(self, tolerances: tuple[Tolerance, ...]) -> None:
         self.tolerances = tolerances
-        self.judged = dict.fromkeys((tolerance.name for tolerance in tolerances), 0)
-        self.failing = dict.fromkeys(self.judged, 0)
+        self.judged: dict[tuple[str, str], int] = {}  # (tolerance, output): each output stands for itself
+        self.failing: dict[tuple[str, str], int] = {}
         self.elements = self.not_numbers = 0
         self.max_absolute = self.max_relative = self.squared_error = self.squared_reference = 0.0
 
@@ -261,8 +270,9 @@ class _Distance:
             if tolerance.outputs and name not in tolerance.outputs:
                 continue
             within = (absolute <= tolerance.atol) | (relative <= tolerance.rtol)  # false for NaN
-            self.judged[tolerance.name] += x.numel()
-            self.failing[tolerance.name] += int((~within).sum())
+            place = (tolerance.name, name)
+            self.judged[place] = self.judged.get(place, 0) + x.numel()
+            self.failing[place] = self.failing.get(place, 0) + int((~within).sum())
         self.max_absolute = max(self.max_absolute, float(absolute.nan_to_num(torch.inf).max()))
         self.max_relative = max(self.max_relative, float(relative.nan_to_num(torch.inf).max()))
         self.squared_error += float(absolute.double().square().sum())
@@ -273,7 +283,10 @@ class _Distance:
             norm = (self.squared_error / self.squared_reference) ** 0.5
         else:
             norm = 0.0 if self.squared_error == 0 else float("inf")
-        share = {name: 1 - self.failing[name] / judged if judged else 1.0 for name, judged in self.judged.items()}
+        share = {tolerance.name: 1.0 for tolerance in self.tolerances}  # of the output that matches least
+        for (tolerance, output), judged in self.judged.items():
+            matched = 1 - self.failing[tolerance, output] / judged if judged else 1.0
+            share[tolerance] = min(share[tolerance], matched)
         return Correctness(self.max_absolute, self.max_relative, norm, share)
 
 
