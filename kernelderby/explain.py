@@ -72,7 +72,7 @@ def _with(data: Any, steps: list[str | int], inner: Any) -> Any:
     """The data, with something else at the place that the steps lead to."""
     if not steps:
         return inner
-    copied = list(data) if isinstance(data, list) else dict(data)
+    copied: Any = list(data) if isinstance(data, list) else dict(data)
     copied[steps[0]] = _with(data[steps[0]], steps[1:], inner)
     return copied
 
@@ -107,7 +107,7 @@ def _described(node: Any, message: str = "") -> str:
     """What a value must be, in words: those of its type, else those of msgspec's message."""
     for each in [node, *getattr(_plain(node), "types", [])]:
         if isinstance(each, msgspec.inspect.Metadata) and each.extra and DESCRIBED in each.extra:
-            return each.extra[DESCRIBED]
+            return str(each.extra[DESCRIBED])
     found = re.match(r"Expected `([^`]+)`(.*?)(?:, got .*)?$", message, re.DOTALL)
     if found:
         kinds = [_WORDS.get(kind, kind) for kind in found[1].split(" | ")]

@@ -61,11 +61,11 @@ def read_text(path: Path) -> str:
         raise DerbyError(f"{path}: cannot be read (not UTF-8 at byte {error.start}); mend the file") from None
 
 
-def read_json(path: Path, kind: type[T] = dict) -> T:
+def read_json(path: Path, kind: type[T] = dict) -> T:  # type: ignore[assignment]
     return decode_json(path, read_bytes(path), kind)
 
 
-def decode_json(where: Path | str, data: bytes, kind: type[T] = dict) -> T:
+def decode_json(where: Path | str, data: bytes, kind: type[T] = dict) -> T:  # type: ignore[assignment]
     try:
         return msgspec.json.decode(data, type=kind)
     except msgspec.ValidationError as error:
@@ -77,7 +77,7 @@ def decode_json(where: Path | str, data: bytes, kind: type[T] = dict) -> T:
         raise DerbyError(f"{where}: not JSON ({_short(error)}); mend it") from None
 
 
-def read_toml(path: Path, kind: type[T] = dict) -> T:
+def read_toml(path: Path, kind: type[T] = dict) -> T:  # type: ignore[assignment]
     text = read_text(path)
     try:
         data = tomllib.loads(text)

@@ -184,7 +184,7 @@ class Row(Struct):
         if own.status.evaluation_status != evaluation.status:
             raise ValueError(f"evaluation.status: is {evaluation.status}, but measurement.status {own.status.value}; "
                              "measure it again")
-        if own.latency_us is not None:
+        if own.latency_us is not None and evaluation.performance is not None:
             there = evaluation.performance.latency_ms * 1e3
             if abs(there - own.latency_us) > _ROUNDING_US + 1e-6 * own.latency_us:
                 raise ValueError(f"evaluation.performance.latency_ms: is {there:g} us, but measurement.latency_us "

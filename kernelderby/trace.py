@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 from kernelderby.fields import convert
 from kernelderby.row import STATUS_OF_EVALUATION, Errors, KnownEnvironment, MaybeNumber, Ran, Row, Status
 
-__all__ = ["FLASHINFER_BENCH_PROTOCOL", "STAGE_ROLES", "TIME_KINDS", "Correctness", "Cost", "Measurement", "Place",
+__all__ = ["FLASHINFER_BENCH_PROTOCOL", "TIME_KINDS", "Correctness", "Cost", "Measurement", "Place",
            "Stage", "Status", "Timed", "newest"]
 
 K = TypeVar("K", bound=Hashable)
@@ -120,7 +120,8 @@ class Measurement:
 
     @property
     def uuid(self) -> str:
-        return self.workload["uuid"]
+        uuid: str = self.workload["uuid"]
+        return uuid
 
     @property
     def moment(self) -> datetime:
@@ -178,14 +179,15 @@ class Measurement:
         """where: file and line, for the DerbyError."""
         evaluation, own = row.evaluation, row.measurement
         convert(f"{where}: workload", row.workload, Ran)
-        common = dict(definition=row.definition, workload=row.workload, solution=row.solution,
+        common: dict[str, Any] = dict(definition=row.definition, workload=row.workload, solution=row.solution,
                       gpu=evaluation.environment.hardware, timestamp=evaluation.timestamp, message=evaluation.log or "",
                       place=place)
         if own is None:
             found = evaluation.performance
             return cls(**common, status=STATUS_OF_EVALUATION[evaluation.status], protocol=FLASHINFER_BENCH_PROTOCOL,
-                       latency_us=found and found.latency_ms * 1e3, correctness=_correctness(evaluation.correctness),
-                       reference_latency_us=found and found.reference_latency_ms * 1e3,
+                       latency_us=found.latency_ms * 1e3 if found else None,
+                       correctness=_correctness(evaluation.correctness),
+                       reference_latency_us=found.reference_latency_ms * 1e3 if found else None,
                        environment={"libs": evaluation.environment.libs})
         convert(f"{where}: measurement.environment", own.environment, KnownEnvironment)
         times = {kind: Timed(each.median_us, each.samples_us) for kind, each in own.times.items()}
@@ -197,7 +199,7 @@ class Measurement:
 
 
 def _correctness(found: Errors | None) -> Correctness | None:
-    return found and Correctness(_number(found.max_absolute_error), _number(found.max_relative_error),
+    return None if found is None else Correctness(_number(found.max_absolute_error), _number(found.max_relative_error),
                                  _number(found.relative_error_norm), found.matched_ratio)
 
 
@@ -219,7 +221,7 @@ def newest(rows: Iterable[Measurement], key: Callable[[Measurement], K]) -> dict
     written; of several files, or of rows that were not read, the latest moment, and of equal ones the last."""
     last: dict[tuple[K, str | None], Measurement] = {}
     for row in rows:
-        within = (key(row), row.place and row.place.path)
+        within = (key(row), row.place.path if row.place else None)
         if within not in last or within[1] is not None or row.moment >= last[within].moment:
             last[within] = row
     found: dict[K, Measurement] = {}
@@ -229,13 +231,12 @@ def newest(rows: Iterable[Measurement], key: Callable[[Measurement], K]) -> dict
     return found
 
 
-STAGE_ROLES = ("gemm",)  # gemm: multiplies; the roofline of a workload is the floor of these stages together
-
 
 @dataclass(frozen=True, slots=True)
 class Stage:
     """One step of a solution's pipeline: NVTX range name, or patterns (regular expressions) of its kernels' names.
-    role: one of STAGE_ROLES, by which tools choose stages; None for all else."""
+    role: by which tools choose stages. "gemm": it multiplies, and a workload's roofline is the floor of these stages
+    together."""
 
     name: str
     title: str

@@ -38,7 +38,8 @@ def pack(catalog_root: Path | str, check: bool = False, left_out: LeftOut | None
     """
     root = Path(catalog_root)
     Catalog.open(root)
-    jobs = [(path, _pack_definition) for path in sorted((root / "definitions").glob("*/*.json"))]
+    jobs: list[tuple[Path, Callable[[Path, Path, bool], Change | None]]] = [
+        (path, _pack_definition) for path in sorted((root / "definitions").glob("*/*.json"))]
     jobs += [(folder, _pack_solution) for folder in solution_folders(root)]
     changes = []
     for path, work in jobs:
@@ -75,7 +76,7 @@ def _pack_definition(root: Path, path: Path, check: bool) -> Change | None:
     if not source.is_file():
         return None
     _expect_inside(root, path, source)
-    data = read_json(path)
+    data: dict[str, Any] = read_json(path)
     reference = read_text(source)
     if data.get("reference") == reference:
         return None

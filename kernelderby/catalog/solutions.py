@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from msgspec import Struct
 
@@ -28,7 +29,7 @@ from kernelderby.fields import (
     unknown_fields,
 )
 from kernelderby.files import is_inside
-from kernelderby.trace import STAGE_ROLES, Stage
+from kernelderby.trace import Stage
 
 SOURCE_SUFFIXES = (".py", ".cu", ".cuh", ".cpp", ".h")
 LeftOut = Callable[[str], None]
@@ -47,7 +48,7 @@ class _Stage(Struct):
     title: str
     kernels: tuple[str, ...] = ()
     nvtx: str | None = None
-    role: Literal[STAGE_ROLES] | None = None
+    role: Literal["gemm"] | None = None  # gemm: multiplies; a workload's floor is that of these stages together
 
     def __post_init__(self) -> None:
         for pattern in self.kernels:
@@ -55,6 +56,10 @@ class _Stage(Struct):
                 re.compile(pattern)
             except (re.error, RecursionError, OverflowError) as error:
                 raise ValueError(f"kernels: {pattern!r:.60} is no pattern ({error}); mend it") from None
+
+
+class _WrittenStage(_Stage):
+    role: Literal["gemm"] | None = None
 
 
 class _Written(Struct):
@@ -75,7 +80,7 @@ class _Written(Struct):
     in_place: dict[str, str] = {}
     common: tuple[str, ...] = ()
     requires: _Requires = _Requires()
-    stages: tuple[_Stage, ...] = ()
+    stages: tuple[_WrittenStage, ...] = ()
 
 
 class _Spec(Struct):
@@ -179,7 +184,7 @@ def _all(root: Path, left_out: LeftOut) -> Iterator[tuple[str, Callable[[LeftOut
     directory, packed_from_sources = root / "solutions", set()
     for folder in solution_folders(root):
         packed_from_sources.add(folder.parent / f"{folder.name}.json")
-        yield folder.name, lambda noted, folder=folder: read_folder(folder, noted)
+        yield folder.name, partial(read_folder, folder)
     for path in sorted(directory.rglob("*.json")):
         if path in packed_from_sources:
             continue
@@ -187,7 +192,12 @@ def _all(root: Path, left_out: LeftOut) -> Iterator[tuple[str, Callable[[LeftOut
             left_out(f"{path}: is not at solutions/<author>/<op_type>/<definition>/<solution>.json; "
                      "move it (flashinfer-bench loads every JSON under solutions/)")
             continue
-        yield path.stem, lambda noted, path=path: read_packed(path)
+        yield path.stem, partial(_read_packed, path)
+
+
+def _read_packed(path: Path, noted: LeftOut) -> Solution:
+    """As read_folder; nothing is told of a packed one."""
+    return read_packed(path)
 
 
 def _own_files(folder: Path) -> Iterator[Path]:
@@ -209,7 +219,7 @@ def read_folder(folder: Path, noted: LeftOut | None = None) -> Solution:
     path = folder / "solution.toml"
     if not path.exists():
         raise DerbyError(f"{path}: is missing; write it or remove the folder")
-    data = read_toml(path)
+    data: dict[str, Any] = read_toml(path)
     written = convert(path, data, _Written)
     for problem in unknown_fields(data, _Written):
         if noted is None:

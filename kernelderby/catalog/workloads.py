@@ -32,7 +32,7 @@ class _Input(Struct):
             for field in ("path", "tensor_key"):
                 if getattr(self, field) is None:
                     raise ValueError(f"{field}: is missing; add where the tensor lies")
-            expect_inner_path("path", self.path)
+            expect_inner_path("path", self.path or "")
 
 
 class _Shape(Struct):
@@ -101,8 +101,9 @@ def _workload(where: str, raw: dict[str, Any], definition: Definition) -> Worklo
         if constraints.holds(text, sizes) is False:
             raise DerbyError(f"{where}: workload.axes: {text!r:.80}, which {definition.path.name} demands, does not "
                              "hold; mend the sizes")
+    cost = line.cost.cost() if line.cost else None
     return Workload(
-        definition.name, line.workload.uuid, axes, raw["workload"]["inputs"], line.cost and line.cost.cost(), raw,
+        definition.name, line.workload.uuid, axes, raw["workload"]["inputs"], cost, raw,
         shape_id=line.shape_id, importance=line.importance, framework=line.framework, call_count=line.call_count,
         origin=line.origin)
 

@@ -89,7 +89,7 @@ def gpus() -> dict[str, Gpu]:
 def read_gpu(path: Path) -> Gpu:
     """The GPU of one file. DerbyError for a field that is missing, misspelt or odd."""
     read = read_toml(path, _File)
-    measured = read.measured and Ceilings(
+    measured = None if read.measured is None else Ceilings(
         read.measured.memory_bytes_per_second, read.measured.flops_per_second, read.measured.source,
         read.measured.date, read.measured.traffic_bytes_per_second, read.measured.empty_kernel_us)
     return Gpu(path.stem, read.names, read.compute_capability, read.memory_bytes_per_second, read.flops_per_second,

@@ -6,6 +6,7 @@ import math
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 from kernelderby.catalog import Solution, Workload
 from kernelderby.errors import DerbyError
@@ -158,7 +159,7 @@ def _summaries(arena: Arena, ordered: Sequence[str], baseline: str | None, pairs
         with_floor = [uuid for uuid in times if uuid in arena.floors]
         shares = [share_of_floor(arena.floors[uuid][0], times[uuid]) for uuid in with_floor]
         total = sum(times[uuid] for uuid in with_floor)
-        fair = {row.uuid: row.cells[name].fair_share for row in table if row.cells[name].fair_share is not None}
+        fair = {row.uuid: share for row in table if (share := row.cells[name].fair_share) is not None}
         found.append(Summary(
             solution=name,
             author=contenders[name].author,
@@ -179,9 +180,11 @@ def _summaries(arena: Arena, ordered: Sequence[str], baseline: str | None, pairs
     return tuple(found)
 
 
-def _against_baseline(name: str, baseline: str | None, pairs: dict[tuple[str, str], Pair]) -> dict:
+def _against_baseline(name: str, baseline: str | None, pairs: dict[tuple[str, str], Pair]) -> dict[str, Any]:
     """The fields of Summary that compare with the baseline, from the pair, whichever of the two comes first in it."""
     nothing = dict(common=0, geomean=None, total_ratio=None, wins=0, ties=0, losses=0, win_rate=None)
+    if baseline is None:
+        return nothing
     if (baseline, name) in pairs:
         pair = pairs[baseline, name]
         geomean, total, wins, losses = pair.geomean, pair.total, pair.losses, pair.wins

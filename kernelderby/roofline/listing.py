@@ -129,7 +129,7 @@ def _operator(catalog: Catalog, definition: Definition, rows: list[Measurement],
         if any(share is not None for share in found):
             shares[gpu] = operator_share(found)
     return ListedOperator(definition.name, definition.op_type, dtypes_of(catalog, definition), len(workloads),
-                    importance.get(definition.name), len(catalog.solutions_of(definition.name)), shares)
+                          importance.get(definition.name), len(catalog.solutions_of(definition.name)), shares)
 
 
 def _sort_key(operator: ListedOperator, sort: str, gpus: tuple[str, ...]) -> float:
@@ -139,7 +139,7 @@ def _sort_key(operator: ListedOperator, sort: str, gpus: tuple[str, ...]) -> flo
         return -operator.shapes
     if sort == "s":
         share = operator.shares.get(gpus[0]) if gpus else None
-        return share.measured if share else float("inf")
+        return share.measured if share and share.measured is not None else float("inf")
     return 0.0
 
 

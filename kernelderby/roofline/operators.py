@@ -23,6 +23,7 @@ from kernelderby.roofline.floors import (
     weighted_share,
 )
 from kernelderby.roofline.recorded import Reached, Recorded, recorded
+from kernelderby.trace import Cost
 
 PUBLISHED, TRACES = "published", "traces"
 
@@ -125,26 +126,31 @@ def _operator(catalog: Catalog, definition: Definition, gpus: Sequence[Gpu], sou
               importance: float | None) -> Operator:
     workloads = sorted(catalog.workloads(definition.name), key=_place)
     for workload in workloads:
-        if workload.cost is None:
-            path = catalog.workloads_path(definition.name)
-            raise DerbyError(f"{path}: workload {workload.uuid}: cost: is missing; run derby pack")
+        _cost(catalog, workload)
     times = {source.key: source.reached(definition.name, workloads) for source in sources}
-    shapes = tuple(_shape(workload, gpus, {key: own[workload.uuid] for key, own in times.items()
-                                           if workload.uuid in own}) for workload in workloads)
+    shapes = tuple(_shape(workload, _cost(catalog, workload), gpus, {
+        key: own[workload.uuid] for key, own in times.items() if workload.uuid in own}) for workload in workloads)
     timed = {source.key: [shape.times.get(source.key) for shape in shapes] for source in sources}
     return Operator(
         definition.name, importance, operator_regime([shape.flops_per_byte for shape in shapes]), shapes,
-        shares={key: operator_share([each and each.share for each in own]) for key, own in timed.items()},
-        ceiling_shares={source.key: operator_share([each and each.share_of_ceilings for each in timed[source.key]])
+        shares={key: operator_share([each.share if each else None for each in own]) for key, own in timed.items()},
+        ceiling_shares={source.key: operator_share([each.share_of_ceilings if each else None
+                                                    for each in timed[source.key]])
                         for source in sources if source.gpu.measured})
 
 
-def _place(workload: Workload) -> tuple:
+def _cost(catalog: Catalog, workload: Workload) -> Cost:
+    if workload.cost is None:
+        path = catalog.workloads_path(workload.definition)
+        raise DerbyError(f"{path}: workload {workload.uuid}: cost: is missing; run derby pack")
+    return workload.cost
+
+
+def _place(workload: Workload) -> tuple[int, ...]:
     return -1 if workload.shape_id is None else workload.shape_id, *workload.axes.values()
 
 
-def _shape(workload: Workload, gpus: Sequence[Gpu], times: dict[str, Reached]) -> Shape:
-    cost = workload.cost
+def _shape(workload: Workload, cost: Cost, gpus: Sequence[Gpu], times: dict[str, Reached]) -> Shape:
     return Shape(
         uuid=workload.uuid,
         shape_id=workload.shape_id,

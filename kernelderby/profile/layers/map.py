@@ -82,7 +82,7 @@ class Step:
 
     line: Line
     place: int  # index of its [[modules]] entry
-    match: re.Pattern | None
+    match: re.Pattern[str] | None
     optional: bool = False
     repeat: bool = False
 
@@ -105,10 +105,10 @@ class LayerMap:
     layers: int
     groups: dict[str, LayerGroup]
     steps: tuple[Step, ...]
-    ranges: tuple[tuple[re.Pattern, ...], ...]
+    ranges: tuple[tuple[re.Pattern[str], ...], ...]
     overlaps: tuple[tuple[frozenset[tuple[str, str]], ...], ...]
-    _found: dict = field(default_factory=dict, repr=False, compare=False)
-    _named: dict = field(default_factory=dict, repr=False, compare=False)
+    _found: dict[tuple[str, frozenset[int]], tuple[int, ...]] = field(default_factory=dict, repr=False, compare=False)
+    _named: dict[str, frozenset[int]] = field(default_factory=dict, repr=False, compare=False)
 
     @cached_property
     def lines(self) -> list[Line]:
@@ -215,7 +215,7 @@ def _groups(path: Path, data: dict[str, Any], order: list[str], layers: int) -> 
 
 def _overlap(path: Path, entry: dict[str, Any], steps: list[Step]) -> tuple[frozenset[tuple[str, str]], ...]:
     modules = dict.fromkeys(step.line[:2] for step in steps)
-    parts = []
+    parts: list[frozenset[tuple[str, str]]] = []
     for text in entry.get("parts", ()):
         part = frozenset(key for key in modules if text == key[0] or text == f"{key[0]}/{key[1]}")
         if not part:
@@ -228,7 +228,7 @@ def _overlap(path: Path, entry: dict[str, Any], steps: list[Step]) -> tuple[froz
     return tuple(parts)
 
 
-def _pattern(where: str, text: str) -> re.Pattern:
+def _pattern(where: str, text: str) -> re.Pattern[str]:
     try:
         return re.compile(text)
     except re.error as error:

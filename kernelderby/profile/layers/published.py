@@ -68,7 +68,7 @@ def is_module_table(path: Path) -> bool:
 
 def table_columns(path: Path, layer_map: LayerMap | None) -> tuple[list[LayerColumn], LayerMap | None]:
     """Its columns, and the map that they are by: the given one, else the file's own. DerbyError: a field is wrong."""
-    data = read_toml(path)
+    data: dict[str, Any] = read_toml(path)
     convert(path, data, _Table)
     if data.get("kind") != KIND:
         raise DerbyError(f'{path}: kind: a module table says kind = "{KIND}"; a layer map goes to --map')
