@@ -10,14 +10,14 @@ from pathlib import Path
 import pytest
 
 pytest.importorskip("torch")
-from measuring import CPU, DEFINITION, measure  # noqa: E402
+from measuring import CPU, DEFINITION, measure
 
-import kernelderby  # noqa: E402
-from kernelderby.catalog import Catalog  # noqa: E402
-from kernelderby.errors import DerbyError  # noqa: E402
-from kernelderby.measure import runner  # noqa: E402
-from kernelderby.measure.neighbours import Neighbours  # noqa: E402
-from kernelderby.measure.traces import claim  # noqa: E402
+import kernelderby
+from kernelderby.catalog import Catalog
+from kernelderby.errors import DerbyError
+from kernelderby.measure import runner
+from kernelderby.measure.neighbours import Neighbours
+from kernelderby.measure.traces import claim
 
 ENVIRONMENT = {**os.environ, "PYTHONPATH": os.pathsep.join(
     [str(Path(kernelderby.__file__).parents[1]), str(Path(__file__).parent)])}
