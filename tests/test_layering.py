@@ -12,11 +12,11 @@ import pytest
 PACKAGE = Path(__file__).resolve().parent.parent / "kernelderby"
 
 # A layer may import the ones to its left (and itself); those in one cell do not see each other.
-LAYERS = [("errors",), ("files", "explain", "demangle"), ("fields",), ("row",), ("trace",), ("hardware",),
+LAYERS = [("errors",), ("files", "explain", "demangle"), ("appended", "fields"), ("row",), ("trace",), ("hardware",),
           ("catalog",), ("roofline",), ("profile",), ("rank",), ("report",), ("api",), ("measure",), ("cli",),
           ("__main__",)]
 RANK = {name: height for height, cell in enumerate(LAYERS) for name in cell}
-MEASURE_MAY = {"errors", "files", "fields", "demangle", "row", "trace", "catalog", "hardware", "roofline",
+MEASURE_MAY = {"errors", "files", "appended", "fields", "demangle", "row", "trace", "catalog", "hardware", "roofline",
                "measure"}  # with the rest it meets in files only
 MEASURE_ONLY = {"torch", "triton", "safetensors", "flashinfer", "flashinfer_bench", "cupti", "pynvml", "deep_gemm",
                 "sgl_kernel"}

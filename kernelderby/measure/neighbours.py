@@ -15,10 +15,11 @@ import time
 from pathlib import Path
 from types import TracebackType
 
-from kernelderby.files import LOCK_FOLDER, lock_file
+from kernelderby.appended import LOCK_FOLDER, lock_file
 from kernelderby.measure import fence
 
 _LOOK_SECONDS = 0.5  # a run lives longer: its processes take seconds to start
+_GRACE_SECONDS = 10  # on a busy machine a look comes late
 _FLOCK = "hhqqi4x"  # struct flock of 64-bit Linux
 
 
@@ -44,6 +45,12 @@ class Neighbours:
         self._ended.set()
         self._thread.join()
         os.close(self._descriptor)
+
+    def lived_since(self, moment: float) -> bool:
+        """Whether another run may have written a row after time.monotonic() was that: one that ended between two looks
+        was seen at the look before."""
+        self.look()
+        return self.seen_at > 0 and self.seen_at >= moment - _GRACE_SECONDS
 
     def look(self) -> set[int]:
         """Process ids of the other runs."""

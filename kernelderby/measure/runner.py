@@ -417,8 +417,7 @@ class Runner:
 
     def _only_ours(self, path: Path) -> None:
         """No row but a run's: what a worker wrote into the file goes. Not while another run writes there too."""
-        self._neighbours.look()
-        if self._neighbours.seen_at < self._looked_at.get(path, 0.0) or not self._neighbours.seen_at:
+        if not self._neighbours.lived_since(self._looked_at.get(path, 0.0)):
             note = set_aside_foreign(path, self._sizes.get(path, 0))
             if note:
                 self.observer.note(note)

@@ -9,8 +9,9 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from kernelderby.appended import CLAIMS, append_line, expect_writable, lock_bytes, mend_last_line, move_aside
 from kernelderby.errors import DerbyError
-from kernelderby.files import CLAIMS, append_line, expect_writable, lock_bytes, mend_last_line, move_aside, read_bytes
+from kernelderby.files import read_bytes
 from kernelderby.trace import Measurement, Status, newest
 
 __all__ = ["Key", "TRIED_AGAIN", "append_row", "claim", "expect_writable", "last_line", "repair",

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from kernelderby.errors import DerbyError
+from kernelderby.files import write_whole
 from kernelderby.report.plain import plain
 
 
@@ -50,10 +51,9 @@ class Frame:
 
 
 def _write(path: Path, text: str) -> None:
-    try:
-        path.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise DerbyError(f"{path}: cannot be written ({error.strerror}); name a place that exists") from None
+    if not path.parent.is_dir():
+        raise DerbyError(f"{path}: cannot be written (there is no such folder); name a place that exists")
+    write_whole(path, text)
 
 
 def frame(name: str, rows: Iterable[Any]) -> Frame:

@@ -8,10 +8,12 @@ more parts than colours the second round is hatched.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
 from kernelderby.errors import DerbyError
+from kernelderby.files import write_whole
 
 PALETTE = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#F0E442")
 REST = "#BBBBBB"
@@ -179,10 +181,11 @@ def _figure(path: Path, width: float, height: float) -> tuple[Any, Any]:
 
 
 def _save(figure: Any, path: Path) -> None:
-    try:
-        figure.savefig(path, dpi=160)
-    except OSError as error:
-        raise DerbyError(f"--plot {path}: cannot be written ({error.strerror}); name a place that exists") from None
+    if not path.parent.is_dir():
+        raise DerbyError(f"--plot {path}: cannot be written (there is no such folder); name a place that exists")
+    drawn = BytesIO()
+    figure.savefig(drawn, dpi=160, format=path.suffix.removeprefix(".") or "png")
+    write_whole(path, drawn.getvalue())
 
 
 def _looks(parts: Sequence[str], rest: Sequence[str]) -> dict[str, tuple[str, str]]:

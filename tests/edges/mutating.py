@@ -47,6 +47,7 @@ def run(*arguments: object) -> Outcome:
     assert code in (0, 1, 2), code
     found = Outcome(code, out.getvalue(), err.getvalue())
     assert time.monotonic() - start < LIMIT_SECONDS, f"{arguments} took {time.monotonic() - start:.1f} s"
+    assert "\x1b" not in found.out + found.err and "\x07" not in found.out + found.err, "control characters"
     lines = [line for line in found.err.splitlines() if not line.startswith(("derby: ", "broken  "))]
     assert code == 2 or not any("Traceback" in line for line in lines), found.err
     if code == 1 and not found.out:

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 from mutating import run
 
+from kernelderby.appended import append_line
 from kernelderby.catalog import Catalog
 from kernelderby.catalog.pack import export, pack, problems
 from kernelderby.errors import DerbyError
-from kernelderby.files import append_line
 from kernelderby.hardware import gpus, read_gpu
 from kernelderby.measure.traces import settled_keys
 from kernelderby.report.markers import blocks, read_page, replace_block

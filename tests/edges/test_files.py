@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from kernelderby import files
+from kernelderby import appended, files
 from kernelderby.errors import DerbyError
 
 OLD, NEW = b"old content\n" * 50, b"new content, which is longer\n" * 80
@@ -66,7 +66,7 @@ def test_short_writes_are_gone_on_with(tmp_path, monkeypatch):
     monkeypatch.setattr(os, "write", lambda descriptor, data: real(descriptor, bytes(data)[:7]))
     files.write_whole(tmp_path / "file", NEW)
     assert (tmp_path / "file").read_bytes() == NEW
-    files.append_line(tmp_path / "rows", ROW)
+    appended.append_line(tmp_path / "rows", ROW)
     assert (tmp_path / "rows").read_text() == ROW + "\n"
 
 
@@ -105,7 +105,7 @@ def test_mode_and_symlink_stay(tmp_path):
 KILLED = """
     import os, signal, sys
     from pathlib import Path
-    from kernelderby import files
+    from kernelderby import appended, files
 
     step, path, what = sys.argv[1], Path(sys.argv[2]), sys.argv[3]
     module = files.fcntl if step in ("flock", "fcntl") else os
@@ -120,7 +120,7 @@ KILLED = """
 
     setattr(module, step, dying)
     if what == "row":
-        files.append_line(path, "second " * 100)
+        appended.append_line(path, "second " * 100)
     else:
         files.write_whole(path, b"new content, which is longer\\n" * 80)
 """
@@ -145,10 +145,28 @@ def test_a_kill_leaves_the_old_file_or_the_new_one_and_the_next_run_cleans_up(tm
 
 def test_what_a_living_process_writes_is_not_cleaned_away(tmp_path):
     path = tmp_path / "file"
-    with files._temporary(path) as (unfinished, _):
+    with files.temporary(path) as (unfinished, _):
         files.write_whole(path, NEW)
         assert unfinished.exists()
     assert left_beside(path) == []
+
+
+def test_a_folder_is_whole_or_not_there(tmp_path, monkeypatch):
+    """As the cache's of a solution's sources: after a failure, after a kill, beside another one."""
+    folder, content = tmp_path / "cache" / "name-hash", {"main.py": "run", "deep/kernel.cu": "code"}
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "write_text", lambda *_, **__: (_ for _ in ()).throw(OSError(errno.ENOSPC, "full")))
+        with pytest.raises(OSError, match="full"):
+            files.write_folder(folder, content)
+    assert not folder.exists()
+    assert files.write_folder(folder, content) == folder  # and what was left of the first is gone
+    assert sorted(path.name for path in folder.parent.iterdir()) == ["name-hash"]
+    assert (folder / "deep/kernel.cu").read_text() == "code"
+    other = files.write_folder(folder, {"main.py": "other"})
+    assert other != folder and (folder / "main.py").read_text() == "run" and (other / "main.py").read_text() == "other"
+    with pytest.raises(DerbyError, match="leads outside"):
+        files.write_folder(tmp_path / "cache" / "next", {"../../escaped.py": "x"})
+    assert not (tmp_path / "escaped.py").exists()
 
 
 def test_many_writers_of_one_file(tmp_path):
@@ -168,19 +186,19 @@ def test_many_writers_of_one_file(tmp_path):
 @pytest.mark.parametrize("step", ["write", "fsync"])
 def test_a_row_that_cannot_be_appended_leaves_the_rows_before_it(tmp_path, monkeypatch, step, error):
     path = tmp_path / "rows.jsonl"
-    files.append_line(path, ROW)
+    appended.append_line(path, ROW)
     with monkeypatch.context() as patch:
         failing(patch, step, error)
         with pytest.raises(DerbyError, match="a row could not be appended"):
-            files.append_line(path, ROW)
+            appended.append_line(path, ROW)
     assert path.read_text() == ROW + "\n"
-    files.append_line(path, ROW)
+    appended.append_line(path, ROW)
     assert path.read_text() == 2 * (ROW + "\n")
 
 
 def test_half_a_row_on_a_full_disk_is_taken_back(tmp_path, monkeypatch):
     path, real = tmp_path / "rows.jsonl", os.write
-    files.append_line(path, ROW)
+    appended.append_line(path, ROW)
 
     def half(descriptor, data):
         monkeypatch.setattr(os, "write", lambda *_: (_ for _ in ()).throw(OSError(errno.ENOSPC, "No space left")))
@@ -188,7 +206,7 @@ def test_half_a_row_on_a_full_disk_is_taken_back(tmp_path, monkeypatch):
 
     monkeypatch.setattr(os, "write", half)
     with pytest.raises(DerbyError, match="No space left"):
-        files.append_line(path, ROW)
+        appended.append_line(path, ROW)
     assert path.read_text() == ROW + "\n"
 
 
@@ -198,7 +216,7 @@ def test_a_true_limit_of_the_file_system(tmp_path):
     import resource, signal, sys
     from pathlib import Path
     from kernelderby.errors import DerbyError
-    from kernelderby.files import append_line
+    from kernelderby.appended import append_line
     signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
     for number in range(10):
@@ -217,9 +235,9 @@ def test_a_true_limit_of_the_file_system(tmp_path):
 @pytest.mark.parametrize("step", ["fcntl", "write", "fsync"])
 def test_a_kill_while_a_row_is_written_loses_no_other(tmp_path, step):
     path = tmp_path / "rows.jsonl"
-    files.append_line(path, ROW)
+    appended.append_line(path, ROW)
     killed_at(step, path, "row")
-    note = files.append_line(path, ROW)
+    note = appended.append_line(path, ROW)
     lines = path.read_text().splitlines()
     assert [line for line in lines if line != "second " * 100] == [ROW, ROW]
     assert (note is not None) == (step == "write")
@@ -232,7 +250,7 @@ def test_nothing_is_lost_beside_other_writers_and_a_repair(tmp_path):
     code = """
     import json, sys
     from pathlib import Path
-    from kernelderby.files import append_line, mend_last_line
+    from kernelderby.appended import append_line, mend_last_line
     path, name, count = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])
     for number in range(count):
         if name == "repair":
@@ -257,7 +275,7 @@ def test_nothing_is_lost_beside_other_writers_and_a_repair(tmp_path):
         dying.kill()
         told.append((f"dying{number}", len(dying.communicate()[0].split())))
     assert [run.wait(100) for run in steady] == [0, 0, 0]
-    files.mend_last_line(path)
+    appended.mend_last_line(path)
     rows = [json.loads(line) for line in path.read_text().splitlines()]
     found = [(row["by"], row["number"]) for row in rows]
     assert len(set(found)) == len(found)
@@ -271,27 +289,27 @@ def test_a_full_or_read_only_disk_is_seen_beforehand(tmp_path, monkeypatch, step
     path = tmp_path / "h200" / "toy" / "rows.jsonl"
     failing(monkeypatch, step, error)
     with pytest.raises(DerbyError) as caught:
-        files.expect_writable(path)
+        appended.expect_writable(path)
     assert "\n" not in str(caught.value) and str(path) in str(caught.value)
     assert not path.exists()
 
 
 def test_the_look_at_the_disk_leaves_nothing(tmp_path):
     path = tmp_path / "h200" / "rows.jsonl"
-    files.expect_writable(path)
+    appended.expect_writable(path)
     assert list(path.parent.iterdir()) == []
     path.mkdir()
     with pytest.raises(DerbyError, match="rows.jsonl"):
-        files.expect_writable(path)
+        appended.expect_writable(path)
 
 
 def test_who_holds_the_file_for_ever_is_told(tmp_path, monkeypatch):
     path = tmp_path / "rows"
-    monkeypatch.setattr(files, "_LOCK_SECONDS", 0.1)
-    with files._locked(path, create=True):
+    monkeypatch.setattr(appended, "_LOCK_SECONDS", 0.1)
+    with appended._locked(path, create=True):
         with pytest.raises(DerbyError, match="another process has held it"):
-            files.append_line(path, ROW)
-    files.append_line(path, ROW)
+            appended.append_line(path, ROW)
+    appended.append_line(path, ROW)
 
 
 # --------------------------------------------------------------------------------------------------------------- paths
@@ -331,19 +349,19 @@ def test_what_is_no_file_is_not_read(tmp_path, make):
 
 @pytest.fixture
 def lock_folder(tmp_path, monkeypatch):
-    monkeypatch.setattr(files, "LOCK_FOLDER", tmp_path)
+    monkeypatch.setattr(appended, "LOCK_FOLDER", tmp_path)
     return tmp_path
 
 
 def test_one_run_at_a_time_whatever_its_tmpdir(lock_folder, monkeypatch):
-    with files.exclusive_lock("gpu", "another run"):
+    with appended.exclusive_lock("gpu", "another run"):
         monkeypatch.setenv("TMPDIR", str(lock_folder / "elsewhere"))
         with pytest.raises(DerbyError, match="another run"):
-            with files.exclusive_lock("gpu", "another run"):
+            with appended.exclusive_lock("gpu", "another run"):
                 pass
-        with files.exclusive_lock("other gpu", "another run"):
+        with appended.exclusive_lock("other gpu", "another run"):
             pass
-    with files.exclusive_lock("gpu", "another run"):
+    with appended.exclusive_lock("gpu", "another run"):
         pass
 
 
@@ -352,15 +370,15 @@ def test_a_lock_follows_no_link_and_empties_no_file(lock_folder):
     precious.write_text("keep")
     (lock_folder / "kernelderby-gpu.lock").symlink_to(precious)
     with pytest.raises(DerbyError, match="cannot be opened as a lock"):
-        with files.exclusive_lock("gpu", "another run"):
+        with appended.exclusive_lock("gpu", "another run"):
             pass
     assert precious.read_text() == "keep"
     (lock_folder / "kernelderby-file.lock").write_text("content")
-    with files.exclusive_lock("file", "another run"):
+    with appended.exclusive_lock("file", "another run"):
         assert (lock_folder / "kernelderby-file.lock").read_text() == "content"
     os.mkfifo(lock_folder / "kernelderby-pipe.lock")
     with pytest.raises(DerbyError, match="no regular file"):
-        with files.exclusive_lock("pipe", "another run"):
+        with appended.exclusive_lock("pipe", "another run"):
             pass
 
 
@@ -370,12 +388,12 @@ def test_another_user_is_held_off_with_the_reason(lock_folder):
     lock_folder.chmod(0o1777)
     for folder in (lock_folder, *lock_folder.parents):
         folder.chmod(folder.stat().st_mode | 0o055)
-    with files.exclusive_lock("gpu", "another run"):
+    with appended.exclusive_lock("gpu", "another run"):
         child = os.fork()
         if not child:
             os.setuid(65534)
             try:
-                with files.exclusive_lock("gpu", "another run"):
+                with appended.exclusive_lock("gpu", "another run"):
                     os._exit(1)
             except DerbyError as error:
                 os._exit(0 if str(error) == "another run" else 2)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from itertools import product
 from typing import Any
 
-from kernelderby.catalog import Definition, Workload
+from kernelderby.catalog import Definition, Workload, constraints
 from kernelderby.catalog.selection import select_workloads, workload_label  # noqa: F401 - measure takes both from here
 from kernelderby.errors import DerbyError
 
@@ -41,21 +41,32 @@ def small_cases(definition: Definition, small_axes: dict[str, Any], variants: It
     """The cases of `derby check` without a GPU: SMALL_AXES, and variants of it, each with several seeds.
 
     variants: the definition's SMALL_VARIANTS, each a dict of what differs from SMALL_AXES. A definition without them
-    gets the ones that suit any operator: each var axis at 0 and at 1, each integer scalar at 0.
+    gets the ones that suit any operator: each var axis at 0 and at 1, each integer scalar at 0, where its constraints
+    allow that. DerbyError where sizes that it gives itself violate them.
     """
     if variants is None:
-        variants = [{}, *_usual_variants(definition)]
+        variants = [{}, *(each for each in _usual_variants(definition)
+                          if _violated(definition, {**small_axes, **each}) is None)]
     cases = []
     for variant, seed in product(variants, range(seeds)):
         values = {**small_axes, **variant}
         missing = [axis for axis in definition.axes if axis not in values]
         if missing:
             raise DerbyError(f"{definition.source_path}: SMALL_AXES: lacks {', '.join(missing)}; add a size for each")
+        if violated := _violated(definition, values):
+            raise DerbyError(f"{definition.source_path}: SMALL_AXES with {variant or 'nothing else'}: {violated!r:.80} "
+                             "does not hold; mend the sizes")
         scalars = {name: values[name] for name, spec in definition.inputs.items()
                    if spec.shape is None and name in values}
         label = " ".join(f"{name}={value}" for name, value in variant.items()) or "small"
         cases.append(Case(f"{label} seed={seed}", {axis: values[axis] for axis in definition.axes}, scalars, seed))
     return cases
+
+
+def _violated(definition: Definition, values: Mapping[str, Any]) -> str | None:
+    """The first of the definition's constraints that these sizes break."""
+    sizes = {axis: values[axis] for axis in definition.axes if isinstance(values.get(axis), int)}
+    return next((text for text in definition.constraints if constraints.holds(text, sizes) is False), None)
 
 
 def _usual_variants(definition: Definition) -> Iterator[dict[str, Any]]:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from kernelderby.files import exclusive_lock
+from kernelderby.appended import exclusive_lock
 from kernelderby.hardware import gpu_id
 from kernelderby.measure.process import WorkerProcess
 

@@ -8,13 +8,13 @@ import json
 import os
 import shutil
 import sys
-import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 from kernelderby.catalog import Definition, Solution
+from kernelderby.files import write_folder
 
 PYTHON_LANGUAGES = ("python", "triton", "tilelang")
 
@@ -110,18 +110,11 @@ def _write_once(name: str, files: dict[str, str]) -> Path:
     folder = cache_folder() / name
     if _holds(folder, files):
         return folder
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    staging = Path(tempfile.mkdtemp(prefix=f"{name}-", dir=folder.parent))
-    for path, content in files.items():
-        (staging / path).parent.mkdir(parents=True, exist_ok=True)
-        (staging / path).write_text(content, encoding="utf-8")
-    try:
-        staging.rename(folder)
-    except OSError:  # another process was first, or an edited copy is in the way
-        if not _holds(folder, files):
-            return staging
-        shutil.rmtree(staging)
-    return folder
+    made = write_folder(folder, files)
+    if made != folder and _holds(folder, files):  # another process was first
+        shutil.rmtree(made)
+        return folder
+    return made
 
 
 def _holds(folder: Path, files: dict[str, str]) -> bool:

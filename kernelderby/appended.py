@@ -1,0 +1,202 @@
+"""Files that grow row by row, whole rows only, and locks that hold other processes off.
+
+A row is appended under a lock on the file itself and taken back when not all of it went in.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import json
+import os
+import stat
+import struct
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from kernelderby.errors import DerbyError
+from kernelderby.files import reason, remove_unfinished, temporary, write_all
+
+LOCK_FOLDER = Path("/tmp")  # fixed: with $TMPDIR two shells of one machine would look in two places
+CLAIMS = 1 << 48  # bytes from here on are no content: their locks are claims, see measure/traces.py
+_LOCK_SECONDS = 60  # a row takes milliseconds; whoever holds a traces file longer hangs
+_PROBE_BYTES = 1 << 20  # more than a row takes
+
+
+def append_line(path: Path, line: str) -> str | None:
+    """Appends one line and waits until it is on the disk. Whole, or DerbyError and the file as it was.
+
+    A last line that a killed writer cut short is moved aside first (see mend_last_line); returns what was done then.
+    """
+    data = line.encode() + b"\n"
+    with _locked(path, create=True) as descriptor:
+        note = _mend(descriptor, path)
+        size = os.fstat(descriptor).st_size
+        try:
+            write_all(descriptor, data)
+            os.fsync(descriptor)
+        except BaseException as error:
+            with suppress(OSError):
+                os.ftruncate(descriptor, size)
+            if isinstance(error, OSError):
+                raise DerbyError(f"{path}: a row could not be appended ({reason(error)}); the rows before it are "
+                                 "whole; make room and run again") from None
+            raise
+    return note
+
+
+def mend_last_line(path: Path) -> str | None:
+    """Mends a file whose last line a kill cut short, so that the next row starts a line of its own. Nothing is lost
+    that another writer appends meanwhile: both hold the file's lock.
+
+    The cut piece is kept in <path>.damaged. Returns what was done in one line, None where nothing was.
+    """
+    if not path.is_file():
+        return None
+    with _locked(path, create=False) as descriptor:
+        return _mend(descriptor, path)
+
+
+def move_aside(path: Path, start: int, aside: Path) -> None:
+    """Moves what stands behind the first bytes of a file to the end of another one."""
+    with _locked(path, create=False) as descriptor:
+        try:
+            _move(descriptor, start, aside)
+        except OSError as error:
+            raise DerbyError(f"{path}: cannot be cut ({reason(error)}); make room or mend its permissions") from None
+
+
+def _move(descriptor: int, start: int, aside: Path, end: bytes = b"") -> None:
+    size = os.fstat(descriptor).st_size
+    with aside.open("ab", buffering=0) as file:  # first, so that nothing is lost if this too is cut short
+        write_all(file.fileno(), os.pread(descriptor, size - start, start) + end)
+        os.fsync(file.fileno())
+    os.ftruncate(descriptor, start)
+    os.fsync(descriptor)
+
+
+def _mend(descriptor: int, path: Path) -> str | None:
+    """Of the locked file."""
+    try:
+        last, start = _last_line(descriptor)
+        if not last:
+            return None
+        try:
+            json.loads(last)
+        except (ValueError, RecursionError):
+            damaged = path.with_name(path.name + ".damaged")
+            _move(descriptor, start, damaged, end=b"\n")
+            return (f"{path}: the last line was cut short; it was moved to {damaged.name} and its workload is measured "
+                    "again")
+        write_all(descriptor, b"\n")  # the row is whole, only its newline is missing
+        return None
+    except OSError as error:
+        raise DerbyError(f"{path}: its last line is cut short and cannot be mended ({reason(error)}); make room or "
+                         "mend its permissions") from None
+
+
+def _last_line(descriptor: int) -> tuple[bytes, int]:
+    """What follows the last newline, and where it starts."""
+    size, piece, found = os.fstat(descriptor).st_size, 1 << 16, b""
+    while size > len(found):
+        start = max(0, size - len(found) - piece)
+        found = os.pread(descriptor, size - len(found) - start, start) + found
+        if b"\n" in found:
+            break
+    last = found.rpartition(b"\n")[2]
+    return last, size - len(last)
+
+
+@contextmanager
+def _locked(path: Path, create: bool) -> Iterator[int]:
+    """A descriptor of the file, which is locked against other writers; it is never replaced, so the lock holds."""
+    flags = os.O_RDWR | os.O_APPEND | os.O_NONBLOCK | os.O_CLOEXEC | (os.O_CREAT if create else 0)
+    try:
+        if create:
+            path.parent.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(path, flags, 0o666)
+    except OSError as error:
+        raise DerbyError(f"{path}: cannot be written ({reason(error)}); mend its permissions, or give another "
+                         "--root") from None
+    try:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise DerbyError(f"{path}: cannot be written (it is no regular file); remove it")
+        _wait_for(descriptor, path)
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def _wait_for(descriptor: int, path: Path) -> None:
+    until = time.monotonic() + _LOCK_SECONDS
+    while not lock_bytes(descriptor, 0, CLAIMS):
+        if time.monotonic() > until:
+            raise DerbyError(f"{path}: another process has held it for {_LOCK_SECONDS} s; end that one")
+        time.sleep(0.005)
+
+
+def lock_bytes(descriptor: int, start: int, length: int) -> bool:
+    """Locks a range of an open file against other writers, until the descriptor is closed; False while another one
+    holds a part of it. They lie on open files, not on processes: closing another descriptor of the file ends nothing.
+    """
+    lock = struct.pack("hhqqi4x", fcntl.F_WRLCK, os.SEEK_SET, start, length, 0)  # struct flock of 64-bit Linux
+    try:
+        fcntl.fcntl(descriptor, fcntl.F_OFD_SETLK, lock)
+    except OSError as error:
+        if error.errno in (errno.EAGAIN, errno.EACCES):
+            return False
+        raise DerbyError(f"the traces cannot be locked ({reason(error)}); keep the set on a disk with locks") from None
+    return True
+
+
+def expect_writable(path: Path) -> None:
+    """DerbyError when rows could not be appended: a read-only or full disk, no permission, no regular file. Measured
+    work is not to be thrown away for that."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if path.exists():
+            with _locked(path, create=False):
+                pass
+        remove_unfinished(path)
+        with temporary(path) as (_, descriptor):
+            write_all(descriptor, bytes(_PROBE_BYTES))
+            os.fsync(descriptor)
+    except OSError as error:
+        raise DerbyError(f"{path}: no rows can be written there ({reason(error)}); make room or mend its "
+                         "permissions") from None
+
+
+# --------------------------------------------------------------------------------------------------------------- locks
+
+@contextmanager
+def exclusive_lock(name: str, held: str) -> Iterator[None]:
+    """Held by one process of the machine at a time, whoever runs it and whatever its $TMPDIR; ends with the process.
+    name: part of a file name. held: the DerbyError's text when another one holds it."""
+    path = LOCK_FOLDER / f"kernelderby-{name}.lock"
+    descriptor = lock_file(path)
+    try:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise DerbyError(f"{path}: is no regular file, so it cannot be a lock; remove it")
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise DerbyError(held) from None
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def lock_file(path: Path) -> int:
+    """Opened for reading where it exists: that is enough for a lock, and another user's file allows no more. Nothing
+    is written into it, and no symlink is followed."""
+    try:
+        try:
+            os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644))
+        except FileExistsError:
+            pass
+        return os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except OSError as error:
+        raise DerbyError(f"{path}: cannot be opened as a lock ({reason(error)}); remove it, or mend the permissions "
+                         f"of {path.parent}") from None
