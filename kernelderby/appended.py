@@ -41,8 +41,10 @@ def append_line(path: Path, line: str) -> str | None:
             with suppress(OSError):
                 os.ftruncate(descriptor, size)
             if isinstance(error, OSError):
-                raise DerbyError(f"{path}: a row could not be appended ({reason(error)}); the rows before it are "
-                                 "whole; make room and run again") from None
+                raise DerbyError(
+                    f"{path}: a row could not be appended ({reason(error)}); the rows before it are "
+                    "whole; make room and run again"
+                ) from None
             raise
     return note
 
@@ -88,13 +90,17 @@ def _mend(descriptor: int, path: Path) -> str | None:
         except (ValueError, RecursionError):
             damaged = path.with_name(path.name + ".damaged")
             _move(descriptor, start, damaged, end=b"\n")
-            return (f"{path}: the last line was cut short; it was moved to {damaged.name} and its workload is measured "
-                    "again")
+            return (
+                f"{path}: the last line was cut short; it was moved to {damaged.name} and its workload is measured "
+                "again"
+            )
         write_all(descriptor, b"\n")  # the row is whole, only its newline is missing
         return None
     except OSError as error:
-        raise DerbyError(f"{path}: its last line is cut short and cannot be mended ({reason(error)}); make room or "
-                         "mend its permissions") from None
+        raise DerbyError(
+            f"{path}: its last line is cut short and cannot be mended ({reason(error)}); make room or "
+            "mend its permissions"
+        ) from None
 
 
 def _last_line(descriptor: int) -> tuple[bytes, int]:
@@ -118,8 +124,9 @@ def _locked(path: Path, create: bool) -> Iterator[int]:
             path.parent.mkdir(parents=True, exist_ok=True)
         descriptor = os.open(path, flags, 0o666)
     except OSError as error:
-        raise DerbyError(f"{path}: cannot be written ({reason(error)}); mend its permissions, or give another "
-                         "--root") from None
+        raise DerbyError(
+            f"{path}: cannot be written ({reason(error)}); mend its permissions, or give another --root"
+        ) from None
     try:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
             raise DerbyError(f"{path}: cannot be written (it is no regular file); remove it")
@@ -164,11 +171,13 @@ def expect_writable(path: Path) -> None:
             write_all(descriptor, bytes(_PROBE_BYTES))
             os.fsync(descriptor)
     except OSError as error:
-        raise DerbyError(f"{path}: no rows can be written there ({reason(error)}); make room or mend its "
-                         "permissions") from None
+        raise DerbyError(
+            f"{path}: no rows can be written there ({reason(error)}); make room or mend its permissions"
+        ) from None
 
 
 # --------------------------------------------------------------------------------------------------------------- locks
+
 
 @contextmanager
 def exclusive_lock(name: str, held: str) -> Iterator[None]:
@@ -198,5 +207,6 @@ def lock_file(path: Path) -> int:
             pass
         return os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
     except OSError as error:
-        raise DerbyError(f"{path}: cannot be opened as a lock ({reason(error)}); remove it, or mend the permissions "
-                         f"of {path.parent}") from None
+        raise DerbyError(
+            f"{path}: cannot be opened as a lock ({reason(error)}); remove it, or mend the permissions of {path.parent}"
+        ) from None

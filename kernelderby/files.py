@@ -24,6 +24,7 @@ UNFINISHED = ".unfinished"
 
 # ------------------------------------------------------------------------------------------------------------- reading
 
+
 def read_bytes(path: Path) -> bytes:
     """Of a regular file. DerbyError for anything else: a pipe or a device could hold the reader for ever."""
     try:
@@ -40,6 +41,7 @@ def read_bytes(path: Path) -> bytes:
 
 
 # --------------------------------------------------------------------------------------------------------------- paths
+
 
 def relative_problem(text: str) -> str | None:
     """Why a path from data is none that stays inside a folder, as far as the text tells; None when it does."""
@@ -75,6 +77,7 @@ def is_inside(folder: Path, path: Path) -> bool:
 
 # ---------------------------------------------------------------------------------------------------------- whole files
 
+
 def write_whole(path: Path, content: str | bytes) -> None:
     """Replaces a file in one step; its mode stays, a symlink to it too. DerbyError when it cannot be written, and then
     the file is as it was."""
@@ -85,8 +88,9 @@ def write_whole(path: Path, content: str | bytes) -> None:
         remove_unfinished(target)
         _replace(target, data)
     except OSError as error:
-        raise DerbyError(f"{path}: cannot be written ({reason(error)}); it is as it was; make room or mend its "
-                         "permissions") from None
+        raise DerbyError(
+            f"{path}: cannot be written ({reason(error)}); it is as it was; make room or mend its permissions"
+        ) from None
 
 
 def _replace(target: Path, data: bytes) -> None:

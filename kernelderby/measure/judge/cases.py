@@ -30,14 +30,23 @@ class Case:
 
 def case_of_workload(definition: Definition, workload: Workload, seed_offset: int = 0) -> Case:
     """The case that a workload describes; seed_offset > 0 gives other contents of the same sizes."""
-    files = {name: {"path": spec["path"], "tensor_key": spec["tensor_key"]}
-             for name, spec in workload.inputs.items() if spec["type"] == "safetensors"}
-    return Case(workload_label(workload) + (f" seed+{seed_offset}" if seed_offset else ""),
-                definition.sizes(workload.axes), dict(workload.scalars), workload.seed + seed_offset, files)
+    files = {
+        name: {"path": spec["path"], "tensor_key": spec["tensor_key"]}
+        for name, spec in workload.inputs.items()
+        if spec["type"] == "safetensors"
+    }
+    return Case(
+        workload_label(workload) + (f" seed+{seed_offset}" if seed_offset else ""),
+        definition.sizes(workload.axes),
+        dict(workload.scalars),
+        workload.seed + seed_offset,
+        files,
+    )
 
 
-def small_cases(definition: Definition, small_axes: dict[str, Any], variants: Iterable[dict[str, Any]] | None,
-                seeds: int) -> list[Case]:
+def small_cases(
+    definition: Definition, small_axes: dict[str, Any], variants: Iterable[dict[str, Any]] | None, seeds: int
+) -> list[Case]:
     """The cases of `derby check` without a GPU: SMALL_AXES, and variants of it, each with several seeds.
 
     variants: the definition's SMALL_VARIANTS, each a dict of what differs from SMALL_AXES. A definition without them
@@ -45,8 +54,10 @@ def small_cases(definition: Definition, small_axes: dict[str, Any], variants: It
     allow that. DerbyError where sizes that it gives itself violate them.
     """
     if variants is None:
-        variants = [{}, *(each for each in _usual_variants(definition)
-                          if _violated(definition, {**small_axes, **each}) is None)]
+        variants = [
+            {},
+            *(each for each in _usual_variants(definition) if _violated(definition, {**small_axes, **each}) is None),
+        ]
     cases = []
     for variant, seed in product(variants, range(seeds)):
         values = {**small_axes, **variant}
@@ -54,10 +65,13 @@ def small_cases(definition: Definition, small_axes: dict[str, Any], variants: It
         if missing:
             raise DerbyError(f"{definition.source_path}: SMALL_AXES: lacks {', '.join(missing)}; add a size for each")
         if violated := _violated(definition, values):
-            raise DerbyError(f"{definition.source_path}: SMALL_AXES with {variant or 'nothing else'}: {violated!r:.80} "
-                             "does not hold; mend the sizes")
-        scalars = {name: values[name] for name, spec in definition.inputs.items()
-                   if spec.shape is None and name in values}
+            raise DerbyError(
+                f"{definition.source_path}: SMALL_AXES with {variant or 'nothing else'}: {violated!r:.80} "
+                "does not hold; mend the sizes"
+            )
+        scalars = {
+            name: values[name] for name, spec in definition.inputs.items() if spec.shape is None and name in values
+        }
         label = " ".join(f"{name}={value}" for name, value in variant.items()) or "small"
         cases.append(Case(f"{label} seed={seed}", {axis: values[axis] for axis in definition.axes}, scalars, seed))
     return cases
