@@ -115,7 +115,7 @@ def main() -> int:
             results.append((title, seconds, limit))
     catalog = Catalog.open(CHECKOUT)
     shapes = sum(len(catalog.workloads(name)) for name in catalog.definitions)
-    for arguments in (["--gpu", "h20", "xpu-a", "--shapes"], ["--gpu", "h200", "--traces"]):
+    for arguments in (["--gpu", "h20,xpu-a", "--shapes"], ["--gpu", "h200", "--traces"]):
         title = f"derby roofline {' '.join(arguments)}: {len(catalog.definitions)} definitions, {shapes} shapes"
         results.append((title, median_seconds("roofline", "--root", str(CHECKOUT), *arguments), ROOFLINE_LIMIT_S))
     for title, seconds, limit in results:

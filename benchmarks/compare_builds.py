@@ -23,9 +23,9 @@ from kernelderby.catalog import Catalog, Solution
 from kernelderby.catalog.solutions import SOURCE_SUFFIXES
 from kernelderby.errors import DerbyError
 from kernelderby.measure.judge.cases import case_of_workload, select_workloads, small_cases
-from kernelderby.measure.judge.correctness import Candidate, check
+from kernelderby.measure.judge.correctness import Candidate
 from kernelderby.measure.judge.inputs import InputMaker
-from kernelderby.measure.race import Race
+from kernelderby.measure.race import local_check, local_race
 from kernelderby.measure.timing import find_protocol, make_timer
 from kernelderby.measure.worker.build import load_definition_module, load_solution
 from kernelderby.trace import Status
@@ -63,10 +63,10 @@ def compare(definition, module, candidates: dict[str, Candidate], maker: InputMa
     """Build -> the median of each round in us; a build that is wrong ends the comparison with a DerbyError."""
     races = {}
     for name, candidate in candidates.items():
-        verdict = check(candidate, module, maker)
+        verdict = local_check(candidate, module, maker)
         if verdict.status is not Status.PASSED:
             raise DerbyError(f"{name}: {maker.case.label}: {verdict.status}: {verdict.message}")
-        races[name] = Race(candidate, module, maker, timer)
+        races[name] = local_race(candidate, module, maker, timer)
     medians: dict[str, list[float]] = {name: [] for name in races}
     for number in range(rounds):
         for name, race in races.items():

@@ -34,15 +34,15 @@ def read_bytes(path: Path) -> bytes:
     """Of a regular file. DerbyError for anything else: a pipe or a device could hold the reader for ever."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    except (OSError, ValueError) as error:
-        raise DerbyError(f"{path}: cannot be read ({_reason(error)}); mend or remove the file") from None
-    with os.fdopen(descriptor, "rb") as file:
         try:
             if not stat.S_ISREG(os.fstat(descriptor).st_mode):
                 raise DerbyError(f"{path}: cannot be read (it is no regular file); mend or remove it")
-            return file.read()
-        except OSError as error:
-            raise DerbyError(f"{path}: cannot be read ({_reason(error)}); mend or remove the file") from None
+            with os.fdopen(descriptor, "rb", closefd=False) as file:
+                return file.read()
+        finally:
+            os.close(descriptor)
+    except (OSError, ValueError) as error:
+        raise DerbyError(f"{path}: cannot be read ({_reason(error)}); mend or remove the file") from None
 
 
 # --------------------------------------------------------------------------------------------------------------- paths
@@ -113,7 +113,8 @@ def _temporary(target: Path) -> Iterator[tuple[Path, int]]:
     while descriptor < 0:
         path = target.with_name(f".{target.name[:200]}.{secrets.token_hex(4)}{UNFINISHED}")
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o666)
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        with suppress(OSError):  # a file system without locks: then nobody else takes it for a dead one's either
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
         if not os.fstat(descriptor).st_nlink:  # another process took it for a dead one's, before it was locked
             os.close(descriptor)
             descriptor = -1

@@ -25,6 +25,8 @@ class Status(StrEnum):
     UNWRITTEN = "unwritten"  # poison survives in the output
     INPUT_CHANGED = "input_changed"
     STALE_OUTPUT = "stale_output"  # right at first, wrong once the same addresses held new contents
+    REWARD_HACK = "reward_hack"  # the time that its process claims is not the judge's
+    BELOW_FLOOR = "below_floor"  # faster than the hardware allows
     RAISED = "raised"
     BUILD_FAILED = "build_failed"
     CRASHED = "crashed"  # the process died
@@ -46,6 +48,8 @@ _EVALUATION_STATUS = {
     Status.UNWRITTEN: "INCORRECT_NUMERICAL",
     Status.INPUT_CHANGED: "INCORRECT_NUMERICAL",
     Status.STALE_OUTPUT: "INCORRECT_NUMERICAL",
+    Status.REWARD_HACK: "RUNTIME_ERROR",
+    Status.BELOW_FLOOR: "RUNTIME_ERROR",
     Status.RAISED: "RUNTIME_ERROR",
     Status.BUILD_FAILED: "COMPILE_ERROR",
     Status.CRASHED: "RUNTIME_ERROR",

@@ -15,8 +15,8 @@ from typing import Any, TypeVar
 from kernelderby.fields import convert
 from kernelderby.row import STATUS_OF_EVALUATION, Errors, KnownEnvironment, MaybeNumber, Ran, Row, Status
 
-__all__ = ["FLASHINFER_BENCH_PROTOCOL", "TIME_KINDS", "Correctness", "Cost", "Measurement", "Place", "Stage", "Status",
-           "Timed", "newest"]
+__all__ = ["FLASHINFER_BENCH_PROTOCOL", "TIME_KINDS", "Correctness", "Cost", "Measurement", "Place",
+           "Stage", "Status", "Timed", "newest"]
 
 K = TypeVar("K", bound=Hashable)
 

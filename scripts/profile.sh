@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Profiles solutions on this machine's GPU: one SQLite file and one stage table for each solution and workload. nsys
 # records where it works; where it is missing or cannot import its own stream, CUPTI does, and the output says so.
-#   scripts/profile.sh --solutions triton_compact [--definitions D] [--workloads W ...] [--out DIR]
+#   scripts/profile.sh --solutions triton_compact [--definitions D] [--workloads W,W] [--out DIR]
 #                      [--harness derby|flashinfer-bench]
 # Arguments go to `derby profile run`.
 set -euo pipefail

@@ -40,10 +40,11 @@ def small_set(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def derby(monkeypatch, capsys):
-    """derby(*arguments) -> (exit code, stdout, stderr) of the command, in this process."""
+    """derby(*arguments, columns=240) -> (exit code, stdout, stderr) of the command, in this process."""
     from kernelderby import cli
 
-    def run(*arguments: object) -> tuple[int, str, str]:
+    def run(*arguments: object, columns: int = 240) -> tuple[int, str, str]:
+        monkeypatch.setenv("COLUMNS", str(columns))
         monkeypatch.setattr("sys.argv", ["derby", *map(str, arguments)])
         capsys.readouterr()
         with pytest.raises(SystemExit) as stop:

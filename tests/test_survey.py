@@ -1,5 +1,6 @@
 """derby roofline: the survey of a small set by hand, and the command on it."""
 
+import csv
 import json
 
 import pytest
@@ -114,7 +115,7 @@ def test_odd_published_figures_are_one_line(published_set, name, text, words):
 
 
 def test_operator_table(derby, published_set):
-    code, output, _ = derby("roofline", "--gpu", "h20", "xpu-a", "--root", published_set)
+    code, output, _ = derby("roofline", "--gpu", "h20,xpu-a", "--root", published_set)
     assert code == 0
     row, = [line.split() for line in output.splitlines() if line.startswith(D)]
     assert row == [D, "2", "30.0%", "M", "0.222", "0.009", "0.006792", "0.02", "34.0%"]
@@ -128,7 +129,7 @@ def test_shape_table(derby, small_set):
     rows = [line.split() for line in output.splitlines()]
     assert code == 0 and ["1000", "4000", "0.222", "0.0075", "0.0001194", "memory"] in rows
     assert "4.8 TB/s, float32 67 TFLOP/s dense" in output and "datasheet" in output
-    assert "T_SOL" in derby("roofline", D, "--gpu", "h200", "h100", "--root", small_set)[1]
+    assert "T_SOL" in derby("roofline", D, "--gpu", "h200,h100", "--root", small_set)[1]
 
 
 def test_shape_table_with_times(derby, published_set):
@@ -140,7 +141,7 @@ def test_shape_table_with_times(derby, published_set):
 
 
 def test_json(derby, published_set):
-    found = json.loads(derby("roofline", "--json", "--gpu", "NVIDIA H200", "xpu-a", "--root", published_set)[1])
+    found = json.loads(derby("roofline", "--json", "--gpu", "NVIDIA H200,xpu-a", "--root", published_set)[1])
     assert [gpu["id"] for gpu in found["gpus"]] == ["h200", "xpu-a"] and "datasheet" in found["gpus"][0]["source"]
     operator = found["operators"][D]
     assert (operator["middle"], operator["weight"], operator["regime"]) == (1, pytest.approx(0.3), "M")
@@ -152,21 +153,24 @@ def test_json(derby, published_set):
 
 
 def test_csv_and_markdown(derby, published_set):
-    lines = derby("roofline", "--format", "csv", "--root", published_set)[1].splitlines()
-    assert f"{D},2,30.0%,M,0.222,0.0075" in lines
+    rows = list(csv.DictReader(derby("roofline", "--format", "csv", "--root", published_set)[1].splitlines()))
+    assert [(row["operator"], row["importance_percent"], row["regime"], row["of_shapes"]) for row in rows] \
+        == [(D, "30.0", "M", "2")]
+    assert float(rows[0]["middle_floors_h200_floor_us"]) == pytest.approx(0.0075)
     output = derby("roofline", D, "--format", "markdown", "--root", published_set)[1]
     assert "| 4 | 1000 | 4000 | 0.222 | 0.0075 |" in output
 
 
 def test_it_writes_into_a_page_and_only_between_its_markers(derby, small_set, tmp_path):
     page = tmp_path / "page.md"
-    page.write_text("before\n<!-- derby roofline --gpu h200 -->\nold\n<!-- /derby -->\nafter\n")
-    code, out, _ = derby("roofline", D, "--root", small_set, "--write", page)
-    assert code == 0 and "written" in out
+    page.write_text(f"before\n<!-- derby roofline {D} --gpu h200 -->\nold\n<!-- /derby -->\nafter\n")
+    code, out, err = derby("roofline", D, "--root", small_set, "--write", page)
+    assert code == 0 and "written" in err and out == ""
     text = page.read_text()
-    assert text.startswith("before\n<!-- derby roofline --gpu h200 -->\n") and text.endswith("<!-- /derby -->\nafter\n")
+    assert text.startswith(f"before\n<!-- derby roofline {D} --gpu h200 -->\n")
+    assert text.endswith("<!-- /derby -->\nafter\n")
     assert "old" not in text and "| 1000 | 4000 | 0.222 | 0.0075 |" in text
-    assert "is up to date" in derby("roofline", D, "--root", small_set, "--write", page)[1]
+    assert "is up to date" in derby("roofline", D, "--root", small_set, "--write", page)[2]
     assert page.read_text() == text
 
 
@@ -196,7 +200,7 @@ def test_a_picture_of_nothing_is_refused_before_the_tables(derby, small_set):
 
 
 def test_a_gpu_without_a_peak_for_a_dtype_is_said(derby, small_set):
-    code, output, _ = derby("roofline", "--gpu", "h800", "h200", "--root", small_set)
+    code, output, _ = derby("roofline", "--gpu", "h800", "--gpu", "h200", "--root", small_set)
     row, = [line.split() for line in output.splitlines() if line.startswith(D)]
     assert code == 0 and row[-2:] == ["n/a", "0.0075"]
     assert f"n/a on h800: its source gives no peak for float32 ({D})" in output

@@ -6,10 +6,13 @@ import importlib
 import sys
 from difflib import get_close_matches
 from pathlib import Path
+from typing import Any
 
 import click
 
 from kernelderby import __version__
+from kernelderby.cli.options import root_option
+from kernelderby.cli.streams import make_streams_safe
 from kernelderby.errors import DerbyError
 
 # Name -> the line that `derby --help` shows. Each verb is kernelderby/cli/<name>.py with a click command `command`.
@@ -31,7 +34,7 @@ VERBS = {
 class LazyGroup(click.Group):
     """A group that knows its verbs' names and help lines without importing them; each is a module of the package."""
 
-    def __init__(self, *arguments, verbs: dict[str, str], package: str, **options) -> None:
+    def __init__(self, *arguments: Any, verbs: dict[str, str], package: str, **options: Any) -> None:
         super().__init__(*arguments, **options)
         self.verbs, self.package = verbs, package
 
@@ -41,13 +44,15 @@ class LazyGroup(click.Group):
     def get_command(self, context: click.Context, name: str) -> click.Command | None:
         if name not in self.verbs:
             return None
-        return importlib.import_module(f"{self.package}.{name}").command
+        command: click.Command = importlib.import_module(f"{self.package}.{name}").command
+        return command
 
     def format_commands(self, context: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
             formatter.write_dl([*self.verbs.items()])
 
-    def resolve_command(self, context: click.Context, arguments: list[str]):
+    def resolve_command(self, context: click.Context,
+                        arguments: list[str]) -> tuple[str | None, click.Command | None, list[str]]:
         name = arguments[0]
         if name not in self.verbs:
             near = get_close_matches(name, self.verbs, n=3)
@@ -56,22 +61,20 @@ class LazyGroup(click.Group):
         return super().resolve_command(context, arguments)
 
 
-root_option = click.option(
-    "--root", type=click.Path(path_type=Path), default=".", help="The trace set (default: the current directory)."
-)
-json_option = click.option("--json", "as_json", is_flag=True, help="JSON for machines instead of text.")
-
-
 @click.group(cls=LazyGroup, verbs=VERBS, package=__name__, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="derby")
-def derby() -> None:
+@root_option
+def derby(root: Path) -> None:
     """Competing GPU kernels for one operator: checked, measured, ranked, and held against the speed of light."""
 
 
 def main() -> None:
     """Entry point: a DerbyError is one line on stderr and exit code 1; a wrong option is click's message and 2."""
+    make_streams_safe()
     try:
         derby(prog_name="derby")
     except DerbyError as error:
-        print(f"derby: {error}", file=sys.stderr)
+        from kernelderby.report.plain import plain
+
+        print(f"derby: {plain(str(error))}", file=sys.stderr)
         sys.exit(1)

@@ -3,18 +3,26 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import click
 
-from kernelderby.cli import json_option, root_option
-from kernelderby.cli.names import NamesCommand
+from kernelderby.cli.options import (
+    DerbyCommand,
+    check_names,
+    definitions_option,
+    json_option,
+    root_option,
+    solutions_option,
+    workloads_option,
+)
+from kernelderby.cli.output import say, say_json, warn
 
 
-@click.command(cls=NamesCommand)
-@click.option("--solutions", multiple=True, metavar="S...", help="Only these (default: all).")
-@click.option("--definitions", multiple=True, metavar="D...", help="Only these (default: all).")
-@click.option("--workloads", multiple=True, metavar="W...",
-              help="Only these: starts of uuids, or sizes of an axis (default: all).")
+@click.command(cls=DerbyCommand)
+@solutions_option
+@definitions_option
+@workloads_option
 @click.option("--rounds", type=click.IntRange(min=1), default=5, show_default=True, help="Turns of each solution.")
 @click.option("--most-rounds", type=click.IntRange(min=1), default=10, show_default=True,
               help="The two fastest go on up to so many, until the interval of their ratio is below 1 %.")
@@ -34,8 +42,6 @@ def command(solutions: tuple[str, ...], definitions: tuple[str, ...], workloads:
     A run that was killed goes on where it stopped: what has a row is not measured again, unless its code changed.
     Solutions measured in one run pair in `derby rank`; --together measures the others again beside a new one.
     """
-    import json
-
     from kernelderby.catalog import Catalog
     from kernelderby.errors import DerbyError
     from kernelderby.measure.machine.probe import find_machine
@@ -43,9 +49,7 @@ def command(solutions: tuple[str, ...], definitions: tuple[str, ...], workloads:
     from kernelderby.measure.runner import Runner
 
     catalog = Catalog.open(root)
-    for find, names in ((catalog.solution, solutions), (catalog.definition, definitions)):
-        for name in names:  # a wrong name need not wait for torch
-            find(name)
+    check_names(catalog, solutions, definitions)
     machine = find_machine(root, "cuda")
     if machine.gpu is None:
         raise DerbyError(f"{machine.gpu_missing}, so nothing can be measured; use `derby check`, which runs on the CPU")
@@ -55,28 +59,29 @@ def command(solutions: tuple[str, ...], definitions: tuple[str, ...], workloads:
         _print_plan(machine, plan)
     rows = _run(Runner, catalog, machine, settings, plan, as_json)
     if as_json:
-        click.echo(json.dumps({"gpu": machine.name, "protocol": machine.protocol, "skipped": plan.skipped,
-                               "already_measured": plan.settled, "rows": [row.to_trace() for row in rows]}))
+        say_json({"gpu": machine.name, "protocol": machine.protocol, "skipped": plan.skipped,
+                  "already_measured": plan.settled, "rows": [row.to_trace() for row in rows]})
     else:
         failed = sum(row.status != "passed" for row in rows)
-        click.echo(f"{len(rows)} rows written: {len(rows) - failed} measured, {failed} failed")
+        say(f"{len(rows)} rows written: {len(rows) - failed} measured, {failed} failed")
 
 
-def _print_plan(machine, plan) -> None:
+def _print_plan(machine: Any, plan: Any) -> None:
     from kernelderby.measure.progress import duration
+    from kernelderby.report.plain import plain
 
-    click.echo(f"{machine.name}, protocol {machine.protocol}"
-               + (f" ({machine.protocol_note})" if machine.protocol_note else ""))
+    say(f"{machine.name}, protocol {machine.protocol}"
+        + (f" ({machine.protocol_note})" if machine.protocol_note else ""))
     for name, reason in plan.skipped.items():
-        click.echo(f"skipped {name}: {reason}")
+        say(plain(f"skipped {name}: {reason}"))
     if plan.settled:
-        click.echo(f"{plan.settled} measured before (--again measures them anew)")
+        say(f"{plan.settled} measured before (--again measures them anew)")
     if plan.pairs:
-        click.echo(f"{plan.pairs} to measure, about {duration(plan.seconds)} "
-                   f"({plan.measured_like} of them measured here before, the others guessed)")
+        say(f"{plan.pairs} to measure, about {duration(plan.seconds)} "
+            f"({plan.measured_like} of them measured here before, the others guessed)")
 
 
-def _run(runner_class, catalog, machine, settings, plan, as_json: bool):
+def _run(runner_class: Any, catalog: Any, machine: Any, settings: Any, plan: Any, as_json: bool) -> list[Any]:
     from kernelderby.measure.progress import bar
     from kernelderby.measure.runner import Observer
 
@@ -85,18 +90,21 @@ def _run(runner_class, catalog, machine, settings, plan, as_json: bool):
             def step(self, what: str) -> None:
                 advance(what, done=0)
 
-            def row(self, row) -> None:
+            def row(self, row: Any) -> None:
                 advance(row.solution)
                 if not as_json:
-                    click.echo(_row_line(row))
+                    say(_row_line(row))
 
             def note(self, line: str) -> None:
-                click.echo(line, err=True)
+                warn([line])
 
-        return runner_class(catalog, machine, settings, Shown()).run(plan)
+        rows: list[Any] = runner_class(catalog, machine, settings, Shown()).run(plan)
+        return rows
 
 
-def _row_line(row) -> str:
+def _row_line(row: Any) -> str:
+    from kernelderby.report.plain import plain
+
     axes = " ".join(f"{name}={size}" for name, size in row.workload["axes"].items())
     if row.latency_us is not None:
         ratio = min(row.correctness.matched_ratio.values()) if row.correctness else float("nan")
@@ -106,4 +114,4 @@ def _row_line(row) -> str:
         shown = f"{times} {row.latency_us:10.1f} us eager  matched {ratio:.4f}  {row.message}{missing}"
     else:
         shown = f"{row.status}: {row.message.splitlines()[0] if row.message else ''}"
-    return f"{axes:16} {row.solution:20} {shown}".rstrip()
+    return plain(f"{axes:16} {row.solution:20} {shown}".rstrip())

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import click
 
-from kernelderby.cli import json_option, root_option
+from kernelderby.cli.options import FILE, DerbyCommand, json_option, root_option
+from kernelderby.cli.output import say, say_json
 
 
-@click.command()
-@click.argument("destination", type=click.Path(path_type=Path))
+@click.command(cls=DerbyCommand)
+@click.argument("destination", type=FILE)
 @root_option
 @json_option
 def command(destination: Path, root: Path, as_json: bool) -> None:
@@ -24,9 +24,9 @@ def command(destination: Path, root: Path, as_json: bool) -> None:
 
     changes = export(root, destination)
     if as_json:
-        print(json.dumps({"copied": [str(change.path) for change in changes]}))
+        say_json({"copied": [str(change.path) for change in changes]})
         return
     for change in changes:
-        print(f"copied  {change}")
+        say(f"copied  {change}")
     if not changes:
-        print(f"{destination}: has everything already")
+        say(f"{destination}: has everything already")

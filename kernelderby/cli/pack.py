@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import importlib.util
-import json
 import sys
 from collections import Counter
 from pathlib import Path
 
 import click
 
-from kernelderby.cli import json_option, root_option
+from kernelderby.cli.options import DerbyCommand, json_option, root_option
+from kernelderby.cli.output import say, say_json, warn
 
 _MEASURE_NEEDS = ("torch", "safetensors")
 
 
-@click.command()
+@click.command(cls=DerbyCommand)
 @root_option
 @click.option("--check", is_flag=True, help="Write nothing; list what is stale and exit 1 when anything is.")
 @json_option
@@ -39,18 +39,18 @@ def command(root: Path, check: bool, as_json: bool) -> None:
     left_out = missing and (f"blobs and costs were not {'checked' if check else 'made'}: {' and '.join(missing)} not "
                             "installed; pip install -e '.[measure]'")
     if as_json:
-        print(json.dumps({"check": check, "changes": changes, "broken": broken, "left_out": left_out or None}))
+        say_json({"check": check, "changes": changes, "broken": broken, "left_out": left_out or None})
     else:
         for line in broken:
-            print(f"broken  {line}")
+            say(f"broken  {line}")
         for line in _lines(changes):
-            print(("stale  " if check else "wrote  ") + line)
+            say(("stale  " if check else "wrote  ") + line)
         if not changes and not broken:
-            print("everything is fresh")
+            say("everything is fresh")
         elif check and changes:
-            print("run derby pack and commit what it writes")
+            say("run derby pack and commit what it writes")
         if left_out:
-            print(left_out, file=sys.stderr)
+            warn([left_out])
     if broken or (check and changes):
         sys.exit(1)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import secrets
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -10,9 +11,11 @@ from typing import Any
 from kernelderby.catalog import Catalog, Definition, Solution
 from kernelderby.errors import DerbyError
 from kernelderby.measure.judge.cases import Case, case_of_workload, select_workloads
+from kernelderby.measure.judge.correctness import Verdict
 from kernelderby.measure.machine.probe import Machine
 from kernelderby.measure.machine.requirements import why_not
 from kernelderby.measure.process import WorkerProcess
+from kernelderby.measure.remote import Failed, RemoteHands, failure
 from kernelderby.trace import Correctness, Status
 
 _START_SECONDS = 180
@@ -112,34 +115,71 @@ def run_checks(catalog: Catalog, machine: Machine, plan: CheckPlan, timeout_seco
                report: Callable[[CheckResult], None]) -> list[CheckResult]:
     """Each solution in a process of its own; a fresh one after a crash, a hang or an exception."""
     results = []
+    secret = secrets.token_hex(16)
     for definition, solutions, cases in plan.jobs:
         for solution in solutions:
-            for result in _check_solution(catalog, machine, definition, solution, cases, timeout_seconds):
-                results.append(result)
-                report(result)
+            one = _OneSolution(catalog, machine, definition, solution, timeout_seconds, secret)
+            try:
+                for case in cases:
+                    results.append(one.check(case))
+                    report(results[-1])
+            finally:
+                one.end()
     return results
 
 
-def _check_solution(catalog: Catalog, machine: Machine, definition: Definition, solution: Solution,
-                    cases: tuple[Case, ...], timeout_seconds: float) -> Iterable[CheckResult]:
-    worker = None
-    unbuildable: dict[str, Any] | None = None
-    try:
-        for case in cases:
-            reply = unbuildable
-            if reply is None and worker is None:
-                worker = WorkerProcess(catalog.root, machine.device)
-                loaded = worker.ask("load", _START_SECONDS + timeout_seconds, definition=definition.name,
-                                    solution=solution.name)
-                reply = unbuildable = None if loaded["ok"] else loaded
-            if reply is None:
-                reply = worker.ask("check", timeout_seconds, case=case.to_json())
-            if not reply["ok"] and worker:
-                worker.kill()
-                worker = None
-            correctness = Correctness(**reply["correctness"]) if reply.get("correctness") else None
-            yield CheckResult(definition.name, solution.name, case.label, Status(reply["status"]), reply["message"],
-                              correctness)
-    finally:
-        if worker:
-            worker.kill()
+class _OneSolution:
+    """A solution's process, replaced when it fails, and the judge's look at each case."""
+
+    def __init__(self, catalog: Catalog, machine: Machine, definition: Definition, solution: Solution,
+                 timeout_seconds: float, secret: str) -> None:
+        self.catalog, self.machine, self.definition, self.solution = catalog, machine, definition, solution
+        self.timeout_seconds, self.secret = timeout_seconds, secret
+        self._worker: WorkerProcess | None = None
+        self._unbuildable: Failed | None = None
+
+    def check(self, case: Case) -> CheckResult:
+        end: Verdict | Failed
+        try:
+            end = self._verdict(case)
+        except Failed as failed:
+            end = failed
+            self.end()
+        return CheckResult(self.definition.name, self.solution.name, case.label, end.status, end.message,
+                           getattr(end, "correctness", None))
+
+    def _verdict(self, case: Case) -> Verdict:
+        import torch
+
+        from kernelderby.measure.judge.table import JudgesTable
+
+        hands = RemoteHands(self._loaded(), self.timeout_seconds)
+        table = JudgesTable.of_case(self.catalog.root, self.definition, case, self.machine, self.secret)
+        try:
+            race = table.race(self.solution, hands)
+        except (MemoryError, torch.OutOfMemoryError) as error:
+            raise Failed(Status.OUT_OF_MEMORY, f"the judge has no memory for its case: {error}") from error
+        try:
+            return race.check()
+        finally:
+            if self._worker and self._worker.ask("release", self.timeout_seconds).get("ok") is not True:
+                self.end()
+            race.release()
+            table.release()
+
+    def _loaded(self) -> WorkerProcess:
+        if self._unbuildable:
+            raise self._unbuildable
+        if self._worker is None:
+            self._worker = WorkerProcess(self.catalog.root, self.machine.device, solution_hash=self.solution.hash)
+            reply = self._worker.ask("load", _START_SECONDS + self.timeout_seconds, definition=self.definition.name,
+                                     solution=self.solution.name)
+            if reply.get("ok") is not True:
+                self._unbuildable = failure(reply)
+                raise self._unbuildable
+        return self._worker
+
+    def end(self) -> None:
+        if self._worker:
+            self._worker.kill()
+        self._worker = None

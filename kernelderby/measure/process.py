@@ -11,24 +11,38 @@ import sys
 import threading
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import kernelderby
 from kernelderby.errors import DerbyError
+from kernelderby.measure import fence
+from kernelderby.measure.worker.build import cache_folder
 from kernelderby.trace import Status
 
 _LOG_BYTES = 1 << 14  # the end of a solution's output is enough to see why it failed
+_REPLY_BYTES = 16 << 20
 _POLL_SECONDS = 0.2
+_PROTECTED = 40  # rivals that a worker cannot signal: as many as fit a jump of its filter
 
 
 class WorkerProcess:
     """One worker, in a session of its own, so that a kill takes its children too. Start it from the main thread: a
     worker dies with the thread that started it."""
 
-    def __init__(self, root: Path, device: str) -> None:
+    _alive: ClassVar[set[int]] = set()  # process ids of all workers of this process
+    _others: ClassVar[set[int]] = set()  # its children before the first worker, and itself
+
+    def __init__(self, root: Path, device: str, trusted: bool = False, solution_hash: str | None = None) -> None:
+        """trusted: what it says of the set's faults ends the run also while it holds a solution (derby tune).
+        solution_hash: of the solution that it will hold, whose caches it gets."""
+        if not self._others:  # whoever measures from a program of its own keeps the children it has
+            fence.adopt_orphans()
+            self._others.update(fence.children(os.getpid()), {os.getpid()})
         request_end, self._requests = os.pipe()
         self._replies, reply_end = os.pipe()
-        environment = dict(os.environ, PYTHONUNBUFFERED="1")
+        environment = {**fence.allowed_environment(os.environ), "PYTHONUNBUFFERED": "1", "PYTHONDONTWRITEBYTECODE": "1"}
+        if solution_hash is not None:
+            environment |= fence.own_caches(cache_folder(), solution_hash)
         package = str(Path(kernelderby.__file__).resolve().parent.parent)
         environment["PYTHONPATH"] = os.pathsep.join([package, *absolute_python_path()])
         environment.pop("TRITON_INTERPRET", None)  # read when triton is imported
@@ -37,11 +51,16 @@ class WorkerProcess:
             environment["CUDA_VISIBLE_DEVICES"] = ""  # also where there is a GPU, nothing may slip onto it
         self._process = subprocess.Popen(
             [sys.executable, "-P", "-m", "kernelderby.measure.worker.serve", str(request_end), str(reply_end),
-             str(Path(root).resolve()), device], cwd="/",  # what lies where the run was started is no library
+             str(Path(root).resolve()), device,
+             *map(str, {os.getpid(), os.getpgrp(), *list(self._alive)[-_PROTECTED:]})],
+            cwd="/",  # what lies where the run was started is no library
             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=environment,
             pass_fds=(request_end, reply_end), start_new_session=True)
+        self._alive.add(self._process.pid)
         os.close(request_end)
         os.close(reply_end)
+        os.set_blocking(self._requests, False)  # a worker that does not read must not hold the run up
+        self._trusted, self._has_solution = trusted, False
         self._unread = b""
         self._log = b""
         self._log_reader = threading.Thread(target=self._read_log, daemon=True)
@@ -58,11 +77,27 @@ class WorkerProcess:
 
     def send(self, command: str, timeout: float, **arguments: Any) -> None:
         """Asks; the answer is due `timeout` seconds from now."""
+        # From the moment on at which a solution's code runs in it, nothing that it says can end the run.
+        self._has_solution |= command == "load" and arguments.get("solution") is not None
         self._timeout, self._deadline = timeout, time.monotonic() + timeout
-        try:
-            os.write(self._requests, (json.dumps({"command": command, **arguments}) + "\n").encode())
-        except BrokenPipeError:
-            pass  # it is dead: receive() says so
+        self._write({"command": command, **arguments})
+
+    def _write(self, request: dict[str, Any]) -> None:
+        """Until it is all there, or the worker is dead or deaf: receive() says so."""
+        data = (json.dumps(request) + "\n").encode()
+        while data and time.monotonic() < self._deadline and self._requests >= 0:
+            _, ready, _ = select.select([], [self._requests], [], _POLL_SECONDS)
+            try:
+                data = data[os.write(self._requests, data):] if ready else data
+            except BlockingIOError:
+                continue
+            except BrokenPipeError:
+                return
+
+    def tell(self, what: dict[str, Any], timeout: float) -> None:
+        """Goes on with what send() began; the next answer is due `timeout` seconds from now."""
+        self._timeout, self._deadline = timeout, time.monotonic() + timeout
+        self._write(what)
 
     def receive(self) -> dict[str, Any]:
         """The reply to the last send. A dead or late worker gives {"ok": False, "status": ..., "gone": True}, and is
@@ -75,14 +110,23 @@ class WorkerProcess:
                 if not data:
                     return self._ended()
                 self._unread += data
+                if len(self._unread) > _REPLY_BYTES:
+                    self.kill()
+                    return self._gone(Status.CRASHED, f"the process sent more than {_REPLY_BYTES >> 20} MiB at once")
             elif self._process.poll() is not None:
                 return self._ended()
             elif not left:  # only now: an answer that came in time may have waited for us to look
                 self.kill()
                 return self._gone(Status.TIMED_OUT, f"no answer within {self._timeout:g} s")
         line, _, self._unread = self._unread.partition(b"\n")
-        reply = json.loads(line)
-        if "error" in reply:
+        try:
+            reply = json.loads(line)
+        except (ValueError, RecursionError):
+            reply = None
+        if not isinstance(reply, dict):
+            self.kill()
+            return self._gone(Status.CRASHED, "the process sent something that is no reply")
+        if "error" in reply and (self._trusted or not self._has_solution):
             raise DerbyError(reply["error"])
         return reply
 
@@ -107,11 +151,16 @@ class WorkerProcess:
         """Ends the worker and everything it started, and gives the pipes back. Safe to call twice."""
         if self._requests < 0:
             return
+        started = fence.descendants(self._process.pid)
         try:
             os.killpg(self._process.pid, signal.SIGKILL)
         except ProcessLookupError:
             pass
+        for pid in started:
+            fence.end(pid)
         self._process.wait()
+        self._alive.discard(self._process.pid)
+        fence.end_orphans(self._alive | self._others)  # what had left its group, or its parent
         self._log_reader.join(timeout=1)
         os.close(self._requests)
         os.close(self._replies)

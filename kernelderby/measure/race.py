@@ -1,39 +1,60 @@
-"""One solution's turns on one case: input sets that rotate, timed calls, and a look at what they left.
+"""The judge's side of one solution on one case: check, timed turns, and a look at what each call left.
 
-Two input sets lie at different addresses. Before every timed call, outside its window, the random inputs of its set
-get new contents and the outputs new poison (a private copy, where they lie in an input). The generated inputs stay, so
-that the work (the routing, say) is the workload's own. A call chosen at random is compared whole, right after its
-window; so is a replay.
+The judge owns all memory that counts: two sets of inputs and outputs at different addresses (shared.BufferSet). The
+solution runs elsewhere (hands.Hands, in another process remote.RemoteHands) and sees these buffers and nothing else.
+Before every timed call, outside its window, the random inputs of its set get new contents and the outputs new poison
+(the input's contents, where they lie in one). The generated inputs stay, so that the work (the routing, say) is the
+workload's own. Calls chosen at random are compared whole, from a copy that is taken right after the window.
 """
 
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+import time
 from dataclasses import dataclass, field
 from types import ModuleType
-from typing import Any
+from typing import Any, Protocol
 
+from kernelderby.catalog import Definition
 from kernelderby.measure.graphs import NotCapturable
 from kernelderby.measure.judge.correctness import (
     POISON,
     Candidate,
+    Outputs,
     Verdict,
     Wrong,
     changed_inputs,
     checksum,
     judge,
+    make_ready,
     reference_outputs,
+    still_poisoned,
     synchronize,
 )
 from kernelderby.measure.judge.inputs import InputMaker
-from kernelderby.measure.timing import Spans, Timer, TimingFailed
+from kernelderby.measure.shared import BufferSet, private_set, shared_set
+from kernelderby.measure.timing import Call, Spans, Timer, WallTimer
 from kernelderby.trace import Status
 
 INPUT_SETS = 2  # different contents at different addresses
 WARMUP = 3  # untimed calls: compilation happened in the check, this is for clocks and allocator
+BATCHES = 6  # of unseen inputs, by the judge's clock
+_COMPARING_SECONDS = 0.03  # of a series of timed calls; one is compared at least
 
 PASSED = Verdict(Status.PASSED)
+
+
+class HandsLike(Protocol):
+    """hands.Hands or what stands for it in another process."""
+
+    def attach(self, sets: list[BufferSet]) -> None: ...
+    def set_up(self, which: int) -> dict[str, float] | None: ...
+    def call(self, which: int) -> None: ...
+    def capture(self) -> None: ...
+    def drop_graphs(self) -> None: ...
+    def replay(self, which: int) -> None: ...
+    def spans(self, kind: str, iterations: int, before: Call, after: Call) -> Spans: ...
+    def batch(self, kind: str) -> None: ...
 
 
 @dataclass(slots=True)
@@ -49,123 +70,242 @@ class Turn:
         return self.eager.spans_us
 
 
+@dataclass(slots=True)
+class _Round:
+    """One call of the check, and everything there is to say about it."""
+
+    verdict: Verdict
+    checksum: dict[str, int]
+    unwritten: Outputs
+
+
 class Race:
-    """Holds the buffers of one case between a solution's turns."""
+    """in_place: of the solution. shared: the hands are in another process."""
 
-    def __init__(self, candidate: Candidate, module: ModuleType, maker: InputMaker, timer: Timer) -> None:
-        self.candidate, self.module, self.maker, self.timer = candidate, module, maker, timer
-        # The generated inputs (routing, say) are the workload's own in every set, so that the work is the same.
-        self.inputs = [maker.make(0, random_variant=2 + number) for number in range(INPUT_SETS)]
-        self.outputs = [candidate.new_outputs(maker.case, maker.device) for _ in self.inputs]
-        self.prepared = [candidate.set_up(inputs, maker.device) for inputs in self.inputs]
-        self.replays: list[Callable[[], Any]] = []
+    def __init__(self, definition: Definition, module: ModuleType, maker: InputMaker, hands: HandsLike,
+                 in_place: dict[str, str] | None = None, shared: bool = True) -> None:
+        self.definition, self.module, self.maker, self.hands = definition, module, maker, hands
+        self.in_place = in_place or {}
+        self.has_graph = False
+        self.setup: dict[str, float] | None = None
         self.random = random.SystemRandom()  # which calls are compared is nothing that a seed could tell
+        self._reference_seconds = 0.0
+        make = shared_set if shared else private_set
+        self.sets: list[BufferSet] = []
+        try:
+            for _ in range(INPUT_SETS):
+                self.sets.append(make(maker.places(), maker.output_places(), maker.device))
+            hands.attach(self.sets)
+        except BaseException:
+            self.release()
+            raise
 
-    def call(self, which: int) -> Any:
-        return self.candidate(self.inputs[which], self.outputs[which], self.prepared[which].values)
+    def release(self) -> None:
+        for each in self.sets:
+            each.release()
+        self.sets = []
+
+    # ---------------------------------------------------------------------------------------------------- correctness
+
+    def check(self) -> Verdict:
+        """Two calls on the same buffers with different contents. An exception of the solution's goes through."""
+        try:
+            first, second = self._round(0, 0, POISON[0]), self._round(0, 1, POISON[1])
+            unwritten = sum(int((first.unwritten[name] & second.unwritten[name]).sum()) for name in first.unwritten)
+            if unwritten:
+                elements = sum(tensor.numel() for tensor in self.sets[0].outputs.values())
+                return Verdict(Status.UNWRITTEN, f"{unwritten} of {elements} output elements were never written",
+                               first.verdict.correctness)
+            if first.verdict.status is not Status.PASSED or second.verdict.status is Status.PASSED:
+                return first.verdict
+            if first.checksum == second.checksum or self._right_elsewhere():
+                return Verdict(Status.STALE_OUTPUT, "right at first, wrong once the same addresses held new contents "
+                               f"({second.verdict.message})", second.verdict.correctness)
+            return second.verdict
+        except Wrong as wrong:
+            return wrong.verdict
+
+    def _right_elsewhere(self) -> bool:
+        """Whether these contents give the right output at other addresses: that tells a stale answer from a wrong one.
+        """
+        try:
+            return self._round(1, 1, POISON[0]).verdict.status is Status.PASSED
+        except Wrong:
+            return False
+
+    def _round(self, which: int, variant: int, byte: int) -> _Round:
+        inputs, outputs = self.sets[which].inputs, self.sets[which].outputs
+        self.maker.write(inputs, variant)
+        make_ready(inputs, outputs, self.in_place, byte)
+        before = checksum(inputs)
+        synchronize(self.maker.device)
+        self.hands.set_up(which)
+        self.hands.call(which)
+        snapshot = self._snapshot(which)
+        self._unchanged(before, inputs, "it writes into its input")
+        unwritten = {name: still_poisoned(snapshot[name], byte) for name in outputs if name not in self.in_place}
+        start = time.monotonic()
+        verdict = judge(self.definition, self.module, inputs, snapshot)
+        synchronize(self.maker.device)
+        self._reference_seconds = time.monotonic() - start
+        return _Round(verdict, checksum(snapshot), unwritten)
+
+    def _snapshot(self, which: int) -> Outputs:
+        """The outputs as they are now: what is looked at later is nothing that anybody else can reach."""
+        copies = {name: tensor.clone() for name, tensor in self.sets[which].outputs.items()}
+        synchronize(self.maker.device)
+        return copies
+
+    @staticmethod
+    def _unchanged(before: dict[str, int], inputs: dict[str, Any], what: str) -> None:
+        changed = changed_inputs(before, inputs)
+        if changed:
+            raise Wrong(Status.INPUT_CHANGED, f"{what} {', '.join(changed)}")
+
+    # ---------------------------------------------------------------------------------------------------------- turns
+
+    def start(self) -> None:
+        """The contents of the timed calls, and setup on their constants."""
+        for which, each in enumerate(self.sets):
+            self.maker.write(each.inputs, 0, f"start/{which}")
+        synchronize(self.maker.device)
+        self.setup, *_ = [self.hands.set_up(which) for which in range(len(self.sets))]
 
     def capture(self) -> None:
-        """Captures the call over each input set. NotCapturable with the reason; also where a replay on other contents
-        behind the same addresses is wrong, because the capture froze what the call should compute."""
-        replays = [self.timer.capture(lambda which=which: self.call(which)) for which in range(INPUT_SETS)]
-        for which, replay in enumerate(replays):
-            inputs, outputs = self.inputs[which], self.outputs[which]
-            self.maker.rewrite(inputs, variant=1)
-            self.candidate.make_ready(inputs, outputs, POISON[1])
-            returned = replay()
-            synchronize(self.maker.device)
-            verdict = self.compared(which, returned)
-            self.maker.rewrite(inputs, variant=0)
-            if verdict.status is not Status.PASSED:
-                raise NotCapturable("a replay with other contents behind the same addresses is wrong, so the capture "
-                                    f"froze what depends on them ({verdict.status}: {verdict.message})")
+        """Captures the call over each set. NotCapturable with the reason; also where a replay on other contents behind
+        the same addresses is wrong, because the capture froze what the call should compute."""
+        self._ready_all()
+        self.hands.capture()
         try:
-            self.timer.spans(lambda iteration: replays[iteration % INPUT_SETS](), INPUT_SETS)
-        except TimingFailed as error:
-            raise NotCapturable(f"a replay has no time: {error}") from error
-        self.replays = replays
+            for which, each in enumerate(self.sets):
+                self.maker.rewrite(each.inputs, variant=1)
+                make_ready(each.inputs, each.outputs, self.in_place, POISON[1])
+                synchronize(self.maker.device)
+                self.hands.replay(which)
+                verdict = judge(self.definition, self.module, each.inputs, self._snapshot(which))
+                self.maker.rewrite(each.inputs, variant=0)
+                if verdict.status is not Status.PASSED:
+                    raise NotCapturable("a replay with other contents behind the same addresses is wrong, so the "
+                                        f"capture froze what depends on them ({verdict.status}: {verdict.message})")
+        except NotCapturable:
+            self.hands.drop_graphs()
+            raise
+        self.has_graph = True
 
     def turn(self, number: int, iterations: int) -> Turn:
         """One round with contents of its own, timed and looked at. What the solution raises goes through."""
-        if not self.candidate.has_setup:  # constants stay what setup saw
-            for which, inputs in enumerate(self.inputs):
-                self.maker.refill_random(inputs, variant=f"{number}/{which}")
-        before = [checksum(self._steady(inputs)) for inputs in self.inputs]
-        for iteration in range(WARMUP):
-            self.candidate.make_ready(self.inputs[iteration % INPUT_SETS], self.outputs[iteration % INPUT_SETS],
-                                      POISON[0])
-            self.call(iteration % INPUT_SETS)
-        turn = Turn(PASSED)
-        calls = _Calls(self, f"{number}/eager", iterations, self.call)
-        turn.eager = calls.timed()
-        if self.replays and calls.verdict.status is Status.PASSED:
-            calls = _Calls(self, f"{number}/graph", iterations, lambda which: self.replays[which]())
-            turn.graph = calls.timed()
-        changed = [name for inputs, sums in zip(self.inputs, before, strict=True)
-                   for name in changed_inputs(sums, self._steady(inputs))]
-        if changed:
-            return Turn(Verdict(Status.INPUT_CHANGED, f"it wrote into its input {', '.join(dict.fromkeys(changed))} "
-                                "while timed"))
-        return turn if calls.verdict.status is Status.PASSED else Turn(calls.verdict)
+        if self.setup is None:  # otherwise the constants stay what setup saw
+            for which, each in enumerate(self.sets):
+                self.maker.refill_random(each.inputs, variant=f"{number}/{which}")
+        before = [checksum(self._steady(each.inputs)) for each in self.sets]
+        try:
+            for iteration in range(WARMUP):
+                self._ready_all()
+                self.hands.call(iteration % len(self.sets))
+            turn = Turn(PASSED, self._timed(f"{number}/eager", "eager", iterations))
+            if self.has_graph:
+                turn.graph = self._timed(f"{number}/graph", "graph", iterations)
+            for each, sums in zip(self.sets, before, strict=True):
+                self._unchanged(sums, self._steady(each.inputs), "while timed it wrote into its input")
+        except Wrong as wrong:
+            return Turn(wrong.verdict)
+        return turn
+
+    def _ready_all(self) -> None:
+        for each in self.sets:
+            make_ready(each.inputs, each.outputs, self.in_place, POISON[0])
+        synchronize(self.maker.device)
 
     def _steady(self, inputs: dict[str, Any]) -> dict[str, Any]:
         """The inputs that no timed call gets anew."""
+        if not self.maker.changing:  # then calls get generated ones
+            return {name: value for name, value in inputs.items() if name in self.definition.constants}
         return {name: value for name, value in inputs.items() if name not in self.maker.changing}
 
-    def compared(self, which: int, returned: Any) -> Verdict:
-        """What a call left, against the reference of its inputs as they stand."""
-        outputs = self.outputs[which] if self.candidate.destination_passing_style else returned
+    def _timed(self, name: str, kind: str, iterations: int) -> Spans:
+        """A series of timed calls. Wrong, after its end, where one of the compared ones was."""
+        count = min(iterations, max(1, int(_COMPARING_SECONDS / max(self._reference_seconds, 1e-6))))
+        chosen = set(self.random.sample(range(iterations), count))
+        sums: dict[str, int] = {}
+        found: list[Verdict] = []
+
+        def before(iteration: int) -> None:
+            each = self.sets[iteration % len(self.sets)]
+            self.maker.refresh(each.inputs, f"{name}/{iteration}")
+            make_ready(each.inputs, each.outputs, self.in_place, POISON[self.random.randrange(2)])
+            sums.clear()
+            if iteration in chosen:
+                sums.update(checksum(each.inputs))
+            synchronize(self.maker.device)
+
+        def after(iteration: int) -> None:
+            if iteration in chosen:
+                which = iteration % len(self.sets)
+                found.append(self._compared(which, sums, f"after a timed {kind} call"))
+
+        spans = self.hands.spans(kind, iterations, before, after)
+        for verdict in found:
+            if verdict.status is not Status.PASSED:
+                raise Wrong.of(verdict)
+        if len(found) < count:
+            raise Wrong(Status.RAISED, f"{count} timed calls were to be compared, {len(found)} came")
+        return spans
+
+    def _compared(self, which: int, sums: dict[str, int], when: str) -> Verdict:
+        """What a call left, against the reference of its inputs."""
+        snapshot, inputs = self._snapshot(which), self.sets[which].inputs
         try:
-            outputs = self.candidate.verified(outputs, self.maker.case, self.maker.device)
+            self._unchanged(sums, inputs, "while timed it wrote into its input")
         except Wrong as wrong:
             return wrong.verdict
-        return judge(self.candidate.definition, self.module, self.inputs[which], outputs)
+        verdict = judge(self.definition, self.module, inputs, snapshot)
+        if verdict.status is Status.PASSED:
+            return verdict
+        return Verdict(verdict.status, f"{when}: {verdict.message}", verdict.correctness)
 
-    def reference_latency_us(self, iterations: int) -> float:
-        """Median time of the definition's reference, by the same timer."""
-        definition, inputs = self.candidate.definition, self.inputs[0]
-        reference_outputs(definition, self.module, inputs)
-        spans = self.timer.spans(lambda _: reference_outputs(definition, self.module, inputs), iterations)
+    # ------------------------------------------------------------------------------------------------------ witnesses
+
+    def batch_us(self, kind: str) -> float:
+        """The judge's own clock: unseen inputs in every set, released at once, until all outputs are there; per call,
+        the least of BATCHES. One set's outputs are compared each time. Wrong where they are not right."""
+        best = float("inf")
+        for number in range(BATCHES):
+            for which, each in enumerate(self.sets):
+                self.maker.refresh(each.inputs, f"batch/{kind}/{number}/{which}")
+                make_ready(each.inputs, each.outputs, self.in_place, POISON[number % 2])
+            which = self.random.randrange(len(self.sets))
+            sums = checksum(self.sets[which].inputs)
+            synchronize(self.maker.device)
+            start = time.perf_counter()
+            self.hands.batch(kind)
+            best = min(best, (time.perf_counter() - start) * 1e6 / len(self.sets))
+            verdict = self._compared(which, sums, f"after an untimed batch ({kind})")
+            if verdict.status is not Status.PASSED:
+                raise Wrong.of(verdict)
+        return best
+
+    def reference_latency_us(self, timer: Timer, iterations: int) -> float:
+        """Median time of the definition's reference."""
+        inputs = self.sets[0].inputs
+        reference_outputs(self.definition, self.module, inputs)
+        spans = timer.spans(lambda _: reference_outputs(self.definition, self.module, inputs), iterations)
         return sorted(spans.spans_us)[len(spans.spans_us) // 2]
 
 
-class _Calls:
-    """The timed calls, or replays, of one turn."""
+def local_race(candidate: Candidate, module: ModuleType, maker: InputMaker, timer: Timer) -> Race:
+    """A race whose solution runs in this very process: for comparing builds and for tests, never for a row."""
+    race = _local(candidate, module, maker, timer)
+    race.start()
+    return race
 
-    def __init__(self, race: Race, name: str, iterations: int, run: Callable[[int], Any]) -> None:
-        self.race, self.name, self.iterations, self.run = race, name, iterations, run
-        self.chosen = race.random.randrange(iterations)
-        self.verdict = PASSED
-        self._returned: Any = None
-        self._sums: dict[str, int] = {}
 
-    def timed(self) -> Spans:
-        return self.race.timer.spans(self._call, self.iterations, self._before, self._after)
+def local_check(candidate: Candidate, module: ModuleType, maker: InputMaker) -> Verdict:
+    """The check in this very process."""
+    return _local(candidate, module, maker, WallTimer()).check()
 
-    def _before(self, iteration: int) -> None:
-        race, which = self.race, iteration % INPUT_SETS
-        inputs, outputs = race.inputs[which], race.outputs[which]
-        if iteration == self.chosen + 1:
-            race.candidate.make_ready(inputs, outputs, POISON[0])
-            self.run(which)  # the comparison took memory: the allocator settles before the next window
-        race.maker.refresh(inputs, f"{self.name}/{iteration}")
-        race.candidate.make_ready(inputs, outputs, POISON[race.random.randrange(2)])
-        if iteration == self.chosen:
-            self._sums = checksum(inputs)
 
-    def _call(self, iteration: int) -> None:
-        self._returned = self.run(iteration % INPUT_SETS)
+def _local(candidate: Candidate, module: ModuleType, maker: InputMaker, timer: Timer) -> Race:
+    from kernelderby.measure.hands import Hands
 
-    def _after(self, iteration: int) -> None:
-        returned, self._returned = self._returned, None
-        if iteration != self.chosen:
-            return
-        which = iteration % INPUT_SETS
-        changed = changed_inputs(self._sums, self.race.inputs[which])
-        if changed:
-            self.verdict = Verdict(Status.INPUT_CHANGED, f"it wrote into its input {', '.join(changed)} while timed")
-            return
-        verdict = self.race.compared(which, returned)
-        if verdict.status is not Status.PASSED:
-            self.verdict = Verdict(verdict.status, f"after a timed {self.name.partition('/')[2]} call: "
-                                   f"{verdict.message}", verdict.correctness)
+    return Race(candidate.definition, module, maker, Hands(candidate, timer, maker.device), candidate.in_place,
+                shared=False)

@@ -2,25 +2,42 @@
 
 from __future__ import annotations
 
+import os
 import secrets
 import statistics
 import time
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from kernelderby.catalog import Catalog, Definition, Solution
 from kernelderby.catalog.traces import load_rows
 from kernelderby.errors import DerbyError
 from kernelderby.measure import turns
-from kernelderby.measure.judge.cases import case_of_workload, workload_label
+from kernelderby.measure.graphs import NotCapturable
+from kernelderby.measure.judge.cases import workload_label
+from kernelderby.measure.judge.correctness import Verdict, Wrong
+from kernelderby.measure.judge.table import JudgesTable
 from kernelderby.measure.machine.environment import GpuSensors, git_commit, host_cpu
 from kernelderby.measure.machine.probe import Machine, exclusive
 from kernelderby.measure.plan import Job, Plan, Settings
 from kernelderby.measure.process import WorkerProcess
-from kernelderby.measure.traces import append_row, claim, expect_writable, last_line, repair, settled_keys
+from kernelderby.measure.race import Race, Turn
+from kernelderby.measure.remote import Failed, RemoteHands, failure
+from kernelderby.measure.traces import (
+    append_row,
+    claim,
+    expect_writable,
+    last_line,
+    repair,
+    set_aside_foreign,
+    settled_keys,
+)
 from kernelderby.trace import Correctness, Measurement, Status, Timed
 
 _START_SECONDS = 180  # importing torch and the solution's libraries; the timeout of a case counts from there
@@ -57,8 +74,17 @@ class _Racer:
     notes: list[str] = field(default_factory=list)
     clocks: list[dict[str, Any]] = field(default_factory=list)  # before the first turn, then after each
     graph_missing: str = ""
-    setup: dict[str, float] | None = None
     seconds: float = 0.0  # that this solution alone has taken
+    race: Race | None = None
+
+    def add(self, turn: Turn) -> None:
+        for kind, spans in (("eager", turn.eager.spans_us), ("busy", turn.eager.busy_us),
+                            ("graph", turn.graph.spans_us if turn.graph else [])):
+            if spans:
+                self.times.setdefault(kind, []).append(tuple(round(span, 3) for span in spans))
+        self.host_us += turn.eager.host_us
+        self.wall_us += turn.eager.wall_us
+        self.notes += turn.eager.notes + [f"graph: {note}" for note in (turn.graph.notes if turn.graph else [])]
 
     def compared(self, kind: str) -> list[tuple[float, ...]]:
         return self.times.get(kind, [])
@@ -70,11 +96,12 @@ class Runner:
         self.rows: list[Measurement] = []
         self.session = f"{_now()}-{secrets.token_hex(3)}"
         self._workers: dict[str, WorkerProcess] = {}
-        self._unbuildable: dict[str, dict[str, Any]] = {}
+        self._unbuildable: dict[str, Failed] = {}
         self._sensors = GpuSensors(machine.gpu["uuid"]) if machine.gpu else None
         self._environment = self._describe()
-        self._secret = ""
         self._lines_before: dict[Path, int] = {}  # of each traces file, when the run began
+        self._sizes: dict[Path, int] = {}  # of the files of rows, as this run left them
+        self._table: JudgesTable | None = None
 
     def run(self, plan: Plan) -> list[Measurement]:
         """Works the plan off and returns the rows. Whatever ends it, the workers end too."""
@@ -86,6 +113,8 @@ class Runner:
                 self._each_in_turn(plan.jobs)
             finally:
                 self._end_workers()
+                for path in self._sizes:
+                    self._only_ours(path)
         return self.rows
 
     def _each_in_turn(self, jobs: Sequence[Job]) -> None:
@@ -96,6 +125,7 @@ class Runner:
             if note := repair(path):
                 self.observer.note(note)
             self._lines_before[path] = last_line(path)
+            self._sizes[path] = path.stat().st_size if path.is_file() else 0
         definition, elsewhere = None, list(jobs)
         for _ in range(2):
             waiting, elsewhere = elsewhere, []
@@ -126,7 +156,10 @@ class Runner:
     def _refuse_strangers(self) -> None:
         """DerbyError when another process computes on the GPU: none of ours runs yet."""
         until = time.monotonic() + _STRANGERS_SECONDS
+        ours = {os.getpid()} if torch.cuda.is_initialized() else set()
         while processes := (self._sensors.processes() if self._sensors else None):
+            if len(processes) <= len(ours):  # in a container our own number may be another one
+                return
             if time.monotonic() > until:
                 raise DerbyError(f"{self.machine.name}: {len(processes)} other processes compute on it (process ids "
                                  f"{', '.join(map(str, processes))}, as the driver counts); end them, or wait")
@@ -147,22 +180,36 @@ class Runner:
     # ------------------------------------------------------------------------------------------------- one workload
 
     def _run_job(self, job: Job) -> None:
-        self._secret = secrets.token_hex(16)  # of this workload alone: it stands in its rows, and others follow
-        racers = self._capture(job, self._prepare(job, self._load(job)))
-        racers = self._rounds(job, racers)
+        secret = secrets.token_hex(16)  # of this workload alone: it stands in its rows, and others follow
+        self._table = JudgesTable.of(self.catalog, job, self.machine, secret)
+        racers = self._load(job)
+        try:
+            self._work_off(job, racers)
+        finally:
+            self._release_workers()  # they let go of the judge's memory before it is given back
+            for racer in racers:
+                if racer.race:
+                    racer.race.release()
+            self._table.release()
+
+    def _work_off(self, job: Job, racers: list[_Racer]) -> None:
+        racers = self._capture(job, self._prepare(job, racers))
+        racers = self._witnessed(job, self._rounds(job, racers))
         reference = self._reference_latency(racers)
         for racer in racers:
             times = {kind: Timed(round(statistics.median([span for spans in rounds for span in spans]), 3),
                                  tuple(rounds)) for kind, rounds in racer.times.items()}
             self._write(job, racer.solution, Status.PASSED, "; ".join(dict.fromkeys(racer.notes)), racer,
                         times=times, latency_us=times["eager"].median_us, samples_us=times["eager"].samples_us,
-                        graph_missing=racer.graph_missing, setup=racer.setup, reference_latency_us=reference,
+                        graph_missing=racer.graph_missing, setup=racer.race.setup, reference_latency_us=reference,
                         host_us=round(statistics.median(racer.host_us), 3),
                         wall_us=round(statistics.median(racer.wall_us), 3))
+
+    def _release_workers(self) -> None:
         for worker in self._workers.values():
             worker.send("release", self.settings.timeout_seconds)
         for name, worker in list(self._workers.items()):
-            if not worker.receive()["ok"]:
+            if worker.receive().get("ok") is not True:
                 self._drop(name)
 
     def _rounds(self, job: Job, racers: list[_Racer]) -> list[_Racer]:
@@ -190,82 +237,99 @@ class Runner:
                 starting.append(solution)
         for solution in starting:
             reply = self._workers[solution.name].receive()
-            if not reply["ok"]:
+            if reply.get("ok") is not True:
                 self._drop(solution.name)
-                self._unbuildable[solution.name] = reply
+                self._unbuildable[solution.name] = failure(reply)
         for solution in job.solutions:
             if solution.name in self._unbuildable:
-                reply = self._unbuildable[solution.name]
-                self._write(job, solution, Status(reply["status"]), reply["message"])
+                failed = self._unbuildable[solution.name]
+                self._write(job, solution, failed.status, failed.message)
             else:
                 racers.append(_Racer(solution, self._workers[solution.name]))
         return racers
 
     def _starting(self, job: Job, solution: Solution) -> WorkerProcess:
         """A worker whose answer to `load` is due."""
-        worker = WorkerProcess(self.catalog.root, self.machine.device)
+        worker = WorkerProcess(self.catalog.root, self.machine.device, solution_hash=solution.hash)
         worker.send("load", _START_SECONDS + self.settings.timeout_seconds, definition=job.definition.name,
-                    solution=solution.name)
+                    solution=solution.name, protocol=self.machine.protocol)
         return worker
 
     def _prepare(self, job: Job, racers: list[_Racer]) -> list[_Racer]:
         """Checks all of them side by side (compilation takes the CPU's time); gives back those that passed."""
-        start = time.monotonic()
-        for racer in racers:
-            self._send_prepare(job, racer)
+        if not racers:
+            return []
+        with ThreadPoolExecutor(len(racers)) as pool:
+            ends = list(pool.map(self._prepared, racers))
         passed = []
-        for racer in racers:
-            reply = racer.worker.receive()
+        for racer, end in zip(racers, ends, strict=True):
             self.observer.step(f"{racer.solution.name} checked on {workload_label(job.workload)}")
-            if self._continues(job, racer, reply):
-                racer.iterations = max(2, min(self.settings.iterations,
-                                              int(_ROUND_MICROSECONDS / max(reply["latency_us"], 1e-3))))
-                racer.setup = reply["setup"]
+            if self._goes_on(job, racer, end):
                 passed.append(racer)
-        for racer in racers:
-            racer.seconds += (time.monotonic() - start) / len(racers)
         return passed
 
-    def _send_prepare(self, job: Job, racer: _Racer) -> None:
-        racer.worker.send("prepare", self.settings.timeout_seconds, protocol=self.machine.protocol, secret=self._secret,
-                          case=case_of_workload(job.definition, job.workload).to_json())
+    def _prepared(self, racer: _Racer) -> Verdict | Failed:
+        """Check, set-up and a trial turn of one racer. Runs in a thread of its own."""
+        start = time.monotonic()
+        try:
+            racer.race = self._table.race(racer.solution, RemoteHands(racer.worker, self.settings.timeout_seconds))
+            verdict = racer.race.check()
+            if verdict.status is Status.PASSED:
+                racer.correctness = verdict.correctness
+                racer.race.start()
+                trial = racer.race.turn(0, 2)
+                verdict = trial.verdict
+                if verdict.status is Status.PASSED:
+                    racer.iterations = max(2, min(self.settings.iterations,
+                                                  int(_ROUND_MICROSECONDS / min(trial.samples_us))))
+            return verdict
+        except Failed as failed:
+            return failed
+        except Wrong as wrong:
+            return wrong.verdict
+        except (MemoryError, torch.OutOfMemoryError) as error:
+            return Failed(Status.OUT_OF_MEMORY, f"the judge has no memory for its case: {error}")
+        finally:
+            racer.seconds += time.monotonic() - start
 
     def _capture(self, job: Job, racers: list[_Racer]) -> list[_Racer]:
         """A CUDA graph of each one's call. Where there is none the row says why, and a process that the attempt has
         spoiled is replaced."""
-        start = time.monotonic()
-        for racer in racers:
-            racer.worker.send("capture", self.settings.timeout_seconds)
         captured = []
         for racer in racers:
-            reply = racer.worker.receive()
-            racer.graph_missing = reply["missing"] if reply["ok"] else f"{reply['status']}: {reply['message']}"
-            if (reply["ok"] and not reply["spoiled"]) or self._started_anew(job, racer):
+            start = time.monotonic()
+            spoiled = False
+            try:
+                racer.race.capture()
+            except NotCapturable as error:
+                racer.graph_missing, spoiled = str(error), error.spoiled
+            except Wrong as wrong:
+                racer.graph_missing = f"{wrong.verdict.status}: {wrong.verdict.message}"
+            except Failed as failed:
+                racer.graph_missing, spoiled = f"{failed.status}: {failed.message}", True
+            racer.seconds += time.monotonic() - start
+            if not spoiled or self._started_anew(job, racer):
                 captured.append(racer)
-        for racer in racers:
-            racer.seconds += (time.monotonic() - start) / len(racers)
         return captured
 
     def _started_anew(self, job: Job, racer: _Racer) -> bool:
         """Prepares a racer in a fresh process. False when it is out."""
         self._drop(racer.solution.name)
+        racer.race.release()
         racer.worker = self._workers[racer.solution.name] = self._starting(job, racer.solution)
         reply = racer.worker.receive()
-        if reply["ok"]:
-            self._send_prepare(job, racer)
-            reply = racer.worker.receive()
-        return self._continues(job, racer, reply)
+        return self._goes_on(job, racer, self._prepared(racer) if reply.get("ok") is True else failure(reply))
 
     def _turn(self, job: Job, racer: _Racer, number: int) -> bool:
         """One round of one solution, alone on the GPU; a disturbed one again. False when it is out."""
         start = time.monotonic()
         for attempt in range(turns.REPEATS + 1):
             before = self._sensors.read() if self._sensors else {}
-            reply = racer.worker.ask("measure", self.settings.timeout_seconds, number=number * (turns.REPEATS + 1)
-                                     + attempt, iterations=racer.iterations)
+            turn, end = self._taken(racer, number * (turns.REPEATS + 1) + attempt)
             after = self._sensors.read() if self._sensors else {}
-            disturbed = turns.disturbance(self._sensors, (before, after), len(self._workers))
-            if not disturbed or not reply["ok"]:
+            # The workers, and this process.
+            disturbed = turns.disturbance(self._sensors, (before, after), len(self._workers) + 1)
+            if not disturbed or turn is None:
                 break
             if attempt < turns.REPEATS:
                 self.observer.step(f"{racer.solution.name} again: {disturbed}")
@@ -273,37 +337,50 @@ class Runner:
         self.observer.step(f"{racer.solution.name} round {number} on {workload_label(job.workload)}")
         racer.seconds += time.monotonic() - start
         racer.clocks += [after] if racer.clocks else [before, after]
-        if not self._continues(job, racer, reply):
+        if not self._goes_on(job, racer, end):
             return False
         if disturbed:
             racer.notes.append(f"round {number}: {disturbed}")
-        for kind, spans in reply["times"].items():
-            if spans:
-                racer.times.setdefault(kind, []).append(tuple(round(span, 3) for span in spans))
-        racer.host_us += reply["host_us"]
-        racer.wall_us += reply["wall_us"]
-        racer.notes.extend(reply["notes"])
+        racer.add(turn)
         return True
 
-    def _continues(self, job: Job, racer: _Racer, reply: dict[str, Any]) -> bool:
-        """True when the reply is good; otherwise its row is written."""
-        if reply.get("correctness") and (racer.correctness is None or reply["status"] != Status.PASSED):
-            racer.correctness = Correctness(**reply["correctness"])
-        if reply["ok"] and reply["status"] == Status.PASSED:
+    def _taken(self, racer: _Racer, number: int) -> tuple[Turn | None, Verdict | Failed]:
+        try:
+            turn = racer.race.turn(number, racer.iterations)
+        except Failed as failed:
+            return None, failed
+        return (turn if turn.verdict.status is Status.PASSED else None), turn.verdict
+
+    def _witnessed(self, job: Job, racers: list[_Racer]) -> list[_Racer]:
+        """Those whose times the judge's own clock and the floor allow."""
+        kept = []
+        for racer in racers:
+            try:
+                end = self._table.doubt(racer.race, racer.times, racer.host_us, racer.solution,
+                                        self._environment.get("empty_kernel_us"))
+            except Failed as failed:
+                end = failed
+            except Wrong as wrong:
+                end = wrong.verdict
+            if self._goes_on(job, racer, end):
+                kept.append(racer)
+        return kept
+
+    def _goes_on(self, job: Job, racer: _Racer, end: Verdict | Failed) -> bool:
+        """True for a verdict that passed; otherwise its row is written."""
+        if end.status is Status.PASSED:
             return True
-        self._write(job, racer.solution, Status(reply["status"]), reply["message"], racer)
-        if not reply["ok"]:  # it raised, hung or died: who knows what is left in that process
+        if isinstance(end, Verdict) and end.correctness:
+            racer.correctness = end.correctness
+        self._write(job, racer.solution, end.status, end.message, racer)
+        if isinstance(end, Failed):  # it raised, hung or died: who knows what is left in that process
             self._drop(racer.solution.name)
         return False
 
     def _reference_latency(self, racers: list[_Racer]) -> float | None:
         if not racers:
             return None
-        worker = racers[0].worker
-        reply = worker.ask("reference", self.settings.timeout_seconds, iterations=_REFERENCE_ITERATIONS)
-        if not reply["ok"]:
-            self._drop(racers[0].solution.name)
-        return round(reply["latency_us"], 3) if reply["ok"] else None
+        return round(racers[0].race.reference_latency_us(self._table.timer(), _REFERENCE_ITERATIONS), 3)
 
     # --------------------------------------------------------------------------------------------------------- rows
 
@@ -311,7 +388,7 @@ class Runner:
                **numbers: Any) -> None:
         environment = dict(self._environment)
         if racer:
-            environment |= {"secret": self._secret, "seconds": round(racer.seconds, 3)}
+            environment |= {"secret": self._table.secret, "seconds": round(racer.seconds, 3)}
             if racer.clocks:
                 environment |= {"clocks_before": racer.clocks[0], "clocks": racer.clocks[1:]}
         row = Measurement(
@@ -319,9 +396,18 @@ class Runner:
             status=status, gpu=self.machine.name, protocol=self.machine.protocol, timestamp=_now(),
             correctness=racer.correctness if racer else None, solution_hash=solution.hash, session=self.session,
             message=message, environment=environment, **numbers)
-        append_row(self._path(job.definition), row)
+        path = self._path(job.definition)
+        self._only_ours(path)
+        append_row(path, row)
+        self._sizes[path] = path.stat().st_size
         self.rows.append(row)
         self.observer.row(row)
+
+    def _only_ours(self, path: Path) -> None:
+        """No solution's row but those of this runner: what a worker wrote into the file goes."""
+        note = set_aside_foreign(path, self._sizes.get(path, 0))
+        if note:
+            self.observer.note(note)
 
     def _path(self, definition: Definition) -> Path:
         return self.catalog.traces_path(self.machine.id, definition.name)

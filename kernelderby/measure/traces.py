@@ -38,6 +38,20 @@ def last_line(path: Path) -> int:
     return read_bytes(path).count(b"\n") if path.is_file() else 0
 
 
+def set_aside_foreign(path: Path, own_bytes: int) -> str | None:
+    """Cuts off what stands behind the bytes that the run knows of: rows that it did not write. They are kept in
+    <path>.foreign. Returns what was done in one line, None where nothing was. A file that became shorter is left."""
+    if not path.is_file() or path.stat().st_size <= own_bytes:
+        return None
+    with path.open("rb+") as file:
+        file.seek(own_bytes)
+        with path.with_name(path.name + ".foreign").open("ab") as aside:
+            aside.write(file.read())
+        file.truncate(own_bytes)
+        os.fsync(file.fileno())
+    return f"{path}: lines that this run did not write were moved to {path.name}.foreign"
+
+
 def repair(path: Path) -> str | None:
     """Mends a file whose last line a kill cut short, so that the next row starts a line of its own.
 

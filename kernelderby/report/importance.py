@@ -2,13 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
 
 from kernelderby.rank.by_importance import BEST, Contender, ImportanceRanking
-from kernelderby.report.model import Column, Report, Table, TableCell
-from kernelderby.report.roofline import importance_note, percent
+from kernelderby.report.answer import Answer
+from kernelderby.report.frame import Frame, frame
+from kernelderby.report.model import NOTHING, Column, Report, Table, TableCell
+from kernelderby.report.numbers import percent
+from kernelderby.report.roofline import importance_note
 
-NOTHING = TableCell("-", "muted")
+
+def importance_answer(ranking: ImportanceRanking, warnings: Sequence[str] = ()) -> Answer[ImportanceRanking]:
+    """Frames: authors; operators, one row an author and operator."""
+    return Answer(ranking, lambda: {"importance": asdict(ranking)}, lambda: [importance_report(ranking)],
+                  lambda: _frames(ranking), tuple(warnings))
+
+
+def _frames(ranking: ImportanceRanking) -> tuple[Frame, ...]:
+    group = {"gpu": ranking.group.gpu, "protocol": ranking.group.protocol}
+    places = [None, *range(1, len(ranking.contenders))]
+    authors = [{"rank": place, "author": each.name} | group | asdict(each.share) | {
+        "shapes": each.shapes, "of_shapes": each.of_shapes, "outdated": each.outdated}
+        for place, each in zip(places, ranking.contenders, strict=True)]
+    operators = [{"operator": operator, "importance_percent": ranking.importance[operator], "author": each.name,
+                  "solution": each.entries[operator].solution} | asdict(each.entries[operator].share)
+                 for operator in ranking.operators for each in ranking.contenders if operator in each.entries]
+    return frame("authors", authors), frame("operators", operators)
 
 
 def importance_report(ranking: ImportanceRanking) -> Report:

@@ -3,25 +3,85 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from kernelderby.catalog import Definition, Requires, TensorSpec, Tolerance, Workload
-from kernelderby.report.model import Column, Report, Table, TableCell
-from kernelderby.report.roofline import percent
+from kernelderby.report.answer import Answer
+from kernelderby.report.frame import Frame, frame
+from kernelderby.report.model import BLANK, Column, Report, Table, TableCell
+from kernelderby.report.numbers import amount, percent
 from kernelderby.roofline.floors import arithmetic_intensity
 from kernelderby.roofline.listing import Contract, ListedOperator, Listing
 from kernelderby.roofline.recorded import Reached
 
-NOTHING = TableCell("")
 OUTDATED = "†"
+
+
+def listing_answer(found: Listing, warnings: Sequence[str] = ()) -> Answer[Listing]:
+    """Frame: operators."""
+    return Answer(found, lambda: _listing_data(found), lambda: [listing_report(found)],
+                  lambda: (frame("operators", _listing_data(found)["operators"]),), tuple(warnings))
+
+
+def _listing_data(found: Listing) -> dict[str, Any]:
+    return {"gpus": found.gpus, "of_operators": found.of_operators, "operators": [
+        {"name": each.name, "op_type": each.op_type, "dtypes": each.dtypes, "shapes": each.shapes,
+         "importance_percent": each.importance, "solutions": each.solutions,
+         "best": {gpu: {"s": share.measured, "shapes": share.shapes} for gpu, share in each.shares.items()}}
+        for each in found.operators]}
+
+
+def contract_answer(found: Contract, root: Path, warnings: Sequence[str] = ()) -> Answer[Contract]:
+    """Frames: workloads, solutions, axes, inputs, outputs, tolerances."""
+    return Answer(found, lambda: _contract_data(found, root), lambda: [contract_report(found, root)],
+                  lambda: _contract_frames(found, root), tuple(warnings))
+
+
+def _contract_data(found: Contract, root: Path) -> dict[str, Any]:
+    definition = found.definition
+    return {
+        "name": definition.name, "op_type": definition.op_type, "dtypes": found.dtypes,
+        "description": definition.description, "path": definition.path.relative_to(root).as_posix(),
+        "importance_percent": found.importance,
+        "axes": {name: {"size": size, "description": found.descriptions["axes"][name]}
+                 for name, size in definition.axes.items()},
+        **{part: {name: {**asdict(spec), "description": found.descriptions[part][name]}
+                  for name, spec in getattr(definition, part).items()} for part in ("inputs", "outputs")},
+        "tolerances": [asdict(each) for each in definition.tolerances],
+        "solutions": [{"name": each.name, "author": each.author, "description": each.description,
+                       "requires": asdict(each.requires)} for each in found.solutions],
+        "gpus": found.gpus,
+        "workloads": [_workload_data(found, each) for each in found.workloads],
+    }
+
+
+def _workload_data(found: Contract, workload: Workload) -> dict[str, Any]:
+    return {"uuid": workload.uuid,
+            **{name: getattr(workload, name) for name in ("shape_id", "framework", "call_count")},
+            "axes": workload.axes, "scalars": workload.scalars, "cost": workload.cost and asdict(workload.cost),
+            "best": {gpu: _best_data(own[workload.uuid]) for gpu, own in found.best.items() if workload.uuid in own}}
+
+
+def _best_data(reached: Reached) -> dict[str, Any]:
+    return {name: getattr(reached, name) for name in ("solution", "latency_us", "share", "outdated")}
+
+
+def _contract_frames(found: Contract, root: Path) -> tuple[Frame, ...]:
+    data = _contract_data(found, root)
+    named = [frame(part, ({"name": name} | fields for name, fields in data[part].items()))
+             for part in ("axes", "inputs", "outputs")]
+    return (frame("workloads", data["workloads"]), frame("solutions", data["solutions"]), *named,
+            frame("tolerances", data["tolerances"]))
 
 
 def listing_report(found: Listing) -> Report:
     shapes = sum(operator.shapes for operator in found.operators)
     of_operators = "" if len(found.operators) == found.of_operators else f" of {found.of_operators}"
-    columns = (Column("operator", "left"), Column("op_type", "left"), Column("dtype", "left"), Column("shapes"),
-               Column("importance"), Column("solutions"), *(Column(f"best S {gpu}") for gpu in found.gpus))
+    columns = (Column("operator", "left"), Column("op_type", "left", is_optional=True), Column("dtype", "left"),
+               Column("shapes"), Column("importance"), Column("solutions"),
+               *(Column(f"best S {gpu}") for gpu in found.gpus))
     captions = []
     if any(operator.importance is not None for operator in found.operators):
         captions.append("Importance: share of GPU time in production, as published.")
@@ -35,15 +95,15 @@ def listing_report(found: Listing) -> Report:
 def _operator_row(operator: ListedOperator, gpus: Sequence[str]) -> tuple[TableCell, ...]:
     cells = [TableCell(operator.name), TableCell(operator.op_type), TableCell(", ".join(operator.dtypes)),
              TableCell(str(operator.shapes)),
-             NOTHING if operator.importance is None else TableCell(f"{operator.importance:.1f}%"),
+             BLANK if operator.importance is None else TableCell(f"{operator.importance:.1f}%"),
              TableCell(str(operator.solutions), "" if operator.solutions else "bad")]
     for gpu in gpus:
         share = operator.shares.get(gpu)
         if share is None:
-            cells.append(NOTHING)
+            cells.append(BLANK)
         else:
             part = "" if share.shapes == share.of_shapes else f" ({share.shapes}/{share.of_shapes})"
-            cells.append(TableCell(percent(share.measured) + part))
+            cells.append(TableCell(percent(share.measured) + part) if share.measured is not None else BLANK)
     return tuple(cells)
 
 
@@ -152,9 +212,9 @@ def _label(workload: Workload, has_id: bool) -> str:
 def _cost_cells(workload: Workload) -> tuple[TableCell, ...]:
     cost = workload.cost
     if cost is None:
-        return NOTHING, NOTHING, NOTHING
+        return BLANK, BLANK, BLANK
     moved = cost.bytes_read + cost.bytes_written
-    return tuple(TableCell(_digits(value)) for value in (
+    return tuple(TableCell(amount(value)) for value in (
         sum(cost.flops.values()) / 1e9, moved / 1e6, arithmetic_intensity(cost)))
 
 
@@ -163,10 +223,10 @@ def _best_cells(found: Contract, workload: Workload) -> list[TableCell]:
     for gpu in found.gpus:
         best: Reached | None = found.best[gpu].get(workload.uuid)
         if best is None:
-            cells += [NOTHING, NOTHING]
+            cells += [BLANK, BLANK]
         else:
-            share = NOTHING if best.share is None else TableCell(percent(best.share))
-            cells += [TableCell(best.solution + (OUTDATED if best.outdated else "")), share]
+            share = BLANK if best.share is None else TableCell(percent(best.share))
+            cells += [TableCell((best.solution or "") + (OUTDATED if best.outdated else "")), share]
     return cells
 
 
@@ -181,8 +241,3 @@ def _value(value: Any) -> str:
     if value is None:
         return ""
     return f"{value:g}" if isinstance(value, float) else str(value)
-
-
-def _digits(value: float) -> str:
-    """Three digits, or whole."""
-    return f"{value:.0f}" if value >= 100 else f"{value:.3g}"

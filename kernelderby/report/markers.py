@@ -1,36 +1,70 @@
-"""Blocks of a Markdown file that a command keeps: from `<!-- derby NAME ... -->` to `<!-- /derby -->`."""
+"""Blocks of a Markdown file that a command keeps: from a line `<!-- derby COMMAND -->` to a line `<!-- /derby -->`."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import zip_longest
 from pathlib import Path
 
 from kernelderby.errors import DerbyError
 from kernelderby.fields import read_text
 from kernelderby.files import write_whole
 
-_END = "<!-- /derby -->"
+END = "<!-- /derby -->"
+_OPENING = re.compile(r"^<!-- derby ([^\n]*?)[ \t]*-->[ \t]*\r?$", re.MULTILINE)
+_CLOSING = re.compile(r"^<!-- /derby -->[ \t]*\r?$", re.MULTILINE)
 
 
-def replace_block(path: Path, name: str, text: str) -> bool:
-    """Puts text between the markers of that name; the rest of the file stays byte by byte. True when it changed.
+@dataclass(frozen=True, slots=True)
+class PageBlock:
+    """words: what the opening marker says after `derby `. Places are in the page's text: start and end of the opening
+    line, then the start of the closing one."""
 
-    name may be any leading part of what follows `derby ` in the opening marker, at a word's end: "roofline" finds
-    `<!-- derby roofline --gpu h200 -->`. DerbyError when the file or a marker is missing, or the name fits two blocks.
-    """
+    words: str
+    opening: tuple[int, int]
+    end: int
+
+
+def read_page(path: Path) -> str:
+    """The page, byte for byte."""
     if not path.is_file():
-        raise DerbyError(f"{path}: cannot be read; give a Markdown file that holds <!-- derby {name} -->")
-    before = read_text(path)
-    openings = list(re.finditer(rf"<!-- derby {re.escape(name)}(?=[ \n])[^\n]*?-->", before))
-    if len(openings) != 1:
-        problem = "is missing" if not openings else f"stands {len(openings)} times"
-        raise DerbyError(f"{path}: <!-- derby {name} -->: {problem}; write it once, and {_END} after it")
-    start = openings[0].end()
-    end = before.find(_END, start)
-    if end < 0 or "<!-- derby " in before[start:end]:
-        raise DerbyError(f"{path}: <!-- derby {name} -->: has no {_END} of its own; add it after the block")
+        raise DerbyError(f"{path}: cannot be read; give a Markdown file with a line <!-- derby COMMAND -->")
+    return read_text(path)
+
+
+def blocks(path: Path, page: str, name: str = "") -> list[PageBlock]:
+    """The blocks of the page whose words begin with the name. DerbyError for one without an end of its own."""
+    openings = list(_OPENING.finditer(page))
+    found = []
+    for opening, following in zip_longest(openings, openings[1:]):
+        if name and not f"{opening.group(1)} ".startswith(f"{name} "):
+            continue
+        closing = _CLOSING.search(page, opening.end(), following.start() if following else len(page))
+        if closing is None:
+            raise DerbyError(f"{path}: {opening.group().strip()}: has no {END} of its own; add it after the block")
+        found.append(PageBlock(opening.group(1), opening.span(), closing.start()))
+    return found
+
+
+def replace_block(path: Path, name: str, text: str, chosen: Callable[[list[PageBlock]], tuple[PageBlock, str]]) -> bool:
+    """Puts text into one block; the rest of the page stays byte by byte. True when it changed.
+
+    name: the verb, for errors. chosen: of the blocks whose words begin with it, the one to fill and the words that its
+    marker gets. DerbyError when the page or a block is missing.
+    """
+    before = read_page(path)
+    candidates = blocks(path, before, name)
+    if not candidates:
+        raise DerbyError(f"{path}: <!-- derby {name} -->: is missing; write it on a line of its own, {END} below it")
+    block, words = chosen(candidates)
+    start, end = block.opening
+    opening = before[start:end] if words == block.words else f"<!-- derby {words} -->"
+    line_break = "\r\n" if "\r\n" in before else "\n"
     # A name in the text that looks like a marker would end the block early, and the next run add what is left of it.
-    after = f"{before[:start]}\n{text.strip().replace('<!--', '&lt;!--')}\n{before[end:]}"
+    body = text.strip().replace("<!--", "&lt;!--").replace("\n", line_break)
+    after = f"{before[:start]}{opening.rstrip()}{line_break}{body}{line_break}{before[block.end:]}"
     if after != before:
         write_whole(path, after)
     return after != before

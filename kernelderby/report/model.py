@@ -1,11 +1,21 @@
-"""What a renderer needs: headings, facts, tables of short texts, notes. Numbers are already texts here, with units."""
+"""What a renderer needs: headings, facts, tables of short texts, notes. Numbers are already texts here, with units.
+
+Every text loses its control characters when it comes in, so no renderer has to think of them.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Literal
 
+from kernelderby.report.plain import plain
+
 Emphasis = Literal["", "best", "muted", "bad"]
+
+
+def _make_plain(record: object, *names: str) -> None:
+    for name in names:
+        object.__setattr__(record, name, plain(getattr(record, name)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,6 +25,14 @@ class TableCell:
     text: str
     emphasis: Emphasis = ""
 
+    def __post_init__(self) -> None:
+        _make_plain(self, "text")
+
+
+NOTHING = TableCell("-", "muted")  # there is no such number
+NOT_KNOWN = TableCell("n/a", "muted")  # there is one, but what it takes to compute it is missing
+BLANK = TableCell("")
+
 
 @dataclass(frozen=True, slots=True)
 class Column:
@@ -22,6 +40,10 @@ class Column:
 
     title: str
     align: Literal["left", "right"] = "right"
+    is_optional: bool = False  # left out of text where the table is too wide
+
+    def __post_init__(self) -> None:
+        _make_plain(self, "title")
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +59,9 @@ class Table:
     caption: str = ""
     key_columns: int = 1
 
+    def __post_init__(self) -> None:
+        _make_plain(self, "title", "caption")
+
 
 @dataclass(frozen=True, slots=True)
 class Report:
@@ -46,3 +71,8 @@ class Report:
     facts: tuple[str, ...]
     tables: tuple[Table, ...]
     notes: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        _make_plain(self, "title")
+        for name in ("facts", "notes"):
+            object.__setattr__(self, name, tuple(map(plain, getattr(self, name))))

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from kernelderby.errors import DerbyError
 
@@ -159,7 +160,7 @@ def shares(shapes: Sequence[tuple[str, float, float]], operators: Sequence[tuple
     _save(figure, path)
 
 
-def _figure(path: Path, width: float, height: float):
+def _figure(path: Path, width: float, height: float) -> tuple[Any, Any]:
     if path.suffix.lower() not in SUFFIXES:
         raise DerbyError(f"--plot {path}: {path.suffix or 'no suffix'} is no picture; end it in {', '.join(SUFFIXES)}")
     try:
@@ -177,7 +178,7 @@ def _figure(path: Path, width: float, height: float):
     return figure, axes
 
 
-def _save(figure, path: Path) -> None:
+def _save(figure: Any, path: Path) -> None:
     try:
         figure.savefig(path, dpi=160)
     except OSError as error:
@@ -196,7 +197,7 @@ def _looks(parts: Sequence[str], rest: Sequence[str]) -> dict[str, tuple[str, st
     return looks
 
 
-def _legend(axes, parts: Sequence[str], looks: Mapping[str, tuple[str, str]], meanings: Mapping[str, str], *,
+def _legend(axes: Any, parts: Sequence[str], looks: Mapping[str, tuple[str, str]], meanings: Mapping[str, str], *,
             loc: str = "upper left", bbox_to_anchor: tuple[float, float] | None = (1.01, 1)) -> None:
     from matplotlib.patches import Patch
 
@@ -206,7 +207,7 @@ def _legend(axes, parts: Sequence[str], looks: Mapping[str, tuple[str, str]], me
     axes.legend(handles=handles, loc=loc, bbox_to_anchor=bbox_to_anchor, frameon=False, fontsize=9)
 
 
-def _inside(axes, x: float, y: float, part: str, value: float, look: tuple[str, str], width: float,
+def _inside(axes: Any, x: float, y: float, part: str, value: float, look: tuple[str, str], width: float,
             as_share: bool) -> None:
     """The part's name, where it fits, above its share."""
     name = part if len(part) <= value / width * 80 else ""

@@ -2,11 +2,51 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from math import inf
+from typing import Any
+
 from kernelderby.rank.model import NOT_MEASURED, Cell, Ranking, Ratio, Summary, WorkloadRow
-from kernelderby.report.model import Column, Report, Table, TableCell
+from kernelderby.report.answer import Answer
+from kernelderby.report.frame import Frame, frame
+from kernelderby.report.model import NOT_KNOWN, NOTHING, Column, Report, Table, TableCell
+from kernelderby.report.numbers import factor, microseconds, milliseconds, short_percent
 
 OUTDATED, SUSPICIOUS, TIED, UNPAIRED = "†", "!", "=", "~"
-NOTHING = TableCell("-", "muted")
+
+
+def rankings_answer(rankings: Sequence[Ranking], warnings: Sequence[str] = ()) -> Answer[tuple[Ranking, ...]]:
+    """Frames: solutions, one row a solution and definition; workloads, one row a solution and workload; pairs."""
+    rankings = tuple(rankings)
+    return Answer(rankings, lambda: {"rankings": [asdict(ranking) for ranking in rankings]},
+                  lambda: [ranking_report(ranking) for ranking in rankings], lambda: _frames(rankings),
+                  tuple(warnings))
+
+
+def _frames(rankings: Sequence[Ranking]) -> tuple[Frame, ...]:
+    return (frame("solutions", (row for ranking in rankings for row in _solution_rows(ranking))),
+            frame("workloads", (row for ranking in rankings for row in _long_rows(ranking))),
+            frame("pairs", (_key(ranking) | asdict(pair) for ranking in rankings for pair in ranking.pairs)))
+
+
+def _key(ranking: Ranking) -> dict[str, Any]:
+    return {"definition": ranking.definition, "gpu": ranking.group.gpu, "protocol": ranking.group.protocol}
+
+
+def _solution_rows(ranking: Ranking) -> Iterator[dict[str, Any]]:
+    for summary in ranking.summaries:
+        row = asdict(summary)
+        yield _key(ranking) | {"rank": row.pop("place")} | row | {"baseline": ranking.baseline}
+
+
+def _long_rows(ranking: Ranking) -> Iterator[dict[str, Any]]:
+    for row in ranking.rows:
+        workload = {"uuid": row.uuid, "workload": row.label, "axes": row.axes, "importance": row.importance,
+                    "floor_us": row.floor_us, "regime": row.regime}
+        for name in ranking.order:
+            yield (_key(ranking) | workload | {"solution": name, "is_fastest": name == row.fastest}
+                   | asdict(row.cells[name]))
 
 
 def ranking_report(ranking: Ranking) -> Report:
@@ -68,14 +108,16 @@ def _summary_row(ranking: Ranking, summary: Summary) -> tuple[TableCell, ...]:
         return (*start, TableCell(status, "bad"), *(NOTHING,) * 7)
     is_baseline = summary.solution == ranking.baseline
     compared = summary.geomean is not None
+    ratio = interval(summary.geomean) if summary.geomean else None
+    total = None if summary.total_ratio is None else factor(summary.total_ratio)
     record = f"{summary.wins} {summary.ties} {summary.losses}"
     return (
         TableCell(str(summary.place)),
         TableCell(summary.solution, "best" if summary.place == 1 else ""),
         TableCell(f"{summary.passed}/{summary.workloads}", "" if summary.is_complete else "bad"),
-        TableCell("1 (baseline)") if is_baseline else _or_nothing(summary.geomean and interval(summary.geomean)),
-        TableCell(_milliseconds(summary.total_us)),
-        TableCell("1") if is_baseline else _or_nothing(compared and factor(summary.total_ratio)),
+        TableCell("1 (baseline)") if is_baseline else _or_nothing(ratio),
+        TableCell(milliseconds((summary.total_us or 0) * 1e3, fine_below=inf)),
+        TableCell("1") if is_baseline else _or_nothing(total),
         _or_nothing(compared and record),
         _or_nothing(summary.win_rate is not None and f"{summary.win_rate:.0%}"),
         TableCell(str(summary.fastest_on)),
@@ -121,12 +163,13 @@ def _legend(ranking: Ranking) -> str:
 
 def _workload_row(ranking: Ranking, row: WorkloadRow, *, one_axis: bool) -> tuple[TableCell, ...]:
     label = row.label.partition("=")[2] if one_axis else row.label
-    floor = f"{microseconds(row.floor_us)} {row.regime[0].upper()}" if row.floor_us is not None else "n/a"
+    has_floor = row.floor_us is not None and row.regime
+    floor = f"{microseconds(row.floor_us or 0)} {(row.regime or '?')[0].upper()}" if has_floor else "n/a"
     cells = [
         TableCell(label),
         TableCell(floor, "muted"),
         *(_measured(row.cells[name], name == row.fastest) for name in ranking.order),
-        _or_nothing(row.margin and interval(row.margin)),
+        _or_nothing(interval(row.margin) if row.margin else None),
     ]
     if ranking.is_weighted:
         cells.insert(1, TableCell(f"{row.importance:g}"))
@@ -148,29 +191,14 @@ def _measured(cell: Cell, is_fastest: bool) -> TableCell:
 def interval(ratio: Ratio) -> str:
     """1.314 [1.309, 1.320]; = a tie, ~ an unpaired interval."""
     marks = (UNPAIRED if ratio.interval == "unpaired" else "") + (TIED if ratio.is_tie else "")
-    between = f" [{factor(ratio.low, 3)}, {factor(ratio.high, 3)}]" if ratio.low is not None else ""
+    between = ""
+    if ratio.low is not None and ratio.high is not None:
+        between = f" [{factor(ratio.low, 3)}, {factor(ratio.high, 3)}]"
     return f"{factor(ratio.value, 3)}{between}" + (f" {marks}" if marks else "")
 
 
-def factor(value: float, digits: int = 2) -> str:
-    """A ratio with `digits` decimals below 10, fewer above: 1.31, 12.3, 190."""
-    if value >= 100:
-        return f"{value:.0f}"
-    return f"{value:.1f}" if value >= 10 else f"{value:.{digits}f}"
-
-
-def microseconds(value: float) -> str:
-    if value >= 1000:
-        return f"{value:.0f}"
-    return f"{value:.1f}" if value >= 10 else f"{value:.2f}"
-
-
-def _milliseconds(microseconds_: float) -> str:
-    return f"{microseconds_ / 1e3:.3f}"
-
-
 def _share(value: float | None) -> TableCell:
-    return TableCell("n/a", "muted") if value is None else TableCell(f"{value:.0%}" if value >= 0.1 else f"{value:.1%}")
+    return NOT_KNOWN if value is None else TableCell(short_percent(value))
 
 
 def _or_nothing(text: str | bool | None) -> TableCell:

@@ -3,15 +3,63 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
 from itertools import chain
+from typing import Any
 
 from kernelderby.hardware import Gpu
-from kernelderby.report.model import Column, Report, Table, TableCell
+from kernelderby.report.answer import Answer
+from kernelderby.report.frame import Frame, frame
+from kernelderby.report.model import NOT_KNOWN, NOTHING, Column, Report, Table, TableCell
+from kernelderby.report.numbers import floor_us, intensity, percent
 from kernelderby.roofline.operators import PUBLISHED, TRACES, Operator, Shape, Source, Survey
 from kernelderby.roofline.recorded import Reached
 
-NOTHING = TableCell("-", "muted")
 OUTDATED = "†"
+
+
+def survey_answer(survey: Survey, by_shape: bool = False) -> Answer[Survey]:
+    """Frames: operators and shapes; with by_shape the other way round, and the tables are those of every shape."""
+    return Answer(survey, lambda: survey_data(survey),
+                  lambda: shapes_reports(survey) if by_shape else [operators_report(survey)],
+                  lambda: _frames(survey)[::-1] if by_shape else _frames(survey))
+
+
+def survey_data(survey: Survey) -> dict[str, Any]:
+    """Every number, for machines; an operator's middle shape is that of index `middle`."""
+    total = sum(survey.importance.values())
+    return {
+        "gpus": [asdict(gpu) for gpu in survey.gpus],
+        "sources": {source.key: {"gpu": source.gpu.id} | (
+            {"protocol": source.recorded.group.protocol} if source.recorded else {}) for source in survey.sources},
+        "operators": {operator.name: asdict(operator) | {
+            "middle": len(operator.shapes) // 2,
+            "weight": operator.importance / total if operator.importance else None,
+        } for operator in survey.operators},
+        "weighted": {key: asdict(share) for key, share in survey.weighted.items()},
+    }
+
+
+def _frames(survey: Survey) -> tuple[Frame, ...]:
+    """A GPU without a peak, and a shape without a time, have no value there."""
+    operators = [{"operator": each.name, "importance_percent": each.importance, "regime": each.regime,
+                  "of_shapes": len(each.shapes), "middle": _middle(each), "share": _known(each.shares),
+                  "share_of_ceilings": _known(each.ceiling_shares)} for each in survey.operators]
+    shapes = [{"operator": each.name} | _shape_data(shape) for each in survey.operators for shape in each.shapes]
+    return frame("operators", operators), frame("shapes", shapes)
+
+
+def _middle(operator: Operator) -> dict[str, Any]:
+    data = _shape_data(operator.middle)
+    return {name: data[name] for name in ("uuid", "shape_id", "flops_per_byte", "floors", "times")}
+
+
+def _shape_data(shape: Shape) -> dict[str, Any]:
+    return asdict(shape) | {"floors": _known(shape.floors), "times": _known(shape.times)}
+
+
+def _known(records: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: asdict(record) for name, record in records.items() if record is not None}
 
 
 def operators_report(survey: Survey) -> Report:
@@ -44,7 +92,7 @@ def _operator_columns(source: Source) -> tuple[Column, ...]:
 def _operator_row(survey: Survey, operator: Operator) -> tuple[TableCell, ...]:
     middle = operator.middle
     cells = [TableCell(operator.name), TableCell(str(len(operator.shapes))), TableCell(operator.regime),
-             TableCell(_intensity(middle.flops_per_byte)), *(_floor(middle, gpu) for gpu in survey.gpus)]
+             TableCell(intensity(middle.flops_per_byte)), *(_floor(middle, gpu) for gpu in survey.gpus)]
     if survey.importance:
         cells.insert(2, NOTHING if operator.importance is None else TableCell(f"{operator.importance:.1f}%"))
     for source in survey.sources:
@@ -90,20 +138,20 @@ def _shapes_table(survey: Survey, operator: Operator) -> Table:
 def _shape_row(survey: Survey, shape: Shape, one: Gpu | None) -> tuple[TableCell, ...]:
     cells = [TableCell(str(shape.shape_id))] if shape.shape_id is not None else []
     cells += [TableCell(_count(*item)) for item in (shape.axes | shape.scalars | shape.facts).items()]
-    cells.append(TableCell(_intensity(shape.flops_per_byte)))
+    cells.append(TableCell(intensity(shape.flops_per_byte)))
     if one:
         floor = shape.floors[one.id]
-        cells += [TableCell(text) for text in (_us(floor.memory_us), _us(floor.compute_us), floor.regime)] if floor \
-            else [TableCell("n/a", "muted")] * 3
+        texts = (floor_us(floor.memory_us), floor_us(floor.compute_us), floor.regime) if floor else ()
+        cells += [TableCell(text) for text in texts] or [NOT_KNOWN] * 3
     else:
         cells += [_floor(shape, gpu, with_regime=True) for gpu in survey.gpus]
     for source in survey.sources:
         timed = shape.times.get(source.key)
-        cells += [_time(timed), _share(timed and timed.share)]
+        cells += [_time(timed), _share(timed.share if timed else None)]
         if source.key == TRACES:
             if source.gpu.measured:
-                cells.append(_share(timed and timed.share_of_ceilings))
-            cells.append(TableCell(timed.solution) if timed else NOTHING)
+                cells.append(_share(timed.share_of_ceilings if timed else None))
+            cells.append(TableCell(timed.solution or "") if timed else NOTHING)
     return tuple(cells)
 
 
@@ -166,7 +214,7 @@ def _notes(survey: Survey) -> Iterator[str]:
             names = ", ".join(name for name, lacked in missing.items() if lacked == dtype)
             yield f"n/a on {gpu.id}: its source gives no peak for {dtype} ({names})"
     times = [time for operator in survey.operators for shape in operator.shapes for time in shape.times.values()]
-    outdated = sorted({time.solution for time in times if time.outdated})
+    outdated = sorted({time.solution or "" for time in times if time.outdated})
     if outdated:
         yield f"{OUTDATED} outdated: measured with sources that the solution has no more: {', '.join(outdated)}"
     for source in survey.sources:
@@ -189,12 +237,12 @@ def _count(field: str, value: int) -> str:
 def _floor(shape: Shape, gpu: Gpu, with_regime: bool = False) -> TableCell:
     floor = shape.floors[gpu.id]
     if floor is None:
-        return TableCell("n/a", "muted")
-    return TableCell(_us(floor.floor_us) + (f" {floor.regime[0].upper()}" if with_regime else ""))
+        return NOT_KNOWN
+    return TableCell(floor_us(floor.floor_us) + (f" {floor.regime[0].upper()}" if with_regime else ""))
 
 
 def _time(timed: Reached | None) -> TableCell:
-    return TableCell(_us(timed.latency_us) + (OUTDATED if timed.outdated else "")) if timed else NOTHING
+    return TableCell(floor_us(timed.latency_us) + (OUTDATED if timed.outdated else "")) if timed else NOTHING
 
 
 def _share(value: float | None) -> TableCell:
@@ -204,17 +252,3 @@ def _share(value: float | None) -> TableCell:
 def importance_note(importance: Mapping[str, float]) -> str:
     return (f"importance as printed adds up to {sum(importance.values()):.1f} %; as a weight each is divided by that "
             "sum")
-
-
-def percent(share: float) -> str:
-    """34.0%, 0.7%, 0.03%, 0.004%: one digit, and more where it says nothing."""
-    return f"{share:.1%}" if share >= 0.001 or share == 0 else f"{100 * share:.1g}%"
-
-
-def _intensity(value: float) -> str:
-    return f"{value:.0f}" if value >= 1000 else f"{value:.3g}"
-
-
-def _us(value: float) -> str:
-    """Four digits, or all of them before the point."""
-    return f"{value:.0f}" if value >= 1000 else f"{value:.4g}"

@@ -1,7 +1,12 @@
-"""A report for a terminal or a log. The best cell has a star, so that it survives a pipe, and is bold in colour."""
+"""A report for a terminal or a log. The best cell has a star, so that it survives a pipe, and is bold in colour.
+
+A table that is too wide first loses its optional columns, then the middle of long names in its key columns; one that is
+still too wide is split, with the key columns repeated.
+"""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from io import StringIO
 
 from rich.align import Align
@@ -14,12 +19,12 @@ from rich.text import Text
 from kernelderby.report.model import Report, Table, TableCell
 
 STYLES = {"": "", "best": "bold green", "muted": "dim", "bad": "red"}
-PIPE_WIDTH = 120
 GAP = 2  # spaces between columns: one of the box, one of padding
 SHORT = 7  # titles up to this length stay on one line
+NAME = 24  # a name is never shortened to less
 
 
-def render(report: Report, *, width: int = PIPE_WIDTH, color: bool = False) -> str:
+def render(report: Report, *, width: int = 120, color: bool = False) -> str:
     """The report as text that ends in one line break; with color, ANSI sequences."""
     stream = StringIO()
     console = Console(file=stream, width=width, force_terminal=color, no_color=not color, highlight=False,
@@ -30,8 +35,11 @@ def render(report: Report, *, width: int = PIPE_WIDTH, color: bool = False) -> s
     for table in report.tables:
         console.print()
         console.print(Text(table.title, style="bold"))
-        for indices in _split(table, width):
-            console.print(_table(table, indices))
+        fitted = _fitted(table, width)
+        for indices in _split(fitted, width):
+            console.print(_table(fitted, indices))
+        if left_out := [column.title for column in table.columns if column not in fitted.columns]:
+            console.print(Text(f"left out, too wide: {', '.join(left_out)}", style="dim"))
         if table.caption:
             console.print(Text(table.caption, style="dim"))
     if report.notes:
@@ -39,6 +47,37 @@ def render(report: Report, *, width: int = PIPE_WIDTH, color: bool = False) -> s
         _print_notes(console, report.notes)
     lines = [line.rstrip() if not color else line for line in stream.getvalue().splitlines()]
     return "\n".join(lines).strip("\n") + "\n"
+
+
+def _fitted(table: Table, width: int) -> Table:
+    """The table as it is where it fits, or where every column is a key and long texts wrap."""
+    if _excess(table, width) <= 0 or table.key_columns == len(table.columns):
+        return table
+    kept = [index for index, column in enumerate(table.columns) if not column.is_optional]
+    table = replace(table, columns=tuple(table.columns[index] for index in kept),
+                    rows=tuple(tuple(row[index] for index in kept) for row in table.rows))
+    names = [index for index in range(table.key_columns) if table.columns[index].align == "left"]
+    excess = _excess(table, width)
+    if excess <= 0 or not names:
+        return table
+    longest = max(names, key=lambda index: _cells_width(table, index))
+    room = max(NAME, _cells_width(table, longest) - excess)
+    return replace(table, rows=tuple(
+        tuple(replace(cell, text=_shortened(cell.text, room - (cell.emphasis == "best"))) if index == longest else cell
+              for index, cell in enumerate(row)) for row in table.rows))
+
+
+def _excess(table: Table, width: int) -> int:
+    """Columns of the terminal that the table lacks."""
+    return sum(_width(table, index) + GAP for index in range(len(table.columns))) - GAP - width
+
+
+def _shortened(text: str, room: int) -> str:
+    """abcdefgh -> ab…gh: names differ at both ends."""
+    if cell_len(text) <= room:
+        return text
+    head = (room - 1) // 2
+    return f"{text[:head]}…{text[-(room - 1 - head):]}"
 
 
 def _split(table: Table, width: int) -> list[list[int]]:

@@ -123,6 +123,8 @@ class OperatorShare:
 def operator_share(shares: Sequence[float | None]) -> OperatorShare:
     """shares: S of every shape of the operator, None where there is no time."""
     known = [share for share in shares if share is not None]
+    if not shares:  # its workloads were left out
+        return OperatorShare(None, 0.0, 0, 0)
     return OperatorShare(upper_median(known) if known else None, upper_median([share or 0.0 for share in shares]),
                          len(known), len(shares))
 

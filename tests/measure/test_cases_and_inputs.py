@@ -92,7 +92,7 @@ def test_without_a_generator_the_files_are_read(catalog, tmp_path):
     assert torch.equal(one.make()["y"], stored)
     (tmp_path / "b.safetensors").unlink()
     with pytest.raises(DerbyError, match="derby pack"):
-        one.make()
+        InputMaker(catalog.definition(DEFINITION), SimpleNamespace(), case, CPU, tmp_path).make()
 
 
 @pytest.mark.parametrize("name", ["float32", "bfloat16", "float16", "float8_e4m3fn", "float8_e5m2", "int8", "int32",

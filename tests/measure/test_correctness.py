@@ -11,9 +11,9 @@ from measuring import DEFINITION, MISBEHAVIOURS  # noqa: E402
 from kernelderby.catalog import Catalog, Tolerance  # noqa: E402
 from kernelderby.measure.judge import correctness  # noqa: E402
 from kernelderby.measure.judge.cases import Case  # noqa: E402
-from kernelderby.measure.judge.correctness import Candidate, check, checksum, compare, poison, still_poisoned  # noqa: E402
+from kernelderby.measure.judge.correctness import Candidate, checksum, compare, poison, still_poisoned  # noqa: E402
 from kernelderby.measure.judge.inputs import InputMaker  # noqa: E402
-from kernelderby.measure.race import Race  # noqa: E402
+from kernelderby.measure.race import local_check, local_race  # noqa: E402
 from kernelderby.measure.timing import WallTimer  # noqa: E402
 from kernelderby.measure.worker.build import load_definition_module  # noqa: E402
 from kernelderby.trace import Status  # noqa: E402
@@ -121,14 +121,14 @@ def test_poison_is_found_where_nothing_was_written(dtype):
 
 
 class TestTwoRounds:
-    """check() with entry points written here."""
+    """The check with entry points written here."""
 
     @staticmethod
     def status(definition, function, destination_passing_style=True, rows=3):
         module = SimpleNamespace(run=lambda x, y, factor: x + factor * y, generate_inputs=lambda values, device: {
             "y": torch.randn(values["rows"], 16, generator=torch.Generator().manual_seed(values["seed"]))})
         maker = InputMaker(definition, module, Case("", {"rows": rows, "columns": 16}, {"factor": 2.0}, 5), CPU, None)
-        return check(Candidate(function, destination_passing_style, definition), module, maker).status
+        return local_check(Candidate(function, destination_passing_style, definition), module, maker).status
 
     def test_right(self, definition):
         assert self.status(definition, lambda x, y, f, out: out.copy_(x + f * y)) is Status.PASSED
@@ -170,7 +170,7 @@ class TestTwoRounds:
 
 
 class TestCanonicalOutputs:
-    """check() and a timed turn where a definition has canonical_outputs: moe_count_and_sort, whose pairs may stand in
+    """The check and a timed turn where a definition has canonical_outputs: moe_count_and_sort, whose pairs may stand in
     any order within their expert."""
 
     @pytest.fixture(scope="class")
@@ -205,15 +205,15 @@ class TestCanonicalOutputs:
     def test_another_order_at_each_call_passes(self, counting):
         orders = []
         function = self.grouped(lambda order, counts, offsets: orders.append(order.clone()))
-        assert check(*self.parts(counting, function)).status is Status.PASSED
-        turn = Race(*self.parts(counting, function), WallTimer()).turn(1, 2)
+        assert local_check(*self.parts(counting, function)).status is Status.PASSED
+        turn = local_race(*self.parts(counting, function), WallTimer()).turn(1, 2)
         assert turn.verdict.status is Status.PASSED and len(turn.samples_us) == 2
         assert not torch.equal(orders[-1], orders[-3])  # of the same inputs
 
     def test_without_it_the_order_counts(self, counting):
         definition, module = counting
         plain = SimpleNamespace(run=module.run, generate_inputs=module.generate_inputs)
-        assert check(*self.parts((definition, plain), self.grouped())).status is Status.WRONG_VALUES
+        assert local_check(*self.parts((definition, plain), self.grouped())).status is Status.WRONG_VALUES
 
     @pytest.mark.parametrize("spoil", [
         lambda order, counts, offsets: order[:1].copy_(order[1]),
@@ -225,8 +225,8 @@ class TestCanonicalOutputs:
         lambda order, counts, offsets: (order.fill_(-2**31), counts.fill_(2**31 - 1), offsets.fill_(-2**31)),
     ], ids=["pair twice", "pair missing", "wrong expert", "wrong count", "wrong offset", "garbage", "extremes"])
     def test_mistakes_fail(self, counting, spoil):
-        assert check(*self.parts(counting, self.grouped(spoil))).status is Status.WRONG_VALUES
-        turn = Race(*self.parts(counting, self.grouped(spoil)), WallTimer()).turn(1, 2)
+        assert local_check(*self.parts(counting, self.grouped(spoil))).status is Status.WRONG_VALUES
+        turn = local_race(*self.parts(counting, self.grouped(spoil)), WallTimer()).turn(1, 2)
         assert turn.verdict.status is Status.WRONG_VALUES and not turn.samples_us
 
     def test_unwritten_elements_are_looked_for_before(self, counting):
@@ -235,7 +235,7 @@ class TestCanonicalOutputs:
             self.grouped()(topk_ids, sorted_pairs, expert_counts, expert_offsets)
             sorted_pairs.view(-1)[0] = first
 
-        assert check(*self.parts(counting, leaves_one)).status is Status.UNWRITTEN
+        assert local_check(*self.parts(counting, leaves_one)).status is Status.UNWRITTEN
 
     def test_a_cached_answer_is_stale(self, counting):
         cache = []
@@ -247,4 +247,4 @@ class TestCanonicalOutputs:
             for tensor, kept in zip(outputs, cache, strict=True):
                 tensor.copy_(kept)
 
-        assert check(*self.parts(counting, cached)).status is Status.STALE_OUTPUT
+        assert local_check(*self.parts(counting, cached)).status is Status.STALE_OUTPUT

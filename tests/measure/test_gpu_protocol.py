@@ -16,9 +16,9 @@ from kernelderby.trace import Status
 
 torch = pytest.importorskip("torch")
 from kernelderby.measure.graphs import NotCapturable  # noqa: E402
-from kernelderby.measure.judge.correctness import Candidate, check  # noqa: E402
+from kernelderby.measure.judge.correctness import Candidate  # noqa: E402
 from kernelderby.measure.judge.inputs import InputMaker  # noqa: E402
-from kernelderby.measure.race import Race  # noqa: E402
+from kernelderby.measure.race import local_check, local_race  # noqa: E402
 from kernelderby.measure.timing import CUPTI, EventTimer, find_protocol, make_timer  # noqa: E402
 
 pytestmark = [pytest.mark.gpu, pytest.mark.timeout(300)]
@@ -105,13 +105,13 @@ def allocates_and_raises(x, y, factor, out):
 
 @pytest.mark.parametrize("function", [synchronises, raises_in_capture, allocates_and_raises])
 def test_a_call_that_cannot_be_captured_says_why_and_spoils_nothing(timer, function):
-    race = Race(*parts(function), timer)
+    race = local_race(*parts(function), timer)
     with pytest.raises(NotCapturable) as problem:
         race.capture()
     print(f"{function.__name__}: {problem.value} spoiled={problem.value.spoiled}")
     assert not problem.value.spoiled
     assert race.turn(1, 4).verdict.status is Status.PASSED
-    sound = Race(*parts(right), timer)
+    sound = local_race(*parts(right), timer)
     sound.capture()
     turn = sound.turn(1, 4)
     assert turn.verdict.status is Status.PASSED and len(turn.graph.spans_us) == 4
@@ -127,7 +127,7 @@ def test_a_capture_that_freezes_what_it_should_read_has_no_graph(timer):
         right(x, y, factor, out)
         out[0, 0] = x[0, 0] + factor * seen[y.data_ptr()]
 
-    race = Race(*parts(run), timer)
+    race = local_race(*parts(run), timer)
     with pytest.raises(NotCapturable, match="froze"):
         race.capture()
     assert race.turn(1, 4).verdict.status is Status.PASSED
@@ -143,13 +143,13 @@ def test_in_place_and_setup(timer):
     known = [parts(adds_into, in_place={"out": "x"}),
              parts(uses_prepared, setup=lambda **constants: {"doubled": constants["x"] * 2})]
     for candidate, module, maker in known:
-        assert check(candidate, module, maker).status is Status.PASSED
-        race = Race(candidate, module, maker, timer)
+        assert local_check(candidate, module, maker).status is Status.PASSED
+        race = local_race(candidate, module, maker, timer)
         race.capture()
         turn = race.turn(1, 6)
         assert turn.verdict.status is Status.PASSED, turn.verdict.message
         assert len(turn.graph.spans_us) == 6 and not turn.graph.notes
-    assert race.prepared[0].memory_bytes > 0
+    assert race.setup["memory_bytes"] > 0
 
 
 def test_a_run_writes_three_times(tmp_path):

@@ -13,8 +13,8 @@ from kernelderby.measure.record.records import (
     CopyRecord,
     FillRecord,
     KernelRecord,
+    ProcessRecording,
     RangeRecord,
-    Recording,
     WaitRecord,
 )
 from kernelderby.measure.record.writer import write
@@ -33,9 +33,9 @@ def kernel(name: str, start: int, end: int, correlation: int, stream: int = 7) -
                         (16, 1024, 32768), (8, 4096), grid_id=3)
 
 
-def recording() -> Recording:
+def recording() -> ProcessRecording:
     """Two invocations of gemm and a mangled kernel, all four copies' directions, a memset, and what launched them."""
-    out = Recording(PID, "python3", T0, T0 + 10_000, GPU, facts={"solution": "toy"}, threads={MAIN: "python3"},
+    out = ProcessRecording(PID, "python3", T0, T0 + 10_000, GPU, facts={"solution": "toy"}, threads={MAIN: "python3"},
                     warnings=["2 records without timestamps were left out"])
     out.kernels = [kernel("gemm", 1000, 1300, 11), kernel(MANGLED, 1250, 1400, 12, stream=8),
                    kernel("gemm", 3000, 3500, 13)]
@@ -158,7 +158,7 @@ def test_waits_diagnostics_gpu_and_version(query):
 
 
 def test_tables_without_events_are_absent_as_in_nsys(tmp_path):
-    small = Recording(1, "python3", T0, T0 + 10, GPU, kernels=[kernel("k", 1, 2, 1)])
+    small = ProcessRecording(1, "python3", T0, T0 + 10, GPU, kernels=[kernel("k", 1, 2, 1)])
     write(small, tmp_path / "small.sqlite")
     with closing(sqlite3.connect(tmp_path / "small.sqlite")) as connection:
         tables = {name for name, in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
@@ -167,10 +167,10 @@ def test_tables_without_events_are_absent_as_in_nsys(tmp_path):
 
 
 def test_a_file_is_replaced_whole_and_nothing_is_left_beside_it(path):
-    small = Recording(1, "python3", T0, T0 + 10, GPU, kernels=[kernel("k", 1, 2, 1)])
+    small = ProcessRecording(1, "python3", T0, T0 + 10, GPU, kernels=[kernel("k", 1, 2, 1)])
     write(small, path)
     assert [row.name for row in open_profile(path).sums()] == ["k"]
-    broken = Recording(1, "python3", T0, T0 + 10, GPU, kernels=[kernel("k", 1, 2, 1), "no kernel"])
+    broken = ProcessRecording(1, "python3", T0, T0 + 10, GPU, kernels=[kernel("k", 1, 2, 1), "no kernel"])
     with pytest.raises(AttributeError):
         write(broken, path)
     assert [file.name for file in path.parent.iterdir()] == ["toy.sqlite"]

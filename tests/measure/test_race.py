@@ -15,9 +15,9 @@ from kernelderby.trace import Status
 
 torch = pytest.importorskip("torch")
 from kernelderby.measure.graphs import NotCapturable  # noqa: E402
-from kernelderby.measure.judge.correctness import Candidate, check  # noqa: E402
+from kernelderby.measure.judge.correctness import Candidate  # noqa: E402
 from kernelderby.measure.judge.inputs import InputMaker  # noqa: E402
-from kernelderby.measure.race import WARMUP, Race  # noqa: E402
+from kernelderby.measure.race import WARMUP, local_check, local_race  # noqa: E402
 from kernelderby.measure.timing import Timer, WallTimer  # noqa: E402
 
 CPU = torch.device("cpu")
@@ -56,7 +56,7 @@ def test_every_call_of_a_turn_has_contents_of_its_own(definition):
         poison.add(out.view(torch.uint8)[0, 0].item())
         right(x, y, factor, out)
 
-    race = Race(*parts(definition, run), WallTimer())
+    race = local_race(*parts(definition, run), WallTimer())
     seen.clear()
     turn = race.turn(1, 6)
     assert turn.verdict.status is Status.PASSED and len(turn.samples_us) == 6
@@ -71,7 +71,8 @@ def test_other_turns_and_other_secrets_give_other_numbers(definition):
         seen = []
         candidate, module, _ = parts(definition, lambda *given: (seen.append(given[0].clone()), right(*given)))
         case = Case("", {"rows": 3, "columns": 16}, {"factor": 2.0}, 5)
-        Race(candidate, module, InputMaker(definition, module, case, CPU, None, secret), WallTimer()).turn(number, 2)
+        maker = InputMaker(definition, module, case, CPU, None, secret)
+        local_race(candidate, module, maker, WallTimer()).turn(number, 2)
         return seen[WARMUP].sum().item()
 
     assert len({contents("a", 1), contents("a", 2), contents("b", 1)}) == 3
@@ -83,7 +84,7 @@ def test_an_answer_kept_from_the_call_before_is_wrong(definition):
     def run(x, y, factor, out):
         out.copy_(kept.setdefault(out.data_ptr(), x + factor * y))
 
-    turn = Race(*parts(definition, run), WallTimer()).turn(1, 4)
+    turn = local_race(*parts(definition, run), WallTimer()).turn(1, 4)
     assert turn.verdict.status is Status.WRONG_VALUES and not turn.samples_us
     assert "after a timed eager call" in turn.verdict.message
 
@@ -93,7 +94,7 @@ def test_an_input_written_in_a_timed_call_is_seen(definition):
         right(x, y, factor, out)
         y[0, 0] += 1
 
-    assert Race(*parts(definition, run), WallTimer()).turn(1, 4).verdict.status is Status.INPUT_CHANGED
+    assert local_race(*parts(definition, run), WallTimer()).turn(1, 4).verdict.status is Status.INPUT_CHANGED
 
 
 class TestInPlace:
@@ -104,20 +105,20 @@ class TestInPlace:
 
     def test_the_input_is_a_private_copy_that_is_restored(self, definition):
         known = parts(definition, self.adds_into, in_place={"out": "x"})
-        assert check(*known).status is Status.PASSED
-        turn = Race(*known, WallTimer()).turn(1, 6)
+        assert local_check(*known).status is Status.PASSED
+        turn = local_race(*known, WallTimer()).turn(1, 6)
         assert turn.verdict.status is Status.PASSED and len(turn.samples_us) == 6
 
     def test_writing_nothing_leaves_the_input_and_is_wrong(self, definition):
         known = parts(definition, lambda x, y, factor, out: None, in_place={"out": "x"})
-        assert check(*known).status is Status.WRONG_VALUES
+        assert local_check(*known).status is Status.WRONG_VALUES
 
     def test_another_input_is_still_watched(self, definition):
         def run(x, y, factor, out):
             self.adds_into(x, y, factor, out)
             y.zero_()
 
-        assert check(*parts(definition, run, in_place={"out": "x"})).status is Status.INPUT_CHANGED
+        assert local_check(*parts(definition, run, in_place={"out": "x"})).status is Status.INPUT_CHANGED
 
 
 class TestSetup:
@@ -134,21 +135,21 @@ class TestSetup:
             return {"doubled": constants["x"] * 2}
 
         known = parts(with_constant, self.uses_prepared, setup=setup)
-        assert check(*known).status is Status.PASSED
+        assert local_check(*known).status is Status.PASSED
         calls.clear()
-        race = Race(*known, WallTimer())
+        race = local_race(*known, WallTimer())
         assert [race.turn(number, 4).verdict.status for number in (1, 2)] == [Status.PASSED] * 2
         assert calls == [{"x"}, {"x"}], "once for each set of inputs"
-        assert race.prepared[0].seconds > 0
+        assert race.setup["seconds"] > 0
 
     def test_what_is_no_constant_still_changes(self, with_constant):
         """Both inputs folded at setup: y is generated and no constant, so setup never sees it."""
         with pytest.raises(KeyError):
-            Race(*parts(with_constant, right, setup=lambda **constants: {"sum": constants["y"]}), WallTimer())
+            local_race(*parts(with_constant, right, setup=lambda **constants: {"sum": constants["y"]}), WallTimer())
 
     def test_it_must_give_a_dict(self, with_constant):
         with pytest.raises(TypeError, match="must return a dict"):
-            Race(*parts(with_constant, right, setup=lambda **constants: constants["x"]), WallTimer())
+            local_race(*parts(with_constant, right, setup=lambda **constants: constants["x"]), WallTimer())
 
 
 class FakeGraphs(Timer):
@@ -171,7 +172,7 @@ class FakeGraphs(Timer):
 
 
 def test_a_replay_is_timed_and_looked_at(definition):
-    race = Race(*parts(definition, right), FakeGraphs())
+    race = local_race(*parts(definition, right), FakeGraphs())
     race.capture()
     turn = race.turn(1, 4)
     assert turn.verdict.status is Status.PASSED
@@ -179,7 +180,7 @@ def test_a_replay_is_timed_and_looked_at(definition):
 
 
 def test_a_capture_that_freezes_its_answer_has_no_graph(definition):
-    race = Race(*parts(definition, right), FakeGraphs(frozen=True))
+    race = local_race(*parts(definition, right), FakeGraphs(frozen=True))
     with pytest.raises(NotCapturable, match="froze"):
         race.capture()
     turn = race.turn(1, 4)
@@ -187,7 +188,7 @@ def test_a_capture_that_freezes_its_answer_has_no_graph(definition):
 
 
 def test_a_cpu_has_no_graphs(definition):
-    race = Race(*parts(definition, right), WallTimer())
+    race = local_race(*parts(definition, right), WallTimer())
     with pytest.raises(NotCapturable, match="CPU"):
         race.capture()
     assert race.turn(1, 2).graph is None

@@ -118,7 +118,8 @@ def test_report_shows_guesses_unknown_and_the_rest():
 # --- the command ---
 
 def run(*arguments):
-    return CliRunner().invoke(derby, ["profile", "kernels", *map(str, arguments)], catch_exceptions=False)
+    return CliRunner().invoke(derby, ["profile", "kernels", *map(str, arguments)], catch_exceptions=False,
+                              env={"COLUMNS": "200"})
 
 
 def test_command_on_the_documents_table():
@@ -145,5 +146,5 @@ def test_command_csv_has_full_names_and_all_rows():
 
 
 def test_unknown_gpu_is_an_error_that_names_the_known_ones():
-    with pytest.raises(Exception, match="--gpu h2000: not known; there are .*h200"):
+    with pytest.raises(Exception, match="--gpu: .* has no 'h2000'; did you mean .*h200"):
         run(DATA, "--gpu", "h2000")

@@ -16,7 +16,7 @@ from kernelderby.profile.layers.map import load_map, parse_map, shipped
 from kernelderby.profile.layers.published import table_columns
 from kernelderby.profile.layers.table import layer_table
 from kernelderby.profile.spans import KernelSum, Profile, Span, SpanKind
-from kernelderby.report import csv, markdown, text
+from kernelderby.report import markdown, text
 from kernelderby.report.profile.layers import layer_bars, layers_report
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -131,7 +131,7 @@ def test_order_of_the_table_is_the_documents():
 
 def test_every_format_shows_the_sums():
     report = layers_report(layer_table([D4]))
-    for renderer in (text, markdown, csv):
+    for renderer in (text, markdown):
         output = renderer.render(report)
         for expected in ("388.0", "19.0", "709.0", "1116.0", "-34.0", "269.3 (2 of 11)", "0.88", "87.32", "agrees"):
             assert expected in output

@@ -6,12 +6,12 @@ import sys
 from pathlib import Path
 
 import torch
-from kernelderby.measure.build import load_definition_module, load_solution
-from kernelderby.measure.cases import Case, case_of_workload
-from kernelderby.measure.correctness import compare
-from kernelderby.measure.inputs import InputMaker, shape_of, torch_dtype
 
 from kernelderby.catalog import Catalog
+from kernelderby.measure.judge.cases import Case, case_of_workload
+from kernelderby.measure.judge.correctness import compare
+from kernelderby.measure.judge.inputs import InputMaker, shape_of, torch_dtype
+from kernelderby.measure.worker.build import load_definition_module, load_solution
 
 ROOT = Path(__file__).resolve().parents[2]
 CATALOG = Catalog.open(ROOT)

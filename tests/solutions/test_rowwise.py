@@ -2,8 +2,6 @@
 
 import pytest
 import torch
-from kernelderby.measure.cases import case_of_workload
-from kernelderby.records import Status
 from rowwise_cases import (
     CATALOG,
     OPERATORS,
@@ -17,15 +15,18 @@ from rowwise_cases import (
     verdict,
 )
 
+from kernelderby.measure.judge.cases import case_of_workload
+from kernelderby.trace import Status
+
 # What the sizes of a definition are called, rows first.
 AXES = {"gated_rms_norm": ("num_rows", "hidden_size"), "silu_and_mul": ("num_tokens", "intermediate_size"),
         "per_token_group_quant_fp8": ("num_tokens", "num_groups"), "fused_qk_rmsnorm": ("num_tokens", "num_heads")}
 SIZES = [(1, 7), (13, 1), (3, 131), (17, 200), (5, 384)]
 CONFIGS = {
-    "one warp a row": {"rows": 4, "chunk": 256, "warps": 4, "stages": 0, "per_sm": 0, "stream": False},
-    "one row, streaming": {"rows": 1, "chunk": 128, "warps": 1, "stages": 0, "per_sm": 0, "stream": True},
-    "persistent": {"rows": 2, "chunk": 128, "warps": 1, "stages": 1, "per_sm": 1, "stream": False},
-    "ahead": {"rows": 8, "chunk": 512, "warps": 4, "stages": 3, "per_sm": 1, "stream": True},
+    "one warp a row": {"rows": 4, "chunk": 256, "warps": 4, "stages": 0, "per_sm": 0, "stream": ""},
+    "one row, streaming": {"rows": 1, "chunk": 128, "warps": 1, "stages": 0, "per_sm": 0, "stream": "both"},
+    "persistent": {"rows": 2, "chunk": 128, "warps": 1, "stages": 1, "per_sm": 1, "stream": ""},
+    "ahead": {"rows": 8, "chunk": 512, "warps": 4, "stages": 3, "per_sm": 1, "stream": "loads"},
 }
 
 
@@ -146,20 +147,38 @@ def test_mutants_fail(operator, edit):
 
 # On the host ---------------------------------------------------------------------------------------------------------
 
+@pytest.mark.interpreted
+@pytest.mark.parametrize("stream", ["", "loads", "both"])
+@pytest.mark.parametrize("size", [*SIZES, (37, 96), (0, 8)], ids=str)
+def test_tiles_that_do_not_follow_rows(size, stream):
+    case = sized("silu_and_mul", *size)
+    config = {"rows": 0, "chunk": 256, "warps": 1, "stages": 0, "per_sm": 0, "stream": stream}
+    found = verdict("silu_and_mul", lambda *all_: module("silu_and_mul").run_with(config, *all_),
+                    inputs_of("silu_and_mul", case), case) if size[0] else None
+    if size[0]:
+        assert found.status is Status.PASSED, found.message
+    else:
+        module("silu_and_mul").run_with(config, *inputs_of("silu_and_mul", case).values(),
+                                        *outputs_of("silu_and_mul", case).values())
+
+
 @pytest.mark.parametrize("operator", OPERATORS)
 def test_every_workload_has_its_candidates(operator, monkeypatch):
     """On 132 multiprocessors: 4 to 16 of them, all different, whose tile covers a row and holds no idle warp."""
     one = module(operator)
     monkeypatch.setattr(one.rowwise, "multiprocessors", lambda tensor: 132)
+    lists = {}
     for workload in CATALOG.workloads(operator):
         inputs = meta_arguments(operator, workload)[:len(CATALOG.definition(operator).inputs)]
         found = one.candidates(*inputs)
         assert 4 <= len(found) <= 16 and len({tuple(config.items()) for config in found}) == len(found)
         for config in found:
-            assert all(type(value) in (int, bool) for value in config.values())
-            assert config["rows"] * config["chunk"] >= 256 * config["warps"], config
-            assert bool(config["stages"]) == bool(config["per_sm"])
-        assert isinstance(one.tuning_key(*inputs), str)
+            assert all(type(value) in (int, str) for value in config.values())
+            assert max(1, config["rows"]) * config["chunk"] >= 256 * config["warps"], config
+            assert bool(config["stages"]) == bool(config["per_sm"]) and config["stream"] in ("", "loads", "both")
+        lists.setdefault(one.tuning_key(*inputs), []).append(found)
+    # `derby tune` picks among what all workloads of a key were timed with.
+    assert all(found == same[0] for same in lists.values() for found in same)
 
 
 def test_what_tuning_found_is_chosen_for_its_gpu_and_key_only():

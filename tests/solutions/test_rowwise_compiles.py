@@ -46,7 +46,8 @@ def launched(monkeypatch):
     """launched(operator, workload, choose) -> the launch of the configuration that `choose` takes of its candidates."""
     def look(operator, workload, choose):
         one = module(operator)
-        launch = Launch(getattr(one, f"derby_{operator}"))
+        kernel = getattr(one, f"derby_{operator}")
+        launch = Launch(kernel.kernel if isinstance(kernel, Launch) else kernel)  # a test may look more than once
         monkeypatch.setattr(one, f"derby_{operator}", launch)
         monkeypatch.setattr(one.rowwise, "multiprocessors", lambda tensor: SM_COUNT)
         arguments = meta_arguments(operator, workload)
@@ -99,12 +100,42 @@ def input_bytes(operator, launch):
 
 
 @compiled
-@pytest.mark.parametrize("operator", [operator for operator in OPERATORS if operator != "fused_qk_rmsnorm"])
+@pytest.mark.parametrize("columns", [768, 1536, 2048, 2560])
+def test_tiles_that_do_not_follow_rows(columns, launched):
+    """The reads are vectors although a tile ends in the middle of a row."""
+    workload = max((one for one in CATALOG.workloads("silu_and_mul") if one.axes["intermediate_size"] == columns),
+                   key=lambda one: one.cost.bytes_read)
+    launch = launched("silu_and_mul", workload, lambda found: next(config for config in found if config["rows"] == 0))
+    binary = launch.compile("sm_90")
+    assert [bits for _, bits in accesses(binary.asm["ptx"])] == [128, 128, 128]
+    assert launch.grid[0] * launch.constants["CHUNK"] >= workload.axes["num_tokens"] * columns
+    assert resources(binary)["REG"] <= 64, "half of a multiprocessor's warps at least"
+
+
+@compiled
+@pytest.mark.parametrize(("stream", "hints"), [("", []), ("loads", ["ld"] * 2), ("both", ["ld"] * 2 + ["st"])])
+@pytest.mark.parametrize("rows", [0, 1])
+def test_what_leaves_the_cache_first(rows, stream, hints, launched):
+    config = {"rows": rows, "chunk": 1024, "warps": 4, "stages": 0, "per_sm": 0, "stream": stream}
+    ptx = launched("silu_and_mul", largest("silu_and_mul"), lambda found: config).compile("sm_90").asm["ptx"]
+    assert re.findall(r"\b(ld|st)\.global\S*evict_first", ptx) == hints
+
+
+# fused_qk_rmsnorm's workloads are all of one token; these are all too large to gain by it.
+NEVER_PERSISTENT = ("fused_qk_rmsnorm", "gated_rms_norm", "moe_sum_reduce", "per_token_group_quant_fp8")
+
+
+@compiled
+@pytest.mark.parametrize("operator", [operator for operator in OPERATORS if operator not in NEVER_PERSISTENT])
 def test_persistent_and_ahead(operator, launched):
-    """Where a program takes many tiles, the next ones' rows come through shared memory while this one is reduced.
-    fused_qk_rmsnorm's workloads are all of one token."""
-    launch = launched(operator, largest(operator),
-                      lambda found: next(config for config in found if config["stages"] >= 2))
+    """Where a program takes many tiles, the next ones' rows come through shared memory while this one is reduced."""
+    workloads = sorted(CATALOG.workloads(operator), key=lambda workload: -workload.cost.bytes_read)
+
+    def ahead(found):
+        return next((config for config in reversed(found) if config["stages"] >= 2), found[0])
+
+    launch = next(one for one in (launched(operator, workload, ahead) for workload in workloads)
+                  if one.constants["STAGES"])
     binary = launch.compile("sm_90")
     assert "cp.async" in binary.asm["ptx"] and binary.metadata.shared > 0
     used = resources(binary)
@@ -114,3 +145,19 @@ def test_persistent_and_ahead(operator, launched):
     per_sm = launch.grid[0] // SM_COUNT
     assert per_sm * 32 * launch.num_warps * used["REG"] <= 65536, (per_sm, used)
     assert per_sm * (binary.metadata.shared + 1024) <= 228 * 1024
+
+
+@compiled
+@pytest.mark.parametrize("operator", ["per_token_group_quant_fp8", "silu_and_mul"])
+def test_more_numbers_than_32_bits_count(operator, launched):
+    """3.1 M tokens of 16 groups are 6.3e9 numbers: the grid stays within its limit, and row offsets are widened before
+    they are multiplied."""
+    workload = largest(operator)
+    for config in module(operator).candidates(*meta_arguments(operator, workload)[:1], 1e-10)[:6] \
+            if operator != "silu_and_mul" else [{"rows": 0, "chunk": 256, "warps": 1, "stages": 0, "per_sm": 0,
+                                                 "stream": ""}]:
+        launch = launched(operator, workload, lambda found, config=config: config)
+        assert 0 < launch.grid[0] < 2**31
+        steps = launch.compile("sm_90").asm["ttir"].splitlines()
+        start = next(line.split()[0] for line in steps if "tt.get_program_id" in line)
+        assert any("arith.extsi" in line and start in line for line in steps)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import click
 
 from kernelderby.cli import LazyGroup
+from kernelderby.cli.options import root_option
 
 VERBS = {
     "kernels": "Every kernel with its library, role and architecture, and what that tells.",
@@ -18,7 +21,8 @@ VERBS = {
 
 @click.group(cls=LazyGroup, verbs=VERBS, package=__name__,
              short_help="Where the time goes: kernels, stages, layers, what-if, comparison.")
-def command() -> None:
+@root_option
+def command(root: Path) -> None:
     """Where the time of a profile goes.
 
     FILEs are nsys SQLite exports, `nsys stats` output, copied tables or Kineto traces, recognised by content.

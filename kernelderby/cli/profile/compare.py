@@ -3,23 +3,24 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import click
 
-from kernelderby.cli import root_option
-from kernelderby.cli.profile.common import Output, open_profiles, output_options, pipelines, within_option
+from kernelderby.cli.options import FILE, DerbyCommand, root_option
+from kernelderby.cli.output import Output, output_options
+from kernelderby.cli.profile.common import pipelines, short_names, within_option
 
-_FILE = click.Path(path_type=Path)
 
-
-@click.command(short_help="Two profiles, before and after or GPU against GPU.")
-@click.argument("before", metavar="A", type=_FILE)
-@click.argument("after", metavar="B", type=_FILE)
-@click.option("--solution", metavar="NAME", help="Align by its stages, per invocation (default: by kernel).")
+@click.command(cls=DerbyCommand, short_help="Two profiles, before and after or GPU against GPU.")
+@click.argument("before", metavar="A", type=FILE)
+@click.argument("after", metavar="B", type=FILE)
+@click.option("--solution", "--solutions", "solution", metavar="NAME",
+              help="Align by its stages, per invocation (default: by kernel).")
 @click.option("--solution-b", metavar="NAME", help="Solution of B, where it is another one.")
 @click.option("--rows", "most", type=click.IntRange(min=1), default=40, show_default=True, help="At most so many rows.")
 @within_option
-@output_options("compare")
+@output_options("profile compare", tables=("changes",), plot=True)
 @root_option
 def command(before: Path, after: Path, solution: str | None, solution_b: str | None, most: int, within: str | None,
             root: Path, output: Output) -> None:
@@ -29,7 +30,8 @@ def command(before: Path, after: Path, solution: str | None, solution_b: str | N
     """
     from kernelderby.errors import DerbyError
     from kernelderby.profile.compare import compare_kernels, compare_stages
-    from kernelderby.report.profile.compare import compare_report
+    from kernelderby.profile.sources import open_profile
+    from kernelderby.report.profile.compare import compare_answer
 
     if solution_b and not solution:
         raise DerbyError("--solution-b: goes with --solution; add it")
@@ -38,23 +40,11 @@ def command(before: Path, after: Path, solution: str | None, solution_b: str | N
         [right] = pipelines([after], root, solution_b or solution, within)
         found = compare_stages(left, right)
     else:
-        found = compare_kernels(*open_profiles([before, after]))
-    output.emit([compare_report(found, most)], {"comparison": _plain(found)},
-                draw=lambda path: _draw(found, most, path))
+        found = compare_kernels(open_profile(before), open_profile(after))
+    output.emit(compare_answer(found, most), draw=lambda path: _draw(found, most, path))
 
 
-def _plain(found) -> dict:
-    """With what asdict leaves out: ratios and verdicts."""
-    from dataclasses import asdict
-
-    data = asdict(found) | {"ratio": found.ratio}
-    for row, change in zip(data["changes"], found.changes, strict=True):
-        row |= {"change_ns": change.change_ns, "ratio": change.ratio, "verdict": change.verdict}
-    return data
-
-
-def _draw(found, most: int, path: Path) -> None:
-    from kernelderby.cli.profile.common import short_names
+def _draw(found: Any, most: int, path: Path) -> None:
     from kernelderby.report.plot import differences
 
     names = short_names([found.before, found.after])

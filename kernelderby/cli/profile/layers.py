@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import click
 
-from kernelderby.cli.profile.common import Output, files_argument, output_options
+from kernelderby.cli.options import DerbyCommand
+from kernelderby.cli.output import Output, output_options
+from kernelderby.cli.profile.common import files_argument
 
 
-@click.command(short_help="A served model's layers: group, module, kernel; several profiles side by side.")
+@click.command(cls=DerbyCommand)
 @files_argument
 @click.option("--map", "map_name", metavar="NAME|FILE",
               help="Layer map: a shipped one (deepseek_decode) or a .toml (default: a module table's own).")
-@output_options("layers")
+@output_options("profile layers", tables=("kernels", "modules", "groups", "leftovers"), plot=True)
 def command(files: tuple[Path, ...], map_name: str | None, output: Output) -> None:
     """Where a model's layer spends its time: layer group, module, kernel; a column per FILE, ratios over the first.
 
@@ -21,13 +24,13 @@ def command(files: tuple[Path, ...], map_name: str | None, output: Output) -> No
     by NVTX range or by name and place in the layer; with sums only by name. Overlapped time counts once.
     """
     from kernelderby.profile.layers.table import layer_table
-    from kernelderby.report.profile.layers import layers_report
+    from kernelderby.report.profile.layers import layers_answer
 
     table = layer_table(files, map_name)
-    output.emit([layers_report(table)], table.as_data(), draw=lambda path: _draw(table, path))
+    output.emit(layers_answer(table), draw=lambda path: _draw(table, path))
 
 
-def _draw(table, path: Path) -> None:
+def _draw(table: Any, path: Path) -> None:
     from kernelderby.report.plot import stacked_bars
     from kernelderby.report.profile.layers import layer_bars
 

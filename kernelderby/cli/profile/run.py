@@ -2,24 +2,35 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import click
 
-from kernelderby.cli import json_option, root_option
-from kernelderby.cli.names import NamesCommand
+from kernelderby.cli.options import (
+    FILE,
+    DerbyCommand,
+    check_names,
+    definitions_option,
+    json_option,
+    root_option,
+    solutions_option,
+    workloads_option,
+)
+from kernelderby.cli.output import say, say_json
 
 _DEFAULT_OUT = Path("reports") / "profiles"
 
 
-@click.command(cls=NamesCommand)
-@click.option("--solutions", multiple=True, help="These solutions (default: all that run here).")
-@click.option("--definitions", multiple=True, help="Only these definitions (default: all).")
-@click.option("--workloads", multiple=True, help="Starts of uuids, or sizes of an axis (default: all).")
+@click.command(cls=DerbyCommand)
+@solutions_option
+@definitions_option
+@workloads_option
 @click.option("--iterations", type=click.IntRange(min=3), default=20, show_default=True,
               help="Calls in the capture; slow solutions get fewer.")
 @click.option("--timeout", type=float, default=600, show_default=True, help="Seconds for each solution and workload.")
-@click.option("--out", type=click.Path(path_type=Path, file_okay=False),
+@click.option("--out", type=FILE,
               help=f"Folder of the profiles (default: {_DEFAULT_OUT} under the root).")
 @click.option("--with", "tool", type=click.Choice(["cupti", "nsys"]), default="cupti", show_default=True,
               help="Who records. nsys gives way to CUPTI, and says so, where it cannot make a report.")
@@ -31,18 +42,13 @@ def command(solutions: tuple[str, ...], definitions: tuple[str, ...], workloads:
             timeout: float, out: Path | None, tool: str, harness: str, root: Path, as_json: bool) -> None:
     """Record a profile of each solution on each workload on this GPU: one SQLite file in nsys's schema for each pair,
     in a process of its own, warm-up and correctness check outside the capture."""
-    import json
-    from dataclasses import asdict
-
     from kernelderby.catalog import Catalog
     from kernelderby.errors import DerbyError
     from kernelderby.measure.machine.probe import find_machine
     from kernelderby.measure.record.run import plan_profiles
 
     catalog = Catalog.open(root)
-    for find, names in ((catalog.solution, solutions), (catalog.definition, definitions)):
-        for name in names:  # a wrong name need not wait for torch
-            find(name)
+    check_names(catalog, solutions, definitions)
     if harness == "flashinfer-bench" and tool != "nsys":
         raise DerbyError("--harness flashinfer-bench: CUPTI cannot look into another program's processes; "
                          "add --with nsys")
@@ -58,25 +64,25 @@ def command(solutions: tuple[str, ...], definitions: tuple[str, ...], workloads:
                                                    or "no solution of these definitions"))
     folder = out or root / _DEFAULT_OUT
     folder.mkdir(parents=out is None, exist_ok=True)
-    say = (lambda line: click.echo(line, err=True)) if as_json else click.echo
+    tell = (lambda line: click.echo(line, err=True)) if as_json else say
     for name, reason in skipped.items():
-        say(f"skipped {name}: {reason}")
+        tell(f"skipped {name}: {reason}")
     results = []
-    for result in _profiles(catalog, machine, pairs, folder, iterations, timeout, tool, harness, say):
+    for result in _profiles(catalog, machine, pairs, folder, iterations, timeout, tool, harness, tell):
         results.append(result)
         if not as_json:
-            click.echo(_line(result))
+            say(_line(result))
             if result.path is not None:
                 _show_stages(result, root)
     if as_json:
-        click.echo(json.dumps({"gpu": machine.name, "skipped": skipped,
-                               "profiles": [asdict(result) for result in results]}, default=str, indent=2))
+        say_json({"gpu": machine.name, "skipped": skipped, "profiles": results})
     if any(result.path is None for result in results):
         raise DerbyError("; ".join(f"{result.solution} on {result.workload}: {_why(result)}"
                                    for result in results if result.path is None))
 
 
-def _profiles(catalog, machine, pairs, folder: Path, iterations: int, timeout: float, tool: str, harness: str, say):
+def _profiles(catalog: Any, machine: Any, pairs: Any, folder: Path, iterations: int, timeout: float, tool: str,
+              harness: str, tell: Callable[[str], None]) -> Iterator[Any]:
     """The results one by one, by nsys where it was asked for and works, otherwise by CUPTI."""
     from functools import partial
 
@@ -87,12 +93,12 @@ def _profiles(catalog, machine, pairs, folder: Path, iterations: int, timeout: f
     if tool == "nsys":
         found, problems = nsys.find_working()
         for problem in problems:
-            say(problem)
+            tell(problem)
         if found is None:
-            say("nsys makes no report here; recording with CUPTI instead"
+            tell("nsys makes no report here; recording with CUPTI instead"
                 + (", and our own calls instead of flashinfer-bench's" if harness != "derby" else ""))
         else:
-            say(f"recording with {found}")
+            tell(f"recording with {found}")
             if harness == "flashinfer-bench":
                 yield from nsys.flashinfer_bench_profiles(found, catalog, machine, pairs, folder, timeout)
                 return
@@ -100,7 +106,7 @@ def _profiles(catalog, machine, pairs, folder: Path, iterations: int, timeout: f
     yield from run_profiles(catalog, machine, pairs, folder, iterations, timeout, wrapper)
 
 
-def _line(result) -> str:
+def _line(result: Any) -> str:
     if result.path is None:
         return f"{result.solution} on {result.workload}: no profile: {_why(result)}"
     lines = [f"{result.path}: {result.bytes / 1e6:.2f} MB, {result.kernels} kernels"
@@ -108,11 +114,11 @@ def _line(result) -> str:
     return "\n".join(lines + [f"warning: {text}" for text in result.warnings])
 
 
-def _why(result) -> str:
+def _why(result: Any) -> str:
     return f"{result.status}: {result.message.splitlines()[0] if result.message else 'no reason given'}"
 
 
-def _show_stages(result, root: Path) -> None:
+def _show_stages(result: Any, root: Path) -> None:
     """`derby profile stages` of the file. A solution without stages is a line, not the end of the run."""
     from kernelderby.cli.profile.stages import command as stages
     from kernelderby.errors import DerbyError
@@ -120,4 +126,4 @@ def _show_stages(result, root: Path) -> None:
     try:
         stages.main([str(result.path), "--solution", result.solution, "--root", str(root)], standalone_mode=False)
     except DerbyError as error:
-        click.echo(f"no stage table: {error}")
+        say(f"no stage table: {error}")

@@ -4,26 +4,21 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import Any
 
 import click
 
-from kernelderby.cli import root_option
-from kernelderby.cli.profile.common import (
-    Output,
-    files_argument,
-    output_options,
-    pipelines,
-    solution_option,
-    within_option,
-)
+from kernelderby.cli.options import DerbyCommand, root_option
+from kernelderby.cli.output import Output, output_options
+from kernelderby.cli.profile.common import files_argument, pipelines, solution_option, within_option
 
 
-@click.command(short_help="A solution's pipeline, stage by stage, and everything beside it.")
+@click.command(cls=DerbyCommand, short_help="A solution's pipeline, stage by stage, and everything beside it.")
 @files_argument
 @solution_option
 @within_option
 @click.option("--overview", is_flag=True, help="Only the table that has the FILEs side by side.")
-@output_options("stages")
+@output_options("profile stages", tables=("stages", "kernels", "outside"), plot=True)
 @root_option
 def command(files: tuple[Path, ...], solution: str, within: str | None, overview: bool, root: Path,
             output: Output) -> None:
@@ -32,15 +27,11 @@ def command(files: tuple[Path, ...], solution: str, within: str | None, overview
     A kernel's stage is decided by its NVTX range, else by its name, and between stages that share a kernel by its
     place in the invocation. The picture: one bar a FILE, each stage's share.
     """
-    from kernelderby.report.profile.overview import overview_report
-    from kernelderby.report.profile.stages import stages_report
+    from kernelderby.report.profile.pipelines import stages_answer
 
     found = pipelines(files, root, solution, within)
-    reports = [] if overview else [stages_report(pipeline) for pipeline in found]
-    if overview or len(found) > 1:
-        reports.insert(0, overview_report(found, _titles([pipeline.profile for pipeline in found], solution)))
-    output.emit(reports, {"pipelines": [_plain(one) for one in found]},
-                draw=lambda path: _draw(found, solution, path))
+    titles = _titles([pipeline.profile for pipeline in found], solution) if overview or len(found) > 1 else None
+    output.emit(stages_answer(found, titles, only_overview=overview), draw=lambda path: _draw(found, solution, path))
 
 
 def _titles(paths: list[str], solution: str) -> list[str]:
@@ -53,19 +44,7 @@ def _titles(paths: list[str], solution: str) -> list[str]:
     return list(paths)
 
 
-def _plain(pipeline) -> dict:
-    """With what asdict leaves out: shares and times of one invocation."""
-    from dataclasses import asdict
-
-    data = asdict(pipeline)
-    for row, stage in zip(data["stages"], pipeline.stages, strict=True):
-        row |= {"share": pipeline.share(stage),
-                "us_per_invocation": pipeline.per_invocation_us(stage)}
-    return data | {"unattributed_ns": pipeline.unattributed_ns, "added_ns": pipeline.added_ns,
-                   "overlaps": pipeline.overlaps}
-
-
-def _draw(found: list, solution: str, path: Path) -> None:
+def _draw(found: list[Any], solution: str, path: Path) -> None:
     from kernelderby.profile.stages.walk import BETWEEN, NOT_ITEMISED
     from kernelderby.report.plot import stacked_bars
 

@@ -3,23 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import click
 
-from kernelderby.cli import root_option
-from kernelderby.cli.profile.common import (
-    Output,
-    files_argument,
-    output_options,
-    pipelines,
-    short_names,
-    solution_option,
-    within_option,
-)
+from kernelderby.cli.options import DerbyCommand, root_option
+from kernelderby.cli.output import Output, output_options
+from kernelderby.cli.profile.common import files_argument, pipelines, short_names, solution_option, within_option
 from kernelderby.errors import DerbyError
 
 
-@click.command(short_help="What the pipeline gains if a stage ran faster (Amdahl).")
+@click.command(cls=DerbyCommand, short_help="What the pipeline gains if a stage ran faster (Amdahl).")
 @files_argument
 @solution_option
 @within_option
@@ -27,10 +21,11 @@ from kernelderby.errors import DerbyError
               help="A stage F times as fast; may be repeated (default: 1.2 and 2).")
 @click.option("--floor", "given", metavar="STAGE=US", multiple=True,
               help="The least that a stage can take in one invocation; 'K3 / K5=US' for several together.")
-@click.option("--workload", metavar="UUID|AXIS=N",
-              help="The workload of the profile: its roofline becomes the floor of the GEMM stages together.")
+@click.option("--workload", "--workloads", "workload", metavar="W",
+              help="The workload of the profile: its roofline becomes the floor of the GEMM stages together. The start "
+                   "of a uuid, the size of an axis, axis=size, or #3.")
 @click.option("--gpu", metavar="NAME|ID", help="For the roofline (default: the GPU that the profile names).")
-@output_options("whatif")
+@output_options("profile whatif", tables=("stages",), plot=True)
 @root_option
 def command(files: tuple[Path, ...], solution: str, within: str | None, factors: tuple[float, ...],
             given: tuple[str, ...], workload: str | None, gpu: str | None, root: Path, output: Output) -> None:
@@ -40,14 +35,14 @@ def command(files: tuple[Path, ...], solution: str, within: str | None, factors:
     n/a. The picture: the time saved, one line a stage.
     """
     from kernelderby.profile.stages.whatif import SPEEDUPS, whatif
-    from kernelderby.report.profile.whatif import whatif_report
+    from kernelderby.report.profile.whatif import whatif_answer
 
     fixed = dict(_floor(text) for text in given)
     found = []
     for pipeline in pipelines(files, root, solution, within):
         floors = fixed | (_roofline(root, solution, pipeline, workload, gpu) if workload else {})
         found.append(whatif(pipeline, factors or SPEEDUPS, floors))
-    output.emit([whatif_report(one) for one in found], {"whatif": found}, draw=lambda path: _draw(found, path))
+    output.emit(whatif_answer(found), draw=lambda path: _draw(found, path))
 
 
 def _floor(text: str) -> tuple[str, float]:
@@ -61,7 +56,7 @@ def _floor(text: str) -> tuple[str, float]:
     return stage.strip(), value
 
 
-def _roofline(root: Path, solution: str, pipeline, workload: str, gpu_name: str | None) -> dict[str, float]:
+def _roofline(root: Path, solution: str, pipeline: Any, workload: str, gpu_name: str | None) -> dict[str, float]:
     """The workload's floor, for all stages whose role is gemm, together."""
     from kernelderby.catalog import Catalog
     from kernelderby.fields import suggestion
@@ -87,18 +82,18 @@ def _roofline(root: Path, solution: str, pipeline, workload: str, gpu_name: str 
     return {TOGETHER.join(stages): floor.floor_us}
 
 
-def _workload(catalog, definition: str, text: str):
-    axis, separator, size = text.partition("=")
+def _workload(catalog: Any, definition: str, word: str) -> Any:
+    from kernelderby.catalog.selection import is_named
+
     known = catalog.workloads(definition)
-    found = [workload for workload in known
-             if (str(workload.axes.get(axis)) == size if separator else workload.uuid.startswith(text))]
+    found = [workload for workload in known if is_named(workload, word)]
     if len(found) != 1:
         axes = ", ".join(f"{name}={value}" for workload in known for name, value in workload.axes.items())
-        raise DerbyError(f"--workload: {text!r} fits {len(found)} workloads of {definition}; there are {axes}")
+        raise DerbyError(f"--workload: {word!r} fits {len(found)} workloads of {definition}; there are {axes}")
     return found[0]
 
 
-def _draw(found: list, path: Path) -> None:
+def _draw(found: list[Any], path: Path) -> None:
     from kernelderby.profile.stages.whatif import time_saved
     from kernelderby.report.plot import dots
 

@@ -8,6 +8,7 @@ from itertools import product
 from typing import Any
 
 from kernelderby.catalog import Definition, Workload
+from kernelderby.catalog.selection import select_workloads, workload_label  # noqa: F401 - measure takes both from here
 from kernelderby.errors import DerbyError
 
 
@@ -25,11 +26,6 @@ class Case:
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
-
-
-def workload_label(workload: Workload) -> str:
-    axes = " ".join(f"{name}={size}" for name, size in workload.axes.items())
-    return f"{axes} {workload.uuid[:8]}"
 
 
 def case_of_workload(definition: Definition, workload: Workload, seed_offset: int = 0) -> Case:
@@ -70,25 +66,3 @@ def _usual_variants(definition: Definition) -> Iterator[dict[str, Any]]:
     for name, spec in definition.inputs.items():
         if spec.shape is None and spec.dtype.startswith("int"):
             yield {name: 0}
-
-
-def select_workloads(workloads: list[Workload], wanted: Iterable[str]) -> list[Workload]:
-    """The workloads that any of the words names: start of a uuid, size of a var axis, or axis=size. All without words.
-
-    DerbyError for a word that names none.
-    """
-    wanted = list(wanted)
-    chosen = set()
-    for word in wanted:
-        named = {workload.uuid for workload in workloads if _is_named(workload, word)}
-        if not named:
-            known = ", ".join(workload_label(workload) for workload in workloads)
-            raise DerbyError(f"no workload {word!r}; give the start of a uuid or the size of an axis, of: {known}")
-        chosen |= named
-    return [workload for workload in workloads if not wanted or workload.uuid in chosen]
-
-
-def _is_named(workload: Workload, word: str) -> bool:
-    sizes = {str(size) for size in workload.axes.values()} | {f"{axis}={size}" for axis, size in workload.axes.items()}
-    return word in sizes or (len(word) >= 4 and not word.isdigit() and workload.uuid.startswith(word)) \
-        or word == workload.uuid

@@ -1,9 +1,9 @@
-"""Is an output right? Poisoned buffers, the definition's tolerances, unchanged inputs, and no cached answers."""
+"""Is an output right? Poison, checksums of inputs, the reference and the definition's tolerances."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from types import ModuleType
@@ -13,7 +13,7 @@ import torch
 
 from kernelderby.catalog import Definition, Tolerance
 from kernelderby.measure.judge.cases import Case
-from kernelderby.measure.judge.inputs import InputMaker, shape_of, torch_dtype
+from kernelderby.measure.judge.inputs import shape_of, torch_dtype
 from kernelderby.trace import Correctness, Status
 
 # Bytes that outputs are filled with before each of the two rounds. An element that holds both in turn was never
@@ -41,6 +41,13 @@ class Wrong(Exception):
         super().__init__(message)
         self.verdict = Verdict(status, message)
 
+    @classmethod
+    def of(cls, verdict: Verdict) -> Wrong:
+        """With the distances that the verdict knows."""
+        wrong = cls(verdict.status, verdict.message)
+        wrong.verdict = verdict
+        return wrong
+
 
 @dataclass(frozen=True, slots=True)
 class SetUp:
@@ -56,7 +63,7 @@ class Candidate:
     """A loaded entry point together with how it gets its inputs and gives its outputs back.
 
     in_place: output -> the input that lies in its memory. Such a call gets the output's buffer for that input too; it
-    is a private copy of the input, made anew by make_ready().
+    is a private copy of the input, written anew by make_ready().
     """
 
     def __init__(self, function: Callable[..., Any], destination_passing_style: bool, definition: Definition,
@@ -93,29 +100,33 @@ class Candidate:
         return {name: torch.empty(shape_of(spec, case.sizes), dtype=torch_dtype(spec.dtype), device=device)
                 for name, spec in self.definition.outputs.items()}
 
-    def make_ready(self, inputs: dict[str, Any], outputs: Outputs, byte: int) -> None:
-        """Before a call: poison in the outputs, the input's contents in those that lie in one."""
-        poison({name: tensor for name, tensor in outputs.items() if name not in self.in_place}, byte)
-        for output, name in self.in_place.items():
-            outputs[output].copy_(inputs[name])
-
     def __call__(self, inputs: dict[str, Any], outputs: Outputs, prepared: dict[str, Any] | None = None) -> Any:
         """Runs it, with what set_up() gave; without, as where nobody knows of setup. Whatever it raises goes through,
         sys.exit included."""
         given = inputs.values()
         if self._shared:
             given = [outputs[self._shared[name]] if name in self._shared else value for name, value in inputs.items()]
+        written = outputs.values() if self.destination_passing_style else ()
         if prepared:
-            returned = self.function(*given, *outputs.values(), **prepared)
+            returned = self.function(*given, *written, **prepared)
         else:
-            returned = self.function(*given, *outputs.values())
+            returned = self.function(*given, *written)
         return outputs if self.destination_passing_style else returned
 
+    def make_ready(self, inputs: dict[str, Any], outputs: Outputs, byte: int) -> None:
+        make_ready(inputs, outputs, self.in_place, byte)
+
     def verified(self, returned: Any, case: Case, device: torch.device) -> Outputs:
-        """What a call gave as name -> tensor of the right shape and dtype. Wrong otherwise."""
+        """What a call gave as name -> tensor of the definition's shapes and types. Wrong otherwise."""
+        return self.fitting(returned, {name: (shape_of(spec, case.sizes), torch_dtype(spec.dtype))
+                                       for name, spec in self.definition.outputs.items()}, device)
+
+    def fitting(self, returned: Any, places: Mapping[str, tuple[tuple[int, ...], torch.dtype]],
+                device: torch.device) -> Outputs:
+        """What a call gave as name -> tensor of the shape and dtype in `places`. Wrong otherwise."""
         outputs = named_outputs(self.definition, returned)
-        for name, spec in self.definition.outputs.items():
-            tensor, shape, dtype = outputs[name], shape_of(spec, case.sizes), torch_dtype(spec.dtype)
+        for name, (shape, dtype) in places.items():
+            tensor = outputs[name]
             if type(tensor) is not torch.Tensor:
                 raise Wrong(Status.WRONG_DTYPE, f"{name} is a {type(tensor).__name__}, not a tensor")
             if tuple(tensor.shape) != shape:
@@ -184,6 +195,13 @@ def synchronize(device: torch.device) -> None:
 def poison(outputs: Outputs, byte: int) -> None:
     for tensor in outputs.values():
         _bytes(tensor).fill_(byte)
+
+
+def make_ready(inputs: dict[str, Any], outputs: Outputs, in_place: Mapping[str, str], byte: int) -> None:
+    """Before a call: poison in the outputs, the input's contents in those that lie in one."""
+    poison({name: tensor for name, tensor in outputs.items() if name not in in_place}, byte)
+    for output, name in in_place.items():
+        outputs[output].copy_(inputs[name])
 
 
 def still_poisoned(tensor: torch.Tensor, byte: int) -> torch.Tensor:
@@ -281,61 +299,3 @@ def compare(definition: Definition, outputs: Outputs, references: Outputs) -> Ve
     if short:
         return Verdict(Status.WRONG_VALUES, "; ".join(short), correctness)
     return Verdict(Status.PASSED, correctness=correctness)
-
-
-# ------------------------------------------------------------------------------------------------------- two rounds
-
-class _Round:
-    """One call with poisoned outputs, and everything there is to say about it."""
-
-    def __init__(self, candidate: Candidate, module: ModuleType, maker: InputMaker, inputs: dict[str, Any],
-                 outputs: Outputs, byte: int) -> None:
-        candidate.make_ready(inputs, outputs, byte)
-        before = checksum(inputs)
-        found = candidate(inputs, outputs, candidate.set_up(inputs, maker.device).values)
-        synchronize(maker.device)
-        changed = changed_inputs(before, inputs)
-        if changed:
-            raise Wrong(Status.INPUT_CHANGED, f"it writes into its input {', '.join(changed)}")
-        self.outputs = candidate.verified(found, maker.case, maker.device)
-        self.unwritten = {name: still_poisoned(self.outputs[name], byte) for name in outputs
-                          if name not in candidate.in_place}
-        self.checksum = checksum(self.outputs)
-        # After the call, so that memory which the solution gets from the allocator cannot hold the answer.
-        self.verdict = judge(candidate.definition, module, inputs, self.outputs)
-
-
-def check(candidate: Candidate, module: ModuleType, maker: InputMaker) -> Verdict:
-    """Two calls on the same buffers with different contents. An exception of the solution's goes through."""
-    inputs, outputs = maker.make(), candidate.new_outputs(maker.case, maker.device)
-    try:
-        first = _Round(candidate, module, maker, inputs, outputs, POISON[0])
-        for name, fresh in maker.make(variant=1).items():
-            if isinstance(fresh, torch.Tensor):
-                inputs[name].copy_(fresh)
-        second = _Round(candidate, module, maker, inputs, outputs, POISON[1])
-    except Wrong as wrong:
-        return wrong.verdict
-    unwritten = sum(int((first.unwritten[name] & second.unwritten[name]).sum()) for name in first.unwritten)
-    if unwritten:
-        elements = sum(tensor.numel() for tensor in outputs.values())
-        return Verdict(Status.UNWRITTEN, f"{unwritten} of {elements} output elements were never written",
-                       first.verdict.correctness)
-    if first.verdict.status is not Status.PASSED:
-        return first.verdict
-    if second.verdict.status is Status.PASSED:
-        return first.verdict
-    if first.checksum == second.checksum or _right_elsewhere(candidate, module, maker, inputs):
-        return Verdict(Status.STALE_OUTPUT, "right at first, wrong once the same addresses held new contents "
-                       f"({second.verdict.message})", second.verdict.correctness)
-    return second.verdict
-
-
-def _right_elsewhere(candidate: Candidate, module: ModuleType, maker: InputMaker, inputs: dict[str, Any]) -> bool:
-    """Whether these contents give the right output at other addresses: what tells a stale answer from a wrong one."""
-    moved = {name: value.clone() if isinstance(value, torch.Tensor) else value for name, value in inputs.items()}
-    try:
-        elsewhere = _Round(candidate, module, maker, moved, candidate.new_outputs(maker.case, maker.device), POISON[0])
-    except Wrong:
-        return False
-    return elsewhere.verdict.status is Status.PASSED

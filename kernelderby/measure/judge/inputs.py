@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Collection
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -19,6 +20,7 @@ INTEGER_RANGE = {torch.int8: (-128, 128), torch.int16: (-1024, 1024), torch.int3
 FP8 = tuple(getattr(torch, name) for name in ("float8_e4m3fn", "float8_e5m2") if hasattr(torch, name))
 # fp8 is drawn in float32 and cast. In chunks, since a gigabyte of weights would take four gigabytes at once.
 CHUNK = 1 << 26
+POOL = 4  # contents that timed calls get in turn where every input is generated
 
 
 def torch_dtype(name: str) -> torch.dtype:
@@ -45,27 +47,46 @@ class InputMaker:
                  root: Path, secret: str = "") -> None:
         self.definition, self.case, self.device, self.root = definition, case, device, root
         self._secret = secret
+        self._kept: dict[int | str, dict[str, torch.Tensor]] = {}
         self._generate = getattr(module, definition.custom_inputs_entrypoint or "generate_inputs", None)
+
+    def places(self) -> dict[str, Any]:
+        """Every input in the definition's order: (shape, dtype) of a tensor, the value of a plain number."""
+        given, places = self._contents(0), {}
+        for name, spec in self.definition.inputs.items():
+            if name in self.case.scalars:
+                places[name] = self.case.scalars[name]
+            elif name not in given and spec.shape is None:
+                number = torch.empty((), dtype=torch_dtype(spec.dtype), device=self.device)
+                self._fill(name, number, 0)
+                places[name] = number.item()
+            else:
+                places[name] = (() if spec.shape is None else shape_of(spec, self.case.sizes), torch_dtype(spec.dtype))
+        tensors = [name for name, place in places.items() if isinstance(place, tuple)]
+        constant = set(self.definition.constants)
+        self._random_names = [name for name in tensors if name not in given]
+        self.changing = [name for name in self._random_names if name not in constant]
+        return places
+
+    def output_places(self) -> dict[str, Any]:
+        """The same of the outputs."""
+        return {name: (shape_of(spec, self.case.sizes), torch_dtype(spec.dtype))
+                for name, spec in self.definition.outputs.items()}
 
     def make(self, variant: int = 0, random_variant: int | None = None) -> dict[str, Any]:
         """Every input in the definition's order: new tensors on the device, plain numbers for scalars.
 
         random_variant: other contents for the random tensors only, so that the work (the routing, say) stays the same.
         """
-        random_variant = variant if random_variant is None else random_variant
-        given, case, inputs = self._given(variant), self.case, {}
-        for name, spec in self.definition.inputs.items():
-            if name in case.scalars:
-                inputs[name] = case.scalars[name]
-            elif name in given:
-                inputs[name] = _verified(name, given[name], spec, case)
-            else:
-                inputs[name] = self._random(name, spec, random_variant)
-        self._random_names = [name for name, value in inputs.items()
-                              if name not in given and isinstance(value, torch.Tensor)]
-        constant = set(self.definition.constants)
-        self.changing = [name for name in self._random_names if name not in constant]
+        inputs = {name: torch.empty(place[0], dtype=place[1], device=self.device) if isinstance(place, tuple) else place
+                  for name, place in self.places().items()}
+        self.write(inputs, variant, random_variant)
         return inputs
+
+    def write(self, inputs: dict[str, Any], variant: int = 0, random_variant: int | None = None) -> None:
+        """Writes what make() gives into tensors of places()."""
+        self._copy_given(inputs, variant, frozenset())
+        self.refill_random(inputs, variant if random_variant is None else random_variant)
 
     def refill_random(self, inputs: dict[str, Any], variant: int | str) -> None:
         """Writes other random contents into the random tensors that make() made."""
@@ -74,7 +95,11 @@ class InputMaker:
 
     def refresh(self, inputs: dict[str, Any], variant: str) -> None:
         """Other contents between two calls: of the random tensors that are no constants; of one that is larger than
-        CHUNK elements a part of that size, somewhere in it, so that it stays quick."""
+        CHUNK elements a part of that size, somewhere in it, so that it stays quick. Where there are none, one of POOL
+        generated contents."""
+        if not self.changing:
+            self._copy_given(inputs, f"pool/{self._number('pool', variant) % POOL}", self.definition.constants)
+            return
         for name in self.changing:
             flat = inputs[name].view(-1)
             if flat.numel() > CHUNK:
@@ -84,25 +109,31 @@ class InputMaker:
 
     def rewrite(self, inputs: dict[str, Any], variant: int) -> None:
         """Writes what make(variant) gives, without the constants, into the tensors that make() made."""
-        constant = set(self.definition.constants)
-        for name, tensor in self._given(variant).items():
-            if name not in constant:
-                inputs[name].copy_(_verified(name, tensor, self.definition.inputs[name], self.case))
+        self._copy_given(inputs, variant, self.definition.constants)
         for name in self.changing:
             self._fill(name, inputs[name], variant)
 
-    def _given(self, variant: int) -> dict[str, torch.Tensor]:
+    def _copy_given(self, inputs: dict[str, Any], variant: int | str, without: Collection[str]) -> None:
+        """The contents that are not random into the tensors, but for some."""
+        for name, tensor in self._contents(variant).items():
+            if name not in without:
+                inputs[name].copy_(_verified(name, tensor, self.definition.inputs[name], self.case))
+
+    def _contents(self, variant: int | str) -> dict[str, torch.Tensor]:
+        """Those of the pool, of the workload itself and of the check are made once."""
+        if variant not in self._kept:
+            self._kept[variant] = self._given(variant)
+        return self._kept[variant]
+
+    def _given(self, variant: int | str) -> dict[str, torch.Tensor]:
         """The tensors that are not random: generated, or from the files of a dataset without a generator."""
         case = self.case
         if self._generate is not None:
-            return self._generate({**case.sizes, **case.scalars, "seed": case.seed + variant}, self.device)
+            # The published contents are seeded by the uuid, which everybody knows; others by the secret, where is one.
+            hidden = isinstance(variant, str) or (variant and self._secret)
+            seed = self._number("generated", variant) if hidden else case.seed + variant
+            return self._generate({**case.sizes, **case.scalars, "seed": seed}, self.device)
         return {name: _read_tensor(self.root, where).to(self.device) for name, where in case.files.items()}
-
-    def _random(self, name: str, spec: TensorSpec, variant: int | str) -> Any:
-        shape = () if spec.shape is None else shape_of(spec, self.case.sizes)
-        tensor = torch.empty(shape, dtype=torch_dtype(spec.dtype), device=self.device)
-        self._fill(name, tensor, variant)
-        return tensor.item() if spec.shape is None else tensor
 
     def _fill(self, name: str, tensor: torch.Tensor, variant: int | str) -> None:
         flat = tensor.view(-1)

@@ -25,8 +25,8 @@ from kernelderby.measure.record.records import (
     CopyRecord,
     FillRecord,
     KernelRecord,
+    ProcessRecording,
     RangeRecord,
-    Recording,
     WaitRecord,
 )
 from kernelderby.measure.timing import SLACK_NS
@@ -61,7 +61,7 @@ class Recorder:
             kinds.CONCURRENT_KERNEL: self._kernel, kinds.MEMCPY: self._copy, kinds.MEMCPY2: self._peer_copy,
             kinds.MEMSET: self._fill, kinds.RUNTIME: self._call, kinds.DRIVER: self._call,
             kinds.SYNCHRONIZATION: self._wait, kinds.MARKER: self._marker}
-        self._recording: Recording | None = None
+        self._recording: ProcessRecording | None = None
         self._own_ranges: list[RangeRecord] = []
         self._open: dict[int, RangeRecord] = {}
         try:
@@ -72,12 +72,12 @@ class Recorder:
         _inject_nvtx()
 
     @contextmanager
-    def record(self, gpu: dict[str, Any]) -> Iterator[Recording]:
+    def record(self, gpu: dict[str, Any]) -> Iterator[ProcessRecording]:
         """Gives the recording, which is complete once the context is left."""
         torch.cuda.synchronize()
         self._own_ranges.clear()
         self._open.clear()
-        recording = self._recording = Recording(os.getpid(), Path(sys.executable).name, self._now(), 0, gpu)
+        recording = self._recording = ProcessRecording(os.getpid(), Path(sys.executable).name, self._now(), 0, gpu)
         try:
             for kind in self._take:
                 self._cupti.activity_enable(kind)
@@ -107,7 +107,7 @@ class Recorder:
     def _now(self) -> int:
         return self._cupti.get_timestamp()
 
-    def _finish(self, recording: Recording) -> None:
+    def _finish(self, recording: ProcessRecording) -> None:
         """Order by time, our own ranges where NVTX gave none, and what the reader must know."""
         if self._own_ranges and not any(one.end for one in recording.ranges):
             recording.ranges.extend(self._own_ranges)

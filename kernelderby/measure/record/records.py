@@ -1,6 +1,7 @@
 """What a recording of one process holds, in the terms of the nsys export. Plain data; nsys_writer puts it into SQLite.
 
-All times are ns on one clock (CUPTI's, which is the epoch's); the writer makes them relative to Recording.start_ns.
+All times are ns on one clock (CUPTI's, which is the epoch's); the writer makes them relative to
+ProcessRecording.start_ns.
 Identifiers of kinds are CUPTI's own numbers (CUpti_ActivityMemcpyKind, ...MemoryKind, ...SynchronizationType,
 ...LaunchType); the writer translates where nsys has others.
 """
@@ -107,7 +108,7 @@ class RangeRecord:
 
 
 @dataclass(slots=True)
-class Recording:
+class ProcessRecording:
     """Everything recorded in one process between start_ns and end_ns.
 
     gpu: name, uuid, compute_capability, memory_bytes, l2_bytes, multiprocessors (as environment.describe gives).

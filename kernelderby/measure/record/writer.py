@@ -12,14 +12,14 @@ from pathlib import Path
 from kernelderby import __version__
 from kernelderby.demangle import demangled, function_name
 from kernelderby.measure.record import schema as schema
-from kernelderby.measure.record.records import CopyRecord, FillRecord, KernelRecord, Recording
+from kernelderby.measure.record.records import CopyRecord, FillRecord, KernelRecord, ProcessRecording
 
 _PID_SHIFT = 24  # globalTid: process << 24 | thread; what stands above (host, virtual machine) is 0 here
 _WARNING = 2
 _MAXIMUM_UINT32 = (1 << 32) - 1  # CUPTI's "none" of events
 
 
-def write(recording: Recording, path: Path) -> None:
+def write(recording: ProcessRecording, path: Path) -> None:
     """Writes the file whole or not at all; one of that name is replaced."""
     staging = path.with_name(f".{path.name}.{os.getpid()}")
     staging.unlink(missing_ok=True)
@@ -36,7 +36,7 @@ def write(recording: Recording, path: Path) -> None:
 
 
 class _Writer:
-    def __init__(self, connection: sqlite3.Connection, recording: Recording) -> None:
+    def __init__(self, connection: sqlite3.Connection, recording: ProcessRecording) -> None:
         self._connection, self._recording = connection, recording
         self._strings: dict[str, int] = {}
         self._pid = recording.process << _PID_SHIFT

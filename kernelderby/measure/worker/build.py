@@ -45,6 +45,8 @@ def load_solution(definition: Definition, solution: Solution) -> Callable[..., A
     if solution.language not in PYTHON_LANGUAGES:
         return _build_compiled(definition, solution)
     folder = _write_once(f"{solution.name}-{solution.hash}", solution.sources)
+    for compiled in folder.rglob("__pycache__"):  # bytecode that somebody left there would run instead of the sources
+        shutil.rmtree(compiled, ignore_errors=True)
     file = solution.entry_point.partition("::")[0]
     return _function(_import_file(folder / file, _module_name(solution)), solution.entry_point)
 

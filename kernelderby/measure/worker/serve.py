@@ -10,22 +10,25 @@ from __future__ import annotations
 import ctypes
 import json
 import os
+import resource
 import signal
 import sys
 import traceback
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from kernelderby.catalog import Catalog
 from kernelderby.errors import DerbyError
+from kernelderby.measure import fence
 from kernelderby.measure.judge.cases import Case, small_cases
 from kernelderby.measure.machine.environment import describe
 from kernelderby.trace import Status
 
 _PR_SET_PDEATHSIG = 1  # <linux/prctl.h>
 _MESSAGE_CHARACTERS = 2000
+_FILE_BYTES = 16 << 30  # the largest file that a solution may write
 
 
 class Worker:
@@ -33,7 +36,9 @@ class Worker:
 
     def __init__(self, root: str, device: str) -> None:
         self.root, self.device_type = Path(root), device
-        self.timer = self.race = self.candidate = self.tuning = None
+        self.timer = self.hands = self.candidate = self.tuning = self.channel = None
+        self._opened: list[Any] = []
+        self._module: tuple[str, Any] | None = None
 
     @property
     def device(self) -> Any:
@@ -51,16 +56,19 @@ class Worker:
             found["flush_bytes"] = timing.flush_bytes(self.device) if found["gpu"] else 0
         return found
 
-    def load(self, definition: str, solution: str | None) -> dict[str, Any]:
-        """Loads the definition's module and, unless None, the solution."""
+    def load(self, definition: str, solution: str | None, protocol: str | None = None) -> dict[str, Any]:
+        """Takes a definition and, unless None, loads a solution. protocol: the timer is made before any of its code
+        runs."""
         from kernelderby.measure.judge.correctness import Candidate
-        from kernelderby.measure.worker.build import BuildFailed, load_definition_module, load_setup, load_solution
+        from kernelderby.measure.worker.build import BuildFailed, load_setup, load_solution
 
         catalog = Catalog.open(self.root)
         self.definition = catalog.definition(definition)
-        self.module = load_definition_module(self.definition)
         if solution is None:
+            self.module  # noqa: B018 - whether it loads
             return {}
+        if protocol is not None:
+            self._timer(protocol)
         chosen = catalog.solution(solution)
         if self.device_type == "cpu" and chosen.language == "triton":
             from kernelderby.measure.worker.interpreter import round_fp8_right
@@ -77,6 +85,15 @@ class Worker:
         self.candidate = Candidate(function, chosen.destination_passing_style, self.definition, chosen.in_place, setup)
         return {}
 
+    @property
+    def module(self) -> Any:
+        """The definition's module, with the reference: not loaded where a solution is only run."""
+        from kernelderby.measure.worker.build import load_definition_module
+
+        if self._module is None or self._module[0] != self.definition.name:
+            self._module = self.definition.name, load_definition_module(self.definition)
+        return self._module[1]
+
     def small_cases(self, seeds: int) -> dict[str, Any]:
         """The cases of a check without a GPU."""
         if not hasattr(self.module, "SMALL_AXES"):
@@ -87,10 +104,10 @@ class Worker:
         return {"cases": [case.to_json() for case in cases]}
 
     def check(self, case: dict[str, Any]) -> dict[str, Any]:
-        """Correctness alone."""
-        from kernelderby.measure.judge.correctness import check
+        """Correctness in this process, before a profile; nothing that ends in a row."""
+        from kernelderby.measure.race import local_check
 
-        return _verdict(check(self.candidate, self.module, self._maker(case)))
+        return _verdict(local_check(self.candidate, self.module, self._maker(case)))
 
     def empty_kernel(self, protocol: str) -> dict[str, Any]:
         """Times of a kernel that does nothing to speak of, by the same timer."""
@@ -98,45 +115,54 @@ class Worker:
 
         return {"empty_kernel_us": empty_kernel_us(self._timer(protocol), self.device)}
 
-    def prepare(self, case: dict[str, Any], protocol: str, secret: str = "") -> dict[str, Any]:
-        """Correctness; when passed, the buffers of the timed rounds and one round as warm-up, with its latency and
-        what setup took. secret: see InputMaker."""
-        from kernelderby.measure.race import Race
+    # --------------------------------------------------------------------------------------------- the judge's hands
+
+    def attach(self, sets: list[dict[str, Any]]) -> dict[str, Any]:
+        """Opens the judge's buffers; see shared.opened_set."""
+        from kernelderby.measure.hands import Hands
+        from kernelderby.measure.shared import opened_set
 
         self.release()
-        reply = self.check(case)
-        if reply["status"] != Status.PASSED:
-            return reply
-        self.race = Race(self.candidate, self.module, self._maker(case, secret), self._timer(protocol))
-        trial = self.race.turn(0, 2)
-        if trial.verdict.status is not Status.PASSED:
-            return _verdict(trial.verdict)
-        setup = None
-        if self.candidate.has_setup:
-            first = self.race.prepared[0]
-            setup = {"seconds": first.seconds, "memory_bytes": first.memory_bytes}
-        return {**reply, "latency_us": min(trial.samples_us), "setup": setup}
+        self._opened = [opened_set(each, self.device) for each in sets]
+        self.hands = Hands(self.candidate, self.timer, self.device)
+        self.hands.attach(self._opened)
+        return {}
+
+    def set_up(self, which: int) -> dict[str, Any]:
+        return {"setup": self.hands.set_up(which)}
+
+    def call(self, which: int) -> dict[str, Any]:
+        self.hands.call(which)
+        return {}
 
     def capture(self) -> dict[str, Any]:
-        """The prepared call as CUDA graphs. missing: why there are none, else empty; spoiled: whether the attempt has
-        left this process unfit."""
+        """missing: why there are no graphs, else empty; spoiled: whether the attempt has left this process unfit."""
         from kernelderby.measure.graphs import NotCapturable
 
         try:
-            self.race.capture()
+            self.hands.capture()
         except NotCapturable as error:
             return {"missing": str(error), "spoiled": error.spoiled}
         return {"missing": "", "spoiled": False}
 
-    def measure(self, number: int, iterations: int) -> dict[str, Any]:
-        """One timed round; number is 1 or more, and gives the contents of the inputs. times: kind -> a span for each
-        call."""
-        turn = self.race.turn(number, iterations)
-        times = {"eager": turn.eager.spans_us, "busy": turn.eager.busy_us,
-                 "graph": turn.graph.spans_us if turn.graph else []}
-        notes = turn.eager.notes + [f"graph: {note}" for note in (turn.graph.notes if turn.graph else [])]
-        return {**_verdict(turn.verdict), "times": times, "host_us": turn.eager.host_us, "wall_us": turn.eager.wall_us,
-                "notes": notes}
+    def drop_graphs(self) -> dict[str, Any]:
+        self.hands.drop_graphs()
+        return {}
+
+    def replay(self, which: int) -> dict[str, Any]:
+        self.hands.replay(which)
+        return {}
+
+    def batch(self, kind: str) -> dict[str, Any]:
+        self.hands.batch(kind)
+        return {}
+
+    def spans(self, kind: str, iterations: int) -> dict[str, Any]:
+        """Timed calls or replays; stops before and after each window for the judge."""
+        return asdict(self.hands.spans(kind, iterations, lambda iteration: self.channel.meet("ready", iteration),
+                                       lambda iteration: self.channel.meet("done", iteration)))
+
+    # -------------------------------------------------------------------------------------------------------- tuning
 
     def tune_prepare(self, case: dict[str, Any], protocol: str) -> dict[str, Any]:
         """The buffers of a case that is tuned, its key and its candidates."""
@@ -158,13 +184,14 @@ class Worker:
 
         return timed(self.tuning, number, iterations)
 
-    def reference(self, iterations: int) -> dict[str, Any]:
-        """Time of the definition's reference on the prepared case."""
-        return {"latency_us": self.race.reference_latency_us(iterations)}
-
     def release(self) -> dict[str, Any]:
         """Frees the buffers of the prepared case, so that other processes have the memory."""
-        self.race = None
+        if self.hands is not None:
+            self.hands.detach()
+        self.hands = None
+        for each in self._opened:
+            each.release()
+        self._opened = []
         if self.device_type == "cuda":
             import torch
 
@@ -178,10 +205,10 @@ class Worker:
             self.timer = make_timer(protocol, self.device)
         return self.timer
 
-    def _maker(self, case: dict[str, Any], secret: str = "") -> Any:
+    def _maker(self, case: dict[str, Any]) -> Any:
         from kernelderby.measure.judge.inputs import InputMaker
 
-        return InputMaker(self.definition, self.module, Case(**case), self.device, self.root, secret)
+        return InputMaker(self.definition, self.module, Case(**case), self.device, self.root)
 
 
 def answer(command: Callable[..., dict[str, Any]], arguments: dict[str, Any]) -> dict[str, Any]:
@@ -191,6 +218,9 @@ def answer(command: Callable[..., dict[str, Any]], arguments: dict[str, Any]) ->
     except DerbyError as error:
         return {"ok": False, "error": str(error)}
     except BaseException as error:
+        wrong = getattr(error, "verdict", None)  # of correctness.Wrong, without importing torch for it
+        if wrong is not None:
+            return {"ok": True, "wrong": {"status": wrong.status, "message": wrong.message}}
         traceback.print_exc()
         return _failure(_status_of(error, Status.RAISED), _told(error))
 
@@ -229,20 +259,37 @@ def main() -> None:
         ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     except (OSError, AttributeError):
         pass
+    for limit, value in ((resource.RLIMIT_CORE, 0), (resource.RLIMIT_FSIZE, _FILE_BYTES)):
+        most = resource.getrlimit(limit)[1]
+        resource.setrlimit(limit, (value if most < 0 else min(value, most),) * 2)
     requests_fd, replies_fd, root, device = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3], sys.argv[4]
+    fence.protect([int(pid) for pid in sys.argv[5:]])
     for descriptor in (requests_fd, replies_fd):
         os.set_inheritable(descriptor, False)  # a solution's own subprocesses must not hold the pipes open
     worker = Worker(root, device)
     with os.fdopen(requests_fd, encoding="utf-8") as requests:
+        worker.channel = Channel(requests, replies_fd)
         for line in requests:
             request = json.loads(line)
-            reply = answer(getattr(worker, request.pop("command")), request)
-            _write_all(replies_fd, (json.dumps(reply) + "\n").encode())
+            worker.channel.write(answer(getattr(worker, request.pop("command")), request))
 
 
-def _write_all(descriptor: int, data: bytes) -> None:
-    while data:
-        data = data[os.write(descriptor, data):]
+class Channel:
+    """The pipes to the judge, for what stops in the middle of a command."""
+
+    def __init__(self, requests: IO[str], replies: int) -> None:
+        self._requests, self._replies = requests, replies
+
+    def write(self, reply: dict[str, Any]) -> None:
+        data = (json.dumps(reply) + "\n").encode()
+        while data:
+            data = data[os.write(self._replies, data):]
+
+    def meet(self, at: str, iteration: int) -> None:
+        """Says where the worker stands, and waits until the judge lets it go on."""
+        self.write({"at": at, "iteration": iteration})
+        if not self._requests.readline():
+            raise SystemExit("the judge is gone")
 
 
 if __name__ == "__main__":

@@ -160,6 +160,8 @@ def _read(path: Path, kind: str) -> list[Rule]:
     data: dict[str, Any] = read_toml(path)
     convert(path, data, _Rules)
     default = data.get("library")
+    if not data.get(kind):
+        raise DerbyError(f"{path}: {kind}: is missing; add [[{kind}]] with pattern and examples")
     return [_rule(path, kind, number, entry, default) for number, entry in enumerate(data[kind], 1)]
 
 

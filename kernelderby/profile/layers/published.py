@@ -54,6 +54,13 @@ class _Table(Struct):
     printed: tuple[_Stated, ...] = ()
     rows: dict[str, tuple[dict[str, str | Number], ...]] = {}
 
+    def __post_init__(self) -> None:
+        for group, entries in self.rows.items():
+            for position, entry in enumerate(entries):
+                for field in ("module", "kernel"):
+                    if not isinstance(entry.get(field, ""), str):
+                        raise ValueError(f"rows.{group}[{position}].{field}: must be a string; mend the field")
+
 
 def is_module_table(path: Path) -> bool:
     return path.suffix == ".toml"

@@ -2,12 +2,30 @@
 
 from __future__ import annotations
 
-from kernelderby.profile.compare import Comparison, Difference
-from kernelderby.report.model import Column, Report, Table, TableCell
-from kernelderby.report.profile.stages import microseconds, milliseconds
+from dataclasses import asdict
+from typing import Any
 
-NOTHING = TableCell("-", "muted")
+from kernelderby.profile.compare import Comparison, Difference
+from kernelderby.report.answer import Answer
+from kernelderby.report.frame import frame
+from kernelderby.report.model import NOTHING, Column, Emphasis, Report, Table, TableCell
+from kernelderby.report.numbers import microseconds, milliseconds
+
 MOST = 40  # rows; a profile has hundreds of kernels, and the table is sorted
+
+
+def compare_answer(found: Comparison, most: int = MOST) -> Answer[Comparison]:
+    """Frame: changes, all of them. most: rows of text and Markdown."""
+    return Answer(found, lambda: {"comparison": _data(found)}, lambda: [compare_report(found, most)],
+                  lambda: (frame("changes", _data(found)["changes"]),))
+
+
+def _data(found: Comparison) -> dict[str, Any]:
+    """With what asdict leaves out: ratios and verdicts."""
+    data = asdict(found) | {"ratio": found.ratio}
+    for row, change in zip(data["changes"], found.changes, strict=True):
+        row |= {"change_ns": change.change_ns, "ratio": change.ratio, "verdict": change.verdict}
+    return data
 
 
 def compare_report(comparison: Comparison, most: int = MOST) -> Report:
@@ -37,8 +55,9 @@ def _facts(comparison: Comparison) -> tuple[str, ...]:
 
 
 def _line(change: Difference, per_invocation: bool) -> tuple[TableCell, ...]:
-    emphasis = {"sped up": "best", "vanished": "best"}.get(change.verdict, "")
-    emphasis = emphasis if (change.share_of_change or 0) >= 0.5 else ""
+    emphasis: Emphasis = ""
+    if change.verdict in ("sped up", "vanished") and (change.share_of_change or 0) >= 0.5:
+        emphasis = "best"
     if change.verdict in ("slowed down", "appeared"):
         emphasis = "bad"
     ratio = TableCell(f"{change.ratio:.3f}", emphasis) if change.ratio is not None else NOTHING

@@ -3,14 +3,50 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
 
 from kernelderby.profile.kernels.findings import Finding, Severity
 from kernelderby.profile.kernels.summary import KernelRow, KernelTable, Total
-from kernelderby.report.model import Column, Report, Table, TableCell
-from kernelderby.report.ranking import NOTHING, microseconds
+from kernelderby.report.answer import Answer
+from kernelderby.report.frame import Frame, frame
+from kernelderby.report.model import NOTHING, Column, Emphasis, Report, Table, TableCell
+from kernelderby.report.numbers import microseconds, milliseconds
 
 GUESS = "?"
-_EMPHASIS = {Severity.HIGH: "bad", Severity.MEDIUM: "", Severity.LOW: "muted"}
+_EMPHASIS: dict[Severity, Emphasis] = {Severity.HIGH: "bad", Severity.MEDIUM: "", Severity.LOW: "muted"}
+
+
+@dataclass(frozen=True, slots=True)
+class KernelsOf:
+    """One profile's kernels, what they tell, and what could not be looked for."""
+
+    table: KernelTable
+    findings: tuple[Finding, ...]
+    notes: tuple[str, ...]
+
+
+def kernels_answer(found: Sequence[KernelsOf], top: int | None = None) -> Answer[tuple[KernelsOf, ...]]:
+    """Frames: kernels, memory, totals by library, role, dtype and architecture, findings. top: see kernels_report."""
+    found = tuple(found)
+    return Answer(found, lambda: {"profiles": [_data(each) for each in found]},
+                  lambda: [kernels_report(each.table, each.findings, top=top, notes=each.notes) for each in found],
+                  lambda: _frames(found))
+
+
+def _data(each: KernelsOf) -> dict[str, Any]:
+    """With the properties that asdict leaves out."""
+    return {**asdict(each.table), "unknown": asdict(each.table.unknown), "guessed": asdict(each.table.guessed),
+            "findings": [asdict(one) for one in each.findings], "notes": each.notes}
+
+
+def _frames(found: Sequence[KernelsOf]) -> tuple[Frame, ...]:
+    tables = {"kernels": "rows", "memory": "memory", "library": "by_library", "role": "by_role", "dtype": "by_dtype",
+              "architecture": "by_architecture"}
+    frames = [frame(name, ({"profile": each.table.path} | asdict(row) for each in found
+                           for row in getattr(each.table, field))) for name, field in tables.items()]
+    return (*frames, frame("findings", ({"profile": each.table.path} | asdict(one) for each in found
+                                        for one in each.findings)))
 
 
 def kernels_report(table: KernelTable, found: Sequence[Finding], *, top: int | None = None, full_names: bool = False,
@@ -137,8 +173,7 @@ def _kernels(count: int) -> str:
 
 
 def _ms(nanoseconds: float) -> str:
-    milliseconds = nanoseconds / 1e6
-    return f"{milliseconds:.1f}" if milliseconds >= 100 else f"{milliseconds:.3f}"
+    return milliseconds(nanoseconds, fine_below=100)
 
 
 def _or_nothing(text: str | None) -> TableCell:

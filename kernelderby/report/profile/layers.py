@@ -3,16 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
+from kernelderby.profile.layers.map import Line
 from kernelderby.profile.layers.sums import LayerColumn, group_layers
 from kernelderby.profile.layers.table import LayerRatio, LayerTable
+from kernelderby.report.answer import Answer
+from kernelderby.report.frame import Frame, frame
+from kernelderby.report.model import NOTHING, Report, Table, TableCell
 from kernelderby.report.model import Column as Heading
-from kernelderby.report.model import Report, Table, TableCell
-from kernelderby.report.ranking import NOTHING, factor
+from kernelderby.report.numbers import factor
 
 PARTIAL = "~"
 SMALL = 0.02  # of a layer; modules below it share a part of the bar
 SHOWN = 12  # names of unattributed kernels; the rest is one row
+
+
+def layers_answer(table: LayerTable) -> Answer[LayerTable]:
+    """Frames: kernels, modules, groups (one row a column of the table and line), leftovers."""
+    return Answer(table, table.as_data, lambda: [layers_report(table)], lambda: _frames(table.as_data()["columns"]))
+
+
+def _frames(columns: Sequence[dict[str, Any]]) -> tuple[Frame, ...]:
+    return tuple(frame(name, ({"column": column["title"], "gpu": column["gpu"]} | row for column in columns
+                              for row in column[name])) for name in ("kernels", "modules", "groups", "leftovers"))
 
 
 def layers_report(table: LayerTable) -> Report:
@@ -98,8 +112,8 @@ def _kernel(table: LayerTable, line: tuple[str, str, str]) -> str:
     return names.pop() if len(names) == 1 else line[2]
 
 
-def _row(table: LayerTable, keys: tuple[str, ...], times: Sequence[float | None], lines: Sequence,
-         total: str | tuple | None = None, *, counted: bool = False) -> tuple[TableCell, ...]:
+def _row(table: LayerTable, keys: tuple[str, ...], times: Sequence[float | None], lines: Sequence[Line],
+         total: str | tuple[str, ...] | None = None, *, counted: bool = False) -> tuple[TableCell, ...]:
     cells = [TableCell(key) for key in keys]
     for column, time in zip(table.columns, times, strict=True):
         had, of = table.coverage(column, lines)
@@ -140,7 +154,7 @@ def _modules(table: LayerTable) -> Table:
             whole = column.complete or len(column.lines) == table.coverage(column, table.lines)[1]
             cells.append(NOTHING if time is None else TableCell(f"{time:.1f}"))
             known = time is not None and whole and column.layer_us and _usual(table, module[0])
-            cells.append(TableCell(f"{time / column.layer_us:.1%}") if known else NOTHING)
+            cells.append(TableCell(f"{(time or 0.0) / column.layer_us:.1%}") if known else NOTHING)
         cells += [_against(table.compare(column, table.of(module), module)) for column in table.columns[1:]]
         rows.append(tuple(cells))
     headings = [Heading("group", "left"), Heading("module", "left")]
@@ -166,8 +180,9 @@ def _model(table: LayerTable) -> Table:
                               [column.model_us for column in table.columns], table.lines))
     for what in dict.fromkeys(one.what for column in table.columns for one in column.printed if one.group is None):
         printed = [next((one for one in column.printed if one.what == what), None) for column in table.columns]
-        rows.append(_milliseconds(table, f"printed: {what}", [one and one.printed_us for one in printed]))
-        covered = [TableCell(f"{one.computed_us / one.printed_us:.1%}") if one else NOTHING for one in printed]
+        rows.append(_milliseconds(table, f"printed: {what}", [one.printed_us if one else None for one in printed]))
+        covered = [TableCell(f"{one.computed_us / one.printed_us:.1%}") if one and one.computed_us is not None
+                   else NOTHING for one in printed]
         rows.append((TableCell(f"modules' share of {what}"), *covered))
     if any(column.passes for column in table.columns):
         for what, value in (("unattributed", lambda column: column.unattributed_us), ("idle", _idle),
@@ -191,7 +206,8 @@ def _idle(column: LayerColumn) -> float | None:
     return None if column.wall_us is None or column.busy_us is None else max(0.0, column.wall_us - column.busy_us)
 
 
-def _milliseconds(table: LayerTable, what: str, times: Sequence[float | None], lines: Sequence = ()):
+def _milliseconds(table: LayerTable, what: str, times: Sequence[float | None],
+                  lines: Sequence[Line] = ()) -> tuple[TableCell, ...]:
     cells = [TableCell(what)]
     for column, time in zip(table.columns, times, strict=True):
         had, of = table.coverage(column, lines)
@@ -216,19 +232,20 @@ def _leftovers(column: LayerColumn) -> Table:
     rows = [_leftover(one.name, one.instances, one.total_us, one.inside_us, busy) for one in column.leftovers[:SHOWN]]
     rest = column.leftovers[SHOWN:]
     if rest:
-        inside = None if rest[0].inside_us is None else sum(one.inside_us for one in rest)
+        inside = None if rest[0].inside_us is None else sum(one.inside_us or 0.0 for one in rest)
         rows.append(_leftover(f"{len(rest)} more", sum(one.instances for one in rest),
                               sum(one.total_us for one in rest), inside, busy))
     everything = column.attributed_us, column.unattributed_us, column.busy_us
     for name, total in zip(("attributed to layers", "unattributed", "all GPU work"), everything, strict=True):
-        rows.append(_leftover(name, None, total, None, busy))
+        rows.append(_leftover(name, None, total or 0.0, None, busy))
     headings = (Heading("kernel", "left"), Heading("instances"), Heading("total ms"), Heading("of GPU work"),
                 Heading("inside layers ms"))
     return Table(f"{column.title}: unattributed", headings, tuple(rows),
                  "inside layers: between two kernels of one layer; work beside other work counts once in the last rows")
 
 
-def _leftover(name: str, instances: int | None, total: float, inside: float | None, busy: float):
+def _leftover(name: str, instances: int | None, total: float, inside: float | None,
+              busy: float) -> tuple[TableCell, ...]:
     return (TableCell(name), NOTHING if instances is None else TableCell(str(instances)),
             TableCell(f"{total / 1e3:.3f}"), TableCell(f"{total / busy:.1%}"),
             NOTHING if inside is None else TableCell(f"{inside / 1e3:.3f}"))

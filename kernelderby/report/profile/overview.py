@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from kernelderby.profile.stages.walk import Pipeline, StageRow
-from kernelderby.report.model import Column, Report, Table, TableCell
-from kernelderby.report.profile.stages import FLAG, microseconds, milliseconds
+from kernelderby.report.model import NOTHING, Column, Report, Table, TableCell
+from kernelderby.report.numbers import microseconds, milliseconds
 
-NOTHING = TableCell("-", "muted")
+FLAG = " !"
 
 
 def overview_report(pipelines: Sequence[Pipeline], names: Sequence[str]) -> Report:
@@ -45,12 +45,12 @@ def _largest(pipeline: Pipeline) -> StageRow:
 
 
 def _time(pipeline: Pipeline, nanoseconds: float, has_invocations: bool) -> str:
-    if has_invocations:
+    if has_invocations and pipeline.invocations:
         return microseconds(nanoseconds / pipeline.invocations / 1e3)
     return milliseconds(nanoseconds)
 
 
 def _span(pipeline: Pipeline) -> TableCell:
-    if pipeline.span_ns is None:
+    if pipeline.span_ns is None or not pipeline.invocations:
         return NOTHING
     return TableCell(microseconds(pipeline.span_ns / pipeline.invocations / 1e3))

@@ -10,9 +10,9 @@ from kernelderby.profile.names import short_name
 from kernelderby.profile.stages.outside import UNATTRIBUTED
 from kernelderby.profile.stages.walk import BETWEEN, OutsideRow, Pipeline, StageKernel, StageRow
 from kernelderby.profile.timeline import Timeline
-from kernelderby.report.model import Column, Report, Table, TableCell
+from kernelderby.report.model import NOTHING, Column, Emphasis, Report, Table, TableCell
+from kernelderby.report.numbers import microseconds, milliseconds
 
-NOTHING = TableCell("-", "muted")
 MOST_KERNELS = 8  # of one stage; the rest is one line
 LONGEST = 48  # characters of a kernel's name: the table then fits 120 columns
 FLAG = " !"
@@ -61,10 +61,10 @@ def _timeline(timeline: Timeline) -> str:
 
 
 def _stage_table(pipeline: Pipeline) -> Table:
-    columns = (Column("stage", "left"), Column("kernel", "left"), Column("instances"), Column("total ms"),
-               Column("us each"), Column("us an invocation"), Column("% of pipeline"))
+    columns = [Column("stage", "left"), Column("kernel", "left"), Column("instances"), Column("total ms"),
+               Column("us each"), Column("us an invocation"), Column("% of pipeline")]
     if pipeline.overlaps:
-        columns += (Column("us added"), Column("% added"))
+        columns += [Column("us added"), Column("% added")]
     largest = max(map(pipeline.time_ns, pipeline.stages), default=0)
     rows = [line for row in pipeline.stages for line in _stage_lines(pipeline, row, largest)]
     each = pipeline.pipeline_ns / pipeline.invocations / 1e3 if pipeline.invocations else None
@@ -73,14 +73,14 @@ def _stage_table(pipeline: Pipeline) -> Table:
                  NOTHING if each is None else TableCell(microseconds(each)),
                  TableCell("100.0" if pipeline.pipeline_ns else "0.0"),
                  *_added(pipeline, pipeline.added_ns, "")))
-    return Table("Pipeline", columns, tuple(rows), key_columns=1,
+    return Table("Pipeline", tuple(columns), tuple(rows), key_columns=1,
                  caption="· a part of the row above it; ! see the notes; * the largest")
 
 
 def _stage_lines(pipeline: Pipeline, row: StageRow, largest: float) -> list[tuple[TableCell, ...]]:
     """The stage; below it its kernels, where it has several."""
     name = row.name + (FLAG if row.notes else "")
-    emphasis = "best" if pipeline.time_ns(row) == largest and largest else ""
+    emphasis: Emphasis = "best" if pipeline.time_ns(row) == largest and largest else ""
     only = len(row.kernels) == 1
     labels = kernel_labels(row.kernels)
     what = labels[row.kernels[0].name] if only else _cut(row.title)
@@ -100,20 +100,20 @@ def _stage_lines(pipeline: Pipeline, row: StageRow, largest: float) -> list[tupl
     return lines
 
 
-def _numbers(pipeline: Pipeline, instances: int, total_ns: float, emphasis: str) -> tuple[TableCell, ...]:
+def _numbers(pipeline: Pipeline, instances: int, total_ns: float, emphasis: Emphasis) -> tuple[TableCell, ...]:
     each = microseconds(total_ns / instances / 1e3) if instances else "-"
     per = microseconds(total_ns / pipeline.invocations / 1e3) if pipeline.invocations else "-"
     share = f"{100 * total_ns / pipeline.pipeline_ns:.1f}" if pipeline.pipeline_ns else "-"
-    quiet = "muted" if emphasis == "muted" else ""
+    quiet: Emphasis = "muted" if emphasis == "muted" else ""
     return (TableCell(str(instances) if instances else "-", quiet), TableCell(milliseconds(total_ns), quiet),
             TableCell(each, quiet), TableCell(per, quiet), TableCell(share, emphasis))
 
 
-def _added(pipeline: Pipeline, added_ns: float | None, emphasis: str) -> tuple[TableCell, ...]:
+def _added(pipeline: Pipeline, added_ns: float | None, emphasis: Emphasis) -> tuple[TableCell, ...]:
     """The two columns that only a pipeline with overlapping kernels has."""
     if not pipeline.overlaps:
         return ()
-    if added_ns is None:
+    if added_ns is None or not pipeline.invocations or not pipeline.added_ns:
         return (TableCell(""), TableCell(""))
     return (TableCell(microseconds(added_ns / pipeline.invocations / 1e3)),
             TableCell(f"{100 * added_ns / pipeline.added_ns:.1f}", emphasis))
@@ -126,7 +126,7 @@ def _outside_table(pipeline: Pipeline) -> Table:
     share = 100 * pipeline.pipeline_ns / (pipeline.total_ns or 1)
     rows.insert(0, (TableCell("pipeline"), TableCell(str(sum(row.instances for row in pipeline.stages))),
                     TableCell(milliseconds(pipeline.pipeline_ns)), TableCell(f"{share:.1f}"), NOTHING))
-    everything = sum(row.instances for row in (*pipeline.stages, *pipeline.outside))
+    everything = sum(row.instances for row in pipeline.stages) + sum(row.instances for row in pipeline.outside)
     rows.append((TableCell("all GPU work"), TableCell(str(everything)), TableCell(milliseconds(pipeline.total_ns)),
                  TableCell("100.0"), NOTHING))
     return Table("The whole profile", columns, tuple(rows),
@@ -135,7 +135,7 @@ def _outside_table(pipeline: Pipeline) -> Table:
 
 def _outside_line(pipeline: Pipeline, row: OutsideRow) -> tuple[TableCell, ...]:
     share = 100 * row.total_ns / pipeline.total_ns if pipeline.total_ns else 0
-    emphasis = "bad" if row.kind == UNATTRIBUTED and share >= 1 else ""
+    emphasis: Emphasis = "bad" if row.kind == UNATTRIBUTED and share >= 1 else ""
     size = TableCell(f"{row.bytes / 1e6:.1f}") if row.bytes else NOTHING
     return (TableCell(row.kind, emphasis), TableCell(str(row.instances)), TableCell(milliseconds(row.total_ns)),
             TableCell(f"{share:.1f}", emphasis), size)
@@ -174,19 +174,9 @@ def _tile(name: str) -> str:
 
 
 def _numbered(labels: Mapping[str, str]) -> dict[str, str]:
-    alike, seen, result = Counter(labels.values()), Counter(), {}
+    alike, result = Counter(labels.values()), {}
+    seen: Counter[str] = Counter()
     for name, short in labels.items():
         seen[short] += 1
         result[name] = f"{short} #{seen[short]}" if alike[short] > 1 else short
     return result
-
-
-def milliseconds(nanoseconds: float) -> str:
-    value = nanoseconds / 1e6
-    return f"{value:.1f}" if value >= 10 else f"{value:.3f}"
-
-
-def microseconds(value: float) -> str:
-    if value >= 1000:
-        return f"{value:.0f}"
-    return f"{value:.1f}" if value >= 10 else f"{value:.2f}"

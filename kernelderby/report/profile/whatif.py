@@ -2,11 +2,33 @@
 
 from __future__ import annotations
 
-from kernelderby.profile.stages.whatif import WhatIf, WhatIfs, time_saved
-from kernelderby.report.model import Column, Report, Table, TableCell
-from kernelderby.report.profile.stages import facts, microseconds, milliseconds
+from collections.abc import Sequence
+from dataclasses import asdict
 
-NOTHING = TableCell("n/a", "muted")
+from kernelderby.profile.stages.whatif import WhatIf, WhatIfs, time_saved
+from kernelderby.report.answer import Answer
+from kernelderby.report.frame import Frame, frame
+from kernelderby.report.model import NOT_KNOWN, Column, Report, Table, TableCell
+from kernelderby.report.numbers import microseconds, milliseconds
+from kernelderby.report.profile.stages import facts
+
+
+def whatif_answer(found: Sequence[WhatIfs]) -> Answer[tuple[WhatIfs, ...]]:
+    """Frame: stages."""
+    found = tuple(found)
+    return Answer(found, lambda: {"whatif": found}, lambda: [whatif_report(one) for one in found],
+                  lambda: (_frame(found),))
+
+
+def _frame(found: Sequence[WhatIfs]) -> Frame:
+    rows = []
+    for each in found:
+        for one in each.stages:
+            row = asdict(one)
+            speedups = {f"speedup_{factor:g}x": speedup
+                        for factor, speedup in zip(each.factors, row.pop("speedups"), strict=True)}
+            rows.append({"profile": each.pipeline.profile, "solution": each.pipeline.solution} | row | speedups)
+    return frame("stages", rows)
 
 
 def whatif_report(found: WhatIfs) -> Report:
@@ -28,8 +50,8 @@ def whatif_report(found: WhatIfs) -> Report:
 
 
 def _line(one: WhatIf, first: bool, has_floors: bool) -> tuple[TableCell, ...]:
-    floor: tuple[TableCell, ...] = (NOTHING,) * 3 if has_floors else ()
-    if one.floor_us is not None:
+    floor: tuple[TableCell, ...] = (NOT_KNOWN,) * 3 if has_floors else ()
+    if one.floor_us is not None and one.floor_share is not None and one.at_floor is not None:
         floor = (TableCell(microseconds(one.floor_us)),
                  TableCell(f"{one.floor_share:.0%}", "bad" if one.floor_share > 1 else ""), gain(one.at_floor))
     return (TableCell(one.stage, "best" if first else ""), TableCell(one.title), TableCell(milliseconds(one.time_ns)),

@@ -6,16 +6,17 @@ are one warp's, so that a row of 2048 in pieces of 256 needs no barrier at all, 
 COLUMNS that are no power of two (1152 = 9 * 128, 5120 = 5 * 1024) waste no lane where CHUNK divides them.
 
 A configuration is a dict:
-    rows, chunk    the tile of one program
+    rows, chunk    the tile of one program; rows = 0: `chunk` numbers of the output, wherever rows begin and end
     warps          of one program
     stages         0: a program takes one tile, the grid covers all. Otherwise a program takes every n-th tile, and with
                    2 or more its loads run that many tiles ahead, through shared memory
     per_sm         programs for each multiprocessor where stages > 0
-    stream         reads and writes ask to be evicted first: nothing here is read twice
+    stream         what asks to leave the second-level cache first: "", "loads" (results stay there for the kernel that
+                   reads them, the more of them the less was kept of what is read once), or "both"
 """
 
 import functools
-from math import log2
+from math import ceil, log2
 
 import torch
 import triton
@@ -25,6 +26,8 @@ VECTOR = 8  # 2-byte numbers of one 16-byte access
 WARP = 32 * VECTOR  # columns that a warp reads at once
 MOST_VECTORS = 9  # of one thread and one tensor: with more of them registers run out
 THREADS = 1536  # of a multiprocessor, about what fits with 40 registers each
+AT_ONCE = 64 * 1024  # bytes that a multiprocessor has on their way: what is smaller is bound by latency
+MOST = 12  # candidates of one shape
 WARP_COUNTS = (1, 2, 4, 8, 16)
 CHUNKS = (128, 256, 512, 1024, 2048, 4096)
 
@@ -65,7 +68,7 @@ def _load(pointer, chunk, rows_left, COLUMNS: tl.constexpr, STRIDE: tl.constexpr
           CHUNK: tl.constexpr, STREAM: tl.constexpr, RAGGED: tl.constexpr):
     row = tl.arange(0, ROWS)[:, None]
     column = chunk * CHUNK + tl.arange(0, CHUNK)[None, :]
-    policy: tl.constexpr = "evict_first" if STREAM else ""
+    policy: tl.constexpr = "evict_first" if STREAM != "" else ""
     if RAGGED:
         inside = (row < rows_left) & (column < COLUMNS)
         values = tl.load(pointer + (row * STRIDE + column), mask=inside, other=0.0, eviction_policy=policy)
@@ -82,7 +85,7 @@ def _store(pointer, values, chunk, rows_left, COLUMNS: tl.constexpr, STRIDE: tl.
            CHUNK: tl.constexpr, STREAM: tl.constexpr, RAGGED: tl.constexpr):
     row = tl.arange(0, ROWS)[:, None]
     column = chunk * CHUNK + tl.arange(0, CHUNK)[None, :]
-    policy: tl.constexpr = "evict_first" if STREAM else ""
+    policy: tl.constexpr = "evict_first" if STREAM == "both" else ""
     rounded = values.to(pointer.dtype.element_ty)
     if RAGGED:
         inside = (row < rows_left) & (column < COLUMNS)
@@ -111,7 +114,7 @@ def load_vector(pointer, COLUMNS: tl.constexpr, ROWS: tl.constexpr, CHUNK: tl.co
     that nothing is exchanged. In the pointer's type; the reads are out of the first-level cache but for the first."""
     parts = ()
     for part in tl.static_range((COLUMNS + CHUNK - 1) // CHUNK):
-        parts = parts + (load_part(pointer, part, ROWS, COLUMNS, 0, ROWS, CHUNK, False),)
+        parts = parts + (load_part(pointer, part, ROWS, COLUMNS, 0, ROWS, CHUNK, ""),)
     return parts
 
 
@@ -207,6 +210,11 @@ def up_to(number):
     return 1 << max(0, number - 1).bit_length()
 
 
+def middle(rows):
+    """What stands for all numbers of rows with one up_to(): a tuning key has one list of candidates."""
+    return max(1, 3 * up_to(rows) // 4) if rows else 0
+
+
 class Choice:
     """inputs -> configuration: what `derby tune` found on this GPU for their key, else the first candidate.
 
@@ -229,8 +237,12 @@ class Choice:
 
 
 def launch(kernel, config, rows, tiles_of_a_row, tensors, scalars, **constants):
-    """One launch over `rows` rows, the first tensor's device being the current one. No launch for no row."""
-    tiles = triton.cdiv(rows, config["rows"]) * tiles_of_a_row
+    """One launch over `rows` rows, the first tensor's device being the current one. No launch for no row. A grid has up
+    to 2^31 - 1 programs in this dimension; offsets behind 2^31 numbers are the kernels' to widen."""
+    if config["rows"]:
+        tiles = triton.cdiv(rows, config["rows"]) * tiles_of_a_row
+    else:
+        tiles = triton.cdiv(rows * constants["COLUMNS"], config["chunk"])
     if tiles == 0:
         return
     if config["stages"]:
@@ -239,8 +251,10 @@ def launch(kernel, config, rows, tiles_of_a_row, tensors, scalars, **constants):
                      STREAM=config["stream"], STAGES=config["stages"], num_warps=config["warps"])
 
 
-def row_candidates(rows, columns, sm_count, tensors=1, most=16):
-    """Configurations for operators that reduce rows, best guess first. tensors: inputs that are held together."""
+def row_candidates(rows, columns, sm_count, tensors=1, held=0):
+    """Configurations for operators that reduce rows, best guess first. tensors: inputs that are read together; held:
+    tensors that lie in registers together, where that is more."""
+    rows, held = middle(rows), max(held, tensors)
     tiles = []
     for chunk in CHUNKS:
         chunks = -(-columns // chunk)
@@ -250,47 +264,98 @@ def row_candidates(rows, columns, sm_count, tensors=1, most=16):
             if max(1, chunk // WARP) <= warps <= max(4, chunk // WARP):
                 together = max(1, warps * WARP // chunk)  # rows that a program's threads cover at once
                 tiles += [(chunk, warps, together * repeat, chunks * repeat) for repeat in (1, 2, 4, 8)
-                          if repeat == 1 or (warps <= 4 and chunks * repeat * tensors <= MOST_VECTORS)]
-    return _configurations(tiles, rows, columns, sm_count, tensors, most, False)
+                          if repeat == 1 or (warps <= 4 and chunks * repeat * held <= MOST_VECTORS)]
+    return _configurations(tiles, rows, columns, sm_count, tensors, held, False)
 
 
-def map_candidates(rows, columns, sm_count, tensors=1, most=16):
+def map_candidates(rows, columns, sm_count, tensors=1, flat=False):
     """Configurations for operators without a reduction: `chunk` divides the columns where it can, and a program takes
-    `chunk` columns of `rows` rows."""
+    `chunk` columns of `rows` rows. flat: the kernel also takes tiles that do not follow rows."""
     chunks = [chunk for chunk in CHUNKS if columns % chunk == 0] or [min(CHUNKS[-1], max(CHUNKS[0], up_to(columns)))]
+    rows = middle(rows)
+    large = rows * columns * tensors * 2 > sm_count * AT_ONCE
     tiles = [(chunk, warps, vectors * warps * WARP // chunk, vectors)
              for chunk in chunks for warps in WARP_COUNTS[:4] for vectors in (1, 2, 4, 8)
-             if chunk <= vectors * warps * WARP <= 64 * chunk and vectors * tensors <= max(tensors, 2 * MOST_VECTORS)]
-    return _configurations(tiles, rows, columns, sm_count, tensors, most, True)
+             if chunk <= vectors * warps * WARP <= 64 * chunk and vectors * tensors <= max(tensors, MOST_VECTORS)
+             and (not large or vectors * warps * (tensors + 1) >= 12)]  # 6 KiB moved
+    if not (flat and large):
+        found = _configurations(tiles, rows, columns, sm_count, tensors, tensors, True)
+        narrow = {**min(found, key=lambda config: (config["chunk"], -config["warps"])), "stream": "both"}
+        return found + [narrow] * (large and narrow not in found)
+    # Tiles that follow rows do best with 64 bytes a thread and tensor; smaller ones need not follow them.
+    found = _configurations([tile for tile in tiles if tile[3] == 4], rows, columns, sm_count, tensors, tensors, True)
+    across = [{"rows": 0, "chunk": vectors * warps * WARP, "warps": warps, "stages": 0, "per_sm": 0, "stream": ""}
+              for warps, vectors in ((4, 1), (8, 1), (4, 2), (1, 4))]
+    across += [{**across[0], "stream": "loads"}, {**across[2], "stream": "loads"}]
+    extra = [config for config in found if config["stream"] or config["stages"]]
+    wide = {**across[0], "rows": 4 * 4 * WARP // max(chunks), "chunk": max(chunks)}  # the longest pieces of rows
+    return found[:3] + [wide] * (wide not in found[:3]) + across + extra[1:]
 
 
-def _configurations(tiles, rows, columns, sm_count, tensors, most, split):
-    """tiles: (chunk, warps, rows, 16-byte vectors of a thread and tensor). Sorted by how near they are to what should
-    do: every thread's bytes on their way at once while all rows fit the GPU together, else 128 bytes a thread. The best
-    ones also streaming and, where tiles are many, persistent. split: a row's chunks are different programs'."""
-    threads = sm_count * THREADS
-    wanted = min(max(rows * columns / VECTOR / threads, 1), max(1, 8 / tensors))
-    masked = 3 if rows > sm_count else 1  # what an octave of idle lanes counts
+def _configurations(tiles, rows, columns, sm_count, tensors, held, split):
+    """tiles: (chunk, warps, rows, 16-byte vectors of a thread and tensor). The best ones by _small or _large, some also
+    streaming and, where they may gain by it, persistent. split: a row's chunks are different programs'."""
+    read = rows * columns * tensors * 2  # bytes
+    rank = _large if read > sm_count * AT_ONCE else _small
 
-    def distance(tile):
-        chunk, warps, tile_rows, vectors = tile
-        programs = rows / tile_rows * (columns / chunk if split else 1)
-        idle = max(0.0, log2(min(tile_rows, sm_count / programs))) if tile_rows > 1 and programs < sm_count else 0.0
-        scattered = log2(CHUNKS[-1] / chunk) / 5 if split else 0.0
-        return (abs(log2(vectors / wanted)) + masked * log2(-(-columns // chunk) * chunk / columns)
-                + abs(log2(warps / 4)) / 3 + idle + scattered)
+    def cost(tile):
+        return rank(tile, rows, columns, sm_count, tensors, held, split)
 
-    best = sorted(tiles, key=distance) if rows else tiles[:1]
-    best = [tile for tile in best if rows == 0 or distance(tile) < distance(best[0]) + 3]
-    plain = [{"rows": tile_rows, "chunk": chunk, "warps": warps, "stages": 0, "per_sm": 0, "stream": False}
+    best = sorted(tiles, key=cost) if rows else tiles[:1]
+    same_chunk = [sum(other[0] == tile[0] for other in best[:place]) for place, tile in enumerate(best)]
+    # Two of each chunk first: one chunk's tiles cost much alike, and the next may be better than the model says.
+    best = [tile for _, tile in sorted(zip(same_chunk, best, strict=True), key=lambda pair: pair[0] // 2)]
+    plain = [{"rows": tile_rows, "chunk": chunk, "warps": warps, "stages": 0, "per_sm": 0, "stream": ""}
              for chunk, warps, tile_rows, _ in best]
-    streaming = [{**config, "stream": True} for config in plain[:3]]
+    if read <= sm_count * AT_ONCE / 6:
+        return plain[:MOST - 4] + [{**config, "stream": "loads"} for config in plain[:2]]
+    streaming = [{**config, "stream": "loads"} for config in plain[:2]] + [{**plain[0], "stream": "both"}]
     persistent = []
-    for (chunk, warps, tile_rows, vectors), config, stages in zip(best, plain, (2, 3, 2, 1, 3), strict=False):
-        resident = min(48, 2048 // (32 + 12 * vectors * tensors))  # warps of a multiprocessor, by their registers
-        per_sm = max(1, resident // warps)
-        if rows / tile_rows * (columns / chunk if split else 1) > 2 * per_sm * sm_count:
-            persistent += [{**config, "stages": stages, "per_sm": per_sm},
-                           {**config, "stages": stages, "per_sm": per_sm, "stream": True}]
-    extra = streaming + persistent[:5]
-    return plain[:most - len(extra)] + extra
+    if 0.5 < read / (sm_count * AT_ONCE) < 10:
+        persistent = _persistent(sorted(tiles, key=cost), rows, columns, sm_count, held, split)
+    extra = streaming + persistent
+    return plain[:MOST - len(extra)] + extra
+
+
+def _persistent(tiles, rows, columns, sm_count, held, split):
+    """tiles: best first. One warp a program, and four with few and with many accesses of a thread: what won somewhere.
+    As many programs as stay on the GPU together, by their registers."""
+    fitting = [tile for tile in tiles if 3 <= tile[3] * held <= MOST_VECTORS]
+    single = [tile for tile in fitting if tile[1] == 1][:1]
+    few = sorted((tile for tile in fitting if tile[1] == 4), key=lambda tile: tile[3])[:1]
+    many = sorted((tile for tile in fitting if tile[1] == 4), key=lambda tile: -tile[3])[:1]
+    found = []
+    for (chunk, warps, tile_rows, vectors), stages in [*((tile, 3) for tile in single + few),
+                                                       *((tile, 2) for tile in many)]:
+        per_sm = max(1, min(32, 2048 // (32 + 10 * vectors * held)) // warps)
+        if rows / tile_rows * (columns / chunk if split else 1) > per_sm * sm_count:
+            found.append({"rows": tile_rows, "chunk": chunk, "warps": warps, "stages": stages, "per_sm": per_sm,
+                          "stream": ""})
+    return found
+
+
+def _small(tile, rows, columns, sm_count, tensors, held, split):
+    """Where all rows are on their way at once: one access a thread while threads suffice, then as many as it takes."""
+    chunk, warps, tile_rows, vectors = tile
+    wanted = min(max(rows * columns / VECTOR / (sm_count * THREADS), 1), max(1, 8 / held))
+    masked = 3 if rows > sm_count else 1  # what an octave of idle lanes counts
+    programs = rows / tile_rows * (columns / chunk if split else 1)
+    idle = max(0.0, log2(min(tile_rows, sm_count / programs))) if tile_rows > 1 and programs < sm_count else 0.0
+    scattered = log2(CHUNKS[-1] / chunk) / 5 if split else 0.0
+    return (abs(log2(vectors / wanted)) + masked * log2(-(-columns // chunk) * chunk / columns)
+            + abs(log2(warps / 4)) / 3 + idle + scattered)
+
+
+def _large(tile, rows, columns, sm_count, tensors, held, split):
+    """log2 of a time over the memory's, fitted to times of ten operators on an H200 (docs/memory_bound.md). The
+    smallest tile is the best one, as the last wave and the barriers cost least, until programs come faster than they
+    are started or too few bytes are on their way."""
+    chunk, warps, tile_rows, vectors = tile
+    traffic = 2 * (tensors + 1) * tile_rows * (chunk if split else columns)  # bytes of a program
+    resident = min(32, max(1, min(64, 2048 // (20 + 9 * vectors * held)) // warps))  # programs of a multiprocessor
+    waves = rows / tile_rows * (columns / chunk if split else 1) / (resident * sm_count)
+    started = 33 * sm_count * (0.32 + 0.34 * warps) / traffic  # the time to start it over that to move its bytes
+    cost = log2(max(1.0, started)) + 0.015 * max(0.0, log2(traffic / 4400)) + 0.05 * log2(max(1.0, ceil(waves) / waves))
+    cost += 0.3 * max(0.0, log2(34e3 / (resident * warps * WARP * 2 * vectors * tensors)))
+    cost += 1.4 * log2(-(-columns // chunk) * chunk / columns) + 0.04 * max(0.0, log2(vectors * held / 10))
+    return cost + (0.01 * log2(CHUNKS[-1] / chunk) if split else 0.017 * max(0.0, log2(chunk / WARP)))

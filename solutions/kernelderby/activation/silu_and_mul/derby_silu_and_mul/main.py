@@ -1,4 +1,5 @@
-"""SwiGLU: a program takes CHUNK columns of ROWS rows, of the gate and of what it gates.
+"""SwiGLU: a program takes CHUNK columns of ROWS rows, of the gate and of what it gates, or CHUNK numbers of the output
+wherever rows begin and end.
 
 rowwise.py, which lies beside this file once it is packed, says what a configuration means.
 """
@@ -27,10 +28,29 @@ def gate_tile(tile, x_ptr, output_ptr, num_rows, COLUMNS: tl.constexpr, ROWS: tl
                        STREAM)
 
 
+@triton.jit
+def gate_across(tile, x_ptr, output_ptr, num_rows, COLUMNS: tl.constexpr, CHUNK: tl.constexpr, STREAM: tl.constexpr):
+    """CHUNK numbers of the output from tile * CHUNK on. COLUMNS is a constant: the division is a multiplication."""
+    first = tl.cast(tile, tl.int64) * CHUNK
+    first_row = first // COLUMNS
+    position = (first - first_row * COLUMNS).to(tl.int32) + tl.arange(0, CHUNK)
+    row = position // COLUMNS
+    inside = row < num_rows - first_row.to(tl.int32)
+    gate_ptr = x_ptr + first_row * (2 * COLUMNS) + (row * COLUMNS + position)  # = row * 2 * COLUMNS + column
+    policy: tl.constexpr = "evict_first" if STREAM != "" else ""
+    gate = tl.load(gate_ptr, mask=inside, other=0.0, eviction_policy=policy)
+    up = tl.load(gate_ptr + COLUMNS, mask=inside, other=0.0, eviction_policy=policy)
+    values = rowwise.silu(gate.to(tl.float32)) * up.to(tl.float32)
+    tl.store(output_ptr + first + tl.arange(0, CHUNK), values.to(output_ptr.dtype.element_ty), mask=inside,
+             eviction_policy="evict_first" if STREAM == "both" else "")
+
+
 @triton.jit(do_not_specialize=["num_rows"])
 def derby_silu_and_mul(x_ptr, output_ptr, num_rows, COLUMNS: tl.constexpr, ROWS: tl.constexpr, CHUNK: tl.constexpr,
                        STREAM: tl.constexpr, STAGES: tl.constexpr):
-    if STAGES == 0:
+    if ROWS == 0:
+        gate_across(tl.program_id(0), x_ptr, output_ptr, num_rows, COLUMNS, CHUNK, STREAM)
+    elif STAGES == 0:
         gate_tile(tl.program_id(0), x_ptr, output_ptr, num_rows, COLUMNS, ROWS, CHUNK, STREAM)
     else:
         tiles = tl.cdiv(num_rows, ROWS) * ((COLUMNS + CHUNK - 1) // CHUNK)
@@ -45,7 +65,7 @@ def tuning_key(gate_up):
 
 def candidates(gate_up):
     rows, _, columns = gate_up.shape
-    return rowwise.map_candidates(rows, columns, rowwise.multiprocessors(gate_up), tensors=2)
+    return rowwise.map_candidates(rows, columns, rowwise.multiprocessors(gate_up), tensors=2, flat=True)
 
 
 def run_with(config, gate_up, output):

@@ -47,7 +47,7 @@ def tuning_key(hidden_states, weight, bias, eps):
 
 def candidates(hidden_states, weight, bias, eps):
     # Weight and bias take as many registers as a second row.
-    return rowwise.row_candidates(*hidden_states.shape, rowwise.multiprocessors(hidden_states), tensors=2)
+    return rowwise.row_candidates(*hidden_states.shape, rowwise.multiprocessors(hidden_states), held=2)
 
 
 def run_with(config, hidden_states, weight, bias, eps, output):

@@ -106,7 +106,7 @@ def test_help_works_after_the_verb_list_was_imported(derby):
 
 def test_every_operator_of_the_checkout_can_be_shown(derby, checkout):
     for name, definition in Catalog.open(checkout).definitions.items():
-        code, out, err = derby("show", name, "--root", checkout)
+        code, out, err = derby("show", name, "--root", checkout, columns=120)
         assert (code, err) == (0, ""), name
         assert max(map(len, out.splitlines())) <= 120
         for part in (*definition.axes, *definition.inputs, *definition.outputs):

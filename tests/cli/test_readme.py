@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-README = (Path(__file__).resolve().parent.parent / "README.md").read_text(encoding="utf-8")
+README = (Path(__file__).resolve().parents[2] / "README.md").read_text(encoding="utf-8")
 BLOCKS = re.findall(r"^```\n(.*?)^```", README, flags=re.DOTALL | re.MULTILINE)
 COMMANDS = [line.split("  #")[0].strip() for block in BLOCKS for line in block.replace("\\\n", " ").splitlines()]
 DERBY = [line for line in COMMANDS if line.startswith("derby ")]

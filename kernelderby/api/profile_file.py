@@ -1,0 +1,104 @@
+"""A profile as an object: where the time of a recording goes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from kernelderby.catalog import Catalog
+from kernelderby.fields import Positive, convert, read_toml
+from kernelderby.hardware import find_gpu
+from kernelderby.profile.compare import Comparison, compare_kernels, compare_stages
+from kernelderby.profile.kernels.findings import Finding, findings
+from kernelderby.profile.kernels.summary import KernelTable, summarise
+from kernelderby.profile.sources import open_profile
+from kernelderby.profile.spans import Profile
+from kernelderby.profile.stages.walk import INVOCATION, Pipeline, pipeline_of
+from kernelderby.profile.stages.whatif import SPEEDUPS, WhatIfs, whatif
+from kernelderby.profile.timeline import TimelineBuilder
+from kernelderby.report.answer import Answer
+from kernelderby.report.profile.compare import compare_answer
+from kernelderby.report.profile.kernels import KernelsOf, kernels_answer
+from kernelderby.report.profile.pipelines import stages_answer
+from kernelderby.report.profile.whatif import whatif_answer
+
+
+@dataclass(frozen=True, slots=True)
+class ProfileFile:
+    """One file: an nsys export or table, a Kineto trace. profile: its spans and sums."""
+
+    profile: Profile
+
+    @property
+    def path(self) -> Path:
+        return self.profile.path
+
+    @property
+    def gpu(self) -> str | None:
+        """As the file names it; None where it does not."""
+        return self.profile.gpu
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        return tuple(self.profile.warnings)
+
+    def kernels(self, *, gpu: str | None = None, top: int | None = None) -> Answer[tuple[KernelsOf, ...]]:
+        """Every kernel with its library, role and architecture, and what to do about it. gpu: where the file names
+        none, or a wrong one. top: so many rows, the rest summed, in text and Markdown."""
+        return kernels_answer([self.kernel_table(gpu)], top)
+
+    def kernel_table(self, gpu: str | None = None) -> KernelsOf:
+        table = summarise(self.profile, gpu)
+        found, notes = self._findings(table)
+        return KernelsOf(table, tuple(found), tuple(notes))
+
+    def stages(self, solution: str, root: Path | str = ".", *, within: str | None = None) -> Answer[
+            tuple[Pipeline, ...]]:
+        """A solution's pipeline stage by stage, and everything beside it."""
+        return stages_answer([self.pipeline(solution, root, within=within)])
+
+    def pipeline(self, solution: str, root: Path | str = ".", *, within: str | None = None) -> Pipeline:
+        stages = Catalog.open(root).solution(solution).stages
+        return pipeline_of(self.profile, stages, solution, stated_total_ns=_stated_total_ns(self.profile.path),
+                           within=within or INVOCATION)
+
+    def whatif(self, solution: str, root: Path | str = ".", *, factors: Sequence[float] = SPEEDUPS,
+               floors_us: Mapping[str, float] | None = None) -> Answer[tuple[WhatIfs, ...]]:
+        """What the pipeline gains if one stage ran faster. floors_us: stage -> the least that it can take."""
+        return whatif_answer([whatif(self.pipeline(solution, root), tuple(factors), dict(floors_us or {}))])
+
+    def compare(self, after: ProfileFile, solution: str | None = None, root: Path | str = ".") -> Answer[Comparison]:
+        """What changed from this recording to another one: by stage of a solution, otherwise by kernel."""
+        if solution is None:
+            return compare_answer(compare_kernels(self.profile, after.profile))
+        return compare_answer(compare_stages(self.pipeline(solution, root), after.pipeline(solution, root)))
+
+    def _findings(self, table: KernelTable) -> tuple[list[Finding], list[str]]:
+        """The findings, and what could not be looked for."""
+        notes = []
+        if table.gpu is None:
+            notes.append("the profile names no GPU: kernels for an older architecture cannot be told; give --gpu")
+        elif find_gpu(table.gpu) is None:
+            notes.append(f"{table.gpu}: not among the known GPUs, so kernels for an older architecture cannot be told")
+        builder = TimelineBuilder()
+        if self.profile.has_events:
+            for span in self.profile.spans():
+                builder.take(span)
+        else:
+            notes.append("sums only, no events: launch gaps cannot be told")
+        return findings(table, self.profile.api_sums(), builder.timelines()), notes
+
+
+def open_profile_file(path: Path | str) -> ProfileFile:
+    """DerbyError for a file that is no profile."""
+    return ProfileFile(open_profile(path))
+
+
+def _stated_total_ns(path: Path) -> float | None:
+    """pipeline_total_ms of a TOML file beside a published table, whose source states more than it itemises."""
+    beside = path.with_suffix(".toml")
+    if beside == path or not beside.is_file():
+        return None
+    total = read_toml(beside).get("pipeline_total_ms")
+    return None if total is None else convert(f"{beside}: pipeline_total_ms", total, Positive) * 1e6

@@ -1,0 +1,162 @@
+"""A trace set as an object: what it holds, and the two questions that its rows answer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from kernelderby.catalog import Catalog, Definition, Solution, Workload, published
+from kernelderby.catalog.selection import is_named, select_workloads
+from kernelderby.errors import DerbyError
+from kernelderby.fields import suggestion
+from kernelderby.hardware import Gpu, find_gpu, gpus
+from kernelderby.rank import Ranking, definitions_with_rows, rank
+from kernelderby.rank.by_importance import ImportanceRanking, rank_by_importance
+from kernelderby.report.answer import Answer
+from kernelderby.report.importance import importance_answer
+from kernelderby.report.ranking import rankings_answer
+from kernelderby.report.roofline import survey_answer
+from kernelderby.roofline.operators import Survey, survey
+from kernelderby.roofline.recorded import recorded
+from kernelderby.trace import Measurement
+
+Names = str | Iterable[str]
+
+
+@dataclass(frozen=True, slots=True)
+class TraceSet:
+    """One set on disk, read when it is asked for. Names are one name or several."""
+
+    catalog: Catalog
+
+    @property
+    def root(self) -> Path:
+        return self.catalog.root
+
+    @property
+    def definitions(self) -> dict[str, Definition]:
+        return self.catalog.definitions
+
+    @property
+    def solutions(self) -> dict[str, Solution]:
+        return self.catalog.solutions
+
+    @property
+    def workloads(self) -> dict[str, tuple[Workload, ...]]:
+        """Definition -> its workloads, in the file's order."""
+        return {name: tuple(self.catalog.workloads(name)) for name in self.catalog.definitions}
+
+    @property
+    def rows(self) -> tuple[Measurement, ...]:
+        """Every recorded row."""
+        return tuple(self.catalog.traces())
+
+    def rank(self, definitions: Names = (), solutions: Names = (), workloads: Names = (), *, gpu: str | None = None,
+             protocol: str | None = None, time: str | None = None,
+             baseline: str | None = None) -> Answer[tuple[Ranking, ...]]:
+        """One ranking a definition: solution against solution on one GPU, timed in one way.
+
+        Without names: every definition that solutions competed for. gpu, protocol: default those with the most rows.
+        time: graph, eager or busy; default graph where all have it.
+        DerbyError: no rows, an unknown name, a baseline that passed nothing.
+        """
+        catalog = self.catalog
+        chosen = [catalog.solution(name) for name in _names(solutions)]
+        named = chosen + ([catalog.solution(baseline)] if baseline else [])
+        wanted = [catalog.definition(name).name for name in _names(definitions)]
+        for solution in named if wanted else ():
+            if solution.definition not in wanted:
+                raise DerbyError(f"{solution.name} is a solution of {solution.definition}, not of {', '.join(wanted)}")
+        wanted = wanted or sorted({solution.definition for solution in named})
+        rows = catalog.traces(wanted[0] if len(wanted) == 1 else None)
+        names, warnings = self._with_rows(rows, wanted, gpu, protocol)
+        shapes = self._workloads_of(names, _names(workloads))
+        only = {solution.name for solution in named} if chosen else None
+        by_definition: dict[str, list[Measurement]] = {}
+        for row in rows:
+            by_definition.setdefault(row.definition, []).append(row)
+        rankings = [
+            rank(by_definition.get(name, []), name, shapes[name],
+                 {solution.name: solution for solution in catalog.solutions_of(name)}, gpu=gpu, protocol=protocol,
+                 baseline=baseline if baseline and catalog.solution(baseline).definition == name else None, only=only,
+                 time=time)
+            for name in names if shapes[name] or not workloads]
+        return rankings_answer(rankings, (*catalog.warnings, *warnings))
+
+    def rank_by_importance(self, solutions: Names = (), *, gpu: str | None = None, protocol: str | None = None,
+                           time: str | None = None) -> Answer[ImportanceRanking]:
+        """Authors over all operators at once, each operator weighted by its share of the GPU time in production."""
+        catalog = self.catalog
+        importance = published.importance(catalog.root, catalog.left_out)
+        if not importance:
+            raise DerbyError(f"--importance: {catalog.root}/profiles has no published_importance.csv; leave it out")
+        named = [catalog.solution(name) for name in _names(solutions)] or catalog.solutions.values()
+        known = {solution.name: solution for solution in named}
+        workloads = {name: catalog.workloads(name) for name in importance if name in catalog.definitions}
+        found = rank_by_importance(recorded(catalog.traces(), known, gpu, protocol, time), workloads, known, importance)
+        return importance_answer(found, catalog.warnings)
+
+    def roofline(self, definitions: Names = (), *, gpu: Names = "h200", traces: bool = False,
+                 by_shape: bool | None = None) -> Answer[Survey]:
+        """The floors of operators on GPUs, and with `traces` how near the recorded times come to them on the first.
+
+        by_shape: tables of every shape; by default where definitions are named.
+        """
+        names = _names(definitions)
+        found = survey(self.catalog, [known_gpu(name) for name in _names(gpu)], names, with_traces=traces)
+        return survey_answer(found, bool(names) if by_shape is None else by_shape)
+
+    def _with_rows(self, rows: Sequence[Measurement], wanted: Sequence[str], gpu: str | None,
+                   protocol: str | None) -> tuple[list[str], list[str]]:
+        """The wanted definitions that have rows to compare; without any wanted, those that solutions competed for, or
+        all where there are none such. And a warning for all that is left out."""
+        catalog, warnings = self.catalog, []
+        with_any = {row.definition for row in rows}
+        chosen = list(wanted) or sorted(with_any & set(catalog.definitions))
+        if not rows or not chosen:
+            raise DerbyError(f"{catalog.root / 'traces'}: no recorded rows; measure with `derby bench`")
+        for stranger in sorted(with_any - set(catalog.definitions)):
+            warnings.append(f"{catalog.root / 'traces'}: rows of {stranger}, no definition of the set, left out")
+        if len(chosen) == 1:
+            return chosen, warnings
+        competed = [] if wanted else sorted(
+            definitions_with_rows(rows, gpu, protocol, solutions=2).intersection(chosen))
+        if competed:
+            if len(competed) < len(chosen):
+                warnings.append(f"{len(chosen) - len(competed)} definitions have no rows of two solutions, left out; "
+                                "see `derby roofline --traces`, or name one with --definitions")
+            return competed, warnings
+        available = definitions_with_rows(rows, gpu, protocol)
+        warnings += [f"{name}: has no rows to compare, left out" for name in chosen if name not in available]
+        return [name for name in chosen if name in available], warnings
+
+    def _workloads_of(self, names: Sequence[str], words: Sequence[str]) -> dict[str, list[Workload]]:
+        """Definition -> the workloads that the words name there. DerbyError for a word that names none in any."""
+        found = {name: self.catalog.workloads(name) for name in names}
+        if len(names) == 1:
+            return {name: select_workloads(workloads, words) for name, workloads in found.items()}
+        for word in words:
+            if not any(is_named(workload, word) for workloads in found.values() for workload in workloads):
+                raise DerbyError(f"--workloads: no workload {word!r} in any of {len(names)} definitions; `derby show` "
+                                 "lists them")
+        return {name: [workload for workload in workloads
+                       if not words or any(is_named(workload, word) for word in words)]
+                for name, workloads in found.items()}
+
+
+def open_set(path: Path | str = ".") -> TraceSet:
+    """The trace set in a folder. DerbyError where the folder has no definitions/."""
+    return TraceSet(Catalog.open(path))
+
+
+def _names(names: Names) -> tuple[str, ...]:
+    return (names,) if isinstance(names, str) else tuple(names)
+
+
+def known_gpu(name: str) -> Gpu:
+    """DerbyError for a GPU without a file of peaks."""
+    gpu = find_gpu(name)
+    if gpu is None:
+        raise DerbyError(f"--gpu: kernelderby/hardware/gpus has no {name!r}; {suggestion(name, gpus())}")
+    return gpu

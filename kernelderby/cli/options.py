@@ -1,0 +1,84 @@
+"""Words that mean and accept the same in every verb: --root, --definitions, --solutions, --workloads, --gpu, files."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+
+from kernelderby.errors import DerbyError
+
+
+class DerbyCommand(click.Command):
+    """A verb. Its words are kept for `--write`, which holds them against a block's marker."""
+
+    def parse_args(self, context: click.Context, args: list[str]) -> list[str]:
+        context.meta["kernelderby.words"] = tuple(args)
+        try:
+            return super().parse_args(context, args)
+        except click.UsageError as error:
+            if "unexpected extra argument" in error.message and any(
+                    isinstance(each, click.Option) and each.multiple for each in self.params):
+                hint = f"{error.message} An option takes one value: write several as a,b or repeat the option."
+                raise click.UsageError(hint, context) from None
+            raise
+
+
+class PathType(click.Path):
+    """A path; an empty one is a variable that was not set, never the current directory."""
+
+    def __init__(self) -> None:
+        super().__init__(path_type=Path)
+
+    def convert(self, value: Any, param: click.Parameter | None, context: click.Context | None) -> Any:
+        if value == "":
+            raise DerbyError(f"{param.opts[0] if param else 'path'}: is empty; give a path (is a variable not set?)")
+        return super().convert(value, param, context)
+
+
+FILE = PathType()
+
+
+def _root(context: click.Context, param: click.Parameter, value: Path | None) -> Path:
+    """What stands after the verb, else before it, else $DERBY_ROOT, else the current directory."""
+    if value is None and context.parent is not None:
+        value = context.parent.params.get("root")
+    return Path(os.environ.get("DERBY_ROOT") or ".") if value is None else value
+
+
+root_option = click.option("--root", type=FILE, callback=_root,
+                           help="The trace set (default: $DERBY_ROOT, else the current directory).")
+json_option = click.option("--json", "as_json", is_flag=True, help="JSON for machines instead of text.")
+
+
+def _several(context: click.Context, param: click.Parameter, values: tuple[str, ...]) -> tuple[str, ...]:
+    names = [name.strip() for value in values for name in value.split(",")]
+    if not all(names):
+        raise click.BadParameter("a name is empty; write a,b or repeat the option", context, param)
+    return tuple(dict.fromkeys(names))
+
+
+def names_option(*flags: str, help: str, metavar: str, default: Sequence[str] = ()) -> Callable[..., Any]:
+    """One value, which may be a list with commas; the option may be repeated."""
+    return click.option(*flags, multiple=True, callback=_several, metavar=f"{metavar}[,{metavar}]", help=help,
+                        default=default, show_default=bool(default))
+
+
+definitions_option = names_option("--definitions", "--definition", metavar="D",
+                                  help="Only these definitions (default: all).")
+solutions_option = names_option("--solutions", "--solution", metavar="S", help="Only these solutions (default: all).")
+workloads_option = names_option(
+    "--workloads", "--workload", metavar="W",
+    help="Only these: the start of a uuid, the size of an axis, axis=size, or a shape's number, #3 (default: all).")
+gpu_option = click.option("--gpu", metavar="NAME|ID",
+                          help='Such as "NVIDIA H200" or h200 (default: the GPU with the most rows).')
+
+
+def check_names(catalog: Any, solutions: tuple[str, ...], definitions: tuple[str, ...]) -> None:
+    """DerbyError for a name that the set does not have, before anything slow begins."""
+    for find, names in ((catalog.solution, solutions), (catalog.definition, definitions)):
+        for name in names:
+            find(name)

@@ -1,0 +1,145 @@
+"""The one way out: --format, --json, --table, --write, --plot, colour and width, for every verb that prints a table.
+
+    @click.command(cls=DerbyCommand)
+    @output_options("rank", tables=("solutions", "workloads"))
+    def command(..., output: Output) -> None:
+        ...
+        output.emit(answer, draw=lambda path: ...)
+
+Tables and JSON go to stdout; warnings and what was written to stderr, one line each.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import wraps
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from kernelderby.cli.options import FILE
+from kernelderby.errors import DerbyError
+
+if TYPE_CHECKING:
+    from kernelderby.report.answer import Answer
+
+FORMATS = ("text", "markdown", "csv", "json")
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """style: one of FORMATS. is_chosen: it was asked for, so that it is printed beside --write. table: of the CSV."""
+
+    verb: str
+    context: click.Context
+    style: str = "text"
+    is_chosen: bool = False
+    table: str | None = None
+    plot: Path | None = None
+    target: Path | None = None
+    block: str = ""
+
+    @property
+    def is_json(self) -> bool:
+        return self.style == "json"
+
+    def emit(self, answer: Answer[Any], draw: Callable[[Path], None] | None = None) -> None:
+        """Prints the answer (report.answer.Answer), writes it into --write's block, draws --plot with draw(path)."""
+        if self.plot is not None and draw is None:
+            raise DerbyError(f"--plot: derby {self.verb} has no picture; leave it out")
+        warn(answer.warnings)
+        if self.target is not None:
+            from kernelderby.cli.blocks import write_block
+
+            warn([write_block(self.context, self.verb, self.target, self.block, answer.to_markdown())])
+        if self.target is None or self.is_chosen:
+            say(self._rendered(answer))
+        if self.plot is not None and draw is not None:
+            draw(self.plot)
+            warn([f"{self.plot}: written"])
+
+    def _rendered(self, answer: Answer[Any]) -> str:
+        if self.style == "json":
+            return answer.to_json()
+        if self.style == "csv":
+            return answer.to_csv(table=self.table)
+        if self.style == "markdown":
+            return answer.to_markdown()
+        return answer.to_text(text_width(), has_color(sys.stdout))
+
+
+def output_options(verb: str, tables: Sequence[str], *, plot: bool = False, write: bool = True) -> Callable[..., Any]:
+    """Adds the options and hands them to the command as one Output, `output`. tables: names of the answer's frames."""
+
+    def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
+        @wraps(function)
+        def wrapped(*, style: str, as_json: bool, table: str | None, **options: Any) -> Any:
+            context = click.get_current_context()
+            taken = {name: options.pop(name) for name in ("plot", "target", "block") if name in options}
+            is_chosen = as_json or context.get_parameter_source("style") is not click.core.ParameterSource.DEFAULT
+            style = "json" if as_json else style
+            if table is not None and style != "csv":
+                raise click.UsageError("--table goes with --format csv: the other formats have all tables")
+            return function(output=Output(verb, context, style, is_chosen, table, **taken), **options)
+
+        for option in reversed(_options(tables, plot, write)):
+            wrapped = option(wrapped)
+        return wrapped
+
+    return decorate
+
+
+def _options(tables: Sequence[str], plot: bool, write: bool) -> list[Callable[..., Any]]:
+    options = [
+        click.option("--format", "style", type=click.Choice(FORMATS), default="text", show_default=True),
+        click.option("--json", "as_json", is_flag=True, help="The same as --format json."),
+        click.option("--table", type=click.Choice(tables), help="Which one --format csv prints (default: the first)."),
+    ]
+    if plot:
+        options.append(click.option("--plot", type=FILE, metavar="FILE",
+                                    help="Draw it too: a .png, .svg or .pdf file."))
+    if write:
+        options += [
+            click.option("--write", "target", type=FILE, metavar="FILE",
+                         help="Put the Markdown between <!-- derby COMMAND --> and <!-- /derby --> in this file, where "
+                              "COMMAND is this one."),
+            click.option("--block", default="", metavar="NAME",
+                         help="The block <!-- derby profile NAME --> of that file, whatever its command."),
+        ]
+    return options
+
+
+def say(text: str) -> None:
+    """To stdout, ending in one line break. Not by click.echo, which writes UTF-8 where stdout is ASCII."""
+    print(text.rstrip("\n"), flush=True)
+
+
+def say_json(data: Any) -> None:
+    from kernelderby.report.answer import to_json
+
+    say(to_json(data))
+
+
+def warn(lines: Iterable[str]) -> None:
+    """To stderr, one line each, without control characters."""
+    from kernelderby.report.plain import plain
+
+    for line in lines:
+        print(f"derby: {plain(str(line))}", file=sys.stderr, flush=True)
+
+
+def has_color(stream: Any) -> bool:
+    """Colour is for a terminal that has not declined it (no-color.org)."""
+    return bool(stream.isatty()) and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+
+
+def text_width() -> int:
+    """$COLUMNS, else the terminal's columns, else 80."""
+    from kernelderby.report.answer import PIPE_WIDTH
+
+    return max(40, shutil.get_terminal_size((PIPE_WIDTH, 24)).columns)

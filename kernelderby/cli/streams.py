@@ -1,0 +1,24 @@
+"""stdout and stderr of any encoding: what one lacks is written as its nearest ASCII, never a traceback."""
+
+from __future__ import annotations
+
+import codecs
+import sys
+
+_NEAREST = {"─": "-", "…": "...", "†": "+", "·": "-", "–": "-", "—": "-", "‘": "'", "’": "'", "“": '"', "”": '"', 
+            "×": "x", "±": "+-"}
+
+
+def _nearest(error: UnicodeError) -> tuple[str, int]:
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    letters = error.object[error.start:error.end]
+    return "".join(_NEAREST.get(letter, "?") for letter in letters), error.end
+
+
+def make_streams_safe() -> None:
+    codecs.register_error("kernelderby.nearest", _nearest)
+    for stream in (sys.stdout, sys.stderr):
+        reconfigure = getattr(stream, "reconfigure", None)
+        if reconfigure is not None:
+            reconfigure(errors="kernelderby.nearest")

@@ -1,0 +1,152 @@
+"""What a worker's process gets and may do and leave behind: environment, caches, signals, descendants."""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+import platform
+import re
+import signal
+import struct
+from collections.abc import Collection, Mapping
+from pathlib import Path
+
+_PR_SET_CHILD_SUBREAPER = 36  # <linux/prctl.h>
+
+# What libraries read to find compilers, GPUs and their own files. Everything else of the user's environment stays here.
+_NAMES = {"PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "LANGUAGE", "TZ", "TMPDIR", "TERM", "LD_LIBRARY_PATH",
+          "LD_PRELOAD", "VIRTUAL_ENV", "CC", "CXX", "CPATH", "LIBRARY_PATH", "C_INCLUDE_PATH", "CPLUS_INCLUDE_PATH",
+          "MAX_JOBS", "XDG_CACHE_HOME", "PYTHONPATH", "PYTHONHOME", "HF_HOME"}
+_PREFIXES = ("LC_", "CUDA", "NVIDIA_", "NVCC_", "TORCH", "PYTORCH_", "TRITON_", "FLASHINFER_", "FIB_", "TVM_", "OMP_",
+             "MKL_", "OPENBLAS_", "SGL_", "SGLANG_", "DG_", "VLLM_", "DERBY_", "KERNELDERBY_", "NINJA_")
+_SECRET = re.compile(r"TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIAL|API_?KEY|PRIVATE", re.IGNORECASE)
+
+
+def allowed_environment(environment: Mapping[str, str]) -> dict[str, str]:
+    """The part of an environment that a worker gets."""
+    return {name: value for name, value in environment.items()
+            if (name in _NAMES or name.startswith(_PREFIXES)) and not _SECRET.search(name)}
+
+
+def own_caches(base: Path, solution_hash: str) -> dict[str, str]:
+    """Where a solution's compiled kernels lie: no solution finds those of another, or of its own former sources."""
+    folder = base / "built" / solution_hash
+    folder.mkdir(parents=True, exist_ok=True)
+    return {"TRITON_CACHE_DIR": str(folder / "triton"), "TORCH_EXTENSIONS_DIR": str(folder / "torch_extensions")}
+
+
+def adopt_orphans() -> bool:
+    """From now on the descendants of our children become ours when their parents end. False where the kernel cannot."""
+    try:
+        return ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) == 0
+    except (OSError, AttributeError):
+        return False
+
+
+def end_orphans(known: Collection[int]) -> list[int]:
+    """Kills, with all that they started, the children of this process that came from a worker: they stand in another
+    session than we do. known: those that are to live. Gives the process ids."""
+    ended = []
+    for _ in range(8):  # who is killed hands its own children on
+        orphans = [pid for pid in children(os.getpid()) if pid not in known and _session(pid) != os.getsid(0)]
+        if not orphans:
+            break
+        for pid in orphans:
+            for each in (*descendants(pid), pid):
+                end(each)
+                ended.append(each)
+        for pid in orphans:
+            try:
+                os.waitpid(pid, 0)
+            except ChildProcessError:
+                pass
+    return ended
+
+
+def end(pid: int) -> None:
+    try:
+        os.kill(pid, signal.SIGKILL)
+    except (ProcessLookupError, PermissionError):
+        pass
+
+
+def children(pid: int) -> list[int]:
+    """Of all its threads."""
+    found = []
+    for path in Path(f"/proc/{pid}/task").glob("*/children"):
+        try:
+            found += [int(child) for child in path.read_text().split()]
+        except (OSError, ValueError):
+            continue
+    return found
+
+
+def descendants(pid: int) -> list[int]:
+    """The deepest first."""
+    found: list[int] = []
+    for child in children(pid):
+        found += [*descendants(child), child]
+    return found
+
+
+def _session(pid: int) -> int | None:
+    try:
+        return os.getsid(pid)
+    except (ProcessLookupError, PermissionError):
+        return None
+
+
+# A seccomp filter (<linux/seccomp.h>, <linux/filter.h>): no look into other processes, no signals to those that run
+# the race. System calls by machine: the audit architecture, those that are refused, those whose first argument counts.
+_CALLS = {
+    "x86_64": (0xC000003E, {"ptrace": 101, "process_vm_readv": 310, "process_vm_writev": 311, "pidfd_send_signal": 424},
+               {"kill": 62, "tkill": 200, "tgkill": 234, "rt_sigqueueinfo": 129, "rt_tgsigqueueinfo": 297}),
+    "aarch64": (0xC00000B7, {"ptrace": 117, "process_vm_readv": 270, "process_vm_writev": 271,
+                             "pidfd_send_signal": 424},
+                {"kill": 129, "tkill": 130, "tgkill": 131, "rt_sigqueueinfo": 138, "rt_tgsigqueueinfo": 240}),
+}
+_PR_GET_SECCOMP, _PR_SET_SECCOMP, _PR_SET_NO_NEW_PRIVS, _FILTER = 21, 22, 38, 2
+_LOAD, _EQUAL, _RETURN = 0x20, 0x15, 0x06
+_ALLOW, _REFUSE = 0x7FFF0000, 0x00050000 | errno.EPERM
+_NUMBER, _ARCHITECTURE, _FIRST_ARGUMENT = 0, 4, 16  # offsets in struct seccomp_data, little endian
+
+
+class _Program(ctypes.Structure):
+    _fields_ = [("length", ctypes.c_ushort), ("instructions", ctypes.c_char_p)]
+
+
+def has_seccomp() -> bool:
+    try:
+        return platform.machine() in _CALLS and ctypes.CDLL(None).prctl(_PR_GET_SECCOMP, 0, 0, 0, 0) == 0
+    except (OSError, AttributeError):
+        return False
+
+
+def protect(processes: Collection[int]) -> bool:
+    """From now on this process, and all that it starts, can signal none of these processes or their groups, and trace
+    nobody. False where the kernel cannot."""
+    if not has_seccomp():
+        return False
+    program = _filter(*_CALLS[platform.machine()], sorted({value & 0xFFFFFFFF for pid in processes
+                                                           for value in (pid, -pid)} | {0xFFFFFFFF}))
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0):
+        return False
+    return libc.prctl(_PR_SET_SECCOMP, _FILTER, ctypes.byref(_Program(len(program) // 8, program)), 0, 0) == 0
+
+
+def _filter(architecture: int, refused: Mapping[str, int], signals: Mapping[str, int], targets: list[int]) -> bytes:
+    """The instructions: for refused calls EPERM, for signals EPERM when the first argument is one of the targets."""
+    code = [(_LOAD, 0, 0, _ARCHITECTURE), (_EQUAL, 1, 0, architecture), (_RETURN, 0, 0, _ALLOW),
+            (_LOAD, 0, 0, _NUMBER)]
+    for number in refused.values():
+        code += [(_EQUAL, 0, 1, number), (_RETURN, 0, 0, _REFUSE)]
+    for number in signals.values():
+        looked_at = [(_LOAD, 0, 0, _FIRST_ARGUMENT)]
+        for target in targets:
+            looked_at += [(_EQUAL, 0, 1, target), (_RETURN, 0, 0, _REFUSE)]
+        looked_at.append((_RETURN, 0, 0, _ALLOW))
+        code += [(_EQUAL, 0, len(looked_at), number), *looked_at]
+    code.append((_RETURN, 0, 0, _ALLOW))
+    return b"".join(struct.pack("<HBBI", *each) for each in code)

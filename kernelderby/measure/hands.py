@@ -1,0 +1,104 @@
+"""What runs a solution's calls on buffers that the judge owns.
+
+Hands works in the process that holds the solution. The judge has its like in another process (remote.RemoteHands): the
+same methods, told through pipes. A call's outputs lie in the judge's buffers when a method returns, and nothing of the
+solution runs on the GPU.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from kernelderby.measure.graphs import NotCapturable
+from kernelderby.measure.judge.correctness import Candidate, SetUp, synchronize
+from kernelderby.measure.shared import BufferSet
+from kernelderby.measure.timing import Call, Spans, Timer, TimingFailed
+
+
+class Hands:
+    def __init__(self, candidate: Candidate, timer: Timer, device: torch.device) -> None:
+        self.candidate, self.timer, self.device = candidate, timer, device
+        self.sets: Sequence[BufferSet] = ()
+        self._prepared: list[SetUp] = []
+        self._places: dict[str, tuple[tuple[int, ...], torch.dtype]] = {}
+        self._replays: list[Callable[[], Any]] = []
+
+    def attach(self, sets: Sequence[BufferSet]) -> None:
+        """The buffers of a case; those before are let go."""
+        self.detach()
+        self.sets = sets
+        self._prepared = [SetUp({}) for _ in sets]
+        self._places = {name: (tuple(tensor.shape), tensor.dtype) for name, tensor in sets[0].outputs.items()}
+
+    def detach(self) -> None:
+        self.sets, self._prepared, self._replays = (), [], []
+
+    def set_up(self, which: int) -> dict[str, float] | None:
+        """Runs setup on the constants of a set: the seconds and memory_bytes it took; None without setup."""
+        if not self.candidate.has_setup:
+            return None
+        self._prepared[which] = found = self.candidate.set_up(self.sets[which].inputs, self.device)
+        return {"seconds": found.seconds, "memory_bytes": found.memory_bytes}
+
+    def call(self, which: int) -> None:
+        """One call, untimed. What the solution raises goes through; Wrong where its outputs are none."""
+        self._keep(which, self._run(which))
+        synchronize(self.device)
+
+    def capture(self) -> None:
+        """A graph over each set. NotCapturable with the reason."""
+        replays = [self.timer.capture(lambda which=which: self._run(which)) for which in range(len(self.sets))]
+        try:
+            self.timer.spans(lambda iteration: replays[iteration % len(replays)](), len(replays))
+        except TimingFailed as error:
+            raise NotCapturable(f"a replay has no time: {error}") from error
+        self._replays = replays
+
+    def drop_graphs(self) -> None:
+        self._replays = []
+
+    def replay(self, which: int) -> None:
+        """One replay, untimed."""
+        self._keep(which, self._replays[which]())
+        synchronize(self.device)
+
+    def spans(self, kind: str, iterations: int, before: Call, after: Call) -> Spans:
+        """Timed calls ("eager") or replays ("graph"), the sets in turn. before and after: outside the window, after
+        with the outputs in the buffers."""
+        run, returned = self._runner(kind), [None]
+
+        def call(iteration: int) -> None:
+            returned[0] = run(iteration % len(self.sets))
+
+        def look(iteration: int) -> None:
+            self._keep(iteration % len(self.sets), returned[0])
+            returned[0] = None
+            synchronize(self.device)
+            after(iteration)
+
+        return self.timer.spans(call, iterations, before, look)
+
+    def batch(self, kind: str) -> None:
+        """One call or replay over each set, back to back."""
+        run = self._runner(kind)
+        for which in range(len(self.sets)):
+            self._keep(which, run(which))
+        synchronize(self.device)
+
+    def _runner(self, kind: str) -> Callable[[int], Any]:
+        return self._run if kind == "eager" else lambda which: self._replays[which]()
+
+    def _run(self, which: int) -> Any:
+        each = self.sets[which]
+        return self.candidate(each.inputs, each.outputs, self._prepared[which].values)
+
+    def _keep(self, which: int, returned: Any) -> None:
+        """Brings what a call returned into the judge's buffers. Wrong where it is no output of that shape and type."""
+        outputs = self.sets[which].outputs
+        found = self.candidate.fitting(returned, self._places, self.device)
+        if not self.candidate.destination_passing_style:
+            for name, tensor in outputs.items():
+                tensor.copy_(found[name])

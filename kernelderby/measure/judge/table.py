@@ -1,0 +1,106 @@
+"""What the judge holds for one workload: the reference, the inputs' maker with its secret, and what a time may be."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+
+import torch
+
+from kernelderby.catalog import Catalog, Definition, Solution, Workload
+from kernelderby.hardware import find_gpu
+from kernelderby.measure.judge.cases import Case, case_of_workload
+from kernelderby.measure.judge.correctness import Verdict
+from kernelderby.measure.judge.inputs import InputMaker
+from kernelderby.measure.machine.probe import Machine
+from kernelderby.measure.plan import Job
+from kernelderby.measure.race import HandsLike, Race
+from kernelderby.measure.timing import Timer, make_timer
+from kernelderby.measure.worker.build import load_definition_module
+from kernelderby.roofline.floors import floors
+from kernelderby.trace import Status
+
+_OF_FLOOR = 0.9  # peaks are rounded, and a clock may boost above the rated one
+_OF_EMPTY_KERNEL = 0.5
+# What the judge's clock over a batch sees beside the calls: two messages, the GPU's change from one process to the
+# other, launches. Generous, since an honest solution must never fall here; on a busy CPU more.
+_BESIDE_US = {"cuda": 400.0, "cpu": 20_000.0}
+_HOST_US = 1000.0  # host time per call that explains a slow batch; no library takes more
+
+_modules: dict[str, ModuleType] = {}
+_timers: dict[str, Timer] = {}
+
+
+@dataclass(slots=True)
+class JudgesTable:
+    definition: Definition
+    workload: Workload | None
+    maker: InputMaker
+    module: ModuleType
+    device: torch.device
+    machine: Machine
+    secret: str
+
+    @classmethod
+    def of(cls, catalog: Catalog, job: Job, machine: Machine, secret: str) -> JudgesTable:
+        case = case_of_workload(job.definition, job.workload)
+        return cls.of_case(catalog.root, job.definition, case, machine, secret, job.workload)
+
+    @classmethod
+    def of_case(cls, root: Path, definition: Definition, case: Case, machine: Machine, secret: str,
+                workload: Workload | None = None) -> JudgesTable:
+        device = torch.device("cuda", 0) if machine.device == "cuda" else torch.device("cpu")
+        if str(definition.path) not in _modules:
+            _modules[str(definition.path)] = load_definition_module(definition)
+        module = _modules[str(definition.path)]
+        return cls(definition, workload, InputMaker(definition, module, case, device, root, secret), module, device,
+                   machine, secret)
+
+    def race(self, solution: Solution, hands: HandsLike) -> Race:
+        return Race(self.definition, self.module, self.maker, hands, solution.in_place)
+
+    def timer(self) -> Timer:
+        """The judge's own, for the reference."""
+        if self.machine.protocol not in _timers:
+            _timers[self.machine.protocol] = make_timer(self.machine.protocol, self.device)
+        return _timers[self.machine.protocol]
+
+    def release(self) -> None:
+        if self.device.type == "cuda":
+            torch.cuda.empty_cache()
+
+    def doubt(self, race: Race, times: dict[str, list[tuple[float, ...]]], host_us: Sequence[float],
+              solution: Solution, empty_kernel_us: dict[str, float | None] | None) -> Verdict | None:
+        """Why the claimed times cannot be, as the verdict on them; None when they can."""
+        beside = _BESIDE_US[self.device.type]
+        for kind in ("eager", "graph"):
+            if kind not in times:
+                continue
+            claimed = statistics.median([span for spans in times[kind] for span in spans])
+            floor = self._floor_us(solution, (empty_kernel_us or {}).get(kind))
+            if claimed < floor:
+                return Verdict(Status.BELOW_FLOOR, f"{kind}: {claimed:.2f} us, where this GPU needs {floor:.2f} us")
+            allowed = 2 * claimed + beside
+            if kind == "eager":
+                allowed += min(2 * statistics.median(host_us), _HOST_US)
+            batch = race.batch_us(kind)
+            if batch > allowed:
+                return Verdict(Status.REWARD_HACK, f"{kind}: its process claims {claimed:.1f} us; by the judge's "
+                               f"clock over unseen inputs a call takes {batch:.0f} us")
+        return Verdict(Status.PASSED)
+
+    def _floor_us(self, solution: Solution, empty_kernel_us: float | None) -> float:
+        """What no kernel can beat here: the flops, and the bytes that have to be read (what is written may still lie
+        in L2), at the vendor's peaks; and half an empty kernel."""
+        gpu, cost = find_gpu(self.machine.name), self.workload.cost if self.workload else None
+        least = _OF_EMPTY_KERNEL * (empty_kernel_us or 0.0) if self.device.type == "cuda" else 0.0
+        limits = floors(cost, gpu) if gpu and cost else None
+        if limits is None:
+            return least
+        needed = cost.needed(bool(solution.in_place))
+        read = needed / 2 if solution.in_place else max(0, needed - cost.bytes_written)
+        return max(least, _OF_FLOOR * limits.compute_us, _OF_FLOOR * read / gpu.memory_bytes_per_second * 1e6)
+

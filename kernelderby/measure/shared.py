@@ -1,0 +1,147 @@
+"""Memory that the judge allocates and a worker's process sees: the inputs and outputs of one set, in one arena.
+
+On a GPU the arena is an allocation of the driver, opened in the worker through CUDA IPC; on a CPU a file in shared
+memory, mapped by both. Nothing else of the judge lies in it: an arena fills whole blocks of 2 MiB, the unit in which
+the driver shares memory. The worker gets a description (JSON) with the handle and each tensor's place.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import math
+import os
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+
+_BLOCK = 2 << 20
+_ALIGNMENT = 4096
+
+
+class _IpcHandle(ctypes.Structure):
+    _fields_ = [("reserved", ctypes.c_ubyte * 64)]
+
+
+class _DeviceBytes:
+    """What torch.as_tensor takes for memory on the GPU."""
+
+    def __init__(self, pointer: int, count: int) -> None:
+        self.__cuda_array_interface__ = {"shape": (count,), "typestr": "|u1", "data": (pointer, False), "version": 3,
+                                         "strides": None}
+
+
+Place = tuple[tuple[int, ...], torch.dtype]  # shape and type of a tensor
+
+
+@dataclass(slots=True)
+class BufferSet:
+    """Inputs (plain numbers among them) and outputs by name, in the definition's order. description: for attach(),
+    None for memory of this process alone."""
+
+    inputs: dict[str, Any]
+    outputs: dict[str, torch.Tensor]
+    description: dict[str, Any] | None = None
+    _free: list[Any] = field(default_factory=list)
+
+    def release(self) -> None:
+        """Gives the memory back; the tensors must not be used any more."""
+        self.inputs, self.outputs = {}, {}
+        while self._free:
+            self._free.pop()()
+
+
+def private_set(inputs: Mapping[str, Place | int | float | bool], outputs: Mapping[str, Place],
+                device: torch.device) -> BufferSet:
+    """Buffers of this process alone."""
+    def made(place: Any) -> Any:
+        return torch.empty(place[0], dtype=place[1], device=device) if isinstance(place, tuple) else place
+
+    return BufferSet({name: made(place) for name, place in inputs.items()},
+                     {name: made(place) for name, place in outputs.items()})
+
+
+def shared_set(inputs: Mapping[str, Place | int | float | bool], outputs: Mapping[str, Place],
+               device: torch.device) -> BufferSet:
+    """Buffers in an arena of their own, and what a worker needs to open it."""
+    described: dict[str, dict[str, Any]] = {"inputs": {}, "outputs": {}}
+    size = 0
+    for kind, places in (("inputs", inputs), ("outputs", outputs)):
+        for name, place in places.items():
+            if not isinstance(place, tuple):
+                described[kind][name] = {"value": place}
+                continue
+            shape, dtype = place
+            described[kind][name] = {"offset": size, "shape": list(shape), "dtype": str(dtype).removeprefix("torch.")}
+            size += -(-math.prod(shape) * dtype.itemsize // _ALIGNMENT) * _ALIGNMENT
+    size = max(1, -(-size // _BLOCK)) * _BLOCK
+    free: list[Any] = []
+    arena, handle = _cuda_arena(size, free) if device.type == "cuda" else _cpu_arena(size, free)
+    description = {"size": size, "handle": handle, **described}
+    return BufferSet(*_tensors(description, arena), description, free)
+
+
+def opened_set(description: dict[str, Any], device: torch.device) -> BufferSet:
+    """The other side: the same memory in this process."""
+    free: list[Any] = []
+    size, handle = description["size"], description["handle"]
+    if device.type == "cuda":
+        torch.zeros(1, device=device)  # the context is current in this thread from here on
+        pointer = ctypes.c_uint64()
+        _call("cuIpcOpenMemHandle_v2", ctypes.byref(pointer), _IpcHandle.from_buffer_copy(bytes.fromhex(handle)), 1)
+        free.append(lambda: _call("cuIpcCloseMemHandle", pointer))
+        arena = torch.as_tensor(_DeviceBytes(pointer.value, size), device=device)
+    else:
+        arena = torch.from_file(handle, shared=True, size=size, dtype=torch.uint8)
+    return BufferSet(*_tensors(description, arena), None, free)
+
+
+def _tensors(description: dict[str, Any], arena: torch.Tensor) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
+    def tensor(spec: dict[str, Any]) -> Any:
+        if "value" in spec:
+            return spec["value"]
+        shape, dtype = tuple(spec["shape"]), getattr(torch, spec["dtype"])
+        count = math.prod(shape) * dtype.itemsize
+        if not count:
+            return torch.empty(shape, dtype=dtype, device=arena.device)
+        return arena[spec["offset"]:spec["offset"] + count].view(dtype).view(shape)
+
+    return ({name: tensor(spec) for name, spec in description["inputs"].items()},
+            {name: tensor(spec) for name, spec in description["outputs"].items()})
+
+
+def _cuda_arena(size: int, free: list[Any]) -> tuple[torch.Tensor, str]:
+    torch.zeros(1, device="cuda:0")  # the context is current in this thread from here on
+    pointer, handle = ctypes.c_uint64(), _IpcHandle()
+    try:
+        _call("cuMemAlloc_v2", ctypes.byref(pointer), ctypes.c_size_t(size))
+    except torch.OutOfMemoryError:
+        torch.cuda.empty_cache()  # what torch keeps for later
+        _call("cuMemAlloc_v2", ctypes.byref(pointer), ctypes.c_size_t(size))
+    free.append(lambda: _call("cuMemFree_v2", pointer))
+    _call("cuIpcGetMemHandle", ctypes.byref(handle), pointer)
+    return torch.as_tensor(_DeviceBytes(pointer.value, size), device="cuda:0"), bytes(handle.reserved).hex()
+
+
+def _cpu_arena(size: int, free: list[Any]) -> tuple[torch.Tensor, str]:
+    folder = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
+    descriptor, path = tempfile.mkstemp(prefix="kernelderby-", dir=folder)
+    os.truncate(descriptor, size)
+    os.close(descriptor)
+    free.append(lambda: Path(path).unlink(missing_ok=True))
+    return torch.from_file(path, shared=True, size=size, dtype=torch.uint8), path
+
+
+_OUT_OF_MEMORY = 2  # CUDA_ERROR_OUT_OF_MEMORY
+
+
+def _call(name: str, *arguments: Any) -> None:
+    """A function of the driver. torch.OutOfMemoryError where it has no memory, RuntimeError for everything else."""
+    code = getattr(ctypes.CDLL("libcuda.so.1"), name)(*arguments)
+    if code == _OUT_OF_MEMORY:
+        raise torch.OutOfMemoryError(f"{name}: CUDA out of memory")
+    if code:
+        raise RuntimeError(f"{name} failed with CUDA error {code}")

@@ -1,0 +1,89 @@
+"""What a question comes to: the record, and every form in which people and programs take it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, is_dataclass
+from enum import Enum
+from math import isfinite
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+from kernelderby.errors import DerbyError
+from kernelderby.report.frame import Frame
+from kernelderby.report.model import Report
+
+PIPE_WIDTH = 80  # columns, where no terminal and no $COLUMNS says otherwise
+Value = TypeVar("Value")
+
+
+@dataclass(frozen=True, slots=True)
+class Answer(Generic[Value]):
+    """value: the record that was computed. warnings: what was left out on the way, one line each.
+
+    make_reports and make_frames are called when a form needs them.
+    """
+
+    value: Value
+    make_data: Callable[[], Any]
+    make_reports: Callable[[], Sequence[Report]]
+    make_frames: Callable[[], Sequence[Frame]]
+    warnings: tuple[str, ...] = ()
+
+    @property
+    def frames(self) -> dict[str, Frame]:
+        """The tidy tables by name; the first is the one that to_pandas and to_csv give without a name."""
+        return {each.name: each for each in self.make_frames()}
+
+    def frame(self, table: str | None = None) -> Frame:
+        frames = self.frames
+        if table is not None and table not in frames:
+            raise DerbyError(f"table: there is no {table!r}; there are {', '.join(frames)}")
+        return frames[table] if table is not None else next(iter(frames.values()))
+
+    def to_pandas(self, table: str | None = None) -> Any:
+        """A pandas.DataFrame of one tidy table (default: the first of `frames`)."""
+        return self.frame(table).to_pandas()
+
+    def to_csv(self, path: Path | str | None = None, table: str | None = None) -> str:
+        """One tidy table as CSV; with a path it is written there too."""
+        return self.frame(table).to_csv(path)
+
+    def to_json(self) -> str:
+        """Everything. A number that is not finite is null: JSON has none."""
+        return to_json(self.make_data())
+
+    def to_markdown(self) -> str:
+        from kernelderby.report import markdown
+
+        return "\n".join(map(markdown.render, self.make_reports()))
+
+    def to_text(self, width: int = PIPE_WIDTH, color: bool = False) -> str:
+        from kernelderby.report import text
+
+        return "\n".join(text.render(report, width=width, color=color) for report in self.make_reports())
+
+    def __str__(self) -> str:
+        return self.to_text()
+
+    def _repr_markdown_(self) -> str:
+        """What a notebook shows."""
+        return self.to_markdown()
+
+
+def to_json(data: Any) -> str:
+    """data: plain values, records, enums and paths. NaN and the infinities become null."""
+    return json.dumps(_plain(data), indent=2, allow_nan=False, default=str)
+
+
+def _plain(data: Any) -> Any:
+    if is_dataclass(data) and not isinstance(data, type):
+        return _plain(asdict(data))
+    if isinstance(data, Mapping):
+        return {str(key): _plain(value) for key, value in data.items()}
+    if isinstance(data, list | tuple):
+        return [_plain(value) for value in data]
+    if isinstance(data, Enum):
+        return data.value
+    return None if isinstance(data, float) and not isfinite(data) else data

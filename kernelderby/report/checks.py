@@ -1,0 +1,82 @@
+"""Results of `derby check` as tables: a row a case, a column a solution, PASS or FAIL first."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Protocol
+
+from kernelderby.report.answer import Answer
+from kernelderby.report.frame import frame
+from kernelderby.report.model import NOTHING, Column, Report, Table, TableCell
+
+PASSED = "passed"
+
+
+class Checked(Protocol):
+    """One solution on one case: a measure.checks.CheckResult."""
+
+    @property
+    def definition(self) -> str: ...
+
+    @property
+    def solution(self) -> str: ...
+
+    @property
+    def case(self) -> str: ...
+
+    @property
+    def status(self) -> str: ...
+
+    @property
+    def message(self) -> str: ...
+
+    @property
+    def matched_ratio(self) -> float | None: ...
+
+    def to_json(self) -> dict[str, Any]: ...
+
+
+def checks_answer(device: str, results: Sequence[Checked], skipped: Mapping[str, str]) -> Answer[Sequence[Checked]]:
+    """Frame: cases. skipped: solution -> reason."""
+    return Answer(
+        results, lambda: {"device": device, "results": [result.to_json() for result in results], "skipped": skipped},
+        lambda: list(_reports(device, results, skipped)),
+        lambda: (frame("cases", ({"device": device} | result.to_json() for result in results)),))
+
+
+def _reports(device: str, results: Sequence[Checked], skipped: Mapping[str, str]) -> Iterator[Report]:
+    for definition in dict.fromkeys(result.definition for result in results):
+        yield Report(f"{definition} on {device}", (), (_table([each for each in results
+                                                               if each.definition == definition]),))
+    failed = [result for result in results if result.status != PASSED]
+    groups: dict[tuple[str, str], list[Checked]] = {}
+    for result in failed:
+        groups.setdefault((result.solution, result.status), []).append(result)
+    notes = []
+    for (solution, status), cases in groups.items():
+        more = f" and {len(cases) - 1} more cases" if len(cases) > 1 else ""
+        notes.append(f"FAILED {solution} on {cases[0].case}{more}: {status}: {cases[0].message}")
+    notes += [f"skipped {name}: {reason}" for name, reason in skipped.items()]
+    yield Report(f"{len(results) - len(failed)} passed, {len(failed)} failed, {len(skipped)} solutions skipped", (), (),
+                 tuple(notes))
+
+
+def _table(results: Sequence[Checked]) -> Table:
+    cells = {(result.case, result.solution): result for result in results}
+    solutions = list(dict.fromkeys(result.solution for result in results))
+    rows = []
+    for case in dict.fromkeys(result.case for result in results):
+        has_failed = any(cells[case, name].status != PASSED for name in solutions if (case, name) in cells)
+        rows.append((TableCell("FAIL", "bad") if has_failed else TableCell("PASS"), TableCell(case),
+                     *(_cell(cells.get((case, name))) for name in solutions)))
+    return Table("Share of elements within the tightest tolerance", (
+        Column("result", "left"), Column("case", "left"), *map(Column, solutions)), tuple(rows), key_columns=2)
+
+
+def _cell(result: Checked | None) -> TableCell:
+    if result is None:
+        return NOTHING
+    ratio = "" if result.matched_ratio is None else f"{result.matched_ratio:.4f}"
+    if result.status == PASSED:
+        return TableCell(ratio or "passed")
+    return TableCell(f"{result.status} {ratio}".strip(), "bad")

@@ -1,0 +1,51 @@
+"""How a time, a ratio and a share are written, the same in every table. Nothing is model.NOTHING.
+
+Measured times carry noise of a percent, so three digits; floors are exact and go down to nanoseconds, so four.
+"""
+
+from __future__ import annotations
+
+
+def microseconds(value: float) -> str:
+    """A measured time in us: 2.29, 50.0, 14107."""
+    if value >= 1000:
+        return f"{value:.0f}"
+    return f"{value:.1f}" if value >= 10 else f"{value:.2f}"
+
+
+def floor_us(value: float) -> str:
+    """A floor in us, and a time beside one: 0.005121, 9.182, 1514. Four digits, or all of them before the point."""
+    return f"{value:.0f}" if value >= 1000 else f"{value:.4g}"
+
+
+def milliseconds(nanoseconds: float, fine_below: float = 10.0) -> str:
+    """A sum in ms: three decimals below `fine_below` ms, then one."""
+    value = nanoseconds / 1e6
+    return f"{value:.3f}" if value < fine_below else f"{value:.1f}"
+
+
+def factor(value: float, digits: int = 2) -> str:
+    """A ratio with `digits` decimals below 10, fewer above: 1.31, 12.3, 190."""
+    if value >= 100:
+        return f"{value:.0f}"
+    return f"{value:.1f}" if value >= 10 else f"{value:.{digits}f}"
+
+
+def percent(share: float) -> str:
+    """34.0%, 0.7%, 0.03%, 0.004%: one digit, and more where it says nothing."""
+    return f"{share:.1%}" if share >= 0.001 or share == 0 else f"{100 * share:.1g}%"
+
+
+def short_percent(share: float) -> str:
+    """75%, 6.5%, 0.1%: where a column of shares stands beside times."""
+    return f"{share:.0%}" if share >= 0.1 else f"{share:.1%}"
+
+
+def intensity(value: float) -> str:
+    """flop per byte: 0.0625, 103, 15396."""
+    return f"{value:.0f}" if value >= 1000 else f"{value:.3g}"
+
+
+def amount(value: float) -> str:
+    """GFLOP and MB: three digits, or whole."""
+    return f"{value:.0f}" if value >= 100 else f"{value:.3g}"

@@ -1,0 +1,11 @@
+"""Text from data (names, messages, descriptions) without what a terminal or a page would act on."""
+
+from __future__ import annotations
+
+
+def plain(text: str) -> str:
+    """One line of printable characters: line breaks and other white space become spaces; escape sequences, controls of
+    direction and lone surrogates are left out."""
+    if text.isprintable():
+        return text
+    return "".join(" " if letter.isspace() else letter if letter.isprintable() else "" for letter in text)

@@ -1,0 +1,135 @@
+"""Exploits and honest solutions, in real processes: what each ends as, and that nothing of the run is touched.
+
+exploits/*.py: STATUS holds the statuses that may end it, CLASS what it tries; honest/*.py pass. The operator is that of
+tests/misbehaviours. Each group is measured by a runner in a process of its own, so that an exploit which reaches the
+runner ends that one and not pytest.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("torch")
+
+HERE = Path(__file__).resolve().parent
+MEASURING = HERE.parent / "measure"
+DEFINITION = "scaled_add_n16"
+SOURCES = {path.stem: path for folder in ("exploits", "honest") for path in sorted((HERE / folder).glob("*.py"))}
+HONEST = [path.stem for path in sorted((HERE / "honest").glob("*.py"))]
+GROUP = 6  # exploits that run side by side
+SECRET = "of-the-user"
+
+RUN = """
+import sys
+from pathlib import Path
+
+sys.path.insert(0, sys.argv[1])
+from measuring import measure
+
+measure(Path(sys.argv[2]), sys.argv[3:], workloads=("8",), rounds=2, iterations=4, timeout_seconds=20)
+"""
+
+
+def constants(name: str) -> dict[str, object]:
+    """CLASS and STATUS, without running the file."""
+    return {node.targets[0].id: ast.literal_eval(node.value) for node in ast.parse(SOURCES[name].read_text()).body
+            if isinstance(node, ast.Assign) and getattr(node.targets[0], "id", "") in ("CLASS", "STATUS")}
+
+
+EXPLOITS = {name: constants(name) for name in SOURCES if name not in HONEST}
+
+
+def add_solution(root: Path, name: str) -> None:
+    folder = root / f"solutions/tests/elementwise/{DEFINITION}/{name}"
+    folder.mkdir(parents=True)
+    text = SOURCES[name].read_text()
+    (folder / "main.py").write_text(text)
+    into = "out)" in next(line for line in text.splitlines() if line.startswith("def run("))
+    (folder / "solution.toml").write_text(
+        f'name = "{name}"\ndefinition = "{DEFINITION}"\nauthor = "tests"\nlanguage = "python"\n'
+        f'entry_point = "main.py::run"\ndestination_passing_style = {str(into).lower()}\n'
+        f'target_hardware = ["any"]\ndescription = "{name}"\n\n[requires]\ncpu = true\n')
+
+
+def rows_of(root: Path) -> dict[str, dict]:
+    path = root / f"traces/cpu/elementwise/{DEFINITION}.jsonl"
+    return {row["solution"]: row for row in map(json.loads, path.read_text().splitlines())}
+
+
+def run(root: Path, names: list[str]) -> subprocess.CompletedProcess:
+    sys.path.insert(0, str(MEASURING))
+    import shutil
+
+    from measuring import MISBEHAVIOURS
+
+    if not root.exists():
+        for part in ("definitions", "workloads"):
+            shutil.copytree(MISBEHAVIOURS / part, root / part, ignore=shutil.ignore_patterns("__pycache__"))
+    for name in names:
+        add_solution(root, name)
+    return subprocess.run([sys.executable, "-c", RUN, str(MEASURING), str(root), *names], text=True,
+                          capture_output=True, timeout=300, start_new_session=True,
+                          env={**os.environ, "SOME_TOKEN": SECRET, "XDG_CACHE_HOME": str(root / "cache")})
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory):
+    """Every exploit's and honest solution's row."""
+    names, rows = list(SOURCES), {}
+    for start in range(0, len(names), GROUP):
+        root = tmp_path_factory.mktemp("cheats") / "set"
+        done = run(root, names[start:start + GROUP])
+        assert done.returncode == 0, f"the runner of {names[start:start + GROUP]}: {done.stderr[-3000:]}"
+        rows |= rows_of(root)
+    return rows
+
+
+def test_there_are_enough():
+    assert len(EXPLOITS) >= 30 and len(HONEST) >= 5
+    assert len({each["CLASS"] for each in EXPLOITS.values()}) >= 6
+
+
+@pytest.mark.parametrize("name", EXPLOITS)
+def test_an_exploit_ends_as_it_should(found, name):
+    row = found[name]
+    assert row["measurement"]["status"] in EXPLOITS[name]["STATUS"], row["evaluation"]["log"]
+
+
+@pytest.mark.parametrize("name", HONEST)
+def test_an_honest_one_passes(found, name):
+    row = found[name]
+    assert row["measurement"]["status"] == "passed", row["evaluation"]["log"]
+
+
+def test_rows_hold_text_that_can_be_read(found):
+    log = found["a_message_that_cannot_be_written"]["evaluation"]["log"]
+    assert log.startswith("ValueError: ") and len(log) < 2100 and "\x1b" not in log
+
+
+def test_a_daemon_does_not_outlive_the_run(tmp_path):
+    done = run(tmp_path / "set", ["a_daemon_that_stays"])
+    assert done.returncode == 0, done.stderr[-2000:]
+    staying = []
+    for path in Path("/proc").glob("[0-9]*/environ"):
+        try:
+            if str(tmp_path).encode() in path.read_bytes():
+                staying.append(path)
+        except OSError:
+            continue
+    assert not staying
+
+
+def test_rows_that_somebody_else_wrote_are_set_aside(tmp_path):
+    root = tmp_path / "set"
+    done = run(root, ["writes_its_output", "forges_a_row"])
+    assert done.returncode == 0, done.stderr[-2000:]
+    lines = (root / f"traces/cpu/elementwise/{DEFINITION}.jsonl").read_text()
+    assert "2099" not in lines
+    assert {name for name in rows_of(root)} == {"writes_its_output", "forges_a_row"}

@@ -1,0 +1,154 @@
+"""import kernelderby: what it exports, how light it is, what its answers give; the page of it, run as it stands."""
+
+import csv
+import json
+import re
+import subprocess
+import sys
+from dataclasses import FrozenInstanceError
+from io import StringIO
+
+import pytest
+
+import kernelderby
+from kernelderby import DerbyError
+
+D = "scale_rows_h4"
+
+
+def test_the_exported_names():
+    assert kernelderby.__all__ == ["Answer", "DerbyError", "Frame", "ProfileFile", "TraceSet", "__version__", "open",
+                                   "profile"]
+    assert set(dir(kernelderby)) == set(kernelderby.__all__)
+    for name in kernelderby.__all__:
+        assert getattr(kernelderby, name) is not None
+    with pytest.raises(AttributeError, match="no attribute 'opne'"):
+        _ = kernelderby.opne
+
+
+@pytest.mark.parametrize("statement", ["import kernelderby", "from kernelderby import *"])
+def test_importing_it_is_light(statement):
+    code = f"{statement}\nimport sys\nprint(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    loaded = set(done.stdout.split())
+    heavy = {"torch", "triton", "rich", "pandas", "click", "matplotlib"}
+    assert not loaded & (heavy if "*" in statement else heavy | {"numpy", "kernelderby.catalog"})
+
+
+def test_an_answer_does_not_load_torch(checkout):
+    code = ("import kernelderby, sys\nkernelderby.open(sys.argv[1]).rank().to_csv()\n"
+            "assert not {'torch', 'triton', 'pandas', 'rich'} & set(sys.modules)")
+    subprocess.run([sys.executable, "-c", code, str(checkout)], check=True)
+
+
+@pytest.mark.parametrize("first", ["import kernelderby.profile.spans", "from kernelderby.profile import spans",
+                                   "import kernelderby"])
+def test_profile_is_a_package_and_a_question(checkout, first):
+    code = (f"{first}\nimport kernelderby, sys\nassert kernelderby.profile(sys.argv[1]).path.name\n"
+            "import kernelderby.profile.compare\nassert kernelderby.profile.compare.compare_kernels")
+    subprocess.run([sys.executable, "-c", code, str(checkout / "profiles/triton_fused_v2_b200.csv")], check=True)
+
+
+def test_a_set_has_definitions_workloads_solutions_and_rows(small_set):
+    found = kernelderby.open(small_set)
+    assert list(found.definitions) == list(found.workloads) == [D]
+    assert list(found.solutions) == ["toy_fast", "toy_baseline"] and len(found.rows) == 4
+    assert [workload.axes["rows"] for workload in found.workloads[D]] == [2, 1000]
+    with pytest.raises(DerbyError, match="no trace set"):
+        kernelderby.open(small_set / "traces")
+
+
+def test_rank_is_what_the_command_says(derby, small_set):
+    answer = kernelderby.open(small_set).rank(D, baseline="toy_baseline")
+    out = derby("rank", "--definitions", D, "--baseline", "toy_baseline", "--json", "--root", small_set)[1]
+    assert json.loads(out) == json.loads(answer.to_json())
+    assert derby("rank", "--baseline", "toy_baseline", "--root", small_set, columns=100)[1] == answer.to_text(100)
+    [ranking] = answer.value
+    assert ranking.order == ("toy_fast", "toy_baseline")
+    with pytest.raises(FrozenInstanceError):
+        answer.value = ()
+    with pytest.raises(FrozenInstanceError):
+        ranking.order = ()
+
+
+def test_csv_is_tidy(small_set):
+    answer = kernelderby.open(small_set).rank()
+    rows = list(csv.DictReader(StringIO(answer.to_csv(table="workloads"))))
+    assert [(row["solution"], row["axes_rows"], row["latency_us"]) for row in rows] == [
+        ("toy_fast", "2", "4.0"), ("toy_baseline", "2", "8.0"), ("toy_fast", "1000", "4.0"),
+        ("toy_baseline", "1000", "8.0")]
+    assert [row["rank"] for row in csv.DictReader(StringIO(answer.to_csv()))] == ["1", "2"]
+    with pytest.raises(DerbyError, match="there is no 'shapes'; there are solutions, workloads, pairs"):
+        answer.to_csv(table="shapes")
+
+
+def test_csv_goes_into_a_file(small_set, tmp_path):
+    answer = kernelderby.open(small_set).roofline()
+    assert answer.to_csv(tmp_path / "a.csv", "shapes") == (tmp_path / "a.csv").read_text()
+    with pytest.raises(DerbyError, match="cannot be written"):
+        answer.to_csv(tmp_path / "none" / "a.csv")
+
+
+def test_workloads_are_named_by_uuid_size_and_axis(small_set):
+    found = kernelderby.open(small_set)
+    uuid = found.workloads[D][1].uuid
+    for words in ("1000", "rows=1000", uuid, uuid[:6], ["1000", uuid]):
+        [ranking] = found.rank(workloads=words).value
+        assert [row.axes["rows"] for row in ranking.rows] == [1000]
+    with pytest.raises(DerbyError, match="no workload '9'"):
+        found.rank(workloads="9")
+
+
+def test_to_pandas(small_set):
+    pandas = pytest.importorskip("pandas")
+    answer = kernelderby.open(small_set).rank()
+    for name in answer.frames:
+        frame, read = answer.to_pandas(name), pandas.read_csv(StringIO(answer.to_csv(table=name)))
+        assert list(frame.columns) == list(read.columns) and len(frame) == len(read)
+    assert answer.to_pandas("workloads")["latency_us"].tolist() == [4.0, 8.0, 4.0, 8.0]
+
+
+def test_without_pandas_it_is_one_line(small_set, monkeypatch):
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    with pytest.raises(DerbyError, match=re.escape("pandas is missing; pip install 'kernelderby[pandas]'")):
+        kernelderby.open(small_set).rank().to_pandas()
+
+
+def test_a_recording(checkout):
+    published = checkout / "profiles/triton_fused_v2_b200.csv"
+    recording = kernelderby.profile(published)
+    assert recording.gpu == "NVIDIA B200" and recording.path == published
+    [pipeline] = recording.stages("triton_fused_v2", checkout).value
+    assert pipeline.invocations == 1949
+    stages = list(csv.DictReader(StringIO(recording.stages("triton_fused_v2", checkout).to_csv())))
+    assert stages[0]["stage"] == "K1" and float(stages[0]["us_per_invocation"]) == pytest.approx(21.8, abs=0.01)
+    [found] = recording.whatif("triton_fused_v2", checkout, factors=[2]).value
+    assert found.factors == (2,)
+    assert recording.compare(recording).value.ratio == 1
+    assert "kernels" in recording.kernels().frames
+    with pytest.raises(DerbyError, match="none.sqlite"):
+        kernelderby.profile("none.sqlite")
+
+
+def examples(checkout):
+    return re.findall(r"^```python\n(.*?)^```", (checkout / "docs/api.md").read_text(), re.DOTALL | re.MULTILINE)
+
+
+def test_the_pages_examples_run(checkout, monkeypatch, capsys):
+    monkeypatch.chdir(checkout)
+    blocks = examples(checkout)
+    assert len(blocks) == 4
+    names: dict = {}
+    for block in blocks:
+        if "to_pandas" not in block:
+            exec(block, names)
+    assert "derby_moe_sm90" in capsys.readouterr().out
+
+
+def test_the_pages_examples_with_pandas_run(checkout, monkeypatch, capsys):
+    pytest.importorskip("pandas")
+    monkeypatch.chdir(checkout)
+    names: dict = {}
+    for block in examples(checkout):
+        exec(block, names)
+    assert "share_of_floor" in capsys.readouterr().out
