@@ -231,6 +231,7 @@ def newest(rows: Iterable[Measurement], key: Callable[[Measurement], K]) -> dict
     return found
 
 
+
 @dataclass(frozen=True, slots=True)
 class Stage:
     """One step of a solution's pipeline: NVTX range name, or patterns (regular expressions) of its kernels' names.

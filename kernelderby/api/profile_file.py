@@ -100,6 +100,6 @@ def _stated_total_ns(path: Path) -> float | None:
     beside = path.with_suffix(".toml")
     if beside == path or not beside.is_file():
         return None
-    data: dict[str, object] = read_toml(beside)
-    total = data.get("pipeline_total_ms")
+    stated: dict[str, object] = read_toml(beside)
+    total = stated.get("pipeline_total_ms")
     return None if total is None else convert(f"{beside}: pipeline_total_ms", total, Positive) * 1e6

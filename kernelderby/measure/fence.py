@@ -17,9 +17,10 @@ _PR_SET_CHILD_SUBREAPER = 36  # <linux/prctl.h>
 # What libraries read to find compilers, GPUs and their own files. Everything else of the user's environment stays here.
 _NAMES = {"PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "LANGUAGE", "TZ", "TMPDIR", "TERM", "LD_LIBRARY_PATH",
           "LD_PRELOAD", "VIRTUAL_ENV", "CC", "CXX", "CPATH", "LIBRARY_PATH", "C_INCLUDE_PATH", "CPLUS_INCLUDE_PATH",
-          "MAX_JOBS", "XDG_CACHE_HOME", "PYTHONPATH", "PYTHONHOME", "HF_HOME"}
+          "MAX_JOBS", "XDG_CACHE_HOME", "PYTHONPATH", "PYTHONHOME", "HF_HOME", "CONDA_PREFIX"}
 _PREFIXES = ("LC_", "CUDA", "NVIDIA_", "NVCC_", "TORCH", "PYTORCH_", "TRITON_", "FLASHINFER_", "FIB_", "TVM_", "OMP_",
-             "MKL_", "OPENBLAS_", "SGL_", "SGLANG_", "DG_", "VLLM_", "DERBY_", "KERNELDERBY_", "NINJA_")
+             "MKL_", "OPENBLAS_", "SGL_", "SGLANG_", "DG_", "VLLM_", "DERBY_", "KERNELDERBY_", "NINJA_", "CUTE_",
+             "CUTLASS_", "TILELANG_")
 _SECRET = re.compile(r"TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIAL|API_?KEY|PRIVATE", re.IGNORECASE)
 
 

@@ -39,7 +39,7 @@ from kernelderby.trace import Status
 INPUT_SETS = 2  # different contents at different addresses
 WARMUP = 3  # untimed calls: compilation happened in the check, this is for clocks and allocator
 BATCHES = 6  # of unseen inputs, by the judge's clock
-_COMPARING_SECONDS = 0.03  # of a series of timed calls; one is compared at least
+_COMPARING_SECONDS = 0.01  # of a series of timed calls; one is compared at least
 
 PASSED = Verdict(Status.PASSED)
 

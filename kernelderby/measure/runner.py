@@ -29,6 +29,7 @@ from kernelderby.measure.plan import Job, Plan, Settings
 from kernelderby.measure.process import WorkerProcess
 from kernelderby.measure.race import Race, Turn
 from kernelderby.measure.remote import Failed, RemoteHands, failure
+from kernelderby.measure.timing import TimingFailed
 from kernelderby.measure.traces import (
     append_row,
     claim,
@@ -324,11 +325,12 @@ class Runner:
         """One round of one solution, alone on the GPU; a disturbed one again. False when it is out."""
         start = time.monotonic()
         for attempt in range(turns.REPEATS + 1):
-            before = self._sensors.read() if self._sensors else {}
+            if self._sensors and not racer.clocks:
+                racer.clocks.append(self._sensors.read())
             turn, end = self._taken(racer, number * (turns.REPEATS + 1) + attempt)
             after = self._sensors.read() if self._sensors else {}
             # The workers, and this process.
-            disturbed = turns.disturbance(self._sensors, (before, after), len(self._workers) + 1)
+            disturbed = turns.disturbance(self._sensors, after, len(self._workers) + 1)
             if not disturbed or turn is None:
                 break
             if attempt < turns.REPEATS:
@@ -336,7 +338,8 @@ class Runner:
                 time.sleep(_COOLING_SECONDS)
         self.observer.step(f"{racer.solution.name} round {number} on {workload_label(job.workload)}")
         racer.seconds += time.monotonic() - start
-        racer.clocks += [after] if racer.clocks else [before, after]
+        if after:
+            racer.clocks.append(after)
         if not self._goes_on(job, racer, end):
             return False
         if disturbed:
@@ -349,6 +352,8 @@ class Runner:
             turn = racer.race.turn(number, racer.iterations)
         except Failed as failed:
             return None, failed
+        except torch.OutOfMemoryError as error:
+            return None, Failed(Status.OUT_OF_MEMORY, f"the judge has no memory for its case: {error}")
         return (turn if turn.verdict.status is Status.PASSED else None), turn.verdict
 
     def _witnessed(self, job: Job, racers: list[_Racer]) -> list[_Racer]:
@@ -380,7 +385,11 @@ class Runner:
     def _reference_latency(self, racers: list[_Racer]) -> float | None:
         if not racers:
             return None
-        return round(racers[0].race.reference_latency_us(self._table.timer(), _REFERENCE_ITERATIONS), 3)
+        try:
+            return round(racers[0].race.reference_latency_us(self._table.timer(), _REFERENCE_ITERATIONS), 3)
+        except (TimingFailed, torch.OutOfMemoryError) as error:
+            self.observer.note(f"the reference has no time: {error}")
+            return None
 
     # --------------------------------------------------------------------------------------------------------- rows
 

@@ -40,12 +40,11 @@ def interval_width(first: Sequence[Sequence[float]], second: Sequence[Sequence[f
     return math.expm1(2 * quantile * statistics.stdev(logs) / math.sqrt(len(logs)))
 
 
-def disturbance(sensors: GpuSensors | None, readings: Sequence[dict[str, Any]], own_processes: int) -> str:
-    """Why a turn between these readings may be slower than the solution is; empty when nothing is known."""
+def disturbance(sensors: GpuSensors | None, reading: dict[str, Any], own_processes: int) -> str:
+    """Why a turn that ended with this reading may be slower than the solution is; empty when nothing is known."""
     if sensors is None:
         return ""
-    reasons = dict.fromkeys(reason for reading in readings for reason in reading.get("throttled_by", ())
-                            if reason in DISTURBING)
+    reasons = [reason for reason in reading.get("throttled_by", ()) if reason in DISTURBING]
     if reasons:
         return f"the GPU was slowed down: {', '.join(reasons)}"
     processes = sensors.processes()

@@ -49,6 +49,7 @@ def _machine(found: Mapping[str, Any]) -> list[tuple[str, str]]:
     else:
         lines += [("GPU", f"none: {_one_line(found['gpu_missing'])}")]
     lines += [("CUDA of torch", found["cuda"] or "none")]
+    lines += [(f"fence: {name}", "yes" if here else "no") for name, here in found["fences"].items()]
     for what, versions in (("libraries", found["libs"]), ("tools", found["tools"])):
         there = [f"{name} {version}" for name, version in versions.items() if version]
         lines += [(what, ", ".join(there) or "none")]

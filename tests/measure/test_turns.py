@@ -39,9 +39,9 @@ def test_the_width_of_a_paired_interval():
 ])
 def test_a_disturbed_turn(reasons, processes, text):
     sensors = SimpleNamespace(processes=lambda: processes)
-    found = turns.disturbance(sensors, [{}, {"throttled_by": list(reasons)}], own_processes=2)
+    found = turns.disturbance(sensors, {"throttled_by": list(reasons)}, own_processes=2)
     assert (text in found) and bool(found) == bool(text)
-    assert turns.disturbance(None, [{}], 0) == ""
+    assert turns.disturbance(None, {}, 0) == ""
 
 
 def test_the_first_two_go_on_until_their_ratio_settles(misbehaviours):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -25,6 +26,9 @@ CHUNK = 1 << 24  # elements compared at once: 64 MB in float32
 DEFAULT_TOLERANCE = Tolerance("flashinfer_bench_default", 1e-2, 1e-2, 1.0, "flashinfer-bench's default")
 
 Outputs = dict[str, torch.Tensor]
+
+# Competitors are checked side by side; references side by side would need the memory of all of them.
+_one_at_a_time = threading.Lock()
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,12 +181,17 @@ def reference_outputs(definition: Definition, module: ModuleType, inputs: dict[s
 def judge(definition: Definition, module: ModuleType, inputs: dict[str, Any], outputs: Outputs) -> Verdict:
     """Outputs against the reference of these inputs. Where the definition has canonical_outputs, both go through it
     first, so that different numbers which mean the same compare as equal."""
-    references = reference_outputs(definition, module, inputs)
-    canonical = getattr(module, "canonical_outputs", None)
-    if canonical is not None:
-        with torch.no_grad():
-            outputs, references = canonical(outputs, inputs), canonical(references, inputs)
-    return compare(definition, outputs, references)
+    with _one_at_a_time:
+        references = reference_outputs(definition, module, inputs)
+        canonical = getattr(module, "canonical_outputs", None)
+        if canonical is not None:
+            with torch.no_grad():
+                references = canonical(references, inputs)
+                try:
+                    outputs = canonical(outputs, inputs)
+                except (RuntimeError, IndexError, ValueError) as error:
+                    return Verdict(Status.WRONG_VALUES, f"canonical_outputs cannot read them: {error}"[:300])
+        return compare(definition, outputs, references)
 
 
 def synchronize(device: torch.device) -> None:

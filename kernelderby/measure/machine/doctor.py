@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from kernelderby.catalog import Catalog
+from kernelderby.measure import fence
 from kernelderby.measure.machine.environment import LIBRARIES, GpuSensors, host_cpu, library_versions
 from kernelderby.measure.machine.probe import Machine, find_machine
 from kernelderby.measure.machine.requirements import why_not
@@ -17,7 +18,8 @@ TOOLS = ("nvcc", "ncu", "nsys", "cuobjdump")
 
 def examine(root: Path) -> dict[str, Any]:
     """python, gpu, driver, protocol, libs (name -> version or None), tools (name -> path or None), solutions (name ->
-    why it cannot run here, None when it can), and on_cpu the same for a check on the CPU."""
+    why it cannot run here, None when it can), and on_cpu the same for a check on the CPU; fences: what keeps a solution
+    from the run -> whether this machine has it and derby uses it."""
     catalog = Catalog.open(root)
     machine, cpu = find_machine(root, "cuda"), Machine("cpu", gpu_missing="no GPU is used here")
     sensors = GpuSensors(machine.gpu["uuid"]) if machine.gpu else None
@@ -33,5 +35,8 @@ def examine(root: Path) -> dict[str, Any]:
         "protocol": machine.protocol or None, "protocol_note": machine.protocol_note,
         "cuda": machine.libs.get("cuda"), "libs": {name: versions.get(name) for name in LIBRARIES},
         "tools": {name: str(path) if (path := find_tool(name)) else None for name in TOOLS},
+        "fences": {"seccomp (no signals to the run, no tracing)": fence.has_seccomp(),
+                   "subreaper (nothing outlives a run)": fence.adopt_orphans(),
+                   "landlock (files read-only)": False},
         "solutions": solutions,
     }

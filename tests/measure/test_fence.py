@@ -1,0 +1,141 @@
+"""What a worker gets and may do: environment, caches, signals, and what is left of it."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+
+import pytest
+
+from kernelderby.catalog import Catalog
+from kernelderby.errors import DerbyError
+from kernelderby.measure import fence
+from kernelderby.measure.traces import set_aside_foreign
+
+
+def test_an_environment_keeps_what_libraries_need_and_no_secret():
+    given = {"PATH": "/bin", "CUDA_VISIBLE_DEVICES": "1", "TRITON_CACHE_DIR": "/t", "LC_ALL": "C", "HF_TOKEN": "x",
+             "AWS_ACCESS_KEY_ID": "x", "CUDA_API_KEY": "x", "MY_NOTES": "x", "DERBY_COMMIT": "abc",
+             "FLASHINFER_PASSWORD": "x"}
+    assert set(fence.allowed_environment(given)) == {"PATH", "CUDA_VISIBLE_DEVICES", "TRITON_CACHE_DIR", "LC_ALL",
+                                                     "DERBY_COMMIT"}
+
+
+def test_every_solution_has_caches_of_its_own(tmp_path):
+    one, other = fence.own_caches(tmp_path, "a" * 16), fence.own_caches(tmp_path, "b" * 16)
+    assert one.keys() == other.keys() == {"TRITON_CACHE_DIR", "TORCH_EXTENSIONS_DIR"}
+    assert not set(one.values()) & set(other.values())
+
+
+PROTECTED = """
+import errno, os, signal, subprocess, sys, threading
+from kernelderby.measure import fence
+
+parent, rival = os.getppid(), int(sys.argv[1])
+assert fence.protect([parent, rival])
+for target in (parent, rival, -1, -parent):
+    try:
+        os.kill(target, 0)
+    except PermissionError:
+        continue
+    raise SystemExit(f"signalled {target}")
+child = subprocess.Popen(["sleep", "60"])
+child.kill()
+assert child.wait() == -signal.SIGKILL
+done = subprocess.run([sys.executable, "-c", f"import os; os.kill({rival}, 9)"], capture_output=True, text=True)
+assert "PermissionError" in done.stderr, "its children are held back too"
+print("held")
+"""
+
+
+@pytest.mark.skipif(not fence.has_seccomp(), reason="this kernel has no seccomp")
+def test_a_worker_can_signal_its_children_and_nobody_of_the_run():
+    rival = subprocess.Popen(["sleep", "60"])
+    try:
+        done = subprocess.run([sys.executable, "-c", PROTECTED, str(rival.pid)], capture_output=True, text=True,
+                              timeout=60)
+        assert done.stdout == "held\n", done.stderr
+        assert rival.poll() is None
+    finally:
+        rival.kill()
+        rival.wait()
+
+
+ORPHANS = """
+import os, subprocess, sys, time
+from kernelderby.measure import fence
+
+assert fence.adopt_orphans()
+kept = subprocess.Popen(["sleep", "60"], start_new_session=True)
+worker = subprocess.Popen([sys.executable, "-c",
+    "import os, subprocess\\n"
+    "print(subprocess.Popen(['sleep', '300'], start_new_session=True, stdout=subprocess.DEVNULL).pid)"],
+    stdout=subprocess.PIPE, text=True, start_new_session=True)
+daemon = int(worker.communicate()[0])
+ended = fence.end_orphans({kept.pid})
+assert ended == [daemon], (ended, daemon)
+assert kept.poll() is None
+kept.kill()
+print("ended")
+"""
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="subreapers are Linux's")
+def test_what_left_its_session_is_ended_and_what_was_there_is_not():
+    done = subprocess.run([sys.executable, "-c", ORPHANS], capture_output=True, text=True, timeout=60)
+    assert done.stdout == "ended\n", done.stderr
+
+
+def test_foreign_lines_are_set_aside(tmp_path):
+    path = tmp_path / "rows.jsonl"
+    path.write_text("ours\n")
+    assert set_aside_foreign(path, 5) is None
+    path.write_text("ours\nforged\n")
+    assert "rows.jsonl.foreign" in set_aside_foreign(path, 5)
+    assert path.read_text() == "ours\n" and (tmp_path / "rows.jsonl.foreign").read_text() == "forged\n"
+    assert set_aside_foreign(tmp_path / "none.jsonl", 0) is None
+
+
+@pytest.mark.parametrize("name", ["os; print(1)", "os\nimport this", "a-b", "", "a..b"])
+def test_a_required_module_is_a_name(misbehaviours, name):
+    toml = misbehaviours / "solutions/tests/elementwise/scaled_add_n16/honest/solution.toml"
+    toml.write_text(toml.read_text().replace("modules = []", f"modules = [{json.dumps(name)}]"))
+    with pytest.raises(DerbyError, match="is no module's name"):
+        Catalog.open(misbehaviours).solution("honest")
+
+
+def test_bytecode_beside_the_sources_is_not_run(misbehaviours, tmp_path, monkeypatch):
+    """A forged .pyc that fits the source's time and size, as a rival could leave it in the cache."""
+    import importlib.util
+    import marshal
+    import struct
+
+    from kernelderby.measure.worker.build import load_solution
+
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    catalog = Catalog.open(misbehaviours)
+    definition, solution = catalog.definition("scaled_add_n16"), catalog.solution("honest")
+    load_solution(definition, solution)
+    main, = (tmp_path / "kernelderby").glob(f"honest-{solution.hash}/main.py")
+    stat = main.stat()
+    forged = main.parent / "__pycache__" / f"main.{sys.implementation.cache_tag}.pyc"
+    forged.parent.mkdir(exist_ok=True)
+    code = compile("def run(*given):\n    raise SystemExit('forged')\n", str(main), "exec")
+    forged.write_bytes(importlib.util.MAGIC_NUMBER + struct.pack("<III", 0, int(stat.st_mtime), stat.st_size)
+                       + marshal.dumps(code))
+    assert load_solution(definition, solution).__code__.co_names != ("SystemExit",)
+
+
+def test_a_worker_sees_no_secret_of_the_user(misbehaviours, monkeypatch):
+    from measuring import measure
+
+    monkeypatch.setenv("MY_TOKEN", "of-the-user")
+    main = misbehaviours / "solutions/tests/elementwise/scaled_add_n16/honest/main.py"
+    main.write_text("import os\n\nimport torch\n\nfound = 'MY_TOKEN' in os.environ\n\n\n"
+                    "def run(x, y, factor, out):\n    torch.add(x, y, alpha=factor + found, out=out)\n")
+    start = time.monotonic()
+    assert [row.status for row in measure(misbehaviours, ["honest"], workloads=("8",), rounds=1)] == ["passed"]
+    assert time.monotonic() - start < 60 and os.environ["MY_TOKEN"]
