@@ -77,7 +77,7 @@ def shared_set(inputs: Mapping[str, Place | int | float | bool], outputs: Mappin
             shape, dtype = place
             described[kind][name] = {"offset": size, "shape": list(shape), "dtype": str(dtype).removeprefix("torch.")}
             size += -(-math.prod(shape) * dtype.itemsize // _ALIGNMENT) * _ALIGNMENT
-    size = max(1, -(-size // _BLOCK)) * _BLOCK
+    size = (-(-size // _BLOCK) + 1) * _BLOCK  # a block more than it takes: kernels that load whole tiles read past ends
     free: list[Any] = []
     arena, handle = _cuda_arena(size, free) if device.type == "cuda" else _cpu_arena(size, free)
     description = {"size": size, "handle": handle, **described}
