@@ -1,4 +1,4 @@
-# make bench | test | setup. From a fresh clone it needs only python3 (3.11 or newer) with venv, and a pip index.
+# make bench | test | lint | format | setup. From a fresh clone it needs only python3 (3.11 or newer) with venv, and a pip index.
 PYTHON ?= python3
 VENV ?= .venv
 CONSTRAINTS ?= constraints.txt
@@ -6,10 +6,11 @@ comma := ,
 EXTRAS ?= measure,dev$(if $(shell command -v nvidia-smi),$(comma)gpu)
 export VENV
 
-.PHONY: help setup bench test
+.PHONY: help setup bench test lint format
 help:
 	@echo "make bench  check, measure and rank the solutions (without a GPU: check, then rank the recorded traces)"
-	@echo "make test   what CI runs: ruff, derby pack --check, pytest"
+	@echo "make test   what CI runs: make lint, derby pack --check, pytest"
+	@echo "make lint   ruff (rules and format) and mypy; make format mends what ruff can"
 	@echo "make setup  only the environment in $(VENV), behind both; your own torch: see CONTRIBUTING.md"
 
 setup: $(VENV)/.kernelderby
@@ -23,7 +24,15 @@ $(VENV)/.kernelderby: pyproject.toml constraints.txt
 bench: setup
 	@scripts/bench.sh
 
-test: setup
+lint: setup
 	$(VENV)/bin/ruff check
+	$(VENV)/bin/ruff format --check
+	$(VENV)/bin/mypy
+
+format: setup
+	$(VENV)/bin/ruff check --fix
+	$(VENV)/bin/ruff format
+
+test: setup lint
 	$(VENV)/bin/derby pack --check
-	$(VENV)/bin/python -m pytest
+	$(VENV)/bin/python -m pytest --durations=10

@@ -98,7 +98,8 @@ def function_name(name: str) -> str:
 
     "void at::native::copy_kernel<4, float*>(int)" -> "copy_kernel".
     """
-    flat, depth = [], 0
+    flat: list[str] = []
+    depth = 0
     for letter in _SHORTENED.sub("", name):
         if letter == "(" and depth == 0 and flat:
             break  # the parameters

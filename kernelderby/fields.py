@@ -1,84 +1,173 @@
-"""Reading fields out of parsed JSON and TOML, with errors of one line that name the file, the field and the mend."""
+"""The one way in: TOML, JSON, JSONL and CSV become typed records here, or one line that names file, field and mend.
+
+What a file may hold is said by a msgspec.Struct beside the code that reads it, with the types of this module where a
+number or a name has bounds. `read_toml(path, Type)`, `read_json(path, Type)`, `read_jsonl(path, Type)` and
+`read_csv(path, Type)` give records; `convert(where, data, Type)` types data that is parsed already. Fields that a type
+does not know are ignored (a newer version's); `unknown_fields` names them where people write by hand. A check that
+spans fields is a Struct's __post_init__, raising ValueError("field: what is wrong; mend").
+"""
 
 from __future__ import annotations
 
+import csv
 import json
 import tomllib
-from collections.abc import Iterable
-from difflib import get_close_matches
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, TypeVar
+
+import msgspec
+from msgspec import Meta
 
 from kernelderby.errors import DerbyError
+from kernelderby.explain import DESCRIBED, explained, suggestion, unknown_fields
+from kernelderby.files import read_bytes, relative_problem
 
-_MISSING = object()
-_KIND = {str: "a string", int: "an integer", float: "a number", bool: "true or false", dict: "an object",
-         list: "a list"}
+T = TypeVar("T")
+__all__ = ["Capability", "Count", "Function", "Identifier", "Importance", "ModuleName", "Name", "NotNegative",
+           "Number", "Positive", "ProgramName", "Share", "Size", "agree", "convert", "decode_json", "expect_inner_path",
+           "must_be", "read_csv", "read_json", "read_jsonl", "read_text", "read_toml", "suggestion", "unknown_fields"]
 
+_LARGEST = 1.7976931348623157e308  # of the finite doubles
+
+
+def must_be(words: str, **bounds: Any) -> Meta:
+    """For Annotated: bounds of msgspec.Meta, and in words what they demand."""
+    return Meta(extra={DESCRIBED: words}, **bounds)
+
+
+Size = Annotated[int, must_be("an integer of 0 or more", ge=0, le=2**53)]
+Count = Annotated[int, must_be("an integer of 0 or more", ge=0, le=2**63 - 1)]
+Positive = Annotated[float, must_be("a finite number above 0", gt=0, le=_LARGEST)]
+NotNegative = Annotated[float, must_be("a finite number of 0 or more", ge=0, le=_LARGEST)]
+Share = Annotated[float, must_be("a number above 0, 1 at most", gt=0, le=1)]
+Importance = Annotated[float, must_be("a number above 0, 1e9 at most", gt=0, le=1e9)]
+Number = Annotated[float, must_be("a finite number", ge=-_LARGEST, le=_LARGEST)]
+Name = Annotated[str, must_be("a name without control characters", pattern=r"^[^\x00-\x1f\x7f-\x9f]+$")]
+Identifier = Annotated[str, must_be("a name of letters, digits and _", pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
+ModuleName = Annotated[str, must_be("the name of a Python module, such as deep_gemm",
+                                     pattern=r"^[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*$")]
+ProgramName = Annotated[str, must_be("the name of a program, such as nvcc", pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.+-]*$")]
+Capability = Annotated[str, must_be("a compute capability such as \"9.0\"", pattern=r"^[0-9]{1,3}\.[0-9]$")]
+Function = Annotated[str, must_be("<file>::<function>", pattern=r"^[^:\x00-\x1f]+::[A-Za-z_][A-Za-z0-9_.]*$")]
+
+
+# -------------------------------------------------------------------------------------------------------------- reading
 
 def read_text(path: Path) -> str:
     try:
-        return path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise DerbyError(f"{path}: cannot be read ({error}); mend or remove the file") from None
+        return read_bytes(path).decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise DerbyError(f"{path}: cannot be read (not UTF-8 at byte {error.start}); mend the file") from None
 
 
-def read_json(path: Path) -> dict[str, Any]:
+def read_json(path: Path, kind: type[T] = dict) -> T:  # type: ignore[assignment]
+    return decode_json(path, read_bytes(path), kind)
+
+
+def decode_json(where: Path | str, data: bytes, kind: type[T] = dict) -> T:  # type: ignore[assignment]
     try:
-        found = json.loads(read_text(path))
-    except json.JSONDecodeError as error:
-        raise DerbyError(f"{path}:{error.lineno}: not JSON ({error.msg}); mend that line") from None
-    return checked(path, "the file", found, dict)
+        return msgspec.json.decode(data, type=kind)
+    except msgspec.ValidationError as error:
+        raise explained(where, error, _loosely(where, data), kind) from None
+    except (ValueError, RecursionError) as error:
+        _loosely(where, data)  # most often it says better where
+        raise DerbyError(f"{where}: not JSON ({_short(error)}); mend it") from None
 
 
-def read_toml(path: Path) -> dict[str, Any]:
+def read_toml(path: Path, kind: type[T] = dict) -> T:  # type: ignore[assignment]
+    text = read_text(path)
     try:
-        return tomllib.loads(read_text(path))
-    except tomllib.TOMLDecodeError as error:
-        raise DerbyError(f"{path}: not TOML ({error}); mend that line") from None
+        data = tomllib.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise DerbyError(f"{path}: not TOML ({_short(error)}); mend that line") from None
+    return convert(path, data, kind)
 
 
-def checked(where: Path | str, field: str, value: Any, kind: type) -> Any:
-    """The value, when it is of the kind; an integer counts as a number, a boolean never does."""
-    accepted = (int, float) if kind is float else (kind,)
-    if not isinstance(value, accepted) or (isinstance(value, bool) and kind is not bool):
-        raise DerbyError(f"{where}: {field}: must be {_KIND[kind]}, not {value!r:.60}; mend the field")
-    return value
+def read_jsonl(path: Path, kind: type[T], left_out: Callable[[str], None] | None = None) -> Iterator[tuple[str, T]]:
+    """("path:line", record) for each line that is not blank. A broken line is told to left_out and passed over; without
+    it the DerbyError is raised."""
+    decoder = msgspec.json.Decoder(kind)
+    lines = read_bytes(path).split(b"\n")
+    for number, line in enumerate(lines, start=1):
+        if not line.strip():
+            continue
+        where = f"{path}:{number}"
+        try:
+            record = decoder.decode(line)
+        except (ValueError, RecursionError) as error:
+            is_cut = number == len(lines) and not isinstance(error, msgspec.ValidationError)
+            problem = _line_problem(where, line, kind, is_cut)
+            if left_out is None:
+                raise DerbyError(problem) from None
+            left_out(problem)
+            continue
+        yield where, record
 
 
-def take(where: Path | str, table: dict[str, Any], field: str, kind: type, default: Any = _MISSING,
-         prefix: str = "") -> Any:
-    """table[field], of the kind. Without a default the field must be there; null counts as absent."""
-    value = table.get(field)
-    if value is None:
-        if default is _MISSING:
-            raise DerbyError(f"{where}: {prefix}{field}: is missing; add it ({_KIND[kind]})")
-        return default
-    return checked(where, prefix + field, value, kind)
+def read_csv(path: Path, kind: type[T]) -> Iterator[tuple[str, T]]:
+    """("path:line", record) for each row; lines that begin with # are comments, the first other one names the fields.
+    The type says which of them are numbers."""
+    lines = read_text(path).split("\n")
+    numbers = [number for number, line in enumerate(lines, start=1) if line.strip() and not line.startswith("#")]
+    reader = csv.DictReader((lines[number - 1] + "\n" for number in numbers), strict=True)
+    try:
+        for row in reader:
+            where = f"{path}:{numbers[min(reader.line_num, len(numbers)) - 1]}"
+            if None in row:
+                raise DerbyError(f"{where}: has more fields than the first line names; mend that line")
+            given = {name: value for name, value in row.items() if value is not None}
+            yield where, convert(where, given, kind, lax=True)
+    except csv.Error as error:
+        raise DerbyError(f"{path}: not CSV ({_short(error)}); mend that line") from None
 
 
-def take_strings(where: Path | str, table: dict[str, Any], field: str, prefix: str = "") -> tuple[str, ...]:
-    """A list of strings, empty when absent."""
-    return tuple(checked(where, f"{prefix}{field}", item, str) for item in take(where, table, field, list, [], prefix))
+def convert(where: Path | str, data: Any, kind: type[T], *, lax: bool = False) -> T:
+    """Parsed data as a record. lax: texts that are numbers count as numbers."""
+    try:
+        return msgspec.convert(data, kind, strict=not lax)
+    except msgspec.ValidationError as error:
+        raise explained(where, error, data, kind, lax) from None
+    except RecursionError:
+        raise DerbyError(f"{where}: is nested too deep; mend the file") from None
 
 
-def only_known(where: Path | str, table: dict[str, Any], known: Iterable[str], prefix: str = "") -> None:
-    """DerbyError for a field that nobody reads: most often a misspelt one."""
-    for field in table:
-        if field not in known:
-            raise DerbyError(f"{where}: {prefix}{field}: is no field; {suggestion(field, known)}")
+# ------------------------------------------------------------------------------------------------- checks across fields
 
-
-def suggestion(name: str, known: Iterable[str]) -> str:
-    """The near names of an unknown one, or all of them when none is near."""
-    known = sorted(known)
-    near = get_close_matches(name, known, n=3, cutoff=0.5)
-    if near:
-        return f"did you mean {' or '.join(near)}?"
-    return f"known: {', '.join(known)}" if known else "there is none yet"
-
-
-def agree(path: Path, field: str, value: str, in_path: str) -> None:
+def agree(path: Path | str, field: str, value: str, in_path: str) -> None:
     """The path is the key: what the file says must stand in it."""
     if value != in_path:
         raise DerbyError(f"{path}: {field}: is {value!r} but the path says {in_path!r}; rename one of them")
+
+
+def expect_inner_path(field: str, text: str) -> None:
+    """ValueError, for a __post_init__, where a path could lead out of the folder that it belongs to."""
+    problem = relative_problem(text)
+    if problem:
+        raise ValueError(f"{field}: {text!r:.80} {problem}; write a path inside the set")
+
+
+def _line_problem(where: str, line: bytes, kind: type, is_cut: bool) -> str:
+    """Of a line that the decoder refused; slower, with the field and the mend."""
+    if is_cut:
+        return f"{where}: the last line was cut short; mend or remove it"
+    try:
+        decode_json(where, line, kind)
+    except DerbyError as error:
+        return str(error)
+    return f"{where}: cannot be read; mend or remove that line"
+
+
+def _loosely(where: Path | str, data: bytes) -> Any:
+    """The JSON as plain Python. DerbyError with the line of a syntax error."""
+    try:
+        return json.loads(data)
+    except (ValueError, RecursionError) as error:
+        line = f":{error.lineno}" if isinstance(error, json.JSONDecodeError) and b"\n" in data.rstrip(b"\n") else ""
+        raise DerbyError(f"{where}{line}: not JSON ({_short(error)}); mend that line") from None
+
+
+def _short(error: BaseException) -> str:
+    if isinstance(error, RecursionError):
+        return "nested too deep"
+    return " ".join(getattr(error, "msg", str(error)).split())[:120]

@@ -7,62 +7,19 @@ raw samples, the protocol, the solution's hash, clocks and versions.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Hashable, Iterable
 from dataclasses import asdict, dataclass, field
-from enum import StrEnum
-from typing import Any
+from datetime import UTC, datetime
+from typing import Any, TypeVar
 
+from kernelderby.fields import convert
+from kernelderby.row import STATUS_OF_EVALUATION, Errors, KnownEnvironment, MaybeNumber, Ran, Row, Status
 
-class Status(StrEnum):
-    """How one solution ended on one workload."""
+__all__ = ["FLASHINFER_BENCH_PROTOCOL", "TIME_KINDS", "Correctness", "Cost", "Measurement", "Place",
+           "Stage", "Status", "Timed", "newest"]
 
-    PASSED = "passed"
-    WRONG_VALUES = "wrong_values"
-    WRONG_SHAPE = "wrong_shape"
-    WRONG_DTYPE = "wrong_dtype"
-    NOT_A_NUMBER = "not_a_number"
-    UNWRITTEN = "unwritten"  # poison survives in the output
-    INPUT_CHANGED = "input_changed"
-    STALE_OUTPUT = "stale_output"  # right at first, wrong once the same addresses held new contents
-    REWARD_HACK = "reward_hack"  # the time that its process claims is not the judge's
-    BELOW_FLOOR = "below_floor"  # faster than the hardware allows
-    RAISED = "raised"
-    BUILD_FAILED = "build_failed"
-    CRASHED = "crashed"  # the process died
-    TIMED_OUT = "timed_out"
-    OUT_OF_MEMORY = "out_of_memory"
+K = TypeVar("K", bound=Hashable)
 
-    @property
-    def evaluation_status(self) -> str:
-        """The nearest of flashinfer-bench's seven statuses (flashinfer_bench.data.EvaluationStatus)."""
-        return _EVALUATION_STATUS[self]
-
-
-_EVALUATION_STATUS = {
-    Status.PASSED: "PASSED",
-    Status.WRONG_VALUES: "INCORRECT_NUMERICAL",
-    Status.WRONG_SHAPE: "INCORRECT_SHAPE",
-    Status.WRONG_DTYPE: "INCORRECT_DTYPE",
-    Status.NOT_A_NUMBER: "INCORRECT_NUMERICAL",
-    Status.UNWRITTEN: "INCORRECT_NUMERICAL",
-    Status.INPUT_CHANGED: "INCORRECT_NUMERICAL",
-    Status.STALE_OUTPUT: "INCORRECT_NUMERICAL",
-    Status.REWARD_HACK: "RUNTIME_ERROR",
-    Status.BELOW_FLOOR: "RUNTIME_ERROR",
-    Status.RAISED: "RUNTIME_ERROR",
-    Status.BUILD_FAILED: "COMPILE_ERROR",
-    Status.CRASHED: "RUNTIME_ERROR",
-    Status.TIMED_OUT: "TIMEOUT",
-    Status.OUT_OF_MEMORY: "RUNTIME_ERROR",
-}
-_STATUS_OF_EVALUATION = {
-    "PASSED": Status.PASSED,
-    "INCORRECT_NUMERICAL": Status.WRONG_VALUES,
-    "INCORRECT_SHAPE": Status.WRONG_SHAPE,
-    "INCORRECT_DTYPE": Status.WRONG_DTYPE,
-    "RUNTIME_ERROR": Status.RAISED,
-    "COMPILE_ERROR": Status.BUILD_FAILED,
-    "TIMEOUT": Status.TIMED_OUT,
-}
 
 # Times in flashinfer-bench's own traces hold launch overhead (CUDA events) or not (CUPTI), which the trace does not
 # say; they are kept apart from ours, and never meet them in one ranking.
@@ -91,7 +48,8 @@ class Cost:
 
 @dataclass(frozen=True, slots=True)
 class Correctness:
-    """Distance of an output from the reference. matched_ratio: tolerance name -> share of elements within it."""
+    """Distance of an output from the reference. matched_ratio: tolerance name -> share of elements within
+    it, of the output where it is smallest."""
 
     max_absolute_error: float
     max_relative_error: float
@@ -108,6 +66,14 @@ class Timed:
 
 
 TIME_KINDS = ("graph", "eager", "busy")  # what Measurement.times may hold; docs/protocol.md says what they are
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A line of a file."""
+
+    path: str
+    line: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,6 +108,7 @@ class Measurement:
     host_us: float | None = None
     wall_us: float | None = None
     setup: dict[str, float] | None = None
+    place: Place | None = field(default=None, compare=False)  # where it was read; not written
 
     def time(self, kind: str) -> Timed | None:
         """A time of the row; None where it has none of the kind, and for a row that did not pass."""
@@ -153,7 +120,17 @@ class Measurement:
 
     @property
     def uuid(self) -> str:
-        return self.workload["uuid"]
+        uuid: str = self.workload["uuid"]
+        return uuid
+
+    @property
+    def moment(self) -> datetime:
+        """When it was measured; a time without a zone is taken as UTC, text that is no ISO time as the oldest."""
+        try:
+            time = datetime.fromisoformat(self.timestamp)
+        except ValueError:
+            return datetime.min.replace(tzinfo=UTC)
+        return time if time.tzinfo else time.replace(tzinfo=UTC)
 
     def to_trace(self) -> dict[str, Any]:
         """A flashinfer-bench Trace as a dict, with `measurement` beside its own fields."""
@@ -179,7 +156,7 @@ class Measurement:
                 "speedup_factor": reference / latency if latency else 0.0,
             }
         measurement = asdict(self)
-        for stored_elsewhere in ("definition", "workload", "solution", "gpu", "timestamp", "message"):
+        for stored_elsewhere in ("definition", "workload", "solution", "gpu", "timestamp", "message", "place"):
             del measurement[stored_elsewhere]
         if "eager" in self.times:
             del measurement["samples_us"]  # once is enough
@@ -194,33 +171,40 @@ class Measurement:
 
     @classmethod
     def from_trace(cls, trace: dict[str, Any]) -> Measurement:
-        """Reads our rows and flashinfer-bench's own alike. KeyError or ValueError where a field is missing or odd."""
-        evaluation = trace["evaluation"]
-        common = dict(definition=trace["definition"], workload=trace["workload"], solution=trace["solution"],
-                      gpu=evaluation["environment"]["hardware"], timestamp=evaluation["timestamp"],
-                      message=evaluation.get("log", ""))
-        own = trace.get("measurement")
-        if own is not None:
-            own = dict(own)
-            correctness = own.pop("correctness", None)
-            if correctness is not None:
-                numbers = {k: float(v) if isinstance(v, str) else v for k, v in correctness.items()}
-                correctness = Correctness(**numbers)
-            own["status"] = Status(own["status"])
-            own["times"] = {kind: Timed(each["median_us"], tuple(map(tuple, each["samples_us"])))
-                            for kind, each in own.get("times", {}).items()}
-            eager = own["times"].get("eager")
-            own["samples_us"] = eager.samples_us if eager else tuple(tuple(r) for r in own.get("samples_us", ()))
-            return cls(**common, correctness=correctness, **own)
-        performance = evaluation.get("performance")
-        latency_us = performance["latency_ms"] * 1e3 if performance else None
-        found = evaluation.get("correctness")
-        correctness = found and Correctness(float(found["max_absolute_error"]), float(found["max_relative_error"]),
-                                            float("nan"))
-        return cls(**common, status=_STATUS_OF_EVALUATION[evaluation["status"]], protocol=FLASHINFER_BENCH_PROTOCOL,
-                   latency_us=latency_us, correctness=correctness or None,
-                   reference_latency_us=performance["reference_latency_ms"] * 1e3 if performance else None,
-                   environment={"libs": evaluation["environment"].get("libs", {})})
+        """Of a line of ours or of flashinfer-bench's. DerbyError where a field is missing or odd, or two disagree."""
+        return cls.from_row(convert("the row", trace, Row), "the row")
+
+    @classmethod
+    def from_row(cls, row: Row, where: str, place: Place | None = None) -> Measurement:
+        """where: file and line, for the DerbyError."""
+        evaluation, own = row.evaluation, row.measurement
+        convert(f"{where}: workload", row.workload, Ran)
+        common: dict[str, Any] = dict(definition=row.definition, workload=row.workload, solution=row.solution,
+                      gpu=evaluation.environment.hardware, timestamp=evaluation.timestamp, message=evaluation.log or "",
+                      place=place)
+        if own is None:
+            found = evaluation.performance
+            return cls(**common, status=STATUS_OF_EVALUATION[evaluation.status], protocol=FLASHINFER_BENCH_PROTOCOL,
+                       latency_us=found.latency_ms * 1e3 if found else None,
+                       correctness=_correctness(evaluation.correctness),
+                       reference_latency_us=found.reference_latency_ms * 1e3 if found else None,
+                       environment={"libs": evaluation.environment.libs})
+        convert(f"{where}: measurement.environment", own.environment, KnownEnvironment)
+        times = {kind: Timed(each.median_us, each.samples_us) for kind, each in own.times.items()}
+        return cls(**common, status=own.status, protocol=own.protocol, latency_us=own.latency_us,
+                   samples_us=times["eager"].samples_us if "eager" in times else own.samples_us,
+                   reference_latency_us=own.reference_latency_us, correctness=_correctness(own.correctness),
+                   solution_hash=own.solution_hash, session=own.session, environment=own.environment, times=times,
+                   graph_missing=own.graph_missing or "", host_us=own.host_us, wall_us=own.wall_us, setup=own.setup)
+
+
+def _correctness(found: Errors | None) -> Correctness | None:
+    return None if found is None else Correctness(_number(found.max_absolute_error), _number(found.max_relative_error),
+                                 _number(found.relative_error_norm), found.matched_ratio)
+
+
+def _number(value: MaybeNumber) -> float:
+    return float("nan") if value is None else float(value)
 
 
 def _json_number(value: float) -> float | str:
@@ -232,13 +216,27 @@ def _json_number(value: float) -> float | str:
     return value
 
 
-STAGE_ROLES = ("gemm",)  # gemm: multiplies; the roofline of a workload is the floor of these stages together
+def newest(rows: Iterable[Measurement], key: Callable[[Measurement], K]) -> dict[K, Measurement]:
+    """Which row counts where several have one key: of one file the last line, whatever the clock said when it was
+    written; of several files, or of rows that were not read, the latest moment, and of equal ones the last."""
+    last: dict[tuple[K, str | None], Measurement] = {}
+    for row in rows:
+        within = (key(row), row.place.path if row.place else None)
+        if within not in last or within[1] is not None or row.moment >= last[within].moment:
+            last[within] = row
+    found: dict[K, Measurement] = {}
+    for (each, _), row in last.items():
+        if each not in found or row.moment >= found[each].moment:
+            found[each] = row
+    return found
+
 
 
 @dataclass(frozen=True, slots=True)
 class Stage:
     """One step of a solution's pipeline: NVTX range name, or patterns (regular expressions) of its kernels' names.
-    role: one of STAGE_ROLES, by which tools choose stages; None for all else."""
+    role: by which tools choose stages. "gemm": it multiplies, and a workload's roofline is the floor of these stages
+    together."""
 
     name: str
     title: str

@@ -38,6 +38,12 @@ def small_set(tmp_path: Path) -> Path:
     return Path(shutil.copytree(CHECKOUT / "tests" / "data" / "set", tmp_path / "set"))
 
 
+@pytest.fixture(autouse=True)
+def no_set_of_the_user(monkeypatch):
+    """What the user's shell names as the set is none of the tests'."""
+    monkeypatch.delenv("DERBY_ROOT", raising=False)
+
+
 @pytest.fixture
 def derby(monkeypatch, capsys):
     """derby(*arguments, columns=240) -> (exit code, stdout, stderr) of the command, in this process."""

@@ -15,7 +15,7 @@ STEADY = (0.98, 1.0, 1.02)  # what the three rounds of every solution are times 
 def workload(uuid: str, floor_us: float = 10.0, **extra) -> Workload:
     """On an H200 (4.8e12 bytes/s) reading 4.8e6 bytes takes 1 us."""
     cost = Cost({"float32": 1}, bytes_read=round(4.8e6 * floor_us), bytes_written=0)
-    return Workload(D, uuid, {"seq_len": int(uuid[1:])}, {}, cost, {"workload": {"uuid": uuid}, **extra})
+    return Workload(D, uuid, {"seq_len": int(uuid[1:])}, {}, cost, {"workload": {"uuid": uuid}}, **extra)
 
 
 def row(solution: str, uuid: str, latency_us: float | None, **other) -> Measurement:

@@ -71,7 +71,7 @@ def test_a_name_that_is_no_shared_file_is_one_line(small_set, names, words):
     (small_set / "solutions/alice/common/shared.py").write_text(SHARED)
     name_in_toml(small_set, *names)
     with pytest.raises(DerbyError) as caught:
-        Catalog.open(small_set).solutions  # noqa: B018 - reads them
+        Catalog.open(small_set, strict=True).solutions  # noqa: B018 - reads them
     message = str(caught.value)
     assert "\n" not in message and str(small_set / FAST / "solution.toml") in message
     assert all(word in message for word in words)

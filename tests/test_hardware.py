@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 import kernelderby.hardware
+from kernelderby.errors import DerbyError
 from kernelderby.hardware import TRAFFIC_KINDS, find_gpu, gpu_id, gpus, read_gpu
 
 
@@ -77,7 +78,7 @@ def test_ceilings_by_kind_of_traffic_and_the_empty_kernel_are_optional(tmp_path)
 def test_a_kind_of_ceiling_that_is_none_is_named(tmp_path, old, new):
     text = (Path(kernelderby.hardware.__file__).parent / "gpus" / "h200.toml").read_text()
     (tmp_path / "gpu.toml").write_text(text.split("[measured.traffic")[0] + MORE.replace(old, new))
-    with pytest.raises(ValueError, match=rf"measured\.\w+: {new.split()[0]}: none of "):
+    with pytest.raises(DerbyError, match=rf"measured\.\w+: {new.split()[0]}: none of "):
         read_gpu(tmp_path / "gpu.toml")
 
 

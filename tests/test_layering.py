@@ -12,14 +12,15 @@ import pytest
 PACKAGE = Path(__file__).resolve().parent.parent / "kernelderby"
 
 # A layer may import the ones to its left (and itself); those in one cell do not see each other.
-LAYERS = [("errors",), ("fields", "demangle"), ("trace",), ("hardware",), ("catalog",), ("roofline",), ("profile",),
-          ("rank",), ("report",), ("api",), ("measure",), ("cli",), ("__main__",)]
+LAYERS = [("errors",), ("files", "explain", "demangle"), ("fields",), ("row",), ("trace",), ("hardware",),
+          ("catalog",), ("roofline",), ("profile",), ("rank",), ("report",), ("api",), ("measure",), ("cli",),
+          ("__main__",)]
 RANK = {name: height for height, cell in enumerate(LAYERS) for name in cell}
-MEASURE_MAY = {"errors", "fields", "demangle", "trace", "catalog", "hardware", "roofline",
+MEASURE_MAY = {"errors", "files", "fields", "demangle", "row", "trace", "catalog", "hardware", "roofline",
                "measure"}  # with the rest it meets in files only
 MEASURE_ONLY = {"torch", "triton", "safetensors", "flashinfer", "flashinfer_bench", "cupti", "pynvml", "deep_gemm",
                 "sgl_kernel"}
-ANYWHERE = {"click", "rich", "numpy", "kernelderby"} | set(sys.stdlib_module_names)
+ANYWHERE = {"click", "msgspec", "rich", "numpy", "kernelderby"} | set(sys.stdlib_module_names)
 EXTRAS = {"matplotlib": "report/plot.py", "pandas": "report/frame.py"}  # where each is imported, inside a function
 MODULES = sorted(path for path in PACKAGE.rglob("*.py") if path != PACKAGE / "__init__.py")
 

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from kernelderby.catalog import Catalog
-from kernelderby.errors import DerbyError
-from kernelderby.fields import read_toml
+from kernelderby.fields import Positive, convert, read_toml
 from kernelderby.hardware import find_gpu
 from kernelderby.profile.compare import Comparison, compare_kernels, compare_stages
 from kernelderby.profile.kernels.findings import Finding, findings
@@ -101,7 +100,6 @@ def _stated_total_ns(path: Path) -> float | None:
     beside = path.with_suffix(".toml")
     if beside == path or not beside.is_file():
         return None
-    total = read_toml(beside).get("pipeline_total_ms")
-    if total is not None and (not isinstance(total, int | float) or isinstance(total, bool) or total <= 0):
-        raise DerbyError(f"{beside}: pipeline_total_ms: {total!r} is no time; write milliseconds, such as 3310.0")
-    return None if total is None else total * 1e6
+    stated: dict[str, object] = read_toml(beside)
+    total = stated.get("pipeline_total_ms")
+    return None if total is None else convert(f"{beside}: pipeline_total_ms", total, Positive) * 1e6

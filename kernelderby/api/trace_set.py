@@ -88,7 +88,7 @@ class TraceSet:
                            time: str | None = None) -> Answer[ImportanceRanking]:
         """Authors over all operators at once, each operator weighted by its share of the GPU time in production."""
         catalog = self.catalog
-        importance = published.importance(catalog.root)
+        importance = published.importance(catalog.root, catalog.left_out)
         if not importance:
             raise DerbyError(f"--importance: {catalog.root}/profiles has no published_importance.csv; leave it out")
         named = [catalog.solution(name) for name in _names(solutions)] or catalog.solutions.values()

@@ -2,65 +2,91 @@
 
 from __future__ import annotations
 
-import json
+from collections.abc import Callable, Mapping
 from functools import cached_property
 from pathlib import Path
+from typing import TypeVar
 
-from kernelderby.catalog.definitions import load_definition, load_workloads
+from kernelderby.catalog.definitions import load_definition
 from kernelderby.catalog.model import Definition, Requires, Solution, TensorSpec, Tolerance, Workload
 from kernelderby.catalog.solutions import load_solutions
+from kernelderby.catalog.traces import load_rows
+from kernelderby.catalog.workloads import load_workloads
 from kernelderby.errors import DerbyError
 from kernelderby.fields import suggestion
 from kernelderby.trace import Measurement
 
+T = TypeVar("T")
 __all__ = ["Catalog", "Definition", "Requires", "Solution", "TensorSpec", "Tolerance", "Workload"]
 
 
 class Catalog:
     """The definitions, workloads, solutions and traces under one root.
 
-    warnings collects what was left out of `traces` (a last line that a killed run cut short), one line each.
+    What is broken is left out, and `warnings` says what and why, one line each; with `strict` it is a DerbyError.
     """
 
-    def __init__(self, root: Path) -> None:
-        self.root = root
+    def __init__(self, root: Path, strict: bool = False) -> None:
+        self.root, self.strict = root, strict
         self.warnings: list[str] = []
+        self._broken_definitions: dict[str, str] = {}
+        self._broken_solutions: dict[str, str] = {}
         self._workloads: dict[str, list[Workload]] = {}
 
     @classmethod
-    def open(cls, root: Path | str) -> Catalog:
+    def open(cls, root: Path | str, *, strict: bool = False) -> Catalog:
         """DerbyError when there is no definitions/ under root."""
         root = Path(root)
         if not (root / "definitions").is_dir():
             raise DerbyError(f"{root}: has no definitions/ folder, so it is no trace set; give one with --root")
-        return cls(root)
+        return cls(root, strict)
+
+    def left_out(self, problem: str) -> None:
+        """Something of the set is broken and takes no part."""
+        self._noted(f"{problem}; left out")
+
+    def _noted(self, problem: str) -> None:
+        if self.strict:
+            raise DerbyError(problem.removesuffix("; left out"))
+        if problem not in self.warnings:
+            self.warnings.append(problem)
 
     @cached_property
     def definitions(self) -> dict[str, Definition]:
         found: dict[str, Definition] = {}
         for path in sorted((self.root / "definitions").rglob("*.json")):
-            if len(path.relative_to(self.root).parts) != 3:
-                raise DerbyError(f"{path}: is not at definitions/<op_type>/<definition>.json; "
-                                 "move it (flashinfer-bench loads every JSON under definitions/)")
-            definition = load_definition(path)
-            if definition.name in found:
-                raise DerbyError(f"{path}: name: {found[definition.name].path} has it too; names are unique in the set")
+            try:
+                if len(path.relative_to(self.root).parts) != 3:
+                    raise DerbyError(f"{path}: is not at definitions/<op_type>/<definition>.json; "
+                                     "move it (flashinfer-bench loads every JSON under definitions/)")
+                definition = load_definition(path)
+                if definition.name in found:
+                    raise DerbyError(f"{path}: name: {found[definition.name].path} has it too; "
+                                     "names are unique in the set")
+            except DerbyError as error:
+                self._broken_definitions.setdefault(path.stem, str(error))
+                self.left_out(str(error))
+                continue
             found[definition.name] = definition
         return found
 
     @cached_property
     def solutions(self) -> dict[str, Solution]:
-        return load_solutions(self.root, self.definitions)
+        definitions = self.definitions
+        solutions, problems = load_solutions(self.root, definitions, self._left_out_solution, self._noted)
+        self._broken_solutions.update(problems)
+        return solutions
+
+    def _left_out_solution(self, problem: str) -> None:
+        """Nothing is said of the solutions of a definition that was left out, which is said already."""
+        if not any(f"definition: {name!r} is unknown" in problem for name in self._broken_definitions):
+            self.left_out(problem)
 
     def definition(self, name: str) -> Definition:
-        if name not in self.definitions:
-            raise DerbyError(f"{self.root}: no definition {name!r}; {suggestion(name, self.definitions)}")
-        return self.definitions[name]
+        return _named(self.root, "definition", name, self.definitions, self._broken_definitions)
 
     def solution(self, name: str) -> Solution:
-        if name not in self.solutions:
-            raise DerbyError(f"{self.root}: no solution {name!r}; {suggestion(name, self.solutions)}")
-        return self.solutions[name]
+        return _named(self.root, "solution", name, self.solutions, self._broken_solutions)
 
     def solutions_of(self, definition_name: str) -> list[Solution]:
         self.definition(definition_name)
@@ -72,8 +98,9 @@ class Catalog:
 
     def workloads(self, definition_name: str) -> list[Workload]:
         if definition_name not in self._workloads:
-            self._workloads[definition_name] = load_workloads(self.workloads_path(definition_name),
-                                                              self.definition(definition_name))
+            path, definition = self.workloads_path(definition_name), self.definition(definition_name)
+            self._workloads[definition_name] = self._lines(
+                path, lambda left_out: load_workloads(path, definition, left_out))
         return self._workloads[definition_name]
 
     def traces_path(self, gpu_id: str, definition_name: str) -> Path:
@@ -84,28 +111,36 @@ class Catalog:
     def traces(self, definition_name: str | None = None) -> list[Measurement]:
         """The recorded rows of one definition or of all, file by file in the order of their paths."""
         pattern = "*.jsonl" if definition_name is None else f"{self.definition(definition_name).name}.jsonl"
-        return [row for path in sorted((self.root / "traces").rglob(pattern)) for row in self._read_traces(path)]
+        return [row for path in sorted((self.root / "traces").rglob(pattern)) for row in self._rows(path)]
 
-    def _read_traces(self, path: Path) -> list[Measurement]:
-        lines = path.read_bytes().split(b"\n")
-        cut_short = lines[-1]  # empty, unless the process was killed while it wrote
-        rows = []
-        for number, line in enumerate(lines, start=1):
-            if not line.strip():
-                continue
-            try:
-                row = Measurement.from_trace(json.loads(line))
-            except ValueError as error:  # JSONDecodeError and UnicodeDecodeError are ValueErrors
-                if line is cut_short:
-                    self.warnings.append(f"{path}:{number}: the last line was cut short; it is left out")
-                    continue
-                raise DerbyError(f"{path}:{number}: is no trace ({error}); mend or remove that line") from None
-            except KeyError as error:
-                raise DerbyError(f"{path}:{number}: {error.args[0]}: is missing; mend or remove that line") from None
-            except (TypeError, AttributeError) as error:
-                raise DerbyError(f"{path}:{number}: a field is odd ({error}); mend or remove that line") from None
-            if row.definition != path.stem:
-                raise DerbyError(f"{path}:{number}: definition: is {row.definition!r} but the path says {path.stem!r}; "
-                                 "move that line")
-            rows.append(row)
-        return rows
+    def _rows(self, path: Path) -> list[Measurement]:
+        known = {}
+        if path.stem in self.definitions:
+            known = {workload.uuid: workload for workload in self.workloads(path.stem)}
+        return self._lines(path, lambda left_out: load_rows(path, known, left_out, self._noted))
+
+    def _lines(self, path: Path, read: Callable[[Callable[[str], None]], list[T]]) -> list[T]:
+        """What read gives of a file of many lines. What it leaves out is one warning, not one a line."""
+        problems: list[str] = []
+
+        def left_out(problem: str) -> None:
+            if self.strict:
+                raise DerbyError(problem)
+            problems.append(problem)
+
+        try:
+            found = read(left_out)
+        except DerbyError as error:
+            left_out(str(error))
+            found = []
+        if problems:
+            self.left_out(problems[0] + (f"; {len(problems) - 1} other lines of it too" if problems[1:] else ""))
+        return found
+
+
+def _named(root: Path, kind: str, name: str, known: Mapping[str, T], broken: Mapping[str, str]) -> T:
+    if name in known:
+        return known[name]
+    if name in broken:
+        raise DerbyError(broken[name])
+    raise DerbyError(f"{root}: no {kind} {name!r}; {suggestion(name, known)}")

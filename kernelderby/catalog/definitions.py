@@ -1,123 +1,160 @@
-"""Definitions and their workloads: definitions/<op_type>/<name>.json (+ .py), workloads/<op_type>/<name>.jsonl."""
+"""Definitions: definitions/<op_type>/<name>.json, and the reviewed source of its reference, <name>.py beside it."""
 
 from __future__ import annotations
 
-import json
+import ast
+import keyword
+import re
 from pathlib import Path
-from typing import Any
+from typing import Literal
 
-from kernelderby.catalog.model import Definition, TensorSpec, Tolerance, Workload
+from msgspec import Struct
+
+from kernelderby.catalog import constraints
+from kernelderby.catalog.model import Definition, TensorSpec, Tolerance
 from kernelderby.errors import DerbyError
-from kernelderby.fields import agree, checked, read_json, read_text, suggestion, take, take_strings
-from kernelderby.trace import Cost
+from kernelderby.fields import Identifier, Name, NotNegative, Share, Size, agree, read_json, read_text, suggestion
+
+Dtype = Literal["float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2", "float4_e2m1", "int64", "int32",
+                "int16", "int8", "bool"]  # flashinfer-bench's
+
+
+class _Axis(Struct):
+    type: Literal["const", "var"]
+    value: Size | None = None
+    description: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.type == "const" and self.value is None:
+            raise ValueError("value: is missing; add it (an integer)")
+
+
+class _Tensor(Struct):
+    dtype: Dtype
+    shape: tuple[str, ...] | None = None
+    description: str | None = None
+    constant: bool = False
+
+
+class _Tolerance(Struct):
+    name: Name
+    atol: NotNegative
+    rtol: NotNegative
+    required_matched_ratio: Share
+    reason: str
+    outputs: tuple[str, ...] | None = None
+
+
+class _Definition(Struct):
+    name: Name
+    op_type: Name
+    axes: dict[str, _Axis]
+    inputs: dict[str, _Tensor]
+    outputs: dict[str, _Tensor]
+    description: str | None = None
+    reference: str | None = None
+    tolerances: tuple[_Tolerance, ...] | None = None
+    constraints: tuple[str, ...] | None = None
+    custom_inputs_entrypoint: Identifier | None = None
 
 
 def load_definition(path: Path) -> Definition:
     """The definition in a JSON file. DerbyError when its path and its fields do not agree, or a field is odd."""
-    data = read_json(path)
-    name, op_type = take(path, data, "name", str), take(path, data, "op_type", str)
-    agree(path, "name", name, path.stem)
-    agree(path, "op_type", op_type, path.parent.name)
-    source = path.with_name(f"{name}.py")
+    data = read_json(path, _Definition)
+    agree(path, "name", data.name, path.stem)
+    agree(path, "op_type", data.op_type, path.parent.name)
+    source = path.with_name(f"{data.name}.py")
     has_source = source.is_file()
-    reference = read_text(source) if has_source else take(path, data, "reference", str, "")
-    axes = {axis: _axis(path, axis, spec) for axis, spec in take(path, data, "axes", dict).items()}
-    outputs = _tensors(path, data, "outputs", axes)
-    return Definition(
-        name=name, op_type=op_type, axes=axes, inputs=_tensors(path, data, "inputs", axes),
-        outputs=outputs, tolerances=_tolerances(path, data, outputs),
-        description=take(path, data, "description", str, ""), path=path, source_path=source if has_source else None,
-        reference=reference, custom_inputs_entrypoint=take(path, data, "custom_inputs_entrypoint", str, None))
+    reference = read_text(source) if has_source else data.reference or ""
+    if not re.search(r"^def run\s*\(", reference, re.MULTILINE):
+        raise DerbyError(f"{source if has_source else f'{path}: reference'}: has no run(); add the reference, a "
+                         "function run with the inputs for parameters")
+    definition = Definition(
+        name=data.name, op_type=data.op_type, description=data.description or "",
+        axes={name: axis.value if axis.type == "const" else None for name, axis in data.axes.items()},
+        inputs=_tensors(data.inputs), outputs=_tensors(data.outputs), tolerances=_tolerances(data.tolerances or ()),
+        path=path, source_path=source if has_source else None, reference=reference,
+        custom_inputs_entrypoint=data.custom_inputs_entrypoint, constraints=data.constraints or (),
+        descriptions={part: {name: spec.description or "" for name, spec in getattr(data, part).items()}
+                      for part in ("axes", "inputs", "outputs")})
+    for check in (_check_tensors, _check_tolerances, _check_constraints):
+        check(definition)
+    return definition
 
 
-def _axis(path: Path, name: str, spec: Any) -> int | None:
-    kind = take(path, checked(path, f"axes.{name}", spec, dict), "type", str, prefix=f"axes.{name}.")
-    if kind == "var":
-        return None
-    if kind != "const":
-        raise DerbyError(f"{path}: axes.{name}.type: {kind!r} is unknown; write \"const\" or \"var\"")
-    return take(path, spec, "value", int, prefix=f"axes.{name}.")
+def check_reference(definition: Definition) -> None:
+    """DerbyError where the reference is no Python. Parsing takes milliseconds, so only `derby pack` asks."""
+    where = definition.source_path or f"{definition.path}: reference"
+    try:
+        tree = ast.parse(definition.reference)
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        raise DerbyError(f"{where}: is no Python ({str(error)[:80]}); mend it") from None
+    if not any(isinstance(node, ast.FunctionDef) and node.name == "run" for node in tree.body):
+        raise DerbyError(f"{where}: has no run(); add the reference, a function run with the inputs for parameters")
 
 
-def _tensors(path: Path, data: dict[str, Any], field: str, axes: dict[str, int | None]) -> dict[str, TensorSpec]:
-    tensors = {}
-    for name, spec in take(path, data, field, dict).items():
-        prefix = f"{field}.{name}."
-        shape = take(path, checked(path, f"{field}.{name}", spec, dict), "shape", list, None, prefix)
-        for axis in shape or ():
-            if axis not in axes:
-                raise DerbyError(f"{path}: {prefix}shape: {axis!r} is no axis; add it to axes or mend the shape")
-        dtype = take(path, spec, "dtype", str, prefix=prefix)
-        constant = take(path, spec, "constant", bool, False, prefix)
-        if constant and (field != "inputs" or shape is None):
-            raise DerbyError(f"{path}: {prefix}constant: is for tensors among the inputs; remove it")
-        tensors[name] = TensorSpec(None if shape is None else tuple(shape), dtype, constant)
-    return tensors
+def _tensors(specs: dict[str, _Tensor]) -> dict[str, TensorSpec]:
+    return {name: TensorSpec(spec.shape, spec.dtype, spec.constant) for name, spec in specs.items()}
 
 
-def _tolerances(path: Path, data: dict[str, Any], outputs: dict[str, TensorSpec]) -> tuple[Tolerance, ...]:
-    tolerances = []
-    for position, spec in enumerate(take(path, data, "tolerances", list, [])):
-        prefix = f"tolerances[{position}]."
-        checked(path, prefix[:-1], spec, dict)
-        numbers = {field: float(take(path, spec, field, float, prefix=prefix))
-                   for field in ("atol", "rtol", "required_matched_ratio")}
-        chosen = take_strings(path, spec, "outputs", prefix)
-        for output in chosen:
+def _tolerances(specs: tuple[_Tolerance, ...]) -> tuple[Tolerance, ...]:
+    return tuple(Tolerance(name=each.name, atol=each.atol, rtol=each.rtol, reason=each.reason,
+                           required_matched_ratio=each.required_matched_ratio, outputs=each.outputs or ())
+                 for each in specs)
+
+
+def _check_tensors(definition: Definition) -> None:
+    """Names that can be parameters, each once; shapes of known axes, every var axis among the inputs'."""
+    path = definition.path
+    for field in ("axes", "inputs", "outputs"):
+        for name in getattr(definition, field):
+            if not name.isidentifier() or keyword.iskeyword(name):
+                raise DerbyError(f"{path}: {field}: {name!r:.60} is no Python name; rename it")
+    if not definition.outputs:
+        raise DerbyError(f"{path}: outputs: there is none; name what the operator gives")
+    for name in definition.outputs:
+        if name in definition.inputs:
+            raise DerbyError(f"{path}: outputs.{name}: is an input too; rename one of them")
+    for field in ("inputs", "outputs"):
+        for name, spec in getattr(definition, field).items():
+            for axis in spec.shape or ():
+                if axis not in definition.axes:
+                    raise DerbyError(f"{path}: {field}.{name}.shape: {axis!r} is no axis; "
+                                     "add it to axes or mend the shape")
+            if spec.constant and (field != "inputs" or spec.shape is None):
+                raise DerbyError(f"{path}: {field}.{name}.constant: is for tensors among the inputs; remove it")
+    used = {axis for spec in definition.inputs.values() for axis in spec.shape or ()}
+    for axis, size in definition.axes.items():
+        if size is None and axis not in used:
+            raise DerbyError(f"{path}: axes.{axis}: is var but in no input's shape, so that no call tells its size; "
+                             "give it a value or use it")
+
+
+def _check_tolerances(definition: Definition) -> None:
+    """Names once; outputs that are there; between them every output, so that none goes unjudged."""
+    path, outputs = definition.path, definition.outputs
+    names = [tolerance.name for tolerance in definition.tolerances]
+    judged: set[str] = set()
+    for position, tolerance in enumerate(definition.tolerances):
+        where = f"{path}: tolerances[{position}]"
+        if names.index(tolerance.name) != position:
+            raise DerbyError(f"{where}.name: {tolerance.name!r} is there already; rename one of them")
+        for output in tolerance.outputs:
             if output not in outputs:
-                raise DerbyError(f"{path}: {prefix}outputs: {output!r} is no output; {suggestion(output, outputs)}")
-        tolerances.append(Tolerance(name=take(path, spec, "name", str, prefix=prefix), **numbers,
-                                    reason=take(path, spec, "reason", str, prefix=prefix), outputs=chosen))
-    return tuple(tolerances)
+                raise DerbyError(f"{where}.outputs: {output!r} is no output; {suggestion(output, outputs)}")
+        judged.update(tolerance.outputs or outputs)
+    unjudged = [name for name in outputs if name not in judged]
+    if definition.tolerances and unjudged:
+        raise DerbyError(f"{path}: tolerances: none is for the output {' or '.join(unjudged)}, which could hold "
+                         "anything; add one")
 
 
-def load_workloads(path: Path, definition: Definition) -> list[Workload]:
-    """The workloads of a definition, in the file's order; none when the file does not exist."""
-    if not path.is_file():
-        return []
-    workloads: dict[str, Workload] = {}
-    for number, line in enumerate(read_text(path).splitlines(), start=1):
-        if not line.strip():
-            continue
-        where = f"{path}:{number}"
-        try:
-            data = checked(where, "the line", json.loads(line), dict)
-        except json.JSONDecodeError as error:
-            raise DerbyError(f"{where}: not JSON ({error.msg}); mend that line") from None
-        workload = _workload(where, data, definition)
-        if workload.uuid in workloads:
-            raise DerbyError(f"{where}: workload.uuid: {workload.uuid} is there already; give this line its own")
-        workloads[workload.uuid] = workload
-    return list(workloads.values())
-
-
-def _workload(where: str, data: dict[str, Any], definition: Definition) -> Workload:
-    agree(where, "definition", take(where, data, "definition", str), definition.name)
-    spec = take(where, data, "workload", dict)
-    axes = take(where, spec, "axes", dict, prefix="workload.")
-    inputs = take(where, spec, "inputs", dict, prefix="workload.")
-    variable = {name for name, size in definition.axes.items() if size is None}
-    _same_names(where, "workload.axes", axes, variable)
-    _same_names(where, "workload.inputs", inputs, definition.inputs)
-    for name, how in inputs.items():
-        kind = take(where, checked(where, f"workload.inputs.{name}", how, dict), "type", str,
-                    prefix=f"workload.inputs.{name}.")
-        if kind == "scalar" and "value" not in how:
-            raise DerbyError(f"{where}: workload.inputs.{name}.value: is missing; add the number")
-    cost = take(where, data, "cost", dict, None)
-    return Workload(definition.name, take(where, spec, "uuid", str, prefix="workload."), axes, inputs,
-                    cost and _cost(where, cost), data)
-
-
-def _same_names(where: str, field: str, found: dict[str, Any], wanted) -> None:
-    if found.keys() != set(wanted):
-        missing, extra = sorted(set(wanted) - found.keys()), sorted(found.keys() - set(wanted))
-        problem = f"lacks {', '.join(missing)}" if missing else f"has {', '.join(extra)}, which the definition has not"
-        raise DerbyError(f"{where}: {field}: {problem}; mend the line")
-
-
-def _cost(where: str, spec: dict[str, Any]) -> Cost:
-    return Cost(take(where, spec, "flops", dict, prefix="cost."), take(where, spec, "bytes_read", int, prefix="cost."),
-                take(where, spec, "bytes_written", int, prefix="cost."), take(where, spec, "facts", dict, {}, "cost."),
-                take(where, spec, "bytes_needed", int, None, "cost."),
-                take(where, spec, "bytes_in_place", int, None, "cost."))
+def _check_constraints(definition: Definition) -> None:
+    const = {name: size for name, size in definition.axes.items() if size is not None}
+    for position, text in enumerate(definition.constraints):
+        where = f"{definition.path}: constraints[{position}]: {text!r:.80}"
+        problem = constraints.syntax_problem(text)
+        if problem:
+            raise DerbyError(f"{where} {problem}; mend it")
+        if constraints.holds(text, const) is False:
+            raise DerbyError(f"{where} does not hold for the const axes; mend them or the constraint")

@@ -54,6 +54,8 @@ class Definition:
     source_path: Path | None  # the .py beside it; None in a dataset that has JSON only
     reference: str  # the reference's code: the .py's text, the JSON's where there is no .py
     custom_inputs_entrypoint: str | None
+    constraints: tuple[str, ...] = ()  # relations between axes, see constraints.py
+    descriptions: dict[str, dict[str, str]] = field(default_factory=dict)  # axes | inputs | outputs -> name -> text
 
     @property
     def constants(self) -> tuple[str, ...]:
@@ -74,7 +76,9 @@ class Workload:
     """One shape of a definition. inputs: name -> {type: random | scalar | safetensors, ...} as in the file.
 
     raw is the whole line of the workloads file; raw["workload"] (uuid, axes, inputs) is what a trace repeats.
-    cost is None until `derby pack` has counted it.
+    cost is None until `derby pack` has counted it. shape_id, framework, call_count: of a published shape, where it was
+    seen. importance: weight among the definition's workloads, 1 where None. origin: "survey" for the published shapes,
+    another word for a set of our own.
     """
 
     definition: str
@@ -83,6 +87,11 @@ class Workload:
     inputs: dict[str, dict[str, Any]]
     cost: Cost | None
     raw: dict[str, Any]
+    shape_id: int | None = None
+    importance: float | None = None
+    framework: str | None = None
+    call_count: int | None = None
+    origin: str | None = None
 
     @property
     def seed(self) -> int:

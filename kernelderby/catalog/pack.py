@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import json
-import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from kernelderby.catalog import Catalog, Solution, Workload
+from kernelderby.catalog import Catalog, Solution, Workload, published
+from kernelderby.catalog.definitions import check_reference
 from kernelderby.catalog.solutions import read_folder, solution_folders
 from kernelderby.errors import DerbyError
 from kernelderby.fields import read_json, read_text
+from kernelderby.files import inside, is_inside, read_bytes, write_whole
+
+LeftOut = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,40 +29,76 @@ class Change:
         return f"{self.path}: {self.reason}"
 
 
-def pack(catalog_root: Path | str, check: bool = False) -> list[Change]:
+def pack(catalog_root: Path | str, check: bool = False, left_out: LeftOut | None = None) -> list[Change]:
     """Writes what is stale in the JSON of definitions and solutions; with check it only says what is.
 
     A definition's `reference` becomes the text of the .py beside it; a solution's JSON is written anew from its
-    folder. Raises DerbyError for a source that cannot be packed, and for a set that does not hold together.
+    folder. A source that cannot be packed is told to left_out and passed over; without it the DerbyError is raised, and
+    also for a set that does not hold together.
     """
     root = Path(catalog_root)
     Catalog.open(root)
-    changes = [change for path in sorted((root / "definitions").glob("*/*.json"))
-               if (change := _pack_definition(path, check))]
-    changes += [change for folder in solution_folders(root) if (change := _pack_solution(folder, check))]
-    Catalog.open(root).solutions  # noqa: B018 - reads everything: names, paths and op_types agree
-    return changes
+    jobs: list[tuple[Path, Callable[[Path, Path, bool], Change | None]]] = [
+        (path, _pack_definition) for path in sorted((root / "definitions").glob("*/*.json"))]
+    jobs += [(folder, _pack_solution) for folder in solution_folders(root)]
+    changes = []
+    for path, work in jobs:
+        try:
+            changes.append(work(root, path, check))
+        except DerbyError as error:
+            if left_out is None:
+                raise
+            left_out(str(error))
+    if left_out is None:
+        Catalog.open(root, strict=True).solutions  # noqa: B018 - reads everything: names, paths and op_types agree
+    return [change for change in changes if change]
 
 
-def _pack_definition(path: Path, check: bool) -> Change | None:
+def problems(catalog_root: Path | str) -> list[str]:
+    """All that is broken in a set, one line each: what every other command leaves out with a warning."""
+    catalog = Catalog.open(catalog_root)
+    found = []
+    for name, definition in catalog.definitions.items():
+        catalog.workloads(name)
+        try:
+            check_reference(definition)
+        except DerbyError as error:
+            found.append(str(error))
+    catalog.solutions  # noqa: B018 - reads them
+    catalog.traces()
+    for read in (published.importance, published.times_us):
+        read(catalog.root, catalog.left_out)
+    return [line.removesuffix("; left out") for line in [*catalog.warnings, *found]]
+
+
+def _pack_definition(root: Path, path: Path, check: bool) -> Change | None:
     source = path.with_suffix(".py")
     if not source.is_file():
         return None
-    data = read_json(path)
+    _expect_inside(root, path, source)
+    data: dict[str, Any] = read_json(path)
     reference = read_text(source)
     if data.get("reference") == reference:
         return None
     return _write(path, {**data, "reference": reference}, f"reference is not the text of {source.name}", check)
 
 
-def _pack_solution(folder: Path, check: bool) -> Change | None:
+def _pack_solution(root: Path, folder: Path, check: bool) -> Change | None:
     solution = read_folder(folder)
+    _expect_inside(root, solution.json_path)
     packed = packed_solution(solution)
     if not solution.json_path.is_file():
         return _write(solution.json_path, packed, f"is not packed from {folder.name}/", check)
     if read_text(solution.json_path) == _json(packed):
         return None
     return _write(solution.json_path, packed, f"does not match {folder.name}/", check)
+
+
+def _expect_inside(root: Path, *paths: Path) -> None:
+    """What is packed or copied comes from the set and goes into it."""
+    for path in paths:
+        if not is_inside(root, path):
+            raise DerbyError(f"{path}: leads outside {root} through a symlink; put the file itself there")
 
 
 def packed_solution(solution: Solution) -> dict[str, Any]:
@@ -91,7 +130,7 @@ def _json(data: dict[str, Any]) -> str:
 
 def _write(path: Path, data: dict[str, Any], reason: str, check: bool) -> Change:
     if not check:
-        path.write_text(_json(data), encoding="utf-8")
+        write_whole(path, _json(data))
     return Change(path, reason)
 
 
@@ -102,7 +141,7 @@ def export(root: Path | str, destination: Path | str) -> list[Change]:
     DerbyError when the destination does not exist or is no dataset, or when a solution's name stands there for
     another definition or author.
     """
-    catalog, destination = Catalog.open(root), Path(destination)
+    catalog, destination = Catalog.open(root, strict=True), Path(destination)
     if not destination.is_dir():
         raise DerbyError(f"{destination}: does not exist; give the folder of a dataset ($FIB_DATASET_PATH)")
     if not any((destination / part).is_dir() for part in ("definitions", "solutions", "workloads")):
@@ -127,16 +166,18 @@ def _definition_files(catalog: Catalog, destination: Path) -> Iterator[tuple[Pat
         path = catalog.workloads_path(name)
         if name not in workloads and path.is_file():
             for workload in catalog.workloads(name):
-                for blob in _blob_paths(workload):
-                    if not (catalog.root / blob).is_file():
-                        raise DerbyError(f"{catalog.root / blob}: does not exist; run derby pack first")
-                    yield catalog.root / blob, "inputs of a workload"
+                for blob in _blob_paths(catalog.root, workload):
+                    if not blob.is_file():
+                        raise DerbyError(f"{blob}: does not exist; run derby pack first")
+                    yield blob, "inputs of a workload"
             yield path, "workloads"
 
 
-def _blob_paths(workload: Workload) -> list[Path]:
-    """The safetensors files that a workload's inputs name, relative to the root, each once."""
-    return sorted({Path(spec["path"]) for spec in workload.inputs.values() if spec["type"] == "safetensors"})
+def _blob_paths(root: Path, workload: Workload) -> list[Path]:
+    """The safetensors files that a workload's inputs name, each once."""
+    where = f"workload {workload.uuid}"
+    return sorted({inside(root, spec["path"], f"{where}: inputs.{name}.path")
+                   for name, spec in workload.inputs.items() if spec["type"] == "safetensors"})
 
 
 def _solution_files(catalog: Catalog, destination: Path) -> Iterator[tuple[Path, str]]:
@@ -160,9 +201,11 @@ def _stems(destination: Path, part: str, suffix: str) -> dict[str, list[Path]]:
 
 def _copy(root: Path, destination: Path, path: Path, reason: str) -> Change | None:
     """Copies a file to the same place there; nothing when the same bytes lie there already."""
+    _expect_inside(root, path)
     target = destination / path.relative_to(root)
-    if target.is_file() and target.stat().st_size == path.stat().st_size and target.read_bytes() == path.read_bytes():
+    _expect_inside(destination, target)
+    content = read_bytes(path)
+    if target.is_file() and target.stat().st_size == len(content) and read_bytes(target) == content:
         return None
-    target.parent.mkdir(parents=True, exist_ok=True)
-    shutil.copyfile(path, target)
+    write_whole(target, content)
     return Change(target, reason)

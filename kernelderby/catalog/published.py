@@ -2,48 +2,64 @@
 
 from __future__ import annotations
 
-import csv
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import TypeVar
+
+from msgspec import Struct
 
 from kernelderby.errors import DerbyError
-from kernelderby.fields import read_text
+from kernelderby.fields import Name, Positive, Size, read_csv
 
 HARDWARE = "xpu-a"  # what the published times were measured on: its file in kernelderby/hardware/gpus
+T = TypeVar("T")
+LeftOut = Callable[[str], None]
 
 
-def importance(root: Path | str) -> dict[str, float]:
+class _Importance(Struct):
+    operator: Name
+    importance_percent: Positive
+
+
+class _Time(Struct):
+    operator: Name
+    shape_id: Size
+    tprod_xpua_us: Positive
+
+
+def importance(root: Path | str, left_out: LeftOut | None = None) -> dict[str, float]:
     """Operator -> its share of the GPU time over production profiles, in percent as printed; {} where there is no file.
 
-    The printed figures add up to 109.6: whoever weights with them divides by their sum.
+    The printed figures add up to 109.6: whoever weights with them divides by their sum. A broken file is told to
+    left_out and passed over whole, since weights with holes are wrong; without left_out the DerbyError is raised.
     """
-    return {row["operator"]: _number(where, row, "importance_percent")
-            for where, row in _rows(Path(root), "published_importance.csv")}
+    return _by_key(((where, row.operator, row.importance_percent)
+                    for where, row in _rows(root, "published_importance.csv", _Importance)), "operator", left_out)
 
 
-def times_us(root: Path | str) -> dict[tuple[str, int], float]:
-    """(operator, shape_id) -> the median time of the deployed kernel on HARDWARE; {} where there is no file."""
-    return {(row["operator"], int(_number(where, row, "shape_id", least=0))): _number(where, row, "tprod_xpua_us")
-            for where, row in _rows(Path(root), "published_shapes.csv")}
+def times_us(root: Path | str, left_out: LeftOut | None = None) -> dict[tuple[str, int], float]:
+    """(operator, shape_id) -> the median time of the deployed kernel on HARDWARE; {} where there is no file. left_out:
+    as above."""
+    return _by_key(((where, (row.operator, row.shape_id), row.tprod_xpua_us)
+                    for where, row in _rows(root, "published_shapes.csv", _Time)), "operator and shape_id", left_out)
 
 
-def _rows(root: Path, name: str) -> Iterator[tuple[str, dict[str, str]]]:
-    """Where a row stands and its fields; comment lines begin with #."""
-    path = root / "profiles" / name
-    if not path.is_file():
-        return
-    lines = [(number, line) for number, line in enumerate(read_text(path).splitlines(), start=1)
-             if line.strip() and not line.startswith("#")]
-    for (number, _), row in zip(lines[1:], csv.DictReader(line for _, line in lines), strict=True):
-        yield f"{path}:{number}", row
+def _rows(root: Path | str, name: str, kind: type[T]) -> Iterator[tuple[str, T]]:
+    path = Path(root) / "profiles" / name
+    if path.exists():
+        yield from read_csv(path, kind)
 
 
-def _number(where: str, row: dict[str, str], field: str, least: float = 1e-9) -> float:
-    """DerbyError where it is missing, no number, below the least or infinite."""
+def _by_key(rows: Iterator[tuple[str, T, float]], field: str, left_out: LeftOut | None) -> dict[T, float]:
+    found: dict[T, float] = {}
     try:
-        value = float(row[field])
-    except (KeyError, TypeError, ValueError):
-        raise DerbyError(f"{where}: {field}: is missing or no number; mend that line") from None
-    if not least <= value < float("inf"):
-        raise DerbyError(f"{where}: {field}: {row[field]} is too small or not finite; mend that line")
-    return value
+        for where, key, value in rows:
+            if key in found:
+                raise DerbyError(f"{where}: {field}: {key} stands there already; remove one of the lines")
+            found[key] = value
+    except DerbyError as error:
+        if left_out is None:
+            raise
+        left_out(str(error))
+        return {}
+    return found

@@ -31,7 +31,7 @@ def select_workloads(workloads: Sequence[Workload], wanted: Iterable[str]) -> li
 def is_named(workload: Workload, word: str) -> bool:
     words = {str(size) for size in workload.axes.values()}
     words |= {f"{name}={value}" for name, value in (workload.axes | workload.scalars).items()}
-    shape_id = workload.raw.get("shape_id")
+    shape_id = workload.shape_id
     if shape_id is not None:
         words |= {f"#{shape_id}", f"shape_id={shape_id}"}
     return word in words or (len(word) >= 4 and not word.isdigit() and workload.uuid.startswith(word)) \

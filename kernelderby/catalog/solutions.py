@@ -3,43 +3,155 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
+
+from msgspec import Struct
 
 from kernelderby.catalog.model import Definition, Requires, Solution
 from kernelderby.errors import DerbyError
-from kernelderby.fields import agree, checked, only_known, read_json, read_text, read_toml, suggestion, take
-from kernelderby.fields import take_strings as strings
-from kernelderby.trace import STAGE_ROLES, Stage
+from kernelderby.fields import (
+    Capability,
+    Function,
+    ModuleName,
+    Name,
+    ProgramName,
+    agree,
+    convert,
+    expect_inner_path,
+    must_be,
+    read_json,
+    read_text,
+    read_toml,
+    suggestion,
+    unknown_fields,
+)
+from kernelderby.files import is_inside
+from kernelderby.trace import Stage
 
-LANGUAGES = ("python", "triton", "cpp", "cuda", "tilelang")
 SOURCE_SUFFIXES = (".py", ".cu", ".cuh", ".cpp", ".h")
-_SPEC_FIELDS = ("language", "entry_point", "destination_passing_style", "target_hardware", "dependencies", "binding")
-_TOML_FIELDS = ("name", "definition", "author", "description", *_SPEC_FIELDS, "common", "setup", "in_place", "requires",
-                "stages")
-_REQUIRES_FIELDS = ("modules", "executables", "minimum_compute_capability", "maximum_compute_capability", "cpu")
-_STAGE_FIELDS = ("name", "title", "kernels", "nvtx", "role")
+LeftOut = Callable[[str], None]
 
 
-def load_solutions(root: Path, definitions: Mapping[str, Definition]) -> dict[str, Solution]:
-    """Every solution of the set by name. DerbyError for a name that stands twice, as flashinfer-bench demands."""
+class _Requires(Struct, frozen=True):
+    modules: tuple[ModuleName, ...] = ()
+    executables: tuple[ProgramName, ...] = ()
+    minimum_compute_capability: Capability | None = None
+    maximum_compute_capability: Capability | None = None
+    cpu: bool = False
+
+
+class _Stage(Struct):
+    name: Name
+    title: str
+    kernels: tuple[str, ...] = ()
+    nvtx: str | None = None
+    role: Literal["gemm"] | None = None  # gemm: multiplies; a workload's floor is that of these stages together
+
+    def __post_init__(self) -> None:
+        for pattern in self.kernels:
+            try:
+                re.compile(pattern)
+            except (re.error, RecursionError, OverflowError) as error:
+                raise ValueError(f"kernels: {pattern!r:.60} is no pattern ({error}); mend it") from None
+
+
+class _WrittenStage(_Stage):
+    role: Literal["gemm"] | None = None
+
+
+class _Written(Struct):
+    """solution.toml."""
+
+    name: Name
+    definition: Name
+    author: Name
+    description: str
+    language: Literal["python", "triton", "cpp", "cuda", "tilelang"]
+    entry_point: Function
+    destination_passing_style: bool  # no default: those of flashinfer and flashinfer-bench differ
+    target_hardware: Annotated[
+        tuple[Name, ...], must_be("a list of at least one GPU, such as [\"NVIDIA H200\"]", min_length=1)]
+    dependencies: tuple[str, ...] = ()
+    binding: str | None = None
+    setup: Function | None = None
+    in_place: dict[str, str] = {}
+    common: tuple[str, ...] = ()
+    requires: _Requires = _Requires()
+    stages: tuple[_WrittenStage, ...] = ()
+
+
+class _Spec(Struct):
+    language: Name
+    entry_point: Function
+    destination_passing_style: bool | None = None
+    target_hardware: tuple[str, ...] | None = None
+    dependencies: tuple[str, ...] | None = None
+    binding: str | None = None
+
+
+class _Source(Struct):
+    path: str
+    content: str
+
+    def __post_init__(self) -> None:
+        expect_inner_path("path", self.path)  # it is written under the cache before it runs
+
+
+class _Packed(Struct):
+    """<solution>.json, of this set or of a foreign one."""
+
+    name: Name
+    definition: Name
+    author: Name
+    spec: _Spec
+    sources: tuple[_Source, ...]
+    description: str | None = None
+    setup: Function | None = None
+    in_place: dict[str, str] | None = None
+    requires: _Requires | None = None
+    stages: tuple[_Stage, ...] | None = None
+
+    def __post_init__(self) -> None:
+        paths = [source.path for source in self.sources]
+        if len(set(paths)) < len(paths):
+            raise ValueError("sources: two have one path; rename one of them")
+
+
+def load_solutions(root: Path, definitions: Mapping[str, Definition], left_out: LeftOut,
+                   noted: LeftOut) -> tuple[dict[str, Solution], dict[str, str]]:
+    """Every solution of the set by name, and of those that are left out the problem. left_out and noted are told what
+    is wrong with one that is left out, and with one that stays."""
     solutions: dict[str, Solution] = {}
-    for solution in _read_all(root / "solutions"):
-        where = solution.folder or solution.json_path
-        if solution.name in solutions:
-            other = solutions[solution.name].folder or solutions[solution.name].json_path
-            raise DerbyError(f"{where}: name: {other} has it too; rename one (names are unique in the set)")
-        definition = definitions.get(solution.definition)
-        if definition is None:
-            raise DerbyError(f"{where}: definition: {solution.definition!r} is unknown; "
-                             f"{suggestion(solution.definition, definitions)}")
-        if definition.op_type != solution.op_type:
-            raise DerbyError(f"{where}: the path says op_type {solution.op_type!r} but {definition.path} says "
-                             f"{definition.op_type!r}; move the solution")
-        _check_calling(where, solution, definition)
+    problems: dict[str, str] = {}
+    for name, read in _all(root, left_out):
+        try:
+            solution = read(noted)
+            _check_place(solution, solutions, definitions)
+        except DerbyError as error:
+            problems.setdefault(name, str(error))
+            left_out(str(error))
+            continue
         solutions[solution.name] = solution
-    return solutions
+    return solutions, problems
+
+
+def _check_place(solution: Solution, others: Mapping[str, Solution], definitions: Mapping[str, Definition]) -> None:
+    """A name of its own, as flashinfer-bench demands, and a definition that it fits."""
+    where = solution.folder or solution.json_path
+    if solution.name in others:
+        other = others[solution.name].folder or others[solution.name].json_path
+        raise DerbyError(f"{where}: name: {other} has it too; rename one (names are unique in the set)")
+    definition = definitions.get(solution.definition)
+    if definition is None:
+        raise DerbyError(f"{where}: definition: {solution.definition!r} is unknown; "
+                         f"{suggestion(solution.definition, definitions)}")
+    if definition.op_type != solution.op_type:
+        raise DerbyError(f"{where}: the path says op_type {solution.op_type!r} but {definition.path} says "
+                         f"{definition.op_type!r}; move the solution")
+    _check_calling(where, solution, definition)
 
 
 def _check_calling(where: Path, solution: Solution, definition: Definition) -> None:
@@ -63,26 +175,29 @@ def _check_calling(where: Path, solution: Solution, definition: Definition) -> N
 
 def solution_folders(root: Path) -> list[Path]:
     """Every solutions/<author>/<op_type>/<definition>/<solution>/ that holds a file of its own, sorted."""
-    folders = []
-    for folder in sorted((root / "solutions").glob("*/*/*/*")):
-        if folder.is_dir() and any(_own_files(folder)):
-            if not (folder / "solution.toml").is_file():
-                raise DerbyError(f"{folder}/solution.toml: is missing; write it or remove the folder")
-            folders.append(folder)
-    return folders
+    return [folder for folder in sorted((root / "solutions").glob("*/*/*/*"))
+            if folder.is_dir() and any(_own_files(folder))]
 
 
-def _read_all(directory: Path) -> Iterator[Solution]:
-    packed_from_sources = set()
-    for folder in solution_folders(directory.parent):
+def _all(root: Path, left_out: LeftOut) -> Iterator[tuple[str, Callable[[LeftOut], Solution]]]:
+    """The name in the path of each solution, and what reads it."""
+    directory, packed_from_sources = root / "solutions", set()
+    for folder in solution_folders(root):
         packed_from_sources.add(folder.parent / f"{folder.name}.json")
-        yield read_folder(folder)
+        yield folder.name, partial(read_folder, folder)
     for path in sorted(directory.rglob("*.json")):
-        if path not in packed_from_sources:
-            if len(path.relative_to(directory).parts) != 4:
-                raise DerbyError(f"{path}: is not at solutions/<author>/<op_type>/<definition>/<solution>.json; "
-                                 "move it (flashinfer-bench loads every JSON under solutions/)")
-            yield read_packed(path)
+        if path in packed_from_sources:
+            continue
+        if len(path.relative_to(directory).parts) != 4:
+            left_out(f"{path}: is not at solutions/<author>/<op_type>/<definition>/<solution>.json; "
+                     "move it (flashinfer-bench loads every JSON under solutions/)")
+            continue
+        yield path.stem, partial(_read_packed, path)
+
+
+def _read_packed(path: Path, noted: LeftOut) -> Solution:
+    """As read_folder; nothing is told of a packed one."""
+    return read_packed(path)
 
 
 def _own_files(folder: Path) -> Iterator[Path]:
@@ -93,31 +208,37 @@ def _own_files(folder: Path) -> Iterator[Path]:
             yield path
 
 
-def read_folder(folder: Path) -> Solution:
-    """The solution that solution.toml and the sources beside it describe."""
+def _root(folder: Path) -> Path:
+    """The set that a solution's folder lies in."""
+    return folder.parents[4]
+
+
+def read_folder(folder: Path, noted: LeftOut | None = None) -> Solution:
+    """The solution that solution.toml and the sources beside it describe. A field that nobody reads is told to noted;
+    without it the DerbyError is raised."""
     path = folder / "solution.toml"
-    data = read_toml(path)
-    only_known(path, data, _TOML_FIELDS)
-    only_known(path, take(path, data, "requires", dict, {}), _REQUIRES_FIELDS, "requires.")
-    for position, stage in enumerate(take(path, data, "stages", list, [])):
-        prefix = f"stages[{position}]."
-        only_known(path, checked(path, prefix[:-1], stage, dict), _STAGE_FIELDS, prefix)
-        role = take(path, stage, "role", str, None, prefix)
-        if role is not None and role not in STAGE_ROLES:
-            raise DerbyError(f"{path}: {prefix}role: {role!r} is unknown; {suggestion(role, STAGE_ROLES)}")
-    sources = {file.relative_to(folder).as_posix(): read_text(file)
-               for file in _own_files(folder) if file.suffix in SOURCE_SUFFIXES}
-    common = strings(path, data, "common")
-    sources = dict(sorted({**sources, **_common_sources(path, common, sources)}.items()))
-    spec = {field: data[field] for field in _SPEC_FIELDS if field in data}
-    language = take(path, spec, "language", str)
-    if language not in LANGUAGES:
-        raise DerbyError(f"{path}: language: {language!r} is unknown; {suggestion(language, LANGUAGES)}")
-    take(path, spec, "destination_passing_style", bool)  # the defaults of flashinfer and flashinfer-bench differ
-    take(path, data, "description", str)
-    if not strings(path, spec, "target_hardware"):
-        raise DerbyError(f"{path}: target_hardware: must name at least one GPU; add for example [\"NVIDIA H200\"]")
-    return _solution(path, data, spec, folder, folder.parent / f"{folder.name}.json", sources, common)
+    if not path.exists():
+        raise DerbyError(f"{path}: is missing; write it or remove the folder")
+    data: dict[str, Any] = read_toml(path)
+    written = convert(path, data, _Written)
+    for problem in unknown_fields(data, _Written):
+        if noted is None:
+            raise DerbyError(f"{path}: {problem}")
+        noted(f"{path}: {problem}")
+    sources = _sources(folder)
+    sources = dict(sorted({**sources, **_common_sources(path, written.common, sources)}.items()))
+    return _solution(path, folder, folder.parent / f"{folder.name}.json", sources, written, written)
+
+
+def _sources(folder: Path) -> dict[str, str]:
+    """Path inside the folder -> text. What a symlink brings in from outside the set is not packed."""
+    sources = {}
+    for file in _own_files(folder):
+        if file.suffix in SOURCE_SUFFIXES:
+            if not is_inside(_root(folder), file):
+                raise DerbyError(f"{file}: leads outside the set through a symlink; put the file itself there")
+            sources[file.relative_to(folder).as_posix()] = read_text(file)
+    return sources
 
 
 def _common_sources(path: Path, names: tuple[str, ...], own: Mapping[str, str]) -> dict[str, str]:
@@ -135,74 +256,37 @@ def _common_sources(path: Path, names: tuple[str, ...], own: Mapping[str, str]) 
         if not (directory / name).is_file():
             there = [file.name for file in directory.iterdir()] if directory.is_dir() else []
             raise DerbyError(f"{where} is not in {directory}; {suggestion(name, there)}")
+        if not is_inside(_root(path.parent), directory / name):
+            raise DerbyError(f"{where} leads outside the set through a symlink; put the file itself there")
         texts[name] = read_text(directory / name)
     return texts
 
 
 def read_packed(path: Path) -> Solution:
     """The solution in a packed JSON, of this set or of a foreign one: fields that we do not know are ignored."""
-    data = read_json(path)
-    sources = {}
-    for position, source in enumerate(take(path, data, "sources", list)):
-        checked(path, f"sources[{position}]", source, dict)
-        sources[take(path, source, "path", str, prefix=f"sources[{position}].")] = take(
-            path, source, "content", str, prefix=f"sources[{position}].")
-    return _solution(path, data, take(path, data, "spec", dict), None, path, dict(sorted(sources.items())))
+    packed = read_json(path, _Packed)
+    sources = dict(sorted((source.path, source.content) for source in packed.sources))
+    return _solution(path, None, path, sources, packed, packed.spec)
 
 
-def _solution(path: Path, data: dict[str, Any], spec: dict[str, Any], folder: Path | None, json_path: Path,
-              sources: dict[str, str], common: tuple[str, ...] = ()) -> Solution:
+def _solution(path: Path, folder: Path | None, json_path: Path, sources: dict[str, str], about: _Written | _Packed,
+              spec: _Written | _Spec) -> Solution:
+    """path: the file that says it. about, spec: where name and stages stand, and where language and entry point."""
     place = folder or json_path
-    fields = {name: take(path, data, name, str) for name in ("name", "definition", "author")}
-    agree(path, "name", fields["name"], place.name if folder else place.stem)
-    agree(path, "definition", fields["definition"], place.parents[0].name)
-    agree(path, "author", fields["author"], place.parents[2].name)
-    entry_point = take(path, spec, "entry_point", str)
-    file, separator, function = entry_point.partition("::")
-    if not (separator and function) or file not in sources:
-        raise DerbyError(f"{path}: entry_point: {entry_point!r} is not <file>::<function> of a source file; "
-                         f"the files are {', '.join(sources) or 'none'}")
-    setup = take(path, data, "setup", str, None)
-    if setup is not None and (setup.partition("::")[0] not in sources or not setup.partition("::")[2]):
-        raise DerbyError(f"{path}: setup: {setup!r} is not <file>::<function> of a source file; "
-                         f"the files are {', '.join(sources)}")
-    in_place = take(path, data, "in_place", dict, {})
+    agree(path, "name", about.name, place.name if folder else place.stem)
+    agree(path, "definition", about.definition, place.parents[0].name)
+    agree(path, "author", about.author, place.parents[2].name)
+    for field, value in (("entry_point", spec.entry_point), ("setup", about.setup)):
+        if value is not None and value.partition("::")[0] not in sources:
+            raise DerbyError(f"{path}: {field}: {value!r} is not <file>::<function> of a source file; "
+                             f"the files are {', '.join(sources) or 'none'}")
+    requires = about.requires or _Requires()
     return Solution(
-        **fields, op_type=place.parents[1].name, language=take(path, spec, "language", str), entry_point=entry_point,
-        destination_passing_style=take(path, spec, "destination_passing_style", bool, True),
-        description=take(path, data, "description", str, ""), folder=folder, json_path=json_path, sources=sources,
-        common=common,
-        requires=_requires(path, take(path, data, "requires", dict, {})), stages=_stages(path, data),
-        target_hardware=strings(path, spec, "target_hardware"), dependencies=strings(path, spec, "dependencies"),
-        binding=take(path, spec, "binding", str, None), setup=setup,
-        in_place={output: checked(path, f"in_place.{output}", name, str) for output, name in in_place.items()})
-
-
-def _requires(path: Path, data: dict[str, Any]) -> Requires:
-    capabilities = {}
-    for field in ("minimum_compute_capability", "maximum_compute_capability"):
-        value = capabilities[field] = take(path, data, field, str, None, "requires.")
-        if value is not None and not re.fullmatch(r"\d+\.\d", value):
-            raise DerbyError(f"{path}: requires.{field}: {value!r} is no compute capability; write it as \"9.0\"")
-    for module in strings(path, data, "modules", "requires."):
-        if not all(part.isidentifier() for part in module.split(".")):  # it will stand in an import statement
-            raise DerbyError(f"{path}: requires.modules: {module!r} is no module's name; mend it")
-    return Requires(modules=strings(path, data, "modules", "requires."),
-                    executables=strings(path, data, "executables", "requires."),
-                    cpu=take(path, data, "cpu", bool, False, "requires."), **capabilities)
-
-
-def _stages(path: Path, data: dict[str, Any]) -> tuple[Stage, ...]:
-    stages = []
-    for position, spec in enumerate(take(path, data, "stages", list, [])):
-        prefix = f"stages[{position}]."
-        kernels = strings(path, spec, "kernels", prefix)
-        for pattern in kernels:
-            try:
-                re.compile(pattern)
-            except re.error as error:
-                raise DerbyError(f"{path}: {prefix}kernels: {pattern!r} is no pattern ({error}); mend it") from None
-        stages.append(Stage(take(path, spec, "name", str, prefix=prefix), take(path, spec, "title", str, prefix=prefix),
-                            kernels, take(path, spec, "nvtx", str, None, prefix),
-                            take(path, spec, "role", str, None, prefix)))
-    return tuple(stages)
+        name=about.name, definition=about.definition, author=about.author, op_type=place.parents[1].name,
+        language=spec.language, entry_point=spec.entry_point,
+        destination_passing_style=spec.destination_passing_style is not False, description=about.description or "",
+        folder=folder, json_path=json_path, sources=sources,
+        requires=Requires(**{name: getattr(requires, name) for name in requires.__struct_fields__}),
+        stages=tuple(Stage(each.name, each.title, each.kernels, each.nvtx, each.role) for each in about.stages or ()),
+        target_hardware=spec.target_hardware or (), dependencies=spec.dependencies or (), binding=spec.binding,
+        common=about.common if isinstance(about, _Written) else (), setup=about.setup, in_place=about.in_place or {})

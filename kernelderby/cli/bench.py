@@ -16,7 +16,7 @@ from kernelderby.cli.options import (
     solutions_option,
     workloads_option,
 )
-from kernelderby.cli.output import say, say_json, warn
+from kernelderby.cli.output import say, say_json, say_line, warn
 
 
 @click.command(cls=DerbyCommand)
@@ -68,12 +68,11 @@ def command(solutions: tuple[str, ...], definitions: tuple[str, ...], workloads:
 
 def _print_plan(machine: Any, plan: Any) -> None:
     from kernelderby.measure.progress import duration
-    from kernelderby.report.plain import plain
 
     say(f"{machine.name}, protocol {machine.protocol}"
         + (f" ({machine.protocol_note})" if machine.protocol_note else ""))
     for name, reason in plan.skipped.items():
-        say(plain(f"skipped {name}: {reason}"))
+        say_line(f"skipped {name}: {reason}")
     if plan.settled:
         say(f"{plan.settled} measured before (--again measures them anew)")
     if plan.pairs:
@@ -84,16 +83,17 @@ def _print_plan(machine: Any, plan: Any) -> None:
 def _run(runner_class: Any, catalog: Any, machine: Any, settings: Any, plan: Any, as_json: bool) -> list[Any]:
     from kernelderby.measure.progress import bar
     from kernelderby.measure.runner import Observer
+    from kernelderby.report.plain import plain
 
     with bar("measuring", plan.pairs, quiet=as_json, seconds=plan.seconds) as advance:
         class Shown(Observer):
             def step(self, what: str) -> None:
-                advance(what, done=0)
+                advance(plain(what), done=0)
 
             def row(self, row: Any) -> None:
-                advance(row.solution)
+                advance(plain(row.solution))
                 if not as_json:
-                    say(_row_line(row))
+                    say_line(_row_line(row))
 
             def note(self, line: str) -> None:
                 warn([line])
@@ -103,8 +103,6 @@ def _run(runner_class: Any, catalog: Any, machine: Any, settings: Any, plan: Any
 
 
 def _row_line(row: Any) -> str:
-    from kernelderby.report.plain import plain
-
     axes = " ".join(f"{name}={size}" for name, size in row.workload["axes"].items())
     if row.latency_us is not None:
         ratio = min(row.correctness.matched_ratio.values()) if row.correctness else float("nan")
@@ -114,4 +112,4 @@ def _row_line(row: Any) -> str:
         shown = f"{times} {row.latency_us:10.1f} us eager  matched {ratio:.4f}  {row.message}{missing}"
     else:
         shown = f"{row.status}: {row.message.splitlines()[0] if row.message else ''}"
-    return plain(f"{axes:16} {row.solution:20} {shown}".rstrip())
+    return f"{axes:16} {row.solution:20} {shown}".rstrip()

@@ -41,6 +41,7 @@ def command(names: tuple[str, ...], solutions: tuple[str, ...], definitions: tup
     from kernelderby.measure.checks import plan_checks, run_checks
     from kernelderby.measure.progress import bar
     from kernelderby.report.checks import PASSED, checks_answer
+    from kernelderby.report.plain import plain
 
     catalog = Catalog.open(root)
     solutions = tuple(dict.fromkeys((*names, *solutions)))
@@ -49,7 +50,7 @@ def command(names: tuple[str, ...], solutions: tuple[str, ...], definitions: tup
     plan = plan_checks(catalog, machine, solutions, definitions, workloads, seeds)
     with bar("checking", plan.steps, quiet=output.is_json) as advance:
         results = run_checks(catalog, machine, plan, timeout,
-                             lambda result: advance(f"{result.solution} on {result.case}: {result.status}"))
+                             lambda result: advance(plain(f"{result.solution} on {result.case}: {result.status}")))
     output.emit(checks_answer(machine.name, results, plan.skipped))
     was_skipped = any(name in plan.skipped for name in solutions)
     if not results or was_skipped or any(result.status != PASSED for result in results):

@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from kernelderby.cli.options import FILE, DerbyCommand, json_option, root_option
-from kernelderby.cli.output import say, say_json
+from kernelderby.cli.output import say, say_json, say_line
 
 
 @click.command(cls=DerbyCommand)
@@ -27,6 +27,6 @@ def command(destination: Path, root: Path, as_json: bool) -> None:
         say_json({"copied": [str(change.path) for change in changes]})
         return
     for change in changes:
-        say(f"copied  {change}")
+        say_line(f"copied  {change}")
     if not changes:
         say(f"{destination}: has everything already")

@@ -119,6 +119,13 @@ def say(text: str) -> None:
     print(text.rstrip("\n"), flush=True)
 
 
+def say_line(text: str) -> None:
+    """One line, without control characters: for names and messages from data."""
+    from kernelderby.report.plain import plain
+
+    say(plain(text))
+
+
 def say_json(data: Any) -> None:
     from kernelderby.report.answer import to_json
 

@@ -26,28 +26,32 @@ def command(root: Path, check: bool, as_json: bool) -> None:
     generate_inputs the safetensors under blob/, and its count_cost the `cost` of every workload.
     """
     from kernelderby.catalog import Catalog
-    from kernelderby.catalog.pack import pack
+    from kernelderby.catalog.pack import pack, problems
 
-    changes = [str(change) for change in pack(root, check)]
+    unpacked: list[str] = []
+    changes = [str(change) for change in pack(root, check, unpacked.append)]
+    broken = list(dict.fromkeys([*unpacked, *problems(root)]))
     missing = [name for name in _MEASURE_NEEDS if importlib.util.find_spec(name) is None]
     if not missing:
         from kernelderby.measure.blobs import pack_blobs
 
-        changes += [str(change) for change in pack_blobs(Catalog.open(root), check)]
+        changes += [str(change) for change in pack_blobs(Catalog.open(root), check, broken.append)]
     left_out = missing and (f"blobs and costs were not {'checked' if check else 'made'}: {' and '.join(missing)} not "
                             "installed; pip install -e '.[measure]'")
     if as_json:
-        say_json({"check": check, "changes": changes, "left_out": left_out or None})
+        say_json({"check": check, "changes": changes, "broken": broken, "left_out": left_out or None})
     else:
+        for line in broken:
+            say(f"broken  {line}")
         for line in _lines(changes):
             say(("stale  " if check else "wrote  ") + line)
-        if not changes:
+        if not changes and not broken:
             say("everything is fresh")
-        elif check:
+        elif check and changes:
             say("run derby pack and commit what it writes")
         if left_out:
             warn([left_out])
-    if check and changes:
+    if broken or (check and changes):
         sys.exit(1)
 
 

@@ -31,9 +31,14 @@ def command(operators: tuple[str, ...], definitions: tuple[str, ...], gpu: tuple
     S = T_SOL / T.
     """
     from kernelderby.api.trace_set import open_set
+    from kernelderby.hardware import find_gpu
 
     names = tuple(dict.fromkeys((*operators, *definitions)))
-    answer = open_set(root).roofline(names, gpu=gpu, traces=with_traces, by_shape=bool(names) or shapes)
+    found = open_set(root)
+    for name in names:
+        if name not in found.definitions and find_gpu(name):
+            raise DerbyError(f"{name} is a GPU, not an operator; write --gpu {','.join(gpu)},{name}")
+    answer = found.roofline(names, gpu=gpu, traces=with_traces, by_shape=bool(names) or shapes)
     if output.plot is not None and not answer.value.sources:
         raise DerbyError("--plot: there is no S without times; add --traces, or --gpu xpu-a for the published ones")
     output.emit(answer, draw=lambda path: _draw(answer.value, path))

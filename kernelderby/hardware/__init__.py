@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import re
-import tomllib
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
+
+from msgspec import Struct
+
+from kernelderby.fields import Capability, Count, Name, Positive, read_toml
 
 TRAFFIC_KINDS = ("read", "copy", "fill", "mixed")  # mixed: two reads, one write
 
@@ -24,11 +27,6 @@ class Ceilings:
     date: str
     traffic_bytes_per_second: dict[str, float] = field(default_factory=dict)
     empty_kernel_us: dict[str, float] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        for name, known in (("traffic_bytes_per_second", TRAFFIC_KINDS), ("empty_kernel_us", ("eager", "graph"))):
-            if unknown := set(getattr(self, name)) - set(known):
-                raise ValueError(f"measured.{name}: {sorted(unknown)[0]}: none of {', '.join(known)}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +54,32 @@ class Gpu:
                        flops_per_second={**self.flops_per_second, **self.measured.flops_per_second})
 
 
+class _Rates(Struct, kw_only=True, forbid_unknown_fields=True):
+    memory_bytes_per_second: Positive
+    flops_per_second: dict[Name, Positive]
+    source: Name
+    date: Name
+
+
+class _Measured(_Rates, kw_only=True):
+    traffic_bytes_per_second: dict[Name, Positive] = {}
+    empty_kernel_us: dict[Name, Positive] = {}
+
+    def __post_init__(self) -> None:
+        for name, known in (("traffic_bytes_per_second", TRAFFIC_KINDS), ("empty_kernel_us", ("eager", "graph"))):
+            if unknown := set(getattr(self, name)) - set(known):
+                raise ValueError(f"{name}: {sorted(unknown)[0]}: none of {', '.join(known)}; mend it")
+
+
+class _File(_Rates, kw_only=True):
+    """gpus/<id>.toml."""
+
+    names: tuple[Name, ...]
+    compute_capability: Capability | None = None
+    l2_bytes: Count | None = None
+    measured: _Measured | None = None
+
+
 @cache
 def gpus() -> dict[str, Gpu]:
     """Every GPU that has a file, by id (the file's name)."""
@@ -63,12 +87,13 @@ def gpus() -> dict[str, Gpu]:
 
 
 def read_gpu(path: Path) -> Gpu:
-    """The GPU of one file."""
-    data = tomllib.loads(path.read_text(encoding="utf-8"))
-    measured = data.pop("measured", None)
-    return Gpu(
-        path.stem, tuple(data.pop("names")), l2_bytes=data.pop("l2_bytes", None),
-        compute_capability=data.pop("compute_capability", None), measured=measured and Ceilings(**measured), **data)
+    """The GPU of one file. DerbyError for a field that is missing, misspelt or odd."""
+    read = read_toml(path, _File)
+    measured = None if read.measured is None else Ceilings(
+        read.measured.memory_bytes_per_second, read.measured.flops_per_second, read.measured.source,
+        read.measured.date, read.measured.traffic_bytes_per_second, read.measured.empty_kernel_us)
+    return Gpu(path.stem, read.names, read.compute_capability, read.memory_bytes_per_second, read.flops_per_second,
+               read.l2_bytes, read.source, read.date, measured)
 
 
 def find_gpu(name: str) -> Gpu | None:

@@ -4,36 +4,68 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 from kernelderby.catalog import Catalog, Definition, Workload
+from kernelderby.catalog.workloads import CountedCost
 from kernelderby.errors import DerbyError
+from kernelderby.fields import convert, read_text
+from kernelderby.files import inside, write_whole
 
 
-def pack_blobs(catalog: Catalog, check: bool = False) -> list[str]:
+def pack_blobs(catalog: Catalog, check: bool = False, left_out: Callable[[str], None] | None = None) -> list[str]:
     """Writes the blobs that are missing or stale, and the costs; with check, only says which costs are stale (blobs
     are not in git). Gives one line for each file. Definitions without a .py (a foreign dataset) are left alone.
 
-    DerbyError when generate_inputs and a workload do not agree. ImportError without torch or safetensors.
+    What is wrong with a definition's code is told to left_out and the definition passed over; without it the DerbyError
+    is raised. ImportError without torch or safetensors.
     """
-    from kernelderby.measure.worker.build import load_definition_module
-
     changes = []
     for definition in catalog.definitions.values():
         workloads = catalog.workloads(definition.name)
         if definition.source_path is None or not workloads:
             continue
-        module = load_definition_module(definition)
-        costs = {}
-        for workload in workloads:
-            tensors = _generated(definition, module, workload)
-            if not check:
-                changes += _write_blobs(catalog.root, definition, workload, tensors)
-            costs[workload.uuid] = _cost(definition, module, workload, tensors)
-        changes += _write_costs(catalog.workloads_path(definition.name), costs, check)
+        try:
+            changes += _of_definition(catalog, definition, workloads, check)
+        except DerbyError as error:
+            if left_out is None:
+                raise
+            left_out(str(error))
     return changes
+
+
+def _of_definition(catalog: Catalog, definition: Definition, workloads: list[Workload], check: bool) -> list[str]:
+    import safetensors.torch  # noqa: F401 - with torch: what is missing here is no fault of the definition
+
+    from kernelderby.measure.worker.build import load_definition_module
+
+    changes, costs = [], {}
+    with _blamed(definition, "does not load"):
+        module = load_definition_module(definition)
+    for workload in workloads:
+        with _blamed(definition, f"generate_inputs: workload {workload.uuid}"):
+            tensors = _generated(definition, module, workload)
+        if not check:
+            changes += _write_blobs(catalog.root, definition, workload, tensors)
+        with _blamed(definition, f"count_cost: workload {workload.uuid}"):
+            costs[workload.uuid] = _cost(definition, module, workload, tensors)
+    return changes + _write_costs(catalog.workloads_path(definition.name), costs, check)
+
+
+@contextmanager
+def _blamed(definition: Definition, what: str) -> Iterator[None]:
+    """Whatever the definition's own code raises is its fault, in one line."""
+    try:
+        yield
+    except DerbyError:
+        raise
+    except (Exception, SystemExit) as error:
+        told = " ".join(f"{type(error).__name__}: {error}".split())[:200]
+        raise DerbyError(f"{definition.source_path}: {what}: {told}; mend it") from None
 
 
 def _generated(definition: Definition, module: ModuleType, workload: Workload) -> dict[str, Any]:
@@ -52,50 +84,68 @@ def _generated(definition: Definition, module: ModuleType, workload: Workload) -
 
 
 def _write_blobs(root: Path, definition: Definition, workload: Workload, tensors: dict[str, Any]) -> list[str]:
-    from safetensors import safe_open
-    from safetensors.torch import save_file
+    from safetensors.torch import save
 
     digest = hashlib.sha256(definition.source_path.read_bytes()).hexdigest()
     metadata = {"seed": str(workload.seed), "definition_sha256": digest}
     files: dict[Path, dict[str, Any]] = {}
     for name, tensor in tensors.items():
         spec = workload.inputs[name]
-        files.setdefault(root / spec["path"], {})[spec["tensor_key"]] = tensor
+        where = f"{definition.name}: workload {workload.uuid}: inputs.{name}.path"
+        files.setdefault(inside(root, spec["path"], where), {})[spec["tensor_key"]] = tensor
     changes = []
     for path, content in files.items():
-        if path.is_file():
-            with safe_open(path, framework="pt") as stored:
-                if (stored.metadata() or {}).items() >= metadata.items() and set(stored.keys()) == set(content):
-                    continue
-        path.parent.mkdir(parents=True, exist_ok=True)
-        unfinished = path.with_suffix(".unfinished")
-        save_file(content, unfinished, metadata=metadata)
-        unfinished.replace(path)
+        if path.suffix != ".safetensors":  # it would replace what lies there
+            raise DerbyError(f"{path}: is no name of a .safetensors file; mend the workload's path")
+        if path.is_file() and _is_fresh(path, metadata, set(content)):
+            continue
+        write_whole(path, save(content, metadata=metadata))
         changes.append(f"{path}: generated inputs")
     return changes
+
+
+def _is_fresh(path: Path, metadata: dict[str, str], keys: set[str]) -> bool:
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(path, framework="pt") as stored:
+            return (stored.metadata() or {}).items() >= metadata.items() and set(stored.keys()) == keys
+    except (SafetensorError, OSError):
+        return False  # broken: it is made anew
 
 
 def _cost(definition: Definition, module: ModuleType, workload: Workload, tensors: dict[str, Any]) -> dict[str, Any]:
     count = getattr(module, "count_cost", None)
     if count is None:
         raise DerbyError(f"{definition.source_path}: count_cost: is missing; add count_cost(axes, inputs)")
-    return count(definition.sizes(workload.axes), {**tensors, **workload.scalars})
+    found = count(definition.sizes(workload.axes), {**tensors, **workload.scalars})
+    where = f"{definition.source_path}: count_cost: workload {workload.uuid}"
+    convert(where, found, CountedCost)
+    return found
 
 
 def _write_costs(path: Path, costs: dict[str, dict[str, Any]], check: bool) -> list[str]:
     """Puts each line's `cost`; lines that have it already stay as they are, byte by byte."""
     lines, stale = [], 0
-    for line in path.read_text(encoding="utf-8").splitlines(keepends=True):
+    for line in read_text(path).split("\n"):
         if line.strip():
-            data = json.loads(line)
-            cost = costs[data["workload"]["uuid"]]
-            if data.get("cost") != cost:
+            data, cost = _known(line, costs)
+            if cost is not None and data.get("cost") != cost:
                 data["cost"] = cost
-                line = json.dumps(data, ensure_ascii=False) + "\n"
+                line = json.dumps(data, ensure_ascii=False, allow_nan=False)
                 stale += 1
         lines.append(line)
     if not stale:
         return []
     if not check:
-        path.write_text("".join(lines), encoding="utf-8")
+        write_whole(path, "\n".join(lines))
     return [f"{path}: cost of {stale} workloads"]
+
+
+def _known(line: str, costs: dict[str, dict[str, Any]]) -> tuple[dict[str, Any], dict[str, Any] | None]:
+    """The line and its cost; None for a broken line, which was left out and stays as it is."""
+    try:
+        data = json.loads(line)
+        return data, costs.get(data["workload"]["uuid"])
+    except (ValueError, RecursionError, LookupError, TypeError):
+        return {}, None

@@ -44,14 +44,16 @@ class WorkerProcess:
         if solution_hash is not None:
             environment |= fence.own_caches(cache_folder(), solution_hash)
         package = str(Path(kernelderby.__file__).resolve().parent.parent)
-        environment["PYTHONPATH"] = os.pathsep.join(filter(None, [package, environment.get("PYTHONPATH")]))
+        environment["PYTHONPATH"] = os.pathsep.join([package, *absolute_python_path()])
         environment.pop("TRITON_INTERPRET", None)  # read when triton is imported
         if device == "cpu":
             environment["TRITON_INTERPRET"] = "1"
             environment["CUDA_VISIBLE_DEVICES"] = ""  # also where there is a GPU, nothing may slip onto it
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "kernelderby.measure.worker.serve", str(request_end), str(reply_end), str(root),
-             device, *map(str, {os.getpid(), os.getpgrp(), *list(self._alive)[-_PROTECTED:]})],
+            [sys.executable, "-P", "-m", "kernelderby.measure.worker.serve", str(request_end), str(reply_end),
+             str(Path(root).resolve()), device,
+             *map(str, {os.getpid(), os.getpgrp(), *list(self._alive)[-_PROTECTED:]})],
+            cwd="/",  # what lies where the run was started is no library
             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=environment,
             pass_fds=(request_end, reply_end), start_new_session=True)
         self._alive.add(self._process.pid)
@@ -163,6 +165,11 @@ class WorkerProcess:
         os.close(self._requests)
         os.close(self._replies)
         self._requests = self._replies = -1
+
+
+def absolute_python_path() -> list[str]:
+    """The entries of PYTHONPATH, for a process that works in another folder."""
+    return [str(Path(entry).resolve()) for entry in os.environ.get("PYTHONPATH", "").split(os.pathsep) if entry]
 
 
 def _exit_text(code: int) -> str:

@@ -6,8 +6,9 @@ import os
 import secrets
 import statistics
 import time
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from typing import Any
 import torch
 
 from kernelderby.catalog import Catalog, Definition, Solution
+from kernelderby.catalog.traces import load_rows
 from kernelderby.errors import DerbyError
 from kernelderby.measure import turns
 from kernelderby.measure.graphs import NotCapturable
@@ -28,7 +30,15 @@ from kernelderby.measure.process import WorkerProcess
 from kernelderby.measure.race import Race, Turn
 from kernelderby.measure.remote import Failed, RemoteHands, failure
 from kernelderby.measure.timing import TimingFailed
-from kernelderby.measure.traces import append_row, repair, set_aside_foreign
+from kernelderby.measure.traces import (
+    append_row,
+    claim,
+    expect_writable,
+    last_line,
+    repair,
+    set_aside_foreign,
+    settled_keys,
+)
 from kernelderby.trace import Correctness, Measurement, Status, Timed
 
 _START_SECONDS = 180  # importing torch and the solution's libraries; the timeout of a case counts from there
@@ -90,6 +100,7 @@ class Runner:
         self._unbuildable: dict[str, Failed] = {}
         self._sensors = GpuSensors(machine.gpu["uuid"]) if machine.gpu else None
         self._environment = self._describe()
+        self._lines_before: dict[Path, int] = {}  # of each traces file, when the run began
         self._sizes: dict[Path, int] = {}  # of the files of rows, as this run left them
         self._table: JudgesTable | None = None
 
@@ -100,22 +111,48 @@ class Runner:
             if plan.jobs:
                 self._environment |= self._empty_kernel()
             try:
-                definition = None
-                for job in plan.jobs:
-                    if job.definition is not definition:
-                        self._end_workers()
-                        definition = job.definition
-                        path = self._path(definition)
-                        note = repair(path)
-                        if note:
-                            self.observer.note(note)
-                        self._sizes[path] = path.stat().st_size if path.is_file() else 0
-                    self._run_job(job)
+                self._each_in_turn(plan.jobs)
             finally:
                 self._end_workers()
                 for path in self._sizes:
                     self._only_ours(path)
         return self.rows
+
+    def _each_in_turn(self, jobs: Sequence[Job]) -> None:
+        """Each job that no other run of the machine has in hand (see traces.claim), those that one had once more in
+        the end; without what that run has measured meanwhile."""
+        for path in dict.fromkeys(self._path(job.definition) for job in jobs):
+            expect_writable(path)  # now, not when the first row is there
+            if note := repair(path):
+                self.observer.note(note)
+            self._lines_before[path] = last_line(path)
+            self._sizes[path] = path.stat().st_size if path.is_file() else 0
+        definition, elsewhere = None, list(jobs)
+        for _ in range(2):
+            waiting, elsewhere = elsewhere, []
+            for job in waiting:
+                with claim(self._path(job.definition), job.workload.uuid) as is_ours:
+                    if not is_ours:
+                        elsewhere.append(job)
+                    elif left := self._without_others_rows(job):
+                        if job.definition is not definition:
+                            self._end_workers()
+                            definition = job.definition
+                        self._run_job(left)
+        for job in elsewhere:
+            self.observer.note(f"{workload_label(job.workload)}: another run measures it; left to that one")
+
+    def _without_others_rows(self, job: Job) -> Job | None:
+        """The job without the solutions of which another run has written a row since this one began."""
+        path, known = self._path(job.definition), {job.workload.uuid: job.workload}
+        rows = load_rows(path, known, _said_already, _said_already) if path.is_file() else []
+        done = settled_keys(row for row in rows if row.session != self.session
+                            and row.place.line > self._lines_before[path])
+        missing = tuple(solution for solution in job.solutions if (
+            solution.hash, job.workload.uuid, self.machine.name, self.machine.protocol) not in done)
+        if not missing:
+            return None
+        return job if self.settings.together else replace(job, solutions=missing)
 
     def _refuse_strangers(self) -> None:
         """DerbyError when another process computes on the GPU: none of ours runs yet."""
@@ -402,6 +439,10 @@ class Runner:
     def _end_workers(self) -> None:
         for name in list(self._workers):
             self._drop(name)
+
+
+def _said_already(problem: str) -> None:
+    """The catalog of the plan warned of it."""
 
 
 def _first_two(racers: list[_Racer]) -> tuple[list[_Racer], str]:

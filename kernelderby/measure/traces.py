@@ -1,13 +1,19 @@
-"""Rows on disk: appended and synced one by one, and mended after a kill."""
+"""Rows on disk: appended one by one under a lock, mended after a kill, and shared by the runs of several GPUs."""
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
-from kernelderby.trace import Measurement, Status
+from kernelderby.errors import DerbyError
+from kernelderby.files import CLAIMS, append_line, expect_writable, lock_bytes, mend_last_line, read_bytes
+from kernelderby.trace import Measurement, Status, newest
+
+__all__ = ["Key", "TRIED_AGAIN", "append_row", "claim", "expect_writable", "last_line", "repair", "settled_keys"]
 
 Key = tuple[str, str, str, str]  # solution hash, workload uuid, GPU, protocol
 
@@ -17,20 +23,19 @@ TRIED_AGAIN = frozenset({Status.TIMED_OUT, Status.CRASHED, Status.OUT_OF_MEMORY}
 
 def settled_keys(rows: Iterable[Measurement]) -> set[Key]:
     """The keys whose newest row stands. Rows without a hash (flashinfer-bench's own) settle nothing."""
-    newest: dict[Key, Status] = {}
-    for row in rows:
-        if row.solution_hash:
-            newest[(row.solution_hash, row.uuid, row.gpu, row.protocol)] = row.status
-    return {key for key, status in newest.items() if status not in TRIED_AGAIN}
+    found = newest((row for row in rows if row.solution_hash),
+                   lambda row: (row.solution_hash, row.uuid, row.gpu, row.protocol))
+    return {key for key, row in found.items() if row.status not in TRIED_AGAIN}
 
 
-def append_row(path: Path, row: Measurement) -> None:
-    """Writes one row in one call and waits until it is on the disk."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    line = (json.dumps(row.to_trace(), ensure_ascii=False) + "\n").encode()
-    with path.open("ab", buffering=0) as file:
-        file.write(line)
-        os.fsync(file.fileno())
+def append_row(path: Path, row: Measurement) -> str | None:
+    """Writes one row and waits until it is on the disk: whole, or DerbyError. Returns what was mended before it."""
+    return append_line(path, json.dumps(row.to_trace(), ensure_ascii=False, allow_nan=False))
+
+
+def last_line(path: Path) -> int:
+    """Its number; 0 where there is no file."""
+    return read_bytes(path).count(b"\n") if path.is_file() else 0
 
 
 def set_aside_foreign(path: Path, own_bytes: int) -> str | None:
@@ -52,23 +57,22 @@ def repair(path: Path) -> str | None:
 
     The cut piece is kept in <path>.damaged. Returns what was done in one line, None where nothing was.
     """
-    if not path.is_file():
-        return None
-    data = path.read_bytes()
-    kept, newline, last = data.rpartition(b"\n")
-    if not last:
-        return None
+    return mend_last_line(path)
+
+
+@contextmanager
+def claim(path: Path, uuid: str) -> Iterator[bool]:
+    """Whether this run may measure that workload now: False while another run of the machine does, on a second GPU of
+    the kind, whose rows go into the same file. Ends with the process, however it ends.
+
+    A lock on one byte far behind the end of the file, by the workload.
+    """
     try:
-        json.loads(last)
-    except ValueError:
-        damaged = path.with_name(path.name + ".damaged")
-        with damaged.open("ab") as file:  # first, so that nothing is lost if this too is cut short
-            file.write(last + b"\n")
-            file.flush()
-            os.fsync(file.fileno())
-        with path.open("rb+") as file:
-            file.truncate(len(kept) + len(newline))
-        return f"{path}: the last line was cut short; it was moved to {damaged.name} and its workload is measured again"
-    with path.open("ab") as file:  # the row is whole, only its newline is missing
-        file.write(b"\n")
-    return None
+        path.parent.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NONBLOCK | os.O_CLOEXEC, 0o666)
+    except OSError as error:
+        raise DerbyError(f"{path}: cannot be written ({error.strerror}); mend its permissions") from None
+    try:
+        yield lock_bytes(descriptor, CLAIMS + int.from_bytes(hashlib.sha256(uuid.encode()).digest()[:5], "big"), 1)
+    finally:
+        os.close(descriptor)

@@ -85,7 +85,7 @@ def compare_stages(before: Pipeline, after: Pipeline) -> Comparison:
         _join(left, name)
         _join(right, name)
     per_invocation = bool(before.invocations and after.invocations)
-    divisors = (before.invocations, after.invocations) if per_invocation else (1, 1)
+    divisors = (before.invocations or 1, after.invocations or 1) if per_invocation else (1, 1)
     warnings = [*before.warnings, *after.warnings]
     warnings += [f"{pipeline.profile}: kernels overlap; " + ("times are what a stage adds" if by_added else
                  "the other profile has no events, so durations are compared") for pipeline in overlapped]
@@ -106,9 +106,10 @@ def compare_kernels(before: Profile, after: Profile) -> Comparison:
     added = [_added_by_kernel(profile) if profile.has_events else None for profile in (before, after)]
     overlapped = [profile for profile, rows, own in ((before, left, added[0]), (after, right, added[1]))
                   if own is not None and _total(rows) > (1 + OVERLAP) * _total(own)]
-    if overlapped and None not in added:
-        left, right = added
-    warnings += [f"{profile.path}: kernels overlap; " + ("times are what a kernel adds" if None not in added else
+    by_added = added[0] is not None and added[1] is not None
+    if overlapped and added[0] is not None and added[1] is not None:
+        left, right = added[0], added[1]
+    warnings += [f"{profile.path}: kernels overlap; " + ("times are what a kernel adds" if by_added else
                  "the other profile has no events, so durations are compared") for profile in overlapped]
     longer = _repetitions(left, right)
     if longer != 1:
@@ -131,7 +132,8 @@ _Rows = dict[str, tuple[str, int, float]]  # name -> title, instances, total ns
 
 
 def _by_stage(pipeline: Pipeline, by_added: bool) -> _Rows:
-    return {row.name: (row.title, row.instances, row.added_ns if by_added else row.total_ns)
+    return {row.name: (row.title, row.instances,
+                       row.added_ns if by_added and row.added_ns is not None else row.total_ns)
             for row in pipeline.stages if row.total_ns}
 
 
@@ -172,8 +174,9 @@ def _join(rows: _Rows, merged: str) -> None:
                         sum(part[2] for part in parts))
 
 
-def _comparison(before, after, by: str, per_invocation: bool, left: _Rows, right: _Rows, divisors: tuple,
-                warnings: list[str], invocations: tuple[int | None, int | None]) -> Comparison:
+def _comparison(before: Profile | Pipeline, after: Profile | Pipeline, by: str, per_invocation: bool, left: _Rows,
+                right: _Rows, divisors: tuple[Fraction | int, Fraction | int], warnings: list[str],
+                invocations: tuple[int | None, int | None]) -> Comparison:
     left_ns = {name: row[2] / float(divisors[0]) for name, row in left.items()}
     right_ns = {name: row[2] / float(divisors[1]) for name, row in right.items()}
     totals = sum(left_ns.values()), sum(right_ns.values())
@@ -181,9 +184,10 @@ def _comparison(before, after, by: str, per_invocation: bool, left: _Rows, right
     changes = []
     for name in dict.fromkeys((*left, *right)):
         one, two = left.get(name), right.get(name)
+        title = one[0] if one else two[0] if two else ""
         change = right_ns.get(name, 0) - left_ns.get(name, 0)
-        changes.append(Difference(name, (one or two)[0], left_ns.get(name), right_ns.get(name), one[1] if one else 0,
-                              two[1] if two else 0, change / whole if whole else None))
+        changes.append(Difference(name, title, left_ns.get(name), right_ns.get(name), one[1] if one else 0,
+                                  two[1] if two else 0, change / whole if whole else None))
     changes.sort(key=lambda change: (-abs(change.change_ns), change.name))
     return Comparison(_name(before), _name(after), before.gpu, after.gpu, by,
                       "invocation" if per_invocation else "profile", *invocations, *totals, tuple(changes),

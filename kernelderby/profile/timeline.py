@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from array import array
 from dataclasses import dataclass
+from typing import Any
 
 from kernelderby.profile.spans import Span
 
@@ -43,7 +44,7 @@ class TimelineBuilder:
     """Takes spans in order of start. Eight bytes a gap are kept, for the median; nothing else grows."""
 
     def __init__(self) -> None:
-        self._devices: dict[int, list] = {}  # device -> [first start, end so far, busy, sum, gaps]
+        self._devices: dict[int, list[Any]] = {}  # device -> [first start, end so far, busy, sum, gaps]
 
     def take(self, span: Span) -> None:
         start, end = span.start_ns, span.end_ns
@@ -68,7 +69,7 @@ class TimelineBuilder:
         )
 
 
-def _median(values: array) -> float:
+def _median(values: array[int]) -> float:
     """As statistics.median; sorting an array of numbers as one list keeps two million of them under a second."""
     if not values:
         return 0.0
@@ -77,7 +78,7 @@ def _median(values: array) -> float:
     return float(ordered[middle]) if len(ordered) % 2 else (ordered[middle - 1] + ordered[middle]) / 2
 
 
-def _long(gaps: array) -> tuple[int, int, int, int]:
+def _long(gaps: array[int]) -> tuple[int, int, int, int]:
     """Number and total of the late gaps and of the pauses."""
     late = [gap for gap in gaps if LATE_NS < gap <= PAUSE_NS]
     pauses = [gap for gap in gaps if gap > PAUSE_NS]

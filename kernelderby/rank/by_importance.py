@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from kernelderby.catalog import Solution, Workload
 from kernelderby.errors import DerbyError
 from kernelderby.hardware import Gpu, find_gpu
-from kernelderby.rank.model import Group
 from kernelderby.rank.order import order
 from kernelderby.roofline.floors import (
     FairShare,
@@ -22,6 +21,7 @@ from kernelderby.roofline.floors import (
     weighted_share,
 )
 from kernelderby.roofline.recorded import Reached, Recorded
+from kernelderby.roofline.selection import Group
 
 BEST = "best of all"  # a contender that takes, on every shape, the fastest solution of any author
 
@@ -121,9 +121,12 @@ def _share(times: Mapping[str, Reached], workloads: Sequence[Workload], gpu: Gpu
 
 def _fair_share(times: Mapping[str, Reached], workloads: Sequence[Workload], gpu: Gpu) -> FairShare:
     """S_fair of every shape that has a time, a cost and an empty kernel's time in its session."""
-    shares = []
+    shares: list[float | None] = []
     for workload in workloads:
         time = times.get(workload.uuid)
-        floor_us = time and fair_floor_us(gpu, workload.cost, time.empty_kernel_us, time.in_place)
-        shares.append(fair_share(floor_us, time.latency_us) if time else None)
+        if time is None:
+            shares.append(None)
+            continue
+        floor_us = fair_floor_us(gpu, workload.cost, time.empty_kernel_us, time.in_place)
+        shares.append(fair_share(floor_us, time.latency_us))
     return operator_fair_share(shares)

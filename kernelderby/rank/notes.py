@@ -71,7 +71,7 @@ def _times(ranking: Ranking, asked: Asked, chosen: Mapping[tuple[str, str], Chos
 
 def _fastest_eager(row: WorkloadRow) -> str | None:
     times = {name: cell.eager_us for name, cell in row.cells.items() if cell.eager_us is not None}
-    return min(times, key=times.get, default=None)
+    return min(times, key=lambda name: times[name], default=None)
 
 
 def _left_out(ranking: Ranking, rows: Sequence[Measurement], solutions: Mapping[str, Any]) -> Iterator[str]:

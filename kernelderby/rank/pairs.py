@@ -13,10 +13,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from kernelderby.rank.arena import Arena
+from kernelderby.rank.arrays import Floats, Integers
 from kernelderby.rank.model import Pair, Ratio
 from kernelderby.rank.order import reach
 from kernelderby.rank.resampling import CHUNK, RESAMPLES, Differences, Resampled, bounds, new_scratch, widening
-from kernelderby.rank.types import Floats, Integers
 
 
 @dataclass(frozen=True, slots=True)

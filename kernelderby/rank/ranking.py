@@ -6,6 +6,7 @@ import math
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 from kernelderby.catalog import Solution, Workload
 from kernelderby.errors import DerbyError
@@ -51,7 +52,8 @@ def rank(measurements: Iterable[Measurement], definition: str, workloads: Sequen
     shared = Counter(_axes(workload) for workload in arena.workloads)
     table = tuple(_row(arena, workload, ordered, compared, shared[_axes(workload)] == 1)
                   for workload in arena.workloads)
-    moments = [each.timestamp for each in sorted((c.measurement for c in arena.chosen.values()), key=selection.moment)]
+    chosen = sorted((each.measurement for each in arena.chosen.values()), key=lambda row: row.moment)
+    moments = [row.timestamp for row in chosen]
     not_measured = tuple(sorted(name for name in contenders if name not in arena.times))
     summaries = _summaries(arena, ordered, reference, compared.pairs, table, contenders)
     ranking = Ranking(
@@ -62,7 +64,7 @@ def rank(measurements: Iterable[Measurement], definition: str, workloads: Sequen
         measured_to=moments[-1] if moments else "",
         environment=_environment(arena),
         baseline=reference,
-        is_weighted=any("importance" in workload.raw for workload in arena.workloads),
+        is_weighted=any(workload.importance is not None for workload in arena.workloads),
         order=ordered,
         rows=table,
         summaries=summaries + tuple(_never_measured(contenders[name], len(arena.workloads)) for name in not_measured),
@@ -85,7 +87,7 @@ def _other_order(arena: Arena, ordered: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _importance(workload: Workload) -> float:
-    value = workload.raw.get("importance", 1.0)
+    value = 1.0 if workload.importance is None else workload.importance
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < math.inf:
         raise DerbyError(f"workloads/: {workload.uuid}: importance: {value!r} is no positive number; mend or remove it")
     return float(value)
@@ -157,7 +159,7 @@ def _summaries(arena: Arena, ordered: Sequence[str], baseline: str | None, pairs
         with_floor = [uuid for uuid in times if uuid in arena.floors]
         shares = [share_of_floor(arena.floors[uuid][0], times[uuid]) for uuid in with_floor]
         total = sum(times[uuid] for uuid in with_floor)
-        fair = {row.uuid: row.cells[name].fair_share for row in table if row.cells[name].fair_share is not None}
+        fair = {row.uuid: share for row in table if (share := row.cells[name].fair_share) is not None}
         found.append(Summary(
             solution=name,
             author=contenders[name].author,
@@ -178,9 +180,11 @@ def _summaries(arena: Arena, ordered: Sequence[str], baseline: str | None, pairs
     return tuple(found)
 
 
-def _against_baseline(name: str, baseline: str | None, pairs: dict[tuple[str, str], Pair]) -> dict:
+def _against_baseline(name: str, baseline: str | None, pairs: dict[tuple[str, str], Pair]) -> dict[str, Any]:
     """The fields of Summary that compare with the baseline, from the pair, whichever of the two comes first in it."""
     nothing = dict(common=0, geomean=None, total_ratio=None, wins=0, ties=0, losses=0, win_rate=None)
+    if baseline is None:
+        return nothing
     if (baseline, name) in pairs:
         pair = pairs[baseline, name]
         geomean, total, wins, losses = pair.geomean, pair.total, pair.losses, pair.wins

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from kernelderby.rank.arrays import Booleans, Floats, Integers
 from kernelderby.rank.model import Ratio
-from kernelderby.rank.types import Booleans, Floats, Integers
 from kernelderby.trace import Measurement
 
 RESAMPLES = 1000
@@ -174,7 +174,8 @@ def _median_deviations(row: Measurement, samples: Floats) -> Floats:
     if n % 2 == 0:
         upper = 1 - (1 - lower) * generator.random(RESAMPLES) ** (1 / (n - k))
         medians = (medians + samples[np.minimum((upper * n).astype(int), n - 1)]) / 2
-    return np.log(medians) - np.log(_median(samples))
+    drawn: Floats = np.log(medians) - np.log(_median(samples.tolist()))
+    return drawn
 
 
 def bounds(values: Floats) -> tuple[Floats, Floats]:

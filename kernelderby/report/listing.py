@@ -58,7 +58,8 @@ def _contract_data(found: Contract, root: Path) -> dict[str, Any]:
 
 
 def _workload_data(found: Contract, workload: Workload) -> dict[str, Any]:
-    return {"uuid": workload.uuid, **{name: workload.raw.get(name) for name in ("shape_id", "framework", "call_count")},
+    return {"uuid": workload.uuid,
+            **{name: getattr(workload, name) for name in ("shape_id", "framework", "call_count")},
             "axes": workload.axes, "scalars": workload.scalars, "cost": workload.cost and asdict(workload.cost),
             "best": {gpu: _best_data(own[workload.uuid]) for gpu, own in found.best.items() if workload.uuid in own}}
 
@@ -181,7 +182,7 @@ def _workload_table(found: Contract) -> Table:
     common = [name for name in names if len(fields) > 1 and all(each.get(name) == fields[0].get(name)
                                                                 for each in fields)]
     shown = [name for name in names if name not in common]
-    has_id = any("shape_id" in workload.raw for workload in workloads)
+    has_id = any(workload.shape_id is not None for workload in workloads)
     columns = [Column("shape" if has_id else "workload", "right" if has_id else "left"),
                *(Column(name, "left" if name == "framework" else "right") for name in shown),
                Column("GFLOP"), Column("MB"), Column("flop / byte")]
@@ -196,7 +197,7 @@ def _workload_table(found: Contract) -> Table:
 
 def _fields(workload: Workload) -> dict[str, Any]:
     """Sizes and scalars, and where the shape was seen."""
-    seen = {"framework": workload.raw.get("framework"), "calls": workload.raw.get("call_count")}
+    seen = {"framework": workload.framework, "calls": workload.call_count}
     return {**workload.axes, **workload.scalars, **{name: value for name, value in seen.items() if value is not None}}
 
 
@@ -205,7 +206,7 @@ def _listed(fields: dict[str, Any], names: Sequence[str]) -> str:
 
 
 def _label(workload: Workload, has_id: bool) -> str:
-    return str(workload.raw.get("shape_id", "")) if has_id else workload.uuid[:8]
+    return ("" if workload.shape_id is None else str(workload.shape_id)) if has_id else workload.uuid[:8]
 
 
 def _cost_cells(workload: Workload) -> tuple[TableCell, ...]:

@@ -9,6 +9,8 @@ from itertools import zip_longest
 from pathlib import Path
 
 from kernelderby.errors import DerbyError
+from kernelderby.fields import read_text
+from kernelderby.files import write_whole
 
 END = "<!-- /derby -->"
 _OPENING = re.compile(r"^<!-- derby ([^\n]*?)[ \t]*-->[ \t]*\r?$", re.MULTILINE)
@@ -27,10 +29,9 @@ class PageBlock:
 
 def read_page(path: Path) -> str:
     """The page, byte for byte."""
-    try:
-        return path.read_bytes().decode("utf-8")
-    except (OSError, UnicodeDecodeError):
-        raise DerbyError(f"{path}: cannot be read; give a Markdown file with a line <!-- derby COMMAND -->") from None
+    if not path.is_file():
+        raise DerbyError(f"{path}: cannot be read; give a Markdown file with a line <!-- derby COMMAND -->")
+    return read_text(path)
 
 
 def blocks(path: Path, page: str, name: str = "") -> list[PageBlock]:
@@ -61,8 +62,9 @@ def replace_block(path: Path, name: str, text: str, chosen: Callable[[list[PageB
     start, end = block.opening
     opening = before[start:end] if words == block.words else f"<!-- derby {words} -->"
     line_break = "\r\n" if "\r\n" in before else "\n"
-    body = text.strip().replace("\n", line_break)
+    # A name in the text that looks like a marker would end the block early, and the next run add what is left of it.
+    body = text.strip().replace("<!--", "&lt;!--").replace("\n", line_break)
     after = f"{before[:start]}{opening.rstrip()}{line_break}{body}{line_break}{before[block.end:]}"
     if after != before:
-        path.write_bytes(after.encode("utf-8"))
+        write_whole(path, after)
     return after != before

@@ -123,6 +123,8 @@ class OperatorShare:
 def operator_share(shares: Sequence[float | None]) -> OperatorShare:
     """shares: S of every shape of the operator, None where there is no time."""
     known = [share for share in shares if share is not None]
+    if not shares:  # its workloads were left out
+        return OperatorShare(None, 0.0, 0, 0)
     return OperatorShare(upper_median(known) if known else None, upper_median([share or 0.0 for share in shares]),
                          len(known), len(shares))
 
@@ -145,10 +147,10 @@ def weighted_share(operators: Mapping[str, OperatorShare | FairShare],
     """importance: operator -> any positive number; each is divided by their sum. Operators without one do not count,
     those that have one and are not in `operators` have no S."""
     total = sum(importance.values())
-    known = {name: operators[name] for name in importance
-             if name in operators and operators[name].measured is not None}
-    weight = sum(importance[name] for name in known)
+    known = [(importance[name], each.measured, each.everywhere) for name in importance
+             if (each := operators.get(name)) is not None and each.measured is not None]
+    weight = sum(own for own, _, _ in known)
     return WeightedShare(
-        measured=sum(importance[name] * each.measured for name, each in known.items()) / weight if weight else None,
-        everywhere=sum(importance[name] * each.everywhere for name, each in known.items()) / total if total else 0.0,
+        measured=sum(own * measured for own, measured, _ in known if measured) / weight if weight else None,
+        everywhere=sum(own * everywhere for own, _, everywhere in known) / total if total else 0.0,
         operators=len(known), of_operators=len(importance), weight=weight / total if total else 0.0)

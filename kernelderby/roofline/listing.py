@@ -6,11 +6,9 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
-from typing import Any
 
 from kernelderby.catalog import Catalog, Definition, Solution, Workload, published
 from kernelderby.errors import DerbyError
-from kernelderby.fields import read_json
 from kernelderby.hardware import find_gpu, gpu_id
 from kernelderby.roofline.floors import OperatorShare, operator_share
 from kernelderby.roofline.recorded import Reached, recorded
@@ -69,7 +67,7 @@ def listing(catalog: Catalog, words: Sequence[str] = (), sort: str = "importance
     by_definition: dict[str, list[Measurement]] = {}
     for row in rows:
         by_definition.setdefault(row.definition, []).append(row)
-    importance = published.importance(catalog.root)
+    importance = published.importance(catalog.root, catalog.left_out)
     chosen = _matching(catalog, words)
     operators = [_operator(catalog, each, by_definition.get(each.name, []), importance) for each in chosen]
     operators.sort(key=lambda operator: (_sort_key(operator, sort, gpus), operator.name))
@@ -79,12 +77,12 @@ def listing(catalog: Catalog, words: Sequence[str] = (), sort: str = "importance
 def contract(catalog: Catalog, name: str) -> Contract:
     """DerbyError for an unknown name; it suggests near ones."""
     definition = catalog.definition(name)
-    rows, data = catalog.traces(name), read_json(definition.path)
+    rows = catalog.traces(name)
     return Contract(
         definition=definition,
         dtypes=dtypes_of(catalog, definition),
-        descriptions={part: _descriptions(data[part]) for part in ("axes", "inputs", "outputs")},
-        importance=published.importance(catalog.root).get(name),
+        descriptions=definition.descriptions,
+        importance=published.importance(catalog.root, catalog.left_out).get(name),
         solutions=tuple(sorted(catalog.solutions_of(name), key=lambda solution: solution.name)),
         workloads=tuple(catalog.workloads(name)),
         gpus=_gpus(rows),
@@ -131,7 +129,7 @@ def _operator(catalog: Catalog, definition: Definition, rows: list[Measurement],
         if any(share is not None for share in found):
             shares[gpu] = operator_share(found)
     return ListedOperator(definition.name, definition.op_type, dtypes_of(catalog, definition), len(workloads),
-                    importance.get(definition.name), len(catalog.solutions_of(definition.name)), shares)
+                          importance.get(definition.name), len(catalog.solutions_of(definition.name)), shares)
 
 
 def _sort_key(operator: ListedOperator, sort: str, gpus: tuple[str, ...]) -> float:
@@ -141,7 +139,7 @@ def _sort_key(operator: ListedOperator, sort: str, gpus: tuple[str, ...]) -> flo
         return -operator.shapes
     if sort == "s":
         share = operator.shares.get(gpus[0]) if gpus else None
-        return share.measured if share else float("inf")
+        return share.measured if share and share.measured is not None else float("inf")
     return 0.0
 
 
@@ -163,7 +161,3 @@ def _best(catalog: Catalog, definition: Definition, rows: list[Measurement]) -> 
         best[gpu] = {workload.uuid: times[workload.uuid].against(find_gpu(gpu), workload.cost)
                      for workload in catalog.workloads(definition.name) if workload.uuid in times}
     return best
-
-
-def _descriptions(specs: dict[str, Any]) -> dict[str, str]:
-    return {name: spec.get("description") or "" for name, spec in specs.items()}

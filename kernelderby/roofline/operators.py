@@ -23,6 +23,7 @@ from kernelderby.roofline.floors import (
     weighted_share,
 )
 from kernelderby.roofline.recorded import Reached, Recorded, recorded
+from kernelderby.trace import Cost
 
 PUBLISHED, TRACES = "published", "traces"
 
@@ -75,7 +76,7 @@ class Source:
         """uuid -> the shape's time: the published one, or that of the fastest solution."""
         found = self.recorded.fastest(definition) if self.recorded is not None else {
             workload.uuid: Reached(self.published[key]) for workload in workloads
-            if (key := (definition, workload.raw.get("shape_id"))) in self.published}
+            if (key := (definition, workload.shape_id)) in self.published}
         return {workload.uuid: found[workload.uuid].against(self.gpu, workload.cost) for workload in workloads
                 if workload.uuid in found}
 
@@ -98,7 +99,7 @@ def survey(catalog: Catalog, gpus: Sequence[Gpu], names: Sequence[str] = (), *, 
 
     DerbyError: an unknown name, a workload whose cost was not counted, no traces on the first GPU.
     """
-    importance = published.importance(catalog.root)
+    importance = published.importance(catalog.root, catalog.left_out)
     chosen = [catalog.definition(name) for name in names or catalog.definitions]
     sources = _sources(catalog, gpus, with_traces)
     found = [_operator(catalog, definition, gpus, sources, importance.get(definition.name)) for definition in chosen
@@ -113,7 +114,8 @@ def survey(catalog: Catalog, gpus: Sequence[Gpu], names: Sequence[str] = (), *, 
 
 
 def _sources(catalog: Catalog, gpus: Sequence[Gpu], with_traces: bool) -> tuple[Source, ...]:
-    found = [Source(PUBLISHED, gpu, published.times_us(catalog.root)) for gpu in gpus if gpu.id == published.HARDWARE]
+    found = [Source(PUBLISHED, gpu, published.times_us(catalog.root, catalog.left_out)) for gpu in gpus
+             if gpu.id == published.HARDWARE]
     if with_traces:
         rows = recorded(catalog.traces(), catalog.solutions, gpus[0].id)
         found.append(Source(TRACES, gpus[0], recorded=rows))
@@ -124,29 +126,34 @@ def _operator(catalog: Catalog, definition: Definition, gpus: Sequence[Gpu], sou
               importance: float | None) -> Operator:
     workloads = sorted(catalog.workloads(definition.name), key=_place)
     for workload in workloads:
-        if workload.cost is None:
-            path = catalog.workloads_path(definition.name)
-            raise DerbyError(f"{path}: workload {workload.uuid}: cost: is missing; run derby pack")
+        _cost(catalog, workload)
     times = {source.key: source.reached(definition.name, workloads) for source in sources}
-    shapes = tuple(_shape(workload, gpus, {key: own[workload.uuid] for key, own in times.items()
-                                           if workload.uuid in own}) for workload in workloads)
+    shapes = tuple(_shape(workload, _cost(catalog, workload), gpus, {
+        key: own[workload.uuid] for key, own in times.items() if workload.uuid in own}) for workload in workloads)
     timed = {source.key: [shape.times.get(source.key) for shape in shapes] for source in sources}
     return Operator(
         definition.name, importance, operator_regime([shape.flops_per_byte for shape in shapes]), shapes,
-        shares={key: operator_share([each and each.share for each in own]) for key, own in timed.items()},
-        ceiling_shares={source.key: operator_share([each and each.share_of_ceilings for each in timed[source.key]])
+        shares={key: operator_share([each.share if each else None for each in own]) for key, own in timed.items()},
+        ceiling_shares={source.key: operator_share([each.share_of_ceilings if each else None
+                                                    for each in timed[source.key]])
                         for source in sources if source.gpu.measured})
 
 
-def _place(workload: Workload) -> tuple:
-    return workload.raw.get("shape_id", -1), *workload.axes.values()
+def _cost(catalog: Catalog, workload: Workload) -> Cost:
+    if workload.cost is None:
+        path = catalog.workloads_path(workload.definition)
+        raise DerbyError(f"{path}: workload {workload.uuid}: cost: is missing; run derby pack")
+    return workload.cost
 
 
-def _shape(workload: Workload, gpus: Sequence[Gpu], times: dict[str, Reached]) -> Shape:
-    cost = workload.cost
+def _place(workload: Workload) -> tuple[int, ...]:
+    return -1 if workload.shape_id is None else workload.shape_id, *workload.axes.values()
+
+
+def _shape(workload: Workload, cost: Cost, gpus: Sequence[Gpu], times: dict[str, Reached]) -> Shape:
     return Shape(
         uuid=workload.uuid,
-        shape_id=workload.raw.get("shape_id"),
+        shape_id=workload.shape_id,
         axes=workload.axes,
         scalars={name: value for name, value in workload.scalars.items() if type(value) is int},
         facts=cost.facts,

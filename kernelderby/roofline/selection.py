@@ -7,13 +7,12 @@ import math
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 from typing import NamedTuple
 
 from kernelderby.errors import DerbyError
 from kernelderby.fields import suggestion
 from kernelderby.hardware import gpu_id
-from kernelderby.trace import FLASHINFER_BENCH_PROTOCOL, Measurement, Status
+from kernelderby.trace import FLASHINFER_BENCH_PROTOCOL, Measurement, Status, newest
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +115,7 @@ def definitions_with_rows(measurements: Iterable[Measurement], gpu: str | None, 
 
 
 def describe_group(key: Key, rows: list[Measurement]) -> Group:
-    return Group(gpu=max(rows, key=moment).gpu, protocol=key.protocol, rows=len(rows))
+    return Group(gpu=max(rows, key=lambda row: row.moment).gpu, protocol=key.protocol, rows=len(rows))
 
 
 def _match_gpu(groups: Mapping[Key, list[Measurement]], name: str) -> str:
@@ -136,20 +135,22 @@ def newest_rows(rows: Iterable[Measurement], hashes: Mapping[str, str]) -> dict[
     """(solution, uuid) -> the row that counts, for the solutions in `hashes` (name -> hash of the present sources).
 
     Rows of the present sources come first, then rows that do not say (flashinfer-bench's), then outdated ones; among
-    equals the newest, and of two with one timestamp the later in the file.
+    equals the newest (trace.newest).
     """
-    best: dict[tuple[str, str], tuple[tuple[int, datetime], Measurement]] = {}
+    preferences: dict[int, list[Measurement]] = {0: [], 1: [], 2: []}
+    order: dict[tuple[str, str], None] = {}
     for row in rows:
-        if row.solution not in hashes:
-            continue
-        if row.solution_hash is None:
-            preference = 1
-        else:
-            preference = 2 if row.solution_hash == hashes[row.solution] else 0
-        rank, key = (preference, moment(row)), (row.solution, row.uuid)
-        if key not in best or rank >= best[key][0]:
-            best[key] = (rank, row)
-    return {key: Chosen(row, outdated=rank[0] == 0) for key, (rank, row) in best.items()}
+        if row.solution in hashes:
+            order[row.solution, row.uuid] = None
+            if row.solution_hash is None:
+                preferences[1].append(row)
+            else:
+                preferences[2 if row.solution_hash == hashes[row.solution] else 0].append(row)
+    found: dict[tuple[str, str], Chosen] = {}
+    for preference in (2, 1, 0):
+        for key, row in newest(preferences[preference], lambda row: (row.solution, row.uuid)).items():
+            found.setdefault(key, Chosen(row, outdated=preference == 0))
+    return {key: found[key] for key in order}
 
 
 def latency_us(row: Measurement) -> float:
@@ -160,12 +161,3 @@ def latency_us(row: Measurement) -> float:
     if any(not samples or min(samples) <= 0 for samples in row.samples_us):
         raise DerbyError(f"{where}: samples_us: a round is empty or holds a time that is not positive; delete the row")
     return row.latency_us
-
-
-def moment(row: Measurement) -> datetime:
-    """When the row was measured; a time without a zone is taken as UTC, text that is no ISO time as the oldest."""
-    try:
-        time = datetime.fromisoformat(row.timestamp)
-    except ValueError:
-        return datetime.min.replace(tzinfo=UTC)
-    return time if time.tzinfo else time.replace(tzinfo=UTC)

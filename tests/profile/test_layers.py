@@ -163,7 +163,7 @@ def test_a_wrong_printed_sum_is_said(tmp_path):
     ("h800 = 4 }", 'h800 = "4,0" }', "no time in us"),
     ("h800 = 4 }", "h8oo = 4 }", "'h8oo' is no column"),
     ('group = "gate"', 'group = "gat"', "no group 'gat'"),
-    ("attention = [", "attention = [[", "no TOML"),
+    ("attention = [", "attention = [[", "not TOML"),
     ('layer_map = "deepseek_decode"', 'layer_map = "deepsek"', "no layer map 'deepsek'"),
 ])
 def test_a_wrong_table_is_one_line(tmp_path, old, new, message):
@@ -376,8 +376,8 @@ def bad_map(**changes):
 
 
 @pytest.mark.parametrize(("data", "message"), [
-    (bad_map(layers=0), "layers: the number"),
-    (bad_map(modules=None), "needs \\[\\[modules\\]\\]"),
+    (bad_map(layers=0), "layers: must be the number"),
+    (bad_map(modules=None), "modules: is missing"),
     (bad_map(modules=[{"group": "a", "name": "m"}]), "needs kernels or ranges"),
     (bad_map(modules=[{"group": "a", "name": "m", "kernels": ["("]}]), "no regular expression"),
     (bad_map(modules=[{"group": "a", "name": "m", "kernel": ["x"]}]), "unknown field 'kernel'"),

@@ -4,9 +4,10 @@ pairs than registers hold, threads in another order; and mutants of what they sh
 import on_host
 import pytest
 import torch
-from kernelderby.measure.correctness import judge
-from kernelderby.records import Status
 from rowwise_cases import CATALOG, reference
+
+from kernelderby.measure.judge.correctness import judge
+from kernelderby.trace import Status
 
 OPERATORS = ("moe_align_block_size", "moe_count_and_sort")
 FEW = {"threads": 128, "blocks": 1}  # holds 1024 pairs in registers

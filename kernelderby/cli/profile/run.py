@@ -18,7 +18,7 @@ from kernelderby.cli.options import (
     solutions_option,
     workloads_option,
 )
-from kernelderby.cli.output import say, say_json
+from kernelderby.cli.output import say_json, say_line, warn
 
 _DEFAULT_OUT = Path("reports") / "profiles"
 
@@ -64,14 +64,15 @@ def command(solutions: tuple[str, ...], definitions: tuple[str, ...], workloads:
                                                    or "no solution of these definitions"))
     folder = out or root / _DEFAULT_OUT
     folder.mkdir(parents=out is None, exist_ok=True)
-    tell = (lambda line: click.echo(line, err=True)) if as_json else say
+    tell = (lambda line: warn([line])) if as_json else say_line
     for name, reason in skipped.items():
         tell(f"skipped {name}: {reason}")
     results = []
     for result in _profiles(catalog, machine, pairs, folder, iterations, timeout, tool, harness, tell):
         results.append(result)
         if not as_json:
-            say(_line(result))
+            for line in _lines(result):
+                say_line(line)
             if result.path is not None:
                 _show_stages(result, root)
     if as_json:
@@ -106,12 +107,12 @@ def _profiles(catalog: Any, machine: Any, pairs: Any, folder: Path, iterations: 
     yield from run_profiles(catalog, machine, pairs, folder, iterations, timeout, wrapper)
 
 
-def _line(result: Any) -> str:
+def _lines(result: Any) -> list[str]:
     if result.path is None:
-        return f"{result.solution} on {result.workload}: no profile: {_why(result)}"
+        return [f"{result.solution} on {result.workload}: no profile: {_why(result)}"]
     lines = [f"{result.path}: {result.bytes / 1e6:.2f} MB, {result.kernels} kernels"
              + (f" in {result.iterations} calls" if result.iterations else "")]
-    return "\n".join(lines + [f"warning: {text}" for text in result.warnings])
+    return lines + [f"warning: {text}" for text in result.warnings]
 
 
 def _why(result: Any) -> str:
@@ -126,4 +127,4 @@ def _show_stages(result: Any, root: Path) -> None:
     try:
         stages.main([str(result.path), "--solution", result.solution, "--root", str(root)], standalone_mode=False)
     except DerbyError as error:
-        say(f"no stage table: {error}")
+        say_line(f"no stage table: {error}")

@@ -253,8 +253,8 @@ class _Distance:
 
     def __init__(self, tolerances: tuple[Tolerance, ...]) -> None:
         self.tolerances = tolerances
-        self.judged = dict.fromkeys((tolerance.name for tolerance in tolerances), 0)
-        self.failing = dict.fromkeys(self.judged, 0)
+        self.judged: dict[tuple[str, str], int] = {}  # (tolerance, output): each output stands for itself
+        self.failing: dict[tuple[str, str], int] = {}
         self.elements = self.not_numbers = 0
         self.max_absolute = self.max_relative = self.squared_error = self.squared_reference = 0.0
 
@@ -270,8 +270,9 @@ class _Distance:
             if tolerance.outputs and name not in tolerance.outputs:
                 continue
             within = (absolute <= tolerance.atol) | (relative <= tolerance.rtol)  # false for NaN
-            self.judged[tolerance.name] += x.numel()
-            self.failing[tolerance.name] += int((~within).sum())
+            place = (tolerance.name, name)
+            self.judged[place] = self.judged.get(place, 0) + x.numel()
+            self.failing[place] = self.failing.get(place, 0) + int((~within).sum())
         self.max_absolute = max(self.max_absolute, float(absolute.nan_to_num(torch.inf).max()))
         self.max_relative = max(self.max_relative, float(relative.nan_to_num(torch.inf).max()))
         self.squared_error += float(absolute.double().square().sum())
@@ -282,7 +283,10 @@ class _Distance:
             norm = (self.squared_error / self.squared_reference) ** 0.5
         else:
             norm = 0.0 if self.squared_error == 0 else float("inf")
-        share = {name: 1 - self.failing[name] / judged if judged else 1.0 for name, judged in self.judged.items()}
+        share = {tolerance.name: 1.0 for tolerance in self.tolerances}  # of the output that matches least
+        for (tolerance, output), judged in self.judged.items():
+            matched = 1 - self.failing[tolerance, output] / judged if judged else 1.0
+            share[tolerance] = min(share[tolerance], matched)
         return Correctness(self.max_absolute, self.max_relative, norm, share)
 
 

@@ -173,9 +173,14 @@ def git_commit(root: Path) -> dict[str, Any]:
     return {"commit": commit, "dirty": bool(changes)}
 
 
+# A set's own .git/config may name programs to run.
+_NO_PROGRAMS = ("-c", "core.fsmonitor=false", "-c", "core.hooksPath=/dev/null", "--no-optional-locks")
+
+
 def _git(root: Path, *arguments: str) -> str | None:
     try:
-        done = subprocess.run(["git", "-C", str(root), *arguments], capture_output=True, text=True, timeout=30)
+        done = subprocess.run(["git", "-C", str(root), *_NO_PROGRAMS, *arguments], capture_output=True, text=True,
+                              timeout=30)
     except (OSError, subprocess.TimeoutExpired):
         return None
     return done.stdout.strip() if done.returncode == 0 else None

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from kernelderby.errors import DerbyError
+from kernelderby.files import exclusive_lock
 from kernelderby.hardware import gpu_id
 from kernelderby.measure.process import WorkerProcess
 
@@ -59,11 +57,6 @@ def find_machine(root: Path, device: str) -> Machine:
 def exclusive(machine: Machine, root: Path) -> Iterator[None]:
     """Two runs on one GPU would spoil each other's times. DerbyError when another one holds it."""
     what = machine.gpu["uuid"] if machine.gpu else str(root.resolve())
-    name = hashlib.sha256(what.encode()).hexdigest()[:16]
-    with (Path(tempfile.gettempdir()) / f"kernelderby-{name}.lock").open("w") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            raise DerbyError(f"another `derby bench`, `tune` or `profile run` works on this {machine.name}; wait for "
-                             "its end") from None
+    held = f"another `derby bench`, `tune` or `profile run` works on this {machine.name}; wait for its end"
+    with exclusive_lock(hashlib.sha256(what.encode()).hexdigest()[:16], held):
         yield

@@ -67,11 +67,14 @@ def _is_installed(module: str) -> bool:
 def module_problem(name: str) -> str | None:
     """Why a module cannot be imported, None when it can. Imported in a process of its own: a library built for
     another CUDA can take its process down."""
+    if not all(part.isidentifier() for part in name.split(".")):
+        return f"{name!r:.60} is no name of a module"
     if not _is_installed(name):
         return f"module {name} is not installed"
     try:
-        done = subprocess.run([sys.executable, "-P", "-c", f"import torch, {name}"], capture_output=True, text=True,
-                              timeout=_IMPORT_SECONDS, stdin=subprocess.DEVNULL)
+        # -P and a folder of its own: what lies in the current directory is the set's, not the machine's.
+        done = subprocess.run([sys.executable, "-P", "-c", f"import torch, {name}"], cwd="/", capture_output=True,
+                              text=True, timeout=_IMPORT_SECONDS, stdin=subprocess.DEVNULL)
     except subprocess.TimeoutExpired:
         return f"module {name} took over {_IMPORT_SECONDS} s to import"
     if done.returncode == 0:

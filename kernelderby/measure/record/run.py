@@ -22,6 +22,7 @@ from kernelderby.errors import DerbyError
 from kernelderby.measure.judge.cases import case_of_workload
 from kernelderby.measure.machine.probe import Machine, exclusive
 from kernelderby.measure.plan import Settings, make_plan
+from kernelderby.measure.process import absolute_python_path
 from kernelderby.trace import Status
 
 MODULE = "kernelderby.measure.record.worker"
@@ -87,7 +88,7 @@ def _one(catalog: Catalog, pair: ProfileJob, path: Path, iterations: int, timeou
             "root": str(catalog.root.resolve()), "definition": pair.definition.name, "solution": pair.solution.name,
             "case": case_of_workload(pair.definition, pair.workload).to_json(), "iterations": iterations,
             "output": None if wrapper else str(path.resolve()), "reply": str(reply)}), encoding="utf-8")
-        words, environment = [sys.executable, "-m", MODULE, str(request)], worker_environment()
+        words, environment = [sys.executable, "-P", "-m", MODULE, str(request)], worker_environment()
         try:
             if wrapper:
                 wrapper(words, environment, timeout, path)
@@ -137,7 +138,7 @@ class Ended(Exception):
 def worker_environment() -> dict[str, str]:
     environment = dict(os.environ, PYTHONUNBUFFERED="1")
     package = str(Path(kernelderby.__file__).resolve().parent.parent)
-    environment["PYTHONPATH"] = os.pathsep.join(filter(None, [package, environment.get("PYTHONPATH")]))
+    environment["PYTHONPATH"] = os.pathsep.join([package, *absolute_python_path()])
     environment.pop("TRITON_INTERPRET", None)
     return environment
 

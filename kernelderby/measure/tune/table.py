@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import ast
 import json
-import os
-import tempfile
 from pathlib import Path
 from typing import Any
 
 from kernelderby.errors import DerbyError
+from kernelderby.files import write_whole
 
 NAME = "tuned.py"
 Found = dict[str, dict[str, Any]]
@@ -63,12 +62,4 @@ def _literal(config: dict[str, Any]) -> str:
 
 def write(path: Path, solution: str, found: Found) -> None:
     """In one step: a reader sees the old file or the new one, and a kill leaves one of them."""
-    descriptor, staged = tempfile.mkstemp(prefix=".tuned-", dir=path.parent)
-    try:
-        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-            file.write(text(solution, found))
-        os.chmod(staged, path.stat().st_mode & 0o777 if path.exists() else 0o644)
-        os.replace(staged, path)
-    except BaseException:
-        Path(staged).unlink(missing_ok=True)
-        raise
+    write_whole(path, text(solution, found))

@@ -6,19 +6,44 @@ The rules are data, rules/*.toml. A name that no rule knows is `unknown` in libr
 from __future__ import annotations
 
 import re
-import tomllib
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import cache, lru_cache
 from pathlib import Path
+from typing import Any
+
+from msgspec import Struct
 
 from kernelderby.errors import DerbyError
+from kernelderby.fields import convert, read_toml
 from kernelderby.profile.names import normal_form, split
 from kernelderby.profile.spans import SpanKind
 
 RULES = Path(__file__).parent / "rules"
 UNKNOWN = "unknown"
+
+
+class _Entry(Struct):
+    pattern: str
+    examples: tuple[str, ...]
+    id: str | None = None
+    library: str | None = None
+    role: str | None = None
+    dtype: str | None = None
+    architecture: str | None = None
+    source: str | None = None
+    guess: bool = False
+
+
+class _Rules(Struct):
+    """A file of rules."""
+
+    library: str | None = None
+    rule: tuple[_Entry, ...] = ()
+    role: tuple[_Entry, ...] = ()
+    dtype: tuple[_Entry, ...] = ()
+    architecture: tuple[_Entry, ...] = ()
 
 
 class Role(StrEnum):
@@ -65,7 +90,7 @@ class Rule:
     """value: library of a rule, role, dtype or architecture of the others. role: None leaves it to the words."""
 
     id: str
-    pattern: re.Pattern
+    pattern: re.Pattern[str]
     value: str
     role: Role | None
     source: str | None
@@ -89,22 +114,18 @@ def _attribute(name: str) -> Attribution:
     typed = f"{qualified}<{template}>" if template else qualified
     dtype = first_match(table("dtype"), typed)
     architecture = first_match(table("architecture"), text)
-    found = {"dtype": dtype[0].value if dtype else None, "architecture": architecture and _expanded(*architecture)}
+    known = Attribution(UNKNOWN, Role.UNKNOWN, dtype=dtype[0].value if dtype else None,
+                        architecture=_expanded(*architecture) if architecture else None)
     matched = first_match(rules(), text)
     if matched is None:
-        return Attribution(UNKNOWN, Role.UNKNOWN, **found)
+        return known
     rule, match = matched
-    return Attribution(
-        rule.value,
-        rule.role or _role_of_words(qualified, text),
-        source_file=match.expand(rule.source) if rule.source else None,
-        rule=rule.id,
-        is_guess=rule.is_guess,
-        **found,
-    )
+    return replace(known, library=rule.value, role=rule.role or _role_of_words(qualified, text),
+                   source_file=match.expand(rule.source) if rule.source else None, rule=rule.id,
+                   is_guess=rule.is_guess)
 
 
-def first_match(candidates: Iterable[Rule], text: str) -> tuple[Rule, re.Match] | None:
+def first_match(candidates: Iterable[Rule], text: str) -> tuple[Rule, re.Match[str]] | None:
     """The first rule whose pattern is found in the text, with the match."""
     for rule in candidates:
         if match := rule.pattern.search(text):
@@ -119,7 +140,7 @@ def _role_of_words(qualified: str, text: str) -> Role:
     return Role.UNKNOWN
 
 
-def _expanded(rule: Rule, match: re.Match) -> str:
+def _expanded(rule: Rule, match: re.Match[str]) -> str:
     return match.expand(rule.value)
 
 
@@ -136,19 +157,22 @@ def table(kind: str) -> tuple[Rule, ...]:
 
 
 def _read(path: Path, kind: str) -> list[Rule]:
-    data = tomllib.loads(path.read_text(encoding="utf-8"))
+    data: dict[str, Any] = read_toml(path)
+    convert(path, data, _Rules)
     default = data.get("library")
+    if not data.get(kind):
+        raise DerbyError(f"{path}: {kind}: is missing; add [[{kind}]] with pattern and examples")
     return [_rule(path, kind, number, entry, default) for number, entry in enumerate(data[kind], 1)]
 
 
-def _rule(path: Path, kind: str, number: int, entry: dict, default: str | None) -> Rule:
+def _rule(path: Path, kind: str, number: int, entry: dict[str, Any], default: str | None) -> Rule:
     where = f"{path.name}: {kind} {entry.get('id', number)}"
     try:
         flags = re.IGNORECASE if kind == "role" else 0
         return Rule(
             id=entry.get("id", f"{kind}.{number}"),
             pattern=re.compile(entry["pattern"], flags),
-            value=entry.get("library", default) if kind == "rule" else entry[kind],
+            value=entry.get("library") or default or entry["library"] if kind == "rule" else entry[kind],
             role=Role(entry["role"]) if "role" in entry else None,
             source=entry.get("source"),
             is_guess=entry.get("guess", False),

@@ -95,7 +95,7 @@ def older_architecture(table: KernelTable, gpu: Gpu | None) -> Iterable[Finding]
     if others:
         advice.append(f"{', '.join(others)}: build for {own} (TORCH_CUDA_ARCH_LIST={gpu.compute_capability}, "
                       f"CMAKE_CUDA_ARCHITECTURES) or take a release that has it")
-    architectures = sorted({row.attribution.architecture for row in rows})
+    architectures = sorted({row.attribution.architecture for row in rows if row.attribution.architecture})
     yield Finding(
         "older architecture", _severity(share), share,
         f"{share:.0%} of the kernel time runs kernels for {', '.join(architectures)} on an {own} GPU ({gpu.names[0]})",
@@ -160,7 +160,8 @@ def memory_copies(table: KernelTable, gpu: Gpu | None = None) -> Iterable[Findin
         if not whole or time / whole < MEMORY_COPY:
             continue
         share = time / whole
-        evidence = {"share of GPU time": share, "total ms": time / 1e6, "copies": _launches(rows)}
+        evidence: dict[str, float | int | str] = {
+            "share of GPU time": share, "total ms": time / 1e6, "copies": _launches(rows)}
         moved = sum(row.bytes or 0 for row in rows)
         if moved:
             evidence["GB"] = moved / 1e9
@@ -235,8 +236,9 @@ def skewed(table: KernelTable) -> Iterable[Finding]:
         ratio = row.average_ns / row.median_ns
         if ratio < SKEW:
             continue
-        evidence = {"share of kernel time": row.share, "average us": row.average_ns / 1e3,
-                    "median us": row.median_ns / 1e3, "average over median": ratio, "instances": row.instances}
+        evidence: dict[str, float | int | str] = {
+            "share of kernel time": row.share, "average us": row.average_ns / 1e3, "median us": row.median_ns / 1e3,
+            "average over median": ratio, "instances": row.instances}
         if row.max_ns is not None:
             evidence["max us"] = row.max_ns / 1e3
         yield Finding(

@@ -36,7 +36,7 @@ def _doubts(column: LayerColumn, layer_map: LayerMap) -> None:
     missing = [module for module in wanted if module not in found and not any(module[1] in name for name in shared)]
     if missing:
         column.notes.append(f"{column.title}: no kernel of {', '.join('/'.join(module) for module in missing)}")
-    share = column.unattributed_us / column.busy_us if column.busy_us else 0.0
+    share = (column.unattributed_us or 0.0) / column.busy_us if column.busy_us else 0.0
     if share > MOSTLY:
         column.facts.append(f"WARNING: {share:.0%} of its GPU work is in no module of {layer_map.name}; if it is of "
                             "another model, give another --map")
@@ -57,8 +57,8 @@ class _Events:
             end.append(span.end_ns)
             key = (span.name, layer_map.candidates(span.name, span.ranges))
             kernel.append(kernels.setdefault(key, len(kernels)))
-            key = (span.process, span.device, span.stream)
-            stream.append(streams.setdefault(key, len(streams)))
+            place = (span.process, span.device, span.stream)
+            stream.append(streams.setdefault(place, len(streams)))
         self.start, self.end = np.frombuffer(start, np.int64), np.frombuffer(end, np.int64)
         self.kernel, self.stream = np.frombuffer(kernel, np.int32), np.frombuffer(stream, np.int32)
         self.kernels, self.streams = list(kernels), list(streams)
@@ -91,7 +91,7 @@ def _from_events(column: LayerColumn, profile: Profile, layer_map: LayerMap) -> 
         column.notes.append(f"{column.title}: not in as many layers as their groups: {', '.join(uneven)}; "
                             "averages are over the layers of the group")
     lines = _lines(column, events, layer_map, step)
-    unions = {}
+    unions: dict[tuple[str, ...], float] = {}
     for line, spans in lines.items():
         unions[line] = events.union(spans)
     for length in (2, 1):
@@ -160,27 +160,31 @@ def _leftovers(column: LayerColumn, events: _Events, step: np.ndarray, layer: np
                                for name, (count, total, within) in by_name.items()), key=lambda one: -one.total_us)
 
 
-def _per_layer(column: LayerColumn, unions: dict[tuple, float], usual_us: float, layer_map: LayerMap) -> None:
+def _per_layer(column: LayerColumn, unions: dict[tuple[str, ...], float], usual_us: float, layer_map: LayerMap) -> None:
     """Averages over the layers that have the group; usual_us: union of all that a layer of the usual kind has."""
     for key, total in unions.items():
         mean = total / column.seen[key[0]]
         if len(key) == 1:
             column.groups[key[0]] = mean
         else:
-            (column.modules if len(key) == 2 else column.lines)[key] = mean
+            group, module, *kernel = key
+            if kernel:
+                column.lines[group, module, kernel[0]] = mean
+            else:
+                column.modules[group, module] = mean
     usual = [group for group in column.groups if layer_map.usual(group)]
     overlapping = {key[0] for parts in layer_map.overlaps for part in parts for key in part} & set(usual)
     hidden = sum(unions[group,] for group in usual) - usual_us
     column.overlapped_us = max(0.0, hidden) / max((column.seen[group] for group in overlapping or usual), default=1)
     column.layer_us = sum(column.groups[group] for group in usual) - column.overlapped_us
-    _passes(column, layer_map)
-    column.model_us = column.attributed_us / column.passes
+    column.passes = _passes(column, layer_map)
+    column.model_us = (column.attributed_us or 0.0) / column.passes
 
 
-def _passes(column: LayerColumn, layer_map: LayerMap) -> None:
+def _passes(column: LayerColumn, layer_map: LayerMap) -> float:
     """Forward passes in the profile, from the group that most layers have."""
     group = max(column.seen, key=lambda name: (layer_map.groups[name].layers, column.seen[name]))
-    column.passes = column.seen[group] / layer_map.groups[group].layers
+    return column.seen[group] / layer_map.groups[group].layers
 
 
 def _layers_seen(layer_map: LayerMap, seen: dict[Module, int]) -> dict[str, int]:
@@ -233,7 +237,7 @@ def _from_sums(column: LayerColumn, profile: Profile, layer_map: LayerMap) -> No
     column.inseparable = [Inseparable(name, modules, count, us / layers) for name, modules, count, us in shared]
     column.busy_us, column.attributed_us, column.unattributed_us = busy, attributed, busy - attributed
     add_up(column, layer_map, layer_map.layers)
-    _passes(column, layer_map)
+    column.passes = _passes(column, layer_map)
     if shared:
         column.notes.append(f"{column.title}: has sums only, so {len(shared)} kernels that several groups have are in "
                             "no group; the layer has them")

@@ -24,18 +24,56 @@ A module may stand at several places (combine: send, then receive); they add up 
 from __future__ import annotations
 
 import re
-import tomllib
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+from msgspec import Struct
 
 from kernelderby.errors import DerbyError
+from kernelderby.fields import convert, must_be, read_toml
 from kernelderby.profile.names import normal_form
 
 FOLDER = Path(__file__).parent / "maps"
 CACHE_LIMIT = 100_000  # texts of ranges; those that carry a number would grow it without end
 Line = tuple[str, str, str]  # group, module, kernel label
+
+
+Layers = Annotated[int, must_be("the number of layers, a whole number from 1 on", ge=1, le=10**6)]
+
+
+class _Kernel(Struct):
+    match: str
+    label: str | None = None
+    optional: bool = False
+    repeat: bool = False
+
+
+class _Module(Struct):
+    group: str
+    name: str
+    ranges: tuple[str, ...] = ()
+    kernels: tuple[str | _Kernel, ...] = ()
+
+
+class _Group(Struct):
+    layers: Layers | None = None
+    instead_of: tuple[str, ...] = ()
+
+
+class _Overlap(Struct):
+    parts: tuple[str, ...] = ()
+
+
+class _Map(Struct):
+    """The file of a layer map."""
+
+    layers: Layers
+    modules: Annotated[tuple[_Module, ...], must_be("a list of [[modules]] in order of launch", min_length=1)]
+    title: str | None = None
+    groups: dict[str, _Group] = {}
+    overlaps: tuple[_Overlap, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +82,7 @@ class Step:
 
     line: Line
     place: int  # index of its [[modules]] entry
-    match: re.Pattern | None
+    match: re.Pattern[str] | None
     optional: bool = False
     repeat: bool = False
 
@@ -67,10 +105,10 @@ class LayerMap:
     layers: int
     groups: dict[str, LayerGroup]
     steps: tuple[Step, ...]
-    ranges: tuple[tuple[re.Pattern, ...], ...]
+    ranges: tuple[tuple[re.Pattern[str], ...], ...]
     overlaps: tuple[tuple[frozenset[tuple[str, str]], ...], ...]
-    _found: dict = field(default_factory=dict, repr=False, compare=False)
-    _named: dict = field(default_factory=dict, repr=False, compare=False)
+    _found: dict[tuple[str, frozenset[int]], tuple[int, ...]] = field(default_factory=dict, repr=False, compare=False)
+    _named: dict[str, frozenset[int]] = field(default_factory=dict, repr=False, compare=False)
 
     @cached_property
     def lines(self) -> list[Line]:
@@ -126,22 +164,9 @@ def load_map(name: str | Path) -> LayerMap:
     return parse_map(path.stem, read_toml(path), path)
 
 
-def read_toml(path: Path) -> dict[str, Any]:
-    try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError) as error:
-        raise DerbyError(f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}") from error
-    except tomllib.TOMLDecodeError as error:
-        raise DerbyError(f"{path}: is no TOML: {error}") from error
-
-
 def parse_map(name: str, data: dict[str, Any], path: Path) -> LayerMap:
-    layers = data.get("layers")
-    if not isinstance(layers, int) or layers < 1:
-        raise DerbyError(f"{path}: layers: the number of layers of the model, a whole number from 1 on")
-    entries = data.get("modules")
-    if not entries or not isinstance(entries, list):
-        raise DerbyError(f"{path}: modules: a map needs [[modules]] in order of launch")
+    convert(path, data, _Map)
+    layers, entries = data["layers"], data["modules"]
     steps: list[Step] = []
     ranges = []
     for place, entry in enumerate(entries):
@@ -190,7 +215,7 @@ def _groups(path: Path, data: dict[str, Any], order: list[str], layers: int) -> 
 
 def _overlap(path: Path, entry: dict[str, Any], steps: list[Step]) -> tuple[frozenset[tuple[str, str]], ...]:
     modules = dict.fromkeys(step.line[:2] for step in steps)
-    parts = []
+    parts: list[frozenset[tuple[str, str]]] = []
     for text in entry.get("parts", ()):
         part = frozenset(key for key in modules if text == key[0] or text == f"{key[0]}/{key[1]}")
         if not part:
@@ -203,7 +228,7 @@ def _overlap(path: Path, entry: dict[str, Any], steps: list[Step]) -> tuple[froz
     return tuple(parts)
 
 
-def _pattern(where: str, text: str) -> re.Pattern:
+def _pattern(where: str, text: str) -> re.Pattern[str]:
     try:
         return re.compile(text)
     except re.error as error:

@@ -15,12 +15,51 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from msgspec import Struct
+
 from kernelderby.errors import DerbyError
-from kernelderby.profile.layers.map import LayerMap, Line, load_map, read_toml
+from kernelderby.fields import NotNegative, Number, convert, read_toml
+from kernelderby.profile.layers.map import LayerMap, Layers, Line, load_map
 from kernelderby.profile.layers.sums import LayerColumn, Printed, add_up
 from kernelderby.profile.names import normal_form
 
 KIND = "module table"
+
+
+class _Heading(Struct):
+    id: str | None = None
+    title: str | None = None
+    gpu: str | None = None
+    conditions: str | None = None
+
+
+class _Stated(Struct):
+    column: str | None = None
+    value: NotNegative | None = None
+    group: str | None = None
+    what: str | None = None
+    layers: int | None = None
+
+
+class _Table(Struct):
+    """The file of a module table."""
+
+    kind: str | None = None
+    source: str | None = None
+    notes: tuple[str, ...] = ()
+    unit: str | None = None
+    layer_map: str | None = None
+    layers: Layers = 1
+    columns: tuple[_Heading, ...] = ()
+    printed: tuple[_Stated, ...] = ()
+    rows: dict[str, tuple[dict[str, str | Number], ...]] = {}
+
+    def __post_init__(self) -> None:
+        for group, entries in self.rows.items():
+            for position, entry in enumerate(entries):
+                for field in ("module", "kernel"):
+                    if not isinstance(entry.get(field, ""), str):
+                        raise ValueError(f"rows.{group}[{position}].{field}: must be a string; mend the field")
 
 
 def is_module_table(path: Path) -> bool:
@@ -29,7 +68,8 @@ def is_module_table(path: Path) -> bool:
 
 def table_columns(path: Path, layer_map: LayerMap | None) -> tuple[list[LayerColumn], LayerMap | None]:
     """Its columns, and the map that they are by: the given one, else the file's own. DerbyError: a field is wrong."""
-    data = read_toml(path)
+    data: dict[str, Any] = read_toml(path)
+    convert(path, data, _Table)
     if data.get("kind") != KIND:
         raise DerbyError(f'{path}: kind: a module table says kind = "{KIND}"; a layer map goes to --map')
     if data.get("unit") != "us":

@@ -90,6 +90,7 @@ def add_up(column: LayerColumn, layer_map: LayerMap | None, layers: int) -> None
         column.groups[group] = column.groups.get(group, 0.0) + us
     hidden_of_all = 0.0
     for parts in layer_map.overlaps if layer_map else ():
+        assert layer_map is not None  # it has the parts
         hidden, groups = _hidden(column.modules, parts)
         if len(groups) == 1 and hidden:
             column.groups[groups.pop()] -= hidden

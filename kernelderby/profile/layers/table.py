@@ -59,7 +59,7 @@ class LayerTable:
         return sum(line in column.lines for line in timed), len(timed)
 
     def compare(self, column: LayerColumn, lines: Sequence[Line],
-                total: str | tuple | None = None) -> LayerRatio | None:
+                total: str | tuple[Any, ...] | None = None) -> LayerRatio | None:
         """Against the first column. total: "layer", "model", (group,) or (group, module), whose own times (overlap
         counted once) are compared where both columns are whole; otherwise the sum of the lines that both have."""
         first = self.columns[0]
@@ -71,7 +71,7 @@ class LayerTable:
         ours, theirs = (self._total_of(one, both, total) for one in (column, first))
         return LayerRatio(ours / theirs, len(both), len(either)) if theirs else None
 
-    def _total_of(self, column: LayerColumn, lines: Sequence[Line], total: str | tuple | None) -> float:
+    def _total_of(self, column: LayerColumn, lines: Sequence[Line], total: str | tuple[Any, ...] | None) -> float:
         """The total of some of a column's lines; what the map declares to overlap counts once here too."""
         part = LayerColumn("", "", lines={line: column.lines[line] for line in lines})
         add_up(part, self.layer_map, self.layers)
@@ -99,17 +99,17 @@ class LayerTable:
         return data
 
     def _ratio(self, column: LayerColumn, lines: Sequence[Line],
-               total: str | tuple | None = None) -> dict[str, Any] | None:
+               total: str | tuple[Any, ...] | None = None) -> dict[str, Any] | None:
         found = self.compare(column, lines, total) if column is not self.columns[0] else None
         return asdict(found) if found else None
 
 
-def _total(column: LayerColumn, total: str | tuple) -> float | None:
+def _total(column: LayerColumn, total: str | tuple[Any, ...]) -> float | None:
     if total == "layer":
         return column.layer_us
     if total == "model":
         return column.model_us
-    return column.groups.get(total[0]) if len(total) == 1 else column.modules.get(total)
+    return column.groups.get(total[0]) if len(total) == 1 else column.modules.get((total[0], total[1]))
 
 
 def layer_table(files: Sequence[Path], map_name: str | Path | None = None) -> LayerTable:

@@ -29,8 +29,8 @@ class Walk:
     Unattributed kernels between two kernels of one pass have its number: they run inside a layer.
     """
 
-    steps: array
-    passes: array
+    steps: array[int]
+    passes: array[int]
 
 
 @dataclass
@@ -41,7 +41,7 @@ class Matcher:
     _jumps: list[list[int]] = field(init=False)
     _moves: dict[tuple[bytes, tuple[int, ...]], int] = field(default_factory=dict)  # (costs, candidates) -> move
     # Of each move the costs after it, a byte a step, and the step before it, ~step where the kernel is left out.
-    _table: list[tuple[bytes, array]] = field(default_factory=list)
+    _table: list[tuple[bytes, array[int]]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self._jumps = _jump_costs(self.layer_map)
@@ -62,7 +62,7 @@ class Matcher:
             costs = self._table[move][0]
         return self._trace(moves, costs)
 
-    def _move(self, costs: bytes, options: tuple[int, ...]) -> tuple[bytes, array]:
+    def _move(self, costs: bytes, options: tuple[int, ...]) -> tuple[bytes, array[int]]:
         after = [cost + STRAY for cost in costs]
         previous = [~step for step in range(len(costs))]
         for step in options:
@@ -73,7 +73,7 @@ class Matcher:
         limit = JUMP + FAR + 2  # from the best step any other is reached for less
         return bytes(min(cost - least, limit) for cost in after), array("h", previous)
 
-    def _trace(self, moves: array, costs: bytes) -> Walk:
+    def _trace(self, moves: array[int], costs: bytes) -> Walk:
         """Backwards along the cheapest walk, then forwards to number the passes."""
         steps = array("l", [NOWHERE]) * len(moves)
         at = costs.index(min(costs))
@@ -116,7 +116,7 @@ def _jump_costs(layer_map: LayerMap) -> list[list[int]]:
     return costs
 
 
-def _numbered(steps: array, layer_map: LayerMap) -> Walk:
+def _numbered(steps: array[int], layer_map: LayerMap) -> Walk:
     passes = array("l", [NOWHERE]) * len(steps)
     number, last, since = NOWHERE, len(layer_map.steps), 0
     sizes: list[int] = []

@@ -18,6 +18,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from decimal import Decimal, InvalidOperation
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -38,7 +39,7 @@ _MEND = "write it again with `profiler.export_chrome_trace(...)`"
 class KinetoProfile(Profile):
     has_events = True
 
-    def __init__(self, path: Path, gpu: str | None, events: list[dict]) -> None:
+    def __init__(self, path: Path, gpu: str | None, events: list[dict[str, Any]]) -> None:
         """events: those of phase X in the categories _KEPT. KeyError, TypeError or ValueError for a malformed one."""
         super().__init__(path, "torch.profiler trace", gpu)
         host, work = _Host(), []
@@ -53,7 +54,7 @@ class KinetoProfile(Profile):
         self._unlinked = 0
         self._place(work, host)
 
-    def _place(self, work: list[tuple[dict, SpanKind]], host: _Host) -> None:
+    def _place(self, work: list[tuple[dict[str, Any], SpanKind]], host: _Host) -> None:
         """GPU work as spans in order of start, each in the ranges around its launch."""
         nesting, untimed = _Nesting(host), 0
         for event, kind in work:
@@ -86,7 +87,8 @@ class KinetoProfile(Profile):
 
 def sum_spans(spans: Iterable[Span]) -> list[KernelSum]:
     """One sum a kind and name, largest total first, as the SQLite source computes them."""
-    durations, sizes = defaultdict(list), defaultdict(int)
+    durations: dict[tuple[SpanKind, str], list[int]] = defaultdict(list)
+    sizes: dict[tuple[SpanKind, str], int] = defaultdict(int)
     for span in spans:
         durations[span.kind, span.name].append(span.end_ns - span.start_ns)
         sizes[span.kind, span.name] += span.bytes
@@ -132,7 +134,7 @@ def _load(path: Path, packed: bool) -> object:
         raise DerbyError(f"{path}: JSON, but no trace of torch.profiler (nested too deeply)") from None
 
 
-def _prune(value: dict) -> dict | None:
+def _prune(value: dict[str, Any]) -> dict[str, Any] | None:
     if "ph" in value:
         return value if value["ph"] == "X" and str(value.get("cat", "")).lower() in _KEPT else None
     return value if "traceEvents" in value or "name" in value else {key: value[key] for key in _ARGS if key in value}
@@ -149,12 +151,12 @@ class _Host:
     """What the host did. launches: correlation id -> (start, process, thread) of the first call that has it. calls:
     name -> (count, ns). ranges, gpu_ranges: (process, thread) -> (start, end, name) of each."""
 
-    launches: dict = field(default_factory=dict)
+    launches: dict[Any, tuple[Any, ...]] = field(default_factory=dict[str, Any])
     calls: dict[str, tuple[int, int]] = field(default_factory=dict)
-    ranges: dict[tuple, list] = field(default_factory=lambda: defaultdict(list))
-    gpu_ranges: dict[tuple, list] = field(default_factory=lambda: defaultdict(list))
+    ranges: dict[tuple[Any, ...], list[Any]] = field(default_factory=lambda: defaultdict(list[Any]))
+    gpu_ranges: dict[tuple[Any, ...], list[Any]] = field(default_factory=lambda: defaultdict(list[Any]))
 
-    def take(self, event: dict, category: str) -> None:
+    def take(self, event: dict[str, Any], category: str) -> None:
         start, duration, name = _nanoseconds(event["ts"]), _duration(event) or 0, _name(event)
         place = event.get("pid"), event.get("tid")
         if category in _CALLS:
@@ -182,7 +184,7 @@ class _Nesting:
         self._of_streams = {} if self._of_threads else {
             place: _timeline(ranges, self._paths) for place, ranges in host.gpu_ranges.items()}
 
-    def around(self, event: dict, start: int, launch: tuple | None) -> tuple[str, ...]:
+    def around(self, event: dict[str, Any], start: int, launch: tuple[Any, ...] | None) -> tuple[str, ...]:
         if self._of_streams:
             timeline, time = self._of_streams.get((event.get("pid"), event.get("tid"))), start
         else:
@@ -190,7 +192,8 @@ class _Nesting:
         return self._paths.names[int(timeline.at(np.array([time]))[0])] if timeline else ()
 
 
-def _span(name: str, start: int, end: int, kind: SpanKind, args: dict, launch: tuple | None, ranges: tuple) -> Span:
+def _span(name: str, start: int, end: int, kind: SpanKind, args: dict[str, Any], launch: tuple[Any, ...] | None,
+          ranges: tuple[str, ...]) -> Span:
     name = name if kind == SpanKind.KERNEL else operation(name)[1]
     span = Span(kind, name, start, end, 0, _integer(args.get("device")), _integer(args.get("stream")), ranges,
                 _integer(args.get("bytes")))
@@ -205,13 +208,13 @@ def _timeline(ranges: list[tuple[int, int, str]], paths: Paths) -> RangeTimeline
     return sweep.finish()
 
 
-def _name(event: dict) -> str:
+def _name(event: dict[str, Any]) -> str:
     if not isinstance(event["name"], str):
         raise TypeError(f"name {event['name']!r:.40} is no text")
     return event["name"]
 
 
-def _duration(event: dict) -> int | None:
+def _duration(event: dict[str, Any]) -> int | None:
     """None where the event has none, or one below 0."""
     duration = _nanoseconds(event["dur"]) if event.get("dur") is not None else -1
     return duration if duration >= 0 else None

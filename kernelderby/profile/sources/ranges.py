@@ -14,8 +14,8 @@ NEVER = (1 << 63) - 1  # when a range ends that nobody closed
 class RangeTimeline:
     """The nesting on one thread: from times[i] until times[i + 1] it is nesting[i], an index into paths."""
 
-    times: array
-    nesting: array
+    times: array[int]
+    nesting: array[int]
 
     def at(self, times: np.ndarray) -> np.ndarray:
         known = np.frombuffer(self.times, dtype=np.int64)

@@ -12,6 +12,7 @@ import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from kernelderby.errors import DerbyError
 from kernelderby.profile.sources.cells import (
@@ -73,11 +74,12 @@ class SummaryProfile(Profile):
 
 @dataclass(slots=True)
 class _Row:
-    """One line of a table: times in ns, or bytes where the table holds sizes."""
+    """One line of a table: times in ns, or bytes where the table holds sizes. values: by the columns' meanings."""
 
     line: int
     name: str
-    count: int | None
+    count: int
+    total: Quantity
     values: dict[str, Quantity | None]
     category: str = ""
 
@@ -85,7 +87,7 @@ class _Row:
 def open_summary(path: Path, packed: bool = False) -> SummaryProfile:
     text = read_text(path, packed)
     found, others = blocks(path, text)
-    tables = {}
+    tables: dict[str, tuple[Block, list[_Row]]] = {}
     for block in found:
         rows = list(_rows(path, block))
         kind = _kind(block, rows)
@@ -120,7 +122,7 @@ def read_text(path: Path, packed: bool) -> str:
     return data.decode("utf-8-sig", errors="replace")
 
 
-def _nothing(tables: dict, others: list[str]) -> str:
+def _nothing(tables: dict[str, Any], others: list[str]) -> str:
     what = list(dict.fromkeys([*(["cuda_api_sum"] if API in tables else []), *others]))
     if what:
         return f"no kernels in it, only {', '.join(what)}; add `--report cuda_gpu_kern_sum` to `nsys stats`"
@@ -146,7 +148,8 @@ def _rows(path: Path, block: Block) -> Iterator[_Row]:
 def _row(line: int, columns: list[Heading], cells: list[str], units: dict[str, int],
          default: str | None) -> _Row | None:
     """None for a line of totals."""
-    name, number, category, values = "", None, "", {}
+    name, number, category = "", None, ""
+    values: dict[str, Quantity | None] = {}
     for column, cell in zip(columns, cells, strict=True):
         if column.meaning == "name":
             name = bare(cell)
@@ -162,17 +165,18 @@ def _row(line: int, columns: list[Heading], cells: list[str], units: dict[str, i
         if not any(values.values()) or _TOTAL_ROW.search(name):
             return None
         raise CellError(f"no number of instances for {name!r}")
-    if values.get("total") is None:
+    total = values.get("total")
+    if total is None:
         average = values.get("average")
         if average is None:
             raise CellError(f"neither total nor average for {name!r}")
-        values["total"] = Quantity(average.value * number, average.step * number)
-    return _Row(line, name or "(unnamed kernel)", number, values, category)
+        total = Quantity(average.value * number, average.step * number)
+    return _Row(line, name or "(unnamed kernel)", number, total, values, category)
 
 
 def _check(row: _Row) -> None:
     """CellError where total and instances x average disagree: separators or units misread, or the table is wrong."""
-    total, average = row.values["total"], row.values.get("average")
+    total, average = row.total, row.values.get("average")
     if average is None:
         return
     product = row.count * average.value
@@ -203,7 +207,8 @@ def _kind(block: Block, rows: list[_Row]) -> str:
     return MEMORY_TIME if operations and all(operations) else KERNELS
 
 
-def _assemble(path: Path, tables: dict[str, tuple[Block, list[_Row]]], warnings: list[str]) -> tuple:
+def _assemble(path: Path, tables: dict[str, tuple[Block, list[_Row]]],
+              warnings: list[str]) -> tuple[list[KernelSum], list[ApiSum]]:
     """Kernel sums of the kernel and memory tables, sizes put to the times, and the calls. Where a table is missing, the
     rows of one that has the same work in it stand in: kernels by grid for kernels, all GPU work for everything."""
     def rows(*kinds: str) -> list[_Row]:
@@ -225,7 +230,7 @@ def _assemble(path: Path, tables: dict[str, tuple[Block, list[_Row]]], warnings:
     if not merged:
         raise DerbyError(f"{path}: the tables in it have no rows; profile code that uses the GPU")
     sums = sorted(merged.values(), key=lambda each: (-each.total_ns, each.instances, each.name))
-    apis = [ApiSum(row.name, row.count, row.values["total"].value) for row in calls]
+    apis = [ApiSum(row.name, row.count, row.total.value) for row in calls]
     return sums, sorted(apis, key=lambda each: -each.total_ns)
 
 
@@ -242,15 +247,15 @@ def _sum(kind: SpanKind, name: str, row: _Row) -> KernelSum:
         each.value if (each := row.values.get(meaning)) else None
         for meaning in ("median", "minimum", "maximum", "deviation")
     )
-    return KernelSum(kind, name, row.count, row.values["total"].value, median, least, most, deviation)
+    return KernelSum(kind, name, row.count, row.total.value, median, least, most, deviation)
 
 
 def _join(one: KernelSum, other: KernelSum) -> KernelSum:
     """Two rows of one name (by grid size, or names that the GUI cut): no median or deviation can be told any more."""
-    least, most = (one.min_ns, other.min_ns), (one.max_ns, other.max_ns)
     return KernelSum(
         one.kind, one.name, one.instances + other.instances, one.total_ns + other.total_ns,
-        min_ns=None if None in least else min(least), max_ns=None if None in most else max(most),
+        min_ns=None if one.min_ns is None or other.min_ns is None else min(one.min_ns, other.min_ns),
+        max_ns=None if one.max_ns is None or other.max_ns is None else max(one.max_ns, other.max_ns),
     )
 
 
@@ -263,5 +268,5 @@ def _add_sizes(rows: list[_Row], merged: dict[tuple[SpanKind, str], KernelSum], 
             continue
         merged[kind, name] = KernelSum(
             kind, name, known.instances, known.total_ns, known.median_ns, known.min_ns, known.max_ns, known.stddev_ns,
-            row.values["total"].value,
+            row.total.value,
         )

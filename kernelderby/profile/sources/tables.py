@@ -68,9 +68,9 @@ def _start(lines: list[str], index: int, report: str | None) -> Block | None:
         if is_header(header):
             return Block("markdown", report, index + 1, header)
     if _DASHES.fullmatch(following):
-        header = _under(line, following)
-        if header and is_header(header):
-            return Block("plain", report, index + 1, header)
+        cells = _under(line, following)
+        if cells and is_header(cells):
+            return Block("plain", report, index + 1, cells)
     return None
 
 

@@ -10,6 +10,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from typing import Any
 
 from kernelderby.profile.spans import KernelSum, Span
 from kernelderby.profile.stages.match import StageMatcher
@@ -51,7 +52,7 @@ class Walked:
     by_stage: dict[int, dict[str, Tally]] = field(default_factory=dict)
     between: dict[str, Tally] = field(default_factory=dict)
     outside: dict[tuple[str, str], Tally] = field(default_factory=dict)
-    per_invocation: dict[int, Counter] = field(default_factory=dict)
+    per_invocation: dict[int, Counter[int]] = field(default_factory=dict)
     span_ns: int = 0
 
 
@@ -83,7 +84,7 @@ class Walker:
     purpose: ranges -> what work in them is for, "" where they do not say.
     """
 
-    def __init__(self, matcher: StageMatcher, names: Iterable[str], within: re.Pattern,
+    def __init__(self, matcher: StageMatcher, names: Iterable[str], within: re.Pattern[str],
                  purpose: Callable[[tuple[str, ...]], str]) -> None:
         self.matcher = matcher
         self.marked, self.unmarked = Walked(is_marked=True), Walked()
@@ -93,7 +94,7 @@ class Walker:
         self._order = {stage: place for place, stage in enumerate(sorted(present - matcher.glue))}
         self._contexts: dict[tuple[str, ...], _Context] = {}
         self._meanings: dict[tuple[int | None, str], dict[str, _Known]] = {}
-        self._tracks: dict[tuple, _Track] = {}
+        self._tracks: dict[tuple[Any, ...], _Track] = {}
 
     def take(self, span: Span) -> None:
         context = self._contexts.get(span.ranges) or self._read(span.ranges)

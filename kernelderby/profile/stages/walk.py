@@ -10,6 +10,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from kernelderby.errors import DerbyError
 from kernelderby.profile.spans import Profile
@@ -135,7 +136,9 @@ def pipeline_of(profile: Profile, stages: Sequence[Stage], solution: str, *, sta
     matcher = StageMatcher(stages)
     sums = profile.sums()
     names = list(dict.fromkeys(row.name for row in sums))
-    span_ns, timelines, ranges = None, (), set()
+    span_ns: int | None = None
+    timelines: tuple[Timeline, ...] = ()
+    ranges: set[str] = set()
     if profile.has_events:
         walked, timelines, ranges = _walk(profile, matcher, names, _expression(within))
         span_ns = walked.span_ns
@@ -164,7 +167,7 @@ def pipeline_of(profile: Profile, stages: Sequence[Stage], solution: str, *, sta
     )
 
 
-def _expression(within: str) -> re.Pattern:
+def _expression(within: str) -> re.Pattern[str]:
     try:
         return re.compile(within)
     except re.error as error:
@@ -172,7 +175,7 @@ def _expression(within: str) -> re.Pattern:
 
 
 def _walk(profile: Profile, matcher: StageMatcher, names: list[str],
-          within: re.Pattern) -> tuple[Walked, tuple[Timeline, ...], set[str]]:
+          within: re.Pattern[str]) -> tuple[Walked, tuple[Timeline, ...], set[str]]:
     """With marked invocations only those are the pipeline; stages outside of them (warm-up, checks) are not."""
     walker, timeline = Walker(matcher, names, within, purpose), TimelineBuilder()
     take, measure = walker.take, timeline.take
@@ -190,7 +193,7 @@ def _walk(profile: Profile, matcher: StageMatcher, names: list[str],
     return walked, timeline.timelines(), walker.ranges
 
 
-def _merge(into: dict, items: Iterable) -> None:
+def _merge(into: dict[Any, Any], items: Iterable[Any]) -> None:
     for key, tally in items:
         into.setdefault(key, Tally()).merge(tally)
 
@@ -250,7 +253,7 @@ def _noted(row: StageRow, matcher: StageMatcher, walked: Walked, invocations: in
     return replace(row, notes=tuple(notes))
 
 
-def _about_spread(spread: Counter, invocations: int) -> list[str]:
+def _about_spread(spread: Counter[int], invocations: int) -> list[str]:
     notes = []
     if missing := invocations - spread.total():
         notes.append(f"missing in {missing} of {invocations} invocations")

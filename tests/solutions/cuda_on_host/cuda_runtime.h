@@ -1,8 +1,9 @@
 // CUDA C++ on the CPU, for tests: enough of cuda_runtime.h to compile a kernel with g++ and to run it block by block.
 //
 // Every CUDA thread is a fiber that runs until it waits for others. The blocks of a cluster run together, clusters one
-// after the other. Fibers are taken in a fixed order that EMULATED_ORDER reverses (environment), so that results which
-// depend on the order show. Shared memory starts as garbage. A barrier that not all threads reach ends the process.
+// after the other. Blocks and fibers are taken in a fixed order, which EMULATED_ORDER=reversed in the environment
+// reverses, so that results which depend on it show. Shared memory starts as garbage. A barrier that not all threads
+// reach ends the process.
 
 #pragma once
 #include <ucontext.h>
@@ -122,9 +123,7 @@ inline std::vector<uint64_t> exchange(uint64_t value) {
   meet(warp());
   return all;
 }
-inline void run_cluster(size_t shared_bytes) {
-  const char* order = getenv("EMULATED_ORDER");
-  bool reversed = order && !strcmp(order, "reversed");
+inline void run_cluster(size_t shared_bytes, bool reversed) {
   size_t threads = blockDim.x;
   for (auto& block : blocks) {
     block->barrier.size = threads;
@@ -168,7 +167,6 @@ inline void run_cluster(size_t shared_bytes) {
 struct Thread { struct { operator unsigned() const { return current->thread; } } x; };
 struct BlockIndex {
   struct X { operator unsigned() const { return current->block->index.x; } } x;
-  struct Y { operator unsigned() const { return current->block->index.y; } } y;
 };
 
 }  // namespace emulated
@@ -181,19 +179,20 @@ inline void* emulated_shared_memory() { return emulated::current->block->shared.
 template <class Kernel, class... Arguments>
 cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t* config, Kernel kernel, Arguments... arguments) {
   unsigned cluster = config->numAttrs ? config->attrs->val.clusterDim.x : 1;
-  if (config->gridDim.x % cluster || config->blockDim.x > 1024 || !config->gridDim.x) return cudaErrorInvalidValue;
+  if (config->gridDim.x % cluster || config->gridDim.y != 1 || config->blockDim.x > 1024 || !config->gridDim.x) return cudaErrorInvalidValue;
   gridDim = config->gridDim;
   blockDim = config->blockDim;
   emulated::body = [&] { kernel(arguments...); };
-  for (unsigned y = 0; y < config->gridDim.y; y++) {
-    for (unsigned x = 0; x < config->gridDim.x; x += cluster) {
-      for (unsigned rank = 0; rank < cluster; rank++) {
-        emulated::blocks.push_back(std::make_unique<emulated::Block>());
-        emulated::blocks.back()->index = dim3(x + rank, y);
-        emulated::blocks.back()->rank = rank;
-      }
-      emulated::run_cluster(config->dynamicSmemBytes);
+  const char* order = getenv("EMULATED_ORDER");
+  bool reversed = order && !strcmp(order, "reversed");
+  unsigned clusters = config->gridDim.x / cluster;
+  for (unsigned i = 0; i < clusters; i++) {
+    for (unsigned rank = 0; rank < cluster; rank++) {
+      emulated::blocks.push_back(std::make_unique<emulated::Block>());
+      emulated::blocks.back()->index = dim3((reversed ? clusters - 1 - i : i) * cluster + rank);
+      emulated::blocks.back()->rank = rank;
     }
+    emulated::run_cluster(config->dynamicSmemBytes, reversed);
   }
   return cudaSuccess;
 }
@@ -224,6 +223,21 @@ inline unsigned __reduce_add_sync(unsigned, unsigned value) {
   unsigned sum = 0;
   for (uint64_t v : emulated::exchange(value)) sum += unsigned(v);
   return sum;
+}
+inline unsigned __reduce_max_sync(unsigned, unsigned value) {
+  for (uint64_t v : emulated::exchange(value)) value = std::max(value, unsigned(v));
+  return value;
+}
+inline unsigned __reduce_min_sync(unsigned, unsigned value) {
+  for (uint64_t v : emulated::exchange(value)) value = std::min(value, unsigned(v));
+  return value;
+}
+inline float __shfl_xor_sync(unsigned, float value, unsigned lanes) {
+  uint32_t bits;
+  memcpy(&bits, &value, 4);
+  bits = uint32_t(emulated::exchange(bits)[emulated::current->thread % 32 ^ lanes]);
+  memcpy(&value, &bits, 4);
+  return value;
 }
 template <class T>
 T atomicAdd(T* address, T value) { T old = *address; *address += value; return old; }

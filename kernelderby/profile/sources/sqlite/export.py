@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import sqlite3
 from array import array
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import repeat
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -64,7 +65,7 @@ class SqliteProfile(Profile):
             cursor = connection.execute(f"{parts} ORDER BY start, stop, place")
             unlinked = 0
             while rows := cursor.fetchmany(_ROWS):
-                ranges = repeat((), len(rows))
+                ranges: Iterable[tuple[str, ...]] = repeat((), len(rows))
                 if launches is not None:
                     ranges, linked = launches.find(_column(rows, -1))
                     if not linked.all():
@@ -77,7 +78,7 @@ class SqliteProfile(Profile):
 
     def sums(self) -> list[KernelSum]:
         with connect(self.path) as connection:
-            connection.create_aggregate("spread", 1, _Spread)
+            connection.create_aggregate("spread", 1, _Spread)  # type: ignore[arg-type]
             sums = [each for kind in range(3) for each in self._sums_of(connection, kind)]
         return sorted(sums, key=lambda each: (-each.total_ns, each.instances, each.name))
 
@@ -95,12 +96,14 @@ class SqliteProfile(Profile):
             f"sum({size}) FROM {table.name} WHERE {VALID} GROUP BY 1"
         )
         names = Names(connection, self.schema, kind)
-        merged: dict[str, list] = {}
+        merged: dict[str, list[Any]] = {}
         for name, *numbers in rows.fetchall():
             merged.setdefault(names[name], []).append(numbers)
         for name, parts in merged.items():
             count, total, least, most, spread, size = parts[0]
-            median, deviation = (float(each) for each in spread.split())
+            median: float | None
+            deviation: float | None
+            median, deviation = map(float, spread.split())
             if len(parts) > 1:  # copies of kinds that no label tells apart
                 count, total, size = (sum(part[index] for part in parts) for index in (0, 1, 5))
                 least, most = min(part[2] for part in parts), max(part[3] for part in parts)
@@ -203,7 +206,7 @@ def _gpu(connection: sqlite3.Connection, schema: Schema) -> str | None:
     number = gpus.first("cuDevice", "id")
     rows = connection.execute(f"SELECT {number or 'NULL'}, name FROM {gpus.name} WHERE name IS NOT NULL").fetchall()
     if len({name for _, name in rows}) > 1:
-        used = set()
+        used: set[int] = set()
         for each in TABLES:
             table = schema.table(each)
             if table is not None and "deviceId" in table.columns:
@@ -217,10 +220,9 @@ class _Spread:
 
     def __init__(self) -> None:
         self.values = array("q")
-        self.step = self.values.append
 
     def step(self, value: int) -> None:
-        raise NotImplementedError  # sqlite3 looks `step` up on the instance
+        self.values.append(value)
 
     def finalize(self) -> str:
         values = np.sort(np.frombuffer(self.values, dtype=np.int64))
@@ -229,7 +231,7 @@ class _Spread:
         return f"{median!r} {float(np.std(values, ddof=1)) if len(values) > 1 else 0.0!r}"
 
 
-def _column(rows: list[tuple], index: int) -> np.ndarray:
+def _column(rows: list[tuple[Any, ...]], index: int) -> np.ndarray:
     return np.fromiter((row[index] for row in rows), dtype=np.int64, count=len(rows))
 
 

@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Iterable, Iterator
-from itertools import chain
+from itertools import chain, groupby
+from operator import itemgetter
 
 import numpy as np
 
@@ -89,16 +90,11 @@ def read_timelines(connection: sqlite3.Connection,
     """Thread -> its timeline, and the names of every nesting by number."""
     timelines: dict[int, RangeTimeline] = {}
     paths = Paths()
-    thread = active = None
-    for each, start, end, name in range_rows(connection, schema):
-        if each != thread:
-            if active is not None:
-                active.finish()
-            thread, active = each, OpenRanges(paths)
-            timelines[thread] = active.timeline
-        active.push(start, end, name)
-    if active is not None:
-        active.finish()
+    for thread, rows in groupby(range_rows(connection, schema), key=itemgetter(0)):
+        active = OpenRanges(paths)
+        for _, start, end, name in rows:
+            active.push(start, end, name)
+        timelines[thread] = active.finish()
     return timelines, paths.names
 
 

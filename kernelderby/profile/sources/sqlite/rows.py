@@ -18,7 +18,7 @@ VALID = """IFNULL("end" >= start AND NOT ("end" = 0 AND start = 0)
 AND typeof(start) = 'integer' AND typeof("end") = 'integer', 0)"""
 
 
-class Names(dict):
+class Names(dict[int | str | None, str]):
     """What a row of one kind holds for a name -> the name, looked up once each."""
 
     def __init__(self, connection: sqlite3.Connection, schema: Schema, kind: int):
@@ -26,7 +26,7 @@ class Names(dict):
 
     def __missing__(self, value: int | str | None) -> str:
         if self.kind:
-            name = copy_name(value) if self.kind == 1 else MEMSET_NAME
+            name = copy_name(value if isinstance(value, int) else None) if self.kind == 1 else MEMSET_NAME
         elif isinstance(value, int):
             query = f"SELECT value FROM {self.strings.name} WHERE id = ?" if self.strings else "SELECT NULL WHERE 0 = ?"
             row = self.connection.execute(query, (value,)).fetchone()
@@ -37,7 +37,7 @@ class Names(dict):
         return name
 
 
-class Places(dict):
+class Places(dict[int, tuple[SpanKind, int, int, Names]]):
     """The packed `place` of select_spans -> (kind, device, stream, names of that kind)."""
 
     def __init__(self, connection: sqlite3.Connection, schema: Schema):

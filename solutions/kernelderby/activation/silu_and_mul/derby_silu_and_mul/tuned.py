@@ -1,3 +1,39 @@
 """Written by `derby tune derby_silu_and_mul`: GPU name -> {date, table: tuning key -> configuration}."""
 
-FOUND = {}
+FOUND = {
+    "NVIDIA H200": {
+        "date": "2026-11-22",
+        "table": {
+            "i1024 t<=1": {"chunk": 512, "per_sm": 0, "rows": 1, "stages": 0, "stream": "", "warps": 2},
+            "i1024 t<=2048": {"chunk": 1024, "per_sm": 0, "rows": 1, "stages": 0, "stream": "both", "warps": 4},
+            "i1024 t<=256": {"chunk": 1024, "per_sm": 0, "rows": 1, "stages": 0, "stream": "loads", "warps": 4},
+            "i1280 t<=1": {"chunk": 128, "per_sm": 0, "rows": 2, "stages": 0, "stream": "", "warps": 1},
+            "i1536 t<=16384": {"chunk": 512, "per_sm": 0, "rows": 2, "stages": 0, "stream": "", "warps": 1},
+            "i1536 t<=2048": {"chunk": 2048, "per_sm": 0, "rows": 0, "stages": 0, "stream": "loads", "warps": 4},
+            "i1536 t<=8192": {"chunk": 1024, "per_sm": 0, "rows": 0, "stages": 0, "stream": "loads", "warps": 4},
+            "i2048 t<=1024": {"chunk": 1024, "per_sm": 0, "rows": 1, "stages": 0, "stream": "", "warps": 4},
+            "i2048 t<=128": {"chunk": 1024, "per_sm": 0, "rows": 1, "stages": 0, "stream": "loads", "warps": 4},
+            "i2048 t<=2048": {"chunk": 2048, "per_sm": 0, "rows": 0, "stages": 0, "stream": "loads", "warps": 4},
+            "i2048 t<=256": {"chunk": 2048, "per_sm": 0, "rows": 1, "stages": 0, "stream": "", "warps": 8},
+            "i2048 t<=32768": {"chunk": 1024, "per_sm": 0, "rows": 1, "stages": 0, "stream": "", "warps": 1},
+            "i2048 t<=4096": {"chunk": 1024, "per_sm": 0, "rows": 1, "stages": 0, "stream": "both", "warps": 1},
+            "i2048 t<=512": {"chunk": 1024, "per_sm": 0, "rows": 1, "stages": 0, "stream": "", "warps": 4},
+            "i2048 t<=8192": {"chunk": 1024, "per_sm": 0, "rows": 1, "stages": 0, "stream": "", "warps": 1},
+            "i2560 t<=1024": {"chunk": 512, "per_sm": 0, "rows": 2, "stages": 0, "stream": "", "warps": 4},
+            "i2560 t<=2048": {"chunk": 2048, "per_sm": 0, "rows": 0, "stages": 0, "stream": "loads", "warps": 4},
+            "i2560 t<=8192": {"chunk": 512, "per_sm": 0, "rows": 2, "stages": 0, "stream": "", "warps": 1},
+            "i4096 t<=1024": {"chunk": 2048, "per_sm": 0, "rows": 0, "stages": 0, "stream": "loads", "warps": 4},
+            "i4096 t<=16384": {"chunk": 1024, "per_sm": 0, "rows": 1, "stages": 0, "stream": "", "warps": 1},
+            "i4096 t<=2048": {"chunk": 2048, "per_sm": 0, "rows": 0, "stages": 0, "stream": "loads", "warps": 4},
+            "i4096 t<=8192": {"chunk": 1024, "per_sm": 0, "rows": 1, "stages": 0, "stream": "", "warps": 1},
+            "i768 t<=1": {"chunk": 256, "per_sm": 0, "rows": 1, "stages": 0, "stream": "loads", "warps": 1},
+            "i768 t<=131072": {"chunk": 256, "per_sm": 0, "rows": 4, "stages": 0, "stream": "", "warps": 1},
+            "i768 t<=16384": {"chunk": 1024, "per_sm": 0, "rows": 0, "stages": 0, "stream": "loads", "warps": 4},
+            "i768 t<=2048": {"chunk": 256, "per_sm": 0, "rows": 4, "stages": 0, "stream": "", "warps": 4},
+            "i768 t<=262144": {"chunk": 256, "per_sm": 0, "rows": 4, "stages": 0, "stream": "", "warps": 1},
+            "i768 t<=32768": {"chunk": 256, "per_sm": 0, "rows": 4, "stages": 0, "stream": "", "warps": 1},
+            "i768 t<=65536": {"chunk": 256, "per_sm": 0, "rows": 4, "stages": 0, "stream": "", "warps": 1},
+            "i768 t<=8192": {"chunk": 2048, "per_sm": 0, "rows": 0, "stages": 0, "stream": "loads", "warps": 4},
+        },
+    },
+}

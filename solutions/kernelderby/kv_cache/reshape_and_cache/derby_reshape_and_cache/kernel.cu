@@ -24,11 +24,25 @@ struct Rows {  // of V: a row is `length` of them
 
 // Marks which of the slots first ... first + count - 1 a token goes to.
 __device__ __forceinline__ void mark(const Rows& rows, long long first, int count, Shared& shared) {
-#pragma unroll 8
-  for (int i = threadIdx.x; i < rows.tokens; i += blockDim.x) {
-    long long place = __ldg(rows.slot_mapping + i) - first;
+  constexpr int PAIRS = 8;  // of slots, on their way to a thread together: the search is a wait for memory
+  auto take = [&](long long slot) {
+    long long place = slot - first;
     if (place >= 0 && place < count) shared.taken[place] = 1;
+  };
+  int pairs = reinterpret_cast<unsigned long long>(rows.slot_mapping) % 16 ? 0 : rows.tokens / 2;
+  const longlong2* mapping = reinterpret_cast<const longlong2*>(rows.slot_mapping);
+  for (int start = threadIdx.x; start < pairs; start += PAIRS * int(blockDim.x)) {
+    longlong2 two[PAIRS];
+#pragma unroll
+    for (int j = 0; j < PAIRS; j++) {
+      int i = start + j * int(blockDim.x);
+      two[j].x = two[j].y = -1;
+      if (i < pairs) two[j] = __ldg(mapping + i);
+    }
+#pragma unroll
+    for (int j = 0; j < PAIRS; j++) take(two[j].x), take(two[j].y);
   }
+  for (int i = 2 * pairs + threadIdx.x; i < rows.tokens; i += blockDim.x) take(__ldg(rows.slot_mapping + i));
 }
 
 template <class V>

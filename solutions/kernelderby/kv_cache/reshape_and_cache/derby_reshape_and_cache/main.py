@@ -50,8 +50,8 @@ def tuning_key(key, value, key_cache, value_cache, slot_mapping):
 
 def candidates(key, value, key_cache, value_cache, slot_mapping):
     small = key.numel() * key.element_size() <= 1 << 20
-    items = (1, 2, 4) if small else (2, 4, 1)
-    return [{"items": i, "keepers_vectors": k} for k in (1, 4) for i in items]
+    pairs = [(1, 1), (2, 1), (4, 1)] if small else [(4, 1), (1, 1), (2, 1), (4, 4)]
+    return [{"items": items, "keepers_vectors": vectors} for items, vectors in pairs]
 
 
 choose = tuning.Chooser(tuned.FOUND, tuning_key, candidates)

@@ -57,9 +57,10 @@ struct Packed {
 
 __device__ __forceinline__ float silu(float x) { return __fdividef(x, 1.0f + __expf(-x)); }
 
+// AHEAD: the rows of the next step are loaded before those of this one are used.
 // x, output [tokens, dim], weight [dim, 4], bias [dim], state [dim, 3], all bfloat16. A thread has CHANNELS channels and
 // `steps` times ROWS tokens; a block's threads lie beside each other, column_blocks blocks make a row.
-template <int CHANNELS, int ROWS>
+template <int CHANNELS, int ROWS, bool AHEAD>
 __global__ void __launch_bounds__(256) derby_causal_conv1d(
     const unsigned short* __restrict__ x, const unsigned short* __restrict__ weight,
     const unsigned short* __restrict__ bias, const unsigned short* __restrict__ state,
@@ -102,7 +103,17 @@ __global__ void __launch_bounds__(256) derby_causal_conv1d(
       }
     }
   }
-  for (int step = 0;;) {
+  for (int step = 1;; step++) {
+    bool last = step == steps || token + ROWS >= tokens;
+    Packed<CHANNELS> next[AHEAD ? ROWS : 1];
+    if constexpr (AHEAD) {
+#pragma unroll
+      for (int i = 0; i < ROWS; i++) {
+        next[i].zero();
+        int t = token + ROWS + i;
+        if (!last && t < tokens) next[i].load(from + static_cast<long long>(t) * dim);
+      }
+    }
 #pragma unroll
     for (int i = 0; i < ROWS; i++) {
       float result[CHANNELS];
@@ -118,39 +129,45 @@ __global__ void __launch_bounds__(256) derby_causal_conv1d(
         Packed<CHANNELS>::store(output + static_cast<long long>(token + i) * dim + channel, result);
       }
     }
+    if (last) return;
     token += ROWS;
-    if (++step == steps || token >= tokens) return;
 #pragma unroll
     for (int i = 0; i < ROWS; i++) {
-      if (token + i < tokens) rows[i].load(from + static_cast<long long>(token + i) * dim);
+      if constexpr (AHEAD) {
+        rows[i] = next[i];
+      } else if (token + i < tokens) {
+        rows[i].load(from + static_cast<long long>(token + i) * dim);
+      }
     }
   }
 }
 
 }  // namespace
 
-// channels x rows as compiled below; channels divides dim, and rows of all tensors are aligned to it.
+// channels x rows, ahead or not, as compiled below; channels divides dim, and rows of all tensors are aligned to it.
 extern "C" int derby_causal_conv1d_run(const unsigned short* x, const unsigned short* weight,
                                        const unsigned short* bias, const unsigned short* state, unsigned short* output,
                                        int tokens, int dim, int channels, int rows, int steps, int threads,
-                                       cudaStream_t stream) {
+                                       int ahead, cudaStream_t stream) {
   int column_blocks = (dim / channels + threads - 1) / threads;
   dim3 grid(column_blocks * ((tokens + rows * steps - 1) / (rows * steps)));
   auto go = [&](auto kernel) {
     return launch<Nothing>(kernel, grid, threads, 1, stream, x, weight, bias, state, output, tokens, dim,
                            column_blocks, steps);
   };
-  switch (channels * 100 + rows) {
-    case 101: return go(derby_causal_conv1d<1, 1>);
-    case 108: return go(derby_causal_conv1d<1, 8>);
-    case 201: return go(derby_causal_conv1d<2, 1>);
-    case 204: return go(derby_causal_conv1d<2, 4>);
-    case 208: return go(derby_causal_conv1d<2, 8>);
-    case 401: return go(derby_causal_conv1d<4, 1>);
-    case 404: return go(derby_causal_conv1d<4, 4>);
-    case 408: return go(derby_causal_conv1d<4, 8>);
-    case 804: return go(derby_causal_conv1d<8, 4>);
-    case 808: return go(derby_causal_conv1d<8, 8>);
+  switch (1000 * ahead + channels * 100 + rows) {
+    case 101: return go(derby_causal_conv1d<1, 1, false>);
+    case 108: return go(derby_causal_conv1d<1, 8, false>);
+    case 201: return go(derby_causal_conv1d<2, 1, false>);
+    case 204: return go(derby_causal_conv1d<2, 4, false>);
+    case 208: return go(derby_causal_conv1d<2, 8, false>);
+    case 401: return go(derby_causal_conv1d<4, 1, false>);
+    case 404: return go(derby_causal_conv1d<4, 4, false>);
+    case 408: return go(derby_causal_conv1d<4, 8, false>);
+    case 416: return go(derby_causal_conv1d<4, 16, false>);
+    case 804: return go(derby_causal_conv1d<8, 4, false>);
+    case 808: return go(derby_causal_conv1d<8, 8, false>);
+    case 1408: return go(derby_causal_conv1d<4, 8, true>);
   }
   return cudaErrorInvalidValue;
 }

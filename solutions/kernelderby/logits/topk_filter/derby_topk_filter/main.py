@@ -42,10 +42,10 @@ def candidates(logits, top_k, filter_value):
                     (part <= threads * items and cluster == 1 and (threads, items) == HELD[0]):
                 choices.append({"threads": threads, "items": items, "cluster": cluster})
     if few:  # a cluster only where a block would hold more than 12 values a thread
-        choices.sort(key=lambda c: (c["items"] > 12, c["cluster"], -c["threads"], c["items"]))
-    else:  # 16 values a thread leave enough blocks on a multiprocessor to hide the search of one
-        choices.sort(key=lambda c: (c["cluster"], abs(c["items"] - 16), c["threads"]))
-    return choices or [{"threads": 1024, "items": 0, "cluster": 16 if tokens <= 8 else 8}]
+        choices.sort(key=lambda c: (c["cluster"] > 8, c["items"] > 12, c["cluster"], -c["threads"], c["items"]))
+    else:  # blocks of 256 threads: enough of them on a multiprocessor to hide the search of one
+        choices.sort(key=lambda c: (c["cluster"], abs(c["threads"] - 256), c["items"]))
+    return (choices if few else choices[:4]) or [{"threads": 1024, "items": 0, "cluster": 16 if tokens <= 8 else 8}]
 
 
 choose = tuning.Chooser(tuned.FOUND, tuning_key, candidates)

@@ -14,9 +14,9 @@ constexpr unsigned KEY_NAN = 0xff800001u;     // one above +infinity: NaN counts
 constexpr int LIST = 1024;                    // values a list has room for
 constexpr int OVERFLOW = LIST + 1;
 
-// Unsigned integers in the order of the floats. + 0.0f makes -0 a 0: they are equal.
+// Unsigned integers in the order of the floats. -0 comes below 0, although they are equal: as thresholds they are, too.
 __device__ __forceinline__ unsigned key_of(float value) {
-  unsigned bits = __float_as_uint(value + 0.0f);
+  unsigned bits = __float_as_uint(value);
   unsigned key = bits & 0x80000000u ? ~bits : bits | 0x80000000u;
   return value != value ? KEY_NAN : key;
 }

@@ -22,7 +22,7 @@ def tuning_key(topk_ids, block_slots):
 def candidates(topk_ids, block_slots):
     """A thread of the first takes four pairs; the others share the work among fewer blocks or smaller ones."""
     work = max(topk_ids.numel() // 4, block_slots.shape[0] * 8)  # a warp fills a block of slots in four stores a lane
-    ladder = [(128, 1), (256, 1), (256, 2), (256, 4), (256, 8), (512, 8), (512, 16), (1024, 16)]
+    ladder = [(256, 1), (256, 2), (256, 4), (256, 8), (512, 8), (512, 16), (1024, 16)]
     fit = next((i for i, (threads, blocks) in enumerate(ladder) if threads * blocks >= work), len(ladder) - 1)
     more = [(512, 1), (1024, 1), (1024, 2), (1024, 4), (512, 4), (1024, 8), (256, 16)]
     order = [ladder[fit], *reversed(ladder[:fit]), *ladder[fit + 1:], *more]

@@ -20,13 +20,13 @@ def tuning_key(topk_ids):
 
 
 def candidates(topk_ids):
-    """A thread of the first takes four pairs; the others share the work among fewer blocks or smaller ones."""
-    work = topk_ids.numel() // 4
-    ladder = [(128, 1), (256, 1), (512, 1), (1024, 1), (256, 8), (512, 8), (512, 16), (1024, 16)]
+    """A thread of the first takes eight pairs; the others share the work among fewer blocks or smaller ones."""
+    work = topk_ids.numel() // 8
+    ladder = [(128, 1), (256, 1), (256, 8), (512, 8), (512, 16), (1024, 16)]
     fit = next((i for i, (threads, blocks) in enumerate(ladder) if threads * blocks >= work), len(ladder) - 1)
-    more = [(256, 2), (512, 2), (256, 4), (512, 4), (1024, 4), (256, 16), (1024, 8)]
+    more = [(256, 4), (256, 16)]
     order = [ladder[fit], *reversed(ladder[:fit]), *ladder[fit + 1:], *more]
-    near = [(t, b) for t, b in order if work // 4 <= t * b <= 8 * max(work, 128)]
+    near = [(t, b) for t, b in order if work // 2 <= t * b <= 16 * max(work, 128)]
     return [{"threads": threads, "blocks": blocks} for threads, blocks in near or order[:1]]
 
 

@@ -1,8 +1,10 @@
-"""derby_moe_topk_gating_softmax: one Triton kernel; a warp sees whole rows, so nothing goes through shared memory.
+"""derby_moe_topk_gating_softmax: a Triton kernel for few tokens, a CUDA C++ kernel (kernel.cu) for many.
 
-Logits become integers of the same order. Each of TOP_K rounds takes the largest, then the lowest index that has it:
-two reductions of 32-bit integers, which are one instruction of a whole warp each (redux). The largest of the first
-round is the softmax's maximum, so the row is in registers once and read once.
+In Triton a warp sees whole rows, so nothing goes through shared memory. Logits become integers of the same order. Each
+of TOP_K rounds takes the largest, then the lowest index that has it: two reductions of 32-bit integers, which are one
+instruction of a whole warp each (redux). The largest of the first round is the softmax's maximum, so the row is in
+registers once and read once. With many tokens the instructions of these rounds are what takes the time; kernel.cu has
+about half of them.
 """
 
 import importlib
@@ -15,6 +17,12 @@ import triton.language as tl
 __path__ = [os.path.dirname(__file__)]
 tuning = importlib.import_module(f"{__name__}.tuning")
 tuned = importlib.import_module(f"{__name__}.tuned")
+cuda_library = importlib.import_module(f"{__name__}.cuda_library")
+
+POINTER, INT = cuda_library.POINTER, cuda_library.INT
+library = cuda_library.CudaLibrary(__file__, "derby_moe_topk_gating_softmax", ["kernel.cu", "cluster.cuh"],
+                                   [POINTER] * 3 + [INT] * 4)
+MANY_LOGITS = 1 << 19  # from here on the CUDA kernel
 
 
 @triton.jit
@@ -64,10 +72,14 @@ def candidates(gating_logits):
     if experts > 128:  # Triton would spread such a row over several warps
         pairs = [(2, 1), (1, 1), (4, 1)]
     elif tokens <= 512:
-        pairs = [(1, 1), (2, 2), (2, 1), (4, 4), (4, 2)]
+        pairs = [(1, 1), (2, 2), (2, 1), (4, 4)]
     else:
-        pairs = [(4, 4), (8, 4), (2, 1), (2, 2), (4, 1), (4, 2), (8, 8), (16, 4), (1, 1)]
-    return [{"rows": rows, "warps": warps} for rows, warps in pairs]
+        pairs = [(4, 4), (2, 1), (2, 2), (4, 2), (8, 8)]
+    triton_ones = [{"rows": rows, "warps": warps} for rows, warps in pairs]
+    if gating_logits.device.type == "cpu" or not 8 <= experts <= 1024:
+        return triton_ones
+    cuda_ones = [{"threads": threads} for threads in (128, 256, 64)]
+    return cuda_ones + triton_ones if tokens * experts >= MANY_LOGITS else triton_ones + cuda_ones
 
 
 choose = tuning.Chooser(tuned.FOUND, tuning_key, candidates)
@@ -76,6 +88,10 @@ choose = tuning.Chooser(tuned.FOUND, tuning_key, candidates)
 def run_with(config, gating_logits, topk_weights, topk_ids):
     tokens, experts = gating_logits.shape
     if tokens == 0:
+        return
+    if "threads" in config:
+        width = 4 if experts % 4 == 0 and gating_logits.data_ptr() % 16 == 0 else 1
+        library(gating_logits.device, gating_logits, topk_weights, topk_ids, tokens, experts, width, config["threads"])
         return
     derby_moe_topk_gating_softmax[(triton.cdiv(tokens, config["rows"]),)](
         gating_logits, topk_weights, topk_ids, tokens, experts, EXPERTS=triton.next_power_of_2(experts),

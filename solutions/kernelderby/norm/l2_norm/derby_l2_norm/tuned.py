@@ -1,3 +1,18 @@
 """Written by `derby tune derby_l2_norm`: GPU name -> {date, table: tuning key -> configuration}."""
 
-FOUND = {}
+FOUND = {
+    "NVIDIA H200": {
+        "date": "2026-11-22",
+        "table": {
+            "h2048 t<=1": {"chunk": 512, "per_sm": 0, "rows": 2, "stages": 0, "stream": "", "warps": 4},
+            "h2048 t<=128": {"chunk": 512, "per_sm": 0, "rows": 1, "stages": 0, "stream": "", "warps": 2},
+            "h2048 t<=131072": {"chunk": 256, "per_sm": 0, "rows": 1, "stages": 0, "stream": "", "warps": 1},
+            "h2048 t<=16384": {"chunk": 256, "per_sm": 0, "rows": 1, "stages": 0, "stream": "", "warps": 1},
+            "h2048 t<=256": {"chunk": 1024, "per_sm": 0, "rows": 1, "stages": 0, "stream": "loads", "warps": 4},
+            "h2048 t<=32768": {"chunk": 256, "per_sm": 0, "rows": 1, "stages": 0, "stream": "", "warps": 1},
+            "h2048 t<=4096": {"chunk": 256, "per_sm": 0, "rows": 1, "stages": 0, "stream": "loads", "warps": 1},
+            "h2048 t<=512": {"chunk": 2048, "per_sm": 0, "rows": 1, "stages": 0, "stream": "both", "warps": 8},
+            "h2048 t<=65536": {"chunk": 256, "per_sm": 0, "rows": 1, "stages": 0, "stream": "", "warps": 1},
+        },
+    },
+}

@@ -1,3 +1,42 @@
 """Written by `derby tune derby_rms_norm`: GPU name -> {date, table: tuning key -> configuration}."""
 
-FOUND = {}
+FOUND = {
+    "NVIDIA H200": {
+        "date": "2026-11-22",
+        "table": {
+            "h1024 t<=16384": {"chunk": 512, "per_sm": 0, "rows": 2, "stages": 0, "stream": "", "warps": 2},
+            "h1024 t<=32768": {"chunk": 512, "per_sm": 0, "rows": 2, "stages": 0, "stream": "", "warps": 2},
+            "h1024 t<=4096": {"chunk": 1024, "per_sm": 0, "rows": 2, "stages": 0, "stream": "loads", "warps": 4},
+            "h1024 t<=8192": {"chunk": 256, "per_sm": 7, "rows": 4, "stages": 3, "stream": "", "warps": 4},
+            "h1152 t<=1024": {"chunk": 512, "per_sm": 0, "rows": 2, "stages": 0, "stream": "", "warps": 4},
+            "h1152 t<=131072": {"chunk": 512, "per_sm": 0, "rows": 2, "stages": 0, "stream": "", "warps": 2},
+            "h1152 t<=16384": {"chunk": 128, "per_sm": 16, "rows": 2, "stages": 3, "stream": "", "warps": 1},
+            "h1152 t<=2048": {"chunk": 256, "per_sm": 0, "rows": 4, "stages": 0, "stream": "", "warps": 4},
+            "h1152 t<=32768": {"chunk": 128, "per_sm": 0, "rows": 2, "stages": 0, "stream": "", "warps": 1},
+            "h1152 t<=4096": {"chunk": 128, "per_sm": 0, "rows": 4, "stages": 0, "stream": "", "warps": 2},
+            "h1152 t<=512": {"chunk": 1024, "per_sm": 0, "rows": 1, "stages": 0, "stream": "", "warps": 4},
+            "h1152 t<=65536": {"chunk": 512, "per_sm": 0, "rows": 1, "stages": 0, "stream": "", "warps": 2},
+            "h1152 t<=8192": {"chunk": 128, "per_sm": 16, "rows": 2, "stages": 3, "stream": "", "warps": 1},
+            "h128 t<=131072": {"chunk": 128, "per_sm": 28, "rows": 8, "stages": 3, "stream": "", "warps": 1},
+            "h128 t<=16384": {"chunk": 128, "per_sm": 0, "rows": 32, "stages": 0, "stream": "", "warps": 4},
+            "h128 t<=2048": {"chunk": 128, "per_sm": 0, "rows": 8, "stages": 0, "stream": "", "warps": 4},
+            "h128 t<=262144": {"chunk": 128, "per_sm": 0, "rows": 8, "stages": 0, "stream": "", "warps": 1},
+            "h128 t<=32768": {"chunk": 128, "per_sm": 0, "rows": 32, "stages": 0, "stream": "", "warps": 4},
+            "h128 t<=4": {"chunk": 128, "per_sm": 0, "rows": 4, "stages": 0, "stream": "loads", "warps": 2},
+            "h128 t<=4096": {"chunk": 128, "per_sm": 0, "rows": 8, "stages": 0, "stream": "", "warps": 2},
+            "h128 t<=524288": {"chunk": 128, "per_sm": 0, "rows": 8, "stages": 0, "stream": "", "warps": 1},
+            "h128 t<=65536": {"chunk": 128, "per_sm": 28, "rows": 8, "stages": 3, "stream": "", "warps": 1},
+            "h128 t<=8192": {"chunk": 128, "per_sm": 0, "rows": 16, "stages": 0, "stream": "", "warps": 2},
+            "h1280 t<=32768": {"chunk": 512, "per_sm": 0, "rows": 2, "stages": 0, "stream": "", "warps": 4},
+            "h1280 t<=8": {"chunk": 1024, "per_sm": 0, "rows": 1, "stages": 0, "stream": "", "warps": 4},
+            "h1536 t<=2048": {"chunk": 1024, "per_sm": 0, "rows": 2, "stages": 0, "stream": "", "warps": 4},
+            "h1536 t<=8192": {"chunk": 512, "per_sm": 8, "rows": 2, "stages": 3, "stream": "", "warps": 4},
+            "h2048 t<=128": {"chunk": 2048, "per_sm": 0, "rows": 1, "stages": 0, "stream": "loads", "warps": 8},
+            "h2048 t<=16384": {"chunk": 256, "per_sm": 18, "rows": 1, "stages": 3, "stream": "", "warps": 1},
+            "h2048 t<=2048": {"chunk": 512, "per_sm": 0, "rows": 1, "stages": 0, "stream": "", "warps": 2},
+            "h2048 t<=256": {"chunk": 2048, "per_sm": 0, "rows": 1, "stages": 0, "stream": "", "warps": 8},
+            "h2048 t<=512": {"chunk": 2048, "per_sm": 0, "rows": 1, "stages": 0, "stream": "loads", "warps": 8},
+            "h2048 t<=8192": {"chunk": 256, "per_sm": 18, "rows": 1, "stages": 3, "stream": "", "warps": 1},
+        },
+    },
+}

@@ -90,7 +90,7 @@ def tuning_key(qkv, positions, num_q_heads, num_kv_heads, rope_base):
 
 def candidates(qkv, positions, num_q_heads, num_kv_heads, rope_base):
     few = qkv.shape[0] * qkv.shape[1] <= 1024
-    pairs = [(2, 1), (1, 1), (4, 1), (4, 2), (8, 2), (8, 4)] if few else [(16, 4), (8, 2), (32, 4), (4, 1), (32, 8)]
+    pairs = [(2, 1), (1, 1), (4, 1), (4, 2)] if few else [(16, 4), (8, 2), (32, 4), (4, 1), (32, 8)]
     return [{"heads": heads, "warps": warps} for heads, warps in pairs]
 
 

@@ -49,7 +49,7 @@ def tuning_key(query, key, cos, sin, section_time, section_height, section_width
 
 
 def candidates(query, key, cos, sin, section_time, section_height, section_width):
-    pairs = [(16, 4), (32, 8), (16, 2), (32, 4), (8, 2), (64, 8), (4, 1), (8, 1)]
+    pairs = [(16, 4), (32, 8), (16, 2), (32, 4), (8, 2), (8, 1)]
     return [{"rows": rows, "warps": warps} for rows, warps in pairs]
 
 

@@ -1,0 +1,67 @@
+"""`constraints` of a definition: relations between its axes, such as "n == 128 * num_n_blocks". Nothing is executed."""
+
+from __future__ import annotations
+
+import ast
+import operator
+from collections.abc import Mapping
+from functools import cache
+from typing import Any
+
+_BINARY = {ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.FloorDiv: operator.floordiv,
+           ast.Div: operator.truediv, ast.Mod: operator.mod}
+_COMPARE = {ast.Eq: operator.eq, ast.NotEq: operator.ne, ast.Lt: operator.lt, ast.LtE: operator.le, ast.Gt: operator.gt,
+            ast.GtE: operator.ge}
+_UNARY = {ast.USub: operator.neg, ast.Not: operator.not_}
+_LONGEST = 1000  # characters: a longer one is no relation that people read
+
+
+class NotArithmetic(Exception):
+    """It speaks of more than sizes (the contents of a tensor, say), so it cannot be judged here."""
+
+
+def syntax_problem(text: str) -> str | None:
+    """Why it is no expression."""
+    try:
+        _parsed(text)
+    except NotArithmetic as problem:
+        return str(problem)
+    return None
+
+
+def holds(text: str, sizes: Mapping[str, int]) -> bool | None:
+    """Whether the relation holds for these sizes; None where it speaks of other things than them."""
+    try:
+        return bool(_value(_parsed(text).body, sizes))
+    except (NotArithmetic, ZeroDivisionError, RecursionError):
+        return None
+
+
+@cache
+def _parsed(text: str) -> ast.Expression:
+    if len(text) > _LONGEST:
+        raise NotArithmetic(f"is longer than {_LONGEST} characters")
+    try:
+        return ast.parse(text.strip(), mode="eval")
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        raise NotArithmetic(f"is no expression ({str(error)[:60]})") from None
+
+
+def _value(node: ast.expr, sizes: Mapping[str, int]) -> Any:
+    match node:
+        case ast.Constant(value=int() | float()):
+            return node.value
+        case ast.Name(id=name) if name in sizes:
+            return sizes[name]
+        case ast.BinOp(op=op) if type(op) in _BINARY:
+            return _BINARY[type(op)](_value(node.left, sizes), _value(node.right, sizes))
+        case ast.UnaryOp(op=op) if type(op) in _UNARY:
+            return _UNARY[type(op)](_value(node.operand, sizes))
+        case ast.BoolOp(op=op):
+            values = [_value(each, sizes) for each in node.values]
+            return all(values) if isinstance(op, ast.And) else any(values)
+        case ast.Compare(ops=ops) if all(type(op) in _COMPARE for op in ops):
+            values = [_value(each, sizes) for each in (node.left, *node.comparators)]
+            pairs = zip(ops, values[:-1], values[1:], strict=True)
+            return all(_COMPARE[type(op)](left, right) for op, left, right in pairs)
+    raise NotArithmetic(f"{ast.unparse(node)} is no arithmetic of axes")

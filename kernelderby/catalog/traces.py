@@ -1,0 +1,52 @@
+"""Recorded rows: traces/**/<definition>.jsonl, ours and flashinfer-bench's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+from kernelderby.catalog.model import Workload
+from kernelderby.errors import DerbyError
+from kernelderby.fields import agree, read_jsonl
+from kernelderby.row import Row
+from kernelderby.trace import Measurement, Place
+
+_CLOCKS_DIFFER = timedelta(days=1)  # a row may come from a machine whose clock is ahead, or has no zone
+
+
+def load_rows(path: Path, workloads: Mapping[str, Workload], left_out: Callable[[str], None],
+              noted: Callable[[str], None]) -> list[Measurement]:
+    """The rows of a file, in its order. workloads: uuid -> workload, of the definition; a row that contradicts its own
+    is broken. Broken lines are told to left_out; rows of the future, which stay, to noted."""
+    rows, ahead = [], []
+    latest = datetime.now(UTC) + _CLOCKS_DIFFER
+    for where, line in read_jsonl(path, Row, left_out):
+        try:
+            number = int(where.rpartition(":")[2])
+            row = Measurement.from_row(line, where, Place(str(path), number))
+            agree(where, "definition", row.definition, path.stem)
+            if row.uuid in workloads:
+                _check_workload(where, row, workloads[row.uuid])
+        except DerbyError as error:
+            left_out(str(error))
+            continue
+        rows.append(row)
+        if row.moment > latest:
+            ahead.append(where)
+    if ahead:
+        noted(f"{ahead[0]}: evaluation.timestamp: lies in the future ({len(ahead)} rows of the file); "
+              "was the clock of that machine right?")
+    return rows
+
+
+def _check_workload(where: str, row: Measurement, workload: Workload) -> None:
+    axes = row.workload["axes"]
+    if axes != workload.axes:
+        raise DerbyError(f"{where}: workload.axes: are {axes}, but those of uuid {row.uuid} are {workload.axes}; "
+                         "remove that line")
+    for name, value in workload.scalars.items():
+        found = row.workload["inputs"].get(name, {}).get("value", value)
+        if found != value:
+            raise DerbyError(f"{where}: workload.inputs.{name}.value: is {found!r:.40}, but that of uuid {row.uuid} is "
+                             f"{value!r}; remove that line")

@@ -1,0 +1,125 @@
+"""Workloads: workloads/<op_type>/<definition>.jsonl, one shape a line (a flashinfer-bench Trace without a solution)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Literal
+
+from msgspec import Struct
+
+from kernelderby.catalog import constraints
+from kernelderby.catalog.model import Definition, TensorSpec, Workload
+from kernelderby.errors import DerbyError
+from kernelderby.fields import Count, Importance, Name, Size, agree, convert, expect_inner_path, read_jsonl
+from kernelderby.trace import Cost
+
+SURVEY = "survey"  # origin of the published shapes; sets of our own have other words
+
+
+class _Input(Struct):
+    type: Literal["random", "scalar", "safetensors"]
+    value: int | float | bool | None = None
+    path: str | None = None
+    tensor_key: Name | None = None
+
+    def __post_init__(self) -> None:
+        if self.type == "scalar" and self.value is None:
+            raise ValueError("value: is missing; add the number")
+        if self.type == "scalar" and isinstance(self.value, float) and abs(self.value) > 1.8e308:
+            raise ValueError("value: is not finite; mend it")
+        if self.type == "safetensors":
+            for field in ("path", "tensor_key"):
+                if getattr(self, field) is None:
+                    raise ValueError(f"{field}: is missing; add where the tensor lies")
+            expect_inner_path("path", self.path or "")
+
+
+class _Shape(Struct):
+    uuid: Name
+    axes: dict[str, Size]
+    inputs: dict[str, _Input]
+
+
+class CountedCost(Struct):
+    """What count_cost gives and `cost` holds."""
+
+    flops: dict[Name, Count]
+    bytes_read: Count
+    bytes_written: Count
+    facts: dict[str, int] | None = None
+    bytes_needed: Count | None = None
+    bytes_in_place: Count | None = None
+
+    def cost(self) -> Cost:
+        given = {name: getattr(self, name) for name in self.__struct_fields__ if getattr(self, name) is not None}
+        return Cost(**given)
+
+
+class _Line(Struct):
+    definition: Name
+    workload: _Shape
+    cost: CountedCost | None = None
+    shape_id: Size | None = None
+    importance: Importance | None = None
+    framework: Name | None = None
+    call_count: Count | None = None
+    origin: Name | None = None
+
+
+def load_workloads(path: Path, definition: Definition,
+                   left_out: Callable[[str], None] | None = None) -> list[Workload]:
+    """The workloads of a definition, in the file's order; none when the file does not exist. A broken line is told to
+    left_out and passed over; without it the DerbyError is raised."""
+    if not path.exists():
+        return []
+    workloads: dict[str, Workload] = {}
+    for where, raw in read_jsonl(path, dict[str, Any], left_out):
+        try:
+            workload = _workload(where, raw, definition)
+            if workload.uuid in workloads:
+                raise DerbyError(f"{where}: workload.uuid: {workload.uuid} is there already; give this line its own")
+        except DerbyError as error:
+            if left_out is None:
+                raise
+            left_out(str(error))
+            continue
+        workloads[workload.uuid] = workload
+    return list(workloads.values())
+
+
+def _workload(where: str, raw: dict[str, Any], definition: Definition) -> Workload:
+    line = convert(where, raw, _Line)
+    agree(where, "definition", line.definition, definition.name)
+    axes, inputs = line.workload.axes, line.workload.inputs
+    _same_names(where, "workload.axes", axes, {name for name, size in definition.axes.items() if size is None})
+    _same_names(where, "workload.inputs", inputs, set(definition.inputs))
+    for name, given in inputs.items():
+        _check_input(f"{where}: workload.inputs.{name}", given, definition.inputs[name])
+    sizes = definition.sizes(axes)
+    for text in definition.constraints:
+        if constraints.holds(text, sizes) is False:
+            raise DerbyError(f"{where}: workload.axes: {text!r:.80}, which {definition.path.name} demands, does not "
+                             "hold; mend the sizes")
+    cost = line.cost.cost() if line.cost else None
+    return Workload(
+        definition.name, line.workload.uuid, axes, raw["workload"]["inputs"], cost, raw,
+        shape_id=line.shape_id, importance=line.importance, framework=line.framework, call_count=line.call_count,
+        origin=line.origin)
+
+
+def _check_input(where: str, given: _Input, spec: TensorSpec) -> None:
+    if given.type != "scalar":
+        return
+    if spec.shape is not None:
+        raise DerbyError(f"{where}.type: is scalar, but the definition says a tensor; mend one of them")
+    fitting = int if spec.dtype.startswith("int") else bool if spec.dtype == "bool" else (int, float)
+    if not isinstance(given.value, fitting) or (isinstance(given.value, bool) and spec.dtype != "bool"):
+        raise DerbyError(f"{where}.value: {given.value!r} is no {spec.dtype}; mend it")
+
+
+def _same_names(where: str, field: str, found: dict[str, Any], wanted: set[str]) -> None:
+    if found.keys() != wanted:
+        missing, extra = sorted(wanted - found.keys()), sorted(found.keys() - wanted)
+        problem = f"lacks {', '.join(missing)}" if missing else f"has {', '.join(extra)}, which the definition has not"
+        raise DerbyError(f"{where}: {field}: {problem}; mend the line")

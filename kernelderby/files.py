@@ -1,0 +1,331 @@
+"""Files that are whole or not there, rows that are whole or not there, and paths from data that stay where they belong.
+
+Whatever is written goes through here. A file is replaced in one step (a temporary file beside it, fsync, rename), so
+that a full disk or a kill leaves the old one. A row is appended under a lock on the file itself and taken back when not
+all of it went in. What a killed process leaves (`.NAME.*.unfinished`) is removed by the next one that writes NAME.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import json
+import os
+import secrets
+import stat
+import struct
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from kernelderby.errors import DerbyError
+
+UNFINISHED = ".unfinished"
+LOCK_FOLDER = Path("/tmp")  # fixed: with $TMPDIR two shells of one machine would look in two places
+_LOCK_SECONDS = 60  # a row takes milliseconds; whoever holds a traces file longer hangs
+_PROBE_BYTES = 1 << 20  # more than a row takes
+CLAIMS = 1 << 48  # bytes from here on are no content: their locks are claims, see measure/traces.py
+
+
+# ------------------------------------------------------------------------------------------------------------- reading
+
+def read_bytes(path: Path) -> bytes:
+    """Of a regular file. DerbyError for anything else: a pipe or a device could hold the reader for ever."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        try:
+            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+                raise DerbyError(f"{path}: cannot be read (it is no regular file); mend or remove it")
+            with os.fdopen(descriptor, "rb", closefd=False) as file:
+                return file.read()
+        finally:
+            os.close(descriptor)
+    except (OSError, ValueError) as error:
+        raise DerbyError(f"{path}: cannot be read ({_reason(error)}); mend or remove the file") from None
+
+
+# --------------------------------------------------------------------------------------------------------------- paths
+
+def relative_problem(text: str) -> str | None:
+    """Why a path from data is none that stays inside a folder, as far as the text tells; None when it does."""
+    if not text or any(ord(character) < 32 or ord(character) == 127 for character in text):
+        return "is empty or holds control characters"
+    if text.startswith(("/", "~")) or "\\" in text or text[1:2] == ":":
+        return "is not relative"
+    if ".." in text.split("/"):
+        return "leads outside with .."
+    if text.endswith("/") or not any(part not in ("", ".") for part in text.split("/")):
+        return "names no file"
+    return None
+
+
+def inside(folder: Path, text: str | Path, where: str) -> Path:
+    """folder / text, for a path that came from data. DerbyError where it leads outside the folder: absolute, with ..,
+    through a symlink. where: file and field, for the message."""
+    text = text.as_posix() if isinstance(text, Path) else text
+    problem = relative_problem(text)
+    if problem is None:
+        path = folder / text
+        if is_inside(folder, path):
+            return path
+        problem = "leads outside through a symlink"
+    raise DerbyError(f"{where}: {text!r} {problem}; write a path inside {folder}")
+
+
+def is_inside(folder: Path, path: Path) -> bool:
+    """Whether a path, its symlinks followed, lies in the folder."""
+    real = os.path.realpath(folder)
+    return os.path.commonpath([real, os.path.realpath(path)]) == real
+
+
+# ---------------------------------------------------------------------------------------------------------- whole files
+
+def write_whole(path: Path, content: str | bytes) -> None:
+    """Replaces a file in one step; its mode stays, a symlink to it too. DerbyError when it cannot be written, and then
+    the file is as it was."""
+    data = content.encode() if isinstance(content, str) else content
+    target = Path(os.path.realpath(path))
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        _remove_unfinished(target)
+        _replace(target, data)
+    except OSError as error:
+        raise DerbyError(f"{path}: cannot be written ({_reason(error)}); it is as it was; make room or mend its "
+                         "permissions") from None
+
+
+def _replace(target: Path, data: bytes) -> None:
+    with _temporary(target) as (temporary, descriptor):
+        with suppress(FileNotFoundError):
+            os.fchmod(descriptor, stat.S_IMODE(target.stat().st_mode))
+        _write_all(descriptor, data)
+        os.fsync(descriptor)
+        os.replace(temporary, target)
+    _sync_folder(target.parent)
+
+
+@contextmanager
+def _temporary(target: Path) -> Iterator[tuple[Path, int]]:
+    """A new file beside the target, locked while its writer lives: see _remove_unfinished. Gone afterwards, unless it
+    was renamed."""
+    descriptor = -1
+    while descriptor < 0:
+        path = target.with_name(f".{target.name[:200]}.{secrets.token_hex(4)}{UNFINISHED}")
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o666)
+        with suppress(OSError):  # a file system without locks: then nobody else takes it for a dead one's either
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        if not os.fstat(descriptor).st_nlink:  # another process took it for a dead one's, before it was locked
+            os.close(descriptor)
+            descriptor = -1
+    try:
+        yield path, descriptor
+    finally:
+        os.close(descriptor)
+        with suppress(OSError):
+            path.unlink()
+
+
+def _remove_unfinished(target: Path) -> None:
+    """What killed processes left of this file. One whose writer lives is locked, and stays."""
+    for left in target.parent.glob(f".{_escaped(target.name[:200])}.*{UNFINISHED}"):
+        with suppress(OSError):
+            descriptor = os.open(left, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                left.unlink()
+            finally:
+                os.close(descriptor)
+
+
+def _escaped(name: str) -> str:
+    return "".join(f"[{character}]" if character in "*?[" else character for character in name)
+
+
+def _write_all(descriptor: int, data: bytes) -> None:
+    """Every byte, or OSError: os.write may take fewer than it was given."""
+    view = memoryview(data)
+    while view:
+        written = os.write(descriptor, view)
+        if written <= 0:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        view = view[written:]
+
+
+def _sync_folder(folder: Path) -> None:
+    """So that the rename survives a power cut; where a file system has no fsync of folders, without."""
+    with suppress(OSError):
+        descriptor = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
+# -------------------------------------------------------------------------------------------------------- rows appended
+
+def append_line(path: Path, line: str) -> str | None:
+    """Appends one line and waits until it is on the disk. Whole, or DerbyError and the file as it was.
+
+    A last line that a killed writer cut short is moved aside first (see mend_last_line); returns what was done then.
+    """
+    data = line.encode() + b"\n"
+    with _locked(path, create=True) as descriptor:
+        note = _mend(descriptor, path)
+        size = os.fstat(descriptor).st_size
+        try:
+            _write_all(descriptor, data)
+            os.fsync(descriptor)
+        except BaseException as error:
+            with suppress(OSError):
+                os.ftruncate(descriptor, size)
+            if isinstance(error, OSError):
+                raise DerbyError(f"{path}: a row could not be appended ({_reason(error)}); the rows before it are "
+                                 "whole; make room and run again") from None
+            raise
+    return note
+
+
+def mend_last_line(path: Path) -> str | None:
+    """Mends a file whose last line a kill cut short, so that the next row starts a line of its own. Nothing is lost
+    that another writer appends meanwhile: both hold the file's lock.
+
+    The cut piece is kept in <path>.damaged. Returns what was done in one line, None where nothing was.
+    """
+    if not path.is_file():
+        return None
+    with _locked(path, create=False) as descriptor:
+        return _mend(descriptor, path)
+
+
+def _mend(descriptor: int, path: Path) -> str | None:
+    """Of the locked file."""
+    try:
+        last, start = _last_line(descriptor)
+        if not last:
+            return None
+        try:
+            json.loads(last)
+        except (ValueError, RecursionError):
+            damaged = path.with_name(path.name + ".damaged")
+            with damaged.open("ab", buffering=0) as file:  # first, so that nothing is lost if this too is cut short
+                _write_all(file.fileno(), last + b"\n")
+                os.fsync(file.fileno())
+            os.ftruncate(descriptor, start)
+            os.fsync(descriptor)
+            return (f"{path}: the last line was cut short; it was moved to {damaged.name} and its workload is measured "
+                    "again")
+        _write_all(descriptor, b"\n")  # the row is whole, only its newline is missing
+        return None
+    except OSError as error:
+        raise DerbyError(f"{path}: its last line is cut short and cannot be mended ({_reason(error)}); make room or "
+                         "mend its permissions") from None
+
+
+def _last_line(descriptor: int) -> tuple[bytes, int]:
+    """What follows the last newline, and where it starts."""
+    size, piece, found = os.fstat(descriptor).st_size, 1 << 16, b""
+    while size > len(found):
+        start = max(0, size - len(found) - piece)
+        found = os.pread(descriptor, size - len(found) - start, start) + found
+        if b"\n" in found:
+            break
+    last = found.rpartition(b"\n")[2]
+    return last, size - len(last)
+
+
+@contextmanager
+def _locked(path: Path, create: bool) -> Iterator[int]:
+    """A descriptor of the file, which is locked against other writers; it is never replaced, so the lock holds."""
+    flags = os.O_RDWR | os.O_APPEND | os.O_NONBLOCK | os.O_CLOEXEC | (os.O_CREAT if create else 0)
+    try:
+        if create:
+            path.parent.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(path, flags, 0o666)
+    except OSError as error:
+        raise DerbyError(f"{path}: cannot be written ({_reason(error)}); mend its permissions, or give another "
+                         "--root") from None
+    try:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise DerbyError(f"{path}: cannot be written (it is no regular file); remove it")
+        _wait_for(descriptor, path)
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def _wait_for(descriptor: int, path: Path) -> None:
+    until = time.monotonic() + _LOCK_SECONDS
+    while not lock_bytes(descriptor, 0, CLAIMS):
+        if time.monotonic() > until:
+            raise DerbyError(f"{path}: another process has held it for {_LOCK_SECONDS} s; end that one")
+        time.sleep(0.005)
+
+
+def lock_bytes(descriptor: int, start: int, length: int) -> bool:
+    """Locks a range of an open file against other writers, until the descriptor is closed; False while another one
+    holds a part of it. They lie on open files, not on processes: closing another descriptor of the file ends nothing.
+    """
+    lock = struct.pack("hhqqi4x", fcntl.F_WRLCK, os.SEEK_SET, start, length, 0)  # struct flock of 64-bit Linux
+    try:
+        fcntl.fcntl(descriptor, fcntl.F_OFD_SETLK, lock)
+    except OSError as error:
+        if error.errno in (errno.EAGAIN, errno.EACCES):
+            return False
+        raise DerbyError(f"the traces cannot be locked ({_reason(error)}); keep the set on a disk with locks") from None
+    return True
+
+
+def expect_writable(path: Path) -> None:
+    """DerbyError when rows could not be appended: a read-only or full disk, no permission, no regular file. Measured
+    work is not to be thrown away for that."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if path.exists():
+            with _locked(path, create=False):
+                pass
+        _remove_unfinished(path)
+        with _temporary(path) as (_, descriptor):
+            _write_all(descriptor, bytes(_PROBE_BYTES))
+            os.fsync(descriptor)
+    except OSError as error:
+        raise DerbyError(f"{path}: no rows can be written there ({_reason(error)}); make room or mend its "
+                         "permissions") from None
+
+
+# --------------------------------------------------------------------------------------------------------------- locks
+
+@contextmanager
+def exclusive_lock(name: str, held: str) -> Iterator[None]:
+    """Held by one process of the machine at a time, whoever runs it and whatever its $TMPDIR; ends with the process.
+    name: part of a file name. held: the DerbyError's text when another one holds it."""
+    path = LOCK_FOLDER / f"kernelderby-{name}.lock"
+    descriptor = _lock_file(path)
+    try:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise DerbyError(f"{path}: is no regular file, so it cannot be a lock; remove it")
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise DerbyError(held) from None
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _lock_file(path: Path) -> int:
+    """Opened for reading where it exists: that is enough for a lock, and another user's file allows no more. Nothing
+    is written into it, and no symlink is followed."""
+    try:
+        try:
+            os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644))
+        except FileExistsError:
+            pass
+        return os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except OSError as error:
+        raise DerbyError(f"{path}: cannot be opened as a lock ({_reason(error)}); remove it, or mend the permissions "
+                         f"of {path.parent}") from None
+
+
+def _reason(error: BaseException) -> str:
+    return getattr(error, "strerror", None) or str(error)

@@ -1,0 +1,200 @@
+"""A line of traces/ as it stands on disk: what its fields may hold, and what must agree within it.
+
+Ours and flashinfer-bench's own: the latter lack `measurement`. trace.Measurement is what the tools work with.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from enum import StrEnum
+from typing import Annotated, Any, Literal
+
+from msgspec import Struct
+
+from kernelderby.fields import Name, NotNegative, Positive, Size, must_be
+
+
+class Status(StrEnum):
+    """How one solution ended on one workload."""
+
+    PASSED = "passed"
+    WRONG_VALUES = "wrong_values"
+    WRONG_SHAPE = "wrong_shape"
+    WRONG_DTYPE = "wrong_dtype"
+    NOT_A_NUMBER = "not_a_number"
+    UNWRITTEN = "unwritten"  # poison survives in the output
+    INPUT_CHANGED = "input_changed"
+    STALE_OUTPUT = "stale_output"  # right at first, wrong once the same addresses held new contents
+    REWARD_HACK = "reward_hack"  # the time that its process claims is not the judge's
+    BELOW_FLOOR = "below_floor"  # faster than the hardware allows
+    RAISED = "raised"
+    BUILD_FAILED = "build_failed"
+    CRASHED = "crashed"  # the process died
+    TIMED_OUT = "timed_out"
+    OUT_OF_MEMORY = "out_of_memory"
+
+    @property
+    def evaluation_status(self) -> str:
+        """The nearest of flashinfer-bench's seven statuses (flashinfer_bench.data.EvaluationStatus)."""
+        return _EVALUATION_STATUS[self]
+
+
+_EVALUATION_STATUS = {
+    Status.PASSED: "PASSED",
+    Status.WRONG_VALUES: "INCORRECT_NUMERICAL",
+    Status.WRONG_SHAPE: "INCORRECT_SHAPE",
+    Status.WRONG_DTYPE: "INCORRECT_DTYPE",
+    Status.NOT_A_NUMBER: "INCORRECT_NUMERICAL",
+    Status.UNWRITTEN: "INCORRECT_NUMERICAL",
+    Status.INPUT_CHANGED: "INCORRECT_NUMERICAL",
+    Status.STALE_OUTPUT: "INCORRECT_NUMERICAL",
+    Status.REWARD_HACK: "RUNTIME_ERROR",
+    Status.BELOW_FLOOR: "RUNTIME_ERROR",
+    Status.RAISED: "RUNTIME_ERROR",
+    Status.BUILD_FAILED: "COMPILE_ERROR",
+    Status.CRASHED: "RUNTIME_ERROR",
+    Status.TIMED_OUT: "TIMEOUT",
+    Status.OUT_OF_MEMORY: "RUNTIME_ERROR",
+}
+STATUS_OF_EVALUATION = {
+    "PASSED": Status.PASSED,
+    "INCORRECT_NUMERICAL": Status.WRONG_VALUES,
+    "INCORRECT_SHAPE": Status.WRONG_SHAPE,
+    "INCORRECT_DTYPE": Status.WRONG_DTYPE,
+    "RUNTIME_ERROR": Status.RAISED,
+    "COMPILE_ERROR": Status.BUILD_FAILED,
+    "TIMEOUT": Status.TIMED_OUT,
+}
+
+# Rows hold three digits behind the point of a microsecond, medians and samples alike.
+_ROUNDING_US = 1.01e-3
+
+Round = Annotated[tuple[Positive, ...], must_be("a round of at least one time", min_length=1)]
+Rounds = tuple[Round, ...]
+# JSON has no NaN and no infinity: they are written as texts.
+MaybeNumber = float | Literal["NaN", "Infinity", "-Infinity"] | None
+
+
+class Performance(Struct):
+    latency_ms: Positive
+    reference_latency_ms: NotNegative = 0.0
+
+
+class Errors(Struct):
+    max_relative_error: MaybeNumber = 0.0
+    max_absolute_error: MaybeNumber = 0.0
+    relative_error_norm: MaybeNumber = None
+    matched_ratio: dict[str, Annotated[float, must_be("a number from 0 to 1", ge=0, le=1)]] = {}
+
+
+class Hardware(Struct):
+    hardware: Name
+    libs: dict[str, Any] = {}
+
+
+class Evaluation(Struct):
+    status: Literal["PASSED", "INCORRECT_NUMERICAL", "INCORRECT_SHAPE", "INCORRECT_DTYPE", "RUNTIME_ERROR",
+                    "COMPILE_ERROR", "TIMEOUT"]
+    environment: Hardware
+    timestamp: str
+    log: str | None = ""
+    correctness: Errors | None = None
+    performance: Performance | None = None
+
+    def __post_init__(self) -> None:
+        try:
+            datetime.fromisoformat(self.timestamp)
+        except ValueError:
+            raise ValueError(f"timestamp: {self.timestamp!r:.40} is no ISO time such as 2026-11-21T02:00:00+00:00; "
+                             "mend it") from None
+
+
+class Times(Struct):
+    median_us: Positive
+    samples_us: Rounds
+
+    def __post_init__(self) -> None:
+        _expect_median("median_us", self.median_us, self.samples_us)
+
+
+class Own(Struct):
+    """`measurement`: what flashinfer-bench's schema has no room for."""
+
+    status: Status
+    protocol: Name
+    latency_us: Positive | None = None
+    samples_us: Rounds = ()
+    reference_latency_us: NotNegative | None = None
+    correctness: Errors | None = None
+    solution_hash: str | None = None
+    session: str | None = None
+    environment: dict[str, Any] = {}
+    times: dict[str, Times] = {}
+    graph_missing: str | None = ""
+    host_us: NotNegative | None = None
+    wall_us: NotNegative | None = None
+    setup: dict[str, NotNegative] | None = None
+
+    def __post_init__(self) -> None:
+        if (self.latency_us is None) == (self.status is Status.PASSED):
+            raise ValueError("latency_us: a passed row needs a time, and no other has one; measure it again")
+        if self.times and self.status is not Status.PASSED:
+            raise ValueError(f"times: a row that {self.status.value} has none; measure it again")
+        if "eager" in self.times and self.latency_us is not None:
+            if abs(self.times["eager"].median_us - self.latency_us) > _ROUNDING_US:
+                raise ValueError(f"latency_us: is {self.latency_us}, but times.eager.median_us "
+                                 f"{self.times['eager'].median_us}; measure it again")
+        elif self.latency_us is not None and self.samples_us:
+            _expect_median("latency_us", self.latency_us, self.samples_us)
+
+
+class KnownEnvironment(Struct):
+    """Of measurement.environment, what tables show."""
+
+    driver: str | None = None
+    commit: str | None = None
+    dirty: bool | None = None
+    libs: dict[str, str | None] = {}
+    seconds: NotNegative | None = None
+    empty_kernel_us: dict[str, NotNegative | None] | None = None
+
+
+class Ran(Struct):
+    """`workload`, as in the workloads file."""
+
+    uuid: Name
+    axes: dict[str, Size]
+    inputs: dict[str, dict[str, Any]]
+
+
+class Row(Struct):
+    definition: Name
+    workload: dict[str, Any]
+    solution: Name
+    evaluation: Evaluation
+    measurement: Own | None = None
+
+    def __post_init__(self) -> None:
+        own, evaluation = self.measurement, self.evaluation
+        if (evaluation.performance is None) == (evaluation.status == "PASSED"):
+            raise ValueError("evaluation.performance: a passed row needs a time, and no other has one; measure it "
+                             "again")
+        if own is None:
+            return
+        if own.status.evaluation_status != evaluation.status:
+            raise ValueError(f"evaluation.status: is {evaluation.status}, but measurement.status {own.status.value}; "
+                             "measure it again")
+        if own.latency_us is not None and evaluation.performance is not None:
+            there = evaluation.performance.latency_ms * 1e3
+            if abs(there - own.latency_us) > _ROUNDING_US + 1e-6 * own.latency_us:
+                raise ValueError(f"evaluation.performance.latency_ms: is {there:g} us, but measurement.latency_us "
+                                 f"{own.latency_us:g}; measure it again")
+
+
+def _expect_median(field: str, stated: float, rounds: tuple[tuple[float, ...], ...]) -> None:
+    samples = sorted([sample for samples in rounds for sample in samples])
+    middle = len(samples) // 2
+    found = (samples[middle] + samples[~middle]) / 2 if samples else None
+    if found is None or abs(found - stated) > _ROUNDING_US + 1e-6 * stated:
+        raise ValueError(f"{field}: is {stated:g}, but the median of the samples {found or 'missing'}; measure it "
+                         "again")

@@ -1,0 +1,164 @@
+"""derby_fused_qkv_rope, derby_mrope and derby_moe_topk_gating_softmax: in Triton's interpreter at odd sizes, with
+mutants, and compiled for sm_90 and sm_100."""
+
+import math
+import re
+
+import pytest
+import torch
+from aot import compile_kernel
+from interpreted import compiled
+from rowwise_cases import CATALOG, case_of, inputs_of, meta_arguments, module, outputs_of, reference
+
+from kernelderby.measure.judge.cases import case_of_workload
+from kernelderby.measure.judge.correctness import judge
+from kernelderby.trace import Status
+
+OPERATORS = ("fused_qkv_rope", "mrope", "moe_topk_gating_softmax")
+TYPES = {torch.float16: "fp16", torch.bfloat16: "bf16", torch.float32: "fp32", torch.int32: "i32"}
+SIZES = {
+    "fused_qkv_rope": [{}, {"num_tokens": 7, "num_heads": 11, "num_q_heads": 7, "num_kv_heads": 2},
+                       {"num_tokens": 1, "num_heads": 80, "num_q_heads": 64, "num_kv_heads": 8},
+                       {"rope_base": 500000.0}],
+    "mrope": [{"num_tokens": 13, "num_q_heads": 7, "num_kv_heads": 2}, {"num_tokens": 1, "num_q_heads": 1},
+              {"num_tokens": 50, "section_time": 7, "section_height": 19, "section_width": 38}],
+    "moe_topk_gating_softmax": [{"num_tokens": 1}, {"num_tokens": 37, "num_experts": 130}, {"num_experts": 8},
+                                {"num_tokens": 3, "num_experts": 257}],
+}
+
+
+def status(operator, inputs, case, *edits):
+    """The worst end of all candidates against the reference."""
+    solution = module(operator, *edits)
+    ends = []
+    for config in solution.candidates(*inputs.values()):
+        outputs = outputs_of(operator, case)
+        solution.run_with(config, *inputs.values(), *outputs.values())
+        ends.append(judge(CATALOG.definition(operator), reference(operator), inputs, outputs).status)
+    return next((end for end in ends if end is not Status.PASSED), Status.PASSED)
+
+
+@pytest.mark.interpreted
+@pytest.mark.parametrize("operator, changes", [
+    (name, size) for name, sizes in SIZES.items() for size in sizes], ids=str)
+def test_odd_sizes_in_every_candidate(operator, changes):
+    case = case_of(operator, **changes)
+    assert status(operator, inputs_of(operator, case), case) is Status.PASSED
+
+
+@pytest.mark.interpreted
+def test_far_positions():
+    """At position 10 million a float32 angle would be off by half a turn; the definition computes in float64."""
+    case = case_of("fused_qkv_rope", num_tokens=4)
+    inputs = inputs_of("fused_qkv_rope", case)
+    inputs["positions"] = torch.tensor([0, 131071, 1_000_003, 10_000_019], dtype=torch.int32)
+    assert status("fused_qkv_rope", inputs, case) is Status.PASSED
+
+
+@pytest.mark.interpreted
+@pytest.mark.parametrize("name", ["equal", "minus infinity", "zeros of both signs", "large", "steep"])
+def test_logits_of_every_kind(name):
+    case = case_of("moe_topk_gating_softmax", num_tokens=6, num_experts=99)
+    inputs = inputs_of("moe_topk_gating_softmax", case)
+    logits = inputs["gating_logits"]
+    if name == "equal":
+        logits.fill_(-3.0)
+    elif name == "minus infinity":
+        logits[:, 9:] = -math.inf
+    elif name == "zeros of both signs":
+        logits.fill_(-0.0)[:, ::3] = 0.0
+    else:
+        logits.mul_(1e4 if name == "large" else 12.0)
+    assert status("moe_topk_gating_softmax", inputs, case) is Status.PASSED
+    if name in ("equal", "zeros of both signs"):
+        outputs = outputs_of("moe_topk_gating_softmax", case)
+        module("moe_topk_gating_softmax").run(*inputs.values(), *outputs.values())
+        assert (outputs["topk_ids"] == torch.arange(8)).all(), "of equal logits the lower index first"
+
+
+@pytest.mark.interpreted
+@pytest.mark.parametrize("operator, old, new", [
+    ("fused_qkv_rope", "num_q_heads + num_kv_heads, slope", "num_q_heads + num_kv_heads + 1, slope"),
+    ("fused_qkv_rope", "row // NUM_HEADS", "row // NUM_HEADS * 0"),
+    ("fused_qkv_rope", "((whole + 1) & 2) == 0", "(whole & 2) == 0"),
+    ("fused_qkv_rope", "series = series * z + (1.0 / 6.0)", "series = series * z"),
+    ("mrope", "(column >= TIME + HEIGHT)", "(column >= TIME + HEIGHT + 1)"),
+    ("mrope", "+ head - Q_HEADS)", "+ (head - Q_HEADS) * 0)"),
+    ("mrope", "first * c - second * s", "first * c + second * s"),
+    ("moe_topk_gating_softmax", "/ total[:, None]", "/ tl.sum(best_keys, axis=1)[:, None]"),
+    ("moe_topk_gating_softmax", "& 0x7FFFFFFF", "& 0x00000000"),
+    ("moe_topk_gating_softmax", "keys = tl.where(expert == chosen[:, None], LOWEST, keys)", "pass"),
+])
+def test_mutants_fail(operator, old, new):
+    changes = {"fused_qkv_rope": {"num_tokens": 9, "num_heads": 6, "num_q_heads": 3, "num_kv_heads": 1},
+               "mrope": {"num_tokens": 300, "num_q_heads": 3, "num_kv_heads": 2},
+               "moe_topk_gating_softmax": {"num_experts": 9}}
+    case = case_of(operator, **changes[operator])
+    assert status(operator, inputs_of(operator, case), case, (old, new)) is not Status.PASSED
+
+
+# Compiled -------------------------------------------------------------------------------------------------------------
+
+def launches(operator, workload):
+    """(kernel, signature, constants, options, integers that are multiples of 16) of every candidate at full shape."""
+    definition = CATALOG.definition(operator)
+    arguments = meta_arguments(operator, workload)
+    solution = module(operator)
+    found = []
+
+    class Kernel:
+        def __getitem__(self, grid):
+            return lambda *values, **given: found.append((values, given))
+
+    kernel, solution_name = getattr(solution, f"derby_{operator}"), f"derby_{operator}"
+    setattr(solution, solution_name, Kernel())
+    try:
+        choices = solution.candidates(*arguments[:len(definition.inputs)])
+        for config in [choice for choice in choices if "warps" in choice]:  # not those of the CUDA kernel
+            solution.run_with(config, *arguments)
+    finally:
+        setattr(solution, solution_name, kernel)
+    for values, given in found:
+        constants = {key: value for key, value in given.items() if key.isupper()}
+        signature, multiples = {}, []
+        for name, value in zip(kernel.arg_names, values, strict=False):
+            tensor = isinstance(value, torch.Tensor)
+            signature[name] = "*" + TYPES[value.dtype] if tensor else {int: "i32", float: "fp32"}[type(value)]
+            if isinstance(value, int) and value % 16 == 0:
+                multiples.append(name)
+        yield kernel, signature, constants, {"num_warps": given["num_warps"]}, multiples
+
+
+@compiled
+@pytest.mark.parametrize("target", ["sm_90", "sm_100"])
+@pytest.mark.parametrize("operator", OPERATORS)
+def test_it_compiles(operator, target):
+    """The first choice of the largest and of the smallest shape: wide accesses, no local memory, no barrier but one."""
+    definition = CATALOG.definition(operator)
+    ordered = sorted(CATALOG.workloads(operator), key=lambda workload: case_of_workload(
+        definition, workload).sizes["num_tokens"])
+    for workload in {ordered[0].uuid: ordered[0], ordered[-1].uuid: ordered[-1]}.values():
+        kernel, signature, constants, options, multiples = next(launches(operator, workload))
+        ptx = compile_kernel(kernel, signature, constants, target, multiples_of_16=multiples, **options).asm["ptx"]
+        assert f".target {target}" in ptx and "local" not in ptx
+        if operator == "moe_topk_gating_softmax":
+            assert "redux.sync.max.s32" in ptx and len(re.findall(r"bar\.sync", ptx)) <= 3
+        else:
+            assert "bar.sync" not in ptx
+        wide = {"fused_qkv_rope": "v2.b32", "mrope": "v4.b32", "moe_topk_gating_softmax": "v4.b32"}[operator]
+        assert f"ld.global.{wide}" in ptx or f"ld.global.L1::no_allocate.{wide}" in ptx
+
+
+# On a GPU -------------------------------------------------------------------------------------------------------------
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("operator", OPERATORS)
+def test_every_candidate_at_full_shape(operator):
+    definition, solution = CATALOG.definition(operator), module(operator)
+    for workload in CATALOG.workloads(operator):
+        case = case_of_workload(definition, workload)
+        inputs = inputs_of(operator, case, "cuda")
+        for config in solution.candidates(*inputs.values()):
+            outputs = outputs_of(operator, case, "cuda")
+            solution.run_with(config, *inputs.values(), *outputs.values())
+            assert judge(definition, reference(operator), inputs, outputs).status is Status.PASSED, (case.label, config)
