@@ -47,6 +47,13 @@ class BufferSet:
     description: dict[str, Any] | None = None
     _free: list[Any] = field(default_factory=list)
 
+    def seal(self) -> None:
+        """Once the worker has it open: nobody else can open it, and a killed run leaves nothing behind. On a GPU the
+        driver sees to both."""
+        path = (self.description or {}).get("handle", "")
+        if path.startswith("/"):
+            Path(path).unlink(missing_ok=True)
+
     def release(self) -> None:
         """Gives the memory back; the tensors must not be used any more."""
         self.inputs, self.outputs = {}, {}
