@@ -96,6 +96,8 @@ class Race:
             for _ in range(INPUT_SETS):
                 self.sets.append(make(maker.places(), maker.output_places(), maker.device))
             hands.attach(self.sets)
+            for each in self.sets:
+                each.seal()
         except BaseException:
             self.release()
             raise
