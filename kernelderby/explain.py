@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 from difflib import get_close_matches
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -146,7 +147,12 @@ def _unknown(data: Any, node: Any, prefix: str) -> Iterator[str]:
 
 def unknown_fields(data: Any, kind: type) -> list[str]:
     """What nobody reads, most often misspelt: "requires.cpus: is no field; did you mean cpu?"."""
-    return list(_unknown(data, msgspec.inspect.type_info(kind), ""))
+    return list(_unknown(data, _type_info(kind), ""))
+
+
+@cache
+def _type_info(kind: type) -> msgspec.inspect.Type:
+    return msgspec.inspect.type_info(kind)
 
 
 def suggestion(name: str, known: Iterable[str]) -> str:

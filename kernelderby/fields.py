@@ -71,7 +71,9 @@ def decode_json(where: Path | str, data: bytes, kind: type[T] = dict) -> T:  # t
     except msgspec.ValidationError as error:
         raise explained(where, error, _loosely(where, data), kind) from None
     except (ValueError, RecursionError) as error:
-        _loosely(where, data)  # most often it says better where
+        loose = _loosely(where, data)  # most often it says better where
+        if "surrogate" in str(error):  # half a pair, which some write: there is no such text
+            return convert(where, _whole_texts(loose), kind)
         raise DerbyError(f"{where}: not JSON ({_short(error)}); mend it") from None
 
 
@@ -97,11 +99,14 @@ def read_jsonl(path: Path, kind: type[T], left_out: Callable[[str], None] | None
             record = decoder.decode(line)
         except (ValueError, RecursionError) as error:
             is_cut = number == len(lines) and not isinstance(error, msgspec.ValidationError)
-            problem = _line_problem(where, line, kind, is_cut)
-            if left_out is None:
-                raise DerbyError(problem) from None
-            left_out(problem)
-            continue
+            try:
+                record = decode_json(where, line, kind)  # slower, with the field and the mend
+            except DerbyError as problem:
+                told = f"{where}: the last line was cut short; mend or remove it" if is_cut else str(problem)
+                if left_out is None:
+                    raise DerbyError(told) from None
+                left_out(told)
+                continue
         yield where, record
 
 
@@ -147,17 +152,6 @@ def expect_inner_path(field: str, text: str) -> None:
         raise ValueError(f"{field}: {text!r:.80} {problem}; write a path inside the set")
 
 
-def _line_problem(where: str, line: bytes, kind: type, is_cut: bool) -> str:
-    """Of a line that the decoder refused; slower, with the field and the mend."""
-    if is_cut:
-        return f"{where}: the last line was cut short; mend or remove it"
-    try:
-        decode_json(where, line, kind)
-    except DerbyError as error:
-        return str(error)
-    return f"{where}: cannot be read; mend or remove that line"
-
-
 def _loosely(where: Path | str, data: bytes) -> Any:
     """The JSON as plain Python. DerbyError with the line of a syntax error."""
     try:
@@ -171,3 +165,11 @@ def _short(error: BaseException) -> str:
     if isinstance(error, RecursionError):
         return "nested too deep"
     return " ".join(getattr(error, "msg", str(error)).split())[:120]
+
+
+def _whole_texts(data: Any) -> Any:
+    if isinstance(data, str):
+        return data.encode("utf-8", "replace").decode()
+    if isinstance(data, dict):
+        return {_whole_texts(key): _whole_texts(value) for key, value in data.items()}
+    return [_whole_texts(each) for each in data] if isinstance(data, list) else data

@@ -198,6 +198,24 @@ def mend_last_line(path: Path) -> str | None:
         return _mend(descriptor, path)
 
 
+def move_aside(path: Path, start: int, aside: Path) -> None:
+    """Moves what stands behind the first bytes of a file to the end of another one."""
+    with _locked(path, create=False) as descriptor:
+        try:
+            _move(descriptor, start, aside)
+        except OSError as error:
+            raise DerbyError(f"{path}: cannot be cut ({_reason(error)}); make room or mend its permissions") from None
+
+
+def _move(descriptor: int, start: int, aside: Path, end: bytes = b"") -> None:
+    size = os.fstat(descriptor).st_size
+    with aside.open("ab", buffering=0) as file:  # first, so that nothing is lost if this too is cut short
+        _write_all(file.fileno(), os.pread(descriptor, size - start, start) + end)
+        os.fsync(file.fileno())
+    os.ftruncate(descriptor, start)
+    os.fsync(descriptor)
+
+
 def _mend(descriptor: int, path: Path) -> str | None:
     """Of the locked file."""
     try:
@@ -208,11 +226,7 @@ def _mend(descriptor: int, path: Path) -> str | None:
             json.loads(last)
         except (ValueError, RecursionError):
             damaged = path.with_name(path.name + ".damaged")
-            with damaged.open("ab", buffering=0) as file:  # first, so that nothing is lost if this too is cut short
-                _write_all(file.fileno(), last + b"\n")
-                os.fsync(file.fileno())
-            os.ftruncate(descriptor, start)
-            os.fsync(descriptor)
+            _move(descriptor, start, damaged, end=b"\n")
             return (f"{path}: the last line was cut short; it was moved to {damaged.name} and its workload is measured "
                     "again")
         _write_all(descriptor, b"\n")  # the row is whole, only its newline is missing
@@ -300,7 +314,7 @@ def exclusive_lock(name: str, held: str) -> Iterator[None]:
     """Held by one process of the machine at a time, whoever runs it and whatever its $TMPDIR; ends with the process.
     name: part of a file name. held: the DerbyError's text when another one holds it."""
     path = LOCK_FOLDER / f"kernelderby-{name}.lock"
-    descriptor = _lock_file(path)
+    descriptor = lock_file(path)
     try:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
             raise DerbyError(f"{path}: is no regular file, so it cannot be a lock; remove it")
@@ -313,7 +327,7 @@ def exclusive_lock(name: str, held: str) -> Iterator[None]:
         os.close(descriptor)
 
 
-def _lock_file(path: Path) -> int:
+def lock_file(path: Path) -> int:
     """Opened for reading where it exists: that is enough for a lock, and another user's file allows no more. Nothing
     is written into it, and no symlink is followed."""
     try:

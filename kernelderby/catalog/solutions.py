@@ -232,10 +232,11 @@ def read_folder(folder: Path, noted: LeftOut | None = None) -> Solution:
 
 def _sources(folder: Path) -> dict[str, str]:
     """Path inside the folder -> text. What a symlink brings in from outside the set is not packed."""
-    sources = {}
+    sources, root = {}, _root(folder)
+    is_ours = is_inside(root, folder)
     for file in _own_files(folder):
         if file.suffix in SOURCE_SUFFIXES:
-            if not is_inside(_root(folder), file):
+            if not is_ours or (file.is_symlink() and not is_inside(root, file)):
                 raise DerbyError(f"{file}: leads outside the set through a symlink; put the file itself there")
             sources[file.relative_to(folder).as_posix()] = read_text(file)
     return sources

@@ -25,6 +25,7 @@ from kernelderby.measure.judge.correctness import Verdict, Wrong
 from kernelderby.measure.judge.table import JudgesTable
 from kernelderby.measure.machine.environment import GpuSensors, git_commit, host_cpu
 from kernelderby.measure.machine.probe import Machine, exclusive
+from kernelderby.measure.neighbours import Neighbours
 from kernelderby.measure.plan import Job, Plan, Settings
 from kernelderby.measure.process import WorkerProcess
 from kernelderby.measure.race import Race, Turn
@@ -102,11 +103,13 @@ class Runner:
         self._environment = self._describe()
         self._lines_before: dict[Path, int] = {}  # of each traces file, when the run began
         self._sizes: dict[Path, int] = {}  # of the files of rows, as this run left them
+        self._looked_at: dict[Path, float] = {}  # time.monotonic() of that
+        self._neighbours = Neighbours(catalog.root)
         self._table: JudgesTable | None = None
 
     def run(self, plan: Plan) -> list[Measurement]:
         """Works the plan off and returns the rows. Whatever ends it, the workers end too."""
-        with exclusive(self.machine, self.catalog.root):
+        with exclusive(self.machine, self.catalog.root), self._neighbours:
             self._refuse_strangers()
             if plan.jobs:
                 self._environment |= self._empty_kernel()
@@ -126,7 +129,7 @@ class Runner:
             if note := repair(path):
                 self.observer.note(note)
             self._lines_before[path] = last_line(path)
-            self._sizes[path] = path.stat().st_size if path.is_file() else 0
+            self._remember(path)
         definition, elsewhere = None, list(jobs)
         for _ in range(2):
             waiting, elsewhere = elsewhere, []
@@ -408,15 +411,22 @@ class Runner:
         path = self._path(job.definition)
         self._only_ours(path)
         append_row(path, row)
-        self._sizes[path] = path.stat().st_size
+        self._remember(path)
         self.rows.append(row)
         self.observer.row(row)
 
     def _only_ours(self, path: Path) -> None:
-        """No solution's row but those of this runner: what a worker wrote into the file goes."""
-        note = set_aside_foreign(path, self._sizes.get(path, 0))
-        if note:
-            self.observer.note(note)
+        """No row but a run's: what a worker wrote into the file goes. Not while another run writes there too."""
+        self._neighbours.look()
+        if self._neighbours.seen_at < self._looked_at.get(path, 0.0) or not self._neighbours.seen_at:
+            note = set_aside_foreign(path, self._sizes.get(path, 0))
+            if note:
+                self.observer.note(note)
+        self._remember(path)
+
+    def _remember(self, path: Path) -> None:
+        self._looked_at[path] = time.monotonic()
+        self._sizes[path] = path.stat().st_size if path.is_file() else 0
 
     def _path(self, definition: Definition) -> Path:
         return self.catalog.traces_path(self.machine.id, definition.name)

@@ -10,10 +10,11 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from kernelderby.errors import DerbyError
-from kernelderby.files import CLAIMS, append_line, expect_writable, lock_bytes, mend_last_line, read_bytes
+from kernelderby.files import CLAIMS, append_line, expect_writable, lock_bytes, mend_last_line, move_aside, read_bytes
 from kernelderby.trace import Measurement, Status, newest
 
-__all__ = ["Key", "TRIED_AGAIN", "append_row", "claim", "expect_writable", "last_line", "repair", "settled_keys"]
+__all__ = ["Key", "TRIED_AGAIN", "append_row", "claim", "expect_writable", "last_line", "repair",
+           "set_aside_foreign", "settled_keys"]
 
 Key = tuple[str, str, str, str]  # solution hash, workload uuid, GPU, protocol
 
@@ -30,7 +31,8 @@ def settled_keys(rows: Iterable[Measurement]) -> set[Key]:
 
 def append_row(path: Path, row: Measurement) -> str | None:
     """Writes one row and waits until it is on the disk: whole, or DerbyError. Returns what was mended before it."""
-    return append_line(path, json.dumps(row.to_trace(), ensure_ascii=False, allow_nan=False))
+    line = json.dumps(row.to_trace(), ensure_ascii=False, allow_nan=False)
+    return append_line(path, line.encode("utf-8", "replace").decode())  # a message may hold half a surrogate pair
 
 
 def last_line(path: Path) -> int:
@@ -39,17 +41,12 @@ def last_line(path: Path) -> int:
 
 
 def set_aside_foreign(path: Path, own_bytes: int) -> str | None:
-    """Cuts off what stands behind the bytes that the run knows of: rows that it did not write. They are kept in
+    """Cuts off what stands behind the bytes that the run knows of: rows that no run wrote. They are kept in
     <path>.foreign. Returns what was done in one line, None where nothing was. A file that became shorter is left."""
     if not path.is_file() or path.stat().st_size <= own_bytes:
         return None
-    with path.open("rb+") as file:
-        file.seek(own_bytes)
-        with path.with_name(path.name + ".foreign").open("ab") as aside:
-            aside.write(file.read())
-        file.truncate(own_bytes)
-        os.fsync(file.fileno())
-    return f"{path}: lines that this run did not write were moved to {path.name}.foreign"
+    move_aside(path, own_bytes, path.with_name(path.name + ".foreign"))
+    return f"{path}: lines that no run wrote were moved to {path.name}.foreign"
 
 
 def repair(path: Path) -> str | None:

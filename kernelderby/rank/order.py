@@ -56,6 +56,8 @@ def order_dependences(times: Times, importance: dict[str, float]) -> tuple[Order
     The coverage class stays what it is over all workloads, so a failure is not forgiven by leaving its workload out.
     """
     ordered, uuids, best = order(times, importance), list(importance), _best(times)
+    if not uuids:  # the definition's workloads were left out
+        return ()
     weights = np.array([importance[uuid] for uuid in uuids])
     passed = np.array([[uuid in times[solution] for uuid in uuids] for solution in ordered]).reshape(-1, len(uuids))
     logs = np.array([[math.log(times[solution][uuid] / best[uuid]) if uuid in times[solution] else 0.0

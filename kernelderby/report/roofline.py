@@ -22,7 +22,7 @@ def survey_answer(survey: Survey, by_shape: bool = False) -> Answer[Survey]:
     """Frames: operators and shapes; with by_shape the other way round, and the tables are those of every shape."""
     return Answer(survey, lambda: survey_data(survey),
                   lambda: shapes_reports(survey) if by_shape else [operators_report(survey)],
-                  lambda: _frames(survey)[::-1] if by_shape else _frames(survey))
+                  lambda: _frames(survey)[::-1] if by_shape else _frames(survey), survey.warnings)
 
 
 def survey_data(survey: Survey) -> dict[str, Any]:
@@ -222,7 +222,6 @@ def _notes(survey: Survey) -> Iterator[str]:
             others = "; ".join(f"{group.gpu} under {group.protocol} ({group.rows} rows)"
                                for group in source.recorded.other_groups)
             yield f"also recorded, not used here: {others}"
-    yield from survey.warnings
 
 
 def _title(field: str) -> str:

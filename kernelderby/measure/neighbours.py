@@ -1,0 +1,65 @@
+"""Other runs of this machine that write into the same traces: on a second GPU of the kind, say.
+
+Each run locks the byte of its process id in one file and so shows that it lives. Processes that a run has started
+itself, solutions among them, are no runs: a row that appears while no other run lives is nobody's.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+import struct
+import threading
+import time
+from pathlib import Path
+from types import TracebackType
+
+from kernelderby.files import LOCK_FOLDER, lock_file
+from kernelderby.measure import fence
+
+_LOOK_SECONDS = 0.5  # a run lives longer: its processes take seconds to start
+_FLOCK = "hhqqi4x"  # struct flock of 64-bit Linux
+
+
+class Neighbours:
+    """seen_at: time.monotonic() when another run was last seen; 0 when none was."""
+
+    def __init__(self, root: Path) -> None:
+        name = hashlib.sha256(os.path.realpath(root).encode()).hexdigest()[:16]
+        self._path = LOCK_FOLDER / f"kernelderby-rows-{name}.lock"
+        self._ended = threading.Event()
+        self.seen_at = 0.0
+
+    def __enter__(self) -> Neighbours:
+        self._descriptor = lock_file(self._path)
+        fcntl.fcntl(self._descriptor, fcntl.F_SETLK, struct.pack(_FLOCK, fcntl.F_RDLCK, os.SEEK_SET, os.getpid(), 1, 0))
+        self.look()
+        self._thread = threading.Thread(target=self._watch, daemon=True)
+        self._thread.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
+                 trace: TracebackType | None) -> None:
+        self._ended.set()
+        self._thread.join()
+        os.close(self._descriptor)
+
+    def look(self) -> set[int]:
+        """Process ids of the other runs."""
+        found, start = set(), 0
+        while True:
+            asked = struct.pack(_FLOCK, fcntl.F_WRLCK, os.SEEK_SET, start, 0, 0)
+            kind, _, at, _, process = struct.unpack(_FLOCK, fcntl.fcntl(self._descriptor, fcntl.F_GETLK, asked))
+            if kind == fcntl.F_UNLCK:
+                break
+            found.add(process)
+            start = at + 1
+        found = found.difference(fence.descendants(os.getpid())) if found else found
+        if found:
+            self.seen_at = time.monotonic()
+        return found
+
+    def _watch(self) -> None:
+        while not self._ended.wait(_LOOK_SECONDS):
+            self.look()

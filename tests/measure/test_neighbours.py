@@ -1,0 +1,116 @@
+"""Two runs at once, as on two GPUs of one kind: one traces file, no row twice, none lost; rows that no run wrote go."""
+
+import json
+import os
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("torch")
+from measuring import CPU, DEFINITION, measure
+
+import kernelderby
+from kernelderby.catalog import Catalog
+from kernelderby.errors import DerbyError
+from kernelderby.measure import runner
+from kernelderby.measure.neighbours import Neighbours
+from kernelderby.measure.traces import claim
+
+ENVIRONMENT = {**os.environ, "PYTHONPATH": os.pathsep.join(
+    [str(Path(kernelderby.__file__).parents[1]), str(Path(__file__).parent)])}
+RUN = """
+    import sys
+    from contextlib import nullcontext
+    from pathlib import Path
+    from kernelderby.measure import runner
+    from measuring import measure
+    runner.exclusive = lambda *_: nullcontext()  # two GPUs, two locks
+    print(len(measure(Path(sys.argv[1]), ["honest", "raises", "wrong_shape", "changes_an_input"], again=True)))
+"""
+
+
+def keys(root):
+    path = Catalog.open(root).traces_path(CPU.id, DEFINITION)
+    rows = [json.loads(line) for line in path.read_text().splitlines()]
+    return [(row["solution"], row["workload"]["uuid"]) for row in rows], [row["measurement"]["session"] for row in rows]
+
+
+def test_two_runs_share_the_work_and_the_file(misbehaviours):
+    both = [subprocess.Popen([sys.executable, "-c", textwrap.dedent(RUN), str(misbehaviours)], env=ENVIRONMENT,
+                             stdout=subprocess.PIPE, text=True) for _ in range(2)]
+    told = [run.communicate(timeout=250)[0] for run in both]
+    assert [run.returncode for run in both] == [0, 0]
+    found, _ = keys(misbehaviours)
+    workloads = len(Catalog.open(misbehaviours).workloads(DEFINITION))
+    assert len(found) == len(set(found)) == 4 * workloads == sum(map(int, told))
+    assert not list((misbehaviours / "traces").rglob("*.foreign"))
+
+
+def test_a_workload_that_another_run_has_in_hand_is_left_to_it(misbehaviours):
+    catalog = Catalog.open(misbehaviours)
+    first, second = (workload.uuid for workload in catalog.workloads(DEFINITION)[:2])
+    with claim(catalog.traces_path(CPU.id, DEFINITION), first) as is_ours:
+        assert is_ours
+        with claim(catalog.traces_path(CPU.id, DEFINITION), first) as is_ours:
+            assert not is_ours
+        rows = measure(misbehaviours, ["honest"], rounds=1)
+    assert second in {row.uuid for row in rows} and first not in {row.uuid for row in rows}
+
+
+def test_a_full_disk_is_told_before_anything_is_measured(misbehaviours, monkeypatch):
+    """One line, and no worker was started for a solution."""
+    def full(path):
+        raise DerbyError(f"{path}: no rows can be written there (No space left on device); make room")
+
+    monkeypatch.setattr(runner, "expect_writable", full)
+    monkeypatch.setattr(runner.Runner, "_run_job", lambda *_: pytest.fail("it measured"))
+    with pytest.raises(DerbyError, match="no rows can be written"):
+        measure(misbehaviours, ["honest"])
+
+
+OTHER = """
+    import sys, time
+    from pathlib import Path
+    from kernelderby.measure.neighbours import Neighbours
+    with Neighbours(Path(sys.argv[1])):
+        print("there", flush=True)
+        time.sleep(60)
+"""
+
+
+def test_a_process_that_a_run_has_started_is_no_neighbour(tmp_path):
+    """A solution's that registers itself, say."""
+    with Neighbours(tmp_path) as neighbours:
+        own = subprocess.Popen([sys.executable, "-c", textwrap.dedent(OTHER), str(tmp_path)], env=ENVIRONMENT,
+                               stdout=subprocess.PIPE, text=True)
+        own.stdout.readline()
+        assert neighbours.look() == set() and neighbours.seen_at == 0
+        own.kill()
+        own.wait()
+
+
+def test_a_neighbour_is_seen_and_so_is_its_end(tmp_path):
+    """Two that neither has started the other."""
+    watch = f"""
+    import sys, time
+    from pathlib import Path
+    from kernelderby.measure.neighbours import Neighbours
+    with Neighbours(Path({str(tmp_path)!r})) as neighbours:
+        print("there", flush=True)
+        for wanted in (1, 0):
+            until = time.monotonic() + 30
+            while len(neighbours.look()) != wanted and time.monotonic() < until:
+                time.sleep(0.02)
+            print(len(neighbours.look()), neighbours.seen_at > 0, flush=True)
+    """
+    watcher = subprocess.Popen([sys.executable, "-c", textwrap.dedent(watch)], env=ENVIRONMENT, stdout=subprocess.PIPE,
+                               text=True)
+    assert watcher.stdout.readline() == "there\n"
+    other = subprocess.Popen([sys.executable, "-c", textwrap.dedent(OTHER), str(tmp_path)], env=ENVIRONMENT)
+    assert watcher.stdout.readline() == "1 True\n"
+    other.kill()
+    other.wait()
+    assert watcher.stdout.readline() == "0 True\n" and watcher.wait(30) == 0
