@@ -39,8 +39,11 @@ PIPELINE = (
     ("permute", "compute_arg_sorts(const int *, int *, int *, int *, int, int)", 27_400),
     ("permute", "void shuffleRowsKernel<__nv_fp8_e4m3>(const T1 *, const int *, T1 *, long, long)", 58_200),
     ("permute", "void shuffleRowsKernel<float>(const T1 *, const int *, T1 *, long, long)", 21_500),
-    ("experts", STARTS, 2_700), ("experts", GEMM, 2_194_900), ("experts", "swiglu_quant_kernel", 146_900),
-    ("experts", STARTS, 2_700), ("experts", GEMM, 68_900),
+    ("experts", STARTS, 2_700),
+    ("experts", GEMM, 2_194_900),
+    ("experts", "swiglu_quant_kernel", 146_900),
+    ("experts", STARTS, 2_700),
+    ("experts", GEMM, 68_900),
     ("combine", "void apply_shuffle_mul_sum_kernel<__nv_bfloat16>(const T1 *, T1 *, const int *, const T1 *)", 61_400),
     ("check", "void at::native::vectorized_elementwise_kernel<(int)4, at::native::CUDAFunctor_add<float>>(int)", 5_000),
 )
@@ -57,22 +60,67 @@ def write_export(path: Path, operations: int) -> None:
         called = export.string("cudaLaunchKernel_v7000")
         process, thread = global_id(PROCESS), global_id(PROCESS, THREAD)
         invocations = operations // len(PIPELINE)
-        insert(export.connection, "CUPTI_ACTIVITY_KIND_KERNEL",
-               ("start", "end", "deviceId", "contextId", "streamId", "correlationId", "globalPid", "demangledName",
-                "shortName", "registersPerThread", "gridX", "blockX", "dynamicSharedMemory", "gridId"),
-               ((start, start + length, 0, 1, 7, launch, process, names[place], names[place], 168, 132, 384, 200_000,
-                 launch)
-                for launch, place, start, length, _ in timeline(invocations)))
-        insert(export.connection, "CUPTI_ACTIVITY_KIND_MEMCPY",
-               ("start", "end", "deviceId", "contextId", "streamId", "correlationId", "globalPid", "bytes", "copyKind"),
-               ((start - 900, start - 100, 0, 1, 7, invocations * len(PIPELINE) + launch, process, 4096, 8)
+        insert(
+            export.connection,
+            "CUPTI_ACTIVITY_KIND_KERNEL",
+            (
+                "start",
+                "end",
+                "deviceId",
+                "contextId",
+                "streamId",
+                "correlationId",
+                "globalPid",
+                "demangledName",
+                "shortName",
+                "registersPerThread",
+                "gridX",
+                "blockX",
+                "dynamicSharedMemory",
+                "gridId",
+            ),
+            (
+                (
+                    start,
+                    start + length,
+                    0,
+                    1,
+                    7,
+                    launch,
+                    process,
+                    names[place],
+                    names[place],
+                    168,
+                    132,
+                    384,
+                    200_000,
+                    launch,
+                )
+                for launch, place, start, length, _ in timeline(invocations)
+            ),
+        )
+        insert(
+            export.connection,
+            "CUPTI_ACTIVITY_KIND_MEMCPY",
+            ("start", "end", "deviceId", "contextId", "streamId", "correlationId", "globalPid", "bytes", "copyKind"),
+            (
+                (start - 900, start - 100, 0, 1, 7, invocations * len(PIPELINE) + launch, process, 4096, 8)
                 for launch, place, start, _, _ in timeline(invocations)
-                if place == 0 and launch % (EVERY_COPY * len(PIPELINE)) == 1))
-        insert(export.connection, "CUPTI_ACTIVITY_KIND_RUNTIME",
-               ("start", "end", "eventClass", "globalTid", "correlationId", "nameId", "returnValue"),
-               ((call, call + 900, 0, thread, launch, called, 0) for launch, _, _, _, call in timeline(invocations)))
-        insert(export.connection, "NVTX_EVENTS", ("start", "end", "eventType", "text", "globalTid", "domainId"),
-               ((start, end, 59, name, thread, 0) for name, start, end in ranges(invocations)))
+                if place == 0 and launch % (EVERY_COPY * len(PIPELINE)) == 1
+            ),
+        )
+        insert(
+            export.connection,
+            "CUPTI_ACTIVITY_KIND_RUNTIME",
+            ("start", "end", "eventClass", "globalTid", "correlationId", "nameId", "returnValue"),
+            ((call, call + 900, 0, thread, launch, called, 0) for launch, _, _, _, call in timeline(invocations)),
+        )
+        insert(
+            export.connection,
+            "NVTX_EVENTS",
+            ("start", "end", "eventType", "text", "globalTid", "domainId"),
+            ((start, end, 59, name, thread, 0) for name, start, end in ranges(invocations)),
+        )
 
 
 def insert(connection: sqlite3.Connection, table: str, columns: tuple[str, ...], rows: Iterator[tuple]) -> None:
@@ -139,12 +187,15 @@ def main() -> int:
         path.unlink(missing_ok=True)
         start = time.perf_counter()
         write_export(path, options.operations)
-        print(f"{options.operations:,} operations, {path.stat().st_size / 1e6:.0f} MB, written in "
-              f"{time.perf_counter() - start:.1f} s")
+        print(
+            f"{options.operations:,} operations, {path.stat().st_size / 1e6:.0f} MB, written in "
+            f"{time.perf_counter() - start:.1f} s"
+        )
         derby = ["-c", "from kernelderby.cli import main; main()", "profile"]
         walk = "assert sum(1 for span in profile.spans() if span.ranges)\nassert profile.unlinked_launches == 1"
         results = [
-            (title, *measured(arguments)) for title, arguments in (
+            (title, *measured(arguments))
+            for title, arguments in (
                 ("sums and API sums", reading(path, "assert profile.sums() and profile.api_sums()")),
                 ("all spans with their ranges", reading(path, walk)),
                 ("derby profile kernels", [*derby, "kernels", str(path)]),
@@ -155,8 +206,10 @@ def main() -> int:
     for title, seconds, processor, megabytes in results:
         slow = seconds > LIMIT_S or megabytes > LIMIT_MB
         broken |= slow
-        print(f"{title:<28} {seconds:6.2f} s (processor {processor:5.2f} s)  limit {LIMIT_S:.0f} s   "
-              f"{megabytes:4.0f} MB  limit {LIMIT_MB:.0f} MB   {'TOO MUCH' if slow else 'ok'}")
+        print(
+            f"{title:<28} {seconds:6.2f} s (processor {processor:5.2f} s)  limit {LIMIT_S:.0f} s   "
+            f"{megabytes:4.0f} MB  limit {LIMIT_MB:.0f} MB   {'TOO MUCH' if slow else 'ok'}"
+        )
     return int(broken)
 
 

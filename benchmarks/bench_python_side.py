@@ -24,15 +24,34 @@ HELP_LIMIT_S = 0.15
 RANK_LIMIT_S = 2.0
 LARGE_RANK_LIMIT_S = 12.0
 # Definitions, workloads, solutions of each, times that each was measured; and how often the command is timed.
-SETS = (((1, 20, 10, 50), RANK_LIMIT_S, 5), ((10, 20, 10, 5), RANK_LIMIT_S, 5),
-        ((50, 20, 100, 1), LARGE_RANK_LIMIT_S, 1), ((250, 20, 20, 1), LARGE_RANK_LIMIT_S, 1))
+SETS = (
+    ((1, 20, 10, 50), RANK_LIMIT_S, 5),
+    ((10, 20, 10, 5), RANK_LIMIT_S, 5),
+    ((50, 20, 100, 1), LARGE_RANK_LIMIT_S, 1),
+    ((250, 20, 20, 1), LARGE_RANK_LIMIT_S, 1),
+)
 ROOFLINE_LIMIT_S = 2.0
 CHECKOUT = Path(__file__).resolve().parent.parent
 REPEATS = 5
 ROUNDS, SAMPLES = 5, 20
-WITHOUT_TORCH = ("catalog", "catalog.pack", "hardware", "roofline.operators", "roofline.listing", "rank",
-                 "rank.by_importance", "report.text", "report.markdown", "report.ranking", "report.roofline",
-                 "report.importance", "profile.sources", "cli", "cli.rank", "cli.roofline")
+WITHOUT_TORCH = (
+    "catalog",
+    "catalog.pack",
+    "hardware",
+    "roofline.operators",
+    "roofline.listing",
+    "rank",
+    "rank.by_importance",
+    "report.text",
+    "report.markdown",
+    "report.ranking",
+    "report.roofline",
+    "report.importance",
+    "profile.sources",
+    "cli",
+    "cli.rank",
+    "cli.roofline",
+)
 HEAVY = ("torch", "triton", "flashinfer_bench", "flashinfer", "safetensors")
 
 
@@ -40,26 +59,43 @@ def write_set(root: Path, definitions: int, workloads: int, solutions: int, hist
     """A trace set with that many of each; every solution measured `history` times on each workload. Returns rows."""
     shapes = {}
     for name in (names := [f"operator_{number}" for number in range(definitions)]):
-        write(root / f"definitions/synthetic/{name}.json", {
-            "name": name, "op_type": "synthetic", "axes": {"seq_len": {"type": "var"}},
-            "inputs": {"x": {"shape": ["seq_len"], "dtype": "float32"}},
-            "outputs": {"y": {"shape": ["seq_len"], "dtype": "float32"}}, "reference": "def run(x):\n    return x\n",
-        })
+        write(
+            root / f"definitions/synthetic/{name}.json",
+            {
+                "name": name,
+                "op_type": "synthetic",
+                "axes": {"seq_len": {"type": "var"}},
+                "inputs": {"x": {"shape": ["seq_len"], "dtype": "float32"}},
+                "outputs": {"y": {"shape": ["seq_len"], "dtype": "float32"}},
+                "reference": "def run(x):\n    return x\n",
+            },
+        )
         shapes[name] = [
             {"uuid": f"{name}-{index}", "axes": {"seq_len": 1 << index}, "inputs": {"x": {"type": "random"}}}
             for index in range(workloads)
         ]
         cost = {"flops": {"float32": 10**6}, "bytes_read": 10**7, "bytes_written": 10**6}
-        write(root / f"workloads/synthetic/{name}.jsonl",
-              *({"definition": name, "workload": shape, "cost": cost} for shape in shapes[name]))
+        write(
+            root / f"workloads/synthetic/{name}.jsonl",
+            *({"definition": name, "workload": shape, "cost": cost} for shape in shapes[name]),
+        )
         for index in range(solutions):
             solution = f"solution_{index}_of_{name}"
-            write(root / f"solutions/someone/synthetic/{name}/{solution}.json", {
-                "name": solution, "definition": name, "author": "someone",
-                "spec": {"language": "python", "entry_point": "main.py::run", "destination_passing_style": False,
-                         "target_hardware": ["cpu"]},
-                "sources": [{"path": "main.py", "content": f"def run(x):\n    return x + {index}\n"}],
-            })
+            write(
+                root / f"solutions/someone/synthetic/{name}/{solution}.json",
+                {
+                    "name": solution,
+                    "definition": name,
+                    "author": "someone",
+                    "spec": {
+                        "language": "python",
+                        "entry_point": "main.py::run",
+                        "destination_passing_style": False,
+                        "target_hardware": ["cpu"],
+                    },
+                    "sources": [{"path": "main.py", "content": f"def run(x):\n    return x + {index}\n"}],
+                },
+            )
     catalog = Catalog.open(root)
     for name in names:
         hashes = {each.name: each.hash for each in catalog.solutions_of(name)}
@@ -75,10 +111,17 @@ def traces(definition: str, shapes: list[dict], hashes: dict[str, str], history:
             for place, (solution, solution_hash) in enumerate(sorted(hashes.items())):
                 samples = tuple(tuple(round(50 + place + each, 3) for each in own) for own in generator.choice(drawn))
                 yield Measurement(
-                    definition=definition, workload=shape, solution=solution, status=Status.PASSED, gpu="NVIDIA H200",
-                    protocol="cupti-span", timestamp=f"2026-01-{run % 28 + 1:02d}T00:00:00+00:00",
+                    definition=definition,
+                    workload=shape,
+                    solution=solution,
+                    status=Status.PASSED,
+                    gpu="NVIDIA H200",
+                    protocol="cupti-span",
+                    timestamp=f"2026-01-{run % 28 + 1:02d}T00:00:00+00:00",
                     latency_us=statistics.median(sample for samples_ in samples for sample in samples_),
-                    samples_us=samples, solution_hash=solution_hash, session=f"session-{run}",
+                    samples_us=samples,
+                    solution_hash=solution_hash,
+                    session=f"session-{run}",
                     environment={"driver": "580.1", "commit": "0123456"},
                 ).to_trace()
 
@@ -121,8 +164,10 @@ def main() -> int:
     for title, seconds, limit in results:
         print(f"{title:<80} {seconds:6.3f} s  limit {limit:.1f} s  {'ok' if seconds < limit else 'TOO SLOW'}")
     heavy = heavy_imports()
-    print(f"{'heavy imports outside measure/':<80} {', '.join(heavy) or 'none':>8}  limit none   "
-          f"{'TOO MANY' if heavy else 'ok'}")
+    print(
+        f"{'heavy imports outside measure/':<80} {', '.join(heavy) or 'none':>8}  limit none   "
+        f"{'TOO MANY' if heavy else 'ok'}"
+    )
     return int(bool(heavy) or any(seconds >= limit for _, seconds, limit in results))
 
 

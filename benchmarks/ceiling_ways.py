@@ -22,9 +22,17 @@ PART = 2**26  # words that are compared at once
 PASSES = {2: 7000, 3: 4700}  # by warpgroups: some 20 ms
 GEMM_SIZES = (4096, 8192, 12288, 16384)
 FUNCTIONS = {  # i: int, p: pointer, q: 64-bit size, u: 32-bit word; the last p is the stream
-    "read_linear": "iiipqpp", "fill_linear": "iiipqup", "copy_linear": "iiippqp", "add_linear": "iiipppqp",
-    "read_tma": "iiipqpp", "fill_tma": "iipqup", "copy_tma": "iippqp", "memcpy": "ppqp", "multiply": "iiippipp",
-    "empty": "p", "load_store": "ppp",
+    "read_linear": "iiipqpp",
+    "fill_linear": "iiipqup",
+    "copy_linear": "iiippqp",
+    "add_linear": "iiipppqp",
+    "read_tma": "iiipqpp",
+    "fill_tma": "iipqup",
+    "copy_tma": "iippqp",
+    "memcpy": "ppqp",
+    "multiply": "iiippipp",
+    "empty": "p",
+    "load_store": "ppp",
 }
 TYPES = {"i": ctypes.c_int, "p": ctypes.c_void_p, "q": ctypes.c_uint64, "u": ctypes.c_uint32}
 
@@ -73,10 +81,14 @@ class Plan:
 
     def allocate(self) -> None:
         def random_words() -> torch.Tensor:
-            return torch.randint(-2**31, 2**31 - 1, (self.size // 4,), dtype=torch.int32, device=self.device)
+            return torch.randint(-(2**31), 2**31 - 1, (self.size // 4,), dtype=torch.int32, device=self.device)
 
-        self.held = {"one": random_words(), "other": random_words(), "to": random_words(),
-                     "sink": torch.zeros(SINKS, dtype=torch.int32, device=self.device)}
+        self.held = {
+            "one": random_words(),
+            "other": random_words(),
+            "to": random_words(),
+            "sink": torch.zeros(SINKS, dtype=torch.int32, device=self.device),
+        }
         self.sum_of_one = int(self.held["one"].sum(dtype=torch.int64)) % 2**32
 
     def call(self, name: str, *arguments) -> None:
@@ -101,25 +113,101 @@ class Plan:
             for hint in (0, 1):
                 stores = "streaming stores" if hint else "plain stores"
                 for unroll in (4, 8, 16):
-                    add("read", f"linear, {unroll} x 16 bytes, {'256-byte prefetch, ' * hint}{grid}", 1, self.check_sum,
-                        "read_linear", unroll, hint, ctas, "one", size, "sink")
-                    add("copy", f"linear, {unroll} x 16 bytes, {stores}, {grid}", 2, self.check_copy,
-                        "copy_linear", unroll, hint, ctas, "one", "to", size)
+                    add(
+                        "read",
+                        f"linear, {unroll} x 16 bytes, {'256-byte prefetch, ' * hint}{grid}",
+                        1,
+                        self.check_sum,
+                        "read_linear",
+                        unroll,
+                        hint,
+                        ctas,
+                        "one",
+                        size,
+                        "sink",
+                    )
+                    add(
+                        "copy",
+                        f"linear, {unroll} x 16 bytes, {stores}, {grid}",
+                        2,
+                        self.check_copy,
+                        "copy_linear",
+                        unroll,
+                        hint,
+                        ctas,
+                        "one",
+                        "to",
+                        size,
+                    )
                 for unroll in (4, 8):
-                    add("fill", f"linear, {unroll} x 16 bytes, {stores}, {grid}", 1, self.check_fill,
-                        "fill_linear", unroll, hint, ctas, "to", size, SEED)
+                    add(
+                        "fill",
+                        f"linear, {unroll} x 16 bytes, {stores}, {grid}",
+                        1,
+                        self.check_fill,
+                        "fill_linear",
+                        unroll,
+                        hint,
+                        ctas,
+                        "to",
+                        size,
+                        SEED,
+                    )
                 for unroll in (2, 4, 8):
-                    add("mixed", f"linear, {unroll} x 16 bytes, {stores}, {grid}", 3, self.check_mixed,
-                        "add_linear", unroll, hint, ctas, "one", "other", "to", size)
+                    add(
+                        "mixed",
+                        f"linear, {unroll} x 16 bytes, {stores}, {grid}",
+                        3,
+                        self.check_mixed,
+                        "add_linear",
+                        unroll,
+                        hint,
+                        ctas,
+                        "one",
+                        "other",
+                        "to",
+                        size,
+                    )
         for runs in (0, 1):
             order = "one run a CTA" if runs else "CTAs in turn"
             for tiled in (0, 1):
-                add("read", f"TMA {'boxes of 128 x 128 bytes' if tiled else 'bulk copies of 16 KB'}, {order}", 1,
-                    self.check_sum, "read_tma", tiled, runs, self.processors, "one", size, "sink")
-            add("copy", f"TMA load and store of 16 KB, {order}", 2, self.check_copy,
-                "copy_tma", runs, self.processors, "one", "to", size)
-            add("fill", f"TMA stores of 16 KB, {order}", 1, self.check_fill_by_boxes,
-                "fill_tma", runs, few, "to", size, SEED)
+                add(
+                    "read",
+                    f"TMA {'boxes of 128 x 128 bytes' if tiled else 'bulk copies of 16 KB'}, {order}",
+                    1,
+                    self.check_sum,
+                    "read_tma",
+                    tiled,
+                    runs,
+                    self.processors,
+                    "one",
+                    size,
+                    "sink",
+                )
+            add(
+                "copy",
+                f"TMA load and store of 16 KB, {order}",
+                2,
+                self.check_copy,
+                "copy_tma",
+                runs,
+                self.processors,
+                "one",
+                "to",
+                size,
+            )
+            add(
+                "fill",
+                f"TMA stores of 16 KB, {order}",
+                1,
+                self.check_fill_by_boxes,
+                "fill_tma",
+                runs,
+                few,
+                "to",
+                size,
+                SEED,
+            )
         add("copy", "cudaMemcpyAsync", 2, self.check_copy, "memcpy", "one", "to", size)
         return sorted(ways, key=lambda way: TRAFFIC_KINDS.index(way.kind))
 
@@ -184,8 +272,11 @@ class Plan:
         return Way(kind, f"wgmma loop, {groups} warpgroups an SM", work, run, check, 1.5, prepare, self.forget)
 
     def gemms(self) -> list[Way]:
-        kinds = [("bfloat16", "torch.mm", None), ("float8_e4m3fn", "torch._scaled_mm, fast accumulation", True),
-                 ("float8_e4m3fn", "torch._scaled_mm", False)]
+        kinds = [
+            ("bfloat16", "torch.mm", None),
+            ("float8_e4m3fn", "torch._scaled_mm, fast accumulation", True),
+            ("float8_e4m3fn", "torch._scaled_mm", False),
+        ]
         return [self.gemm(kind, name, fast, n) for kind, name, fast in kinds for n in GEMM_SIZES]
 
     def gemm(self, kind: str, name: str, fast: bool | None, n: int) -> Way:

@@ -95,8 +95,11 @@ class Watch:
 
     @property
     def summary(self) -> dict:
-        found = {name: statistics.median(values) for name in READINGS
-                 if (values := [reading[name] for reading in self._readings if name in reading])}
+        found = {
+            name: statistics.median(values)
+            for name in READINGS
+            if (values := [reading[name] for reading in self._readings if name in reading])
+        }
         watts = [reading["power_watts"] for reading in self._readings if "power_watts" in reading]
         throttled = sorted({reason for reading in self._readings for reason in reading.get("throttled_by", [])})
         return {**found, **({"most_watts": max(watts)} if watts else {}), "throttled_by": throttled}
@@ -142,14 +145,17 @@ def small_times(plan: Plan) -> dict[str, dict]:
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph):
             plan.call(name, *arguments)
-        calls = {"eager": lambda _, name=name, arguments=arguments: plan.call(name, *arguments),
-                 "graph": lambda _, graph=graph: graph.replay()}
+        calls = {
+            "eager": lambda _, name=name, arguments=arguments: plan.call(name, *arguments),
+            "graph": lambda _, graph=graph: graph.replay(),
+        }
         found[name] = {}
         for protocol in dict.fromkeys((best, CUDA_EVENTS)):
             try:
                 timer = make_timer(protocol, device)
-                found[name][protocol] = {how: statistics.median(timer.spans(call, 50).spans_us)
-                                         for how, call in calls.items()}
+                found[name][protocol] = {
+                    how: statistics.median(timer.spans(call, 50).spans_us) for how, call in calls.items()
+                }
             except Exception as error:  # whatever CUPTI or its bindings raise; the other protocol may work
                 found["note"] = f"{protocol}: {type(error).__name__}: {error}"
     return found
@@ -170,8 +176,10 @@ def toml(best: dict[str, Result], small: dict, source: str, day: str) -> str:
     if traffic:
         lines.append(f"memory_bytes_per_second = {max(one.rate for one in traffic.values()) / 1e12:.3f}e12")
     lines += [f"source = {json.dumps(source)}", f'date = "{day}"']
-    tables = {"traffic_bytes_per_second": (traffic, 3),
-              "flops_per_second": ({kind: one for kind, one in best.items() if kind not in TRAFFIC_KINDS}, 1)}
+    tables = {
+        "traffic_bytes_per_second": (traffic, 3),
+        "flops_per_second": ({kind: one for kind, one in best.items() if kind not in TRAFFIC_KINDS}, 1),
+    }
     for table, (rates, digits) in tables.items():
         if rates:
             lines += ["", f"[measured.{table}]"]
@@ -188,8 +196,16 @@ def line(result: Result) -> str:
     if result.rate is None:
         return f"{result.kind:>14}  {'-':>8}         {result.name}: {result.problem}"
     sensors = result.sensors
-    state = ", ".join([*(f"{sensors[name]:.0f} {unit}" for name, unit in (("sm_mhz", "MHz"), ("most_watts", "W"))
-                         if name in sensors), *sensors.get("throttled_by", [])])
+    state = ", ".join(
+        [
+            *(
+                f"{sensors[name]:.0f} {unit}"
+                for name, unit in (("sm_mhz", "MHz"), ("most_watts", "W"))
+                if name in sensors
+            ),
+            *sensors.get("throttled_by", []),
+        ]
+    )
     unit = "TB/s" if result.kind in TRAFFIC_KINDS else "TFLOP/s"
     return f"{result.kind:>14}  {result.rate / 1e12:8.3f} {unit:<7} {result.name}  ({state})"
 
@@ -212,8 +228,10 @@ def run(plan: Plan, limit: float) -> tuple[list[Result], dict, dict]:
         memory = plan.memory_ways()
         for number, way in enumerate(ways := [*plan.loops(), *plan.gemms(), *memory]):
             if time.monotonic() - begin > limit:
-                results += [Result(each.kind, each.name, each.work, problem=f"not measured: {limit:.0f} s were up")
-                            for each in ways[number:]]
+                results += [
+                    Result(each.kind, each.name, each.work, problem=f"not measured: {limit:.0f} s were up")
+                    for each in ways[number:]
+                ]
                 break
             results.append(measure(way, sensors))
             print(line(results[-1]), flush=True)
@@ -231,8 +249,10 @@ def report(results: list[Result], small: dict, readings: dict, path: Path | None
     day = date.today().isoformat()
     best = best_of(results)
     measured = sum(result.rate is not None for result in results)
-    source = (f"benchmarks/ceilings.py on one {name}, torch {torch.__version__}, CUDA {torch.version.cuda}: the best "
-              f"of {measured} ways, medians, power and clocks as they were")
+    source = (
+        f"benchmarks/ceilings.py on one {name}, torch {torch.__version__}, CUDA {torch.version.cuda}: the best "
+        f"of {measured} ways, medians, power and clocks as they were"
+    )
     if "note" in small:
         print(f"ceilings: {small['note']}")
     print("\nbest of each kind")
@@ -243,9 +263,22 @@ def report(results: list[Result], small: dict, readings: dict, path: Path | None
     table = toml(best, small, source, day)
     print(f"\nkernelderby/hardware/gpus/{gpu_id(name)}.toml:\n\n{table}")
     if path:
-        path.write_text(json.dumps({"gpu": name, "source": source, "date": day, "readings": readings, "small": small,
-                                    "best": {kind: one.name for kind, one in best.items()},
-                                    "results": [asdict(one) for one in results], "toml": table}, indent=1) + "\n")
+        path.write_text(
+            json.dumps(
+                {
+                    "gpu": name,
+                    "source": source,
+                    "date": day,
+                    "readings": readings,
+                    "small": small,
+                    "best": {kind: one.name for kind, one in best.items()},
+                    "results": [asdict(one) for one in results],
+                    "toml": table,
+                },
+                indent=1,
+            )
+            + "\n"
+        )
 
 
 def main() -> int:

@@ -39,13 +39,19 @@ def build(solution: Solution, name: str) -> Solution:
         return solution
     if Path(name).is_dir():  # the shared files as they are now
         common = {file: solution.sources[file] for file in solution.common}
-        files = common | {file.relative_to(name).as_posix(): file.read_text(encoding="utf-8")
-                 for file in sorted(Path(name).rglob("*")) if file.suffix in SOURCE_SUFFIXES}
+        files = common | {
+            file.relative_to(name).as_posix(): file.read_text(encoding="utf-8")
+            for file in sorted(Path(name).rglob("*"))
+            if file.suffix in SOURCE_SUFFIXES
+        }
     else:
         folder = solution.folder.relative_to(CHECKOUT).as_posix()
         paths = git("ls-tree", "-r", "--name-only", name, "--", folder).split()
-        files = {Path(path).relative_to(folder).as_posix(): git("show", f"{name}:{path}") for path in paths
-                 if Path(path).suffix in SOURCE_SUFFIXES}
+        files = {
+            Path(path).relative_to(folder).as_posix(): git("show", f"{name}:{path}")
+            for path in paths
+            if Path(path).suffix in SOURCE_SUFFIXES
+        }
         for file in solution.common:
             files[file] = git("show", f"{name}:solutions/{solution.author}/common/{file}")
     if solution.entry_point.partition("::")[0] not in files:
@@ -58,8 +64,9 @@ def git(*arguments: str) -> str:
     return subprocess.run(["git", "-C", CHECKOUT, *arguments], capture_output=True, text=True).stdout
 
 
-def compare(definition, module, candidates: dict[str, Candidate], maker: InputMaker, timer, rounds: int,
-            iterations: int) -> dict[str, list[float]]:
+def compare(
+    definition, module, candidates: dict[str, Candidate], maker: InputMaker, timer, rounds: int, iterations: int
+) -> dict[str, list[float]]:
     """Build -> the median of each round in us; a build that is wrong ends the comparison with a DerbyError."""
     races = {}
     for name, candidate in candidates.items():
@@ -82,8 +89,10 @@ def row(label: str, medians: dict[str, list[float]]) -> str:
     cells = [f"{statistics.median(medians[first]):10.1f}"]
     for name in others:
         ratios = [mine / its for mine, its in zip(medians[name], medians[first], strict=True)]
-        cells.append(f"{statistics.median(medians[name]):10.1f} {statistics.median(ratios):.3f} "
-                     f"[{min(ratios):.3f}, {max(ratios):.3f}]")
+        cells.append(
+            f"{statistics.median(medians[name]):10.1f} {statistics.median(ratios):.3f} "
+            f"[{min(ratios):.3f}, {max(ratios):.3f}]"
+        )
     return f"{label:>48}  " + "  ".join(cells)
 
 
@@ -100,11 +109,17 @@ def main() -> None:
     definition = catalog.definition(solution.definition)
     module = load_definition_module(definition)
     device = torch.device("cuda", 0) if torch.cuda.is_available() else torch.device("cpu")
-    candidates = {name: Candidate(load_solution(definition, build(solution, name)), solution.destination_passing_style,
-                                  definition) for name in arguments.builds}
+    candidates = {
+        name: Candidate(
+            load_solution(definition, build(solution, name)), solution.destination_passing_style, definition
+        )
+        for name in arguments.builds
+    }
     if device.type == "cuda":
-        cases = [case_of_workload(definition, workload)
-                 for workload in select_workloads(catalog.workloads(definition.name), arguments.workloads)]
+        cases = [
+            case_of_workload(definition, workload)
+            for workload in select_workloads(catalog.workloads(definition.name), arguments.workloads)
+        ]
     else:
         cases = small_cases(definition, module.SMALL_AXES, [{}], seeds=1)
     protocol, note = find_protocol(device)
@@ -114,8 +129,13 @@ def main() -> None:
     print(f"{'us, ratio to the first [least, most]':>48}  " + "  ".join(f"{name[-32:]:>10}" for name in candidates))
     for case in cases:
         maker = InputMaker(definition, module, case, device, CHECKOUT)
-        print(row(case.label[-48:], compare(definition, module, candidates, maker, timer, arguments.rounds,
-                                            arguments.iterations)), flush=True)
+        print(
+            row(
+                case.label[-48:],
+                compare(definition, module, candidates, maker, timer, arguments.rounds, arguments.iterations),
+            ),
+            flush=True,
+        )
 
 
 if __name__ == "__main__":

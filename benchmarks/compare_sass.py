@@ -67,12 +67,17 @@ def difference(one: Kernel, other: Kernel) -> tuple[bool, str]:
     if one.without_constant_offsets == other.without_constant_offsets:
         moved = sum(a != b for a, b in zip(one.texts, other.texts, strict=True))
         return True, f"same but for constant bank offsets ({moved} of {len(one.texts)} instructions)"
-    changes = [change for change in difflib.SequenceMatcher(None, one.texts, other.texts, False).get_opcodes()
-               if change[0] != "equal"]
+    changes = [
+        change
+        for change in difflib.SequenceMatcher(None, one.texts, other.texts, False).get_opcodes()
+        if change[0] != "equal"
+    ]
     count = sum(max(to - begin, other_to - other_begin) for _, begin, to, other_begin, other_to in changes)
     _, begin, to, other_begin, other_to = changes[0]
-    return False, (f"{count} of {len(one.texts)} instructions differ, the first at {begin}: "
-                   f"{' '.join(one.texts[begin:to][:1])} | {' '.join(other.texts[other_begin:other_to][:1])}")
+    return False, (
+        f"{count} of {len(one.texts)} instructions differ, the first at {begin}: "
+        f"{' '.join(one.texts[begin:to][:1])} | {' '.join(other.texts[other_begin:other_to][:1])}"
+    )
 
 
 def compare(first: dict[str, Kernel], second: dict[str, Kernel]) -> list[tuple[bool, str]]:
@@ -145,8 +150,10 @@ def main() -> int:
     if len(found) != 1:
         raise SystemExit(f"compare_sass: {arguments.solution}: {len(found)} folders under solutions/ are called so")
     with tempfile.TemporaryDirectory() as scratch:
-        kernels = [sass(sources(found[0], name, Path(scratch, f"sources{i}")), Path(scratch, f"build{i}"))
-                   for i, name in enumerate(arguments.builds)]
+        kernels = [
+            sass(sources(found[0], name, Path(scratch, f"sources{i}")), Path(scratch, f"build{i}"))
+            for i, name in enumerate(arguments.builds)
+        ]
     lines = compare(*kernels)
     print(*(line for _, line in lines), sep="\n")
     return 0 if all(same for same, _ in lines) else 1

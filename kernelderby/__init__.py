@@ -15,9 +15,14 @@ from typing import Any
 __version__ = "0.1.0"
 __all__ = ["Answer", "DerbyError", "Frame", "ProfileFile", "TraceSet", "__version__", "open", "profile"]
 
-_HOMES = {"Answer": ("report.answer", "Answer"), "DerbyError": ("errors", "DerbyError"),
-          "Frame": ("report.frame", "Frame"), "ProfileFile": ("api.profile_file", "ProfileFile"),
-          "TraceSet": ("api.trace_set", "TraceSet"), "open": ("api.trace_set", "open_set")}
+_HOMES = {
+    "Answer": ("report.answer", "Answer"),
+    "DerbyError": ("errors", "DerbyError"),
+    "Frame": ("report.frame", "Frame"),
+    "ProfileFile": ("api.profile_file", "ProfileFile"),
+    "TraceSet": ("api.trace_set", "TraceSet"),
+    "open": ("api.trace_set", "open_set"),
+}
 
 
 def __getattr__(name: str) -> Any:

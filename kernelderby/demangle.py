@@ -17,9 +17,24 @@ from glob import glob
 
 _TOOL_SECONDS = 20
 _SHORTENED = re.compile(r"\((anonymous namespace)\)|<unnamed>")
-_BUILTIN = {"v": "void", "b": "bool", "c": "char", "a": "signed char", "h": "unsigned char", "s": "short",
-            "t": "unsigned short", "i": "int", "j": "unsigned int", "l": "long", "m": "unsigned long",
-            "x": "long long", "y": "unsigned long long", "f": "float", "d": "double", "e": "long double"}
+_BUILTIN = {
+    "v": "void",
+    "b": "bool",
+    "c": "char",
+    "a": "signed char",
+    "h": "unsigned char",
+    "s": "short",
+    "t": "unsigned short",
+    "i": "int",
+    "j": "unsigned int",
+    "l": "long",
+    "m": "unsigned long",
+    "x": "long long",
+    "y": "unsigned long long",
+    "f": "float",
+    "d": "double",
+    "e": "long double",
+}
 _STANDARD = {"St": "std", "Ss": "std::string", "Sa": "std::allocator"}
 _LITERAL = re.compile(r"L([a-z])(n?[0-9]+)E")
 _VALUE = re.compile(r"n?[0-9]+E")
@@ -78,8 +93,12 @@ def _runtime_library() -> ctypes.CDLL | None:
         try:
             library = ctypes.CDLL(file)
             library.__cxa_demangle.restype = ctypes.c_void_p
-            library.__cxa_demangle.argtypes = [ctypes.c_char_p, ctypes.c_void_p, ctypes.c_void_p,
-                                               ctypes.POINTER(ctypes.c_int)]
+            library.__cxa_demangle.argtypes = [
+                ctypes.c_char_p,
+                ctypes.c_void_p,
+                ctypes.c_void_p,
+                ctypes.POINTER(ctypes.c_int),
+            ]
             return library
         except (OSError, AttributeError):
             continue
@@ -158,10 +177,10 @@ class _Reader:
             if character == "L":
                 self._open("L")
             self.place += 2
-        elif text[place:place + 2] in _STANDARD:
-            self._add(_STANDARD[text[place:place + 2]])
+        elif text[place : place + 2] in _STANDARD:
+            self._add(_STANDARD[text[place : place + 2]])
             self.place += 2
-            if text[self.place:self.place + 1].isdigit():  # St5array: std::array
+            if text[self.place : self.place + 1].isdigit():  # St5array: std::array
                 self.out += "::"
         elif match := _REFERENCE.match(text, place):
             self.place = match.end()
@@ -225,5 +244,5 @@ class _Reader:
 def _lambda_type(text: str) -> str:
     """The first parameter's type of a lambda: f -> float, N3c108BFloat16 -> c10::BFloat16, v -> nothing."""
     if match := _LAMBDA_TYPE.match(text):
-        return "c10::" + text[match.end():match.end() + int(match.group(1))]
+        return "c10::" + text[match.end() : match.end() + int(match.group(1))]
     return _BUILTIN.get(text[:1], "") if not text.startswith("v") else ""

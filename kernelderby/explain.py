@@ -15,13 +15,21 @@ from kernelderby.errors import DerbyError
 
 DESCRIBED = "derby"  # key of msgspec.Meta.extra: what a value must be, in words
 
-_WORDS = {"str": "a string", "int": "an integer", "float": "a number", "bool": "true or false", "object": "an object",
-          "array": "a list", "null": "null"}
+_WORDS = {
+    "str": "a string",
+    "int": "an integer",
+    "float": "a number",
+    "bool": "true or false",
+    "object": "an object",
+    "array": "a list",
+    "null": "null",
+}
 _STEP = re.compile(r"\.([^.\[\]`]+)|\[(\d+)\]|\[(\.\.\.)\]")
 
 
-def explained(where: Path | str, error: msgspec.ValidationError, data: Any, kind: type,
-              lax: bool = False) -> DerbyError:
+def explained(
+    where: Path | str, error: msgspec.ValidationError, data: Any, kind: type, lax: bool = False
+) -> DerbyError:
     """data: what was to become a kind; None where it cannot be had. lax: as in fields.convert."""
     message, _, place = str(error).partition(" - at `")
     steps, value = _located(str(error), place, data, kind, lax)
@@ -113,8 +121,16 @@ def _described(node: Any, message: str = "") -> str:
     if found:
         kinds = [_WORDS.get(kind, kind) for kind in found[1].split(" | ")]
         return " or ".join(kinds) + found[2]
-    names = {"StrType": "str", "IntType": "int", "FloatType": "float", "BoolType": "bool", "DictType": "object",
-             "StructType": "object", "ListType": "array", "VarTupleType": "array"}
+    names = {
+        "StrType": "str",
+        "IntType": "int",
+        "FloatType": "float",
+        "BoolType": "bool",
+        "DictType": "object",
+        "StructType": "object",
+        "ListType": "array",
+        "VarTupleType": "array",
+    }
     choices = _choices(node)
     if choices:
         return " or ".join(map(str, choices))

@@ -24,9 +24,33 @@ from kernelderby.explain import DESCRIBED, explained, suggestion, unknown_fields
 from kernelderby.files import read_bytes, relative_problem
 
 T = TypeVar("T")
-__all__ = ["Capability", "Count", "Function", "Identifier", "Importance", "ModuleName", "Name", "NotNegative",
-           "Number", "Positive", "ProgramName", "Share", "Size", "agree", "convert", "decode_json", "expect_inner_path",
-           "must_be", "read_csv", "read_json", "read_jsonl", "read_text", "read_toml", "suggestion", "unknown_fields"]
+__all__ = [
+    "Capability",
+    "Count",
+    "Function",
+    "Identifier",
+    "Importance",
+    "ModuleName",
+    "Name",
+    "NotNegative",
+    "Number",
+    "Positive",
+    "ProgramName",
+    "Share",
+    "Size",
+    "agree",
+    "convert",
+    "decode_json",
+    "expect_inner_path",
+    "must_be",
+    "read_csv",
+    "read_json",
+    "read_jsonl",
+    "read_text",
+    "read_toml",
+    "suggestion",
+    "unknown_fields",
+]
 
 _LARGEST = 1.7976931348623157e308  # of the finite doubles
 
@@ -45,14 +69,19 @@ Importance = Annotated[float, must_be("a number above 0, 1e9 at most", gt=0, le=
 Number = Annotated[float, must_be("a finite number", ge=-_LARGEST, le=_LARGEST)]
 Name = Annotated[str, must_be("a name without control characters", pattern=r"^[^\x00-\x1f\x7f-\x9f]+$")]
 Identifier = Annotated[str, must_be("a name of letters, digits and _", pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
-ModuleName = Annotated[str, must_be("the name of a Python module, such as deep_gemm",
-                                     pattern=r"^[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*$")]
+ModuleName = Annotated[
+    str,
+    must_be(
+        "the name of a Python module, such as deep_gemm", pattern=r"^[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*$"
+    ),
+]
 ProgramName = Annotated[str, must_be("the name of a program, such as nvcc", pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.+-]*$")]
-Capability = Annotated[str, must_be("a compute capability such as \"9.0\"", pattern=r"^[0-9]{1,3}\.[0-9]$")]
+Capability = Annotated[str, must_be('a compute capability such as "9.0"', pattern=r"^[0-9]{1,3}\.[0-9]$")]
 Function = Annotated[str, must_be("<file>::<function>", pattern=r"^[^:\x00-\x1f]+::[A-Za-z_][A-Za-z0-9_.]*$")]
 
 
 # -------------------------------------------------------------------------------------------------------------- reading
+
 
 def read_text(path: Path) -> str:
     try:
@@ -138,6 +167,7 @@ def convert(where: Path | str, data: Any, kind: type[T], *, lax: bool = False) -
 
 
 # ------------------------------------------------------------------------------------------------- checks across fields
+
 
 def agree(path: Path | str, field: str, value: str, in_path: str) -> None:
     """The path is the key: what the file says must stand in it."""

@@ -30,6 +30,7 @@ CLAIMS = 1 << 48  # bytes from here on are no content: their locks are claims, s
 
 # ------------------------------------------------------------------------------------------------------------- reading
 
+
 def read_bytes(path: Path) -> bytes:
     """Of a regular file. DerbyError for anything else: a pipe or a device could hold the reader for ever."""
     try:
@@ -46,6 +47,7 @@ def read_bytes(path: Path) -> bytes:
 
 
 # --------------------------------------------------------------------------------------------------------------- paths
+
 
 def relative_problem(text: str) -> str | None:
     """Why a path from data is none that stays inside a folder, as far as the text tells; None when it does."""
@@ -81,6 +83,7 @@ def is_inside(folder: Path, path: Path) -> bool:
 
 # ---------------------------------------------------------------------------------------------------------- whole files
 
+
 def write_whole(path: Path, content: str | bytes) -> None:
     """Replaces a file in one step; its mode stays, a symlink to it too. DerbyError when it cannot be written, and then
     the file is as it was."""
@@ -91,8 +94,9 @@ def write_whole(path: Path, content: str | bytes) -> None:
         _remove_unfinished(target)
         _replace(target, data)
     except OSError as error:
-        raise DerbyError(f"{path}: cannot be written ({_reason(error)}); it is as it was; make room or mend its "
-                         "permissions") from None
+        raise DerbyError(
+            f"{path}: cannot be written ({_reason(error)}); it is as it was; make room or mend its permissions"
+        ) from None
 
 
 def _replace(target: Path, data: bytes) -> None:
@@ -164,6 +168,7 @@ def _sync_folder(folder: Path) -> None:
 
 # -------------------------------------------------------------------------------------------------------- rows appended
 
+
 def append_line(path: Path, line: str) -> str | None:
     """Appends one line and waits until it is on the disk. Whole, or DerbyError and the file as it was.
 
@@ -180,8 +185,10 @@ def append_line(path: Path, line: str) -> str | None:
             with suppress(OSError):
                 os.ftruncate(descriptor, size)
             if isinstance(error, OSError):
-                raise DerbyError(f"{path}: a row could not be appended ({_reason(error)}); the rows before it are "
-                                 "whole; make room and run again") from None
+                raise DerbyError(
+                    f"{path}: a row could not be appended ({_reason(error)}); the rows before it are "
+                    "whole; make room and run again"
+                ) from None
             raise
     return note
 
@@ -227,13 +234,17 @@ def _mend(descriptor: int, path: Path) -> str | None:
         except (ValueError, RecursionError):
             damaged = path.with_name(path.name + ".damaged")
             _move(descriptor, start, damaged, end=b"\n")
-            return (f"{path}: the last line was cut short; it was moved to {damaged.name} and its workload is measured "
-                    "again")
+            return (
+                f"{path}: the last line was cut short; it was moved to {damaged.name} and its workload is measured "
+                "again"
+            )
         _write_all(descriptor, b"\n")  # the row is whole, only its newline is missing
         return None
     except OSError as error:
-        raise DerbyError(f"{path}: its last line is cut short and cannot be mended ({_reason(error)}); make room or "
-                         "mend its permissions") from None
+        raise DerbyError(
+            f"{path}: its last line is cut short and cannot be mended ({_reason(error)}); make room or "
+            "mend its permissions"
+        ) from None
 
 
 def _last_line(descriptor: int) -> tuple[bytes, int]:
@@ -257,8 +268,9 @@ def _locked(path: Path, create: bool) -> Iterator[int]:
             path.parent.mkdir(parents=True, exist_ok=True)
         descriptor = os.open(path, flags, 0o666)
     except OSError as error:
-        raise DerbyError(f"{path}: cannot be written ({_reason(error)}); mend its permissions, or give another "
-                         "--root") from None
+        raise DerbyError(
+            f"{path}: cannot be written ({_reason(error)}); mend its permissions, or give another --root"
+        ) from None
     try:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
             raise DerbyError(f"{path}: cannot be written (it is no regular file); remove it")
@@ -303,11 +315,13 @@ def expect_writable(path: Path) -> None:
             _write_all(descriptor, bytes(_PROBE_BYTES))
             os.fsync(descriptor)
     except OSError as error:
-        raise DerbyError(f"{path}: no rows can be written there ({_reason(error)}); make room or mend its "
-                         "permissions") from None
+        raise DerbyError(
+            f"{path}: no rows can be written there ({_reason(error)}); make room or mend its permissions"
+        ) from None
 
 
 # --------------------------------------------------------------------------------------------------------------- locks
+
 
 @contextmanager
 def exclusive_lock(name: str, held: str) -> Iterator[None]:
@@ -337,8 +351,10 @@ def lock_file(path: Path) -> int:
             pass
         return os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
     except OSError as error:
-        raise DerbyError(f"{path}: cannot be opened as a lock ({_reason(error)}); remove it, or mend the permissions "
-                         f"of {path.parent}") from None
+        raise DerbyError(
+            f"{path}: cannot be opened as a lock ({_reason(error)}); remove it, or mend the permissions "
+            f"of {path.parent}"
+        ) from None
 
 
 def _reason(error: BaseException) -> str:

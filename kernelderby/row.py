@@ -93,8 +93,15 @@ class Hardware(Struct):
 
 
 class Evaluation(Struct):
-    status: Literal["PASSED", "INCORRECT_NUMERICAL", "INCORRECT_SHAPE", "INCORRECT_DTYPE", "RUNTIME_ERROR",
-                    "COMPILE_ERROR", "TIMEOUT"]
+    status: Literal[
+        "PASSED",
+        "INCORRECT_NUMERICAL",
+        "INCORRECT_SHAPE",
+        "INCORRECT_DTYPE",
+        "RUNTIME_ERROR",
+        "COMPILE_ERROR",
+        "TIMEOUT",
+    ]
     environment: Hardware
     timestamp: str
     log: str | None = ""
@@ -105,8 +112,9 @@ class Evaluation(Struct):
         try:
             datetime.fromisoformat(self.timestamp)
         except ValueError:
-            raise ValueError(f"timestamp: {self.timestamp!r:.40} is no ISO time such as 2026-11-21T02:00:00+00:00; "
-                             "mend it") from None
+            raise ValueError(
+                f"timestamp: {self.timestamp!r:.40} is no ISO time such as 2026-11-21T02:00:00+00:00; mend it"
+            ) from None
 
 
 class Times(Struct):
@@ -142,8 +150,10 @@ class Own(Struct):
             raise ValueError(f"times: a row that {self.status.value} has none; measure it again")
         if "eager" in self.times and self.latency_us is not None:
             if abs(self.times["eager"].median_us - self.latency_us) > _ROUNDING_US:
-                raise ValueError(f"latency_us: is {self.latency_us}, but times.eager.median_us "
-                                 f"{self.times['eager'].median_us}; measure it again")
+                raise ValueError(
+                    f"latency_us: is {self.latency_us}, but times.eager.median_us "
+                    f"{self.times['eager'].median_us}; measure it again"
+                )
         elif self.latency_us is not None and self.samples_us:
             _expect_median("latency_us", self.latency_us, self.samples_us)
 
@@ -177,18 +187,23 @@ class Row(Struct):
     def __post_init__(self) -> None:
         own, evaluation = self.measurement, self.evaluation
         if (evaluation.performance is None) == (evaluation.status == "PASSED"):
-            raise ValueError("evaluation.performance: a passed row needs a time, and no other has one; measure it "
-                             "again")
+            raise ValueError(
+                "evaluation.performance: a passed row needs a time, and no other has one; measure it again"
+            )
         if own is None:
             return
         if own.status.evaluation_status != evaluation.status:
-            raise ValueError(f"evaluation.status: is {evaluation.status}, but measurement.status {own.status.value}; "
-                             "measure it again")
+            raise ValueError(
+                f"evaluation.status: is {evaluation.status}, but measurement.status {own.status.value}; "
+                "measure it again"
+            )
         if own.latency_us is not None and evaluation.performance is not None:
             there = evaluation.performance.latency_ms * 1e3
             if abs(there - own.latency_us) > _ROUNDING_US + 1e-6 * own.latency_us:
-                raise ValueError(f"evaluation.performance.latency_ms: is {there:g} us, but measurement.latency_us "
-                                 f"{own.latency_us:g}; measure it again")
+                raise ValueError(
+                    f"evaluation.performance.latency_ms: is {there:g} us, but measurement.latency_us "
+                    f"{own.latency_us:g}; measure it again"
+                )
 
 
 def _expect_median(field: str, stated: float, rounds: tuple[tuple[float, ...], ...]) -> None:
@@ -196,5 +211,6 @@ def _expect_median(field: str, stated: float, rounds: tuple[tuple[float, ...], .
     middle = len(samples) // 2
     found = (samples[middle] + samples[~middle]) / 2 if samples else None
     if found is None or abs(found - stated) > _ROUNDING_US + 1e-6 * stated:
-        raise ValueError(f"{field}: is {stated:g}, but the median of the samples {found or 'missing'}; measure it "
-                         "again")
+        raise ValueError(
+            f"{field}: is {stated:g}, but the median of the samples {found or 'missing'}; measure it again"
+        )

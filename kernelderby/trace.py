@@ -15,8 +15,18 @@ from typing import Any, TypeVar
 from kernelderby.fields import convert
 from kernelderby.row import STATUS_OF_EVALUATION, Errors, KnownEnvironment, MaybeNumber, Ran, Row, Status
 
-__all__ = ["FLASHINFER_BENCH_PROTOCOL", "TIME_KINDS", "Correctness", "Cost", "Measurement", "Place",
-           "Stage", "Status", "Timed", "newest"]
+__all__ = [
+    "FLASHINFER_BENCH_PROTOCOL",
+    "TIME_KINDS",
+    "Correctness",
+    "Cost",
+    "Measurement",
+    "Place",
+    "Stage",
+    "Status",
+    "Timed",
+    "newest",
+]
 
 K = TypeVar("K", bound=Hashable)
 
@@ -145,7 +155,9 @@ class Measurement:
             "correctness": {
                 "max_relative_error": _json_number(correctness.max_relative_error),
                 "max_absolute_error": _json_number(correctness.max_absolute_error),
-            } if has_numbers else None,
+            }
+            if has_numbers
+            else None,
             "performance": None,
         }
         if status == "PASSED":
@@ -166,8 +178,13 @@ class Measurement:
         if self.correctness:
             for name in ("max_absolute_error", "max_relative_error", "relative_error_norm"):
                 measurement["correctness"][name] = _json_number(measurement["correctness"][name])
-        return {"definition": self.definition, "workload": self.workload, "solution": self.solution,
-                "evaluation": evaluation, "measurement": measurement}
+        return {
+            "definition": self.definition,
+            "workload": self.workload,
+            "solution": self.solution,
+            "evaluation": evaluation,
+            "measurement": measurement,
+        }
 
     @classmethod
     def from_trace(cls, trace: dict[str, Any]) -> Measurement:
@@ -179,28 +196,58 @@ class Measurement:
         """where: file and line, for the DerbyError."""
         evaluation, own = row.evaluation, row.measurement
         convert(f"{where}: workload", row.workload, Ran)
-        common: dict[str, Any] = dict(definition=row.definition, workload=row.workload, solution=row.solution,
-                      gpu=evaluation.environment.hardware, timestamp=evaluation.timestamp, message=evaluation.log or "",
-                      place=place)
+        common: dict[str, Any] = dict(
+            definition=row.definition,
+            workload=row.workload,
+            solution=row.solution,
+            gpu=evaluation.environment.hardware,
+            timestamp=evaluation.timestamp,
+            message=evaluation.log or "",
+            place=place,
+        )
         if own is None:
             found = evaluation.performance
-            return cls(**common, status=STATUS_OF_EVALUATION[evaluation.status], protocol=FLASHINFER_BENCH_PROTOCOL,
-                       latency_us=found.latency_ms * 1e3 if found else None,
-                       correctness=_correctness(evaluation.correctness),
-                       reference_latency_us=found.reference_latency_ms * 1e3 if found else None,
-                       environment={"libs": evaluation.environment.libs})
+            return cls(
+                **common,
+                status=STATUS_OF_EVALUATION[evaluation.status],
+                protocol=FLASHINFER_BENCH_PROTOCOL,
+                latency_us=found.latency_ms * 1e3 if found else None,
+                correctness=_correctness(evaluation.correctness),
+                reference_latency_us=found.reference_latency_ms * 1e3 if found else None,
+                environment={"libs": evaluation.environment.libs},
+            )
         convert(f"{where}: measurement.environment", own.environment, KnownEnvironment)
         times = {kind: Timed(each.median_us, each.samples_us) for kind, each in own.times.items()}
-        return cls(**common, status=own.status, protocol=own.protocol, latency_us=own.latency_us,
-                   samples_us=times["eager"].samples_us if "eager" in times else own.samples_us,
-                   reference_latency_us=own.reference_latency_us, correctness=_correctness(own.correctness),
-                   solution_hash=own.solution_hash, session=own.session, environment=own.environment, times=times,
-                   graph_missing=own.graph_missing or "", host_us=own.host_us, wall_us=own.wall_us, setup=own.setup)
+        return cls(
+            **common,
+            status=own.status,
+            protocol=own.protocol,
+            latency_us=own.latency_us,
+            samples_us=times["eager"].samples_us if "eager" in times else own.samples_us,
+            reference_latency_us=own.reference_latency_us,
+            correctness=_correctness(own.correctness),
+            solution_hash=own.solution_hash,
+            session=own.session,
+            environment=own.environment,
+            times=times,
+            graph_missing=own.graph_missing or "",
+            host_us=own.host_us,
+            wall_us=own.wall_us,
+            setup=own.setup,
+        )
 
 
 def _correctness(found: Errors | None) -> Correctness | None:
-    return None if found is None else Correctness(_number(found.max_absolute_error), _number(found.max_relative_error),
-                                 _number(found.relative_error_norm), found.matched_ratio)
+    return (
+        None
+        if found is None
+        else Correctness(
+            _number(found.max_absolute_error),
+            _number(found.max_relative_error),
+            _number(found.relative_error_norm),
+            found.matched_ratio,
+        )
+    )
 
 
 def _number(value: MaybeNumber) -> float:
@@ -229,7 +276,6 @@ def newest(rows: Iterable[Measurement], key: Callable[[Measurement], K]) -> dict
         if each not in found or row.moment >= found[each].moment:
             found[each] = row
     return found
-
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,10 @@ def compile_kernel(kernel, signature, constants, target, multiples_of_16=(), **o
     (`.asm["ptx"]`, `.metadata.shared`). Needs a process without TRITON_INTERPRET.
     """
     types = {name: "constexpr" if name in constants else signature[name] for name in kernel.arg_names}
-    aligned = {(i,): [["tt.divisibility", 16]] for i, name in enumerate(kernel.arg_names)
-               if types[name].startswith("*") or name in multiples_of_16}
+    aligned = {
+        (i,): [["tt.divisibility", 16]]
+        for i, name in enumerate(kernel.arg_names)
+        if types[name].startswith("*") or name in multiples_of_16
+    }
     source = ASTSource(kernel, types, constants, aligned)
     return triton.compile(source, target=TARGETS[target], options=options)

@@ -21,23 +21,35 @@ def workload(uuid: str, floor_us: float = 10.0, **extra) -> Workload:
 def row(solution: str, uuid: str, latency_us: float | None, **other) -> Measurement:
     rounds = tuple((latency_us * drift,) * 5 for drift in STEADY) if latency_us else ()
     fields = dict(
-        definition=D, workload={"uuid": uuid, "axes": {}, "inputs": {}}, solution=solution, gpu="NVIDIA H200",
-        status=Status.PASSED if latency_us else Status.TIMED_OUT, protocol="cupti", timestamp="2026-11-20T10:00:00Z",
-        latency_us=latency_us, samples_us=rounds, solution_hash=f"hash of {solution}", session="one",
+        definition=D,
+        workload={"uuid": uuid, "axes": {}, "inputs": {}},
+        solution=solution,
+        gpu="NVIDIA H200",
+        status=Status.PASSED if latency_us else Status.TIMED_OUT,
+        protocol="cupti",
+        timestamp="2026-11-20T10:00:00Z",
+        latency_us=latency_us,
+        samples_us=rounds,
+        solution_hash=f"hash of {solution}",
+        session="one",
     )
     return Measurement(**{**fields, **other})
 
 
 def rows(**latencies) -> list[Measurement]:
     """rows(fast=[1, 2]) measures fast at 1 us on w1 and 2 us on w2; None is a timed out row."""
-    return [row(solution, f"w{index}", latency)
-            for solution, each in latencies.items() for index, latency in enumerate(each, start=1)]
+    return [
+        row(solution, f"w{index}", latency)
+        for solution, each in latencies.items()
+        for index, latency in enumerate(each, start=1)
+    ]
 
 
 def ranked(measurements, workloads=3, names=None, **options):
     if isinstance(workloads, int):
         workloads = [workload(f"w{index}") for index in range(1, workloads + 1)]
     names = names or sorted({each.solution for each in measurements})
-    solutions = {name: SimpleNamespace(name=name, author="someone", hash=f"hash of {name}", in_place={})
-                 for name in names}
+    solutions = {
+        name: SimpleNamespace(name=name, author="someone", hash=f"hash of {name}", in_place={}) for name in names
+    }
     return rank(measurements, D, workloads, solutions, **options)

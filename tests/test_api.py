@@ -17,8 +17,16 @@ D = "scale_rows_h4"
 
 
 def test_the_exported_names():
-    assert kernelderby.__all__ == ["Answer", "DerbyError", "Frame", "ProfileFile", "TraceSet", "__version__", "open",
-                                   "profile"]
+    assert kernelderby.__all__ == [
+        "Answer",
+        "DerbyError",
+        "Frame",
+        "ProfileFile",
+        "TraceSet",
+        "__version__",
+        "open",
+        "profile",
+    ]
     assert set(dir(kernelderby)) == set(kernelderby.__all__)
     for name in kernelderby.__all__:
         assert getattr(kernelderby, name) is not None
@@ -36,16 +44,21 @@ def test_importing_it_is_light(statement):
 
 
 def test_an_answer_does_not_load_torch(checkout):
-    code = ("import kernelderby, sys\nkernelderby.open(sys.argv[1]).rank().to_csv()\n"
-            "assert not {'torch', 'triton', 'pandas', 'rich'} & set(sys.modules)")
+    code = (
+        "import kernelderby, sys\nkernelderby.open(sys.argv[1]).rank().to_csv()\n"
+        "assert not {'torch', 'triton', 'pandas', 'rich'} & set(sys.modules)"
+    )
     subprocess.run([sys.executable, "-c", code, str(checkout)], check=True)
 
 
-@pytest.mark.parametrize("first", ["import kernelderby.profile.spans", "from kernelderby.profile import spans",
-                                   "import kernelderby"])
+@pytest.mark.parametrize(
+    "first", ["import kernelderby.profile.spans", "from kernelderby.profile import spans", "import kernelderby"]
+)
 def test_profile_is_a_package_and_a_question(checkout, first):
-    code = (f"{first}\nimport kernelderby, sys\nassert kernelderby.profile(sys.argv[1]).path.name\n"
-            "import kernelderby.profile.compare\nassert kernelderby.profile.compare.compare_kernels")
+    code = (
+        f"{first}\nimport kernelderby, sys\nassert kernelderby.profile(sys.argv[1]).path.name\n"
+        "import kernelderby.profile.compare\nassert kernelderby.profile.compare.compare_kernels"
+    )
     subprocess.run([sys.executable, "-c", code, str(checkout / "profiles/triton_fused_v2_b200.csv")], check=True)
 
 
@@ -75,8 +88,11 @@ def test_csv_is_tidy(small_set):
     answer = kernelderby.open(small_set).rank()
     rows = list(csv.DictReader(StringIO(answer.to_csv(table="workloads"))))
     assert [(row["solution"], row["axes_rows"], row["latency_us"]) for row in rows] == [
-        ("toy_fast", "2", "4.0"), ("toy_baseline", "2", "8.0"), ("toy_fast", "1000", "4.0"),
-        ("toy_baseline", "1000", "8.0")]
+        ("toy_fast", "2", "4.0"),
+        ("toy_baseline", "2", "8.0"),
+        ("toy_fast", "1000", "4.0"),
+        ("toy_baseline", "1000", "8.0"),
+    ]
     assert [row["rank"] for row in csv.DictReader(StringIO(answer.to_csv()))] == ["1", "2"]
     with pytest.raises(DerbyError, match="there is no 'shapes'; there are solutions, workloads, pairs"):
         answer.to_csv(table="shapes")

@@ -120,44 +120,67 @@ def test_a_wrong_root_is_an_error_and_never_a_new_folder(tmp_path):
     assert not (tmp_path / "typo").exists()
 
 
-@pytest.mark.parametrize(("kind", "name", "near"), [
-    ("definition", "scale_row_h4", D), ("solution", "toy_fats", "toy_fast"),
-    ("solution", "zzz", "toy_baseline, toy_fast")])
+@pytest.mark.parametrize(
+    ("kind", "name", "near"),
+    [
+        ("definition", "scale_row_h4", D),
+        ("solution", "toy_fats", "toy_fast"),
+        ("solution", "zzz", "toy_baseline, toy_fast"),
+    ],
+)
 def test_unknown_names_suggest_the_near_ones(small_set, kind, name, near):
     with pytest.raises(DerbyError, match=re.escape(near)):
         getattr(Catalog.open(small_set), kind)(name)
 
 
-@pytest.mark.parametrize(("file", "old", "new", "words"), [
-    (DEFINITION, f'"name": "{D}"', '"name": "other"', ["name", "'other'", D, "rename"]),
-    (DEFINITION, '"op_type": "toy"', '"op_type": "moe"', ["op_type", "'moe'", "'toy'"]),
-    (DEFINITION, '"type": "var"', '"type": "expr"', ["axes.rows.type", "expr"]),
-    (DEFINITION, '"value": 4', '"value": "4"', ["axes.columns.value", "integer"]),
-    (DEFINITION, '"dtype": "float32"', '"kind": "float32"', ["dtype", "is missing"]),
-    (DEFINITION, '"atol": 1e-06', '"atol": true', ["tolerances[0].atol", "number"]),
-    (DEFINITION, '"atol": 1e-06', '"outputs": ["z"], "atol": 1', ["tolerances[0].outputs", "'z' is no output", "y"]),
-    (DEFINITION, '        "rows"\n', '        "row"\n', ["inputs.scale.shape", "'row' is no axis"]),
-    (DEFINITION, '"inputs": {', '"inputs": ', [f"{D}.json:", "not JSON"]),
-    (WORKLOADS, '"rows": 1000', '"row": 1000', [":2", "workload.axes", "lacks rows"]),
-    (WORKLOADS, '"x": {"type": "random"}, ', "", [":1", "workload.inputs", "lacks x"]),
-    (WORKLOADS, '"type": "scalar", "value": 0.5', '"type": "scalar"', [":2", "inputs.factor.value"]),
-    (WORKLOADS, f'"definition": "{D}"', '"definition": "other"', [":1", "definition", "path"]),
-    (f"{FAST}/solution.toml", 'name = "toy_fast"', 'name = "toy_quick"', ["name", "'toy_quick'", "'toy_fast'"]),
-    (f"{FAST}/solution.toml", 'author = "alice"', 'author = "bob"', ["author", "'bob'", "'alice'"]),
-    (f"{FAST}/solution.toml", f'"{D}"', '"other"', ["definition", "'other'"]),
-    (f"{FAST}/solution.toml", '"python"', '"tritn"', ["language", "did you mean triton"]),
-    (f"{FAST}/solution.toml", "main.py::run", "main.py", ["entry_point", "<file>::<function>"]),
-    (f"{FAST}/solution.toml", "destination_passing_style = true\n", "", ["destination_passing_style", "is missing"]),
-    (f"{FAST}/solution.toml", '["CPU"]', "[]", ["target_hardware", "at least one GPU"]),
-    (f"{FAST}/solution.toml", "cpu = true", "cpus = true", ["requires.cpus", "did you mean cpu"]),
-    (f"{FAST}/solution.toml", "cpu = true", 'minimum_compute_capability = "90"', ["minimum_compute_capability", "9.0"]),
-    (f"{FAST}/solution.toml", "elementwise_kernel", "(", ["stages[0].kernels", "pattern"]),
-    (f"{FAST}/solution.toml", 'title = ', 'role = "gem"\ntitle = ', ["stages[0].role", "gemm"]),
-    (f"{FAST}/solution.toml", "[requires]", "[requires", ["solution.toml", "not TOML"]),
-    (TRACES, '"solution": "toy_fast"', '"solutions": "toy_fast"', [":2", "solution", "is missing"]),
-    (TRACES, f'"definition": "{D}"', '"definition": "other"', [":1", "definition", "path"]),
-    (TRACES, '"status": "passed"', '"status": "great"', [":1", "great"]),
-])
+@pytest.mark.parametrize(
+    ("file", "old", "new", "words"),
+    [
+        (DEFINITION, f'"name": "{D}"', '"name": "other"', ["name", "'other'", D, "rename"]),
+        (DEFINITION, '"op_type": "toy"', '"op_type": "moe"', ["op_type", "'moe'", "'toy'"]),
+        (DEFINITION, '"type": "var"', '"type": "expr"', ["axes.rows.type", "expr"]),
+        (DEFINITION, '"value": 4', '"value": "4"', ["axes.columns.value", "integer"]),
+        (DEFINITION, '"dtype": "float32"', '"kind": "float32"', ["dtype", "is missing"]),
+        (DEFINITION, '"atol": 1e-06', '"atol": true', ["tolerances[0].atol", "number"]),
+        (
+            DEFINITION,
+            '"atol": 1e-06',
+            '"outputs": ["z"], "atol": 1',
+            ["tolerances[0].outputs", "'z' is no output", "y"],
+        ),
+        (DEFINITION, '        "rows"\n', '        "row"\n', ["inputs.scale.shape", "'row' is no axis"]),
+        (DEFINITION, '"inputs": {', '"inputs": ', [f"{D}.json:", "not JSON"]),
+        (WORKLOADS, '"rows": 1000', '"row": 1000', [":2", "workload.axes", "lacks rows"]),
+        (WORKLOADS, '"x": {"type": "random"}, ', "", [":1", "workload.inputs", "lacks x"]),
+        (WORKLOADS, '"type": "scalar", "value": 0.5', '"type": "scalar"', [":2", "inputs.factor.value"]),
+        (WORKLOADS, f'"definition": "{D}"', '"definition": "other"', [":1", "definition", "path"]),
+        (f"{FAST}/solution.toml", 'name = "toy_fast"', 'name = "toy_quick"', ["name", "'toy_quick'", "'toy_fast'"]),
+        (f"{FAST}/solution.toml", 'author = "alice"', 'author = "bob"', ["author", "'bob'", "'alice'"]),
+        (f"{FAST}/solution.toml", f'"{D}"', '"other"', ["definition", "'other'"]),
+        (f"{FAST}/solution.toml", '"python"', '"tritn"', ["language", "did you mean triton"]),
+        (f"{FAST}/solution.toml", "main.py::run", "main.py", ["entry_point", "<file>::<function>"]),
+        (
+            f"{FAST}/solution.toml",
+            "destination_passing_style = true\n",
+            "",
+            ["destination_passing_style", "is missing"],
+        ),
+        (f"{FAST}/solution.toml", '["CPU"]', "[]", ["target_hardware", "at least one GPU"]),
+        (f"{FAST}/solution.toml", "cpu = true", "cpus = true", ["requires.cpus", "did you mean cpu"]),
+        (
+            f"{FAST}/solution.toml",
+            "cpu = true",
+            'minimum_compute_capability = "90"',
+            ["minimum_compute_capability", "9.0"],
+        ),
+        (f"{FAST}/solution.toml", "elementwise_kernel", "(", ["stages[0].kernels", "pattern"]),
+        (f"{FAST}/solution.toml", "title = ", 'role = "gem"\ntitle = ', ["stages[0].role", "gemm"]),
+        (f"{FAST}/solution.toml", "[requires]", "[requires", ["solution.toml", "not TOML"]),
+        (TRACES, '"solution": "toy_fast"', '"solutions": "toy_fast"', [":2", "solution", "is missing"]),
+        (TRACES, f'"definition": "{D}"', '"definition": "other"', [":1", "definition", "path"]),
+        (TRACES, '"status": "passed"', '"status": "great"', [":1", "great"]),
+    ],
+)
 def test_a_bad_field_is_one_line_with_file_and_field(small_set, file, old, new, words):
     edit(small_set / file, old, new)
     fails(small_set, small_set / file, *words)

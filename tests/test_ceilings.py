@@ -25,6 +25,7 @@ def ceilings(ways):
 
 def plan_on_cpu(ways, broken):
     """A plan of 256 KiB whose kernels are done by torch; `broken` changes one word of what they leave."""
+
     class OnCpu(ways.Plan):
         def call(self, name, *arguments):
             to, index = self.held["to"], torch.arange(self.size // 4)
@@ -80,15 +81,21 @@ def test_work_is_what_is_moved_and_multiplied(ways):
 
 
 def test_a_way_that_fails_keeps_its_reason_and_leaves_the_others(ways, ceilings):
-    results = [ceilings.Result("read", "linear", 1.0, 4.4e12), ceilings.Result("read", "TMA", 1.0, 4.5e12),
-               ceilings.Result("copy", "linear", 1.0, problem="the copy differs")]
+    results = [
+        ceilings.Result("read", "linear", 1.0, 4.4e12),
+        ceilings.Result("read", "TMA", 1.0, 4.5e12),
+        ceilings.Result("copy", "linear", 1.0, problem="the copy differs"),
+    ]
     assert ceilings.line(results[2]).endswith("linear: the copy differs")
     assert {kind: best.name for kind, best in ceilings.best_of(results).items()} == {"read": "TMA"}
 
 
 def test_the_printed_table_is_one_that_the_hardware_files_take(ceilings, tmp_path):
-    results = [ceilings.Result("read", "TMA", 1.0, 4.4e12), ceilings.Result("mixed", "linear", 1.0, 4.1e12),
-               ceilings.Result("bfloat16", "wgmma", 1.0, 8.1234e14)]
+    results = [
+        ceilings.Result("read", "TMA", 1.0, 4.4e12),
+        ceilings.Result("mixed", "linear", 1.0, 4.1e12),
+        ceilings.Result("bfloat16", "wgmma", 1.0, 8.1234e14),
+    ]
     small = {"load_store": {"cupti-span-1": {"eager": 2.251, "graph": 1.5}}}
     text = (ROOT / "kernelderby/hardware/gpus/h100.toml").read_text().split("[measured]")[0]
     table = ceilings.toml(ceilings.best_of(results), small, 'a "GPU"', "2026-11-22")

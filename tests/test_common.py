@@ -10,7 +10,7 @@ from kernelderby.errors import DerbyError
 
 D = "scale_rows_h4"
 FAST = f"solutions/alice/toy/{D}/toy_fast"
-MAIN = '''import importlib
+MAIN = """import importlib
 import os
 
 import torch
@@ -21,7 +21,7 @@ shared = importlib.import_module(f"{__name__}.shared")
 
 def run(x, scale, factor, y):
     torch.mul(x, shared.weights(scale, factor), out=y)
-'''
+"""
 SHARED = "def weights(scale, factor):\n    return (scale * factor)[:, None]\n"
 
 
@@ -57,15 +57,18 @@ def test_a_change_of_it_makes_the_json_stale_and_another_solution(shared_set):
     assert Catalog.open(shared_set).solutions["toy_fast"].hash != before
 
 
-@pytest.mark.parametrize(("names", "words"), [
-    (["share.py"], ["common[0]", "'share.py'", "did you mean shared.py"]),
-    (["../shared.py"], ["common[0]", "plain name"]),
-    (["sub/shared.py"], ["common[0]", "plain name"]),
-    (["shared.txt"], ["common[0]", "plain name"]),
-    (["shared.py", "shared.py"], ["common[1]", "already"]),
-    (["main.py"], ["common[0]", "already"]),
-    ([3], ["common", "string"]),
-])
+@pytest.mark.parametrize(
+    ("names", "words"),
+    [
+        (["share.py"], ["common[0]", "'share.py'", "did you mean shared.py"]),
+        (["../shared.py"], ["common[0]", "plain name"]),
+        (["sub/shared.py"], ["common[0]", "plain name"]),
+        (["shared.txt"], ["common[0]", "plain name"]),
+        (["shared.py", "shared.py"], ["common[1]", "already"]),
+        (["main.py"], ["common[0]", "already"]),
+        ([3], ["common", "string"]),
+    ],
+)
 def test_a_name_that_is_no_shared_file_is_one_line(small_set, names, words):
     (small_set / "solutions/alice/common").mkdir()
     (small_set / "solutions/alice/common/shared.py").write_text(SHARED)

@@ -32,20 +32,35 @@ def script(monkeypatch):
 def test_a_listing_is_read_whole(script):
     kernels = script.parse_sass(LISTING)
     assert kernels["_Z3onePf"].texts == ("LDC R1, c[0x0][0x28] ;", "@P0 EXIT ;")
-    assert kernels["_Z3onePf"].words == ("0x00000a00ff017b82", "0x000fe20000000800", "0x000000000000094d",
-                                         "0x000fea0003800000")
+    assert kernels["_Z3onePf"].words == (
+        "0x00000a00ff017b82",
+        "0x000fe20000000800",
+        "0x000000000000094d",
+        "0x000fea0003800000",
+    )
     assert kernels["_Z3twov"].texts == ("BRA 0x0;",)
 
 
-@pytest.mark.parametrize("old, new, same, says", [
-    ("", "", [True, True], "same words (2 instructions)"),
-    ("@P0 EXIT ;                              /* 0x000000000000094d", "@P1 EXIT ; /* 0x000000000000194d", [False, True],
-     "1 of 2 instructions differ, the first at 1: @P0 EXIT ; | @P1 EXIT ;"),
-    ("000fe20000000800", "000fe40000000800", [False, True], "other encodings"),
-    ("_Z3twov", "_Z4trevi", [True, True], "_Z3twov, renamed _Z4trevi: same words (1 instructions)"),
-    ("BRA 0x0;                            /* 0xffff", "NOP; BRA 0x1; /* 0xfffe", [True, False],
-     "1 of 1 instructions differ"),
-])
+@pytest.mark.parametrize(
+    "old, new, same, says",
+    [
+        ("", "", [True, True], "same words (2 instructions)"),
+        (
+            "@P0 EXIT ;                              /* 0x000000000000094d",
+            "@P1 EXIT ; /* 0x000000000000194d",
+            [False, True],
+            "1 of 2 instructions differ, the first at 1: @P0 EXIT ; | @P1 EXIT ;",
+        ),
+        ("000fe20000000800", "000fe40000000800", [False, True], "other encodings"),
+        ("_Z3twov", "_Z4trevi", [True, True], "_Z3twov, renamed _Z4trevi: same words (1 instructions)"),
+        (
+            "BRA 0x0;                            /* 0xffff",
+            "NOP; BRA 0x1; /* 0xfffe",
+            [True, False],
+            "1 of 1 instructions differ",
+        ),
+    ],
+)
 def test_what_differs_is_said(script, old, new, same, says):
     lines = script.compare(script.parse_sass(LISTING), script.parse_sass(LISTING.replace(old, new)))
     assert [found for found, _ in lines] == same

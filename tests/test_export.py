@@ -38,8 +38,11 @@ def test_everything_goes_into_an_empty_dataset_and_the_sources_stay_here(packed_
     there = files(dataset)
     assert sorted(change.path.relative_to(dataset).as_posix() for change in changes) == sorted(there)
     assert {name for name in there if not name.startswith("blob/")} == {
-        f"definitions/toy/{D}.json", f"workloads/toy/{D}.jsonl", f"{FAST}.json",
-        f"solutions/baseline/toy/{D}/toy_baseline.json"}
+        f"definitions/toy/{D}.json",
+        f"workloads/toy/{D}.jsonl",
+        f"{FAST}.json",
+        f"solutions/baseline/toy/{D}/toy_baseline.json",
+    }
     assert len([name for name in there if name.endswith(".safetensors")]) == 2
     catalog = Catalog.open(dataset)
     assert set(catalog.solutions) == {"toy_fast", "toy_baseline"} and len(catalog.workloads(D)) == 2
@@ -52,8 +55,12 @@ def test_a_second_export_copies_nothing(packed_set, dataset):
 
 def test_a_definition_and_workloads_that_are_there_stay_as_they_are(packed_set, dataset):
     """Theirs may lie elsewhere and differ; the name decides."""
-    theirs = {f"definitions/other_type/{D}.json": b'{"theirs": 1}', f"workloads/other_type/{D}.jsonl": b"theirs\n",
-              "definitions/toy/another.json": b"{}", f"traces/toy/{D}.jsonl": b"theirs too\n"}
+    theirs = {
+        f"definitions/other_type/{D}.json": b'{"theirs": 1}',
+        f"workloads/other_type/{D}.jsonl": b"theirs\n",
+        "definitions/toy/another.json": b"{}",
+        f"traces/toy/{D}.jsonl": b"theirs too\n",
+    }
     for name, content in theirs.items():
         (dataset / name).parent.mkdir(parents=True, exist_ok=True)
         (dataset / name).write_bytes(content)

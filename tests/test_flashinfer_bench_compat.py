@@ -31,8 +31,11 @@ def drawn(workload):
     """How many random numbers a workload's inputs hold."""
     definition = CATALOG.definition(workload.definition)
     sizes = definition.sizes(workload.axes)
-    return sum(math.prod(sizes[axis] for axis in definition.inputs[name].shape or ())
-               for name, spec in workload.inputs.items() if spec["type"] == "random")
+    return sum(
+        math.prod(sizes[axis] for axis in definition.inputs[name].shape or ())
+        for name, spec in workload.inputs.items()
+        if spec["type"] == "random"
+    )
 
 
 def smallest(name, count):
@@ -72,8 +75,9 @@ def cache_of_its_own(tmp_path, monkeypatch):
 
 
 def fib_workload(trace_set, workload):
-    return next(trace.workload for trace in trace_set.workloads[workload.definition]
-                if trace.workload.uuid == workload.uuid)
+    return next(
+        trace.workload for trace in trace_set.workloads[workload.definition] if trace.workload.uuid == workload.uuid
+    )
 
 
 def test_it_loads_every_definition_workload_solution_and_trace(trace_set):
@@ -82,7 +86,8 @@ def test_it_loads_every_definition_workload_solution_and_trace(trace_set):
     assert solutions == set(CATALOG.solutions)
     for name in CATALOG.definitions:
         assert {trace.workload.uuid for trace in trace_set.workloads[name]} == {
-            workload.uuid for workload in CATALOG.workloads(name)}
+            workload.uuid for workload in CATALOG.workloads(name)
+        }
         assert len(trace_set.traces.get(name, [])) == len(CATALOG.traces(name))
 
 
@@ -115,7 +120,8 @@ def test_it_builds_every_reference(trace_set, name):
 
 @pytest.mark.parametrize("workload", SAMPLE, ids=workload_id)
 def test_it_loads_every_workloads_blob_at_full_shape_and_generates_the_rest_with_constant_axes_cut(
-        trace_set, packed_root, workload):
+    trace_set, packed_root, workload
+):
     from flashinfer_bench.bench.utils import gen_inputs, load_safetensors
 
     definition, theirs = trace_set.definitions[workload.definition], fib_workload(trace_set, workload)
@@ -148,7 +154,8 @@ def test_it_judges_every_operator_by_its_tensors(trace_set, name):
     from flashinfer_bench.bench.evaluators.registry import resolve_evaluator
 
     assert resolve_evaluator(trace_set.definitions[name]).__name__ == (
-        "LowBitEvaluator" if name == MOE else "DefaultEvaluator")
+        "LowBitEvaluator" if name == MOE else "DefaultEvaluator"
+    )
 
 
 def check_inputs(definition, workload, inputs):
@@ -169,8 +176,11 @@ def test_parameters_are_the_definitions_inputs_in_order(solution):
     if solution.language not in ("python", "triton", "tilelang"):
         pytest.skip(f"{solution.name} is {solution.language}: its entry point has no Python signature")
     file, function = solution.entry_point.split("::")
-    found = next(node for node in ast.parse(solution.sources[file]).body
-                 if isinstance(node, ast.FunctionDef) and node.name == function)
+    found = next(
+        node
+        for node in ast.parse(solution.sources[file]).body
+        if isinstance(node, ast.FunctionDef) and node.name == function
+    )
     definition = CATALOG.definition(solution.definition)
     expected = [*definition.inputs, *(definition.outputs if solution.destination_passing_style else [])]
     assert [argument.arg for argument in found.args.args] == expected

@@ -94,10 +94,17 @@ def test_a_name_that_only_looks_alike_is_unknown(name):
     assert find_gpu(name) is None
 
 
-@pytest.mark.parametrize(("name", "folder"), [
-    ("NVIDIA H200", "h200"), ("NVIDIA H100 80GB HBM3", "h100"), ("NVIDIA H100 PCIe", "h100-pcie"),
-    ("NVIDIA GeForce RTX 4090", "geforce-rtx-4090"), ("AMD Instinct MI300X", "amd-instinct-mi300x"),
-    ("../..", "unknown")])
+@pytest.mark.parametrize(
+    ("name", "folder"),
+    [
+        ("NVIDIA H200", "h200"),
+        ("NVIDIA H100 80GB HBM3", "h100"),
+        ("NVIDIA H100 PCIe", "h100-pcie"),
+        ("NVIDIA GeForce RTX 4090", "geforce-rtx-4090"),
+        ("AMD Instinct MI300X", "amd-instinct-mi300x"),
+        ("../..", "unknown"),
+    ],
+)
 def test_every_gpu_has_a_folder_name(name, folder):
     assert gpu_id(name) == folder
 

@@ -12,14 +12,47 @@ import pytest
 PACKAGE = Path(__file__).resolve().parent.parent / "kernelderby"
 
 # A layer may import the ones to its left (and itself); those in one cell do not see each other.
-LAYERS = [("errors",), ("files", "explain", "demangle"), ("fields",), ("row",), ("trace",), ("hardware",),
-          ("catalog",), ("roofline",), ("profile",), ("rank",), ("report",), ("api",), ("measure",), ("cli",),
-          ("__main__",)]
+LAYERS = [
+    ("errors",),
+    ("files", "explain", "demangle"),
+    ("fields",),
+    ("row",),
+    ("trace",),
+    ("hardware",),
+    ("catalog",),
+    ("roofline",),
+    ("profile",),
+    ("rank",),
+    ("report",),
+    ("api",),
+    ("measure",),
+    ("cli",),
+    ("__main__",),
+]
 RANK = {name: height for height, cell in enumerate(LAYERS) for name in cell}
-MEASURE_MAY = {"errors", "files", "fields", "demangle", "row", "trace", "catalog", "hardware", "roofline",
-               "measure"}  # with the rest it meets in files only
-MEASURE_ONLY = {"torch", "triton", "safetensors", "flashinfer", "flashinfer_bench", "cupti", "pynvml", "deep_gemm",
-                "sgl_kernel"}
+MEASURE_MAY = {
+    "errors",
+    "files",
+    "fields",
+    "demangle",
+    "row",
+    "trace",
+    "catalog",
+    "hardware",
+    "roofline",
+    "measure",
+}  # with the rest it meets in files only
+MEASURE_ONLY = {
+    "torch",
+    "triton",
+    "safetensors",
+    "flashinfer",
+    "flashinfer_bench",
+    "cupti",
+    "pynvml",
+    "deep_gemm",
+    "sgl_kernel",
+}
 ANYWHERE = {"click", "msgspec", "rich", "numpy", "kernelderby"} | set(sys.stdlib_module_names)
 EXTRAS = {"matplotlib": "report/plot.py", "pandas": "report/frame.py"}  # where each is imported, inside a function
 MODULES = sorted(path for path in PACKAGE.rglob("*.py") if path != PACKAGE / "__init__.py")
@@ -75,11 +108,17 @@ def test_only_measure_imports_torch_and_its_kin(path):
 def test_commands_import_heavy_things_inside_the_command(path):
     """At a command module's top only the standard library, click, errors and the group itself."""
     for node in ast.parse(path.read_text(encoding="utf-8")).body:
-        names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else (
-            [node.module] if isinstance(node, ast.ImportFrom) else [])
+        names = (
+            [alias.name for alias in node.names]
+            if isinstance(node, ast.Import)
+            else ([node.module] if isinstance(node, ast.ImportFrom) else [])
+        )
         for name in names:
-            assert name in ("click", "kernelderby", "kernelderby.errors") or name.startswith("kernelderby.cli") \
-                or name.split(".")[0] in sys.stdlib_module_names, f"{path}: import {name} inside the command"
+            assert (
+                name in ("click", "kernelderby", "kernelderby.errors")
+                or name.startswith("kernelderby.cli")
+                or name.split(".")[0] in sys.stdlib_module_names
+            ), f"{path}: import {name} inside the command"
 
 
 def module_name(path):
@@ -119,7 +158,7 @@ def circle(graph):
 
     def walk(name):
         if name in path:
-            return [*path[path.index(name):], name]
+            return [*path[path.index(name) :], name]
         if name in done:
             return None
         path.append(name)
@@ -179,8 +218,11 @@ def taken_from(room):
                 yield from (alias.name for alias in node.names if f"{room}.{alias.name}" not in modules)
 
 
-ROOMS = [module for path in sorted(PACKAGE.rglob("__init__.py"))
-         if hasattr(module := importlib.import_module(module_name(path)), "__all__")]
+ROOMS = [
+    module
+    for path in sorted(PACKAGE.rglob("__init__.py"))
+    if hasattr(module := importlib.import_module(module_name(path)), "__all__")
+]
 
 
 @pytest.mark.parametrize("room", ROOMS, ids=lambda room: room.__name__)
@@ -197,9 +239,22 @@ def loaded_by(statement):
     return set(run.stdout.split())
 
 
-@pytest.mark.parametrize("module", ["cli", "catalog", "catalog.pack", "hardware", "roofline.floors", "rank",
-                                    "roofline.operators", "roofline.listing", "report", "report.roofline",
-                                    "report.importance"])
+@pytest.mark.parametrize(
+    "module",
+    [
+        "cli",
+        "catalog",
+        "catalog.pack",
+        "hardware",
+        "roofline.floors",
+        "rank",
+        "roofline.operators",
+        "roofline.listing",
+        "report",
+        "report.roofline",
+        "report.importance",
+    ],
+)
 def test_importing_it_does_not_load_torch(module):
     assert not loaded_by(f"import kernelderby.{module}") & MEASURE_ONLY
 

@@ -21,11 +21,14 @@ def test_our_own_json_is_fresh(checkout):
     assert [str(change) for change in pack(checkout, check=True)] == []
 
 
-@pytest.mark.parametrize(("source", "packed", "reason"), [
-    (f"definitions/toy/{D}.py", f"definitions/toy/{D}.json", "reference"),
-    (f"{FAST}/main.py", f"{FAST}.json", "does not match toy_fast/"),
-    (f"{FAST}/solution.toml", f"{FAST}.json", "does not match toy_fast/"),
-])
+@pytest.mark.parametrize(
+    ("source", "packed", "reason"),
+    [
+        (f"definitions/toy/{D}.py", f"definitions/toy/{D}.json", "reference"),
+        (f"{FAST}/main.py", f"{FAST}.json", "does not match toy_fast/"),
+        (f"{FAST}/solution.toml", f"{FAST}.json", "does not match toy_fast/"),
+    ],
+)
 def test_a_changed_source_makes_its_json_stale_until_packed(small_set, source, packed, reason):
     comment = "\n# changed\n"
     if source.endswith(".toml"):

@@ -108,7 +108,8 @@ def test_every_pair_of_a_small_field_and_those_that_count_of_a_large_one():
     assert len(large.pairs) < 4 * 60 and large.summary("s59").common == 2
     near = 128 // 60
     assert {(f"s{one:02}", f"s{two:02}") for one in range(60) for two in range(one + 1, min(one + near + 1, 60))} <= {
-        (pair.first, pair.second) for pair in large.pairs}
+        (pair.first, pair.second) for pair in large.pairs
+    }
     assert large.pair("s00", "s59") and large.pair("s30", "s59") and large.pair("s05", "s30")
 
 
@@ -119,8 +120,15 @@ def test_pairs_are_what_their_cells_say():
     for place in range(5):
         for index in (1, 2, 3):
             samples = tuple(tuple(generator.normal(10 + 0.02 * place, 0.05, 9)) for _ in range(4 + place % 2))
-            measured.append(row(f"s{place}", f"w{index}", float(np.median(np.concatenate(samples))),
-                                samples_us=samples, session="b" if (place, index) == (3, 2) else "a"))
+            measured.append(
+                row(
+                    f"s{place}",
+                    f"w{index}",
+                    float(np.median(np.concatenate(samples))),
+                    samples_us=samples,
+                    session="b" if (place, index) == (3, 2) else "a",
+                )
+            )
     result = ranked([each for each in measured if (each.solution, each.uuid) != ("s4", "w1")])
     for pair in result.pairs:
         if result.baseline not in (pair.first, pair.second):
@@ -135,11 +143,15 @@ def test_pairs_are_what_their_cells_say():
 
 def test_ranking_is_linear_in_the_solutions():
     """Eight times the solutions take at most sixteen times the time (64 times if every one met every other)."""
+
     def seconds(count):
         generator = np.random.default_rng(count)
         drawn = [tuple(map(tuple, generator.normal(10, 1, (3, 5)))) for _ in range(count)]
-        measured = [row(f"s{place:04}", f"w{index}", 10.0, samples_us=samples)
-                    for place, samples in enumerate(drawn) for index in (1, 2)]
+        measured = [
+            row(f"s{place:04}", f"w{index}", 10.0, samples_us=samples)
+            for place, samples in enumerate(drawn)
+            for index in (1, 2)
+        ]
         start = time.process_time()
         ranked(measured, 2)
         return time.process_time() - start
@@ -157,8 +169,14 @@ def test_one_number_per_row_has_no_interval():
 
 def test_same_rows_give_the_same_numbers_in_any_order():
     measured = rows(a=[10.0, 11.0, 12.0], b=[10.1, 10.9, 12.2])
-    noisy = [replace(each, samples_us=tuple((s[0] + 0.1 * i, *s[1:]) for i, s in enumerate(each.samples_us)),
-                     session=each.solution) for each in measured]
+    noisy = [
+        replace(
+            each,
+            samples_us=tuple((s[0] + 0.1 * i, *s[1:]) for i, s in enumerate(each.samples_us)),
+            session=each.solution,
+        )
+        for each in measured
+    ]
     assert ranked(noisy) == ranked(noisy[::-1])
 
 
@@ -214,7 +232,10 @@ def test_one_gpu_and_one_protocol_only():
     result = ranked(measured)
     assert (result.group.gpu, result.group.protocol, result.group.rows) == ("NVIDIA H200", "cupti", 6)
     assert [(each.gpu, each.protocol, each.rows) for each in result.other_groups] == [
-        ("NVIDIA B200", "cupti", 1), ("NVIDIA H200", "cuda-events", 2), ("NVIDIA H200", "flashinfer-bench", 18)]
+        ("NVIDIA B200", "cupti", 1),
+        ("NVIDIA H200", "cuda-events", 2),
+        ("NVIDIA H200", "flashinfer-bench", 18),
+    ]
     assert result.order == ("a", "b") and noted(result, "NVIDIA B200 under cupti (1 rows)")
     assert ranked(measured, gpu="b200").group.gpu == "NVIDIA B200"
     assert ranked(measured, gpu="nvidia b200").order == ("b",)
@@ -227,9 +248,11 @@ def test_one_gpu_and_one_protocol_only():
 
 
 def test_newest_row_counts():
-    measured = [row("a", "w1", 10.0, timestamp="2026-11-21T09:00:00+09:00"),  # midnight UTC
-                row("a", "w1", 20.0, timestamp="2026-11-21T01:00:00"),
-                row("a", "w1", 30.0, timestamp="2026-11-20T23:00:00Z")]
+    measured = [
+        row("a", "w1", 10.0, timestamp="2026-11-21T09:00:00+09:00"),  # midnight UTC
+        row("a", "w1", 20.0, timestamp="2026-11-21T01:00:00"),
+        row("a", "w1", 30.0, timestamp="2026-11-20T23:00:00Z"),
+    ]
     assert ranked(measured, 1).row("w1").cells["a"].latency_us == 20.0
 
 
@@ -283,14 +306,23 @@ def test_importance_weighs_the_geomean():
 
 def test_flashinfer_bench_s_own_lines():
     lines = [
-        {"definition": D, "workload": {"uuid": "w1", "axes": {}, "inputs": {}}, "solution": solution, "evaluation": {
-            "status": status, "environment": {"hardware": "NVIDIA H200", "libs": {"torch": "2.9"}},
-            "timestamp": "2026-11-20T10:00:00.123456", "log": "",
-            "correctness": {"max_relative_error": 0.1, "max_absolute_error": 0.2} if performance else None,
-            "performance": performance}}
+        {
+            "definition": D,
+            "workload": {"uuid": "w1", "axes": {}, "inputs": {}},
+            "solution": solution,
+            "evaluation": {
+                "status": status,
+                "environment": {"hardware": "NVIDIA H200", "libs": {"torch": "2.9"}},
+                "timestamp": "2026-11-20T10:00:00.123456",
+                "log": "",
+                "correctness": {"max_relative_error": 0.1, "max_absolute_error": 0.2} if performance else None,
+                "performance": performance,
+            },
+        }
         for solution, status, performance in (
             ("a", "PASSED", {"latency_ms": 0.05, "reference_latency_ms": 1.0, "speedup_factor": 20.0}),
-            ("b", "RUNTIME_ERROR", None))
+            ("b", "RUNTIME_ERROR", None),
+        )
     ]
     result = ranked([Measurement.from_trace(json.loads(json.dumps(line))) for line in lines], 1)
     assert result.group.protocol == "flashinfer-bench"
@@ -299,10 +331,13 @@ def test_flashinfer_bench_s_own_lines():
     assert not result.row("w1").cells["a"].outdated and noted(result, "without a source hash")
 
 
-@pytest.mark.parametrize("broken, words", [
-    (dict(latency_us=0.0), "latency_us: a passed row needs a positive time"),
-    (dict(samples_us=((1.0, -1.0),)), "samples_us: a round is empty or holds"),
-])
+@pytest.mark.parametrize(
+    "broken, words",
+    [
+        (dict(latency_us=0.0), "latency_us: a passed row needs a positive time"),
+        (dict(samples_us=((1.0, -1.0),)), "samples_us: a round is empty or holds"),
+    ],
+)
 def test_impossible_times_are_errors(broken, words):
     with pytest.raises(DerbyError, match=words):
         ranked([replace(row("a", "w1", 1.0), **broken)], 1)
@@ -324,13 +359,16 @@ def test_command_on_a_small_set(derby, small_set: Path):
     assert code == 0 and output.startswith("scale_rows_h4\n") and "toy_fast" in output
 
 
-@pytest.mark.parametrize("arguments, words", [
-    (["--gpu", "h20"], "did you mean"),
-    (["--definition", "scale_rows_h5"], "no definition 'scale_rows_h5'; did you mean scale_rows_h4"),
-    (["--solutions", "toy_fst"], "no solution 'toy_fst'; did you mean toy_fast"),
-    (["--protocol", "sundial"], "no row was measured with 'sundial'"),
-    (["--write", "missing.md"], "missing.md: cannot be read"),
-])
+@pytest.mark.parametrize(
+    "arguments, words",
+    [
+        (["--gpu", "h20"], "did you mean"),
+        (["--definition", "scale_rows_h5"], "no definition 'scale_rows_h5'; did you mean scale_rows_h4"),
+        (["--solutions", "toy_fst"], "no solution 'toy_fst'; did you mean toy_fast"),
+        (["--protocol", "sundial"], "no row was measured with 'sundial'"),
+        (["--write", "missing.md"], "missing.md: cannot be read"),
+    ],
+)
 def test_command_errors_are_one_line(derby, small_set: Path, arguments, words):
     code, output, error = derby("rank", "--root", small_set, *arguments)
     assert code == 1 and output == "" and words in error and error.count("\n") == 1

@@ -25,14 +25,19 @@ MEASURED = {
 
 
 def rows(**changes):
-    return [row(solution, f"w{index}", latency, definition=definition, **changes)
-            for definition, solutions in MEASURED.items() for solution, latencies in solutions.items()
-            for index, latency in enumerate(latencies, start=1)]
+    return [
+        row(solution, f"w{index}", latency, definition=definition, **changes)
+        for definition, solutions in MEASURED.items()
+        for solution, latencies in solutions.items()
+        for index, latency in enumerate(latencies, start=1)
+    ]
 
 
 def ranked(measurements, importance=IMPORTANCE, **options):
-    solutions = {name: SimpleNamespace(name=name, author=author, hash=f"hash of {name}", in_place={})
-                 for name, author in AUTHORS.items()}
+    solutions = {
+        name: SimpleNamespace(name=name, author=author, hash=f"hash of {name}", in_place={})
+        for name, author in AUTHORS.items()
+    }
     return rank_by_importance(recorded(measurements, solutions, **options), WORKLOADS, solutions, importance)
 
 
@@ -55,8 +60,10 @@ def test_numbers_worked_out_by_hand():
 
 def test_the_author_s_solution_is_the_first_of_the_operator_s_order():
     """One that passed everything comes before a faster one that did not."""
-    fast_but_broken = [row("a2", f"w{index}", latency, definition="alpha", timestamp="2026-11-21T00:00:00Z")
-                       for index, latency in enumerate((11.0, 11.0, None), start=1)]
+    fast_but_broken = [
+        row("a2", f"w{index}", latency, definition="alpha", timestamp="2026-11-21T00:00:00Z")
+        for index, latency in enumerate((11.0, 11.0, None), start=1)
+    ]
     assert ranked(rows() + fast_but_broken).contenders[1].entries["alpha"].solution == "a1"
     fast = [row("a2", f"w{index}", 11.0, definition="alpha", timestamp="2026-11-22T00:00:00Z") for index in (1, 2, 3)]
     assert ranked(rows() + fast_but_broken + fast).contenders[1].entries["alpha"].solution == "a2"
@@ -75,11 +82,14 @@ def test_one_group_is_ranked_and_the_others_are_named():
     assert ranked(rows() + rows(protocol="other"), protocol="other").group.protocol == "other"
 
 
-@pytest.mark.parametrize(("measurements", "words"), [
-    ([], "no recorded rows; measure with `derby bench`"),
-    (rows(gpu="Imaginary 9000"), "the peaks of Imaginary 9000 are unknown"),
-    ([row("d1", "w1", 1.0, definition="delta")], "no operator that has one was measured on NVIDIA H200"),
-])
+@pytest.mark.parametrize(
+    ("measurements", "words"),
+    [
+        ([], "no recorded rows; measure with `derby bench`"),
+        (rows(gpu="Imaginary 9000"), "the peaks of Imaginary 9000 are unknown"),
+        ([row("d1", "w1", 1.0, definition="delta")], "no operator that has one was measured on NVIDIA H200"),
+    ],
+)
 def test_errors(measurements, words):
     with pytest.raises(DerbyError, match=words):
         ranked(measurements)
@@ -143,9 +153,14 @@ def test_best_of_all_is_what_derby_roofline_says_of_our_traces(derby, weighted_s
     assert roofline["weighted"]["traces"] == best["share"]
 
 
-@pytest.mark.parametrize(("arguments", "code", "words"), [
-    (["--definition", "scale_rows_h4"], 2, "leave out --definition"), (["--baseline", "toy_fast"], 2, "leave out"),
-    (["--gpu", "h20"], 1, "no row was measured on 'h20'")])
+@pytest.mark.parametrize(
+    ("arguments", "code", "words"),
+    [
+        (["--definition", "scale_rows_h4"], 2, "leave out --definition"),
+        (["--baseline", "toy_fast"], 2, "leave out"),
+        (["--gpu", "h20"], 1, "no row was measured on 'h20'"),
+    ],
+)
 def test_command_errors(derby, weighted_set, arguments, code, words):
     found, output, error = derby("rank", "--importance", *arguments, "--root", weighted_set)
     assert found == code and output == "" and words in error

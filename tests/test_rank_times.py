@@ -22,9 +22,16 @@ def three_times(solution: str, uuid: str, graph: float | None, eager: float, **m
     times = {"eager": Timed(eager, found.samples_us), "busy": Timed(eager / 2, _rounds(eager / 2))}
     if graph is not None:
         times["graph"] = Timed(graph, _rounds(graph))
-    return replace(found, times=times, protocol="cupti-graph-eager-2", host_us=3.0, wall_us=9.0,
-                   graph_missing="" if graph is not None else "it synchronises",
-                   environment={"empty_kernel_us": {"eager": 5.0, "graph": 4.0}}, **more)
+    return replace(
+        found,
+        times=times,
+        protocol="cupti-graph-eager-2",
+        host_us=3.0,
+        wall_us=9.0,
+        graph_missing="" if graph is not None else "it synchronises",
+        environment={"empty_kernel_us": {"eager": 5.0, "graph": 4.0}},
+        **more,
+    )
 
 
 def _rounds(middle: float) -> tuple[tuple[float, ...], ...]:
@@ -34,7 +41,8 @@ def _rounds(middle: float) -> tuple[tuple[float, ...], ...]:
 def both(slow_graph: float | None = 30.0) -> list[Measurement]:
     """`host` is quick in a graph and slow to launch, `lean` the other way round."""
     return [three_times("host", uuid, 20.0, 60.0) for uuid in ("w1", "w2")] + [
-        three_times("lean", uuid, slow_graph, 40.0) for uuid in ("w1", "w2")]
+        three_times("lean", uuid, slow_graph, 40.0) for uuid in ("w1", "w2")
+    ]
 
 
 def test_a_row_comes_back_from_its_line_with_its_times():

@@ -75,8 +75,10 @@ def test_the_median_of_an_even_number_is_the_upper_one(values, median):
     assert upper_median(values) == median
 
 
-@pytest.mark.parametrize(("intensities", "regime"), [
-    ([0, 0], "I"), ([0, 0.5, 0], "M"), ([10, 10], "M"), ([0.4, 10.1], "C"), ([100, 4, 3], "M")])
+@pytest.mark.parametrize(
+    ("intensities", "regime"),
+    [([0, 0], "I"), ([0, 0.5, 0], "M"), ([10, 10], "M"), ([0.4, 10.1], "C"), ([100, 4, 3], "M")],
+)
 def test_regime_of_an_operator(intensities, regime):
     """The middle of 0.4 and 10.1 is 10.1, above 10; that of 3, 4 and 100 is 4."""
     assert operator_regime(intensities) == regime
@@ -90,8 +92,11 @@ def test_share_of_an_operator_with_and_without_the_missing_shapes():
 
 def test_weighted_share():
     """Weights 6, 3, 1; b has no time and c no definition: (6 x 0.5) / 6 measured, 6 x 0.4 / 10 everywhere."""
-    operators = {"a": OperatorShare(0.5, 0.4, 1, 2), "b": OperatorShare(None, 0.0, 0, 2),
-                 "unweighted": OperatorShare(1.0, 1.0, 1, 1)}
+    operators = {
+        "a": OperatorShare(0.5, 0.4, 1, 2),
+        "b": OperatorShare(None, 0.0, 0, 2),
+        "unweighted": OperatorShare(1.0, 1.0, 1, 1),
+    }
     found = weighted_share(operators, {"a": 6, "b": 3, "c": 1})
     assert (found.measured, found.everywhere, found.weight) == pytest.approx((0.5, 0.24, 0.6))
     assert (found.operators, found.of_operators) == (1, 3)

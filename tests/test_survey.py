@@ -22,10 +22,12 @@ def published_set(small_set):
     path.write_text("".join(json.dumps(line) + "\n" for line in reversed(lines)))
     (small_set / "profiles").mkdir()
     (small_set / "profiles/published_importance.csv").write_text(
-        f"# a comment\noperator,importance_percent\n{D},30\nother,70\n")
+        f"# a comment\noperator,importance_percent\n{D},30\nother,70\n"
+    )
     (small_set / "profiles/published_shapes.csv").write_text(
         "operator,shape_id,flops,bytes_read,bytes_written,tprod_xpua_us\n"
-        f"{D},3,16,40,32,0.001\n{D},4,8000,20000,16000,0.02\nother,0,1,1,1,1\n")
+        f"{D},3,16,40,32,0.001\n{D},4,8000,20000,16000,0.02\nother,0,1,1,1,1\n"
+    )
     hashes = {name: solution.hash for name, solution in Catalog.open(small_set).solutions.items()}
     change_traces(small_set, lambda line: line["measurement"].update(solution_hash=hashes[line["solution"]]))
     return small_set
@@ -46,7 +48,7 @@ def look(root, *gpus, **options):
 def test_published_times(published_set):
     """On XPU-A 36,000 bytes take 0.0067925 us at 5.3 TB/s: S = 33.96 % of 0.02 us. 72 bytes: 1.358e-5 us, 1.358 %."""
     found = look(published_set, "h20", "xpu-a")
-    operator, = found.operators
+    (operator,) = found.operators
     assert [shape.shape_id for shape in operator.shapes] == [3, 4] and operator.middle.shape_id == 4
     assert (operator.importance, operator.regime) == (30, "M")
     assert [shape.times[PUBLISHED].share for shape in operator.shapes] == pytest.approx([0.013585, 0.339623], rel=1e-4)
@@ -65,12 +67,14 @@ def test_published_times_only_on_their_hardware(published_set):
 def test_traces_give_the_fastest_solution_and_the_share_of_the_ceilings(published_set):
     """toy_fast passed both at 4 us. 36,000 bytes: 0.0075 us at 4.8 TB/s, 0.0084706 us at the 4.25 TB/s that a copy
     reached; 8,000 flops are less at either."""
-    operator, = look(published_set, "h200", with_traces=True).operators
+    (operator,) = look(published_set, "h200", with_traces=True).operators
     timed = operator.middle.times[TRACES]
     assert (timed.solution, timed.latency_us) == ("toy_fast", 4.0)
     assert (timed.share, timed.share_of_ceilings) == pytest.approx((0.0075 / 4, 0.0084706 / 4), rel=1e-4)
-    assert (operator.shares[TRACES].shapes, operator.ceiling_shares[TRACES].measured) == \
-        (2, pytest.approx(0.0021176, rel=1e-4))
+    assert (operator.shares[TRACES].shapes, operator.ceiling_shares[TRACES].measured) == (
+        2,
+        pytest.approx(0.0021176, rel=1e-4),
+    )
 
 
 def test_a_failed_row_is_no_time(published_set):
@@ -80,7 +84,7 @@ def test_a_failed_row_is_no_time(published_set):
             line["evaluation"] |= {"status": "TIMEOUT", "performance": None, "correctness": None}
 
     change_traces(published_set, fail)
-    operator, = look(published_set, "h200", with_traces=True).operators
+    (operator,) = look(published_set, "h200", with_traces=True).operators
     assert [shape.times[TRACES].solution for shape in operator.shapes] == ["toy_fast", "toy_baseline"]
 
 
@@ -88,7 +92,7 @@ def test_times_of_former_sources_are_marked(derby, published_set):
     assert "†" not in derby("roofline", "--traces", "--root", published_set)[1]
     main = published_set / f"solutions/alice/toy/{D}/toy_fast/main.py"
     main.write_text(main.read_text() + "\n# changed\n")
-    operator, = look(published_set, "h200", with_traces=True).operators
+    (operator,) = look(published_set, "h200", with_traces=True).operators
     assert operator.middle.times[TRACES].outdated
     output = derby("roofline", "--traces", "--root", published_set)[1]
     assert "4†" in output and "outdated: measured with sources that the solution has no more: toy_fast" in output
@@ -100,13 +104,22 @@ def test_a_set_without_published_figures(small_set):
     assert found.operators[0].importance is None and found.operators[0].shapes[0].times == {}
 
 
-@pytest.mark.parametrize(("name", "text", "words"), [
-    ("importance", "operator,importance_percent\na,ten\n",
-     "csv:2: importance_percent: must be a finite number above 0, not 'ten'"),
-    ("shapes", "# c\noperator,shape_id,flops,bytes_read,bytes_written,tprod_xpua_us\na,0,1,1,1,0\n",
-     "csv:3: tprod_xpua_us: must be a finite number above 0, not '0'"),
-    ("shapes", "operator,shape_id\na,0\n", "csv:2: tprod_xpua_us: is missing"),
-])
+@pytest.mark.parametrize(
+    ("name", "text", "words"),
+    [
+        (
+            "importance",
+            "operator,importance_percent\na,ten\n",
+            "csv:2: importance_percent: must be a finite number above 0, not 'ten'",
+        ),
+        (
+            "shapes",
+            "# c\noperator,shape_id,flops,bytes_read,bytes_written,tprod_xpua_us\na,0,1,1,1,0\n",
+            "csv:3: tprod_xpua_us: must be a finite number above 0, not '0'",
+        ),
+        ("shapes", "operator,shape_id\na,0\n", "csv:2: tprod_xpua_us: is missing"),
+    ],
+)
 def test_odd_published_figures_are_one_line(published_set, name, text, words):
     (published_set / f"profiles/published_{name}.csv").write_text(text)
     catalog = Catalog.open(published_set)
@@ -117,7 +130,7 @@ def test_odd_published_figures_are_one_line(published_set, name, text, words):
 def test_operator_table(derby, published_set):
     code, output, _ = derby("roofline", "--gpu", "h20,xpu-a", "--root", published_set)
     assert code == 0
-    row, = [line.split() for line in output.splitlines() if line.startswith(D)]
+    (row,) = [line.split() for line in output.splitlines() if line.startswith(D)]
     assert row == [D, "2", "30.0%", "M", "0.222", "0.009", "0.006792", "0.02", "34.0%"]
     assert "34.0% over the 1 of 2 operators that have a time (30.0% of the importance), 10.2% with 0" in output
     assert "adds up to 100.0 %" in output and "alibaba/atrex-bench" in output
@@ -146,16 +159,20 @@ def test_json(derby, published_set):
     operator = found["operators"][D]
     assert (operator["middle"], operator["weight"], operator["regime"]) == (1, pytest.approx(0.3), "M")
     shape = operator["shapes"][1]
-    assert (shape["axes"], shape["facts"], shape["floors"]["h200"]["regime"]) == ({"rows": 1000}, {"elements": 4000},
-                                                                              "memory")
+    assert (shape["axes"], shape["facts"], shape["floors"]["h200"]["regime"]) == (
+        {"rows": 1000},
+        {"elements": 4000},
+        "memory",
+    )
     assert shape["floors"]["h200"]["memory_us"] == pytest.approx(0.0075)
     assert shape["times"]["published"]["latency_us"] == 0.02 and found["sources"] == {"published": {"gpu": "xpu-a"}}
 
 
 def test_csv_and_markdown(derby, published_set):
     rows = list(csv.DictReader(derby("roofline", "--format", "csv", "--root", published_set)[1].splitlines()))
-    assert [(row["operator"], row["importance_percent"], row["regime"], row["of_shapes"]) for row in rows] \
-        == [(D, "30.0", "M", "2")]
+    assert [(row["operator"], row["importance_percent"], row["regime"], row["of_shapes"]) for row in rows] == [
+        (D, "30.0", "M", "2")
+    ]
     assert float(rows[0]["middle_floors_h200_floor_us"]) == pytest.approx(0.0075)
     output = derby("roofline", D, "--format", "markdown", "--root", published_set)[1]
     assert "| 4 | 1000 | 4000 | 0.222 | 0.0075 |" in output
@@ -174,10 +191,16 @@ def test_it_writes_into_a_page_and_only_between_its_markers(derby, small_set, tm
     assert page.read_text() == text
 
 
-@pytest.mark.parametrize(("text", "said"), [
-    ("nothing", "is missing"), ("<!-- derby roofline -->\n", "has no <!-- /derby -->"),
-    ("<!-- derby roofline -->\n<!-- derby rank -->\n<!-- /derby -->", "has no <!-- /derby -->"),
-    ("<!-- derby roofline -->\n<!-- /derby -->\n" * 2, "stands 2 times"), ("<!-- derby rooflines -->", "is missing")])
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("nothing", "is missing"),
+        ("<!-- derby roofline -->\n", "has no <!-- /derby -->"),
+        ("<!-- derby roofline -->\n<!-- derby rank -->\n<!-- /derby -->", "has no <!-- /derby -->"),
+        ("<!-- derby roofline -->\n<!-- /derby -->\n" * 2, "stands 2 times"),
+        ("<!-- derby rooflines -->", "is missing"),
+    ],
+)
 def test_a_page_without_its_markers_stays_as_it_is(derby, small_set, tmp_path, text, said):
     page = tmp_path / "page.md"
     page.write_text(text)
@@ -186,10 +209,16 @@ def test_a_page_without_its_markers_stays_as_it_is(derby, small_set, tmp_path, t
     assert page.read_text() == text
 
 
-@pytest.mark.parametrize(("arguments", "said"), [
-    (["--gpu", "h20O"], "did you mean h20"), (["scale_rows_h5"], f"did you mean {D}"),
-    (["--gpu", "h20", "--traces"], "no row was measured on 'h20'"),
-    (["--plot", "s.png"], "there is no S without times"), (["--plot", "s.jpg", "--traces"], ".jpg is no picture")])
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--gpu", "h20O"], "did you mean h20"),
+        (["scale_rows_h5"], f"did you mean {D}"),
+        (["--gpu", "h20", "--traces"], "no row was measured on 'h20'"),
+        (["--plot", "s.png"], "there is no S without times"),
+        (["--plot", "s.jpg", "--traces"], ".jpg is no picture"),
+    ],
+)
 def test_errors_are_one_line(derby, small_set, arguments, said):
     code, _, err = derby("roofline", *arguments, "--root", small_set)
     assert code == 1 and said in err and err.count("\n") == 1
@@ -201,7 +230,7 @@ def test_a_picture_of_nothing_is_refused_before_the_tables(derby, small_set):
 
 def test_a_gpu_without_a_peak_for_a_dtype_is_said(derby, small_set):
     code, output, _ = derby("roofline", "--gpu", "h800", "--gpu", "h200", "--root", small_set)
-    row, = [line.split() for line in output.splitlines() if line.startswith(D)]
+    (row,) = [line.split() for line in output.splitlines() if line.startswith(D)]
     assert code == 0 and row[-2:] == ["n/a", "0.0075"]
     assert f"n/a on h800: its source gives no peak for float32 ({D})" in output
     assert "n/a  n/a" in " ".join(derby("roofline", D, "--gpu", "h800", "--root", small_set)[1].split("\n"))

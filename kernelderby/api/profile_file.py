@@ -53,18 +53,30 @@ class ProfileFile:
         found, notes = self._findings(table)
         return KernelsOf(table, tuple(found), tuple(notes))
 
-    def stages(self, solution: str, root: Path | str = ".", *, within: str | None = None) -> Answer[
-            tuple[Pipeline, ...]]:
+    def stages(
+        self, solution: str, root: Path | str = ".", *, within: str | None = None
+    ) -> Answer[tuple[Pipeline, ...]]:
         """A solution's pipeline stage by stage, and everything beside it."""
         return stages_answer([self.pipeline(solution, root, within=within)])
 
     def pipeline(self, solution: str, root: Path | str = ".", *, within: str | None = None) -> Pipeline:
         stages = Catalog.open(root).solution(solution).stages
-        return pipeline_of(self.profile, stages, solution, stated_total_ns=_stated_total_ns(self.profile.path),
-                           within=within or INVOCATION)
+        return pipeline_of(
+            self.profile,
+            stages,
+            solution,
+            stated_total_ns=_stated_total_ns(self.profile.path),
+            within=within or INVOCATION,
+        )
 
-    def whatif(self, solution: str, root: Path | str = ".", *, factors: Sequence[float] = SPEEDUPS,
-               floors_us: Mapping[str, float] | None = None) -> Answer[tuple[WhatIfs, ...]]:
+    def whatif(
+        self,
+        solution: str,
+        root: Path | str = ".",
+        *,
+        factors: Sequence[float] = SPEEDUPS,
+        floors_us: Mapping[str, float] | None = None,
+    ) -> Answer[tuple[WhatIfs, ...]]:
         """What the pipeline gains if one stage ran faster. floors_us: stage -> the least that it can take."""
         return whatif_answer([whatif(self.pipeline(solution, root), tuple(factors), dict(floors_us or {}))])
 

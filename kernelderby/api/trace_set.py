@@ -52,9 +52,17 @@ class TraceSet:
         """Every recorded row."""
         return tuple(self.catalog.traces())
 
-    def rank(self, definitions: Names = (), solutions: Names = (), workloads: Names = (), *, gpu: str | None = None,
-             protocol: str | None = None, time: str | None = None,
-             baseline: str | None = None) -> Answer[tuple[Ranking, ...]]:
+    def rank(
+        self,
+        definitions: Names = (),
+        solutions: Names = (),
+        workloads: Names = (),
+        *,
+        gpu: str | None = None,
+        protocol: str | None = None,
+        time: str | None = None,
+        baseline: str | None = None,
+    ) -> Answer[tuple[Ranking, ...]]:
         """One ranking a definition: solution against solution on one GPU, timed in one way.
 
         Without names: every definition that solutions competed for. gpu, protocol: default those with the most rows.
@@ -77,15 +85,25 @@ class TraceSet:
         for row in rows:
             by_definition.setdefault(row.definition, []).append(row)
         rankings = [
-            rank(by_definition.get(name, []), name, shapes[name],
-                 {solution.name: solution for solution in catalog.solutions_of(name)}, gpu=gpu, protocol=protocol,
-                 baseline=baseline if baseline and catalog.solution(baseline).definition == name else None, only=only,
-                 time=time)
-            for name in names if shapes[name] or not workloads]
+            rank(
+                by_definition.get(name, []),
+                name,
+                shapes[name],
+                {solution.name: solution for solution in catalog.solutions_of(name)},
+                gpu=gpu,
+                protocol=protocol,
+                baseline=baseline if baseline and catalog.solution(baseline).definition == name else None,
+                only=only,
+                time=time,
+            )
+            for name in names
+            if shapes[name] or not workloads
+        ]
         return rankings_answer(rankings, (*catalog.warnings, *warnings))
 
-    def rank_by_importance(self, solutions: Names = (), *, gpu: str | None = None, protocol: str | None = None,
-                           time: str | None = None) -> Answer[ImportanceRanking]:
+    def rank_by_importance(
+        self, solutions: Names = (), *, gpu: str | None = None, protocol: str | None = None, time: str | None = None
+    ) -> Answer[ImportanceRanking]:
         """Authors over all operators at once, each operator weighted by its share of the GPU time in production."""
         catalog = self.catalog
         importance = published.importance(catalog.root, catalog.left_out)
@@ -97,8 +115,9 @@ class TraceSet:
         found = rank_by_importance(recorded(catalog.traces(), known, gpu, protocol, time), workloads, known, importance)
         return importance_answer(found, catalog.warnings)
 
-    def roofline(self, definitions: Names = (), *, gpu: Names = "h200", traces: bool = False,
-                 by_shape: bool | None = None) -> Answer[Survey]:
+    def roofline(
+        self, definitions: Names = (), *, gpu: Names = "h200", traces: bool = False, by_shape: bool | None = None
+    ) -> Answer[Survey]:
         """The floors of operators on GPUs, and with `traces` how near the recorded times come to them on the first.
 
         by_shape: tables of every shape; by default where definitions are named.
@@ -107,8 +126,9 @@ class TraceSet:
         found = survey(self.catalog, [known_gpu(name) for name in _names(gpu)], names, with_traces=traces)
         return survey_answer(found, bool(names) if by_shape is None else by_shape)
 
-    def _with_rows(self, rows: Sequence[Measurement], wanted: Sequence[str], gpu: str | None,
-                   protocol: str | None) -> tuple[list[str], list[str]]:
+    def _with_rows(
+        self, rows: Sequence[Measurement], wanted: Sequence[str], gpu: str | None, protocol: str | None
+    ) -> tuple[list[str], list[str]]:
         """The wanted definitions that have rows to compare; without any wanted, those that solutions competed for, or
         all where there are none such. And a warning for all that is left out."""
         catalog, warnings = self.catalog, []
@@ -120,12 +140,15 @@ class TraceSet:
             warnings.append(f"{catalog.root / 'traces'}: rows of {stranger}, no definition of the set, left out")
         if len(chosen) == 1:
             return chosen, warnings
-        competed = [] if wanted else sorted(
-            definitions_with_rows(rows, gpu, protocol, solutions=2).intersection(chosen))
+        competed = (
+            [] if wanted else sorted(definitions_with_rows(rows, gpu, protocol, solutions=2).intersection(chosen))
+        )
         if competed:
             if len(competed) < len(chosen):
-                warnings.append(f"{len(chosen) - len(competed)} definitions have no rows of two solutions, left out; "
-                                "see `derby roofline --traces`, or name one with --definitions")
+                warnings.append(
+                    f"{len(chosen) - len(competed)} definitions have no rows of two solutions, left out; "
+                    "see `derby roofline --traces`, or name one with --definitions"
+                )
             return competed, warnings
         available = definitions_with_rows(rows, gpu, protocol)
         warnings += [f"{name}: has no rows to compare, left out" for name in chosen if name not in available]
@@ -138,11 +161,13 @@ class TraceSet:
             return {name: select_workloads(workloads, words) for name, workloads in found.items()}
         for word in words:
             if not any(is_named(workload, word) for workloads in found.values() for workload in workloads):
-                raise DerbyError(f"--workloads: no workload {word!r} in any of {len(names)} definitions; `derby show` "
-                                 "lists them")
-        return {name: [workload for workload in workloads
-                       if not words or any(is_named(workload, word) for word in words)]
-                for name, workloads in found.items()}
+                raise DerbyError(
+                    f"--workloads: no workload {word!r} in any of {len(names)} definitions; `derby show` lists them"
+                )
+        return {
+            name: [workload for workload in workloads if not words or any(is_named(workload, word) for word in words)]
+            for name, workloads in found.items()
+        }
 
 
 def open_set(path: Path | str = ".") -> TraceSet:

@@ -57,12 +57,15 @@ class Catalog:
         for path in sorted((self.root / "definitions").rglob("*.json")):
             try:
                 if len(path.relative_to(self.root).parts) != 3:
-                    raise DerbyError(f"{path}: is not at definitions/<op_type>/<definition>.json; "
-                                     "move it (flashinfer-bench loads every JSON under definitions/)")
+                    raise DerbyError(
+                        f"{path}: is not at definitions/<op_type>/<definition>.json; "
+                        "move it (flashinfer-bench loads every JSON under definitions/)"
+                    )
                 definition = load_definition(path)
                 if definition.name in found:
-                    raise DerbyError(f"{path}: name: {found[definition.name].path} has it too; "
-                                     "names are unique in the set")
+                    raise DerbyError(
+                        f"{path}: name: {found[definition.name].path} has it too; names are unique in the set"
+                    )
             except DerbyError as error:
                 self._broken_definitions.setdefault(path.stem, str(error))
                 self.left_out(str(error))
@@ -100,7 +103,8 @@ class Catalog:
         if definition_name not in self._workloads:
             path, definition = self.workloads_path(definition_name), self.definition(definition_name)
             self._workloads[definition_name] = self._lines(
-                path, lambda left_out: load_workloads(path, definition, left_out))
+                path, lambda left_out: load_workloads(path, definition, left_out)
+            )
         return self._workloads[definition_name]
 
     def traces_path(self, gpu_id: str, definition_name: str) -> Path:

@@ -15,8 +15,19 @@ from kernelderby.catalog.model import Definition, TensorSpec, Tolerance
 from kernelderby.errors import DerbyError
 from kernelderby.fields import Identifier, Name, NotNegative, Share, Size, agree, read_json, read_text, suggestion
 
-Dtype = Literal["float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2", "float4_e2m1", "int64", "int32",
-                "int16", "int8", "bool"]  # flashinfer-bench's
+Dtype = Literal[
+    "float32",
+    "float16",
+    "bfloat16",
+    "float8_e4m3fn",
+    "float8_e5m2",
+    "float4_e2m1",
+    "int64",
+    "int32",
+    "int16",
+    "int8",
+    "bool",
+]  # flashinfer-bench's
 
 
 class _Axis(Struct):
@@ -67,16 +78,28 @@ def load_definition(path: Path) -> Definition:
     has_source = source.is_file()
     reference = read_text(source) if has_source else data.reference or ""
     if not re.search(r"^def run\s*\(", reference, re.MULTILINE):
-        raise DerbyError(f"{source if has_source else f'{path}: reference'}: has no run(); add the reference, a "
-                         "function run with the inputs for parameters")
+        raise DerbyError(
+            f"{source if has_source else f'{path}: reference'}: has no run(); add the reference, a "
+            "function run with the inputs for parameters"
+        )
     definition = Definition(
-        name=data.name, op_type=data.op_type, description=data.description or "",
+        name=data.name,
+        op_type=data.op_type,
+        description=data.description or "",
         axes={name: axis.value if axis.type == "const" else None for name, axis in data.axes.items()},
-        inputs=_tensors(data.inputs), outputs=_tensors(data.outputs), tolerances=_tolerances(data.tolerances or ()),
-        path=path, source_path=source if has_source else None, reference=reference,
-        custom_inputs_entrypoint=data.custom_inputs_entrypoint, constraints=data.constraints or (),
-        descriptions={part: {name: spec.description or "" for name, spec in getattr(data, part).items()}
-                      for part in ("axes", "inputs", "outputs")})
+        inputs=_tensors(data.inputs),
+        outputs=_tensors(data.outputs),
+        tolerances=_tolerances(data.tolerances or ()),
+        path=path,
+        source_path=source if has_source else None,
+        reference=reference,
+        custom_inputs_entrypoint=data.custom_inputs_entrypoint,
+        constraints=data.constraints or (),
+        descriptions={
+            part: {name: spec.description or "" for name, spec in getattr(data, part).items()}
+            for part in ("axes", "inputs", "outputs")
+        },
+    )
     for check in (_check_tensors, _check_tolerances, _check_constraints):
         check(definition)
     return definition
@@ -98,9 +121,17 @@ def _tensors(specs: dict[str, _Tensor]) -> dict[str, TensorSpec]:
 
 
 def _tolerances(specs: tuple[_Tolerance, ...]) -> tuple[Tolerance, ...]:
-    return tuple(Tolerance(name=each.name, atol=each.atol, rtol=each.rtol, reason=each.reason,
-                           required_matched_ratio=each.required_matched_ratio, outputs=each.outputs or ())
-                 for each in specs)
+    return tuple(
+        Tolerance(
+            name=each.name,
+            atol=each.atol,
+            rtol=each.rtol,
+            reason=each.reason,
+            required_matched_ratio=each.required_matched_ratio,
+            outputs=each.outputs or (),
+        )
+        for each in specs
+    )
 
 
 def _check_tensors(definition: Definition) -> None:
@@ -119,15 +150,18 @@ def _check_tensors(definition: Definition) -> None:
         for name, spec in getattr(definition, field).items():
             for axis in spec.shape or ():
                 if axis not in definition.axes:
-                    raise DerbyError(f"{path}: {field}.{name}.shape: {axis!r} is no axis; "
-                                     "add it to axes or mend the shape")
+                    raise DerbyError(
+                        f"{path}: {field}.{name}.shape: {axis!r} is no axis; add it to axes or mend the shape"
+                    )
             if spec.constant and (field != "inputs" or spec.shape is None):
                 raise DerbyError(f"{path}: {field}.{name}.constant: is for tensors among the inputs; remove it")
     used = {axis for spec in definition.inputs.values() for axis in spec.shape or ()}
     for axis, size in definition.axes.items():
         if size is None and axis not in used:
-            raise DerbyError(f"{path}: axes.{axis}: is var but in no input's shape, so that no call tells its size; "
-                             "give it a value or use it")
+            raise DerbyError(
+                f"{path}: axes.{axis}: is var but in no input's shape, so that no call tells its size; "
+                "give it a value or use it"
+            )
 
 
 def _check_tolerances(definition: Definition) -> None:
@@ -145,8 +179,9 @@ def _check_tolerances(definition: Definition) -> None:
         judged.update(tolerance.outputs or outputs)
     unjudged = [name for name in outputs if name not in judged]
     if definition.tolerances and unjudged:
-        raise DerbyError(f"{path}: tolerances: none is for the output {' or '.join(unjudged)}, which could hold "
-                         "anything; add one")
+        raise DerbyError(
+            f"{path}: tolerances: none is for the output {' or '.join(unjudged)}, which could hold anything; add one"
+        )
 
 
 def _check_constraints(definition: Definition) -> None:

@@ -147,8 +147,14 @@ class Solution:
     @property
     def hash(self) -> str:
         """16 hex digits of everything that can change what runs; the name, the author and the prose are not in it."""
-        running = [self.language, self.entry_point, self.binding, sorted(self.dependencies),
-                   self.destination_passing_style, sorted(self.sources.items())]
+        running = [
+            self.language,
+            self.entry_point,
+            self.binding,
+            sorted(self.dependencies),
+            self.destination_passing_style,
+            sorted(self.sources.items()),
+        ]
         if self.setup or self.in_place:  # left out of the others, whose hashes stand in recorded rows
             running += [self.setup, sorted(self.in_place.items())]
         return hashlib.sha256(json.dumps(running).encode()).hexdigest()[:16]

@@ -39,7 +39,8 @@ def pack(catalog_root: Path | str, check: bool = False, left_out: LeftOut | None
     root = Path(catalog_root)
     Catalog.open(root)
     jobs: list[tuple[Path, Callable[[Path, Path, bool], Change | None]]] = [
-        (path, _pack_definition) for path in sorted((root / "definitions").glob("*/*.json"))]
+        (path, _pack_definition) for path in sorted((root / "definitions").glob("*/*.json"))
+    ]
     jobs += [(folder, _pack_solution) for folder in solution_folders(root)]
     changes = []
     for path, work in jobs:
@@ -104,20 +105,28 @@ def _expect_inside(root: Path, *paths: Path) -> None:
 def packed_solution(solution: Solution) -> dict[str, Any]:
     """The JSON of a solution that has a folder. flashinfer-bench ignores what stands beside `sources`."""
     spec: dict[str, Any] = {
-        "language": solution.language, "target_hardware": list(solution.target_hardware),
-        "entry_point": solution.entry_point, "dependencies": list(solution.dependencies),
-        "destination_passing_style": solution.destination_passing_style}
+        "language": solution.language,
+        "target_hardware": list(solution.target_hardware),
+        "entry_point": solution.entry_point,
+        "dependencies": list(solution.dependencies),
+        "destination_passing_style": solution.destination_passing_style,
+    }
     if solution.binding is not None:
         spec["binding"] = solution.binding
     own: dict[str, Any] = {"setup": solution.setup} if solution.setup else {}
     if solution.in_place:
         own["in_place"] = solution.in_place
     return {
-        "name": solution.name, "definition": solution.definition, "author": solution.author,
-        "description": solution.description, "spec": spec,
-        "sources": [{"path": path, "content": content} for path, content in solution.sources.items()], **own,
+        "name": solution.name,
+        "definition": solution.definition,
+        "author": solution.author,
+        "description": solution.description,
+        "spec": spec,
+        "sources": [{"path": path, "content": content} for path, content in solution.sources.items()],
+        **own,
         "requires": _without_none(asdict(solution.requires)),
-        "stages": [_without_none(asdict(stage)) for stage in solution.stages]}
+        "stages": [_without_none(asdict(stage)) for stage in solution.stages],
+    }
 
 
 def _without_none(data: dict[str, Any]) -> dict[str, Any]:
@@ -145,8 +154,10 @@ def export(root: Path | str, destination: Path | str) -> list[Change]:
     if not destination.is_dir():
         raise DerbyError(f"{destination}: does not exist; give the folder of a dataset ($FIB_DATASET_PATH)")
     if not any((destination / part).is_dir() for part in ("definitions", "solutions", "workloads")):
-        raise DerbyError(f"{destination}: has no definitions/, solutions/ or workloads/, so it is no dataset; "
-                         "make definitions/ there or give another folder")
+        raise DerbyError(
+            f"{destination}: has no definitions/, solutions/ or workloads/, so it is no dataset; "
+            "make definitions/ there or give another folder"
+        )
     if destination.resolve() == catalog.root.resolve():
         raise DerbyError(f"{destination}: is the set itself; give another dataset's folder")
     stale = pack(root, check=True)
@@ -176,8 +187,13 @@ def _definition_files(catalog: Catalog, destination: Path) -> Iterator[tuple[Pat
 def _blob_paths(root: Path, workload: Workload) -> list[Path]:
     """The safetensors files that a workload's inputs name, each once."""
     where = f"workload {workload.uuid}"
-    return sorted({inside(root, spec["path"], f"{where}: inputs.{name}.path")
-                   for name, spec in workload.inputs.items() if spec["type"] == "safetensors"})
+    return sorted(
+        {
+            inside(root, spec["path"], f"{where}: inputs.{name}.path")
+            for name, spec in workload.inputs.items()
+            if spec["type"] == "safetensors"
+        }
+    )
 
 
 def _solution_files(catalog: Catalog, destination: Path) -> Iterator[tuple[Path, str]]:
@@ -186,8 +202,10 @@ def _solution_files(catalog: Catalog, destination: Path) -> Iterator[tuple[Path,
         place = solution.json_path.relative_to(catalog.root)
         others = [path for path in there.get(solution.name, []) if path != destination / place]
         if others:
-            raise DerbyError(f"{others[0]}: a solution of the name {solution.name!r} is there already; rename one "
-                             "(flashinfer-bench wants names unique in a dataset)")
+            raise DerbyError(
+                f"{others[0]}: a solution of the name {solution.name!r} is there already; rename one "
+                "(flashinfer-bench wants names unique in a dataset)"
+            )
         yield solution.json_path, "solution"
 
 

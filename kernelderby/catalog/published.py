@@ -33,15 +33,27 @@ def importance(root: Path | str, left_out: LeftOut | None = None) -> dict[str, f
     The printed figures add up to 109.6: whoever weights with them divides by their sum. A broken file is told to
     left_out and passed over whole, since weights with holes are wrong; without left_out the DerbyError is raised.
     """
-    return _by_key(((where, row.operator, row.importance_percent)
-                    for where, row in _rows(root, "published_importance.csv", _Importance)), "operator", left_out)
+    return _by_key(
+        (
+            (where, row.operator, row.importance_percent)
+            for where, row in _rows(root, "published_importance.csv", _Importance)
+        ),
+        "operator",
+        left_out,
+    )
 
 
 def times_us(root: Path | str, left_out: LeftOut | None = None) -> dict[tuple[str, int], float]:
     """(operator, shape_id) -> the median time of the deployed kernel on HARDWARE; {} where there is no file. left_out:
     as above."""
-    return _by_key(((where, (row.operator, row.shape_id), row.tprod_xpua_us)
-                    for where, row in _rows(root, "published_shapes.csv", _Time)), "operator and shape_id", left_out)
+    return _by_key(
+        (
+            (where, (row.operator, row.shape_id), row.tprod_xpua_us)
+            for where, row in _rows(root, "published_shapes.csv", _Time)
+        ),
+        "operator and shape_id",
+        left_out,
+    )
 
 
 def _rows(root: Path | str, name: str, kind: type[T]) -> Iterator[tuple[str, T]]:

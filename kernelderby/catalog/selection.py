@@ -34,5 +34,8 @@ def is_named(workload: Workload, word: str) -> bool:
     shape_id = workload.shape_id
     if shape_id is not None:
         words |= {f"#{shape_id}", f"shape_id={shape_id}"}
-    return word in words or (len(word) >= 4 and not word.isdigit() and workload.uuid.startswith(word)) \
+    return (
+        word in words
+        or (len(word) >= 4 and not word.isdigit() and workload.uuid.startswith(word))
         or word == workload.uuid
+    )

@@ -73,7 +73,8 @@ class _Written(Struct):
     entry_point: Function
     destination_passing_style: bool  # no default: those of flashinfer and flashinfer-bench differ
     target_hardware: Annotated[
-        tuple[Name, ...], must_be("a list of at least one GPU, such as [\"NVIDIA H200\"]", min_length=1)]
+        tuple[Name, ...], must_be('a list of at least one GPU, such as ["NVIDIA H200"]', min_length=1)
+    ]
     dependencies: tuple[str, ...] = ()
     binding: str | None = None
     setup: Function | None = None
@@ -120,8 +121,9 @@ class _Packed(Struct):
             raise ValueError("sources: two have one path; rename one of them")
 
 
-def load_solutions(root: Path, definitions: Mapping[str, Definition], left_out: LeftOut,
-                   noted: LeftOut) -> tuple[dict[str, Solution], dict[str, str]]:
+def load_solutions(
+    root: Path, definitions: Mapping[str, Definition], left_out: LeftOut, noted: LeftOut
+) -> tuple[dict[str, Solution], dict[str, str]]:
     """Every solution of the set by name, and of those that are left out the problem. left_out and noted are told what
     is wrong with one that is left out, and with one that stays."""
     solutions: dict[str, Solution] = {}
@@ -146,19 +148,24 @@ def _check_place(solution: Solution, others: Mapping[str, Solution], definitions
         raise DerbyError(f"{where}: name: {other} has it too; rename one (names are unique in the set)")
     definition = definitions.get(solution.definition)
     if definition is None:
-        raise DerbyError(f"{where}: definition: {solution.definition!r} is unknown; "
-                         f"{suggestion(solution.definition, definitions)}")
+        raise DerbyError(
+            f"{where}: definition: {solution.definition!r} is unknown; {suggestion(solution.definition, definitions)}"
+        )
     if definition.op_type != solution.op_type:
-        raise DerbyError(f"{where}: the path says op_type {solution.op_type!r} but {definition.path} says "
-                         f"{definition.op_type!r}; move the solution")
+        raise DerbyError(
+            f"{where}: the path says op_type {solution.op_type!r} but {definition.path} says "
+            f"{definition.op_type!r}; move the solution"
+        )
     _check_calling(where, solution, definition)
 
 
 def _check_calling(where: Path, solution: Solution, definition: Definition) -> None:
     """setup and in_place against the definition."""
     if solution.setup and not definition.constants:
-        raise DerbyError(f"{where}: setup: {definition.path} marks no input constant, so there is nothing to set up; "
-                         "mark the weights there or remove setup")
+        raise DerbyError(
+            f"{where}: setup: {definition.path} marks no input constant, so there is nothing to set up; "
+            "mark the weights there or remove setup"
+        )
     if solution.in_place and not solution.destination_passing_style:
         raise DerbyError(f"{where}: in_place: needs destination_passing_style = true; set it or remove in_place")
     if len(set(solution.in_place.values())) < len(solution.in_place):
@@ -166,8 +173,9 @@ def _check_calling(where: Path, solution: Solution, definition: Definition) -> N
     for output, name in solution.in_place.items():
         for kind, each, known in (("output", output, definition.outputs), ("input", name, definition.inputs)):
             if each not in known:
-                raise DerbyError(f"{where}: in_place: {each!r} is no {kind} of {definition.name}; "
-                                 f"{suggestion(each, known)}")
+                raise DerbyError(
+                    f"{where}: in_place: {each!r} is no {kind} of {definition.name}; {suggestion(each, known)}"
+                )
         found, wanted = definition.inputs[name], definition.outputs[output]
         if (found.shape, found.dtype) != (wanted.shape, wanted.dtype):
             raise DerbyError(f"{where}: in_place: {output} and {name} differ in shape or dtype; remove the entry")
@@ -175,8 +183,9 @@ def _check_calling(where: Path, solution: Solution, definition: Definition) -> N
 
 def solution_folders(root: Path) -> list[Path]:
     """Every solutions/<author>/<op_type>/<definition>/<solution>/ that holds a file of its own, sorted."""
-    return [folder for folder in sorted((root / "solutions").glob("*/*/*/*"))
-            if folder.is_dir() and any(_own_files(folder))]
+    return [
+        folder for folder in sorted((root / "solutions").glob("*/*/*/*")) if folder.is_dir() and any(_own_files(folder))
+    ]
 
 
 def _all(root: Path, left_out: LeftOut) -> Iterator[tuple[str, Callable[[LeftOut], Solution]]]:
@@ -189,8 +198,10 @@ def _all(root: Path, left_out: LeftOut) -> Iterator[tuple[str, Callable[[LeftOut
         if path in packed_from_sources:
             continue
         if len(path.relative_to(directory).parts) != 4:
-            left_out(f"{path}: is not at solutions/<author>/<op_type>/<definition>/<solution>.json; "
-                     "move it (flashinfer-bench loads every JSON under solutions/)")
+            left_out(
+                f"{path}: is not at solutions/<author>/<op_type>/<definition>/<solution>.json; "
+                "move it (flashinfer-bench loads every JSON under solutions/)"
+            )
             continue
         yield path.stem, partial(_read_packed, path)
 
@@ -250,8 +261,10 @@ def _common_sources(path: Path, names: tuple[str, ...], own: Mapping[str, str]) 
     for position, name in enumerate(names):
         where = f"{path}: common[{position}]: {name!r}"
         if Path(name).name != name or Path(name).suffix not in SOURCE_SUFFIXES:
-            raise DerbyError(f"{where} is no plain name of a source file ({', '.join(SOURCE_SUFFIXES)}); write it as "
-                             f"it is called in {directory}")
+            raise DerbyError(
+                f"{where} is no plain name of a source file ({', '.join(SOURCE_SUFFIXES)}); write it as "
+                f"it is called in {directory}"
+            )
         if name in own or name in texts:
             raise DerbyError(f"{where} is a source of the solution already; rename that one or leave this out")
         if not (directory / name).is_file():
@@ -270,8 +283,14 @@ def read_packed(path: Path) -> Solution:
     return _solution(path, None, path, sources, packed, packed.spec)
 
 
-def _solution(path: Path, folder: Path | None, json_path: Path, sources: dict[str, str], about: _Written | _Packed,
-              spec: _Written | _Spec) -> Solution:
+def _solution(
+    path: Path,
+    folder: Path | None,
+    json_path: Path,
+    sources: dict[str, str],
+    about: _Written | _Packed,
+    spec: _Written | _Spec,
+) -> Solution:
     """path: the file that says it. about, spec: where name and stages stand, and where language and entry point."""
     place = folder or json_path
     agree(path, "name", about.name, place.name if folder else place.stem)
@@ -279,15 +298,29 @@ def _solution(path: Path, folder: Path | None, json_path: Path, sources: dict[st
     agree(path, "author", about.author, place.parents[2].name)
     for field, value in (("entry_point", spec.entry_point), ("setup", about.setup)):
         if value is not None and value.partition("::")[0] not in sources:
-            raise DerbyError(f"{path}: {field}: {value!r} is not <file>::<function> of a source file; "
-                             f"the files are {', '.join(sources) or 'none'}")
+            raise DerbyError(
+                f"{path}: {field}: {value!r} is not <file>::<function> of a source file; "
+                f"the files are {', '.join(sources) or 'none'}"
+            )
     requires = about.requires or _Requires()
     return Solution(
-        name=about.name, definition=about.definition, author=about.author, op_type=place.parents[1].name,
-        language=spec.language, entry_point=spec.entry_point,
-        destination_passing_style=spec.destination_passing_style is not False, description=about.description or "",
-        folder=folder, json_path=json_path, sources=sources,
+        name=about.name,
+        definition=about.definition,
+        author=about.author,
+        op_type=place.parents[1].name,
+        language=spec.language,
+        entry_point=spec.entry_point,
+        destination_passing_style=spec.destination_passing_style is not False,
+        description=about.description or "",
+        folder=folder,
+        json_path=json_path,
+        sources=sources,
         requires=Requires(**{name: getattr(requires, name) for name in requires.__struct_fields__}),
         stages=tuple(Stage(each.name, each.title, each.kernels, each.nvtx, each.role) for each in about.stages or ()),
-        target_hardware=spec.target_hardware or (), dependencies=spec.dependencies or (), binding=spec.binding,
-        common=about.common if isinstance(about, _Written) else (), setup=about.setup, in_place=about.in_place or {})
+        target_hardware=spec.target_hardware or (),
+        dependencies=spec.dependencies or (),
+        binding=spec.binding,
+        common=about.common if isinstance(about, _Written) else (),
+        setup=about.setup,
+        in_place=about.in_place or {},
+    )

@@ -15,8 +15,9 @@ from kernelderby.trace import Measurement, Place
 _CLOCKS_DIFFER = timedelta(days=1)  # a row may come from a machine whose clock is ahead, or has no zone
 
 
-def load_rows(path: Path, workloads: Mapping[str, Workload], left_out: Callable[[str], None],
-              noted: Callable[[str], None]) -> list[Measurement]:
+def load_rows(
+    path: Path, workloads: Mapping[str, Workload], left_out: Callable[[str], None], noted: Callable[[str], None]
+) -> list[Measurement]:
     """The rows of a file, in its order. workloads: uuid -> workload, of the definition; a row that contradicts its own
     is broken. Broken lines are told to left_out; rows of the future, which stay, to noted."""
     rows, ahead = [], []
@@ -35,18 +36,23 @@ def load_rows(path: Path, workloads: Mapping[str, Workload], left_out: Callable[
         if row.moment > latest:
             ahead.append(where)
     if ahead:
-        noted(f"{ahead[0]}: evaluation.timestamp: lies in the future ({len(ahead)} rows of the file); "
-              "was the clock of that machine right?")
+        noted(
+            f"{ahead[0]}: evaluation.timestamp: lies in the future ({len(ahead)} rows of the file); "
+            "was the clock of that machine right?"
+        )
     return rows
 
 
 def _check_workload(where: str, row: Measurement, workload: Workload) -> None:
     axes = row.workload["axes"]
     if axes != workload.axes:
-        raise DerbyError(f"{where}: workload.axes: are {axes}, but those of uuid {row.uuid} are {workload.axes}; "
-                         "remove that line")
+        raise DerbyError(
+            f"{where}: workload.axes: are {axes}, but those of uuid {row.uuid} are {workload.axes}; remove that line"
+        )
     for name, value in workload.scalars.items():
         found = row.workload["inputs"].get(name, {}).get("value", value)
         if found != value:
-            raise DerbyError(f"{where}: workload.inputs.{name}.value: is {found!r:.40}, but that of uuid {row.uuid} is "
-                             f"{value!r}; remove that line")
+            raise DerbyError(
+                f"{where}: workload.inputs.{name}.value: is {found!r:.40}, but that of uuid {row.uuid} is "
+                f"{value!r}; remove that line"
+            )

@@ -67,8 +67,7 @@ class _Line(Struct):
     origin: Name | None = None
 
 
-def load_workloads(path: Path, definition: Definition,
-                   left_out: Callable[[str], None] | None = None) -> list[Workload]:
+def load_workloads(path: Path, definition: Definition, left_out: Callable[[str], None] | None = None) -> list[Workload]:
     """The workloads of a definition, in the file's order; none when the file does not exist. A broken line is told to
     left_out and passed over; without it the DerbyError is raised."""
     if not path.exists():
@@ -99,13 +98,24 @@ def _workload(where: str, raw: dict[str, Any], definition: Definition) -> Worklo
     sizes = definition.sizes(axes)
     for text in definition.constraints:
         if constraints.holds(text, sizes) is False:
-            raise DerbyError(f"{where}: workload.axes: {text!r:.80}, which {definition.path.name} demands, does not "
-                             "hold; mend the sizes")
+            raise DerbyError(
+                f"{where}: workload.axes: {text!r:.80}, which {definition.path.name} demands, does not "
+                "hold; mend the sizes"
+            )
     cost = line.cost.cost() if line.cost else None
     return Workload(
-        definition.name, line.workload.uuid, axes, raw["workload"]["inputs"], cost, raw,
-        shape_id=line.shape_id, importance=line.importance, framework=line.framework, call_count=line.call_count,
-        origin=line.origin)
+        definition.name,
+        line.workload.uuid,
+        axes,
+        raw["workload"]["inputs"],
+        cost,
+        raw,
+        shape_id=line.shape_id,
+        importance=line.importance,
+        framework=line.framework,
+        call_count=line.call_count,
+        origin=line.origin,
+    )
 
 
 def _check_input(where: str, given: _Input, spec: TensorSpec) -> None:

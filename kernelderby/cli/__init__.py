@@ -51,8 +51,9 @@ class LazyGroup(click.Group):
         with formatter.section("Commands"):
             formatter.write_dl([*self.verbs.items()])
 
-    def resolve_command(self, context: click.Context,
-                        arguments: list[str]) -> tuple[str | None, click.Command | None, list[str]]:
+    def resolve_command(
+        self, context: click.Context, arguments: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
         name = arguments[0]
         if name not in self.verbs:
             near = get_close_matches(name, self.verbs, n=3)

@@ -24,19 +24,44 @@ from kernelderby.cli.output import say, say_json, say_line, warn
 @definitions_option
 @workloads_option
 @click.option("--rounds", type=click.IntRange(min=1), default=5, show_default=True, help="Turns of each solution.")
-@click.option("--most-rounds", type=click.IntRange(min=1), default=10, show_default=True,
-              help="The two fastest go on up to so many, until the interval of their ratio is below 1 %.")
-@click.option("--iterations", type=click.IntRange(min=2), default=10, show_default=True,
-              help="Timed calls in a turn; slow solutions get fewer.")
-@click.option("--timeout", type=float, default=300, show_default=True,
-              help="Seconds for each step of a solution: check with compilation, one turn.")
+@click.option(
+    "--most-rounds",
+    type=click.IntRange(min=1),
+    default=10,
+    show_default=True,
+    help="The two fastest go on up to so many, until the interval of their ratio is below 1 %.",
+)
+@click.option(
+    "--iterations",
+    type=click.IntRange(min=2),
+    default=10,
+    show_default=True,
+    help="Timed calls in a turn; slow solutions get fewer.",
+)
+@click.option(
+    "--timeout",
+    type=float,
+    default=300,
+    show_default=True,
+    help="Seconds for each step of a solution: check with compilation, one turn.",
+)
 @click.option("--again", is_flag=True, help="Measure also what has a row.")
 @click.option("--together", is_flag=True, help="Where one solution has no row, measure all again, so that they pair.")
 @root_option
 @json_option
-def command(solutions: tuple[str, ...], definitions: tuple[str, ...], workloads: tuple[str, ...], rounds: int,
-            most_rounds: int, iterations: int, timeout: float, again: bool, together: bool, root: Path,
-            as_json: bool) -> None:
+def command(
+    solutions: tuple[str, ...],
+    definitions: tuple[str, ...],
+    workloads: tuple[str, ...],
+    rounds: int,
+    most_rounds: int,
+    iterations: int,
+    timeout: float,
+    again: bool,
+    together: bool,
+    root: Path,
+    as_json: bool,
+) -> None:
     """Measure solutions on this GPU and record the traces.
 
     A run that was killed goes on where it stopped: what has a row is not measured again, unless its code changed.
@@ -59,8 +84,15 @@ def command(solutions: tuple[str, ...], definitions: tuple[str, ...], workloads:
         _print_plan(machine, plan)
     rows = _run(Runner, catalog, machine, settings, plan, as_json)
     if as_json:
-        say_json({"gpu": machine.name, "protocol": machine.protocol, "skipped": plan.skipped,
-                  "already_measured": plan.settled, "rows": [row.to_trace() for row in rows]})
+        say_json(
+            {
+                "gpu": machine.name,
+                "protocol": machine.protocol,
+                "skipped": plan.skipped,
+                "already_measured": plan.settled,
+                "rows": [row.to_trace() for row in rows],
+            }
+        )
     else:
         failed = sum(row.status != "passed" for row in rows)
         say(f"{len(rows)} rows written: {len(rows) - failed} measured, {failed} failed")
@@ -69,15 +101,19 @@ def command(solutions: tuple[str, ...], definitions: tuple[str, ...], workloads:
 def _print_plan(machine: Any, plan: Any) -> None:
     from kernelderby.measure.progress import duration
 
-    say(f"{machine.name}, protocol {machine.protocol}"
-        + (f" ({machine.protocol_note})" if machine.protocol_note else ""))
+    say(
+        f"{machine.name}, protocol {machine.protocol}"
+        + (f" ({machine.protocol_note})" if machine.protocol_note else "")
+    )
     for name, reason in plan.skipped.items():
         say_line(f"skipped {name}: {reason}")
     if plan.settled:
         say(f"{plan.settled} measured before (--again measures them anew)")
     if plan.pairs:
-        say(f"{plan.pairs} to measure, about {duration(plan.seconds)} "
-            f"({plan.measured_like} of them measured here before, the others guessed)")
+        say(
+            f"{plan.pairs} to measure, about {duration(plan.seconds)} "
+            f"({plan.measured_like} of them measured here before, the others guessed)"
+        )
 
 
 def _run(runner_class: Any, catalog: Any, machine: Any, settings: Any, plan: Any, as_json: bool) -> list[Any]:
@@ -86,6 +122,7 @@ def _run(runner_class: Any, catalog: Any, machine: Any, settings: Any, plan: Any
     from kernelderby.report.plain import plain
 
     with bar("measuring", plan.pairs, quiet=as_json, seconds=plan.seconds) as advance:
+
         class Shown(Observer):
             def step(self, what: str) -> None:
                 advance(plain(what), done=0)

@@ -42,8 +42,9 @@ def write_block(context: click.Context, verb: str, page: Path, block: str, markd
         if bare and len(found) == len(bare) and own.isprintable() and "-->" not in own:
             return _only(page, name, bare), own
         held = "; ".join(f"<!-- derby {each.words} -->" for each in found)
-        raise DerbyError(f"{page}: {held}: is not this command, `derby {own}`; give the marker's options, or change "
-                         "the marker")
+        raise DerbyError(
+            f"{page}: {held}: is not this command, `derby {own}`; give the marker's options, or change the marker"
+        )
 
     changed = replace_block(page, name, markdown, choose)
     return f"{page}: block {name} {'written' if changed else 'is up to date'}"

@@ -29,9 +29,17 @@ from kernelderby.cli.output import Output, output_options
 @click.option("--timeout", type=float, default=600, show_default=True, help="Seconds for each case of a solution.")
 @output_options("check", tables=("cases",))
 @root_option
-def command(names: tuple[str, ...], solutions: tuple[str, ...], definitions: tuple[str, ...],
-            workloads: tuple[str, ...], seeds: int | None, device: str | None, timeout: float, root: Path,
-            output: Output) -> None:
+def command(
+    names: tuple[str, ...],
+    solutions: tuple[str, ...],
+    definitions: tuple[str, ...],
+    workloads: tuple[str, ...],
+    seeds: int | None,
+    device: str | None,
+    timeout: float,
+    root: Path,
+    output: Output,
+) -> None:
     """Correctness of solutions (default: all; SOLUTION is the same as --solutions): on a GPU at full shapes, on a CPU
     at small ones, Triton in its interpreter. --workloads is for a GPU only.
 
@@ -49,8 +57,13 @@ def command(names: tuple[str, ...], solutions: tuple[str, ...], definitions: tup
     machine = _machine(root, device)
     plan = plan_checks(catalog, machine, solutions, definitions, workloads, seeds)
     with bar("checking", plan.steps, quiet=output.is_json) as advance:
-        results = run_checks(catalog, machine, plan, timeout,
-                             lambda result: advance(plain(f"{result.solution} on {result.case}: {result.status}")))
+        results = run_checks(
+            catalog,
+            machine,
+            plan,
+            timeout,
+            lambda result: advance(plain(f"{result.solution} on {result.case}: {result.status}")),
+        )
     output.emit(checks_answer(machine.name, results, plan.skipped))
     was_skipped = any(name in plan.skipped for name in solutions)
     if not results or was_skipped or any(result.status != PASSED for result in results):

@@ -12,8 +12,13 @@ from kernelderby.cli.output import Output, output_options
 
 @click.command(cls=DerbyCommand)
 @click.argument("words", metavar="[WORD]...", nargs=-1)
-@click.option("--sort", type=click.Choice(["importance", "name", "shapes", "s"]), default="importance",
-              show_default=True, help="Largest first; s: lowest first, on the first GPU.")
+@click.option(
+    "--sort",
+    type=click.Choice(["importance", "name", "shapes", "s"]),
+    default="importance",
+    show_default=True,
+    help="Largest first; s: lowest first, on the first GPU.",
+)
 @output_options("list", tables=("operators",))
 @root_option
 def command(words: tuple[str, ...], sort: str, root: Path, output: Output) -> None:

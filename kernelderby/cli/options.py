@@ -21,7 +21,8 @@ class DerbyCommand(click.Command):
             return super().parse_args(context, args)
         except click.UsageError as error:
             if "unexpected extra argument" in error.message and any(
-                    isinstance(each, click.Option) and each.multiple for each in self.params):
+                isinstance(each, click.Option) and each.multiple for each in self.params
+            ):
                 hint = f"{error.message} An option takes one value: write several as a,b or repeat the option."
                 raise click.UsageError(hint, context) from None
             raise
@@ -49,8 +50,9 @@ def _root(context: click.Context, param: click.Parameter, value: Path | None) ->
     return Path(os.environ.get("DERBY_ROOT") or ".") if value is None else value
 
 
-root_option = click.option("--root", type=FILE, callback=_root,
-                           help="The trace set (default: $DERBY_ROOT, else the current directory).")
+root_option = click.option(
+    "--root", type=FILE, callback=_root, help="The trace set (default: $DERBY_ROOT, else the current directory)."
+)
 json_option = click.option("--json", "as_json", is_flag=True, help="JSON for machines instead of text.")
 
 
@@ -63,18 +65,30 @@ def _several(context: click.Context, param: click.Parameter, values: tuple[str, 
 
 def names_option(*flags: str, help: str, metavar: str, default: Sequence[str] = ()) -> Callable[..., Any]:
     """One value, which may be a list with commas; the option may be repeated."""
-    return click.option(*flags, multiple=True, callback=_several, metavar=f"{metavar}[,{metavar}]", help=help,
-                        default=default, show_default=bool(default))
+    return click.option(
+        *flags,
+        multiple=True,
+        callback=_several,
+        metavar=f"{metavar}[,{metavar}]",
+        help=help,
+        default=default,
+        show_default=bool(default),
+    )
 
 
-definitions_option = names_option("--definitions", "--definition", metavar="D",
-                                  help="Only these definitions (default: all).")
+definitions_option = names_option(
+    "--definitions", "--definition", metavar="D", help="Only these definitions (default: all)."
+)
 solutions_option = names_option("--solutions", "--solution", metavar="S", help="Only these solutions (default: all).")
 workloads_option = names_option(
-    "--workloads", "--workload", metavar="W",
-    help="Only these: the start of a uuid, the size of an axis, axis=size, or a shape's number, #3 (default: all).")
-gpu_option = click.option("--gpu", metavar="NAME|ID",
-                          help='Such as "NVIDIA H200" or h200 (default: the GPU with the most rows).')
+    "--workloads",
+    "--workload",
+    metavar="W",
+    help="Only these: the start of a uuid, the size of an axis, axis=size, or a shape's number, #3 (default: all).",
+)
+gpu_option = click.option(
+    "--gpu", metavar="NAME|ID", help='Such as "NVIDIA H200" or h200 (default: the GPU with the most rows).'
+)
 
 
 def check_names(catalog: Any, solutions: tuple[str, ...], definitions: tuple[str, ...]) -> None:

@@ -101,15 +101,25 @@ def _options(tables: Sequence[str], plot: bool, write: bool) -> list[Callable[..
         click.option("--table", type=click.Choice(tables), help="Which one --format csv prints (default: the first)."),
     ]
     if plot:
-        options.append(click.option("--plot", type=FILE, metavar="FILE",
-                                    help="Draw it too: a .png, .svg or .pdf file."))
+        options.append(
+            click.option("--plot", type=FILE, metavar="FILE", help="Draw it too: a .png, .svg or .pdf file.")
+        )
     if write:
         options += [
-            click.option("--write", "target", type=FILE, metavar="FILE",
-                         help="Put the Markdown between <!-- derby COMMAND --> and <!-- /derby --> in this file, where "
-                              "COMMAND is this one."),
-            click.option("--block", default="", metavar="NAME",
-                         help="The block <!-- derby profile NAME --> of that file, whatever its command."),
+            click.option(
+                "--write",
+                "target",
+                type=FILE,
+                metavar="FILE",
+                help="Put the Markdown between <!-- derby COMMAND --> and <!-- /derby --> in this file, where "
+                "COMMAND is this one.",
+            ),
+            click.option(
+                "--block",
+                default="",
+                metavar="NAME",
+                help="The block <!-- derby profile NAME --> of that file, whatever its command.",
+            ),
         ]
     return options
 

@@ -36,8 +36,10 @@ def command(root: Path, check: bool, as_json: bool) -> None:
         from kernelderby.measure.blobs import pack_blobs
 
         changes += [str(change) for change in pack_blobs(Catalog.open(root), check, broken.append)]
-    left_out = missing and (f"blobs and costs were not {'checked' if check else 'made'}: {' and '.join(missing)} not "
-                            "installed; pip install -e '.[measure]'")
+    left_out = missing and (
+        f"blobs and costs were not {'checked' if check else 'made'}: {' and '.join(missing)} not "
+        "installed; pip install -e '.[measure]'"
+    )
     if as_json:
         say_json({"check": check, "changes": changes, "broken": broken, "left_out": left_out or None})
     else:

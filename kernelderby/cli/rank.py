@@ -27,16 +27,31 @@ if TYPE_CHECKING:
 @workloads_option
 @gpu_option
 @click.option("--protocol", metavar="P", help="How the rows were timed (default: the protocol with the most rows).")
-@click.option("--time", type=click.Choice(["graph", "eager", "busy"]),
-              help="Which time is compared (default: graph where all have it, else eager).")
+@click.option(
+    "--time",
+    type=click.Choice(["graph", "eager", "busy"]),
+    help="Which time is compared (default: graph where all have it, else eager).",
+)
 @click.option("--baseline", metavar="SOLUTION", help="Ratios are over this one's time (default: the best).")
-@click.option("--importance", is_flag=True,
-              help="Authors over all operators at once, each operator weighted by its importance in production.")
+@click.option(
+    "--importance",
+    is_flag=True,
+    help="Authors over all operators at once, each operator weighted by its importance in production.",
+)
 @output_options("rank", tables=("solutions", "workloads", "pairs", "authors", "operators"))
 @root_option
-def command(definitions: tuple[str, ...], solutions: tuple[str, ...], workloads: tuple[str, ...], gpu: str | None,
-            protocol: str | None, time: str | None, baseline: str | None, importance: bool, root: Path,
-            output: Output) -> None:
+def command(
+    definitions: tuple[str, ...],
+    solutions: tuple[str, ...],
+    workloads: tuple[str, ...],
+    gpu: str | None,
+    protocol: str | None,
+    time: str | None,
+    baseline: str | None,
+    importance: bool,
+    root: Path,
+    output: Output,
+) -> None:
     """Compare solutions on ONE GPU, measured in ONE way, from recorded traces. Needs no GPU and no torch.
 
     Per workload: latency, ratio with its 95 % interval, win. Over workloads: geomean, total time, win rate, coverage,
@@ -48,11 +63,13 @@ def command(definitions: tuple[str, ...], solutions: tuple[str, ...], workloads:
 
     found = open_set(root)
     if not importance:
-        answer: Answer[Any] = found.rank(definitions, solutions, workloads, gpu=gpu, protocol=protocol, time=time,
-                                         baseline=baseline)
+        answer: Answer[Any] = found.rank(
+            definitions, solutions, workloads, gpu=gpu, protocol=protocol, time=time, baseline=baseline
+        )
     elif definitions or workloads or baseline:
-        raise click.UsageError("--importance ranks over all operators; leave out --definitions, --workloads and "
-                               "--baseline")
+        raise click.UsageError(
+            "--importance ranks over all operators; leave out --definitions, --workloads and --baseline"
+        )
     else:
         answer = found.rank_by_importance(solutions, gpu=gpu, protocol=protocol, time=time)
     output.emit(answer)

@@ -15,14 +15,25 @@ from kernelderby.errors import DerbyError
 @click.command(cls=DerbyCommand)
 @click.argument("operators", metavar="[OPERATOR]...", nargs=-1)
 @definitions_option
-@names_option("--gpu", metavar="GPU", default=("h200",),
-              help="Ids or names of GPUs. With xpu-a: the published times and S of the deployed kernels.")
+@names_option(
+    "--gpu",
+    metavar="GPU",
+    default=("h200",),
+    help="Ids or names of GPUs. With xpu-a: the published times and S of the deployed kernels.",
+)
 @click.option("--shapes", is_flag=True, help="Every shape of all operators.")
 @click.option("--traces", "with_traces", is_flag=True, help="S of our recorded times on the first GPU.")
 @output_options("roofline", tables=("operators", "shapes"), plot=True)
 @root_option
-def command(operators: tuple[str, ...], definitions: tuple[str, ...], gpu: tuple[str, ...], shapes: bool,
-            with_traces: bool, root: Path, output: Output) -> None:
+def command(
+    operators: tuple[str, ...],
+    definitions: tuple[str, ...],
+    gpu: tuple[str, ...],
+    shapes: bool,
+    with_traces: bool,
+    root: Path,
+    output: Output,
+) -> None:
     """What each operator must do at least, how fast that could go on a GPU, and how near to it kernels come.
 
     Without OPERATOR: one row an operator. With it (or with --definitions, which is the same): every shape of it.
@@ -52,10 +63,20 @@ def _draw(survey: Any, path: Path) -> None:
     dots, marks = [], []
     for operator in survey.operators:
         share = operator.shares[source.key]
-        dots += [(operator.regime, shape.flops_per_byte, timed.share) for shape in operator.shapes
-                 if (timed := shape.times.get(source.key)) and timed.share]
+        dots += [
+            (operator.regime, shape.flops_per_byte, timed.share)
+            for shape in operator.shapes
+            if (timed := shape.times.get(source.key)) and timed.share
+        ]
         if share.measured:
-            marks.append((operator.name, operator.regime, operator.middle.flops_per_byte, share.measured,
-                          operator.importance or 0))
+            marks.append(
+                (
+                    operator.name,
+                    operator.regime,
+                    operator.middle.flops_per_byte,
+                    share.measured,
+                    operator.importance or 0,
+                )
+            )
     what = "deployed kernels, as published" if source.key == PUBLISHED else "fastest recorded solution"
     shares(dots, marks, path, title=f"Share of the speed of light on {source.gpu.names[0]}: {what}")

@@ -5,14 +5,26 @@ from __future__ import annotations
 import codecs
 import sys
 
-_NEAREST = {"─": "-", "…": "...", "†": "+", "·": "-", "–": "-", "—": "-", "‘": "'", "’": "'", "“": '"', "”": '"', 
-            "×": "x", "±": "+-"}
+_NEAREST = {
+    "─": "-",
+    "…": "...",
+    "†": "+",
+    "·": "-",
+    "–": "-",
+    "—": "-",
+    "‘": "'",
+    "’": "'",
+    "“": '"',
+    "”": '"',
+    "×": "x",
+    "±": "+-",
+}
 
 
 def _nearest(error: UnicodeError) -> tuple[str, int]:
     if not isinstance(error, UnicodeEncodeError):
         raise error
-    letters = error.object[error.start:error.end]
+    letters = error.object[error.start : error.end]
     return "".join(_NEAREST.get(letter, "?") for letter in letters), error.end
 
 

@@ -17,14 +17,31 @@ from kernelderby.cli.output import say, say_json, text_width
 @workloads_option
 @click.option("--rounds", type=click.IntRange(min=1), default=5, show_default=True, help="Turns of each candidate.")
 @click.option("--iterations", type=click.IntRange(min=2), default=10, show_default=True, help="Timed calls in a turn.")
-@click.option("--timeout", type=float, default=120, show_default=True,
-              help="Seconds for each step of a candidate: compilation and check, one turn.")
-@click.option("--budget-seconds", type=click.FloatRange(min=0, min_open=True),
-              help="For all of it; what is not reached by then is left out and said (default: no limit).")
+@click.option(
+    "--timeout",
+    type=float,
+    default=120,
+    show_default=True,
+    help="Seconds for each step of a candidate: compilation and check, one turn.",
+)
+@click.option(
+    "--budget-seconds",
+    type=click.FloatRange(min=0, min_open=True),
+    help="For all of it; what is not reached by then is left out and said (default: no limit).",
+)
 @root_option
 @json_option
-def command(names: tuple[str, ...], solutions: tuple[str, ...], workloads: tuple[str, ...], rounds: int,
-            iterations: int, timeout: float, budget_seconds: float | None, root: Path, as_json: bool) -> None:
+def command(
+    names: tuple[str, ...],
+    solutions: tuple[str, ...],
+    workloads: tuple[str, ...],
+    rounds: int,
+    iterations: int,
+    timeout: float,
+    budget_seconds: float | None,
+    root: Path,
+    as_json: bool,
+) -> None:
     """Find the fastest configurations of solutions (SOLUTION is the same as --solutions) on this GPU, and write each a
     tuned.py.
 
@@ -56,8 +73,9 @@ def command(names: tuple[str, ...], solutions: tuple[str, ...], workloads: tuple
     with exclusive(machine, root), _progress(sum(len(some) for _, some in jobs), as_json) as advance:
         results = tune(catalog, machine, settings, jobs, advance)
     if as_json:
-        say_json({"gpu": machine.name, "protocol": machine.protocol,
-                  "solutions": [result.to_json() for result in results]})
+        say_json(
+            {"gpu": machine.name, "protocol": machine.protocol, "solutions": [result.to_json() for result in results]}
+        )
     else:
         _print(machine, results)
     if any(result.failed for result in results):
@@ -80,22 +98,43 @@ def _print(machine: Any, results: list[Any]) -> None:
     from kernelderby.report import text
     from kernelderby.report.model import Column, Report, Table, TableCell
 
-    columns = (Column("key", "left"), Column("workloads"), Column("us"), Column("gain"),
-               Column("configuration", "left"))
+    columns = (
+        Column("key", "left"),
+        Column("workloads"),
+        Column("us"),
+        Column("gain"),
+        Column("configuration", "left"),
+    )
     for result in results:
-        rows = tuple((TableCell(one.key), TableCell(str(one.workloads)),
-                      TableCell("" if one.us is None else f"{one.us:.2f}"),
-                      TableCell("" if one.gain is None else f"{one.gain:.3f}"), TableCell(_shown(one)))
-                     for one in result.choices)
+        rows = tuple(
+            (
+                TableCell(one.key),
+                TableCell(str(one.workloads)),
+                TableCell("" if one.us is None else f"{one.us:.2f}"),
+                TableCell("" if one.gain is None else f"{one.gain:.3f}"),
+                TableCell(_shown(one)),
+            )
+            for one in result.choices
+        )
         notes = [f"failed {line}" for line in result.failed]
         if result.left_over:
-            notes.append(f"not reached within the budget: {len(result.left_over)} workloads: "
-                         f"{', '.join(result.left_over[:4])}{' ...' if len(result.left_over) > 4 else ''}")
+            notes.append(
+                f"not reached within the budget: {len(result.left_over)} workloads: "
+                f"{', '.join(result.left_over[:4])}{' ...' if len(result.left_over) > 4 else ''}"
+            )
         where = f"wrote {result.path}; `derby pack` packs it" if result.path else "nothing was written"
         notes.append(f"{where}; every time is in {result.log}")
-        say(text.render(Report(f"{result.solution} on {machine.name}, {machine.protocol}", (),
-                               (Table("Fastest configurations", columns, rows, key_columns=5),), tuple(notes)),
-                        width=text_width()))
+        say(
+            text.render(
+                Report(
+                    f"{result.solution} on {machine.name}, {machine.protocol}",
+                    (),
+                    (Table("Fastest configurations", columns, rows, key_columns=5),),
+                    tuple(notes),
+                ),
+                width=text_width(),
+            )
+        )
 
 
 def _shown(choice: Any) -> str:

@@ -50,8 +50,11 @@ class Gpu:
         None where nothing was measured."""
         if self.measured is None:
             return None
-        return replace(self, memory_bytes_per_second=self.measured.memory_bytes_per_second,
-                       flops_per_second={**self.flops_per_second, **self.measured.flops_per_second})
+        return replace(
+            self,
+            memory_bytes_per_second=self.measured.memory_bytes_per_second,
+            flops_per_second={**self.flops_per_second, **self.measured.flops_per_second},
+        )
 
 
 class _Rates(Struct, kw_only=True, forbid_unknown_fields=True):
@@ -89,11 +92,29 @@ def gpus() -> dict[str, Gpu]:
 def read_gpu(path: Path) -> Gpu:
     """The GPU of one file. DerbyError for a field that is missing, misspelt or odd."""
     read = read_toml(path, _File)
-    measured = None if read.measured is None else Ceilings(
-        read.measured.memory_bytes_per_second, read.measured.flops_per_second, read.measured.source,
-        read.measured.date, read.measured.traffic_bytes_per_second, read.measured.empty_kernel_us)
-    return Gpu(path.stem, read.names, read.compute_capability, read.memory_bytes_per_second, read.flops_per_second,
-               read.l2_bytes, read.source, read.date, measured)
+    measured = (
+        None
+        if read.measured is None
+        else Ceilings(
+            read.measured.memory_bytes_per_second,
+            read.measured.flops_per_second,
+            read.measured.source,
+            read.measured.date,
+            read.measured.traffic_bytes_per_second,
+            read.measured.empty_kernel_us,
+        )
+    )
+    return Gpu(
+        path.stem,
+        read.names,
+        read.compute_capability,
+        read.memory_bytes_per_second,
+        read.flops_per_second,
+        read.l2_bytes,
+        read.source,
+        read.date,
+        measured,
+    )
 
 
 def find_gpu(name: str) -> Gpu | None:

@@ -78,8 +78,10 @@ def _generated(definition: Definition, module: ModuleType, workload: Workload) -
     in_files = {name for name, spec in workload.inputs.items() if spec["type"] == "safetensors"}
     if set(tensors) != in_files:
         odd = ", ".join(sorted(set(tensors) ^ in_files))
-        raise DerbyError(f"{definition.source_path}: generate_inputs: workload {workload.uuid} and it do not agree on "
-                         f"{odd}; write \"type\": \"safetensors\" for what it generates, and only for that")
+        raise DerbyError(
+            f"{definition.source_path}: generate_inputs: workload {workload.uuid} and it do not agree on "
+            f'{odd}; write "type": "safetensors" for what it generates, and only for that'
+        )
     return tensors
 
 

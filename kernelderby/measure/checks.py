@@ -41,8 +41,10 @@ class CheckResult:
         """As a dict; numbers that JSON does not have as strings."""
         found = asdict(self)
         if found["correctness"]:
-            found["correctness"] = {name: str(value) if isinstance(value, float) and not math.isfinite(value) else value
-                                    for name, value in found["correctness"].items()}
+            found["correctness"] = {
+                name: str(value) if isinstance(value, float) and not math.isfinite(value) else value
+                for name, value in found["correctness"].items()
+            }
         return found
 
 
@@ -58,8 +60,14 @@ class CheckPlan:
         return sum(len(solutions) * len(cases) for _, solutions, cases in self.jobs)
 
 
-def plan_checks(catalog: Catalog, machine: Machine, solutions: Iterable[str] = (), definitions: Iterable[str] = (),
-                workloads: Iterable[str] = (), seeds: int | None = None) -> CheckPlan:
+def plan_checks(
+    catalog: Catalog,
+    machine: Machine,
+    solutions: Iterable[str] = (),
+    definitions: Iterable[str] = (),
+    workloads: Iterable[str] = (),
+    seeds: int | None = None,
+) -> CheckPlan:
     """seeds: contents per case; without a number 1 on a GPU (the workload's own) and 2 on a CPU."""
     chosen = [catalog.solution(name) for name in solutions] or list(catalog.solutions.values())
     wanted = [catalog.definition(name) for name in definitions] or list(catalog.definitions.values())
@@ -90,20 +98,21 @@ def _full_cases(catalog: Catalog, definition: Definition, workloads: Iterable[st
     return tuple(case_of_workload(definition, workload, offset) for workload in chosen for offset in range(seeds))
 
 
-def _small_cases(catalog: Catalog, machine: Machine, definitions: list[Definition],
-                 seeds: int) -> list[tuple[Case, ...]]:
-    """Of each definition. SMALL_AXES stand in their code, so one process loads them all (starting one takes seconds).
-    """
+def _small_cases(
+    catalog: Catalog, machine: Machine, definitions: list[Definition], seeds: int
+) -> list[tuple[Case, ...]]:
+    """Of each definition. SMALL_AXES stand in their code, so one process loads them all (starting one takes seconds)."""
     cases: list[tuple[Case, ...]] = []
     worker = WorkerProcess(catalog.root, machine.device) if definitions else None
     try:
         for definition in definitions:
-            for command, arguments in (("load", {"definition": definition.name, "solution": None}),
-                                       ("small_cases", {"seeds": seeds})):
+            for command, arguments in (
+                ("load", {"definition": definition.name, "solution": None}),
+                ("small_cases", {"seeds": seeds}),
+            ):
                 reply = worker.ask(command, _START_SECONDS, **arguments)
                 if not reply["ok"]:
-                    raise DerbyError(f"{definition.source_path or definition.path}: does not load: "
-                                     f"{reply['message']}")
+                    raise DerbyError(f"{definition.source_path or definition.path}: does not load: {reply['message']}")
             cases.append(tuple(Case(**case) for case in reply["cases"]))
     finally:
         if worker:
@@ -111,8 +120,9 @@ def _small_cases(catalog: Catalog, machine: Machine, definitions: list[Definitio
     return cases
 
 
-def run_checks(catalog: Catalog, machine: Machine, plan: CheckPlan, timeout_seconds: float,
-               report: Callable[[CheckResult], None]) -> list[CheckResult]:
+def run_checks(
+    catalog: Catalog, machine: Machine, plan: CheckPlan, timeout_seconds: float, report: Callable[[CheckResult], None]
+) -> list[CheckResult]:
     """Each solution in a process of its own; a fresh one after a crash, a hang or an exception."""
     results = []
     secret = secrets.token_hex(16)
@@ -131,8 +141,15 @@ def run_checks(catalog: Catalog, machine: Machine, plan: CheckPlan, timeout_seco
 class _OneSolution:
     """A solution's process, replaced when it fails, and the judge's look at each case."""
 
-    def __init__(self, catalog: Catalog, machine: Machine, definition: Definition, solution: Solution,
-                 timeout_seconds: float, secret: str) -> None:
+    def __init__(
+        self,
+        catalog: Catalog,
+        machine: Machine,
+        definition: Definition,
+        solution: Solution,
+        timeout_seconds: float,
+        secret: str,
+    ) -> None:
         self.catalog, self.machine, self.definition, self.solution = catalog, machine, definition, solution
         self.timeout_seconds, self.secret = timeout_seconds, secret
         self._worker: WorkerProcess | None = None
@@ -145,8 +162,14 @@ class _OneSolution:
         except Failed as failed:
             end = failed
             self.end()
-        return CheckResult(self.definition.name, self.solution.name, case.label, end.status, end.message,
-                           getattr(end, "correctness", None))
+        return CheckResult(
+            self.definition.name,
+            self.solution.name,
+            case.label,
+            end.status,
+            end.message,
+            getattr(end, "correctness", None),
+        )
 
     def _verdict(self, case: Case) -> Verdict:
         import torch
@@ -172,8 +195,12 @@ class _OneSolution:
             raise self._unbuildable
         if self._worker is None:
             self._worker = WorkerProcess(self.catalog.root, self.machine.device, solution_hash=self.solution.hash)
-            reply = self._worker.ask("load", _START_SECONDS + self.timeout_seconds, definition=self.definition.name,
-                                     solution=self.solution.name)
+            reply = self._worker.ask(
+                "load",
+                _START_SECONDS + self.timeout_seconds,
+                definition=self.definition.name,
+                solution=self.solution.name,
+            )
             if reply.get("ok") is not True:
                 self._unbuildable = failure(reply)
                 raise self._unbuildable

@@ -15,19 +15,68 @@ from pathlib import Path
 _PR_SET_CHILD_SUBREAPER = 36  # <linux/prctl.h>
 
 # What libraries read to find compilers, GPUs and their own files. Everything else of the user's environment stays here.
-_NAMES = {"PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "LANGUAGE", "TZ", "TMPDIR", "TERM", "LD_LIBRARY_PATH",
-          "LD_PRELOAD", "VIRTUAL_ENV", "CC", "CXX", "CPATH", "LIBRARY_PATH", "C_INCLUDE_PATH", "CPLUS_INCLUDE_PATH",
-          "MAX_JOBS", "XDG_CACHE_HOME", "PYTHONPATH", "PYTHONHOME", "HF_HOME", "CONDA_PREFIX"}
-_PREFIXES = ("LC_", "CUDA", "NVIDIA_", "NVCC_", "TORCH", "PYTORCH_", "TRITON_", "FLASHINFER_", "FIB_", "TVM_", "OMP_",
-             "MKL_", "OPENBLAS_", "SGL_", "SGLANG_", "DG_", "VLLM_", "DERBY_", "KERNELDERBY_", "NINJA_", "CUTE_",
-             "CUTLASS_", "TILELANG_")
+_NAMES = {
+    "PATH",
+    "HOME",
+    "USER",
+    "LOGNAME",
+    "SHELL",
+    "LANG",
+    "LANGUAGE",
+    "TZ",
+    "TMPDIR",
+    "TERM",
+    "LD_LIBRARY_PATH",
+    "LD_PRELOAD",
+    "VIRTUAL_ENV",
+    "CC",
+    "CXX",
+    "CPATH",
+    "LIBRARY_PATH",
+    "C_INCLUDE_PATH",
+    "CPLUS_INCLUDE_PATH",
+    "MAX_JOBS",
+    "XDG_CACHE_HOME",
+    "PYTHONPATH",
+    "PYTHONHOME",
+    "HF_HOME",
+    "CONDA_PREFIX",
+}
+_PREFIXES = (
+    "LC_",
+    "CUDA",
+    "NVIDIA_",
+    "NVCC_",
+    "TORCH",
+    "PYTORCH_",
+    "TRITON_",
+    "FLASHINFER_",
+    "FIB_",
+    "TVM_",
+    "OMP_",
+    "MKL_",
+    "OPENBLAS_",
+    "SGL_",
+    "SGLANG_",
+    "DG_",
+    "VLLM_",
+    "DERBY_",
+    "KERNELDERBY_",
+    "NINJA_",
+    "CUTE_",
+    "CUTLASS_",
+    "TILELANG_",
+)
 _SECRET = re.compile(r"TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIAL|API_?KEY|PRIVATE", re.IGNORECASE)
 
 
 def allowed_environment(environment: Mapping[str, str]) -> dict[str, str]:
     """The part of an environment that a worker gets."""
-    return {name: value for name, value in environment.items()
-            if (name in _NAMES or name.startswith(_PREFIXES)) and not _SECRET.search(name)}
+    return {
+        name: value
+        for name, value in environment.items()
+        if (name in _NAMES or name.startswith(_PREFIXES)) and not _SECRET.search(name)
+    }
 
 
 def own_caches(base: Path, solution_hash: str) -> dict[str, str]:
@@ -101,11 +150,16 @@ def _session(pid: int) -> int | None:
 # A seccomp filter (<linux/seccomp.h>, <linux/filter.h>): no look into other processes, no signals to those that run
 # the race. System calls by machine: the audit architecture, those that are refused, those whose first argument counts.
 _CALLS = {
-    "x86_64": (0xC000003E, {"ptrace": 101, "process_vm_readv": 310, "process_vm_writev": 311, "pidfd_send_signal": 424},
-               {"kill": 62, "tkill": 200, "tgkill": 234, "rt_sigqueueinfo": 129, "rt_tgsigqueueinfo": 297}),
-    "aarch64": (0xC00000B7, {"ptrace": 117, "process_vm_readv": 270, "process_vm_writev": 271,
-                             "pidfd_send_signal": 424},
-                {"kill": 129, "tkill": 130, "tgkill": 131, "rt_sigqueueinfo": 138, "rt_tgsigqueueinfo": 240}),
+    "x86_64": (
+        0xC000003E,
+        {"ptrace": 101, "process_vm_readv": 310, "process_vm_writev": 311, "pidfd_send_signal": 424},
+        {"kill": 62, "tkill": 200, "tgkill": 234, "rt_sigqueueinfo": 129, "rt_tgsigqueueinfo": 297},
+    ),
+    "aarch64": (
+        0xC00000B7,
+        {"ptrace": 117, "process_vm_readv": 270, "process_vm_writev": 271, "pidfd_send_signal": 424},
+        {"kill": 129, "tkill": 130, "tgkill": 131, "rt_sigqueueinfo": 138, "rt_tgsigqueueinfo": 240},
+    ),
 }
 _PR_GET_SECCOMP, _PR_SET_SECCOMP, _PR_SET_NO_NEW_PRIVS, _FILTER = 21, 22, 38, 2
 _LOAD, _EQUAL, _RETURN = 0x20, 0x15, 0x06
@@ -129,8 +183,10 @@ def protect(processes: Collection[int]) -> bool:
     nobody. False where the kernel cannot."""
     if not has_seccomp():
         return False
-    program = _filter(*_CALLS[platform.machine()], sorted({value & 0xFFFFFFFF for pid in processes
-                                                           for value in (pid, -pid)} | {0xFFFFFFFF}))
+    program = _filter(
+        *_CALLS[platform.machine()],
+        sorted({value & 0xFFFFFFFF for pid in processes for value in (pid, -pid)} | {0xFFFFFFFF}),
+    )
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0):
         return False
@@ -139,8 +195,7 @@ def protect(processes: Collection[int]) -> bool:
 
 def _filter(architecture: int, refused: Mapping[str, int], signals: Mapping[str, int], targets: list[int]) -> bytes:
     """The instructions: for refused calls EPERM, for signals EPERM when the first argument is one of the targets."""
-    code = [(_LOAD, 0, 0, _ARCHITECTURE), (_EQUAL, 1, 0, architecture), (_RETURN, 0, 0, _ALLOW),
-            (_LOAD, 0, 0, _NUMBER)]
+    code = [(_LOAD, 0, 0, _ARCHITECTURE), (_EQUAL, 1, 0, architecture), (_RETURN, 0, 0, _ALLOW), (_LOAD, 0, 0, _NUMBER)]
     for number in refused.values():
         code += [(_EQUAL, 0, 1, number), (_RETURN, 0, 0, _REFUSE)]
     for number in signals.values():

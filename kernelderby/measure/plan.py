@@ -59,8 +59,14 @@ class Plan:
         return sum(len(job.solutions) for job in self.jobs)
 
 
-def make_plan(catalog: Catalog, machine: Machine, settings: Settings, solutions: Iterable[str] = (),
-              definitions: Iterable[str] = (), workloads: Iterable[str] = ()) -> Plan:
+def make_plan(
+    catalog: Catalog,
+    machine: Machine,
+    settings: Settings,
+    solutions: Iterable[str] = (),
+    definitions: Iterable[str] = (),
+    workloads: Iterable[str] = (),
+) -> Plan:
     """What is to be measured. Without names: everything. DerbyError for a name that does not exist."""
     chosen = [catalog.solution(name) for name in solutions] or list(catalog.solutions.values())
     wanted = [catalog.definition(name) for name in definitions] or list(catalog.definitions.values())
@@ -77,8 +83,11 @@ def make_plan(catalog: Catalog, machine: Machine, settings: Settings, solutions:
         took |= _recorded_seconds(rows, machine)
         known = settled_keys(rows)
         for workload in select_workloads(catalog.workloads(definition.name), workloads):
-            missing = [one for one in racers
-                       if settings.again or (one.hash, workload.uuid, machine.name, machine.protocol) not in known]
+            missing = [
+                one
+                for one in racers
+                if settings.again or (one.hash, workload.uuid, machine.name, machine.protocol) not in known
+            ]
             measured = racers if settings.together and missing else missing
             settled += len(racers) - len(measured)
             if measured:
@@ -88,8 +97,11 @@ def make_plan(catalog: Catalog, machine: Machine, settings: Settings, solutions:
 
 def _recorded_seconds(rows: Iterable[Measurement], machine: Machine) -> dict[tuple[str, str], float]:
     """(solution, uuid) -> what the newest row of this machine's kind says it took."""
-    return {(row.solution, row.uuid): row.environment["seconds"] for row in rows
-            if row.gpu == machine.name and isinstance(row.environment.get("seconds"), (int, float))}
+    return {
+        (row.solution, row.uuid): row.environment["seconds"]
+        for row in rows
+        if row.gpu == machine.name and isinstance(row.environment.get("seconds"), (int, float))
+    }
 
 
 def _seconds(jobs: list[Job], took: dict[tuple[str, str], float]) -> tuple[float, int]:

@@ -50,12 +50,25 @@ class WorkerProcess:
             environment["TRITON_INTERPRET"] = "1"
             environment["CUDA_VISIBLE_DEVICES"] = ""  # also where there is a GPU, nothing may slip onto it
         self._process = subprocess.Popen(
-            [sys.executable, "-P", "-m", "kernelderby.measure.worker.serve", str(request_end), str(reply_end),
-             str(Path(root).resolve()), device,
-             *map(str, {os.getpid(), os.getpgrp(), *list(self._alive)[-_PROTECTED:]})],
+            [
+                sys.executable,
+                "-P",
+                "-m",
+                "kernelderby.measure.worker.serve",
+                str(request_end),
+                str(reply_end),
+                str(Path(root).resolve()),
+                device,
+                *map(str, {os.getpid(), os.getpgrp(), *list(self._alive)[-_PROTECTED:]}),
+            ],
             cwd="/",  # what lies where the run was started is no library
-            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=environment,
-            pass_fds=(request_end, reply_end), start_new_session=True)
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            env=environment,
+            pass_fds=(request_end, reply_end),
+            start_new_session=True,
+        )
         self._alive.add(self._process.pid)
         os.close(request_end)
         os.close(reply_end)
@@ -88,7 +101,7 @@ class WorkerProcess:
         while data and time.monotonic() < self._deadline and self._requests >= 0:
             _, ready, _ = select.select([], [self._requests], [], _POLL_SECONDS)
             try:
-                data = data[os.write(self._requests, data):] if ready else data
+                data = data[os.write(self._requests, data) :] if ready else data
             except BlockingIOError:
                 continue
             except BrokenPipeError:

@@ -20,9 +20,17 @@ def bar(title: str, steps: int, quiet: bool = False, seconds: float = 0.0) -> It
     from rich.progress import TimeRemainingColumn as Remaining
 
     console = Console(stderr=True, highlight=False)
-    with Progress(TextColumn("{task.description}"), BarColumn(bar_width=30), MofNCompleteColumn(), Elapsed(),
-                  Remaining(), TextColumn("{task.fields[line]}", markup=False), console=console,
-                  disable=quiet or not console.is_terminal, redirect_stdout=sys.stdout.isatty()) as progress:
+    with Progress(
+        TextColumn("{task.description}"),
+        BarColumn(bar_width=30),
+        MofNCompleteColumn(),
+        Elapsed(),
+        Remaining(),
+        TextColumn("{task.fields[line]}", markup=False),
+        console=console,
+        disable=quiet or not console.is_terminal,
+        redirect_stdout=sys.stdout.isatty(),
+    ) as progress:
         task = progress.add_task(title, total=steps, line="")
 
         start = told = time.monotonic()

@@ -82,8 +82,15 @@ class _Round:
 class Race:
     """in_place: of the solution. shared: the hands are in another process."""
 
-    def __init__(self, definition: Definition, module: ModuleType, maker: InputMaker, hands: HandsLike,
-                 in_place: dict[str, str] | None = None, shared: bool = True) -> None:
+    def __init__(
+        self,
+        definition: Definition,
+        module: ModuleType,
+        maker: InputMaker,
+        hands: HandsLike,
+        in_place: dict[str, str] | None = None,
+        shared: bool = True,
+    ) -> None:
         self.definition, self.module, self.maker, self.hands = definition, module, maker, hands
         self.in_place = in_place or {}
         self.has_graph = False
@@ -116,20 +123,25 @@ class Race:
             unwritten = sum(int((first.unwritten[name] & second.unwritten[name]).sum()) for name in first.unwritten)
             if unwritten:
                 elements = sum(tensor.numel() for tensor in self.sets[0].outputs.values())
-                return Verdict(Status.UNWRITTEN, f"{unwritten} of {elements} output elements were never written",
-                               first.verdict.correctness)
+                return Verdict(
+                    Status.UNWRITTEN,
+                    f"{unwritten} of {elements} output elements were never written",
+                    first.verdict.correctness,
+                )
             if first.verdict.status is not Status.PASSED or second.verdict.status is Status.PASSED:
                 return first.verdict
             if first.checksum == second.checksum or self._right_elsewhere():
-                return Verdict(Status.STALE_OUTPUT, "right at first, wrong once the same addresses held new contents "
-                               f"({second.verdict.message})", second.verdict.correctness)
+                return Verdict(
+                    Status.STALE_OUTPUT,
+                    f"right at first, wrong once the same addresses held new contents ({second.verdict.message})",
+                    second.verdict.correctness,
+                )
             return second.verdict
         except Wrong as wrong:
             return wrong.verdict
 
     def _right_elsewhere(self) -> bool:
-        """Whether these contents give the right output at other addresses: that tells a stale answer from a wrong one.
-        """
+        """Whether these contents give the right output at other addresses: that tells a stale answer from a wrong one."""
         try:
             return self._round(1, 1, POISON[0]).verdict.status is Status.PASSED
         except Wrong:
@@ -187,8 +199,10 @@ class Race:
                 verdict = judge(self.definition, self.module, each.inputs, self._snapshot(which))
                 self.maker.rewrite(each.inputs, variant=0)
                 if verdict.status is not Status.PASSED:
-                    raise NotCapturable("a replay with other contents behind the same addresses is wrong, so the "
-                                        f"capture froze what depends on them ({verdict.status}: {verdict.message})")
+                    raise NotCapturable(
+                        "a replay with other contents behind the same addresses is wrong, so the "
+                        f"capture froze what depends on them ({verdict.status}: {verdict.message})"
+                    )
         except NotCapturable:
             self.hands.drop_graphs()
             raise
@@ -309,5 +323,6 @@ def local_check(candidate: Candidate, module: ModuleType, maker: InputMaker) -> 
 def _local(candidate: Candidate, module: ModuleType, maker: InputMaker, timer: Timer) -> Race:
     from kernelderby.measure.hands import Hands
 
-    return Race(candidate.definition, module, maker, Hands(candidate, timer, maker.device), candidate.in_place,
-                shared=False)
+    return Race(
+        candidate.definition, module, maker, Hands(candidate, timer, maker.device), candidate.in_place, shared=False
+    )

@@ -95,8 +95,13 @@ class RemoteHands:
                 self.worker.tell({"go": stop}, self.seconds)
         reply = self._checked(self.worker.receive())
         optional = [] if reply.get("busy_us") == [] else self._times(reply, "busy_us", iterations)
-        return Spans(self._times(reply, "spans_us", iterations), self._notes(reply), optional,
-                     self._times(reply, "host_us", iterations), self._times(reply, "wall_us", iterations))
+        return Spans(
+            self._times(reply, "spans_us", iterations),
+            self._notes(reply),
+            optional,
+            self._times(reply, "host_us", iterations),
+            self._times(reply, "wall_us", iterations),
+        )
 
     def _ask(self, command: str, **arguments: Any) -> dict[str, Any]:
         return self._checked(self.worker.ask(command, self.seconds, **arguments))
@@ -137,4 +142,3 @@ class RemoteHands:
 
 def _is_number(value: Any) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
-

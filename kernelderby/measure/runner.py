@@ -80,8 +80,11 @@ class _Racer:
     race: Race | None = None
 
     def add(self, turn: Turn) -> None:
-        for kind, spans in (("eager", turn.eager.spans_us), ("busy", turn.eager.busy_us),
-                            ("graph", turn.graph.spans_us if turn.graph else [])):
+        for kind, spans in (
+            ("eager", turn.eager.spans_us),
+            ("busy", turn.eager.busy_us),
+            ("graph", turn.graph.spans_us if turn.graph else []),
+        ):
             if spans:
                 self.times.setdefault(kind, []).append(tuple(round(span, 3) for span in spans))
         self.host_us += turn.eager.host_us
@@ -149,10 +152,14 @@ class Runner:
         """The job without the solutions of which another run has written a row since this one began."""
         path, known = self._path(job.definition), {job.workload.uuid: job.workload}
         rows = load_rows(path, known, _said_already, _said_already) if path.is_file() else []
-        done = settled_keys(row for row in rows if row.session != self.session
-                            and row.place.line > self._lines_before[path])
-        missing = tuple(solution for solution in job.solutions if (
-            solution.hash, job.workload.uuid, self.machine.name, self.machine.protocol) not in done)
+        done = settled_keys(
+            row for row in rows if row.session != self.session and row.place.line > self._lines_before[path]
+        )
+        missing = tuple(
+            solution
+            for solution in job.solutions
+            if (solution.hash, job.workload.uuid, self.machine.name, self.machine.protocol) not in done
+        )
         if not missing:
             return None
         return job if self.settings.together else replace(job, solutions=missing)
@@ -165,8 +172,10 @@ class Runner:
             if len(processes) <= len(ours):  # in a container our own number may be another one
                 return
             if time.monotonic() > until:
-                raise DerbyError(f"{self.machine.name}: {len(processes)} other processes compute on it (process ids "
-                                 f"{', '.join(map(str, processes))}, as the driver counts); end them, or wait")
+                raise DerbyError(
+                    f"{self.machine.name}: {len(processes)} other processes compute on it (process ids "
+                    f"{', '.join(map(str, processes))}, as the driver counts); end them, or wait"
+                )
             time.sleep(0.25)
 
     def _empty_kernel(self) -> dict[str, Any]:
@@ -201,13 +210,25 @@ class Runner:
         racers = self._witnessed(job, self._rounds(job, racers))
         reference = self._reference_latency(racers)
         for racer in racers:
-            times = {kind: Timed(round(statistics.median([span for spans in rounds for span in spans]), 3),
-                                 tuple(rounds)) for kind, rounds in racer.times.items()}
-            self._write(job, racer.solution, Status.PASSED, "; ".join(dict.fromkeys(racer.notes)), racer,
-                        times=times, latency_us=times["eager"].median_us, samples_us=times["eager"].samples_us,
-                        graph_missing=racer.graph_missing, setup=racer.race.setup, reference_latency_us=reference,
-                        host_us=round(statistics.median(racer.host_us), 3),
-                        wall_us=round(statistics.median(racer.wall_us), 3))
+            times = {
+                kind: Timed(round(statistics.median([span for spans in rounds for span in spans]), 3), tuple(rounds))
+                for kind, rounds in racer.times.items()
+            }
+            self._write(
+                job,
+                racer.solution,
+                Status.PASSED,
+                "; ".join(dict.fromkeys(racer.notes)),
+                racer,
+                times=times,
+                latency_us=times["eager"].median_us,
+                samples_us=times["eager"].samples_us,
+                graph_missing=racer.graph_missing,
+                setup=racer.race.setup,
+                reference_latency_us=reference,
+                host_us=round(statistics.median(racer.host_us), 3),
+                wall_us=round(statistics.median(racer.wall_us), 3),
+            )
 
     def _release_workers(self) -> None:
         for worker in self._workers.values():
@@ -255,8 +276,13 @@ class Runner:
     def _starting(self, job: Job, solution: Solution) -> WorkerProcess:
         """A worker whose answer to `load` is due."""
         worker = WorkerProcess(self.catalog.root, self.machine.device, solution_hash=solution.hash)
-        worker.send("load", _START_SECONDS + self.settings.timeout_seconds, definition=job.definition.name,
-                    solution=solution.name, protocol=self.machine.protocol)
+        worker.send(
+            "load",
+            _START_SECONDS + self.settings.timeout_seconds,
+            definition=job.definition.name,
+            solution=solution.name,
+            protocol=self.machine.protocol,
+        )
         return worker
 
     def _prepare(self, job: Job, racers: list[_Racer]) -> list[_Racer]:
@@ -284,8 +310,9 @@ class Runner:
                 trial = racer.race.turn(0, 2)
                 verdict = trial.verdict
                 if verdict.status is Status.PASSED:
-                    racer.iterations = max(2, min(self.settings.iterations,
-                                                  int(_ROUND_MICROSECONDS / min(trial.samples_us))))
+                    racer.iterations = max(
+                        2, min(self.settings.iterations, int(_ROUND_MICROSECONDS / min(trial.samples_us)))
+                    )
             return verdict
         except Failed as failed:
             return failed
@@ -364,8 +391,9 @@ class Runner:
         kept = []
         for racer in racers:
             try:
-                end = self._table.doubt(racer.race, racer.times, racer.host_us, racer.solution,
-                                        self._environment.get("empty_kernel_us"))
+                end = self._table.doubt(
+                    racer.race, racer.times, racer.host_us, racer.solution, self._environment.get("empty_kernel_us")
+                )
             except Failed as failed:
                 end = failed
             except Wrong as wrong:
@@ -396,18 +424,29 @@ class Runner:
 
     # --------------------------------------------------------------------------------------------------------- rows
 
-    def _write(self, job: Job, solution: Solution, status: Status, message: str, racer: _Racer | None = None,
-               **numbers: Any) -> None:
+    def _write(
+        self, job: Job, solution: Solution, status: Status, message: str, racer: _Racer | None = None, **numbers: Any
+    ) -> None:
         environment = dict(self._environment)
         if racer:
             environment |= {"secret": self._table.secret, "seconds": round(racer.seconds, 3)}
             if racer.clocks:
                 environment |= {"clocks_before": racer.clocks[0], "clocks": racer.clocks[1:]}
         row = Measurement(
-            definition=job.definition.name, workload=job.workload.raw["workload"], solution=solution.name,
-            status=status, gpu=self.machine.name, protocol=self.machine.protocol, timestamp=_now(),
-            correctness=racer.correctness if racer else None, solution_hash=solution.hash, session=self.session,
-            message=message, environment=environment, **numbers)
+            definition=job.definition.name,
+            workload=job.workload.raw["workload"],
+            solution=solution.name,
+            status=status,
+            gpu=self.machine.name,
+            protocol=self.machine.protocol,
+            timestamp=_now(),
+            correctness=racer.correctness if racer else None,
+            solution_hash=solution.hash,
+            session=self.session,
+            message=message,
+            environment=environment,
+            **numbers,
+        )
         path = self._path(job.definition)
         self._only_ours(path)
         append_row(path, row)
@@ -433,8 +472,13 @@ class Runner:
 
     def _describe(self) -> dict[str, Any]:
         """What is the same in every row of the run."""
-        described = {"libs": self.machine.libs, "python": self.machine.python, "host_cpu": host_cpu(),
-                     "flush_bytes": self.machine.flush_bytes, **git_commit(self.catalog.root)}
+        described = {
+            "libs": self.machine.libs,
+            "python": self.machine.python,
+            "host_cpu": host_cpu(),
+            "flush_bytes": self.machine.flush_bytes,
+            **git_commit(self.catalog.root),
+        }
         if self.machine.gpu:
             described |= {"gpu_uuid": self.machine.gpu["uuid"], "driver": self._sensors.driver()}
         if self.machine.protocol_note:
@@ -458,8 +502,9 @@ def _said_already(problem: str) -> None:
 def _first_two(racers: list[_Racer]) -> tuple[list[_Racer], str]:
     """The two that lead, and the kind of time by which: graph where all have it, else eager."""
     kind = "graph" if racers and all("graph" in racer.times for racer in racers) else "eager"
-    leading = sorted(racers, key=lambda racer: statistics.median(
-        [span for spans in racer.compared(kind) for span in spans]))
+    leading = sorted(
+        racers, key=lambda racer: statistics.median([span for spans in racer.compared(kind) for span in spans])
+    )
     return leading[:2], kind
 
 

@@ -30,8 +30,13 @@ class _DeviceBytes:
     """What torch.as_tensor takes for memory on the GPU."""
 
     def __init__(self, pointer: int, count: int) -> None:
-        self.__cuda_array_interface__ = {"shape": (count,), "typestr": "|u1", "data": (pointer, False), "version": 3,
-                                         "strides": None}
+        self.__cuda_array_interface__ = {
+            "shape": (count,),
+            "typestr": "|u1",
+            "data": (pointer, False),
+            "version": 3,
+            "strides": None,
+        }
 
 
 Place = tuple[tuple[int, ...], torch.dtype]  # shape and type of a tensor
@@ -61,18 +66,22 @@ class BufferSet:
             self._free.pop()()
 
 
-def private_set(inputs: Mapping[str, Place | int | float | bool], outputs: Mapping[str, Place],
-                device: torch.device) -> BufferSet:
+def private_set(
+    inputs: Mapping[str, Place | int | float | bool], outputs: Mapping[str, Place], device: torch.device
+) -> BufferSet:
     """Buffers of this process alone."""
+
     def made(place: Any) -> Any:
         return torch.empty(place[0], dtype=place[1], device=device) if isinstance(place, tuple) else place
 
-    return BufferSet({name: made(place) for name, place in inputs.items()},
-                     {name: made(place) for name, place in outputs.items()})
+    return BufferSet(
+        {name: made(place) for name, place in inputs.items()}, {name: made(place) for name, place in outputs.items()}
+    )
 
 
-def shared_set(inputs: Mapping[str, Place | int | float | bool], outputs: Mapping[str, Place],
-               device: torch.device) -> BufferSet:
+def shared_set(
+    inputs: Mapping[str, Place | int | float | bool], outputs: Mapping[str, Place], device: torch.device
+) -> BufferSet:
     """Buffers in an arena of their own, and what a worker needs to open it."""
     described: dict[str, dict[str, Any]] = {"inputs": {}, "outputs": {}}
     size = 0
@@ -114,10 +123,12 @@ def _tensors(description: dict[str, Any], arena: torch.Tensor) -> tuple[dict[str
         count = math.prod(shape) * dtype.itemsize
         if not count:
             return torch.empty(shape, dtype=dtype, device=arena.device)
-        return arena[spec["offset"]:spec["offset"] + count].view(dtype).view(shape)
+        return arena[spec["offset"] : spec["offset"] + count].view(dtype).view(shape)
 
-    return ({name: tensor(spec) for name, spec in description["inputs"].items()},
-            {name: tensor(spec) for name, spec in description["outputs"].items()})
+    return (
+        {name: tensor(spec) for name, spec in description["inputs"].items()},
+        {name: tensor(spec) for name, spec in description["outputs"].items()},
+    )
 
 
 def _cuda_arena(size: int, free: list[Any]) -> tuple[torch.Tensor, str]:

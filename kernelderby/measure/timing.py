@@ -119,8 +119,16 @@ class _GpuTimer(Timer):
         self.device = device
         self._flush = torch.empty(flush_bytes(device), dtype=torch.uint8, device=device)
 
-    def _windows(self, call: Call, iterations: int, before: Call | None, after: Call | None,
-                 opened: Callable[[], None], closed: Callable[[], None], spans: Spans) -> None:
+    def _windows(
+        self,
+        call: Call,
+        iterations: int,
+        before: Call | None,
+        after: Call | None,
+        opened: Callable[[], None],
+        closed: Callable[[], None],
+        spans: Spans,
+    ) -> None:
         """opened and closed: what the timer does right before the call and once the GPU is idle again."""
         clock, synchronize, device = time.perf_counter_ns, torch.cuda.synchronize, self.device
         for iteration in range(iterations):
@@ -181,6 +189,7 @@ class CuptiTimer(_GpuTimer):
         for kind in self._kinds:
             cupti.activity_enable(kind)
         try:
+
             def stamp() -> None:
                 stamps.append(cupti.get_timestamp())
 
@@ -201,8 +210,9 @@ def _buffer_requested() -> tuple[int, int]:
     return 8 << 20, 0
 
 
-def spans_of_records(records: Sequence[tuple[int, int]], windows: Sequence[tuple[int, int]],
-                     slack_ns: int = SLACK_NS) -> Spans:
+def spans_of_records(
+    records: Sequence[tuple[int, int]], windows: Sequence[tuple[int, int]], slack_ns: int = SLACK_NS
+) -> Spans:
     """Gives each iteration the records that lie in its window (timestamps before and after it, in ns, and slack_ns):
     spans_us, busy_us and notes.
 
@@ -213,7 +223,7 @@ def spans_of_records(records: Sequence[tuple[int, int]], windows: Sequence[tuple
     starts = [start for start, _ in known]
     found, counts = Spans([]), []
     for number, (before, after) in enumerate(windows):
-        started = known[bisect_left(starts, before - slack_ns):bisect_right(starts, after)]
+        started = known[bisect_left(starts, before - slack_ns) : bisect_right(starts, after)]
         inside = [(start, end) for start, end in started if end <= after + slack_ns]
         if not inside:
             raise TimingFailed(f"iteration {number}: no GPU activity was recorded, so it has no time")

@@ -13,8 +13,17 @@ from kernelderby.errors import DerbyError
 from kernelderby.files import CLAIMS, append_line, expect_writable, lock_bytes, mend_last_line, move_aside, read_bytes
 from kernelderby.trace import Measurement, Status, newest
 
-__all__ = ["Key", "TRIED_AGAIN", "append_row", "claim", "expect_writable", "last_line", "repair",
-           "set_aside_foreign", "settled_keys"]
+__all__ = [
+    "Key",
+    "TRIED_AGAIN",
+    "append_row",
+    "claim",
+    "expect_writable",
+    "last_line",
+    "repair",
+    "set_aside_foreign",
+    "settled_keys",
+]
 
 Key = tuple[str, str, str, str]  # solution hash, workload uuid, GPU, protocol
 
@@ -24,8 +33,9 @@ TRIED_AGAIN = frozenset({Status.TIMED_OUT, Status.CRASHED, Status.OUT_OF_MEMORY}
 
 def settled_keys(rows: Iterable[Measurement]) -> set[Key]:
     """The keys whose newest row stands. Rows without a hash (flashinfer-bench's own) settle nothing."""
-    found = newest((row for row in rows if row.solution_hash),
-                   lambda row: (row.solution_hash, row.uuid, row.gpu, row.protocol))
+    found = newest(
+        (row for row in rows if row.solution_hash), lambda row: (row.solution_hash, row.uuid, row.gpu, row.protocol)
+    )
     return {key for key, row in found.items() if row.status not in TRIED_AGAIN}
 
 

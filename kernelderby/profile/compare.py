@@ -87,12 +87,16 @@ def compare_stages(before: Pipeline, after: Pipeline) -> Comparison:
     per_invocation = bool(before.invocations and after.invocations)
     divisors = (before.invocations or 1, after.invocations or 1) if per_invocation else (1, 1)
     warnings = [*before.warnings, *after.warnings]
-    warnings += [f"{pipeline.profile}: kernels overlap; " + ("times are what a stage adds" if by_added else
-                 "the other profile has no events, so durations are compared") for pipeline in overlapped]
+    warnings += [
+        f"{pipeline.profile}: kernels overlap; "
+        + ("times are what a stage adds" if by_added else "the other profile has no events, so durations are compared")
+        for pipeline in overlapped
+    ]
     if not per_invocation:
         warnings.append("a profile has no invocations of the pipeline: totals are compared")
-    return _comparison(before, after, "stage", per_invocation, left, right, divisors, warnings,
-                       (before.invocations, after.invocations))
+    return _comparison(
+        before, after, "stage", per_invocation, left, right, divisors, warnings, (before.invocations, after.invocations)
+    )
 
 
 def compare_kernels(before: Profile, after: Profile) -> Comparison:
@@ -104,26 +108,36 @@ def compare_kernels(before: Profile, after: Profile) -> Comparison:
     left, right = _by_kernel(before), _by_kernel(after)
     warnings = [*before.warnings, *after.warnings]
     added = [_added_by_kernel(profile) if profile.has_events else None for profile in (before, after)]
-    overlapped = [profile for profile, rows, own in ((before, left, added[0]), (after, right, added[1]))
-                  if own is not None and _total(rows) > (1 + OVERLAP) * _total(own)]
+    overlapped = [
+        profile
+        for profile, rows, own in ((before, left, added[0]), (after, right, added[1]))
+        if own is not None and _total(rows) > (1 + OVERLAP) * _total(own)
+    ]
     by_added = added[0] is not None and added[1] is not None
     if overlapped and added[0] is not None and added[1] is not None:
         left, right = added[0], added[1]
-    warnings += [f"{profile.path}: kernels overlap; " + ("times are what a kernel adds" if by_added else
-                 "the other profile has no events, so durations are compared") for profile in overlapped]
+    warnings += [
+        f"{profile.path}: kernels overlap; "
+        + ("times are what a kernel adds" if by_added else "the other profile has no events, so durations are compared")
+        for profile in overlapped
+    ]
     longer = _repetitions(left, right)
     if longer != 1:
         which, times = ("second", longer) if longer > 1 else ("first", 1 / longer)
-        warnings.append(f"most kernels ran {float(times):.4g} x as often in the {which} profile; its times are divided "
-                        "by that")
+        warnings.append(
+            f"most kernels ran {float(times):.4g} x as often in the {which} profile; its times are divided by that"
+        )
     divisors = (1, longer) if longer > 1 else (1 / longer, 1)
     return _comparison(before, after, "kernel", False, left, right, divisors, warnings, (None, None))
 
 
 def _repetitions(left: _Rows, right: _Rows) -> Fraction:
     """After over before, of the instance counts of most kernels that both have; 1 where there is no such ratio."""
-    ratios = Counter(Fraction(right[name][1], left[name][1]) for name in left.keys() & right.keys()
-                     if left[name][1] and right[name][1])
+    ratios = Counter(
+        Fraction(right[name][1], left[name][1])
+        for name in left.keys() & right.keys()
+        if left[name][1] and right[name][1]
+    )
     ratio, votes = max(ratios.items(), key=lambda item: (item[1], -abs(item[0] - 1)), default=(Fraction(1), 0))
     return ratio if 2 * votes > ratios.total() else Fraction(1)
 
@@ -132,9 +146,11 @@ _Rows = dict[str, tuple[str, int, float]]  # name -> title, instances, total ns
 
 
 def _by_stage(pipeline: Pipeline, by_added: bool) -> _Rows:
-    return {row.name: (row.title, row.instances,
-                       row.added_ns if by_added and row.added_ns is not None else row.total_ns)
-            for row in pipeline.stages if row.total_ns}
+    return {
+        row.name: (row.title, row.instances, row.added_ns if by_added and row.added_ns is not None else row.total_ns)
+        for row in pipeline.stages
+        if row.total_ns
+    }
 
 
 def _by_kernel(profile: Profile) -> _Rows:
@@ -170,13 +186,24 @@ def _join(rows: _Rows, merged: str) -> None:
     """Replaces the parts of a merged name by their sum, where they stand apart."""
     parts = [rows.pop(name) for name in merged.split(TOGETHER) if name in rows]
     if parts:
-        rows[merged] = ("; ".join(part[0] for part in parts), sum(part[1] for part in parts),
-                        sum(part[2] for part in parts))
+        rows[merged] = (
+            "; ".join(part[0] for part in parts),
+            sum(part[1] for part in parts),
+            sum(part[2] for part in parts),
+        )
 
 
-def _comparison(before: Profile | Pipeline, after: Profile | Pipeline, by: str, per_invocation: bool, left: _Rows,
-                right: _Rows, divisors: tuple[Fraction | int, Fraction | int], warnings: list[str],
-                invocations: tuple[int | None, int | None]) -> Comparison:
+def _comparison(
+    before: Profile | Pipeline,
+    after: Profile | Pipeline,
+    by: str,
+    per_invocation: bool,
+    left: _Rows,
+    right: _Rows,
+    divisors: tuple[Fraction | int, Fraction | int],
+    warnings: list[str],
+    invocations: tuple[int | None, int | None],
+) -> Comparison:
     left_ns = {name: row[2] / float(divisors[0]) for name, row in left.items()}
     right_ns = {name: row[2] / float(divisors[1]) for name, row in right.items()}
     totals = sum(left_ns.values()), sum(right_ns.values())
@@ -186,12 +213,30 @@ def _comparison(before: Profile | Pipeline, after: Profile | Pipeline, by: str, 
         one, two = left.get(name), right.get(name)
         title = one[0] if one else two[0] if two else ""
         change = right_ns.get(name, 0) - left_ns.get(name, 0)
-        changes.append(Difference(name, title, left_ns.get(name), right_ns.get(name), one[1] if one else 0,
-                                  two[1] if two else 0, change / whole if whole else None))
+        changes.append(
+            Difference(
+                name,
+                title,
+                left_ns.get(name),
+                right_ns.get(name),
+                one[1] if one else 0,
+                two[1] if two else 0,
+                change / whole if whole else None,
+            )
+        )
     changes.sort(key=lambda change: (-abs(change.change_ns), change.name))
-    return Comparison(_name(before), _name(after), before.gpu, after.gpu, by,
-                      "invocation" if per_invocation else "profile", *invocations, *totals, tuple(changes),
-                      tuple(dict.fromkeys(warnings)))
+    return Comparison(
+        _name(before),
+        _name(after),
+        before.gpu,
+        after.gpu,
+        by,
+        "invocation" if per_invocation else "profile",
+        *invocations,
+        *totals,
+        tuple(changes),
+        tuple(dict.fromkeys(warnings)),
+    )
 
 
 def _name(profile: Profile | Pipeline) -> str:

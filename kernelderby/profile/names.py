@@ -43,7 +43,7 @@ def split(text: str) -> tuple[str, str, str]:
     for place, character in enumerate(text):
         if character == "<" and place:
             end = _closing(text, place)
-            return text[:place], text[place + 1:end], text[end + 1:]
+            return text[:place], text[place + 1 : end], text[end + 1 :]
         if character == "(":
             return text[:place], "", text[place:]
     return text, "", ""
@@ -79,16 +79,40 @@ def _closing(text: str, start: int) -> int:
     return len(text)
 
 
-_TYPES = {"__nv_bfloat16": "bf16", "BFloat16": "bf16", "bfloat16_t": "bf16", "__half": "fp16", "Half": "fp16",
-          "half_t": "fp16", "__nv_fp8_e4m3": "e4m3", "float_e4m3_t": "e4m3", "Float8_e4m3fn": "e4m3",
-          "__nv_fp8_e5m2": "e5m2", "float_e5m2_t": "e5m2", "float_e2m1_t": "e2m1", "__nv_fp4_e2m1": "e2m1"}
+_TYPES = {
+    "__nv_bfloat16": "bf16",
+    "BFloat16": "bf16",
+    "bfloat16_t": "bf16",
+    "__half": "fp16",
+    "Half": "fp16",
+    "half_t": "fp16",
+    "__nv_fp8_e4m3": "e4m3",
+    "float_e4m3_t": "e4m3",
+    "Float8_e4m3fn": "e4m3",
+    "__nv_fp8_e5m2": "e5m2",
+    "float_e5m2_t": "e5m2",
+    "float_e2m1_t": "e2m1",
+    "__nv_fp4_e2m1": "e2m1",
+}
 # Wrappers whose only content is their first template argument.
-_WRAPPERS = {"Kernel", "Kernel2", "device_kernel", "enable_sm80_to_sm89", "enable_sm90", "enable_sm90_or_later",
-             "enable_sm100_or_later", "gpu_kernel_impl", "gpu_kernel_impl_nocast", "gpu_index_kernel"}
+_WRAPPERS = {
+    "Kernel",
+    "Kernel2",
+    "device_kernel",
+    "enable_sm80_to_sm89",
+    "enable_sm90",
+    "enable_sm90_or_later",
+    "enable_sm100_or_later",
+    "gpu_kernel_impl",
+    "gpu_kernel_impl_nocast",
+    "gpu_index_kernel",
+}
 # Arguments that say how a kernel walks memory, not what it does.
-_MECHANICS = re.compile(r"^(?:const )?(?:std::array|array|Array|TrivialOffsetCalculator|OffsetCalculator|LoadWithCast|"
-                        r"StoreWithCast|LoadWithoutCast|StoreWithoutCast|integral_constant|C|tuple|Layout|identity|"
-                        r"cublasGemvParamsEx)$")
+_MECHANICS = re.compile(
+    r"^(?:const )?(?:std::array|array|Array|TrivialOffsetCalculator|OffsetCalculator|LoadWithCast|"
+    r"StoreWithCast|LoadWithoutCast|StoreWithoutCast|integral_constant|C|tuple|Layout|identity|"
+    r"cublasGemvParamsEx)$"
+)
 _LITERAL = re.compile(r"^(?:\([^()]*\))?-?\d+$|^(?:true|false)$|^T\d+$|^(?:un)?(?:signed )?(?:int|long|char)$")
 _LONE_TYPE = re.compile(r"^(?:int|long|unsigned char|signed char|unsigned int|unsigned long|bool|char)$")
 _CALL = re.compile(r"\boperator ?\(\) ?\(\)[^:]*")
@@ -100,7 +124,7 @@ def short_name(name: str) -> str:
     Different kernels may get one short name; the caller tells them apart.
     """
     text = _short(normal_form(name), depth=2, top=True)
-    return text if len(text) <= SHORT else text[:SHORT - 1] + "…"
+    return text if len(text) <= SHORT else text[: SHORT - 1] + "…"
 
 
 def _short(text: str, depth: int, top: bool = False) -> str:
@@ -116,8 +140,11 @@ def _short(text: str, depth: int, top: bool = False) -> str:
     if not found or depth == 0:
         return base
     only = len(found) == 1
-    shown = [_short(argument, depth - 1) for argument in found
-             if _worth(argument) or (only and not top and _LONE_TYPE.match(argument))]
+    shown = [
+        _short(argument, depth - 1)
+        for argument in found
+        if _worth(argument) or (only and not top and _LONE_TYPE.match(argument))
+    ]
     return f"{base}<{', '.join(dict.fromkeys(shown))}>" if shown else base
 
 

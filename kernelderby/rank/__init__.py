@@ -4,5 +4,16 @@ from kernelderby.rank.model import NOT_MEASURED, PASSED, Cell, Pair, Ranking, Ra
 from kernelderby.rank.ranking import rank
 from kernelderby.roofline.selection import Group, definitions_with_rows
 
-__all__ = ["NOT_MEASURED", "PASSED", "Cell", "Group", "Pair", "Ranking", "Ratio", "Summary", "WorkloadRow",
-           "definitions_with_rows", "rank"]
+__all__ = [
+    "NOT_MEASURED",
+    "PASSED",
+    "Cell",
+    "Group",
+    "Pair",
+    "Ranking",
+    "Ratio",
+    "Summary",
+    "WorkloadRow",
+    "definitions_with_rows",
+    "rank",
+]

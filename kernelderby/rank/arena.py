@@ -31,10 +31,15 @@ class Arena:
     in_place: frozenset[str]
 
 
-def arena_of(rows: Sequence[Measurement], workloads: Sequence[Workload], contenders: Mapping[str, Solution],
-             gpu: Gpu | None, asked_time: str | None, importance: dict[str, float]) -> Arena:
-    """rows: of one GPU and protocol. asked_time: see selection.time_kind. DerbyError for a passed row without a time.
-    """
+def arena_of(
+    rows: Sequence[Measurement],
+    workloads: Sequence[Workload],
+    contenders: Mapping[str, Solution],
+    gpu: Gpu | None,
+    asked_time: str | None,
+    importance: dict[str, float],
+) -> Arena:
+    """rows: of one GPU and protocol. asked_time: see selection.time_kind. DerbyError for a passed row without a time."""
     known = {workload.uuid for workload in workloads}
     hashes = {name: solution.hash for name, solution in contenders.items()}
     chosen = {key: each for key, each in selection.newest_rows(rows, hashes).items() if key[1] in known}

@@ -64,59 +64,101 @@ class ImportanceRanking:
     left_out: tuple[str, ...]
 
 
-def rank_by_importance(recorded: Recorded, workloads: Mapping[str, Sequence[Workload]],
-                       solutions: Mapping[str, Solution], importance: Mapping[str, float]) -> ImportanceRanking:
+def rank_by_importance(
+    recorded: Recorded,
+    workloads: Mapping[str, Sequence[Workload]],
+    solutions: Mapping[str, Solution],
+    importance: Mapping[str, float],
+) -> ImportanceRanking:
     """workloads: of every definition that has an importance. DerbyError where no such operator has a row, or the
     GPU's peaks are unknown."""
     gpu = find_gpu(recorded.group.gpu)
     if gpu is None:
-        raise DerbyError(f"--importance: the peaks of {recorded.group.gpu} are unknown, so there is no S; describe it "
-                         "under kernelderby/hardware/gpus/")
+        raise DerbyError(
+            f"--importance: the peaks of {recorded.group.gpu} are unknown, so there is no S; describe it "
+            "under kernelderby/hardware/gpus/"
+        )
     operators = tuple(sorted((name for name in importance if name in workloads), key=lambda name: -importance[name]))
     if not any(recorded.times.get(name) for name in operators):
-        raise DerbyError(f"--importance: no operator that has one was measured on {recorded.group.gpu}; measure with "
-                         "`derby bench`")
+        raise DerbyError(
+            f"--importance: no operator that has one was measured on {recorded.group.gpu}; measure with `derby bench`"
+        )
     authors = {solutions[name].author for operator in operators for name in recorded.times.get(operator, ())}
     firsts = {operator: _firsts(recorded, operator, solutions, workloads[operator]) for operator in operators}
-    found = [_contender(author, {operator: firsts[operator].get(author) for operator in operators},
-                        workloads, gpu, importance) for author in authors]
+    found = [
+        _contender(
+            author, {operator: firsts[operator].get(author) for operator in operators}, workloads, gpu, importance
+        )
+        for author in authors
+    ]
     found.sort(key=lambda each: (-each.share.everywhere, each.name))
-    best = {operator: (None, recorded.fastest(operator)) if recorded.times.get(operator) else None
-            for operator in operators}
+    best = {
+        operator: (None, recorded.fastest(operator)) if recorded.times.get(operator) else None for operator in operators
+    }
     return ImportanceRanking(
-        recorded.group, recorded.other_groups, dict(importance), operators,
+        recorded.group,
+        recorded.other_groups,
+        dict(importance),
+        operators,
         (_contender(BEST, best, workloads, gpu, importance), *found),
-        tuple(sorted(set(recorded.times) - set(operators))))
+        tuple(sorted(set(recorded.times) - set(operators))),
+    )
 
 
-def _firsts(recorded: Recorded, operator: str, solutions: Mapping[str, Solution],
-            workloads: Sequence[Workload]) -> dict[str, tuple[str | None, dict[str, Reached]]]:
+def _firsts(
+    recorded: Recorded, operator: str, solutions: Mapping[str, Solution], workloads: Sequence[Workload]
+) -> dict[str, tuple[str | None, dict[str, Reached]]]:
     """Author -> their first solution in the operator's order (docs/scoring.md), with its times; only authors with a
     row."""
     known = {workload.uuid: 1.0 for workload in workloads}
-    times = {name: {uuid: time for uuid, time in own.items() if uuid in known}
-             for name, own in recorded.times.get(operator, {}).items()}
+    times = {
+        name: {uuid: time for uuid, time in own.items() if uuid in known}
+        for name, own in recorded.times.get(operator, {}).items()
+    }
     ordered = order({name: {uuid: time.latency_us for uuid, time in own.items()} for name, own in times.items()}, known)
     return {solutions[name].author: (name, times[name]) for name in reversed(ordered)}
 
 
-def _contender(name: str, chosen: Mapping[str, tuple[str | None, dict[str, Reached]] | None],
-               workloads: Mapping[str, Sequence[Workload]], gpu: Gpu, importance: Mapping[str, float]) -> Contender:
-    entries = {operator: Entry(each[0], _share(each[1], workloads[operator], gpu),
-                               _fair_share(each[1], workloads[operator], gpu))
-               for operator, each in chosen.items() if each}
-    times = [each[1][workload.uuid] for operator, each in chosen.items() if each
-             for workload in workloads[operator] if workload.uuid in each[1]]
+def _contender(
+    name: str,
+    chosen: Mapping[str, tuple[str | None, dict[str, Reached]] | None],
+    workloads: Mapping[str, Sequence[Workload]],
+    gpu: Gpu,
+    importance: Mapping[str, float],
+) -> Contender:
+    entries = {
+        operator: Entry(
+            each[0], _share(each[1], workloads[operator], gpu), _fair_share(each[1], workloads[operator], gpu)
+        )
+        for operator, each in chosen.items()
+        if each
+    }
+    times = [
+        each[1][workload.uuid]
+        for operator, each in chosen.items()
+        if each
+        for workload in workloads[operator]
+        if workload.uuid in each[1]
+    ]
     return Contender(
-        name, entries, weighted_share({operator: entry.share for operator, entry in entries.items()}, importance),
+        name,
+        entries,
+        weighted_share({operator: entry.share for operator, entry in entries.items()}, importance),
         weighted_share({operator: entry.fair for operator, entry in entries.items()}, importance),
-        shapes=len(times), of_shapes=sum(map(len, workloads.values())), outdated=sum(time.outdated for time in times))
+        shapes=len(times),
+        of_shapes=sum(map(len, workloads.values())),
+        outdated=sum(time.outdated for time in times),
+    )
 
 
 def _share(times: Mapping[str, Reached], workloads: Sequence[Workload], gpu: Gpu) -> OperatorShare:
     """S of every shape that has a time, a cost and a peak for each dtype in it."""
-    return operator_share([share_on(gpu, workload.cost, times[workload.uuid].latency_us)
-                           if workload.uuid in times else None for workload in workloads])
+    return operator_share(
+        [
+            share_on(gpu, workload.cost, times[workload.uuid].latency_us) if workload.uuid in times else None
+            for workload in workloads
+        ]
+    )
 
 
 def _fair_share(times: Mapping[str, Reached], workloads: Sequence[Workload], gpu: Gpu) -> FairShare:

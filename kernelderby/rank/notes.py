@@ -22,8 +22,13 @@ class Asked(NamedTuple):
     time: bool = False
 
 
-def notes(ranking: Ranking, rows: Sequence[Measurement], chosen: Mapping[tuple[str, str], Chosen],
-          solutions: Mapping[str, Any], asked: Asked) -> tuple[str, ...]:
+def notes(
+    ranking: Ranking,
+    rows: Sequence[Measurement],
+    chosen: Mapping[tuple[str, str], Chosen],
+    solutions: Mapping[str, Any],
+    asked: Asked,
+) -> tuple[str, ...]:
     """rows: all of the ranked GPU and protocol; solutions: all of the definition in the set."""
     return (
         *_choice(ranking, asked),
@@ -52,8 +57,9 @@ def _times(ranking: Ranking, asked: Asked, chosen: Mapping[tuple[str, str], Chos
     if ranking.time == "eager" and missing and not asked.time:
         listed = "; ".join(f"{name} ({reason})" for name, reason in sorted(missing.items()))
         yield f"ordered by eager time, since some have none as a CUDA graph: {listed}"
-    without = Counter(name for row in ranking.rows for name, cell in row.cells.items()
-                      if cell.status == f"no {ranking.time} time")
+    without = Counter(
+        name for row in ranking.rows for name, cell in row.cells.items() if cell.status == f"no {ranking.time} time"
+    )
     if without:
         listed = ", ".join(f"{name} ({count} workloads)" for name, count in sorted(without.items()))
         yield f"no {ranking.time} time: {listed}"
@@ -88,8 +94,10 @@ def _left_out(ranking: Ranking, rows: Sequence[Measurement], solutions: Mapping[
 def _provenance(ranking: Ranking, chosen: Mapping[tuple[str, str], Chosen]) -> Iterator[str]:
     outdated = [f"{each.solution} ({each.outdated})" for each in ranking.summaries if each.outdated]
     if outdated:
-        yield (f"† outdated: measured with sources that the solution has no more, no row of the present ones: "
-               f"{', '.join(outdated)}; run `derby bench`")
+        yield (
+            f"† outdated: measured with sources that the solution has no more, no row of the present ones: "
+            f"{', '.join(outdated)}; run `derby bench`"
+        )
     nameless = {solution for (solution, _), each in chosen.items() if each.measurement.solution_hash is None}
     if nameless:
         yield f"rows without a source hash, may be of older sources: {', '.join(sorted(nameless))}"
@@ -103,8 +111,10 @@ def _doubtful(ranking: Ranking) -> Iterator[str]:
     for row in ranking.rows:
         for name, cell in row.cells.items():
             if cell.too_good:
-                yield (f"suspicious: {name} on {row.label} takes {cell.latency_us:.1f} us, less than 0.9 x the floor "
-                       f"of {row.floor_us:.1f} us: the measurement or the cost is wrong")
+                yield (
+                    f"suspicious: {name} on {row.label} takes {cell.latency_us:.1f} us, less than 0.9 x the floor "
+                    f"of {row.floor_us:.1f} us: the measurement or the cost is wrong"
+                )
     kinds = {cell.ratio.interval for row in ranking.rows for cell in row.cells.values() if cell.ratio}
     kinds |= {row.margin.interval for row in ranking.rows if row.margin}
     if "unpaired" in kinds:
@@ -126,19 +136,25 @@ def _undecided(ranking: Ranking) -> Iterator[str]:
         named = [labels[uuid] for uuid in dependence.workloads[:NAMED_AT_MOST]]
         more = len(dependence.workloads) - len(named)
         listed = " or ".join(named) + (f" or any of {more} more" if more else "")
-        yield (f"the order of {dependence.first} and {dependence.second} depends on workload {listed}: "
-               f"without it {dependence.second} is first")
+        yield (
+            f"the order of {dependence.first} and {dependence.second} depends on workload {listed}: "
+            f"without it {dependence.second} is first"
+        )
     yield from _total_disagrees(ranking, pairs, complete)
 
 
-def _total_disagrees(ranking: Ranking, pairs: Mapping[tuple[str, str], Pair],
-                     complete: Mapping[str, bool]) -> Iterator[str]:
+def _total_disagrees(
+    ranking: Ranking, pairs: Mapping[tuple[str, str], Pair], complete: Mapping[str, bool]
+) -> Iterator[str]:
     """The winner by geomean against the one of its coverage class that needs the least time in total."""
     if not ranking.baseline:
         return
     winner = ranking.order[0]
-    rivals = {name: pair.total for name in ranking.order[1:]
-              if complete[winner] == complete[name] and (pair := pairs.get((winner, name)))}
+    rivals = {
+        name: pair.total
+        for name in ranking.order[1:]
+        if complete[winner] == complete[name] and (pair := pairs.get((winner, name)))
+    }
     quickest = min(rivals, key=lambda name: rivals[name], default=None)
     if quickest and rivals[quickest] < 1:
         yield (f"{winner} is first by geomean, {quickest} by total time ({rivals[quickest]:.3f} of {winner}'s)")

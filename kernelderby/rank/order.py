@@ -28,7 +28,8 @@ def slowdowns(times: Times, importance: dict[str, float]) -> dict[str, float]:
     best = _best(times)
     return {
         solution: geometric_mean([own[uuid] / best[uuid] for uuid in own], [importance[uuid] for uuid in own])
-        for solution, own in times.items() if own
+        for solution, own in times.items()
+        if own
     }
 
 
@@ -60,24 +61,31 @@ def order_dependences(times: Times, importance: dict[str, float]) -> tuple[Order
         return ()
     weights = np.array([importance[uuid] for uuid in uuids])
     passed = np.array([[uuid in times[solution] for uuid in uuids] for solution in ordered]).reshape(-1, len(uuids))
-    logs = np.array([[math.log(times[solution][uuid] / best[uuid]) if uuid in times[solution] else 0.0
-                      for uuid in uuids] for solution in ordered]).reshape(-1, len(uuids))
+    logs = np.array(
+        [
+            [math.log(times[solution][uuid] / best[uuid]) if uuid in times[solution] else 0.0 for uuid in uuids]
+            for solution in ordered
+        ]
+    ).reshape(-1, len(uuids))
     counted = weights * passed
     weighted = counted * logs
     with np.errstate(invalid="ignore", divide="ignore"):
-        without = ((weighted.sum(axis=1, keepdims=True) - weighted)
-                   / (counted.sum(axis=1, keepdims=True) - counted))
+        without = (weighted.sum(axis=1, keepdims=True) - weighted) / (counted.sum(axis=1, keepdims=True) - counted)
     classes = np.array([coverage_class(len(times[solution]), len(uuids)) for solution in ordered])
     found = []
     for apart in range(1, min(len(ordered), reach(len(ordered)) + 1)):
         # Rounding must not turn equal solutions around; NaN (no workload left) compares false.
         flips = without[:-apart] > without[apart:] + 1e-9
         same = (classes[:-apart] == classes[apart:]) & (classes[apart:] != 2)
-        found += [(place, place + apart, np.flatnonzero(flips[place])) for place in np.flatnonzero(
-            same & flips.any(axis=1)).tolist()]
+        found += [
+            (place, place + apart, np.flatnonzero(flips[place]))
+            for place in np.flatnonzero(same & flips.any(axis=1)).tolist()
+        ]
     found.sort(key=lambda each: each[:2])
-    return tuple(OrderDependence(ordered[first], ordered[second], tuple(uuids[place] for place in places))
-                 for first, second, places in found)
+    return tuple(
+        OrderDependence(ordered[first], ordered[second], tuple(uuids[place] for place in places))
+        for first, second, places in found
+    )
 
 
 def _best(times: Times) -> dict[str, float]:

@@ -40,8 +40,9 @@ class _Tally:
         self.freedom = np.zeros(pairs, dtype=np.int64)
         self.known, self.paired = np.ones(pairs, dtype=bool), np.ones(pairs, dtype=bool)
 
-    def add(self, which: slice | Integers, first_us: Floats, second_us: Floats, found: Differences,
-            weight: float) -> None:
+    def add(
+        self, which: slice | Integers, first_us: Floats, second_us: Floats, found: Differences, weight: float
+    ) -> None:
         ratios = second_us / first_us
         self.deviations[which] += found.values if weight == 1 else found.values * weight
         low, high = bounds(found.values)
@@ -66,8 +67,16 @@ class _Tally:
         if self.known[at]:
             geomean = Ratio(value, value * low, value * high, "paired" if self.paired[at] else "unpaired")
         common, wins, ties = (int(each[at]) for each in (self.common, self.wins, self.ties))
-        return Pair(first, second, common, geomean, float(self.second_us[at] / self.first_us[at]), wins, ties,
-                    common - wins - ties)
+        return Pair(
+            first,
+            second,
+            common,
+            geomean,
+            float(self.second_us[at] / self.first_us[at]),
+            wins,
+            ties,
+            common - wins - ties,
+        )
 
 
 def compare(arena: Arena, ordered: Sequence[str], baseline: str | None) -> Compared:
@@ -90,8 +99,9 @@ def compare(arena: Arena, ordered: Sequence[str], baseline: str | None) -> Compa
             tally.add(_slice(which), times[one], times[two], found, arena.importance[uuid])
         if baseline in names:
             ratios = resampled.ratios(times, np.full(len(names), names.index(baseline)))
-            over_baseline |= {(name, uuid): ratio for name, ratio in zip(names, ratios, strict=True)
-                              if name != baseline}
+            over_baseline |= {
+                (name, uuid): ratio for name, ratio in zip(names, ratios, strict=True) if name != baseline
+            }
         if len(names) > 1:
             fastest, runner_up = np.argsort(times, kind="stable")[:2]
             margins[uuid] = resampled.ratio(times, int(runner_up), int(fastest))
@@ -104,8 +114,9 @@ def wanted(solutions: int, baseline: int | None) -> tuple[Integers, Integers]:
     near = reach(solutions)
     for place in range(solutions):
         found.update((place, other) for other in range(place + 1, min(place + near + 1, solutions)))
-        found.update((min(place, other), max(place, other)) for other in (0, baseline)
-                     if other is not None and other != place)
+        found.update(
+            (min(place, other), max(place, other)) for other in (0, baseline) if other is not None and other != place
+        )
     ordered = np.array(sorted(found), dtype=np.int64).reshape(-1, 2)
     return ordered[:, 0], ordered[:, 1]
 
@@ -118,7 +129,7 @@ def _places(ordered: Sequence[str], names: Sequence[str]) -> Integers:
 
 def _chunks(which: Integers) -> Iterator[Integers]:
     for start in range(0, len(which), CHUNK):
-        yield which[start:start + CHUNK]
+        yield which[start : start + CHUNK]
 
 
 def _slice(which: Integers) -> slice | Integers:

@@ -24,9 +24,18 @@ from kernelderby.trace import Measurement, Status
 TOO_GOOD = 0.9  # a latency below this share of the floor is a mistake in the measurement or in the cost
 
 
-def rank(measurements: Iterable[Measurement], definition: str, workloads: Sequence[Workload],
-         solutions: Mapping[str, Solution], *, gpu: str | None = None, protocol: str | None = None,
-         baseline: str | None = None, only: Collection[str] | None = None, time: str | None = None) -> Ranking:
+def rank(
+    measurements: Iterable[Measurement],
+    definition: str,
+    workloads: Sequence[Workload],
+    solutions: Mapping[str, Solution],
+    *,
+    gpu: str | None = None,
+    protocol: str | None = None,
+    baseline: str | None = None,
+    only: Collection[str] | None = None,
+    time: str | None = None,
+) -> Ranking:
     """Ranks the solutions of one definition on one GPU under one protocol, by one kind of time: `time`, or that of
     selection.time_kind.
 
@@ -45,13 +54,16 @@ def rank(measurements: Iterable[Measurement], definition: str, workloads: Sequen
     arena = arena_of(rows, workloads, contenders, find_gpu(rows[0].gpu), time, importance)
     ordered = order(arena.times, arena.importance)
     if baseline is not None and not arena.times.get(baseline):
-        raise DerbyError(f"--baseline: {baseline} passed no workload on {rows[0].gpu} under {key.protocol}; "
-                         f"those that did: {', '.join(name for name in ordered if arena.times[name]) or 'none'}")
+        raise DerbyError(
+            f"--baseline: {baseline} passed no workload on {rows[0].gpu} under {key.protocol}; "
+            f"those that did: {', '.join(name for name in ordered if arena.times[name]) or 'none'}"
+        )
     reference = baseline or next((name for name in ordered if arena.times[name]), None)
     compared = compare(arena, ordered, reference)
     shared = Counter(_axes(workload) for workload in arena.workloads)
-    table = tuple(_row(arena, workload, ordered, compared, shared[_axes(workload)] == 1)
-                  for workload in arena.workloads)
+    table = tuple(
+        _row(arena, workload, ordered, compared, shared[_axes(workload)] == 1) for workload in arena.workloads
+    )
     chosen = sorted((each.measurement for each in arena.chosen.values()), key=lambda row: row.moment)
     moments = [row.timestamp for row in chosen]
     not_measured = tuple(sorted(name for name in contenders if name not in arena.times))
@@ -75,8 +87,9 @@ def rank(measurements: Iterable[Measurement], definition: str, workloads: Sequen
         time=arena.kind,
         eager_order=_other_order(arena, ordered),
     )
-    asked = notes.Asked(gpu=gpu is not None, protocol=protocol is not None, baseline=baseline is not None,
-                        time=time is not None)
+    asked = notes.Asked(
+        gpu=gpu is not None, protocol=protocol is not None, baseline=baseline is not None, time=time is not None
+    )
     return replace(ranking, notes=notes.notes(ranking, rows, arena.chosen, solutions, asked))
 
 
@@ -106,8 +119,9 @@ def _row(arena: Arena, workload: Workload, ordered: Sequence[str], compared: Com
         importance=arena.importance[uuid],
         floor_us=floor_us,
         regime=regime,
-        cells={name: _cell(arena, name, workload, compared.over_baseline.get((name, uuid)), floor_us)
-               for name in ordered},
+        cells={
+            name: _cell(arena, name, workload, compared.over_baseline.get((name, uuid)), floor_us) for name in ordered
+        },
         fastest=fastest,
         second=second,
         margin=compared.margins.get(uuid),
@@ -126,10 +140,16 @@ def _cell(arena: Arena, solution: str, workload: Workload, ratio: Ratio | None, 
     row, latency_us = chosen.measurement, arena.times[solution].get(uuid)
     share = share_of_floor(floor_us, latency_us) if latency_us is not None and floor_us is not None else None
     if row.status is Status.PASSED and latency_us is None:
-        return Cell(f"no {arena.kind} time", eager_us=arena.eager[solution][uuid], outdated=chosen.outdated,
-                    timestamp=row.timestamp, message=row.graph_missing)
-    fair_us = fair_floor_us(arena.gpu, workload.cost, selection.empty_kernel_us(row, arena.kind),
-                            solution in arena.in_place)
+        return Cell(
+            f"no {arena.kind} time",
+            eager_us=arena.eager[solution][uuid],
+            outdated=chosen.outdated,
+            timestamp=row.timestamp,
+            message=row.graph_missing,
+        )
+    fair_us = fair_floor_us(
+        arena.gpu, workload.cost, selection.empty_kernel_us(row, arena.kind), solution in arena.in_place
+    )
     return Cell(
         status=in_words(row.status),
         latency_us=latency_us,
@@ -148,8 +168,14 @@ def in_words(status: Status) -> str:
     return status.value.replace("_", " ")
 
 
-def _summaries(arena: Arena, ordered: Sequence[str], baseline: str | None, pairs: dict[tuple[str, str], Pair],
-               table: Sequence[WorkloadRow], contenders: Mapping[str, Solution]) -> tuple[Summary, ...]:
+def _summaries(
+    arena: Arena,
+    ordered: Sequence[str],
+    baseline: str | None,
+    pairs: dict[tuple[str, str], Pair],
+    table: Sequence[WorkloadRow],
+    contenders: Mapping[str, Solution],
+) -> tuple[Summary, ...]:
     slowdown = slowdowns(arena.times, arena.importance)
     fastest_on = Counter(row.fastest for row in table if row.margin is not None and not row.margin.is_tie)
     found = []
@@ -160,23 +186,28 @@ def _summaries(arena: Arena, ordered: Sequence[str], baseline: str | None, pairs
         shares = [share_of_floor(arena.floors[uuid][0], times[uuid]) for uuid in with_floor]
         total = sum(times[uuid] for uuid in with_floor)
         fair = {row.uuid: share for row in table if (share := row.cells[name].fair_share) is not None}
-        found.append(Summary(
-            solution=name,
-            author=contenders[name].author,
-            place=place if times else None,
-            passed=len(times),
-            workloads=len(arena.workloads),
-            failures={status: count for status, count in sorted(statuses.items()) if status != PASSED},
-            outdated=sum(row.cells[name].outdated for row in table),
-            slowdown=slowdown.get(name),
-            total_us=sum(times.values()) if times else None,
-            fastest_on=fastest_on[name],
-            share_geomean=geometric_mean(shares, [arena.importance[uuid] for uuid in with_floor]) if shares else None,
-            share_total=sum(arena.floors[uuid][0] for uuid in with_floor) / total if with_floor else None,
-            fair_geomean=geometric_mean(list(fair.values()), [arena.importance[uuid] for uuid in fair]) if fair
-            else None,
-            **_against_baseline(name, baseline, pairs),
-        ))
+        found.append(
+            Summary(
+                solution=name,
+                author=contenders[name].author,
+                place=place if times else None,
+                passed=len(times),
+                workloads=len(arena.workloads),
+                failures={status: count for status, count in sorted(statuses.items()) if status != PASSED},
+                outdated=sum(row.cells[name].outdated for row in table),
+                slowdown=slowdown.get(name),
+                total_us=sum(times.values()) if times else None,
+                fastest_on=fastest_on[name],
+                share_geomean=geometric_mean(shares, [arena.importance[uuid] for uuid in with_floor])
+                if shares
+                else None,
+                share_total=sum(arena.floors[uuid][0] for uuid in with_floor) / total if with_floor else None,
+                fair_geomean=geometric_mean(list(fair.values()), [arena.importance[uuid] for uuid in fair])
+                if fair
+                else None,
+                **_against_baseline(name, baseline, pairs),
+            )
+        )
     return tuple(found)
 
 
@@ -193,8 +224,15 @@ def _against_baseline(name: str, baseline: str | None, pairs: dict[tuple[str, st
         geomean, total, wins, losses = inverse(pair.geomean), 1 / pair.total, pair.wins, pair.losses
     else:
         return nothing
-    return dict(common=pair.workloads, geomean=geomean, total_ratio=total, wins=wins, ties=pair.ties, losses=losses,
-                win_rate=wins / pair.workloads)
+    return dict(
+        common=pair.workloads,
+        geomean=geomean,
+        total_ratio=total,
+        wins=wins,
+        ties=pair.ties,
+        losses=losses,
+        win_rate=wins / pair.workloads,
+    )
 
 
 def inverse(ratio: Ratio) -> Ratio:
@@ -204,9 +242,21 @@ def inverse(ratio: Ratio) -> Ratio:
 
 
 def _never_measured(solution: Solution, workloads: int) -> Summary:
-    return Summary(solution.name, solution.author, None, 0, workloads, {NOT_MEASURED: workloads}, outdated=0,
-                   slowdown=None, total_us=None, fastest_on=0, share_geomean=None, share_total=None,
-                   **_against_baseline(solution.name, None, {}))
+    return Summary(
+        solution.name,
+        solution.author,
+        None,
+        0,
+        workloads,
+        {NOT_MEASURED: workloads},
+        outdated=0,
+        slowdown=None,
+        total_us=None,
+        fastest_on=0,
+        share_geomean=None,
+        share_total=None,
+        **_against_baseline(solution.name, None, {}),
+    )
 
 
 def _environment(arena: Arena) -> dict[str, tuple[str, ...]]:

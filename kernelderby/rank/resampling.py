@@ -23,9 +23,38 @@ _LOWER, _UPPER = round(0.025 * RESAMPLES), round(0.975 * RESAMPLES) - 1  # place
 CHUNK = 256  # pairs at a time: 2 MB of resamples stay in the cache
 
 # 0.975 quantile of Student's t for 1 to 30 degrees of freedom (any table of it), and of the normal distribution.
-_STUDENT = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228,
-            2.201, 2.179, 2.160, 2.145, 2.131, 2.120, 2.110, 2.101, 2.093, 2.086,
-            2.080, 2.074, 2.069, 2.064, 2.060, 2.056, 2.052, 2.048, 2.045, 2.042)
+_STUDENT = (
+    12.706,
+    4.303,
+    3.182,
+    2.776,
+    2.571,
+    2.447,
+    2.365,
+    2.306,
+    2.262,
+    2.228,
+    2.201,
+    2.179,
+    2.160,
+    2.145,
+    2.131,
+    2.120,
+    2.110,
+    2.101,
+    2.093,
+    2.086,
+    2.080,
+    2.074,
+    2.069,
+    2.064,
+    2.060,
+    2.056,
+    2.052,
+    2.048,
+    2.045,
+    2.042,
+)
 _NORMAL = 1.960
 
 
@@ -58,9 +87,13 @@ class Resampled:
         self._rows = rows
         self._scratch = scratch if scratch is not None else new_scratch()
         sessions: dict[str, int] = {}
-        self._sessions = np.array([  # no session is nobody else's
-            -1 - place if row.session is None else sessions.setdefault(row.session, len(sessions))
-            for place, row in enumerate(rows)], dtype=np.int64)
+        self._sessions = np.array(
+            [  # no session is nobody else's
+                -1 - place if row.session is None else sessions.setdefault(row.session, len(sessions))
+                for place, row in enumerate(rows)
+            ],
+            dtype=np.int64,
+        )
         self._rounds = np.array([len(row.samples_us) for row in rows], dtype=np.int64)
         self._samples = np.array([sum(map(len, row.samples_us)) for row in rows], dtype=np.int64)
         self._logs = _log_medians(rows)
@@ -74,7 +107,7 @@ class Resampled:
         paired = (self._sessions[first] == self._sessions[second]) & (rounds >= FEWEST_ROUNDS)
         freedom = np.where(paired, rounds - 1, 0)
         numbers = set(rounds[paired].tolist())
-        values, other = self._scratch[:, :len(first)]
+        values, other = self._scratch[:, : len(first)]
         if len(numbers) == 1 and paired.all():  # as `derby bench` records them
             drawn = self._drawn_rounds(numbers.pop())
             np.subtract(drawn.take(first, 0, values, "clip"), drawn.take(second, 0, other, "clip"), out=values)
@@ -96,7 +129,7 @@ class Resampled:
         places = np.arange(len(times))
         found = []
         for start in range(0, len(times), CHUNK):
-            which = places[start:start + CHUNK]
+            which = places[start : start + CHUNK]
             found += self._ratios(times, which, base[which])
         return found
 
@@ -108,10 +141,18 @@ class Resampled:
         low, high = bounds(difference.values)
         wider = widening(difference.freedom)
         values = times[first] / times[second]
-        rows = zip(values.tolist(), (values * np.exp(wider * low)).tolist(), (values * np.exp(wider * high)).tolist(),
-                   difference.freedom.tolist(), difference.paired.tolist(), strict=True)
-        return [Ratio(value, least, most, "paired" if paired else "unpaired") if freedom else Ratio(value)
-                for value, least, most, freedom, paired in rows]
+        rows = zip(
+            values.tolist(),
+            (values * np.exp(wider * low)).tolist(),
+            (values * np.exp(wider * high)).tolist(),
+            difference.freedom.tolist(),
+            difference.paired.tolist(),
+            strict=True,
+        )
+        return [
+            Ratio(value, least, most, "paired" if paired else "unpaired") if freedom else Ratio(value)
+            for value, least, most, freedom, paired in rows
+        ]
 
     def _drawn_rounds(self, rounds: int) -> Floats:
         """[rows, RESAMPLES]: mean log of the round medians; the rows resample the same rounds together. 0 for a row of

@@ -39,15 +39,18 @@ class Checked(Protocol):
 def checks_answer(device: str, results: Sequence[Checked], skipped: Mapping[str, str]) -> Answer[Sequence[Checked]]:
     """Frame: cases. skipped: solution -> reason."""
     return Answer(
-        results, lambda: {"device": device, "results": [result.to_json() for result in results], "skipped": skipped},
+        results,
+        lambda: {"device": device, "results": [result.to_json() for result in results], "skipped": skipped},
         lambda: list(_reports(device, results, skipped)),
-        lambda: (frame("cases", ({"device": device} | result.to_json() for result in results)),))
+        lambda: (frame("cases", ({"device": device} | result.to_json() for result in results)),),
+    )
 
 
 def _reports(device: str, results: Sequence[Checked], skipped: Mapping[str, str]) -> Iterator[Report]:
     for definition in dict.fromkeys(result.definition for result in results):
-        yield Report(f"{definition} on {device}", (), (_table([each for each in results
-                                                               if each.definition == definition]),))
+        yield Report(
+            f"{definition} on {device}", (), (_table([each for each in results if each.definition == definition]),)
+        )
     failed = [result for result in results if result.status != PASSED]
     groups: dict[tuple[str, str], list[Checked]] = {}
     for result in failed:
@@ -57,8 +60,12 @@ def _reports(device: str, results: Sequence[Checked], skipped: Mapping[str, str]
         more = f" and {len(cases) - 1} more cases" if len(cases) > 1 else ""
         notes.append(f"FAILED {solution} on {cases[0].case}{more}: {status}: {cases[0].message}")
     notes += [f"skipped {name}: {reason}" for name, reason in skipped.items()]
-    yield Report(f"{len(results) - len(failed)} passed, {len(failed)} failed, {len(skipped)} solutions skipped", (), (),
-                 tuple(notes))
+    yield Report(
+        f"{len(results) - len(failed)} passed, {len(failed)} failed, {len(skipped)} solutions skipped",
+        (),
+        (),
+        tuple(notes),
+    )
 
 
 def _table(results: Sequence[Checked]) -> Table:
@@ -67,10 +74,19 @@ def _table(results: Sequence[Checked]) -> Table:
     rows = []
     for case in dict.fromkeys(result.case for result in results):
         has_failed = any(cells[case, name].status != PASSED for name in solutions if (case, name) in cells)
-        rows.append((TableCell("FAIL", "bad") if has_failed else TableCell("PASS"), TableCell(case),
-                     *(_cell(cells.get((case, name))) for name in solutions)))
-    return Table("Share of elements within the tightest tolerance", (
-        Column("result", "left"), Column("case", "left"), *map(Column, solutions)), tuple(rows), key_columns=2)
+        rows.append(
+            (
+                TableCell("FAIL", "bad") if has_failed else TableCell("PASS"),
+                TableCell(case),
+                *(_cell(cells.get((case, name))) for name in solutions),
+            )
+        )
+    return Table(
+        "Share of elements within the tightest tolerance",
+        (Column("result", "left"), Column("case", "left"), *map(Column, solutions)),
+        tuple(rows),
+        key_columns=2,
+    )
 
 
 def _cell(result: Checked | None) -> TableCell:

@@ -15,19 +15,37 @@ from kernelderby.report.roofline import importance_note
 
 def importance_answer(ranking: ImportanceRanking, warnings: Sequence[str] = ()) -> Answer[ImportanceRanking]:
     """Frames: authors; operators, one row an author and operator."""
-    return Answer(ranking, lambda: {"importance": asdict(ranking)}, lambda: [importance_report(ranking)],
-                  lambda: _frames(ranking), tuple(warnings))
+    return Answer(
+        ranking,
+        lambda: {"importance": asdict(ranking)},
+        lambda: [importance_report(ranking)],
+        lambda: _frames(ranking),
+        tuple(warnings),
+    )
 
 
 def _frames(ranking: ImportanceRanking) -> tuple[Frame, ...]:
     group = {"gpu": ranking.group.gpu, "protocol": ranking.group.protocol}
     places = [None, *range(1, len(ranking.contenders))]
-    authors = [{"rank": place, "author": each.name} | group | asdict(each.share) | {
-        "shapes": each.shapes, "of_shapes": each.of_shapes, "outdated": each.outdated}
-        for place, each in zip(places, ranking.contenders, strict=True)]
-    operators = [{"operator": operator, "importance_percent": ranking.importance[operator], "author": each.name,
-                  "solution": each.entries[operator].solution} | asdict(each.entries[operator].share)
-                 for operator in ranking.operators for each in ranking.contenders if operator in each.entries]
+    authors = [
+        {"rank": place, "author": each.name}
+        | group
+        | asdict(each.share)
+        | {"shapes": each.shapes, "of_shapes": each.of_shapes, "outdated": each.outdated}
+        for place, each in zip(places, ranking.contenders, strict=True)
+    ]
+    operators = [
+        {
+            "operator": operator,
+            "importance_percent": ranking.importance[operator],
+            "author": each.name,
+            "solution": each.entries[operator].solution,
+        }
+        | asdict(each.entries[operator].share)
+        for operator in ranking.operators
+        for each in ranking.contenders
+        if operator in each.entries
+    ]
     return frame("authors", authors), frame("operators", operators)
 
 
@@ -41,17 +59,28 @@ def importance_report(ranking: ImportanceRanking) -> Report:
 
 
 def _authors_table(ranking: ImportanceRanking) -> Table:
-    columns = (Column("#"), Column("author", "left"), Column("S, missing as 0"), Column("S where measured"),
-               *((Column("S fair, missing as 0"), Column("S fair where measured")) if _is_fair(ranking) else ()),
-               Column("operators"), Column("importance measured"), Column("shapes passed"))
+    columns = (
+        Column("#"),
+        Column("author", "left"),
+        Column("S, missing as 0"),
+        Column("S where measured"),
+        *((Column("S fair, missing as 0"), Column("S fair where measured")) if _is_fair(ranking) else ()),
+        Column("operators"),
+        Column("importance measured"),
+        Column("shapes passed"),
+    )
     places = [None, *range(1, len(ranking.contenders))]
     return Table(
-        "Over all operators", columns,
-        tuple(_author_row(place, each, _is_fair(ranking))
-              for place, each in zip(places, ranking.contenders, strict=True)), key_columns=2,
+        "Over all operators",
+        columns,
+        tuple(
+            _author_row(place, each, _is_fair(ranking)) for place, each in zip(places, ranking.contenders, strict=True)
+        ),
+        key_columns=2,
         caption="S: floor over time, the median over an operator's shapes, weighted by importance over operators. "
-                + ("S fair: reachable time over time, the geomean over an operator's shapes. " if _is_fair(ranking)
-                   else "") + f"{BEST}: on every shape the fastest solution of any author.")
+        + ("S fair: reachable time over time, the geomean over an operator's shapes. " if _is_fair(ranking) else "")
+        + f"{BEST}: on every shape the fastest solution of any author.",
+    )
 
 
 def _is_fair(ranking: ImportanceRanking) -> bool:
@@ -75,9 +104,12 @@ def _author_row(place: int | None, contender: Contender, is_fair: bool) -> tuple
 def _operators_table(ranking: ImportanceRanking) -> Table:
     """S of every contender with the author's solution; the best author's is marked."""
     columns = (Column("operator", "left"), Column("importance"), *(Column(each.name) for each in ranking.contenders))
-    return Table("Each operator: S, and the shapes passed where some were not", columns,
-                 tuple(_operator_row(ranking, operator) for operator in ranking.operators),
-                 caption="Of each author the solution that stands first in `derby rank --definition OPERATOR`.")
+    return Table(
+        "Each operator: S, and the shapes passed where some were not",
+        columns,
+        tuple(_operator_row(ranking, operator) for operator in ranking.operators),
+        caption="Of each author the solution that stands first in `derby rank --definition OPERATOR`.",
+    )
 
 
 def _operator_row(ranking: ImportanceRanking, operator: str) -> tuple[TableCell, ...]:
@@ -89,8 +121,11 @@ def _operator_row(ranking: ImportanceRanking, operator: str) -> tuple[TableCell,
             cells.append(NOTHING)
             continue
         whole = share.shapes == share.of_shapes
-        text = "nothing passed" if share.measured is None else percent(share.measured) + (
-            "" if whole else f" of {share.shapes}/{share.of_shapes}")
+        text = (
+            "nothing passed"
+            if share.measured is None
+            else percent(share.measured) + ("" if whole else f" of {share.shapes}/{share.of_shapes}")
+        )
         cells.append(TableCell(text, "bad" if not whole else "best" if place and share.everywhere == best else ""))
     return TableCell(operator), TableCell(f"{ranking.importance[operator]:.1f}%"), *cells
 

@@ -21,47 +21,89 @@ OUTDATED = "†"
 
 def listing_answer(found: Listing, warnings: Sequence[str] = ()) -> Answer[Listing]:
     """Frame: operators."""
-    return Answer(found, lambda: _listing_data(found), lambda: [listing_report(found)],
-                  lambda: (frame("operators", _listing_data(found)["operators"]),), tuple(warnings))
+    return Answer(
+        found,
+        lambda: _listing_data(found),
+        lambda: [listing_report(found)],
+        lambda: (frame("operators", _listing_data(found)["operators"]),),
+        tuple(warnings),
+    )
 
 
 def _listing_data(found: Listing) -> dict[str, Any]:
-    return {"gpus": found.gpus, "of_operators": found.of_operators, "operators": [
-        {"name": each.name, "op_type": each.op_type, "dtypes": each.dtypes, "shapes": each.shapes,
-         "importance_percent": each.importance, "solutions": each.solutions,
-         "best": {gpu: {"s": share.measured, "shapes": share.shapes} for gpu, share in each.shares.items()}}
-        for each in found.operators]}
+    return {
+        "gpus": found.gpus,
+        "of_operators": found.of_operators,
+        "operators": [
+            {
+                "name": each.name,
+                "op_type": each.op_type,
+                "dtypes": each.dtypes,
+                "shapes": each.shapes,
+                "importance_percent": each.importance,
+                "solutions": each.solutions,
+                "best": {gpu: {"s": share.measured, "shapes": share.shapes} for gpu, share in each.shares.items()},
+            }
+            for each in found.operators
+        ],
+    }
 
 
 def contract_answer(found: Contract, root: Path, warnings: Sequence[str] = ()) -> Answer[Contract]:
     """Frames: workloads, solutions, axes, inputs, outputs, tolerances."""
-    return Answer(found, lambda: _contract_data(found, root), lambda: [contract_report(found, root)],
-                  lambda: _contract_frames(found, root), tuple(warnings))
+    return Answer(
+        found,
+        lambda: _contract_data(found, root),
+        lambda: [contract_report(found, root)],
+        lambda: _contract_frames(found, root),
+        tuple(warnings),
+    )
 
 
 def _contract_data(found: Contract, root: Path) -> dict[str, Any]:
     definition = found.definition
     return {
-        "name": definition.name, "op_type": definition.op_type, "dtypes": found.dtypes,
-        "description": definition.description, "path": definition.path.relative_to(root).as_posix(),
+        "name": definition.name,
+        "op_type": definition.op_type,
+        "dtypes": found.dtypes,
+        "description": definition.description,
+        "path": definition.path.relative_to(root).as_posix(),
         "importance_percent": found.importance,
-        "axes": {name: {"size": size, "description": found.descriptions["axes"][name]}
-                 for name, size in definition.axes.items()},
-        **{part: {name: {**asdict(spec), "description": found.descriptions[part][name]}
-                  for name, spec in getattr(definition, part).items()} for part in ("inputs", "outputs")},
+        "axes": {
+            name: {"size": size, "description": found.descriptions["axes"][name]}
+            for name, size in definition.axes.items()
+        },
+        **{
+            part: {
+                name: {**asdict(spec), "description": found.descriptions[part][name]}
+                for name, spec in getattr(definition, part).items()
+            }
+            for part in ("inputs", "outputs")
+        },
         "tolerances": [asdict(each) for each in definition.tolerances],
-        "solutions": [{"name": each.name, "author": each.author, "description": each.description,
-                       "requires": asdict(each.requires)} for each in found.solutions],
+        "solutions": [
+            {
+                "name": each.name,
+                "author": each.author,
+                "description": each.description,
+                "requires": asdict(each.requires),
+            }
+            for each in found.solutions
+        ],
         "gpus": found.gpus,
         "workloads": [_workload_data(found, each) for each in found.workloads],
     }
 
 
 def _workload_data(found: Contract, workload: Workload) -> dict[str, Any]:
-    return {"uuid": workload.uuid,
-            **{name: getattr(workload, name) for name in ("shape_id", "framework", "call_count")},
-            "axes": workload.axes, "scalars": workload.scalars, "cost": workload.cost and asdict(workload.cost),
-            "best": {gpu: _best_data(own[workload.uuid]) for gpu, own in found.best.items() if workload.uuid in own}}
+    return {
+        "uuid": workload.uuid,
+        **{name: getattr(workload, name) for name in ("shape_id", "framework", "call_count")},
+        "axes": workload.axes,
+        "scalars": workload.scalars,
+        "cost": workload.cost and asdict(workload.cost),
+        "best": {gpu: _best_data(own[workload.uuid]) for gpu, own in found.best.items() if workload.uuid in own},
+    }
 
 
 def _best_data(reached: Reached) -> dict[str, Any]:
@@ -70,33 +112,52 @@ def _best_data(reached: Reached) -> dict[str, Any]:
 
 def _contract_frames(found: Contract, root: Path) -> tuple[Frame, ...]:
     data = _contract_data(found, root)
-    named = [frame(part, ({"name": name} | fields for name, fields in data[part].items()))
-             for part in ("axes", "inputs", "outputs")]
-    return (frame("workloads", data["workloads"]), frame("solutions", data["solutions"]), *named,
-            frame("tolerances", data["tolerances"]))
+    named = [
+        frame(part, ({"name": name} | fields for name, fields in data[part].items()))
+        for part in ("axes", "inputs", "outputs")
+    ]
+    return (
+        frame("workloads", data["workloads"]),
+        frame("solutions", data["solutions"]),
+        *named,
+        frame("tolerances", data["tolerances"]),
+    )
 
 
 def listing_report(found: Listing) -> Report:
     shapes = sum(operator.shapes for operator in found.operators)
     of_operators = "" if len(found.operators) == found.of_operators else f" of {found.of_operators}"
-    columns = (Column("operator", "left"), Column("op_type", "left", is_optional=True), Column("dtype", "left"),
-               Column("shapes"), Column("importance"), Column("solutions"),
-               *(Column(f"best S {gpu}") for gpu in found.gpus))
+    columns = (
+        Column("operator", "left"),
+        Column("op_type", "left", is_optional=True),
+        Column("dtype", "left"),
+        Column("shapes"),
+        Column("importance"),
+        Column("solutions"),
+        *(Column(f"best S {gpu}") for gpu in found.gpus),
+    )
     captions = []
     if any(operator.importance is not None for operator in found.operators):
         captions.append("Importance: share of GPU time in production, as published.")
     if found.gpus:
         captions.append("S: floor over the fastest solution's time, median over the shapes (timed/all, where not all).")
     rows = tuple(_operator_row(each, found.gpus) for each in found.operators)
-    return Report(f"{len(found.operators)}{of_operators} operators, {shapes} shapes", (),
-                  (Table("Operators", columns, rows, " ".join(captions)),))
+    return Report(
+        f"{len(found.operators)}{of_operators} operators, {shapes} shapes",
+        (),
+        (Table("Operators", columns, rows, " ".join(captions)),),
+    )
 
 
 def _operator_row(operator: ListedOperator, gpus: Sequence[str]) -> tuple[TableCell, ...]:
-    cells = [TableCell(operator.name), TableCell(operator.op_type), TableCell(", ".join(operator.dtypes)),
-             TableCell(str(operator.shapes)),
-             BLANK if operator.importance is None else TableCell(f"{operator.importance:.1f}%"),
-             TableCell(str(operator.solutions), "" if operator.solutions else "bad")]
+    cells = [
+        TableCell(operator.name),
+        TableCell(operator.op_type),
+        TableCell(", ".join(operator.dtypes)),
+        TableCell(str(operator.shapes)),
+        BLANK if operator.importance is None else TableCell(f"{operator.importance:.1f}%"),
+        TableCell(str(operator.solutions), "" if operator.solutions else "bad"),
+    ]
     for gpu in gpus:
         share = operator.shares.get(gpu)
         if share is None:
@@ -116,8 +177,9 @@ def contract_report(found: Contract, root: Path) -> Report:
     tables += [_tolerance_table(definition.tolerances)] if definition.tolerances else []
     tables += [_solution_table(found)] if found.solutions else []
     tables += [_workload_table(found)] if found.workloads else []
-    return Report(definition.name, tuple(line for line in (" · ".join(facts), definition.description) if line),
-                  tuple(tables))
+    return Report(
+        definition.name, tuple(line for line in (" · ".join(facts), definition.description) if line), tuple(tables)
+    )
 
 
 def _inside(definition: Definition, root: Path) -> Path:
@@ -132,36 +194,77 @@ def _prose(title: str, columns: Sequence[Column], rows: Sequence[Sequence[str]])
 
 def _axes_table(found: Contract) -> Table:
     described = found.descriptions["axes"]
-    return _prose("Axes", [Column("axis", "left"), Column("size"), Column("description", "left")],
-                  [(name, "var" if size is None else str(size), described[name])
-                   for name, size in found.definition.axes.items()])
+    return _prose(
+        "Axes",
+        [Column("axis", "left"), Column("size"), Column("description", "left")],
+        [(name, "var" if size is None else str(size), described[name]) for name, size in found.definition.axes.items()],
+    )
 
 
 def _tensor_table(found: Contract, part: str) -> Table:
     tensors: dict[str, TensorSpec] = getattr(found.definition, part)
     described = found.descriptions[part]
-    columns = [Column(part.removesuffix("s"), "left"), Column("shape", "left"), Column("dtype", "left"),
-               Column("description", "left")]
-    return _prose(part.capitalize(), columns, [
-        (name, "scalar" if spec.shape is None else f"[{', '.join(spec.shape)}]", spec.dtype, described[name])
-        for name, spec in tensors.items()])
+    columns = [
+        Column(part.removesuffix("s"), "left"),
+        Column("shape", "left"),
+        Column("dtype", "left"),
+        Column("description", "left"),
+    ]
+    return _prose(
+        part.capitalize(),
+        columns,
+        [
+            (name, "scalar" if spec.shape is None else f"[{', '.join(spec.shape)}]", spec.dtype, described[name])
+            for name, spec in tensors.items()
+        ],
+    )
 
 
 def _tolerance_table(tolerances: Sequence[Tolerance]) -> Table:
-    columns = [Column("tolerance", "left"), Column("outputs", "left"), Column("atol"), Column("rtol"),
-               Column("must match"), Column("reason", "left")]
-    table = _prose("Tolerances", columns, [
-        (each.name, ", ".join(each.outputs) or "all", f"{each.atol:g}", f"{each.rtol:g}",
-         f"{100 * each.required_matched_ratio:g}%", each.reason) for each in tolerances])
-    return Table(table.title, table.columns, table.rows, key_columns=table.key_columns,
-                 caption="An element fails when its absolute error exceeds atol and its relative error exceeds rtol.")
+    columns = [
+        Column("tolerance", "left"),
+        Column("outputs", "left"),
+        Column("atol"),
+        Column("rtol"),
+        Column("must match"),
+        Column("reason", "left"),
+    ]
+    table = _prose(
+        "Tolerances",
+        columns,
+        [
+            (
+                each.name,
+                ", ".join(each.outputs) or "all",
+                f"{each.atol:g}",
+                f"{each.rtol:g}",
+                f"{100 * each.required_matched_ratio:g}%",
+                each.reason,
+            )
+            for each in tolerances
+        ],
+    )
+    return Table(
+        table.title,
+        table.columns,
+        table.rows,
+        key_columns=table.key_columns,
+        caption="An element fails when its absolute error exceeds atol and its relative error exceeds rtol.",
+    )
 
 
 def _solution_table(found: Contract) -> Table:
-    columns = [Column("solution", "left"), Column("author", "left"), Column("needs", "left"),
-               Column("description", "left")]
-    return _prose("Solutions", columns, [(each.name, each.author, _needs(each.requires), each.description)
-                                         for each in found.solutions])
+    columns = [
+        Column("solution", "left"),
+        Column("author", "left"),
+        Column("needs", "left"),
+        Column("description", "left"),
+    ]
+    return _prose(
+        "Solutions",
+        columns,
+        [(each.name, each.author, _needs(each.requires), each.description) for each in found.solutions],
+    )
 
 
 def _needs(requires: Requires) -> str:
@@ -175,24 +278,40 @@ def _needs(requires: Requires) -> str:
 
 # Workloads ------------------------------------------------------------------------------------------------------------
 
+
 def _workload_table(found: Contract) -> Table:
     workloads = found.workloads
     fields = [_fields(workload) for workload in workloads]
     names = list(dict.fromkeys(name for each in fields for name in each))
-    common = [name for name in names if len(fields) > 1 and all(each.get(name) == fields[0].get(name)
-                                                                for each in fields)]
+    common = [
+        name for name in names if len(fields) > 1 and all(each.get(name) == fields[0].get(name) for each in fields)
+    ]
     shown = [name for name in names if name not in common]
     has_id = any(workload.shape_id is not None for workload in workloads)
-    columns = [Column("shape" if has_id else "workload", "right" if has_id else "left"),
-               *(Column(name, "left" if name == "framework" else "right") for name in shown),
-               Column("GFLOP"), Column("MB"), Column("flop / byte")]
+    columns = [
+        Column("shape" if has_id else "workload", "right" if has_id else "left"),
+        *(Column(name, "left" if name == "framework" else "right") for name in shown),
+        Column("GFLOP"),
+        Column("MB"),
+        Column("flop / byte"),
+    ]
     for gpu in found.gpus:
         columns += [Column(f"best on {gpu}", "left"), Column(f"S {gpu}")]
-    rows = tuple((TableCell(_label(workload, has_id)), *(TableCell(_value(each.get(name))) for name in shown),
-                  *_cost_cells(workload), *_best_cells(found, workload))
-                 for workload, each in zip(workloads, fields, strict=True))
-    return Table(f"{len(workloads)} workloads" + (f", all with {_listed(fields[0], common)}" if common else ""),
-                 tuple(columns), rows, _workload_caption(found))
+    rows = tuple(
+        (
+            TableCell(_label(workload, has_id)),
+            *(TableCell(_value(each.get(name))) for name in shown),
+            *_cost_cells(workload),
+            *_best_cells(found, workload),
+        )
+        for workload, each in zip(workloads, fields, strict=True)
+    )
+    return Table(
+        f"{len(workloads)} workloads" + (f", all with {_listed(fields[0], common)}" if common else ""),
+        tuple(columns),
+        rows,
+        _workload_caption(found),
+    )
 
 
 def _fields(workload: Workload) -> dict[str, Any]:
@@ -214,8 +333,9 @@ def _cost_cells(workload: Workload) -> tuple[TableCell, ...]:
     if cost is None:
         return BLANK, BLANK, BLANK
     moved = cost.bytes_read + cost.bytes_written
-    return tuple(TableCell(amount(value)) for value in (
-        sum(cost.flops.values()) / 1e9, moved / 1e6, arithmetic_intensity(cost)))
+    return tuple(
+        TableCell(amount(value)) for value in (sum(cost.flops.values()) / 1e9, moved / 1e6, arithmetic_intensity(cost))
+    )
 
 
 def _best_cells(found: Contract, workload: Workload) -> list[TableCell]:

@@ -18,10 +18,19 @@ def machine_answer(found: dict[str, Any]) -> Answer[dict[str, Any]]:
 
 
 def _frames(found: Mapping[str, Any]) -> tuple[Frame, ...]:
-    solutions = [{"solution": name, "definition": each["definition"], "on_gpu": _one_line(each["on_gpu"]),
-                  "on_cpu": _one_line(each["on_cpu"])} for name, each in found["solutions"].items()]
-    return (frame("solutions", solutions),
-            frame("libraries", ({"library": name, "version": version} for name, version in found["libs"].items())))
+    solutions = [
+        {
+            "solution": name,
+            "definition": each["definition"],
+            "on_gpu": _one_line(each["on_gpu"]),
+            "on_cpu": _one_line(each["on_cpu"]),
+        }
+        for name, each in found["solutions"].items()
+    ]
+    return (
+        frame("solutions", solutions),
+        frame("libraries", ({"library": name, "version": version} for name, version in found["libs"].items())),
+    )
 
 
 def machine_report(found: Mapping[str, Any]) -> Report:
@@ -30,22 +39,37 @@ def machine_report(found: Mapping[str, Any]) -> Report:
     groups: dict[tuple[str, str], list[str]] = {}
     for name, each in found["solutions"].items():
         groups.setdefault((_reason(each["on_gpu"]), _reason(each["on_cpu"])), []).append(name)
-    columns = (Column("solutions"), Column("on this GPU", "left"), Column("derby check on the CPU", "left"),
-               Column("which", "left"))
-    rows = tuple((TableCell(str(len(names))), TableCell(on_gpu), TableCell(on_cpu), TableCell(_few(names)))
-                 for (on_gpu, on_cpu), names in sorted(groups.items(), key=lambda group: -len(group[1])))
-    return Report("What this machine can run", (), (machine, Table("Solutions", columns, rows, key_columns=4)),
-                  ("`derby doctor --format csv` has a row for every solution",))
+    columns = (
+        Column("solutions"),
+        Column("on this GPU", "left"),
+        Column("derby check on the CPU", "left"),
+        Column("which", "left"),
+    )
+    rows = tuple(
+        (TableCell(str(len(names))), TableCell(on_gpu), TableCell(on_cpu), TableCell(_few(names)))
+        for (on_gpu, on_cpu), names in sorted(groups.items(), key=lambda group: -len(group[1]))
+    )
+    return Report(
+        "What this machine can run",
+        (),
+        (machine, Table("Solutions", columns, rows, key_columns=4)),
+        ("`derby doctor --format csv` has a row for every solution",),
+    )
 
 
 def _machine(found: Mapping[str, Any]) -> list[tuple[str, str]]:
     gpu = found["gpu"]
     lines = [("python", found["python"]), ("CPU", found["host_cpu"])]
     if gpu:
-        lines += [("GPU", f"{gpu['name']}, compute capability {gpu['compute_capability']}, "
-                          f"{gpu['memory_bytes'] / 2**30:.0f} GiB, L2 {gpu['l2_bytes'] / 2**20:.0f} MiB"),
-                  ("driver", found["driver"] or f"unknown ({found['nvml_missing']})"),
-                  ("timing", found["protocol"] + (f" ({found['protocol_note']})" if found["protocol_note"] else ""))]
+        lines += [
+            (
+                "GPU",
+                f"{gpu['name']}, compute capability {gpu['compute_capability']}, "
+                f"{gpu['memory_bytes'] / 2**30:.0f} GiB, L2 {gpu['l2_bytes'] / 2**20:.0f} MiB",
+            ),
+            ("driver", found["driver"] or f"unknown ({found['nvml_missing']})"),
+            ("timing", found["protocol"] + (f" ({found['protocol_note']})" if found["protocol_note"] else "")),
+        ]
     else:
         lines += [("GPU", f"none: {_one_line(found['gpu_missing'])}")]
     lines += [("CUDA of torch", found["cuda"] or "none")]

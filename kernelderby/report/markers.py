@@ -64,7 +64,7 @@ def replace_block(path: Path, name: str, text: str, chosen: Callable[[list[PageB
     line_break = "\r\n" if "\r\n" in before else "\n"
     # A name in the text that looks like a marker would end the block early, and the next run add what is left of it.
     body = text.strip().replace("<!--", "&lt;!--").replace("\n", line_break)
-    after = f"{before[:start]}{opening.rstrip()}{line_break}{body}{line_break}{before[block.end:]}"
+    after = f"{before[:start]}{opening.rstrip()}{line_break}{body}{line_break}{before[block.end :]}"
     if after != before:
         write_whole(path, after)
     return after != before

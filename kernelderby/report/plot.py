@@ -21,8 +21,16 @@ LABEL_FROM = 0.035  # a part of a bar narrower than this share of the picture ha
 LONGEST = 62  # characters of a label
 
 
-def stacked_bars(bars: Mapping[str, Mapping[str, float]], path: Path, *, title: str, unit: str, as_share: bool = False,
-                 rest: Sequence[str] = (), meanings: Mapping[str, str] | None = None) -> None:
+def stacked_bars(
+    bars: Mapping[str, Mapping[str, float]],
+    path: Path,
+    *,
+    title: str,
+    unit: str,
+    as_share: bool = False,
+    rest: Sequence[str] = (),
+    meanings: Mapping[str, str] | None = None,
+) -> None:
     """One horizontal bar a profile, of parts in the order in which they first occur. bars: profile -> part -> value.
 
     unit: of the values, "us". as_share: bars of one length, with the sum at their ends. rest: parts drawn in grey.
@@ -58,8 +66,15 @@ def stacked_bars(bars: Mapping[str, Mapping[str, float]], path: Path, *, title: 
     _save(figure, path)
 
 
-def bars(values: Mapping[str, float], path: Path, *, title: str, unit: str, total: float | None = None,
-         groups: Mapping[str, str] | None = None) -> None:
+def bars(
+    values: Mapping[str, float],
+    path: Path,
+    *,
+    title: str,
+    unit: str,
+    total: float | None = None,
+    groups: Mapping[str, str] | None = None,
+) -> None:
     """One bar a name, in the order given, with its value and, with a total, its share. groups: name -> its colour's
     key in the legend (a library, a role)."""
     keys = list(dict.fromkeys(groups.get(name, "") for name in values)) if groups else [""]
@@ -88,12 +103,27 @@ def dots(rows: Mapping[str, Mapping[str, float]], path: Path, *, title: str, uni
     furthest = max((value for values in rows.values() for value in values.values()), default=0) or 1
     for place, values in enumerate(rows.values()):
         axes.hlines(place, 0, max(values.values(), default=0), color="#DDDDDD", linewidth=2, zorder=1)
-        axes.text(max(values.values(), default=0) + 0.015 * furthest, place, _number(max(values.values()), ""),
-                  va="center", fontsize=8.5, color="#444444")
+        axes.text(
+            max(values.values(), default=0) + 0.015 * furthest,
+            place,
+            _number(max(values.values()), ""),
+            va="center",
+            fontsize=8.5,
+            color="#444444",
+        )
     for index, key in enumerate(series):
         points = [(values[key], place) for place, values in enumerate(rows.values()) if key in values]
-        axes.scatter(*zip(*points, strict=True), s=52, color=looks[key][0], marker="os^DvP"[index % 6], zorder=2,
-                     label=key, edgecolor="white", linewidth=0.6, clip_on=False)
+        axes.scatter(
+            *zip(*points, strict=True),
+            s=52,
+            color=looks[key][0],
+            marker="os^DvP"[index % 6],
+            zorder=2,
+            label=key,
+            edgecolor="white",
+            linewidth=0.6,
+            clip_on=False,
+        )
     axes.set_yticks(range(len(rows)), [_cut(name) for name in rows])
     axes.set_ylim(len(rows) - 0.5, -0.5)
     axes.set_xlim(0, furthest * 1.08)
@@ -116,8 +146,10 @@ def differences(values: Mapping[str, float], path: Path, *, title: str, unit: st
     axes.axvline(0, color="#666666", linewidth=0.8)
     axes.set_yticks(range(len(values)), [_cut(name) for name in values], fontsize=8.5)
     axes.invert_yaxis()
-    axes.set_xlim(min(-0.15 * widest, min(values.values(), default=0) * 1.25),
-                  max(0.15 * widest, max(values.values(), default=0) * 1.25))
+    axes.set_xlim(
+        min(-0.15 * widest, min(values.values(), default=0) * 1.25),
+        max(0.15 * widest, max(values.values(), default=0) * 1.25),
+    )
     axes.set_xlabel(f"{unit}  (left: faster, right: slower)")
     axes.set_title(title, loc="left", fontsize=11, fontweight="bold")
     _save(figure, path)
@@ -127,8 +159,13 @@ REGIMES = {"C": "C  more than 10 flop / byte", "M": "M  fewer", "I": "I  no arit
 NAMED_FROM = 2.0  # percent of the importance from which an operator's mark has its name, where any has an importance
 
 
-def shares(shapes: Sequence[tuple[str, float, float]], operators: Sequence[tuple[str, str, float, float, float]],
-           path: Path, *, title: str) -> None:
+def shares(
+    shapes: Sequence[tuple[str, float, float]],
+    operators: Sequence[tuple[str, str, float, float, float]],
+    path: Path,
+    *,
+    title: str,
+) -> None:
     """S over flop per byte, both logarithmic: a dot a shape, a ring an operator, sized by its importance.
 
     shapes: regime (C, M, I), flop per byte, S. operators: name, regime, flop per byte, S, importance in percent. Where
@@ -143,11 +180,13 @@ def shares(shapes: Sequence[tuple[str, float, float]], operators: Sequence[tuple
             axes.scatter(*zip(*dots, strict=True), s=9, color=colors[regime], alpha=0.45, linewidth=0, label=meaning)
     named_from = NAMED_FROM if any(importance for *_, importance in operators) else 0
     for name, regime, intensity, share, importance in operators:
-        axes.scatter(intensity or edge, share, s=40 + 30 * importance, facecolor="none", edgecolor=colors[regime],
-                     linewidth=1.6)
+        axes.scatter(
+            intensity or edge, share, s=40 + 30 * importance, facecolor="none", edgecolor=colors[regime], linewidth=1.6
+        )
         if importance >= named_from:
-            axes.annotate(_cut(name, 34), (intensity or edge, share), xytext=(7, 5), textcoords="offset points",
-                          fontsize=8)
+            axes.annotate(
+                _cut(name, 34), (intensity or edge, share), xytext=(7, 5), textcoords="offset points", fontsize=8
+            )
     axes.axhline(1, color="#666666", linewidth=0.8)
     axes.set_xscale("log")
     axes.set_yscale("log")
@@ -197,27 +236,49 @@ def _looks(parts: Sequence[str], rest: Sequence[str]) -> dict[str, tuple[str, st
     return looks
 
 
-def _legend(axes: Any, parts: Sequence[str], looks: Mapping[str, tuple[str, str]], meanings: Mapping[str, str], *,
-            loc: str = "upper left", bbox_to_anchor: tuple[float, float] | None = (1.01, 1)) -> None:
+def _legend(
+    axes: Any,
+    parts: Sequence[str],
+    looks: Mapping[str, tuple[str, str]],
+    meanings: Mapping[str, str],
+    *,
+    loc: str = "upper left",
+    bbox_to_anchor: tuple[float, float] | None = (1.01, 1),
+) -> None:
     from matplotlib.patches import Patch
 
-    handles = [Patch(facecolor=looks[part][0], hatch=looks[part][1], edgecolor="white",
-                     label=_cut(f"{part}  {meanings.get(part, '')}".strip(), 44))
-               for part in parts]
+    handles = [
+        Patch(
+            facecolor=looks[part][0],
+            hatch=looks[part][1],
+            edgecolor="white",
+            label=_cut(f"{part}  {meanings.get(part, '')}".strip(), 44),
+        )
+        for part in parts
+    ]
     axes.legend(handles=handles, loc=loc, bbox_to_anchor=bbox_to_anchor, frameon=False, fontsize=9)
 
 
-def _inside(axes: Any, x: float, y: float, part: str, value: float, look: tuple[str, str], width: float,
-            as_share: bool) -> None:
+def _inside(
+    axes: Any, x: float, y: float, part: str, value: float, look: tuple[str, str], width: float, as_share: bool
+) -> None:
     """The part's name, where it fits, above its share."""
     name = part if len(part) <= value / width * 80 else ""
     number = f"{value:.1f}" if as_share else _number(value, "")
     color, hatch = look
-    red, green, blue = (int(color[place:place + 2], 16) for place in (1, 3, 5))
+    red, green, blue = (int(color[place : place + 2], 16) for place in (1, 3, 5))
     is_dark = 0.299 * red + 0.587 * green + 0.114 * blue < 140
-    axes.text(x, y, f"{name}\n{number}" if name else number, ha="center", va="center", fontsize=8,
-              color="white" if is_dark else "black", linespacing=1.1,
-              bbox={"facecolor": color, "edgecolor": "none", "pad": 1} if hatch else None)
+    axes.text(
+        x,
+        y,
+        f"{name}\n{number}" if name else number,
+        ha="center",
+        va="center",
+        fontsize=8,
+        color="white" if is_dark else "black",
+        linespacing=1.1,
+        bbox={"facecolor": color, "edgecolor": "none", "pad": 1} if hatch else None,
+    )
 
 
 def _number(value: float, unit: str) -> str:
@@ -226,4 +287,4 @@ def _number(value: float, unit: str) -> str:
 
 
 def _cut(text: str, longest: int = LONGEST) -> str:
-    return text if len(text) <= longest else text[:longest - 1] + "…"
+    return text if len(text) <= longest else text[: longest - 1] + "…"

@@ -19,15 +19,21 @@ OUTDATED, SUSPICIOUS, TIED, UNPAIRED = "†", "!", "=", "~"
 def rankings_answer(rankings: Sequence[Ranking], warnings: Sequence[str] = ()) -> Answer[tuple[Ranking, ...]]:
     """Frames: solutions, one row a solution and definition; workloads, one row a solution and workload; pairs."""
     rankings = tuple(rankings)
-    return Answer(rankings, lambda: {"rankings": [asdict(ranking) for ranking in rankings]},
-                  lambda: [ranking_report(ranking) for ranking in rankings], lambda: _frames(rankings),
-                  tuple(warnings))
+    return Answer(
+        rankings,
+        lambda: {"rankings": [asdict(ranking) for ranking in rankings]},
+        lambda: [ranking_report(ranking) for ranking in rankings],
+        lambda: _frames(rankings),
+        tuple(warnings),
+    )
 
 
 def _frames(rankings: Sequence[Ranking]) -> tuple[Frame, ...]:
-    return (frame("solutions", (row for ranking in rankings for row in _solution_rows(ranking))),
-            frame("workloads", (row for ranking in rankings for row in _long_rows(ranking))),
-            frame("pairs", (_key(ranking) | asdict(pair) for ranking in rankings for pair in ranking.pairs)))
+    return (
+        frame("solutions", (row for ranking in rankings for row in _solution_rows(ranking))),
+        frame("workloads", (row for ranking in rankings for row in _long_rows(ranking))),
+        frame("pairs", (_key(ranking) | asdict(pair) for ranking in rankings for pair in ranking.pairs)),
+    )
 
 
 def _key(ranking: Ranking) -> dict[str, Any]:
@@ -42,11 +48,21 @@ def _solution_rows(ranking: Ranking) -> Iterator[dict[str, Any]]:
 
 def _long_rows(ranking: Ranking) -> Iterator[dict[str, Any]]:
     for row in ranking.rows:
-        workload = {"uuid": row.uuid, "workload": row.label, "axes": row.axes, "importance": row.importance,
-                    "floor_us": row.floor_us, "regime": row.regime}
+        workload = {
+            "uuid": row.uuid,
+            "workload": row.label,
+            "axes": row.axes,
+            "importance": row.importance,
+            "floor_us": row.floor_us,
+            "regime": row.regime,
+        }
         for name in ranking.order:
-            yield (_key(ranking) | workload | {"solution": name, "is_fastest": name == row.fastest}
-                   | asdict(row.cells[name]))
+            yield (
+                _key(ranking)
+                | workload
+                | {"solution": name, "is_fastest": name == row.fastest}
+                | asdict(row.cells[name])
+            )
 
 
 def ranking_report(ranking: Ranking) -> Report:
@@ -91,8 +107,8 @@ def _summary_table(ranking: Ranking) -> Table:
         rows=tuple(_summary_row(ranking, summary) for summary in ranking.summaries),
         key_columns=2,
         caption="Ratios: below 1 is faster, over the workloads that both passed; total: of those passed. "
-                "S: floor over time."
-                + (" S fair: reachable time over time, geomean (docs/scoring.md)." if _is_fair(ranking) else ""),
+        "S: floor over time."
+        + (" S fair: reachable time over time, geomean (docs/scoring.md)." if _is_fair(ranking) else ""),
     )
 
 

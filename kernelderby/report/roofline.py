@@ -20,9 +20,13 @@ OUTDATED = "†"
 
 def survey_answer(survey: Survey, by_shape: bool = False) -> Answer[Survey]:
     """Frames: operators and shapes; with by_shape the other way round, and the tables are those of every shape."""
-    return Answer(survey, lambda: survey_data(survey),
-                  lambda: shapes_reports(survey) if by_shape else [operators_report(survey)],
-                  lambda: _frames(survey)[::-1] if by_shape else _frames(survey), survey.warnings)
+    return Answer(
+        survey,
+        lambda: survey_data(survey),
+        lambda: shapes_reports(survey) if by_shape else [operators_report(survey)],
+        lambda: _frames(survey)[::-1] if by_shape else _frames(survey),
+        survey.warnings,
+    )
 
 
 def survey_data(survey: Survey) -> dict[str, Any]:
@@ -30,21 +34,37 @@ def survey_data(survey: Survey) -> dict[str, Any]:
     total = sum(survey.importance.values())
     return {
         "gpus": [asdict(gpu) for gpu in survey.gpus],
-        "sources": {source.key: {"gpu": source.gpu.id} | (
-            {"protocol": source.recorded.group.protocol} if source.recorded else {}) for source in survey.sources},
-        "operators": {operator.name: asdict(operator) | {
-            "middle": len(operator.shapes) // 2,
-            "weight": operator.importance / total if operator.importance else None,
-        } for operator in survey.operators},
+        "sources": {
+            source.key: {"gpu": source.gpu.id}
+            | ({"protocol": source.recorded.group.protocol} if source.recorded else {})
+            for source in survey.sources
+        },
+        "operators": {
+            operator.name: asdict(operator)
+            | {
+                "middle": len(operator.shapes) // 2,
+                "weight": operator.importance / total if operator.importance else None,
+            }
+            for operator in survey.operators
+        },
         "weighted": {key: asdict(share) for key, share in survey.weighted.items()},
     }
 
 
 def _frames(survey: Survey) -> tuple[Frame, ...]:
     """A GPU without a peak, and a shape without a time, have no value there."""
-    operators = [{"operator": each.name, "importance_percent": each.importance, "regime": each.regime,
-                  "of_shapes": len(each.shapes), "middle": _middle(each), "share": _known(each.shares),
-                  "share_of_ceilings": _known(each.ceiling_shares)} for each in survey.operators]
+    operators = [
+        {
+            "operator": each.name,
+            "importance_percent": each.importance,
+            "regime": each.regime,
+            "of_shapes": len(each.shapes),
+            "middle": _middle(each),
+            "share": _known(each.shares),
+            "share_of_ceilings": _known(each.ceiling_shares),
+        }
+        for each in survey.operators
+    ]
     shapes = [{"operator": each.name} | _shape_data(shape) for each in survey.operators for shape in each.shapes]
     return frame("operators", operators), frame("shapes", shapes)
 
@@ -65,34 +85,51 @@ def _known(records: Mapping[str, Any]) -> dict[str, Any]:
 def operators_report(survey: Survey) -> Report:
     """One row an operator, and S over all of them."""
     has_importance = bool(survey.importance)
-    columns = [Column("operator", "left"), Column("shapes"), Column("regime", "left"), Column("flop / byte"),
-               *(Column(f"T_SOL {gpu.id}, us") for gpu in survey.gpus),
-               *chain.from_iterable(_operator_columns(source) for source in survey.sources)]
+    columns = [
+        Column("operator", "left"),
+        Column("shapes"),
+        Column("regime", "left"),
+        Column("flop / byte"),
+        *(Column(f"T_SOL {gpu.id}, us") for gpu in survey.gpus),
+        *chain.from_iterable(_operator_columns(source) for source in survey.sources),
+    ]
     if has_importance:
         columns.insert(2, Column("importance"))
     return Report(
         title=f"{len(survey.operators)} operators, {sum(len(each.shapes) for each in survey.operators)} shapes",
         facts=_facts(survey, survey.operators),
-        tables=(Table(
-            title="Operators" + (", by their share of the GPU time in production" if has_importance else ""),
-            columns=tuple(columns), rows=tuple(_operator_row(survey, each) for each in survey.operators),
-            caption="C flop / byte above 10 (median), M below, I no arithmetic. T_SOL and T of the shape in the middle "
-                    "of the list; S: median over the shapes."),),
+        tables=(
+            Table(
+                title="Operators" + (", by their share of the GPU time in production" if has_importance else ""),
+                columns=tuple(columns),
+                rows=tuple(_operator_row(survey, each) for each in survey.operators),
+                caption="C flop / byte above 10 (median), M below, I no arithmetic. T_SOL and T of the shape in the middle "
+                "of the list; S: median over the shapes.",
+            ),
+        ),
         notes=(*_weighted(survey), *_notes(survey)),
     )
 
 
 def _operator_columns(source: Source) -> tuple[Column, ...]:
     ours = source.key == TRACES
-    return (Column(f"{'best' if ours else 'T_prod'} {source.gpu.id}, us"), Column(f"S {source.gpu.id}"),
-            *((Column("S of ceilings"),) if ours and source.gpu.measured else ()),
-            *((Column("shapes timed"),) if ours else ()))
+    return (
+        Column(f"{'best' if ours else 'T_prod'} {source.gpu.id}, us"),
+        Column(f"S {source.gpu.id}"),
+        *((Column("S of ceilings"),) if ours and source.gpu.measured else ()),
+        *((Column("shapes timed"),) if ours else ()),
+    )
 
 
 def _operator_row(survey: Survey, operator: Operator) -> tuple[TableCell, ...]:
     middle = operator.middle
-    cells = [TableCell(operator.name), TableCell(str(len(operator.shapes))), TableCell(operator.regime),
-             TableCell(intensity(middle.flops_per_byte)), *(_floor(middle, gpu) for gpu in survey.gpus)]
+    cells = [
+        TableCell(operator.name),
+        TableCell(str(len(operator.shapes))),
+        TableCell(operator.regime),
+        TableCell(intensity(middle.flops_per_byte)),
+        *(_floor(middle, gpu) for gpu in survey.gpus),
+    ]
     if survey.importance:
         cells.insert(2, NOTHING if operator.importance is None else TableCell(f"{operator.importance:.1f}%"))
     for source in survey.sources:
@@ -108,8 +145,15 @@ def _operator_row(survey: Survey, operator: Operator) -> tuple[TableCell, ...]:
 
 def shapes_reports(survey: Survey) -> list[Report]:
     """One table an operator, one row a shape; the notes stand under the last."""
-    reports = [Report(operator.name, _facts(survey, [operator]), (_shapes_table(survey, operator),),
-                      _shares_line(survey, operator)) for operator in survey.operators]
+    reports = [
+        Report(
+            operator.name,
+            _facts(survey, [operator]),
+            (_shapes_table(survey, operator),),
+            _shares_line(survey, operator),
+        )
+        for operator in survey.operators
+    ]
     if reports:
         last = reports[-1]
         reports[-1] = Report(last.title, last.facts, last.tables, (*last.notes, *_notes(survey)))
@@ -130,9 +174,12 @@ def _shapes_table(survey: Survey, operator: Operator) -> Table:
         columns += _operator_columns(source)[:2]
         if source.key == TRACES:
             columns += [*((Column("S of ceilings"),) if source.gpu.measured else ()), Column("solution", "left")]
-    return Table(f"Regime {operator.regime}, {len(operator.shapes)} shapes", tuple(columns),
-                 tuple(_shape_row(survey, shape, one) for shape in operator.shapes),
-                 key_columns=1 + numbered if counts else 1)
+    return Table(
+        f"Regime {operator.regime}, {len(operator.shapes)} shapes",
+        tuple(columns),
+        tuple(_shape_row(survey, shape, one) for shape in operator.shapes),
+        key_columns=1 + numbered if counts else 1,
+    )
 
 
 def _shape_row(survey: Survey, shape: Shape, one: Gpu | None) -> tuple[TableCell, ...]:
@@ -158,8 +205,10 @@ def _shape_row(survey: Survey, shape: Shape, one: Gpu | None) -> tuple[TableCell
 def _shares_line(survey: Survey, operator: Operator) -> tuple[str, ...]:
     return tuple(
         f"S of the operator on {source.gpu.id}, the upper median over {share.shapes} of {share.of_shapes} shapes: "
-        f"{percent(share.measured)}" for source in survey.sources
-        if (share := operator.shares[source.key]).measured is not None)
+        f"{percent(share.measured)}"
+        for source in survey.sources
+        if (share := operator.shares[source.key]).measured is not None
+    )
 
 
 def _facts(survey: Survey, operators: Sequence[Operator]) -> tuple[str, ...]:
@@ -167,18 +216,24 @@ def _facts(survey: Survey, operators: Sequence[Operator]) -> tuple[str, ...]:
     dtypes = sorted({dtype for operator in operators for shape in operator.shapes for dtype in shape.dtypes})
     lines = []
     for gpu in survey.gpus:
-        lines.append(f"{gpu.names[0]}: {_peaks(gpu.memory_bytes_per_second, gpu.flops_per_second, dtypes)} "
-                     f"({gpu.source}; {gpu.date})")
+        lines.append(
+            f"{gpu.names[0]}: {_peaks(gpu.memory_bytes_per_second, gpu.flops_per_second, dtypes)} "
+            f"({gpu.source}; {gpu.date})"
+        )
         if gpu.measured and any(source.gpu.id == gpu.id for source in survey.sources):
             measured = gpu.measured
-            lines.append(f"{gpu.names[0]}, measured ceilings: "
-                         f"{_peaks(measured.memory_bytes_per_second, measured.flops_per_second, dtypes)} "
-                         f"({measured.source}; {measured.date})")
+            lines.append(
+                f"{gpu.names[0]}, measured ceilings: "
+                f"{_peaks(measured.memory_bytes_per_second, measured.flops_per_second, dtypes)} "
+                f"({measured.source}; {measured.date})"
+            )
     for source in survey.sources:
         if source.recorded:
             group = source.recorded.group
-            lines.append(f"best {source.gpu.id}: per shape the fastest solution that passed, {group.gpu}, protocol "
-                         f"{group.protocol}, {group.rows} rows")
+            lines.append(
+                f"best {source.gpu.id}: per shape the fastest solution that passed, {group.gpu}, protocol "
+                f"{group.protocol}, {group.rows} rows"
+            )
         else:
             lines.append(f"T_prod {source.gpu.id}: median time of the deployed kernel, as published")
     return tuple(lines)
@@ -196,20 +251,29 @@ def _weighted(survey: Survey) -> Iterator[str]:
         if share.measured is None:
             yield f"S weighted by importance on {gpu} ({what}): no operator with an importance has a time"
         elif share.operators == share.of_operators and share.measured == share.everywhere:
-            yield (f"S weighted by importance on {gpu} ({what}): {share.measured:.1%} over all {share.operators} "
-                   "operators")
+            yield (
+                f"S weighted by importance on {gpu} ({what}): {share.measured:.1%} over all {share.operators} operators"
+            )
         else:
-            yield (f"S weighted by importance on {gpu} ({what}): {share.measured:.1%} over the {share.operators} of "
-                   f"{share.of_operators} operators that have a time ({share.weight:.1%} of the importance), "
-                   f"{share.everywhere:.1%} with 0 for every operator and shape without one")
+            yield (
+                f"S weighted by importance on {gpu} ({what}): {share.measured:.1%} over the {share.operators} of "
+                f"{share.of_operators} operators that have a time ({share.weight:.1%} of the importance), "
+                f"{share.everywhere:.1%} with 0 for every operator and shape without one"
+            )
     if survey.importance:
         yield importance_note(survey.importance)
 
 
 def _notes(survey: Survey) -> Iterator[str]:
     for gpu in survey.gpus:
-        missing = {operator.name: dtype for operator in survey.operators for shape in operator.shapes
-                   if shape.floors[gpu.id] is None for dtype in shape.dtypes if dtype not in gpu.flops_per_second}
+        missing = {
+            operator.name: dtype
+            for operator in survey.operators
+            for shape in operator.shapes
+            if shape.floors[gpu.id] is None
+            for dtype in shape.dtypes
+            if dtype not in gpu.flops_per_second
+        }
         for dtype in sorted(set(missing.values())):
             names = ", ".join(name for name, lacked in missing.items() if lacked == dtype)
             yield f"n/a on {gpu.id}: its source gives no peak for {dtype} ({names})"
@@ -219,8 +283,9 @@ def _notes(survey: Survey) -> Iterator[str]:
         yield f"{OUTDATED} outdated: measured with sources that the solution has no more: {', '.join(outdated)}"
     for source in survey.sources:
         if source.recorded and source.recorded.other_groups:
-            others = "; ".join(f"{group.gpu} under {group.protocol} ({group.rows} rows)"
-                               for group in source.recorded.other_groups)
+            others = "; ".join(
+                f"{group.gpu} under {group.protocol} ({group.rows} rows)" for group in source.recorded.other_groups
+            )
             yield f"also recorded, not used here: {others}"
 
 
@@ -249,5 +314,4 @@ def _share(value: float | None) -> TableCell:
 
 
 def importance_note(importance: Mapping[str, float]) -> str:
-    return (f"importance as printed adds up to {sum(importance.values()):.1f} %; as a weight each is divided by that "
-            "sum")
+    return f"importance as printed adds up to {sum(importance.values()):.1f} %; as a weight each is divided by that sum"

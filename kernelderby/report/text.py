@@ -27,8 +27,15 @@ NAME = 24  # a name is never shortened to less
 def render(report: Report, *, width: int = 120, color: bool = False) -> str:
     """The report as text that ends in one line break; with color, ANSI sequences."""
     stream = StringIO()
-    console = Console(file=stream, width=width, force_terminal=color, no_color=not color, highlight=False,
-                      color_system="standard" if color else None, legacy_windows=False)
+    console = Console(
+        file=stream,
+        width=width,
+        force_terminal=color,
+        no_color=not color,
+        highlight=False,
+        color_system="standard" if color else None,
+        legacy_windows=False,
+    )
     console.print(Text(report.title, style="bold"))
     for fact in report.facts:
         console.print(Text(fact))
@@ -54,17 +61,29 @@ def _fitted(table: Table, width: int) -> Table:
     if _excess(table, width) <= 0 or table.key_columns == len(table.columns):
         return table
     kept = [index for index, column in enumerate(table.columns) if not column.is_optional]
-    table = replace(table, columns=tuple(table.columns[index] for index in kept),
-                    rows=tuple(tuple(row[index] for index in kept) for row in table.rows))
+    table = replace(
+        table,
+        columns=tuple(table.columns[index] for index in kept),
+        rows=tuple(tuple(row[index] for index in kept) for row in table.rows),
+    )
     names = [index for index in range(table.key_columns) if table.columns[index].align == "left"]
     excess = _excess(table, width)
     if excess <= 0 or not names:
         return table
     longest = max(names, key=lambda index: _cells_width(table, index))
     room = max(NAME, _cells_width(table, longest) - excess)
-    return replace(table, rows=tuple(
-        tuple(replace(cell, text=_shortened(cell.text, room - (cell.emphasis == "best"))) if index == longest else cell
-              for index, cell in enumerate(row)) for row in table.rows))
+    return replace(
+        table,
+        rows=tuple(
+            tuple(
+                replace(cell, text=_shortened(cell.text, room - (cell.emphasis == "best")))
+                if index == longest
+                else cell
+                for index, cell in enumerate(row)
+            )
+            for row in table.rows
+        ),
+    )
 
 
 def _excess(table: Table, width: int) -> int:
@@ -77,7 +96,7 @@ def _shortened(text: str, room: int) -> str:
     if cell_len(text) <= room:
         return text
     head = (room - 1) // 2
-    return f"{text[:head]}…{text[-(room - 1 - head):]}"
+    return f"{text[:head]}…{text[-(room - 1 - head) :]}"
 
 
 def _split(table: Table, width: int) -> list[list[int]]:

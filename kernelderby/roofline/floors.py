@@ -70,8 +70,9 @@ def share_on(gpu: Gpu | None, cost: Cost | None, latency_us: float) -> float | N
     return share_of_floor(floor.floor_us, latency_us) if floor else None
 
 
-def fair_floor_us(gpu: Gpu | None, cost: Cost | None, empty_kernel_us: float | None,
-                  in_place: bool = False) -> float | None:
+def fair_floor_us(
+    gpu: Gpu | None, cost: Cost | None, empty_kernel_us: float | None, in_place: bool = False
+) -> float | None:
     """T_ref: what a kernel can hope to reach. The largest of the flops and the bytes that have to move, both at the
     ceilings that were measured on this GPU, and an empty kernel under the same protocol. None where one is unknown."""
     if gpu is None or cost is None or empty_kernel_us is None:
@@ -125,8 +126,12 @@ def operator_share(shares: Sequence[float | None]) -> OperatorShare:
     known = [share for share in shares if share is not None]
     if not shares:  # its workloads were left out
         return OperatorShare(None, 0.0, 0, 0)
-    return OperatorShare(upper_median(known) if known else None, upper_median([share or 0.0 for share in shares]),
-                         len(known), len(shares))
+    return OperatorShare(
+        upper_median(known) if known else None,
+        upper_median([share or 0.0 for share in shares]),
+        len(known),
+        len(shares),
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,15 +147,22 @@ class WeightedShare:
     weight: float
 
 
-def weighted_share(operators: Mapping[str, OperatorShare | FairShare],
-                   importance: Mapping[str, float]) -> WeightedShare:
+def weighted_share(
+    operators: Mapping[str, OperatorShare | FairShare], importance: Mapping[str, float]
+) -> WeightedShare:
     """importance: operator -> any positive number; each is divided by their sum. Operators without one do not count,
     those that have one and are not in `operators` have no S."""
     total = sum(importance.values())
-    known = [(importance[name], each.measured, each.everywhere) for name in importance
-             if (each := operators.get(name)) is not None and each.measured is not None]
+    known = [
+        (importance[name], each.measured, each.everywhere)
+        for name in importance
+        if (each := operators.get(name)) is not None and each.measured is not None
+    ]
     weight = sum(own for own, _, _ in known)
     return WeightedShare(
         measured=sum(own * measured for own, measured, _ in known if measured) / weight if weight else None,
         everywhere=sum(own * everywhere for own, _, everywhere in known) / total if total else 0.0,
-        operators=len(known), of_operators=len(importance), weight=weight / total if total else 0.0)
+        operators=len(known),
+        of_operators=len(importance),
+        weight=weight / total if total else 0.0,
+    )

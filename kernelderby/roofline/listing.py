@@ -92,18 +92,23 @@ def contract(catalog: Catalog, name: str) -> Contract:
 
 def dtypes_of(catalog: Catalog, definition: Definition) -> tuple[str, ...]:
     """The dtypes that the workloads' flops are counted in; of an operator without costs, its first tensor's."""
-    counted = {dtype for workload in catalog.workloads(definition.name) if workload.cost
-               for dtype in workload.cost.flops}
+    counted = {
+        dtype for workload in catalog.workloads(definition.name) if workload.cost for dtype in workload.cost.flops
+    }
     if counted:
         return tuple(sorted(counted))
     return tuple(spec.dtype for spec in definition.inputs.values() if spec.shape is not None)[:1]
 
 
 def _matching(catalog: Catalog, words: Sequence[str]) -> list[Definition]:
-    fields = {definition.name: (definition.name, definition.op_type, *dtypes_of(catalog, definition))
-              for definition in catalog.definitions.values()}
-    by_word = [{name for name, texts in fields.items() if any(word.casefold() in text.casefold() for text in texts)}
-               for word in words]
+    fields = {
+        definition.name: (definition.name, definition.op_type, *dtypes_of(catalog, definition))
+        for definition in catalog.definitions.values()
+    }
+    by_word = [
+        {name for name, texts in fields.items() if any(word.casefold() in text.casefold() for text in texts)}
+        for word in words
+    ]
     for word, names in zip(words, by_word, strict=True):
         if not names:
             raise DerbyError(f"{catalog.root}: no operator matches {word!r}; {_near(word, fields.values())}")
@@ -120,16 +125,24 @@ def _near(word: str, fields: Iterable[tuple[str, ...]]) -> str:
     return f"did you mean {' or '.join(near)}?" if near else "`derby list` without words shows all"
 
 
-def _operator(catalog: Catalog, definition: Definition, rows: list[Measurement],
-              importance: dict[str, float]) -> ListedOperator:
+def _operator(
+    catalog: Catalog, definition: Definition, rows: list[Measurement], importance: dict[str, float]
+) -> ListedOperator:
     workloads = catalog.workloads(definition.name)
     shares = {}
     for gpu, best in _best(catalog, definition, rows).items():
         found = [best[workload.uuid].share if workload.uuid in best else None for workload in workloads]
         if any(share is not None for share in found):
             shares[gpu] = operator_share(found)
-    return ListedOperator(definition.name, definition.op_type, dtypes_of(catalog, definition), len(workloads),
-                          importance.get(definition.name), len(catalog.solutions_of(definition.name)), shares)
+    return ListedOperator(
+        definition.name,
+        definition.op_type,
+        dtypes_of(catalog, definition),
+        len(workloads),
+        importance.get(definition.name),
+        len(catalog.solutions_of(definition.name)),
+        shares,
+    )
 
 
 def _sort_key(operator: ListedOperator, sort: str, gpus: tuple[str, ...]) -> float:
@@ -158,6 +171,9 @@ def _best(catalog: Catalog, definition: Definition, rows: list[Measurement]) -> 
     best: dict[str, dict[str, Reached]] = {}
     for gpu in _gpus(rows):
         times = recorded(rows, solutions, gpu).fastest(definition.name)
-        best[gpu] = {workload.uuid: times[workload.uuid].against(find_gpu(gpu), workload.cost)
-                     for workload in catalog.workloads(definition.name) if workload.uuid in times}
+        best[gpu] = {
+            workload.uuid: times[workload.uuid].against(find_gpu(gpu), workload.cost)
+            for workload in catalog.workloads(definition.name)
+            if workload.uuid in times
+        }
     return best

@@ -74,11 +74,20 @@ class Source:
 
     def reached(self, definition: str, workloads: Sequence[Workload]) -> dict[str, Reached]:
         """uuid -> the shape's time: the published one, or that of the fastest solution."""
-        found = self.recorded.fastest(definition) if self.recorded is not None else {
-            workload.uuid: Reached(self.published[key]) for workload in workloads
-            if (key := (definition, workload.shape_id)) in self.published}
-        return {workload.uuid: found[workload.uuid].against(self.gpu, workload.cost) for workload in workloads
-                if workload.uuid in found}
+        found = (
+            self.recorded.fastest(definition)
+            if self.recorded is not None
+            else {
+                workload.uuid: Reached(self.published[key])
+                for workload in workloads
+                if (key := (definition, workload.shape_id)) in self.published
+            }
+        )
+        return {
+            workload.uuid: found[workload.uuid].against(self.gpu, workload.cost)
+            for workload in workloads
+            if workload.uuid in found
+        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,41 +111,67 @@ def survey(catalog: Catalog, gpus: Sequence[Gpu], names: Sequence[str] = (), *, 
     importance = published.importance(catalog.root, catalog.left_out)
     chosen = [catalog.definition(name) for name in names or catalog.definitions]
     sources = _sources(catalog, gpus, with_traces)
-    found = [_operator(catalog, definition, gpus, sources, importance.get(definition.name)) for definition in chosen
-             if catalog.workloads(definition.name)]
+    found = [
+        _operator(catalog, definition, gpus, sources, importance.get(definition.name))
+        for definition in chosen
+        if catalog.workloads(definition.name)
+    ]
     if not names:
         places = {name: place for place, name in enumerate(importance)}
         found.sort(key=lambda operator: (-(operator.importance or 0), places.get(operator.name, 0), operator.name))
-    weighted = {} if names else {
-        source.key: weighted_share({operator.name: operator.shares[source.key] for operator in found}, importance)
-        for source in sources if importance}
+    weighted = (
+        {}
+        if names
+        else {
+            source.key: weighted_share({operator.name: operator.shares[source.key] for operator in found}, importance)
+            for source in sources
+            if importance
+        }
+    )
     return Survey(tuple(gpus), sources, tuple(found), importance, weighted, tuple(catalog.warnings))
 
 
 def _sources(catalog: Catalog, gpus: Sequence[Gpu], with_traces: bool) -> tuple[Source, ...]:
-    found = [Source(PUBLISHED, gpu, published.times_us(catalog.root, catalog.left_out)) for gpu in gpus
-             if gpu.id == published.HARDWARE]
+    found = [
+        Source(PUBLISHED, gpu, published.times_us(catalog.root, catalog.left_out))
+        for gpu in gpus
+        if gpu.id == published.HARDWARE
+    ]
     if with_traces:
         rows = recorded(catalog.traces(), catalog.solutions, gpus[0].id)
         found.append(Source(TRACES, gpus[0], recorded=rows))
     return tuple(found)
 
 
-def _operator(catalog: Catalog, definition: Definition, gpus: Sequence[Gpu], sources: Sequence[Source],
-              importance: float | None) -> Operator:
+def _operator(
+    catalog: Catalog, definition: Definition, gpus: Sequence[Gpu], sources: Sequence[Source], importance: float | None
+) -> Operator:
     workloads = sorted(catalog.workloads(definition.name), key=_place)
     for workload in workloads:
         _cost(catalog, workload)
     times = {source.key: source.reached(definition.name, workloads) for source in sources}
-    shapes = tuple(_shape(workload, _cost(catalog, workload), gpus, {
-        key: own[workload.uuid] for key, own in times.items() if workload.uuid in own}) for workload in workloads)
+    shapes = tuple(
+        _shape(
+            workload,
+            _cost(catalog, workload),
+            gpus,
+            {key: own[workload.uuid] for key, own in times.items() if workload.uuid in own},
+        )
+        for workload in workloads
+    )
     timed = {source.key: [shape.times.get(source.key) for shape in shapes] for source in sources}
     return Operator(
-        definition.name, importance, operator_regime([shape.flops_per_byte for shape in shapes]), shapes,
+        definition.name,
+        importance,
+        operator_regime([shape.flops_per_byte for shape in shapes]),
+        shapes,
         shares={key: operator_share([each.share if each else None for each in own]) for key, own in timed.items()},
-        ceiling_shares={source.key: operator_share([each.share_of_ceilings if each else None
-                                                    for each in timed[source.key]])
-                        for source in sources if source.gpu.measured})
+        ceiling_shares={
+            source.key: operator_share([each.share_of_ceilings if each else None for each in timed[source.key]])
+            for source in sources
+            if source.gpu.measured
+        },
+    )
 
 
 def _cost(catalog: Catalog, workload: Workload) -> Cost:

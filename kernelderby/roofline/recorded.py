@@ -32,8 +32,11 @@ class Reached:
 
     def against(self, gpu: Gpu | None, cost: Cost | None) -> Reached:
         """With both shares, where the GPU is known and the work counted."""
-        return replace(self, share=share_on(gpu, cost, self.latency_us),
-                       share_of_ceilings=share_on(gpu and gpu.at_ceilings(), cost, self.latency_us))
+        return replace(
+            self,
+            share=share_on(gpu, cost, self.latency_us),
+            share_of_ceilings=share_on(gpu and gpu.at_ceilings(), cost, self.latency_us),
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,8 +57,13 @@ class Recorded:
         return best
 
 
-def recorded(measurements: Iterable[Measurement], solutions: Mapping[str, Solution], gpu: str | None = None,
-             protocol: str | None = None, kind: str | None = None) -> Recorded:
+def recorded(
+    measurements: Iterable[Measurement],
+    solutions: Mapping[str, Solution],
+    gpu: str | None = None,
+    protocol: str | None = None,
+    kind: str | None = None,
+) -> Recorded:
     """The rows that count (selection.newest_rows), of one group over all definitions (selection.choose_group), each
     definition's by one kind of time (selection.time_kind); rows without one of the asked kind have no time.
 
@@ -79,10 +87,18 @@ def recorded(measurements: Iterable[Measurement], solutions: Mapping[str, Soluti
             own[uuid] = _reached(each, kinds[row.definition], bool(solutions[solution].in_place))
     return Recorded(
         selection.describe_group(key, groups[key]),
-        tuple(selection.describe_group(other, groups[other]) for other in sorted(groups) if other != key), times)
+        tuple(selection.describe_group(other, groups[other]) for other in sorted(groups) if other != key),
+        times,
+    )
 
 
 def _reached(chosen: Chosen, kind: str, in_place: bool) -> Reached:
     row = selection.timed_by(chosen.measurement, kind)
-    return Reached(selection.latency_us(row), solution=row.solution, outdated=chosen.outdated, kind=kind,
-                   empty_kernel_us=selection.empty_kernel_us(row, kind), in_place=in_place)
+    return Reached(
+        selection.latency_us(row),
+        solution=row.solution,
+        outdated=chosen.outdated,
+        kind=kind,
+        empty_kernel_us=selection.empty_kernel_us(row, kind),
+        in_place=in_place,
+    )

@@ -49,8 +49,9 @@ def group_rows(measurements: Iterable[Measurement]) -> dict[Key, list[Measuremen
     return groups
 
 
-def choose_group(groups: Mapping[Key, list[Measurement]], gpu: str | None, protocol: str | None,
-                 newest_protocol: bool = False) -> Key:
+def choose_group(
+    groups: Mapping[Key, list[Measurement]], gpu: str | None, protocol: str | None, newest_protocol: bool = False
+) -> Key:
     """The named group, or of those that remain the largest; rows of our own protocols before flashinfer-bench's, and
     with newest_protocol those of the newest before all others.
 
@@ -67,8 +68,14 @@ def choose_group(groups: Mapping[Key, list[Measurement]], gpu: str | None, proto
             near = suggestion(protocol, protocols)
             raise DerbyError(f"--protocol: no row{where} was measured with {protocol!r}; {near}")
         candidates = {key: rows for key, rows in candidates.items() if key.protocol == protocol}
-    return max(sorted(candidates), key=lambda key: (
-        key.protocol != FLASHINFER_BENCH_PROTOCOL, newest_protocol and _version(key.protocol), len(candidates[key])))
+    return max(
+        sorted(candidates),
+        key=lambda key: (
+            key.protocol != FLASHINFER_BENCH_PROTOCOL,
+            newest_protocol and _version(key.protocol),
+            len(candidates[key]),
+        ),
+    )
 
 
 def _version(protocol: str) -> int:
@@ -100,8 +107,9 @@ def empty_kernel_us(row: Measurement, kind: str) -> float | None:
     return times.get("graph" if kind == "graph" else "eager")
 
 
-def definitions_with_rows(measurements: Iterable[Measurement], gpu: str | None, protocol: str | None,
-                          solutions: int = 1) -> set[str]:
+def definitions_with_rows(
+    measurements: Iterable[Measurement], gpu: str | None, protocol: str | None, solutions: int = 1
+) -> set[str]:
     """Definitions that have rows of at least so many solutions on that GPU and under that protocol. DerbyError as in
     choose_group where none has rows."""
     groups = group_rows(measurements)

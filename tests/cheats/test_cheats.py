@@ -39,8 +39,11 @@ measure(Path(sys.argv[2]), sys.argv[3:], workloads=("8",), rounds=2, iterations=
 
 def constants(name: str) -> dict[str, object]:
     """CLASS and STATUS, without running the file."""
-    return {node.targets[0].id: ast.literal_eval(node.value) for node in ast.parse(SOURCES[name].read_text()).body
-            if isinstance(node, ast.Assign) and getattr(node.targets[0], "id", "") in ("CLASS", "STATUS")}
+    return {
+        node.targets[0].id: ast.literal_eval(node.value)
+        for node in ast.parse(SOURCES[name].read_text()).body
+        if isinstance(node, ast.Assign) and getattr(node.targets[0], "id", "") in ("CLASS", "STATUS")
+    }
 
 
 EXPLOITS = {name: constants(name) for name in SOURCES if name not in HONEST}
@@ -55,7 +58,8 @@ def add_solution(root: Path, name: str) -> None:
     (folder / "solution.toml").write_text(
         f'name = "{name}"\ndefinition = "{DEFINITION}"\nauthor = "tests"\nlanguage = "python"\n'
         f'entry_point = "main.py::run"\ndestination_passing_style = {str(into).lower()}\n'
-        f'target_hardware = ["any"]\ndescription = "{name}"\n\n[requires]\ncpu = true\n')
+        f'target_hardware = ["any"]\ndescription = "{name}"\n\n[requires]\ncpu = true\n'
+    )
 
 
 def rows_of(root: Path) -> dict[str, dict]:
@@ -74,9 +78,14 @@ def run(root: Path, names: list[str]) -> subprocess.CompletedProcess:
             shutil.copytree(MISBEHAVIOURS / part, root / part, ignore=shutil.ignore_patterns("__pycache__"))
     for name in names:
         add_solution(root, name)
-    return subprocess.run([sys.executable, "-c", RUN, str(MEASURING), str(root), *names], text=True,
-                          capture_output=True, timeout=300, start_new_session=True,
-                          env={**os.environ, "SOME_TOKEN": SECRET, "XDG_CACHE_HOME": str(root / "cache")})
+    return subprocess.run(
+        [sys.executable, "-c", RUN, str(MEASURING), str(root), *names],
+        text=True,
+        capture_output=True,
+        timeout=300,
+        start_new_session=True,
+        env={**os.environ, "SOME_TOKEN": SECRET, "XDG_CACHE_HOME": str(root / "cache")},
+    )
 
 
 @pytest.fixture(scope="module")
@@ -85,8 +94,8 @@ def found(tmp_path_factory):
     names, rows = list(SOURCES), {}
     for start in range(0, len(names), GROUP):
         root = tmp_path_factory.mktemp("cheats") / "set"
-        done = run(root, names[start:start + GROUP])
-        assert done.returncode == 0, f"the runner of {names[start:start + GROUP]}: {done.stderr[-3000:]}"
+        done = run(root, names[start : start + GROUP])
+        assert done.returncode == 0, f"the runner of {names[start : start + GROUP]}: {done.stderr[-3000:]}"
         rows |= rows_of(root)
     return rows
 

@@ -26,7 +26,7 @@ def test_a_block_is_what_its_command_prints(derby, monkeypatch, page, words):
     assert code == 0, err
     text = read_page(page)
     [block] = [each for each in blocks(page, text) if each.words == words]
-    body = text[block.opening[1]:block.end].strip()
+    body = text[block.opening[1] : block.end].strip()
     assert body == out.strip(), f"stale: derby {words} --write {page.relative_to(ROOT)}"
 
 
@@ -59,10 +59,15 @@ def test_a_marker_with_the_verb_alone_gets_the_commands_words(derby, small_set, 
     assert derby("rank", "--baseline", "toy_baseline", "--write", page, "--root", small_set)[0] == 0
 
 
-@pytest.mark.parametrize(("marker", "words"), [
-    ("roofline --gpu h200", []), ("roofline", ["--gpu", "h200"]),
-    ("roofline --gpu h20,h200", ["--gpu", "h20", "--gpu", "h200"]),
-    ("roofline scale_rows_h4", ["scale_rows_h4", "--format", "csv"])])
+@pytest.mark.parametrize(
+    ("marker", "words"),
+    [
+        ("roofline --gpu h200", []),
+        ("roofline", ["--gpu", "h200"]),
+        ("roofline --gpu h20,h200", ["--gpu", "h20", "--gpu", "h200"]),
+        ("roofline scale_rows_h4", ["scale_rows_h4", "--format", "csv"]),
+    ],
+)
 def test_other_words_for_the_same_question_are_the_same_command(derby, small_set, tmp_path, marker, words):
     page = page_with(tmp_path, marker)
     code, _, err = derby("roofline", *words, "--write", page, "--root", small_set)
@@ -79,8 +84,9 @@ def test_of_several_blocks_the_one_with_these_words_is_filled(derby, small_set, 
 
 def test_the_rest_of_a_page_stays_byte_by_byte(derby, small_set, tmp_path):
     page = tmp_path / "page.md"
-    page.write_bytes(b"one\r\n`<!-- derby rank -->` in a line is no marker\r\n"
-                     b"<!-- derby rank -->\r\n<!-- /derby -->\r\ntwo")
+    page.write_bytes(
+        b"one\r\n`<!-- derby rank -->` in a line is no marker\r\n<!-- derby rank -->\r\n<!-- /derby -->\r\ntwo"
+    )
     assert derby("rank", "--write", page, "--root", small_set)[0] == 0
     text = page.read_bytes()
     assert text.startswith(b"one\r\n`<!-- derby rank -->` in a line is no marker\r\n<!-- derby rank -->\r\n**")

@@ -17,8 +17,12 @@ def test_help_lists_every_verb_and_imports_none(derby):
     assert code == 0
     for name in cli.VERBS:
         assert f"\n  {name} " in out
-    loaded = subprocess.run([sys.executable, "-X", "importtime", "-m", "kernelderby.cli", "--help"],
-                            capture_output=True, text=True, check=True).stderr
+    loaded = subprocess.run(
+        [sys.executable, "-X", "importtime", "-m", "kernelderby.cli", "--help"],
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stderr
     for heavy in ("torch", "numpy", "rich", "kernelderby.cli.rank", "kernelderby.catalog"):
         assert f" {heavy}\n" not in loaded
 
@@ -30,8 +34,10 @@ def test_every_verb_exists_and_has_help(derby, name):
     assert ("--root" in out and "--json" in out) or "Commands:" in out  # a group has them on its verbs
 
 
-@pytest.mark.parametrize(("typed", "said"), [("bnch", "did you mean bench"), ("ranks", "did you mean rank"),
-                                             ("xyzzy", "there are doctor, pack")])
+@pytest.mark.parametrize(
+    ("typed", "said"),
+    [("bnch", "did you mean bench"), ("ranks", "did you mean rank"), ("xyzzy", "there are doctor, pack")],
+)
 def test_an_unknown_verb_suggests_near_names(derby, typed, said):
     code, out, err = derby(typed)
     assert code == 1 and out == ""

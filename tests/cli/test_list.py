@@ -23,7 +23,7 @@ def words(line):
 
 def row(text, start):
     """The words of the table row that starts with a word."""
-    line, = [line for line in text.splitlines() if words(line)[:1] == [start]]
+    (line,) = [line for line in text.splitlines() if words(line)[:1] == [start]]
     return words(line)
 
 
@@ -34,11 +34,26 @@ def add_operator(root, name, op_type="other", dtype="bfloat16", rows=(3,), trace
     (root / "definitions" / op_type).mkdir(exist_ok=True)
     (root / f"definitions/{op_type}/{name}.json").write_text(json.dumps(source))
     (root / "workloads" / op_type).mkdir(exist_ok=True)
-    lines = [json.dumps({
-        "definition": name, "shape_id": index, "framework": "vllm",
-        "workload": {"uuid": f"{name}-{index}", "axes": {"rows": size}, "inputs": {
-            "x": {"type": "random"}, "scale": {"type": "random"}, "factor": {"type": "scalar", "value": 2.0}}},
-        "cost": {"flops": {dtype: 10}, "bytes_read": 480000, "bytes_written": 0}}) for index, size in enumerate(rows)]
+    lines = [
+        json.dumps(
+            {
+                "definition": name,
+                "shape_id": index,
+                "framework": "vllm",
+                "workload": {
+                    "uuid": f"{name}-{index}",
+                    "axes": {"rows": size},
+                    "inputs": {
+                        "x": {"type": "random"},
+                        "scale": {"type": "random"},
+                        "factor": {"type": "scalar", "value": 2.0},
+                    },
+                },
+                "cost": {"flops": {dtype: 10}, "bytes_read": 480000, "bytes_written": 0},
+            }
+        )
+        for index, size in enumerate(rows)
+    ]
     (root / f"workloads/{op_type}/{name}.jsonl").write_text("\n".join(lines) + "\n")
 
 
@@ -76,6 +91,7 @@ def small_set(small_set):
 
 # The checkout ---------------------------------------------------------------------------------------------------------
 
+
 def test_the_checkout_is_listed_whole(derby, checkout):
     catalog = Catalog.open(checkout)
     code, out, err = derby("list", "--root", checkout)
@@ -91,8 +107,10 @@ def test_the_checkout_is_listed_whole(derby, checkout):
 
 
 def test_it_is_quick_and_needs_no_torch(checkout):
-    code = ("import sys\nsys.argv = ['derby', 'list', '--root', sys.argv[1]]\nfrom kernelderby import cli\n"
-            "try:\n    cli.main()\nexcept SystemExit:\n    pass\nassert not {'torch', 'triton'} & set(sys.modules)")
+    code = (
+        "import sys\nsys.argv = ['derby', 'list', '--root', sys.argv[1]]\nfrom kernelderby import cli\n"
+        "try:\n    cli.main()\nexcept SystemExit:\n    pass\nassert not {'torch', 'triton'} & set(sys.modules)"
+    )
     begin = time.monotonic()
     done = subprocess.run([sys.executable, "-c", code, str(checkout)], capture_output=True, text=True)
     assert done.returncode == 0 and "operators" in done.stdout, done.stderr
@@ -113,20 +131,30 @@ def test_every_operator_of_the_checkout_can_be_shown(derby, checkout):
             assert any(words(line)[:1] == [part] for line in out.splitlines()), f"{name} {part}"
         found = json.loads(derby("show", name, "--json", "--root", checkout)[1])
         assert set(found["inputs"]) == set(definition.inputs) and all(
-            each["description"] for part in ("axes", "inputs", "outputs") for each in found[part].values())
+            each["description"] for part in ("axes", "inputs", "outputs") for each in found[part].values()
+        )
 
 
 # A small set: the list ------------------------------------------------------------------------------------------------
 
+
 def test_best_s_is_the_upper_median_of_the_fastest_solution(derby, small_set):
     """toy_fast takes 4 us on both: of two values the larger counts, 0.0075 / 4 = 0.19 %."""
-    operator, = listing(Catalog.open(small_set)).operators
+    (operator,) = listing(Catalog.open(small_set)).operators
     assert operator.shares["h200"].measured == pytest.approx(FLOORS_US[1] / 4)
     assert (operator.shares["h200"].shapes, operator.solutions, operator.shapes) == (2, 2, 2)
     found = json.loads(derby("list", "--json", "--root", small_set)[1])
-    assert found["operators"] == [{
-        "name": D, "op_type": "toy", "dtypes": ["float32"], "shapes": 2, "importance_percent": None, "solutions": 2,
-        "best": {"h200": {"s": pytest.approx(0.001875), "shapes": 2}}}]
+    assert found["operators"] == [
+        {
+            "name": D,
+            "op_type": "toy",
+            "dtypes": ["float32"],
+            "shapes": 2,
+            "importance_percent": None,
+            "solutions": 2,
+            "best": {"h200": {"s": pytest.approx(0.001875), "shapes": 2}},
+        }
+    ]
     assert row(derby("list", "--root", small_set)[1], D) == [D, "toy", "float32", "2", "2", "0.2%"]
 
 
@@ -147,13 +175,14 @@ def test_a_failed_row_and_the_slower_solution_do_not_count(small_set):
 
 def test_shapes_without_a_time_are_left_out_and_counted(derby, small_set):
     edit_traces(small_set, lambda trace: trace["workload"]["axes"]["rows"] == 2)
-    operator, = listing(Catalog.open(small_set)).operators
+    (operator,) = listing(Catalog.open(small_set)).operators
     assert operator.shares["h200"].measured == pytest.approx(FLOORS_US[0] / 4)
     assert row(derby("list", "--root", small_set)[1], D)[-2:] == ["0.0004%", "(1/2)"]
 
 
 def test_only_the_protocol_that_rank_takes_counts(small_set):
     """Two rows of another protocol against four: they would be faster."""
+
     def faster(trace):
         trace["measurement"].update(protocol="another", latency_us=1.0, samples_us=[[1.0]])
         return trace["solution"] == "toy_fast"
@@ -164,10 +193,12 @@ def test_only_the_protocol_that_rank_takes_counts(small_set):
 
 def test_a_column_for_each_gpu_the_one_with_most_rows_first(derby, small_set):
     """B200 moves 8 TB/s; the peaks of the other are unknown, so it has no S."""
+
     def on(name):
         def change(trace):
             trace["evaluation"]["environment"]["hardware"] = name
             return trace["solution"] == "toy_baseline"
+
         return change
 
     add_traces(small_set, on("Made Up 9000"), on("NVIDIA B200"))
@@ -197,13 +228,20 @@ def set_of_three(small_set):
     add_operator(small_set, "a_small", op_type="third", dtype="float8_e4m3fn")
     (small_set / "profiles").mkdir()
     (small_set / "profiles/published_importance.csv").write_text(
-        "# made up\noperator,importance_percent\na_small,12.5\nb_large,30.25\nelsewhere,1\n")
+        "# made up\noperator,importance_percent\na_small,12.5\nb_large,30.25\nelsewhere,1\n"
+    )
     return small_set
 
 
-@pytest.mark.parametrize(("sort", "order"), [
-    ("importance", ["b_large", "a_small", D]), ("name", ["a_small", "b_large", D]),
-    ("shapes", ["b_large", D, "a_small"]), ("s", [D, "a_small", "b_large"])])
+@pytest.mark.parametrize(
+    ("sort", "order"),
+    [
+        ("importance", ["b_large", "a_small", D]),
+        ("name", ["a_small", "b_large", D]),
+        ("shapes", ["b_large", D, "a_small"]),
+        ("s", [D, "a_small", "b_large"]),
+    ],
+)
 def test_sort(derby, set_of_three, sort, order):
     out = derby("list", "--sort", sort, "--root", set_of_three)[1]
     assert [words(line)[0] for line in out.splitlines() if words(line)[:1] and words(line)[0] in order] == order
@@ -230,18 +268,33 @@ def test_s_sorts_the_smallest_first(small_set):
     assert found[1].shares["h200"].measured == pytest.approx(0.5)
 
 
-@pytest.mark.parametrize(("asked", "names"), [
-    (["LARGE"], ["b_large"]), (["float"], ["a_small", "b_large", D]), (["bfloat16"], ["b_large"]),
-    (["third"], ["a_small"]), (["l", "float8"], ["a_small"]), (["toy", "rows"], [D])])
+@pytest.mark.parametrize(
+    ("asked", "names"),
+    [
+        (["LARGE"], ["b_large"]),
+        (["float"], ["a_small", "b_large", D]),
+        (["bfloat16"], ["b_large"]),
+        (["third"], ["a_small"]),
+        (["l", "float8"], ["a_small"]),
+        (["toy", "rows"], [D]),
+    ],
+)
 def test_words_narrow_by_name_op_type_and_dtype(set_of_three, asked, names):
     found = listing(Catalog.open(set_of_three), asked, "name")
     assert [operator.name for operator in found.operators] == names and found.of_operators == 3
 
 
-@pytest.mark.parametrize(("asked", "said"), [
-    (["larg"], None), (["b_lrage"], "did you mean b_large"), (["tird"], "did you mean third"),
-    (["rwos"], "did you mean rows"), (["large", "qqqq"], "no operator matches 'qqqq'; `derby list` without words"),
-    (["large", "toy"], "no operator matches all of large, toy; leave one out")])
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        (["larg"], None),
+        (["b_lrage"], "did you mean b_large"),
+        (["tird"], "did you mean third"),
+        (["rwos"], "did you mean rows"),
+        (["large", "qqqq"], "no operator matches 'qqqq'; `derby list` without words"),
+        (["large", "toy"], "no operator matches all of large, toy; leave one out"),
+    ],
+)
 def test_a_word_that_matches_nothing_is_one_line(derby, set_of_three, asked, said):
     code, out, err = derby("list", *asked, "--root", set_of_three)
     if said is None:
@@ -257,6 +310,7 @@ def test_a_pipe_gets_whole_rows(derby, checkout):
 
 
 # A small set: one operator --------------------------------------------------------------------------------------------
+
 
 def test_show_has_every_part_of_the_contract(derby, small_set):
     code, out, err = derby("show", D, "--root", small_set)
@@ -276,8 +330,12 @@ def test_show_has_work_traffic_and_the_best_solution_of_each_workload(derby, sma
     assert row(out, "cf66eb2c") == words("cf66eb2c 2 2 1.6e-08 7.2e-05 0.222 toy_fast 0.0004%")
     found = json.loads(derby("show", D, "--json", "--root", small_set)[1])
     workload = found["workloads"][1]
-    assert workload["best"]["h200"] == {"solution": "toy_fast", "latency_us": 4.0, "share": pytest.approx(0.001875),
-                                        "outdated": False}
+    assert workload["best"]["h200"] == {
+        "solution": "toy_fast",
+        "latency_us": 4.0,
+        "share": pytest.approx(0.001875),
+        "outdated": False,
+    }
     assert workload["cost"]["bytes_read"] == 20000 and workload["scalars"] == {"factor": 0.5}
 
 
@@ -311,12 +369,13 @@ def test_a_wrong_root_is_one_line(derby, tmp_path, arguments):
 
 def test_without_costs_the_dtype_is_the_first_tensors(small_set):
     path = small_set / f"workloads/toy/{D}.jsonl"
-    path.write_text("".join(json.dumps({**json.loads(line), "cost": None}) + "\n"
-                            for line in path.read_text().splitlines()))
+    path.write_text(
+        "".join(json.dumps({**json.loads(line), "cost": None}) + "\n" for line in path.read_text().splitlines())
+    )
     catalog = Catalog.open(small_set)
     definition: Definition = catalog.definition(D)
     assert dtypes_of(catalog, definition) == ("float32",)
-    operator, = listing(catalog).operators
+    (operator,) = listing(catalog).operators
     assert operator.shares == {}
     with pytest.raises(DerbyError):
         listing(catalog, ["bfloat16"])

@@ -25,11 +25,17 @@ def command(first, solutions, rounds):
     click.echo(f"{first} {solutions} {rounds}")
 
 
-@pytest.mark.parametrize(("words", "shown"), [
-    ("", "() () 5"), ("--solutions a,b --rounds 3", "() ('a', 'b') 3"),
-    ("--solutions a --solutions b", "() ('a', 'b') 5"), ("--solution a,a x", "('x',) ('a',) 5"),
-    ("--solutions a b", "('b',) ('a',) 5"), ("--solutions=a,b y", "('y',) ('a', 'b') 5"),
-])
+@pytest.mark.parametrize(
+    ("words", "shown"),
+    [
+        ("", "() () 5"),
+        ("--solutions a,b --rounds 3", "() ('a', 'b') 3"),
+        ("--solutions a --solutions b", "() ('a', 'b') 5"),
+        ("--solution a,a x", "('x',) ('a',) 5"),
+        ("--solutions a b", "('b',) ('a',) 5"),
+        ("--solutions=a,b y", "('y',) ('a', 'b') 5"),
+    ],
+)
 def test_an_option_takes_one_value_and_may_be_repeated(words, shown):
     assert CliRunner().invoke(command, words.split()).output.strip() == shown
 
@@ -42,8 +48,11 @@ def test_an_empty_name_is_an_error(words):
 @pytest.mark.parametrize("verb", VERBS)
 def test_the_selecting_options_are_the_same_in_every_verb(derby, verb):
     out = derby(*verb.split(), "--help")[1]
-    for option in ("--definitions, --definition D[,D]", "--solutions, --solution S[,S]",
-                   "--workloads, --workload W[,W]"):
+    for option in (
+        "--definitions, --definition D[,D]",
+        "--solutions, --solution S[,S]",
+        "--workloads, --workload W[,W]",
+    ):
         assert option in out
 
 
@@ -71,8 +80,11 @@ def test_root_stands_before_or_after_the_verb(derby, small_set, tmp_path, monkey
 def test_root_of_the_group_reaches_the_verbs_below_it(derby, small_set, checkout, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     file = checkout / "profiles/triton_fused_v2_b200.csv"
-    for words in (["--root", checkout, "profile", "stages"], ["profile", "--root", checkout, "stages"],
-                  ["--root", small_set, "profile", "stages", "--root", checkout]):
+    for words in (
+        ["--root", checkout, "profile", "stages"],
+        ["profile", "--root", checkout, "stages"],
+        ["--root", small_set, "profile", "stages", "--root", checkout],
+    ):
         assert derby(*words, file, "--solution", "triton_fused_v2")[0] == 0
 
 
@@ -84,8 +96,16 @@ def test_the_variable_names_a_set_and_the_option_comes_first(derby, small_set, t
     assert code == 1 and "no trace set" in err
 
 
-@pytest.mark.parametrize("words", [["export", ""], ["list", "--root", ""], ["profile", "kernels", ""],
-                                   ["roofline", "--write", ""], ["roofline", "--traces", "--plot", ""]])
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["export", ""],
+        ["list", "--root", ""],
+        ["profile", "kernels", ""],
+        ["roofline", "--write", ""],
+        ["roofline", "--traces", "--plot", ""],
+    ],
+)
 def test_an_empty_path_is_an_error_of_one_line(derby, small_set, tmp_path, monkeypatch, words):
     monkeypatch.chdir(small_set)
     code, out, err = derby(*words)
@@ -119,6 +139,7 @@ def test_it_runs_as_a_module(module, small_set):
 
 def test_help_is_quick():
     """0.07 s. Of the processor, since other tests may run beside it."""
+
     def seconds():
         before = resource.getrusage(resource.RUSAGE_CHILDREN)
         subprocess.run([sys.executable, "-m", "kernelderby", "--help"], capture_output=True, check=True)

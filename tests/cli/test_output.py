@@ -13,16 +13,32 @@ import pytest
 from kernelderby.cli.output import has_color
 
 D = "scale_rows_h4"
-TABLES = [["list"], ["show", D], ["rank"], ["roofline"], ["roofline", D], ["doctor"], ["profile", "stages"],
-          ["profile", "kernels"], ["profile", "whatif"], ["profile", "compare"], ["profile", "layers"]]
+TABLES = [
+    ["list"],
+    ["show", D],
+    ["rank"],
+    ["roofline"],
+    ["roofline", D],
+    ["doctor"],
+    ["profile", "stages"],
+    ["profile", "kernels"],
+    ["profile", "whatif"],
+    ["profile", "compare"],
+    ["profile", "layers"],
+]
 
 
 @pytest.fixture
 def run(derby, small_set, checkout):
     """A verb on the small set, those of profiles on the checkout's published files."""
     table, layers = checkout / "profiles/triton_fused_v2_b200.csv", checkout / "profiles/deepseek_d4_decode.toml"
-    files = {"stages": [table, "--solution", "triton_fused_v2"], "whatif": [table, "--solution", "triton_fused_v2"],
-             "kernels": [table], "compare": [table, table], "layers": [layers]}
+    files = {
+        "stages": [table, "--solution", "triton_fused_v2"],
+        "whatif": [table, "--solution", "triton_fused_v2"],
+        "kernels": [table],
+        "compare": [table, table],
+        "layers": [layers],
+    }
 
     def call(words, *more, **options):
         if words[0] != "profile":
@@ -57,8 +73,11 @@ def test_rank_has_a_rank_and_numbers(run):
 
 
 def test_table_chooses_the_csv_and_wants_one(run):
-    names = {row["solution"] for row in csv.DictReader(
-        StringIO(run(["show", D], "--format", "csv", "--table", "solutions")[1])) if row.get("solution")}
+    names = {
+        row["solution"]
+        for row in csv.DictReader(StringIO(run(["show", D], "--format", "csv", "--table", "solutions")[1]))
+        if row.get("solution")
+    }
     assert not names  # the column is `name`, as in the JSON
     out = run(["show", D], "--format", "csv", "--table", "solutions")[1]
     assert [row["name"] for row in csv.DictReader(StringIO(out))] == ["toy_baseline", "toy_fast"]
@@ -67,8 +86,10 @@ def test_table_chooses_the_csv_and_wants_one(run):
     assert run(["rank"], "--format", "csv", "--table", "authors")[0] == 1  # only with --importance
 
 
-@pytest.mark.parametrize(("asked", "begin"), [(["--json"], "{"), (["--format", "csv"], "definition,"),
-                                              (["--format", "markdown"], "**"), ([], "")])
+@pytest.mark.parametrize(
+    ("asked", "begin"),
+    [(["--json"], "{"), (["--format", "csv"], "definition,"), (["--format", "markdown"], "**"), ([], "")],
+)
 def test_what_was_asked_for_is_printed_beside_write(derby, small_set, tmp_path, asked, begin):
     page = tmp_path / "page.md"
     page.write_text("<!-- derby rank -->\n<!-- /derby -->\n")
@@ -81,13 +102,16 @@ def test_infinity_is_null(derby, small_set, tmp_path):
     """A stage that is the whole pipeline: free, there is no bound to the speedup."""
     from kernelderby.report.answer import to_json
 
-    assert json.loads(to_json({"a": float("inf"), "b": [float("nan"), -float("inf"), 1.5]})) \
-        == {"a": None, "b": [None, None, 1.5]}
+    assert json.loads(to_json({"a": float("inf"), "b": [float("nan"), -float("inf"), 1.5]})) == {
+        "a": None,
+        "b": [None, None, 1.5],
+    }
     table = tmp_path / "one.csv"
     table.write_text("Time (%),Total Time (ns),Instances,Name\n100,1000,1,moe_fused_gate_kernel\n")
     solution = small_set / f"solutions/alice/toy/{D}/toy_fast/solution.toml"
-    solution.write_text(solution.read_text().split("[[stages]]")[0]
-                        + '[[stages]]\nname = "K1"\ntitle = "all"\nkernels = ["moe"]\n')
+    solution.write_text(
+        solution.read_text().split("[[stages]]")[0] + '[[stages]]\nname = "K1"\ntitle = "all"\nkernels = ["moe"]\n'
+    )
     code, out, err = derby("profile", "whatif", table, "--solution", "toy_fast", "--json", "--root", small_set)
     assert code == 0, err
     assert json.loads(out)["whatif"][0]["stages"][0]["gone"] is None
@@ -97,13 +121,16 @@ def test_infinity_is_null(derby, small_set, tmp_path):
 
 # Terminal, width, colour, encoding ------------------------------------------------------------------------------------
 
+
 class Terminal(StringIO):
     def isatty(self):
         return True
 
 
-@pytest.mark.parametrize(("environment", "expected"), [({}, True), ({"NO_COLOR": "1"}, False), ({"NO_COLOR": ""}, True),
-                                                       ({"TERM": "dumb"}, False)])
+@pytest.mark.parametrize(
+    ("environment", "expected"),
+    [({}, True), ({"NO_COLOR": "1"}, False), ({"NO_COLOR": ""}, True), ({"TERM": "dumb"}, False)],
+)
 def test_colour_is_for_terminals_that_take_it(monkeypatch, environment, expected):
     for name in ("NO_COLOR", "TERM"):
         monkeypatch.delenv(name, raising=False)
@@ -116,8 +143,13 @@ def on_a_terminal(words, **environment):
     """What the command writes to a terminal."""
     master, slave = pty.openpty()
     kept = {name: value for name, value in os.environ.items() if name not in ("NO_COLOR", "COLUMNS")}
-    with subprocess.Popen([sys.executable, "-m", "kernelderby", *map(str, words)], stdout=slave, stderr=slave,
-                          env=kept | environment, stdin=subprocess.DEVNULL) as process:
+    with subprocess.Popen(
+        [sys.executable, "-m", "kernelderby", *map(str, words)],
+        stdout=slave,
+        stderr=slave,
+        env=kept | environment,
+        stdin=subprocess.DEVNULL,
+    ) as process:
         os.close(slave)
         read = b""
         try:
@@ -139,8 +171,12 @@ def test_a_terminal_gets_colour_unless_it_declined(small_set):
 
 def test_a_pipe_has_80_columns(checkout):
     environment = {name: value for name, value in os.environ.items() if name != "COLUMNS"}
-    done = subprocess.run([sys.executable, "-m", "kernelderby", "list", "--root", checkout], capture_output=True,
-                          text=True, env=environment)
+    done = subprocess.run(
+        [sys.executable, "-m", "kernelderby", "list", "--root", checkout],
+        capture_output=True,
+        text=True,
+        env=environment,
+    )
     lines = done.stdout.splitlines()
     assert max(map(len, lines)) <= 80
     assert sum(line.startswith("operator ") for line in lines) == 1  # one table, not four below each other
@@ -159,8 +195,11 @@ def test_any_encoding_of_stdout_will_do(small_set, encoding, words):
     definition = small_set / f"definitions/toy/{D}.json"
     data = json.loads(definition.read_text())
     definition.write_text(json.dumps(data | {"description": "Zeilen × Faktor – 行 \udc80"}))
-    done = subprocess.run([sys.executable, "-m", "kernelderby", *words, "--root", small_set], capture_output=True,
-                          env={**os.environ, "PYTHONIOENCODING": encoding})
+    done = subprocess.run(
+        [sys.executable, "-m", "kernelderby", *words, "--root", small_set],
+        capture_output=True,
+        env={**os.environ, "PYTHONIOENCODING": encoding},
+    )
     assert done.returncode == 0 and b"Traceback" not in done.stderr, done.stderr
     done.stdout.decode(encoding)
 

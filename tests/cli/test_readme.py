@@ -44,8 +44,13 @@ def test_make_targets_exist(checkout):
 @pytest.mark.parametrize("line", DERBY)
 def test_command_runs(line, copy):
     words = shlex.split(line.replace("$FIB_DATASET_PATH", str(copy / "dataset")))
-    done = subprocess.run([sys.executable, "-m", "kernelderby.cli", *words[1:]], cwd=copy, capture_output=True,
-                          text=True, env={**os.environ, "CUDA_VISIBLE_DEVICES": ""})
+    done = subprocess.run(
+        [sys.executable, "-m", "kernelderby.cli", *words[1:]],
+        cwd=copy,
+        capture_output=True,
+        text=True,
+        env={**os.environ, "CUDA_VISIBLE_DEVICES": ""},
+    )
     if line.startswith(NEED_GPU):
         assert done.returncode == 1 and done.stderr.count("\n") == 1 and "GPU" in done.stderr, done.stderr
     else:
@@ -56,7 +61,10 @@ def test_flashinfer_bench_takes_the_line():
     """Its options are parsed by its own parser; the run itself needs a GPU."""
     from flashinfer_bench.cli import main
 
-    line, = [line for line in COMMANDS if line.startswith("flashinfer-bench ")]
-    help_text = subprocess.run([sys.executable, "-c", f"from {main.__name__} import cli; cli()", "run", "--help"],
-                               capture_output=True, text=True).stdout
+    (line,) = [line for line in COMMANDS if line.startswith("flashinfer-bench ")]
+    help_text = subprocess.run(
+        [sys.executable, "-c", f"from {main.__name__} import cli; cli()", "run", "--help"],
+        capture_output=True,
+        text=True,
+    ).stdout
     assert all(word in help_text for word in shlex.split(line) if word.startswith("--")), help_text

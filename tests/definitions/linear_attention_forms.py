@@ -3,7 +3,11 @@
 import torch
 
 CONV, OUTPUT, STATE, UPDATE = (
-    "causal_conv1d", "chunk_delta_rule_output", "chunk_gated_delta_rule_state", "gated_delta_rule_update")
+    "causal_conv1d",
+    "chunk_delta_rule_output",
+    "chunk_gated_delta_rule_state",
+    "gated_delta_rule_update",
+)
 
 
 def by_head(x, heads):
@@ -25,4 +29,4 @@ def gates(inputs):
 
 def normalized(inputs):
     q, k = (by_head(inputs[key], inputs["v"].shape[1]) for key in ("q", "k"))
-    return [x / torch.sqrt((x ** 2).sum(-1, keepdim=True) + 1e-6) for x in (q, k)]
+    return [x / torch.sqrt((x**2).sum(-1, keepdim=True) + 1e-6) for x in (q, k)]

@@ -9,8 +9,9 @@ import torch
 ROOT = Path(__file__).resolve().parents[2]
 NAME = "moe_fp8_block_scale_ds_routing_topk8_ng8_kg4_e32_h7168_i2048"
 CONTRACT = json.loads((ROOT / "definitions" / "moe" / f"{NAME}.json").read_text(encoding="utf-8"))
-WORKLOADS = [json.loads(line) for line
-             in (ROOT / "workloads" / "moe" / f"{NAME}.jsonl").read_text(encoding="utf-8").splitlines()]
+WORKLOADS = [
+    json.loads(line) for line in (ROOT / "workloads" / "moe" / f"{NAME}.jsonl").read_text(encoding="utf-8").splitlines()
+]
 
 
 def _load():

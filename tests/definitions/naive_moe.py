@@ -40,8 +40,18 @@ def naive_route(logits, bias, groups=8, top_groups=4, top_k=8):
     return experts, [float(affinity[expert]) / total for expert in experts]
 
 
-def naive_moe(routing_logits, routing_bias, hidden_states, hidden_states_scale, gemm1_weights, gemm1_weights_scale,
-              gemm2_weights, gemm2_weights_scale, local_expert_offset, routed_scaling_factor):
+def naive_moe(
+    routing_logits,
+    routing_bias,
+    hidden_states,
+    hidden_states_scale,
+    gemm1_weights,
+    gemm1_weights_scale,
+    gemm2_weights,
+    gemm2_weights_scale,
+    local_expert_offset,
+    routed_scaling_factor,
+):
     """numpy arrays, fp8 ones as uint8 codes -> float64 [seq_len, hidden_size]."""
     seq_len, hidden = hidden_states.shape
     intermediate = gemm2_weights.shape[2]
@@ -54,8 +64,9 @@ def naive_moe(routing_logits, routing_bias, hidden_states, hidden_states_scale, 
             if not 0 <= local < len(gemm1_weights):
                 continue
             gemm1 = naive_product(gemm1_weights[local], gemm1_weights_scale[local], x)
-            activated = np.array([gemm1[i] * gemm1[intermediate + i] * sigmoid(gemm1[intermediate + i])
-                                  for i in range(intermediate)])
+            activated = np.array(
+                [gemm1[i] * gemm1[intermediate + i] * sigmoid(gemm1[intermediate + i]) for i in range(intermediate)]
+            )
             result = naive_product(gemm2_weights[local], gemm2_weights_scale[local], activated)
             out[token] += weight * routed_scaling_factor * result
     return out

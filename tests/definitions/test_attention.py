@@ -47,7 +47,7 @@ def rows_of(name, inputs):
     elif name == "unified_attention":
         bounds = inputs["cu_seqlens_q"].tolist()
         for sequence, length in enumerate(inputs["seq_lens"].tolist()):
-            yield from paged_rows(inputs, sequence, inputs["query"][bounds[sequence]:bounds[sequence + 1]], length)
+            yield from paged_rows(inputs, sequence, inputs["query"][bounds[sequence] : bounds[sequence + 1]], length)
     elif name == "paged_attention_decode":
         for sequence, length in enumerate(inputs["context_lens"].tolist()):
             yield from paged_rows(inputs, sequence, inputs["query"][sequence, None], length)
@@ -61,7 +61,7 @@ def rows_of(name, inputs):
 @pytest.mark.parametrize(("name", "changes"), small_variants(*NAMES))
 def test_as_naive(name, changes):
     inputs = inputs_at(name, **changes)
-    output, = outputs_of(name, inputs)
+    (output,) = outputs_of(name, inputs)
     close(output, naive_rows(rows_of(name, inputs), inputs["sm_scale"]).view(output.shape))
 
 
@@ -79,7 +79,7 @@ def unneeded(name, inputs):
 @pytest.mark.parametrize("name", NAMES[1:])
 def test_what_no_token_needs_does_not_count(name):
     inputs = inputs_at(name)
-    before, = outputs_of(name, inputs)
+    (before,) = outputs_of(name, inputs)
     free = unneeded(name, inputs)
     assert free.any() and not free.all()
     for cache in ("key_cache", "value_cache", "kv_cache"):
@@ -93,8 +93,14 @@ def test_what_no_token_needs_does_not_count(name):
     assert torch.equal(load(name).run(**inputs), before)
 
 
-@pytest.mark.parametrize(("name", "changes"), [("attention_forward", {}), ("unified_attention", {}), (
-    "unified_attention", {"num_tokens": 165, "num_blocks": 15, "max_query_len": 33, "max_seq_len": 33})])
+@pytest.mark.parametrize(
+    ("name", "changes"),
+    [
+        ("attention_forward", {}),
+        ("unified_attention", {}),
+        ("unified_attention", {"num_tokens": 165, "num_blocks": 15, "max_query_len": 33, "max_seq_len": 33}),
+    ],
+)
 def test_queries_are_taken_in_blocks(name, changes, monkeypatch):
     module, inputs = load(name), inputs_at(name, **changes)
     expected = naive_rows(rows_of(name, inputs), inputs["sm_scale"]).view(inputs["query"].shape)
@@ -104,6 +110,7 @@ def test_queries_are_taken_in_blocks(name, changes, monkeypatch):
 
 
 # What is generated ----------------------------------------------------------------------------------------------------
+
 
 def lengths_of(name, inputs):
     """(queries, tokens) of each sequence."""
@@ -175,10 +182,17 @@ def test_the_surveys_shapes_have_equal_lengths_and_exactly_the_blocks_they_need(
             assert torch.equal(queries, tokens)
 
 
-@pytest.mark.parametrize(("name", "changes"), [
-    ("attention_forward", {"num_tokens": 3}), ("attention_forward", {"num_tokens": 77}),
-    ("unified_attention", {"num_tokens": 4}), ("unified_attention", {"num_tokens": 101}),
-    ("unified_attention", {"num_blocks": 4}), ("paged_attention_decode", {"num_blocks": 4})])
+@pytest.mark.parametrize(
+    ("name", "changes"),
+    [
+        ("attention_forward", {"num_tokens": 3}),
+        ("attention_forward", {"num_tokens": 77}),
+        ("unified_attention", {"num_tokens": 4}),
+        ("unified_attention", {"num_tokens": 101}),
+        ("unified_attention", {"num_blocks": 4}),
+        ("paged_attention_decode", {"num_blocks": 4}),
+    ],
+)
 def test_sizes_that_do_not_agree_are_an_error(name, changes):
     module = load(name)
     with pytest.raises(ValueError, match="mend"):
@@ -187,23 +201,60 @@ def test_sizes_that_do_not_agree_are_an_error(name, changes):
 
 # Costs, counted by hand -----------------------------------------------------------------------------------------------
 
-@pytest.mark.parametrize(("name", "axes", "inputs", "flops", "read", "written"), [
-    ("attention_forward", {"num_tokens": 5, "num_heads": 3, "head_dim": 8, "len_cu_seqlens": 3},
-     {"cu_seqlens_q": [0, 2, 5]}, 4 * 3 * 8 * (4 + 9), 3 * 5 * 3 * 8 * 2 + 2 * 3 * 4, 5 * 3 * 8 * 2),
-    # 2 queries after 15 tokens see 16 and 17; 3 without context see 1, 2 and 3. Blocks: 2 and 1.
-    ("unified_attention", {"num_tokens": 5, "num_seqs": 2, "len_cu_seqlens": 3, "block_size": 16, "num_query_heads": 6,
-                           "num_kv_heads": 2, "head_dim": 8}, {"cu_seqlens_q": [0, 2, 5], "seq_lens": [17, 3]},
-     4 * 6 * 8 * (16 + 17 + 1 + 2 + 3), 5 * 6 * 8 * 2 + 2 * 20 * 2 * 8 * 2 + 4 * (3 + 2 + 3), 5 * 6 * 8 * 2),
-    ("paged_attention_decode", {"num_seqs": 2, "block_size": 16, "num_query_heads": 6, "num_kv_heads": 2,
-                                "head_dim": 8}, {"context_lens": [17, 16]},
-     (4 * 6 * 8 + 2) * 33, 2 * 6 * 8 * 2 + 2 * 33 * 2 * 8 * 2 + 4 * (2 + 3), 2 * 6 * 8 * 2),
-    ("mla_decode_attention", {"batch_size": 2, "num_heads": 3, "head_dim_qk": 576, "kv_lora_rank": 512},
-     {"context_lens": [7, 4]}, 3 * 11 * (3 * 576 + 2 * 512) + 6 * 576, 6 * 576 * 2 + 11 * 576 * 2 + 8, 6 * 512 * 2),
-])
+
+@pytest.mark.parametrize(
+    ("name", "axes", "inputs", "flops", "read", "written"),
+    [
+        (
+            "attention_forward",
+            {"num_tokens": 5, "num_heads": 3, "head_dim": 8, "len_cu_seqlens": 3},
+            {"cu_seqlens_q": [0, 2, 5]},
+            4 * 3 * 8 * (4 + 9),
+            3 * 5 * 3 * 8 * 2 + 2 * 3 * 4,
+            5 * 3 * 8 * 2,
+        ),
+        # 2 queries after 15 tokens see 16 and 17; 3 without context see 1, 2 and 3. Blocks: 2 and 1.
+        (
+            "unified_attention",
+            {
+                "num_tokens": 5,
+                "num_seqs": 2,
+                "len_cu_seqlens": 3,
+                "block_size": 16,
+                "num_query_heads": 6,
+                "num_kv_heads": 2,
+                "head_dim": 8,
+            },
+            {"cu_seqlens_q": [0, 2, 5], "seq_lens": [17, 3]},
+            4 * 6 * 8 * (16 + 17 + 1 + 2 + 3),
+            5 * 6 * 8 * 2 + 2 * 20 * 2 * 8 * 2 + 4 * (3 + 2 + 3),
+            5 * 6 * 8 * 2,
+        ),
+        (
+            "paged_attention_decode",
+            {"num_seqs": 2, "block_size": 16, "num_query_heads": 6, "num_kv_heads": 2, "head_dim": 8},
+            {"context_lens": [17, 16]},
+            (4 * 6 * 8 + 2) * 33,
+            2 * 6 * 8 * 2 + 2 * 33 * 2 * 8 * 2 + 4 * (2 + 3),
+            2 * 6 * 8 * 2,
+        ),
+        (
+            "mla_decode_attention",
+            {"batch_size": 2, "num_heads": 3, "head_dim_qk": 576, "kv_lora_rank": 512},
+            {"context_lens": [7, 4]},
+            3 * 11 * (3 * 576 + 2 * 512) + 6 * 576,
+            6 * 576 * 2 + 11 * 576 * 2 + 8,
+            6 * 512 * 2,
+        ),
+    ],
+)
 def test_cost_by_hand(name, axes, inputs, flops, read, written):
     inputs = {key: torch.tensor(value, dtype=torch.int32) for key, value in inputs.items()}
     assert load(name).count_cost(axes, inputs) == {
-        "flops": {"bfloat16": flops}, "bytes_read": read, "bytes_written": written}
+        "flops": {"bfloat16": flops},
+        "bytes_read": read,
+        "bytes_written": written,
+    }
 
 
 def test_the_published_bytes_of_paged_decode_hold_16_unread_blocks():

@@ -10,8 +10,13 @@ from kernelderby.trace import Status
 
 LARGER = {
     "attention_forward": {"num_tokens": 700, "len_cu_seqlens": 4, "max_seqlen": 290},
-    "unified_attention": {"num_tokens": 300, "num_blocks": 31, "max_query_len": 90, "max_seq_len": 140,
-                          "max_blocks_per_seq": 9},
+    "unified_attention": {
+        "num_tokens": 300,
+        "num_blocks": 31,
+        "max_query_len": 90,
+        "max_seq_len": 140,
+        "max_blocks_per_seq": 9,
+    },
     "paged_attention_decode": {"num_seqs": 8, "num_blocks": 50, "max_context_len": 128, "max_blocks_per_seq": 8},
     "mla_decode_attention": {"batch_size": 4, "num_heads": 16, "cache_len": 200, "max_context_len": 150},
 }
@@ -27,7 +32,7 @@ def rounded(row, sm_scale, dtype):
 
 def verdict_of(name, inputs, function):
     """Of function(query, keys, values) for each row, against the reference."""
-    expected, = outputs_of(name, inputs)
+    (expected,) = outputs_of(name, inputs)
     found = torch.stack([function(*row) for row in rows_of(name, inputs)]).view(expected.shape).to(torch.bfloat16)
     return compare(CATALOG.definition(name), {"output": found}, {"output": expected})
 
@@ -38,21 +43,23 @@ def attention(query, keys, values, sm_scale):
 
 PLAUSIBLE = {
     "weights in bfloat16": lambda row, scale: rounded(row, scale, torch.bfloat16),
-    "scaled queries and weights in bfloat16": lambda row, scale: rounded((row[0] * scale, *row[1:]), 1.0,
-                                                                         torch.bfloat16),
+    "scaled queries and weights in bfloat16": lambda row, scale: rounded(
+        (row[0] * scale, *row[1:]), 1.0, torch.bfloat16
+    ),
 }
 WRONG = {
     "weights in fp8": lambda row, scale: rounded(row, scale, torch.float8_e4m3fn),
     "values in fp8": lambda row, scale: attention(row[0], row[1], row[2].to(torch.float8_e4m3fn), scale),
     "keys in fp8": lambda row, scale: attention(row[0], row[1].to(torch.float8_e4m3fn), row[2], scale),
     "scale by a tenth": lambda row, scale: attention(*row, 0.9 * scale),
-    "scale of a head size half as large": lambda row, scale: attention(*row, 2 ** 0.5 * scale),
+    "scale of a head size half as large": lambda row, scale: attention(*row, 2**0.5 * scale),
     "zeros": lambda row, scale: torch.zeros_like(row[2][0]),
     "mean of the values": lambda row, scale: row[2].float().mean(0),
     "the last token missing": lambda row, scale: attention(row[0], row[1][:-1], row[2][:-1], scale),
     "the first token missing": lambda row, scale: attention(row[0], row[1][1:], row[2][1:], scale),
-    "one token twice": lambda row, scale: attention(row[0], row[1][[0, *range(len(row[1]))]],
-                                                    row[2][[0, *range(len(row[1]))]], scale),
+    "one token twice": lambda row, scale: attention(
+        row[0], row[1][[0, *range(len(row[1]))]], row[2][[0, *range(len(row[1]))]], scale
+    ),
     "no division by the sum": lambda row, scale: torch.exp(row[1].float() @ row[0].float() * scale) @ row[2].float(),
 }
 
@@ -73,16 +80,25 @@ def test_wrong_answers_fail(name, how):
     assert verdict.status in (Status.WRONG_VALUES, Status.NOT_A_NUMBER)
 
 
-@pytest.mark.parametrize(("name", "how"), [
-    ("attention_forward", "one sequence"), ("unified_attention", "as if without context"),
-    ("unified_attention", "heads in turn"), ("paged_attention_decode", "heads in turn"),
-    ("unified_attention", "blocks in order"), ("paged_attention_decode", "blocks in order"),
-    ("unified_attention", "whole blocks"), ("paged_attention_decode", "whole blocks"),
-    ("mla_decode_attention", "all slots"), ("mla_decode_attention", "without the rotary part")])
+@pytest.mark.parametrize(
+    ("name", "how"),
+    [
+        ("attention_forward", "one sequence"),
+        ("unified_attention", "as if without context"),
+        ("unified_attention", "heads in turn"),
+        ("paged_attention_decode", "heads in turn"),
+        ("unified_attention", "blocks in order"),
+        ("paged_attention_decode", "blocks in order"),
+        ("unified_attention", "whole blocks"),
+        ("paged_attention_decode", "whole blocks"),
+        ("mla_decode_attention", "all slots"),
+        ("mla_decode_attention", "without the rotary part"),
+    ],
+)
 def test_misread_contracts_fail(name, how):
     """The reference on inputs that say something else."""
     inputs = inputs_at(name)
-    expected, = outputs_of(name, inputs)
+    (expected,) = outputs_of(name, inputs)
     found = load(name).run(**misread(how, dict(inputs)))
     if how == "heads in turn":
         found = found.unflatten(1, (inputs["key_cache"].shape[2], -1)).transpose(1, 2).flatten(1, 2)
@@ -114,15 +130,16 @@ def misread(how, inputs):
 def test_the_other_mask_fails(name):
     """Causal where all is visible, and the other way round."""
     inputs = inputs_at(name)
-    expected, = outputs_of(name, inputs)
+    (expected,) = outputs_of(name, inputs)
     heads, bounds = expected.shape[1], inputs["cu_seqlens_q"].tolist()
     rows, others = list(rows_of(name, inputs)), []
     for first, last in zip(bounds[:-1], bounds[1:], strict=True):
         for token in range(first, last):
             seen = token - first + 1 if name == "attention_forward" else None
-            keys_of = rows[heads * (last - 1):heads * last]  # the last token's: all of the sequence
-            others += [(rows[heads * token + head][0], *(part[:seen] for part in keys_of[head][1:]))
-                       for head in range(heads)]
+            keys_of = rows[heads * (last - 1) : heads * last]  # the last token's: all of the sequence
+            others += [
+                (rows[heads * token + head][0], *(part[:seen] for part in keys_of[head][1:])) for head in range(heads)
+            ]
     found = naive_rows(others, inputs["sm_scale"]).view(expected.shape).to(torch.bfloat16)
     verdict = compare(CATALOG.definition(name), {"output": found}, {"output": expected})
     assert verdict.status is Status.WRONG_VALUES

@@ -16,8 +16,15 @@ LARGER = {
     "block_scaled_mm": {"m": 40, "n": 256, "num_n_blocks": 2, "k": 2048, "num_k_blocks": 16},
     "fused_moe": {"num_tokens": 40, "hidden_size": 1024, "intermediate_size": 384, "gate_up_size": 768, "top_k": 4},
     "fp8_blockscale_fused_moe": {
-        "num_tokens": 40, "hidden_size": 1024, "num_hidden_blocks": 8, "intermediate_size": 384, "gate_up_size": 768,
-        "num_intermediate_blocks": 3, "num_gate_up_blocks": 6, "top_k": 4},
+        "num_tokens": 40,
+        "hidden_size": 1024,
+        "num_hidden_blocks": 8,
+        "intermediate_size": 384,
+        "gate_up_size": 768,
+        "num_intermediate_blocks": 3,
+        "num_gate_up_blocks": 6,
+        "top_k": 4,
+    },
 }
 
 
@@ -29,8 +36,7 @@ def wide(tensor, scale=None, block=(1, 128)):
 
 
 def naive_product(inputs):
-    return (wide(inputs["x"], inputs["x_scale"])
-            @ wide(inputs["weight"], inputs["weight_scale"], (128, 128)).T)
+    return wide(inputs["x"], inputs["x_scale"]) @ wide(inputs["weight"], inputs["weight_scale"], (128, 128)).T
 
 
 def naive_moe(inputs):
@@ -43,10 +49,13 @@ def naive_moe(inputs):
         scale = inputs[f"{name}_scale"][expert] if fp8 else None
         return wide(inputs[name][expert], scale, (128, 128))
 
-    experts = {expert: (weight("gate_up_weight", expert), weight("down_weight", expert))
-               for expert in set(inputs["topk_ids"].flatten().tolist())}
-    for token, (ids, factors) in enumerate(zip(inputs["topk_ids"].tolist(), inputs["topk_weights"].tolist(),
-                                               strict=True)):
+    experts = {
+        expert: (weight("gate_up_weight", expert), weight("down_weight", expert))
+        for expert in set(inputs["topk_ids"].flatten().tolist())
+    }
+    for token, (ids, factors) in enumerate(
+        zip(inputs["topk_ids"].tolist(), inputs["topk_weights"].tolist(), strict=True)
+    ):
         for expert, factor in zip(ids, factors, strict=True):
             gate_up, down = experts[expert]
             gate, up = np.split(gate_up @ x[token], 2)
@@ -96,10 +105,13 @@ def test_rows_are_multiplied_alike_in_chunks(monkeypatch):
     torch.testing.assert_close(module.run(**inputs), whole, rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize(("name", "spoiled"), [
-    ("fused_moe", ["gate_up_weight", "down_weight"]),
-    ("fp8_blockscale_fused_moe", ["gate_up_weight_scale", "down_weight_scale"]),
-])
+@pytest.mark.parametrize(
+    ("name", "spoiled"),
+    [
+        ("fused_moe", ["gate_up_weight", "down_weight"]),
+        ("fp8_blockscale_fused_moe", ["gate_up_weight_scale", "down_weight_scale"]),
+    ],
+)
 def test_experts_that_no_token_chose_are_not_read(name, spoiled):
     inputs = inputs_at(name, num_tokens=1)
     expected = load(name).run(**inputs)
@@ -110,6 +122,7 @@ def test_experts_that_no_token_chose_are_not_read(name, spoiled):
 
 
 # What the tolerances let through, and what not ------------------------------------------------------------------------
+
 
 def verdict_on(name, found, inputs):
     return compare(CATALOG.definition(name), {"output": found}, {"output": load(name).run(**inputs)})
@@ -144,23 +157,36 @@ WRONG_MOE = {
     "weights in another order": changed("topk_weights", lambda weights: weights.flip(1)),
     "the next expert": changed("topk_ids", lambda ids: (ids + 1) % 8),
 }
-WRONG = [("block_scaled_mm", wrong) for wrong in (
-    lambda run, inputs: torch.zeros_like(run(**inputs)),
-    lambda run, inputs: 1.02 * run(**inputs),
-    without_a_token,
-    changed("x_scale", torch.ones_like),
-    changed("x_scale", lambda scale: scale.roll(1, 1)),
-    changed("x_scale", lambda scale: scale.roll(1, 0)),
-    changed("weight_scale", lambda scale: scale.roll(1, 1)),
-    changed("weight_scale", lambda scale: scale.flip(0)),
-    changed("x_scale", lambda scale: torch.cat([scale[:, :-1], 0 * scale[:, -1:]], 1)),
-)]
+WRONG = [
+    ("block_scaled_mm", wrong)
+    for wrong in (
+        lambda run, inputs: torch.zeros_like(run(**inputs)),
+        lambda run, inputs: 1.02 * run(**inputs),
+        without_a_token,
+        changed("x_scale", torch.ones_like),
+        changed("x_scale", lambda scale: scale.roll(1, 1)),
+        changed("x_scale", lambda scale: scale.roll(1, 0)),
+        changed("weight_scale", lambda scale: scale.roll(1, 1)),
+        changed("weight_scale", lambda scale: scale.flip(0)),
+        changed("x_scale", lambda scale: torch.cat([scale[:, :-1], 0 * scale[:, -1:]], 1)),
+    )
+]
 WRONG += [(name, wrong) for name in MOES for wrong in WRONG_MOE.values()]
-WRONG += [("fp8_blockscale_fused_moe", changed(key, lambda scale: scale.roll(1, -1)))
-          for key in ("hidden_states_scale", "gate_up_weight_scale", "down_weight_scale")]
-WRONG_IDS = ["zeros", "by 2 %", "one row of 40 is zero", "no scales of x", "scale of the block before",
-             "scale of the row before", "weight scale of the block before", "weight scale of other rows",
-             "without the last block"]
+WRONG += [
+    ("fp8_blockscale_fused_moe", changed(key, lambda scale: scale.roll(1, -1)))
+    for key in ("hidden_states_scale", "gate_up_weight_scale", "down_weight_scale")
+]
+WRONG_IDS = [
+    "zeros",
+    "by 2 %",
+    "one row of 40 is zero",
+    "no scales of x",
+    "scale of the block before",
+    "scale of the row before",
+    "weight scale of the block before",
+    "weight scale of other rows",
+    "without the last block",
+]
 WRONG_IDS += [f"{name} {wrong}" for name in ("bf16", "fp8") for wrong in WRONG_MOE]
 WRONG_IDS += ["scale of the block before", "gate_up scale of the block before", "down scale of the block before"]
 
@@ -175,8 +201,9 @@ def test_a_wrong_answer_fails(name, wrong, larger):
 
 
 @pytest.mark.parametrize("seed", range(3))
-@pytest.mark.parametrize("changes", [{}, load("fused_moe").SMALL_VARIANTS[-1]],
-                         ids=["2 of 8 experts", "8 of 128 experts"])
+@pytest.mark.parametrize(
+    "changes", [{}, load("fused_moe").SMALL_VARIANTS[-1]], ids=["2 of 8 experts", "8 of 128 experts"]
+)
 def test_only_the_first_weight_of_an_expert_that_a_token_names_twice_fails(changes, seed):
     """With as many tokens as most workloads have: of few, none or half may have such an expert."""
     inputs = inputs_at("fused_moe", seed=seed, **{**changes, "num_tokens": 2000})
@@ -187,9 +214,14 @@ def test_only_the_first_weight_of_an_expert_that_a_token_names_twice_fails(chang
     assert verdict.status is Status.WRONG_VALUES, verdict.correctness
 
 
-@pytest.mark.parametrize(("name", "changes"), [
-    ("fused_moe", {"num_tokens": 150, "hidden_size": 16, "top_k": 4}), ("fp8_blockscale_fused_moe", {"num_tokens": 40}),
-    ("fp8_blockscale_fused_moe", LARGER["fp8_blockscale_fused_moe"])])
+@pytest.mark.parametrize(
+    ("name", "changes"),
+    [
+        ("fused_moe", {"num_tokens": 150, "hidden_size": 16, "top_k": 4}),
+        ("fp8_blockscale_fused_moe", {"num_tokens": 40}),
+        ("fp8_blockscale_fused_moe", LARGER["fp8_blockscale_fused_moe"]),
+    ],
+)
 def test_relu_for_silu_fails(name, changes, monkeypatch):
     inputs = inputs_at(name, **changes)
     expected = load(name).run(**inputs)
@@ -200,12 +232,17 @@ def test_relu_for_silu_fails(name, changes, monkeypatch):
 
 
 @pytest.mark.parametrize("seed", range(3))
-@pytest.mark.parametrize("changes", [{"m": 40}, {"m": 100, "k": 128, "num_k_blocks": 1}, LARGER["block_scaled_mm"]],
-                         ids=["small", "one block", "larger"])
+@pytest.mark.parametrize(
+    "changes",
+    [{"m": 40}, {"m": 100, "k": 128, "num_k_blocks": 1}, LARGER["block_scaled_mm"]],
+    ids=["small", "one block", "larger"],
+)
 def test_bfloat16_operands_and_output_pass(changes, seed):
     inputs = inputs_at("block_scaled_mm", seed=seed, **changes)
-    x, weight = (torch.from_numpy(wide(inputs[key], inputs[f"{key}_scale"], block)).to(torch.bfloat16)
-                 for key, block in (("x", (1, 128)), ("weight", (128, 128))))
+    x, weight = (
+        torch.from_numpy(wide(inputs[key], inputs[f"{key}_scale"], block)).to(torch.bfloat16)
+        for key, block in (("x", (1, 128)), ("weight", (128, 128)))
+    )
     verdict = verdict_on("block_scaled_mm", (x @ weight.t()).float(), inputs)
     assert verdict.status is Status.PASSED, verdict.message
 
@@ -217,8 +254,10 @@ def rounded_moe(inputs, between):
     x = torch.from_numpy(wide(inputs["hidden_states"], inputs.get("hidden_states_scale")))
     ids, weights = inputs["topk_ids"], inputs["topk_weights"]
     for expert in range(inputs["down_weight"].shape[0]):
-        first, second = (torch.from_numpy(wide(inputs[key][expert], inputs[f"{key}_scale"][expert] if fp8 else None,
-                                               (128, 128))) for key in ("gate_up_weight", "down_weight"))
+        first, second = (
+            torch.from_numpy(wide(inputs[key][expert], inputs[f"{key}_scale"][expert] if fp8 else None, (128, 128)))
+            for key in ("gate_up_weight", "down_weight")
+        )
         gate, up = (x @ first.t()).to(torch.bfloat16).chunk(2, dim=1)
         activated = between(torch.nn.functional.silu(gate) * up)
         result = (activated.double() @ second.t()).to(torch.bfloat16)
@@ -234,9 +273,15 @@ def as_fp8(activated):
 
 
 @pytest.mark.parametrize("seed", range(3))
-@pytest.mark.parametrize(("name", "between"), [
-    ("fused_moe", torch.Tensor.bfloat16), ("fp8_blockscale_fused_moe", torch.Tensor.bfloat16),
-    ("fp8_blockscale_fused_moe", as_fp8)], ids=["bf16", "fp8, bf16 between", "fp8 between"])
+@pytest.mark.parametrize(
+    ("name", "between"),
+    [
+        ("fused_moe", torch.Tensor.bfloat16),
+        ("fp8_blockscale_fused_moe", torch.Tensor.bfloat16),
+        ("fp8_blockscale_fused_moe", as_fp8),
+    ],
+    ids=["bf16", "fp8, bf16 between", "fp8 between"],
+)
 @pytest.mark.parametrize("larger", [False, True], ids=["small", "larger"])
 def test_roundings_pass(name, between, larger, seed):
     inputs = inputs_at(name, seed=seed, **(LARGER[name] if larger else {}))

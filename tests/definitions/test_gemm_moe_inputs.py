@@ -8,6 +8,7 @@ from test_published_costs import PUBLISHED
 
 # Generated inputs -----------------------------------------------------------------------------------------------------
 
+
 def sizes_of(workload):
     return CATALOG.definition(workload.definition).sizes(workload.axes)
 
@@ -71,28 +72,47 @@ def test_the_seed_fixes_every_value(name):
 
 # Costs ----------------------------------------------------------------------------------------------------------------
 
+
 def test_cost_of_a_product_by_hand():
     """5 rows, 256 outputs, 384 columns in 3 blocks."""
     module = load("block_scaled_mm")
     assert module.count_cost(module.SMALL_AXES, {}) == {
         "flops": {"float8_e4m3fn": 5 * 256 * (2 * 384 + 8)},
-        "bytes_read": 5 * 384 + 5 * 3 * 4 + 256 * 384 + 2 * 3 * 4, "bytes_written": 5 * 256 * 4}
+        "bytes_read": 5 * 384 + 5 * 3 * 4 + 256 * 384 + 2 * 3 * 4,
+        "bytes_written": 5 * 256 * 4,
+    }
 
 
 IDS = torch.tensor([[0, 3], [3, 1], [0, 3]] * 3, dtype=torch.int32)  # 9 tokens, 3 experts, 18 pairs
 
 
-@pytest.mark.parametrize(("name", "flops", "read", "written", "weight_bytes"), [
-    ("fused_moe", {"bfloat16": 18 * (6 * 264 * 80 + 5 * 80 + 264) + 9 * 3 * 3},
-     9 * 264 * 2 + 18 * 8 + 3 * 3 * 264 * 80 * 2, 9 * 264 * 4, 3 * 3 * 264 * 80 * 2),
-    ("fp8_blockscale_fused_moe", {"float8_e4m3fn": 18 * (6 * 512 * 256 + 5 * 256 + 2 * 512) + 3 * 3 * 512 * 256},
-     9 * (512 + 4 * 4) + 18 * 8 + 3 * (3 * 512 * 256 + 4 * (4 * 4 + 4 * 2)), 9 * 512 * 2, 3 * 3 * 512 * 256),
-])
+@pytest.mark.parametrize(
+    ("name", "flops", "read", "written", "weight_bytes"),
+    [
+        (
+            "fused_moe",
+            {"bfloat16": 18 * (6 * 264 * 80 + 5 * 80 + 264) + 9 * 3 * 3},
+            9 * 264 * 2 + 18 * 8 + 3 * 3 * 264 * 80 * 2,
+            9 * 264 * 4,
+            3 * 3 * 264 * 80 * 2,
+        ),
+        (
+            "fp8_blockscale_fused_moe",
+            {"float8_e4m3fn": 18 * (6 * 512 * 256 + 5 * 256 + 2 * 512) + 3 * 3 * 512 * 256},
+            9 * (512 + 4 * 4) + 18 * 8 + 3 * (3 * 512 * 256 + 4 * (4 * 4 + 4 * 2)),
+            9 * 512 * 2,
+            3 * 3 * 512 * 256,
+        ),
+    ],
+)
 def test_cost_of_a_moe_by_hand(name, flops, read, written, weight_bytes):
     module = load(name)
     assert module.count_cost(module.SMALL_AXES, {"topk_ids": IDS}) == {
-        "flops": flops, "bytes_read": read, "bytes_written": written,
-        "facts": {"pairs": 18, "active_experts": 3, "weight_bytes": weight_bytes}}
+        "flops": flops,
+        "bytes_read": read,
+        "bytes_written": written,
+        "facts": {"pairs": 18, "active_experts": 3, "weight_bytes": weight_bytes},
+    }
     none = module.count_cost({**module.SMALL_AXES, "num_tokens": 0}, {"topk_ids": IDS[:0]})
     assert sum(none["flops"].values()) == none["bytes_read"] == none["bytes_written"] == 0
 

@@ -15,10 +15,11 @@ from kernelderby.measure.judge.cases import case_of_workload
 
 # The references -------------------------------------------------------------------------------------------------------
 
+
 @pytest.mark.parametrize(("name", "changes"), small_variants(CONV))
 def test_causal_conv1d(name, changes):
     inputs = inputs_at(name, **changes)
-    output, = outputs_of(name, inputs)
+    (output,) = outputs_of(name, inputs)
     if len(output) == 0:
         return
     x, weight, bias, state = (inputs[key].double() for key in ("x", "weight", "bias", "initial_state"))
@@ -43,7 +44,7 @@ def test_convolution_by_hand():
 def test_chunk_output(name, changes):
     """Against the recurrence without a correction: S <- exp(g) S + k v, read by q."""
     inputs = inputs_at(name, **changes)
-    output, = outputs_of(name, inputs)
+    (output,) = outputs_of(name, inputs)
     heads = output.shape[1]
     q, k, v = (by_head(inputs[key], heads) for key in ("q", "k", "v"))
     expected = torch.zeros(v.shape, dtype=torch.float64)
@@ -130,16 +131,26 @@ def test_the_chunked_stages_together_are_the_update():
     for start in range(0, 150, 64):
         part = slice(start, start + 64)
         weight, keys, log_decay = beta[:, part, None], k[:, part], g[:, part]
-        inverse = torch.linalg.inv(torch.eye(keys.shape[1], dtype=torch.float64)
-                                   + (weight * (keys @ keys.mT) * decay_matrix(log_decay)).tril(-1))
+        inverse = torch.linalg.inv(
+            torch.eye(keys.shape[1], dtype=torch.float64)
+            + (weight * (keys @ keys.mT) * decay_matrix(log_decay)).tril(-1)
+        )
         w[:, part] = inverse @ (weight * log_decay.exp().unsqueeze(-1) * keys)
         u[:, part] = inverse @ (weight * by_head(inputs["v"], heads)[:, part])
-    tokens_first = {key: x.transpose(0, 1).float().contiguous() for key, x in
-                    {"k": k, "w": w, "u": u, "q": q, "g": g.unsqueeze(-1)}.items()}
+    tokens_first = {
+        key: x.transpose(0, 1).float().contiguous()
+        for key, x in {"k": k, "w": w, "u": u, "q": q, "g": g.unsqueeze(-1)}.items()
+    }
     log_decay = tokens_first["g"].squeeze(-1)
     h, v_new, last = load(STATE).run(
-        tokens_first["k"], tokens_first["w"], tokens_first["u"], log_decay, inputs["initial_state"],
-        inputs["initial_state_indices"], torch.arange(0, 150, 64, dtype=torch.int32))
+        tokens_first["k"],
+        tokens_first["w"],
+        tokens_first["u"],
+        log_decay,
+        inputs["initial_state"],
+        inputs["initial_state_indices"],
+        torch.arange(0, 150, 64, dtype=torch.int32),
+    )
     row = int(inputs["initial_state_indices"])
     torch.testing.assert_close(last[0], final_state[row], rtol=1e-4, atol=1e-5)
     found = load(OUTPUT).run(tokens_first["q"], tokens_first["k"], v_new, h, log_decay)
@@ -147,6 +158,7 @@ def test_the_chunked_stages_together_are_the_update():
 
 
 # Inputs ---------------------------------------------------------------------------------------------------------------
+
 
 @pytest.mark.parametrize("name", [OUTPUT, STATE])
 def test_log_decay_falls_within_each_chunk_and_starts_anew(name):
@@ -168,8 +180,11 @@ def test_generated_inputs_are_fixed_by_the_seed(name):
     first, again = generated(name, workload), generated(name, workload)
     assert all(torch.equal(first[key], again[key]) for key in first)
     other = generated(name, CATALOG.workloads(name)[1])
-    assert all(not torch.equal(first[key][:1], other[key][:1]) for key in first
-               if key not in ("chunk_starts", "initial_state_indices"))
+    assert all(
+        not torch.equal(first[key][:1], other[key][:1])
+        for key in first
+        if key not in ("chunk_starts", "initial_state_indices")
+    )
 
 
 def test_generated_inputs_of_state_workloads_but_the_largest():
@@ -200,25 +215,39 @@ def test_the_state_stays_bounded_over_many_chunks():
     size = h.float().square().mean((2, 3)).sqrt()
     assert (size[0] > 0.7).all() and (size[50:] < 0.6).all() and (size[50:] > 0.01).all()
     w_s = v_new.float() - inputs["u"].float()
-    assert (w_s[64 * 50:].square().mean((0, 2)).sqrt() > 0.05).all() and v_new.isfinite().all()
+    assert (w_s[64 * 50 :].square().mean((0, 2)).sqrt() > 0.05).all() and v_new.isfinite().all()
 
 
 # Costs, counted by hand -----------------------------------------------------------------------------------------------
 
-@pytest.mark.parametrize(("name", "flops", "read", "written"), [
-    (CONV, 5 * 99 * 12, 2 * (5 * 99 + 99 * (4 + 1 + 3)), 2 * 5 * 99),
-    # 2 chunks x 4 heads: q h, q k and scores v; decay and sum and scale; difference and decay of the scores.
-    (OUTPUT, 8 * (2 * 64 * 16 * 24 + 2 * 64 * 64 * 16 + 2 * 64 * 64 * 24 + 3 * 64 * 24 + 2 * 64 * 64),
-     2 * (2 * 70 * 2 * 16 + 70 * 4 * 24 + 2 * 4 * 16 * 24) + 4 * 70 * 4, 2 * 70 * 4 * 24),
-    # 70 tokens x 4 heads: w S, k v, difference, decay; 2 chunks x 4 heads: decay and sum of the state.
-    (STATE, 280 * (2 * 16 * 24 + 2 * 16 * 24 + 2 * 24 + 1) + 8 * 2 * 16 * 24,
-     2 * 70 * (2 * 16 + 4 * 16 + 4 * 24) + 4 * 280 + 4 * 4 * 16 * 24 + 4,
-     2 * 8 * 16 * 24 + 2 * 280 * 24 + 4 * 4 * 16 * 24),
-    # 5 tokens x 4 heads; three states in and out.
-    (UPDATE, 20 * (7 * 16 * 24 + 2 * 24 + 16 + 2),
-     3 * 4 * 4 * 16 * 24 + 5 * 2 * (2 * 2 * 16 + 4 * 24 + 2 * 4) + 4 * 4 + 2 * 4 + 4,
-     3 * 4 * 4 * 16 * 24 + 5 * 2 * 4 * 24),
-])
+
+@pytest.mark.parametrize(
+    ("name", "flops", "read", "written"),
+    [
+        (CONV, 5 * 99 * 12, 2 * (5 * 99 + 99 * (4 + 1 + 3)), 2 * 5 * 99),
+        # 2 chunks x 4 heads: q h, q k and scores v; decay and sum and scale; difference and decay of the scores.
+        (
+            OUTPUT,
+            8 * (2 * 64 * 16 * 24 + 2 * 64 * 64 * 16 + 2 * 64 * 64 * 24 + 3 * 64 * 24 + 2 * 64 * 64),
+            2 * (2 * 70 * 2 * 16 + 70 * 4 * 24 + 2 * 4 * 16 * 24) + 4 * 70 * 4,
+            2 * 70 * 4 * 24,
+        ),
+        # 70 tokens x 4 heads: w S, k v, difference, decay; 2 chunks x 4 heads: decay and sum of the state.
+        (
+            STATE,
+            280 * (2 * 16 * 24 + 2 * 16 * 24 + 2 * 24 + 1) + 8 * 2 * 16 * 24,
+            2 * 70 * (2 * 16 + 4 * 16 + 4 * 24) + 4 * 280 + 4 * 4 * 16 * 24 + 4,
+            2 * 8 * 16 * 24 + 2 * 280 * 24 + 4 * 4 * 16 * 24,
+        ),
+        # 5 tokens x 4 heads; three states in and out.
+        (
+            UPDATE,
+            20 * (7 * 16 * 24 + 2 * 24 + 16 + 2),
+            3 * 4 * 4 * 16 * 24 + 5 * 2 * (2 * 2 * 16 + 4 * 24 + 2 * 4) + 4 * 4 + 2 * 4 + 4,
+            3 * 4 * 4 * 16 * 24 + 5 * 2 * 4 * 24,
+        ),
+    ],
+)
 def test_cost_at_small_axes(name, flops, read, written):
     module = load(name)
     found = module.count_cost(module.SMALL_AXES, {})

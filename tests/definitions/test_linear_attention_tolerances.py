@@ -11,8 +11,9 @@ from kernelderby.trace import Status
 
 def judged(name, found, expected):
     names = list(CATALOG.definition(name).outputs)
-    return compare(CATALOG.definition(name), dict(zip(names, found, strict=True)),
-                   dict(zip(names, expected, strict=True)))
+    return compare(
+        CATALOG.definition(name), dict(zip(names, found, strict=True)), dict(zip(names, expected, strict=True))
+    )
 
 
 def changed(inputs, **others):
@@ -49,8 +50,11 @@ WRONG_INPUTS = [
 ]
 
 
-@pytest.mark.parametrize(("name", "wrong"), [(name, wrong) for name, _, wrong in WRONG_INPUTS],
-                         ids=[f"{name}-{label}" for name, label, _ in WRONG_INPUTS])
+@pytest.mark.parametrize(
+    ("name", "wrong"),
+    [(name, wrong) for name, _, wrong in WRONG_INPUTS],
+    ids=[f"{name}-{label}" for name, label, _ in WRONG_INPUTS],
+)
 def test_a_wrong_computation_fails(name, wrong):
     """Each stands for an implementation with one mistake: the reference on inputs that make it."""
     inputs = inputs_at(name, **LARGE[name])
@@ -59,8 +63,9 @@ def test_a_wrong_computation_fails(name, wrong):
     assert judged(name, outputs_of(name, wrong(inputs)), expected).status is Status.WRONG_VALUES
 
 
-@pytest.mark.parametrize(("name", "output"), [(name, at) for name in LARGE
-                                              for at in range(len(CATALOG.definition(name).outputs))])
+@pytest.mark.parametrize(
+    ("name", "output"), [(name, at) for name in LARGE for at in range(len(CATALOG.definition(name).outputs))]
+)
 def test_zeros_and_a_tenth_too_much_fail_for_each_output(name, output):
     expected = outputs_of(name, inputs_at(name, **LARGE[name]))
     for factor in (0.0, 1.1):
@@ -98,8 +103,8 @@ def bfloat16_output(inputs):
     v = inputs["v"]
     parts = []
     for chunk, start in enumerate(range(0, len(v), 64)):
-        q, k, values = (by_head(inputs[key][start:start + 64], v.shape[1]).float() for key in ("q", "k", "v"))
-        g = inputs["g"][start:start + 64].t()
+        q, k, values = (by_head(inputs[key][start : start + 64], v.shape[1]).float() for key in ("q", "k", "v"))
+        g = inputs["g"][start : start + 64].t()
         total = g.exp().unsqueeze(-1) * (q @ inputs["h"][chunk].float()) + half(q @ k.mT * decay_matrix(g)) @ values
         parts.append((total * q.shape[2] ** -0.5).transpose(0, 1))
     return (torch.cat(parts).to(v.dtype),)
@@ -110,8 +115,8 @@ def bfloat16_state(inputs):
     state = inputs["initial_state"][int(inputs["initial_state_indices"])]
     states, values = [], []
     for start in range(0, len(inputs["u"]), 64):
-        k, w, u = (by_head(inputs[key][start:start + 64], len(state)).float() for key in ("k", "w", "u"))
-        g = inputs["g"][start:start + 64].t()
+        k, w, u = (by_head(inputs[key][start : start + 64], len(state)).float() for key in ("k", "w", "u"))
+        g = inputs["g"][start : start + 64].t()
         states.append(state.to(torch.bfloat16))
         new = u - w @ states[-1].float()
         values.append(new.transpose(0, 1))
@@ -138,10 +143,16 @@ def bfloat16_update(inputs):
 
 
 @pytest.mark.parametrize("seed", range(3))
-@pytest.mark.parametrize(("name", "rounded", "tokens"), [
-    (OUTPUT, bfloat16_output, 300), (STATE, bfloat16_state, 300), (STATE, bfloat16_state, 2048),
-    (UPDATE, bfloat16_update, 1), (UPDATE, bfloat16_update, 64),
-])
+@pytest.mark.parametrize(
+    ("name", "rounded", "tokens"),
+    [
+        (OUTPUT, bfloat16_output, 300),
+        (STATE, bfloat16_state, 300),
+        (STATE, bfloat16_state, 2048),
+        (UPDATE, bfloat16_update, 1),
+        (UPDATE, bfloat16_update, 64),
+    ],
+)
 def test_roundings_to_bfloat16_pass(name, rounded, tokens, seed):
     sizes = {"num_tokens": tokens, "num_chunks": -(-tokens // 64)} if name != UPDATE else {"num_tokens": tokens}
     inputs = inputs_at(name, seed=seed, **{**LARGE[name], **sizes})
@@ -152,6 +163,8 @@ def test_roundings_to_bfloat16_pass(name, rounded, tokens, seed):
 def test_a_rounding_before_silu_passes():
     inputs = inputs_at(CONV, num_tokens=1000, dim=512)
     history = torch.cat([inputs["initial_state"].t(), inputs["x"]]).float()
-    total = sum(inputs["weight"][:, tap].float() * history[tap:tap + 1000] for tap in range(4)) + inputs["bias"].float()
+    total = (
+        sum(inputs["weight"][:, tap].float() * history[tap : tap + 1000] for tap in range(4)) + inputs["bias"].float()
+    )
     found = torch.nn.functional.silu(half(total)).to(torch.bfloat16)
     assert judged(CONV, (found,), outputs_of(CONV, inputs)).status is Status.PASSED

@@ -25,6 +25,7 @@ def generated(workload):
 
 # generate_inputs ------------------------------------------------------------------------------------------------------
 
+
 @pytest.mark.parametrize("axes", [SMALL, {**SMALL, "seq_len": 0}, full_axes(seq_len=3)], ids=["small", "none", "full"])
 def test_shapes_and_types_are_those_of_the_contract(axes):
     made = definition.generate_inputs({**axes, "seed": 1}, "cpu")
@@ -63,9 +64,22 @@ def test_scales_are_positive_and_vary():
         assert 1.5 < scale.quantile(0.9) / scale.quantile(0.1) < 2.5, name
 
 
-@pytest.mark.parametrize("changes", [{"seq_len": 64}, {
-    "seq_len": 64, "hidden_size": 512, "num_hidden_blocks": 4, "intermediate_size": 384, "gemm1_out_size": 768,
-    "num_intermediate_blocks": 3, "num_gemm1_out_blocks": 6}], ids=["small", "larger"])
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"seq_len": 64},
+        {
+            "seq_len": 64,
+            "hidden_size": 512,
+            "num_hidden_blocks": 4,
+            "intermediate_size": 384,
+            "gemm1_out_size": 768,
+            "num_intermediate_blocks": 3,
+            "num_gemm1_out_blocks": 6,
+        },
+    ],
+    ids=["small", "larger"],
+)
 def test_output_is_of_the_size_that_the_tolerances_are_made_for(changes):
     """Standard deviation some 10; and no tolerance accepts an output of zeros, or one of half the size."""
     output = definition.run(**inputs_at(seed=4, **changes)).float()
@@ -91,12 +105,14 @@ def test_expert_popularity_is_as_the_docstring_says(seq_len):
 
 # count_cost -----------------------------------------------------------------------------------------------------------
 
+
 @pytest.mark.parametrize("seed", range(3))
 def test_cost_as_counted_by_hand(seed):
     """SMALL_AXES: 9 tokens, hidden 256 (2 blocks), intermediate 256 (2 blocks), experts 12 to 19 of 64."""
     inputs = inputs_at(seed)
-    chosen = [naive_route(inputs["routing_logits"][token].tolist(), inputs["routing_bias"].tolist())[0]
-              for token in range(9)]
+    chosen = [
+        naive_route(inputs["routing_logits"][token].tolist(), inputs["routing_bias"].tolist())[0] for token in range(9)
+    ]
     local = [[expert for expert in experts if 12 <= expert < 20] for experts in chosen]
     pairs, tokens, active = sum(map(len, local)), sum(map(bool, local)), len(set(sum(local, [])))
     assert 0 < active <= pairs and tokens <= 9
@@ -107,8 +123,12 @@ def test_cost_as_counted_by_hand(seed):
         "flops": {"float8_e4m3fn": 2 * pairs * weights},
         "bytes_read": active * (weights + 4 * scales) + logits_and_bias + tokens * (256 + 4 * 2),
         "bytes_written": 9 * 256 * 2,
-        "facts": {"local_pairs": pairs, "active_local_experts": active, "local_tokens": tokens,
-                  "weight_bytes": active * weights},
+        "facts": {
+            "local_pairs": pairs,
+            "active_local_experts": active,
+            "local_tokens": tokens,
+            "weight_bytes": active * weights,
+        },
     }
 
 

@@ -42,6 +42,7 @@ def choosing(inputs, *experts_of_tokens):
 
 # Routing --------------------------------------------------------------------------------------------------------------
 
+
 def route(logits, bias=None, factor=1.0):
     """One token, logits as a list of 64."""
     bias = torch.zeros(len(logits)) if bias is None else bias
@@ -110,10 +111,18 @@ def test_routing_as_naive(values, num_experts):
 
 # The whole operator ---------------------------------------------------------------------------------------------------
 
-@pytest.mark.parametrize("changes", [
-    {"seq_len": 4}, {"seq_len": 1, "seed": 1}, {"seq_len": 3, "local_expert_offset": 0, "seed": 2},
-    {"seq_len": 3, "local_expert_offset": 56, "seed": 3}, {"seq_len": 3, "local_expert_offset": 29, "seed": 4},
-], ids=lambda changes: " ".join(f"{name} {value}" for name, value in changes.items()))
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"seq_len": 4},
+        {"seq_len": 1, "seed": 1},
+        {"seq_len": 3, "local_expert_offset": 0, "seed": 2},
+        {"seq_len": 3, "local_expert_offset": 56, "seed": 3},
+        {"seq_len": 3, "local_expert_offset": 29, "seed": 4},
+    ],
+    ids=lambda changes: " ".join(f"{name} {value}" for name, value in changes.items()),
+)
 def test_as_naive(changes):
     """Also with an offset that is no multiple of the group size: 12 and 29, groups of 8."""
     assert_as_naive(inputs_at(**changes))
@@ -162,6 +171,7 @@ def test_weights_are_normalised_over_all_eight_experts():
 
 def single_expert(inputs, local):
     """The first token through one local expert, weight 1, with matrices dequantized whole, in float64."""
+
     def dequantize(name):
         codes = inputs[name][local].view(torch.uint8).numpy()
         scale = inputs[f"{name}_scale"][local].double().numpy()

@@ -36,8 +36,11 @@ def naive(name, x):
     if name == "layer_norm":
         return (by_row(naive_layer, rows, eps) * weight + x["bias"].double(),)
     if name == "l2_norm":
-        return (torch.stack([row / math.sqrt(float(row @ row) + eps) for row in rows.double()])
-                if len(rows) else rows.double(),)
+        return (
+            torch.stack([row / math.sqrt(float(row @ row) + eps) for row in rows.double()])
+            if len(rows)
+            else rows.double(),
+        )
     normalized = by_row(naive_rms, rows, eps) * weight
     if name == "gated_rms_norm":
         gate = x["gate"].double()
@@ -76,8 +79,9 @@ def test_as_torch():
     rms = torch.nn.functional.rms_norm(x["hidden_states"].double(), (64,), x["weight"].double(), x["eps"])
     close(load("rms_norm").run(**x), rms)
     x = inputs_at("layer_norm", num_tokens=7, hidden_size=64)
-    layer = torch.nn.functional.layer_norm(x["hidden_states"].double(), (64,), x["weight"].double(),
-                                           x["bias"].double(), x["eps"])
+    layer = torch.nn.functional.layer_norm(
+        x["hidden_states"].double(), (64,), x["weight"].double(), x["bias"].double(), x["eps"]
+    )
     close(load("layer_norm").run(**x), layer)
     x = inputs_at("l2_norm", num_tokens=7, hidden_size=64)
     close(load("l2_norm").run(**x), torch.nn.functional.normalize(x["hidden_states"].double(), dim=-1))
@@ -102,13 +106,14 @@ def test_the_norm_is_of_the_sum_before_its_rounding():
 
 # fused_qk_rmsnorm -----------------------------------------------------------------------------------------------------
 
+
 @pytest.mark.parametrize(("name", "changes"), small_variants("fused_qk_rmsnorm"))
 def test_query_and_key_heads_as_naive_and_values_unchanged(name, changes):
     inputs = inputs_at(name, **changes)
-    output, = outputs_of(name, inputs)
+    (output,) = outputs_of(name, inputs)
     queries, keys = inputs["num_q_heads"], inputs["num_kv_heads"]
     assert output.shape[1] == queries + 2 * keys
-    assert torch.equal(output[:, queries + keys:], inputs["qkv"][:, queries + keys:])
+    assert torch.equal(output[:, queries + keys :], inputs["qkv"][:, queries + keys :])
     for token in range(output.shape[0]):
         for head in range(queries + keys):
             weight = inputs["q_weight" if head < queries else "k_weight"].double()
@@ -118,20 +123,27 @@ def test_query_and_key_heads_as_naive_and_values_unchanged(name, changes):
 
 # Costs, counted by hand -----------------------------------------------------------------------------------------------
 
+
 def cost(flops, read, written, dtype="bfloat16"):
     return {"flops": {dtype: flops}, "bytes_read": read, "bytes_written": written}
 
 
-@pytest.mark.parametrize(("name", "expected"), [
-    ("rms_norm", cost(5 * (3 * 99 + 1), 5 * 198 + 198, 5 * 198)),
-    ("fused_add_rms_norm", cost(5 * (4 * 99 + 1), 2 * 5 * 198 + 198, 2 * 5 * 198)),
-    ("layer_norm", cost(5 * 7 * 99, 5 * 198 + 2 * 198, 5 * 198)),
-    ("l2_norm", cost(5 * 3 * 99, 5 * 198, 5 * 198)),
-    ("gated_rms_norm", cost(5 * (8 * 99 + 1), 2 * 5 * 198 + 198, 5 * 198)),
-    # 3 tokens; 4 query, 1 key and 1 value head of 128
-    ("fused_qk_rmsnorm", cost(15 * (3 * 128 + 1), 3 * 6 * 256 + 2 * 256, 3 * 6 * 256, "float16")
-     | {"bytes_in_place": 2 * 3 * 5 * 256 + 2 * 256}),
-])
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("rms_norm", cost(5 * (3 * 99 + 1), 5 * 198 + 198, 5 * 198)),
+        ("fused_add_rms_norm", cost(5 * (4 * 99 + 1), 2 * 5 * 198 + 198, 2 * 5 * 198)),
+        ("layer_norm", cost(5 * 7 * 99, 5 * 198 + 2 * 198, 5 * 198)),
+        ("l2_norm", cost(5 * 3 * 99, 5 * 198, 5 * 198)),
+        ("gated_rms_norm", cost(5 * (8 * 99 + 1), 2 * 5 * 198 + 198, 5 * 198)),
+        # 3 tokens; 4 query, 1 key and 1 value head of 128
+        (
+            "fused_qk_rmsnorm",
+            cost(15 * (3 * 128 + 1), 3 * 6 * 256 + 2 * 256, 3 * 6 * 256, "float16")
+            | {"bytes_in_place": 2 * 3 * 5 * 256 + 2 * 256},
+        ),
+    ],
+)
 def test_cost_at_small_axes(name, expected):
     module = load(name)
     assert module.count_cost(module.SMALL_AXES, module.SMALL_AXES) == expected

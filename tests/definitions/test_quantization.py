@@ -49,7 +49,8 @@ def assert_as_naive(rows, quantized, scales, eps):
         expected, expected_scale, unsure = naive_row(row, eps)
         assert scale == pytest.approx(expected_scale, rel=1e-6)
         assert [code for code, skip in zip(codes, unsure, strict=True) if not skip] == [
-            code for code, skip in zip(expected, unsure, strict=True) if not skip]
+            code for code, skip in zip(expected, unsure, strict=True) if not skip
+        ]
         skipped += sum(unsure)
     assert skipped <= 0.03 * rows.numel() + 2  # bfloat16 values are often simple fractions of the maximum
 
@@ -74,7 +75,7 @@ def test_fused_as_naive(name, changes):
     quantized, scales, residual_out = outputs_of(name, inputs)
     total = inputs["hidden_states"].double() + inputs["residual"].double()
     close(residual_out, total)
-    inverse = 1 / torch.sqrt((total ** 2).mean(-1, keepdim=True) + inputs["eps"])
+    inverse = 1 / torch.sqrt((total**2).mean(-1, keepdim=True) + inputs["eps"])
     assert_as_naive(total * inverse * inputs["weight"].double(), quantized, scales, inputs["quant_eps"])
 
 
@@ -113,20 +114,26 @@ def test_rows_are_quantized_alike_in_chunks(monkeypatch):
 
 # What the tolerances let through, and what not ------------------------------------------------------------------------
 
-@pytest.mark.parametrize(("wrong", "status"), [
-    (lambda quantized, scales: (quantized, scales), Status.PASSED),
-    (lambda quantized, scales: (quantized, 1.1 * scales), Status.WRONG_VALUES),
-    (lambda quantized, scales: (quantized, 0 * scales), Status.WRONG_VALUES),
-    (lambda quantized, scales: ((quantized.float() * 0.95).to(quantized.dtype), scales), Status.WRONG_VALUES),
-    (lambda quantized, scales: ((quantized.float() * 0.5).to(quantized.dtype), scales), Status.WRONG_VALUES),
-], ids=["right", "scales of codes unlike theirs", "no scales", "codes by 5 %", "codes by half"])
+
+@pytest.mark.parametrize(
+    ("wrong", "status"),
+    [
+        (lambda quantized, scales: (quantized, scales), Status.PASSED),
+        (lambda quantized, scales: (quantized, 1.1 * scales), Status.WRONG_VALUES),
+        (lambda quantized, scales: (quantized, 0 * scales), Status.WRONG_VALUES),
+        (lambda quantized, scales: ((quantized.float() * 0.95).to(quantized.dtype), scales), Status.WRONG_VALUES),
+        (lambda quantized, scales: ((quantized.float() * 0.5).to(quantized.dtype), scales), Status.WRONG_VALUES),
+    ],
+    ids=["right", "scales of codes unlike theirs", "no scales", "codes by 5 %", "codes by half"],
+)
 @pytest.mark.parametrize("name", [*NAMES, "fused_rmsnorm_quant"])
 def test_tolerances(name, wrong, status):
     outputs = outputs_of(name, inputs_at(name, num_tokens=40))
     names = list(CATALOG.definition(name).outputs)
     spoiled = (*wrong(*outputs[:2]), *outputs[2:])
-    verdict = compare(CATALOG.definition(name), dict(zip(names, spoiled, strict=True)),
-                      dict(zip(names, outputs, strict=True)))
+    verdict = compare(
+        CATALOG.definition(name), dict(zip(names, spoiled, strict=True)), dict(zip(names, outputs, strict=True))
+    )
     assert verdict.status is status
 
 
@@ -136,36 +143,48 @@ def test_a_reciprocal_instead_of_a_quotient_passes(name):
     quantized, scales = outputs_of(name, inputs)
     inverse = (1 / scales).unsqueeze(-1)
     other = (inputs["hidden_states"].float() * inverse).clamp(-448, 448).to(torch.float8_e4m3fn)
-    verdict = compare(CATALOG.definition(name), {"quantized": other, "scales": scales},
-                      {"quantized": quantized, "scales": scales})
+    verdict = compare(
+        CATALOG.definition(name), {"quantized": other, "scales": scales}, {"quantized": quantized, "scales": scales}
+    )
     assert verdict.status is Status.PASSED
 
 
 def test_rounding_to_bfloat16_on_the_way_passes():
     """As kernels do that run the three operators one after the other."""
     inputs = inputs_at("fused_rmsnorm_quant", num_tokens=64, hidden_size=2048)
-    outputs = dict(zip(CATALOG.definition("fused_rmsnorm_quant").outputs, outputs_of("fused_rmsnorm_quant", inputs),
-                       strict=True))
+    outputs = dict(
+        zip(CATALOG.definition("fused_rmsnorm_quant").outputs, outputs_of("fused_rmsnorm_quant", inputs), strict=True)
+    )
     total = inputs["hidden_states"] + inputs["residual"]
     x = total.float()
     normalized = (x * torch.rsqrt(x.square().mean(-1, keepdim=True) + 1e-6)).to(torch.bfloat16) * inputs["weight"]
     scales = normalized.float().abs().amax(-1) / 448
     codes = (normalized.float() / scales[:, None]).clamp(-448, 448).to(torch.float8_e4m3fn)
-    verdict = compare(CATALOG.definition("fused_rmsnorm_quant"),
-                      {"quantized": codes, "scales": scales, "residual_out": total}, outputs)
+    verdict = compare(
+        CATALOG.definition("fused_rmsnorm_quant"),
+        {"quantized": codes, "scales": scales, "residual_out": total},
+        outputs,
+    )
     assert verdict.status is Status.PASSED, verdict.message
 
 
 # Costs, counted by hand -----------------------------------------------------------------------------------------------
 
-@pytest.mark.parametrize(("name", "flops", "read", "written"), [
-    ("per_token_group_quant_fp8", 5 * 3 * 129, 5 * 3 * 256, 5 * 3 * (128 + 4)),
-    ("fp8_dynamic_per_token_quant", 5 * 100, 5 * 198, 5 * (99 + 4)),
-    ("fused_rmsnorm_quant", 5 * (5 * 99 + 2), 2 * 5 * 198 + 198, 5 * (99 + 4 + 198)),
-])
+
+@pytest.mark.parametrize(
+    ("name", "flops", "read", "written"),
+    [
+        ("per_token_group_quant_fp8", 5 * 3 * 129, 5 * 3 * 256, 5 * 3 * (128 + 4)),
+        ("fp8_dynamic_per_token_quant", 5 * 100, 5 * 198, 5 * (99 + 4)),
+        ("fused_rmsnorm_quant", 5 * (5 * 99 + 2), 2 * 5 * 198 + 198, 5 * (99 + 4 + 198)),
+    ],
+)
 def test_cost_at_small_axes(name, flops, read, written):
     module = load(name)
     assert module.count_cost(module.SMALL_AXES, {}) == {
-        "flops": {"float8_e4m3fn": flops}, "bytes_read": read, "bytes_written": written}
+        "flops": {"float8_e4m3fn": flops},
+        "bytes_read": read,
+        "bytes_written": written,
+    }
     none = module.count_cost({**module.SMALL_AXES, "num_tokens": 0}, {})
     assert none["flops"] == {"float8_e4m3fn": 0} and none["bytes_written"] == 0

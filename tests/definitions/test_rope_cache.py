@@ -23,19 +23,26 @@ def turned(heads, angles):
 
 def status(name, outputs, expected):
     names = list(CATALOG.definition(name).outputs)
-    return compare(CATALOG.definition(name), dict(zip(names, outputs, strict=True)),
-                   dict(zip(names, expected, strict=True))).status
+    return compare(
+        CATALOG.definition(name), dict(zip(names, outputs, strict=True)), dict(zip(names, expected, strict=True))
+    ).status
 
 
 # fused_qkv_rope -------------------------------------------------------------------------------------------------------
 
+
 @pytest.mark.parametrize(("name", "changes"), small_variants("fused_qkv_rope"))
 def test_fused_qkv_rope(name, changes):
     inputs = inputs_at(name, **changes)
-    output, = outputs_of(name, inputs)
+    (output,) = outputs_of(name, inputs)
     rotated = inputs["num_q_heads"] + inputs["num_kv_heads"]
-    angles = torch.tensor([[position / inputs["rope_base"] ** (2 * j / 128) for j in range(64)]
-                           for position in inputs["positions"].tolist()], dtype=torch.float64).view(-1, 64)
+    angles = torch.tensor(
+        [
+            [position / inputs["rope_base"] ** (2 * j / 128) for j in range(64)]
+            for position in inputs["positions"].tolist()
+        ],
+        dtype=torch.float64,
+    ).view(-1, 64)
     close(output[:, :rotated], turned(inputs["qkv"][:, :rotated], angles), torch.float16)
     assert torch.equal(output[:, rotated:], inputs["qkv"][:, rotated:])
 
@@ -46,7 +53,7 @@ def test_one_pair_by_hand():
     inputs["positions"][:] = torch.tensor([3, 0])
     inputs["qkv"].zero_()[:, :, 0] = 1.0
     inputs["qkv"][:, :, 32 + 64] = 2.0
-    output, = outputs_of("fused_qkv_rope", inputs)
+    (output,) = outputs_of("fused_qkv_rope", inputs)
     fast, slow = cmath.exp(3j), 2j * cmath.exp(0.03j)
     for head in output[0, :2].double():
         assert head[[0, 64, 32, 96]].tolist() == pytest.approx([fast.real, fast.imag, slow.real, slow.imag], abs=1e-3)
@@ -65,17 +72,21 @@ def rope(inputs, wide=torch.float32, table=torch.float32, shift=0, base=10000.0,
     return torch.cat([turned.half(), inputs["qkv"][:, rotated:]], dim=1)
 
 
-@pytest.mark.parametrize(("how", "expected"), [
-    ({}, Status.PASSED),
-    ({"table": torch.float16}, Status.PASSED),
-    ({"table": torch.float16, "wide": torch.float16}, Status.PASSED),
-    ({"shift": 1}, Status.WRONG_VALUES),
-    ({"base": 10100.0}, Status.WRONG_VALUES),
-    ({"sign": -1}, Status.WRONG_VALUES),
-    ({"pairs": 48}, Status.WRONG_VALUES),
-    ({"keys": False}, Status.WRONG_VALUES),
-    ({"table": torch.bfloat16}, Status.WRONG_VALUES),
-], ids=str)
+@pytest.mark.parametrize(
+    ("how", "expected"),
+    [
+        ({}, Status.PASSED),
+        ({"table": torch.float16}, Status.PASSED),
+        ({"table": torch.float16, "wide": torch.float16}, Status.PASSED),
+        ({"shift": 1}, Status.WRONG_VALUES),
+        ({"base": 10100.0}, Status.WRONG_VALUES),
+        ({"sign": -1}, Status.WRONG_VALUES),
+        ({"pairs": 48}, Status.WRONG_VALUES),
+        ({"keys": False}, Status.WRONG_VALUES),
+        ({"table": torch.bfloat16}, Status.WRONG_VALUES),
+    ],
+    ids=str,
+)
 def test_tolerance_of_fused_qkv_rope(how, expected):
     inputs = inputs_at("fused_qkv_rope", **MANY)
     outputs = outputs_of("fused_qkv_rope", inputs)
@@ -89,8 +100,11 @@ def test_a_wrong_rotation_of_one_token_fails(workload):
     inputs = inputs_at("fused_qkv_rope", seed=seed, **{**workload.axes, **scalars})
     outputs = outputs_of("fused_qkv_rope", inputs)
     assert inputs["positions"].item() > 100
-    for wrong, expected in ((rope(inputs), Status.PASSED), (rope(inputs, shift=-1), Status.WRONG_VALUES),
-                            (inputs["qkv"], Status.WRONG_VALUES)):
+    for wrong, expected in (
+        (rope(inputs), Status.PASSED),
+        (rope(inputs, shift=-1), Status.WRONG_VALUES),
+        (inputs["qkv"], Status.WRONG_VALUES),
+    ):
         assert status("fused_qkv_rope", [wrong], outputs) is expected
 
 
@@ -104,6 +118,7 @@ def test_positions():
 
 # mrope ----------------------------------------------------------------------------------------------------------------
 
+
 def sections_of(inputs):
     """Which of the three positions each of the 64 pairs turns by."""
     return [0] * inputs["section_time"] + [1] * inputs["section_height"] + [2] * inputs["section_width"]
@@ -113,35 +128,57 @@ def sections_of(inputs):
 def test_mrope(name, changes):
     inputs = inputs_at(name, **changes)
     rows = sections_of(inputs)
-    angles = torch.stack([torch.atan2(inputs["sin"][row, :, pair].double(), inputs["cos"][row, :, pair].double())
-                          for pair, row in enumerate(rows)], dim=1)
+    angles = torch.stack(
+        [
+            torch.atan2(inputs["sin"][row, :, pair].double(), inputs["cos"][row, :, pair].double())
+            for pair, row in enumerate(rows)
+        ],
+        dim=1,
+    )
     outputs = outputs_of(name, inputs)
     for heads, output in zip((inputs["query"], inputs["key"]), outputs, strict=True):
         close(output, turned(heads, angles))
 
 
 def multimodal(inputs, rows, table=torch.float32, wide=torch.float32, sign=1):
-    cos, sin = (torch.stack([values[row, :, pair] for pair, row in enumerate(rows)], dim=1)[:, None].to(table)
-                for values in (inputs["cos"], sign * inputs["sin"]))
+    cos, sin = (
+        torch.stack([values[row, :, pair] for pair, row in enumerate(rows)], dim=1)[:, None].to(table)
+        for values in (inputs["cos"], sign * inputs["sin"])
+    )
     outputs = []
     for heads in (inputs["query"], inputs["key"]):
         first, second = heads.to(wide).chunk(2, dim=-1)
-        outputs.append(torch.cat([torch.addcmul(first * cos, second, sin, value=-1),
-                                  torch.addcmul(first * sin, second, cos)], dim=-1).to(heads.dtype))
+        outputs.append(
+            torch.cat(
+                [torch.addcmul(first * cos, second, sin, value=-1), torch.addcmul(first * sin, second, cos)], dim=-1
+            ).to(heads.dtype)
+        )
     return outputs
 
 
-@pytest.mark.parametrize(("rows", "how", "expected"), [
-    ([0] * 16 + [1] * 24 + [2] * 24, {}, Status.PASSED),
-    ([0] * 64, {}, Status.WRONG_VALUES),
-    ([0] * 16 + [2] * 24 + [1] * 24, {}, Status.WRONG_VALUES),
-    ([0] * 17 + [1] * 23 + [2] * 24, {}, Status.WRONG_VALUES),
-    ([0] * 16 + [1] * 25 + [2] * 23, {}, Status.WRONG_VALUES),
-    ([0, 1, 2] * 16 + [1, 2] * 8, {}, Status.WRONG_VALUES),
-    ([0] * 16 + [1] * 24 + [2] * 24, {"sign": -1}, Status.WRONG_VALUES),
-    ([0] * 16 + [1] * 24 + [2] * 24, {"table": torch.bfloat16, "wide": torch.bfloat16}, Status.WRONG_VALUES),
-], ids=["right", "time only", "height and width exchanged", "time one too many", "height one too many", "interleaved",
-        "other way round", "bfloat16 products"])
+@pytest.mark.parametrize(
+    ("rows", "how", "expected"),
+    [
+        ([0] * 16 + [1] * 24 + [2] * 24, {}, Status.PASSED),
+        ([0] * 64, {}, Status.WRONG_VALUES),
+        ([0] * 16 + [2] * 24 + [1] * 24, {}, Status.WRONG_VALUES),
+        ([0] * 17 + [1] * 23 + [2] * 24, {}, Status.WRONG_VALUES),
+        ([0] * 16 + [1] * 25 + [2] * 23, {}, Status.WRONG_VALUES),
+        ([0, 1, 2] * 16 + [1, 2] * 8, {}, Status.WRONG_VALUES),
+        ([0] * 16 + [1] * 24 + [2] * 24, {"sign": -1}, Status.WRONG_VALUES),
+        ([0] * 16 + [1] * 24 + [2] * 24, {"table": torch.bfloat16, "wide": torch.bfloat16}, Status.WRONG_VALUES),
+    ],
+    ids=[
+        "right",
+        "time only",
+        "height and width exchanged",
+        "time one too many",
+        "height one too many",
+        "interleaved",
+        "other way round",
+        "bfloat16 products",
+    ],
+)
 def test_tolerance_of_mrope(rows, how, expected):
     inputs = inputs_at("mrope", num_tokens=838, num_q_heads=16, num_kv_heads=4)
     assert status("mrope", multimodal(inputs, rows, **how), outputs_of("mrope", inputs)) is expected
@@ -169,8 +206,9 @@ def test_position_ids_are_text_runs_and_image_grids():
 
 def test_cosines_and_sines_are_of_the_positions():
     module = load("mrope")
-    inputs, again, other = (module.generate_inputs({"num_tokens": 400, "half_head_size": 64, "seed": seed}, "cpu")
-                            for seed in (7, 7, 8))
+    inputs, again, other = (
+        module.generate_inputs({"num_tokens": 400, "half_head_size": 64, "seed": seed}, "cpu") for seed in (7, 7, 8)
+    )
     ids = module.position_ids(400, torch.Generator().manual_seed(7))
     for row, token, pair in ((0, 3, 0), (1, 399, 20), (2, 250, 63), (2, 120, 1)):
         number = cmath.exp(1j * int(ids[row, token]) * 1e6 ** (-pair / 64))
@@ -182,12 +220,17 @@ def test_cosines_and_sines_are_of_the_positions():
 
 # reshape_and_cache ----------------------------------------------------------------------------------------------------
 
+
 @pytest.mark.parametrize(("name", "changes"), small_variants("reshape_and_cache"))
 def test_reshape_and_cache(name, changes):
     inputs = inputs_at(name, **changes)
     token_of_slot = {slot: token for token, slot in enumerate(inputs["slot_mapping"].tolist()) if slot >= 0}
-    for tokens, cache, output in zip((inputs["key"], inputs["value"]), (inputs["key_cache"], inputs["value_cache"]),
-                                     outputs_of(name, inputs), strict=True):
+    for tokens, cache, output in zip(
+        (inputs["key"], inputs["value"]),
+        (inputs["key_cache"], inputs["value_cache"]),
+        outputs_of(name, inputs),
+        strict=True,
+    ):
         for block in range(cache.shape[0]):
             for place in range(16):
                 token = token_of_slot.get(16 * block + place)
@@ -195,14 +238,20 @@ def test_reshape_and_cache(name, changes):
                 assert torch.equal(output[block, place], expected)
 
 
-@pytest.mark.parametrize("spoil", [
-    lambda outputs, inputs: (inputs["key_cache"], inputs["value_cache"]),
-    lambda outputs, inputs: outputs[::-1],
-    lambda outputs, inputs: [torch.where(output == cache, 0, output) for output, cache in zip(
-        outputs, (inputs["key_cache"], inputs["value_cache"]), strict=True)],
-    lambda outputs, inputs: [output.flatten(0, 1).roll(1, 0).view(output.shape) for output in outputs],
-    lambda outputs, inputs: [output.clone().index_fill_(3, torch.tensor([15]), 9) for output in outputs],
-], ids=["nothing written", "keys and values exchanged", "other slots lost", "one slot off", "last column"])
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        lambda outputs, inputs: (inputs["key_cache"], inputs["value_cache"]),
+        lambda outputs, inputs: outputs[::-1],
+        lambda outputs, inputs: [
+            torch.where(output == cache, 0, output)
+            for output, cache in zip(outputs, (inputs["key_cache"], inputs["value_cache"]), strict=True)
+        ],
+        lambda outputs, inputs: [output.flatten(0, 1).roll(1, 0).view(output.shape) for output in outputs],
+        lambda outputs, inputs: [output.clone().index_fill_(3, torch.tensor([15]), 9) for output in outputs],
+    ],
+    ids=["nothing written", "keys and values exchanged", "other slots lost", "one slot off", "last column"],
+)
 def test_a_wrong_cache_fails(spoil):
     inputs = inputs_at("reshape_and_cache")
     outputs = outputs_of("reshape_and_cache", inputs)
@@ -235,19 +284,45 @@ def test_slots_are_distinct_and_the_rest_is_padding(tokens, blocks):
 
 # Costs, counted by hand -----------------------------------------------------------------------------------------------
 
-@pytest.mark.parametrize(("name", "dtype", "flops", "read", "written", "moved"), [
-    ("fused_qkv_rope", "float16", 3 * (5 * 128 * 3 + 64 * 3), 3 * (6 * 256 + 4), 3 * 6 * 256,
-     {"bytes_in_place": 3 * (2 * 5 * 256 + 4)}),
-    ("mrope", "bfloat16", 5 * 4 * 128 * 3, 5 * (4 * 256 + 2 * 3 * 64 * 4), 5 * 4 * 256,
-     {"bytes_needed": 5 * (2 * 4 * 256 + 2 * 64 * 4)}),
-    # 32 slots, 21 of them overwritten
-    ("reshape_and_cache", "bfloat16", 0, 2 * 32 * 2 * 32 + 21 * (2 * 2 * 32 + 8), 2 * 32 * 2 * 32,
-     {"bytes_needed": (32 - 21) * 128 + 21 * (128 + 8) + 32 * 128, "bytes_in_place": 21 * (2 * 128 + 8)}),
-])
+
+@pytest.mark.parametrize(
+    ("name", "dtype", "flops", "read", "written", "moved"),
+    [
+        (
+            "fused_qkv_rope",
+            "float16",
+            3 * (5 * 128 * 3 + 64 * 3),
+            3 * (6 * 256 + 4),
+            3 * 6 * 256,
+            {"bytes_in_place": 3 * (2 * 5 * 256 + 4)},
+        ),
+        (
+            "mrope",
+            "bfloat16",
+            5 * 4 * 128 * 3,
+            5 * (4 * 256 + 2 * 3 * 64 * 4),
+            5 * 4 * 256,
+            {"bytes_needed": 5 * (2 * 4 * 256 + 2 * 64 * 4)},
+        ),
+        # 32 slots, 21 of them overwritten
+        (
+            "reshape_and_cache",
+            "bfloat16",
+            0,
+            2 * 32 * 2 * 32 + 21 * (2 * 2 * 32 + 8),
+            2 * 32 * 2 * 32,
+            {"bytes_needed": (32 - 21) * 128 + 21 * (128 + 8) + 32 * 128, "bytes_in_place": 21 * (2 * 128 + 8)},
+        ),
+    ],
+)
 def test_cost_at_small_axes(name, dtype, flops, read, written, moved):
     module = load(name)
     assert module.count_cost(module.SMALL_AXES, module.SMALL_AXES) == {
-        "flops": {dtype: flops}, "bytes_read": read, "bytes_written": written, **moved}
+        "flops": {dtype: flops},
+        "bytes_read": read,
+        "bytes_written": written,
+        **moved,
+    }
 
 
 def test_costs_equal_the_published_ones():
@@ -258,4 +333,7 @@ def test_costs_equal_the_published_ones():
         for workload in CATALOG.workloads(name):
             row, cost = PUBLISHED[name, workload.raw["shape_id"]], workload.cost
             assert (sum(cost.flops.values()), cost.bytes_read, cost.bytes_written) == (
-                int(row["flops"]), int(row["bytes_read"]), int(row["bytes_written"]))
+                int(row["flops"]),
+                int(row["bytes_read"]),
+                int(row["bytes_written"]),
+            )

@@ -10,7 +10,7 @@ from kernelderby.measure.judge.correctness import judge
 from kernelderby.trace import Status
 
 GATING, ALIGN, COUNT = "moe_topk_gating_softmax", "moe_align_block_size", "moe_count_and_sort"
-LOW, HIGH = -2**31, 2**31 - 1
+LOW, HIGH = -(2**31), 2**31 - 1
 
 
 def judged(name, inputs, *outputs):
@@ -29,17 +29,20 @@ def pairs_of_experts(topk_ids):
 
 # Against plain Python -------------------------------------------------------------------------------------------------
 
+
 @pytest.mark.parametrize(("name", "changes"), small_variants(GATING))
 def test_gating_as_naive(name, changes):
     inputs = inputs_at(name, **changes)
     weights, ids = outputs_of(name, inputs)
-    for row, found_weights, found_ids in zip(inputs["gating_logits"].tolist(), weights.tolist(), ids.tolist(),
-                                             strict=True):
+    for row, found_weights, found_ids in zip(
+        inputs["gating_logits"].tolist(), weights.tolist(), ids.tolist(), strict=True
+    ):
         total = math.fsum(math.exp(logit - max(row)) for logit in row)
         expected = sorted(range(len(row)), key=lambda expert: (-row[expert], expert))[:8]
         assert found_ids == expected
-        assert found_weights == pytest.approx([math.exp(row[expert] - max(row)) / total for expert in expected],
-                                              rel=1e-6)
+        assert found_weights == pytest.approx(
+            [math.exp(row[expert] - max(row)) / total for expert in expected], rel=1e-6
+        )
 
 
 def test_gating_of_equal_logits_takes_the_lower_index():
@@ -63,7 +66,7 @@ def test_align_as_naive(name, changes):
     rows, experts = [], []
     for expert, numbers in enumerate(pairs_of_experts(inputs["topk_ids"])):
         for start in range(0, len(numbers), 128):
-            rows.append((numbers[start:start + 128] + [pairs] * 128)[:128])
+            rows.append((numbers[start : start + 128] + [pairs] * 128)[:128])
             experts.append(expert)
     used, unused = len(rows), num_blocks - len(rows)
     assert found[0].tolist() == rows + [[pairs] * 128] * unused
@@ -101,6 +104,7 @@ def test_count_of_an_expert_that_has_everything():
 
 # Generated inputs -----------------------------------------------------------------------------------------------------
 
+
 @pytest.mark.parametrize("name", [ALIGN, COUNT])
 def test_generated_experts_at_full_sizes(name):
     """Distinct experts of each token, within range, the same at each call, other ones by another seed."""
@@ -134,6 +138,7 @@ def test_counted_routing_is_uneven():
 
 # What passes, and what not --------------------------------------------------------------------------------------------
 
+
 def reordered(topk_ids, found, generator):
     """Every expert's stretch of `found` in random order; found: flat, sorted by expert."""
     counts = torch.bincount(topk_ids.flatten(), minlength=128).tolist()
@@ -164,21 +169,37 @@ def put(tensor, place, value):
     return tensor
 
 
-@pytest.mark.parametrize("wrong", [
-    lambda x, weights, ids: (weights / weights.sum(-1, keepdim=True), ids),
-    lambda x, weights, ids: (weights.to(torch.bfloat16).float(), ids),
-    lambda x, weights, ids: (torch.softmax(x.half(), -1).float().gather(1, ids.long()), ids),
-    lambda x, weights, ids: (weights, ids.flip(-1)),
-    lambda x, weights, ids: (weights.flip(-1), ids.flip(-1)),
-    lambda x, weights, ids: (weights, ids + 1),
-    lambda x, weights, ids: (weights, put(ids, 0, ids[0, 1])),
-    lambda x, weights, ids: (weights, put(ids, 3, LOW)),
-    lambda x, weights, ids: (weights, put(ids, 3, HIGH)),
-    lambda x, weights, ids: (weights, put(ids, 3, 128)),
-    lambda x, weights, ids: (weights, torch.zeros_like(ids)),
-    lambda x, weights, ids: (torch.zeros_like(weights), ids),
-], ids=["renormalized", "bfloat16", "float16 softmax", "reversed ids", "worst first", "next expert", "repeated",
-        "smallest int", "largest int", "one too large", "no ids", "no weights"])
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        lambda x, weights, ids: (weights / weights.sum(-1, keepdim=True), ids),
+        lambda x, weights, ids: (weights.to(torch.bfloat16).float(), ids),
+        lambda x, weights, ids: (torch.softmax(x.half(), -1).float().gather(1, ids.long()), ids),
+        lambda x, weights, ids: (weights, ids.flip(-1)),
+        lambda x, weights, ids: (weights.flip(-1), ids.flip(-1)),
+        lambda x, weights, ids: (weights, ids + 1),
+        lambda x, weights, ids: (weights, put(ids, 0, ids[0, 1])),
+        lambda x, weights, ids: (weights, put(ids, 3, LOW)),
+        lambda x, weights, ids: (weights, put(ids, 3, HIGH)),
+        lambda x, weights, ids: (weights, put(ids, 3, 128)),
+        lambda x, weights, ids: (weights, torch.zeros_like(ids)),
+        lambda x, weights, ids: (torch.zeros_like(weights), ids),
+    ],
+    ids=[
+        "renormalized",
+        "bfloat16",
+        "float16 softmax",
+        "reversed ids",
+        "worst first",
+        "next expert",
+        "repeated",
+        "smallest int",
+        "largest int",
+        "one too large",
+        "no ids",
+        "no weights",
+    ],
+)
 def test_gating_mistakes_fail(wrong):
     inputs = inputs_at(GATING, num_tokens=40)
     outputs = outputs_of(GATING, inputs)
@@ -208,23 +229,39 @@ def test_align_in_another_order_within_experts_passes(name, changes):
 
 
 # At 70 tokens and 150 blocks: rows 0 and 1 are the blocks of experts 0 and 1, the last ones are unused.
-@pytest.mark.parametrize("wrong", [
-    lambda ids, experts, count: (put(ids, 0, ids[0, 1]), experts, count),
-    lambda ids, experts, count: (put(ids, 0, 560), experts, count),
-    lambda ids, experts, count: (put(put(ids, 0, ids[1, 0]), 128, ids[0, 0]), experts, count),
-    lambda ids, experts, count: (put(ids, 127, 561), experts, count),
-    lambda ids, experts, count: (put(ids, -1, 0), experts, count),
-    lambda ids, experts, count: (ids // 8, experts, count),
-    lambda ids, experts, count: (ids, experts.roll(1), count),
-    lambda ids, experts, count: (ids, put(experts, -1, 0), count),
-    lambda ids, experts, count: (ids, experts, count + 128),
-    lambda ids, experts, count: (ids, experts, torch.full_like(count, 560)),
-    lambda ids, experts, count: (torch.full_like(ids, LOW), torch.full_like(experts, HIGH), count),
-    lambda ids, experts, count: (torch.full_like(ids, HIGH), torch.full_like(experts, LOW), count),
-    lambda ids, experts, count: (torch.full_like(ids, 560), experts, count),
-], ids=["pair twice", "pair missing", "pairs of two experts exchanged", "padding is another number",
-        "pair in an unused block", "tokens instead of pairs", "experts moved", "unused block has an expert",
-        "one block too many", "not padded", "smallest ints", "largest ints", "padding only"])
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        lambda ids, experts, count: (put(ids, 0, ids[0, 1]), experts, count),
+        lambda ids, experts, count: (put(ids, 0, 560), experts, count),
+        lambda ids, experts, count: (put(put(ids, 0, ids[1, 0]), 128, ids[0, 0]), experts, count),
+        lambda ids, experts, count: (put(ids, 127, 561), experts, count),
+        lambda ids, experts, count: (put(ids, -1, 0), experts, count),
+        lambda ids, experts, count: (ids // 8, experts, count),
+        lambda ids, experts, count: (ids, experts.roll(1), count),
+        lambda ids, experts, count: (ids, put(experts, -1, 0), count),
+        lambda ids, experts, count: (ids, experts, count + 128),
+        lambda ids, experts, count: (ids, experts, torch.full_like(count, 560)),
+        lambda ids, experts, count: (torch.full_like(ids, LOW), torch.full_like(experts, HIGH), count),
+        lambda ids, experts, count: (torch.full_like(ids, HIGH), torch.full_like(experts, LOW), count),
+        lambda ids, experts, count: (torch.full_like(ids, 560), experts, count),
+    ],
+    ids=[
+        "pair twice",
+        "pair missing",
+        "pairs of two experts exchanged",
+        "padding is another number",
+        "pair in an unused block",
+        "tokens instead of pairs",
+        "experts moved",
+        "unused block has an expert",
+        "one block too many",
+        "not padded",
+        "smallest ints",
+        "largest ints",
+        "padding only",
+    ],
+)
 def test_align_mistakes_fail(wrong):
     inputs = inputs_at(ALIGN, num_tokens=70, num_blocks=150)
     outputs = outputs_of(ALIGN, inputs)
@@ -242,18 +279,31 @@ def test_count_in_another_order_within_experts_passes(name, changes):
     assert judged(name, inputs, other, counts, offsets) is Status.PASSED
 
 
-@pytest.mark.parametrize("wrong", [
-    lambda order, counts, offsets: (put(order, 0, order[0, 1]), counts, offsets),
-    lambda order, counts, offsets: (order.flatten().roll(1).view_as(order), counts, offsets),
-    lambda order, counts, offsets: (order // 8, counts, offsets),
-    lambda order, counts, offsets: (torch.full_like(order, LOW), counts, offsets),
-    lambda order, counts, offsets: (torch.full_like(order, HIGH), counts, offsets),
-    lambda order, counts, offsets: (order, put(counts, 5, counts[5] + 1), offsets),
-    lambda order, counts, offsets: (order, counts.roll(1), offsets),
-    lambda order, counts, offsets: (order, counts, offsets + 1),
-    lambda order, counts, offsets: (order, counts, put(offsets, -1, 0)),
-], ids=["pair twice", "experts moved by a pair", "tokens instead of pairs", "smallest ints", "largest ints",
-        "one count", "counts moved", "offsets from one", "no total"])
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        lambda order, counts, offsets: (put(order, 0, order[0, 1]), counts, offsets),
+        lambda order, counts, offsets: (order.flatten().roll(1).view_as(order), counts, offsets),
+        lambda order, counts, offsets: (order // 8, counts, offsets),
+        lambda order, counts, offsets: (torch.full_like(order, LOW), counts, offsets),
+        lambda order, counts, offsets: (torch.full_like(order, HIGH), counts, offsets),
+        lambda order, counts, offsets: (order, put(counts, 5, counts[5] + 1), offsets),
+        lambda order, counts, offsets: (order, counts.roll(1), offsets),
+        lambda order, counts, offsets: (order, counts, offsets + 1),
+        lambda order, counts, offsets: (order, counts, put(offsets, -1, 0)),
+    ],
+    ids=[
+        "pair twice",
+        "experts moved by a pair",
+        "tokens instead of pairs",
+        "smallest ints",
+        "largest ints",
+        "one count",
+        "counts moved",
+        "offsets from one",
+        "no total",
+    ],
+)
 def test_count_mistakes_fail(wrong):
     inputs = inputs_at(COUNT, num_tokens=70)
     outputs = outputs_of(COUNT, inputs)
@@ -266,8 +316,10 @@ def test_any_numbers_at_all_are_judged_without_raising(name):
     generator = torch.Generator().manual_seed(3)
     inputs = inputs_at(name)
     right = outputs_of(name, inputs)
-    garbage = [torch.randint(LOW, HIGH, tensor.shape, generator=generator, dtype=torch.int32).view(tensor.dtype)
-               for tensor in right]
+    garbage = [
+        torch.randint(LOW, HIGH, tensor.shape, generator=generator, dtype=torch.int32).view(tensor.dtype)
+        for tensor in right
+    ]
     before = [tensor.clone() for tensor in garbage]
     assert judged(name, inputs, *garbage) in (Status.WRONG_VALUES, Status.NOT_A_NUMBER)
     for tensor, copy in zip(garbage, before, strict=True):
@@ -276,14 +328,18 @@ def test_any_numbers_at_all_are_judged_without_raising(name):
 
 # Costs, counted by hand -----------------------------------------------------------------------------------------------
 
-@pytest.mark.parametrize(("name", "changes", "flops", "read", "written"), [
-    (GATING, {}, {"float32": 5 * (128 + 128 + 127 + 128)}, 5 * 128 * 4, 5 * 8 * 8),
-    (GATING, {"num_tokens": 0}, {"float32": 0}, 0, 0),
-    (ALIGN, {}, {}, 5 * 8 * 4, 40 * 128 * 4 + 40 * 4 + 4),
-    (ALIGN, {"num_tokens": 0}, {}, 0, 40 * 128 * 4 + 40 * 4 + 4),
-    (COUNT, {}, {}, 5 * 8 * 4, 5 * 8 * 4 + 128 * 4 + 129 * 4),
-    (COUNT, {"num_tokens": 0}, {}, 0, 257 * 4),
-])
+
+@pytest.mark.parametrize(
+    ("name", "changes", "flops", "read", "written"),
+    [
+        (GATING, {}, {"float32": 5 * (128 + 128 + 127 + 128)}, 5 * 128 * 4, 5 * 8 * 8),
+        (GATING, {"num_tokens": 0}, {"float32": 0}, 0, 0),
+        (ALIGN, {}, {}, 5 * 8 * 4, 40 * 128 * 4 + 40 * 4 + 4),
+        (ALIGN, {"num_tokens": 0}, {}, 0, 40 * 128 * 4 + 40 * 4 + 4),
+        (COUNT, {}, {}, 5 * 8 * 4, 5 * 8 * 4 + 128 * 4 + 129 * 4),
+        (COUNT, {"num_tokens": 0}, {}, 0, 257 * 4),
+    ],
+)
 def test_cost_at_small_axes(name, changes, flops, read, written):
     module, inputs = load(name), inputs_at(name, **changes)
     cost = module.count_cost({**module.SMALL_AXES, **changes}, inputs)
@@ -293,4 +349,5 @@ def test_cost_at_small_axes(name, changes, flops, read, written):
 def test_used_blocks_are_a_fact():
     inputs = inputs_at(ALIGN, num_tokens=1, num_blocks=9)
     assert load(ALIGN).count_cost({**load(ALIGN).SMALL_AXES, "num_tokens": 1, "num_blocks": 9}, inputs)["facts"] == {
-        "used_blocks": 8}
+        "used_blocks": 8
+    }

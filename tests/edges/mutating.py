@@ -73,6 +73,7 @@ def _argv(arguments: tuple[object, ...]) -> Iterator[None]:
 
 # ----------------------------------------------------------------------------------------------------------- mutations
 
+
 @dataclass(frozen=True)
 class Mutation:
     """apply writes the broken file. must_show: the change cannot be a fine file, so that it must be told, or change
@@ -83,11 +84,39 @@ class Mutation:
     must_show: bool
 
 
-WRONG = ["text", "", -1, 3.5, 1e308, True, [], {}, [1], ["a", 2], {"a": 1}, "\x1b]0;owned\x07", 10**30, "NaN",
-         "2000-01-01"]
+WRONG = [
+    "text",
+    "",
+    -1,
+    3.5,
+    1e308,
+    True,
+    [],
+    {},
+    [1],
+    ["a", 2],
+    {"a": 1},
+    "\x1b]0;owned\x07",
+    10**30,
+    "NaN",
+    "2000-01-01",
+]
 INSERTED = [b"\xff", b"\x00", b"\x1b", b"{", b"]", b'"', b"\xe2\x80\xa8", b"NaN", b"\n"]
-FREE = {"description", "reason", "title", "log", "libs", "environment", "tags", "reference", "content", "session",
-        "graph_missing", "source", "facts"}
+FREE = {
+    "description",
+    "reason",
+    "title",
+    "log",
+    "libs",
+    "environment",
+    "tags",
+    "reference",
+    "content",
+    "session",
+    "graph_missing",
+    "source",
+    "facts",
+}
 
 
 def places(data: Any, at: tuple = ()) -> Iterator[tuple]:
@@ -144,13 +173,18 @@ def structured(data: Any, write: Callable[[Path, Any], None], rng: random.Random
 def raw(text: bytes, rng: random.Random, count: int) -> Iterator[Mutation]:
     """Bytes cut, put in, doubled; nesting beyond measure."""
     ways = [
-        lambda: text[:rng.randrange(len(text))],
-        lambda: text[:(at := rng.randrange(len(text)))] + rng.choice(INSERTED) + text[at:],
+        lambda: text[: rng.randrange(len(text))],
+        lambda: text[: (at := rng.randrange(len(text)))] + rng.choice(INSERTED) + text[at:],
         lambda: b"[" * 100_000 + text,
         lambda: text[:1] + b'"x":' + b'{"a":' * 50_000 + text[1:],
-        lambda: b"", lambda: b"null\n", lambda: b"\xef\xbb\xbf" + text, lambda: text.decode().encode("utf-16"),
-        lambda: text.replace(b"1", b"9" * 5000, 1), lambda: text.replace(b"2", b"1e999", 1),
-        lambda: text.replace(b'"', b"'", 2)]
+        lambda: b"",
+        lambda: b"null\n",
+        lambda: b"\xef\xbb\xbf" + text,
+        lambda: text.decode().encode("utf-16"),
+        lambda: text.replace(b"1", b"9" * 5000, 1),
+        lambda: text.replace(b"2", b"1e999", 1),
+        lambda: text.replace(b'"', b"'", 2),
+    ]
     for number in range(count):
         new = ways[number % len(ways)]()
         yield Mutation(f"bytes {number} {new[:30]!r}", lambda path, new=new: path.write_bytes(new), False)
@@ -158,10 +192,12 @@ def raw(text: bytes, rng: random.Random, count: int) -> Iterator[Mutation]:
 
 def of_file_system() -> Iterator[Mutation]:
     """What is no file at all."""
+
     def replaced(make: Callable[[Path], None]) -> Callable[[Path], None]:
         def apply(path: Path) -> None:
             path.unlink()
             make(path)
+
         return apply
 
     yield Mutation("a pipe", replaced(os.mkfifo), False)
@@ -181,6 +217,7 @@ def write_line(number: int) -> Callable[[Path, Any], None]:
         lines = path.read_text().splitlines()
         lines[number] = json.dumps(data)
         path.write_text("\n".join(lines) + "\n")
+
     return write
 
 

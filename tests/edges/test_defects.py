@@ -59,43 +59,52 @@ def two_sets(small_set):
 
 # ------------------------------------------------------------------------------------------------------- A.1 and A.2
 
-@pytest.mark.parametrize(("change", "words"), [
-    (lambda line: line["workload"]["axes"].update(rows="many" * 1000), ["workload.axes.rows", "integer"]),
-    (lambda line: line["workload"]["axes"].update(rows=-3), ["workload.axes.rows", "-3"]),
-    (lambda line: line["workload"]["axes"].update(rows=3.5), ["workload.axes.rows", "3.5"]),
-    (lambda line: line.update(shape_id="three"), ["shape_id", "'three'"]),
-    (lambda line: line.update(importance=1e308), ["importance", "1e9 at most"]),
-    (lambda line: line.update(importance=True), ["importance"]),
-    (lambda line: line.update(framework=["sglang"]), ["framework"]),
-    (lambda line: line.update(call_count="often"), ["call_count"]),
-    (lambda line: line.update(origin="\x1b[2J"), ["origin", "control characters"]),
-    (lambda line: line["cost"]["flops"].update(float32="16"), ["cost.flops.float32"]),
-    (lambda line: line["cost"].update(flops=3), ["cost.flops"]),
-    (lambda line: line["workload"]["inputs"]["factor"].update(value="2"), ["inputs.factor.value"]),
-    (lambda line: line["workload"]["inputs"]["x"].update(type="scalar", value=1), ["inputs.x.type"]),
-])
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda line: line["workload"]["axes"].update(rows="many" * 1000), ["workload.axes.rows", "integer"]),
+        (lambda line: line["workload"]["axes"].update(rows=-3), ["workload.axes.rows", "-3"]),
+        (lambda line: line["workload"]["axes"].update(rows=3.5), ["workload.axes.rows", "3.5"]),
+        (lambda line: line.update(shape_id="three"), ["shape_id", "'three'"]),
+        (lambda line: line.update(importance=1e308), ["importance", "1e9 at most"]),
+        (lambda line: line.update(importance=True), ["importance"]),
+        (lambda line: line.update(framework=["sglang"]), ["framework"]),
+        (lambda line: line.update(call_count="often"), ["call_count"]),
+        (lambda line: line.update(origin="\x1b[2J"), ["origin", "control characters"]),
+        (lambda line: line["cost"]["flops"].update(float32="16"), ["cost.flops.float32"]),
+        (lambda line: line["cost"].update(flops=3), ["cost.flops"]),
+        (lambda line: line["workload"]["inputs"]["factor"].update(value="2"), ["inputs.factor.value"]),
+        (lambda line: line["workload"]["inputs"]["x"].update(type="scalar", value=1), ["inputs.x.type"]),
+    ],
+)
 def test_a_broken_workload(small_set, change, words):
     edit_json(small_set / WORKLOADS, change, line=0)
     catalog = is_left_out(small_set, f"{WORKLOADS}:1", *words)
     assert len(catalog.workloads(D)) == 1 and len(catalog.traces()) == 4
 
 
-@pytest.mark.parametrize(("change", "words"), [
-    (lambda one: one["inputs"]["x"].update(dtype="bf16"), ["inputs.x.dtype", "did you mean"]),
-    (lambda one: one["axes"]["columns"].update(value=-3), ["axes.columns.value"]),
-    (lambda one: one["axes"]["columns"].update(value=3.5), ["axes.columns.value"]),
-    (lambda one: one["axes"].update(batch={"type": "var"}), ["axes.batch", "no input's shape"]),
-    (lambda one: one.update(constraints=["columns == 5"]), ["constraints[0]", "does not hold"]),
-    (lambda one: one.update(constraints=["columns == "]), ["constraints[0]", "no expression"]),
-    (lambda one: one["tolerances"][0].update(atol=-1), ["tolerances[0].atol"]),
-    (lambda one: one["tolerances"][0].update(rtol="NaN"), ["tolerances[0].rtol"]),
-    (lambda one: one["tolerances"][0].update(required_matched_ratio=0), ["required_matched_ratio"]),
-    (lambda one: one["tolerances"][0].update(required_matched_ratio=5), ["required_matched_ratio"]),
-    (lambda one: one["outputs"].update(z=one["outputs"]["y"]) or one["tolerances"][0].update(outputs=["y"]),
-     ["tolerances", "none is for the output z"]),
-    (lambda one: one["tolerances"].append(one["tolerances"][0]), ["tolerances[1].name", "there already"]),
-    (lambda one: one["outputs"].update(x=one["outputs"]["y"]), ["outputs.x", "an input too"]),
-])
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda one: one["inputs"]["x"].update(dtype="bf16"), ["inputs.x.dtype", "did you mean"]),
+        (lambda one: one["axes"]["columns"].update(value=-3), ["axes.columns.value"]),
+        (lambda one: one["axes"]["columns"].update(value=3.5), ["axes.columns.value"]),
+        (lambda one: one["axes"].update(batch={"type": "var"}), ["axes.batch", "no input's shape"]),
+        (lambda one: one.update(constraints=["columns == 5"]), ["constraints[0]", "does not hold"]),
+        (lambda one: one.update(constraints=["columns == "]), ["constraints[0]", "no expression"]),
+        (lambda one: one["tolerances"][0].update(atol=-1), ["tolerances[0].atol"]),
+        (lambda one: one["tolerances"][0].update(rtol="NaN"), ["tolerances[0].rtol"]),
+        (lambda one: one["tolerances"][0].update(required_matched_ratio=0), ["required_matched_ratio"]),
+        (lambda one: one["tolerances"][0].update(required_matched_ratio=5), ["required_matched_ratio"]),
+        (
+            lambda one: one["outputs"].update(z=one["outputs"]["y"]) or one["tolerances"][0].update(outputs=["y"]),
+            ["tolerances", "none is for the output z"],
+        ),
+        (lambda one: one["tolerances"].append(one["tolerances"][0]), ["tolerances[1].name", "there already"]),
+        (lambda one: one["outputs"].update(x=one["outputs"]["y"]), ["outputs.x", "an input too"]),
+    ],
+)
 def test_a_broken_definition(two_sets, change, words):
     edit_json(two_sets / DEFINITION.replace(D, "other"), change)
     catalog = is_left_out(two_sets, "other.json", *words)
@@ -136,23 +145,31 @@ def test_count_cost_that_gives_nonsense_is_not_packed(small_set):
 
     source = small_set / f"definitions/toy/{D}.py"
     before = (small_set / WORKLOADS).read_bytes()
-    for nonsense in ('{"flops": 3}', "7", "1 / 0",
-                     '{"flops": {"float32": "many"}, "bytes_read": 1, "bytes_written": 1}'):
-        source.write_text(source.read_text().split("def count_cost")[0]
-                          + f"def count_cost(axes, inputs):\n    return {nonsense}\n")
+    for nonsense in (
+        '{"flops": 3}',
+        "7",
+        "1 / 0",
+        '{"flops": {"float32": "many"}, "bytes_read": 1, "bytes_written": 1}',
+    ):
+        source.write_text(
+            source.read_text().split("def count_cost")[0] + f"def count_cost(axes, inputs):\n    return {nonsense}\n"
+        )
         pack(small_set)
         with pytest.raises(DerbyError, match="count_cost: workload"):
             pack_blobs(Catalog.open(small_set), check=True)
     assert (small_set / WORKLOADS).read_bytes() == before
 
 
-@pytest.mark.parametrize(("old", "new", "words"), [
-    ("memory_bytes_per_second = 4.8e12", 'memory_bytes_per_second = "4.8e12"', "memory_bytes_per_second: must be"),
-    ("memory_bytes_per_second = 4.8e12", "memory_bytes_per_secnd = 4.8e12", "memory_bytes_per_sec"),
-    ("memory_bytes_per_second = 4.8e12", "memory_bytes_per_second = nan", "memory_bytes_per_second: must be"),
-    ('date = "2026-11"', "", "date: is missing"),
-    ("bfloat16 = 989e12", "bfloat16 = -1", "flops_per_second.bfloat16"),
-])
+@pytest.mark.parametrize(
+    ("old", "new", "words"),
+    [
+        ("memory_bytes_per_second = 4.8e12", 'memory_bytes_per_second = "4.8e12"', "memory_bytes_per_second: must be"),
+        ("memory_bytes_per_second = 4.8e12", "memory_bytes_per_secnd = 4.8e12", "memory_bytes_per_sec"),
+        ("memory_bytes_per_second = 4.8e12", "memory_bytes_per_second = nan", "memory_bytes_per_second: must be"),
+        ('date = "2026-11"', "", "date: is missing"),
+        ("bfloat16 = 989e12", "bfloat16 = -1", "flops_per_second.bfloat16"),
+    ],
+)
 def test_a_broken_hardware_file(tmp_path, checkout, old, new, words):
     text = (checkout / "kernelderby/hardware/gpus/h200.toml").read_text()
     (tmp_path / "mine.toml").write_text(text.replace(old, new, 1))
@@ -163,25 +180,29 @@ def test_a_broken_hardware_file(tmp_path, checkout, old, new, words):
 
 # --------------------------------------------------------------------------------------------------------- A.3 and A.4
 
-@pytest.mark.parametrize(("change", "words"), [
-    (lambda row: row["measurement"].update(latency_us=0.001), "latency_us"),
-    (lambda row: row["measurement"].update(latency_us=True), "latency_us"),
-    (lambda row: row["measurement"].update(samples_us=[[float("nan")]]), ":1"),
-    (lambda row: row["measurement"].update(samples_us=[[]]), "samples_us[0]"),
-    (lambda row: row["measurement"].update(samples_us=[[-8.0, 8.0]]), "samples_us[0][0]"),
-    (lambda row: row["workload"]["axes"].update(rows=999), "those of uuid"),
-    (lambda row: row["workload"]["inputs"]["factor"].update(value=77.0), "inputs.factor.value"),
-    (lambda row: row["evaluation"].update(status="INCORRECT_NUMERICAL", performance=None), "evaluation.status"),
-    (lambda row: row["evaluation"]["performance"].update(latency_ms=1e-6), "latency_ms"),
-    (lambda row: row["measurement"].update(status="great"), "'great'"),
-    (lambda row: row["evaluation"].update(timestamp="yesterday"), "no ISO time"),
-    (lambda row: row["measurement"].update(protocol=["a"]), "protocol"),
-    (lambda row: row["evaluation"]["environment"].update(hardware={}), "hardware"),
-    (lambda row: row["workload"].update(uuid=3), "uuid"),
-    (lambda row: row["measurement"]["environment"].update(commit=5), "commit"),
-    (lambda row: row["measurement"]["correctness"]["matched_ratio"].update(exact=7), "matched_ratio.exact"),
-    (lambda row: row.pop("solution"), "solution: is missing"),
-])
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda row: row["measurement"].update(latency_us=0.001), "latency_us"),
+        (lambda row: row["measurement"].update(latency_us=True), "latency_us"),
+        (lambda row: row["measurement"].update(samples_us=[[float("nan")]]), ":1"),
+        (lambda row: row["measurement"].update(samples_us=[[]]), "samples_us[0]"),
+        (lambda row: row["measurement"].update(samples_us=[[-8.0, 8.0]]), "samples_us[0][0]"),
+        (lambda row: row["workload"]["axes"].update(rows=999), "those of uuid"),
+        (lambda row: row["workload"]["inputs"]["factor"].update(value=77.0), "inputs.factor.value"),
+        (lambda row: row["evaluation"].update(status="INCORRECT_NUMERICAL", performance=None), "evaluation.status"),
+        (lambda row: row["evaluation"]["performance"].update(latency_ms=1e-6), "latency_ms"),
+        (lambda row: row["measurement"].update(status="great"), "'great'"),
+        (lambda row: row["evaluation"].update(timestamp="yesterday"), "no ISO time"),
+        (lambda row: row["measurement"].update(protocol=["a"]), "protocol"),
+        (lambda row: row["evaluation"]["environment"].update(hardware={}), "hardware"),
+        (lambda row: row["workload"].update(uuid=3), "uuid"),
+        (lambda row: row["measurement"]["environment"].update(commit=5), "commit"),
+        (lambda row: row["measurement"]["correctness"]["matched_ratio"].update(exact=7), "matched_ratio.exact"),
+        (lambda row: row.pop("solution"), "solution: is missing"),
+    ],
+)
 def test_a_row_that_contradicts_itself(small_set, change, words):
     edit_json(small_set / TRACES, change, line=0)
     catalog = is_left_out(small_set, f"{TRACES}:1", words)
@@ -193,8 +214,11 @@ def test_a_row_that_contradicts_itself(small_set, change, words):
 
 def test_unknown_fields_of_a_newer_version_are_ignored(small_set):
     before = run("rank", "--json", "--root", small_set)
-    edit_json(small_set / TRACES, lambda row: (row.update(newer=1), row["measurement"].update(newer=[{}]),
-                                               row["evaluation"].update(newer=None)), line=0)
+    edit_json(
+        small_set / TRACES,
+        lambda row: (row.update(newer=1), row["measurement"].update(newer=[{}]), row["evaluation"].update(newer=None)),
+        line=0,
+    )
     edit_json(small_set / DEFINITION, lambda one: one.update(newer={"a": 1}))
     edit_json(small_set / WORKLOADS, lambda line: line.update(newer={"a": 1}), line=0)
     assert run("rank", "--json", "--root", small_set) == before
@@ -231,13 +255,18 @@ def test_many_broken_rows_are_one_warning(small_set):
 
 # ---------------------------------------------------------------------------------------------------------------- A.6
 
+
 def test_of_one_file_the_last_row_counts_whatever_the_clock_said(small_set):
     """A crash when the clock was a month ahead; then it passed, with the clock set right. bench and rank agree."""
     path = small_set / TRACES
     passed = json.loads(path.read_text().splitlines()[0])
     crashed = json.loads(json.dumps(passed))
-    crashed["evaluation"].update(status="RUNTIME_ERROR", performance=None, correctness=None,
-                                 timestamp=(datetime.now(UTC) + timedelta(days=30)).isoformat())
+    crashed["evaluation"].update(
+        status="RUNTIME_ERROR",
+        performance=None,
+        correctness=None,
+        timestamp=(datetime.now(UTC) + timedelta(days=30)).isoformat(),
+    )
     crashed["measurement"].update(status="crashed", latency_us=None, samples_us=[], correctness=None)
     path.write_text(json.dumps(crashed) + "\n" + json.dumps(passed) + "\n")
     catalog = Catalog.open(small_set)
@@ -251,13 +280,16 @@ def test_of_one_file_the_last_row_counts_whatever_the_clock_said(small_set):
     rows = Catalog.open(small_set).traces(D)
     assert settled_keys(rows) == set()
     assert [each.measurement.status for each in selection.newest_rows(rows, {name: "0" * 16}).values()] == [
-        Status.CRASHED]
+        Status.CRASHED
+    ]
 
 
 def test_of_several_files_the_later_moment_counts(small_set):
     line = json.loads((small_set / TRACES).read_text().splitlines()[0])
-    older, newer = (Measurement.from_trace(line | {"evaluation": line["evaluation"] | {"timestamp": when}})
-                    for when in ("2026-11-01T00:00:00+00:00", "2026-11-02T00:00:00+00:00"))
+    older, newer = (
+        Measurement.from_trace(line | {"evaluation": line["evaluation"] | {"timestamp": when}})
+        for when in ("2026-11-01T00:00:00+00:00", "2026-11-02T00:00:00+00:00")
+    )
     from dataclasses import replace
 
     for first, second in ((older, newer), (newer, older)):
@@ -267,6 +299,7 @@ def test_of_several_files_the_later_moment_counts(small_set):
 
 
 # ------------------------------------------------------------------------------------------------------- B.2, B.3, B.5
+
 
 @pytest.mark.parametrize("path", ["../secret.safetensors", "/etc/hostname", "a/../../secret"])
 def test_a_workload_whose_blob_lies_outside(small_set, path):
@@ -389,7 +422,8 @@ def test_an_export_that_was_cut_short_is_mended_by_the_next(small_set, tmp_path,
                 export(small_set, dataset)
         export(small_set, dataset)
         assert {path.relative_to(dataset): path.read_bytes() for path in dataset.rglob("*") if path.is_file()} == {
-            path.relative_to(whole): path.read_bytes() for path in whole.rglob("*") if path.is_file()}
+            path.relative_to(whole): path.read_bytes() for path in whole.rglob("*") if path.is_file()
+        }
 
 
 def test_a_text_with_a_marker_does_not_grow_the_page(tmp_path):
@@ -404,6 +438,7 @@ def test_a_text_with_a_marker_does_not_grow_the_page(tmp_path):
 
 
 # ------------------------------------------------------------------------------------------------------- B.1 and B.4
+
 
 def test_half_a_surrogate_pair_in_a_message_is_a_row_like_others(small_set):
     """Of an exception text, say; JSON allows what UTF-8 does not."""

@@ -41,6 +41,7 @@ def failing(monkeypatch, name, error, after=0):
 
 # --------------------------------------------------------------------------------------------------------- whole files
 
+
 @pytest.mark.parametrize("error", [errno.ENOSPC, errno.EIO, errno.EROFS, errno.EACCES])
 @pytest.mark.parametrize("step", [step for step in STEPS if step != "flock"])
 def test_a_file_that_cannot_be_replaced_is_as_it_was(tmp_path, monkeypatch, step, error):
@@ -127,8 +128,10 @@ KILLED = """
 
 
 def killed_at(step, path, what, when="before"):
-    run = subprocess.run([sys.executable, "-c", textwrap.dedent(KILLED), step, str(path), what, when],
-                         env={**os.environ, "PYTHONPATH": str(Path(files.__file__).parents[1])})
+    run = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(KILLED), step, str(path), what, when],
+        env={**os.environ, "PYTHONPATH": str(Path(files.__file__).parents[1])},
+    )
     assert run.returncode == -signal.SIGKILL
 
 
@@ -153,8 +156,10 @@ def test_what_a_living_process_writes_is_not_cleaned_away(tmp_path):
 
 def test_many_writers_of_one_file(tmp_path):
     """As of two packs at once: each replaces it in one step, none fails, nothing is left."""
-    code = ("import sys; from pathlib import Path; from kernelderby import files\n"
-            "for _ in range(60): files.write_whole(Path(sys.argv[1]), sys.argv[2] * 5000)")
+    code = (
+        "import sys; from pathlib import Path; from kernelderby import files\n"
+        "for _ in range(60): files.write_whole(Path(sys.argv[1]), sys.argv[2] * 5000)"
+    )
     path = tmp_path / "file"
     environment = {**os.environ, "PYTHONPATH": str(Path(files.__file__).parents[1])}
     runs = [subprocess.Popen([sys.executable, "-c", code, str(path), letter], env=environment) for letter in "abc"]
@@ -163,6 +168,7 @@ def test_many_writers_of_one_file(tmp_path):
 
 
 # ---------------------------------------------------------------------------------------------------------------- rows
+
 
 @pytest.mark.parametrize("error", [errno.ENOSPC, errno.EIO, errno.EDQUOT])
 @pytest.mark.parametrize("step", ["write", "fsync"])
@@ -208,8 +214,12 @@ def test_a_true_limit_of_the_file_system(tmp_path):
             print(number, error)
     """
     path = tmp_path / "rows"
-    run = subprocess.run([sys.executable, "-c", textwrap.dedent(code), str(path)], capture_output=True, text=True,
-                         env={**os.environ, "PYTHONPATH": str(Path(files.__file__).parents[1])})
+    run = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(code), str(path)],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(Path(files.__file__).parents[1])},
+    )
     assert run.returncode == 0 and run.stdout.count("could not be appended") == 7, run.stderr
     assert [line[0] + str(len(line)) for line in path.read_text().splitlines()] == ["0299", "1299", "2299"]
 
@@ -245,8 +255,12 @@ def test_nothing_is_lost_beside_other_writers_and_a_repair(tmp_path):
     environment = {**os.environ, "PYTHONPATH": str(Path(files.__file__).parents[1])}
 
     def start(name, count):
-        return subprocess.Popen([sys.executable, "-c", textwrap.dedent(code), str(path), name, str(count)],
-                                stdout=subprocess.PIPE, text=True, env=environment)
+        return subprocess.Popen(
+            [sys.executable, "-c", textwrap.dedent(code), str(path), name, str(count)],
+            stdout=subprocess.PIPE,
+            text=True,
+            env=environment,
+        )
 
     path.touch()
     steady = [start("a", 150), start("b", 150), start("repair", 1500)]
@@ -265,8 +279,9 @@ def test_nothing_is_lost_beside_other_writers_and_a_repair(tmp_path):
         assert {(name, number) for number in range(count)} <= set(found)
 
 
-@pytest.mark.parametrize(("step", "error"), [("write", errno.ENOSPC), ("open", errno.EROFS), ("mkdir", errno.EACCES),
-                                             ("fsync", errno.EIO)])
+@pytest.mark.parametrize(
+    ("step", "error"), [("write", errno.ENOSPC), ("open", errno.EROFS), ("mkdir", errno.EACCES), ("fsync", errno.EIO)]
+)
 def test_a_full_or_read_only_disk_is_seen_beforehand(tmp_path, monkeypatch, step, error):
     path = tmp_path / "h200" / "toy" / "rows.jsonl"
     failing(monkeypatch, step, error)
@@ -296,8 +311,28 @@ def test_who_holds_the_file_for_ever_is_told(tmp_path, monkeypatch):
 
 # --------------------------------------------------------------------------------------------------------------- paths
 
-@pytest.mark.parametrize("text", ["../x", "a/../../x", "/etc/passwd", "", ".", "a/", "a\\b", "~/x", "C:/x", "a\x00b",
-                                  "a\nb", "a/..", "..", "link/x", "link", "deep/link/x"])
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "../x",
+        "a/../../x",
+        "/etc/passwd",
+        "",
+        ".",
+        "a/",
+        "a\\b",
+        "~/x",
+        "C:/x",
+        "a\x00b",
+        "a\nb",
+        "a/..",
+        "..",
+        "link/x",
+        "link",
+        "deep/link/x",
+    ],
+)
 def test_paths_that_lead_outside(tmp_path, text):
     inside = tmp_path / "set"
     (inside / "deep").mkdir(parents=True)
@@ -316,8 +351,16 @@ def test_paths_that_stay_inside(tmp_path):
     assert files.is_inside(tmp_path / "other", tmp_path / "set" / "blob")
 
 
-@pytest.mark.parametrize("make", [os.mkfifo, Path.mkdir, lambda path: path.symlink_to("/dev/zero"),
-                                  lambda path: path.symlink_to(path.name), lambda path: None])
+@pytest.mark.parametrize(
+    "make",
+    [
+        os.mkfifo,
+        Path.mkdir,
+        lambda path: path.symlink_to("/dev/zero"),
+        lambda path: path.symlink_to(path.name),
+        lambda path: None,
+    ],
+)
 def test_what_is_no_file_is_not_read(tmp_path, make):
     path = tmp_path / "x.jsonl"
     make(path)
@@ -328,6 +371,7 @@ def test_what_is_no_file_is_not_read(tmp_path, make):
 
 
 # --------------------------------------------------------------------------------------------------------------- locks
+
 
 @pytest.fixture
 def lock_folder(tmp_path, monkeypatch):

@@ -32,8 +32,14 @@ FILES = {
     "profiles/published_importance.csv": (0, 33),
     "profiles/published_shapes.csv": (0, 33),
 }
-VERBS = (("list", "--json"), ("show", D, "--json"), ("rank", "--json"), ("roofline", "--traces", "--json"),
-         ("roofline", "--gpu", "xpu-a", "--json"), ("rank", "--importance", "--json"))
+VERBS = (
+    ("list", "--json"),
+    ("show", D, "--json"),
+    ("rank", "--json"),
+    ("roofline", "--traces", "--json"),
+    ("roofline", "--gpu", "xpu-a", "--json"),
+    ("rank", "--importance", "--json"),
+)
 
 
 @pytest.fixture(scope="module")
@@ -53,8 +59,11 @@ def whole_set(tmp_path_factory, checkout):
 def without_torch(monkeypatch):
     """`derby pack` then leaves blobs and costs out, and no code of the set runs."""
     found = importlib.util.find_spec
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name, *more: None if name in ("torch", "safetensors")
-                        else found(name, *more))
+    monkeypatch.setattr(
+        importlib.util,
+        "find_spec",
+        lambda name, *more: None if name in ("torch", "safetensors") else found(name, *more),
+    )
 
 
 def cases(root: Path, file: str):
@@ -94,15 +103,20 @@ def test_a_broken_file_of_a_set(whole_set, without_torch, file):
     assert {verb: run(*verb, "--root", whole_set) for verb in VERBS} == fine, "the generator left something behind"
 
 
-@pytest.mark.parametrize(("file", "values", "texts"), [
-    ("profiles/deepseek_d4_decode.toml", 60, 22), ("profiles/triton_fused_v2_b200.toml", 6, 11)])
+@pytest.mark.parametrize(
+    ("file", "values", "texts"),
+    [("profiles/deepseek_d4_decode.toml", 60, 22), ("profiles/triton_fused_v2_b200.toml", 6, 11)],
+)
 def test_a_broken_profile_table(tmp_path, checkout, file, values, texts):
     for name in (file, file.replace(".toml", ".csv")):
         if (checkout / name).is_file():
             shutil.copy(checkout / name, tmp_path)
     table = tmp_path / Path(file).name
-    verb = ("layers", table) if "decode" in file else (
-        "stages", table.with_suffix(".csv"), "--solution", "triton_fused_v2", "--root", checkout)
+    verb = (
+        ("layers", table)
+        if "decode" in file
+        else ("stages", table.with_suffix(".csv"), "--solution", "triton_fused_v2", "--root", checkout)
+    )
     assert run("profile", *verb).code == 0
     escaped = []
     for mutation in mutations_of(table, random.Random(f"{SEED} {file}"), values, texts):

@@ -31,11 +31,18 @@ def test_a_workload_gives_its_case(catalog):
 
 def test_small_cases_vary_what_any_operator_has(catalog):
     cases = small_cases(catalog.definition(DEFINITION), {"rows": 4, "columns": 16, "factor": 2.0}, None, 2)
-    assert [case.label for case in cases] == ["small seed=0", "small seed=1", "rows=0 seed=0", "rows=0 seed=1",
-                                              "rows=1 seed=0", "rows=1 seed=1"]
+    assert [case.label for case in cases] == [
+        "small seed=0",
+        "small seed=1",
+        "rows=0 seed=0",
+        "rows=0 seed=1",
+        "rows=1 seed=0",
+        "rows=1 seed=1",
+    ]
     assert cases[2].sizes == {"rows": 0, "columns": 16} and cases[2].scalars == {"factor": 2.0}
-    chosen = small_cases(catalog.definition(DEFINITION), {"rows": 4, "columns": 16, "factor": 2.0},
-                         [{"factor": 0.0, "rows": 3}], 1)
+    chosen = small_cases(
+        catalog.definition(DEFINITION), {"rows": 4, "columns": 16, "factor": 2.0}, [{"factor": 0.0, "rows": 3}], 1
+    )
     assert [(case.sizes["rows"], case.scalars) for case in chosen] == [(3, {"factor": 0.0})]
     with pytest.raises(DerbyError, match="SMALL_AXES: lacks columns"):
         small_cases(catalog.definition(DEFINITION), {"rows": 4}, None, 1)
@@ -52,8 +59,10 @@ def test_workloads_by_uuid_and_size(catalog):
 
 def maker(catalog, generate=None, **changes):
     case = Case("", {"rows": 5, "columns": 16, **changes}, {"factor": 0.5}, 11)
-    module = SimpleNamespace(generate_inputs=generate or (lambda values, device: {
-        "y": torch.full((values["rows"], 16), float(values["seed"]))}))
+    module = SimpleNamespace(
+        generate_inputs=generate
+        or (lambda values, device: {"y": torch.full((values["rows"], 16), float(values["seed"]))})
+    )
     return InputMaker(catalog.definition(DEFINITION), module, case, CPU, catalog.root)
 
 
@@ -95,14 +104,15 @@ def test_without_a_generator_the_files_are_read(catalog, tmp_path):
         InputMaker(catalog.definition(DEFINITION), SimpleNamespace(), case, CPU, tmp_path).make()
 
 
-@pytest.mark.parametrize("name", ["float32", "bfloat16", "float16", "float8_e4m3fn", "float8_e5m2", "int8", "int32",
-                                  "int64", "bool"])
+@pytest.mark.parametrize(
+    "name", ["float32", "bfloat16", "float16", "float8_e4m3fn", "float8_e5m2", "int8", "int32", "int64", "bool"]
+)
 def test_random_numbers_are_those_of_flashinfer_bench(name, monkeypatch):
     monkeypatch.setattr(inputs_module, "CHUNK", 1000)
     tensor = torch.empty(3500, dtype=torch_dtype(name))
     generator = torch.Generator().manual_seed(1)
     for start in range(0, 3500, 1000):
-        inputs_module._fill_random(tensor[start:start + 1000], generator)
+        inputs_module._fill_random(tensor[start : start + 1000], generator)
     numbers = tensor.float()
     if name.startswith("float8"):
         assert numbers.abs().max() == 2 and 0.7 < numbers.std() < 1

@@ -12,8 +12,20 @@ FOLDER = "solutions/baseline/norm/rms_norm/rms_norm_baseline"
 def compare(checkout):
     def run(*builds):
         return subprocess.run(
-            [sys.executable, checkout / "benchmarks/compare_builds.py", "rms_norm_baseline", *map(str, builds),
-             "--rounds", "2", "--iterations", "2"], cwd=checkout, capture_output=True, text=True)
+            [
+                sys.executable,
+                checkout / "benchmarks/compare_builds.py",
+                "rms_norm_baseline",
+                *map(str, builds),
+                "--rounds",
+                "2",
+                "--iterations",
+                "2",
+            ],
+            cwd=checkout,
+            capture_output=True,
+            text=True,
+        )
 
     return run
 
@@ -28,8 +40,10 @@ def test_two_builds_get_a_row(compare):
 
 def test_a_wrong_build_ends_it(compare, checkout, tmp_path):
     source = (checkout / FOLDER / "main.py").read_text()
-    (tmp_path / "main.py").write_text(source + "\n\nright = run\n\n\ndef run(x, weight, eps, output):\n"
-                                      "    right(x, weight, eps, output)\n    output.mul_(2)\n")
+    (tmp_path / "main.py").write_text(
+        source + "\n\nright = run\n\n\ndef run(x, weight, eps, output):\n"
+        "    right(x, weight, eps, output)\n    output.mul_(2)\n"
+    )
     found = compare(".", tmp_path)
     assert found.returncode == 1 and "wrong" in found.stderr and found.stderr.count("\n") == 1
 
@@ -37,5 +51,6 @@ def test_a_wrong_build_ends_it(compare, checkout, tmp_path):
 def test_an_unknown_build_is_an_error(compare):
     found = compare("no-such-revision")
     assert found.returncode == 1
-    assert found.stderr == ("compare_builds: no-such-revision: is no folder and no revision with the sources of "
-                            "rms_norm_baseline\n")
+    assert found.stderr == (
+        "compare_builds: no-such-revision: is no folder and no revision with the sources of rms_norm_baseline\n"
+    )

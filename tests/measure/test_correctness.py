@@ -55,10 +55,19 @@ def test_every_tolerance_must_hold(definition):
 
 def test_a_tolerance_may_be_for_one_output(definition):
     """The scale is off by a tenth, one element of five: a bound for all outputs at a ratio of 0.8 would not see it."""
-    two = replace(definition, outputs={"codes": None, "scale": None}, tolerances=(
-        Tolerance("codes", 1.0, 0.0, 1.0, "", ("codes",)), Tolerance("scale", 0.0, 0.05, 1.0, "", ("scale",))))
-    verdict = compare(two, {"codes": torch.tensor([1.0, 2.0, 3.0, 5.0]), "scale": torch.tensor([1.1])},
-                      {"codes": torch.tensor([1.0, 2.0, 3.0, 4.0]), "scale": torch.tensor([1.0])})
+    two = replace(
+        definition,
+        outputs={"codes": None, "scale": None},
+        tolerances=(
+            Tolerance("codes", 1.0, 0.0, 1.0, "", ("codes",)),
+            Tolerance("scale", 0.0, 0.05, 1.0, "", ("scale",)),
+        ),
+    )
+    verdict = compare(
+        two,
+        {"codes": torch.tensor([1.0, 2.0, 3.0, 5.0]), "scale": torch.tensor([1.1])},
+        {"codes": torch.tensor([1.0, 2.0, 3.0, 4.0]), "scale": torch.tensor([1.0])},
+    )
     assert verdict.correctness.matched_ratio == {"codes": 1.0, "scale": 0.0}
     assert verdict.status is Status.WRONG_VALUES and verdict.message.startswith("scale: 0.0000")
 
@@ -125,8 +134,12 @@ class TestTwoRounds:
 
     @staticmethod
     def status(definition, function, destination_passing_style=True, rows=3):
-        module = SimpleNamespace(run=lambda x, y, factor: x + factor * y, generate_inputs=lambda values, device: {
-            "y": torch.randn(values["rows"], 16, generator=torch.Generator().manual_seed(values["seed"]))})
+        module = SimpleNamespace(
+            run=lambda x, y, factor: x + factor * y,
+            generate_inputs=lambda values, device: {
+                "y": torch.randn(values["rows"], 16, generator=torch.Generator().manual_seed(values["seed"]))
+            },
+        )
         maker = InputMaker(definition, module, Case("", {"rows": rows, "columns": 16}, {"factor": 2.0}, 5), CPU, None)
         return local_check(Candidate(function, destination_passing_style, definition), module, maker).status
 
@@ -139,8 +152,10 @@ class TestTwoRounds:
         assert self.status(definition, lambda x, y, f, out: None, rows=0) is Status.PASSED
 
     def test_one_element_unwritten(self, definition):
-        assert self.status(definition, lambda x, y, f, out: out.view(-1)[1:].copy_((x + f * y).view(-1)[1:])) \
+        assert (
+            self.status(definition, lambda x, y, f, out: out.view(-1)[1:].copy_((x + f * y).view(-1)[1:]))
             is Status.UNWRITTEN
+        )
 
     def test_two_outputs_for_one(self, definition):
         assert self.status(definition, lambda x, y, f: (x, y), False) is Status.WRONG_SHAPE
@@ -153,13 +168,17 @@ class TestTwoRounds:
 
     def test_a_cached_answer_of_the_first_call(self, definition):
         cache = []
-        assert self.status(definition, lambda x, y, f, out: out.copy_((cache.append(x + f * y) or cache)[0])) \
+        assert (
+            self.status(definition, lambda x, y, f, out: out.copy_((cache.append(x + f * y) or cache)[0]))
             is Status.STALE_OUTPUT
+        )
 
     def test_a_cached_input_by_address(self, definition):
         cache = {}
-        assert self.status(definition, lambda x, y, f, out: out.copy_(
-            x + f * cache.setdefault(y.data_ptr(), y.clone()))) is Status.STALE_OUTPUT
+        assert (
+            self.status(definition, lambda x, y, f, out: out.copy_(x + f * cache.setdefault(y.data_ptr(), y.clone())))
+            is Status.STALE_OUTPUT
+        )
 
     def test_wrong_in_the_second_round_wherever_it_lies_is_wrong_and_not_stale(self, definition):
         def run(x, y, factor, out):
@@ -215,15 +234,19 @@ class TestCanonicalOutputs:
         plain = SimpleNamespace(run=module.run, generate_inputs=module.generate_inputs)
         assert local_check(*self.parts((definition, plain), self.grouped())).status is Status.WRONG_VALUES
 
-    @pytest.mark.parametrize("spoil", [
-        lambda order, counts, offsets: order[:1].copy_(order[1]),
-        lambda order, counts, offsets: order[:1].fill_(order.numel()),
-        lambda order, counts, offsets: order.copy_(order.roll(300)),
-        lambda order, counts, offsets: counts[:1].add_(1),
-        lambda order, counts, offsets: offsets[-1:].sub_(1),
-        lambda order, counts, offsets: order.random_(-2**31, 2**31 - 1),
-        lambda order, counts, offsets: (order.fill_(-2**31), counts.fill_(2**31 - 1), offsets.fill_(-2**31)),
-    ], ids=["pair twice", "pair missing", "wrong expert", "wrong count", "wrong offset", "garbage", "extremes"])
+    @pytest.mark.parametrize(
+        "spoil",
+        [
+            lambda order, counts, offsets: order[:1].copy_(order[1]),
+            lambda order, counts, offsets: order[:1].fill_(order.numel()),
+            lambda order, counts, offsets: order.copy_(order.roll(300)),
+            lambda order, counts, offsets: counts[:1].add_(1),
+            lambda order, counts, offsets: offsets[-1:].sub_(1),
+            lambda order, counts, offsets: order.random_(-(2**31), 2**31 - 1),
+            lambda order, counts, offsets: (order.fill_(-(2**31)), counts.fill_(2**31 - 1), offsets.fill_(-(2**31))),
+        ],
+        ids=["pair twice", "pair missing", "wrong expert", "wrong count", "wrong offset", "garbage", "extremes"],
+    )
     def test_mistakes_fail(self, counting, spoil):
         assert local_check(*self.parts(counting, self.grouped(spoil))).status is Status.WRONG_VALUES
         turn = local_race(*self.parts(counting, self.grouped(spoil)), WallTimer()).turn(1, 2)

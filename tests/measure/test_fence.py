@@ -17,11 +17,25 @@ from kernelderby.measure.traces import set_aside_foreign
 
 
 def test_an_environment_keeps_what_libraries_need_and_no_secret():
-    given = {"PATH": "/bin", "CUDA_VISIBLE_DEVICES": "1", "TRITON_CACHE_DIR": "/t", "LC_ALL": "C", "HF_TOKEN": "x",
-             "AWS_ACCESS_KEY_ID": "x", "CUDA_API_KEY": "x", "MY_NOTES": "x", "DERBY_COMMIT": "abc",
-             "FLASHINFER_PASSWORD": "x"}
-    assert set(fence.allowed_environment(given)) == {"PATH", "CUDA_VISIBLE_DEVICES", "TRITON_CACHE_DIR", "LC_ALL",
-                                                     "DERBY_COMMIT"}
+    given = {
+        "PATH": "/bin",
+        "CUDA_VISIBLE_DEVICES": "1",
+        "TRITON_CACHE_DIR": "/t",
+        "LC_ALL": "C",
+        "HF_TOKEN": "x",
+        "AWS_ACCESS_KEY_ID": "x",
+        "CUDA_API_KEY": "x",
+        "MY_NOTES": "x",
+        "DERBY_COMMIT": "abc",
+        "FLASHINFER_PASSWORD": "x",
+    }
+    assert set(fence.allowed_environment(given)) == {
+        "PATH",
+        "CUDA_VISIBLE_DEVICES",
+        "TRITON_CACHE_DIR",
+        "LC_ALL",
+        "DERBY_COMMIT",
+    }
 
 
 def test_every_solution_has_caches_of_its_own(tmp_path):
@@ -55,8 +69,9 @@ print("held")
 def test_a_worker_can_signal_its_children_and_nobody_of_the_run():
     rival = subprocess.Popen(["sleep", "60"])
     try:
-        done = subprocess.run([sys.executable, "-c", PROTECTED, str(rival.pid)], capture_output=True, text=True,
-                              timeout=60)
+        done = subprocess.run(
+            [sys.executable, "-c", PROTECTED, str(rival.pid)], capture_output=True, text=True, timeout=60
+        )
         assert done.stdout == "held\n", done.stderr
         assert rival.poll() is None
     finally:
@@ -119,13 +134,14 @@ def test_bytecode_beside_the_sources_is_not_run(misbehaviours, tmp_path, monkeyp
     catalog = Catalog.open(misbehaviours)
     definition, solution = catalog.definition("scaled_add_n16"), catalog.solution("honest")
     load_solution(definition, solution)
-    main, = (tmp_path / "kernelderby").glob(f"honest-{solution.hash}/main.py")
+    (main,) = (tmp_path / "kernelderby").glob(f"honest-{solution.hash}/main.py")
     stat = main.stat()
     forged = main.parent / "__pycache__" / f"main.{sys.implementation.cache_tag}.pyc"
     forged.parent.mkdir(exist_ok=True)
     code = compile("def run(*given):\n    raise SystemExit('forged')\n", str(main), "exec")
-    forged.write_bytes(importlib.util.MAGIC_NUMBER + struct.pack("<III", 0, int(stat.st_mtime), stat.st_size)
-                       + marshal.dumps(code))
+    forged.write_bytes(
+        importlib.util.MAGIC_NUMBER + struct.pack("<III", 0, int(stat.st_mtime), stat.st_size) + marshal.dumps(code)
+    )
     assert load_solution(definition, solution).__code__.co_names != ("SystemExit",)
 
 
@@ -134,8 +150,10 @@ def test_a_worker_sees_no_secret_of_the_user(misbehaviours, monkeypatch):
 
     monkeypatch.setenv("MY_TOKEN", "of-the-user")
     main = misbehaviours / "solutions/tests/elementwise/scaled_add_n16/honest/main.py"
-    main.write_text("import os\n\nimport torch\n\nfound = 'MY_TOKEN' in os.environ\n\n\n"
-                    "def run(x, y, factor, out):\n    torch.add(x, y, alpha=factor + found, out=out)\n")
+    main.write_text(
+        "import os\n\nimport torch\n\nfound = 'MY_TOKEN' in os.environ\n\n\n"
+        "def run(x, y, factor, out):\n    torch.add(x, y, alpha=factor + found, out=out)\n"
+    )
     start = time.monotonic()
     assert [row.status for row in measure(misbehaviours, ["honest"], workloads=("8",), rounds=1)] == ["passed"]
     assert time.monotonic() - start < 60 and os.environ["MY_TOKEN"]

@@ -41,9 +41,13 @@ def test_misbehaviours_on_a_gpu(tmp_path, machine):
     names = ["kills_its_process", "runs_out_of_memory", "changes_an_input", "cached_output", "writes_nothing", "honest"]
     rows = measure(root, names, workloads=("8",), machine=machine)
     assert {row.solution: row.status for row in rows} == {
-        "kills_its_process": Status.CRASHED, "runs_out_of_memory": Status.OUT_OF_MEMORY,
-        "changes_an_input": Status.INPUT_CHANGED, "cached_output": Status.STALE_OUTPUT,
-        "writes_nothing": Status.UNWRITTEN, "honest": Status.PASSED}
+        "kills_its_process": Status.CRASHED,
+        "runs_out_of_memory": Status.OUT_OF_MEMORY,
+        "changes_an_input": Status.INPUT_CHANGED,
+        "cached_output": Status.STALE_OUTPUT,
+        "writes_nothing": Status.UNWRITTEN,
+        "honest": Status.PASSED,
+    }
     assert Catalog.open(root).traces_path(machine.id, "scaled_add_n16").is_file()
 
 
@@ -85,8 +89,12 @@ print(json.dumps(found))
 
 
 def compared(checkout, name: str, workload: str, *others: str) -> dict[str, float]:
-    done = subprocess.run([sys.executable, "-c", COMPARE, str(checkout), MOE, name, workload, *others], text=True,
-                          capture_output=True, timeout=600)
+    done = subprocess.run(
+        [sys.executable, "-c", COMPARE, str(checkout), MOE, name, workload, *others],
+        text=True,
+        capture_output=True,
+        timeout=600,
+    )
     assert done.returncode == 0, done.stderr[-3000:]
     print(name, workload, done.stdout.splitlines()[-1])
     return json.loads(done.stdout.splitlines()[-1])

@@ -37,8 +37,9 @@ def timer():
 def parts(function, rows=4096, **calling):
     definition = Catalog.open(MISBEHAVIOURS).definition(DEFINITION)
     if "setup" in calling:
-        definition = replace(definition, inputs={**definition.inputs,
-                                                 "x": replace(definition.inputs["x"], constant=True)})
+        definition = replace(
+            definition, inputs={**definition.inputs, "x": replace(definition.inputs["x"], constant=True)}
+        )
 
     class Module:
         run = staticmethod(MODULE.run)
@@ -76,9 +77,18 @@ def test_spans_of_launched_and_replayed_calls(timer):
     replay()
     graph = timer.spans(lambda _: replay(), 20)
     events = EventTimer(DEVICE).spans(lambda _: replay(), 20)
-    medians = {name: round(statistics.median(values), 2) for name, values in {
-        "eager": eager.spans_us, "busy": eager.busy_us, "host": eager.host_us, "wall": eager.wall_us,
-        "graph": graph.spans_us, "graph busy": graph.busy_us, "graph by events": events.spans_us}.items()}
+    medians = {
+        name: round(statistics.median(values), 2)
+        for name, values in {
+            "eager": eager.spans_us,
+            "busy": eager.busy_us,
+            "host": eager.host_us,
+            "wall": eager.wall_us,
+            "graph": graph.spans_us,
+            "graph busy": graph.busy_us,
+            "graph by events": events.spans_us,
+        }.items()
+    }
     print(f"20 products: {medians} {eager.notes} {graph.notes}")
     assert not eager.notes and not graph.notes, "every replay leaves as many records"
     assert medians["busy"] <= medians["eager"] <= medians["wall"]
@@ -140,8 +150,10 @@ def test_in_place_and_setup(timer):
     def uses_prepared(x, y, factor, out, doubled=None):
         torch.add(doubled, y, alpha=2 * factor, out=out).mul_(0.5)
 
-    known = [parts(adds_into, in_place={"out": "x"}),
-             parts(uses_prepared, setup=lambda **constants: {"doubled": constants["x"] * 2})]
+    known = [
+        parts(adds_into, in_place={"out": "x"}),
+        parts(uses_prepared, setup=lambda **constants: {"doubled": constants["x"] * 2}),
+    ]
     for candidate, module, maker in known:
         assert local_check(candidate, module, maker).status is Status.PASSED
         race = local_race(candidate, module, maker, timer)
@@ -161,8 +173,16 @@ def test_a_run_writes_three_times(tmp_path):
     for row in rows:
         assert row.status is Status.PASSED, row.message
         medians = {kind: each.median_us for kind, each in row.times.items()}
-        print(row.workload["axes"], medians, row.host_us, row.wall_us, row.environment["empty_kernel_us"],
-              f"{row.environment['seconds']} s", row.graph_missing, row.message)
+        print(
+            row.workload["axes"],
+            medians,
+            row.host_us,
+            row.wall_us,
+            row.environment["empty_kernel_us"],
+            f"{row.environment['seconds']} s",
+            row.graph_missing,
+            row.message,
+        )
         assert set(row.times) == {"graph", "eager", "busy"} and not row.graph_missing
         assert len(row.environment["clocks"]) == 3
 
@@ -176,10 +196,24 @@ def test_two_moe_solutions_in_turn(checkout, tmp_path):
     for part in ("definitions", "workloads", "solutions"):
         shutil.copytree(checkout / part, tmp_path / part)
     start = time.monotonic()
-    rows = measure(tmp_path, ["derby_moe_sm90", "triton_compact"], workloads=("seq_len=7",),
-                   machine=find_machine(tmp_path, "cuda"), rounds=3, most_rounds=6, iterations=10, timeout_seconds=200)
+    rows = measure(
+        tmp_path,
+        ["derby_moe_sm90", "triton_compact"],
+        workloads=("seq_len=7",),
+        machine=find_machine(tmp_path, "cuda"),
+        rounds=3,
+        most_rounds=6,
+        iterations=10,
+        timeout_seconds=200,
+    )
     for row in rows:
         assert row.status is Status.PASSED, row.message
-        print(row.solution, {kind: each.median_us for kind, each in row.times.items()}, row.host_us, row.graph_missing,
-              f"{len(row.samples_us)} rounds, {row.environment['seconds']} s", row.message)
+        print(
+            row.solution,
+            {kind: each.median_us for kind, each in row.times.items()},
+            row.host_us,
+            row.graph_missing,
+            f"{len(row.samples_us)} rounds, {row.environment['seconds']} s",
+            row.message,
+        )
     print(f"{time.monotonic() - start:.1f} s in all")

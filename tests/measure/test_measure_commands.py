@@ -9,8 +9,9 @@ pytest.importorskip("torch")
 
 
 def test_check_shows_ratios_failures_and_skips(derby, misbehaviours):
-    code, out, _ = derby("check", "--root", misbehaviours, "--device", "cpu", "--seeds", 1, "honest", "wrong_shape",
-                         "wants_a_library")
+    code, out, _ = derby(
+        "check", "--root", misbehaviours, "--device", "cpu", "--seeds", 1, "honest", "wrong_shape", "wants_a_library"
+    )
     assert code == 1
     rows = [line.split() for line in out.splitlines()]
     assert ["PASS", "rows=0", "seed=0", "1.0000", "1.0000"] in rows
@@ -33,7 +34,8 @@ def test_a_named_solution_that_is_skipped_is_no_success(derby, misbehaviours):
     assert derby(*words, "--solutions", "wants_a_library")[0] == 1
     rows = list(csv.DictReader(derby(*words, "honest", "--format", "csv")[1].splitlines()))
     assert [(row["solution"], row["case"], row["status"]) for row in rows] == [
-        ("honest", f"{case} seed=0", "passed") for case in ("small", "rows=0", "rows=1")]
+        ("honest", f"{case} seed=0", "passed") for case in ("small", "rows=0", "rows=1")
+    ]
 
 
 def test_names_that_do_not_exist_are_errors_with_near_ones(derby, misbehaviours):
@@ -59,8 +61,9 @@ def test_doctor_says_why_not(derby, misbehaviours, monkeypatch):
     code, out, _ = derby("doctor", "--root", misbehaviours)
     assert code == 0 and "module no_such_library is not installed" in out
     rows = list(csv.DictReader(derby("doctor", "--root", misbehaviours, "--format", "csv")[1].splitlines()))
-    assert {row["solution"]: row["on_cpu"] for row in rows}["wants_a_library"] \
-        == "module no_such_library is not installed"
+    assert {row["solution"]: row["on_cpu"] for row in rows}[
+        "wants_a_library"
+    ] == "module no_such_library is not installed"
 
 
 @pytest.mark.parametrize("has_torch", [True, False])

@@ -75,17 +75,20 @@ def test_flashinfer_bench_reads_the_rows(run):
 def test_what_the_machine_may_have_caused_is_tried_again(run):
     plan = make_plan(Catalog.open(run[0]), CPU, Settings(), list(STATUS_OF), workloads=("8",))
     assert [solution.name for job in plan.jobs for solution in job.solutions] == [
-        name for name in STATUS_OF if STATUS_OF[name] in (Status.CRASHED, Status.TIMED_OUT, Status.OUT_OF_MEMORY)]
+        name for name in STATUS_OF if STATUS_OF[name] in (Status.CRASHED, Status.TIMED_OUT, Status.OUT_OF_MEMORY)
+    ]
     assert plan.settled == 8
 
 
 def test_a_killed_worker_takes_its_children_along(misbehaviours, tmp_path):
     pid_file = tmp_path / "pid"
     main = misbehaviours / f"solutions/tests/elementwise/{DEFINITION}/hangs/main.py"
-    main.write_text("import subprocess\n\n\ndef run(x, y, factor, out):\n"
-                    "    child = subprocess.Popen(['sleep', '300'])\n"
-                    f"    open({str(pid_file)!r}, 'w').write(str(child.pid))\n"
-                    "    child.wait()\n")
+    main.write_text(
+        "import subprocess\n\n\ndef run(x, y, factor, out):\n"
+        "    child = subprocess.Popen(['sleep', '300'])\n"
+        f"    open({str(pid_file)!r}, 'w').write(str(child.pid))\n"
+        "    child.wait()\n"
+    )
     rows = measure(misbehaviours, ["hangs"], workloads=("8",), timeout_seconds=4)
     assert [row.status for row in rows] == [Status.TIMED_OUT]
     assert _ends(int(pid_file.read_text()))

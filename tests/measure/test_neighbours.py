@@ -19,8 +19,10 @@ from kernelderby.measure import runner
 from kernelderby.measure.neighbours import Neighbours
 from kernelderby.measure.traces import claim
 
-ENVIRONMENT = {**os.environ, "PYTHONPATH": os.pathsep.join(
-    [str(Path(kernelderby.__file__).parents[1]), str(Path(__file__).parent)])}
+ENVIRONMENT = {
+    **os.environ,
+    "PYTHONPATH": os.pathsep.join([str(Path(kernelderby.__file__).parents[1]), str(Path(__file__).parent)]),
+}
 RUN = """
     import sys
     from contextlib import nullcontext
@@ -39,8 +41,15 @@ def keys(root):
 
 
 def test_two_runs_share_the_work_and_the_file(misbehaviours):
-    both = [subprocess.Popen([sys.executable, "-c", textwrap.dedent(RUN), str(misbehaviours)], env=ENVIRONMENT,
-                             stdout=subprocess.PIPE, text=True) for _ in range(2)]
+    both = [
+        subprocess.Popen(
+            [sys.executable, "-c", textwrap.dedent(RUN), str(misbehaviours)],
+            env=ENVIRONMENT,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for _ in range(2)
+    ]
     told = [run.communicate(timeout=250)[0] for run in both]
     assert [run.returncode for run in both] == [0, 0]
     found, _ = keys(misbehaviours)
@@ -62,6 +71,7 @@ def test_a_workload_that_another_run_has_in_hand_is_left_to_it(misbehaviours):
 
 def test_a_full_disk_is_told_before_anything_is_measured(misbehaviours, monkeypatch):
     """One line, and no worker was started for a solution."""
+
     def full(path):
         raise DerbyError(f"{path}: no rows can be written there (No space left on device); make room")
 
@@ -84,8 +94,12 @@ OTHER = """
 def test_a_process_that_a_run_has_started_is_no_neighbour(tmp_path):
     """A solution's that registers itself, say."""
     with Neighbours(tmp_path) as neighbours:
-        own = subprocess.Popen([sys.executable, "-c", textwrap.dedent(OTHER), str(tmp_path)], env=ENVIRONMENT,
-                               stdout=subprocess.PIPE, text=True)
+        own = subprocess.Popen(
+            [sys.executable, "-c", textwrap.dedent(OTHER), str(tmp_path)],
+            env=ENVIRONMENT,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
         own.stdout.readline()
         assert neighbours.look() == set() and neighbours.seen_at == 0
         own.kill()
@@ -106,8 +120,9 @@ def test_a_neighbour_is_seen_and_so_is_its_end(tmp_path):
                 time.sleep(0.02)
             print(len(neighbours.look()), neighbours.seen_at > 0, flush=True)
     """
-    watcher = subprocess.Popen([sys.executable, "-c", textwrap.dedent(watch)], env=ENVIRONMENT, stdout=subprocess.PIPE,
-                               text=True)
+    watcher = subprocess.Popen(
+        [sys.executable, "-c", textwrap.dedent(watch)], env=ENVIRONMENT, stdout=subprocess.PIPE, text=True
+    )
     assert watcher.stdout.readline() == "there\n"
     other = subprocess.Popen([sys.executable, "-c", textwrap.dedent(OTHER), str(tmp_path)], env=ENVIRONMENT)
     assert watcher.stdout.readline() == "1 True\n"

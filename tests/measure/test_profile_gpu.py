@@ -37,7 +37,7 @@ def recorded(request, checkout, tmp_path_factory):
     pairs, skipped = plan_profiles(catalog, machine, [solution], [MOE], [workload])
     if skipped:
         pytest.skip(str(skipped))
-    result, = run_profiles(catalog, machine, pairs, tmp_path_factory.mktemp("profiles"), ITERATIONS, 300)
+    (result,) = run_profiles(catalog, machine, pairs, tmp_path_factory.mktemp("profiles"), ITERATIONS, 300)
     assert result.path is not None, result.message
     assert result.warnings == []
     return solution, result.path
@@ -71,13 +71,24 @@ def test_every_kernel_has_its_launch_and_every_call_its_range(recorded):
 
 def test_correlation_ids_are_unique_and_kernel_names_readable(recorded):
     with closing(sqlite3.connect(recorded[1])) as connection:
-        assert connection.execute("SELECT correlationId FROM CUPTI_ACTIVITY_KIND_RUNTIME GROUP BY globalTid >> 24, "
-                                  "correlationId HAVING count(*) > 1").fetchall() == []
-        assert connection.execute("SELECT value FROM CUPTI_ACTIVITY_KIND_KERNEL JOIN StringIds ON id = demangledName "
-                                  "WHERE value LIKE '\\_Z%' ESCAPE '\\'").fetchall() == []
+        assert (
+            connection.execute(
+                "SELECT correlationId FROM CUPTI_ACTIVITY_KIND_RUNTIME GROUP BY globalTid >> 24, "
+                "correlationId HAVING count(*) > 1"
+            ).fetchall()
+            == []
+        )
+        assert (
+            connection.execute(
+                "SELECT value FROM CUPTI_ACTIVITY_KIND_KERNEL JOIN StringIds ON id = demangledName "
+                "WHERE value LIKE '\\_Z%' ESCAPE '\\'"
+            ).fetchall()
+            == []
+        )
 
 
 # ------------------------------------------------------------------------------------------------ nsys stats as judge
+
 
 @pytest.fixture(scope="module")
 def stats():
@@ -87,8 +98,12 @@ def stats():
         pytest.skip("no nsys here")
 
     def run(report: str, path) -> list[dict[str, str]] | None:
-        done = subprocess.run([str(tool), "stats", "--report", report, "--format", "csv", str(path)], text=True,
-                              capture_output=True, timeout=120)
+        done = subprocess.run(
+            [str(tool), "stats", "--report", report, "--format", "csv", str(path)],
+            text=True,
+            capture_output=True,
+            timeout=120,
+        )
         assert done.returncode == 0 and "ERROR" not in done.stdout, done.stdout + done.stderr
         lines = [line for line in done.stdout.splitlines() if line and not line.startswith(("Processing", "NOTICE"))]
         if lines and lines[0].startswith("SKIPPED"):
@@ -99,18 +114,25 @@ def stats():
 
 
 def test_kernel_sums_agree_to_the_nanosecond(recorded, stats):
-    ours = {row.name: (row.instances, row.total_ns, row.min_ns, row.max_ns)
-            for row in open_profile(recorded[1]).sums() if row.kind is SpanKind.KERNEL}
-    theirs = {row["Name"]: (int(row["Instances"]), *(int(row[f"{what} (ns)"]) for what in ("Total Time", "Min", "Max")))
-              for row in stats("cuda_gpu_kern_sum", recorded[1])}
+    ours = {
+        row.name: (row.instances, row.total_ns, row.min_ns, row.max_ns)
+        for row in open_profile(recorded[1]).sums()
+        if row.kind is SpanKind.KERNEL
+    }
+    theirs = {
+        row["Name"]: (int(row["Instances"]), *(int(row[f"{what} (ns)"]) for what in ("Total Time", "Min", "Max")))
+        for row in stats("cuda_gpu_kern_sum", recorded[1])
+    }
     assert theirs == ours
 
 
 def test_api_sums_agree_to_the_nanosecond(recorded, stats):
-    theirs = {row["Name"]: (int(row["Num Calls"]), int(row["Total Time (ns)"]))
-              for row in stats("cuda_api_sum", recorded[1])}
-    ours = {re.sub(r"_v\d+$", "", call.name): (call.calls, call.total_ns)
-            for call in open_profile(recorded[1]).api_sums()}
+    theirs = {
+        row["Name"]: (int(row["Num Calls"]), int(row["Total Time (ns)"])) for row in stats("cuda_api_sum", recorded[1])
+    }
+    ours = {
+        re.sub(r"_v\d+$", "", call.name): (call.calls, call.total_ns) for call in open_profile(recorded[1]).api_sums()
+    }
     assert {re.sub(r"_v\d+$", "", name): row for name, row in theirs.items()} == ours
 
 
@@ -120,7 +142,8 @@ def test_memory_sums_agree(recorded, stats):
     if recorded[0] == "moe_baseline":
         assert ours, "the reference-like solution copies, or this test shows nothing"
     assert {row["Operation"]: (int(row["Count"]), int(row["Total Time (ns)"])) for row in times or ()} == {
-        name: (row.instances, row.total_ns) for name, row in ours.items()}
+        name: (row.instances, row.total_ns) for name, row in ours.items()
+    }
     for row in sizes or ():
         assert float(row["Total (MB)"]) == pytest.approx(ours[row["Operation"]].bytes / 1e6, abs=5.1e-4)
 
@@ -128,10 +151,12 @@ def test_memory_sums_agree(recorded, stats):
 def test_projected_ranges_agree_to_the_nanosecond(recorded, stats):
     solution, path = recorded
     rows = {row["Range"].removeprefix(":"): row for row in stats("nvtx_gpu_proj_sum", path)}
-    calls = {name: max(span.end_ns for span in work) - min(span.start_ns for span in work)
-             for name, work in invocations(path).items()}
+    calls = {
+        name: max(span.end_ns for span in work) - min(span.start_ns for span in work)
+        for name, work in invocations(path).items()
+    }
     assert {name: int(row["Total Proj Time (ns)"]) for name, row in rows.items() if name in calls} == calls
-    whole, = (row for name, row in rows.items() if name.startswith(f"solution:{solution} "))
+    (whole,) = (row for name, row in rows.items() if name.startswith(f"solution:{solution} "))
     assert int(whole["Total Proj Time (ns)"]) == sum(calls.values())
     assert int(whole["Range Instances"]) == len(calls)
 
@@ -141,8 +166,9 @@ def test_spans_agree_with_flashinfers_timing(recorded, checkout):
     if solution != "triton_compact":
         pytest.skip("hundreds of launches: its span depends on the host, which recording API calls slows down")
     pytest.importorskip("flashinfer.testing")
-    spans = [max(span.end_ns for span in work) - min(span.start_ns for span in work)
-             for work in invocations(path).values()]
+    spans = [
+        max(span.end_ns for span in work) - min(span.start_ns for span in work) for work in invocations(path).values()
+    ]
     found = compared(checkout, solution, MIDDLE, "flashinfer")
     assert statistics.median(spans) / 1e3 == pytest.approx(found["flashinfer"], rel=0.02)
 
@@ -182,8 +208,12 @@ def test_ranges_of_the_solution_and_graph_nodes_are_recorded(tmp_path):
     assert done.returncode == 0, done.stderr[-3000:]
     spans = list(open_profile(path).spans())
     assert [(span.kind, span.ranges[1:]) for span in spans] == [
-        (SpanKind.KERNEL, ("stage one",)), (SpanKind.MEMCPY, ("stage two",)), (SpanKind.KERNEL, ()),
-        (SpanKind.KERNEL, ())]
+        (SpanKind.KERNEL, ("stage one",)),
+        (SpanKind.MEMCPY, ("stage two",)),
+        (SpanKind.KERNEL, ()),
+        (SpanKind.KERNEL, ()),
+    ]
     with closing(sqlite3.connect(path)) as connection:
-        assert connection.execute("SELECT count(*) FROM CUPTI_ACTIVITY_KIND_KERNEL WHERE graphNodeId IS NOT NULL"
-                                  ).fetchone() == (2,)
+        assert connection.execute(
+            "SELECT count(*) FROM CUPTI_ACTIVITY_KIND_KERNEL WHERE graphNodeId IS NOT NULL"
+        ).fetchone() == (2,)

@@ -84,8 +84,11 @@ def test_the_usual_places_come_after_the_path_newest_first(fake_nsys, tmp_path, 
         fake_nsys(".nsys-rep", folder=f"nsight-systems-{version}")
     monkeypatch.setenv("PATH", str(broken.parent))
     monkeypatch.setattr(tools, "PLACES", {"nsys": (f"{tmp_path}/nsight-systems-*/nsys",)})
-    assert [file.parent.name for file in tools.find_tools("nsys")] == ["bin", "nsight-systems-2025.10.1",
-                                                                       "nsight-systems-2025.9.1"]
+    assert [file.parent.name for file in tools.find_tools("nsys")] == [
+        "bin",
+        "nsight-systems-2025.10.1",
+        "nsight-systems-2025.9.1",
+    ]
     found, problems = nsys.find_working()
     assert found.parent.name == "nsight-systems-2025.10.1" and len(problems) == 1
 
@@ -181,7 +184,7 @@ def test_a_worker_that_dies_is_a_result_with_its_last_words(checkout, tmp_path):
     def dies(words: list[str], environment: dict[str, str], timeout: float, path: Path) -> None:
         run_bounded([sys.executable, "-c", "print('out of luck'); raise SystemExit(9)"], environment, timeout)
 
-    result, = run_profiles(catalog, GPU, [pair], tmp_path, 3, 30, dies)
+    (result,) = run_profiles(catalog, GPU, [pair], tmp_path, 3, 30, dies)
     assert result.path is None and result.status == Status.CRASHED and "out of luck" in result.message
 
 
@@ -193,10 +196,13 @@ def test_what_the_worker_answers_becomes_the_result(checkout, tmp_path):
     def answers(words: list[str], environment: dict[str, str], timeout: float, path: Path) -> None:
         request = json.loads(Path(words[-1]).read_text())
         assert request["output"] is None and request["case"]["sizes"]["seq_len"] == 1
-        Path(request["reply"]).write_text(json.dumps(
-            {"ok": True, "status": "wrong_values", "message": "0.5 of the elements match", "correctness": None}))
+        Path(request["reply"]).write_text(
+            json.dumps(
+                {"ok": True, "status": "wrong_values", "message": "0.5 of the elements match", "correctness": None}
+            )
+        )
 
-    result, = run_profiles(catalog, GPU, [pair], tmp_path, 3, 30, answers)
+    (result,) = run_profiles(catalog, GPU, [pair], tmp_path, 3, 30, answers)
     assert result.path is None and result.status == "wrong_values" and "0.5" in result.message
 
 
@@ -208,8 +214,10 @@ def test_the_workers_environment_finds_this_package(monkeypatch):
 
 
 def test_without_a_gpu_the_command_is_one_line_and_makes_no_folder(small_set, derby, monkeypatch):
-    monkeypatch.setattr("kernelderby.measure.machine.probe.find_machine",
-                        lambda root, device: Machine("cuda", gpu_missing="no CUDA GPU can be used"))
+    monkeypatch.setattr(
+        "kernelderby.measure.machine.probe.find_machine",
+        lambda root, device: Machine("cuda", gpu_missing="no CUDA GPU can be used"),
+    )
     code, out, error = derby("profile", "run", "--root", small_set)
     assert (code, out) == (1, "") and error.startswith("derby: no CUDA GPU can be used") and error.count("\n") == 1
     assert not (small_set / "reports").exists()

@@ -78,20 +78,54 @@ def cupti(monkeypatch):
 
 def kernel(start, end, correlation):
     return SimpleNamespace(
-        kind=10, name="k", start=start, end=end, device_id=0, context_id=1, stream_id=7, correlation_id=correlation,
-        grid_x=1, grid_y=1, grid_z=1, block_x=32, block_y=1, block_z=1, registers_per_thread=8, static_shared_memory=0,
-        dynamic_shared_memory=0, shared_memory_executed=0, local_memory_per_thread=0, local_memory_total_v2=0,
-        grid_id=1, graph_node_id=0, launch_type=0)
+        kind=10,
+        name="k",
+        start=start,
+        end=end,
+        device_id=0,
+        context_id=1,
+        stream_id=7,
+        correlation_id=correlation,
+        grid_x=1,
+        grid_y=1,
+        grid_z=1,
+        block_x=32,
+        block_y=1,
+        block_z=1,
+        registers_per_thread=8,
+        static_shared_memory=0,
+        dynamic_shared_memory=0,
+        shared_memory_executed=0,
+        local_memory_per_thread=0,
+        local_memory_total_v2=0,
+        grid_id=1,
+        graph_node_id=0,
+        launch_type=0,
+    )
 
 
 def call(number, start, correlation, kind=5):
-    return SimpleNamespace(kind=kind, cbid=number, start=start, end=start + 10, thread_id=THREAD,
-                           correlation_id=correlation, return_value=0)
+    return SimpleNamespace(
+        kind=kind,
+        cbid=number,
+        start=start,
+        end=start + 10,
+        thread_id=THREAD,
+        correlation_id=correlation,
+        return_value=0,
+    )
 
 
 def marker(flags, number, stamp, name="", thread=THREAD):
-    return SimpleNamespace(kind=12, flags_=flags, id=number, timestamp=stamp, name=name, domain="",
-                           object_id=SimpleNamespace(pt=SimpleNamespace(thread_id=thread)))
+    return SimpleNamespace(
+        kind=12,
+        flags_=flags,
+        id=number,
+        timestamp=stamp,
+        name=name,
+        domain="",
+        object_id=SimpleNamespace(pt=SimpleNamespace(thread_id=thread)),
+    )
 
 
 def recorded(cupti, *records):
@@ -105,28 +139,49 @@ def recorded(cupti, *records):
 
 
 def test_host_queries_are_left_out_unless_they_launched_something(cupti):
-    recording = recorded(cupti, kernel(10_500, 10_600, 5), call(1, 10_400, 5), call(2, 10_410, 6),
-                         call(3, 10_420, 7, 4), call(4, 10_430, 8, 4))
+    recording = recorded(
+        cupti,
+        kernel(10_500, 10_600, 5),
+        call(1, 10_400, 5),
+        call(2, 10_410, 6),
+        call(3, 10_420, 7, 4),
+        call(4, 10_430, 8, 4),
+    )
     assert [(one.name, one.driver, one.correlation) for one in recording.calls] == [
-        ("cudaLaunchKernel_v7000", False, 5), ("cuLaunchKernelEx", True, 8)]
+        ("cudaLaunchKernel_v7000", False, 5),
+        ("cuLaunchKernelEx", True, 8),
+    ]
     assert recording.threads.keys() == {THREAD}
 
 
 def test_records_without_timestamps_are_counted_and_older_ones_dropped(cupti):
-    recording = recorded(cupti, kernel(10_900, 10_950, 1), kernel(0, 0, 2), kernel(10_500, 10_600, 3),
-                         kernel(-2_000_000, -1_000_000, 4))
+    recording = recorded(
+        cupti, kernel(10_900, 10_950, 1), kernel(0, 0, 2), kernel(10_500, 10_600, 3), kernel(-2_000_000, -1_000_000, 4)
+    )
     assert [one.correlation for one in recording.kernels] == [3, 1]
     assert "1 records without timestamps were left out" in recording.warnings
 
 
 def test_markers_pair_by_id_across_threads_and_capture_ends(cupti):
     recording = recorded(
-        cupti, marker(4, 9, 10_150), marker(2, 1, 10_200, "outer"), marker(2, 2, 10_210, "inner"),
-        marker(4, 2, 10_300), marker(4, 1, 10_400), marker(1, 3, 10_450, "mark"), marker(2, 4, 10_460, "handed over"),
-        marker(4, 4, 10_470, thread=1), marker(2, 5, 10_480, "never ends"))
+        cupti,
+        marker(4, 9, 10_150),
+        marker(2, 1, 10_200, "outer"),
+        marker(2, 2, 10_210, "inner"),
+        marker(4, 2, 10_300),
+        marker(4, 1, 10_400),
+        marker(1, 3, 10_450, "mark"),
+        marker(2, 4, 10_460, "handed over"),
+        marker(4, 4, 10_470, thread=1),
+        marker(2, 5, 10_480, "never ends"),
+    )
     assert [(one.name, one.start, one.end, one.end_thread) for one in recording.ranges] == [
-        ("outer", 10_200, 10_400, None), ("inner", 10_210, 10_300, None), ("mark", 10_450, None, None),
-        ("handed over", 10_460, 10_470, 1), ("never ends", 10_480, recording.end_ns, None)]
+        ("outer", 10_200, 10_400, None),
+        ("inner", 10_210, 10_300, None),
+        ("mark", 10_450, None, None),
+        ("handed over", 10_460, 10_470, 1),
+        ("never ends", 10_480, recording.end_ns, None),
+    ]
     assert recording.warnings == []
 
 

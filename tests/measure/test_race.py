@@ -23,8 +23,10 @@ from kernelderby.measure.timing import Timer, WallTimer  # noqa: E402
 CPU = torch.device("cpu")
 MODULE = SimpleNamespace(
     run=lambda x, y, factor: x + factor * y,
-    generate_inputs=lambda values, device: {"y": torch.randn(
-        values["rows"], 16, generator=torch.Generator().manual_seed(values["seed"]))})
+    generate_inputs=lambda values, device: {
+        "y": torch.randn(values["rows"], 16, generator=torch.Generator().manual_seed(values["seed"]))
+    },
+)
 
 
 @pytest.fixture(scope="module")

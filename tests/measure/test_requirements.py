@@ -28,8 +28,7 @@ def test_a_solution_for_gpus_only():
 
 def test_compute_capabilities_are_inclusive_numbers():
     assert reason(H200, minimum_compute_capability="9.0", maximum_compute_capability="9.0") is None
-    assert reason(H200, minimum_compute_capability="10.0") \
-        == "needs compute capability 10.0 or newer; this GPU has 9.0"
+    assert reason(H200, minimum_compute_capability="10.0") == "needs compute capability 10.0 or newer; this GPU has 9.0"
     assert reason(H200, maximum_compute_capability="8.9") == "needs compute capability 8.9 or older; this GPU has 9.0"
 
 
@@ -52,8 +51,10 @@ def test_the_folder_of_a_machine():
 def test_executables_may_lie_in_the_cuda_toolkit(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", "")
     monkeypatch.setenv("CUDA_HOME", str(tmp_path))
-    assert reason(H200, executables=("no_such_tool",)) \
+    assert (
+        reason(H200, executables=("no_such_tool",))
         == "no_such_tool is neither on the PATH nor in the CUDA toolkit; install the CUDA toolkit"
+    )
     tool = tmp_path / "bin" / "no_such_tool"
     tool.parent.mkdir()
     tool.write_text("#!/bin/sh\n")

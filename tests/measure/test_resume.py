@@ -34,8 +34,9 @@ def traces(root: Path) -> Path:
 
 
 def test_a_killed_run_is_resumed(misbehaviours):
-    run = subprocess.Popen([sys.executable, "-c", RUN, str(Path(__file__).parent), str(misbehaviours), "200000"],
-                           start_new_session=True)
+    run = subprocess.Popen(
+        [sys.executable, "-c", RUN, str(Path(__file__).parent), str(misbehaviours), "200000"], start_new_session=True
+    )
     path = traces(misbehaviours)
     for _ in range(600):  # the first row is that of the failed one; the honest one then takes its endless turns
         if path.is_file() and path.read_bytes().count(b"\n") >= 1:

@@ -5,8 +5,18 @@ from dataclasses import replace
 from kernelderby.measure.traces import append_row, repair, settled_keys
 from kernelderby.trace import Measurement, Status
 
-ROW = Measurement("d", {"uuid": "u", "axes": {"n": 1}, "inputs": {}}, "s", Status.PASSED, "NVIDIA H200", "cupti-span-1",
-                  "2026-11-21T00:00:00+00:00", latency_us=3.0, samples_us=((3.0,),), solution_hash="h")
+ROW = Measurement(
+    "d",
+    {"uuid": "u", "axes": {"n": 1}, "inputs": {}},
+    "s",
+    Status.PASSED,
+    "NVIDIA H200",
+    "cupti-span-1",
+    "2026-11-21T00:00:00+00:00",
+    latency_us=3.0,
+    samples_us=((3.0,),),
+    solution_hash="h",
+)
 KEY = ("h", "u", "NVIDIA H200", "cupti-span-1")
 
 

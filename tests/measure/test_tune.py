@@ -27,28 +27,28 @@ def measured(key, heuristic, *times, workload="w"):
 
 def test_the_least_geometric_mean_of_a_key_wins():
     """SLOW wins the first workload by 1.5, FAST the second by 4: geomeans sqrt(30 * 10) and sqrt(20 * 40)."""
-    choice, = pick([measured("k", SLOW, (SLOW, 20.0), (FAST, 30.0)), measured("k", SLOW, (SLOW, 40.0), (FAST, 10.0))])
+    (choice,) = pick([measured("k", SLOW, (SLOW, 20.0), (FAST, 30.0)), measured("k", SLOW, (SLOW, 40.0), (FAST, 10.0))])
     assert (choice.key, choice.workloads, choice.config) == ("k", 2, FAST)
-    assert choice.us == pytest.approx(300 ** 0.5) and choice.gain == pytest.approx((800 / 300) ** 0.5)
+    assert choice.us == pytest.approx(300**0.5) and choice.gain == pytest.approx((800 / 300) ** 0.5)
 
 
 @pytest.mark.parametrize(("us", "config", "gain"), [(9.91, SLOW, 1.0), (9.89, FAST, 10 / 9.89)])
 def test_a_tie_within_one_percent_is_the_heuristics(us, config, gain):
-    choice, = pick([measured("k", SLOW, (SLOW, 10.0), (FAST, us))])
+    (choice,) = pick([measured("k", SLOW, (SLOW, 10.0), (FAST, us))])
     assert choice.config == config and choice.gain == pytest.approx(gain)
 
 
 def test_heuristics_that_differ_and_are_not_beaten_leave_no_row():
-    choice, = pick([measured("k", SLOW, (SLOW, 10.0), (FAST, 12.0)), measured("k", FAST, (SLOW, 12.0), (FAST, 10.0))])
+    (choice,) = pick([measured("k", SLOW, (SLOW, 10.0), (FAST, 12.0)), measured("k", FAST, (SLOW, 12.0), (FAST, 10.0))])
     assert choice.config is None and choice.gain == 1.0 and "differ by workload" in choice.note
 
 
 def test_only_what_ran_on_every_workload_of_the_key_is_picked():
     rows = [measured("k", SLOW, (SLOW, 10.0), (FAST, 1.0)), measured("k", SLOW, (SLOW, 10.0), (ODD, 1.0))]
     assert pick(rows)[0].config == SLOW
-    choice, = pick([measured("k", SLOW, (FAST, 5.0), (ODD, 4.0))])
+    (choice,) = pick([measured("k", SLOW, (FAST, 5.0), (ODD, 4.0))])
     assert (choice.config, choice.gain, choice.note) == (ODD, None, "the heuristic's choice failed")
-    choice, = pick([measured("k", SLOW, (FAST, 5.0)), measured("k", SLOW, (ODD, 5.0))])
+    (choice,) = pick([measured("k", SLOW, (FAST, 5.0)), measured("k", SLOW, (ODD, 5.0))])
     assert choice.config is None and "no configuration" in choice.note
 
 
@@ -59,12 +59,17 @@ def test_keys_are_told_apart_and_sorted():
 
 def test_the_table_is_written_the_same_every_time_and_keeps_other_gpus(tmp_path):
     path = tmp_path / "tuned.py"
-    old = {"NVIDIA B200": {"date": "2026-01-02", "table": {"z": SLOW}},
-           "NVIDIA H200": {"date": "2026-01-01", "table": {"b": SLOW, "gone": SLOW, "kept": ODD}}}
-    found = table.merged(old, "NVIDIA H200", "2026-11-22", {"b": FAST, "a": {"name": 'a "quoted" one', "on": False}},
-                         left={"gone"})
+    old = {
+        "NVIDIA B200": {"date": "2026-01-02", "table": {"z": SLOW}},
+        "NVIDIA H200": {"date": "2026-01-01", "table": {"b": SLOW, "gone": SLOW, "kept": ODD}},
+    }
+    found = table.merged(
+        old, "NVIDIA H200", "2026-11-22", {"b": FAST, "a": {"name": 'a "quoted" one', "on": False}}, left={"gone"}
+    )
     table.write(path, "s", found)
-    assert path.read_text() == '''\
+    assert (
+        path.read_text()
+        == '''\
 """Written by `derby tune s`: GPU name -> {date, table: tuning key -> configuration}."""
 
 FOUND = {
@@ -84,6 +89,7 @@ FOUND = {
     },
 }
 '''
+    )
     assert table.read(path) == found and table.text("s", table.read(path)) == path.read_text()
     assert [file.name for file in tmp_path.iterdir()] == ["tuned.py"]
     assert table.text("s", {}).endswith("\n\nFOUND = {}\n") and table.read(tmp_path / "none.py") == {}
@@ -98,8 +104,10 @@ def test_a_write_that_fails_leaves_the_old_table(tmp_path, monkeypatch):
     assert path.read_text() == "FOUND = {}\n" and [file.name for file in tmp_path.iterdir()] == ["tuned.py"]
 
 
-@pytest.mark.parametrize("broken", ["FOUND = {", "FOUND = dict()", "x = 1", "FOUND = [1]", "FOUND = {'g': {'date': 1}}",
-                                    "FOUND = {}\nFOUND = {}"])
+@pytest.mark.parametrize(
+    "broken",
+    ["FOUND = {", "FOUND = dict()", "x = 1", "FOUND = [1]", "FOUND = {'g': {'date': 1}}", "FOUND = {}\nFOUND = {}"],
+)
 def test_a_broken_table_is_one_line_with_its_mend(tmp_path, broken):
     path = tmp_path / "tuned.py"
     path.write_text(broken)
@@ -109,7 +117,7 @@ def test_a_broken_table_is_one_line_with_its_mend(tmp_path, broken):
 
 
 # Sleeps as long as the configuration says: 8 rows in buckets of 8, larger ones in another.
-MAIN = '''
+MAIN = """
 import importlib
 import os
 import time
@@ -141,7 +149,7 @@ def run_with(config, x, y, factor, out):
 
 def run(x, y, factor, out):
     run_with(candidates(x, y, factor)[0], x, y, factor, out)
-'''
+"""
 
 
 def tunable(root, name="sleeper", extra=(), main=MAIN):
@@ -169,7 +177,7 @@ def test_a_whole_run(tmp_path):
     broken = [{"ms": 1, "how": how} for how in ("wrong", "input", "raise", "die")]
     # The one between them runs in the process that the wrong ones have left.
     folder = tunable(root, extra=[*broken[:2], {"ms": 20, "how": "add"}, *broken[2:]])
-    result, = run(root, "sleeper")
+    (result,) = run(root, "sleeper")
     assert result.path == folder / "tuned.py" and result.left_over == []
     found = ast.literal_eval(result.path.read_text().partition("FOUND = ")[2])["CPU"]["table"]
     assert found == {key: {"ms": 1, "how": "add"} for key in ("rows<=8", "rows>8")}
@@ -177,8 +185,12 @@ def test_a_whole_run(tmp_path):
 
     workloads = len(Catalog.open(root).workloads(DEFINITION))
     assert len(result.failed) == 4 * workloads and all("\n" not in line for line in result.failed)
-    for how, told in (("wrong", "wrong_values"), ("input", "writes into its input x"), ("raise", "no such tile"),
-                      ("die", "exit")):
+    for how, told in (
+        ("wrong", "wrong_values"),
+        ("input", "writes into its input x"),
+        ("raise", "no such tile"),
+        ("die", "exit"),
+    ):
         lines = [line for line in result.failed if f'"how": "{how}"' in line]
         assert len(lines) == workloads and all(told in line.lower() for line in lines), lines
 
@@ -214,7 +226,7 @@ def test_several_solutions_and_a_budget(tmp_path, monkeypatch):
 def test_a_budget_that_is_gone_writes_nothing(tmp_path):
     root = copied_set(tmp_path)
     folder = tunable(root)
-    result, = run(root, "sleeper", budget_seconds=1e-6)
+    (result,) = run(root, "sleeper", budget_seconds=1e-6)
     assert result.path is None and len(result.left_over) == len(Catalog.open(root).workloads(DEFINITION))
     assert (folder / "tuned.py").read_text() == "FOUND = {}\n"
 
@@ -275,15 +287,18 @@ def test_graphs_on_a_gpu(tmp_path):
     from kernelderby.measure.machine.probe import find_machine
 
     root = copied_set(tmp_path)
-    main = MAIN.replace('time.sleep(config["ms"] / 1e3)', """
+    main = MAIN.replace(
+        'time.sleep(config["ms"] / 1e3)',
+        """
     for _ in range(config["ms"] * 5):
         torch.add(x, y, out=out)
     if config["how"] == "sync":
-        torch.cuda.synchronize()""")
+        torch.cuda.synchronize()""",
+    )
     folder = tunable(root, extra=[{"ms": 1, "how": "sync"}], main=main)
     catalog, machine = Catalog.open(root), find_machine(root, "cuda")
     jobs = [(catalog.solution("sleeper"), catalog.workloads(DEFINITION))]
-    result, = tune(catalog, machine, TuneSettings(rounds=2), jobs)
+    (result,) = tune(catalog, machine, TuneSettings(rounds=2), jobs)
     assert all("no CUDA graph" in line and '"sync"' in line for line in result.failed) and result.failed
     assert all(one.config == {"ms": 1, "how": "add"} and one.gain > 2 for one in result.choices) and result.choices
     assert machine.name in table.read(folder / "tuned.py")

@@ -33,10 +33,16 @@ def test_the_width_of_a_paired_interval():
     assert turns.interval_width(first[:2], second[:2]) == math.inf
 
 
-@pytest.mark.parametrize(("reasons", "processes", "text"), [
-    ((), [1, 2], ""), (("power cap",), [1, 2], ""), (("hardware thermal",), [1], "slowed down: hardware thermal"),
-    ((), [1, 2, 3], "1 other processes"), ((), None, ""),
-])
+@pytest.mark.parametrize(
+    ("reasons", "processes", "text"),
+    [
+        ((), [1, 2], ""),
+        (("power cap",), [1, 2], ""),
+        (("hardware thermal",), [1], "slowed down: hardware thermal"),
+        ((), [1, 2, 3], "1 other processes"),
+        ((), None, ""),
+    ],
+)
 def test_a_disturbed_turn(reasons, processes, text):
     sensors = SimpleNamespace(processes=lambda: processes)
     found = turns.disturbance(sensors, {"throttled_by": list(reasons)}, own_processes=2)
@@ -55,9 +61,14 @@ def test_the_first_two_go_on_until_their_ratio_settles(misbehaviours):
         toml.write_text(toml.read_text().replace('"honest"', f'"{name}"'))
     (folder / "slow/main.py").write_text(
         "import time\n\nimport torch\n\n\ndef run(x, y, factor, out):\n    time.sleep(0.002)\n"
-        "    torch.add(x, y, alpha=factor, out=out)\n")
-    rows = {row.solution: row for row in measure(misbehaviours, ["honest", "second", "slow"], workloads=("8",),
-                                                 rounds=3, most_rounds=5, iterations=2)}
+        "    torch.add(x, y, alpha=factor, out=out)\n"
+    )
+    rows = {
+        row.solution: row
+        for row in measure(
+            misbehaviours, ["honest", "second", "slow"], workloads=("8",), rounds=3, most_rounds=5, iterations=2
+        )
+    }
     assert len(rows["slow"].samples_us) == 3
     assert 3 <= len(rows["honest"].samples_us) == len(rows["second"].samples_us) <= 5
 

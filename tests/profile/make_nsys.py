@@ -16,11 +16,18 @@ SCHEMA_VERSION = {"2022.2": "2.9.1", "2024": "3.16.1", "2025.5": "3.25.0", "2026
 
 _LAUNCH = "start INTEGER NOT NULL, end INTEGER NOT NULL, deviceId INTEGER NOT NULL, contextId INTEGER NOT NULL, "
 _COMMON = "streamId INTEGER NOT NULL, correlationId INTEGER, globalPid INTEGER, "
-_GRID = ("registersPerThread INTEGER, gridX INTEGER, gridY INTEGER, gridZ INTEGER, blockX INTEGER, blockY INTEGER, "
-         "blockZ INTEGER, staticSharedMemory INTEGER, dynamicSharedMemory INTEGER, localMemoryPerThread INTEGER, "
-         "localMemoryTotal INTEGER, gridId INTEGER, graphNodeId INTEGER")
-_COPIES = ((0, "UNKNOWN", "Unknown"), (1, "HTOD", "Host-to-Device"), (2, "DTOH", "Device-to-Host"),
-           (8, "DTOD", "Device-to-Device"), (10, "PTOP", "Peer-to-Peer"))
+_GRID = (
+    "registersPerThread INTEGER, gridX INTEGER, gridY INTEGER, gridZ INTEGER, blockX INTEGER, blockY INTEGER, "
+    "blockZ INTEGER, staticSharedMemory INTEGER, dynamicSharedMemory INTEGER, localMemoryPerThread INTEGER, "
+    "localMemoryTotal INTEGER, gridId INTEGER, graphNodeId INTEGER"
+)
+_COPIES = (
+    (0, "UNKNOWN", "Unknown"),
+    (1, "HTOD", "Host-to-Device"),
+    (2, "DTOH", "Device-to-Host"),
+    (8, "DTOD", "Device-to-Device"),
+    (10, "PTOP", "Peer-to-Peer"),
+)
 
 
 def tables_of(generation: str) -> dict[str, str]:
@@ -31,8 +38,12 @@ def tables_of(generation: str) -> dict[str, str]:
     late = graph if generation in ("2025.5", "2026") else ""
     suffix = "_V3" if generation == "2026" else ""
     return {
-        "CUPTI_ACTIVITY_KIND_KERNEL" + suffix: head + "demangledName INTEGER NOT NULL, shortName INTEGER NOT NULL, "
-        + ("" if old else "mangledName INTEGER, ") + "launchType INTEGER, cacheConfig INTEGER, " + _GRID + late,
+        "CUPTI_ACTIVITY_KIND_KERNEL" + suffix: head
+        + "demangledName INTEGER NOT NULL, shortName INTEGER NOT NULL, "
+        + ("" if old else "mangledName INTEGER, ")
+        + "launchType INTEGER, cacheConfig INTEGER, "
+        + _GRID
+        + late,
         "CUPTI_ACTIVITY_KIND_MEMCPY" + suffix: head + "bytes INTEGER NOT NULL, copyKind INTEGER NOT NULL, "
         "srcKind INTEGER, dstKind INTEGER, graphNodeId INTEGER",
         "CUPTI_ACTIVITY_KIND_MEMSET" + suffix: head + "value INTEGER NOT NULL, bytes INTEGER NOT NULL, memKind INTEGER",
@@ -91,8 +102,9 @@ class Export:
         values = {**{name: 0 for name in needed - values.keys()}, **values}
         names = [name for name in columns if name in values]
         quoted = ", ".join(f'"{name}"' for name in names)
-        self.connection.execute(f"INSERT INTO {table} ({quoted}) VALUES ({', '.join('?' * len(names))})",
-                                [values[name] for name in names])
+        self.connection.execute(
+            f"INSERT INTO {table} ({quoted}) VALUES ({', '.join('?' * len(names))})", [values[name] for name in names]
+        )
 
     def string(self, text: str) -> int:
         if text not in self.ids:
@@ -100,41 +112,129 @@ class Export:
             self.row("StringIds", id=self.ids[text], value=text)
         return self.ids[text]
 
-    def call(self, name: str, start: int, end: int, correlation: int | None, process: int = 100, thread: int = 101,
-             event_class: int = 0) -> None:
-        self.row("CUPTI_ACTIVITY_KIND_RUNTIME" + self.suffix, start=start, end=end, eventClass=event_class,
-                 globalTid=global_id(process, thread), correlationId=correlation, nameId=self.string(name))
+    def call(
+        self,
+        name: str,
+        start: int,
+        end: int,
+        correlation: int | None,
+        process: int = 100,
+        thread: int = 101,
+        event_class: int = 0,
+    ) -> None:
+        self.row(
+            "CUPTI_ACTIVITY_KIND_RUNTIME" + self.suffix,
+            start=start,
+            end=end,
+            eventClass=event_class,
+            globalTid=global_id(process, thread),
+            correlationId=correlation,
+            nameId=self.string(name),
+        )
 
-    def kernel(self, name: str, start: int, end: int, correlation: int | None = None, process: int = 100,
-               device: int = 0, stream: int = 7) -> None:
+    def kernel(
+        self,
+        name: str,
+        start: int,
+        end: int,
+        correlation: int | None = None,
+        process: int = 100,
+        device: int = 0,
+        stream: int = 7,
+    ) -> None:
         short = name.removeprefix("void ").split("<")[0].split("(")[0].split("::")[-1]
-        self.row("CUPTI_ACTIVITY_KIND_KERNEL" + self.suffix, start=start, end=end, correlationId=correlation,
-                 globalPid=global_id(process), deviceId=device, streamId=stream, demangledName=self.string(name),
-                 shortName=self.string(short))
+        self.row(
+            "CUPTI_ACTIVITY_KIND_KERNEL" + self.suffix,
+            start=start,
+            end=end,
+            correlationId=correlation,
+            globalPid=global_id(process),
+            deviceId=device,
+            streamId=stream,
+            demangledName=self.string(name),
+            shortName=self.string(short),
+        )
 
-    def memcpy(self, kind: int, size: int, start: int, end: int, correlation: int | None = None, process: int = 100,
-               device: int = 0, stream: int = 7) -> None:
+    def memcpy(
+        self,
+        kind: int,
+        size: int,
+        start: int,
+        end: int,
+        correlation: int | None = None,
+        process: int = 100,
+        device: int = 0,
+        stream: int = 7,
+    ) -> None:
         if not self.old and "ENUM_CUDA_MEMCPY_OPER" not in self.made:
             for number, name, label in _COPIES:
                 self.row("ENUM_CUDA_MEMCPY_OPER", id=number, name=f"CUDA_MEMCPY_KIND_{name}", label=label)
-        self.row("CUPTI_ACTIVITY_KIND_MEMCPY" + self.suffix, start=start, end=end, correlationId=correlation,
-                 globalPid=global_id(process), deviceId=device, streamId=stream, bytes=size, copyKind=kind)
+        self.row(
+            "CUPTI_ACTIVITY_KIND_MEMCPY" + self.suffix,
+            start=start,
+            end=end,
+            correlationId=correlation,
+            globalPid=global_id(process),
+            deviceId=device,
+            streamId=stream,
+            bytes=size,
+            copyKind=kind,
+        )
 
-    def memset(self, size: int, start: int, end: int, correlation: int | None = None, process: int = 100,
-               device: int = 0, stream: int = 7) -> None:
-        self.row("CUPTI_ACTIVITY_KIND_MEMSET" + self.suffix, start=start, end=end, correlationId=correlation,
-                 globalPid=global_id(process), deviceId=device, streamId=stream, bytes=size)
+    def memset(
+        self,
+        size: int,
+        start: int,
+        end: int,
+        correlation: int | None = None,
+        process: int = 100,
+        device: int = 0,
+        stream: int = 7,
+    ) -> None:
+        self.row(
+            "CUPTI_ACTIVITY_KIND_MEMSET" + self.suffix,
+            start=start,
+            end=end,
+            correlationId=correlation,
+            globalPid=global_id(process),
+            deviceId=device,
+            streamId=stream,
+            bytes=size,
+        )
 
-    def nvtx(self, text: str | None, start: int, end: int | None, process: int = 100, thread: int = 101, kind: int = 59,
-             registered: bool = False) -> None:
+    def nvtx(
+        self,
+        text: str | None,
+        start: int,
+        end: int | None,
+        process: int = 100,
+        thread: int = 101,
+        kind: int = 59,
+        registered: bool = False,
+    ) -> None:
         """end None: a range that the capture ended in. registered: the text is an id into StringIds."""
         stop = 0 if end is None and self.old else end
-        self.row("NVTX_EVENTS", start=start, end=stop, eventType=kind, globalTid=global_id(process, thread), domainId=0,
-                 **({"textId": self.string(text)} if registered else {"text": text}))
+        self.row(
+            "NVTX_EVENTS",
+            start=start,
+            end=stop,
+            eventType=kind,
+            globalTid=global_id(process, thread),
+            domainId=0,
+            **({"textId": self.string(text)} if registered else {"text": text}),
+        )
 
     def graph(self, start: int, end: int, correlation: int | None = None, process: int = 100) -> None:
-        self.row("CUPTI_ACTIVITY_KIND_GRAPH_TRACE", start=start, end=end, correlationId=correlation,
-                 globalPid=global_id(process), deviceId=0, streamId=7, graphId=1)
+        self.row(
+            "CUPTI_ACTIVITY_KIND_GRAPH_TRACE",
+            start=start,
+            end=end,
+            correlationId=correlation,
+            globalPid=global_id(process),
+            deviceId=0,
+            streamId=7,
+            graphId=1,
+        )
 
     def diagnostic(self, severity: int, text: str) -> None:
         self.row("DIAGNOSTIC_EVENT", timestamp=0, severity=severity, text=text)
@@ -160,6 +260,7 @@ def standard(path: Path, generation: str = "2024") -> Path:
         900-910   memcpy D2H 64 B     p200  no ranges
     """
     with Export(path, generation) as export:
+
         def launch(name: str, start: int, end: int, *rest: int) -> None:
             export.call(name + "_v7000", start, end, *rest)
             if export.old:

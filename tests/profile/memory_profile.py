@@ -15,8 +15,14 @@ def kind_of(name):
 class EventProfile(Profile):
     has_events = True
 
-    def __init__(self, events: Iterable[Span] = (), calls: Iterable[ApiSum] = (), path: Path = Path("memory.sqlite"),
-                 form: str = "events in memory", gpu: str | None = "NVIDIA H200"):
+    def __init__(
+        self,
+        events: Iterable[Span] = (),
+        calls: Iterable[ApiSum] = (),
+        path: Path = Path("memory.sqlite"),
+        form: str = "events in memory",
+        gpu: str | None = "NVIDIA H200",
+    ):
         super().__init__(path, form, gpu)
         self.events, self.calls = list(events), list(calls)
 
@@ -27,8 +33,16 @@ class EventProfile(Profile):
         rows = {}
         for span in self.events:
             rows.setdefault((span.kind, span.name), []).append(span)
-        sums = [KernelSum(kind, name, len(spans), sum(span.end_ns - span.start_ns for span in spans),
-                          bytes=sum(span.bytes for span in spans) or None) for (kind, name), spans in rows.items()]
+        sums = [
+            KernelSum(
+                kind,
+                name,
+                len(spans),
+                sum(span.end_ns - span.start_ns for span in spans),
+                bytes=sum(span.bytes for span in spans) or None,
+            )
+            for (kind, name), spans in rows.items()
+        ]
         return sorted(sums, key=lambda row: -row.total_ns)
 
     def api_sums(self):
@@ -36,8 +50,13 @@ class EventProfile(Profile):
 
 
 class SumProfile(Profile):
-    def __init__(self, rows: Iterable[KernelSum] = (), path: Path = Path("sums.csv"), form: str = "sums in memory",
-                 gpu: str | None = None):
+    def __init__(
+        self,
+        rows: Iterable[KernelSum] = (),
+        path: Path = Path("sums.csv"),
+        form: str = "sums in memory",
+        gpu: str | None = None,
+    ):
         super().__init__(path, form, gpu)
         self.rows = list(rows)
 

@@ -35,8 +35,12 @@ def document():
 
 
 EXAMPLES = [(rule.id, example) for rule in rules() for example in rule.examples]
-OTHERS = [(kind, rule.id, example) for kind in ("role", "dtype", "architecture")
-          for rule in table(kind) for example in rule.examples]
+OTHERS = [
+    (kind, rule.id, example)
+    for kind in ("role", "dtype", "architecture")
+    for rule in table(kind)
+    for example in rule.examples
+]
 
 
 def test_rules_have_examples_and_unique_ids():
@@ -68,6 +72,7 @@ def test_every_rule_has_library_and_role_for_its_examples():
 
 # --- the document ---
 
+
 def test_every_row_of_the_document_has_library_and_role():
     rows = document()
     assert len(rows) == 66
@@ -98,16 +103,25 @@ def test_totals_of_the_document_by_hand():
     assert old == pytest.approx(8.8947e9, rel=1e-4)  # ten ampere_ and cutlass_80_ kernels
 
 
-@pytest.mark.parametrize("start, expected", [
-    ("ampere_bf16_s1688gemm_bf16_128x128", ("cuBLAS", "GEMM", "bfloat16", "sm_80")),
-    ("void cutlass::Kernel2<cutlass_80_wmma_tensorop_f16", ("cuBLAS", "GEMM", "float16", "sm_80")),
-    ("void flashinfer::BatchQKApplyRotary", ("FlashInfer", "rope", "bfloat16", None)),
-    ("void at_cuda_detail::cub::DeviceScanKernel", ("CUB", "sort/scan", "int64", None)),  # Policy900 betrays nothing
-    ("triton_poi_fused_clamp_sub_0", ("Triton", "elementwise", None, None)),
-    ("create_flashinfer_kv_indices_triton", ("Triton", "gather/scatter", None, None)),
-    ("void at::native::vectorized_gather_kernel", ("PyTorch ATen", "gather/scatter", None, None)),  # long: the index
-    ("std::enable_if<!T7, void>::type internal::gemvx", ("cuBLAS", "GEMM", "bfloat16", None)),
-])
+@pytest.mark.parametrize(
+    "start, expected",
+    [
+        ("ampere_bf16_s1688gemm_bf16_128x128", ("cuBLAS", "GEMM", "bfloat16", "sm_80")),
+        ("void cutlass::Kernel2<cutlass_80_wmma_tensorop_f16", ("cuBLAS", "GEMM", "float16", "sm_80")),
+        ("void flashinfer::BatchQKApplyRotary", ("FlashInfer", "rope", "bfloat16", None)),
+        (
+            "void at_cuda_detail::cub::DeviceScanKernel",
+            ("CUB", "sort/scan", "int64", None),
+        ),  # Policy900 betrays nothing
+        ("triton_poi_fused_clamp_sub_0", ("Triton", "elementwise", None, None)),
+        ("create_flashinfer_kv_indices_triton", ("Triton", "gather/scatter", None, None)),
+        (
+            "void at::native::vectorized_gather_kernel",
+            ("PyTorch ATen", "gather/scatter", None, None),
+        ),  # long: the index
+        ("std::enable_if<!T7, void>::type internal::gemvx", ("cuBLAS", "GEMM", "bfloat16", None)),
+    ],
+)
 def test_rows_of_the_document(start, expected):
     name = next(row["Name"] for row in document() if row["Name"].startswith(start))
     found = attribute(name)
@@ -116,23 +130,27 @@ def test_rows_of_the_document(start, expected):
 
 # --- the stages of a published MoE pipeline and of a published decode layer, by the short names that they print ---
 
-@pytest.mark.parametrize("name, library, role", [
-    ("moe_fused_gate_kernel", "sgl-kernel", "routing"),
-    ("compute_expert_offsets", "sgl-kernel", "routing"),
-    ("compute_problem_sizes", "sgl-kernel", "routing"),
-    ("compute_arg_sorts", "sgl-kernel", "routing"),
-    ("shuffleRowsKernel<fp8>", "sgl-kernel", "gather/scatter"),
-    ("GemmUniversal<GroupProblemShape>", "CUTLASS", "grouped GEMM"),
-    ("get_group_gemm_starts", "sgl-kernel", "grouped GEMM"),
-    ("swiglu_quant_kernel", "Triton", "quantisation"),
-    ("apply_shuffle_mul_sum_kernel", "sgl-kernel", "gather/scatter"),
-    ("unrolled_elementwise_kernel", "PyTorch ATen", "elementwise"),
-    ("deep_gemm::sm100_fp8_gem", "DeepGEMM", "GEMM"),
-    ("mhaSm100fKernel_Qkv", "TensorRT-LLM", "attention"),
-    ("deep_ep::internode_ll::dispatch", "DeepEP", "communication"),
-    ("nvjet_tst_64x32_64x16_2x4_2", "cuBLAS", "GEMM"),
-    ("topk", UNKNOWN, UNKNOWN),
-])
+
+@pytest.mark.parametrize(
+    "name, library, role",
+    [
+        ("moe_fused_gate_kernel", "sgl-kernel", "routing"),
+        ("compute_expert_offsets", "sgl-kernel", "routing"),
+        ("compute_problem_sizes", "sgl-kernel", "routing"),
+        ("compute_arg_sorts", "sgl-kernel", "routing"),
+        ("shuffleRowsKernel<fp8>", "sgl-kernel", "gather/scatter"),
+        ("GemmUniversal<GroupProblemShape>", "CUTLASS", "grouped GEMM"),
+        ("get_group_gemm_starts", "sgl-kernel", "grouped GEMM"),
+        ("swiglu_quant_kernel", "Triton", "quantisation"),
+        ("apply_shuffle_mul_sum_kernel", "sgl-kernel", "gather/scatter"),
+        ("unrolled_elementwise_kernel", "PyTorch ATen", "elementwise"),
+        ("deep_gemm::sm100_fp8_gem", "DeepGEMM", "GEMM"),
+        ("mhaSm100fKernel_Qkv", "TensorRT-LLM", "attention"),
+        ("deep_ep::internode_ll::dispatch", "DeepEP", "communication"),
+        ("nvjet_tst_64x32_64x16_2x4_2", "cuBLAS", "GEMM"),
+        ("topk", UNKNOWN, UNKNOWN),
+    ],
+)
 def test_short_names(name, library, role):
     found = attribute(name)
     assert (found.library, found.role.value) == (library, role)
@@ -158,28 +176,45 @@ def test_copies_are_the_drivers():
 
 # --- one kernel, three profilers ---
 
-@pytest.mark.parametrize("nsys, cupti", [
-    ("void at::native::<unnamed>::indexSelectSmallIndex<c10::BFloat16, (int)2, (int)-2>(int)",
-     "void at::native::(anonymous namespace)::indexSelectSmallIndex<c10::BFloat16, 2, -2>(int)"),
-    ("void f<g(int)::[lambda() (instance 3)]::operator ()() const::[lambda(float) (instance 1)], (bool)0>(T1)",
-     "void f<g(int)::{lambda()#3}::operator ()() const::{lambda(float)#1}, 0>(T1)"),
-    ("void a<b<c<(unsigned int)128>>>(T1)", "void a<b<c<128u> > >(T1)"),
-])
+
+@pytest.mark.parametrize(
+    "nsys, cupti",
+    [
+        (
+            "void at::native::<unnamed>::indexSelectSmallIndex<c10::BFloat16, (int)2, (int)-2>(int)",
+            "void at::native::(anonymous namespace)::indexSelectSmallIndex<c10::BFloat16, 2, -2>(int)",
+        ),
+        (
+            "void f<g(int)::[lambda() (instance 3)]::operator ()() const::[lambda(float) (instance 1)], (bool)0>(T1)",
+            "void f<g(int)::{lambda()#3}::operator ()() const::{lambda(float)#1}, 0>(T1)",
+        ),
+        ("void a<b<c<(unsigned int)128>>>(T1)", "void a<b<c<128u> > >(T1)"),
+    ],
+)
 def test_one_normal_form(nsys, cupti):
     assert normal_form(nsys) == normal_form(cupti)
 
 
-@pytest.mark.parametrize("mangled, readable", [
-    ("_Z11racy_kernelPKfPf", "racy_kernel"),
-    ("_ZN12_GLOBAL__N_16kernelEPf", "kernel"),
-    ("_ZN4vllm15rms_norm_kernelIN3c108BFloat16EEEvPT_PKS3_S6_fii", "vllm::rms_norm_kernel<c10::BFloat16>"),
-    ("_ZN7cutlass7Kernel2I50cutlass_80_tensorop_s1688gemm_64x64_16x6_tn_align4EEvNT_6ParamsE",
-     "cutlass::Kernel2<cutlass_80_tensorop_s1688gemm_64x64_16x6_tn_align4>"),
-    ("_ZN9deep_gemm4implILj128ELNS_8GemmTypeE1ELb0EN7cutlass10bfloat16_tEEEvPi",
-     "deep_gemm::impl<128, (GemmType)1, 0, cutlass::bfloat16_t>"),
-    ("_ZN2at6native29vectorized_elementwise_kernelILi4ENS0_15CUDAFunctor_addIfEESt5arrayIPcLm3EEEEviT0_T1_",
-     "at::native::vectorized_elementwise_kernel<4, CUDAFunctor_add<float>, std::array<char, 3>>"),
-])
+@pytest.mark.parametrize(
+    "mangled, readable",
+    [
+        ("_Z11racy_kernelPKfPf", "racy_kernel"),
+        ("_ZN12_GLOBAL__N_16kernelEPf", "kernel"),
+        ("_ZN4vllm15rms_norm_kernelIN3c108BFloat16EEEvPT_PKS3_S6_fii", "vllm::rms_norm_kernel<c10::BFloat16>"),
+        (
+            "_ZN7cutlass7Kernel2I50cutlass_80_tensorop_s1688gemm_64x64_16x6_tn_align4EEvNT_6ParamsE",
+            "cutlass::Kernel2<cutlass_80_tensorop_s1688gemm_64x64_16x6_tn_align4>",
+        ),
+        (
+            "_ZN9deep_gemm4implILj128ELNS_8GemmTypeE1ELb0EN7cutlass10bfloat16_tEEEvPi",
+            "deep_gemm::impl<128, (GemmType)1, 0, cutlass::bfloat16_t>",
+        ),
+        (
+            "_ZN2at6native29vectorized_elementwise_kernelILi4ENS0_15CUDAFunctor_addIfEESt5arrayIPcLm3EEEEviT0_T1_",
+            "at::native::vectorized_elementwise_kernel<4, CUDAFunctor_add<float>, std::array<char, 3>>",
+        ),
+    ],
+)
 def test_outlines_of_mangled_names(mangled, readable):
     assert outline(mangled) == readable
 
@@ -190,16 +225,24 @@ def test_a_mangled_name_that_was_cut_off_never_fails(length):
     attribute(whole[:length])
 
 
-@pytest.mark.parametrize("name, short", [
-    ("ampere_bf16_s16816gemm_bf16_128x64_ldg8_f2f_tn", "ampere_bf16_s16816gemm_bf16_128x64_ldg8_f2f_tn"),
-    ("void cutlass::Kernel2<cutlass_80_tensorop_f16_s16816gemm>(T1::Params)", "cutlass_80_tensorop_f16_s16816gemm"),
-    ("void at::native::vectorized_elementwise_kernel<(int)4, at::native::FillFunctor<c10::BFloat16>, "
-     "std::array<char *, (unsigned long)1>>(int, T2, T3)", "vectorized_elementwise_kernel<FillFunctor<bf16>>"),
-    ("void flashinfer::activation::act_and_mul_kernel<__nv_bfloat16, &silu<float>>(T1 *, const T1 *, int)",
-     "act_and_mul_kernel<bf16, silu<float>>"),
-    ("deep_ep::internode_ll::dispatch", "internode_ll::dispatch"),
-    ("[CUDA memset]", "[CUDA memset]"),
-])
+@pytest.mark.parametrize(
+    "name, short",
+    [
+        ("ampere_bf16_s16816gemm_bf16_128x64_ldg8_f2f_tn", "ampere_bf16_s16816gemm_bf16_128x64_ldg8_f2f_tn"),
+        ("void cutlass::Kernel2<cutlass_80_tensorop_f16_s16816gemm>(T1::Params)", "cutlass_80_tensorop_f16_s16816gemm"),
+        (
+            "void at::native::vectorized_elementwise_kernel<(int)4, at::native::FillFunctor<c10::BFloat16>, "
+            "std::array<char *, (unsigned long)1>>(int, T2, T3)",
+            "vectorized_elementwise_kernel<FillFunctor<bf16>>",
+        ),
+        (
+            "void flashinfer::activation::act_and_mul_kernel<__nv_bfloat16, &silu<float>>(T1 *, const T1 *, int)",
+            "act_and_mul_kernel<bf16, silu<float>>",
+        ),
+        ("deep_ep::internode_ll::dispatch", "internode_ll::dispatch"),
+        ("[CUDA memset]", "[CUDA memset]"),
+    ],
+)
 def test_short_names_for_tables(name, short):
     assert short_name(name) == short
 

@@ -8,8 +8,12 @@ from kernelderby.profile.spans import Span, SpanKind
 from kernelderby.profile.stages.walk import pipeline_of
 from kernelderby.trace import Stage
 
-STAGES = (Stage("K1", "route", ("^route$",)), Stage("K3", "GEMM 1", ("^gemm",)), Stage("K4", "act", ("^act$",)),
-          Stage("K5", "GEMM 2", ("^gemm",)))
+STAGES = (
+    Stage("K1", "route", ("^route$",)),
+    Stage("K3", "GEMM 1", ("^gemm",)),
+    Stage("K4", "act", ("^act$",)),
+    Stage("K5", "GEMM 2", ("^gemm",)),
+)
 
 
 def stages(*invocations):
@@ -103,6 +107,7 @@ def test_the_same_profile_twice():
 
 def test_overlapped_kernels_count_once_by_name():
     """The second kernel waits for the first from 5 to 100: it adds 20, not 115."""
+
     def profile(*times):
         return EventProfile(events=[Span(SpanKind.KERNEL, name, *time) for name, time in zip("ab", times, strict=True)])
 

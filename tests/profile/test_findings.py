@@ -11,9 +11,11 @@ from kernelderby.profile.spans import ApiSum, KernelSum, Profile, Span, SpanKind
 from kernelderby.profile.timeline import TimelineBuilder
 
 DATA = Path(__file__).parents[2] / "profiles" / "sglang_llama_h200.csv"
-COPY = ("void at::native::unrolled_elementwise_kernel<at::native::direct_copy_kernel_cuda(at::TensorIteratorBase &)::"
-        "[lambda() (instance 3)]::operator ()() const::[lambda(float) (instance 1)], at::native::memory::LoadWithCast"
-        "<(int)1>>(int, T1)")
+COPY = (
+    "void at::native::unrolled_elementwise_kernel<at::native::direct_copy_kernel_cuda(at::TensorIteratorBase &)::"
+    "[lambda() (instance 3)]::operator ()() const::[lambda(float) (instance 1)], at::native::memory::LoadWithCast"
+    "<(int)1>>(int, T1)"
+)
 AMPERE, HOPPER, NVJET = "ampere_bf16_s16816gemm_bf16_tn", "sm90_xmma_gemm_bf16bf16_bf16f32_f32", "nvjet_tst_64x32"
 NORM = "void flashinfer::norm::RMSNormKernel<(unsigned int)8, __nv_bfloat16>(T2 *)"
 
@@ -49,14 +51,17 @@ def test_older_architecture_on_a_newer_gpu():
     assert "sm_80 on an sm_90 GPU (NVIDIA H200)" in found.what and "libcublas" in found.advice
 
 
-@pytest.mark.parametrize("times, gpu", [
-    ({AMPERE: 300, NORM: 600}, "NVIDIA A100-SXM4-80GB"),  # its own architecture
-    ({HOPPER: 300, NORM: 600}, "NVIDIA H200"),
-    ({NVJET: 300, NORM: 600}, "NVIDIA B200"),  # sm_90 or later: not older
-    ({AMPERE: 300, NORM: 600}, None),
-    ({AMPERE: 300, NORM: 600}, "NVIDIA Imaginary 1"),  # an unknown GPU is no guess
-    ({AMPERE: 5, NORM: 995}, "NVIDIA H200"),  # half a percent
-])
+@pytest.mark.parametrize(
+    "times, gpu",
+    [
+        ({AMPERE: 300, NORM: 600}, "NVIDIA A100-SXM4-80GB"),  # its own architecture
+        ({HOPPER: 300, NORM: 600}, "NVIDIA H200"),
+        ({NVJET: 300, NORM: 600}, "NVIDIA B200"),  # sm_90 or later: not older
+        ({AMPERE: 300, NORM: 600}, None),
+        ({AMPERE: 300, NORM: 600}, "NVIDIA Imaginary 1"),  # an unknown GPU is no guess
+        ({AMPERE: 5, NORM: 995}, "NVIDIA H200"),  # half a percent
+    ],
+)
 def test_no_older_architecture(times, gpu):
     assert "older architecture" not in kinds(findings(table(times, gpu)))
 
@@ -89,8 +94,14 @@ def test_hidden_copies():
 
 def test_copies_by_direction_with_bandwidth():
     """2.4e9 bytes in 1 ms, each read and written: 4.8e12 bytes/s, the whole bandwidth of an H200."""
-    found = kinds(findings(table({NORM: 8000}, copies=[("[CUDA memcpy Device-to-Device]", 1000, 2.4e9),
-                                                       ("[CUDA memcpy DtoH]", 1000, 1e6)])))
+    found = kinds(
+        findings(
+            table(
+                {NORM: 8000},
+                copies=[("[CUDA memcpy Device-to-Device]", 1000, 2.4e9), ("[CUDA memcpy DtoH]", 1000, 1e6)],
+            )
+        )
+    )
     inside = found["copies device to device"]
     assert inside.share == pytest.approx(0.1) and inside.severity is Severity.HIGH
     assert inside.evidence["GB/s"] == pytest.approx(2400)
@@ -154,8 +165,10 @@ def test_the_documents_findings():
 
 
 def test_severest_first_and_every_finding_is_complete():
-    found = findings(table({AMPERE: 300, COPY: 30, NORM: 300, "void shuffleRowsKernel<float>(T1)": 60}),
-                     [ApiSum("cudaDeviceSynchronize", 1, 9e9)])
+    found = findings(
+        table({AMPERE: 300, COPY: 30, NORM: 300, "void shuffleRowsKernel<float>(T1)": 60}),
+        [ApiSum("cudaDeviceSynchronize", 1, 9e9)],
+    )
     order = [list(Severity).index(finding.severity) for finding in found]
     assert order == sorted(order) and len(found) >= 4
     for finding in found:

@@ -15,8 +15,10 @@ from kernelderby.report import text
 from kernelderby.report.profile.kernels import kernels_report
 
 DATA = Path(__file__).parents[2] / "profiles" / "sglang_llama_h200.csv"
-GEMVX = ("std::enable_if<!T7, void>::type internal::gemvx::kernel<int, int, __nv_bfloat16, float, (int){}, "
-         "cublasGemvParamsEx<int>>(T13)")
+GEMVX = (
+    "std::enable_if<!T7, void>::type internal::gemvx::kernel<int, int, __nv_bfloat16, float, (int){}, "
+    "cublasGemvParamsEx<int>>(T13)"
+)
 
 
 class Sums(Profile):
@@ -48,11 +50,20 @@ def test_sums_by_hand():
     assert [round(row.share, 6) for row in table.rows] == [0.6, 0.25, 0.1, 0.05]
     assert table.rows[0].average_ns == 300e3 and table.rows[0].median_ns == 300e3
     assert {total.key: total.total_ns for total in table.by_library} == {
-        "cuBLAS": 700e3, "FlashInfer": 250e3, "unknown": 50e3}
+        "cuBLAS": 700e3,
+        "FlashInfer": 250e3,
+        "unknown": 50e3,
+    }
     assert {total.key: (total.total_ns, total.instances, total.names) for total in table.by_role} == {
-        "GEMM": (700e3, 6, 2), "norm": (250e3, 10, 1), "unknown": (50e3, 5, 1)}
+        "GEMM": (700e3, 6, 2),
+        "norm": (250e3, 10, 1),
+        "unknown": (50e3, 5, 1),
+    }
     assert {total.key: total.total_ns for total in table.by_architecture} == {
-        "sm_80": 600e3, "sm_100": 100e3, NOT_TOLD: 300e3}
+        "sm_80": 600e3,
+        "sm_100": 100e3,
+        NOT_TOLD: 300e3,
+    }
     assert {total.key: total.total_ns for total in table.by_dtype} == {"bfloat16": 950e3, NOT_TOLD: 50e3}
     assert (table.unknown.names, table.unknown.instances, table.unknown.total_ns) == (1, 5, 50e3)
     assert table.memory[0].role is Role.MEMCPY and table.memory[0].share == 1.0 and table.memory[0].bytes == 3e6
@@ -71,7 +82,10 @@ def test_the_rest_is_summed_never_dropped():
 def test_kernels_with_one_short_name_stay_apart():
     table = summarise(Sums([kernel(GEMVX.format(7), 10), kernel(GEMVX.format(6), 20), kernel("nvjet_tst_1", 5)]))
     assert [row.short_name for row in table.rows] == [
-        "gemvx::kernel<bf16, float> #1", "gemvx::kernel<bf16, float> #2", "nvjet_tst_1"]
+        "gemvx::kernel<bf16, float> #1",
+        "gemvx::kernel<bf16, float> #2",
+        "nvjet_tst_1",
+    ]
     assert len({row.name for row in table.rows}) == 3
 
 
@@ -87,10 +101,19 @@ def test_nothing_to_sum():
 def test_properties(seed):
     """Shares sum to 1, every grouping adds up to the total, known + unknown = total, order does not matter."""
     numbers = random.Random(seed)
-    names = ["ampere_sgemm_128x64_nn", "Foo", "Bar<int>", "triton_poi_fused_mul_0", "nvjet_hsh_1", "swiglu_kernel",
-             "void vllm::rms_norm_kernel<c10::Half>(T1 *)"]
-    sums = [kernel(f"{name}{number}", numbers.randint(1, 10**6), numbers.randint(1, 99))
-            for number, name in enumerate(names * 4)]
+    names = [
+        "ampere_sgemm_128x64_nn",
+        "Foo",
+        "Bar<int>",
+        "triton_poi_fused_mul_0",
+        "nvjet_hsh_1",
+        "swiglu_kernel",
+        "void vllm::rms_norm_kernel<c10::Half>(T1 *)",
+    ]
+    sums = [
+        kernel(f"{name}{number}", numbers.randint(1, 10**6), numbers.randint(1, 99))
+        for number, name in enumerate(names * 4)
+    ]
     table = summarise(Sums(sums))
     numbers.shuffle(sums)
     assert summarise(Sums(sums)) == table
@@ -117,9 +140,11 @@ def test_report_shows_guesses_unknown_and_the_rest():
 
 # --- the command ---
 
+
 def run(*arguments):
-    return CliRunner().invoke(derby, ["profile", "kernels", *map(str, arguments)], catch_exceptions=False,
-                              env={"COLUMNS": "200"})
+    return CliRunner().invoke(
+        derby, ["profile", "kernels", *map(str, arguments)], catch_exceptions=False, env={"COLUMNS": "200"}
+    )
 
 
 def test_command_on_the_documents_table():

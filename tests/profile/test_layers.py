@@ -30,12 +30,25 @@ BMM = "nvjet_hsh_64x8_64x16_4x1_v_bz_TNN"
 DISPATCH = "void deep_ep::internode_ll::dispatch<(bool)1, (bool)0, (int)7168>(void *, void *)"
 COMBINE = "void deep_ep::internode_ll::combine<(bool)0, (int)7168, (int)9>(void *, void *)"
 ATTENTION = [
-    (NORM, 4), (GEMM, 13), ("rmsnorm_split_col_kernel", 2), (QUANT, 2), (GEMM, 19), (BMM, 16),
-    ("void at::native::elementwise_kernel<128, 4, copy>(int)", 1), ("rotary_embedding_kernel<float>", 6),
-    ("void flash::flash_fwd_splitkv_mla_kernel<Traits>(Params)", 255), (BMM, 15), (QUANT, 5), (GEMM, 50),
+    (NORM, 4),
+    (GEMM, 13),
+    ("rmsnorm_split_col_kernel", 2),
+    (QUANT, 2),
+    (GEMM, 19),
+    (BMM, 16),
+    ("void at::native::elementwise_kernel<128, 4, copy>(int)", 1),
+    ("rotary_embedding_kernel<float>", 6),
+    ("void flash::flash_fwd_splitkv_mla_kernel<Traits>(Params)", 255),
+    (BMM, 15),
+    (QUANT, 5),
+    (GEMM, 50),
 ]
-GATE = [(NORM, 3), (BMM, 6), ("cublasLt::splitKreduce_kernel<32, 16, int>", 2),
-        ("void moe_fused_gate_kernel<float>(void *)", 8)]
+GATE = [
+    (NORM, 3),
+    (BMM, 6),
+    ("cublasLt::splitKreduce_kernel<32, 16, int>", 2),
+    ("void moe_fused_gate_kernel<float>(void *)", 8),
+]
 MOE = [(DISPATCH, 187), (GEMM, 81), ("silu_and_mul_masked_post_quant_kernel", 8), (GEMM, 39)]
 SHARED = [(QUANT, 3), (GEMM, 17), ("void flashinfer::activation::act_and_mul_kernel<silu>(int)", 4), (GEMM, 10)]
 DENSE = [*SHARED[:1], (GEMM, 30), SHARED[2], (QUANT, 2), (GEMM, 20)]
@@ -139,8 +152,9 @@ def test_every_format_shows_the_sums():
 
 def test_the_documentation_has_the_table():
     written = (ROOT / "docs" / "layers.md").read_text(encoding="utf-8")
-    assert markdown.render(layers_report(layer_table([D4]))).strip() in written, \
+    assert markdown.render(layers_report(layer_table([D4]))).strip() in written, (
         "derby profile layers profiles/deepseek_d4_decode.toml --write docs/layers.md"
+    )
 
 
 def edited_table(tmp_path, old, new):
@@ -154,18 +168,22 @@ def edited_table(tmp_path, old, new):
 def test_a_wrong_printed_sum_is_said(tmp_path):
     path = edited_table(tmp_path, "value = 388", "value = 390")
     assert "printed 390, rows add up to 388: the document's arithmetic is off" in text.render(
-        layers_report(layer_table([path])), width=400)
+        layers_report(layer_table([path])), width=400
+    )
 
 
-@pytest.mark.parametrize(("old", "new", "message"), [
-    ('kind = "module table"', 'kind = "x"', "kind"),
-    ('unit = "us"', 'unit = "ms"', "unit"),
-    ("h800 = 4 }", 'h800 = "4,0" }', "no time in us"),
-    ("h800 = 4 }", "h8oo = 4 }", "'h8oo' is no column"),
-    ('group = "gate"', 'group = "gat"', "no group 'gat'"),
-    ("attention = [", "attention = [[", "not TOML"),
-    ('layer_map = "deepseek_decode"', 'layer_map = "deepsek"', "no layer map 'deepsek'"),
-])
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ('kind = "module table"', 'kind = "x"', "kind"),
+        ('unit = "us"', 'unit = "ms"', "unit"),
+        ("h800 = 4 }", 'h800 = "4,0" }', "no time in us"),
+        ("h800 = 4 }", "h8oo = 4 }", "'h8oo' is no column"),
+        ('group = "gate"', 'group = "gat"', "no group 'gat'"),
+        ("attention = [", "attention = [[", "not TOML"),
+        ('layer_map = "deepseek_decode"', 'layer_map = "deepsek"', "no layer map 'deepsek'"),
+    ],
+)
 def test_a_wrong_table_is_one_line(tmp_path, old, new, message):
     with pytest.raises(DerbyError, match=message) as caught:
         layer_table([edited_table(tmp_path, old, new)])
@@ -245,17 +263,28 @@ def test_mtp_runs_one_more_layer_and_the_count_says_so():
 
 
 def test_ranges_decide_before_names():
-    layer_map = parse_map("m", {"layers": 2, "modules": [
-        {"group": "a", "name": "first", "ranges": ["first$"]},
-        {"group": "a", "name": "second", "ranges": [r"layers\.\d+\.second$"], "kernels": ["gemm"]},
-        {"group": "b", "name": "third", "kernels": ["gemm"]},
-    ]}, Path("m.toml"))
+    layer_map = parse_map(
+        "m",
+        {
+            "layers": 2,
+            "modules": [
+                {"group": "a", "name": "first", "ranges": ["first$"]},
+                {"group": "a", "name": "second", "ranges": [r"layers\.\d+\.second$"], "kernels": ["gemm"]},
+                {"group": "b", "name": "third", "kernels": ["gemm"]},
+            ],
+        },
+        Path("m.toml"),
+    )
     spans, now = [], 0
     for number in range(4):
         outer = f"layers.{number}"
-        for name, us, ranges in (("gemm", 5, (outer, f"{outer}.first")), ("odd", 1, (outer, f"{outer}.first")),
-                                 ("gemm", 7, (outer, f"{outer}.second", "autocast")),
-                                 ("copy", 2, (outer, f"{outer}.second")), ("gemm", 9, (outer,))):
+        for name, us, ranges in (
+            ("gemm", 5, (outer, f"{outer}.first")),
+            ("odd", 1, (outer, f"{outer}.first")),
+            ("gemm", 7, (outer, f"{outer}.second", "autocast")),
+            ("copy", 2, (outer, f"{outer}.second")),
+            ("gemm", 9, (outer,)),
+        ):
             spans += timeline([(name, us)], start=now, ranges=ranges)
             now += us
     found = column(spans, layer_map)
@@ -341,8 +370,10 @@ def test_another_models_profile(events):
 
 def test_profiles_and_tables_side_by_side(monkeypatch):
     fast = [(name, us / 2) for name, us in LAYER]
-    found = {"slow.sqlite": recorded(timeline(LAYER * 4), path="slow.sqlite"),
-             "fast.sqlite": recorded(timeline(fast * 4), path="fast.sqlite")}
+    found = {
+        "slow.sqlite": recorded(timeline(LAYER * 4), path="slow.sqlite"),
+        "fast.sqlite": recorded(timeline(fast * 4), path="fast.sqlite"),
+    }
     monkeypatch.setattr(layers_module, "open_profile", lambda path: found[str(path)])
     table = layer_table([Path("slow.sqlite"), Path("fast.sqlite"), D4])
     slow, fast, h800, b200 = table.columns
@@ -375,24 +406,31 @@ def bad_map(**changes):
     return {key: value for key, value in data.items() if value is not None}
 
 
-@pytest.mark.parametrize(("data", "message"), [
-    (bad_map(layers=0), "layers: must be the number"),
-    (bad_map(modules=None), "modules: is missing"),
-    (bad_map(modules=[{"group": "a", "name": "m"}]), "needs kernels or ranges"),
-    (bad_map(modules=[{"group": "a", "name": "m", "kernels": ["("]}]), "no regular expression"),
-    (bad_map(modules=[{"group": "a", "name": "m", "kernel": ["x"]}]), "unknown field 'kernel'"),
-    (bad_map(groups={"b": {"layers": 1}}), "no module is of this group"),
-    (bad_map(overlaps=[{"parts": ["a", "b"]}]), "no group or group/module 'b'"),
-    (bad_map(overlaps=[{"parts": ["a", "a/m"]}]), "two parts of one overlap"),
-])
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (bad_map(layers=0), "layers: must be the number"),
+        (bad_map(modules=None), "modules: is missing"),
+        (bad_map(modules=[{"group": "a", "name": "m"}]), "needs kernels or ranges"),
+        (bad_map(modules=[{"group": "a", "name": "m", "kernels": ["("]}]), "no regular expression"),
+        (bad_map(modules=[{"group": "a", "name": "m", "kernel": ["x"]}]), "unknown field 'kernel'"),
+        (bad_map(groups={"b": {"layers": 1}}), "no module is of this group"),
+        (bad_map(overlaps=[{"parts": ["a", "b"]}]), "no group or group/module 'b'"),
+        (bad_map(overlaps=[{"parts": ["a", "a/m"]}]), "two parts of one overlap"),
+    ],
+)
 def test_a_wrong_map_is_one_line(data, message):
     with pytest.raises(DerbyError, match=message):
         parse_map("m", data, Path("m.toml"))
 
 
 def derby(*arguments):
-    return subprocess.run([sys.executable, "-m", "kernelderby.cli", "profile", "layers", *map(str, arguments)],
-                          capture_output=True, text=True, check=False)
+    return subprocess.run(
+        [sys.executable, "-m", "kernelderby.cli", "profile", "layers", *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
 
 
 def export(path, events, gpu="NVIDIA H800"):

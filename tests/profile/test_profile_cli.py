@@ -16,11 +16,17 @@ GEMM = "void cutlass::device_kernel<cutlass::gemm::kernel::GemmUniversal<cutlass
 PIPELINE = (
     ("void moe_fused_gate_kernel<float>(void *)", 10),
     ("void at::native::vectorized_elementwise_kernel<(int)4, at::native::AddFunctor<int>>(int)", 2),
-    ("compute_problem_sizes(int const *)", 3), ("compute_expert_offsets(int const *)", 4),
+    ("compute_problem_sizes(int const *)", 3),
+    ("compute_expert_offsets(int const *)", 4),
     ("compute_arg_sorts(int const *)", 5),
-    ("void shuffleRowsKernel<__nv_fp8_e4m3>(T1 *)", 6), ("void shuffleRowsKernel<float>(T1 *)", 7),
-    ("void get_group_gemm_starts<float>(int *)", 1), (GEMM, 100), ("swiglu_quant_kernel", 20),
-    ("void get_group_gemm_starts<float>(int *)", 1), (GEMM, 50), ("void apply_shuffle_mul_sum_kernel<float>(T1 *)", 11),
+    ("void shuffleRowsKernel<__nv_fp8_e4m3>(T1 *)", 6),
+    ("void shuffleRowsKernel<float>(T1 *)", 7),
+    ("void get_group_gemm_starts<float>(int *)", 1),
+    (GEMM, 100),
+    ("swiglu_quant_kernel", 20),
+    ("void get_group_gemm_starts<float>(int *)", 1),
+    (GEMM, 50),
+    ("void apply_shuffle_mul_sum_kernel<float>(T1 *)", 11),
 )
 ONCE_US = 220
 
@@ -52,8 +58,11 @@ def published(checkout):
 
 def cells(markdown):
     """The rows of its tables."""
-    return [line.removeprefix("| ").removesuffix(" |").split(" | ")
-            for line in markdown.splitlines() if line.startswith("|")]
+    return [
+        line.removeprefix("| ").removesuffix(" |").split(" | ")
+        for line in markdown.splitlines()
+        if line.startswith("|")
+    ]
 
 
 def stages(found, place=0):
@@ -63,8 +72,12 @@ def stages(found, place=0):
 def test_the_group_lists_its_verbs_and_imports_none(derby):
     code, out, _ = derby("profile", "--help")
     assert code == 0 and all(f"\n  {name} " in out for name in group.VERBS)
-    loaded = subprocess.run([sys.executable, "-X", "importtime", "-m", "kernelderby.cli", "profile", "--help"],
-                            capture_output=True, text=True, check=True).stderr
+    loaded = subprocess.run(
+        [sys.executable, "-X", "importtime", "-m", "kernelderby.cli", "profile", "--help"],
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stderr
     for heavy in ("torch", "numpy", "rich", "kernelderby.catalog", "kernelderby.profile", "kernelderby.report"):
         assert f" {heavy}\n" not in loaded
     code, out, err = derby("profile", "stagse")
@@ -85,13 +98,24 @@ def test_the_published_table(profile, published):
     assert found["gpu"] == "NVIDIA B200" and found["invocations"] == 1949
     assert found["pipeline_ns"] == pytest.approx(3310e6)
     # The document's column "% of pipeline"; its rows sum to 99.7 %, and so do these.
-    of_kernel = {kernel["name"]: f"{100 * kernel['total_ns'] / found['pipeline_ns']:.1f}"
-                 for row in found["stages"] for kernel in row["kernels"]}
+    of_kernel = {
+        kernel["name"]: f"{100 * kernel['total_ns'] / found['pipeline_ns']:.1f}"
+        for row in found["stages"]
+        for kernel in row["kernels"]
+    }
     assert of_kernel == {
-        "moe_fused_gate_kernel": "1.3", "compute_expert_offsets": "0.2", "compute_problem_sizes": "0.8",
-        "compute_arg_sorts": "1.6", "shuffleRowsKernel<fp8>": "3.4", "shuffleRowsKernel<float>": "1.3",
-        "GemmUniversal<GroupProblemShape, row 7>": "72.8", "get_group_gemm_starts": "0.3", "swiglu_quant_kernel": "8.6",
-        "GemmUniversal<GroupProblemShape, row 10>": "5.8", "apply_shuffle_mul_sum_kernel": "3.6"}
+        "moe_fused_gate_kernel": "1.3",
+        "compute_expert_offsets": "0.2",
+        "compute_problem_sizes": "0.8",
+        "compute_arg_sorts": "1.6",
+        "shuffleRowsKernel<fp8>": "3.4",
+        "shuffleRowsKernel<float>": "1.3",
+        "GemmUniversal<GroupProblemShape, row 7>": "72.8",
+        "get_group_gemm_starts": "0.3",
+        "swiglu_quant_kernel": "8.6",
+        "GemmUniversal<GroupProblemShape, row 10>": "5.8",
+        "apply_shuffle_mul_sum_kernel": "3.6",
+    }
     by_name = stages(json.loads(out))
     assert by_name["K3 / K5"]["is_merged"] and by_name["K3 / K5"]["share"] == pytest.approx(0.786, abs=5e-4)
     assert by_name["not itemised"]["total_ns"] == pytest.approx(8.6e6)
@@ -101,16 +125,23 @@ def test_the_published_table(profile, published):
 def test_the_published_table_as_text_and_markdown(profile, published):
     code, out, _ = profile("stages", published, *SOLUTION)
     assert code == 0
-    for text in ("1949 invocations", "72.8", "*78.6", "not separable", "3896 kernels, 2 fewer than 2 x 1949",
-                 "not itemised"):
+    for text in (
+        "1949 invocations",
+        "72.8",
+        "*78.6",
+        "not separable",
+        "3896 kernels, 2 fewer than 2 x 1949",
+        "not itemised",
+    ):
         assert text in out
     code, out, _ = profile("stages", published, *SOLUTION, "--format", "markdown")
     assert code == 0 and "| *K4 !* | swiglu_quant_kernel | 1948 | 286.1 | 146.9 | 146.8 | 8.6 |" in out
     code, out, _ = profile("stages", published, *SOLUTION, "--format", "csv")
     first = next(csv.DictReader(out.splitlines()))
     assert (first["stage"], first["instances"], float(first["total_ns"])) == ("K1", "1949", pytest.approx(42.5e6))
-    kernels = list(csv.DictReader(
-        profile("stages", published, *SOLUTION, "--format", "csv", "--table", "kernels")[1].splitlines()))
+    kernels = list(
+        csv.DictReader(profile("stages", published, *SOLUTION, "--format", "csv", "--table", "kernels")[1].splitlines())
+    )
     assert (kernels[0]["stage"], kernels[0]["kernel"]) == ("K1", "moe_fused_gate_kernel")
 
 
@@ -121,10 +152,21 @@ def test_an_export_with_events(profile, tmp_path):
     by_name = stages(json.loads(out))
     assert found["invocations"] == 3 and found["pipeline_ns"] == 3 * ONCE_US * 1000
     assert {name: row["us_per_invocation"] for name, row in by_name.items()} == {
-        "K1": 10, "K2a": 12, "K2b": 13, "K3'": 1, "K3": 100, "K4": 20, "K5'": 1, "K5": 50, "K6": 11, "glue": 2}
+        "K1": 10,
+        "K2a": 12,
+        "K2b": 13,
+        "K3'": 1,
+        "K3": 100,
+        "K4": 20,
+        "K5'": 1,
+        "K5": 50,
+        "K6": 11,
+        "glue": 2,
+    }
     assert all(not row["notes"] for row in by_name.values())
     assert [(row["kind"], row["instances"], row["bytes"]) for row in found["outside"] if row["instances"]] == [
-        ("memset", 3, 3 << 20)]
+        ("memset", 3, 3 << 20)
+    ]
     # 12 gaps of 1 us inside an invocation.
     assert found["span_ns"] == 3 * (ONCE_US + 12) * 1000
     [timeline] = found["timelines"]
@@ -134,19 +176,25 @@ def test_an_export_with_events(profile, tmp_path):
 def test_several_files_are_several_tables(profile, tmp_path, published):
     code, out, _ = profile("stages", export(tmp_path / "a.sqlite"), published, *SOLUTION)
     assert code == 0 and out.count("\nPipeline\n") == 2 and "Stages side by side" in out
-    files = [export(tmp_path / f"triton_fused_v2_seq_len{size}_0123abcd.sqlite", slower=slower)
-             for size, slower in ((1, 1), (56, 3))]
+    files = [
+        export(tmp_path / f"triton_fused_v2_seq_len{size}_0123abcd.sqlite", slower=slower)
+        for size, slower in ((1, 1), (56, 3))
+    ]
     code, out, _ = profile("stages", *files, *SOLUTION, "--overview", "--format", "markdown")
     rows = cells(out)
     assert rows[0] == ["stage", "what it does", "seq_len1", "seq_len56"] and "\nPipeline\n" not in out
     assert ["K3", "grouped GEMM 1", "**100.0 (45.5%)**", "**300.0 (45.5%)**"] in rows
-    assert rows[-2:] == [["pipeline", "sum of the stages", "220.0", "660.0"],
-                         ["", "first start to last end", "232.0", "672.0"]]
+    assert rows[-2:] == [
+        ["pipeline", "sum of the stages", "220.0", "660.0"],
+        ["", "first start to last end", "232.0", "672.0"],
+    ]
 
 
 def test_stages_keep_their_order_where_one_profile_lacks_the_first(profile, tmp_path):
-    files = [export(tmp_path / "triton_fused_v2_seq_len1_0123abcd.sqlite", kernels=PIPELINE[1:]),
-             export(tmp_path / "triton_fused_v2_seq_len56_0123abcd.sqlite")]
+    files = [
+        export(tmp_path / "triton_fused_v2_seq_len1_0123abcd.sqlite", kernels=PIPELINE[1:]),
+        export(tmp_path / "triton_fused_v2_seq_len56_0123abcd.sqlite"),
+    ]
     code, out, _ = profile("stages", *files, *SOLUTION, "--overview", "--format", "markdown")
     rows = cells(out)[1:]
     assert [row[0] for row in rows[1:4]] == ["K1", "K2a", "K2b"] and rows[1][2:] == ["-", "10.0 (4.5%)"]
@@ -172,13 +220,16 @@ def test_whatif_at_the_roofline(profile, tmp_path):
     assert code == 0 and "1.073 (6.8 %)" in out
 
 
-@pytest.mark.parametrize(("arguments", "said"), [
-    (("--workload", "seq_len=2"), "--workload: 'seq_len=2' fits 0 workloads"),
-    (("--floor", "K4"), "--floor: 'K4' is not STAGE=US"),
-    (("--floor", "K9=3"), "no stage K9 to give a floor"),
-    (("--workload", "seq_len=1", "--gpu", "h2oo"), "--gpu: no 'h2oo'"),
-    (("--within", "("), "--within"),
-])
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("--workload", "seq_len=2"), "--workload: 'seq_len=2' fits 0 workloads"),
+        (("--floor", "K4"), "--floor: 'K4' is not STAGE=US"),
+        (("--floor", "K9=3"), "no stage K9 to give a floor"),
+        (("--workload", "seq_len=1", "--gpu", "h2oo"), "--gpu: no 'h2oo'"),
+        (("--within", "("), "--within"),
+    ],
+)
 def test_whatif_errors_are_one_line(profile, tmp_path, arguments, said):
     code, out, err = profile("whatif", export(tmp_path / "a.sqlite"), *SOLUTION, *arguments)
     assert code == 1 and out == "" and err.count("\n") == 1 and said in err
@@ -202,8 +253,9 @@ def test_compare(profile, tmp_path):
 
 def test_overlapping_kernels_get_columns_of_their_own(profile, tmp_path):
     with Export(tmp_path / "a.sqlite") as made:
-        for number, (name, start, end) in enumerate((("void moe_fused_gate_kernel<float>()", 0, 100_000),
-                                                     ("swiglu_quant_kernel", 50_000, 110_000))):
+        for number, (name, start, end) in enumerate(
+            (("void moe_fused_gate_kernel<float>()", 0, 100_000), ("swiglu_quant_kernel", 50_000, 110_000))
+        ):
             made.kernel(name, 1_000_000 + start, 1_000_000 + end, number + 1)
     code, out, _ = profile("stages", tmp_path / "a.sqlite", *SOLUTION)
     assert code == 0 and "kernels overlap: 160.0 us of durations in those 110.0 us" in out

@@ -15,9 +15,17 @@ from make_nsys import Export, standard
 from kernelderby.profile.sources import open_profile
 from kernelderby.profile.spans import SpanKind
 
-NSYS = shutil.which("nsys") or next(iter(sorted(
-    glob("/opt/nvidia/nsight-systems*/*/bin/nsys") + glob("/opt/nvidia/nsight-systems*/bin/nsys")
-    + glob("/opt/nvidia/nsight-compute/*/host/target-linux-*/nsys"), reverse=True)), None)
+NSYS = shutil.which("nsys") or next(
+    iter(
+        sorted(
+            glob("/opt/nvidia/nsight-systems*/*/bin/nsys")
+            + glob("/opt/nvidia/nsight-systems*/bin/nsys")
+            + glob("/opt/nvidia/nsight-compute/*/host/target-linux-*/nsys"),
+            reverse=True,
+        )
+    ),
+    None,
+)
 pytestmark = pytest.mark.skipif(NSYS is None, reason="nsys is not installed")
 REPORTS = ("cuda_gpu_kern_sum", "cuda_gpu_mem_time_sum", "cuda_gpu_mem_size_sum", "cuda_api_sum")
 
@@ -35,8 +43,12 @@ def large(path):
     with Export(path, "2024") as export:
         for number in range(3000):
             start = generator.randrange(10**9)
-            export.kernel(f"void kernel_{generator.randrange(40)}<int, \"x\">(T1 *, int)", start,
-                          start + generator.randrange(1, 10**generator.randrange(2, 8)), number)
+            export.kernel(
+                f'void kernel_{generator.randrange(40)}<int, "x">(T1 *, int)',
+                start,
+                start + generator.randrange(1, 10 ** generator.randrange(2, 8)),
+                number,
+            )
             export.call(f"cudaCall{number % 5}_v{generator.choice((3020, 7000, 10000))}", start, start + 10, number)
         for _ in range(500):
             start = generator.randrange(10**9)
@@ -64,7 +76,11 @@ def test_sums_agree(export, tmp_path, form):
     for key, our in expected.items():
         their = found[key]
         assert (their.instances, their.total_ns, their.min_ns, their.max_ns) == (
-            our.instances, our.total_ns, our.min_ns, our.max_ns), key
+            our.instances,
+            our.total_ns,
+            our.min_ns,
+            our.max_ns,
+        ), key
         assert their.median_ns == pytest.approx(our.median_ns, abs=0.051), key
         assert their.stddev_ns == pytest.approx(our.stddev_ns, abs=0.051), key
         if our.bytes is not None:

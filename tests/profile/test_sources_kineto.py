@@ -14,14 +14,26 @@ from kernelderby.profile.spans import SpanKind
 
 
 def event(category, name, start, duration, pid=1, tid=1, **args):
-    return {"ph": "X", "cat": category, "name": name, "pid": pid, "tid": tid, "ts": start, "dur": duration,
-            "args": args}
+    return {
+        "ph": "X",
+        "cat": category,
+        "name": name,
+        "pid": pid,
+        "tid": tid,
+        "ts": start,
+        "dur": duration,
+        "args": args,
+    }
 
 
 def trace(*events, **top):
     flow = {"ph": "s", "id": 1, "pid": 1, "tid": 1, "ts": 0, "cat": "ac2g", "name": "ac2g"}
-    return {"schemaVersion": 1, "deviceProperties": [{"id": 0, "name": "NVIDIA H200", "numSms": 132}],
-            "traceEvents": [{"ph": "M", "name": "process_name", "pid": 1, "args": {}}, flow, *events], **top}
+    return {
+        "schemaVersion": 1,
+        "deviceProperties": [{"id": 0, "name": "NVIDIA H200", "numSms": 132}],
+        "traceEvents": [{"ph": "M", "name": "process_name", "pid": 1, "args": {}}, flow, *events],
+        **top,
+    }
 
 
 WORK = [
@@ -61,14 +73,17 @@ def test_spans_ranges_and_sums(tmp_path):
     assert (gemm.name, gemm.instances, gemm.total_ns, gemm.median_ns) == ("gemm", 2, 30_002, 15_001)
     assert [each.bytes for each in profile.sums() if each.kind != SpanKind.KERNEL] == [64, 32]
     assert [(each.name, each.total_ns) for each in profile.api_sums()] == [
-        ("cudaDeviceSynchronize", 100_000), ("cudaLaunchKernel", 2000), ("cuLaunchKernelEx", 2000),
-        ("cudaMemcpyAsync", 2000)]
+        ("cudaDeviceSynchronize", 100_000),
+        ("cudaLaunchKernel", 2000),
+        ("cuLaunchKernelEx", 2000),
+        ("cudaMemcpyAsync", 2000),
+    ]
 
 
 def test_nanoseconds_survive_times_since_1970(tmp_path):
     text = json.dumps(trace(event("kernel", "k", "TS", "DUR")))
     text = text.replace('"TS"', "1767225600123456.789").replace('"DUR"', "1e-1")
-    span, = open_profile(write(tmp_path, text)).spans()
+    (span,) = open_profile(write(tmp_path, text)).spans()
     assert (span.start_ns, span.end_ns) == (1767225600123456789, 1767225600123456889)
 
 
@@ -105,15 +120,18 @@ def test_the_order_of_events_does_not_matter(tmp_path):
         assert list(open_profile(write(tmp_path, trace(*events))).spans()) == expected
 
 
-@pytest.mark.parametrize("document,what", [
-    ("{\"traceEvents\": [{\"ph\": \"X\", ", "no valid JSON .*cut off or damaged"),
-    ({"results": []}, "no trace of torch.profiler"),
-    ("[1, 2", "no valid JSON"),
-    ([[[]]], "no GPU work"),
-    (trace(event("cpu_op", "aten::mm", 1, 2)), "no GPU work"),
-    (trace({"ph": "X", "cat": "kernel", "name": "k", "ts": "soon"}), "an event of the trace is malformed"),
-    (trace({"ph": "X", "cat": "kernel", "ts": 1}), "an event of the trace is malformed"),
-])
+@pytest.mark.parametrize(
+    "document,what",
+    [
+        ('{"traceEvents": [{"ph": "X", ', "no valid JSON .*cut off or damaged"),
+        ({"results": []}, "no trace of torch.profiler"),
+        ("[1, 2", "no valid JSON"),
+        ([[[]]], "no GPU work"),
+        (trace(event("cpu_op", "aten::mm", 1, 2)), "no GPU work"),
+        (trace({"ph": "X", "cat": "kernel", "name": "k", "ts": "soon"}), "an event of the trace is malformed"),
+        (trace({"ph": "X", "cat": "kernel", "ts": 1}), "an event of the trace is malformed"),
+    ],
+)
 def test_what_is_no_trace(tmp_path, document, what):
     path = write(tmp_path, document)
     with pytest.raises(DerbyError, match=what) as caught:
@@ -129,19 +147,22 @@ class TestRecognisedByContent:
         assert open_profile(path).form == "torch.profiler trace"
         assert open_profile(standard(tmp_path / "trace.json")).form.startswith("nsys SQLite")
 
-    @pytest.mark.parametrize("name,data,what", [
-        ("a.nsys-rep", b"\x00\x01\x02report", "nsys export --type sqlite"),
-        ("a.qdrep", b"\x80\x00\xff" * 30, "nsys export --type sqlite"),
-        ("a.qdstrm", b"\x00\x01\x02stream", "full nsys installation"),
-        ("a.ncu-rep", b"NVR\x00\x01", "Nsight Compute"),
-        ("a.parquet", b"PAR1\x00", "Parquet"),
-        ("a.h5", b"\x89HDF\r\n", "HDF5"),
-        ("a.zst", b"\x28\xb5\x2f\xfd\x00", "zstd"),
-        ("a.csv", b"", "is empty"),
-        ("a.json.gz", b"\x1f\x8b\x08\x00broken", "gzip"),
-        ("b.json.gz", gzip.compress(json.dumps(trace(*WORK)).encode())[:200], "cannot be read whole|damaged gzip"),
-        ("a.sqlite.gz", gzip.compress(b"SQLite format 3\0" + bytes(200)), "gunzip"),
-    ])
+    @pytest.mark.parametrize(
+        "name,data,what",
+        [
+            ("a.nsys-rep", b"\x00\x01\x02report", "nsys export --type sqlite"),
+            ("a.qdrep", b"\x80\x00\xff" * 30, "nsys export --type sqlite"),
+            ("a.qdstrm", b"\x00\x01\x02stream", "full nsys installation"),
+            ("a.ncu-rep", b"NVR\x00\x01", "Nsight Compute"),
+            ("a.parquet", b"PAR1\x00", "Parquet"),
+            ("a.h5", b"\x89HDF\r\n", "HDF5"),
+            ("a.zst", b"\x28\xb5\x2f\xfd\x00", "zstd"),
+            ("a.csv", b"", "is empty"),
+            ("a.json.gz", b"\x1f\x8b\x08\x00broken", "gzip"),
+            ("b.json.gz", gzip.compress(json.dumps(trace(*WORK)).encode())[:200], "cannot be read whole|damaged gzip"),
+            ("a.sqlite.gz", gzip.compress(b"SQLite format 3\0" + bytes(200)), "gunzip"),
+        ],
+    )
     def test_what_is_none(self, tmp_path, name, data, what):
         path = tmp_path / name
         path.write_bytes(data)

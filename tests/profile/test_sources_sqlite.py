@@ -21,8 +21,17 @@ def export(request, tmp_path):
 
 def test_every_generation_gives_the_same_spans(export):
     spans = [
-        (span.kind.value, span.name, span.start_ns, span.end_ns, span.process, span.device, span.stream, span.ranges,
-         span.bytes)
+        (
+            span.kind.value,
+            span.name,
+            span.start_ns,
+            span.end_ns,
+            span.process,
+            span.device,
+            span.stream,
+            span.ranges,
+            span.bytes,
+        )
         for span in open_profile(export).spans()
     ]
     assert spans == [
@@ -60,7 +69,9 @@ def test_sums_by_hand(export):
 def test_api_sums_are_those_of_cuda_api_sum(tmp_path):
     profile = open_profile(standard(tmp_path / "new.sqlite", "2024"))
     assert [(each.name, each.calls, each.total_ns) for each in profile.api_sums()] == [
-        ("cudaDeviceSynchronize", 1, 500), ("cudaLaunchKernel", 5, 31), ("cudaMemcpyAsync", 2, 16),
+        ("cudaDeviceSynchronize", 1, 500),
+        ("cudaLaunchKernel", 5, 31),
+        ("cudaMemcpyAsync", 2, 16),
         ("cudaMemsetAsync", 1, 6),
     ]
     assert profile.warnings == []
@@ -80,7 +91,10 @@ def test_names_of_calls_are_cut_as_nsys_cuts_them(tmp_path):
         for place, name in enumerate(("cudaLaunchKernel_v7000", "cudaGraphLaunch_v10000", "cuMemcpyHtoD_v2", "cuInit")):
             export.call(name, 0, 9 - place, place + 1)
     assert [each.name for each in open_profile(tmp_path / "a.sqlite").api_sums()] == [
-        "cudaLaunchKernel", "cudaGraphLaunch_v10000", "cuMemcpyHtoD_v2", "cuInit",
+        "cudaLaunchKernel",
+        "cudaGraphLaunch_v10000",
+        "cuMemcpyHtoD_v2",
+        "cuInit",
     ]
 
 
@@ -132,7 +146,7 @@ def test_whole_graph_launches_are_a_warning_or_alone_an_error(tmp_path):
         export.kernel("k", 5, 9)
         export.graph(10, 2_000_010)
         export.graph(3_000_000, 4_500_000)
-    warning, = open_profile(tmp_path / "some.sqlite").warnings
+    (warning,) = open_profile(tmp_path / "some.sqlite").warnings
     assert warning.startswith("2 CUDA graph launches (3.5 ms)") and "--cuda-graph-trace=node" in warning
     with Export(tmp_path / "only.sqlite") as export:
         export.graph(10, 20)
@@ -148,7 +162,7 @@ def test_missing_or_odd_times_are_counted_too(tmp_path, start, end):
     with sqlite3.connect(tmp_path / "a.sqlite") as connection:
         columns = [row[1] for row in connection.execute("PRAGMA table_info(CUPTI_ACTIVITY_KIND_KERNEL)")]
         connection.execute("CREATE TABLE loose AS SELECT * FROM CUPTI_ACTIVITY_KIND_KERNEL")
-        connection.execute("INSERT INTO loose (start, \"end\", demangledName) VALUES (?, ?, 1)", (start, end))
+        connection.execute('INSERT INTO loose (start, "end", demangledName) VALUES (?, ?, 1)', (start, end))
         connection.execute("DROP TABLE CUPTI_ACTIVITY_KIND_KERNEL")
         connection.execute("ALTER TABLE loose RENAME TO CUPTI_ACTIVITY_KIND_KERNEL")
         assert {"start", "end", "demangledName"} <= set(columns)
@@ -186,7 +200,7 @@ def test_two_string_ids_of_one_name_are_one_sum(tmp_path):
         export.ids["other"] = 50
         export.kernel("k", 20, 50)
         export.kernel("k", 60, 70)
-    total, = open_profile(tmp_path / "a.sqlite").sums()
+    (total,) = open_profile(tmp_path / "a.sqlite").sums()
     assert (total.instances, total.total_ns, total.median_ns) == (3, 50, 10)
 
 
@@ -196,22 +210,27 @@ def test_names_of_kinds_of_copies_need_no_enum_table(tmp_path):
             export.memcpy(kind, 10, kind, kind + 2)
     profile = open_profile(tmp_path / "a.sqlite")
     names = {each.name: (each.instances, each.total_ns, each.bytes) for each in profile.sums()}
-    assert names == {"[CUDA memcpy Device-to-Device]": (1, 2, 10), "[CUDA memcpy Peer-to-Peer]": (1, 2, 10),
-                     "[CUDA memcpy Unknown]": (2, 4, 20)}
+    assert names == {
+        "[CUDA memcpy Device-to-Device]": (1, 2, 10),
+        "[CUDA memcpy Peer-to-Peer]": (1, 2, 10),
+        "[CUDA memcpy Unknown]": (2, 4, 20),
+    }
     assert {span.name for span in profile.spans()} == set(names)
 
 
 def test_exports_of_other_tools_with_few_columns(tmp_path):
     path = tmp_path / "a.sqlite"
     with sqlite3.connect(path) as connection:
-        for table, columns in (("CUPTI_ACTIVITY_KIND_KERNEL", "correlationId INT, name TEXT"),
-                               ("CUPTI_ACTIVITY_KIND_RUNTIME", "correlationId INT, globalTid INT"),
-                               ("NVTX_EVENTS", "text TEXT, globalTid INT")):
+        for table, columns in (
+            ("CUPTI_ACTIVITY_KIND_KERNEL", "correlationId INT, name TEXT"),
+            ("CUPTI_ACTIVITY_KIND_RUNTIME", "correlationId INT, globalTid INT"),
+            ("NVTX_EVENTS", "text TEXT, globalTid INT"),
+        ):
             connection.execute(f"CREATE TABLE {table} (start INT, end INT, {columns})")
         connection.execute("INSERT INTO CUPTI_ACTIVITY_KIND_KERNEL VALUES (100, 110, 1, 'k')")
         connection.execute("INSERT INTO CUPTI_ACTIVITY_KIND_RUNTIME VALUES (50, 60, 1, ?)", (global_id(3, 4),))
         connection.execute("INSERT INTO NVTX_EVENTS VALUES (40, 70, 'step', ?)", (global_id(3, 4),))
-    span, = open_profile(path).spans()
+    (span,) = open_profile(path).spans()
     assert (span.name, span.process, span.device, span.stream, span.ranges) == ("k", 0, 0, 0, ("step",))
 
 
@@ -245,8 +264,11 @@ def test_ranges_at_launch_agree_with_a_search_through_all_of_them(tmp_path, seed
     for span in open_profile(tmp_path / "a.sqlite").spans():
         process, correlation = map(int, span.name[1:].split("-"))
         thread, start = launches[process, correlation]
-        expected = {name for *where, first, last, name in ranges
-                    if where == [process, thread] and first <= start and (last is None or start < last)}
+        expected = {
+            name
+            for *where, first, last, name in ranges
+            if where == [process, thread] and first <= start and (last is None or start < last)
+        }
         assert set(span.ranges) == expected
         starts = [next(each[2] for each in ranges if each[4] == name) for name in span.ranges]
         assert starts == sorted(starts), "outermost first"
@@ -302,7 +324,7 @@ class TestBadDatabases:
     def test_truncated(self, tmp_path, share):
         path = standard(tmp_path / "a.sqlite")
         data = path.read_bytes()
-        path.write_bytes(data[:int(len(data) * share)])
+        path.write_bytes(data[: int(len(data) * share)])
         with pytest.raises(DerbyError, match="truncated"):
             open_profile(path)
 

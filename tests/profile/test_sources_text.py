@@ -75,18 +75,23 @@ def test_several_reports_in_one_csv(tmp_path):
     assert (gemm.min_ns, gemm.max_ns, gemm.stddev_ns, gemm.bytes) == (180, 230, 26.5, None)
     assert (copy.kind, copy.instances, copy.total_ns, copy.bytes) == (SpanKind.MEMCPY, 2, 70, 8_389_000)
     assert [(each.name, each.calls, each.total_ns) for each in profile.api_sums()] == [
-        ("cudaDeviceSynchronize", 3, 9000), ("cudaLaunchKernel", 4, 1000)]
+        ("cudaDeviceSynchronize", 3, 9000),
+        ("cudaLaunchKernel", 4, 1000),
+    ]
     assert profile.warnings == ["not read: nvtx_sum"]
     assert not profile.has_events and profile.form == "summary, CSV"
 
 
-@pytest.mark.parametrize("written,name", [
-    ('"f<1, "x">(T1 *)"', 'f<1, "x">(T1 *)'),  # as nsys 2025.3 writes it
-    ('"f<"x">(T1 *)"', 'f<"x">(T1 *)'),
-    ('"f<1, ""x"">(T1 *)"', 'f<1, "x">(T1 *)'),  # as CSV is written
-    ('"f<1, 2>"', "f<1, 2>"),
-    ('f<"x">', 'f<"x">'),
-])
+@pytest.mark.parametrize(
+    "written,name",
+    [
+        ('"f<1, "x">(T1 *)"', 'f<1, "x">(T1 *)'),  # as nsys 2025.3 writes it
+        ('"f<"x">(T1 *)"', 'f<"x">(T1 *)'),
+        ('"f<1, ""x"">(T1 *)"', 'f<1, "x">(T1 *)'),  # as CSV is written
+        ('"f<1, 2>"', "f<1, 2>"),
+        ('f<"x">', 'f<"x">'),
+    ],
+)
 def test_quotes_in_names(tmp_path, written, name):
     text = f"{KERN}\n75.0,600,3,200.0,190.0,180,230,26.5,{written}\n"
     assert open_profile(write(tmp_path, text)).sums()[0].name == name
@@ -132,20 +137,20 @@ def test_names_of_2021_and_headers_without_units(tmp_path):
 Time(%),Total Time,Instances,Average,Minimum,Maximum,Name
 100.0,600,3,200.0,180,230,k
 """
-    each, = open_profile(write(tmp_path, text)).sums()
+    (each,) = open_profile(write(tmp_path, text)).sums()
     assert (each.total_ns, each.min_ns, each.max_ns, each.median_ns) == (600, 180, 230, None)
 
 
 @pytest.mark.parametrize("unit,scale", [("ns", 1), ("us", 1e3), ("usec", 1e3), ("ms", 1e6), ("s", 1e9), ("sec", 1e9)])
 def test_units_in_headers(tmp_path, unit, scale):
     text = f"{KERN.replace('(ns)', f'({unit})')}\n100.0,1234.500,2,617.250,617.250,600.000,634.500,1.000,k\n"
-    each, = open_profile(write(tmp_path, text)).sums()
+    (each,) = open_profile(write(tmp_path, text)).sums()
     assert each.total_ns == pytest.approx(1234.5 * scale) and each.max_ns == pytest.approx(634.5 * scale)
 
 
 def test_columns_are_found_by_title_not_by_place(tmp_path):
     text = "Name,Instances,Extra,Total Time (ns)\nk,3,hello,600\n"
-    each, = open_profile(write(tmp_path, text)).sums()
+    (each,) = open_profile(write(tmp_path, text)).sums()
     assert (each.name, each.instances, each.total_ns, each.median_ns) == ("k", 3, 600, None)
 
 
@@ -157,32 +162,40 @@ def test_comment_lines_and_an_average_without_a_total(tmp_path):
 
 def test_kernels_by_grid_are_added_up_where_they_stand_alone(tmp_path):
     header = KERN.replace("Name", "GridXYZ,BlockXYZ,Name")
-    rows = ("60.0,600,3,200.0,200.0,180,230,26.5,  1 1 1, 64 1 1,k\n"
-            "40.0,400,1,400.0,400.0,400,400,0.0,  2 1 1, 64 1 1,k\n")
-    each, = open_profile(write(tmp_path, f"{header}\n{rows}")).sums()
+    rows = (
+        "60.0,600,3,200.0,200.0,180,230,26.5,  1 1 1, 64 1 1,k\n40.0,400,1,400.0,400.0,400,400,0.0,  2 1 1, 64 1 1,k\n"
+    )
+    (each,) = open_profile(write(tmp_path, f"{header}\n{rows}")).sums()
     assert (each.instances, each.total_ns, each.median_ns, each.min_ns, each.max_ns) == (4, 1000, None, 180, 400)
     both = f"{header}\n{rows}\n{KERN}\n100.0,1000,4,250.0,210.0,180,400,99.0,k\n"
-    each, = open_profile(write(tmp_path, both)).sums()
+    (each,) = open_profile(write(tmp_path, both)).sums()
     assert (each.instances, each.total_ns, each.median_ns) == (4, 1000, 210)
 
 
 def test_rows_of_one_name_are_added_up_and_told(tmp_path):
     """nsys prints long names cut to the width of a text table, so two kernels may look alike."""
-    text = f"{KERN}\n75.0,600,3,200.0,190.0,180,230,26.5,void gemm<128, fl...\n" \
-           "25.0,200,1,200.0,200.0,200,200,0.0,void gemm<128, fl...\n"
+    text = (
+        f"{KERN}\n75.0,600,3,200.0,190.0,180,230,26.5,void gemm<128, fl...\n"
+        "25.0,200,1,200.0,200.0,200,200,0.0,void gemm<128, fl...\n"
+    )
     text = text.replace("void gemm<128, fl...", '"void gemm<128, fl..."')
     profile = open_profile(write(tmp_path, text, "cut.csv"))
     assert [(each.instances, each.total_ns, each.median_ns) for each in profile.sums()] == [(4, 800, None)]
-    assert profile.warnings == ["2 kernels have 1 names, so rows of one name are added up: the names were cut off; "
-                                "export with `nsys stats --format csv`, which prints them whole"]
+    assert profile.warnings == [
+        "2 kernels have 1 names, so rows of one name are added up: the names were cut off; "
+        "export with `nsys stats --format csv`, which prints them whole"
+    ]
 
 
 def test_the_report_of_everything_is_split_by_its_category(tmp_path):
-    text = KERN.replace("Name", "Category,Operation") + """
+    text = (
+        KERN.replace("Name", "Category,Operation")
+        + """
 50.0,500,1,500.0,500.0,500,500,0.0,CUDA_API,cudaLaunchKernel
 30.0,300,1,300.0,300.0,300,300,0.0,CUDA_KERNEL,k
 20.0,200,1,200.0,200.0,200,200,0.0,MEMORY_OPER,[CUDA memset]
 """
+    )
     profile = open_profile(write(tmp_path, text))
     assert [(each.kind, each.total_ns) for each in profile.sums()] == [(SpanKind.KERNEL, 300), (SpanKind.MEMSET, 200)]
     assert [each.name for each in profile.api_sums()] == ["cudaLaunchKernel"]
@@ -257,12 +270,15 @@ def test_a_markdown_table_without_units_is_refused(tmp_path):
 class TestOtherLocales:
     """A CSV with decimal commas is an error that says so and how to export it again; never a wrong number."""
 
-    @pytest.mark.parametrize("row", [
-        '"75,0","600","3","200,0","190,0","180","230","26,5",k',
-        '"75.0","600","3","200,00","190","180","230","26",k',
-        '"75.0","1.234.600","3","200","190","180","230","26",k',
-        '"75.0","1.234,5","3","200","190","180","230","26",k',
-    ])
+    @pytest.mark.parametrize(
+        "row",
+        [
+            '"75,0","600","3","200,0","190,0","180","230","26,5",k',
+            '"75.0","600","3","200,00","190","180","230","26",k',
+            '"75.0","1.234.600","3","200","190","180","230","26",k',
+            '"75.0","1.234,5","3","200","190","180","230","26",k',
+        ],
+    )
     def test_quoted(self, tmp_path, row):
         with pytest.raises(DerbyError, match=r"txt:2: .*LC_ALL=C nsys stats"):
             open_profile(write(tmp_path, f"{KERN}\n{row}\n"))
@@ -275,12 +291,12 @@ class TestOtherLocales:
         header = KERN.replace(",", ";")
         with pytest.raises(DerbyError, match="decimal comma"):
             open_profile(write(tmp_path, f"{header}\n75,0;600;3;200,0;190,0;180;230;26,5;k\n"))
-        each, = open_profile(write(tmp_path, f"{header}\n75.0;600;3;200.0;190.0;180;230;26.5;k\n")).sums()
+        (each,) = open_profile(write(tmp_path, f"{header}\n75.0;600;3;200.0;190.0;180;230;26.5;k\n")).sums()
         assert each.total_ns == 600
 
     def test_three_places_after_a_comma_may_be_either(self, tmp_path):
         for cell in ("8,389", "1,234,567"):
-            text = f"Total (MB),Count,Operation\n\"{cell}\",2,[CUDA memset]\n"
+            text = f'Total (MB),Count,Operation\n"{cell}",2,[CUDA memset]\n'
             with pytest.raises(DerbyError, match="thousand or a decimal comma"):
                 open_profile(write(tmp_path, text))
         with pytest.raises(DerbyError, match="thousand or a decimal comma"):
@@ -293,25 +309,28 @@ class TestOtherLocales:
     @pytest.mark.parametrize("separator", [",", " ", "'", "’", "\N{NO-BREAK SPACE}", "\N{NARROW NO-BREAK SPACE}"])
     def test_thousands(self, tmp_path, separator):
         text = f'{KERN}\n75.0,"1{separator}234{separator}500","1{separator}000","1{separator}234.5",0,0,0,0.0,k\n'
-        each, = open_profile(write(tmp_path, text)).sums()
+        (each,) = open_profile(write(tmp_path, text)).sums()
         assert (each.total_ns, each.instances) == (1_234_500, 1000)
 
 
 class TestRefused:
-    @pytest.mark.parametrize("text,what", [
-        ("hello\nworld\n", "no profile that derby knows"),
-        ("a,b,c\n1,2,3\n", "no profile that derby knows"),
-        (f"{KERN}\n", "tables in it have no rows"),
-        ("Processing [a] with [x/nvtx_sum.py]...\nTotal Time (ns),Instances,Range\n2,3,r\n", "only nvtx_sum"),
-        (f"{KERN.replace('Instances', 'Num Calls')}\n100,5,1,5.0,5.0,5,5,0.0,cudaFree\n", "only cuda_api_sum"),
-        (f"{KERN}\n1,2,1,2,2,2,2,0,k\n\n{KERN}\n1,2,1,2,2,2,2,0,k\n", "two tables of kernels, in lines 1 and 4"),
-        (f"{KERN}\n1,x,1,2,2,2,2,0,k\n", "'x' is no number"),
-        (f"{KERN}\n1,2,1.5,2,2,2,2,0,k\n", "'1.5' is no number of instances"),
-        (f"{KERN}\n1,2,,2,2,2,2,0,k\n", "no number of instances for 'k'"),
-        (f"{KERN}\n1,,3,,2,2,2,0,k\n", "neither total nor average"),
-        (f"{KERN}\n1,2 KB,1,2,2,2,2,0,k\n", "'2 KB' has the unit KB; expected ns"),
-        ("| Kernel | Instances | Total (ms) |\n|---|---|---|\n| a | b | 1 | 5 |\n", "4 cells where the header"),
-    ])
+    @pytest.mark.parametrize(
+        "text,what",
+        [
+            ("hello\nworld\n", "no profile that derby knows"),
+            ("a,b,c\n1,2,3\n", "no profile that derby knows"),
+            (f"{KERN}\n", "tables in it have no rows"),
+            ("Processing [a] with [x/nvtx_sum.py]...\nTotal Time (ns),Instances,Range\n2,3,r\n", "only nvtx_sum"),
+            (f"{KERN.replace('Instances', 'Num Calls')}\n100,5,1,5.0,5.0,5,5,0.0,cudaFree\n", "only cuda_api_sum"),
+            (f"{KERN}\n1,2,1,2,2,2,2,0,k\n\n{KERN}\n1,2,1,2,2,2,2,0,k\n", "two tables of kernels, in lines 1 and 4"),
+            (f"{KERN}\n1,x,1,2,2,2,2,0,k\n", "'x' is no number"),
+            (f"{KERN}\n1,2,1.5,2,2,2,2,0,k\n", "'1.5' is no number of instances"),
+            (f"{KERN}\n1,2,,2,2,2,2,0,k\n", "no number of instances for 'k'"),
+            (f"{KERN}\n1,,3,,2,2,2,0,k\n", "neither total nor average"),
+            (f"{KERN}\n1,2 KB,1,2,2,2,2,0,k\n", "'2 KB' has the unit KB; expected ns"),
+            ("| Kernel | Instances | Total (ms) |\n|---|---|---|\n| a | b | 1 | 5 |\n", "4 cells where the header"),
+        ],
+    )
     def test_with_the_reason(self, tmp_path, text, what):
         with pytest.raises(DerbyError) as caught:
             open_profile(write(tmp_path, text))
@@ -325,8 +344,10 @@ def test_what_is_written_in_any_unit_and_grouping_is_read_again(tmp_path, seed):
     unit, scale = random_.choice([("ns", 1), ("us", 10**3), ("ms", 10**6)])
     rows = {f"k{index}, <1>": (random_.randrange(1, 10**6), random_.randrange(1, 10**12)) for index in range(30)}
     form = random_.choice(["{:.6f}", "{:,.6f}"])
-    lines = [f'0,"{form.format(total / scale)}","{random_.choice(["{}", "{:,}"]).format(number)}","{name}"'
-             for name, (number, total) in rows.items()]
+    lines = [
+        f'0,"{form.format(total / scale)}","{random_.choice(["{}", "{:,}"]).format(number)}","{name}"'
+        for name, (number, total) in rows.items()
+    ]
     random_.shuffle(lines)
     text = "\n".join([f"Time (%),Total Time ({unit}),Instances,Name", *lines])
     sums = open_profile(write(tmp_path, text)).sums()
@@ -350,16 +371,19 @@ def test_titles():
     assert [column.meaning for column in columns_of(header)] == ["percent", "total", "count", "average", "name", ""]
 
 
-@pytest.mark.parametrize("name,kind,spelling", [
-    ("[CUDA memcpy HtoD]", SpanKind.MEMCPY, "[CUDA memcpy Host-to-Device]"),
-    ("[CUDA memcpy Device-to-Device]", SpanKind.MEMCPY, "[CUDA memcpy Device-to-Device]"),
-    ("[CUDA Unified Memory memcpy HtoD]", SpanKind.MEMCPY, "[CUDA memcpy Unified Host-to-Device]"),
-    ("[CUDA memcpy PtoP]", SpanKind.MEMCPY, "[CUDA memcpy Peer-to-Peer]"),
-    ("[CUDA memset]", SpanKind.MEMSET, "[CUDA memset]"),
-    ("Memcpy DtoD (Device -> Device)", SpanKind.MEMCPY, "[CUDA memcpy Device-to-Device]"),
-    ("Memset (Device)", SpanKind.MEMSET, "[CUDA memset]"),
-    ("memcpy_kernel", SpanKind.KERNEL, "memcpy_kernel"),
-    ("my_memset", SpanKind.KERNEL, "my_memset"),
-])
+@pytest.mark.parametrize(
+    "name,kind,spelling",
+    [
+        ("[CUDA memcpy HtoD]", SpanKind.MEMCPY, "[CUDA memcpy Host-to-Device]"),
+        ("[CUDA memcpy Device-to-Device]", SpanKind.MEMCPY, "[CUDA memcpy Device-to-Device]"),
+        ("[CUDA Unified Memory memcpy HtoD]", SpanKind.MEMCPY, "[CUDA memcpy Unified Host-to-Device]"),
+        ("[CUDA memcpy PtoP]", SpanKind.MEMCPY, "[CUDA memcpy Peer-to-Peer]"),
+        ("[CUDA memset]", SpanKind.MEMSET, "[CUDA memset]"),
+        ("Memcpy DtoD (Device -> Device)", SpanKind.MEMCPY, "[CUDA memcpy Device-to-Device]"),
+        ("Memset (Device)", SpanKind.MEMSET, "[CUDA memset]"),
+        ("memcpy_kernel", SpanKind.KERNEL, "memcpy_kernel"),
+        ("my_memset", SpanKind.KERNEL, "my_memset"),
+    ],
+)
 def test_operations(name, kind, spelling):
     assert operation(name) == (kind, spelling)

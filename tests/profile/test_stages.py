@@ -84,8 +84,11 @@ def test_a_skipped_stage_and_a_cut_off_invocation_are_flagged():
     profile = events(*ONCE, *cut, *ONCE, *ONCE[:4])
     pipeline = pipeline_of(profile, STAGES, "s")
     assert pipeline.invocations == 4
-    assert notes(pipeline) == {"K4": ("missing in 1 of 4 invocations",), "K5": ("missing in 1 of 4 invocations",),
-                               "K6": ("missing in 2 of 4 invocations",)}
+    assert notes(pipeline) == {
+        "K4": ("missing in 1 of 4 invocations",),
+        "K5": ("missing in 1 of 4 invocations",),
+        "K6": ("missing in 2 of 4 invocations",),
+    }
     # Without SwiGLU nothing stands between the two GEMMs of that invocation: both go to the first.
     assert totals(pipeline_of(events(*ONCE, *skipped), STAGES, "s"))["K3"] == (3, 1000)
 
@@ -103,11 +106,25 @@ def test_stages_next_to_each_other_take_one_kernel_each():
 
 
 def test_set_up_kernels_alternate_with_the_stages_they_set_up():
-    stages = (STAGES[0], Stage("K3'", "set-up", ("starts",)), STAGES[1], STAGES[2], Stage("K5'", "set-up", ("starts",)),
-              STAGES[3], STAGES[4])
+    stages = (
+        STAGES[0],
+        Stage("K3'", "set-up", ("starts",)),
+        STAGES[1],
+        STAGES[2],
+        Stage("K5'", "set-up", ("starts",)),
+        STAGES[3],
+        STAGES[4],
+    )
     work = [("gate", 1), ("starts", 2), (GEMM, 40), ("swiglu", 3), ("starts", 4), (GEMM, 20), ("combine", 5)]
     assert totals(pipeline_of(events(*work * 2), stages, "s")) == {
-        "K1": (2, 2), "K3'": (2, 4), "K3": (2, 80), "K4": (2, 6), "K5'": (2, 8), "K5": (2, 40), "K6": (2, 10)}
+        "K1": (2, 2),
+        "K3'": (2, 4),
+        "K3": (2, 80),
+        "K4": (2, 6),
+        "K5'": (2, 8),
+        "K5": (2, 40),
+        "K6": (2, 10),
+    }
 
 
 def test_one_stage_of_several_kernels():
@@ -144,20 +161,32 @@ def test_ranges_come_before_names():
     pipeline = pipeline_of(profile, stages, "s")
     assert totals(pipeline) == {"A": (2, 13), "B": (2, 60)}
     assert pipeline_of(events(("work", 10)), stages, "s").warnings == (
-        "stage A: nothing in the profile fits range 'first'",)
+        "stage A: nothing in the profile fits range 'first'",
+    )
 
 
 def test_marked_invocations_are_the_pipeline_and_nothing_else_is():
     def marked(label, *work):
         return [(name, duration, ["pass", label]) for name, duration in work]
 
-    work = [*ONCE, *marked("invocation 0", (FILL, 9), *ONCE, (FILL, 9)), (FILL, 100),
-            *marked("invocation 1", (FILL, 9), *ONCE), ("stranger", 1000)]
+    work = [
+        *ONCE,
+        *marked("invocation 0", (FILL, 9), *ONCE, (FILL, 9)),
+        (FILL, 100),
+        *marked("invocation 1", (FILL, 9), *ONCE),
+        ("stranger", 1000),
+    ]
     profile = events(*work)
     pipeline = pipeline_of(profile, (*STAGES, GLUE), "s")
     assert pipeline.invocations == 2
-    assert totals(pipeline) == {"K1": (2, 20), "K3": (2, 800), "K4": (2, 60), "K5": (2, 400), "K6": (2, 40),
-                                "glue": (3, 27)}
+    assert totals(pipeline) == {
+        "K1": (2, 20),
+        "K3": (2, 800),
+        "K4": (2, 60),
+        "K5": (2, 400),
+        "K6": (2, 40),
+        "glue": (3, 27),
+    }
     assert outside(pipeline)["same stages outside the marked invocations: kernels"] == (5, 660)
     assert pipeline.unattributed_ns == 1000
     assert_adds_up(pipeline, profile)
@@ -209,9 +238,18 @@ def test_whatever_runs_everything_is_somewhere(seed):
     spans = []
     for _ in range(200):
         start = chance.randrange(10_000)
-        spans.append(Span(SpanKind.KERNEL, chance.choice(names), start, start + chance.randrange(100),
-                          chance.randrange(2), chance.randrange(2), chance.randrange(3),
-                          chance.choice(ranges) if seed % 2 else ()))
+        spans.append(
+            Span(
+                SpanKind.KERNEL,
+                chance.choice(names),
+                start,
+                start + chance.randrange(100),
+                chance.randrange(2),
+                chance.randrange(2),
+                chance.randrange(3),
+                chance.choice(ranges) if seed % 2 else (),
+            )
+        )
     profile = EventProfile(events=spans)
     pipeline = pipeline_of(profile, (*STAGES, GLUE), "s")
     assert_adds_up(pipeline, profile)
@@ -224,8 +262,10 @@ def test_whatever_runs_everything_is_somewhere(seed):
 
 def test_timeline():
     # Stream 1: 0-100, 300-400. Stream 2: 50-150, 310-320, 500-501. Gaps: 150 and 100.
-    spans = [Span(SpanKind.KERNEL, "a", *times, stream=stream)
-             for stream, times in ((1, (0, 100)), (2, (50, 150)), (1, (300, 400)), (2, (310, 320)), (2, (500, 501)))]
+    spans = [
+        Span(SpanKind.KERNEL, "a", *times, stream=stream)
+        for stream, times in ((1, (0, 100)), (2, (50, 150)), (1, (300, 400)), (2, (310, 320)), (2, (500, 501)))
+    ]
     pipeline = pipeline_of(EventProfile(events=spans), STAGES, "s")
     [timeline] = pipeline.timelines
     assert (timeline.wall_ns, timeline.busy_ns, timeline.sum_ns) == (501, 251, 311)
@@ -235,15 +275,30 @@ def test_timeline():
 
 def test_kernels_that_wait_beside_others_add_little():
     """Programmatic dependent launch: combine starts early, and waits for the GEMM until 500."""
+
     def at(name, start, end):
         return Span(SpanKind.KERNEL, name, start, end, ranges=("invocation 0",))
 
-    profile = EventProfile(events=[at("gate", 0, 10), at(GEMM, 20, 400), at("swiglu", 300, 450), at(GEMM, 440, 500),
-                                   at("combine", 410, 520), at(FILL, 415, 460)])
+    profile = EventProfile(
+        events=[
+            at("gate", 0, 10),
+            at(GEMM, 20, 400),
+            at("swiglu", 300, 450),
+            at(GEMM, 440, 500),
+            at("combine", 410, 520),
+            at(FILL, 415, 460),
+        ]
+    )
     pipeline = pipeline_of(profile, (*STAGES, GLUE), "s")
     # 450 is the latest end when combine starts at 410, so it adds 70; nothing is left for GEMM 2, which starts later.
     assert {row.name: row.added_ns for row in pipeline.stages} == {
-        "K1": 10, "K3": 380, "K4": 50, "K5": 0, "K6": 70, "glue": 0}
+        "K1": 10,
+        "K3": 380,
+        "K4": 50,
+        "K5": 0,
+        "K6": 70,
+        "glue": 0,
+    }
     assert pipeline.overlaps and pipeline.added_ns == pipeline.cost_ns == 510 == pipeline.timelines[0].busy_ns
     assert pipeline.pipeline_ns == 10 + 380 + 150 + 60 + 110 + 45
     plain = pipeline_of(events(*ONCE), STAGES, "s")
@@ -264,8 +319,10 @@ def test_counts_that_disagree_are_flagged_in_a_summary():
     pipeline = pipeline_of(sums(rows), (*STAGES, Stage("S", "sort", ("sort",))), "s")
     assert pipeline.invocations == 1949 and pipeline.invocations_from == "2 of 4 patterns have this count"
     assert notes(pipeline)["K4"] == ("1948 kernels, 1 fewer than 1949",)
-    assert notes(pipeline)["K3 / K5"][1:] == ("3896 kernels, 2 fewer than 2 x 1949",
-                                              "variants of 1098 + 2798 kernels take turns")
+    assert notes(pipeline)["K3 / K5"][1:] == (
+        "3896 kernels, 2 fewer than 2 x 1949",
+        "variants of 1098 + 2798 kernels take turns",
+    )
 
 
 def test_a_stated_total_that_itemises_less():
@@ -279,8 +336,12 @@ def test_a_stated_total_that_itemises_less():
 
 def test_synchronisation_share():
     profile = events(*ONCE)
-    profile.calls = [ApiSum("cudaStreamSynchronize_v3020", 9, 72.0), ApiSum("cudaLaunchKernel_v7000", 9, 20.0),
-                     ApiSum("cuCtxSynchronize", 1, 3.0), ApiSum("cudaMalloc", 1, 5.0)]
+    profile.calls = [
+        ApiSum("cudaStreamSynchronize_v3020", 9, 72.0),
+        ApiSum("cudaLaunchKernel_v7000", 9, 20.0),
+        ApiSum("cuCtxSynchronize", 1, 3.0),
+        ApiSum("cudaMalloc", 1, 5.0),
+    ]
     pipeline = pipeline_of(profile, STAGES, "s")
     assert (pipeline.synchronise_ns, pipeline.api_ns) == (75, 100)
 

@@ -31,9 +31,14 @@ def test_amdahl():
 
 
 def test_stages_are_chosen_by_their_role_whatever_their_title():
-    stages = (Stage("A", "GEMM", ("^a$",)), Stage("B", "first", ("^b$",), role="gemm"),
-              Stage("C", "second", ("^b$",), role="gemm"), Stage("D", "third", ("^d$",), role="gemm"),
-              Stage("E", "fourth", ("^e$",), role="gemm"), Stage("F", "fifth", ("^e$",)))
+    stages = (
+        Stage("A", "GEMM", ("^a$",)),
+        Stage("B", "first", ("^b$",), role="gemm"),
+        Stage("C", "second", ("^b$",), role="gemm"),
+        Stage("D", "third", ("^d$",), role="gemm"),
+        Stage("E", "fourth", ("^e$",), role="gemm"),
+        Stage("F", "fifth", ("^e$",)),
+    )
     found = pipeline_of(sums({"a": (10, 100e3), "b": (20, 800e3), "e": (20, 100e3)}), stages, "s")
     assert {"A", "B / C", "E / F"} <= {row.name for row in found.stages}
     assert rows_of_role(found, stages, "gemm") == ["B / C"]  # D took no time, half of E / F multiplies

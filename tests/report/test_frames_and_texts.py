@@ -11,24 +11,35 @@ from kernelderby.report.numbers import amount, factor, floor_us, intensity, micr
 from kernelderby.report.plain import plain
 
 
-@pytest.mark.parametrize(("write", "values", "texts"), [
-    (microseconds, (0.5, 2.294, 50.04, 999.96, 14107.3), ("0.50", "2.29", "50.0", "1000.0", "14107")),
-    (floor_us, (0.0051211, 9.1821, 45.44, 1514.4), ("0.005121", "9.182", "45.44", "1514")),
-    (milliseconds, (8.6e6, 10.4e6, 2602.7e6), ("8.600", "10.4", "2602.7")),
-    (factor, (0.5, 1.314, 12.34, 190.2), ("0.50", "1.31", "12.3", "190")),
-    (percent, (0.3401, 0.0071, 0.0003, 0.00004, 0.0), ("34.0%", "0.7%", "0.03%", "0.004%", "0.0%")),
-    (intensity, (0.0625, 103.4, 15396.2), ("0.0625", "103", "15396")),
-    (amount, (0.5, 99.94, 531.2), ("0.5", "99.9", "531")),
-])
+@pytest.mark.parametrize(
+    ("write", "values", "texts"),
+    [
+        (microseconds, (0.5, 2.294, 50.04, 999.96, 14107.3), ("0.50", "2.29", "50.0", "1000.0", "14107")),
+        (floor_us, (0.0051211, 9.1821, 45.44, 1514.4), ("0.005121", "9.182", "45.44", "1514")),
+        (milliseconds, (8.6e6, 10.4e6, 2602.7e6), ("8.600", "10.4", "2602.7")),
+        (factor, (0.5, 1.314, 12.34, 190.2), ("0.50", "1.31", "12.3", "190")),
+        (percent, (0.3401, 0.0071, 0.0003, 0.00004, 0.0), ("34.0%", "0.7%", "0.03%", "0.004%", "0.0%")),
+        (intensity, (0.0625, 103.4, 15396.2), ("0.0625", "103", "15396")),
+        (amount, (0.5, 99.94, 531.2), ("0.5", "99.9", "531")),
+    ],
+)
 def test_numbers(write, values, texts):
     assert tuple(map(write, values)) == texts
 
 
-@pytest.mark.parametrize(("text", "expected"), [
-    ("plain, μs · † — 行", "plain, μs · † — 行"), ("a\x1b[31mred\x1b[0m", "a[31mred[0m"),
-    ("title\x1b]0;x\x07", "title]0;x"),
-    ("two\r\nlines\ttab", "two  lines tab"), ("\x9b31m\x7f\x00", "31m"), ("a\u202eb\u2066c\u200bd\ufeff", "abcd"),
-    ("\ud800\udc80", ""), ("a\u2028b\u00a0c", "a b c")])
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("plain, μs · † — 行", "plain, μs · † — 行"),
+        ("a\x1b[31mred\x1b[0m", "a[31mred[0m"),
+        ("title\x1b]0;x\x07", "title]0;x"),
+        ("two\r\nlines\ttab", "two  lines tab"),
+        ("\x9b31m\x7f\x00", "31m"),
+        ("a\u202eb\u2066c\u200bd\ufeff", "abcd"),
+        ("\ud800\udc80", ""),
+        ("a\u2028b\u00a0c", "a b c"),
+    ],
+)
 def test_plain(text, expected):
     assert plain(text) == expected
 
@@ -36,15 +47,31 @@ def test_plain(text, expected):
 def test_a_report_is_plain_in_every_part():
     cell = TableCell("a\nb\x1b")
     report = Report("t\x07", ("f\n",), (Table("T\x1b", (Column("c\n"),), ((cell,),), "k\x1b"),), ("n\x00",))
-    table, = report.tables
-    assert (report.title, report.facts, report.notes, table.title, table.caption, table.columns[0].title, cell.text) \
-        == ("t", ("f ",), ("n",), "T", "k", "c ", "a b")
+    (table,) = report.tables
+    assert (
+        report.title,
+        report.facts,
+        report.notes,
+        table.title,
+        table.caption,
+        table.columns[0].title,
+        cell.text,
+    ) == ("t", ("f ",), ("n",), "T", "k", "c ", "a b")
 
 
-@pytest.mark.parametrize(("text", "expected"), [
-    ("<!-- /derby -->", "&lt;!-- /derby --&gt;"), ("a|b", "a\\|b"), ("*x* ~y~", "\\*x\\* \\~y\\~"),
-    ("kernel<int>", "kernel\\<int>"), ("[a](http://b)", "[a]\\(http://b)"), ("&#124;", "&amp;#124;"),
-    ("`a", "\\`a"), ("a & b", "a & b")])
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("<!-- /derby -->", "&lt;!-- /derby --&gt;"),
+        ("a|b", "a\\|b"),
+        ("*x* ~y~", "\\*x\\* \\~y\\~"),
+        ("kernel<int>", "kernel\\<int>"),
+        ("[a](http://b)", "[a]\\(http://b)"),
+        ("&#124;", "&amp;#124;"),
+        ("`a", "\\`a"),
+        ("a & b", "a & b"),
+    ],
+)
 def test_cells_are_no_markdown(text, expected):
     table = Table("T", (Column("c", "left"),), ((TableCell(text),),))
     assert f"| {expected} |" in markdown.render(Report("t", (), (table,)))

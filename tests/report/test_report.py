@@ -13,7 +13,8 @@ from kernelderby.report.ranking import ranking_report
 from kernelderby.trace import Status
 
 TABLE = Table(
-    "Times", (Column("name", "left"), Column("median us"), Column("share_of_all")),
+    "Times",
+    (Column("name", "left"), Column("median us"), Column("share_of_all")),
     (
         (TableCell("a|b"), TableCell("1.5", "best"), TableCell("10%")),
         (TableCell("c"), TableCell("timed out", "bad"), TableCell("-", "muted")),

@@ -50,17 +50,21 @@ def test_the_published_files_speak_of_the_same_operators(checkout, printed_shape
 
 def test_every_published_shape_is_in_the_tables(tables, printed_shapes):
     _, operators = tables
-    assert {(operator.name, shape.shape_id) for operator in operators for shape in operator.shapes} \
-        == set(printed_shapes)
+    assert {(operator.name, shape.shape_id) for operator in operators for shape in operator.shapes} == set(
+        printed_shapes
+    )
 
 
 def test_printed_shares_come_out(tables, printed_shapes):
     """S of a shape with one digit, as it is printed, within 0.1 percentage points."""
     _, operators = tables
-    off = {(operator.name, shape.shape_id): 100 * shape.times[PUBLISHED].share for operator in operators
-           for shape in operator.shapes
-           if abs(round(100 * shape.times[PUBLISHED].share, 1) - printed_share(printed_shapes, operator, shape))
-           > 0.1 + 1e-9}
+    off = {
+        (operator.name, shape.shape_id): 100 * shape.times[PUBLISHED].share
+        for operator in operators
+        for shape in operator.shapes
+        if abs(round(100 * shape.times[PUBLISHED].share, 1) - printed_share(printed_shapes, operator, shape))
+        > 0.1 + 1e-9
+    }
     total = sum(len(operator.shapes) for operator in operators)
     assert len(off) <= (1 - NEAR) * total, off
 
@@ -75,7 +79,8 @@ def test_the_rest_is_how_the_survey_rounds(checkout, tables, printed_shapes):
         for shape in operator.shapes:
             row, ours = printed_shapes[operator.name, shape.shape_id], cost[shape.uuid]
             if (sum(ours.flops.values()), ours.bytes_read, ours.bytes_written) != tuple(
-                    int(row[field]) for field in ("flops", "bytes_read", "bytes_written")):
+                int(row[field]) for field in ("flops", "bytes_read", "bytes_written")
+            ):
                 continue
             timed = shape.times[PUBLISHED]
             rounded = round(timed.share * timed.latency_us, 2) / round(timed.latency_us, 1)
@@ -96,8 +101,10 @@ def figure(text):
     return float(number) * scale, 0.5 * 10.0 ** -len(number.partition(".")[2]) * scale
 
 
-@pytest.mark.parametrize(("text", "expected"), [("3.43 ms", (3430, 5)), ("15.4k", (15400, 50)), ("118 us", (118, 0.5)),
-                                                ("0.00 us", (0, 0.005))])
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [("3.43 ms", (3430, 5)), ("15.4k", (15400, 50)), ("118 us", (118, 0.5)), ("0.00 us", (0, 0.005))],
+)
 def test_reading_a_printed_figure(text, expected):
     assert figure(text) == pytest.approx(expected)
 
@@ -111,8 +118,11 @@ def test_printed_operator_rows_come_out(tables, printed_operators):
         assert operator.regime == row["regime"], operator.name
         ours = {"tprod_xpua": middle.times[PUBLISHED].latency_us}
         if operator.name not in OTHER_WORK:
-            ours |= {"flops_per_byte": middle.flops_per_byte, "tsol_h20": middle.floors["h20"].floor_us,
-                     "tsol_xpua": middle.floors["xpu-a"].floor_us}
+            ours |= {
+                "flops_per_byte": middle.flops_per_byte,
+                "tsol_h20": middle.floors["h20"].floor_us,
+                "tsol_xpua": middle.floors["xpu-a"].floor_us,
+            }
         for field, value in ours.items():
             printed, half = figure(row[field])
             fields, exact = fields + 1, exact + (abs(value - printed) <= half * (1 + 1e-9))
@@ -124,8 +134,8 @@ def test_printed_medians_come_out(tables, printed_operators):
     _, operators = tables
     for operator in operators:
         assert 100 * operator.shares[PUBLISHED].measured == pytest.approx(
-            float(printed_operators[operator.name]["share_percent"]),
-            abs=MEDIANS_OFF.get(operator.name, 0.11)), operator.name
+            float(printed_operators[operator.name]["share_percent"]), abs=MEDIANS_OFF.get(operator.name, 0.11)
+        ), operator.name
 
 
 def test_the_importance_weighted_share_is_the_printed_one(checkout, tables, printed_operators):

@@ -30,7 +30,7 @@ def test_optional_columns_go_first_and_are_said():
 def test_then_names_lose_their_middle():
     lines = shown(50)
     assert heads(lines) == [["operator", "shapes", "S"]] and max(map(len, lines)) == 50
-    row, = [line for line in lines if line.startswith("moe")]
+    (row,) = [line for line in lines if line.startswith("moe")]
     name = row.split()[0]
     assert NAME.startswith(name.partition("…")[0]) and NAME.endswith(name.partition("…")[2]) and len(name) > 24
     assert any(line.startswith("rms_norm ") for line in lines)

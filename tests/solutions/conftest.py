@@ -98,6 +98,7 @@ def poisoned(monkeypatch):
 @pytest.fixture
 def ready(monkeypatch, poisoned):
     """ready(name) -> the module of a solution that can run here: fakes for its library, poisoned buffers."""
+
     def prepare(name):
         for module, make in fakes.MODULES.items():
             monkeypatch.setitem(sys.modules, module, make())

@@ -13,6 +13,7 @@ from moe_cases import definition, dequantized
 
 # sgl_kernel -----------------------------------------------------------------------------------------------------------
 
+
 def fake_silu_and_mul(out, source):
     half = source.shape[1] // 2
     out.copy_(torch.nn.functional.silu(source[:, :half].float()) * source[:, half:].float())
@@ -55,15 +56,35 @@ def fake_shuffle_rows(source, source_of_row, out):
     out.view(torch.uint8).copy_(source.view(torch.uint8)[source_of_row.long()])
 
 
-def fake_grouped_mm(output, a_ptrs, b_ptrs, out_ptrs, a_scales_ptrs, b_scales_ptrs, a, b, scales_a, scales_b, stride_a,
-                    stride_b, stride_c, layout_sfa, layout_sfb, problem_sizes, expert_offsets, workspace):
+def fake_grouped_mm(
+    output,
+    a_ptrs,
+    b_ptrs,
+    out_ptrs,
+    a_scales_ptrs,
+    b_scales_ptrs,
+    a,
+    b,
+    scales_a,
+    scales_b,
+    stride_a,
+    stride_b,
+    stride_c,
+    layout_sfa,
+    layout_sfb,
+    problem_sizes,
+    expert_offsets,
+    workspace,
+):
     """From the base addresses, sizes and strides, as the real op; rows of no problem stay as they are."""
     experts = problem_sizes.shape[0]
     assert a.is_contiguous() and scales_a.is_contiguous() and output.is_contiguous() and workspace.numel() >= 90_000
     assert b.transpose(1, 2).is_contiguous() and scales_b.transpose(1, 2).is_contiguous()
     assert expert_offsets.numel() == experts and layout_sfa.shape == layout_sfb.shape == (experts, 5)
-    assert all(pointers.numel() == experts and pointers.dtype == torch.int64
-               for pointers in (a_ptrs, b_ptrs, out_ptrs, a_scales_ptrs, b_scales_ptrs))
+    assert all(
+        pointers.numel() == experts and pointers.dtype == torch.int64
+        for pointers in (a_ptrs, b_ptrs, out_ptrs, a_scales_ptrs, b_scales_ptrs)
+    )
     weights, weights_scale = b.transpose(1, 2).flatten(), scales_b.transpose(1, 2).flatten()
     for expert, (m, n, k) in enumerate(problem_sizes.tolist()):
         assert stride_a[expert] == stride_b[expert] == k == a.shape[1] and stride_c[expert] == n == output.shape[1]
@@ -85,21 +106,18 @@ def fake_apply_shuffle_mul_sum(source, output, permutation, factors):
 SGL_KERNEL_OPS = {
     "silu_and_mul(Tensor(a!) out, Tensor input) -> ()": fake_silu_and_mul,
     "sgl_per_token_group_quant_8bit_v2(Tensor input, Tensor(a!) output_q, Tensor(b!) output_s, int group_size, "
-    "float eps, float fp8_min, float fp8_max, bool scale_ue8m0, bool fuse_silu_and_mul, Tensor? masked_m) -> ()":
-        fake_group_quant,
+    "float eps, float fp8_min, float fp8_max, bool scale_ue8m0, bool fuse_silu_and_mul, Tensor? masked_m) -> ()": fake_group_quant,
     "moe_fused_gate(Tensor input, Tensor bias, int num_expert_group, int topk_group, int topk, "
     "int num_fused_shared_experts, float routed_scaling_factor, bool apply_routed_scaling_factor_on_output) "
     "-> (Tensor[])": fake_gate,
     "prepare_moe_input(Tensor topk_ids, Tensor expert_offsets, Tensor? blockscale_offsets, Tensor problem_sizes1, "
-    "Tensor problem_sizes2, Tensor input_permutation, Tensor output_permutation, int num_experts, int n, int k) -> ()":
-        fake_prepare,
+    "Tensor problem_sizes2, Tensor input_permutation, Tensor output_permutation, int num_experts, int n, int k) -> ()": fake_prepare,
     "shuffle_rows(Tensor input, Tensor dst2src_map, Tensor output) -> ()": fake_shuffle_rows,
     "fp8_blockwise_scaled_grouped_mm(Tensor output, Tensor a_ptrs, Tensor b_ptrs, Tensor out_ptrs, "
     "Tensor a_scales_ptrs, Tensor b_scales_ptrs, Tensor a, Tensor b, Tensor scales_a, Tensor scales_b, "
     "Tensor stride_a, Tensor stride_b, Tensor stride_c, Tensor layout_sfa, Tensor layout_sfb, Tensor problem_sizes, "
     "Tensor expert_offsets, Tensor workspace) -> ()": fake_grouped_mm,
-    "apply_shuffle_mul_sum(Tensor input, Tensor output, Tensor permutation, Tensor? factors) -> ()":
-        fake_apply_shuffle_mul_sum,
+    "apply_shuffle_mul_sum(Tensor input, Tensor output, Tensor permutation, Tensor? factors) -> ()": fake_apply_shuffle_mul_sum,
 }
 
 
@@ -113,14 +131,35 @@ def fake_sgl_kernel():
     module = types.ModuleType("sgl_kernel")
     module.library = library  # ops live as long as it
 
-    def prepare_moe_input(topk_ids, expert_offsets, problem_sizes1, problem_sizes2, input_permutation,
-                          output_permutation, num_experts, n, k, blockscale_offsets=None):
-        ops.prepare_moe_input.default(topk_ids, expert_offsets, blockscale_offsets, problem_sizes1, problem_sizes2,
-                                      input_permutation, output_permutation, num_experts, n, k)
+    def prepare_moe_input(
+        topk_ids,
+        expert_offsets,
+        problem_sizes1,
+        problem_sizes2,
+        input_permutation,
+        output_permutation,
+        num_experts,
+        n,
+        k,
+        blockscale_offsets=None,
+    ):
+        ops.prepare_moe_input.default(
+            topk_ids,
+            expert_offsets,
+            blockscale_offsets,
+            problem_sizes1,
+            problem_sizes2,
+            input_permutation,
+            output_permutation,
+            num_experts,
+            n,
+            k,
+        )
 
     def quant(source, out, scale, group_size, eps, fp8_min, fp8_max):
-        ops.sgl_per_token_group_quant_8bit_v2.default(source, out, scale, group_size, eps, fp8_min, fp8_max, False,
-                                                      False, None)
+        ops.sgl_per_token_group_quant_8bit_v2.default(
+            source, out, scale, group_size, eps, fp8_min, fp8_max, False, False, None
+        )
 
     module.moe_fused_gate = ops.moe_fused_gate.default
     module.prepare_moe_input = prepare_moe_input
@@ -132,8 +171,19 @@ def fake_sgl_kernel():
 
 # deep_gemm ------------------------------------------------------------------------------------------------------------
 
-def fake_masked(a, b, d, masked_m, expected_m, recipe=None, recipe_a=None, recipe_b=None, compiled_dims="nk",
-                disable_ue8m0_cast=False):
+
+def fake_masked(
+    a,
+    b,
+    d,
+    masked_m,
+    expected_m,
+    recipe=None,
+    recipe_a=None,
+    recipe_b=None,
+    compiled_dims="nk",
+    disable_ue8m0_cast=False,
+):
     """Rows past an expert's count, up to the next multiple of 128, become garbage, as a tile's do."""
     (rows, scale), (weights, weights_scale) = a, b
     experts, capacity, k = rows.shape
@@ -146,8 +196,19 @@ def fake_masked(a, b, d, masked_m, expected_m, recipe=None, recipe_a=None, recip
         d[expert, count : -(-count // 128) * 128] = math.nan
 
 
-def fake_contiguous(a, b, d, grouped_layout, recipe=None, recipe_a=None, recipe_b=None, compiled_dims="nk",
-                    disable_ue8m0_cast=False, use_psum_layout=False, expected_m_for_psum_layout=None):
+def fake_contiguous(
+    a,
+    b,
+    d,
+    grouped_layout,
+    recipe=None,
+    recipe_a=None,
+    recipe_b=None,
+    compiled_dims="nk",
+    disable_ue8m0_cast=False,
+    use_psum_layout=False,
+    expected_m_for_psum_layout=None,
+):
     (rows, scale), (weights, weights_scale) = a, b
     check_deep_gemm(rows, scale, weights, weights_scale, d, disable_ue8m0_cast)
     assert use_psum_layout and grouped_layout.dtype == torch.int32 and grouped_layout.numel() == weights.shape[0]
@@ -178,17 +239,38 @@ def fake_deep_gemm():
 
 # flashinfer -----------------------------------------------------------------------------------------------------------
 
-def fake_topk(scores, bias, n_group, topk_group, topk, routed_scaling_factor, topk_values, topk_indices,
-              launch_with_pdl=True, routing_replay_out=None):
+
+def fake_topk(
+    scores,
+    bias,
+    n_group,
+    topk_group,
+    topk,
+    routed_scaling_factor,
+    topk_values,
+    topk_indices,
+    launch_with_pdl=True,
+    routing_replay_out=None,
+):
     assert (n_group, topk_group, topk) == (8, 4, 8) and topk_indices.dtype == torch.int32
     experts, weights = definition.route(scores, bias, routed_scaling_factor)
     topk_values.copy_(weights)
     topk_indices.copy_(experts)
 
 
-def fake_cutlass_fused_moe(input, token_selected_experts, token_final_scales, fc1_expert_weights, fc2_expert_weights,
-                           output_dtype, quant_scales, output=None, ep_size=1, ep_rank=0,
-                           use_deepseek_fp8_block_scale=False):
+def fake_cutlass_fused_moe(
+    input,
+    token_selected_experts,
+    token_final_scales,
+    fc1_expert_weights,
+    fc2_expert_weights,
+    output_dtype,
+    quant_scales,
+    output=None,
+    ep_size=1,
+    ep_rank=0,
+    use_deepseek_fp8_block_scale=False,
+):
     assert use_deepseek_fp8_block_scale and input.dtype == output_dtype == torch.bfloat16
     assert token_final_scales.dtype == torch.float32 and token_selected_experts.dtype == torch.int32
     half, local = fc2_expert_weights.shape[2], fc1_expert_weights.shape[0]
@@ -197,27 +279,56 @@ def fake_cutlass_fused_moe(input, token_selected_experts, token_final_scales, fc
         weight = (token_final_scales * (token_selected_experts == expert + ep_rank * local)).sum(1, keepdim=True)
         gemm1 = input.float() @ definition.dequantize_weight(fc1_expert_weights[expert], quant_scales[0][expert]).t()
         activated = torch.nn.functional.silu(gemm1[:, half:]) * gemm1[:, :half]
-        total += weight * (activated @ definition.dequantize_weight(fc2_expert_weights[expert],
-                                                                    quant_scales[1][expert]).t())
+        total += weight * (
+            activated @ definition.dequantize_weight(fc2_expert_weights[expert], quant_scales[1][expert]).t()
+        )
     output.copy_(total)
 
 
-def fake_trtllm(routing_logits, routing_bias, hidden_states, hidden_states_scale, gemm1_weights, gemm1_weights_scale,
-                gemm2_weights, gemm2_weights_scale, num_experts, top_k, n_group, topk_group, intermediate_size,
-                local_expert_offset, local_num_experts, routed_scaling_factor, routing_method_type=0,
-                use_shuffled_weight=False):
+def fake_trtllm(
+    routing_logits,
+    routing_bias,
+    hidden_states,
+    hidden_states_scale,
+    gemm1_weights,
+    gemm1_weights_scale,
+    gemm2_weights,
+    gemm2_weights_scale,
+    num_experts,
+    top_k,
+    n_group,
+    topk_group,
+    intermediate_size,
+    local_expert_offset,
+    local_num_experts,
+    routed_scaling_factor,
+    routing_method_type=0,
+    use_shuffled_weight=False,
+):
     assert (num_experts, top_k, n_group, topk_group) == (routing_logits.shape[1], 8, 8, 4)
     assert routing_method_type == 2 and (local_num_experts, intermediate_size) == tuple(gemm2_weights.shape)[::2]
-    return definition.run(routing_logits, routing_bias, hidden_states, hidden_states_scale, gemm1_weights,
-                          gemm1_weights_scale, gemm2_weights, gemm2_weights_scale, local_expert_offset,
-                          routed_scaling_factor)
+    return definition.run(
+        routing_logits,
+        routing_bias,
+        hidden_states,
+        hidden_states_scale,
+        gemm1_weights,
+        gemm1_weights_scale,
+        gemm2_weights,
+        gemm2_weights_scale,
+        local_expert_offset,
+        routed_scaling_factor,
+    )
 
 
 def fake_flashinfer():
     module = types.ModuleType("flashinfer")
     module.fused_moe = types.SimpleNamespace(
-        fused_topk_deepseek=fake_topk, cutlass_fused_moe=fake_cutlass_fused_moe,
-        trtllm_fp8_block_scale_moe=fake_trtllm, RoutingMethodType=types.SimpleNamespace(DeepSeekV3=2))
+        fused_topk_deepseek=fake_topk,
+        cutlass_fused_moe=fake_cutlass_fused_moe,
+        trtllm_fp8_block_scale_moe=fake_trtllm,
+        RoutingMethodType=types.SimpleNamespace(DeepSeekV3=2),
+    )
     return module
 
 

@@ -64,7 +64,7 @@ def rotary_embedding(positions, query, key, head_size, table, is_neox, offset=0,
 def fused_qk_norm_rope(qkv, q, k, v, head_dim, eps, q_weight, k_weight, table, is_neox, positions, warp=-1):
     assert positions.dtype is torch.int64 and table.dtype is qkv.dtype
     heads = qkv.view(qkv.shape[0], q + k + v, head_dim)
-    for part, weight in ((heads[:, :q], q_weight), (heads[:, q:q + k], k_weight)):
+    for part, weight in ((heads[:, :q], q_weight), (heads[:, q : q + k], k_weight)):
         rms_norm(part, part.clone(), weight, eps)
         rotate(part, *table[positions].float().unsqueeze(1).chunk(2, dim=-1))
 
@@ -78,8 +78,8 @@ def reshape_and_cache_flash(key, value, key_cache, value_cache, slots, dtype, k_
 def topk_softmax(weights, ids, logits, renormalize):
     assert not renormalize
     found = logits.softmax(-1).sort(dim=-1, descending=True, stable=True)
-    weights.copy_(found.values[:, :weights.shape[1]])
-    ids.copy_(found.indices[:, :ids.shape[1]])
+    weights.copy_(found.values[:, : weights.shape[1]])
+    ids.copy_(found.indices[:, : ids.shape[1]])
 
 
 def align(topk_ids, num_experts, block_size, places, experts, padded, fill, first=0):
@@ -91,9 +91,9 @@ def align(topk_ids, num_experts, block_size, places, experts, padded, fill, firs
     at, pairs = 0, topk_ids.flatten() + first
     for expert in range(num_experts):
         mine = (pairs == expert).nonzero().flatten()
-        places[at:at + len(mine)] = mine.int()
+        places[at : at + len(mine)] = mine.int()
         blocks = -(-len(mine) // block_size)
-        experts[at // block_size:at // block_size + blocks] = expert - first
+        experts[at // block_size : at // block_size + blocks] = expert - first
         at += blocks * block_size
     padded.fill_(at)
 
@@ -109,8 +109,8 @@ def moe_data(topk_ids, offsets, sizes1, sizes2, rows, place_of_pair, num_experts
 def causal_conv1d_fwd(x, weight, bias, states, starts, indices, has_state, silu, pad):
     assert x.stride(-1) == 1 and silu and has_state.all() and states.shape == (*x.shape[:2], weight.shape[1] - 1)
     history = torch.cat([states, x], dim=-1).float()
-    total = sum(weight[:, tap, None].float() * history[..., tap:tap + x.shape[-1]] for tap in range(weight.shape[1]))
-    states.copy_(history[..., history.shape[-1] - states.shape[-1]:])
+    total = sum(weight[:, tap, None].float() * history[..., tap : tap + x.shape[-1]] for tap in range(weight.shape[1]))
+    states.copy_(history[..., history.shape[-1] - states.shape[-1] :])
     x.copy_(torch.nn.functional.silu(total + bias[:, None].float()))
 
 
@@ -123,8 +123,7 @@ VLLM = {
         "rms_norm(Tensor! result, Tensor input, Tensor? weight, float epsilon) -> ()": rms_norm,
         "fused_add_rms_norm(Tensor! input, Tensor! residual, Tensor? weight, float epsilon) -> ()": fused_add_rms_norm,
         "silu_and_mul(Tensor! result, Tensor input) -> ()": silu_and_mul,
-        "dynamic_per_token_scaled_fp8_quant(Tensor! result, Tensor input, Tensor! scale, Tensor? scale_ub) -> ()":
-            per_token_quant,
+        "dynamic_per_token_scaled_fp8_quant(Tensor! result, Tensor input, Tensor! scale, Tensor? scale_ub) -> ()": per_token_quant,
         "per_token_group_fp8_quant(Tensor input, Tensor! output_q, Tensor! output_s, int group_size, float eps, "
         "float fp8_min, float fp8_max, bool scale_ue8m0, bool dummy_is_scale_transposed, bool dummy_is_tma_aligned) "
         "-> ()": group_quant,
@@ -137,9 +136,9 @@ VLLM = {
         "int forced_token_heads_per_warp=-1) -> ()": fused_qk_norm_rope,
         "get_cutlass_moe_mm_data(Tensor topk_ids, Tensor! expert_offsets, Tensor! problem_sizes1, "
         "Tensor! problem_sizes2, Tensor! input_permutation, Tensor! output_permutation, int num_experts, int n, int k, "
-        "Tensor? blockscale_offsets, bool is_gated) -> ()":
-            lambda ids, offsets, one, two, rows, places, experts, *rest: moe_data(
-                ids, offsets, one, two, rows, places, experts),
+        "Tensor? blockscale_offsets, bool is_gated) -> ()": lambda ids, offsets, one, two, rows, places, experts, *rest: (
+            moe_data(ids, offsets, one, two, rows, places, experts)
+        ),
     },
     "_C_cache_ops": {
         "reshape_and_cache_flash(Tensor key, Tensor value, Tensor! key_cache, Tensor! value_cache, "
@@ -147,43 +146,49 @@ VLLM = {
     },
     "_moe_C": {
         "topk_softmax(Tensor! topk_weights, Tensor! topk_indices, Tensor! token_expert_indices, Tensor gating_output, "
-        "bool renormalize, Tensor? bias) -> ()":
-            lambda weights, ids, third, logits, renormalize, bias: topk_softmax(weights, ids, logits, renormalize),
+        "bool renormalize, Tensor? bias) -> ()": lambda weights, ids, third, logits, renormalize, bias: topk_softmax(
+            weights, ids, logits, renormalize
+        ),
         "moe_align_block_size(Tensor topk_ids, int num_experts, int block_size, Tensor! sorted_token_ids, "
-        "Tensor! experts_ids, Tensor! num_tokens_post_pad, Tensor? maybe_expert_map) -> ()":
-            lambda ids, experts, block, places, blocks, padded, mapping: align(
-                ids, experts, block, places, blocks, padded, fill=-1),
+        "Tensor! experts_ids, Tensor! num_tokens_post_pad, Tensor? maybe_expert_map) -> ()": lambda ids, experts, block, places, blocks, padded, mapping: (
+            align(ids, experts, block, places, blocks, padded, fill=-1)
+        ),
         "moe_sum(Tensor input, Tensor! output) -> ()": lambda x, out: moe_sum_reduce(x, out, 1.0),
     },
 }
-SGL = {"sgl_kernel": {
-    "rmsnorm(Tensor! output, Tensor input, Tensor weight, float eps, bool enable_pdl) -> ()":
-        lambda out, x, weight, eps, pdl: rms_norm(out, x, weight, eps),
-    "fused_add_rmsnorm(Tensor! input, Tensor! residual, Tensor weight, float eps, bool enable_pdl) -> ()":
-        lambda x, residual, weight, eps, pdl: fused_add_rms_norm(x, residual, weight, eps),
-    "silu_and_mul(Tensor! out, Tensor input) -> ()": silu_and_mul,
-    "sgl_per_token_quant_fp8(Tensor input, Tensor! output_q, Tensor! output_s) -> ()":
-        lambda x, out, scale: per_token_quant(out, x, scale),
-    "sgl_per_token_group_quant_8bit_v2(Tensor input, Tensor! output_q, Tensor! output_s, int group_size, float eps, "
-    "float fp8_min, float fp8_max, bool scale_ue8m0, bool fuse_silu_and_mul, Tensor? masked_m) -> ()": group_quant,
-    "rotary_embedding(Tensor positions, Tensor! query, Tensor!? key, int head_size, Tensor cos_sin_cache, "
-    "bool is_neox) -> ()": rotary_embedding,
-    "causal_conv1d_fwd(Tensor! x, Tensor! weight, Tensor? bias_, Tensor!? conv_states, Tensor? query_start_loc, "
-    "Tensor? cache_indices, Tensor? has_initial_state, bool silu_activation, int pad_slot_id) -> ()":
-        causal_conv1d_fwd,
-    "topk_softmax(Tensor! topk_weights, Tensor! topk_indices, Tensor gating_output, bool renormalize, "
-    "float moe_softcapping, Tensor? correction_bias) -> ()":
-        lambda weights, ids, logits, renormalize, cap, bias: topk_softmax(weights, ids, logits, renormalize),
-    "moe_align_block_size(Tensor topk_ids, int num_experts, int block_size, Tensor! sorted_token_ids, "
-    "Tensor! experts_ids, Tensor! num_tokens_post_pad, Tensor! cumsum_buffer, bool pad_sorted_token_ids) -> ()":
-        lambda ids, experts, block, places, blocks, padded, buffer, pad: align(
-            ids, experts, block, places, blocks, padded, fill=None, first=1),
-    "prepare_moe_input(Tensor topk_ids, Tensor expert_offsets, Tensor? blockscale_offsets, Tensor problem_sizes1, "
-    "Tensor problem_sizes2, Tensor input_permutation, Tensor output_permutation, int num_experts, int n, int k) -> ()":
-        lambda ids, offsets, scales, one, two, rows, places, experts, n, k: moe_data(
-            ids, offsets, one, two, rows, places, experts),
-    "moe_sum_reduce(Tensor input, Tensor output, float routed_scaling_factor) -> ()": moe_sum_reduce,
-}}
+SGL = {
+    "sgl_kernel": {
+        "rmsnorm(Tensor! output, Tensor input, Tensor weight, float eps, bool enable_pdl) -> ()": lambda out, x, weight, eps, pdl: (
+            rms_norm(out, x, weight, eps)
+        ),
+        "fused_add_rmsnorm(Tensor! input, Tensor! residual, Tensor weight, float eps, bool enable_pdl) -> ()": lambda x, residual, weight, eps, pdl: (
+            fused_add_rms_norm(x, residual, weight, eps)
+        ),
+        "silu_and_mul(Tensor! out, Tensor input) -> ()": silu_and_mul,
+        "sgl_per_token_quant_fp8(Tensor input, Tensor! output_q, Tensor! output_s) -> ()": lambda x, out, scale: (
+            per_token_quant(out, x, scale)
+        ),
+        "sgl_per_token_group_quant_8bit_v2(Tensor input, Tensor! output_q, Tensor! output_s, int group_size, float eps, "
+        "float fp8_min, float fp8_max, bool scale_ue8m0, bool fuse_silu_and_mul, Tensor? masked_m) -> ()": group_quant,
+        "rotary_embedding(Tensor positions, Tensor! query, Tensor!? key, int head_size, Tensor cos_sin_cache, "
+        "bool is_neox) -> ()": rotary_embedding,
+        "causal_conv1d_fwd(Tensor! x, Tensor! weight, Tensor? bias_, Tensor!? conv_states, Tensor? query_start_loc, "
+        "Tensor? cache_indices, Tensor? has_initial_state, bool silu_activation, int pad_slot_id) -> ()": causal_conv1d_fwd,
+        "topk_softmax(Tensor! topk_weights, Tensor! topk_indices, Tensor gating_output, bool renormalize, "
+        "float moe_softcapping, Tensor? correction_bias) -> ()": lambda weights, ids, logits, renormalize, cap, bias: (
+            topk_softmax(weights, ids, logits, renormalize)
+        ),
+        "moe_align_block_size(Tensor topk_ids, int num_experts, int block_size, Tensor! sorted_token_ids, "
+        "Tensor! experts_ids, Tensor! num_tokens_post_pad, Tensor! cumsum_buffer, bool pad_sorted_token_ids) -> ()": lambda ids, experts, block, places, blocks, padded, buffer, pad: (
+            align(ids, experts, block, places, blocks, padded, fill=None, first=1)
+        ),
+        "prepare_moe_input(Tensor topk_ids, Tensor expert_offsets, Tensor? blockscale_offsets, Tensor problem_sizes1, "
+        "Tensor problem_sizes2, Tensor input_permutation, Tensor output_permutation, int num_experts, int n, int k) -> ()": lambda ids, offsets, scales, one, two, rows, places, experts, n, k: (
+            moe_data(ids, offsets, one, two, rows, places, experts)
+        ),
+        "moe_sum_reduce(Tensor input, Tensor output, float routed_scaling_factor) -> ()": moe_sum_reduce,
+    }
+}
 
 
 def register(namespaces):

@@ -10,8 +10,12 @@ import torch
 ROOT = Path(__file__).resolve().parents[2]
 NAME = "moe_fp8_block_scale_ds_routing_topk8_ng8_kg4_e32_h7168_i2048"
 AUTHORS = {
-    "moe_baseline": "baseline", "triton_fused_v2": "sgl-kernel", "cutlass_grouped": "sgl-kernel",
-    "flashinfer_moe": "flashinfer", "deepgemm_grouped": "deepgemm", "triton_compact": "kernelderby",
+    "moe_baseline": "baseline",
+    "triton_fused_v2": "sgl-kernel",
+    "cutlass_grouped": "sgl-kernel",
+    "flashinfer_moe": "flashinfer",
+    "deepgemm_grouped": "deepgemm",
+    "triton_compact": "kernelderby",
 }
 
 
@@ -38,11 +42,17 @@ definition = load(ROOT / "definitions" / "moe" / f"{NAME}.py")
 
 # Inputs ---------------------------------------------------------------------------------------------------------------
 
+
 def sizes(hidden, intermediate):
     """The axes that follow from the two sizes, multiples of 128."""
-    return {"hidden_size": hidden, "intermediate_size": intermediate, "gemm1_out_size": 2 * intermediate,
-            "num_hidden_blocks": hidden // 128, "num_intermediate_blocks": intermediate // 128,
-            "num_gemm1_out_blocks": 2 * intermediate // 128}
+    return {
+        "hidden_size": hidden,
+        "intermediate_size": intermediate,
+        "gemm1_out_size": 2 * intermediate,
+        "num_hidden_blocks": hidden // 128,
+        "num_intermediate_blocks": intermediate // 128,
+        "num_gemm1_out_blocks": 2 * intermediate // 128,
+    }
 
 
 def make_inputs(seed=0, **changes):
@@ -56,11 +66,15 @@ def make_inputs(seed=0, **changes):
 
     made = definition.generate_inputs(size, "cpu")
     return {
-        "routing_logits": made["routing_logits"], "routing_bias": made["routing_bias"],
-        "hidden_states": fp8(size["seq_len"], hidden), "hidden_states_scale": made["hidden_states_scale"],
+        "routing_logits": made["routing_logits"],
+        "routing_bias": made["routing_bias"],
+        "hidden_states": fp8(size["seq_len"], hidden),
+        "hidden_states_scale": made["hidden_states_scale"],
         "gemm1_weights": fp8(local, size["gemm1_out_size"], hidden),
-        "gemm1_weights_scale": made["gemm1_weights_scale"], "gemm2_weights": fp8(local, hidden, intermediate),
-        "gemm2_weights_scale": made["gemm2_weights_scale"], "local_expert_offset": size["local_expert_offset"],
+        "gemm1_weights_scale": made["gemm1_weights_scale"],
+        "gemm2_weights": fp8(local, hidden, intermediate),
+        "gemm2_weights_scale": made["gemm2_weights_scale"],
+        "local_expert_offset": size["local_expert_offset"],
         "routed_scaling_factor": size["routed_scaling_factor"],
     }
 
@@ -99,6 +113,7 @@ CASES = {
 
 # Results --------------------------------------------------------------------------------------------------------------
 
+
 def dequantized(rows, scale):
     """rows fp8 [rows, K], scale float32 [rows, K / 128] -> float32."""
     return rows.float() * scale.repeat_interleave(128, dim=1)
@@ -117,9 +132,20 @@ def swiglu(gemm1):
     return torch.nn.functional.silu(gate) * up
 
 
-def fp8_reference(routing_logits, routing_bias, hidden_states, hidden_states_scale, gemm1_weights, gemm1_weights_scale,
-                  gemm2_weights, gemm2_weights_scale, local_expert_offset, routed_scaling_factor, *,
-                  between=torch.float32):
+def fp8_reference(
+    routing_logits,
+    routing_bias,
+    hidden_states,
+    hidden_states_scale,
+    gemm1_weights,
+    gemm1_weights_scale,
+    gemm2_weights,
+    gemm2_weights_scale,
+    local_expert_offset,
+    routed_scaling_factor,
+    *,
+    between=torch.float32,
+):
     """The definition with the roundings of an fp8 implementation: what GEMM1 writes in the type `between`, 1x128 fp8
     for GEMM2, bfloat16 for a pair."""
     experts, weights = definition.route(routing_logits, routing_bias, routed_scaling_factor)

@@ -30,8 +30,23 @@ def emulated(operator, *edits):
         # The sanitizer of undefined behaviour: misaligned vectors and indices beyond an array end the process. Mutants
         # run once on little, so they are compiled the fastest way.
         how = ["-O0"] if edits else ["-O1", "-fsanitize=undefined", "-fno-sanitize-recover=undefined"]
-        subprocess.run([compiler, *how, "-std=c++20", "-shared", "-fPIC", "-w", f"-I{HEADERS}", "-x", "c++",
-                        str(source), "-o", str(made)], check=True)
+        subprocess.run(
+            [
+                compiler,
+                *how,
+                "-std=c++20",
+                "-shared",
+                "-fPIC",
+                "-w",
+                f"-I{HEADERS}",
+                "-x",
+                "c++",
+                str(source),
+                "-o",
+                str(made),
+            ],
+            check=True,
+        )
         function = module.library.load(made)
 
     def call(device, *arguments):
@@ -53,11 +68,27 @@ def nvcc_report(operator, architecture):
     source = Path(module.__file__).parent / "kernel.cu"
     with tempfile.TemporaryDirectory() as folder:
         done = subprocess.run(
-            [nvcc, "-O3", "-std=c++17", f"-gencode=arch=compute_{architecture},code=sm_{architecture}", "--shared",
-             "-Xcompiler", "-fPIC", "-Xptxas", "-v", "-o", f"{folder}/kernel.so", str(source)],
-            capture_output=True, text=True)
+            [
+                nvcc,
+                "-O3",
+                "-std=c++17",
+                f"-gencode=arch=compute_{architecture},code=sm_{architecture}",
+                "--shared",
+                "-Xcompiler",
+                "-fPIC",
+                "-Xptxas",
+                "-v",
+                "-o",
+                f"{folder}/kernel.so",
+                str(source),
+            ],
+            capture_output=True,
+            text=True,
+        )
     assert done.returncode == 0, done.stderr
     assert "warning" not in done.stderr, done.stderr
     found = re.findall(r"entry function '(\S+)'.*?(\d+) bytes spill stores.*?Used (\d+) registers", done.stderr, re.S)
-    return [types.SimpleNamespace(name=name, registers=int(registers), spilled=int(spilled))
-            for name, spilled, registers in found]
+    return [
+        types.SimpleNamespace(name=name, registers=int(registers), spilled=int(spilled))
+        for name, spilled, registers in found
+    ]

@@ -15,9 +15,19 @@ from kernelderby.measure.worker.build import load_definition_module, load_soluti
 
 ROOT = Path(__file__).resolve().parents[2]
 CATALOG = Catalog.open(ROOT)
-OPERATORS = ("rms_norm", "fused_add_rms_norm", "layer_norm", "l2_norm", "gated_rms_norm", "fused_qk_rmsnorm",
-             "silu_and_mul", "moe_sum_reduce", "fp8_dynamic_per_token_quant", "per_token_group_quant_fp8",
-             "fused_rmsnorm_quant")
+OPERATORS = (
+    "rms_norm",
+    "fused_add_rms_norm",
+    "layer_norm",
+    "l2_norm",
+    "gated_rms_norm",
+    "fused_qk_rmsnorm",
+    "silu_and_mul",
+    "moe_sum_reduce",
+    "fp8_dynamic_per_token_quant",
+    "per_token_group_quant_fp8",
+    "fused_rmsnorm_quant",
+)
 
 
 @functools.cache
@@ -36,8 +46,10 @@ def module(operator, *edits):
 def case_of(operator, **changes):
     """The definition's SMALL_AXES with changes."""
     definition, values = CATALOG.definition(operator), {**reference(operator).SMALL_AXES, **changes}
-    sizes = {**{axis: size for axis, size in definition.axes.items() if size is not None},
-             **{axis: values[axis] for axis in definition.axes if axis in values}}
+    sizes = {
+        **{axis: size for axis, size in definition.axes.items() if size is not None},
+        **{axis: values[axis] for axis in definition.axes if axis in values},
+    }
     scalars = {name: values[name] for name, spec in definition.inputs.items() if spec.shape is None}
     return Case("", sizes, scalars, 7)
 
@@ -53,8 +65,10 @@ def reference(operator):
 
 def outputs_of(operator, case, device="cpu"):
     """Empty outputs, full of NaN."""
-    outputs = {name: torch.empty(shape_of(spec, case.sizes), dtype=torch_dtype(spec.dtype), device=device)
-               for name, spec in CATALOG.definition(operator).outputs.items()}
+    outputs = {
+        name: torch.empty(shape_of(spec, case.sizes), dtype=torch_dtype(spec.dtype), device=device)
+        for name, spec in CATALOG.definition(operator).outputs.items()
+    }
     for tensor in outputs.values():
         tensor.view(torch.uint8).fill_(0xFF)
     return outputs
@@ -75,9 +89,12 @@ def meta_arguments(operator, workload):
     """Inputs and outputs of a workload at full shape, on the device meta."""
     definition, case = CATALOG.definition(operator), case_of_workload(CATALOG.definition(operator), workload)
     specs = {**definition.inputs, **definition.outputs}
-    return [case.scalars[name] if spec.shape is None
-            else torch.empty(shape_of(spec, case.sizes), dtype=torch_dtype(spec.dtype), device="meta")
-            for name, spec in specs.items()]
+    return [
+        case.scalars[name]
+        if spec.shape is None
+        else torch.empty(shape_of(spec, case.sizes), dtype=torch_dtype(spec.dtype), device="meta")
+        for name, spec in specs.items()
+    ]
 
 
 def spoil(operator, inputs):

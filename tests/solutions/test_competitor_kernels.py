@@ -35,8 +35,18 @@ def test_swiglu_quant_kernel_of_deepgemm(panels, split):
     rows[0, 2], rows[0, 7], rows[2, 0] = owned
     out, scale = torch.full((len(gemm1), intermediate), -7.0), torch.full((panels, 3, in_panel), -7.0)
     solution("deepgemm_grouped").swiglu_quant_kernel[(3, split)](
-        gemm1, rows, out, scale, in_panel, INTERMEDIATE=intermediate, NUM_BLOCKS=3, BLOCKS_TILE=4, BLOCK=128, TOP_K=8,
-        SPLIT=split)
+        gemm1,
+        rows,
+        out,
+        scale,
+        in_panel,
+        INTERMEDIATE=intermediate,
+        NUM_BLOCKS=3,
+        BLOCKS_TILE=4,
+        BLOCK=128,
+        TOP_K=8,
+        SPLIT=split,
+    )
     by_row = scale.transpose(1, 2).reshape(len(gemm1), 3)
     torch.testing.assert_close(dequantized(out, by_row)[owned], swiglu(gemm1)[owned])
     others = [row for row in range(len(gemm1)) if row not in owned]
@@ -53,8 +63,20 @@ def test_route_kernel(seed, num_experts):
     experts, ranks = torch.empty(tokens, 8, dtype=torch.int32), torch.empty(tokens, 8, dtype=torch.int32)
     weights, counts = torch.empty(tokens, 8), torch.zeros(local, dtype=torch.int32)
     module.route_kernel[(tokens,)](
-        inputs["routing_logits"], inputs["routing_bias"], experts, ranks, weights, counts, offset, 2.5,
-        NUM_LOCAL=local, NUM_GROUPS=8, GROUP=num_experts // 8, TOP_GROUPS=4, TOP_K=8)
+        inputs["routing_logits"],
+        inputs["routing_bias"],
+        experts,
+        ranks,
+        weights,
+        counts,
+        offset,
+        2.5,
+        NUM_LOCAL=local,
+        NUM_GROUPS=8,
+        GROUP=num_experts // 8,
+        TOP_GROUPS=4,
+        TOP_K=8,
+    )
     chosen, expected_weights = definition.route(inputs["routing_logits"], inputs["routing_bias"], 2.5)
     expected = chosen - offset
     expected[(expected < 0) | (expected >= local)] = -1
@@ -91,37 +113,99 @@ def test_dequantize_kernel():
 
 # Ahead of time --------------------------------------------------------------------------------------------------------
 
+
 def aot_cases():
     """(solution, kernel, signature, constants, options) at the full sizes and, where tiles differ, at SMALL_AXES."""
     for blocks in (16, 2):
-        yield "triton_fused_v2", "swiglu_quant_kernel", {
-            "gemm1_ptr": "*bf16", "out_ptr": "*fp8e4nv", "scale_ptr": "*fp32"}, {
-            "INTERMEDIATE": 128 * blocks, "NUM_BLOCKS": blocks, "BLOCKS": blocks, "BLOCK": 128}, {"num_warps": 8}
+        yield (
+            "triton_fused_v2",
+            "swiglu_quant_kernel",
+            {"gemm1_ptr": "*bf16", "out_ptr": "*fp8e4nv", "scale_ptr": "*fp32"},
+            {"INTERMEDIATE": 128 * blocks, "NUM_BLOCKS": blocks, "BLOCKS": blocks, "BLOCK": 128},
+            {"num_warps": 8},
+        )
         for split in (1, 8):
-            yield "deepgemm_grouped", "swiglu_quant_kernel", {
-                "gemm1_ptr": "*bf16", "rows_ptr": "*i32", "out_ptr": "*fp8e4nv", "out_scale_ptr": "*fp32",
-                "rows_per_panel": "i32"}, {
-                "INTERMEDIATE": 128 * blocks, "NUM_BLOCKS": blocks, "BLOCKS_TILE": blocks, "BLOCK": 128, "TOP_K": 8,
-                "SPLIT": split}, {"num_warps": 8}
+            yield (
+                "deepgemm_grouped",
+                "swiglu_quant_kernel",
+                {
+                    "gemm1_ptr": "*bf16",
+                    "rows_ptr": "*i32",
+                    "out_ptr": "*fp8e4nv",
+                    "out_scale_ptr": "*fp32",
+                    "rows_per_panel": "i32",
+                },
+                {
+                    "INTERMEDIATE": 128 * blocks,
+                    "NUM_BLOCKS": blocks,
+                    "BLOCKS_TILE": blocks,
+                    "BLOCK": 128,
+                    "TOP_K": 8,
+                    "SPLIT": split,
+                },
+                {"num_warps": 8},
+            )
     for group, local in ((32, 32), (8, 8)):
-        yield "deepgemm_grouped", "route_kernel", {
-            "logits_ptr": "*fp32", "bias_ptr": "*bf16", "experts_ptr": "*i32", "ranks_ptr": "*i32",
-            "weights_ptr": "*fp32", "counts_ptr": "*i32", "local_expert_offset": "i32",
-            "routed_scaling_factor": "fp32"}, {
-            "NUM_LOCAL": local, "NUM_GROUPS": 8, "GROUP": group, "TOP_GROUPS": 4, "TOP_K": 8}, {"num_warps": 1}
+        yield (
+            "deepgemm_grouped",
+            "route_kernel",
+            {
+                "logits_ptr": "*fp32",
+                "bias_ptr": "*bf16",
+                "experts_ptr": "*i32",
+                "ranks_ptr": "*i32",
+                "weights_ptr": "*fp32",
+                "counts_ptr": "*i32",
+                "local_expert_offset": "i32",
+                "routed_scaling_factor": "fp32",
+            },
+            {"NUM_LOCAL": local, "NUM_GROUPS": 8, "GROUP": group, "TOP_GROUPS": 4, "TOP_K": 8},
+            {"num_warps": 1},
+        )
     for masked in (True, False):
-        yield "deepgemm_grouped", "gather_kernel", {
-            "hidden_ptr": "*i32", "hidden_scale_ptr": "*fp32", "experts_ptr": "*i32", "ranks_ptr": "*i32",
-            "counts_ptr": "*i32", "rows_ptr": "*i32", "ends_ptr": "*i32", "out_ptr": "*i32", "out_scale_ptr": "*fp32",
-            "num_tokens": "i32", "rows_per_panel": "i32"}, {
-            "MASKED": masked, "NUM_LOCAL": 32, "EXPERTS": 32, "WORDS": 1792, "WORDS_TILE": 2048, "NUM_BLOCKS": 56,
-            "BLOCKS_TILE": 64, "ALIGNMENT": 128, "TOP_K": 8}, {"num_warps": 4}
-    yield "deepgemm_grouped", "combine_kernel", {
-        "gemm2_ptr": "*bf16", "rows_ptr": "*i32", "weights_ptr": "*fp32", "output_ptr": "*bf16"}, {
-        "HIDDEN": 7168, "TILE": 1024, "TOP_K": 8}, {"num_warps": 4}
-    yield "flashinfer_moe", "dequantize_kernel", {
-        "values_ptr": "*fp8e4nv", "scale_ptr": "*fp32", "out_ptr": "*bf16", "num_tokens": "i32"}, {
-        "COLUMNS": 7168, "TILE": 1024, "BLOCK": 128}, {"num_warps": 4}
+        yield (
+            "deepgemm_grouped",
+            "gather_kernel",
+            {
+                "hidden_ptr": "*i32",
+                "hidden_scale_ptr": "*fp32",
+                "experts_ptr": "*i32",
+                "ranks_ptr": "*i32",
+                "counts_ptr": "*i32",
+                "rows_ptr": "*i32",
+                "ends_ptr": "*i32",
+                "out_ptr": "*i32",
+                "out_scale_ptr": "*fp32",
+                "num_tokens": "i32",
+                "rows_per_panel": "i32",
+            },
+            {
+                "MASKED": masked,
+                "NUM_LOCAL": 32,
+                "EXPERTS": 32,
+                "WORDS": 1792,
+                "WORDS_TILE": 2048,
+                "NUM_BLOCKS": 56,
+                "BLOCKS_TILE": 64,
+                "ALIGNMENT": 128,
+                "TOP_K": 8,
+            },
+            {"num_warps": 4},
+        )
+    yield (
+        "deepgemm_grouped",
+        "combine_kernel",
+        {"gemm2_ptr": "*bf16", "rows_ptr": "*i32", "weights_ptr": "*fp32", "output_ptr": "*bf16"},
+        {"HIDDEN": 7168, "TILE": 1024, "TOP_K": 8},
+        {"num_warps": 4},
+    )
+    yield (
+        "flashinfer_moe",
+        "dequantize_kernel",
+        {"values_ptr": "*fp8e4nv", "scale_ptr": "*fp32", "out_ptr": "*bf16", "num_tokens": "i32"},
+        {"COLUMNS": 7168, "TILE": 1024, "BLOCK": 128},
+        {"num_warps": 4},
+    )
 
 
 @compiled

@@ -46,8 +46,11 @@ KERNELS = {
         "void per_token_group_quant_8bit_kernel<NaiveScheduler, 128, 8, __nv_bfloat16, c10::Float8_e4m3fn>": "K4c",
     },
     "deepgemm_grouped": {
-        "route_kernel": "route", "gather_kernel": "gather", "swiglu_quant_kernel": "swiglu",
-        "combine_kernel": "combine", "void deep_gemm::sm90_fp8_gemm_1d2d_impl<(cute::UMMA::Major)0, 0u>": "gemm1 gemm2",
+        "route_kernel": "route",
+        "gather_kernel": "gather",
+        "swiglu_quant_kernel": "swiglu",
+        "combine_kernel": "combine",
+        "void deep_gemm::sm90_fp8_gemm_1d2d_impl<(cute::UMMA::Major)0, 0u>": "gemm1 gemm2",
     },
     "triton_compact": {"moe_route": "K1", "moe_gemm1": "K2", "moe_gemm2": "K3", "moe_combine": "K4"},
     "flashinfer_moe": {
@@ -69,6 +72,7 @@ def test_every_kernel_name_has_its_stages(name):
 
 # moe_baseline ---------------------------------------------------------------------------------------------------------
 
+
 @pytest.mark.parametrize("case", CASES)
 def test_baseline(case):
     check("moe_baseline", CASES[case](), rtol=0.03, atol=0.03)
@@ -88,6 +92,7 @@ def test_no_token_returns_at_once(name, monkeypatch):
 
 
 # Around fakes ---------------------------------------------------------------------------------------------------------
+
 
 @pytest.mark.skipif(importlib.util.find_spec("sgl_kernel") is not None, reason="the real ops would be shadowed")
 @pytest.mark.parametrize("case", CASES)

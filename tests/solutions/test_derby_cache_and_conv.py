@@ -16,20 +16,36 @@ def normal(generator, *shape):
 def cache_status(tokens, heads, head_dim, blocks, config, *edits, padding=False):
     generator = torch.Generator().manual_seed(tokens)
     slots = reference("reshape_and_cache").generate_inputs(
-        {"num_tokens": tokens, "num_blocks": blocks, "block_size": 16, "seed": tokens}, "cpu")["slot_mapping"]
+        {"num_tokens": tokens, "num_blocks": blocks, "block_size": 16, "seed": tokens}, "cpu"
+    )["slot_mapping"]
     if padding:
         slots[::2] = -1
     rows, cache = (tokens, heads, head_dim), (blocks, 16, heads, head_dim)
-    inputs = {"key": normal(generator, *rows), "value": normal(generator, *rows),
-              "key_cache": normal(generator, *cache), "value_cache": normal(generator, *cache), "slot_mapping": slots}
-    outputs = {name: torch.full(cache, float("nan"), dtype=torch.bfloat16)
-               for name in ("key_cache_out", "value_cache_out")}
+    inputs = {
+        "key": normal(generator, *rows),
+        "value": normal(generator, *rows),
+        "key_cache": normal(generator, *cache),
+        "value_cache": normal(generator, *cache),
+        "slot_mapping": slots,
+    }
+    outputs = {
+        name: torch.full(cache, float("nan"), dtype=torch.bfloat16) for name in ("key_cache_out", "value_cache_out")
+    }
     on_host.emulated("reshape_and_cache", *edits).run_with(config, *inputs.values(), *outputs.values())
     return judge(CATALOG.definition("reshape_and_cache"), reference("reshape_and_cache"), inputs, outputs).status
 
 
-CACHE_SIZES = [(1, 4, 128, 1), (0, 2, 16, 2), (248, 2, 64, 16), (1200, 1, 16, 75), (50, 2, 16, 2), (21, 3, 5, 2),
-               (7, 1, 6, 3), (5, 7, 72, 20), (3, 40, 128, 1)]
+CACHE_SIZES = [
+    (1, 4, 128, 1),
+    (0, 2, 16, 2),
+    (248, 2, 64, 16),
+    (1200, 1, 16, 75),
+    (50, 2, 16, 2),
+    (21, 3, 5, 2),
+    (7, 1, 6, 3),
+    (5, 7, 72, 20),
+    (3, 40, 128, 1),
+]
 
 
 @pytest.mark.parametrize("padding", [False, True])
@@ -39,9 +55,19 @@ def test_caches(sizes, padding):
         assert cache_status(*sizes, config, padding=padding) is Status.PASSED, config
 
 
-@pytest.mark.parametrize("tokens, slots, row_bytes", [
-    (1, 16, 1024), (144, 144, 1024), (2044, 2048, 4096), (8192, 8192, 1024), (8, 1600000, 2048), (9, 1, 2), (0, 16, 64),
-    (100000, 200000, 256)])
+@pytest.mark.parametrize(
+    "tokens, slots, row_bytes",
+    [
+        (1, 16, 1024),
+        (144, 144, 1024),
+        (2044, 2048, 4096),
+        (8192, 8192, 1024),
+        (8, 1600000, 2048),
+        (9, 1, 2),
+        (0, 16, 64),
+        (100000, 200000, 256),
+    ],
+)
 def test_keepers_cover_all_slots_and_scan_little(tokens, slots, row_bytes):
     shares = on_host.emulated("reshape_and_cache").shares
     for vectors in (1, 4):
@@ -53,11 +79,15 @@ def test_keepers_cover_all_slots_and_scan_little(tokens, slots, row_bytes):
         assert read <= max(moved // 8, 64 * 1024) or slots_each == 1024
 
 
-@pytest.mark.parametrize("edit", [
-    ("place >= 0 && place < count", "place >= 0 && place < count - 1"),
-    ("if (shared.taken[i / rows.length]) continue;", ";"),
-    ("if (!shared.taken[i])", "if (shared.taken[i])"),
-], ids=lambda edit: edit[0])
+@pytest.mark.parametrize(
+    "edit",
+    [
+        ("place >= 0 && place < count", "place >= 0 && place < count - 1"),
+        ("if (shared.taken[i / rows.length]) continue;", ";"),
+        ("if (!shared.taken[i])", "if (shared.taken[i])"),
+    ],
+    ids=lambda edit: edit[0],
+)
 def test_mutants_of_the_cache_fail(edit, monkeypatch):
     """With the last block first: an old row over a new one shows whichever comes last."""
     monkeypatch.setenv("EMULATED_ORDER", "reversed")
@@ -68,8 +98,12 @@ def test_mutants_of_the_cache_fail(edit, monkeypatch):
 
 def convolved(tokens, dim, config, *edits):
     generator = torch.Generator().manual_seed(tokens)
-    inputs = {"x": normal(generator, tokens, dim), "weight": normal(generator, dim, 4),
-              "bias": normal(generator, dim), "initial_state": normal(generator, dim, 3)}
+    inputs = {
+        "x": normal(generator, tokens, dim),
+        "weight": normal(generator, dim, 4),
+        "bias": normal(generator, dim),
+        "initial_state": normal(generator, dim, 3),
+    }
     outputs = {"output": torch.full((tokens, dim), float("nan"), dtype=torch.bfloat16)}
     on_host.emulated("causal_conv1d", *edits).run_with(config, *inputs.values(), *outputs.values())
     return judge(CATALOG.definition("causal_conv1d"), reference("causal_conv1d"), inputs, outputs).status
@@ -92,14 +126,18 @@ def test_convolution_in_every_configuration(tokens):
             assert convolved(tokens, dim, config) is Status.PASSED, (config, dim)
 
 
-@pytest.mark.parametrize("edit", [
-    ("1.0f + __expf(-x)", "1.0f + __expf(x)"),
-    ("sum = offset[c]", "sum = 0.0f"),
-    ("if (token < WIDTH - 1)", "if (token < 0)"),
-    ("token + i < WIDTH - 1", "token + i < WIDTH - 2"),
-    ("if (t >= 0)", "if (t >= 6)"),
-    ("past[2][c] = now", "past[2][c] = past[2][c]"),
-], ids=lambda edit: edit[1])
+@pytest.mark.parametrize(
+    "edit",
+    [
+        ("1.0f + __expf(-x)", "1.0f + __expf(x)"),
+        ("sum = offset[c]", "sum = 0.0f"),
+        ("if (token < WIDTH - 1)", "if (token < 0)"),
+        ("token + i < WIDTH - 1", "token + i < WIDTH - 2"),
+        ("if (t >= 0)", "if (t >= 6)"),
+        ("past[2][c] = now", "past[2][c] = past[2][c]"),
+    ],
+    ids=lambda edit: edit[1],
+)
 def test_mutants_of_the_convolution_fail(edit):
     config = {"channels": 4, "rows": 4, "steps": 2, "threads": 32, "ahead": 0}
     assert convolved(9, 24, config, edit) is not Status.PASSED

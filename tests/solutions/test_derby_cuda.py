@@ -12,13 +12,21 @@ from kernelderby.measure.judge.correctness import judge
 from kernelderby.trace import Status
 
 MOST_REGISTERS = 128  # none needs more: two blocks of 256 threads fit on a multiprocessor at the least
-SPILLED = {"derby_topk_filter_clusterILi1024ELi20E": 32,  # of 20 values and 64 registers a thread
-           "derby_causal_conv1dILi4ELi16E": 24}  # for sm_100; none for sm_90
+SPILLED = {
+    "derby_topk_filter_clusterILi1024ELi20E": 32,  # of 20 values and 64 registers a thread
+    "derby_causal_conv1dILi4ELi16E": 24,
+}  # for sm_100; none for sm_90
 
 
-@pytest.mark.parametrize("operator, architecture", [
-    (operator, architecture) for operator in (*on_host.OPERATORS, "moe_topk_gating_softmax")
-    for architecture in ("90a", "100a") if (operator, architecture) != ("topk_filter", "100a")])  # takes the longest
+@pytest.mark.parametrize(
+    "operator, architecture",
+    [
+        (operator, architecture)
+        for operator in (*on_host.OPERATORS, "moe_topk_gating_softmax")
+        for architecture in ("90a", "100a")
+        if (operator, architecture) != ("topk_filter", "100a")
+    ],
+)  # takes the longest
 def test_it_compiles_without_spills(operator, architecture):
     kernels = on_host.nvcc_report(operator, architecture)
     assert kernels and all(f"derby_{operator}" in kernel.name for kernel in kernels)
@@ -38,23 +46,24 @@ def test_small_cases_on_the_cpu(operator):
         for config in choices if case.label.startswith("small") else choices[:1]:
             outputs = outputs_of(operator, case)
             solution.run_with(config, *inputs.values(), *outputs.values())
-            assert judge(definition, small, inputs, outputs).status is Status.PASSED, \
-                (case.label, config)
+            assert judge(definition, small, inputs, outputs).status is Status.PASSED, (case.label, config)
 
 
 @pytest.mark.parametrize("operator", on_host.OPERATORS)
 def test_stages_name_the_kernels(operator):
     """As nsys shows them: demangled, without the anonymous namespace's hash."""
-    stage, = CATALOG.solution(f"derby_{operator}").stages
-    assert all(re.search(pattern, f"void (anonymous namespace)::derby_{operator}<4, 8>(int)")
-               for pattern in stage.kernels)
+    (stage,) = CATALOG.solution(f"derby_{operator}").stages
+    assert all(
+        re.search(pattern, f"void (anonymous namespace)::derby_{operator}<4, 8>(int)") for pattern in stage.kernels
+    )
 
 
 @pytest.mark.parametrize("operator", on_host.OPERATORS)
 def test_all_sources_are_named(operator):
     sources = CATALOG.solution(f"derby_{operator}").sources
-    assert sorted(module(operator, ("import importlib\n", "import importlib  # a copy\n")).library.sources) \
-        == sorted(path for path in sources if path.endswith((".cu", ".cuh")))
+    assert sorted(module(operator, ("import importlib\n", "import importlib  # a copy\n")).library.sources) == sorted(
+        path for path in sources if path.endswith((".cu", ".cuh"))
+    )
 
 
 def test_without_nvcc_it_says_so_in_one_line(monkeypatch, tmp_path):
@@ -79,6 +88,7 @@ def test_a_library_is_compiled_once(tmp_path):
 
 
 # On a GPU -------------------------------------------------------------------------------------------------------------
+
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("operator", on_host.OPERATORS)

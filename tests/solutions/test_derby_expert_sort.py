@@ -18,9 +18,14 @@ def routings():
     """Name -> topk_ids [num_tokens, 8]."""
     generator = torch.Generator().manual_seed(1)
     drawn = torch.rand(333, 128, generator=generator).topk(8).indices.to(torch.int32)
-    return {"none": drawn[:0], "one token": drawn[:1], "drawn": drawn, "the same eight": drawn[:1].repeat(260, 1),
-            "the last eight": torch.arange(120, 128, dtype=torch.int32).repeat(129, 1),
-            "the first eight": torch.arange(8, dtype=torch.int32).repeat(16, 1)}
+    return {
+        "none": drawn[:0],
+        "one token": drawn[:1],
+        "drawn": drawn,
+        "the same eight": drawn[:1].repeat(260, 1),
+        "the last eight": torch.arange(120, 128, dtype=torch.int32).repeat(129, 1),
+        "the first eight": torch.arange(8, dtype=torch.int32).repeat(16, 1),
+    }
 
 
 def status(operator, topk_ids, config, *edits, blocks=None):
@@ -31,8 +36,9 @@ def status(operator, topk_ids, config, *edits, blocks=None):
         blocks = blocks or int(small.blocks_per_expert(topk_ids).sum()) + 3
         inputs["block_slots"] = torch.zeros(blocks, dtype=torch.int32)
     names = CATALOG.definition(operator).outputs
-    outputs = {name: torch.full_like(tensor, -77)
-               for name, tensor in zip(names, small.run(*inputs.values()), strict=True)}
+    outputs = {
+        name: torch.full_like(tensor, -77) for name, tensor in zip(names, small.run(*inputs.values()), strict=True)
+    }
     on_host.emulated(operator, *edits).run_with(config, *inputs.values(), *outputs.values())
     return judge(CATALOG.definition(operator), small, inputs, outputs).status
 
@@ -61,12 +67,16 @@ def test_blocks_that_fit_exactly():
     assert status("moe_align_block_size", topk_ids, FEW, blocks=8) is Status.PASSED
 
 
-@pytest.mark.parametrize("edit", [
-    ("before += i < rank ? pairs : 0", "before += i <= rank ? pairs : 0"),
-    ("shared.cursor[threadIdx.x] += shared.held[threadIdx.x]", "shared.cursor[threadIdx.x] += 0"),
-    ("end += shared.warp_sums[warp]", "end += 0"),
-    ("(total + UNIT - 1) / UNIT", "total / UNIT"),
-], ids=lambda edit: edit[1])
+@pytest.mark.parametrize(
+    "edit",
+    [
+        ("before += i < rank ? pairs : 0", "before += i <= rank ? pairs : 0"),
+        ("shared.cursor[threadIdx.x] += shared.held[threadIdx.x]", "shared.cursor[threadIdx.x] += 0"),
+        ("end += shared.warp_sums[warp]", "end += 0"),
+        ("(total + UNIT - 1) / UNIT", "total / UNIT"),
+    ],
+    ids=lambda edit: edit[1],
+)
 def test_mutants_fail(edit):
     routing = routings()["drawn"]
     assert any(status("moe_align_block_size", routing, config, edit) is not Status.PASSED for config in CONFIGS)

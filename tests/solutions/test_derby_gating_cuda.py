@@ -30,8 +30,10 @@ def normal(tokens, experts):
 
 
 @pytest.mark.parametrize("threads", [32, 256])
-@pytest.mark.parametrize("tokens, experts", [
-    (1, 8), (3, 9), (5, 31), (37, 128), (9, 130), (21, 256), (2, 257), (3, 512), (2, 1000), (1, 1024)])
+@pytest.mark.parametrize(
+    "tokens, experts",
+    [(1, 8), (3, 9), (5, 31), (37, 128), (9, 130), (21, 256), (2, 257), (3, 512), (2, 1000), (1, 1024)],
+)
 def test_sizes(tokens, experts, threads):
     assert status(normal(tokens, experts), threads=threads) is Status.PASSED
 
@@ -44,16 +46,24 @@ def rows():
     zeros[:, ::3] = 0.0
     crowded = torch.zeros(4, 256)
     for row, size in enumerate((31, 32, 33, 40)):
-        crowded[row, 100:100 + size] = 1.0
+        crowded[row, 100 : 100 + size] = 1.0
     one_lane = torch.zeros(1, 128) - torch.arange(128.0)
     one_lane[0, 64:72] = 5.0 + torch.arange(8.0)  # two lanes hold the eight largest
     mirrored = normal(4, 256)
     mirrored[:, 128:] = mirrored[:, :128].flip(1)
-    return {"mirrored": mirrored, "equal": torch.full((2, 256), -3.0), "minus infinity": few,
-            "zeros of both signs": zeros,
-            "crowded": crowded, "few values": normal(9, 256).round(), "large": normal(4, 256) * 1e4,
-            "steep": normal(4, 128) * 12, "two lanes": one_lane, "falling": -torch.arange(256.0)[None],
-            "rising": torch.arange(256.0)[None]}
+    return {
+        "mirrored": mirrored,
+        "equal": torch.full((2, 256), -3.0),
+        "minus infinity": few,
+        "zeros of both signs": zeros,
+        "crowded": crowded,
+        "few values": normal(9, 256).round(),
+        "large": normal(4, 256) * 1e4,
+        "steep": normal(4, 128) * 12,
+        "two lanes": one_lane,
+        "falling": -torch.arange(256.0)[None],
+        "rising": torch.arange(256.0)[None],
+    }
 
 
 @pytest.mark.parametrize("name", rows())
@@ -73,20 +83,33 @@ def test_nan_writes_every_output():
 
 def test_many_logits_take_the_cuda_kernel():
     candidates = on_host.emulated(OPERATOR).candidates
-    for tokens, experts, cuda in ((1, 128, False), (2044, 128, False), (8192, 128, True), (8037, 256, True),
-                                  (99999, 2048, False), (99999, 4, False)):
+    for tokens, experts, cuda in (
+        (1, 128, False),
+        (2044, 128, False),
+        (8192, 128, True),
+        (8037, 256, True),
+        (99999, 2048, False),
+        (99999, 4, False),
+    ):
         assert ("threads" in candidates(torch.empty(tokens, experts, device="meta"))[0]) == cuda
     assert not any("threads" in config for config in candidates(torch.empty(9999, 128))), "no nvcc on a CPU"
 
 
-@pytest.mark.parametrize("old, new, name", [
-    ("place += list[i] > own", "place += (list[i] >> 32) > (own >> 32)", "mirrored"),
-    ("value + 0.0f", "value", "zeros of both signs"),
-    ("size <= LIST && size >= TOP_K", "size >= TOP_K", "crowded"),
-    ("static_cast<unsigned long long>(keys[i]) << 32 | ~unsigned(expert(i))",
-     "static_cast<unsigned long long>(keys[i]) << 32 | unsigned(expert(i))", "mirrored"),
-    ("__expf(value_of(keys[i]) - top)", "__expf(value_of(keys[i]))", "steep"),
-    ("if (expert(i) == int(first)) keys[i] = 0", "keys[i] = keys[i] == most ? 0 : keys[i]", "equal"),
-], ids=["ties", "zeros", "cut off", "higher expert first", "no maximum", "all equal ones at once"])
+@pytest.mark.parametrize(
+    "old, new, name",
+    [
+        ("place += list[i] > own", "place += (list[i] >> 32) > (own >> 32)", "mirrored"),
+        ("value + 0.0f", "value", "zeros of both signs"),
+        ("size <= LIST && size >= TOP_K", "size >= TOP_K", "crowded"),
+        (
+            "static_cast<unsigned long long>(keys[i]) << 32 | ~unsigned(expert(i))",
+            "static_cast<unsigned long long>(keys[i]) << 32 | unsigned(expert(i))",
+            "mirrored",
+        ),
+        ("__expf(value_of(keys[i]) - top)", "__expf(value_of(keys[i]))", "steep"),
+        ("if (expert(i) == int(first)) keys[i] = 0", "keys[i] = keys[i] == most ? 0 : keys[i]", "equal"),
+    ],
+    ids=["ties", "zeros", "cut off", "higher expert first", "no maximum", "all equal ones at once"],
+)
 def test_mutants_fail(old, new, name):
     assert status(rows()[name], (old, new)) is not Status.PASSED

@@ -17,8 +17,14 @@ from kernelderby.measure.judge.cases import case_of_workload
 
 FOLDER = ROOT / "solutions" / "kernelderby" / "moe" / DEFINITION / "derby_moe_sm90"
 FULL = {
-    "num_experts": 256, "num_local_experts": 32, "hidden_size": 7168, "intermediate_size": 2048, "gemm1_out_size": 4096,
-    "num_hidden_blocks": 56, "num_intermediate_blocks": 16, "num_gemm1_out_blocks": 32,
+    "num_experts": 256,
+    "num_local_experts": 32,
+    "hidden_size": 7168,
+    "intermediate_size": 2048,
+    "gemm1_out_size": 4096,
+    "num_hidden_blocks": 56,
+    "num_intermediate_blocks": 16,
+    "num_gemm1_out_blocks": 32,
 }
 
 
@@ -55,9 +61,9 @@ def test_the_workspace_has_a_counter_for_every_cta(module, built, ctas):
 def test_python_and_c_agree_on_the_fields_of_a_call(module):
     """Names, order and kinds; sizes are compared when the library is opened."""
     text = (FOLDER / "kernel.cu").read_text()
-    struct = text[text.index("struct derby_moe_call {"):]
+    struct = text[text.index("struct derby_moe_call {") :]
     kinds = {"int": ctypes.c_int, "float": ctypes.c_float}
-    fields = re.findall(r"^    (?:const )?(\w+)(\*?) (\w+);", struct[:struct.index("};")], re.M)
+    fields = re.findall(r"^    (?:const )?(\w+)(\*?) (\w+);", struct[: struct.index("};")], re.M)
     assert len(fields) == 21
     assert [(name, ctypes.c_void_p if star else kinds[kind]) for kind, star, name in fields] == module._Call._fields_
 
@@ -96,6 +102,7 @@ def test_all_sources_are_named(module):
 
 # On a GPU -------------------------------------------------------------------------------------------------------------
 
+
 @pytest.fixture(scope="module")
 def weights():
     generator = torch.Generator("cuda").manual_seed(3)
@@ -112,17 +119,27 @@ def gpu_inputs(weights, seq_len, offset, mode, seed=None):
     made = definition.generate_inputs(size, "cuda")
     logits = made["routing_logits"]
     if mode == "local":
-        logits[:, offset:offset + 32] += 6
+        logits[:, offset : offset + 32] += 6
     elif mode == "none":
-        logits[:, offset:offset + 32] -= 50
+        logits[:, offset : offset + 32] -= 50
     elif mode == "one":
         logits[:, offset] = 10
     elif mode == "equal":
         logits.zero_()
         made["routing_bias"].zero_()
     hidden = torch.randn(seq_len, 7168, device="cuda").clamp(-2, 2).to(torch.float8_e4m3fn)
-    return [logits, made["routing_bias"], hidden, made["hidden_states_scale"], weights[0], made["gemm1_weights_scale"],
-            weights[1], made["gemm2_weights_scale"], offset, 2.5]
+    return [
+        logits,
+        made["routing_bias"],
+        hidden,
+        made["hidden_states_scale"],
+        weights[0],
+        made["gemm1_weights_scale"],
+        weights[1],
+        made["gemm2_weights_scale"],
+        offset,
+        2.5,
+    ]
 
 
 def check_on_gpu(module, inputs):
@@ -138,11 +155,27 @@ def check_on_gpu(module, inputs):
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("variant", [0, 1, 2, 3])
-@pytest.mark.parametrize("seq_len, offset, mode", [
-    (1, 0, "none"), (1, 224, "local"), (3, 17, "local"), (8, 0, "equal"), (9, 100, "one"), (15, 96, ""),
-    (16, 32, "local"), (16, 200, "one"), (64, 96, "one"), (65, 96, "one"), (129, 32, "local"), (257, 32, ""),
-    (1000, 100, ""), (2049, 64, "one"), (3001, 128, "local"), (1500, 224, "none"),
-])
+@pytest.mark.parametrize(
+    "seq_len, offset, mode",
+    [
+        (1, 0, "none"),
+        (1, 224, "local"),
+        (3, 17, "local"),
+        (8, 0, "equal"),
+        (9, 100, "one"),
+        (15, 96, ""),
+        (16, 32, "local"),
+        (16, 200, "one"),
+        (64, 96, "one"),
+        (65, 96, "one"),
+        (129, 32, "local"),
+        (257, 32, ""),
+        (1000, 100, ""),
+        (2049, 64, "one"),
+        (3001, 128, "local"),
+        (1500, 224, "none"),
+    ],
+)
 def test_every_variant_against_the_definition(module, weights, monkeypatch, variant, seq_len, offset, mode):
     if variant == 0 and seq_len > module.MOST_ROUTED:
         pytest.skip("the kernels for up to 16 tokens")
@@ -220,7 +253,20 @@ def test_under_compute_sanitizer(module, weights, tmp_path, seq_len, tool, flags
     torch.save(gpu_inputs(weights, seq_len, 96, "local"), tmp_path / "inputs.pt")
     (tmp_path / "run.py").write_text(SANITIZED)
     found = subprocess.run(
-        [sanitizer, "--tool", tool, "--error-exitcode", "9", sys.executable, tmp_path / "run.py", FOLDER / "main.py",
-         tmp_path / "inputs.pt", *flags], capture_output=True, text=True,
-        env={**os.environ, "PYTORCH_NO_CUDA_MEMORY_CACHING": "1"})
+        [
+            sanitizer,
+            "--tool",
+            tool,
+            "--error-exitcode",
+            "9",
+            sys.executable,
+            tmp_path / "run.py",
+            FOLDER / "main.py",
+            tmp_path / "inputs.pt",
+            *flags,
+        ],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTORCH_NO_CUDA_MEMORY_CACHING": "1"},
+    )
     assert found.returncode == 0, found.stdout[-2000:]

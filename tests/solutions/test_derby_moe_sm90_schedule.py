@@ -46,8 +46,20 @@ def compiled(folder, text):
     if compiler is None:
         pytest.skip("no C++ compiler on the PATH")
     (folder / "host.cpp").write_text(text)
-    subprocess.run([compiler, "-O1", "-std=c++17", "-shared", "-fPIC", f"-I{FOLDER}", "-o", folder / "host.so",
-                    folder / "host.cpp"], check=True)
+    subprocess.run(
+        [
+            compiler,
+            "-O1",
+            "-std=c++17",
+            "-shared",
+            "-fPIC",
+            f"-I{FOLDER}",
+            "-o",
+            folder / "host.so",
+            folder / "host.cpp",
+        ],
+        check=True,
+    )
     return ctypes.CDLL(str(folder / "host.so"))
 
 
@@ -130,7 +142,8 @@ def test_every_pair_meets_every_block_of_weights_once(schedule, counts, rows, cl
         block_of_rank = []
         for rank in range(cluster):
             expert, block_n, first, size, first_row, same = numbers(
-                schedule.place, 6, tile, tiles_n, (ctypes.c_int * 32)(*counts), block_start, row_start, rank, cluster)
+                schedule.place, 6, tile, tiles_n, (ctypes.c_int * 32)(*counts), block_start, row_start, rank, cluster
+            )
             assert 0 < size <= rows and first % 8 == 0 and first_row == row_start[expert] + first
             assert first + size <= counts[expert] and 0 <= block_n < tiles_n
             seen.setdefault((expert, block_n), []).append((first, first + size))
@@ -174,16 +187,20 @@ extern "C" void tell(const Routed* routed, int2* bucket, int* count, int seq_len
 def few(tmp_path_factory):
     """The part of route.cuh for few tokens that has no instruction of the GPU in it: the struct, and what reads it."""
     text = (FOLDER / "route.cuh").read_text()
-    struct = text[text.index("constexpr int MOST_ROUTED"):text.index("// Warps 0..warps-1")]
-    readers = text[text.index("// Bit t: whether"):text.rindex("}  // namespace")]
+    struct = text[text.index("constexpr int MOST_ROUTED") : text.index("// Warps 0..warps-1")]
+    readers = text[text.index("// Bit t: whether") : text.rindex("}  // namespace")]
     return compiled(tmp_path_factory.mktemp("few"), FEW.replace("@", struct + readers))
 
 
 def routed_of(choices, most):
     """choices: of each token, local expert or -1 of its eight."""
+
     class Routed(ctypes.Structure):
-        _fields_ = [("experts", ctypes.c_uint32 * most), ("local", ctypes.c_int8 * 8 * most),
-                    ("weight", ctypes.c_float * 8 * most)]
+        _fields_ = [
+            ("experts", ctypes.c_uint32 * most),
+            ("local", ctypes.c_int8 * 8 * most),
+            ("weight", ctypes.c_float * 8 * most),
+        ]
 
     routed = Routed()
     for t in range(most):

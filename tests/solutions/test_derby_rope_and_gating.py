@@ -17,13 +17,23 @@ from kernelderby.trace import Status
 OPERATORS = ("fused_qkv_rope", "mrope", "moe_topk_gating_softmax")
 TYPES = {torch.float16: "fp16", torch.bfloat16: "bf16", torch.float32: "fp32", torch.int32: "i32"}
 SIZES = {
-    "fused_qkv_rope": [{}, {"num_tokens": 7, "num_heads": 11, "num_q_heads": 7, "num_kv_heads": 2},
-                       {"num_tokens": 1, "num_heads": 80, "num_q_heads": 64, "num_kv_heads": 8},
-                       {"rope_base": 500000.0}],
-    "mrope": [{"num_tokens": 13, "num_q_heads": 7, "num_kv_heads": 2}, {"num_tokens": 1, "num_q_heads": 1},
-              {"num_tokens": 50, "section_time": 7, "section_height": 19, "section_width": 38}],
-    "moe_topk_gating_softmax": [{"num_tokens": 1}, {"num_tokens": 37, "num_experts": 130}, {"num_experts": 8},
-                                {"num_tokens": 3, "num_experts": 257}],
+    "fused_qkv_rope": [
+        {},
+        {"num_tokens": 7, "num_heads": 11, "num_q_heads": 7, "num_kv_heads": 2},
+        {"num_tokens": 1, "num_heads": 80, "num_q_heads": 64, "num_kv_heads": 8},
+        {"rope_base": 500000.0},
+    ],
+    "mrope": [
+        {"num_tokens": 13, "num_q_heads": 7, "num_kv_heads": 2},
+        {"num_tokens": 1, "num_q_heads": 1},
+        {"num_tokens": 50, "section_time": 7, "section_height": 19, "section_width": 38},
+    ],
+    "moe_topk_gating_softmax": [
+        {"num_tokens": 1},
+        {"num_tokens": 37, "num_experts": 130},
+        {"num_experts": 8},
+        {"num_tokens": 3, "num_experts": 257},
+    ],
 }
 
 
@@ -39,8 +49,9 @@ def status(operator, inputs, case, *edits):
 
 
 @pytest.mark.interpreted
-@pytest.mark.parametrize("operator, changes", [
-    (name, size) for name, sizes in SIZES.items() for size in sizes], ids=str)
+@pytest.mark.parametrize(
+    "operator, changes", [(name, size) for name, sizes in SIZES.items() for size in sizes], ids=str
+)
 def test_odd_sizes_in_every_candidate(operator, changes):
     case = case_of(operator, **changes)
     assert status(operator, inputs_of(operator, case), case) is Status.PASSED
@@ -77,27 +88,33 @@ def test_logits_of_every_kind(name):
 
 
 @pytest.mark.interpreted
-@pytest.mark.parametrize("operator, old, new", [
-    ("fused_qkv_rope", "num_q_heads + num_kv_heads, slope", "num_q_heads + num_kv_heads + 1, slope"),
-    ("fused_qkv_rope", "row // NUM_HEADS", "row // NUM_HEADS * 0"),
-    ("fused_qkv_rope", "((whole + 1) & 2) == 0", "(whole & 2) == 0"),
-    ("fused_qkv_rope", "series = series * z + (1.0 / 6.0)", "series = series * z"),
-    ("mrope", "(column >= TIME + HEIGHT)", "(column >= TIME + HEIGHT + 1)"),
-    ("mrope", "+ head - Q_HEADS)", "+ (head - Q_HEADS) * 0)"),
-    ("mrope", "first * c - second * s", "first * c + second * s"),
-    ("moe_topk_gating_softmax", "/ total[:, None]", "/ tl.sum(best_keys, axis=1)[:, None]"),
-    ("moe_topk_gating_softmax", "& 0x7FFFFFFF", "& 0x00000000"),
-    ("moe_topk_gating_softmax", "keys = tl.where(expert == chosen[:, None], LOWEST, keys)", "pass"),
-])
+@pytest.mark.parametrize(
+    "operator, old, new",
+    [
+        ("fused_qkv_rope", "num_q_heads + num_kv_heads, slope", "num_q_heads + num_kv_heads + 1, slope"),
+        ("fused_qkv_rope", "row // NUM_HEADS", "row // NUM_HEADS * 0"),
+        ("fused_qkv_rope", "((whole + 1) & 2) == 0", "(whole & 2) == 0"),
+        ("fused_qkv_rope", "series = series * z + (1.0 / 6.0)", "series = series * z"),
+        ("mrope", "(column >= TIME + HEIGHT)", "(column >= TIME + HEIGHT + 1)"),
+        ("mrope", "+ head - Q_HEADS)", "+ (head - Q_HEADS) * 0)"),
+        ("mrope", "first * c - second * s", "first * c + second * s"),
+        ("moe_topk_gating_softmax", "/ total[:, None]", "/ tl.sum(best_keys, axis=1)[:, None]"),
+        ("moe_topk_gating_softmax", "& 0x7FFFFFFF", "& 0x00000000"),
+        ("moe_topk_gating_softmax", "keys = tl.where(expert == chosen[:, None], LOWEST, keys)", "pass"),
+    ],
+)
 def test_mutants_fail(operator, old, new):
-    changes = {"fused_qkv_rope": {"num_tokens": 9, "num_heads": 6, "num_q_heads": 3, "num_kv_heads": 1},
-               "mrope": {"num_tokens": 300, "num_q_heads": 3, "num_kv_heads": 2},
-               "moe_topk_gating_softmax": {"num_experts": 9}}
+    changes = {
+        "fused_qkv_rope": {"num_tokens": 9, "num_heads": 6, "num_q_heads": 3, "num_kv_heads": 1},
+        "mrope": {"num_tokens": 300, "num_q_heads": 3, "num_kv_heads": 2},
+        "moe_topk_gating_softmax": {"num_experts": 9},
+    }
     case = case_of(operator, **changes[operator])
     assert status(operator, inputs_of(operator, case), case, (old, new)) is not Status.PASSED
 
 
 # Compiled -------------------------------------------------------------------------------------------------------------
+
 
 def launches(operator, workload):
     """(kernel, signature, constants, options, integers that are multiples of 16) of every candidate at full shape."""
@@ -113,7 +130,7 @@ def launches(operator, workload):
     kernel, solution_name = getattr(solution, f"derby_{operator}"), f"derby_{operator}"
     setattr(solution, solution_name, Kernel())
     try:
-        choices = solution.candidates(*arguments[:len(definition.inputs)])
+        choices = solution.candidates(*arguments[: len(definition.inputs)])
         for config in [choice for choice in choices if "warps" in choice]:  # not those of the CUDA kernel
             solution.run_with(config, *arguments)
     finally:
@@ -135,8 +152,9 @@ def launches(operator, workload):
 def test_it_compiles(operator, target):
     """The first choice of the largest and of the smallest shape: wide accesses, no local memory, no barrier but one."""
     definition = CATALOG.definition(operator)
-    ordered = sorted(CATALOG.workloads(operator), key=lambda workload: case_of_workload(
-        definition, workload).sizes["num_tokens"])
+    ordered = sorted(
+        CATALOG.workloads(operator), key=lambda workload: case_of_workload(definition, workload).sizes["num_tokens"]
+    )
     for workload in {ordered[0].uuid: ordered[0], ordered[-1].uuid: ordered[-1]}.values():
         kernel, signature, constants, options, multiples = next(launches(operator, workload))
         ptx = compile_kernel(kernel, signature, constants, target, multiples_of_16=multiples, **options).asm["ptx"]
@@ -150,6 +168,7 @@ def test_it_compiles(operator, target):
 
 
 # On a GPU -------------------------------------------------------------------------------------------------------------
+
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("operator", OPERATORS)

@@ -42,9 +42,19 @@ def rows():
     few = torch.full((2, 700), -INF)
     few[0, 3:9] = normal(1, 6)
     few[1, 3:300] = normal(1, 297)
-    return {"normal": many, "one value": torch.full((2, 700), -1.5), "zeros of both signs": zeros,
-            "few values": many.round(), "all NaN": torch.full((1, 700), NAN), "specials": sprinkled, "masked": few,
-            "tiny": many * 1e-40, "huge": many * 1e38, "negative": -many.abs(), "rising": torch.arange(700.0)[None]}
+    return {
+        "normal": many,
+        "one value": torch.full((2, 700), -1.5),
+        "zeros of both signs": zeros,
+        "few values": many.round(),
+        "all NaN": torch.full((1, 700), NAN),
+        "specials": sprinkled,
+        "masked": few,
+        "tiny": many * 1e-40,
+        "huge": many * 1e38,
+        "negative": -many.abs(),
+        "rising": torch.arange(700.0)[None],
+    }
 
 
 @pytest.mark.parametrize("config", CONFIGS.values(), ids=CONFIGS)
@@ -54,7 +64,8 @@ def test_rows_of_every_kind(name, config):
         pytest.skip("a cluster from memory has this row")
     solution = on_host.emulated(OPERATOR)
     for top_k in {"block": (1, 7, 50, 699), "cluster": (7, 50)}.get(
-            next(key for key, value in CONFIGS.items() if value is config), (50,)):
+        next(key for key, value in CONFIGS.items() if value is config), (50,)
+    ):
         assert agrees(solution, rows()[name], top_k, config), top_k
 
 
@@ -72,14 +83,17 @@ def test_clusters(columns, top_k):
     assert agrees(on_host.emulated(OPERATOR), normal(1, columns, columns), top_k, CLUSTER)
 
 
-@pytest.mark.parametrize("shape, top_k, first", [
-    ((1, 151936), 50, {"threads": 1024, "items": 20, "cluster": 8}),
-    ((922, 2048), 50, {"threads": 256, "items": 8, "cluster": 1}),
-    ((3, 4002), 50, {"threads": 1024, "items": 4, "cluster": 1}),
-    ((3, 4215), 50, {"threads": 1024, "items": 8, "cluster": 1}),
-    ((15381, 4096), 50, {"threads": 256, "items": 16, "cluster": 1}),
-    ((2, 1000000), 50, {"threads": 1024, "items": 0, "cluster": 16}),
-])
+@pytest.mark.parametrize(
+    "shape, top_k, first",
+    [
+        ((1, 151936), 50, {"threads": 1024, "items": 20, "cluster": 8}),
+        ((922, 2048), 50, {"threads": 256, "items": 8, "cluster": 1}),
+        ((3, 4002), 50, {"threads": 1024, "items": 4, "cluster": 1}),
+        ((3, 4215), 50, {"threads": 1024, "items": 8, "cluster": 1}),
+        ((15381, 4096), 50, {"threads": 256, "items": 16, "cluster": 1}),
+        ((2, 1000000), 50, {"threads": 1024, "items": 0, "cluster": 16}),
+    ],
+)
 def test_the_first_choice(shape, top_k, first):
     solution = on_host.emulated(OPERATOR)
     choices = solution.candidates(torch.empty(shape, device="meta"), top_k, 0.0)
@@ -106,14 +120,18 @@ def only(config):
 CROWDED = torch.cat([torch.zeros(1, 1696), torch.ones(1, 148), torch.zeros(1, 204)], dim=1)
 
 
-@pytest.mark.parametrize("edit, logits, top_k, config", [
-    (("held[i + j] < threshold", "held[i + j] <= threshold"), rows()["normal"], 7, BLOCK),
-    (("value != value ? KEY_NAN : key", "key"), rows()["specials"], 7, BLOCK),
-    (("!(value < bound)", "value > bound"), rows()["specials"], 7, BLOCK),
-    (("larger < k && k <=", "larger + 1 < k && k <="), rows()["rising"], 1, BLOCK),
-    (("list.size <= LIST ? list.size : OVERFLOW", "min(list.size, LIST)"), CROWDED, 50, BLOCK),
-    (("in_block(shared, i).list", "in_block(shared, 0).list"), normal(1, 9001), 50, CLUSTER),
-], ids=["ties filtered", "NaN of both signs apart", "NaN not listed", "one too few", "list cut off", "own list only"])
+@pytest.mark.parametrize(
+    "edit, logits, top_k, config",
+    [
+        (("held[i + j] < threshold", "held[i + j] <= threshold"), rows()["normal"], 7, BLOCK),
+        (("value != value ? KEY_NAN : key", "key"), rows()["specials"], 7, BLOCK),
+        (("!(value < bound)", "value > bound"), rows()["specials"], 7, BLOCK),
+        (("larger < k && k <=", "larger + 1 < k && k <="), rows()["rising"], 1, BLOCK),
+        (("list.size <= LIST ? list.size : OVERFLOW", "min(list.size, LIST)"), CROWDED, 50, BLOCK),
+        (("in_block(shared, i).list", "in_block(shared, 0).list"), normal(1, 9001), 50, CLUSTER),
+    ],
+    ids=["ties filtered", "NaN of both signs apart", "NaN not listed", "one too few", "list cut off", "own list only"],
+)
 def test_mutants_fail(edit, logits, top_k, config):
     assert agrees(on_host.emulated(OPERATOR), logits, top_k, config)
     assert not agrees(on_host.emulated(OPERATOR, edit, *only(config)), logits, top_k, config)

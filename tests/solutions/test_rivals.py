@@ -28,12 +28,32 @@ from kernelderby.trace import Status
 ROOT = Path(__file__).resolve().parents[2]
 CATALOG = Catalog.open(ROOT)
 MODULE_OF = {"vllm": "vllm", "sgl-kernel": "sgl_kernel", "flashinfer": "flashinfer", "fla": "fla", "torch": None}
-OPERATORS = {"rms_norm", "fused_add_rms_norm", "layer_norm", "l2_norm", "gated_rms_norm", "fused_qk_rmsnorm",
-             "silu_and_mul", "fp8_dynamic_per_token_quant", "per_token_group_quant_fp8", "fused_rmsnorm_quant",
-             "fused_qkv_rope", "mrope", "reshape_and_cache", "causal_conv1d", "topk_filter", "moe_topk_gating_softmax",
-             "moe_align_block_size", "moe_count_and_sort", "moe_sum_reduce"}
-RIVALS = {solution.name: solution for solution in CATALOG.solutions.values()
-          if solution.author in MODULE_OF and solution.definition in OPERATORS}
+OPERATORS = {
+    "rms_norm",
+    "fused_add_rms_norm",
+    "layer_norm",
+    "l2_norm",
+    "gated_rms_norm",
+    "fused_qk_rmsnorm",
+    "silu_and_mul",
+    "fp8_dynamic_per_token_quant",
+    "per_token_group_quant_fp8",
+    "fused_rmsnorm_quant",
+    "fused_qkv_rope",
+    "mrope",
+    "reshape_and_cache",
+    "causal_conv1d",
+    "topk_filter",
+    "moe_topk_gating_softmax",
+    "moe_align_block_size",
+    "moe_count_and_sort",
+    "moe_sum_reduce",
+}
+RIVALS = {
+    solution.name: solution
+    for solution in CATALOG.solutions.values()
+    if solution.author in MODULE_OF and solution.definition in OPERATORS
+}
 NEED_A_LIBRARY = sorted(name for name, solution in RIVALS.items() if solution.author != "torch")
 COMPILED = sorted(name for name, solution in RIVALS.items() if solution.author in ("vllm", "sgl-kernel"))
 HOPPER = Machine("cuda", gpu={"name": "NVIDIA H200", "compute_capability": "9.0"})
@@ -56,8 +76,9 @@ def test_files_agree(name):
 
 @pytest.mark.parametrize("name", NEED_A_LIBRARY)
 def test_a_missing_library_is_the_reason(name, monkeypatch):
-    monkeypatch.setattr("kernelderby.measure.machine.requirements._is_installed",
-                        lambda module: module in ("torch", "triton"))
+    monkeypatch.setattr(
+        "kernelderby.measure.machine.requirements._is_installed", lambda module: module in ("torch", "triton")
+    )
     reason = why_not(RIVALS[name], HOPPER)
     assert reason.startswith(f"module {MODULE_OF[RIVALS[name].author]}") and reason.endswith(" is not installed")
 
@@ -66,8 +87,9 @@ def test_a_missing_library_is_the_reason(name, monkeypatch):
 def test_a_missing_library_raises_at_once(name, monkeypatch):
     function, module = loaded(name), MODULE_OF[RIVALS[name].author]
     find_spec = importlib.util.find_spec
-    monkeypatch.setattr(importlib.util, "find_spec",
-                        lambda wanted, *rest: None if wanted == module else find_spec(wanted, *rest))
+    monkeypatch.setattr(
+        importlib.util, "find_spec", lambda wanted, *rest: None if wanted == module else find_spec(wanted, *rest)
+    )
     for known in [known for known in sys.modules if known == module or known.startswith(f"{module}.")]:
         monkeypatch.delitem(sys.modules, known)
     monkeypatch.setitem(sys.modules, module, None)
@@ -89,16 +111,21 @@ def cases_of(name):
     """Small cases with tokens: an empty grid is nothing that a library serves."""
     definition = CATALOG.definition(RIVALS[name].definition)
     module = load_definition_module(definition)
-    return [case for case in small_cases(definition, module.SMALL_AXES, module.SMALL_VARIANTS, 1)
-            if all(case.sizes.values())]
+    return [
+        case
+        for case in small_cases(definition, module.SMALL_AXES, module.SMALL_VARIANTS, 1)
+        if all(case.sizes.values())
+    ]
 
 
 def buffers(name, case):
     """Inputs and outputs by name; the outputs hold 77."""
     definition = CATALOG.definition(RIVALS[name].definition)
     maker = InputMaker(definition, load_definition_module(definition), case, torch.device("cpu"), ROOT)
-    return maker.make(), {output: torch.full(shape_of(spec, case.sizes), 77, dtype=torch_dtype(spec.dtype))
-                          for output, spec in definition.outputs.items()}
+    return maker.make(), {
+        output: torch.full(shape_of(spec, case.sizes), 77, dtype=torch_dtype(spec.dtype))
+        for output, spec in definition.outputs.items()
+    }
 
 
 def call_once(function, name):
@@ -140,8 +167,11 @@ def test_calls_fit_the_schemas(name, memory, stand_ins, monkeypatch, tmp_path):
         function(*inputs.values(), *outputs.values())
         verdict = judge(definition, load_definition_module(definition), before, outputs)
         assert verdict.status is Status.PASSED, f"{case.label}: {verdict.message}"
-        changed = [key for key, value in inputs.items() if torch.is_tensor(value)
-                   and not torch.equal(value.view(torch.uint8), before[key].view(torch.uint8))]
+        changed = [
+            key
+            for key, value in inputs.items()
+            if torch.is_tensor(value) and not torch.equal(value.view(torch.uint8), before[key].view(torch.uint8))
+        ]
         assert memory == "in_place" or not changed
 
 
@@ -156,12 +186,18 @@ def test_right_at_hot_workloads(name):
     reason = why_not(RIVALS[name], machine)
     if reason:
         pytest.skip(reason)
-    sized = sorted((one for one in CATALOG.workloads(RIVALS[name].definition)
-                    if one.cost.bytes_read + one.cost.bytes_written < 4 << 30),
-                   key=lambda one: one.cost.bytes_read + one.cost.bytes_written)
+    sized = sorted(
+        (
+            one
+            for one in CATALOG.workloads(RIVALS[name].definition)
+            if one.cost.bytes_read + one.cost.bytes_written < 4 << 30
+        ),
+        key=lambda one: one.cost.bytes_read + one.cost.bytes_written,
+    )
     chosen = {sized[place].uuid[:12] for place in (0, len(sized) // 2, -1)}
-    plan = plan_checks(CATALOG, machine, solutions=[name], definitions=[RIVALS[name].definition],
-                       workloads=sorted(chosen))
+    plan = plan_checks(
+        CATALOG, machine, solutions=[name], definitions=[RIVALS[name].definition], workloads=sorted(chosen)
+    )
     results = run_checks(CATALOG, machine, plan, 300, lambda result: None)
     assert len(results) == len(chosen)
     assert [f"{one.case}: {one.status} {one.message}" for one in results if one.status is not Status.PASSED] == []

@@ -19,8 +19,12 @@ from kernelderby.measure.judge.cases import case_of_workload
 from kernelderby.trace import Status
 
 # What the sizes of a definition are called, rows first.
-AXES = {"gated_rms_norm": ("num_rows", "hidden_size"), "silu_and_mul": ("num_tokens", "intermediate_size"),
-        "per_token_group_quant_fp8": ("num_tokens", "num_groups"), "fused_qk_rmsnorm": ("num_tokens", "num_heads")}
+AXES = {
+    "gated_rms_norm": ("num_rows", "hidden_size"),
+    "silu_and_mul": ("num_tokens", "intermediate_size"),
+    "per_token_group_quant_fp8": ("num_tokens", "num_groups"),
+    "fused_qk_rmsnorm": ("num_tokens", "num_heads"),
+}
 SIZES = [(1, 7), (13, 1), (3, 131), (17, 200), (5, 384)]
 CONFIGS = {
     "one warp a row": {"rows": 4, "chunk": 256, "warps": 4, "stages": 0, "per_sm": 0, "stream": ""},
@@ -70,9 +74,11 @@ def test_no_rows(operator):
     module(operator).run(*inputs_of(operator, case).values(), *outputs_of(operator, case).values())
 
 
-QUANT_AXES = [("fp8_dynamic_per_token_quant", {"num_tokens": 4, "hidden_size": 130}),
-              ("per_token_group_quant_fp8", {"num_tokens": 4, "num_groups": 1}),
-              ("fused_rmsnorm_quant", {"num_tokens": 4, "hidden_size": 130})]
+QUANT_AXES = [
+    ("fp8_dynamic_per_token_quant", {"num_tokens": 4, "hidden_size": 130}),
+    ("per_token_group_quant_fp8", {"num_tokens": 4, "num_groups": 1}),
+    ("fused_rmsnorm_quant", {"num_tokens": 4, "hidden_size": 130}),
+]
 
 
 @pytest.mark.interpreted
@@ -107,17 +113,23 @@ def test_value_heads_pass_bit_by_bit():
 # A mutant: the operator, what is changed, and what of it must show: the same inputs that the sound one passes.
 EPS = ("+ eps)", "+ 0.0 * eps)")
 MUTANTS = [
-    ("rms_norm", EPS), ("rms_norm", ("* weights[part].to(tl.float32)", "")),
+    ("rms_norm", EPS),
+    ("rms_norm", ("* weights[part].to(tl.float32)", "")),
     ("rms_norm", (" / COLUMNS + eps", " + eps")),
-    ("fused_add_rms_norm", EPS), ("fused_add_rms_norm", ("sum_ptr + first, total[part]", "sum_ptr + first, x[part]")),
+    ("fused_add_rms_norm", EPS),
+    ("fused_add_rms_norm", ("sum_ptr + first, total[part]", "sum_ptr + first, x[part]")),
     ("fused_add_rms_norm", ("sum_of_squares(total,", "sum_of_squares(x,")),
-    ("layer_norm", EPS), ("layer_norm", (" + biases[part].to(tl.float32)", "")),
+    ("layer_norm", EPS),
+    ("layer_norm", (" + biases[part].to(tl.float32)", "")),
     ("layer_norm", ("rowwise.centre(x, COLUMNS, COUNT, CHUNK)", "x")),
     ("layer_norm", ("tl.where(column < COLUMNS, values, 0.0)", "values")),
-    ("l2_norm", EPS), ("l2_norm", (", COUNT) + eps", ", COUNT) / COLUMNS + eps")),
-    ("gated_rms_norm", EPS), ("gated_rms_norm", ("return x / (1.0 +", "return 1.0 / (1.0 +")),
+    ("l2_norm", EPS),
+    ("l2_norm", (", COUNT) + eps", ", COUNT) / COLUMNS + eps")),
+    ("gated_rms_norm", EPS),
+    ("gated_rms_norm", ("return x / (1.0 +", "return 1.0 / (1.0 +")),
     ("gated_rms_norm", ("return x / (1.0 +", "return x / (1.0 + 1.702 *")),
-    ("fused_qk_rmsnorm", EPS), ("fused_qk_rmsnorm", ("normalized, raw)", "normalized, normalized)")),
+    ("fused_qk_rmsnorm", EPS),
+    ("fused_qk_rmsnorm", ("normalized, raw)", "normalized, normalized)")),
     ("fused_qk_rmsnorm", ("q_weights[0], k_weights[0]", "k_weights[0], q_weights[0]")),
     ("fused_qk_rmsnorm", (" % num_heads", "")),
     ("silu_and_mul", ("return x / (1.0 + tl.exp2(x * -1.44", "return x / (1.0 + tl.exp2(1.702 * x * -1.44")),
@@ -147,19 +159,29 @@ def test_mutants_fail(operator, edit):
 
 # On the host ---------------------------------------------------------------------------------------------------------
 
+
 @pytest.mark.interpreted
 @pytest.mark.parametrize("stream", ["", "loads", "both"])
 @pytest.mark.parametrize("size", [*SIZES, (37, 96), (0, 8)], ids=str)
 def test_tiles_that_do_not_follow_rows(size, stream):
     case = sized("silu_and_mul", *size)
     config = {"rows": 0, "chunk": 256, "warps": 1, "stages": 0, "per_sm": 0, "stream": stream}
-    found = verdict("silu_and_mul", lambda *all_: module("silu_and_mul").run_with(config, *all_),
-                    inputs_of("silu_and_mul", case), case) if size[0] else None
+    found = (
+        verdict(
+            "silu_and_mul",
+            lambda *all_: module("silu_and_mul").run_with(config, *all_),
+            inputs_of("silu_and_mul", case),
+            case,
+        )
+        if size[0]
+        else None
+    )
     if size[0]:
         assert found.status is Status.PASSED, found.message
     else:
-        module("silu_and_mul").run_with(config, *inputs_of("silu_and_mul", case).values(),
-                                        *outputs_of("silu_and_mul", case).values())
+        module("silu_and_mul").run_with(
+            config, *inputs_of("silu_and_mul", case).values(), *outputs_of("silu_and_mul", case).values()
+        )
 
 
 @pytest.mark.parametrize("operator", OPERATORS)
@@ -169,7 +191,7 @@ def test_every_workload_has_its_candidates(operator, monkeypatch):
     monkeypatch.setattr(one.rowwise, "multiprocessors", lambda tensor: 132)
     lists = {}
     for workload in CATALOG.workloads(operator):
-        inputs = meta_arguments(operator, workload)[:len(CATALOG.definition(operator).inputs)]
+        inputs = meta_arguments(operator, workload)[: len(CATALOG.definition(operator).inputs)]
         found = one.candidates(*inputs)
         assert 4 <= len(found) <= 16 and len({tuple(config.items()) for config in found}) == len(found)
         for config in found:

@@ -44,6 +44,7 @@ def triton_type(value):
 @pytest.fixture
 def launched(monkeypatch):
     """launched(operator, workload, choose) -> the launch of the configuration that `choose` takes of its candidates."""
+
     def look(operator, workload, choose):
         one = module(operator)
         kernel = getattr(one, f"derby_{operator}")
@@ -51,7 +52,7 @@ def launched(monkeypatch):
         monkeypatch.setattr(one, f"derby_{operator}", launch)
         monkeypatch.setattr(one.rowwise, "multiprocessors", lambda tensor: SM_COUNT)
         arguments = meta_arguments(operator, workload)
-        config = choose(one.candidates(*arguments[:len(CATALOG.definition(operator).inputs)]))
+        config = choose(one.candidates(*arguments[: len(CATALOG.definition(operator).inputs)]))
         one.run_with(config, *arguments)
         return launch
 
@@ -64,8 +65,10 @@ def largest(operator):
 
 def accesses(ptx):
     """Bits of each global load and store of the wide tensors, without the single numbers that scales are."""
-    return [(kind, int(count or 1) * int(bits)) for kind, count, bits in re.findall(
-        r"\b(ld|st)\.global\S*?(?:\.v(\d))?\.b(\d+)", ptx)]
+    return [
+        (kind, int(count or 1) * int(bits))
+        for kind, count, bits in re.findall(r"\b(ld|st)\.global\S*?(?:\.v(\d))?\.b(\d+)", ptx)
+    ]
 
 
 @compiled
@@ -103,8 +106,10 @@ def input_bytes(operator, launch):
 @pytest.mark.parametrize("columns", [768, 1536, 2048, 2560])
 def test_tiles_that_do_not_follow_rows(columns, launched):
     """The reads are vectors although a tile ends in the middle of a row."""
-    workload = max((one for one in CATALOG.workloads("silu_and_mul") if one.axes["intermediate_size"] == columns),
-                   key=lambda one: one.cost.bytes_read)
+    workload = max(
+        (one for one in CATALOG.workloads("silu_and_mul") if one.axes["intermediate_size"] == columns),
+        key=lambda one: one.cost.bytes_read,
+    )
     launch = launched("silu_and_mul", workload, lambda found: next(config for config in found if config["rows"] == 0))
     binary = launch.compile("sm_90")
     assert [bits for _, bits in accesses(binary.asm["ptx"])] == [128, 128, 128]
@@ -134,8 +139,9 @@ def test_persistent_and_ahead(operator, launched):
     def ahead(found):
         return next((config for config in reversed(found) if config["stages"] >= 2), found[0])
 
-    launch = next(one for one in (launched(operator, workload, ahead) for workload in workloads)
-                  if one.constants["STAGES"])
+    launch = next(
+        one for one in (launched(operator, workload, ahead) for workload in workloads) if one.constants["STAGES"]
+    )
     binary = launch.compile("sm_90")
     assert "cp.async" in binary.asm["ptx"] and binary.metadata.shared > 0
     used = resources(binary)
@@ -153,9 +159,11 @@ def test_more_numbers_than_32_bits_count(operator, launched):
     """3.1 M tokens of 16 groups are 6.3e9 numbers: the grid stays within its limit, and row offsets are widened before
     they are multiplied."""
     workload = largest(operator)
-    for config in module(operator).candidates(*meta_arguments(operator, workload)[:1], 1e-10)[:6] \
-            if operator != "silu_and_mul" else [{"rows": 0, "chunk": 256, "warps": 1, "stages": 0, "per_sm": 0,
-                                                 "stream": ""}]:
+    for config in (
+        module(operator).candidates(*meta_arguments(operator, workload)[:1], 1e-10)[:6]
+        if operator != "silu_and_mul"
+        else [{"rows": 0, "chunk": 256, "warps": 1, "stages": 0, "per_sm": 0, "stream": ""}]
+    ):
         launch = launched(operator, workload, lambda found, config=config: config)
         assert 0 < launch.grid[0] < 2**31
         steps = launch.compile("sm_90").asm["ttir"].splitlines()

@@ -68,6 +68,7 @@ def routed_by_torch(module, seed):
 @pytest.fixture
 def configured(poisoned, monkeypatch):
     """configured(programs, first tile[, second tile]) -> the module, with that configuration at any seq_len."""
+
     def configure(programs, first, second=None, seed=0):
         module = poisoned(NAME)
         monkeypatch.setattr(module, "choose_config", lambda *_: ((programs, first), (programs, second or first)))

@@ -33,10 +33,19 @@ def full_size(seq_len):
         return torch.empty(shape, dtype=dtype, device="meta")
 
     fp8 = torch.float8_e4m3fn
-    return (empty(torch.float32, seq_len, 256), empty(torch.bfloat16, 256), empty(fp8, seq_len, hidden),
-            empty(torch.float32, blocks, seq_len), empty(fp8, 32, 2 * intermediate, hidden),
-            empty(torch.float32, 32, 32, blocks), empty(fp8, 32, hidden, intermediate),
-            empty(torch.float32, 32, blocks, 16), 96, 2.5, empty(torch.bfloat16, seq_len, hidden))
+    return (
+        empty(torch.float32, seq_len, 256),
+        empty(torch.bfloat16, 256),
+        empty(fp8, seq_len, hidden),
+        empty(torch.float32, blocks, seq_len),
+        empty(fp8, 32, 2 * intermediate, hidden),
+        empty(torch.float32, 32, 32, blocks),
+        empty(fp8, 32, hidden, intermediate),
+        empty(torch.float32, 32, blocks, 16),
+        96,
+        2.5,
+        empty(torch.bfloat16, seq_len, hidden),
+    )
 
 
 def triton_type(value):
@@ -50,6 +59,7 @@ def triton_type(value):
 @pytest.fixture
 def launches(monkeypatch):
     """launches(seq_len) -> name -> (kernel, grid, signature, constants, options), as on a GPU with PDL."""
+
     def look(seq_len):
         seen, choose = [], MODULE.choose_config
         with monkeypatch.context() as patch:

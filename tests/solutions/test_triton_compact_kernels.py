@@ -17,14 +17,29 @@ def route(logits, bias, offset, num_local):
     weights = torch.full((tokens, 8), math.nan)
     counts = torch.zeros(num_local, dtype=torch.int32)
     buckets = torch.full((num_local, tokens), -1, dtype=torch.int32)
-    MODULE.moe_route[(tokens,)](logits, bias, weights, counts, buckets, tokens, offset, 2.5, NUM_EXPERTS=num_experts,
-                                NUM_LOCAL=num_local, NUM_GROUPS=MODULE.NUM_GROUPS, TOP_GROUPS=MODULE.TOP_GROUPS,
-                                TOP_K=MODULE.TOP_K, PDL=False, LOWEST=MODULE.LOWEST)
+    MODULE.moe_route[(tokens,)](
+        logits,
+        bias,
+        weights,
+        counts,
+        buckets,
+        tokens,
+        offset,
+        2.5,
+        NUM_EXPERTS=num_experts,
+        NUM_LOCAL=num_local,
+        NUM_GROUPS=MODULE.NUM_GROUPS,
+        TOP_GROUPS=MODULE.TOP_GROUPS,
+        TOP_K=MODULE.TOP_K,
+        PDL=False,
+        LOWEST=MODULE.LOWEST,
+    )
     return weights, counts, buckets
 
 
 def random_logits(kind, num_experts, generator):
     """Logits and bias of 16 tokens. Ties are exact: both sides sum the same numbers."""
+
     def choice(values, *shape):
         return torch.tensor(values)[torch.randint(len(values), shape, generator=generator)]
 
@@ -73,16 +88,25 @@ def test_combine(hidden):
     pair_out[owned] = torch.randn(3, hidden, generator=generator).to(torch.bfloat16)
     weights.view(-1)[owned] = 0.5  # already in pair_out: only whether it is zero counts
     output = torch.full((3, hidden), math.nan, dtype=torch.bfloat16)
-    MODULE.moe_combine[(3, 2)](pair_out, weights, counts, output, HIDDEN=hidden, NUM_LOCAL=6, EXPERTS_P2=8,
-                                       TOP_K=8, BLOCK_H=512, PDL=False)
+    MODULE.moe_combine[(3, 2)](
+        pair_out, weights, counts, output, HIDDEN=hidden, NUM_LOCAL=6, EXPERTS_P2=8, TOP_K=8, BLOCK_H=512, PDL=False
+    )
     assert torch.equal(output[0], (pair_out[2].float() + pair_out[7].float()).to(torch.bfloat16))
     assert (output[1] == 0).all() and torch.equal(output[2], pair_out[16])
     assert counts.tolist() == [0] * 6 + [6, 7], "and no more counters than there are"
 
 
 @triton.jit
-def _locate_every_tile(where_ptr, count_ptr, locate: tl.constexpr, load_counts: tl.constexpr, NUM_LOCAL: tl.constexpr,
-                       EXPERTS_P2: tl.constexpr, TILES_N: tl.constexpr, BLOCK_M: tl.constexpr):
+def _locate_every_tile(
+    where_ptr,
+    count_ptr,
+    locate: tl.constexpr,
+    load_counts: tl.constexpr,
+    NUM_LOCAL: tl.constexpr,
+    EXPERTS_P2: tl.constexpr,
+    TILES_N: tl.constexpr,
+    BLOCK_M: tl.constexpr,
+):
     counts = load_counts(count_ptr, NUM_LOCAL, EXPERTS_P2)
     tile = tl.program_id(0)
     expert, block_m, block_n, count, before = locate(tile, counts, TILES_N, BLOCK_M, EXPERTS_P2)
@@ -94,9 +118,17 @@ def _locate_every_tile(where_ptr, count_ptr, locate: tl.constexpr, load_counts: 
 
 
 @pytest.mark.interpreted
-@pytest.mark.parametrize("counts", [
-    [0, 0, 0, 0, 0, 0, 0, 1], [1, 0, 0, 0, 0, 0, 0, 0], [16, 17, 15, 0, 0, 33, 1, 0], [0, 40, 0, 0, 16], [3] * 6,
-], ids=str)
+@pytest.mark.parametrize(
+    "counts",
+    [
+        [0, 0, 0, 0, 0, 0, 0, 1],
+        [1, 0, 0, 0, 0, 0, 0, 0],
+        [16, 17, 15, 0, 0, 33, 1, 0],
+        [0, 40, 0, 0, 16],
+        [3] * 6,
+    ],
+    ids=str,
+)
 def test_tiles_are_located(counts):
     """Each tile once, expert by expert, the blocks of pairs fastest; also with a number of experts that is no power of
     two, behind whose counts lies something else."""
@@ -109,6 +141,13 @@ def test_tiles_are_located(counts):
     where = torch.full((len(expected), 5), -1, dtype=torch.int32)
     behind = torch.tensor([*counts, 99, 99, 99], dtype=torch.int32)
     _locate_every_tile[(len(expected),)](
-        where, behind, MODULE._locate_tile, MODULE._load_counts, NUM_LOCAL=len(counts),
-        EXPERTS_P2=triton.next_power_of_2(len(counts)), TILES_N=tiles_n, BLOCK_M=block_m)
+        where,
+        behind,
+        MODULE._locate_tile,
+        MODULE._load_counts,
+        NUM_LOCAL=len(counts),
+        EXPERTS_P2=triton.next_power_of_2(len(counts)),
+        TILES_N=tiles_n,
+        BLOCK_M=block_m,
+    )
     assert [tuple(row) for row in where.tolist()] == expected

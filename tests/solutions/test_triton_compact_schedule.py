@@ -39,12 +39,19 @@ class Memory(dict):
 def language(program, programs, memory=None):
     """triton.language for the scalar functions, in one program. Values in memory are lists: adding concatenates."""
     return types.SimpleNamespace(
-        maximum=max, minimum=min, where=lambda condition, yes, no: yes if condition else no,
-        program_id=lambda axis: program, num_programs=lambda axis: programs, int32=None,
-        range=lambda start, end, **_: map(Number, range(start, end)), debug_barrier=lambda: None,
-        store=lambda address, value: memory.__setitem__(address, value), zeros_like=lambda value: [],
+        maximum=max,
+        minimum=min,
+        where=lambda condition, yes, no: yes if condition else no,
+        program_id=lambda axis: program,
+        num_programs=lambda axis: programs,
+        int32=None,
+        range=lambda start, end, **_: map(Number, range(start, end)),
+        debug_barrier=lambda: None,
+        store=lambda address, value: memory.__setitem__(address, value),
+        zeros_like=lambda value: [],
         load=lambda address, cache_modifier: memory[address],
-        atomic_add=lambda address, value, sem: memory.atomic_add(address, value, sem))
+        atomic_add=lambda address, value, sem: memory.atomic_add(address, value, sem),
+    )
 
 
 def python(function, tl, **names):
@@ -103,8 +110,9 @@ def test_the_last_program_of_a_split_tile_sums_its_pieces_in_order(programs, k_b
             tile, begin, end = pending[program].pop(0)
             _, whole, split_from, start, stretch = plans[program][1]
             if end - begin < k_blocks:
-                done, complete = join(program, programs, tile, (begin, end), (split_from, start, stretch), k_blocks,
-                                      memory)
+                done, complete = join(
+                    program, programs, tile, (begin, end), (split_from, start, stretch), k_blocks, memory
+                )
             else:
                 done, complete = list(range(k_blocks)), True
             if complete:
@@ -148,8 +156,9 @@ def join(program, programs, tile, k_range, share, k_blocks, memory):
     tl.store = store_once
     join_pieces = python(MODULE._join_pieces, tl, _piece_ptrs=piece_ptrs)
     first = list(range(*k_range))
-    first, second, complete = join_pieces(first, [-1 - k for k in first], Number(tile - split_from), start, stretch,
-                                          None, Counters(), k_blocks, 16, True)
+    first, second, complete = join_pieces(
+        first, [-1 - k for k in first], Number(tile - split_from), start, stretch, None, Counters(), k_blocks, 16, True
+    )
     assert second == [-1 - k for k in first]
     return first, complete
 

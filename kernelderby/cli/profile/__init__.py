@@ -19,8 +19,12 @@ VERBS = {
 }
 
 
-@click.group(cls=LazyGroup, verbs=VERBS, package=__name__,
-             short_help="Where the time goes: kernels, stages, layers, what-if, comparison.")
+@click.group(
+    cls=LazyGroup,
+    verbs=VERBS,
+    package=__name__,
+    short_help="Where the time goes: kernels, stages, layers, what-if, comparison.",
+)
 @root_option
 def command(root: Path) -> None:
     """Where the time of a profile goes.

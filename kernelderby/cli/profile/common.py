@@ -11,11 +11,19 @@ import click
 from kernelderby.cli.options import FILE
 
 files_argument = click.argument("files", metavar="FILE...", nargs=-1, required=True, type=FILE)
-solution_option = click.option("--solution", "--solutions", "solution", required=True, metavar="NAME",
-                               help="Whose stages: one solution of the trace set.")
-within_option = click.option("--within", metavar="REGEX",
-                             help="NVTX ranges that mark one invocation of the pipeline each (default: those with the "
-                                  "word invocation).")
+solution_option = click.option(
+    "--solution",
+    "--solutions",
+    "solution",
+    required=True,
+    metavar="NAME",
+    help="Whose stages: one solution of the trace set.",
+)
+within_option = click.option(
+    "--within",
+    metavar="REGEX",
+    help="NVTX ranges that mark one invocation of the pipeline each (default: those with the word invocation).",
+)
 
 
 def pipelines(files: Sequence[Path], root: Path, solution: str, within: str | None) -> list[Any]:

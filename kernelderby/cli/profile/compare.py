@@ -15,15 +15,28 @@ from kernelderby.cli.profile.common import pipelines, short_names, within_option
 @click.command(cls=DerbyCommand, short_help="Two profiles, before and after or GPU against GPU.")
 @click.argument("before", metavar="A", type=FILE)
 @click.argument("after", metavar="B", type=FILE)
-@click.option("--solution", "--solutions", "solution", metavar="NAME",
-              help="Align by its stages, per invocation (default: by kernel).")
+@click.option(
+    "--solution",
+    "--solutions",
+    "solution",
+    metavar="NAME",
+    help="Align by its stages, per invocation (default: by kernel).",
+)
 @click.option("--solution-b", metavar="NAME", help="Solution of B, where it is another one.")
 @click.option("--rows", "most", type=click.IntRange(min=1), default=40, show_default=True, help="At most so many rows.")
 @within_option
 @output_options("profile compare", tables=("changes",), plot=True)
 @root_option
-def command(before: Path, after: Path, solution: str | None, solution_b: str | None, most: int, within: str | None,
-            root: Path, output: Output) -> None:
+def command(
+    before: Path,
+    after: Path,
+    solution: str | None,
+    solution_b: str | None,
+    most: int,
+    within: str | None,
+    root: Path,
+    output: Output,
+) -> None:
     """What changed from profile A to profile B: appeared, vanished, sped up, slowed down; largest change first.
 
     With --solution by stage and per invocation, so that runs of different length compare; otherwise by kernel.
@@ -50,6 +63,10 @@ def _draw(found: Any, most: int, path: Path) -> None:
     names = short_names([found.before, found.after])
     per_invocation = found.unit == "invocation"
     scale = 1e3 if per_invocation else 1e6
-    changes = {change.name: change.change_ns / scale for change in found.changes[:min(most, 25)]}
-    differences(changes, path, unit="us an invocation" if per_invocation else "ms",
-                title=f"Change from {names[0]} to {names[1]}")
+    changes = {change.name: change.change_ns / scale for change in found.changes[: min(most, 25)]}
+    differences(
+        changes,
+        path,
+        unit="us an invocation" if per_invocation else "ms",
+        title=f"Change from {names[0]} to {names[1]}",
+    )

@@ -18,8 +18,12 @@ _TABLES = ("kernels", "memory", "library", "role", "dtype", "architecture", "fin
 @click.command(cls=DerbyCommand)
 @files_argument
 @click.option("--gpu", metavar="NAME|ID", help='The GPU, such as "NVIDIA H200" or h200 (default: as the profile says).')
-@click.option("--top", type=click.IntRange(min=1), metavar="N",
-              help=f"Rows for the N largest kernels, the rest summed (default: {TOP}; all in CSV and JSON).")
+@click.option(
+    "--top",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help=f"Rows for the N largest kernels, the rest summed (default: {TOP}; all in CSV and JSON).",
+)
 @output_options("profile kernels", tables=_TABLES, plot=True)
 def command(files: tuple[Path, ...], gpu: str | None, top: int | None, output: Output) -> None:
     """Where the kernel time of a profile goes, and what to do about it.

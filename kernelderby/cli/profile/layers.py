@@ -14,8 +14,12 @@ from kernelderby.cli.profile.common import files_argument
 
 @click.command(cls=DerbyCommand)
 @files_argument
-@click.option("--map", "map_name", metavar="NAME|FILE",
-              help="Layer map: a shipped one (deepseek_decode) or a .toml (default: a module table's own).")
+@click.option(
+    "--map",
+    "map_name",
+    metavar="NAME|FILE",
+    help="Layer map: a shipped one (deepseek_decode) or a .toml (default: a module table's own).",
+)
 @output_options("profile layers", tables=("kernels", "modules", "groups", "leftovers"), plot=True)
 def command(files: tuple[Path, ...], map_name: str | None, output: Output) -> None:
     """Where a model's layer spends its time: layer group, module, kernel; a column per FILE, ratios over the first.

@@ -27,19 +27,44 @@ _DEFAULT_OUT = Path("reports") / "profiles"
 @solutions_option
 @definitions_option
 @workloads_option
-@click.option("--iterations", type=click.IntRange(min=3), default=20, show_default=True,
-              help="Calls in the capture; slow solutions get fewer.")
+@click.option(
+    "--iterations",
+    type=click.IntRange(min=3),
+    default=20,
+    show_default=True,
+    help="Calls in the capture; slow solutions get fewer.",
+)
 @click.option("--timeout", type=float, default=600, show_default=True, help="Seconds for each solution and workload.")
-@click.option("--out", type=FILE,
-              help=f"Folder of the profiles (default: {_DEFAULT_OUT} under the root).")
-@click.option("--with", "tool", type=click.Choice(["cupti", "nsys"]), default="cupti", show_default=True,
-              help="Who records. nsys gives way to CUPTI, and says so, where it cannot make a report.")
-@click.option("--harness", type=click.Choice(["derby", "flashinfer-bench"]), default="derby", show_default=True,
-              help="Whose calls are recorded; flashinfer-bench needs nsys.")
+@click.option("--out", type=FILE, help=f"Folder of the profiles (default: {_DEFAULT_OUT} under the root).")
+@click.option(
+    "--with",
+    "tool",
+    type=click.Choice(["cupti", "nsys"]),
+    default="cupti",
+    show_default=True,
+    help="Who records. nsys gives way to CUPTI, and says so, where it cannot make a report.",
+)
+@click.option(
+    "--harness",
+    type=click.Choice(["derby", "flashinfer-bench"]),
+    default="derby",
+    show_default=True,
+    help="Whose calls are recorded; flashinfer-bench needs nsys.",
+)
 @root_option
 @json_option
-def command(solutions: tuple[str, ...], definitions: tuple[str, ...], workloads: tuple[str, ...], iterations: int,
-            timeout: float, out: Path | None, tool: str, harness: str, root: Path, as_json: bool) -> None:
+def command(
+    solutions: tuple[str, ...],
+    definitions: tuple[str, ...],
+    workloads: tuple[str, ...],
+    iterations: int,
+    timeout: float,
+    out: Path | None,
+    tool: str,
+    harness: str,
+    root: Path,
+    as_json: bool,
+) -> None:
     """Record a profile of each solution on each workload on this GPU: one SQLite file in nsys's schema for each pair,
     in a process of its own, warm-up and correctness check outside the capture."""
     from kernelderby.catalog import Catalog
@@ -50,18 +75,23 @@ def command(solutions: tuple[str, ...], definitions: tuple[str, ...], workloads:
     catalog = Catalog.open(root)
     check_names(catalog, solutions, definitions)
     if harness == "flashinfer-bench" and tool != "nsys":
-        raise DerbyError("--harness flashinfer-bench: CUPTI cannot look into another program's processes; "
-                         "add --with nsys")
+        raise DerbyError(
+            "--harness flashinfer-bench: CUPTI cannot look into another program's processes; add --with nsys"
+        )
     if out is not None and not out.parent.is_dir():
         raise DerbyError(f"--out {out}: {out.parent} does not exist; create it first")
     machine = find_machine(root, "cuda")
     if machine.gpu is None:
-        raise DerbyError(f"{machine.gpu_missing}, so nothing can be profiled; the other `derby profile` verbs read "
-                         "profiles that were recorded elsewhere")
+        raise DerbyError(
+            f"{machine.gpu_missing}, so nothing can be profiled; the other `derby profile` verbs read "
+            "profiles that were recorded elsewhere"
+        )
     pairs, skipped = plan_profiles(catalog, machine, solutions, definitions, workloads)
     if not pairs:
-        raise DerbyError("nothing to profile: " + ("; ".join(f"{name}: {why}" for name, why in skipped.items())
-                                                   or "no solution of these definitions"))
+        raise DerbyError(
+            "nothing to profile: "
+            + ("; ".join(f"{name}: {why}" for name, why in skipped.items()) or "no solution of these definitions")
+        )
     folder = out or root / _DEFAULT_OUT
     folder.mkdir(parents=out is None, exist_ok=True)
     tell = (lambda line: warn([line])) if as_json else say_line
@@ -78,12 +108,24 @@ def command(solutions: tuple[str, ...], definitions: tuple[str, ...], workloads:
     if as_json:
         say_json({"gpu": machine.name, "skipped": skipped, "profiles": results})
     if any(result.path is None for result in results):
-        raise DerbyError("; ".join(f"{result.solution} on {result.workload}: {_why(result)}"
-                                   for result in results if result.path is None))
+        raise DerbyError(
+            "; ".join(
+                f"{result.solution} on {result.workload}: {_why(result)}" for result in results if result.path is None
+            )
+        )
 
 
-def _profiles(catalog: Any, machine: Any, pairs: Any, folder: Path, iterations: int, timeout: float, tool: str,
-              harness: str, tell: Callable[[str], None]) -> Iterator[Any]:
+def _profiles(
+    catalog: Any,
+    machine: Any,
+    pairs: Any,
+    folder: Path,
+    iterations: int,
+    timeout: float,
+    tool: str,
+    harness: str,
+    tell: Callable[[str], None],
+) -> Iterator[Any]:
     """The results one by one, by nsys where it was asked for and works, otherwise by CUPTI."""
     from functools import partial
 
@@ -96,8 +138,10 @@ def _profiles(catalog: Any, machine: Any, pairs: Any, folder: Path, iterations: 
         for problem in problems:
             tell(problem)
         if found is None:
-            tell("nsys makes no report here; recording with CUPTI instead"
-                + (", and our own calls instead of flashinfer-bench's" if harness != "derby" else ""))
+            tell(
+                "nsys makes no report here; recording with CUPTI instead"
+                + (", and our own calls instead of flashinfer-bench's" if harness != "derby" else "")
+            )
         else:
             tell(f"recording with {found}")
             if harness == "flashinfer-bench":
@@ -110,8 +154,10 @@ def _profiles(catalog: Any, machine: Any, pairs: Any, folder: Path, iterations: 
 def _lines(result: Any) -> list[str]:
     if result.path is None:
         return [f"{result.solution} on {result.workload}: no profile: {_why(result)}"]
-    lines = [f"{result.path}: {result.bytes / 1e6:.2f} MB, {result.kernels} kernels"
-             + (f" in {result.iterations} calls" if result.iterations else "")]
+    lines = [
+        f"{result.path}: {result.bytes / 1e6:.2f} MB, {result.kernels} kernels"
+        + (f" in {result.iterations} calls" if result.iterations else "")
+    ]
     return lines + [f"warning: {text}" for text in result.warnings]
 
 

@@ -20,8 +20,9 @@ from kernelderby.cli.profile.common import files_argument, pipelines, solution_o
 @click.option("--overview", is_flag=True, help="Only the table that has the FILEs side by side.")
 @output_options("profile stages", tables=("stages", "kernels", "outside"), plot=True)
 @root_option
-def command(files: tuple[Path, ...], solution: str, within: str | None, overview: bool, root: Path,
-            output: Output) -> None:
+def command(
+    files: tuple[Path, ...], solution: str, within: str | None, overview: bool, root: Path, output: Output
+) -> None:
     """Where a pipeline's time goes: stages of the solution, invocations, and what is not the pipeline.
 
     A kernel's stage is decided by its NVTX range, else by its name, and between stages that share a kernel by its
@@ -50,10 +51,21 @@ def _draw(found: list[Any], solution: str, path: Path) -> None:
 
     per_invocation = all(pipeline.invocations for pipeline in found)
     names = _titles([pipeline.profile for pipeline in found], solution)
-    bars = {name: {row.name: pipeline.time_ns(row) / 1e3 / (pipeline.invocations if per_invocation else 1e3)
-                   for row in pipeline.stages if row.total_ns}
-            for name, pipeline in zip(names, found, strict=True)}
+    bars = {
+        name: {
+            row.name: pipeline.time_ns(row) / 1e3 / (pipeline.invocations if per_invocation else 1e3)
+            for row in pipeline.stages
+            if row.total_ns
+        }
+        for name, pipeline in zip(names, found, strict=True)
+    }
     gpus = ", ".join(sorted({pipeline.gpu or "GPU not named" for pipeline in found}))
-    stacked_bars(bars, path, title=f"{solution}: where the pipeline's kernel time goes ({gpus})", as_share=True,
-                 unit="us an invocation" if per_invocation else "ms in all", rest=(BETWEEN, NOT_ITEMISED),
-                 meanings={row.name: row.title for pipeline in found for row in pipeline.stages})
+    stacked_bars(
+        bars,
+        path,
+        title=f"{solution}: where the pipeline's kernel time goes ({gpus})",
+        as_share=True,
+        unit="us an invocation" if per_invocation else "ms in all",
+        rest=(BETWEEN, NOT_ITEMISED),
+        meanings={row.name: row.title for pipeline in found for row in pipeline.stages},
+    )

@@ -17,18 +17,43 @@ from kernelderby.errors import DerbyError
 @files_argument
 @solution_option
 @within_option
-@click.option("--factor", "factors", type=click.FloatRange(min=1, min_open=True), multiple=True, metavar="F",
-              help="A stage F times as fast; may be repeated (default: 1.2 and 2).")
-@click.option("--floor", "given", metavar="STAGE=US", multiple=True,
-              help="The least that a stage can take in one invocation; 'K3 / K5=US' for several together.")
-@click.option("--workload", "--workloads", "workload", metavar="W",
-              help="The workload of the profile: its roofline becomes the floor of the GEMM stages together. The start "
-                   "of a uuid, the size of an axis, axis=size, or #3.")
+@click.option(
+    "--factor",
+    "factors",
+    type=click.FloatRange(min=1, min_open=True),
+    multiple=True,
+    metavar="F",
+    help="A stage F times as fast; may be repeated (default: 1.2 and 2).",
+)
+@click.option(
+    "--floor",
+    "given",
+    metavar="STAGE=US",
+    multiple=True,
+    help="The least that a stage can take in one invocation; 'K3 / K5=US' for several together.",
+)
+@click.option(
+    "--workload",
+    "--workloads",
+    "workload",
+    metavar="W",
+    help="The workload of the profile: its roofline becomes the floor of the GEMM stages together. The start "
+    "of a uuid, the size of an axis, axis=size, or #3.",
+)
 @click.option("--gpu", metavar="NAME|ID", help="For the roofline (default: the GPU that the profile names).")
 @output_options("profile whatif", tables=("stages",), plot=True)
 @root_option
-def command(files: tuple[Path, ...], solution: str, within: str | None, factors: tuple[float, ...],
-            given: tuple[str, ...], workload: str | None, gpu: str | None, root: Path, output: Output) -> None:
+def command(
+    files: tuple[Path, ...],
+    solution: str,
+    within: str | None,
+    factors: tuple[float, ...],
+    given: tuple[str, ...],
+    workload: str | None,
+    gpu: str | None,
+    root: Path,
+    output: Output,
+) -> None:
     """For each stage the pipeline's speedup if that stage ran 1.2 times and twice as fast, at its floor, or not at all.
 
     Floors are vendor peaks against the counted cost of a workload (see derby roofline); without one the columns are
@@ -77,8 +102,10 @@ def _roofline(root: Path, solution: str, pipeline: Any, workload: str, gpu_name:
         raise DerbyError(f"workload {chosen.uuid}: has no cost that {gpu.id} has peaks for; run derby pack")
     stages = rows_of_role(pipeline, catalog.solution(solution).stages, "gemm")
     if not stages:
-        raise DerbyError(f"{pipeline.profile}: no stage of {solution} has role = \"gemm\" in its solution.toml; "
-                         "add it there, or use --floor")
+        raise DerbyError(
+            f'{pipeline.profile}: no stage of {solution} has role = "gemm" in its solution.toml; '
+            "add it there, or use --floor"
+        )
     return {TOGETHER.join(stages): floor.floor_us}
 
 
@@ -106,5 +133,9 @@ def _draw(found: list[Any], path: Path) -> None:
         speedups |= {"at its floor": one.at_floor} if one.at_floor is not None else {}
         rows[one.stage] = {name: 100 * time_saved(speedup) for name, speedup in (speedups | {"free": one.gone}).items()}
     [name] = short_names([only.pipeline.profile])
-    dots(rows, path, title=f"{only.pipeline.solution}, {name}: what a faster stage saves",
-         unit="% of the pipeline's kernel time saved")
+    dots(
+        rows,
+        path,
+        title=f"{only.pipeline.solution}, {name}: what a faster stage saves",
+        unit="% of the pipeline's kernel time saved",
+    )

@@ -30,14 +30,23 @@ class Case:
 
 def case_of_workload(definition: Definition, workload: Workload, seed_offset: int = 0) -> Case:
     """The case that a workload describes; seed_offset > 0 gives other contents of the same sizes."""
-    files = {name: {"path": spec["path"], "tensor_key": spec["tensor_key"]}
-             for name, spec in workload.inputs.items() if spec["type"] == "safetensors"}
-    return Case(workload_label(workload) + (f" seed+{seed_offset}" if seed_offset else ""),
-                definition.sizes(workload.axes), dict(workload.scalars), workload.seed + seed_offset, files)
+    files = {
+        name: {"path": spec["path"], "tensor_key": spec["tensor_key"]}
+        for name, spec in workload.inputs.items()
+        if spec["type"] == "safetensors"
+    }
+    return Case(
+        workload_label(workload) + (f" seed+{seed_offset}" if seed_offset else ""),
+        definition.sizes(workload.axes),
+        dict(workload.scalars),
+        workload.seed + seed_offset,
+        files,
+    )
 
 
-def small_cases(definition: Definition, small_axes: dict[str, Any], variants: Iterable[dict[str, Any]] | None,
-                seeds: int) -> list[Case]:
+def small_cases(
+    definition: Definition, small_axes: dict[str, Any], variants: Iterable[dict[str, Any]] | None, seeds: int
+) -> list[Case]:
     """The cases of `derby check` without a GPU: SMALL_AXES, and variants of it, each with several seeds.
 
     variants: the definition's SMALL_VARIANTS, each a dict of what differs from SMALL_AXES. A definition without them
@@ -51,8 +60,9 @@ def small_cases(definition: Definition, small_axes: dict[str, Any], variants: It
         missing = [axis for axis in definition.axes if axis not in values]
         if missing:
             raise DerbyError(f"{definition.source_path}: SMALL_AXES: lacks {', '.join(missing)}; add a size for each")
-        scalars = {name: values[name] for name, spec in definition.inputs.items()
-                   if spec.shape is None and name in values}
+        scalars = {
+            name: values[name] for name, spec in definition.inputs.items() if spec.shape is None and name in values
+        }
         label = " ".join(f"{name}={value}" for name, value in variant.items()) or "small"
         cases.append(Case(f"{label} seed={seed}", {axis: values[axis] for axis in definition.axes}, scalars, seed))
     return cases

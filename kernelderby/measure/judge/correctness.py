@@ -70,8 +70,14 @@ class Candidate:
     is a private copy of the input, written anew by make_ready().
     """
 
-    def __init__(self, function: Callable[..., Any], destination_passing_style: bool, definition: Definition,
-                 in_place: dict[str, str] | None = None, setup: Callable[..., Any] | None = None) -> None:
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        destination_passing_style: bool,
+        definition: Definition,
+        in_place: dict[str, str] | None = None,
+        setup: Callable[..., Any] | None = None,
+    ) -> None:
         self.function = function
         self.destination_passing_style = destination_passing_style
         self.definition = definition
@@ -93,16 +99,20 @@ class Candidate:
         synchronize(device)
         seconds = time.perf_counter() - start
         if not isinstance(values, dict) or not all(isinstance(name, str) for name in values):
-            raise TypeError(f"setup returned a {type(values).__name__}; it must return a dict with names for keys, "
-                            "which the calls get as keyword arguments")
+            raise TypeError(
+                f"setup returned a {type(values).__name__}; it must return a dict with names for keys, "
+                "which the calls get as keyword arguments"
+            )
         return SetUp(values, seconds, max(0, held - _free_memory(device)))
 
     def new_outputs(self, case: Case, device: torch.device) -> Outputs:
         """Buffers to write into; none for a solution that returns its outputs."""
         if not self.destination_passing_style:
             return {}
-        return {name: torch.empty(shape_of(spec, case.sizes), dtype=torch_dtype(spec.dtype), device=device)
-                for name, spec in self.definition.outputs.items()}
+        return {
+            name: torch.empty(shape_of(spec, case.sizes), dtype=torch_dtype(spec.dtype), device=device)
+            for name, spec in self.definition.outputs.items()
+        }
 
     def __call__(self, inputs: dict[str, Any], outputs: Outputs, prepared: dict[str, Any] | None = None) -> Any:
         """Runs it, with what set_up() gave; without, as where nobody knows of setup. Whatever it raises goes through,
@@ -122,11 +132,18 @@ class Candidate:
 
     def verified(self, returned: Any, case: Case, device: torch.device) -> Outputs:
         """What a call gave as name -> tensor of the definition's shapes and types. Wrong otherwise."""
-        return self.fitting(returned, {name: (shape_of(spec, case.sizes), torch_dtype(spec.dtype))
-                                       for name, spec in self.definition.outputs.items()}, device)
+        return self.fitting(
+            returned,
+            {
+                name: (shape_of(spec, case.sizes), torch_dtype(spec.dtype))
+                for name, spec in self.definition.outputs.items()
+            },
+            device,
+        )
 
-    def fitting(self, returned: Any, places: Mapping[str, tuple[tuple[int, ...], torch.dtype]],
-                device: torch.device) -> Outputs:
+    def fitting(
+        self, returned: Any, places: Mapping[str, tuple[tuple[int, ...], torch.dtype]], device: torch.device
+    ) -> Outputs:
         """What a call gave as name -> tensor of the shape and dtype in `places`. Wrong otherwise."""
         outputs = named_outputs(self.definition, returned)
         for name, (shape, dtype) in places.items():
@@ -201,6 +218,7 @@ def synchronize(device: torch.device) -> None:
 
 # ---------------------------------------------------------------------------------------------------------- poison
 
+
 def poison(outputs: Outputs, byte: int) -> None:
     for tensor in outputs.values():
         _bytes(tensor).fill_(byte)
@@ -226,6 +244,7 @@ def _bytes(tensor: torch.Tensor) -> torch.Tensor:
 
 # -------------------------------------------------------------------------------------------------------- checksum
 
+
 def checksum(inputs: dict[str, Any]) -> dict[str, int]:
     """Sum over all words of word x odd number of its position, modulo 2^64: any single change alters it."""
     return {name: _checksum(value) for name, value in inputs.items() if isinstance(value, torch.Tensor)}
@@ -236,7 +255,7 @@ def _checksum(tensor: torch.Tensor) -> int:
     words = data.view(torch.int64) if data.numel() % 8 == 0 and data.data_ptr() % 8 == 0 else data
     total = 0
     for start in range(0, words.numel(), CHUNK):
-        chunk = words[start:start + CHUNK].to(torch.int64)
+        chunk = words[start : start + CHUNK].to(torch.int64)
         position = torch.arange(2 * start + 1, 2 * (start + chunk.numel()), 2, dtype=torch.int64, device=data.device)
         total += int((chunk * position).sum())
     return total % (1 << 64)
@@ -247,6 +266,7 @@ def changed_inputs(before: dict[str, int], inputs: dict[str, Any]) -> list[str]:
 
 
 # ------------------------------------------------------------------------------------------------------ comparison
+
 
 class _Distance:
     """Sums over chunks of one or several outputs."""
@@ -297,14 +317,20 @@ def compare(definition: Definition, outputs: Outputs, references: Outputs) -> Ve
     for name, reference in references.items():
         flat, expected = outputs[name].reshape(-1), reference.reshape(-1)
         for start in range(0, flat.numel(), CHUNK):
-            distance.add(name, flat[start:start + CHUNK], expected[start:start + CHUNK])
+            distance.add(name, flat[start : start + CHUNK], expected[start : start + CHUNK])
     correctness = distance.correctness()
     if distance.not_numbers:
-        return Verdict(Status.NOT_A_NUMBER, f"{distance.not_numbers} of {distance.elements} elements are NaN or "
-                       "infinite where the reference is finite", correctness)
-    short = [f"{tolerance.name}: {correctness.matched_ratio[tolerance.name]:.4f} of the elements match, "
-             f"{tolerance.required_matched_ratio} must" for tolerance in tolerances
-             if correctness.matched_ratio[tolerance.name] < tolerance.required_matched_ratio]
+        return Verdict(
+            Status.NOT_A_NUMBER,
+            f"{distance.not_numbers} of {distance.elements} elements are NaN or infinite where the reference is finite",
+            correctness,
+        )
+    short = [
+        f"{tolerance.name}: {correctness.matched_ratio[tolerance.name]:.4f} of the elements match, "
+        f"{tolerance.required_matched_ratio} must"
+        for tolerance in tolerances
+        if correctness.matched_ratio[tolerance.name] < tolerance.required_matched_ratio
+    ]
     if short:
         return Verdict(Status.WRONG_VALUES, "; ".join(short), correctness)
     return Verdict(Status.PASSED, correctness=correctness)

@@ -15,8 +15,12 @@ from kernelderby.errors import DerbyError
 from kernelderby.measure.judge.cases import Case
 
 # Values of random integers, [low, high), as flashinfer-bench 0.1.2 draws them (bench/utils.py).
-INTEGER_RANGE = {torch.int8: (-128, 128), torch.int16: (-1024, 1024), torch.int32: (-1024, 1024),
-                 torch.int64: (-1024, 1024)}
+INTEGER_RANGE = {
+    torch.int8: (-128, 128),
+    torch.int16: (-1024, 1024),
+    torch.int32: (-1024, 1024),
+    torch.int64: (-1024, 1024),
+}
 FP8 = tuple(getattr(torch, name) for name in ("float8_e4m3fn", "float8_e5m2") if hasattr(torch, name))
 # fp8 is drawn in float32 and cast. In chunks, since a gigabyte of weights would take four gigabytes at once.
 CHUNK = 1 << 26
@@ -43,8 +47,9 @@ class InputMaker:
     the kind of device). secret: goes into those seeds, so that nobody who knows the workload knows the numbers.
     """
 
-    def __init__(self, definition: Definition, module: ModuleType, case: Case, device: torch.device,
-                 root: Path, secret: str = "") -> None:
+    def __init__(
+        self, definition: Definition, module: ModuleType, case: Case, device: torch.device, root: Path, secret: str = ""
+    ) -> None:
         self.definition, self.case, self.device, self.root = definition, case, device, root
         self._secret = secret
         self._kept: dict[int | str, dict[str, torch.Tensor]] = {}
@@ -70,16 +75,20 @@ class InputMaker:
 
     def output_places(self) -> dict[str, Any]:
         """The same of the outputs."""
-        return {name: (shape_of(spec, self.case.sizes), torch_dtype(spec.dtype))
-                for name, spec in self.definition.outputs.items()}
+        return {
+            name: (shape_of(spec, self.case.sizes), torch_dtype(spec.dtype))
+            for name, spec in self.definition.outputs.items()
+        }
 
     def make(self, variant: int = 0, random_variant: int | None = None) -> dict[str, Any]:
         """Every input in the definition's order: new tensors on the device, plain numbers for scalars.
 
         random_variant: other contents for the random tensors only, so that the work (the routing, say) stays the same.
         """
-        inputs = {name: torch.empty(place[0], dtype=place[1], device=self.device) if isinstance(place, tuple) else place
-                  for name, place in self.places().items()}
+        inputs = {
+            name: torch.empty(place[0], dtype=place[1], device=self.device) if isinstance(place, tuple) else place
+            for name, place in self.places().items()
+        }
         self.write(inputs, variant, random_variant)
         return inputs
 
@@ -104,7 +113,7 @@ class InputMaker:
             flat = inputs[name].view(-1)
             if flat.numel() > CHUNK:
                 number = self._number(f"{name} from", variant) % (flat.numel() - CHUNK)
-                flat = flat[number:number + CHUNK]
+                flat = flat[number : number + CHUNK]
             self._fill(name, flat, variant)
 
     def rewrite(self, inputs: dict[str, Any], variant: int) -> None:
@@ -139,7 +148,7 @@ class InputMaker:
         flat = tensor.view(-1)
         generator = self._generator(name, variant)
         for offset in range(0, flat.numel(), CHUNK):
-            _fill_random(flat[offset:offset + CHUNK], generator)
+            _fill_random(flat[offset : offset + CHUNK], generator)
 
     def _generator(self, name: str, variant: int | str) -> torch.Generator:
         return torch.Generator(device=self.device).manual_seed(self._number(name, variant))
@@ -163,8 +172,10 @@ def _read_tensor(root: Path, where: dict[str, str]) -> torch.Tensor:
 def _verified(name: str, tensor: torch.Tensor, spec: TensorSpec, case: Case) -> torch.Tensor:
     wanted = (shape_of(spec, case.sizes), torch_dtype(spec.dtype))
     if (tuple(tensor.shape), tensor.dtype) != wanted:
-        raise DerbyError(f"input {name}: generated as {tuple(tensor.shape)} {tensor.dtype}, but the definition says "
-                         f"{wanted[0]} {wanted[1]}; mend generate_inputs or the definition")
+        raise DerbyError(
+            f"input {name}: generated as {tuple(tensor.shape)} {tensor.dtype}, but the definition says "
+            f"{wanted[0]} {wanted[1]}; mend generate_inputs or the definition"
+        )
     return tensor
 
 

@@ -50,14 +50,28 @@ class JudgesTable:
         return cls.of_case(catalog.root, job.definition, case, machine, secret, job.workload)
 
     @classmethod
-    def of_case(cls, root: Path, definition: Definition, case: Case, machine: Machine, secret: str,
-                workload: Workload | None = None) -> JudgesTable:
+    def of_case(
+        cls,
+        root: Path,
+        definition: Definition,
+        case: Case,
+        machine: Machine,
+        secret: str,
+        workload: Workload | None = None,
+    ) -> JudgesTable:
         device = torch.device("cuda", 0) if machine.device == "cuda" else torch.device("cpu")
         if str(definition.path) not in _modules:
             _modules[str(definition.path)] = load_definition_module(definition)
         module = _modules[str(definition.path)]
-        return cls(definition, workload, InputMaker(definition, module, case, device, root, secret), module, device,
-                   machine, secret)
+        return cls(
+            definition,
+            workload,
+            InputMaker(definition, module, case, device, root, secret),
+            module,
+            device,
+            machine,
+            secret,
+        )
 
     def race(self, solution: Solution, hands: HandsLike) -> Race:
         return Race(self.definition, self.module, self.maker, hands, solution.in_place)
@@ -72,8 +86,14 @@ class JudgesTable:
         if self.device.type == "cuda":
             torch.cuda.empty_cache()
 
-    def doubt(self, race: Race, times: dict[str, list[tuple[float, ...]]], host_us: Sequence[float],
-              solution: Solution, empty_kernel_us: dict[str, float | None] | None) -> Verdict | None:
+    def doubt(
+        self,
+        race: Race,
+        times: dict[str, list[tuple[float, ...]]],
+        host_us: Sequence[float],
+        solution: Solution,
+        empty_kernel_us: dict[str, float | None] | None,
+    ) -> Verdict | None:
         """Why the claimed times cannot be, as the verdict on them; None when they can."""
         beside = _BESIDE_US[self.device.type]
         for kind in ("eager", "graph"):
@@ -88,8 +108,11 @@ class JudgesTable:
                 allowed += min(2 * statistics.median(host_us), _HOST_US)
             batch = race.batch_us(kind)
             if batch > allowed:
-                return Verdict(Status.REWARD_HACK, f"{kind}: its process claims {claimed:.1f} us; by the judge's "
-                               f"clock over unseen inputs a call takes {batch:.0f} us")
+                return Verdict(
+                    Status.REWARD_HACK,
+                    f"{kind}: its process claims {claimed:.1f} us; by the judge's "
+                    f"clock over unseen inputs a call takes {batch:.0f} us",
+                )
         return Verdict(Status.PASSED)
 
     def _floor_us(self, solution: Solution, empty_kernel_us: float | None) -> float:
@@ -103,4 +126,3 @@ class JudgesTable:
         needed = cost.needed(bool(solution.in_place))
         read = needed / 2 if solution.in_place else max(0, needed - cost.bytes_written)
         return max(least, _OF_FLOOR * limits.compute_us, _OF_FLOOR * read / gpu.memory_bytes_per_second * 1e6)
-

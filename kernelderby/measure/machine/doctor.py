@@ -26,17 +26,28 @@ def examine(root: Path) -> dict[str, Any]:
     versions = library_versions()
     solutions = {}
     for solution in catalog.solutions.values():
-        solutions[solution.name] = {"definition": solution.definition, "on_gpu": why_not(solution, machine),
-                                    "on_cpu": why_not(solution, cpu)}
+        solutions[solution.name] = {
+            "definition": solution.definition,
+            "on_gpu": why_not(solution, machine),
+            "on_cpu": why_not(solution, cpu),
+        }
     return {
-        "python": machine.python or platform.python_version(), "host_cpu": host_cpu(), "gpu": machine.gpu,
-        "gpu_missing": machine.gpu_missing, "driver": sensors.driver() if sensors else None,
-        "clocks": sensors.read() if sensors else {}, "nvml_missing": sensors.problem if sensors else "",
-        "protocol": machine.protocol or None, "protocol_note": machine.protocol_note,
-        "cuda": machine.libs.get("cuda"), "libs": {name: versions.get(name) for name in LIBRARIES},
+        "python": machine.python or platform.python_version(),
+        "host_cpu": host_cpu(),
+        "gpu": machine.gpu,
+        "gpu_missing": machine.gpu_missing,
+        "driver": sensors.driver() if sensors else None,
+        "clocks": sensors.read() if sensors else {},
+        "nvml_missing": sensors.problem if sensors else "",
+        "protocol": machine.protocol or None,
+        "protocol_note": machine.protocol_note,
+        "cuda": machine.libs.get("cuda"),
+        "libs": {name: versions.get(name) for name in LIBRARIES},
         "tools": {name: str(path) if (path := find_tool(name)) else None for name in TOOLS},
-        "fences": {"seccomp (no signals to the run, no tracing)": fence.has_seccomp(),
-                   "subreaper (nothing outlives a run)": fence.adopt_orphans(),
-                   "landlock (files read-only)": False},
+        "fences": {
+            "seccomp (no signals to the run, no tracing)": fence.has_seccomp(),
+            "subreaper (nothing outlives a run)": fence.adopt_orphans(),
+            "landlock (files read-only)": False,
+        },
         "solutions": solutions,
     }

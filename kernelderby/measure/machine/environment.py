@@ -14,15 +14,27 @@ from typing import Any
 
 # Import name -> the distributions that may carry it.
 LIBRARIES = {
-    "torch": ("torch",), "triton": ("triton",), "numpy": ("numpy",), "safetensors": ("safetensors",),
-    "flashinfer_bench": ("flashinfer-bench",), "flashinfer": ("flashinfer-python",),
+    "torch": ("torch",),
+    "triton": ("triton",),
+    "numpy": ("numpy",),
+    "safetensors": ("safetensors",),
+    "flashinfer_bench": ("flashinfer-bench",),
+    "flashinfer": ("flashinfer-python",),
     "flashinfer_jit_cache": ("flashinfer-jit-cache",),
-    "sgl_kernel": ("sglang-kernel", "sgl-kernel"), "deep_gemm": ("sgl-deep-gemm", "deep-gemm"),
-    "tvm_ffi": ("apache-tvm-ffi",), "cupti": ("cupti-python",), "pynvml": ("nvidia-ml-py",),
+    "sgl_kernel": ("sglang-kernel", "sgl-kernel"),
+    "deep_gemm": ("sgl-deep-gemm", "deep-gemm"),
+    "tvm_ffi": ("apache-tvm-ffi",),
+    "cupti": ("cupti-python",),
+    "pynvml": ("nvidia-ml-py",),
 }
 _THROTTLE_REASONS = {  # NVML's clock event reasons that slow a kernel down
-    0x4: "power cap", 0x8: "hardware slowdown", 0x20: "software thermal", 0x40: "hardware thermal",
-    0x80: "power brake", 0x2: "application clocks", 0x10: "sync boost",
+    0x4: "power cap",
+    0x8: "hardware slowdown",
+    0x20: "software thermal",
+    0x40: "hardware thermal",
+    0x80: "power brake",
+    0x2: "application clocks",
+    0x10: "sync boost",
 }
 
 
@@ -68,15 +80,20 @@ def describe(device_type: str) -> dict[str, Any]:
     if device_type != "cuda":
         found["gpu_missing"] = "the CPU was asked for"
     elif not torch.cuda.is_available():
-        build = f"torch {torch.__version__} is built for CUDA {torch.version.cuda}" if torch.version.cuda \
+        build = (
+            f"torch {torch.__version__} is built for CUDA {torch.version.cuda}"
+            if torch.version.cuda
             else f"torch {torch.__version__} is built without CUDA"
+        )
         found["gpu_missing"] = f"no CUDA GPU can be used ({build})"
     else:
         properties = torch.cuda.get_device_properties(0)
         found["gpu"] = {
-            "name": properties.name, "uuid": f"GPU-{getattr(properties, 'uuid', '')}",
+            "name": properties.name,
+            "uuid": f"GPU-{getattr(properties, 'uuid', '')}",
             "compute_capability": f"{properties.major}.{properties.minor}",
-            "memory_bytes": properties.total_memory, "l2_bytes": properties.L2_cache_size,
+            "memory_bytes": properties.total_memory,
+            "l2_bytes": properties.L2_cache_size,
             "multiprocessors": properties.multi_processor_count,
         }
     return found
@@ -126,8 +143,10 @@ class GpuSensors:
         if self._handle is None:
             return {}
         nvml, handle = self._nvml, self._handle
-        reasons = getattr(nvml, "nvmlDeviceGetCurrentClocksEventReasons", None) \
+        reasons = (
+            getattr(nvml, "nvmlDeviceGetCurrentClocksEventReasons", None)
             or nvml.nvmlDeviceGetCurrentClocksThrottleReasons
+        )
         readings = {
             "sm_mhz": lambda: nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_SM),
             "memory_mhz": lambda: nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_MEM),
@@ -179,8 +198,9 @@ _NO_PROGRAMS = ("-c", "core.fsmonitor=false", "-c", "core.hooksPath=/dev/null", 
 
 def _git(root: Path, *arguments: str) -> str | None:
     try:
-        done = subprocess.run(["git", "-C", str(root), *_NO_PROGRAMS, *arguments], capture_output=True, text=True,
-                              timeout=30)
+        done = subprocess.run(
+            ["git", "-C", str(root), *_NO_PROGRAMS, *arguments], capture_output=True, text=True, timeout=30
+        )
     except (OSError, subprocess.TimeoutExpired):
         return None
     return done.stdout.strip() if done.returncode == 0 else None

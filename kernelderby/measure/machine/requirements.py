@@ -52,8 +52,12 @@ def _pair(capability: str) -> tuple[int, int]:
 
 
 def _of_language(solution: Solution) -> tuple[str, ...]:
-    return {"triton": ("triton",), "tilelang": ("tilelang",), "cuda": ("flashinfer_bench",),
-            "cpp": ("flashinfer_bench",)}.get(solution.language, ())
+    return {
+        "triton": ("triton",),
+        "tilelang": ("tilelang",),
+        "cuda": ("flashinfer_bench",),
+        "cpp": ("flashinfer_bench",),
+    }.get(solution.language, ())
 
 
 def _is_installed(module: str) -> bool:
@@ -73,8 +77,14 @@ def module_problem(name: str) -> str | None:
         return f"module {name} is not installed"
     try:
         # -P and a folder of its own: what lies in the current directory is the set's, not the machine's.
-        done = subprocess.run([sys.executable, "-P", "-c", f"import torch, {name}"], cwd="/", capture_output=True,
-                              text=True, timeout=_IMPORT_SECONDS, stdin=subprocess.DEVNULL)
+        done = subprocess.run(
+            [sys.executable, "-P", "-c", f"import torch, {name}"],
+            cwd="/",
+            capture_output=True,
+            text=True,
+            timeout=_IMPORT_SECONDS,
+            stdin=subprocess.DEVNULL,
+        )
     except subprocess.TimeoutExpired:
         return f"module {name} took over {_IMPORT_SECONDS} s to import"
     if done.returncode == 0:

@@ -13,9 +13,14 @@ TOOLKIT = "/usr/local/cuda"
 # Of tools that have folders of their own, best first. The nsys inside Nsight Compute is made for ncu's use and often
 # lacks the importer of its own streams.
 PLACES = {
-    "nsys": ("/opt/nvidia/nsight-systems*/bin/nsys", "/opt/nvidia/nsight-systems*/*/bin/nsys",
-             "/opt/nvidia/nsight-systems*/*/target-linux-*/nsys", "/opt/nvidia/nsight-systems*/target-linux-*/nsys",
-             "/usr/local/cuda-*/bin/nsys", "/opt/nvidia/nsight-compute/*/host/target-linux-*/nsys"),
+    "nsys": (
+        "/opt/nvidia/nsight-systems*/bin/nsys",
+        "/opt/nvidia/nsight-systems*/*/bin/nsys",
+        "/opt/nvidia/nsight-systems*/*/target-linux-*/nsys",
+        "/opt/nvidia/nsight-systems*/target-linux-*/nsys",
+        "/usr/local/cuda-*/bin/nsys",
+        "/opt/nvidia/nsight-compute/*/host/target-linux-*/nsys",
+    ),
     "ncu": ("/opt/nvidia/nsight-compute/*/ncu", "/usr/local/cuda-*/bin/ncu"),
 }
 

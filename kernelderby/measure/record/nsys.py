@@ -49,8 +49,11 @@ def trial(nsys: Path) -> str | None:
     """Profiles `true`, which takes seconds; the reason when no .nsys-rep comes of it."""
     with tempfile.TemporaryDirectory(prefix="kernelderby-nsys-") as folder:
         try:
-            run_bounded([str(nsys), "profile", "--trace", "nvtx", *QUIET, "--output", f"{folder}/trial", "true"],
-                        dict(os.environ, TMPDIR=folder), _TRIAL_SECONDS)
+            run_bounded(
+                [str(nsys), "profile", "--trace", "nvtx", *QUIET, "--output", f"{folder}/trial", "true"],
+                dict(os.environ, TMPDIR=folder),
+                _TRIAL_SECONDS,
+            )
         except (Ended, OSError) as error:
             return str(error).splitlines()[0]
         if Path(folder, "trial.nsys-rep").is_file():
@@ -60,8 +63,9 @@ def trial(nsys: Path) -> str | None:
         return "makes no report"
 
 
-def record(nsys: Path, words: list[str], environment: dict[str, str], timeout: float, path: Path,
-           capture_range: bool = True) -> None:
+def record(
+    nsys: Path, words: list[str], environment: dict[str, str], timeout: float, path: Path, capture_range: bool = True
+) -> None:
     """Runs the command under nsys and exports to `path` (.sqlite); the .nsys-rep for the GUI lies beside it.
 
     Ended when nsys, the command or the export fails, or its stream grows past STREAM_LIMIT_BYTES.
@@ -69,37 +73,58 @@ def record(nsys: Path, words: list[str], environment: dict[str, str], timeout: f
     report = path.with_suffix(".nsys-rep")
     with tempfile.TemporaryDirectory(prefix="kernelderby-nsys-", dir=path.parent) as folder:
         made = Path(folder, "report.nsys-rep")
-        run_bounded([str(nsys), "profile", *TRACE, *QUIET, *(CAPTURE_RANGE if capture_range else ()),
-                     "--output", str(made.with_suffix("")), *words],
-                    dict(environment, TMPDIR=folder), timeout, lambda: _too_large(Path(folder)))
+        run_bounded(
+            [
+                str(nsys),
+                "profile",
+                *TRACE,
+                *QUIET,
+                *(CAPTURE_RANGE if capture_range else ()),
+                "--output",
+                str(made.with_suffix("")),
+                *words,
+            ],
+            dict(environment, TMPDIR=folder),
+            timeout,
+            lambda: _too_large(Path(folder)),
+        )
         if not made.is_file():
             left = ", ".join(sorted(os.listdir(folder))) or "nothing"
             raise Ended(Status.CRASHED, f"{nsys} left no report, only {left}")
         made.replace(report)
     path.unlink(missing_ok=True)
-    run_bounded([str(nsys), "export", "--type", "sqlite", "--force-overwrite", "true", "--output", str(path),
-                 str(report)], environment, _EXPORT_SECONDS)
+    run_bounded(
+        [str(nsys), "export", "--type", "sqlite", "--force-overwrite", "true", "--output", str(path), str(report)],
+        environment,
+        _EXPORT_SECONDS,
+    )
     if not path.is_file():
         raise Ended(Status.CRASHED, f"{nsys} export made no {path.name}")
 
 
 def _too_large(folder: Path) -> str | None:
     size = sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
-    return f"nsys's stream grew past {STREAM_LIMIT_BYTES >> 20} MiB and was stopped; use fewer iterations" \
-        if size > STREAM_LIMIT_BYTES else None
+    return (
+        f"nsys's stream grew past {STREAM_LIMIT_BYTES >> 20} MiB and was stopped; use fewer iterations"
+        if size > STREAM_LIMIT_BYTES
+        else None
+    )
 
 
-def flashinfer_bench_profiles(nsys: Path, catalog: Catalog, machine: Machine, pairs: list[ProfileJob], out: Path,
-                              timeout: float) -> Iterator[Profiled]:
+def flashinfer_bench_profiles(
+    nsys: Path, catalog: Catalog, machine: Machine, pairs: list[ProfileJob], out: Path, timeout: float
+) -> Iterator[Profiled]:
     """`flashinfer-bench run` of each pair under nsys, on a view of the set that has this workload only.
 
     It calls no cudaProfilerStart, so its warm-up, checks and reference are in the report too.
     """
-    command = shutil.which("flashinfer-bench", path=os.pathsep.join([str(Path(sys.executable).parent),
-                                                                     os.environ.get("PATH", "")]))
+    command = shutil.which(
+        "flashinfer-bench", path=os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
+    )
     if command is None:
-        raise DerbyError("flashinfer-bench is not on PATH; pip install flashinfer-bench, or leave out "
-                         "--harness flashinfer-bench")
+        raise DerbyError(
+            "flashinfer-bench is not on PATH; pip install flashinfer-bench, or leave out --harness flashinfer-bench"
+        )
     with exclusive(machine, catalog.root):
         for pair in pairs:
             path = out / f"{pair.stem}_flashinfer-bench.sqlite"
@@ -107,9 +132,24 @@ def flashinfer_bench_profiles(nsys: Path, catalog: Catalog, machine: Machine, pa
             with tempfile.TemporaryDirectory(prefix="kernelderby-set-") as folder:
                 view_of_set(catalog.root, Path(folder), pair.definition, [pair.workload])
                 try:
-                    record(nsys, [command, "run", "--local", folder, "--definitions", pair.definition.name,
-                                  "--solutions", pair.solution.name, "--no-save-results"],
-                           worker_environment(), timeout, path, capture_range=False)
+                    record(
+                        nsys,
+                        [
+                            command,
+                            "run",
+                            "--local",
+                            folder,
+                            "--definitions",
+                            pair.definition.name,
+                            "--solutions",
+                            pair.solution.name,
+                            "--no-save-results",
+                        ],
+                        worker_environment(),
+                        timeout,
+                        path,
+                        capture_range=False,
+                    )
                     result.path, result.bytes, result.kernels = path, path.stat().st_size, count_kernels(path)
                 except Ended as ended:
                     result.status, result.message = ended.status, str(ended)

@@ -37,14 +37,45 @@ _NO_ID = (1 << 32) - 1
 _MARK, _START, _END = 1, 2, 4  # CUpti_ActivityFlag of markers
 # Queries of host state, hundreds in a call of torch. nsys leaves such functions out by default too
 # (--cuda-trace-all-apis); what launched GPU work stays whatever its name.
-_QUIET = ("cudaGetDevice", "cudaSetDevice", "cudaGetLastError", "cudaPeekAtLastError", "cudaDeviceGetAttribute",
-          "cudaStreamIsCapturing", "cudaStreamGetCaptureInfo", "cudaThreadExchangeStreamCaptureMode",
-          "cudaFuncGetAttributes", "cudaFuncSetAttribute", "cudaOccupancyMax", "cudaGetDriverEntryPoint",
-          "cudaPointerGetAttributes", "cudaStreamGetPriority", "cudaEventQuery", "cudaGetFuncBySymbol",
-          "cuCtxGet", "cuCtxSetCurrent", "cuCtxPushCurrent", "cuCtxPopCurrent", "cuDeviceGet", "cuDevicePrimaryCtxGet",
-          "cuFuncGetAttribute", "cuFuncSetAttribute", "cuGetProcAddress", "cuOccupancyMax", "cuPointerGetAttribute",
-          "cuTensorMapEncode", "cuStreamGetCtx", "cuStreamIsCapturing", "cuStreamGetCaptureInfo", "cuKernelGet",
-          "cuLibraryGet", "cuModuleGet", "cuGetErrorName", "cuGetErrorString", "cuDriverGetVersion")
+_QUIET = (
+    "cudaGetDevice",
+    "cudaSetDevice",
+    "cudaGetLastError",
+    "cudaPeekAtLastError",
+    "cudaDeviceGetAttribute",
+    "cudaStreamIsCapturing",
+    "cudaStreamGetCaptureInfo",
+    "cudaThreadExchangeStreamCaptureMode",
+    "cudaFuncGetAttributes",
+    "cudaFuncSetAttribute",
+    "cudaOccupancyMax",
+    "cudaGetDriverEntryPoint",
+    "cudaPointerGetAttributes",
+    "cudaStreamGetPriority",
+    "cudaEventQuery",
+    "cudaGetFuncBySymbol",
+    "cuCtxGet",
+    "cuCtxSetCurrent",
+    "cuCtxPushCurrent",
+    "cuCtxPopCurrent",
+    "cuDeviceGet",
+    "cuDevicePrimaryCtxGet",
+    "cuFuncGetAttribute",
+    "cuFuncSetAttribute",
+    "cuGetProcAddress",
+    "cuOccupancyMax",
+    "cuPointerGetAttribute",
+    "cuTensorMapEncode",
+    "cuStreamGetCtx",
+    "cuStreamIsCapturing",
+    "cuStreamGetCaptureInfo",
+    "cuKernelGet",
+    "cuLibraryGet",
+    "cuModuleGet",
+    "cuGetErrorName",
+    "cuGetErrorString",
+    "cuDriverGetVersion",
+)
 
 
 class RecordingFailed(DerbyError):
@@ -58,9 +89,15 @@ class Recorder:
         self._cupti = cupti = _import_cupti()
         kinds = cupti.ActivityKind
         self._take: dict[int, Callable[[Any], None]] = {
-            kinds.CONCURRENT_KERNEL: self._kernel, kinds.MEMCPY: self._copy, kinds.MEMCPY2: self._peer_copy,
-            kinds.MEMSET: self._fill, kinds.RUNTIME: self._call, kinds.DRIVER: self._call,
-            kinds.SYNCHRONIZATION: self._wait, kinds.MARKER: self._marker}
+            kinds.CONCURRENT_KERNEL: self._kernel,
+            kinds.MEMCPY: self._copy,
+            kinds.MEMCPY2: self._peer_copy,
+            kinds.MEMSET: self._fill,
+            kinds.RUNTIME: self._call,
+            kinds.DRIVER: self._call,
+            kinds.SYNCHRONIZATION: self._wait,
+            kinds.MARKER: self._marker,
+        }
         self._recording: ProcessRecording | None = None
         self._own_ranges: list[RangeRecord] = []
         self._open: dict[int, RangeRecord] = {}
@@ -119,12 +156,15 @@ class Recorder:
             if len(dated) < len(records):
                 recording.warnings.append(f"{len(records) - len(dated)} records without timestamps were left out")
             # A buffer may still hold work from before the capture began.
-            records[:] = sorted((one for one in dated if one.start >= recording.start_ns - SLACK_NS),
-                                key=lambda one: (one.start, one.end))
+            records[:] = sorted(
+                (one for one in dated if one.start >= recording.start_ns - SLACK_NS),
+                key=lambda one: (one.start, one.end),
+            )
         launched = {one.correlation for one in (*recording.kernels, *recording.copies, *recording.fills)}
-        recording.calls[:] = sorted((one for one in recording.calls
-                                     if one.correlation in launched or not one.name.startswith(_QUIET)),
-                                    key=lambda one: one.start)
+        recording.calls[:] = sorted(
+            (one for one in recording.calls if one.correlation in launched or not one.name.startswith(_QUIET)),
+            key=lambda one: one.start,
+        )
         recording.waits.sort(key=lambda one: one.start)
         recording.ranges.sort(key=lambda one: (one.start, -(one.end or one.start)))
         for thread in {one.thread for one in (*recording.calls, *recording.ranges)}:
@@ -139,40 +179,98 @@ class Recorder:
                 take(activity)
 
     def _kernel(self, one: Any) -> None:
-        self._recording.kernels.append(KernelRecord(
-            one.name, one.start, one.end, one.device_id, one.context_id, one.stream_id, one.correlation_id,
-            (one.grid_x, one.grid_y, one.grid_z), (one.block_x, one.block_y, one.block_z), one.registers_per_thread,
-            (one.static_shared_memory, one.dynamic_shared_memory, one.shared_memory_executed),
-            (one.local_memory_per_thread, one.local_memory_total_v2), one.grid_id, one.graph_node_id, one.launch_type))
+        self._recording.kernels.append(
+            KernelRecord(
+                one.name,
+                one.start,
+                one.end,
+                one.device_id,
+                one.context_id,
+                one.stream_id,
+                one.correlation_id,
+                (one.grid_x, one.grid_y, one.grid_z),
+                (one.block_x, one.block_y, one.block_z),
+                one.registers_per_thread,
+                (one.static_shared_memory, one.dynamic_shared_memory, one.shared_memory_executed),
+                (one.local_memory_per_thread, one.local_memory_total_v2),
+                one.grid_id,
+                one.graph_node_id,
+                one.launch_type,
+            )
+        )
 
     def _copy(self, one: Any) -> None:
-        self._recording.copies.append(CopyRecord(
-            one.start, one.end, one.device_id, one.context_id, one.stream_id, one.correlation_id, one.bytes,
-            one.copy_kind, one.src_kind, one.dst_kind, one.graph_node_id, one.copy_count))
+        self._recording.copies.append(
+            CopyRecord(
+                one.start,
+                one.end,
+                one.device_id,
+                one.context_id,
+                one.stream_id,
+                one.correlation_id,
+                one.bytes,
+                one.copy_kind,
+                one.src_kind,
+                one.dst_kind,
+                one.graph_node_id,
+                one.copy_count,
+            )
+        )
 
     def _peer_copy(self, one: Any) -> None:
-        self._recording.copies.append(CopyRecord(
-            one.start, one.end, one.device_id, one.context_id, one.stream_id, one.correlation_id, one.bytes,
-            one.copy_kind, one.src_kind, one.dst_kind, one.graph_node_id,
-            peers=(one.src_device_id, one.src_context_id, one.dst_device_id, one.dst_context_id)))
+        self._recording.copies.append(
+            CopyRecord(
+                one.start,
+                one.end,
+                one.device_id,
+                one.context_id,
+                one.stream_id,
+                one.correlation_id,
+                one.bytes,
+                one.copy_kind,
+                one.src_kind,
+                one.dst_kind,
+                one.graph_node_id,
+                peers=(one.src_device_id, one.src_context_id, one.dst_device_id, one.dst_context_id),
+            )
+        )
 
     def _fill(self, one: Any) -> None:
-        self._recording.fills.append(FillRecord(
-            one.start, one.end, one.device_id, one.context_id, one.stream_id, one.correlation_id, one.bytes, one.value,
-            one.memory_kind, one.graph_node_id))
+        self._recording.fills.append(
+            FillRecord(
+                one.start,
+                one.end,
+                one.device_id,
+                one.context_id,
+                one.stream_id,
+                one.correlation_id,
+                one.bytes,
+                one.value,
+                one.memory_kind,
+                one.graph_node_id,
+            )
+        )
 
     def _call(self, one: Any) -> None:
         driver = one.kind == self._cupti.ActivityKind.DRIVER
         domains = self._cupti.CallbackDomain
         name = self._cupti.get_callback_name(domains.DRIVER_API if driver else domains.RUNTIME_API, one.cbid)
-        self._recording.calls.append(CallRecord(name, one.start, one.end, one.thread_id, one.correlation_id, driver,
-                                                one.return_value))
+        self._recording.calls.append(
+            CallRecord(name, one.start, one.end, one.thread_id, one.correlation_id, driver, one.return_value)
+        )
 
     def _wait(self, one: Any) -> None:
-        self._recording.waits.append(WaitRecord(
-            one.start, one.end, one.context_id, one.correlation_id, one.type,
-            None if one.stream_id == _NO_ID else one.stream_id,
-            None if one.cuda_event_id == _NO_ID else one.cuda_event_id))
+        self._recording.waits.append(
+            WaitRecord(
+                one.start,
+                one.end,
+                one.context_id,
+                one.correlation_id,
+                one.type,
+                None if one.stream_id == _NO_ID else one.stream_id,
+                None if one.cuda_event_id == _NO_ID else one.cuda_event_id,
+            )
+        )
 
     def _marker(self, one: Any) -> None:
         thread, ranges = one.object_id.pt.thread_id, self._recording.ranges
@@ -181,15 +279,25 @@ class Recorder:
         elif one.flags_ & _END:
             begun = self._open.pop(one.id, None)
             if begun is not None:  # else it began before the capture
-                ranges.append(RangeRecord(begun.name, begun.start, one.timestamp, begun.thread,
-                                          None if thread == begun.thread else thread, begun.domain))
+                ranges.append(
+                    RangeRecord(
+                        begun.name,
+                        begun.start,
+                        one.timestamp,
+                        begun.thread,
+                        None if thread == begun.thread else thread,
+                        begun.domain,
+                    )
+                )
         elif one.flags_ & _MARK:
             ranges.append(RangeRecord(one.name, one.timestamp, None, thread, domain=one.domain or ""))
 
 
 def _refused(error: Exception) -> RecordingFailed:
-    return RecordingFailed(f"CUPTI does not record here ({error}); end other profilers, and allow profiling to all "
-                           "users of the driver (NVreg_RestrictProfilingToAdminUsers=0)")
+    return RecordingFailed(
+        f"CUPTI does not record here ({error}); end other profilers, and allow profiling to all "
+        "users of the driver (NVreg_RestrictProfilingToAdminUsers=0)"
+    )
 
 
 def _import_cupti() -> Any:
@@ -223,6 +331,7 @@ def _thread_name(thread: int) -> str:
 
 
 # ------------------------------------------------------------------------------------------------------------- ranges
+
 
 @contextmanager
 def nvtx_range(name: str) -> Iterator[None]:

@@ -62,16 +62,24 @@ class Profiled:
 Wrapper = Callable[[list[str], dict[str, str], float, Path], None]
 
 
-def plan_profiles(catalog: Catalog, machine: Machine, solutions: Iterable[str], definitions: Iterable[str],
-                  workloads: Iterable[str]) -> tuple[list[ProfileJob], dict[str, str]]:
+def plan_profiles(
+    catalog: Catalog, machine: Machine, solutions: Iterable[str], definitions: Iterable[str], workloads: Iterable[str]
+) -> tuple[list[ProfileJob], dict[str, str]]:
     """The pairs, and the solutions that cannot run here with the reason."""
     plan = make_plan(catalog, machine, Settings(again=True), solutions, definitions, workloads)
     pairs = [ProfileJob(job.definition, solution, job.workload) for job in plan.jobs for solution in job.solutions]
     return sorted(pairs, key=lambda pair: pair.solution.name), plan.skipped
 
 
-def run_profiles(catalog: Catalog, machine: Machine, pairs: list[ProfileJob], out: Path, iterations: int,
-                 timeout: float, wrapper: Wrapper | None = None) -> Iterator[Profiled]:
+def run_profiles(
+    catalog: Catalog,
+    machine: Machine,
+    pairs: list[ProfileJob],
+    out: Path,
+    iterations: int,
+    timeout: float,
+    wrapper: Wrapper | None = None,
+) -> Iterator[Profiled]:
     """Works the pairs off one by one. wrapper: what records from outside (nsys); without one CUPTI does."""
     with exclusive(machine, catalog.root):
         for pair in pairs:
@@ -80,14 +88,25 @@ def run_profiles(catalog: Catalog, machine: Machine, pairs: list[ProfileJob], ou
             yield _profiled(pair, path, reply)
 
 
-def _one(catalog: Catalog, pair: ProfileJob, path: Path, iterations: int, timeout: float,
-         wrapper: Wrapper | None) -> dict[str, Any]:
+def _one(
+    catalog: Catalog, pair: ProfileJob, path: Path, iterations: int, timeout: float, wrapper: Wrapper | None
+) -> dict[str, Any]:
     with tempfile.TemporaryDirectory(prefix="kernelderby-profile-") as folder:
         request, reply = Path(folder) / "request.json", Path(folder) / "reply.json"
-        request.write_text(json.dumps({
-            "root": str(catalog.root.resolve()), "definition": pair.definition.name, "solution": pair.solution.name,
-            "case": case_of_workload(pair.definition, pair.workload).to_json(), "iterations": iterations,
-            "output": None if wrapper else str(path.resolve()), "reply": str(reply)}), encoding="utf-8")
+        request.write_text(
+            json.dumps(
+                {
+                    "root": str(catalog.root.resolve()),
+                    "definition": pair.definition.name,
+                    "solution": pair.solution.name,
+                    "case": case_of_workload(pair.definition, pair.workload).to_json(),
+                    "iterations": iterations,
+                    "output": None if wrapper else str(path.resolve()),
+                    "reply": str(reply),
+                }
+            ),
+            encoding="utf-8",
+        )
         words, environment = [sys.executable, "-P", "-m", MODULE, str(request)], worker_environment()
         try:
             if wrapper:
@@ -107,8 +126,13 @@ def _one(catalog: Catalog, pair: ProfileJob, path: Path, iterations: int, timeou
 def _profiled(pair: ProfileJob, path: Path, reply: dict[str, Any]) -> Profiled:
     if "error" in reply:
         raise DerbyError(reply["error"])
-    result = Profiled(pair.solution.name, case_of_workload(pair.definition, pair.workload).label,
-                      status=reply["status"], message=reply["message"], warnings=reply.get("warnings", []))
+    result = Profiled(
+        pair.solution.name,
+        case_of_workload(pair.definition, pair.workload).label,
+        status=reply["status"],
+        message=reply["message"],
+        warnings=reply.get("warnings", []),
+    )
     if not reply["ok"] or reply["status"] != Status.PASSED:
         return result
     result.path, result.bytes, result.iterations = path, path.stat().st_size, reply["iterations"]
@@ -127,6 +151,7 @@ def count_kernels(path: Path) -> int:
 
 # ------------------------------------------------------------------------------------------------------- the process
 
+
 class Ended(Exception):
     """A process that did not end well; the message says how, with the end of its output."""
 
@@ -143,13 +168,20 @@ def worker_environment() -> dict[str, str]:
     return environment
 
 
-def run_bounded(words: list[str], environment: dict[str, str], timeout: float,
-                watch: Callable[[], str | None] = lambda: None) -> str:
+def run_bounded(
+    words: list[str], environment: dict[str, str], timeout: float, watch: Callable[[], str | None] = lambda: None
+) -> str:
     """Runs a command in a session of its own and gives its output. Ended when it fails, takes longer than timeout, or
     watch() gives a reason to stop it; its children end with it."""
     with tempfile.TemporaryFile() as log:
-        process = subprocess.Popen(words, env=environment, stdin=subprocess.DEVNULL, stdout=log,
-                                   stderr=subprocess.STDOUT, start_new_session=True)
+        process = subprocess.Popen(
+            words,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
         deadline, reason = time.monotonic() + timeout, None
         try:
             while process.poll() is None and reason is None:

@@ -11,8 +11,16 @@ SCHEMA_VERSION = (3, 20, 3)
 EVENT_RUNTIME, EVENT_DRIVER = 0, 1
 NVTX_MARK, NVTX_PUSH_POP, NVTX_START_END, NVTX_DOMAIN = 34, 59, 60, 75
 
-_WORK = ("start INTEGER NOT NULL", "end INTEGER NOT NULL", "deviceId INTEGER NOT NULL", "contextId INTEGER NOT NULL",
-         "greenContextId INTEGER", "streamId INTEGER NOT NULL", "correlationId INTEGER", "globalPid INTEGER")
+_WORK = (
+    "start INTEGER NOT NULL",
+    "end INTEGER NOT NULL",
+    "deviceId INTEGER NOT NULL",
+    "contextId INTEGER NOT NULL",
+    "greenContextId INTEGER",
+    "streamId INTEGER NOT NULL",
+    "correlationId INTEGER",
+    "globalPid INTEGER",
+)
 
 TABLES: dict[str, tuple[str, ...]] = {
     "META_DATA_EXPORT": ("name TEXT NOT NULL", "value TEXT"),
@@ -20,46 +28,141 @@ TABLES: dict[str, tuple[str, ...]] = {
     "StringIds": ("id INTEGER NOT NULL PRIMARY KEY", "value TEXT NOT NULL"),
     "PROCESSES": ("globalPid INTEGER", "pid INTEGER", "name TEXT"),
     "ThreadNames": ("nameId INTEGER NOT NULL", "priority INTEGER", "globalTid INTEGER"),
-    "ANALYSIS_DETAILS": ("globalVid INTEGER NOT NULL", "duration INTEGER NOT NULL", "startTime INTEGER NOT NULL",
-                         "stopTime INTEGER NOT NULL"),
+    "ANALYSIS_DETAILS": (
+        "globalVid INTEGER NOT NULL",
+        "duration INTEGER NOT NULL",
+        "startTime INTEGER NOT NULL",
+        "stopTime INTEGER NOT NULL",
+    ),
     "TARGET_INFO_SESSION_START_TIME": ("utcEpochNs INTEGER", "utcTime TEXT", "localTime TEXT"),
-    "TARGET_INFO_SYSTEM_ENV": ("globalVid INTEGER", "devStateName TEXT NOT NULL", "name TEXT NOT NULL",
-                               "nameEnum INTEGER NOT NULL", "value TEXT NOT NULL"),
-    "TARGET_INFO_GPU": ("vmId INTEGER NOT NULL", "id INTEGER NOT NULL", "name TEXT", "l2CacheSize INTEGER",
-                        "totalMemory INTEGER", "smCount INTEGER", "uuid TEXT", "cuDevice INTEGER",
-                        "computeMajor INTEGER", "computeMinor INTEGER"),
-    "DIAGNOSTIC_EVENT": ("timestamp INTEGER NOT NULL", "timestampType INTEGER NOT NULL", "source INTEGER NOT NULL",
-                         "severity INTEGER NOT NULL", "text TEXT NOT NULL", "globalPid INTEGER"),
+    "TARGET_INFO_SYSTEM_ENV": (
+        "globalVid INTEGER",
+        "devStateName TEXT NOT NULL",
+        "name TEXT NOT NULL",
+        "nameEnum INTEGER NOT NULL",
+        "value TEXT NOT NULL",
+    ),
+    "TARGET_INFO_GPU": (
+        "vmId INTEGER NOT NULL",
+        "id INTEGER NOT NULL",
+        "name TEXT",
+        "l2CacheSize INTEGER",
+        "totalMemory INTEGER",
+        "smCount INTEGER",
+        "uuid TEXT",
+        "cuDevice INTEGER",
+        "computeMajor INTEGER",
+        "computeMinor INTEGER",
+    ),
+    "DIAGNOSTIC_EVENT": (
+        "timestamp INTEGER NOT NULL",
+        "timestampType INTEGER NOT NULL",
+        "source INTEGER NOT NULL",
+        "severity INTEGER NOT NULL",
+        "text TEXT NOT NULL",
+        "globalPid INTEGER",
+    ),
     "CUPTI_ACTIVITY_KIND_KERNEL": (
-        *_WORK, "demangledName INTEGER NOT NULL", "shortName INTEGER NOT NULL", "mangledName INTEGER",
-        "launchType INTEGER", "cacheConfig INTEGER", "registersPerThread INTEGER NOT NULL", "gridX INTEGER NOT NULL",
-        "gridY INTEGER NOT NULL", "gridZ INTEGER NOT NULL", "blockX INTEGER NOT NULL", "blockY INTEGER NOT NULL",
-        "blockZ INTEGER NOT NULL", "staticSharedMemory INTEGER NOT NULL", "dynamicSharedMemory INTEGER NOT NULL",
-        "localMemoryPerThread INTEGER NOT NULL", "localMemoryTotal INTEGER NOT NULL", "gridId INTEGER NOT NULL",
-        "sharedMemoryExecuted INTEGER", "graphNodeId INTEGER", "sharedMemoryLimitConfig INTEGER"),
+        *_WORK,
+        "demangledName INTEGER NOT NULL",
+        "shortName INTEGER NOT NULL",
+        "mangledName INTEGER",
+        "launchType INTEGER",
+        "cacheConfig INTEGER",
+        "registersPerThread INTEGER NOT NULL",
+        "gridX INTEGER NOT NULL",
+        "gridY INTEGER NOT NULL",
+        "gridZ INTEGER NOT NULL",
+        "blockX INTEGER NOT NULL",
+        "blockY INTEGER NOT NULL",
+        "blockZ INTEGER NOT NULL",
+        "staticSharedMemory INTEGER NOT NULL",
+        "dynamicSharedMemory INTEGER NOT NULL",
+        "localMemoryPerThread INTEGER NOT NULL",
+        "localMemoryTotal INTEGER NOT NULL",
+        "gridId INTEGER NOT NULL",
+        "sharedMemoryExecuted INTEGER",
+        "graphNodeId INTEGER",
+        "sharedMemoryLimitConfig INTEGER",
+    ),
     "CUPTI_ACTIVITY_KIND_MEMCPY": (
-        *_WORK, "bytes INTEGER NOT NULL", "copyKind INTEGER NOT NULL", "deprecatedSrcId INTEGER", "srcKind INTEGER",
-        "dstKind INTEGER", "srcDeviceId INTEGER", "srcContextId INTEGER", "dstDeviceId INTEGER",
-        "dstContextId INTEGER", "migrationCause INTEGER", "graphNodeId INTEGER", "virtualAddress INTEGER",
-        "copyCount INTEGER"),
-    "CUPTI_ACTIVITY_KIND_MEMSET": (*_WORK, "value INTEGER NOT NULL", "bytes INTEGER NOT NULL", "graphNodeId INTEGER",
-                                   "memKind INTEGER"),
+        *_WORK,
+        "bytes INTEGER NOT NULL",
+        "copyKind INTEGER NOT NULL",
+        "deprecatedSrcId INTEGER",
+        "srcKind INTEGER",
+        "dstKind INTEGER",
+        "srcDeviceId INTEGER",
+        "srcContextId INTEGER",
+        "dstDeviceId INTEGER",
+        "dstContextId INTEGER",
+        "migrationCause INTEGER",
+        "graphNodeId INTEGER",
+        "virtualAddress INTEGER",
+        "copyCount INTEGER",
+    ),
+    "CUPTI_ACTIVITY_KIND_MEMSET": (
+        *_WORK,
+        "value INTEGER NOT NULL",
+        "bytes INTEGER NOT NULL",
+        "graphNodeId INTEGER",
+        "memKind INTEGER",
+    ),
     "CUPTI_ACTIVITY_KIND_RUNTIME": (
-        "start INTEGER NOT NULL", "end INTEGER NOT NULL", "eventClass INTEGER NOT NULL", "globalTid INTEGER",
-        "correlationId INTEGER", "nameId INTEGER NOT NULL", "returnValue INTEGER NOT NULL", "callchainId INTEGER"),
+        "start INTEGER NOT NULL",
+        "end INTEGER NOT NULL",
+        "eventClass INTEGER NOT NULL",
+        "globalTid INTEGER",
+        "correlationId INTEGER",
+        "nameId INTEGER NOT NULL",
+        "returnValue INTEGER NOT NULL",
+        "callchainId INTEGER",
+    ),
     "CUPTI_ACTIVITY_KIND_SYNCHRONIZATION": (
-        *_WORK, "deprecatedSyncType INTEGER", "syncType INTEGER NOT NULL", "eventId INTEGER NOT NULL",
-        "eventSyncId INTEGER"),
+        *_WORK,
+        "deprecatedSyncType INTEGER",
+        "syncType INTEGER NOT NULL",
+        "eventId INTEGER NOT NULL",
+        "eventSyncId INTEGER",
+    ),
     "NVTX_EVENTS": (
-        "start INTEGER NOT NULL", "end INTEGER", "eventType INTEGER NOT NULL", "rangeId INTEGER", "category INTEGER",
-        "color INTEGER", "text TEXT", "globalTid INTEGER", "endGlobalTid INTEGER", "textId INTEGER",
-        "domainId INTEGER", "uint64Value INTEGER", "int64Value INTEGER", "doubleValue REAL", "uint32Value INTEGER",
-        "int32Value INTEGER", "floatValue REAL", "jsonTextId INTEGER", "jsonText TEXT", "binaryData TEXT"),
+        "start INTEGER NOT NULL",
+        "end INTEGER",
+        "eventType INTEGER NOT NULL",
+        "rangeId INTEGER",
+        "category INTEGER",
+        "color INTEGER",
+        "text TEXT",
+        "globalTid INTEGER",
+        "endGlobalTid INTEGER",
+        "textId INTEGER",
+        "domainId INTEGER",
+        "uint64Value INTEGER",
+        "int64Value INTEGER",
+        "doubleValue REAL",
+        "uint32Value INTEGER",
+        "int32Value INTEGER",
+        "floatValue REAL",
+        "jsonTextId INTEGER",
+        "jsonText TEXT",
+        "binaryData TEXT",
+    ),
 }
 
 # id -> (name, label). nsys's numbers of memory kinds and launch types are CUPTI's less one and more one.
-_COPIES = ("Unknown", "Host-to-Device", "Device-to-Host", "Host-to-Array", "Array-to-Host", "Array-to-Array",
-           "Array-to-Device", "Device-to-Array", "Device-to-Device", "Host-to-Host", "Peer-to-Peer")
+_COPIES = (
+    "Unknown",
+    "Host-to-Device",
+    "Device-to-Host",
+    "Host-to-Array",
+    "Array-to-Host",
+    "Array-to-Array",
+    "Array-to-Device",
+    "Device-to-Array",
+    "Device-to-Device",
+    "Host-to-Host",
+    "Peer-to-Peer",
+)
 _COPY_NAMES = ("UNKNOWN", "HTOD", "DTOH", "HTOA", "ATOH", "ATOA", "ATOD", "DTOA", "DTOD", "HTOH", "PTOP")
 _MEMORIES = ("Pageable", "Pinned", "Device", "Array", "Managed", "Device Static", "Managed Static", "Unknown")
 _WAITS = ("Unknown", "Event sync", "Stream wait event sync", "Stream sync", "Context sync")
@@ -70,24 +173,36 @@ UNKNOWN_MEMORY = len(_MEMORIES) - 1
 
 
 def _labels(prefix: str, labels: tuple[str, ...]) -> dict[int, tuple[str, str]]:
-    return {number: (prefix + label.upper().replace(" ", "_").replace("-", "_"), label)
-            for number, label in enumerate(labels)}
+    return {
+        number: (prefix + label.upper().replace(" ", "_").replace("-", "_"), label)
+        for number, label in enumerate(labels)
+    }
 
 
 ENUMS: dict[str, dict[int, tuple[str, str]]] = {
-    "ENUM_CUDA_MEMCPY_OPER": {number: (f"CUDA_MEMCPY_KIND_{name}", label) for number, (name, label)
-                              in enumerate(zip(_COPY_NAMES, _COPIES, strict=True))},
+    "ENUM_CUDA_MEMCPY_OPER": {
+        number: (f"CUDA_MEMCPY_KIND_{name}", label)
+        for number, (name, label) in enumerate(zip(_COPY_NAMES, _COPIES, strict=True))
+    },
     "ENUM_CUDA_MEM_KIND": _labels("CUDA_MEMOPR_MEMORY_KIND_", _MEMORIES),
     "ENUM_CUDA_KERNEL_LAUNCH_TYPE": _labels("CUDA_KERNEL_LAUNCH_TYPE_", _LAUNCHES),
-    "ENUM_CUPTI_SYNC_TYPE": {number: (f"CUPTI_ACTIVITY_SYNCHRONIZATION_TYPE_{name}", label) for number, (name, label)
-                             in enumerate(zip(_WAIT_NAMES, _WAITS, strict=True))},
-    "ENUM_NSYS_EVENT_CLASS": {EVENT_RUNTIME: ("TRACE_PROCESS_EVENT_CUDA_RUNTIME", "CUDA runtime"),
-                              EVENT_DRIVER: ("TRACE_PROCESS_EVENT_CUDA_DRIVER", "CUDA driver")},
-    "ENUM_NSYS_EVENT_TYPE": {NVTX_MARK: ("NvtxMark", "NVTX mark"),
-                             NVTX_PUSH_POP: ("NvtxPushPopRange", "NVTX push/pop range"),
-                             NVTX_START_END: ("NvtxStartEndRange", "NVTX start/end range"),
-                             NVTX_DOMAIN: ("NvtxDomainCreate", "NVTX domain create")},
-    "ENUM_DIAGNOSTIC_SEVERITY_LEVEL": {1: ("DIAGNOSTIC_SEVERITY_INFO", "Info"),
-                                       2: ("DIAGNOSTIC_SEVERITY_WARNING", "Warning"),
-                                       3: ("DIAGNOSTIC_SEVERITY_ERROR", "Error")},
+    "ENUM_CUPTI_SYNC_TYPE": {
+        number: (f"CUPTI_ACTIVITY_SYNCHRONIZATION_TYPE_{name}", label)
+        for number, (name, label) in enumerate(zip(_WAIT_NAMES, _WAITS, strict=True))
+    },
+    "ENUM_NSYS_EVENT_CLASS": {
+        EVENT_RUNTIME: ("TRACE_PROCESS_EVENT_CUDA_RUNTIME", "CUDA runtime"),
+        EVENT_DRIVER: ("TRACE_PROCESS_EVENT_CUDA_DRIVER", "CUDA driver"),
+    },
+    "ENUM_NSYS_EVENT_TYPE": {
+        NVTX_MARK: ("NvtxMark", "NVTX mark"),
+        NVTX_PUSH_POP: ("NvtxPushPopRange", "NVTX push/pop range"),
+        NVTX_START_END: ("NvtxStartEndRange", "NVTX start/end range"),
+        NVTX_DOMAIN: ("NvtxDomainCreate", "NVTX domain create"),
+    },
+    "ENUM_DIAGNOSTIC_SEVERITY_LEVEL": {
+        1: ("DIAGNOSTIC_SEVERITY_INFO", "Info"),
+        2: ("DIAGNOSTIC_SEVERITY_WARNING", "Warning"),
+        3: ("DIAGNOSTIC_SEVERITY_ERROR", "Error"),
+    },
 }

@@ -36,8 +36,9 @@ class ProfileWorker(Worker):
         self.recorder = Recorder()
         return {}
 
-    def profile(self, case: dict[str, Any], solution: str, definition: str, iterations: int,
-                output: str | None) -> dict[str, Any]:
+    def profile(
+        self, case: dict[str, Any], solution: str, definition: str, iterations: int, output: str | None
+    ) -> dict[str, Any]:
         """Checks the loaded solution, warms it up outside the capture, then records it."""
         from kernelderby.measure.record import profiler
 
@@ -52,8 +53,12 @@ class ProfileWorker(Worker):
                 return {**verdict, "iterations": iterations}
             with self.recorder.record(self._gpu()) as recording:
                 measured.run(iterations, self.recorder.range)
-        recording.facts |= {"solution": solution, "definition": definition, "workload": case["label"],
-                            "iterations": str(iterations)}
+        recording.facts |= {
+            "solution": solution,
+            "definition": definition,
+            "workload": case["label"],
+            "iterations": str(iterations),
+        }
         return {**verdict, "iterations": iterations, **_written(recording, Path(output))}
 
     def _gpu(self) -> dict[str, Any]:
@@ -133,8 +138,10 @@ def work_off(request: dict[str, Any]) -> dict[str, Any]:
     """Loads and profiles; the reply, also when either fails."""
     worker = ProfileWorker(request["root"], "cuda")
     names = {name: request[name] for name in ("definition", "solution")}
-    steps = [(worker.load, names),
-             (worker.profile, {**names, **{name: request[name] for name in ("case", "iterations", "output")}})]
+    steps = [
+        (worker.load, names),
+        (worker.profile, {**names, **{name: request[name] for name in ("case", "iterations", "output")}}),
+    ]
     if request["output"] is not None:
         steps.insert(0, (worker.make_recorder, {}))
     for command, arguments in steps:

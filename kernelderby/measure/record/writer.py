@@ -46,21 +46,24 @@ class _Writer:
         self._meta()
         self._target()
         for table, rows in (
-                ("CUPTI_ACTIVITY_KIND_KERNEL", map(self._kernel, recording.kernels)),
-                ("CUPTI_ACTIVITY_KIND_MEMCPY", map(self._copy, recording.copies)),
-                ("CUPTI_ACTIVITY_KIND_MEMSET", map(self._fill, recording.fills)),
-                ("CUPTI_ACTIVITY_KIND_RUNTIME", self._calls()),
-                ("CUPTI_ACTIVITY_KIND_SYNCHRONIZATION", self._waits()),
-                ("NVTX_EVENTS", self._ranges()),
-                ("DIAGNOSTIC_EVENT", self._diagnostics())):
+            ("CUPTI_ACTIVITY_KIND_KERNEL", map(self._kernel, recording.kernels)),
+            ("CUPTI_ACTIVITY_KIND_MEMCPY", map(self._copy, recording.copies)),
+            ("CUPTI_ACTIVITY_KIND_MEMSET", map(self._fill, recording.fills)),
+            ("CUPTI_ACTIVITY_KIND_RUNTIME", self._calls()),
+            ("CUPTI_ACTIVITY_KIND_SYNCHRONIZATION", self._waits()),
+            ("NVTX_EVENTS", self._ranges()),
+            ("DIAGNOSTIC_EVENT", self._diagnostics()),
+        ):
             self._insert(table, rows)
-        self._insert("ThreadNames", [(self._string(name), 0, self._thread(thread))
-                                     for thread, name in recording.threads.items()])
+        self._insert(
+            "ThreadNames", [(self._string(name), 0, self._thread(thread)) for thread, name in recording.threads.items()]
+        )
         self._insert("StringIds", [(number, text) for text, number in self._strings.items()])
         for table, values in schema.ENUMS.items():
             self._connection.execute(f"CREATE TABLE {table} (id INTEGER NOT NULL PRIMARY KEY, name TEXT, label TEXT)")
-            self._connection.executemany(f"INSERT INTO {table} VALUES (?, ?, ?)",
-                                         [(number, *value) for number, value in values.items()])
+            self._connection.executemany(
+                f"INSERT INTO {table} VALUES (?, ?, ?)", [(number, *value) for number, value in values.items()]
+            )
 
     def _insert(self, table: str, rows: Iterable[tuple]) -> None:
         """Makes the table with its first row: nsys has no empty tables either."""
@@ -78,26 +81,53 @@ class _Writer:
 
     def _meta(self) -> None:
         version = ".".join(map(str, schema.SCHEMA_VERSION))
-        self._insert("META_DATA_EXPORT", [
-            ("EXPORT_SCHEMA_VERSION", version),
-            *((f"EXPORT_SCHEMA_VERSION_{part}", str(number))
-              for part, number in zip(("MAJOR", "MINOR", "MICRO"), schema.SCHEMA_VERSION, strict=True)),
-            ("EXPORT_PRODUCT_NAME", "KernelDerby"), ("EXPORT_PRODUCT_VERSION", __version__)])
-        self._insert("META_DATA_CAPTURE", [("CAPTURE_EVENTS:TYPE", "cuda,nvtx"),
-                                           *((f"KERNELDERBY:{name.upper()}", value)
-                                             for name, value in self._recording.facts.items())])
+        self._insert(
+            "META_DATA_EXPORT",
+            [
+                ("EXPORT_SCHEMA_VERSION", version),
+                *(
+                    (f"EXPORT_SCHEMA_VERSION_{part}", str(number))
+                    for part, number in zip(("MAJOR", "MINOR", "MICRO"), schema.SCHEMA_VERSION, strict=True)
+                ),
+                ("EXPORT_PRODUCT_NAME", "KernelDerby"),
+                ("EXPORT_PRODUCT_VERSION", __version__),
+            ],
+        )
+        self._insert(
+            "META_DATA_CAPTURE",
+            [
+                ("CAPTURE_EVENTS:TYPE", "cuda,nvtx"),
+                *((f"KERNELDERBY:{name.upper()}", value) for name, value in self._recording.facts.items()),
+            ],
+        )
 
     def _target(self) -> None:
         recording, gpu = self._recording, self._recording.gpu
         self._insert("PROCESSES", [(self._pid, recording.process, recording.process_name)])
         self._insert("ANALYSIS_DETAILS", [(0, self._time(recording.end_ns), 0, self._time(recording.end_ns))])
         started = datetime.fromtimestamp(recording.start_ns / 1e9, UTC)
-        self._insert("TARGET_INFO_SESSION_START_TIME", [
-            (recording.start_ns, *(time.isoformat(timespec="seconds") for time in (started, started.astimezone())))])
+        self._insert(
+            "TARGET_INFO_SESSION_START_TIME",
+            [(recording.start_ns, *(time.isoformat(timespec="seconds") for time in (started, started.astimezone())))],
+        )
         major, _, minor = str(gpu.get("compute_capability", "")).partition(".")
-        self._insert("TARGET_INFO_GPU", [
-            (0, 0, gpu.get("name"), gpu.get("l2_bytes"), gpu.get("memory_bytes"), gpu.get("multiprocessors"),
-             str(gpu.get("uuid", "")).removeprefix("GPU-"), 0, int(major or 0), int(minor or 0))])
+        self._insert(
+            "TARGET_INFO_GPU",
+            [
+                (
+                    0,
+                    0,
+                    gpu.get("name"),
+                    gpu.get("l2_bytes"),
+                    gpu.get("memory_bytes"),
+                    gpu.get("multiprocessors"),
+                    str(gpu.get("uuid", "")).removeprefix("GPU-"),
+                    0,
+                    int(major or 0),
+                    int(minor or 0),
+                )
+            ],
+        )
 
     def _diagnostics(self) -> Iterator[tuple]:
         for text in self._recording.warnings:
@@ -108,30 +138,73 @@ class _Writer:
     def _kernel(self, kernel: KernelRecord) -> tuple:
         name = demangled(kernel.name)
         static, dynamic, executed = kernel.shared_memory
-        return (*self._work(kernel), self._string(name), self._string(function_name(name)), self._string(kernel.name),
-                kernel.launch_type + 1, 0, kernel.registers, *kernel.grid, *kernel.block, static, dynamic,
-                *kernel.local_memory, kernel.grid_id, executed, kernel.graph_node or None, 0)
+        return (
+            *self._work(kernel),
+            self._string(name),
+            self._string(function_name(name)),
+            self._string(kernel.name),
+            kernel.launch_type + 1,
+            0,
+            kernel.registers,
+            *kernel.grid,
+            *kernel.block,
+            static,
+            dynamic,
+            *kernel.local_memory,
+            kernel.grid_id,
+            executed,
+            kernel.graph_node or None,
+            0,
+        )
 
     def _copy(self, copy: CopyRecord) -> tuple:
-        return (*self._work(copy), copy.bytes, copy.copy_kind, None, _memory(copy.source_kind),
-                _memory(copy.destination_kind), *(copy.peers or (None,) * 4), None, copy.graph_node or None, None,
-                copy.count)
+        return (
+            *self._work(copy),
+            copy.bytes,
+            copy.copy_kind,
+            None,
+            _memory(copy.source_kind),
+            _memory(copy.destination_kind),
+            *(copy.peers or (None,) * 4),
+            None,
+            copy.graph_node or None,
+            None,
+            copy.count,
+        )
 
     def _fill(self, fill: FillRecord) -> tuple:
         return (*self._work(fill), fill.value, fill.bytes, fill.graph_node or None, _memory(fill.memory_kind))
 
     def _calls(self) -> Iterator[tuple]:
         for call in self._recording.calls:
-            yield (self._time(call.start), self._time(call.end),
-                   schema.EVENT_DRIVER if call.driver else schema.EVENT_RUNTIME, self._thread(call.thread),
-                   call.correlation, self._string(call.name), call.returned, None)
+            yield (
+                self._time(call.start),
+                self._time(call.end),
+                schema.EVENT_DRIVER if call.driver else schema.EVENT_RUNTIME,
+                self._thread(call.thread),
+                call.correlation,
+                self._string(call.name),
+                call.returned,
+                None,
+            )
 
     def _waits(self) -> Iterator[tuple]:
         for wait in self._recording.waits:
             event = _MAXIMUM_UINT32 if wait.event is None else wait.event
-            yield (self._time(wait.start), self._time(wait.end), 0, wait.context, None,
-                   -1 if wait.stream is None else wait.stream, wait.correlation, self._pid, wait.kind, wait.kind,
-                   event, None)
+            yield (
+                self._time(wait.start),
+                self._time(wait.end),
+                0,
+                wait.context,
+                None,
+                -1 if wait.stream is None else wait.stream,
+                wait.correlation,
+                self._pid,
+                wait.kind,
+                wait.kind,
+                event,
+                None,
+            )
 
     def _ranges(self) -> Iterator[tuple]:
         """Domains come first: a range's domainId means nothing without the event that created it."""
@@ -141,19 +214,42 @@ class _Writer:
                 domains[one.domain] = len(domains)
                 yield self._nvtx(one.start, None, schema.NVTX_DOMAIN, one.domain, one.thread, None, domains[one.domain])
         for one in self._recording.ranges:
-            kind = schema.NVTX_MARK if one.end is None else (
-                schema.NVTX_PUSH_POP if one.end_thread is None else schema.NVTX_START_END)
+            kind = (
+                schema.NVTX_MARK
+                if one.end is None
+                else (schema.NVTX_PUSH_POP if one.end_thread is None else schema.NVTX_START_END)
+            )
             yield self._nvtx(one.start, one.end, kind, one.name, one.thread, one.end_thread, domains[one.domain])
 
-    def _nvtx(self, start: int, end: int | None, kind: int, text: str, thread: int, end_thread: int | None,
-              domain: int) -> tuple:
-        return (self._time(start), None if end is None else self._time(end), kind, None, None, None, None,
-                self._thread(thread), None if end_thread is None else self._thread(end_thread), self._string(text),
-                domain, *(None,) * 9)
+    def _nvtx(
+        self, start: int, end: int | None, kind: int, text: str, thread: int, end_thread: int | None, domain: int
+    ) -> tuple:
+        return (
+            self._time(start),
+            None if end is None else self._time(end),
+            kind,
+            None,
+            None,
+            None,
+            None,
+            self._thread(thread),
+            None if end_thread is None else self._thread(end_thread),
+            self._string(text),
+            domain,
+            *(None,) * 9,
+        )
 
     def _work(self, work: KernelRecord | CopyRecord | FillRecord) -> tuple:
-        return (self._time(work.start), self._time(work.end), work.device, work.context, None, work.stream,
-                work.correlation, self._pid)
+        return (
+            self._time(work.start),
+            self._time(work.end),
+            work.device,
+            work.context,
+            None,
+            work.stream,
+            work.correlation,
+            self._pid,
+        )
 
     def _time(self, stamp: int) -> int:
         return stamp - self._recording.start_ns

@@ -54,8 +54,14 @@ def _choice(key: str, rows: Sequence[Measured]) -> Choice:
     everywhere = [text for text in rows[0].times_us if all(text in row.times_us for row in rows)]
     heuristic_us = _geomean([row.times_us.get(row.heuristic) for row in rows])
     if not everywhere:
-        return Choice(key, len(rows), None, heuristic_us, 1.0 if heuristic_us else None,
-                      "no configuration ran on all of its workloads")
+        return Choice(
+            key,
+            len(rows),
+            None,
+            heuristic_us,
+            1.0 if heuristic_us else None,
+            "no configuration ran on all of its workloads",
+        )
     times = {text: _geomean([row.times_us[text] for row in rows]) for text in everywhere}
     best = min(everywhere, key=lambda text: times[text])  # of equals the one named first
     if heuristic_us is None:
@@ -64,8 +70,14 @@ def _choice(key: str, rows: Sequence[Measured]) -> Choice:
         return Choice(key, len(rows), json.loads(best), times[best], heuristic_us / times[best])
     heuristics = {row.heuristic for row in rows}
     config = json.loads(heuristics.pop()) if len(heuristics) == 1 else None
-    return Choice(key, len(rows), config, heuristic_us, 1.0,
-                  "the heuristic's" if config is not None else "the heuristic's, which differ by workload")
+    return Choice(
+        key,
+        len(rows),
+        config,
+        heuristic_us,
+        1.0,
+        "the heuristic's" if config is not None else "the heuristic's, which differ by workload",
+    )
 
 
 def _geomean(values: Sequence[float | None]) -> float | None:

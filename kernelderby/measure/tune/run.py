@@ -51,14 +51,34 @@ class Result:
     path: Path | None = None
 
     def to_json(self) -> dict[str, Any]:
-        rows = [{"key": one.key, "workloads": one.workloads, "config": one.config, "us": one.us, "gain": one.gain,
-                 "note": one.note} for one in self.choices]
-        return {"solution": self.solution, "choices": rows, "failed": self.failed, "left_over": self.left_over,
-                "log": str(self.log) if self.log else None, "written": str(self.path) if self.path else None}
+        rows = [
+            {
+                "key": one.key,
+                "workloads": one.workloads,
+                "config": one.config,
+                "us": one.us,
+                "gain": one.gain,
+                "note": one.note,
+            }
+            for one in self.choices
+        ]
+        return {
+            "solution": self.solution,
+            "choices": rows,
+            "failed": self.failed,
+            "left_over": self.left_over,
+            "log": str(self.log) if self.log else None,
+            "written": str(self.path) if self.path else None,
+        }
 
 
-def tune(catalog: Catalog, machine: Machine, settings: TuneSettings, jobs: Sequence[tuple[Solution, list[Workload]]],
-         report: Callable[[str], None] = lambda line: None) -> list[Result]:
+def tune(
+    catalog: Catalog,
+    machine: Machine,
+    settings: TuneSettings,
+    jobs: Sequence[tuple[Solution, list[Workload]]],
+    report: Callable[[str], None] = lambda line: None,
+) -> list[Result]:
     """Tunes each solution on its workloads and writes its tuned.py. A solution gets an equal share of the time that is
     left when its turn comes. report: one line after each workload."""
     for solution, _ in jobs:  # what is wrong is said before the GPU is used
@@ -79,8 +99,10 @@ def tune(catalog: Catalog, machine: Machine, settings: TuneSettings, jobs: Seque
 
 def _demand_tunable(solution: Solution) -> None:
     if solution.folder is None:
-        raise DerbyError(f"{solution.json_path}: has no folder of sources, so there is no place for {table.NAME}; "
-                         "tune it in the set that it was packed in")
+        raise DerbyError(
+            f"{solution.json_path}: has no folder of sources, so there is no place for {table.NAME}; "
+            "tune it in the set that it was packed in"
+        )
     file = solution.entry_point.partition("::")[0]
     path = solution.folder / file
     try:
@@ -91,12 +113,15 @@ def _demand_tunable(solution: Solution) -> None:
     names |= {getattr(target, "id", None) for node in body if isinstance(node, ast.Assign) for target in node.targets}
     missing = [name for name in CONTRACT if name not in names]
     if missing:
-        raise DerbyError(f"{path}: has no {', '.join(missing)} beside {solution.entry_point.partition('::')[2]}(), so "
-                         "there is nothing to tune; write what CONTRIBUTING.md says under Tuning")
+        raise DerbyError(
+            f"{path}: has no {', '.join(missing)} beside {solution.entry_point.partition('::')[2]}(), so "
+            "there is nothing to tune; write what CONTRIBUTING.md says under Tuning"
+        )
 
 
-def _tune_one(bench: _Bench, solution: Solution, workloads: list[Workload], deadline: float | None,
-              report: Callable[[str], None]) -> Result:
+def _tune_one(
+    bench: _Bench, solution: Solution, workloads: list[Workload], deadline: float | None, report: Callable[[str], None]
+) -> Result:
     result = Result(solution.name, log=bench.root / "reports" / "tune" / f"{solution.name}.jsonl")
     result.log.parent.mkdir(parents=True, exist_ok=True)
     measured = []
@@ -154,14 +179,16 @@ class _Bench:
         if self._worker is None:
             self._worker = WorkerProcess(self.root, self.machine.device, trusted=True)
         if self._loaded != solution.name:
-            reply = self._settled(self._worker.ask("load", _LOAD_SECONDS, definition=solution.definition,
-                                                   solution=solution.name))
+            reply = self._settled(
+                self._worker.ask("load", _LOAD_SECONDS, definition=solution.definition, solution=solution.name)
+            )
             if not reply["ok"]:
                 return reply
             self._loaded = solution.name
         case = case_of_workload(self.catalog.definition(solution.definition), workload).to_json()
-        reply = self._settled(self._worker.ask("tune_prepare", _LOAD_SECONDS, case=case,
-                                               protocol=self.machine.protocol))
+        reply = self._settled(
+            self._worker.ask("tune_prepare", _LOAD_SECONDS, case=case, protocol=self.machine.protocol)
+        )
         if not reply["ok"]:
             return reply
         self._holds, self._case = (solution.name, workload.uuid), reply
@@ -184,8 +211,9 @@ class _Bench:
 class _Turns:
     """One workload: every candidate checked once, those that are right timed in turn."""
 
-    def __init__(self, bench: _Bench, solution: Solution, workload: Workload, deadline: float | None, log: Any,
-                 failed: list[str]) -> None:
+    def __init__(
+        self, bench: _Bench, solution: Solution, workload: Workload, deadline: float | None, log: Any, failed: list[str]
+    ) -> None:
         self.bench, self.solution, self.workload = bench, solution, workload
         self.deadline, self.log, self.failed = deadline, log, failed
 
@@ -205,9 +233,12 @@ class _Turns:
         times = self._rounds(running)
         if not times:
             return None
-        return Measured(workload_label(self.workload), self.key,
-                        {config_text(self.configs[number]): us for number, us in sorted(times.items())},
-                        config_text(self.configs[0]))
+        return Measured(
+            workload_label(self.workload),
+            self.key,
+            {config_text(self.configs[number]): us for number, us in sorted(times.items())},
+            config_text(self.configs[0]),
+        )
 
     def _is_right(self, number: int) -> bool:
         reply = self._ask("tune_check", number=number)
@@ -244,8 +275,14 @@ class _Turns:
         if problem:
             self._fail(number, f"round {turn}", reply.get("status", Status.RAISED), problem)
             return None
-        self._write({"config": self.configs[number], "heuristic": number == 0, "round": turn,
-                     "samples_us": [round(sample, 3) for sample in reply["samples_us"]]})
+        self._write(
+            {
+                "config": self.configs[number],
+                "heuristic": number == 0,
+                "round": turn,
+                "samples_us": [round(sample, 3) for sample in reply["samples_us"]],
+            }
+        )
         return statistics.median(reply["samples_us"])
 
     def _ask(self, command: str, **arguments: Any) -> dict[str, Any]:
@@ -260,9 +297,16 @@ class _Turns:
 
     def _write(self, found: dict[str, Any]) -> None:
         machine = self.bench.machine
-        row = {"time": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-               "solution": self.solution.name, "hash": self.solution.hash, "gpu": machine.name,
-               "protocol": machine.protocol, "workload": self.workload.uuid, "axes": self.workload.axes,
-               "key": getattr(self, "key", None), **found}
+        row = {
+            "time": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+            "solution": self.solution.name,
+            "hash": self.solution.hash,
+            "gpu": machine.name,
+            "protocol": machine.protocol,
+            "workload": self.workload.uuid,
+            "axes": self.workload.axes,
+            "key": getattr(self, "key", None),
+            **found,
+        }
         self.log.write(json.dumps(row) + "\n")
         self.log.flush()

@@ -21,8 +21,11 @@ def read(path: Path) -> Found:
         return {}
     try:
         tree = ast.parse(path.read_text(encoding="utf-8"))
-        values = [node.value for node in tree.body if isinstance(node, ast.Assign)
-                  and [getattr(target, "id", None) for target in node.targets] == ["FOUND"]]
+        values = [
+            node.value
+            for node in tree.body
+            if isinstance(node, ast.Assign) and [getattr(target, "id", None) for target in node.targets] == ["FOUND"]
+        ]
         found = ast.literal_eval(values[0]) if len(values) == 1 else None
     except (SyntaxError, ValueError) as error:
         raise DerbyError(f"{path}: FOUND: is no plain table ({error}); {_MEND}") from error
@@ -49,15 +52,22 @@ def text(solution: str, found: Found) -> str:
     lines.append("FOUND = {")
     for gpu, entry in sorted(found.items()):
         lines += [f"    {json.dumps(gpu)}: {{", f'        "date": {json.dumps(entry["date"])},', '        "table": {']
-        lines += [f"            {json.dumps(key)}: {_literal(config)},"
-                  for key, config in sorted(entry["table"].items())]
+        lines += [
+            f"            {json.dumps(key)}: {_literal(config)}," for key, config in sorted(entry["table"].items())
+        ]
         lines += ["        },", "    },"]
     return "\n".join([*lines, "}", ""])
 
 
 def _literal(config: dict[str, Any]) -> str:
-    return "{" + ", ".join(f"{json.dumps(name)}: {json.dumps(value) if isinstance(value, str) else repr(value)}"
-                           for name, value in config.items()) + "}"
+    return (
+        "{"
+        + ", ".join(
+            f"{json.dumps(name)}: {json.dumps(value) if isinstance(value, str) else repr(value)}"
+            for name, value in config.items()
+        )
+        + "}"
+    )
 
 
 def write(path: Path, solution: str, found: Found) -> None:

@@ -91,18 +91,33 @@ def _build_compiled(definition: Definition, solution: Solution) -> Callable[...,
         from flashinfer_bench.data import Definition as BenchDefinition
         from flashinfer_bench.data import Solution as BenchSolution
     except ImportError as error:
-        raise BuildFailed(f"{solution.language} solutions are built by flashinfer-bench, which is missing: {error}; "
-                          "pip install flashinfer-bench") from error
-    spec = {"language": solution.language, "entry_point": solution.entry_point, "target_hardware": ["any"],
-            "dependencies": list(solution.dependencies), "binding": solution.binding,
-            "destination_passing_style": solution.destination_passing_style}
+        raise BuildFailed(
+            f"{solution.language} solutions are built by flashinfer-bench, which is missing: {error}; "
+            "pip install flashinfer-bench"
+        ) from error
+    spec = {
+        "language": solution.language,
+        "entry_point": solution.entry_point,
+        "target_hardware": ["any"],
+        "dependencies": list(solution.dependencies),
+        "binding": solution.binding,
+        "destination_passing_style": solution.destination_passing_style,
+    }
     sources = [{"path": path, "content": content} for path, content in solution.sources.items()]
     described = json.loads(definition.path.read_text())
     described["reference"] = definition.reference
     return BuilderRegistry.get_instance().build(
         BenchDefinition.model_validate(described),
-        BenchSolution.model_validate({"name": solution.name, "definition": solution.definition,
-                                      "author": solution.author, "spec": spec, "sources": sources}))
+        BenchSolution.model_validate(
+            {
+                "name": solution.name,
+                "definition": solution.definition,
+                "author": solution.author,
+                "spec": spec,
+                "sources": sources,
+            }
+        ),
+    )
 
 
 def _write_once(name: str, files: dict[str, str]) -> Path:
@@ -125,8 +140,10 @@ def _write_once(name: str, files: dict[str, str]) -> Path:
 
 
 def _holds(folder: Path, files: dict[str, str]) -> bool:
-    return all((folder / path).is_file() and (folder / path).read_text(encoding="utf-8") == content
-               for path, content in files.items())
+    return all(
+        (folder / path).is_file() and (folder / path).read_text(encoding="utf-8") == content
+        for path, content in files.items()
+    )
 
 
 def _import_file(path: Path, name: str) -> ModuleType:

@@ -97,8 +97,10 @@ class Worker:
     def small_cases(self, seeds: int) -> dict[str, Any]:
         """The cases of a check without a GPU."""
         if not hasattr(self.module, "SMALL_AXES"):
-            raise DerbyError(f"{self.definition.source_path or self.definition.path}: has no SMALL_AXES, so it cannot "
-                             "be checked on a CPU; add them")
+            raise DerbyError(
+                f"{self.definition.source_path or self.definition.path}: has no SMALL_AXES, so it cannot "
+                "be checked on a CPU; add them"
+            )
         variants = getattr(self.module, "SMALL_VARIANTS", None)
         cases = small_cases(self.definition, self.module.SMALL_AXES, variants, seeds)
         return {"cases": [case.to_json() for case in cases]}
@@ -159,8 +161,14 @@ class Worker:
 
     def spans(self, kind: str, iterations: int) -> dict[str, Any]:
         """Timed calls or replays; stops before and after each window for the judge."""
-        return asdict(self.hands.spans(kind, iterations, lambda iteration: self.channel.meet("ready", iteration),
-                                       lambda iteration: self.channel.meet("done", iteration)))
+        return asdict(
+            self.hands.spans(
+                kind,
+                iterations,
+                lambda iteration: self.channel.meet("ready", iteration),
+                lambda iteration: self.channel.meet("done", iteration),
+            )
+        )
 
     # -------------------------------------------------------------------------------------------------------- tuning
 
@@ -171,8 +179,9 @@ class Worker:
 
         self.tuning = None
         self.release()
-        self.tuning = Tuning(self.candidate, solution_module(self.solution), self.module, self._maker(case),
-                             self._timer(protocol))
+        self.tuning = Tuning(
+            self.candidate, solution_module(self.solution), self.module, self._maker(case), self._timer(protocol)
+        )
         return {"key": self.tuning.key, "configs": self.tuning.configs}
 
     def tune_check(self, number: int) -> dict[str, Any]:
@@ -240,8 +249,10 @@ def _status_of(error: BaseException, otherwise: Status) -> Status:
     text = str(error)
     if isinstance(error, (MemoryError, torch.OutOfMemoryError)):
         return Status.OUT_OF_MEMORY
-    if isinstance(error, RuntimeError) and any(sign in text for sign in (
-            "can't allocate memory", "not enough memory", "CUDA error: out of memory", "CUDA out of memory")):
+    if isinstance(error, RuntimeError) and any(
+        sign in text
+        for sign in ("can't allocate memory", "not enough memory", "CUDA error: out of memory", "CUDA out of memory")
+    ):
         return Status.OUT_OF_MEMORY
     return otherwise
 
@@ -283,7 +294,7 @@ class Channel:
     def write(self, reply: dict[str, Any]) -> None:
         data = (json.dumps(reply) + "\n").encode()
         while data:
-            data = data[os.write(self._replies, data):]
+            data = data[os.write(self._replies, data) :]
 
     def meet(self, at: str, iteration: int) -> None:
         """Says where the worker stands, and waits until the judge lets it go on."""

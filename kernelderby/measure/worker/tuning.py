@@ -32,18 +32,23 @@ from kernelderby.trace import Status
 class Tuning:
     """Holds the buffers, the reference's outputs and the captured graphs of one case."""
 
-    def __init__(self, candidate: Candidate, solution: ModuleType, module: ModuleType, maker: InputMaker,
-                 timer: Timer) -> None:
+    def __init__(
+        self, candidate: Candidate, solution: ModuleType, module: ModuleType, maker: InputMaker, timer: Timer
+    ) -> None:
         self.definition, self.module, self.maker, self.timer = candidate.definition, module, maker, timer
         self.inputs = maker.make()
         self.prepared = candidate.set_up(self.inputs, maker.device).values
         self.key = str(solution.tuning_key(*self.inputs.values()))
         self.configs = list(solution.candidates(*self.inputs.values()))
         if not self.configs or not all(isinstance(config, dict) for config in self.configs):
-            raise DerbyError(f"{solution.__file__}: candidates(): gave {str(self.configs)[:80]}; it must give a "
-                             "list of dicts, at least one")
-        self.candidates = [Candidate(partial(solution.run_with, config), True, self.definition, candidate.in_place)
-                           for config in self.configs]
+            raise DerbyError(
+                f"{solution.__file__}: candidates(): gave {str(self.configs)[:80]}; it must give a "
+                "list of dicts, at least one"
+            )
+        self.candidates = [
+            Candidate(partial(solution.run_with, config), True, self.definition, candidate.in_place)
+            for config in self.configs
+        ]
         self.outputs = candidate.new_outputs(maker.case, maker.device)
         references = reference_outputs(self.definition, module, self.inputs)
         self.references = self._canonical(references)
@@ -83,8 +88,10 @@ class Tuning:
         candidate, replay = self.candidates[number], self._calls[number]
         restore = None
         if candidate.in_place:
+
             def restore(_: int) -> None:
                 candidate.make_ready(self.inputs, self.outputs, POISON[0])
+
         return self.timer.spans(lambda _: replay(), iterations, before=restore).spans_us
 
     def _captured(self, number: int) -> Callable[[], object]:

@@ -114,15 +114,24 @@ def _attribute(name: str) -> Attribution:
     typed = f"{qualified}<{template}>" if template else qualified
     dtype = first_match(table("dtype"), typed)
     architecture = first_match(table("architecture"), text)
-    known = Attribution(UNKNOWN, Role.UNKNOWN, dtype=dtype[0].value if dtype else None,
-                        architecture=_expanded(*architecture) if architecture else None)
+    known = Attribution(
+        UNKNOWN,
+        Role.UNKNOWN,
+        dtype=dtype[0].value if dtype else None,
+        architecture=_expanded(*architecture) if architecture else None,
+    )
     matched = first_match(rules(), text)
     if matched is None:
         return known
     rule, match = matched
-    return replace(known, library=rule.value, role=rule.role or _role_of_words(qualified, text),
-                   source_file=match.expand(rule.source) if rule.source else None, rule=rule.id,
-                   is_guess=rule.is_guess)
+    return replace(
+        known,
+        library=rule.value,
+        role=rule.role or _role_of_words(qualified, text),
+        source_file=match.expand(rule.source) if rule.source else None,
+        rule=rule.id,
+        is_guess=rule.is_guess,
+    )
 
 
 def first_match(candidates: Iterable[Rule], text: str) -> tuple[Rule, re.Match[str]] | None:

@@ -93,15 +93,25 @@ def older_architecture(table: KernelTable, gpu: Gpu | None) -> Iterable[Finding]
         )
     others = [library for library in libraries if library != "cuBLAS"]
     if others:
-        advice.append(f"{', '.join(others)}: build for {own} (TORCH_CUDA_ARCH_LIST={gpu.compute_capability}, "
-                      f"CMAKE_CUDA_ARCHITECTURES) or take a release that has it")
+        advice.append(
+            f"{', '.join(others)}: build for {own} (TORCH_CUDA_ARCH_LIST={gpu.compute_capability}, "
+            f"CMAKE_CUDA_ARCHITECTURES) or take a release that has it"
+        )
     architectures = sorted({row.attribution.architecture for row in rows if row.attribution.architecture})
     yield Finding(
-        "older architecture", _severity(share), share,
+        "older architecture",
+        _severity(share),
+        share,
         f"{share:.0%} of the kernel time runs kernels for {', '.join(architectures)} on an {own} GPU ({gpu.names[0]})",
-        {"share of kernel time": share, "total ms": _ms(rows), "kernels": len(rows), "launches": _launches(rows),
-         "libraries": ", ".join(libraries)},
-        "; ".join(advice), _names(rows),
+        {
+            "share of kernel time": share,
+            "total ms": _ms(rows),
+            "kernels": len(rows),
+            "launches": _launches(rows),
+            "libraries": ", ".join(libraries),
+        },
+        "; ".join(advice),
+        _names(rows),
     )
 
 
@@ -112,11 +122,19 @@ def gemm_dominance(table: KernelTable) -> Iterable[Finding]:
     if share <= GEMM_DOMINANCE:
         return
     yield Finding(
-        "GEMM dominance", Severity.MEDIUM, share, f"GEMMs are {share:.0%} of the kernel time",
-        {"share of kernel time": share, "total ms": _ms(rows), "largest share": rows[0].share,
-         "bound without everything else": f"{1 / share:.2f}x"},
+        "GEMM dominance",
+        Severity.MEDIUM,
+        share,
+        f"GEMMs are {share:.0%} of the kernel time",
+        {
+            "share of kernel time": share,
+            "total ms": _ms(rows),
+            "largest share": rows[0].share,
+            "bound without everything else": f"{1 / share:.2f}x",
+        },
         "everything that is no GEMM, made free, gives no more than the bound; hold the largest GEMM against its "
-        "roofline first: shape, element type, architecture, tile and wave quantisation", _names(rows),
+        "roofline first: shape, element type, architecture, tile and wave quantisation",
+        _names(rows),
     )
 
 
@@ -127,10 +145,14 @@ def gather_scatter(table: KernelTable) -> Iterable[Finding]:
     if share < GATHER_SCATTER:
         return
     yield Finding(
-        "gather and scatter", _severity(share), share, f"gather and scatter are {share:.1%} of the kernel time",
+        "gather and scatter",
+        _severity(share),
+        share,
+        f"gather and scatter are {share:.1%} of the kernel time",
         {"share of kernel time": share, "total ms": _ms(rows), "launches": _launches(rows)},
         "read the rows through the index inside the consumer (a GEMM's A operand, the epilogue of the one before) "
-        "rather than writing a permuted copy; move FP8 rather than BF16", _names(rows),
+        "rather than writing a permuted copy; move FP8 rather than BF16",
+        _names(rows),
     )
 
 
@@ -142,12 +164,19 @@ def hidden_copies(table: KernelTable) -> Iterable[Finding]:
         return
     casts = [row for row in rows if "LoadWithCast" in row.name or "_copy_kernel" in row.name.replace("direct_copy", "")]
     yield Finding(
-        "hidden copies", _severity(share), share,
+        "hidden copies",
+        _severity(share),
+        share,
         f"kernels that only copy or cast are {share:.1%} of the kernel time",
-        {"share of kernel time": share, "total ms": _ms(rows), "launches": _launches(rows),
-         "of these casts ms": _ms(casts)},
+        {
+            "share of kernel time": share,
+            "total ms": _ms(rows),
+            "launches": _launches(rows),
+            "of these casts ms": _ms(casts),
+        },
         "look for .transpose().contiguous(), .to(dtype), torch.cat and expanded operands on the path; do them once, at "
-        "load time, or pass strides and let the consumer cast", _names(rows),
+        "load time, or pass strides and let the consumer cast",
+        _names(rows),
     )
 
 
@@ -161,7 +190,10 @@ def memory_copies(table: KernelTable, gpu: Gpu | None = None) -> Iterable[Findin
             continue
         share = time / whole
         evidence: dict[str, float | int | str] = {
-            "share of GPU time": share, "total ms": time / 1e6, "copies": _launches(rows)}
+            "share of GPU time": share,
+            "total ms": time / 1e6,
+            "copies": _launches(rows),
+        }
         moved = sum(row.bytes or 0 for row in rows)
         if moved:
             evidence["GB"] = moved / 1e9
@@ -169,8 +201,13 @@ def memory_copies(table: KernelTable, gpu: Gpu | None = None) -> Iterable[Findin
             if gpu and direction == "device to device":  # every byte is read and written
                 evidence["of the memory bandwidth"] = 2e9 * moved / time / gpu.memory_bytes_per_second
         yield Finding(
-            f"copies {direction}", _severity(share), share,
-            f"copies {direction} are {share:.1%} of the GPU time", evidence, _COPY_ADVICE[direction], _names(rows),
+            f"copies {direction}",
+            _severity(share),
+            share,
+            f"copies {direction} are {share:.1%} of the GPU time",
+            evidence,
+            _COPY_ADVICE[direction],
+            _names(rows),
         )
 
 
@@ -184,7 +221,7 @@ _COPY_ADVICE = {
     "host to device": "keep inputs and indices on the GPU; what must come over, from pinned memory and asynchronously",
     "device to host": "look for .item(), .cpu(), printing and shapes that depend on data: each also waits for the GPU",
     "device to device": "find the copy_() or clone() behind them: a contiguous copy becomes a memcpy, not a kernel; "
-                        "reuse the buffer or write into it in the first place",
+    "reuse the buffer or write into it in the first place",
     "between GPUs": "overlap them with computing on another stream, or fuse them into a collective",
 }
 
@@ -200,10 +237,16 @@ def synchronisation(api: Sequence[ApiSum]) -> Iterable[Finding]:
     largest = max(waits, key=lambda each: each.total_ns)
     # Host time is not GPU time: never high by itself, the launch gaps say what it costs.
     yield Finding(
-        "synchronisation", Severity.MEDIUM if share >= 0.5 else Severity.LOW, share,
+        "synchronisation",
+        Severity.MEDIUM if share >= 0.5 else Severity.LOW,
+        share,
         f"{share:.0%} of the CUDA API time is waiting for the GPU, most of it in {largest.name}",
-        {"share of API time": share, "total ms": time / 1e6, "calls": sum(each.calls for each in waits),
-         "us a call": time / 1e3 / max(1, sum(each.calls for each in waits))},
+        {
+            "share of API time": share,
+            "total ms": time / 1e6,
+            "calls": sum(each.calls for each in waits),
+            "us a call": time / 1e3 / max(1, sum(each.calls for each in waits)),
+        },
         "a timing loop waits once an iteration and that is no cost of the code under test; otherwise look for .item(), "
         ".cpu() and torch.cuda.synchronize() on the path, and hold it against the launch gaps",
     )
@@ -217,13 +260,20 @@ def launch_gaps(timelines: Sequence[Timeline]) -> Iterable[Finding]:
         if share < LAUNCH_GAPS:
             continue
         yield Finding(
-            "launch gaps", _severity(share), share,
+            "launch gaps",
+            _severity(share),
+            share,
             f"GPU {timeline.device} waits for the host in {share:.0%} of the time between pauses: {timeline.late} gaps "
             f"above {LATE_NS / 1e3:g} us",
-            {"share of time without pauses": share, f"gaps above {LATE_NS / 1e3:g} us": timeline.late,
-             "their total ms": timeline.late_ns / 1e6, "gaps": timeline.gaps,
-             "median gap us": timeline.gap_median_ns / 1e3, "busy ms": timeline.busy_ns / 1e6,
-             f"pauses above {PAUSE_NS / 1e6:g} ms": timeline.pauses},
+            {
+                "share of time without pauses": share,
+                f"gaps above {LATE_NS / 1e3:g} us": timeline.late,
+                "their total ms": timeline.late_ns / 1e6,
+                "gaps": timeline.gaps,
+                "median gap us": timeline.gap_median_ns / 1e3,
+                "busy ms": timeline.busy_ns / 1e6,
+                f"pauses above {PAUSE_NS / 1e6:g} ms": timeline.pauses,
+            },
             "launch less: a CUDA graph, fused kernels, buffers allocated once, no Python between launches",
         )
 
@@ -237,15 +287,23 @@ def skewed(table: KernelTable) -> Iterable[Finding]:
         if ratio < SKEW:
             continue
         evidence: dict[str, float | int | str] = {
-            "share of kernel time": row.share, "average us": row.average_ns / 1e3, "median us": row.median_ns / 1e3,
-            "average over median": ratio, "instances": row.instances}
+            "share of kernel time": row.share,
+            "average us": row.average_ns / 1e3,
+            "median us": row.median_ns / 1e3,
+            "average over median": ratio,
+            "instances": row.instances,
+        }
         if row.max_ns is not None:
             evidence["max us"] = row.max_ns / 1e3
         yield Finding(
-            "average far above median", _severity(row.share), row.share,
-            f"{row.short_name}: average {ratio:.0f} times the median", evidence,
+            "average far above median",
+            _severity(row.share),
+            row.share,
+            f"{row.short_name}: average {ratio:.0f} times the median",
+            evidence,
             "two shapes share this name (prefill and decode, large and small batches) or a few launches are outliers: "
-            "split the profile by phase or workload before optimising for either", (row.name,),
+            "split the profile by phase or workload before optimising for either",
+            (row.name,),
         )
 
 

@@ -88,7 +88,7 @@ class KernelTable:
     def top(self, count: int | None) -> tuple[tuple[KernelRow, ...], Total | None]:
         """The largest `count` kernels and the sum of the rest, None when nothing is left (count None: all)."""
         first = self.rows if count is None else self.rows[:count]
-        rest = self.rows[len(first):]
+        rest = self.rows[len(first) :]
         return first, _total(f"{len(rest)} more kernel{'s' * (len(rest) > 1)}", rest) if rest else None
 
 
@@ -160,5 +160,10 @@ def _totals(rows: tuple[KernelRow, ...], key: Callable[[KernelRow], str]) -> tup
 
 def _total(key: str, rows: Iterable[KernelRow]) -> Total:
     rows = list(rows)
-    return Total(key, sum(row.share for row in rows), sum(row.total_ns for row in rows),
-                 sum(row.instances for row in rows), len(rows))
+    return Total(
+        key,
+        sum(row.share for row in rows),
+        sum(row.total_ns for row in rows),
+        sum(row.instances for row in rows),
+        len(rows),
+    )

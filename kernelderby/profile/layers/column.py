@@ -31,15 +31,18 @@ def _doubts(column: LayerColumn, layer_map: LayerMap) -> None:
     """Whether the map may be another model's, for the top of the table; and the modules that nothing was found of."""
     found = set(column.modules) | {module for one in column.inseparable for module in one.modules}
     shared = [name for _, name in column.modules if name.startswith(ONE_OF)]
-    wanted = [module for module in dict.fromkeys(step.line[:2] for step in layer_map.steps)
-              if _is_required(layer_map, module)]
+    wanted = [
+        module for module in dict.fromkeys(step.line[:2] for step in layer_map.steps) if _is_required(layer_map, module)
+    ]
     missing = [module for module in wanted if module not in found and not any(module[1] in name for name in shared)]
     if missing:
         column.notes.append(f"{column.title}: no kernel of {', '.join('/'.join(module) for module in missing)}")
     share = (column.unattributed_us or 0.0) / column.busy_us if column.busy_us else 0.0
     if share > MOSTLY:
-        column.facts.append(f"WARNING: {share:.0%} of its GPU work is in no module of {layer_map.name}; if it is of "
-                            "another model, give another --map")
+        column.facts.append(
+            f"WARNING: {share:.0%} of its GPU work is in no module of {layer_map.name}; if it is of "
+            "another model, give another --map"
+        )
 
 
 class _Events:
@@ -85,11 +88,16 @@ def _from_events(column: LayerColumn, profile: Profile, layer_map: LayerMap) -> 
         raise _nothing(profile, layer_map)
     seen = _occurrences(events, layer_map, step, layer)
     column.seen = _layers_seen(layer_map, seen)
-    uneven = [f"{'/'.join(module)} in {count} of {column.seen[module[0]]}" for module, count in seen.items()
-              if count != column.seen[module[0]] and _is_required(layer_map, module)]
+    uneven = [
+        f"{'/'.join(module)} in {count} of {column.seen[module[0]]}"
+        for module, count in seen.items()
+        if count != column.seen[module[0]] and _is_required(layer_map, module)
+    ]
     if uneven:
-        column.notes.append(f"{column.title}: not in as many layers as their groups: {', '.join(uneven)}; "
-                            "averages are over the layers of the group")
+        column.notes.append(
+            f"{column.title}: not in as many layers as their groups: {', '.join(uneven)}; "
+            "averages are over the layers of the group"
+        )
     lines = _lines(column, events, layer_map, step)
     unions: dict[tuple[str, ...], float] = {}
     for line, spans in lines.items():
@@ -156,8 +164,13 @@ def _leftovers(column: LayerColumn, events: _Events, step: np.ndarray, layer: np
         entry = by_name[events.names[number]]
         for place, values in enumerate((counts, totals, inside)):
             entry[place] += values[number]
-    column.leftovers = sorted((Leftover(name, int(count), float(total) / 1e3, float(within) / 1e3)
-                               for name, (count, total, within) in by_name.items()), key=lambda one: -one.total_us)
+    column.leftovers = sorted(
+        (
+            Leftover(name, int(count), float(total) / 1e3, float(within) / 1e3)
+            for name, (count, total, within) in by_name.items()
+        ),
+        key=lambda one: -one.total_us,
+    )
 
 
 def _per_layer(column: LayerColumn, unions: dict[tuple[str, ...], float], usual_us: float, layer_map: LayerMap) -> None:
@@ -228,8 +241,10 @@ def _from_sums(column: LayerColumn, profile: Profile, layer_map: LayerMap) -> No
         if _is_once_a_layer(layer_map, line):
             counts[line[0]].append(count)
     if not counts:
-        raise DerbyError(f"{profile.path}: no kernel of it stands once in a layer of {layer_map.name}, so the number "
-                         "of layers is unknown; take a profile with events (an nsys SQLite export)")
+        raise DerbyError(
+            f"{profile.path}: no kernel of it stands once in a layer of {layer_map.name}, so the number "
+            "of layers is unknown; take a profile with events (an nsys SQLite export)"
+        )
     layers = most_common(count for values in counts.values() for count in values)
     groups = dict.fromkeys(line[0] for line in totals)
     column.seen = {group: most_common(counts[group]) or layers for group in groups}
@@ -239,8 +254,10 @@ def _from_sums(column: LayerColumn, profile: Profile, layer_map: LayerMap) -> No
     add_up(column, layer_map, layer_map.layers)
     column.passes = _passes(column, layer_map)
     if shared:
-        column.notes.append(f"{column.title}: has sums only, so {len(shared)} kernels that several groups have are in "
-                            "no group; the layer has them")
+        column.notes.append(
+            f"{column.title}: has sums only, so {len(shared)} kernels that several groups have are in "
+            "no group; the layer has them"
+        )
 
 
 def _line(layer_map: LayerMap, steps: tuple[int, ...], modules: tuple[tuple[str, str], ...], name: str) -> Line:

@@ -135,8 +135,11 @@ class LayerMap:
             if text not in self._named:
                 if len(self._named) > CACHE_LIMIT:
                     self._named.clear()
-                self._named[text] = frozenset(place for place, patterns in enumerate(self.ranges)
-                                              if any(pattern.search(text) for pattern in patterns))
+                self._named[text] = frozenset(
+                    place
+                    for place, patterns in enumerate(self.ranges)
+                    if any(pattern.search(text) for pattern in patterns)
+                )
             if self._named[text]:
                 return self._named[text]
         return frozenset()
@@ -146,8 +149,9 @@ class LayerMap:
         if not places:
             return tuple(fits)
         within = [index for index in fits if self.steps[index].place in places]
-        return tuple(within or (index for index, step in enumerate(self.steps)
-                                if step.match is None and step.place in places))
+        return tuple(
+            within or (index for index, step in enumerate(self.steps) if step.match is None and step.place in places)
+        )
 
 
 def shipped() -> list[str]:
@@ -192,8 +196,15 @@ def _steps(where: str, place: int, entry: dict[str, Any]) -> list[Step]:
         if not kernel.get("match"):
             raise DerbyError(f"{where}: kernels: each needs match, a regular expression")
         line = (group, module, kernel.get("label", kernel["match"]))
-        steps.append(Step(line, place, _pattern(where, kernel["match"]), kernel.get("optional", False),
-                          kernel.get("repeat", False)))
+        steps.append(
+            Step(
+                line,
+                place,
+                _pattern(where, kernel["match"]),
+                kernel.get("optional", False),
+                kernel.get("repeat", False),
+            )
+        )
     if entry.get("ranges"):  # any other kernel inside its range; required where the range is all that is known of it
         steps.append(Step((group, module, ""), place, None, optional=bool(steps), repeat=True))
     return steps

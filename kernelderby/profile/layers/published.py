@@ -1,13 +1,13 @@
 """Published or measured module tables: TOML files (profiles/*.toml) whose columns become columns of the layer table.
 
-    kind = "module table"
-    source = "where the figures are from"       notes = ["what a reader must know"]
-    unit = "us"                       # of every number in the file
-    layer_map = "deepseek_decode"     # optional: gives order, overlaps and layers; otherwise layers = N here
-    [[columns]]                       # id (key of the rows), title, gpu, conditions
-    [[printed]]                       # column, value, and group ("attention") or what ("61 layers", with layers = 61)
-    [rows]
-    attention = [{ module = "...", kernel = "...", <column id> = 4 }]     # in order of launch; no number: an empty cell
+kind = "module table"
+source = "where the figures are from"       notes = ["what a reader must know"]
+unit = "us"                       # of every number in the file
+layer_map = "deepseek_decode"     # optional: gives order, overlaps and layers; otherwise layers = N here
+[[columns]]                       # id (key of the rows), title, gpu, conditions
+[[printed]]                       # column, value, and group ("attention") or what ("61 layers", with layers = 61)
+[rows]
+attention = [{ module = "...", kernel = "...", <column id> = 4 }]     # in order of launch; no number: an empty cell
 """
 
 from __future__ import annotations
@@ -122,8 +122,14 @@ def _line(layer_map: LayerMap | None, group: str, module: str, kernel: str, take
     return line
 
 
-def _column(path: Path, data: dict[str, Any], entry: dict[str, Any], rows: list[tuple[Line, dict[str, Any]]],
-            layer_map: LayerMap | None, layers: int) -> LayerColumn:
+def _column(
+    path: Path,
+    data: dict[str, Any],
+    entry: dict[str, Any],
+    rows: list[tuple[Line, dict[str, Any]]],
+    layer_map: LayerMap | None,
+    layers: int,
+) -> LayerColumn:
     column = LayerColumn(entry["title"], KIND, data["source"], gpu=entry.get("gpu"), complete=False)
     if entry.get("conditions"):
         column.facts.append(entry["conditions"])

@@ -48,7 +48,7 @@ class LayerTable:
 
     def of(self, prefix: tuple[str, ...]) -> list[Line]:
         """Lines of a group, (group,), or of a module, (group, module)."""
-        return [line for line in self.lines if line[:len(prefix)] == prefix]
+        return [line for line in self.lines if line[: len(prefix)] == prefix]
 
     def usual(self) -> list[Line]:
         return [line for line in self.lines if self.layer_map is None or self.layer_map.usual(line[0])]
@@ -58,8 +58,9 @@ class LayerTable:
         timed = [line for line in lines if any(line in other.lines for other in self.columns)]
         return sum(line in column.lines for line in timed), len(timed)
 
-    def compare(self, column: LayerColumn, lines: Sequence[Line],
-                total: str | tuple[Any, ...] | None = None) -> LayerRatio | None:
+    def compare(
+        self, column: LayerColumn, lines: Sequence[Line], total: str | tuple[Any, ...] | None = None
+    ) -> LayerRatio | None:
         """Against the first column. total: "layer", "model", (group,) or (group, module), whose own times (overlap
         counted once) are compared where both columns are whole; otherwise the sum of the lines that both have."""
         first = self.columns[0]
@@ -79,27 +80,54 @@ class LayerTable:
 
     def as_data(self) -> dict[str, Any]:
         """Plain values for JSON."""
-        return {"layer_map": self.layer_map.name if self.layer_map else None, "layers": self.layers,
-                "columns": [self._column_data(column) for column in self.columns]}
+        return {
+            "layer_map": self.layer_map.name if self.layer_map else None,
+            "layers": self.layers,
+            "columns": [self._column_data(column) for column in self.columns],
+        }
 
     def _column_data(self, column: LayerColumn) -> dict[str, Any]:
-        data = {key: value for key, value in asdict(column).items()
-                if key not in ("lines", "names", "instances", "modules", "groups")}
+        data = {
+            key: value
+            for key, value in asdict(column).items()
+            if key not in ("lines", "names", "instances", "modules", "groups")
+        }
         data["groups"] = [
-            {"group": group, "layer_us": column.groups.get(group), "layers_seen": column.seen.get(group),
-             "against_first": self._ratio(column, self.of((group,)), (group,))} for group in self.groups]
+            {
+                "group": group,
+                "layer_us": column.groups.get(group),
+                "layers_seen": column.seen.get(group),
+                "against_first": self._ratio(column, self.of((group,)), (group,)),
+            }
+            for group in self.groups
+        ]
         data["modules"] = [
-            {"group": module[0], "module": module[1], "layer_us": column.modules.get(module),
-             "against_first": self._ratio(column, self.of(module), module)} for module in self.modules]
+            {
+                "group": module[0],
+                "module": module[1],
+                "layer_us": column.modules.get(module),
+                "against_first": self._ratio(column, self.of(module), module),
+            }
+            for module in self.modules
+        ]
         data["kernels"] = [
-            {"group": line[0], "module": line[1], "kernel": line[2], "names": sorted(column.names.get(line, ())),
-             "layer_us": column.lines.get(line), "instances": column.instances.get(line),
-             "against_first": self._ratio(column, [line])} for line in self.lines]
+            {
+                "group": line[0],
+                "module": line[1],
+                "kernel": line[2],
+                "names": sorted(column.names.get(line, ())),
+                "layer_us": column.lines.get(line),
+                "instances": column.instances.get(line),
+                "against_first": self._ratio(column, [line]),
+            }
+            for line in self.lines
+        ]
         data["layer_against_first"] = self._ratio(column, self.usual(), "layer")
         return data
 
-    def _ratio(self, column: LayerColumn, lines: Sequence[Line],
-               total: str | tuple[Any, ...] | None = None) -> dict[str, Any] | None:
+    def _ratio(
+        self, column: LayerColumn, lines: Sequence[Line], total: str | tuple[Any, ...] | None = None
+    ) -> dict[str, Any] | None:
         found = self.compare(column, lines, total) if column is not self.columns[0] else None
         return asdict(found) if found else None
 
@@ -143,8 +171,10 @@ def _order(layer_map: LayerMap | None, columns: Sequence[LayerColumn]) -> list[L
     for line in dict.fromkeys(known):
         if line in order:
             continue
-        places = [max((place for place, other in enumerate(order) if other[:length] == line[:length]), default=None)
-                  for length in (2, 1)]
+        places = [
+            max((place for place, other in enumerate(order) if other[:length] == line[:length]), default=None)
+            for length in (2, 1)
+        ]
         place = next((place for place in places if place is not None), len(order) - 1)
         order.insert(place + 1, line)
     groups = sorted(layer_map.groups, key=lambda name: not layer_map.usual(name)) if layer_map else []

@@ -11,11 +11,30 @@ from dataclasses import dataclass
 
 TIME_NS = {"ns": 1, "us": 10**3, "ms": 10**6, "s": 10**9}
 SIZE_BYTES = {  # nsys's MB is 10^6 bytes
-    "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40,
+    "B": 1,
+    "KB": 10**3,
+    "MB": 10**6,
+    "GB": 10**9,
+    "TB": 10**12,
+    "KiB": 2**10,
+    "MiB": 2**20,
+    "GiB": 2**30,
+    "TiB": 2**40,
 }
 _SPELLINGS = {
-    "nsec": "ns", "nanoseconds": "ns", "usec": "us", "μs": "us", "µs": "us", "microseconds": "us", "msec": "ms",
-    "milliseconds": "ms", "sec": "s", "seconds": "s", "bytes": "B", "byte": "B", "b": "B",
+    "nsec": "ns",
+    "nanoseconds": "ns",
+    "usec": "us",
+    "μs": "us",
+    "µs": "us",
+    "microseconds": "us",
+    "msec": "ms",
+    "milliseconds": "ms",
+    "sec": "s",
+    "seconds": "s",
+    "bytes": "B",
+    "byte": "B",
+    "b": "B",
 }
 _UNITS = {**{unit.lower(): unit for unit in (*TIME_NS, *SIZE_BYTES, "%")}, **_SPELLINGS}
 

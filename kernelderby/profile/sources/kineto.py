@@ -27,8 +27,13 @@ from kernelderby.profile.sources.operations import operation
 from kernelderby.profile.sources.ranges import OpenRanges, Paths, RangeTimeline
 from kernelderby.profile.spans import ApiSum, KernelSum, Profile, Span, SpanKind
 
-_GPU = {"kernel": SpanKind.KERNEL, "gpu_memcpy": SpanKind.MEMCPY, "gpu_memset": SpanKind.MEMSET,
-        "memcpy": SpanKind.MEMCPY, "memset": SpanKind.MEMSET}  # the short ones: torch before 2.0
+_GPU = {
+    "kernel": SpanKind.KERNEL,
+    "gpu_memcpy": SpanKind.MEMCPY,
+    "gpu_memset": SpanKind.MEMSET,
+    "memcpy": SpanKind.MEMCPY,
+    "memset": SpanKind.MEMSET,
+}  # the short ones: torch before 2.0
 _CALLS = {"cuda_runtime", "cuda_driver", "runtime", "driver"}
 _RANGES, _GPU_RANGES = "user_annotation", "gpu_user_annotation"
 _KEPT = {*_GPU, *_CALLS, _RANGES, _GPU_RANGES}
@@ -65,8 +70,9 @@ class KinetoProfile(Profile):
                 untimed += 1
                 continue
             self._unlinked += launch is None and kind == SpanKind.KERNEL
-            self._spans.append(_span(name, start, start + duration, kind, args, launch,
-                                     nesting.around(event, start, launch)))
+            self._spans.append(
+                _span(name, start, start + duration, kind, args, launch, nesting.around(event, start, launch))
+            )
         self._spans.sort(key=lambda span: (span.start_ns, span.end_ns))
         if untimed:
             self.warnings.append(f"{untimed:,} GPU operations have no valid times and are left out")
@@ -94,8 +100,15 @@ def sum_spans(spans: Iterable[Span]) -> list[KernelSum]:
         sizes[span.kind, span.name] += span.bytes
     sums = [
         KernelSum(
-            kind, name, len(each), sum(each), statistics.median(each), min(each), max(each),
-            statistics.stdev(each) if len(each) > 1 else 0.0, None if kind == SpanKind.KERNEL else sizes[kind, name],
+            kind,
+            name,
+            len(each),
+            sum(each),
+            statistics.median(each),
+            min(each),
+            max(each),
+            statistics.stdev(each) if len(each) > 1 else 0.0,
+            None if kind == SpanKind.KERNEL else sizes[kind, name],
         )
         for (kind, name), each in durations.items()
     ]
@@ -115,8 +128,9 @@ def open_kineto(path: Path, packed: bool = False) -> KinetoProfile:
         raise DerbyError(f"{path}: an event of the trace is malformed ({error!r}); {_MEND}") from None
     if not profile._spans:
         told = f" ({profile.warnings[0]})" if profile.warnings else ""
-        raise DerbyError(f"{path}: no GPU work in the trace{told}; profile code that uses the GPU, "
-                         "activities=[CPU, CUDA]")
+        raise DerbyError(
+            f"{path}: no GPU work in the trace{told}; profile code that uses the GPU, activities=[CPU, CUDA]"
+        )
     return profile
 
 
@@ -181,8 +195,11 @@ class _Nesting:
     def __init__(self, host: _Host) -> None:
         self._paths = Paths()
         self._of_threads = {place: _timeline(ranges, self._paths) for place, ranges in host.ranges.items()}
-        self._of_streams = {} if self._of_threads else {
-            place: _timeline(ranges, self._paths) for place, ranges in host.gpu_ranges.items()}
+        self._of_streams = (
+            {}
+            if self._of_threads
+            else {place: _timeline(ranges, self._paths) for place, ranges in host.gpu_ranges.items()}
+        )
 
     def around(self, event: dict[str, Any], start: int, launch: tuple[Any, ...] | None) -> tuple[str, ...]:
         if self._of_streams:
@@ -192,11 +209,27 @@ class _Nesting:
         return self._paths.names[int(timeline.at(np.array([time]))[0])] if timeline else ()
 
 
-def _span(name: str, start: int, end: int, kind: SpanKind, args: dict[str, Any], launch: tuple[Any, ...] | None,
-          ranges: tuple[str, ...]) -> Span:
+def _span(
+    name: str,
+    start: int,
+    end: int,
+    kind: SpanKind,
+    args: dict[str, Any],
+    launch: tuple[Any, ...] | None,
+    ranges: tuple[str, ...],
+) -> Span:
     name = name if kind == SpanKind.KERNEL else operation(name)[1]
-    span = Span(kind, name, start, end, 0, _integer(args.get("device")), _integer(args.get("stream")), ranges,
-                _integer(args.get("bytes")))
+    span = Span(
+        kind,
+        name,
+        start,
+        end,
+        0,
+        _integer(args.get("device")),
+        _integer(args.get("stream")),
+        ranges,
+        _integer(args.get("bytes")),
+    )
     return replace(span, process=_integer(launch[1])) if launch else span
 
 

@@ -82,7 +82,7 @@ class OpenRanges:
                 stack.pop()
             else:
                 index = next(place for place, item in enumerate(stack) if item[0] == ended)
-                rest = stack[index + 1:]
+                rest = stack[index + 1 :]
                 del stack[index:]
                 for end, name, _ in rest:
                     stack.append((end, name, self.paths.child(stack[-1][2] if stack else 0, name)))

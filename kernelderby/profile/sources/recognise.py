@@ -77,7 +77,11 @@ def _open_text(path: Path, head: bytes, packed: bool) -> Profile:
 def _binary(path: Path) -> str:
     """The reports of nsys have no magic number that is documented; the advice says both ways out."""
     if path.suffix == ".qdstrm":
-        return (".qdstrm is the raw stream of `nsys profile`; import it with a full nsys installation "
-                "(`QdstrmImporter -i FILE`), then run `nsys export --type sqlite` on the .nsys-rep")
-    return ("a binary file that derby does not read; a report of nsys (.nsys-rep, .qdrep) must be exported first: "
-            "`nsys export --type sqlite REPORT.nsys-rep`")
+        return (
+            ".qdstrm is the raw stream of `nsys profile`; import it with a full nsys installation "
+            "(`QdstrmImporter -i FILE`), then run `nsys export --type sqlite` on the .nsys-rep"
+        )
+    return (
+        "a binary file that derby does not read; a report of nsys (.nsys-rep, .qdrep) must be exported first: "
+        "`nsys export --type sqlite REPORT.nsys-rep`"
+    )

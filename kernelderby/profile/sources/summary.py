@@ -33,16 +33,32 @@ from kernelderby.profile.sources.tables import Block, blocks
 from kernelderby.profile.spans import ApiSum, KernelSum, Profile, Span, SpanKind
 
 KERNELS, BY_GRID, GPU, API, MEMORY_TIME, MEMORY_SIZE, OTHER = (
-    "kernels", "kernels by grid", "all GPU work", "API calls", "memory operations by time", "memory operations by size",
+    "kernels",
+    "kernels by grid",
+    "all GPU work",
+    "API calls",
+    "memory operations by time",
+    "memory operations by size",
     "other",
 )
 REPORTS = {
-    "cuda_gpu_kern_sum": KERNELS, "gpukernsum": KERNELS, "cudagpukernsum": KERNELS,
-    "cuda_gpu_kern_gb_sum": BY_GRID, "gpukerngbsum": BY_GRID,
-    "cuda_gpu_sum": GPU, "gpusum": GPU, "cuda_api_gpu_sum": GPU, "apigpusum": GPU, "cudaapigpusum": GPU,
-    "cuda_api_sum": API, "cudaapisum": API, "apisum": API,
-    "cuda_gpu_mem_time_sum": MEMORY_TIME, "gpumemtimesum": MEMORY_TIME,
-    "cuda_gpu_mem_size_sum": MEMORY_SIZE, "gpumemsizesum": MEMORY_SIZE,
+    "cuda_gpu_kern_sum": KERNELS,
+    "gpukernsum": KERNELS,
+    "cudagpukernsum": KERNELS,
+    "cuda_gpu_kern_gb_sum": BY_GRID,
+    "gpukerngbsum": BY_GRID,
+    "cuda_gpu_sum": GPU,
+    "gpusum": GPU,
+    "cuda_api_gpu_sum": GPU,
+    "apigpusum": GPU,
+    "cudaapigpusum": GPU,
+    "cuda_api_sum": API,
+    "cudaapisum": API,
+    "apisum": API,
+    "cuda_gpu_mem_time_sum": MEMORY_TIME,
+    "gpumemtimesum": MEMORY_TIME,
+    "cuda_gpu_mem_size_sum": MEMORY_SIZE,
+    "gpumemsizesum": MEMORY_SIZE,
 }
 _LARGEST = 256 * 2**20
 _TOTAL_ROW = re.compile(r"\b(total|sum)\b|合计|总计", re.IGNORECASE)
@@ -145,8 +161,9 @@ def _rows(path: Path, block: Block) -> Iterator[_Row]:
             raise DerbyError(f"{path}:{line}: {error}") from None
 
 
-def _row(line: int, columns: list[Heading], cells: list[str], units: dict[str, int],
-         default: str | None) -> _Row | None:
+def _row(
+    line: int, columns: list[Heading], cells: list[str], units: dict[str, int], default: str | None
+) -> _Row | None:
     """None for a line of totals."""
     name, number, category = "", None, ""
     values: dict[str, Quantity | None] = {}
@@ -207,10 +224,12 @@ def _kind(block: Block, rows: list[_Row]) -> str:
     return MEMORY_TIME if operations and all(operations) else KERNELS
 
 
-def _assemble(path: Path, tables: dict[str, tuple[Block, list[_Row]]],
-              warnings: list[str]) -> tuple[list[KernelSum], list[ApiSum]]:
+def _assemble(
+    path: Path, tables: dict[str, tuple[Block, list[_Row]]], warnings: list[str]
+) -> tuple[list[KernelSum], list[ApiSum]]:
     """Kernel sums of the kernel and memory tables, sizes put to the times, and the calls. Where a table is missing, the
     rows of one that has the same work in it stand in: kernels by grid for kernels, all GPU work for everything."""
+
     def rows(*kinds: str) -> list[_Row]:
         return next((tables[kind][1] for kind in kinds if kind in tables), [])
 
@@ -238,8 +257,10 @@ def _about_names(rows: list[_Row]) -> Iterator[str]:
     """What is lost where rows have one name, which a kernel table has only when its names were cut off."""
     names = len({row.name for row in rows})
     if names < len(rows):
-        yield (f"{len(rows)} kernels have {names} names, so rows of one name are added up: the names were cut off; "
-               "export with `nsys stats --format csv`, which prints them whole")
+        yield (
+            f"{len(rows)} kernels have {names} names, so rows of one name are added up: the names were cut off; "
+            "export with `nsys stats --format csv`, which prints them whole"
+        )
 
 
 def _sum(kind: SpanKind, name: str, row: _Row) -> KernelSum:
@@ -253,7 +274,10 @@ def _sum(kind: SpanKind, name: str, row: _Row) -> KernelSum:
 def _join(one: KernelSum, other: KernelSum) -> KernelSum:
     """Two rows of one name (by grid size, or names that the GUI cut): no median or deviation can be told any more."""
     return KernelSum(
-        one.kind, one.name, one.instances + other.instances, one.total_ns + other.total_ns,
+        one.kind,
+        one.name,
+        one.instances + other.instances,
+        one.total_ns + other.total_ns,
         min_ns=None if one.min_ns is None or other.min_ns is None else min(one.min_ns, other.min_ns),
         max_ns=None if one.max_ns is None or other.max_ns is None else max(one.max_ns, other.max_ns),
     )
@@ -267,6 +291,13 @@ def _add_sizes(rows: list[_Row], merged: dict[tuple[SpanKind, str], KernelSum], 
             warnings.append(f"{name}: only its size is in the file, not its time; add `--report cuda_gpu_mem_time_sum`")
             continue
         merged[kind, name] = KernelSum(
-            kind, name, known.instances, known.total_ns, known.median_ns, known.min_ns, known.max_ns, known.stddev_ns,
+            kind,
+            name,
+            known.instances,
+            known.total_ns,
+            known.median_ns,
+            known.min_ns,
+            known.max_ns,
+            known.stddev_ns,
             row.total.value,
         )

@@ -101,8 +101,10 @@ def _read_markdown(path: Path, lines: list[str], index: int, block: Block) -> in
     while index < len(lines) and "|" in lines[index]:
         cells = _bars(lines[index])
         if len(cells) != len(block.header):
-            raise DerbyError(f"{path}:{index + 1}: {len(cells)} cells where the header in line {block.line} has "
-                             f"{len(block.header)}; write a bar in a name as \\|")
+            raise DerbyError(
+                f"{path}:{index + 1}: {len(cells)} cells where the header in line {block.line} has "
+                f"{len(block.header)}; write a bar in a name as \\|"
+            )
         block.rows.append((index + 1, cells))
         index += 1
     return index
@@ -114,8 +116,10 @@ def _read_plain(path: Path, lines: list[str], index: int, block: Block) -> int:
     while index < len(lines) and lines[index].strip() and not _BETWEEN.match(lines[index]):
         cells = _under(lines[index], ruler)
         if cells is None:
-            raise DerbyError(f"{path}:{index + 1}: a value runs over the columns that the dashes in line "
-                             f"{block.line + 1} mark; print the table again, best with `--format csv`")
+            raise DerbyError(
+                f"{path}:{index + 1}: a value runs over the columns that the dashes in line "
+                f"{block.line + 1} mark; print the table again, best with `--format csv`"
+            )
         block.rows.append((index + 1, cells))
         index += 1
     return index
@@ -144,6 +148,6 @@ def _under(line: str, ruler: str) -> list[str] | None:
     """Cells of a line by the runs of dashes in the ruler: each column reaches from the last one's end to its own end,
     the last column to the end of the line. None when that would cut a word in two."""
     ends = [match.end() for match in re.finditer("-+", ruler)]
-    if any(line[end - 1:end].strip() and line[end:end + 1].strip() for end in ends[:-1]):
+    if any(line[end - 1 : end].strip() and line[end : end + 1].strip() for end in ends[:-1]):
         return None
     return [line[start:end].strip() for start, end in zip([0, *ends[:-1]], [*ends[:-1], None], strict=True)]

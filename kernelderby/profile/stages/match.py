@@ -26,8 +26,11 @@ class StageMatcher:
         self.stages = tuple(stages)
         self.warnings: list[str] = []
         self._patterns = [[re.compile(pattern) for pattern in stage.kernels] for stage in stages]
-        self.glue = frozenset(index for index, patterns in enumerate(self._patterns)
-                              if any(pattern.search(name) for pattern in patterns for name in _ANYBODYS))
+        self.glue = frozenset(
+            index
+            for index, patterns in enumerate(self._patterns)
+            if any(pattern.search(name) for pattern in patterns for name in _ANYBODYS)
+        )
         self.by_range = {stage.nvtx: index for index, stage in enumerate(stages) if stage.nvtx}
         self._cache: dict[str, tuple[tuple[int, ...], str]] = {}
 
@@ -46,8 +49,12 @@ class StageMatcher:
         return found
 
     def _search(self, name: str) -> tuple[tuple[int, ...], str]:
-        hits = [(index, pattern.pattern) for index, patterns in enumerate(self._patterns) for pattern in patterns
-                if pattern.search(name)]
+        hits = [
+            (index, pattern.pattern)
+            for index, patterns in enumerate(self._patterns)
+            for pattern in patterns
+            if pattern.search(name)
+        ]
         own = [(index, pattern) for index, pattern in hits if index not in self.glue] or hits
         if not own:
             return (), ""
@@ -55,8 +62,10 @@ class StageMatcher:
         sharing = tuple(dict.fromkeys(index for index, pattern in own if pattern == first))
         if others := sorted({self.stages[index].name for index, _ in own} - {self.stages[i].name for i in sharing}):
             counted = " / ".join(self.stages[index].name for index in sharing)
-            self.warnings.append(f"{name[:80]}: fits stage {counted} and also {', '.join(others)}; counted as "
-                                 f"{counted}; narrow the patterns in solution.toml")
+            self.warnings.append(
+                f"{name[:80]}: fits stage {counted} and also {', '.join(others)}; counted as "
+                f"{counted}; narrow the patterns in solution.toml"
+            )
         return sharing, first
 
     def unmatched(self, names: Iterable[str], ranges: Iterable[str] = ()) -> list[str]:

@@ -84,8 +84,13 @@ class Walker:
     purpose: ranges -> what work in them is for, "" where they do not say.
     """
 
-    def __init__(self, matcher: StageMatcher, names: Iterable[str], within: re.Pattern[str],
-                 purpose: Callable[[tuple[str, ...]], str]) -> None:
+    def __init__(
+        self,
+        matcher: StageMatcher,
+        names: Iterable[str],
+        within: re.Pattern[str],
+        purpose: Callable[[tuple[str, ...]], str],
+    ) -> None:
         self.matcher = matcher
         self.marked, self.unmarked = Walked(is_marked=True), Walked()
         self.ranges: set[str] = set()  # those of stages that occurred
@@ -134,8 +139,19 @@ class Walker:
 class _Track:
     """The walk on one GPU of one process, over landmarks 0 to tail: the stages that occur and are not glue."""
 
-    __slots__ = ("result", "tail", "is_open", "label", "position", "counts", "seen", "pending", "start", "end",
-                 "frontier")
+    __slots__ = (
+        "result",
+        "tail",
+        "is_open",
+        "label",
+        "position",
+        "counts",
+        "seen",
+        "pending",
+        "start",
+        "end",
+        "frontier",
+    )
 
     def __init__(self, tail: int, result: Walked) -> None:
         self.result, self.tail = result, tail
@@ -202,8 +218,9 @@ class _Track:
             return ahead[1]
         return ahead[0]
 
-    def _count(self, stage: int, name: str, total_ns: float, bytes_: float, added_ns: float,
-               instances: int = 1) -> None:
+    def _count(
+        self, stage: int, name: str, total_ns: float, bytes_: float, added_ns: float, instances: int = 1
+    ) -> None:
         by_stage = self.result.by_stage
         names = by_stage[stage] if stage in by_stage else by_stage.setdefault(stage, {})
         tally = names[name] if name in names else names.setdefault(name, Tally())

@@ -124,8 +124,14 @@ class Pipeline:
         return sum(row.total_ns for row in self.outside if row.kind == UNATTRIBUTED)
 
 
-def pipeline_of(profile: Profile, stages: Sequence[Stage], solution: str, *, stated_total_ns: float | None = None,
-                within: str = INVOCATION) -> Pipeline:
+def pipeline_of(
+    profile: Profile,
+    stages: Sequence[Stage],
+    solution: str,
+    *,
+    stated_total_ns: float | None = None,
+    within: str = INVOCATION,
+) -> Pipeline:
     """Sorts a profile into a solution's stages and the rest.
 
     stated_total_ns: the pipeline's total where the source states it and itemises less. within: regular expression of
@@ -150,19 +156,31 @@ def pipeline_of(profile: Profile, stages: Sequence[Stage], solution: str, *, sta
     itemised_ns = sum(row.total_ns for row in rows)
     warnings = [*profile.warnings, *matcher.warnings, *matcher.unmatched(names, ranges)]
     if stated_total_ns is not None and stated_total_ns > itemised_ns:
-        rows.append(StageRow(NOT_ITEMISED, "rest of the stated total", (), 0,
-                             stated_total_ns - itemised_ns))
+        rows.append(StageRow(NOT_ITEMISED, "rest of the stated total", (), 0, stated_total_ns - itemised_ns))
     elif stated_total_ns is not None:
-        warnings.append(f"{profile.path}: its stages sum to {itemised_ns / 1e6:.1f} ms, more than the stated total of "
-                        f"{stated_total_ns / 1e6:.1f} ms; shares are of the sum")
+        warnings.append(
+            f"{profile.path}: its stages sum to {itemised_ns / 1e6:.1f} ms, more than the stated total of "
+            f"{stated_total_ns / 1e6:.1f} ms; shares are of the sum"
+        )
     pipeline_ns = sum(row.total_ns for row in rows)
     outside = _outside_rows(walked)
     warnings += _about_sums(matcher, names) if not profile.has_events else []
     calls = profile.api_sums()
     return Pipeline(
-        str(profile.path), profile.form, profile.gpu, solution, invocations, source, tuple(rows), pipeline_ns, outside,
-        pipeline_ns + sum(row.total_ns for row in outside), span_ns, timelines,
-        sum(call.total_ns for call in calls if is_synchronisation(call)), sum(call.total_ns for call in calls),
+        str(profile.path),
+        profile.form,
+        profile.gpu,
+        solution,
+        invocations,
+        source,
+        tuple(rows),
+        pipeline_ns,
+        outside,
+        pipeline_ns + sum(row.total_ns for row in outside),
+        span_ns,
+        timelines,
+        sum(call.total_ns for call in calls if is_synchronisation(call)),
+        sum(call.total_ns for call in calls),
         tuple(dict.fromkeys(warnings)),
     )
 
@@ -174,8 +192,9 @@ def _expression(within: str) -> re.Pattern[str]:
         raise DerbyError(f"--within: {within!r} is no regular expression ({error}); mend it") from None
 
 
-def _walk(profile: Profile, matcher: StageMatcher, names: list[str],
-          within: re.Pattern[str]) -> tuple[Walked, tuple[Timeline, ...], set[str]]:
+def _walk(
+    profile: Profile, matcher: StageMatcher, names: list[str], within: re.Pattern[str]
+) -> tuple[Walked, tuple[Timeline, ...], set[str]]:
     """With marked invocations only those are the pipeline; stages outside of them (warm-up, checks) are not."""
     walker, timeline = Walker(matcher, names, within, purpose), TimelineBuilder()
     take, measure = walker.take, timeline.take
@@ -210,20 +229,36 @@ def _stage_rows(matcher: StageMatcher, walked: Walked, merged: bool) -> list[Sta
             continue
         taken.update(together)
         parts = [matcher.stages[part] for part in together]
-        rows.append(_stage_row(TOGETHER.join(stage.name for stage in parts), "; ".join(stage.title for stage in parts),
-                               names, is_merged=len(parts) > 1, has_order=not merged))
+        rows.append(
+            _stage_row(
+                TOGETHER.join(stage.name for stage in parts),
+                "; ".join(stage.title for stage in parts),
+                names,
+                is_merged=len(parts) > 1,
+                has_order=not merged,
+            )
+        )
     if walked.between:
         rows.append(_stage_row(BETWEEN, "in no stage, inside invocations", walked.between))
     return rows
 
 
-def _stage_row(name: str, title: str, names: dict[str, Tally], is_merged: bool = False,
-               has_order: bool = True) -> StageRow:
-    kernels = sorted((StageKernel(kernel, tally.instances, tally.total_ns) for kernel, tally in names.items()),
-                     key=lambda row: (-row.total_ns, row.name))
-    return StageRow(name, title, tuple(kernels), sum(row.instances for row in kernels),
-                    sum(row.total_ns for row in kernels), is_merged,
-                    added_ns=sum(tally.added_ns for tally in names.values()) if has_order else None)
+def _stage_row(
+    name: str, title: str, names: dict[str, Tally], is_merged: bool = False, has_order: bool = True
+) -> StageRow:
+    kernels = sorted(
+        (StageKernel(kernel, tally.instances, tally.total_ns) for kernel, tally in names.items()),
+        key=lambda row: (-row.total_ns, row.name),
+    )
+    return StageRow(
+        name,
+        title,
+        tuple(kernels),
+        sum(row.instances for row in kernels),
+        sum(row.total_ns for row in kernels),
+        is_merged,
+        added_ns=sum(tally.added_ns for tally in names.values()) if has_order else None,
+    )
 
 
 def _invocations(matcher: StageMatcher, walked: Walked, has_events: bool) -> tuple[int | None, str]:
@@ -292,6 +327,8 @@ def _about_sums(matcher: StageMatcher, names: list[str]) -> list[str]:
     warnings = []
     for index in sorted(matcher.glue):
         if any(index in matcher.candidates(name) for name in names):
-            warnings.append(f"stage {matcher.stages[index].name}: a summary cannot tell its kernels from those of the "
-                            "harness; counted outside the pipeline")
+            warnings.append(
+                f"stage {matcher.stages[index].name}: a summary cannot tell its kernels from those of the "
+                "harness; counted outside the pipeline"
+            )
     return warnings

@@ -59,8 +59,9 @@ def time_saved(speedup: float) -> float:
     return 1 - 1 / speedup
 
 
-def whatif(pipeline: Pipeline, factors: Sequence[float] = SPEEDUPS,
-           floors_us: Mapping[str, float] | None = None) -> WhatIfs:
+def whatif(
+    pipeline: Pipeline, factors: Sequence[float] = SPEEDUPS, floors_us: Mapping[str, float] | None = None
+) -> WhatIfs:
     """floors_us: stage -> the least that one invocation of it can take; "K3 / K5" is the floor of several together,
     which become a row of their own. DerbyError for a stage that the profile does not have.
 
@@ -71,15 +72,20 @@ def whatif(pipeline: Pipeline, factors: Sequence[float] = SPEEDUPS,
     known = {row.name for row in rows}
     for name in floors_us:
         if missing := [part for part in name.split(TOGETHER) if part not in known and name not in known]:
-            raise DerbyError(f"{pipeline.profile}: no stage {', '.join(missing)} to give a floor; "
-                             f"there are {', '.join(row.name for row in rows) or 'none'}")
-    found = [_one(pipeline, row.name, row.title, pipeline.time_ns(row), tuple(factors), floors_us.get(row.name))
-             for row in rows]
+            raise DerbyError(
+                f"{pipeline.profile}: no stage {', '.join(missing)} to give a floor; "
+                f"there are {', '.join(row.name for row in rows) or 'none'}"
+            )
+    found = [
+        _one(pipeline, row.name, row.title, pipeline.time_ns(row), tuple(factors), floors_us.get(row.name))
+        for row in rows
+    ]
     for name in floors_us:
         if name not in known:
             parts = [row for row in rows if row.name in name.split(TOGETHER)]
-            found.append(_one(pipeline, name, "together", sum(map(pipeline.time_ns, parts)), tuple(factors),
-                              floors_us[name]))
+            found.append(
+                _one(pipeline, name, "together", sum(map(pipeline.time_ns, parts)), tuple(factors), floors_us[name])
+            )
     found.sort(key=lambda one: (-_within_reach(one), -one.time_ns, one.stage))
     largest = max(rows, key=pipeline.time_ns, default=None)
     bound = pipeline.cost_ns / pipeline.time_ns(largest) if largest else None
@@ -92,8 +98,9 @@ def rows_of_role(pipeline: Pipeline, stages: Sequence[Stage], role: str) -> list
     return [row.name for row in pipeline.stages if row.total_ns > 0 and set(row.name.split(TOGETHER)) <= names]
 
 
-def _one(pipeline: Pipeline, name: str, title: str, time_ns: float, factors: tuple[float, ...],
-         floor_us: float | None) -> WhatIf:
+def _one(
+    pipeline: Pipeline, name: str, title: str, time_ns: float, factors: tuple[float, ...], floor_us: float | None
+) -> WhatIf:
     share = time_ns / pipeline.cost_ns
     speedups = tuple(amdahl(share, factor) for factor in factors)
     gone = amdahl(share, float("inf"))

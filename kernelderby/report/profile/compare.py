@@ -16,8 +16,12 @@ MOST = 40  # rows; a profile has hundreds of kernels, and the table is sorted
 
 def compare_answer(found: Comparison, most: int = MOST) -> Answer[Comparison]:
     """Frame: changes, all of them. most: rows of text and Markdown."""
-    return Answer(found, lambda: {"comparison": _data(found)}, lambda: [compare_report(found, most)],
-                  lambda: (frame("changes", _data(found)["changes"]),))
+    return Answer(
+        found,
+        lambda: {"comparison": _data(found)},
+        lambda: [compare_report(found, most)],
+        lambda: (frame("changes", _data(found)["changes"]),),
+    )
 
 
 def _data(found: Comparison) -> dict[str, Any]:
@@ -31,9 +35,17 @@ def _data(found: Comparison) -> dict[str, Any]:
 def compare_report(comparison: Comparison, most: int = MOST) -> Report:
     per_invocation = comparison.unit == "invocation"
     unit = "us" if per_invocation else "ms"
-    columns = (Column(comparison.by, "left"), Column("what happened", "left"), Column("instances A"),
-               Column("instances B"), Column(f"A {unit}"), Column(f"B {unit}"), Column(f"change {unit}"),
-               Column("B over A"), Column("% of the change"))
+    columns = (
+        Column(comparison.by, "left"),
+        Column("what happened", "left"),
+        Column("instances A"),
+        Column("instances B"),
+        Column(f"A {unit}"),
+        Column(f"B {unit}"),
+        Column(f"change {unit}"),
+        Column("B over A"),
+        Column("% of the change"),
+    )
     rows = [_line(change, per_invocation) for change in comparison.changes[:most]]
     rows.append(_total(comparison, per_invocation))
     what = "Times of one invocation" if per_invocation else "Times of the whole profile"
@@ -41,8 +53,12 @@ def compare_report(comparison: Comparison, most: int = MOST) -> Report:
     table = Table(what, columns, tuple(rows), caption=caption)
     left = len(comparison.changes) - most
     notes = [f"{left} more with smaller changes"] if left > 0 else []
-    return Report(title=f"A {comparison.before}, B {comparison.after}", facts=_facts(comparison), tables=(table,),
-                  notes=(*notes, *comparison.warnings))
+    return Report(
+        title=f"A {comparison.before}, B {comparison.after}",
+        facts=_facts(comparison),
+        tables=(table,),
+        notes=(*notes, *comparison.warnings),
+    )
 
 
 def _facts(comparison: Comparison) -> tuple[str, ...]:
@@ -50,8 +66,14 @@ def _facts(comparison: Comparison) -> tuple[str, ...]:
         count = f", {invocations} invocations" if invocations else ""
         return f"{letter}: {gpu or 'GPU not named'}{count}"
 
-    return (" · ".join((side("A", comparison.before_gpu, comparison.before_invocations),
-                        side("B", comparison.after_gpu, comparison.after_invocations))),)
+    return (
+        " · ".join(
+            (
+                side("A", comparison.before_gpu, comparison.before_invocations),
+                side("B", comparison.after_gpu, comparison.after_invocations),
+            )
+        ),
+    )
 
 
 def _line(change: Difference, per_invocation: bool) -> tuple[TableCell, ...]:
@@ -62,17 +84,33 @@ def _line(change: Difference, per_invocation: bool) -> tuple[TableCell, ...]:
         emphasis = "bad"
     ratio = TableCell(f"{change.ratio:.3f}", emphasis) if change.ratio is not None else NOTHING
     share = NOTHING if change.share_of_change is None else TableCell(f"{100 * change.share_of_change:+.1f}")
-    return (TableCell(change.name), TableCell(change.verdict, emphasis), _count(change.before_instances),
-            _count(change.after_instances), _time(change.before_ns, per_invocation),
-            _time(change.after_ns, per_invocation), TableCell(_signed(change.change_ns, per_invocation)), ratio, share)
+    return (
+        TableCell(change.name),
+        TableCell(change.verdict, emphasis),
+        _count(change.before_instances),
+        _count(change.after_instances),
+        _time(change.before_ns, per_invocation),
+        _time(change.after_ns, per_invocation),
+        TableCell(_signed(change.change_ns, per_invocation)),
+        ratio,
+        share,
+    )
 
 
 def _total(comparison: Comparison, per_invocation: bool) -> tuple[TableCell, ...]:
     change = comparison.after_ns - comparison.before_ns
     ratio = TableCell(f"{comparison.ratio:.3f}") if comparison.ratio is not None else NOTHING
-    return (TableCell("all"), TableCell(""), NOTHING, NOTHING, _time(comparison.before_ns, per_invocation),
-            _time(comparison.after_ns, per_invocation), TableCell(_signed(change, per_invocation)), ratio,
-            TableCell("100.0") if change else NOTHING)
+    return (
+        TableCell("all"),
+        TableCell(""),
+        NOTHING,
+        NOTHING,
+        _time(comparison.before_ns, per_invocation),
+        _time(comparison.after_ns, per_invocation),
+        TableCell(_signed(change, per_invocation)),
+        ratio,
+        TableCell("100.0") if change else NOTHING,
+    )
 
 
 def _count(instances: int) -> TableCell:

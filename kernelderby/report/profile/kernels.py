@@ -29,28 +29,54 @@ class KernelsOf:
 def kernels_answer(found: Sequence[KernelsOf], top: int | None = None) -> Answer[tuple[KernelsOf, ...]]:
     """Frames: kernels, memory, totals by library, role, dtype and architecture, findings. top: see kernels_report."""
     found = tuple(found)
-    return Answer(found, lambda: {"profiles": [_data(each) for each in found]},
-                  lambda: [kernels_report(each.table, each.findings, top=top, notes=each.notes) for each in found],
-                  lambda: _frames(found))
+    return Answer(
+        found,
+        lambda: {"profiles": [_data(each) for each in found]},
+        lambda: [kernels_report(each.table, each.findings, top=top, notes=each.notes) for each in found],
+        lambda: _frames(found),
+    )
 
 
 def _data(each: KernelsOf) -> dict[str, Any]:
     """With the properties that asdict leaves out."""
-    return {**asdict(each.table), "unknown": asdict(each.table.unknown), "guessed": asdict(each.table.guessed),
-            "findings": [asdict(one) for one in each.findings], "notes": each.notes}
+    return {
+        **asdict(each.table),
+        "unknown": asdict(each.table.unknown),
+        "guessed": asdict(each.table.guessed),
+        "findings": [asdict(one) for one in each.findings],
+        "notes": each.notes,
+    }
 
 
 def _frames(found: Sequence[KernelsOf]) -> tuple[Frame, ...]:
-    tables = {"kernels": "rows", "memory": "memory", "library": "by_library", "role": "by_role", "dtype": "by_dtype",
-              "architecture": "by_architecture"}
-    frames = [frame(name, ({"profile": each.table.path} | asdict(row) for each in found
-                           for row in getattr(each.table, field))) for name, field in tables.items()]
-    return (*frames, frame("findings", ({"profile": each.table.path} | asdict(one) for each in found
-                                        for one in each.findings)))
+    tables = {
+        "kernels": "rows",
+        "memory": "memory",
+        "library": "by_library",
+        "role": "by_role",
+        "dtype": "by_dtype",
+        "architecture": "by_architecture",
+    }
+    frames = [
+        frame(
+            name, ({"profile": each.table.path} | asdict(row) for each in found for row in getattr(each.table, field))
+        )
+        for name, field in tables.items()
+    ]
+    return (
+        *frames,
+        frame("findings", ({"profile": each.table.path} | asdict(one) for each in found for one in each.findings)),
+    )
 
 
-def kernels_report(table: KernelTable, found: Sequence[Finding], *, top: int | None = None, full_names: bool = False,
-                   notes: Sequence[str] = ()) -> Report:
+def kernels_report(
+    table: KernelTable,
+    found: Sequence[Finding],
+    *,
+    top: int | None = None,
+    full_names: bool = False,
+    notes: Sequence[str] = (),
+) -> Report:
     """top: how many kernels get a row, the rest is summed (None: all). full_names: as the profile has them."""
     tables = [_kernel_table(table, top, full_names)]
     if table.memory:
@@ -62,8 +88,12 @@ def kernels_report(table: KernelTable, found: Sequence[Finding], *, top: int | N
     ]
     if found:
         tables.append(_finding_table(found))
-    return Report(title=f"Kernels of {table.path}", facts=_facts(table), tables=tuple(tables),
-                  notes=(*table.warnings, *notes, *(f"{each.kind}: {each.advice}" for each in _once(found))))
+    return Report(
+        title=f"Kernels of {table.path}",
+        facts=_facts(table),
+        tables=tuple(tables),
+        notes=(*table.warnings, *notes, *(f"{each.kind}: {each.advice}" for each in _once(found))),
+    )
 
 
 def _facts(table: KernelTable) -> tuple[str, ...]:
@@ -83,9 +113,19 @@ def _facts(table: KernelTable) -> tuple[str, ...]:
 
 
 def _kernel_table(table: KernelTable, top: int | None, full_names: bool) -> Table:
-    columns = (Column("kernel", "left"), Column("% of time"), Column("total ms"), Column("instances"),
-               Column("avg us"), Column("median us"), Column("library", "left"), Column("role", "left"),
-               Column("dtype", "left"), Column("arch", "left"), Column("source file", "left"))
+    columns = (
+        Column("kernel", "left"),
+        Column("% of time"),
+        Column("total ms"),
+        Column("instances"),
+        Column("avg us"),
+        Column("median us"),
+        Column("library", "left"),
+        Column("role", "left"),
+        Column("dtype", "left"),
+        Column("arch", "left"),
+        Column("source file", "left"),
+    )
     first, rest = table.top(top)
     rows = [_kernel_row(row, full_names) for row in first]
     if rest:
@@ -113,8 +153,14 @@ def _kernel_row(row: KernelRow, full_names: bool) -> tuple[TableCell, ...]:
 
 
 def _memory_table(table: KernelTable) -> Table:
-    columns = (Column("operation", "left"), Column("total ms"), Column("instances"), Column("avg us"), Column("MB"),
-               Column("GB/s"))
+    columns = (
+        Column("operation", "left"),
+        Column("total ms"),
+        Column("instances"),
+        Column("avg us"),
+        Column("MB"),
+        Column("GB/s"),
+    )
     rows = tuple(
         (
             TableCell(row.name),
@@ -132,18 +178,31 @@ def _memory_table(table: KernelTable) -> Table:
 def _totals(title: str, totals: Sequence[Total], table: KernelTable) -> Table:
     columns = (Column(title, "left"), Column("% of time"), Column("total ms"), Column("instances"), Column("kernels"))
     rows = [(TableCell(total.key), *_numbers(total), TableCell(str(total.names))) for total in totals]
-    whole = Total("all kernels", float(bool(totals)), table.total_ns, sum(total.instances for total in totals),
-                  sum(total.names for total in totals))
+    whole = Total(
+        "all kernels",
+        float(bool(totals)),
+        table.total_ns,
+        sum(total.instances for total in totals),
+        sum(total.names for total in totals),
+    )
     rows.append((TableCell(whole.key, "muted"), *_numbers(whole), TableCell(str(whole.names))))
     return Table(f"By {title}", columns, tuple(rows))
 
 
 def _finding_table(found: Sequence[Finding]) -> Table:
-    columns = (Column("finding", "left"), Column("severity", "left"), Column("what", "left"),
-               Column("evidence", "left"))
+    columns = (
+        Column("finding", "left"),
+        Column("severity", "left"),
+        Column("what", "left"),
+        Column("evidence", "left"),
+    )
     rows = tuple(
-        (TableCell(each.kind, _EMPHASIS[each.severity]), TableCell(each.severity.value), TableCell(each.what),
-         TableCell(_evidence(each)))
+        (
+            TableCell(each.kind, _EMPHASIS[each.severity]),
+            TableCell(each.severity.value),
+            TableCell(each.what),
+            TableCell(_evidence(each)),
+        )
         for each in found
     )
     return Table("Findings", columns, rows, caption="the advice for each kind stands below", key_columns=2)

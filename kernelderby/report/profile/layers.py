@@ -25,8 +25,13 @@ def layers_answer(table: LayerTable) -> Answer[LayerTable]:
 
 
 def _frames(columns: Sequence[dict[str, Any]]) -> tuple[Frame, ...]:
-    return tuple(frame(name, ({"column": column["title"], "gpu": column["gpu"]} | row for column in columns
-                              for row in column[name])) for name in ("kernels", "modules", "groups", "leftovers"))
+    return tuple(
+        frame(
+            name,
+            ({"column": column["title"], "gpu": column["gpu"]} | row for column in columns for row in column[name]),
+        )
+        for name in ("kernels", "modules", "groups", "leftovers")
+    )
 
 
 def layers_report(table: LayerTable) -> Report:
@@ -46,8 +51,12 @@ def layer_bars(table: LayerTable) -> tuple[dict[str, dict[str, float]], list[str
     A bar is as long as the layer: what runs beside others is taken off the longest module of its overlap.
     """
     usual = [module for module in table.modules if _usual(table, module[0])]
-    large = {module for module in usual for column in table.columns
-             if column.modules.get(module, 0.0) >= SMALL * column.layer_us}
+    large = {
+        module
+        for module in usual
+        for column in table.columns
+        if column.modules.get(module, 0.0) >= SMALL * column.layer_us
+    }
     bars: dict[str, dict[str, float]] = {}
     for column in table.columns:
         had, of = table.coverage(column, table.usual())
@@ -84,8 +93,10 @@ def _kernels(table: LayerTable) -> Table:
     rows = []
     for group in table.groups:
         lines = table.of((group,))
-        rows += [_row(table, (*line[:2], _kernel(table, line)), [column.lines.get(line) for column in table.columns],
-                      [line]) for line in lines]
+        rows += [
+            _row(table, (*line[:2], _kernel(table, line)), [column.lines.get(line) for column in table.columns], [line])
+            for line in lines
+        ]
         times = [column.groups.get(group) for column in table.columns]
         rows.append(_row(table, (group, "sum", ""), times, lines, (group,), counted=True))
     usual = table.usual()
@@ -95,10 +106,16 @@ def _kernels(table: LayerTable) -> Table:
     if any(column.inseparable for column in table.columns):
         shared = [sum(one.layer_us for one in column.inseparable) or None for column in table.columns]
         rows.append(_row(table, ("layer", "in several groups", ""), shared, ()))
-    rows.append(_row(table, ("layer", "sum", ""), [column.layer_us for column in table.columns], usual, "layer",
-                     counted=True))
-    headings = (Heading("group", "left"), Heading("module", "left"), Heading("kernel", "left"), *_headings(table, "us"),
-                *(Heading(f"{column.title} / {table.columns[0].title}") for column in table.columns[1:]))
+    rows.append(
+        _row(table, ("layer", "sum", ""), [column.layer_us for column in table.columns], usual, "layer", counted=True)
+    )
+    headings = (
+        Heading("group", "left"),
+        Heading("module", "left"),
+        Heading("kernel", "left"),
+        *_headings(table, "us"),
+        *(Heading(f"{column.title} / {table.columns[0].title}") for column in table.columns[1:]),
+    )
     return Table("One layer: group, module, kernel (us)", headings, tuple(rows), _caption(table), key_columns=3)
 
 
@@ -112,8 +129,15 @@ def _kernel(table: LayerTable, line: tuple[str, str, str]) -> str:
     return names.pop() if len(names) == 1 else line[2]
 
 
-def _row(table: LayerTable, keys: tuple[str, ...], times: Sequence[float | None], lines: Sequence[Line],
-         total: str | tuple[str, ...] | None = None, *, counted: bool = False) -> tuple[TableCell, ...]:
+def _row(
+    table: LayerTable,
+    keys: tuple[str, ...],
+    times: Sequence[float | None],
+    lines: Sequence[Line],
+    total: str | tuple[str, ...] | None = None,
+    *,
+    counted: bool = False,
+) -> tuple[TableCell, ...]:
     cells = [TableCell(key) for key in keys]
     for column, time in zip(table.columns, times, strict=True):
         had, of = table.coverage(column, lines)
@@ -129,14 +153,17 @@ def _row(table: LayerTable, keys: tuple[str, ...], times: Sequence[float | None]
 def _against(comparison: LayerRatio | None) -> TableCell:
     if comparison is None:
         return NOTHING
-    return TableCell(f"{factor(comparison.ratio)} {PARTIAL}" if comparison.is_partial else factor(comparison.ratio),
-                     "muted" if comparison.is_partial else "")
+    return TableCell(
+        f"{factor(comparison.ratio)} {PARTIAL}" if comparison.is_partial else factor(comparison.ratio),
+        "muted" if comparison.is_partial else "",
+    )
 
 
 def _caption(table: LayerTable) -> str:
     parts = []
-    if any(not column.complete and len(column.lines) < table.coverage(column, table.lines)[1]
-           for column in table.columns):
+    if any(
+        not column.complete and len(column.lines) < table.coverage(column, table.lines)[1] for column in table.columns
+    ):
         parts.append("(n of m): the source has a time for n of the m kernels")
     if len(table.columns) > 1:
         parts.append(f"ratios: below 1 is faster than {table.columns[0].title}; {PARTIAL} over the kernels both have")
@@ -176,21 +203,39 @@ def _model(table: LayerTable) -> Table:
         layers = group_layers(table.layer_map, group, table.layers)
         times = [_of_pass(column, group, layers) for column in table.columns]
         rows.append(_milliseconds(table, f"{group}, {layers} layers", times, table.of((group,))))
-    rows.append(_milliseconds(table, f"{table.layers} layers, overlap counted once",
-                              [column.model_us for column in table.columns], table.lines))
+    rows.append(
+        _milliseconds(
+            table,
+            f"{table.layers} layers, overlap counted once",
+            [column.model_us for column in table.columns],
+            table.lines,
+        )
+    )
     for what in dict.fromkeys(one.what for column in table.columns for one in column.printed if one.group is None):
         printed = [next((one for one in column.printed if one.what == what), None) for column in table.columns]
         rows.append(_milliseconds(table, f"printed: {what}", [one.printed_us if one else None for one in printed]))
-        covered = [TableCell(f"{one.computed_us / one.printed_us:.1%}") if one and one.computed_us is not None
-                   else NOTHING for one in printed]
+        covered = [
+            TableCell(f"{one.computed_us / one.printed_us:.1%}") if one and one.computed_us is not None else NOTHING
+            for one in printed
+        ]
         rows.append((TableCell(f"modules' share of {what}"), *covered))
     if any(column.passes for column in table.columns):
-        for what, value in (("unattributed", lambda column: column.unattributed_us), ("idle", _idle),
-                            ("wall span", lambda column: column.wall_us)):
+        for what, value in (
+            ("unattributed", lambda column: column.unattributed_us),
+            ("idle", _idle),
+            ("wall span", lambda column: column.wall_us),
+        ):
             times = [value(column) for column in table.columns]
-            rows.append(_milliseconds(table, what, [
-                time / column.passes if time is not None and column.passes else None
-                for column, time in zip(table.columns, times, strict=True)]))
+            rows.append(
+                _milliseconds(
+                    table,
+                    what,
+                    [
+                        time / column.passes if time is not None and column.passes else None
+                        for column, time in zip(table.columns, times, strict=True)
+                    ],
+                )
+            )
     headings = (Heading("one forward pass", "left"), *_headings(table, "ms"))
     return Table("All layers", headings, tuple(rows), "layers: how many of the model's layers have the group")
 
@@ -206,8 +251,9 @@ def _idle(column: LayerColumn) -> float | None:
     return None if column.wall_us is None or column.busy_us is None else max(0.0, column.wall_us - column.busy_us)
 
 
-def _milliseconds(table: LayerTable, what: str, times: Sequence[float | None],
-                  lines: Sequence[Line] = ()) -> tuple[TableCell, ...]:
+def _milliseconds(
+    table: LayerTable, what: str, times: Sequence[float | None], lines: Sequence[Line] = ()
+) -> tuple[TableCell, ...]:
     cells = [TableCell(what)]
     for column, time in zip(table.columns, times, strict=True):
         had, of = table.coverage(column, lines)
@@ -221,8 +267,15 @@ def _milliseconds(table: LayerTable, what: str, times: Sequence[float | None],
 
 
 def _inseparable(column: LayerColumn) -> Table:
-    rows = tuple((TableCell(one.name), TableCell(", ".join("/".join(module) for module in one.modules)),
-                  TableCell(str(one.instances)), TableCell(f"{one.layer_us:.1f}")) for one in column.inseparable)
+    rows = tuple(
+        (
+            TableCell(one.name),
+            TableCell(", ".join("/".join(module) for module in one.modules)),
+            TableCell(str(one.instances)),
+            TableCell(f"{one.layer_us:.1f}"),
+        )
+        for one in column.inseparable
+    )
     headings = (Heading("kernel", "left"), Heading("may be", "left"), Heading("instances"), Heading("us a layer"))
     return Table(f"{column.title}: kernels of several groups, not separable without events", headings, rows)
 
@@ -233,22 +286,39 @@ def _leftovers(column: LayerColumn) -> Table:
     rest = column.leftovers[SHOWN:]
     if rest:
         inside = None if rest[0].inside_us is None else sum(one.inside_us or 0.0 for one in rest)
-        rows.append(_leftover(f"{len(rest)} more", sum(one.instances for one in rest),
-                              sum(one.total_us for one in rest), inside, busy))
+        rows.append(
+            _leftover(
+                f"{len(rest)} more", sum(one.instances for one in rest), sum(one.total_us for one in rest), inside, busy
+            )
+        )
     everything = column.attributed_us, column.unattributed_us, column.busy_us
     for name, total in zip(("attributed to layers", "unattributed", "all GPU work"), everything, strict=True):
         rows.append(_leftover(name, None, total or 0.0, None, busy))
-    headings = (Heading("kernel", "left"), Heading("instances"), Heading("total ms"), Heading("of GPU work"),
-                Heading("inside layers ms"))
-    return Table(f"{column.title}: unattributed", headings, tuple(rows),
-                 "inside layers: between two kernels of one layer; work beside other work counts once in the last rows")
+    headings = (
+        Heading("kernel", "left"),
+        Heading("instances"),
+        Heading("total ms"),
+        Heading("of GPU work"),
+        Heading("inside layers ms"),
+    )
+    return Table(
+        f"{column.title}: unattributed",
+        headings,
+        tuple(rows),
+        "inside layers: between two kernels of one layer; work beside other work counts once in the last rows",
+    )
 
 
-def _leftover(name: str, instances: int | None, total: float, inside: float | None,
-              busy: float) -> tuple[TableCell, ...]:
-    return (TableCell(name), NOTHING if instances is None else TableCell(str(instances)),
-            TableCell(f"{total / 1e3:.3f}"), TableCell(f"{total / busy:.1%}"),
-            NOTHING if inside is None else TableCell(f"{inside / 1e3:.3f}"))
+def _leftover(
+    name: str, instances: int | None, total: float, inside: float | None, busy: float
+) -> tuple[TableCell, ...]:
+    return (
+        TableCell(name),
+        NOTHING if instances is None else TableCell(str(instances)),
+        TableCell(f"{total / 1e3:.3f}"),
+        TableCell(f"{total / busy:.1%}"),
+        NOTHING if inside is None else TableCell(f"{inside / 1e3:.3f}"),
+    )
 
 
 def _checked(column: LayerColumn) -> list[str]:
@@ -257,10 +327,13 @@ def _checked(column: LayerColumn) -> list[str]:
     for one in column.printed:
         if one.group is not None:
             verdict = "agrees" if one.agrees else "the document's arithmetic is off"
-            notes.append(f"{column.title}: {one.what}: printed {one.printed_us:g}, rows add up to {one.computed_us:g}: "
-                         f"{verdict}")
+            notes.append(
+                f"{column.title}: {one.what}: printed {one.printed_us:g}, rows add up to {one.computed_us:g}: {verdict}"
+            )
         elif one.layers:
             each = one.printed_us / one.layers
-            notes.append(f"{column.title}: {one.what}: printed {one.printed_us / 1e3:g} ms, {each:.1f} us a layer; "
-                         f"the modules of a layer take {column.layer_us:g}")
+            notes.append(
+                f"{column.title}: {one.what}: printed {one.printed_us / 1e3:g} ms, {each:.1f} us a layer; "
+                f"the modules of a layer take {column.layer_us:g}"
+            )
     return notes

@@ -17,17 +17,31 @@ def overview_report(pipelines: Sequence[Pipeline], names: Sequence[str]) -> Repo
     unit = "us an invocation" if has_invocations else "ms in all"
     seen = {row.name for pipeline in pipelines for row in pipeline.stages if row.total_ns}
     titles = {row.name: row.title for pipeline in pipelines for row in pipeline.stages if row.name in seen}
-    rows = [(TableCell(stage), TableCell(title),
-             *(_cell(pipeline, stage, has_invocations) for pipeline in pipelines)) for stage, title in titles.items()]
-    rows.append((TableCell("pipeline"), TableCell("sum of the stages"),
-                 *(TableCell(_time(pipeline, pipeline.cost_ns, has_invocations)) for pipeline in pipelines)))
+    rows = [
+        (TableCell(stage), TableCell(title), *(_cell(pipeline, stage, has_invocations) for pipeline in pipelines))
+        for stage, title in titles.items()
+    ]
+    rows.append(
+        (
+            TableCell("pipeline"),
+            TableCell("sum of the stages"),
+            *(TableCell(_time(pipeline, pipeline.cost_ns, has_invocations)) for pipeline in pipelines),
+        )
+    )
     if has_invocations and any(pipeline.span_ns for pipeline in pipelines):
         rows.append((TableCell(""), TableCell("first start to last end"), *map(_span, pipelines)))
     columns = (Column("stage", "left"), Column("what it does", "left"), *map(Column, names))
-    table = Table(f"Stages side by side: {unit} (share of the pipeline)", columns, tuple(rows),
-                  caption=f"* the largest;{FLAG} its count does not fit the invocations, see the table of that profile")
-    notes = tuple(f"{name}: kernels overlap; a stage's time is what it adds, overlapped time counts once"
-                  for name, pipeline in zip(names, pipelines, strict=True) if pipeline.overlaps)
+    table = Table(
+        f"Stages side by side: {unit} (share of the pipeline)",
+        columns,
+        tuple(rows),
+        caption=f"* the largest;{FLAG} its count does not fit the invocations, see the table of that profile",
+    )
+    notes = tuple(
+        f"{name}: kernels overlap; a stage's time is what it adds, overlapped time counts once"
+        for name, pipeline in zip(names, pipelines, strict=True)
+        if pipeline.overlaps
+    )
     gpus = ", ".join(sorted({pipeline.gpu or "GPU not named" for pipeline in pipelines}))
     return Report(title=pipelines[0].solution, facts=(gpus,), tables=(table,), notes=notes)
 

@@ -14,13 +14,18 @@ from kernelderby.report.profile.overview import overview_report
 from kernelderby.report.profile.stages import stages_report
 
 
-def stages_answer(pipelines: Sequence[Pipeline], titles: Sequence[str] | None = None, *,
-                  only_overview: bool = False) -> Answer[tuple[Pipeline, ...]]:
+def stages_answer(
+    pipelines: Sequence[Pipeline], titles: Sequence[str] | None = None, *, only_overview: bool = False
+) -> Answer[tuple[Pipeline, ...]]:
     """Frames: stages, kernels, outside. titles: of the profiles, short; with them the pipelines stand side by side
     first."""
     pipelines = tuple(pipelines)
-    return Answer(pipelines, lambda: {"pipelines": [_data(pipeline) for pipeline in pipelines]},
-                  lambda: _reports(pipelines, titles, only_overview), lambda: _frames(pipelines))
+    return Answer(
+        pipelines,
+        lambda: {"pipelines": [_data(pipeline) for pipeline in pipelines]},
+        lambda: _reports(pipelines, titles, only_overview),
+        lambda: _frames(pipelines),
+    )
 
 
 def _reports(pipelines: Sequence[Pipeline], titles: Sequence[str] | None, only_overview: bool) -> list[Report]:
@@ -33,8 +38,11 @@ def _data(pipeline: Pipeline) -> dict[str, Any]:
     data = asdict(pipeline)
     for row, stage in zip(data["stages"], pipeline.stages, strict=True):
         row |= {"share": pipeline.share(stage), "us_per_invocation": pipeline.per_invocation_us(stage)}
-    return data | {"unattributed_ns": pipeline.unattributed_ns, "added_ns": pipeline.added_ns,
-                   "overlaps": pipeline.overlaps}
+    return data | {
+        "unattributed_ns": pipeline.unattributed_ns,
+        "added_ns": pipeline.added_ns,
+        "overlaps": pipeline.overlaps,
+    }
 
 
 def _frames(pipelines: Sequence[Pipeline]) -> tuple[Frame, ...]:
@@ -43,7 +51,11 @@ def _frames(pipelines: Sequence[Pipeline]) -> tuple[Frame, ...]:
         key = {"profile": pipeline.profile, "solution": pipeline.solution}
         for row in _data(pipeline)["stages"]:
             stages.append(key | {"stage": row.pop("name")} | row)
-        kernels += [key | {"stage": stage.name, "kernel": kernel.name, "instances": kernel.instances,
-                           "total_ns": kernel.total_ns} for stage in pipeline.stages for kernel in stage.kernels]
+        kernels += [
+            key
+            | {"stage": stage.name, "kernel": kernel.name, "instances": kernel.instances, "total_ns": kernel.total_ns}
+            for stage in pipeline.stages
+            for kernel in stage.kernels
+        ]
         outside += [key | asdict(row) for row in pipeline.outside]
     return frame("stages", stages), frame("kernels", kernels), frame("outside", outside)

@@ -24,8 +24,12 @@ def stages_report(pipeline: Pipeline) -> Report:
     tables = [_stage_table(pipeline)]
     if any(row.total_ns for row in pipeline.outside):
         tables.append(_outside_table(pipeline))
-    return Report(title=f"{pipeline.solution}: {pipeline.profile}", facts=facts(pipeline), tables=tuple(tables),
-                  notes=_notes(pipeline))
+    return Report(
+        title=f"{pipeline.solution}: {pipeline.profile}",
+        facts=facts(pipeline),
+        tables=tuple(tables),
+        notes=_notes(pipeline),
+    )
 
 
 def facts(pipeline: Pipeline) -> tuple[str, ...]:
@@ -38,15 +42,21 @@ def facts(pipeline: Pipeline) -> tuple[str, ...]:
         kernels_us = pipeline.pipeline_ns / pipeline.invocations / 1e3
         span_us = pipeline.span_ns / pipeline.invocations / 1e3
         busy_us = (pipeline.added_ns or 0) / pipeline.invocations / 1e3
-        lines.append(f"an invocation, on average: {microseconds(span_us)} us from first start to last end, a kernel "
-                     f"running in {microseconds(busy_us)} us of them ({busy_us / max(span_us, 1e-9):.1%})")
+        lines.append(
+            f"an invocation, on average: {microseconds(span_us)} us from first start to last end, a kernel "
+            f"running in {microseconds(busy_us)} us of them ({busy_us / max(span_us, 1e-9):.1%})"
+        )
         if pipeline.overlaps:
-            lines.append(f"kernels overlap: {microseconds(kernels_us)} us of durations in those "
-                         f"{microseconds(busy_us)} us; added: shared time counts once, for the first to start")
+            lines.append(
+                f"kernels overlap: {microseconds(kernels_us)} us of durations in those "
+                f"{microseconds(busy_us)} us; added: shared time counts once, for the first to start"
+            )
     lines += [_timeline(timeline) for timeline in pipeline.timelines]
     if pipeline.api_ns:
-        lines.append(f"CUDA API on the host: {milliseconds(pipeline.api_ns)} ms, "
-                     f"{pipeline.synchronise_ns / pipeline.api_ns:.1%} of it synchronisation")
+        lines.append(
+            f"CUDA API on the host: {milliseconds(pipeline.api_ns)} ms, "
+            f"{pipeline.synchronise_ns / pipeline.api_ns:.1%} of it synchronisation"
+        )
     return tuple(lines)
 
 
@@ -55,26 +65,47 @@ def _timeline(timeline: Timeline) -> str:
     share = timeline.busy_ns / max(timeline.wall_ns, 1)
     text = f"GPU {timeline.device}: {wall} ms from first to last, busy {busy} ms ({share:.1%})"
     if timeline.gaps:
-        text += (f", {timeline.gaps} gaps of {milliseconds(timeline.gap_total_ns)} ms in all, median "
-                 f"{microseconds(timeline.gap_median_ns / 1e3)} us, largest {milliseconds(timeline.gap_largest_ns)} ms")
+        text += (
+            f", {timeline.gaps} gaps of {milliseconds(timeline.gap_total_ns)} ms in all, median "
+            f"{microseconds(timeline.gap_median_ns / 1e3)} us, largest {milliseconds(timeline.gap_largest_ns)} ms"
+        )
     return text
 
 
 def _stage_table(pipeline: Pipeline) -> Table:
-    columns = [Column("stage", "left"), Column("kernel", "left"), Column("instances"), Column("total ms"),
-               Column("us each"), Column("us an invocation"), Column("% of pipeline")]
+    columns = [
+        Column("stage", "left"),
+        Column("kernel", "left"),
+        Column("instances"),
+        Column("total ms"),
+        Column("us each"),
+        Column("us an invocation"),
+        Column("% of pipeline"),
+    ]
     if pipeline.overlaps:
         columns += [Column("us added"), Column("% added")]
     largest = max(map(pipeline.time_ns, pipeline.stages), default=0)
     rows = [line for row in pipeline.stages for line in _stage_lines(pipeline, row, largest)]
     each = pipeline.pipeline_ns / pipeline.invocations / 1e3 if pipeline.invocations else None
-    rows.append((TableCell("pipeline"), TableCell(""), TableCell(str(sum(row.instances for row in pipeline.stages))),
-                 TableCell(milliseconds(pipeline.pipeline_ns)), TableCell(""),
-                 NOTHING if each is None else TableCell(microseconds(each)),
-                 TableCell("100.0" if pipeline.pipeline_ns else "0.0"),
-                 *_added(pipeline, pipeline.added_ns, "")))
-    return Table("Pipeline", tuple(columns), tuple(rows), key_columns=1,
-                 caption="· a part of the row above it; ! see the notes; * the largest")
+    rows.append(
+        (
+            TableCell("pipeline"),
+            TableCell(""),
+            TableCell(str(sum(row.instances for row in pipeline.stages))),
+            TableCell(milliseconds(pipeline.pipeline_ns)),
+            TableCell(""),
+            NOTHING if each is None else TableCell(microseconds(each)),
+            TableCell("100.0" if pipeline.pipeline_ns else "0.0"),
+            *_added(pipeline, pipeline.added_ns, ""),
+        )
+    )
+    return Table(
+        "Pipeline",
+        tuple(columns),
+        tuple(rows),
+        key_columns=1,
+        caption="· a part of the row above it; ! see the notes; * the largest",
+    )
 
 
 def _stage_lines(pipeline: Pipeline, row: StageRow, largest: float) -> list[tuple[TableCell, ...]]:
@@ -84,19 +115,37 @@ def _stage_lines(pipeline: Pipeline, row: StageRow, largest: float) -> list[tupl
     only = len(row.kernels) == 1
     labels = kernel_labels(row.kernels)
     what = labels[row.kernels[0].name] if only else _cut(row.title)
-    lines = [(TableCell(name, "bad" if row.notes else ""), TableCell(what),
-              *_numbers(pipeline, row.instances, row.total_ns, emphasis if not pipeline.overlaps else ""),
-              *_added(pipeline, row.added_ns, emphasis))]
+    lines = [
+        (
+            TableCell(name, "bad" if row.notes else ""),
+            TableCell(what),
+            *_numbers(pipeline, row.instances, row.total_ns, emphasis if not pipeline.overlaps else ""),
+            *_added(pipeline, row.added_ns, emphasis),
+        )
+    ]
     if only:
         return lines
     shown = row.kernels if len(row.kernels) <= MOST_KERNELS + 1 else row.kernels[:MOST_KERNELS]
     for kernel in shown:
-        lines.append((TableCell(""), TableCell(f"· {labels[kernel.name]}", "muted"),
-                      *_numbers(pipeline, kernel.instances, kernel.total_ns, "muted"), *_added(pipeline, None, "")))
-    if rest := row.kernels[len(shown):]:
-        lines.append((TableCell(""), TableCell(f"· {len(rest)} more", "muted"),
-                      *_numbers(pipeline, sum(kernel.instances for kernel in rest),
-                                sum(kernel.total_ns for kernel in rest), "muted"), *_added(pipeline, None, "")))
+        lines.append(
+            (
+                TableCell(""),
+                TableCell(f"· {labels[kernel.name]}", "muted"),
+                *_numbers(pipeline, kernel.instances, kernel.total_ns, "muted"),
+                *_added(pipeline, None, ""),
+            )
+        )
+    if rest := row.kernels[len(shown) :]:
+        lines.append(
+            (
+                TableCell(""),
+                TableCell(f"· {len(rest)} more", "muted"),
+                *_numbers(
+                    pipeline, sum(kernel.instances for kernel in rest), sum(kernel.total_ns for kernel in rest), "muted"
+                ),
+                *_added(pipeline, None, ""),
+            )
+        )
     return lines
 
 
@@ -105,8 +154,13 @@ def _numbers(pipeline: Pipeline, instances: int, total_ns: float, emphasis: Emph
     per = microseconds(total_ns / pipeline.invocations / 1e3) if pipeline.invocations else "-"
     share = f"{100 * total_ns / pipeline.pipeline_ns:.1f}" if pipeline.pipeline_ns else "-"
     quiet: Emphasis = "muted" if emphasis == "muted" else ""
-    return (TableCell(str(instances) if instances else "-", quiet), TableCell(milliseconds(total_ns), quiet),
-            TableCell(each, quiet), TableCell(per, quiet), TableCell(share, emphasis))
+    return (
+        TableCell(str(instances) if instances else "-", quiet),
+        TableCell(milliseconds(total_ns), quiet),
+        TableCell(each, quiet),
+        TableCell(per, quiet),
+        TableCell(share, emphasis),
+    )
 
 
 def _added(pipeline: Pipeline, added_ns: float | None, emphasis: Emphasis) -> tuple[TableCell, ...]:
@@ -115,30 +169,61 @@ def _added(pipeline: Pipeline, added_ns: float | None, emphasis: Emphasis) -> tu
         return ()
     if added_ns is None or not pipeline.invocations or not pipeline.added_ns:
         return (TableCell(""), TableCell(""))
-    return (TableCell(microseconds(added_ns / pipeline.invocations / 1e3)),
-            TableCell(f"{100 * added_ns / pipeline.added_ns:.1f}", emphasis))
+    return (
+        TableCell(microseconds(added_ns / pipeline.invocations / 1e3)),
+        TableCell(f"{100 * added_ns / pipeline.added_ns:.1f}", emphasis),
+    )
 
 
 def _outside_table(pipeline: Pipeline) -> Table:
-    columns = (Column("everything else", "left"), Column("instances"), Column("total ms"), Column("% of all GPU time"),
-               Column("MB"))
+    columns = (
+        Column("everything else", "left"),
+        Column("instances"),
+        Column("total ms"),
+        Column("% of all GPU time"),
+        Column("MB"),
+    )
     rows = [_outside_line(pipeline, row) for row in pipeline.outside]
     share = 100 * pipeline.pipeline_ns / (pipeline.total_ns or 1)
-    rows.insert(0, (TableCell("pipeline"), TableCell(str(sum(row.instances for row in pipeline.stages))),
-                    TableCell(milliseconds(pipeline.pipeline_ns)), TableCell(f"{share:.1f}"), NOTHING))
+    rows.insert(
+        0,
+        (
+            TableCell("pipeline"),
+            TableCell(str(sum(row.instances for row in pipeline.stages))),
+            TableCell(milliseconds(pipeline.pipeline_ns)),
+            TableCell(f"{share:.1f}"),
+            NOTHING,
+        ),
+    )
     everything = sum(row.instances for row in pipeline.stages) + sum(row.instances for row in pipeline.outside)
-    rows.append((TableCell("all GPU work"), TableCell(str(everything)), TableCell(milliseconds(pipeline.total_ns)),
-                 TableCell("100.0"), NOTHING))
-    return Table("The whole profile", columns, tuple(rows),
-                 caption="sums of durations; work that ran at the same time counts for each")
+    rows.append(
+        (
+            TableCell("all GPU work"),
+            TableCell(str(everything)),
+            TableCell(milliseconds(pipeline.total_ns)),
+            TableCell("100.0"),
+            NOTHING,
+        )
+    )
+    return Table(
+        "The whole profile",
+        columns,
+        tuple(rows),
+        caption="sums of durations; work that ran at the same time counts for each",
+    )
 
 
 def _outside_line(pipeline: Pipeline, row: OutsideRow) -> tuple[TableCell, ...]:
     share = 100 * row.total_ns / pipeline.total_ns if pipeline.total_ns else 0
     emphasis: Emphasis = "bad" if row.kind == UNATTRIBUTED and share >= 1 else ""
     size = TableCell(f"{row.bytes / 1e6:.1f}") if row.bytes else NOTHING
-    return (TableCell(row.kind, emphasis), TableCell(str(row.instances)), TableCell(milliseconds(row.total_ns)),
-            TableCell(f"{share:.1f}", emphasis), size)
+    return (
+        TableCell(row.kind, emphasis),
+        TableCell(str(row.instances)),
+        TableCell(milliseconds(row.total_ns)),
+        TableCell(f"{share:.1f}", emphasis),
+        size,
+    )
 
 
 def _notes(pipeline: Pipeline) -> tuple[str, ...]:
@@ -160,7 +245,7 @@ def kernel_labels(kernels: tuple[StageKernel, ...]) -> dict[str, str]:
 
 def _cut(text: str, end: str = "") -> str:
     room = LONGEST - len(end) - bool(end)
-    return f"{text if len(text) <= room else text[:room - 1] + '…'} {end}".strip()
+    return f"{text if len(text) <= room else text[: room - 1] + '…'} {end}".strip()
 
 
 def label(name: str) -> str:

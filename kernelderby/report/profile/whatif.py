@@ -16,8 +16,9 @@ from kernelderby.report.profile.stages import facts
 def whatif_answer(found: Sequence[WhatIfs]) -> Answer[tuple[WhatIfs, ...]]:
     """Frame: stages."""
     found = tuple(found)
-    return Answer(found, lambda: {"whatif": found}, lambda: [whatif_report(one) for one in found],
-                  lambda: (_frame(found),))
+    return Answer(
+        found, lambda: {"whatif": found}, lambda: [whatif_report(one) for one in found], lambda: (_frame(found),)
+    )
 
 
 def _frame(found: Sequence[WhatIfs]) -> Frame:
@@ -25,8 +26,10 @@ def _frame(found: Sequence[WhatIfs]) -> Frame:
     for each in found:
         for one in each.stages:
             row = asdict(one)
-            speedups = {f"speedup_{factor:g}x": speedup
-                        for factor, speedup in zip(each.factors, row.pop("speedups"), strict=True)}
+            speedups = {
+                f"speedup_{factor:g}x": speedup
+                for factor, speedup in zip(each.factors, row.pop("speedups"), strict=True)
+            }
             rows.append({"profile": each.pipeline.profile, "solution": each.pipeline.solution} | row | speedups)
     return frame("stages", rows)
 
@@ -35,28 +38,52 @@ def whatif_report(found: WhatIfs) -> Report:
     pipeline = found.pipeline
     has_floors = any(one.floor_us is not None for one in found.stages)
     floors = (Column("floor us"), Column("% of floor reached"), Column("at its floor")) if has_floors else ()
-    columns = (Column("stage", "left"), Column("what it does", "left"),
-               Column("added ms" if pipeline.overlaps else "total ms"), Column("% of pipeline"),
-               *(Column(f"{factor:g}x faster") for factor in found.factors), *floors, Column("free"))
-    caption = ("1.045 (4.3 %): 1.045 times as fast, 4.3 % of the time saved. Sorted by the gain at the floor, else at "
-               "the largest factor")
+    columns = (
+        Column("stage", "left"),
+        Column("what it does", "left"),
+        Column("added ms" if pipeline.overlaps else "total ms"),
+        Column("% of pipeline"),
+        *(Column(f"{factor:g}x faster") for factor in found.factors),
+        *floors,
+        Column("free"),
+    )
+    caption = (
+        "1.045 (4.3 %): 1.045 times as fast, 4.3 % of the time saved. Sorted by the gain at the floor, else at "
+        "the largest factor"
+    )
     if has_floors:
         caption += "; ! more than its floor allows"
-    table = Table("Speedup of the pipeline if one stage ran", columns,
-                  tuple(_line(one, place == 0, has_floors) for place, one in enumerate(found.stages)),
-                  caption=caption)
-    return Report(title=f"{pipeline.solution}: {pipeline.profile}", facts=facts(pipeline), tables=(table,),
-                  notes=(*_notes(found), *pipeline.warnings))
+    table = Table(
+        "Speedup of the pipeline if one stage ran",
+        columns,
+        tuple(_line(one, place == 0, has_floors) for place, one in enumerate(found.stages)),
+        caption=caption,
+    )
+    return Report(
+        title=f"{pipeline.solution}: {pipeline.profile}",
+        facts=facts(pipeline),
+        tables=(table,),
+        notes=(*_notes(found), *pipeline.warnings),
+    )
 
 
 def _line(one: WhatIf, first: bool, has_floors: bool) -> tuple[TableCell, ...]:
     floor: tuple[TableCell, ...] = (NOT_KNOWN,) * 3 if has_floors else ()
     if one.floor_us is not None and one.floor_share is not None and one.at_floor is not None:
-        floor = (TableCell(microseconds(one.floor_us)),
-                 TableCell(f"{one.floor_share:.0%}", "bad" if one.floor_share > 1 else ""), gain(one.at_floor))
-    return (TableCell(one.stage, "best" if first else ""), TableCell(one.title), TableCell(milliseconds(one.time_ns)),
-            TableCell(f"{100 * one.share:.1f}"), *(gain(speedup, one.at_floor) for speedup in one.speedups), *floor,
-            gain(one.gone))
+        floor = (
+            TableCell(microseconds(one.floor_us)),
+            TableCell(f"{one.floor_share:.0%}", "bad" if one.floor_share > 1 else ""),
+            gain(one.at_floor),
+        )
+    return (
+        TableCell(one.stage, "best" if first else ""),
+        TableCell(one.title),
+        TableCell(milliseconds(one.time_ns)),
+        TableCell(f"{100 * one.share:.1f}"),
+        *(gain(speedup, one.at_floor) for speedup in one.speedups),
+        *floor,
+        gain(one.gone),
+    )
 
 
 def gain(speedup: float, limit: float | None = None) -> TableCell:
@@ -73,11 +100,15 @@ def _notes(found: WhatIfs) -> list[str]:
     if all(one.floor_us is None for one in found.stages):
         notes.append("no floors: give --workload (the roofline of the GEMM stages) or --floor STAGE=US")
     if found.largest is not None:
-        notes.append(f"with everything but {found.largest} free the pipeline is {found.bound:.3f} times as fast: no "
-                     "work on the other stages can bring more")
+        notes.append(
+            f"with everything but {found.largest} free the pipeline is {found.bound:.3f} times as fast: no "
+            "work on the other stages can bring more"
+        )
     for one in found.stages:
         if one.floor_share is not None and one.floor_share > 1:
-            notes.append(f"{one.stage}: faster than its floor allows; the floor is of another workload or GPU, or is "
-                         "counted wrong")
+            notes.append(
+                f"{one.stage}: faster than its floor allows; the floor is of another workload or GPU, or is "
+                "counted wrong"
+            )
     notes.append("kernel time only: launches, gaps between kernels and work on the host are not in it")
     return notes

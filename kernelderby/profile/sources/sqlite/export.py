@@ -130,8 +130,11 @@ class SqliteProfile(Profile):
         return sums
 
     def _selects(self) -> list[str]:
-        return [select_spans(table, kind, self._with_processes()) for kind, name in enumerate(TABLES)
-                if (table := self.schema.table(name))]
+        return [
+            select_spans(table, kind, self._with_processes())
+            for kind, name in enumerate(TABLES)
+            if (table := self.schema.table(name))
+        ]
 
     def _with_processes(self) -> bool:
         return all("globalPid" in table.columns for name in TABLES if (table := self.schema.table(name)))
@@ -177,11 +180,14 @@ def _warnings(connection: sqlite3.Connection, schema: Schema) -> Iterator[str]:
     graphs = schema.table(GRAPH_TRACE)
     if graphs is not None:
         count, total = connection.execute(f'SELECT count(*), sum("end" - start) FROM {graphs.name}').fetchone()
-        yield (f"{count:,} CUDA graph launches ({total / 1e6:.1f} ms) were recorded whole, their kernels are missing; "
-               "profile again with --cuda-graph-trace=node")
+        yield (
+            f"{count:,} CUDA graph launches ({total / 1e6:.1f} ms) were recorded whole, their kernels are missing; "
+            "profile again with --cuda-graph-trace=node"
+        )
     dropped = sum(
         connection.execute(f"SELECT count(*) FROM {table.name} WHERE NOT ({VALID})").fetchone()[0]
-        for name in TABLES if (table := schema.table(name))
+        for name in TABLES
+        if (table := schema.table(name))
     )
     if dropped:
         yield f"{dropped:,} GPU operations have no valid times and are left out"

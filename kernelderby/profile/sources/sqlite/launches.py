@@ -85,8 +85,9 @@ def integers(rows: Iterable[tuple[int, ...]], width: int) -> np.ndarray:
     return np.fromiter(chain.from_iterable(rows), dtype=np.int64).reshape(-1, width)
 
 
-def read_timelines(connection: sqlite3.Connection,
-                   schema: Schema) -> tuple[dict[int, RangeTimeline], list[tuple[str, ...]]]:
+def read_timelines(
+    connection: sqlite3.Connection, schema: Schema
+) -> tuple[dict[int, RangeTimeline], list[tuple[str, ...]]]:
     """Thread -> its timeline, and the names of every nesting by number."""
     timelines: dict[int, RangeTimeline] = {}
     paths = Paths()

@@ -76,7 +76,11 @@ def or_zero(table: EventTable, column: str) -> str:
 def has_repeated_names(connection: sqlite3.Connection, schema: Schema, table: EventTable) -> bool:
     """Whether two ids that kernels use stand for the same text; then sums must go by the text."""
     strings = schema.table("StringIds")
-    return strings is not None and connection.execute(
-        f"SELECT 1 FROM (SELECT DISTINCT {name_of(table, 0)} AS id FROM {table.name}) AS used "
-        f"JOIN {strings.name} AS s ON s.id = used.id GROUP BY s.value HAVING count(*) > 1 LIMIT 1"
-    ).fetchone() is not None
+    return (
+        strings is not None
+        and connection.execute(
+            f"SELECT 1 FROM (SELECT DISTINCT {name_of(table, 0)} AS id FROM {table.name}) AS used "
+            f"JOIN {strings.name} AS s ON s.id = used.id GROUP BY s.value HAVING count(*) > 1 LIMIT 1"
+        ).fetchone()
+        is not None
+    )

@@ -102,8 +102,18 @@ def read_schema(path: Path, connection: sqlite3.Connection) -> Schema:
             "make one with `nsys export --type sqlite REPORT.nsys-rep`"
         )
     tables = {}
-    for wanted in (KERNEL, MEMCPY, MEMSET, RUNTIME, GRAPH_TRACE, NVTX, "StringIds", "TARGET_INFO_GPU",
-                   "TARGET_INFO_CUDA_DEVICE", "DIAGNOSTIC_EVENT"):
+    for wanted in (
+        KERNEL,
+        MEMCPY,
+        MEMSET,
+        RUNTIME,
+        GRAPH_TRACE,
+        NVTX,
+        "StringIds",
+        "TARGET_INFO_GPU",
+        "TARGET_INFO_CUDA_DEVICE",
+        "DIAGNOSTIC_EVENT",
+    ):
         found = _table(connection, wanted, names)
         if found is not None:
             tables[wanted] = found

@@ -17,5 +17,9 @@ def generate_inputs(axes_and_scalars, device):
 
 def count_cost(axes, inputs):
     elements = axes["rows"] * axes["columns"]
-    return {"flops": {"float32": 2 * elements}, "bytes_read": 8 * elements, "bytes_written": 4 * elements,
-            "facts": {"nonzero": int((inputs["y"] != 0).sum())}}
+    return {
+        "flops": {"float32": 2 * elements},
+        "bytes_read": 8 * elements,
+        "bytes_written": 4 * elements,
+        "facts": {"nonzero": int((inputs["y"] != 0).sum())},
+    }

@@ -16,5 +16,9 @@ def generate_inputs(axes_and_scalars, device):
 
 def count_cost(axes, inputs):
     elements = axes["rows"] * axes["columns"]
-    return {"flops": {"float32": 2 * elements}, "bytes_read": 4 * elements + 4 * axes["rows"],
-            "bytes_written": 4 * elements, "facts": {"elements": elements}}
+    return {
+        "flops": {"float32": 2 * elements},
+        "bytes_read": 4 * elements + 4 * axes["rows"],
+        "bytes_written": 4 * elements,
+        "facts": {"elements": elements},
+    }

@@ -1,4 +1,5 @@
 """Raises an exception."""
 
+
 def run(x, y, factor, out):
     raise ValueError("no such luck")

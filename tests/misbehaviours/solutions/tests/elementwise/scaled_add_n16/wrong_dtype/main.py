@@ -1,4 +1,5 @@
 """Returns float64."""
 
+
 def run(x, y, factor):
     return (x + factor * y).double()

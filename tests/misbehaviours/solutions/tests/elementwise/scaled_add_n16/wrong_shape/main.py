@@ -1,4 +1,5 @@
 """Returns a row less."""
 
+
 def run(x, y, factor):
     return (x + factor * y)[:-1]
