@@ -48,7 +48,7 @@ class _Stage(Struct):
     title: str
     kernels: tuple[str, ...] = ()
     nvtx: str | None = None
-    role: Literal["gemm"] | None = None  # gemm: multiplies; a workload's floor is that of these stages together
+    role: str | None = None
 
     def __post_init__(self) -> None:
         for pattern in self.kernels:

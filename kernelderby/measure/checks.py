@@ -101,7 +101,7 @@ def _full_cases(catalog: Catalog, definition: Definition, workloads: Iterable[st
 def _small_cases(
     catalog: Catalog, machine: Machine, definitions: list[Definition], seeds: int
 ) -> list[tuple[Case, ...]]:
-    """Of each definition. SMALL_AXES stand in their code, so one process loads them all (starting one takes seconds)."""
+    """Of each definition. SMALL_AXES stand in their code, so one process loads them all (a start takes seconds)."""
     cases: list[tuple[Case, ...]] = []
     worker = WorkerProcess(catalog.root, machine.device) if definitions else None
     try:

@@ -103,6 +103,8 @@ class Race:
             for _ in range(INPUT_SETS):
                 self.sets.append(make(maker.places(), maker.output_places(), maker.device))
             hands.attach(self.sets)
+            for each in self.sets:
+                each.seal()
         except BaseException:
             self.release()
             raise
@@ -139,7 +141,7 @@ class Race:
             return wrong.verdict
 
     def _right_elsewhere(self) -> bool:
-        """Whether these contents give the right output at other addresses: that tells a stale answer from a wrong one."""
+        """Whether these contents give the right output at other addresses: this tells stale from wrong."""
         try:
             return self._round(1, 1, POISON[0]).verdict.status is Status.PASSED
         except Wrong:

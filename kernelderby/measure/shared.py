@@ -52,6 +52,13 @@ class BufferSet:
     description: dict[str, Any] | None = None
     _free: list[Any] = field(default_factory=list)
 
+    def seal(self) -> None:
+        """Once the worker has it open: nobody else can open it, and a killed run leaves nothing behind. On a GPU the
+        driver sees to both."""
+        path = (self.description or {}).get("handle", "")
+        if path.startswith("/"):
+            Path(path).unlink(missing_ok=True)
+
     def release(self) -> None:
         """Gives the memory back; the tensors must not be used any more."""
         self.inputs, self.outputs = {}, {}
@@ -86,7 +93,7 @@ def shared_set(
             shape, dtype = place
             described[kind][name] = {"offset": size, "shape": list(shape), "dtype": str(dtype).removeprefix("torch.")}
             size += -(-math.prod(shape) * dtype.itemsize // _ALIGNMENT) * _ALIGNMENT
-    size = max(1, -(-size // _BLOCK)) * _BLOCK
+    size = (-(-size // _BLOCK) + 1) * _BLOCK  # a block more than it takes: kernels that load whole tiles read past ends
     free: list[Any] = []
     arena, handle = _cuda_arena(size, free) if device.type == "cuda" else _cpu_arena(size, free)
     description = {"size": size, "handle": handle, **described}

@@ -39,7 +39,7 @@ def arena_of(
     asked_time: str | None,
     importance: dict[str, float],
 ) -> Arena:
-    """rows: of one GPU and protocol. asked_time: see selection.time_kind. DerbyError for a passed row without a time."""
+    """rows: of one GPU and protocol. asked_time: see selection.time_kind. DerbyError: a passed row without a time."""
     known = {workload.uuid for workload in workloads}
     hashes = {name: solution.hash for name, solution in contenders.items()}
     chosen = {key: each for key, each in selection.newest_rows(rows, hashes).items() if key[1] in known}

@@ -103,8 +103,8 @@ def operators_report(survey: Survey) -> Report:
                 title="Operators" + (", by their share of the GPU time in production" if has_importance else ""),
                 columns=tuple(columns),
                 rows=tuple(_operator_row(survey, each) for each in survey.operators),
-                caption="C flop / byte above 10 (median), M below, I no arithmetic. T_SOL and T of the shape in the middle "
-                "of the list; S: median over the shapes.",
+                caption="C flop / byte above 10 (median), M below, I no arithmetic. T_SOL and T of the shape in the "
+                "middle of the list; S: median over the shapes.",
             ),
         ),
         notes=(*_weighted(survey), *_notes(survey)),

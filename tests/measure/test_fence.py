@@ -118,7 +118,7 @@ def test_foreign_lines_are_set_aside(tmp_path):
 def test_a_required_module_is_a_name(misbehaviours, name):
     toml = misbehaviours / "solutions/tests/elementwise/scaled_add_n16/honest/solution.toml"
     toml.write_text(toml.read_text().replace("modules = []", f"modules = [{json.dumps(name)}]"))
-    with pytest.raises(DerbyError, match="is no module's name"):
+    with pytest.raises(DerbyError, match="must be the name of a Python module"):
         Catalog.open(misbehaviours).solution("honest")
 
 
