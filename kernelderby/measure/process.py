@@ -175,6 +175,8 @@ class WorkerProcess:
         self._alive.discard(self._process.pid)
         fence.end_orphans(self._alive | self._others)  # what had left its group, or its parent
         self._log_reader.join(timeout=1)
+        if not self._log_reader.is_alive():
+            self._process.stdout.close()
         os.close(self._requests)
         os.close(self._replies)
         self._requests = self._replies = -1

@@ -288,7 +288,7 @@ def test_nothing_is_lost_beside_other_writers_and_a_repair(tmp_path):
         time.sleep(0.25)
         dying.kill()
         told.append((f"dying{number}", len(dying.communicate()[0].split())))
-    assert [run.wait(100) for run in steady] == [0, 0, 0]
+    assert [run.communicate(timeout=100) and run.returncode for run in steady] == [0, 0, 0]
     appended.mend_last_line(path)
     rows = [json.loads(line) for line in path.read_text().splitlines()]
     found = [(row["by"], row["number"]) for row in rows]

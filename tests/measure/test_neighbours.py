@@ -103,7 +103,7 @@ def test_a_process_that_a_run_has_started_is_no_neighbour(tmp_path):
         own.stdout.readline()
         assert neighbours.look() == set() and neighbours.seen_at == 0
         own.kill()
-        own.wait()
+        own.communicate()
 
 
 def test_a_neighbour_is_seen_and_so_is_its_end(tmp_path):
@@ -128,4 +128,4 @@ def test_a_neighbour_is_seen_and_so_is_its_end(tmp_path):
     assert watcher.stdout.readline() == "1 True\n"
     other.kill()
     other.wait()
-    assert watcher.stdout.readline() == "0 True\n" and watcher.wait(30) == 0
+    assert watcher.communicate(timeout=40)[0] == "0 True\n" and watcher.returncode == 0
