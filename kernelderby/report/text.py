@@ -19,6 +19,7 @@ from rich.text import Text
 from kernelderby.report.model import Report, Table, TableCell
 
 STYLES = {"": "", "best": "bold green", "muted": "dim", "bad": "red"}
+_CODES = {"best": "\x1b[1;32m", "muted": "\x1b[2m", "bad": "\x1b[31m"}  # of STYLES
 GAP = 2  # spaces between columns: one of the box, one of padding
 SHORT = 7  # titles up to this length stay on one line
 NAME = 24  # a name is never shortened to less
@@ -43,8 +44,12 @@ def render(report: Report, *, width: int = 120, color: bool = False) -> str:
         console.print()
         console.print(Text(table.title, style="bold"))
         fitted = _fitted(table, width)
-        for indices in _split(fitted, width):
-            console.print(_table(fitted, indices))
+        widths = [_width(fitted, index) for index in range(len(fitted.columns))]
+        for indices in _split(fitted, widths, width):
+            if _is_plain(fitted, indices, widths, width):
+                stream.write(_drawn(fitted, indices, widths, color))
+            else:
+                console.print(_table(fitted, indices))
         if left_out := [column.title for column in table.columns if column not in fitted.columns]:
             console.print(Text(f"left out, too wide: {', '.join(left_out)}", style="dim"))
         if table.caption:
@@ -99,13 +104,13 @@ def _shortened(text: str, room: int) -> str:
     return f"{text[:head]}…{text[-(room - 1 - head) :]}"
 
 
-def _split(table: Table, width: int) -> list[list[int]]:
+def _split(table: Table, widths: list[int], width: int) -> list[list[int]]:
     """Columns of the table, by index, in as many parts as the width demands; each begins with the key columns."""
     keys = list(range(table.key_columns))
-    taken = sum(_width(table, index) + GAP for index in keys)
+    taken = sum(widths[index] + GAP for index in keys)
     parts, left = [list(keys)], width - taken
     for index in range(table.key_columns, len(table.columns)):
-        needed = _width(table, index) + GAP
+        needed = widths[index] + GAP
         if needed > left + GAP and len(parts[-1]) > len(keys):
             parts.append(list(keys))
             left = width - taken
@@ -119,7 +124,7 @@ def _width(table: Table, index: int) -> int:
 
 
 def _cells_width(table: Table, index: int) -> int:
-    return max((_cell(row[index]).cell_len for row in table.rows), default=0)
+    return max((cell_len(_shown(row[index])) for row in table.rows), default=0)
 
 
 def _title(table: Table, index: int) -> str:
@@ -143,8 +148,55 @@ def _table(table: Table, indices: list[int]) -> RichTable:
 
 
 def _cell(cell: TableCell) -> Text:
-    text = f"*{cell.text}" if cell.emphasis == "best" else cell.text
-    return Text(text, style=STYLES[cell.emphasis])
+    return Text(_shown(cell), style=STYLES[cell.emphasis])
+
+
+def _shown(cell: TableCell) -> str:
+    return f"*{cell.text}" if cell.emphasis == "best" else cell.text
+
+
+def _is_plain(table: Table, indices: list[int], widths: list[int], width: int) -> bool:
+    """Whether nothing wraps. Then there is no layout to work out, most of the time of thousands of tables."""
+    total = sum(widths[index] + GAP for index in indices) - GAP
+    return total <= width and not any(
+        "\n" in row[index].text or "\t" in row[index].text for row in table.rows for index in indices
+    )
+
+
+def _drawn(table: Table, indices: list[int], widths: list[int], color: bool) -> str:
+    """The table as _table draws it where every column has its own width."""
+    titles = [_title(table, index).split("\n") for index in indices]
+    height = max(map(len, titles), default=0)
+    heads = [[""] * (height - len(title)) + title for title in titles]
+    gap = " " * GAP
+    lines = [
+        gap.join(
+            _padded(head[line], widths[index], table.columns[index].align)
+            for head, index in zip(heads, indices, strict=True)
+        )
+        for line in range(height)
+    ]
+    if color:
+        lines = [f"\x1b[1m{line}\x1b[0m" for line in lines]
+    lines.append("\u2500" * (sum(widths[index] + GAP for index in indices) - GAP))
+    lines += [
+        gap.join(_styled(row[index], widths[index], table.columns[index].align, color) for index in indices)
+        for row in table.rows
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _padded(text: str, width: int, align: str) -> str:
+    room = " " * (width - cell_len(text))
+    return room + text if align == "right" else text + room
+
+
+def _styled(cell: TableCell, width: int, align: str, color: bool) -> str:
+    text = _shown(cell)
+    padded = _padded(text, width, align)
+    if not (color and STYLES[cell.emphasis]):
+        return padded
+    return padded.replace(text, f"{_CODES[cell.emphasis]}{text}\x1b[0m") if text else padded
 
 
 def _print_notes(console: Console, notes: tuple[str, ...]) -> None:
