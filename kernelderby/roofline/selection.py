@@ -110,16 +110,16 @@ def empty_kernel_us(row: Measurement, kind: str) -> float | None:
 def definitions_with_rows(
     measurements: Iterable[Measurement], gpu: str | None, protocol: str | None, solutions: int = 1
 ) -> set[str]:
-    """Definitions that have rows of at least so many solutions on that GPU and under that protocol. DerbyError as in
-    choose_group where none has rows."""
+    """Definitions that have rows of at least so many solutions on one GPU and under one protocol, the named ones where
+    they are named. DerbyError as in choose_group where none has rows."""
     groups = group_rows(measurements)
     chosen = choose_group(groups, gpu, protocol)
-    found: dict[str, set[str | None]] = {}
+    found: dict[tuple[Key, str], set[str | None]] = {}
     for key, rows in groups.items():
         if (gpu is None or key.gpu == chosen.gpu) and (protocol is None or key.protocol == chosen.protocol):
             for row in rows:
-                found.setdefault(row.definition, set()).add(row.solution)
-    return {definition for definition, names in found.items() if len(names) >= solutions}
+                found.setdefault((key, row.definition), set()).add(row.solution)
+    return {definition for (_, definition), names in found.items() if len(names) >= solutions}
 
 
 def describe_group(key: Key, rows: list[Measurement]) -> Group:

@@ -15,6 +15,7 @@ MOST_REGISTERS = 128  # none needs more: two blocks of 256 threads fit on a mult
 SPILLED = {
     "derby_topk_filter_clusterILi1024ELi20E": 32,  # of 20 values and 64 registers a thread
     "derby_causal_conv1dILi4ELi16E": 24,
+    "derby_causal_conv1dILi4ELi8E": 8,
 }  # for sm_100; none for sm_90
 
 

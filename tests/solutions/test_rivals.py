@@ -12,6 +12,7 @@ import tomllib
 import types
 from pathlib import Path
 
+import fakes
 import library_ops
 import pytest
 import torch
@@ -139,6 +140,9 @@ def stand_ins():
     installed = [module for module in ("vllm", "sgl_kernel") if importlib.util.find_spec(module)]
     if installed:
         pytest.skip(f"{' and '.join(installed)} is installed: its ops cannot be replaced")
+    if fakes.fake_sgl_kernel.cache_info().currsize:  # of tests that ran before, under the same names
+        fakes.fake_sgl_kernel().library._destroy()
+        fakes.fake_sgl_kernel.cache_clear()
     libraries = library_ops.register({**library_ops.VLLM, **library_ops.SGL})
     yield
     for library in libraries:

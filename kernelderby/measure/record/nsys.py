@@ -157,10 +157,12 @@ def flashinfer_bench_profiles(
 
 
 def view_of_set(root: Path, folder: Path, definition: Definition, workloads: list[Workload]) -> None:
-    """Links to the set's definitions, solutions and blobs, and a workloads/ of these lines only."""
-    for part in ("definitions", "solutions", "blob"):
+    """Copies of the set's definitions and solutions, a link to its blobs, and a workloads/ of these lines only."""
+    for part in ("definitions", "solutions"):
         if (root / part).is_dir():
-            (folder / part).symlink_to((root / part).resolve(), target_is_directory=True)
+            shutil.copytree(root / part, folder / part)
+    if (root / "blob").is_dir():
+        (folder / "blob").symlink_to((root / "blob").resolve(), target_is_directory=True)
     lines = folder / "workloads" / definition.op_type / f"{definition.name}.jsonl"
     lines.parent.mkdir(parents=True)
     lines.write_text("".join(json.dumps(workload.raw) + "\n" for workload in workloads), encoding="utf-8")
