@@ -127,7 +127,7 @@ def test_a_run_gives_rounds_in_turn_clocks_and_versions(checkout, machine, tmp_p
 
     for part in ("definitions", "workloads", "solutions"):
         shutil.copytree(checkout / part, tmp_path / part)
-    catalog, settings = Catalog.open(tmp_path), Settings(rounds=3, iterations=6)
+    catalog, settings = Catalog.open(tmp_path), Settings(rounds=3, iterations=6, most_rounds=3)
     plan = make_plan(catalog, machine, settings, definitions=[MOE], workloads=[SMALL])
     rows = Runner(catalog, machine, settings, Observer()).run(plan)
     for row in rows:
