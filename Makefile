@@ -35,4 +35,4 @@ format: setup
 
 test: setup lint
 	$(VENV)/bin/derby pack --check
-	$(VENV)/bin/python -m pytest --durations=10
+	$(VENV)/bin/python -m pytest --numprocesses=2 --dist=loadfile --durations=10
