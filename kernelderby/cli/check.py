@@ -12,6 +12,7 @@ from kernelderby.cli.options import (
     DerbyCommand,
     check_names,
     definitions_option,
+    origin_option,
     root_option,
     solutions_option,
     workloads_option,
@@ -24,6 +25,7 @@ from kernelderby.cli.output import Output, output_options
 @solutions_option
 @definitions_option
 @workloads_option
+@origin_option
 @click.option("--seeds", type=click.IntRange(min=1), help="Contents per case (default: 1 on a GPU, 2 on a CPU).")
 @click.option("--device", type=click.Choice(["cuda", "cpu"]), help="Default: the GPU where there is one.")
 @click.option("--timeout", type=float, default=600, show_default=True, help="Seconds for each case of a solution.")
@@ -34,6 +36,7 @@ def command(
     solutions: tuple[str, ...],
     definitions: tuple[str, ...],
     workloads: tuple[str, ...],
+    origin: tuple[str, ...],
     seeds: int | None,
     device: str | None,
     timeout: float,
@@ -41,7 +44,7 @@ def command(
     output: Output,
 ) -> None:
     """Correctness of solutions (default: all; SOLUTION is the same as --solutions): on a GPU at full shapes, on a CPU
-    at small ones, Triton in its interpreter. --workloads is for a GPU only.
+    at small ones, Triton in its interpreter. --workloads and --origin are for a GPU only.
 
     Exit code 1 when one fails, when one that was named is skipped, and when nothing was checked.
     """
@@ -55,7 +58,7 @@ def command(
     solutions = tuple(dict.fromkeys((*names, *solutions)))
     check_names(catalog, solutions, definitions)
     machine = _machine(root, device)
-    plan = plan_checks(catalog, machine, solutions, definitions, workloads, seeds)
+    plan = plan_checks(catalog, machine, solutions, definitions, workloads, seeds, origin)
     with bar("checking", plan.steps, quiet=output.is_json) as advance:
         results = run_checks(
             catalog,

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 import secrets
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from kernelderby.catalog import Catalog, Definition, Solution
+from kernelderby.catalog.selection import of_origin, select_workloads
 from kernelderby.errors import DerbyError
-from kernelderby.measure.judge.cases import Case, case_of_workload, select_workloads
+from kernelderby.measure.judge.cases import Case, case_of_workload
 from kernelderby.measure.judge.correctness import Verdict
 from kernelderby.measure.machine.probe import Machine
 from kernelderby.measure.machine.requirements import why_not
@@ -67,12 +68,15 @@ def plan_checks(
     definitions: Iterable[str] = (),
     workloads: Iterable[str] = (),
     seeds: int | None = None,
+    origins: Collection[str] = (),
 ) -> CheckPlan:
     """seeds: contents per case; without a number 1 on a GPU (the workload's own) and 2 on a CPU."""
     chosen = [catalog.solution(name) for name in solutions] or list(catalog.solutions.values())
     wanted = [catalog.definition(name) for name in definitions] or list(catalog.definitions.values())
-    if workloads and machine.device == "cpu":
-        raise DerbyError("--workloads: a CPU checks at SMALL_AXES, not at a workload's size; leave it out")
+    if (workloads or origins) and machine.device == "cpu":
+        option = "--workloads" if workloads else "--origin"
+        raise DerbyError(f"{option}: a CPU checks at SMALL_AXES, not at a workload's size; leave it out")
+    catalog.check_origins(origins)
     chosen_for, skipped = {}, {}
     for definition in wanted:
         runnable = []
@@ -86,15 +90,18 @@ def plan_checks(
             chosen_for[definition.name] = tuple(runnable)
     checked = [definition for definition in wanted if definition.name in chosen_for]
     if machine.device == "cuda":
-        cases = [_full_cases(catalog, definition, workloads, seeds or 1) for definition in checked]
+        cases = [_full_cases(catalog, definition, workloads, seeds or 1, origins) for definition in checked]
     else:
         cases = _small_cases(catalog, machine, checked, seeds or 2)
     jobs = zip(checked, (chosen_for[definition.name] for definition in checked), cases, strict=True)
     return CheckPlan(tuple(jobs), skipped)
 
 
-def _full_cases(catalog: Catalog, definition: Definition, workloads: Iterable[str], seeds: int) -> tuple[Case, ...]:
-    chosen = select_workloads(catalog.workloads(definition.name), workloads)
+def _full_cases(
+    catalog: Catalog, definition: Definition, workloads: Iterable[str], seeds: int, origins: Collection[str]
+) -> tuple[Case, ...]:
+    own = of_origin(catalog.workloads(definition.name), origins)
+    chosen = select_workloads(own, workloads) if own or not origins else []
     return tuple(case_of_workload(definition, workload, offset) for workload in chosen for offset in range(seeds))
 
 

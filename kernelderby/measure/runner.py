@@ -16,11 +16,11 @@ from typing import Any
 import torch
 
 from kernelderby.catalog import Catalog, Definition, Solution
+from kernelderby.catalog.selection import workload_label
 from kernelderby.catalog.traces import load_rows
 from kernelderby.errors import DerbyError
 from kernelderby.measure import turns
 from kernelderby.measure.graphs import NotCapturable
-from kernelderby.measure.judge.cases import workload_label
 from kernelderby.measure.judge.correctness import Verdict, Wrong
 from kernelderby.measure.judge.table import JudgesTable
 from kernelderby.measure.machine.environment import GpuSensors, git_commit, host_cpu
