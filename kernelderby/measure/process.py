@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import os
 import select
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from pathlib import Path
@@ -22,6 +24,8 @@ from kernelderby.trace import Status
 _LOG_BYTES = 1 << 14  # the end of a solution's output is enough to see why it failed
 _REPLY_BYTES = 16 << 20
 _POLL_SECONDS = 0.2
+_LOOK_SECONDS = 1.0
+_MOST_PROCESSES = 1000  # compilers run side by side, with a few processes each
 _PROTECTED = 40  # rivals that a worker cannot signal: as many as fit a jump of its filter
 
 
@@ -41,8 +45,13 @@ class WorkerProcess:
         request_end, self._requests = os.pipe()
         self._replies, reply_end = os.pipe()
         environment = {**fence.allowed_environment(os.environ), "PYTHONUNBUFFERED": "1", "PYTHONDONTWRITEBYTECODE": "1"}
+        self._scratch: Path | None = None
+        writable: list[Path] = []  # empty: no fence
         if solution_hash is not None:
-            environment |= fence.own_caches(cache_folder(), solution_hash)
+            own = fence.own_folder(cache_folder(), solution_hash)
+            self._scratch = Path(tempfile.mkdtemp(prefix="kernelderby-"))
+            environment |= {**fence.own_caches(own), "TMPDIR": str(self._scratch)}
+            writable = fence.writable(own, self._scratch)
         package = str(Path(kernelderby.__file__).resolve().parent.parent)
         environment["PYTHONPATH"] = os.pathsep.join([package, *absolute_python_path()])
         environment.pop("TRITON_INTERPRET", None)  # read when triton is imported
@@ -59,6 +68,7 @@ class WorkerProcess:
                 str(reply_end),
                 str(Path(root).resolve()),
                 device,
+                os.pathsep.join(map(str, writable)),
                 *map(str, {os.getpid(), os.getpgrp(), *list(self._alive)[-_PROTECTED:]}),
             ],
             cwd="/",  # what lies where the run was started is no library
@@ -78,7 +88,7 @@ class WorkerProcess:
         self._log = b""
         self._log_reader = threading.Thread(target=self._read_log, daemon=True)
         self._log_reader.start()
-        self._deadline = self._timeout = 0.0
+        self._deadline = self._timeout = self._looked_at = 0.0
 
     def _read_log(self) -> None:
         while data := self._process.stdout.read1(1 << 16):
@@ -128,6 +138,9 @@ class WorkerProcess:
                     return self._gone(Status.CRASHED, f"the process sent more than {_REPLY_BYTES >> 20} MiB at once")
             elif self._process.poll() is not None:
                 return self._ended()
+            elif too_much := self._takes_too_much():
+                self.kill()
+                return self._gone(*too_much)
             elif not left:  # only now: an answer that came in time may have waited for us to look
                 self.kill()
                 return self._gone(Status.TIMED_OUT, f"no answer within {self._timeout:g} s")
@@ -142,6 +155,19 @@ class WorkerProcess:
         if "error" in reply and (self._trusted or not self._has_solution):
             raise DerbyError(reply["error"])
         return reply
+
+    def _takes_too_much(self) -> tuple[Status, str] | None:
+        """Looked at once a second while it works, since the kernel's own limits count what CUDA only reserves."""
+        if time.monotonic() < self._looked_at + _LOOK_SECONDS:
+            return None
+        self._looked_at = time.monotonic()
+        pids = [self._process.pid, *fence.descendants(self._process.pid)]
+        if len(pids) > _MOST_PROCESSES:
+            return Status.CRASHED, f"the process started more than {_MOST_PROCESSES} others, and was ended"
+        if (held := fence.held(pids)) > (most := fence.memory_limit()):
+            text = f"it held {held / 2**30:.1f} GiB of the machine's memory, where {most / 2**30:.1f} are allowed"
+            return Status.OUT_OF_MEMORY, text
+        return None
 
     def ask(self, command: str, timeout: float, **arguments: Any) -> dict[str, Any]:
         self.send(command, timeout, **arguments)
@@ -180,6 +206,8 @@ class WorkerProcess:
         os.close(self._requests)
         os.close(self._replies)
         self._requests = self._replies = -1
+        if self._scratch is not None:
+            shutil.rmtree(self._scratch, ignore_errors=True)
 
 
 def absolute_python_path() -> list[str]:
