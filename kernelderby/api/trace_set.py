@@ -68,7 +68,7 @@ class TraceSet:
         of several origins has one ranking an origin, the survey's first.
 
         Without names: every definition that solutions competed for. origin: only workloads of these. gpu, protocol:
-        default those with the most rows. time: graph, eager or busy; default graph where all have it.
+        default the newest protocol, then the most rows. time: graph, eager or busy; default graph where all have it.
         DerbyError: no rows, an unknown name, a baseline that passed nothing.
         """
         catalog = self.catalog
@@ -147,6 +147,7 @@ class TraceSet:
         *,
         gpu: Names = "h200",
         origin: Names = (),
+        protocol: str | None = None,
         traces: bool = False,
         by_shape: bool | None = None,
     ) -> Answer[Survey]:
@@ -157,7 +158,7 @@ class TraceSet:
         """
         names = _names(definitions)
         gpus = [known_gpu(name) for name in _names(gpu)]
-        found = survey(self.catalog, gpus, names, with_traces=traces, origins=_names(origin))
+        found = survey(self.catalog, gpus, names, with_traces=traces, origins=_names(origin), protocol=protocol)
         return survey_answer(found, bool(names) if by_shape is None else by_shape)
 
     def _with_rows(
