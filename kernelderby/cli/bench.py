@@ -12,6 +12,7 @@ from kernelderby.cli.options import (
     check_names,
     definitions_option,
     json_option,
+    origin_option,
     root_option,
     solutions_option,
     workloads_option,
@@ -23,6 +24,7 @@ from kernelderby.cli.output import say, say_json, say_line, warn
 @solutions_option
 @definitions_option
 @workloads_option
+@origin_option
 @click.option("--rounds", type=click.IntRange(min=1), default=5, show_default=True, help="Turns of each solution.")
 @click.option(
     "--most-rounds",
@@ -53,6 +55,7 @@ def command(
     solutions: tuple[str, ...],
     definitions: tuple[str, ...],
     workloads: tuple[str, ...],
+    origin: tuple[str, ...],
     rounds: int,
     most_rounds: int,
     iterations: int,
@@ -79,7 +82,7 @@ def command(
     if machine.gpu is None:
         raise DerbyError(f"{machine.gpu_missing}, so nothing can be measured; use `derby check`, which runs on the CPU")
     settings = Settings(rounds, iterations, timeout, again, together, most_rounds)
-    plan = make_plan(catalog, machine, settings, solutions, definitions, workloads)
+    plan = make_plan(catalog, machine, settings, solutions, definitions, workloads, origin)
     if not as_json:
         _print_plan(machine, plan)
     rows = _run(Runner, catalog, machine, settings, plan, as_json)

@@ -86,6 +86,11 @@ workloads_option = names_option(
     metavar="W",
     help="Only these: the start of a uuid, the size of an axis, axis=size, or a shape's number, #3 (default: all).",
 )
+origin_option = names_option(
+    "--origin",
+    metavar="O",
+    help="Only workloads of these origins, such as survey (default: all; S counts the survey's where there are any).",
+)
 gpu_option = click.option(
     "--gpu", metavar="NAME|ID", help='Such as "NVIDIA H200" or h200 (default: the GPU with the most rows).'
 )

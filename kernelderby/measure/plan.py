@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
 from kernelderby.catalog import Catalog, Definition, Solution, Workload
-from kernelderby.measure.judge.cases import select_workloads
+from kernelderby.catalog.selection import of_origin, select_workloads
 from kernelderby.measure.machine.probe import Machine
 from kernelderby.measure.machine.requirements import why_not
 from kernelderby.measure.traces import settled_keys
@@ -66,8 +66,10 @@ def make_plan(
     solutions: Iterable[str] = (),
     definitions: Iterable[str] = (),
     workloads: Iterable[str] = (),
+    origins: Collection[str] = (),
 ) -> Plan:
     """What is to be measured. Without names: everything. DerbyError for a name that does not exist."""
+    catalog.check_origins(origins)
     chosen = [catalog.solution(name) for name in solutions] or list(catalog.solutions.values())
     wanted = [catalog.definition(name) for name in definitions] or list(catalog.definitions.values())
     jobs, skipped, settled, took = [], {}, 0, {}
@@ -82,7 +84,8 @@ def make_plan(
         rows = catalog.traces(definition.name)
         took |= _recorded_seconds(rows, machine)
         known = settled_keys(rows)
-        for workload in select_workloads(catalog.workloads(definition.name), workloads):
+        own = of_origin(catalog.workloads(definition.name), origins)
+        for workload in select_workloads(own, workloads) if own or not origins else ():
             missing = [
                 one
                 for one in racers

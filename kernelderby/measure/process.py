@@ -30,10 +30,11 @@ _PROTECTED = 40  # rivals that a worker cannot signal: as many as fit a jump of 
 
 
 class WorkerProcess:
-    """One worker, in a session of its own, so that a kill takes its children too. Start it from the main thread: a
-    worker dies with the thread that started it."""
+    """One worker, in a session of its own, so that a kill takes its children too. A worker dies with the thread that
+    started it, so start it from one that outlives it."""
 
     _alive: ClassVar[set[int]] = set()  # process ids of all workers of this process
+    _starting: ClassVar[threading.Lock] = threading.Lock()  # a child not yet in _alive is nobody's orphan
     _others: ClassVar[set[int]] = set()  # its children before the first worker, and itself
 
     def __init__(self, root: Path, device: str, trusted: bool = False, solution_hash: str | None = None) -> None:
@@ -56,30 +57,32 @@ class WorkerProcess:
         environment["PYTHONPATH"] = os.pathsep.join([package, *absolute_python_path()])
         environment.pop("TRITON_INTERPRET", None)  # read when triton is imported
         if device == "cpu":
+            environment.setdefault("OMP_NUM_THREADS", "1")  # the interpreter's operations are too small to share
             environment["TRITON_INTERPRET"] = "1"
             environment["CUDA_VISIBLE_DEVICES"] = ""  # also where there is a GPU, nothing may slip onto it
-        self._process = subprocess.Popen(
-            [
-                sys.executable,
-                "-P",
-                "-m",
-                "kernelderby.measure.worker.serve",
-                str(request_end),
-                str(reply_end),
-                str(Path(root).resolve()),
-                device,
-                os.pathsep.join(map(str, writable)),
-                *map(str, {os.getpid(), os.getpgrp(), *list(self._alive)[-_PROTECTED:]}),
-            ],
-            cwd="/",  # what lies where the run was started is no library
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            env=environment,
-            pass_fds=(request_end, reply_end),
-            start_new_session=True,
-        )
-        self._alive.add(self._process.pid)
+        with self._starting:
+            self._process = subprocess.Popen(
+                [
+                    sys.executable,
+                    "-P",
+                    "-m",
+                    "kernelderby.measure.worker.serve",
+                    str(request_end),
+                    str(reply_end),
+                    str(Path(root).resolve()),
+                    device,
+                    os.pathsep.join(map(str, writable)),
+                    *map(str, {os.getpid(), os.getpgrp(), *list(self._alive)[-_PROTECTED:]}),
+                ],
+                cwd="/",  # what lies where the run was started is no library
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                env=environment,
+                pass_fds=(request_end, reply_end),
+                start_new_session=True,
+            )
+            self._alive.add(self._process.pid)
         os.close(request_end)
         os.close(reply_end)
         os.set_blocking(self._requests, False)  # a worker that does not read must not hold the run up
@@ -199,7 +202,8 @@ class WorkerProcess:
             fence.end(pid)
         self._process.wait()
         self._alive.discard(self._process.pid)
-        fence.end_orphans(self._alive | self._others)  # what had left its group, or its parent
+        with self._starting:
+            fence.end_orphans(self._alive | self._others)  # what had left its group, or its parent
         self._log_reader.join(timeout=1)
         if not self._log_reader.is_alive():
             self._process.stdout.close()

@@ -25,7 +25,7 @@ MEASURING = HERE.parent / "measure"
 DEFINITION = "scaled_add_n16"
 SOURCES = {path.stem: path for folder in ("exploits", "honest") for path in sorted((HERE / folder).glob("*.py"))}
 HONEST = [path.stem for path in sorted((HERE / "honest").glob("*.py"))]
-GROUP = 6  # exploits that run side by side
+GROUP = 12  # exploits that run side by side
 SECRET = "of-the-user"
 
 RUN = """
