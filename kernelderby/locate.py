@@ -45,7 +45,7 @@ def own_copy() -> Path:
 
 
 def writable_set(root: Path) -> Path:
-    """The same set, or a copy of it where it is the installed one: an update of the package would take the rows along."""
+    """The same set, or a copy of it where it is the installed one: an update of the package would take rows along."""
     if root.resolve() != _INSTALLED:
         return root
     copy = own_copy()
@@ -60,7 +60,6 @@ def writable_set(root: Path) -> Path:
             (Path(scratch) / "set").rename(copy)
     except OSError as error:
         if not is_set(copy):  # or somebody else was quicker
-            raise DerbyError(
-                f"{copy}: the installed set cannot be copied there ({error.strerror}); set $XDG_DATA_HOME or give --root"
-            ) from None
+            told = f"{copy}: the installed set cannot be copied there ({error.strerror})"
+            raise DerbyError(f"{told}; set $XDG_DATA_HOME or give --root") from None
     return copy
