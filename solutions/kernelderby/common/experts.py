@@ -16,30 +16,34 @@ class Call(ctypes.Structure):
 
     _fields_ = [*((name, ctypes.c_void_p) for name in (
         "hidden_states", "hidden_states_scale", "gate_up_weight", "gate_up_weight_scale", "down_weight",
-        "down_weight_scale", "topk_ids", "topk_weights", "output", "starts", "sorted", "act", "act_scale", "partial",
+        "down_weight_scale", "topk_ids", "topk_weights", "output", "starts", "sorted", "row_of", "results", "act", "act_scale", "partial",
         "arrived")), *((name, ctypes.c_int) for name in (
-            "tokens", "hidden", "intermediate", "experts", "top_k", "variant", "slab", "ctas"))]
+            "tokens", "hidden", "intermediate", "experts", "top_k", "variant", "slab", "stores", "ctas"))]
 
 
 class _Workspace:
     """Buffers for up to so many pairs. Only `arrived` carries anything from call to call: zeros."""
 
-    def __init__(self, pairs, intermediate, most_rows, ctas, arrived, dtype, device):
+    def __init__(self, pairs, hidden, intermediate, most_rows, stores, ctas, arrived, dtype, device):
         def empty(*shape, dtype):
             return torch.empty(shape, dtype=dtype, device=device)
 
-        self.size = pairs * intermediate, pairs
-        self.starts = empty(MOST_EXPERTS + 1, dtype=torch.int32)
-        self.sorted = empty(pairs, 2, dtype=torch.int32)
-        self.act = empty(pairs, intermediate, dtype=dtype)
-        self.act_scale = empty(pairs, -(-intermediate // 128) if dtype.itemsize == 1 else 0, dtype=torch.float32)
-        self.partial = empty(ctas, most_rows, PIECE_FLOATS, dtype=torch.float32)
-        self.arrived = arrived
-        self.addresses = [t.data_ptr() for t in (
-            self.starts, self.sorted, self.act, self.act_scale, self.partial, self.arrived)]
+        scales = -(-intermediate // 128) if dtype.itemsize == 1 else 0
+        self.size = pairs, pairs * intermediate, pairs * hidden * stores
+        self.tensors = (
+            empty(MOST_EXPERTS + 1, dtype=torch.int32), empty(pairs, 2, dtype=torch.int32),
+            empty(pairs, dtype=torch.int32), empty(pairs * stores, hidden, dtype=torch.bfloat16),
+            empty(pairs, intermediate, dtype=dtype), empty(pairs, scales, dtype=torch.float32),
+            empty(ctas, most_rows, PIECE_FLOATS, dtype=torch.float32), arrived)
+        self.addresses = [tensor.data_ptr() for tensor in self.tensors]
 
-    def holds(self, pairs, intermediate):
-        return self.size[0] >= pairs * intermediate and self.size[1] >= pairs
+    @property
+    def arrived(self):
+        return self.tensors[-1]
+
+    def holds(self, pairs, hidden, intermediate, stores):
+        return all(has >= needs for has, needs in zip(
+            self.size, (pairs, pairs * intermediate, pairs * hidden * stores), strict=True))
 
 
 class Experts:
@@ -57,21 +61,22 @@ class Experts:
             spare.extend(torch.zeros(SPARE, ctas, dtype=torch.int32, device=device).unbind())
         return spare.pop()
 
-    def _workspace(self, pairs, intermediate, ctas, device):
+    def _workspace(self, pairs, hidden, intermediate, stores, ctas, device):
         """One a stream, since two streams could use it at the same time; grown to the largest seen so far."""
         key = device, torch.cuda.current_stream(device).cuda_stream
         space = self.workspaces.get(key)
-        if space is None or not space.holds(pairs, intermediate):
+        if space is None or not space.holds(pairs, hidden, intermediate, stores):
             arrived = space.arrived if space else self._arrived(device, ctas)
             self.workspaces.pop(key, None)
-            space = self.workspaces[key] = _Workspace(pairs, intermediate, self.most_rows, ctas, arrived, self.dtype,
-                                                      device)
+            space = self.workspaces[key] = _Workspace(pairs, hidden, intermediate, self.most_rows, stores, ctas,
+                                                      arrived, self.dtype, device)
         return space
 
     def __call__(self, config, hidden_states, hidden_states_scale, gate_up_weight, gate_up_weight_scale, down_weight,
                  down_weight_scale, topk_ids, topk_weights, output):
         """Shapes as in the definitions, all contiguous and at addresses that 16 divides; scales None in bf16. config:
-        variant, of kernel.cu's; slab, blocks of 256 columns of the output that are worked on at a time (0: all)."""
+        variant, of kernel.cu's; slab, blocks of 256 columns of the output that are worked on at a time (0: all); stores,
+        whether the second GEMM stores a row for each pair, which a last kernel sums, instead of adding to the output."""
         tokens, hidden = hidden_states.shape
         experts, _, intermediate = down_weight.shape
         top_k = topk_ids.shape[1]
@@ -85,9 +90,10 @@ class Experts:
         if ctas is None:
             ctas = torch.cuda.get_device_properties(device).multi_processor_count // 2 * 2  # in clusters of two
             self.ctas[device] = ctas
-        space = self._workspace(tokens * top_k, intermediate, ctas, device)
+        stores = int(config["stores"])
+        space = self._workspace(tokens * top_k, hidden, intermediate, stores, ctas, device)
         tensors = (hidden_states, hidden_states_scale, gate_up_weight, gate_up_weight_scale, down_weight,
                    down_weight_scale, topk_ids, topk_weights, output)
         call = Call(*[t if t is None else t.data_ptr() for t in tensors], *space.addresses, tokens, hidden,
-                    intermediate, experts, top_k, config["variant"], config["slab"], ctas)
+                    intermediate, experts, top_k, config["variant"], config["slab"], stores, ctas)
         self.library(device, call)

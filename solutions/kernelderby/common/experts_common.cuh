@@ -61,6 +61,7 @@ struct Arguments {
     float4* partial;         // pieces of split tiles, one a CTA
     int* arrived;            // of a CTA's last tile, the pieces of others that are there; zero between calls
     void* out;               // [tokens, hidden]
+    __nv_bfloat16* results;  // [pairs, hidden] where the second GEMM stores (and a kernel behind it sums)
     Layout layout;
     int row_bytes;           // of x, K's
     int weight_rows;         // of an expert
@@ -77,8 +78,8 @@ struct Config {
     static constexpr int ACT_BOX = ROWS >= 128 ? 64 : 16;             // rows of pairs a TMA box brings
     static constexpr int ACT_PITCH = BLOCK * Kind::BYTES + 16;        // bytes a row of the first GEMM's staging
     static constexpr int ACT_CHUNK = ROWS < 64 ? ROWS : 64;           // its rows
-    static constexpr int OUT_PITCH = 4 * 2 * BLOCK / (Kind::SCALED ? 2 : 1) + 16;  // of the second's, 256 values
-    static constexpr int OUT_CHUNK = ROWS < 16 ? ROWS : 16;
+    static constexpr int OUT_CHUNK = ROWS < 16 ? ROWS : 16;           // rows of the second's
+    static constexpr int OUT_PITCH = 2 * BLOCK * sizeof(typename Kind::Out) + 16;
     static constexpr int WIDE_PITCH = 160, WIDE_BYTES = CONSUMERS / 32 * 16 * WIDE_PITCH;  // 16 rows of 128 bytes a warp
 };
 

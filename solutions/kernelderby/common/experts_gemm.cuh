@@ -1,6 +1,7 @@
 // One grouped GEMM over the pairs of each expert, in two flavours:
 //   FIRST   gathers activation rows, ends in SwiGLU (and 1x128 FP8 quantisation) in registers;
-//   else    reads those, times the second weight and the routing weight, adds to the output rows.
+//   else    reads those, times the second weight and the routing weight, and adds to the output rows, or, STORES, stores
+//           a row for each pair, which a kernel behind it sums.
 //
 // A tile is two blocks of 128 weight rows (gate and up in the first GEMM) times up to ROWS pairs of one expert. A
 // persistent CTA an SM:
@@ -18,7 +19,7 @@ namespace derby {
 
 // One stretch of a tile: its products, then its end. Registers are scarce in between, so the task is read again from
 // shared memory for the end.
-template <class C, bool FIRST, int N>
+template <class C, bool FIRST, bool STORES, int N>
 __device__ __forceinline__ void work_on(Shared<C>& shared, Stage& stage, const Arguments& arguments, int index,
                                         int k_blocks) {
     constexpr bool SCALED = C::Kind::SCALED;
@@ -50,9 +51,9 @@ __device__ __forceinline__ void work_on(Shared<C>& shared, Stage& stage, const A
     else if constexpr (FIRST)
         finish_first_plain(shared, arguments, place, sums);
     else if constexpr (C::WIDE)
-        finish_second_wide(shared, arguments, place, sums);
+        finish_second_wide<C, STORES>(shared, arguments, place, sums);
     else
-        finish_second(shared, arguments, place, sums);
+        finish_second<C, STORES>(shared, arguments, place, sums);
 }
 
 // The tokens and routing weights of a tile's pairs, by threads of the warpgroup that will use them.
@@ -69,24 +70,24 @@ __device__ __forceinline__ void bring_pairs(Shared<C>& shared, const Arguments& 
     }
 }
 
-template <class C, bool FIRST, int... SIZES>
+template <class C, bool FIRST, bool STORES, int... SIZES>
 struct WorkOnSmallest;  // the smallest N of SIZES that holds the rows
-template <class C, bool FIRST, int N, int... MORE>
-struct WorkOnSmallest<C, FIRST, N, MORE...> {
+template <class C, bool FIRST, bool STORES, int N, int... MORE>
+struct WorkOnSmallest<C, FIRST, STORES, N, MORE...> {
     static __device__ __forceinline__ void work(int rows, Shared<C>& shared, Stage& stage, const Arguments& arguments,
                                                 int index, int k_blocks) {
         if constexpr (sizeof...(MORE) == 0 || N >= C::ROWS) {
-            work_on<C, FIRST, N>(shared, stage, arguments, index, k_blocks);
+            work_on<C, FIRST, STORES, N>(shared, stage, arguments, index, k_blocks);
         } else {
             if (rows <= N)
-                work_on<C, FIRST, N>(shared, stage, arguments, index, k_blocks);
+                work_on<C, FIRST, STORES, N>(shared, stage, arguments, index, k_blocks);
             else
-                WorkOnSmallest<C, FIRST, MORE...>::work(rows, shared, stage, arguments, index, k_blocks);
+                WorkOnSmallest<C, FIRST, STORES, MORE...>::work(rows, shared, stage, arguments, index, k_blocks);
         }
     }
 };
 
-template <class C, bool FIRST>
+template <class C, bool FIRST, bool STORES>
 __device__ __forceinline__ void consume(Shared<C>& shared, const Arguments& arguments) {
     if (FIRST) wait_for_previous_kernel();  // the second GEMM may start before the first has ended: the order is older
     plan(shared, arguments);
@@ -100,13 +101,13 @@ __device__ __forceinline__ void consume(Shared<C>& shared, const Arguments& argu
         const int rows = task.place.rows, k_blocks = task.k_blocks;
         if (!FIRST) bring_pairs(shared, arguments, task.place);
         if constexpr (C::WIDE)
-            work_on<C, FIRST, 128>(shared, stage, arguments, v, k_blocks);
+            work_on<C, FIRST, STORES, 128>(shared, stage, arguments, v, k_blocks);
         else if constexpr (C::Kind::SCALED)
-            WorkOnSmallest<C, FIRST, 8, 16, 32, 64>::work(rows, shared, stage, arguments, v, k_blocks);
+            WorkOnSmallest<C, FIRST, STORES, 8, 16, 32, 64>::work(rows, shared, stage, arguments, v, k_blocks);
         else if constexpr (C::ROWS <= 64)
-            WorkOnSmallest<C, FIRST, 8, 16, 32, 48, 64>::work(rows, shared, stage, arguments, v, k_blocks);
+            WorkOnSmallest<C, FIRST, STORES, 8, 16, 32, 48, 64>::work(rows, shared, stage, arguments, v, k_blocks);
         else
-            WorkOnSmallest<C, FIRST, 32, 64, 96, 128, 160, 192>::work(rows, shared, stage, arguments, v, k_blocks);
+            WorkOnSmallest<C, FIRST, STORES, 32, 64, 96, 128, 160, 192>::work(rows, shared, stage, arguments, v, k_blocks);
     }
     if (!FIRST) bulk_wait_group();
 }
@@ -121,7 +122,7 @@ __device__ __forceinline__ void bring_weights(Shared<C>& shared, const Arguments
     const Share& share = shared.share;
     const Layout& layout = arguments.layout;
     if (FIRST) let_next_kernel_start();
-    const long long out_bytes = FIRST ? (long long)arguments.tokens * arguments.hidden * sizeof(typename Kind::Out) : 0;
+    const long long out_bytes = FIRST && !arguments.results ? (long long)arguments.tokens * arguments.hidden * sizeof(typename Kind::Out) : 0;
     long long zero = (long long)blockIdx.x * ZERO_BYTES;
     auto clear = [&] {
         const long long left = out_bytes - zero;
@@ -260,7 +261,7 @@ __device__ __forceinline__ void produce(Shared<C>& shared, const Arguments& argu
     __syncwarp();
 }
 
-template <class C, bool FIRST>
+template <class C, bool FIRST, bool STORES>
 __device__ __forceinline__ void grouped_gemm(const CUtensorMap& map, const CUtensorMap& act_map,
                                              const Arguments& arguments) {
     static_assert(sizeof(Shared<C>) <= SHARED_LIMIT, "the stages do not fit");
@@ -285,7 +286,7 @@ __device__ __forceinline__ void grouped_gemm(const CUtensorMap& map, const CUten
     }
     if (warp < CONSUMERS / 32) {
         setmaxnreg_inc<CONSUMER_REGISTERS>();
-        consume<C, FIRST>(shared, arguments);
+        consume<C, FIRST, STORES>(shared, arguments);
     } else {
         setmaxnreg_dec<PRODUCER_REGISTERS>();
         produce<C, FIRST>(shared, arguments, &map, &act_map, thread - CONSUMERS);

@@ -10,27 +10,29 @@ template <class C>
 __global__ void __launch_bounds__(THREADS, 1)
 derby_experts_gemm1(const __grid_constant__ CUtensorMap map, const __grid_constant__ CUtensorMap act_map,
                     const __grid_constant__ Arguments arguments) {
-    grouped_gemm<C, true>(map, act_map, arguments);
+    grouped_gemm<C, true, false>(map, act_map, arguments);
 }
 
-template <class C>
+template <class C, bool STORES>
 __global__ void __launch_bounds__(THREADS, 1)
 derby_experts_gemm2(const __grid_constant__ CUtensorMap map, const __grid_constant__ CUtensorMap act_map,
                     const __grid_constant__ Arguments arguments) {
-    grouped_gemm<C, false>(map, act_map, arguments);
+    grouped_gemm<C, false, STORES>(map, act_map, arguments);
 }
 
 using Gemm = void (*)(CUtensorMap, CUtensorMap, Arguments);
 
 struct Variant {
-    Gemm first, second;
-    int shared_bytes, cluster, routes, act_box, piece;
+    Gemm first, adds, stores;  // the second GEMM in two forms; stores: nullptr where pairs are few
+    int shared_bytes, cluster, routes, act_box;
 };
 
 template <class C>
 Variant variant_of() {
-    return {derby_experts_gemm1<C>, derby_experts_gemm2<C>, int(sizeof(Shared<C>)), C::CLUSTER, C::ROUTES, C::ACT_BOX,
-            PIECE_SIZE<C::ROWS>};
+    Gemm stores = nullptr;
+    if constexpr (C::ROWS >= 128) stores = derby_experts_gemm2<C, true>;
+    return {derby_experts_gemm1<C>, derby_experts_gemm2<C, false>, stores, int(sizeof(Shared<C>)), C::CLUSTER, C::ROUTES,
+            C::ACT_BOX};
 }
 
 // What a call hands over: experts.py's _Call has these fields in this order. Shapes as in the definitions; of the
@@ -47,12 +49,14 @@ struct Call {
     void* output;
     int* starts;
     int2* sorted;
+    int* row_of;
+    __nv_bfloat16* results;
     uint8_t* act;
     float* act_scale;
     float4* partial;
     int* arrived;
     int tokens, hidden, intermediate, experts, top_k;
-    int variant, slab, ctas;
+    int variant, slab, stores, ctas;
 };
 
 using Encode = CUresult (*)(CUtensorMap*, CUtensorMapDataType, cuuint32_t, void*, const cuuint64_t*, const cuuint64_t*,
@@ -111,7 +115,8 @@ inline cudaError_t allow(const Variant* variants, int count) {
     cudaError_t error = cudaGetDevice(&device);
     if (error != cudaSuccess || (device < 64 && done[device])) return error;
     for (int i = 0; i < count; ++i)
-        for (Gemm gemm : {variants[i].first, variants[i].second}) {
+        for (Gemm gemm : {variants[i].first, variants[i].adds, variants[i].stores}) {
+            if (!gemm) continue;
             error = cudaFuncSetAttribute(gemm, cudaFuncAttributeMaxDynamicSharedMemorySize, variants[i].shared_bytes);
             if (error != cudaSuccess) return error;
         }
@@ -128,7 +133,8 @@ int run_experts(const Variant* variants, int variant_count, const Call* call, vo
         return cudaErrorInvalidValue;
     const Variant& variant = variants[call->variant];
     const int pairs = call->tokens * call->top_k;
-    if (variant.routes && pairs > variant.routes) return cudaErrorInvalidValue;
+    const bool stores = call->stores;
+    if ((variant.routes && pairs > variant.routes) || (stores && !variant.stores)) return cudaErrorInvalidValue;
     const uint64_t experts = call->experts, hidden = call->hidden, intermediate = call->intermediate;
     CUtensorMap map1, map2, act_map;
     if (!encode ||
@@ -152,6 +158,7 @@ int run_experts(const Variant* variants, int variant_count, const Call* call, vo
     first.partial = call->partial;
     first.arrived = call->arrived;
     first.out = call->output;
+    first.results = stores ? call->results : nullptr;
     first.tokens = call->tokens, first.hidden = call->hidden, first.intermediate = call->intermediate;
     first.experts = call->experts, first.top_k = call->top_k;
     Arguments second = first;
@@ -174,13 +181,18 @@ int run_experts(const Variant* variants, int variant_count, const Call* call, vo
     const bool routes = variant.routes > 0;  // the GEMMs do
     if (!routes)
         error = launch(derby_experts_route, ROUTE_BLOCKS, ROUTE_THREADS, 0, ROUTE_BLOCKS, false, stream, call->topk_ids,
-                       call->topk_weights, call->starts, call->sorted, pairs, call->experts, call->top_k);
+                       call->topk_weights, call->starts, call->sorted, stores ? call->row_of : nullptr, pairs,
+                       call->experts, call->top_k);
     if (error == cudaSuccess)
         error = launch(variant.first, call->ctas, THREADS, variant.shared_bytes, variant.cluster, !routes, stream, map1,
                        act_map, first);
     if (error == cudaSuccess)
-        error = launch(variant.second, call->ctas, THREADS, variant.shared_bytes, variant.cluster, true, stream, map2,
-                       act_map, second);
+        error = launch(stores ? variant.stores : variant.adds, call->ctas, THREADS, variant.shared_bytes, variant.cluster,
+                       true, stream, map2, act_map, second);
+    if (error == cudaSuccess && stores)
+        error = launch(derby_experts_sum<typename Kind::Out>, call->ctas * 8, SUM_THREADS, 0, 1, true, stream,
+                       call->results, call->row_of, static_cast<typename Kind::Out*>(call->output), call->tokens,
+                       call->hidden, call->top_k);
     return error;
 }
 

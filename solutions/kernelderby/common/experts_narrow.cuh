@@ -2,6 +2,7 @@
 // the pairs its N, 8 and more of them. An expert with three pairs wastes little. Of a tile's sums the first half belongs
 // to weight block 0, the second to weight block 1.
 #pragma once
+#include <type_traits>
 #include "experts_common.cuh"
 
 namespace derby {
@@ -171,14 +172,15 @@ __device__ __forceinline__ void finish_first_plain(Shared<C>& shared, const Argu
     }
 }
 
-// Adds the tile, times the routing weights, to the output rows of its tokens by bulk reductions, a row of 256 values
-// each.
-template <class C, int N>
+// The tile times the routing weights, a row of 256 values at a time: added to the output rows of its tokens by bulk
+// reductions, or, STORES, rounded to bfloat16 and stored by pair.
+template <class C, bool STORES, int N>
 __device__ __forceinline__ void finish_second(Shared<C>& shared, const Arguments& arguments, const Place& place,
                                               const float (&sums)[N]) {
-    using Out = typename C::Kind::Out;
+    constexpr bool HALVES = STORES || sizeof(typename C::Kind::Out) == 2;  // bfloat16 goes out
+    using Out = std::conditional_t<HALVES, __nv_bfloat16, float>;
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-    constexpr int CHUNK = N < C::OUT_CHUNK ? N : C::OUT_CHUNK;
+    constexpr int CHUNK = N < C::OUT_CHUNK ? N : C::OUT_CHUNK, PITCH = 2 * BLOCK * sizeof(Out) + 16;
     static_assert(N % CHUNK == 0 && CHUNK <= 32 && CHUNK % 8 == 0, "whole chunks, a lane a row");
     const int columns = smaller(arguments.hidden - place.block_n * 2 * BLOCK, 2 * BLOCK);
     cp_async_wait_all();
@@ -191,8 +193,8 @@ __device__ __forceinline__ void finish_second(Shared<C>& shared, const Arguments
         for (int j = chunk / 8; j < (chunk + CHUNK) / 8; ++j) {
             const int pair = 8 * j + 2 * (lane % 4);
             const float left = __int_as_float(shared.pair[pair].y), right = __int_as_float(shared.pair[pair + 1].y);
-            if constexpr (sizeof(Out) == 2) {  // stmatrix turns 8 x 8 values
-                const uint32_t to = shared_address(shared.staging.out) + (8 * j - chunk + lane % 8) * C::OUT_PITCH +
+            if constexpr (HALVES) {  // stmatrix turns 8 x 8 values
+                const uint32_t to = shared_address(shared.staging.out) + (8 * j - chunk + lane % 8) * PITCH +
                                     lane / 16 * 256 + warp * 32 + lane / 8 % 2 * 16;
                 uint32_t v[4];
 #pragma unroll
@@ -202,14 +204,14 @@ __device__ __forceinline__ void finish_second(Shared<C>& shared, const Arguments
                 }
                 stmatrix_x4_transposed(to, v[0], v[1], v[2], v[3]);
             } else {  // 8 lanes lie beside each other, four pairs in different banks
-                static_assert(sizeof(Out) == 2 || 2 * C::OUT_PITCH / 4 % 32 == 8, "pairs two apart are 8 banks apart");
-                float* to = reinterpret_cast<float*>(shared.staging.out + (pair - chunk) * C::OUT_PITCH) + warp * 16 +
-                            lane / 4;
+                static_assert(HALVES || 2 * PITCH / 4 % 32 == 8, "pairs two apart are 8 banks apart");
+                float* to =
+                    reinterpret_cast<float*>(shared.staging.out + (pair - chunk) * PITCH) + warp * 16 + lane / 4;
 #pragma unroll
                 for (int i = 0; i < 4; ++i) {
                     const int at = i / 2 * (N / 2) + 4 * j + i % 2 * 2;
                     to[i / 2 * BLOCK + i % 2 * 8] = sums[at] * left;
-                    to[i / 2 * BLOCK + i % 2 * 8 + C::OUT_PITCH / 4] = sums[at + 1] * right;
+                    to[i / 2 * BLOCK + i % 2 * 8 + PITCH / 4] = sums[at + 1] * right;
                 }
             }
         }
@@ -217,10 +219,13 @@ __device__ __forceinline__ void finish_second(Shared<C>& shared, const Arguments
         named_barrier_sync(NamedBarrier::CONSUMERS_DONE, CONSUMERS);
         const int row = lane * 8 + warp;  // all warps take part, since issuing takes long
         if (lane < CHUNK / 8 && chunk + row < place.rows) {
-            Out* out = static_cast<Out*>(arguments.out) + size_t(shared.pair[chunk + row].x) * arguments.hidden +
-                       place.block_n * 2 * BLOCK;
-            const uint32_t from = shared_address(shared.staging.out + row * C::OUT_PITCH);
-            if constexpr (sizeof(Out) == 2)
+            const size_t out_row = STORES ? place.first_row + chunk + row : shared.pair[chunk + row].x;
+            Out* out = (STORES ? reinterpret_cast<Out*>(arguments.results) : static_cast<Out*>(arguments.out)) +
+                       out_row * arguments.hidden + place.block_n * 2 * BLOCK;
+            const uint32_t from = shared_address(shared.staging.out + row * PITCH);
+            if constexpr (STORES)
+                bulk_store(out, from, columns * 2);
+            else if constexpr (HALVES)
                 bulk_reduce_add_bf16(out, from, columns * 2);
             else
                 bulk_reduce_add_f32(out, from, columns * 4);

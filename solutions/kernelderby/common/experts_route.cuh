@@ -98,10 +98,11 @@ __device__ __forceinline__ int token_at(const Shared<C>& shared, const Arguments
 
 constexpr int ROUTE_THREADS = 1024, ROUTE_BLOCKS = 16;
 
-// One cluster of ROUTE_BLOCKS blocks: starts [experts + 1] and sorted [pairs], within an expert in any order.
+// One cluster of ROUTE_BLOCKS blocks: starts [experts + 1] and sorted [pairs], within an expert in any order; row_of
+// [pairs], where there is one: the row that a pair has got.
 __global__ void __launch_bounds__(ROUTE_THREADS, 1)
 derby_experts_route(const int* __restrict__ topk_ids, const float* __restrict__ topk_weights, int* __restrict__ starts,
-                    int2* __restrict__ sorted, int pairs, int experts, int top_k) {
+                    int2* __restrict__ sorted, int* __restrict__ row_of, int pairs, int experts, int top_k) {
     __shared__ int counts[ROUTE_BLOCKS][MOST_EXPERTS], cursor[MOST_EXPERTS], warp_sums[MOST_EXPERTS / 32];
     let_next_kernel_start();
     const int thread = threadIdx.x, block = blockIdx.x;
@@ -152,8 +153,55 @@ derby_experts_route(const int* __restrict__ topk_ids, const float* __restrict__ 
     for (int i = begin + thread; i < end; i += ROUTE_THREADS) {
         const int expert = __ldg(topk_ids + i);
         const float weight = __ldg(topk_weights + i);
-        if (unsigned(expert) < unsigned(experts))
-            sorted[atomicAdd(&cursor[expert], 1)] = make_int2(i / top_k, __float_as_int(weight));
+        int row = -1;
+        if (unsigned(expert) < unsigned(experts)) {
+            row = atomicAdd(&cursor[expert], 1);
+            sorted[row] = make_int2(i / top_k, __float_as_int(weight));
+        }
+        if (row_of) row_of[i] = row;
+    }
+}
+
+constexpr int SUM_THREADS = 256;
+
+// out [tokens, hidden] = the sum of each token's rows of results [pairs, hidden], in the order of its experts: the same
+// bits each time. A thread has 8 columns of a token at a time.
+template <class Out>
+__global__ void __launch_bounds__(SUM_THREADS)
+derby_experts_sum(const __nv_bfloat16* __restrict__ results, const int* __restrict__ row_of, Out* __restrict__ out,
+                  int tokens, int hidden, int top_k) {
+    wait_for_previous_kernel();
+    const int width = hidden / 8;
+    const long long work = (long long)tokens * width;
+    for (long long i = (long long)blockIdx.x * SUM_THREADS + threadIdx.x; i < work; i += (long long)gridDim.x * SUM_THREADS) {
+        const int token = int(i / width), column = int(i - (long long)token * width);
+        float sum[8] = {};
+        for (int first = 0; first < top_k; first += 8) {
+            uint4 v[8];
+#pragma unroll
+            for (int k = 0; k < 8; ++k) {
+                const int row = first + k < top_k ? __ldg(row_of + token * top_k + first + k) : -1;
+                v[k] = row >= 0 ? __ldcs(reinterpret_cast<const uint4*>(results) + size_t(row) * width + column)
+                                : make_uint4(0, 0, 0, 0);
+            }
+#pragma unroll
+            for (int k = 0; k < 8; ++k) {
+                const uint32_t four[4] = {v[k].x, v[k].y, v[k].z, v[k].w};
+#pragma unroll
+                for (int j = 0; j < 4; ++j) {  // a bf16 is the upper half of a float
+                    sum[2 * j] += __uint_as_float(four[j] << 16);
+                    sum[2 * j + 1] += __uint_as_float(four[j] & 0xFFFF0000u);
+                }
+            }
+        }
+        if constexpr (sizeof(Out) == 4) {
+            float4* to = reinterpret_cast<float4*>(out) + 2 * i;
+            __stcs(to, make_float4(sum[0], sum[1], sum[2], sum[3]));
+            __stcs(to + 1, make_float4(sum[4], sum[5], sum[6], sum[7]));
+        } else {
+            __stcs(reinterpret_cast<uint4*>(out) + i, make_uint4(two_bf16(sum[0], sum[1]), two_bf16(sum[2], sum[3]),
+                                                                 two_bf16(sum[4], sum[5]), two_bf16(sum[6], sum[7])));
+        }
     }
 }
 

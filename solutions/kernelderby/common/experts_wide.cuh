@@ -2,6 +2,7 @@
 // multiplies pairs 64 w .. 64 w + 63; of a thread's sums, 64 for each block of 128 weight rows, [4j..] are of pairs
 // 16 (t / 32) + t % 32 / 4 (+ 8 for the last two) and weight rows 8j + 2 (t % 4) + {0, 1}.
 #pragma once
+#include <type_traits>
 #include "experts_common.cuh"
 
 namespace derby {
@@ -141,14 +142,15 @@ __device__ __forceinline__ void finish_first_wide(Shared<C>& shared, const Argum
     }
 }
 
-// Adds the tile, times the routing weights, to the output rows of its tokens: a warp lays 16 rows of 128 bytes in shared
-// memory and adds 4 of them at a time.
-template <class C>
+// The tile times the routing weights, added to the output rows of its tokens, or, STORES, rounded to bfloat16 and stored
+// by pair: a warp lays 16 rows of 128 bytes in shared memory and adds or stores 4 of them at a time.
+template <class C, bool STORES>
 __device__ __forceinline__ void finish_second_wide(Shared<C>& shared, const Arguments& arguments, const Place& place,
                                                    const float (&sums)[128]) {
-    using Out = typename C::Kind::Out;
+    constexpr bool HALVES = STORES || sizeof(typename C::Kind::Out) == 2;  // bfloat16 goes out
+    using Out = std::conditional_t<HALVES, __nv_bfloat16, float>;
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-    constexpr int PITCH = sizeof(Out) == 2 ? 144 : C::WIDE_PITCH;
+    constexpr int PITCH = HALVES ? 144 : C::WIDE_PITCH;
     const uint32_t staging = shared_address(shared.staging.wide + warp * 16 * C::WIDE_PITCH);
     const uint32_t from = staging + lane / 8 * PITCH + lane % 8 * 16;
     cp_async_wait_all();
@@ -162,14 +164,14 @@ __device__ __forceinline__ void finish_second_wide(Shared<C>& shared, const Argu
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
         const int row = warp * 16 + 4 * i + lane / 8;
-        const int token = row < place.rows ? shared.pair[row].x : 0;
-        out[i] = static_cast<Out*>(arguments.out) + size_t(token) * arguments.hidden + place.block_n * 2 * BLOCK +
-                 lane % 8 * VALUES;
+        const int out_row = row >= place.rows ? 0 : STORES ? place.first_row + row : shared.pair[row].x;
+        out[i] = (STORES ? reinterpret_cast<Out*>(arguments.results) : static_cast<Out*>(arguments.out)) +
+                 size_t(out_row) * arguments.hidden + place.block_n * 2 * BLOCK + lane % 8 * VALUES;
     }
 #pragma unroll
     for (int chunk = 0; chunk < CHUNKS; ++chunk) {
         __syncwarp();
-        if constexpr (sizeof(Out) == 2) {
+        if constexpr (HALVES) {
             const uint32_t to = staging + (lane % 16) * PITCH + lane / 16 * 16;  // of the row a lane names for storing
 #pragma unroll
             for (int j = chunk * 8; j < chunk * 8 + 8; j += 2) {
@@ -195,7 +197,9 @@ __device__ __forceinline__ void finish_second_wide(Shared<C>& shared, const Argu
         for (int i = 0; i < 4; ++i) {
             const uint4 v = load_shared16(from + 4 * i * PITCH);
             if (warp * 16 + 4 * i + lane / 8 < place.rows && chunk * 8 * VALUES < columns) {
-                if constexpr (sizeof(Out) == 2)
+                if constexpr (STORES)
+                    *reinterpret_cast<uint4*>(out[i] + chunk * 8 * VALUES) = v;
+                else if constexpr (HALVES)
                     reduce_add_bf16x8(out[i] + chunk * 8 * VALUES, v.x, v.y, v.z, v.w);
                 else
                     reduce_add_f32x4(out[i] + chunk * 8 * VALUES, __uint_as_float(v.x), __uint_as_float(v.y),

@@ -1,0 +1,91 @@
+"""derby_fp8_blockscale_fused_moe_sm90: FP8 experts with block scales for Hopper in two to four CUDA C++ kernels and one
+host call.
+
+1. derby_experts_route   sorts the pairs (token, expert) by expert; of few pairs every CTA of the next two does it.
+2. derby_experts_gemm1   gathers its rows, multiplies with both halves of the first weight, ends in SwiGLU and 1x128 FP8
+                         quantisation in registers.
+3. derby_experts_gemm2   the second weight times the routing weight, added to the output rows in bfloat16 as they are
+                         done, or stored by pair, and
+4. derby_experts_sum     sums each token's rows.
+
+Weights are wgmma's M where experts have few pairs, pairs where they have many (experts_*.cuh). Where rows are added as
+they are done each addition rounds by at most half a bfloat16 step, and the last bits differ from call to call.
+
+Needs nvcc (on the PATH, in $CUDA_HOME or /usr/local/cuda) at the first call ever.
+"""
+
+import ctypes
+import importlib
+import os
+
+import torch
+
+__path__ = [os.path.dirname(__file__)]
+cuda_library = importlib.import_module(f"{__name__}.cuda_library")
+experts = importlib.import_module(f"{__name__}.experts")
+tuned = importlib.import_module(f"{__name__}.tuned")
+tuning = importlib.import_module(f"{__name__}.tuning")
+
+library = cuda_library.CudaLibrary(__file__, "derby_fp8_blockscale_fused_moe_sm90", ["kernel.cu", *experts.HEADERS],
+                                   [ctypes.POINTER(experts.Call)])
+call = experts.Experts(library, most_rows=128, dtype=torch.float8_e4m3fn)
+
+# kernel.cu's variants: pairs a tile at most, and pairs up to which no kernel sorts beforehand.
+FEW, SOME, SOME_TWO, WIDE = range(4)
+SORTED_FEW = 512
+L2_BYTES = 16 << 20  # of the output that is added to at a time
+
+
+def tuning_key(hidden_states, hidden_states_scale, gate_up_weight, gate_up_weight_scale, down_weight,
+               down_weight_scale, topk_ids, topk_weights):
+    experts_, hidden, intermediate = down_weight.shape
+    tokens, top_k = topk_ids.shape
+    return f"e{experts_} k{top_k} h{hidden} i{intermediate} t<={1 << max(tokens - 1, 0).bit_length()}"
+
+
+def _slab(tokens, hidden):
+    """Blocks of 256 columns whose part of the output stays in L2; a divisor of their number."""
+    blocks = -(-hidden // 256)
+    fits = [slab for slab in range(1, blocks + 1) if blocks % slab == 0 and tokens * slab * 512 <= L2_BYTES]
+    return max(fits, default=1)
+
+
+def candidates(hidden_states, hidden_states_scale, gate_up_weight, gate_up_weight_scale, down_weight,
+               down_weight_scale, topk_ids, topk_weights):
+    """By the pairs that an expert has where all have as many."""
+    num_experts, hidden, _ = down_weight.shape
+    tokens, top_k = topk_ids.shape
+    pairs = tokens * top_k
+    average = pairs / num_experts
+    slab = _slab(tokens, hidden)
+    if pairs <= SORTED_FEW and average <= 8:
+        order = [FEW, SOME]
+    elif average <= 40:
+        order = [SOME, SOME_TWO]
+    elif average <= 90:
+        order = [SOME_TWO, SOME, WIDE]
+    else:
+        order = [WIDE, SOME_TWO]
+    plain = [{"variant": variant, "slab": 0, "stores": 0} for variant in order]
+    slabs = [{**config, "slab": slab} for config in plain if slab < -(-hidden // 256)]
+    stores = [{**config, "stores": 1} for config in plain if config["variant"] == WIDE]
+    return [*slabs, *stores, *plain] if tokens * hidden * 2 > 2 * L2_BYTES else [*plain, *stores]
+
+
+choose = tuning.Chooser(tuned.FOUND, tuning_key, candidates)
+
+
+def run_with(config, hidden_states, hidden_states_scale, gate_up_weight, gate_up_weight_scale, down_weight,
+             down_weight_scale, topk_ids, topk_weights, output):
+    call(config, hidden_states, hidden_states_scale, gate_up_weight, gate_up_weight_scale, down_weight,
+         down_weight_scale, topk_ids, topk_weights, output)
+
+
+@torch.no_grad()
+def run(hidden_states, hidden_states_scale, gate_up_weight, gate_up_weight_scale, down_weight, down_weight_scale,
+        topk_ids, topk_weights, output):
+    """hidden_states e4m3 [num_tokens, hidden_size] with scales -> output bfloat16 of that shape. Up to 256 experts;
+    everything contiguous and at addresses that 16 divides."""
+    inputs = (hidden_states, hidden_states_scale, gate_up_weight, gate_up_weight_scale, down_weight,
+              down_weight_scale, topk_ids, topk_weights)
+    run_with(choose(*inputs), *inputs, output)
