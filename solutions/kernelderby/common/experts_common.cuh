@@ -41,7 +41,7 @@ constexpr int CONSUMER_REGISTERS = 224, PRODUCER_REGISTERS = 56;  // a thread
 constexpr int SHARED_LIMIT = 227 * 1024;                          // bytes a CTA of sm_90 may have
 constexpr int WEIGHT_BYTES = 2 * BLOCK * BLOCK;                   // of a stage
 constexpr float FP8_MOST = 448.0f;                                // the largest e4m3 value
-constexpr int ZERO_BYTES = 2048;                                  // of the output cleared by one bulk store
+constexpr int ZERO_BYTES = 1024;                                  // of the output cleared by one bulk store
 constexpr int TASKS = 8;                                          // places for tasks, see Shared
 
 static_assert(CONSUMERS * CONSUMER_REGISTERS + PRODUCERS * PRODUCER_REGISTERS <= 65536, "an SM's registers");
@@ -78,8 +78,10 @@ struct Config {
     static constexpr int ACT_BOX = ROWS >= 128 ? 64 : 16;             // rows of pairs a TMA box brings
     static constexpr int ACT_PITCH = BLOCK * Kind::BYTES + 16;        // bytes a row of the first GEMM's staging
     static constexpr int ACT_CHUNK = ROWS < 64 ? ROWS : 64;           // its rows
-    static constexpr int OUT_CHUNK = ROWS < 16 ? ROWS : 16;           // rows of the second's
-    static constexpr int OUT_PITCH = 2 * BLOCK * sizeof(typename Kind::Out) + 16;
+    static constexpr int OUT_CHUNK = ROWS < 32 ? ROWS : 32;           // rows of the second's, SCALED
+    static constexpr int OUT_PITCH = 2 * BLOCK * 2 + 16;
+    static constexpr int WARP_PITCH = 144, WARP_ROWS = ROWS < 64 ? 8 : 16;     // a warp's pairs of it, plain
+    static constexpr int WARP_BYTES = CONSUMERS / 32 * WARP_ROWS * WARP_PITCH;
     static constexpr int WIDE_PITCH = 160, WIDE_BYTES = CONSUMERS / 32 * 16 * WIDE_PITCH;  // 16 rows of 128 bytes a warp
 };
 
@@ -112,7 +114,7 @@ struct Shared {
     uint8_t x[C::STAGES][C::ROWS * BLOCK];
     union {
         alignas(16) uint8_t act[C::ACT_CHUNK * C::ACT_PITCH];
-        uint8_t out[C::OUT_CHUNK * C::OUT_PITCH];
+        uint8_t out[C::Kind::SCALED ? C::OUT_CHUNK * C::OUT_PITCH : C::WARP_BYTES];
         uint8_t wide[C::WIDE ? C::WIDE_BYTES : 16];
         int histogram[C::ROUTES ? CONSUMERS / 32 : 1][C::ROUTES ? MOST_EXPERTS : 1];
     } staging;

@@ -52,8 +52,10 @@ __device__ __forceinline__ void work_on(Shared<C>& shared, Stage& stage, const A
         finish_first_plain(shared, arguments, place, sums);
     else if constexpr (C::WIDE)
         finish_second_wide<C, STORES>(shared, arguments, place, sums);
+    else if constexpr (SCALED)
+        finish_second_scaled(shared, arguments, place, sums);
     else
-        finish_second<C, STORES>(shared, arguments, place, sums);
+        finish_second_plain<C, STORES>(shared, arguments, place, sums);
 }
 
 // The tokens and routing weights of a tile's pairs, by threads of the warpgroup that will use them.

@@ -150,6 +150,20 @@ __device__ __forceinline__ int load_acquire(const int* from) {
     return value;
 }
 
+// Loads that stay where they are: the compiler may move __ldcg and its like before a wait for the previous kernel.
+__device__ __forceinline__ int load_now(const int* from) {
+    int value;
+    asm volatile("ld.global.cg.s32 %0, [%1];" : "=r"(value) : "l"(from) : "memory");
+    return value;
+}
+
+__device__ __forceinline__ uint4 load_once(const uint4* from) {
+    uint4 v;
+    asm volatile("ld.global.cs.v4.u32 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "l"(from) : "memory");
+    return v;
+}
+
 __device__ __forceinline__ void bulk_commit_group() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
 __device__ __forceinline__ void bulk_wait_group_read() {
     asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory");

@@ -2,7 +2,6 @@
 // the pairs its N, 8 and more of them. An expert with three pairs wastes little. Of a tile's sums the first half belongs
 // to weight block 0, the second to weight block 1.
 #pragma once
-#include <type_traits>
 #include "experts_common.cuh"
 
 namespace derby {
@@ -172,18 +171,19 @@ __device__ __forceinline__ void finish_first_plain(Shared<C>& shared, const Argu
     }
 }
 
-// The tile times the routing weights, a row of 256 values at a time: added to the output rows of its tokens by bulk
-// reductions, or, STORES, rounded to bfloat16 and stored by pair.
-template <class C, bool STORES, int N>
-__device__ __forceinline__ void finish_second(Shared<C>& shared, const Arguments& arguments, const Place& place,
-                                              const float (&sums)[N]) {
-    constexpr bool HALVES = STORES || sizeof(typename C::Kind::Out) == 2;  // bfloat16 goes out
-    using Out = std::conditional_t<HALVES, __nv_bfloat16, float>;
+// The tile times the routing weights, a row of 256 values at a time, added to the output rows of its tokens in bfloat16
+// by bulk reductions.
+template <class C, int N>
+__device__ __forceinline__ void finish_second_scaled(Shared<C>& shared, const Arguments& arguments, const Place& place,
+                                                     const float (&sums)[N]) {
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-    constexpr int CHUNK = N < C::OUT_CHUNK ? N : C::OUT_CHUNK, PITCH = 2 * BLOCK * sizeof(Out) + 16;
+    constexpr int CHUNK = N < C::OUT_CHUNK ? N : C::OUT_CHUNK, PITCH = C::OUT_PITCH;
     static_assert(N % CHUNK == 0 && CHUNK <= 32 && CHUNK % 8 == 0, "whole chunks, a lane a row");
     const int columns = smaller(arguments.hidden - place.block_n * 2 * BLOCK, 2 * BLOCK);
     cp_async_wait_all();
+    // Of the pair and 8 rows of weights that a lane names for stmatrix.
+    const uint32_t to = shared_address(shared.staging.out) + lane % 8 * PITCH + lane / 16 * 256 + warp * 32 +
+                        lane / 8 % 2 * 16;
 #pragma unroll
     for (int chunk = 0; chunk < N; chunk += CHUNK) {
         if (chunk >= place.rows) break;
@@ -193,46 +193,88 @@ __device__ __forceinline__ void finish_second(Shared<C>& shared, const Arguments
         for (int j = chunk / 8; j < (chunk + CHUNK) / 8; ++j) {
             const int pair = 8 * j + 2 * (lane % 4);
             const float left = __int_as_float(shared.pair[pair].y), right = __int_as_float(shared.pair[pair + 1].y);
-            if constexpr (HALVES) {  // stmatrix turns 8 x 8 values
-                const uint32_t to = shared_address(shared.staging.out) + (8 * j - chunk + lane % 8) * PITCH +
-                                    lane / 16 * 256 + warp * 32 + lane / 8 % 2 * 16;
+            uint32_t v[4];
+#pragma unroll
+            for (int i = 0; i < 4; ++i) {
+                const int at = i / 2 * (N / 2) + 4 * j + i % 2 * 2;
+                v[i] = two_bf16(sums[at] * left, sums[at + 1] * right);
+            }
+            stmatrix_x4_transposed(to + (8 * j - chunk) * PITCH, v[0], v[1], v[2], v[3]);
+        }
+        fence_async_proxy();
+        named_barrier_sync(NamedBarrier::CONSUMERS_DONE, CONSUMERS);
+        const int row = lane * 8 + warp;  // all warps take part, since issuing takes long
+        if (lane < CHUNK / 8 && chunk + row < place.rows) {
+            __nv_bfloat16* out = static_cast<__nv_bfloat16*>(arguments.out) +
+                                 size_t(shared.pair[chunk + row].x) * arguments.hidden + place.block_n * 2 * BLOCK;
+            bulk_reduce_add_bf16(out, shared_address(shared.staging.out + row * PITCH), columns * 2);
+            bulk_commit_group();
+        }
+    }
+    named_barrier_sync(NamedBarrier::CONSUMERS_DONE, CONSUMERS);
+}
+
+// The tile times the routing weights, added to the output rows of its tokens in float32, or, STORES, rounded to bfloat16
+// and stored by pair. A warp turns 16 pairs of its 16 weight rows of each block at a time, and waits for no other.
+template <class C, bool STORES, int N>
+__device__ __forceinline__ void finish_second_plain(Shared<C>& shared, const Arguments& arguments, const Place& place,
+                                                    const float (&sums)[N]) {
+    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    constexpr int PITCH = STORES ? 80 : C::WARP_PITCH, CHUNK = N < C::WARP_ROWS ? N : C::WARP_ROWS, WIDTH = STORES ? 8 : 4;  // values a lane
+    constexpr int LANES = 16 / WIDTH, AT_ONCE = 32 / (2 * LANES);  // lanes a pair and block, pairs at once
+    static_assert(STORES || 2 * PITCH / 4 % 32 == 8, "pairs two apart are 8 banks apart");
+    static_assert(N % CHUNK == 0, "whole chunks");
+    uint8_t* staging = shared.staging.out + warp * C::WARP_ROWS * C::WARP_PITCH;
+    const int block = lane / LANES % 2, first = lane / (2 * LANES);
+    const int column = place.block_n * 2 * BLOCK + block * BLOCK + warp * 16 + lane % LANES * WIDTH;
+    const bool inside = column < arguments.hidden;
+    cp_async_wait_all();
+    named_barrier_sync(NamedBarrier::CONSUMERS_DONE, CONSUMERS);  // the pairs are there
+#pragma unroll
+    for (int chunk = 0; chunk < N; chunk += CHUNK) {
+        if (chunk >= place.rows) break;
+        __syncwarp();
+#pragma unroll
+        for (int j = chunk / 8; j < (chunk + CHUNK) / 8; ++j) {
+            const int pair = 8 * j + 2 * (lane % 4);
+            const float left = __int_as_float(shared.pair[pair].y), right = __int_as_float(shared.pair[pair + 1].y);
+            if constexpr (STORES) {  // stmatrix turns 8 x 8 values
                 uint32_t v[4];
 #pragma unroll
                 for (int i = 0; i < 4; ++i) {
                     const int at = i / 2 * (N / 2) + 4 * j + i % 2 * 2;
                     v[i] = two_bf16(sums[at] * left, sums[at + 1] * right);
                 }
-                stmatrix_x4_transposed(to, v[0], v[1], v[2], v[3]);
+                stmatrix_x4_transposed(shared_address(staging) + (8 * j - chunk + lane % 8) * PITCH + lane / 8 * 16,
+                                       v[0], v[1], v[2], v[3]);
             } else {  // 8 lanes lie beside each other, four pairs in different banks
-                static_assert(HALVES || 2 * PITCH / 4 % 32 == 8, "pairs two apart are 8 banks apart");
-                float* to =
-                    reinterpret_cast<float*>(shared.staging.out + (pair - chunk) * PITCH) + warp * 16 + lane / 4;
+                float* to = reinterpret_cast<float*>(staging + (pair - chunk) * PITCH) + lane / 4;
 #pragma unroll
                 for (int i = 0; i < 4; ++i) {
                     const int at = i / 2 * (N / 2) + 4 * j + i % 2 * 2;
-                    to[i / 2 * BLOCK + i % 2 * 8] = sums[at] * left;
-                    to[i / 2 * BLOCK + i % 2 * 8 + PITCH / 4] = sums[at + 1] * right;
+                    to[i * 8] = sums[at] * left;
+                    to[i * 8 + PITCH / 4] = sums[at + 1] * right;
                 }
             }
         }
-        fence_async_proxy();
-        named_barrier_sync(NamedBarrier::CONSUMERS_DONE, CONSUMERS);
-        const int row = lane * 8 + warp;  // all warps take part, since issuing takes long
-        if (lane < CHUNK / 8 && chunk + row < place.rows) {
-            const size_t out_row = STORES ? place.first_row + chunk + row : shared.pair[chunk + row].x;
-            Out* out = (STORES ? reinterpret_cast<Out*>(arguments.results) : static_cast<Out*>(arguments.out)) +
-                       out_row * arguments.hidden + place.block_n * 2 * BLOCK;
-            const uint32_t from = shared_address(shared.staging.out + row * PITCH);
-            if constexpr (STORES)
-                bulk_store(out, from, columns * 2);
-            else if constexpr (HALVES)
-                bulk_reduce_add_bf16(out, from, columns * 2);
-            else
-                bulk_reduce_add_f32(out, from, columns * 4);
-            bulk_commit_group();
+        __syncwarp();
+#pragma unroll
+        for (int i = 0; i < CHUNK; i += AT_ONCE) {
+            const int row = i + first;
+            const uint4 v = load_shared16(shared_address(staging) + row * PITCH + lane % (2 * LANES) * 16);
+            if (chunk + row < place.rows && inside && (AT_ONCE <= CHUNK || row < CHUNK)) {
+                if constexpr (STORES)
+                    *reinterpret_cast<uint4*>(arguments.results +
+                                              size_t(place.first_row + chunk + row) * arguments.hidden + column) = v;
+                else
+                    reduce_add_f32x4(static_cast<float*>(arguments.out) +
+                                         size_t(shared.pair[chunk + row].x) * arguments.hidden + column,
+                                     __uint_as_float(v.x), __uint_as_float(v.y), __uint_as_float(v.z),
+                                     __uint_as_float(v.w));
+            }
         }
     }
-    named_barrier_sync(NamedBarrier::CONSUMERS_DONE, CONSUMERS);
+    named_barrier_sync(NamedBarrier::CONSUMERS_DONE, CONSUMERS);  // before the next tile's pairs come
 }
 
 }  // namespace derby

@@ -46,7 +46,7 @@ __device__ __forceinline__ void plan(Shared<C>& shared, const Arguments& argumen
                 count += theirs;
             }
     } else if (thread < experts) {
-        count = __ldcg(arguments.starts + thread + 1) - __ldcg(arguments.starts + thread);
+        count = load_now(arguments.starts + thread + 1) - load_now(arguments.starts + thread);
     }
     const int blocks = blocks_of(count, C::ROWS), my_tiles = tiles_of(blocks, arguments.layout.slab, C::CLUSTER);
     int rows = count, tiles = my_tiles;
@@ -93,7 +93,7 @@ __device__ __forceinline__ int token_at(const Shared<C>& shared, const Arguments
     if constexpr (C::ROUTES > 0)
         return shared.order.pair[row] / arguments.top_k;
     else
-        return __ldcg(&arguments.sorted[row].x);
+        return load_now(&arguments.sorted[row].x);
 }
 
 constexpr int ROUTE_THREADS = 1024, ROUTE_BLOCKS = 16;
@@ -177,11 +177,14 @@ derby_experts_sum(const __nv_bfloat16* __restrict__ results, const int* __restri
         const int token = int(i / width), column = int(i - (long long)token * width);
         float sum[8] = {};
         for (int first = 0; first < top_k; first += 8) {
+            int rows[8];
             uint4 v[8];
 #pragma unroll
+            for (int k = 0; k < 8; ++k) rows[k] = first + k < top_k ? load_now(row_of + token * top_k + first + k) : -1;
+#pragma unroll
             for (int k = 0; k < 8; ++k) {
-                const int row = first + k < top_k ? __ldg(row_of + token * top_k + first + k) : -1;
-                v[k] = row >= 0 ? __ldcs(reinterpret_cast<const uint4*>(results) + size_t(row) * width + column)
+                const int row = rows[k];
+                v[k] = row >= 0 ? load_once(reinterpret_cast<const uint4*>(results) + size_t(row) * width + column)
                                 : make_uint4(0, 0, 0, 0);
             }
 #pragma unroll
