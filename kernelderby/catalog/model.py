@@ -78,7 +78,8 @@ class Workload:
     raw is the whole line of the workloads file; raw["workload"] (uuid, axes, inputs) is what a trace repeats.
     cost is None until `derby pack` has counted it. shape_id, framework, call_count: of a published shape, where it was
     seen. importance: weight among the definition's workloads, 1 where None. origin: "survey" for the published shapes,
-    another word for a set of our own.
+    another word for a set of our own. generator: further values for the definition's generate_inputs, such as how
+    skewed a routing is.
     """
 
     definition: str
@@ -92,6 +93,7 @@ class Workload:
     framework: str | None = None
     call_count: int | None = None
     origin: str | None = None
+    generator: dict[str, str | int | float] = field(default_factory=dict)
 
     @property
     def seed(self) -> int:

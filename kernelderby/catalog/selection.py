@@ -10,7 +10,8 @@ from kernelderby.errors import DerbyError
 
 def workload_label(workload: Workload) -> str:
     axes = " ".join(f"{name}={size}" for name, size in workload.axes.items())
-    return f"{axes} {workload.uuid[:8]}"
+    told = "".join(f" {name}={value}" for name, value in workload.generator.items())
+    return f"{axes}{told} {workload.uuid[:8]}"
 
 
 def select_workloads(workloads: Sequence[Workload], wanted: Iterable[str]) -> list[Workload]:
@@ -30,7 +31,7 @@ def select_workloads(workloads: Sequence[Workload], wanted: Iterable[str]) -> li
 
 def is_named(workload: Workload, word: str) -> bool:
     words = {str(size) for size in workload.axes.values()}
-    words |= {f"{name}={value}" for name, value in (workload.axes | workload.scalars).items()}
+    words |= {f"{name}={value}" for name, value in (workload.axes | workload.scalars | workload.generator).items()}
     shape_id = workload.shape_id
     if shape_id is not None:
         words |= {f"#{shape_id}", f"shape_id={shape_id}"}

@@ -65,6 +65,7 @@ class _Line(Struct):
     framework: Name | None = None
     call_count: Count | None = None
     origin: Name | None = None
+    generator: dict[Name, str | int | float] | None = None
 
 
 def load_workloads(path: Path, definition: Definition, left_out: Callable[[str], None] | None = None) -> list[Workload]:
@@ -115,6 +116,7 @@ def _workload(where: str, raw: dict[str, Any], definition: Definition) -> Worklo
         framework=line.framework,
         call_count=line.call_count,
         origin=line.origin,
+        generator=line.generator or {},
     )
 
 

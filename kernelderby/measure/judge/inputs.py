@@ -141,7 +141,7 @@ class InputMaker:
             # The published contents are seeded by the uuid, which everybody knows; others by the secret, where is one.
             hidden = isinstance(variant, str) or (variant and self._secret)
             seed = self._number("generated", variant) if hidden else case.seed + variant
-            return self._generate({**case.sizes, **case.scalars, "seed": seed}, self.device)
+            return self._generate({**case.sizes, **case.scalars, **case.generator, "seed": seed}, self.device)
         return {name: _read_tensor(self.root, where).to(self.device) for name, where in case.files.items()}
 
     def _fill(self, name: str, tensor: torch.Tensor, variant: int | str) -> None:

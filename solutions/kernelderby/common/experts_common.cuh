@@ -75,12 +75,12 @@ struct Config {
     using Kind = KIND_;
     static constexpr int ROWS = ROWS_, STAGES = STAGES_, CLUSTER = CLUSTER_, ROUTES = ROUTES_;
     static constexpr bool WIDE = WIDE_;                               // pairs are wgmma's M
-    static constexpr int ACT_BOX = ROWS >= 128 ? 64 : 16;             // rows of pairs a TMA box brings
+    static constexpr int ACT_BOX = WIDE ? 64 : ROWS >= 128 ? 32 : 16;  // rows of pairs a TMA box brings
     static constexpr int ACT_PITCH = BLOCK * Kind::BYTES + 16;        // bytes a row of the first GEMM's staging
-    static constexpr int ACT_CHUNK = ROWS < 64 ? ROWS : 64;           // its rows
+    static constexpr int ACT_CHUNK = ROWS < 64 ? ROWS : ROWS == 160 ? 32 : 64;  // its rows
     static constexpr int OUT_CHUNK = ROWS < 32 ? ROWS : 32;           // rows of the second's, SCALED
     static constexpr int OUT_PITCH = 2 * BLOCK * 2 + 16;
-    static constexpr int WARP_PITCH = 144, WARP_ROWS = ROWS < 64 ? 8 : 16;     // a warp's pairs of it, plain
+    static constexpr int WARP_PITCH = 144, WARP_ROWS = ROWS < 64 || ROWS == 160 ? 8 : 16;  // a warp's pairs of it, plain
     static constexpr int WARP_BYTES = CONSUMERS / 32 * WARP_ROWS * WARP_PITCH;
     static constexpr int WIDE_PITCH = 160, WIDE_BYTES = CONSUMERS / 32 * 16 * WIDE_PITCH;  // 16 rows of 128 bytes a warp
 };

@@ -34,7 +34,7 @@ __device__ __forceinline__ void work_on(Shared<C>& shared, Stage& stage, const A
     else
         accumulate_plain<C, FIRST>(shared, stage, k_blocks, sums);
     const Task task = shared.task[index % TASKS];
-    if constexpr (FIRST)
+    if constexpr (FIRST || STORES)  // else pieces are added as they are
         if (task.piece_of >= 0) {
             const int stretch = shared.share.stretch, all = arguments.layout.k_blocks;
             if (task.deliver) {
