@@ -77,7 +77,7 @@ struct Config {
     static constexpr bool WIDE = WIDE_;                               // pairs are wgmma's M
     static constexpr int ACT_BOX = WIDE ? 64 : ROWS >= 128 ? 32 : 16;  // rows of pairs a TMA box brings
     static constexpr int ACT_PITCH = BLOCK * Kind::BYTES + 16;        // bytes a row of the first GEMM's staging
-    static constexpr int ACT_CHUNK = ROWS < 64 ? ROWS : ROWS == 160 ? 32 : 64;  // its rows
+    static constexpr int ACT_CHUNK = Kind::SCALED || ROWS < 64 ? ROWS : ROWS == 160 ? 32 : 64;  // its rows
     static constexpr int OUT_CHUNK = ROWS < 32 ? ROWS : 32;           // rows of the second's, SCALED
     static constexpr int OUT_PITCH = 2 * BLOCK * 2 + 16;
     static constexpr int WARP_PITCH = 144, WARP_ROWS = ROWS < 64 || ROWS == 160 ? 8 : 16;  // a warp's pairs of it, plain
@@ -113,8 +113,8 @@ struct Shared {
     uint8_t weights[C::STAGES][WEIGHT_BYTES];
     uint8_t x[C::STAGES][C::ROWS * BLOCK];
     union {
-        alignas(16) uint8_t act[C::ACT_CHUNK * C::ACT_PITCH];
-        uint8_t out[C::Kind::SCALED ? C::OUT_CHUNK * C::OUT_PITCH : C::WARP_BYTES];
+        alignas(16) uint8_t act[C::WIDE ? 16 : C::ACT_CHUNK * C::ACT_PITCH];
+        uint8_t out[C::WIDE ? 16 : C::Kind::SCALED ? C::OUT_CHUNK * C::OUT_PITCH : C::WARP_BYTES];
         uint8_t wide[C::WIDE ? C::WIDE_BYTES : 16];
         int histogram[C::ROUTES ? CONSUMERS / 32 : 1][C::ROUTES ? MOST_EXPERTS : 1];
     } staging;

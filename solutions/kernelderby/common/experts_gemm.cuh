@@ -104,6 +104,8 @@ __device__ __forceinline__ void consume(Shared<C>& shared, const Arguments& argu
         if (!FIRST) bring_pairs(shared, arguments, task.place);
         if constexpr (C::WIDE)
             work_on<C, FIRST, STORES, 128>(shared, stage, arguments, v, k_blocks);
+        else if constexpr (C::Kind::SCALED && C::ROWS > 64)
+            WorkOnSmallest<C, FIRST, STORES, 32, 64, 96, 128>::work(rows, shared, stage, arguments, v, k_blocks);
         else if constexpr (C::Kind::SCALED)
             WorkOnSmallest<C, FIRST, STORES, 8, 16, 32, 64>::work(rows, shared, stage, arguments, v, k_blocks);
         else if constexpr (C::ROWS <= 64)

@@ -30,7 +30,7 @@ struct Variant {
 template <class C>
 Variant variant_of() {
     Gemm stores = nullptr;
-    if constexpr (C::WIDE || (C::ROWS >= 128 && !C::Kind::SCALED)) stores = derby_experts_gemm2<C, true>;
+    if constexpr (C::WIDE || (C::ROWS >= 128 && !C::Kind::SCALED && !C::ROUTES)) stores = derby_experts_gemm2<C, true>;
     return {derby_experts_gemm1<C>, derby_experts_gemm2<C, false>, stores, int(sizeof(Shared<C>)), C::CLUSTER, C::ROUTES,
             C::ACT_BOX};
 }

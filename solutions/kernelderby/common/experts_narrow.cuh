@@ -34,23 +34,46 @@ __device__ __forceinline__ void accumulate_scaled(Shared<C>& shared, Stage& stag
         const uint32_t x = descriptor_low(shared_address(shared.x[s]));
         mbarrier_wait(shared_address(&shared.full[s]), stage.parity);
         if (GATHERED) fence_async_proxy();
-        float one[N / 2], two[N / 2];
-        wgmma_fence();
-        wgmma_k_block<Kind, N>(one, weights, x, false);
-        wgmma_commit_group();
-        wgmma_k_block<Kind, N>(two, weights + (BLOCK * BLOCK >> 4), x, false);
-        wgmma_commit_group();
-        float2 x_scale[N / 8];
+        float2 w_scale;
+        if constexpr (N <= 64) {
+            float one[N / 2], two[N / 2];
+            wgmma_fence();
+            wgmma_k_block<Kind, N>(one, weights, x, false);
+            wgmma_commit_group();
+            wgmma_k_block<Kind, N>(two, weights + (BLOCK * BLOCK >> 4), x, false);
+            wgmma_commit_group();
+            float2 x_scale[N / 8];
 #pragma unroll
-        for (int j = 0; j < N / 8; ++j)
-            x_scale[j] = *reinterpret_cast<const float2*>(&shared.x_scale[s][8 * j + 2 * (lane % 4)]);
-        const float2 w_scale = *reinterpret_cast<const float2*>(shared.w_scale[s]);
-        wgmma_wait_group<1>();
-        promote<N>(sums, one, x_scale, w_scale.x);
-        wgmma_wait_group<0>();
-        release(shared, s, lane);
-        stage.next<C::STAGES>();
-        promote<N>(sums + N / 2, two, x_scale, w_scale.y);
+            for (int j = 0; j < N / 8; ++j)
+                x_scale[j] = *reinterpret_cast<const float2*>(&shared.x_scale[s][8 * j + 2 * (lane % 4)]);
+            w_scale = *reinterpret_cast<const float2*>(shared.w_scale[s]);
+            wgmma_wait_group<1>();
+            promote<N>(sums, one, x_scale, w_scale.x);
+            wgmma_wait_group<0>();
+            release(shared, s, lane);
+            stage.next<C::STAGES>();
+            promote<N>(sums + N / 2, two, x_scale, w_scale.y);
+        } else {  // registers for one product at a time; the other warpgroup multiplies in between
+            float one[N / 2];
+            w_scale = *reinterpret_cast<const float2*>(shared.w_scale[s]);
+#pragma unroll
+            for (int half = 0; half < 2; ++half) {
+                wgmma_fence();
+                wgmma_k_block<Kind, N>(one, weights + half * (BLOCK * BLOCK >> 4), x, false);
+                wgmma_commit_group();
+                wgmma_wait_group<0>();
+#pragma unroll
+                for (int j = 0; j < N / 8; ++j) {
+                    const float2 x_scale = *reinterpret_cast<const float2*>(&shared.x_scale[s][8 * j + 2 * (lane % 4)]);
+                    const float w = half ? w_scale.y : w_scale.x, left = x_scale.x * w, right = x_scale.y * w;
+                    float* sum = sums + half * (N / 2) + 4 * j;
+                    sum[0] += one[4 * j] * left, sum[1] += one[4 * j + 1] * right;
+                    sum[2] += one[4 * j + 2] * left, sum[3] += one[4 * j + 3] * right;
+                }
+            }
+            release(shared, s, lane);
+            stage.next<C::STAGES>();
+        }
     }
 }
 

@@ -7,7 +7,8 @@ static const Variant VARIANTS[] = {  // main.py chooses by their numbers
     // pairs a tile, stages, CTAs a cluster, whether pairs are wgmma's M, pairs up to which every CTA sorts for itself
     variant_of<Config<Fp8, 16, 6, 1, false, 512>>(),
     variant_of<Config<Fp8, 64, 5, 1, false, 0>>(),
-    variant_of<Config<Fp8, 64, 5, 2, false, 0>>(),
+    variant_of<Config<Fp8, 128, 4, 1, false, 0>>(),
+    variant_of<Config<Fp8, 128, 4, 2, false, 0>>(),
     variant_of<Config<Fp8, 128, 4, 2, true, 0>>(),
 };
 

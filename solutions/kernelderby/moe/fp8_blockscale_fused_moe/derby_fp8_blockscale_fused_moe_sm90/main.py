@@ -30,9 +30,11 @@ library = cuda_library.CudaLibrary(__file__, "derby_fp8_blockscale_fused_moe_sm9
                                    [ctypes.POINTER(experts.Call)])
 call = experts.Experts(library, most_rows=128, dtype=torch.float8_e4m3fn)
 
-# kernel.cu's variants: pairs a tile at most, and pairs up to which no kernel sorts beforehand.
-FEW, SOME, SOME_TWO, WIDE = range(4)
-SORTED_FEW = 512
+# kernel.cu's variants by their numbers: (pairs a tile at most, whether pairs are wgmma's M, pairs up to which the GEMMs
+# sort for themselves, 0: never).
+VARIANTS = ((16, False, 512), (64, False, 0), (128, False, 0), (128, False, 0), (128, True, 0))
+FEW, SOME, MANY, MANY_TWO, WIDE = range(len(VARIANTS))  # _TWO, and WIDE: in clusters of two
+STORING = (WIDE,)  # those whose second GEMM can store by pair
 L2_BYTES = 16 << 20  # of the output that is added to at a time
 
 

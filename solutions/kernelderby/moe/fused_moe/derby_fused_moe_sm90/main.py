@@ -28,9 +28,12 @@ library = cuda_library.CudaLibrary(__file__, "derby_fused_moe_sm90", ["kernel.cu
                                    [ctypes.POINTER(experts.Call)])
 call = experts.Experts(library, most_rows=192, dtype=torch.bfloat16)
 
-# kernel.cu's variants: pairs a tile at most, and pairs up to which no kernel sorts beforehand.
-FEW, SOME_SORTED, SOME, MANY, MORE, WIDE = range(6)
-SORTED_FEW, SORTED_SOME = 512, 2048
+# kernel.cu's variants by their numbers: (pairs a tile at most, whether pairs are wgmma's M, pairs up to which the GEMMs
+# sort for themselves, 0: never).
+VARIANTS = ((16, False, 512), (64, False, 2048), (128, False, 2048), (192, False, 2048), (64, False, 0), (128, False, 0),
+            (160, False, 0), (128, True, 0))
+FEW, SOME_SORTING, MANY_SORTING, MORE_SORTING, SOME, MANY, MORE, WIDE = range(len(VARIANTS))
+STORING = (MANY, MORE, WIDE)  # those whose second GEMM can store by pair
 L2_BYTES = 16 << 20  # of the output that is added to at a time
 
 
