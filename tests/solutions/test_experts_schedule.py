@@ -100,8 +100,8 @@ def routings(experts):
 @pytest.mark.parametrize("experts", [1, 8, 128, 256])
 @pytest.mark.parametrize("tiles_n, slab", [(3, 3), (8, 2), (6, 3), (1, 1), (7, 1)])
 def test_every_pair_meets_every_block_of_weights_once(schedule, most_rows, cluster, experts, tiles_n, slab):
-    """Rows of tiles are at most those of the variant and start at multiples of 8 in an expert; CTAs without weights have
-    no rows; slabs come one after another."""
+    """Rows of tiles are at most those of the variant and start at multiples of 8 in an expert; CTAs without weights
+    have no rows; slabs come one after another."""
     for counts in routings(experts):
         row_start, tile_start = [0], []
         for count in counts:

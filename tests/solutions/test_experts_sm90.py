@@ -46,7 +46,9 @@ def kernel_text(operator):
 
 def variants(operator):
     """(pairs a tile, CTAs a cluster, pairs are M, pairs up to which CTAs sort) of kernel.cu's variants."""
-    found = re.findall(rf"variant_of<Config<{KINDS[operator]}, (\d+), \d+, (\d), (true|false), (\d+)>>", kernel_text(operator))
+    found = re.findall(
+        rf"variant_of<Config<{KINDS[operator]}, (\d+), \d+, (\d), (true|false), (\d+)>>", kernel_text(operator)
+    )
     return [(int(rows), int(cluster), wide == "true", int(routes)) for rows, cluster, wide, routes in found]
 
 
@@ -84,11 +86,14 @@ def test_it_compiles_without_spills_and_its_products_are_not_serialised(tmp_path
     if nvcc is None:
         pytest.skip("no nvcc on the PATH or in /usr/local/cuda/bin")
     (tmp_path / "kernel.cu").write_text(
-        f'#include "experts_launch.cuh"\nusing namespace derby;\nVariant one() {{ return variant_of<Config<{name}, {config}>>(); }}\n'
+        f"#include \"experts_launch.cuh\"\nusing namespace derby;\n"
+        f"Variant one() {{ return variant_of<Config<{name}, {config}>>(); }}\n"
     )
     command = [nvcc, "-O3", "-std=c++17", "-gencode=arch=compute_90a,code=sm_90a", "-cubin", "-Xptxas", "-v"]
     made = subprocess.run(
-        [*command, f"-I{COMMON}", "-o", tmp_path / "kernel.cubin", tmp_path / "kernel.cu"], capture_output=True, text=True
+        [*command, f"-I{COMMON}", "-o", tmp_path / "kernel.cubin", tmp_path / "kernel.cu"],
+        capture_output=True,
+        text=True,
     )
     assert made.returncode == 0, made.stderr
     assert "C75" not in made.stderr, "wgmma serialised, or setmaxnreg ignored"
@@ -185,7 +190,9 @@ def test_every_variant_at_sizes_that_fit_nothing(operator, module, number, store
 def test_the_workloads(operator, module):
     definition, source = CATALOG.definition(operator), load_definition_module(CATALOG.definition(operator))
     for workload in CATALOG.workloads(operator):
-        inputs = InputMaker(definition, source, case_of_workload(definition, workload), torch.device("cuda"), ROOT).make(0)
+        inputs = InputMaker(
+            definition, source, case_of_workload(definition, workload), torch.device("cuda"), ROOT
+        ).make(0)
         out = output_of(operator, inputs)
         module.run(*inputs.values(), out)
         torch.cuda.synchronize()

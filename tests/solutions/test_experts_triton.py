@@ -1,5 +1,5 @@
-"""derby_fused_moe_triton and derby_fp8_blockscale_fused_moe_triton: against the definitions in Triton's interpreter, with
-mutants that must fail, and every kernel at full shape compiled for sm_90 and sm_100."""
+"""derby_fused_moe_triton and derby_fp8_blockscale_fused_moe_triton: against the definitions in Triton's interpreter,
+with mutants that must fail, and every kernel at full shape compiled for sm_90 and sm_100."""
 
 import sys
 

@@ -75,7 +75,8 @@ def small_cases(
             name: values[name] for name, spec in definition.inputs.items() if spec.shape is None and name in values
         }
         label = " ".join(f"{name}={value}" for name, value in variant.items()) or "small"
-        generator = {name: value for name, value in values.items() if name not in {*definition.axes, *definition.inputs}}
+        places = {*definition.axes, *definition.inputs}
+        generator = {name: value for name, value in values.items() if name not in places}
         sizes = {axis: values[axis] for axis in definition.axes}
         cases.append(Case(f"{label} seed={seed}", sizes, scalars, seed, generator=generator))
     return cases

@@ -44,8 +44,8 @@ def gather_kernel(x_ptr, x_scale_ptr, ids_ptr, ranks_ptr, counts_ptr, rows_ptr, 
                   rows_per_panel, MASKED: tl.constexpr, SCALED: tl.constexpr, NUM_EXPERTS: tl.constexpr,
                   EXPERTS: tl.constexpr, WORDS: tl.constexpr, WORDS_TILE: tl.constexpr, NUM_BLOCKS: tl.constexpr,
                   BLOCKS_TILE: tl.constexpr, ALIGNMENT: tl.constexpr, TOP_K: tl.constexpr):
-    """One program a token: its row (WORDS int32 words) and its scales x_scale [tokens, NUM_BLOCKS] go to the row of each
-    of its pairs. Writes rows int32 [tokens, TOP_K] and, contiguous, ends int32 [NUM_EXPERTS]. Scales lie in panels
+    """One program a token: its row (WORDS int32 words) and its scales x_scale [tokens, NUM_BLOCKS] go to the row of
+    each of its pairs. Writes rows int32 [tokens, TOP_K] and, contiguous, ends int32 [NUM_EXPERTS]. Scales lie in panels
     [NUM_BLOCKS, rows_per_panel]: one an expert when masked, else one for all."""
     token = tl.program_id(0).to(tl.int64)
     expert = tl.arange(0, EXPERTS)
@@ -159,7 +159,8 @@ def grouped_gemm(buffer, masked, expected_rows, activations, scale, weights, wei
     else:
         left = (left[0][0], left[1][0]) if weights_scale is not None else left[0]
         getattr(deep_gemm, f"{prefix}_contiguous")(
-            left, right, out[0], buffer["ends"], use_psum_layout=True, expected_m_for_psum_layout=expected_rows, **options)
+            left, right, out[0], buffer["ends"], use_psum_layout=True, expected_m_for_psum_layout=expected_rows,
+            **options)
 
 
 def run(hidden_states, hidden_states_scale, gate_up_weight, gate_up_weight_scale, down_weight, down_weight_scale,
@@ -180,7 +181,8 @@ def run(hidden_states, hidden_states_scale, gate_up_weight, gate_up_weight_scale
         buffer["ranks"], buffer["counts"], buffer["rows"], buffer["ends"], buffer["gathered"].view(torch.int32),
         buffer["gathered_scale"], rows, MASKED=masked, SCALED=scaled, NUM_EXPERTS=num_experts,
         EXPERTS=triton.next_power_of_2(num_experts), WORDS=words, WORDS_TILE=triton.next_power_of_2(words),
-        NUM_BLOCKS=blocks, BLOCKS_TILE=triton.next_power_of_2(blocks), ALIGNMENT=ROW_ALIGNMENT, TOP_K=top_k, num_warps=4)
+        NUM_BLOCKS=blocks, BLOCKS_TILE=triton.next_power_of_2(blocks), ALIGNMENT=ROW_ALIGNMENT, TOP_K=top_k,
+        num_warps=4)
     grouped_gemm(buffer, masked, expected_rows, buffer["gathered"], buffer["gathered_scale"], gate_up_weight,
                  gate_up_weight_scale, buffer["gemm1"])
     blocks = triton.cdiv(intermediate, BLOCK)

@@ -1,4 +1,4 @@
-"""The host's side of the experts' kernels (experts_*.cuh): one C call, its struct, and the buffers between the kernels."""
+"""The host's side of the experts' kernels (experts_*.cuh): a C call, its struct, the buffers between the kernels."""
 
 import ctypes
 
@@ -16,8 +16,8 @@ class Call(ctypes.Structure):
 
     _fields_ = [*((name, ctypes.c_void_p) for name in (
         "hidden_states", "hidden_states_scale", "gate_up_weight", "gate_up_weight_scale", "down_weight",
-        "down_weight_scale", "topk_ids", "topk_weights", "output", "starts", "sorted", "row_of", "results", "act", "act_scale", "partial",
-        "arrived")), *((name, ctypes.c_int) for name in (
+        "down_weight_scale", "topk_ids", "topk_weights", "output", "starts", "sorted", "row_of", "results", "act",
+        "act_scale", "partial", "arrived")), *((name, ctypes.c_int) for name in (
             "tokens", "hidden", "intermediate", "experts", "top_k", "variant", "slab", "stores", "ctas"))]
 
 
@@ -55,7 +55,7 @@ class Experts:
         self.workspaces, self.ctas, self.spare = {}, {}, {}
 
     def _arrived(self, device, ctas):
-        """Zeros for one workspace, of a few made at a time: a capture would record their memset and run it each time."""
+        """Zeros for one workspace, of a few made at a time: a capture would record their memset and run it always."""
         spare = self.spare.setdefault(device, [])
         if not spare:
             spare.extend(torch.zeros(SPARE, ctas, dtype=torch.int32, device=device).unbind())
@@ -75,8 +75,8 @@ class Experts:
     def __call__(self, config, hidden_states, hidden_states_scale, gate_up_weight, gate_up_weight_scale, down_weight,
                  down_weight_scale, topk_ids, topk_weights, output):
         """Shapes as in the definitions, all contiguous and at addresses that 16 divides; scales None in bf16. config:
-        variant, of kernel.cu's; slab, blocks of 256 columns of the output that are worked on at a time (0: all); stores,
-        whether the second GEMM stores a row for each pair, which a last kernel sums, instead of adding to the output."""
+        variant, of kernel.cu's; slab, blocks of 256 columns of the output that are worked on at a time (0: all);
+        stores, whether the second GEMM stores a row for each pair, which a last kernel sums, or adds to the output."""
         tokens, hidden = hidden_states.shape
         experts, _, intermediate = down_weight.shape
         top_k = topk_ids.shape[1]

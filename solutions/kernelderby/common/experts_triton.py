@@ -75,8 +75,8 @@ def _locate_tile(tile, count, TILES_N: tl.constexpr, BLOCK_M: tl.constexpr, EXPE
 def _accumulate(w_desc, first_row, second_row, ws_first, ws_second, x_rows, xs_ptrs, K: tl.constexpr,
                 BLOCK_K: tl.constexpr, BLOCK_M: tl.constexpr, SCALED: tl.constexpr, SWAP: tl.constexpr,
                 NUM_STAGES: tl.constexpr, ON_GPU: tl.constexpr):
-    """Two blocks of 128 weight rows times BLOCK_M activation rows. x_rows [BLOCK_M, 1] pointers at k = 0; SCALED: xs_ptrs
-    [BLOCK_M] and ws_* at k block 0. Returns two float32 [128, BLOCK_M] with SWAP, else [BLOCK_M, 128]."""
+    """Two blocks of 128 weight rows times BLOCK_M activation rows. x_rows [BLOCK_M, 1] pointers at k = 0; SCALED:
+    xs_ptrs [BLOCK_M] and ws_* at k block 0. Returns two float32 [128, BLOCK_M] with SWAP, else [BLOCK_M, 128]."""
     first = tl.zeros([128, BLOCK_M] if SWAP else [BLOCK_M, 128], tl.float32)
     second = tl.zeros([128, BLOCK_M] if SWAP else [BLOCK_M, 128], tl.float32)
     column = tl.arange(0, BLOCK_K)[None, :]
@@ -231,8 +231,8 @@ def launch(calls, compiled_for, stream):
     """Launches (kernel, grid, arguments, options) one after another; `compiled_for`: device, and whether the inputs'
     addresses are multiples of 16, which Triton compiles for.
 
-    Compiled kernels go straight to their launchers, and all preparation comes before the first launch: of few tokens the
-    kernels take less time than Triton's launch path, and the GPU would wait for the host."""
+    Compiled kernels go straight to their launchers, and all preparation comes before the first launch: of few tokens
+    the kernels take less time than Triton's launch path, and the GPU would wait for the host."""
     if not isinstance(calls[0][0], triton.JITFunction):  # the interpreter
         for kernel, grid, arguments, options in calls:
             kernel[grid](*arguments, **options)
@@ -269,7 +269,8 @@ def run(tiles, hidden_states, hidden_states_scale, gate_up_weight, gate_up_weigh
     space = _workspace(pairs, hidden, intermediate, experts, hidden_states.dtype, device, stream)
     if not scaled:
         hidden_states_scale = gate_up_weight_scale = down_weight_scale = space.act_scale  # not read
-    inputs = (hidden_states, hidden_states_scale, gate_up_weight_scale, down_weight_scale, topk_ids, topk_weights, output)
+    inputs = (hidden_states, hidden_states_scale, gate_up_weight_scale, down_weight_scale, topk_ids, topk_weights,
+              output)
     compiled_for = (device, hidden_states.dtype, *(tensor.data_ptr() % 16 == 0 for tensor in inputs))
     # Programmatic dependent launch: a kernel starts up while the one before it ends.
     dependent = dict(PDL=True, launch_pdl=True) if on_gpu else dict(PDL=False)

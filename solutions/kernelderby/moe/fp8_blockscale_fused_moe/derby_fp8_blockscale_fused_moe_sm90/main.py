@@ -35,43 +35,34 @@ call = experts.Experts(library, most_rows=128, dtype=torch.float8_e4m3fn)
 VARIANTS = ((16, False, 512), (64, False, 0), (128, False, 0), (128, False, 0), (128, True, 0))
 FEW, SOME, MANY, MANY_TWO, WIDE = range(len(VARIANTS))  # _TWO, and WIDE: in clusters of two
 STORING = (WIDE,)  # those whose second GEMM can store by pair
-L2_BYTES = 16 << 20  # of the output that is added to at a time
+
+
+def _order(pairs, num_experts):
+    """Variants worth trying, by the pairs that an expert has where all have as many; as measured on an H200
+    (docs/gemm_and_experts_sm90.md)."""
+    average = pairs / num_experts
+    if pairs <= VARIANTS[FEW][2] and average <= 8:
+        return FEW, SOME
+    return (SOME, MANY, MANY_TWO) if average <= 40 else (WIDE, MANY_TWO, MANY)
 
 
 def tuning_key(hidden_states, hidden_states_scale, gate_up_weight, gate_up_weight_scale, down_weight,
                down_weight_scale, topk_ids, topk_weights):
-    experts_, hidden, intermediate = down_weight.shape
+    """With the answer of _order(), as it depends on more than the size's power of two."""
+    num_experts, hidden, intermediate = down_weight.shape
     tokens, top_k = topk_ids.shape
-    return f"e{experts_} k{top_k} h{hidden} i{intermediate} t<={1 << max(tokens - 1, 0).bit_length()}"
-
-
-def _slab(tokens, hidden):
-    """Blocks of 256 columns whose part of the output stays in L2; a divisor of their number."""
-    blocks = -(-hidden // 256)
-    fits = [slab for slab in range(1, blocks + 1) if blocks % slab == 0 and tokens * slab * 512 <= L2_BYTES]
-    return max(fits, default=1)
+    bucket, order = 1 << max(tokens - 1, 0).bit_length(), _order(topk_ids.numel(), num_experts)
+    return f"e{num_experts} k{top_k} h{hidden} i{intermediate} t<={bucket} v{order[0]}"
 
 
 def candidates(hidden_states, hidden_states_scale, gate_up_weight, gate_up_weight_scale, down_weight,
                down_weight_scale, topk_ids, topk_weights):
-    """By the pairs that an expert has where all have as many."""
-    num_experts, hidden, _ = down_weight.shape
-    tokens, top_k = topk_ids.shape
-    pairs = tokens * top_k
-    average = pairs / num_experts
-    slab = _slab(tokens, hidden)
-    if pairs <= SORTED_FEW and average <= 8:
-        order = [FEW, SOME]
-    elif average <= 40:
-        order = [SOME, SOME_TWO]
-    elif average <= 90:
-        order = [SOME_TWO, SOME, WIDE]
-    else:
-        order = [WIDE, SOME_TWO]
-    plain = [{"variant": variant, "slab": 0, "stores": 0} for variant in order]
-    slabs = [{**config, "slab": slab} for config in plain if slab < -(-hidden // 256)]
-    stores = [{**config, "stores": 1} for config in plain if config["variant"] == WIDE]
-    return [*slabs, *stores, *plain] if tokens * hidden * 2 > 2 * L2_BYTES else [*plain, *stores]
+    order, hidden = _order(topk_ids.numel(), down_weight.shape[0]), down_weight.shape[1]
+    slab = max(hidden // 1024, 1)
+    adds = [{"variant": variant, "slab": 0, "stores": 0} for variant in order]
+    stores = [{"variant": variant, "slab": 0, "stores": 1} for variant in order if variant in STORING]
+    slabs = [{**config, "slab": slab} for config in adds[:1] if hidden % (256 * slab) == 0]
+    return [*adds, *stores, *slabs]
 
 
 choose = tuning.Chooser(tuned.FOUND, tuning_key, candidates)

@@ -15,16 +15,20 @@ tuning = importlib.import_module(f"{__name__}.tuning")
 TILES = {16: (2, 5, 4), 32: (2, 4, 4), 64: (1, 4, 4), 128: (1, 4, 8)}
 
 
+def _pairs_a_tile(pairs, num_experts):
+    """By the pairs that an expert has where all have as many."""
+    return next((size for size in (16, 32, 64) if 1.25 * pairs / num_experts <= size), 128)
+
+
 def tuning_key(hidden_states, gate_up_weight, down_weight, topk_ids, topk_weights):
     experts, hidden, intermediate = down_weight.shape
     tokens, top_k = topk_ids.shape
-    return f"e{experts} k{top_k} h{hidden} i{intermediate} t<={1 << max(tokens - 1, 0).bit_length()}"
+    pairs = _pairs_a_tile(topk_ids.numel(), experts)
+    return f"e{experts} k{top_k} h{hidden} i{intermediate} t<={1 << max(tokens - 1, 0).bit_length()} p{pairs}"
 
 
 def candidates(hidden_states, gate_up_weight, down_weight, topk_ids, topk_weights):
-    """By the pairs that an expert has where all have as many."""
-    average = topk_ids.numel() / down_weight.shape[0]
-    first = next((pairs for pairs in (16, 32, 64) if 1.25 * average <= pairs), 128)
+    first = _pairs_a_tile(topk_ids.numel(), down_weight.shape[0])
     order = [first, *(pairs for pairs in TILES if pairs != first)]
     return [{"pairs": pairs, "stages": stages, "warps": warps, "programs": programs}
             for pairs in order for programs, stages, warps in [TILES[pairs]]]
