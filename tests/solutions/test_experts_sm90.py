@@ -86,7 +86,7 @@ def test_it_compiles_without_spills_and_its_products_are_not_serialised(tmp_path
     if nvcc is None:
         pytest.skip("no nvcc on the PATH or in /usr/local/cuda/bin")
     (tmp_path / "kernel.cu").write_text(
-        f"#include \"experts_launch.cuh\"\nusing namespace derby;\n"
+        f'#include "experts_launch.cuh"\nusing namespace derby;\n'
         f"Variant one() {{ return variant_of<Config<{name}, {config}>>(); }}\n"
     )
     command = [nvcc, "-O3", "-std=c++17", "-gencode=arch=compute_90a,code=sm_90a", "-cubin", "-Xptxas", "-v"]
