@@ -17,13 +17,13 @@ def workspace(device):
 @torch.no_grad()
 def run(query, key_cache, value_cache, block_table, context_lens, max_context_len, sm_scale, output):
     """query bf16 [num_seqs, heads, head_dim], caches bf16 [blocks, 16, kv_heads, head_dim] -> output, as query."""
-    import flashinfer.xqa
+    import flashinfer
 
     if not query.numel():
         return
     semaphores, scratch = workspace(query.device)
     # Its own factor is 1 / sqrt(head_dim). Lengths are bits of uint32. No start before the kernel ahead has ended.
-    flashinfer.xqa.xqa(query.unsqueeze(1), key_cache, value_cache, block_table,
-                       context_lens.view(torch.uint32).unsqueeze(1), output.unsqueeze(1),
-                       scratch, semaphores, key_cache.shape[2], key_cache.shape[1],
-                       q_scale=sm_scale * query.shape[-1] ** 0.5, enable_pdl=False)
+    flashinfer.xqa(query.unsqueeze(1), key_cache, value_cache, block_table,
+                   context_lens.view(torch.uint32).unsqueeze(1), output.unsqueeze(1), scratch, semaphores,
+                   key_cache.shape[2], key_cache.shape[1],
+                   q_scale=sm_scale * query.shape[-1] ** 0.5, enable_pdl=False)

@@ -18,7 +18,7 @@ def run(query, kv_cache, context_lens, max_context_len, sm_scale, output):
     """query bf16 [batch, heads, 576], kv_cache bf16 [batch, slots, 576] -> output bf16 [batch, heads, 512]."""
     if not query.numel():
         return
-    queries, slots = query.unsqueeze(1), kv_cache.unsqueeze(2)  # [batch, 1, heads, 576], [batch, slots, 1, 576]
+    queries, slots = query.unsqueeze(1), kv_cache[:, :max_context_len].unsqueeze(2)
     fa3.forward(vllm_library.load(fa3.NAMESPACE), queries[..., LATENT:], slots[..., LATENT:], slots[..., :LATENT],
                 output.unsqueeze(1), sm_scale, False, 1, max_context_len, latent_query=queries[..., :LATENT],
                 lengths=context_lens, pack_gqa=True)

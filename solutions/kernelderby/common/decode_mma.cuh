@@ -1,0 +1,82 @@
+// What the decode kernels of attention share: tensor core products of m16n8k16 in bfloat16, clusters, bits of softmax.
+//
+// Scores and outputs are computed transposed, since a group has few query heads: tokens (or dimensions) fill the 16 rows
+// of a product and up to 8 query heads its 8 columns. A lane is called by quad = lane / 4 and corner = lane % 4.
+
+#pragma once
+#include <cuda_bf16.h>
+#include <cuda_runtime.h>
+
+#include <cstdint>
+
+constexpr float LOG2E = 1.4426950408889634f;
+
+// accumulator += a b. a: 16 x 16, rows quad and quad + 8, columns 2 corner (+1) and 8 more; b: 16 x 8, rows as those
+// columns, column quad; accumulator: rows quad (x, y) and quad + 8 (z, w), columns 2 corner and 1 more.
+__device__ __forceinline__ void multiply(float4& accumulator, uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3,
+                                         uint32_t b0, uint32_t b1) {
+  asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
+      "{%0, %1, %2, %3};"
+      : "+f"(accumulator.x), "+f"(accumulator.y), "+f"(accumulator.z), "+f"(accumulator.w)
+      : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
+}
+
+// Two bfloat16 in a word, `low` in its lower half.
+__device__ __forceinline__ uint32_t pack(float low, float high) {
+  uint32_t word;
+  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(word) : "f"(high), "f"(low));
+  return word;
+}
+
+// An 8 x 8 matrix of 16-bit values turned over: row quad, columns 2 corner and 1 more, before and after. All lanes take
+// part: volatile, or the compiler moves it behind a branch that only some of them take.
+__device__ __forceinline__ uint32_t turned(uint32_t word) {
+  uint32_t result;
+  asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(result) : "r"(word));
+  return result;
+}
+
+__device__ __forceinline__ float power_of_two(float x) {
+  float result;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(result) : "f"(x));
+  return result;
+}
+
+// Over the lanes of one corner, that is over the rows of an accumulator.
+__device__ __forceinline__ float most_of_rows(float x) {
+#pragma unroll
+  for (int step = 4; step < 32; step *= 2) x = fmaxf(x, __shfl_xor_sync(~0u, x, step));
+  return x;
+}
+__device__ __forceinline__ float sum_of_rows(float x) {
+#pragma unroll
+  for (int step = 4; step < 32; step *= 2) x += __shfl_xor_sync(~0u, x, step);
+  return x;
+}
+
+// The factor of a part whose greatest score is `part` where the greatest of all is `whole` (-inf: no token, factor 0).
+__device__ __forceinline__ float share(float part, float whole) {
+  return part == -INFINITY ? 0.f : power_of_two(part - whole);
+}
+
+// Clusters. arrive() at the start and wait() before the first access to a neighbour's shared memory: it must have begun.
+__device__ __forceinline__ void cluster_arrive_relaxed() {
+  asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
+}
+__device__ __forceinline__ void cluster_arrive() { asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory"); }
+__device__ __forceinline__ void cluster_wait() { asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory"); }
+
+// The address of `local` (in this block's shared memory) in that of block `rank` of the cluster.
+__device__ __forceinline__ uint32_t address_in(const void* local, uint32_t rank) {
+  uint32_t address, mine = static_cast<uint32_t>(__cvta_generic_to_shared(local));
+  asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(address) : "r"(mine), "r"(rank));
+  return address;
+}
+__device__ __forceinline__ void store_in(uint32_t address, float value) {
+  asm volatile("st.shared::cluster.f32 [%0], %1;" ::"r"(address), "f"(value) : "memory");
+}
+__device__ __forceinline__ void store_in(uint32_t address, float4 value) {
+  asm volatile("st.shared::cluster.v4.f32 [%0], {%1, %2, %3, %4};" ::"r"(address), "f"(value.x), "f"(value.y),
+               "f"(value.z), "f"(value.w)
+               : "memory");
+}
