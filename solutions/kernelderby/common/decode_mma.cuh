@@ -59,24 +59,53 @@ __device__ __forceinline__ float share(float part, float whole) {
   return part == -INFINITY ? 0.f : power_of_two(part - whole);
 }
 
-// Clusters. arrive() at the start and wait() before the first access to a neighbour's shared memory: it must have begun.
-__device__ __forceinline__ void cluster_arrive_relaxed() {
-  asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
+// An address in this block's shared memory as 32 bits, and the same place in block `rank` of the cluster.
+__device__ __forceinline__ uint32_t shared_address(const void* place) {
+  return static_cast<uint32_t>(__cvta_generic_to_shared(place));
 }
-__device__ __forceinline__ void cluster_arrive() { asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory"); }
-__device__ __forceinline__ void cluster_wait() { asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory"); }
+__device__ __forceinline__ uint32_t address_in(uint32_t address, uint32_t rank) {
+  uint32_t result;
+  asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(result) : "r"(address), "r"(rank));
+  return result;
+}
 
-// The address of `local` (in this block's shared memory) in that of block `rank` of the cluster.
-__device__ __forceinline__ uint32_t address_in(const void* local, uint32_t rank) {
-  uint32_t address, mine = static_cast<uint32_t>(__cvta_generic_to_shared(local));
-  asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(address) : "r"(mine), "r"(rank));
-  return address;
+// Barriers that count bytes. One thread sets them up and says how many bytes will come; whoever reads waits.
+__device__ __forceinline__ void set_up(uint32_t barrier) {
+  asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(barrier) : "memory");
 }
-__device__ __forceinline__ void store_in(uint32_t address, float value) {
-  asm volatile("st.shared::cluster.f32 [%0], %1;" ::"r"(address), "f"(value) : "memory");
+__device__ __forceinline__ void set_up_seen() {  // by the cluster and by bulk copies, after the next barrier
+  asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
 }
-__device__ __forceinline__ void store_in(uint32_t address, float4 value) {
-  asm volatile("st.shared::cluster.v4.f32 [%0], {%1, %2, %3, %4};" ::"r"(address), "f"(value.x), "f"(value.y),
-               "f"(value.z), "f"(value.w)
+__device__ __forceinline__ void expect(uint32_t barrier, uint32_t bytes) {
+  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
+}
+__device__ __forceinline__ void await(uint32_t barrier, uint32_t phase) {
+  asm volatile(
+      "{\n"
+      ".reg .pred done;\n"
+      "again:\n"
+      "mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 done, [%0], %1;\n"
+      "@!done bra again;\n"
+      "}" ::"r"(barrier), "r"(phase) : "memory");
+}
+
+// Into a block of the cluster, counted by its barrier: neither fence nor cluster barrier is needed after it.
+__device__ __forceinline__ void send(uint32_t address, float4 value, uint32_t barrier) {
+  asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.v4.f32 [%0], {%1, %2, %3, %4}, [%5];" ::"r"(address),
+               "f"(value.x), "f"(value.y), "f"(value.z), "f"(value.w), "r"(barrier)
                : "memory");
 }
+__device__ __forceinline__ void send(uint32_t address, float2 value, uint32_t barrier) {
+  asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.v2.f32 [%0], {%1, %2}, [%3];" ::"r"(address),
+               "f"(value.x), "f"(value.y), "r"(barrier)
+               : "memory");
+}
+
+// Clusters. arrive at the start and wait before the first send: a neighbour must have set up its barrier.
+__device__ __forceinline__ void cluster_arrive() {
+  asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
+}
+__device__ __forceinline__ void cluster_arrive_having_read() {  // what the others will now write over
+  asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
+}
+__device__ __forceinline__ void cluster_wait() { asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory"); }

@@ -17,19 +17,11 @@ struct Arguments {
   float scale;  // of scores, for powers of two
 };
 
-__device__ __forceinline__ uint32_t shared_address(const void* place) {
-  return static_cast<uint32_t>(__cvta_generic_to_shared(place));
-}
-
-// 16 bytes on their way from global to shared memory; zeros where not valid.
-__device__ __forceinline__ void fetch(void* to, const void* from, bool valid) {
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared_address(to)), "l"(from), "r"(valid ? 16 : 0)
+// A row on its way from global to shared memory, counted by the barrier.
+__device__ __forceinline__ void fetch(uint32_t to, const void* from, uint32_t barrier) {
+  asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(to),
+               "l"(from), "n"(KEY * 2), "r"(barrier)
                : "memory");
-}
-__device__ __forceinline__ void fetched() { asm volatile("cp.async.commit_group;" ::: "memory"); }
-template <int LEFT>
-__device__ __forceinline__ void wait_fetched() {
-  asm volatile("cp.async.wait_group %0;" ::"n"(LEFT) : "memory");
 }
 
 // Four 8 x 8 matrices whose rows the lanes point at, those of the first by lanes 0 to 7 and so on.
@@ -55,9 +47,10 @@ struct Kernel {
     __nv_bfloat16 rows[T][PITCH];
   };
   struct Shared {
+    uint64_t loaded[2], sent;  // barriers: of each tile (and the query), of the cluster's parts
     float scores[SHARES][HEADS][T + 4];
-    float most[MOST_SPLITS][HEADS], sum[MOST_SPLITS][HEADS];  // of the blocks of the cluster
-    float4 gathered[OVER ? 1 : NT * LATENT / 16][32];         // this block's stretch of the others' outputs
+    float2 statistics[MOST_SPLITS][HEADS];             // greatest score and sum of weights of the blocks of the cluster
+    float4 gathered[OVER ? 1 : NT * LATENT / 16][32];  // their outputs of this block's dimensions
     __nv_bfloat16 query[HEADS][PITCH];
     Tile tiles[1];  // two where a block has several
   };
@@ -74,23 +67,22 @@ struct Kernel {
     heads = min(HEADS, a.heads - first_head);
   }
 
-  __device__ __forceinline__ void fetch_tile(int tile, int stage, int end) {
-    const __nv_bfloat16* from = given.cache + (static_cast<long long>(sequence) * given.slots + tile * T) * KEY;
-    constexpr int EACH = KEY / 8;
-    for (int i = threadIdx.x; i < T * EACH; i += THREADS) {
-      int token = i / EACH, part = i % EACH;
-      bool valid = tile * T + token < end;
-      fetch(&shared.tiles[stage].rows[token][8 * part], valid ? from + static_cast<long long>(token) * KEY + 8 * part
-                                                               : given.cache, valid);
-    }
-  }
-
-  __device__ __forceinline__ void fetch_query() {
-    const __nv_bfloat16* from = given.query + (static_cast<long long>(sequence) * given.heads + first_head) * KEY;
-    constexpr int EACH = KEY / 8;
-    for (int i = threadIdx.x; i < HEADS * EACH; i += THREADS) {
-      int head = i / EACH, part = i % EACH;
-      fetch(&shared.query[head][8 * part], head < heads ? from + head * KEY + 8 * part : given.query, head < heads);
+  // Rows of a tile and of the query, by one warp. Rows behind the end are zeroed by the others before they wait.
+  __device__ __forceinline__ void fetch_tile(int tile, int stage, int end, bool with_query) {
+    int rows = min(T, end - tile * T), queries = with_query ? heads : 0;
+    if (warp == 0) {
+      uint32_t barrier = shared_address(&shared.loaded[stage]);
+      if (lane == 0) expect(barrier, (rows + queries) * KEY * 2);
+      __syncwarp();
+      const __nv_bfloat16* from = given.cache + (static_cast<long long>(sequence) * given.slots + tile * T) * KEY;
+      for (int row = lane; row < rows; row += 32) fetch(shared_address(shared.tiles[stage].rows[row]), from + row * KEY, barrier);
+      from = given.query + (static_cast<long long>(sequence) * given.heads + first_head) * KEY;
+      for (int row = lane; row < queries; row += 32) fetch(shared_address(shared.query[row]), from + row * KEY, barrier);
+    } else {
+      uint4* empty = reinterpret_cast<uint4*>(shared.tiles[stage].rows[rows]);
+      for (int i = threadIdx.x - 32; i < (T - rows) * (PITCH / 8); i += THREADS - 32) empty[i] = {0, 0, 0, 0};
+      empty = reinterpret_cast<uint4*>(shared.query[heads]);
+      for (int i = threadIdx.x - 32; with_query && i < (HEADS - heads) * (PITCH / 8); i += THREADS - 32) empty[i] = {0, 0, 0, 0};
     }
   }
 
@@ -174,11 +166,10 @@ struct Kernel {
   }
 
   __device__ __forceinline__ void run() {
-    int tile = split, stage = 0;
+    int tile = split, stage = 0, phases = 0;
     length = __ldg(given.context_lens + sequence);
-    fetch_query();
-    fetch_tile(tile, 0, given.longest);  // before the length is known
-    fetched();
+    bool any = tile * T < given.longest;
+    if (any) fetch_tile(tile, 0, given.longest, true);  // before the length is known
 #pragma unroll
     for (int n = 0; n < NT; n++) {
       most[n] = -INFINITY, sum[n] = 0;
@@ -187,14 +178,10 @@ struct Kernel {
     }
     for (; tile * T < length; tile += given.splits) {
       int next = tile + given.splits;
-      if (next * T < length) {
-        fetch_tile(next, stage ^ 1, length);
-        fetched();
-        wait_fetched<1>();
-      } else {
-        wait_fetched<0>();
-      }
-      __syncthreads();
+      if (next * T < length) fetch_tile(next, stage ^ 1, length, false);
+      __syncthreads();  // rows that were zeroed
+      await(shared_address(&shared.loaded[stage]), phases >> stage & 1);
+      phases ^= 1 << stage;
       score(stage);
       __syncthreads();
       weigh(tile, stage);
@@ -202,7 +189,7 @@ struct Kernel {
       __syncthreads();
       stage ^= 1;
     }
-    wait_fetched<0>();  // a block without a token has not waited yet
+    if (any && split * T >= length) await(shared_address(&shared.loaded[0]), 0);  // nothing may arrive after the end
 #pragma unroll
     for (int n = 0; n < NT; n++) {
       sum[n] += __shfl_xor_sync(~0u, sum[n], 1);
@@ -211,7 +198,7 @@ struct Kernel {
     if (given.splits == 1) {
 #pragma unroll
       for (int n = 0; n < NT; n++) {
-        float mine = 1 / sum[n];
+        float mine = __fdividef(1, sum[n]);
         float low = __shfl_sync(~0u, mine, 8 * corner), high = __shfl_sync(~0u, mine, 8 * corner + 4);
 #pragma unroll
         for (int i = 0; i < 4; i++) write(n, 4 * warp + i, found[n][i], low, high);
@@ -223,39 +210,45 @@ struct Kernel {
 
   // Each block of the cluster gets the others' outputs for its stretch of dimensions, and writes these.
   __device__ __forceinline__ void exchange() {
-    int each = LATENT / 16 / given.splits;  // groups of 16 dimensions for a block
+    int each = LATENT / 16 / given.splits, log_each = 31 - __clz(each);  // groups of 16 dimensions for a block
     auto gathered = OVER ? reinterpret_cast<float4(*)[32]>(shared.query) : shared.gathered;
-    if (OVER) cluster_arrive();
+    uint32_t sent = shared_address(&shared.sent);
+    if (OVER) cluster_arrive_having_read();
     cluster_wait();
 #pragma unroll
     for (int i = 0; i < 4; i++) {
-      int group = 4 * warp + i, to = group / each, place = (split * each + group % each) * NT;
+      int group = 4 * warp + i, to = group >> log_each, place = (split * each + (group & (each - 1))) * NT;
+      uint32_t theirs = address_in(sent, to);
 #pragma unroll
-      for (int n = 0; n < NT; n++) store_in(address_in(&gathered[place + n][lane], to), found[n][i]);
+      for (int n = 0; n < NT; n++) send(address_in(shared_address(&gathered[place + n][lane]), to), found[n][i], theirs);
     }
+    for (int to = warp; to < given.splits; to += WARPS) {
+      uint32_t theirs = address_in(sent, to);
 #pragma unroll
-    for (int n = 0; n < NT; n++) {
-      for (int to = warp; to < given.splits; to += WARPS) {
-        if (corner == 0) store_in(address_in(&shared.most[split][8 * n + quad], to), most[n]);
-        if (corner == 1) store_in(address_in(&shared.sum[split][8 * n + quad], to), sum[n]);
+      for (int n = 0; n < NT; n++) {
+        uint32_t place = address_in(shared_address(&shared.statistics[split][8 * n + quad]), to);
+        if (corner == 0) send(place, make_float2(most[n], sum[n]), theirs);
       }
     }
-    cluster_arrive();
-    cluster_wait();
+    await(sent, 0);
+#pragma unroll 1
     for (int i = warp; i < each * NT; i += WARPS) {
       int n = i % NT, head = 8 * n + 2 * corner;
       float2 whole = {-INFINITY, -INFINITY}, total = {0, 0};
+#pragma unroll 4
       for (int s = 0; s < given.splits; s++) {
-        whole.x = fmaxf(whole.x, shared.most[s][head]), whole.y = fmaxf(whole.y, shared.most[s][head + 1]);
+        whole.x = fmaxf(whole.x, shared.statistics[s][head].x), whole.y = fmaxf(whole.y, shared.statistics[s][head + 1].x);
       }
       float4 all = {0, 0, 0, 0};
+#pragma unroll 4
       for (int s = 0; s < given.splits; s++) {
         float4 part = gathered[s * each * NT + i][lane];
-        float low = share(shared.most[s][head], whole.x), high = share(shared.most[s][head + 1], whole.y);
-        total.x += low * shared.sum[s][head], total.y += high * shared.sum[s][head + 1];
+        float2 first = shared.statistics[s][head], second = shared.statistics[s][head + 1];
+        float low = power_of_two(first.x - whole.x), high = power_of_two(second.x - whole.y);  // 0 without a token
+        total.x += low * first.y, total.y += high * second.y;
         all.x += low * part.x, all.y += high * part.y, all.z += low * part.z, all.w += high * part.w;
       }
-      write(n, split * each + i / NT, all, 1 / total.x, 1 / total.y);
+      write(n, split * each + i / NT, all, __fdividef(1, total.x), __fdividef(1, total.y));
     }
   }
 
@@ -273,8 +266,21 @@ struct Kernel {
 template <int NT, int T>
 __global__ void __launch_bounds__(THREADS, 1) derby_mla_decode_attention(const __grid_constant__ Arguments given) {
   extern __shared__ __align__(16) unsigned char bytes[];
-  if (given.splits > 1 && !Kernel<NT, T>::OVER) cluster_arrive_relaxed();
-  Kernel<NT, T>(given, *reinterpret_cast<typename Kernel<NT, T>::Shared*>(bytes)).run();
+  using K = Kernel<NT, T>;
+  auto& shared = *reinterpret_cast<typename K::Shared*>(bytes);
+  K kernel(given, shared);
+  if (threadIdx.x == 0) {
+    set_up(shared_address(&shared.loaded[0]));
+    set_up(shared_address(&shared.loaded[1]));
+    set_up(shared_address(&shared.sent));
+    set_up_seen();
+    if (given.splits > 1) {
+      expect(shared_address(&shared.sent), NT * LATENT / 16 * 32 * sizeof(float4) + given.splits * K::HEADS * sizeof(float2));
+    }
+  }
+  __syncthreads();
+  if (given.splits > 1 && !K::OVER) cluster_arrive();
+  kernel.run();
 }
 
 template <int NT, int T>

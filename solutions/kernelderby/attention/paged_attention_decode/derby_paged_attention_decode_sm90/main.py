@@ -12,7 +12,7 @@ cuda_library = importlib.import_module(f"{__name__}.cuda_library")
 
 POINTER, INT, FLOAT = cuda_library.POINTER, cuda_library.INT, cuda_library.FLOAT
 library = cuda_library.CudaLibrary(__file__, "derby_paged_attention_decode_sm90", ["kernel.cu", "decode_mma.cuh"],
-                                   [POINTER] * 6 + [INT] * 5 + [FLOAT] + [INT] * 2)
+                                   [POINTER] * 6 + [INT] * 6 + [FLOAT] + [INT] * 2)
 PAGE, MOST_DIM, MOST_SPLITS, SMS = 16, 256, 16, 132
 
 
@@ -51,7 +51,8 @@ def run_with(config, query, key_cache, value_cache, block_table, context_lens, m
         raise RuntimeError(f"derby_paged_attention_decode_sm90: head_dim {head_dim} is over {MOST_DIM}; "
                            "use derby_paged_attention_decode_triton")
     library(query.device, query, key_cache, value_cache, block_table, context_lens, output, sequences, heads, kv_heads,
-            head_dim, block_table.shape[1], sm_scale, config["splits"], config["warps"])
+            head_dim, block_table.shape[1], -(-max_context_len // PAGE), sm_scale, config["splits"].bit_length() - 1,
+            config["warps"])
 
 
 @torch.no_grad()
