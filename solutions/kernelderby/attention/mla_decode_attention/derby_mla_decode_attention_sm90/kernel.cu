@@ -67,23 +67,25 @@ struct Kernel {
     heads = min(HEADS, a.heads - first_head);
   }
 
-  // Rows of a tile and of the query, by one warp. Rows behind the end are zeroed by the others before they wait.
+  // Rows of a tile and of the query. A copy holds its warp up for some 80 cycles: all warps share them.
   __device__ __forceinline__ void fetch_tile(int tile, int stage, int end, bool with_query) {
-    int rows = min(T, end - tile * T), queries = with_query ? heads : 0;
-    if (warp == 0) {
-      uint32_t barrier = shared_address(&shared.loaded[stage]);
-      if (lane == 0) expect(barrier, (rows + queries) * KEY * 2);
-      __syncwarp();
-      const __nv_bfloat16* from = given.cache + (static_cast<long long>(sequence) * given.slots + tile * T) * KEY;
-      for (int row = lane; row < rows; row += 32) fetch(shared_address(shared.tiles[stage].rows[row]), from + row * KEY, barrier);
-      from = given.query + (static_cast<long long>(sequence) * given.heads + first_head) * KEY;
-      for (int row = lane; row < queries; row += 32) fetch(shared_address(shared.query[row]), from + row * KEY, barrier);
-    } else {
-      uint4* empty = reinterpret_cast<uint4*>(shared.tiles[stage].rows[rows]);
-      for (int i = threadIdx.x - 32; i < (T - rows) * (PITCH / 8); i += THREADS - 32) empty[i] = {0, 0, 0, 0};
-      empty = reinterpret_cast<uint4*>(shared.query[heads]);
-      for (int i = threadIdx.x - 32; with_query && i < (HEADS - heads) * (PITCH / 8); i += THREADS - 32) empty[i] = {0, 0, 0, 0};
+    int rows = min(T, end - tile * T), all = rows + (with_query ? heads : 0);
+    uint32_t barrier = shared_address(&shared.loaded[stage]);
+    if (threadIdx.x == 0) expect(barrier, all * KEY * 2);
+    const __nv_bfloat16* slots = given.cache + (static_cast<long long>(sequence) * given.slots + tile * T) * KEY;
+    const __nv_bfloat16* queries = given.query + (static_cast<long long>(sequence) * given.heads + first_head) * KEY;
+    for (int i = lane * WARPS + warp; i < all; i += THREADS) {
+      bool slot = i < rows;
+      fetch(shared_address(slot ? shared.tiles[stage].rows[i] : shared.query[i - rows]),
+            slot ? slots + i * KEY : queries + (i - rows) * KEY, barrier);
     }
+    if (rows < T) clear(shared.tiles[stage].rows[rows], T - rows);
+    if (with_query && heads < HEADS) clear(shared.query[heads], HEADS - heads);
+  }
+
+  __device__ __forceinline__ void clear(__nv_bfloat16* place, int rows) {
+#pragma unroll 1
+    for (int i = threadIdx.x; i < rows * (PITCH / 8); i += THREADS) reinterpret_cast<uint4*>(place)[i] = {0, 0, 0, 0};
   }
 
   // The warp's share of the products of its 16 tokens' scores.
@@ -92,9 +94,10 @@ struct Kernel {
     uint32_t key = shared_address(&shared.tiles[stage].rows[rows + lane % 16][lane / 16 * 8]);
     // Of two groups of heads: both halves of 16 products of the first, then those of the second; one group twice.
     uint32_t query = shared_address(&shared.query[(NT > 1 ? lane / 16 * 8 : 0) + lane % 8][lane / 8 % 2 * 8]);
-    float4 found[NT];
+    constexpr int CHAINS = NT == 1 ? 2 : 1;  // of products that wait for each other
+    float4 found[CHAINS][NT];
 #pragma unroll
-    for (int n = 0; n < NT; n++) found[n] = {0, 0, 0, 0};
+    for (int n = 0; n < CHAINS * NT; n++) found[n / NT][n % NT] = {0, 0, 0, 0};
 #pragma unroll
     for (int step = 0; step < (KEY / 16 + SHARES - 1) / SHARES; step++) {
       int part = step * SHARES + mine;
@@ -104,15 +107,17 @@ struct Kernel {
 #pragma unroll
       for (int n = 0; n < NT; n += 2) {
         load_matrices(b, query + part * 32 + n * 8 * PITCH * 2);
-        multiply(found[n], a[0], a[1], a[2], a[3], b[0], b[1]);
-        if (NT > 1) multiply(found[(n + 1) % NT], a[0], a[1], a[2], a[3], b[2], b[3]);
+        multiply(found[step % CHAINS][n], a[0], a[1], a[2], a[3], b[0], b[1]);
+        if (NT > 1) multiply(found[0][(n + 1) % NT], a[0], a[1], a[2], a[3], b[2], b[3]);
       }
     }
 #pragma unroll
     for (int n = 0; n < NT; n++) {
       int head = 8 * n + 2 * corner, token = rows + quad;
-      shared.scores[mine][head][token] = found[n].x, shared.scores[mine][head + 1][token] = found[n].y;
-      shared.scores[mine][head][token + 8] = found[n].z, shared.scores[mine][head + 1][token + 8] = found[n].w;
+      float4 sum = found[0][n], other = found[CHAINS - 1][n];
+      if (CHAINS == 2) sum.x += other.x, sum.y += other.y, sum.z += other.z, sum.w += other.w;
+      shared.scores[mine][head][token] = sum.x, shared.scores[mine][head + 1][token] = sum.y;
+      shared.scores[mine][head][token + 8] = sum.z, shared.scores[mine][head + 1][token + 8] = sum.w;
     }
   }
 
@@ -235,12 +240,12 @@ struct Kernel {
     for (int i = warp; i < each * NT; i += WARPS) {
       int n = i % NT, head = 8 * n + 2 * corner;
       float2 whole = {-INFINITY, -INFINITY}, total = {0, 0};
-#pragma unroll 4
+#pragma unroll 8
       for (int s = 0; s < given.splits; s++) {
         whole.x = fmaxf(whole.x, shared.statistics[s][head].x), whole.y = fmaxf(whole.y, shared.statistics[s][head + 1].x);
       }
       float4 all = {0, 0, 0, 0};
-#pragma unroll 4
+#pragma unroll 8
       for (int s = 0; s < given.splits; s++) {
         float4 part = gathered[s * each * NT + i][lane];
         float2 first = shared.statistics[s][head], second = shared.statistics[s][head + 1];

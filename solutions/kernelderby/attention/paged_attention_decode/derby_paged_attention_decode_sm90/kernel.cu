@@ -26,24 +26,14 @@ __device__ __forceinline__ uint4 load(const void* place) {
   return result;
 }
 
-// 8 values from `place` on, zero behind `count`. EXACT: there are always 8, aligned to 16 bytes.
-template <bool EXACT>
-__device__ __forceinline__ uint4 eight(const __nv_bfloat16* place, int count, bool valid) {
+__device__ __forceinline__ uint4 load_or_zero(const __nv_bfloat16* place, bool valid) {
   uint4 result = {0, 0, 0, 0};
-  if (EXACT) {
-    if (valid) result = load(place);
-  } else if (valid) {
-    const unsigned short* from = reinterpret_cast<const unsigned short*>(place);
-    uint32_t* words = &result.x;
-#pragma unroll
-    for (int i = 0; i < 8; i++) {
-      if (i < count) words[i / 2] |= uint32_t(__ldg(from + i)) << (i % 2 * 16);
-    }
-  }
+  if (valid) result = load(place);
   return result;
 }
 
-// D: head_dim rounded up to 64, 128 or 256. NT: groups of 8 query heads. ONCE: no warp has more than one page.
+// D: head_dim rounded up to 64, 128 or 256. NT: groups of 8 query heads, 1 or, of up to 128 values, 2. EXACT: head_dim is D. ONCE: no warp has more than
+// one page.
 template <int D, int NT, bool EXACT, bool ONCE>
 struct Kernel {
   static constexpr int HEADS = 8 * NT, FOURS = D / 4, LOG_FOURS = D == 64 ? 4 : D == 128 ? 5 : 6;
@@ -85,6 +75,8 @@ struct Kernel {
     return cache + static_cast<long long>(page) * (PAGE * given.kv_heads * given.head_dim);
   }
 
+  __device__ __forceinline__ bool inside(int dim) { return EXACT || dim < given.head_dim; }
+
   __device__ __forceinline__ void load_keys(uint4 (&into)[D / 32][2], int page, int left) {
     const __nv_bfloat16* start = page_of(given.key_cache, page);
 #pragma unroll
@@ -93,7 +85,7 @@ struct Kernel {
       const __nv_bfloat16* from = token_of(start, token) + 8 * corner;
 #pragma unroll
       for (int j = 0; j < D / 32; j++) {
-        into[j][half] = eight<EXACT>(from + 32 * j, given.head_dim - 32 * j - 8 * corner, token < left);
+        into[j][half] = load_or_zero(from + 32 * j, token < left && inside(32 * j + 8 * corner));
       }
     }
   }
@@ -106,7 +98,7 @@ struct Kernel {
       const __nv_bfloat16* from = token_of(start, token) + 8 * quad;
 #pragma unroll
       for (int j = 0; j < D / 64; j++) {
-        into[j][i] = eight<EXACT>(from + 64 * j, given.head_dim - 64 * j - 8 * quad, token < left);
+        into[j][i] = load_or_zero(from + 64 * j, token < left && inside(64 * j + 8 * quad));
       }
     }
   }
@@ -123,6 +115,14 @@ struct Kernel {
     int length = __ldg(given.context_lens + sequence);
     int next = 0;
     if (!ONCE && tile + stride < given.table_width) next = __ldg(table + tile + stride);
+    if (given.log_splits) {
+      if (threadIdx.x == 0) {
+        set_up(shared_address(barrier));
+        set_up_seen();
+        expect(shared_address(barrier), parts * heads * (each * sizeof(float4) + sizeof(float2)));
+      }
+      cluster_arrive();
+    }
     uint4 query[NT][D / 32];
 #pragma unroll
     for (int n = 0; n < NT; n++) {
@@ -131,7 +131,7 @@ struct Kernel {
                                                  first_head + h) * given.head_dim + 8 * corner;
 #pragma unroll
       for (int j = 0; j < D / 32; j++) {
-        query[n][j] = eight<EXACT>(from + 32 * j, given.head_dim - 32 * j - 8 * corner, h < heads);
+        query[n][j] = load_or_zero(from + 32 * j, h < heads && inside(32 * j + 8 * corner));
       }
     }
 #pragma unroll
@@ -146,6 +146,8 @@ struct Kernel {
       load_keys(key, page, left);
       load_values(value, page, left);
     }
+    // Or the compiler waits for keys before it asks for values, where that saves registers.
+    if (ONCE && (D == 256 || NT == 2)) __syncwarp();
     while (left > 0) {
       float4 scores[NT][2];
 #pragma unroll
@@ -280,32 +282,16 @@ struct Kernel {
     __nv_bfloat16* to = given.output + (static_cast<long long>(sequence) * given.kv_heads * given.group + first_head + h) *
                         given.head_dim + dim;
     uint2 words = {pack(found.x * factor, found.y * factor), pack(found.z * factor, found.w * factor)};
-    if (EXACT) {
-      *reinterpret_cast<uint2*>(to) = words;
-    } else {
-      const __nv_bfloat16* values = reinterpret_cast<const __nv_bfloat16*>(&words);
-#pragma unroll
-      for (int i = 0; i < 4; i++) {
-        if (dim + i < given.head_dim) to[i] = values[i];
-      }
-    }
+    if (inside(dim)) *reinterpret_cast<uint2*>(to) = words;
   }
 };
 
 template <int D, int NT, bool EXACT, bool ONCE>
-__global__ void __launch_bounds__(32 * MOST_WARPS, D == 256 || NT > 1 || !EXACT ? 1 : 2)
+__global__ void __launch_bounds__(32 * MOST_WARPS, 1)
 derby_paged_attention_decode(const __grid_constant__ Arguments given) {
   using K = Kernel<D, NT, EXACT, ONCE>;
   extern __shared__ __align__(16) unsigned char bytes[];
   K kernel(given, bytes);
-  if (given.log_splits) {
-    if (threadIdx.x == 0) {
-      set_up(shared_address(kernel.barrier));
-      set_up_seen();
-      expect(shared_address(kernel.barrier), kernel.parts * kernel.heads * (kernel.each * sizeof(float4) + sizeof(float2)));
-    }
-    cluster_arrive();
-  }
   if (kernel.sequence < given.sequences) kernel.run();
 }
 
@@ -334,33 +320,29 @@ cudaError_t start(const Arguments& given, int warps, cudaStream_t stream) {
 }
 
 template <int D, int NT>
-cudaError_t start(const Arguments& given, bool exact, bool once, int warps, cudaStream_t stream) {
-  if (!exact) return start<D, NT, false, false>(given, warps, stream);
+cudaError_t start(const Arguments& given, bool once, int warps, cudaStream_t stream) {
+  if (given.head_dim != D) return start<D, NT, false, false>(given, warps, stream);
   return once ? start<D, NT, true, true>(given, warps, stream) : start<D, NT, true, false>(given, warps, stream);
 }
 
 }  // namespace
 
 // log_splits: of the blocks of a cluster (1 to 16) that share a context. warps: of a block, 1 to 8. pages: of the longest
-// context. head_dim at most 256.
+// context. head_dim: a multiple of 8, at most 256. All addresses are multiples of 16.
 extern "C" int derby_paged_attention_decode_sm90_run(
     const void* query, const void* key_cache, const void* value_cache, const void* block_table,
     const void* context_lens, void* output, int sequences, int heads, int kv_heads, int head_dim, int table_width,
     int pages, float sm_scale, int log_splits, int warps, cudaStream_t stream) {
-  if (warps < 1 || warps > MOST_WARPS || log_splits < 0 || 1 << log_splits > MOST_SPLITS || head_dim > 256) {
+  if (warps < 1 || warps > MOST_WARPS || log_splits < 0 || 1 << log_splits > MOST_SPLITS || head_dim > 256 || head_dim % 8) {
     return cudaErrorInvalidValue;
   }
-  int group = heads / kv_heads, tiles = group > 8 ? 2 : 1, chunks = (group + 8 * tiles - 1) / (8 * tiles);
+  int group = heads / kv_heads, tiles = group > 8 && head_dim <= 128 ? 2 : 1, chunks = (group + 8 * tiles - 1) / (8 * tiles);
   Arguments given{static_cast<const __nv_bfloat16*>(query), static_cast<const __nv_bfloat16*>(key_cache),
                   static_cast<const __nv_bfloat16*>(value_cache), static_cast<const int*>(block_table),
                   static_cast<const int*>(context_lens), static_cast<__nv_bfloat16*>(output),
                   sequences, log_splits, chunks, kv_heads, group, head_dim, table_width, sm_scale * LOG2E};
-  bool exact = head_dim == 64 || head_dim == 128 || head_dim == 256, once = pages <= warps << log_splits;
-  for (const void* address : {query, key_cache, value_cache, static_cast<const void*>(output)}) {
-    exact = exact && reinterpret_cast<uintptr_t>(address) % 16 == 0;
-  }
   auto run = head_dim <= 64 ? (tiles > 1 ? start<64, 2> : start<64, 1>)
              : head_dim <= 128 ? (tiles > 1 ? start<128, 2> : start<128, 1>)
-                               : (tiles > 1 ? start<256, 2> : start<256, 1>);
-  return run(given, exact, once, warps, stream);
+                               : start<256, 1>;
+  return run(given, pages <= warps << log_splits, warps, stream);
 }

@@ -13,43 +13,71 @@ cuda_library = importlib.import_module(f"{__name__}.cuda_library")
 POINTER, INT, FLOAT = cuda_library.POINTER, cuda_library.INT, cuda_library.FLOAT
 library = cuda_library.CudaLibrary(__file__, "derby_paged_attention_decode_sm90", ["kernel.cu", "decode_mma.cuh"],
                                    [POINTER] * 6 + [INT] * 6 + [FLOAT] + [INT] * 2)
-PAGE, MOST_DIM, MOST_SPLITS, SMS = 16, 256, 16, 132
+# Of kernel.cu; bytes of an address and of 8 values; multiprocessors of an H200.
+PAGE, MOST_DIM, MOST_SPLITS, MOST_WARPS, VECTOR, SMS = 16, 256, 16, 8, 16, 132
 
 
 def sizes(query, key_cache, max_context_len):
     """(blocks without splits, pages of the longest context)."""
     kv_heads = key_cache.shape[2]
     group = query.shape[1] // kv_heads
-    return query.shape[0] * kv_heads * -(-group // (16 if group > 8 else 8)), -(-max_context_len // PAGE)
+    return query.shape[0] * kv_heads * -(-group // (16 if group > 8 and query.shape[2] <= 128 else 8)), -(-max_context_len // PAGE)
+
+
+def power(number):
+    """The least power of two from `number` on, and 1."""
+    return 1 << max(number - 1, 0).bit_length()
 
 
 def tuning_key(query, key_cache, value_cache, block_table, context_lens, max_context_len, sm_scale):
     units, pages = sizes(query, key_cache, max_context_len)
-    return f"units<={1 << (units - 1).bit_length()} pages<={1 << (pages - 1).bit_length()} " \
-           f"group={query.shape[1] // key_cache.shape[2]} dim={query.shape[2]}"
+    return f"units<={power(units)} pages<={power(pages)} group={query.shape[1] // key_cache.shape[2]} " \
+           f"dim={query.shape[2]}"
 
 
 def candidates(query, key_cache, value_cache, block_table, context_lens, max_context_len, sm_scale):
-    """splits: blocks of a cluster that share a context; warps: of a block, each at a page at a time."""
+    """splits: blocks of a cluster that share a context; warps: of a block, each at a page at a time.
+
+    First what the H200 showed: a warp for each page where the GPU holds them all at once, else blocks of 4 warps, three
+    or four to a multiprocessor, as long as there are any.
+    """
     units, pages = sizes(query, key_cache, max_context_len)
-    splits = 1
-    while splits < MOST_SPLITS and splits * 8 < pages and splits * units < 2 * SMS:
-        splits *= 2
-    pairs = [(splits, 8 if pages > 4 else 4)] + [(s, w) for s in (1, 2, 4, 8, 16) for w in (1, 2, 4, 8)
-                                                  if s * w < 2 * pages and (s == 1 or s * units <= 8 * SMS)]
-    return [{"splits": splits, "warps": warps} for splits, warps in dict.fromkeys(pairs)]
+    if pages <= MOST_SPLITS * MOST_WARPS and units * pages <= SMS * MOST_WARPS:
+        splits = min(max(power(pages) // 2, 1), MOST_SPLITS, power(SMS // units // 2 + 1))
+        while splits * MOST_WARPS < pages:
+            splits *= 2
+        best = splits, -(-pages // splits)
+    else:
+        splits = min(power(-(-3 * SMS // units)), MOST_SPLITS, max(power(pages) // 8, 1))
+        best = splits, min(pages, 4 if splits * units > SMS else MOST_WARPS)
+    pairs = [(splits, warps) for splits in (1, 2, 4, 8, 16) for warps in (1, 2, 4, 8)
+             if splits * warps < 2 * pages and (splits == 1 or splits * units <= 8 * SMS)]
+    return [{"splits": splits, "warps": warps} for splits, warps in dict.fromkeys([best, *pairs])]
 
 
 choose = tuning.Chooser(tuned.FOUND, tuning_key, candidates)
 
 
+def padded(tensor):
+    """Heads of a multiple of 8 values, at an address that is a multiple of 16: the tensor itself where it is so."""
+    if tensor.shape[-1] % 8 == 0 and tensor.data_ptr() % VECTOR == 0:
+        return tensor
+    return torch.nn.functional.pad(tensor, (0, -tensor.shape[-1] % 8)).clone()
+
+
 def run_with(config, query, key_cache, value_cache, block_table, context_lens, max_context_len, sm_scale, output):
-    (sequences, heads, head_dim), kv_heads = query.shape, key_cache.shape[2]
     if not query.numel():
         return
-    if head_dim > MOST_DIM:
-        raise RuntimeError(f"derby_paged_attention_decode_sm90: head_dim {head_dim} is over {MOST_DIM}; "
+    if query.shape[2] > MOST_DIM:
+        raise RuntimeError(f"derby_paged_attention_decode_sm90: head_dim {query.shape[2]} is over {MOST_DIM}; "
                            "use derby_paged_attention_decode_triton")
+    if query.shape[2] % 8 or any(one.data_ptr() % VECTOR for one in (query, key_cache, value_cache, output)):
+        wide = torch.empty_like(padded(query))
+        run_with(config, padded(query), padded(key_cache), padded(value_cache), block_table, context_lens,
+                 max_context_len, sm_scale, wide)
+        output.copy_(wide[..., :output.shape[-1]])
+        return
+    (sequences, heads, head_dim), kv_heads = query.shape, key_cache.shape[2]
     library(query.device, query, key_cache, value_cache, block_table, context_lens, output, sequences, heads, kv_heads,
             head_dim, block_table.shape[1], -(-max_context_len // PAGE), sm_scale, config["splits"].bit_length() - 1,
             config["warps"])
