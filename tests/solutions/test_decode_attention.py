@@ -1,17 +1,20 @@
-"""Decode attention, paged and latent: the Triton solutions in the interpreter at odd sizes, with mutants, and compiled;
-the CUDA ones compiled, and on a GPU in every candidate."""
+"""Decode attention, paged and latent: the Triton solutions in the interpreter and the CUDA ones on the CPU (their PTX
+replaced by cuda_on_host/decode_mma.cuh), at odd sizes and with mutants; both compiled; on a GPU in every candidate."""
 
 import dataclasses
 import functools
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
+from pathlib import Path
 
 import pytest
 import torch
 from aot import compile_kernel
 from interpreted import compiled
+from on_host import HEADERS
 from rowwise_cases import CATALOG, case_of, inputs_of, meta_arguments, outputs_of, reference
 
 from kernelderby.measure.judge.cases import case_of_workload, small_cases
@@ -88,7 +91,7 @@ MUTANTS = {
         ("valid = token < length", "valid = token < length - 1"),
         ("sm_scale * split_context.LOG2E", "sm_scale"),
         ("rows, columns = unit % chunks * ROWS", "rows, columns = unit * 0 * ROWS"),
-        ("token // PAGE", "0"),
+        ("token // PAGE", "token * 0"),
         ("cached = slot[:, None] * HEAD_DIM", "cached = slot[:, None] // kv_heads * kv_heads * HEAD_DIM"),
     ],
     LATENT: [
@@ -178,6 +181,77 @@ def test_cuda_compiles(operator, architecture):
     for name, spilled in kernels:
         allowed = next((most for part, most in SPILLED.items() if re.search(part, name)), 0)
         assert int(spilled) <= allowed, name
+
+
+def on_cpu(operator, *edits):
+    """derby_<operator>_sm90 whose kernel was compiled by g++, where it finds the CPU's decode_mma.cuh."""
+    compiler = shutil.which("g++")
+    if compiler is None:
+        pytest.skip("no g++ to compile the kernels for the CPU")
+    solution = module(operator, "sm90", ("import importlib\n", "import importlib  # on the CPU\n"), *edits)
+    with tempfile.TemporaryDirectory() as folder:
+        source, made = Path(folder) / "kernel.cu", Path(folder) / "kernel.so"
+        shutil.copy(solution.library.folder / "kernel.cu", source)
+        command = [compiler, "-O1", "-std=c++20", "-shared", "-fPIC", "-w", f"-I{HEADERS}", "-x", "c++", str(source)]
+        subprocess.run([*command, "-o", str(made)], check=True)
+        function = solution.library.load(made)
+
+    def call(device, *arguments):
+        addresses = [value.data_ptr() if isinstance(value, torch.Tensor) else value for value in arguments]
+        assert function(*addresses, None) == 0, "cudaErrorInvalidValue"
+
+    solution.library = call
+    return solution
+
+
+@compiled
+@pytest.mark.parametrize("order", ["", "reversed"])
+@pytest.mark.parametrize("operator", OPERATORS)
+def test_cuda_at_odd_sizes(operator, order, monkeypatch):
+    """Every case in the first choice; a few more choices where the context is short."""
+    monkeypatch.setenv("EMULATED_ORDER", order)
+    solution = on_cpu(operator)
+    for number, case in enumerate(cases_of(operator)):
+        inputs = spoil(operator, inputs_of(operator, case))
+        choices = solution.candidates(*inputs.values())
+        if case.sizes.get("num_heads", 0) > 64:
+            choices = [{"groups": 8, "tokens": 32, "splits": 2}]  # whose blocks write over what others still read
+        for config in choices[:4] if number == 0 else choices[:1]:
+            assert found(operator, solution, config, inputs, case)[0] is Status.PASSED, (case.label, config)
+
+
+CUDA_MUTANTS = {
+    PAGED: [
+        ("quad + 8 * i < left ? s", "quad + 8 * i <= left ? s"),
+        ("sum[n][h] * factor[h] + s[0][h]", "sum[n][h] + s[0][h]"),
+        ("power_of_two(both.x - whole)", "1"),
+        ("int part = split * warps + warp;", "int part = warp;"),
+        ("sm_scale * LOG2E", "sm_scale"),
+    ],
+    LATENT: [
+        ("token + 1 < length ? both.y", "token + 1 <= length ? both.y"),
+        ("sum[n] *= factor;", ""),
+        ("wait_fetched<1>();", ""),
+        ("power_of_two(first.x - whole.x)", "1"),
+        ("stage ^= 1;", ""),
+    ],
+}
+
+
+@compiled
+@pytest.mark.parametrize("operator", OPERATORS)
+def test_cuda_mutants_fail(operator):
+    changes, config = {
+        PAGED: ({"num_seqs": 2, "num_blocks": 14, "max_blocks_per_seq": 9, "max_context_len": 140},
+                {"splits": 2, "warps": 2}),
+        LATENT: ({"batch_size": 1, "cache_len": 150, "max_context_len": 145},
+                 {"groups": 1, "tokens": 16, "splits": 2}),
+    }[operator]  # fmt: skip
+    case = case_of(operator, **changes)
+    inputs = spoil(operator, inputs_of(operator, case))
+    for edit in [None, *CUDA_MUTANTS[operator]]:
+        status = found(operator, on_cpu(operator, *([edit] if edit else [])), config, inputs, case)[0]
+        assert (status is Status.PASSED) == (edit is None), edit
 
 
 @pytest.mark.parametrize("operator", OPERATORS)

@@ -1,4 +1,5 @@
-// What the decode kernels of attention share: tensor core products of m16n8k16 in bfloat16, clusters, bits of softmax.
+// What the decode kernels of attention share: tensor core products of m16n8k16 in bfloat16, clusters, copies, bits of
+// softmax. All PTX stands here: tests put another file in its place and run the kernels on a CPU.
 //
 // Scores and outputs are computed transposed, since a group has few query heads: tokens (or dimensions) fill the 16 rows
 // of a product and up to 8 query heads its 8 columns. A lane is called by quad = lane / 4 and corner = lane % 4.
@@ -59,6 +60,11 @@ __device__ __forceinline__ float share(float part, float whole) {
   return part == -INFINITY ? 0.f : power_of_two(part - whole);
 }
 
+__device__ __forceinline__ unsigned char* shared_memory() {
+  extern __shared__ __align__(16) unsigned char bytes[];
+  return bytes;
+}
+
 // An address in this block's shared memory as 32 bits, and the same place in block `rank` of the cluster.
 __device__ __forceinline__ uint32_t shared_address(const void* place) {
   return static_cast<uint32_t>(__cvta_generic_to_shared(place));
@@ -109,3 +115,36 @@ __device__ __forceinline__ void cluster_arrive_having_read() {  // what the othe
   asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
 }
 __device__ __forceinline__ void cluster_wait() { asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory"); }
+
+// 16 bytes that are read once.
+__device__ __forceinline__ uint4 load(const void* place) {
+  uint4 result;
+  asm volatile("ld.global.nc.L1::no_allocate.L2::256B.v4.u32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(result.x), "=r"(result.y), "=r"(result.z), "=r"(result.w)
+               : "l"(place));
+  return result;
+}
+
+// 16 bytes on their way from global to shared memory; zeros where not valid.
+__device__ __forceinline__ void fetch(uint32_t to, const void* from, bool valid) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(valid ? 16 : 0) : "memory");
+}
+__device__ __forceinline__ void fetched() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+template <int LEFT>
+__device__ __forceinline__ void wait_fetched() {
+  asm volatile("cp.async.wait_group %0;" ::"n"(LEFT) : "memory");
+}
+
+// Four 8 x 8 matrices whose rows the lanes point at, those of the first by lanes 0 to 7 and so on.
+__device__ __forceinline__ void load_matrices(uint32_t (&a)[4], uint32_t address) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(a[0]), "=r"(a[1]), "=r"(a[2]), "=r"(a[3])
+               : "r"(address)
+               : "memory");
+}
+__device__ __forceinline__ void load_matrices_turned(uint32_t (&a)[4], uint32_t address) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(a[0]), "=r"(a[1]), "=r"(a[2]), "=r"(a[3])
+               : "r"(address)
+               : "memory");
+}

@@ -17,27 +17,6 @@ struct Arguments {
   float scale;  // of scores, for powers of two
 };
 
-// A row on its way from global to shared memory, counted by the barrier.
-__device__ __forceinline__ void fetch(uint32_t to, const void* from, uint32_t barrier) {
-  asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(to),
-               "l"(from), "n"(KEY * 2), "r"(barrier)
-               : "memory");
-}
-
-// Four 8 x 8 matrices whose rows the lanes point at, those of the first by lanes 0 to 7 and so on.
-__device__ __forceinline__ void load_matrices(uint32_t (&a)[4], uint32_t address) {
-  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
-               : "=r"(a[0]), "=r"(a[1]), "=r"(a[2]), "=r"(a[3])
-               : "r"(address)
-               : "memory");
-}
-__device__ __forceinline__ void load_matrices_turned(uint32_t (&a)[4], uint32_t address) {
-  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
-               : "=r"(a[0]), "=r"(a[1]), "=r"(a[2]), "=r"(a[3])
-               : "r"(address)
-               : "memory");
-}
-
 // NT: groups of 8 query heads. T: tokens of a tile.
 template <int NT, int T>
 struct Kernel {
@@ -47,7 +26,7 @@ struct Kernel {
     __nv_bfloat16 rows[T][PITCH];
   };
   struct Shared {
-    uint64_t loaded[2], sent;  // barriers: of each tile (and the query), of the cluster's parts
+    uint64_t sent;  // barrier of the cluster's parts
     float scores[SHARES][HEADS][T + 4];
     float2 statistics[MOST_SPLITS][HEADS];             // greatest score and sum of weights of the blocks of the cluster
     float4 gathered[OVER ? 1 : NT * LATENT / 16][32];  // their outputs of this block's dimensions
@@ -67,25 +46,24 @@ struct Kernel {
     heads = min(HEADS, a.heads - first_head);
   }
 
-  // Rows of a tile and of the query. A copy holds its warp up for some 80 cycles: all warps share them.
-  __device__ __forceinline__ void fetch_tile(int tile, int stage, int end, bool with_query) {
-    int rows = min(T, end - tile * T), all = rows + (with_query ? heads : 0);
-    uint32_t barrier = shared_address(&shared.loaded[stage]);
-    if (threadIdx.x == 0) expect(barrier, all * KEY * 2);
-    const __nv_bfloat16* slots = given.cache + (static_cast<long long>(sequence) * given.slots + tile * T) * KEY;
-    const __nv_bfloat16* queries = given.query + (static_cast<long long>(sequence) * given.heads + first_head) * KEY;
-    for (int i = lane * WARPS + warp; i < all; i += THREADS) {
-      bool slot = i < rows;
-      fetch(shared_address(slot ? shared.tiles[stage].rows[i] : shared.query[i - rows]),
-            slot ? slots + i * KEY : queries + (i - rows) * KEY, barrier);
+  // ROWS_OF rows of 72 times 16 bytes, a warp a row; zeros from row `count` on.
+  template <int ROWS_OF>
+  __device__ __forceinline__ void fetch_rows(__nv_bfloat16 (*to)[PITCH], const __nv_bfloat16* from, int count) {
+    uint32_t place = shared_address(&to[warp][8 * lane]);
+    const __nv_bfloat16* mine = from + warp * KEY + 8 * lane;
+#pragma unroll
+    for (int row = 0; row < ROWS_OF; row += WARPS) {
+      bool valid = row + warp < count;
+      const __nv_bfloat16* source = valid ? mine + row * KEY : from;
+      fetch(place + row * PITCH * 2, source, valid);
+      fetch(place + row * PITCH * 2 + 512, source + (valid ? 256 : 0), valid);
+      if (lane < 8) fetch(place + row * PITCH * 2 + 1024, source + (valid ? 512 : 0), valid);
     }
-    if (rows < T) clear(shared.tiles[stage].rows[rows], T - rows);
-    if (with_query && heads < HEADS) clear(shared.query[heads], HEADS - heads);
   }
 
-  __device__ __forceinline__ void clear(__nv_bfloat16* place, int rows) {
-#pragma unroll 1
-    for (int i = threadIdx.x; i < rows * (PITCH / 8); i += THREADS) reinterpret_cast<uint4*>(place)[i] = {0, 0, 0, 0};
+  __device__ __forceinline__ void fetch_tile(int tile, int stage, int end) {
+    fetch_rows<T>(shared.tiles[stage].rows, given.cache + (static_cast<long long>(sequence) * given.slots + tile * T) * KEY,
+                  end - tile * T);
   }
 
   // The warp's share of the products of its 16 tokens' scores.
@@ -171,10 +149,20 @@ struct Kernel {
   }
 
   __device__ __forceinline__ void run() {
-    int tile = split, stage = 0, phases = 0;
+    int tile = split, stage = 0;
     length = __ldg(given.context_lens + sequence);
-    bool any = tile * T < given.longest;
-    if (any) fetch_tile(tile, 0, given.longest, true);  // before the length is known
+    if (tile * T < given.longest) fetch_tile(tile, 0, given.longest);  // before the length is known
+    fetch_rows<HEADS>(shared.query, given.query + (static_cast<long long>(sequence) * given.heads + first_head) * KEY, heads);
+    fetched();
+    if (given.splits > 1) {
+      if (threadIdx.x == 0) {
+        set_up(shared_address(&shared.sent));
+        set_up_seen();
+        expect(shared_address(&shared.sent), NT * LATENT / 16 * 32 * sizeof(float4) + given.splits * HEADS * sizeof(float2));
+      }
+      if (OVER) __syncthreads();
+      if (!OVER) cluster_arrive();
+    }
 #pragma unroll
     for (int n = 0; n < NT; n++) {
       most[n] = -INFINITY, sum[n] = 0;
@@ -183,10 +171,14 @@ struct Kernel {
     }
     for (; tile * T < length; tile += given.splits) {
       int next = tile + given.splits;
-      if (next * T < length) fetch_tile(next, stage ^ 1, length, false);
-      __syncthreads();  // rows that were zeroed
-      await(shared_address(&shared.loaded[stage]), phases >> stage & 1);
-      phases ^= 1 << stage;
+      if (next * T < length) {
+        fetch_tile(next, stage ^ 1, length);
+        fetched();
+        wait_fetched<1>();
+      } else {
+        wait_fetched<0>();
+      }
+      __syncthreads();
       score(stage);
       __syncthreads();
       weigh(tile, stage);
@@ -194,7 +186,7 @@ struct Kernel {
       __syncthreads();
       stage ^= 1;
     }
-    if (any && split * T >= length) await(shared_address(&shared.loaded[0]), 0);  // nothing may arrive after the end
+    wait_fetched<0>();  // a block without a token has not waited yet
 #pragma unroll
     for (int n = 0; n < NT; n++) {
       sum[n] += __shfl_xor_sync(~0u, sum[n], 1);
@@ -270,22 +262,7 @@ struct Kernel {
 
 template <int NT, int T>
 __global__ void __launch_bounds__(THREADS, 1) derby_mla_decode_attention(const __grid_constant__ Arguments given) {
-  extern __shared__ __align__(16) unsigned char bytes[];
-  using K = Kernel<NT, T>;
-  auto& shared = *reinterpret_cast<typename K::Shared*>(bytes);
-  K kernel(given, shared);
-  if (threadIdx.x == 0) {
-    set_up(shared_address(&shared.loaded[0]));
-    set_up(shared_address(&shared.loaded[1]));
-    set_up(shared_address(&shared.sent));
-    set_up_seen();
-    if (given.splits > 1) {
-      expect(shared_address(&shared.sent), NT * LATENT / 16 * 32 * sizeof(float4) + given.splits * K::HEADS * sizeof(float2));
-    }
-  }
-  __syncthreads();
-  if (given.splits > 1 && !K::OVER) cluster_arrive();
-  kernel.run();
+  Kernel<NT, T>(given, *reinterpret_cast<typename Kernel<NT, T>::Shared*>(shared_memory())).run();
 }
 
 template <int NT, int T>

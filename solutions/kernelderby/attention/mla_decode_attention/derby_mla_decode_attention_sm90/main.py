@@ -36,15 +36,21 @@ def tuning_key(query, kv_cache, context_lens, max_context_len, sm_scale):
 
 
 def candidates(query, kv_cache, context_lens, max_context_len, sm_scale):
-    """groups: of 8 heads to a block; tokens: of a tile; splits: blocks of a cluster that share a context."""
+    """groups: of 8 heads to a block; tokens: of a tile; splits: blocks of a cluster that share a context.
+
+    First what the H200 showed: 8 heads to a block where that leaves two tiles or less to each; else as many as still
+    give every multiprocessor a block, since they share what is read of the cache.
+    """
     batch, heads, _ = query.shape
+    few = batch * -(-heads // 8) * -(-max_context_len // 32) <= 2 * SMS
     found = []
     for groups, tokens in SHAPES:
         units, tiles = batch * -(-heads // (8 * groups)), -(-max_context_len // tokens)
         splits = splits_for(units, tiles)
         if groups > 1 and 4 * groups >= heads:
             continue
-        rank = (units * splits < 3 * SMS // 4, tokens != 32, -groups if units * splits >= 3 * SMS // 4 else groups)
+        idle = not few and units * splits < 3 * SMS // 4
+        rank = (idle, tokens != 32, groups if few or idle else -groups)
         found += [(rank, groups, tokens, splits)]
         found += [((2, other), groups, tokens, other) for other in (splits // 2, splits * 2)
                   if 1 <= other <= min(MOST_SPLITS, power(tiles))]

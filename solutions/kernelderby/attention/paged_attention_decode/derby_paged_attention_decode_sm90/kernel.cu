@@ -18,14 +18,6 @@ struct Arguments {
 
 constexpr int PAGE = 16, MOST_SPLITS = 16, MOST_WARPS = 8, MOST_ROWS = 1 << 15;  // of the grid along y
 
-__device__ __forceinline__ uint4 load(const void* place) {
-  uint4 result;
-  asm volatile("ld.global.nc.L1::no_allocate.L2::256B.v4.u32 {%0, %1, %2, %3}, [%4];"
-               : "=r"(result.x), "=r"(result.y), "=r"(result.z), "=r"(result.w)
-               : "l"(place));
-  return result;
-}
-
 __device__ __forceinline__ uint4 load_or_zero(const __nv_bfloat16* place, bool valid) {
   uint4 result = {0, 0, 0, 0};
   if (valid) result = load(place);
@@ -290,8 +282,7 @@ template <int D, int NT, bool EXACT, bool ONCE>
 __global__ void __launch_bounds__(32 * MOST_WARPS, 1)
 derby_paged_attention_decode(const __grid_constant__ Arguments given) {
   using K = Kernel<D, NT, EXACT, ONCE>;
-  extern __shared__ __align__(16) unsigned char bytes[];
-  K kernel(given, bytes);
+  K kernel(given, shared_memory());
   if (kernel.sequence < given.sequences) kernel.run();
 }
 

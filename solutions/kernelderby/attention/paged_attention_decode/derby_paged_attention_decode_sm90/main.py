@@ -38,15 +38,18 @@ def tuning_key(query, key_cache, value_cache, block_table, context_lens, max_con
 def candidates(query, key_cache, value_cache, block_table, context_lens, max_context_len, sm_scale):
     """splits: blocks of a cluster that share a context; warps: of a block, each at a page at a time.
 
-    First what the H200 showed: a warp for each page where the GPU holds them all at once, else blocks of 4 warps, three
-    or four to a multiprocessor, as long as there are any.
+    First what the H200 showed: a warp for each page where the GPU holds them all at once; a warp for each context where
+    contexts are short and fill the GPU twice; else blocks of 4 warps, three to a multiprocessor, or of 8, one to each.
     """
     units, pages = sizes(query, key_cache, max_context_len)
     if pages <= MOST_SPLITS * MOST_WARPS and units * pages <= SMS * MOST_WARPS:
-        splits = min(max(power(pages) // 2, 1), MOST_SPLITS, power(SMS // units // 2 + 1))
+        pages_each = 1 if query.shape[2] > 128 else 2
+        splits = min(max(power(pages) // pages_each, 1), MOST_SPLITS, power(SMS // units // 2 + 1))
         while splits * MOST_WARPS < pages:
             splits *= 2
         best = splits, -(-pages // splits)
+    elif pages <= 8 and units >= 16 * SMS:
+        best = 1, 1
     else:
         splits = min(power(-(-3 * SMS // units)), MOST_SPLITS, max(power(pages) // 8, 1))
         best = splits, min(pages, 4 if splits * units > SMS else MOST_WARPS)
