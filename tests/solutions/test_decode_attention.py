@@ -183,6 +183,7 @@ def test_cuda_compiles(operator, architecture):
         assert int(spilled) <= allowed, name
 
 
+@functools.cache
 def on_cpu(operator, *edits):
     """derby_<operator>_sm90 whose kernel was compiled by g++, where it finds the CPU's decode_mma.cuh."""
     compiler = shutil.which("g++")
@@ -211,7 +212,7 @@ def test_cuda_at_odd_sizes(operator, order, monkeypatch):
     """Every case in the first choice; a few more choices where the context is short."""
     monkeypatch.setenv("EMULATED_ORDER", order)
     solution = on_cpu(operator)
-    for number, case in enumerate(cases_of(operator)):
+    for number, case in enumerate(cases_of(operator)[: 1 if order else None]):
         inputs = spoil(operator, inputs_of(operator, case))
         choices = solution.candidates(*inputs.values())
         if case.sizes.get("num_heads", 0) > 64:
@@ -222,7 +223,7 @@ def test_cuda_at_odd_sizes(operator, order, monkeypatch):
 
 CUDA_MUTANTS = {
     PAGED: [
-        ("quad + 8 * i < left ? s", "quad + 8 * i <= left ? s"),
+        ("quad + 8 * i < left ? s", "quad + 8 * i < left - 1 ? s"),
         ("sum[n][h] * factor[h] + s[0][h]", "sum[n][h] + s[0][h]"),
         ("power_of_two(both.x - whole)", "1"),
         ("int part = split * warps + warp;", "int part = warp;"),
@@ -244,7 +245,7 @@ def test_cuda_mutants_fail(operator):
     changes, config = {
         PAGED: ({"num_seqs": 2, "num_blocks": 14, "max_blocks_per_seq": 9, "max_context_len": 140},
                 {"splits": 2, "warps": 2}),
-        LATENT: ({"batch_size": 1, "cache_len": 150, "max_context_len": 145},
+        LATENT: ({"batch_size": 2, "cache_len": 150, "max_context_len": 145},
                  {"groups": 1, "tokens": 16, "splits": 2}),
     }[operator]  # fmt: skip
     case = case_of(operator, **changes)

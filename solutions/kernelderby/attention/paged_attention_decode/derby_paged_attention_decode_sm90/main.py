@@ -18,10 +18,11 @@ PAGE, MOST_DIM, MOST_SPLITS, MOST_WARPS, VECTOR, SMS = 16, 256, 16, 8, 16, 132
 
 
 def sizes(query, key_cache, max_context_len):
-    """(blocks without splits, pages of the longest context)."""
+    """(blocks without splits, pages of the longest context), both at least 1."""
     kv_heads = key_cache.shape[2]
     group = query.shape[1] // kv_heads
-    return query.shape[0] * kv_heads * -(-group // (16 if group > 8 and query.shape[2] <= 128 else 8)), -(-max_context_len // PAGE)
+    heads = 16 if group > 8 and query.shape[2] <= 128 else 8  # of a block, as in kernel.cu
+    return max(query.shape[0] * kv_heads * -(-group // heads), 1), max(-(-max_context_len // PAGE), 1)
 
 
 def power(number):
