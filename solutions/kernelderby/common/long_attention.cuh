@@ -18,36 +18,45 @@ struct AttentionCall {
     const int* key_lengths;   // paged: seq_lens [num_seqs]; packed: cu_seqlens_k [num_seqs + 1]
     const int* block_table;   // paged: [num_seqs, table_width]
     __nv_bfloat16* output;    // [num_tokens, heads, head_dim]
+    int* counters;            // [2] zeros, and zeros again after the call: items given out, CTAs that have ended
     int num_seqs, table_width, heads, kv_heads;
-    int query_blocks;         // tiles of query rows, an upper bound where there are several sequences
-    int section_heads;        // heads that are worked on at the same time, so that their keys and values fit the L2
+    int pack;                 // query heads of one key head that share a tile: the rows of a tile are tokens x pack
+    int section_heads;        // tiles' heads (heads / pack) worked on at the same time: their keys and values fit the L2
     float scale_log2;         // sm_scale * log2(e)
+    int query_blocks;         // tiles of query rows, an upper bound where there are several sequences
+    int tile_tokens;          // M / pack
 };
 
-template <int HEAD_DIM, int KEYS, int GROUPS, bool CAUSAL_, bool PAGED_>
+// SPLIT: all warpgroups work on the same 64 rows, each on every WARPGROUPS-th tile of keys, and merge at the end.
+template <int HEAD_DIM, int KEYS, int GROUPS, int STAGES_, bool SPLIT_, bool CAUSAL_, bool PAGED_>
 struct AttentionShape {
-    static constexpr int D = HEAD_DIM, N = KEYS, WARPGROUPS = GROUPS;
-    static constexpr bool CAUSAL = CAUSAL_, PAGED = PAGED_;
-    static constexpr int M = 64 * WARPGROUPS;
+    static constexpr int D = HEAD_DIM, N = KEYS, WARPGROUPS = GROUPS, STAGES = STAGES_;
+    static constexpr bool SPLIT = SPLIT_, CAUSAL = CAUSAL_, PAGED = PAGED_;
+    static constexpr int M = SPLIT ? 64 : 64 * WARPGROUPS;
+    static constexpr int READERS = SPLIT ? 1 : WARPGROUPS;    // warpgroups that read a tile of keys
+    static constexpr int STRIDE = SPLIT ? WARPGROUPS : 1;     // tiles of keys from one of a warpgroup to its next
     static constexpr int SLABS = (D + SLAB_COLUMNS - 1) / SLAB_COLUMNS;
     static constexpr int STEPS = (D + 15) / 16;  // of k in the first product; columns past D are zeros
-    static constexpr int STAGES = 2;
     static constexpr int THREADS = 128 * (WARPGROUPS + 1);
     static constexpr int Q_SLAB = M * ROW_BYTES, KV_SLAB = N * ROW_BYTES;
     static constexpr int Q_BYTES = SLABS * Q_SLAB, KV_BYTES = SLABS * KV_SLAB;
     static constexpr int BARRIERS = 2 + 4 * STAGES;
-    static constexpr int SHARED = 1024 + Q_BYTES + 2 * STAGES * KV_BYTES + 8 * BARRIERS;
-    static_assert(N % 16 == 0 && SHARED <= 232448, "tile");
+    static constexpr int TILE_BYTES = 2 * 48;
+    static constexpr int MERGE_BYTES = SPLIT ? (WARPGROUPS - 1) * 128 * 4 * (D / 2 + 4) : 0;
+    static constexpr int SHARED = 1024 + Q_BYTES + 2 * STAGES * KV_BYTES + MERGE_BYTES + TILE_BYTES + 8 * BARRIERS;
+    static_assert(N % 16 == 0 && STAGES % STRIDE == 0 && SHARED <= 232448, "tile");
 };
 
-// Shared memory, at a multiple of 1024 bytes: Q, STAGES of K, STAGES of V, barriers.
+// Shared memory, at a multiple of 1024 bytes: Q, STAGES of K, STAGES of V, what is merged, two tiles, barriers.
 template <typename S>
 struct SharedMap {
     uint32_t base;
     __device__ __forceinline__ uint32_t q() const { return base; }
     __device__ __forceinline__ uint32_t k(int stage) const { return base + S::Q_BYTES + stage * S::KV_BYTES; }
     __device__ __forceinline__ uint32_t v(int stage) const { return k(S::STAGES + stage); }
-    __device__ __forceinline__ uint32_t barrier(int index) const { return k(2 * S::STAGES) + 8 * index; }
+    __device__ __forceinline__ uint32_t merge() const { return k(2 * S::STAGES); }
+    __device__ __forceinline__ uint32_t tile(int slot) const { return merge() + S::MERGE_BYTES + 48 * slot; }
+    __device__ __forceinline__ uint32_t barrier(int index) const { return tile(2) + 8 * index; }
     __device__ __forceinline__ uint32_t q_full() const { return barrier(0); }
     __device__ __forceinline__ uint32_t q_empty() const { return barrier(1); }
     __device__ __forceinline__ uint32_t k_full(int stage) const { return barrier(2 + stage); }
@@ -56,37 +65,56 @@ struct SharedMap {
     __device__ __forceinline__ uint32_t v_empty(int stage) const { return barrier(2 + 3 * S::STAGES + stage); }
 };
 
-struct Tile {
+// One work item: rows of one sequence for the query heads head .. head + pack - 1.
+struct __align__(16) Tile {
     int sequence, head;
     int first_query, queries;  // of the sequence: row in query, count
     int first_key, keys;       // of the sequence: row in key (packed), count
-    int row;                   // first query row of the tile, in the sequence
-    int blocks;                // tiles of keys that some row sees
+    int token;                 // first query token of the tile, in the sequence
+    int blocks;                // tiles of keys that some row sees; 0: the rows are zeros; negative: no more work
+    int unused[4];
 };
+static_assert(sizeof(Tile) == 48, "TILE_BYTES");
 
-// Work item `index`: in sections of heads; inside, the last query rows first, since they see most.
-template <typename S>
-__device__ __forceinline__ Tile find_tile(const AttentionCall& call, int index) {
+__device__ __forceinline__ void put_tile(uint32_t to, const Tile& tile) {
+    asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(to), "r"(tile.sequence), "r"(tile.head),
+                 "r"(tile.first_query), "r"(tile.queries) : "memory");
+    asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(to + 16), "r"(tile.first_key), "r"(tile.keys),
+                 "r"(tile.token), "r"(tile.blocks) : "memory");
+}
+
+__device__ __forceinline__ Tile get_tile(uint32_t from) {
     Tile tile;
+    asm volatile("ld.shared.v4.b32 {%0, %1, %2, %3}, [%4];" : "=r"(tile.sequence), "=r"(tile.head),
+                 "=r"(tile.first_query), "=r"(tile.queries) : "r"(from) : "memory");
+    asm volatile("ld.shared.v4.b32 {%0, %1, %2, %3}, [%4];" : "=r"(tile.first_key), "=r"(tile.keys), "=r"(tile.token),
+                 "=r"(tile.blocks) : "r"(from + 16) : "memory");
+    return tile;
+}
+
+// Work item `index`: in sections of heads; inside, the last query rows first, since they see most. False: nothing to do.
+template <typename S>
+__device__ __forceinline__ bool find_tile(const AttentionCall& call, int index, Tile& tile) {
+    const int all_heads = call.heads / call.pack;
     const int per_section = call.query_blocks * call.section_heads;
     const int section = index / per_section, inside = index - section * per_section;
-    const int heads = min(call.section_heads, call.heads - section * call.section_heads);
+    const int heads = min(call.section_heads, all_heads - section * call.section_heads);
     const int from_last = inside / heads;
-    tile.head = section * call.section_heads + inside - from_last * heads;
+    tile.head = (section * call.section_heads + inside - from_last * heads) * call.pack;
     int block = call.query_blocks - 1 - from_last;
     tile.sequence = 0;
     if (call.num_seqs > 1) {
-        // Sequence s has the blocks from cu_seqlens_q[s] / M + s on: at least as many as it needs.
+        // Sequence s has the blocks from cu_seqlens_q[s] / tile_tokens + s on: at least as many as it needs.
         int low = 0, high = call.num_seqs;
         while (high - low > 1) {
             const int middle = (low + high) / 2;
-            if (call.cu_seqlens_q[middle] / S::M + middle <= block) low = middle; else high = middle;
+            if (call.cu_seqlens_q[middle] / call.tile_tokens + middle <= block) low = middle; else high = middle;
         }
         tile.sequence = low;
     }
     tile.first_query = call.cu_seqlens_q[tile.sequence];
     tile.queries = call.cu_seqlens_q[tile.sequence + 1] - tile.first_query;
-    if (call.num_seqs > 1) block -= tile.first_query / S::M + tile.sequence;
+    if (call.num_seqs > 1) block -= tile.first_query / call.tile_tokens + tile.sequence;
     if (S::PAGED) {
         tile.first_key = 0;
         tile.keys = call.key_lengths[tile.sequence];
@@ -94,17 +122,11 @@ __device__ __forceinline__ Tile find_tile(const AttentionCall& call, int index) 
         tile.first_key = call.key_lengths[tile.sequence];
         tile.keys = call.key_lengths[tile.sequence + 1] - tile.first_key;
     }
-    tile.row = block * S::M;
+    tile.token = block * call.tile_tokens;
     int visible = tile.keys;
-    if (S::CAUSAL) visible = min(visible, tile.keys - tile.queries + tile.row + S::M);
-    tile.blocks = tile.row < tile.queries ? (max(visible, 0) + S::N - 1) / S::N : 0;
-    return tile;
-}
-
-// The i-th work item of this CTA: to and fro over the grid, so that no CTA always gets the longer ones.
-__device__ __forceinline__ int nth_item(int round) {
-    const int place = round & 1 ? gridDim.x - 1 - blockIdx.x : blockIdx.x;
-    return round * gridDim.x + place;
+    if (S::CAUSAL) visible = min(visible, tile.keys - tile.queries + tile.token + call.tile_tokens);
+    tile.blocks = (max(visible, 0) + S::N - 1) / S::N;
+    return tile.token < tile.queries;
 }
 
 template <typename S>
@@ -135,55 +157,75 @@ __device__ __forceinline__ int page_of(const AttentionCall& call, const Tile& ti
     return 0;
 }
 
-// A ring of buffers: its stage and the parity of its turn.
+// A ring of buffers, counted through.
 template <int STAGES>
 struct Ring {
-    int stage = 0;
-    uint32_t parity = 0;
-    __device__ __forceinline__ void next() {
-        if (++stage == STAGES) {
-            stage = 0;
-            parity ^= 1;
-        }
-    }
+    int turn = 0;
+    __device__ __forceinline__ int stage() const { return turn % STAGES; }
+    __device__ __forceinline__ uint32_t parity() const { return turn / STAGES & 1; }
 };
 
 template <typename S>
 __device__ __forceinline__ void produce(const AttentionCall& call, const CUtensorMap* q_map, const CUtensorMap* k_map,
                                         const CUtensorMap* v_map, SharedMap<S> shared, int items, int lane) {
     Ring<S::STAGES> k_ring, v_ring;
-    uint32_t q_parity = 0;
+    int tiles = 0;
     const int group = call.heads / call.kv_heads;
-    for (int round = 0;; ++round) {
-        const int item = nth_item(round);
-        if (round * static_cast<int>(gridDim.x) >= items) break;
-        if (item >= items) continue;
-        const Tile tile = find_tile<S>(call, item);
-        if (tile.blocks == 0) continue;
-        const int kv_head = tile.head / group;
-        int page = page_of<S>(call, tile, tile.blocks - 1, lane), page_before = page;
-        mbarrier_wait(shared.q_empty(), q_parity ^ 1);
-        q_parity ^= 1;
-        if (lane == 0) mbarrier_arrive_expect_tx(shared.q_full(), S::Q_BYTES);
-        __syncwarp();
-        if (lane < S::SLABS)
-            tma_load_3d(shared.q() + lane * S::Q_SLAB, q_map, lane * SLAB_COLUMNS, tile.head,
-                        tile.first_query + tile.row, shared.q_full());
-        for (int block = tile.blocks - 1; block >= -1; --block) {
-            if (block >= 0) {
-                mbarrier_wait(shared.k_empty(k_ring.stage), k_ring.parity ^ 1);
-                load_keys<S>(call, k_map, tile, block, kv_head, page, shared.k(k_ring.stage),
-                             shared.k_full(k_ring.stage), lane);
-                k_ring.next();
+    int item = blockIdx.x;
+    while (item < items) {
+        // The next item's number comes while this one is loaded.
+        int next = items;
+        if (items > static_cast<int>(gridDim.x) && lane == 0) next = gridDim.x + atomicAdd(call.counters, 1);
+        Tile tile;
+        if (find_tile<S>(call, item, tile)) {
+            int page = 0;
+            if (tile.blocks > 0) page = page_of<S>(call, tile, tile.blocks - 1, lane);
+            int page_before = page;
+            mbarrier_wait(shared.q_empty(), (tiles & 1) ^ 1);
+            if (lane == 0) {
+                put_tile(shared.tile(tiles & 1), tile);
+                if (tile.blocks > 0)
+                    mbarrier_arrive_expect_tx(shared.q_full(), S::SLABS * ROW_BYTES * call.pack * call.tile_tokens);
+                else
+                    mbarrier_arrive(shared.q_full());
             }
-            if (block < tile.blocks - 1) {
-                mbarrier_wait(shared.v_empty(v_ring.stage), v_ring.parity ^ 1);
-                load_keys<S>(call, v_map, tile, block + 1, kv_head, page_before, shared.v(v_ring.stage),
-                             shared.v_full(v_ring.stage), lane);
-                v_ring.next();
+            __syncwarp();
+            ++tiles;
+            if (tile.blocks > 0 && lane < S::SLABS)
+                tma_load_3d(shared.q() + lane * S::Q_SLAB, q_map, lane * SLAB_COLUMNS, tile.head,
+                            tile.first_query + tile.token, shared.q_full());
+            const int kv_head = tile.head / group;
+            for (int block = tile.blocks - 1; block >= -1; --block) {
+                if (block >= 0) {
+                    const int stage = k_ring.stage();
+                    mbarrier_wait(shared.k_empty(stage), k_ring.parity() ^ 1);
+                    load_keys<S>(call, k_map, tile, block, kv_head, page, shared.k(stage), shared.k_full(stage), lane);
+                    ++k_ring.turn;
+                }
+                if (block < tile.blocks - 1) {
+                    const int stage = v_ring.stage();
+                    mbarrier_wait(shared.v_empty(stage), v_ring.parity() ^ 1);
+                    load_keys<S>(call, v_map, tile, block + 1, kv_head, page_before, shared.v(stage),
+                                 shared.v_full(stage), lane);
+                    ++v_ring.turn;
+                }
+                page_before = page;
+                if (block > 0) page = page_of<S>(call, tile, block - 1, lane);
             }
-            page_before = page;
-            if (block > 0) page = page_of<S>(call, tile, block - 1, lane);
+        }
+        item = __shfl_sync(0xffffffff, next, 0);
+    }
+    mbarrier_wait(shared.q_empty(), (tiles & 1) ^ 1);
+    if (lane == 0) {
+        Tile end = {};
+        end.blocks = -1;
+        put_tile(shared.tile(tiles & 1), end);
+        mbarrier_arrive(shared.q_full());
+        // The last CTA to end leaves the counters as it found them.
+        if (items > static_cast<int>(gridDim.x)) {
+            __threadfence();
+            if (atomicInc(reinterpret_cast<unsigned*>(call.counters + 1), gridDim.x - 1) == gridDim.x - 1)
+                call.counters[0] = 0;
         }
     }
 }
@@ -227,50 +269,98 @@ __device__ __forceinline__ float quad_sum(float x) {
     return x + __shfl_xor_sync(0xffffffff, x, 2);
 }
 
-struct Softmax {
-    float largest[2], sum[2], rescale[2];
+#ifndef LA_POLY
+#define LA_POLY 0
+#endif
+#ifndef LA_TURNS
+#define LA_TURNS 1
+#endif
+#ifndef LA_LAZY
+#define LA_LAZY 8.0f
+#endif
 
-    // Scores to weights, in place: 2^((score - largest) scale). rescale: what earlier sums and products shrink by.
+// 2^x for x <= 0 without the special function unit: 2^round(x) times a polynomial of the rest, 1e-4 off at most.
+__device__ __forceinline__ float exp2_polynomial(float x) {
+    constexpr float ROUND = 12582912.0f;  // 1.5 * 2^23: the sum's lowest bits are the rounded x
+    x = fmaxf(x, -126.0f);
+    const float shifted = x + ROUND, rest = x - (shifted - ROUND);
+    float y = fmaf(rest, 0.05517165f, 0.24261114f);
+    y = fmaf(rest, y, 0.69326099f);
+    y = fmaf(rest, y, 0.99992807f);
+    return __int_as_float(__float_as_int(y) + (__float_as_int(shifted) << 23));
+}
+
+// Of one thread's two rows. Weights are 2^(score scale - origin). The origin follows the largest score only when a
+// score has outgrown it by 2^LAZY: until then weights above 1 do no harm, and sums and products need no rescaling.
+struct Softmax {
+    float largest[2], origin[2], sum[2], rescale[2];
+
+    __device__ __forceinline__ void set_largest(int half, float top, float scale) {
+        largest[half] = top;
+        origin[half] = top == -INFINITY ? 0.0f : top * scale;  // a row that has seen no key: its weights are 0
+    }
+
+    // Scores to weights, in place. True where earlier sums (done here) and products (not here) are to be rescaled.
     template <int COUNT, bool FIRST>
-    __device__ __forceinline__ void weigh(float (&s)[COUNT], float scale) {
+    __device__ __forceinline__ bool weigh(float (&s)[COUNT], float scale) {
+        float top[2];
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
-            float top = s[2 * half];
+            float even = fmaxf(s[2 * half], s[2 * half + 4]), odd = fmaxf(s[2 * half + 1], s[2 * half + 5]);
 #pragma unroll
-            for (int i = 0; i < COUNT; i += 4) {
-                top = fmaxf(top, s[i + 2 * half]);
-                top = fmaxf(top, s[i + 2 * half + 1]);
+            for (int i = 8; i < COUNT; i += 4) {
+                even = fmaxf(even, s[i + 2 * half]);
+                odd = fmaxf(odd, s[i + 2 * half + 1]);
             }
-            top = quad_max(top);
-            if constexpr (!FIRST) top = fmaxf(top, largest[half]);
-            // A row that has seen no key yet: its weights are 2^(-inf) = 0.
-            const float origin = top == -INFINITY ? 0.0f : top * scale;
-            if constexpr (FIRST) {
-                sum[half] = 0.0f;
-                rescale[half] = 0.0f;
-            } else {
-                rescale[half] = exp2_fast(largest[half] * scale - origin);
-                sum[half] *= rescale[half];
-            }
-            largest[half] = top;
-            float part = 0.0f;
-#pragma unroll
-            for (int i = 0; i < COUNT; i += 4) {
-                s[i + 2 * half] = exp2_fast(fmaf(s[i + 2 * half], scale, -origin));
-                s[i + 2 * half + 1] = exp2_fast(fmaf(s[i + 2 * half + 1], scale, -origin));
-                part += s[i + 2 * half] + s[i + 2 * half + 1];
-            }
-            sum[half] += part;
+            top[half] = fmaxf(even, odd);
         }
+        bool grown = false;
+        if constexpr (FIRST) {
+#pragma unroll
+            for (int half = 0; half < 2; ++half) {
+                set_largest(half, quad_max(top[half]), scale);
+                sum[half] = 0.0f;
+            }
+        } else {
+            const bool outgrown = (top[0] - largest[0]) * scale > LA_LAZY || (top[1] - largest[1]) * scale > LA_LAZY;
+            grown = __any_sync(0xffffffff, outgrown);
+            if (grown) {
+#pragma unroll
+                for (int half = 0; half < 2; ++half) {
+                    const float before = largest[half] * scale;
+                    set_largest(half, fmaxf(quad_max(top[half]), largest[half]), scale);
+                    rescale[half] = exp2_fast(before - origin[half]);
+                    sum[half] *= rescale[half];
+                }
+            }
+        }
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+            float even = 0.0f, odd = 0.0f;
+#pragma unroll
+            for (int i = 0; i < COUNT; i += 4) {
+                float& a = s[i + 2 * half];
+                float& b = s[i + 2 * half + 1];
+                a = fmaf(a, scale, -origin[half]);
+                b = fmaf(b, scale, -origin[half]);
+                a = exp2_fast(a);
+                b = i / 4 % 4 < LA_POLY ? exp2_polynomial(b) : exp2_fast(b);
+                even += a;
+                odd += b;
+            }
+            sum[half] += even + odd;
+        }
+        return grown;
     }
 };
 
-// Scores of keys that a row does not see become -inf. position: of the thread's first row among the keys.
+// Scores of keys that a row does not see become -inf. positions: of the thread's two rows among the keys.
 template <typename S>
-__device__ __forceinline__ void mask_scores(float (&s)[S::N / 2], const Tile& tile, int block, int position, int lane) {
+__device__ __forceinline__ void mask_scores(float (&s)[S::N / 2], const Tile& tile, int block, int position,
+                                            int position_low, int lane) {
     const int first = block * S::N + 2 * (lane & 3);
     const int low = S::CAUSAL ? min(tile.keys, position + 1) - first : tile.keys - first;
-    const int high = S::CAUSAL ? min(tile.keys, position + 9) - first : tile.keys - first;
+    const int high = S::CAUSAL ? min(tile.keys, position_low + 1) - first : tile.keys - first;
 #pragma unroll
     for (int i = 0; i < S::N / 2; i += 4) {
         const int column = 2 * i;  // 8 columns for 4 values
@@ -287,111 +377,191 @@ __device__ __forceinline__ void pack_weights(uint32_t (&p)[S::N / 4], const floa
     for (int i = 0; i < S::N / 4; ++i) p[i] = pack_bf16(s[2 * i], s[2 * i + 1]);
 }
 
+// Four words of four lanes of a quad, transposed: lane l gets word l of every lane, in the lanes' order.
+__device__ __forceinline__ void transpose_quad(uint32_t (&w)[4], int lane) {
+    const bool odd = lane & 1, upper = lane & 2;
+    uint32_t give, got;
+    give = odd ? w[0] : w[1];
+    got = __shfl_xor_sync(0xffffffff, give, 1);
+    if (odd) w[0] = got; else w[1] = got;
+    give = odd ? w[2] : w[3];
+    got = __shfl_xor_sync(0xffffffff, give, 1);
+    if (odd) w[2] = got; else w[3] = got;
+    give = upper ? w[0] : w[2];
+    got = __shfl_xor_sync(0xffffffff, give, 2);
+    if (upper) w[0] = got; else w[2] = got;
+    give = upper ? w[1] : w[3];
+    got = __shfl_xor_sync(0xffffffff, give, 2);
+    if (upper) w[1] = got; else w[3] = got;
+}
+
+// row: of the thread in the tile, and row + 8.
 template <typename S>
 __device__ __forceinline__ void store_rows(const AttentionCall& call, const Tile& tile, const float (&o)[S::D / 2],
                                            const float (&factor)[2], int row, int lane) {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-        const int query = row + 8 * half;
-        if (query >= tile.queries) continue;
-        const long long token = tile.first_query + query;
-        __nv_bfloat16* to = call.output + (token * call.heads + tile.head) * S::D + 2 * (lane & 3);
+        const int inside = row + 8 * half, token = inside / call.pack;
+        const bool wanted = token < call.tile_tokens && tile.token + token < tile.queries;
+        const long long query = tile.first_query + tile.token + token;
+        __nv_bfloat16* to = call.output + (query * call.heads + tile.head + inside - token * call.pack) * S::D;
 #pragma unroll
-        for (int i = 0; i < S::D / 2; i += 4)
-            *reinterpret_cast<uint32_t*>(to + 2 * i) =
-                pack_bf16(o[i + 2 * half] * factor[half], o[i + 2 * half + 1] * factor[half]);
+        for (int j = 0; j + 4 <= S::D / 8; j += 4) {
+            uint32_t w[4];
+#pragma unroll
+            for (int i = 0; i < 4; ++i)
+                w[i] = pack_bf16(o[4 * (j + i) + 2 * half] * factor[half], o[4 * (j + i) + 2 * half + 1] * factor[half]);
+            transpose_quad(w, lane);
+            if (wanted) *reinterpret_cast<uint4*>(to + 8 * (j + (lane & 3))) = make_uint4(w[0], w[1], w[2], w[3]);
+        }
+#pragma unroll
+        for (int j = S::D / 32 * 4; j < S::D / 8; ++j)
+            if (wanted)
+                *reinterpret_cast<uint32_t*>(to + 8 * j + 2 * (lane & 3)) =
+                    pack_bf16(o[4 * j + 2 * half] * factor[half], o[4 * j + 2 * half + 1] * factor[half]);
     }
 }
 
 // Warpgroups take turns: `turn` waits for this one's, `pass` gives it to the next.
 template <typename S>
 __device__ __forceinline__ void turn(int warpgroup) {
-    if constexpr (S::WARPGROUPS > 1) named_barrier_sync(1 + warpgroup, 256);
+    if constexpr (LA_TURNS && S::WARPGROUPS > 1 && !S::SPLIT) named_barrier_sync(1 + warpgroup, 256);
 }
 
 template <typename S>
 __device__ __forceinline__ void pass(int warpgroup) {
-    if constexpr (S::WARPGROUPS > 1)
+    if constexpr (LA_TURNS && S::WARPGROUPS > 1 && !S::SPLIT)
         named_barrier_arrive(1 + (warpgroup + 1 == S::WARPGROUPS ? 0 : warpgroup + 1), 256);
 }
 
+constexpr int MERGE_READY = 5, MERGE_TAKEN = 6;  // hardware barriers of SPLIT
+
+// SPLIT: the other warpgroups' sums and products into the first one's. False in warpgroups that have given theirs away.
 template <typename S>
-__device__ __forceinline__ void consume(const AttentionCall& call, SharedMap<S> shared, int items, int warpgroup) {
-    const int lane = threadIdx.x & 31, warp = (threadIdx.x >> 5) & 3;
-    const int row_inside = warpgroup * 64 + warp * 16 + (lane >> 2);
-    const uint32_t q = shared.q() + warpgroup * 64 * ROW_BYTES;
-    Ring<S::STAGES> k_ring, v_ring;
-    uint32_t q_parity = 0;
-    if (warpgroup == S::WARPGROUPS - 1) pass<S>(warpgroup);
-    for (int round = 0;; ++round) {
-        const int item = nth_item(round);
-        if (round * static_cast<int>(gridDim.x) >= items) break;
-        if (item >= items) continue;
-        const Tile tile = find_tile<S>(call, item);
-        const int row = tile.row + row_inside;
-        float o[S::D / 2];
-        Softmax softmax;
-        if (tile.blocks == 0) {
-            if (tile.row < tile.queries) {
-                const float zeros[2] = {0.0f, 0.0f};
+__device__ __forceinline__ bool merge(float (&o)[S::D / 2], Softmax& softmax, SharedMap<S> shared, int warpgroup,
+                                      float scale) {
+    constexpr int THREADS = 128 * S::WARPGROUPS;
+    const uint32_t mine = shared.merge() + 4 * (threadIdx.x & 127);
+    if (warpgroup > 0) {
+        const uint32_t to = mine + (warpgroup - 1) * 128 * 4 * (S::D / 2 + 4);
+        named_barrier_sync(MERGE_TAKEN, THREADS);
 #pragma unroll
-                for (int i = 0; i < S::D / 2; ++i) o[i] = 0.0f;
-                store_rows<S>(call, tile, o, zeros, row, lane);
-            }
-            continue;
-        }
-        const int position = tile.keys - tile.queries + row;
-        int first_masked = tile.keys / S::N;
-        if (S::CAUSAL)
-            first_masked = min(first_masked, (tile.keys - tile.queries + tile.row + warpgroup * 64 + 1) / S::N);
-        float s[S::N / 2];
-        uint32_t p[S::N / 4];
-        int block = tile.blocks - 1;
-        mbarrier_wait(shared.q_full(), q_parity);
-        q_parity ^= 1;
-        mbarrier_wait(shared.k_full(k_ring.stage), k_ring.parity);
-        turn<S>(warpgroup);
-        multiply_keys<S>(s, q, shared.k(k_ring.stage));
-        pass<S>(warpgroup);
-        wgmma_wait<0>();
-        if (lane == 0) mbarrier_arrive(shared.k_empty(k_ring.stage));
-        k_ring.next();
-        if (block >= first_masked) mask_scores<S>(s, tile, block, position, lane);
-        softmax.weigh<S::N / 2, true>(s, call.scale_log2);
-        pack_weights<S>(p, s);
-        bool add = false;
-        for (--block; block >= 0; --block) {
-            mbarrier_wait(shared.k_full(k_ring.stage), k_ring.parity);
-            turn<S>(warpgroup);
-            multiply_keys<S>(s, q, shared.k(k_ring.stage));
-            mbarrier_wait(shared.v_full(v_ring.stage), v_ring.parity);
-            multiply_values<S>(o, p, shared.v(v_ring.stage), add);
-            add = true;
-            pass<S>(warpgroup);
-            wgmma_wait<1>();
-            if (lane == 0) mbarrier_arrive(shared.k_empty(k_ring.stage));
-            k_ring.next();
-            if (block >= first_masked) mask_scores<S>(s, tile, block, position, lane);
-            softmax.weigh<S::N / 2, false>(s, call.scale_log2);
-            wgmma_wait<0>();
-            if (lane == 0) mbarrier_arrive(shared.v_empty(v_ring.stage));
-            v_ring.next();
-#pragma unroll
-            for (int i = 0; i < S::D / 2; ++i) o[i] *= softmax.rescale[(i >> 1) & 1];
-            pack_weights<S>(p, s);
-        }
-        if (lane == 0) mbarrier_arrive(shared.q_empty());
-        mbarrier_wait(shared.v_full(v_ring.stage), v_ring.parity);
-        multiply_values<S>(o, p, shared.v(v_ring.stage), add);
-        float factor[2];
+        for (int i = 0; i < S::D / 2; ++i) asm volatile("st.shared.f32 [%0], %1;" ::"r"(to + 512 * i), "f"(o[i]) : "memory");
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
-            const float sum = quad_sum(softmax.sum[half]);
-            factor[half] = sum > 0.0f ? 1.0f / sum : 0.0f;
+            asm volatile("st.shared.f32 [%0], %1;" ::"r"(to + 512 * (S::D / 2 + half)), "f"(softmax.largest[half]) : "memory");
+            asm volatile("st.shared.f32 [%0], %1;" ::"r"(to + 512 * (S::D / 2 + 2 + half)), "f"(softmax.sum[half]) : "memory");
         }
-        wgmma_wait<0>();
-        if (lane == 0) mbarrier_arrive(shared.v_empty(v_ring.stage));
-        v_ring.next();
+        named_barrier_arrive(MERGE_READY, THREADS);
+        return false;
+    }
+    named_barrier_arrive(MERGE_TAKEN, THREADS);
+    named_barrier_sync(MERGE_READY, THREADS);
+    for (int other = 1; other < S::WARPGROUPS; ++other) {
+        const uint32_t from = mine + (other - 1) * 128 * 4 * (S::D / 2 + 4);
+        float ours[2], theirs[2];
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+            float largest, sum;
+            asm volatile("ld.shared.f32 %0, [%1];" : "=f"(largest) : "r"(from + 512 * (S::D / 2 + half)) : "memory");
+            asm volatile("ld.shared.f32 %0, [%1];" : "=f"(sum) : "r"(from + 512 * (S::D / 2 + 2 + half)) : "memory");
+            const float top = fmaxf(largest, softmax.largest[half]);
+            const float origin = top == -INFINITY ? 0.0f : top * scale;
+            ours[half] = exp2_fast(softmax.largest[half] * scale - origin);
+            theirs[half] = exp2_fast(largest * scale - origin);
+            softmax.largest[half] = top;
+            softmax.sum[half] = softmax.sum[half] * ours[half] + sum * theirs[half];
+        }
+#pragma unroll
+        for (int i = 0; i < S::D / 2; ++i) {
+            float value;
+            asm volatile("ld.shared.f32 %0, [%1];" : "=f"(value) : "r"(from + 512 * i) : "memory");
+            o[i] = o[i] * ours[i >> 1 & 1] + value * theirs[i >> 1 & 1];
+        }
+    }
+    return true;
+}
+
+template <typename S>
+__device__ __forceinline__ void consume(const AttentionCall& call, SharedMap<S> shared, int warpgroup) {
+    const int lane = threadIdx.x & 31, warp = (threadIdx.x >> 5) & 3;
+    const int group_row = S::SPLIT ? 0 : warpgroup * 64, row = group_row + warp * 16 + (lane >> 2);
+    const uint32_t q = shared.q() + group_row * ROW_BYTES;
+    int first_turn = 0;  // of the tile's blocks in the rings
+    if (warpgroup == S::WARPGROUPS - 1) pass<S>(warpgroup);
+    for (int tiles = 0;; ++tiles) {
+        mbarrier_wait(shared.q_full(), tiles & 1);
+        const Tile tile = get_tile(shared.tile(tiles & 1));
+        if (tile.blocks < 0) break;
+        float o[S::D / 2], s[S::N / 2];
+        uint32_t p[S::N / 4];
+        Softmax softmax;
+        // Where the thread's first row and the warpgroup's first row stand among the keys.
+        const int context = tile.keys - tile.queries + tile.token;
+        const int position = context + row / call.pack, position_low = context + (row + 8) / call.pack;
+        int first_masked = tile.keys / S::N;
+        if (S::CAUSAL) first_masked = min(first_masked, (context + group_row / call.pack + 1) / S::N);
+        int mine = 0;  // of the tile's blocks, the first of this warpgroup
+        if constexpr (S::SPLIT) mine = (warpgroup + S::WARPGROUPS - first_turn % S::WARPGROUPS) % S::WARPGROUPS;
+        Ring<S::STAGES> k_ring{first_turn + mine}, v_ring{first_turn + mine};
+        first_turn += tile.blocks;
+        int block = tile.blocks - 1 - mine;
+        bool add = false;
+        if (block >= 0) {
+            mbarrier_wait(shared.k_full(k_ring.stage()), k_ring.parity());
+            turn<S>(warpgroup);
+            multiply_keys<S>(s, q, shared.k(k_ring.stage()));
+            pass<S>(warpgroup);
+            wgmma_wait<0>();
+            if (lane == 0) mbarrier_arrive(shared.k_empty(k_ring.stage()));
+            k_ring.turn += S::STRIDE;
+            if (block >= first_masked) mask_scores<S>(s, tile, block, position, position_low, lane);
+            softmax.weigh<S::N / 2, true>(s, call.scale_log2);
+            pack_weights<S>(p, s);
+            for (block -= S::STRIDE; block >= 0; block -= S::STRIDE) {
+                mbarrier_wait(shared.k_full(k_ring.stage()), k_ring.parity());
+                turn<S>(warpgroup);
+                multiply_keys<S>(s, q, shared.k(k_ring.stage()));
+                mbarrier_wait(shared.v_full(v_ring.stage()), v_ring.parity());
+                multiply_values<S>(o, p, shared.v(v_ring.stage()), add);
+                add = true;
+                pass<S>(warpgroup);
+                wgmma_wait<1>();
+                if (lane == 0) mbarrier_arrive(shared.k_empty(k_ring.stage()));
+                k_ring.turn += S::STRIDE;
+                if (block >= first_masked) mask_scores<S>(s, tile, block, position, position_low, lane);
+                const bool grown = softmax.weigh<S::N / 2, false>(s, call.scale_log2);
+                wgmma_wait<0>();
+                if (lane == 0) mbarrier_arrive(shared.v_empty(v_ring.stage()));
+                v_ring.turn += S::STRIDE;
+                if (grown) {
+#pragma unroll
+                    for (int i = 0; i < S::D / 2; ++i) o[i] *= softmax.rescale[i >> 1 & 1];
+                }
+                pack_weights<S>(p, s);
+            }
+            if (lane == 0) mbarrier_arrive(shared.q_empty());
+            mbarrier_wait(shared.v_full(v_ring.stage()), v_ring.parity());
+            multiply_values<S>(o, p, shared.v(v_ring.stage()), add);
+#pragma unroll
+            for (int half = 0; half < 2; ++half) softmax.sum[half] = quad_sum(softmax.sum[half]);
+            wgmma_wait<0>();
+            if (lane == 0) mbarrier_arrive(shared.v_empty(v_ring.stage()));
+        } else {
+            if (lane == 0) mbarrier_arrive(shared.q_empty());
+#pragma unroll
+            for (int i = 0; i < S::D / 2; ++i) o[i] = 0.0f;
+#pragma unroll
+            for (int half = 0; half < 2; ++half) {
+                softmax.sum[half] = 0.0f;
+                softmax.largest[half] = -INFINITY;
+            }
+        }
+        if constexpr (S::SPLIT && S::WARPGROUPS > 1)
+            if (!merge<S>(o, softmax, shared, warpgroup, call.scale_log2)) continue;
+        float factor[2];
+#pragma unroll
+        for (int half = 0; half < 2; ++half) factor[half] = softmax.sum[half] > 0.0f ? 1.0f / softmax.sum[half] : 0.0f;
         store_rows<S>(call, tile, o, factor, row, lane);
     }
     // Takes back the turn that is left over, so that no barrier has threads waiting at the end.
@@ -404,15 +574,15 @@ __global__ void __launch_bounds__(S::THREADS, 1)
                          const __grid_constant__ CUtensorMap v_map, const AttentionCall call) {
     extern __shared__ uint8_t raw[];
     const SharedMap<S> shared{(shared_address(raw) + 1023) & ~1023u};
-    const int items = call.query_blocks * call.heads;
+    const int items = call.query_blocks * (call.heads / call.pack);
     if (threadIdx.x == 0) {
         mbarrier_init(shared.q_full(), 1);
         mbarrier_init(shared.q_empty(), 4 * S::WARPGROUPS);
         for (int stage = 0; stage < S::STAGES; ++stage) {
             mbarrier_init(shared.k_full(stage), 1);
             mbarrier_init(shared.v_full(stage), 1);
-            mbarrier_init(shared.k_empty(stage), 4 * S::WARPGROUPS);
-            mbarrier_init(shared.v_empty(stage), 4 * S::WARPGROUPS);
+            mbarrier_init(shared.k_empty(stage), 4 * S::READERS);
+            mbarrier_init(shared.v_empty(stage), 4 * S::READERS);
         }
         asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
         tma_prefetch_map(&q_map);
@@ -426,7 +596,7 @@ __global__ void __launch_bounds__(S::THREADS, 1)
         if (threadIdx.x < 32) produce<S>(call, &q_map, &k_map, &v_map, shared, items, threadIdx.x);
     } else {
         setmaxnreg_inc<S::WARPGROUPS == 3 ? 160 : 240>();
-        consume<S>(call, shared, items, warpgroup - 1);
+        consume<S>(call, shared, warpgroup - 1);
     }
 }
 
@@ -443,14 +613,14 @@ inline EncodeMap find_encode() {
     return reinterpret_cast<EncodeMap>(function);
 }
 
-// Boxes of 64 columns of one head and `rows` tokens of a [tokens, heads, dim] tensor. With page > 0 the tensor is [blocks,
-// page, heads, dim] and a box is one block.
+// Boxes of 64 columns of `box_heads` heads and `rows` tokens of a [tokens, heads, dim] tensor. With page > 0 the tensor is
+// [blocks, page, heads, dim] and a box is one block.
 inline bool encode_heads(EncodeMap encode, CUtensorMap* map, const void* data, long long tokens, int heads, int dim,
-                         int rows, int page) {
+                         int box_heads, int rows, int page) {
     const cuuint64_t row = 2ull * dim;
     const cuuint64_t sizes[4] = {cuuint64_t(dim), cuuint64_t(heads), cuuint64_t(page ? page : tokens), cuuint64_t(tokens)};
     const cuuint64_t strides[3] = {row, row * heads, row * heads * (page ? page : 1)};
-    const cuuint32_t box[4] = {SLAB_COLUMNS, 1, cuuint32_t(page ? page : rows), 1}, steps[4] = {1, 1, 1, 1};
+    const cuuint32_t box[4] = {SLAB_COLUMNS, cuuint32_t(box_heads), cuuint32_t(page ? page : rows), 1}, steps[4] = {1, 1, 1, 1};
     return encode(map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, page ? 4 : 3, const_cast<void*>(data), sizes, strides, box, steps,
                   CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
                   CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
@@ -467,17 +637,18 @@ cudaError_t launch_long_attention(const AttentionTensors& tensors, AttentionCall
     static const EncodeMap encode = find_encode();
     if (encode == nullptr) return cudaErrorNotSupported;
     CUtensorMap q_map, k_map, v_map;
+    call.tile_tokens = S::M / call.pack;
     const int page = S::PAGED ? PAGE : 0;
-    if (!encode_heads(encode, &q_map, tensors.query, tensors.num_tokens, call.heads, S::D, S::M, 0) ||
-        !encode_heads(encode, &k_map, tensors.key, tensors.kv_tokens, call.kv_heads, S::D, S::N, page) ||
-        !encode_heads(encode, &v_map, tensors.value, tensors.kv_tokens, call.kv_heads, S::D, S::N, page))
+    if (!encode_heads(encode, &q_map, tensors.query, tensors.num_tokens, call.heads, S::D, call.pack, call.tile_tokens, 0) ||
+        !encode_heads(encode, &k_map, tensors.key, tensors.kv_tokens, call.kv_heads, S::D, 1, S::N, page) ||
+        !encode_heads(encode, &v_map, tensors.value, tensors.kv_tokens, call.kv_heads, S::D, 1, S::N, page))
         return cudaErrorInvalidValue;
-    call.query_blocks = call.num_seqs == 1 ? int((tensors.num_tokens + S::M - 1) / S::M)
-                                           : int(tensors.num_tokens / S::M) + call.num_seqs;
+    call.query_blocks = call.num_seqs == 1 ? int((tensors.num_tokens + call.tile_tokens - 1) / call.tile_tokens)
+                                           : int(tensors.num_tokens / call.tile_tokens) + call.num_seqs;
     static const cudaError_t sized = cudaFuncSetAttribute(
         derby_long_attention<S>, cudaFuncAttributeMaxDynamicSharedMemorySize, S::SHARED);
     if (sized != cudaSuccess) return sized;
-    const long long items = 1ll * call.query_blocks * call.heads;
+    const long long items = 1ll * call.query_blocks * (call.heads / call.pack);
     const int ctas = int(items < processors ? items : processors);
     derby_long_attention<S><<<ctas, S::THREADS, S::SHARED, stream>>>(q_map, k_map, v_map, call);
     return cudaGetLastError();
