@@ -20,6 +20,7 @@ struct AttentionCall {
     __nv_bfloat16* output;    // [num_tokens, heads, head_dim]
     int* counters;            // [2] zeros, and zeros again after the call: items given out, CTAs that have ended
     int num_seqs, table_width, heads, kv_heads;
+    int head_dim;             // a multiple of 8, at most D of the kernel: columns past it are zeros
     int pack;                 // query heads of one key head that share a tile: the rows of a tile are tokens x pack
     int section_heads;        // tiles' heads (heads / pack) worked on at the same time: their keys and values fit the L2
     float scale_log2;         // sm_scale * log2(e)
@@ -404,7 +405,7 @@ __device__ __forceinline__ void store_rows(const AttentionCall& call, const Tile
         const int inside = row + 8 * half, token = inside / call.pack;
         const bool wanted = token < call.tile_tokens && tile.token + token < tile.queries;
         const long long query = tile.first_query + tile.token + token;
-        __nv_bfloat16* to = call.output + (query * call.heads + tile.head + inside - token * call.pack) * S::D;
+        __nv_bfloat16* to = call.output + (query * call.heads + tile.head + inside - token * call.pack) * call.head_dim;
 #pragma unroll
         for (int j = 0; j + 4 <= S::D / 8; j += 4) {
             uint32_t w[4];
@@ -412,11 +413,12 @@ __device__ __forceinline__ void store_rows(const AttentionCall& call, const Tile
             for (int i = 0; i < 4; ++i)
                 w[i] = pack_bf16(o[4 * (j + i) + 2 * half] * factor[half], o[4 * (j + i) + 2 * half + 1] * factor[half]);
             transpose_quad(w, lane);
-            if (wanted) *reinterpret_cast<uint4*>(to + 8 * (j + (lane & 3))) = make_uint4(w[0], w[1], w[2], w[3]);
+            if (wanted && 8 * (j + (lane & 3)) < call.head_dim)
+                *reinterpret_cast<uint4*>(to + 8 * (j + (lane & 3))) = make_uint4(w[0], w[1], w[2], w[3]);
         }
 #pragma unroll
         for (int j = S::D / 32 * 4; j < S::D / 8; ++j)
-            if (wanted)
+            if (wanted && 8 * j < call.head_dim)
                 *reinterpret_cast<uint32_t*>(to + 8 * j + 2 * (lane & 3)) =
                     pack_bf16(o[4 * j + 2 * half] * factor[half], o[4 * j + 2 * half + 1] * factor[half]);
     }
@@ -639,9 +641,9 @@ cudaError_t launch_long_attention(const AttentionTensors& tensors, AttentionCall
     CUtensorMap q_map, k_map, v_map;
     call.tile_tokens = S::M / call.pack;
     const int page = S::PAGED ? PAGE : 0;
-    if (!encode_heads(encode, &q_map, tensors.query, tensors.num_tokens, call.heads, S::D, call.pack, call.tile_tokens, 0) ||
-        !encode_heads(encode, &k_map, tensors.key, tensors.kv_tokens, call.kv_heads, S::D, 1, S::N, page) ||
-        !encode_heads(encode, &v_map, tensors.value, tensors.kv_tokens, call.kv_heads, S::D, 1, S::N, page))
+    if (!encode_heads(encode, &q_map, tensors.query, tensors.num_tokens, call.heads, call.head_dim, call.pack, call.tile_tokens, 0) ||
+        !encode_heads(encode, &k_map, tensors.key, tensors.kv_tokens, call.kv_heads, call.head_dim, 1, S::N, page) ||
+        !encode_heads(encode, &v_map, tensors.value, tensors.kv_tokens, call.kv_heads, call.head_dim, 1, S::N, page))
         return cudaErrorInvalidValue;
     call.query_blocks = call.num_seqs == 1 ? int((tensors.num_tokens + call.tile_tokens - 1) / call.tile_tokens)
                                            : int(tensors.num_tokens / call.tile_tokens) + call.num_seqs;
@@ -653,5 +655,59 @@ cudaError_t launch_long_attention(const AttentionTensors& tensors, AttentionCall
     derby_long_attention<S><<<ctas, S::THREADS, S::SHARED, stream>>>(q_map, k_map, v_map, call);
     return cudaGetLastError();
 }
+
+constexpr float LOG2_E = 1.4426950408889634f;
+
+// The head size of the kernel that takes `head_dim`; 0: none does.
+inline int rounded_head_dim(int head_dim) {
+    if (head_dim <= 0 || head_dim % 8 != 0) return 0;
+    for (const int size : {64, 72, 80, 96, 128, 192, 256})
+        if (head_dim <= size) return size;
+    return 0;
+}
+
+// A call whose kernel is still to be chosen. The lengths are known on the host; of ragged sequences they are the longest.
+struct Launch {
+    AttentionTensors tensors;
+    AttentionCall call;
+    int longest_query, longest_keys, processors;
+    cudaStream_t stream;
+
+    // Query heads of a group share tiles where that leaves fewer rows empty or tiles shorter.
+    template <typename S>
+    int choose_pack() const {
+        const int group = call.heads / call.kv_heads;
+        return S::CAUSAL && group <= S::M ? group : 1;
+    }
+
+    // How long the call takes with S, in columns of keys that a multiprocessor works through: the larger of the longest
+    // tile's and of an even share of all.
+    template <typename S>
+    double estimate() const {
+        const int pack = choose_pack<S>(), tokens = S::M / pack;
+        const double tiles = (longest_query + tokens - 1) / tokens;
+        const double seen = S::CAUSAL ? longest_keys - 0.5 * (longest_query - tokens) : longest_keys;
+        const double all = tiles * call.num_seqs * (call.heads / pack) * (seen + S::N) / processors;
+        const double longest = longest_keys + S::N;
+        return (all > longest ? all : longest) * (S::SPLIT ? 0.62 : S::WARPGROUPS == 3 ? 1.4 : 1.0);
+    }
+
+    template <typename S>
+    cudaError_t with() const {
+        AttentionCall chosen = call;
+        chosen.pack = choose_pack<S>();
+        // Keys and values of the heads in a section: 24 MB of the L2's 50 to 60.
+        const double one = 4.0 * longest_keys * call.head_dim ;
+        const int kv_heads = one > 0 ? int(24e6 / one) : call.kv_heads;
+        const int group = call.heads / call.kv_heads / chosen.pack;
+        chosen.section_heads = (kv_heads < 1 ? 1 : kv_heads > call.kv_heads ? call.kv_heads : kv_heads) * group;
+        return launch_long_attention<S>(tensors, chosen, processors, stream);
+    }
+
+    template <typename Wide, typename Split>
+    cudaError_t best() const {
+        return estimate<Split>() < estimate<Wide>() ? with<Split>() : with<Wide>();
+    }
+};
 
 }  // namespace derby
