@@ -13,6 +13,11 @@ constexpr int PAGE = 16;            // tokens in a block of the cache
 constexpr int SLAB_COLUMNS = 64;    // bf16 columns in a 128-byte swizzled row of shared memory
 constexpr int ROW_BYTES = 128;
 
+// Boxes of 64 columns, and those of the narrower last slab.
+struct AttentionMaps {
+    CUtensorMap q, k, v, q_tail, k_tail, v_tail;
+};
+
 struct AttentionCall {
     const int* cu_seqlens_q;  // [num_seqs + 1]
     const int* key_lengths;   // paged: seq_lens [num_seqs]; packed: cu_seqlens_k [num_seqs + 1]
@@ -36,9 +41,15 @@ struct AttentionShape {
     static constexpr int M = SPLIT ? 64 : 64 * WARPGROUPS;
     static constexpr int READERS = SPLIT ? 1 : WARPGROUPS;    // warpgroups that read a tile of keys
     static constexpr int STRIDE = SPLIT ? WARPGROUPS : 1;     // tiles of keys from one of a warpgroup to its next
-    static constexpr int SLABS = (D + SLAB_COLUMNS - 1) / SLAB_COLUMNS;
     static constexpr int STEPS = (D + 15) / 16;  // of k in the first product; columns past D are zeros
+    // Slabs of 64 columns, the last one possibly narrower: its rows keep their 128 bytes of shared memory.
+    static constexpr int WHOLE = D / SLAB_COLUMNS, SLABS = (D + SLAB_COLUMNS - 1) / SLAB_COLUMNS;
+    static constexpr int K_TAIL = STEPS * 16 - WHOLE * SLAB_COLUMNS, V_TAIL = D - WHOLE * SLAB_COLUMNS;
+    static constexpr int K_ROW = 2 * STEPS * 16, V_ROW = 2 * D;  // bytes that are loaded of a row
     static constexpr int THREADS = 128 * (WARPGROUPS + 1);
+    // 512 registers a thread of each multiprocessor's 128, shared out by warpgroups.
+    static constexpr int PRODUCER_REGISTERS = WARPGROUPS == 3 ? 32 : 24;
+    static constexpr int CONSUMER_REGISTERS = WARPGROUPS <= 2 ? 240 : WARPGROUPS == 3 ? 160 : 120;
     static constexpr int Q_SLAB = M * ROW_BYTES, KV_SLAB = N * ROW_BYTES;
     static constexpr int Q_BYTES = SLABS * Q_SLAB, KV_BYTES = SLABS * KV_SLAB;
     static constexpr int BARRIERS = 2 + 4 * STAGES;
@@ -95,7 +106,7 @@ __device__ __forceinline__ Tile get_tile(uint32_t from) {
 
 // Work item `index`: in sections of heads; inside, the last query rows first, since they see most. False: nothing to do.
 template <typename S>
-__device__ __forceinline__ bool find_tile(const AttentionCall& call, int index, Tile& tile) {
+__device__ __forceinline__ bool find_tile(const AttentionCall& call, int index, int lane, Tile& tile) {
     const int all_heads = call.heads / call.pack;
     const int per_section = call.query_blocks * call.section_heads;
     const int section = index / per_section, inside = index - section * per_section;
@@ -106,10 +117,14 @@ __device__ __forceinline__ bool find_tile(const AttentionCall& call, int index, 
     tile.sequence = 0;
     if (call.num_seqs > 1) {
         // Sequence s has the blocks from cu_seqlens_q[s] / tile_tokens + s on: at least as many as it needs.
-        int low = 0, high = call.num_seqs;
-        while (high - low > 1) {
-            const int middle = (low + high) / 2;
-            if (call.cu_seqlens_q[middle] / call.tile_tokens + middle <= block) low = middle; else high = middle;
+        // The warp looks at 32 places at once.
+        int low = 0, count = call.num_seqs;
+        while (count > 1) {
+            const int step = (count + 31) / 32, place = low + lane * step;
+            const bool before = lane * step < count && call.cu_seqlens_q[place] / call.tile_tokens + place <= block;
+            const int last = 31 - __clz(__ballot_sync(0xffffffff, before) | 1);
+            count = min(step, count - last * step);
+            low += last * step;
         }
         tile.sequence = low;
     }
@@ -130,20 +145,23 @@ __device__ __forceinline__ bool find_tile(const AttentionCall& call, int index, 
     return tile.token < tile.queries;
 }
 
+// A tile of keys or values: `row` bytes of each.
 template <typename S>
-__device__ __forceinline__ void load_keys(const AttentionCall& call, const CUtensorMap* map, const Tile& tile, int block,
-                                          int kv_head, int page, uint32_t to, uint32_t barrier, int lane) {
-    if (lane == 0) mbarrier_arrive_expect_tx(barrier, S::KV_BYTES);
+__device__ __forceinline__ void load_keys(const CUtensorMap* map, const CUtensorMap* tail, const Tile& tile, int block,
+                                          int kv_head, int page, uint32_t to, uint32_t barrier, int row, int lane) {
+    if (lane == 0) mbarrier_arrive_expect_tx(barrier, S::N * row);
     __syncwarp();
     if constexpr (S::PAGED) {
         if (lane < S::N / PAGE) {
+            const uint32_t at = to + lane * PAGE * ROW_BYTES;
 #pragma unroll
             for (int slab = 0; slab < S::SLABS; ++slab)
-                tma_load_4d(to + slab * S::KV_SLAB + lane * PAGE * ROW_BYTES, map, slab * SLAB_COLUMNS, kv_head, 0, page,
+                tma_load_4d(at + slab * S::KV_SLAB, slab < S::WHOLE ? map : tail, slab * SLAB_COLUMNS, kv_head, 0, page,
                             barrier);
         }
     } else if (lane < S::SLABS) {
-        tma_load_3d(to + lane * S::KV_SLAB, map, lane * SLAB_COLUMNS, kv_head, tile.first_key + block * S::N, barrier);
+        tma_load_3d(to + lane * S::KV_SLAB, lane < S::WHOLE ? map : tail, lane * SLAB_COLUMNS, kv_head,
+                    tile.first_key + block * S::N, barrier);
     }
 }
 
@@ -167,8 +185,8 @@ struct Ring {
 };
 
 template <typename S>
-__device__ __forceinline__ void produce(const AttentionCall& call, const CUtensorMap* q_map, const CUtensorMap* k_map,
-                                        const CUtensorMap* v_map, SharedMap<S> shared, int items, int lane) {
+__device__ __forceinline__ void produce(const AttentionCall& call, const AttentionMaps& maps, SharedMap<S> shared, int items,
+                                        int lane) {
     Ring<S::STAGES> k_ring, v_ring;
     int tiles = 0;
     const int group = call.heads / call.kv_heads;
@@ -178,7 +196,7 @@ __device__ __forceinline__ void produce(const AttentionCall& call, const CUtenso
         int next = items;
         if (items > static_cast<int>(gridDim.x) && lane == 0) next = gridDim.x + atomicAdd(call.counters, 1);
         Tile tile;
-        if (find_tile<S>(call, item, tile)) {
+        if (find_tile<S>(call, item, lane, tile)) {
             int page = 0;
             if (tile.blocks > 0) page = page_of<S>(call, tile, tile.blocks - 1, lane);
             int page_before = page;
@@ -186,28 +204,29 @@ __device__ __forceinline__ void produce(const AttentionCall& call, const CUtenso
             if (lane == 0) {
                 put_tile(shared.tile(tiles & 1), tile);
                 if (tile.blocks > 0)
-                    mbarrier_arrive_expect_tx(shared.q_full(), S::SLABS * ROW_BYTES * call.pack * call.tile_tokens);
+                    mbarrier_arrive_expect_tx(shared.q_full(), S::K_ROW * call.pack * call.tile_tokens);
                 else
                     mbarrier_arrive(shared.q_full());
             }
             __syncwarp();
             ++tiles;
             if (tile.blocks > 0 && lane < S::SLABS)
-                tma_load_3d(shared.q() + lane * S::Q_SLAB, q_map, lane * SLAB_COLUMNS, tile.head,
-                            tile.first_query + tile.token, shared.q_full());
+                tma_load_3d(shared.q() + lane * S::Q_SLAB, lane < S::WHOLE ? &maps.q : &maps.q_tail, lane * SLAB_COLUMNS,
+                            tile.head, tile.first_query + tile.token, shared.q_full());
             const int kv_head = tile.head / group;
             for (int block = tile.blocks - 1; block >= -1; --block) {
                 if (block >= 0) {
                     const int stage = k_ring.stage();
                     mbarrier_wait(shared.k_empty(stage), k_ring.parity() ^ 1);
-                    load_keys<S>(call, k_map, tile, block, kv_head, page, shared.k(stage), shared.k_full(stage), lane);
+                    load_keys<S>(&maps.k, &maps.k_tail, tile, block, kv_head, page, shared.k(stage),
+                                 shared.k_full(stage), S::K_ROW, lane);
                     ++k_ring.turn;
                 }
                 if (block < tile.blocks - 1) {
                     const int stage = v_ring.stage();
                     mbarrier_wait(shared.v_empty(stage), v_ring.parity() ^ 1);
-                    load_keys<S>(call, v_map, tile, block + 1, kv_head, page_before, shared.v(stage),
-                                 shared.v_full(stage), lane);
+                    load_keys<S>(&maps.v, &maps.v_tail, tile, block + 1, kv_head, page_before, shared.v(stage),
+                                 shared.v_full(stage), S::V_ROW, lane);
                     ++v_ring.turn;
                 }
                 page_before = page;
@@ -258,6 +277,12 @@ __device__ __forceinline__ void multiply_values(float (&o)[S::D / 2], const uint
     for (int step = 0; step < S::N / 16; ++step)
         Wgmma<S::D>::rs(o, p + 4 * step, matrix_descriptor(v + step * 16 * ROW_BYTES, S::KV_SLAB), add || step > 0);
     wgmma_commit();
+}
+
+// The assembler would wait for the tensor cores first and weigh afterwards. A branch on a value that needs all weights
+// (never taken: x is not negative) keeps it from that.
+__device__ __forceinline__ void after(float x) {
+    if (x < 0.0f) __trap();
 }
 
 __device__ __forceinline__ float quad_max(float x) {
@@ -533,6 +558,7 @@ __device__ __forceinline__ void consume(const AttentionCall& call, SharedMap<S> 
                 k_ring.turn += S::STRIDE;
                 if (block >= first_masked) mask_scores<S>(s, tile, block, position, position_low, lane);
                 const bool grown = softmax.weigh<S::N / 2, false>(s, call.scale_log2);
+                after(softmax.sum[0] + softmax.sum[1]);
                 wgmma_wait<0>();
                 if (lane == 0) mbarrier_arrive(shared.v_empty(v_ring.stage()));
                 v_ring.turn += S::STRIDE;
@@ -572,8 +598,7 @@ __device__ __forceinline__ void consume(const AttentionCall& call, SharedMap<S> 
 
 template <typename S>
 __global__ void __launch_bounds__(S::THREADS, 1)
-    derby_long_attention(const __grid_constant__ CUtensorMap q_map, const __grid_constant__ CUtensorMap k_map,
-                         const __grid_constant__ CUtensorMap v_map, const AttentionCall call) {
+    derby_long_attention(const __grid_constant__ AttentionMaps maps, const AttentionCall call) {
     extern __shared__ uint8_t raw[];
     const SharedMap<S> shared{(shared_address(raw) + 1023) & ~1023u};
     const int items = call.query_blocks * (call.heads / call.pack);
@@ -587,17 +612,17 @@ __global__ void __launch_bounds__(S::THREADS, 1)
             mbarrier_init(shared.v_empty(stage), 4 * S::READERS);
         }
         asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
-        tma_prefetch_map(&q_map);
-        tma_prefetch_map(&k_map);
-        tma_prefetch_map(&v_map);
+        tma_prefetch_map(&maps.q);
+        tma_prefetch_map(&maps.k);
+        tma_prefetch_map(&maps.v);
     }
     __syncthreads();
     const int warpgroup = __shfl_sync(0xffffffff, threadIdx.x / 128, 0);
     if (warpgroup == 0) {
-        setmaxnreg_dec<S::WARPGROUPS == 3 ? 32 : 24>();
-        if (threadIdx.x < 32) produce<S>(call, &q_map, &k_map, &v_map, shared, items, threadIdx.x);
+        setmaxnreg_dec<S::PRODUCER_REGISTERS>();
+        if (threadIdx.x < 32) produce<S>(call, maps, shared, items, threadIdx.x);
     } else {
-        setmaxnreg_inc<S::WARPGROUPS == 3 ? 160 : 240>();
+        setmaxnreg_inc<S::CONSUMER_REGISTERS>();
         consume<S>(call, shared, warpgroup - 1);
     }
 }
@@ -615,14 +640,15 @@ inline EncodeMap find_encode() {
     return reinterpret_cast<EncodeMap>(function);
 }
 
-// Boxes of 64 columns of `box_heads` heads and `rows` tokens of a [tokens, heads, dim] tensor. With page > 0 the tensor is
-// [blocks, page, heads, dim] and a box is one block.
+// Boxes of `columns` columns of `box_heads` heads and `rows` tokens of a [tokens, heads, dim] tensor. With page > 0 the
+// tensor is [blocks, page, heads, dim] and a box is one block.
 inline bool encode_heads(EncodeMap encode, CUtensorMap* map, const void* data, long long tokens, int heads, int dim,
-                         int box_heads, int rows, int page) {
+                         int columns, int box_heads, int rows, int page) {
     const cuuint64_t row = 2ull * dim;
     const cuuint64_t sizes[4] = {cuuint64_t(dim), cuuint64_t(heads), cuuint64_t(page ? page : tokens), cuuint64_t(tokens)};
     const cuuint64_t strides[3] = {row, row * heads, row * heads * (page ? page : 1)};
-    const cuuint32_t box[4] = {SLAB_COLUMNS, cuuint32_t(box_heads), cuuint32_t(page ? page : rows), 1}, steps[4] = {1, 1, 1, 1};
+    const cuuint32_t box[4] = {cuuint32_t(columns), cuuint32_t(box_heads), cuuint32_t(page ? page : rows), 1};
+    const cuuint32_t steps[4] = {1, 1, 1, 1};
     return encode(map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, page ? 4 : 3, const_cast<void*>(data), sizes, strides, box, steps,
                   CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
                   CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
@@ -638,12 +664,19 @@ cudaError_t launch_long_attention(const AttentionTensors& tensors, AttentionCall
                                   cudaStream_t stream) {
     static const EncodeMap encode = find_encode();
     if (encode == nullptr) return cudaErrorNotSupported;
-    CUtensorMap q_map, k_map, v_map;
     call.tile_tokens = S::M / call.pack;
+    AttentionMaps maps;
+    const auto encoded = [&](CUtensorMap* map, CUtensorMap* tail, const void* data, long long tokens, int heads,
+                             int tail_columns, int box_heads, int rows, int page) {
+        return encode_heads(encode, map, data, tokens, heads, call.head_dim, SLAB_COLUMNS, box_heads, rows, page) &&
+               (tail_columns == 0 ||
+                encode_heads(encode, tail, data, tokens, heads, call.head_dim, tail_columns, box_heads, rows, page));
+    };
     const int page = S::PAGED ? PAGE : 0;
-    if (!encode_heads(encode, &q_map, tensors.query, tensors.num_tokens, call.heads, call.head_dim, call.pack, call.tile_tokens, 0) ||
-        !encode_heads(encode, &k_map, tensors.key, tensors.kv_tokens, call.kv_heads, call.head_dim, 1, S::N, page) ||
-        !encode_heads(encode, &v_map, tensors.value, tensors.kv_tokens, call.kv_heads, call.head_dim, 1, S::N, page))
+    if (!encoded(&maps.q, &maps.q_tail, tensors.query, tensors.num_tokens, call.heads, S::K_TAIL, call.pack,
+                 call.tile_tokens, 0) ||
+        !encoded(&maps.k, &maps.k_tail, tensors.key, tensors.kv_tokens, call.kv_heads, S::K_TAIL, 1, S::N, page) ||
+        !encoded(&maps.v, &maps.v_tail, tensors.value, tensors.kv_tokens, call.kv_heads, S::V_TAIL, 1, S::N, page))
         return cudaErrorInvalidValue;
     call.query_blocks = call.num_seqs == 1 ? int((tensors.num_tokens + call.tile_tokens - 1) / call.tile_tokens)
                                            : int(tensors.num_tokens / call.tile_tokens) + call.num_seqs;
@@ -652,7 +685,7 @@ cudaError_t launch_long_attention(const AttentionTensors& tensors, AttentionCall
     if (sized != cudaSuccess) return sized;
     const long long items = 1ll * call.query_blocks * (call.heads / call.pack);
     const int ctas = int(items < processors ? items : processors);
-    derby_long_attention<S><<<ctas, S::THREADS, S::SHARED, stream>>>(q_map, k_map, v_map, call);
+    derby_long_attention<S><<<ctas, S::THREADS, S::SHARED, stream>>>(maps, call);
     return cudaGetLastError();
 }
 
