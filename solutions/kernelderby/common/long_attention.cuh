@@ -23,10 +23,16 @@ struct AttentionCall {
     const int* key_lengths;   // paged: seq_lens [num_seqs]; packed: cu_seqlens_k [num_seqs + 1]
     const int* block_table;   // paged: [num_seqs, table_width]
     __nv_bfloat16* output;    // [num_tokens, heads, head_dim]
-    int* counters;            // [2] zeros, and zeros again after the call: items given out, CTAs that have ended
+    // Zeros, and zeros again after the call: items given out, CTAs that have ended, then for each warpgroup of each tile
+    // the chunks that are done.
+    int* counters;
+    float* partials;          // [tiles that are cut, chunks, warpgroups with rows of their own, 128 * (D / 2 + 4)]
     int num_seqs, table_width, heads, kv_heads;
     int head_dim;             // a multiple of 8, at most D of the kernel: columns past it are zeros
     int pack;                 // query heads of one key head that share a tile: the rows of a tile are tokens x pack
+    // From tile number whole_tiles on, a tile's keys are cut into chunks of chunk_blocks blocks, `chunks` at most: items
+    // of work of their own, whose results are put together by the last one.
+    int whole_tiles, chunks, chunk_blocks;
     int section_heads;        // tiles' heads (heads / pack) worked on at the same time: their keys and values fit the L2
     float scale_log2;         // sm_scale * log2(e)
     int query_blocks;         // tiles of query rows, an upper bound where there are several sequences
@@ -39,6 +45,7 @@ struct AttentionShape {
     static constexpr int D = HEAD_DIM, N = KEYS, WARPGROUPS = GROUPS, STAGES = STAGES_;
     static constexpr bool SPLIT = SPLIT_, CAUSAL = CAUSAL_, PAGED = PAGED_;
     static constexpr int M = SPLIT ? 64 : 64 * WARPGROUPS;
+    static constexpr int OWNERS = SPLIT ? 1 : WARPGROUPS;     // warpgroups with rows of their own
     static constexpr int READERS = SPLIT ? 1 : WARPGROUPS;    // warpgroups that read a tile of keys
     static constexpr int STRIDE = SPLIT ? WARPGROUPS : 1;     // tiles of keys from one of a warpgroup to its next
     static constexpr int STEPS = (D + 15) / 16;  // of k in the first product; columns past D are zeros
@@ -49,11 +56,11 @@ struct AttentionShape {
     static constexpr int THREADS = 128 * (WARPGROUPS + 1);
     // 512 registers a thread of each multiprocessor's 128, shared out by warpgroups.
     static constexpr int PRODUCER_REGISTERS = WARPGROUPS == 3 ? 32 : 24;
-    static constexpr int CONSUMER_REGISTERS = WARPGROUPS <= 2 ? 240 : WARPGROUPS == 3 ? 160 : 120;
+    static constexpr int CONSUMER_REGISTERS = WARPGROUPS <= 2 ? 240 : WARPGROUPS == 3 ? 160 : 112;
     static constexpr int Q_SLAB = M * ROW_BYTES, KV_SLAB = N * ROW_BYTES;
     static constexpr int Q_BYTES = SLABS * Q_SLAB, KV_BYTES = SLABS * KV_SLAB;
     static constexpr int BARRIERS = 2 + 4 * STAGES;
-    static constexpr int TILE_BYTES = 2 * 48;
+    static constexpr int TILE_BYTES = 2 * 48 + 16;  // two tiles and a flag for each warpgroup
     static constexpr int MERGE_BYTES = SPLIT ? (WARPGROUPS - 1) * 128 * 4 * (D / 2 + 4) : 0;
     static constexpr int SHARED = 1024 + Q_BYTES + 2 * STAGES * KV_BYTES + MERGE_BYTES + TILE_BYTES + 8 * BARRIERS;
     static_assert(N % 16 == 0 && STAGES % STRIDE == 0 && SHARED <= 232448, "tile");
@@ -68,7 +75,8 @@ struct SharedMap {
     __device__ __forceinline__ uint32_t v(int stage) const { return k(S::STAGES + stage); }
     __device__ __forceinline__ uint32_t merge() const { return k(2 * S::STAGES); }
     __device__ __forceinline__ uint32_t tile(int slot) const { return merge() + S::MERGE_BYTES + 48 * slot; }
-    __device__ __forceinline__ uint32_t barrier(int index) const { return tile(2) + 8 * index; }
+    __device__ __forceinline__ uint32_t flag(int warpgroup) const { return tile(2) + 4 * warpgroup; }
+    __device__ __forceinline__ uint32_t barrier(int index) const { return tile(0) + S::TILE_BYTES + 8 * index; }
     __device__ __forceinline__ uint32_t q_full() const { return barrier(0); }
     __device__ __forceinline__ uint32_t q_empty() const { return barrier(1); }
     __device__ __forceinline__ uint32_t k_full(int stage) const { return barrier(2 + stage); }
@@ -83,8 +91,10 @@ struct __align__(16) Tile {
     int first_query, queries;  // of the sequence: row in query, count
     int first_key, keys;       // of the sequence: row in key (packed), count
     int token;                 // first query token of the tile, in the sequence
-    int blocks;                // tiles of keys that some row sees; 0: the rows are zeros; negative: no more work
-    int unused[4];
+    int blocks;                // tiles of keys of this chunk; 0: the rows are zeros; negative: no more work
+    int first_block;           // its first tile of keys
+    int chunk, chunks;         // this one of so many that share the rows
+    int slot;                  // of the rows among the tiles that are cut
 };
 static_assert(sizeof(Tile) == 48, "TILE_BYTES");
 
@@ -93,6 +103,8 @@ __device__ __forceinline__ void put_tile(uint32_t to, const Tile& tile) {
                  "r"(tile.first_query), "r"(tile.queries) : "memory");
     asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(to + 16), "r"(tile.first_key), "r"(tile.keys),
                  "r"(tile.token), "r"(tile.blocks) : "memory");
+    asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(to + 32), "r"(tile.first_block), "r"(tile.chunk),
+                 "r"(tile.chunks), "r"(tile.slot) : "memory");
 }
 
 __device__ __forceinline__ Tile get_tile(uint32_t from) {
@@ -101,12 +113,21 @@ __device__ __forceinline__ Tile get_tile(uint32_t from) {
                  "=r"(tile.first_query), "=r"(tile.queries) : "r"(from) : "memory");
     asm volatile("ld.shared.v4.b32 {%0, %1, %2, %3}, [%4];" : "=r"(tile.first_key), "=r"(tile.keys), "=r"(tile.token),
                  "=r"(tile.blocks) : "r"(from + 16) : "memory");
+    asm volatile("ld.shared.v4.b32 {%0, %1, %2, %3}, [%4];" : "=r"(tile.first_block), "=r"(tile.chunk),
+                 "=r"(tile.chunks), "=r"(tile.slot) : "r"(from + 32) : "memory");
     return tile;
 }
 
 // Work item `index`: in sections of heads; inside, the last query rows first, since they see most. False: nothing to do.
 template <typename S>
 __device__ __forceinline__ bool find_tile(const AttentionCall& call, int index, int lane, Tile& tile) {
+    const int cut = index - call.whole_tiles;
+    tile.slot = cut / call.chunks;
+    tile.chunk = 0;
+    if (cut >= 0) {
+        tile.chunk = cut - tile.slot * call.chunks;
+        index = call.whole_tiles + tile.slot;
+    }
     const int all_heads = call.heads / call.pack;
     const int per_section = call.query_blocks * call.section_heads;
     const int section = index / per_section, inside = index - section * per_section;
@@ -141,8 +162,11 @@ __device__ __forceinline__ bool find_tile(const AttentionCall& call, int index, 
     tile.token = block * call.tile_tokens;
     int visible = tile.keys;
     if (S::CAUSAL) visible = min(visible, tile.keys - tile.queries + tile.token + call.tile_tokens);
-    tile.blocks = (max(visible, 0) + S::N - 1) / S::N;
-    return tile.token < tile.queries;
+    const int blocks = (max(visible, 0) + S::N - 1) / S::N;
+    tile.chunks = cut < 0 ? 1 : max(1, min(call.chunks, (blocks + call.chunk_blocks - 1) / call.chunk_blocks));
+    tile.first_block = blocks * tile.chunk / tile.chunks;
+    tile.blocks = blocks * (tile.chunk + 1) / tile.chunks - tile.first_block;
+    return tile.token < tile.queries && tile.chunk < tile.chunks;
 }
 
 // A tile of keys or values: `row` bytes of each.
@@ -198,7 +222,8 @@ __device__ __forceinline__ void produce(const AttentionCall& call, const Attenti
         Tile tile;
         if (find_tile<S>(call, item, lane, tile)) {
             int page = 0;
-            if (tile.blocks > 0) page = page_of<S>(call, tile, tile.blocks - 1, lane);
+            const int last_block = tile.first_block + tile.blocks - 1;
+            if (tile.blocks > 0) page = page_of<S>(call, tile, last_block, lane);
             int page_before = page;
             mbarrier_wait(shared.q_empty(), (tiles & 1) ^ 1);
             if (lane == 0) {
@@ -214,15 +239,15 @@ __device__ __forceinline__ void produce(const AttentionCall& call, const Attenti
                 tma_load_3d(shared.q() + lane * S::Q_SLAB, lane < S::WHOLE ? &maps.q : &maps.q_tail, lane * SLAB_COLUMNS,
                             tile.head, tile.first_query + tile.token, shared.q_full());
             const int kv_head = tile.head / group;
-            for (int block = tile.blocks - 1; block >= -1; --block) {
-                if (block >= 0) {
+            for (int block = last_block; block >= tile.first_block - 1; --block) {
+                if (block >= tile.first_block) {
                     const int stage = k_ring.stage();
                     mbarrier_wait(shared.k_empty(stage), k_ring.parity() ^ 1);
                     load_keys<S>(&maps.k, &maps.k_tail, tile, block, kv_head, page, shared.k(stage),
                                  shared.k_full(stage), S::K_ROW, lane);
                     ++k_ring.turn;
                 }
-                if (block < tile.blocks - 1) {
+                if (block < last_block) {
                     const int stage = v_ring.stage();
                     mbarrier_wait(shared.v_empty(stage), v_ring.parity() ^ 1);
                     load_keys<S>(&maps.v, &maps.v_tail, tile, block + 1, kv_head, page_before, shared.v(stage),
@@ -230,7 +255,7 @@ __device__ __forceinline__ void produce(const AttentionCall& call, const Attenti
                     ++v_ring.turn;
                 }
                 page_before = page;
-                if (block > 0) page = page_of<S>(call, tile, block - 1, lane);
+                if (block > tile.first_block) page = page_of<S>(call, tile, block - 1, lane);
             }
         }
         item = __shfl_sync(0xffffffff, next, 0);
@@ -509,6 +534,70 @@ __device__ __forceinline__ bool merge(float (&o)[S::D / 2], Softmax& softmax, Sh
     return true;
 }
 
+constexpr int COMBINE = 8;  // hardware barrier of the first warpgroup
+
+// A chunk's sums and products go to memory. True in the warpgroup that ends last among the chunks: it has them all
+// together in o and softmax, added in the order of the chunks whichever that is.
+template <typename S>
+__device__ __forceinline__ bool combine(const AttentionCall& call, const Tile& tile, float (&o)[S::D / 2],
+                                        Softmax& softmax, SharedMap<S> shared, int warpgroup) {
+    constexpr int VECTORS = S::D / 8 + 1, FLOATS = 128 * 4 * VECTORS;
+    const int thread = threadIdx.x & 127;
+    const auto place = [&](int chunk) {
+        const long long slot = (1ll * tile.slot * call.chunks + chunk) * S::OWNERS + warpgroup;
+        return reinterpret_cast<float4*>(call.partials + slot * FLOATS) + thread;
+    };
+    float4* mine = place(tile.chunk);
+#pragma unroll
+    for (int i = 0; i < S::D / 8; ++i)
+        __stcg(mine + 128 * i, make_float4(o[4 * i], o[4 * i + 1], o[4 * i + 2], o[4 * i + 3]));
+    __stcg(mine + 128 * (S::D / 8),
+           make_float4(softmax.largest[0], softmax.largest[1], softmax.sum[0], softmax.sum[1]));
+    __threadfence();
+    named_barrier_sync(COMBINE + warpgroup, 128);
+    const uint32_t flag = shared.flag(warpgroup);
+    if (thread == 0) {
+        const unsigned before = atomicInc(
+            reinterpret_cast<unsigned*>(call.counters + 2 + tile.slot * S::OWNERS + warpgroup), tile.chunks - 1);
+        __threadfence();
+        asm volatile("st.shared.u32 [%0], %1;" ::"r"(flag), "r"(before) : "memory");
+    }
+    named_barrier_sync(COMBINE + warpgroup, 128);
+    unsigned before;
+    asm volatile("ld.shared.u32 %0, [%1];" : "=r"(before) : "r"(flag) : "memory");
+    if (before != unsigned(tile.chunks - 1)) return false;
+    float top[2] = {-INFINITY, -INFINITY};
+    for (int chunk = 0; chunk < tile.chunks; ++chunk) {
+        const float4 state = __ldcg(place(chunk) + 128 * (S::D / 8));
+        top[0] = fmaxf(top[0], state.x);
+        top[1] = fmaxf(top[1], state.y);
+    }
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+        softmax.set_largest(half, top[half], call.scale_log2);
+        softmax.sum[half] = 0.0f;
+    }
+#pragma unroll
+    for (int i = 0; i < S::D / 2; ++i) o[i] = 0.0f;
+    for (int chunk = 0; chunk < tile.chunks; ++chunk) {
+        const float4* from = place(chunk);
+        const float4 state = __ldcg(from + 128 * (S::D / 8));
+        const float low = exp2_fast(state.x * call.scale_log2 - softmax.origin[0]);
+        const float high = exp2_fast(state.y * call.scale_log2 - softmax.origin[1]);
+        softmax.sum[0] += state.z * low;
+        softmax.sum[1] += state.w * high;
+#pragma unroll
+        for (int i = 0; i < S::D / 8; ++i) {
+            const float4 part = __ldcg(from + 128 * i);
+            o[4 * i] += part.x * low;
+            o[4 * i + 1] += part.y * low;
+            o[4 * i + 2] += part.z * high;
+            o[4 * i + 3] += part.w * high;
+        }
+    }
+    return true;
+}
+
 template <typename S>
 __device__ __forceinline__ void consume(const AttentionCall& call, SharedMap<S> shared, int warpgroup) {
     const int lane = threadIdx.x & 31, warp = (threadIdx.x >> 5) & 3;
@@ -518,7 +607,7 @@ __device__ __forceinline__ void consume(const AttentionCall& call, SharedMap<S> 
     if (warpgroup == S::WARPGROUPS - 1) pass<S>(warpgroup);
     for (int tiles = 0;; ++tiles) {
         mbarrier_wait(shared.q_full(), tiles & 1);
-        const Tile tile = get_tile(shared.tile(tiles & 1));
+        Tile tile = get_tile(shared.tile(tiles & 1));
         if (tile.blocks < 0) break;
         float o[S::D / 2], s[S::N / 2];
         uint32_t p[S::N / 4];
@@ -532,9 +621,9 @@ __device__ __forceinline__ void consume(const AttentionCall& call, SharedMap<S> 
         if constexpr (S::SPLIT) mine = (warpgroup + S::WARPGROUPS - first_turn % S::WARPGROUPS) % S::WARPGROUPS;
         Ring<S::STAGES> k_ring{first_turn + mine}, v_ring{first_turn + mine};
         first_turn += tile.blocks;
-        int block = tile.blocks - 1 - mine;
+        int block = tile.first_block + tile.blocks - 1 - mine;
         bool add = false;
-        if (block >= 0) {
+        if (block >= tile.first_block) {
             mbarrier_wait(shared.k_full(k_ring.stage()), k_ring.parity());
             turn<S>(warpgroup);
             multiply_keys<S>(s, q, shared.k(k_ring.stage()));
@@ -545,7 +634,7 @@ __device__ __forceinline__ void consume(const AttentionCall& call, SharedMap<S> 
             if (block >= first_masked) mask_scores<S>(s, tile, block, position, position_low, lane);
             softmax.weigh<S::N / 2, true>(s, call.scale_log2);
             pack_weights<S>(p, s);
-            for (block -= S::STRIDE; block >= 0; block -= S::STRIDE) {
+            for (block -= S::STRIDE; block >= tile.first_block; block -= S::STRIDE) {
                 mbarrier_wait(shared.k_full(k_ring.stage()), k_ring.parity());
                 turn<S>(warpgroup);
                 multiply_keys<S>(s, q, shared.k(k_ring.stage()));
@@ -587,6 +676,8 @@ __device__ __forceinline__ void consume(const AttentionCall& call, SharedMap<S> 
         }
         if constexpr (S::SPLIT && S::WARPGROUPS > 1)
             if (!merge<S>(o, softmax, shared, warpgroup, call.scale_log2)) continue;
+        tile = get_tile(shared.tile(tiles & 1));  // again, so that no register holds it meanwhile
+        if (tile.chunks > 1 && !combine<S>(call, tile, o, softmax, shared, S::SPLIT ? 0 : warpgroup)) continue;
         float factor[2];
 #pragma unroll
         for (int half = 0; half < 2; ++half) factor[half] = softmax.sum[half] > 0.0f ? 1.0f / softmax.sum[half] : 0.0f;
@@ -601,7 +692,8 @@ __global__ void __launch_bounds__(S::THREADS, 1)
     derby_long_attention(const __grid_constant__ AttentionMaps maps, const AttentionCall call) {
     extern __shared__ uint8_t raw[];
     const SharedMap<S> shared{(shared_address(raw) + 1023) & ~1023u};
-    const int items = call.query_blocks * (call.heads / call.pack);
+    const int tiles = call.query_blocks * (call.heads / call.pack);
+    const int items = call.whole_tiles + (tiles - call.whole_tiles) * call.chunks;
     if (threadIdx.x == 0) {
         mbarrier_init(shared.q_full(), 1);
         mbarrier_init(shared.q_empty(), 4 * S::WARPGROUPS);
@@ -683,7 +775,9 @@ cudaError_t launch_long_attention(const AttentionTensors& tensors, AttentionCall
     static const cudaError_t sized = cudaFuncSetAttribute(
         derby_long_attention<S>, cudaFuncAttributeMaxDynamicSharedMemorySize, S::SHARED);
     if (sized != cudaSuccess) return sized;
-    const long long items = 1ll * call.query_blocks * (call.heads / call.pack);
+    const long long tiles = 1ll * call.query_blocks * (call.heads / call.pack);
+    if (call.whole_tiles > tiles) call.whole_tiles = int(tiles);
+    const long long items = call.whole_tiles + (tiles - call.whole_tiles) * call.chunks;
     const int ctas = int(items < processors ? items : processors);
     derby_long_attention<S><<<ctas, S::THREADS, S::SHARED, stream>>>(maps, call);
     return cudaGetLastError();
@@ -698,49 +792,5 @@ inline int rounded_head_dim(int head_dim) {
         if (head_dim <= size) return size;
     return 0;
 }
-
-// A call whose kernel is still to be chosen. The lengths are known on the host; of ragged sequences they are the longest.
-struct Launch {
-    AttentionTensors tensors;
-    AttentionCall call;
-    int longest_query, longest_keys, processors;
-    cudaStream_t stream;
-
-    // Query heads of a group share tiles where that leaves fewer rows empty or tiles shorter.
-    template <typename S>
-    int choose_pack() const {
-        const int group = call.heads / call.kv_heads;
-        return S::CAUSAL && group <= S::M ? group : 1;
-    }
-
-    // How long the call takes with S, in columns of keys that a multiprocessor works through: the larger of the longest
-    // tile's and of an even share of all.
-    template <typename S>
-    double estimate() const {
-        const int pack = choose_pack<S>(), tokens = S::M / pack;
-        const double tiles = (longest_query + tokens - 1) / tokens;
-        const double seen = S::CAUSAL ? longest_keys - 0.5 * (longest_query - tokens) : longest_keys;
-        const double all = tiles * call.num_seqs * (call.heads / pack) * (seen + S::N) / processors;
-        const double longest = longest_keys + S::N;
-        return (all > longest ? all : longest) * (S::SPLIT ? 0.62 : S::WARPGROUPS == 3 ? 1.4 : 1.0);
-    }
-
-    template <typename S>
-    cudaError_t with() const {
-        AttentionCall chosen = call;
-        chosen.pack = choose_pack<S>();
-        // Keys and values of the heads in a section: 24 MB of the L2's 50 to 60.
-        const double one = 4.0 * longest_keys * call.head_dim ;
-        const int kv_heads = one > 0 ? int(24e6 / one) : call.kv_heads;
-        const int group = call.heads / call.kv_heads / chosen.pack;
-        chosen.section_heads = (kv_heads < 1 ? 1 : kv_heads > call.kv_heads ? call.kv_heads : kv_heads) * group;
-        return launch_long_attention<S>(tensors, chosen, processors, stream);
-    }
-
-    template <typename Wide, typename Split>
-    cudaError_t best() const {
-        return estimate<Split>() < estimate<Wide>() ? with<Split>() : with<Wide>();
-    }
-};
 
 }  // namespace derby

@@ -4,7 +4,7 @@ long_attention.cuh says how the kernel works: TMA, two or three warpgroups of 64
 cores, weights kept in registers. head_dim 72 is padded to 80 in the first product and to nothing in the second.
 
 Needs nvcc (on the PATH, in $CUDA_HOME or /usr/local/cuda) at the first call ever. Kept between calls: the library, and
-two counters a stream that every call leaves at zero. Deterministic.
+a workspace for each stream whose counters every call leaves at zero. Deterministic: chunks of a tile are added in their order.
 """
 
 import importlib
@@ -14,30 +14,16 @@ import torch
 
 __path__ = [os.path.dirname(__file__)]
 cuda_library = importlib.import_module(f"{__name__}.cuda_library")
+planning = importlib.import_module(f"{__name__}.attention_planning")
 
 POINTER, INT, LONG, FLOAT = cuda_library.POINTER, cuda_library.INT, cuda_library.LONG, cuda_library.FLOAT
 library = cuda_library.CudaLibrary(
     __file__, "derby_attention_forward_sm90",
     ["kernel.cu", "long_attention.cuh", "attention_hopper.cuh", "wgmma_bf16.cuh"],
-    [POINTER] * 7 + [LONG] * 2 + [INT] * 4 + [FLOAT, INT])
+    [POINTER] * 8 + [LONG] * 2 + [INT] * 3 + [FLOAT] + [INT] * 6)
 MOST_HEAD_DIM = 256
 
-_counters = {}
-_processors = {}
-
-
-def counters(device):
-    """int32 [2] of zeros for the current stream: two streams could use them at the same time."""
-    place = device, torch.cuda.current_stream(device).cuda_stream
-    if place not in _counters:
-        _counters[place] = torch.zeros(2, dtype=torch.int32, device=device)
-    return _counters[place]
-
-
-def processors(device):
-    if device not in _processors:
-        _processors[device] = torch.cuda.get_device_properties(device).multi_processor_count
-    return _processors[device]
+workspace = planning.Workspace()
 
 
 def check(head_dim, sm_scale):
@@ -56,6 +42,10 @@ def run(query, key, value, cu_seqlens_q, cu_seqlens_k, max_seqlen, sm_scale, out
     if tokens == 0:
         return
     check(head_dim, sm_scale)
-    device = query.device
-    library(device, query, key, value, cu_seqlens_q, cu_seqlens_k, output, counters(device), tokens, key.shape[0],
-            cu_seqlens_q.shape[0] - 1, heads, head_dim, int(max_seqlen), float(sm_scale), processors(device))
+    device, sequences = query.device, cu_seqlens_q.shape[0] - 1
+    processors = planning.processors(device)
+    made = planning.plan(tokens, sequences, int(max_seqlen), int(max_seqlen), heads, heads, head_dim, False, processors)
+    counters, partials = workspace(device, made)
+    library(device, query, key, value, cu_seqlens_q, cu_seqlens_k, output, counters, partials, tokens, key.shape[0],
+            sequences, heads, head_dim, float(sm_scale), made.split, made.section_heads, made.whole_tiles, made.chunks,
+            made.chunk_blocks, processors)

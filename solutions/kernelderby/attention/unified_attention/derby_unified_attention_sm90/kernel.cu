@@ -10,12 +10,14 @@ using Paged = AttentionShape<D, KEYS, GROUPS, STAGES, SPLIT, true, true>;
 
 }  // namespace
 
-// Shapes as in the definition. counters: int32 [2], zeros, and left as zeros. processors: multiprocessors of the GPU.
+// Shapes as in the definition.
+// The plan, as planning.py makes it: split: which of the head size's two kernels; whole_tiles, chunks, chunk_blocks,
+// section_heads, pack: as in AttentionCall. counters: zeros, and left as zeros. processors: multiprocessors of the GPU.
 extern "C" int derby_unified_attention_sm90_run(
     const void* query, const void* key_cache, const void* value_cache, const int* cu_seqlens_q, const int* seq_lens,
-    const int* block_table, void* output, int* counters, long long num_tokens, long long num_blocks, int num_seqs,
-    int table_width, int heads, int kv_heads, int head_dim, int max_query_len, int max_seq_len, float sm_scale,
-    int processors, cudaStream_t stream) {
+    const int* block_table, void* output, int* counters, float* partials, long long num_tokens, long long num_blocks,
+    int num_seqs, int table_width, int heads, int kv_heads, int head_dim, float sm_scale, int split, int pack,
+    int section_heads, int whole_tiles, int chunks, int chunk_blocks, int processors, cudaStream_t stream) {
     const AttentionTensors tensors{query, key_cache, value_cache, num_tokens, num_blocks};
     AttentionCall call{};
     call.cu_seqlens_q = cu_seqlens_q;
@@ -23,21 +25,33 @@ extern "C" int derby_unified_attention_sm90_run(
     call.block_table = block_table;
     call.output = static_cast<__nv_bfloat16*>(output);
     call.counters = counters;
+    call.partials = partials;
     call.num_seqs = num_seqs;
     call.table_width = table_width;
     call.heads = heads;
     call.kv_heads = kv_heads;
     call.head_dim = head_dim;
     call.scale_log2 = sm_scale * LOG2_E;
-    const Launch launch{tensors, call, max_query_len, max_seq_len, processors, stream};
+    call.pack = pack;
+    call.section_heads = section_heads;
+    call.whole_tiles = whole_tiles;
+    call.chunks = chunks;
+    call.chunk_blocks = chunk_blocks;
     switch (rounded_head_dim(head_dim)) {
-        case 64: return launch.best<Paged<64, 128, 3, 2, false>, Paged<64, 64, 2, 4, true>>();
-        case 72: return launch.best<Paged<72, 128, 3, 2, false>, Paged<72, 64, 2, 4, true>>();
-        case 80: return launch.best<Paged<80, 112, 3, 2, false>, Paged<80, 64, 2, 4, true>>();
-        case 96: return launch.best<Paged<96, 112, 3, 2, false>, Paged<96, 64, 2, 4, true>>();
-        case 128: return launch.best<Paged<128, 128, 2, 2, false>, Paged<128, 64, 2, 4, true>>();
-        case 192: return launch.best<Paged<192, 112, 2, 2, false>, Paged<192, 64, 2, 2, true>>();
-        case 256: return launch.best<Paged<256, 80, 2, 2, false>, Paged<256, 48, 2, 2, true>>();
+        case 64: return split ? launch_long_attention<Paged<64, 64, 2, 4, true>>(tensors, call, processors, stream)
+                           : launch_long_attention<Paged<64, 128, 3, 2, false>>(tensors, call, processors, stream);
+        case 72: return split ? launch_long_attention<Paged<72, 64, 2, 4, true>>(tensors, call, processors, stream)
+                           : launch_long_attention<Paged<72, 128, 3, 2, false>>(tensors, call, processors, stream);
+        case 80: return split ? launch_long_attention<Paged<80, 64, 2, 4, true>>(tensors, call, processors, stream)
+                           : launch_long_attention<Paged<80, 112, 3, 2, false>>(tensors, call, processors, stream);
+        case 96: return split ? launch_long_attention<Paged<96, 64, 2, 4, true>>(tensors, call, processors, stream)
+                           : launch_long_attention<Paged<96, 96, 3, 2, false>>(tensors, call, processors, stream);
+        case 128: return split ? launch_long_attention<Paged<128, 64, 2, 4, true>>(tensors, call, processors, stream)
+                           : launch_long_attention<Paged<128, 128, 2, 2, false>>(tensors, call, processors, stream);
+        case 192: return split ? launch_long_attention<Paged<192, 64, 2, 2, true>>(tensors, call, processors, stream)
+                           : launch_long_attention<Paged<192, 112, 2, 2, false>>(tensors, call, processors, stream);
+        case 256: return split ? launch_long_attention<Paged<256, 48, 2, 2, true>>(tensors, call, processors, stream)
+                           : launch_long_attention<Paged<256, 80, 2, 2, false>>(tensors, call, processors, stream);
     }
     return cudaErrorInvalidValue;
 }

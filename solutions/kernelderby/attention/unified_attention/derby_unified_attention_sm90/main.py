@@ -5,7 +5,7 @@ rows that take turns on the tensor cores, weights kept in registers. Query heads
 call gets is chosen from sizes that the host knows; nothing waits for the GPU.
 
 Needs nvcc (on the PATH, in $CUDA_HOME or /usr/local/cuda) at the first call ever. Kept between calls: the library, and
-two counters a stream that every call leaves at zero. Deterministic.
+a workspace for each stream whose counters every call leaves at zero. Deterministic: chunks of a tile are added in their order.
 """
 
 import importlib
@@ -15,31 +15,17 @@ import torch
 
 __path__ = [os.path.dirname(__file__)]
 cuda_library = importlib.import_module(f"{__name__}.cuda_library")
+planning = importlib.import_module(f"{__name__}.attention_planning")
 
 POINTER, INT, LONG, FLOAT = cuda_library.POINTER, cuda_library.INT, cuda_library.LONG, cuda_library.FLOAT
 library = cuda_library.CudaLibrary(
     __file__, "derby_unified_attention_sm90",
     ["kernel.cu", "long_attention.cuh", "attention_hopper.cuh", "wgmma_bf16.cuh"],
-    [POINTER] * 8 + [LONG] * 2 + [INT] * 7 + [FLOAT, INT])
+    [POINTER] * 9 + [LONG] * 2 + [INT] * 5 + [FLOAT] + [INT] * 7)
 PAGE = 16  # tokens in a block of the cache, as in long_attention.cuh
 MOST_HEAD_DIM = 256
 
-_counters = {}
-_processors = {}
-
-
-def counters(device):
-    """int32 [2] of zeros for the current stream: two streams could use them at the same time."""
-    place = device, torch.cuda.current_stream(device).cuda_stream
-    if place not in _counters:
-        _counters[place] = torch.zeros(2, dtype=torch.int32, device=device)
-    return _counters[place]
-
-
-def processors(device):
-    if device not in _processors:
-        _processors[device] = torch.cuda.get_device_properties(device).multi_processor_count
-    return _processors[device]
+workspace = planning.Workspace()
 
 
 def check(head_dim, block_size, sm_scale):
@@ -59,7 +45,11 @@ def run(query, key_cache, value_cache, cu_seqlens_q, seq_lens, block_table, max_
         return
     blocks, block_size, kv_heads, _ = key_cache.shape
     check(head_dim, block_size, sm_scale)
-    device = query.device
-    library(device, query, key_cache, value_cache, cu_seqlens_q, seq_lens, block_table, output, counters(device), tokens,
-            blocks, block_table.shape[0], block_table.shape[1], heads, kv_heads, head_dim, int(max_query_len),
-            int(max_seq_len), float(sm_scale), processors(device))
+    device, sequences = query.device, block_table.shape[0]
+    processors = planning.processors(device)
+    made = planning.plan(tokens, sequences, int(max_query_len), int(max_seq_len), heads, kv_heads, head_dim, True,
+                         processors)
+    counters, partials = workspace(device, made)
+    library(device, query, key_cache, value_cache, cu_seqlens_q, seq_lens, block_table, output, counters, partials, tokens,
+            blocks, sequences, block_table.shape[1], heads, kv_heads, head_dim, float(sm_scale), made.split, made.pack,
+            made.section_heads, made.whole_tiles, made.chunks, made.chunk_blocks, processors)
