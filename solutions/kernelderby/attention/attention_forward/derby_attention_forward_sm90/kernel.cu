@@ -1,5 +1,5 @@
 // attention_forward: full attention over packed sequences, for sm_90a.
-#include "long_attention.cuh"
+#include "attention_launch.cuh"
 
 using namespace derby;
 

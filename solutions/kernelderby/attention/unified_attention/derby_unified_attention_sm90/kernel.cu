@@ -1,5 +1,5 @@
 // unified_attention: causal attention over a cache in pages of 16 tokens, for sm_90a.
-#include "long_attention.cuh"
+#include "attention_launch.cuh"
 
 using namespace derby;
 

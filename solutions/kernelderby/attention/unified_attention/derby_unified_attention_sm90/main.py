@@ -20,7 +20,8 @@ planning = importlib.import_module(f"{__name__}.attention_planning")
 POINTER, INT, LONG, FLOAT = cuda_library.POINTER, cuda_library.INT, cuda_library.LONG, cuda_library.FLOAT
 library = cuda_library.CudaLibrary(
     __file__, "derby_unified_attention_sm90",
-    ["kernel.cu", "long_attention.cuh", "attention_hopper.cuh", "wgmma_bf16.cuh"],
+    ["kernel.cu", "attention_launch.cuh", "long_attention.cuh", "attention_producer.cuh", "attention_results.cuh",
+     "attention_softmax.cuh", "attention_tiles.cuh", "attention_shape.cuh", "attention_hopper.cuh", "wgmma_bf16.cuh"],
     [POINTER] * 9 + [LONG] * 2 + [INT] * 5 + [FLOAT] + [INT] * 7)
 PAGE = 16  # tokens in a block of the cache, as in long_attention.cuh
 MOST_HEAD_DIM = 256
