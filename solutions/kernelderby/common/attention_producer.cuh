@@ -35,6 +35,13 @@ __device__ __forceinline__ int page_of(const AttentionCall& call, const Tile& ti
     return 0;
 }
 
+// ticket: how many were taken before, in the thread that takes one; else as it was. An increment: of an addition the
+// assembler makes one for the whole warp, with shuffles that wait for it on the spot.
+__device__ __forceinline__ void take_ticket(int* counter, bool wanted, int& ticket) {
+    asm volatile("{\n.reg .pred p;\nsetp.ne.s32 p, %2, 0;\n@p atom.global.inc.u32 %0, [%1], 0x7fffffff;\n}"
+                 : "+r"(ticket) : "l"(counter), "r"(static_cast<int>(wanted)) : "memory");
+}
+
 template <typename S>
 __device__ __forceinline__ void produce(const AttentionCall& call, const AttentionMaps& maps, SharedMap<S> shared, int items,
                                         int lane) {
@@ -43,9 +50,9 @@ __device__ __forceinline__ void produce(const AttentionCall& call, const Attenti
     const int group = call.heads / call.kv_heads;
     int item = blockIdx.x;
     while (item < items) {
-        // The next item's number comes while this one is loaded.
-        int next = items;
-        if (items > static_cast<int>(gridDim.x) && lane == 0) next = gridDim.x + atomicAdd(call.counters, 1);
+        // The next item's number comes while this one is loaded: nothing may use it before the end.
+        int ticket = items;
+        take_ticket(call.counters, items > static_cast<int>(gridDim.x) && lane == 0, ticket);
         Tile tile;
         if (find_tile<S>(call, item, lane, tile)) {
             int page = 0;
@@ -85,7 +92,7 @@ __device__ __forceinline__ void produce(const AttentionCall& call, const Attenti
                 if (block > tile.first_block) page = page_of<S>(call, tile, block - 1, lane);
             }
         }
-        item = __shfl_sync(0xffffffff, next, 0);
+        item = __shfl_sync(0xffffffff, ticket, 0) + gridDim.x;
     }
     mbarrier_wait(shared.q_empty(), (tiles & 1) ^ 1);
     if (lane == 0) {
