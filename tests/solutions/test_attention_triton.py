@@ -114,8 +114,11 @@ def triton_type(value):
     return {int: "i32", float: "fp32"}[type(value)]
 
 
-SHAPES = [(name, place) for name, places in {"unified_attention": (0, 4, 5, 8, 25, 33), "attention_forward": (0, -1)}.items()
-          for place in places]
+SHAPES = [
+    (name, place)
+    for name, places in {"unified_attention": (0, 4, 5, 8, 25, 33), "attention_forward": (0, -1)}.items()
+    for place in places
+]
 
 
 @compiled

@@ -1,8 +1,10 @@
 """derby_unified_attention_sm90: causal attention over a paged cache for Hopper, in one CUDA C++ kernel and one host call.
 
 long_attention.cuh says how the kernel works: TMA boxes of one 16-token page each, two or three warpgroups of 64 query
-rows that take turns on the tensor cores, weights kept in registers. Query heads of a group share tiles. Which kernel a
-call gets is chosen from sizes that the host knows; nothing waits for the GPU.
+rows that take turns on the tensor cores, weights kept in registers. Query heads of a group share tiles. Where no
+sequence has more than 256 tokens (head_dim 64 and 128; 128 tokens with head_dim 256), short_attention.cuh reads keys
+and values once into shared memory instead. Which kernel a call gets is chosen from sizes that the host knows; nothing
+waits for the GPU.
 
 Needs nvcc (on the PATH, in $CUDA_HOME or /usr/local/cuda) at the first call ever. Kept between calls: the library, and
 a workspace for each stream whose counters every call leaves at zero. Deterministic: chunks of a tile are added in their order.
@@ -23,6 +25,11 @@ library = cuda_library.CudaLibrary(
     ["kernel.cu", "attention_launch.cuh", "long_attention.cuh", "attention_producer.cuh", "attention_results.cuh",
      "attention_softmax.cuh", "attention_tiles.cuh", "attention_shape.cuh", "attention_hopper.cuh", "wgmma_bf16.cuh"],
     [POINTER] * 9 + [LONG] * 2 + [INT] * 5 + [FLOAT] + [INT] * 7)
+short_library = cuda_library.CudaLibrary(
+    __file__, "derby_short_attention", ["short.cu", "short_launch.cuh", "short_attention.cuh", "short_movers.cuh",
+                                        "short_softmax.cuh", "short_units.cuh", "short_hopper.cuh"],
+    [POINTER] * 7 + [INT] * 8 + [FLOAT, INT])
+MOST_SHORT = {64: 256, 128: 256, 256: 128}  # head_dim: tokens of a sequence, as in short_units.cuh
 PAGE = 16  # tokens in a block of the cache, as in long_attention.cuh
 MOST_HEAD_DIM = 256
 
@@ -48,6 +55,11 @@ def run(query, key_cache, value_cache, cu_seqlens_q, seq_lens, block_table, max_
     check(head_dim, block_size, sm_scale)
     device, sequences = query.device, block_table.shape[0]
     processors = planning.processors(device)
+    if int(max_seq_len) <= MOST_SHORT.get(head_dim, 0):
+        short_library(device, query, key_cache, value_cache, cu_seqlens_q, seq_lens, block_table, output, tokens,
+                      sequences, blocks, block_table.shape[1], heads, kv_heads, head_dim, int(max_query_len),
+                      float(sm_scale), processors)
+        return
     made = planning.plan(tokens, sequences, int(max_query_len), int(max_seq_len), heads, kv_heads, head_dim, True,
                          processors)
     counters, partials = workspace(device, made)
