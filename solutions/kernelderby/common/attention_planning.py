@@ -17,7 +17,7 @@ L2_SHARE = 24e6  # bytes of keys and values that are worked on at the same time,
 MOST_TILES = 4096  # with more, what the last ones cost does not show
 # Seen on an H200: terabyte/s from the L2; microseconds of a launch, of an item, and of a chunk's way through memory, in
 # all and for each 128 x 64 values.
-L2_SPEED, START, ITEM, CHUNK, VALUES = 5.0, 7.0, 1.2, 2.0, 1.3
+L2_SPEED, START, ITEM, CHUNK, VALUES = 5.0, 7.0, 1.2, 2.0, 2.0
 UNCUT = 1, 1 << 20  # chunks, chunk_blocks
 
 
@@ -109,7 +109,7 @@ class Work:
         if len(self.blocks) > MOST_TILES:
             return
         longest, rounds = max(self.blocks), len(self.blocks) // self.call.processors * self.call.processors
-        for whole in sorted({0, rounds} if len(set(self.blocks)) == 1 else {0}):
+        for whole in sorted({0, rounds} - {len(self.blocks)} if len(set(self.blocks)) == 1 else {0}):
             for chunks in range(2, min(longest, 16) + 1):
                 if self.floats(whole, chunks) <= MOST_FLOATS:
                     yield whole, chunks, -(-longest // chunks)
