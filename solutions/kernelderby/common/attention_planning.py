@@ -1,9 +1,9 @@
 """How a call of the attention kernels is cut into work for the multiprocessors: from sizes that the host knows.
 
-Tiles are rows of queries of one head, or of a group of heads that read the same keys (`pack`). An item of work is a tile
-with all its keys or with a chunk of them; items are given out one after the other, longest first. A few hundred tiles
-do not come out even over 132 multiprocessors, and in a short causal sequence the longest tile alone takes longer than a
-fair share of all: there tiles are cut into chunks, for the price of results that go through memory.
+Tiles are rows of queries of one head, or of a group of heads that read the same keys (`pack`). An item of work is a
+tile with all its keys or with a chunk of them; items are given out one after the other, longest first. A few hundred
+tiles do not come out even over 132 multiprocessors, and in a short causal sequence the longest tile alone takes longer
+than a fair share of all: there tiles are cut into chunks, for the price of results that go through memory.
 """
 
 import functools
@@ -147,7 +147,7 @@ def makespan(items, processors):
 def plan(*sizes):
     """The plan that should take the least time. sizes: of a Call. Remembered: calls of the same sizes look it up."""
     works = [Call(*sizes).work(split) for split in (0, 1)]
-    best = min(((work.estimate(*cut), work.split, cut) for work in works for cut in work.cuts()))
+    best = min((work.estimate(*cut), work.split, cut) for work in works for cut in work.cuts())
     return works[best[1]].plan(*best[2])
 
 

@@ -47,6 +47,7 @@ struct AttentionShape {
     static constexpr int M = SPLIT ? 64 : 64 * WARPGROUPS;
     static constexpr int OWNERS = SPLIT ? 1 : WARPGROUPS;     // warpgroups with rows of their own
     static constexpr int READERS = SPLIT ? 1 : WARPGROUPS;    // warpgroups that read a tile of keys
+    static constexpr int LOADERS = PAGED ? 4 : 1;             // producer warps
     static constexpr int STRIDE = SPLIT ? WARPGROUPS : 1;     // tiles of keys from one of a warpgroup to its next
     static constexpr int STEPS = (D + 15) / 16;  // of k in the first product; columns past D are zeros
     // Slabs of 64 columns, the last one possibly narrower: its rows keep their 128 bytes of shared memory.
@@ -60,7 +61,7 @@ struct AttentionShape {
     static constexpr int Q_SLAB = M * ROW_BYTES, KV_SLAB = N * ROW_BYTES;
     static constexpr int Q_BYTES = SLABS * Q_SLAB, KV_BYTES = SLABS * KV_SLAB;
     static constexpr int BARRIERS = 2 + 4 * STAGES;
-    static constexpr int TILE_BYTES = 2 * 48 + 16;  // two tiles and a flag for each warpgroup
+    static constexpr int TILE_BYTES = 2 * 48 + 16 + 8;  // two tiles, a flag for each warpgroup, two tickets
     static constexpr int MERGE_BYTES = SPLIT ? (WARPGROUPS - 1) * 128 * 4 * (D / 2 + 4) : 0;
     static constexpr int SHARED = 1024 + Q_BYTES + 2 * STAGES * KV_BYTES + MERGE_BYTES + TILE_BYTES + 8 * BARRIERS;
     static_assert(N % 16 == 0 && STAGES % STRIDE == 0 && SHARED <= 232448, "tile");
@@ -76,6 +77,7 @@ struct SharedMap {
     __device__ __forceinline__ uint32_t merge() const { return k(2 * S::STAGES); }
     __device__ __forceinline__ uint32_t tile(int slot) const { return merge() + S::MERGE_BYTES + 48 * slot; }
     __device__ __forceinline__ uint32_t flag(int warpgroup) const { return tile(2) + 4 * warpgroup; }
+    __device__ __forceinline__ uint32_t ticket(int slot) const { return tile(2) + 16 + 4 * slot; }
     __device__ __forceinline__ uint32_t barrier(int index) const { return tile(0) + S::TILE_BYTES + 8 * index; }
     __device__ __forceinline__ uint32_t q_full() const { return barrier(0); }
     __device__ __forceinline__ uint32_t q_empty() const { return barrier(1); }

@@ -177,7 +177,8 @@ __global__ void __launch_bounds__(S::THREADS, 1)
     const int warpgroup = __shfl_sync(0xffffffff, threadIdx.x / 128, 0);
     if (warpgroup == 0) {
         setmaxnreg_dec<S::PRODUCER_REGISTERS>();
-        if (threadIdx.x < 32) produce<S>(call, maps, shared, items, threadIdx.x);
+        const int warp = __shfl_sync(0xffffffff, threadIdx.x / 32, 0);
+        if (warp < S::LOADERS) produce<S>(call, maps, shared, items, warp, threadIdx.x & 31);
     } else {
         setmaxnreg_inc<S::CONSUMER_REGISTERS>();
         consume<S>(call, shared, warpgroup - 1);
