@@ -17,7 +17,7 @@ from kernelderby.trace import Status
 
 OPERATORS = ("unified_attention", "attention_forward")
 HEAD_DIMS = (64, 72, 80, 96, 128, 192, 256)
-SPILLED = {192: 64, 256: 700}  # bytes, where chunks or warpgroups are put together
+SPILLED = {256: 32}  # bytes, where chunks are put together
 MOST_ERROR = 0.0026  # norm of FlashAttention 3's error over the result's, on its worst shape
 
 
@@ -45,7 +45,7 @@ def test_it_compiles_without_spills(operator):
     for name, spilled, registers in kernels:
         size = int(re.search(r"AttentionShapeILi(\d+)E", name).group(1))
         assert "derby_long_attention" in name and registers <= 168, (name, registers)
-        assert spilled <= SPILLED.get(size, 0), (name, spilled)
+        assert spilled <= SPILLED.get(size, 8), (name, spilled)
 
 
 @pytest.mark.parametrize("operator", OPERATORS)
@@ -89,7 +89,7 @@ def test_python_and_cuda_have_the_same_tiles():
     """Kernels of planning.py and of kernel.cu: head size -> (keys, warpgroups) of the wide and of the split one."""
     for operator in OPERATORS:
         text = (module(operator).library.folder / "kernel.cu").read_text()
-        found = re.findall(r"(?:Paged|Packed)<(\d+), (\d+), (\d), \d, (true|false)>", text)
+        found = re.findall(r"(?:Paged|Full)<(\d+), (\d+), (\d), \d, (true|false)>", text)
         for split, table in ((False, planning().WIDE), (True, planning().SPLIT)):
             tiles = {
                 int(size): (int(keys), 64 * (1 if split else int(groups)))
@@ -107,8 +107,7 @@ def test_a_plan_covers_every_tile():
         (64, 64, 1, 4096, 32, 8, 128, True, 132),
         (1, 1, 1, 1, 8, 8, 64, False, 132),
     ]:
-        for split in (0, 1):
-            work = planning().Call(*sizes).work(split)
+        for work in planning().Call(*sizes).works():
             for whole, chunks, chunk_blocks in work.cuts():
                 made = work.plan(whole, chunks, chunk_blocks)
                 cut = len(work.blocks) - whole
@@ -197,7 +196,8 @@ def forced(monkeypatch_plan, solution, split, chunks):
     """Every call of the solution takes this kernel and cuts every tile, whatever its sizes would choose."""
 
     def plan(*sizes):
-        work = solution.planning.Call(*sizes).work(split)
+        works = solution.planning.Call(*sizes).works()
+        work = works[min(split, len(works) - 1)]
         if chunks == 1:
             return work.plan(len(work.blocks), *solution.planning.UNCUT)
         return work.plan(0, chunks, -(-max(work.blocks) // chunks))

@@ -4,8 +4,8 @@
 
 namespace derby {
 
-// Pages of a tile of keys are dealt out to the producer warps: each takes every LOADERS-th, a lane a page. A warp issues
-// its boxes one after the other, and one warp alone would take longer for 32 of them than the tensor cores for the tile.
+// Pages of a tile of keys are dealt out to the producer warps: each takes every LOADERS-th, a lane a page. A warp
+// issues its boxes one after the other, and alone takes longer for 32 of them than the tensor cores for the tile.
 template <typename S>
 __device__ __forceinline__ int page_in_tile(int warp, int lane) {
     return warp + S::LOADERS * lane;

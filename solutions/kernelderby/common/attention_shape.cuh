@@ -22,17 +22,17 @@ struct AttentionCall {
     const int* key_lengths;   // paged: seq_lens [num_seqs]; packed: cu_seqlens_k [num_seqs + 1]
     const int* block_table;   // paged: [num_seqs, table_width]
     __nv_bfloat16* output;    // [num_tokens, heads, head_dim]
-    // Zeros, and zeros again after the call: items given out, CTAs that have ended, then for each warpgroup of each tile
-    // the chunks that are done.
+    // Zeros, and zeros again after the call: items given out, CTAs that have ended, then for each warpgroup of each
+    // tile that is cut the chunks that are done.
     int* counters;
     float* partials;          // [tiles that are cut, chunks, warpgroups with rows of their own, 128 * (D / 2 + 4)]
     int num_seqs, table_width, heads, kv_heads;
     int head_dim;             // a multiple of 8, at most D of the kernel: columns past it are zeros
     int pack;                 // query heads of one key head that share a tile: the rows of a tile are tokens x pack
-    // From tile number whole_tiles on, a tile's keys are cut into chunks of chunk_blocks blocks, `chunks` at most: items
-    // of work of their own, whose results are put together by the last one.
+    // From tile number whole_tiles on, a tile's keys are cut into chunks of chunk_blocks blocks, `chunks` at most:
+    // items of work of their own, whose results are put together by the last one.
     int whole_tiles, chunks, chunk_blocks;
-    int section_heads;        // tiles' heads (heads / pack) worked on at the same time: their keys and values fit the L2
+    int section_heads;        // heads / pack of them at a time: their keys and values fit the L2
     float scale_log2;         // sm_scale * log2(e)
     long long num_tokens, kv_tokens;  // rows of query; rows of key (packed)
     int query_blocks;         // tiles of query rows, an upper bound where there are several sequences

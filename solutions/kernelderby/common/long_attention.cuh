@@ -1,7 +1,7 @@
 // Attention of long sequences for sm_90a.
 //
-// A persistent CTA on every multiprocessor. Its producer warp takes items of work (tiles of queries of a head, longest
-// first, given out by a counter) and loads their queries, and tiles of keys and values in two stages, with TMA: a box of
+// A persistent CTA on every multiprocessor. Its producer warps take items of work (tiles of queries of a head, longest
+// first, given out by a counter) and load their queries, and tiles of keys and values in two stages, with TMA: a box of
 // 64 columns, of a 16-token page where the cache is paged. Two or three warpgroups have 64 rows of queries each. Their
 // scores come from shared memory into registers, become weights there, and go into the second product as its A operand.
 // The next scores are multiplied before the weights of those at hand are used, so a warpgroup weighs while the tensor
@@ -13,8 +13,8 @@
 
 namespace derby {
 
-// Descriptor of a 128-byte swizzled operand: 8-row groups 1024 bytes apart; leading: bytes from one 64-column slab to the
-// next where the 64 columns run along M or N.
+// Descriptor of a 128-byte swizzled operand: 8-row groups 1024 bytes apart; leading: bytes from one 64-column slab to
+// the next where the 64 columns run along M or N.
 __device__ __forceinline__ uint64_t matrix_descriptor(uint32_t address, int leading) {
     return static_cast<uint64_t>((address >> 4) & 0x3FFF) | (static_cast<uint64_t>(leading >> 4) << 16) |
            (static_cast<uint64_t>(1024 >> 4) << 32) | (1ull << 62);
