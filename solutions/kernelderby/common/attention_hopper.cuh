@@ -64,6 +64,16 @@ __device__ __forceinline__ void setmaxnreg_dec() {
     asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(REGISTERS));
 }
 
+__device__ __forceinline__ void store_shared(uint32_t to, float x) {
+    asm volatile("st.shared.f32 [%0], %1;" ::"r"(to), "f"(x) : "memory");
+}
+
+__device__ __forceinline__ float load_shared(uint32_t from) {
+    float x;
+    asm volatile("ld.shared.f32 %0, [%1];" : "=f"(x) : "r"(from) : "memory");
+    return x;
+}
+
 // 2^x, 2 ulp, denormals to zero.
 __device__ __forceinline__ float exp2_fast(float x) {
     float y;

@@ -1,9 +1,9 @@
 """How a call of the attention kernels is cut into work for the multiprocessors: from sizes that the host knows.
 
-Tiles are rows of queries of one head, or of a group of heads that read the same keys (`pack`). An item of work is a tile
-with all its keys or with a chunk of them; items are given out one after the other, longest first. A few hundred tiles
-do not come out even over 132 multiprocessors, and in a short causal sequence the longest tile alone takes longer than a
-fair share of all: there tiles are cut into chunks, for the price of results that go through memory.
+Tiles are rows of queries of one head, or of a group of heads that read the same keys (`pack`). An item of work is a
+tile with all its keys or with a chunk of them; items are given out one after the other, longest first. A few hundred
+tiles do not come out even over 132 multiprocessors, and in a short causal sequence the longest tile alone takes longer
+than a fair share of all: there tiles are cut into chunks, for the price of results that go through memory.
 """
 
 import functools
@@ -17,7 +17,7 @@ L2_SHARE = 24e6  # bytes of keys and values that are worked on at the same time,
 MOST_TILES = 4096  # with more, what the last ones cost does not show
 # Seen on an H200: terabyte/s from the L2; microseconds of a launch, of an item, and of a chunk's way through memory, in
 # all and for each 128 x 64 values.
-L2_SPEED, START, ITEM, CHUNK, VALUES = 5.0, 7.0, 1.2, 2.0, 1.3
+L2_SPEED, START, ITEM, CHUNK, VALUES = 6.5, 7.0, 1.2, 2.0, 2.0
 UNCUT = 1, 1 << 20  # chunks, chunk_blocks
 
 
@@ -30,11 +30,12 @@ class Kernel:
     speed: float
 
 
-# As in kernel.cu: of each head size the kernel for many rows, and the one for few (`split`).
-WIDE = {64: Kernel(192, 128, 500), 72: Kernel(192, 128, 560), 80: Kernel(192, 112, 560), 96: Kernel(192, 96, 560),
-        128: Kernel(128, 128, 660), 192: Kernel(128, 112, 620), 256: Kernel(128, 80, 620)}
-SPLIT = {64: Kernel(64, 64, 280), 72: Kernel(64, 64, 310), 80: Kernel(64, 64, 310), 96: Kernel(64, 64, 310),
-         128: Kernel(64, 64, 250), 192: Kernel(64, 64, 260), 256: Kernel(64, 48, 260)}
+# As in kernel.cu: of each head size the kernel for many rows, and the one for few (`split`), for which large heads leave
+# too few registers.
+WIDE = {64: Kernel(192, 128, 520), 72: Kernel(192, 128, 580), 80: Kernel(192, 112, 600), 96: Kernel(192, 96, 560),
+        128: Kernel(128, 128, 700), 192: Kernel(128, 96, 680), 256: Kernel(128, 80, 740)}
+SPLIT = {64: Kernel(64, 64, 280), 72: Kernel(64, 64, 310), 80: Kernel(64, 64, 320), 96: Kernel(64, 64, 340),
+         128: Kernel(64, 64, 420)}
 
 
 @dataclass(frozen=True)
@@ -65,6 +66,14 @@ class Call:
     causal: bool
     processors: int
 
+    @property
+    def size(self):
+        """The head size of the kernels that take head_dim: columns past it are zeros."""
+        return next(size for size in WIDE if self.head_dim <= size)
+
+    def works(self):
+        return [self.work(split) for split in (0, 1) if self.size in (WIDE, SPLIT)[split]]
+
     def tile_lengths(self, tile_tokens):
         """Keys that each tile of one head sees, the last rows first. Of several sequences all are taken to be as long
         as the longest, as many as there are tokens for."""
@@ -76,8 +85,8 @@ class Call:
 
     def work(self, split):
         """The call's work for one of the two kernels."""
-        size = next(size for size in WIDE if self.head_dim <= size)
-        kernel, group = (SPLIT if split else WIDE)[size], self.heads // self.kv_heads
+        size, group = self.size, self.heads // self.kv_heads
+        kernel = (SPLIT if split else WIDE)[size]
         pack = group if self.causal and group <= kernel.rows else 1
         blocks = tuple(-(-length // kernel.keys) for length in self.tile_lengths(kernel.rows // pack)
                        for _ in range(self.heads // pack))
@@ -86,7 +95,7 @@ class Call:
 
 @dataclass(frozen=True)
 class Work:
-    """A call's tiles in one kernel. blocks: tiles of keys that each sees, in the order in which they are given out."""
+    """A call's tiles in one kernel. size: the kernel's head size. blocks: tiles of keys that each sees, in the order in which they are given out."""
 
     call: Call
     kernel: Kernel
@@ -109,7 +118,7 @@ class Work:
         if len(self.blocks) > MOST_TILES:
             return
         longest, rounds = max(self.blocks), len(self.blocks) // self.call.processors * self.call.processors
-        for whole in sorted({0, rounds} if len(set(self.blocks)) == 1 else {0}):
+        for whole in sorted({0, rounds} - {len(self.blocks)} if len(set(self.blocks)) == 1 else {0}):
             for chunks in range(2, min(longest, 16) + 1):
                 if self.floats(whole, chunks) <= MOST_FLOATS:
                     yield whole, chunks, -(-longest // chunks)
@@ -146,8 +155,8 @@ def makespan(items, processors):
 @functools.lru_cache(maxsize=4096)
 def plan(*sizes):
     """The plan that should take the least time. sizes: of a Call. Remembered: calls of the same sizes look it up."""
-    works = [Call(*sizes).work(split) for split in (0, 1)]
-    best = min(((work.estimate(*cut), work.split, cut) for work in works for cut in work.cuts()))
+    works = Call(*sizes).works()
+    best = min((work.estimate(*cut), work.split, cut) for work in works for cut in work.cuts())
     return works[best[1]].plan(*best[2])
 
 

@@ -37,7 +37,8 @@ __device__ __forceinline__ void store_rows(const AttentionCall& call, const Tile
             uint32_t w[4];
 #pragma unroll
             for (int i = 0; i < 4; ++i)
-                w[i] = pack_bf16(o[4 * (j + i) + 2 * half] * factor[half], o[4 * (j + i) + 2 * half + 1] * factor[half]);
+                w[i] = pack_bf16(o[4 * (j + i) + 2 * half] * factor[half],
+                                 o[4 * (j + i) + 2 * half + 1] * factor[half]);
             transpose_quad(w, lane);
             if (wanted && 8 * (j + (lane & 3)) < call.head_dim)
                 *reinterpret_cast<uint4*>(to + 8 * (j + (lane & 3))) = make_uint4(w[0], w[1], w[2], w[3]);
@@ -62,25 +63,24 @@ __device__ __forceinline__ bool merge(float (&o)[S::D / 2], Softmax& softmax, Sh
         const uint32_t to = mine + (warpgroup - 1) * 128 * 4 * (S::D / 2 + 4);
         named_barrier_sync(MERGE_TAKEN, THREADS);
 #pragma unroll
-        for (int i = 0; i < S::D / 2; ++i) asm volatile("st.shared.f32 [%0], %1;" ::"r"(to + 512 * i), "f"(o[i]) : "memory");
+        for (int i = 0; i < S::D / 2; ++i) store_shared(to + 512 * i, o[i]);
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
-            asm volatile("st.shared.f32 [%0], %1;" ::"r"(to + 512 * (S::D / 2 + half)), "f"(softmax.largest[half]) : "memory");
-            asm volatile("st.shared.f32 [%0], %1;" ::"r"(to + 512 * (S::D / 2 + 2 + half)), "f"(softmax.sum[half]) : "memory");
+            store_shared(to + 512 * (S::D / 2 + half), softmax.largest[half]);
+            store_shared(to + 512 * (S::D / 2 + 2 + half), softmax.sum[half]);
         }
-        named_barrier_arrive(MERGE_READY, THREADS);
+        named_barrier_sync(MERGE_READY, THREADS);
         return false;
     }
-    named_barrier_arrive(MERGE_TAKEN, THREADS);
+    named_barrier_sync(MERGE_TAKEN, THREADS);
     named_barrier_sync(MERGE_READY, THREADS);
     for (int other = 1; other < S::WARPGROUPS; ++other) {
         const uint32_t from = mine + (other - 1) * 128 * 4 * (S::D / 2 + 4);
         float ours[2], theirs[2];
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
-            float largest, sum;
-            asm volatile("ld.shared.f32 %0, [%1];" : "=f"(largest) : "r"(from + 512 * (S::D / 2 + half)) : "memory");
-            asm volatile("ld.shared.f32 %0, [%1];" : "=f"(sum) : "r"(from + 512 * (S::D / 2 + 2 + half)) : "memory");
+            const float largest = load_shared(from + 512 * (S::D / 2 + half));
+            const float sum = load_shared(from + 512 * (S::D / 2 + 2 + half));
             const float top = fmaxf(largest, softmax.largest[half]);
             const float origin = top == -INFINITY ? 0.0f : top * scale;
             ours[half] = exp2_fast(softmax.largest[half] * scale - origin);
@@ -89,11 +89,8 @@ __device__ __forceinline__ bool merge(float (&o)[S::D / 2], Softmax& softmax, Sh
             softmax.sum[half] = softmax.sum[half] * ours[half] + sum * theirs[half];
         }
 #pragma unroll
-        for (int i = 0; i < S::D / 2; ++i) {
-            float value;
-            asm volatile("ld.shared.f32 %0, [%1];" : "=f"(value) : "r"(from + 512 * i) : "memory");
-            o[i] = o[i] * ours[i >> 1 & 1] + value * theirs[i >> 1 & 1];
-        }
+        for (int i = 0; i < S::D / 2; ++i)
+            o[i] = o[i] * ours[i >> 1 & 1] + load_shared(from + 512 * i) * theirs[i >> 1 & 1];
     }
     return true;
 }

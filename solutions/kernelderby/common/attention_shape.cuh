@@ -22,17 +22,17 @@ struct AttentionCall {
     const int* key_lengths;   // paged: seq_lens [num_seqs]; packed: cu_seqlens_k [num_seqs + 1]
     const int* block_table;   // paged: [num_seqs, table_width]
     __nv_bfloat16* output;    // [num_tokens, heads, head_dim]
-    // Zeros, and zeros again after the call: items given out, CTAs that have ended, then for each warpgroup of each tile
-    // the chunks that are done.
+    // Zeros, and zeros again after the call: items given out, CTAs that have ended, then for each warpgroup of each
+    // tile that is cut the chunks that are done.
     int* counters;
     float* partials;          // [tiles that are cut, chunks, warpgroups with rows of their own, 128 * (D / 2 + 4)]
     int num_seqs, table_width, heads, kv_heads;
     int head_dim;             // a multiple of 8, at most D of the kernel: columns past it are zeros
     int pack;                 // query heads of one key head that share a tile: the rows of a tile are tokens x pack
-    // From tile number whole_tiles on, a tile's keys are cut into chunks of chunk_blocks blocks, `chunks` at most: items
-    // of work of their own, whose results are put together by the last one.
+    // From tile number whole_tiles on, a tile's keys are cut into chunks of chunk_blocks blocks, `chunks` at most:
+    // items of work of their own, whose results are put together by the last one.
     int whole_tiles, chunks, chunk_blocks;
-    int section_heads;        // tiles' heads (heads / pack) worked on at the same time: their keys and values fit the L2
+    int section_heads;        // heads / pack of them at a time: their keys and values fit the L2
     float scale_log2;         // sm_scale * log2(e)
     long long num_tokens, kv_tokens;  // rows of query; rows of key (packed)
     int query_blocks;         // tiles of query rows, an upper bound where there are several sequences
@@ -47,6 +47,7 @@ struct AttentionShape {
     static constexpr int M = SPLIT ? 64 : 64 * WARPGROUPS;
     static constexpr int OWNERS = SPLIT ? 1 : WARPGROUPS;     // warpgroups with rows of their own
     static constexpr int READERS = SPLIT ? 1 : WARPGROUPS;    // warpgroups that read a tile of keys
+    static constexpr int LOADERS = PAGED ? 4 : 1;             // producer warps
     static constexpr int STRIDE = SPLIT ? WARPGROUPS : 1;     // tiles of keys from one of a warpgroup to its next
     static constexpr int STEPS = (D + 15) / 16;  // of k in the first product; columns past D are zeros
     // Slabs of 64 columns, the last one possibly narrower: its rows keep their 128 bytes of shared memory.
@@ -60,7 +61,7 @@ struct AttentionShape {
     static constexpr int Q_SLAB = M * ROW_BYTES, KV_SLAB = N * ROW_BYTES;
     static constexpr int Q_BYTES = SLABS * Q_SLAB, KV_BYTES = SLABS * KV_SLAB;
     static constexpr int BARRIERS = 2 + 4 * STAGES;
-    static constexpr int TILE_BYTES = 2 * 48 + 16;  // two tiles and a flag for each warpgroup
+    static constexpr int TILE_BYTES = 2 * 48 + 16 + 8;  // two tiles, a flag for each warpgroup, two tickets
     static constexpr int MERGE_BYTES = SPLIT ? (WARPGROUPS - 1) * 128 * 4 * (D / 2 + 4) : 0;
     static constexpr int SHARED = 1024 + Q_BYTES + 2 * STAGES * KV_BYTES + MERGE_BYTES + TILE_BYTES + 8 * BARRIERS;
     static_assert(N % 16 == 0 && STAGES % STRIDE == 0 && SHARED <= 232448, "tile");
@@ -76,6 +77,7 @@ struct SharedMap {
     __device__ __forceinline__ uint32_t merge() const { return k(2 * S::STAGES); }
     __device__ __forceinline__ uint32_t tile(int slot) const { return merge() + S::MERGE_BYTES + 48 * slot; }
     __device__ __forceinline__ uint32_t flag(int warpgroup) const { return tile(2) + 4 * warpgroup; }
+    __device__ __forceinline__ uint32_t ticket(int slot) const { return tile(2) + 16 + 4 * slot; }
     __device__ __forceinline__ uint32_t barrier(int index) const { return tile(0) + S::TILE_BYTES + 8 * index; }
     __device__ __forceinline__ uint32_t q_full() const { return barrier(0); }
     __device__ __forceinline__ uint32_t q_empty() const { return barrier(1); }

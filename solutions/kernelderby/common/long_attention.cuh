@@ -1,7 +1,7 @@
 // Attention of long sequences for sm_90a.
 //
-// A persistent CTA on every multiprocessor. Its producer warp takes items of work (tiles of queries of a head, longest
-// first, given out by a counter) and loads their queries, and tiles of keys and values in two stages, with TMA: a box of
+// A persistent CTA on every multiprocessor. Its producer warps take items of work (tiles of queries of a head, longest
+// first, given out by a counter) and load their queries, and tiles of keys and values in two stages, with TMA: a box of
 // 64 columns, of a 16-token page where the cache is paged. Two or three warpgroups have 64 rows of queries each. Their
 // scores come from shared memory into registers, become weights there, and go into the second product as its A operand.
 // The next scores are multiplied before the weights of those at hand are used, so a warpgroup weighs while the tensor
@@ -13,8 +13,8 @@
 
 namespace derby {
 
-// Descriptor of a 128-byte swizzled operand: 8-row groups 1024 bytes apart; leading: bytes from one 64-column slab to the
-// next where the 64 columns run along M or N.
+// Descriptor of a 128-byte swizzled operand: 8-row groups 1024 bytes apart; leading: bytes from one 64-column slab to
+// the next where the 64 columns run along M or N.
 __device__ __forceinline__ uint64_t matrix_descriptor(uint32_t address, int leading) {
     return static_cast<uint64_t>((address >> 4) & 0x3FFF) | (static_cast<uint64_t>(leading >> 4) << 16) |
            (static_cast<uint64_t>(1024 >> 4) << 32) | (1ull << 62);
@@ -177,7 +177,8 @@ __global__ void __launch_bounds__(S::THREADS, 1)
     const int warpgroup = __shfl_sync(0xffffffff, threadIdx.x / 128, 0);
     if (warpgroup == 0) {
         setmaxnreg_dec<S::PRODUCER_REGISTERS>();
-        if (threadIdx.x < 32) produce<S>(call, maps, shared, items, threadIdx.x);
+        const int warp = __shfl_sync(0xffffffff, threadIdx.x / 32, 0);
+        if (warp < S::LOADERS) produce<S>(call, maps, shared, items, warp, threadIdx.x & 31);
     } else {
         setmaxnreg_inc<S::CONSUMER_REGISTERS>();
         consume<S>(call, shared, warpgroup - 1);

@@ -1,10 +1,12 @@
 """derby_attention_forward_sm90: full attention over packed sequences for Hopper, in one CUDA C++ kernel and one call.
 
-long_attention.cuh says how the kernel works: TMA, two or three warpgroups of 64 query rows that take turns on the tensor
-cores, weights kept in registers. head_dim 72 is padded to 80 in the first product and to nothing in the second.
+long_attention.cuh says how the kernel works: TMA, two or three warpgroups of 64 query rows that take turns on the
+tensor cores, weights kept in registers. head_dim 72 is padded to 80 in the first product and to nothing in the second.
+attention_planning.py says how the work is cut.
 
 Needs nvcc (on the PATH, in $CUDA_HOME or /usr/local/cuda) at the first call ever. Kept between calls: the library, and
-a workspace for each stream whose counters every call leaves at zero. Deterministic: chunks of a tile are added in their order.
+a workspace for each stream whose counters every call leaves at zero. Deterministic: chunks of a tile are added in their
+order.
 """
 
 import importlib

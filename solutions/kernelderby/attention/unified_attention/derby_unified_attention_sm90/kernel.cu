@@ -8,6 +8,11 @@ namespace {
 template <int D, int KEYS, int GROUPS, int STAGES, bool SPLIT>
 using Paged = AttentionShape<D, KEYS, GROUPS, STAGES, SPLIT, true, true>;
 
+template <typename S>
+struct Of {
+    using Shape = S;
+};
+
 }  // namespace
 
 // Shapes as in the definition.
@@ -37,21 +42,17 @@ extern "C" int derby_unified_attention_sm90_run(
     call.whole_tiles = whole_tiles;
     call.chunks = chunks;
     call.chunk_blocks = chunk_blocks;
+    const auto launch = [&](auto kernel) {
+        return int(launch_long_attention<typename decltype(kernel)::Shape>(tensors, call, processors, stream));
+    };
     switch (rounded_head_dim(head_dim)) {
-        case 64: return split ? launch_long_attention<Paged<64, 64, 2, 4, true>>(tensors, call, processors, stream)
-                           : launch_long_attention<Paged<64, 128, 3, 2, false>>(tensors, call, processors, stream);
-        case 72: return split ? launch_long_attention<Paged<72, 64, 2, 4, true>>(tensors, call, processors, stream)
-                           : launch_long_attention<Paged<72, 128, 3, 2, false>>(tensors, call, processors, stream);
-        case 80: return split ? launch_long_attention<Paged<80, 64, 2, 4, true>>(tensors, call, processors, stream)
-                           : launch_long_attention<Paged<80, 112, 3, 2, false>>(tensors, call, processors, stream);
-        case 96: return split ? launch_long_attention<Paged<96, 64, 2, 4, true>>(tensors, call, processors, stream)
-                           : launch_long_attention<Paged<96, 96, 3, 2, false>>(tensors, call, processors, stream);
-        case 128: return split ? launch_long_attention<Paged<128, 64, 2, 4, true>>(tensors, call, processors, stream)
-                           : launch_long_attention<Paged<128, 128, 2, 2, false>>(tensors, call, processors, stream);
-        case 192: return split ? launch_long_attention<Paged<192, 64, 2, 2, true>>(tensors, call, processors, stream)
-                           : launch_long_attention<Paged<192, 112, 2, 2, false>>(tensors, call, processors, stream);
-        case 256: return split ? launch_long_attention<Paged<256, 48, 2, 2, true>>(tensors, call, processors, stream)
-                           : launch_long_attention<Paged<256, 80, 2, 2, false>>(tensors, call, processors, stream);
+        case 64: return split ? launch(Of<Paged<64, 64, 2, 4, true>>{}) : launch(Of<Paged<64, 128, 3, 2, false>>{});
+        case 72: return split ? launch(Of<Paged<72, 64, 2, 4, true>>{}) : launch(Of<Paged<72, 128, 3, 2, false>>{});
+        case 80: return split ? launch(Of<Paged<80, 64, 2, 4, true>>{}) : launch(Of<Paged<80, 112, 3, 2, false>>{});
+        case 96: return split ? launch(Of<Paged<96, 64, 2, 4, true>>{}) : launch(Of<Paged<96, 96, 3, 2, false>>{});
+        case 128: return split ? launch(Of<Paged<128, 64, 2, 4, true>>{}) : launch(Of<Paged<128, 128, 2, 2, false>>{});
+        case 192: return split ? int(cudaErrorInvalidValue) : launch(Of<Paged<192, 96, 2, 2, false>>{});
+        case 256: return split ? int(cudaErrorInvalidValue) : launch(Of<Paged<256, 80, 2, 2, false>>{});
     }
     return cudaErrorInvalidValue;
 }

@@ -1,13 +1,14 @@
-"""derby_unified_attention_sm90: causal attention over a paged cache for Hopper, in one CUDA C++ kernel and one host call.
+"""derby_unified_attention_sm90: causal attention over a paged cache for Hopper, in one CUDA C++ kernel and one call.
 
 long_attention.cuh says how the kernel works: TMA boxes of one 16-token page each, two or three warpgroups of 64 query
 rows that take turns on the tensor cores, weights kept in registers. Query heads of a group share tiles. Where no
 sequence has more than 256 tokens (head_dim 64 and 128; 128 tokens with head_dim 256), short_attention.cuh reads keys
-and values once into shared memory instead. Which kernel a call gets is chosen from sizes that the host knows; nothing
-waits for the GPU.
+and values once into shared memory instead. Which kernel a call gets, and how the work is cut, is chosen from sizes that
+the host knows (attention_planning.py); nothing waits for the GPU.
 
 Needs nvcc (on the PATH, in $CUDA_HOME or /usr/local/cuda) at the first call ever. Kept between calls: the library, and
-a workspace for each stream whose counters every call leaves at zero. Deterministic: chunks of a tile are added in their order.
+a workspace for each stream whose counters every call leaves at zero. Deterministic: chunks of a tile are added in their
+order.
 """
 
 import importlib
@@ -47,7 +48,8 @@ def check(head_dim, block_size, sm_scale):
 @torch.no_grad()
 def run(query, key_cache, value_cache, cu_seqlens_q, seq_lens, block_table, max_query_len, max_seq_len, sm_scale,
         output):
-    """Shapes as in the definition, all contiguous and at addresses that 16 divides; the last three inputs are numbers."""
+    """Shapes as in the definition, all contiguous and at addresses that 16 divides; the last three inputs are
+    numbers."""
     tokens, heads, head_dim = query.shape
     if tokens == 0:
         return
@@ -63,6 +65,6 @@ def run(query, key_cache, value_cache, cu_seqlens_q, seq_lens, block_table, max_
     made = planning.plan(tokens, sequences, int(max_query_len), int(max_seq_len), heads, kv_heads, head_dim, True,
                          processors)
     counters, partials = workspace(device, made)
-    library(device, query, key_cache, value_cache, cu_seqlens_q, seq_lens, block_table, output, counters, partials, tokens,
-            blocks, sequences, block_table.shape[1], heads, kv_heads, head_dim, float(sm_scale), made.split, made.pack,
+    library(device, query, key_cache, value_cache, cu_seqlens_q, seq_lens, block_table, output, counters, partials,
+            tokens, blocks, sequences, block_table.shape[1], heads, kv_heads, head_dim, float(sm_scale), made.split, made.pack,
             made.section_heads, made.whole_tiles, made.chunks, made.chunk_blocks, processors)
