@@ -1,5 +1,5 @@
-"""derby_unified_attention_triton and derby_attention_forward_triton: in Triton's interpreter at odd sizes, with mutants,
-and compiled for sm_90 and sm_100."""
+"""derby_unified_attention_triton and derby_attention_forward_triton: in Triton's interpreter at odd sizes, with
+mutants, and compiled for sm_90 and sm_100."""
 
 import dataclasses
 import functools

@@ -1,5 +1,5 @@
-"""The kernel of derby_unified_attention_sm90 for short sequences: it compiles without spills, what its host side decides
-and how its places go round; on a GPU, every tail against the reference."""
+"""The kernel of derby_unified_attention_sm90 for short sequences: it compiles without spills, what its host side
+decides and how its places go round; on a GPU, every tail against the reference."""
 
 import re
 import shutil
@@ -57,7 +57,7 @@ HOST = r"""
 #include <cstdio>
 #include <cstdlib>
 #include <initializer_list>
-#include "short_attention.cuh"
+#include "short_launch.cuh"
 using namespace derby_short;
 #define EXPECT(what) do { if (!(what)) { printf("line %d: %s\n", __LINE__, #what); exit(1); } } while (0)
 

@@ -57,8 +57,8 @@ def absorb(queries0, queries1, output0, output1, highest, total, keys, values, r
            HEAD_DIM: tl.constexpr, FIRST: tl.constexpr, SECOND: tl.constexpr, MASKED: tl.constexpr):
     """One tile of keys and values: (output0, output1, highest, total) after it.
 
-    rows: where each token's row starts in keys and values; there: which tokens exist; visible: [queries, tokens], looked
-    at where MASKED. scale: of the scores, times log2(e). highest, total: of each query's scores so far.
+    rows: where each token's row starts in keys and values; there: which tokens exist; visible: [queries, tokens],
+    looked at where MASKED. scale: of the scores, times log2(e). highest, total: of each query's scores so far.
     """
     scores = tl.dot(queries0, tl.trans(load_rows(keys, rows, there, HEAD_DIM, 0, FIRST, MASKED)))
     if SECOND > 0:

@@ -117,12 +117,14 @@ def tuning_key(query, key_cache, value_cache, cu_seqlens_q, seq_lens, block_tabl
                sm_scale):
     heads, head_dim = query.shape[1:]
     return f"heads={heads}/{key_cache.shape[2]} d={head_dim} tokens<={power_of_two(query.shape[0])} " \
-           f"query<={power_of_two(max_query_len)} length<={power_of_two(max_seq_len)} seqs<={power_of_two(len(seq_lens))}"
+           f"query<={power_of_two(max_query_len)} length<={power_of_two(max_seq_len)} " \
+           f"seqs<={power_of_two(len(seq_lens))}"
 
 
 def candidates(query, key_cache, value_cache, cu_seqlens_q, seq_lens, block_table, max_query_len, max_seq_len,
                sm_scale):
-    """rows of a tile of queries, tokens of a tile of keys, warps, stages of the pipeline, programs a tile's keys go to."""
+    """rows of a tile of queries, tokens of a tile of keys, warps, stages of the pipeline, programs that a tile's keys
+    go to."""
     heads, head_dim = query.shape[1:]
     kv_heads = key_cache.shape[2]
     group = heads // kv_heads
