@@ -55,5 +55,5 @@ def run(query, key_cache, value_cache, cu_seqlens_q, seq_lens, block_table, max_
                          processors)
     counters, partials = workspace(device, made)
     library(device, query, key_cache, value_cache, cu_seqlens_q, seq_lens, block_table, output, counters, partials,
-            tokens, blocks, sequences, block_table.shape[1], heads, kv_heads, head_dim, float(sm_scale), made.split, made.pack,
-            made.section_heads, made.whole_tiles, made.chunks, made.chunk_blocks, processors)
+            tokens, blocks, sequences, block_table.shape[1], heads, kv_heads, head_dim, float(sm_scale), made.split,
+            made.pack, made.section_heads, made.whole_tiles, made.chunks, made.chunk_blocks, processors)
