@@ -95,8 +95,8 @@ class Call:
 
 @dataclass(frozen=True)
 class Work:
-    """A call's tiles in one kernel. size: the kernel's head size. blocks: tiles of keys that each tile sees, in the order
-    in which they are given out."""
+    """A call's tiles in one kernel. size: the kernel's head size. blocks: tiles of keys that each tile sees, in the
+    order in which they are given out."""
 
     call: Call
     kernel: Kernel
