@@ -11,6 +11,7 @@ from kernelderby.catalog.selection import by_origin, is_named, of_origin, select
 from kernelderby.errors import DerbyError
 from kernelderby.fields import suggestion
 from kernelderby.hardware import Gpu, find_gpu, gpus
+from kernelderby.locate import find_set
 from kernelderby.rank import Ranking, definitions_with_rows, rank
 from kernelderby.rank.by_importance import ImportanceRanking, rank_by_importance
 from kernelderby.report.answer import Answer
@@ -68,7 +69,7 @@ class TraceSet:
         of several origins has one ranking an origin, the survey's first.
 
         Without names: every definition that solutions competed for. origin: only workloads of these. gpu, protocol:
-        default those with the most rows. time: graph, eager or busy; default graph where all have it.
+        default the newest protocol, then the most rows. time: graph, eager or busy; default graph where all have it.
         DerbyError: no rows, an unknown name, a baseline that passed nothing.
         """
         catalog = self.catalog
@@ -147,6 +148,7 @@ class TraceSet:
         *,
         gpu: Names = "h200",
         origin: Names = (),
+        protocol: str | None = None,
         traces: bool = False,
         by_shape: bool | None = None,
     ) -> Answer[Survey]:
@@ -157,7 +159,7 @@ class TraceSet:
         """
         names = _names(definitions)
         gpus = [known_gpu(name) for name in _names(gpu)]
-        found = survey(self.catalog, gpus, names, with_traces=traces, origins=_names(origin))
+        found = survey(self.catalog, gpus, names, with_traces=traces, origins=_names(origin), protocol=protocol)
         return survey_answer(found, bool(names) if by_shape is None else by_shape)
 
     def _with_rows(
@@ -213,9 +215,10 @@ class TraceSet:
         }
 
 
-def open_set(path: Path | str = ".") -> TraceSet:
-    """The trace set in a folder. DerbyError where the folder has no definitions/."""
-    return TraceSet(Catalog.open(path))
+def open_set(path: Path | str | None = None) -> TraceSet:
+    """The trace set in a folder, by default the one that the command `derby` works on there (docs/api.md). DerbyError
+    where the folder has no definitions/."""
+    return TraceSet(Catalog.open(find_set() if path is None else path))
 
 
 def _names(names: Names) -> tuple[str, ...]:

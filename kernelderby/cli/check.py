@@ -26,7 +26,7 @@ from kernelderby.cli.output import Output, output_options
 @definitions_option
 @workloads_option
 @origin_option
-@click.option("--seeds", type=click.IntRange(min=1), help="Contents per case (default: 1 on a GPU, 2 on a CPU).")
+@click.option("--seeds", type=click.IntRange(min=1), default=1, show_default=True, help="Contents per case.")
 @click.option("--device", type=click.Choice(["cuda", "cpu"]), help="Default: the GPU where there is one.")
 @click.option("--timeout", type=float, default=600, show_default=True, help="Seconds for each case of a solution.")
 @output_options("check", tables=("cases",))
@@ -37,7 +37,7 @@ def command(
     definitions: tuple[str, ...],
     workloads: tuple[str, ...],
     origin: tuple[str, ...],
-    seeds: int | None,
+    seeds: int,
     device: str | None,
     timeout: float,
     root: Path,
@@ -46,7 +46,8 @@ def command(
     """Correctness of solutions (default: all; SOLUTION is the same as --solutions): on a GPU at full shapes, on a CPU
     at small ones, Triton in its interpreter. --workloads and --origin are for a GPU only.
 
-    Exit code 1 when one fails, when one that was named is skipped, and when nothing was checked.
+    Exit code 1 when one fails, when one that was named is skipped, when a definition's own code fails, and when
+    nothing was checked.
     """
     from kernelderby.catalog import Catalog
     from kernelderby.measure.checks import plan_checks, run_checks
@@ -67,9 +68,9 @@ def command(
             timeout,
             lambda result: advance(plain(f"{result.solution} on {result.case}: {result.status}")),
         )
-    output.emit(checks_answer(machine.name, results, plan.skipped))
+    output.emit(checks_answer(machine.name, results, plan.skipped, plan.broken))
     was_skipped = any(name in plan.skipped for name in solutions)
-    if not results or was_skipped or any(result.status != PASSED for result in results):
+    if not results or was_skipped or plan.broken or any(result.status != PASSED for result in results):
         sys.exit(1)
 
 

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 @workloads_option
 @origin_option
 @gpu_option
-@click.option("--protocol", metavar="P", help="How the rows were timed (default: the protocol with the most rows).")
+@click.option("--protocol", metavar="P", help="How the rows were timed (default: the newest protocol).")
 @click.option(
     "--time",
     type=click.Choice(["graph", "eager", "busy"]),

@@ -23,6 +23,7 @@ from kernelderby.errors import DerbyError
 )
 @origin_option
 @click.option("--shapes", is_flag=True, help="Every shape of all operators.")
+@click.option("--protocol", metavar="P", help="With --traces: how the rows were timed (default: the newest protocol).")
 @click.option("--traces", "with_traces", is_flag=True, help="S of our recorded times on the first GPU.")
 @output_options("roofline", tables=("operators", "shapes"), plot=True)
 @root_option
@@ -32,6 +33,7 @@ def command(
     gpu: tuple[str, ...],
     origin: tuple[str, ...],
     shapes: bool,
+    protocol: str | None,
     with_traces: bool,
     root: Path,
     output: Output,
@@ -51,7 +53,11 @@ def command(
     for name in names:
         if name not in found.definitions and find_gpu(name):
             raise DerbyError(f"{name} is a GPU, not an operator; write --gpu {','.join(gpu)},{name}")
-    answer = found.roofline(names, gpu=gpu, origin=origin, traces=with_traces, by_shape=bool(names) or shapes)
+    if protocol is not None and not with_traces:
+        raise click.UsageError("--protocol is of recorded rows; add --traces")
+    answer = found.roofline(
+        names, gpu=gpu, origin=origin, protocol=protocol, traces=with_traces, by_shape=bool(names) or shapes
+    )
     if output.plot is not None and not answer.value.sources:
         raise DerbyError("--plot: there is no S without times; add --traces, or --gpu xpu-a for the published ones")
     output.emit(answer, draw=lambda path: _draw(answer.value, path))

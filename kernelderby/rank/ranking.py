@@ -47,7 +47,7 @@ def rank(
     groups = selection.group_rows(measurements)
     if not groups:
         raise DerbyError(f"traces/: no row of {definition}; measure it with `derby bench`")
-    key = selection.choose_group(groups, gpu, protocol, newest_protocol=True)
+    key = selection.choose_group(groups, gpu, protocol)
     rows = groups[key]
     contenders = {name: each for name, each in solutions.items() if only is None or name in only}
     importance = {workload.uuid: _importance(workload) for workload in workloads}

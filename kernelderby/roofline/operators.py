@@ -117,8 +117,10 @@ def survey(
     *,
     with_traces: bool = False,
     origins: Collection[str] = (),
+    protocol: str | None = None,
 ) -> Survey:
-    """names: definitions, all of the set when empty. with_traces: our times on the first of the GPUs. origins: only
+    """names: definitions, all of the set when empty. with_traces: our times on the first of the GPUs, of the
+    newest protocol unless one is named. origins: only
     workloads of these, and the operators that have any.
 
     A workload whose cost was not counted is left out with a warning.
@@ -127,7 +129,7 @@ def survey(
     catalog.check_origins(origins)
     importance = published.importance(catalog.root, catalog.left_out)
     chosen = [catalog.definition(name) for name in names or catalog.definitions]
-    sources = _sources(catalog, gpus, with_traces)
+    sources = _sources(catalog, gpus, with_traces, protocol)
     workloads = {each.name: _counted(catalog, each, origins) for each in chosen}
     found = [
         _operator(definition, workloads[definition.name], gpus, sources, importance.get(definition.name))
@@ -162,14 +164,14 @@ def _counted(catalog: Catalog, definition: Definition, origins: Collection[str])
     return [workload for workload in chosen if workload.cost is not None]
 
 
-def _sources(catalog: Catalog, gpus: Sequence[Gpu], with_traces: bool) -> tuple[Source, ...]:
+def _sources(catalog: Catalog, gpus: Sequence[Gpu], with_traces: bool, protocol: str | None) -> tuple[Source, ...]:
     found = [
         Source(PUBLISHED, gpu, published.times_us(catalog.root, catalog.left_out))
         for gpu in gpus
         if gpu.id == published.HARDWARE
     ]
     if with_traces:
-        rows = recorded(catalog.traces(), catalog.solutions, gpus[0].id)
+        rows = recorded(catalog.traces(), catalog.solutions, gpus[0].id, protocol)
         found.append(Source(TRACES, gpus[0], recorded=rows))
     return tuple(found)
 

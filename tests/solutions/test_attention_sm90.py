@@ -142,6 +142,17 @@ def test_a_workspace_keeps_what_a_graph_may_use(monkeypatch):
     assert any(held is first[0] for held in space.kept[device, 1, "counters"])
 
 
+def test_streams_share_zeros_but_no_counter(monkeypatch):
+    tools, streams = planning(), iter((1, 2, 1))
+    current = lambda device: type("Stream", (), {"cuda_stream": next(streams)})  # noqa: E731
+    monkeypatch.setattr(tools.torch.cuda, "current_stream", current)
+    space, made = tools.Workspace(), tools.Plan(0, 1, 1, 0, 2, 1, 10, 100)
+    one, two, again = (space(torch.device("cpu"), made)[0] for _ in range(3))
+    one.fill_(1)
+    assert not two.any() and again is one
+    assert one.untyped_storage().data_ptr() == two.untyped_storage().data_ptr(), "no second fill under capture"
+
+
 # On a GPU -------------------------------------------------------------------------------------------------------------
 
 

@@ -30,10 +30,10 @@ class Kernel:
     speed: float
 
 
-# As in kernel.cu: of each head size the kernel for many rows, and the one for few (`split`), for which large heads leave
-# too few registers.
+# As in kernel.cu: of each head size the kernel for many rows, and the one for few (`split`), for which large heads
+# leave too few registers.
 WIDE = {64: Kernel(192, 128, 520), 72: Kernel(192, 128, 580), 80: Kernel(192, 112, 600), 96: Kernel(192, 96, 560),
-        128: Kernel(128, 128, 700), 192: Kernel(128, 96, 680), 256: Kernel(128, 80, 740)}
+        128: Kernel(128, 128, 700), 192: Kernel(128, 112, 680), 256: Kernel(128, 80, 740)}
 SPLIT = {64: Kernel(64, 64, 280), 72: Kernel(64, 64, 310), 80: Kernel(64, 64, 320), 96: Kernel(64, 64, 340),
          128: Kernel(64, 64, 420)}
 
@@ -95,7 +95,8 @@ class Call:
 
 @dataclass(frozen=True)
 class Work:
-    """A call's tiles in one kernel. size: the kernel's head size. blocks: tiles of keys that each sees, in the order in which they are given out."""
+    """A call's tiles in one kernel. size: the kernel's head size. blocks: tiles of keys that each tile sees, in the
+    order in which they are given out."""
 
     call: Call
     kernel: Kernel
@@ -163,10 +164,21 @@ def plan(*sizes):
 class Workspace:
     """What a stream keeps between calls: counters that every call leaves at zero, and memory for chunks. Two streams
     could use it at the same time, so each has its own. It grows to what is needed; what it had stays, since a captured
-    graph may still use it."""
+    graph may still use it. Counters are cut from zeros of the whole device, so that a call under capture, on a stream
+    of its own, does not fill them anew at each replay."""
+
+    ZEROS = 1 << 16
 
     def __init__(self):
-        self.kept = {}
+        self.kept, self.zeros = {}, {}
+
+    def cut_zeros(self, device, count):
+        """int32 [count] zeros that nobody has."""
+        zeros, taken = self.zeros.get(device, (None, 0))
+        if zeros is None or taken + count > zeros.numel():
+            zeros, taken = torch.zeros(max(self.ZEROS, count), dtype=torch.int32, device=device), 0
+        self.zeros[device] = zeros, taken + count
+        return zeros[taken:taken + count]
 
     def grown(self, place, count, make):
         held = self.kept.setdefault(place, [])
@@ -178,7 +190,7 @@ class Workspace:
         """(counters int32, partials float32) for the current stream and a plan."""
         stream = torch.cuda.current_stream(device).cuda_stream
         counters = self.grown((device, stream, "counters"), 2 + made.counters,
-                              lambda count: torch.zeros(count, dtype=torch.int32, device=device))
+                              lambda count: self.cut_zeros(device, count))
         return counters, self.grown((device, stream, "partials"), made.floats,
                                     lambda count: torch.empty(count, dtype=torch.float32, device=device))
 

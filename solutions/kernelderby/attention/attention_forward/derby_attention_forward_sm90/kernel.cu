@@ -49,7 +49,7 @@ extern "C" int derby_attention_forward_sm90_run(
         case 80: return split ? launch(Of<Full<80, 64, 2, 4, true>>{}) : launch(Of<Full<80, 112, 3, 2, false>>{});
         case 96: return split ? launch(Of<Full<96, 64, 2, 4, true>>{}) : launch(Of<Full<96, 96, 3, 2, false>>{});
         case 128: return split ? launch(Of<Full<128, 64, 2, 4, true>>{}) : launch(Of<Full<128, 128, 2, 2, false>>{});
-        case 192: return split ? int(cudaErrorInvalidValue) : launch(Of<Full<192, 96, 2, 2, false>>{});
+        case 192: return split ? int(cudaErrorInvalidValue) : launch(Of<Full<192, 112, 2, 2, false>>{});
         case 256: return split ? int(cudaErrorInvalidValue) : launch(Of<Full<256, 80, 2, 2, false>>{});
     }
     return cudaErrorInvalidValue;
