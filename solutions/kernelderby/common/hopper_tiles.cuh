@@ -1,7 +1,7 @@
 // Tiles of a dense GEMM x [m, k] @ w [n, k]^T for Hopper: their forms and order, the warp that loads them, the launch.
 //
-// A persistent CTA has two consumer warpgroups that multiply and a third one that produces. Operands go through a ring of
-// stages, each a block of 128 bytes along k: `full` counts the bytes that have come (and what else the kernel adds),
+// A persistent CTA has two consumer warpgroups that multiply and a third one that produces. Operands go through a ring
+// of stages, each a block of 128 bytes along k: `full` counts the bytes that have come (and what else the kernel adds),
 // `empty` the consumer warps that are done with it, in every CTA that the stage's bytes were multicast to.
 #pragma once
 #include "hopper_gemm.cuh"
@@ -11,14 +11,16 @@ namespace derby {
 constexpr int ROW_BYTES = 128;  // of a stage: a block along k, 128 values in 8 bits or 64 in 16
 constexpr int WARP = 32, WARPGROUP = 128, CONSUMERS = 2 * WARPGROUP, THREADS = 3 * WARPGROUP;
 
-// ROWS x COLUMNS outputs a tile. SPLIT: the warpgroups share the tile's k blocks instead of its rows. CLUSTER CTAs share x
-// (their tiles lie side by side) or, SHARE_X false, the weight (one below the other).
+// ROWS x COLUMNS outputs a tile. SPLIT: the warpgroups share the tile's k blocks instead of its rows. CLUSTER CTAs share
+// x (their tiles lie side by side) or, SHARE_X false, the weight (one below the other).
 template <int ROWS_, int COLUMNS_, bool SPLIT_, int STAGES_, int CLUSTER_, bool SHARE_X_>
 struct Form {
     static constexpr int ROWS = ROWS_, COLUMNS = COLUMNS_, STAGES = STAGES_, CLUSTER = CLUSTER_;
     static constexpr bool SPLIT = SPLIT_, SHARE_X = SHARE_X_;
     static constexpr int HALVES = SPLIT ? ROWS / 64 : ROWS / 128;  // of 64 rows, of a warpgroup
-    static constexpr int X_BOX = SHARE_X ? ROWS / CLUSTER : ROWS, W_BOX = SHARE_X ? COLUMNS : COLUMNS / CLUSTER;
+    static constexpr int X_PART = SHARE_X ? ROWS / CLUSTER : ROWS, W_BOX = SHARE_X ? COLUMNS : COLUMNS / CLUSTER;
+    static constexpr int X_BOX = X_PART < 64 ? X_PART : 64;  // rows that one load brings
+    static constexpr bool HALVES_TAIL = !SPLIT && ROWS == 256;  // the last tiles may be done as two of half the rows
     static constexpr int EMPTY_ARRIVALS = (SPLIT ? 1 : 2) * WARPGROUP / WARP * CLUSTER;
 };
 
@@ -37,6 +39,7 @@ struct Barriers {
 struct Extent {
     int m, n, k_blocks;
     int unit_rows, unit_columns, group;  // see unit_place(); a unit is what a cluster does at a time
+    int whole, turns;  // the first `whole` turns are a unit each, the others (of HALVES_TAIL) half a unit's rows
 };
 
 // Unit u of rows x columns units: groups of `group` rows, within them column after column, so that the CTAs at work
@@ -50,17 +53,19 @@ __device__ __forceinline__ int2 unit_place(int u, int rows, int columns, int gro
 // The tiles of this CTA, one after the other.
 template <class F>
 struct Walk {
-    int unit, units, rank;
-    __device__ Walk(const Extent& extent)
-        : unit(blockIdx.x / F::CLUSTER), units(extent.unit_rows * extent.unit_columns), rank(blockIdx.x % F::CLUSTER) {}
-    __device__ bool more() const { return unit < units; }
-    __device__ void next() { unit += gridDim.x / F::CLUSTER; }
-    // Tile's row and column, in tiles.
+    int turn, rank;
+    __device__ Walk() : turn(blockIdx.x / F::CLUSTER), rank(blockIdx.x % F::CLUSTER) {}
+    __device__ bool more(const Extent& extent) const { return turn < extent.turns; }
+    __device__ void next() { turn += gridDim.x / F::CLUSTER; }
+    // Half the rows only.
+    __device__ bool half(const Extent& extent) const { return F::HALVES_TAIL && turn >= extent.whole; }
+    // First row and column of the tile.
     __device__ int2 tile(const Extent& extent) const {
-        int2 place = unit_place(unit, extent.unit_rows, extent.unit_columns, extent.group);
-        if (F::SHARE_X) place.y = place.y * F::CLUSTER + rank;
-        else place.x = place.x * F::CLUSTER + rank;
-        return place;
+        const int beyond = turn - extent.whole, unit = half(extent) ? extent.whole + beyond / 2 : turn;
+        const int2 place = unit_place(unit, extent.unit_rows, extent.unit_columns, extent.group);
+        const int down = F::SHARE_X ? place.x : place.x * F::CLUSTER + rank;
+        const int across = F::SHARE_X ? place.y * F::CLUSTER + rank : place.y;
+        return make_int2(down * F::ROWS + (half(extent) ? beyond % 2 * (F::ROWS / 2) : 0), across * F::COLUMNS);
     }
 };
 
@@ -70,23 +75,27 @@ __device__ __forceinline__ void load_operands(Ring<F>& ring, Barriers<F::STAGES>
                                               const CUtensorMap* w_map, const Extent& extent) {
     constexpr uint16_t ALL = (1 << F::CLUSTER) - 1;
     uint32_t step = 0;
-    for (Walk<F> walk(extent); walk.more(); walk.next()) {
+    for (Walk<F> walk; walk.more(extent); walk.next()) {
         const int2 tile = walk.tile(extent);
-        const int x_row = tile.x * F::ROWS, w_row = tile.y * F::COLUMNS;
+        const int rows = walk.half(extent) ? F::ROWS / 2 : F::ROWS, part = F::SHARE_X ? rows / F::CLUSTER : rows;
+        const int x_first = F::SHARE_X ? walk.rank * part : 0, w_first = F::SHARE_X ? 0 : walk.rank * F::W_BOX;
         for (int k = 0; k < extent.k_blocks; ++k, ++step) {
             const uint32_t s = step % F::STAGES;
             mbarrier_wait(shared_address(&barriers.empty[s]), (step / F::STAGES & 1) ^ 1);
             const uint32_t full = shared_address(&barriers.full[s]);
-            mbarrier_arrive_expect_tx(full, (F::ROWS + F::COLUMNS) * ROW_BYTES);
-            const uint32_t x = shared_address(ring.x[s]), w = shared_address(ring.w[s]);
-            if (F::CLUSTER > 1 && F::SHARE_X)
-                tma_load_multicast(x + walk.rank * F::X_BOX * ROW_BYTES, x_map, k * BLOCK,
-                                   x_row + walk.rank * F::X_BOX, full, ALL);
-            else tma_load(x, x_map, k * BLOCK, x_row, full);
+            mbarrier_arrive_expect_tx(full, (rows + F::COLUMNS) * ROW_BYTES);
+#pragma unroll
+            for (int i = 0; i < F::X_PART; i += F::X_BOX) {
+                if (i >= part) break;
+                const uint32_t x = shared_address(ring.x[s]) + (x_first + i) * ROW_BYTES;
+                if (F::CLUSTER > 1 && F::SHARE_X)
+                    tma_load_multicast(x, x_map, k * BLOCK, tile.x + x_first + i, full, ALL);
+                else tma_load(x, x_map, k * BLOCK, tile.x + i, full);
+            }
+            const uint32_t w = shared_address(ring.w[s]) + w_first * ROW_BYTES;
             if (F::CLUSTER > 1 && !F::SHARE_X)
-                tma_load_multicast(w + walk.rank * F::W_BOX * ROW_BYTES, w_map, k * BLOCK,
-                                   w_row + walk.rank * F::W_BOX, full, ALL);
-            else tma_load(w, w_map, k * BLOCK, w_row, full);
+                tma_load_multicast(w, w_map, k * BLOCK, tile.y + w_first, full, ALL);
+            else tma_load(w, w_map, k * BLOCK, tile.y, full);
         }
     }
 }
@@ -117,7 +126,7 @@ __device__ __forceinline__ void set_up(Barriers<F::STAGES>& barriers, int full_a
     else __syncthreads();
 }
 
-// Host -----------------------------------------------------------------------------------------------------------------
+// Host ------------------------------------------------------------------------------------------------------------
 
 using Encode = decltype(&cuTensorMapEncodeTiled);
 
@@ -162,14 +171,18 @@ cudaError_t launch_clusters(Kernel kernel, int grid, int threads, int cluster, i
     return cudaLaunchKernelEx(&config, kernel, arguments...);
 }
 
-// m, n and the units of a form. Returns the CTAs to launch, at most `ctas`.
+// m, n, the units and the turns of a form. Returns the CTAs to launch, at most `ctas`.
 template <class F>
 int fill_extent(Extent* extent, int m, int n, int k_blocks, int group, int ctas) {
     const int down = F::SHARE_X ? F::ROWS : F::ROWS * F::CLUSTER;
     const int across = F::SHARE_X ? F::COLUMNS * F::CLUSTER : F::COLUMNS;
     *extent = {m, n, k_blocks, (m + down - 1) / down, (n + across - 1) / across, group};
-    const long long units = (long long)extent->unit_rows * extent->unit_columns, clusters = ctas / F::CLUSTER;
-    return F::CLUSTER * int(units < clusters ? units : clusters);
+    const int units = extent->unit_rows * extent->unit_columns, clusters = ctas / F::CLUSTER;
+    const int rest = units % clusters;
+    const bool halves = F::HALVES_TAIL && 2 * rest <= clusters;
+    extent->whole = halves ? units - rest : units;
+    extent->turns = halves ? units + rest : units;
+    return F::CLUSTER * (extent->turns < clusters ? extent->turns : clusters);
 }
 
 }  // namespace derby

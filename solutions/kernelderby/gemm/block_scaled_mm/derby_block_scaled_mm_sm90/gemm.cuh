@@ -9,19 +9,25 @@
 
 namespace derby {
 
-constexpr int BLOCK = 128;  // values that share a scale
-constexpr int SLAB = 8 * 128, SLABS = 3;  // bytes: 8 rows of 32 columns of output; slabs of a warp in turn
-#ifndef DIRECT
-#define DIRECT 0
+constexpr int BLOCK = 128;                                    // values that share a scale
+constexpr int BOX_ROWS = 16, BOX = BOX_ROWS * 128, SLABS = 1;  // bytes: a warp's rows of 32 columns of output
+#ifndef SKEW
+#define SKEW 0
 #endif
-#ifndef TURNS
-#define TURNS 0
+#ifndef HOLD
+#define HOLD 2
+#endif
+#ifndef NOEPI
+#define NOEPI 0
+#endif
+#ifndef NOPROMO
+#define NOPROMO 0
 #endif
 
 template <class F>
 struct Shared {
     Ring<F> ring;
-    uint8_t slab[CONSUMERS / WARP][SLABS][SLAB];
+    uint8_t slab[CONSUMERS / WARP][SLABS][BOX];
     float joined[F::SPLIT ? F::ROWS * F::COLUMNS : 1];  // what the warpgroups hand to each other
     float scale[F::STAGES][F::ROWS];
     Barriers<F::STAGES> barriers;
@@ -45,22 +51,23 @@ __device__ __forceinline__ float4 four_scales(const float* row, int k, int k_blo
 template <class F>
 __device__ void load_scales(Shared<F>& shared, const Problem& problem) {
     constexpr int EACH = F::ROWS / 2 / WARP;
-    const int lane = threadIdx.x % WARP, first = (threadIdx.x / WARP % 2) * (F::ROWS / 2) + lane;
-    const int k_blocks = problem.extent.k_blocks;
+    const Extent& extent = problem.extent;
+    const int lane = threadIdx.x % WARP, first = threadIdx.x / WARP % 2 * WARP + lane, k_blocks = extent.k_blocks;
     const bool aligned = k_blocks % 4 == 0;
     uint32_t step = 0;
-    for (Walk<F> walk(problem.extent); walk.more(); walk.next()) {
-        const int2 tile = walk.tile(problem.extent);
-        const bool inside = tile.y * BLOCK < problem.extent.n;
+    for (Walk<F> walk; walk.more(extent); walk.next()) {
+        const int2 tile = walk.tile(extent);
+        const int rows = min(walk.half(extent) ? F::ROWS / 2 : F::ROWS, extent.m - tile.x);
+        const float* w_scale = problem.w_scale + size_t(tile.y / BLOCK) * k_blocks;
+        const float* x_scale = problem.x_scale + size_t(tile.x + first) * k_blocks;
         for (int k = 0; k < k_blocks; k += 4) {
             float4 scale[EACH], w = make_float4(0, 0, 0, 0);
-            if (inside) w = four_scales(problem.w_scale + size_t(tile.y) * k_blocks, k, k_blocks, aligned);
+            if (tile.y < extent.n) w = four_scales(w_scale, k, k_blocks, aligned);
 #pragma unroll
             for (int i = 0; i < EACH; ++i) {
-                const int row = tile.x * F::ROWS + first + i * WARP;
                 scale[i] = make_float4(0, 0, 0, 0);
-                if (row < problem.extent.m)
-                    scale[i] = four_scales(problem.x_scale + size_t(row) * k_blocks, k, k_blocks, aligned);
+                if (first + i * 2 * WARP < rows)
+                    scale[i] = four_scales(x_scale + i * 2 * WARP * k_blocks, k, k_blocks, aligned);
             }
 #pragma unroll
             for (int j = 0; j < 4; ++j) {
@@ -69,8 +76,8 @@ __device__ void load_scales(Shared<F>& shared, const Problem& problem) {
                 mbarrier_wait(shared_address(&shared.barriers.empty[s]), (step / F::STAGES & 1) ^ 1);
 #pragma unroll
                 for (int i = 0; i < EACH; ++i)
-                    shared.scale[s][first + i * WARP] = reinterpret_cast<const float(&)[4]>(scale[i])[j] *
-                                                        reinterpret_cast<const float(&)[4]>(w)[j];
+                    shared.scale[s][first + i * 2 * WARP] = reinterpret_cast<const float(&)[4]>(scale[i])[j] *
+                                                            reinterpret_cast<const float(&)[4]>(w)[j];
                 __syncwarp();
                 if (lane == 0) mbarrier_arrive(shared_address(&shared.barriers.full[s]));
                 ++step;
@@ -79,140 +86,161 @@ __device__ void load_scales(Shared<F>& shared, const Problem& problem) {
     }
 }
 
-// The products of this warpgroup's k blocks: total[h] of 64 rows each.
-template <class F>
-__device__ __forceinline__ void multiply(Shared<F>& shared, const Problem& problem, uint32_t step,
-                                         float (&total)[F::HALVES][64]) {
-    const int lane = threadIdx.x % WARP, group = threadIdx.x / WARPGROUP;
-    const int row = (F::SPLIT ? 0 : group * F::HALVES * 64) + threadIdx.x / WARP % 4 * 16 + lane / 4;
-    const uint32_t rows_offset = F::SPLIT ? 0 : group * F::HALVES * 64 * BLOCK;
+// A warp's place for boxes of output: of its own shared memory, and where HELD stages back it still has to itself what it
+// loaded of x: HALVES boxes of the same size in each.
+template <class F, int HALVES, int HELD>
+struct Boxes {
+    static constexpr int COUNT = HELD * HALVES + SLABS;
+    uint32_t own, held[HELD ? HELD : 1];  // addresses
+    __device__ __forceinline__ Boxes(Shared<F>& shared, uint32_t step) {
+        const int warp = threadIdx.x / WARP;
+        own = shared_address(shared.slab[warp]);
 #pragma unroll
-    for (int h = 0; h < F::HALVES; ++h)
+        for (int i = 0; i < HELD; ++i)
+            held[i] = shared_address(shared.ring.x[(step - HELD + i) % F::STAGES]) +
+                      (warp / 4 * HALVES * 4 + warp % 4) * BOX;
+    }
+    // Of box i, which compile time knows.
+    __device__ __forceinline__ uint32_t operator[](int i) const {
+        i %= COUNT;
+        return i < HELD * HALVES ? held[i / HALVES] + i % HALVES * 4 * BOX : own + (i - HELD * HALVES) * BOX;
+    }
+};
+
+// The products of this warpgroup's k blocks: total[h] of 64 rows each. The last HELD stages are kept; those of the tile
+// before are released as soon as they have been stored.
+template <class F, int HALVES, int HELD>
+__device__ __forceinline__ void multiply(Shared<F>& shared, const Problem& problem, uint32_t step,
+                                         float (&total)[HALVES][64]) {
+    constexpr int STEP = F::SPLIT ? 2 : 1;
+    const int lane = threadIdx.x % WARP, group = threadIdx.x / WARPGROUP, k_blocks = problem.extent.k_blocks;
+    const int first_row = F::SPLIT ? 0 : group * HALVES * 64;
+    const int row = first_row + threadIdx.x / WARP % 4 * 16 + lane / 4;
+#pragma unroll
+    for (int h = 0; h < HALVES; ++h)
 #pragma unroll
         for (int i = 0; i < 64; ++i) total[h][i] = 0.0f;
-    constexpr int STEP = F::SPLIT ? 2 : 1;
-    for (int k = F::SPLIT ? group : 0; k < problem.extent.k_blocks; k += STEP) {
+    for (int k = F::SPLIT ? group : 0; k < k_blocks; k += STEP) {
         const uint32_t now = step + k, s = now % F::STAGES;
         mbarrier_wait(shared_address(&shared.barriers.full[s]), now / F::STAGES & 1);
-        const uint32_t x = descriptor_low(shared_address(shared.ring.x[s]) + rows_offset);
+        const uint32_t x = descriptor_low(shared_address(shared.ring.x[s]) + first_row * ROW_BYTES);
         const uint32_t w = descriptor_low(shared_address(shared.ring.w[s]));
-        float upper[F::HALVES], lower[F::HALVES];
+        float upper[HALVES], lower[HALVES];
 #pragma unroll
-        for (int h = 0; h < F::HALVES; ++h)
+        for (int h = 0; h < HALVES; ++h)
             upper[h] = shared.scale[s][row + h * 64], lower[h] = shared.scale[s][row + h * 64 + 8];
 #pragma unroll
-        for (int h = 0; h < F::HALVES; ++h) {
+        for (int h = 0; h < HALVES; ++h) {
             float one[64];
             pin<64>(one);
-            if (TURNS && !F::SPLIT) named_barrier_sync(4 + group, CONSUMERS);
             wgmma_fence();
 #pragma unroll
             for (int i = 0; i < BLOCK / 32; ++i)
-                wgmma_e4m3<BLOCK>(one, descriptor_of(x + h * (64 * BLOCK >> 4) + 2 * i), descriptor_of(w + 2 * i), i);
+                wgmma_e4m3<BLOCK>(NOPROMO ? total[h] : one, descriptor_of(x + h * (64 * ROW_BYTES >> 4) + 2 * i),
+                                  descriptor_of(w + 2 * i), NOPROMO ? 1 : i);
             wgmma_commit_group();
-            if (TURNS && !F::SPLIT) named_barrier_arrive(4 + (group ^ 1), CONSUMERS);
-            wgmma_wait_group<0>();
-            pin<64>(one);
-            if (h + 1 == F::HALVES) release<F>(shared.barriers, s);
+            if (HELD && h == 0 && k == 0 && step) {
+                if (lane == 0) bulk_wait_group_read<0>();
+                __syncwarp();
 #pragma unroll
-            for (int i = 0; i < 64; ++i) total[h][i] += one[i] * (i % 4 < 2 ? upper[h] : lower[h]);
+                for (int i = HELD; i; --i) release<F>(shared.barriers, (step - i) % F::STAGES);
+            }
+            wgmma_wait_group<0>();
+            pin<64>(NOPROMO ? total[h] : one);
+            if (h + 1 == HALVES && k + HELD < k_blocks) release<F>(shared.barriers, s);
+            if (!NOPROMO)
+#pragma unroll
+                for (int i = 0; i < 64; ++i) total[h][i] += one[i] * (i % 4 < 2 ? upper[h] : lower[h]);
         }
     }
 }
 
-// 16 rows of a warp, the columns of registers FROM .. TO - 1: 8 rows x 32 columns go through shared memory at a time and
-// are stored by TMA. A slab has the 128-byte swizzle; that odd rows write their 8 columns in another order keeps four
-// rows that are written at once on different banks.
-template <int FROM, int TO>
-__device__ __forceinline__ void store_rows(uint8_t (*slabs)[SLAB], const CUtensorMap* out_map, const float* d, int row,
-                                           int column, uint32_t& turn) {
+__device__ __forceinline__ void store_shared8(uint32_t to, float a, float b) {
+    asm volatile("st.shared.v2.f32 [%0], {%1, %2};" ::"r"(to), "f"(a), "f"(b) : "memory");
+}
+
+// 16 rows of a warp, the columns of registers FROM .. TO - 1: boxes of 32 columns go through shared memory and are stored
+// by TMA. A box has the 128-byte swizzle; that odd rows write their 8 columns in another order keeps four rows that are
+// written at once on different banks. TURN: boxes before in this tile.
+template <int FROM, int TO, int TURN, class Place>
+__device__ __forceinline__ void store_rows(const Place& place, const CUtensorMap* out_map, const float* d, int row,
+                                           int column) {
     const int lane = threadIdx.x % WARP, r = lane / 4, q = lane % 4;
     const bool odd = r & 1;
 #pragma unroll
-    for (int c = FROM / 16; c < TO / 16; ++c)
-#pragma unroll
-        for (int half = 0; half < 2; ++half) {
-            uint8_t* slab = slabs[turn % SLABS];
-            if (lane == 0) bulk_wait_group_read<SLABS - 1>();
+    for (int c = FROM / 16; c < TO / 16; ++c) {
+        const int turn = TURN + c - FROM / 16;
+        const uint32_t box = place[turn];
+        if (turn >= Place::COUNT) {
+            if (lane == 0) bulk_wait_group_read<Place::COUNT - 1>();
             __syncwarp();
+        }
 #pragma unroll
-            for (int t = 0; t < 4; ++t) {
+        for (int t = 0; t < 4; ++t)
+#pragma unroll
+            for (int half = 0; half < 2; ++half) {
                 const int a = c * 16 + t * 4 + half * 2, b = c * 16 + (t ^ 2) * 4 + half * 2;
                 const int chunk = 2 * (odd ? t ^ 2 : t) + q / 2;
-                *reinterpret_cast<float2*>(slab + r * 128 + (chunk ^ r) * 16 + q % 2 * 8) =
-                    make_float2(odd ? d[b] : d[a], odd ? d[b + 1] : d[a + 1]);
+                store_shared8(box + (r + 8 * half) * 128 + (chunk ^ r) * 16 + q % 2 * 8, odd ? d[b] : d[a],
+                              odd ? d[b + 1] : d[a + 1]);
             }
-            fence_async_proxy();
-            __syncwarp();
-            if (lane == 0) {
-                tma_store(out_map, shared_address(slab), column + c * 32, row + half * 8);
-                bulk_commit_group();
-            }
-            ++turn;
+        fence_async_proxy();
+        __syncwarp();
+        if (lane == 0) {
+            tma_store(out_map, box, column + c * 32, row);
+            bulk_commit_group();
         }
-}
-
-template <int FROM, int TO>
-__device__ __forceinline__ void store_direct(const Problem& problem, const float* d, int row, int column) {
-    const int lane = threadIdx.x % WARP;
-    if (column >= problem.extent.n) return;
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-        const int r = row + lane / 4 + half * 8;
-        float* out = problem.output + size_t(r) * problem.extent.n + column + lane % 4 * 2;
-        if (r < problem.extent.m)
-#pragma unroll
-            for (int j = FROM / 4; j < TO / 4; ++j)
-                *reinterpret_cast<float2*>(out + j * 8) = make_float2(d[4 * j + 2 * half], d[4 * j + 2 * half + 1]);
     }
 }
 
-template <class F, int FROM, int TO>
-__device__ __forceinline__ void store(Shared<F>& shared, const CUtensorMap* out_map, const Problem& problem,
-                                      const float* d, int row, int column, uint32_t& turn) {
-    if (DIRECT) store_direct<FROM, TO>(problem, d, row, column);
-    else store_rows<FROM, TO>(shared.slab[threadIdx.x / WARP], out_map, d, row, column, turn);
+// A tile of HALVES times 64 rows a warpgroup.
+template <class F, int HALVES, int HELD>
+__device__ __forceinline__ void do_tile(Shared<F>& shared, const CUtensorMap* out_map, const Problem& problem, int2 tile,
+                                        uint32_t step) {
+    const int group = threadIdx.x / WARPGROUP, thread = threadIdx.x % WARPGROUP, warp = thread / WARP;
+    float total[HALVES][64];
+    multiply<F, HALVES, HELD>(shared, problem, step, total);
+    const Boxes<F, HALVES, HELD> place(shared, step + problem.extent.k_blocks);
+    if (HELD) named_barrier_sync(4 + group, WARPGROUP);  // all its warps are done with x
+    if (F::SPLIT) {  // each warpgroup finishes 64 of the columns
+        float* mine = shared.joined + group * HALVES * 32 * WARPGROUP + thread;
+        const float* other = shared.joined + (group ^ 1) * HALVES * 32 * WARPGROUP + thread;
+        named_barrier_sync(1, CONSUMERS);  // the last tile's were read
+#pragma unroll
+        for (int h = 0; h < HALVES; ++h)
+#pragma unroll
+            for (int i = 0; i < 32; ++i) mine[(h * 32 + i) * WARPGROUP] = group ? total[h][i] : total[h][32 + i];
+        if (threadIdx.x % WARP == 0) bulk_wait_group_read<0>();
+        named_barrier_sync(2, CONSUMERS);
+        const int row = tile.x + warp * 16;
+        if (group == 0) {
+#pragma unroll
+            for (int i = 0; i < 32; ++i) total[0][i] += other[i * WARPGROUP];
+            store_rows<0, 32, 0>(place, out_map, total[0], row, tile.y);
+        } else {
+#pragma unroll
+            for (int i = 0; i < 32; ++i) total[0][32 + i] += other[i * WARPGROUP];
+            store_rows<32, 64, 0>(place, out_map, total[0], row, tile.y);
+        }
+    } else {
+        const int row = tile.x + group * HALVES * 64 + warp * 16;
+        if (SKEW && group == 1) named_barrier_sync(3, CONSUMERS);
+        if (!NOEPI || total[0][0] == 1234.0f) {
+            store_rows<0, 64, 0>(place, out_map, total[0], row, tile.y);
+            if (HALVES > 1) store_rows<0, 64, 4>(place, out_map, total[HALVES - 1], row + 64, tile.y);
+        }
+        if (SKEW && group == 0) named_barrier_arrive(3, CONSUMERS);
+    }
 }
 
 template <class F>
 __device__ void consume(Shared<F>& shared, const CUtensorMap* out_map, const Problem& problem) {
-    const int group = threadIdx.x / WARPGROUP, thread = threadIdx.x % WARPGROUP, warp = thread / WARP;
-    uint32_t step = 0, turn = 0;
-    if (TURNS && !F::SPLIT && group == 1) named_barrier_arrive(4, CONSUMERS);
-    for (Walk<F> walk(problem.extent); walk.more(); walk.next(), step += problem.extent.k_blocks) {
-        float total[F::HALVES][64];
-        multiply<F>(shared, problem, step, total);
+    constexpr int HELD = F::SPLIT ? 0 : HOLD;
+    uint32_t step = 0;
+    for (Walk<F> walk; walk.more(problem.extent); walk.next(), step += problem.extent.k_blocks) {
         const int2 tile = walk.tile(problem.extent);
-        const int column = tile.y * BLOCK;
-        if (F::SPLIT) {  // each warpgroup finishes 64 of the columns
-            float* mine = shared.joined + group * F::HALVES * 32 * WARPGROUP + thread;
-            const float* other = shared.joined + (group ^ 1) * F::HALVES * 32 * WARPGROUP + thread;
-            named_barrier_sync(1, CONSUMERS);  // the last tile's were read
-#pragma unroll
-            for (int h = 0; h < F::HALVES; ++h)
-#pragma unroll
-                for (int i = 0; i < 32; ++i)
-                    mine[(h * 32 + i) * WARPGROUP] = group ? total[h][i] : total[h][32 + i];
-            named_barrier_sync(2, CONSUMERS);
-#pragma unroll
-            for (int h = 0; h < F::HALVES; ++h) {
-                const int row = tile.x * F::ROWS + h * 64 + warp * 16;
-                if (group == 0) {
-#pragma unroll
-                    for (int i = 0; i < 32; ++i) total[h][i] += other[(h * 32 + i) * WARPGROUP];
-                    store<F, 0, 32>(shared, out_map, problem, total[h], row, column, turn);
-                } else {
-#pragma unroll
-                    for (int i = 0; i < 32; ++i) total[h][32 + i] += other[(h * 32 + i) * WARPGROUP];
-                    store<F, 32, 64>(shared, out_map, problem, total[h], row, column, turn);
-                }
-            }
-        } else {
-#pragma unroll
-            for (int h = 0; h < F::HALVES; ++h)
-                store<F, 0, 64>(shared, out_map, problem, total[h],
-                                tile.x * F::ROWS + (group * F::HALVES + h) * 64 + warp * 16, column, turn);
-        }
+        if (walk.half(problem.extent)) do_tile<F, 1, HELD>(shared, out_map, problem, tile, step);
+        else do_tile<F, F::HALVES, HELD>(shared, out_map, problem, tile, step);
     }
     if (threadIdx.x % WARP == 0) bulk_wait_group_read<0>();
 }

@@ -16,7 +16,7 @@ cudaError_t start(const Call& call) {
     CUtensorMap x_map, w_map, out_map;
     if (!encode_map(&x_map, call.x, CU_TENSOR_MAP_DATA_TYPE_UINT8, 1, call.m, call.k_blocks * BLOCK, F::X_BOX) ||
         !encode_map(&w_map, call.weight, CU_TENSOR_MAP_DATA_TYPE_UINT8, 1, call.n, call.k_blocks * BLOCK, F::W_BOX) ||
-        !encode_map(&out_map, call.output, CU_TENSOR_MAP_DATA_TYPE_FLOAT32, 4, call.m, call.n, 8))
+        !encode_map(&out_map, call.output, CU_TENSOR_MAP_DATA_TYPE_FLOAT32, 4, call.m, call.n, BOX_ROWS))
         return cudaErrorInvalidValue;
     Problem problem = {static_cast<const float*>(call.x_scale), static_cast<const float*>(call.w_scale),
                        static_cast<float*>(call.output)};
@@ -32,7 +32,8 @@ extern "C" int derby_block_scaled_mm_sm90_run(const void* x, const void* x_scale
                                               int variant, int group, int ctas, void* stream) {
     const Call call = {x, x_scale, weight, w_scale, output, m, n, k_blocks, group, ctas,
                        static_cast<cudaStream_t>(stream)};
-    switch (variant) {
+    // Stages are held back for the output: there must be so many along k.
+    switch (k_blocks < HOLD ? 9 : variant) {
         case 0: return start<Form<256, 128, false, 4, 2, true>>(call);
         case 1: return start<Form<256, 128, false, 4, 1, true>>(call);
         case 2: return start<Form<256, 128, false, 4, 2, false>>(call);
@@ -43,8 +44,6 @@ extern "C" int derby_block_scaled_mm_sm90_run(const void* x, const void* x_scale
         case 7: return start<Form<64, 128, true, 6, 2, false>>(call);
         case 8: return start<Form<64, 128, true, 6, 2, true>>(call);
         case 9: return start<Form<64, 128, true, 6, 1, true>>(call);
-        case 10: return start<Form<128, 128, true, 4, 2, true>>(call);
-        case 11: return start<Form<128, 128, true, 4, 2, false>>(call);
         default: return cudaErrorInvalidValue;
     }
 }

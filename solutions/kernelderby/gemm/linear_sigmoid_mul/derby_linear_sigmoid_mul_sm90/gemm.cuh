@@ -60,7 +60,18 @@ __device__ __forceinline__ float2 unpack(uint32_t both) {
     return make_float2(__uint_as_float(both << 16), __uint_as_float(both & 0xFFFF0000));
 }
 
+#ifndef NOEPI
+#define NOEPI 0
+#endif
+#ifndef TANH
+#define TANH 0
+#endif
 __device__ __forceinline__ float gated(float gate, float multiplier) {
+    if (TANH) {
+        float t;
+        asm("tanh.approx.f32 %0, %1;" : "=f"(t) : "f"(0.5f * gate));
+        return multiplier * (0.5f * t + 0.5f);
+    }
     return __fdividef(multiplier, 1.0f + __expf(-gate));
 }
 
@@ -155,10 +166,9 @@ __device__ void consume(Shared<F>& shared, const CUtensorMap* out_map, const Pro
     const int k_blocks = problem.extent.k_blocks;
     const bool stored_by_tma = !F::SPLIT && F::COLUMNS >= 64 && problem.extent.n % 8 == 0;
     uint32_t step = 0, turn = 0, parity = 0;
-    for (Walk<F> walk(problem.extent); walk.more(); walk.next(), step += k_blocks, parity ^= 1) {
+    for (Walk<F> walk; walk.more(problem.extent); walk.next(), step += k_blocks, parity ^= 1) {
         const int2 tile = walk.tile(problem.extent);
-        const int row = tile.x * F::ROWS + (F::SPLIT ? 0 : group * 64) + thread / WARP * 16;
-        const int column = tile.y * F::COLUMNS;
+        const int row = tile.x + (F::SPLIT ? 0 : group * 64) + thread / WARP * 16, column = tile.y;
         __nv_bfloat16* bias = shared.bias[parity];
         for (int i = threadIdx.x; i < F::COLUMNS; i += CONSUMERS)
             bias[i] = column + i < problem.extent.n ? problem.bias[column + i] : __nv_bfloat16(0.0f);
@@ -191,7 +201,7 @@ __device__ void consume(Shared<F>& shared, const CUtensorMap* out_map, const Pro
             wide.read_multiplier(problem, row, column);
             multiply<F>(shared, step, most, k_blocks, most, d);
             named_barrier_sync(1, CONSUMERS);  // the bias is there
-            wide.finish(shared, out_map, bias, d, row, column, turn);
+            if (!NOEPI || d[0] == 1234.0f) wide.finish(shared, out_map, bias, d, row, column, turn);
         } else {
             multiply<F>(shared, step, most, k_blocks, most, d);
             named_barrier_sync(1, CONSUMERS);
