@@ -1,6 +1,6 @@
 // Tiles of a dense GEMM x [m, k] @ w [n, k]^T for Hopper: their forms and order, the warp that loads them, the launch.
 //
-// A persistent CTA has two consumer warpgroups that multiply and a third one that produces. Operands go through a ring
+// A persistent CTA has consumer warpgroups that multiply, and a last one that produces. Operands go through a ring
 // of stages, each a block of 128 bytes along k: `full` counts the bytes that have come (and what else the kernel adds),
 // `empty` the consumer warps that are done with it, in every CTA that the stage's bytes were multicast to.
 #pragma once
@@ -9,19 +9,20 @@
 namespace derby {
 
 constexpr int ROW_BYTES = 128;  // of a stage: a block along k, 128 values in 8 bits or 64 in 16
-constexpr int WARP = 32, WARPGROUP = 128, CONSUMERS = 2 * WARPGROUP, THREADS = 3 * WARPGROUP;
+constexpr int WARP = 32, WARPGROUP = 128;
 
-// ROWS x COLUMNS outputs a tile. SPLIT: the warpgroups share the tile's k blocks instead of its rows. CLUSTER CTAs share
+// ROWS x COLUMNS outputs a tile, of a multiple of 64 rows for each consumer warpgroup. SPLIT: the warpgroups share the tile's k blocks instead of its rows. CLUSTER CTAs share
 // x (their tiles lie side by side) or, SHARE_X false, the weight (one below the other).
-template <int ROWS_, int COLUMNS_, bool SPLIT_, int STAGES_, int CLUSTER_, bool SHARE_X_>
+template <int ROWS_, int COLUMNS_, bool SPLIT_, int STAGES_, int CLUSTER_, bool SHARE_X_, int GROUPS_ = 2>
 struct Form {
     static constexpr int ROWS = ROWS_, COLUMNS = COLUMNS_, STAGES = STAGES_, CLUSTER = CLUSTER_;
     static constexpr bool SPLIT = SPLIT_, SHARE_X = SHARE_X_;
-    static constexpr int HALVES = SPLIT ? ROWS / 64 : ROWS / 128;  // of 64 rows, of a warpgroup
+    static constexpr int GROUPS = GROUPS_, CONSUMERS = GROUPS * WARPGROUP, THREADS = CONSUMERS + WARPGROUP;
+    static constexpr int HALVES = SPLIT ? ROWS / 64 : ROWS / 64 / GROUPS;  // of 64 rows, of a warpgroup
     static constexpr int X_PART = SHARE_X ? ROWS / CLUSTER : ROWS, W_BOX = SHARE_X ? COLUMNS : COLUMNS / CLUSTER;
-    static constexpr int X_BOX = X_PART < 64 ? X_PART : 64;  // rows that one load brings
+    static constexpr int X_BOX = COLUMNS < 64 || X_PART < 64 ? 16 : X_PART % 64 ? 32 : 64;  // rows that one load brings
     static constexpr bool HALVES_TAIL = !SPLIT && ROWS == 256;  // the last tiles may be done as two of half the rows
-    static constexpr int EMPTY_ARRIVALS = (SPLIT ? 1 : 2) * WARPGROUP / WARP * CLUSTER;
+    static constexpr int EMPTY_ARRIVALS = (SPLIT ? 1 : GROUPS) * WARPGROUP / WARP * CLUSTER;
 };
 
 // What every kernel's shared memory begins with.
@@ -44,23 +45,24 @@ struct Extent {
 
 // Unit u of rows x columns units: groups of `group` rows, within them column after column, so that the CTAs at work
 // share both operands in L2.
-__device__ __forceinline__ int2 unit_place(int u, int rows, int columns, int group) {
+__host__ __device__ __forceinline__ int2 unit_place(int u, int rows, int columns, int group) {
     const int whole = group * columns, first = u / whole * group, within = u % whole;
-    const int high = min(group, rows - first);
+    const int high = group < rows - first ? group : rows - first;
     return make_int2(first + within % high, within / high);
 }
 
-// The tiles of this CTA, one after the other.
+// The tiles of CTA `cta` of `ctas`, one after the other.
 template <class F>
 struct Walk {
-    int turn, rank;
-    __device__ Walk() : turn(blockIdx.x / F::CLUSTER), rank(blockIdx.x % F::CLUSTER) {}
-    __device__ bool more(const Extent& extent) const { return turn < extent.turns; }
-    __device__ void next() { turn += gridDim.x / F::CLUSTER; }
+    int turn, step, rank;
+    __host__ __device__ Walk(int cta, int ctas)
+        : turn(cta / F::CLUSTER), step(ctas / F::CLUSTER), rank(cta % F::CLUSTER) {}
+    __host__ __device__ bool more(const Extent& extent) const { return turn < extent.turns; }
+    __host__ __device__ void next() { turn += step; }
     // Half the rows only.
-    __device__ bool half(const Extent& extent) const { return F::HALVES_TAIL && turn >= extent.whole; }
+    __host__ __device__ bool half(const Extent& extent) const { return F::HALVES_TAIL && turn >= extent.whole; }
     // First row and column of the tile.
-    __device__ int2 tile(const Extent& extent) const {
+    __host__ __device__ int2 tile(const Extent& extent) const {
         const int beyond = turn - extent.whole, unit = half(extent) ? extent.whole + beyond / 2 : turn;
         const int2 place = unit_place(unit, extent.unit_rows, extent.unit_columns, extent.group);
         const int down = F::SHARE_X ? place.x : place.x * F::CLUSTER + rank;
@@ -75,18 +77,20 @@ __device__ __forceinline__ void load_operands(Ring<F>& ring, Barriers<F::STAGES>
                                               const CUtensorMap* w_map, const Extent& extent) {
     constexpr uint16_t ALL = (1 << F::CLUSTER) - 1;
     uint32_t step = 0;
-    for (Walk<F> walk; walk.more(extent); walk.next()) {
+    for (Walk<F> walk(blockIdx.x, gridDim.x); walk.more(extent); walk.next()) {
         const int2 tile = walk.tile(extent);
         const int rows = walk.half(extent) ? F::ROWS / 2 : F::ROWS, part = F::SHARE_X ? rows / F::CLUSTER : rows;
         const int x_first = F::SHARE_X ? walk.rank * part : 0, w_first = F::SHARE_X ? 0 : walk.rank * F::W_BOX;
+        // Boxes without a row of x are left out: what lies in their place only reaches rows that are not stored.
+        const int inside = max((min(rows, extent.m - tile.x) + F::X_BOX - 1) / F::X_BOX * F::X_BOX, 0);
         for (int k = 0; k < extent.k_blocks; ++k, ++step) {
             const uint32_t s = step % F::STAGES;
             mbarrier_wait(shared_address(&barriers.empty[s]), (step / F::STAGES & 1) ^ 1);
             const uint32_t full = shared_address(&barriers.full[s]);
-            mbarrier_arrive_expect_tx(full, (rows + F::COLUMNS) * ROW_BYTES);
+            mbarrier_arrive_expect_tx(full, (inside + F::COLUMNS) * ROW_BYTES);
 #pragma unroll
             for (int i = 0; i < F::X_PART; i += F::X_BOX) {
-                if (i >= part) break;
+                if (i >= part || x_first + i >= inside) break;
                 const uint32_t x = shared_address(ring.x[s]) + (x_first + i) * ROW_BYTES;
                 if (F::CLUSTER > 1 && F::SHARE_X)
                     tma_load_multicast(x, x_map, k * BLOCK, tile.x + x_first + i, full, ALL);

@@ -10,12 +10,21 @@
 namespace derby {
 
 constexpr int BLOCK = 128;                                    // values that share a scale
-constexpr int BOX_ROWS = 16, BOX = BOX_ROWS * 128, SLABS = 1;  // bytes: a warp's rows of 32 columns of output
+constexpr int BOX_ROWS = 16, BOX = BOX_ROWS * 128;  // bytes: a warp's rows of 32 columns of output
 #ifndef SKEW
 #define SKEW 0
 #endif
 #ifndef HOLD
-#define HOLD 2
+#define HOLD 1
+#endif
+#ifndef TURNS
+#define TURNS 0
+#endif
+#ifndef NOSTS
+#define NOSTS 0
+#endif
+#ifndef NOTMA
+#define NOTMA 0
 #endif
 #ifndef NOEPI
 #define NOEPI 0
@@ -24,10 +33,16 @@ constexpr int BOX_ROWS = 16, BOX = BOX_ROWS * 128, SLABS = 1;  // bytes: a warp'
 #define NOPROMO 0
 #endif
 
+// Boxes of output that a warp has room for; stages that it keeps for more.
+template <class F>
+constexpr int SLABS = F::GROUPS == 3 ? 2 : 1;
+template <class F>
+constexpr int HELD_STAGES = F::SPLIT || F::GROUPS == 3 ? 0 : HOLD;
+
 template <class F>
 struct Shared {
     Ring<F> ring;
-    uint8_t slab[CONSUMERS / WARP][SLABS][BOX];
+    uint8_t slab[F::CONSUMERS / WARP][SLABS<F>][BOX];
     float joined[F::SPLIT ? F::ROWS * F::COLUMNS : 1];  // what the warpgroups hand to each other
     float scale[F::STAGES][F::ROWS];
     Barriers<F::STAGES> barriers;
@@ -55,7 +70,7 @@ __device__ void load_scales(Shared<F>& shared, const Problem& problem) {
     const int lane = threadIdx.x % WARP, first = threadIdx.x / WARP % 2 * WARP + lane, k_blocks = extent.k_blocks;
     const bool aligned = k_blocks % 4 == 0;
     uint32_t step = 0;
-    for (Walk<F> walk; walk.more(extent); walk.next()) {
+    for (Walk<F> walk(blockIdx.x, gridDim.x); walk.more(extent); walk.next()) {
         const int2 tile = walk.tile(extent);
         const int rows = min(walk.half(extent) ? F::ROWS / 2 : F::ROWS, extent.m - tile.x);
         const float* w_scale = problem.w_scale + size_t(tile.y / BLOCK) * k_blocks;
@@ -90,7 +105,7 @@ __device__ void load_scales(Shared<F>& shared, const Problem& problem) {
 // loaded of x: HALVES boxes of the same size in each.
 template <class F, int HALVES, int HELD>
 struct Boxes {
-    static constexpr int COUNT = HELD * HALVES + SLABS;
+    static constexpr int COUNT = HELD * HALVES + SLABS<F>;
     uint32_t own, held[HELD ? HELD : 1];  // addresses
     __device__ __forceinline__ Boxes(Shared<F>& shared, uint32_t step) {
         const int warp = threadIdx.x / WARP;
@@ -120,24 +135,33 @@ __device__ __forceinline__ void multiply(Shared<F>& shared, const Problem& probl
     for (int h = 0; h < HALVES; ++h)
 #pragma unroll
         for (int i = 0; i < 64; ++i) total[h][i] = 0.0f;
-    for (int k = F::SPLIT ? group : 0; k < k_blocks; k += STEP) {
-        const uint32_t now = step + k, s = now % F::STAGES;
+    float upper[HALVES], lower[HALVES];  // of the block that comes next
+    auto next_is_there = [&](uint32_t now) {
+        const uint32_t s = now % F::STAGES;
         mbarrier_wait(shared_address(&shared.barriers.full[s]), now / F::STAGES & 1);
-        const uint32_t x = descriptor_low(shared_address(shared.ring.x[s]) + first_row * ROW_BYTES);
-        const uint32_t w = descriptor_low(shared_address(shared.ring.w[s]));
-        float upper[HALVES], lower[HALVES];
 #pragma unroll
         for (int h = 0; h < HALVES; ++h)
             upper[h] = shared.scale[s][row + h * 64], lower[h] = shared.scale[s][row + h * 64 + 8];
+    };
+    int k = F::SPLIT ? group : 0;
+    if (k < k_blocks) next_is_there(step + k);
+    for (; k < k_blocks; k += STEP) {
+        const uint32_t s = (step + k) % F::STAGES;
+        const uint32_t x = descriptor_low(shared_address(shared.ring.x[s]) + first_row * ROW_BYTES);
+        const uint32_t w = descriptor_low(shared_address(shared.ring.w[s]));
 #pragma unroll
         for (int h = 0; h < HALVES; ++h) {
+            const float up = upper[h], low = lower[h];
             float one[64];
             pin<64>(one);
+            if (TURNS && !F::SPLIT) named_barrier_sync(8 + group, 2 * WARPGROUP);
             wgmma_fence();
 #pragma unroll
-            for (int i = 0; i < BLOCK / 32; ++i)
+            for (int i = 0; i < BLOCK / 32; ++i) {
                 wgmma_e4m3<BLOCK>(NOPROMO ? total[h] : one, descriptor_of(x + h * (64 * ROW_BYTES >> 4) + 2 * i),
                                   descriptor_of(w + 2 * i), NOPROMO ? 1 : i);
+                if (TURNS && !F::SPLIT && i == 3 - TURNS) wgmma_commit_group();
+            }
             wgmma_commit_group();
             if (HELD && h == 0 && k == 0 && step) {
                 if (lane == 0) bulk_wait_group_read<0>();
@@ -145,12 +169,17 @@ __device__ __forceinline__ void multiply(Shared<F>& shared, const Problem& probl
 #pragma unroll
                 for (int i = HELD; i; --i) release<F>(shared.barriers, (step - i) % F::STAGES);
             }
+            if (h + 1 == HALVES && k + STEP < k_blocks) next_is_there(step + k + STEP);
+            if (TURNS && !F::SPLIT) {
+                wgmma_wait_group<1>();
+                named_barrier_arrive(8 + (group + 1) % F::GROUPS, 2 * WARPGROUP);
+            }
             wgmma_wait_group<0>();
             pin<64>(NOPROMO ? total[h] : one);
             if (h + 1 == HALVES && k + HELD < k_blocks) release<F>(shared.barriers, s);
             if (!NOPROMO)
 #pragma unroll
-                for (int i = 0; i < 64; ++i) total[h][i] += one[i] * (i % 4 < 2 ? upper[h] : lower[h]);
+                for (int i = 0; i < 64; ++i) total[h][i] += one[i] * (i % 4 < 2 ? up : low);
         }
     }
 }
@@ -181,12 +210,12 @@ __device__ __forceinline__ void store_rows(const Place& place, const CUtensorMap
             for (int half = 0; half < 2; ++half) {
                 const int a = c * 16 + t * 4 + half * 2, b = c * 16 + (t ^ 2) * 4 + half * 2;
                 const int chunk = 2 * (odd ? t ^ 2 : t) + q / 2;
-                store_shared8(box + (r + 8 * half) * 128 + (chunk ^ r) * 16 + q % 2 * 8, odd ? d[b] : d[a],
+                if (!NOSTS) store_shared8(box + (r + 8 * half) * 128 + (chunk ^ r) * 16 + q % 2 * 8, odd ? d[b] : d[a],
                               odd ? d[b + 1] : d[a + 1]);
             }
         fence_async_proxy();
         __syncwarp();
-        if (lane == 0) {
+        if (lane == 0 && !NOTMA) {
             tma_store(out_map, box, column + c * 32, row);
             bulk_commit_group();
         }
@@ -205,13 +234,13 @@ __device__ __forceinline__ void do_tile(Shared<F>& shared, const CUtensorMap* ou
     if (F::SPLIT) {  // each warpgroup finishes 64 of the columns
         float* mine = shared.joined + group * HALVES * 32 * WARPGROUP + thread;
         const float* other = shared.joined + (group ^ 1) * HALVES * 32 * WARPGROUP + thread;
-        named_barrier_sync(1, CONSUMERS);  // the last tile's were read
+        named_barrier_sync(1, F::CONSUMERS);  // the last tile's were read
 #pragma unroll
         for (int h = 0; h < HALVES; ++h)
 #pragma unroll
             for (int i = 0; i < 32; ++i) mine[(h * 32 + i) * WARPGROUP] = group ? total[h][i] : total[h][32 + i];
         if (threadIdx.x % WARP == 0) bulk_wait_group_read<0>();
-        named_barrier_sync(2, CONSUMERS);
+        named_barrier_sync(2, F::CONSUMERS);
         const int row = tile.x + warp * 16;
         if (group == 0) {
 #pragma unroll
@@ -224,20 +253,21 @@ __device__ __forceinline__ void do_tile(Shared<F>& shared, const CUtensorMap* ou
         }
     } else {
         const int row = tile.x + group * HALVES * 64 + warp * 16;
-        if (SKEW && group == 1) named_barrier_sync(3, CONSUMERS);
+        if (SKEW && group == 1) named_barrier_sync(3, F::CONSUMERS);
         if (!NOEPI || total[0][0] == 1234.0f) {
             store_rows<0, 64, 0>(place, out_map, total[0], row, tile.y);
             if (HALVES > 1) store_rows<0, 64, 4>(place, out_map, total[HALVES - 1], row + 64, tile.y);
         }
-        if (SKEW && group == 0) named_barrier_arrive(3, CONSUMERS);
+        if (SKEW && group == 0) named_barrier_arrive(3, F::CONSUMERS);
     }
 }
 
 template <class F>
 __device__ void consume(Shared<F>& shared, const CUtensorMap* out_map, const Problem& problem) {
-    constexpr int HELD = F::SPLIT ? 0 : HOLD;
+    constexpr int HELD = HELD_STAGES<F>;
     uint32_t step = 0;
-    for (Walk<F> walk; walk.more(problem.extent); walk.next(), step += problem.extent.k_blocks) {
+    if (TURNS && !F::SPLIT && threadIdx.x / WARPGROUP == F::GROUPS - 1) named_barrier_arrive(8, 2 * WARPGROUP);
+    for (Walk<F> walk(blockIdx.x, gridDim.x); walk.more(problem.extent); walk.next(), step += problem.extent.k_blocks) {
         const int2 tile = walk.tile(problem.extent);
         if (walk.half(problem.extent)) do_tile<F, 1, HELD>(shared, out_map, problem, tile, step);
         else do_tile<F, F::HALVES, HELD>(shared, out_map, problem, tile, step);
@@ -246,7 +276,7 @@ __device__ void consume(Shared<F>& shared, const CUtensorMap* out_map, const Pro
 }
 
 template <class F>
-__global__ void __launch_bounds__(THREADS, 1)
+__global__ void __launch_bounds__(F::THREADS, 1)
     derby_block_scaled_mm(const __grid_constant__ CUtensorMap x_map, const __grid_constant__ CUtensorMap w_map,
                           const __grid_constant__ CUtensorMap out_map, const Problem problem) {
     extern __shared__ __align__(1024) uint8_t raw[];
@@ -254,17 +284,17 @@ __global__ void __launch_bounds__(THREADS, 1)
     const int warp = threadIdx.x / WARP;
     if (threadIdx.x == 0) prefetch_map(&x_map), prefetch_map(&w_map), prefetch_map(&out_map);
     set_up<F>(shared.barriers, 3);  // TMA and the two warps with scales
-    if (warp >= CONSUMERS / WARP) {
-        setmaxnreg_dec<40>();
-        if (warp == CONSUMERS / WARP) {
+    if (warp >= F::CONSUMERS / WARP) {
+        setmaxnreg_dec<F::GROUPS == 2 ? 72 : 56>();
+        if (warp == F::CONSUMERS / WARP) {
             if (threadIdx.x % WARP == 0)
                 load_operands<F, BLOCK>(shared.ring, shared.barriers, &x_map, &w_map, problem.extent);
             __syncwarp();
-        } else if (warp >= CONSUMERS / WARP + 2) {
+        } else if (warp >= F::CONSUMERS / WARP + 2) {
             load_scales<F>(shared, problem);
         }
     } else {
-        setmaxnreg_inc<232>();
+        setmaxnreg_inc<F::GROUPS == 2 ? 216 : 152>();
         consume<F>(shared, &out_map, problem);
     }
     if (F::CLUSTER > 1) cluster_sync();  // no CTA leaves while another one may still signal it

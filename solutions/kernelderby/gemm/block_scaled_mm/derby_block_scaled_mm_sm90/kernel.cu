@@ -21,7 +21,7 @@ cudaError_t start(const Call& call) {
     Problem problem = {static_cast<const float*>(call.x_scale), static_cast<const float*>(call.w_scale),
                        static_cast<float*>(call.output)};
     const int grid = fill_extent<F>(&problem.extent, call.m, call.n, call.k_blocks, call.group, call.ctas);
-    return launch_clusters(derby_block_scaled_mm<F>, grid, THREADS, F::CLUSTER, int(sizeof(Shared<F>)), call.stream,
+    return launch_clusters(derby_block_scaled_mm<F>, grid, F::THREADS, F::CLUSTER, int(sizeof(Shared<F>)), call.stream,
                            x_map, w_map, out_map, problem);
 }
 
@@ -44,6 +44,8 @@ extern "C" int derby_block_scaled_mm_sm90_run(const void* x, const void* x_scale
         case 7: return start<Form<64, 128, true, 6, 2, false>>(call);
         case 8: return start<Form<64, 128, true, 6, 2, true>>(call);
         case 9: return start<Form<64, 128, true, 6, 1, true>>(call);
+        case 10: return start<Form<192, 128, false, 4, 2, true, 3>>(call);
+        case 11: return start<Form<192, 128, false, 4, 2, false, 3>>(call);
         default: return cudaErrorInvalidValue;
     }
 }

@@ -26,7 +26,7 @@ cudaError_t start(const Call& call) {
                        static_cast<const __nv_bfloat16*>(call.multiplier), static_cast<__nv_bfloat16*>(call.output)};
     const int grid = fill_extent<F>(&problem.extent, call.m, call.n, (call.k + BLOCK - 1) / BLOCK, call.group,
                                     call.ctas);
-    return launch_clusters(derby_linear_sigmoid_mul<F>, grid, THREADS, F::CLUSTER, int(sizeof(Shared<F>)), call.stream,
+    return launch_clusters(derby_linear_sigmoid_mul<F>, grid, F::THREADS, F::CLUSTER, int(sizeof(Shared<F>)), call.stream,
                            x_map, w_map, out_map, problem);
 }
 
