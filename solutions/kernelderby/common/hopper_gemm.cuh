@@ -90,10 +90,19 @@ __device__ __forceinline__ void bulk_wait_group_read() {
     asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(PENDING) : "memory");
 }
 
-__device__ __forceinline__ void cp_async4(uint32_t to, const void* from) {
-    asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(to), "l"(from) : "memory");
+// The same for a number that unrolling makes a constant, up to 7.
+__device__ __forceinline__ void bulk_wait_group_read(int pending) {
+    switch (pending) {
+        case 0: return bulk_wait_group_read<0>();
+        case 1: return bulk_wait_group_read<1>();
+        case 2: return bulk_wait_group_read<2>();
+        case 3: return bulk_wait_group_read<3>();
+        case 4: return bulk_wait_group_read<4>();
+        case 5: return bulk_wait_group_read<5>();
+        case 6: return bulk_wait_group_read<6>();
+        default: return bulk_wait_group_read<7>();
+    }
 }
-__device__ __forceinline__ void cp_async_wait_all() { asm volatile("cp.async.wait_all;" ::: "memory"); }
 
 __device__ __forceinline__ void fence_async_proxy() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 

@@ -11,38 +11,21 @@ namespace derby {
 
 constexpr int BLOCK = 128;                                    // values that share a scale
 constexpr int BOX_ROWS = 16, BOX = BOX_ROWS * 128;  // bytes: a warp's rows of 32 columns of output
-#ifndef SKEW
-#define SKEW 0
-#endif
-#ifndef HOLD
-#define HOLD 1
-#endif
-#ifndef TURNS
-#define TURNS 0
-#endif
-#ifndef NOSTS
-#define NOSTS 0
-#endif
 #ifndef NOTMA
 #define NOTMA 0
 #endif
-#ifndef NOEPI
-#define NOEPI 0
-#endif
-#ifndef NOPROMO
-#define NOPROMO 0
-#endif
 
-// Boxes of output that a warp has room for; stages that it keeps for more.
-template <class F>
-constexpr int SLABS = F::GROUPS == 3 ? 2 : 1;
-template <class F>
-constexpr int HELD_STAGES = F::SPLIT || F::GROUPS == 3 ? 0 : HOLD;
+// A form, and where its output waits to be stored: each warp has room for SLABS boxes, and keeps the last HELD stages for
+// more.
+template <class Form_, int SLABS_, int HELD_ = 0>
+struct Plan : Form_ {
+    static constexpr int SLABS = SLABS_, HELD = HELD_;
+};
 
 template <class F>
 struct Shared {
     Ring<F> ring;
-    uint8_t slab[F::CONSUMERS / WARP][SLABS<F>][BOX];
+    uint8_t slab[F::CONSUMERS / WARP][F::SLABS][BOX];
     float joined[F::SPLIT ? F::ROWS * F::COLUMNS : 1];  // what the warpgroups hand to each other
     float scale[F::STAGES][F::ROWS];
     Barriers<F::STAGES> barriers;
@@ -105,7 +88,8 @@ __device__ void load_scales(Shared<F>& shared, const Problem& problem) {
 // loaded of x: HALVES boxes of the same size in each.
 template <class F, int HALVES, int HELD>
 struct Boxes {
-    static constexpr int COUNT = HELD * HALVES + SLABS<F>;
+    static constexpr int COUNT = HELD * HALVES + F::SLABS;
+    static constexpr int TURNS = (F::SPLIT ? 2 : 4) * HALVES;  // boxes of a tile
     uint32_t own, held[HELD ? HELD : 1];  // addresses
     __device__ __forceinline__ Boxes(Shared<F>& shared, uint32_t step) {
         const int warp = threadIdx.x / WARP;
@@ -114,6 +98,13 @@ struct Boxes {
         for (int i = 0; i < HELD; ++i)
             held[i] = shared_address(shared.ring.x[(step - HELD + i) % F::STAGES]) +
                       (warp / 4 * HALVES * 4 + warp % 4) * BOX;
+    }
+    // Stores that may still be read when the tile's box `turn` is written: those after the box that lay there before.
+    // Where stages are kept, and before tiles of another size, all are waited for at the start.
+    static __host__ __device__ constexpr int pending(int turn) {
+        const int last = turn + COUNT * ((TURNS - 1 - turn) / COUNT);  // in the tile before
+        const int since = turn < COUNT ? TURNS - last + turn : COUNT;
+        return (since < COUNT ? since : COUNT) - 1;
     }
     // Of box i, which compile time knows.
     __device__ __forceinline__ uint32_t operator[](int i) const {
@@ -154,14 +145,10 @@ __device__ __forceinline__ void multiply(Shared<F>& shared, const Problem& probl
             const float up = upper[h], low = lower[h];
             float one[64];
             pin<64>(one);
-            if (TURNS && !F::SPLIT) named_barrier_sync(8 + group, 2 * WARPGROUP);
             wgmma_fence();
 #pragma unroll
-            for (int i = 0; i < BLOCK / 32; ++i) {
-                wgmma_e4m3<BLOCK>(NOPROMO ? total[h] : one, descriptor_of(x + h * (64 * ROW_BYTES >> 4) + 2 * i),
-                                  descriptor_of(w + 2 * i), NOPROMO ? 1 : i);
-                if (TURNS && !F::SPLIT && i == 3 - TURNS) wgmma_commit_group();
-            }
+            for (int i = 0; i < BLOCK / 32; ++i)
+                wgmma_e4m3<BLOCK>(one, descriptor_of(x + h * (64 * ROW_BYTES >> 4) + 2 * i), descriptor_of(w + 2 * i), i);
             wgmma_commit_group();
             if (HELD && h == 0 && k == 0 && step) {
                 if (lane == 0) bulk_wait_group_read<0>();
@@ -170,14 +157,9 @@ __device__ __forceinline__ void multiply(Shared<F>& shared, const Problem& probl
                 for (int i = HELD; i; --i) release<F>(shared.barriers, (step - i) % F::STAGES);
             }
             if (h + 1 == HALVES && k + STEP < k_blocks) next_is_there(step + k + STEP);
-            if (TURNS && !F::SPLIT) {
-                wgmma_wait_group<1>();
-                named_barrier_arrive(8 + (group + 1) % F::GROUPS, 2 * WARPGROUP);
-            }
             wgmma_wait_group<0>();
-            pin<64>(NOPROMO ? total[h] : one);
+            pin<64>(one);
             if (h + 1 == HALVES && k + HELD < k_blocks) release<F>(shared.barriers, s);
-            if (!NOPROMO)
 #pragma unroll
                 for (int i = 0; i < 64; ++i) total[h][i] += one[i] * (i % 4 < 2 ? up : low);
         }
@@ -200,17 +182,15 @@ __device__ __forceinline__ void store_rows(const Place& place, const CUtensorMap
     for (int c = FROM / 16; c < TO / 16; ++c) {
         const int turn = TURN + c - FROM / 16;
         const uint32_t box = place[turn];
-        if (turn >= Place::COUNT) {
-            if (lane == 0) bulk_wait_group_read<Place::COUNT - 1>();
-            __syncwarp();
-        }
+        if (lane == 0) bulk_wait_group_read(Place::pending(turn));
+        __syncwarp();
 #pragma unroll
         for (int t = 0; t < 4; ++t)
 #pragma unroll
             for (int half = 0; half < 2; ++half) {
                 const int a = c * 16 + t * 4 + half * 2, b = c * 16 + (t ^ 2) * 4 + half * 2;
                 const int chunk = 2 * (odd ? t ^ 2 : t) + q / 2;
-                if (!NOSTS) store_shared8(box + (r + 8 * half) * 128 + (chunk ^ r) * 16 + q % 2 * 8, odd ? d[b] : d[a],
+                store_shared8(box + (r + 8 * half) * 128 + (chunk ^ r) * 16 + q % 2 * 8, odd ? d[b] : d[a],
                               odd ? d[b + 1] : d[a + 1]);
             }
         fence_async_proxy();
@@ -239,7 +219,6 @@ __device__ __forceinline__ void do_tile(Shared<F>& shared, const CUtensorMap* ou
         for (int h = 0; h < HALVES; ++h)
 #pragma unroll
             for (int i = 0; i < 32; ++i) mine[(h * 32 + i) * WARPGROUP] = group ? total[h][i] : total[h][32 + i];
-        if (threadIdx.x % WARP == 0) bulk_wait_group_read<0>();
         named_barrier_sync(2, F::CONSUMERS);
         const int row = tile.x + warp * 16;
         if (group == 0) {
@@ -253,20 +232,16 @@ __device__ __forceinline__ void do_tile(Shared<F>& shared, const CUtensorMap* ou
         }
     } else {
         const int row = tile.x + group * HALVES * 64 + warp * 16;
-        if (SKEW && group == 1) named_barrier_sync(3, F::CONSUMERS);
-        if (!NOEPI || total[0][0] == 1234.0f) {
-            store_rows<0, 64, 0>(place, out_map, total[0], row, tile.y);
-            if (HALVES > 1) store_rows<0, 64, 4>(place, out_map, total[HALVES - 1], row + 64, tile.y);
-        }
-        if (SKEW && group == 0) named_barrier_arrive(3, F::CONSUMERS);
+        if (HALVES < F::HALVES && threadIdx.x % WARP == 0) bulk_wait_group_read<0>();
+        store_rows<0, 64, 0>(place, out_map, total[0], row, tile.y);
+        if (HALVES > 1) store_rows<0, 64, 4>(place, out_map, total[HALVES - 1], row + 64, tile.y);
     }
 }
 
 template <class F>
 __device__ void consume(Shared<F>& shared, const CUtensorMap* out_map, const Problem& problem) {
-    constexpr int HELD = HELD_STAGES<F>;
+    constexpr int HELD = F::HELD;
     uint32_t step = 0;
-    if (TURNS && !F::SPLIT && threadIdx.x / WARPGROUP == F::GROUPS - 1) named_barrier_arrive(8, 2 * WARPGROUP);
     for (Walk<F> walk(blockIdx.x, gridDim.x); walk.more(problem.extent); walk.next(), step += problem.extent.k_blocks) {
         const int2 tile = walk.tile(problem.extent);
         if (walk.half(problem.extent)) do_tile<F, 1, HELD>(shared, out_map, problem, tile, step);

@@ -13,6 +13,7 @@ struct Call {
 
 template <class F>
 cudaError_t start(const Call& call) {
+    static_assert(sizeof(Shared<F>) <= 227 * 1024, "what a CTA can have");
     CUtensorMap x_map, w_map, out_map;
     if (!encode_map(&x_map, call.x, CU_TENSOR_MAP_DATA_TYPE_UINT8, 1, call.m, call.k_blocks * BLOCK, F::X_BOX) ||
         !encode_map(&w_map, call.weight, CU_TENSOR_MAP_DATA_TYPE_UINT8, 1, call.n, call.k_blocks * BLOCK, F::W_BOX) ||
@@ -32,20 +33,20 @@ extern "C" int derby_block_scaled_mm_sm90_run(const void* x, const void* x_scale
                                               int variant, int group, int ctas, void* stream) {
     const Call call = {x, x_scale, weight, w_scale, output, m, n, k_blocks, group, ctas,
                        static_cast<cudaStream_t>(stream)};
-    // Stages are held back for the output: there must be so many along k.
-    switch (k_blocks < HOLD ? 9 : variant) {
-        case 0: return start<Form<256, 128, false, 4, 2, true>>(call);
-        case 1: return start<Form<256, 128, false, 4, 1, true>>(call);
-        case 2: return start<Form<256, 128, false, 4, 2, false>>(call);
-        case 3: return start<Form<128, 128, false, 6, 2, true>>(call);
-        case 4: return start<Form<128, 128, false, 6, 2, false>>(call);
-        case 5: return start<Form<128, 128, false, 6, 1, true>>(call);
-        case 6: return start<Form<64, 128, true, 6, 4, false>>(call);
-        case 7: return start<Form<64, 128, true, 6, 2, false>>(call);
-        case 8: return start<Form<64, 128, true, 6, 2, true>>(call);
-        case 9: return start<Form<64, 128, true, 6, 1, true>>(call);
-        case 10: return start<Form<192, 128, false, 4, 2, true, 3>>(call);
-        case 11: return start<Form<192, 128, false, 4, 2, false, 3>>(call);
+    switch (k_blocks < 3 ? 9 : variant) {  // a stage may be kept for the output: there must be another
+        case 0: return start<Plan<Form<256, 128, false, 4, 2, true>, 1, 1>>(call);
+        case 1: return start<Plan<Form<256, 128, false, 3, 2, true>, 4, 0>>(call);
+        case 2: return start<Plan<Form<256, 128, false, 3, 2, true>, 4, 1>>(call);
+        case 3: return start<Plan<Form<128, 128, false, 5, 2, true>, 4>>(call);
+        case 4: return start<Plan<Form<128, 128, false, 5, 2, false>, 4>>(call);
+        case 5: return start<Plan<Form<128, 128, false, 5, 1, true>, 4>>(call);
+        case 6: return start<Plan<Form<192, 128, false, 3, 2, true, 3>, 4>>(call);
+        case 7: return start<Plan<Form<64, 128, true, 6, 2, false>, 2>>(call);
+        case 8: return start<Plan<Form<64, 128, true, 6, 1, true>, 2>>(call);
+        case 9: return start<Plan<Form<64, 128, true, 6, 1, true>, 1>>(call);
+        case 10: return start<Plan<Form<128, 128, false, 6, 1, true>, 1>>(call);
+        case 11: return start<Plan<Form<192, 128, false, 4, 2, true, 3>, 2>>(call);
+        case 12: return start<Plan<Form<256, 128, false, 3, 2, true>, 4, 2>>(call);
         default: return cudaErrorInvalidValue;
     }
 }

@@ -11,6 +11,9 @@
 
 namespace derby {
 
+#ifndef SPREAD
+#define SPREAD 4
+#endif
 constexpr int BLOCK = 64;                 // values of a stage along k
 constexpr int SLAB = 8 * 128, SLABS = 2;  // bytes: 8 rows of 64 columns of output; slabs of a warp in turn
 
@@ -46,15 +49,20 @@ __device__ __forceinline__ int start_product(Shared<F>& shared, uint32_t step, b
 }
 
 // The k blocks from `from` to `to` of this warpgroup, added to d. A product stays under way while the next stage is
-// waited for. before: stage of the product that is under way, or -1.
+// waited for. before: stage of the product that is under way, or -1; returned is that of the last one.
 template <class F>
-__device__ __forceinline__ void multiply(Shared<F>& shared, uint32_t step, int from, int to, int before, float* d) {
+__device__ __forceinline__ int multiply(Shared<F>& shared, uint32_t step, int from, int to, int before, float* d) {
     for (int k = from; k < to; k += F::SPLIT ? 2 : 1) {
-        const int s = start_product<F>(shared, step + k, true, d);
+        const int s = start_product<F>(shared, step + k, F::SPLIT || k > 0, d);
         wgmma_wait_group<1>();
         if (before >= 0) release<F>(shared.barriers, before);
         before = s;
     }
+    return before;
+}
+
+template <class F>
+__device__ __forceinline__ void last_product(Shared<F>& shared, int before, float* d) {
     wgmma_wait_group<0>();
     pin<F::COLUMNS / 2>(d);
     if (before >= 0) release<F>(shared.barriers, before);
@@ -205,16 +213,11 @@ __device__ void consume_wide(Shared<F>& shared, const CUtensorMap* out_map, cons
         int before = -1;
 #pragma unroll
         for (int part = 0; part < Later<F>::PARTS; ++part) {
-            int s = before;
-            if (part < k_blocks) s = start_product<F>(shared, step + part, part > 0, d);
+            before = multiply<F>(shared, step, part * SPREAD, min((part + 1) * SPREAD, k_blocks), before, d);
             if (later.any) later.finish(shared, out_map, problem, part);
-            if (part < k_blocks) {
-                wgmma_wait_group<1>();
-                if (part) release<F>(shared.barriers, before);
-            }
-            before = s;
         }
-        multiply<F>(shared, step, Later<F>::PARTS, k_blocks, before, d);
+        before = multiply<F>(shared, step, Later<F>::PARTS * SPREAD, k_blocks, before, d);
+        last_product<F>(shared, before, d);
         if (by_tma) {
             later.take(d, shared.bias[parity], row, tile.y);
             later.read_multiplier(problem, 0);
@@ -249,7 +252,7 @@ __device__ void consume_narrow(Shared<F>& shared, const Problem& problem) {
         float d[COUNT];
 #pragma unroll
         for (int i = 0; i < COUNT; ++i) d[i] = 0.0f;
-        multiply<F>(shared, step, F::SPLIT ? group : 0, k_blocks, -1, d);
+        last_product<F>(shared, multiply<F>(shared, step, F::SPLIT ? group : 0, k_blocks, -1, d), d);
         if (F::SPLIT) {  // each warpgroup finishes half of the columns
             float* mine = shared.joined + group * MINE * WARPGROUP + thread;
             const float* other = shared.joined + (group ^ 1) * MINE * WARPGROUP + thread;

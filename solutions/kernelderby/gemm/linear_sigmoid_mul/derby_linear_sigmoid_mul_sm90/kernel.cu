@@ -13,6 +13,7 @@ struct Call {
 
 template <class F>
 cudaError_t start(const Call& call) {
+    static_assert(sizeof(Shared<F>) <= 227 * 1024, "what a CTA can have");
     CUtensorMap x_map, w_map, out_map;
     constexpr CUtensorMapDataType BF16 = CU_TENSOR_MAP_DATA_TYPE_BFLOAT16;
     // Where rows of the output are no multiple of 16 bytes its map is not used.
