@@ -20,7 +20,7 @@ struct Form {
     static constexpr int GROUPS = GROUPS_, CONSUMERS = GROUPS * WARPGROUP, THREADS = CONSUMERS + WARPGROUP;
     static constexpr int HALVES = SPLIT ? ROWS / 64 : ROWS / 64 / GROUPS;  // of 64 rows, of a warpgroup
     static constexpr int X_PART = SHARE_X ? ROWS / CLUSTER : ROWS, W_BOX = SHARE_X ? COLUMNS : COLUMNS / CLUSTER;
-    static constexpr int X_BOX = COLUMNS < 64 || X_PART < 64 ? 16 : X_PART % 64 ? 32 : 64;  // rows that one load brings
+    static constexpr int X_BOX = COLUMNS <= 64 || X_PART < 64 ? 16 : X_PART % 64 ? 32 : 64;  // rows that one load brings
     static constexpr bool HALVES_TAIL = !SPLIT && ROWS == 256;  // the last tiles may be done as two of half the rows
     static constexpr int EMPTY_ARRIVALS = (SPLIT ? 1 : GROUPS) * WARPGROUP / WARP * CLUSTER;
 };

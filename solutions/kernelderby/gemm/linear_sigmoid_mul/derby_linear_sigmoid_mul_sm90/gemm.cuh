@@ -283,7 +283,7 @@ __global__ void __launch_bounds__(F::THREADS, 1)
         __syncwarp();
     } else {
         setmaxnreg_inc<232>();
-        if (F::COLUMNS < 64) consume_narrow<F>(shared, problem);
+        if (F::COLUMNS <= 64) consume_narrow<F>(shared, problem);
         else consume_wide<F>(shared, &out_map, problem);
     }
     if (F::CLUSTER > 1) cluster_sync();  // no CTA leaves while another one may still signal it

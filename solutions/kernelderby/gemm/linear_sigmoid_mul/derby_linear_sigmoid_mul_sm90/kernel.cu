@@ -39,14 +39,14 @@ extern "C" int derby_linear_sigmoid_mul_sm90_run(const void* x, const void* weig
     const Call call = {x, weight, bias, multiplier, output, m, n, k, group, ctas, static_cast<cudaStream_t>(stream)};
     switch (variant) {
         case 0: return start<Form<128, 256, false, 4, 2, false>>(call);
-        case 1: return start<Form<128, 256, false, 4, 2, true>>(call);
-        case 2: return start<Form<128, 256, false, 4, 1, true>>(call);
-        case 3: return start<Form<64, 32, true, 16, 1, true>>(call);
-        case 4: return start<Form<64, 32, true, 16, 2, true>>(call);
-        case 5: return start<Form<128, 32, false, 9, 1, true>>(call);
-        case 6: return start<Form<128, 32, false, 9, 2, true>>(call);
-        case 7: return start<Form<128, 32, false, 9, 4, true>>(call);
-        case 8: return start<Form<128, 128, false, 6, 2, false>>(call);
+        case 1: return start<Form<64, 32, true, 16, 1, true>>(call);
+        case 2: return start<Form<128, 32, false, 9, 1, true>>(call);
+        case 3: return start<Form<128, 32, false, 9, 2, true>>(call);
+        case 4: return start<Form<128, 64, false, 8, 1, true>>(call);
+        case 5: return start<Form<128, 64, false, 8, 2, true>>(call);
+        case 6: return start<Form<64, 64, true, 10, 2, true>>(call);
+        case 7: return start<Form<64, 64, true, 10, 1, true>>(call);
+        case 8: return start<Form<64, 64, true, 10, 2, false>>(call);
         default: return cudaErrorInvalidValue;
     }
 }
