@@ -29,7 +29,7 @@ from kernelderby.measure.worker.build import load_solution
 from kernelderby.trace import Status
 
 OPERATORS = ("block_scaled_mm", "linear_sigmoid_mul")
-VARIANTS = {"block_scaled_mm": range(12), "linear_sigmoid_mul": range(9)}
+VARIANTS = {"block_scaled_mm": range(5), "linear_sigmoid_mul": range(5)}
 ODD = {
     "block_scaled_mm": [
         {"m": m, "n": 128 * n, "k": 128 * k, "num_n_blocks": n, "num_k_blocks": k}
@@ -92,8 +92,7 @@ def test_it_compiles(operator, tmp_path):
     assert "C7510" not in done.stderr  # products one after the other, since the compiler had to move sums between them
     spilled = [int(count) for count in re.findall(r"(\d+) bytes spill stores", done.stderr)]
     assert len(spilled) == len(VARIANTS[operator])
-    # In the warps that read the scales, which have 40 registers: a handful.
-    assert max(spilled) <= (64 if operator == "block_scaled_mm" else 0)
+    assert not any(spilled)
     cuobjdump = shutil.which("cuobjdump") or next(
         iter(Path(sys.modules["triton"].__file__).parent.glob("backends/nvidia/bin/cuobjdump")), None
     )

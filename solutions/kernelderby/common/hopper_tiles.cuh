@@ -11,8 +11,9 @@ namespace derby {
 constexpr int ROW_BYTES = 128;  // of a stage: a block along k, 128 values in 8 bits or 64 in 16
 constexpr int WARP = 32, WARPGROUP = 128;
 
-// ROWS x COLUMNS outputs a tile, of a multiple of 64 rows for each consumer warpgroup. SPLIT: the warpgroups share the tile's k blocks instead of its rows. CLUSTER CTAs share
-// x (their tiles lie side by side) or, SHARE_X false, the weight (one below the other).
+// ROWS x COLUMNS outputs a tile, a multiple of 64 rows for each of GROUPS consumer warpgroups. SPLIT: they share the
+// tile's k blocks instead of its rows. CLUSTER CTAs share x (their tiles lie side by side) or, SHARE_X false, the weight
+// (one below the other).
 template <int ROWS_, int COLUMNS_, bool SPLIT_, int STAGES_, int CLUSTER_, bool SHARE_X_, int GROUPS_ = 2>
 struct Form {
     static constexpr int ROWS = ROWS_, COLUMNS = COLUMNS_, STAGES = STAGES_, CLUSTER = CLUSTER_;
@@ -20,7 +21,8 @@ struct Form {
     static constexpr int GROUPS = GROUPS_, CONSUMERS = GROUPS * WARPGROUP, THREADS = CONSUMERS + WARPGROUP;
     static constexpr int HALVES = SPLIT ? ROWS / 64 : ROWS / 64 / GROUPS;  // of 64 rows, of a warpgroup
     static constexpr int X_PART = SHARE_X ? ROWS / CLUSTER : ROWS, W_BOX = SHARE_X ? COLUMNS : COLUMNS / CLUSTER;
-    static constexpr int X_BOX = COLUMNS <= 64 || X_PART < 64 ? 16 : X_PART % 64 ? 32 : 64;  // rows that one load brings
+    // Rows that one load of x brings.
+    static constexpr int X_BOX = COLUMNS <= 64 || X_PART < 64 ? 16 : X_PART % 64 ? 32 : 64;
     static constexpr bool HALVES_TAIL = !SPLIT && ROWS == 256;  // the last tiles may be done as two of half the rows
     static constexpr int EMPTY_ARRIVALS = (SPLIT ? 1 : GROUPS) * WARPGROUP / WARP * CLUSTER;
 };

@@ -1,5 +1,5 @@
-// output [m, n] = (x * x_scale) @ (weight * weight_scale)^T: x and weight in e4m3, a scale for 1 x 128 values of x and for
-// 128 x 128 of weight, output float32.
+// output [m, n] = (x * x_scale) @ (weight * weight_scale)^T: x and weight in e4m3, a scale for 1 x 128 values of x and
+// for 128 x 128 of weight, output float32.
 //
 // A persistent CTA: two consumer warpgroups multiply, the third one's warps produce. Warp 0 loads by TMA; warps 2 and 3
 // read x_scale as it lies, [m, k / 128], multiply it with the weight's scale and lay the products beside the operands.
@@ -11,12 +11,9 @@ namespace derby {
 
 constexpr int BLOCK = 128;                                    // values that share a scale
 constexpr int BOX_ROWS = 16, BOX = BOX_ROWS * 128;  // bytes: a warp's rows of 32 columns of output
-#ifndef NOTMA
-#define NOTMA 0
-#endif
 
-// A form, and where its output waits to be stored: each warp has room for SLABS boxes, and keeps the last HELD stages for
-// more.
+// A form, and where its output waits to be stored: each warp has room for SLABS boxes, and keeps the last HELD stages
+// for more.
 template <class Form_, int SLABS_, int HELD_ = 0>
 struct Plan : Form_ {
     static constexpr int SLABS = SLABS_, HELD = HELD_;
@@ -84,8 +81,8 @@ __device__ void load_scales(Shared<F>& shared, const Problem& problem) {
     }
 }
 
-// A warp's place for boxes of output: of its own shared memory, and where HELD stages back it still has to itself what it
-// loaded of x: HALVES boxes of the same size in each.
+// A warp's place for boxes of output: its own shared memory, and in the HELD stages that it has not released the rows of
+// x that were its own: HALVES boxes of the same size in each.
 template <class F, int HALVES, int HELD>
 struct Boxes {
     static constexpr int COUNT = HELD * HALVES + F::SLABS;
@@ -148,7 +145,8 @@ __device__ __forceinline__ void multiply(Shared<F>& shared, const Problem& probl
             wgmma_fence();
 #pragma unroll
             for (int i = 0; i < BLOCK / 32; ++i)
-                wgmma_e4m3<BLOCK>(one, descriptor_of(x + h * (64 * ROW_BYTES >> 4) + 2 * i), descriptor_of(w + 2 * i), i);
+                wgmma_e4m3<BLOCK>(one, descriptor_of(x + h * (64 * ROW_BYTES >> 4) + 2 * i), descriptor_of(w + 2 * i),
+                                  i);
             wgmma_commit_group();
             if (HELD && h == 0 && k == 0 && step) {
                 if (lane == 0) bulk_wait_group_read<0>();
@@ -170,9 +168,9 @@ __device__ __forceinline__ void store_shared8(uint32_t to, float a, float b) {
     asm volatile("st.shared.v2.f32 [%0], {%1, %2};" ::"r"(to), "f"(a), "f"(b) : "memory");
 }
 
-// 16 rows of a warp, the columns of registers FROM .. TO - 1: boxes of 32 columns go through shared memory and are stored
-// by TMA. A box has the 128-byte swizzle; that odd rows write their 8 columns in another order keeps four rows that are
-// written at once on different banks. TURN: boxes before in this tile.
+// 16 rows of a warp, the columns of registers FROM .. TO - 1: boxes of 32 columns go through shared memory and are
+// stored by TMA. A box has the 128-byte swizzle; that odd rows write their 8 columns in another order keeps four rows
+// that are written at once on different banks. TURN: boxes before in this tile.
 template <int FROM, int TO, int TURN, class Place>
 __device__ __forceinline__ void store_rows(const Place& place, const CUtensorMap* out_map, const float* d, int row,
                                            int column) {
@@ -195,7 +193,7 @@ __device__ __forceinline__ void store_rows(const Place& place, const CUtensorMap
             }
         fence_async_proxy();
         __syncwarp();
-        if (lane == 0 && !NOTMA) {
+        if (lane == 0) {
             tma_store(out_map, box, column + c * 32, row);
             bulk_commit_group();
         }
@@ -204,8 +202,8 @@ __device__ __forceinline__ void store_rows(const Place& place, const CUtensorMap
 
 // A tile of HALVES times 64 rows a warpgroup.
 template <class F, int HALVES, int HELD>
-__device__ __forceinline__ void do_tile(Shared<F>& shared, const CUtensorMap* out_map, const Problem& problem, int2 tile,
-                                        uint32_t step) {
+__device__ __forceinline__ void do_tile(Shared<F>& shared, const CUtensorMap* out_map, const Problem& problem,
+                                        int2 tile, uint32_t step) {
     const int group = threadIdx.x / WARPGROUP, thread = threadIdx.x % WARPGROUP, warp = thread / WARP;
     float total[HALVES][64];
     multiply<F, HALVES, HELD>(shared, problem, step, total);

@@ -1,3 +1,4 @@
+// The host side: tensor maps, forms, the launch.
 #include "gemm.cuh"
 
 using namespace derby;
@@ -33,20 +34,12 @@ extern "C" int derby_block_scaled_mm_sm90_run(const void* x, const void* x_scale
                                               int variant, int group, int ctas, void* stream) {
     const Call call = {x, x_scale, weight, w_scale, output, m, n, k_blocks, group, ctas,
                        static_cast<cudaStream_t>(stream)};
-    switch (k_blocks < 3 ? 9 : variant) {  // a stage may be kept for the output: there must be another
+    switch (k_blocks < 3 ? 3 : variant) {  // a stage may be kept for the output: there must be others
         case 0: return start<Plan<Form<256, 128, false, 4, 2, true>, 1, 1>>(call);
-        case 1: return start<Plan<Form<256, 128, false, 3, 2, true>, 4, 0>>(call);
-        case 2: return start<Plan<Form<256, 128, false, 3, 2, true>, 4, 1>>(call);
-        case 3: return start<Plan<Form<128, 128, false, 5, 2, true>, 4>>(call);
-        case 4: return start<Plan<Form<128, 128, false, 5, 2, false>, 4>>(call);
-        case 5: return start<Plan<Form<128, 128, false, 5, 1, true>, 4>>(call);
-        case 6: return start<Plan<Form<192, 128, false, 3, 2, true, 3>, 4>>(call);
-        case 7: return start<Plan<Form<64, 128, true, 6, 2, false>, 2>>(call);
-        case 8: return start<Plan<Form<64, 128, true, 6, 1, true>, 2>>(call);
-        case 9: return start<Plan<Form<64, 128, true, 6, 1, true>, 1>>(call);
-        case 10: return start<Plan<Form<128, 128, false, 6, 1, true>, 1>>(call);
-        case 11: return start<Plan<Form<192, 128, false, 4, 2, true, 3>, 2>>(call);
-        case 12: return start<Plan<Form<256, 128, false, 3, 2, true>, 4, 2>>(call);
+        case 1: return start<Plan<Form<192, 128, false, 4, 2, true, 3>, 2>>(call);
+        case 2: return start<Plan<Form<128, 128, false, 6, 1, true>, 1>>(call);
+        case 3: return start<Plan<Form<64, 128, true, 6, 1, true>, 2>>(call);
+        case 4: return start<Plan<Form<64, 128, true, 6, 2, false>, 2>>(call);
         default: return cudaErrorInvalidValue;
     }
 }

@@ -3,6 +3,7 @@
 x_scale is read as it lies, the output leaves as float32: nothing is launched before or after.
 """
 
+import functools
 import importlib
 import os
 
@@ -19,19 +20,37 @@ library = cuda_library.CudaLibrary(
     __file__, "derby_block_scaled_mm_sm90", ["kernel.cu", "gemm.cuh", "hopper_tiles.cuh", "hopper_gemm.cuh"],
     [POINTER] * 5 + [INT] * 6)
 
-# variant of kernel.cu -> (rows of a tile, CTAs of a cluster that share x, that share the weight)
-FORMS = {0: (256, 2, 1), 1: (256, 1, 1), 2: (256, 1, 2), 3: (128, 2, 1), 4: (128, 1, 2), 5: (128, 1, 1),
-         6: (64, 1, 4), 7: (64, 1, 2), 8: (64, 2, 1), 9: (64, 1, 1)}
+# Variants of kernel.cu: rows of a tile, CTAs of a cluster side by side and one below the other, and what a turn of all
+# multiprocessors costs beside one of variant 0 (seen on an H200 at k 2048: docs/gemm_and_experts_sm90.md).
+FORMS = {0: (256, 2, 1, 1.0), 1: (192, 2, 1, 0.775), 2: (128, 1, 1, 0.62), 3: (64, 1, 1, 0.45), 4: (64, 1, 2, 0.46)}
+MANY = 16384  # rows from which the tail does not matter
+
+
+@functools.cache
+def multiprocessors(device):
+    return torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 132
+
+
+def cost(variant, m, n, ctas):
+    """Of a problem of m rows and n columns: whole turns, and the last one's share, times a turn's cost."""
+    rows, across, down, each = FORMS[variant]
+    units, clusters = -(-m // (rows * down)) * -(-n // (BLOCK * across)), ctas // (across * down)
+    whole, rest = divmod(units, clusters)
+    return each * (whole + (0.5 if variant == 0 and 2 * rest <= clusters else 1) * (rest > 0))
 
 
 def tuning_key(x, x_scale, weight, weight_scale):
-    return f"n={weight.shape[0]} k={x.shape[1]} m<={1 << max(x.shape[0] - 1, 0).bit_length()}"
+    m = x.shape[0]
+    return f"n={weight.shape[0]} k={x.shape[1]} m<={-(-m // 64) * 64 if m <= MANY else 1 << (m - 1).bit_length()}"
 
 
 def candidates(x, x_scale, weight, weight_scale):
-    m = x.shape[0]
-    order = [9, 7, 6, 8, 3, 5] if m <= 512 else [5, 3, 4, 0] if m <= 2048 else [0, 2, 3, 4]
-    return [{"variant": variant, "group": group} for variant in order for group in ((8,) if m <= 2048 else (8, 4))]
+    m, n = -(-x.shape[0] // 64) * 64, weight.shape[0]
+    if m > MANY:
+        return [{"variant": variant, "group": group} for variant in (0, 1) for group in (8, 4)]
+    variants = [variant for variant, form in FORMS.items() if m > 1024 or form[0] < 192]
+    variants.sort(key=lambda variant: cost(variant, m, n, multiprocessors(x.device)))
+    return [{"variant": variant, "group": group} for variant in variants[:3] for group in (8, 4)]
 
 
 choose = tuning.Chooser(tuned.FOUND, tuning_key, candidates)
@@ -41,9 +60,8 @@ def run_with(config, x, x_scale, weight, weight_scale, output):
     (m, k), n = x.shape, weight.shape[0]
     if m == 0 or n == 0:
         return
-    ctas = torch.cuda.get_device_properties(x.device).multi_processor_count
     library(x.device, x, x_scale, weight, weight_scale, output, m, n, k // BLOCK, config["variant"], config["group"],
-            ctas)
+            multiprocessors(x.device))
 
 
 @torch.no_grad()

@@ -1,8 +1,8 @@
 // output [m, n] = sigmoid(x @ weight^T + bias) * multiplier, all bf16, sums in float32.
 //
 // Two consumer warpgroups multiply, one warp loads by TMA. Where there are many rows a tile's sums are packed into half
-// the registers (fp16: 11 bits, where a gate that cuBLAS hands on has 8) and finished while the next tile's products are
-// made: bias, sigmoid and product, then out through shared memory by TMA, an eighth after each of its first eight steps.
+// the registers (fp16: 11 bits, where a gate that cuBLAS hands on has 8) and finished while the next tile's products
+// are made: bias, sigmoid and product, then out through shared memory by TMA, an eighth after every fourth block.
 #pragma once
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
@@ -11,9 +11,7 @@
 
 namespace derby {
 
-#ifndef SPREAD
-#define SPREAD 4
-#endif
+constexpr int SPREAD = 4;                 // k blocks between two parts of the tile before
 constexpr int BLOCK = 64;                 // values of a stage along k
 constexpr int SLAB = 8 * 128, SLABS = 2;  // bytes: 8 rows of 64 columns of output; slabs of a warp in turn
 
@@ -72,15 +70,7 @@ __device__ __forceinline__ float2 unpack(uint32_t both) {
     return make_float2(__uint_as_float(both << 16), __uint_as_float(both & 0xFFFF0000));
 }
 
-#ifndef TANH
-#define TANH 0
-#endif
 __device__ __forceinline__ float gated(float gate, float multiplier) {
-    if (TANH) {
-        float t;
-        asm("tanh.approx.f32 %0, %1;" : "=f"(t) : "f"(0.5f * gate));
-        return multiplier * (0.5f * t + 0.5f);
-    }
     return __fdividef(multiplier, 1.0f + __expf(-gate));
 }
 

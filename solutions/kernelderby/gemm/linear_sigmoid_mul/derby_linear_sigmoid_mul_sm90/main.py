@@ -1,5 +1,6 @@
 """derby_linear_sigmoid_mul_sm90: one persistent CUDA C++ kernel for Hopper (gemm.cuh says how it works)."""
 
+import functools
 import importlib
 import os
 
@@ -17,6 +18,11 @@ library = cuda_library.CudaLibrary(
     [POINTER] * 5 + [INT] * 6)
 
 
+@functools.cache
+def multiprocessors(device):
+    return torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 132
+
+
 def tuning_key(hidden_states, weight, bias, multiplier):
     (n, k), m = weight.shape, hidden_states.shape[0]
     return f"n={n} k={k} m<={1 << max(m - 1, 0).bit_length()}"
@@ -24,8 +30,8 @@ def tuning_key(hidden_states, weight, bias, multiplier):
 
 def candidates(hidden_states, weight, bias, multiplier):
     m = hidden_states.shape[0]
-    order = [3, 4] if m <= 64 else [7, 6, 5, 3] if m <= 256 else [0, 1, 8]
-    return [{"variant": variant, "group": group} for variant in order for group in ((8,) if m <= 256 else (8, 16))]
+    order = [1, 2] if m <= 64 else [2, 3, 4] if m <= 512 else [0]
+    return [{"variant": variant, "group": group} for variant in order for group in ((8,) if m <= 512 else (8, 16, 4))]
 
 
 choose = tuning.Chooser(tuned.FOUND, tuning_key, candidates)
@@ -37,9 +43,8 @@ def run_with(config, hidden_states, weight, bias, multiplier, output):
         return
     if k % ALIGNED:  # two launches more, where rows cannot be loaded as they lie
         hidden_states, weight = (torch.nn.functional.pad(rows, (0, -k % ALIGNED)) for rows in (hidden_states, weight))
-    ctas = torch.cuda.get_device_properties(hidden_states.device).multi_processor_count
     library(hidden_states.device, hidden_states, weight, bias, multiplier, output, m, n, weight.shape[1],
-            config["variant"], config["group"], ctas)
+            config["variant"], config["group"], multiprocessors(hidden_states.device))
 
 
 @torch.no_grad()
