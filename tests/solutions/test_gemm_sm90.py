@@ -277,16 +277,19 @@ def test_captured_in_a_graph(operator):
 
 
 MUTANTS = {
-    "block_scaled_mm": [
-        ("upper[h] : lower[h])", "upper[h] : upper[h])"),  # the scale of another row
-        ("k + j >= k_blocks", "k + j >= k_blocks - 1"),  # hangs or is wrong: a k block without scales
-    ][:1],
-    "linear_sigmoid_mul": [("a + c.x", "a"), ("by.y)", "1.0f)")],  # no bias in one column of two, no multiplier
+    "block_scaled_mm": [("i % 4 < 2 ? up : low", "up")],  # half of the rows get the scale of another
+    "linear_sigmoid_mul": [("a + c.x", "a"), ("by.y)", "1.0f)")],  # no bias or no multiplier in every other column
 }
+EDITS = [(name, *edit) for name, edits in MUTANTS.items() for edit in edits]
+
+
+@pytest.mark.parametrize("operator, old, new", EDITS)
+def test_mutants_are_other_kernels(operator, old, new):
+    assert sm90(operator, (old, new)) is not sm90(operator)
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("operator, old, new", [(name, *edit) for name, edits in MUTANTS.items() for edit in edits])
+@pytest.mark.parametrize("operator, old, new", EDITS)
 def test_mutants_fail(operator, old, new):
     solution = sm90(operator, (old, new))
     case = case_of(operator, **ODD[operator][4])

@@ -12,8 +12,8 @@ constexpr int ROW_BYTES = 128;  // of a stage: a block along k, 128 values in 8 
 constexpr int WARP = 32, WARPGROUP = 128;
 
 // ROWS x COLUMNS outputs a tile, a multiple of 64 rows for each of GROUPS consumer warpgroups. SPLIT: they share the
-// tile's k blocks instead of its rows. CLUSTER CTAs share x (their tiles lie side by side) or, SHARE_X false, the weight
-// (one below the other).
+// tile's k blocks instead of its rows. CLUSTER CTAs share x (their tiles lie side by side) or, SHARE_X false, the
+// weight (one below the other).
 template <int ROWS_, int COLUMNS_, bool SPLIT_, int STAGES_, int CLUSTER_, bool SHARE_X_, int GROUPS_ = 2>
 struct Form {
     static constexpr int ROWS = ROWS_, COLUMNS = COLUMNS_, STAGES = STAGES_, CLUSTER = CLUSTER_;

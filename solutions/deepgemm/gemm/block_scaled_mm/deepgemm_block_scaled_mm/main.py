@@ -1,7 +1,7 @@
 """DeepGEMM's dense FP8 GEMM (fp8_gemm_nt), then a cast.
 
-Its kernel for Hopper writes bfloat16 only, so the float32 output is a second pass; and it transposes the scales of x in a
-launch of its own. It compiles its kernels with nvcc at the first call of each shape.
+Its kernel for Hopper writes bfloat16 only, so the float32 output is a second pass; and it transposes the scales of x in
+a launch of its own. It compiles its kernels with nvcc at the first call of each shape.
 """
 
 import torch

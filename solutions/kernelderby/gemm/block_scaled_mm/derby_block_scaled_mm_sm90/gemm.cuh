@@ -81,8 +81,8 @@ __device__ void load_scales(Shared<F>& shared, const Problem& problem) {
     }
 }
 
-// A warp's place for boxes of output: its own shared memory, and in the HELD stages that it has not released the rows of
-// x that were its own: HALVES boxes of the same size in each.
+// A warp's place for boxes of output: its own shared memory, and in the HELD stages that it has not released the rows
+// of x that were its own: HALVES boxes of the same size in each.
 template <class F, int HALVES, int HELD>
 struct Boxes {
     static constexpr int COUNT = HELD * HALVES + F::SLABS;

@@ -1,7 +1,7 @@
 """Linear layer, sigmoid and product in one Triton kernel: operands by TMA, bias and gate on the accumulators.
 
-A program makes ROWS x COLUMNS outputs; programs go down groups of GROUP tiles, so that those at work share both operands
-in L2.
+A program makes ROWS x COLUMNS outputs; programs go down groups of GROUP tiles, so that those at work share both
+operands in L2.
 """
 
 import importlib

@@ -25,4 +25,5 @@ def run(hidden_states, weight, bias, multiplier, output):
     if count == 0:
         return
     torch.addmm(bias, hidden_states, weight.t(), out=output)
-    sigmoid_mul_kernel[(triton.cdiv(count, ELEMENTS),)](output, multiplier, output, count, ELEMENTS=ELEMENTS, num_warps=8)
+    programs = triton.cdiv(count, ELEMENTS)
+    sigmoid_mul_kernel[(programs,)](output, multiplier, output, count, ELEMENTS=ELEMENTS, num_warps=8)
