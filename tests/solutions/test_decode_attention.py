@@ -81,7 +81,7 @@ def test_triton_at_odd_sizes(operator):
     for number, case in enumerate(cases_of(operator)):
         inputs = spoil(operator, inputs_of(operator, case))
         choices = solution.candidates(*inputs.values())
-        for config in choices[::4] if number == 0 else choices[:1]:
+        for config in choices[::5] if number == 0 else choices[:1]:
             assert found(operator, solution, config, inputs, case)[0] is Status.PASSED, (case.label, config)
 
 
