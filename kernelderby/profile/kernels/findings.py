@@ -309,7 +309,7 @@ def skewed(table: KernelTable) -> Iterable[Finding]:
 
 def _generation(architecture: str | None, default: int) -> int:
     """Major version of "sm_80"; of none and of "sm_90+" (may be any later one) the default."""
-    if architecture is None or architecture.endswith("+"):
+    if architecture is None or architecture.endswith("+") or not architecture.startswith("sm_"):  # gfx942: AMD's
         return default
     return int(architecture.removeprefix("sm_")) // 10
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
@@ -78,6 +79,11 @@ class KernelTable:
         return self.total_of(UNKNOWN, lambda row: row.library == UNKNOWN)
 
     @property
+    def unknown_role(self) -> Total:
+        """The kernels of which nothing says what they do."""
+        return self.total_of("role unknown", lambda row: row.role is Role.UNKNOWN)
+
+    @property
     def guessed(self) -> Total:
         """The kernels whose library is a guess: other libraries have kernels of that name, or its shape decided."""
         return self.total_of("guessed", lambda row: row.attribution.is_guess)
@@ -97,6 +103,8 @@ def summarise(profile: Profile, gpu: str | None = None) -> KernelTable:
     sums = profile.sums()
     rows = _rows(each for each in sums if each.kind is SpanKind.KERNEL)
     memory = _rows(each for each in sums if each.kind is not SpanKind.KERNEL)
+    if _is_amd(gpu or profile.gpu, rows):
+        rows, memory = _on_amd(rows), _on_amd(memory)
     return KernelTable(
         path=profile.path,
         form=profile.form,
@@ -110,6 +118,23 @@ def summarise(profile: Profile, gpu: str | None = None) -> KernelTable:
         by_dtype=_totals(rows, lambda row: row.attribution.dtype or NOT_TOLD),
         by_architecture=_totals(rows, lambda row: row.attribution.architecture or NOT_TOLD),
         warnings=tuple(profile.warnings),
+    )
+
+
+_AMD_GPU = re.compile(r"\bAMD\b|\bMI\d{2,3}|Radeon|gfx9")
+_AMD_LIBRARIES = {"rocBLAS/Tensile", "Composable Kernel", "MIOpen", "AITER", "HIP runtime", "rocPRIM", "RCCL"}
+_SAME_NAMES = {"NCCL": "RCCL", "CUDA": "HIP runtime", "CUB": "hipCUB"}
+
+
+def _is_amd(gpu: str | None, rows: Iterable[KernelRow]) -> bool:
+    return bool(gpu and _AMD_GPU.search(gpu)) or any(row.library in _AMD_LIBRARIES for row in rows)
+
+
+def _on_amd(rows: Iterable[KernelRow]) -> tuple[KernelRow, ...]:
+    """ROCm's ports carry the names of what they were ported from: the GPU tells whose they are."""
+    return tuple(
+        replace(row, attribution=replace(row.attribution, library=_SAME_NAMES.get(row.library, row.library)))
+        for row in rows
     )
 
 

@@ -42,6 +42,7 @@ def _data(each: KernelsOf) -> dict[str, Any]:
     return {
         **asdict(each.table),
         "unknown": asdict(each.table.unknown),
+        "unknown_role": asdict(each.table.unknown_role),
         "guessed": asdict(each.table.guessed),
         "findings": [asdict(one) for one in each.findings],
         "notes": each.notes,
@@ -107,6 +108,9 @@ def _facts(table: KernelTable) -> tuple[str, ...]:
     known = "every kernel is known"
     if unknown.names:
         known = f"unknown: {_kernels(unknown.names)}, {unknown.share:.1%} of the time"
+    role = table.unknown_role
+    if role.names and role.names != unknown.names:
+        known += f"; role unknown: {_kernels(role.names)}, {role.share:.1%}"
     if guessed.names:
         known += f"; library guessed: {_kernels(guessed.names)}, {guessed.share:.1%}"
     return (*lines, known)
