@@ -8,7 +8,7 @@ from pathlib import Path
 
 from kernelderby.catalog import Catalog
 from kernelderby.fields import Positive, convert, read_toml
-from kernelderby.hardware import find_gpu
+from kernelderby.hardware.families import amd_architecture_of
 from kernelderby.profile.compare import Comparison, compare_kernels, compare_stages
 from kernelderby.profile.kernels.findings import Finding, findings
 from kernelderby.profile.kernels.summary import KernelTable, summarise
@@ -89,9 +89,9 @@ class ProfileFile:
     def _findings(self, table: KernelTable) -> tuple[list[Finding], list[str]]:
         """The findings, and what could not be looked for."""
         notes = []
-        if table.gpu is None:
+        if table.gpu is None and table.compute_capability is None:
             notes.append("the profile names no GPU: kernels for an older architecture cannot be told; give --gpu")
-        elif find_gpu(table.gpu) is None:
+        elif table.compute_capability is None and not amd_architecture_of(table.gpu or ""):
             notes.append(f"{table.gpu}: not among the known GPUs, so kernels for an older architecture cannot be told")
         builder = TimelineBuilder()
         if self.profile.has_events:

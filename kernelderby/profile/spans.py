@@ -70,10 +70,12 @@ class Profile(ABC):
     """A profile file, open for reading. warnings: what a reader of the tables must know (printed with every table).
 
     form: what it is, in words ("nsys SQLite, schema 3.25.0"). gpu: name as the profile has it, None when it does not.
-    has_events: whether spans() works; sums() always does.
+    has_events: whether spans() works; sums() always does. compute_capability: of that GPU ("9.0"), where the profile
+    or its GPU's name tells it.
     """
 
     has_events = False
+    compute_capability: str | None = None
 
     def __init__(self, path: Path, form: str, gpu: str | None = None, warnings: Iterable[str] = ()) -> None:
         self.path, self.form, self.gpu, self.warnings = path, form, gpu, list(warnings)

