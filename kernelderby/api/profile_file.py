@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from kernelderby.catalog import Catalog
-from kernelderby.fields import Positive, convert, read_toml
 from kernelderby.hardware.families import amd_architecture_of
 from kernelderby.profile.compare import Comparison, compare_kernels, compare_stages
 from kernelderby.profile.kernels.findings import Finding, findings
 from kernelderby.profile.kernels.summary import KernelTable, summarise
 from kernelderby.profile.sources import open_profile
 from kernelderby.profile.spans import Profile
+from kernelderby.profile.stages.stated import stated_beside
 from kernelderby.profile.stages.walk import INVOCATION, Pipeline, pipeline_of
 from kernelderby.profile.stages.whatif import SPEEDUPS, WhatIfs, whatif
 from kernelderby.profile.timeline import TimelineBuilder
@@ -61,13 +61,15 @@ class ProfileFile:
 
     def pipeline(self, solution: str, root: Path | str = ".", *, within: str | None = None) -> Pipeline:
         stages = Catalog.open(root).solution(solution).stages
-        return pipeline_of(
+        stated = stated_beside(self.profile.path)
+        found = pipeline_of(
             self.profile,
             stages,
             solution,
-            stated_total_ns=_stated_total_ns(self.profile.path),
+            stated_total_ns=stated.total_ns,
             within=within or INVOCATION,
         )
+        return replace(found, warnings=(*found.warnings, *stated.lines(found.invocations)))
 
     def whatif(
         self,
@@ -105,13 +107,3 @@ class ProfileFile:
 def open_profile_file(path: Path | str) -> ProfileFile:
     """DerbyError for a file that is no profile."""
     return ProfileFile(open_profile(path))
-
-
-def _stated_total_ns(path: Path) -> float | None:
-    """pipeline_total_ms of a TOML file beside a published table, whose source states more than it itemises."""
-    beside = path.with_suffix(".toml")
-    if beside == path or not beside.is_file():
-        return None
-    stated: dict[str, object] = read_toml(beside)
-    total = stated.get("pipeline_total_ms")
-    return None if total is None else convert(f"{beside}: pipeline_total_ms", total, Positive) * 1e6

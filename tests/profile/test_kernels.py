@@ -161,7 +161,7 @@ def test_command_json_has_every_kernel_with_its_full_name():
     assert len(profile["rows"]) == 66 and profile["unknown"]["names"] == 0
     assert any(row["name"].startswith("void at::native::elementwise_kernel<(int)128") for row in profile["rows"])
     assert sum(row["share"] for row in profile["rows"]) == pytest.approx(1)
-    assert "give --gpu" in " ".join(profile["notes"])
+    assert "sums only" in " ".join(profile["notes"]) and profile["gpu"] == "NVIDIA H200"  # the file's text names it
 
 
 def test_command_csv_has_full_names_and_all_rows():

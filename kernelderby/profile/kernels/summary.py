@@ -33,6 +33,7 @@ class KernelRow:
     median_ns: float | None
     min_ns: float | None
     max_ns: float | None
+    stddev_ns: float | None
     bytes: float | None
     attribution: Attribution
 
@@ -167,6 +168,7 @@ def _row(each: KernelSum, share: float) -> KernelRow:
         median_ns=each.median_ns,
         min_ns=each.min_ns,
         max_ns=each.max_ns,
+        stddev_ns=each.stddev_ns,
         bytes=each.bytes,
         attribution=attribute(each.name, each.kind),
     )

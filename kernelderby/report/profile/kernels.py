@@ -14,6 +14,7 @@ from kernelderby.report.model import NOTHING, Column, Emphasis, Report, Table, T
 from kernelderby.report.numbers import microseconds, milliseconds
 
 GUESS = "?"
+_SPREAD = ("min us", "max us", "StdDev us")
 _EMPHASIS: dict[Severity, Emphasis] = {Severity.HIGH: "bad", Severity.MEDIUM: "", Severity.LOW: "muted"}
 
 
@@ -124,6 +125,7 @@ def _kernel_table(table: KernelTable, top: int | None, full_names: bool) -> Tabl
         Column("instances"),
         Column("avg us"),
         Column("median us"),
+        *(Column(title) for title in _SPREAD),
         Column("library", "left"),
         Column("role", "left"),
         Column("dtype", "left"),
@@ -133,7 +135,7 @@ def _kernel_table(table: KernelTable, top: int | None, full_names: bool) -> Tabl
     first, rest = table.top(top)
     rows = [_kernel_row(row, full_names) for row in first]
     if rest:
-        rows.append((TableCell(rest.key, "muted"), *_numbers(rest), *(NOTHING,) * 7))
+        rows.append((TableCell(rest.key, "muted"), *_numbers(rest), *(NOTHING,) * 10))
     caption = f"% of the time of all kernels; dtype: the narrowest that the name mentions; {GUESS} a guess"
     return Table("Kernels", columns, tuple(rows), caption=caption)
 
@@ -147,7 +149,7 @@ def _kernel_row(row: KernelRow, full_names: bool) -> tuple[TableCell, ...]:
         TableCell(_ms(row.total_ns)),
         TableCell(str(row.instances)),
         TableCell(microseconds(row.average_ns / 1e3)),
-        NOTHING if row.median_ns is None else TableCell(microseconds(row.median_ns / 1e3)),
+        *(_us(value) for value in (row.median_ns, row.min_ns, row.max_ns, row.stddev_ns)),
         library,
         TableCell(known.role.value),
         _or_nothing(known.dtype),
@@ -237,6 +239,10 @@ def _kernels(count: int) -> str:
 
 def _ms(nanoseconds: float) -> str:
     return milliseconds(nanoseconds, fine_below=100)
+
+
+def _us(nanoseconds: float | None) -> TableCell:
+    return NOTHING if nanoseconds is None else TableCell(microseconds(nanoseconds / 1e3))
 
 
 def _or_nothing(text: str | None) -> TableCell:
