@@ -15,7 +15,7 @@ from fractions import Fraction
 from pathlib import Path
 
 from kernelderby.profile.names import short_name
-from kernelderby.profile.renamed import Candidate, renamed
+from kernelderby.profile.renamed import RenameCandidate, renamed
 from kernelderby.profile.significance import mann_whitney
 from kernelderby.profile.spans import Profile, Span, SpanKind
 from kernelderby.profile.stages.walk import OVERLAP, TOGETHER, Pipeline
@@ -224,10 +224,10 @@ class _Kernels:
     def overlaps(self, has_events: bool) -> bool:
         return has_events and _total(self.durations) > (1 + OVERLAP) * _total(self.added)
 
-    def candidate(self, name: str, launches: float) -> Candidate:
+    def candidate(self, name: str, launches: float) -> RenameCandidate:
         kind, full = self.full[name]
         row = self.durations[name]
-        return Candidate(name, kind, full, launches, row.total_ns / max(row.instances, 1), self.places.get(name))
+        return RenameCandidate(name, kind, full, launches, row.total_ns / max(row.instances, 1), self.places.get(name))
 
 
 def _by_kernel(profile: Profile) -> _Kernels:

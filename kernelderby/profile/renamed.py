@@ -19,7 +19,7 @@ ALIKE = 8.0  # times: a kernel that takes longer than that, or less, is another 
 
 
 @dataclass(frozen=True, slots=True)
-class Candidate:
+class RenameCandidate:
     """launches: at the length of the second profile. place: where it stands on average, 0 to 1; None without events."""
 
     name: str
@@ -30,7 +30,7 @@ class Candidate:
     place: float | None
 
 
-def renamed(gone: Sequence[Candidate], new: Sequence[Candidate]) -> list[tuple[str, str]]:
+def renamed(gone: Sequence[RenameCandidate], new: Sequence[RenameCandidate]) -> list[tuple[str, str]]:
     """(name before, name after), each name at most once, the nearest pairs first. Without places only where nothing
     else could be meant: one that is gone and one that is new of that role and number of launches."""
     pairs = []
@@ -53,7 +53,7 @@ def renamed(gone: Sequence[Candidate], new: Sequence[Candidate]) -> list[tuple[s
     return found
 
 
-def _fits(one: Candidate, other: Candidate) -> bool:
+def _fits(one: RenameCandidate, other: RenameCandidate) -> bool:
     if one.kind is not SpanKind.KERNEL or other.kind is not SpanKind.KERNEL:
         return False
     if abs(one.launches - other.launches) > SAME_LAUNCHES * max(one.launches, other.launches):
