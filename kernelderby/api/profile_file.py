@@ -8,9 +8,12 @@ from pathlib import Path
 
 from kernelderby.catalog import Catalog
 from kernelderby.hardware.families import amd_architecture_of
+from kernelderby.profile.activity import Activity, activity_of
 from kernelderby.profile.compare import Comparison, compare_kernels, compare_stages
+from kernelderby.profile.filters import SelectedProfile, Selection
 from kernelderby.profile.kernels.findings import Finding, findings
 from kernelderby.profile.kernels.summary import KernelTable, summarise
+from kernelderby.profile.pace import Pace, pace_of
 from kernelderby.profile.sources import open_profile
 from kernelderby.profile.spans import Profile
 from kernelderby.profile.stages.stated import stated_beside
@@ -18,8 +21,10 @@ from kernelderby.profile.stages.walk import INVOCATION, Pipeline, pipeline_of
 from kernelderby.profile.stages.whatif import SPEEDUPS, WhatIfs, whatif
 from kernelderby.profile.timeline import TimelineBuilder
 from kernelderby.report.answer import Answer
+from kernelderby.report.profile.activity import activity_answer
 from kernelderby.report.profile.compare import compare_answer
 from kernelderby.report.profile.kernels import KernelsOf, kernels_answer
+from kernelderby.report.profile.pace import pace_answer
 from kernelderby.report.profile.pipelines import stages_answer
 from kernelderby.report.profile.whatif import whatif_answer
 
@@ -42,6 +47,20 @@ class ProfileFile:
     @property
     def warnings(self) -> tuple[str, ...]:
         return tuple(self.profile.warnings)
+
+    def select(self, selection: Selection | None) -> ProfileFile:
+        """Only what a selection (profile.filters.make_selection) takes of it."""
+        if selection is None or selection.is_all:
+            return self
+        return ProfileFile(SelectedProfile(self.profile, selection))
+
+    def activity(self) -> Answer[tuple[Activity, ...]]:
+        """What its GPUs did: busy, idle and why, communication beside computing, launches, ranges, calls."""
+        return activity_answer([activity_of(self.profile)])
+
+    def pace(self, within: str = INVOCATION) -> Answer[tuple[Pace, ...]]:
+        """The repetitions of the ranges whose name fits, one by one."""
+        return pace_answer([pace_of(self.profile, within)])
 
     def kernels(self, *, gpu: str | None = None, top: int | None = None) -> Answer[tuple[KernelsOf, ...]]:
         """Every kernel with its library, role and architecture, and what to do about it. gpu: where the file names
@@ -95,10 +114,12 @@ class ProfileFile:
             notes.append("the profile names no GPU: kernels for an older architecture cannot be told; give --gpu")
         elif table.compute_capability is None and not amd_architecture_of(table.gpu or ""):
             notes.append(f"{table.gpu}: not among the known GPUs, so kernels for an older architecture cannot be told")
-        builder = TimelineBuilder()
+        builder = TimelineBuilder(self.profile.gpu_of)
         if self.profile.has_events:
             for span in self.profile.spans():
                 builder.take(span)
+            if unlinked := self.profile.unlinked_launches:
+                notes.append(f"{unlinked:,} kernels have no launch in the profile")
         else:
             notes.append("sums only, no events: launch gaps cannot be told")
         return findings(table, self.profile.api_sums(), builder.timelines()), notes

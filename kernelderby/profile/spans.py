@@ -6,7 +6,10 @@ a copied table) has one row a kernel name. Verbs that need order say so when onl
 
 from __future__ import annotations
 
+import re
+import statistics
 from abc import ABC, abstractmethod
+from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
@@ -66,6 +69,43 @@ class ApiSum:
     total_ns: float
 
 
+@dataclass(frozen=True, slots=True)
+class RangeInstance:
+    """One NVTX or record_function range on the host, from start to end."""
+
+    process: int
+    start_ns: int
+    end_ns: int
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchShape:
+    """All launches of one kernel name with one configuration. shared_bytes: static and dynamic together; None: not in
+    the profile."""
+
+    name: str
+    grid: tuple[int, int, int]
+    block: tuple[int, int, int]
+    registers: int | None
+    shared_bytes: int | None
+    instances: int
+    total_ns: float
+
+
+# A span, and the start and end of the call that launched it; None where the profile does not have it.
+Launched = tuple[Span, int | None, int | None]
+
+
+_SYNCHRONISE = re.compile(r"^(?:cu(?:da)?|hip)\w*(?:Synchronize|StreamWaitEvent)(?:_\w+)?$")
+_VERSION = re.compile(r"(?:_v\d+|_ptsz|_ptds)+$")
+
+
+def is_waiting(call: str) -> bool:
+    """Whether a call of that name waits for the GPU."""
+    return bool(_SYNCHRONISE.match(_VERSION.sub("", call)))
+
+
 class Profile(ABC):
     """A profile file, open for reading. warnings: what a reader of the tables must know (printed with every table).
 
@@ -92,7 +132,51 @@ class Profile(ABC):
         """Host time by CUDA API function, largest first; empty when the source has none."""
         return []
 
+    def launched(self) -> Iterator[Launched]:
+        """As spans(), each with its launch."""
+        return ((span, None, None) for span in self.spans())
+
+    def waits(self) -> list[tuple[int, int, int]]:
+        """(process, start, end) of the host's calls that wait for the GPU, by start."""
+        return []
+
+    def range_instances(self, pattern: re.Pattern[str] | None = None) -> list[RangeInstance]:
+        """The ranges on the host whose name fits, by start; those that nobody closed are left out."""
+        return []
+
+    def launch_shapes(self) -> list[LaunchShape]:
+        """Grid, block, registers and shared memory of the kernels, largest time first; empty where it has none."""
+        return []
+
+    def gpu_of(self, process: int, device: int) -> str:
+        """Which GPU a process means by a device number: a text that is the same only for the same GPU."""
+        return f"{process}:{device}"
+
     @property
     def unlinked_launches(self) -> int:
         """Kernels whose launch is not in the profile, which therefore have no ranges."""
         return 0
+
+
+def sum_spans(spans: Iterable[Span]) -> list[KernelSum]:
+    """One sum a kind and name, largest total first."""
+    durations: dict[tuple[SpanKind, str], list[int]] = defaultdict(list)
+    sizes: dict[tuple[SpanKind, str], int] = defaultdict(int)
+    for span in spans:
+        durations[span.kind, span.name].append(span.end_ns - span.start_ns)
+        sizes[span.kind, span.name] += span.bytes
+    sums = [
+        KernelSum(
+            kind,
+            name,
+            len(each),
+            sum(each),
+            statistics.median(each),
+            min(each),
+            max(each),
+            statistics.stdev(each) if len(each) > 1 else 0.0,
+            None if kind == SpanKind.KERNEL else sizes[kind, name],
+        )
+        for (kind, name), each in durations.items()
+    ]
+    return sorted(sums, key=lambda each: (-each.total_ns, each.instances, each.name))

@@ -265,8 +265,8 @@ def launch_gaps(timelines: Sequence[Timeline]) -> Iterable[Finding]:
             "launch gaps",
             _severity(share),
             share,
-            f"GPU {timeline.device} waits for the host in {share:.0%} of the time between pauses: {timeline.late} gaps "
-            f"above {LATE_NS / 1e3:g} us",
+            f"GPU {timeline.label or timeline.device} waits for the host in {share:.0%} of the time between pauses: "
+            f"{timeline.late} gaps above {LATE_NS / 1e3:g} us",
             {
                 "share of time without pauses": share,
                 f"gaps above {LATE_NS / 1e3:g} us": timeline.late,

@@ -165,6 +165,8 @@ def pipeline_of(
     pipeline_ns = sum(row.total_ns for row in rows)
     outside = _outside_rows(walked)
     warnings += _about_sums(matcher, names) if not profile.has_events else []
+    if profile.has_events and (unlinked := profile.unlinked_launches):
+        warnings.append(f"{unlinked:,} kernels have no launch in the profile, so they are in no range")
     calls = profile.api_sums()
     return Pipeline(
         str(profile.path),
@@ -196,7 +198,7 @@ def _walk(
     profile: Profile, matcher: StageMatcher, names: list[str], within: re.Pattern[str]
 ) -> tuple[Walked, tuple[Timeline, ...], set[str]]:
     """With marked invocations only those are the pipeline; stages outside of them (warm-up, checks) are not."""
-    walker, timeline = Walker(matcher, names, within, purpose), TimelineBuilder()
+    walker, timeline = Walker(matcher, names, within, purpose), TimelineBuilder(profile.gpu_of)
     take, measure = walker.take, timeline.take
     for span in profile.spans():
         take(span)

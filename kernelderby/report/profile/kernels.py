@@ -12,6 +12,7 @@ from kernelderby.report.answer import Answer
 from kernelderby.report.frame import Frame, frame
 from kernelderby.report.model import NOTHING, Column, Emphasis, Report, Table, TableCell
 from kernelderby.report.numbers import microseconds, milliseconds
+from kernelderby.report.profile.ranks import profile_names, rank_rows, ranks_report
 
 GUESS = "?"
 _SPREAD = ("min us", "max us", "StdDev us")
@@ -33,7 +34,10 @@ def kernels_answer(found: Sequence[KernelsOf], top: int | None = None) -> Answer
     return Answer(
         found,
         lambda: {"profiles": [_data(each) for each in found]},
-        lambda: [kernels_report(each.table, each.findings, top=top, notes=each.notes) for each in found],
+        lambda: [
+            *([ranks_report([each.table for each in found], top)] if len(found) > 1 else []),
+            *(kernels_report(each.table, each.findings, top=top, notes=each.notes) for each in found),
+        ],
         lambda: _frames(found),
     )
 
@@ -67,8 +71,20 @@ def _frames(found: Sequence[KernelsOf]) -> tuple[Frame, ...]:
     ]
     return (
         *frames,
+        frame("ranks", _rank_frame([each.table for each in found])),
         frame("findings", ({"profile": each.table.path} | asdict(one) for each in found for one in each.findings)),
     )
+
+
+def _rank_frame(tables: Sequence[KernelTable]) -> list[dict[str, Any]]:
+    """A row a kernel and profile: tidy, however many ranks there are."""
+    names = profile_names([table.path for table in tables])
+    return [
+        {"kernel": row.kernel, "library": row.library, "role": row.role, "profile": name, "total_ns": time}
+        | {"spread": row.spread, "slowest": row.slowest}
+        for row in rank_rows(tables)
+        for name, time in zip(names, row.times_ns, strict=True)
+    ]
 
 
 def kernels_report(

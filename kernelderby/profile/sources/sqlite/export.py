@@ -6,6 +6,7 @@ what NVIDIA's cuda_gpu_kern_sum, cuda_gpu_mem_time_sum, cuda_gpu_mem_size_sum an
 
 from __future__ import annotations
 
+import re
 import sqlite3
 from array import array
 from collections.abc import Iterable, Iterator
@@ -16,7 +17,8 @@ from typing import Any
 import numpy as np
 
 from kernelderby.errors import DerbyError
-from kernelderby.profile.sources.sqlite.launches import Launches, read_launches
+from kernelderby.profile.sources.ranges import NEVER
+from kernelderby.profile.sources.sqlite.launches import Launches, process_of, range_rows, read_launches
 from kernelderby.profile.sources.sqlite.rows import (
     KINDS,
     TABLES,
@@ -38,7 +40,16 @@ from kernelderby.profile.sources.sqlite.schema import (
     connect,
     read_schema,
 )
-from kernelderby.profile.spans import ApiSum, KernelSum, Profile, Span
+from kernelderby.profile.spans import (
+    ApiSum,
+    KernelSum,
+    Launched,
+    LaunchShape,
+    Profile,
+    RangeInstance,
+    Span,
+    is_waiting,
+)
 
 _ROWS = 2048  # fetched at a time
 _DIAGNOSTICS_SHOWN = 5
@@ -52,27 +63,37 @@ class SqliteProfile(Profile):
         self.schema = schema
         self._launches: Launches | None = None
         self._unlinked: int | None = None
+        self._uuids: dict[tuple[int, int], str] | None = None
 
     @property
     def has_ranges(self) -> bool:
         return self.schema.table(NVTX) is not None
 
     def spans(self) -> Iterator[Span]:
+        return (span for span, _, _ in self._walk(times=False))
+
+    def launched(self) -> Iterator[Launched]:
+        return self._walk(times=True)
+
+    def _walk(self, times: bool) -> Iterator[Launched]:
         parts = " UNION ALL ".join(self._selects())
         with connect(self.path) as connection:
-            launches = self._read_launches(connection) if self.has_ranges else None
+            launches = self._read_launches(connection, times) if self.has_ranges or times else None
             places = Places(connection, self.schema)
             cursor = connection.execute(f"{parts} ORDER BY start, stop, place")
             unlinked = 0
             while rows := cursor.fetchmany(_ROWS):
                 ranges: Iterable[tuple[str, ...]] = repeat((), len(rows))
+                called: Iterable[tuple[int | None, int | None]] = repeat((None, None), len(rows))
                 if launches is not None:
-                    ranges, linked = launches.find(_column(rows, -1))
+                    keys = _column(rows, -1)
+                    called = launches.times(keys) if times else called
+                    ranges, linked = launches.find(keys)
                     if not linked.all():
                         unlinked += int((~linked & (_column(rows, 3) & 3 == 0)).sum())
-                for (start, stop, name, place, size, key), path in zip(rows, ranges, strict=True):
+                for (start, stop, name, place, size, key), path, call in zip(rows, ranges, called, strict=True):
                     kind, device, stream, names = places[place]
-                    yield Span(kind, names[name], start, stop, key >> 32, device, stream, path, size)
+                    yield Span(kind, names[name], start, stop, key >> 32, device, stream, path, size), *call
             if launches is not None:
                 self._unlinked = unlinked
 
@@ -139,10 +160,66 @@ class SqliteProfile(Profile):
     def _with_processes(self) -> bool:
         return all("globalPid" in table.columns for name in TABLES if (table := self.schema.table(name)))
 
-    def _read_launches(self, connection: sqlite3.Connection) -> Launches:
-        if self._launches is None:
-            self._launches = read_launches(connection, self.schema, self._with_processes(), self.has_ranges)
+    def _read_launches(self, connection: sqlite3.Connection, times: bool = False) -> Launches:
+        if self._launches is None or (times and not len(self._launches.starts)):
+            self._launches = read_launches(connection, self.schema, self._with_processes(), self.has_ranges, times)
         return self._launches
+
+    def waits(self) -> list[tuple[int, int, int]]:
+        table, strings = self.schema.table(RUNTIME), self.schema.table("StringIds")
+        if table is None or strings is None or not {"nameId", "globalTid"} <= table.columns:
+            return []
+        with connect(self.path) as connection:
+            names = connection.execute(
+                f'SELECT id, value FROM {strings.name} WHERE id IN (SELECT DISTINCT "nameId" FROM {table.name})'
+            ).fetchall()
+            waiting = [number for number, name in names if is_waiting(_api_name(str(name)))]
+            marks = ", ".join("?" * len(waiting))
+            return connection.execute(
+                f'SELECT {process_of("globalTid")}, start, "end" FROM {table.name} WHERE "nameId" IN ({marks}) '
+                f"AND typeof(start) = 'integer' AND typeof(\"end\") = 'integer' AND \"end\" >= start ORDER BY start",
+                waiting,
+            ).fetchall()
+
+    def range_instances(self, pattern: re.Pattern[str] | None = None) -> list[RangeInstance]:
+        with connect(self.path) as connection:
+            found = [
+                RangeInstance(thread >> 24 & 0xFFFFFF if self._with_processes() else 0, start, end, name)
+                for thread, start, end, name in range_rows(connection, self.schema)
+                if end < NEVER and (pattern is None or pattern.search(name))
+            ]
+        return sorted(found, key=lambda each: (each.start_ns, each.end_ns))
+
+    def launch_shapes(self) -> list[LaunchShape]:
+        table = self.schema.table(KERNEL)
+        dimensions = [f"{of}{axis}" for of in ("grid", "block") for axis in "XYZ"]
+        if table is None or not set(dimensions) <= table.columns:
+            return []
+        registers = '"registersPerThread"' if "registersPerThread" in table.columns else "NULL"
+        shared = [f'"{name}"' for name in ("staticSharedMemory", "dynamicSharedMemory") if name in table.columns]
+        columns = ", ".join([*(f'"{name}"' for name in dimensions), registers, " + ".join(shared) or "NULL"])
+        with connect(self.path) as connection:
+            names = Names(connection, self.schema, 0)
+            rows = connection.execute(
+                f'SELECT {name_of(table, 0)}, {columns}, count(*), sum("end" - start) FROM {table.name} '
+                f'WHERE {VALID} AND "gridX" IS NOT NULL AND "blockX" IS NOT NULL '
+                "GROUP BY 1, 2, 3, 4, 5, 6, 7, 8, 9 ORDER BY 11 DESC"
+            ).fetchall()
+            return [LaunchShape(names[row[0]], tuple(row[1:4]), tuple(row[4:7]), *row[7:]) for row in rows]
+
+    def gpu_of(self, process: int, device: int) -> str:
+        """By the GPU's uuid where the export says which process means which GPU by which number."""
+        if self._uuids is None:
+            self._uuids = {}
+            table = self.schema.table("TARGET_INFO_CUDA_DEVICE")
+            if table is not None and {"cudaId", "pid", "uuid"} <= table.columns:
+                with connect(self.path) as connection:
+                    rows = connection.execute(f"SELECT pid, cudaId, uuid FROM {table.name} WHERE uuid IS NOT NULL")
+                    self._uuids = {
+                        (pid, number): uuid.hex() if isinstance(uuid, bytes) else str(uuid)
+                        for pid, number, uuid in rows
+                    }
+        return self._uuids.get((process, device)) or super().gpu_of(process, device)
 
     @property
     def unlinked_launches(self) -> int:
