@@ -58,9 +58,10 @@ _DIAGNOSTICS_SHOWN = 5
 class SqliteProfile(Profile):
     has_events = True
 
-    def __init__(self, path: Path, gpu: str | None, schema: Schema) -> None:
+    def __init__(self, path: Path, gpu: str | None, schema: Schema, database: Path) -> None:
+        """path: as it is shown; database: the file itself."""
         super().__init__(path, f"nsys SQLite, schema {schema.version}", gpu)
-        self.schema = schema
+        self.schema, self.database = schema, database
         self._launches: Launches | None = None
         self._unlinked: int | None = None
         self._uuids: dict[tuple[int, int], str] | None = None
@@ -77,7 +78,7 @@ class SqliteProfile(Profile):
 
     def _walk(self, times: bool) -> Iterator[Launched]:
         parts = " UNION ALL ".join(self._selects())
-        with connect(self.path) as connection:
+        with connect(self.database) as connection:
             launches = self._read_launches(connection, times) if self.has_ranges or times else None
             places = Places(connection, self.schema)
             cursor = connection.execute(f"{parts} ORDER BY start, stop, place")
@@ -98,7 +99,7 @@ class SqliteProfile(Profile):
                 self._unlinked = unlinked
 
     def sums(self) -> list[KernelSum]:
-        with connect(self.path) as connection:
+        with connect(self.database) as connection:
             connection.create_aggregate("spread", 1, _Spread)  # type: ignore[arg-type]
             sums = [each for kind in range(3) for each in self._sums_of(connection, kind)]
         return sorted(sums, key=lambda each: (-each.total_ns, each.instances, each.name))
@@ -138,7 +139,7 @@ class SqliteProfile(Profile):
         strings = self.schema.table("StringIds")
         if table is None or strings is None or "nameId" not in table.columns:
             return []
-        with connect(self.path) as connection:
+        with connect(self.database) as connection:
             rows = connection.execute(
                 f'SELECT s.value, r.calls, r.total FROM (SELECT "nameId" AS name, count(*) AS calls, '
                 f'sum("end" - start) AS total FROM {table.name} GROUP BY 1) AS r '
@@ -169,7 +170,7 @@ class SqliteProfile(Profile):
         table, strings = self.schema.table(RUNTIME), self.schema.table("StringIds")
         if table is None or strings is None or not {"nameId", "globalTid"} <= table.columns:
             return []
-        with connect(self.path) as connection:
+        with connect(self.database) as connection:
             names = connection.execute(
                 f'SELECT id, value FROM {strings.name} WHERE id IN (SELECT DISTINCT "nameId" FROM {table.name})'
             ).fetchall()
@@ -182,7 +183,7 @@ class SqliteProfile(Profile):
             ).fetchall()
 
     def range_instances(self, pattern: re.Pattern[str] | None = None) -> list[RangeInstance]:
-        with connect(self.path) as connection:
+        with connect(self.database) as connection:
             found = [
                 RangeInstance(thread >> 24 & 0xFFFFFF if self._with_processes() else 0, start, end, name)
                 for thread, start, end, name in range_rows(connection, self.schema)
@@ -198,7 +199,7 @@ class SqliteProfile(Profile):
         registers = '"registersPerThread"' if "registersPerThread" in table.columns else "NULL"
         shared = [f'"{name}"' for name in ("staticSharedMemory", "dynamicSharedMemory") if name in table.columns]
         columns = ", ".join([*(f'"{name}"' for name in dimensions), registers, " + ".join(shared) or "NULL"])
-        with connect(self.path) as connection:
+        with connect(self.database) as connection:
             names = Names(connection, self.schema, 0)
             rows = connection.execute(
                 f'SELECT {name_of(table, 0)}, {columns}, count(*), sum("end" - start) FROM {table.name} '
@@ -213,7 +214,7 @@ class SqliteProfile(Profile):
             self._uuids = {}
             table = self.schema.table("TARGET_INFO_CUDA_DEVICE")
             if table is not None and {"cudaId", "pid", "uuid"} <= table.columns:
-                with connect(self.path) as connection:
+                with connect(self.database) as connection:
                     rows = connection.execute(f"SELECT pid, cudaId, uuid FROM {table.name} WHERE uuid IS NOT NULL")
                     self._uuids = {
                         (pid, number): uuid.hex() if isinstance(uuid, bytes) else str(uuid)
@@ -226,7 +227,7 @@ class SqliteProfile(Profile):
         """Known after a walk of spans() when there are ranges; asked before that, it is counted (2 s a million)."""
         table = self.schema.table(KERNEL)
         if self._unlinked is None and table is not None:
-            with connect(self.path) as connection:
+            with connect(self.database) as connection:
                 launches = self._read_launches(connection)
                 cursor = connection.execute(f"SELECT key FROM ({select_spans(table, 0, self._with_processes())})")
                 self._unlinked = 0
@@ -235,14 +236,17 @@ class SqliteProfile(Profile):
         return self._unlinked or 0
 
 
-def open_sqlite(path: Path) -> SqliteProfile:
-    """DerbyError for a database that is truncated, locked, another program's, or without GPU work."""
+def open_sqlite(path: Path, shown: Path | None = None) -> SqliteProfile:
+    """shown: the report that it was exported from.
+
+    DerbyError for a database that is truncated, locked, another program's, or without GPU work.
+    """
     check_whole(path)
     with connect(path) as connection:
         schema = read_schema(path, connection)
         if not any(schema.table(name) for name in TABLES):
             raise DerbyError(f"{path}: {_nothing(schema)}")
-        profile = SqliteProfile(path, _gpu(connection, schema), schema)
+        profile = SqliteProfile(shown or path, _gpu(connection, schema), schema, path)
         profile.compute_capability = _capability(connection, schema)
         profile.warnings.extend(_warnings(connection, schema))
     return profile
