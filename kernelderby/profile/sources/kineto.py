@@ -49,6 +49,7 @@ _CALLS = {"cuda_runtime", "cuda_driver", "runtime", "driver"}
 _RANGES, _GPU_RANGES = "user_annotation", "gpu_user_annotation"
 _KEPT = {*_GPU, *_CALLS, _RANGES, _GPU_RANGES}
 _ARGS = {"correlation", "device", "stream", "bytes", "grid", "block", "registers per thread", "shared memory"}
+_NO_TIME = 1 << 62  # ns; what is beyond is no time of this world, and no 64 bits hold sums of it
 _MEND = "write it again with `profiler.export_chrome_trace(...)`"
 
 
@@ -83,7 +84,7 @@ class KinetoProfile(Profile):
         nesting, untimed = _Nesting(host), 0
         found: list[tuple[Span, tuple[int | None, int | None]]] = []
         for event, kind in work:
-            args = event.get("args") or {}
+            args = _args(event)
             launch = host.launches.get(args.get("correlation"))
             start, duration, name = _nanoseconds(event["ts"]), _duration(event), _name(event)
             if duration is None:
@@ -205,7 +206,7 @@ class _Host:
         if category in _CALLS:
             count, total = self.calls.get(name, (0, 0))
             self.calls[name] = count + 1, total + duration
-            correlation = (event.get("args") or {}).get("correlation")
+            correlation = _args(event).get("correlation")
             known = self.launches.get(correlation)
             if correlation and (known is None or start < known[0]):
                 self.launches[correlation] = start, *place, start + duration
@@ -298,7 +299,15 @@ def _duration(event: dict[str, Any]) -> int | None:
 
 
 def _nanoseconds(microseconds: int | str) -> int:
-    return microseconds * 1000 if isinstance(microseconds, int) else round(Decimal(microseconds) * 1000)
+    found = microseconds * 1000 if isinstance(microseconds, int) else round(Decimal(microseconds) * 1000)
+    if abs(found) >= _NO_TIME:
+        raise ValueError(f"{microseconds!r:.40} is no time in us")
+    return found
+
+
+def _args(event: dict[str, Any]) -> dict[str, Any]:
+    args = event.get("args")
+    return args if isinstance(args, dict) else {}
 
 
 def _integer(value: object) -> int:

@@ -137,6 +137,8 @@ class _Row:
         found = quantity(self.text(title), self.header[title][1], TIME_NS, "ns")
         if found is not None and found.value < 0:
             raise CellError(f"{title} is below 0")
+        if found is not None and found.value >= 1 << 62:
+            raise CellError(f"{title} is no time")
         return None if found is None else round(found.value)
 
     def size(self, title: str) -> int | None:

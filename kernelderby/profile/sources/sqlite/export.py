@@ -25,6 +25,7 @@ from kernelderby.profile.sources.sqlite.rows import (
     VALID,
     Names,
     Places,
+    as_text,
     has_repeated_names,
     name_of,
     or_zero,
@@ -142,10 +143,14 @@ class SqliteProfile(Profile):
         with connect(self.database) as connection:
             rows = connection.execute(
                 f'SELECT s.value, r.calls, r.total FROM (SELECT "nameId" AS name, count(*) AS calls, '
-                f'sum("end" - start) AS total FROM {table.name} GROUP BY 1) AS r '
+                f'sum("end" - start) AS total FROM {table.name} WHERE {VALID} GROUP BY 1) AS r '
                 f"LEFT JOIN {strings.name} AS s ON s.id = r.name ORDER BY r.total DESC, s.value"
             ).fetchall()
-        sums = [ApiSum(_api_name(name), calls, total) for name, calls, total in rows]
+            untimed = connection.execute(f"SELECT count(*) FROM {table.name} WHERE NOT ({VALID})").fetchone()[0]
+        sums = [ApiSum(_api_name(as_text(name)), calls, total) for name, calls, total in rows]
+        if untimed:
+            warning = f"{untimed:,} CUDA API calls have no valid times and are left out"
+            self.warnings.extend([] if warning in self.warnings else [warning])
         if len({each.name for each in sums}) < len(sums):
             warning = "API times count some calls twice: the export has a row for the call and one inside it"
             self.warnings.extend([] if warning in self.warnings else [warning])
@@ -174,7 +179,7 @@ class SqliteProfile(Profile):
             names = connection.execute(
                 f'SELECT id, value FROM {strings.name} WHERE id IN (SELECT DISTINCT "nameId" FROM {table.name})'
             ).fetchall()
-            waiting = [number for number, name in names if is_waiting(_api_name(str(name)))]
+            waiting = [number for number, name in names if is_waiting(_api_name(as_text(name)))]
             marks = ", ".join("?" * len(waiting))
             return connection.execute(
                 f'SELECT {process_of("globalTid")}, start, "end" FROM {table.name} WHERE "nameId" IN ({marks}) '
@@ -196,9 +201,12 @@ class SqliteProfile(Profile):
         dimensions = [f"{of}{axis}" for of in ("grid", "block") for axis in "XYZ"]
         if table is None or not set(dimensions) <= table.columns:
             return []
-        registers = '"registersPerThread"' if "registersPerThread" in table.columns else "NULL"
-        shared = [f'"{name}"' for name in ("staticSharedMemory", "dynamicSharedMemory") if name in table.columns]
-        columns = ", ".join([*(f'"{name}"' for name in dimensions), registers, " + ".join(shared) or "NULL"])
+        registers = or_zero(table, "registersPerThread") if "registersPerThread" in table.columns else "NULL"
+        shared = [
+            or_zero(table, name) for name in ("staticSharedMemory", "dynamicSharedMemory") if name in table.columns
+        ]
+        numbers = [or_zero(table, name) for name in dimensions]
+        columns = ", ".join([*numbers, registers, " + ".join(shared) or "NULL"])
         with connect(self.database) as connection:
             names = Names(connection, self.schema, 0)
             rows = connection.execute(
@@ -312,7 +320,7 @@ def _gpu(connection: sqlite3.Connection, schema: Schema) -> str | None:
             if table is not None and "deviceId" in table.columns:
                 used.update(row[0] for row in connection.execute(f'SELECT DISTINCT "deviceId" FROM {table.name}'))
         rows = [row for row in rows if row[0] in used] or rows
-    return ", ".join(dict.fromkeys(name for _, name in rows)) or None
+    return ", ".join(dict.fromkeys(as_text(name) for _, name in rows)) or None
 
 
 class _Spread:

@@ -24,13 +24,13 @@ _PUSH_POP, _START_END = 59, 60  # NVTX_EVENTS.eventType; marks (34) and names of
 
 def process_of(identifier: str) -> str:
     """SQL for the process of a globalPid or globalTid, which is (VM << 48) | (process << 24) | thread."""
-    return f"(({identifier} >> 24) & 0xFFFFFF)"
+    return f"((({identifier}) >> 24) & 0xFFFFFF)"
 
 
 def key_of(process: str, correlation: str) -> str:
     """SQL for one integer that names a launch: the process above 32 bits of correlation id, which starts at 1 in every
     process; 0 is no id."""
-    return f"({process} << 32) | ({correlation} & 0xFFFFFFFF)"
+    return f"({process} << 32) | (({correlation}) & 0xFFFFFFFF)"
 
 
 class Launches:
@@ -72,11 +72,12 @@ def read_launches(
     if table is None or not {"correlationId", "globalTid", "start"} <= table.columns:
         return Launches(np.empty(0, np.int64), np.empty(0, np.int32), [()])
     process = process_of("globalTid") if with_processes else "0"
-    end = ', CASE WHEN "end" >= start THEN "end" ELSE start END' if times and "end" in table.columns else ""
+    end = ', CASE WHEN typeof("end") = 'integer' AND "end" >= start THEN "end" ELSE start END' if times and "end" in table.columns else ""
     times = bool(end)
     rows = connection.execute(
         f"SELECT {key_of(process, 'correlationId')}, start, globalTid{end} FROM {table.name} "
-        "WHERE correlationId > 0 AND typeof(start) = 'integer' AND typeof(globalTid) = 'integer'"
+        "WHERE correlationId > 0 AND typeof(correlationId) = 'integer' AND typeof(start) = 'integer' "
+        "AND typeof(globalTid) = 'integer'"
     )
     calls = integers(rows, 4 if times else 3)
     order = np.lexsort((calls[:, 1], calls[:, 0]))
@@ -133,7 +134,8 @@ def range_rows(connection: sqlite3.Connection, schema: Schema) -> Iterator[tuple
     end = f'CASE WHEN n."end" IS NULL OR n."end" < n.start THEN {NEVER} ELSE n."end" END'
     kinds = f'n."eventType" IN ({_PUSH_POP}, {_START_END})' if "eventType" in table.columns else 'n."end" IS NOT NULL'
     yield from connection.execute(
-        f"SELECT n.globalTid, n.start, {end} AS stop, coalesce({inline}, '(unnamed range)') "
-        f"FROM {table.name} AS n {join} WHERE {kinds} AND n.globalTid IS NOT NULL AND stop > n.start "
+        f"SELECT n.globalTid, n.start, {end} AS stop, CAST(coalesce({inline}, '(unnamed range)') AS TEXT) "
+        f"FROM {table.name} AS n {join} WHERE {kinds} AND typeof(n.globalTid) = 'integer' AND stop > n.start "
+        "AND typeof(n.start) = 'integer' AND typeof(stop) = 'integer' "
         "ORDER BY 1, 2, 3 DESC"
     )
