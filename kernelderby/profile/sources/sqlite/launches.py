@@ -72,7 +72,9 @@ def read_launches(
     if table is None or not {"correlationId", "globalTid", "start"} <= table.columns:
         return Launches(np.empty(0, np.int64), np.empty(0, np.int32), [()])
     process = process_of("globalTid") if with_processes else "0"
-    end = ', CASE WHEN typeof("end") = 'integer' AND "end" >= start THEN "end" ELSE start END' if times and "end" in table.columns else ""
+    end = ""
+    if times and "end" in table.columns:
+        end = """, CASE WHEN typeof("end") = 'integer' AND "end" >= start THEN "end" ELSE start END"""
     times = bool(end)
     rows = connection.execute(
         f"SELECT {key_of(process, 'correlationId')}, start, globalTid{end} FROM {table.name} "
