@@ -19,7 +19,7 @@ from kernelderby.profile.spans import Profile
 from kernelderby.profile.stages.stated import stated_beside
 from kernelderby.profile.stages.walk import INVOCATION, Pipeline, pipeline_of
 from kernelderby.profile.stages.whatif import SPEEDUPS, WhatIfs, whatif
-from kernelderby.profile.timeline import TimelineBuilder
+from kernelderby.profile.timeline import timelines_of
 from kernelderby.report.answer import Answer
 from kernelderby.report.profile.activity import activity_answer
 from kernelderby.report.profile.compare import compare_answer
@@ -114,15 +114,10 @@ class ProfileFile:
             notes.append("the profile names no GPU: kernels for an older architecture cannot be told; give --gpu")
         elif table.compute_capability is None and not amd_architecture_of(table.gpu or ""):
             notes.append(f"{table.gpu}: not among the known GPUs, so kernels for an older architecture cannot be told")
-        builder = TimelineBuilder(self.profile.gpu_of)
-        if self.profile.has_events:
-            for span in self.profile.spans():
-                builder.take(span)
-            if unlinked := self.profile.unlinked_launches:
-                notes.append(f"{unlinked:,} kernels have no launch in the profile")
-        else:
+        timelines = timelines_of(self.profile) if self.profile.has_events else ()
+        if not self.profile.has_events:
             notes.append("sums only, no events: launch gaps cannot be told")
-        return findings(table, self.profile.api_sums(), builder.timelines()), notes
+        return findings(table, self.profile.api_sums(), timelines), notes
 
 
 def open_profile_file(path: Path | str) -> ProfileFile:

@@ -7,7 +7,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from kernelderby.profile.spans import Span
+import numpy as np
+
+from kernelderby.profile.spans import Profile, Span
 
 # A kernel launch costs the host 2 to 4 us, and a kernel that already waits in the stream starts within 1 to 2 us of the
 # end of the one before: the GPU idle for more than 5 us means that the host came too late.
@@ -42,6 +44,42 @@ class Timeline:
     @property
     def gap_total_ns(self) -> int:
         return self.wall_ns - self.busy_ns
+
+
+def timelines_of(profile: Profile) -> tuple[Timeline, ...]:
+    """Of every GPU of a profile with events; an export's own, which it computes without spans."""
+    own = getattr(profile, "timelines", None)
+    if own is not None:
+        found: tuple[Timeline, ...] = own()
+        return found
+    builder = TimelineBuilder(profile.gpu_of)
+    for span in profile.spans():
+        builder.take(span)
+    return builder.timelines()
+
+
+def timeline_of(starts: np.ndarray, ends: np.ndarray, process: int, device: int, label: str) -> Timeline:
+    """Of one GPU's operations in order of start."""
+    frontier = np.maximum.accumulate(ends)
+    gaps = starts[1:] - frontier[:-1]
+    gaps = gaps[gaps > 0]
+    late, pauses = gaps[(gaps > LATE_NS) & (gaps <= PAUSE_NS)], gaps[gaps > PAUSE_NS]
+    wall = int(frontier[-1] - starts[0])
+    return Timeline(
+        device,
+        wall,
+        wall - int(gaps.sum()),
+        int((ends - starts).sum()),
+        len(gaps),
+        float(np.median(gaps)) if len(gaps) else 0.0,
+        int(gaps.max()) if len(gaps) else 0,
+        len(late),
+        int(late.sum()),
+        len(pauses),
+        int(pauses.sum()),
+        process,
+        label,
+    )
 
 
 class TimelineBuilder:

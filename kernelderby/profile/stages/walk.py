@@ -140,8 +140,7 @@ def pipeline_of(
     if not stages:
         raise DerbyError(f"{solution}: its solution.toml has no [[stages]]; add them, or use `derby profile kernels`")
     matcher = StageMatcher(stages)
-    sums = profile.sums()
-    names = list(dict.fromkeys(row.name for row in sums))
+    names = profile.names()
     span_ns: int | None = None
     timelines: tuple[Timeline, ...] = ()
     ranges: set[str] = set()
@@ -149,7 +148,7 @@ def pipeline_of(
         walked, timelines, ranges = _walk(profile, matcher, names, _expression(within))
         span_ns = walked.span_ns
     else:
-        walked = split_sums(matcher, sums)
+        walked = split_sums(matcher, profile.sums())
     rows = _stage_rows(matcher, walked, merged=not profile.has_events)
     invocations, source = _invocations(matcher, walked, profile.has_events)
     rows = [_noted(row, matcher, walked, invocations) for row in rows]

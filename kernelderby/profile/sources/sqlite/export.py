@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import re
 import sqlite3
-from array import array
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator
+from contextlib import closing
 from itertools import repeat
 from pathlib import Path
 from typing import Any
@@ -18,15 +18,14 @@ import numpy as np
 
 from kernelderby.errors import DerbyError
 from kernelderby.profile.sources.ranges import NEVER
+from kernelderby.profile.sources.sqlite.columns import measure
 from kernelderby.profile.sources.sqlite.launches import Launches, process_of, range_rows, read_launches
 from kernelderby.profile.sources.sqlite.rows import (
-    KINDS,
     TABLES,
     VALID,
     Names,
     Places,
     as_text,
-    has_repeated_names,
     name_of,
     or_zero,
     select_spans,
@@ -51,7 +50,9 @@ from kernelderby.profile.spans import (
     Span,
     is_waiting,
 )
+from kernelderby.profile.timeline import Timeline
 
+_Batch = tuple[list[tuple[Any, ...]], Places, Iterable[tuple[str, ...]], Iterable[tuple[int, int] | tuple[None, None]]]
 _ROWS = 2048  # fetched at a time
 _DIAGNOSTICS_SHOWN = 5
 
@@ -65,6 +66,7 @@ class SqliteProfile(Profile):
         self.schema, self.database = schema, database
         self._launches: Launches | None = None
         self._unlinked: int | None = None
+        self._measured: tuple[list[KernelSum], tuple[Timeline, ...]] | None = None
         self._uuids: dict[tuple[int, int], str] | None = None
 
     @property
@@ -72,12 +74,21 @@ class SqliteProfile(Profile):
         return self.schema.table(NVTX) is not None
 
     def spans(self) -> Iterator[Span]:
-        return (span for span, _, _ in self._walk(times=False))
+        with closing(self._batches(times=False)) as batches:
+            for rows, places, paths, _ in batches:
+                for (start, stop, name, place, size, key), path in zip(rows, paths, strict=True):
+                    kind, device, stream, names = places[place]
+                    yield Span(kind, names[name], start, stop, key >> 32, device, stream, path, size)
 
     def launched(self) -> Iterator[Launched]:
-        return self._walk(times=True)
+        with closing(self._batches(times=True)) as batches:
+            for rows, places, paths, calls in batches:
+                for (start, stop, name, place, size, key), path, call in zip(rows, paths, calls, strict=True):
+                    kind, device, stream, names = places[place]
+                    yield Span(kind, names[name], start, stop, key >> 32, device, stream, path, size), *call
 
-    def _walk(self, times: bool) -> Iterator[Launched]:
+    def _batches(self, times: bool) -> Generator[_Batch, None, None]:
+        """GPU work in order of start, some rows at a time, with the ranges and the calls of each row."""
         parts = " UNION ALL ".join(self._selects())
         with connect(self.database) as connection:
             launches = self._read_launches(connection, times) if self.has_ranges or times else None
@@ -86,52 +97,39 @@ class SqliteProfile(Profile):
             unlinked = 0
             while rows := cursor.fetchmany(_ROWS):
                 ranges: Iterable[tuple[str, ...]] = repeat((), len(rows))
-                called: Iterable[tuple[int | None, int | None]] = repeat((None, None), len(rows))
+                called: Iterable[tuple[int, int] | tuple[None, None]] = repeat((None, None), len(rows))
                 if launches is not None:
                     keys = _column(rows, -1)
                     called = launches.times(keys) if times else called
                     ranges, linked = launches.find(keys)
                     if not linked.all():
                         unlinked += int((~linked & (_column(rows, 3) & 3 == 0)).sum())
-                for (start, stop, name, place, size, key), path, call in zip(rows, ranges, called, strict=True):
-                    kind, device, stream, names = places[place]
-                    yield Span(kind, names[name], start, stop, key >> 32, device, stream, path, size), *call
+                yield rows, places, ranges, called
             if launches is not None:
                 self._unlinked = unlinked
 
     def sums(self) -> list[KernelSum]:
-        with connect(self.database) as connection:
-            connection.create_aggregate("spread", 1, _Spread)  # type: ignore[arg-type]
-            sums = [each for kind in range(3) for each in self._sums_of(connection, kind)]
-        return sorted(sums, key=lambda each: (-each.total_ns, each.instances, each.name))
+        return list(self._measure()[0])
 
-    def _sums_of(self, connection: sqlite3.Connection, kind: int) -> Iterator[KernelSum]:
-        table = self.schema.table(TABLES[kind])
-        if table is None:
-            return
-        by_text = kind == 0 and has_repeated_names(connection, self.schema, table)
-        name = name_of(table, kind)
-        if by_text:
-            name = f"(SELECT value FROM {self.schema.tables['StringIds'].name} WHERE id = {name})"
-        duration, size = '"end" - start', or_zero(table, "bytes")
-        rows = connection.execute(
-            f"SELECT {name}, count(*), sum({duration}), min({duration}), max({duration}), spread({duration}), "
-            f"sum({size}) FROM {table.name} WHERE {VALID} GROUP BY 1"
-        )
-        names = Names(connection, self.schema, kind)
-        merged: dict[str, list[Any]] = {}
-        for name, *numbers in rows.fetchall():
-            merged.setdefault(names[name], []).append(numbers)
-        for name, parts in merged.items():
-            count, total, least, most, spread, size = parts[0]
-            median: float | None
-            deviation: float | None
-            median, deviation = map(float, spread.split())
-            if len(parts) > 1:  # copies of kinds that no label tells apart
-                count, total, size = (sum(part[index] for part in parts) for index in (0, 1, 5))
-                least, most = min(part[2] for part in parts), max(part[3] for part in parts)
-                median = deviation = None
-            yield KernelSum(KINDS[kind], name, count, total, median, least, most, deviation, size if kind else None)
+    def timelines(self) -> tuple[Timeline, ...]:
+        return self._measure()[1]
+
+    def names(self) -> list[str]:
+        found: dict[str, None] = {}
+        with connect(self.database) as connection:
+            for kind, wanted in enumerate(TABLES):
+                table = self.schema.table(wanted)
+                if table is not None:
+                    known = Names(connection, self.schema, kind)
+                    rows = connection.execute(f"SELECT DISTINCT {name_of(table, kind)} FROM {table.name} WHERE {VALID}")
+                    found.update(dict.fromkeys(known[row[0]] for row in rows.fetchall()))
+        return list(found)
+
+    def _measure(self) -> tuple[list[KernelSum], tuple[Timeline, ...]]:
+        if self._measured is None:
+            with connect(self.database) as connection:
+                self._measured = measure(connection, self.schema, self._with_processes(), self.gpu_of)
+        return self._measured
 
     def api_sums(self) -> list[ApiSum]:
         """Row for row those of cuda_api_sum, names cut as there. Old exports hold some calls twice, the second inside
@@ -142,12 +140,13 @@ class SqliteProfile(Profile):
             return []
         with connect(self.database) as connection:
             rows = connection.execute(
-                f'SELECT s.value, r.calls, r.total FROM (SELECT "nameId" AS name, count(*) AS calls, '
-                f'sum("end" - start) AS total FROM {table.name} WHERE {VALID} GROUP BY 1) AS r '
+                f'SELECT s.value, r.calls, r.total, r.number FROM (SELECT "nameId" AS name, sum({VALID}) AS calls, '
+                f'sum(CASE WHEN {VALID} THEN "end" - start END) AS total, count(*) AS number '
+                f"FROM {table.name} GROUP BY 1) AS r "
                 f"LEFT JOIN {strings.name} AS s ON s.id = r.name ORDER BY r.total DESC, s.value"
             ).fetchall()
-            untimed = connection.execute(f"SELECT count(*) FROM {table.name} WHERE NOT ({VALID})").fetchone()[0]
-        sums = [ApiSum(_api_name(as_text(name)), calls, total) for name, calls, total in rows]
+        sums = [ApiSum(_api_name(as_text(name)), calls, total) for name, calls, total, _ in rows if calls]
+        untimed = sum(count - calls for _, calls, _, count in rows)
         if untimed:
             warning = f"{untimed:,} CUDA API calls have no valid times and are left out"
             self.warnings.extend([] if warning in self.warnings else [warning])
@@ -321,22 +320,6 @@ def _gpu(connection: sqlite3.Connection, schema: Schema) -> str | None:
                 used.update(row[0] for row in connection.execute(f'SELECT DISTINCT "deviceId" FROM {table.name}'))
         rows = [row for row in rows if row[0] in used] or rows
     return ", ".join(dict.fromkeys(as_text(name) for _, name in rows)) or None
-
-
-class _Spread:
-    """SQL aggregate over integers: "median deviation" (of the sample, as nsys has it; 0 for one value)."""
-
-    def __init__(self) -> None:
-        self.values = array("q")
-
-    def step(self, value: int) -> None:
-        self.values.append(value)
-
-    def finalize(self) -> str:
-        values = np.sort(np.frombuffer(self.values, dtype=np.int64))
-        middle = len(values) // 2
-        median = int(values[middle]) if len(values) % 2 else (int(values[middle - 1]) + int(values[middle])) / 2
-        return f"{median!r} {float(np.std(values, ddof=1)) if len(values) > 1 else 0.0!r}"
 
 
 def _column(rows: list[tuple[Any, ...]], index: int) -> np.ndarray:
