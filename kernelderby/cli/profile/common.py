@@ -62,8 +62,17 @@ def open_files(files: Sequence[Path], selection: Any = None) -> list[Any]:
 
 
 def pipelines(files: Sequence[Path], root: Path, solution: str, within: str | None, selection: Any = None) -> list[Any]:
-    """Every file as a profile.stages.walk.Pipeline of that solution."""
-    return [each.pipeline(solution, root, within=within) for each in open_files(files, selection)]
+    """Every file as a profile.stages.walk.Pipeline of that solution. DerbyError: no stage of it occurs in one."""
+    from kernelderby.errors import DerbyError
+
+    found = [each.pipeline(solution, root, within=within) for each in open_files(files, selection)]
+    for pipeline in found:
+        if not any(row.total_ns for row in pipeline.stages):
+            raise DerbyError(
+                f"{pipeline.profile}: nothing in it fits a stage of {solution}; is it a profile of another solution? "
+                "`derby profile kernels` shows what ran"
+            )
+    return found
 
 
 def short_names(paths: Sequence[str]) -> list[str]:

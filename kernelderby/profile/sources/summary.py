@@ -10,7 +10,7 @@ import gzip
 import re
 import zlib
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -258,6 +258,8 @@ def _assemble(
     for row in (*kernels, *memory):
         each = _sum(*operation(row.name), row)
         known = merged.get((each.kind, each.name))
+        if known and KERNELS in tables and each.kind is SpanKind.KERNEL:  # other kernels, whose names were cut off
+            each, known = replace(each, name=f"{each.name} (line {row.line})"), None
         merged[each.kind, each.name] = _join(known, each) if known else each
     _add_sizes(rows(MEMORY_SIZE), merged, warnings)
     if not merged:
@@ -268,12 +270,12 @@ def _assemble(
 
 
 def _about_names(rows: list[_Row]) -> Iterator[str]:
-    """What is lost where rows have one name, which a kernel table has only when its names were cut off."""
+    """What is said where rows have one name, which a kernel table has only when its names were cut off."""
     names = len({row.name for row in rows})
     if names < len(rows):
         yield (
-            f"{len(rows)} kernels have {names} names, so rows of one name are added up: the names were cut off; "
-            "export with `nsys stats --format csv`, which prints them whole"
+            f"{len(rows)} kernels have {names} names: the names were cut off, and rows of one name are told apart by "
+            "their line; export with `nsys stats --format csv`, which prints them whole"
         )
 
 
