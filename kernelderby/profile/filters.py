@@ -108,7 +108,8 @@ class SelectedProfile(Profile):
                 f"{profile.path}: {profile.form} has sums only, so nothing can be chosen from it; give a profile with "
                 "events (nsys SQLite, torch.profiler), or leave the choice out"
             )
-        super().__init__(profile.path, f"{profile.form}, {selection}", profile.gpu, profile.warnings)
+        super().__init__(profile.path, f"{profile.form}, {selection}", profile.gpu)
+        self.warnings = profile.warnings  # its own list: reading adds to it
         self.compute_capability = profile.compute_capability
         self.profile, self.selection = profile, selection
         self.warnings.append(f"only {selection}; calls on the host are those of the whole profile")

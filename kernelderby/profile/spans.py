@@ -156,6 +156,12 @@ class Profile(ABC):
         """Which GPU a process means by a device number: a text that is the same only for the same GPU."""
         return f"{process}:{device}"
 
+    def warn_unlinked(self, count: int) -> None:
+        """Once: kernels whose launch is missing cannot be placed in the ranges around it."""
+        warning = f"{count:,} kernels have no launch in the file, so it is not known in which ranges they ran"
+        if count and warning not in self.warnings:
+            self.warnings.append(warning)
+
     @property
     def unlinked_launches(self) -> int:
         """Kernels whose launch is not in the profile, which therefore have no ranges."""

@@ -102,6 +102,7 @@ class KinetoProfile(Profile):
         self._launches = [launch for _, launch in found]
         if untimed:
             self.warnings.append(f"{untimed:,} GPU operations have no valid times and are left out")
+        self.warn_unlinked(self._unlinked)
 
     def spans(self) -> Iterator[Span]:
         return iter(self._spans)

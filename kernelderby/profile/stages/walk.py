@@ -164,8 +164,6 @@ def pipeline_of(
     pipeline_ns = sum(row.total_ns for row in rows)
     outside = _outside_rows(walked)
     warnings += _about_sums(matcher, names) if not profile.has_events else []
-    if profile.has_events and (unlinked := profile.unlinked_launches):
-        warnings.append(f"{unlinked:,} kernels have no launch in the profile, so they are in no range")
     calls = profile.api_sums()
     return Pipeline(
         str(profile.path),

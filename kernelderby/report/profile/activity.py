@@ -55,8 +55,6 @@ def activity_report(found: Sequence[Activity], most: int = MOST) -> Report:
     notes = [*_spread(found, names)]
     for each, name in zip(found, names, strict=True):
         said = f"{name}: " if len(found) > 1 else ""
-        if each.unlinked:
-            notes.append(f"{said}{each.unlinked:,} kernels have no launch in the profile, so no ranges and no cause")
         notes += [said + warning for warning in each.warnings]
     title = f"Activity of {found[0].path}" if len(found) == 1 else f"Activity of {len(found)} profiles"
     facts = tuple(

@@ -107,6 +107,7 @@ class SqliteProfile(Profile):
                 yield rows, places, ranges, called
             if launches is not None:
                 self._unlinked = unlinked
+                self.warn_unlinked(unlinked)
 
     def sums(self) -> list[KernelSum]:
         return list(self._measure()[0])
