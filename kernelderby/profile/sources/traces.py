@@ -74,7 +74,7 @@ class TraceProfile(Profile):
 
     # --- reading ---
 
-    def take_operation(self, row: _Row) -> None:
+    def take_operation(self, row: _Cells) -> None:
         start, duration, name = row.time("Start"), row.time("Duration"), row.text("Name")
         if start is None or duration is None:
             raise CellError("an operation without a time")
@@ -102,7 +102,7 @@ class TraceProfile(Profile):
             tally[0] += 1
             tally[1] += duration
 
-    def take_call(self, row: _Row) -> None:
+    def take_call(self, row: _Cells) -> None:
         start, duration, name = row.time("Start"), row.time("Duration"), row.text("Name")
         if start is None or duration is None:
             raise CellError("a call without a time")
@@ -120,7 +120,7 @@ class TraceProfile(Profile):
         self._operations.sort(key=lambda each: (each[0].start_ns, each[0].end_ns))
 
 
-class _Row:
+class _Cells:
     """One line's cells by the header's titles, whose units stand in parentheses."""
 
     def __init__(self, header: dict[str, tuple[int, str | None]], cells: list[str]) -> None:
@@ -170,7 +170,7 @@ def open_traces(path: Path, text: str) -> TraceProfile:
             header = {}  # the table has ended
             continue
         try:
-            row = _Row(header, cells)
+            row = _Cells(header, cells)
             take(row)
             if device := _DEVICE.match(row.text("Device")):
                 devices[device["name"]] += 1
