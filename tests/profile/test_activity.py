@@ -173,3 +173,20 @@ def test_launch_configurations(tmp_path):
     assert (shape.name, shape.instances, shape.grid, shape.block) == ("k", 20, (132, 2, 1), (128, 1, 1))
     assert (shape.registers, shape.shared_bytes) == (168, 99_328)
     assert activity_of(open_profile(made(tmp_path / "b.sqlite"))).shapes == ()  # no grids in it
+
+
+def test_a_profile_without_the_solutions_stages_is_an_error(derby, checkout, tmp_path):
+    path = made(tmp_path / "a.sqlite")
+    for verb in ("stages", "whatif"):
+        code, out, err = derby("profile", verb, path, "--solution", "triton_fused_v2", "--root", checkout)
+        assert code == 1 and out == "" and "nothing in it fits a stage of triton_fused_v2" in err
+
+
+def test_any_variant_of_a_gpu_tells_the_older_architecture(derby, tmp_path):
+    path = tmp_path / "a.sqlite"
+    with Export(path, "2025.5", gpu="NVIDIA H100 NVL") as export:
+        export.kernel("ampere_sgemm_128x64_nn", at(0), at(50), 1)
+    _, out, _ = derby("profile", "kernels", path)
+    assert "runs kernels for sm_80 on an sm_90 GPU (NVIDIA H100 NVL)" in " ".join(out.split())
+    _, out, _ = derby("profile", "kernels", path, "--gpu", "NVIDIA GeForce RTX 5090")
+    assert "on an sm_120 GPU (NVIDIA GeForce RTX 5090)" in " ".join(out.split())

@@ -45,6 +45,7 @@ def test_a_plain_name_is_no_evidence_of_triton():
     for name in ("hgemm_128x128x8_NN", "nvkernel_foo_F1L10_2", "my_softmax_kernel", "softmax_kernel"):
         assert attribute(name).library == UNKNOWN, name
     assert attribute("hgemm_128x128x8_NN").role is Role.GEMM  # its words still say what it does
+    assert attribute("void l2norm_fwd_kernel<float>(int)").library == UNKNOWN  # Triton's has no template arguments
     assert attribute("fused_layer_norm_kernel_0d1d2d3d4").library == "Triton"  # Triton 2's signature proves it
 
 

@@ -129,7 +129,7 @@ def _attribute(name: str) -> Attribution:
     )
     matched = first_match(rules(), text)
     if matched is None:
-        library = known_names().get(qualified)
+        library = _known_library(qualified, text)
         role = _role_of_words(qualified, text)
         return replace(known, library=library or UNKNOWN, role=role, rule="name" if library else "")
     rule, match = matched
@@ -176,12 +176,18 @@ def table(kind: str) -> tuple[Rule, ...]:
     return tuple(_read(RULES / f"{kind}s.toml", kind))
 
 
+def _known_library(qualified: str, text: str) -> str | None:
+    library, is_triton = known_names().get(qualified, (None, False))
+    return None if is_triton and text != qualified else library
+
+
 @cache
-def known_names() -> dict[str, str]:
-    """Function name without namespace -> the library that has it; "Triton" where several carry the same kernel."""
+def known_names() -> dict[str, tuple[str, bool]]:
+    """Function name without namespace -> the library that has it ("Triton" where several carry the same kernel), and
+    whether it is Triton's, which has neither template arguments nor parameters."""
     with (RULES / "names.csv").open(encoding="utf-8", newline="") as file:
         lines = (line for line in file if not line.startswith("#"))
-        return {row["name"]: row["library"] for row in csv.DictReader(lines)}
+        return {row["name"]: (row["library"], row["language"] == "triton") for row in csv.DictReader(lines)}
 
 
 def _read(path: Path, kind: str) -> list[Rule]:
