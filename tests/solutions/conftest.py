@@ -36,11 +36,12 @@ def pytest_pyfunc_call(pyfuncitem):
     """In the first process: the outcome that the test had in the second."""
     if interpreted.INTERPRETING or not pyfuncitem.get_closest_marker("interpreted"):
         return None
-    session = pyfuncitem.session
-    if OUTCOMES not in session.stash:
-        node_ids = [item.nodeid for item in interpreted_items(session.items)]
-        session.stash[OUTCOMES] = interpreted.run_interpreted(node_ids, session.config.rootpath)
-    outcomes = session.stash[OUTCOMES]
+    session, path = pyfuncitem.session, pyfuncitem.path
+    known = session.stash.setdefault(OUTCOMES, {})
+    if path not in known:  # by file: of two pytest-xdist workers each has all items and runs some files
+        node_ids = [item.nodeid for item in interpreted_items(session.items) if item.path == path]
+        known[path] = interpreted.run_interpreted(node_ids, session.config.rootpath)
+    outcomes = known[path]
     outcome, text = outcomes.get(pyfuncitem.nodeid, outcomes[""])
     if outcome == "skipped":
         pytest.skip(text)

@@ -1,8 +1,8 @@
 """Tests of Triton kernels without a GPU: some need Triton's interpreter, some its compiler, no process has both.
 
 Triton reads TRITON_INTERPRET when it is imported. Tests marked `interpreted` therefore run in a second process, one for
-all that were asked for, and appear in the first with the outcome they had there (conftest.py). Tests marked `compiled`
-run in the first.
+those of a file, and appear in the first with the outcome they had there (conftest.py). Tests marked `compiled` run in
+the first.
 """
 
 import json

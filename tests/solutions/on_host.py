@@ -2,13 +2,12 @@
 their own run(), or compiled with nvcc and looked at."""
 
 import functools
-import re
 import shutil
 import subprocess
 import tempfile
-import types
 from pathlib import Path
 
+import nvcc
 import pytest
 import rowwise_cases
 
@@ -57,38 +56,11 @@ def emulated(operator, *edits):
     return module
 
 
-@functools.cache
 def nvcc_report(operator, architecture):
-    """What ptxas says of derby_<operator>'s kernels: [(name, registers, bytes spilled)]. Skips without nvcc."""
+    """What ptxas says of derby_<operator>'s kernels (nvcc.Kernel). Skips without nvcc."""
     module = rowwise_cases.module(operator)
     try:
-        nvcc = module.cuda_library.find_nvcc()
+        compiler = module.cuda_library.find_nvcc()
     except RuntimeError as error:
         pytest.skip(str(error))
-    source = Path(module.__file__).parent / "kernel.cu"
-    with tempfile.TemporaryDirectory() as folder:
-        done = subprocess.run(
-            [
-                nvcc,
-                "-O3",
-                "-std=c++17",
-                f"-gencode=arch=compute_{architecture},code=sm_{architecture}",
-                "--shared",
-                "-Xcompiler",
-                "-fPIC",
-                "-Xptxas",
-                "-v",
-                "-o",
-                f"{folder}/kernel.so",
-                str(source),
-            ],
-            capture_output=True,
-            text=True,
-        )
-    assert done.returncode == 0, done.stderr
-    assert "warning" not in done.stderr, done.stderr
-    found = re.findall(r"entry function '(\S+)'.*?(\d+) bytes spill stores.*?Used (\d+) registers", done.stderr, re.S)
-    return [
-        types.SimpleNamespace(name=name, registers=int(registers), spilled=int(spilled))
-        for name, spilled, registers in found
-    ]
+    return nvcc.compiled(compiler, Path(module.__file__).parent / "kernel.cu", architecture).kernels
