@@ -84,7 +84,8 @@ class Workload:
     cost is None until `derby pack` has counted it; of a definition without a count_cost it is the bytes of the inputs
     and outputs alone (only_bytes). shape_id, framework, call_count: of a published shape, where it was
     seen. importance: weight among the definition's workloads, 1 where None. origin: "survey" for the published shapes,
-    another word for a set of our own.
+    another word for a set of our own. generator: further values for the definition's generate_inputs, such as how
+    skewed a routing is.
     """
 
     definition: str
@@ -99,6 +100,7 @@ class Workload:
     call_count: int | None = None
     origin: str | None = None
     only_bytes: bool = False
+    generator: dict[str, str | int | float] = field(default_factory=dict)
 
     @property
     def seed(self) -> int:

@@ -74,6 +74,7 @@ class _Line(Struct):
     framework: Name | None = None
     call_count: Count | None = None
     origin: Name | None = None
+    generator: dict[Name, str | int | float] | None = None
 
 
 def load_workloads(path: Path, definition: Definition, left_out: Callable[[str], None] | None = None) -> list[Workload]:
@@ -126,6 +127,7 @@ def _workload(where: str, raw: dict[str, Any], definition: Definition) -> Worklo
         call_count=line.call_count,
         origin=line.origin,
         only_bytes=not counted,
+        generator=line.generator or {},
     )
 
 

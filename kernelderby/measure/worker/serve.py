@@ -71,9 +71,10 @@ class Worker:
             self._timer(protocol)
         chosen = catalog.solution(solution)
         if self.device_type == "cpu" and chosen.language == "triton":
-            from kernelderby.measure.worker.interpreter import round_fp8_right
+            from kernelderby.measure.worker.interpreter import multiply_bfloat16_right, round_fp8_right
 
             round_fp8_right()
+            multiply_bfloat16_right()
         try:
             function = load_solution(self.definition, chosen)
             setup = load_setup(chosen)
