@@ -14,6 +14,7 @@ from kernelderby.page.environments import Environments
 from kernelderby.page.model import FIELDS, KINDS, PageModel, ShownRace
 from kernelderby.page.operators import in_order, shown_gpus, shown_operator, shown_solution
 from kernelderby.page.races import Samples, races_of
+from kernelderby.page.recordings import recordings
 from kernelderby.page.scores import scores
 from kernelderby.page.trust import trust
 from kernelderby.trace import Measurement
@@ -34,7 +35,7 @@ def build_page(root: Path | str = ".", against: Path | None = None) -> BuiltPage
     by_definition = _by_definition(rows)
     workloads = {name: in_order(catalog.workloads(name)) for name in catalog.definitions}
     solutions = {name: {each.name: each for each in catalog.solutions_of(name)} for name in catalog.definitions}
-    environments, warnings = Environments(), []
+    environments, warnings = Environments(), list[str]()
     races: list[tuple[ShownRace, list[list[Samples]]]] = []
     for name, own in by_definition.items():
         try:
@@ -53,6 +54,7 @@ def build_page(root: Path | str = ".", against: Path | None = None) -> BuiltPage
     if against is not None:
         before = _by_definition(rows_before(against, catalog))
         changed = changes(str(against), by_definition, before, workloads, solutions)
+    profiles = recordings(catalog, lambda problem: warnings.append(f"{problem}; left out"))
     labels = {operator.name: [shape.label for shape in operator.shapes] for operator in operators}
     newest = max(rows, key=lambda row: row.moment).timestamp if rows else ""
     model = PageModel(
@@ -67,6 +69,9 @@ def build_page(root: Path | str = ".", against: Path | None = None) -> BuiltPage
         races=shown_races,
         scores=found_scores,
         changes=changed,
+        pipelines=tuple(profiles.pipelines),
+        layers=tuple(profiles.layers),
+        kernels=tuple(profiles.kernels),
         trust=trust(catalog, rows, shown_races, labels, [*catalog.warnings, *warnings]),
         environments=tuple(environments.all),
     )

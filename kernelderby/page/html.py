@@ -21,6 +21,9 @@ SCRIPTS = (
     "operators.js",
     "roofline.js",
     "race.js",
+    "pipeline.js",
+    "layers.js",
+    "kernels.js",
     "trust.js",
     "main.js",
 )

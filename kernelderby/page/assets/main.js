@@ -3,6 +3,10 @@ const SECTIONS = [
   ["overview", "Overview", overview],
   ["operators", "Operators", operators],
   ["race", "Race", race],
+  ["roofline", "Roofline", roofline],
+  ["pipeline", "Pipeline", pipeline],
+  ["layers", "Layers", layers],
+  ["kernels", "Kernels", kernels],
   ["trust", "Trust", trust],
 ];
 const content = document.getElementById("content");

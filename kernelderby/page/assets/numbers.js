@@ -17,7 +17,7 @@ function general(value, count) {
 const or = (write) => (value) => (value === null || value === undefined ? NOTHING : write(value));
 const microseconds = or((value) => (value >= 1000 ? digits(value, 0) : digits(value, value >= 10 ? 1 : 2)));
 const floorUs = or((value) => (value >= 1000 ? digits(value, 0) : general(value, 4)));
-const milliseconds = or((us) => digits(us / 1000, 3));
+const milliseconds = or((us) => digits(us / 1000, us < 10000 ? 3 : 1));
 const factor = or((value) => (value >= 100 ? digits(value, 0) : digits(value, value >= 10 ? 1 : 2)));
 const percent = or((share) => (share >= 0.001 || share === 0 ? `${digits(100 * share, 1)}%` : `${general(100 * share, 1)}%`));
 const shortPercent = or((share) => `${digits(100 * share, share >= 0.1 ? 0 : 1)}%`);
