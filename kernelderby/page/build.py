@@ -30,7 +30,10 @@ class BuiltPage:
 
 def build_page(root: Path | str = ".", against: Path | None = None) -> BuiltPage:
     """DerbyError where root is no trace set, or `against` holds no rows."""
-    catalog = Catalog.open(root)
+    return page_of(Catalog.open(root), against)
+
+
+def page_of(catalog: Catalog, against: Path | None = None) -> BuiltPage:
     rows = [row for row in catalog.traces() if row.definition in catalog.definitions]
     by_definition = _by_definition(rows)
     workloads = {name: in_order(catalog.workloads(name)) for name in catalog.definitions}

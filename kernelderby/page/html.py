@@ -6,10 +6,8 @@ import base64
 import hashlib
 from importlib.resources import files
 
-import msgspec
-
 from kernelderby.page.build import BuiltPage
-from kernelderby.page.samples import packed
+from kernelderby.page.packed import packed
 
 SCRIPTS = (
     "data.js",
@@ -32,11 +30,11 @@ _POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; script-
 
 
 def page_html(page: BuiltPage) -> str:
-    script = "(() => {\n'use strict';\n" + "\n".join(map(_asset, SCRIPTS)) + "\n})();\n"
+    script = "(async () => {\n'use strict';\n" + "\n".join(map(asset, SCRIPTS)) + "\n})();\n"
     policy = _POLICY.format(hash=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode())
+    data = {"model": page.model} | {f"samples-{place}": samples for place, samples in enumerate(page.samples)}
     blocks = "\n".join(
-        f'<script type="application/octet-stream" id="samples-{place}">{packed(samples)}</script>'
-        for place, samples in enumerate(page.samples)
+        f'<script type="application/octet-stream" id="{name}">{packed(each)}</script>' for name, each in data.items()
     )
     return f"""<!doctype html>
 <html lang="en">
@@ -46,11 +44,10 @@ def page_html(page: BuiltPage) -> str:
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <title>KernelDerby</title>
 <style>
-{_asset("page.css")}</style>
+{asset("page.css")}</style>
 </head>
 <body>
-{_asset("body.html")}
-<script type="application/json" id="model">{_json(page)}</script>
+{asset("body.html")}
 {blocks}
 <script>{script}</script>
 </body>
@@ -58,10 +55,5 @@ def page_html(page: BuiltPage) -> str:
 """
 
 
-def _asset(name: str) -> str:
+def asset(name: str) -> str:
     return (files("kernelderby.page") / "assets" / name).read_text(encoding="utf-8")
-
-
-def _json(page: BuiltPage) -> str:
-    """Compact, and without a `<`: nothing in a name can end the element."""
-    return msgspec.json.encode(page.model).decode().replace("<", "\\u003c")

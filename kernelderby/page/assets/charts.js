@@ -1,7 +1,7 @@
 // Places on axes and marks. Colours are the Okabe-Ito palette, with a shape each, so that colour is never alone.
 const MARKS = ["●", "■", "▲", "◆", "▼", "★", "✚", "⬟"];
 const COLORS = 8;
-const look = (place) => ({ color: `var(--c${place % COLORS})`, mark: MARKS[Math.floor(place / COLORS + place) % MARKS.length] });
+const look = (place) => ({ color: `var(--c${place % COLORS})`, on: `var(--o${place % COLORS})`, mark: MARKS[Math.floor(place / COLORS + place) % MARKS.length] });
 
 // Of positive values on a logarithmic axis: value -> part of the axis, and its ticks.
 function logAxis(values) {

@@ -1,5 +1,9 @@
 // The model, and the places of what is an array in it. Nothing here or below computes a number that is shown.
-const page = JSON.parse(document.getElementById("model").textContent);
+if (!window.DecompressionStream) {
+  document.getElementById("content").textContent = "This browser is too old to unpack the page (it lacks DecompressionStream): take one of 2023 or newer.";
+  return;
+}
+const page = await unpacked("model");
 const places = (name) => Object.fromEntries(page.fields[name].map((field, place) => [field, place]));
 const INTERVAL = places("ShownInterval"), TIME = places("ShownTime"), CELL = places("ShownCell");
 const ROW = places("ShownRow"), SHAPE = places("ShownShape");
@@ -15,14 +19,17 @@ const raceOf = (operator) => page.races[(operator.races[state.gpu] || [])[0]];
 const orderOf = (race) => race.orders[state.kind] || race.orders[race.kind];
 const timeOf = (cell, kind) => cell[CELL.times][KIND[kind]];
 
+// What kernelderby/page/packed.py packed into the element of that id. A promise.
+function unpacked(id) {
+  const packed = atob(document.getElementById(id).textContent);
+  const bytes = Uint8Array.from(packed, (letter) => letter.charCodeAt(0));
+  const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"));
+  return new Response(stream).json();
+}
+
 const samplesRead = new Map();
 // Raw samples of a race: [workload][solution] {kind: rounds}. A promise; unpacked once.
 function samplesOf(place) {
-  if (!samplesRead.has(place)) {
-    const packed = atob(document.getElementById(`samples-${place}`).textContent);
-    const bytes = Uint8Array.from(packed, (letter) => letter.charCodeAt(0));
-    const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"));
-    samplesRead.set(place, new Response(stream).json());
-  }
+  if (!samplesRead.has(place)) samplesRead.set(place, unpacked(`samples-${place}`));
   return samplesRead.get(place);
 }

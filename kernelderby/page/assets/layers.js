@@ -21,9 +21,9 @@ function layerLine(column, groups, longest) {
   const line = element("div", { class: "timeline", role: "img", "aria-label": `${column.title}: ${column.modules.map((each) => `${each.module} ${microseconds(each.time_us)} us`).join(", ")}` });
   for (const each of column.modules) {
     const words = `${each.group} / ${each.module}: ${microseconds(each.time_us)} us, from ${microseconds(each.start_us)}`;
-    const { color } = look(groups.indexOf(each.group));
+    const { color, on } = look(groups.indexOf(each.group));
     const box = element("i", { class: `module lane${each.lane}`, title: words, "data-value": each.time_us, "data-start": each.start_us, style: { left: parts(each.start_us / longest), width: parts(each.time_us / longest), background: color } });
-    if (each.time_us / longest > 0.055) box.append(text("span", each.module, { class: "stack-name" }));
+    if (each.time_us / longest > 0.055) box.append(text("span", each.module, { class: "stack-name", style: { color: on } }));
     line.append(box);
   }
   const partial = column.have < column.of ? `, only ${column.have} of ${column.of} kernels have a time: no whole layer` : "";

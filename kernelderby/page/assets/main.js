@@ -32,9 +32,17 @@ function show(id, isFresh) {
   for (const link of document.querySelectorAll("#nav a[aria-current]")) link.setAttribute("aria-current", "page");
 }
 
+function decoded(word) {
+  try {
+    return decodeURIComponent(word);
+  } catch {
+    return word; // a link that somebody cut
+  }
+}
+
 // #race, #race/rms_norm, #unified_attention (its row under Operators, opened).
 function follow() {
-  const [word, rest] = location.hash.slice(1).split("/").map(decodeURIComponent);
+  const [word, rest] = location.hash.slice(1).split("/").map(decoded);
   if (operatorOf.has(word) || (word === "operators" && operatorOf.has(rest))) return openOperator(operatorOf.has(word) ? word : rest);
   if (word === "race" && operatorOf.has(rest)) {
     raceChosen = [rest, 0];
@@ -98,3 +106,4 @@ document.addEventListener("keydown", (event) => {
 controls();
 window.addEventListener("hashchange", follow);
 follow();
+performance.mark("first section");

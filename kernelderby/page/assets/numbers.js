@@ -1,17 +1,22 @@
 // How a number is written: kernelderby/report/numbers.py, word for word. A test holds them against each other.
 const NOTHING = "–";
-const digits = (value, count) => value.toFixed(count);
 
-// Like Python's :.Ng: as many digits, no zeros at the end, an exponent only for very small ones.
+// A fixed number of decimals, exact halves to the even digit as Python has it. Only what is whole in halves, quarters
+// ... can be such a half; toFixed, which rounds those up, has the rest right.
+function digits(value, count) {
+  const scaled = value * 10 ** count;
+  if (Number.isInteger(value * 2 ** (count + 1)) && Math.abs(scaled % 1) === 0.5) return (2 * Math.round(scaled / 2) / 10 ** count).toFixed(count);
+  return value.toFixed(count);
+}
+
+// Like Python's :.Ng: as many digits, no zeros at the end, an exponent only for very small ones and very large ones.
 function general(value, count) {
   if (value === 0) return "0";
-  const exponent = Math.floor(Math.log10(Math.abs(Number(value.toPrecision(count)))));
-  if (exponent < -4) {
-    const [mantissa, power] = value.toExponential(count - 1).split("e");
-    const short = mantissa.includes(".") ? mantissa.replace(/0+$/, "").replace(/\.$/, "") : mantissa;
-    return `${short}e-${String(Math.abs(Number(power))).padStart(2, "0")}`;
-  }
-  return String(Number(value.toPrecision(count)));
+  const exponent = Number(value.toExponential(count - 1).split("e")[1]);
+  const strip = (words) => (words.includes(".") ? words.replace(/0+$/, "").replace(/\.$/, "") : words);
+  if (exponent >= -4 && exponent < count) return strip(digits(value, count - 1 - exponent));
+  const [mantissa, power] = value.toExponential(count - 1).split("e");
+  return `${strip(mantissa)}e${power[0]}${power.slice(1).padStart(2, "0")}`;
 }
 
 const or = (write) => (value) => (value === null || value === undefined ? NOTHING : write(value));

@@ -14,7 +14,7 @@ function pipeline() {
 // A solution's stages have one colour each, over all of its profiles.
 function stageLooks(solution) {
   const names = stagesOf(solution).filter((stage) => !stage.is_rest).map((stage) => stage.name);
-  return (stage) => (stage.is_rest ? { color: "var(--track)", mark: "□" } : look(names.indexOf(stage.name)));
+  return (stage) => (stage.is_rest ? { color: "var(--track)", on: "var(--ink)", mark: "□" } : look(names.indexOf(stage.name)));
 }
 
 // Every stage that any profile has; in the order of the one that has most.
@@ -31,7 +31,7 @@ function stageBars(solution) {
     for (const stage of each.stages) {
       const words = `${stage.name}: ${stage.title}, ${microseconds(stage.time_us)} us, ${percent(stage.share)}`;
       const part = element("i", { class: "stack-part", title: words, "data-stage": stage.name, "data-value": stage.share, style: { width: parts(stage.share), background: looks(stage).color } });
-      if (stage.share >= 0.06) part.append(text("span", stage.name, { class: "stack-name" }));
+      if (stage.share >= 0.06) part.append(text("span", stage.name, { class: "stack-name", style: { color: looks(stage).on } }));
       parted.append(part);
     }
     const pick = element("button", { type: "button", class: "pick", "aria-pressed": String(place === pipelineChosen), "data-place": place, onclick: () => choosePipeline(place) }, `${each.title}, ${each.gpu}`);

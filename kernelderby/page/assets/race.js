@@ -100,10 +100,7 @@ function lane(chosen, at, solution, order, axis) {
 // What a row rests on: every raw sample, and the row's own facts.
 function raceDetail(chosen, at, order, place) {
   const samples = element("div", { class: "samples" }, text("p", "Unpacking the samples …", { class: "note" }));
-  samplesOf(place).then(
-    (all) => samples.replaceChildren(sampleStrips(chosen, all[at], order.kind)),
-    () => samples.replaceChildren(empty("This browser cannot unpack the samples (it lacks DecompressionStream)."))
-  );
+  samplesOf(place).then((all) => samples.replaceChildren(sampleStrips(chosen, all[at], order.kind)));
   const rows = chosen.solutions.map((name, solution) => ({ name, cell: chosen.cells[at][solution] })).filter((row) => row.cell[CELL.status] !== "not measured");
   const facts = table({
     caption: "The rows",

@@ -23,7 +23,7 @@ function rooflineChart(gpu, points, { width = 760, height = 380, label }) {
   ];
   const lines = peaks.map(([dtype, peak]) => roof(dtype, peak, bandwidth, x, y, across, up));
   const dots = shown.map((point) => pointOf(point, across, up));
-  const svg = drawn("svg", { viewBox: `0 0 ${width} ${height}`, class: "chart", role: "img", "aria-label": label }, drawn("clipPath", { id: `plot-${width}-${height}` }, drawn("rect", { x: left, y: top - 4, width: width - left - right, height: height - top - bottom + 4 })), grid, lines, dots, named);
+  const svg = drawn("svg", { viewBox: `0 0 ${width} ${height}`, class: "chart", role: points.some((point) => point.href) ? "group" : "img", "aria-label": label }, drawn("clipPath", { id: `plot-${width}-${height}` }, drawn("rect", { x: left, y: top - 4, width: width - left - right, height: height - top - bottom + 4 })), grid, lines, dots, named);
   return svg;
 }
 
