@@ -43,7 +43,7 @@ def changes(
     solutions: Mapping[str, Mapping[str, Solution]],
 ) -> ShownChanges:
     """now, before: definition -> rows."""
-    lines, here, there = [], set[str](), set[str]()
+    lines, unchanged, here, there = [], 0, set[str](), set[str]()
     for definition, own in solutions.items():
         groups, former = (selection.group_rows(rows.get(definition, ())) for rows in (now, before))
         for name, solution in own.items():
@@ -51,13 +51,15 @@ def changes(
                 new = [row for row in groups.get(key, ()) if row.solution == name]
                 old = [row for row in former.get(key, ()) if row.solution == name]
                 where = f"{definition} / {name} on {key.gpu} under {key.protocol}"
-                if new and old:
+                if new == old:
+                    unchanged += bool(new)
+                elif new and old:
                     lines += _change(key, definition, solution, new, old, workloads[definition])
                 elif new:
                     here.add(where)
                 elif old:
                     there.add(where)
-    return ShownChanges(words(against), tuple(lines), tuple(sorted(here)), tuple(sorted(there)))
+    return ShownChanges(words(against), tuple(lines), unchanged, tuple(sorted(here)), tuple(sorted(there)))
 
 
 def _change(

@@ -213,10 +213,12 @@ class ShownChange(Struct, frozen=True):
 
 
 class ShownChanges(Struct, frozen=True):
-    """lines: solutions measured in both runs. only_here, only_there: definition / solution."""
+    """lines: solutions measured in both runs, anew. unchanged: how many have the very same rows in both. only_here,
+    only_there: definition / solution."""
 
     against: str
     lines: tuple[ShownChange, ...]
+    unchanged: int
     only_here: tuple[str, ...]
     only_there: tuple[str, ...]
 

@@ -1,8 +1,11 @@
-"""A set as large as ours may become: every workload with rows of six solutions, three kinds of 60 samples each."""
+"""Sets for the page: one as large as ours may become (every workload, six solutions, three kinds of 60 samples), and
+another run of the toy set."""
 
 from __future__ import annotations
 
+import json
 import random
+import shutil
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -71,3 +74,18 @@ class FullSet(Catalog):
         rounds = tuple(tuple(round(0.032 * tick, 3) for tick in each) for each in ticks)
         ordered = sorted(value for each in rounds for value in each)
         return Timed((ordered[29] + ordered[30]) / 2, rounds)
+
+
+def slower(root: Path, other: Path, solution: str) -> Path:
+    """A copy of the toy set in which one solution took twice as long."""
+    shutil.copytree(root, other)
+    [file] = (other / "traces").rglob("*.jsonl")
+    lines = [json.loads(line) for line in file.read_text().splitlines()]
+    for line in lines:
+        if line["solution"] == solution:
+            own = line["measurement"]
+            own["latency_us"] *= 2
+            own["samples_us"] = [[2 * value for value in samples] for samples in own["samples_us"]]
+            line["evaluation"]["performance"]["latency_ms"] *= 2
+    file.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return other

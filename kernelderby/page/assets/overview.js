@@ -8,7 +8,10 @@ function overview() {
     return made;
   }
   made.push(text("h2", "Races"), note("A row an operator: the solution that stands first in derby rank, and its lead over the best solution of another author (that one's time over the winner's, 95 % interval). S is the floor over the time of the fastest solution on a shape, the median over the shapes; S fair divides the reachable time instead, the geomean."));
-  made.push(raceTable(raced).node);
+  const isRace = (operator) => orderOf(raceOf(operator)).lead !== null;
+  const [competed, alone] = [raced.filter(isRace), raced.filter((operator) => !isRace(operator))];
+  made.push(competed.length ? raceTable(competed, "races", true).node : empty("No operator has rows of two authors yet."));
+  if (alone.length) made.push(text("h2", "Measured, without a rival"), raceTable(alone, "alone", false).node);
   made.push(...scoreTables(), ...changeTables());
   return made;
 }
@@ -29,22 +32,20 @@ function facts(gpu) {
   return element("dl", { class: "facts" }, lines.map(([name, value]) => element("div", {}, text("dt", name), text("dd", value))));
 }
 
-function raceTable(operators) {
+function raceTable(operators, id, hasLead) {
   const rows = operators.map((operator) => {
     const race = raceOf(operator), order = orderOf(race);
     return { operator, race, order, first: order.standings[0], lead: order.lead };
   });
   return table({
-    id: "races",
+    id,
     rows,
     key: (row) => row.operator.name,
     columns: [
       { title: "Operator", value: (row) => row.operator.name, cell: (row) => operatorLink(row.operator.name) },
       { title: "First", value: (row) => row.first.solution, cell: (row) => breakable(row.first.solution) },
       { title: "Author", value: (row) => row.first.author, cell: (row) => row.first.author },
-      { title: "Lead", align: "right", value: (row) => row.lead && row.lead.ratio[INTERVAL.value], cell: (row) => (row.lead ? ratio(row.lead.ratio) : NOTHING), hint: "time of the best other author over the winner's, geomean" },
-      { title: "over", value: (row) => row.lead && row.lead.solution, cell: (row) => (row.lead ? breakable(row.lead.solution) : text("span", "one author", { class: "muted" })) },
-      { title: "Win tie loss", align: "right", value: (row) => row.lead && row.lead.wins / row.lead.workloads, cell: (row) => (row.lead ? `${row.lead.wins} ${row.lead.ties} ${row.lead.losses}` : NOTHING) },
+      ...(hasLead ? leadColumns() : []),
       { title: "S", align: "right", value: (row) => row.order.share, cell: (row) => shareBar(row.order.share) },
       { title: "S fair", align: "right", value: (row) => row.order.fair, cell: (row) => percent(row.order.fair) },
       { title: "Passed", align: "right", value: (row) => row.first.passed / Math.max(1, row.operator.shapes.length), cell: (row) => `${row.first.passed}/${row.operator.shapes.length}`, hint: "workloads that the winner passed" },
@@ -52,6 +53,12 @@ function raceTable(operators) {
     ],
   });
 }
+
+const leadColumns = () => [
+  { title: "Lead", align: "right", value: (row) => row.lead.ratio[INTERVAL.value], cell: (row) => ratio(row.lead.ratio), hint: "time of the best other author over the winner's, geomean" },
+  { title: "over", value: (row) => row.lead.solution, cell: (row) => breakable(row.lead.solution) },
+  { title: "Win tie loss", align: "right", value: (row) => row.lead.wins / row.lead.workloads, cell: (row) => `${row.lead.wins} ${row.lead.ties} ${row.lead.losses}` },
+];
 
 const operatorLink = (name) => element("a", { href: `#${encodeURIComponent(name)}` }, breakable(name));
 
@@ -83,9 +90,10 @@ function scoreTables() {
 function changeTables() {
   if (!page.changes) return [];
   const lines = page.changes.lines.filter((line) => gpuIs(line.gpu));
-  const made = [text("h2", "Changes"), note(`Against ${page.changes.against}. Time now over time then: below 1 is faster.`)];
+  const { against, unchanged } = page.changes;
+  const made = [text("h2", "Changes"), note(`Against ${against}. Time now over time then: below 1 is faster. ${unchanged} solutions have the same rows in both.`)];
   const verdict = { faster: "faster", slower: "slower", tie: "tie" };
-  if (!lines.length) made.push(empty("No solution was measured in both runs on this GPU."));
+  if (!lines.length) made.push(empty("No solution was measured anew on this GPU."));
   else
     made.push(
       table({

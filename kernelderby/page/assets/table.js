@@ -62,7 +62,7 @@ function tableCompare(one, other, direction) {
 function tableRow(row, columns, key, open) {
   const cells = columns.map((column, place) => {
     const cell = column.cell(row);
-    const node = element(place ? "td" : "th", { class: column.align || "left", "data-label": column.title, scope: place ? null : "row" }, cell);
+    const node = element(place ? "td" : "th", { class: column.align || "left", "data-label": column.unit ? `${column.title} ${column.unit}` : column.title, scope: place ? null : "row" }, cell);
     if (column.value) {
       const value = column.value(row);
       if (value !== null && value !== undefined) node.setAttribute("data-value", value);
