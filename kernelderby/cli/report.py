@@ -17,8 +17,17 @@ DEFAULT = Path("reports") / "report.html"
 @click.argument("target", metavar="[OUT.html]", type=FILE, required=False)
 @click.option("--against", type=FILE, metavar="DIR", help="Another trace set, or its traces: what changed since.")
 @click.option("--markdown", is_flag=True, help="Markdown for a pull request, to OUT or to stdout.")
+@click.option("--picture", type=FILE, metavar="FILE.svg", help="Instead: a race and S of all operators, for a README.")
+@click.option("--race", metavar="D", help="Whose race the picture shows (default: that with most solutions).")
 @root_option
-def command(target: Path | None, against: Path | None, markdown: bool, root: Path) -> None:
+def command(
+    target: Path | None,
+    against: Path | None,
+    markdown: bool,
+    picture: Path | None,
+    race: str | None,
+    root: Path,
+) -> None:
     """One HTML file of rankings, operators, rooflines, profiles and what to trust; it opens from disk, without network.
 
     Without OUT.html: reports/report.html of the set. Needs no GPU and no torch.
@@ -27,11 +36,21 @@ def command(target: Path | None, against: Path | None, markdown: bool, root: Pat
     from kernelderby.page.build import build_page
     from kernelderby.page.html import page_html
     from kernelderby.page.markdown import page_markdown
+    from kernelderby.page.picture import picture as draw
 
-    if target is not None and not target.parent.is_dir():
-        raise DerbyError(f"{target}: cannot be written (there is no such folder); name a place that exists")
+    if picture is not None and (target is not None or markdown):
+        raise click.UsageError("--picture is written instead of the page: leave out OUT.html and --markdown")
+    if race is not None and picture is None:
+        raise click.UsageError("--race goes with --picture")
+    for path in (target, picture):
+        if path is not None and not path.parent.is_dir():
+            raise DerbyError(f"{path}: cannot be written (there is no such folder); name a place that exists")
     page = build_page(root, against)
     warn(page.model.trust.warnings)
+    if picture is not None:
+        write_whole(picture, draw(page.model, race).encode())
+        warn([f"{picture}: written"])
+        return
     if markdown and target is None:
         say(page_markdown(page.model))
         return
