@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from pathlib import Path
 
 import pytest
+
+# Before torch is imported: tests run side by side, and threads that wait for each other spin (five times the CPU time).
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 CHECKOUT = Path(__file__).resolve().parent.parent
 
@@ -42,6 +46,7 @@ def small_set(tmp_path: Path) -> Path:
 def no_set_of_the_user(monkeypatch):
     """What the user's shell names as the set is none of the tests'."""
     monkeypatch.delenv("DERBY_ROOT", raising=False)
+    monkeypatch.delenv("FIB_DATASET_PATH", raising=False)
 
 
 @pytest.fixture

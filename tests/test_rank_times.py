@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 from rank_rows import STEADY, ranked, row, workload
@@ -10,7 +11,7 @@ from rank_rows import STEADY, ranked, row, workload
 from kernelderby.hardware import find_gpu
 from kernelderby.report import text
 from kernelderby.report.ranking import ranking_report
-from kernelderby.roofline.selection import choose_group, group_rows
+from kernelderby.roofline.recorded import recorded
 from kernelderby.trace import Measurement, Timed
 
 TWO = [workload("w1"), workload("w2")]
@@ -99,5 +100,6 @@ def test_rows_of_the_newest_protocol_are_ranked_though_there_are_fewer():
     old = [row("host", uuid, 60.0) for uuid in ("w1", "w2")] * 3
     rows = [*old, *both()[:2]]
     assert ranked(rows, TWO).group.protocol == "cupti-graph-eager-2"
-    groups = group_rows(rows)
-    assert choose_group(groups, None, None).protocol == old[0].protocol
+    solutions = {name: SimpleNamespace(hash=f"hash of {name}", in_place={}) for name in ("host", "lean")}
+    assert recorded(rows, solutions).group.protocol == "cupti-graph-eager-2"  # what list and roofline show
+    assert recorded(rows, solutions, protocol=old[0].protocol).group.protocol == old[0].protocol

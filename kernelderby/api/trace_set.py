@@ -7,10 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from kernelderby.catalog import Catalog, Definition, Solution, Workload, published
-from kernelderby.catalog.selection import is_named, select_workloads
+from kernelderby.catalog.selection import by_origin, is_named, of_origin, select_workloads
 from kernelderby.errors import DerbyError
 from kernelderby.fields import suggestion
 from kernelderby.hardware import Gpu, find_gpu, gpus
+from kernelderby.locate import find_set
 from kernelderby.rank import Ranking, definitions_with_rows, rank
 from kernelderby.rank.by_importance import ImportanceRanking, rank_by_importance
 from kernelderby.report.answer import Answer
@@ -58,15 +59,17 @@ class TraceSet:
         solutions: Names = (),
         workloads: Names = (),
         *,
+        origin: Names = (),
         gpu: str | None = None,
         protocol: str | None = None,
         time: str | None = None,
         baseline: str | None = None,
     ) -> Answer[tuple[Ranking, ...]]:
-        """One ranking a definition: solution against solution on one GPU, timed in one way.
+        """One ranking a definition: solution against solution on one GPU, timed in one way. A definition with workloads
+        of several origins has one ranking an origin, the survey's first.
 
-        Without names: every definition that solutions competed for. gpu, protocol: default those with the most rows.
-        time: graph, eager or busy; default graph where all have it.
+        Without names: every definition that solutions competed for. origin: only workloads of these. gpu, protocol:
+        default the newest protocol, then the most rows. time: graph, eager or busy; default graph where all have it.
         DerbyError: no rows, an unknown name, a baseline that passed nothing.
         """
         catalog = self.catalog
@@ -79,51 +82,84 @@ class TraceSet:
         wanted = wanted or sorted({solution.definition for solution in named})
         rows = catalog.traces(wanted[0] if len(wanted) == 1 else None)
         names, warnings = self._with_rows(rows, wanted, gpu, protocol)
-        shapes = self._workloads_of(names, _names(workloads))
+        shapes = self._workloads_of(names, _names(workloads), _names(origin))
         only = {solution.name for solution in named} if chosen else None
         by_definition: dict[str, list[Measurement]] = {}
         for row in rows:
             by_definition.setdefault(row.definition, []).append(row)
-        rankings = [
-            rank(
-                by_definition.get(name, []),
-                name,
-                shapes[name],
-                {solution.name: solution for solution in catalog.solutions_of(name)},
-                gpu=gpu,
-                protocol=protocol,
-                baseline=baseline if baseline and catalog.solution(baseline).definition == name else None,
-                only=only,
-                time=time,
-            )
-            for name in names
-            if shapes[name] or not workloads
-        ]
+        rankings: list[Ranking] = []
+        for name in names:
+            chosen_any = shapes[name] or not (workloads or origin)
+            for place, part in enumerate(by_origin(shapes[name]) if chosen_any else ()):
+                try:
+                    one = rank(
+                        self._rows_of(by_definition.get(name, []), name, part),
+                        name,
+                        part,
+                        {solution.name: solution for solution in catalog.solutions_of(name)},
+                        gpu=gpu,
+                        protocol=protocol,
+                        baseline=baseline if baseline and catalog.solution(baseline).definition == name else None,
+                        only=only,
+                        time=time,
+                    )
+                except DerbyError as error:
+                    if place == 0:
+                        raise
+                    warnings.append(f"{name}, origin {part[0].origin or 'none'}: {error}; left out")
+                else:
+                    rankings.append(one)
         return rankings_answer(rankings, (*catalog.warnings, *warnings))
 
     def rank_by_importance(
-        self, solutions: Names = (), *, gpu: str | None = None, protocol: str | None = None, time: str | None = None
+        self,
+        solutions: Names = (),
+        *,
+        origin: Names = (),
+        gpu: str | None = None,
+        protocol: str | None = None,
+        time: str | None = None,
     ) -> Answer[ImportanceRanking]:
-        """Authors over all operators at once, each operator weighted by its share of the GPU time in production."""
-        catalog = self.catalog
+        """Authors over all operators at once, each operator weighted by its share of the GPU time in production.
+
+        An operator's S counts its survey workloads where it has any. origin: only workloads of these, and the operators
+        that have some."""
+        catalog, origins = self.catalog, _names(origin)
+        catalog.check_origins(origins)
         importance = published.importance(catalog.root, catalog.left_out)
         if not importance:
             raise DerbyError(f"--importance: {catalog.root}/profiles has no published_importance.csv; leave it out")
         named = [catalog.solution(name) for name in _names(solutions)] or catalog.solutions.values()
         known = {solution.name: solution for solution in named}
-        workloads = {name: catalog.workloads(name) for name in importance if name in catalog.definitions}
+        workloads = {
+            name: by_origin(of_origin(catalog.workloads(name), origins))[0]
+            for name in importance
+            if name in catalog.definitions
+        }
+        if origins:
+            workloads = {name: own for name, own in workloads.items() if own}
+            importance = {name: importance[name] for name in workloads}
         found = rank_by_importance(recorded(catalog.traces(), known, gpu, protocol, time), workloads, known, importance)
         return importance_answer(found, catalog.warnings)
 
     def roofline(
-        self, definitions: Names = (), *, gpu: Names = "h200", traces: bool = False, by_shape: bool | None = None
+        self,
+        definitions: Names = (),
+        *,
+        gpu: Names = "h200",
+        origin: Names = (),
+        protocol: str | None = None,
+        traces: bool = False,
+        by_shape: bool | None = None,
     ) -> Answer[Survey]:
         """The floors of operators on GPUs, and with `traces` how near the recorded times come to them on the first.
 
-        by_shape: tables of every shape; by default where definitions are named.
+        An operator's S counts its survey workloads where it has any. origin: only workloads of these. by_shape: tables
+        of every shape; by default where definitions are named.
         """
         names = _names(definitions)
-        found = survey(self.catalog, [known_gpu(name) for name in _names(gpu)], names, with_traces=traces)
+        gpus = [known_gpu(name) for name in _names(gpu)]
+        found = survey(self.catalog, gpus, names, with_traces=traces, origins=_names(origin), protocol=protocol)
         return survey_answer(found, bool(names) if by_shape is None else by_shape)
 
     def _with_rows(
@@ -154,9 +190,18 @@ class TraceSet:
         warnings += [f"{name}: has no rows to compare, left out" for name in chosen if name not in available]
         return [name for name in chosen if name in available], warnings
 
-    def _workloads_of(self, names: Sequence[str], words: Sequence[str]) -> dict[str, list[Workload]]:
-        """Definition -> the workloads that the words name there. DerbyError for a word that names none in any."""
-        found = {name: self.catalog.workloads(name) for name in names}
+    def _rows_of(self, rows: list[Measurement], name: str, part: Sequence[Workload]) -> list[Measurement]:
+        """The rows without those of workloads that the definition has, but not in this part."""
+        others = {workload.uuid for workload in self.catalog.workloads(name)} - {workload.uuid for workload in part}
+        return [row for row in rows if row.uuid not in others] if others else rows
+
+    def _workloads_of(
+        self, names: Sequence[str], words: Sequence[str], origins: Sequence[str]
+    ) -> dict[str, list[Workload]]:
+        """Definition -> the workloads of these origins that the words name there. DerbyError for an unknown origin, and
+        for a word that names none in any."""
+        self.catalog.check_origins(origins)
+        found = {name: of_origin(self.catalog.workloads(name), origins) for name in names}
         if len(names) == 1:
             return {name: select_workloads(workloads, words) for name, workloads in found.items()}
         for word in words:
@@ -170,9 +215,10 @@ class TraceSet:
         }
 
 
-def open_set(path: Path | str = ".") -> TraceSet:
-    """The trace set in a folder. DerbyError where the folder has no definitions/."""
-    return TraceSet(Catalog.open(path))
+def open_set(path: Path | str | None = None) -> TraceSet:
+    """The trace set in a folder, by default the one that the command `derby` works on there (docs/api.md). DerbyError
+    where the folder has no definitions/."""
+    return TraceSet(Catalog.open(find_set() if path is None else path))
 
 
 def _names(names: Names) -> tuple[str, ...]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import TypeVar
@@ -106,6 +106,15 @@ class Catalog:
                 path, lambda left_out: load_workloads(path, definition, left_out)
             )
         return self._workloads[definition_name]
+
+    def check_origins(self, origins: Collection[str]) -> None:
+        """DerbyError for an origin that no workload of the set has."""
+        if not origins:
+            return
+        known = {each.origin for name in self.definitions for each in self.workloads(name) if each.origin}
+        for origin in origins:
+            if origin not in known:
+                raise DerbyError(f"--origin: no workload of the set has {origin!r}; {suggestion(origin, known)}")
 
     def traces_path(self, gpu_id: str, definition_name: str) -> Path:
         """Where our own rows go. flashinfer-bench's own files lie elsewhere under traces/ and are read as well."""

@@ -58,6 +58,11 @@ class Definition:
     descriptions: dict[str, dict[str, str]] = field(default_factory=dict)  # axes | inputs | outputs -> name -> text
 
     @property
+    def place(self) -> Path:
+        """Where its code stands."""
+        return self.source_path or self.path
+
+    @property
     def constants(self) -> tuple[str, ...]:
         """The inputs that setup gets, in the definition's order."""
         return tuple(name for name, spec in self.inputs.items() if spec.constant)

@@ -1,11 +1,13 @@
-"""Which workloads a word means, the same in every verb."""
+"""Which workloads a word or an origin means, the same in every verb; and which of them count in a score."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 from kernelderby.catalog.model import Workload
 from kernelderby.errors import DerbyError
+
+SCORED = ("survey", "contest")  # origins of published shapes
 
 
 def workload_label(workload: Workload) -> str:
@@ -26,6 +28,23 @@ def select_workloads(workloads: Sequence[Workload], wanted: Iterable[str]) -> li
             raise DerbyError(f"no workload {word!r}; give the start of a uuid or the size of an axis, of: {known}")
         chosen |= named
     return [workload for workload in workloads if not wanted or workload.uuid in chosen]
+
+
+def of_origin(workloads: Sequence[Workload], origins: Collection[str]) -> list[Workload]:
+    """Those of one of the origins; all without origins."""
+    return [workload for workload in workloads if not origins or workload.origin in origins]
+
+
+def by_origin(workloads: Sequence[Workload]) -> list[list[Workload]]:
+    """What counts in a score, then what stands beside it, a list an origin.
+
+    What counts are the published shapes: those of the survey, else of the contest. A definition that has neither counts
+    all of its workloads, so that workloads of our own beside published ones never change a score."""
+    scored = next((origin for origin in SCORED if any(each.origin == origin for each in workloads)), None)
+    if scored is None:
+        return [list(workloads)]
+    others = sorted({each.origin or "" for each in workloads} - {scored})
+    return [[each for each in workloads if (each.origin or "") == origin] for origin in (scored, *others)]
 
 
 def is_named(workload: Workload, word: str) -> bool:

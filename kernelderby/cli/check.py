@@ -12,6 +12,7 @@ from kernelderby.cli.options import (
     DerbyCommand,
     check_names,
     definitions_option,
+    origin_option,
     root_option,
     solutions_option,
     workloads_option,
@@ -24,7 +25,8 @@ from kernelderby.cli.output import Output, output_options
 @solutions_option
 @definitions_option
 @workloads_option
-@click.option("--seeds", type=click.IntRange(min=1), help="Contents per case (default: 1 on a GPU, 2 on a CPU).")
+@origin_option
+@click.option("--seeds", type=click.IntRange(min=1), default=1, show_default=True, help="Contents per case.")
 @click.option("--device", type=click.Choice(["cuda", "cpu"]), help="Default: the GPU where there is one.")
 @click.option("--timeout", type=float, default=600, show_default=True, help="Seconds for each case of a solution.")
 @output_options("check", tables=("cases",))
@@ -34,16 +36,18 @@ def command(
     solutions: tuple[str, ...],
     definitions: tuple[str, ...],
     workloads: tuple[str, ...],
-    seeds: int | None,
+    origin: tuple[str, ...],
+    seeds: int,
     device: str | None,
     timeout: float,
     root: Path,
     output: Output,
 ) -> None:
     """Correctness of solutions (default: all; SOLUTION is the same as --solutions): on a GPU at full shapes, on a CPU
-    at small ones, Triton in its interpreter. --workloads is for a GPU only.
+    at small ones, Triton in its interpreter. --workloads and --origin are for a GPU only.
 
-    Exit code 1 when one fails, when one that was named is skipped, and when nothing was checked.
+    Exit code 1 when one fails, when one that was named is skipped, when a definition's own code fails, and when
+    nothing was checked.
     """
     from kernelderby.catalog import Catalog
     from kernelderby.measure.checks import plan_checks, run_checks
@@ -55,7 +59,7 @@ def command(
     solutions = tuple(dict.fromkeys((*names, *solutions)))
     check_names(catalog, solutions, definitions)
     machine = _machine(root, device)
-    plan = plan_checks(catalog, machine, solutions, definitions, workloads, seeds)
+    plan = plan_checks(catalog, machine, solutions, definitions, workloads, seeds, origin)
     with bar("checking", plan.steps, quiet=output.is_json) as advance:
         results = run_checks(
             catalog,
@@ -64,9 +68,9 @@ def command(
             timeout,
             lambda result: advance(plain(f"{result.solution} on {result.case}: {result.status}")),
         )
-    output.emit(checks_answer(machine.name, results, plan.skipped))
+    output.emit(checks_answer(machine.name, results, plan.skipped, plan.broken))
     was_skipped = any(name in plan.skipped for name in solutions)
-    if not results or was_skipped or any(result.status != PASSED for result in results):
+    if not results or was_skipped or plan.broken or any(result.status != PASSED for result in results):
         sys.exit(1)
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from kernelderby.cli.options import DerbyCommand, root_option
+from kernelderby.cli.options import DerbyCommand, origin_option, root_option
 from kernelderby.cli.output import Output, output_options
 
 
@@ -19,16 +19,18 @@ from kernelderby.cli.output import Output, output_options
     show_default=True,
     help="Largest first; s: lowest first, on the first GPU.",
 )
+@origin_option
 @output_options("list", tables=("operators",))
 @root_option
-def command(words: tuple[str, ...], sort: str, root: Path, output: Output) -> None:
+def command(words: tuple[str, ...], sort: str, origin: tuple[str, ...], root: Path, output: Output) -> None:
     """The operators of the set, those that match each WORD: a part of the name, the op_type or the dtype.
 
     Best S: per GPU with traces, floor over the fastest solution's time, median over the shapes that were timed.
+    Shapes after a + are of other origins than the survey and do not count in S.
     """
     from kernelderby.catalog import Catalog
     from kernelderby.report.listing import listing_answer
     from kernelderby.roofline.listing import listing
 
     catalog = Catalog.open(root)
-    output.emit(listing_answer(listing(catalog, words, sort), catalog.warnings))
+    output.emit(listing_answer(listing(catalog, words, sort, origin), catalog.warnings))

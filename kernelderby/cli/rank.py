@@ -11,6 +11,7 @@ from kernelderby.cli.options import (
     DerbyCommand,
     definitions_option,
     gpu_option,
+    origin_option,
     root_option,
     solutions_option,
     workloads_option,
@@ -25,8 +26,9 @@ if TYPE_CHECKING:
 @definitions_option
 @solutions_option
 @workloads_option
+@origin_option
 @gpu_option
-@click.option("--protocol", metavar="P", help="How the rows were timed (default: the protocol with the most rows).")
+@click.option("--protocol", metavar="P", help="How the rows were timed (default: the newest protocol).")
 @click.option(
     "--time",
     type=click.Choice(["graph", "eager", "busy"]),
@@ -44,6 +46,7 @@ def command(
     definitions: tuple[str, ...],
     solutions: tuple[str, ...],
     workloads: tuple[str, ...],
+    origin: tuple[str, ...],
     gpu: str | None,
     protocol: str | None,
     time: str | None,
@@ -56,6 +59,7 @@ def command(
 
     Per workload: latency, ratio with its 95 % interval, win. Over workloads: geomean, total time, win rate, coverage,
     share of the floor reached (S). Missing and failed rows lower the coverage and stay in the table.
+    Where an operator has workloads of several origins, each origin is ranked by itself.
 
     With --importance: per author, S over all operators, each weighted by its share of the GPU time in production.
     """
@@ -64,12 +68,19 @@ def command(
     found = open_set(root)
     if not importance:
         answer: Answer[Any] = found.rank(
-            definitions, solutions, workloads, gpu=gpu, protocol=protocol, time=time, baseline=baseline
+            definitions,
+            solutions,
+            workloads,
+            origin=origin,
+            gpu=gpu,
+            protocol=protocol,
+            time=time,
+            baseline=baseline,
         )
     elif definitions or workloads or baseline:
         raise click.UsageError(
             "--importance ranks over all operators; leave out --definitions, --workloads and --baseline"
         )
     else:
-        answer = found.rank_by_importance(solutions, gpu=gpu, protocol=protocol, time=time)
+        answer = found.rank_by_importance(solutions, origin=origin, gpu=gpu, protocol=protocol, time=time)
     output.emit(answer)

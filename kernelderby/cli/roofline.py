@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from kernelderby.cli.options import DerbyCommand, definitions_option, names_option, root_option
+from kernelderby.cli.options import DerbyCommand, definitions_option, names_option, origin_option, root_option
 from kernelderby.cli.output import Output, output_options
 from kernelderby.errors import DerbyError
 
@@ -21,7 +21,9 @@ from kernelderby.errors import DerbyError
     default=("h200",),
     help="Ids or names of GPUs. With xpu-a: the published times and S of the deployed kernels.",
 )
+@origin_option
 @click.option("--shapes", is_flag=True, help="Every shape of all operators.")
+@click.option("--protocol", metavar="P", help="With --traces: how the rows were timed (default: the newest protocol).")
 @click.option("--traces", "with_traces", is_flag=True, help="S of our recorded times on the first GPU.")
 @output_options("roofline", tables=("operators", "shapes"), plot=True)
 @root_option
@@ -29,7 +31,9 @@ def command(
     operators: tuple[str, ...],
     definitions: tuple[str, ...],
     gpu: tuple[str, ...],
+    origin: tuple[str, ...],
     shapes: bool,
+    protocol: str | None,
     with_traces: bool,
     root: Path,
     output: Output,
@@ -39,7 +43,7 @@ def command(
     Without OPERATOR: one row an operator. With it (or with --definitions, which is the same): every shape of it.
 
     T_SOL, the floor, is the vendor's peak bandwidth or dense arithmetic against the counted cost; no kernel reaches it.
-    S = T_SOL / T.
+    S = T_SOL / T. Of an operator it counts the survey's shapes; those of other origins stand beside them.
     """
     from kernelderby.api.trace_set import open_set
     from kernelderby.hardware import find_gpu
@@ -49,7 +53,11 @@ def command(
     for name in names:
         if name not in found.definitions and find_gpu(name):
             raise DerbyError(f"{name} is a GPU, not an operator; write --gpu {','.join(gpu)},{name}")
-    answer = found.roofline(names, gpu=gpu, traces=with_traces, by_shape=bool(names) or shapes)
+    if protocol is not None and not with_traces:
+        raise click.UsageError("--protocol is of recorded rows; add --traces")
+    answer = found.roofline(
+        names, gpu=gpu, origin=origin, protocol=protocol, traces=with_traces, by_shape=bool(names) or shapes
+    )
     if output.plot is not None and not answer.value.sources:
         raise DerbyError("--plot: there is no S without times; add --traces, or --gpu xpu-a for the published ones")
     output.emit(answer, draw=lambda path: _draw(answer.value, path))

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from kernelderby.cli.options import DerbyCommand, root_option
+from kernelderby.cli.options import DerbyCommand, origin_option, root_option
 from kernelderby.cli.output import Output, output_options
 
 _TABLES = ("workloads", "solutions", "axes", "inputs", "outputs", "tolerances")
@@ -14,9 +14,10 @@ _TABLES = ("workloads", "solutions", "axes", "inputs", "outputs", "tolerances")
 
 @click.command(cls=DerbyCommand)
 @click.argument("operator")
+@origin_option
 @output_options("show", tables=_TABLES)
 @root_option
-def command(operator: str, root: Path, output: Output) -> None:
+def command(operator: str, origin: tuple[str, ...], root: Path, output: Output) -> None:
     """One operator: axes, inputs, outputs, tolerances with their reasons, solutions, workloads.
 
     Per workload: sizes, work, traffic, and per GPU with traces the fastest solution and its S = floor / time.
@@ -26,4 +27,4 @@ def command(operator: str, root: Path, output: Output) -> None:
     from kernelderby.roofline.listing import contract
 
     catalog = Catalog.open(root)
-    output.emit(contract_answer(contract(catalog, operator), catalog.root, catalog.warnings))
+    output.emit(contract_answer(contract(catalog, operator, origin), catalog.root, catalog.warnings))

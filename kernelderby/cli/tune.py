@@ -7,7 +7,14 @@ from typing import Any
 
 import click
 
-from kernelderby.cli.options import DerbyCommand, json_option, root_option, solutions_option, workloads_option
+from kernelderby.cli.options import (
+    DerbyCommand,
+    json_option,
+    origin_option,
+    solutions_option,
+    workloads_option,
+    written_root_option,
+)
 from kernelderby.cli.output import say, say_json, text_width
 
 
@@ -15,6 +22,7 @@ from kernelderby.cli.output import say, say_json, text_width
 @click.argument("names", metavar="[SOLUTION]...", nargs=-1)
 @solutions_option
 @workloads_option
+@origin_option
 @click.option("--rounds", type=click.IntRange(min=1), default=5, show_default=True, help="Turns of each candidate.")
 @click.option("--iterations", type=click.IntRange(min=2), default=10, show_default=True, help="Timed calls in a turn.")
 @click.option(
@@ -29,12 +37,13 @@ from kernelderby.cli.output import say, say_json, text_width
     type=click.FloatRange(min=0, min_open=True),
     help="For all of it; what is not reached by then is left out and said (default: no limit).",
 )
-@root_option
+@written_root_option
 @json_option
 def command(
     names: tuple[str, ...],
     solutions: tuple[str, ...],
     workloads: tuple[str, ...],
+    origin: tuple[str, ...],
     rounds: int,
     iterations: int,
     timeout: float,
@@ -61,7 +70,7 @@ def command(
         raise click.UsageError("name at least one solution to tune")
     # a wrong name need not wait for torch
     chosen = [catalog.solution(name) for name in dict.fromkeys((*names, *solutions))]
-    jobs = [(solution, _workloads(catalog, solution.definition, workloads)) for solution in chosen]
+    jobs = [(solution, _workloads(catalog, solution.definition, workloads, origin)) for solution in chosen]
     machine = find_machine(root, "cuda")
     if machine.gpu is None:
         raise DerbyError(f"{machine.gpu_missing}, so nothing can be tuned; run it on the GPU that the table is for")
@@ -82,10 +91,11 @@ def command(
         sys.exit(1)
 
 
-def _workloads(catalog: Any, definition: str, wanted: tuple[str, ...]) -> list[Any]:
-    from kernelderby.catalog.selection import select_workloads
+def _workloads(catalog: Any, definition: str, wanted: tuple[str, ...], origin: tuple[str, ...]) -> list[Any]:
+    from kernelderby.catalog.selection import of_origin, select_workloads
 
-    return select_workloads(catalog.workloads(definition), wanted)
+    catalog.check_origins(origin)
+    return select_workloads(of_origin(catalog.workloads(definition), origin), wanted)
 
 
 def _progress(steps: int, quiet: bool) -> Any:

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
+import os
 import secrets
-from collections.abc import Callable, Iterable
-from dataclasses import asdict, dataclass
+from collections import deque
+from collections.abc import Callable, Collection, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from kernelderby.catalog import Catalog, Definition, Solution
+from kernelderby.catalog.selection import of_origin, select_workloads
 from kernelderby.errors import DerbyError
-from kernelderby.measure.judge.cases import Case, case_of_workload, select_workloads
+from kernelderby.measure.judge.blame import DefinitionFailed
+from kernelderby.measure.judge.cases import Case, case_of_workload
 from kernelderby.measure.judge.correctness import Verdict
 from kernelderby.measure.machine.probe import Machine
 from kernelderby.measure.machine.requirements import why_not
@@ -50,10 +56,12 @@ class CheckResult:
 
 @dataclass(frozen=True, slots=True)
 class CheckPlan:
-    """jobs: each definition with its solutions and cases. skipped: solution -> reason."""
+    """jobs: each definition with its solutions and cases. skipped: solution -> reason. broken: definition -> why
+    nothing can be judged by it."""
 
     jobs: tuple[tuple[Definition, tuple[Solution, ...], tuple[Case, ...]], ...]
     skipped: dict[str, str]
+    broken: dict[str, str] = field(default_factory=dict)
 
     @property
     def steps(self) -> int:
@@ -66,13 +74,16 @@ def plan_checks(
     solutions: Iterable[str] = (),
     definitions: Iterable[str] = (),
     workloads: Iterable[str] = (),
-    seeds: int | None = None,
+    seeds: int = 1,
+    origins: Collection[str] = (),
 ) -> CheckPlan:
-    """seeds: contents per case; without a number 1 on a GPU (the workload's own) and 2 on a CPU."""
+    """seeds: contents per case; on a GPU the first is the workload's own."""
     chosen = [catalog.solution(name) for name in solutions] or list(catalog.solutions.values())
     wanted = [catalog.definition(name) for name in definitions] or list(catalog.definitions.values())
-    if workloads and machine.device == "cpu":
-        raise DerbyError("--workloads: a CPU checks at SMALL_AXES, not at a workload's size; leave it out")
+    if (workloads or origins) and machine.device == "cpu":
+        option = "--workloads" if workloads else "--origin"
+        raise DerbyError(f"{option}: a CPU checks at SMALL_AXES, not at a workload's size; leave it out")
+    catalog.check_origins(origins)
     chosen_for, skipped = {}, {}
     for definition in wanted:
         runnable = []
@@ -86,100 +97,154 @@ def plan_checks(
             chosen_for[definition.name] = tuple(runnable)
     checked = [definition for definition in wanted if definition.name in chosen_for]
     if machine.device == "cuda":
-        cases = [_full_cases(catalog, definition, workloads, seeds or 1) for definition in checked]
+        cases = {each.name: _full_cases(catalog, each, workloads, seeds, origins) for each in checked}
+        broken: dict[str, str] = {}
     else:
-        cases = _small_cases(catalog, machine, checked, seeds or 2)
-    jobs = zip(checked, (chosen_for[definition.name] for definition in checked), cases, strict=True)
-    return CheckPlan(tuple(jobs), skipped)
+        cases, broken = _small_cases(catalog, machine, checked, seeds)
+    jobs = ((each, chosen_for[each.name], cases[each.name]) for each in checked if each.name in cases)
+    return CheckPlan(tuple(jobs), skipped, broken)
 
 
-def _full_cases(catalog: Catalog, definition: Definition, workloads: Iterable[str], seeds: int) -> tuple[Case, ...]:
-    chosen = select_workloads(catalog.workloads(definition.name), workloads)
+def _full_cases(
+    catalog: Catalog, definition: Definition, workloads: Iterable[str], seeds: int, origins: Collection[str]
+) -> tuple[Case, ...]:
+    own = of_origin(catalog.workloads(definition.name), origins)
+    chosen = select_workloads(own, workloads) if own or not origins else []
     return tuple(case_of_workload(definition, workload, offset) for workload in chosen for offset in range(seeds))
 
 
 def _small_cases(
     catalog: Catalog, machine: Machine, definitions: list[Definition], seeds: int
-) -> list[tuple[Case, ...]]:
-    """Of each definition. SMALL_AXES stand in their code, so one process loads them all (a start takes seconds)."""
-    cases: list[tuple[Case, ...]] = []
-    worker = WorkerProcess(catalog.root, machine.device) if definitions else None
+) -> tuple[dict[str, tuple[Case, ...]], dict[str, str]]:
+    """Of each definition that loads, and of the others why not. SMALL_AXES stand in their code, so one process loads
+    them all (a start takes seconds)."""
+    cases: dict[str, tuple[Case, ...]] = {}
+    broken: dict[str, str] = {}
+    worker: WorkerProcess | None = None
     try:
         for definition in definitions:
-            for command, arguments in (
-                ("load", {"definition": definition.name, "solution": None}),
-                ("small_cases", {"seeds": seeds}),
-            ):
-                reply = worker.ask(command, _START_SECONDS, **arguments)
-                if not reply["ok"]:
-                    raise DerbyError(f"{definition.source_path or definition.path}: does not load: {reply['message']}")
-            cases.append(tuple(Case(**case) for case in reply["cases"]))
+            worker = worker or WorkerProcess(catalog.root, machine.device)
+            try:
+                cases[definition.name] = _cases_of(worker, definition, seeds)
+            except DerbyError as error:
+                broken[definition.name] = str(error)
+                worker.kill()
+                worker = None
     finally:
         if worker:
             worker.kill()
-    return cases
+    return cases, broken
+
+
+def _cases_of(worker: WorkerProcess, definition: Definition, seeds: int) -> tuple[Case, ...]:
+    for command, arguments in (
+        ("load", {"definition": definition.name, "solution": None}),
+        ("small_cases", {"seeds": seeds}),
+    ):
+        reply = worker.ask(command, _START_SECONDS, **arguments)
+        if reply.get("ok") is not True:
+            raise DerbyError(f"{definition.place}: does not load: {reply['message']}; mend the definition")
+    return tuple(Case(**case) for case in reply["cases"])
 
 
 def run_checks(
     catalog: Catalog, machine: Machine, plan: CheckPlan, timeout_seconds: float, report: Callable[[CheckResult], None]
 ) -> list[CheckResult]:
-    """Each solution in a process of its own; a fresh one after a crash, a hang or an exception."""
-    results = []
+    """In the order of the plan. What a definition's own code does wrong goes into plan.broken; it has no results.
+
+    On a GPU one solution after the other, each in a process of its own. On a CPU several side by side, and solutions of
+    one author share a process, since most of the time goes into starting Python: a case that fails there is checked
+    again in a process of its own, which decides. A fresh process after a crash, a hang or an exception."""
+    on_cpu = machine.device == "cpu"
+    left = [(definition, solution, cases) for definition, solutions, cases in plan.jobs for solution in solutions]
+    waiting = deque(sorted(left, key=lambda job: job[1].author) if on_cpu else left)
+    found: dict[tuple[str, str], list[CheckResult]] = {}
     secret = secrets.token_hex(16)
-    for definition, solutions, cases in plan.jobs:
-        for solution in solutions:
-            one = _OneSolution(catalog, machine, definition, solution, timeout_seconds, secret)
-            try:
+
+    def lane() -> None:
+        checker = _Checker(catalog, machine, timeout_seconds, secret, shares=on_cpu)
+        try:
+            while waiting:
+                try:
+                    definition, solution, cases = waiting.popleft()
+                except IndexError:  # another lane was first
+                    return
+                results = found[definition.name, solution.name] = []
                 for case in cases:
-                    results.append(one.check(case))
-                    report(results[-1])
-            finally:
-                one.end()
-    return results
+                    if definition.name in plan.broken:
+                        break
+                    try:
+                        results.append(checker.check(definition, solution, case))
+                    except DefinitionFailed as error:
+                        plan.broken[definition.name] = str(error)
+                        checker.end()  # it may wait in the middle of something
+                    else:
+                        report(results[-1])
+        finally:
+            checker.end()
+
+    with ThreadPoolExecutor(_lanes() if on_cpu else 1) as pool:
+        for done in [pool.submit(lane) for _ in range(_lanes() if on_cpu else 1)]:
+            done.result()
+    return [
+        result
+        for definition, solution, _ in left
+        if definition.name not in plan.broken
+        for result in found[definition.name, solution.name]
+    ]
 
 
-class _OneSolution:
-    """A solution's process, replaced when it fails, and the judge's look at each case."""
+def _lanes() -> int:
+    return max(1, min(4, os.cpu_count() or 1))
 
-    def __init__(
-        self,
-        catalog: Catalog,
-        machine: Machine,
-        definition: Definition,
-        solution: Solution,
-        timeout_seconds: float,
-        secret: str,
-    ) -> None:
-        self.catalog, self.machine, self.definition, self.solution = catalog, machine, definition, solution
+
+class _Checker:
+    """A process that runs solutions, replaced when one fails, and the judge's look at each case. To be used and ended
+    in one thread.
+
+    shares: solutions of one author run in the same process."""
+
+    def __init__(self, catalog: Catalog, machine: Machine, timeout_seconds: float, secret: str, shares: bool) -> None:
+        self.catalog, self.machine, self.shares = catalog, machine, shares
         self.timeout_seconds, self.secret = timeout_seconds, secret
         self._worker: WorkerProcess | None = None
-        self._unbuildable: Failed | None = None
+        self._author = ""
+        self._loaded: Solution | None = None
+        self._is_shared = False  # other solutions ran in this process before
+        self._unbuildable: dict[str, Failed] = {}
 
-    def check(self, case: Case) -> CheckResult:
-        end: Verdict | Failed
-        try:
-            end = self._verdict(case)
-        except Failed as failed:
-            end = failed
+    def check(self, definition: Definition, solution: Solution, case: Case) -> CheckResult:
+        """DefinitionFailed where the definition's own code does."""
+        end = self._end_of(definition, solution, case)
+        if end.status is not Status.PASSED and self._is_shared:
             self.end()
+            self._unbuildable.pop(solution.name, None)
+            end = self._end_of(definition, solution, case)
         return CheckResult(
-            self.definition.name,
-            self.solution.name,
+            definition.name,
+            solution.name,
             case.label,
             end.status,
             end.message,
-            getattr(end, "correctness", None),
+            end.correctness if isinstance(end, Verdict) else None,
         )
 
-    def _verdict(self, case: Case) -> Verdict:
+    def _end_of(self, definition: Definition, solution: Solution, case: Case) -> Verdict | Failed:
+        try:
+            return self._verdict(definition, solution, case)
+        except Failed as failed:
+            self.end()
+            return failed
+
+    def _verdict(self, definition: Definition, solution: Solution, case: Case) -> Verdict:
         import torch
 
         from kernelderby.measure.judge.table import JudgesTable
 
-        hands = RemoteHands(self._loaded(), self.timeout_seconds)
-        table = JudgesTable.of_case(self.catalog.root, self.definition, case, self.machine, self.secret)
+        worker = self._worker_with(definition, solution)
+        table = JudgesTable.of_case(self.catalog.root, definition, case, self.machine, self.secret)
         try:
-            race = table.race(self.solution, hands)
+            race = table.race(solution, RemoteHands(worker, self.timeout_seconds))
         except (MemoryError, torch.OutOfMemoryError) as error:
             raise Failed(Status.OUT_OF_MEMORY, f"the judge has no memory for its case: {error}") from error
         try:
@@ -190,23 +255,36 @@ class _OneSolution:
             race.release()
             table.release()
 
-    def _loaded(self) -> WorkerProcess:
-        if self._unbuildable:
-            raise self._unbuildable
+    def _worker_with(self, definition: Definition, solution: Solution) -> WorkerProcess:
+        """The process with the solution loaded."""
+        if solution.name in self._unbuildable:
+            raise self._unbuildable[solution.name]
+        if self._worker and self._loaded is solution:
+            return self._worker
+        if not self.shares or solution.author != self._author:
+            self.end()
         if self._worker is None:
-            self._worker = WorkerProcess(self.catalog.root, self.machine.device, solution_hash=self.solution.hash)
-            reply = self._worker.ask(
-                "load",
-                _START_SECONDS + self.timeout_seconds,
-                definition=self.definition.name,
-                solution=self.solution.name,
-            )
-            if reply.get("ok") is not True:
-                self._unbuildable = failure(reply)
-                raise self._unbuildable
+            self._worker = WorkerProcess(self.catalog.root, self.machine.device, solution_hash=self._cache(solution))
+            self._author = solution.author
+        self._is_shared, self._loaded = self._loaded is not None, solution
+        reply = self._worker.ask(
+            "load",
+            _START_SECONDS + self.timeout_seconds,
+            definition=definition.name,
+            solution=solution.name,
+        )
+        if reply.get("ok") is not True:
+            self._unbuildable[solution.name] = failure(reply)
+            raise self._unbuildable[solution.name]
         return self._worker
+
+    def _cache(self, solution: Solution) -> str:
+        """Whose caches the process gets: the solution's own, or where it is shared the author's."""
+        if not self.shares:
+            return solution.hash
+        return hashlib.sha256(f"author {solution.author}".encode()).hexdigest()[:16]
 
     def end(self) -> None:
         if self._worker:
             self._worker.kill()
-        self._worker = None
+        self._worker = self._loaded = None

@@ -79,11 +79,58 @@ def allowed_environment(environment: Mapping[str, str]) -> dict[str, str]:
     }
 
 
-def own_caches(base: Path, solution_hash: str) -> dict[str, str]:
-    """Where a solution's compiled kernels lie: no solution finds those of another, or of its own former sources."""
+# What says to a library where it keeps what it compiled, and the folder's name beneath the solution's own.
+_CACHES = {
+    "XDG_CACHE_HOME": "cache",
+    "TRITON_CACHE_DIR": "triton",
+    "TORCH_EXTENSIONS_DIR": "torch_extensions",
+    "TORCHINDUCTOR_CACHE_DIR": "torch_inductor",
+    "TVM_FFI_CACHE_DIR": "tvm_ffi",
+    "DG_JIT_CACHE_DIR": "deep_gemm",
+    "CUDA_CACHE_PATH": "cuda",
+    "FLASHINFER_WORKSPACE_BASE": "flashinfer",
+}
+
+
+def own_folder(base: Path, solution_hash: str) -> Path:
+    """Where what a solution compiled lies: no solution finds that of another, or of its own former sources."""
     folder = base / "built" / solution_hash
     folder.mkdir(parents=True, exist_ok=True)
-    return {"TRITON_CACHE_DIR": str(folder / "triton"), "TORCH_EXTENSIONS_DIR": str(folder / "torch_extensions")}
+    return folder
+
+
+def own_caches(folder: Path) -> dict[str, str]:
+    """The environment that keeps a solution's caches in its own folder. FlashInfer's modules that the user compiled
+    beforehand are taken from where they are: some need many minutes."""
+    built_before = (Path.home() / ".cache/flashinfer").is_dir() or "FLASHINFER_WORKSPACE_BASE" in os.environ
+    return {
+        name: str(folder / part)
+        for name, part in _CACHES.items()
+        if not (built_before and name == "FLASHINFER_WORKSPACE_BASE")
+    }
+
+
+def writable(own: Path, scratch: Path) -> list[Path]:
+    """The only folders that a solution's worker may write to: its caches, its temporary files, devices and shared
+    memory, what the kernel tells of processes, and FlashInfer's modules where own_caches() leaves them."""
+    flashinfer = Path(os.environ.get("FLASHINFER_WORKSPACE_BASE") or Path.home()) / ".cache/flashinfer"
+    return [own, scratch, Path("/dev"), Path("/proc"), flashinfer]
+
+
+def memory_limit() -> int:
+    """Bytes of the machine's memory that a worker and all that it started may hold."""
+    return int(0.8 * os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
+
+
+def held(pids: Collection[int]) -> int:
+    """Bytes of memory that these processes hold; what they share counts for each."""
+    pages = 0
+    for pid in pids:
+        try:
+            pages += int(Path(f"/proc/{pid}/statm").read_text().split()[1])
+        except (OSError, ValueError, IndexError):
+            continue
+    return pages * os.sysconf("SC_PAGE_SIZE")
 
 
 def adopt_orphans() -> bool:
@@ -148,19 +195,23 @@ def _session(pid: int) -> int | None:
 
 
 # A seccomp filter (<linux/seccomp.h>, <linux/filter.h>): no look into other processes, no signals to those that run
-# the race. System calls by machine: the audit architecture, those that are refused, those whose first argument counts.
+# the race, no network. System calls by machine: the audit architecture, those that are refused (io_uring would go round
+# the filter), those that signal, and socket().
 _CALLS = {
     "x86_64": (
         0xC000003E,
-        {"ptrace": 101, "process_vm_readv": 310, "process_vm_writev": 311, "pidfd_send_signal": 424},
+        {"ptrace": 101, "process_vm_readv": 310, "process_vm_writev": 311, "pidfd_send_signal": 424, "io_uring": 425},
         {"kill": 62, "tkill": 200, "tgkill": 234, "rt_sigqueueinfo": 129, "rt_tgsigqueueinfo": 297},
+        41,
     ),
     "aarch64": (
         0xC00000B7,
-        {"ptrace": 117, "process_vm_readv": 270, "process_vm_writev": 271, "pidfd_send_signal": 424},
+        {"ptrace": 117, "process_vm_readv": 270, "process_vm_writev": 271, "pidfd_send_signal": 424, "io_uring": 425},
         {"kill": 129, "tkill": 130, "tgkill": 131, "rt_sigqueueinfo": 138, "rt_tgsigqueueinfo": 240},
+        198,
     ),
 }
+_NETWORKS = [2, 10, 17]  # AF_INET, AF_INET6, AF_PACKET
 _PR_GET_SECCOMP, _PR_SET_SECCOMP, _PR_SET_NO_NEW_PRIVS, _FILTER = 21, 22, 38, 2
 _LOAD, _EQUAL, _RETURN = 0x20, 0x15, 0x06
 _ALLOW, _REFUSE = 0x7FFF0000, 0x00050000 | errno.EPERM
@@ -179,26 +230,26 @@ def has_seccomp() -> bool:
 
 
 def protect(processes: Collection[int]) -> bool:
-    """From now on this process, and all that it starts, can signal none of these processes or their groups, and trace
-    nobody. False where the kernel cannot."""
+    """From now on this process, and all that it starts, can signal none of these processes or their groups, trace
+    nobody and open no connection. False where the kernel cannot."""
     if not has_seccomp():
         return False
-    program = _filter(
-        *_CALLS[platform.machine()],
-        sorted({value & 0xFFFFFFFF for pid in processes for value in (pid, -pid)} | {0xFFFFFFFF}),
-    )
+    architecture, refused, signals, socket = _CALLS[platform.machine()]
+    targets = sorted({value & 0xFFFFFFFF for pid in processes for value in (pid, -pid)} | {0xFFFFFFFF})
+    guarded = {**dict.fromkeys(signals.values(), targets), socket: _NETWORKS}
+    program = _filter(architecture, list(refused.values()), guarded)
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0):
         return False
     return libc.prctl(_PR_SET_SECCOMP, _FILTER, ctypes.byref(_Program(len(program) // 8, program)), 0, 0) == 0
 
 
-def _filter(architecture: int, refused: Mapping[str, int], signals: Mapping[str, int], targets: list[int]) -> bytes:
-    """The instructions: for refused calls EPERM, for signals EPERM when the first argument is one of the targets."""
+def _filter(architecture: int, refused: Collection[int], guarded: Mapping[int, Collection[int]]) -> bytes:
+    """The instructions: EPERM for refused calls, and for guarded ones when the first argument is one of those given."""
     code = [(_LOAD, 0, 0, _ARCHITECTURE), (_EQUAL, 1, 0, architecture), (_RETURN, 0, 0, _ALLOW), (_LOAD, 0, 0, _NUMBER)]
-    for number in refused.values():
+    for number in refused:
         code += [(_EQUAL, 0, 1, number), (_RETURN, 0, 0, _REFUSE)]
-    for number in signals.values():
+    for number, targets in guarded.items():
         looked_at = [(_LOAD, 0, 0, _FIRST_ARGUMENT)]
         for target in targets:
             looked_at += [(_EQUAL, 0, 1, target), (_RETURN, 0, 0, _REFUSE)]

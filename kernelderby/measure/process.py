@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import os
 import select
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from pathlib import Path
@@ -22,14 +24,17 @@ from kernelderby.trace import Status
 _LOG_BYTES = 1 << 14  # the end of a solution's output is enough to see why it failed
 _REPLY_BYTES = 16 << 20
 _POLL_SECONDS = 0.2
+_LOOK_SECONDS = 1.0
+_MOST_PROCESSES = 1000  # compilers run side by side, with a few processes each
 _PROTECTED = 40  # rivals that a worker cannot signal: as many as fit a jump of its filter
 
 
 class WorkerProcess:
-    """One worker, in a session of its own, so that a kill takes its children too. Start it from the main thread: a
-    worker dies with the thread that started it."""
+    """One worker, in a session of its own, so that a kill takes its children too. A worker dies with the thread that
+    started it, so start it from one that outlives it."""
 
     _alive: ClassVar[set[int]] = set()  # process ids of all workers of this process
+    _starting: ClassVar[threading.Lock] = threading.Lock()  # a child not yet in _alive is nobody's orphan
     _others: ClassVar[set[int]] = set()  # its children before the first worker, and itself
 
     def __init__(self, root: Path, device: str, trusted: bool = False, solution_hash: str | None = None) -> None:
@@ -41,35 +46,43 @@ class WorkerProcess:
         request_end, self._requests = os.pipe()
         self._replies, reply_end = os.pipe()
         environment = {**fence.allowed_environment(os.environ), "PYTHONUNBUFFERED": "1", "PYTHONDONTWRITEBYTECODE": "1"}
+        self._scratch: Path | None = None
+        writable: list[Path] = []  # empty: no fence
         if solution_hash is not None:
-            environment |= fence.own_caches(cache_folder(), solution_hash)
+            own = fence.own_folder(cache_folder(), solution_hash)
+            self._scratch = Path(tempfile.mkdtemp(prefix="kernelderby-"))
+            environment |= {**fence.own_caches(own), "TMPDIR": str(self._scratch)}
+            writable = fence.writable(own, self._scratch)
         package = str(Path(kernelderby.__file__).resolve().parent.parent)
         environment["PYTHONPATH"] = os.pathsep.join([package, *absolute_python_path()])
         environment.pop("TRITON_INTERPRET", None)  # read when triton is imported
         if device == "cpu":
+            environment.setdefault("OMP_NUM_THREADS", "1")  # the interpreter's operations are too small to share
             environment["TRITON_INTERPRET"] = "1"
             environment["CUDA_VISIBLE_DEVICES"] = ""  # also where there is a GPU, nothing may slip onto it
-        self._process = subprocess.Popen(
-            [
-                sys.executable,
-                "-P",
-                "-m",
-                "kernelderby.measure.worker.serve",
-                str(request_end),
-                str(reply_end),
-                str(Path(root).resolve()),
-                device,
-                *map(str, {os.getpid(), os.getpgrp(), *list(self._alive)[-_PROTECTED:]}),
-            ],
-            cwd="/",  # what lies where the run was started is no library
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            env=environment,
-            pass_fds=(request_end, reply_end),
-            start_new_session=True,
-        )
-        self._alive.add(self._process.pid)
+        with self._starting:
+            self._process = subprocess.Popen(
+                [
+                    sys.executable,
+                    "-P",
+                    "-m",
+                    "kernelderby.measure.worker.serve",
+                    str(request_end),
+                    str(reply_end),
+                    str(Path(root).resolve()),
+                    device,
+                    os.pathsep.join(map(str, writable)),
+                    *map(str, {os.getpid(), os.getpgrp(), *list(self._alive)[-_PROTECTED:]}),
+                ],
+                cwd="/",  # what lies where the run was started is no library
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                env=environment,
+                pass_fds=(request_end, reply_end),
+                start_new_session=True,
+            )
+            self._alive.add(self._process.pid)
         os.close(request_end)
         os.close(reply_end)
         os.set_blocking(self._requests, False)  # a worker that does not read must not hold the run up
@@ -78,7 +91,7 @@ class WorkerProcess:
         self._log = b""
         self._log_reader = threading.Thread(target=self._read_log, daemon=True)
         self._log_reader.start()
-        self._deadline = self._timeout = 0.0
+        self._deadline = self._timeout = self._looked_at = 0.0
 
     def _read_log(self) -> None:
         while data := self._process.stdout.read1(1 << 16):
@@ -128,6 +141,9 @@ class WorkerProcess:
                     return self._gone(Status.CRASHED, f"the process sent more than {_REPLY_BYTES >> 20} MiB at once")
             elif self._process.poll() is not None:
                 return self._ended()
+            elif too_much := self._takes_too_much():
+                self.kill()
+                return self._gone(*too_much)
             elif not left:  # only now: an answer that came in time may have waited for us to look
                 self.kill()
                 return self._gone(Status.TIMED_OUT, f"no answer within {self._timeout:g} s")
@@ -142,6 +158,19 @@ class WorkerProcess:
         if "error" in reply and (self._trusted or not self._has_solution):
             raise DerbyError(reply["error"])
         return reply
+
+    def _takes_too_much(self) -> tuple[Status, str] | None:
+        """Looked at once a second while it works, since the kernel's own limits count what CUDA only reserves."""
+        if time.monotonic() < self._looked_at + _LOOK_SECONDS:
+            return None
+        self._looked_at = time.monotonic()
+        pids = [self._process.pid, *fence.descendants(self._process.pid)]
+        if len(pids) > _MOST_PROCESSES:
+            return Status.CRASHED, f"the process started more than {_MOST_PROCESSES} others, and was ended"
+        if (held := fence.held(pids)) > (most := fence.memory_limit()):
+            text = f"it held {held / 2**30:.1f} GiB of the machine's memory, where {most / 2**30:.1f} are allowed"
+            return Status.OUT_OF_MEMORY, text
+        return None
 
     def ask(self, command: str, timeout: float, **arguments: Any) -> dict[str, Any]:
         self.send(command, timeout, **arguments)
@@ -173,13 +202,16 @@ class WorkerProcess:
             fence.end(pid)
         self._process.wait()
         self._alive.discard(self._process.pid)
-        fence.end_orphans(self._alive | self._others)  # what had left its group, or its parent
+        with self._starting:
+            fence.end_orphans(self._alive | self._others)  # what had left its group, or its parent
         self._log_reader.join(timeout=1)
         if not self._log_reader.is_alive():
             self._process.stdout.close()
         os.close(self._requests)
         os.close(self._replies)
         self._requests = self._replies = -1
+        if self._scratch is not None:
+            shutil.rmtree(self._scratch, ignore_errors=True)
 
 
 def absolute_python_path() -> list[str]:

@@ -16,11 +16,12 @@ from typing import Any
 import torch
 
 from kernelderby.catalog import Catalog, Definition, Solution
+from kernelderby.catalog.selection import workload_label
 from kernelderby.catalog.traces import load_rows
 from kernelderby.errors import DerbyError
 from kernelderby.measure import turns
 from kernelderby.measure.graphs import NotCapturable
-from kernelderby.measure.judge.cases import workload_label
+from kernelderby.measure.judge.blame import DefinitionFailed
 from kernelderby.measure.judge.correctness import Verdict, Wrong
 from kernelderby.measure.judge.table import JudgesTable
 from kernelderby.measure.machine.environment import GpuSensors, git_commit, host_cpu
@@ -194,10 +195,17 @@ class Runner:
 
     def _run_job(self, job: Job) -> None:
         secret = secrets.token_hex(16)  # of this workload alone: it stands in its rows, and others follow
-        self._table = JudgesTable.of(self.catalog, job, self.machine, secret)
+        try:
+            self._table = JudgesTable.of(self.catalog, job, self.machine, secret)
+        except DefinitionFailed as error:
+            self.observer.note(f"{workload_label(job.workload)}: left out: {error}")
+            return
         racers = self._load(job)
         try:
             self._work_off(job, racers)
+        except DefinitionFailed as error:  # nobody can be judged by it, so nobody gets a row
+            self.observer.note(f"{workload_label(job.workload)}: left out: {error}")
+            self._end_workers()  # which wait in the middle of something
         finally:
             self._release_workers()  # they let go of the judge's memory before it is given back
             for racer in racers:

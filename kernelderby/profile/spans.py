@@ -90,6 +90,12 @@ class Profile(ABC):
         """Host time by CUDA API function, largest first; empty when the source has none."""
         return []
 
+    def warn_unlinked(self, count: int) -> None:
+        """Once: kernels whose launch is missing cannot be placed in the ranges around it."""
+        warning = f"{count:,} kernels have no launch in the file, so it is not known in which ranges they ran"
+        if count and warning not in self.warnings:
+            self.warnings.append(warning)
+
     @property
     def unlinked_launches(self) -> int:
         """Kernels whose launch is not in the profile, which therefore have no ranges."""

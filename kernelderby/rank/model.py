@@ -134,7 +134,8 @@ class OrderDependence:
 class Ranking:
     """Solutions of one definition on one GPU under one protocol. `order` is best first, without the never measured.
 
-    time: the kind of time that is compared. eager_order: the order by eager time, where that is another one."""
+    time: the kind of time that is compared. eager_order: the order by eager time, where that is another one. origin:
+    of the workloads, None where they have none or several."""
 
     definition: str
     group: Group
@@ -154,6 +155,7 @@ class Ranking:
     notes: tuple[str, ...] = ()
     time: str = "eager"
     eager_order: tuple[str, ...] = ()
+    origin: str | None = None
 
     def summary(self, solution: str) -> Summary:
         return next(summary for summary in self.summaries if summary.solution == solution)

@@ -44,7 +44,9 @@ def notes(
 def _choice(ranking: Ranking, asked: Asked) -> Iterator[str]:
     if ranking.other_groups:
         others = "; ".join(f"{group.gpu} under {group.protocol} ({group.rows} rows)" for group in ranking.other_groups)
-        chosen = "" if asked.gpu and asked.protocol else "chosen for its number of rows, our own protocols first; "
+        several = any(group.gpu != ranking.group.gpu for group in ranking.other_groups)
+        reasons = ["the newest protocol"] * (not asked.protocol) + ["the most rows"] * (several and not asked.gpu)
+        chosen = f"chosen for {' and '.join(reasons)}; " if reasons else ""
         yield f"{ranking.group.gpu} under {ranking.group.protocol}: {chosen}also recorded, not compared here: {others}"
     if ranking.baseline and not asked.baseline:
         yield f"baseline: {ranking.baseline}, the first in the order (--baseline names another)"

@@ -47,7 +47,7 @@ def rank(
     groups = selection.group_rows(measurements)
     if not groups:
         raise DerbyError(f"traces/: no row of {definition}; measure it with `derby bench`")
-    key = selection.choose_group(groups, gpu, protocol, newest_protocol=True)
+    key = selection.choose_group(groups, gpu, protocol)
     rows = groups[key]
     contenders = {name: each for name, each in solutions.items() if only is None or name in only}
     importance = {workload.uuid: _importance(workload) for workload in workloads}
@@ -86,6 +86,7 @@ def rank(
         no_floor_reason=_no_floor_reason(arena, rows[0].gpu),
         time=arena.kind,
         eager_order=_other_order(arena, ordered),
+        origin=_origin(workloads),
     )
     asked = notes.Asked(
         gpu=gpu is not None, protocol=protocol is not None, baseline=baseline is not None, time=time is not None
@@ -97,6 +98,11 @@ def _other_order(arena: Arena, ordered: tuple[str, ...]) -> tuple[str, ...]:
     """The order by eager time, where another kind gives another one."""
     by_eager = order(arena.eager, arena.importance)
     return by_eager if by_eager != ordered else ()
+
+
+def _origin(workloads: Sequence[Workload]) -> str | None:
+    origins = {workload.origin for workload in workloads}
+    return origins.pop() if len(origins) == 1 else None
 
 
 def _importance(workload: Workload) -> float:

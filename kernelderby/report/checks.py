@@ -36,17 +36,26 @@ class Checked(Protocol):
     def to_json(self) -> dict[str, Any]: ...
 
 
-def checks_answer(device: str, results: Sequence[Checked], skipped: Mapping[str, str]) -> Answer[Sequence[Checked]]:
-    """Frame: cases. skipped: solution -> reason."""
+def checks_answer(
+    device: str, results: Sequence[Checked], skipped: Mapping[str, str], broken: Mapping[str, str]
+) -> Answer[Sequence[Checked]]:
+    """Frame: cases. skipped: solution -> reason. broken: definition -> why nothing can be judged by it."""
     return Answer(
         results,
-        lambda: {"device": device, "results": [result.to_json() for result in results], "skipped": skipped},
-        lambda: list(_reports(device, results, skipped)),
+        lambda: {
+            "device": device,
+            "results": [result.to_json() for result in results],
+            "skipped": skipped,
+            "broken": broken,
+        },
+        lambda: list(_reports(device, results, skipped, broken)),
         lambda: (frame("cases", ({"device": device} | result.to_json() for result in results)),),
     )
 
 
-def _reports(device: str, results: Sequence[Checked], skipped: Mapping[str, str]) -> Iterator[Report]:
+def _reports(
+    device: str, results: Sequence[Checked], skipped: Mapping[str, str], broken: Mapping[str, str]
+) -> Iterator[Report]:
     for definition in dict.fromkeys(result.definition for result in results):
         yield Report(
             f"{definition} on {device}", (), (_table([each for each in results if each.definition == definition]),)
@@ -60,6 +69,7 @@ def _reports(device: str, results: Sequence[Checked], skipped: Mapping[str, str]
         more = f" and {len(cases) - 1} more cases" if len(cases) > 1 else ""
         notes.append(f"FAILED {solution} on {cases[0].case}{more}: {status}: {cases[0].message}")
     notes += [f"skipped {name}: {reason}" for name, reason in skipped.items()]
+    notes += [f"BROKEN definition {name}: {reason}" for name, reason in broken.items()]
     yield Report(
         f"{len(results) - len(failed)} passed, {len(failed)} failed, {len(skipped)} solutions skipped",
         (),

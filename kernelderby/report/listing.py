@@ -40,6 +40,7 @@ def _listing_data(found: Listing) -> dict[str, Any]:
                 "op_type": each.op_type,
                 "dtypes": each.dtypes,
                 "shapes": each.shapes,
+                "other_shapes": each.others,
                 "importance_percent": each.importance,
                 "solutions": each.solutions,
                 "best": {gpu: {"s": share.measured, "shapes": share.shapes} for gpu, share in each.shares.items()},
@@ -98,7 +99,7 @@ def _contract_data(found: Contract, root: Path) -> dict[str, Any]:
 def _workload_data(found: Contract, workload: Workload) -> dict[str, Any]:
     return {
         "uuid": workload.uuid,
-        **{name: getattr(workload, name) for name in ("shape_id", "framework", "call_count")},
+        **{name: getattr(workload, name) for name in ("shape_id", "origin", "framework", "call_count")},
         "axes": workload.axes,
         "scalars": workload.scalars,
         "cost": workload.cost and asdict(workload.cost),
@@ -126,6 +127,7 @@ def _contract_frames(found: Contract, root: Path) -> tuple[Frame, ...]:
 
 def listing_report(found: Listing) -> Report:
     shapes = sum(operator.shapes for operator in found.operators)
+    others = sum(sum(operator.others.values()) for operator in found.operators)
     of_operators = "" if len(found.operators) == found.of_operators else f" of {found.of_operators}"
     columns = (
         Column("operator", "left"),
@@ -142,8 +144,11 @@ def listing_report(found: Listing) -> Report:
     if found.gpus:
         captions.append("S: floor over the fastest solution's time, median over the shapes (timed/all, where not all).")
     rows = tuple(_operator_row(each, found.gpus) for each in found.operators)
+    if others:
+        captions.append("After a +: shapes of other origins, which do not count in S (--origin).")
     return Report(
-        f"{len(found.operators)}{of_operators} operators, {shapes} shapes",
+        f"{len(found.operators)}{of_operators} operators, {shapes} shapes"
+        + (f" + {others} of other origins" * bool(others)),
         (),
         (Table("Operators", columns, rows, " ".join(captions)),),
     )
@@ -154,7 +159,7 @@ def _operator_row(operator: ListedOperator, gpus: Sequence[str]) -> tuple[TableC
         TableCell(operator.name),
         TableCell(operator.op_type),
         TableCell(", ".join(operator.dtypes)),
-        TableCell(str(operator.shapes)),
+        TableCell(_shape_count(operator)),
         BLANK if operator.importance is None else TableCell(f"{operator.importance:.1f}%"),
         TableCell(str(operator.solutions), "" if operator.solutions else "bad"),
     ]
@@ -166,6 +171,11 @@ def _operator_row(operator: ListedOperator, gpus: Sequence[str]) -> tuple[TableC
             part = "" if share.shapes == share.of_shapes else f" ({share.shapes}/{share.of_shapes})"
             cells.append(TableCell(percent(share.measured) + part) if share.measured is not None else BLANK)
     return tuple(cells)
+
+
+def _shape_count(operator: ListedOperator) -> str:
+    others = sum(operator.others.values())
+    return f"{operator.shapes} + {others}" if others else str(operator.shapes)
 
 
 def contract_report(found: Contract, root: Path) -> Report:
@@ -281,7 +291,8 @@ def _needs(requires: Requires) -> str:
 
 def _workload_table(found: Contract) -> Table:
     workloads = found.workloads
-    fields = [_fields(workload) for workload in workloads]
+    several = len({workload.origin for workload in workloads}) > 1
+    fields = [({"origin": workload.origin} if several else {}) | _fields(workload) for workload in workloads]
     names = list(dict.fromkeys(name for each in fields for name in each))
     common = [
         name for name in names if len(fields) > 1 and all(each.get(name) == fields[0].get(name) for each in fields)
@@ -290,7 +301,7 @@ def _workload_table(found: Contract) -> Table:
     has_id = any(workload.shape_id is not None for workload in workloads)
     columns = [
         Column("shape" if has_id else "workload", "right" if has_id else "left"),
-        *(Column(name, "left" if name == "framework" else "right") for name in shown),
+        *(Column(name, "left" if name in ("origin", "framework") else "right") for name in shown),
         Column("GFLOP"),
         Column("MB"),
         Column("flop / byte"),

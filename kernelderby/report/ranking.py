@@ -7,6 +7,7 @@ from dataclasses import asdict
 from math import inf
 from typing import Any
 
+from kernelderby.catalog.selection import SCORED
 from kernelderby.rank.model import NOT_MEASURED, Cell, Ranking, Ratio, Summary, WorkloadRow
 from kernelderby.report.answer import Answer
 from kernelderby.report.frame import Frame, frame
@@ -37,7 +38,12 @@ def _frames(rankings: Sequence[Ranking]) -> tuple[Frame, ...]:
 
 
 def _key(ranking: Ranking) -> dict[str, Any]:
-    return {"definition": ranking.definition, "gpu": ranking.group.gpu, "protocol": ranking.group.protocol}
+    return {
+        "definition": ranking.definition,
+        "origin": ranking.origin,
+        "gpu": ranking.group.gpu,
+        "protocol": ranking.group.protocol,
+    }
 
 
 def _solution_rows(ranking: Ranking) -> Iterator[dict[str, Any]]:
@@ -67,7 +73,7 @@ def _long_rows(ranking: Ranking) -> Iterator[dict[str, Any]]:
 
 def ranking_report(ranking: Ranking) -> Report:
     return Report(
-        title=ranking.definition,
+        title=ranking.definition + ("" if ranking.origin in (None, *SCORED) else f", origin {ranking.origin}"),
         facts=_facts(ranking),
         tables=(_summary_table(ranking), _workload_table(ranking)),
         notes=ranking.notes,

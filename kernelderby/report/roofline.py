@@ -10,7 +10,7 @@ from typing import Any
 from kernelderby.hardware import Gpu
 from kernelderby.report.answer import Answer
 from kernelderby.report.frame import Frame, frame
-from kernelderby.report.model import NOT_KNOWN, NOTHING, Column, Report, Table, TableCell
+from kernelderby.report.model import BLANK, NOT_KNOWN, NOTHING, Column, Report, Table, TableCell
 from kernelderby.report.numbers import floor_us, intensity, percent
 from kernelderby.roofline.operators import PUBLISHED, TRACES, Operator, Shape, Source, Survey
 from kernelderby.roofline.recorded import Reached
@@ -59,13 +59,14 @@ def _frames(survey: Survey) -> tuple[Frame, ...]:
             "importance_percent": each.importance,
             "regime": each.regime,
             "of_shapes": len(each.shapes),
+            "other_shapes": len(each.others),
             "middle": _middle(each),
             "share": _known(each.shares),
             "share_of_ceilings": _known(each.ceiling_shares),
         }
         for each in survey.operators
     ]
-    shapes = [{"operator": each.name} | _shape_data(shape) for each in survey.operators for shape in each.shapes]
+    shapes = [{"operator": each.name} | _shape_data(shape) for each in survey.operators for shape in each.every]
     return frame("operators", operators), frame("shapes", shapes)
 
 
@@ -84,6 +85,7 @@ def _known(records: Mapping[str, Any]) -> dict[str, Any]:
 
 def operators_report(survey: Survey) -> Report:
     """One row an operator, and S over all of them."""
+    others = any(operator.others for operator in survey.operators)
     has_importance = bool(survey.importance)
     columns = [
         Column("operator", "left"),
@@ -96,7 +98,7 @@ def operators_report(survey: Survey) -> Report:
     if has_importance:
         columns.insert(2, Column("importance"))
     return Report(
-        title=f"{len(survey.operators)} operators, {sum(len(each.shapes) for each in survey.operators)} shapes",
+        title=_title_of(survey),
         facts=_facts(survey, survey.operators),
         tables=(
             Table(
@@ -104,11 +106,18 @@ def operators_report(survey: Survey) -> Report:
                 columns=tuple(columns),
                 rows=tuple(_operator_row(survey, each) for each in survey.operators),
                 caption="C flop / byte above 10 (median), M below, I no arithmetic. T_SOL and T of the shape in the "
-                "middle of the list; S: median over the shapes.",
+                "middle of the list; S: median over the shapes."
+                + (" After a +: shapes of other origins, which count in none of it (--origin)." if others else ""),
             ),
         ),
         notes=(*_weighted(survey), *_notes(survey)),
     )
+
+
+def _title_of(survey: Survey) -> str:
+    shapes = sum(len(operator.shapes) for operator in survey.operators)
+    others = sum(len(operator.others) for operator in survey.operators)
+    return f"{len(survey.operators)} operators, {shapes} shapes" + (f" + {others} of other origins" if others else "")
 
 
 def _operator_columns(source: Source) -> tuple[Column, ...]:
@@ -125,7 +134,7 @@ def _operator_row(survey: Survey, operator: Operator) -> tuple[TableCell, ...]:
     middle = operator.middle
     cells = [
         TableCell(operator.name),
-        TableCell(str(len(operator.shapes))),
+        TableCell(f"{len(operator.shapes)} + {len(operator.others)}" if operator.others else str(len(operator.shapes))),
         TableCell(operator.regime),
         TableCell(intensity(middle.flops_per_byte)),
         *(_floor(middle, gpu) for gpu in survey.gpus),
@@ -160,12 +169,21 @@ def shapes_reports(survey: Survey) -> list[Report]:
     return reports
 
 
+def _counts(shape: Shape) -> dict[str, int]:
+    return shape.axes | shape.scalars | shape.facts
+
+
 def _shapes_table(survey: Survey, operator: Operator) -> Table:
-    first = operator.shapes[0]
-    numbered = first.shape_id is not None
-    counts = [*first.axes, *first.scalars, *first.facts]
+    numbered = operator.shapes[0].shape_id is not None
+    counts = list(dict.fromkeys(name for shape in operator.every for name in _counts(shape)))
     one = survey.gpus[0] if len(survey.gpus) == 1 else None
-    columns = [*((Column("#"),) if numbered else ()), *(Column(_title(name)) for name in counts), Column("flop / byte")]
+    several = len({shape.origin for shape in operator.every}) > 1
+    columns = [
+        *((Column("#"),) if numbered else ()),
+        *((Column("origin", "left"),) if several else ()),
+        *(Column(_title(name)) for name in counts),
+        Column("flop / byte"),
+    ]
     if one:
         columns += [Column("memory floor, us"), Column("compute floor, us"), Column("bound by", "left")]
     else:
@@ -175,16 +193,21 @@ def _shapes_table(survey: Survey, operator: Operator) -> Table:
         if source.key == TRACES:
             columns += [*((Column("S of ceilings"),) if source.gpu.measured else ()), Column("solution", "left")]
     return Table(
-        f"Regime {operator.regime}, {len(operator.shapes)} shapes",
+        f"Regime {operator.regime}, {len(operator.shapes)} shapes"
+        + (f", and {len(operator.others)} of other origins, which do not count in S" if operator.others else ""),
         tuple(columns),
-        tuple(_shape_row(survey, shape, one) for shape in operator.shapes),
-        key_columns=1 + numbered if counts else 1,
+        tuple(_shape_row(survey, shape, one, counts, numbered, several) for shape in operator.every),
+        key_columns=1 + numbered + several if counts else 1,
     )
 
 
-def _shape_row(survey: Survey, shape: Shape, one: Gpu | None) -> tuple[TableCell, ...]:
-    cells = [TableCell(str(shape.shape_id))] if shape.shape_id is not None else []
-    cells += [TableCell(_count(*item)) for item in (shape.axes | shape.scalars | shape.facts).items()]
+def _shape_row(
+    survey: Survey, shape: Shape, one: Gpu | None, counts: Sequence[str], numbered: bool, with_origin: bool
+) -> tuple[TableCell, ...]:
+    cells = [BLANK if shape.shape_id is None else TableCell(str(shape.shape_id))] if numbered else []
+    cells += [TableCell(shape.origin or "")] if with_origin else []
+    own = _counts(shape)
+    cells += [TableCell(_count(name, own[name])) if name in own else BLANK for name in counts]
     cells.append(TableCell(intensity(shape.flops_per_byte)))
     if one:
         floor = shape.floors[one.id]
@@ -213,7 +236,7 @@ def _shares_line(survey: Survey, operator: Operator) -> tuple[str, ...]:
 
 def _facts(survey: Survey, operators: Sequence[Operator]) -> tuple[str, ...]:
     """The peaks of each GPU that count for these operators, with their source, and what was measured on it."""
-    dtypes = sorted({dtype for operator in operators for shape in operator.shapes for dtype in shape.dtypes})
+    dtypes = sorted({dtype for operator in operators for shape in operator.every for dtype in shape.dtypes})
     lines = []
     for gpu in survey.gpus:
         lines.append(
@@ -269,7 +292,7 @@ def _notes(survey: Survey) -> Iterator[str]:
         missing = {
             operator.name: dtype
             for operator in survey.operators
-            for shape in operator.shapes
+            for shape in operator.every
             if shape.floors[gpu.id] is None
             for dtype in shape.dtypes
             if dtype not in gpu.flops_per_second
@@ -277,7 +300,7 @@ def _notes(survey: Survey) -> Iterator[str]:
         for dtype in sorted(set(missing.values())):
             names = ", ".join(name for name, lacked in missing.items() if lacked == dtype)
             yield f"n/a on {gpu.id}: its source gives no peak for {dtype} ({names})"
-    times = [time for operator in survey.operators for shape in operator.shapes for time in shape.times.values()]
+    times = [time for operator in survey.operators for shape in operator.every for time in shape.times.values()]
     outdated = sorted({time.solution or "" for time in times if time.outdated})
     if outdated:
         yield f"{OUTDATED} outdated: measured with sources that the solution has no more: {', '.join(outdated)}"

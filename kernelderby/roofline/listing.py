@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 
 from kernelderby.catalog import Catalog, Definition, Solution, Workload, published
+from kernelderby.catalog.selection import by_origin, of_origin
 from kernelderby.errors import DerbyError
 from kernelderby.hardware import find_gpu, gpu_id
 from kernelderby.roofline.floors import OperatorShare, operator_share
@@ -19,13 +20,15 @@ SORTS = ("importance", "name", "shapes", "s")
 
 @dataclass(frozen=True, slots=True)
 class ListedOperator:
-    """One definition. dtypes: see dtypes_of. importance: percent as published. shares: GPU id -> S over the workloads,
-    of the fastest solution on each; GPUs on which nothing has an S are absent."""
+    """One definition. dtypes: see dtypes_of. shapes: that count in S (selection.by_origin); others: of other origins,
+    origin -> how many. importance: percent as published. shares: GPU id -> S over the shapes, of the fastest solution
+    on each; GPUs on which nothing has an S are absent."""
 
     name: str
     op_type: str
     dtypes: tuple[str, ...]
     shapes: int
+    others: dict[str, int]
     importance: float | None
     solutions: int
     shares: dict[str, OperatorShare]
@@ -55,13 +58,17 @@ class Contract:
     best: dict[str, dict[str, Reached]]
 
 
-def listing(catalog: Catalog, words: Sequence[str] = (), sort: str = "importance") -> Listing:
+def listing(
+    catalog: Catalog, words: Sequence[str] = (), sort: str = "importance", origins: Collection[str] = ()
+) -> Listing:
     """words: parts of an operator's name, op_type or dtype, any case; an operator must match each of them.
+    origins: only workloads of these, and the operators that have any.
 
     sort: one of SORTS: largest importance or number of shapes first; "s": smallest S on the first GPU first, since
     there most is to be gained. Operators without that number come last, equal ones by name.
-    DerbyError for a word that matches nothing, and where no operator matches all of them.
+    DerbyError for a word that matches nothing, where no operator matches all of them, and for an unknown origin.
     """
+    catalog.check_origins(origins)
     rows = catalog.traces()
     gpus = _gpus(row for row in rows if row.definition in catalog.definitions)
     by_definition: dict[str, list[Measurement]] = {}
@@ -69,13 +76,18 @@ def listing(catalog: Catalog, words: Sequence[str] = (), sort: str = "importance
         by_definition.setdefault(row.definition, []).append(row)
     importance = published.importance(catalog.root, catalog.left_out)
     chosen = _matching(catalog, words)
-    operators = [_operator(catalog, each, by_definition.get(each.name, []), importance) for each in chosen]
+    operators = [
+        _operator(catalog, each, by_definition.get(each.name, []), importance, origins)
+        for each in chosen
+        if not origins or of_origin(catalog.workloads(each.name), origins)
+    ]
     operators.sort(key=lambda operator: (_sort_key(operator, sort, gpus), operator.name))
     return Listing(tuple(operators), len(catalog.definitions), gpus)
 
 
-def contract(catalog: Catalog, name: str) -> Contract:
-    """DerbyError for an unknown name; it suggests near ones."""
+def contract(catalog: Catalog, name: str, origins: Collection[str] = ()) -> Contract:
+    """origins: only workloads of these. DerbyError for an unknown name or origin; it suggests near ones."""
+    catalog.check_origins(origins)
     definition = catalog.definition(name)
     rows = catalog.traces(name)
     return Contract(
@@ -84,7 +96,7 @@ def contract(catalog: Catalog, name: str) -> Contract:
         descriptions=definition.descriptions,
         importance=published.importance(catalog.root, catalog.left_out).get(name),
         solutions=tuple(sorted(catalog.solutions_of(name), key=lambda solution: solution.name)),
-        workloads=tuple(catalog.workloads(name)),
+        workloads=tuple(of_origin(catalog.workloads(name), origins)),
         gpus=_gpus(rows),
         best=_best(catalog, definition, rows),
     )
@@ -126,9 +138,13 @@ def _near(word: str, fields: Iterable[tuple[str, ...]]) -> str:
 
 
 def _operator(
-    catalog: Catalog, definition: Definition, rows: list[Measurement], importance: dict[str, float]
+    catalog: Catalog,
+    definition: Definition,
+    rows: list[Measurement],
+    importance: dict[str, float],
+    origins: Collection[str],
 ) -> ListedOperator:
-    workloads = catalog.workloads(definition.name)
+    workloads, *others = by_origin(of_origin(catalog.workloads(definition.name), origins))
     shares = {}
     for gpu, best in _best(catalog, definition, rows).items():
         found = [best[workload.uuid].share if workload.uuid in best else None for workload in workloads]
@@ -139,6 +155,7 @@ def _operator(
         definition.op_type,
         dtypes_of(catalog, definition),
         len(workloads),
+        {each[0].origin or "none": len(each) for each in others},
         importance.get(definition.name),
         len(catalog.solutions_of(definition.name)),
         shares,

@@ -6,11 +6,12 @@ says how every number is computed.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 
 from kernelderby.catalog import Catalog, Definition, Workload, published
-from kernelderby.errors import DerbyError
+from kernelderby.catalog.selection import by_origin, of_origin
 from kernelderby.hardware import Gpu
 from kernelderby.roofline.floors import (
     Floors,
@@ -23,7 +24,6 @@ from kernelderby.roofline.floors import (
     weighted_share,
 )
 from kernelderby.roofline.recorded import Reached, Recorded, recorded
-from kernelderby.trace import Cost
 
 PUBLISHED, TRACES = "published", "traces"
 
@@ -31,7 +31,7 @@ PUBLISHED, TRACES = "published", "traces"
 @dataclass(frozen=True, slots=True)
 class Shape:
     """One workload. scalars: its whole numbers. floors: GPU id -> floors, None where the GPU lacks a peak.
-    times: PUBLISHED or TRACES -> its time there."""
+    times: PUBLISHED or TRACES -> its time there. origin: of the workload."""
 
     uuid: str
     shape_id: int | None
@@ -42,20 +42,27 @@ class Shape:
     flops_per_byte: float
     floors: dict[str, Floors | None]
     times: dict[str, Reached]
+    origin: str | None
 
 
 @dataclass(frozen=True, slots=True)
 class Operator:
-    """One definition with workloads. importance: in percent as published. regime: C, M or I. shapes: in the order of
-    their shape_id, by axes where they have none. shares: PUBLISHED or TRACES -> S over the shapes; ceiling_shares: the
-    same against measured ceilings, where there are any."""
+    """One definition with workloads. importance: in percent as published. regime: C, M or I. shapes: those that count
+    (selection.by_origin), in the order of their shape_id, by axes where they have none; others: of other origins, which
+    change nothing of the operator's. shares: PUBLISHED or TRACES -> S over the shapes; ceiling_shares: the same against
+    measured ceilings, where there are any."""
 
     name: str
     importance: float | None
     regime: str
     shapes: tuple[Shape, ...]
+    others: tuple[Shape, ...]
     shares: dict[str, OperatorShare]
     ceiling_shares: dict[str, OperatorShare]
+
+    @property
+    def every(self) -> tuple[Shape, ...]:
+        return self.shapes + self.others
 
     @property
     def middle(self) -> Shape:
@@ -103,22 +110,37 @@ class Survey:
     warnings: tuple[str, ...]
 
 
-def survey(catalog: Catalog, gpus: Sequence[Gpu], names: Sequence[str] = (), *, with_traces: bool = False) -> Survey:
-    """names: definitions, all of the set when empty. with_traces: our times on the first of the GPUs.
+def survey(
+    catalog: Catalog,
+    gpus: Sequence[Gpu],
+    names: Sequence[str] = (),
+    *,
+    with_traces: bool = False,
+    origins: Collection[str] = (),
+    protocol: str | None = None,
+) -> Survey:
+    """names: definitions, all of the set when empty. with_traces: our times on the first of the GPUs, of the
+    newest protocol unless one is named. origins: only
+    workloads of these, and the operators that have any.
 
-    DerbyError: an unknown name, a workload whose cost was not counted, no traces on the first GPU.
+    A workload whose cost was not counted is left out with a warning.
+    DerbyError: an unknown name or origin, no traces on the first GPU.
     """
+    catalog.check_origins(origins)
     importance = published.importance(catalog.root, catalog.left_out)
     chosen = [catalog.definition(name) for name in names or catalog.definitions]
-    sources = _sources(catalog, gpus, with_traces)
+    sources = _sources(catalog, gpus, with_traces, protocol)
+    workloads = {each.name: _counted(catalog, each, origins) for each in chosen}
     found = [
-        _operator(catalog, definition, gpus, sources, importance.get(definition.name))
+        _operator(definition, workloads[definition.name], gpus, sources, importance.get(definition.name))
         for definition in chosen
-        if catalog.workloads(definition.name)
+        if workloads[definition.name]
     ]
     if not names:
         places = {name: place for place, name in enumerate(importance)}
         found.sort(key=lambda operator: (-(operator.importance or 0), places.get(operator.name, 0), operator.name))
+    if origins:
+        importance = {each.name: importance[each.name] for each in found if each.name in importance}
     weighted = (
         {}
         if names
@@ -131,33 +153,43 @@ def survey(catalog: Catalog, gpus: Sequence[Gpu], names: Sequence[str] = (), *, 
     return Survey(tuple(gpus), sources, tuple(found), importance, weighted, tuple(catalog.warnings))
 
 
-def _sources(catalog: Catalog, gpus: Sequence[Gpu], with_traces: bool) -> tuple[Source, ...]:
+def _counted(catalog: Catalog, definition: Definition, origins: Collection[str]) -> list[Workload]:
+    """The workloads that have a cost. One warning names those that have none."""
+    chosen = of_origin(catalog.workloads(definition.name), origins)
+    without = [workload.uuid for workload in chosen if workload.cost is None]
+    if without:
+        more = f" and of {len(without) - 1} others" if without[1:] else ""
+        path = catalog.workloads_path(definition.name)
+        catalog.left_out(f"{path}: workload {without[0]}: cost{more}: is missing; run derby pack")
+    return [workload for workload in chosen if workload.cost is not None]
+
+
+def _sources(catalog: Catalog, gpus: Sequence[Gpu], with_traces: bool, protocol: str | None) -> tuple[Source, ...]:
     found = [
         Source(PUBLISHED, gpu, published.times_us(catalog.root, catalog.left_out))
         for gpu in gpus
         if gpu.id == published.HARDWARE
     ]
     if with_traces:
-        rows = recorded(catalog.traces(), catalog.solutions, gpus[0].id)
+        rows = recorded(catalog.traces(), catalog.solutions, gpus[0].id, protocol)
         found.append(Source(TRACES, gpus[0], recorded=rows))
     return tuple(found)
 
 
 def _operator(
-    catalog: Catalog, definition: Definition, gpus: Sequence[Gpu], sources: Sequence[Source], importance: float | None
+    definition: Definition,
+    workloads: Sequence[Workload],
+    gpus: Sequence[Gpu],
+    sources: Sequence[Source],
+    importance: float | None,
 ) -> Operator:
-    workloads = sorted(catalog.workloads(definition.name), key=_place)
-    for workload in workloads:
-        _cost(catalog, workload)
     times = {source.key: source.reached(definition.name, workloads) for source in sources}
-    shapes = tuple(
-        _shape(
-            workload,
-            _cost(catalog, workload),
-            gpus,
-            {key: own[workload.uuid] for key, own in times.items() if workload.uuid in own},
+    shapes, *others = (
+        tuple(
+            _shape(workload, gpus, {key: own[workload.uuid] for key, own in times.items() if workload.uuid in own})
+            for workload in sorted(part, key=_place)
         )
-        for workload in workloads
+        for part in by_origin(workloads)
     )
     timed = {source.key: [shape.times.get(source.key) for shape in shapes] for source in sources}
     return Operator(
@@ -165,6 +197,7 @@ def _operator(
         importance,
         operator_regime([shape.flops_per_byte for shape in shapes]),
         shapes,
+        tuple(chain.from_iterable(others)),
         shares={key: operator_share([each.share if each else None for each in own]) for key, own in timed.items()},
         ceiling_shares={
             source.key: operator_share([each.share_of_ceilings if each else None for each in timed[source.key]])
@@ -174,18 +207,13 @@ def _operator(
     )
 
 
-def _cost(catalog: Catalog, workload: Workload) -> Cost:
-    if workload.cost is None:
-        path = catalog.workloads_path(workload.definition)
-        raise DerbyError(f"{path}: workload {workload.uuid}: cost: is missing; run derby pack")
-    return workload.cost
-
-
 def _place(workload: Workload) -> tuple[int, ...]:
     return -1 if workload.shape_id is None else workload.shape_id, *workload.axes.values()
 
 
-def _shape(workload: Workload, cost: Cost, gpus: Sequence[Gpu], times: dict[str, Reached]) -> Shape:
+def _shape(workload: Workload, gpus: Sequence[Gpu], times: dict[str, Reached]) -> Shape:
+    cost = workload.cost
+    assert cost is not None  # _counted left out the others
     return Shape(
         uuid=workload.uuid,
         shape_id=workload.shape_id,
@@ -196,4 +224,5 @@ def _shape(workload: Workload, cost: Cost, gpus: Sequence[Gpu], times: dict[str,
         flops_per_byte=arithmetic_intensity(cost),
         floors={gpu.id: floors(cost, gpu) for gpu in gpus},
         times=times,
+        origin=workload.origin,
     )

@@ -49,11 +49,9 @@ def group_rows(measurements: Iterable[Measurement]) -> dict[Key, list[Measuremen
     return groups
 
 
-def choose_group(
-    groups: Mapping[Key, list[Measurement]], gpu: str | None, protocol: str | None, newest_protocol: bool = False
-) -> Key:
-    """The named group, or of those that remain the largest; rows of our own protocols before flashinfer-bench's, and
-    with newest_protocol those of the newest before all others.
+def choose_group(groups: Mapping[Key, list[Measurement]], gpu: str | None, protocol: str | None) -> Key:
+    """The named group, or of those that remain the one of the newest protocol, our own before flashinfer-bench's; of
+    several the largest. The same for every table.
 
     DerbyError where no row has that GPU or that protocol; it lists or suggests those that exist.
     """
@@ -72,7 +70,7 @@ def choose_group(
         sorted(candidates),
         key=lambda key: (
             key.protocol != FLASHINFER_BENCH_PROTOCOL,
-            newest_protocol and _version(key.protocol),
+            _version(key.protocol),
             len(candidates[key]),
         ),
     )

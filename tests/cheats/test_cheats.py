@@ -1,8 +1,8 @@
 """Exploits and honest solutions, in real processes: what each ends as, and that nothing of the run is touched.
 
-exploits/*.py: STATUS holds the statuses that may end it, CLASS what it tries; honest/*.py pass. The operator is that of
-tests/misbehaviours. Each group is measured by a runner in a process of its own, so that an exploit which reaches the
-runner ends that one and not pytest.
+exploits/*.py: STATUS holds the statuses that may end it, CLASS what it tries, NEEDS the fence that stops it;
+honest/*.py pass. The operator is that of tests/misbehaviours. Each group is measured by a runner in a process of its
+own, so that an exploit which reaches the runner ends that one and not pytest.
 """
 
 from __future__ import annotations
@@ -16,6 +16,8 @@ from pathlib import Path
 
 import pytest
 
+from kernelderby.measure import fence, landlock
+
 pytest.importorskip("torch")
 
 HERE = Path(__file__).resolve().parent
@@ -23,7 +25,7 @@ MEASURING = HERE.parent / "measure"
 DEFINITION = "scaled_add_n16"
 SOURCES = {path.stem: path for folder in ("exploits", "honest") for path in sorted((HERE / folder).glob("*.py"))}
 HONEST = [path.stem for path in sorted((HERE / "honest").glob("*.py"))]
-GROUP = 6  # exploits that run side by side
+GROUP = 12  # exploits that run side by side
 SECRET = "of-the-user"
 
 RUN = """
@@ -38,11 +40,11 @@ measure(Path(sys.argv[2]), sys.argv[3:], workloads=("8",), rounds=2, iterations=
 
 
 def constants(name: str) -> dict[str, object]:
-    """CLASS and STATUS, without running the file."""
+    """CLASS, STATUS and NEEDS, without running the file."""
     return {
         node.targets[0].id: ast.literal_eval(node.value)
         for node in ast.parse(SOURCES[name].read_text()).body
-        if isinstance(node, ast.Assign) and getattr(node.targets[0], "id", "") in ("CLASS", "STATUS")
+        if isinstance(node, ast.Assign) and getattr(node.targets[0], "id", "") in ("CLASS", "STATUS", "NEEDS")
     }
 
 
@@ -107,6 +109,9 @@ def test_there_are_enough():
 
 @pytest.mark.parametrize("name", EXPLOITS)
 def test_an_exploit_ends_as_it_should(found, name):
+    has = {"landlock": landlock.version() > 0, "seccomp": fence.has_seccomp(), None: True}
+    if not has[EXPLOITS[name].get("NEEDS")]:
+        pytest.skip(f"this kernel has no {EXPLOITS[name]['NEEDS']}")
     row = found[name]
     assert row["measurement"]["status"] in EXPLOITS[name]["STATUS"], row["evaluation"]["log"]
 

@@ -150,6 +150,7 @@ def test_best_s_is_the_upper_median_of_the_fastest_solution(derby, small_set):
             "op_type": "toy",
             "dtypes": ["float32"],
             "shapes": 2,
+            "other_shapes": {},
             "importance_percent": None,
             "solutions": 2,
             "best": {"h200": {"s": pytest.approx(0.001875), "shapes": 2}},

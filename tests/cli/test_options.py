@@ -56,6 +56,11 @@ def test_the_selecting_options_are_the_same_in_every_verb(derby, verb):
         assert option in out
 
 
+@pytest.mark.parametrize("verb", ["list", "show", "rank", "roofline", "check", "bench", "tune"])
+def test_what_tables_or_measures_takes_an_origin(derby, verb):
+    assert "--origin O[,O]" in derby(verb, "--help")[1]
+
+
 def test_a_second_bare_name_says_how_several_are_written(derby, small_set):
     code, out, err = derby("rank", "--solutions", "toy_fast", "toy_baseline", "--root", small_set)
     assert code == 2 and out == "" and "write several as a,b or repeat the option" in err

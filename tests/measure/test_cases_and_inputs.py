@@ -6,8 +6,9 @@ import pytest
 from measuring import DEFINITION, MISBEHAVIOURS
 
 from kernelderby.catalog import Catalog
+from kernelderby.catalog.selection import select_workloads
 from kernelderby.errors import DerbyError
-from kernelderby.measure.judge.cases import Case, case_of_workload, select_workloads, small_cases
+from kernelderby.measure.judge.cases import Case, case_of_workload, small_cases
 
 torch = pytest.importorskip("torch")
 from kernelderby.measure.judge import inputs as inputs_module  # noqa: E402

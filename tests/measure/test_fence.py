@@ -12,7 +12,7 @@ import pytest
 
 from kernelderby.catalog import Catalog
 from kernelderby.errors import DerbyError
-from kernelderby.measure import fence
+from kernelderby.measure import fence, landlock
 from kernelderby.measure.traces import set_aside_foreign
 
 
@@ -39,8 +39,8 @@ def test_an_environment_keeps_what_libraries_need_and_no_secret():
 
 
 def test_every_solution_has_caches_of_its_own(tmp_path):
-    one, other = fence.own_caches(tmp_path, "a" * 16), fence.own_caches(tmp_path, "b" * 16)
-    assert one.keys() == other.keys() == {"TRITON_CACHE_DIR", "TORCH_EXTENSIONS_DIR"}
+    one, other = (fence.own_caches(fence.own_folder(tmp_path, letter * 16)) for letter in "ab")
+    assert one.keys() == other.keys() >= {"TRITON_CACHE_DIR", "TORCH_EXTENSIONS_DIR", "XDG_CACHE_HOME"}
     assert not set(one.values()) & set(other.values())
 
 
@@ -77,6 +77,92 @@ def test_a_worker_can_signal_its_children_and_nobody_of_the_run():
     finally:
         rival.kill()
         rival.wait()
+
+
+CONFINED = """
+import os, signal, socket, subprocess, sys
+from pathlib import Path
+from kernelderby.measure import fence, landlock
+
+mine, other, rival = Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3])
+assert fence.protect([])
+assert landlock.writes_only_beneath([mine, Path("/dev"), Path("/there/is/none")])
+(mine / "folder").mkdir()
+(mine / "folder/file").write_text("mine")
+(mine / "folder/file").replace(mine / "renamed")
+Path("/dev/null").write_text("gone")
+assert (other / "kept").read_text() == "kept"
+
+def refused(what):
+    try:
+        what()
+    except PermissionError:
+        return
+    raise SystemExit(f"not refused: {what}")
+
+for what in (
+    lambda: (other / "kept").write_text("changed"),
+    lambda: (other / "kept").open("a"),
+    lambda: (other / "kept").unlink(),
+    lambda: (other / "new").write_text("new"),
+    lambda: (other / "new").mkdir(),
+    lambda: (other / "link").symlink_to("/"),
+    lambda: (mine / "renamed").rename(other / "renamed"),
+    lambda: os.truncate(other / "kept", 0),
+    lambda: socket.socket(socket.AF_INET),
+    lambda: socket.socket(socket.AF_INET6, socket.SOCK_DGRAM),
+):
+    refused(what)
+if landlock.version() >= 6:
+    refused(lambda: os.kill(rival, 0))
+socket.socketpair()[0].close()
+child = subprocess.run([sys.executable, "-c", f"open({str(other / 'kept')!r}, 'w')"], capture_output=True, text=True)
+assert "PermissionError" in child.stderr, "its children are held back too"
+print("confined")
+"""
+
+
+@pytest.mark.skipif(not landlock.version(), reason="this kernel has no landlock")
+@pytest.mark.skipif(not fence.has_seccomp(), reason="this kernel has no seccomp")
+def test_a_worker_writes_only_beneath_its_folders_and_has_no_network(tmp_path):
+    mine, other = tmp_path / "mine", tmp_path / "other"
+    mine.mkdir()
+    other.mkdir()
+    (other / "kept").write_text("kept")
+    rival = subprocess.Popen(["sleep", "60"])
+    try:
+        command = [sys.executable, "-c", CONFINED, str(mine), str(other), str(rival.pid)]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+        assert done.stdout == "confined\n", done.stderr
+        assert [path.name for path in other.iterdir()] == ["kept"] and (other / "kept").read_text() == "kept"
+    finally:
+        rival.kill()
+        rival.wait()
+
+
+@pytest.mark.parametrize(
+    ("body", "most", "status", "told"),
+    [
+        ("held = bytearray(b'1' * (600 << 20))", {"memory": 300 << 20}, "out_of_memory", "GiB of the machine's memory"),
+        ("held = [subprocess.Popen(['sleep', '60']) for _ in range(12)]", {"processes": 8}, "crashed", "more than 8"),
+    ],
+)
+def test_a_worker_that_takes_too_much_is_ended(misbehaviours, monkeypatch, body, most, status, told):
+    """With limits that are smaller than those of a run: nothing beside a test should feel it."""
+    from measuring import measure
+
+    from kernelderby.measure import process
+
+    folder = misbehaviours / "solutions/tests/elementwise/scaled_add_n16/honest"
+    text = (folder / "main.py").read_text()
+    (folder / "main.py").write_text(f"import subprocess, time\n{body}\ntime.sleep(60)\n{text}")
+    bare = 300 << 20  # what a worker with torch holds
+    monkeypatch.setattr(fence, "memory_limit", lambda: most.get("memory", 1 << 40) + bare)
+    monkeypatch.setattr(process, "_MOST_PROCESSES", most.get("processes", 1000))
+    measure(misbehaviours, ["honest"], workloads=("8",))
+    (path,) = (misbehaviours / "traces").rglob("*.jsonl")
+    row = json.loads(path.read_text())
+    assert row["measurement"]["status"] == status and told in row["evaluation"]["log"]
 
 
 ORPHANS = """

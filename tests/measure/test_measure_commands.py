@@ -2,6 +2,7 @@
 
 import csv
 import json
+import shutil
 
 import pytest
 
@@ -76,3 +77,90 @@ def test_doctor_is_short_with_and_without_torch(derby, checkout, tmp_path, monke
     lines = out.splitlines()
     assert code == 0 and len(lines) <= 40 and max(map(len, lines)) <= 80
     assert "Traceback" not in out and out.count("ModuleNotFoundError") == (0 if has_torch else 1)
+
+
+RETURN = "return x + factor * y"
+
+
+def spoil(root, old, new):
+    """Changes the definition's code."""
+    path = root / "definitions/elementwise/scaled_add_n16.py"
+    text = path.read_text()
+    assert text.count(old) == 1
+    path.write_text(text.replace(old, new))
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        (RETURN, "raise ValueError('of the reference')", "run raises ValueError: of the reference"),
+        (RETURN, "return x, y", "run: returned 2 outputs, not 1"),
+        (RETURN, "return x[:, :1]", "run: out has shape"),
+        ("SMALL_AXES =", "import no_such_module\n\nSMALL_AXES =", "does not load: "),
+        ("SMALL_AXES =", "SMALLER =", "has no SMALL_AXES"),
+    ],
+)
+def test_what_a_definition_does_wrong_is_no_solution_s_failure(derby, misbehaviours, old, new, said):
+    spoil(misbehaviours, old, new)
+    code, out, err = derby("check", "--root", misbehaviours, "--device", "cpu", "honest", "raises")
+    assert code == 1 and "FAILED" not in out and "Traceback" not in err
+    [line] = [line for line in out.splitlines() if "BROKEN" in line]
+    assert line.startswith("- BROKEN definition scaled_add_n16: ") and "scaled_add_n16.py" in line and said in line
+
+
+def test_bench_leaves_out_what_a_definition_cannot_judge(misbehaviours):
+    from measuring import CPU
+
+    from kernelderby.catalog import Catalog
+    from kernelderby.measure.plan import Settings, make_plan
+    from kernelderby.measure.runner import Observer, Runner
+
+    notes = []
+
+    class Noting(Observer):
+        def note(self, line):
+            notes.append(line)
+
+    spoil(misbehaviours, RETURN, "raise ValueError('of the reference')")
+    catalog, settings = Catalog.open(misbehaviours), Settings(rounds=2, most_rounds=2, iterations=2, timeout_seconds=60)
+    plan = make_plan(catalog, CPU, settings, ["honest"], workloads=["8"])
+    assert Runner(catalog, CPU, settings, Noting()).run(plan) == []
+    [note] = [note for note in notes if "left out" in note]
+    assert "rows=8" in note and "scaled_add_n16.py: run raises ValueError: of the reference" in note
+
+
+def test_solutions_of_one_author_share_a_process_on_a_cpu_and_a_failure_is_decided_alone(misbehaviours, monkeypatch):
+    """a_spoiler breaks honest where that runs after it in the same process; honest passes all the same."""
+    from kernelderby.catalog import Catalog
+    from kernelderby.measure import checks
+    from kernelderby.measure.machine.probe import find_machine
+
+    folder = misbehaviours / "solutions/tests/elementwise/scaled_add_n16"
+    shutil.copytree(folder / "honest", folder / "a_spoiler")
+    config = folder / "a_spoiler/solution.toml"
+    config.write_text(config.read_text().replace('"honest"', '"a_spoiler"'))
+    main = folder / "a_spoiler/main.py"
+    main.write_text(main.read_text() + "\n\nimport builtins\n\nbuiltins.spoiled = True\n")
+    honest = folder / "honest/main.py"
+    honest.write_text(
+        honest.read_text().replace(
+            "def run(", "import builtins\n\nSPOILED = hasattr(builtins, 'spoiled')\n\n\ndef run(", 1
+        )
+        + "\n\n_run = run\n\n\ndef run(*arguments):\n    if SPOILED:\n        raise ValueError('spoiled')\n"
+        "    return _run(*arguments)\n"
+    )
+    catalog, machine = Catalog.open(misbehaviours), find_machine(misbehaviours, "cpu")
+    started = []
+    start = checks.WorkerProcess.__init__
+
+    def counted(self, *arguments, **options):
+        started.append(options)
+        start(self, *arguments, **options)
+
+    monkeypatch.setattr(checks.WorkerProcess, "__init__", counted)
+    monkeypatch.setattr(checks, "_lanes", lambda: 1)
+    plan = checks.plan_checks(catalog, machine, ["a_spoiler", "honest"])
+    results = checks.run_checks(catalog, machine, plan, 60, lambda result: None)
+    assert [result.status for result in results] == ["passed"] * 6, results
+    # the small cases; both solutions; honest by itself
+    assert len(started) == 3

@@ -8,7 +8,7 @@ from itertools import product
 from typing import Any
 
 from kernelderby.catalog import Definition, Workload, constraints
-from kernelderby.catalog.selection import select_workloads, workload_label  # noqa: F401 - measure takes both from here
+from kernelderby.catalog.selection import workload_label
 from kernelderby.errors import DerbyError
 
 

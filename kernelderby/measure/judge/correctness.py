@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from kernelderby.catalog import Definition, Tolerance
+from kernelderby.measure.judge.blame import DefinitionFailed, blamed_on
 from kernelderby.measure.judge.cases import Case
 from kernelderby.measure.judge.inputs import shape_of, torch_dtype
 from kernelderby.trace import Correctness, Status
@@ -191,8 +192,19 @@ def exact_arithmetic() -> Iterator[None]:
 
 
 def reference_outputs(definition: Definition, module: ModuleType, inputs: dict[str, Any]) -> Outputs:
-    with exact_arithmetic(), torch.no_grad():
-        return named_outputs(definition, module.run(*inputs.values()))
+    """DefinitionFailed where it raises, or gives what are no outputs."""
+    with exact_arithmetic(), torch.no_grad(), blamed_on(definition, "run"):
+        returned = module.run(*inputs.values())
+    try:
+        outputs = named_outputs(definition, returned)
+    except Wrong as wrong:
+        raise DefinitionFailed(f"{definition.place}: run: {wrong}; mend the definition") from wrong
+    for name, tensor in outputs.items():
+        if not isinstance(tensor, torch.Tensor):
+            raise DefinitionFailed(
+                f"{definition.place}: run: {name} is a {type(tensor).__name__}, no tensor; mend the definition"
+            )
+    return outputs
 
 
 def judge(definition: Definition, module: ModuleType, inputs: dict[str, Any], outputs: Outputs) -> Verdict:
@@ -200,10 +212,17 @@ def judge(definition: Definition, module: ModuleType, inputs: dict[str, Any], ou
     first, so that different numbers which mean the same compare as equal."""
     with _one_at_a_time:
         references = reference_outputs(definition, module, inputs)
+        for name, tensor in outputs.items():
+            if references[name].shape != tensor.shape:
+                raise DefinitionFailed(
+                    f"{definition.place}: run: {name} has shape {tuple(references[name].shape)}, the definition says "
+                    f"{tuple(tensor.shape)}; mend one of them"
+                )
         canonical = getattr(module, "canonical_outputs", None)
         if canonical is not None:
             with torch.no_grad():
-                references = canonical(references, inputs)
+                with blamed_on(definition, "canonical_outputs"):
+                    references = canonical(references, inputs)
                 try:
                     outputs = canonical(outputs, inputs)
                 except (RuntimeError, IndexError, ValueError) as error:

@@ -12,6 +12,7 @@ import torch
 
 from kernelderby.catalog import Definition, TensorSpec
 from kernelderby.errors import DerbyError
+from kernelderby.measure.judge.blame import DefinitionFailed, blamed_on
 from kernelderby.measure.judge.cases import Case
 
 # Values of random integers, [low, high), as flashinfer-bench 0.1.2 draws them (bench/utils.py).
@@ -126,7 +127,7 @@ class InputMaker:
         """The contents that are not random into the tensors, but for some."""
         for name, tensor in self._contents(variant).items():
             if name not in without:
-                inputs[name].copy_(_verified(name, tensor, self.definition.inputs[name], self.case))
+                inputs[name].copy_(_verified(self.definition, name, tensor, self.case))
 
     def _contents(self, variant: int | str) -> dict[str, torch.Tensor]:
         """Those of the pool, of the workload itself and of the check are made once."""
@@ -141,7 +142,8 @@ class InputMaker:
             # The published contents are seeded by the uuid, which everybody knows; others by the secret, where is one.
             hidden = isinstance(variant, str) or (variant and self._secret)
             seed = self._number("generated", variant) if hidden else case.seed + variant
-            return self._generate({**case.sizes, **case.scalars, "seed": seed}, self.device)
+            with blamed_on(self.definition, self._generate.__name__):
+                return self._generate({**case.sizes, **case.scalars, "seed": seed}, self.device)
         return {name: _read_tensor(self.root, where).to(self.device) for name, where in case.files.items()}
 
     def _fill(self, name: str, tensor: torch.Tensor, variant: int | str) -> None:
@@ -169,12 +171,13 @@ def _read_tensor(root: Path, where: dict[str, str]) -> torch.Tensor:
         return tensors.get_tensor(where["tensor_key"])
 
 
-def _verified(name: str, tensor: torch.Tensor, spec: TensorSpec, case: Case) -> torch.Tensor:
+def _verified(definition: Definition, name: str, tensor: torch.Tensor, case: Case) -> torch.Tensor:
+    spec = definition.inputs[name]
     wanted = (shape_of(spec, case.sizes), torch_dtype(spec.dtype))
     if (tuple(tensor.shape), tensor.dtype) != wanted:
-        raise DerbyError(
-            f"input {name}: generated as {tuple(tensor.shape)} {tensor.dtype}, but the definition says "
-            f"{wanted[0]} {wanted[1]}; mend generate_inputs or the definition"
+        raise DefinitionFailed(
+            f"{definition.place}: input {name}: generated as {tuple(tensor.shape)} {tensor.dtype}, but the "
+            f"definition says {wanted[0]} {wanted[1]}; mend generate_inputs or the definition"
         )
     return tensor
 

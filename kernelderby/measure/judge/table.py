@@ -12,6 +12,7 @@ import torch
 
 from kernelderby.catalog import Catalog, Definition, Solution, Workload
 from kernelderby.hardware import find_gpu
+from kernelderby.measure.judge.blame import blamed_on
 from kernelderby.measure.judge.cases import Case, case_of_workload
 from kernelderby.measure.judge.correctness import Verdict
 from kernelderby.measure.judge.inputs import InputMaker
@@ -61,7 +62,8 @@ class JudgesTable:
     ) -> JudgesTable:
         device = torch.device("cuda", 0) if machine.device == "cuda" else torch.device("cpu")
         if str(definition.path) not in _modules:
-            _modules[str(definition.path)] = load_definition_module(definition)
+            with blamed_on(definition, "its code"):
+                _modules[str(definition.path)] = load_definition_module(definition)
         module = _modules[str(definition.path)]
         return cls(
             definition,

@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from kernelderby.catalog import Catalog, Definition, Workload
+from kernelderby.catalog.selection import workload_label
 from kernelderby.errors import DerbyError
-from kernelderby.measure.judge.cases import workload_label
 from kernelderby.measure.machine.probe import Machine
 from kernelderby.measure.machine.tools import find_tools
 from kernelderby.measure.record.run import (

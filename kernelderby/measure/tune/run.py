@@ -14,8 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from kernelderby.catalog import Catalog, Solution, Workload
+from kernelderby.catalog.selection import workload_label
 from kernelderby.errors import DerbyError
-from kernelderby.measure.judge.cases import case_of_workload, workload_label
+from kernelderby.measure.judge.cases import case_of_workload
 from kernelderby.measure.machine.probe import Machine
 from kernelderby.measure.process import WorkerProcess
 from kernelderby.measure.tune import table

@@ -21,7 +21,7 @@ from typing import IO, Any
 
 from kernelderby.catalog import Catalog
 from kernelderby.errors import DerbyError
-from kernelderby.measure import fence
+from kernelderby.measure import fence, landlock
 from kernelderby.measure.judge.cases import Case, small_cases
 from kernelderby.measure.machine.environment import describe
 from kernelderby.trace import Status
@@ -274,7 +274,10 @@ def main() -> None:
         most = resource.getrlimit(limit)[1]
         resource.setrlimit(limit, (value if most < 0 else min(value, most),) * 2)
     requests_fd, replies_fd, root, device = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3], sys.argv[4]
-    fence.protect([int(pid) for pid in sys.argv[5:]])
+    writable = [Path(folder) for folder in sys.argv[5].split(os.pathsep) if folder]
+    fence.protect([int(pid) for pid in sys.argv[6:]])
+    if writable:
+        landlock.writes_only_beneath(writable)
     for descriptor in (requests_fd, replies_fd):
         os.set_inheritable(descriptor, False)  # a solution's own subprocesses must not hold the pipes open
     worker = Worker(root, device)

@@ -76,6 +76,7 @@ class KinetoProfile(Profile):
         self._spans.sort(key=lambda span: (span.start_ns, span.end_ns))
         if untimed:
             self.warnings.append(f"{untimed:,} GPU operations have no valid times and are left out")
+        self.warn_unlinked(self._unlinked)
 
     def spans(self) -> Iterator[Span]:
         return iter(self._spans)

@@ -75,6 +75,7 @@ class SqliteProfile(Profile):
                     yield Span(kind, names[name], start, stop, key >> 32, device, stream, path, size)
             if launches is not None:
                 self._unlinked = unlinked
+                self.warn_unlinked(unlinked)
 
     def sums(self) -> list[KernelSum]:
         with connect(self.path) as connection:
