@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from kernelderby.catalog.selection import SCORED
 from kernelderby.page.model import PageModel, ShownFailure, ShownInterval, ShownOrder, ShownRace
 from kernelderby.report import markdown
 from kernelderby.report.model import NOTHING, Column, Report, Table, TableCell
@@ -23,9 +24,10 @@ def page_markdown(model: PageModel) -> str:
 
 def _of_gpu(model: PageModel, gpu: str, name: str) -> Report:
     races = [
-        (operator.name, len(operator.shapes), model.races[operator.races[gpu][0]])
+        (_named(operator.name, model.races[place]), len(model.races[place].shapes), model.races[place])
         for operator in model.operators
-        if operator.races.get(gpu)
+        for place in operator.races.get(gpu, ())
+        if model.races[place].is_default
     ]
     tables = [_races(races)] if races else []
     failures = [each for each in model.trust.failures if each.gpu == gpu]
@@ -36,6 +38,11 @@ def _of_gpu(model: PageModel, gpu: str, name: str) -> Report:
     facts = (" · ".join(filter(None, (", ".join(protocols), " to ".join(dict.fromkeys(days[:1] + days[-1:]))))),)
     more = len(failures) - FAILURES
     return Report(name, facts, tuple(tables), (f"{more} more rows failed",) if more > 0 else ())
+
+
+def _named(operator: str, race: ShownRace) -> str:
+    """With the origin of its workloads, where a score does not count them."""
+    return operator if race.origin in ("", *SCORED) else f"{operator} ({race.origin})"
 
 
 def _races(races: Iterable[tuple[str, int, ShownRace]]) -> Table:

@@ -122,13 +122,16 @@ class ShownOrder(Struct, frozen=True):
 
 
 class ShownRace(Struct, frozen=True):
-    """Solutions of one definition on one GPU under one protocol. kind: the one that `derby rank` compares by default;
-    orders: by kind. cells: workload by workload, a cell a solution. is_default: `derby rank` takes this protocol."""
+    """Solutions of one definition on one GPU under one protocol, on the workloads of one origin. kind: the one that
+    `derby rank` compares by default; orders: by kind. shapes: places of the workloads among the operator's shapes.
+    cells: workload by workload, a cell a solution. is_default: `derby rank` takes this protocol."""
 
     definition: str
     gpu: str
     protocol: str
     is_default: bool
+    origin: str
+    shapes: tuple[int, ...]
     measured_from: str
     measured_to: str
     drivers: tuple[str, ...]

@@ -104,14 +104,14 @@ def _sizes(label: str) -> tuple[str, str]:
 
 def _race(operator: ShownOperator, race: ShownRace, gpu: int, step: float, left: float, right: float) -> Iterator[str]:
     measured = _measured(race)
-    floors = {at: floor[0] for at in measured if (floor := operator.shapes[at].floors[gpu])}
+    floors = {at: floor[0] for at in measured if (floor := operator.shapes[race.shapes[at]].floors[gpu])}
     times = [time for at in measured for time in _times(race, at) if time is not None]
     start = left + 104
     values = [*times, *floors.values()]
     axis = Axis(min(values) * 0.85, max(values) * 1.15, start, right)
     bottom = HEAD + len(measured) * step
     yield _text(left, 24, _cut(operator.name, 52), INK, 14, bold=True)
-    axes = _sizes(operator.shapes[measured[0]].label)[0]
+    axes = _sizes(operator.shapes[race.shapes[measured[0]]].label)[0]
     yield _text(left, 42, _cut(f"{axes}: {race.kind} time in us, a mark a solution", 76), QUIET, 11)
     for tick in axis.ticks():
         x = axis.at(tick)
@@ -120,11 +120,12 @@ def _race(operator: ShownOperator, race: ShownRace, gpu: int, step: float, left:
     apart = max(0.0, min(12.0, (step - 18) / max(1, len(race.solutions) - 1)))  # lanes, where there is room for them
     for row, at in enumerate(measured):
         y = HEAD + (row + 0.5) * step
-        yield _text(left, y + 4, _cut(_sizes(operator.shapes[at].label)[1], 17), INK, 11)
+        yield _text(left, y + 4, _cut(_sizes(operator.shapes[race.shapes[at]].label)[1], 17), INK, 11)
         yield f'<path d="M{start:.1f} {y + step / 2:.1f}H{right:.1f}" stroke="{LINE}"/>'
         if at in floors:
             x = axis.at(floors[at])
-            yield f'<path d="M{x:.1f} {y - step / 2 + 3:.1f}v{step - 6:.1f}" stroke="{INK}" stroke-width="1.5" stroke-dasharray="3 2"/>'
+            top, down = y - step / 2 + 3, step - 6
+            yield f'<path d="M{x:.1f} {top:.1f}v{down:.1f}" stroke="{INK}" stroke-width="1.5" stroke-dasharray="3 2"/>'
         for place, time in reversed([*enumerate(_times(race, at))]):
             if time is not None:
                 yield _mark(axis.at(time), y + apart * (place - (len(race.solutions) - 1) / 2), place)

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from kernelderby.catalog import Solution, Workload
+from kernelderby.catalog.selection import by_origin
 from kernelderby.page.environments import Environments, clocks_in_words
 from kernelderby.page.model import (
     KINDS,
@@ -37,12 +38,31 @@ def races_of(
     solutions: Mapping[str, Solution],
     environments: Environments,
 ) -> list[tuple[ShownRace, list[list[Samples]]]]:
-    """rows: of the definition. The default's race of each GPU comes before its others. Beside each race its raw
-    samples, workload by workload and solution by solution."""
+    """rows: of the definition. workloads: in the page's order. As in `derby rank`, workloads of one origin race apart
+    from those of another. The defaults of each GPU come before its others, the survey's before those of other origins.
+    Beside each race its raw samples, workload by workload and solution by solution."""
+    found = []
+    places = {workload.uuid: place for place, workload in enumerate(workloads)}
+    for part in by_origin(workloads):
+        others = set(places) - {workload.uuid for workload in part}
+        own = [row for row in rows if row.uuid not in others]
+        shapes = tuple(places[workload.uuid] for workload in part)
+        found += _races_of_part(definition, own, part, shapes, solutions, environments)
+    return sorted(found, key=lambda each: not each[0].is_default)
+
+
+def _races_of_part(
+    definition: str,
+    rows: Sequence[Measurement],
+    workloads: Sequence[Workload],
+    shapes: tuple[int, ...],
+    solutions: Mapping[str, Solution],
+    environments: Environments,
+) -> list[tuple[ShownRace, list[list[Samples]]]]:
     groups = selection.group_rows(rows)
     found = []
     for gpu in dict.fromkeys(key.gpu for key in groups):
-        default = selection.choose_group(groups, gpu, None, newest_protocol=True)
+        default = selection.choose_group(groups, gpu, None)
         for key in sorted((each for each in groups if each.gpu == gpu), key=lambda each: each != default):
             orders = {
                 kind: rank(rows, definition, workloads, solutions, gpu=gpu, protocol=key.protocol, time=kind)
@@ -53,7 +73,7 @@ def races_of(
             chosen = selection.newest_rows(groups[key], hashes)
             usual = rank(rows, definition, workloads, solutions, gpu=gpu, protocol=key.protocol)
             if usual.order:
-                found.append(_race(key, usual, orders, workloads, chosen, key == default, environments))
+                found.append(_race(key, usual, orders, workloads, shapes, chosen, key == default, environments))
     return found
 
 
@@ -62,6 +82,7 @@ def _race(
     usual: Ranking,
     orders: Mapping[str, Ranking],
     workloads: Sequence[Workload],
+    shapes: tuple[int, ...],
     chosen: Rows,
     is_default: bool,
     environments: Environments,
@@ -76,6 +97,8 @@ def _race(
         key.gpu,
         words(key.protocol),
         is_default,
+        words(usual.origin or ""),
+        shapes,
         usual.measured_from,
         usual.measured_to,
         tuple(map(words, usual.environment.get("driver", ()))),

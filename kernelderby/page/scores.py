@@ -4,27 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from kernelderby.api.trace_set import TraceSet
 from kernelderby.catalog import Catalog, published
 from kernelderby.errors import DerbyError
 from kernelderby.page.model import ShownScore
 from kernelderby.page.text import six, words
-from kernelderby.rank.by_importance import Contender, rank_by_importance
+from kernelderby.rank.by_importance import Contender
 from kernelderby.roofline import selection
-from kernelderby.roofline.recorded import recorded
 from kernelderby.trace import Measurement
 
 
 def scores(catalog: Catalog, rows: Sequence[Measurement]) -> tuple[ShownScore, ...]:
     """Best first within each group; groups of the newest protocol first."""
     importance = published.importance(catalog.root, catalog.left_out)
-    workloads = {name: catalog.workloads(name) for name in importance if name in catalog.definitions}
     found: list[ShownScore] = []
-    groups = selection.group_rows(row for row in rows if row.definition in workloads)
+    groups = selection.group_rows(row for row in rows if row.definition in importance)
     while groups:
-        key = selection.choose_group(groups, None, None, newest_protocol=True)
-        own = groups.pop(key)
+        key = selection.choose_group(groups, None, None)
+        del groups[key]
         try:
-            ranked = rank_by_importance(recorded(own, catalog.solutions), workloads, catalog.solutions, importance)
+            ranked = TraceSet(catalog).rank_by_importance(gpu=key.gpu, protocol=key.protocol).value
         except DerbyError:  # no peaks of that GPU, or only rows of solutions that are gone: no S, so no score
             continue
         found += [_score(key.gpu, key.protocol, each) for each in ranked.contenders]

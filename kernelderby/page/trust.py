@@ -55,7 +55,7 @@ def _group(key: selection.Key, rows: Sequence[Measurement]) -> ShownGroup:
 
 def _failures(race: ShownRace, labels: Sequence[str]) -> Iterable[ShownFailure]:
     """Rows that count and did not pass; passed ones faster than the floor allows."""
-    for label, cells in zip(labels, race.cells, strict=True):
+    for place, cells in zip(race.shapes, race.cells, strict=True):
         for solution, cell in zip(race.solutions, cells, strict=True):
             doubtful = "too good" in cell.marks
             if cell.status in (PASSED, NOT_MEASURED) and not doubtful:
@@ -65,7 +65,7 @@ def _failures(race: ShownRace, labels: Sequence[str]) -> Iterable[ShownFailure]:
                 race.gpu,
                 race.protocol,
                 solution,
-                label,
+                labels[place],
                 "faster than the floor allows" if doubtful else cell.status,
                 cell.status in CHEATS,
                 cell.message,

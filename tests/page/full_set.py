@@ -89,3 +89,11 @@ def slower(root: Path, other: Path, solution: str) -> Path:
             line["evaluation"]["performance"]["latency_ms"] *= 2
     file.write_text("".join(json.dumps(line) + "\n" for line in lines))
     return other
+
+
+def of_two_origins(root: Path) -> Catalog:
+    """The toy set with one workload of the survey and one of serving."""
+    catalog = Catalog.open(root)
+    first, second = catalog.workloads("scale_rows_h4")
+    catalog._workloads["scale_rows_h4"] = [replace(second, origin="serving"), replace(first, origin="survey")]
+    return catalog

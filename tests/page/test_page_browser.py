@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from full_set import SCRIPT, slower
+from full_set import SCRIPT, of_two_origins, slower
 
-from kernelderby.page.build import build_page
+from kernelderby.page.build import build_page, page_of
 from kernelderby.page.html import asset, page_html
 from kernelderby.page.model import KINDS
 from kernelderby.report import numbers
@@ -76,12 +76,13 @@ def test_the_overview_shows_the_models_numbers(visit, page_file, built):
     shown = parts_of_table(page, "#races") | parts_of_table(page, "#alone")
     assert len(shown) == sum(bool(each.races.get("h200")) for each in built.model.operators)
     for name, row in shown.items():
+        name = name.split()[0]
         operator, race = default_race(built.model, name)
         order = race.orders[race.kind]
         assert row["First"] == order.standings[0].solution
         assert row["S"] == numbers.percent(order.share)
         assert row["S fair"] == ("–" if order.fair is None else numbers.percent(order.fair))
-        assert row["Passed"] == f"{order.standings[0].passed}/{len(operator.shapes)}"
+        assert row["Passed"] == f"{order.standings[0].passed}/{len(race.shapes)}"
         if order.lead:
             assert row["Lead"].startswith(numbers.factor(order.lead.ratio.value))
             assert row["Win tie loss"] == f"{order.lead.wins} {order.lead.ties} {order.lead.losses}"
@@ -379,6 +380,28 @@ def test_an_empty_set_says_what_to_do(visit, small_set, tmp_path, section):
     file.write_text(page_html(build_page(small_set)))
     page = visit(file, section)
     assert page.locator(f"#section-{section}").inner_text().strip()
+
+
+def test_workloads_of_two_origins(visit, small_set, tmp_path):
+    file = tmp_path / "origins.html"
+    built = page_of(of_two_origins(small_set))
+    file.write_text(page_html(built))
+    page = visit(file)
+    rows = [row["Operator"] for row in cells(page, "#races")]
+    assert rows == ["scale_rows_h4", "scale_rows_h4 serving"]
+    page.evaluate("location.hash = 'scale_rows_h4'")
+    shapes = page.locator("tr.detail table").last
+    assert shapes.locator("tbody tr").count() == 2
+    assert {text for text in shapes.locator("td[data-label=Origin]").all_inner_texts()} == {"survey", "serving"}
+    times = shapes.locator("td[data-label='Time us']").evaluate_all(
+        "all => all.map(each => Number(each.dataset.value))"
+    )
+    eager = KINDS.index("eager")
+    best = [min(cell.times[eager].time_us for cell in race.cells[0]) for race in built.model.races]
+    assert sorted(times) == sorted(best)
+    page.evaluate("location.hash = 'race'")
+    page.get_by_label("Measured").select_option("1")
+    page.wait_for_function("document.querySelectorAll('#section-race .lanes > li').length === 2")
 
 
 def test_changes_are_shown(visit, small_set, tmp_path):

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import msgspec
 import pytest
-from full_set import slower
+from full_set import of_two_origins, slower
 
 import kernelderby
 from kernelderby.catalog import Catalog
@@ -55,8 +55,8 @@ def test_races_are_those_of_rank(built, trace_set):
     cells = 0
     for race in built.model.races:
         for kind, order in race.orders.items():
-            answer = trace_set.rank(race.definition, gpu=race.gpu, protocol=race.protocol, time=kind)
-            [ranking] = answer.value
+            asked = {"gpu": race.gpu, "protocol": race.protocol, "time": kind, "origin": race.origin or ()}
+            [ranking] = trace_set.rank(race.definition, **asked).value
             assert order.baseline == ranking.baseline
             for standing, summary in zip(order.standings, ranking.summaries, strict=True):
                 assert (standing.solution, standing.place, standing.passed) == (
@@ -69,7 +69,8 @@ def test_races_are_those_of_rank(built, trace_set):
                     near(summary.geomean.value) if summary.geomean else None
                 )
             operator = next(each for each in built.model.operators if each.name == race.definition)
-            for shape, row, shown in zip(operator.shapes, order.rows, race.cells, strict=True):
+            shapes = [operator.shapes[place] for place in race.shapes]
+            for shape, row, shown in zip(shapes, order.rows, race.cells, strict=True):
                 ranked = ranking.row(shape.uuid)
                 assert (row.fastest is None) == (ranked.fastest is None)
                 if row.fastest is not None:
@@ -99,9 +100,11 @@ def test_races_are_those_of_rank(built, trace_set):
 def test_the_default_race_is_the_one_that_rank_takes(built, trace_set):
     for operator in built.model.operators:
         for gpu, places in operator.races.items():
-            [ranking] = trace_set.rank(operator.name, gpu=gpu).value
-            first = built.model.races[places[0]]
-            assert (first.protocol, first.kind) == (ranking.group.protocol, ranking.time) and first.is_default
+            rankings = trace_set.rank(operator.name, gpu=gpu).value
+            first = [built.model.races[place] for place in places[: len(rankings)]]
+            for race, ranking in zip(first, rankings, strict=True):
+                assert (race.protocol, race.kind, race.is_default) == (ranking.group.protocol, ranking.time, True)
+                assert race.origin == (ranking.origin or "")
 
 
 def test_share_and_middle_shape_agree(built):
@@ -114,7 +117,7 @@ def test_share_and_middle_shape_agree(built):
             if order.middle is None:
                 continue
             time = race.cells[order.middle][order.rows[order.middle].fastest].times[KINDS.index(kind)]
-            floor = operator.shapes[order.middle].floors[gpu][0]
+            floor = operator.shapes[race.shapes[order.middle]].floors[gpu][0]
             assert floor / time.time_us == pytest.approx(order.share, rel=1e-4)
             seen += 1
     assert seen > 30
@@ -138,7 +141,7 @@ def test_samples_come_back_as_they_were_recorded(built, trace_set):
     operator = next(each for each in built.model.operators if each.name == MOE)
     recorded = {(row.solution, row.uuid): row for row in trace_set.rows if row.protocol == race.protocol}
     compared = 0
-    for shape, row in zip(operator.shapes, samples, strict=True):
+    for shape, row in zip([operator.shapes[place] for place in race.shapes], samples, strict=True):
         for name, cell in zip(race.solutions, row, strict=True):
             for kind, rounds in cell.items():
                 assert tuple(map(tuple, rounds)) == recorded[name, shape.uuid].time(kind).samples_us
@@ -162,6 +165,21 @@ def test_failures_and_cheats_are_listed_with_their_reason(full_page):
 def test_what_was_never_measured_says_what_it_needs(built):
     for each in built.model.trust.missing:
         assert not any(each.solution in race.solutions for race in built.model.races if race.gpu == each.gpu)
+
+
+def test_workloads_of_another_origin_race_apart(small_set):
+    """As in derby rank: the score counts the survey's, whatever stands beside them."""
+    catalog = of_two_origins(small_set)
+    model = page_of(catalog).model
+    [operator] = model.operators
+    survey, serving = (model.races[place] for place in operator.races["h200"])
+    assert (survey.origin, serving.origin) == ("survey", "serving") and survey.is_default and serving.is_default
+    origins = [operator.shapes[place].origin for race in (survey, serving) for place in race.shapes]
+    assert origins == ["survey", "serving"]
+    ranked = kernelderby.TraceSet(catalog).rank().value
+    for race, ranking in zip((survey, serving), ranked, strict=True):
+        assert race.orders[race.kind].standings[0].solution == ranking.order[0]
+        assert len(race.cells) == len(race.shapes) == len(ranking.rows) == 1
 
 
 def test_changes_against_another_run(small_set, tmp_path):

@@ -16,6 +16,14 @@ const state = { gpu: page.gpus.length ? page.gpus[0].id : "", kind: "" };
 const gpuPlace = () => page.gpus.findIndex((gpu) => gpu.id === state.gpu);
 const gpuName = (id) => (page.gpus.find((gpu) => gpu.id === id) || { name: id }).name;
 const raceOf = (operator) => page.races[(operator.races[state.gpu] || [])[0]];
+const racesOf = (operator) => (operator.races[state.gpu] || []).map((place) => page.races[place]).filter((race) => race.is_default);
+// Of a shape: the race that has it, its place there, and who was fastest by the chosen time. null without any.
+function standingOf(operator, place) {
+  const race = racesOf(operator).find((each) => each.shapes.includes(place));
+  if (!race) return null;
+  const order = orderOf(race), at = race.shapes.indexOf(place), best = order.rows[at][ROW.fastest];
+  return { race, order, at, best, time: best === null ? null : timeOf(race.cells[at][best], order.kind) };
+}
 const orderOf = (race) => race.orders[state.kind] || race.orders[race.kind];
 const timeOf = (cell, kind) => cell[CELL.times][KIND[kind]];
 

@@ -26,10 +26,10 @@ function operators() {
 
 function operatorRow(operator) {
   const race = raceOf(operator), order = race && orderOf(race);
-  const middle = order && order.middle !== null ? order.middle : Math.floor(operator.shapes.length / 2);
+  const middle = order && order.middle !== null ? race.shapes[order.middle] : Math.floor(operator.shapes.length / 2);
   const shape = operator.shapes[middle];
-  const best = race && order.rows[middle][ROW.fastest];
-  const time = best === null || best === undefined ? null : timeOf(race.cells[middle][best], order.kind);
+  const standing = standingOf(operator, middle);
+  const time = standing && standing.time;
   const words = [operator.name, operator.op_type, ...operator.dtypes, ...(race ? race.solutions : []), ...(race ? order.standings.map((each) => each.author) : [])];
   return { operator, race, order, shape, floor: shape && shape[SHAPE.floors][gpuPlace()], time: time && time[TIME.time_us], words: words.join(" ").toLowerCase() };
 }
@@ -40,7 +40,7 @@ function operatorColumns(isMeasured) {
     { title: "Type", value: (row) => row.operator.op_type, cell: (row) => breakable(row.operator.op_type) },
     { title: "Importance", align: "right", value: (row) => row.operator.importance, cell: (row) => (row.operator.importance === null ? NOTHING : `${row.operator.importance}%`), hint: "share of the GPU time in production, as published" },
     { title: "Regime", value: (row) => row.operator.regime, cell: (row) => row.operator.regime || NOTHING, hint: "C more than 10 flop/byte, M fewer, I no arithmetic" },
-    { title: "Shapes", align: "right", value: (row) => row.operator.shapes.length, cell: (row) => (row.order ? `${row.order.with_share}/${row.operator.shapes.length}` : String(row.operator.shapes.length)), hint: "with an S, of all" },
+    { title: "Shapes", align: "right", value: (row) => row.operator.shapes.length, cell: (row) => (row.order ? `${row.order.with_share}/${row.race.shapes.length}` : String(row.operator.shapes.length)), hint: "with an S, of all" },
   ];
   if (isMeasured)
     columns.push(
@@ -60,14 +60,18 @@ function operatorColumns(isMeasured) {
 
 const floorCell = (floor) => (floor ? element("span", { title: `set by ${floor[1]}` }, floorUs(floor[0]), text("small", ` ${floor[1][0].toUpperCase()}`)) : text("span", NOTHING, { class: "muted" }));
 
-function operatorDetail({ operator, race, order }) {
+function operatorDetail({ operator, race }) {
   const made = [element("p", { class: "facts-line" }, element("a", { href: `#${encodeURIComponent(operator.name)}` }, "link"), " · ", operator.description || "no description", ` · ${operator.dtypes.join(", ")}`)];
   if (race) {
-    made.push(note(`${gpuName(race.gpu)} · ${race.protocol} · ${order.kind} time · measured ${days(race.measured_from, race.measured_to)}`));
-    made.push(element("div", { class: "side" }, standingsTable(race, order), rooflineOf(operator, race, order)));
+    for (const each of racesOf(operator)) {
+      const own = orderOf(each);
+      made.push(note(`${gpuName(each.gpu)} · ${each.protocol} · ${own.kind} time · ${each.shapes.length} shapes${each.origin ? ` of origin ${each.origin}` : ""} · measured ${days(each.measured_from, each.measured_to)}`));
+      if (each === race) made.push(element("div", { class: "side" }, standingsTable(each, own), rooflineOf(operator, each)));
+      else made.push(standingsTable(each, own));
+    }
     made.push(element("p", {}, element("a", { href: `#race/${encodeURIComponent(operator.name)}` }, "The race, workload by workload")));
-  } else made.push(rooflineOf(operator));
-  made.push(shapesTable(operator, race, order));
+  } else made.push(rooflineOf(operator, null));
+  made.push(shapesTable(operator, race));
   return element("div", { class: "detail-body" }, made);
 }
 
@@ -87,11 +91,8 @@ function standingsTable(race, order) {
   }).node;
 }
 
-function shapesTable(operator, race, order) {
-  const rows = operator.shapes.map((shape, place) => {
-    const best = race ? order.rows[place][ROW.fastest] : null;
-    return { shape, place, best, time: best === null ? null : timeOf(race.cells[place][best], order.kind), floor: shape[SHAPE.floors][gpuPlace()] };
-  });
+function shapesTable(operator, race) {
+  const rows = operator.shapes.map((shape, place) => ({ shape, place, floor: shape[SHAPE.floors][gpuPlace()], best: null, time: null, ...standingOf(operator, place) }));
   const columns = [
     { title: "Shape", value: (row) => row.shape[SHAPE.label], cell: (row) => breakable(row.shape[SHAPE.label], row.shape[SHAPE.axes]) },
     { title: "#", align: "right", ascending: true, value: (row) => row.shape[SHAPE.shape_id], cell: (row) => (row.shape[SHAPE.shape_id] === null ? NOTHING : String(row.shape[SHAPE.shape_id])), hint: "number in the published list" },
@@ -101,17 +102,17 @@ function shapesTable(operator, race, order) {
   ];
   if (race)
     columns.push(
-      { title: "Fastest", value: (row) => (row.best === null ? null : race.solutions[row.best]), cell: (row) => (row.best === null ? NOTHING : breakable(race.solutions[row.best])) },
+      { title: "Fastest", value: (row) => (row.best === null ? null : row.race.solutions[row.best]), cell: (row) => (row.best === null ? NOTHING : breakable(row.race.solutions[row.best])) },
       { title: "Time", unit: "us", align: "right", value: (row) => row.time && row.time[TIME.time_us], cell: (row) => microseconds(row.time && row.time[TIME.time_us]) },
       { title: "S", align: "right", value: (row) => row.time && row.time[TIME.share], cell: (row) => shareBar(row.time && row.time[TIME.share], row.time && row.time[TIME.fair]), hint: "bar: S; tick: S fair" },
       { title: "S fair", align: "right", value: (row) => row.time && row.time[TIME.fair], cell: (row) => percent(row.time && row.time[TIME.fair]) }
     );
-  return table({ rows, columns, key: (row) => row.shape[SHAPE.uuid], open: race ? (row) => solutionsOfShape(race, order, row) : undefined }).node;
+  return table({ rows, columns, key: (row) => row.shape[SHAPE.uuid], open: race ? (row) => (row.race ? solutionsOfShape(row.race, row.order, row.at) : empty("Nobody measured this shape here.")) : undefined }).node;
 }
 
 // All solutions on one shape: the three times, and what each is of the floor.
-function solutionsOfShape(race, order, row) {
-  const rows = race.solutions.map((name, place) => ({ name, cell: race.cells[row.place][place] }));
+function solutionsOfShape(race, order, at) {
+  const rows = race.solutions.map((name, place) => ({ name, cell: race.cells[at][place] }));
   const timed = (kind) => (each) => timeOf(each.cell, kind) && timeOf(each.cell, kind)[TIME.time_us];
   const own = (each) => timeOf(each.cell, order.kind);
   return table({

@@ -8,8 +8,8 @@ function overview() {
     return made;
   }
   made.push(text("h2", "Races"), note("A row an operator: the solution that stands first in derby rank, and its lead over the best solution of another author (that one's time over the winner's, 95 % interval). S is the floor over the time of the fastest solution on a shape, the median over the shapes; S fair divides the reachable time instead, the geomean."));
-  const isRace = (operator) => orderOf(raceOf(operator)).lead !== null;
-  const [competed, alone] = [raced.filter(isRace), raced.filter((operator) => !isRace(operator))];
+  const all = raced.flatMap((operator) => racesOf(operator).map((race) => ({ operator, race, order: orderOf(race) })));
+  const [competed, alone] = [all.filter(({ order }) => order.lead), all.filter(({ order }) => !order.lead)];
   made.push(competed.length ? raceTable(competed, "races", true).node : empty("No operator has rows of two authors yet."));
   if (alone.length) made.push(text("h2", "Measured, without a rival"), raceTable(alone, "alone", false).node);
   made.push(...scoreTables(), ...changeTables());
@@ -32,23 +32,20 @@ function facts(gpu) {
   return element("dl", { class: "facts" }, lines.map(([name, value]) => element("div", {}, text("dt", name), text("dd", value))));
 }
 
-function raceTable(operators, id, hasLead) {
-  const rows = operators.map((operator) => {
-    const race = raceOf(operator), order = orderOf(race);
-    return { operator, race, order, first: order.standings[0], lead: order.lead };
-  });
+function raceTable(races, id, hasLead) {
+  const rows = races.map((each) => ({ ...each, first: each.order.standings[0], lead: each.order.lead }));
   return table({
     id,
     rows,
     key: (row) => row.operator.name,
     columns: [
-      { title: "Operator", value: (row) => row.operator.name, cell: (row) => operatorLink(row.operator.name) },
+      { title: "Operator", value: (row) => row.operator.name, cell: (row) => element("span", {}, operatorLink(row.operator.name), row.race === raceOf(row.operator) ? null : text("small", ` ${row.race.origin}`)) },
       { title: "First", value: (row) => row.first.solution, cell: (row) => breakable(row.first.solution) },
       { title: "Author", value: (row) => row.first.author, cell: (row) => row.first.author },
       ...(hasLead ? leadColumns() : []),
       { title: "S", align: "right", value: (row) => row.order.share, cell: (row) => shareBar(row.order.share) },
       { title: "S fair", align: "right", value: (row) => row.order.fair, cell: (row) => percent(row.order.fair) },
-      { title: "Passed", align: "right", value: (row) => row.first.passed / Math.max(1, row.operator.shapes.length), cell: (row) => `${row.first.passed}/${row.operator.shapes.length}`, hint: "workloads that the winner passed" },
+      { title: "Passed", align: "right", value: (row) => row.first.passed / Math.max(1, row.race.shapes.length), cell: (row) => `${row.first.passed}/${row.race.shapes.length}`, hint: "workloads that the winner passed" },
       { title: "Time", value: (row) => `${row.order.kind} ${row.race.protocol}`, cell: (row) => element("span", {}, row.order.kind, " ", text("small", row.race.protocol)) },
     ],
   });

@@ -19,7 +19,7 @@ function race() {
     "div",
     { class: "tools" },
     selector("Operator", raced.map((each) => [each.name, each.name]), operator.name, (name) => again(name, 0)),
-    selector("Measured", all.map((each, at) => [String(at), `${page.races[each].protocol}, ${days(page.races[each].measured_from, page.races[each].measured_to)}`]), String(all.indexOf(place)), (at) => again(operator.name, Number(at)))
+    selector("Measured", all.map((each, at) => [String(at), `${page.races[each].protocol}${page.races[each].origin ? `, ${page.races[each].origin}` : ""}, ${days(page.races[each].measured_from, page.races[each].measured_to)}`]), String(all.indexOf(place)), (at) => again(operator.name, Number(at)))
   );
   const lanes = raceLanes(operator, chosen, order, place);
   return [
@@ -34,7 +34,7 @@ function race() {
 function raceLanes(operator, chosen, order, place) {
   const values = [];
   chosen.cells.forEach((cells, at) => {
-    const floor = operator.shapes[at][SHAPE.floors][gpuPlace()];
+    const floor = operator.shapes[chosen.shapes[at]][SHAPE.floors][gpuPlace()];
     if (floor) values.push(floor[0]);
     for (const cell of cells) {
       const time = timeOf(cell, order.kind);
@@ -44,7 +44,7 @@ function raceLanes(operator, chosen, order, place) {
   const axis = logAxis(values);
   const list = element("ol", { class: "lanes" });
   list.append(element("li", { class: "axis", "aria-hidden": "true" }, element("span"), axisTicks(axis)));
-  operator.shapes.forEach((shape, at) => list.append(raceRow(shape, at, chosen, order, axis, place)));
+  chosen.shapes.forEach((shape, at) => list.append(raceRow(operator.shapes[shape], at, chosen, order, axis, place)));
   return { node: list };
 }
 

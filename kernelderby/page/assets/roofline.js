@@ -55,24 +55,23 @@ function pointOf(point, across, up) {
 }
 
 // The shapes of one operator: the fastest solution on each.
-function rooflineOf(operator, race, order) {
+function rooflineOf(operator, race) {
   const gpu = page.gpus[gpuPlace()];
-  const points = shapePoints(operator, race, order);
+  const points = shapePoints(operator, Boolean(race));
   const chart = gpu && rooflineChart(gpu, points, { width: 560, height: 300, label: `Roofline of ${gpu.name} with the shapes of ${operator.name}` });
   if (!chart) return operator.shapes.some((shape) => shape[SHAPE.flops]) || !operator.shapes.length ? null : note("No arithmetic: a roofline has no place for it, S is of the bandwidth.");
   return element("figure", {}, chart, text("figcaption", race ? "Roofline: a dot a shape, its fastest solution. The roof is the vendor's peak." : "Roofline: a ring a shape, at its floor.", { class: "note" }));
 }
 
-function shapePoints(operator, race, order) {
+function shapePoints(operator, isMeasured) {
   return operator.shapes
     .map((shape, place) => {
       const floor = shape[SHAPE.floors][gpuPlace()];
       if (!floor || !shape[SHAPE.flops]) return null;
-      const best = race ? order.rows[place][ROW.fastest] : null;
-      const time = best === null ? null : timeOf(race.cells[place][best], order.kind);
-      if (race && !time) return null;
+      const standing = isMeasured ? standingOf(operator, place) : null, time = standing && standing.time;
+      if (isMeasured && !time) return null;
       const reached = time ? time[TIME.flops_per_second] : shape[SHAPE.floor_flops][gpuPlace()];
-      const says = time ? `${race.solutions[best]} ${microseconds(time[TIME.time_us])} us, S ${percent(time[TIME.share])}` : `floor ${floorUs(floor[0])} us`;
+      const says = time ? `${standing.race.solutions[standing.best]} ${microseconds(time[TIME.time_us])} us, S ${percent(time[TIME.share])}` : `floor ${floorUs(floor[0])} us`;
       return { dtypes: operator.dtypes, intensity: shape[SHAPE.flops_per_byte], flops: reached, color: time ? "var(--c0)" : "none", title: `${operator.name}, ${shape[SHAPE.label]}: ${says}` };
     })
     .filter(Boolean);
@@ -91,7 +90,7 @@ function roofline() {
     const race = raceOf(operator);
     if (isMeasured && !race) return [];
     const { color, mark } = look(types.indexOf(operator.op_type));
-    return shapePoints(operator, race, race && orderOf(race)).map((point) => ({ ...point, color, mark, href: `#${encodeURIComponent(operator.name)}` }));
+    return shapePoints(operator, Boolean(race)).map((point) => ({ ...point, color, mark, href: `#${encodeURIComponent(operator.name)}` }));
   });
   const width = Math.max(340, Math.min(1100, content.clientWidth - 40));
   const chart = rooflineChart(gpu, points, { width, height: Math.max(320, Math.round(width * 0.5)), label: `Roofline of ${gpu.name}: ${points.length} shapes` });
