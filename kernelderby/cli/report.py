@@ -10,8 +10,6 @@ from kernelderby.cli.options import FILE, DerbyCommand, root_option
 from kernelderby.cli.output import say, warn
 from kernelderby.errors import DerbyError
 
-DEFAULT = Path("reports") / "report.html"
-
 
 @click.command(cls=DerbyCommand)
 @click.argument("target", metavar="[OUT.html]", type=FILE, required=False)
@@ -30,7 +28,7 @@ def command(
 ) -> None:
     """One HTML file of rankings, operators, rooflines, profiles and what to trust; it opens from disk, without network.
 
-    Without OUT.html: reports/report.html of the set. Needs no GPU and no torch.
+    Without OUT.html: reports/report.html of the set, of the installed one report.html here. Needs no GPU and no torch.
     """
     from kernelderby.files import write_whole
     from kernelderby.page.build import build_page
@@ -47,15 +45,20 @@ def command(
             raise DerbyError(f"{path}: cannot be written (there is no such folder); name a place that exists")
     page = build_page(root, against)
     warn(page.model.trust.warnings)
-    if picture is not None:
-        write_whole(picture, draw(page.model, race).encode())
-        warn([f"{picture}: written"])
-        return
     if markdown and target is None:
         say(page_markdown(page.model))
         return
-    path = target or root / DEFAULT
-    if target is None:
-        path.parent.mkdir(exist_ok=True)
-    write_whole(path, (page_markdown(page.model) if markdown else page_html(page)).encode())
+    path = picture or target or _default(root)
+    text = draw(page.model, race) if picture else page_markdown(page.model) if markdown else page_html(page)
+    write_whole(path, text.encode())
     warn([f"{path}: written"])
+
+
+def _default(root: Path) -> Path:
+    """reports/report.html of the set; of the installed one, which is not ours to write into, in the cwd."""
+    from kernelderby.locate import is_installed
+
+    if is_installed(root):
+        return Path("report.html")
+    (root / "reports").mkdir(exist_ok=True)
+    return root / "reports" / "report.html"

@@ -11,6 +11,16 @@ def test_the_page_goes_to_reports(derby, small_set):
     assert not re.search(r'\b(?:src|href)="(?!#)', page), "nothing is fetched"
 
 
+def test_nothing_is_written_into_the_installed_set(derby, small_set, tmp_path, monkeypatch):
+    monkeypatch.setattr("kernelderby.locate._INSTALLED", small_set.resolve())
+    working = tmp_path / "working"
+    working.mkdir()
+    monkeypatch.chdir(working)
+    code, _, err = derby("report", "--root", small_set)
+    assert code == 0 and err == "derby: report.html: written\n"
+    assert (working / "report.html").is_file() and not (small_set / "reports").exists()
+
+
 def test_the_page_goes_where_it_is_asked(derby, small_set, tmp_path):
     code, _, err = derby("report", tmp_path / "page.html", "--root", small_set)
     assert code == 0 and err == f"derby: {tmp_path}/page.html: written\n"

@@ -46,7 +46,8 @@ function raceTable(races, id, hasLead) {
       { title: "S", align: "right", value: (row) => row.order.share, cell: (row) => shareBar(row.order.share) },
       { title: "S fair", align: "right", value: (row) => row.order.fair, cell: (row) => percent(row.order.fair) },
       { title: "Passed", align: "right", value: (row) => row.first.passed / Math.max(1, row.race.shapes.length), cell: (row) => `${row.first.passed}/${row.race.shapes.length}`, hint: "workloads that the winner passed" },
-      { title: "Time", value: (row) => `${row.order.kind} ${row.race.protocol}`, cell: (row) => element("span", {}, row.order.kind, " ", text("small", row.race.protocol)) },
+      { title: "Time", value: (row) => row.order.kind, cell: (row) => text("span", row.order.kind, { title: row.race.protocol }) },
+      ...(hasLead ? [] : [{ title: "Protocol", value: (row) => row.race.protocol, cell: (row) => row.race.protocol }]),
     ],
   });
 }
