@@ -308,6 +308,8 @@ def test_print_shows_every_section(visit, page_file, tmp_path):
     pdf = page.pdf(format="A4")
     assert pdf.startswith(b"%PDF") and pdf.count(b"/Type /Page\n") + pdf.count(b"/Type /Page ") > 8
     page.emulate_media(media="print")
+    page.set_viewport_size({"width": 1050, "height": 740})  # A4, landscape, within its margins
+    assert page.evaluate("document.documentElement.scrollWidth") <= 1050
     assert page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
     for section in SECTIONS:
         assert (

@@ -23,7 +23,7 @@ function kernels() {
     note(`${chosen.gpu} · ${chosen.form} · ${milliseconds(chosen.total_us)} ms of kernels`),
     element("p", {}, text("strong", percent(chosen.unknown)), " of the time is of unknown kernels, ", text("strong", percent(chosen.guessed)), " of guessed ones."),
     ...chosen.findings.map(([severity, words]) => element("p", { class: "finding" }, text("span", severity, { class: severity === "high" ? "bad" : "muted" }), " ", words)),
-    element("div", { class: "side" }, ["library", "role", "architecture", "dtype"].map((by) => totals(by, chosen.totals[by]))),
+    element("div", { class: "side even" }, ["library", "role", "architecture", "dtype"].map((by) => totals(by, chosen.totals[by]))),
     element("div", { class: "tools" }, element("label", {}, "Filter ", filter), found),
     made.node,
     count ? note(`${count} more kernels, ${percent(share)} of the time.`) : null,

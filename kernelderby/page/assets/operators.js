@@ -38,7 +38,7 @@ function operatorColumns(isMeasured) {
   const columns = [
     { title: "Operator", value: (row) => row.operator.name, cell: (row) => breakable(row.operator.name) },
     { title: "Type", value: (row) => row.operator.op_type, cell: (row) => breakable(row.operator.op_type) },
-    { title: "Importance", align: "right", value: (row) => row.operator.importance, cell: (row) => (row.operator.importance === null ? NOTHING : `${row.operator.importance}%`), hint: "share of the GPU time in production, as published" },
+    { title: "Importance", align: "right", value: (row) => row.operator.importance, cell: (row) => (row.operator.importance === null ? NOTHING : `${digits(row.operator.importance, 1)}%`), hint: "share of the GPU time in production, as published" },
     { title: "Regime", value: (row) => row.operator.regime, cell: (row) => row.operator.regime || NOTHING, hint: "C more than 10 flop/byte, M fewer, I no arithmetic" },
     { title: "Shapes", align: "right", value: (row) => row.operator.shapes.length, cell: (row) => (row.order ? `${row.order.with_share}/${row.race.shapes.length}` : String(row.operator.shapes.length)), hint: "with an S, of all" },
   ];

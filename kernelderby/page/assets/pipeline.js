@@ -14,7 +14,7 @@ function pipeline() {
 // A solution's stages have one colour each, over all of its profiles.
 function stageLooks(solution) {
   const names = stagesOf(solution).filter((stage) => !stage.is_rest).map((stage) => stage.name);
-  return (stage) => (stage.is_rest ? { color: "var(--track)", on: "var(--ink)", mark: "□" } : look(names.indexOf(stage.name)));
+  return (stage) => (stage.is_rest ? { color: "var(--rest)", on: "var(--ink)", mark: "□" } : look(names.indexOf(stage.name)));
 }
 
 // Every stage that any profile has; in the order of the one that has most.
@@ -86,7 +86,7 @@ function whatIf(chosen) {
     rows: chosen.stages,
     columns: [
       { title: "Stage", value: (row) => row.name, cell: (row) => element("span", {}, text("span", looks(row).mark, { class: "mark", style: { color: looks(row).color }, "aria-hidden": "true" }), " ", breakable(row.name)) },
-      { title: "What it does", value: (row) => row.title, cell: (row) => element("span", { title: row.notes.join("; ") || null }, row.title, row.notes.length ? text("small", ` ${row.notes.length} notes`) : null) },
+      { title: "What it does", value: (row) => row.title, cell: (row) => element("span", { title: row.notes.join("; ") || null }, row.title, row.notes.length ? text("small", ` ${row.notes.length} ${row.notes.length > 1 ? "notes" : "note"}`) : null) },
       { title: "Time", unit: "us", align: "right", value: (row) => row.time_us, cell: (row) => microseconds(row.time_us) },
       { title: "Share", align: "right", value: (row) => row.share, cell: (row) => percent(row.share) },
       ...chosen.factors.map((times, at) => ({ title: `${times} x faster`, align: "right", value: (row) => row.speedups[at], cell: (row) => factor(row.speedups[at]), hint: "the pipeline's speedup" })),
