@@ -11,7 +11,7 @@ from functools import cached_property
 from pathlib import Path
 
 from kernelderby.catalog import Catalog, Solution
-from kernelderby.trace import Correctness, Measurement, Status, Timed
+from kernelderby.trace import FLASHINFER_BENCH_PROTOCOL, Correctness, Measurement, Status, Timed
 
 SOLUTIONS = 6
 SCRIPT = "<script>document.title='owned'</script><img src=x onerror=alert(1)>"
@@ -96,4 +96,17 @@ def of_two_origins(root: Path) -> Catalog:
     catalog = Catalog.open(root)
     first, second = catalog.workloads("scale_rows_h4")
     catalog._workloads["scale_rows_h4"] = [replace(second, origin="serving"), replace(first, origin="survey")]
+    return catalog
+
+
+def foreign(root: Path) -> Catalog:
+    """The toy set as somebody else's: no cost was counted, the GPU is one that we know nothing of, and the rows are
+    flashinfer-bench's, with one number each."""
+    catalog = Catalog.open(root)
+    rows = catalog.traces()
+    catalog._workloads["scale_rows_h4"] = [replace(each, cost=None) for each in catalog.workloads("scale_rows_h4")]
+    bare = {"protocol": FLASHINFER_BENCH_PROTOCOL, "solution_hash": None, "session": None, "environment": {}}
+    catalog.traces = lambda definition_name=None: [
+        replace(row, gpu="NVIDIA Nobody 9000", samples_us=(), times={}, **bare) for row in rows
+    ]
     return catalog

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from full_set import SCRIPT, of_two_origins, slower
+from full_set import SCRIPT, foreign, of_two_origins, slower
 
 from kernelderby.page.build import build_page, page_of
 from kernelderby.page.html import asset, page_html
@@ -382,6 +382,17 @@ def test_an_empty_set_says_what_to_do(visit, small_set, tmp_path, section):
     file.write_text(page_html(build_page(small_set)))
     page = visit(file, section)
     assert page.locator(f"#section-{section}").inner_text().strip()
+
+
+@pytest.mark.parametrize("section", SECTIONS)
+def test_a_foreign_set_is_drawn(visit, small_set, tmp_path, section):
+    file = tmp_path / "foreign.html"
+    file.write_text(page_html(page_of(foreign(small_set))))
+    page = visit(file, section)
+    assert page.locator(f"#section-{section}").inner_text().strip()
+    if section in ("operators", "race"):
+        page.locator(f"#section-{section} .opener").first.click()
+        page.wait_for_selector(".detail, .race-detail:not([hidden]) .empty")
 
 
 def test_workloads_of_two_origins(visit, small_set, tmp_path):

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import msgspec
 import pytest
-from full_set import of_two_origins, slower
+from full_set import foreign, of_two_origins, slower
 
 import kernelderby
 from kernelderby.catalog import Catalog
@@ -260,6 +260,39 @@ def test_a_broken_table_of_stages_is_left_out(small_set):
     model = build_page(small_set).model
     assert model.pipelines == ()
     assert any("toy_fast_stages.csv:3: 'fast' is no time" in each for each in model.trust.warnings)
+
+
+SUMS = "Total Time (ns),Instances,Avg (ns),Name\n9000,3,3000,void at::native::elementwise_kernel<4>(int)\n"
+
+
+def test_recordings_are_found_by_place_and_name(small_set):
+    """A solution's own under reports/profiles, as derby profile run names them; another profile shows its kernels."""
+    folder = small_set / "reports" / "profiles"
+    folder.mkdir(parents=True)
+    (folder / "toy_fast_rows1000_67a1a173.csv").write_text(SUMS)
+    (folder / "serving_h200.csv").write_text(SUMS)
+    (folder / "notes.csv").write_text("what,ever\n1,2\n")
+    model = build_page(small_set).model
+    [pipeline] = model.pipelines
+    assert (pipeline.solution, pipeline.title, pipeline.basis) == ("toy_fast", "rows1000", "us in all")
+    assert [(stage.name, stage.time_us, stage.share) for stage in pipeline.stages] == [("S1", 9.0, 1.0)]
+    assert [(each.title.rpartition("/")[2], each.gpu) for each in model.kernels] == [
+        ("serving_h200.csv", "NVIDIA H200"),
+        ("toy_fast_rows1000_67a1a173.csv", "GPU not named"),
+    ]
+    [warning] = model.trust.warnings
+    assert "notes.csv" in warning
+
+
+def test_a_foreign_set_without_costs_and_samples(small_set):
+    model = page_of(foreign(small_set)).model
+    gpu = model.gpus[0]
+    assert (gpu.name, gpu.memory_bytes_per_second) == ("NVIDIA Nobody 9000", None) and gpu.rows == 4
+    [race] = model.races
+    order = race.orders["eager"]
+    assert order.share is None and order.fair is None and order.middle is None and order.lead.ratio.low is None
+    [operator] = model.operators
+    assert operator.regime == "" and all(shape.floors == (None,) * len(model.gpus) for shape in operator.shapes)
 
 
 def test_kernels_say_what_is_unknown(built):
