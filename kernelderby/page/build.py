@@ -57,7 +57,7 @@ def page_of(catalog: Catalog, against: Path | None = None) -> BuiltPage:
     if against is not None:
         before = _by_definition(rows_before(against, catalog))
         changed = changes(str(against), by_definition, before, workloads, solutions)
-    profiles = recordings(catalog, lambda problem: warnings.append(f"{problem}; left out"))
+    profiles = recordings(catalog, warnings.append)
     labels = {operator.name: [shape.label for shape in operator.shapes] for operator in operators}
     newest = max(rows, key=lambda row: row.moment).timestamp if rows else ""
     model = PageModel(

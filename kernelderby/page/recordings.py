@@ -31,14 +31,14 @@ class Recordings:
     kernels: list[ShownKernels] = field(default_factory=list)
 
 
-def recordings(catalog: Catalog, left_out: Callable[[str], None]) -> Recordings:
-    """left_out: told of every file that cannot be read; it is passed over."""
+def recordings(catalog: Catalog, problem: Callable[[str], None]) -> Recordings:
+    """problem: told of every file that cannot be read; it is passed over."""
     found = Recordings()
     for path in _files(catalog.root):
         try:
             _take(catalog, path, found)
         except DerbyError as error:
-            left_out(str(error))
+            problem(str(error))
     return found
 
 
@@ -59,9 +59,10 @@ def _take(catalog: Catalog, path: Path, found: Recordings) -> None:
         found.kernels.append(shown_kernels(opened.kernel_table(_gpu(opened)), name))
         solution = _solution(catalog, path)
         if solution:
-            found.pipelines.append(
-                shown_pipeline(opened.pipeline(solution, catalog.root), name, _title(path, solution))
-            )
+            pipeline = opened.pipeline(solution, catalog.root)
+            if not any(row.total_ns for row in pipeline.stages):
+                raise DerbyError(f"{path}: no stage of {solution} occurs in it, so it shows kernels only")
+            found.pipelines.append(shown_pipeline(pipeline, name, _title(path, solution)))
 
 
 def _gpu(opened: ProfileFile) -> str | None:

@@ -262,26 +262,30 @@ def test_a_broken_table_of_stages_is_left_out(small_set):
     assert any("toy_fast_stages.csv:3: 'fast' is no time" in each for each in model.trust.warnings)
 
 
-SUMS = "Total Time (ns),Instances,Avg (ns),Name\n9000,3,3000,void at::native::elementwise_kernel<4>(int)\n"
+SUMS = "Total Time (ns),Instances,Avg (ns),Name\n9000,3,3000,toy_scale(int)\n"
 
 
 def test_recordings_are_found_by_place_and_name(small_set):
     """A solution's own under reports/profiles, as derby profile run names them; another profile shows its kernels."""
     folder = small_set / "reports" / "profiles"
     folder.mkdir(parents=True)
+    [stages] = small_set.rglob("toy_fast/solution.toml")
+    stages.write_text(stages.read_text().replace("elementwise_kernel", "toy_scale"))
     (folder / "toy_fast_rows1000_67a1a173.csv").write_text(SUMS)
     (folder / "serving_h200.csv").write_text(SUMS)
     (folder / "notes.csv").write_text("what,ever\n1,2\n")
+    (folder / "toy_fast_other.csv").write_text(SUMS.replace("toy_scale", "other"))
     model = build_page(small_set).model
     [pipeline] = model.pipelines
-    assert (pipeline.solution, pipeline.title, pipeline.basis) == ("toy_fast", "rows1000", "us in all")
-    assert [(stage.name, stage.time_us, stage.share) for stage in pipeline.stages] == [("S1", 9.0, 1.0)]
+    assert (pipeline.solution, pipeline.title, pipeline.basis) == ("toy_fast", "rows1000", "us an invocation")
+    assert [(stage.name, stage.time_us, stage.share) for stage in pipeline.stages] == [("S1", 3.0, 1.0)]
     assert [(each.title.rpartition("/")[2], each.gpu) for each in model.kernels] == [
         ("serving_h200.csv", "NVIDIA H200"),
+        ("toy_fast_other.csv", "GPU not named"),
         ("toy_fast_rows1000_67a1a173.csv", "GPU not named"),
     ]
-    [warning] = model.trust.warnings
-    assert "notes.csv" in warning
+    notes, other = model.trust.warnings
+    assert "notes.csv" in notes and "toy_fast_other.csv: no stage of toy_fast occurs" in other
 
 
 def test_a_foreign_set_without_costs_and_samples(small_set):
