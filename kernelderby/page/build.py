@@ -68,7 +68,7 @@ def page_of(catalog: Catalog, against: Path | None = None) -> BuiltPage:
         fields=FIELDS,
         gpus=gpus,
         operators=tuple(sorted(operators, key=lambda each: (-(each.importance or 0), each.name))),
-        solutions={name: shown_solution(each) for name, each in catalog.solutions.items()},
+        solutions={each.name: each for each in map(shown_solution, catalog.solutions.values())},
         races=shown_races,
         scores=found_scores,
         changes=changed,

@@ -161,7 +161,10 @@ class ShownShape(Struct, frozen=True, array_like=True):
 
 
 class ShownSolution(Struct, frozen=True):
+    """needs: what it asks of a machine, in words."""
+
     name: str
+    definition: str
     author: str
     language: str
     description: str
@@ -374,9 +377,21 @@ class ShownKernels(Struct, frozen=True):
     notes: tuple[str, ...]
 
 
+class ShownOutdated(Struct, frozen=True):
+    """Rows that count, of sources that the solution has no more."""
+
+    definition: str
+    gpu: str
+    protocol: str
+    solution: str
+    rows: int
+    of_rows: int
+
+
 class ShownTrust(Struct, frozen=True):
     groups: tuple[ShownGroup, ...]
     failures: tuple[ShownFailure, ...]
+    outdated: tuple[ShownOutdated, ...]
     missing: tuple[ShownMissing, ...]
     warnings: tuple[str, ...]
 

@@ -135,6 +135,7 @@ def flops_per_second(cost: Cost | None, time_us: float) -> float | None:
 def shown_solution(solution: Solution) -> ShownSolution:
     return ShownSolution(
         words(solution.name),
+        words(solution.definition),
         words(solution.author),
         words(solution.language),
         words(solution.description),

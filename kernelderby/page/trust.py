@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from kernelderby.catalog import Catalog
-from kernelderby.page.model import ShownFailure, ShownGroup, ShownMissing, ShownRace, ShownTrust
+from kernelderby.page.model import ShownFailure, ShownGroup, ShownMissing, ShownOutdated, ShownRace, ShownTrust
 from kernelderby.page.operators import needs
 from kernelderby.page.text import words
 from kernelderby.rank.model import NOT_MEASURED, PASSED
@@ -30,6 +30,7 @@ def trust(
     return ShownTrust(
         tuple(_group(*each) for each in sorted(groups.items(), key=lambda item: -len(item[1]))),
         tuple(failure for race in races for failure in _failures(race, workload_labels[race.definition])),
+        tuple(outdated for race in races for outdated in _outdated(race)),
         tuple(_missing(catalog, rows)),
         tuple(map(words, warnings)),
     )
@@ -71,6 +72,14 @@ def _failures(race: ShownRace, labels: Sequence[str]) -> Iterable[ShownFailure]:
                 cell.message,
                 cell.timestamp,
             )
+
+
+def _outdated(race: ShownRace) -> Iterable[ShownOutdated]:
+    for place, solution in enumerate(race.solutions):
+        rows = [cells[place] for cells in race.cells if cells[place].status != NOT_MEASURED]
+        former = sum("outdated" in cell.marks for cell in rows)
+        if former:
+            yield ShownOutdated(race.definition, race.gpu, race.protocol, solution, former, len(rows))
 
 
 def _missing(catalog: Catalog, rows: Sequence[Measurement]) -> Iterable[ShownMissing]:

@@ -162,6 +162,14 @@ def test_failures_and_cheats_are_listed_with_their_reason(full_page):
     assert all(each.message for each in failures if each.status == "reward hack")
 
 
+def test_rows_of_former_sources_are_counted(small_set):
+    catalog = Catalog.open(small_set)
+    rows = [replace(row, solution_hash="former") if row.solution == "toy_fast" else row for row in catalog.traces()]
+    catalog.traces = lambda definition=None: rows
+    [outdated] = page_of(catalog).model.trust.outdated
+    assert (outdated.solution, outdated.rows, outdated.of_rows) == ("toy_fast", 2, 2)
+
+
 def test_what_was_never_measured_says_what_it_needs(built):
     for each in built.model.trust.missing:
         assert not any(each.solution in race.solutions for race in built.model.races if race.gpu == each.gpu)

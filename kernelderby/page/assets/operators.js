@@ -71,8 +71,18 @@ function operatorDetail({ operator, race }) {
     }
     made.push(element("p", {}, element("a", { href: `#race/${encodeURIComponent(operator.name)}` }, "The race, workload by workload")));
   } else made.push(rooflineOf(operator, null));
+  made.push(aboutSolutions(race ? orderOf(race).standings.map((each) => each.solution) : solutionsOf(operator)));
   made.push(shapesTable(operator, race));
-  return element("div", { class: "detail-body" }, made);
+  return element("div", { class: "detail-body" }, made.filter(Boolean));
+}
+
+const solutionsOf = (operator) => Object.values(page.solutions).filter((each) => each.definition === operator.name).map((each) => each.name);
+
+function aboutSolutions(names) {
+  const about = names.map((name) => page.solutions[name]).filter(Boolean);
+  if (!about.length) return null;
+  const lines = about.map((each) => element("div", {}, element("dt", {}, breakable(each.name), ` ${each.author}, ${each.language}`), text("dd", each.description + (each.needs ? ` Needs ${each.needs}.` : ""))));
+  return element("details", {}, text("summary", "What each solution is"), element("dl", { class: "about" }, lines));
 }
 
 function standingsTable(race, order) {

@@ -1,9 +1,11 @@
 // Trust: what was measured where, what failed or was caught, and what nobody ran.
 function trust() {
-  const { groups, failures, missing, warnings } = page.trust;
+  const { groups, failures, outdated, missing, warnings } = page.trust;
   const made = [text("h2", "Measured where"), groupsTable(groups), text("h2", "Failed, doubtful and caught")];
   if (!failures.length) made.push(empty("Every row that counts passed, and none is faster than its floor allows."));
   else made.push(failuresTable(failures));
+  made.push(text("h2", "Of former sources"));
+  made.push(outdated.length ? outdatedTable(outdated) : empty("Every row that counts is of the sources that its solution has now."));
   made.push(text("h2", "Never measured"), note("Solutions without a row on a GPU on which another one of their operator has some, and what they need of a machine."));
   made.push(missing.length ? missingTable(missing) : empty("Every solution has rows wherever another one of its operator has."));
   made.push(text("h2", "Left out"));
@@ -44,6 +46,20 @@ function failuresTable(failures) {
       { title: "GPU", value: (row) => row.gpu, cell: (row) => gpuName(row.gpu) },
       { title: "Reason", value: (row) => row.message, cell: (row) => text("span", row.message || NOTHING, { class: "message" }) },
       { title: "When", value: (row) => row.timestamp, cell: (row) => day(row.timestamp) },
+    ],
+  }).node;
+}
+
+function outdatedTable(outdated) {
+  return table({
+    id: "outdated",
+    rows: outdated,
+    columns: [
+      { title: "Solution", value: (row) => row.solution, cell: (row) => breakable(row.solution) },
+      { title: "Operator", value: (row) => row.definition, cell: (row) => operatorLink(row.definition) },
+      { title: "GPU", value: (row) => row.gpu, cell: (row) => gpuName(row.gpu) },
+      { title: "Protocol", value: (row) => row.protocol, cell: (row) => breakable(row.protocol) },
+      { title: "Rows", align: "right", value: (row) => row.rows, cell: (row) => `${row.rows} of ${row.of_rows}` },
     ],
   }).node;
 }
