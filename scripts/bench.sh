@@ -1,14 +1,26 @@
 #!/usr/bin/env bash
-# Checks, measures and ranks the solutions on this machine's GPU. Without a GPU: checks at small sizes in Triton's
-# interpreter, then ranks the recorded traces, and says which is which. Arguments go to `derby bench`.
+# A race on this machine's GPU in its first two minutes; ALL=1 measures everything. Without a GPU: correctness at small
+# sizes in Triton's interpreter, then the ranking of recorded traces. Ends with the report. Arguments go to `derby bench`.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 PATH="$(realpath "${VENV:-.venv}")/bin:$PATH"
 
+moe=moe_fp8_block_scale_ds_routing_topk8_ng8_kg4_e32_h7168_i2048
 derby pack
 if python -c 'import sys, torch; sys.exit(not torch.cuda.is_available())'; then
-  derby bench "$@"
-  derby rank
+  if [ -n "${ALL:-}" ] || [ $# -gt 0 ]; then
+    derby bench --this-gpu "$@"
+    derby rank
+  else
+    solutions=derby_moe_sm90,triton_compact,deepgemm_grouped,cutlass_grouped,triton_fused_v2,flashinfer_moe
+    printf '\nThe first race at four sizes, with the libraries that are here, then rms_norm.\n\n'
+    derby bench --this-gpu --definitions $moe --solutions $solutions --workloads 1,56,901,14107 --most-rounds 5
+    derby rank --definitions $moe --workloads 1,56,901,14107
+    derby bench --this-gpu --definitions rms_norm --workloads hidden_size=5120 --most-rounds 5
+    derby rank --definitions rms_norm --workloads hidden_size=5120
+    printf '\nAll of it, with `make bench ALL=1`:\n'
+    derby bench --this-gpu --plan | tail -n 1  # about how long
+  fi
 else
   printf '\nNo GPU here, so nothing is timed on this machine.\n'
   printf '1. Correctness, on this CPU, at the small sizes of each definition (Triton solutions in its interpreter):\n\n'

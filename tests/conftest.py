@@ -46,6 +46,7 @@ def small_set(tmp_path: Path) -> Path:
 def no_set_of_the_user(monkeypatch):
     """What the user's shell names as the set is none of the tests'."""
     monkeypatch.delenv("DERBY_ROOT", raising=False)
+    monkeypatch.delenv("FIB_DATASET_PATH", raising=False)
 
 
 @pytest.fixture

@@ -11,6 +11,7 @@ from kernelderby.catalog.selection import by_origin, is_named, of_origin, select
 from kernelderby.errors import DerbyError
 from kernelderby.fields import suggestion
 from kernelderby.hardware import Gpu, find_gpu, gpus
+from kernelderby.locate import find_set
 from kernelderby.rank import Ranking, definitions_with_rows, rank
 from kernelderby.rank.by_importance import ImportanceRanking, rank_by_importance
 from kernelderby.report.answer import Answer
@@ -214,9 +215,10 @@ class TraceSet:
         }
 
 
-def open_set(path: Path | str = ".") -> TraceSet:
-    """The trace set in a folder. DerbyError where the folder has no definitions/."""
-    return TraceSet(Catalog.open(path))
+def open_set(path: Path | str | None = None) -> TraceSet:
+    """The trace set in a folder, by default the one that the command `derby` works on there (docs/api.md). DerbyError
+    where the folder has no definitions/."""
+    return TraceSet(Catalog.open(find_set() if path is None else path))
 
 
 def _names(names: Names) -> tuple[str, ...]:

@@ -13,9 +13,9 @@ from kernelderby.cli.options import (
     definitions_option,
     json_option,
     origin_option,
-    root_option,
     solutions_option,
     workloads_option,
+    written_root_option,
 )
 from kernelderby.cli.output import say, say_json, say_line, warn
 
@@ -48,8 +48,10 @@ from kernelderby.cli.output import say, say_json, say_line, warn
     help="Seconds for each step of a solution: check with compilation, one turn.",
 )
 @click.option("--again", is_flag=True, help="Measure also what has a row.")
+@click.option("--this-gpu", is_flag=True, help="Measure also what has rows of another GPU of this kind only.")
 @click.option("--together", is_flag=True, help="Where one solution has no row, measure all again, so that they pair.")
-@root_option
+@click.option("--plan", "only_plan", is_flag=True, help="Only say what would be measured, and for how long.")
+@written_root_option
 @json_option
 def command(
     solutions: tuple[str, ...],
@@ -61,7 +63,9 @@ def command(
     iterations: int,
     timeout: float,
     again: bool,
+    this_gpu: bool,
     together: bool,
+    only_plan: bool,
     root: Path,
     as_json: bool,
 ) -> None:
@@ -81,10 +85,14 @@ def command(
     machine = find_machine(root, "cuda")
     if machine.gpu is None:
         raise DerbyError(f"{machine.gpu_missing}, so nothing can be measured; use `derby check`, which runs on the CPU")
-    settings = Settings(rounds, iterations, timeout, again, together, most_rounds)
+    settings = Settings(rounds, iterations, timeout, again, together, most_rounds, this_gpu)
     plan = make_plan(catalog, machine, settings, solutions, definitions, workloads, origin)
     if not as_json:
         _print_plan(machine, plan)
+    if only_plan:
+        if as_json:
+            say_json({"to_measure": plan.pairs, "seconds": plan.seconds, "skipped": plan.skipped})
+        return
     rows = _run(Runner, catalog, machine, settings, plan, as_json)
     if as_json:
         say_json(
@@ -115,7 +123,7 @@ def _print_plan(machine: Any, plan: Any) -> None:
     if plan.pairs:
         say(
             f"{plan.pairs} to measure, about {duration(plan.seconds)} "
-            f"({plan.measured_like} of them measured here before, the others guessed)"
+            f"({plan.measured_like} of them measured on such a GPU before, the others guessed)"
         )
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -10,6 +9,7 @@ from typing import Any
 import click
 
 from kernelderby.errors import DerbyError
+from kernelderby.locate import find_set, writable_set
 
 
 class DerbyCommand(click.Command):
@@ -44,15 +44,27 @@ FILE = PathType()
 
 
 def _root(context: click.Context, param: click.Parameter, value: Path | None) -> Path:
-    """What stands after the verb, else before it, else $DERBY_ROOT, else the current directory."""
+    """What stands after the verb, else before it, else what find_set() finds."""
     if value is None and context.parent is not None:
         value = context.parent.params.get("root")
-    return Path(os.environ.get("DERBY_ROOT") or ".") if value is None else value
+    return find_set() if value is None else value
 
 
-root_option = click.option(
-    "--root", type=FILE, callback=_root, help="The trace set (default: $DERBY_ROOT, else the current directory)."
+def _written_root(context: click.Context, param: click.Parameter, value: Path | None) -> Path:
+    """The same, for verbs that write into the set."""
+    root = _root(context, param, value)
+    writable = writable_set(root)
+    if writable != root:
+        click.echo(f"derby: writing into {writable}, a copy of the installed set", err=True)
+    return writable
+
+
+_WHERE = (
+    "The trace set (default: $DERBY_ROOT, else the nearest from the current directory upward, else "
+    "$FIB_DATASET_PATH, else the installed one)."
 )
+root_option = click.option("--root", type=FILE, callback=_root, help=_WHERE)
+written_root_option = click.option("--root", type=FILE, callback=_written_root, help=_WHERE)
 json_option = click.option("--json", "as_json", is_flag=True, help="JSON for machines instead of text.")
 
 

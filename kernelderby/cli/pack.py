@@ -9,14 +9,14 @@ from pathlib import Path
 
 import click
 
-from kernelderby.cli.options import DerbyCommand, json_option, root_option
+from kernelderby.cli.options import DerbyCommand, json_option, written_root_option
 from kernelderby.cli.output import say, say_json, warn
 
 _MEASURE_NEEDS = ("torch", "safetensors")
 
 
 @click.command(cls=DerbyCommand)
-@root_option
+@written_root_option
 @click.option("--check", is_flag=True, help="Write nothing; list what is stale and exit 1 when anything is.")
 @json_option
 def command(root: Path, check: bool, as_json: bool) -> None:

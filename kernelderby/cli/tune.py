@@ -11,9 +11,9 @@ from kernelderby.cli.options import (
     DerbyCommand,
     json_option,
     origin_option,
-    root_option,
     solutions_option,
     workloads_option,
+    written_root_option,
 )
 from kernelderby.cli.output import say, say_json, text_width
 
@@ -37,7 +37,7 @@ from kernelderby.cli.output import say, say_json, text_width
     type=click.FloatRange(min=0, min_open=True),
     help="For all of it; what is not reached by then is left out and said (default: no limit).",
 )
-@root_option
+@written_root_option
 @json_option
 def command(
     names: tuple[str, ...],

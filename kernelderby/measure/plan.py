@@ -23,8 +23,8 @@ _START_SECONDS = 10.0
 class Settings:
     """rounds: turns of each solution; the two fastest of a workload take up to most_rounds, until the interval of
     their ratio is narrow. timeout_seconds: for each step of a solution (check with compilation, one round). again:
-    measure also what has a row. together: when any chosen solution lacks a row on a workload, measure all of them, so
-    that they pair."""
+    measure also what has a row. this_gpu: a row counts only where it was measured on this very GPU, not on another of
+    its kind. together: when any chosen solution lacks a row on a workload, measure all of them, so that they pair."""
 
     rounds: int = 5
     iterations: int = 10
@@ -32,6 +32,7 @@ class Settings:
     again: bool = False
     together: bool = False
     most_rounds: int = 10
+    this_gpu: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +84,7 @@ def make_plan(
             continue
         rows = catalog.traces(definition.name)
         took |= _recorded_seconds(rows, machine)
-        known = settled_keys(rows)
+        known = settled_keys(row for row in rows if not settings.this_gpu or _is_of(row, machine))
         own = of_origin(catalog.workloads(definition.name), origins)
         for workload in select_workloads(own, workloads) if own or not origins else ():
             missing = [
@@ -96,6 +97,10 @@ def make_plan(
             if measured:
                 jobs.append(Job(definition, workload, tuple(measured)))
     return Plan(tuple(jobs), skipped, settled, *_seconds(jobs, took))
+
+
+def _is_of(row: Measurement, machine: Machine) -> bool:
+    return machine.gpu is not None and row.environment.get("gpu_uuid") == machine.gpu["uuid"]
 
 
 def _recorded_seconds(rows: Iterable[Measurement], machine: Machine) -> dict[tuple[str, str], float]:

@@ -1,5 +1,6 @@
 """A run that is killed goes on where it stopped: no row lost, none repeated."""
 
+import json
 import os
 import signal
 import subprocess
@@ -12,6 +13,7 @@ import pytest
 from measuring import CPU, DEFINITION, measure
 
 from kernelderby.catalog import Catalog
+from kernelderby.measure.machine.probe import Machine
 from kernelderby.measure.plan import Settings, make_plan
 from kernelderby.trace import Status
 
@@ -93,3 +95,28 @@ def test_skipped_with_the_reason_and_no_row(misbehaviours):
     plan = make_plan(Catalog.open(misbehaviours), CPU, Settings(), ["honest", "wants_a_library"])
     assert plan.skipped == {"wants_a_library": "module no_such_library is not installed"}
     assert [solution.name for job in plan.jobs for solution in job.solutions] == ["honest", "honest"]
+
+
+def test_rows_of_another_gpu_of_the_kind_count_unless_asked(small_set):
+    solution = Catalog.open(small_set).solution("toy_baseline")
+    (path,) = (small_set / "traces").rglob("*.jsonl")
+    rows = [json.loads(line) for line in path.read_text().splitlines()]
+    rows = [row for row in rows if row["solution"] == solution.name]
+    for row in rows:
+        row["measurement"]["solution_hash"] = solution.hash
+        row["measurement"]["environment"]["gpu_uuid"] = "GPU-one"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    settled = {}
+    for uuid in ("GPU-one", "GPU-other"):
+        gpu = {"name": "NVIDIA H200", "uuid": uuid, "compute_capability": "9.0"}
+        machine = Machine("cuda", gpu=gpu, protocol=rows[0]["measurement"]["protocol"])
+        for this_gpu in (False, True):
+            plan = make_plan(Catalog.open(small_set), machine, Settings(this_gpu=this_gpu), [solution.name])
+            settled[uuid, this_gpu] = plan.settled
+    count = len({row["workload"]["uuid"] for row in rows})
+    assert count and settled == {
+        ("GPU-one", False): count,
+        ("GPU-one", True): count,
+        ("GPU-other", False): count,
+        ("GPU-other", True): 0,
+    }

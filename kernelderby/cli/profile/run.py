@@ -14,9 +14,9 @@ from kernelderby.cli.options import (
     check_names,
     definitions_option,
     json_option,
-    root_option,
     solutions_option,
     workloads_option,
+    written_root_option,
 )
 from kernelderby.cli.output import say_json, say_line, warn
 
@@ -51,7 +51,7 @@ _DEFAULT_OUT = Path("reports") / "profiles"
     show_default=True,
     help="Whose calls are recorded; flashinfer-bench needs nsys.",
 )
-@root_option
+@written_root_option
 @json_option
 def command(
     solutions: tuple[str, ...],
