@@ -4,6 +4,7 @@ judge's own comparison, with the inputs that its check draws: normal numbers, an
 import types
 
 import pytest
+import test_attention_tolerances
 import torch
 from mutants import MUTANTS
 from operators import CATALOG, ROOT, inputs_at, load
@@ -17,13 +18,7 @@ from kernelderby.trace import Status
 NAMES = sorted(CATALOG.definitions)
 # Sizes at which SMALL_AXES is too small for a wrong answer to show.
 LARGER = {
-    "unified_attention": {
-        "num_tokens": 300,
-        "num_blocks": 31,
-        "max_query_len": 90,
-        "max_seq_len": 140,
-        "max_blocks_per_seq": 9,
-    },
+    "unified_attention": test_attention_tolerances.LARGER["unified_attention"],
     "moe_fp8_block_scale_ds_routing_topk8_ng8_kg4_e32_h7168_i2048": {"seq_len": 64},
 }
 ROUNDED = {torch.bfloat16: 2**-9, torch.float16: 2**-12, torch.float32: 2**-24}  # half a unit in the last place
