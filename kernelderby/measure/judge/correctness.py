@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from types import ModuleType
@@ -118,7 +118,7 @@ class Candidate:
     def __call__(self, inputs: dict[str, Any], outputs: Outputs, prepared: dict[str, Any] | None = None) -> Any:
         """Runs it, with what set_up() gave; without, as where nobody knows of setup. Whatever it raises goes through,
         sys.exit included."""
-        given = inputs.values()
+        given: Iterable[Any] = inputs.values()
         if self._shared:
             given = [outputs[self._shared[name]] if name in self._shared else value for name, value in inputs.items()]
         written = outputs.values() if self.destination_passing_style else ()
