@@ -14,7 +14,8 @@ SMALL_AXES = {
     "num_hidden_blocks": 4, "num_intermediate_blocks": 2, "num_gate_up_blocks": 4,
 }
 SMALL_VARIANTS = [
-    {}, {"num_tokens": 0}, {"num_tokens": 1}, {"num_tokens": 150}, {"num_experts": 2}, {"top_k": 1},
+    {}, {"num_tokens": 150, "routing": "few"}, {"num_tokens": 0}, {"num_tokens": 1}, {"num_tokens": 150},
+    {"num_experts": 2}, {"top_k": 1},
     {"num_tokens": 33, "num_experts": 64, "top_k": 8, "hidden_size": 256, "num_hidden_blocks": 2,
      "intermediate_size": 128, "gate_up_size": 256, "num_intermediate_blocks": 1, "num_gate_up_blocks": 2},
     {"intermediate_size": 384, "gate_up_size": 768, "num_intermediate_blocks": 3, "num_gate_up_blocks": 6},
@@ -44,6 +45,17 @@ def run(hidden_states, hidden_states_scale, gate_up_weight, gate_up_weight_scale
     return output.to(torch.bfloat16)
 
 
+def skewed(routing, tokens, num_experts, top_k, generator):
+    """top_k different experts a token, [tokens, top_k]: the largest of log popularity plus Gumbel noise, which draws
+    each next expert in proportion to its popularity (Plackett-Luce)."""
+    rank = torch.randperm(num_experts, generator=generator).float()  # the most popular expert has 0
+    allowed = {"zipf": num_experts, "few": 16 if num_experts > 16 else top_k, "idle": num_experts // 2}[routing]
+    popularity = -torch.log1p(rank) if routing == "zipf" else torch.zeros(num_experts)
+    popularity = popularity.masked_fill(rank >= max(allowed, top_k), float("-inf"))
+    noise = torch.rand(tokens, num_experts, generator=generator).clamp(1e-7, 1 - 1e-7).log().neg().log().neg()
+    return (popularity + noise).topk(top_k, dim=-1).indices
+
+
 def generate_inputs(axes_and_scalars, device):
     """Each token's experts and their weights, and the block scales.
 
@@ -54,6 +66,12 @@ def generate_inputs(axes_and_scalars, device):
     Block scales are log-normal with a standard deviation of 0.25. The fp8 codes of `random` inputs lie in [-2, 2], so
     an activation scale near 1 gives activations as after an RMSNorm. Weight scales fall with the square root of what is
     summed over: gate and up projection have standard deviations near 2.5, the output near 1, at every size.
+
+    `routing` in axes_and_scalars, where there is one, is how trained routers skew: it
+    chooses the experts instead.
+      zipf   the r-th most popular expert is asked for 1 / r times as often as the first;
+      few    all tokens go to 16 experts, or to top_k where there are no more than 16; the others get none;
+      idle   half of the experts get no token, the others evenly many.
 
     `seed` in axes_and_scalars fixes every value, drawn on the CPU.
     """
@@ -68,6 +86,8 @@ def generate_inputs(axes_and_scalars, device):
         return around * torch.exp(0.25 * normal(*shape))
 
     values, experts = normal(tokens, num_experts).topk(size["top_k"], dim=-1)
+    if "routing" in size:
+        experts = skewed(size["routing"], tokens, num_experts, size["top_k"], generator)
     hidden, intermediate = size["num_hidden_blocks"], size["num_intermediate_blocks"]
     inputs = {
         "hidden_states_scale": scale(1.0, tokens, hidden),

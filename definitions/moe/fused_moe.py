@@ -8,7 +8,7 @@ SMALL_AXES = {"num_tokens": 9, "hidden_size": 264, "intermediate_size": 80, "gat
 # Gates grow with hidden_size, as random weights are not scaled, and beside large ones SiLU is hardly told from ReLU: so
 # there is a variant with small ones.
 SMALL_VARIANTS = [{}, {"num_tokens": 0}, {"num_tokens": 1}, {"num_tokens": 150}, {"top_k": 1}, {"num_experts": 2},
-                  {"num_tokens": 150, "hidden_size": 16, "top_k": 4},
+                  {"num_tokens": 150, "routing": "few"}, {"num_tokens": 150, "hidden_size": 16, "top_k": 4},
                   {"num_tokens": 33, "num_experts": 128, "top_k": 8, "hidden_size": 256, "intermediate_size": 64,
                    "gate_up_size": 128}]
 
@@ -28,6 +28,17 @@ def run(hidden_states, gate_up_weight, down_weight, topk_ids, topk_weights):
     return output
 
 
+def skewed(routing, tokens, num_experts, top_k, generator):
+    """top_k different experts a token, [tokens, top_k]: the largest of log popularity plus Gumbel noise, which draws
+    each next expert in proportion to its popularity (Plackett-Luce)."""
+    rank = torch.randperm(num_experts, generator=generator).float()  # the most popular expert has 0
+    allowed = {"zipf": num_experts, "few": 16 if num_experts > 16 else top_k, "idle": num_experts // 2}[routing]
+    popularity = -torch.log1p(rank) if routing == "zipf" else torch.zeros(num_experts)
+    popularity = popularity.masked_fill(rank >= max(allowed, top_k), float("-inf"))
+    noise = torch.rand(tokens, num_experts, generator=generator).clamp(1e-7, 1 - 1e-7).log().neg().log().neg()
+    return (popularity + noise).topk(top_k, dim=-1).indices
+
+
 def generate_inputs(axes_and_scalars, device):
     """Each token's experts and their weights, as the survey draws the experts: each slot is uniform over all of them,
     so a token may name an expert twice (1 token of 8 with 2 of 8 experts, 1 of 5 with 8 of 128). A trained router never
@@ -36,12 +47,20 @@ def generate_inputs(axes_and_scalars, device):
     Weights are those of a router: the softmax (as Mixtral and Qwen3 have it) of the top_k largest of num_experts
     standard normal logits, largest first. They sum to 1.
 
+    `routing` in axes_and_scalars, where there is one, is how trained routers skew instead; a token's experts are
+    all different then:
+      zipf   the r-th most popular expert is asked for 1 / r times as often as the first;
+      few    all tokens go to 16 experts, or to top_k where there are no more than 16; the others get none;
+      idle   half of the experts get no token, the others evenly many.
+
     `seed` in axes_and_scalars fixes every value, drawn on the CPU.
     """
     size = axes_and_scalars
     tokens, num_experts, top_k = size["num_tokens"], size["num_experts"], size["top_k"]
     generator = torch.Generator().manual_seed(int(size.get("seed", 0)))
     experts = torch.randint(num_experts, (tokens, top_k), generator=generator)
+    if "routing" in size:
+        experts = skewed(size["routing"], tokens, num_experts, top_k, generator)
     values = torch.randn(tokens, num_experts, generator=generator).topk(top_k, dim=-1).values
     return {"topk_ids": experts.to(torch.int32).to(device), "topk_weights": values.softmax(-1).to(device)}
 

@@ -12,7 +12,8 @@ SCORED = ("survey", "contest")  # origins of published shapes
 
 def workload_label(workload: Workload) -> str:
     axes = " ".join(f"{name}={size}" for name, size in workload.axes.items())
-    return f"{axes} {workload.uuid[:8]}"
+    told = "".join(f" {name}={value}" for name, value in workload.generator.items())
+    return f"{axes}{told} {workload.uuid[:8]}"
 
 
 def select_workloads(workloads: Sequence[Workload], wanted: Iterable[str]) -> list[Workload]:
@@ -49,7 +50,7 @@ def by_origin(workloads: Sequence[Workload]) -> list[list[Workload]]:
 
 def is_named(workload: Workload, word: str) -> bool:
     words = {str(size) for size in workload.axes.values()}
-    words |= {f"{name}={value}" for name, value in (workload.axes | workload.scalars).items()}
+    words |= {f"{name}={value}" for name, value in (workload.axes | workload.scalars | workload.generator).items()}
     shape_id = workload.shape_id
     if shape_id is not None:
         words |= {f"#{shape_id}", f"shape_id={shape_id}"}

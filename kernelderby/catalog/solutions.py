@@ -302,7 +302,9 @@ def _solution(
                 f"{path}: {field}: {value!r} is not <file>::<function> of a source file; "
                 f"the files are {', '.join(sources) or 'none'}"
             )
-    requires = about.requires or _Requires()
+    # A foreign solution does not say what it needs. What is Python can be tried on a CPU.
+    foreign = folder is None and about.requires is None
+    requires = about.requires or _Requires(cpu=foreign and spec.language in ("python", "triton"))
     return Solution(
         name=about.name,
         definition=about.definition,

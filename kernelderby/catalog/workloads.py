@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, Literal
 
@@ -14,6 +15,14 @@ from kernelderby.errors import DerbyError
 from kernelderby.fields import Count, Importance, Name, Size, agree, convert, expect_inner_path, read_jsonl
 from kernelderby.trace import Cost
 
+_BITS = {
+    "bool": 8,
+    "float4_e2m1": 4,
+    **{name: 8 for name in ("float8_e4m3fn", "float8_e5m2", "int8")},
+    **{name: 16 for name in ("float16", "bfloat16", "int16")},
+    **{name: 32 for name in ("float32", "int32")},
+    "int64": 64,
+}
 SURVEY = "survey"  # origin of the published shapes; sets of our own have other words
 
 
@@ -65,6 +74,7 @@ class _Line(Struct):
     framework: Name | None = None
     call_count: Count | None = None
     origin: Name | None = None
+    generator: dict[Name, str | int | float] | None = None
 
 
 def load_workloads(path: Path, definition: Definition, left_out: Callable[[str], None] | None = None) -> list[Workload]:
@@ -102,7 +112,8 @@ def _workload(where: str, raw: dict[str, Any], definition: Definition) -> Worklo
                 f"{where}: workload.axes: {text!r:.80}, which {definition.path.name} demands, does not "
                 "hold; mend the sizes"
             )
-    cost = line.cost.cost() if line.cost else None
+    counted = line.cost is not None or definition.source_path is not None
+    cost = line.cost.cost() if line.cost else None if counted else _bytes_alone(definition, axes)
     return Workload(
         definition.name,
         line.workload.uuid,
@@ -115,7 +126,26 @@ def _workload(where: str, raw: dict[str, Any], definition: Definition) -> Worklo
         framework=line.framework,
         call_count=line.call_count,
         origin=line.origin,
+        only_bytes=not counted,
+        generator=line.generator or {},
     )
+
+
+def _bytes_alone(definition: Definition, axes: dict[str, int]) -> Cost | None:
+    """Each input read once, each output written once, where nobody has counted more. None where a size is unknown."""
+    sizes = definition.sizes(axes)
+
+    def count(tensors: Iterable[TensorSpec]) -> int:
+        return sum(
+            -(-math.prod(sizes[name] for name in spec.shape) * _BITS[spec.dtype] // 8)
+            for spec in tensors
+            if spec.shape is not None
+        )
+
+    try:
+        return Cost({}, count(definition.inputs.values()), count(definition.outputs.values()))
+    except KeyError:
+        return None
 
 
 def _check_input(where: str, given: _Input, spec: TensorSpec) -> None:

@@ -73,7 +73,7 @@ def _generated(definition: Definition, module: ModuleType, workload: Workload) -
     import torch
 
     generate = getattr(module, definition.custom_inputs_entrypoint or "generate_inputs", None)
-    values = {**definition.sizes(workload.axes), **workload.scalars, "seed": workload.seed}
+    values = {**definition.sizes(workload.axes), **workload.scalars, **workload.generator, "seed": workload.seed}
     tensors = generate(values, torch.device("cpu")) if generate else {}
     in_files = {name for name, spec in workload.inputs.items() if spec["type"] == "safetensors"}
     if set(tensors) != in_files:

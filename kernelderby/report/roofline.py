@@ -300,6 +300,12 @@ def _notes(survey: Survey) -> Iterator[str]:
         for dtype in sorted(set(missing.values())):
             names = ", ".join(name for name, lacked in missing.items() if lacked == dtype)
             yield f"n/a on {gpu.id}: its source gives no peak for {dtype} ({names})"
+    uncounted = sum(any(shape.only_bytes for shape in operator.every) for operator in survey.operators)
+    if uncounted:
+        yield (
+            f"of {uncounted} of {len(survey.operators)} operators nobody counted the work (no count_cost): it is the "
+            "bytes of their inputs and outputs, each once"
+        )
     times = [time for operator in survey.operators for shape in operator.every for time in shape.times.values()]
     outdated = sorted({time.solution or "" for time in times if time.outdated})
     if outdated:

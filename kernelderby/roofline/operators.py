@@ -31,7 +31,8 @@ PUBLISHED, TRACES = "published", "traces"
 @dataclass(frozen=True, slots=True)
 class Shape:
     """One workload. scalars: its whole numbers. floors: GPU id -> floors, None where the GPU lacks a peak.
-    times: PUBLISHED or TRACES -> its time there. origin: of the workload."""
+    times: PUBLISHED or TRACES -> its time there. origin: of the workload. only_bytes: its work was not counted, it
+    is the bytes of inputs and outputs."""
 
     uuid: str
     shape_id: int | None
@@ -43,6 +44,7 @@ class Shape:
     floors: dict[str, Floors | None]
     times: dict[str, Reached]
     origin: str | None
+    only_bytes: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,4 +227,5 @@ def _shape(workload: Workload, gpus: Sequence[Gpu], times: dict[str, Reached]) -
         floors={gpu.id: floors(cost, gpu) for gpu in gpus},
         times=times,
         origin=workload.origin,
+        only_bytes=workload.only_bytes,
     )

@@ -174,12 +174,33 @@ def test_the_surveys_shapes_have_equal_lengths_and_exactly_the_blocks_they_need(
         values = {**definition.sizes(workload.axes), **workload.scalars}
         inputs = module.generate_inputs({**values, "seed": workload.seed}, "cpu")
         assert_valid(name, values, inputs)
+        if workload.origin != "survey":
+            continue
         queries, tokens = lengths_of(name, inputs)
         assert queries.unique().numel() == tokens.unique().numel() == 1
         if name in PAGED:
             assert inputs["block_table"].unique().numel() == inputs["block_table"].numel() == values["num_blocks"]
         if name == "unified_attention":
             assert torch.equal(queries, tokens)
+
+
+def test_the_serving_shapes_of_unified_attention_have_context_decode_and_ragged_lengths():
+    name = "unified_attention"
+    module, definition = load(name), CATALOG.definition(name)
+    shapes = [workload for workload in CATALOG.workloads(name) if workload.origin == "serving"]
+    groups = {shape.axes["num_query_heads"] // shape.axes["num_kv_heads"] for shape in shapes}
+    kinds, longest = [], 0
+    for shape in shapes:
+        values = {**definition.sizes(shape.axes), **shape.scalars, "seed": shape.seed}
+        queries, tokens = lengths_of(name, module.generate_inputs(values, "cpu"))
+        assert (tokens > queries).any()
+        assert int(queries.max()) <= values["max_query_len"]
+        longest = max(longest, int(tokens.max()))
+        ragged = len(tokens) > 1 and tokens.unique().numel() > 1
+        kinds.append(("decode" if queries.max() == 1 else "mixed" if queries.min() == 1 else "chunks", ragged))
+    assert 12 <= len(shapes) <= 16 and groups == {1, 4, 8, 16} and longest == 131072
+    assert {kind for kind, _ in kinds} == {"decode", "mixed", "chunks"}
+    assert all((kind, True) in kinds for kind in ("decode", "mixed", "chunks"))
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,12 @@ def sizes_of(workload):
 
 
 def generated(workload):
-    return load(workload.definition).generate_inputs({**sizes_of(workload), "seed": workload.seed}, "cpu")
+    values = {**sizes_of(workload), **workload.generator, "seed": workload.seed}
+    return load(workload.definition).generate_inputs(values, "cpu")
+
+
+def survey(name):
+    return [workload for workload in CATALOG.workloads(name) if workload.origin == "survey"]
 
 
 def different(topk_ids):
@@ -30,7 +35,7 @@ def different_expected(experts, top_k):
 @pytest.mark.parametrize("name", MOES)
 def test_routings_of_all_workloads_are_valid_and_uniform(name):
     """One token reaches top_k experts, 32 tokens of 256 experts 163 on average, others all."""
-    for workload in CATALOG.workloads(name):
+    for workload in survey(name):
         made, tokens, experts = generated(workload), workload.axes["num_tokens"], workload.axes["num_experts"]
         ids, weights, top_k = made["topk_ids"], made["topk_weights"], workload.axes["top_k"]
         assert ids.dtype == torch.int32 and (ids >= 0).all() and (ids < experts).all()
@@ -47,6 +52,29 @@ def test_routings_of_all_workloads_are_valid_and_uniform(name):
         else:
             counts, mean = ids.flatten().bincount(minlength=experts), ids.numel() / experts
             assert ((counts - mean).abs() < 5 * mean**0.5).all()
+
+
+@pytest.mark.parametrize("name", MOES)
+def test_skewed_routings_of_workloads_are_valid_and_as_skewed_as_they_say(name):
+    """zipf: the first of n experts has 1 / (1 + 1/2 + ... + 1/n) of the tokens' first choices, and much more than its
+    even share of all. few: all on 16 experts, or top_k of 8. idle: half of the experts, evenly."""
+    skewed = [workload for workload in CATALOG.workloads(name) if workload.origin == "serving"]
+    assert {workload.generator["routing"] for workload in skewed} == {"zipf", "few", "idle"}
+    for workload in skewed:
+        ids, experts, top_k = generated(workload)["topk_ids"], workload.axes["num_experts"], workload.axes["top_k"]
+        assert ids.dtype == torch.int32 and (ids >= 0).all() and (ids < experts).all()
+        assert different(ids) == ids.numel()
+        counts, even = ids.flatten().bincount(minlength=experts), ids.numel() / experts
+        routing = workload.generator["routing"]
+        if routing == "zipf":
+            first = ids[:, 0].bincount(minlength=experts).max() / ids.shape[0]
+            assert first == pytest.approx(1 / sum(1 / r for r in range(1, experts + 1)), abs=2 * ids.shape[0] ** -0.5)
+            assert counts.max() > 1.5 * even
+        else:
+            reached = experts // 2 if routing == "idle" else 16 if experts > 16 else top_k
+            assert int((counts > 0).sum()) == reached
+            expected = ids.numel() / reached
+            assert ((counts[counts > 0] - expected).abs() < 5 * expected**0.5).all()
 
 
 @pytest.mark.parametrize("name", ["block_scaled_mm", "fp8_blockscale_fused_moe"])
@@ -138,7 +166,7 @@ def cost_with(workload, active):
     return sum(cost["flops"].values()), cost["bytes_read"], cost["bytes_written"]
 
 
-@pytest.mark.parametrize("workload", CATALOG.workloads("fp8_blockscale_fused_moe"), ids=lambda one: one.uuid[:8])
+@pytest.mark.parametrize("workload", survey("fp8_blockscale_fused_moe"), ids=lambda one: one.uuid[:8])
 def test_published_costs_but_for_the_type_of_the_output(workload):
     """Exactly, with as many active experts as the survey's routing had."""
     active = {1: 8, 32: 164}.get(workload.axes["num_tokens"], workload.axes["num_experts"])
@@ -146,7 +174,7 @@ def test_published_costs_but_for_the_type_of_the_output(workload):
     assert cost_with(workload, active) == (flops, read, 2 * written)
 
 
-@pytest.mark.parametrize("workload", CATALOG.workloads("fused_moe"), ids=lambda one: one.uuid[:8])
+@pytest.mark.parametrize("workload", survey("fused_moe"), ids=lambda one: one.uuid[:8])
 def test_published_costs_but_for_the_draw_of_the_experts(workload):
     """Bytes exactly. Flops are those of a whole number of pairs: as many as are different among uniform draws."""
     size = workload.axes

@@ -332,4 +332,9 @@ def fake_flashinfer():
     return module
 
 
-MODULES = {"sgl_kernel": fake_sgl_kernel, "deep_gemm": fake_deep_gemm, "flashinfer": fake_flashinfer}
+MODULES = {
+    "sgl_kernel": fake_sgl_kernel,
+    "deep_gemm": fake_deep_gemm,
+    "flashinfer": fake_flashinfer,
+    "flashinfer_jit_cache": lambda: types.ModuleType("flashinfer_jit_cache"),
+}

@@ -35,7 +35,7 @@ def run_interpreted(node_ids, root):
 
 
 def exact_casts():
-    """Makes the interpreter round to fp8 and bfloat16 as the hardware does.
+    """Makes the interpreter round to fp8 and bfloat16, and multiply bfloat16, as the hardware does.
 
     Triton 3.7's own conversion loses the carry when a value rounds up to a power of two (1.97 becomes 1 in fp8) and
     truncates to bfloat16."""
@@ -44,6 +44,9 @@ def exact_casts():
     import triton.language as tl
     from triton.runtime import interpreter
 
+    from kernelderby.measure.worker.interpreter import multiply_bfloat16_right
+
+    multiply_bfloat16_right()
     types = {tl.float8e4nv: (torch.float8_e4m3fn, numpy.uint8), tl.bfloat16: (torch.bfloat16, numpy.uint16)}
     convert = interpreter._convert_float
 

@@ -1,4 +1,4 @@
-"""The libraries' kernels of the small and memory-bound operators.
+"""The libraries' kernels of the small and memory-bound operators and of attention.
 
 Without a GPU: files and signatures agree, a missing library is one line at once, and the calls fit the ops' real
 schemas and give the operator (stand-ins: library_ops.py), both with outputs of their own and in place. On a GPU each is
@@ -12,6 +12,7 @@ import tomllib
 import types
 from pathlib import Path
 
+import attention_ops
 import fakes
 import library_ops
 import pytest
@@ -28,7 +29,14 @@ from kernelderby.trace import Status
 
 ROOT = Path(__file__).resolve().parents[2]
 CATALOG = Catalog.open(ROOT)
-MODULE_OF = {"vllm": "vllm", "sgl-kernel": "sgl_kernel", "flashinfer": "flashinfer", "fla": "fla", "torch": None}
+MODULE_OF = {
+    "vllm": "vllm",
+    "sgl-kernel": "sgl_kernel",
+    "flashinfer": "flashinfer",
+    "fla": "fla",
+    "flashmla": "vllm",
+    "torch": None,
+}
 OPERATORS = {
     "rms_norm",
     "fused_add_rms_norm",
@@ -49,6 +57,10 @@ OPERATORS = {
     "moe_align_block_size",
     "moe_count_and_sort",
     "moe_sum_reduce",
+    "unified_attention",
+    "attention_forward",
+    "paged_attention_decode",
+    "mla_decode_attention",
 }
 RIVALS = {
     solution.name: solution
@@ -56,7 +68,7 @@ RIVALS = {
     if solution.author in MODULE_OF and solution.definition in OPERATORS
 }
 NEED_A_LIBRARY = sorted(name for name, solution in RIVALS.items() if solution.author != "torch")
-COMPILED = sorted(name for name, solution in RIVALS.items() if solution.author in ("vllm", "sgl-kernel"))
+COMPILED = sorted(name for name, solution in RIVALS.items() if solution.author in ("vllm", "sgl-kernel", "flashmla"))
 HOPPER = Machine("cuda", gpu={"name": "NVIDIA H200", "compute_capability": "9.0"})
 
 
@@ -143,7 +155,7 @@ def stand_ins():
     if fakes.fake_sgl_kernel.cache_info().currsize:  # of tests that ran before, under the same names
         fakes.fake_sgl_kernel().library._destroy()
         fakes.fake_sgl_kernel.cache_clear()
-    libraries = library_ops.register({**library_ops.VLLM, **library_ops.SGL})
+    libraries = library_ops.register({**library_ops.VLLM, **library_ops.SGL, **attention_ops.OPS})
     yield
     for library in libraries:
         library._destroy()
@@ -155,9 +167,9 @@ def test_calls_fit_the_schemas(name, memory, stand_ins, monkeypatch, tmp_path):
     shared = RIVALS[name].in_place
     if memory == "in_place" and not shared:
         pytest.skip("the library's op has outputs of its own")
-    for file in ("_C_stable_libtorch", "_moe_C_stable_libtorch"):
+    for file in ("_C_stable_libtorch", "_moe_C_stable_libtorch", "vllm_flash_attn/_vllm_fa3_C", "_flashmla_C"):
         path = tmp_path / "vllm" / f"{file}.abi3.so"
-        path.parent.mkdir(exist_ok=True)
+        path.parent.mkdir(parents=True, exist_ok=True)
         path.touch()
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setattr(torch.ops, "load_library", lambda path: None)

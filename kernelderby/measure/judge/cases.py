@@ -16,13 +16,14 @@ from kernelderby.errors import DerbyError
 class Case:
     """sizes: every axis, const and var alike. scalars: the inputs that are plain numbers. files: input name ->
     {path, tensor_key} of the tensors that the workload keeps in a safetensors file; they are read only where the
-    definition cannot generate them (a foreign dataset)."""
+    definition cannot generate them (a foreign dataset). generator: further values for generate_inputs."""
 
     label: str
     sizes: dict[str, int]
     scalars: dict[str, int | float | bool]
     seed: int
     files: dict[str, dict[str, str]] = field(default_factory=dict)
+    generator: dict[str, str | int | float] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -41,6 +42,7 @@ def case_of_workload(definition: Definition, workload: Workload, seed_offset: in
         dict(workload.scalars),
         workload.seed + seed_offset,
         files,
+        workload.generator,
     )
 
 
@@ -73,7 +75,10 @@ def small_cases(
             name: values[name] for name, spec in definition.inputs.items() if spec.shape is None and name in values
         }
         label = " ".join(f"{name}={value}" for name, value in variant.items()) or "small"
-        cases.append(Case(f"{label} seed={seed}", {axis: values[axis] for axis in definition.axes}, scalars, seed))
+        places = {*definition.axes, *definition.inputs}
+        generator = {name: value for name, value in values.items() if name not in places}
+        sizes = {axis: values[axis] for axis in definition.axes}
+        cases.append(Case(f"{label} seed={seed}", sizes, scalars, seed, generator=generator))
     return cases
 
 

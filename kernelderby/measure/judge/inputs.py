@@ -143,7 +143,8 @@ class InputMaker:
             hidden = isinstance(variant, str) or (variant and self._secret)
             seed = self._number("generated", variant) if hidden else case.seed + variant
             with blamed_on(self.definition, self._generate.__name__):
-                return self._generate({**case.sizes, **case.scalars, "seed": seed}, self.device)
+                values = {**case.sizes, **case.scalars, **case.generator, "seed": seed}
+                return self._generate(values, self.device)
         return {name: _read_tensor(self.root, where).to(self.device) for name, where in case.files.items()}
 
     def _fill(self, name: str, tensor: torch.Tensor, variant: int | str) -> None:

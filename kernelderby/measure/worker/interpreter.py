@@ -1,8 +1,9 @@
-"""Right rounding to fp8 in Triton's interpreter.
+"""Right rounding to fp8 and right products of bfloat16 in Triton's interpreter.
 
 The interpreter (seen in triton 3.7.1, runtime/interpreter.py, _convert_float) rounds the mantissa up without carrying
 into the exponent, so that 1.97 becomes 1.0 instead of 2.0 in e4m3, and it rounds halves up instead of to even. On a GPU
-the same kernel rounds right; a check in the interpreter would blame the solution.
+the same kernel rounds right; a check in the interpreter would blame the solution. And of two bfloat16 tensors tl.dot
+multiplies the 16 bits as whole numbers (create_dot there converts fp8 only).
 """
 
 from __future__ import annotations
@@ -35,3 +36,28 @@ def round_fp8_right() -> None:
 
     convert.rounds_right = True  # type: ignore[attr-defined]
     interpreter._convert_float = convert
+
+
+def multiply_bfloat16_right() -> None:
+    """Makes tl.dot in the interpreter of this process multiply bfloat16 values, in float32. Does nothing without
+    triton."""
+    try:
+        from triton.runtime import interpreter
+    except ImportError:
+        return
+    original = interpreter.InterpreterBuilder.create_dot
+    if getattr(original, "multiplies_right", False):
+        return
+    import numpy
+
+    def widened(handle: Any) -> Any:
+        if handle.dtype.name != "bf16":
+            return handle
+        bits = numpy.ascontiguousarray(handle.data).view(numpy.uint16).astype(numpy.uint32) << 16
+        return interpreter.TensorHandle(bits.view(numpy.float32), interpreter.tl.float32)
+
+    def create_dot(self: Any, a: Any, b: Any, *others: Any) -> Any:
+        return original(self, widened(a), widened(b), *others)
+
+    create_dot.multiplies_right = True  # type: ignore[attr-defined]
+    interpreter.InterpreterBuilder.create_dot = create_dot

@@ -22,7 +22,7 @@ from typing import IO, Any
 from kernelderby.catalog import Catalog
 from kernelderby.errors import DerbyError
 from kernelderby.measure import fence, landlock
-from kernelderby.measure.judge.cases import Case, small_cases
+from kernelderby.measure.judge.cases import Case, case_of_workload, small_cases
 from kernelderby.measure.machine.environment import describe
 from kernelderby.trace import Status
 
@@ -71,9 +71,10 @@ class Worker:
             self._timer(protocol)
         chosen = catalog.solution(solution)
         if self.device_type == "cpu" and chosen.language == "triton":
-            from kernelderby.measure.worker.interpreter import round_fp8_right
+            from kernelderby.measure.worker.interpreter import multiply_bfloat16_right, round_fp8_right
 
             round_fp8_right()
+            multiply_bfloat16_right()
         try:
             function = load_solution(self.definition, chosen)
             setup = load_setup(chosen)
@@ -96,14 +97,24 @@ class Worker:
 
     def small_cases(self, seeds: int) -> dict[str, Any]:
         """The cases of a check without a GPU."""
+        if self.definition.source_path is None:
+            return {"cases": [case.to_json() for case in self._smallest(seeds)]}
         if not hasattr(self.module, "SMALL_AXES"):
             raise DerbyError(
-                f"{self.definition.source_path or self.definition.path}: has no SMALL_AXES, so it cannot "
-                "be checked on a CPU; add them"
+                f"{self.definition.source_path}: has no SMALL_AXES, so it cannot be checked on a CPU; add them"
             )
         variants = getattr(self.module, "SMALL_VARIANTS", None)
         cases = small_cases(self.definition, self.module.SMALL_AXES, variants, seeds)
         return {"cases": [case.to_json() for case in cases]}
+
+    def _smallest(self, seeds: int) -> list[Case]:
+        """Of a foreign definition, which brings no SMALL_AXES: the workload that moves the fewest bytes."""
+        workloads = Catalog.open(self.root).workloads(self.definition.name)
+        counted = [each for each in workloads if each.cost is not None]
+        if not counted:
+            raise DerbyError(f"{self.definition.place}: has no workload that a CPU could check; add one")
+        smallest = min(counted, key=lambda each: each.cost.needed() if each.cost else 0)
+        return [case_of_workload(self.definition, smallest, offset) for offset in range(seeds)]
 
     def check(self, case: dict[str, Any]) -> dict[str, Any]:
         """Correctness in this process, before a profile; nothing that ends in a row."""

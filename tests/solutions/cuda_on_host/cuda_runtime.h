@@ -167,6 +167,8 @@ inline void run_cluster(size_t shared_bytes, bool reversed) {
 struct Thread { struct { operator unsigned() const { return current->thread; } } x; };
 struct BlockIndex {
   struct X { operator unsigned() const { return current->block->index.x; } } x;
+  struct Y { operator unsigned() const { return current->block->index.y; } } y;
+  struct Z { operator unsigned() const { return current->block->index.z; } } z;
 };
 
 }  // namespace emulated
@@ -179,17 +181,18 @@ inline void* emulated_shared_memory() { return emulated::current->block->shared.
 template <class Kernel, class... Arguments>
 cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t* config, Kernel kernel, Arguments... arguments) {
   unsigned cluster = config->numAttrs ? config->attrs->val.clusterDim.x : 1;
-  if (config->gridDim.x % cluster || config->gridDim.y != 1 || config->blockDim.x > 1024 || !config->gridDim.x) return cudaErrorInvalidValue;
+  if (config->gridDim.x % cluster || config->blockDim.x > 1024 || !config->gridDim.x || !config->gridDim.y) return cudaErrorInvalidValue;
   gridDim = config->gridDim;
   blockDim = config->blockDim;
   emulated::body = [&] { kernel(arguments...); };
   const char* order = getenv("EMULATED_ORDER");
   bool reversed = order && !strcmp(order, "reversed");
-  unsigned clusters = config->gridDim.x / cluster;
-  for (unsigned i = 0; i < clusters; i++) {
+  unsigned clusters = config->gridDim.x / cluster, rows = config->gridDim.y, all = clusters * rows * config->gridDim.z;
+  for (unsigned n = 0; n < all; n++) {
+    unsigned place = reversed ? all - 1 - n : n, i = place % clusters, y = place / clusters % rows;
     for (unsigned rank = 0; rank < cluster; rank++) {
       emulated::blocks.push_back(std::make_unique<emulated::Block>());
-      emulated::blocks.back()->index = dim3((reversed ? clusters - 1 - i : i) * cluster + rank);
+      emulated::blocks.back()->index = dim3(i * cluster + rank, y, place / clusters / rows);
       emulated::blocks.back()->rank = rank;
     }
     emulated::run_cluster(config->dynamicSmemBytes, reversed);

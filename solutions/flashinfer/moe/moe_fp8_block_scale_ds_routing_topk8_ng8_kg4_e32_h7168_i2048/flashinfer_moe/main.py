@@ -47,6 +47,11 @@ def dequantize_kernel(values_ptr, scale_ptr, out_ptr, num_tokens, COLUMNS: tl.co
 @functools.lru_cache(maxsize=4)
 def buffers(seq_len, hidden_size, device):
     """(expert ids, weights, dequantised activations) for one shape."""
+    try:
+        import flashinfer_jit_cache  # noqa: F401
+    except ImportError:
+        raise ImportError("flashinfer_moe needs FlashInfer's prebuilt kernels, else it compiles for half an hour: "
+                          "pip install flashinfer-jit-cache") from None
     return (
         torch.empty(seq_len, TOP_K, dtype=torch.int32, device=device),
         torch.empty(seq_len, TOP_K, dtype=torch.float32, device=device),

@@ -1,0 +1,56 @@
+// attention_forward: full attention over packed sequences, for sm_90a.
+#include "attention_launch.cuh"
+
+using namespace derby;
+
+namespace {
+
+template <int D, int KEYS, int GROUPS, int STAGES, bool SPLIT>
+using Full = AttentionShape<D, KEYS, GROUPS, STAGES, SPLIT, false, false>;
+
+template <typename S>
+struct Of {
+    using Shape = S;
+};
+
+}  // namespace
+
+// Shapes as in the definition.
+// The plan, as planning.py makes it: split: which of the head size's two kernels; whole_tiles, chunks, chunk_blocks,
+// section_heads: as in AttentionCall. counters: zeros, and left as zeros. processors: multiprocessors of the GPU.
+extern "C" int derby_attention_forward_sm90_run(
+    const void* query, const void* key, const void* value, const int* cu_seqlens_q, const int* cu_seqlens_k,
+    void* output, int* counters, float* partials, long long num_tokens, long long num_keys, int num_seqs, int heads,
+    int head_dim, float sm_scale, int split, int section_heads, int whole_tiles, int chunks, int chunk_blocks,
+    int processors, cudaStream_t stream) {
+    const AttentionTensors tensors{query, key, value, num_tokens, num_keys};
+    AttentionCall call{};
+    call.cu_seqlens_q = cu_seqlens_q;
+    call.key_lengths = cu_seqlens_k;
+    call.output = static_cast<__nv_bfloat16*>(output);
+    call.counters = counters;
+    call.partials = partials;
+    call.num_seqs = num_seqs;
+    call.heads = heads;
+    call.kv_heads = heads;
+    call.head_dim = head_dim;
+    call.scale_log2 = sm_scale * LOG2_E;
+    call.pack = 1;
+    call.section_heads = section_heads;
+    call.whole_tiles = whole_tiles;
+    call.chunks = chunks;
+    call.chunk_blocks = chunk_blocks;
+    const auto launch = [&](auto kernel) {
+        return int(launch_long_attention<typename decltype(kernel)::Shape>(tensors, call, processors, stream));
+    };
+    switch (rounded_head_dim(head_dim)) {
+        case 64: return split ? launch(Of<Full<64, 64, 2, 4, true>>{}) : launch(Of<Full<64, 128, 3, 2, false>>{});
+        case 72: return split ? launch(Of<Full<72, 64, 2, 4, true>>{}) : launch(Of<Full<72, 128, 3, 2, false>>{});
+        case 80: return split ? launch(Of<Full<80, 64, 2, 4, true>>{}) : launch(Of<Full<80, 112, 3, 2, false>>{});
+        case 96: return split ? launch(Of<Full<96, 64, 2, 4, true>>{}) : launch(Of<Full<96, 96, 3, 2, false>>{});
+        case 128: return split ? launch(Of<Full<128, 64, 2, 4, true>>{}) : launch(Of<Full<128, 128, 2, 2, false>>{});
+        case 192: return split ? int(cudaErrorInvalidValue) : launch(Of<Full<192, 112, 2, 2, false>>{});
+        case 256: return split ? int(cudaErrorInvalidValue) : launch(Of<Full<256, 80, 2, 2, false>>{});
+    }
+    return cudaErrorInvalidValue;
+}

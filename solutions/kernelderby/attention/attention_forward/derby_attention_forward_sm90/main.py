@@ -1,0 +1,54 @@
+"""derby_attention_forward_sm90: full attention over packed sequences for Hopper, in one CUDA C++ kernel and one call.
+
+long_attention.cuh says how the kernel works: TMA, two or three warpgroups of 64 query rows that take turns on the
+tensor cores, weights kept in registers. head_dim 72 is padded to 80 in the first product and to nothing in the second.
+attention_planning.py says how the work is cut.
+
+Needs nvcc (on the PATH, in $CUDA_HOME or /usr/local/cuda) at the first call ever. Kept between calls: the library, and
+a workspace for each stream whose counters every call leaves at zero. Deterministic: chunks of a tile are added in their
+order.
+"""
+
+import importlib
+import os
+
+import torch
+
+__path__ = [os.path.dirname(__file__)]
+cuda_library = importlib.import_module(f"{__name__}.cuda_library")
+planning = importlib.import_module(f"{__name__}.attention_planning")
+
+POINTER, INT, LONG, FLOAT = cuda_library.POINTER, cuda_library.INT, cuda_library.LONG, cuda_library.FLOAT
+library = cuda_library.CudaLibrary(
+    __file__, "derby_attention_forward_sm90",
+    ["kernel.cu", "attention_launch.cuh", "long_attention.cuh", "attention_producer.cuh", "attention_results.cuh",
+     "attention_softmax.cuh", "attention_tiles.cuh", "attention_shape.cuh", "attention_hopper.cuh", "wgmma_bf16.cuh"],
+    [POINTER] * 8 + [LONG] * 2 + [INT] * 3 + [FLOAT] + [INT] * 6)
+MOST_HEAD_DIM = 256
+
+workspace = planning.Workspace()
+
+
+def check(head_dim, sm_scale):
+    if head_dim % 8 or head_dim > MOST_HEAD_DIM:
+        raise ValueError(f"derby_attention_forward_sm90: head_dim {head_dim}; it is made for multiples of 8 up to "
+                         f"{MOST_HEAD_DIM}")
+    if not sm_scale > 0:
+        raise ValueError(f"derby_attention_forward_sm90: sm_scale {sm_scale}; it is made for positive ones")
+
+
+@torch.no_grad()
+def run(query, key, value, cu_seqlens_q, cu_seqlens_k, max_seqlen, sm_scale, output):
+    """Shapes as in the definition, all contiguous and at addresses that 16 divides; max_seqlen and sm_scale are
+    numbers."""
+    tokens, heads, head_dim = query.shape
+    if tokens == 0:
+        return
+    check(head_dim, sm_scale)
+    device, sequences = query.device, cu_seqlens_q.shape[0] - 1
+    processors = planning.processors(device)
+    made = planning.plan(tokens, sequences, int(max_seqlen), int(max_seqlen), heads, heads, head_dim, False, processors)
+    counters, partials = workspace(device, made)
+    library(device, query, key, value, cu_seqlens_q, cu_seqlens_k, output, counters, partials, tokens, key.shape[0],
+            sequences, heads, head_dim, float(sm_scale), made.split, made.section_heads, made.whole_tiles, made.chunks,
+            made.chunk_blocks, processors)

@@ -1,0 +1,313 @@
+// derby_mla_decode_attention_sm90: one launch. A block (or a cluster of them, which share the context) takes 8, 16, 32 or
+// 64 query heads of one sequence. Queries and a tile of tokens come into shared memory with one wait; the tile is key and
+// value. Warps share the 576 products of a score among each other, then the 512 values of the latent.
+
+#include "decode_mma.cuh"
+
+namespace {
+
+constexpr int KEY = 576, LATENT = 512, PITCH = KEY + 8;  // a row is 16 bytes longer: ldmatrix without bank conflicts
+constexpr int WARPS = 8, THREADS = WARPS * 32, MOST_SPLITS = 16;
+
+struct Arguments {
+  const __nv_bfloat16 *query, *cache;
+  const int* context_lens;
+  __nv_bfloat16* output;
+  int heads, chunks, slots, splits, longest;
+  float scale;  // of scores, for powers of two
+};
+
+// NT: groups of 8 query heads. T: tokens of a tile.
+template <int NT, int T>
+struct Kernel {
+  static constexpr int HEADS = 8 * NT, ROWS = T / 16, SHARES = WARPS / ROWS;  // warps to 16 tokens, which share products
+  static constexpr bool OVER = NT >= 4;  // the others' outputs lie over queries and tiles, once all have used theirs
+  struct Tile {
+    __nv_bfloat16 rows[T][PITCH];
+  };
+  struct Shared {
+    uint64_t sent;  // barrier of the cluster's parts
+    float scores[SHARES][HEADS][T + 4];
+    float2 statistics[MOST_SPLITS][HEADS];             // greatest score and sum of weights of the blocks of the cluster
+    float4 gathered[OVER ? 1 : NT * LATENT / 16][32];  // their outputs of this block's dimensions
+    __nv_bfloat16 query[HEADS][PITCH];
+    Tile tiles[1];  // two where a block has several
+  };
+
+  const Arguments& given;
+  Shared& shared;
+  int lane, warp, quad, corner, split, sequence, first_head, heads, length;
+
+  __device__ __forceinline__ Kernel(const Arguments& a, Shared& s) : given(a), shared(s) {
+    lane = threadIdx.x % 32, warp = threadIdx.x / 32, quad = lane / 4, corner = lane % 4;
+    split = blockIdx.x % a.splits;
+    int unit = blockIdx.x / a.splits;
+    first_head = unit % a.chunks * HEADS, sequence = unit / a.chunks;
+    heads = min(HEADS, a.heads - first_head);
+  }
+
+  // ROWS_OF rows of 72 times 16 bytes, a warp a row; zeros from row `count` on.
+  template <int ROWS_OF>
+  __device__ __forceinline__ void fetch_rows(__nv_bfloat16 (*to)[PITCH], const __nv_bfloat16* from, int count) {
+    uint32_t place = shared_address(&to[warp][8 * lane]);
+    const __nv_bfloat16* mine = from + warp * KEY + 8 * lane;
+#pragma unroll
+    for (int row = 0; row < ROWS_OF; row += WARPS) {
+      bool valid = row + warp < count;
+      const __nv_bfloat16* source = valid ? mine + row * KEY : from;
+      fetch(place + row * PITCH * 2, source, valid);
+      fetch(place + row * PITCH * 2 + 512, source + (valid ? 256 : 0), valid);
+      if (lane < 8) fetch(place + row * PITCH * 2 + 1024, source + (valid ? 512 : 0), valid);
+    }
+  }
+
+  __device__ __forceinline__ void fetch_tile(int tile, int stage, int end) {
+    fetch_rows<T>(shared.tiles[stage].rows, given.cache + (static_cast<long long>(sequence) * given.slots + tile * T) * KEY,
+                  end - tile * T);
+  }
+
+  // The warp's share of the products of its 16 tokens' scores.
+  __device__ __forceinline__ void score(int stage) {
+    int rows = warp % ROWS * 16, mine = warp / ROWS;
+    uint32_t key = shared_address(&shared.tiles[stage].rows[rows + lane % 16][lane / 16 * 8]);
+    // Of two groups of heads: both halves of 16 products of the first, then those of the second; one group twice.
+    uint32_t query = shared_address(&shared.query[(NT > 1 ? lane / 16 * 8 : 0) + lane % 8][lane / 8 % 2 * 8]);
+    constexpr int CHAINS = NT == 1 ? 2 : 1;  // of products that wait for each other
+    float4 found[CHAINS][NT];
+#pragma unroll
+    for (int n = 0; n < CHAINS * NT; n++) found[n / NT][n % NT] = {0, 0, 0, 0};
+#pragma unroll
+    for (int step = 0; step < (KEY / 16 + SHARES - 1) / SHARES; step++) {
+      int part = step * SHARES + mine;
+      if (KEY / 16 % SHARES && part >= KEY / 16) break;
+      uint32_t a[4], b[4];
+      load_matrices(a, key + part * 32);
+#pragma unroll
+      for (int n = 0; n < NT; n += 2) {
+        load_matrices(b, query + part * 32 + n * 8 * PITCH * 2);
+        multiply(found[step % CHAINS][n], a[0], a[1], a[2], a[3], b[0], b[1]);
+        if (NT > 1) multiply(found[0][(n + 1) % NT], a[0], a[1], a[2], a[3], b[2], b[3]);
+      }
+    }
+#pragma unroll
+    for (int n = 0; n < NT; n++) {
+      int head = 8 * n + 2 * corner, token = rows + quad;
+      float4 sum = found[0][n], other = found[CHAINS - 1][n];
+      if (CHAINS == 2) sum.x += other.x, sum.y += other.y, sum.z += other.z, sum.w += other.w;
+      shared.scores[mine][head][token] = sum.x, shared.scores[mine][head + 1][token] = sum.y;
+      shared.scores[mine][head][token + 8] = sum.z, shared.scores[mine][head + 1][token + 8] = sum.w;
+    }
+  }
+
+  // Head 8 n + quad: most and sum. Outputs of head 8 n + 2 corner (x, z) and the next (y, w) for the warp's dimensions.
+  float most[NT], sum[NT];
+  float4 found[NT][4];
+
+  __device__ __forceinline__ void weigh(int tile, int stage) {
+    uint32_t weights[NT][ROWS][2];
+#pragma unroll
+    for (int n = 0; n < NT; n++) {
+      float s[T / 4], greatest = most[n];  // tokens 2 corner and the next, in steps of 8
+#pragma unroll
+      for (int i = 0; i < T / 8; i++) {
+        float2 both = {0, 0};
+#pragma unroll
+        for (int k = 0; k < SHARES; k++) {
+          float2 part = *reinterpret_cast<const float2*>(&shared.scores[k][8 * n + quad][8 * i + 2 * corner]);
+          both.x += part.x, both.y += part.y;
+        }
+        int token = tile * T + 8 * i + 2 * corner;
+        s[2 * i] = token < length ? both.x * given.scale : -INFINITY;
+        s[2 * i + 1] = token + 1 < length ? both.y * given.scale : -INFINITY;
+        greatest = fmaxf(greatest, fmaxf(s[2 * i], s[2 * i + 1]));
+      }
+      greatest = fmaxf(greatest, __shfl_xor_sync(~0u, greatest, 1));
+      greatest = fmaxf(greatest, __shfl_xor_sync(~0u, greatest, 2));
+      float factor = share(most[n], greatest);
+      most[n] = greatest;
+      sum[n] *= factor;
+#pragma unroll
+      for (int i = 0; i < T / 4; i++) s[i] = power_of_two(s[i] - greatest), sum[n] += s[i];
+#pragma unroll
+      for (int i = 0; i < T / 8; i++) weights[n][i / 2][i % 2] = pack(s[2 * i], s[2 * i + 1]);
+      float low = __shfl_sync(~0u, factor, 8 * corner), high = __shfl_sync(~0u, factor, 8 * corner + 4);
+#pragma unroll
+      for (int i = 0; i < 4; i++) found[n][i].x *= low, found[n][i].y *= high, found[n][i].z *= low, found[n][i].w *= high;
+    }
+    uint32_t value = shared_address(
+        &shared.tiles[stage].rows[lane % 8 + lane / 16 * 8][64 * warp + lane / 8 % 2 * 8]);
+#pragma unroll
+    for (int row = 0; row < ROWS; row++) {
+#pragma unroll
+      for (int i = 0; i < 4; i++) {
+        uint32_t a[4];
+        load_matrices_turned(a, value + row * 16 * PITCH * 2 + i * 32);
+#pragma unroll
+        for (int n = 0; n < NT; n++) multiply(found[n][i], a[0], a[1], a[2], a[3], weights[n][row][0], weights[n][row][1]);
+      }
+    }
+  }
+
+  __device__ __forceinline__ void run() {
+    int tile = split, stage = 0;
+    length = __ldg(given.context_lens + sequence);
+    if (tile * T < given.longest) fetch_tile(tile, 0, given.longest);  // before the length is known
+    fetch_rows<HEADS>(shared.query, given.query + (static_cast<long long>(sequence) * given.heads + first_head) * KEY, heads);
+    fetched();
+    if (given.splits > 1) {
+      if (threadIdx.x == 0) {
+        set_up(shared_address(&shared.sent));
+        set_up_seen();
+        expect(shared_address(&shared.sent), NT * LATENT / 16 * 32 * sizeof(float4) + given.splits * HEADS * sizeof(float2));
+      }
+      if (OVER) __syncthreads();
+      if (!OVER) cluster_arrive();
+    }
+#pragma unroll
+    for (int n = 0; n < NT; n++) {
+      most[n] = -INFINITY, sum[n] = 0;
+#pragma unroll
+      for (int i = 0; i < 4; i++) found[n][i] = {0, 0, 0, 0};
+    }
+    for (; tile * T < length; tile += given.splits) {
+      int next = tile + given.splits;
+      if (next * T < length) {
+        fetch_tile(next, stage ^ 1, length);
+        fetched();
+        wait_fetched<1>();
+      } else {
+        wait_fetched<0>();
+      }
+      __syncthreads();
+      score(stage);
+      __syncthreads();
+      weigh(tile, stage);
+      if (next * T >= length) break;
+      __syncthreads();
+      stage ^= 1;
+    }
+    wait_fetched<0>();  // a block without a token has not waited yet
+#pragma unroll
+    for (int n = 0; n < NT; n++) {
+      sum[n] += __shfl_xor_sync(~0u, sum[n], 1);
+      sum[n] += __shfl_xor_sync(~0u, sum[n], 2);
+    }
+    if (given.splits == 1) {
+#pragma unroll
+      for (int n = 0; n < NT; n++) {
+        float mine = __fdividef(1, sum[n]);
+        float low = __shfl_sync(~0u, mine, 8 * corner), high = __shfl_sync(~0u, mine, 8 * corner + 4);
+#pragma unroll
+        for (int i = 0; i < 4; i++) write(n, 4 * warp + i, found[n][i], low, high);
+      }
+    } else {
+      exchange();
+    }
+  }
+
+  // Each block of the cluster gets the others' outputs for its stretch of dimensions, and writes these.
+  __device__ __forceinline__ void exchange() {
+    int each = LATENT / 16 / given.splits, log_each = 31 - __clz(each);  // groups of 16 dimensions for a block
+    auto gathered = OVER ? reinterpret_cast<float4(*)[32]>(shared.query) : shared.gathered;
+    uint32_t sent = shared_address(&shared.sent);
+    if (OVER) cluster_arrive_having_read();
+    cluster_wait();
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+      int group = 4 * warp + i, to = group >> log_each, place = (split * each + (group & (each - 1))) * NT;
+      uint32_t theirs = address_in(sent, to);
+#pragma unroll
+      for (int n = 0; n < NT; n++) send(address_in(shared_address(&gathered[place + n][lane]), to), found[n][i], theirs);
+    }
+    for (int to = warp; to < given.splits; to += WARPS) {
+      uint32_t theirs = address_in(sent, to);
+#pragma unroll
+      for (int n = 0; n < NT; n++) {
+        uint32_t place = address_in(shared_address(&shared.statistics[split][8 * n + quad]), to);
+        if (corner == 0) send(place, make_float2(most[n], sum[n]), theirs);
+      }
+    }
+    await(sent, 0);
+#pragma unroll 1
+    for (int i = warp; i < each * NT; i += WARPS) {
+      int n = i % NT, head = 8 * n + 2 * corner;
+      float2 whole = {-INFINITY, -INFINITY}, total = {0, 0};
+#pragma unroll 8
+      for (int s = 0; s < given.splits; s++) {
+        whole.x = fmaxf(whole.x, shared.statistics[s][head].x), whole.y = fmaxf(whole.y, shared.statistics[s][head + 1].x);
+      }
+      float4 all = {0, 0, 0, 0};
+#pragma unroll 8
+      for (int s = 0; s < given.splits; s++) {
+        float4 part = gathered[s * each * NT + i][lane];
+        float2 first = shared.statistics[s][head], second = shared.statistics[s][head + 1];
+        float low = power_of_two(first.x - whole.x), high = power_of_two(second.x - whole.y);  // 0 without a token
+        total.x += low * first.y, total.y += high * second.y;
+        all.x += low * part.x, all.y += high * part.y, all.z += low * part.z, all.w += high * part.w;
+      }
+      write(n, split * each + i / NT, all, __fdividef(1, total.x), __fdividef(1, total.y));
+    }
+  }
+
+  // 16 dimensions of 8 heads.
+  __device__ __forceinline__ void write(int n, int group, float4 all, float low, float high) {
+    uint32_t first = turned(pack(all.x * low, all.y * high)), second = turned(pack(all.z * low, all.w * high));
+    int head = 8 * n + quad;
+    if (head >= heads) return;
+    uint32_t* to = reinterpret_cast<uint32_t*>(given.output + (static_cast<long long>(sequence) * given.heads +
+                                                               first_head + head) * LATENT + 16 * group + 2 * corner);
+    to[0] = first, to[4] = second;
+  }
+};
+
+template <int NT, int T>
+__global__ void __launch_bounds__(THREADS, 1) derby_mla_decode_attention(const __grid_constant__ Arguments given) {
+  Kernel<NT, T>(given, *reinterpret_cast<typename Kernel<NT, T>::Shared*>(shared_memory())).run();
+}
+
+template <int NT, int T>
+cudaError_t start(const Arguments& given, int sequences, cudaStream_t stream) {
+  using K = Kernel<NT, T>;
+  auto kernel = derby_mla_decode_attention<NT, T>;
+  static bool ready = [&] {
+    cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                         sizeof(typename K::Shared) + sizeof(typename K::Tile));
+    cudaFuncSetAttribute(kernel, cudaFuncAttributeNonPortableClusterSizeAllowed, 1);
+    return true;
+  }();
+  (void)ready;
+  cudaLaunchConfig_t config = {};
+  config.gridDim = dim3(sequences * given.chunks * given.splits);
+  config.blockDim = dim3(THREADS);
+  bool two = given.splits * T < given.longest || (K::OVER && given.splits > 1);
+  config.dynamicSmemBytes = sizeof(typename K::Shared) + (two ? sizeof(typename K::Tile) : 0);
+  config.stream = stream;
+  cudaLaunchAttribute attribute = {};
+  attribute.id = cudaLaunchAttributeClusterDimension;
+  attribute.val.clusterDim.x = given.splits, attribute.val.clusterDim.y = attribute.val.clusterDim.z = 1;
+  if (given.splits > 1) config.attrs = &attribute, config.numAttrs = 1;
+  return cudaLaunchKernelEx(&config, kernel, given);
+}
+
+}  // namespace
+
+// splits: blocks of a cluster that share a context, 1, 2, 4, 8 or 16. groups: of 8 heads to a block. tokens: of a tile.
+// All addresses are multiples of 16.
+extern "C" int derby_mla_decode_attention_sm90_run(const void* query, const void* cache, const void* context_lens,
+                                                   void* output, int sequences, int heads, int slots, int longest,
+                                                   float sm_scale, int splits, int groups, int tokens,
+                                                   cudaStream_t stream) {
+  Arguments given{static_cast<const __nv_bfloat16*>(query), static_cast<const __nv_bfloat16*>(cache),
+                  static_cast<const int*>(context_lens), static_cast<__nv_bfloat16*>(output), heads,
+                  (heads + 8 * groups - 1) / (8 * groups), slots, splits, longest, sm_scale * LOG2E};
+  switch (groups * 100 + tokens) {
+    case 116: return start<1, 16>(given, sequences, stream);
+    case 132: return start<1, 32>(given, sequences, stream);
+    case 216: return start<2, 16>(given, sequences, stream);
+    case 232: return start<2, 32>(given, sequences, stream);
+    case 264: return start<2, 64>(given, sequences, stream);
+    case 432: return start<4, 32>(given, sequences, stream);
+    case 832: return start<8, 32>(given, sequences, stream);
+  }
+  return cudaErrorInvalidValue;
+}

@@ -1,0 +1,58 @@
+// unified_attention: causal attention over a cache in pages of 16 tokens, for sm_90a.
+#include "attention_launch.cuh"
+
+using namespace derby;
+
+namespace {
+
+template <int D, int KEYS, int GROUPS, int STAGES, bool SPLIT>
+using Paged = AttentionShape<D, KEYS, GROUPS, STAGES, SPLIT, true, true>;
+
+template <typename S>
+struct Of {
+    using Shape = S;
+};
+
+}  // namespace
+
+// Shapes as in the definition.
+// The plan, as planning.py makes it: split: which of the head size's two kernels; whole_tiles, chunks, chunk_blocks,
+// section_heads, pack: as in AttentionCall. counters: zeros, and left as zeros. processors: multiprocessors of the GPU.
+extern "C" int derby_unified_attention_sm90_run(
+    const void* query, const void* key_cache, const void* value_cache, const int* cu_seqlens_q, const int* seq_lens,
+    const int* block_table, void* output, int* counters, float* partials, long long num_tokens, long long num_blocks,
+    int num_seqs, int table_width, int heads, int kv_heads, int head_dim, float sm_scale, int split, int pack,
+    int section_heads, int whole_tiles, int chunks, int chunk_blocks, int processors, cudaStream_t stream) {
+    const AttentionTensors tensors{query, key_cache, value_cache, num_tokens, num_blocks};
+    AttentionCall call{};
+    call.cu_seqlens_q = cu_seqlens_q;
+    call.key_lengths = seq_lens;
+    call.block_table = block_table;
+    call.output = static_cast<__nv_bfloat16*>(output);
+    call.counters = counters;
+    call.partials = partials;
+    call.num_seqs = num_seqs;
+    call.table_width = table_width;
+    call.heads = heads;
+    call.kv_heads = kv_heads;
+    call.head_dim = head_dim;
+    call.scale_log2 = sm_scale * LOG2_E;
+    call.pack = pack;
+    call.section_heads = section_heads;
+    call.whole_tiles = whole_tiles;
+    call.chunks = chunks;
+    call.chunk_blocks = chunk_blocks;
+    const auto launch = [&](auto kernel) {
+        return int(launch_long_attention<typename decltype(kernel)::Shape>(tensors, call, processors, stream));
+    };
+    switch (rounded_head_dim(head_dim)) {
+        case 64: return split ? launch(Of<Paged<64, 64, 2, 4, true>>{}) : launch(Of<Paged<64, 128, 3, 2, false>>{});
+        case 72: return split ? launch(Of<Paged<72, 64, 2, 4, true>>{}) : launch(Of<Paged<72, 128, 3, 2, false>>{});
+        case 80: return split ? launch(Of<Paged<80, 64, 2, 4, true>>{}) : launch(Of<Paged<80, 112, 3, 2, false>>{});
+        case 96: return split ? launch(Of<Paged<96, 64, 2, 4, true>>{}) : launch(Of<Paged<96, 96, 3, 2, false>>{});
+        case 128: return split ? launch(Of<Paged<128, 64, 2, 4, true>>{}) : launch(Of<Paged<128, 128, 2, 2, false>>{});
+        case 192: return split ? int(cudaErrorInvalidValue) : launch(Of<Paged<192, 112, 2, 2, false>>{});
+        case 256: return split ? int(cudaErrorInvalidValue) : launch(Of<Paged<256, 80, 2, 2, false>>{});
+    }
+    return cudaErrorInvalidValue;
+}

@@ -1,0 +1,70 @@
+"""derby_unified_attention_sm90: causal attention over a paged cache for Hopper, in one CUDA C++ kernel and one call.
+
+long_attention.cuh says how the kernel works: TMA boxes of one 16-token page each, two or three warpgroups of 64 query
+rows that take turns on the tensor cores, weights kept in registers. Query heads of a group share tiles. Where no
+sequence has more than 256 tokens (head_dim 64 and 128; 128 tokens with head_dim 256), short_attention.cuh reads keys
+and values once into shared memory instead. Which kernel a call gets, and how the work is cut, is chosen from sizes that
+the host knows (attention_planning.py); nothing waits for the GPU.
+
+Needs nvcc (on the PATH, in $CUDA_HOME or /usr/local/cuda) at the first call ever. Kept between calls: the library, and
+a workspace for each stream whose counters every call leaves at zero. Deterministic: chunks of a tile are added in their
+order.
+"""
+
+import importlib
+import os
+
+import torch
+
+__path__ = [os.path.dirname(__file__)]
+cuda_library = importlib.import_module(f"{__name__}.cuda_library")
+planning = importlib.import_module(f"{__name__}.attention_planning")
+
+POINTER, INT, LONG, FLOAT = cuda_library.POINTER, cuda_library.INT, cuda_library.LONG, cuda_library.FLOAT
+library = cuda_library.CudaLibrary(
+    __file__, "derby_unified_attention_sm90",
+    ["kernel.cu", "attention_launch.cuh", "long_attention.cuh", "attention_producer.cuh", "attention_results.cuh",
+     "attention_softmax.cuh", "attention_tiles.cuh", "attention_shape.cuh", "attention_hopper.cuh", "wgmma_bf16.cuh"],
+    [POINTER] * 9 + [LONG] * 2 + [INT] * 5 + [FLOAT] + [INT] * 7)
+short_library = cuda_library.CudaLibrary(
+    __file__, "derby_short_attention", ["short.cu", "short_launch.cuh", "short_attention.cuh", "short_movers.cuh",
+                                        "short_softmax.cuh", "short_units.cuh", "short_hopper.cuh"],
+    [POINTER] * 7 + [INT] * 8 + [FLOAT, INT])
+MOST_SHORT = {64: 256, 128: 256, 256: 128}  # head_dim: tokens of a sequence, as in short_units.cuh
+PAGE = 16  # tokens in a block of the cache, as in long_attention.cuh
+MOST_HEAD_DIM = 256
+
+workspace = planning.Workspace()
+
+
+def check(head_dim, block_size, sm_scale):
+    if head_dim % 8 or head_dim > MOST_HEAD_DIM or block_size != PAGE:
+        raise ValueError(f"derby_unified_attention_sm90: head_dim {head_dim} with blocks of {block_size} tokens; it is "
+                         f"made for multiples of 8 up to {MOST_HEAD_DIM} and blocks of {PAGE}")
+    if not sm_scale > 0:
+        raise ValueError(f"derby_unified_attention_sm90: sm_scale {sm_scale}; it is made for positive ones")
+
+
+@torch.no_grad()
+def run(query, key_cache, value_cache, cu_seqlens_q, seq_lens, block_table, max_query_len, max_seq_len, sm_scale,
+        output):
+    """Shapes as in the definition, all contiguous and at addresses that 16 divides; the last three inputs are
+    numbers."""
+    tokens, heads, head_dim = query.shape
+    if tokens == 0:
+        return
+    blocks, block_size, kv_heads, _ = key_cache.shape
+    check(head_dim, block_size, sm_scale)
+    device, sequences = query.device, block_table.shape[0]
+    processors = planning.processors(device)
+    if int(max_seq_len) <= MOST_SHORT.get(head_dim, 0):
+        short_library(device, query, key_cache, value_cache, cu_seqlens_q, seq_lens, block_table, output, tokens,
+                      sequences, blocks, block_table.shape[1], heads, kv_heads, head_dim, int(max_query_len),
+                      float(sm_scale), processors)
+        return
+    made = planning.plan(tokens, sequences, int(max_query_len), int(max_seq_len), heads, kv_heads, head_dim, True,
+                         processors)
+    counters, partials = workspace(device, made)
+    library(device, query, key_cache, value_cache, cu_seqlens_q, seq_lens, block_table, output, counters, partials,
+            tokens, blocks, sequences, block_table.shape[1], heads, kv_heads, head_dim, float(sm_scale), made.split,
+            made.pack, made.section_heads, made.whole_tiles, made.chunks, made.chunk_blocks, processors)

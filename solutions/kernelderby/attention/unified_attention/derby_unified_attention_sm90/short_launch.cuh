@@ -1,0 +1,122 @@
+// Short attention, the host's side: which calls, how the work is cut, tensor maps, the launch.
+#pragma once
+#include "short_attention.cuh"
+
+namespace derby_short {
+
+using Encode = CUresult (*)(CUtensorMap*, CUtensorMapDataType, cuuint32_t, void*, const cuuint64_t*, const cuuint64_t*,
+                            const cuuint32_t*, const cuuint32_t*, CUtensorMapInterleave, CUtensorMapSwizzle,
+                            CUtensorMapL2promotion, CUtensorMapFloatOOBfill);
+
+static inline Encode find_encode() {
+    void* function = nullptr;
+    cudaDriverEntryPointQueryResult found;
+    if (cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &function, 12000, cudaEnableDefault, &found) !=
+            cudaSuccess || found != cudaDriverEntryPointSuccess)
+        return nullptr;
+    return reinterpret_cast<Encode>(function);
+}
+
+// A tensor map of bfloat16 [rows, heads, head_dim]: boxes of box_rows rows, box_heads heads and 64 columns.
+static inline bool encode_map(Encode encode, CUtensorMap* map, const void* tensor, int64_t rows, int heads,
+                              int head_dim, int box_rows, int box_heads) {
+    const cuuint64_t sizes[3] = {cuuint64_t(head_dim), cuuint64_t(heads), cuuint64_t(rows)};
+    const cuuint64_t strides[2] = {cuuint64_t(head_dim) * 2, cuuint64_t(heads) * head_dim * 2};
+    const cuuint32_t box[3] = {64, cuuint32_t(box_heads), cuuint32_t(box_rows)}, steps[3] = {1, 1, 1};
+    return encode(map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 3, const_cast<void*>(tensor), sizes, strides, box, steps,
+                  CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+                  CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
+}
+
+// Heads and tokens of a query tile: as many rows of 64 as can be, and of those as many heads as can be (their rows lie
+// beside each other, and the tile's tokens see nearly the same keys).
+static inline void choose_tile(int group, int max_query_len, int* heads, int* tokens) {
+    int most = 0;
+    for (int h = 1; h <= group && h <= TILE_ROWS; ++h) {
+        if (group % h) continue;
+        const int t = TILE_ROWS / h < max_query_len ? TILE_ROWS / h : max_query_len;
+        if (h * t >= most) most = h * t, *heads = h, *tokens = t;
+    }
+}
+
+// Into how many parts a unit's tiles go, so that the CTAs share the work evenly: a part costs its tiles, and its keys
+// about as much as one.
+static inline int choose_parts(int64_t units, int tiles, int processors) {
+    int best = 1;
+    double least = 1e30;
+    for (int parts = 1; parts <= tiles; ++parts) {
+        const int64_t rounds = (units * parts + processors - 1) / processors;
+        const double cost = rounds * (1.0 + (tiles + parts - 1) / parts);
+        if (cost < least * 0.995) least = cost, best = parts;
+    }
+    return best;
+}
+
+struct Call {
+    // bfloat16 [num_tokens, query_heads, head_dim], the caches [num_blocks, 16, kv_heads, head_dim]
+    const void *query, *key_cache, *value_cache;
+    const int *cu_seqlens_q, *seq_lens, *block_table;  // [num_seqs + 1], [num_seqs], [num_seqs, table_width]
+    void* output;                                      // like query
+    int num_tokens, num_seqs, num_blocks, table_width, query_heads, kv_heads, max_query_len;
+    float sm_scale;
+    int processors;  // multiprocessors of the GPU
+    cudaStream_t stream;
+};
+
+template <int HEAD_DIM>
+static int launch(const Call& call) {
+    using S = Sizes<HEAD_DIM>;
+    static const Encode encode = find_encode();
+    if (call.num_tokens == 0 || call.num_seqs == 0) return 0;
+    const int group = call.query_heads / call.kv_heads;
+    Parameters p = {};
+    p.first_rows = call.cu_seqlens_q;
+    p.lengths = call.seq_lens;
+    p.table = call.block_table;
+    p.output = static_cast<__nv_bfloat16*>(call.output);
+    p.table_width = call.table_width;
+    p.query_heads = call.query_heads;
+    p.kv_heads = call.kv_heads;
+    choose_tile(group, call.max_query_len, &p.tile_heads, &p.tile_tokens);
+    p.head_groups.set(group / p.tile_heads);
+    p.by_tokens.set(p.tile_tokens);
+    const int tiles = (call.max_query_len + p.tile_tokens - 1) / p.tile_tokens * p.head_groups.number;
+    p.parts = choose_parts(int64_t(call.num_seqs) * call.kv_heads, tiles, call.processors);
+    p.units = call.num_seqs * call.kv_heads * p.parts;
+    p.scale = call.sm_scale * 1.4426950408889634f;
+    CUtensorMap queries, keys, values, outputs;
+    const int64_t slots = int64_t(call.num_blocks) * PAGE;
+    if (!encode ||
+        !encode_map(encode, &queries, call.query, call.num_tokens, call.query_heads, HEAD_DIM, p.tile_tokens,
+                    p.tile_heads) ||
+        !encode_map(encode, &keys, call.key_cache, slots, call.kv_heads, HEAD_DIM, PAGE, 1) ||
+        !encode_map(encode, &values, call.value_cache, slots, call.kv_heads, HEAD_DIM, PAGE, 1) ||
+        !encode_map(encode, &outputs, call.output, call.num_tokens, call.query_heads, HEAD_DIM, p.tile_tokens,
+                    p.tile_heads))
+        return -1;
+    static bool allowed[64] = {};
+    int device = 0;
+    cudaGetDevice(&device);
+    if (device >= 64 || !allowed[device]) {
+        const cudaError_t error = cudaFuncSetAttribute(derby_short_attention<HEAD_DIM>,
+                                                       cudaFuncAttributeMaxDynamicSharedMemorySize, SHARED_BYTES<S>);
+        if (error != cudaSuccess) return error;
+        if (device < 64) allowed[device] = true;
+    }
+    derby_short_attention<HEAD_DIM><<<min(p.units, call.processors), S::THREADS, SHARED_BYTES<S>, call.stream>>>(
+        queries, keys, values, outputs, p);
+    return cudaGetLastError();
+}
+
+// Runs a call of a head size below whose sequences fit Sizes<head_dim>::MOST_TOKENS. Returns 0, a cudaError_t, or -1
+// where a tensor map could not be encoded.
+static inline int run(const Call& call, int head_dim) {
+    switch (head_dim) {
+        case 64: return launch<64>(call);
+        case 128: return launch<128>(call);
+        case 256: return launch<256>(call);
+        default: return cudaErrorInvalidValue;
+    }
+}
+
+}  // namespace derby_short

@@ -1,0 +1,97 @@
+// Short attention: one warpgroup's arithmetic on a tile of 64 query rows and a block of 64 keys.
+#pragma once
+#include "short_units.cuh"
+
+namespace derby_short {
+
+// A consumer thread's part of a tile: rows (thread / 32) * 16 + lane / 4 and 8 more, as wgmma lays them out.
+template <int HEAD_DIM>
+struct Tile {
+    float output[HEAD_DIM / 2];
+    float highest[2], sum[2];
+};
+
+template <int HEAD_DIM>
+__device__ __forceinline__ void multiply_scores(float* scores, uint32_t queries, uint32_t keys) {
+#pragma unroll
+    for (int k = 0; k < HEAD_DIM / 16; ++k) {
+        const uint32_t offset = (k / 4 * PART_BYTES + k % 4 * 32) >> 4;
+        wgmma_scores(scores, descriptor(queries + offset), descriptor(keys + offset), k > 0);
+    }
+}
+
+// Scores of a block's tokens from `column` on that a row does not see become minus infinity.
+__device__ __forceinline__ void hide(float* scores, int column, const int* limit) {
+    const int rest[2] = {limit[0] - column, limit[1] - column};
+#pragma unroll
+    for (int j = 0; j < BLOCK / 2; ++j)
+        if (j / 4 * 8 + j % 2 > rest[j / 2 % 2]) scores[j] = -INFINITY;
+}
+
+// Each row's highest score so far in this thread.
+__device__ __forceinline__ void find_highest(const float* scores, float* highest) {
+#pragma unroll
+    for (int j = 0; j < BLOCK / 2; ++j) highest[j / 2 % 2] = fmaxf(highest[j / 2 % 2], scores[j]);
+}
+
+// Makes the tile's highest scores fit what was found. Where a row's highest score grows by a factor of up to 2^8 its
+// weights grow beyond 1 instead of the output being scaled: the quotient stays the same.
+template <int HEAD_DIM>
+__device__ __forceinline__ void settle(Tile<HEAD_DIM>& tile, float* highest, bool first, float scale) {
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+        highest[r] = fmaxf(highest[r], __shfl_xor_sync(~0u, highest[r], 1));
+        highest[r] = fmaxf(highest[r], __shfl_xor_sync(~0u, highest[r], 2)) * scale;
+    }
+    if (first) {
+        tile.highest[0] = highest[0];
+        tile.highest[1] = highest[1];
+    } else if (__any_sync(~0u, highest[0] > tile.highest[0] + 8.f || highest[1] > tile.highest[1] + 8.f)) {
+#pragma unroll
+        for (int r = 0; r < 2; ++r) {
+            const float now = fmaxf(highest[r], tile.highest[r]), factor = exp2_fast(tile.highest[r] - now);
+            tile.highest[r] = now;
+            tile.sum[r] *= factor;
+#pragma unroll
+            for (int j = 0; j < HEAD_DIM / 2; ++j)
+                if (j / 2 % 2 == r) tile.output[j] *= factor;
+        }
+    }
+}
+
+// Scores of a block's tokens -> weights in bfloat16, and their sums.
+template <int HEAD_DIM>
+__device__ __forceinline__ void weigh(const float* scores, uint32_t* weights, Tile<HEAD_DIM>& tile, float scale) {
+#pragma unroll
+    for (int j = 0; j < BLOCK / 2; j += 2) {
+        const int r = j / 2 % 2;
+        const float a = exp2_fast(fmaf(scores[j], scale, -tile.highest[r]));
+        const float b = exp2_fast(fmaf(scores[j + 1], scale, -tile.highest[r]));
+        tile.sum[r] += a + b;
+        weights[j / 2] = pack_bf16(a, b);
+    }
+}
+
+template <int HEAD_DIM>
+__device__ __forceinline__ void soften(float* scores, uint32_t* weights, Tile<HEAD_DIM>& tile, bool first, bool masked,
+                                       int column, const int* limit, float scale) {
+    if (masked) hide(scores, column, limit);
+    float highest[2] = {-INFINITY, -INFINITY};
+    find_highest(scores, highest);
+    settle(tile, highest, first, scale);
+    weigh<HEAD_DIM>(scores, weights, tile, scale);
+}
+
+template <int HEAD_DIM>
+__device__ __forceinline__ void multiply_values(Tile<HEAD_DIM>& tile, const uint32_t* weights, uint32_t values,
+                                                bool first) {
+    constexpr int COLUMNS = HEAD_DIM < 128 ? HEAD_DIM : 128;  // at once
+#pragma unroll
+    for (int k = 0; k < BLOCK / 16; ++k)
+#pragma unroll
+        for (int c = 0; c < HEAD_DIM / COLUMNS; ++c)
+            wgmma_values<COLUMNS>(tile.output + c * COLUMNS / 2, weights + 4 * k,
+                                  descriptor(values + ((c * 2 * PART_BYTES + k * 2048) >> 4)), !first || k > 0);
+}
+
+}  // namespace derby_short

@@ -1,0 +1,127 @@
+// Short attention: sizes, what a call's CTAs share out among themselves, and what they keep in shared memory.
+#pragma once
+#include <cstdint>
+#include <cuda_bf16.h>
+#include <cuda_runtime.h>
+#include "short_hopper.cuh"
+
+namespace derby_short {
+
+constexpr int PAGE = 16, BLOCK = 64, TILE_ROWS = 64, WARP = 32, WARPGROUP = 128;
+constexpr int PART_BYTES = 64 * 128;  // 64 rows of 64 columns
+
+// PARTS: of a row, 64 columns each. RING: blocks of keys, and of values, that shared memory holds.
+template <int HEAD_DIM_>
+struct Sizes {
+    static constexpr int HEAD_DIM = HEAD_DIM_, PARTS = HEAD_DIM / 64, SLOT_BYTES = PARTS * PART_BYTES;
+    static constexpr int RING = HEAD_DIM == 256 ? 2 : 4, QUERY_SLOTS = HEAD_DIM == 256 ? 3 : 6;
+    static constexpr int MOST_TOKENS = RING * BLOCK;
+    static constexpr int CONSUMERS = HEAD_DIM == 256 ? 2 : 3, THREADS = (CONSUMERS + 1) * WARPGROUP;
+    static constexpr int CONSUMER_REGISTERS = CONSUMERS == 3 ? 152 : 224, PRODUCER_REGISTERS = CONSUMERS == 3 ? 56 : 64;
+};
+
+// Division of numbers below 2^16 by one that the host knows: the upper half of a product.
+struct Divider {
+    uint32_t number, multiplier;  // ceil(2^32 / number), 0 for 1
+
+    void set(int by) {
+        number = by;
+        multiplier = by > 1 ? uint32_t(((uint64_t(1) << 32) + by - 1) / by) : 0;
+    }
+    __host__ __device__ int divide(int value) const {
+        return multiplier ? int(uint64_t(uint32_t(value)) * multiplier >> 32) : value;
+    }
+    __host__ __device__ int rest(int value) const { return value - divide(value) * number; }
+};
+
+struct Parameters {
+    const int *first_rows, *lengths, *table;  // cu_seqlens_q, seq_lens, block_table
+    __nv_bfloat16* output;
+    int table_width, query_heads, kv_heads;
+    int tile_heads, tile_tokens;     // of a query tile: heads divide the group, heads * tokens <= 64
+    Divider head_groups, by_tokens;  // group / tile_heads; tile_tokens
+    int parts, units;                // units = num_seqs * kv_heads * parts
+    float scale;                     // of the scores, times log2(e)
+};
+
+// full: a TMA box has come. empty: all who read have done so. output_full: a tile's output lies in its queries' place.
+template <typename S>
+struct alignas(1024) Shared {
+    static constexpr int RING = S::RING, SLOT_BYTES = S::SLOT_BYTES, QUERY_SLOTS = S::QUERY_SLOTS;
+    uint8_t keys[RING][SLOT_BYTES];
+    uint8_t values[RING][SLOT_BYTES];
+    uint8_t queries[QUERY_SLOTS][SLOT_BYTES];
+    uint64_t keys_full[RING], values_full[RING], block_empty[RING];
+    uint64_t query_full[QUERY_SLOTS], output_full[QUERY_SLOTS], query_empty[QUERY_SLOTS];
+};
+template <typename S>
+constexpr int SHARED_BYTES = sizeof(Shared<S>) + 1024;  // + what aligning it may cost
+
+// What a unit's roles need to know of it. Its tiles come longest first: every later one needs the same blocks or fewer.
+struct Unit {
+    int sequence, kv_head, part, first_row, queries, length, tiles, count, blocks;
+
+    __device__ void load(const Parameters& p, int unit) {
+        part = unit % p.parts;
+        const int rest = unit / p.parts;
+        kv_head = rest % p.kv_heads;
+        sequence = rest / p.kv_heads;
+        first_row = __ldg(p.first_rows + sequence);
+        queries = __ldg(p.first_rows + sequence + 1);
+        length = __ldg(p.lengths + sequence);
+    }
+    // After load, once the values are wanted: tiles of this part and the blocks that they need.
+    __device__ void finish(const Parameters& p) {
+        queries -= first_row;
+        tiles = p.by_tokens.divide(queries + p.tile_tokens - 1);
+        const int all = tiles * p.head_groups.number;
+        count = all > part ? (all - part + p.parts - 1) / p.parts : 0;
+        blocks = count ? blocks_of(p, tile_of(p, 0)) : 0;
+    }
+    __device__ int tile_of(const Parameters& p, int index) const {
+        return tiles - 1 - p.head_groups.divide(part + index * p.parts);
+    }
+    __device__ int head_of(const Parameters& p, int index) const {
+        return (kv_head * p.head_groups.number + p.head_groups.rest(part + index * p.parts)) * p.tile_heads;
+    }
+    __device__ int visible(const Parameters& p, int tile) const {
+        return min(length, length - queries + (tile + 1) * p.tile_tokens);
+    }
+    __device__ int blocks_of(const Parameters& p, int tile) const { return (visible(p, tile) + BLOCK - 1) / BLOCK; }
+};
+
+// Calls what(unit) for every unit of this CTA; the next one's numbers are on their way meanwhile.
+template <typename What>
+__device__ __forceinline__ void for_each_unit(const Parameters& p, What what) {
+    Unit next;
+    if (blockIdx.x < p.units) next.load(p, blockIdx.x);
+    for (int index = blockIdx.x; index < p.units; index += gridDim.x) {
+        Unit unit = next;
+        if (index + gridDim.x < p.units) next.load(p, index + gridDim.x);
+        unit.finish(p);
+        what(unit);
+    }
+}
+
+// Which places of keys and values the blocks of a unit get, and the parity that each place's mbarriers are at. A unit
+// gives its last block back first and block 0 last, so the next unit takes the places in that order: its first blocks
+// are on their way while the tail of this one is computed.
+template <int COUNT>
+struct Places {
+    uint32_t order = 0x3210 & ((1u << (4 * COUNT)) - 1);  // four bits a place, in the order in which they come free
+    uint32_t parities = 0;                                // one bit a place
+
+    __host__ __device__ int of(int block) const { return order >> (4 * block) & 3; }
+    __host__ __device__ int parity(int place) const { return parities >> place & 1; }
+    __host__ __device__ void advance(int blocks) {
+        uint32_t next = order >> (4 * blocks);
+        int at = COUNT - blocks;
+        for (int block = blocks - 1; block >= 0; --block, ++at) {
+            next |= uint32_t(of(block)) << (4 * at);
+            parities ^= 1u << of(block);
+        }
+        order = next & ((1u << (4 * COUNT)) - 1);
+    }
+};
+
+}  // namespace derby_short

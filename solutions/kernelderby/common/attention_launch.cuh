@@ -1,0 +1,84 @@
+// Launches a kernel of long attention: tensor maps and the grid.
+#pragma once
+#include "long_attention.cuh"
+
+namespace derby {
+
+using EncodeMap = CUresult (*)(CUtensorMap*, CUtensorMapDataType, cuuint32_t, void*, const cuuint64_t*,
+                               const cuuint64_t*, const cuuint32_t*, const cuuint32_t*, CUtensorMapInterleave,
+                               CUtensorMapSwizzle, CUtensorMapL2promotion, CUtensorMapFloatOOBfill);
+
+inline EncodeMap find_encode() {
+    void* function = nullptr;
+    cudaDriverEntryPointQueryResult found;
+    if (cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &function, 12000, cudaEnableDefault, &found) !=
+            cudaSuccess || found != cudaDriverEntryPointSuccess)
+        return nullptr;
+    return reinterpret_cast<EncodeMap>(function);
+}
+
+// Boxes of `columns` columns of `box_heads` heads and `rows` tokens of a [tokens, heads, dim] tensor. With page > 0 the
+// tensor is [blocks, page, heads, dim] and a box is one block.
+inline bool encode_heads(EncodeMap encode, CUtensorMap* map, const void* data, long long tokens, int heads, int dim,
+                         int columns, int box_heads, int rows, int page) {
+    const cuuint64_t row = 2ull * dim;
+    const cuuint64_t sizes[4] = {cuuint64_t(dim), cuuint64_t(heads), cuuint64_t(page ? page : tokens),
+                                 cuuint64_t(tokens)};
+    const cuuint64_t strides[3] = {row, row * heads, row * heads * (page ? page : 1)};
+    const cuuint32_t box[4] = {cuuint32_t(columns), cuuint32_t(box_heads), cuuint32_t(page ? page : rows), 1};
+    const cuuint32_t steps[4] = {1, 1, 1, 1};
+    return encode(map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, page ? 4 : 3, const_cast<void*>(data), sizes, strides, box,
+                  steps, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+                  CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
+}
+
+struct AttentionTensors {
+    const void *query, *key, *value;
+    long long num_tokens, kv_tokens;  // kv_tokens: rows of key (packed) or blocks of the cache (paged)
+};
+
+template <typename S>
+cudaError_t launch_long_attention(const AttentionTensors& tensors, AttentionCall call, int processors,
+                                  cudaStream_t stream) {
+    static const EncodeMap encode = find_encode();
+    if (encode == nullptr) return cudaErrorNotSupported;
+    call.tile_tokens = S::M / call.pack;
+    call.num_tokens = tensors.num_tokens;
+    call.kv_tokens = tensors.kv_tokens;
+    AttentionMaps maps;
+    const auto encoded = [&](CUtensorMap* map, CUtensorMap* tail, const void* data, long long tokens, int heads,
+                             int tail_columns, int box_heads, int rows, int page) {
+        return encode_heads(encode, map, data, tokens, heads, call.head_dim, SLAB_COLUMNS, box_heads, rows, page) &&
+               (tail_columns == 0 ||
+                encode_heads(encode, tail, data, tokens, heads, call.head_dim, tail_columns, box_heads, rows, page));
+    };
+    const int page = S::PAGED ? PAGE : 0;
+    if (!encoded(&maps.q, &maps.q_tail, tensors.query, tensors.num_tokens, call.heads, S::K_TAIL, call.pack,
+                 call.tile_tokens, 0) ||
+        !encoded(&maps.k, &maps.k_tail, tensors.key, tensors.kv_tokens, call.kv_heads, S::K_TAIL, 1, S::N, page) ||
+        !encoded(&maps.v, &maps.v_tail, tensors.value, tensors.kv_tokens, call.kv_heads, S::V_TAIL, 1, S::N, page))
+        return cudaErrorInvalidValue;
+    call.query_blocks = call.num_seqs == 1 ? int((tensors.num_tokens + call.tile_tokens - 1) / call.tile_tokens)
+                                           : int(tensors.num_tokens / call.tile_tokens) + call.num_seqs;
+    static const cudaError_t sized = cudaFuncSetAttribute(
+        derby_long_attention<S>, cudaFuncAttributeMaxDynamicSharedMemorySize, S::SHARED);
+    if (sized != cudaSuccess) return sized;
+    const long long tiles = 1ll * call.query_blocks * (call.heads / call.pack);
+    if (call.whole_tiles > tiles) call.whole_tiles = int(tiles);
+    const long long items = call.whole_tiles + (tiles - call.whole_tiles) * call.chunks;
+    const int ctas = int(items < processors ? items : processors);
+    derby_long_attention<S><<<ctas, S::THREADS, S::SHARED, stream>>>(maps, call);
+    return cudaGetLastError();
+}
+
+constexpr float LOG2_E = 1.4426950408889634f;
+
+// The head size of the kernel that takes `head_dim`; 0: none does.
+inline int rounded_head_dim(int head_dim) {
+    if (head_dim <= 0 || head_dim % 8 != 0) return 0;
+    for (const int size : {64, 72, 80, 96, 128, 192, 256})
+        if (head_dim <= size) return size;
+    return 0;
+}
+
+}  // namespace derby

@@ -1,0 +1,200 @@
+"""How a call of the attention kernels is cut into work for the multiprocessors: from sizes that the host knows.
+
+Tiles are rows of queries of one head, or of a group of heads that read the same keys (`pack`). An item of work is a
+tile with all its keys or with a chunk of them; items are given out one after the other, longest first. A few hundred
+tiles do not come out even over 132 multiprocessors, and in a short causal sequence the longest tile alone takes longer
+than a fair share of all: there tiles are cut into chunks, for the price of results that go through memory.
+"""
+
+import functools
+import heapq
+from dataclasses import dataclass
+
+import torch
+
+MOST_FLOATS = 1 << 26  # of memory for chunks: 256 MB
+L2_SHARE = 24e6  # bytes of keys and values that are worked on at the same time, of 50 to 60 MB of L2
+MOST_TILES = 4096  # with more, what the last ones cost does not show
+# Seen on an H200: terabyte/s from the L2; microseconds of a launch, of an item, and of a chunk's way through memory, in
+# all and for each 128 x 64 values.
+L2_SPEED, START, ITEM, CHUNK, VALUES = 6.5, 7.0, 1.2, 2.0, 2.0
+UNCUT = 1, 1 << 20  # chunks, chunk_blocks
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """rows of queries and keys in a tile; teraflop/s that it reaches with many tiles on an H200."""
+
+    rows: int
+    keys: int
+    speed: float
+
+
+# As in kernel.cu: of each head size the kernel for many rows, and the one for few (`split`), for which large heads
+# leave too few registers.
+WIDE = {64: Kernel(192, 128, 520), 72: Kernel(192, 128, 580), 80: Kernel(192, 112, 600), 96: Kernel(192, 96, 560),
+        128: Kernel(128, 128, 700), 192: Kernel(128, 112, 680), 256: Kernel(128, 80, 740)}
+SPLIT = {64: Kernel(64, 64, 280), 72: Kernel(64, 64, 310), 80: Kernel(64, 64, 320), 96: Kernel(64, 64, 340),
+         128: Kernel(64, 64, 420)}
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What the C function takes; the counters of cut tiles and the floats of memory that their chunks need."""
+
+    split: int
+    pack: int
+    section_heads: int
+    whole_tiles: int
+    chunks: int
+    chunk_blocks: int
+    counters: int
+    floats: int
+
+
+@dataclass(frozen=True)
+class Call:
+    """Sizes of a call. longest_query, longest_keys: of a sequence."""
+
+    tokens: int
+    sequences: int
+    longest_query: int
+    longest_keys: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    causal: bool
+    processors: int
+
+    @property
+    def size(self):
+        """The head size of the kernels that take head_dim: columns past it are zeros."""
+        return next(size for size in WIDE if self.head_dim <= size)
+
+    def works(self):
+        return [self.work(split) for split in (0, 1) if self.size in (WIDE, SPLIT)[split]]
+
+    def tile_lengths(self, tile_tokens):
+        """Keys that each tile of one head sees, the last rows first. Of several sequences all are taken to be as long
+        as the longest, as many as there are tokens for."""
+        queries = self.tokens if self.sequences == 1 else self.longest_query
+        one = [self.longest_keys - (queries - min(queries, first + tile_tokens) if self.causal else 0)
+               for first in range(0, queries, tile_tokens)]
+        tiles = len(one) if self.sequences == 1 else self.tokens // tile_tokens + self.sequences
+        return [one[tile % len(one)] for tile in range(tiles - 1, -1, -1)]
+
+    def work(self, split):
+        """The call's work for one of the two kernels."""
+        size, group = self.size, self.heads // self.kv_heads
+        kernel = (SPLIT if split else WIDE)[size]
+        pack = group if self.causal and group <= kernel.rows else 1
+        blocks = tuple(-(-length // kernel.keys) for length in self.tile_lengths(kernel.rows // pack)
+                       for _ in range(self.heads // pack))
+        return Work(self, kernel, split, pack, size, blocks)
+
+
+@dataclass(frozen=True)
+class Work:
+    """A call's tiles in one kernel. size: the kernel's head size. blocks: tiles of keys that each tile sees, in the
+    order in which they are given out."""
+
+    call: Call
+    kernel: Kernel
+    split: int
+    pack: int
+    size: int
+    blocks: tuple
+
+    @property
+    def owners(self):
+        """Warpgroups with rows of their own."""
+        return 1 if self.split else self.kernel.rows // 64
+
+    def floats(self, whole, chunks):
+        return (len(self.blocks) - whole) * chunks * self.owners * 128 * (self.size // 2 + 4) if chunks > 1 else 0
+
+    def cuts(self):
+        """(whole_tiles, chunks, chunk_blocks) worth trying: none, all tiles, those that do not fill the last round."""
+        yield len(self.blocks), *UNCUT
+        if len(self.blocks) > MOST_TILES:
+            return
+        longest, rounds = max(self.blocks), len(self.blocks) // self.call.processors * self.call.processors
+        for whole in sorted({0, rounds} - {len(self.blocks)} if len(set(self.blocks)) == 1 else {0}):
+            for chunks in range(2, min(longest, 16) + 1):
+                if self.floats(whole, chunks) <= MOST_FLOATS:
+                    yield whole, chunks, -(-longest // chunks)
+
+    def estimate(self, whole, chunks, chunk_blocks):
+        """Microseconds of the whole call."""
+        kernel, processors = self.kernel, self.call.processors
+        computed = 4 * kernel.rows * self.size / kernel.speed * 1e-6
+        block = kernel.keys * processors * max(computed, 4 * self.size / L2_SPEED * 1e-6)
+        if len(self.blocks) > MOST_TILES:
+            return START + sum(self.blocks) * block / processors
+        chunk = CHUNK + VALUES * kernel.rows * self.size / (128 * 64)
+        items = []
+        for tile, count in enumerate(self.blocks):
+            parts = 1 if tile < whole else max(1, min(chunks, -(-count // chunk_blocks)))
+            items += [ITEM + block * -(-count // parts) + (chunk if parts > 1 else 0.0)] * parts
+        return START + makespan(items, processors)
+
+    def plan(self, whole, chunks, chunk_blocks):
+        call = self.call
+        together = max(1, min(call.kv_heads, int(L2_SHARE // max(1, 4 * call.longest_keys * call.head_dim))))
+        return Plan(self.split, self.pack, together * (call.heads // call.kv_heads // self.pack), whole, chunks,
+                    chunk_blocks, (len(self.blocks) - whole) * self.owners, self.floats(whole, chunks))
+
+
+def makespan(items, processors):
+    """Microseconds until all items are done, each taken by the first that is free."""
+    free = [0.0] * min(processors, max(1, len(items)))
+    for item in items:
+        heapq.heapreplace(free, free[0] + item)
+    return max(free)
+
+
+@functools.lru_cache(maxsize=4096)
+def plan(*sizes):
+    """The plan that should take the least time. sizes: of a Call. Remembered: calls of the same sizes look it up."""
+    works = Call(*sizes).works()
+    best = min((work.estimate(*cut), work.split, cut) for work in works for cut in work.cuts())
+    return works[best[1]].plan(*best[2])
+
+
+class Workspace:
+    """What a stream keeps between calls: counters that every call leaves at zero, and memory for chunks. Two streams
+    could use it at the same time, so each has its own. It grows to what is needed; what it had stays, since a captured
+    graph may still use it. Counters are cut from zeros of the whole device, so that a call under capture, on a stream
+    of its own, does not fill them anew at each replay."""
+
+    ZEROS = 1 << 16
+
+    def __init__(self):
+        self.kept, self.zeros = {}, {}
+
+    def cut_zeros(self, device, count):
+        """int32 [count] zeros that nobody has."""
+        zeros, taken = self.zeros.get(device, (None, 0))
+        if zeros is None or taken + count > zeros.numel():
+            zeros, taken = torch.zeros(max(self.ZEROS, count), dtype=torch.int32, device=device), 0
+        self.zeros[device] = zeros, taken + count
+        return zeros[taken:taken + count]
+
+    def grown(self, place, count, make):
+        held = self.kept.setdefault(place, [])
+        if not held or held[-1].numel() < count:
+            held.append(make(max(1024, count, 2 * held[-1].numel() if held else 0)))
+        return held[-1]
+
+    def __call__(self, device, made):
+        """(counters int32, partials float32) for the current stream and a plan."""
+        stream = torch.cuda.current_stream(device).cuda_stream
+        counters = self.grown((device, stream, "counters"), 2 + made.counters,
+                              lambda count: self.cut_zeros(device, count))
+        return counters, self.grown((device, stream, "partials"), made.floats,
+                                    lambda count: torch.empty(count, dtype=torch.float32, device=device))
+
+
+@functools.cache
+def processors(device):
+    return torch.cuda.get_device_properties(device).multi_processor_count

@@ -1,0 +1,143 @@
+// The producer warps of long attention: take items of work and load their queries, keys and values.
+#pragma once
+#include "attention_tiles.cuh"
+
+namespace derby {
+
+// Pages of a tile of keys are dealt out to the producer warps: each takes every LOADERS-th, a lane a page. A warp
+// issues its boxes one after the other, and alone takes longer for 32 of them than the tensor cores for the tile.
+template <typename S>
+__device__ __forceinline__ int page_in_tile(int warp, int lane) {
+    return warp + S::LOADERS * lane;
+}
+
+// A tile of keys or values: `row` bytes of each.
+template <typename S>
+__device__ __forceinline__ void load_keys(const CUtensorMap* map, const CUtensorMap* tail, const Tile& tile, int block,
+                                          int kv_head, int page, uint32_t to, uint32_t barrier, int row, int warp,
+                                          int lane) {
+    if (warp == 0 && lane == 0) mbarrier_arrive_expect_tx(barrier, S::N * row);
+    __syncwarp();
+    if constexpr (S::PAGED) {
+        const int place = page_in_tile<S>(warp, lane);
+        if (place < S::N / PAGE) {
+            const uint32_t at = to + place * PAGE * ROW_BYTES;
+#pragma unroll
+            for (int slab = 0; slab < S::SLABS; ++slab)
+                tma_load_4d(at + slab * S::KV_SLAB, slab < S::WHOLE ? map : tail, slab * SLAB_COLUMNS, kv_head, 0, page,
+                            barrier);
+        }
+    } else if (lane < S::SLABS) {
+        tma_load_3d(to + lane * S::KV_SLAB, lane < S::WHOLE ? map : tail, lane * SLAB_COLUMNS, kv_head,
+                    tile.first_key + block * S::N, barrier);
+    }
+}
+
+template <typename S>
+__device__ __forceinline__ int page_of(const AttentionCall& call, const Tile& tile, int block, int warp, int lane) {
+    if constexpr (S::PAGED) {
+        // Pages past the last token: the last page again, so that what is multiplied by zero is finite.
+        const int last = (tile.keys - 1) / PAGE;
+        const int index = min(block * (S::N / PAGE) + min(page_in_tile<S>(warp, lane), S::N / PAGE - 1), last);
+        return call.block_table[static_cast<long long>(tile.sequence) * call.table_width + index];
+    }
+    return 0;
+}
+
+// ticket: how many were taken before, in the thread that takes one; else as it was. An increment: of an addition the
+// assembler makes one for the whole warp, with shuffles that wait for it on the spot.
+__device__ __forceinline__ void take_ticket(int* counter, bool wanted, int& ticket) {
+    asm volatile("{\n.reg .pred p;\nsetp.ne.s32 p, %2, 0;\n@p atom.global.inc.u32 %0, [%1], 0x7fffffff;\n}"
+                 : "+r"(ticket) : "l"(counter), "r"(static_cast<int>(wanted)) : "memory");
+}
+
+constexpr int TICKET_READY = 7;  // hardware barrier of the producer warps
+
+// Queries of the tiles-th item, once those before are read, and the item itself for the consumers.
+template <typename S>
+__device__ __forceinline__ void load_queries(const AttentionCall& call, const AttentionMaps& maps, const Tile& tile,
+                                             SharedMap<S> shared, int tiles, int lane) {
+    mbarrier_wait(shared.q_empty(), (tiles & 1) ^ 1);
+    if (lane == 0) {
+        put_tile(shared.tile(tiles & 1), tile);
+        if (tile.blocks > 0)
+            mbarrier_arrive_expect_tx(shared.q_full(), S::K_ROW * call.pack * call.tile_tokens);
+        else
+            mbarrier_arrive(shared.q_full());
+    }
+    __syncwarp();
+    if (tile.blocks > 0 && lane < S::SLABS)
+        tma_load_3d(shared.q() + lane * S::Q_SLAB, lane < S::WHOLE ? &maps.q : &maps.q_tail, lane * SLAB_COLUMNS,
+                    tile.head, tile.first_query + tile.token, shared.q_full());
+}
+
+// Tells the consumers that there are no more items. The last CTA to end leaves the counters as it found them.
+template <typename S>
+__device__ __forceinline__ void end_items(const AttentionCall& call, SharedMap<S> shared, int items, int tiles,
+                                          int lane) {
+    mbarrier_wait(shared.q_empty(), (tiles & 1) ^ 1);
+    if (lane > 0) return;
+    Tile end = {};
+    end.blocks = -1;
+    put_tile(shared.tile(tiles & 1), end);
+    mbarrier_arrive(shared.q_full());
+    if (items <= static_cast<int>(gridDim.x)) return;
+    __threadfence();
+    if (atomicInc(reinterpret_cast<unsigned*>(call.counters + 1), gridDim.x - 1) == gridDim.x - 1) call.counters[0] = 0;
+}
+
+// The first LOADERS warps, all on the same items; warp 0 takes them, loads the queries and tells the consumers.
+template <typename S>
+__device__ __forceinline__ void produce(const AttentionCall& call, const AttentionMaps& maps, SharedMap<S> shared,
+                                        int items, int warp, int lane) {
+    Ring<S::STAGES> k_ring, v_ring;
+    int tiles = 0, item = blockIdx.x;
+    const int group = call.heads / call.kv_heads;
+    for (int round = 0; item < items; ++round) {
+        // The next item's number comes while this one is loaded: nothing may use it before the end.
+        int ticket = items;
+        take_ticket(call.counters, items > static_cast<int>(gridDim.x) && warp == 0 && lane == 0, ticket);
+        Tile tile;
+        if (find_tile<S>(call, item, lane, tile)) {
+            int page = 0;
+            const int last_block = tile.first_block + tile.blocks - 1;
+            if (tile.blocks > 0) page = page_of<S>(call, tile, last_block, warp, lane);
+            int page_before = page;
+            if (warp == 0) {
+                load_queries<S>(call, maps, tile, shared, tiles, lane);
+                ++tiles;
+            }
+            const int kv_head = tile.head / group;
+            for (int block = last_block; block >= tile.first_block - 1; --block) {
+                if (block >= tile.first_block) {
+                    const int stage = k_ring.stage();
+                    mbarrier_wait(shared.k_empty(stage), k_ring.parity() ^ 1);
+                    load_keys<S>(&maps.k, &maps.k_tail, tile, block, kv_head, page, shared.k(stage),
+                                 shared.k_full(stage), S::K_ROW, warp, lane);
+                    ++k_ring.turn;
+                }
+                if (block < last_block) {
+                    const int stage = v_ring.stage();
+                    mbarrier_wait(shared.v_empty(stage), v_ring.parity() ^ 1);
+                    load_keys<S>(&maps.v, &maps.v_tail, tile, block + 1, kv_head, page_before, shared.v(stage),
+                                 shared.v_full(stage), S::V_ROW, warp, lane);
+                    ++v_ring.turn;
+                }
+                page_before = page;
+                if (block > tile.first_block) page = page_of<S>(call, tile, block - 1, warp, lane);
+            }
+        }
+        if constexpr (S::LOADERS > 1) {
+            const uint32_t slot = shared.ticket(round & 1);
+            if (warp == 0 && lane == 0) asm volatile("st.shared.u32 [%0], %1;" ::"r"(slot), "r"(ticket) : "memory");
+            named_barrier_sync(TICKET_READY, 32 * S::LOADERS);
+            asm volatile("ld.shared.u32 %0, [%1];" : "=r"(ticket) : "r"(slot) : "memory");
+        } else {
+            ticket = __shfl_sync(0xffffffff, ticket, 0);
+        }
+        item = ticket + gridDim.x;
+    }
+    if (warp == 0) end_items<S>(call, shared, items, tiles, lane);
+}
+
+}  // namespace derby

@@ -1,0 +1,98 @@
+// What the kernels of long attention are made for, what a call hands them, and where things lie in shared memory.
+#pragma once
+#include <cuda.h>
+#include <cuda_bf16.h>
+#include <cuda_runtime.h>
+
+#include "attention_hopper.cuh"
+
+namespace derby {
+
+constexpr int PAGE = 16;            // tokens in a block of the cache
+constexpr int SLAB_COLUMNS = 64;    // bf16 columns in a 128-byte swizzled row of shared memory
+constexpr int ROW_BYTES = 128;
+
+// Boxes of 64 columns, and those of the narrower last slab.
+struct AttentionMaps {
+    CUtensorMap q, k, v, q_tail, k_tail, v_tail;
+};
+
+struct AttentionCall {
+    const int* cu_seqlens_q;  // [num_seqs + 1]
+    const int* key_lengths;   // paged: seq_lens [num_seqs]; packed: cu_seqlens_k [num_seqs + 1]
+    const int* block_table;   // paged: [num_seqs, table_width]
+    __nv_bfloat16* output;    // [num_tokens, heads, head_dim]
+    // Zeros, and zeros again after the call: items given out, CTAs that have ended, then for each warpgroup of each
+    // tile that is cut the chunks that are done.
+    int* counters;
+    float* partials;          // [tiles that are cut, chunks, warpgroups with rows of their own, 128 * (D / 2 + 4)]
+    int num_seqs, table_width, heads, kv_heads;
+    int head_dim;             // a multiple of 8, at most D of the kernel: columns past it are zeros
+    int pack;                 // query heads of one key head that share a tile: the rows of a tile are tokens x pack
+    // From tile number whole_tiles on, a tile's keys are cut into chunks of chunk_blocks blocks, `chunks` at most:
+    // items of work of their own, whose results are put together by the last one.
+    int whole_tiles, chunks, chunk_blocks;
+    int section_heads;        // heads / pack of them at a time: their keys and values fit the L2
+    float scale_log2;         // sm_scale * log2(e)
+    long long num_tokens, kv_tokens;  // rows of query; rows of key (packed)
+    int query_blocks;         // tiles of query rows, an upper bound where there are several sequences
+    int tile_tokens;          // M / pack
+};
+
+// SPLIT: all warpgroups work on the same 64 rows, each on every WARPGROUPS-th tile of keys, and merge at the end.
+template <int HEAD_DIM, int KEYS, int GROUPS, int STAGES_, bool SPLIT_, bool CAUSAL_, bool PAGED_>
+struct AttentionShape {
+    static constexpr int D = HEAD_DIM, N = KEYS, WARPGROUPS = GROUPS, STAGES = STAGES_;
+    static constexpr bool SPLIT = SPLIT_, CAUSAL = CAUSAL_, PAGED = PAGED_;
+    static constexpr int M = SPLIT ? 64 : 64 * WARPGROUPS;
+    static constexpr int OWNERS = SPLIT ? 1 : WARPGROUPS;     // warpgroups with rows of their own
+    static constexpr int READERS = SPLIT ? 1 : WARPGROUPS;    // warpgroups that read a tile of keys
+    static constexpr int LOADERS = PAGED ? 4 : 1;             // producer warps
+    static constexpr int STRIDE = SPLIT ? WARPGROUPS : 1;     // tiles of keys from one of a warpgroup to its next
+    static constexpr int STEPS = (D + 15) / 16;  // of k in the first product; columns past D are zeros
+    // Slabs of 64 columns, the last one possibly narrower: its rows keep their 128 bytes of shared memory.
+    static constexpr int WHOLE = D / SLAB_COLUMNS, SLABS = (D + SLAB_COLUMNS - 1) / SLAB_COLUMNS;
+    static constexpr int K_TAIL = STEPS * 16 - WHOLE * SLAB_COLUMNS, V_TAIL = D - WHOLE * SLAB_COLUMNS;
+    static constexpr int K_ROW = 2 * STEPS * 16, V_ROW = 2 * D;  // bytes that are loaded of a row
+    static constexpr int THREADS = 128 * (WARPGROUPS + 1);
+    // 512 registers a thread of each multiprocessor's 128, shared out by warpgroups.
+    static constexpr int PRODUCER_REGISTERS = WARPGROUPS == 3 ? 32 : 24;
+    static constexpr int CONSUMER_REGISTERS = WARPGROUPS <= 2 ? 240 : WARPGROUPS == 3 ? 160 : 112;
+    static constexpr int Q_SLAB = M * ROW_BYTES, KV_SLAB = N * ROW_BYTES;
+    static constexpr int Q_BYTES = SLABS * Q_SLAB, KV_BYTES = SLABS * KV_SLAB;
+    static constexpr int BARRIERS = 2 + 4 * STAGES;
+    static constexpr int TILE_BYTES = 2 * 48 + 16 + 8;  // two tiles, a flag for each warpgroup, two tickets
+    static constexpr int MERGE_BYTES = SPLIT ? (WARPGROUPS - 1) * 128 * 4 * (D / 2 + 4) : 0;
+    static constexpr int SHARED = 1024 + Q_BYTES + 2 * STAGES * KV_BYTES + MERGE_BYTES + TILE_BYTES + 8 * BARRIERS;
+    static_assert(N % 16 == 0 && STAGES % STRIDE == 0 && SHARED <= 232448, "tile");
+};
+
+// Shared memory, at a multiple of 1024 bytes: Q, STAGES of K, STAGES of V, what is merged, two tiles, barriers.
+template <typename S>
+struct SharedMap {
+    uint32_t base;
+    __device__ __forceinline__ uint32_t q() const { return base; }
+    __device__ __forceinline__ uint32_t k(int stage) const { return base + S::Q_BYTES + stage * S::KV_BYTES; }
+    __device__ __forceinline__ uint32_t v(int stage) const { return k(S::STAGES + stage); }
+    __device__ __forceinline__ uint32_t merge() const { return k(2 * S::STAGES); }
+    __device__ __forceinline__ uint32_t tile(int slot) const { return merge() + S::MERGE_BYTES + 48 * slot; }
+    __device__ __forceinline__ uint32_t flag(int warpgroup) const { return tile(2) + 4 * warpgroup; }
+    __device__ __forceinline__ uint32_t ticket(int slot) const { return tile(2) + 16 + 4 * slot; }
+    __device__ __forceinline__ uint32_t barrier(int index) const { return tile(0) + S::TILE_BYTES + 8 * index; }
+    __device__ __forceinline__ uint32_t q_full() const { return barrier(0); }
+    __device__ __forceinline__ uint32_t q_empty() const { return barrier(1); }
+    __device__ __forceinline__ uint32_t k_full(int stage) const { return barrier(2 + stage); }
+    __device__ __forceinline__ uint32_t v_full(int stage) const { return barrier(2 + S::STAGES + stage); }
+    __device__ __forceinline__ uint32_t k_empty(int stage) const { return barrier(2 + 2 * S::STAGES + stage); }
+    __device__ __forceinline__ uint32_t v_empty(int stage) const { return barrier(2 + 3 * S::STAGES + stage); }
+};
+
+// A ring of buffers, counted through.
+template <int STAGES>
+struct Ring {
+    int turn = 0;
+    __device__ __forceinline__ int stage() const { return turn % STAGES; }
+    __device__ __forceinline__ uint32_t parity() const { return turn / STAGES & 1; }
+};
+
+}  // namespace derby

@@ -1,0 +1,99 @@
+// Items of work of long attention: rows of queries and the keys that they see.
+#pragma once
+#include "attention_shape.cuh"
+
+namespace derby {
+
+// One work item: rows of one sequence for the query heads head .. head + pack - 1.
+struct __align__(16) Tile {
+    int sequence, head;
+    int first_query, queries;  // of the sequence: row in query, count
+    int first_key, keys;       // of the sequence: row in key (packed), count
+    int token;                 // first query token of the tile, in the sequence
+    int blocks;                // tiles of keys of this chunk; 0: the rows are zeros; negative: no more work
+    int first_block;           // its first tile of keys
+    int chunk, chunks;         // this one of so many that share the rows
+    int slot;                  // of the rows among the tiles that are cut
+};
+static_assert(sizeof(Tile) == 48, "TILE_BYTES");
+
+__device__ __forceinline__ void put_tile(uint32_t to, const Tile& tile) {
+    asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(to), "r"(tile.sequence), "r"(tile.head),
+                 "r"(tile.first_query), "r"(tile.queries) : "memory");
+    asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(to + 16), "r"(tile.first_key), "r"(tile.keys),
+                 "r"(tile.token), "r"(tile.blocks) : "memory");
+    asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(to + 32), "r"(tile.first_block), "r"(tile.chunk),
+                 "r"(tile.chunks), "r"(tile.slot) : "memory");
+}
+
+__device__ __forceinline__ Tile get_tile(uint32_t from) {
+    Tile tile;
+    asm volatile("ld.shared.v4.b32 {%0, %1, %2, %3}, [%4];" : "=r"(tile.sequence), "=r"(tile.head),
+                 "=r"(tile.first_query), "=r"(tile.queries) : "r"(from) : "memory");
+    asm volatile("ld.shared.v4.b32 {%0, %1, %2, %3}, [%4];" : "=r"(tile.first_key), "=r"(tile.keys), "=r"(tile.token),
+                 "=r"(tile.blocks) : "r"(from + 16) : "memory");
+    asm volatile("ld.shared.v4.b32 {%0, %1, %2, %3}, [%4];" : "=r"(tile.first_block), "=r"(tile.chunk),
+                 "=r"(tile.chunks), "=r"(tile.slot) : "r"(from + 32) : "memory");
+    return tile;
+}
+
+// Work item `index`: in sections of heads; inside, the last query rows first, since they see most. False: there is
+// nothing to do.
+template <typename S>
+__device__ __forceinline__ bool find_tile(const AttentionCall& call, int index, int lane, Tile& tile) {
+    const int cut = index - call.whole_tiles;
+    tile.slot = cut / call.chunks;
+    tile.chunk = 0;
+    if (cut >= 0) {
+        tile.chunk = cut - tile.slot * call.chunks;
+        index = call.whole_tiles + tile.slot;
+    }
+    const int all_heads = call.heads / call.pack;
+    const int per_section = call.query_blocks * call.section_heads;
+    const int section = index / per_section, inside = index - section * per_section;
+    const int heads = min(call.section_heads, all_heads - section * call.section_heads);
+    const int from_last = inside / heads;
+    tile.head = (section * call.section_heads + inside - from_last * heads) * call.pack;
+    int block = call.query_blocks - 1 - from_last;
+    tile.sequence = 0;
+    if (call.num_seqs > 1) {
+        // Sequence s has the blocks from cu_seqlens_q[s] / tile_tokens + s on: at least as many as it needs.
+        // The warp looks at 32 places at once.
+        int low = 0, count = call.num_seqs;
+        while (count > 1) {
+            const int step = (count + 31) / 32, place = low + lane * step;
+            const bool before = lane * step < count && call.cu_seqlens_q[place] / call.tile_tokens + place <= block;
+            const int last = 31 - __clz(__ballot_sync(0xffffffff, before) | 1);
+            count = min(step, count - last * step);
+            low += last * step;
+        }
+        tile.sequence = low;
+    }
+    // Of a single sequence the host knows the rows: no load that the next one would wait for.
+    tile.first_query = tile.first_key = 0;
+    if (call.num_seqs > 1) {
+        tile.first_query = call.cu_seqlens_q[tile.sequence];
+        tile.queries = call.cu_seqlens_q[tile.sequence + 1] - tile.first_query;
+        block -= tile.first_query / call.tile_tokens + tile.sequence;
+    } else {
+        tile.queries = static_cast<int>(call.num_tokens);
+    }
+    if (S::PAGED) {
+        tile.keys = call.key_lengths[tile.sequence];
+    } else if (call.num_seqs > 1) {
+        tile.first_key = call.key_lengths[tile.sequence];
+        tile.keys = call.key_lengths[tile.sequence + 1] - tile.first_key;
+    } else {
+        tile.keys = static_cast<int>(call.kv_tokens);
+    }
+    tile.token = block * call.tile_tokens;
+    int visible = tile.keys;
+    if (S::CAUSAL) visible = min(visible, tile.keys - tile.queries + tile.token + call.tile_tokens);
+    const int blocks = (max(visible, 0) + S::N - 1) / S::N;
+    tile.chunks = cut < 0 ? 1 : max(1, min(call.chunks, (blocks + call.chunk_blocks - 1) / call.chunk_blocks));
+    tile.first_block = blocks * tile.chunk / tile.chunks;
+    tile.blocks = blocks * (tile.chunk + 1) / tile.chunks - tile.first_block;
+    return tile.token < tile.queries && tile.chunk < tile.chunks;
+}
+
+}  // namespace derby

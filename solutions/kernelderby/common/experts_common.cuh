@@ -1,0 +1,239 @@
+// What the parts of the experts' grouped GEMMs share: kinds of numbers, arguments, shared memory, stages of loads, split
+// tiles. Everything is counted in bytes of K: a k block is 128 of them, 64 bfloat16 or 128 e4m3 values.
+#pragma once
+#include <cuda.h>
+#include <cuda_bf16.h>
+#include <cuda_fp8.h>
+#include <cstddef>
+#include "experts_hopper.cuh"
+#include "experts_schedule.cuh"
+#include "experts_wgmma.cuh"
+
+namespace derby {
+
+// For compute-sanitizer's racecheck. It does not see that __syncwarp orders a warp's reads before the warp's one
+// arrival at a barrier, so every thread arrives.
+#ifdef DERBY_RACECHECK
+constexpr bool RACECHECK = true;
+#else
+constexpr bool RACECHECK = false;
+#endif
+
+// The two kinds. SCALED: a scale for each 128 values of a row and each block of 128 x 128 weights; a k block's product is
+// scaled and added in float32, since the tensor core keeps about 14 bits of an FP8 sum.
+struct Bf16 {
+    static constexpr int BYTES = 2;
+    static constexpr bool SCALED = false;
+    using Out = float;
+};
+struct Fp8 {
+    static constexpr int BYTES = 1;
+    static constexpr bool SCALED = true;
+    using Out = __nv_bfloat16;
+};
+
+constexpr int BLOCK = 128;                                        // bytes of K of a k block; weight rows of half a tile
+constexpr int WARP = 32, WARPGROUP = 128;                         // threads
+constexpr int CONSUMERS = 2 * WARPGROUP, PRODUCERS = WARPGROUP;   // threads of a CTA that multiply, that load
+constexpr int GATHERERS = PRODUCERS - WARP;                       // producers that gather; the last warp is for TMA
+constexpr int THREADS = CONSUMERS + PRODUCERS;
+constexpr int CONSUMER_REGISTERS = 224, PRODUCER_REGISTERS = 56;  // a thread
+constexpr int SHARED_LIMIT = 227 * 1024;                          // bytes a CTA of sm_90 may have
+constexpr int WEIGHT_BYTES = 2 * BLOCK * BLOCK;                   // of a stage
+constexpr float FP8_MOST = 448.0f;                                // the largest e4m3 value
+constexpr int ZERO_BYTES = 1024;                                  // of the output cleared by one bulk store
+constexpr int TASKS = 8;                                          // places for tasks, see Shared
+
+static_assert(CONSUMERS * CONSUMER_REGISTERS + PRODUCERS * PRODUCER_REGISTERS <= 65536, "an SM's registers");
+static_assert(CONSUMERS >= MOST_EXPERTS, "a consumer plans an expert");
+
+// What a GEMM's kernel gets, beside its tensor maps. FIRST: of the first GEMM.
+struct Arguments {
+    const uint8_t* x;        // FIRST: [tokens, hidden], else [pairs, intermediate]
+    const float* x_scale;    // SCALED, [rows of x, k blocks]
+    const float* w_scale;    // SCALED, [experts, weight rows / 128, k blocks]
+    const int* topk_ids;     // [pairs]
+    const float* topk_weights;
+    const int* starts;       // [experts + 1] rows of pairs before an expert, where a kernel before has sorted
+    const int2* sorted;      // [pairs] (token, bits of the routing weight), expert by expert
+    uint8_t* act;            // [pairs, intermediate]
+    float* act_scale;        // SCALED, [pairs, intermediate / 128]
+    float4* partial;         // pieces of split tiles, one a CTA
+    int* arrived;            // of a CTA's last tile, the pieces of others that are there; zero between calls
+    void* out;               // [tokens, hidden]
+    __nv_bfloat16* results;  // [pairs, hidden] where the second GEMM stores (and a kernel behind it sums)
+    Layout layout;
+    int row_bytes;           // of x, K's
+    int weight_rows;         // of an expert
+    int second_block;        // weight rows from a tile's first block of 128 to its second
+    int tokens, hidden, intermediate, experts, top_k;
+};
+
+// What one pair of GEMM kernels is made for. ROUTES: pairs up to which every CTA sorts for itself, 0: never.
+template <class KIND_, int ROWS_, int STAGES_, int CLUSTER_, bool WIDE_, int ROUTES_>
+struct Config {
+    using Kind = KIND_;
+    static constexpr int ROWS = ROWS_, STAGES = STAGES_, CLUSTER = CLUSTER_, ROUTES = ROUTES_;
+    static constexpr bool WIDE = WIDE_;                               // pairs are wgmma's M
+    static constexpr int ACT_BOX = WIDE ? 64 : ROWS >= 128 ? 32 : 16;  // rows of pairs a TMA box brings
+    static constexpr int ACT_PITCH = BLOCK * Kind::BYTES + 16;        // bytes a row of the first GEMM's staging
+    static constexpr int ACT_CHUNK = Kind::SCALED || ROWS < 64 ? ROWS : ROWS == 160 ? 32 : 64;  // its rows
+    static constexpr int OUT_CHUNK = ROWS < 32 ? ROWS : 32;           // rows of the second's, SCALED
+    static constexpr int OUT_PITCH = 2 * BLOCK * 2 + 16;
+    static constexpr int WARP_PITCH = 144, WARP_ROWS = ROWS < 64 || ROWS == 160 ? 8 : 16;  // a warp's pairs of it, plain
+    static constexpr int WARP_BYTES = CONSUMERS / 32 * WARP_ROWS * WARP_PITCH;
+    static constexpr int WIDE_PITCH = 160, WIDE_BYTES = CONSUMERS / 32 * 16 * WIDE_PITCH;  // 16 rows of 128 bytes a warp
+};
+
+// What the consumers need to know of a visit, worked out by the warp that brings its weights.
+struct Task {
+    Place place;
+    int k_blocks;
+    int piece_of;  // the split tile this is a piece of, counted from the first that is split, or -1: a whole tile
+    bool deliver;  // a piece that another CTA collects
+};
+
+// Of a routing that every CTA sorts for itself.
+template <int ROUTES>
+struct Order {
+    uint16_t pair[ROUTES];  // expert by expert
+};
+template <>
+struct Order<0> {};
+
+// A CTA's shared memory. full[s]: the loads of stage s have landed; empty[s]: the consumers have done with it.
+template <class C>
+struct Shared {
+    static_assert(C::ROWS % 8 == 0 && C::ACT_BOX % 8 == 0, "the swizzle goes by 8 rows, 1024 bytes");
+    static_assert(WEIGHT_BYTES + C::ROWS * BLOCK < 1 << 20, "what an mbarrier counts of bytes");
+    static_assert(C::CLUSTER == 1 || C::CLUSTER == 2, "multicast goes to both CTAs of a cluster");
+    // Where every visit is one k block: a consumer may still read a task whose stages are all free again, when the
+    // STAGES visits after it are loaded and the next one's task is written, before its first load waits.
+    static_assert(TASKS >= C::STAGES + 2, "a task would be written over while it is read");
+    uint8_t weights[C::STAGES][WEIGHT_BYTES];
+    uint8_t x[C::STAGES][C::ROWS * BLOCK];
+    union {
+        alignas(16) uint8_t act[C::WIDE ? 16 : C::ACT_CHUNK * C::ACT_PITCH];
+        uint8_t out[C::WIDE ? 16 : C::Kind::SCALED ? C::OUT_CHUNK * C::OUT_PITCH : C::WARP_BYTES];
+        uint8_t wide[C::WIDE ? C::WIDE_BYTES : 16];
+        int histogram[C::ROUTES ? CONSUMERS / 32 : 1][C::ROUTES ? MOST_EXPERTS : 1];
+    } staging;
+    float x_scale[C::Kind::SCALED ? C::STAGES : 1][C::Kind::SCALED ? C::ROWS : 2];
+    alignas(16) float w_scale[C::STAGES][4];
+    float column_max[8][C::Kind::SCALED && !C::WIDE ? C::ROWS : 2];
+    float column_scale[C::Kind::SCALED && !C::WIDE ? C::ROWS : 2];
+    alignas(16) int2 pair[C::ROWS];  // (token, bits of the routing weight)
+    alignas(16) uint8_t zeros[ZERO_BYTES];
+    alignas(8) uint64_t full[C::STAGES];
+    uint64_t empty[C::STAGES];
+    int row_start[MOST_EXPERTS + 1], tile_start[MOST_EXPERTS];
+    int slab_tiles;
+    int warp_rows[CONSUMERS / 32], warp_tiles[CONSUMERS / 32], warp_many[CONSUMERS / 32];
+    Task task[TASKS];
+    Share share;
+    Order<C::ROUTES> order;
+};
+
+struct Stage {
+    int index = 0;
+    uint32_t parity = 0;
+    template <int STAGES>
+    __device__ __forceinline__ void next() {
+        if (++index == STAGES) index = 0, parity ^= 1;
+    }
+};
+
+// Starts the product of one k block, 128 bytes of K, as a wgmma group: d (+)= a b^T, of descriptors' lower halves.
+template <class Kind, int N>
+__device__ __forceinline__ void wgmma_k_block(float* d, uint32_t a_low, uint32_t b_low, bool add) {
+#pragma unroll
+    for (int k = 0; k < 4; ++k) {
+        if constexpr (Kind::SCALED)
+            wgmma_e4m3<N>(d, descriptor_of(a_low + 2 * k), descriptor_of(b_low + 2 * k), add || k > 0);
+        else
+            wgmma_bf16<N>(d, descriptor_of(a_low + 2 * k), descriptor_of(b_low + 2 * k), add || k > 0);
+    }
+}
+
+// This warp has done with stage s; with a cluster, both CTAs that load into it hear so.
+template <class C>
+__device__ __forceinline__ void release(Shared<C>& shared, int s, int lane) {
+    __syncwarp();
+    if constexpr (C::CLUSTER == 1) {
+        if (RACECHECK || lane == 0) mbarrier_arrive(shared_address(&shared.empty[s]));
+    } else {
+        if (lane < C::CLUSTER) mbarrier_arrive_remote(shared_address(&shared.empty[s]), lane);
+    }
+}
+
+// x * sigmoid(x) = h + h tanh(h) with h = x / 2: one special function.
+__device__ __forceinline__ float silu(float x) {
+    const float h = 0.5f * x;
+    float t;
+    asm("tanh.approx.f32 %0, %1;" : "=f"(t) : "f"(h));
+    return fmaf(h, t, h);
+}
+
+__device__ __forceinline__ uint32_t two_bf16(float a, float b) {
+    const __nv_bfloat162 both = __floats2bfloat162_rn(a, b);
+    return *reinterpret_cast<const uint32_t*>(&both);
+}
+
+template <int ROWS>
+constexpr int PIECE_SIZE = ROWS * 2 * BLOCK / 4;  // float4
+
+// Stream-K's fix-up, first half: stores this CTA's piece of a split tile, SIZE sums a consumer, for the CTA that begins
+// the tile. Nobody waits.
+template <class C, int SIZE>
+__device__ __forceinline__ void deliver_piece(const Arguments& arguments, int collector, const float (&sums)[SIZE]) {
+    float4* piece = arguments.partial + size_t(blockIdx.x) * PIECE_SIZE<C::ROWS> + threadIdx.x;
+#pragma unroll
+    for (int i = 0; i < SIZE / 4; ++i)
+        piece[i * CONSUMERS] = make_float4(sums[4 * i], sums[4 * i + 1], sums[4 * i + 2], sums[4 * i + 3]);
+    named_barrier_sync(NamedBarrier::CONSUMERS_DONE, CONSUMERS);
+    if (threadIdx.x == 0) {
+        __threadfence();
+        atomicAdd(arguments.arrived + collector * C::CLUSTER + blockIdx.x % C::CLUSTER, 1);
+    }
+}
+
+// Second half: adds the pieces of workers from..to, in the order of K, once they are there. Those wait for nothing
+// before they deliver, and CTAs start in order: on a GPU that holds only some at a time, too, somebody always goes on.
+template <class C, int SIZE>
+__device__ __forceinline__ void collect_pieces(const Arguments& arguments, int from, int to, float (&sums)[SIZE]) {
+    if (threadIdx.x == 0) {
+        int* arrived = arguments.arrived + blockIdx.x;
+        while (load_acquire(arrived) <= to - from) {
+        }
+        *arrived = 0;
+    }
+    named_barrier_sync(NamedBarrier::CONSUMERS_DONE, CONSUMERS);
+    // Under way to registers; wide tiles go in quarters, for registers are scarce there.
+    constexpr int AT_ONCE = SIZE <= 8 ? 8 : SIZE <= 16 ? 4 : SIZE <= 32 ? 2 : 1, STEP = SIZE < 32 ? SIZE / 4 : 8;
+    for (int worker = from; worker <= to; worker += AT_ONCE) {
+#pragma unroll
+        for (int part = 0; part < SIZE / 4; part += STEP) {
+            float4 theirs[AT_ONCE][STEP];
+#pragma unroll
+            for (int n = 0; n < AT_ONCE; ++n) {
+                const float4* piece = arguments.partial + threadIdx.x +
+                                      size_t((worker + n) * C::CLUSTER + blockIdx.x % C::CLUSTER) * PIECE_SIZE<C::ROWS>;
+#pragma unroll
+                for (int i = 0; i < STEP; ++i)
+                    if (part + i < SIZE / 4)
+                        theirs[n][i] = worker + n <= to ? __ldcg(piece + (part + i) * CONSUMERS) : make_float4(0, 0, 0, 0);
+            }
+#pragma unroll
+            for (int n = 0; n < AT_ONCE; ++n)
+#pragma unroll
+                for (int i = 0; i < STEP; ++i)
+                    if (part + i < SIZE / 4) {
+                        float* sum = sums + 4 * (part + i);
+                        sum[0] += theirs[n][i].x, sum[1] += theirs[n][i].y;
+                        sum[2] += theirs[n][i].z, sum[3] += theirs[n][i].w;
+                    }
+        }
+    }
+}
+
+}  // namespace derby

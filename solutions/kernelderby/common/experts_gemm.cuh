@@ -1,0 +1,304 @@
+// One grouped GEMM over the pairs of each expert, in two flavours:
+//   FIRST   gathers activation rows, ends in SwiGLU (and 1x128 FP8 quantisation) in registers;
+//   else    reads those, times the second weight and the routing weight, and adds to the output rows, or, STORES, stores
+//           a row for each pair, which a kernel behind it sums.
+//
+// A tile is two blocks of 128 weight rows (gate and up in the first GEMM) times up to ROWS pairs of one expert. A
+// persistent CTA an SM:
+//   warpgroups 0, 1  consumers: multiply, see experts_narrow.cuh and experts_wide.cuh
+//   warpgroup 2      producers: warp 3 brings weights, and the second GEMM's pairs, by TMA and clears the output; warps
+//                    0 to 2 gather rows and scales (cp.async)
+// The loads run ahead over the ends of tiles; STAGES k blocks of 128 bytes are in flight. In a cluster of two CTAs each
+// brings one of the two blocks of weights for both (TMA multicast), where both work on the same weights.
+#pragma once
+#include "experts_narrow.cuh"
+#include "experts_route.cuh"
+#include "experts_wide.cuh"
+
+namespace derby {
+
+// One stretch of a tile: its products, then its end. Registers are scarce in between, so the task is read again from
+// shared memory for the end.
+template <class C, bool FIRST, bool STORES, int N>
+__device__ __forceinline__ void work_on(Shared<C>& shared, Stage& stage, const Arguments& arguments, int index,
+                                        int k_blocks) {
+    constexpr bool SCALED = C::Kind::SCALED;
+    constexpr int SIZE = C::WIDE ? 128 : N;  // sums of a thread
+    float sums[SIZE];
+    if constexpr (C::WIDE && SCALED)
+        accumulate_wide_scaled<C, FIRST>(shared, stage, k_blocks, sums);
+    else if constexpr (C::WIDE)
+        accumulate_wide_plain<C, FIRST>(shared, stage, k_blocks, sums);
+    else if constexpr (SCALED)
+        accumulate_scaled<C, FIRST>(shared, stage, k_blocks, sums);
+    else
+        accumulate_plain<C, FIRST>(shared, stage, k_blocks, sums);
+    const Task task = shared.task[index % TASKS];
+    if constexpr (FIRST || STORES)  // else pieces are added as they are
+        if (task.piece_of >= 0) {
+            const int stretch = shared.share.stretch, all = arguments.layout.k_blocks;
+            if (task.deliver) {
+                deliver_piece<C>(arguments, first_piece(task.piece_of, stretch, all), sums);
+                return;
+            }
+            collect_pieces<C>(arguments, blockIdx.x / C::CLUSTER + 1, last_piece(task.piece_of, stretch, all), sums);
+        }
+    const Place& place = task.place;
+    if constexpr (FIRST && C::WIDE)
+        finish_first_wide(shared, arguments, place, sums);
+    else if constexpr (FIRST && SCALED)
+        finish_first_scaled(shared, arguments, place, sums);
+    else if constexpr (FIRST)
+        finish_first_plain(shared, arguments, place, sums);
+    else if constexpr (C::WIDE)
+        finish_second_wide<C, STORES>(shared, arguments, place, sums);
+    else if constexpr (SCALED)
+        finish_second_scaled(shared, arguments, place, sums);
+    else
+        finish_second_plain<C, STORES>(shared, arguments, place, sums);
+}
+
+// The tokens and routing weights of a tile's pairs, by threads of the warpgroup that will use them.
+template <class C>
+__device__ __forceinline__ void bring_pairs(Shared<C>& shared, const Arguments& arguments, const Place& place) {
+    const int thread = threadIdx.x, row = C::WIDE ? thread / 128 * 64 + thread % 128 : thread;
+    if (row >= place.rows || (C::WIDE && thread % 128 >= 64)) return;
+    if constexpr (C::ROUTES > 0) {
+        const int pair = shared.order.pair[place.first_row + row];
+        shared.pair[row].x = pair / arguments.top_k;
+        cp_async4(shared_address(&shared.pair[row].y), arguments.topk_weights + pair);
+    } else {
+        cp_async8(shared_address(&shared.pair[row]), arguments.sorted + place.first_row + row);
+    }
+}
+
+template <class C, bool FIRST, bool STORES, int... SIZES>
+struct WorkOnSmallest;  // the smallest N of SIZES that holds the rows
+template <class C, bool FIRST, bool STORES, int N, int... MORE>
+struct WorkOnSmallest<C, FIRST, STORES, N, MORE...> {
+    static __device__ __forceinline__ void work(int rows, Shared<C>& shared, Stage& stage, const Arguments& arguments,
+                                                int index, int k_blocks) {
+        if constexpr (sizeof...(MORE) == 0 || N >= C::ROWS) {
+            work_on<C, FIRST, STORES, N>(shared, stage, arguments, index, k_blocks);
+        } else {
+            if (rows <= N)
+                work_on<C, FIRST, STORES, N>(shared, stage, arguments, index, k_blocks);
+            else
+                WorkOnSmallest<C, FIRST, STORES, MORE...>::work(rows, shared, stage, arguments, index, k_blocks);
+        }
+    }
+};
+
+template <class C, bool FIRST, bool STORES>
+__device__ __forceinline__ void consume(Shared<C>& shared, const Arguments& arguments) {
+    if (FIRST) wait_for_previous_kernel();  // the second GEMM may start before the first has ended: the order is older
+    plan(shared, arguments);
+    named_barrier_sync(NamedBarrier::SHARE_READY, THREADS);
+    if (!FIRST) wait_for_previous_kernel();
+    Stage stage;
+    const int visits = shared.share.visits;
+    for (int v = 0; v < visits; ++v) {
+        mbarrier_wait(shared_address(&shared.full[stage.index]), stage.parity);  // the task is there as well
+        const Task& task = shared.task[v % TASKS];
+        const int rows = task.place.rows, k_blocks = task.k_blocks;
+        if (!FIRST) bring_pairs(shared, arguments, task.place);
+        if constexpr (C::WIDE)
+            work_on<C, FIRST, STORES, 128>(shared, stage, arguments, v, k_blocks);
+        else if constexpr (C::Kind::SCALED && C::ROWS > 64)
+            WorkOnSmallest<C, FIRST, STORES, 32, 64, 96, 128>::work(rows, shared, stage, arguments, v, k_blocks);
+        else if constexpr (C::Kind::SCALED)
+            WorkOnSmallest<C, FIRST, STORES, 8, 16, 32, 64>::work(rows, shared, stage, arguments, v, k_blocks);
+        else if constexpr (C::ROWS <= 64)
+            WorkOnSmallest<C, FIRST, STORES, 8, 16, 32, 48, 64>::work(rows, shared, stage, arguments, v, k_blocks);
+        else
+            WorkOnSmallest<C, FIRST, STORES, 32, 64, 96, 128, 160, 192>::work(rows, shared, stage, arguments, v, k_blocks);
+    }
+    if (!FIRST) bulk_wait_group();
+}
+
+// Warp 3 of warpgroup 2, one thread: the weights' TMA boxes, in the second GEMM those of the pairs, in the first this
+// CTA's part of the output's zeros.
+template <class C, bool FIRST>
+__device__ __forceinline__ void bring_weights(Shared<C>& shared, const Arguments& arguments, const CUtensorMap* map,
+                                              const CUtensorMap* act_map) {
+    using Kind = typename C::Kind;
+    constexpr int CLUSTER = C::CLUSTER, COLUMNS = BLOCK / Kind::BYTES;
+    const Share& share = shared.share;
+    const Layout& layout = arguments.layout;
+    if (FIRST) let_next_kernel_start();
+    const long long out_bytes = FIRST && !arguments.results ? (long long)arguments.tokens * arguments.hidden * sizeof(typename Kind::Out) : 0;
+    long long zero = (long long)blockIdx.x * ZERO_BYTES;
+    auto clear = [&] {
+        const long long left = out_bytes - zero;
+        bulk_store(static_cast<uint8_t*>(arguments.out) + zero, shared_address(shared.zeros),
+                   left < ZERO_BYTES ? int(left) : ZERO_BYTES);
+        zero += (long long)gridDim.x * ZERO_BYTES;
+    };
+    // Every CTA's part is spread over its k blocks, so that nothing waits for it at the end.
+    const int my_blocks = share.whole * layout.k_blocks + share.end - share.begin;
+    const int zeros_a_block = out_bytes ? int(out_bytes / ZERO_BYTES / gridDim.x / (my_blocks ? my_blocks : 1)) + 1 : 0;
+    Stage stage;
+    for (int v = 0; v < share.visits; ++v) {
+        const Visit visit = visit_at(share, v, blockIdx.x / CLUSTER, gridDim.x / CLUSTER, layout.k_blocks);
+        const Place place = locate(visit.tile, layout, C::ROWS, shared.tile_start, shared.slab_tiles, shared.row_start,
+                                   blockIdx.x % CLUSTER, CLUSTER);
+        Task& task = shared.task[v % TASKS];
+        task.place = place;
+        task.k_blocks = visit.k_end - visit.k_begin;
+        task.piece_of = task.k_blocks < layout.k_blocks ? visit.tile - share.split_from : -1;
+        task.deliver = visit.k_begin > 0;
+        const int row = place.expert * arguments.weight_rows + place.block_n * (FIRST ? BLOCK : 2 * BLOCK);
+        const int second_row = row + arguments.second_block;
+        const int act_boxes = FIRST ? 0 : (place.rows + C::ACT_BOX - 1) / C::ACT_BOX;
+        for (int k = visit.k_begin; k < visit.k_end; ++k) {
+            const int s = stage.index;
+            const uint32_t full = shared_address(&shared.full[s]), to = shared_address(shared.weights[s]);
+            mbarrier_wait(shared_address(&shared.empty[s]), stage.parity ^ 1);
+            mbarrier_arrive_expect_tx(full, WEIGHT_BYTES + act_boxes * C::ACT_BOX * BLOCK);
+            if (CLUSTER == 1 || !place.same_weights) {
+                tma_load_box(to, map, k * COLUMNS, row, full);
+                tma_load_box(to + BLOCK * BLOCK, map, k * COLUMNS, second_row, full);
+            } else {  // a block each, for both
+                const int mine = blockIdx.x % CLUSTER;
+                tma_load_box_multicast(to + mine * BLOCK * BLOCK, map, k * COLUMNS, mine ? second_row : row, full);
+            }
+            if (!FIRST && v == 0 && k == visit.k_begin) wait_for_previous_kernel();
+            for (int box = 0; box < act_boxes; ++box)
+                tma_load_box(shared_address(shared.x[s]) + box * C::ACT_BOX * BLOCK, act_map, k * COLUMNS,
+                             place.first_row + box * C::ACT_BOX, full);
+            stage.template next<C::STAGES>();
+            if (FIRST)
+                for (int i = 0; i < zeros_a_block && zero < out_bytes; ++i) clear();
+        }
+    }
+    while (zero < out_bytes) clear();
+    bulk_commit_group();
+    bulk_wait_group();
+}
+
+// Warps 0 to 2 of warpgroup 2: in the first GEMM rows of activations into the swizzled layout, and the scales.
+template <class C, bool FIRST>
+__device__ __forceinline__ void gather(Shared<C>& shared, const Arguments& arguments, int thread) {
+    using Kind = typename C::Kind;
+    constexpr int ROWS = C::ROWS, ROWS_AT_ONCE = GATHERERS / 8;
+    static_assert(ROWS_AT_ONCE % 8 == 4, "a thread's rows have two swizzles in turn: first & 7 and (first + 4) & 7");
+    constexpr int COPIES = FIRST ? (ROWS + ROWS_AT_ONCE - 1) / ROWS_AT_ONCE : 0;
+    constexpr int SCALES = Kind::SCALED ? (ROWS + GATHERERS - 1) / GATHERERS : 0;
+    // Few tokens' rows are read again for every block of weights, and would be gone by then.
+    constexpr bool KEEP = FIRST && !C::WIDE;
+    const uint64_t keep = KEEP ? keep_policy() : 0;
+    const Share& share = shared.share;
+    const Layout& layout = arguments.layout;
+    const int width = arguments.row_bytes / 16;  // of a row, in 16-byte chunks
+    Stage stage;
+    for (int v = 0; v < share.visits; ++v) {
+        const Visit visit = visit_at(share, v, blockIdx.x / C::CLUSTER, gridDim.x / C::CLUSTER, layout.k_blocks);
+        const Place place = locate(visit.tile, layout, ROWS, shared.tile_start, shared.slab_tiles, shared.row_start,
+                                   blockIdx.x % C::CLUSTER, C::CLUSTER);
+        // Thread t copies 16-byte chunk t % 8 of rows t / 8, t / 8 + 12, ...; it scales rows t and t + 96.
+        const int chunk = thread % 8, first = thread / 8;
+        uint32_t source[COPIES + 1], scale_source[SCALES + 1];
+        auto source_row = [&](int row) {
+            if (row >= place.rows) return 0;
+            return FIRST ? token_at(shared, arguments, place.first_row + row) : place.first_row + row;
+        };
+#pragma unroll
+        for (int i = 0; i < COPIES; ++i) source[i] = source_row(first + ROWS_AT_ONCE * i) * width + chunk;
+#pragma unroll
+        for (int i = 0; i < SCALES; ++i) scale_source[i] = source_row(thread + GATHERERS * i) * layout.k_blocks;
+        const int block = FIRST ? place.block_n + (thread ? arguments.second_block / BLOCK : 0)
+                                : 2 * place.block_n + (thread ? 1 : 0);
+        const float* w_scale =
+            arguments.w_scale + (size_t(place.expert) * (arguments.weight_rows / BLOCK) + block) * layout.k_blocks;
+        const uint4* x = reinterpret_cast<const uint4*>(arguments.x) + visit.k_begin * (BLOCK / 16);
+        const float* x_scale = arguments.x_scale + visit.k_begin;
+        int copies = place.rows > first ? (place.rows - first + ROWS_AT_ONCE - 1) / ROWS_AT_ONCE : 0;
+        for (int k = visit.k_begin; k < visit.k_end; ++k) {
+            const int s = stage.index;
+            const uint32_t to = shared_address(shared.x[s]) + first * BLOCK;
+            uint32_t even = to + ((chunk ^ (first & 7)) << 4), odd = to + ((chunk ^ ((first + 4) & 7)) << 4);
+            const int bytes = k * (BLOCK / 16) + chunk < width ? 16 : 0;  // zeros behind the end of a row
+            keep_as_they_are(even, odd, copies, x, x_scale);
+            mbarrier_wait(shared_address(&shared.empty[s]), stage.parity ^ 1);
+#pragma unroll
+            for (int i = 0; i < COPIES; ++i)
+                if (i < copies) {
+                    const uint32_t there = (i % 2 ? odd : even) + i * ROWS_AT_ONCE * BLOCK;
+                    if (KEEP)
+                        cp_async16(there, x + source[i], bytes, keep);
+                    else
+                        cp_async16(there, x + source[i], bytes);
+                }
+            if constexpr (Kind::SCALED) {
+#pragma unroll
+                for (int i = 0; i < SCALES; ++i)
+                    if (thread + GATHERERS * i < place.rows)
+                        cp_async4(shared_address(&shared.x_scale[s][thread + GATHERERS * i]), x_scale + scale_source[i]);
+                if (thread < 2) cp_async4(shared_address(&shared.w_scale[s][thread]), w_scale + k);
+            }
+            x += BLOCK / 16;
+            x_scale += 1;
+            mbarrier_arrive_on_cp_async(shared_address(&shared.full[s]));
+            stage.template next<C::STAGES>();
+        }
+    }
+}
+
+// Warpgroup 2.
+template <class C, bool FIRST>
+__device__ __forceinline__ void produce(Shared<C>& shared, const Arguments& arguments, const CUtensorMap* map,
+                                        const CUtensorMap* act_map, int thread) {
+    const int lane = thread % 32;
+    if (FIRST) wait_for_previous_kernel();
+    if (thread < GATHERERS) {
+        named_barrier_sync(NamedBarrier::SHARE_READY, THREADS);
+        if (!FIRST) wait_for_previous_kernel();
+        if (FIRST || C::Kind::SCALED) gather<C, FIRST>(shared, arguments, thread);
+        return;
+    }
+    if (FIRST) {
+        for (int i = lane; i < ZERO_BYTES / 4; i += 32) reinterpret_cast<int*>(shared.zeros)[i] = 0;
+        fence_async_proxy();
+    }
+    named_barrier_sync(NamedBarrier::SHARE_READY, THREADS);
+    if (lane == 0) bring_weights<C, FIRST>(shared, arguments, map, act_map);
+    __syncwarp();
+}
+
+template <class C, bool FIRST, bool STORES>
+__device__ __forceinline__ void grouped_gemm(const CUtensorMap& map, const CUtensorMap& act_map,
+                                             const Arguments& arguments) {
+    static_assert(sizeof(Shared<C>) <= SHARED_LIMIT, "the stages do not fit");
+    static_assert(offsetof(Shared<C>, weights) % 1024 == 0 && offsetof(Shared<C>, x) % 1024 == 0, "for the swizzle");
+    static_assert(offsetof(Shared<C>, staging) % 16 == 0 && offsetof(Shared<C>, x_scale) % 8 == 0, "read by vectors");
+    extern __shared__ __align__(1024) uint8_t raw[];
+    auto& shared = *reinterpret_cast<Shared<C>*>(raw);
+    if (shared_address(raw) % 1024 != 0) __trap();  // the swizzle goes by address
+    const int thread = threadIdx.x, warp = thread / 32;
+    if (thread == CONSUMERS) {
+        for (int s = 0; s < C::STAGES; ++s) {
+            mbarrier_init(shared_address(&shared.full[s]), (FIRST || C::Kind::SCALED ? GATHERERS : 0) + 1);
+            mbarrier_init(shared_address(&shared.empty[s]),
+                          C::CLUSTER * CONSUMERS / (RACECHECK && C::CLUSTER == 1 ? 1 : 32));
+        }
+        asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+        asm volatile("prefetch.tensormap [%0];" ::"l"(&map) : "memory");
+    }
+    if constexpr (C::CLUSTER > 1) {
+        __syncwarp();
+        cluster_sync();  // the other CTA's barriers are there
+    }
+    if (warp < CONSUMERS / 32) {
+        setmaxnreg_inc<CONSUMER_REGISTERS>();
+        consume<C, FIRST, STORES>(shared, arguments);
+    } else {
+        setmaxnreg_dec<PRODUCER_REGISTERS>();
+        produce<C, FIRST>(shared, arguments, &map, &act_map, thread - CONSUMERS);
+    }
+    if constexpr (C::CLUSTER > 1) {
+        __syncwarp();
+        cluster_sync();  // the other CTA may still send to this one
+    }
+}
+
+}  // namespace derby

@@ -1,0 +1,211 @@
+// The pairs (token, expert) of a routing in the order of their experts: by a kernel of its own, or, of few pairs, by every
+// CTA of the GEMMs for itself, so that there is no kernel before them. Also: the plan, which tiles an expert makes.
+#pragma once
+#include "experts_common.cuh"
+
+namespace derby {
+
+constexpr int CONSUMER_WARPS = CONSUMERS / 32;
+
+// By the consumers: how many pairs each expert has and, where this CTA sorts for itself (C::ROUTES), their order. The
+// order is the same in every CTA: by expert, then by pair. Ends with shared.share.
+template <class C>
+__device__ __forceinline__ void plan(Shared<C>& shared, const Arguments& arguments) {
+    const int thread = threadIdx.x, warp = thread / 32, lane = thread % 32, experts = arguments.experts;
+    constexpr int HELD = C::ROUTES ? (C::ROUTES + CONSUMERS - 1) / CONSUMERS : 1;  // pairs of a thread
+    int expert_of[HELD], place_of[HELD], count = 0;
+    if constexpr (C::ROUTES > 0) {
+        // A warp has neighbouring pairs; __match_any tells a lane which others have its expert.
+        const int pairs = arguments.tokens * arguments.top_k, first = warp * 32 * HELD;
+#pragma unroll
+        for (int i = 0; i < HELD; ++i) {
+            const int pair = first + 32 * i + lane;
+            expert_of[i] = pair < pairs ? __ldg(arguments.topk_ids + pair) : -1;
+        }
+        int* mine = shared.staging.histogram[warp];
+        for (int e = lane; e < MOST_EXPERTS; e += 32) mine[e] = 0;
+        __syncwarp();
+#pragma unroll
+        for (int i = 0; i < HELD; ++i) {
+            if (first + 32 * i >= pairs) break;  // the whole warp
+            const bool valid = unsigned(expert_of[i]) < unsigned(experts);
+            const unsigned same = __match_any_sync(~0u, valid ? expert_of[i] : -1);
+            const int before = __popc(same & ((1u << lane) - 1));
+            if (!valid) expert_of[i] = -1;
+            if (valid) place_of[i] = mine[expert_of[i]] + before;
+            __syncwarp();
+            if (valid && before == 0) mine[expert_of[i]] += __popc(same);
+            __syncwarp();
+        }
+        named_barrier_sync(NamedBarrier::CONSUMERS_DONE, CONSUMERS);
+        if (thread < MOST_EXPERTS)
+#pragma unroll
+            for (int w = 0; w < CONSUMER_WARPS; ++w) {
+                const int theirs = shared.staging.histogram[w][thread];
+                shared.staging.histogram[w][thread] = count;
+                count += theirs;
+            }
+    } else if (thread < experts) {
+        count = load_now(arguments.starts + thread + 1) - load_now(arguments.starts + thread);
+    }
+    const int blocks = blocks_of(count, C::ROWS), my_tiles = tiles_of(blocks, arguments.layout.slab, C::CLUSTER);
+    int rows = count, tiles = my_tiles;
+#pragma unroll
+    for (int step = 1; step < 32; step *= 2) {
+        const int more_rows = __shfl_up_sync(~0u, rows, step), more_tiles = __shfl_up_sync(~0u, tiles, step);
+        if (lane >= step) rows += more_rows, tiles += more_tiles;
+    }
+    const bool many = __any_sync(~0u, blocks > C::CLUSTER);
+    if (lane == 31) shared.warp_rows[warp] = rows, shared.warp_tiles[warp] = tiles, shared.warp_many[warp] = many;
+    named_barrier_sync(NamedBarrier::CONSUMERS_DONE, CONSUMERS);
+    int slab_tiles = 0;
+    bool split_all = true;
+#pragma unroll
+    for (int w = 0; w < CONSUMER_WARPS; ++w) {
+        if (w < warp) rows += shared.warp_rows[w], tiles += shared.warp_tiles[w];
+        slab_tiles += shared.warp_tiles[w];
+        split_all &= !shared.warp_many[w];
+    }
+    shared.row_start[thread + 1] = rows;
+    shared.tile_start[thread] = thread < experts ? tiles - my_tiles : NEVER;
+    if (thread == 0) {
+        const Layout& layout = arguments.layout;
+        shared.row_start[0] = 0;
+        shared.slab_tiles = slab_tiles;
+        shared.share = share_work(blockIdx.x / C::CLUSTER, gridDim.x / C::CLUSTER,
+                                  slab_tiles * (layout.tiles_n / layout.slab), layout.k_blocks, split_all);
+    }
+    if constexpr (C::ROUTES > 0) {
+        named_barrier_sync(NamedBarrier::CONSUMERS_DONE, CONSUMERS);
+#pragma unroll
+        for (int i = 0; i < HELD; ++i) {
+            const int pair = warp * 32 * HELD + 32 * i + lane;
+            if (pair < arguments.tokens * arguments.top_k && expert_of[i] >= 0)
+                shared.order.pair[shared.row_start[expert_of[i]] + shared.staging.histogram[warp][expert_of[i]] +
+                                  place_of[i]] = uint16_t(pair);
+        }
+    }
+}
+
+// The token of a row of the order.
+template <class C>
+__device__ __forceinline__ int token_at(const Shared<C>& shared, const Arguments& arguments, int row) {
+    if constexpr (C::ROUTES > 0)
+        return shared.order.pair[row] / arguments.top_k;
+    else
+        return load_now(&arguments.sorted[row].x);
+}
+
+constexpr int ROUTE_THREADS = 1024, ROUTE_BLOCKS = 16;
+
+// One cluster of ROUTE_BLOCKS blocks: starts [experts + 1] and sorted [pairs], within an expert in any order; row_of
+// [pairs], where there is one: the row that a pair has got.
+__global__ void __launch_bounds__(ROUTE_THREADS, 1)
+derby_experts_route(const int* __restrict__ topk_ids, const float* __restrict__ topk_weights, int* __restrict__ starts,
+                    int2* __restrict__ sorted, int* __restrict__ row_of, int pairs, int experts, int top_k) {
+    __shared__ int counts[ROUTE_BLOCKS][MOST_EXPERTS], cursor[MOST_EXPERTS], warp_sums[MOST_EXPERTS / 32];
+    let_next_kernel_start();
+    const int thread = threadIdx.x, block = blockIdx.x;
+    if (thread < MOST_EXPERTS) counts[block][thread] = 0;
+    __syncthreads();
+    const int share = (pairs + ROUTE_BLOCKS - 1) / ROUTE_BLOCKS, begin = block * share;
+    const int end = smaller(begin + share, pairs);
+#pragma unroll 4
+    for (int i = begin + thread; i < end; i += ROUTE_THREADS) {
+        const int expert = __ldg(topk_ids + i);
+        if (unsigned(expert) < unsigned(experts)) atomicAdd(&counts[block][expert], 1);
+    }
+    __syncthreads();
+    cluster_sync();  // all have started
+    for (int i = thread; i < ROUTE_BLOCKS * MOST_EXPERTS; i += ROUTE_THREADS) {
+        const int other = i / MOST_EXPERTS, e = i % MOST_EXPERTS;
+        if (other != block) {
+            uint32_t there;
+            asm volatile("mapa.shared::cluster.u32 %0, %1, %2;"
+                         : "=r"(there) : "r"(shared_address(&counts[block][e])), "r"(other));
+            asm volatile("st.shared::cluster.u32 [%0], %1;" ::"r"(there), "r"(counts[block][e]) : "memory");
+        }
+    }
+    cluster_sync();
+    int before = 0, total = 0, rows = 0;
+    if (thread < MOST_EXPERTS) {
+        for (int b = 0; b < ROUTE_BLOCKS; ++b) {
+            before += b < block ? counts[b][thread] : 0;
+            total += counts[b][thread];
+        }
+        rows = total;
+#pragma unroll
+        for (int step = 1; step < 32; step *= 2) {
+            const int more = __shfl_up_sync(~0u, rows, step);
+            if (thread % 32 >= step) rows += more;
+        }
+        if (thread % 32 == 31) warp_sums[thread / 32] = rows;
+    }
+    __syncthreads();
+    if (thread < MOST_EXPERTS) {
+        for (int w = 0; w < thread / 32; ++w) rows += warp_sums[w];
+        cursor[thread] = rows - total + before;
+        if (block == 0 && thread < experts) starts[thread + 1] = rows;
+        if (block == 0 && thread == 0) starts[0] = 0;
+    }
+    __syncthreads();
+#pragma unroll 4
+    for (int i = begin + thread; i < end; i += ROUTE_THREADS) {
+        const int expert = __ldg(topk_ids + i);
+        const float weight = __ldg(topk_weights + i);
+        int row = -1;
+        if (unsigned(expert) < unsigned(experts)) {
+            row = atomicAdd(&cursor[expert], 1);
+            sorted[row] = make_int2(i / top_k, __float_as_int(weight));
+        }
+        if (row_of) row_of[i] = row;
+    }
+}
+
+constexpr int SUM_THREADS = 256;
+
+// out [tokens, hidden] = the sum of each token's rows of results [pairs, hidden], in the order of its experts: the same
+// bits each time. A thread has 8 columns of a token at a time.
+template <class Out>
+__global__ void __launch_bounds__(SUM_THREADS)
+derby_experts_sum(const __nv_bfloat16* __restrict__ results, const int* __restrict__ row_of, Out* __restrict__ out,
+                  int tokens, int hidden, int top_k) {
+    wait_for_previous_kernel();
+    const int width = hidden / 8;
+    const long long work = (long long)tokens * width;
+    for (long long i = (long long)blockIdx.x * SUM_THREADS + threadIdx.x; i < work; i += (long long)gridDim.x * SUM_THREADS) {
+        const int token = int(i / width), column = int(i - (long long)token * width);
+        float sum[8] = {};
+        for (int first = 0; first < top_k; first += 8) {
+            int rows[8];
+            uint4 v[8];
+#pragma unroll
+            for (int k = 0; k < 8; ++k) rows[k] = first + k < top_k ? load_now(row_of + token * top_k + first + k) : -1;
+#pragma unroll
+            for (int k = 0; k < 8; ++k) {
+                const int row = rows[k];
+                v[k] = row >= 0 ? load_once(reinterpret_cast<const uint4*>(results) + size_t(row) * width + column)
+                                : make_uint4(0, 0, 0, 0);
+            }
+#pragma unroll
+            for (int k = 0; k < 8; ++k) {
+                const uint32_t four[4] = {v[k].x, v[k].y, v[k].z, v[k].w};
+#pragma unroll
+                for (int j = 0; j < 4; ++j) {  // a bf16 is the upper half of a float
+                    sum[2 * j] += __uint_as_float(four[j] << 16);
+                    sum[2 * j + 1] += __uint_as_float(four[j] & 0xFFFF0000u);
+                }
+            }
+        }
+        if constexpr (sizeof(Out) == 4) {
+            float4* to = reinterpret_cast<float4*>(out) + 2 * i;
+            __stcs(to, make_float4(sum[0], sum[1], sum[2], sum[3]));
+            __stcs(to + 1, make_float4(sum[4], sum[5], sum[6], sum[7]));
+        } else {
+            __stcs(reinterpret_cast<uint4*>(out) + i, make_uint4(two_bf16(sum[0], sum[1]), two_bf16(sum[2], sum[3]),
+                                                                 two_bf16(sum[4], sum[5]), two_bf16(sum[6], sum[7])));
+        }
+    }
+}
+
+}  // namespace derby

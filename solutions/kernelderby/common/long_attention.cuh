@@ -1,0 +1,188 @@
+// Attention of long sequences for sm_90a.
+//
+// A persistent CTA on every multiprocessor. Its producer warps take items of work (tiles of queries of a head, longest
+// first, given out by a counter) and load their queries, and tiles of keys and values in two stages, with TMA: a box of
+// 64 columns, of a 16-token page where the cache is paged. Two or three warpgroups have 64 rows of queries each. Their
+// scores come from shared memory into registers, become weights there, and go into the second product as its A operand.
+// The next scores are multiplied before the weights of those at hand are used, so a warpgroup weighs while the tensor
+// cores work for it; and warpgroups take turns, so that they also work for one while the others weigh.
+#pragma once
+#include "attention_producer.cuh"
+#include "attention_results.cuh"
+#include "wgmma_bf16.cuh"
+
+namespace derby {
+
+// Descriptor of a 128-byte swizzled operand: 8-row groups 1024 bytes apart; leading: bytes from one 64-column slab to
+// the next where the 64 columns run along M or N.
+__device__ __forceinline__ uint64_t matrix_descriptor(uint32_t address, int leading) {
+    return static_cast<uint64_t>((address >> 4) & 0x3FFF) | (static_cast<uint64_t>(leading >> 4) << 16) |
+           (static_cast<uint64_t>(1024 >> 4) << 32) | (1ull << 62);
+}
+
+template <typename S>
+__device__ __forceinline__ void multiply_keys(float (&s)[S::N / 2], uint32_t q, uint32_t k) {
+    wgmma_fence();
+#pragma unroll
+    for (int step = 0; step < S::STEPS; ++step) {
+        const int slab = step / 4, inside = step % 4;
+        Wgmma<S::N>::ss(s, matrix_descriptor(q + slab * S::Q_SLAB + inside * 32, 16),
+                        matrix_descriptor(k + slab * S::KV_SLAB + inside * 32, 16), step > 0);
+    }
+    wgmma_commit();
+}
+
+template <typename S>
+__device__ __forceinline__ void multiply_values(float (&o)[S::D / 2], const uint32_t (&p)[S::N / 4], uint32_t v,
+                                                bool add) {
+    wgmma_fence();
+#pragma unroll
+    for (int step = 0; step < S::N / 16; ++step)
+        Wgmma<S::D>::rs(o, p + 4 * step, matrix_descriptor(v + step * 16 * ROW_BYTES, S::KV_SLAB), add || step > 0);
+    wgmma_commit();
+}
+
+// Warpgroups take turns: `turn` waits for this one's, `pass` gives it to the next.
+template <typename S>
+__device__ __forceinline__ void turn(int warpgroup) {
+    if constexpr (S::WARPGROUPS > 1 && !S::SPLIT) named_barrier_sync(1 + warpgroup, 256);
+}
+
+template <typename S>
+__device__ __forceinline__ void pass(int warpgroup) {
+    if constexpr (S::WARPGROUPS > 1 && !S::SPLIT)
+        named_barrier_arrive(1 + (warpgroup + 1 == S::WARPGROUPS ? 0 : warpgroup + 1), 256);
+}
+
+template <typename S>
+__device__ __forceinline__ void consume(const AttentionCall& call, SharedMap<S> shared, int warpgroup) {
+    const int lane = threadIdx.x & 31, warp = (threadIdx.x >> 5) & 3;
+    const int group_row = S::SPLIT ? 0 : warpgroup * 64, row = group_row + warp * 16 + (lane >> 2);
+    const uint32_t q = shared.q() + group_row * ROW_BYTES;
+    int first_turn = 0;  // of the tile's blocks in the rings
+    if (warpgroup == S::WARPGROUPS - 1) pass<S>(warpgroup);
+    for (int tiles = 0;; ++tiles) {
+        mbarrier_wait(shared.q_full(), tiles & 1);
+        Tile tile = get_tile(shared.tile(tiles & 1));
+        if (tile.blocks < 0) break;
+        float o[S::D / 2], s[S::N / 2];
+        uint32_t p[S::N / 4];
+        Softmax softmax;
+        // Where the thread's first row and the warpgroup's first row stand among the keys.
+        const int context = tile.keys - tile.queries + tile.token;
+        const int position = context + row / call.pack, position_low = context + (row + 8) / call.pack;
+        int first_masked = tile.keys / S::N;
+        if (S::CAUSAL) first_masked = min(first_masked, (context + group_row / call.pack + 1) / S::N);
+        int mine = 0;  // of the tile's blocks, the first of this warpgroup
+        if constexpr (S::SPLIT) mine = (warpgroup + S::WARPGROUPS - first_turn % S::WARPGROUPS) % S::WARPGROUPS;
+        Ring<S::STAGES> k_ring{first_turn + mine}, v_ring{first_turn + mine};
+        first_turn += tile.blocks;
+        int block = tile.first_block + tile.blocks - 1 - mine;
+        bool add = false;
+        if (block >= tile.first_block) {
+            mbarrier_wait(shared.k_full(k_ring.stage()), k_ring.parity());
+            turn<S>(warpgroup);
+            multiply_keys<S>(s, q, shared.k(k_ring.stage()));
+            pass<S>(warpgroup);
+            wgmma_wait<0>();
+            if (lane == 0) mbarrier_arrive(shared.k_empty(k_ring.stage()));
+            k_ring.turn += S::STRIDE;
+            if (block >= first_masked) mask_scores<S>(s, tile, block, position, position_low, lane);
+            softmax.weigh<S::N / 2, true>(s, call.scale_log2);
+            pack_weights<S>(p, s);
+            for (block -= S::STRIDE; block >= tile.first_block; block -= S::STRIDE) {
+                mbarrier_wait(shared.k_full(k_ring.stage()), k_ring.parity());
+                turn<S>(warpgroup);
+                multiply_keys<S>(s, q, shared.k(k_ring.stage()));
+                mbarrier_wait(shared.v_full(v_ring.stage()), v_ring.parity());
+                multiply_values<S>(o, p, shared.v(v_ring.stage()), add);
+                add = true;
+                pass<S>(warpgroup);
+                wgmma_wait<1>();
+                if (lane == 0) mbarrier_arrive(shared.k_empty(k_ring.stage()));
+                k_ring.turn += S::STRIDE;
+                if (block >= first_masked) mask_scores<S>(s, tile, block, position, position_low, lane);
+                const bool grown = softmax.weigh<S::N / 2, false>(s, call.scale_log2);
+                after(softmax.sum[0] + softmax.sum[1]);
+                wgmma_wait<0>();
+                if (lane == 0) mbarrier_arrive(shared.v_empty(v_ring.stage()));
+                v_ring.turn += S::STRIDE;
+                if (grown) {
+#pragma unroll
+                    for (int i = 0; i < S::D / 2; ++i) o[i] *= softmax.rescale[i >> 1 & 1];
+                }
+                pack_weights<S>(p, s);
+            }
+            if (lane == 0) mbarrier_arrive(shared.q_empty());
+            mbarrier_wait(shared.v_full(v_ring.stage()), v_ring.parity());
+            multiply_values<S>(o, p, shared.v(v_ring.stage()), add);
+#pragma unroll
+            for (int half = 0; half < 2; ++half) softmax.sum[half] = quad_sum(softmax.sum[half]);
+            wgmma_wait<0>();
+            if (lane == 0) mbarrier_arrive(shared.v_empty(v_ring.stage()));
+        } else {
+            if (lane == 0) mbarrier_arrive(shared.q_empty());
+#pragma unroll
+            for (int i = 0; i < S::D / 2; ++i) o[i] = 0.0f;
+#pragma unroll
+            for (int half = 0; half < 2; ++half) {
+                softmax.sum[half] = 0.0f;
+                softmax.largest[half] = -INFINITY;
+            }
+        }
+        if constexpr (S::SPLIT && S::WARPGROUPS > 1)
+            if (!merge<S>(o, softmax, shared, warpgroup, call.scale_log2)) continue;
+        tile = get_tile(shared.tile(tiles & 1));  // again, so that no register holds it meanwhile
+        if (tile.chunks > 1 && !combine<S>(call, tile, o, softmax, shared, S::SPLIT ? 0 : warpgroup)) continue;
+        float factor[2];
+#pragma unroll
+        for (int half = 0; half < 2; ++half) factor[half] = softmax.sum[half] > 0.0f ? 1.0f / softmax.sum[half] : 0.0f;
+        store_rows<S>(call, tile, o, factor, row, lane);
+    }
+    // Takes back the turn that is left over, so that no barrier has threads waiting at the end.
+    if (warpgroup == 0) turn<S>(0);
+}
+
+template <typename S>
+__global__ void __launch_bounds__(S::THREADS, 1)
+    derby_long_attention(const __grid_constant__ AttentionMaps maps, const AttentionCall call) {
+    extern __shared__ uint8_t raw[];
+    const SharedMap<S> shared{(shared_address(raw) + 1023) & ~1023u};
+    const int tiles = call.query_blocks * (call.heads / call.pack);
+    const int items = call.whole_tiles + (tiles - call.whole_tiles) * call.chunks;
+    if (threadIdx.x == 0) {
+        mbarrier_init(shared.q_full(), 1);
+        mbarrier_init(shared.q_empty(), 4 * S::WARPGROUPS);
+        for (int stage = 0; stage < S::STAGES; ++stage) {
+            mbarrier_init(shared.k_full(stage), 1);
+            mbarrier_init(shared.v_full(stage), 1);
+            mbarrier_init(shared.k_empty(stage), 4 * S::READERS);
+            mbarrier_init(shared.v_empty(stage), 4 * S::READERS);
+        }
+        asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+        tma_prefetch_map(&maps.q);
+        tma_prefetch_map(&maps.k);
+        tma_prefetch_map(&maps.v);
+        if (S::K_TAIL > 0) {
+            tma_prefetch_map(&maps.q_tail);
+            tma_prefetch_map(&maps.k_tail);
+            tma_prefetch_map(&maps.v_tail);
+        }
+    }
+    // The table is on its way while the sequence's length is.
+    if (S::PAGED && call.num_seqs == 1 && threadIdx.x >= 32 && threadIdx.x < 64)
+        for (int entry = (threadIdx.x - 32) * 32; entry < call.table_width; entry += 1024)
+            asm volatile("prefetch.global.L2 [%0];" ::"l"(call.block_table + entry));
+    __syncthreads();
+    const int warpgroup = __shfl_sync(0xffffffff, threadIdx.x / 128, 0);
+    if (warpgroup == 0) {
+        setmaxnreg_dec<S::PRODUCER_REGISTERS>();
+        const int warp = __shfl_sync(0xffffffff, threadIdx.x / 32, 0);
+        if (warp < S::LOADERS) produce<S>(call, maps, shared, items, warp, threadIdx.x & 31);
+    } else {
+        setmaxnreg_inc<S::CONSUMER_REGISTERS>();
+        consume<S>(call, shared, warpgroup - 1);
+    }
+}
+
+}  // namespace derby

@@ -1,0 +1,89 @@
+"""derby_fused_moe_sm90: bf16 experts for Hopper in two to four CUDA C++ kernels and one host call.
+
+1. derby_experts_route   sorts the pairs (token, expert) by expert; of few pairs every CTA of the next two does it.
+2. derby_experts_gemm1   gathers its rows, multiplies with both halves of the first weight, ends in SwiGLU in registers.
+3. derby_experts_gemm2   the second weight times the routing weight, added to the output rows in float32 as they are
+                         done, or stored by pair, and
+4. derby_experts_sum     sums each token's rows.
+
+Weights are wgmma's M where experts have few pairs, pairs where they have many (experts_*.cuh). Where rows are added as
+they are done the last bits differ from call to call. The intermediate, and rows stored by pair, are bfloat16.
+
+Needs nvcc (on the PATH, in $CUDA_HOME or /usr/local/cuda) at the first call ever.
+"""
+
+import ctypes
+import importlib
+import os
+
+import torch
+
+__path__ = [os.path.dirname(__file__)]
+cuda_library = importlib.import_module(f"{__name__}.cuda_library")
+experts = importlib.import_module(f"{__name__}.experts")
+tuned = importlib.import_module(f"{__name__}.tuned")
+tuning = importlib.import_module(f"{__name__}.tuning")
+
+library = cuda_library.CudaLibrary(__file__, "derby_fused_moe_sm90", ["kernel.cu", *experts.HEADERS],
+                                   [ctypes.POINTER(experts.Call)])
+call = experts.Experts(library, most_rows=192, dtype=torch.bfloat16)
+
+# kernel.cu's variants by their numbers: (pairs a tile at most, whether pairs are wgmma's M, pairs up to which the GEMMs
+# sort for themselves, 0: never).
+VARIANTS = ((16, False, 512), (64, False, 2048), (128, False, 2048), (192, False, 2048), (64, False, 0),
+            (128, False, 0), (160, False, 0), (128, True, 0))
+FEW, SOME_SORTING, MANY_SORTING, MORE_SORTING, SOME, MANY, MORE, WIDE = range(len(VARIANTS))
+STORING = (MANY, MORE, WIDE)  # those whose second GEMM can store by pair
+
+
+def _order(pairs, num_experts, intermediate):
+    """(variants worth trying, whether the second GEMM had better store), by the pairs that an expert has where all have
+    as many; as measured on an H200 (docs/gemm_and_experts_sm90.md). Adding float32 rows goes at 2 TB/s; storing costs a
+    kernel and two bytes a value there and back."""
+    average = pairs / num_experts
+    stores = intermediate < 1024 or average <= 750
+    if pairs <= VARIANTS[FEW][2] and average <= 8:
+        return (FEW, SOME), False
+    if pairs <= VARIANTS[SOME_SORTING][2] and average <= 200:
+        if average <= 48:
+            return (SOME_SORTING, MANY_SORTING), False
+        return ((MANY_SORTING, MORE_SORTING) if average <= 100 else (MORE_SORTING, MANY_SORTING)), False
+    if average <= 48:
+        return (SOME,), False
+    if average <= 110:
+        return (MANY, MORE), stores
+    return ((MORE, WIDE) if 140 < average <= 200 else (WIDE, MORE)), stores
+
+
+def tuning_key(hidden_states, gate_up_weight, down_weight, topk_ids, topk_weights):
+    """With the answer of _order(), as it depends on more than the size's power of two."""
+    num_experts, hidden, intermediate = down_weight.shape
+    tokens, top_k = topk_ids.shape
+    order, stores = _order(topk_ids.numel(), num_experts, intermediate)
+    bucket = 1 << max(tokens - 1, 0).bit_length()
+    return f"e{num_experts} k{top_k} h{hidden} i{intermediate} t<={bucket} v{order[0]}{'s' * stores}"
+
+
+def candidates(hidden_states, gate_up_weight, down_weight, topk_ids, topk_weights):
+    num_experts, hidden, intermediate = down_weight.shape
+    order, store = _order(topk_ids.numel(), num_experts, intermediate)
+    slab = max(-(-hidden // 256) // 4, 1)
+    adds = [{"variant": variant, "slab": 0, "stores": 0} for variant in order]
+    stores = [{"variant": variant, "slab": 0, "stores": 1} for variant in order if variant in STORING]
+    slabs = [{**config, "slab": slab} for config in adds[:1] if hidden % (256 * slab) == 0]
+    return [*stores, *adds, *slabs] if store else [*adds, *stores, *slabs]
+
+
+choose = tuning.Chooser(tuned.FOUND, tuning_key, candidates)
+
+
+def run_with(config, hidden_states, gate_up_weight, down_weight, topk_ids, topk_weights, output):
+    call(config, hidden_states, None, gate_up_weight, None, down_weight, None, topk_ids, topk_weights, output)
+
+
+@torch.no_grad()
+def run(hidden_states, gate_up_weight, down_weight, topk_ids, topk_weights, output):
+    """hidden_states bf16 [num_tokens, hidden_size] -> output float32 of that shape. Sizes that 8 divides, up to 256
+    experts; everything contiguous and at addresses that 16 divides."""
+    run_with(choose(hidden_states, gate_up_weight, down_weight, topk_ids, topk_weights), hidden_states, gate_up_weight,
+             down_weight, topk_ids, topk_weights, output)

@@ -1,0 +1,22 @@
+"""FlashAttention 3 as vLLM builds it: varlen queries over a paged cache."""
+
+import importlib
+import os
+
+import torch
+
+__path__ = [os.path.dirname(__file__)]
+vllm_library = importlib.import_module(f"{__name__}.vllm_library")
+fa3 = importlib.import_module(f"{__name__}.flash_attention_3")
+
+vllm_library.FILES[fa3.NAMESPACE] = fa3.FILE
+
+
+@torch.no_grad()
+def run(query, key_cache, value_cache, cu_seqlens_q, seq_lens, block_table, max_query_len, max_seq_len, sm_scale,
+        output):
+    """query bf16 [num_tokens, heads, head_dim], caches bf16 [blocks, 16, kv_heads, head_dim] -> output, as query."""
+    if not query.numel():
+        return
+    fa3.forward(vllm_library.load(fa3.NAMESPACE), query, key_cache, value_cache, output, sm_scale, True, max_query_len,
+                max_seq_len, cu_seqlens_q=cu_seqlens_q, lengths=seq_lens, block_table=block_table)

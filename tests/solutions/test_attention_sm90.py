@@ -1,0 +1,377 @@
+"""derby_unified_attention_sm90 and derby_attention_forward_sm90: they compile without spills; on a GPU, every size."""
+
+import itertools
+import re
+import shutil
+import subprocess
+import sys
+
+import pytest
+import torch
+from rowwise_cases import CATALOG, ROOT, case_of, inputs_of, outputs_of, reference
+
+from kernelderby.measure.judge.cases import case_of_workload, small_cases
+from kernelderby.measure.judge.correctness import judge
+from kernelderby.measure.worker.build import load_solution
+from kernelderby.trace import Status
+
+OPERATORS = ("unified_attention", "attention_forward")
+HEAD_DIMS = (64, 72, 80, 96, 128, 192, 256)
+SPILLED = {256: 32}  # bytes, where chunks are put together
+MOST_ERROR = 0.0026  # norm of FlashAttention 3's error over the result's, on its worst shape
+
+
+def module(operator):
+    run = load_solution(CATALOG.definition(operator), CATALOG.solution(f"derby_{operator}_sm90"))
+    return sys.modules[run.__module__]
+
+
+@pytest.mark.parametrize("operator", OPERATORS)
+def test_it_compiles_without_spills(operator):
+    solution = module(operator)
+    try:
+        nvcc = solution.cuda_library.find_nvcc()
+    except RuntimeError as error:
+        pytest.skip(str(error))
+    source = solution.library.folder / "kernel.cu"
+    command = [nvcc, "-O3", "-std=c++17", "-gencode=arch=compute_90a,code=sm_90a", "-cubin", "-Xptxas", "-v", "-o"]
+    done = subprocess.run([*command, "/dev/null", str(source)], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    # Among the warnings is C7510: wgmma made to wait for registers that the compiler moved.
+    assert "warning" not in done.stderr, done.stderr
+    found = re.findall(r"entry function '(\S+)'.*?(\d+) bytes spill stores.*?Used (\d+) registers", done.stderr, re.S)
+    kernels = [(name, int(spilled), int(registers)) for name, spilled, registers in found]
+    assert len(kernels) >= len(HEAD_DIMS)
+    for name, spilled, registers in kernels:
+        size = int(re.search(r"AttentionShapeILi(\d+)E", name).group(1))
+        assert "derby_long_attention" in name and registers <= 168, (name, registers)
+        assert spilled <= SPILLED.get(size, 8), (name, spilled)
+
+
+@pytest.mark.parametrize("operator", OPERATORS)
+def test_all_sources_are_named(operator):
+    sources = CATALOG.solution(f"derby_{operator}_sm90").sources
+    named = [path for path in sources if path.endswith((".cu", ".cuh"))]
+    solution = module(operator)
+    short = solution.short_library.sources if operator == "unified_attention" else []
+    assert sorted([*solution.library.sources, *short]) == sorted(named)
+
+
+@pytest.mark.parametrize("operator", OPERATORS)
+def test_the_stage_names_the_kernel(operator):
+    (stage,) = CATALOG.solution(f"derby_{operator}_sm90").stages
+    assert all(
+        re.search(pattern, "void derby::derby_long_attention<derby::AttentionShape<72, 128>>(CUtensorMap)")
+        for pattern in stage.kernels
+    )
+
+
+@pytest.mark.parametrize("operator", OPERATORS)
+@pytest.mark.parametrize(
+    "changes, message",
+    [
+        ({"head_dim": 36}, "head_dim 36"),
+        ({"head_dim": 264}, "head_dim 264"),
+        ({"sm_scale": -1.0}, "sm_scale -1"),
+        ({"sm_scale": 0.0}, "sm_scale 0"),
+    ],
+)
+def test_what_it_is_not_made_for_is_refused(operator, changes, message):
+    case = case_of(operator, **changes)
+    inputs, outputs = inputs_of(operator, case), outputs_of(operator, case)
+    with pytest.raises(ValueError, match=f"derby_{operator}_sm90: .*{message}"):
+        module(operator).run(*inputs.values(), *outputs.values())
+
+
+def planning():
+    return module("attention_forward").planning
+
+
+def test_python_and_cuda_have_the_same_tiles():
+    """Kernels of planning.py and of kernel.cu: head size -> (keys, warpgroups) of the wide and of the split one."""
+    for operator in OPERATORS:
+        text = (module(operator).library.folder / "kernel.cu").read_text()
+        found = re.findall(r"(?:Paged|Full)<(\d+), (\d+), (\d), \d, (true|false)>", text)
+        for split, table in ((False, planning().WIDE), (True, planning().SPLIT)):
+            tiles = {
+                int(size): (int(keys), 64 * (1 if split else int(groups)))
+                for size, keys, groups, kind in found
+                if (kind == "true") is split
+            }
+            assert tiles == {size: (kernel.keys, kernel.rows) for size, kernel in table.items()}
+
+
+def test_a_plan_covers_every_tile():
+    """Items of each plan's cut put together are all blocks of all tiles; memory is enough for all chunks."""
+    for sizes in [
+        (1000, 1, 1000, 1000, 16, 2, 128, True, 132),
+        (2116, 1, 2116, 2116, 16, 16, 72, False, 132),
+        (64, 64, 1, 4096, 32, 8, 128, True, 132),
+        (1, 1, 1, 1, 8, 8, 64, False, 132),
+    ]:
+        for work in planning().Call(*sizes).works():
+            for whole, chunks, chunk_blocks in work.cuts():
+                made = work.plan(whole, chunks, chunk_blocks)
+                cut = len(work.blocks) - whole
+                assert made.counters == cut * work.owners and (chunks == 1) == (cut == 0)
+                assert made.floats == (cut * chunks * work.owners * 128 * (work.size // 2 + 4) if chunks > 1 else 0)
+                assert chunks * chunk_blocks >= max(work.blocks)
+        assert planning().plan(*sizes) == planning().plan(*sizes)
+
+
+def test_a_causal_tile_sees_the_keys_up_to_its_last_row():
+    call = planning().Call(300, 1, 300, 420, 4, 2, 128, True, 132)
+    assert call.tile_lengths(128) == [420, 120 + 256, 120 + 128]
+    assert planning().Call(300, 1, 300, 300, 4, 4, 72, False, 132).tile_lengths(192) == [300, 300]
+    assert len(planning().Call(10, 4, 5, 50, 4, 4, 72, True, 132).tile_lengths(64)) == 4
+
+
+def test_makespan_gives_each_item_to_the_first_that_is_free():
+    assert planning().makespan([4.0, 3.0, 2.0, 2.0], 2) == 6.0
+    assert planning().makespan([5.0], 132) == 5.0
+
+
+def test_a_workspace_keeps_what_a_graph_may_use(monkeypatch):
+    tools = planning()
+    monkeypatch.setattr(tools.torch.cuda, "current_stream", lambda device: type("Stream", (), {"cuda_stream": 1}))
+    space, device = tools.Workspace(), torch.device("cpu")
+    plans = [tools.Plan(0, 1, 1, 0, 2, 1, counters, 100 * counters) for counters in (10, 5000, 20)]
+    first, second, third = (space(device, made) for made in plans)
+    assert first[0].numel() >= 12 and second[0].numel() >= 5002 and second[1].numel() >= 500000
+    assert third[0] is second[0] and not second[0].any() and second[0].dtype == torch.int32
+    assert any(held is first[0] for held in space.kept[device, 1, "counters"])
+
+
+def test_streams_share_zeros_but_no_counter(monkeypatch):
+    tools, streams = planning(), iter((1, 2, 1))
+    current = lambda device: type("Stream", (), {"cuda_stream": next(streams)})  # noqa: E731
+    monkeypatch.setattr(tools.torch.cuda, "current_stream", current)
+    space, made = tools.Workspace(), tools.Plan(0, 1, 1, 0, 2, 1, 10, 100)
+    one, two, again = (space(torch.device("cpu"), made)[0] for _ in range(3))
+    one.fill_(1)
+    assert not two.any() and again is one
+    assert one.untyped_storage().data_ptr() == two.untyped_storage().data_ptr(), "no second fill under capture"
+
+
+# On a GPU -------------------------------------------------------------------------------------------------------------
+
+
+def error_norm(outputs, wanted):
+    return float((outputs.double() - wanted.double()).norm() / wanted.double().norm())
+
+
+def run_case(operator, case):
+    """(inputs, outputs) of the solution on the GPU; what it keeps between calls must be zeros again."""
+    solution = module(operator)
+    inputs, outputs = inputs_of(operator, case, "cuda"), outputs_of(operator, case, "cuda")
+    solution.run(*inputs.values(), *outputs.values())
+    torch.cuda.synchronize()
+    kept = solution.workspace.kept.items()
+    assert not any(held.any() for (*_, name), all_held in kept if name == "counters" for held in all_held)
+    return inputs, outputs
+
+
+def passes(operator, case):
+    inputs, outputs = run_case(operator, case)
+    verdict = judge(CATALOG.definition(operator), reference(operator), inputs, outputs)
+    assert verdict.status is Status.PASSED, (case.label, verdict)
+    return inputs, outputs
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("operator", OPERATORS)
+@pytest.mark.parametrize("head_dim", [8, 40, *HEAD_DIMS])
+def test_small_sizes(operator, head_dim):
+    """No token, one token, tails of pages and tiles, context, ragged lengths, tables wider than used."""
+    definition, small = CATALOG.definition(operator), reference(operator)
+    variants = [{**variant, "head_dim": head_dim, "sm_scale": head_dim**-0.5} for variant in small.SMALL_VARIANTS]
+    for case in small_cases(definition, small.SMALL_AXES, variants, 2):
+        passes(operator, case)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("operator", OPERATORS)
+def test_every_workload(operator):
+    definition = CATALOG.definition(operator)
+    for workload in CATALOG.workloads(operator):
+        case = case_of_workload(definition, workload)
+        inputs, outputs = passes(operator, case)
+        wanted = reference(operator).run(*inputs.values())
+        assert error_norm(outputs["output"], wanted) <= MOST_ERROR, case.label
+        del inputs, outputs, wanted
+        torch.cuda.empty_cache()
+
+
+CUTS = [(0, 1), (0, 3), (1, 1), (1, 2)]  # both kernels of a head size, with whole tiles and with chunks of them
+
+
+def forced(monkeypatch_plan, solution, split, chunks):
+    """Every call of the solution takes this kernel and cuts every tile, whatever its sizes would choose."""
+
+    def plan(*sizes):
+        works = solution.planning.Call(*sizes).works()
+        work = works[min(split, len(works) - 1)]
+        if chunks == 1:
+            return work.plan(len(work.blocks), *solution.planning.UNCUT)
+        return work.plan(0, chunks, -(-max(work.blocks) // chunks))
+
+    monkeypatch_plan(solution.planning, "plan", plan)
+
+
+def run_cut(head_dim, split, chunks, monkeypatch_plan=setattr, run=None):
+    """A ragged batch and a single sequence of each operator, with one kernel and so many chunks."""
+    run = run or run_case
+    scale = {"head_dim": head_dim, "sm_scale": head_dim**-0.5}
+    for operator in OPERATORS:
+        forced(monkeypatch_plan, module(operator), split, chunks)
+    run(
+        "unified_attention",
+        case_of(
+            "unified_attention",
+            num_tokens=500,
+            num_seqs=3,
+            len_cu_seqlens=4,
+            num_blocks=60,
+            max_blocks_per_seq=40,
+            max_query_len=300,
+            max_seq_len=420,
+            **scale,
+        ),
+    )
+    run(
+        "unified_attention",
+        case_of(
+            "unified_attention",
+            num_tokens=210,
+            num_seqs=1,
+            len_cu_seqlens=2,
+            num_blocks=20,
+            max_blocks_per_seq=20,
+            max_query_len=210,
+            max_seq_len=320,
+            **scale,
+        ),
+    )
+    run("attention_forward", case_of("attention_forward", num_tokens=700, len_cu_seqlens=4, max_seqlen=400, **scale))
+    run("attention_forward", case_of("attention_forward", num_tokens=270, len_cu_seqlens=2, max_seqlen=270, **scale))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("split, chunks", CUTS)
+def test_both_kernels_whole_and_in_chunks(split, chunks, monkeypatch):
+    for head_dim in HEAD_DIMS:
+        run_cut(head_dim, split, chunks, monkeypatch.setattr, passes)
+
+
+def ragged_cases():
+    """Sequences of very different lengths; groups of 1, 3, 5, 7 and 8 query heads; enough tiles for several a CTA."""
+    for head_dim, (heads, kv_heads) in itertools.product(
+        HEAD_DIMS, [(2, 2), (6, 2), (10, 2), (7, 1), (16, 2), (32, 2)]
+    ):
+        yield case_of(
+            "unified_attention",
+            num_tokens=3000,
+            num_seqs=23,
+            len_cu_seqlens=24,
+            num_blocks=700,
+            max_blocks_per_seq=70,
+            num_query_heads=heads,
+            num_kv_heads=kv_heads,
+            head_dim=head_dim,
+            max_query_len=900,
+            max_seq_len=1100,
+            sm_scale=head_dim**-0.5,
+        )
+
+
+@pytest.mark.gpu
+def test_ragged_batches():
+    for case in ragged_cases():
+        passes("unified_attention", case)
+
+
+@pytest.mark.gpu
+def test_a_sequence_without_tokens_between_others():
+    for head_dim in HEAD_DIMS:
+        case = case_of(
+            "attention_forward",
+            num_tokens=700,
+            num_heads=3,
+            len_cu_seqlens=4,
+            max_seqlen=400,
+            head_dim=head_dim,
+            sm_scale=head_dim**-0.5,
+        )
+        inputs, outputs = inputs_of("attention_forward", case, "cuda"), outputs_of("attention_forward", case, "cuda")
+        for name in ("cu_seqlens_q", "cu_seqlens_k"):
+            inputs[name].copy_(torch.tensor([0, 400, 400, 700], dtype=torch.int32))
+        module("attention_forward").run(*inputs.values(), *outputs.values())
+        wanted = reference("attention_forward").run(*inputs.values())
+        assert error_norm(outputs["output"], wanted) <= MOST_ERROR
+
+
+@pytest.mark.gpu
+def test_slots_past_a_sequence_do_not_count():
+    """Huge but finite values in the last block's free slots, in blocks that no sequence holds and in table entries."""
+    case = case_of(
+        "unified_attention",
+        num_tokens=300,
+        num_seqs=3,
+        len_cu_seqlens=4,
+        num_blocks=80,
+        max_blocks_per_seq=40,
+        max_query_len=140,
+        max_seq_len=270,
+    )
+    inputs, outputs = run_case("unified_attention", case)
+    spoilt = {name: value.clone() if isinstance(value, torch.Tensor) else value for name, value in inputs.items()}
+    held = torch.zeros(80, 16, dtype=torch.bool, device="cuda")
+    for sequence, length in enumerate(inputs["seq_lens"].tolist()):
+        blocks = -(-length // 16)
+        slots = torch.arange(blocks * 16, device="cuda").view(blocks, 16) < length
+        held[inputs["block_table"][sequence, :blocks].long()] = slots
+        spoilt["block_table"][sequence, blocks:] = 79
+    for name in ("key_cache", "value_cache"):
+        spoilt[name][~held] = 3e38
+    again = outputs_of("unified_attention", case, "cuda")
+    module("unified_attention").run(*spoilt.values(), *again.values())
+    assert torch.equal(outputs["output"], again["output"])
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("operator", OPERATORS)
+def test_a_graph_and_a_second_call_give_the_same_bits(operator):
+    definition = CATALOG.definition(operator)
+    for workload in CATALOG.workloads(operator)[:8]:
+        inputs, outputs = run_case(operator, case_of_workload(definition, workload))
+        run = module(operator).run
+        first = outputs["output"].clone()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            run(*inputs.values(), *outputs.values())
+        for _ in range(3):
+            outputs["output"].fill_(float("nan"))
+            graph.replay()
+            assert torch.equal(first, outputs["output"])
+
+
+SANITIZED = """
+import sys
+sys.path[:0] = [{tests!r}, {root!r}]
+import test_attention_sm90 as tests
+for cut in tests.CUTS:
+    for head_dim in tests.HEAD_DIMS:
+        tests.run_cut(head_dim, *cut)
+"""
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("tool", ["memcheck", "racecheck"])
+def test_the_sanitizer_finds_nothing(tool):
+    sanitizer = shutil.which("compute-sanitizer") or "/usr/local/cuda/bin/compute-sanitizer"
+    if not shutil.which(sanitizer):
+        pytest.skip("no compute-sanitizer")
+    script = SANITIZED.format(tests=str(ROOT / "tests" / "solutions"), root=str(ROOT))
+    command = [sanitizer, "--tool", tool, "--error-exitcode", "9", sys.executable, "-c", script]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-2000:]

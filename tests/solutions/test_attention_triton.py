@@ -1,0 +1,140 @@
+"""derby_unified_attention_triton and derby_attention_forward_triton: in Triton's interpreter at odd sizes, with
+mutants, and compiled for sm_90 and sm_100."""
+
+import dataclasses
+import functools
+import sys
+
+import pytest
+import torch
+from aot import compile_kernel
+from interpreted import compiled
+from rowwise_cases import CATALOG, case_of, inputs_of, meta_arguments, outputs_of, reference
+
+from kernelderby.measure.judge.correctness import judge
+from kernelderby.measure.worker.build import load_solution
+from kernelderby.trace import Status
+
+NAMES = ("unified_attention", "attention_forward")
+
+
+@functools.cache
+def module(name, *edits):
+    """The module of derby_<name>_triton; edits are (old, new) in whichever of its sources holds `old`."""
+    solution = CATALOG.solution(f"derby_{name}_triton")
+    sources = dict(solution.sources)
+    for old, new in edits:
+        holders = [path for path, text in sources.items() if old in text]
+        assert len(holders) == 1, f"{old!r} stands in {holders}"
+        sources[holders[0]] = sources[holders[0]].replace(old, new)
+    run = load_solution(CATALOG.definition(name), dataclasses.replace(solution, sources=sources))
+    return sys.modules[run.__module__]
+
+
+def status(name, inputs, case, configs, *edits):
+    solution = module(name, *edits)
+    ends = []
+    for config in configs:
+        outputs = outputs_of(name, case)
+        solution.run_with(config, *inputs.values(), *outputs.values())
+        ends.append(judge(CATALOG.definition(name), reference(name), inputs, outputs).status)
+    return next((end for end in ends if end is not Status.PASSED), Status.PASSED)
+
+
+def config_of(name, **changes):
+    config = {"rows": 16, "tile": 32, "warps": 4, "stages": 2}
+    return {**config, **({"splits": 1} if name == "unified_attention" else {}), **changes}
+
+
+@pytest.mark.interpreted
+@pytest.mark.parametrize(
+    "name, place", [(name, i) for name in NAMES for i in range(len(reference(name).SMALL_VARIANTS))], ids=str
+)
+def test_every_small_variant(name, place):
+    case = case_of(name, **reference(name).SMALL_VARIANTS[place])
+    inputs = inputs_of(name, case)
+    rows = 16 if case.sizes["num_tokens"] < 60 else 128
+    configs = [config_of(name, rows=rows), module(name).candidates(*inputs.values())[0]]
+    if name == "unified_attention":
+        configs.append(config_of(name, rows=rows, tile=16, splits=4))
+    assert status(name, inputs, case, configs) is Status.PASSED
+
+
+@pytest.mark.interpreted
+@pytest.mark.parametrize("name", NAMES)
+def test_every_candidate(name):
+    case = case_of(name)
+    inputs = inputs_of(name, case)
+    assert status(name, inputs, case, module(name).candidates(*inputs.values())) is Status.PASSED
+
+
+@pytest.mark.interpreted
+@pytest.mark.parametrize(
+    "name, old, new",
+    [
+        ("unified_attention", "<= (context + token)", "< (context + token)"),
+        ("unified_attention", "<= (context + token)", "<= (context + token + 1)"),
+        ("unified_attention", "* PAGE + (at + column) % PAGE\n        output0", "* PAGE\n        output0"),
+        ("unified_attention", "keys = key_cache + kv_head * HEAD_DIM", "keys = key_cache"),
+        ("unified_attention", "float(sm_scale) * LOG2_E", "float(sm_scale)"),
+        ("unified_attention", "total = total * factor", "total = total"),
+        ("attention_forward", "* HEADS + head) * HEAD_DIM\n    queries0", "* HEADS) * HEAD_DIM\n    queries0"),
+        ("attention_forward", "plain + column < length", "plain + column < length + 1"),
+        ("attention_forward", "if plain < length", "if plain > length"),
+        ("attention_forward", "output1 * factor[:, None])\n", "output1)\n"),
+    ],
+)
+def test_mutants_fail(name, old, new):
+    case = case_of(name, **({"num_tokens": 100, "max_seqlen": 60} if name == "attention_forward" else {}))
+    inputs = inputs_of(name, case)
+    assert status(name, inputs, case, [config_of(name)], (old, new)) is not Status.PASSED
+
+
+@pytest.mark.interpreted
+def test_parts_that_are_put_together_wrongly_fail():
+    case = case_of("unified_attention")
+    edit = "factor /= tl.sum(factor * total, axis=0)", "factor /= tl.sum(total, axis=0)"
+    configs = [config_of("unified_attention", splits=4)]
+    assert status("unified_attention", inputs_of("unified_attention", case), case, configs, edit) is not Status.PASSED
+
+
+class Launches:
+    """Stands for a kernel: remembers how it was launched."""
+
+    def __init__(self, kernel, made):
+        self.kernel, self.made = kernel, made
+
+    def __getitem__(self, grid):
+        return lambda *arguments, **constants: self.made.append((self.kernel, arguments, constants))
+
+
+def triton_type(value):
+    if isinstance(value, torch.Tensor):
+        return "*" + {torch.bfloat16: "bf16", torch.float32: "fp32", torch.int32: "i32"}[value.dtype]
+    return {int: "i32", float: "fp32"}[type(value)]
+
+
+SHAPES = [
+    (name, place)
+    for name, places in {"unified_attention": (0, 4, 5, 8, 25, 33), "attention_forward": (0, -1)}.items()
+    for place in places
+]
+
+
+@compiled
+@pytest.mark.parametrize("name, place", SHAPES, ids=str)
+@pytest.mark.parametrize("target", ["sm_90", "sm_100"])
+def test_the_first_choice_compiles(name, place, target, monkeypatch):
+    one, made = module(name), []
+    for kernel in (f"derby_{name}", f"derby_{name}_join"):
+        if hasattr(one, kernel):
+            monkeypatch.setattr(one, kernel, Launches(getattr(one, kernel), made))
+    arguments = meta_arguments(name, CATALOG.workloads(name)[place])
+    one.run_with(one.candidates(*arguments[: len(CATALOG.definition(name).inputs)])[0], *arguments)
+    assert made
+    for kernel, values, constants in made:
+        options = {key: constants.pop(key) for key in ("num_warps", "num_stages") if key in constants}
+        signature = {key: triton_type(value) for key, value in zip(kernel.arg_names, values, strict=False)}
+        binary = compile_kernel(kernel, signature, constants, target, **options)
+        assert f".target {target}" in binary.asm["ptx"]
+        assert binary.metadata.shared <= 227 * 1024

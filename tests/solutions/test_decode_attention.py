@@ -1,0 +1,331 @@
+"""Decode attention, paged and latent: the Triton solutions in the interpreter and the CUDA ones on the CPU (their PTX
+replaced by cuda_on_host/decode_mma.cuh), at odd sizes and with mutants; both compiled; on a GPU in every candidate."""
+
+import dataclasses
+import functools
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import pytest
+import torch
+from aot import compile_kernel
+from interpreted import compiled
+from on_host import HEADERS
+from rowwise_cases import CATALOG, case_of, inputs_of, meta_arguments, outputs_of, reference
+
+from kernelderby.measure.judge.cases import case_of_workload, small_cases
+from kernelderby.measure.judge.correctness import judge
+from kernelderby.measure.worker.build import load_solution
+from kernelderby.trace import Status
+
+PAGED, LATENT = OPERATORS = ("paged_attention_decode", "mla_decode_attention")
+ODD = {
+    PAGED: [
+        {"head_dim": 72},
+        {"head_dim": 20, "num_query_heads": 17, "num_kv_heads": 1},
+        {"head_dim": 192, "num_query_heads": 34, "num_kv_heads": 2},
+        {"num_seqs": 1, "num_blocks": 10, "max_blocks_per_seq": 10, "max_context_len": 145},
+    ],
+    LATENT: [{"num_heads": 17}, {"batch_size": 1, "num_heads": 40, "cache_len": 90, "max_context_len": 77}],
+}
+
+
+@functools.cache
+def module(operator, language, *edits):
+    """derby_<operator>_<language>'s module, its sources edited (old, new)."""
+    solution = CATALOG.solution(f"derby_{operator}_{language}")
+    sources = dict(solution.sources)
+    for old, new in edits:
+        (holder,) = (path for path, text in sources.items() if old in text)
+        sources[holder] = sources[holder].replace(old, new)
+    run = load_solution(CATALOG.definition(operator), dataclasses.replace(solution, sources=sources))
+    return sys.modules[run.__module__]
+
+
+def cases_of(operator):
+    small = reference(operator)
+    found = small_cases(CATALOG.definition(operator), small.SMALL_AXES, small.SMALL_VARIANTS, 1)
+    return found + [case_of(operator, **changes) for changes in ODD[operator]]
+
+
+def spoil(operator, inputs):
+    """Scores that differ much from token to token, and where a context ends, values that would show."""
+    for name, value in inputs.items():
+        if name.endswith("_cache") and len(value):
+            value.mul_(torch.linspace(0.1, 2, len(value)).view(-1, *[1] * (value.dim() - 1)).to(value))
+            if operator == LATENT:
+                for sequence, length in enumerate(inputs["context_lens"].tolist()):
+                    value[sequence, length:] = 300
+    if operator == PAGED:
+        for sequence, length in enumerate(inputs["context_lens"].tolist()):
+            block, used = inputs["block_table"][sequence, (length - 1) // 16], (length - 1) % 16 + 1
+            inputs["key_cache"][block, used:], inputs["value_cache"][block, used:] = 30, 300
+    return inputs
+
+
+def found(operator, solution, config, inputs, case, device="cpu"):
+    """(how a call ended, its outputs)."""
+    outputs = outputs_of(operator, case, device)
+    solution.run_with(config, *inputs.values(), *outputs.values())
+    return judge(CATALOG.definition(operator), reference(operator), inputs, outputs).status, outputs
+
+
+@pytest.mark.interpreted
+@pytest.mark.parametrize("operator", OPERATORS)
+def test_triton_at_odd_sizes(operator):
+    solution = module(operator, "triton")
+    for number, case in enumerate(cases_of(operator)):
+        inputs = spoil(operator, inputs_of(operator, case))
+        choices = solution.candidates(*inputs.values())
+        for config in choices[::4] if number == 0 else choices[:1]:
+            assert found(operator, solution, config, inputs, case)[0] is Status.PASSED, (case.label, config)
+
+
+MUTANTS = {
+    PAGED: [
+        ("valid = token < length", "valid = token <= length"),
+        ("valid = token < length", "valid = token < length - 1"),
+        ("sm_scale * split_context.LOG2E", "sm_scale"),
+        ("rows, columns = unit % chunks * ROWS", "rows, columns = unit * 0 * ROWS"),
+        ("token // PAGE", "token * 0"),
+        ("cached = slot[:, None] * HEAD_DIM", "cached = slot[:, None] // kv_heads * kv_heads * HEAD_DIM"),
+    ],
+    LATENT: [
+        ("valid = token < length", "valid = token <= length"),
+        ("scores = split_context.product(rotary_query", "split_context.product(rotary_query"),
+        ("slots + token", "slots * 0 + token"),
+        ("rows, columns, rotary = unit % chunks * ROWS", "rows, columns, rotary = unit * 0 * ROWS"),
+    ],
+}
+
+
+@pytest.mark.interpreted
+@pytest.mark.parametrize("operator", OPERATORS)
+def test_triton_mutants_fail(operator):
+    common = [
+        ("tl.where(their_most == float", "tl.where(their_most != float"),
+        ("for other in range(SPLITS)", "for other in range(1, SPLITS)"),
+        ("total * factor + tl.sum(weights, axis=1)", "total + tl.sum(weights, axis=1)"),
+    ]
+    changes = (
+        {"num_seqs": 2, "num_blocks": 14, "max_blocks_per_seq": 9, "max_context_len": 140, "num_query_heads": 34}
+        if operator == PAGED
+        else {"batch_size": 2, "num_heads": 34, "cache_len": 150, "max_context_len": 140}
+    )
+    case = case_of(operator, **changes)
+    inputs = spoil(operator, inputs_of(operator, case))
+    for edit in [None, *MUTANTS[operator], *common]:
+        solution = module(operator, "triton", *([edit] if edit else []))
+        config = {"tokens": 16, "splits": 4, "warps": 4}
+        status = found(operator, solution, config, inputs, case)[0]
+        assert (status is Status.PASSED) == (edit is None), edit
+
+
+TYPES = {torch.bfloat16: "*bf16", torch.int32: "*i32", torch.float32: "*fp32"}
+
+
+@compiled
+@pytest.mark.parametrize("target", ["sm_90", "sm_100"])
+@pytest.mark.parametrize("operator", OPERATORS)
+def test_triton_compiles_without_spills(operator, target, monkeypatch):
+    """The first choice of the smallest and the largest workload, as run_with() launches it."""
+    solution, launches = module(operator, "triton"), []
+
+    class Kernel:
+        def __getitem__(self, grid):
+            return lambda *arguments, **options: launches.append((arguments, options))
+
+    kernel = getattr(solution, f"derby_{operator}")
+    monkeypatch.setattr(solution, f"derby_{operator}", Kernel())
+    workloads = sorted(CATALOG.workloads(operator), key=lambda one: one.cost.bytes_read)
+    for workload in (workloads[0], workloads[-1]):
+        arguments = meta_arguments(operator, workload)
+        solution.run_with(solution.candidates(*arguments[:-1])[0], *arguments)
+    monkeypatch.undo()
+    assert len(launches) == 2
+    for arguments, options in launches:
+        signature = {
+            name: TYPES[value.dtype] if isinstance(value, torch.Tensor) else {int: "i32", float: "fp32"}[type(value)]
+            for name, value in zip(kernel.arg_names, arguments, strict=False)
+        }
+        how = {name: options.pop(name) for name in ("num_warps", "num_stages") if name in options}
+        made = compile_kernel(kernel, signature, options, target, **how)
+        assert "st.local" not in made.asm["ptx"] and made.metadata.shared <= 227 * 1024
+
+
+SPILLED = {  # bytes: of 64 query heads of 512 sums each; of a page of 256 values ahead
+    r"mla_decode_attentionILi8ELi32E": 120,
+    r"paged_attention_decodeILi256ELi1ELb[01]ELb0E": 120,
+}
+
+
+@compiled
+@pytest.mark.parametrize("operator, architecture", [(PAGED, "90a"), (LATENT, "90a"), (LATENT, "100a")])
+def test_cuda_compiles(operator, architecture):
+    solution = module(operator, "sm90")
+    try:
+        nvcc = solution.cuda_library.find_nvcc()
+    except RuntimeError as error:
+        pytest.skip(str(error))
+    with tempfile.TemporaryDirectory() as folder:
+        target = f"-gencode=arch=compute_{architecture},code=sm_{architecture}"
+        command = [nvcc, "-O3", "-std=c++17", target, "-cubin", "-Xptxas", "-v", "-o", f"{folder}/kernel.cubin"]
+        done = subprocess.run([*command, str(solution.library.folder / "kernel.cu")], capture_output=True, text=True)
+    assert done.returncode == 0 and "warning" not in done.stderr, done.stderr
+    kernels = re.findall(r"entry function '(\S+)'.*?(\d+) bytes spill stores", done.stderr, re.S)
+    assert kernels and all(f"derby_{operator}" in name for name, _ in kernels)
+    for name, spilled in kernels:
+        allowed = next((most for part, most in SPILLED.items() if re.search(part, name)), 0)
+        assert int(spilled) <= allowed, name
+
+
+@functools.cache
+def on_cpu(operator, *edits):
+    """derby_<operator>_sm90 whose kernel was compiled by g++, where it finds the CPU's decode_mma.cuh."""
+    compiler = shutil.which("g++")
+    if compiler is None:
+        pytest.skip("no g++ to compile the kernels for the CPU")
+    solution = module(operator, "sm90", ("import importlib\n", "import importlib  # on the CPU\n"), *edits)
+    with tempfile.TemporaryDirectory() as folder:
+        source, made = Path(folder) / "kernel.cu", Path(folder) / "kernel.so"
+        shutil.copy(solution.library.folder / "kernel.cu", source)
+        command = [compiler, "-O1", "-std=c++20", "-shared", "-fPIC", "-w", f"-I{HEADERS}", "-x", "c++", str(source)]
+        subprocess.run([*command, "-o", str(made)], check=True)
+        function = solution.library.load(made)
+
+    def call(device, *arguments):
+        addresses = [value.data_ptr() if isinstance(value, torch.Tensor) else value for value in arguments]
+        assert function(*addresses, None) == 0, "cudaErrorInvalidValue"
+
+    solution.library = call
+    return solution
+
+
+@compiled
+@pytest.mark.parametrize("order", ["", "reversed"])
+@pytest.mark.parametrize("operator", OPERATORS)
+def test_cuda_at_odd_sizes(operator, order, monkeypatch):
+    """Every case in the first choice; a few more choices where the context is short."""
+    monkeypatch.setenv("EMULATED_ORDER", order)
+    solution = on_cpu(operator)
+    for number, case in enumerate(cases_of(operator)[: 1 if order else None]):
+        inputs = spoil(operator, inputs_of(operator, case))
+        choices = solution.candidates(*inputs.values())
+        if case.sizes.get("num_heads", 0) > 64:
+            choices = [{"groups": 8, "tokens": 32, "splits": 2}]  # whose blocks write over what others still read
+        for config in choices[:4] if number == 0 else choices[:1]:
+            assert found(operator, solution, config, inputs, case)[0] is Status.PASSED, (case.label, config)
+
+
+CUDA_MUTANTS = {
+    PAGED: [
+        ("quad + 8 * i < left ? s", "quad + 8 * i < left - 1 ? s"),
+        ("sum[n][h] * factor[h] + s[0][h]", "sum[n][h] + s[0][h]"),
+        ("power_of_two(both.x - whole)", "1"),
+        ("int part = split * warps + warp;", "int part = warp;"),
+        ("sm_scale * LOG2E", "sm_scale"),
+    ],
+    LATENT: [
+        ("token + 1 < length ? both.y", "token + 1 <= length ? both.y"),
+        ("sum[n] *= factor;", ""),
+        ("wait_fetched<1>();", ""),
+        ("power_of_two(first.x - whole.x)", "1"),
+        ("stage ^= 1;", ""),
+    ],
+}
+
+
+@compiled
+@pytest.mark.parametrize("operator", OPERATORS)
+def test_cuda_mutants_fail(operator):
+    changes, config = {
+        PAGED: ({"num_seqs": 2, "num_blocks": 14, "max_blocks_per_seq": 9, "max_context_len": 140},
+                {"splits": 2, "warps": 2}),
+        LATENT: ({"batch_size": 2, "cache_len": 150, "max_context_len": 145},
+                 {"groups": 1, "tokens": 16, "splits": 2}),
+    }[operator]  # fmt: skip
+    case = case_of(operator, **changes)
+    inputs = spoil(operator, inputs_of(operator, case))
+    for edit in [None, *CUDA_MUTANTS[operator]]:
+        status = found(operator, on_cpu(operator, *([edit] if edit else [])), config, inputs, case)[0]
+        assert (status is Status.PASSED) == (edit is None), edit
+
+
+@pytest.mark.parametrize("operator", OPERATORS)
+def test_cuda_refuses_what_it_cannot(operator):
+    """A head wider than the kernel holds is one line, before anything is launched; no query returns at once."""
+    solution = module(operator, "sm90")
+    if operator == PAGED:
+        case = case_of(operator, head_dim=264)
+        with pytest.raises(RuntimeError, match="head_dim 264 is over 256; use derby_paged_attention_decode_triton"):
+            solution.run(*inputs_of(operator, case).values(), *outputs_of(operator, case).values())
+    empty = next(case for case in cases_of(operator) if 0 in case.sizes.values())
+    solution.run(*inputs_of(operator, empty).values(), *outputs_of(operator, empty).values())
+
+
+@pytest.mark.parametrize("operator", OPERATORS)
+def test_all_sources_are_named(operator):
+    sources = CATALOG.solution(f"derby_{operator}_sm90").sources
+    named = module(operator, "sm90").library.sources
+    assert sorted(named) == sorted(path for path in sources if path.endswith((".cu", ".cuh")))
+
+
+# On a GPU -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.gpu
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("language", ["sm90", "triton"])
+@pytest.mark.parametrize("operator", OPERATORS)
+def test_every_candidate_on_a_gpu(operator, language):
+    """At small and odd sizes, at every workload, and at contexts of several tiles a warp."""
+    definition, solution = CATALOG.definition(operator), module(operator, language)
+    long = (
+        {"num_seqs": 3, "num_blocks": 700, "max_blocks_per_seq": 300, "max_context_len": 4800}
+        if (operator == PAGED)
+        else {"batch_size": 3, "num_heads": 72, "cache_len": 3000, "max_context_len": 2999}
+    )
+    cases = [*cases_of(operator), case_of(operator, **long)]
+    cases += [case_of_workload(definition, workload) for workload in CATALOG.workloads(operator)]
+    for case in cases:
+        inputs = inputs_of(operator, case, "cuda")
+        for config in solution.candidates(*inputs.values()):
+            status, outputs = found(operator, solution, config, inputs, case, "cuda")
+            assert status is Status.PASSED, (case.label, config)
+            again = found(operator, solution, config, inputs, case, "cuda")[1]
+            assert torch.equal(outputs["output"], again["output"]), f"{case.label}, {config}: another result"
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("language", ["sm90", "triton"])
+@pytest.mark.parametrize("operator", OPERATORS)
+def test_tails_do_not_count_on_a_gpu(operator, language):
+    solution = module(operator, language)
+    for case in cases_of(operator):
+        inputs = spoil(operator, inputs_of(operator, case, "cuda"))
+        config = solution.candidates(*inputs.values())[0]
+        assert found(operator, solution, config, inputs, case, "cuda")[0] is Status.PASSED, case.label
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("language", ["sm90", "triton"])
+@pytest.mark.parametrize("operator", OPERATORS)
+def test_captured_on_a_gpu(operator, language):
+    """A replay reads what lies in the inputs then."""
+    solution, case = module(operator, language), case_of(operator)
+    inputs, outputs = inputs_of(operator, case, "cuda"), outputs_of(operator, case, "cuda")
+    solution.run(*inputs.values(), *outputs.values())
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        solution.run(*inputs.values(), *outputs.values())
+    inputs["query"].mul_(-0.5)
+    inputs["context_lens"].clamp_(max=17)
+    for _ in range(2):
+        graph.replay()
+        torch.cuda.synchronize()
+        assert judge(CATALOG.definition(operator), reference(operator), inputs, outputs).status is Status.PASSED

@@ -1,0 +1,267 @@
+"""derby_fused_moe_sm90 and derby_fp8_blockscale_fused_moe_sm90: their build, what Python and C++ agree on, and their
+results on a GPU. Kernels for Hopper: a CPU cannot run them (test_experts_schedule.py runs their arithmetic)."""
+
+import ctypes
+import os
+import re
+import shutil
+import subprocess
+import sys
+
+import pytest
+import torch
+from moe_cases import ROOT, load
+
+from kernelderby.catalog import Catalog
+from kernelderby.measure.judge.cases import case_of_workload, small_cases
+from kernelderby.measure.judge.correctness import judge
+from kernelderby.measure.judge.inputs import InputMaker
+from kernelderby.measure.worker.build import load_definition_module, load_solution
+from kernelderby.trace import Status
+
+CATALOG = Catalog.open(ROOT)
+COMMON = ROOT / "solutions" / "kernelderby" / "common"
+OPERATORS = ("fused_moe", "fp8_blockscale_fused_moe")
+KINDS = {"fused_moe": "Bf16", "fp8_blockscale_fused_moe": "Fp8"}
+ERROR = {"fused_moe": 0.006, "fp8_blockscale_fused_moe": 0.03}  # norm over the result's: bf16, and an FP8 intermediate
+
+
+def solution_of(operator):
+    return CATALOG.solution(f"derby_{operator}_sm90")
+
+
+@pytest.fixture(scope="module", params=OPERATORS)
+def operator(request):
+    return request.param
+
+
+@pytest.fixture(scope="module")
+def module(operator):
+    return sys.modules[load_solution(CATALOG.definition(operator), solution_of(operator)).__module__]
+
+
+def kernel_text(operator):
+    return solution_of(operator).sources["kernel.cu"]
+
+
+def variants(operator):
+    """(pairs a tile, CTAs a cluster, pairs are M, pairs up to which CTAs sort) of kernel.cu's variants."""
+    found = re.findall(
+        rf"variant_of<Config<{KINDS[operator]}, (\d+), \d+, (\d), (true|false), (\d+)>>", kernel_text(operator)
+    )
+    return [(int(rows), int(cluster), wide == "true", int(routes)) for rows, cluster, wide, routes in found]
+
+
+def test_python_and_c_agree_on_the_fields_of_a_call():
+    """Names, order and kinds."""
+    experts = load(COMMON / "experts.py")
+    text = (COMMON / "experts_launch.cuh").read_text()
+    struct = text[text.index("struct Call {") :]
+    fields = []
+    for kind, star, names in re.findall(r"^    (?:const )?(\w+)(\*?) ([\w, ]+);", struct[: struct.index("};")], re.M):
+        for name in names.split(", "):
+            fields.append((name, ctypes.c_void_p if star else {"int": ctypes.c_int}[kind]))
+    assert fields == experts.Call._fields_
+
+
+def test_all_sources_are_named(operator):
+    solution = solution_of(operator)
+    experts = load(COMMON / "experts.py")
+    cuda = sorted(name for name in solution.sources if name.endswith((".cu", ".cuh")))
+    assert cuda == sorted(["kernel.cu", *experts.HEADERS])
+
+
+def test_the_variants_are_those_that_python_counts_on(operator, module):
+    """By their numbers: how many, which sort for themselves, and how large a tile is at most."""
+    found = variants(operator)
+    assert len(found) == len(module.VARIANTS)
+    for number, (rows, _, wide, routes) in enumerate(found):
+        assert module.VARIANTS[number] == (rows, wide, routes)
+    assert max(rows for rows, *_ in found) == module.call.most_rows
+
+
+@pytest.mark.parametrize("name, config", [("Bf16", "128, 4, 2, true, 0"), ("Fp8", "16, 6, 1, false, 512")])
+def test_it_compiles_without_spills_and_its_products_are_not_serialised(tmp_path, name, config):
+    nvcc = shutil.which("nvcc") or shutil.which("nvcc", path="/usr/local/cuda/bin")
+    if nvcc is None:
+        pytest.skip("no nvcc on the PATH or in /usr/local/cuda/bin")
+    (tmp_path / "kernel.cu").write_text(
+        f'#include "experts_launch.cuh"\nusing namespace derby;\n'
+        f"Variant one() {{ return variant_of<Config<{name}, {config}>>(); }}\n"
+    )
+    command = [nvcc, "-O3", "-std=c++17", "-gencode=arch=compute_90a,code=sm_90a", "-cubin", "-Xptxas", "-v"]
+    made = subprocess.run(
+        [*command, f"-I{COMMON}", "-o", tmp_path / "kernel.cubin", tmp_path / "kernel.cu"],
+        capture_output=True,
+        text=True,
+    )
+    assert made.returncode == 0, made.stderr
+    assert "C75" not in made.stderr, "wgmma serialised, or setmaxnreg ignored"
+    spilled = [int(number) for number in re.findall(r"(\d+) bytes spill stores", made.stderr)]
+    assert len(spilled) >= 3 and max(spilled) <= 8
+
+
+# On a GPU -------------------------------------------------------------------------------------------------------------
+
+
+def random_inputs(operator, tokens, hidden, intermediate, experts, top_k, ids=None, seed=5):
+    """Inputs as the definition draws them, or with these experts, on the GPU."""
+    definition, source = CATALOG.definition(operator), load_definition_module(CATALOG.definition(operator))
+    size = {
+        "num_tokens": tokens,
+        "hidden_size": hidden,
+        "intermediate_size": intermediate,
+        "gate_up_size": 2 * intermediate,
+        "num_experts": experts,
+        "top_k": top_k,
+    }
+    if operator != "fused_moe":
+        size |= {
+            "num_hidden_blocks": hidden // 128,
+            "num_intermediate_blocks": intermediate // 128,
+            "num_gate_up_blocks": 2 * intermediate // 128,
+        }
+    (case,) = small_cases(definition, size, [{}], 1)
+    inputs = InputMaker(definition, source, case, torch.device("cuda"), ROOT).make(0)
+    if ids is not None:
+        inputs["topk_ids"] = ids.to(torch.int32).cuda().contiguous()
+    return inputs
+
+
+def expected_of(operator, inputs):
+    return load_definition_module(CATALOG.definition(operator)).run(**inputs).float()
+
+
+def output_of(operator, inputs):
+    dtype = torch.float32 if operator == "fused_moe" else torch.bfloat16
+    return torch.full(inputs["hidden_states"].shape, float("nan"), dtype=dtype, device="cuda")
+
+
+def check_on_gpu(operator, module, inputs, config=None):
+    """Twice into poisoned outputs: the error's norm is that of the roundings, and no counter is left behind."""
+    expected = expected_of(operator, inputs)
+    for _ in range(2):
+        out = output_of(operator, inputs)
+        if config is None:
+            module.run(*inputs.values(), out)
+        else:
+            module.run_with(config, *inputs.values(), out)
+        assert (out.float() - expected).norm() <= ERROR[operator] * expected.norm()
+
+
+def adversarial(tokens, experts, top_k):
+    """name -> [tokens, top_k] experts, different in a row."""
+    row = torch.arange(top_k)
+    spread = (torch.arange(tokens)[:, None] * top_k + row) % experts
+    return {
+        "all on the first": row.expand(tokens, top_k),
+        "all on the last": (experts - 1 - row).expand(tokens, top_k),
+        "spread": spread,
+        "one token elsewhere": torch.cat([row.expand(tokens - 1, top_k), (row + top_k)[None] % experts]),
+    }
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("number", range(8))
+@pytest.mark.parametrize("stores, slab", [(0, 0), (0, 1), (1, 0)])
+def test_every_variant_at_sizes_that_fit_nothing(operator, module, number, stores, slab):
+    if number >= len(module.VARIANTS):
+        pytest.skip("the other operator's variants")
+    rows, wide, routes = module.VARIANTS[number]
+    if stores and number not in module.STORING:
+        pytest.skip("a variant that only adds")
+    unit = 8 if operator == "fused_moe" else 128
+    for tokens, hidden, intermediate, experts, top_k in (
+        (1, 2 * unit, unit, 1, 1), (9, 33 * unit, 10 * unit, 8, 2), (63, 5 * unit, 3 * unit, 256, 8),
+        (250, 17 * unit, 5 * unit, 3, 2), (700, 8 * unit, 2 * unit, 200, 8), (3001, 9 * unit, 3 * unit, 5, 4),
+    ):  # fmt: skip
+        if routes and tokens * top_k > routes:
+            continue
+        config = {"variant": number, "slab": slab, "stores": stores}
+        check_on_gpu(operator, module, random_inputs(operator, tokens, hidden, intermediate, experts, top_k), config)
+        if experts < 2 * top_k:
+            continue
+        for ids in adversarial(tokens, experts, top_k).values():
+            inputs = random_inputs(operator, tokens, hidden, intermediate, experts, top_k, ids)
+            check_on_gpu(operator, module, inputs, config)
+
+
+@pytest.mark.gpu
+def test_the_workloads(operator, module):
+    definition, source = CATALOG.definition(operator), load_definition_module(CATALOG.definition(operator))
+    for workload in CATALOG.workloads(operator):
+        inputs = InputMaker(
+            definition, source, case_of_workload(definition, workload), torch.device("cuda"), ROOT
+        ).make(0)
+        out = output_of(operator, inputs)
+        module.run(*inputs.values(), out)
+        torch.cuda.synchronize()
+        assert judge(definition, source, inputs, {"output": out}).status is Status.PASSED, workload.uuid
+        del inputs, out
+        torch.cuda.empty_cache()
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("tokens", [1, 100, 3000])
+def test_in_a_graph(operator, module, tokens):
+    inputs = random_inputs(operator, tokens, 1024, 384, 16, 4)
+    expected, out, stream = expected_of(operator, inputs), output_of(operator, inputs), torch.cuda.Stream()
+    with torch.cuda.stream(stream):
+        module.run(*inputs.values(), out)
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, stream=stream):
+        module.run(*inputs.values(), out)
+    for _ in range(3):
+        out.fill_(float("nan"))
+        graph.replay()
+        torch.cuda.synchronize()
+        assert (out.float() - expected).norm() <= ERROR[operator] * expected.norm()
+
+
+@pytest.mark.gpu
+def test_stored_rows_are_summed_to_the_same_bits_each_time(operator, module):
+    """K is not split there: with one tile an expert, no sum depends on who comes first."""
+    inputs = random_inputs(operator, 400, 1024, 256, 64, 8)
+    outs = []
+    for _ in range(3):
+        outs.append(output_of(operator, inputs))
+        module.run_with({"variant": max(module.STORING), "slab": 0, "stores": 1}, *inputs.values(), outs[-1])
+    assert torch.equal(outs[0], outs[1]) and torch.equal(outs[0], outs[2])
+
+
+SANITIZED = """
+import sys, torch
+sys.path.insert(0, sys.argv[1])
+from kernelderby.catalog import Catalog
+from kernelderby.measure.worker.build import load_solution
+from pathlib import Path
+catalog = Catalog.open(Path(sys.argv[1]))
+solution = catalog.solution(sys.argv[2])
+module = sys.modules[load_solution(catalog.definition(solution.definition), solution).__module__]
+inputs = torch.load(sys.argv[3], map_location="cuda", weights_only=True)
+for number, (rows, wide, routes) in enumerate(module.VARIANTS):
+    if not routes or inputs["topk_ids"].numel() <= routes:
+        for stores in (0, 1) if number in module.STORING else (0,):
+            dtype = torch.float32 if inputs["hidden_states"].dtype == torch.bfloat16 else torch.bfloat16
+            out = torch.full(inputs["hidden_states"].shape, float("nan"), dtype=dtype, device="cuda")
+            module.run_with({"variant": number, "slab": 0, "stores": stores}, *inputs.values(), out)
+            assert out.isfinite().all(), (number, stores)
+"""
+
+
+@pytest.mark.gpu
+def test_under_memcheck(operator, tmp_path):
+    sanitizer = shutil.which("compute-sanitizer") or shutil.which("compute-sanitizer", path="/usr/local/cuda/bin")
+    if sanitizer is None:
+        pytest.skip("no compute-sanitizer on the PATH or in /usr/local/cuda/bin")
+    torch.save(random_inputs(operator, 30, 512, 256, 12, 3), tmp_path / "inputs.pt")
+    (tmp_path / "run.py").write_text(SANITIZED)
+    command = [sanitizer, "--tool", "memcheck", "--error-exitcode", "9", sys.executable, tmp_path / "run.py", ROOT]
+    found = subprocess.run(
+        [*command, f"derby_{operator}_sm90", tmp_path / "inputs.pt"],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTORCH_NO_CUDA_MEMORY_CACHING": "1"},
+    )
+    assert found.returncode == 0, found.stdout[-2000:] + found.stderr[-1000:]

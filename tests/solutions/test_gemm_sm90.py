@@ -1,0 +1,333 @@
+"""The dense GEMMs of block_scaled_mm and linear_sigmoid_mul: CUDA C++ for sm_90a, Triton for sm_90 and sm_100.
+
+Without a GPU: the kernels compile without spills that matter and multiply on the tensor cores, every output lies in
+exactly one tile of one CTA, the Triton solutions are right in the interpreter. On a GPU: all workloads, odd sizes in
+every form, CUDA graphs, mutants that must fail, compute-sanitizer.
+"""
+
+import dataclasses
+import functools
+import inspect
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from aot import compile_kernel
+from interpreted import compiled
+from rowwise_cases import CATALOG, case_of, inputs_of, meta_arguments, outputs_of, reference
+from test_rowwise_compiles import Launch
+from triton.tools.tensor_descriptor import TensorDescriptor
+
+from kernelderby.measure.judge.cases import case_of_workload, small_cases
+from kernelderby.measure.judge.correctness import judge
+from kernelderby.measure.worker.build import load_solution
+from kernelderby.trace import Status
+
+OPERATORS = ("block_scaled_mm", "linear_sigmoid_mul")
+VARIANTS = {"block_scaled_mm": range(5), "linear_sigmoid_mul": range(5)}
+ODD = {
+    "block_scaled_mm": [
+        {"m": m, "n": 128 * n, "k": 128 * k, "num_n_blocks": n, "num_k_blocks": k}
+        for m, n, k in [(1, 1, 1), (67, 3, 5), (131, 3, 2), (257, 2, 9), (900, 5, 3), (1000, 17, 4)]
+    ],
+    "linear_sigmoid_mul": [
+        {"num_tokens": m, "out_features": n, "hidden_size": k}
+        for m, n, k in [(1, 8, 8), (5, 99, 64), (13, 130, 100), (70, 200, 136), (130, 1160, 1096), (300, 257, 7)]
+    ],
+}
+CUDA = [pytest.param(operator, variant) for operator in OPERATORS for variant in VARIANTS[operator]]
+
+
+@functools.cache
+def module(name, *edits):
+    """The module of a solution; edits are (old, new) in whichever of its sources holds `old`."""
+    solution = CATALOG.solution(name)
+    sources = dict(solution.sources)
+    for old, new in edits:
+        holders = [path for path, text in sources.items() if old in text]
+        assert len(holders) == 1, f"{old!r} stands in {holders}"
+        sources[holders[0]] = sources[holders[0]].replace(old, new)
+    run = load_solution(CATALOG.definition(solution.definition), dataclasses.replace(solution, sources=sources))
+    return sys.modules[run.__module__]
+
+
+def sm90(operator, *edits):
+    return module(f"derby_{operator}_sm90", *edits)
+
+
+def triton_solution(operator):
+    return module(f"derby_{operator}_triton")
+
+
+# Without a GPU --------------------------------------------------------------------------------------------------------
+
+
+def written(operator, folder):
+    """The sources of derby_<operator>_sm90, in `folder`."""
+    for name, text in CATALOG.solution(f"derby_{operator}_sm90").sources.items():
+        (folder / name).write_text(text)
+    return folder
+
+
+def nvcc(*arguments):
+    try:
+        path = sm90("block_scaled_mm").cuda_library.find_nvcc()
+    except RuntimeError as error:
+        pytest.skip(str(error))
+    return subprocess.run([path, "-std=c++17", *map(str, arguments)], capture_output=True, text=True)
+
+
+@pytest.mark.parametrize("operator", OPERATORS)
+def test_it_compiles(operator, tmp_path):
+    done = nvcc(
+        "-O3", "-gencode=arch=compute_90a,code=sm_90a", "-cubin", "-Xptxas", "-v", "-o", tmp_path / "kernel.cubin",
+        written(operator, tmp_path) / "kernel.cu",
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert "C7510" not in done.stderr  # products one after the other, since the compiler had to move sums between them
+    spilled = [int(count) for count in re.findall(r"(\d+) bytes spill stores", done.stderr)]
+    assert len(spilled) == len(VARIANTS[operator])
+    assert not any(spilled)
+    cuobjdump = shutil.which("cuobjdump") or next(
+        iter(Path(sys.modules["triton"].__file__).parent.glob("backends/nvidia/bin/cuobjdump")), None
+    )
+    sass = subprocess.run([cuobjdump, "--dump-sass", tmp_path / "kernel.cubin"], capture_output=True, text=True).stdout
+    assert re.search("QGMMA.64x128x32" if operator == "block_scaled_mm" else "HGMMA.64x256x16", sass)
+    assert "UTMALDG.2D.MULTICAST" in sass and "UTMASTG" in sass
+
+
+COVERAGE = """
+#include "hopper_tiles.cuh"
+#include <cstdio>
+#include <vector>
+using namespace derby;
+template <class F> int check(int m, int n, int group, int ctas) {
+    Extent extent;
+    const int grid = fill_extent<F>(&extent, m, n, 1, group, ctas);
+    std::vector<int> count(size_t(m) * n);
+    int longest = 0;
+    for (int cta = 0; cta < grid; ++cta) {
+        int rows_done = 0;
+        for (Walk<F> walk(cta, grid); walk.more(extent); walk.next()) {
+            const int2 tile = walk.tile(extent);
+            const int rows = walk.half(extent) ? F::ROWS / 2 : F::ROWS;
+            rows_done += rows;
+            for (int r = tile.x; r < tile.x + rows && r < m; ++r)
+                for (int c = tile.y; c < tile.y + F::COLUMNS && c < n; ++c) ++count[size_t(r) * n + c];
+        }
+        if (rows_done > longest) longest = rows_done;
+    }
+    for (int one : count) if (one != 1) return printf("m %d n %d: an output is done %d times\\n", m, n, one), 1;
+    printf("%d ", longest);
+    return grid > ctas || grid % F::CLUSTER;
+}
+template <class F> int all() {
+    int bad = 0;
+    for (int ctas : {4, 8, 132})
+        for (int group : {1, 3, 8})
+            for (int m : {1, 64, 129, 1000, 2049}) bad |= check<F>(m, 640, group, ctas) | check<F>(m, 128, group, ctas);
+    return bad;
+}
+int main() {
+    // 4533 rows of 2048: two whole turns and a half.
+    const bool tail = check<Form<256, 128, false, 4, 2, true>>(4533, 2048, 8, 132);
+    printf("\\n");
+    return tail | all<Form<256, 128, false, 4, 2, true>>() | all<Form<256, 128, false, 4, 2, false>>() |
+           all<Form<128, 128, false, 6, 1, true>>() | all<Form<64, 128, true, 6, 4, false>>() |
+           all<Form<128, 256, false, 4, 2, false>>();
+}
+"""
+
+
+def test_every_output_is_in_one_tile(tmp_path):
+    (written("block_scaled_mm", tmp_path) / "coverage.cu").write_text(COVERAGE)
+    built = nvcc("-arch=sm_90", "-o", tmp_path / "coverage", tmp_path / "coverage.cu")
+    assert built.returncode == 0, built.stderr
+    done = subprocess.run([tmp_path / "coverage"], capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout
+    assert done.stdout.splitlines()[0].split() == [str(2 * 256 + 128)]
+
+
+@pytest.mark.parametrize("operator", OPERATORS)
+def test_all_sources_are_named(operator):
+    sources = CATALOG.solution(f"derby_{operator}_sm90").sources
+    assert sorted(sm90(operator).library.sources) == sorted(path for path in sources if path.endswith((".cu", ".cuh")))
+
+
+@pytest.mark.parametrize("operator", OPERATORS)
+def test_configurations_name_forms_of_the_kernel(operator):
+    """Also: the library is called with as many numbers as its function takes."""
+    one, text = sm90(operator), CATALOG.solution(f"derby_{operator}_sm90").sources["kernel.cu"]
+    forms = {int(number) for number in re.findall(r"case (\d+):", text)}
+    assert forms == set(VARIANTS[operator])
+    parameters = text.split(f"derby_{operator}_sm90_run(")[1].split(")")[0].split(",")
+    assert len(parameters) == len(one.library.parameters)
+    for workload in CATALOG.workloads(operator):
+        inputs = meta_arguments(operator, workload)[: len(CATALOG.definition(operator).inputs)]
+        configs = one.candidates(*inputs)
+        assert {config["variant"] for config in configs} <= forms
+        assert len({tuple(config.items()) for config in configs}) == len(configs) <= 16
+
+
+@pytest.mark.interpreted
+@pytest.mark.parametrize("operator", OPERATORS)
+def test_triton_small_cases(operator):
+    """Every small case with the first candidate, one in all."""
+    definition, solution, small = CATALOG.definition(operator), triton_solution(operator), reference(operator)
+    for case in small_cases(definition, small.SMALL_AXES, small.SMALL_VARIANTS, 1):
+        inputs = inputs_of(operator, case)
+        choices = solution.candidates(*inputs.values())
+        for config in choices if case.label.startswith("small") else choices[:1]:
+            outputs = outputs_of(operator, case)
+            solution.run_with(config, *inputs.values(), *outputs.values())
+            assert judge(definition, small, inputs, outputs).status is Status.PASSED, (case.label, config)
+
+
+TYPES = {torch.float8_e4m3fn: "fp8e4nv", torch.bfloat16: "bf16", torch.float32: "fp32"}
+
+
+@compiled
+@pytest.mark.parametrize("target", ["sm_90", "sm_100"])
+@pytest.mark.parametrize("operator", OPERATORS)
+def test_triton_compiles(operator, target, monkeypatch):
+    """The first choice of the smallest and of the largest workload: operands by TMA, products on the tensor cores."""
+    solution, kernel = triton_solution(operator), f"derby_{operator}_triton"
+    function = getattr(solution, kernel)
+    sized = sorted(CATALOG.workloads(operator), key=lambda one: one.cost.bytes_written)
+    for workload in (sized[0], sized[-1]):
+        launch = Launch(function)
+        monkeypatch.setattr(solution, kernel, launch)
+        arguments = meta_arguments(operator, workload)
+        solution.run_with(solution.candidates(*arguments[:4])[0], *arguments)
+        signature = {
+            name: f"tensordesc<{TYPES[value.base.dtype]}{value.block_shape}>".replace(" ", "")
+            if isinstance(value, TensorDescriptor)
+            else "*" + TYPES[value.dtype]
+            if isinstance(value, torch.Tensor)
+            else "i32"
+            for name, value in zip(function.arg_names, launch.arguments, strict=False)
+        }
+        constants = {**launch.constants, **({"WIDEN": False} if "WIDEN" in launch.constants else {})}
+        made = compile_kernel(function, signature, constants, target, num_warps=launch.num_warps)
+        ptx = made.asm["ptx"]
+        assert "cp.async.bulk.tensor.2d" in ptx
+        if workload is sized[-1]:
+            assert ("wgmma.mma_async" if target == "sm_90" else "tcgen05.mma") in ptx
+
+
+# On a GPU -------------------------------------------------------------------------------------------------------------
+
+
+def verdict_of(operator, solution, config, case):
+    inputs, outputs = inputs_of(operator, case, "cuda"), outputs_of(operator, case, "cuda")
+    solution.run_with(config, *inputs.values(), *outputs.values())
+    torch.cuda.synchronize()
+    return judge(CATALOG.definition(operator), reference(operator), inputs, outputs).status
+
+
+@pytest.mark.gpu
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("operator", OPERATORS)
+def test_every_workload(operator):
+    """The choice at every workload; every candidate where the output is below 64 MB."""
+    definition = CATALOG.definition(operator)
+    for solution in (sm90(operator), triton_solution(operator)):
+        for workload in CATALOG.workloads(operator):
+            case = case_of_workload(definition, workload)
+            inputs = inputs_of(operator, case, "cuda")
+            small = workload.cost.bytes_written < 64 << 20
+            for config in solution.candidates(*inputs.values()) if small else [solution.choose(*inputs.values())]:
+                outputs = outputs_of(operator, case, "cuda")
+                solution.run_with(config, *inputs.values(), *outputs.values())
+                torch.cuda.synchronize()
+                assert judge(definition, reference(operator), inputs, outputs).status is Status.PASSED, (case, config)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("operator, variant", CUDA)
+def test_odd_sizes_in_every_form(operator, variant):
+    for sizes in ODD[operator]:
+        for group in (1, 8):
+            config = {"variant": variant, "group": group}
+            status = verdict_of(operator, sm90(operator), config, case_of(operator, **sizes))
+            assert status is Status.PASSED, (sizes, group)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("operator", OPERATORS)
+def test_captured_in_a_graph(operator):
+    solution, case = sm90(operator), case_of(operator, **ODD[operator][3])
+    inputs, outputs = inputs_of(operator, case, "cuda"), outputs_of(operator, case, "cuda")
+    solution.run(*inputs.values(), *outputs.values())
+    torch.cuda.synchronize()
+    expected = {name: value.clone() for name, value in outputs.items()}
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        solution.run(*inputs.values(), *outputs.values())
+    for value in outputs.values():
+        value.view(torch.uint8).fill_(255)
+    graph.replay()
+    torch.cuda.synchronize()
+    assert all(torch.equal(value, expected[name]) for name, value in outputs.items())
+
+
+MUTANTS = {
+    "block_scaled_mm": [("i % 4 < 2 ? up : low", "up")],  # half of the rows get the scale of another
+    "linear_sigmoid_mul": [("a + c.x", "a"), ("by.y)", "1.0f)")],  # no bias or no multiplier in every other column
+}
+EDITS = [(name, *edit) for name, edits in MUTANTS.items() for edit in edits]
+
+
+@pytest.mark.parametrize("operator, old, new", EDITS)
+def test_mutants_are_other_kernels(operator, old, new):
+    assert sm90(operator, (old, new)) is not sm90(operator)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("operator, old, new", EDITS)
+def test_mutants_fail(operator, old, new):
+    solution = sm90(operator, (old, new))
+    case = case_of(operator, **ODD[operator][4])
+    statuses = {
+        verdict_of(operator, solution, {"variant": variant, "group": 8}, case) for variant in VARIANTS[operator]
+    }
+    assert Status.PASSED not in statuses
+
+
+@pytest.mark.gpu
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("tool", ["memcheck", "racecheck"])
+@pytest.mark.parametrize("operator", OPERATORS)
+def test_sanitizer(operator, tool):
+    sanitizer = shutil.which("compute-sanitizer")
+    if sanitizer is None:
+        pytest.skip("no compute-sanitizer on the PATH")
+    code = f"import test_gemm_sm90 as t; t.every_form({operator!r})"
+    done = subprocess.run(
+        [sanitizer, "--tool", tool, "--error-exitcode", "9", sys.executable, "-c", code],
+        cwd=Path(__file__).parent, env={**os.environ, "PYTORCH_NO_CUDA_MEMORY_CACHING": "1"},
+        capture_output=True, text=True,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-2000:]
+
+
+def every_form(operator):
+    """What the sanitizer looks at: every form at two odd sizes."""
+    for variant in VARIANTS[operator]:
+        for sizes in ODD[operator][3:5]:
+            assert verdict_of(operator, sm90(operator), {"variant": variant, "group": 8}, case_of(operator, **sizes))
+
+
+@pytest.mark.parametrize("author", ["torch", "deepgemm", "vllm"])
+def test_rivals_agree_with_the_definition(author):
+    for operator in OPERATORS:
+        name = f"{author}_{operator}"
+        if name in CATALOG.solutions:
+            definition = CATALOG.definition(operator)
+            run = module(name).run
+            assert list(inspect.signature(run).parameters) == [*definition.inputs, *definition.outputs]

@@ -1,0 +1,249 @@
+"""The kernel of derby_unified_attention_sm90 for short sequences: it compiles without spills, what its host side
+decides and how its places go round; on a GPU, every tail against the reference."""
+
+import re
+import shutil
+import subprocess
+import sys
+
+import pytest
+import torch
+from rowwise_cases import CATALOG, ROOT, case_of, inputs_of, outputs_of, reference
+
+from kernelderby.measure.judge.correctness import judge
+from kernelderby.measure.worker.build import load_solution
+from kernelderby.trace import Status
+
+NAME = "unified_attention"
+MOST_ERROR = 0.0026  # norm of FlashAttention 3's error over the result's, on its worst shape
+LIMITS = [(64, 256), (128, 256), (256, 128)]  # head_dim, tokens of a sequence
+
+
+def module():
+    run = load_solution(CATALOG.definition(NAME), CATALOG.solution("derby_unified_attention_sm90"))
+    return sys.modules[run.__module__]
+
+
+def nvcc_of(solution):
+    try:
+        return solution.cuda_library.find_nvcc()
+    except RuntimeError as error:
+        pytest.skip(str(error))
+
+
+def test_it_compiles_without_spills():
+    solution = module()
+    source = solution.short_library.folder / "short.cu"
+    command = [
+        nvcc_of(solution),
+        "-O3",
+        "-std=c++17",
+        "-gencode=arch=compute_90a,code=sm_90a",
+        "-cubin",
+        "-Xptxas",
+        "-v",
+    ]
+    done = subprocess.run([*command, "-o", "/dev/null", str(source)], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    # Among the warnings is C7510: wgmma made to wait for registers that the compiler moved.
+    assert "warning" not in done.stderr and "Potential Performance Loss" not in done.stderr, done.stderr
+    found = re.findall(r"entry function '(\S+)'.*?(\d+) bytes spill stores", done.stderr, re.S)
+    assert len(found) == len(LIMITS)
+    for name, spilled in found:
+        assert "derby_short_attention" in name and spilled == "0", (name, spilled)
+
+
+HOST = r"""
+#include <cstdio>
+#include <cstdlib>
+#include <initializer_list>
+#include "short_launch.cuh"
+using namespace derby_short;
+#define EXPECT(what) do { if (!(what)) { printf("line %d: %s\n", __LINE__, #what); exit(1); } } while (0)
+
+template <int COUNT>
+void places_go_round() {  // each unit takes the places that came free first; parities alternate at every use
+    Places<COUNT> places;
+    int queue[COUNT], uses[COUNT] = {};
+    for (int i = 0; i < COUNT; ++i) queue[i] = i;
+    for (int unit = 0; unit < 1000; ++unit) {
+        const int blocks = rand() % (COUNT + 1);
+        for (int b = 0; b < blocks; ++b) {
+            EXPECT(places.of(b) == queue[b]);
+            EXPECT(places.parity(queue[b]) == uses[queue[b]] % 2);
+        }
+        int next[COUNT];
+        for (int i = 0; i < COUNT; ++i) next[i] = i < COUNT - blocks ? queue[i + blocks] : queue[COUNT - 1 - i];
+        for (int b = 0; b < blocks; ++b) ++uses[queue[b]];
+        for (int i = 0; i < COUNT; ++i) queue[i] = next[i];
+        places.advance(blocks);
+    }
+}
+
+int main() {
+    places_go_round<2>();
+    places_go_round<4>();
+    for (int by = 1; by <= 300; ++by) {
+        Divider divider;
+        divider.set(by);
+        for (int value = 0; value < 1 << 16; ++value)
+            EXPECT(divider.divide(value) == value / by && divider.rest(value) == value % by);
+    }
+    for (int group = 1; group <= 128; ++group)
+        for (int longest : {1, 2, 7, 16, 64, 255, 256}) {
+            int heads = 0, tokens = 0;
+            choose_tile(group, longest, &heads, &tokens);
+            EXPECT(heads >= 1 && group % heads == 0 && tokens >= 1 && tokens <= longest && heads * tokens <= TILE_ROWS);
+            if (longest >= TILE_ROWS) EXPECT(heads * tokens == TILE_ROWS || group % 2);
+        }
+    for (int units : {1, 2, 8, 72, 130, 132, 133, 472, 12380})
+        for (int tiles : {1, 2, 16, 28, 40, 104}) {
+            const int parts = choose_parts(units, tiles, 132);
+            EXPECT(parts >= 1 && parts <= tiles);
+            if (units * tiles <= 132) EXPECT(parts == tiles);  // every tile its own multiprocessor
+            if (units >= 12380) EXPECT(parts == 1);
+        }
+    puts("fine");
+}
+"""
+
+
+def test_what_the_host_decides_and_how_places_go_round(tmp_path):
+    solution = module()
+    (tmp_path / "host.cu").write_text(HOST)
+    program = tmp_path / "host"
+    headers = f"-I{solution.short_library.folder}"
+    command = [nvcc_of(solution), "-std=c++17", "-gencode=arch=compute_90a,code=sm_90a", headers]
+    done = subprocess.run([*command, "-o", str(program), str(tmp_path / "host.cu")], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    ran = subprocess.run([str(program)], capture_output=True, text=True)
+    assert (ran.returncode, ran.stdout) == (0, "fine\n")
+
+
+@pytest.mark.parametrize("head_dim, most", LIMITS)
+def test_which_kernel_a_call_gets(head_dim, most, monkeypatch):
+    solution, called = module(), []
+    monkeypatch.setattr(solution, "short_library", lambda *arguments: called.append("short"))
+    monkeypatch.setattr(solution, "library", lambda *arguments: called.append("long"))
+    monkeypatch.setattr(solution, "workspace", lambda *arguments: (None, None))
+    monkeypatch.setattr(solution.planning, "processors", lambda device: 132)
+    for length in (1, most, most + 1):
+        case = case_of(
+            NAME,
+            num_tokens=5,
+            num_blocks=5 * 20,
+            max_blocks_per_seq=20,
+            max_query_len=1,
+            max_seq_len=length,
+            head_dim=head_dim,
+            sm_scale=head_dim**-0.5,
+        )
+        solution.run(*inputs_of(NAME, case).values(), *outputs_of(NAME, case).values())
+    assert called == ["short", "short", "long"]
+
+
+# On a GPU -------------------------------------------------------------------------------------------------------------
+
+
+def sizes(head_dim, group, queries, most, tokens=None, sequences=7):
+    """Axes of a batch: `queries` the longest query, `most` the longest sequence."""
+    tokens = sequences * queries if tokens is None else tokens
+    blocks = -(-most // 16)
+    return {
+        "num_tokens": tokens,
+        "num_seqs": sequences,
+        "len_cu_seqlens": sequences + 1,
+        "num_blocks": sequences * blocks,
+        "max_blocks_per_seq": blocks + 1,
+        "num_query_heads": 3 * group,
+        "num_kv_heads": 3,
+        "head_dim": head_dim,
+        "max_query_len": queries,
+        "max_seq_len": most,
+        "sm_scale": head_dim**-0.5,
+    }
+
+
+def gpu_cases():
+    for head_dim, most in LIMITS:
+        for group in (1, 2, 4, 5, 7, 8, 10, 16, 64, 65):
+            yield sizes(head_dim, group, most, most)  # no context
+            yield sizes(head_dim, group, most, most, tokens=2 * most)  # ragged
+            yield {**sizes(head_dim, group, 3, most, tokens=11), "num_blocks": 40}  # ragged contexts
+            yield sizes(head_dim, group, 1, most, sequences=150)  # decode
+            yield sizes(head_dim, group, 1, 1, sequences=1)
+            yield sizes(head_dim, group, 17, most - 3, sequences=1)
+
+
+def check(changes):
+    case = case_of(NAME, **changes)
+    inputs, outputs = inputs_of(NAME, case, "cuda"), outputs_of(NAME, case, "cuda")
+    module().run(*inputs.values(), *outputs.values())
+    verdict = judge(CATALOG.definition(NAME), reference(NAME), inputs, outputs)
+    assert verdict.status is Status.PASSED, (changes, verdict)
+    wanted = reference(NAME).run(*inputs.values()).double()
+    assert float((outputs["output"].double() - wanted).norm() / wanted.norm()) <= MOST_ERROR, changes
+    return inputs, outputs
+
+
+@pytest.mark.gpu
+def test_every_tail():
+    for changes in gpu_cases():
+        check(changes)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("head_dim, most", LIMITS)
+def test_slots_past_a_sequence_do_not_count(head_dim, most):
+    """Huge but finite values in the last block's free slots, in blocks that no sequence holds and in table entries."""
+    changes = {**sizes(head_dim, 4, most, most, tokens=2 * most), "num_blocks": 90}
+    inputs, outputs = check(changes)
+    spoilt = {name: value.clone() if isinstance(value, torch.Tensor) else value for name, value in inputs.items()}
+    held = torch.zeros(90, 16, dtype=torch.bool, device="cuda")
+    for sequence, length in enumerate(inputs["seq_lens"].tolist()):
+        blocks = -(-length // 16)
+        slots = torch.arange(blocks * 16, device="cuda").view(blocks, 16) < length
+        held[inputs["block_table"][sequence, :blocks].long()] = slots
+        spoilt["block_table"][sequence, blocks:] = 89
+    for name in ("key_cache", "value_cache"):
+        spoilt[name][~held] = 3e38
+    again = outputs_of(NAME, case_of(NAME, **changes), "cuda")
+    module().run(*spoilt.values(), *again.values())
+    assert torch.equal(outputs["output"], again["output"])
+
+
+@pytest.mark.gpu
+def test_large_scores():
+    """Rows whose highest score comes late and is far above the ones before: the output is scaled on the way."""
+    changes = sizes(128, 4, 256, 256)
+    case = case_of(NAME, **changes)
+    inputs, outputs = inputs_of(NAME, case, "cuda"), outputs_of(NAME, case, "cuda")
+    inputs["query"] *= 30
+    module().run(*inputs.values(), *outputs.values())
+    wanted = reference(NAME).run(*inputs.values()).double()
+    assert float((outputs["output"].double() - wanted).norm() / wanted.norm()) <= MOST_ERROR
+
+
+SANITIZED = """
+import sys
+sys.path[:0] = [{tests!r}, {root!r}]
+import test_short_attention as tests
+for head_dim, most in tests.LIMITS:
+    tests.check(tests.sizes(head_dim, 4, most, most, tokens=2 * most, sequences=5))
+    tests.check(tests.sizes(head_dim, 10, 3, most, tokens=11, sequences=5))
+"""
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("tool", ["memcheck", "racecheck"])
+def test_the_sanitizer_finds_nothing(tool):
+    sanitizer = shutil.which("compute-sanitizer")
+    if sanitizer is None:
+        pytest.skip("no compute-sanitizer on the PATH")
+    program = SANITIZED.format(tests=str(ROOT / "tests" / "solutions"), root=str(ROOT))
+    done = subprocess.run(
+        [sanitizer, "--tool", tool, "--error-exitcode", "9", sys.executable, "-c", program],
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-2000:]

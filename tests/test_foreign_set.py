@@ -1,0 +1,53 @@
+"""A set in the layout of flashinfer-bench's public ones: definitions without a .py, packed solutions without
+[requires], rows of its own evaluator. tests/data/foreign_set: three operators of ours written down that way."""
+
+from __future__ import annotations
+
+import json
+import shutil
+
+import pytest
+
+from kernelderby.catalog import Catalog
+
+ROOT = "tests/data/foreign_set"
+
+
+@pytest.fixture
+def foreign(checkout, monkeypatch):
+    monkeypatch.chdir(checkout / ROOT)
+    return checkout / ROOT
+
+
+@pytest.mark.parametrize("verb", [("list",), ("show", "rms_norm_h64"), ("rank",), ("roofline", "--gpu", "b200")])
+def test_a_verb_works_and_complains_of_nothing(foreign, derby, verb):
+    code, out, err = derby(*verb)
+    assert code == 0 and err == "" and "rms_norm_h64" in out
+
+
+def test_the_work_is_the_bytes_where_nobody_counted_it(foreign, derby):
+    by_rows = {each.axes["batch_size"]: each for each in Catalog.open(foreign).workloads("rms_norm_h64")}
+    cost = by_rows[3].cost
+    assert by_rows[3].only_bytes and cost.flops == {}
+    assert (cost.bytes_read, cost.bytes_written) == ((3 + 1) * 64 * 2, 3 * 64 * 2)
+    (gather,) = Catalog.open(foreign).workloads("gather_rows_d8")  # the factor is no tensor
+    assert (gather.cost.bytes_read, gather.cost.bytes_written) == (4 * 8 * 4 + 2 * 4, 2 * 8 * 4)
+    assert "of 3 of 3 operators nobody counted the work" in derby("roofline", "--gpu", "b200")[1]
+
+
+def test_a_set_with_counted_costs_is_not_said_to_have_none(checkout, derby, monkeypatch):
+    monkeypatch.chdir(checkout)
+    assert "nobody counted" not in derby("roofline", "--gpu", "b200")[1]
+
+
+def test_a_row_of_flashinfer_bench_is_ranked(foreign, derby):
+    report = json.loads(derby("rank", "--json")[1])
+    assert "someone_rms_norm" in json.dumps(report)
+
+
+def test_a_cpu_checks_at_the_smallest_workload(foreign, tmp_path, derby):
+    pytest.importorskip("torch")
+    root = shutil.copytree(foreign, tmp_path / "set")
+    code, out, _ = derby("check", "--root", root)
+    assert code == 1 and "batch_size=3" in out and "batch_size=128" not in out
+    assert "1 passed, 1 failed" in out and "someone_wrong_eps: wrong_values" not in out.split("FAILED")[0]
