@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterable
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
+from functools import lru_cache
 from typing import Any, TypeVar
 
 from kernelderby.fields import convert
@@ -136,11 +137,7 @@ class Measurement:
     @property
     def moment(self) -> datetime:
         """When it was measured; a time without a zone is taken as UTC, text that is no ISO time as the oldest."""
-        try:
-            time = datetime.fromisoformat(self.timestamp)
-        except ValueError:
-            return datetime.min.replace(tzinfo=UTC)
-        return time if time.tzinfo else time.replace(tzinfo=UTC)
+        return _moment(self.timestamp)
 
     def to_trace(self) -> dict[str, Any]:
         """A flashinfer-bench Trace as a dict, with `measurement` beside its own fields."""
@@ -192,10 +189,11 @@ class Measurement:
         return cls.from_row(convert("the row", trace, Row), "the row")
 
     @classmethod
-    def from_row(cls, row: Row, where: str, place: Place | None = None) -> Measurement:
-        """where: file and line, for the DerbyError."""
+    def from_row(cls, row: Row, where: str, place: Place | None = None, *, is_known: bool = False) -> Measurement:
+        """where: file and line, for the DerbyError. is_known: its workload is word for word one that was read."""
         evaluation, own = row.evaluation, row.measurement
-        convert(f"{where}: workload", row.workload, Ran)
+        if not is_known:
+            convert(f"{where}: workload", row.workload, Ran)
         common: dict[str, Any] = dict(
             definition=row.definition,
             workload=row.workload,
@@ -235,6 +233,15 @@ class Measurement:
             wall_us=own.wall_us,
             setup=own.setup,
         )
+
+
+@lru_cache(1 << 16)
+def _moment(timestamp: str) -> datetime:
+    try:
+        time = datetime.fromisoformat(timestamp)
+    except ValueError:
+        return datetime.min.replace(tzinfo=UTC)
+    return time if time.tzinfo else time.replace(tzinfo=UTC)
 
 
 def _correctness(found: Errors | None) -> Correctness | None:

@@ -85,7 +85,7 @@ def test_interval_of_few_rounds_is_about_student_s():
     """Log ratios -1, 0, 1 (x 0.01): Student's 95 % interval of their mean is 4.303 * 0.01 / sqrt(3)."""
     a = row("a", "w1", 1.0, samples_us=tuple((math.exp(0.01 * step),) for step in (-1, 0, 1)))
     b = row("b", "w1", 1.0, samples_us=((1.0,),) * 3)
-    ratio = Resampled([a, b]).ratio(np.ones(2), 0, 1)
+    [ratio] = Resampled([a, b]).ratios(np.ones(2), np.array([0]), 1)
     assert math.log(ratio.high) == pytest.approx(4.303 * 0.01 / math.sqrt(3), rel=0.15)
     assert math.log(ratio.low) == pytest.approx(-math.log(ratio.high), rel=0.15)
 
@@ -198,7 +198,7 @@ def test_one_outlier_decides_the_order():
 
 def test_order_of_solutions_that_did_not_pass_everything():
     times = {"whole": {"w1": 9.0, "w2": 9.0}, "half": {"w1": 1.0}, "none": {}}
-    assert order_dependences(times, {"w1": 1.0, "w2": 1.0}) == ()
+    assert order_dependences(times, {"w1": 1.0, "w2": 1.0}, ("whole", "half", "none")) == ()
     result = ranked(rows(whole=[9.0, 9.0], half=[1.0, None], none=[None, None]), 2)
     assert result.order == ("whole", "half", "none")
     half, none = result.summary("half"), result.summary("none")

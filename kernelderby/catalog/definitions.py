@@ -54,6 +54,8 @@ class _Tolerance(Struct):
     required_matched_ratio: Share
     reason: str
     outputs: tuple[str, ...] | None = None
+    row_error: NotNegative | None = None
+    scale_error: NotNegative | None = None
 
 
 class _Definition(Struct):
@@ -129,6 +131,8 @@ def _tolerances(specs: tuple[_Tolerance, ...]) -> tuple[Tolerance, ...]:
             reason=each.reason,
             required_matched_ratio=each.required_matched_ratio,
             outputs=each.outputs or (),
+            row_error=each.row_error,
+            scale_error=each.scale_error,
         )
         for each in specs
     )

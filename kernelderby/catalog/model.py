@@ -29,7 +29,11 @@ class TensorSpec:
 class Tolerance:
     """How far an output may be off. An element fails when its absolute error exceeds atol AND its relative error
     exceeds rtol; the share of elements that do not fail must reach required_matched_ratio. outputs: the names of the
-    outputs that it is for, all of them when empty."""
+    outputs that it is for, all of them when empty.
+
+    Where that share may be below 1, two bounds beside it tell noise from what is wrong. row_error: of every row (along
+    the last axis), the norm of the error over the norm of the reference. scale_error: of the whole output, how far the
+    factor that fits it best to the reference is from 1."""
 
     name: str
     atol: float
@@ -37,6 +41,8 @@ class Tolerance:
     required_matched_ratio: float
     reason: str
     outputs: tuple[str, ...] = ()
+    row_error: float | None = None
+    scale_error: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -88,7 +88,7 @@ def _generated(definition: Definition, module: ModuleType, workload: Workload) -
 def _write_blobs(root: Path, definition: Definition, workload: Workload, tensors: dict[str, Any]) -> list[str]:
     from safetensors.torch import save
 
-    digest = hashlib.sha256(definition.source_path.read_bytes()).hexdigest()
+    digest = hashlib.sha256(definition.place.read_bytes()).hexdigest()
     metadata = {"seed": str(workload.seed), "definition_sha256": digest}
     files: dict[Path, dict[str, Any]] = {}
     for name, tensor in tensors.items():
@@ -120,7 +120,7 @@ def _cost(definition: Definition, module: ModuleType, workload: Workload, tensor
     count = getattr(module, "count_cost", None)
     if count is None:
         raise DerbyError(f"{definition.source_path}: count_cost: is missing; add count_cost(axes, inputs)")
-    found = count(definition.sizes(workload.axes), {**tensors, **workload.scalars})
+    found: dict[str, Any] = count(definition.sizes(workload.axes), {**tensors, **workload.scalars})
     where = f"{definition.source_path}: count_cost: workload {workload.uuid}"
     convert(where, found, CountedCost)
     return found

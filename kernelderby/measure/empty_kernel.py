@@ -42,5 +42,5 @@ def _launcher(source: torch.Tensor, destination: torch.Tensor) -> Callable[[], o
 
 
 @triton.jit
-def _load_store(source, destination):
+def _load_store(source, destination):  # type: ignore[no-untyped-def]
     tl.store(destination, tl.load(source))

@@ -136,7 +136,7 @@ def held(pids: Collection[int]) -> int:
 def adopt_orphans() -> bool:
     """From now on the descendants of our children become ours when their parents end. False where the kernel cannot."""
     try:
-        return ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) == 0
+        return bool(ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) == 0)
     except (OSError, AttributeError):
         return False
 
@@ -241,7 +241,7 @@ def protect(processes: Collection[int]) -> bool:
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0):
         return False
-    return libc.prctl(_PR_SET_SECCOMP, _FILTER, ctypes.byref(_Program(len(program) // 8, program)), 0, 0) == 0
+    return bool(libc.prctl(_PR_SET_SECCOMP, _FILTER, ctypes.byref(_Program(len(program) // 8, program)), 0, 0) == 0)
 
 
 def _filter(architecture: int, refused: Collection[int], guarded: Mapping[int, Collection[int]]) -> bytes:

@@ -26,7 +26,7 @@ def captured(call: Callable[[], object], device: torch.device) -> Callable[[], o
     """
     if device.type != "cuda":
         raise NotCapturable("a CPU has no CUDA graphs")
-    stream, graph = torch.cuda.Stream(device), torch.cuda.CUDAGraph()
+    stream, graph = torch.cuda.Stream(device), torch.cuda.CUDAGraph()  # type: ignore[no-untyped-call]
     stream.wait_stream(torch.cuda.current_stream(device))
     with torch.cuda.stream(stream):
         call()
@@ -74,7 +74,7 @@ def _recovered(device: torch.device, pool: tuple[int, int]) -> bool:
             return False
         probe = torch.zeros(1 << 16, device=device)
         torch.cuda.empty_cache()
-        stream, graph = torch.cuda.Stream(device), torch.cuda.CUDAGraph()
+        stream, graph = torch.cuda.Stream(device), torch.cuda.CUDAGraph()  # type: ignore[no-untyped-call]
         stream.wait_stream(torch.cuda.current_stream(device))
         with torch.cuda.stream(stream):
             graph.capture_begin(capture_error_mode="thread_local")

@@ -8,6 +8,7 @@ solution runs on the GPU.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -50,7 +51,7 @@ class Hands:
 
     def capture(self) -> None:
         """A graph over each set. NotCapturable with the reason."""
-        replays = [self.timer.capture(lambda which=which: self._run(which)) for which in range(len(self.sets))]
+        replays = [self.timer.capture(partial(self._run, which)) for which in range(len(self.sets))]
         try:
             self.timer.spans(lambda iteration: replays[iteration % len(replays)](), len(replays))
         except TimingFailed as error:

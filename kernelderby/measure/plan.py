@@ -73,7 +73,10 @@ def make_plan(
     catalog.check_origins(origins)
     chosen = [catalog.solution(name) for name in solutions] or list(catalog.solutions.values())
     wanted = [catalog.definition(name) for name in definitions] or list(catalog.definitions.values())
-    jobs, skipped, settled, took = [], {}, 0, {}
+    jobs: list[Job] = []
+    skipped: dict[str, str] = {}
+    took: dict[tuple[str, str], float] = {}
+    settled = 0
     for solution in chosen:
         reason = why_not(solution, machine)
         if reason and solution.definition in {definition.name for definition in wanted}:

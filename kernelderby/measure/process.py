@@ -12,8 +12,9 @@ import sys
 import tempfile
 import threading
 import time
+from io import BufferedReader
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 import kernelderby
 from kernelderby.errors import DerbyError
@@ -89,12 +90,14 @@ class WorkerProcess:
         self._trusted, self._has_solution = trusted, False
         self._unread = b""
         self._log = b""
+        assert self._process.stdout is not None
+        self._output = cast(BufferedReader, self._process.stdout)
         self._log_reader = threading.Thread(target=self._read_log, daemon=True)
         self._log_reader.start()
         self._deadline = self._timeout = self._looked_at = 0.0
 
     def _read_log(self) -> None:
-        while data := self._process.stdout.read1(1 << 16):
+        while data := self._output.read1(1 << 16):
             self._log = (self._log + data)[-_LOG_BYTES:]
 
     def log_tail(self, lines: int = 8) -> str:
@@ -206,7 +209,7 @@ class WorkerProcess:
             fence.end_orphans(self._alive | self._others)  # what had left its group, or its parent
         self._log_reader.join(timeout=1)
         if not self._log_reader.is_alive():
-            self._process.stdout.close()
+            self._output.close()
         os.close(self._requests)
         os.close(self._replies)
         self._requests = self._replies = -1

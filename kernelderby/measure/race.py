@@ -11,8 +11,9 @@ from __future__ import annotations
 
 import random
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from types import ModuleType
+from types import MappingProxyType, ModuleType
 from typing import Any, Protocol
 
 from kernelderby.catalog import Definition
@@ -117,7 +118,8 @@ class Race:
     # ---------------------------------------------------------------------------------------------------- correctness
 
     def check(self) -> Verdict:
-        """Two calls on the same buffers with different contents. An exception of the solution's goes through."""
+        """Two calls on the same buffers with different contents, and one for each of INPUT_SCALES. An exception of the
+        solution's goes through."""
         try:
             first, second = self._round(0, 0, POISON[0]), self._round(0, 1, POISON[1])
             unwritten = sum(int((first.unwritten[name] & second.unwritten[name]).sum()) for name in first.unwritten)
@@ -128,8 +130,10 @@ class Race:
                     f"{unwritten} of {elements} output elements were never written",
                     first.verdict.correctness,
                 )
-            if first.verdict.status is not Status.PASSED or second.verdict.status is Status.PASSED:
+            if first.verdict.status is not Status.PASSED:
                 return first.verdict
+            if second.verdict.status is Status.PASSED:
+                return self._scaled() or first.verdict
             if first.checksum == second.checksum or self._right_elsewhere():
                 return Verdict(
                     Status.STALE_OUTPUT,
@@ -140,6 +144,16 @@ class Race:
         except Wrong as wrong:
             return wrong.verdict
 
+    def _scaled(self) -> Verdict | None:
+        """The first verdict that is none of passed, of a round for each of the definition's INPUT_SCALES: inputs so
+        small or large that what normal numbers hide decides. None where all pass."""
+        for number, scales in enumerate(getattr(self.module, "INPUT_SCALES", ())):
+            verdict = self._round(0, 2 + number, POISON[number % 2], scales).verdict
+            if verdict.status is not Status.PASSED:
+                times = ", ".join(f"{name} x {factor:g}" for name, factor in scales.items())
+                return Verdict(verdict.status, f"with {times}: {verdict.message}", verdict.correctness)
+        return None
+
     def _right_elsewhere(self) -> bool:
         """Whether these contents give the right output at other addresses: this tells stale from wrong."""
         try:
@@ -147,9 +161,12 @@ class Race:
         except Wrong:
             return False
 
-    def _round(self, which: int, variant: int, byte: int) -> _Round:
+    def _round(self, which: int, variant: int, byte: int, scales: Mapping[str, float] = MappingProxyType({})) -> _Round:
+        """scales: factors of some inputs."""
         inputs, outputs = self.sets[which].inputs, self.sets[which].outputs
         self.maker.write(inputs, variant)
+        for name, factor in scales.items():
+            inputs[name].mul_(factor)
         make_ready(inputs, outputs, self.in_place, byte)
         before = checksum(inputs)
         synchronize(self.maker.device)

@@ -42,7 +42,7 @@ def text(value: Any, limit: int = _CHARACTERS) -> str:
 def failure(reply: dict[str, Any]) -> Failed:
     """Of a reply whose `ok` is not true."""
     try:
-        status = Status(reply.get("status"))
+        status = Status(str(reply.get("status")))
     except ValueError:
         status = Status.CRASHED
     message = text(reply.get("message") or reply.get("error") or "")
@@ -128,7 +128,7 @@ class RemoteHands:
     def _number(self, reply: dict[str, Any], name: str) -> float:
         if not isinstance(reply, dict) or not _is_number(reply.get(name)) or reply[name] < 0:
             raise self._nonsense(f"{name} is no number")
-        return reply[name]
+        return float(reply[name])
 
     def _notes(self, reply: dict[str, Any]) -> list[str]:
         notes = reply.get("notes")

@@ -25,6 +25,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
+from typing import Any
 
 import torch
 
@@ -178,7 +179,7 @@ class CuptiTimer(_GpuTimer):
         self._records: list[tuple[int, int]] = []  # start, end in ns on the clock of get_timestamp()
         cupti.activity_register_callbacks(_buffer_requested, self._buffer_completed)
 
-    def _buffer_completed(self, activities: list) -> None:
+    def _buffer_completed(self, activities: list[Any]) -> None:
         for activity in activities:
             if activity.kind in self._kinds:  # its memory is CUPTI's: take the numbers now
                 self._records.append((activity.start, activity.end))
@@ -256,7 +257,8 @@ class EventTimer(_GpuTimer):
         pairs, timed = [], Spans([])
 
         def opened() -> None:
-            pairs.append((torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)))
+            one, other = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
+            pairs.append((one, other))
             pairs[-1][0].record()
 
         def bracketed(iteration: int) -> None:

@@ -35,7 +35,8 @@ TRIED_AGAIN = frozenset({Status.TIMED_OUT, Status.CRASHED, Status.OUT_OF_MEMORY}
 def settled_keys(rows: Iterable[Measurement]) -> set[Key]:
     """The keys whose newest row stands. Rows without a hash (flashinfer-bench's own) settle nothing."""
     found = newest(
-        (row for row in rows if row.solution_hash), lambda row: (row.solution_hash, row.uuid, row.gpu, row.protocol)
+        (row for row in rows if row.solution_hash),
+        lambda row: (row.solution_hash or "", row.uuid, row.gpu, row.protocol),
     )
     return {key for key, row in found.items() if row.status not in TRIED_AGAIN}
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from kernelderby.catalog import Solution, Workload
 from kernelderby.hardware import Gpu
 from kernelderby.rank.order import Times
 from kernelderby.roofline import selection
-from kernelderby.roofline.floors import floors
+from kernelderby.roofline.floors import fair_floor_us, floors
 from kernelderby.roofline.selection import Chosen
 from kernelderby.trace import Measurement, Status
 
@@ -29,6 +29,14 @@ class Arena:
     kind: str
     eager: Times
     in_place: frozenset[str]
+    _fair: dict[tuple[str, float | None, bool], float | None] = field(default_factory=dict)
+
+    def fair_floor_us(self, workload: Workload, empty_kernel_us: float | None, in_place: bool) -> float | None:
+        """See floors.fair_floor_us; worked out once a workload and session."""
+        key = workload.uuid, empty_kernel_us, in_place
+        if key not in self._fair:
+            self._fair[key] = fair_floor_us(self.gpu, workload.cost, empty_kernel_us, in_place)
+        return self._fair[key]
 
 
 def arena_of(
@@ -53,8 +61,10 @@ def arena_of(
         timed = selection.timed_by(each.measurement, kind)
         if timed is not each.measurement:
             chosen[solution, uuid] = replace(each, measurement=timed)
-        if timed.latency_us is not None:
-            times[solution][uuid] = selection.latency_us(timed)
+            if timed.latency_us is not None:
+                times[solution][uuid] = selection.latency_us(timed)
+        else:
+            times[solution][uuid] = eager[solution][uuid]
     floor = {}
     for workload in workloads:
         found = floors(workload.cost, gpu) if gpu is not None and workload.cost is not None else None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -33,9 +34,11 @@ def slowdowns(times: Times, importance: dict[str, float]) -> dict[str, float]:
     }
 
 
-def order(times: Times, importance: dict[str, float]) -> tuple[str, ...]:
-    """Best first: those that passed every workload, then those that passed some, then none; by slowdown in each."""
-    slowdown = slowdowns(times, importance)
+def order(times: Times, importance: dict[str, float], slowdown: Mapping[str, float] | None = None) -> tuple[str, ...]:
+    """Best first: those that passed every workload, then those that passed some, then none; by slowdown in each.
+
+    slowdown: that of slowdowns(), where it is known already."""
+    slowdown = slowdowns(times, importance) if slowdown is None else slowdown
 
     def key(solution: str) -> tuple[int, float, str]:
         return coverage_class(len(times[solution]), len(importance)), slowdown.get(solution, math.inf), solution
@@ -50,13 +53,15 @@ def coverage_class(passed: int, workloads: int) -> int:
     return 0 if passed == workloads else 1
 
 
-def order_dependences(times: Times, importance: dict[str, float]) -> tuple[OrderDependence, ...]:
+def order_dependences(
+    times: Times, importance: dict[str, float], ordered: Sequence[str]
+) -> tuple[OrderDependence, ...]:
     """Pairs of one coverage class that change places when one workload is left out, with those workloads; of those
-    near each other in the order (reach), which up to eleven solutions is every pair.
+    near each other in the order (reach), which up to eleven solutions is every pair. ordered: by order().
 
     The coverage class stays what it is over all workloads, so a failure is not forgiven by leaving its workload out.
     """
-    ordered, uuids, best = order(times, importance), list(importance), _best(times)
+    uuids, best = list(importance), _best(times)
     if not uuids:  # the definition's workloads were left out
         return ()
     weights = np.array([importance[uuid] for uuid in uuids])
@@ -93,5 +98,6 @@ def _best(times: Times) -> dict[str, float]:
     best: dict[str, float] = {}
     for own in times.values():
         for uuid, latency_us in own.items():
-            best[uuid] = min(latency_us, best.get(uuid, math.inf))
+            if uuid not in best or latency_us < best[uuid]:
+                best[uuid] = latency_us
     return best

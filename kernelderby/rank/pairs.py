@@ -16,7 +16,16 @@ from kernelderby.rank.arena import Arena
 from kernelderby.rank.arrays import Floats, Integers
 from kernelderby.rank.model import Pair, Ratio
 from kernelderby.rank.order import reach
-from kernelderby.rank.resampling import CHUNK, RESAMPLES, Differences, Resampled, bounds, new_scratch, widening
+from kernelderby.rank.resampling import (
+    CHUNK,
+    RESAMPLES,
+    Differences,
+    Intervals,
+    Resampled,
+    bounds,
+    new_scratch,
+    widening,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,12 +51,12 @@ class _Tally:
 
     def add(
         self, which: slice | Integers, first_us: Floats, second_us: Floats, found: Differences, weight: float
-    ) -> None:
+    ) -> Intervals:
+        """Gives back the second's times over the first's."""
         ratios = second_us / first_us
         self.deviations[which] += found.values if weight == 1 else found.values * weight
-        low, high = bounds(found.values)
-        wider = widening(found.freedom)
-        ties = (ratios * np.exp(wider * low) <= 1) & (ratios * np.exp(wider * high) >= 1)
+        over = Intervals.of(ratios, found)
+        ties = (over.low <= 1) & (over.high >= 1)
         ties = np.where(found.freedom > 0, ties, ratios == 1)
         self.logs[which] += np.log(ratios) * weight
         self.weights[which] += weight
@@ -59,6 +68,7 @@ class _Tally:
         self.freedom[which] += found.freedom
         self.known[which] &= found.freedom > 0
         self.paired[which] &= found.paired
+        return over
 
     def pair(self, at: int, first: str, second: str, low: float, high: float) -> Pair:
         """low, high: what the interval of the geomean is, as factors of it."""
@@ -81,7 +91,8 @@ class _Tally:
 
 def compare(arena: Arena, ordered: Sequence[str], baseline: str | None) -> Compared:
     """ordered: every solution with a row, best first. baseline: one that passed something."""
-    first, second = wanted(len(ordered), ordered.index(baseline) if baseline is not None else None)
+    base = ordered.index(baseline) if baseline is not None else None
+    first, second = wanted(len(ordered), base)
     tally = _Tally(len(first))
     over_baseline: dict[tuple[str, str], Ratio] = {}
     margins: dict[str, Ratio] = {}
@@ -96,15 +107,17 @@ def compare(arena: Arena, ordered: Sequence[str], baseline: str | None) -> Compa
         for which in _chunks(passed):
             one, two = places[first[which]], places[second[which]]
             found = resampled.differences(two, one)
-            tally.add(_slice(which), times[one], times[two], found, arena.importance[uuid])
-        if baseline in names:
-            ratios = resampled.ratios(times, np.full(len(names), names.index(baseline)))
-            over_baseline |= {
-                (name, uuid): ratio for name, ratio in zip(names, ratios, strict=True) if name != baseline
-            }
+            over = tally.add(_slice(which), times[one], times[two], found, arena.importance[uuid])
+            behind = np.flatnonzero(first[which] == base)  # who stands behind the baseline: known by now
+            for place, ratio in zip(two[behind].tolist(), over.ratios(behind), strict=True):
+                over_baseline[names[place], uuid] = ratio
+        if baseline is not None and baseline in names:
+            ahead = names[: names.index(baseline)]
+            ratios = resampled.ratios(times, np.arange(len(ahead)), len(ahead))
+            over_baseline |= {(name, uuid): ratio for name, ratio in zip(ahead, ratios, strict=True)}
         if len(names) > 1:
-            fastest, runner_up = np.argsort(times, kind="stable")[:2]
-            margins[uuid] = resampled.ratio(times, int(runner_up), int(fastest))
+            fastest, runner_up = np.argsort(times, kind="stable")[:2].tolist()
+            [margins[uuid]] = resampled.ratios(times, np.array([runner_up]), fastest)
     return Compared(_pairs(tally, ordered, first, second), over_baseline, margins)
 
 

@@ -18,7 +18,7 @@ from kernelderby.rank.order import order, order_dependences, slowdowns
 from kernelderby.rank.pairs import Compared, compare
 from kernelderby.rank.resampling import geometric_mean
 from kernelderby.roofline import selection
-from kernelderby.roofline.floors import fair_floor_us, fair_share, share_of_floor
+from kernelderby.roofline.floors import fair_share, share_of_floor
 from kernelderby.trace import Measurement, Status
 
 TOO_GOOD = 0.9  # a latency below this share of the floor is a mistake in the measurement or in the cost
@@ -52,7 +52,8 @@ def rank(
     contenders = {name: each for name, each in solutions.items() if only is None or name in only}
     importance = {workload.uuid: _importance(workload) for workload in workloads}
     arena = arena_of(rows, workloads, contenders, find_gpu(rows[0].gpu), time, importance)
-    ordered = order(arena.times, arena.importance)
+    slowdown = slowdowns(arena.times, arena.importance)
+    ordered = order(arena.times, arena.importance, slowdown)
     if baseline is not None and not arena.times.get(baseline):
         raise DerbyError(
             f"--baseline: {baseline} passed no workload on {rows[0].gpu} under {key.protocol}; "
@@ -67,7 +68,7 @@ def rank(
     chosen = sorted((each.measurement for each in arena.chosen.values()), key=lambda row: row.moment)
     moments = [row.timestamp for row in chosen]
     not_measured = tuple(sorted(name for name in contenders if name not in arena.times))
-    summaries = _summaries(arena, ordered, reference, compared.pairs, table, contenders)
+    summaries = _summaries(arena, ordered, reference, compared.pairs, table, contenders, slowdown)
     ranking = Ranking(
         definition=definition,
         group=selection.describe_group(key, rows),
@@ -81,7 +82,7 @@ def rank(
         rows=table,
         summaries=summaries + tuple(_never_measured(contenders[name], len(arena.workloads)) for name in not_measured),
         pairs=tuple(compared.pairs.values()),
-        order_dependences=order_dependences(arena.times, arena.importance),
+        order_dependences=order_dependences(arena.times, arena.importance, ordered),
         not_measured=not_measured,
         no_floor_reason=_no_floor_reason(arena, rows[0].gpu),
         time=arena.kind,
@@ -96,6 +97,8 @@ def rank(
 
 def _other_order(arena: Arena, ordered: tuple[str, ...]) -> tuple[str, ...]:
     """The order by eager time, where another kind gives another one."""
+    if arena.kind == "eager":
+        return ()
     by_eager = order(arena.eager, arena.importance)
     return by_eager if by_eager != ordered else ()
 
@@ -153,9 +156,7 @@ def _cell(arena: Arena, solution: str, workload: Workload, ratio: Ratio | None, 
             timestamp=row.timestamp,
             message=row.graph_missing,
         )
-    fair_us = fair_floor_us(
-        arena.gpu, workload.cost, selection.empty_kernel_us(row, arena.kind), solution in arena.in_place
-    )
+    fair_us = arena.fair_floor_us(workload, selection.empty_kernel_us(row, arena.kind), solution in arena.in_place)
     return Cell(
         status=in_words(row.status),
         latency_us=latency_us,
@@ -181,8 +182,8 @@ def _summaries(
     pairs: dict[tuple[str, str], Pair],
     table: Sequence[WorkloadRow],
     contenders: Mapping[str, Solution],
+    slowdown: Mapping[str, float],
 ) -> tuple[Summary, ...]:
-    slowdown = slowdowns(arena.times, arena.importance)
     fastest_on = Counter(row.fastest for row in table if row.margin is not None and not row.margin.is_tie)
     found = []
     for place, name in enumerate(ordered, start=1):

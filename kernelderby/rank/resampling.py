@@ -6,6 +6,7 @@ over workloads (a geomean) and laid around the measured ratio. docs/scoring.md h
 
 from __future__ import annotations
 
+import math
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -60,7 +61,9 @@ _NORMAL = 1.960
 
 def geometric_mean(values: Sequence[float], weights: Sequence[float] | None = None) -> float:
     """exp of the weighted mean logarithm; of 2 and 0.5 it is 1. Values and weights must be positive."""
-    return float(np.exp(np.average(np.log(values), weights=weights)))
+    weights = [1.0] * len(values) if weights is None else weights
+    logs = sum(weight * math.log(value) for value, weight in zip(values, weights, strict=True))
+    return math.exp(logs / sum(weights))
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +75,36 @@ class Differences:
     values: Floats
     freedom: Integers
     paired: Booleans
+
+
+@dataclass(frozen=True, slots=True)
+class Intervals:
+    """Of several ratios, their 95 % interval. freedom and paired as in Differences: without any of the first nothing is
+    known of the interval."""
+
+    values: Floats
+    low: Floats
+    high: Floats
+    freedom: Integers
+    paired: Booleans
+
+    @classmethod
+    def of(cls, values: Floats, found: Differences) -> Intervals:
+        """The differences' values are used up (see bounds)."""
+        low, high = bounds(found.values)
+        wider = widening(found.freedom)
+        return cls(values, values * np.exp(wider * low), values * np.exp(wider * high), found.freedom, found.paired)
+
+    def ratios(self, which: slice | Integers = slice(None)) -> list[Ratio]:
+        """Of all, or of some of them."""
+        rows = zip(
+            *(each[which].tolist() for each in (self.values, self.low, self.high, self.freedom, self.paired)),
+            strict=True,
+        )
+        return [
+            Ratio(value, least, most, "paired" if paired else "unpaired") if freedom else Ratio(value)
+            for value, least, most, freedom, paired in rows
+        ]
 
 
 def new_scratch() -> Floats:
@@ -124,35 +157,14 @@ class Resampled:
             freedom[pair] = self._samples[one] + self._samples[two] - 2
         return Differences(values, freedom, paired)
 
-    def ratios(self, times: Floats, base: Integers) -> list[Ratio]:
-        """Of every row over the one at its place in base, with 95 % intervals. times: of the rows."""
-        places = np.arange(len(times))
+    def ratios(self, times: Floats, places: Integers, base: int) -> list[Ratio]:
+        """Of the rows at these places over the one at base, with 95 % intervals. times: of all rows."""
         found = []
-        for start in range(0, len(times), CHUNK):
+        for start in range(0, len(places), CHUNK):
             which = places[start : start + CHUNK]
-            found += self._ratios(times, which, base[which])
+            difference = self.differences(which, np.full(len(which), base))
+            found += Intervals.of(times[which] / times[base], difference).ratios()
         return found
-
-    def ratio(self, times: Floats, first: int, second: int) -> Ratio:
-        return self._ratios(times, np.array([first]), np.array([second]))[0]
-
-    def _ratios(self, times: Floats, first: Integers, second: Integers) -> list[Ratio]:
-        difference = self.differences(first, second)
-        low, high = bounds(difference.values)
-        wider = widening(difference.freedom)
-        values = times[first] / times[second]
-        rows = zip(
-            values.tolist(),
-            (values * np.exp(wider * low)).tolist(),
-            (values * np.exp(wider * high)).tolist(),
-            difference.freedom.tolist(),
-            difference.paired.tolist(),
-            strict=True,
-        )
-        return [
-            Ratio(value, least, most, "paired" if paired else "unpaired") if freedom else Ratio(value)
-            for value, least, most, freedom, paired in rows
-        ]
 
     def _drawn_rounds(self, rounds: int) -> Floats:
         """[rows, RESAMPLES]: mean log of the round medians; the rows resample the same rounds together. 0 for a row of

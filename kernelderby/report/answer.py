@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, is_dataclass
-from enum import Enum
-from math import isfinite
+from dataclasses import dataclass
+from numbers import Integral, Real
 from pathlib import Path
 from typing import Any, Generic, TypeVar
+
+import msgspec
 
 from kernelderby.errors import DerbyError
 from kernelderby.report.frame import Frame
 from kernelderby.report.model import Report
 
+_NOT_ASCII = re.compile(r"[^\x00-\x7f]+")
 PIPE_WIDTH = 80  # columns, where no terminal and no $COLUMNS says otherwise
 Value = TypeVar("Value")
 
@@ -73,17 +76,20 @@ class Answer(Generic[Value]):
 
 
 def to_json(data: Any) -> str:
-    """data: plain values, records, enums and paths. NaN and the infinities become null."""
-    return json.dumps(_plain(data), indent=2, allow_nan=False, default=str)
+    """data: plain values, records, enums and paths. NaN and the infinities become null; other letters than ASCII's are
+    escaped, whatever stdout takes."""
+    try:
+        text = msgspec.json.format(msgspec.json.encode(data, enc_hook=_simpler), indent=2).decode()
+    except UnicodeEncodeError:  # half a surrogate pair, as in a file's name: it has an escape, but is no UTF-8
+        text = json.dumps(msgspec.to_builtins(data, enc_hook=_simpler))
+        return json.dumps(json.loads(text, parse_constant=lambda _: None), indent=2)
+    return text if text.isascii() else _NOT_ASCII.sub(lambda found: json.dumps(found[0])[1:-1], text)
 
 
-def _plain(data: Any) -> Any:
-    if is_dataclass(data) and not isinstance(data, type):
-        return _plain(asdict(data))
-    if isinstance(data, Mapping):
-        return {str(key): _plain(value) for key, value in data.items()}
-    if isinstance(data, list | tuple):
-        return [_plain(value) for value in data]
-    if isinstance(data, Enum):
-        return data.value
-    return None if isinstance(data, float) and not isfinite(data) else data
+def _simpler(value: Any) -> Any:
+    """What msgspec does not know: numpy's numbers, mappings of other kinds, paths."""
+    if isinstance(value, Integral):
+        return int(value)
+    if isinstance(value, Real):
+        return float(value)
+    return dict(value) if isinstance(value, Mapping) else str(value)

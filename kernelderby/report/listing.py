@@ -248,7 +248,7 @@ def _tolerance_table(tolerances: Sequence[Tolerance]) -> Table:
                 ", ".join(each.outputs) or "all",
                 f"{each.atol:g}",
                 f"{each.rtol:g}",
-                f"{100 * each.required_matched_ratio:g}%",
+                f"{100 * each.required_matched_ratio:g}%" + _bounds(each),
                 each.reason,
             )
             for each in tolerances
@@ -261,6 +261,11 @@ def _tolerance_table(tolerances: Sequence[Tolerance]) -> Table:
         key_columns=table.key_columns,
         caption="An element fails when its absolute error exceeds atol and its relative error exceeds rtol.",
     )
+
+
+def _bounds(tolerance: Tolerance) -> str:
+    bounds = {"row": tolerance.row_error, "scale": tolerance.scale_error}
+    return "".join(f", {name} {bound:g}" for name, bound in bounds.items() if bound is not None)
 
 
 def _solution_table(found: Contract) -> Table:

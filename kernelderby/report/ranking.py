@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict
 from math import inf
 from typing import Any
 
 from kernelderby.catalog.selection import SCORED
 from kernelderby.rank.model import NOT_MEASURED, Cell, Ranking, Ratio, Summary, WorkloadRow
 from kernelderby.report.answer import Answer
-from kernelderby.report.frame import Frame, frame
+from kernelderby.report.frame import Frame, fields_of, frame
 from kernelderby.report.model import NOT_KNOWN, NOTHING, Column, Report, Table, TableCell
 from kernelderby.report.numbers import factor, microseconds, milliseconds, short_percent
 
@@ -22,7 +21,7 @@ def rankings_answer(rankings: Sequence[Ranking], warnings: Sequence[str] = ()) -
     rankings = tuple(rankings)
     return Answer(
         rankings,
-        lambda: {"rankings": [asdict(ranking) for ranking in rankings]},
+        lambda: {"rankings": rankings},
         lambda: [ranking_report(ranking) for ranking in rankings],
         lambda: _frames(rankings),
         tuple(warnings),
@@ -33,7 +32,7 @@ def _frames(rankings: Sequence[Ranking]) -> tuple[Frame, ...]:
     return (
         frame("solutions", (row for ranking in rankings for row in _solution_rows(ranking))),
         frame("workloads", (row for ranking in rankings for row in _long_rows(ranking))),
-        frame("pairs", (_key(ranking) | asdict(pair) for ranking in rankings for pair in ranking.pairs)),
+        frame("pairs", (_key(ranking) | fields_of(pair) for ranking in rankings for pair in ranking.pairs)),
     )
 
 
@@ -48,7 +47,7 @@ def _key(ranking: Ranking) -> dict[str, Any]:
 
 def _solution_rows(ranking: Ranking) -> Iterator[dict[str, Any]]:
     for summary in ranking.summaries:
-        row = asdict(summary)
+        row = fields_of(summary)
         yield _key(ranking) | {"rank": row.pop("place")} | row | {"baseline": ranking.baseline}
 
 
@@ -67,7 +66,7 @@ def _long_rows(ranking: Ranking) -> Iterator[dict[str, Any]]:
                 _key(ranking)
                 | workload
                 | {"solution": name, "is_fastest": name == row.fastest}
-                | asdict(row.cells[name])
+                | fields_of(row.cells[name])
             )
 
 
@@ -94,6 +93,7 @@ def _facts(ranking: Ranking) -> tuple[str, ...]:
 
 def _summary_table(ranking: Ranking) -> Table:
     weight = "weighted by importance" if ranking.is_weighted else "all workloads alike"
+    is_fair = _is_fair(ranking)
     columns = (
         Column("#"),
         Column("solution", "left"),
@@ -105,16 +105,15 @@ def _summary_table(ranking: Ranking) -> Table:
         Column("win rate"),
         Column("fastest on"),
         Column("S geomean"),
-        Column("S fair" if _is_fair(ranking) else "S total"),
+        Column("S fair" if is_fair else "S total"),
     )
     return Table(
         title=f"Over all workloads (baseline {ranking.baseline or 'none'}; {weight})",
         columns=columns,
-        rows=tuple(_summary_row(ranking, summary) for summary in ranking.summaries),
+        rows=tuple(_summary_row(ranking, summary, is_fair) for summary in ranking.summaries),
         key_columns=2,
         caption="Ratios: below 1 is faster, over the workloads that both passed; total: of those passed. "
-        "S: floor over time."
-        + (" S fair: reachable time over time, geomean (docs/scoring.md)." if _is_fair(ranking) else ""),
+        "S: floor over time." + (" S fair: reachable time over time, geomean (docs/scoring.md)." if is_fair else ""),
     )
 
 
@@ -123,7 +122,7 @@ def _is_fair(ranking: Ranking) -> bool:
     return any(summary.fair_geomean is not None for summary in ranking.summaries)
 
 
-def _summary_row(ranking: Ranking, summary: Summary) -> tuple[TableCell, ...]:
+def _summary_row(ranking: Ranking, summary: Summary, is_fair: bool) -> tuple[TableCell, ...]:
     if summary.passed == 0:
         status = NOT_MEASURED if summary.solution in ranking.not_measured else "nothing passed"
         start = (NOTHING, TableCell(summary.solution), TableCell(f"0/{summary.workloads}", "bad"))
@@ -144,7 +143,7 @@ def _summary_row(ranking: Ranking, summary: Summary) -> tuple[TableCell, ...]:
         _or_nothing(summary.win_rate is not None and f"{summary.win_rate:.0%}"),
         TableCell(str(summary.fastest_on)),
         _share(summary.share_geomean),
-        _share(summary.fair_geomean if _is_fair(ranking) else summary.share_total),
+        _share(summary.fair_geomean if is_fair else summary.share_total),
     )
 
 

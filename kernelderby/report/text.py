@@ -50,7 +50,8 @@ def render(report: Report, *, width: int = 120, color: bool = False) -> str:
                 stream.write(_drawn(fitted, indices, widths, color))
             else:
                 console.print(_table(fitted, indices))
-        if left_out := [column.title for column in table.columns if column not in fitted.columns]:
+        kept = set(fitted.columns)
+        if left_out := [column.title for column in table.columns if column not in kept]:
             console.print(Text(f"left out, too wide: {', '.join(left_out)}", style="dim"))
         if table.caption:
             console.print(Text(table.caption, style="dim"))
@@ -98,7 +99,7 @@ def _excess(table: Table, width: int) -> int:
 
 def _shortened(text: str, room: int) -> str:
     """abcdefgh -> ab…gh: names differ at both ends."""
-    if cell_len(text) <= room:
+    if _length(text) <= room:
         return text
     head = (room - 1) // 2
     return f"{text[:head]}…{text[-(room - 1 - head) :]}"
@@ -120,11 +121,16 @@ def _split(table: Table, widths: list[int], width: int) -> list[list[int]]:
 
 
 def _width(table: Table, index: int) -> int:
-    return max(*map(cell_len, _title(table, index).split("\n")), _cells_width(table, index))
+    return max(*map(_length, _title(table, index).split("\n")), _cells_width(table, index))
 
 
 def _cells_width(table: Table, index: int) -> int:
-    return max((cell_len(_shown(row[index])) for row in table.rows), default=0)
+    return max((_length(_shown(row[index])) for row in table.rows), default=0)
+
+
+def _length(text: str) -> int:
+    """Columns of the terminal that it takes."""
+    return len(text) if text.isascii() else cell_len(text)
 
 
 def _title(table: Table, index: int) -> str:
@@ -187,7 +193,7 @@ def _drawn(table: Table, indices: list[int], widths: list[int], color: bool) -> 
 
 
 def _padded(text: str, width: int, align: str) -> str:
-    room = " " * (width - cell_len(text))
+    room = " " * (width - _length(text))
     return room + text if align == "right" else text + room
 
 
@@ -200,7 +206,9 @@ def _styled(cell: TableCell, width: int, align: str, color: bool) -> str:
 
 
 def _print_notes(console: Console, notes: tuple[str, ...]) -> None:
-    grid = RichTable.grid(padding=(0, 1, 0, 0))
+    """Wrapped beside their dashes. Not as a table, whose layout takes seconds where there are thousands."""
+    room = console.width - 2
     for note in notes:
-        grid.add_row(Text("-"), Text(note))
-    console.print(grid)
+        lines = [note] if _length(note) <= room else [line.plain.rstrip() for line in Text(note).wrap(console, room)]
+        for dash, line in zip(("- ", *["  "] * len(lines)), lines, strict=False):
+            console.file.write(f"{dash}{line}\n")

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import json
+import time
 from dataclasses import replace
+from pathlib import Path
 
 from rank_rows import ranked, row, rows, workload
 
 from kernelderby.report import markdown, text
 from kernelderby.report.model import Column, Report, Table, TableCell
 from kernelderby.report.numbers import factor, microseconds
-from kernelderby.report.ranking import ranking_report
+from kernelderby.report.ranking import ranking_report, rankings_answer
 from kernelderby.trace import Status
 
 TABLE = Table(
@@ -130,3 +133,34 @@ def test_six_solutions_fit_a_pipe():
 def test_numbers_keep_four_digits_or_fewer():
     assert [factor(each) for each in (0.5, 1.314, 12.34, 190.2)] == ["0.50", "1.31", "12.3", "190"]
     assert [microseconds(each) for each in (2.294, 50.04, 14107.3)] == ["2.29", "50.0", "14107"]
+
+
+def test_json_takes_what_records_hold():
+    import numpy as np
+
+    from kernelderby.report.answer import to_json
+
+    data = {
+        "a": np.float64(1.5),
+        "b": [np.int64(2), float("nan"), -float("inf")],
+        "c": "†\U0001f600",
+        "d": Path("x"),
+        3: (),
+    }
+    text = to_json(data)
+    assert text.isascii()
+    assert json.loads(text) == {"a": 1.5, "b": [2, None, None], "c": "†\U0001f600", "d": "x", "3": []}
+    assert json.loads(to_json({"half a pair": "\udc80", "b": float("nan")})) == {"half a pair": "\udc80", "b": None}
+
+
+def test_tables_of_thousands_of_solutions_take_no_longer_a_solution():
+    """Four times as many: sixteen times as long where something looks at all of them for each."""
+
+    def seconds(solutions):
+        answer = rankings_answer([ranked([row(f"s{i:04}", "w1", 10.0 + i % 7) for i in range(solutions)], 1)])
+        begin = time.process_time()
+        assert answer.to_text(80).count("\n") > solutions
+        return time.process_time() - begin
+
+    seconds(50)
+    assert min(seconds(4000) for _ in range(2)) < 9 * max(0.02, seconds(1000))

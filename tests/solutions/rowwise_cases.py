@@ -9,9 +9,10 @@ import torch
 
 from kernelderby.catalog import Catalog
 from kernelderby.measure.judge.cases import Case, case_of_workload
-from kernelderby.measure.judge.correctness import compare
+from kernelderby.measure.judge.correctness import compare, judge
 from kernelderby.measure.judge.inputs import InputMaker, shape_of, torch_dtype
 from kernelderby.measure.worker.build import load_definition_module, load_solution
+from kernelderby.trace import Status
 
 ROOT = Path(__file__).resolve().parents[2]
 CATALOG = Catalog.open(ROOT)
@@ -106,3 +107,16 @@ def spoil(operator, inputs):
             value[2] *= 100
             value[3] += 4
     return inputs
+
+
+def expect_every_candidate_right(operator):
+    """derby_<operator> with each of its candidates on every workload, on a GPU."""
+    definition, solution = CATALOG.definition(operator), module(operator)
+    for workload in CATALOG.workloads(operator):
+        case = case_of_workload(definition, workload)
+        inputs = inputs_of(operator, case, "cuda")
+        for config in solution.candidates(*inputs.values()):
+            outputs = outputs_of(operator, case, "cuda")
+            solution.run_with(config, *inputs.values(), *outputs.values())
+            torch.cuda.synchronize()
+            assert judge(definition, reference(operator), inputs, outputs).status is Status.PASSED, (case.label, config)

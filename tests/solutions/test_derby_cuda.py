@@ -4,10 +4,9 @@ import re
 
 import on_host
 import pytest
-import torch
-from rowwise_cases import CATALOG, inputs_of, module, outputs_of, reference
+from rowwise_cases import CATALOG, expect_every_candidate_right, inputs_of, module, outputs_of, reference
 
-from kernelderby.measure.judge.cases import case_of_workload, small_cases
+from kernelderby.measure.judge.cases import small_cases
 from kernelderby.measure.judge.correctness import judge
 from kernelderby.trace import Status
 
@@ -94,13 +93,4 @@ def test_a_library_is_compiled_once(tmp_path):
 @pytest.mark.gpu
 @pytest.mark.parametrize("operator", on_host.OPERATORS)
 def test_every_candidate_at_full_shape(operator):
-    definition = CATALOG.definition(operator)
-    solution = module(operator)
-    for workload in CATALOG.workloads(operator):
-        case = case_of_workload(definition, workload)
-        inputs = inputs_of(operator, case, "cuda")
-        for config in solution.candidates(*inputs.values()):
-            outputs = outputs_of(operator, case, "cuda")
-            solution.run_with(config, *inputs.values(), *outputs.values())
-            torch.cuda.synchronize()
-            assert judge(definition, reference(operator), inputs, outputs).status is Status.PASSED, (case.label, config)
+    expect_every_candidate_right(operator)

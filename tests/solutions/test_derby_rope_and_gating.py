@@ -8,7 +8,16 @@ import pytest
 import torch
 from aot import compile_kernel
 from interpreted import compiled
-from rowwise_cases import CATALOG, case_of, inputs_of, meta_arguments, module, outputs_of, reference
+from rowwise_cases import (
+    CATALOG,
+    case_of,
+    expect_every_candidate_right,
+    inputs_of,
+    meta_arguments,
+    module,
+    outputs_of,
+    reference,
+)
 
 from kernelderby.measure.judge.cases import case_of_workload
 from kernelderby.measure.judge.correctness import judge
@@ -173,11 +182,4 @@ def test_it_compiles(operator, target):
 @pytest.mark.gpu
 @pytest.mark.parametrize("operator", OPERATORS)
 def test_every_candidate_at_full_shape(operator):
-    definition, solution = CATALOG.definition(operator), module(operator)
-    for workload in CATALOG.workloads(operator):
-        case = case_of_workload(definition, workload)
-        inputs = inputs_of(operator, case, "cuda")
-        for config in solution.candidates(*inputs.values()):
-            outputs = outputs_of(operator, case, "cuda")
-            solution.run_with(config, *inputs.values(), *outputs.values())
-            assert judge(definition, reference(operator), inputs, outputs).status is Status.PASSED, (case.label, config)
+    expect_every_candidate_right(operator)

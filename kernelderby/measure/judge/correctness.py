@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from types import ModuleType
@@ -118,7 +118,7 @@ class Candidate:
     def __call__(self, inputs: dict[str, Any], outputs: Outputs, prepared: dict[str, Any] | None = None) -> Any:
         """Runs it, with what set_up() gave; without, as where nobody knows of setup. Whatever it raises goes through,
         sys.exit included."""
-        given = inputs.values()
+        given: Iterable[Any] = inputs.values()
         if self._shared:
             given = [outputs[self._shared[name]] if name in self._shared else value for name, value in inputs.items()]
         written = outputs.values() if self.destination_passing_style else ()
@@ -350,6 +350,45 @@ def compare(definition: Definition, outputs: Outputs, references: Outputs) -> Ve
         for tolerance in tolerances
         if correctness.matched_ratio[tolerance.name] < tolerance.required_matched_ratio
     ]
+    short += _out_of_bounds(tolerances, outputs, references)
     if short:
         return Verdict(Status.WRONG_VALUES, "; ".join(short), correctness)
     return Verdict(Status.PASSED, correctness=correctness)
+
+
+def _out_of_bounds(tolerances: tuple[Tolerance, ...], outputs: Outputs, references: Outputs) -> list[str]:
+    """Where a tolerance's row_error or scale_error is exceeded. Rows of zeros are judged by their elements alone."""
+    found = []
+    for tolerance in tolerances:
+        if tolerance.row_error is None and tolerance.scale_error is None:
+            continue
+        for name in tolerance.outputs or references:
+            worst, factor = _row_and_scale(outputs[name], references[name])
+            if tolerance.row_error is not None and worst > tolerance.row_error:
+                found.append(
+                    f"{tolerance.name}: a row of {name} is off by {worst:.3f} of its norm, by "
+                    f"{tolerance.row_error:g} it may"
+                )
+            if tolerance.scale_error is not None and abs(factor - 1) > tolerance.scale_error:
+                found.append(
+                    f"{tolerance.name}: {name} is {factor:.3f} times the reference, by "
+                    f"{tolerance.scale_error:g} it may be off"
+                )
+    return found
+
+
+def _row_and_scale(output: torch.Tensor, reference: torch.Tensor) -> tuple[float, float]:
+    """The largest error of a row over the row's norm, and the factor that fits the output best to the reference."""
+    if not reference.numel():
+        return 0.0, 1.0
+    width = reference.shape[-1] if reference.dim() else 1
+    x, y = output.reshape(-1, width), reference.reshape(-1, width)
+    step = max(1, CHUNK // width)
+    worst, product, square = 0.0, 0.0, 0.0
+    for start in range(0, len(y), step):
+        one, two = x[start : start + step].double(), y[start : start + step].double()
+        norms, errors = two.square().sum(1), (one - two).square().sum(1)
+        worst = max(worst, float(torch.where(norms > 0, errors / norms, 0).nan_to_num(0.0).max()))
+        product += float((one * two).nan_to_num(0.0).sum())
+        square += float(two.square().nan_to_num(0.0).sum())
+    return worst**0.5, product / square if square else 1.0

@@ -93,7 +93,7 @@ class InputMaker:
         self.write(inputs, variant, random_variant)
         return inputs
 
-    def write(self, inputs: dict[str, Any], variant: int = 0, random_variant: int | None = None) -> None:
+    def write(self, inputs: dict[str, Any], variant: int = 0, random_variant: int | str | None = None) -> None:
         """Writes what make() gives into tensors of places()."""
         self._copy_given(inputs, variant, frozenset())
         self.refill_random(inputs, variant if random_variant is None else random_variant)

@@ -122,7 +122,9 @@ class JudgesTable:
         in L2), at the vendor's peaks; and half an empty kernel."""
         gpu, cost = find_gpu(self.machine.name), self.workload.cost if self.workload else None
         least = _OF_EMPTY_KERNEL * (empty_kernel_us or 0.0) if self.device.type == "cuda" else 0.0
-        limits = floors(cost, gpu) if gpu and cost else None
+        if gpu is None or cost is None:
+            return least
+        limits = floors(cost, gpu)
         if limits is None:
             return least
         needed = cost.needed(bool(solution.in_place))

@@ -13,14 +13,13 @@ from pathlib import Path
 from kernelderby.catalog import Catalog, Definition, Workload
 from kernelderby.catalog.selection import workload_label
 from kernelderby.errors import DerbyError
-from kernelderby.measure.machine.probe import Machine
+from kernelderby.measure.machine.probe import Machine, exclusive
 from kernelderby.measure.machine.tools import find_tools
 from kernelderby.measure.record.run import (
     Ended,
     Profiled,
     ProfileJob,
     count_kernels,
-    exclusive,
     run_bounded,
     worker_environment,
 )
@@ -36,7 +35,7 @@ _TRIAL_SECONDS, _EXPORT_SECONDS = 60, 600
 
 def find_working() -> tuple[Path | None, list[str]]:
     """The first nsys that makes a report, and why those before it (or all of them) do not."""
-    problems = []
+    problems: list[str] = []
     for nsys in find_tools("nsys"):
         problem = trial(nsys)
         if problem is None:

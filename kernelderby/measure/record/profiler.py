@@ -182,12 +182,7 @@ class Recorder:
         self._recording.kernels.append(
             KernelRecord(
                 one.name,
-                one.start,
-                one.end,
-                one.device_id,
-                one.context_id,
-                one.stream_id,
-                one.correlation_id,
+                *_where(one),
                 (one.grid_x, one.grid_y, one.grid_z),
                 (one.block_x, one.block_y, one.block_z),
                 one.registers_per_thread,
@@ -202,12 +197,7 @@ class Recorder:
     def _copy(self, one: Any) -> None:
         self._recording.copies.append(
             CopyRecord(
-                one.start,
-                one.end,
-                one.device_id,
-                one.context_id,
-                one.stream_id,
-                one.correlation_id,
+                *_where(one),
                 one.bytes,
                 one.copy_kind,
                 one.src_kind,
@@ -220,12 +210,7 @@ class Recorder:
     def _peer_copy(self, one: Any) -> None:
         self._recording.copies.append(
             CopyRecord(
-                one.start,
-                one.end,
-                one.device_id,
-                one.context_id,
-                one.stream_id,
-                one.correlation_id,
+                *_where(one),
                 one.bytes,
                 one.copy_kind,
                 one.src_kind,
@@ -238,12 +223,7 @@ class Recorder:
     def _fill(self, one: Any) -> None:
         self._recording.fills.append(
             FillRecord(
-                one.start,
-                one.end,
-                one.device_id,
-                one.context_id,
-                one.stream_id,
-                one.correlation_id,
+                *_where(one),
                 one.bytes,
                 one.value,
                 one.memory_kind,
@@ -291,6 +271,11 @@ class Recorder:
                 )
         elif one.flags_ & _MARK:
             ranges.append(RangeRecord(one.name, one.timestamp, None, thread, domain=one.domain or ""))
+
+
+def _where(one: Any) -> tuple[int, int, int, int, int, int]:
+    """Start, end, device, context, stream and correlation, which every record of GPU work has."""
+    return one.start, one.end, one.device_id, one.context_id, one.stream_id, one.correlation_id
 
 
 def _refused(error: Exception) -> RecordingFailed:

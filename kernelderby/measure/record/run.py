@@ -120,7 +120,8 @@ def _one(
                 raise DerbyError(f"{pair.stem}: {ended}") from ended
         if not reply.is_file():
             return {"ok": False, "status": Status.CRASHED, "message": "the process ended without an answer"}
-        return json.loads(reply.read_text(encoding="utf-8"))
+        found: dict[str, Any] = json.loads(reply.read_text(encoding="utf-8"))
+        return found
 
 
 def _profiled(pair: ProfileJob, path: Path, reply: dict[str, Any]) -> Profiled:
@@ -144,7 +145,7 @@ def count_kernels(path: Path) -> int:
     """Rows of the kernel table. DerbyError when the file has none."""
     try:
         with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as connection:
-            return connection.execute("SELECT count(*) FROM CUPTI_ACTIVITY_KIND_KERNEL").fetchone()[0]
+            return int(connection.execute("SELECT count(*) FROM CUPTI_ACTIVITY_KIND_KERNEL").fetchone()[0])
     except sqlite3.Error as error:
         raise DerbyError(f"{path}: holds no kernels ({error}); profile again with more iterations") from error
 
@@ -200,7 +201,7 @@ def run_bounded(
     return output
 
 
-def _end_group(process: subprocess.Popen) -> None:
+def _end_group(process: subprocess.Popen[Any]) -> None:
     try:
         os.killpg(process.pid, signal.SIGKILL)
     except (ProcessLookupError, PermissionError):

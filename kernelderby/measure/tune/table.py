@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import json
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +38,7 @@ def read(path: Path) -> Found:
     return found
 
 
-def merged(found: Found, gpu: str, date: str, table: dict[str, dict[str, Any]], left: set[str] = frozenset()) -> Found:
+def merged(found: Found, gpu: str, date: str, table: dict[str, dict[str, Any]], left: Collection[str] = ()) -> Found:
     """found with a GPU's new rows. Other GPUs, and keys of this one that were not tuned now, stay; keys in `left` go,
     since the heuristic serves them as well."""
     kept = {key: config for key, config in found.get(gpu, {}).get("table", {}).items() if key not in left}

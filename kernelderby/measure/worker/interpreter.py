@@ -34,7 +34,7 @@ def round_fp8_right() -> None:
         largest = torch.finfo(dtype).max
         return numbers.clamp(-largest, largest).to(dtype).view(torch.uint8).numpy().reshape(values.shape)
 
-    convert.rounds_right = True
+    convert.rounds_right = True  # type: ignore[attr-defined]
     interpreter._convert_float = convert
 
 
