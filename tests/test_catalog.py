@@ -245,3 +245,18 @@ def test_our_own_set_holds_together(checkout):
     catalog, solutions, _ = read_everything(checkout)
     assert len(catalog.workloads("moe_fp8_block_scale_ds_routing_topk8_ng8_kg4_e32_h7168_i2048")) == 19
     assert all(solution.folder is not None for solution in solutions.values())
+
+
+def test_the_shortest_label_that_tells_workloads_apart(checkout):
+    from kernelderby.catalog.selection import shortest_labels
+
+    catalog = Catalog.open(checkout)
+    attention = [each for each in catalog.workloads("unified_attention") if each.origin == "survey"]
+    assert shortest_labels(attention)[attention[0].uuid] == "num_tokens=33280"
+    gemm = catalog.workloads("block_scaled_mm")
+    labels = shortest_labels(gemm)
+    assert labels[gemm[0].uuid] == "m=349, n=2048" and len(set(labels.values())) == len(gemm)
+    skewed = [each for each in catalog.workloads("fused_moe") if each.generator]
+    assert len(set(shortest_labels(skewed).values())) == len(skewed) > 1
+    twins = [gemm[0], replace(gemm[0], uuid="another-one")]
+    assert shortest_labels(twins)["another-one"].endswith(" another-")

@@ -399,7 +399,7 @@ def test_command_ranks_what_solutions_competed_for(derby, checkout: Path):
     rankings = json.loads(output)["rankings"]
     assert code == 0 and all(len(ranking["order"]) > 1 for ranking in rankings)
     alone = len({row.definition for row in Catalog.open(checkout).traces()}) - len(rankings)
-    assert alone >= 10 and f"derby: {alone} definitions have no rows of two solutions, left out" in error
+    assert alone >= 1 and f"derby: {alone} definitions have no rows of two solutions, left out" in error
     (one,) = json.loads(derby("rank", "--root", checkout, "--definition", "fused_moe", "--json")[1])["rankings"]
     assert one["order"] == ["fused_moe_baseline"]
 

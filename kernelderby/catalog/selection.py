@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from itertools import combinations
 
 from kernelderby.catalog.model import Workload
 from kernelderby.errors import DerbyError
@@ -14,6 +15,39 @@ def workload_label(workload: Workload) -> str:
     axes = " ".join(f"{name}={size}" for name, size in workload.axes.items())
     told = "".join(f" {name}={value}" for name, value in workload.generator.items())
     return f"{axes}{told} {workload.uuid[:8]}"
+
+
+def telling_axes(sizes: Sequence[Mapping[str, object]]) -> list[str]:
+    """Axes that vary, without those that go one to one with an earlier one (num_seqs and len_cu_seqlens)."""
+    kept: list[str] = []
+    for axis in sizes[0] if sizes else ():
+        distinct = len({each[axis] for each in sizes})
+        pairs = [len({(each[axis], each[other]) for each in sizes}) for other in kept]
+        same = [len({each[other] for each in sizes}) for other in kept]
+        if distinct > 1 and not any(distinct == each == two for each, two in zip(pairs, same, strict=True)):
+            kept.append(axis)
+    return kept or list(sizes[0] if sizes else ())
+
+
+def shortest_labels(workloads: Sequence[Workload]) -> dict[str, str]:
+    """uuid -> the fewest axes that tell the workloads apart, "m=349, n=2048", or what their generators are told; all
+    axes that vary and the start of the uuid where nothing does."""
+    told = dict.fromkeys(name for each in workloads for name in each.generator)
+    sizes: list[dict[str, object]] = [
+        {**each.axes, **{name: each.generator.get(name, "-") for name in told}} for each in workloads
+    ]
+    axes = telling_axes(sizes)
+    for count in range(1, len(axes) + 1):
+        for chosen in combinations(axes, count):
+            if len({tuple(each[axis] for axis in chosen) for each in sizes}) == len(workloads):
+                return {each.uuid: _sized(own, chosen) for each, own in zip(workloads, sizes, strict=True)}
+    return {
+        each.uuid: f"{_sized(own, axes)} {each.uuid[:8]}".strip() for each, own in zip(workloads, sizes, strict=True)
+    }
+
+
+def _sized(sizes: Mapping[str, object], axes: Iterable[str]) -> str:
+    return ", ".join(f"{axis}={sizes[axis]}" for axis in axes)
 
 
 def select_workloads(workloads: Sequence[Workload], wanted: Iterable[str]) -> list[Workload]:

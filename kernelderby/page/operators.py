@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from kernelderby.catalog import Catalog, Definition, Solution, Workload
+from kernelderby.catalog.selection import telling_axes
 from kernelderby.hardware import Gpu, gpu_id, gpus
 from kernelderby.page.model import ShownGpu, ShownOperator, ShownShape, ShownSolution
 from kernelderby.page.text import six, words
@@ -66,18 +67,6 @@ def labels(workloads: Sequence[Workload]) -> list[str]:
             for label, extra in zip(found, more, strict=True)
         ]
     return [words(label or "the only shape") for label in found]
-
-
-def telling_axes(sizes: Sequence[Mapping[str, int]]) -> list[str]:
-    """Axes that vary, without those that go one to one with an earlier one (num_seqs and len_cu_seqlens)."""
-    kept: list[str] = []
-    for axis in sizes[0] if sizes else ():
-        distinct = len({each[axis] for each in sizes})
-        pairs = [len({(each[axis], each[other]) for each in sizes}) for other in kept]
-        same = [len({each[other] for each in sizes}) for other in kept]
-        if distinct > 1 and not any(distinct == each == two for each, two in zip(pairs, same, strict=True)):
-            kept.append(axis)
-    return kept or list(sizes[0] if sizes else ())
 
 
 def _named(sizes: Mapping[str, object]) -> str:

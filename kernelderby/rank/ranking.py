@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 from kernelderby.catalog import Solution, Workload
+from kernelderby.catalog.selection import shortest_labels
 from kernelderby.errors import DerbyError
 from kernelderby.hardware import find_gpu
 from kernelderby.rank import notes
@@ -61,10 +62,8 @@ def rank(
         )
     reference = baseline or next((name for name in ordered if arena.times[name]), None)
     compared = compare(arena, ordered, reference)
-    shared = Counter(_axes(workload) for workload in arena.workloads)
-    table = tuple(
-        _row(arena, workload, ordered, compared, shared[_axes(workload)] == 1) for workload in arena.workloads
-    )
+    labels = shortest_labels(arena.workloads)
+    table = tuple(_row(arena, workload, ordered, compared, labels[workload.uuid]) for workload in arena.workloads)
     chosen = sorted((each.measurement for each in arena.chosen.values()), key=lambda row: row.moment)
     moments = [row.timestamp for row in chosen]
     not_measured = tuple(sorted(name for name in contenders if name not in arena.times))
@@ -115,15 +114,14 @@ def _importance(workload: Workload) -> float:
     return float(value)
 
 
-def _row(arena: Arena, workload: Workload, ordered: Sequence[str], compared: Compared, is_unique: bool) -> WorkloadRow:
+def _row(arena: Arena, workload: Workload, ordered: Sequence[str], compared: Compared, label: str) -> WorkloadRow:
     uuid = workload.uuid
     floor_us, regime = arena.floors.get(uuid, (None, None))
     passed = sorted((name for name in ordered if uuid in arena.times[name]), key=lambda name: arena.times[name][uuid])
     fastest, second = (*passed, None, None)[:2]
-    label = ", ".join(f"{axis}={size}" for axis, size in workload.axes.items())
     return WorkloadRow(
         uuid=uuid,
-        label=label if label and is_unique else f"{label} {uuid[:8]}".strip(),
+        label=label,
         axes=dict(workload.axes),
         importance=arena.importance[uuid],
         floor_us=floor_us,
@@ -135,10 +133,6 @@ def _row(arena: Arena, workload: Workload, ordered: Sequence[str], compared: Com
         second=second,
         margin=compared.margins.get(uuid),
     )
-
-
-def _axes(workload: Workload) -> tuple[tuple[str, int], ...]:
-    return tuple(sorted(workload.axes.items()))
 
 
 def _cell(arena: Arena, solution: str, workload: Workload, ratio: Ratio | None, floor_us: float | None) -> Cell:

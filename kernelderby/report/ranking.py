@@ -148,9 +148,10 @@ def _summary_row(ranking: Ranking, summary: Summary, is_fair: bool) -> tuple[Tab
 
 
 def _workload_table(ranking: Ranking) -> Table:
-    axes = list(ranking.rows[0].axes) if ranking.rows else []
+    axes = {row.label.partition("=")[0] for row in ranking.rows if "," not in row.label and "=" in row.label}
+    one_axis = len(axes) == 1 and not any(" " in row.label for row in ranking.rows)
     columns = [
-        Column(axes[0] if len(axes) == 1 else "workload", "right" if len(axes) == 1 else "left"),
+        Column(axes.pop() if one_axis else "workload", "right" if one_axis else "left"),
         Column("floor us"),
         *(Column(name) for name in ranking.order),
         Column("second over first [95 %]"),
@@ -160,7 +161,7 @@ def _workload_table(ranking: Ranking) -> Table:
     return Table(
         title=f"Each workload: median us, and time over that of {ranking.baseline or 'no baseline'}",
         columns=tuple(columns),
-        rows=tuple(_workload_row(ranking, row, one_axis=len(axes) == 1) for row in ranking.rows),
+        rows=tuple(_workload_row(ranking, row, one_axis=one_axis) for row in ranking.rows),
         caption=_legend(ranking),
         key_columns=3 if ranking.is_weighted else 2,
     )

@@ -8,11 +8,11 @@ from full_set import foreign, of_two_origins, slower
 
 import kernelderby
 from kernelderby.catalog import Catalog
+from kernelderby.catalog.selection import telling_axes
 from kernelderby.errors import DerbyError
 from kernelderby.hardware import gpus
 from kernelderby.page.build import build_page, page_of
 from kernelderby.page.model import KINDS, PageModel
-from kernelderby.page.operators import telling_axes
 from kernelderby.page.packed import packed, unpacked
 from kernelderby.roofline.floors import floors
 
