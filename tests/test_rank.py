@@ -400,8 +400,10 @@ def test_command_ranks_what_solutions_competed_for(derby, checkout: Path):
     assert code == 0 and all(len(ranking["order"]) > 1 for ranking in rankings)
     alone = len({row.definition for row in Catalog.open(checkout).traces()}) - len(rankings)
     assert alone >= 1 and f"derby: {alone} definitions have no rows of two solutions, left out" in error
-    (one,) = json.loads(derby("rank", "--root", checkout, "--definition", "fused_moe", "--json")[1])["rankings"]
-    assert one["order"] == ["fused_moe_baseline"]
+    (one,) = json.loads(derby("rank", "--root", checkout, "--definition", "gated_delta_rule_update", "--json")[1])[
+        "rankings"
+    ]
+    assert one["order"] == ["gated_delta_rule_update_baseline"]
 
 
 def test_command_without_traces(derby, small_set: Path):

@@ -91,9 +91,12 @@ class TraceSet:
         for name in names:
             chosen_any = shapes[name] or not (workloads or origin)
             for place, part in enumerate(by_origin(shapes[name]) if chosen_any else ()):
+                own = self._rows_of(by_definition.get(name, []), name, part)
+                if place and not own and not origin:
+                    continue  # nobody asked for those that nobody measured
                 try:
                     one = rank(
-                        self._rows_of(by_definition.get(name, []), name, part),
+                        own,
                         name,
                         part,
                         {solution.name: solution for solution in catalog.solutions_of(name)},
