@@ -128,9 +128,11 @@ def test_each_origin_is_ranked_by_itself(derby, survey_set):
     ]
 
 
-def test_an_origin_without_rows_is_left_out_and_said(derby, survey_set):
+def test_an_origin_without_rows_is_left_out_and_said_to_who_named_the_definition(derby, survey_set):
     add_serving(survey_set, with_rows=False)
     code, out, err = derby("rank", "--root", survey_set)
+    assert (code, err) == (0, "") and "origin serving\n" not in out
+    code, out, err = derby("rank", "--definitions", D, "--root", survey_set)
     assert code == 0 and "origin serving\n" not in out
     assert err.count("\n") == 1 and f"{D}, origin serving: " in err and err.endswith("left out\n")
     code, out, err = derby("rank", "--origin", "serving", "--root", survey_set)

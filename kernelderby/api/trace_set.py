@@ -92,7 +92,7 @@ class TraceSet:
             chosen_any = shapes[name] or not (workloads or origin)
             for place, part in enumerate(by_origin(shapes[name]) if chosen_any else ()):
                 own = self._rows_of(by_definition.get(name, []), name, part)
-                if place and not own and not origin:
+                if place and not own and not (origin or definitions):
                     continue  # nobody asked for those that nobody measured
                 try:
                     one = rank(
