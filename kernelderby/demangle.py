@@ -34,11 +34,15 @@ _BUILTIN = {
     "f": "float",
     "d": "double",
     "e": "long double",
+    "DF16b": "__bf16",
+    "DF16_": "_Float16",
+    "Dh": "__half",
 }
 _STANDARD = {"St": "std", "Ss": "std::string", "Sa": "std::allocator"}
 _LITERAL = re.compile(r"L([a-z])(n?[0-9]+)E")
 _VALUE = re.compile(r"n?[0-9]+E")
 _REFERENCE = re.compile(r"[ST][0-9A-Z]*_")  # a substitution or a template parameter, left out
+_HALF = re.compile(r"DF16b|DF16_|Dh")
 _DIGITS = frozenset("0123456789")
 _LENGTH = re.compile(r"[0-9]{1,9}")  # a longer one is no length
 _LAMBDA = re.compile(r"Ul(.*?)E([0-9]{0,9})_")
@@ -169,6 +173,10 @@ class _Reader:
                 self._identifier()
         elif match := _LITERAL.match(text, place):
             self._add(match.group(2).replace("n", "-"))
+            self.place = match.end()
+        elif match := _HALF.match(text, place):  # before its digits pass for the length of a name
+            if top in ("I", "J"):
+                self._add(_BUILTIN[match.group()])
             self.place = match.end()
         elif match := _LAMBDA.match(text, place):
             self._add(f"[lambda({_lambda_type(match.group(1))}) (instance {int(match.group(2) or -1) + 2})]")

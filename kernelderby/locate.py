@@ -44,9 +44,14 @@ def own_copy() -> Path:
     return Path(base) / "kernelderby" / f"set-{kernelderby.__version__}"
 
 
+def is_installed(folder: Path) -> bool:
+    """Whether it is the set that the package brought, which an update replaces."""
+    return folder.resolve() == _INSTALLED
+
+
 def writable_set(root: Path) -> Path:
     """The same set, or a copy of it where it is the installed one: an update of the package would take rows along."""
-    if root.resolve() != _INSTALLED:
+    if not is_installed(root):
         return root
     copy = own_copy()
     if is_set(copy):

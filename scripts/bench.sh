@@ -21,6 +21,8 @@ if python -c 'import sys, torch; sys.exit(not torch.cuda.is_available())'; then
     printf '\nAll of it, with `make bench ALL=1`:\n'
     derby bench --this-gpu --plan | tail -n 1  # about how long
   fi
+  printf '\n'
+  derby report
 else
   printf '\nNo GPU here, so nothing is timed on this machine.\n'
   printf '1. Correctness, on this CPU, at the small sizes of each definition (Triton solutions in its interpreter):\n\n'
@@ -28,5 +30,7 @@ else
   derby check || checked=$?
   printf '\n2. Ranking of traces that were recorded earlier on the GPU that the table names, not on this machine:\n\n'
   derby rank
+  printf '\n3. All of it on one page:\n\n'
+  derby report
   exit "$checked"
 fi

@@ -8,12 +8,13 @@ import pytest
 import kernelderby.hardware
 from kernelderby.errors import DerbyError
 from kernelderby.hardware import TRAFFIC_KINDS, find_gpu, gpu_id, gpus, read_gpu
+from kernelderby.hardware.families import amd_architecture_of, compute_capability_of
 
 
 @pytest.mark.parametrize("gpu", gpus().values(), ids=list(gpus()))
 def test_every_file_is_whole_and_in_si_units(gpu):
     assert gpu.names and gpu.source and gpu.date.count("-") == 1
-    assert 1e12 < gpu.memory_bytes_per_second < 2e13
+    assert 5e11 < gpu.memory_bytes_per_second < 2e13
     assert all(1e13 < rate < 2e16 for rate in gpu.flops_per_second.values())
     assert gpu.l2_bytes is None or gpu.l2_bytes % 2**20 == 0
     assert gpu.compute_capability is None or gpu.compute_capability.count(".") == 1
@@ -26,6 +27,44 @@ def test_peaks_are_dense(gpu):
     for wide, narrow in (("bfloat16", "float8_e4m3fn"), ("float16", "int8"), ("float8_e4m3fn", "float4_e2m1")):
         if wide in rates and narrow in rates:
             assert rates[narrow] / rates[wide] == pytest.approx(2, rel=0.01)
+
+
+@pytest.mark.parametrize(
+    "name, capability",
+    [
+        ("NVIDIA A100-PCIE-40GB", "8.0"),
+        ("NVIDIA A100-SXM4-80GB", "8.0"),
+        ("NVIDIA A10G", "8.6"),
+        ("NVIDIA H100 PCIe", "9.0"),
+        ("NVIDIA H100 NVL", "9.0"),
+        ("NVIDIA H20-3e", "9.0"),
+        ("NVIDIA GH200 480GB", "9.0"),
+        ("NVIDIA GB200", "10.0"),
+        ("NVIDIA B300 SXM6 AC", "10.3"),
+        ("NVIDIA L40S", "8.9"),
+        ("NVIDIA L4", "8.9"),
+        ("NVIDIA GeForce RTX 4090", "8.9"),
+        ("NVIDIA GeForce RTX 5090", "12.0"),
+        ("NVIDIA RTX PRO 6000 Blackwell Server Edition", "12.0"),
+        ("NVIDIA RTX 6000 Ada Generation", "8.9"),
+        ("NVIDIA RTX A6000", "8.6"),
+        ("Tesla T4", "7.5"),
+        ("Tesla V100-SXM2-32GB", "7.0"),
+        ("AMD Instinct MI300X", None),
+        ("Some Accelerator 3", None),
+    ],
+)
+def test_compute_capability_by_family(name, capability):
+    assert compute_capability_of(name) == capability
+
+
+def test_amd_targets():
+    assert [amd_architecture_of(f"AMD Instinct {name}") for name in ("MI300X", "MI355X", "MI250X")] == [
+        "gfx942",
+        "gfx950",
+        "gfx90a",
+    ]
+    assert amd_architecture_of("NVIDIA H200") is None
 
 
 def test_h200():
@@ -93,7 +132,7 @@ def test_a_gpu_at_its_ceilings_keeps_the_peak_of_what_was_not_measured():
     assert find_gpu("h100").at_ceilings() is None
 
 
-@pytest.mark.parametrize("name", ["NVIDIA H200 NVL", "NVIDIA H100 PCIe", "NVIDIA GeForce RTX 4090", "H2", ""])
+@pytest.mark.parametrize("name", ["NVIDIA H200 NVL", "NVIDIA H100 80GB HBM2e", "NVIDIA GeForce RTX 4090", "H2", ""])
 def test_a_name_that_only_looks_alike_is_unknown(name):
     assert find_gpu(name) is None
 

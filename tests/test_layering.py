@@ -25,6 +25,7 @@ LAYERS = [
     ("rank",),
     ("report",),
     ("api",),
+    ("page",),
     ("measure",),
     ("cli",),
     ("__main__",),

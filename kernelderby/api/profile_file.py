@@ -3,23 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from kernelderby.catalog import Catalog
-from kernelderby.fields import Positive, convert, read_toml
-from kernelderby.hardware import find_gpu
+from kernelderby.hardware.families import amd_architecture_of
+from kernelderby.profile.activity import Activity, activity_of
 from kernelderby.profile.compare import Comparison, compare_kernels, compare_stages
+from kernelderby.profile.filters import SelectedProfile, Selection
 from kernelderby.profile.kernels.findings import Finding, findings
 from kernelderby.profile.kernels.summary import KernelTable, summarise
+from kernelderby.profile.pace import Pace, pace_of
 from kernelderby.profile.sources import open_profile
 from kernelderby.profile.spans import Profile
+from kernelderby.profile.stages.stated import stated_beside
 from kernelderby.profile.stages.walk import INVOCATION, Pipeline, pipeline_of
 from kernelderby.profile.stages.whatif import SPEEDUPS, WhatIfs, whatif
-from kernelderby.profile.timeline import TimelineBuilder
+from kernelderby.profile.timeline import timelines_of
 from kernelderby.report.answer import Answer
+from kernelderby.report.profile.activity import activity_answer
 from kernelderby.report.profile.compare import compare_answer
 from kernelderby.report.profile.kernels import KernelsOf, kernels_answer
+from kernelderby.report.profile.pace import pace_answer
 from kernelderby.report.profile.pipelines import stages_answer
 from kernelderby.report.profile.whatif import whatif_answer
 
@@ -43,6 +48,20 @@ class ProfileFile:
     def warnings(self) -> tuple[str, ...]:
         return tuple(self.profile.warnings)
 
+    def select(self, selection: Selection | None) -> ProfileFile:
+        """Only what a selection (profile.filters.make_selection) takes of it."""
+        if selection is None or selection.is_all:
+            return self
+        return ProfileFile(SelectedProfile(self.profile, selection))
+
+    def activity(self) -> Answer[tuple[Activity, ...]]:
+        """What its GPUs did: busy, idle and why, communication beside computing, launches, ranges, calls."""
+        return activity_answer([activity_of(self.profile)])
+
+    def pace(self, within: str = INVOCATION) -> Answer[tuple[Pace, ...]]:
+        """The repetitions of the ranges whose name fits, one by one."""
+        return pace_answer([pace_of(self.profile, within)])
+
     def kernels(self, *, gpu: str | None = None, top: int | None = None) -> Answer[tuple[KernelsOf, ...]]:
         """Every kernel with its library, role and architecture, and what to do about it. gpu: where the file names
         none, or a wrong one. top: so many rows, the rest summed, in text and Markdown."""
@@ -61,13 +80,15 @@ class ProfileFile:
 
     def pipeline(self, solution: str, root: Path | str = ".", *, within: str | None = None) -> Pipeline:
         stages = Catalog.open(root).solution(solution).stages
-        return pipeline_of(
+        stated = stated_beside(self.profile.path)
+        found = pipeline_of(
             self.profile,
             stages,
             solution,
-            stated_total_ns=_stated_total_ns(self.profile.path),
+            stated_total_ns=stated.total_ns,
             within=within or INVOCATION,
         )
+        return replace(found, warnings=(*found.warnings, *stated.lines(found.invocations)))
 
     def whatif(
         self,
@@ -89,29 +110,16 @@ class ProfileFile:
     def _findings(self, table: KernelTable) -> tuple[list[Finding], list[str]]:
         """The findings, and what could not be looked for."""
         notes = []
-        if table.gpu is None:
+        if table.gpu is None and table.compute_capability is None:
             notes.append("the profile names no GPU: kernels for an older architecture cannot be told; give --gpu")
-        elif find_gpu(table.gpu) is None:
+        elif table.compute_capability is None and not amd_architecture_of(table.gpu or ""):
             notes.append(f"{table.gpu}: not among the known GPUs, so kernels for an older architecture cannot be told")
-        builder = TimelineBuilder()
-        if self.profile.has_events:
-            for span in self.profile.spans():
-                builder.take(span)
-        else:
+        timelines = timelines_of(self.profile) if self.profile.has_events else ()
+        if not self.profile.has_events:
             notes.append("sums only, no events: launch gaps cannot be told")
-        return findings(table, self.profile.api_sums(), builder.timelines()), notes
+        return findings(table, self.profile.api_sums(), timelines), notes
 
 
 def open_profile_file(path: Path | str) -> ProfileFile:
     """DerbyError for a file that is no profile."""
     return ProfileFile(open_profile(path))
-
-
-def _stated_total_ns(path: Path) -> float | None:
-    """pipeline_total_ms of a TOML file beside a published table, whose source states more than it itemises."""
-    beside = path.with_suffix(".toml")
-    if beside == path or not beside.is_file():
-        return None
-    stated: dict[str, object] = read_toml(beside)
-    total = stated.get("pipeline_total_ms")
-    return None if total is None else convert(f"{beside}: pipeline_total_ms", total, Positive) * 1e6

@@ -28,6 +28,7 @@ VERBS = {
     "rank": "Compare solutions, or authors over all operators, from traces.",
     "roofline": "The floors of every operator and shape, and how near kernels come.",
     "profile": "Where the time goes: kernels, stages, layers, what-if, comparison.",
+    "report": "One HTML page of everything, or Markdown for a pull request.",
     "export": "Copy the set into another flashinfer-bench dataset.",
 }
 

@@ -1,29 +1,38 @@
 """Two profiles side by side, by stage or by kernel: before against after, or one GPU against another.
 
-Aligned rows have times per invocation where both profiles have a count of invocations, because a longer run is not a
-slower one; otherwise totals.
+What a launch costs and how many launches there were are two questions, and each is judged by itself: fewer launches are
+no speed-up, and a longer run is not a slower one. Where both profiles have events, a change of the cost counts only if
+the launches' times differ beyond chance (Mann-Whitney).
 """
 
 from __future__ import annotations
 
+from array import array
 from collections import Counter
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, field
 from fractions import Fraction
 from pathlib import Path
 
 from kernelderby.profile.names import short_name
-from kernelderby.profile.spans import Profile, SpanKind
+from kernelderby.profile.renamed import RenameCandidate, renamed
+from kernelderby.profile.significance import mann_whitney
+from kernelderby.profile.spans import Profile, Span, SpanKind
 from kernelderby.profile.stages.walk import OVERLAP, TOGETHER, Pipeline
 
 SAME = 0.02  # a change of up to 2 % of its own time is called unchanged; clocks alone move more than 1 %
+CHANCE = 0.01  # a difference that chance makes as often as this is none
+ARROW = " -> "
 
 
 @dataclass(frozen=True, slots=True)
 class Difference:
     """One stage or kernel. Times are per invocation or totals (Comparison.unit); None: it does not occur there.
 
-    ratio: after over before. share_of_change: of the whole change, with its sign: 0.6 made 60 % of it, -0.1 worked
-    against it; None when the totals are equal.
+    ratio: after over before, of the totals; launch_ratio: of what one launch takes. chance: how often chance alone
+    would make the launches' times differ so (None: a profile has no events, or there are too few launches to tell).
+    expected: launches before, times how much longer the second profile is. share_of_change: of the whole change, with
+    its sign: 0.6 made 60 % of it, -0.1 worked against it; None when the totals are equal.
     """
 
     name: str
@@ -33,6 +42,10 @@ class Difference:
     before_instances: int
     after_instances: int
     share_of_change: float | None
+    before_launch_ns: float | None = None
+    after_launch_ns: float | None = None
+    expected: float | None = None
+    chance: float | None = None
 
     @property
     def change_ns(self) -> float:
@@ -43,15 +56,34 @@ class Difference:
         return self.after_ns / self.before_ns if self.before_ns and self.after_ns is not None else None
 
     @property
+    def launch_ratio(self) -> float | None:
+        if not self.before_launch_ns or self.after_launch_ns is None:
+            return None
+        return self.after_launch_ns / self.before_launch_ns
+
+    @property
     def verdict(self) -> str:
-        """appeared, vanished, sped up, slowed down or unchanged."""
+        """appeared, vanished; else of what a launch (a stage: an invocation) costs: sped up, slowed down, unchanged or
+        within chance."""
         if self.before_ns is None:
             return "appeared"
         if self.after_ns is None:
             return "vanished"
-        if abs(self.change_ns) <= SAME * self.before_ns:
+        ratio = self.launch_ratio if self.launch_ratio is not None else self.ratio
+        if ratio is None or abs(ratio - 1) <= SAME:
             return "unchanged"
-        return "sped up" if self.change_ns < 0 else "slowed down"
+        if self.chance is not None and self.chance >= CHANCE:
+            return "within chance"
+        return "sped up" if ratio < 1 else "slowed down"
+
+    @property
+    def launches(self) -> str:
+        """more launches or fewer launches, for the length of the profile; empty where their number is the same."""
+        if not self.expected or self.before_ns is None or self.after_ns is None:
+            return ""
+        if abs(self.after_instances - self.expected) <= SAME * self.expected:
+            return ""
+        return "more launches" if self.after_instances > self.expected else "fewer launches"
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,22 +132,19 @@ def compare_stages(before: Pipeline, after: Pipeline) -> Comparison:
 
 
 def compare_kernels(before: Profile, after: Profile) -> Comparison:
-    """By the short name of the kernel, whole profiles, copies and memsets too.
+    """By the short name of the kernel, whole profiles, copies and memsets too; a kernel that only one profile has, and
+    one of the same role, launches and place that only the other has, are one that was renamed.
 
     Where most of the kernels that both have ran k times as often in one, that one ran k times as long, and its times
     are divided by k.
     """
-    left, right = _by_kernel(before), _by_kernel(after)
+    durations = _by_kernel(before), _by_kernel(after)
     warnings = [*before.warnings, *after.warnings]
-    added = [_added_by_kernel(profile) if profile.has_events else None for profile in (before, after)]
     overlapped = [
-        profile
-        for profile, rows, own in ((before, left, added[0]), (after, right, added[1]))
-        if own is not None and _total(rows) > (1 + OVERLAP) * _total(own)
+        profile for profile, rows in zip((before, after), durations, strict=True) if rows.overlaps(profile.has_events)
     ]
-    by_added = added[0] is not None and added[1] is not None
-    if overlapped and added[0] is not None and added[1] is not None:
-        left, right = added[0], added[1]
+    by_added = bool(overlapped) and before.has_events and after.has_events
+    left, right = (rows.added if by_added else rows.durations for rows in durations)
     warnings += [
         f"{profile.path}: kernels overlap; "
         + ("times are what a kernel adds" if by_added else "the other profile has no events, so durations are compared")
@@ -127,69 +156,131 @@ def compare_kernels(before: Profile, after: Profile) -> Comparison:
         warnings.append(
             f"most kernels ran {float(times):.4g} x as often in the {which} profile; its times are divided by that"
         )
+    for old, new in _renamed(left, right, durations, float(longer)):
+        left[old + ARROW + new], right[old + ARROW + new] = left.pop(old), right.pop(new)
     divisors = (1, longer) if longer > 1 else (1 / longer, 1)
     return _comparison(before, after, "kernel", False, left, right, divisors, warnings, (None, None))
+
+
+def _renamed(left: _Rows, right: _Rows, all_rows: tuple[_Kernels, _Kernels], longer: float) -> list[tuple[str, str]]:
+    gone = [name for name in left if name not in right]
+    new = [name for name in right if name not in left]
+    return renamed(
+        [all_rows[0].candidate(name, left[name].instances * longer) for name in gone],
+        [all_rows[1].candidate(name, right[name].instances) for name in new],
+    )
 
 
 def _repetitions(left: _Rows, right: _Rows) -> Fraction:
     """After over before, of the instance counts of most kernels that both have; 1 where there is no such ratio."""
     ratios = Counter(
-        Fraction(right[name][1], left[name][1])
+        Fraction(right[name].instances, left[name].instances)
         for name in left.keys() & right.keys()
-        if left[name][1] and right[name][1]
+        if left[name].instances and right[name].instances
     )
     ratio, votes = max(ratios.items(), key=lambda item: (item[1], -abs(item[0] - 1)), default=(Fraction(1), 0))
     return ratio if 2 * votes > ratios.total() else Fraction(1)
 
 
-_Rows = dict[str, tuple[str, int, float]]  # name -> title, instances, total ns
+@dataclass(slots=True)
+class _Times:
+    """One stage or kernel: launches, their sum, and where the profile has events each one's time in ns. A stage's
+    samples are its invocations."""
+
+    title: str
+    instances: int = 0
+    total_ns: float = 0.0
+    samples: array[int] = field(default_factory=lambda: array("q"))
+
+    def add(self, time_ns: int) -> None:
+        self.instances += 1
+        self.total_ns += time_ns
+        self.samples.append(time_ns)
+
+
+_Rows = dict[str, _Times]
 
 
 def _by_stage(pipeline: Pipeline, by_added: bool) -> _Rows:
     return {
-        row.name: (row.title, row.instances, row.added_ns if by_added and row.added_ns is not None else row.total_ns)
+        row.name: _Times(
+            row.title, row.instances, row.added_ns if by_added and row.added_ns is not None else row.total_ns
+        )
         for row in pipeline.stages
         if row.total_ns
     }
 
 
-def _by_kernel(profile: Profile) -> _Rows:
-    rows: _Rows = {}
+@dataclass(slots=True)
+class _Kernels:
+    """Rows by short name. added: each span with the time in which nothing that had started before on its GPU still ran.
+    places: where in the profile a name stands on average, 0 to 1; full: one whole name of each."""
+
+    durations: _Rows = field(default_factory=dict)
+    added: _Rows = field(default_factory=dict)
+    places: dict[str, float] = field(default_factory=dict)
+    full: dict[str, tuple[SpanKind, str]] = field(default_factory=dict)
+
+    def overlaps(self, has_events: bool) -> bool:
+        return has_events and _total(self.durations) > (1 + OVERLAP) * _total(self.added)
+
+    def candidate(self, name: str, launches: float) -> RenameCandidate:
+        kind, full = self.full[name]
+        row = self.durations[name]
+        return RenameCandidate(name, kind, full, launches, row.total_ns / max(row.instances, 1), self.places.get(name))
+
+
+def _by_kernel(profile: Profile) -> _Kernels:
+    return _from_events(profile.spans()) if profile.has_events else _from_sums(profile)
+
+
+def _from_sums(profile: Profile) -> _Kernels:
+    found = _Kernels()
     for row in profile.sums():
         name = short_name(row.name) if row.kind is SpanKind.KERNEL else row.name
-        _, instances, total_ns = rows.get(name, ("", 0, 0.0))
-        rows[name] = (str(row.kind), instances + row.instances, total_ns + row.total_ns)
-    return rows
+        times = found.durations.setdefault(name, _Times(str(row.kind)))
+        times.instances += row.instances
+        times.total_ns += row.total_ns
+        found.full.setdefault(name, (row.kind, row.name))
+    return found
 
 
-def _added_by_kernel(profile: Profile) -> _Rows:
-    """As _by_kernel, each span with the time in which nothing that had started before on its GPU still ran."""
-    rows: _Rows = {}
+def _from_events(spans: Iterable[Span]) -> _Kernels:
+    found = _Kernels()
     shown: dict[str, str] = {}
-    ended: dict[int, int] = {}
-    for span in profile.spans():
-        if span.name not in shown:
-            shown[span.name] = short_name(span.name) if span.kind is SpanKind.KERNEL else span.name
-        name = shown[span.name]
-        since = max(span.start_ns, ended.get(span.device, 0))
-        _, instances, added_ns = rows.get(name, ("", 0, 0.0))
-        rows[name] = (str(span.kind), instances + 1, added_ns + max(span.end_ns - since, 0))
-        ended[span.device] = max(span.end_ns, since)
-    return rows
+    ended: dict[tuple[int, int], int] = {}
+    order: dict[str, int] = {}
+    number = 0
+    for number, span in enumerate(spans, 1):
+        name = shown.get(span.name)
+        if name is None:
+            name = shown[span.name] = short_name(span.name) if span.kind is SpanKind.KERNEL else span.name
+            if name not in found.durations:
+                found.durations[name], found.added[name] = _Times(str(span.kind)), _Times(str(span.kind))
+                found.full[name], order[name] = (span.kind, span.name), 0
+        gpu = span.process, span.device
+        since = max(span.start_ns, ended.get(gpu, 0))
+        found.durations[name].add(span.end_ns - span.start_ns)
+        found.added[name].add(max(span.end_ns - since, 0))
+        ended[gpu] = max(span.end_ns, since)
+        order[name] += number
+    for name, total in order.items():
+        found.places[name] = total / found.durations[name].instances / max(number, 1)
+    return found
 
 
 def _total(rows: _Rows) -> float:
-    return sum(row[2] for row in rows.values())
+    return sum(row.total_ns for row in rows.values())
 
 
 def _join(rows: _Rows, merged: str) -> None:
     """Replaces the parts of a merged name by their sum, where they stand apart."""
     parts = [rows.pop(name) for name in merged.split(TOGETHER) if name in rows]
     if parts:
-        rows[merged] = (
-            "; ".join(part[0] for part in parts),
-            sum(part[1] for part in parts),
-            sum(part[2] for part in parts),
+        rows[merged] = _Times(
+            "; ".join(part.title for part in parts),
+            sum(part.instances for part in parts),
+            sum(part.total_ns for part in parts),
         )
 
 
@@ -204,24 +295,29 @@ def _comparison(
     warnings: list[str],
     invocations: tuple[int | None, int | None],
 ) -> Comparison:
-    left_ns = {name: row[2] / float(divisors[0]) for name, row in left.items()}
-    right_ns = {name: row[2] / float(divisors[1]) for name, row in right.items()}
+    left_ns = {name: row.total_ns / float(divisors[0]) for name, row in left.items()}
+    right_ns = {name: row.total_ns / float(divisors[1]) for name, row in right.items()}
     totals = sum(left_ns.values()), sum(right_ns.values())
     whole = totals[1] - totals[0]
+    longer = float(divisors[1]) / float(divisors[0])
     changes = []
     for name in dict.fromkeys((*left, *right)):
         one, two = left.get(name), right.get(name)
-        title = one[0] if one else two[0] if two else ""
         change = right_ns.get(name, 0) - left_ns.get(name, 0)
+        by_launch = by == "kernel"
         changes.append(
             Difference(
                 name,
-                title,
+                one.title if one else two.title if two else "",
                 left_ns.get(name),
                 right_ns.get(name),
-                one[1] if one else 0,
-                two[1] if two else 0,
+                one.instances if one else 0,
+                two.instances if two else 0,
                 change / whole if whole else None,
+                one.total_ns / one.instances if by_launch and one and one.instances else None,
+                two.total_ns / two.instances if by_launch and two and two.instances else None,
+                one.instances * longer if one else None,
+                mann_whitney(one.samples, two.samples) if one and two else None,
             )
         )
     changes.sort(key=lambda change: (-abs(change.change_ns), change.name))

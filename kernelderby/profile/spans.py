@@ -6,7 +6,10 @@ a copied table) has one row a kernel name. Verbs that need order say so when onl
 
 from __future__ import annotations
 
+import re
+import statistics
 from abc import ABC, abstractmethod
+from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
@@ -19,9 +22,9 @@ class SpanKind(StrEnum):
     MEMSET = "memset"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # not frozen: that makes two million of them cost three seconds more
 class Span:
-    """One kernel, copy or memset on a GPU. Times in ns on the profile's clock.
+    """One kernel, copy or memset on a GPU, which nobody changes. Times in ns on the profile's clock.
 
     name: demangled kernel name; of copies and memsets nsys's bracketed operation, "[CUDA memcpy Host-to-Device]".
     ranges: NVTX ranges that were open on the launching thread at launch, outermost first; empty when none is known.
@@ -66,14 +69,53 @@ class ApiSum:
     total_ns: float
 
 
+@dataclass(frozen=True, slots=True)
+class RangeInstance:
+    """One NVTX or record_function range on the host, from start to end."""
+
+    process: int
+    start_ns: int
+    end_ns: int
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchShape:
+    """All launches of one kernel name with one configuration. shared_bytes: static and dynamic together; None: not in
+    the profile."""
+
+    name: str
+    grid: tuple[int, int, int]
+    block: tuple[int, int, int]
+    registers: int | None
+    shared_bytes: int | None
+    instances: int
+    total_ns: float
+
+
+# A span, and the start and end of the call that launched it; None where the profile does not have it.
+Launched = tuple[Span, int | None, int | None]
+
+
+_SYNCHRONISE = re.compile(r"^(?:cu(?:da)?|hip)\w*(?:Synchronize|StreamWaitEvent)(?:_\w+)?$")
+_VERSION = re.compile(r"(?:_v\d+|_ptsz|_ptds)+$")
+
+
+def is_waiting(call: str) -> bool:
+    """Whether a call of that name waits for the GPU."""
+    return bool(_SYNCHRONISE.match(_VERSION.sub("", call)))
+
+
 class Profile(ABC):
     """A profile file, open for reading. warnings: what a reader of the tables must know (printed with every table).
 
     form: what it is, in words ("nsys SQLite, schema 3.25.0"). gpu: name as the profile has it, None when it does not.
-    has_events: whether spans() works; sums() always does.
+    has_events: whether spans() works; sums() always does. compute_capability: of that GPU ("9.0"), where the profile
+    or its GPU's name tells it.
     """
 
     has_events = False
+    compute_capability: str | None = None
 
     def __init__(self, path: Path, form: str, gpu: str | None = None, warnings: Iterable[str] = ()) -> None:
         self.path, self.form, self.gpu, self.warnings = path, form, gpu, list(warnings)
@@ -86,9 +128,33 @@ class Profile(ABC):
     def sums(self) -> list[KernelSum]:
         """One row a (kind, name), largest total first."""
 
+    def names(self) -> list[str]:
+        """Every name in it."""
+        return list(dict.fromkeys(row.name for row in self.sums()))
+
     def api_sums(self) -> list[ApiSum]:
         """Host time by CUDA API function, largest first; empty when the source has none."""
         return []
+
+    def launched(self) -> Iterator[Launched]:
+        """As spans(), each with its launch."""
+        return ((span, None, None) for span in self.spans())
+
+    def waits(self) -> list[tuple[int, int, int]]:
+        """(process, start, end) of the host's calls that wait for the GPU, by start."""
+        return []
+
+    def range_instances(self, pattern: re.Pattern[str] | None = None) -> list[RangeInstance]:
+        """The ranges on the host whose name fits, by start; those that nobody closed are left out."""
+        return []
+
+    def launch_shapes(self) -> list[LaunchShape]:
+        """Grid, block, registers and shared memory of the kernels, largest time first; empty where it has none."""
+        return []
+
+    def gpu_of(self, process: int, device: int) -> str:
+        """Which GPU a process means by a device number: a text that is the same only for the same GPU."""
+        return f"{process}:{device}"
 
     def warn_unlinked(self, count: int) -> None:
         """Once: kernels whose launch is missing cannot be placed in the ranges around it."""
@@ -100,3 +166,27 @@ class Profile(ABC):
     def unlinked_launches(self) -> int:
         """Kernels whose launch is not in the profile, which therefore have no ranges."""
         return 0
+
+
+def sum_spans(spans: Iterable[Span]) -> list[KernelSum]:
+    """One sum a kind and name, largest total first."""
+    durations: dict[tuple[SpanKind, str], list[int]] = defaultdict(list)
+    sizes: dict[tuple[SpanKind, str], int] = defaultdict(int)
+    for span in spans:
+        durations[span.kind, span.name].append(span.end_ns - span.start_ns)
+        sizes[span.kind, span.name] += span.bytes
+    sums = [
+        KernelSum(
+            kind,
+            name,
+            len(each),
+            sum(each),
+            statistics.median(each),
+            min(each),
+            max(each),
+            statistics.stdev(each) if len(each) > 1 else 0.0,
+            None if kind == SpanKind.KERNEL else sizes[kind, name],
+        )
+        for (kind, name), each in durations.items()
+    ]
+    return sorted(sums, key=lambda each: (-each.total_ns, each.instances, each.name))

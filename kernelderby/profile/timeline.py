@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from array import array
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from kernelderby.profile.spans import Span
+import numpy as np
+
+from kernelderby.profile.spans import Profile, Span
 
 # A kernel launch costs the host 2 to 4 us, and a kernel that already waits in the stream starts within 1 to 2 us of the
 # end of the one before: the GPU idle for more than 5 us means that the host came too late.
@@ -17,7 +20,8 @@ PAUSE_NS = 1_000_000
 
 @dataclass(frozen=True, slots=True)
 class Timeline:
-    """One GPU. wall_ns: first start to last end. busy_ns: union of all spans over its streams, never above sum_ns.
+    """One GPU, by its number in the process (the first, where several share it). wall_ns: first start to last end.
+    busy_ns: union of all spans over its streams, never above sum_ns.
 
     Gaps: stretches in which nothing ran, between two spans; their total is wall_ns - busy_ns. late: gaps above LATE_NS
     up to PAUSE_NS; pauses: those above.
@@ -34,24 +38,72 @@ class Timeline:
     late_ns: int = 0
     pauses: int = 0
     pauses_ns: int = 0
+    process: int = 0
+    label: str = ""  # "0", or where several processes use GPUs "0 of process 111"
 
     @property
     def gap_total_ns(self) -> int:
         return self.wall_ns - self.busy_ns
 
 
-class TimelineBuilder:
-    """Takes spans in order of start. Eight bytes a gap are kept, for the median; nothing else grows."""
+def timelines_of(profile: Profile) -> tuple[Timeline, ...]:
+    """Of every GPU of a profile with events; an export's own, which it computes without spans."""
+    own = getattr(profile, "timelines", None)
+    if own is not None:
+        found: tuple[Timeline, ...] = own()
+        return found
+    builder = TimelineBuilder(profile.gpu_of)
+    for span in profile.spans():
+        builder.take(span)
+    return builder.timelines()
 
-    def __init__(self) -> None:
-        self._devices: dict[int, list[Any]] = {}  # device -> [first start, end so far, busy, sum, gaps]
+
+def timeline_of(starts: np.ndarray, ends: np.ndarray, process: int, device: int, label: str) -> Timeline:
+    """Of one GPU's operations in order of start."""
+    frontier = np.maximum.accumulate(ends)
+    gaps = starts[1:] - frontier[:-1]
+    gaps = gaps[gaps > 0]
+    late, pauses = gaps[(gaps > LATE_NS) & (gaps <= PAUSE_NS)], gaps[gaps > PAUSE_NS]
+    wall = int(frontier[-1] - starts[0])
+    return Timeline(
+        device,
+        wall,
+        wall - int(gaps.sum()),
+        int((ends - starts).sum()),
+        len(gaps),
+        float(np.median(gaps)) if len(gaps) else 0.0,
+        int(gaps.max()) if len(gaps) else 0,
+        len(late),
+        int(late.sum()),
+        len(pauses),
+        int(pauses.sum()),
+        process,
+        label,
+    )
+
+
+class TimelineBuilder:
+    """Takes spans in order of start. Eight bytes a gap are kept, for the median; nothing else grows.
+
+    gpu_of: which GPU a process means by a number (Profile.gpu_of). Every rank of a job may call its own GPU 0.
+    """
+
+    def __init__(self, gpu_of: Callable[[int, int], str] = lambda process, device: f"{process}:{device}") -> None:
+        self._gpu_of = gpu_of
+        self._places: dict[tuple[int, int], list[Any]] = {}
+        self._gpus: dict[str, list[Any]] = {}  # -> [first start, end so far, busy, sum, gaps, process, device]
 
     def take(self, span: Span) -> None:
         start, end = span.start_ns, span.end_ns
-        state = self._devices.get(span.device)
+        place = span.process, span.device
+        state = self._places.get(place)
         if state is None:
-            self._devices[span.device] = [start, end, end - start, end - start, array("q")]
-            return
+            gpu = self._gpu_of(*place)
+            state = self._gpus.get(gpu)
+            if state is None:
+                self._places[place] = self._gpus[gpu] = [start, end, end - start, end - start, array("q"), *place]
+                return
+            self._places[place] = state
         state[3] += end - start
         if start > state[1]:
             state[4].append(start - state[1])
@@ -62,11 +114,30 @@ class TimelineBuilder:
             state[1] = end
 
     def timelines(self) -> tuple[Timeline, ...]:
-        """One a GPU, by device number."""
+        """One a GPU, by process and device number."""
+        several = len({state[5] for state in self._gpus.values()}) > 1
         return tuple(
-            Timeline(device, end - first, busy, total, len(gaps), _median(gaps), max(gaps, default=0), *_long(gaps))
-            for device, (first, end, busy, total, gaps) in sorted(self._devices.items())
+            Timeline(
+                device,
+                end - first,
+                busy,
+                total,
+                len(gaps),
+                _median(gaps),
+                max(gaps, default=0),
+                *_long(gaps),
+                process,
+                gpu_label(process, device, several),
+            )
+            for first, end, busy, total, gaps, process, device in sorted(
+                self._gpus.values(), key=lambda state: (state[5], state[6])
+            )
         )
+
+
+def gpu_label(process: int, device: int, several: bool) -> str:
+    """several: whether more than one process used GPUs."""
+    return f"{device} of process {process}" if several else str(device)
 
 
 def _median(values: array[int]) -> float:

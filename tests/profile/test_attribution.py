@@ -148,7 +148,7 @@ def test_rows_of_the_document(start, expected):
         ("mhaSm100fKernel_Qkv", "TensorRT-LLM", "attention"),
         ("deep_ep::internode_ll::dispatch", "DeepEP", "communication"),
         ("nvjet_tst_64x32_64x16_2x4_2", "cuBLAS", "GEMM"),
-        ("topk", UNKNOWN, UNKNOWN),
+        ("topk", UNKNOWN, "routing"),
     ],
 )
 def test_short_names(name, library, role):
@@ -158,12 +158,11 @@ def test_short_names(name, library, role):
 
 def test_guesses_say_so():
     assert attribute("compute_arg_sorts").is_guess  # vLLM has it too
-    assert attribute("my_fancy_kernel").is_guess  # a plain name: Triton's, or extern "C"
     assert not attribute("moe_fused_gate_kernel").is_guess
 
 
 def test_unknown_names_stay_unknown():
-    for name in ("", "Foo", "my_app::Foo<int>(float *)", "void <unnamed>::helper(int)"):
+    for name in ("", "Foo", "my_fancy_kernel", "my_app::Foo<int>(float *)", "void <unnamed>::helper(int)"):
         found = attribute(name)
         assert (found.library, found.role, found.rule) == (UNKNOWN, Role.UNKNOWN, "")
 

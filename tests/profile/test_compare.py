@@ -87,7 +87,8 @@ def test_a_longer_run_is_not_a_slower_one():
     before = sums({"a": (2, 100), "b": (4, 50), "c": (1, 10)})
     after = sums({"a": (6, 300), "b": (12, 300), "c": (1, 30)})
     found = compare_kernels(before, after)
-    assert verdicts(found) == {"a": "unchanged", "b": "slowed down", "c": "unchanged"}
+    assert verdicts(found) == {"a": "unchanged", "b": "slowed down", "c": "slowed down"}
+    assert {change.name: change.launches for change in found.changes} == {"a": "", "b": "", "c": "fewer launches"}
     assert by_name(found)["b"].after_ns == pytest.approx(100)
     assert "ran 3 x as often in the second profile" in found.warnings[0]
     back = compare_kernels(after, before)
@@ -118,3 +119,76 @@ def test_overlapped_kernels_count_once_by_name():
     summary = compare_kernels(sums({"a": (1, 100), "b": (1, 20)}), after)
     assert by_name(summary)["b"].after_ns == 115
     assert any("the other profile has no events" in warning for warning in summary.warnings)
+
+
+# --- what a launch costs and how many there were, each by itself ---
+
+
+def test_fewer_launches_are_no_speed_up():
+    """68 launches of 4.005 ms became 60 of 4.013, and 97,620 small ones 1,502; neither launch is faster."""
+    before = sums({"flash_fwd": (68, 68 * 4_005_000), "copy": (97_620, 97_620 * 2_000), "x": (10, 100), "y": (10, 50)})
+    after = sums({"flash_fwd": (60, 60 * 4_013_000), "copy": (1_502, 1_502 * 2_010), "x": (10, 101), "y": (10, 50)})
+    found = by_name(compare_kernels(before, after))
+    assert (found["flash_fwd"].verdict, found["flash_fwd"].launches) == ("unchanged", "fewer launches")
+    assert found["flash_fwd"].launch_ratio == pytest.approx(4.013 / 4.005)
+    assert (found["copy"].verdict, found["copy"].launches) == ("unchanged", "fewer launches")
+    assert found["x"].launches == ""
+
+
+def launches(name, *times):
+    """One kernel after the other, 100 ns apart."""
+    spans, now = [], 0
+    for time in times:
+        spans.append(Span(SpanKind.KERNEL, name, now, now + time))
+        now += time + 100
+    return EventProfile(events=spans)
+
+
+def test_a_difference_within_chance_is_none():
+    noisy = [1000, 1900, 1100, 1800, 1050, 1700, 1000, 1600]
+    found = compare_kernels(launches("k", *noisy), launches("k", *[time + 60 for time in noisy]))
+    [change] = found.changes
+    assert change.launch_ratio > 1.02 and change.chance > 0.01 and change.verdict == "within chance"
+    steady = [1000 + number % 5 for number in range(40)]
+    [change] = compare_kernels(launches("k", *steady), launches("k", *[time + 60 for time in steady])).changes
+    assert change.chance < 1e-6 and change.verdict == "slowed down"
+    [change] = compare_kernels(launches("k", 1000, 1000), launches("k", 1500, 1500)).changes
+    assert change.chance is None and change.verdict == "slowed down"  # too few to tell; the numbers are what there is
+
+
+def test_mann_whitney_by_hand():
+    """U of 1..5 against 6..10 is 0: z = (12.5 - 0.5) / sqrt(25 * 11 / 12) = 2.507, two-sided p = 0.0122."""
+    from array import array
+
+    from kernelderby.profile.significance import mann_whitney
+
+    assert mann_whitney(array("q", range(1, 6)), array("q", range(6, 11))) == pytest.approx(0.01219, abs=5e-5)
+    assert mann_whitney(array("q", [7] * 9), array("q", [7] * 9)) == 1
+    assert mann_whitney(array("q", [1, 2, 3, 4]), array("q", range(9))) is None
+
+
+def renaming(gemm, other="my_kernel"):
+    names = ["void vllm::rms_norm_kernel<float>(int)", gemm, "void vllm::act_and_mul_kernel<float>(int)", other] * 6
+    spans = [Span(SpanKind.KERNEL, name, 1000 * place, 1000 * place + 500) for place, name in enumerate(names)]
+    return EventProfile(events=spans)
+
+
+def test_a_renamed_kernel_is_matched_by_role_launches_and_place():
+    before = renaming("nvjet_tst_128x64_64x9_2x1_v_bz_TNT")
+    after = renaming("sm90_xmma_gemm_bf16bf16_bf16f32_f32_tn_n_tilesize128x128x64_cublas", "your_thing")
+    found = verdicts(compare_kernels(before, after))
+    [matched] = [name for name in found if "->" in name]
+    assert matched.startswith("nvjet_") and found[matched] == "unchanged"
+    # Nothing says what my_kernel and your_thing do, so they are no pair.
+    assert found["my_kernel"] == "vanished" and found["your_thing"] == "appeared"
+
+
+def test_a_kernel_of_another_role_or_number_is_not_the_same():
+    before, after = renaming("gemm_one"), renaming("reduce_one")
+    assert not any("->" in change.name for change in compare_kernels(before, after).changes)
+    twice = sums({"gemm_two": (12, 6000), "my_kernel": (6, 3000), "a": (6, 10), "b": (6, 10)})
+    once = sums({"gemm_one": (6, 3000), "my_kernel": (6, 3000), "a": (6, 10), "b": (6, 10)})
+    assert not any("->" in change.name for change in compare_kernels(once, twice).changes)
+    same = sums({"gemm_two": (6, 2000), "my_kernel": (6, 3000), "a": (6, 10), "b": (6, 10)})
+    found = by_name(compare_kernels(once, same))
+    assert found["gemm_one -> gemm_two"].verdict == "sped up"  # the only GEMM that either has alone

@@ -34,6 +34,8 @@ def stats(path, form):
     command = [NSYS, "stats", "--report", ",".join(REPORTS), "--format", form, str(path)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stdout + done.stderr
+    if "No module named" in done.stderr:  # a copy of nsys without its own Python modules
+        pytest.skip(f"{NSYS} stats is not whole: {done.stderr.strip().splitlines()[-1]}")
     return done.stdout
 
 

@@ -172,7 +172,7 @@ def test_kernels_by_grid_are_added_up_where_they_stand_alone(tmp_path):
     assert (each.instances, each.total_ns, each.median_ns) == (4, 1000, 210)
 
 
-def test_rows_of_one_name_are_added_up_and_told(tmp_path):
+def test_rows_of_one_name_stay_apart_and_are_told(tmp_path):
     """nsys prints long names cut to the width of a text table, so two kernels may look alike."""
     text = (
         f"{KERN}\n75.0,600,3,200.0,190.0,180,230,26.5,void gemm<128, fl...\n"
@@ -180,9 +180,11 @@ def test_rows_of_one_name_are_added_up_and_told(tmp_path):
     )
     text = text.replace("void gemm<128, fl...", '"void gemm<128, fl..."')
     profile = open_profile(write(tmp_path, text, "cut.csv"))
-    assert [(each.instances, each.total_ns, each.median_ns) for each in profile.sums()] == [(4, 800, None)]
+    one, other = profile.sums()
+    assert [(each.instances, each.total_ns, each.median_ns) for each in (one, other)] == [(3, 600, 190), (1, 200, 200)]
+    assert (one.name, other.name) == ("void gemm<128, fl...", "void gemm<128, fl... (line 3)")
     assert profile.warnings == [
-        "2 kernels have 1 names, so rows of one name are added up: the names were cut off; "
+        "2 kernels have 1 names: the names were cut off, and rows of one name are told apart by their line; "
         "export with `nsys stats --format csv`, which prints them whole"
     ]
 

@@ -81,7 +81,7 @@ def test_triton_at_odd_sizes(operator):
     for number, case in enumerate(cases_of(operator)):
         inputs = spoil(operator, inputs_of(operator, case))
         choices = solution.candidates(*inputs.values())
-        for config in choices[::4] if number == 0 else choices[:1]:
+        for config in choices[::5] if number == 0 else choices[:1]:
             assert found(operator, solution, config, inputs, case)[0] is Status.PASSED, (case.label, config)
 
 
@@ -193,7 +193,8 @@ def on_cpu(operator, *edits):
     with tempfile.TemporaryDirectory() as folder:
         source, made = Path(folder) / "kernel.cu", Path(folder) / "kernel.so"
         shutil.copy(solution.library.folder / "kernel.cu", source)
-        command = [compiler, "-O1", "-std=c++20", "-shared", "-fPIC", "-w", f"-I{HEADERS}", "-x", "c++", str(source)]
+        how = "-O0" if edits else "-O1"  # mutants run once on little, so they are compiled the fastest way
+        command = [compiler, how, "-std=c++20", "-shared", "-fPIC", "-w", f"-I{HEADERS}", "-x", "c++", str(source)]
         subprocess.run([*command, "-o", str(made)], check=True)
         function = solution.library.load(made)
 

@@ -12,6 +12,8 @@ from kernelderby.cli.options import root_option
 VERBS = {
     "kernels": "Every kernel with its library, role and architecture, and what that tells.",
     "stages": "A solution's pipeline, stage by stage, and everything beside it.",
+    "activity": "GPUs and ranks: busy, idle and why, overlap, launches, ranges, API calls.",
+    "pace": "Repetitions of a range one by one, those out of line marked.",
     "whatif": "What the pipeline gains if a stage ran faster (Amdahl).",
     "layers": "A served model's layers: group, module, kernel; several profiles side by side.",
     "compare": "Two profiles, before and after or GPU against GPU.",

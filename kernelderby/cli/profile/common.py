@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import wraps
 from pathlib import Path
 from typing import Any
 
@@ -26,11 +27,52 @@ within_option = click.option(
 )
 
 
-def pipelines(files: Sequence[Path], root: Path, solution: str, within: str | None) -> list[Any]:
-    """Every file as a profile.stages.walk.Pipeline of that solution."""
+def selection_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Adds --window, --range, --device, --process, --stream, --repetition, and hands them on as `selection`."""
+    words = {"window": None, "inside": "within", "device": None, "process": None, "stream": None, "repetition": None}
+
+    @wraps(function)
+    def wrapped(**options: Any) -> Any:
+        from kernelderby.profile.filters import make_selection
+
+        chosen = {made or word: options.pop(word) for word, made in words.items()}
+        return function(selection=make_selection(**chosen), **options)
+
+    for option in (
+        click.option(
+            "--repetition", metavar="N[-M]", help="Only these repetitions of the ranges of --range; the first is 1."
+        ),
+        click.option("--stream", type=int, metavar="N", help="Only this stream."),
+        click.option("--process", type=int, metavar="PID", help="Only this process."),
+        click.option("--device", type=int, metavar="N", help="Only the GPU of this number."),
+        click.option("--range", "inside", metavar="REGEX", help="Only what was launched in such an NVTX range."),
+        click.option(
+            "--window", metavar="FROM:TO", help="Only what starts then, from the first operation on: 1.5s:2s, :300ms."
+        ),
+    ):
+        wrapped = option(wrapped)
+    return wrapped
+
+
+def open_files(files: Sequence[Path], selection: Any = None) -> list[Any]:
+    """Every file as a ProfileFile, with only what the selection takes."""
     from kernelderby.api.profile_file import open_profile_file
 
-    return [open_profile_file(file).pipeline(solution, root, within=within) for file in files]
+    return [open_profile_file(file).select(selection) for file in files]
+
+
+def pipelines(files: Sequence[Path], root: Path, solution: str, within: str | None, selection: Any = None) -> list[Any]:
+    """Every file as a profile.stages.walk.Pipeline of that solution. DerbyError: no stage of it occurs in one."""
+    from kernelderby.errors import DerbyError
+
+    found = [each.pipeline(solution, root, within=within) for each in open_files(files, selection)]
+    for pipeline in found:
+        if not any(row.total_ns for row in pipeline.stages):
+            raise DerbyError(
+                f"{pipeline.profile}: nothing in it fits a stage of {solution}; is it a profile of another solution? "
+                "`derby profile kernels` shows what ran"
+            )
+    return found
 
 
 def short_names(paths: Sequence[str]) -> list[str]:

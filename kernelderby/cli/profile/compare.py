@@ -9,7 +9,7 @@ import click
 
 from kernelderby.cli.options import FILE, DerbyCommand, root_option
 from kernelderby.cli.output import Output, output_options
-from kernelderby.cli.profile.common import pipelines, short_names, within_option
+from kernelderby.cli.profile.common import open_files, pipelines, selection_options, short_names, within_option
 
 
 @click.command(cls=DerbyCommand, short_help="Two profiles, before and after or GPU against GPU.")
@@ -25,6 +25,7 @@ from kernelderby.cli.profile.common import pipelines, short_names, within_option
 @click.option("--solution-b", metavar="NAME", help="Solution of B, where it is another one.")
 @click.option("--rows", "most", type=click.IntRange(min=1), default=40, show_default=True, help="At most so many rows.")
 @within_option
+@selection_options
 @output_options("profile compare", tables=("changes",), plot=True)
 @root_option
 def command(
@@ -34,6 +35,7 @@ def command(
     solution_b: str | None,
     most: int,
     within: str | None,
+    selection: Any,
     root: Path,
     output: Output,
 ) -> None:
@@ -43,17 +45,16 @@ def command(
     """
     from kernelderby.errors import DerbyError
     from kernelderby.profile.compare import compare_kernels, compare_stages
-    from kernelderby.profile.sources import open_profile
     from kernelderby.report.profile.compare import compare_answer
 
     if solution_b and not solution:
         raise DerbyError("--solution-b: goes with --solution; add it")
     if solution:
-        [left] = pipelines([before], root, solution, within)
-        [right] = pipelines([after], root, solution_b or solution, within)
+        [left] = pipelines([before], root, solution, within, selection)
+        [right] = pipelines([after], root, solution_b or solution, within, selection)
         found = compare_stages(left, right)
     else:
-        found = compare_kernels(open_profile(before), open_profile(after))
+        found = compare_kernels(*(each.profile for each in open_files([before, after], selection)))
     output.emit(compare_answer(found, most), draw=lambda path: _draw(found, most, path))
 
 

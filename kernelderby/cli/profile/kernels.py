@@ -9,10 +9,10 @@ import click
 
 from kernelderby.cli.options import DerbyCommand
 from kernelderby.cli.output import Output, output_options
-from kernelderby.cli.profile.common import files_argument
+from kernelderby.cli.profile.common import files_argument, open_files, selection_options
 
 TOP = 30  # kernels that get a row; a served model has 50 to 200, of which the last hundred are 1 % of the time
-_TABLES = ("kernels", "memory", "library", "role", "dtype", "architecture", "findings")
+_TABLES = ("kernels", "memory", "library", "role", "dtype", "architecture", "ranks", "findings")
 
 
 @click.command(cls=DerbyCommand)
@@ -24,19 +24,24 @@ _TABLES = ("kernels", "memory", "library", "role", "dtype", "architecture", "fin
     metavar="N",
     help=f"Rows for the N largest kernels, the rest summed (default: {TOP}; all in CSV and JSON).",
 )
+@selection_options
 @output_options("profile kernels", tables=_TABLES, plot=True)
-def command(files: tuple[Path, ...], gpu: str | None, top: int | None, output: Output) -> None:
+def command(files: tuple[Path, ...], gpu: str | None, top: int | None, selection: Any, output: Output) -> None:
     """Where the kernel time of a profile goes, and what to do about it.
 
     For every kernel: library, source file, role, element type and the architecture that its name betrays; totals by
-    each; findings with their numbers. A name that no rule knows stays `unknown` and is counted.
+    each; findings with their numbers. A name that no rule knows stays `unknown` and is counted. Of several FILEs (the
+    ranks of a job) a table side by side comes first.
     """
-    from kernelderby.api.profile_file import open_profile_file
     from kernelderby.api.trace_set import known_gpu
+    from kernelderby.hardware import find_gpu
+    from kernelderby.hardware.families import compute_capability_of
     from kernelderby.report.profile.kernels import kernels_answer
 
-    name = known_gpu(gpu).names[0] if gpu else None
-    found = [recording.kernel_table(name) for recording in [open_profile_file(file) for file in files]]
+    name = None
+    if gpu:  # any name that tells an architecture will do here, as no peak is needed
+        name = gpu if compute_capability_of(gpu) and find_gpu(gpu) is None else known_gpu(gpu).names[0]
+    found = [recording.kernel_table(name) for recording in open_files(files, selection)]
     output.emit(kernels_answer(found, top or TOP), draw=lambda path: _draw([each.table for each in found], path, top))
 
 

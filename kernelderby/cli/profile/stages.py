@@ -10,7 +10,7 @@ import click
 
 from kernelderby.cli.options import DerbyCommand, root_option
 from kernelderby.cli.output import Output, output_options
-from kernelderby.cli.profile.common import files_argument, pipelines, solution_option, within_option
+from kernelderby.cli.profile.common import files_argument, pipelines, selection_options, solution_option, within_option
 
 
 @click.command(cls=DerbyCommand, short_help="A solution's pipeline, stage by stage, and everything beside it.")
@@ -18,10 +18,17 @@ from kernelderby.cli.profile.common import files_argument, pipelines, solution_o
 @solution_option
 @within_option
 @click.option("--overview", is_flag=True, help="Only the table that has the FILEs side by side.")
+@selection_options
 @output_options("profile stages", tables=("stages", "kernels", "outside"), plot=True)
 @root_option
 def command(
-    files: tuple[Path, ...], solution: str, within: str | None, overview: bool, root: Path, output: Output
+    files: tuple[Path, ...],
+    solution: str,
+    within: str | None,
+    overview: bool,
+    selection: Any,
+    root: Path,
+    output: Output,
 ) -> None:
     """Where a pipeline's time goes: stages of the solution, invocations, and what is not the pipeline.
 
@@ -30,7 +37,7 @@ def command(
     """
     from kernelderby.report.profile.pipelines import stages_answer
 
-    found = pipelines(files, root, solution, within)
+    found = pipelines(files, root, solution, within, selection)
     titles = _titles([pipeline.profile for pipeline in found], solution) if overview or len(found) > 1 else None
     output.emit(stages_answer(found, titles, only_overview=overview), draw=lambda path: _draw(found, solution, path))
 

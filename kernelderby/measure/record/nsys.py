@@ -25,9 +25,9 @@ from kernelderby.measure.record.run import (
 )
 from kernelderby.trace import Status
 
-TRACE = ("--trace", "cuda,nvtx,osrt", "--cuda-graph-trace", "node")
-# Sampling makes gigabytes of what nobody here reads.
-QUIET = ("--sample", "none", "--cpuctxsw", "none")
+# Without osrt, whose stream is gigabytes of what nobody here reads; so are those of sampling and of backtraces.
+TRACE = ("--trace", "cuda,nvtx", "--cuda-graph-trace", "node")
+QUIET = ("--sample", "none", "--cpuctxsw", "none", "--backtrace", "none")
 CAPTURE_RANGE = ("--capture-range", "cudaProfilerApi", "--capture-range-end", "stop")
 STREAM_LIMIT_BYTES = 2 << 30  # a runaway stream is stopped, and says so
 _TRIAL_SECONDS, _EXPORT_SECONDS = 60, 600

@@ -1,10 +1,12 @@
 """Whose kernel a name is: library, source file, role, element type and the architecture that the name betrays.
 
-The rules are data, rules/*.toml. A name that no rule knows is `unknown` in library and role, and stays that.
+The rules are data: rules/*.toml, and rules/names.csv for plain names that only one project has. A name that none of
+them knows is `unknown` in library, and stays that; its role is still told where its words tell one.
 """
 
 from __future__ import annotations
 
+import csv
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
@@ -62,6 +64,7 @@ class Role(StrEnum):
     ROUTING = "routing"
     GATHER_SCATTER = "gather/scatter"
     CONVOLUTION = "convolution"
+    POOLING = "pooling/resize"
     COMMUNICATION = "communication"
     MEMCPY = "memcpy"
     MEMSET = "memset"
@@ -73,7 +76,8 @@ class Attribution:
     """source_file: "repository/path", only where the name decides it. rule: id of the rule, "" when none matched.
 
     is_guess: other libraries have kernels of that name, or only its shape speaks for the library. dtype: flashinfer-
-    bench's names, the narrowest that the name mentions. architecture: "sm_80", or "sm_90+" for that and later ones.
+    bench's names, the narrowest that the name mentions. architecture: "sm_80", "sm_90+" for that and later ones, or
+    "gfx942" of AMD's.
     """
 
     library: str
@@ -96,6 +100,9 @@ class Rule:
     source: str | None
     is_guess: bool
     examples: tuple[str, ...]
+
+
+_BYTES = {"int8", "uint8"}
 
 
 def attribute(name: str, kind: SpanKind = SpanKind.KERNEL) -> Attribution:
@@ -122,8 +129,12 @@ def _attribute(name: str) -> Attribution:
     )
     matched = first_match(rules(), text)
     if matched is None:
-        return known
+        library = _known_library(qualified, text)
+        role = _role_of_words(qualified, text)
+        return replace(known, library=library or UNKNOWN, role=role, rule="name" if library else "")
     rule, match = matched
+    if rule.role is Role.COMMUNICATION and known.dtype in _BYTES:  # they move bytes, of whatever type
+        known = replace(known, dtype=None)
     return replace(
         known,
         library=rule.value,
@@ -163,6 +174,20 @@ def rules() -> tuple[Rule, ...]:
 def table(kind: str) -> tuple[Rule, ...]:
     """The rules of rules/roles.toml, dtypes.toml or architectures.toml; kind: role, dtype or architecture."""
     return tuple(_read(RULES / f"{kind}s.toml", kind))
+
+
+def _known_library(qualified: str, text: str) -> str | None:
+    library, is_triton = known_names().get(qualified, (None, False))
+    return None if is_triton and text != qualified else library
+
+
+@cache
+def known_names() -> dict[str, tuple[str, bool]]:
+    """Function name without namespace -> the library that has it ("Triton" where several carry the same kernel), and
+    whether it is Triton's, which has neither template arguments nor parameters."""
+    with (RULES / "names.csv").open(encoding="utf-8", newline="") as file:
+        lines = (line for line in file if not line.startswith("#"))
+        return {row["name"]: (row["library"], row["language"] == "triton") for row in csv.DictReader(lines)}
 
 
 def _read(path: Path, kind: str) -> list[Rule]:

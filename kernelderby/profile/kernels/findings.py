@@ -60,7 +60,7 @@ def findings(table: KernelTable, api: Sequence[ApiSum] = (), timelines: Sequence
     """Everything found, severest first. api: host time by call; timelines: only where the profile has events."""
     gpu = find_gpu(table.gpu) if table.gpu else None
     found = [
-        *older_architecture(table, gpu),
+        *older_architecture(table),
         *gemm_dominance(table),
         *gather_scatter(table),
         *hidden_copies(table),
@@ -73,17 +73,18 @@ def findings(table: KernelTable, api: Sequence[ApiSum] = (), timelines: Sequence
     return sorted(found, key=lambda finding: (order.index(finding.severity), -finding.share))
 
 
-def older_architecture(table: KernelTable, gpu: Gpu | None) -> Iterable[Finding]:
+def older_architecture(table: KernelTable) -> Iterable[Finding]:
     """Kernels whose name betrays an architecture of an earlier generation (major version) than the GPU's."""
-    if gpu is None or gpu.compute_capability is None:
+    capability = table.compute_capability
+    if capability is None:
         return
-    major = int(gpu.compute_capability.partition(".")[0])
+    major = int(capability.partition(".")[0])
     rows = [row for row in table.rows if _generation(row.attribution.architecture, major) < major]
     share = sum(row.share for row in rows)
     if share < OLDER:
         return
     libraries = list(dict.fromkeys(row.library for row in rows))
-    own = f"sm_{gpu.compute_capability.replace('.', '')}"
+    own = f"sm_{capability.replace('.', '')}"
     advice = []
     if "cuBLAS" in libraries:
         advice.append(
@@ -94,7 +95,7 @@ def older_architecture(table: KernelTable, gpu: Gpu | None) -> Iterable[Finding]
     others = [library for library in libraries if library != "cuBLAS"]
     if others:
         advice.append(
-            f"{', '.join(others)}: build for {own} (TORCH_CUDA_ARCH_LIST={gpu.compute_capability}, "
+            f"{', '.join(others)}: build for {own} (TORCH_CUDA_ARCH_LIST={capability}, "
             f"CMAKE_CUDA_ARCHITECTURES) or take a release that has it"
         )
     architectures = sorted({row.attribution.architecture for row in rows if row.attribution.architecture})
@@ -102,7 +103,8 @@ def older_architecture(table: KernelTable, gpu: Gpu | None) -> Iterable[Finding]
         "older architecture",
         _severity(share),
         share,
-        f"{share:.0%} of the kernel time runs kernels for {', '.join(architectures)} on an {own} GPU ({gpu.names[0]})",
+        f"{share:.0%} of the kernel time runs kernels for {', '.join(architectures)} on an {own} GPU "
+        f"({table.gpu or 'not named'})",
         {
             "share of kernel time": share,
             "total ms": _ms(rows),
@@ -263,8 +265,8 @@ def launch_gaps(timelines: Sequence[Timeline]) -> Iterable[Finding]:
             "launch gaps",
             _severity(share),
             share,
-            f"GPU {timeline.device} waits for the host in {share:.0%} of the time between pauses: {timeline.late} gaps "
-            f"above {LATE_NS / 1e3:g} us",
+            f"GPU {timeline.label or timeline.device} waits for the host in {share:.0%} of the time between pauses: "
+            f"{timeline.late} gaps above {LATE_NS / 1e3:g} us",
             {
                 "share of time without pauses": share,
                 f"gaps above {LATE_NS / 1e3:g} us": timeline.late,
@@ -309,7 +311,7 @@ def skewed(table: KernelTable) -> Iterable[Finding]:
 
 def _generation(architecture: str | None, default: int) -> int:
     """Major version of "sm_80"; of none and of "sm_90+" (may be any later one) the default."""
-    if architecture is None or architecture.endswith("+"):
+    if architecture is None or architecture.endswith("+") or not architecture.startswith("sm_"):  # gfx942: AMD's
         return default
     return int(architecture.removeprefix("sm_")) // 10
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from kernelderby.hardware.families import compute_capability_of
 from kernelderby.profile.kernels.attribution import UNKNOWN, Attribution, Role, attribute
 from kernelderby.profile.names import short_name
 from kernelderby.profile.spans import KernelSum, Profile, SpanKind
@@ -31,6 +33,7 @@ class KernelRow:
     median_ns: float | None
     min_ns: float | None
     max_ns: float | None
+    stddev_ns: float | None
     bytes: float | None
     attribution: Attribution
 
@@ -62,6 +65,7 @@ class KernelTable:
     path: Path
     form: str
     gpu: str | None
+    compute_capability: str | None
     rows: tuple[KernelRow, ...]
     memory: tuple[KernelRow, ...]
     total_ns: float
@@ -76,6 +80,11 @@ class KernelTable:
     def unknown(self) -> Total:
         """The kernels that no rule knows."""
         return self.total_of(UNKNOWN, lambda row: row.library == UNKNOWN)
+
+    @property
+    def unknown_role(self) -> Total:
+        """The kernels of which nothing says what they do."""
+        return self.total_of("role unknown", lambda row: row.role is Role.UNKNOWN)
 
     @property
     def guessed(self) -> Total:
@@ -97,10 +106,13 @@ def summarise(profile: Profile, gpu: str | None = None) -> KernelTable:
     sums = profile.sums()
     rows = _rows(each for each in sums if each.kind is SpanKind.KERNEL)
     memory = _rows(each for each in sums if each.kind is not SpanKind.KERNEL)
+    if _is_amd(gpu or profile.gpu, rows):
+        rows, memory = _on_amd(rows), _on_amd(memory)
     return KernelTable(
         path=profile.path,
         form=profile.form,
         gpu=gpu or profile.gpu,
+        compute_capability=_capability(gpu, profile),
         rows=rows,
         memory=memory,
         total_ns=sum(row.total_ns for row in rows),
@@ -110,6 +122,30 @@ def summarise(profile: Profile, gpu: str | None = None) -> KernelTable:
         by_dtype=_totals(rows, lambda row: row.attribution.dtype or NOT_TOLD),
         by_architecture=_totals(rows, lambda row: row.attribution.architecture or NOT_TOLD),
         warnings=tuple(profile.warnings),
+    )
+
+
+def _capability(gpu: str | None, profile: Profile) -> str | None:
+    """Of the GPU that was named, else as the profile has it, else by the name that the profile has."""
+    if gpu:
+        return compute_capability_of(gpu)
+    return profile.compute_capability or (compute_capability_of(profile.gpu) if profile.gpu else None)
+
+
+_AMD_GPU = re.compile(r"\bAMD\b|\bMI\d{2,3}|Radeon|gfx9")
+_AMD_LIBRARIES = {"rocBLAS/Tensile", "Composable Kernel", "MIOpen", "AITER", "HIP runtime", "rocPRIM", "RCCL"}
+_SAME_NAMES = {"NCCL": "RCCL", "CUDA": "HIP runtime", "CUB": "hipCUB"}
+
+
+def _is_amd(gpu: str | None, rows: Iterable[KernelRow]) -> bool:
+    return bool(gpu and _AMD_GPU.search(gpu)) or any(row.library in _AMD_LIBRARIES for row in rows)
+
+
+def _on_amd(rows: Iterable[KernelRow]) -> tuple[KernelRow, ...]:
+    """ROCm's ports carry the names of what they were ported from: the GPU tells whose they are."""
+    return tuple(
+        replace(row, attribution=replace(row.attribution, library=_SAME_NAMES.get(row.library, row.library)))
+        for row in rows
     )
 
 
@@ -132,6 +168,7 @@ def _row(each: KernelSum, share: float) -> KernelRow:
         median_ns=each.median_ns,
         min_ns=each.min_ns,
         max_ns=each.max_ns,
+        stddev_ns=each.stddev_ns,
         bytes=each.bytes,
         attribution=attribute(each.name, each.kind),
     )

@@ -19,6 +19,7 @@ from msgspec import Struct
 
 from kernelderby.errors import DerbyError
 from kernelderby.fields import NotNegative, Number, convert, read_toml
+from kernelderby.profile.layers.document import module_table, read_document
 from kernelderby.profile.layers.map import LayerMap, Layers, Line, load_map
 from kernelderby.profile.layers.sums import LayerColumn, Printed, add_up
 from kernelderby.profile.names import normal_form
@@ -63,12 +64,13 @@ class _Table(Struct):
 
 
 def is_module_table(path: Path) -> bool:
-    return path.suffix == ".toml"
+    """A TOML file of ours, or a document with such a table in it."""
+    return path.suffix == ".toml" or module_table(path) is not None
 
 
 def table_columns(path: Path, layer_map: LayerMap | None) -> tuple[list[LayerColumn], LayerMap | None]:
     """Its columns, and the map that they are by: the given one, else the file's own. DerbyError: a field is wrong."""
-    data: dict[str, Any] = read_toml(path)
+    data: dict[str, Any] = read_toml(path) if path.suffix == ".toml" else read_document(path)
     convert(path, data, _Table)
     if data.get("kind") != KIND:
         raise DerbyError(f'{path}: kind: a module table says kind = "{KIND}"; a layer map goes to --map')

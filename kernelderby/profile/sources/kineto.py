@@ -11,10 +11,10 @@ from __future__ import annotations
 
 import gzip
 import json
-import statistics
+import re
 import zlib
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from decimal import Decimal, InvalidOperation
 from pathlib import Path
@@ -25,7 +25,18 @@ import numpy as np
 from kernelderby.errors import DerbyError
 from kernelderby.profile.sources.operations import operation
 from kernelderby.profile.sources.ranges import OpenRanges, Paths, RangeTimeline
-from kernelderby.profile.spans import ApiSum, KernelSum, Profile, Span, SpanKind
+from kernelderby.profile.spans import (
+    ApiSum,
+    KernelSum,
+    Launched,
+    LaunchShape,
+    Profile,
+    RangeInstance,
+    Span,
+    SpanKind,
+    is_waiting,
+    sum_spans,
+)
 
 _GPU = {
     "kernel": SpanKind.KERNEL,
@@ -37,7 +48,8 @@ _GPU = {
 _CALLS = {"cuda_runtime", "cuda_driver", "runtime", "driver"}
 _RANGES, _GPU_RANGES = "user_annotation", "gpu_user_annotation"
 _KEPT = {*_GPU, *_CALLS, _RANGES, _GPU_RANGES}
-_ARGS = {"correlation", "device", "stream", "bytes"}
+_ARGS = {"correlation", "device", "stream", "bytes", "grid", "block", "registers per thread", "shared memory"}
+_NO_TIME = 1 << 62  # ns; what is beyond is no time of this world, and no 64 bits hold sums of it
 _MEND = "write it again with `profiler.export_chrome_trace(...)`"
 
 
@@ -55,25 +67,39 @@ class KinetoProfile(Profile):
             else:
                 host.take(event, category)
         self._calls = host.api_sums()
+        self._waits = sorted(host.waits, key=lambda each: each[1])
+        self._ranges = [
+            RangeInstance(_integer(place[0]), start, end, name)
+            for place, ranges in (host.ranges or host.gpu_ranges).items()
+            for start, end, name in ranges
+        ]
         self._spans: list[Span] = []
+        self._launches: list[tuple[int | None, int | None]] = []
+        self._shapes: dict[tuple[Any, ...], list[int]] = {}
         self._unlinked = 0
         self._place(work, host)
 
     def _place(self, work: list[tuple[dict[str, Any], SpanKind]], host: _Host) -> None:
         """GPU work as spans in order of start, each in the ranges around its launch."""
         nesting, untimed = _Nesting(host), 0
+        found: list[tuple[Span, tuple[int | None, int | None]]] = []
         for event, kind in work:
-            args = event.get("args") or {}
+            args = _args(event)
             launch = host.launches.get(args.get("correlation"))
             start, duration, name = _nanoseconds(event["ts"]), _duration(event), _name(event)
             if duration is None:
                 untimed += 1
                 continue
             self._unlinked += launch is None and kind == SpanKind.KERNEL
-            self._spans.append(
-                _span(name, start, start + duration, kind, args, launch, nesting.around(event, start, launch))
-            )
-        self._spans.sort(key=lambda span: (span.start_ns, span.end_ns))
+            span = _span(name, start, start + duration, kind, args, launch, nesting.around(event, start, launch))
+            found.append((span, (launch[0], launch[3]) if launch else (None, None)))
+            if kind is SpanKind.KERNEL and (shape := _shape(args)):
+                tally = self._shapes.setdefault((name, *shape), [0, 0])
+                tally[0] += 1
+                tally[1] += duration
+        found.sort(key=lambda each: (each[0].start_ns, each[0].end_ns))
+        self._spans = [span for span, _ in found]
+        self._launches = [launch for _, launch in found]
         if untimed:
             self.warnings.append(f"{untimed:,} GPU operations have no valid times and are left out")
         self.warn_unlinked(self._unlinked)
@@ -81,8 +107,22 @@ class KinetoProfile(Profile):
     def spans(self) -> Iterator[Span]:
         return iter(self._spans)
 
+    def launched(self) -> Iterator[Launched]:
+        return ((span, *launch) for span, launch in zip(self._spans, self._launches, strict=True))
+
     def sums(self) -> list[KernelSum]:
         return sum_spans(self._spans)
+
+    def waits(self) -> list[tuple[int, int, int]]:
+        return list(self._waits)
+
+    def range_instances(self, pattern: re.Pattern[str] | None = None) -> list[RangeInstance]:
+        found = [each for each in self._ranges if pattern is None or pattern.search(each.name)]
+        return sorted(found, key=lambda each: (each.start_ns, each.end_ns))
+
+    def launch_shapes(self) -> list[LaunchShape]:
+        shapes = [LaunchShape(*key, *tally) for key, tally in self._shapes.items()]
+        return sorted(shapes, key=lambda each: (-each.total_ns, each.name))
 
     def api_sums(self) -> list[ApiSum]:
         return list(self._calls)
@@ -90,30 +130,6 @@ class KinetoProfile(Profile):
     @property
     def unlinked_launches(self) -> int:
         return self._unlinked
-
-
-def sum_spans(spans: Iterable[Span]) -> list[KernelSum]:
-    """One sum a kind and name, largest total first, as the SQLite source computes them."""
-    durations: dict[tuple[SpanKind, str], list[int]] = defaultdict(list)
-    sizes: dict[tuple[SpanKind, str], int] = defaultdict(int)
-    for span in spans:
-        durations[span.kind, span.name].append(span.end_ns - span.start_ns)
-        sizes[span.kind, span.name] += span.bytes
-    sums = [
-        KernelSum(
-            kind,
-            name,
-            len(each),
-            sum(each),
-            statistics.median(each),
-            min(each),
-            max(each),
-            statistics.stdev(each) if len(each) > 1 else 0.0,
-            None if kind == SpanKind.KERNEL else sizes[kind, name],
-        )
-        for (kind, name), each in durations.items()
-    ]
-    return sorted(sums, key=lambda each: (-each.total_ns, each.instances, each.name))
 
 
 def open_kineto(path: Path, packed: bool = False) -> KinetoProfile:
@@ -125,6 +141,7 @@ def open_kineto(path: Path, packed: bool = False) -> KinetoProfile:
     events = [event for event in events if isinstance(event, dict) and event.get("ph") == "X"]
     try:
         profile = KinetoProfile(path, _gpu(document), events)
+        profile.compute_capability = _capability(document)
     except (KeyError, TypeError, ValueError, InvalidOperation) as error:
         raise DerbyError(f"{path}: an event of the trace is malformed ({error!r}); {_MEND}") from None
     if not profile._spans:
@@ -155,19 +172,32 @@ def _prune(value: dict[str, Any]) -> dict[str, Any] | None:
     return value if "traceEvents" in value or "name" in value else {key: value[key] for key in _ARGS if key in value}
 
 
+def _capability(document: object) -> str | None:
+    properties = document.get("deviceProperties") if isinstance(document, dict) else None
+    found = {
+        (each.get("computeMajor"), each.get("computeMinor"))
+        for each in (properties if isinstance(properties, list) else ())
+        if isinstance(each, dict)
+    }
+    [(major, minor)] = found if len(found) == 1 else [(None, None)]
+    return f"{major}.{minor}" if isinstance(major, int) and isinstance(minor, int) else None
+
+
 def _gpu(document: object) -> str | None:
     properties = document.get("deviceProperties") if isinstance(document, dict) else None
-    names = [each["name"] for each in properties or () if isinstance(each, dict) and each.get("name")]
+    listed = properties if isinstance(properties, list) else ()
+    names = [str(each["name"]) for each in listed if isinstance(each, dict) and each.get("name")]
     return ", ".join(dict.fromkeys(names)) or None
 
 
 @dataclass(slots=True)
 class _Host:
-    """What the host did. launches: correlation id -> (start, process, thread) of the first call that has it. calls:
+    """What the host did. launches: correlation id -> (start, process, thread, end) of its first call. calls:
     name -> (count, ns). ranges, gpu_ranges: (process, thread) -> (start, end, name) of each."""
 
     launches: dict[Any, tuple[Any, ...]] = field(default_factory=dict[str, Any])
     calls: dict[str, tuple[int, int]] = field(default_factory=dict)
+    waits: list[tuple[int, int, int]] = field(default_factory=list)
     ranges: dict[tuple[Any, ...], list[Any]] = field(default_factory=lambda: defaultdict(list[Any]))
     gpu_ranges: dict[tuple[Any, ...], list[Any]] = field(default_factory=lambda: defaultdict(list[Any]))
 
@@ -177,10 +207,12 @@ class _Host:
         if category in _CALLS:
             count, total = self.calls.get(name, (0, 0))
             self.calls[name] = count + 1, total + duration
-            correlation = (event.get("args") or {}).get("correlation")
+            correlation = _args(event).get("correlation")
             known = self.launches.get(correlation)
             if correlation and (known is None or start < known[0]):
-                self.launches[correlation] = start, *place
+                self.launches[correlation] = start, *place, start + duration
+            if is_waiting(name):
+                self.waits.append((_integer(place[0]), start, start + duration))
         else:
             ranges = self.ranges if category == _RANGES else self.gpu_ranges
             ranges[place].append((start, start + duration, name))
@@ -206,7 +238,7 @@ class _Nesting:
         if self._of_streams:
             timeline, time = self._of_streams.get((event.get("pid"), event.get("tid"))), start
         else:
-            timeline, time = (self._of_threads.get(launch[1:]), launch[0]) if launch else (None, 0)
+            timeline, time = (self._of_threads.get(launch[1:3]), launch[0]) if launch else (None, 0)
         return self._paths.names[int(timeline.at(np.array([time]))[0])] if timeline else ()
 
 
@@ -234,6 +266,19 @@ def _span(
     return replace(span, process=_integer(launch[1])) if launch else span
 
 
+def _shape(args: dict[str, Any]) -> tuple[Any, ...] | None:
+    """Grid, block, registers and shared memory; None where the trace has no grid."""
+    grid, block = args.get("grid"), args.get("block")
+    if not all(isinstance(each, list) and len(each) == 3 for each in (grid, block)):
+        return None
+    numbers = [_integer(value) for value in (*grid, *block)]  # type: ignore[misc]
+    more = [
+        args.get(name) if isinstance(args.get(name), int) else None
+        for name in ("registers per thread", "shared memory")
+    ]
+    return tuple(numbers[:3]), tuple(numbers[3:]), *more
+
+
 def _timeline(ranges: list[tuple[int, int, str]], paths: Paths) -> RangeTimeline:
     sweep = OpenRanges(paths)
     for start, end, name in sorted(ranges, key=lambda each: (each[0], -each[1])):
@@ -255,7 +300,15 @@ def _duration(event: dict[str, Any]) -> int | None:
 
 
 def _nanoseconds(microseconds: int | str) -> int:
-    return microseconds * 1000 if isinstance(microseconds, int) else round(Decimal(microseconds) * 1000)
+    found = microseconds * 1000 if isinstance(microseconds, int) else round(Decimal(microseconds) * 1000)
+    if abs(found) >= _NO_TIME:
+        raise ValueError(f"{microseconds!r:.40} is no time in us")
+    return found
+
+
+def _args(event: dict[str, Any]) -> dict[str, Any]:
+    args = event.get("args")
+    return args if isinstance(args, dict) else {}
 
 
 def _integer(value: object) -> int:

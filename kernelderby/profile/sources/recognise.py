@@ -7,6 +7,7 @@ import zlib
 from pathlib import Path
 
 from kernelderby.errors import DerbyError
+from kernelderby.profile.sources.report_file import SUFFIXES, open_report
 from kernelderby.profile.spans import Profile
 
 _SQLITE = b"SQLite format 3\0"
@@ -62,6 +63,8 @@ def _open_text(path: Path, head: bytes, packed: bool) -> Profile:
         raise DerbyError(f"{path}: is {reason}")
     if head.startswith(_SQLITE):
         raise DerbyError(f"{path}: is a gzipped SQLite database; run `gunzip` on it first")
+    if path.suffix in SUFFIXES and b"\0" in head:
+        return open_report(path)
     if b"\0" in head and not head.startswith((b"\xff\xfe", b"\xfe\xff")):  # UTF-16 text has zeros too
         raise DerbyError(f"{path}: {_binary(path)}")
     text = head.decode("utf-8-sig", errors="replace").lstrip()
@@ -69,8 +72,11 @@ def _open_text(path: Path, head: bytes, packed: bool) -> Profile:
         from kernelderby.profile.sources.kineto import open_kineto
 
         return open_kineto(path, packed)
-    from kernelderby.profile.sources.summary import open_summary
+    from kernelderby.profile.sources.summary import open_summary, read_text
+    from kernelderby.profile.sources.traces import HEADER, open_traces
 
+    if HEADER.search(text):
+        return open_traces(path, read_text(path, packed))
     return open_summary(path, packed)
 
 

@@ -10,7 +10,7 @@ import gzip
 import re
 import zlib
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -64,6 +64,8 @@ _LARGEST = 256 * 2**20
 _TOTAL_ROW = re.compile(r"\b(total|sum)\b|合计|总计", re.IGNORECASE)
 _API_CALL = re.compile(r"cu(da)?[A-Z]|nvrtc|cudbg")
 _GPU_LINE = re.compile(r"^\W*GPU\W*[:=]\W*([A-Za-z].*?)\W*(?:\(.*\))?\W*$", re.IGNORECASE | re.MULTILINE)
+_MODULES = re.compile(r"^\|.*\|\s*(?:模块|module)\s*\|\s*kernel\s*\|", re.IGNORECASE | re.MULTILINE)
+_GPU_MODEL = re.compile(r"(?<![\w.-])(?:NVIDIA )?([AHBL](?:100|200|300|800|20|40S?|4)|GB200|GB300|GH200)(?![\w-])")
 _EXPECTED = "a table with columns Name (or Operation), Instances (or Num Calls) and Total Time, as `nsys stats` prints"
 # Total against instances x average, beyond what rounding explains: no table that was read right is this far off.
 _SLACK = 0.05
@@ -115,14 +117,24 @@ def open_summary(path: Path, packed: bool = False) -> SummaryProfile:
         else:
             tables[kind] = block, rows
     if not set(tables) - {API}:
-        raise DerbyError(f"{path}: {_nothing(tables, others)}")
+        raise DerbyError(f"{path}: {_nothing(tables, others, text)}")
     layout = {"csv": "CSV", "tsv": "TSV", "plain": "text", "markdown": "Markdown table"}[found[0].layout]
-    gpu = _GPU_LINE.search(text)
-    profile = SummaryProfile(path, f"summary, {layout}", gpu[1].strip() if gpu else None)
+    profile = SummaryProfile(path, f"summary, {layout}", _gpu(text, found))
     profile.kernel_sums, profile.calls = _assemble(path, tables, profile.warnings)
     if others:
         profile.warnings.append(f"not read: {', '.join(dict.fromkeys(others))}")
     return profile
+
+
+def _gpu(text: str, found: list[Block]) -> str | None:
+    """What a line "GPU: ..." says; else the one model that the text around the tables names."""
+    line = _GPU_LINE.search(text)
+    if line:
+        return line[1].strip()
+    rows = {number for block in found for number, _ in block.rows}
+    prose = "\n".join(line for number, line in enumerate(text.splitlines(), 1) if number not in rows)
+    models = {match[1].upper(): match[0] for match in _GPU_MODEL.finditer(prose)}
+    return f"NVIDIA {next(iter(models))}" if len(models) == 1 else None
 
 
 def read_text(path: Path, packed: bool) -> str:
@@ -138,10 +150,12 @@ def read_text(path: Path, packed: bool) -> str:
     return data.decode("utf-8-sig", errors="replace")
 
 
-def _nothing(tables: dict[str, Any], others: list[str]) -> str:
+def _nothing(tables: dict[str, Any], others: list[str], text: str) -> str:
     what = list(dict.fromkeys([*(["cuda_api_sum"] if API in tables else []), *others]))
     if what:
         return f"no kernels in it, only {', '.join(what)}; add `--report cuda_gpu_kern_sum` to `nsys stats`"
+    if _MODULES.search(text):
+        return "a table of a model's modules, no kernel summary; use `derby profile layers`"
     return f"is no profile that derby knows; it needs {_EXPECTED}, or an nsys SQLite export, or a torch.profiler trace"
 
 
@@ -244,6 +258,8 @@ def _assemble(
     for row in (*kernels, *memory):
         each = _sum(*operation(row.name), row)
         known = merged.get((each.kind, each.name))
+        if known and KERNELS in tables and each.kind is SpanKind.KERNEL:  # other kernels, whose names were cut off
+            each, known = replace(each, name=f"{each.name} (line {row.line})"), None
         merged[each.kind, each.name] = _join(known, each) if known else each
     _add_sizes(rows(MEMORY_SIZE), merged, warnings)
     if not merged:
@@ -254,12 +270,12 @@ def _assemble(
 
 
 def _about_names(rows: list[_Row]) -> Iterator[str]:
-    """What is lost where rows have one name, which a kernel table has only when its names were cut off."""
+    """What is said where rows have one name, which a kernel table has only when its names were cut off."""
     names = len({row.name for row in rows})
     if names < len(rows):
         yield (
-            f"{len(rows)} kernels have {names} names, so rows of one name are added up: the names were cut off; "
-            "export with `nsys stats --format csv`, which prints them whole"
+            f"{len(rows)} kernels have {names} names: the names were cut off, and rows of one name are told apart by "
+            "their line; export with `nsys stats --format csv`, which prints them whole"
         )
 
 

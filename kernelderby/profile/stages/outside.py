@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from kernelderby.profile.kernels.attribution import UNKNOWN, attribute
-from kernelderby.profile.spans import ApiSum
+from kernelderby.profile.spans import ApiSum, is_waiting
 
 UNATTRIBUTED = "unattributed"
 
@@ -15,8 +15,6 @@ _PURPOSES = (
     ("checking", re.compile(r"(?i)\bcheck|correctness|compare|allclose|verif")),
     ("harness", re.compile(r"(?i)harness|flush|poison|rotat|warm.?up|\bl2\b|set.?up|inputs")),
 )
-_SYNCHRONISE = re.compile(r"^cu(?:da)?\w*(?:Synchronize|StreamWaitEvent)(?:_\w+)?$")
-_VERSION = re.compile(r"(?:_v\d+|_ptsz|_ptds)+$")
 
 
 def purpose(ranges: tuple[str, ...]) -> str:
@@ -42,4 +40,4 @@ def _by_role(name: str) -> str:
 
 
 def is_synchronisation(call: ApiSum) -> bool:
-    return bool(_SYNCHRONISE.match(_VERSION.sub("", call.name)))
+    return is_waiting(call.name)

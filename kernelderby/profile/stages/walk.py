@@ -140,8 +140,7 @@ def pipeline_of(
     if not stages:
         raise DerbyError(f"{solution}: its solution.toml has no [[stages]]; add them, or use `derby profile kernels`")
     matcher = StageMatcher(stages)
-    sums = profile.sums()
-    names = list(dict.fromkeys(row.name for row in sums))
+    names = profile.names()
     span_ns: int | None = None
     timelines: tuple[Timeline, ...] = ()
     ranges: set[str] = set()
@@ -149,7 +148,7 @@ def pipeline_of(
         walked, timelines, ranges = _walk(profile, matcher, names, _expression(within))
         span_ns = walked.span_ns
     else:
-        walked = split_sums(matcher, sums)
+        walked = split_sums(matcher, profile.sums())
     rows = _stage_rows(matcher, walked, merged=not profile.has_events)
     invocations, source = _invocations(matcher, walked, profile.has_events)
     rows = [_noted(row, matcher, walked, invocations) for row in rows]
@@ -196,7 +195,7 @@ def _walk(
     profile: Profile, matcher: StageMatcher, names: list[str], within: re.Pattern[str]
 ) -> tuple[Walked, tuple[Timeline, ...], set[str]]:
     """With marked invocations only those are the pipeline; stages outside of them (warm-up, checks) are not."""
-    walker, timeline = Walker(matcher, names, within, purpose), TimelineBuilder()
+    walker, timeline = Walker(matcher, names, within, purpose), TimelineBuilder(profile.gpu_of)
     take, measure = walker.take, timeline.take
     for span in profile.spans():
         take(span)

@@ -28,28 +28,43 @@ def _data(found: Comparison) -> dict[str, Any]:
     """With what asdict leaves out: ratios and verdicts."""
     data = asdict(found) | {"ratio": found.ratio}
     for row, change in zip(data["changes"], found.changes, strict=True):
-        row |= {"change_ns": change.change_ns, "ratio": change.ratio, "verdict": change.verdict}
+        row |= {
+            "change_ns": change.change_ns,
+            "ratio": change.ratio,
+            "launch_ratio": change.launch_ratio,
+            "verdict": change.verdict,
+            "launches": change.launches,
+        }
     return data
 
 
 def compare_report(comparison: Comparison, most: int = MOST) -> Report:
     per_invocation = comparison.unit == "invocation"
+    by_launch = comparison.by == "kernel"
     unit = "us" if per_invocation else "ms"
     columns = (
         Column(comparison.by, "left"),
         Column("what happened", "left"),
-        Column("instances A"),
-        Column("instances B"),
+        Column("launches A"),
+        Column("launches B"),
+        *((Column("us a launch A"), Column("us a launch B")) if by_launch else ()),
+        Column("B over A"),
+        *((Column("chance"),) if by_launch else ()),
         Column(f"A {unit}"),
         Column(f"B {unit}"),
         Column(f"change {unit}"),
-        Column("B over A"),
         Column("% of the change"),
     )
-    rows = [_line(change, per_invocation) for change in comparison.changes[:most]]
-    rows.append(_total(comparison, per_invocation))
+    rows = [_line(change, per_invocation, by_launch) for change in comparison.changes[:most]]
+    rows.append(_total(comparison, per_invocation, by_launch))
     what = "Times of one invocation" if per_invocation else "Times of the whole profile"
-    caption = "B over A below 1: B is faster. Changes up to 2 % of A are called unchanged. * half of the change or more"
+    of = "a launch" if by_launch else "an invocation"
+    caption = (
+        f"B over A: what {of} takes, below 1 B is faster; up to 2 % is unchanged; more or fewer launches: for the "
+        "length of the profile"
+        + ("; chance: how often the launches' times would differ so by chance, below 0.01 they do" if by_launch else "")
+        + ". * half of the change or more"
+    )
     table = Table(what, columns, tuple(rows), caption=caption)
     left = len(comparison.changes) - most
     notes = [f"{left} more with smaller changes"] if left > 0 else []
@@ -76,41 +91,55 @@ def _facts(comparison: Comparison) -> tuple[str, ...]:
     )
 
 
-def _line(change: Difference, per_invocation: bool) -> tuple[TableCell, ...]:
+def _line(change: Difference, per_invocation: bool, by_launch: bool) -> tuple[TableCell, ...]:
     emphasis: Emphasis = ""
     if change.verdict in ("sped up", "vanished") and (change.share_of_change or 0) >= 0.5:
         emphasis = "best"
     if change.verdict in ("slowed down", "appeared"):
         emphasis = "bad"
-    ratio = TableCell(f"{change.ratio:.3f}", emphasis) if change.ratio is not None else NOTHING
+    faster = change.launch_ratio if by_launch else change.ratio
+    ratio = TableCell(f"{faster:.3f}", emphasis) if faster is not None else NOTHING
     share = NOTHING if change.share_of_change is None else TableCell(f"{100 * change.share_of_change:+.1f}")
+    what = ", ".join(filter(None, (change.verdict, change.launches)))
     return (
         TableCell(change.name),
-        TableCell(change.verdict, emphasis),
+        TableCell(what, emphasis),
         _count(change.before_instances),
         _count(change.after_instances),
+        *((_launch(change.before_launch_ns), _launch(change.after_launch_ns)) if by_launch else ()),
+        ratio,
+        *((_chance(change.chance),) if by_launch else ()),
         _time(change.before_ns, per_invocation),
         _time(change.after_ns, per_invocation),
         TableCell(_signed(change.change_ns, per_invocation)),
-        ratio,
         share,
     )
 
 
-def _total(comparison: Comparison, per_invocation: bool) -> tuple[TableCell, ...]:
+def _total(comparison: Comparison, per_invocation: bool, by_launch: bool) -> tuple[TableCell, ...]:
     change = comparison.after_ns - comparison.before_ns
-    ratio = TableCell(f"{comparison.ratio:.3f}") if comparison.ratio is not None else NOTHING
+    ratio = TableCell(f"{comparison.ratio:.3f}") if comparison.ratio is not None and not by_launch else NOTHING
     return (
         TableCell("all"),
         TableCell(""),
         NOTHING,
         NOTHING,
+        *((NOTHING, NOTHING) if by_launch else ()),
+        ratio,
+        *((NOTHING,) if by_launch else ()),
         _time(comparison.before_ns, per_invocation),
         _time(comparison.after_ns, per_invocation),
         TableCell(_signed(change, per_invocation)),
-        ratio,
         TableCell("100.0") if change else NOTHING,
     )
+
+
+def _launch(nanoseconds: float | None) -> TableCell:
+    return NOTHING if nanoseconds is None else TableCell(microseconds(nanoseconds / 1e3))
+
+
+def _chance(value: float | None) -> TableCell:
+    return NOTHING if value is None else TableCell("<0.001" if value < 0.001 else f"{value:.3f}")
 
 
 def _count(instances: int) -> TableCell:

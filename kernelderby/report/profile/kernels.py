@@ -12,8 +12,10 @@ from kernelderby.report.answer import Answer
 from kernelderby.report.frame import Frame, frame
 from kernelderby.report.model import NOTHING, Column, Emphasis, Report, Table, TableCell
 from kernelderby.report.numbers import microseconds, milliseconds
+from kernelderby.report.profile.ranks import profile_names, rank_rows, ranks_report
 
 GUESS = "?"
+_SPREAD = ("min us", "max us", "StdDev us")
 _EMPHASIS: dict[Severity, Emphasis] = {Severity.HIGH: "bad", Severity.MEDIUM: "", Severity.LOW: "muted"}
 
 
@@ -32,7 +34,10 @@ def kernels_answer(found: Sequence[KernelsOf], top: int | None = None) -> Answer
     return Answer(
         found,
         lambda: {"profiles": [_data(each) for each in found]},
-        lambda: [kernels_report(each.table, each.findings, top=top, notes=each.notes) for each in found],
+        lambda: [
+            *([ranks_report([each.table for each in found], top)] if len(found) > 1 else []),
+            *(kernels_report(each.table, each.findings, top=top, notes=each.notes) for each in found),
+        ],
         lambda: _frames(found),
     )
 
@@ -42,6 +47,7 @@ def _data(each: KernelsOf) -> dict[str, Any]:
     return {
         **asdict(each.table),
         "unknown": asdict(each.table.unknown),
+        "unknown_role": asdict(each.table.unknown_role),
         "guessed": asdict(each.table.guessed),
         "findings": [asdict(one) for one in each.findings],
         "notes": each.notes,
@@ -65,8 +71,20 @@ def _frames(found: Sequence[KernelsOf]) -> tuple[Frame, ...]:
     ]
     return (
         *frames,
+        frame("ranks", _rank_frame([each.table for each in found])),
         frame("findings", ({"profile": each.table.path} | asdict(one) for each in found for one in each.findings)),
     )
+
+
+def _rank_frame(tables: Sequence[KernelTable]) -> list[dict[str, Any]]:
+    """A row a kernel and profile: tidy, however many ranks there are."""
+    names = profile_names([table.path for table in tables])
+    return [
+        {"kernel": row.kernel, "library": row.library, "role": row.role, "profile": name, "total_ns": time}
+        | {"spread": row.spread, "slowest": row.slowest}
+        for row in rank_rows(tables)
+        for name, time in zip(names, row.times_ns, strict=True)
+    ]
 
 
 def kernels_report(
@@ -107,6 +125,9 @@ def _facts(table: KernelTable) -> tuple[str, ...]:
     known = "every kernel is known"
     if unknown.names:
         known = f"unknown: {_kernels(unknown.names)}, {unknown.share:.1%} of the time"
+    role = table.unknown_role
+    if role.names and role.names != unknown.names:
+        known += f"; role unknown: {_kernels(role.names)}, {role.share:.1%}"
     if guessed.names:
         known += f"; library guessed: {_kernels(guessed.names)}, {guessed.share:.1%}"
     return (*lines, known)
@@ -120,6 +141,7 @@ def _kernel_table(table: KernelTable, top: int | None, full_names: bool) -> Tabl
         Column("instances"),
         Column("avg us"),
         Column("median us"),
+        *(Column(title) for title in _SPREAD),
         Column("library", "left"),
         Column("role", "left"),
         Column("dtype", "left"),
@@ -129,7 +151,7 @@ def _kernel_table(table: KernelTable, top: int | None, full_names: bool) -> Tabl
     first, rest = table.top(top)
     rows = [_kernel_row(row, full_names) for row in first]
     if rest:
-        rows.append((TableCell(rest.key, "muted"), *_numbers(rest), *(NOTHING,) * 7))
+        rows.append((TableCell(rest.key, "muted"), *_numbers(rest), *(NOTHING,) * 10))
     caption = f"% of the time of all kernels; dtype: the narrowest that the name mentions; {GUESS} a guess"
     return Table("Kernels", columns, tuple(rows), caption=caption)
 
@@ -143,7 +165,7 @@ def _kernel_row(row: KernelRow, full_names: bool) -> tuple[TableCell, ...]:
         TableCell(_ms(row.total_ns)),
         TableCell(str(row.instances)),
         TableCell(microseconds(row.average_ns / 1e3)),
-        NOTHING if row.median_ns is None else TableCell(microseconds(row.median_ns / 1e3)),
+        *(_us(value) for value in (row.median_ns, row.min_ns, row.max_ns, row.stddev_ns)),
         library,
         TableCell(known.role.value),
         _or_nothing(known.dtype),
@@ -233,6 +255,10 @@ def _kernels(count: int) -> str:
 
 def _ms(nanoseconds: float) -> str:
     return milliseconds(nanoseconds, fine_below=100)
+
+
+def _us(nanoseconds: float | None) -> TableCell:
+    return NOTHING if nanoseconds is None else TableCell(microseconds(nanoseconds / 1e3))
 
 
 def _or_nothing(text: str | None) -> TableCell:

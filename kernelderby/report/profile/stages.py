@@ -63,7 +63,7 @@ def facts(pipeline: Pipeline) -> tuple[str, ...]:
 def _timeline(timeline: Timeline) -> str:
     wall, busy = milliseconds(timeline.wall_ns), milliseconds(timeline.busy_ns)
     share = timeline.busy_ns / max(timeline.wall_ns, 1)
-    text = f"GPU {timeline.device}: {wall} ms from first to last, busy {busy} ms ({share:.1%})"
+    text = f"GPU {timeline.label or timeline.device}: {wall} ms from first to last, busy {busy} ms ({share:.1%})"
     if timeline.gaps:
         text += (
             f", {timeline.gaps} gaps of {milliseconds(timeline.gap_total_ns)} ms in all, median "

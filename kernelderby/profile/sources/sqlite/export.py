@@ -6,9 +6,10 @@ what NVIDIA's cuda_gpu_kern_sum, cuda_gpu_mem_time_sum, cuda_gpu_mem_size_sum an
 
 from __future__ import annotations
 
+import re
 import sqlite3
-from array import array
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator
+from contextlib import closing
 from itertools import repeat
 from pathlib import Path
 from typing import Any
@@ -16,14 +17,15 @@ from typing import Any
 import numpy as np
 
 from kernelderby.errors import DerbyError
-from kernelderby.profile.sources.sqlite.launches import Launches, read_launches
+from kernelderby.profile.sources.ranges import NEVER
+from kernelderby.profile.sources.sqlite.columns import measure
+from kernelderby.profile.sources.sqlite.launches import Launches, process_of, range_rows, read_launches
 from kernelderby.profile.sources.sqlite.rows import (
-    KINDS,
     TABLES,
     VALID,
     Names,
     Places,
-    has_repeated_names,
+    as_text,
     name_of,
     or_zero,
     select_spans,
@@ -38,8 +40,19 @@ from kernelderby.profile.sources.sqlite.schema import (
     connect,
     read_schema,
 )
-from kernelderby.profile.spans import ApiSum, KernelSum, Profile, Span
+from kernelderby.profile.spans import (
+    ApiSum,
+    KernelSum,
+    Launched,
+    LaunchShape,
+    Profile,
+    RangeInstance,
+    Span,
+    is_waiting,
+)
+from kernelderby.profile.timeline import Timeline
 
+_Batch = tuple[list[tuple[Any, ...]], Places, Iterable[tuple[str, ...]], Iterable[tuple[int, int] | tuple[None, None]]]
 _ROWS = 2048  # fetched at a time
 _DIAGNOSTICS_SHOWN = 5
 
@@ -47,69 +60,77 @@ _DIAGNOSTICS_SHOWN = 5
 class SqliteProfile(Profile):
     has_events = True
 
-    def __init__(self, path: Path, gpu: str | None, schema: Schema) -> None:
+    def __init__(self, path: Path, gpu: str | None, schema: Schema, database: Path) -> None:
+        """path: as it is shown; database: the file itself."""
         super().__init__(path, f"nsys SQLite, schema {schema.version}", gpu)
-        self.schema = schema
+        self.schema, self.database = schema, database
         self._launches: Launches | None = None
         self._unlinked: int | None = None
+        self._measured: tuple[list[KernelSum], tuple[Timeline, ...]] | None = None
+        self._uuids: dict[tuple[int, int], str] | None = None
 
     @property
     def has_ranges(self) -> bool:
         return self.schema.table(NVTX) is not None
 
     def spans(self) -> Iterator[Span]:
+        with closing(self._batches(times=False)) as batches:
+            for rows, places, paths, _ in batches:
+                for (start, stop, name, place, size, key), path in zip(rows, paths, strict=True):
+                    kind, device, stream, names = places[place]
+                    yield Span(kind, names[name], start, stop, key >> 32, device, stream, path, size)
+
+    def launched(self) -> Iterator[Launched]:
+        with closing(self._batches(times=True)) as batches:
+            for rows, places, paths, calls in batches:
+                for (start, stop, name, place, size, key), path, call in zip(rows, paths, calls, strict=True):
+                    kind, device, stream, names = places[place]
+                    yield Span(kind, names[name], start, stop, key >> 32, device, stream, path, size), *call
+
+    def _batches(self, times: bool) -> Generator[_Batch, None, None]:
+        """GPU work in order of start, some rows at a time, with the ranges and the calls of each row."""
         parts = " UNION ALL ".join(self._selects())
-        with connect(self.path) as connection:
-            launches = self._read_launches(connection) if self.has_ranges else None
+        with connect(self.database) as connection:
+            launches = self._read_launches(connection, times) if self.has_ranges or times else None
             places = Places(connection, self.schema)
             cursor = connection.execute(f"{parts} ORDER BY start, stop, place")
             unlinked = 0
             while rows := cursor.fetchmany(_ROWS):
                 ranges: Iterable[tuple[str, ...]] = repeat((), len(rows))
+                called: Iterable[tuple[int, int] | tuple[None, None]] = repeat((None, None), len(rows))
                 if launches is not None:
-                    ranges, linked = launches.find(_column(rows, -1))
+                    keys = _column(rows, -1)
+                    called = launches.times(keys) if times else called
+                    ranges, linked = launches.find(keys)
                     if not linked.all():
                         unlinked += int((~linked & (_column(rows, 3) & 3 == 0)).sum())
-                for (start, stop, name, place, size, key), path in zip(rows, ranges, strict=True):
-                    kind, device, stream, names = places[place]
-                    yield Span(kind, names[name], start, stop, key >> 32, device, stream, path, size)
+                yield rows, places, ranges, called
             if launches is not None:
                 self._unlinked = unlinked
                 self.warn_unlinked(unlinked)
 
     def sums(self) -> list[KernelSum]:
-        with connect(self.path) as connection:
-            connection.create_aggregate("spread", 1, _Spread)  # type: ignore[arg-type]
-            sums = [each for kind in range(3) for each in self._sums_of(connection, kind)]
-        return sorted(sums, key=lambda each: (-each.total_ns, each.instances, each.name))
+        return list(self._measure()[0])
 
-    def _sums_of(self, connection: sqlite3.Connection, kind: int) -> Iterator[KernelSum]:
-        table = self.schema.table(TABLES[kind])
-        if table is None:
-            return
-        by_text = kind == 0 and has_repeated_names(connection, self.schema, table)
-        name = name_of(table, kind)
-        if by_text:
-            name = f"(SELECT value FROM {self.schema.tables['StringIds'].name} WHERE id = {name})"
-        duration, size = '"end" - start', or_zero(table, "bytes")
-        rows = connection.execute(
-            f"SELECT {name}, count(*), sum({duration}), min({duration}), max({duration}), spread({duration}), "
-            f"sum({size}) FROM {table.name} WHERE {VALID} GROUP BY 1"
-        )
-        names = Names(connection, self.schema, kind)
-        merged: dict[str, list[Any]] = {}
-        for name, *numbers in rows.fetchall():
-            merged.setdefault(names[name], []).append(numbers)
-        for name, parts in merged.items():
-            count, total, least, most, spread, size = parts[0]
-            median: float | None
-            deviation: float | None
-            median, deviation = map(float, spread.split())
-            if len(parts) > 1:  # copies of kinds that no label tells apart
-                count, total, size = (sum(part[index] for part in parts) for index in (0, 1, 5))
-                least, most = min(part[2] for part in parts), max(part[3] for part in parts)
-                median = deviation = None
-            yield KernelSum(KINDS[kind], name, count, total, median, least, most, deviation, size if kind else None)
+    def timelines(self) -> tuple[Timeline, ...]:
+        return self._measure()[1]
+
+    def names(self) -> list[str]:
+        found: dict[str, None] = {}
+        with connect(self.database) as connection:
+            for kind, wanted in enumerate(TABLES):
+                table = self.schema.table(wanted)
+                if table is not None:
+                    known = Names(connection, self.schema, kind)
+                    rows = connection.execute(f"SELECT DISTINCT {name_of(table, kind)} FROM {table.name} WHERE {VALID}")
+                    found.update(dict.fromkeys(known[row[0]] for row in rows.fetchall()))
+        return list(found)
+
+    def _measure(self) -> tuple[list[KernelSum], tuple[Timeline, ...]]:
+        if self._measured is None:
+            with connect(self.database) as connection:
+                self._measured = measure(connection, self.schema, self._with_processes(), self.gpu_of)
+        return self._measured
 
     def api_sums(self) -> list[ApiSum]:
         """Row for row those of cuda_api_sum, names cut as there. Old exports hold some calls twice, the second inside
@@ -118,13 +139,18 @@ class SqliteProfile(Profile):
         strings = self.schema.table("StringIds")
         if table is None or strings is None or "nameId" not in table.columns:
             return []
-        with connect(self.path) as connection:
+        with connect(self.database) as connection:
             rows = connection.execute(
-                f'SELECT s.value, r.calls, r.total FROM (SELECT "nameId" AS name, count(*) AS calls, '
-                f'sum("end" - start) AS total FROM {table.name} GROUP BY 1) AS r '
+                f'SELECT s.value, r.calls, r.total, r.number FROM (SELECT "nameId" AS name, sum({VALID}) AS calls, '
+                f'sum(CASE WHEN {VALID} THEN "end" - start END) AS total, count(*) AS number '
+                f"FROM {table.name} GROUP BY 1) AS r "
                 f"LEFT JOIN {strings.name} AS s ON s.id = r.name ORDER BY r.total DESC, s.value"
             ).fetchall()
-        sums = [ApiSum(_api_name(name), calls, total) for name, calls, total in rows]
+        sums = [ApiSum(_api_name(as_text(name)), calls, total) for name, calls, total, _ in rows if calls]
+        untimed = sum(count - calls for _, calls, _, count in rows)
+        if untimed:
+            warning = f"{untimed:,} CUDA API calls have no valid times and are left out"
+            self.warnings.extend([] if warning in self.warnings else [warning])
         if len({each.name for each in sums}) < len(sums):
             warning = "API times count some calls twice: the export has a row for the call and one inside it"
             self.warnings.extend([] if warning in self.warnings else [warning])
@@ -140,17 +166,76 @@ class SqliteProfile(Profile):
     def _with_processes(self) -> bool:
         return all("globalPid" in table.columns for name in TABLES if (table := self.schema.table(name)))
 
-    def _read_launches(self, connection: sqlite3.Connection) -> Launches:
-        if self._launches is None:
-            self._launches = read_launches(connection, self.schema, self._with_processes(), self.has_ranges)
+    def _read_launches(self, connection: sqlite3.Connection, times: bool = False) -> Launches:
+        if self._launches is None or (times and not len(self._launches.starts)):
+            self._launches = read_launches(connection, self.schema, self._with_processes(), self.has_ranges, times)
         return self._launches
+
+    def waits(self) -> list[tuple[int, int, int]]:
+        table, strings = self.schema.table(RUNTIME), self.schema.table("StringIds")
+        if table is None or strings is None or not {"nameId", "globalTid"} <= table.columns:
+            return []
+        with connect(self.database) as connection:
+            names = connection.execute(
+                f'SELECT id, value FROM {strings.name} WHERE id IN (SELECT DISTINCT "nameId" FROM {table.name})'
+            ).fetchall()
+            waiting = [number for number, name in names if is_waiting(_api_name(as_text(name)))]
+            marks = ", ".join("?" * len(waiting))
+            return connection.execute(
+                f'SELECT {process_of("globalTid")}, start, "end" FROM {table.name} WHERE "nameId" IN ({marks}) '
+                f"AND typeof(start) = 'integer' AND typeof(\"end\") = 'integer' AND \"end\" >= start ORDER BY start",
+                waiting,
+            ).fetchall()
+
+    def range_instances(self, pattern: re.Pattern[str] | None = None) -> list[RangeInstance]:
+        with connect(self.database) as connection:
+            found = [
+                RangeInstance(thread >> 24 & 0xFFFFFF if self._with_processes() else 0, start, end, name)
+                for thread, start, end, name in range_rows(connection, self.schema)
+                if end < NEVER and (pattern is None or pattern.search(name))
+            ]
+        return sorted(found, key=lambda each: (each.start_ns, each.end_ns))
+
+    def launch_shapes(self) -> list[LaunchShape]:
+        table = self.schema.table(KERNEL)
+        dimensions = [f"{of}{axis}" for of in ("grid", "block") for axis in "XYZ"]
+        if table is None or not set(dimensions) <= table.columns:
+            return []
+        registers = or_zero(table, "registersPerThread") if "registersPerThread" in table.columns else "NULL"
+        shared = [
+            or_zero(table, name) for name in ("staticSharedMemory", "dynamicSharedMemory") if name in table.columns
+        ]
+        numbers = [or_zero(table, name) for name in dimensions]
+        columns = ", ".join([*numbers, registers, " + ".join(shared) or "NULL"])
+        with connect(self.database) as connection:
+            names = Names(connection, self.schema, 0)
+            rows = connection.execute(
+                f'SELECT {name_of(table, 0)}, {columns}, count(*), sum("end" - start) FROM {table.name} '
+                f'WHERE {VALID} AND "gridX" IS NOT NULL AND "blockX" IS NOT NULL '
+                "GROUP BY 1, 2, 3, 4, 5, 6, 7, 8, 9 ORDER BY 11 DESC"
+            ).fetchall()
+            return [LaunchShape(names[row[0]], tuple(row[1:4]), tuple(row[4:7]), *row[7:]) for row in rows]
+
+    def gpu_of(self, process: int, device: int) -> str:
+        """By the GPU's uuid where the export says which process means which GPU by which number."""
+        if self._uuids is None:
+            self._uuids = {}
+            table = self.schema.table("TARGET_INFO_CUDA_DEVICE")
+            if table is not None and {"cudaId", "pid", "uuid"} <= table.columns:
+                with connect(self.database) as connection:
+                    rows = connection.execute(f"SELECT pid, cudaId, uuid FROM {table.name} WHERE uuid IS NOT NULL")
+                    self._uuids = {
+                        (pid, number): uuid.hex() if isinstance(uuid, bytes) else str(uuid)
+                        for pid, number, uuid in rows
+                    }
+        return self._uuids.get((process, device)) or super().gpu_of(process, device)
 
     @property
     def unlinked_launches(self) -> int:
         """Known after a walk of spans() when there are ranges; asked before that, it is counted (2 s a million)."""
         table = self.schema.table(KERNEL)
         if self._unlinked is None and table is not None:
-            with connect(self.path) as connection:
+            with connect(self.database) as connection:
                 launches = self._read_launches(connection)
                 cursor = connection.execute(f"SELECT key FROM ({select_spans(table, 0, self._with_processes())})")
                 self._unlinked = 0
@@ -159,14 +244,18 @@ class SqliteProfile(Profile):
         return self._unlinked or 0
 
 
-def open_sqlite(path: Path) -> SqliteProfile:
-    """DerbyError for a database that is truncated, locked, another program's, or without GPU work."""
+def open_sqlite(path: Path, shown: Path | None = None) -> SqliteProfile:
+    """shown: the report that it was exported from.
+
+    DerbyError for a database that is truncated, locked, another program's, or without GPU work.
+    """
     check_whole(path)
     with connect(path) as connection:
         schema = read_schema(path, connection)
         if not any(schema.table(name) for name in TABLES):
             raise DerbyError(f"{path}: {_nothing(schema)}")
-        profile = SqliteProfile(path, _gpu(connection, schema), schema)
+        profile = SqliteProfile(shown or path, _gpu(connection, schema), schema, path)
+        profile.compute_capability = _capability(connection, schema)
         profile.warnings.extend(_warnings(connection, schema))
     return profile
 
@@ -205,6 +294,18 @@ def _warnings(connection: sqlite3.Connection, schema: Schema) -> Iterator[str]:
             yield f"nsys: {len(texts) - _DIAGNOSTICS_SHOWN} more kinds of warning in DIAGNOSTIC_EVENT"
 
 
+def _capability(connection: sqlite3.Connection, schema: Schema) -> str | None:
+    """computeMajor.computeMinor, where all GPUs of the export have the same."""
+    gpus = schema.table("TARGET_INFO_GPU")
+    if gpus is None or not {"computeMajor", "computeMinor"} <= gpus.columns:
+        return None
+    found = connection.execute(
+        f"SELECT DISTINCT computeMajor, computeMinor FROM {gpus.name} "
+        "WHERE typeof(computeMajor) = 'integer' AND typeof(computeMinor) = 'integer' AND computeMajor > 0"
+    ).fetchall()
+    return f"{found[0][0]}.{found[0][1]}" if len(found) == 1 else None
+
+
 def _gpu(connection: sqlite3.Connection, schema: Schema) -> str | None:
     """The name of the GPU that worked; of several kinds that did, all of them."""
     gpus = schema.table("TARGET_INFO_GPU")
@@ -219,23 +320,7 @@ def _gpu(connection: sqlite3.Connection, schema: Schema) -> str | None:
             if table is not None and "deviceId" in table.columns:
                 used.update(row[0] for row in connection.execute(f'SELECT DISTINCT "deviceId" FROM {table.name}'))
         rows = [row for row in rows if row[0] in used] or rows
-    return ", ".join(dict.fromkeys(name for _, name in rows)) or None
-
-
-class _Spread:
-    """SQL aggregate over integers: "median deviation" (of the sample, as nsys has it; 0 for one value)."""
-
-    def __init__(self) -> None:
-        self.values = array("q")
-
-    def step(self, value: int) -> None:
-        self.values.append(value)
-
-    def finalize(self) -> str:
-        values = np.sort(np.frombuffer(self.values, dtype=np.int64))
-        middle = len(values) // 2
-        median = int(values[middle]) if len(values) % 2 else (int(values[middle - 1]) + int(values[middle])) / 2
-        return f"{median!r} {float(np.std(values, ddof=1)) if len(values) > 1 else 0.0!r}"
+    return ", ".join(dict.fromkeys(as_text(name) for _, name in rows)) or None
 
 
 def _column(rows: list[tuple[Any, ...]], index: int) -> np.ndarray:

@@ -13,9 +13,16 @@ from kernelderby.profile.spans import SpanKind
 KINDS = (SpanKind.KERNEL, SpanKind.MEMCPY, SpanKind.MEMSET)
 TABLES = (KERNEL, MEMCPY, MEMSET)
 # CUPTI gives 0 for both times of what it could not time; the end of work that was cut off may be missing (NULL). Times
-# that are no whole numbers are of no export; IFNULL, so that NOT VALID holds where VALID does not.
-VALID = """IFNULL("end" >= start AND NOT ("end" = 0 AND start = 0)
+# below 0 or that are no whole numbers are of no export; IFNULL, so that NOT VALID holds where VALID does not.
+VALID = """IFNULL("end" >= start AND start >= 0 AND "end" < 4611686018427387904 AND NOT ("end" = 0 AND start = 0)
 AND typeof(start) = 'integer' AND typeof("end") = 'integer', 0)"""
+
+
+def as_text(value: object) -> str:
+    """What should be a text and may be anything in a broken export."""
+    if isinstance(value, bytes):
+        return value.decode("utf-8", errors="replace")
+    return "" if value is None else str(value)
 
 
 class Names(dict[int | str | None, str]):
@@ -30,9 +37,9 @@ class Names(dict[int | str | None, str]):
         elif isinstance(value, int):
             query = f"SELECT value FROM {self.strings.name} WHERE id = ?" if self.strings else "SELECT NULL WHERE 0 = ?"
             row = self.connection.execute(query, (value,)).fetchone()
-            name = row[0] if row and row[0] else "(unnamed kernel)"
+            name = as_text(row[0]) if row and row[0] else "(unnamed kernel)"
         else:
-            name = value or "(unnamed kernel)"
+            name = as_text(value) or "(unnamed kernel)"
         self[value] = name
         return name
 
@@ -53,7 +60,7 @@ def select_spans(table: EventTable, kind: int, with_processes: bool) -> str:
     """SQL of start, stop, name, place, bytes, key. place packs kind, device and stream: few columns sort faster."""
     place = f"({or_zero(table, 'streamId')} << 18) | (({or_zero(table, 'deviceId')} & 0xFFFF) << 2) | {kind}"
     size = or_zero(table, "bytes") if kind else "0"
-    key = key_of(process_of('"globalPid"') if with_processes else "0", or_zero(table, "correlationId"))
+    key = key_of(process_of(or_zero(table, "globalPid")) if with_processes else "0", or_zero(table, "correlationId"))
     return (
         f'SELECT start, "end" AS stop, {name_of(table, kind)} AS name, {place} AS place, {size} AS bytes, {key} AS key '
         f"FROM {table.name} WHERE {VALID}"
@@ -70,7 +77,8 @@ def name_of(table: EventTable, kind: int) -> str:
 
 
 def or_zero(table: EventTable, column: str) -> str:
-    return f'coalesce("{column}", 0)' if column in table.columns else "0"
+    """The column's whole number, 0 for anything else that a broken export holds there."""
+    return f'CASE WHEN typeof("{column}") = \'integer\' THEN "{column}" ELSE 0 END' if column in table.columns else "0"
 
 
 def has_repeated_names(connection: sqlite3.Connection, schema: Schema, table: EventTable) -> bool:

@@ -41,6 +41,8 @@ def connect(path: Path) -> Iterator[sqlite3.Connection]:
         yield connection
     except sqlite3.Error as error:
         raise DerbyError(f"{path}: {_explain(error)}") from None
+    except UnicodeDecodeError:  # of a message, which quotes the damaged name
+        raise DerbyError(f"{path}: the database is damaged; {_EXPORT_AGAIN}") from None
     finally:
         if connection is not None:
             connection.close()
@@ -96,7 +98,7 @@ class Schema:
 def read_schema(path: Path, connection: sqlite3.Connection) -> Schema:
     """DerbyError for a database that no nsys export is, or one whose tables miss what makes a span."""
     names = [row[0] for row in connection.execute("SELECT name FROM sqlite_master WHERE type IN ('table', 'view')")]
-    if not any(name.startswith("CUPTI_ACTIVITY_KIND_") for name in names) and "StringIds" not in names:
+    if not any(str(name).startswith("CUPTI_ACTIVITY_KIND_") for name in names) and "StringIds" not in names:
         raise DerbyError(
             f"{path}: an SQLite database, but no export of nsys (no StringIds, no CUPTI_ACTIVITY_KIND_* table); "
             "make one with `nsys export --type sqlite REPORT.nsys-rep`"

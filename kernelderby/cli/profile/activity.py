@@ -1,0 +1,29 @@
+"""derby profile activity: what the GPUs of a profile, or of the ranks of a job, did."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from kernelderby.cli.options import DerbyCommand
+from kernelderby.cli.output import Output, output_options
+from kernelderby.cli.profile.common import files_argument, open_files, selection_options
+
+
+@click.command(cls=DerbyCommand)
+@files_argument
+@click.option("--rows", "most", type=click.IntRange(min=1), default=20, show_default=True, help="At most so many rows.")
+@selection_options
+@output_options("profile activity", tables=("gpus", "ranges", "api", "shapes"))
+def command(files: tuple[Path, ...], most: int, selection: Any, output: Output) -> None:
+    """What every GPU did: busy, idle and why, communication beside computing, launches; ranges, API calls, grids.
+
+    FILEs need events. Several are the ranks of a job: a row each, their spread, the slowest. A GPU is told by its uuid
+    where the profile has it, else by process and number.
+    """
+    from kernelderby.profile.activity import activity_of
+    from kernelderby.report.profile.activity import activity_answer
+
+    output.emit(activity_answer([activity_of(each.profile) for each in open_files(files, selection)], most))

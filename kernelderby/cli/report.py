@@ -1,0 +1,64 @@
+"""derby report: one HTML page of all that the set says, or its Markdown."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from kernelderby.cli.options import FILE, DerbyCommand, root_option
+from kernelderby.cli.output import say, warn
+from kernelderby.errors import DerbyError
+
+
+@click.command(cls=DerbyCommand)
+@click.argument("target", metavar="[OUT.html]", type=FILE, required=False)
+@click.option("--against", type=FILE, metavar="DIR", help="Another trace set, or its traces: what changed since.")
+@click.option("--markdown", is_flag=True, help="Markdown for a pull request, to OUT or to stdout.")
+@click.option("--picture", type=FILE, metavar="FILE.svg", help="Instead: a race and S of all operators, for a README.")
+@click.option("--race", metavar="D", help="Whose race the picture shows (default: that with most solutions).")
+@root_option
+def command(
+    target: Path | None,
+    against: Path | None,
+    markdown: bool,
+    picture: Path | None,
+    race: str | None,
+    root: Path,
+) -> None:
+    """One HTML file of rankings, operators, rooflines, profiles and what to trust; it opens from disk, without network.
+
+    Without OUT.html: reports/report.html of the set, of the installed one report.html here. Needs no GPU and no torch.
+    """
+    from kernelderby.files import write_whole
+    from kernelderby.page.build import build_page
+    from kernelderby.page.html import page_html
+    from kernelderby.page.markdown import page_markdown
+    from kernelderby.page.picture import picture as draw
+
+    if picture is not None and (target is not None or markdown):
+        raise click.UsageError("--picture is written instead of the page: leave out OUT.html and --markdown")
+    if race is not None and picture is None:
+        raise click.UsageError("--race goes with --picture")
+    for path in (target, picture):
+        if path is not None and not path.parent.is_dir():
+            raise DerbyError(f"{path}: cannot be written (there is no such folder); name a place that exists")
+    page = build_page(root, against)
+    warn(page.model.trust.warnings)
+    if markdown and target is None:
+        say(page_markdown(page.model))
+        return
+    path = picture or target or _default(root)
+    text = draw(page.model, race) if picture else page_markdown(page.model) if markdown else page_html(page)
+    write_whole(path, text.encode())
+    warn([f"{path}: written"])
+
+
+def _default(root: Path) -> Path:
+    """reports/report.html of the set; of the installed one, which is not ours to write into, in the cwd."""
+    from kernelderby.locate import is_installed
+
+    if is_installed(root):
+        return Path("report.html")
+    (root / "reports").mkdir(exist_ok=True)
+    return root / "reports" / "report.html"

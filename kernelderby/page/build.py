@@ -1,0 +1,97 @@
+"""A set on disk -> everything that the page shows of it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from kernelderby import __version__
+from kernelderby.catalog import Catalog, published
+from kernelderby.errors import DerbyError
+from kernelderby.page.changes import changes, rows_before
+from kernelderby.page.environments import Environments
+from kernelderby.page.model import FIELDS, KINDS, PageModel, ShownRace
+from kernelderby.page.operators import in_order, shown_gpus, shown_operator, shown_solution
+from kernelderby.page.races import Samples, races_of
+from kernelderby.page.recordings import recordings
+from kernelderby.page.scores import scores
+from kernelderby.page.trust import trust
+from kernelderby.trace import Measurement
+
+
+@dataclass(frozen=True, slots=True)
+class BuiltPage:
+    """samples: of each race, workload by workload and solution by solution."""
+
+    model: PageModel
+    samples: tuple[list[list[Samples]], ...]
+
+
+def build_page(root: Path | str = ".", against: Path | None = None) -> BuiltPage:
+    """DerbyError where root is no trace set, or `against` holds no rows."""
+    return page_of(Catalog.open(root), against)
+
+
+def page_of(catalog: Catalog, against: Path | None = None) -> BuiltPage:
+    rows = [row for row in catalog.traces() if row.definition in catalog.definitions]
+    by_definition = _by_definition(rows)
+    workloads = {name: in_order(catalog.workloads(name)) for name in catalog.definitions}
+    solutions = {name: {each.name: each for each in catalog.solutions_of(name)} for name in catalog.definitions}
+    environments, warnings = Environments(), list[str]()
+    races: list[tuple[ShownRace, list[list[Samples]]]] = []
+    for name, own in by_definition.items():
+        try:
+            races += races_of(name, own, workloads[name], solutions[name], environments)
+        except DerbyError as error:
+            warnings.append(f"{name}: left out: {error}")
+    shown_races = tuple(race for race, _ in races)
+    gpus = shown_gpus(rows)
+    importance = published.importance(catalog.root, catalog.left_out)
+    operators = tuple(
+        shown_operator(catalog, definition, workloads[name], importance.get(name), gpus, _places(shown_races, name))
+        for name, definition in catalog.definitions.items()
+    )
+    found_scores = scores(catalog, rows)
+    changed = None
+    if against is not None:
+        before = _by_definition(rows_before(against, catalog))
+        changed = changes(str(against), by_definition, before, workloads, solutions)
+    profiles = recordings(catalog, warnings.append)
+    labels = {operator.name: [shape.label for shape in operator.shapes] for operator in operators}
+    newest = max(rows, key=lambda row: row.moment).timestamp if rows else ""
+    model = PageModel(
+        version=__version__,
+        newest=newest,
+        rows=len(rows),
+        kinds=KINDS,
+        fields=FIELDS,
+        gpus=gpus,
+        operators=tuple(sorted(operators, key=lambda each: (-(each.importance or 0), each.name))),
+        solutions={each.name: each for each in map(shown_solution, catalog.solutions.values())},
+        races=shown_races,
+        scores=found_scores,
+        changes=changed,
+        pipelines=tuple(profiles.pipelines),
+        layers=tuple(profiles.layers),
+        kernels=tuple(profiles.kernels),
+        trust=trust(catalog, rows, shown_races, labels, [*catalog.warnings, *warnings]),
+        environments=tuple(environments.all),
+    )
+    return BuiltPage(model, tuple(samples for _, samples in races))
+
+
+def _by_definition(rows: Sequence[Measurement]) -> dict[str, list[Measurement]]:
+    found: dict[str, list[Measurement]] = {}
+    for row in rows:
+        found.setdefault(row.definition, []).append(row)
+    return found
+
+
+def _places(races: Sequence[ShownRace], definition: str) -> dict[str, tuple[int, ...]]:
+    """GPU -> places of the definition's races, in the order in which they come: the default's first."""
+    found: dict[str, list[int]] = {}
+    for place, race in enumerate(races):
+        if race.definition == definition:
+            found.setdefault(race.gpu, []).append(place)
+    return {gpu: tuple(places) for gpu, places in found.items()}

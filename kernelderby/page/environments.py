@@ -1,0 +1,55 @@
+"""The machines behind the rows, each once: rows of one run differ in their clocks only."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from kernelderby.page.text import words
+from kernelderby.trace import Measurement
+
+_CLOCKS = (("sm_mhz", "SM ", " MHz"), ("temperature_celsius", "", " C"), ("power_watts", "", " W"))
+_OF_ONE_ROW = {"clocks", "clocks_before", "seconds", "empty_kernel_us", "secret"}
+
+
+class Environments:
+    """A list without repetitions."""
+
+    def __init__(self) -> None:
+        self.all: list[dict[str, Any]] = []
+        self._places: dict[str, int] = {}
+
+    def place(self, row: Measurement) -> int:
+        """Of the row's environment in `all`."""
+        found = {name: _plain(value) for name, value in row.environment.items() if name not in _OF_ONE_ROW}
+        found |= {"session": words(row.session)} if row.session else {}
+        key = json.dumps(found, sort_keys=True)
+        if key not in self._places:
+            self._places[key] = len(self.all)
+            self.all.append(found)
+        return self._places[key]
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {words(str(name)): _plain(each) for name, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(each) for each in value]
+    return value if isinstance(value, bool | int | float) or value is None else words(str(value))
+
+
+def clocks_in_words(row: Measurement) -> str:
+    """The range of a row's clocks over its rounds: "SM 1980 MHz, 39 to 41 C, 126 to 135 W"."""
+    rounds = row.environment.get("clocks") or ()
+    if not isinstance(rounds, list) or not all(isinstance(each, dict) for each in rounds):
+        return ""
+    parts = []
+    for name, before, after in _CLOCKS:
+        values = [each[name] for each in rounds if isinstance(each.get(name), int | float)]
+        if values:
+            low, high = f"{min(values):.0f}", f"{max(values):.0f}"
+            parts.append(before + (low if low == high else f"{low} to {high}") + after)
+    throttled = {str(reason) for each in rounds for reason in each.get("throttled_by") or ()}
+    if throttled:
+        parts.append("throttled by " + ", ".join(sorted(throttled)))
+    return words(", ".join(parts))

@@ -1,0 +1,59 @@
+"""The one file: model, samples, style and scripts in a page that opens from disk and asks no network."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from importlib.resources import files
+
+from kernelderby.page.build import BuiltPage
+from kernelderby.page.packed import packed
+
+SCRIPTS = (
+    "data.js",
+    "numbers.js",
+    "dom.js",
+    "table.js",
+    "charts.js",
+    "overview.js",
+    "operators.js",
+    "roofline.js",
+    "race.js",
+    "pipeline.js",
+    "layers.js",
+    "kernels.js",
+    "trust.js",
+    "main.js",
+)
+# Nothing is fetched, and no script runs but ours, whatever a name in the data holds.
+_POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; script-src 'sha256-{hash}'"
+
+
+def page_html(page: BuiltPage) -> str:
+    script = "(async () => {\n'use strict';\n" + "\n".join(map(asset, SCRIPTS)) + "\n})();\n"
+    policy = _POLICY.format(hash=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode())
+    data = {"model": page.model} | {f"samples-{place}": samples for place, samples in enumerate(page.samples)}
+    blocks = "\n".join(
+        f'<script type="application/octet-stream" id="{name}">{packed(each)}</script>' for name, each in data.items()
+    )
+    return f"""<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta http-equiv="Content-Security-Policy" content="{policy}">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<title>KernelDerby</title>
+<style>
+{asset("page.css")}</style>
+</head>
+<body>
+{asset("body.html")}
+{blocks}
+<script>{script}</script>
+</body>
+</html>
+"""
+
+
+def asset(name: str) -> str:
+    return (files("kernelderby.page") / "assets" / name).read_text(encoding="utf-8")

@@ -1,0 +1,104 @@
+"""A served model's layer on a time line: modules one after another, and beside each other where they overlap."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from kernelderby.page.model import ShownLayerColumn, ShownLayerRow, ShownLayers, ShownModule
+from kernelderby.page.text import six, words
+from kernelderby.profile.layers.map import Line
+from kernelderby.profile.layers.sums import LayerColumn
+from kernelderby.profile.layers.table import LayerTable, layer_table
+from kernelderby.report.profile.layers import layers_report
+
+
+def shown_layers(path: Path, source: str) -> ShownLayers:
+    """Of a published or recorded module table. DerbyError where it cannot be read."""
+    table = layer_table([path])
+    return ShownLayers(
+        words(table.layer_map.title if table.layer_map else path.stem),
+        words(source),
+        tuple(_column(table, column) for column in table.columns),
+        tuple(row for group in table.groups for row in _rows(table, group)),
+        layers_report(table).notes,
+    )
+
+
+def _column(table: LayerTable, column: LayerColumn) -> ShownLayerColumn:
+    had, of = table.coverage(column, table.usual())
+    return ShownLayerColumn(
+        words(column.title),
+        words(column.gpu or "GPU not given"),
+        tuple(map(words, column.facts)),
+        had,
+        of,
+        six(column.layer_us),
+        six(column.model_us),
+        six(column.overlapped_us),
+        tuple(_placed(table, column)),
+    )
+
+
+def _placed(table: LayerTable, column: LayerColumn) -> list[ShownModule]:
+    """Modules of the usual layer in order of launch. Of what overlaps the longest part stays on lane 0, the others
+    begin with it on lane 1: the line is as long as the layer."""
+    beside: dict[tuple[str, str], tuple[str, str]] = {}
+    for parts in table.layer_map.overlaps if table.layer_map else ():
+        present = [
+            [module for module in table.modules if module in part and module in column.modules] for part in parts
+        ]
+        present = [part for part in present if part]
+        longest = max(present, key=lambda part: sum(column.modules[module] for module in part), default=[])
+        for part in present:
+            beside |= {module: longest[0] for module in part if part is not longest}
+    usual = {line[0] for line in table.usual()}
+    cursor, starts, found = 0.0, dict[tuple[str, str], float](), []
+    for module in table.modules:
+        if module in column.modules and module[0] in usual and module not in beside:
+            starts[module] = cursor
+            found.append(_module(module, column, cursor, 0))
+            cursor += column.modules[module]
+    taken = dict[tuple[str, str], float]()
+    for module, longest_first in beside.items():
+        if module[0] in usual and longest_first in starts:
+            start = taken.get(longest_first, starts[longest_first])
+            found.append(_module(module, column, start, 1))
+            taken[longest_first] = start + column.modules[module]
+    return found
+
+
+def _module(module: tuple[str, str], column: LayerColumn, start: float, lane: int) -> ShownModule:
+    return ShownModule(words(module[0]), words(module[1]), six(column.modules[module]), six(start), lane)
+
+
+def _rows(table: LayerTable, group: str) -> list[ShownLayerRow]:
+    """The group, then its modules, each followed by its kernels."""
+    rows = [_row(table, (group,), [column.groups.get(group) for column in table.columns])]
+    for module in table.modules:
+        if module[0] == group:
+            rows.append(_row(table, module, [column.modules.get(module) for column in table.columns]))
+            rows += [_kernel_row(table, line) for line in table.of(module)]
+    return rows
+
+
+def _row(table: LayerTable, place: tuple[str, ...], times: list[float | None]) -> ShownLayerRow:
+    lines = table.of(place)
+    ratios = [None, *(table.compare(column, lines, place) for column in table.columns[1:])]
+    return ShownLayerRow(
+        words(place[0]),
+        words(place[1]) if len(place) > 1 else "",
+        "",
+        tuple(map(six, times)),
+        tuple((six(each.ratio), each.shared, each.of) if each else None for each in ratios),
+    )
+
+
+def _kernel_row(table: LayerTable, line: Line) -> ShownLayerRow:
+    ratios = [None, *(table.compare(column, [line]) for column in table.columns[1:])]
+    return ShownLayerRow(
+        words(line[0]),
+        words(line[1]),
+        words(line[2]),
+        tuple(six(column.lines.get(line)) for column in table.columns),
+        tuple((six(each.ratio), each.shared, each.of) if each else None for each in ratios),
+    )

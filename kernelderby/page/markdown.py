@@ -1,0 +1,138 @@
+"""The page's Overview, its changes and what failed, as Markdown for a pull request."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from kernelderby.catalog.selection import SCORED
+from kernelderby.page.model import PageModel, ShownFailure, ShownInterval, ShownOrder, ShownRace
+from kernelderby.report import markdown
+from kernelderby.report.model import NOTHING, Column, Report, Table, TableCell
+from kernelderby.report.numbers import factor, percent
+
+FAILURES = 40  # lines of the table; a run that fails everywhere says how many more there are
+
+
+def page_markdown(model: PageModel) -> str:
+    """One report a GPU that has rows, the changes first."""
+    reports = [_changes(model)] if model.changes else []
+    reports += [_of_gpu(model, gpu.id, gpu.name) for gpu in model.gpus if gpu.rows]
+    if not reports:
+        reports = [Report("KernelDerby", ("no recorded rows; measure with derby bench",), ())]
+    return "\n".join(map(markdown.render, reports))
+
+
+def _of_gpu(model: PageModel, gpu: str, name: str) -> Report:
+    races = [
+        (_named(operator.name, model.races[place]), len(model.races[place].shapes), model.races[place])
+        for operator in model.operators
+        for place in operator.races.get(gpu, ())
+        if model.races[place].is_default
+    ]
+    tables = [_races(races)] if races else []
+    failures = [each for each in model.trust.failures if each.gpu == gpu]
+    if failures:
+        tables.append(_failures(failures))
+    days = sorted({moment[:10] for *_, race in races for moment in (race.measured_from, race.measured_to) if moment})
+    protocols = sorted({race.protocol for *_, race in races})
+    facts = (" · ".join(filter(None, (", ".join(protocols), " to ".join(dict.fromkeys(days[:1] + days[-1:]))))),)
+    more = len(failures) - FAILURES
+    return Report(name, facts, tuple(tables), (f"{more} more rows failed",) if more > 0 else ())
+
+
+def _named(operator: str, race: ShownRace) -> str:
+    """With the origin of its workloads, where a score does not count them."""
+    return operator if race.origin in ("", *SCORED) else f"{operator} ({race.origin})"
+
+
+def _races(races: Iterable[tuple[str, int, ShownRace]]) -> Table:
+    return Table(
+        "Races",
+        (
+            Column("operator", "left"),
+            Column("first", "left"),
+            Column("lead [95 %]"),
+            Column("over", "left"),
+            Column("win tie loss"),
+            Column("S"),
+            Column("S fair"),
+            Column("passed"),
+            Column("time", "left"),
+        ),
+        tuple(_race(name, shapes, race, race.orders[race.kind]) for name, shapes, race in races),
+        caption="lead: time of the best solution of another author over the winner's, geomean; S: floor over time of "
+        "the fastest solution on a shape, the median; S fair: the same of what is reachable, geomean (docs/scoring.md)",
+    )
+
+
+def _race(name: str, shapes: int, race: ShownRace, order: ShownOrder) -> tuple[TableCell, ...]:
+    first, lead = order.standings[0], order.lead
+    return (
+        TableCell(name),
+        TableCell(first.solution, "best"),
+        TableCell(_ratio(lead.ratio)) if lead else NOTHING,
+        TableCell(lead.solution) if lead else NOTHING,
+        TableCell(f"{lead.wins} {lead.ties} {lead.losses}") if lead else NOTHING,
+        _share(order.share),
+        _share(order.fair),
+        TableCell(f"{first.passed}/{shapes}", "" if first.passed == shapes else "bad"),
+        TableCell(f"{order.kind} ({race.protocol})"),
+    )
+
+
+def _failures(failures: Sequence[ShownFailure]) -> Table:
+    return Table(
+        "Failed, doubtful and caught",
+        tuple(Column(title, "left") for title in ("solution", "operator", "workload", "status", "reason")),
+        tuple(
+            (
+                TableCell(each.solution),
+                TableCell(each.definition),
+                TableCell(each.workload),
+                TableCell(each.status, "bad"),
+                TableCell(each.message[:160]),
+            )
+            for each in failures[:FAILURES]
+        ),
+    )
+
+
+def _changes(model: PageModel) -> Report:
+    assert model.changes is not None
+    found = model.changes
+    rows = tuple(
+        (
+            TableCell(line.solution),
+            TableCell(line.definition),
+            TableCell(_ratio(line.ratio)),
+            TableCell(line.ratio.verdict, "bad" if line.ratio.verdict == "slower" else ""),
+            TableCell(f"{line.wins} {line.ties} {line.losses}"),
+            TableCell("the same" if line.same_sources else "changed"),
+            TableCell(f"{line.gpu}, {line.kind}"),
+        )
+        for line in sorted(found.lines, key=lambda line: -line.ratio.value)
+    )
+    columns = (
+        Column("solution", "left"),
+        Column("operator", "left"),
+        Column("now over then [95 %]"),
+        Column("verdict", "left"),
+        Column("win tie loss"),
+        Column("sources", "left"),
+        Column("where", "left"),
+    )
+    table = Table("Changes", columns, rows, caption="time now over time then: below 1 is faster; slowest first")
+    notes = [f"{found.unchanged} solutions have the same rows in both"] if found.unchanged else []
+    notes += [f"only in this run: {each}" for each in found.only_here]
+    notes += [f"only in the other run: {each}" for each in found.only_there]
+    return Report(f"Against {found.against}", (), (table,) if rows else (), tuple(notes))
+
+
+def _ratio(ratio: ShownInterval) -> str:
+    if ratio.low is None or ratio.high is None:
+        return factor(ratio.value, 3)
+    return f"{factor(ratio.value, 3)} [{factor(ratio.low, 3)}, {factor(ratio.high, 3)}]"
+
+
+def _share(share: float | None) -> TableCell:
+    return NOTHING if share is None else TableCell(percent(share))

@@ -1,0 +1,154 @@
+"""Operators, their shapes and the floors of every GPU; the GPUs themselves."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+
+from kernelderby.catalog import Catalog, Definition, Solution, Workload
+from kernelderby.hardware import Gpu, gpu_id, gpus
+from kernelderby.page.model import ShownGpu, ShownOperator, ShownShape, ShownSolution
+from kernelderby.page.text import six, words
+from kernelderby.roofline.floors import arithmetic_intensity, floors, operator_regime
+from kernelderby.roofline.listing import dtypes_of
+from kernelderby.trace import Cost, Measurement
+
+
+def shown_gpus(rows: Sequence[Measurement]) -> tuple[ShownGpu, ...]:
+    """Recorded ones first, most rows first; then those that have a file of peaks, by id."""
+    names: dict[str, str] = {}
+    counts: Counter[str] = Counter()
+    for name, count in Counter(row.gpu for row in rows).items():
+        names.setdefault(gpu_id(name), name)
+        counts[gpu_id(name)] += count
+    recorded = sorted(counts, key=lambda each: (-counts[each], each))
+    known = gpus()
+    return tuple(
+        _shown_gpu(each, names.get(each) or known[each].names[0], counts[each], known.get(each))
+        for each in (*recorded, *(each for each in known if each not in counts))
+    )
+
+
+def _shown_gpu(identity: str, name: str, rows: int, gpu: Gpu | None) -> ShownGpu:
+    if gpu is None:
+        return ShownGpu(identity, words(name), rows)
+    reached = gpu.measured
+    return ShownGpu(
+        identity,
+        words(name),
+        rows,
+        gpu.memory_bytes_per_second,
+        gpu.flops_per_second,
+        reached.memory_bytes_per_second if reached else None,
+        reached.flops_per_second if reached else {},
+        words(gpu.source),
+        gpu.date,
+    )
+
+
+def in_order(workloads: Sequence[Workload]) -> list[Workload]:
+    """By shape_id, without one by axes: the order of every table of the page."""
+    return sorted(
+        workloads, key=lambda each: (-1 if each.shape_id is None else each.shape_id, *each.axes.values(), each.uuid)
+    )
+
+
+def labels(workloads: Sequence[Workload]) -> list[str]:
+    """Short names of shapes: the axes that tell them apart. What these do not tell apart gets its whole-number scalars,
+    then the start of its uuid."""
+    axes = telling_axes([each.axes for each in workloads])
+    found = [_named({axis: each.axes[axis] for axis in axes}) for each in workloads]
+    scalars = [_named({name: size for name, size in each.scalars.items() if type(size) is int}) for each in workloads]
+    for more in (scalars, [each.uuid[:8] for each in workloads]):
+        counts = Counter(found)
+        found = [
+            ", ".join(filter(None, (label, extra))) if counts[label] > 1 else label
+            for label, extra in zip(found, more, strict=True)
+        ]
+    return [words(label or "the only shape") for label in found]
+
+
+def telling_axes(sizes: Sequence[Mapping[str, int]]) -> list[str]:
+    """Axes that vary, without those that go one to one with an earlier one (num_seqs and len_cu_seqlens)."""
+    kept: list[str] = []
+    for axis in sizes[0] if sizes else ():
+        distinct = len({each[axis] for each in sizes})
+        pairs = [len({(each[axis], each[other]) for each in sizes}) for other in kept]
+        same = [len({each[other] for each in sizes}) for other in kept]
+        if distinct > 1 and not any(distinct == each == two for each, two in zip(pairs, same, strict=True)):
+            kept.append(axis)
+    return kept or list(sizes[0] if sizes else ())
+
+
+def _named(sizes: Mapping[str, object]) -> str:
+    return ", ".join(f"{name}={size}" for name, size in sizes.items())
+
+
+def shown_operator(
+    catalog: Catalog,
+    definition: Definition,
+    workloads: Sequence[Workload],
+    importance: float | None,
+    shown: Sequence[ShownGpu],
+    races: dict[str, tuple[int, ...]],
+) -> ShownOperator:
+    """workloads: in_order."""
+    known = [gpus().get(each.id) for each in shown]
+    counted = [arithmetic_intensity(each.cost) for each in workloads if each.cost is not None]
+    return ShownOperator(
+        words(definition.name),
+        words(definition.op_type),
+        words(definition.description),
+        dtypes_of(catalog, definition),
+        importance,
+        operator_regime(counted) if counted else "",
+        tuple(_shape(each, label, known) for each, label in zip(workloads, labels(workloads), strict=True)),
+        races,
+    )
+
+
+def _shape(workload: Workload, label: str, known: Sequence[Gpu | None]) -> ShownShape:
+    cost = workload.cost
+    found = [floors(cost, gpu) if cost and gpu else None for gpu in known]
+    return ShownShape(
+        workload.uuid,
+        label,
+        words(_named({**workload.axes, **workload.scalars})),
+        workload.shape_id,
+        words(workload.origin or ""),
+        words(workload.framework or ""),
+        workload.call_count,
+        float(sum(cost.flops.values())) if cost else None,
+        float(cost.bytes_read + cost.bytes_written) if cost else None,
+        six(arithmetic_intensity(cost)) if cost else None,
+        tuple((six(each.floor_us), each.regime) if each else None for each in found),
+        tuple(flops_per_second(cost, each.floor_us) if each else None for each in found),
+    )
+
+
+def flops_per_second(cost: Cost | None, time_us: float) -> float | None:
+    """None where nothing was counted, or no arithmetic."""
+    flops = sum(cost.flops.values()) if cost else 0
+    return six(flops / time_us * 1e6) if flops and time_us else None
+
+
+def shown_solution(solution: Solution) -> ShownSolution:
+    return ShownSolution(
+        words(solution.name),
+        words(solution.definition),
+        words(solution.author),
+        words(solution.language),
+        words(solution.description),
+        needs(solution),
+    )
+
+
+def needs(solution: Solution) -> str:
+    """What it asks of a machine, in words."""
+    asked = solution.requires
+    parts = [*asked.modules, *asked.executables]
+    if asked.minimum_compute_capability:
+        parts.append(f"compute capability {asked.minimum_compute_capability} or newer")
+    if asked.maximum_compute_capability:
+        parts.append(f"compute capability {asked.maximum_compute_capability} or older")
+    return words(", ".join(parts))

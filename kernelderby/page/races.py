@@ -1,0 +1,234 @@
+"""Every race that the rows hold: definition by definition, GPU, protocol, and the three kinds of time."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from kernelderby.catalog import Solution, Workload
+from kernelderby.catalog.selection import by_origin
+from kernelderby.page.environments import Environments, clocks_in_words
+from kernelderby.page.model import (
+    KINDS,
+    ShownCell,
+    ShownLead,
+    ShownOrder,
+    ShownRace,
+    ShownRow,
+    ShownStanding,
+    ShownTime,
+)
+from kernelderby.page.operators import flops_per_second
+from kernelderby.page.text import interval, six, words
+from kernelderby.rank import Ranking, Ratio, Summary, rank
+from kernelderby.rank.model import NOT_MEASURED, Cell
+from kernelderby.roofline import selection
+from kernelderby.roofline.floors import operator_fair_share, operator_share
+from kernelderby.roofline.selection import Chosen, Key
+from kernelderby.trace import Measurement
+
+Samples = dict[str, tuple[tuple[float, ...], ...]]  # kind -> rounds
+Rows = Mapping[tuple[str, str], Chosen]
+
+
+def races_of(
+    definition: str,
+    rows: Sequence[Measurement],
+    workloads: Sequence[Workload],
+    solutions: Mapping[str, Solution],
+    environments: Environments,
+) -> list[tuple[ShownRace, list[list[Samples]]]]:
+    """rows: of the definition. workloads: in the page's order. As in `derby rank`, workloads of one origin race apart
+    from those of another. The defaults of each GPU come before its others, the survey's before those of other origins.
+    Beside each race its raw samples, workload by workload and solution by solution."""
+    found = []
+    places = {workload.uuid: place for place, workload in enumerate(workloads)}
+    for part in by_origin(workloads):
+        others = set(places) - {workload.uuid for workload in part}
+        own = [row for row in rows if row.uuid not in others]
+        shapes = tuple(places[workload.uuid] for workload in part)
+        found += _races_of_part(definition, own, part, shapes, solutions, environments)
+    return sorted(found, key=lambda each: not each[0].is_default)
+
+
+def _races_of_part(
+    definition: str,
+    rows: Sequence[Measurement],
+    workloads: Sequence[Workload],
+    shapes: tuple[int, ...],
+    solutions: Mapping[str, Solution],
+    environments: Environments,
+) -> list[tuple[ShownRace, list[list[Samples]]]]:
+    groups = selection.group_rows(rows)
+    found = []
+    for gpu in dict.fromkeys(key.gpu for key in groups):
+        default = selection.choose_group(groups, gpu, None)
+        for key in sorted((each for each in groups if each.gpu == gpu), key=lambda each: each != default):
+            orders = {
+                kind: rank(rows, definition, workloads, solutions, gpu=gpu, protocol=key.protocol, time=kind)
+                for kind in KINDS
+                if any(row.time(kind) for row in groups[key]) or kind == "eager"
+            }
+            hashes = {name: solution.hash for name, solution in solutions.items()}
+            chosen = selection.newest_rows(groups[key], hashes)
+            usual = rank(rows, definition, workloads, solutions, gpu=gpu, protocol=key.protocol)
+            if usual.order:
+                found.append(_race(key, usual, orders, workloads, shapes, chosen, key == default, environments))
+    return found
+
+
+def _race(
+    key: Key,
+    usual: Ranking,
+    orders: Mapping[str, Ranking],
+    workloads: Sequence[Workload],
+    shapes: tuple[int, ...],
+    chosen: Rows,
+    is_default: bool,
+    environments: Environments,
+) -> tuple[ShownRace, list[list[Samples]]]:
+    names = usual.order
+    cells = tuple(
+        tuple(_cell(name, place, workload, orders, chosen, environments) for name in names)
+        for place, workload in enumerate(workloads)
+    )
+    race = ShownRace(
+        words(usual.definition),
+        key.gpu,
+        words(key.protocol),
+        is_default,
+        words(usual.origin or ""),
+        shapes,
+        usual.measured_from,
+        usual.measured_to,
+        tuple(map(words, usual.environment.get("driver", ()))),
+        tuple(map(words, usual.environment.get("commit", ()))),
+        tuple(map(words, names)),
+        usual.time,
+        {kind: _order(ranking, names) for kind, ranking in orders.items()},
+        cells,
+    )
+    return race, [[_samples(chosen.get((name, row.uuid))) for name in names] for row in usual.rows]
+
+
+def _samples(chosen: Chosen | None) -> Samples:
+    times = {kind: chosen.measurement.time(kind) for kind in KINDS} if chosen else {}
+    return {kind: time.samples_us for kind, time in times.items() if time and time.samples_us}
+
+
+def _cell(
+    name: str, place: int, workload: Workload, orders: Mapping[str, Ranking], chosen: Rows, environments: Environments
+) -> ShownCell:
+    cells = {kind: ranking.rows[place].cells[name] for kind, ranking in orders.items()}
+    times = tuple(_time(cells.get(kind), orders.get(kind), place, workload) for kind in KINDS)
+    row = chosen[name, workload.uuid].measurement if (name, workload.uuid) in chosen else None
+    if row is None:
+        return ShownCell(NOT_MEASURED, times, (), "", "", "", None, None, None, None, None, -1, "")
+    eager = cells["eager"]
+    marks = [mark for mark, holds in (("outdated", eager.outdated), ("too good", _is_too_good(cells))) if holds]
+    correct = row.correctness
+    return ShownCell(
+        eager.status,
+        times,
+        tuple(marks),
+        words(row.message or row.graph_missing)[:400],
+        row.timestamp,
+        words(row.solution_hash or ""),
+        six(row.host_us),
+        six(row.wall_us),
+        six(selection.empty_kernel_us(row, "graph" if row.time("graph") else "eager")),
+        six(min(correct.matched_ratio.values())) if correct and correct.matched_ratio else None,
+        _finite(correct.relative_error_norm) if correct else None,
+        environments.place(row),
+        clocks_in_words(row),
+    )
+
+
+def _is_too_good(cells: Mapping[str, Cell]) -> bool:
+    return any(cell.too_good for cell in cells.values())
+
+
+def _finite(value: float) -> float | None:
+    return six(value) if value - value == 0 else None
+
+
+def _time(cell: Cell | None, ranking: Ranking | None, place: int, workload: Workload) -> ShownTime | None:
+    if cell is None or ranking is None or cell.latency_us is None:
+        return None
+    low, high = _whisker(ranking, place, cell.ratio)
+    return ShownTime(
+        six(cell.latency_us),
+        low,
+        high,
+        interval(cell.ratio),
+        six(cell.share_of_floor),
+        six(cell.fair_share),
+        flops_per_second(workload.cost, cell.latency_us),
+    )
+
+
+def _whisker(ranking: Ranking, place: int, ratio: Ratio | None) -> tuple[float | None, float | None]:
+    """The ratio's interval as times: the baseline's time on this workload times both ends."""
+    base = ranking.rows[place].cells[ranking.baseline].latency_us if ranking.baseline else None
+    if base is None or ratio is None or ratio.low is None or ratio.high is None:
+        return None, None
+    return six(base * ratio.low), six(base * ratio.high)
+
+
+def _order(ranking: Ranking, names: Sequence[str]) -> ShownOrder:
+    places = {name: place for place, name in enumerate(names)}
+    fastest = [row.cells[row.fastest] if row.fastest else None for row in ranking.rows]
+    shares = [cell.share_of_floor if cell else None for cell in fastest]
+    share = operator_share(shares)
+    fair = operator_fair_share([cell.fair_share if cell else None for cell in fastest])
+    return ShownOrder(
+        kind=ranking.time,
+        baseline=words(ranking.baseline) if ranking.baseline else None,
+        standings=tuple(_standing(summary) for summary in ranking.summaries),
+        rows=tuple(
+            ShownRow(
+                places[row.fastest] if row.fastest else None,
+                places[row.second] if row.second else None,
+                interval(row.margin),
+            )
+            for row in ranking.rows
+        ),
+        lead=_lead(ranking),
+        share=six(share.measured),
+        fair=six(fair.measured),
+        with_share=share.shapes,
+        middle=shares.index(share.measured) if share.measured is not None else None,
+        notes=tuple(map(words, ranking.notes)),
+    )
+
+
+def _standing(summary: Summary) -> ShownStanding:
+    return ShownStanding(
+        words(summary.solution),
+        words(summary.author),
+        summary.place,
+        summary.passed,
+        interval(summary.geomean),
+        six(summary.total_us),
+        summary.wins,
+        summary.ties,
+        summary.losses,
+        summary.fastest_on,
+        summary.failures,
+    )
+
+
+def _lead(ranking: Ranking) -> ShownLead | None:
+    """None where only one author passed anything."""
+    placed = [summary for summary in ranking.summaries if summary.place is not None]
+    other = next((each for each in placed[1:] if each.author != placed[0].author), None)
+    if other is None:
+        return None
+    try:
+        pair = ranking.pair(placed[0].solution, other.solution)
+    except KeyError:
+        return None
+    ratio: Any = interval(pair.geomean)
+    return ShownLead(
+        words(other.solution), words(other.author), ratio, pair.wins, pair.ties, pair.losses, pair.workloads
+    )

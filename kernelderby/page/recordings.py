@@ -1,0 +1,86 @@
+"""The profiles of a set: what lies under profiles/ and reports/profiles/, each shown where it says something."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from kernelderby.api.profile_file import ProfileFile, open_profile_file
+from kernelderby.catalog import Catalog
+from kernelderby.errors import DerbyError
+from kernelderby.hardware import find_gpu
+from kernelderby.page.kernels import shown_kernels
+from kernelderby.page.layers import shown_layers
+from kernelderby.page.model import ShownKernels, ShownLayers, ShownPipeline
+from kernelderby.page.pipelines import printed_stages, shown_pipeline
+
+FOLDERS = ("profiles", "reports/profiles")
+PRINTED = "_stages.csv"  # what `derby profile stages --overview` printed, kept where the recording is not
+_PROFILE = re.compile(r"\.(sqlite|json|json\.gz|csv)$")
+_NO_PROFILE = re.compile(r"published_\w+\.csv$")
+
+
+@dataclass(slots=True)
+class Recordings:
+    """In the order of their paths."""
+
+    pipelines: list[ShownPipeline] = field(default_factory=list)
+    layers: list[ShownLayers] = field(default_factory=list)
+    kernels: list[ShownKernels] = field(default_factory=list)
+
+
+def recordings(catalog: Catalog, problem: Callable[[str], None]) -> Recordings:
+    """problem: told of every file that cannot be read; it is passed over."""
+    found = Recordings()
+    for path in _files(catalog.root):
+        try:
+            _take(catalog, path, found)
+        except DerbyError as error:
+            problem(str(error))
+    return found
+
+
+def _files(root: Path) -> Iterator[Path]:
+    for folder in FOLDERS:
+        yield from sorted(path for path in (root / folder).rglob("*") if path.is_file())
+
+
+def _take(catalog: Catalog, path: Path, found: Recordings) -> None:
+    name = path.relative_to(catalog.root).as_posix()
+    if path.suffix == ".toml":
+        if not any(beside.exists() for beside in map(path.with_suffix, (".csv", ".sqlite", ".json"))):
+            found.layers.append(shown_layers(path, name))  # beside another file it says more of that one
+    elif path.name.endswith(PRINTED):
+        found.pipelines += printed_stages(path, path.name.removesuffix(PRINTED), name)
+    elif _PROFILE.search(path.name) and not _NO_PROFILE.search(path.name):
+        opened = open_profile_file(path)
+        found.kernels.append(shown_kernels(opened.kernel_table(_gpu(opened)), name))
+        solution = _solution(catalog, path)
+        if solution:
+            pipeline = opened.pipeline(solution, catalog.root)
+            if not any(row.total_ns for row in pipeline.stages):
+                raise DerbyError(f"{path}: no stage of {solution} occurs in it, so it shows kernels only")
+            found.pipelines.append(shown_pipeline(pipeline, name, _title(path, solution)))
+
+
+def _gpu(opened: ProfileFile) -> str | None:
+    """As the profile says; where it does not, the GPU at the end of the file's name ("sglang_llama_h200.csv")."""
+    if opened.gpu:
+        return opened.gpu
+    named = find_gpu(opened.path.name.partition(".")[0].rpartition("_")[2])
+    return named.names[0] if named else None
+
+
+def _solution(catalog: Catalog, path: Path) -> str | None:
+    """The longest name of a solution with which the file's begins, as `derby profile run` writes them."""
+    stem = path.name.partition(".")[0]
+    names = [name for name, each in catalog.solutions.items() if each.stages and f"{stem}_".startswith(f"{name}_")]
+    return max(names, key=len, default=None)
+
+
+def _title(path: Path, solution: str) -> str:
+    """The axes in the name that `derby profile run` gives ("seq_len901"), else what follows the solution's name."""
+    rest = path.name.partition(".")[0].removeprefix(solution).lstrip("_")
+    return re.sub(r"_[0-9a-f]{8}$", "", rest) or path.name

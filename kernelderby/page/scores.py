@@ -1,0 +1,47 @@
+"""Authors over all operators, for every GPU and protocol that has rows of operators with an importance."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from kernelderby.api.trace_set import TraceSet
+from kernelderby.catalog import Catalog, published
+from kernelderby.errors import DerbyError
+from kernelderby.page.model import ShownScore
+from kernelderby.page.text import six, words
+from kernelderby.rank.by_importance import Contender
+from kernelderby.roofline import selection
+from kernelderby.trace import Measurement
+
+
+def scores(catalog: Catalog, rows: Sequence[Measurement]) -> tuple[ShownScore, ...]:
+    """Best first within each group; groups of the newest protocol first."""
+    importance = published.importance(catalog.root, catalog.left_out)
+    found: list[ShownScore] = []
+    groups = selection.group_rows(row for row in rows if row.definition in importance)
+    while groups:
+        key = selection.choose_group(groups, None, None)
+        del groups[key]
+        try:
+            ranked = TraceSet(catalog).rank_by_importance(gpu=key.gpu, protocol=key.protocol).value
+        except DerbyError:  # no peaks of that GPU, or only rows of solutions that are gone: no S, so no score
+            continue
+        found += [_score(key.gpu, key.protocol, each) for each in ranked.contenders]
+    return tuple(found)
+
+
+def _score(gpu: str, protocol: str, each: Contender) -> ShownScore:
+    return ShownScore(
+        gpu,
+        words(protocol),
+        words(each.name),
+        six(each.share.measured),
+        six(each.share.everywhere),
+        six(each.fair.measured),
+        six(each.fair.everywhere),
+        each.share.operators,
+        each.share.of_operators,
+        six(each.share.weight),
+        each.shapes,
+        each.of_shapes,
+    )

@@ -1,0 +1,23 @@
+"""Texts and numbers as the page holds them."""
+
+from __future__ import annotations
+
+from typing import TypeVar
+
+from kernelderby.page.model import ShownInterval
+from kernelderby.rank.model import Ratio
+from kernelderby.report.plain import plain
+
+words = plain  # names and messages come from data: one line, without control characters
+Number = TypeVar("Number", float, None, float | None)
+
+
+def six(value: Number) -> Number:
+    """Six digits: more than any measurement has, and half as long in the file."""
+    return None if value is None else float(f"{value:.6g}")
+
+
+def interval(ratio: Ratio | None) -> ShownInterval | None:
+    if ratio is None:
+        return None
+    return ShownInterval(six(ratio.value), six(ratio.low), six(ratio.high), ratio.interval, ratio.verdict)

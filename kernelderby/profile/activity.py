@@ -1,0 +1,258 @@
+"""What every GPU of a profile did: busy, idle and why, communication beside computing, how far the host was ahead.
+
+A gap is a stretch in which nothing ran on the GPU. Why, by the operation that ended it:
+  host late         it was launched after the gap had begun, and no call had waited for the GPU in between
+  synchronisation   as before, but a call of that process was waiting for the GPU when the gap began, or after
+  communication     it had been launched, and it or what ran before the gap moves data between GPUs
+  dependency        it had been launched, and waited for something else: an event, another stream, the launch itself
+  unknown           its launch is not in the profile
+"""
+
+from __future__ import annotations
+
+import re
+from array import array
+from bisect import bisect_left
+from collections import defaultdict
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from kernelderby.profile.kernels.attribution import Role, attribute
+from kernelderby.profile.spans import ApiSum, LaunchShape, Profile, Span, SpanKind
+from kernelderby.profile.timeline import gpu_label
+
+# What torch's emit_nvtx writes behind an operator's name; every call has another number.
+_UNNUMBERED = re.compile(r"(?:, (?:seq|op_id|sizes) = [^,]*)+$")
+CAUSES = ("host late", "synchronisation", "communication", "dependency", "unknown")
+
+
+@dataclass(frozen=True, slots=True)
+class GpuActivity:
+    """One GPU of one profile. *_ns of communication and computing: unions over streams; overlap_ns: both at once.
+    launch: from the call's start to the operation's, of those whose call is known. queue: operations launched and not
+    yet started, at each launch. Percentiles are None where no launch is known."""
+
+    label: str
+    process: int
+    device: int
+    operations: int
+    wall_ns: int
+    busy_ns: int
+    idle_ns: dict[str, int]
+    gaps: dict[str, int]
+    communication_ns: int
+    computing_ns: int
+    overlap_ns: int
+    launch_median_ns: float | None
+    launch_95_ns: float | None
+    queue_median: float | None
+    queue_largest: int | None
+
+    @property
+    def exposed_ns(self) -> int:
+        """Communication beside which nothing was computed."""
+        return self.communication_ns - self.overlap_ns
+
+
+@dataclass(frozen=True, slots=True)
+class RangeActivity:
+    """All ranges of one name: their time on the host, and what was launched in them (in a range inside one too)."""
+
+    name: str
+    instances: int
+    host_ns: int
+    operations: int
+    gpu_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class Activity:
+    """gpus: by process and number. ranges, api, shapes: the largest first; empty where the profile has none."""
+
+    path: Path
+    form: str
+    gpu: str | None
+    gpus: tuple[GpuActivity, ...]
+    ranges: tuple[RangeActivity, ...]
+    api: tuple[ApiSum, ...]
+    shapes: tuple[LaunchShape, ...]
+    unlinked: int
+    warnings: tuple[str, ...]
+
+
+def activity_of(profile: Profile) -> Activity:
+    """DerbyError for a profile that has sums only."""
+    states: dict[str, _Gpu] = {}
+    places: dict[tuple[int, int], _Gpu] = {}
+    waits = _Waits(profile.waits())
+    inside: dict[str, list[int]] = defaultdict(lambda: [0, 0])
+    for span, launch, launched in profile.launched():
+        place = span.process, span.device
+        state = places.get(place)
+        if state is None:
+            state = places[place] = states.setdefault(profile.gpu_of(*place), _Gpu(*place))
+        state.take(span, launch, launched, waits)
+        for name in {_UNNUMBERED.sub("", name) for name in span.ranges}:
+            tally = inside[name]
+            tally[0] += 1
+            tally[1] += span.end_ns - span.start_ns
+    several = len({state.process for state in states.values()}) > 1
+    ordered = sorted(states.values(), key=lambda state: (state.process, state.device))
+    return Activity(
+        profile.path,
+        profile.form,
+        profile.gpu,
+        tuple(state.finished(gpu_label(state.process, state.device, several)) for state in ordered),
+        _ranges(profile, inside),
+        tuple(profile.api_sums()),
+        tuple(profile.launch_shapes()),
+        profile.unlinked_launches,
+        tuple(dict.fromkeys(profile.warnings)),
+    )
+
+
+def _ranges(profile: Profile, inside: dict[str, list[int]]) -> tuple[RangeActivity, ...]:
+    host: dict[str, list[int]] = defaultdict(lambda: [0, 0])
+    for each in profile.range_instances():
+        tally = host[_UNNUMBERED.sub("", each.name)]
+        tally[0] += 1
+        tally[1] += each.end_ns - each.start_ns
+    found = [RangeActivity(name, *host.get(name, (0, 0)), *inside.get(name, (0, 0))) for name in {**host, **inside}]
+    return tuple(sorted(found, key=lambda each: (-each.gpu_ns, -each.host_ns, each.name)))
+
+
+class _Waits:
+    """The host's calls that wait, for each process by itself."""
+
+    def __init__(self, waits: list[tuple[int, int, int]]) -> None:
+        self.ends: dict[int, list[int]] = defaultdict(list)
+        for process, _, end in sorted(waits, key=lambda each: each[2]):
+            self.ends[process].append(end)
+
+    def between(self, process: int, first: int, last: int) -> bool:
+        """Whether one ended from `first` to `last`: so it was waiting when the gap began, or began in it."""
+        ends = self.ends.get(process, [])
+        place = bisect_left(ends, first)
+        return place < len(ends) and ends[place] <= last
+
+
+@dataclass(slots=True)
+class _Gpu:
+    process: int
+    device: int
+    first: int | None = None
+    end: int = 0
+    busy: int = 0
+    before: bool = False  # whether what ended last communicates
+    idle: dict[str, int] = field(default_factory=lambda: dict.fromkeys(CAUSES, 0))
+    gaps: dict[str, int] = field(default_factory=lambda: dict.fromkeys(CAUSES, 0))
+    communication: array[int] = field(default_factory=lambda: array("q"))  # start, end, start, end ...
+    computing: array[int] = field(default_factory=lambda: array("q"))
+    launches: array[int] = field(default_factory=lambda: array("q"))
+    starts: array[int] = field(default_factory=lambda: array("q"))
+    operations: int = 0
+
+    def take(self, span: Span, launch: int | None, launched: int | None, waits: _Waits) -> None:
+        start, end = span.start_ns, span.end_ns
+        communicates = moves_data(span)
+        self.operations += 1
+        if self.first is None:
+            self.first = self.end = start
+        if start > self.end:
+            cause = self._cause(span, launch, communicates, waits)
+            self.idle[cause] += start - self.end
+            self.gaps[cause] += 1
+        if end > self.end:
+            self.busy += end - max(start, self.end)
+            self.end, self.before = end, communicates
+        if end > start:
+            (self.communication if communicates else self.computing).extend((start, end))
+        if launch is not None:
+            self.launches.append(launch)
+            self.starts.append(start)
+
+    def _cause(self, span: Span, launch: int | None, communicates: bool, waits: _Waits) -> str:
+        if launch is None:
+            return "unknown"
+        if launch >= self.end:
+            return "synchronisation" if waits.between(span.process, self.end, launch) else "host late"
+        return "communication" if communicates or self.before else "dependency"
+
+    def finished(self, label: str) -> GpuActivity:
+        communication, computing = _union(self.communication), _union(self.computing)
+        launch, queue = self._launch(), self._queue()
+        return GpuActivity(
+            label,
+            self.process,
+            self.device,
+            self.operations,
+            self.end - (self.first or 0),
+            self.busy,
+            self.idle,
+            self.gaps,
+            _length(communication),
+            _length(computing),
+            _common(communication, computing),
+            *launch,
+            *queue,
+        )
+
+    def _launch(self) -> tuple[float | None, float | None]:
+        if not self.launches:
+            return None, None
+        waited = np.frombuffer(self.starts, np.int64) - np.frombuffer(self.launches, np.int64)
+        return float(np.median(waited)), float(np.percentile(waited, 95))
+
+    def _queue(self) -> tuple[float | None, int | None]:
+        """At each launch: how many had been launched before it and not started."""
+        if not self.launches:
+            return None, None
+        launches = np.sort(np.frombuffer(self.launches, np.int64))
+        starts = np.sort(np.frombuffer(self.starts, np.int64))
+        waiting = np.arange(len(launches)) - np.searchsorted(starts, launches, side="right")
+        waiting = np.maximum(waiting, 0)
+        return float(np.median(waiting)), int(waiting.max())
+
+
+_MOVES: dict[str, bool] = {}
+
+
+def moves_data(span: Span) -> bool:
+    """Whether an operation moves data between GPUs: a collective's kernel, or a copy from peer to peer."""
+    if span.kind is SpanKind.KERNEL:
+        known = _MOVES.get(span.name)
+        if known is None:
+            if len(_MOVES) > 100_000:
+                _MOVES.clear()
+            known = _MOVES[span.name] = attribute(span.name).role is Role.COMMUNICATION
+        return known
+    return "Peer" in span.name
+
+
+def _union(times: array[int]) -> np.ndarray:
+    """[n, 2] of disjoint stretches, by start."""
+    pairs = np.frombuffer(times, np.int64).reshape(-1, 2)
+    if not len(pairs):
+        return pairs
+    pairs = pairs[np.argsort(pairs[:, 0], kind="stable")]
+    ends = np.maximum.accumulate(pairs[:, 1])
+    begins = np.ones(len(pairs), bool)
+    begins[1:] = pairs[1:, 0] > ends[:-1]
+    first = np.flatnonzero(begins)
+    return np.stack((pairs[first, 0], ends[np.append(first[1:], len(pairs)) - 1]), axis=1)
+
+
+def _length(stretches: np.ndarray) -> int:
+    return int((stretches[:, 1] - stretches[:, 0]).sum()) if len(stretches) else 0
+
+
+def _common(one: np.ndarray, other: np.ndarray) -> int:
+    """The time that is in both."""
+    if not len(one) or not len(other):
+        return 0
+    both = np.concatenate((one, other))
+    joined = array("q")
+    joined.frombytes(np.ascontiguousarray(both).tobytes())
+    return _length(one) + _length(other) - _length(_union(joined))

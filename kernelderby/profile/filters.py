@@ -1,0 +1,199 @@
+"""A part of a profile: by time, NVTX range, GPU, process, stream, or repetition of a range. Needs events."""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_right
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from kernelderby.errors import DerbyError
+from kernelderby.profile.spans import ApiSum, KernelSum, Launched, Profile, RangeInstance, Span, sum_spans
+
+_TIME = re.compile(r"\s*(?P<number>\d+(?:\.\d+)?|\.\d+)\s*(?P<unit>ns|us|ms|s)?\s*")
+_UNITS = {"ns": 1, "us": 10**3, "ms": 10**6, "s": 10**9}
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """window: ns from the profile's first GPU operation, half open; an operation belongs to it when it starts in it.
+    range: expression of NVTX ranges around the launch. repetitions: of those ranges, the first is 1; both inclusive."""
+
+    window: tuple[int, int] | None = None
+    range: re.Pattern[str] | None = None
+    device: int | None = None
+    process: int | None = None
+    stream: int | None = None
+    repetitions: tuple[int, int] | None = None
+
+    @property
+    def is_all(self) -> bool:
+        return self == Selection()
+
+    def __str__(self) -> str:
+        parts = []
+        if self.window:
+            parts.append(f"{self.window[0] / 1e6:g} to {self.window[1] / 1e6:g} ms")
+        if self.range:
+            parts.append(f"ranges {self.range.pattern}")
+        for name in ("device", "process", "stream"):
+            if getattr(self, name) is not None:
+                parts.append(f"{'GPU' if name == 'device' else name} {getattr(self, name)}")
+        if self.repetitions:
+            first, last = self.repetitions
+            parts.append(f"repetition {first}" if first == last else f"repetitions {first} to {last}")
+        return ", ".join(parts)
+
+
+def make_selection(
+    window: str | None = None,
+    within: str | None = None,
+    device: int | None = None,
+    process: int | None = None,
+    stream: int | None = None,
+    repetition: str | None = None,
+) -> Selection:
+    """From words: "1.5s:2s", "3" or "3-7". DerbyError: a word is wrong, or a repetition without ranges."""
+    if repetition and not within:
+        raise DerbyError("--repetition: of which ranges? add --range REGEX")
+    return Selection(
+        _window(window) if window else None,
+        _expression(within) if within else None,
+        device,
+        process,
+        stream,
+        _repetitions(repetition) if repetition else None,
+    )
+
+
+def _expression(text: str) -> re.Pattern[str]:
+    try:
+        return re.compile(text)
+    except re.error as error:
+        raise DerbyError(f"--range: {text!r} is no regular expression ({error}); mend it") from None
+
+
+def _window(text: str) -> tuple[int, int]:
+    first, separator, last = text.partition(":")
+    ends = [_nanoseconds(each) if each.strip() else None for each in (first, last)]
+    start, end = ends[0] or 0, ends[1] if ends[1] is not None else 1 << 62
+    if not separator or (first.strip() and ends[0] is None) or (last.strip() and ends[1] is None) or start >= end:
+        raise DerbyError(f"--window: {text!r} is no FROM:TO; write for example 1.5s:2s or 300ms: or :20us")
+    return start, end
+
+
+def _nanoseconds(text: str) -> int | None:
+    match = _TIME.fullmatch(text)
+    return round(float(match["number"]) * _UNITS[match["unit"] or "s"]) if match else None
+
+
+def _repetitions(text: str) -> tuple[int, int]:
+    match = re.fullmatch(r"\s*(\d+)(?:\s*-\s*(\d+))?\s*", text)
+    first, last = (int(match[1]), int(match[2] or match[1])) if match else (0, 0)
+    if not 1 <= first <= last:
+        raise DerbyError(f"--repetition: {text!r} is no N or N-M; the first is 1")
+    return first, last
+
+
+class SelectedProfile(Profile):
+    """The operations of another profile that a selection takes. Calls on the host have no place in it: api_sums() is
+    of the whole profile, and `warnings` says so."""
+
+    has_events = True
+
+    def __init__(self, profile: Profile, selection: Selection) -> None:
+        if not profile.has_events:
+            raise DerbyError(
+                f"{profile.path}: {profile.form} has sums only, so nothing can be chosen from it; give a profile with "
+                "events (nsys SQLite, torch.profiler), or leave the choice out"
+            )
+        super().__init__(profile.path, f"{profile.form}, {selection}", profile.gpu)
+        self.warnings = profile.warnings  # its own list: reading adds to it
+        self.compute_capability = profile.compute_capability
+        self.profile, self.selection = profile, selection
+        self.warnings.append(f"only {selection}; calls on the host are those of the whole profile")
+
+    def spans(self) -> Iterator[Span]:
+        if self.selection.repetitions:
+            return (span for span, _, _ in self.launched())
+        return (span for span, _, _ in self._selected((span, None, None) for span in self.profile.spans()))
+
+    def launched(self) -> Iterator[Launched]:
+        return self._selected(self.profile.launched())
+
+    def sums(self) -> list[KernelSum]:
+        sums = sum_spans(self.spans())
+        if not sums:
+            raise DerbyError(f"{self.path}: nothing in it is {self.selection}; {self._what_there_is()}")
+        return sums
+
+    def api_sums(self) -> list[ApiSum]:
+        return self.profile.api_sums()
+
+    def range_instances(self, pattern: re.Pattern[str] | None = None) -> list[RangeInstance]:
+        return self.profile.range_instances(pattern)
+
+    def waits(self) -> list[tuple[int, int, int]]:
+        return self.profile.waits()
+
+    def gpu_of(self, process: int, device: int) -> str:
+        return self.profile.gpu_of(process, device)
+
+    @property
+    def unlinked_launches(self) -> int:
+        return self.profile.unlinked_launches
+
+    def _selected(self, launched: Iterator[Launched]) -> Iterator[Launched]:
+        chosen = self.selection
+        origin: int | None = None
+        counter = None
+        if chosen.repetitions and chosen.range:
+            counter = _Repetitions(self.profile.range_instances(chosen.range))
+        for each in launched:
+            span, launch, _ = each
+            origin = span.start_ns if origin is None else origin
+            if chosen.window and not chosen.window[0] <= span.start_ns - origin < chosen.window[1]:
+                continue
+            if chosen.device is not None and span.device != chosen.device:
+                continue
+            if chosen.process is not None and span.process != chosen.process:
+                continue
+            if chosen.stream is not None and span.stream != chosen.stream:
+                continue
+            if chosen.range and not any(map(chosen.range.search, span.ranges)):
+                continue
+            if counter and chosen.repetitions:
+                number = counter.number(span.process, span.start_ns if launch is None else launch)
+                if not chosen.repetitions[0] <= number <= chosen.repetitions[1]:
+                    continue
+            yield each
+
+    def _what_there_is(self) -> str:
+        found: dict[str, set[int]] = defaultdict(set)
+        first = last = None
+        for span in self.profile.spans():
+            first = span.start_ns if first is None else first
+            last = max(last or 0, span.start_ns)
+            found["GPUs"].add(span.device)
+            found["processes"].add(span.process)
+            found["streams"].add(span.stream)
+        if first is None or last is None:
+            return "it has no GPU work at all"
+        listed = "; ".join(f"{name} {', '.join(map(str, sorted(values)[:12]))}" for name, values in found.items())
+        return f"there are {listed}, over {(last - first) / 1e6:.1f} ms"
+
+
+class _Repetitions:
+    """Which repetition of the ranges an operation was launched in, for each process by itself, 0 outside of all."""
+
+    def __init__(self, instances: list[RangeInstance]) -> None:
+        self.starts: dict[int, list[int]] = defaultdict(list)
+        self.ends: dict[int, list[int]] = defaultdict(list)
+        for each in sorted(instances, key=lambda one: one.start_ns):
+            self.starts[each.process].append(each.start_ns)
+            self.ends[each.process].append(each.end_ns)
+
+    def number(self, process: int, time: int) -> int:
+        number = bisect_right(self.starts[process], time)
+        return number if number and time < self.ends[process][number - 1] else 0

@@ -1,0 +1,141 @@
+"""How the repetitions of a range follow one another: each one's time on GPU and host, and those that fall out."""
+
+from __future__ import annotations
+
+import re
+import statistics
+from bisect import bisect_right
+from collections import defaultdict
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from kernelderby.errors import DerbyError
+from kernelderby.profile.spans import Profile, RangeInstance
+
+# Out of line: further from the median than FAR deviations (the median's own, 1.4826 MAD) and than a tenth of it.
+FAR, AT_LEAST = 3.0, 0.10
+
+
+@dataclass(frozen=True, slots=True)
+class Repetition:
+    """number: from 1. host_ns: of the range. span_ns: first start to last end of what was launched in it, busy_ns: the
+    part in which something ran; None where nothing was. period_ns: from its start to the next one's. far: how many
+    deviations span_ns (host_ns where there is none) lies from the median, where it falls out; else None."""
+
+    process: int
+    number: int
+    name: str
+    start_ns: int
+    host_ns: int
+    operations: int
+    span_ns: int | None
+    busy_ns: int | None
+    period_ns: int | None
+    far: float | None = None
+
+    @property
+    def pace_ns(self) -> int:
+        return self.host_ns if self.span_ns is None else self.span_ns
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """repetitions: by process and time; start_ns from the first one's."""
+
+    path: Path
+    gpu: str | None
+    expression: str
+    repetitions: tuple[Repetition, ...]
+    warnings: tuple[str, ...]
+
+    @property
+    def outliers(self) -> tuple[Repetition, ...]:
+        return tuple(each for each in self.repetitions if each.far is not None)
+
+
+@dataclass(slots=True)
+class _Running:
+    operations: int = 0
+    first: int | None = None
+    end: int = 0
+    busy: int = 0
+
+    def take(self, start: int, end: int) -> None:
+        self.operations += 1
+        if self.first is None:
+            self.first = self.end = start
+        if end > self.end:
+            self.busy += end - max(start, self.end)
+            self.end = end
+
+
+def pace_of(profile: Profile, expression: str) -> Pace:
+    """expression: of the ranges, searched in their names. DerbyError: none fits, or the profile has sums only."""
+    try:
+        pattern = re.compile(expression)
+    except re.error as error:
+        raise DerbyError(f"--within: {expression!r} is no regular expression ({error}); mend it") from None
+    if not profile.has_events:
+        profile.spans()  # says what is missing
+    found = _outermost(profile.range_instances(pattern))
+    if not found:
+        names = sorted({each.name for each in profile.range_instances()})
+        there = f"there are {', '.join(names[:8])}" if names else "the profile has no ranges"
+        raise DerbyError(f"{profile.path}: no range fits {expression!r}; {there}; name one with --within REGEX")
+    by_process: dict[int, list[RangeInstance]] = defaultdict(list)
+    for each in found:
+        by_process[each.process].append(each)
+    starts = {process: [each.start_ns for each in ranges] for process, ranges in by_process.items()}
+    tallies = {process: [_Running() for _ in ranges] for process, ranges in by_process.items()}
+    for span, launch, _ in profile.launched():
+        when = span.start_ns if launch is None else launch
+        if span.process not in starts:
+            continue
+        place = bisect_right(starts[span.process], when) - 1
+        if place >= 0 and when < by_process[span.process][place].end_ns:
+            tallies[span.process][place].take(span.start_ns, span.end_ns)
+    origin = min(each.start_ns for each in found)
+    rows: list[Repetition] = []
+    for process, ranges in sorted(by_process.items()):
+        rows += _judged([_row(each, number, tallies[process], ranges, origin) for number, each in enumerate(ranges)])
+    return Pace(profile.path, profile.gpu, expression, tuple(rows), tuple(dict.fromkeys(profile.warnings)))
+
+
+def _outermost(found: list[RangeInstance]) -> list[RangeInstance]:
+    """Without those that lie in another that fits too."""
+    kept: list[RangeInstance] = []
+    ends: dict[int, int] = {}
+    for each in sorted(found, key=lambda one: (one.start_ns, -one.end_ns)):
+        if each.start_ns >= ends.get(each.process, each.start_ns):
+            kept.append(each)
+            ends[each.process] = each.end_ns
+    return kept
+
+
+def _row(
+    each: RangeInstance, place: int, tallies: list[_Running], ranges: list[RangeInstance], origin: int
+) -> Repetition:
+    tally = tallies[place]
+    return Repetition(
+        each.process,
+        place + 1,
+        each.name,
+        each.start_ns - origin,
+        each.end_ns - each.start_ns,
+        tally.operations,
+        None if tally.first is None else tally.end - tally.first,
+        None if tally.first is None else tally.busy,
+        ranges[place + 1].start_ns - each.start_ns if place + 1 < len(ranges) else None,
+    )
+
+
+def _judged(rows: list[Repetition]) -> list[Repetition]:
+    middle = statistics.median(row.pace_ns for row in rows)
+    deviation = 1.4826 * statistics.median(abs(row.pace_ns - middle) for row in rows)
+    far = max(FAR * deviation, AT_LEAST * middle)
+    return [
+        replace(row, far=abs(row.pace_ns - middle) / (deviation or AT_LEAST * middle or 1))
+        if abs(row.pace_ns - middle) > far
+        else row
+        for row in rows
+    ]

@@ -1,0 +1,191 @@
+"""What `nsys stats --report cuda_gpu_trace,cuda_api_trace --format csv` prints: one line an operation, one a call.
+
+Both tables may stand in one text, in any order. An operation's launch is the call with its correlation id; the table of
+GPU work does not say of which process it is, so with calls of several processes that share an id there is none.
+"""
+
+from __future__ import annotations
+
+import csv
+import re
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+
+from kernelderby.errors import DerbyError
+from kernelderby.profile.sources.cells import SIZE_BYTES, TIME_NS, CellError, count, quantity, unit_of
+from kernelderby.profile.sources.operations import operation
+from kernelderby.profile.spans import (
+    ApiSum,
+    KernelSum,
+    Launched,
+    LaunchShape,
+    Profile,
+    Span,
+    SpanKind,
+    is_waiting,
+    sum_spans,
+)
+
+HEADER = re.compile(r"^Start \((?:ns|us|ms|s)\)[,;\t]Duration \((?:ns|us|ms|s)\)[,;\t].*\bName\b", re.MULTILINE)
+_DEVICE = re.compile(r"^(?P<name>.*?)\s*\((?P<number>\d+)\)\s*$")
+_VERSION = re.compile(r"_v\d+$")
+
+
+class TraceProfile(Profile):
+    has_events = True
+
+    def __init__(self, path: Path, gpu: str | None) -> None:
+        super().__init__(path, "nsys trace, CSV", gpu)
+        self._operations: list[tuple[Span, int]] = []  # with the correlation id, 0 where there is none
+        self._calls: dict[str, list[int]] = defaultdict(lambda: [0, 0])
+        self._launches: dict[int, tuple[int, int] | None] = {}  # None: two calls have that id
+        self._waits: list[tuple[int, int, int]] = []
+        self._shapes: dict[tuple[object, ...], list[int]] = {}
+
+    def spans(self) -> Iterator[Span]:
+        return (span for span, _ in self._operations)
+
+    def launched(self) -> Iterator[Launched]:
+        for span, correlation in self._operations:
+            launch = self._launches.get(correlation) if correlation else None
+            yield span, *(launch or (None, None))
+
+    def sums(self) -> list[KernelSum]:
+        return sum_spans(self.spans())
+
+    def api_sums(self) -> list[ApiSum]:
+        sums = [ApiSum(name, *tally) for name, tally in self._calls.items()]
+        return sorted(sums, key=lambda each: (-each.total_ns, each.name))
+
+    def waits(self) -> list[tuple[int, int, int]]:
+        return sorted(self._waits, key=lambda each: each[1])
+
+    def launch_shapes(self) -> list[LaunchShape]:
+        shapes = [LaunchShape(*key, *tally) for key, tally in self._shapes.items()]  # type: ignore[arg-type]
+        return sorted(shapes, key=lambda each: (-each.total_ns, each.name))
+
+    @property
+    def unlinked_launches(self) -> int:
+        """Without the calls' table nothing is linked, and nothing is missing."""
+        if not self._launches:
+            return 0
+        return sum(span.kind is SpanKind.KERNEL and not self._launches.get(number) for span, number in self._operations)
+
+    # --- reading ---
+
+    def take_operation(self, row: _Cells) -> None:
+        start, duration, name = row.time("Start"), row.time("Duration"), row.text("Name")
+        if start is None or duration is None:
+            raise CellError("an operation without a time")
+        kind, named = operation(name)
+        size = row.size("Bytes")
+        device = _DEVICE.match(row.text("Device"))
+        span = Span(
+            kind,
+            named,
+            start,
+            start + duration,
+            0,
+            int(device["number"]) if device else 0,
+            row.number("Strm") or 0,
+            (),
+            size or 0,
+        )
+        self._operations.append((span, row.number("CorrId") or 0))
+        grid = tuple(row.number(f"Grd{axis}") for axis in "XYZ")
+        if kind is SpanKind.KERNEL and None not in grid:
+            block = tuple(row.number(f"Blk{axis}") or 0 for axis in "XYZ")
+            static, dynamic = row.size("StcSMem"), row.size("DymSMem")
+            shared = None if static is None and dynamic is None else (static or 0) + (dynamic or 0)
+            tally = self._shapes.setdefault((named, grid, block, row.number("Reg/Trd"), shared), [0, 0])
+            tally[0] += 1
+            tally[1] += duration
+
+    def take_call(self, row: _Cells) -> None:
+        start, duration, name = row.time("Start"), row.time("Duration"), row.text("Name")
+        if start is None or duration is None:
+            raise CellError("a call without a time")
+        short = _VERSION.sub("", name)
+        tally = self._calls[short]
+        tally[0] += 1
+        tally[1] += duration
+        if is_waiting(short):
+            self._waits.append((0, start, start + duration))
+        correlation = row.number("CorrID")
+        if correlation:
+            self._launches[correlation] = None if correlation in self._launches else (start, start + duration)
+
+    def finish(self) -> None:
+        self._operations.sort(key=lambda each: (each[0].start_ns, each[0].end_ns))
+
+
+class _Cells:
+    """One line's cells by the header's titles, whose units stand in parentheses."""
+
+    def __init__(self, header: dict[str, tuple[int, str | None]], cells: list[str]) -> None:
+        self.header, self.cells = header, cells
+
+    def text(self, title: str) -> str:
+        place = self.header.get(title)
+        return self.cells[place[0]].strip() if place else ""
+
+    def number(self, title: str) -> int | None:
+        return count(self.text(title)) if title in self.header else None
+
+    def time(self, title: str) -> int | None:
+        found = quantity(self.text(title), self.header[title][1], TIME_NS, "ns")
+        if found is not None and found.value < 0:
+            raise CellError(f"{title} is below 0")
+        if found is not None and found.value >= 1 << 62:
+            raise CellError(f"{title} is no time")
+        return None if found is None else round(found.value)
+
+    def size(self, title: str) -> int | None:
+        if title not in self.header:
+            return None
+        found = quantity(self.text(title), self.header[title][1], SIZE_BYTES, "B")
+        return None if found is None else round(found.value)
+
+
+def open_traces(path: Path, text: str) -> TraceProfile:
+    """DerbyError for a cell that is no number, or without GPU work."""
+    profile = TraceProfile(path, None)
+    header: dict[str, tuple[int, str | None]] = {}
+    take, width, separator = profile.take_operation, 0, ","
+    devices: Counter[str] = Counter()
+    for number, line in enumerate(text.splitlines(), 1):
+        if HEADER.match(line):
+            separator = next(each for each in ",;\t" if each in line)
+            titles = next(csv.reader([line], delimiter=separator))
+            header, width = _titles(titles), len(titles)
+            take = profile.take_call if "Result" in header or "CorrID" in header else profile.take_operation
+            continue
+        if not header:
+            continue
+        cells = next(csv.reader([line], delimiter=separator), [])
+        if len(cells) != width:
+            if len(cells) > 1:
+                raise DerbyError(f"{path}:{number}: {len(cells)} cells where the header has {width}; print it again")
+            header = {}  # the table has ended
+            continue
+        try:
+            row = _Cells(header, cells)
+            take(row)
+            if device := _DEVICE.match(row.text("Device")):
+                devices[device["name"]] += 1
+        except CellError as error:
+            raise DerbyError(f"{path}:{number}: {error}") from None
+    if not profile._operations:
+        raise DerbyError(f"{path}: no GPU work in it; add `--report cuda_gpu_trace` to `nsys stats`")
+    profile.gpu = ", ".join(devices) or None
+    profile.finish()
+    return profile
+
+
+def _titles(titles: list[str]) -> dict[str, tuple[int, str | None]]:
+    found = {}
+    for place, title in enumerate(titles):
+        match = re.fullmatch(r"(.*?)\s*\(([^()]+)\)", title.strip())
+        found[match[1] if match else title.strip()] = place, unit_of(match[2]) if match else None
+    return found

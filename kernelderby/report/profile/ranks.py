@@ -1,0 +1,97 @@
+"""Several profiles or ranks of one job side by side, kernel by kernel: a column each, the spread, the slowest."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from kernelderby.profile.kernels.summary import KernelTable
+from kernelderby.profile.names import short_name
+from kernelderby.report.model import NOTHING, Column, Report, Table, TableCell
+from kernelderby.report.numbers import milliseconds
+
+
+@dataclass(frozen=True, slots=True)
+class RankRow:
+    """times_ns: by profile, in their order; None where it has no such kernel. spread: of the largest, how much the
+    smallest is below it. slowest: the profile of the largest."""
+
+    kernel: str
+    library: str
+    role: str
+    times_ns: tuple[float | None, ...]
+    spread: float
+    slowest: str
+
+
+def rank_rows(tables: Sequence[KernelTable]) -> list[RankRow]:
+    """One row a kernel name, the largest sum first."""
+    names = profile_names([table.path for table in tables])
+    found: dict[str, list[float | None]] = {}
+    about: dict[str, tuple[str, str]] = {}
+    for place, table in enumerate(tables):
+        for row in table.rows:
+            times = found.setdefault(row.name, [None] * len(tables))
+            times[place] = row.total_ns
+            about[row.name] = row.library, row.role.value
+    rows = []
+    for name, times in found.items():
+        known = [time or 0.0 for time in times]
+        most = max(known)
+        spread = (most - min(known)) / most if most else 0.0
+        rows.append(RankRow(name, *about[name], tuple(times), spread, names[known.index(most)]))
+    return sorted(rows, key=lambda row: (-sum(time or 0.0 for time in row.times_ns), row.kernel))
+
+
+def profile_names(paths: Sequence[Path]) -> list[str]:
+    """By their file names; by their paths where two would be alike."""
+    names = [path.name for path in paths]
+    return names if len(set(names)) == len(names) else [str(path) for path in paths]
+
+
+def ranks_report(tables: Sequence[KernelTable], top: int | None) -> Report:
+    names = profile_names([table.path for table in tables])
+    rows = rank_rows(tables)
+    shown = rows[:top] if top else rows
+    columns = (
+        Column("kernel", "left"),
+        *(Column(f"{name} ms") for name in names),
+        Column("spread"),
+        Column("slowest", "left"),
+        Column("role", "left"),
+    )
+    lines = [
+        (
+            TableCell(short_name(row.kernel)),
+            *(NOTHING if time is None else TableCell(milliseconds(time)) for time in row.times_ns),
+            TableCell(f"{row.spread:.1%}"),
+            TableCell(row.slowest),
+            TableCell(row.role),
+        )
+        for row in shown
+    ]
+    totals = [table.total_ns for table in tables]
+    most = max(totals)
+    lines.append(
+        (
+            TableCell("all kernels"),
+            *(TableCell(milliseconds(total)) for total in totals),
+            TableCell(f"{(most - min(totals)) / most:.1%}" if most else "-"),
+            TableCell(names[totals.index(most)]),
+            TableCell(""),
+        )
+    )
+    table = Table(
+        "Kernels side by side",
+        columns,
+        tuple(lines),
+        caption="spread: how far the smallest is below the largest; a collective's time is mostly its wait for others",
+    )
+    left = len(rows) - len(shown)
+    return Report(
+        title=f"{len(tables)} profiles side by side",
+        facts=(", ".join(dict.fromkeys(table.gpu or "GPU not named" for table in tables)),),
+        tables=(table,),
+        notes=(f"{left} more kernels",) if left else (),
+    )

@@ -1,0 +1,144 @@
+"""nsys's traces as CSV, and its reports, which the nsys that is installed must export."""
+
+import os
+import shutil
+import stat
+
+import pytest
+from make_nsys import standard
+
+from kernelderby.errors import DerbyError
+from kernelderby.profile.activity import activity_of
+from kernelderby.profile.sources import open_profile, report_file
+from kernelderby.profile.spans import SpanKind
+
+GPU = """Start (ns),Duration (ns),CorrId,GrdX,GrdY,GrdZ,BlkX,BlkY,BlkZ,Reg/Trd,StcSMem (MB),DymSMem (MB),Bytes (MB),\
+Throughput (MB/s),SrcMemKd,DstMemKd,Device,Ctx,GreenCtx,Strm,Name
+1000,500,1,,,,,,,,,,0.004,8.192,Pageable,Device,NVIDIA H200 (0),1,,7,[CUDA memcpy Host-to-Device]
+2000,300,2,132,1,1,128,1,1,168,0.001,0.098,,,,,NVIDIA H200 (0),1,,7,"void gemm<(int)128, float>(T2 *)"
+2400,300,3,132,1,1,128,1,1,168,0.001,0.098,,,,,NVIDIA H200 (0),1,,7,"void gemm<(int)128, float>(T2 *)"
+"""
+CALLS = """Start (ns),Duration (ns),Name,Result,CorrID,Pid,Tid,T-Pri,Thread Name
+900,40,cudaMemcpyAsync_v3020,0,1,100,100,20,python
+1500,20,cudaLaunchKernel_v7000,0,2,100,100,20,python
+1530,20,cudaLaunchKernel_v7000,0,3,100,100,20,python
+1600,1200,cudaStreamSynchronize_v3020,0,4,100,100,20,python
+"""
+
+
+@pytest.mark.parametrize("order", [GPU + "\n" + CALLS, "Processing [a.sqlite] with [x.py]... \n" + CALLS + "\n" + GPU])
+def test_a_trace(tmp_path, order):
+    path = tmp_path / "trace.csv"
+    path.write_text(order)
+    profile = open_profile(path)
+    assert (profile.gpu, profile.has_events) == ("NVIDIA H200", True)
+    copy, *gemms = profile.spans()
+    assert (copy.kind, copy.name, copy.bytes) == (SpanKind.MEMCPY, "[CUDA memcpy Host-to-Device]", 4000)
+    assert [(span.start_ns, span.end_ns, span.stream) for span in gemms] == [(2000, 2300, 7), (2400, 2700, 7)]
+    gemm = profile.sums()[-1] if profile.sums()[0].kind is SpanKind.MEMCPY else profile.sums()[0]
+    assert (gemm.instances, gemm.total_ns, gemm.median_ns) == (2, 600, 300)
+    assert [(call.name, call.calls, call.total_ns) for call in profile.api_sums()] == [
+        ("cudaStreamSynchronize", 1, 1200),
+        ("cudaLaunchKernel", 2, 40),
+        ("cudaMemcpyAsync", 1, 40),
+    ]
+    [gpu] = activity_of(profile).gpus
+    assert gpu.launch_median_ns == 500  # 100, 500, 870
+    assert gpu.idle_ns["synchronisation"] == 0 and gpu.idle_ns["dependency"] == 100
+    assert gpu.idle_ns["host late"] == 500  # launched at 1500, when the copy had just ended
+    [shape] = profile.launch_shapes()
+    assert (shape.grid, shape.registers, shape.instances) == ((132, 1, 1), 168, 2)
+    assert profile.unlinked_launches == 0
+
+
+def test_without_calls(tmp_path):
+    path = tmp_path / "trace.csv"
+    path.write_text(GPU)
+    profile = open_profile(path)
+    assert profile.api_sums() == [] and profile.unlinked_launches == 0
+    [gpu] = activity_of(profile).gpus
+    assert gpu.idle_ns["unknown"] == 600 and gpu.launch_median_ns is None
+
+
+@pytest.mark.parametrize(
+    "text, said",
+    [
+        (CALLS, "no GPU work in it"),
+        (GPU.replace("2000,300", "2000,x"), "trace.csv:3: 'x' is no number"),
+        (GPU.replace("2000,300", "2000,"), "trace.csv:3: an operation without a time"),
+        (GPU.replace(",7,[CUDA", ",[CUDA"), "trace.csv:2: 20 cells where the header has 21"),
+    ],
+)
+def test_what_is_wrong_is_said_in_one_line(tmp_path, text, said):
+    path = tmp_path / "trace.csv"
+    path.write_text(text)
+    with pytest.raises(DerbyError, match=said):
+        open_profile(path)
+
+
+def report(path):
+    path.write_bytes(b"\x08\x00 a report, whose form only nsys knows \x00")
+    return path
+
+
+def fake_nsys(folder, body):
+    tool = folder / "nsys"
+    tool.write_text(f"#!/bin/sh\n{body}\n")
+    tool.chmod(tool.stat().st_mode | stat.S_IEXEC)
+    return folder
+
+
+def test_a_report_goes_through_nsys(tmp_path, monkeypatch):
+    exported = standard(tmp_path / "export.sqlite")
+    body = f'while [ "$1" != --output ]; do shift; done; cp {exported} "$2"'
+    monkeypatch.setenv("PATH", f"{fake_nsys(tmp_path, body)}:{os.environ['PATH']}")
+    path = report(tmp_path / "run.nsys-rep")
+    profile = open_profile(path)
+    assert profile.path == path  # as the tables show it
+    assert [(each.name, each.total_ns) for each in profile.sums()] == [
+        (each.name, each.total_ns) for each in open_profile(exported).sums()
+    ]
+    assert len(list(profile.spans())) == 9
+
+
+def test_a_report_whose_export_lies_beside_it(tmp_path, monkeypatch):
+    monkeypatch.setattr(report_file, "find_nsys", lambda: None)
+    path = report(tmp_path / "run.nsys-rep")
+    with pytest.raises(DerbyError, match="no nsys is installed to export it"):
+        open_profile(path)
+    standard(tmp_path / "run.sqlite")
+    assert open_profile(path).path == path
+
+
+def test_a_report_that_nsys_cannot_read(tmp_path, monkeypatch):
+    monkeypatch.setenv("PATH", f"{fake_nsys(tmp_path, 'echo Importer error >&2; exit 1')}:{os.environ['PATH']}")
+    with pytest.raises(DerbyError, match="cannot export it .Importer error."):
+        open_profile(report(tmp_path / "run.nsys-rep"))
+
+
+@pytest.mark.skipif(shutil.which("nsys") is None, reason="nsys is not installed")
+def test_the_real_nsys_makes_and_reads_a_report(tmp_path):
+    """Without a GPU there is no kernel in it: the export works, and what is missing is said."""
+    import subprocess
+
+    made = tmp_path / "true"
+    words = [
+        "nsys",
+        "profile",
+        "--trace",
+        "nvtx",
+        "--sample",
+        "none",
+        "--cpuctxsw",
+        "none",
+        "--output",
+        str(made),
+        "true",
+    ]
+    if (
+        subprocess.run(words, capture_output=True, timeout=120).returncode
+        or not made.with_suffix(".nsys-rep").is_file()
+    ):
+        pytest.skip("this nsys makes no report here")
+    with pytest.raises(DerbyError, match="no kernels, copies or memsets in it|no export of nsys"):
+        open_profile(made.with_suffix(".nsys-rep"))
