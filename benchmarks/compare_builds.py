@@ -20,9 +20,10 @@ from pathlib import Path
 import torch
 
 from kernelderby.catalog import Catalog, Solution
+from kernelderby.catalog.selection import select_workloads
 from kernelderby.catalog.solutions import SOURCE_SUFFIXES
 from kernelderby.errors import DerbyError
-from kernelderby.measure.judge.cases import case_of_workload, select_workloads, small_cases
+from kernelderby.measure.judge.cases import case_of_workload, small_cases
 from kernelderby.measure.judge.correctness import Candidate
 from kernelderby.measure.judge.inputs import InputMaker
 from kernelderby.measure.race import local_check, local_race

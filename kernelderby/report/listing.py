@@ -175,7 +175,7 @@ def _operator_row(operator: ListedOperator, gpus: Sequence[str]) -> tuple[TableC
 
 def _shape_count(operator: ListedOperator) -> str:
     others = sum(operator.others.values())
-    return f"{operator.shapes} + {others}" if others else str(operator.shapes)
+    return f"{operator.shapes}+{others}" if others else str(operator.shapes)
 
 
 def contract_report(found: Contract, root: Path) -> Report:

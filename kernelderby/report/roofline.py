@@ -134,7 +134,7 @@ def _operator_row(survey: Survey, operator: Operator) -> tuple[TableCell, ...]:
     middle = operator.middle
     cells = [
         TableCell(operator.name),
-        TableCell(f"{len(operator.shapes)} + {len(operator.others)}" if operator.others else str(len(operator.shapes))),
+        TableCell(f"{len(operator.shapes)}+{len(operator.others)}" if operator.others else str(len(operator.shapes))),
         TableCell(operator.regime),
         TableCell(intensity(middle.flops_per_byte)),
         *(_floor(middle, gpu) for gpu in survey.gpus),

@@ -9,6 +9,7 @@ import time
 import pytest
 
 from kernelderby.catalog import Catalog, Definition
+from kernelderby.catalog.selection import by_origin
 from kernelderby.errors import DerbyError
 from kernelderby.roofline.listing import SORTS, contract, dtypes_of, listing
 
@@ -98,7 +99,9 @@ def test_the_checkout_is_listed_whole(derby, checkout):
     assert (code, err) == (0, "")
     for name in catalog.definitions:
         line = row(out, name)
-        assert line[1] == catalog.definition(name).op_type and line[3] == str(len(catalog.workloads(name)))
+        scored, *others = by_origin(catalog.workloads(name))
+        shapes = "+".join(str(count) for count in (len(scored), sum(map(len, others))) if count)
+        assert line[1] == catalog.definition(name).op_type and line[3] == shapes
     found = listing(catalog)
     assert len(found.operators) == found.of_operators == len(catalog.definitions)
     importance = [operator.importance for operator in found.operators if operator.importance]

@@ -6,6 +6,7 @@ import pytest
 import torch
 from operators import CATALOG, inputs_at, load, outputs_of, small_variants
 
+from kernelderby.errors import DerbyError
 from kernelderby.measure.judge.correctness import judge
 from kernelderby.trace import Status
 
@@ -126,7 +127,7 @@ def test_routing_fits_into_the_published_blocks():
 
 
 def test_too_few_blocks_are_an_error():
-    with pytest.raises(ValueError, match="num_blocks: 7 are too few"):
+    with pytest.raises(DerbyError, match="generate_inputs raises ValueError: num_blocks: 7 are too few"):
         inputs_at(ALIGN, num_tokens=1, num_blocks=7)
 
 
