@@ -132,7 +132,7 @@ def listing_report(found: Listing) -> Report:
     columns = (
         Column("operator", "left"),
         Column("op_type", "left", is_optional=True),
-        Column("dtype", "left"),
+        Column("dtype", "left", is_optional=True),
         Column("shapes"),
         Column("importance"),
         Column("solutions"),

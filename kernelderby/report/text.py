@@ -66,17 +66,12 @@ def _fitted(table: Table, width: int) -> Table:
     """The table as it is where it fits, or where every column is a key and long texts wrap."""
     if _excess(table, width) <= 0 or table.key_columns == len(table.columns):
         return table
-    kept = [index for index, column in enumerate(table.columns) if not column.is_optional]
-    table = replace(
-        table,
-        columns=tuple(table.columns[index] for index in kept),
-        rows=tuple(tuple(row[index] for index in kept) for row in table.rows),
-    )
-    names = [index for index in range(table.key_columns) if table.columns[index].align == "left"]
-    excess = _excess(table, width)
-    if excess <= 0 or not names:
+    for title in [column.title for column in table.columns if column.is_optional]:
+        if _excess(table, width) > 0:
+            table = _without(table, title)
+    excess, longest = _excess(table, width), _longest_name(table)
+    if excess <= 0 or longest is None:
         return table
-    longest = max(names, key=lambda index: _cells_width(table, index))
     room = max(NAME, _cells_width(table, longest) - excess)
     return replace(
         table,
@@ -90,6 +85,20 @@ def _fitted(table: Table, width: int) -> Table:
             for row in table.rows
         ),
     )
+
+
+def _without(table: Table, title: str) -> Table:
+    kept = [index for index, column in enumerate(table.columns) if column.title != title]
+    return replace(
+        table,
+        columns=tuple(table.columns[index] for index in kept),
+        rows=tuple(tuple(row[index] for index in kept) for row in table.rows),
+    )
+
+
+def _longest_name(table: Table) -> int | None:
+    names = [index for index in range(table.key_columns) if table.columns[index].align == "left"]
+    return max(names, key=lambda index: _cells_width(table, index), default=None)
 
 
 def _excess(table: Table, width: int) -> int:
