@@ -89,7 +89,8 @@ def make_plan(
         took |= _recorded_seconds(rows, machine)
         known = settled_keys(row for row in rows if not settings.this_gpu or _is_of(row, machine))
         own = of_origin(catalog.workloads(definition.name), origins)
-        for workload in select_workloads(own, workloads) if own or not origins else ():
+        # The least work first: a run that is stopped has measured the most shapes.
+        for workload in sorted(select_workloads(own, workloads) if own or not origins else (), key=_work):
             missing = [
                 one
                 for one in racers
@@ -100,6 +101,12 @@ def make_plan(
             if measured:
                 jobs.append(Job(definition, workload, tuple(measured)))
     return Plan(tuple(jobs), skipped, settled, *_seconds(jobs, took))
+
+
+def _work(workload: Workload) -> float:
+    """Roughly the seconds that it takes on a large GPU: 1e15 flops or 4e12 bytes in one."""
+    cost = workload.cost
+    return 0.0 if cost is None else max(sum(cost.flops.values()) / 1e15, cost.needed() / 4e12)
 
 
 def _is_of(row: Measurement, machine: Machine) -> bool:

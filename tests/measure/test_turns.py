@@ -97,3 +97,12 @@ def test_time_left():
     assert left_seconds(10, 10, 50.0, 100.0) == 0
     assert 45 < left_seconds(5, 10, 50.0, 100.0) < 55
     assert [duration(each) for each in (40, 720, 3900)] == ["40 s", "12 min", "1 h 05 min"]
+
+
+def test_the_least_work_is_measured_first(misbehaviours, checkout):
+    plan = make_plan(Catalog.open(misbehaviours), CPU, Settings(), ["honest"])
+    rows = [job.workload.cost.needed() if job.workload.cost else 0 for job in plan.jobs]
+    assert rows == sorted(rows) and len(rows) > 1
+    attention = make_plan(Catalog.open(checkout), CPU, Settings(again=True), ["unified_attention_baseline"])
+    tokens = [job.workload.axes["num_tokens"] for job in attention.jobs if job.workload.origin == "survey"]
+    assert tokens[:2] == [7, 16] and tokens[-2:] == [792320, 526336] and len(tokens) == 25
