@@ -16,7 +16,8 @@ SMALL_AXES = {
 # Not one expert a token: there the output's standard deviation is 2, and of a kernel that quantizes in between only
 # 0.98 lie within, now more, now less.
 SMALL_VARIANTS = [
-    {}, {"num_tokens": 150, "routing": "few"}, {"num_tokens": 0}, {"num_tokens": 1}, {"num_tokens": 150},
+    {}, {"num_tokens": 150, "routing": "few"}, {"num_tokens": 0}, {"num_tokens": 1, "top_k": 8},
+    {"num_tokens": 150},
     {"num_experts": 2}, {"top_k": 3},
     {"num_tokens": 33, "num_experts": 64, "top_k": 8, "hidden_size": 256, "num_hidden_blocks": 2,
      "intermediate_size": 128, "gate_up_size": 256, "num_intermediate_blocks": 1, "num_gate_up_blocks": 2},
