@@ -6,7 +6,6 @@ from rowwise_cases import (
     CATALOG,
     OPERATORS,
     case_of,
-    in_place_verdict,
     inputs_of,
     meta_arguments,
     module,
@@ -66,28 +65,6 @@ def test_configurations(operator, config):
 
     found = verdict(operator, call, inputs_of(operator, case), case)
     assert found.status is Status.PASSED, found.message
-
-
-@pytest.mark.interpreted
-@pytest.mark.parametrize("config", CONFIGS)
-def test_sum_and_norm_in_place(config):
-    inputs = spoil("fused_add_rms_norm", inputs_of("fused_add_rms_norm", sized("fused_add_rms_norm", 11, 300)))
-
-    def call(*tensors):
-        module("fused_add_rms_norm").run_with(CONFIGS[config], *tensors)
-
-    found = in_place_verdict("fused_add_rms_norm", call, inputs)
-    assert found.status is Status.PASSED, found.message
-
-
-@pytest.mark.parametrize("operator", ["rms_norm", "fused_add_rms_norm"])
-def test_no_number_is_held_by_two_threads(operator):
-    """In place the second might read it after the first wrote it."""
-    for rows in (1, 7, 100, 1024, 30000):
-        for columns in (7, 128, 1152, 2048, 7168):
-            tensors = [torch.empty(rows, columns, dtype=torch.bfloat16, device="meta")] * 2
-            for config in module(operator).candidates(*tensors[: 2 if "add" in operator else 1], *[None] * 2):
-                assert config["rows"] * config["chunk"] >= 32 * config["warps"], (rows, columns, config)
 
 
 @pytest.mark.interpreted

@@ -1,7 +1,5 @@
 """Residual add and RMS normalization in one pass: the sum, unrounded, stays in registers between its two uses.
 
-Outputs may lie in the inputs: a program has read its rows before it writes them, and no two threads read the same number.
-
 rowwise.py, which lies beside this file once it is packed, says what a configuration means.
 """
 
