@@ -137,7 +137,7 @@ def test_convolution_in_every_configuration(tokens):
     [
         ("1.0f + __expf(-x)", "1.0f + __expf(x)"),
         ("sum = offset[c]", "sum = 0.0f"),
-        ("if (token < WIDTH - 1)", "if (token < 0)"),
+        ("bool first = token < WIDTH - 1", "bool first = token < 0"),
         ("token + i < WIDTH - 1", "token + i < WIDTH - 2"),
         ("if (t >= 0)", "if (t >= 6)"),
         ("past[2][c] = now", "past[2][c] = past[2][c]"),
