@@ -86,6 +86,9 @@ def describe(device_type: str) -> dict[str, Any]:
             else f"torch {torch.__version__} is built without CUDA"
         )
         found["gpu_missing"] = f"no CUDA GPU can be used ({build})"
+        if torch.version.cuda and _has_nvidia_gpu():
+            found["gpu_missing"] = f"CUDA cannot use this machine's GPU ({_why_cuda_fails(torch)})"
+            found["gpu_fails"] = True
     else:
         properties = torch.cuda.get_device_properties(0)
         found["gpu"] = {
@@ -97,6 +100,20 @@ def describe(device_type: str) -> dict[str, Any]:
             "multiprocessors": properties.multi_processor_count,
         }
     return found
+
+
+def _has_nvidia_gpu() -> bool:
+    """Whether the driver shows one to a process that was not told to leave it alone."""
+    hidden = os.environ.get("CUDA_VISIBLE_DEVICES", "all").strip() in ("", "-1", "NoDevFiles")
+    return not hidden and any(Path("/dev").glob("nvidia[0-9]*"))
+
+
+def _why_cuda_fails(torch: Any) -> str:
+    try:
+        torch.cuda.init()
+    except Exception as error:  # whatever the driver or the build of torch says is the reason
+        return " ".join(str(error).split())[:300]
+    return "torch counts none"
 
 
 class GpuSensors:

@@ -19,11 +19,13 @@ _START_SECONDS = 180  # importing torch from a cold disk
 @dataclass(frozen=True, slots=True)
 class Machine:
     """device: "cuda" or "cpu". gpu: name, uuid, compute_capability, memory_bytes, l2_bytes; None without one, and then
-    gpu_missing says why. protocol_note: why the protocol is only a fallback, else empty."""
+    gpu_missing says why, and gpu_fails whether there is one that CUDA cannot use.
+    protocol_note: why the protocol is only a fallback, else empty."""
 
     device: str
     gpu: dict[str, Any] | None = None
     gpu_missing: str = ""
+    gpu_fails: bool = False
     libs: dict[str, str] = field(default_factory=dict)
     protocol: str = ""
     protocol_note: str = ""
