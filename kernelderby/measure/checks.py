@@ -21,7 +21,8 @@ from kernelderby.measure.judge.correctness import Verdict
 from kernelderby.measure.machine.probe import Machine
 from kernelderby.measure.machine.requirements import why_not
 from kernelderby.measure.process import WorkerProcess
-from kernelderby.measure.remote import Failed, RemoteHands, failure
+from kernelderby.measure.remote import RemoteHands
+from kernelderby.measure.replies import Done, Failed, SmallCases
 from kernelderby.trace import Correctness, Status
 
 _START_SECONDS = 180
@@ -137,14 +138,11 @@ def _small_cases(
 
 
 def _cases_of(worker: WorkerProcess, definition: Definition, seeds: int) -> tuple[Case, ...]:
-    for command, arguments in (
-        ("load", {"definition": definition.name, "solution": None}),
-        ("small_cases", {"seeds": seeds}),
-    ):
-        reply = worker.ask(command, _START_SECONDS, **arguments)
-        if reply.get("ok") is not True:
-            raise DerbyError(f"{definition.place}: does not load: {reply['message']}; mend the definition")
-    return tuple(Case(**case) for case in reply["cases"])
+    try:
+        worker.ask(Done, "load", _START_SECONDS, definition=definition.name, solution=None)
+        return worker.ask(SmallCases, "small_cases", _START_SECONDS, seeds=seeds).cases
+    except Failed as failed:
+        raise DerbyError(f"{definition.place}: does not load: {failed.message}; mend the definition") from failed
 
 
 def run_checks(
@@ -250,10 +248,17 @@ class _Checker:
         try:
             return race.check()
         finally:
-            if self._worker and self._worker.ask("release", self.timeout_seconds).get("ok") is not True:
-                self.end()
+            self._release()
             race.release()
             table.release()
+
+    def _release(self) -> None:
+        """The judge's memory is given back once the worker has let go of it."""
+        try:
+            if self._worker:
+                self._worker.ask(Done, "release", self.timeout_seconds)
+        except Failed:
+            self.end()
 
     def _worker_with(self, definition: Definition, solution: Solution) -> WorkerProcess:
         """The process with the solution loaded."""
@@ -267,15 +272,12 @@ class _Checker:
             self._worker = WorkerProcess(self.catalog.root, self.machine.device, solution_hash=self._cache(solution))
             self._author = solution.author
         self._is_shared, self._loaded = self._loaded is not None, solution
-        reply = self._worker.ask(
-            "load",
-            _START_SECONDS + self.timeout_seconds,
-            definition=definition.name,
-            solution=solution.name,
-        )
-        if reply.get("ok") is not True:
-            self._unbuildable[solution.name] = failure(reply)
-            raise self._unbuildable[solution.name]
+        seconds = _START_SECONDS + self.timeout_seconds
+        try:
+            self._worker.ask(Done, "load", seconds, definition=definition.name, solution=solution.name)
+        except Failed as failed:
+            self._unbuildable[solution.name] = failed
+            raise
         return self._worker
 
     def _cache(self, solution: Solution) -> str:

@@ -95,8 +95,8 @@ class JudgesTable:
         host_us: Sequence[float],
         solution: Solution,
         empty_kernel_us: dict[str, float | None] | None,
-    ) -> Verdict | None:
-        """Why the claimed times cannot be, as the verdict on them; None when they can."""
+    ) -> Verdict:
+        """Why the claimed times cannot be, as the verdict on them; PASSED when they can."""
         beside = _BESIDE_US[self.device.type]
         for kind in ("eager", "graph"):
             if kind not in times:
