@@ -10,19 +10,20 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
+from types import ModuleType
 from typing import Any
 
 from kernelderby.catalog import Catalog, Definition, Solution
 from kernelderby.catalog.selection import of_origin, select_workloads
 from kernelderby.errors import DerbyError
 from kernelderby.measure.judge.blame import DefinitionFailed
-from kernelderby.measure.judge.cases import Case, case_of_workload
+from kernelderby.measure.judge.cases import Case, case_of_workload, small_cases
 from kernelderby.measure.judge.correctness import Verdict
 from kernelderby.measure.machine.probe import Machine
 from kernelderby.measure.machine.requirements import why_not
 from kernelderby.measure.process import WorkerProcess
 from kernelderby.measure.remote import RemoteHands
-from kernelderby.measure.replies import Done, Failed, SmallCases
+from kernelderby.measure.replies import Done, Failed
 from kernelderby.trace import Correctness, Status
 
 _START_SECONDS = 180
@@ -101,7 +102,7 @@ def plan_checks(
         cases = {each.name: _full_cases(catalog, each, workloads, seeds, origins) for each in checked}
         broken: dict[str, str] = {}
     else:
-        cases, broken = _small_cases(catalog, machine, checked, seeds)
+        cases, broken = _small_cases(catalog, checked, seeds)
     jobs = ((each, chosen_for[each.name], cases[each.name]) for each in checked if each.name in cases)
     return CheckPlan(tuple(jobs), skipped, broken)
 
@@ -115,34 +116,49 @@ def _full_cases(
 
 
 def _small_cases(
-    catalog: Catalog, machine: Machine, definitions: list[Definition], seeds: int
+    catalog: Catalog, definitions: list[Definition], seeds: int
 ) -> tuple[dict[str, tuple[Case, ...]], dict[str, str]]:
-    """Of each definition that loads, and of the others why not. SMALL_AXES stand in their code, so one process loads
-    them all (a start takes seconds)."""
+    """Of each definition that loads, and of the others why not. SMALL_AXES stand in their code, which this process
+    runs for the references too."""
     cases: dict[str, tuple[Case, ...]] = {}
     broken: dict[str, str] = {}
-    worker: WorkerProcess | None = None
-    try:
-        for definition in definitions:
-            worker = worker or WorkerProcess(catalog.root, machine.device)
-            try:
-                cases[definition.name] = _cases_of(worker, definition, seeds)
-            except DerbyError as error:
-                broken[definition.name] = str(error)
-                worker.kill()
-                worker = None
-    finally:
-        if worker:
-            worker.kill()
+    for definition in definitions:
+        try:
+            cases[definition.name] = _cases_of(catalog, definition, seeds)
+        except DerbyError as error:
+            broken[definition.name] = str(error)
     return cases, broken
 
 
-def _cases_of(worker: WorkerProcess, definition: Definition, seeds: int) -> tuple[Case, ...]:
+def _cases_of(catalog: Catalog, definition: Definition, seeds: int) -> tuple[Case, ...]:
+    if definition.source_path is None:
+        return _smallest(catalog, definition, seeds)
+    module = _module_of(definition)
+    if not hasattr(module, "SMALL_AXES"):
+        raise DerbyError(f"{definition.source_path}: has no SMALL_AXES, so it cannot be checked on a CPU; add them")
+    variants = getattr(module, "SMALL_VARIANTS", None)
+    return tuple(small_cases(definition, module.SMALL_AXES, variants, seeds))
+
+
+def _module_of(definition: Definition) -> ModuleType:
+    from kernelderby.measure.judge.table import definition_module
+
     try:
-        worker.ask(Done, "load", _START_SECONDS, definition=definition.name, solution=None)
-        return worker.ask(SmallCases, "small_cases", _START_SECONDS, seeds=seeds).cases
-    except Failed as failed:
-        raise DerbyError(f"{definition.place}: does not load: {failed.message}; mend the definition") from failed
+        return definition_module(definition)
+    except DerbyError:
+        raise
+    except (Exception, SystemExit) as error:
+        said = " ".join(f"{type(error).__name__}: {error}".split())[:300]
+        raise DerbyError(f"{definition.place}: does not load: {said}; mend the definition") from error
+
+
+def _smallest(catalog: Catalog, definition: Definition, seeds: int) -> tuple[Case, ...]:
+    """Of a foreign definition, which brings no SMALL_AXES: the workload that moves the fewest bytes."""
+    counted = [(each, each.cost) for each in catalog.workloads(definition.name) if each.cost is not None]
+    if not counted:
+        raise DerbyError(f"{definition.place}: has no workload that a CPU could check; add one")
+    smallest, _ = min(counted, key=lambda each: each[1].needed())
+    return tuple(case_of_workload(definition, smallest, offset) for offset in range(seeds))
 
 
 def run_checks(

@@ -108,7 +108,7 @@ class WorkerProcess:
     def send(self, command: str, timeout: float, /, **arguments: Any) -> None:
         """Asks; the answer is due `timeout` seconds from now."""
         # From the moment on at which a solution's code runs in it, nothing that it says can end the run.
-        self._has_solution |= command == "load" and arguments.get("solution") is not None
+        self._has_solution |= command == "load"
         self._timeout, self._deadline = timeout, time.monotonic() + timeout
         self._write({"command": command, **arguments})
 

@@ -14,7 +14,6 @@ from msgspec import Meta, Struct
 
 from kernelderby.errors import DerbyError
 from kernelderby.fields import Count, NotNegative, Positive, convert
-from kernelderby.measure.judge.cases import Case
 from kernelderby.trace import Correctness, Status
 
 _CHARACTERS = 2000
@@ -62,10 +61,6 @@ class MachineSeen(Done, frozen=True):
     protocol: str = ""
     protocol_note: str = ""
     flush_bytes: Count = 0
-
-
-class SmallCases(Done, frozen=True):
-    cases: tuple[Case, ...]
 
 
 class EmptyKernelTimes(Done, frozen=True):

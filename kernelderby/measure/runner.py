@@ -51,6 +51,9 @@ _STRANGERS_SECONDS = 5  # the driver lists a process that has just ended a littl
 _COOLING_SECONDS = 2  # before a disturbed turn is repeated
 
 
+_empty_kernels: dict[tuple[str, str], dict[str, float | None]] = {}  # of a GPU and a protocol
+
+
 class Observer:
     """What the runner tells while it works; the command overrides it."""
 
@@ -201,7 +204,11 @@ class Runner:
             time.sleep(0.25)
 
     def _empty_kernel(self) -> dict[str, Any]:
-        """empty_kernel_us of this session; without it, where it cannot be measured, and a note."""
+        """empty_kernel_us, measured once in this process for each machine and protocol; without it, where it cannot be
+        measured, and a note."""
+        what = self.machine.gpu.uuid if self.machine.gpu else self.machine.name, self.machine.protocol
+        if what in _empty_kernels:
+            return {"empty_kernel_us": _empty_kernels[what]}
         worker = WorkerProcess(self.catalog.root, self.machine.device)
         try:
             times = worker.ask(EmptyKernelTimes, "empty_kernel", _START_SECONDS, protocol=self.machine.protocol)
@@ -210,6 +217,7 @@ class Runner:
             return {}
         finally:
             worker.kill()
+        _empty_kernels[what] = times.empty_kernel_us
         return {"empty_kernel_us": times.empty_kernel_us}
 
     # ------------------------------------------------------------------------------------------------- one workload

@@ -6,7 +6,6 @@ import math
 
 import pytest
 
-from kernelderby.measure.judge.cases import Case
 from kernelderby.measure.replies import (
     CaptureDone,
     EmptyKernelTimes,
@@ -18,7 +17,6 @@ from kernelderby.measure.replies import (
     Reply,
     SetUpDone,
     SetUpTaken,
-    SmallCases,
     SpansTaken,
     Stop,
     TunedTimes,
@@ -29,13 +27,9 @@ from kernelderby.measure.replies import (
 )
 from kernelderby.trace import Correctness, Status
 
-CASE = Case(
-    "n=8", {"n": 8}, {"eps": 1e-6, "causal": True}, 3, {"x": {"path": "x", "tensor_key": "x"}}, {"routing": "z"}
-)
 CORRECTNESS = Correctness(math.inf, 0.5, 0.25, {"tight": 0.5})
 ANSWERS = [
     MachineSeen("3.12.3", {"torch": "2.11"}, GpuSeen("NVIDIA H200", "9.0", "GPU-1", 1, 2, 3), "", "cupti", "", 1 << 28),
-    SmallCases((CASE,)),
     EmptyKernelTimes({"eager": 3.5, "graph": None}),
     SetUpDone(SetUpTaken(0.5, 1024)),
     SetUpDone(None),

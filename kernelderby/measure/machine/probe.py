@@ -12,6 +12,7 @@ import msgspec
 
 from kernelderby.appended import exclusive_lock
 from kernelderby.hardware import gpu_id
+from kernelderby.measure.machine.environment import describe
 from kernelderby.measure.process import WorkerProcess
 from kernelderby.measure.replies import Failed, GpuSeen, MachineSeen
 
@@ -42,8 +43,10 @@ class Machine:
 
 
 def find_machine(root: Path, device: str) -> Machine:
-    """Asks a worker, so that this process needs neither torch nor a GPU context. A torch that does not load is a
-    machine without a GPU."""
+    """Asks a worker about a GPU, so that this process needs neither torch nor a GPU context; a CPU's solutions are
+    judged in this process, which then needs torch anyway. A torch that does not load is a machine without a GPU."""
+    if device == "cpu":
+        return _this_cpu()
     worker = WorkerProcess(root, device)
     try:
         seen = worker.ask(MachineSeen, "describe", _START_SECONDS)
@@ -52,6 +55,16 @@ def find_machine(root: Path, device: str) -> Machine:
     finally:
         worker.kill()
     return Machine(device, **msgspec.structs.asdict(seen))
+
+
+def _this_cpu() -> Machine:
+    try:
+        from kernelderby.measure.timing import CPU_WALL
+
+        seen = describe("cpu")
+    except (ImportError, OSError) as error:  # OSError: a library of torch's that does not load
+        return Machine("cpu", gpu_missing=f"torch does not run here: {error}")
+    return Machine("cpu", **{**msgspec.structs.asdict(seen), "protocol": CPU_WALL})
 
 
 @contextmanager

@@ -24,7 +24,7 @@ import msgspec
 from kernelderby.catalog import Catalog, Definition, Solution
 from kernelderby.errors import DerbyError
 from kernelderby.measure import fence, landlock
-from kernelderby.measure.judge.cases import Case, case_of_workload, small_cases
+from kernelderby.measure.judge.cases import Case
 from kernelderby.measure.machine.environment import describe
 from kernelderby.measure.replies import (
     CaptureDone,
@@ -34,7 +34,6 @@ from kernelderby.measure.replies import (
     MachineSeen,
     SetUpDone,
     SetUpTaken,
-    SmallCases,
     SpansTaken,
     Stop,
     TunedTimes,
@@ -117,17 +116,13 @@ class Worker:
         flush_bytes = timing.flush_bytes(self.device) if found.gpu else 0
         return msgspec.structs.replace(found, protocol=protocol, protocol_note=note, flush_bytes=flush_bytes)
 
-    def load(self, definition: str, solution: str | None, protocol: str | None = None) -> Done:
-        """Takes a definition and, unless None, loads a solution. protocol: the timer is made before any of its code
-        runs."""
+    def load(self, definition: str, solution: str, protocol: str | None = None) -> Done:
+        """Takes a definition and loads a solution. protocol: the timer is made before any of its code runs."""
         from kernelderby.measure.judge.correctness import Candidate
         from kernelderby.measure.worker.build import BuildFailed, load_setup, load_solution
 
         catalog = Catalog.open(self.root)
         self._definition = catalog.definition(definition)
-        if solution is None:
-            self.module  # noqa: B018 - whether it loads
-            return Done()
         if protocol is not None:
             self._timer_of(protocol)
         chosen = catalog.solution(solution)
@@ -155,26 +150,6 @@ class Worker:
         if self._module is None or self._module[0] != self.definition.name:
             self._module = self.definition.name, load_definition_module(self.definition)
         return self._module[1]
-
-    def small_cases(self, seeds: int) -> SmallCases:
-        """The cases of a check without a GPU."""
-        if self.definition.source_path is None:
-            return SmallCases(tuple(self._smallest(seeds)))
-        if not hasattr(self.module, "SMALL_AXES"):
-            raise DerbyError(
-                f"{self.definition.source_path}: has no SMALL_AXES, so it cannot be checked on a CPU; add them"
-            )
-        variants = getattr(self.module, "SMALL_VARIANTS", None)
-        return SmallCases(tuple(small_cases(self.definition, self.module.SMALL_AXES, variants, seeds)))
-
-    def _smallest(self, seeds: int) -> list[Case]:
-        """Of a foreign definition, which brings no SMALL_AXES: the workload that moves the fewest bytes."""
-        workloads = Catalog.open(self.root).workloads(self.definition.name)
-        counted = [each for each in workloads if each.cost is not None]
-        if not counted:
-            raise DerbyError(f"{self.definition.place}: has no workload that a CPU could check; add one")
-        smallest = min(counted, key=lambda each: each.cost.needed() if each.cost else 0)
-        return [case_of_workload(self.definition, smallest, offset) for offset in range(seeds)]
 
     def check(self, case: dict[str, Any]) -> Judged:
         """Correctness in this process, before a profile; nothing that ends in a row."""
