@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Collection
 from pathlib import Path
 from types import ModuleType
@@ -72,6 +73,8 @@ class InputMaker:
         constant = set(self.definition.constants)
         self._random_names = [name for name in tensors if name not in given]
         self.changing = [name for name in self._random_names if name not in constant]
+        # Whether refresh() of the same variant always gives the same contents: no tensor is refilled in part.
+        self.restores = all(math.prod(places[name][0]) <= CHUNK for name in self.changing)
         return places
 
     def output_places(self) -> dict[str, Any]:
