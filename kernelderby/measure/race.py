@@ -13,9 +13,8 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Mapping
 from dataclasses import dataclass, field
-from types import MappingProxyType, ModuleType
+from types import ModuleType
 from typing import Any, Protocol
 
 from kernelderby.catalog import Definition
@@ -34,6 +33,7 @@ from kernelderby.measure.judge.correctness import (
     still_poisoned,
     synchronize,
 )
+from kernelderby.measure.judge.draws import NORMAL, Draw, told
 from kernelderby.measure.judge.inputs import InputMaker
 from kernelderby.measure.shared import BufferSet, private_set, shared_set
 from kernelderby.measure.timing import Call, Spans, Timer, WallTimer
@@ -133,7 +133,7 @@ class Race:
     # ---------------------------------------------------------------------------------------------------- correctness
 
     def check(self) -> Verdict:
-        """Two calls on the same buffers with different contents, and one for each of INPUT_SCALES. An exception of the
+        """Two calls on the same buffers with different contents, and one for each of INPUT_DRAWS. An exception of the
         solution's goes through."""
         try:
             first = self._round(0, 0, POISON[0])
@@ -150,7 +150,7 @@ class Race:
             if first.verdict.status is not Status.PASSED:
                 return first.verdict
             if second.verdict.status is Status.PASSED:
-                return self._scaled() or first.verdict
+                return self._drawn() or first.verdict
             if first.checksum == second.checksum or self._right_elsewhere():
                 return Verdict(
                     Status.STALE_OUTPUT,
@@ -161,14 +161,13 @@ class Race:
         except Wrong as wrong:
             return wrong.verdict
 
-    def _scaled(self) -> Verdict | None:
-        """The first verdict that is none of passed, of a round for each of the definition's INPUT_SCALES: inputs so
-        small or large that what normal numbers hide decides. None where all pass."""
-        for number, scales in enumerate(getattr(self.module, "INPUT_SCALES", ())):
-            verdict = self._round(0, 2 + number, POISON[number % 2], scales).verdict
+    def _drawn(self) -> Verdict | None:
+        """The first verdict that is none of passed, of a round for each of the definition's INPUT_DRAWS: inputs so
+        small, large or skewed that what normal numbers hide decides. None where all pass."""
+        for number, draw in enumerate(getattr(self.module, "INPUT_DRAWS", ())):
+            verdict = self._round(0, 2 + number, POISON[number % 2], draw).verdict
             if verdict.status is not Status.PASSED:
-                times = ", ".join(f"{name} x {factor:g}" for name, factor in scales.items())
-                return Verdict(verdict.status, f"with {times}: {verdict.message}", verdict.correctness)
+                return Verdict(verdict.status, f"with {told(draw)}: {verdict.message}", verdict.correctness)
         return None
 
     def _right_elsewhere(self) -> bool:
@@ -178,12 +177,9 @@ class Race:
         except Wrong:
             return False
 
-    def _round(self, which: int, variant: int, byte: int, scales: Mapping[str, float] = MappingProxyType({})) -> _Round:
-        """scales: factors of some inputs."""
+    def _round(self, which: int, variant: int, byte: int, draw: Draw = NORMAL) -> _Round:
         inputs, outputs = self.sets[which].inputs, self.sets[which].outputs
-        self.maker.write(inputs, variant)
-        for name, factor in scales.items():
-            inputs[name].mul_(factor)
+        self.maker.write(inputs, variant, draw=draw)
         make_ready(inputs, outputs, self.in_place, byte)
         before = checksum(inputs)
         synchronize(self.maker.device)

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from pathlib import Path
-from types import ModuleType
+from types import MappingProxyType, ModuleType
 from typing import Any
 
 import torch
 
 from kernelderby.catalog import Definition, TensorSpec
 from kernelderby.errors import DerbyError
+from kernelderby.measure.judge import draws
 from kernelderby.measure.judge.blame import DefinitionFailed, blamed_on
 from kernelderby.measure.judge.cases import Case
 
@@ -26,6 +27,7 @@ INTEGER_RANGE = {
 FP8 = tuple(getattr(torch, name) for name in ("float8_e4m3fn", "float8_e5m2") if hasattr(torch, name))
 # fp8 is drawn in float32 and cast. In chunks, since a gigabyte of weights would take four gigabytes at once.
 CHUNK = 1 << 26
+_NONE: Mapping[str, Any] = MappingProxyType({})
 POOL = 4  # contents that timed calls get in turn where every input is generated
 
 
@@ -96,10 +98,17 @@ class InputMaker:
         self.write(inputs, variant, random_variant)
         return inputs
 
-    def write(self, inputs: dict[str, Any], variant: int = 0, random_variant: int | str | None = None) -> None:
-        """Writes what make() gives into tensors of places()."""
-        self._copy_given(inputs, variant, frozenset())
+    def write(
+        self,
+        inputs: dict[str, Any],
+        variant: int = 0,
+        random_variant: int | str | None = None,
+        draw: draws.Draw = draws.NORMAL,
+    ) -> None:
+        """Writes what make() gives into tensors of places(), changed by `draw`."""
+        self._copy_given(inputs, variant, frozenset(), draws.of_generator(self.definition, draw))
         self.refill_random(inputs, variant if random_variant is None else random_variant)
+        draws.apply(self.definition, draw, inputs)
 
     def refill_random(self, inputs: dict[str, Any], variant: int | str) -> None:
         """Writes other random contents into the random tensors that make() made."""
@@ -126,9 +135,12 @@ class InputMaker:
         for name in self.changing:
             self._fill(name, inputs[name], variant)
 
-    def _copy_given(self, inputs: dict[str, Any], variant: int | str, without: Collection[str]) -> None:
-        """The contents that are not random into the tensors, but for some."""
-        for name, tensor in self._contents(variant).items():
+    def _copy_given(
+        self, inputs: dict[str, Any], variant: int | str, without: Collection[str], further: Mapping[str, Any] = _NONE
+    ) -> None:
+        """The contents that are not random into the tensors, but for some. further: values for the generator."""
+        given = self._given(variant, further) if further else self._contents(variant)
+        for name, tensor in given.items():
             if name not in without:
                 inputs[name].copy_(_verified(self.definition, name, tensor, self.case))
 
@@ -138,7 +150,7 @@ class InputMaker:
             self._kept[variant] = self._given(variant)
         return self._kept[variant]
 
-    def _given(self, variant: int | str) -> dict[str, torch.Tensor]:
+    def _given(self, variant: int | str, further: Mapping[str, Any] = _NONE) -> dict[str, torch.Tensor]:
         """The tensors that are not random: generated, or from the files of a dataset without a generator."""
         case = self.case
         if self._generate is not None:
@@ -146,7 +158,7 @@ class InputMaker:
             hidden = isinstance(variant, str) or (variant and self._secret)
             seed = self._number("generated", variant) if hidden else case.seed + variant
             with blamed_on(self.definition, self._generate.__name__):
-                values = {**case.sizes, **case.scalars, **case.generator, "seed": seed}
+                values = {**case.sizes, **case.scalars, **case.generator, **further, "seed": seed}
                 return self._generate(values, self.device)
         return {name: _read_tensor(self.root, where).to(self.device) for name, where in case.files.items()}
 
