@@ -25,6 +25,7 @@ LIBRARIES = {
     "flashinfer": ("flashinfer-python",),
     "flashinfer_jit_cache": ("flashinfer-jit-cache",),
     "sgl_kernel": ("sglang-kernel", "sgl-kernel"),
+    "hpc": ("hpc-ops",),
     "deep_gemm": ("sgl-deep-gemm", "deep-gemm"),
     "tvm_ffi": ("apache-tvm-ffi",),
     "cupti": ("cupti-python",),
