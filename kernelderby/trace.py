@@ -34,9 +34,9 @@ __all__ = [
 K = TypeVar("K", bound=Hashable)
 
 
-# flashinfer-bench's two timers: up to 0.1.2 CUDA events around the call (the launch is in them; the mean of all calls),
-# since 2026-02-24 on its main branch CUPTI (the span of the kernels; the mean of the trials' medians). Neither meets the
-# other, or ours, in one ranking.
+# flashinfer-bench's two timers: up to 0.1.2 CUDA events around the call (with the launch; the mean of all calls), on
+# its main branch CUPTI (the span of the kernels; the mean of the trials' medians). Neither meets the other, or ours, in
+# one ranking.
 FLASHINFER_BENCH_EVENTS = "flashinfer-bench-events"
 FLASHINFER_BENCH_CUPTI = "flashinfer-bench-cupti"
 FLASHINFER_BENCH_PROTOCOLS = (FLASHINFER_BENCH_EVENTS, FLASHINFER_BENCH_CUPTI)
@@ -246,8 +246,9 @@ class Measurement:
 
 
 def flashinfer_bench_protocol(timestamp: str, log: str, by_author: bool) -> str:
-    """Which of its timers a row of flashinfer-bench was taken with. The row does not say it, the path does: 0.1.2 writes
-    traces/<op_type>/<definition>.jsonl, the main branch traces/<author>/<op_type>/<definition>.jsonl (by_author)."""
+    """Which of its timers a row of flashinfer-bench was taken with. The row does not say it, the path does: 0.1.2
+    writes traces/<op_type>/<definition>.jsonl, its main branch traces/<author>/<op_type>/<definition>.jsonl
+    (by_author)."""
     is_cupti = by_author and _moment(timestamp) >= _FIRST_CUPTI and _NO_CUPTI not in log
     return FLASHINFER_BENCH_CUPTI if is_cupti else FLASHINFER_BENCH_EVENTS
 

@@ -228,8 +228,7 @@ def test_one_gpu_and_one_protocol_only():
     other_gpu = [replace(each, gpu="NVIDIA B200", latency_us=1.0) for each in rows(b=[5.0])]
     events = [replace(each, protocol="cuda-events") for each in rows(a=[5.0, 5.0])]
     bench = [
-        replace(each, protocol="flashinfer-bench-events", samples_us=())
-        for each in rows(a=[9.0] * 3, b=[1.0] * 3) * 3
+        replace(each, protocol="flashinfer-bench-events", samples_us=()) for each in rows(a=[9.0] * 3, b=[1.0] * 3) * 3
     ]
     measured = rows(a=[10.0, 10.0, 10.0], b=[20.0, 20.0, 20.0]) + other_gpu + events + bench
     result = ranked(measured)

@@ -25,7 +25,8 @@ def load_rows(
     by_author: bool = False,
 ) -> list[Measurement]:
     """The rows of a file, in its order. workloads: uuid -> workload, of the definition; a row that contradicts its own
-    is broken. by_author: it lies at traces/<author>/<op_type>/. Broken lines are told to left_out; rows of the future, which stay, to noted."""
+    is broken. by_author: it lies at traces/<author>/<op_type>/. Broken lines are told to left_out; rows of the future,
+    which stay, to noted."""
     rows, ahead = [], []
     latest, definition, place = datetime.now(UTC) + _CLOCKS_DIFFER, path.stem, str(path)
     encode = msgspec.json.Encoder().encode
