@@ -160,8 +160,8 @@ class InputMaker:
         case = self.case
         if self._generate is not None:
             # The published contents are seeded by the uuid, which everybody knows; others by the secret, where is one.
-            hidden = isinstance(variant, str) or (variant and self._secret)
-            seed = self._number("generated", variant) if hidden else case.seed + variant
+            hidden = bool(variant) and bool(self._secret)
+            seed = self._number("generated", variant) if hidden or isinstance(variant, str) else case.seed + variant
             with blamed_on(self.definition, getattr(self._generate, "__name__", "generate_inputs")):
                 values = {**case.sizes, **case.scalars, **case.generator, **further, "seed": seed}
                 return self._generate(values, self.device)
