@@ -81,7 +81,9 @@ class InputMaker:
         self._random_names = [name for name in tensors if name not in given]
         self.changing = [name for name in self._random_names if name not in constant]
         # Whether refresh() of the same variant always gives the same contents: no tensor is refilled in part.
-        self.restores = all(math.prod(places[name][0]) <= CHUNK for name in self.changing)
+        self.restores = all(
+            isinstance(place := places[name], tuple) and math.prod(place[0]) <= CHUNK for name in self.changing
+        )
         return places
 
     def output_places(self) -> dict[str, Place]:
