@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Which rows flashinfer-bench's `report best` and `apply` accept: the table in docs/flashinfer_bench.md, by its own code.
+"""Which rows flashinfer-bench's `report best` and `apply` accept: a table in docs/flashinfer_bench.md, by its code.
 
 python scripts/flashinfer_bench_limits.py            # writes the table
 python scripts/flashinfer_bench_limits.py --check    # exit code 1 when it is stale
