@@ -17,12 +17,14 @@ from kernelderby.cli.options import (
     workloads_option,
 )
 from kernelderby.cli.output import Output, output_options
+from kernelderby.errors import DerbyError
 
 if TYPE_CHECKING:
     from kernelderby.report.answer import Answer
 
 
 @click.command(cls=DerbyCommand)
+@click.argument("operators", metavar="[OPERATOR]...", nargs=-1)
 @definitions_option
 @solutions_option
 @workloads_option
@@ -49,6 +51,7 @@ if TYPE_CHECKING:
 @output_options("rank", tables=("solutions", "workloads", "pairs", "authors", "operators", "leads"))
 @root_option
 def command(
+    operators: tuple[str, ...],
     definitions: tuple[str, ...],
     solutions: tuple[str, ...],
     workloads: tuple[str, ...],
@@ -64,6 +67,7 @@ def command(
     output: Output,
 ) -> None:
     """Compare solutions on ONE GPU, measured in ONE way, from recorded traces. Needs no GPU and no torch.
+    OPERATOR is the same as --definitions.
 
     Per workload: latency, ratio with its 95 % interval, win. Over workloads: geomean, total time, win rate, coverage,
     share of the floor reached (S). Missing and failed rows lower the coverage and stay in the table.
@@ -74,7 +78,11 @@ def command(
     """
     from kernelderby.api.trace_set import open_set
 
+    definitions = tuple(dict.fromkeys((*operators, *definitions)))
     found = open_set(root)
+    for name in operators:
+        if name not in found.definitions and name in found.solutions:
+            raise DerbyError(f"{name} is a solution, not an operator; write --solutions {','.join((*solutions, name))}")
     if author is not None and summary is None:
         raise click.UsageError("--author goes with --summary")
     if summary is not None:

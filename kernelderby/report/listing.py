@@ -143,8 +143,8 @@ def listing_report(found: Listing) -> Report:
         captions.append("Importance: share of GPU time in production, as published.")
     if found.gpus:
         captions.append(
-            "S: floor over the fastest solution's time, median over the shapes (timed/all, where not all), by "
-            "the newest protocol."
+            "S: floor over the fastest solution's time, median over the shapes (timed/all, where not all); rows of the "
+            "newest protocol."
         )
     rows = tuple(_operator_row(each, found.gpus) for each in found.operators)
     if others:
