@@ -82,6 +82,8 @@ def command(
 
     catalog = Catalog.open(root)
     check_names(catalog, solutions, definitions)
+    if not as_json:
+        say("looking at this GPU and its libraries")
     machine = find_machine(root, "cuda")
     if machine.gpu is None:
         raise DerbyError(f"{machine.gpu_missing}, so nothing can be measured; use `derby check`, which runs on the CPU")
