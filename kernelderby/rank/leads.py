@@ -65,8 +65,8 @@ def leads(
     protocol: str | None = None,
 ) -> tuple[Leads, ...]:
     """For every GPU that has rows, the one with most shapes first, or the named one; each under its newest protocol, or
-    the named one. workloads: of each definition those that count. author: default whose solutions are fastest on the most shapes. DerbyError: no
-    rows, an unknown author, GPU or protocol, nothing to compare."""
+    the named one. workloads: of each definition those that count. author: default whose solutions are fastest on the
+    most shapes. DerbyError: no rows, an unknown author, GPU or protocol, nothing to compare."""
     authors = {solution.author for solution in solutions.values()}
     if author is not None and author not in authors:
         raise DerbyError(f"--author: no solution of the set is by {author!r}; {suggestion(author, authors)}")

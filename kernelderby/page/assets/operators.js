@@ -54,13 +54,15 @@ function operatorColumns(isMeasured) {
       { title: "S fair", align: "right", value: (row) => row.order && row.order.fair, cell: (row) => percent(row.order && row.order.fair) }
     );
   columns.push(
-    { title: "Shape", value: (row) => row.shape && row.shape[SHAPE.label], cell: (row) => (row.shape ? text("span", row.shape[SHAPE.label], { class: "clip", title: row.shape[SHAPE.axes] }) : NOTHING) },
+    { title: "Shape", value: (row) => row.shape && row.shape[SHAPE.label], cell: (row) => (row.shape ? text("span", numbered(row.shape), { class: "clip", title: row.shape[SHAPE.axes] }) : NOTHING), hint: "its number in the published list, as --workloads '#3' names it; else its size" },
     { title: "Floor", unit: "us", align: "right", value: (row) => row.floor && row.floor[0], cell: (row) => floorCell(row.floor) }
   );
   if (isMeasured) columns.push({ title: "Time", unit: "us", align: "right", value: (row) => row.time, cell: (row) => element("span", { title: row.race ? row.race.protocol : null }, microseconds(row.time), row.race && !isOfTable(row.race) ? text("small", " *") : null) });
   columns.push({ title: "Intensity", unit: "flop/byte", align: "right", value: (row) => row.shape && row.shape[SHAPE.flops_per_byte], cell: (row) => intensity(row.shape && row.shape[SHAPE.flops_per_byte]) });
   return columns;
 }
+
+const numbered = (shape) => (shape[SHAPE.shape_id] === null ? shape[SHAPE.label] : `#${shape[SHAPE.shape_id]}`);
 
 const floorCell = (floor) => (floor ? element("span", { title: `set by ${floor[1]}` }, floorUs(floor[0]), text("small", ` ${floor[1][0].toUpperCase()}`)) : text("span", NOTHING, { class: "muted" }));
 
