@@ -4,9 +4,9 @@ The judge owns all memory that counts: two sets of inputs and outputs at differe
 solution runs elsewhere (hands.Hands, in another process remote.RemoteHands) and sees these buffers and nothing else.
 Before every timed call, outside its window, the random inputs of its set get new contents and the outputs new poison
 (the input's contents, where they lie in one). The generated inputs stay, so that the work (the routing, say) is the
-workload's own. Calls chosen at random are compared whole, from a copy that is taken right after the window. Of all others
-a checksum is taken there, and the call is made once more, untimed and in another order, on the same contents: where the
-solution gave the same bits twice in the check, it has to give them again.
+workload's own. Calls chosen at random are compared whole, from a copy that is taken right after the window. Of all
+others a checksum is taken there, and the call is made once more, untimed and in another order, on the same contents:
+where the solution gave the same bits twice in the check, it has to give them again.
 """
 
 from __future__ import annotations
