@@ -11,7 +11,7 @@ from operators import CATALOG, ROOT, inputs_at, load
 
 from kernelderby.measure.judge.cases import Case
 from kernelderby.measure.judge.correctness import Candidate, compare, judge, named_outputs
-from kernelderby.measure.judge.draws import apply, of_generator, told
+from kernelderby.measure.judge.draws import apply, of_generator
 from kernelderby.measure.judge.inputs import InputMaker
 from kernelderby.measure.race import local_check
 from kernelderby.trace import Status
