@@ -213,7 +213,8 @@ class _Calls:
 # A seccomp filter (<linux/seccomp.h>, <linux/filter.h>): no look into other processes, no signals to those that run
 # the race, no limits, priorities or processors of anybody else, no network, nothing that only the machine's owner does.
 # System calls by machine: the audit architecture; those that are refused (io_uring would go round the filter); those
-# that signal; those whose first argument names a process (0: itself), those whose second does; socket().
+# that signal or schedule the process that their first argument names; those whose first argument names a process (0:
+# itself), and those whose second does; socket().
 _CALLS = {
     "x86_64": _Calls(
         0xC000003E,
@@ -225,14 +226,9 @@ _CALLS = {
             **{"kexec_file_load": 320, "reboot": 169, "swapon": 167, "swapoff": 168, "settimeofday": 164},
             **{"clock_settime": 227, "clock_adjtime": 305, "adjtimex": 159, "iopl": 172, "ioperm": 173},
         },
-        {"kill": 62, "tkill": 200, "tgkill": 234, "rt_sigqueueinfo": 129, "rt_tgsigqueueinfo": 297},
-        {
-            "prlimit64": 302,
-            "sched_setaffinity": 203,
-            "sched_setparam": 142,
-            "sched_setscheduler": 144,
-            "sched_setattr": 314,
-        },
+        {"kill": 62, "tkill": 200, "tgkill": 234, "rt_sigqueueinfo": 129, "rt_tgsigqueueinfo": 297}
+        | {"sched_setaffinity": 203, "sched_setparam": 142, "sched_setscheduler": 144, "sched_setattr": 314},
+        {"prlimit64": 302},
         {"setpriority": 141, "ioprio_set": 251},
         41,
     ),
@@ -246,14 +242,9 @@ _CALLS = {
             **{"kexec_file_load": 294, "reboot": 142, "swapon": 224, "swapoff": 225, "settimeofday": 170},
             **{"clock_settime": 112, "clock_adjtime": 266, "adjtimex": 171},
         },
-        {"kill": 129, "tkill": 130, "tgkill": 131, "rt_sigqueueinfo": 138, "rt_tgsigqueueinfo": 240},
-        {
-            "prlimit64": 261,
-            "sched_setaffinity": 122,
-            "sched_setparam": 118,
-            "sched_setscheduler": 119,
-            "sched_setattr": 274,
-        },
+        {"kill": 129, "tkill": 130, "tgkill": 131, "rt_sigqueueinfo": 138, "rt_tgsigqueueinfo": 240}
+        | {"sched_setaffinity": 122, "sched_setparam": 118, "sched_setscheduler": 119, "sched_setattr": 274},
+        {"prlimit64": 261},
         {"setpriority": 140, "ioprio_set": 30},
         198,
     ),

@@ -109,7 +109,6 @@ class WorkerProcess:
         # From the moment on at which a solution's code runs in it, nothing that it says can end the run.
         self._has_solution |= command == "load" and arguments.get("solution") is not None
         self._timeout, self._deadline = timeout, time.monotonic() + timeout
-        self._signal(signal.SIGCONT)
         self._write({"command": command, **arguments})
 
     def _write(self, request: dict[str, Any]) -> None:
@@ -161,18 +160,7 @@ class WorkerProcess:
             return self._gone(Status.CRASHED, "the process sent something that is no reply")
         if "error" in reply and (self._trusted or not self._has_solution):
             raise DerbyError(reply["error"])
-        if "at" not in reply:
-            self._signal(signal.SIGSTOP)
         return reply
-
-    def _signal(self, number: signal.Signals) -> None:
-        """Between two requests a solution's process stands still: no thread of it reads what the judge writes
-        meanwhile, or works while its rivals are timed."""
-        if self._scratch is not None and self._has_solution:
-            try:
-                os.killpg(self._process.pid, number)
-            except (ProcessLookupError, PermissionError):
-                pass
 
     def _takes_too_much(self) -> tuple[Status, str] | None:
         """Looked at once a second while it works, since the kernel's own limits count what CUDA only reserves."""

@@ -84,7 +84,7 @@ import os, sys
 from kernelderby.measure import fence
 
 other = int(sys.argv[1])
-assert fence.protect([])
+assert fence.protect([other])
 import resource
 
 resource.getrlimit(resource.RLIMIT_NOFILE)
