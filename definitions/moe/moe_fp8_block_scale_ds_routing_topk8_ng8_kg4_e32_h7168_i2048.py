@@ -91,7 +91,7 @@ def generate_inputs(axes_and_scalars, device):
     weight scale falls with the square root of what it sums over (0.05 at 7168 and 2048), so that the shrunken axes give
     outputs of the same size. At smaller scales a tolerance of 1 would accept all zeros.
 
-    `routing` in axes_and_scalars may be "local": every token goes to this rank's experts alone, as far as groups allow.
+    `routing` in axes_and_scalars may be "local": every token goes to experts of this rank, as far as groups allow.
     `seed` in axes_and_scalars (an integer that the workload's uuid gives) fixes every value; the numbers are drawn on
     the CPU, so they are the same on every device. Returns name -> tensor on `device`.
     """

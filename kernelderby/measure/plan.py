@@ -110,7 +110,7 @@ def _work(workload: Workload) -> float:
 
 
 def _is_of(row: Measurement, machine: Machine) -> bool:
-    return machine.gpu is not None and row.environment.get("gpu_uuid") == machine.gpu["uuid"]
+    return machine.gpu is not None and row.environment.get("gpu_uuid") == machine.gpu.uuid
 
 
 def _recorded_seconds(rows: Iterable[Measurement], machine: Machine) -> dict[tuple[str, str], float]:

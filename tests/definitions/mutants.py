@@ -64,7 +64,8 @@ MUTANTS: dict[str, dict[str, tuple[str, str]]] = {
         "bias missing": (" + bias.float()", ""),
         "variance of few digits": (
             "centred.square().mean(dim=-1, keepdim=True)",
-            "(x.square().mean(-1, True).bfloat16() - x.mean(-1, True).square().bfloat16()).float().clamp(min=0)",
+            "(x.square().mean(-1, True).bfloat16().float() - x.mean(-1, True).square().bfloat16().float())"
+            ".clamp(min=0)",
         ),
         "mean kept": ("x - x.mean(dim=-1, keepdim=True)", "x"),
     },

@@ -9,8 +9,9 @@ from kernelderby.catalog import Catalog, Requires
 from kernelderby.measure.machine.probe import Machine
 from kernelderby.measure.machine.requirements import module_problem, why_not
 from kernelderby.measure.machine.tools import find_tools
+from kernelderby.measure.replies import GpuSeen
 
-H200 = Machine("cuda", {"name": "NVIDIA H200", "uuid": "GPU-0", "compute_capability": "9.0"})
+H200 = Machine("cuda", GpuSeen("NVIDIA H200", "9.0", "GPU-0"))
 
 
 def reason(machine, language="python", **requires):

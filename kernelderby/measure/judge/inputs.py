@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from types import MappingProxyType, ModuleType
 from typing import Any
@@ -16,6 +16,7 @@ from kernelderby.errors import DerbyError
 from kernelderby.measure.judge import draws
 from kernelderby.measure.judge.blame import DefinitionFailed, blamed_on
 from kernelderby.measure.judge.cases import Case
+from kernelderby.measure.shared import Place
 
 # Values of random integers, [low, high), as flashinfer-bench 0.1.2 draws them (bench/utils.py).
 INTEGER_RANGE = {
@@ -40,7 +41,8 @@ def torch_dtype(name: str) -> torch.dtype:
 
 
 def shape_of(spec: TensorSpec, sizes: dict[str, int]) -> tuple[int, ...]:
-    return tuple(sizes[axis] for axis in spec.shape)
+    """() of a plain number."""
+    return tuple(sizes[axis] for axis in spec.shape or ())
 
 
 class InputMaker:
@@ -57,11 +59,14 @@ class InputMaker:
         self.definition, self.case, self.device, self.root = definition, case, device, root
         self._secret = secret
         self._kept: dict[int | str, dict[str, torch.Tensor]] = {}
-        self._generate = getattr(module, definition.custom_inputs_entrypoint or "generate_inputs", None)
+        self._generate: Callable[..., dict[str, torch.Tensor]] | None = getattr(
+            module, definition.custom_inputs_entrypoint or "generate_inputs", None
+        )
 
-    def places(self) -> dict[str, Any]:
+    def places(self) -> dict[str, Place | int | float | bool]:
         """Every input in the definition's order: (shape, dtype) of a tensor, the value of a plain number."""
-        given, places = self._contents(0), {}
+        given = self._contents(0)
+        places: dict[str, Place | int | float | bool] = {}
         for name, spec in self.definition.inputs.items():
             if name in self.case.scalars:
                 places[name] = self.case.scalars[name]
@@ -70,16 +75,18 @@ class InputMaker:
                 self._fill(name, number, 0)
                 places[name] = number.item()
             else:
-                places[name] = (() if spec.shape is None else shape_of(spec, self.case.sizes), torch_dtype(spec.dtype))
+                places[name] = shape_of(spec, self.case.sizes), torch_dtype(spec.dtype)
         tensors = [name for name, place in places.items() if isinstance(place, tuple)]
         constant = set(self.definition.constants)
         self._random_names = [name for name in tensors if name not in given]
         self.changing = [name for name in self._random_names if name not in constant]
         # Whether refresh() of the same variant always gives the same contents: no tensor is refilled in part.
-        self.restores = all(math.prod(places[name][0]) <= CHUNK for name in self.changing)
+        self.restores = all(
+            isinstance(place := places[name], tuple) and math.prod(place[0]) <= CHUNK for name in self.changing
+        )
         return places
 
-    def output_places(self) -> dict[str, Any]:
+    def output_places(self) -> dict[str, Place]:
         """The same of the outputs."""
         return {
             name: (shape_of(spec, self.case.sizes), torch_dtype(spec.dtype))
@@ -155,9 +162,9 @@ class InputMaker:
         case = self.case
         if self._generate is not None:
             # The published contents are seeded by the uuid, which everybody knows; others by the secret, where is one.
-            hidden = isinstance(variant, str) or (variant and self._secret)
-            seed = self._number("generated", variant) if hidden else case.seed + variant
-            with blamed_on(self.definition, self._generate.__name__):
+            hidden = bool(variant) and bool(self._secret)
+            seed = self._number("generated", variant) if hidden or isinstance(variant, str) else case.seed + variant
+            with blamed_on(self.definition, getattr(self._generate, "__name__", "generate_inputs")):
                 values = {**case.sizes, **case.scalars, **case.generator, **further, "seed": seed}
                 return self._generate(values, self.device)
         return {name: _read_tensor(self.root, where).to(self.device) for name, where in case.files.items()}
@@ -184,7 +191,8 @@ def _read_tensor(root: Path, where: dict[str, str]) -> torch.Tensor:
     if not path.is_file():
         raise DerbyError(f"{path}: is missing; fetch the dataset's blobs, or make them with `derby pack`")
     with safe_open(path, framework="pt") as tensors:
-        return tensors.get_tensor(where["tensor_key"])
+        tensor: torch.Tensor = tensors.get_tensor(where["tensor_key"])
+        return tensor
 
 
 def _verified(definition: Definition, name: str, tensor: torch.Tensor, case: Case) -> torch.Tensor:

@@ -6,6 +6,8 @@ import platform
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from kernelderby.catalog import Catalog
 from kernelderby.measure import fence, landlock
 from kernelderby.measure.machine.environment import LIBRARIES, GpuSensors, host_cpu, library_versions
@@ -22,7 +24,7 @@ def examine(root: Path) -> dict[str, Any]:
     from the run -> whether this machine has it and derby uses it."""
     catalog = Catalog.open(root)
     machine, cpu = find_machine(root, "cuda"), Machine("cpu", gpu_missing="no GPU is used here")
-    sensors = GpuSensors(machine.gpu["uuid"]) if machine.gpu else None
+    sensors = GpuSensors(machine.gpu.uuid) if machine.gpu else None
     versions = library_versions()
     solutions = {}
     for solution in catalog.solutions.values():
@@ -34,7 +36,7 @@ def examine(root: Path) -> dict[str, Any]:
     return {
         "python": machine.python or platform.python_version(),
         "host_cpu": host_cpu(),
-        "gpu": machine.gpu,
+        "gpu": msgspec.structs.asdict(machine.gpu) if machine.gpu else None,
         "gpu_missing": machine.gpu_missing,
         "driver": sensors.driver() if sensors else None,
         "clocks": sensors.read() if sensors else {},

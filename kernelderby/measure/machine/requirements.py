@@ -21,7 +21,7 @@ def why_not(solution: Solution, machine: Machine) -> str | None:
         if machine.device == "cuda" or not requires.cpu:
             return f"needs a GPU: {machine.gpu_missing}"
     else:
-        problem = _capability_problem(solution, machine.gpu["compute_capability"])
+        problem = _capability_problem(solution, machine.gpu.compute_capability)
         if problem:
             return problem
     for module in ("torch", *_of_language(solution)):

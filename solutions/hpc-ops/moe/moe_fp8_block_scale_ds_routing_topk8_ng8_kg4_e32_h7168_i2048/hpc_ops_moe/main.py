@@ -10,7 +10,7 @@ Stages
                        GEMM 2, the weighted sum of a token's rows; written straight into the output.
 
 The library has the gate before the up half of the first weight, the definition behind it: setup() swaps the halves of
-weight and scales once. Without what setup() returned (flashinfer-bench) every call copies them, slow and right.
+weight and scales once. Without what setup() returned (flashinfer-bench) every call copies them: slow and right.
 Rows of scales are padded to a multiple of four columns, as it asks for.
 
 Library: github.com/Tencent/hpc-ops (hpc/fuse_moe.py, src/fuse_moe, src/group_gemm), sm_90 only, measured at 6e2eced;
