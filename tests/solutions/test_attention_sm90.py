@@ -53,8 +53,10 @@ def test_all_sources_are_named(operator):
     sources = CATALOG.solution(f"derby_{operator}_sm90").sources
     named = [path for path in sources if path.endswith((".cu", ".cuh"))]
     solution = module(operator)
-    short = solution.short_library.sources if operator == "unified_attention" else []
-    assert sorted([*solution.library.sources, *short]) == sorted(named)
+    libraries = [solution.library]
+    if operator == "unified_attention":
+        libraries += [solution.short_library, solution.decode_library]
+    assert sorted(source for each in libraries for source in each.sources) == sorted(named)
 
 
 @pytest.mark.parametrize("operator", OPERATORS)

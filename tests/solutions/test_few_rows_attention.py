@@ -137,7 +137,6 @@ def test_odd_sizes(order, monkeypatch):
 
 
 MUTANTS = [
-    ("its[i] = __ldcg(outputs_of(slot(min(first + i, count - 1))", "its[i] = __ldcg(outputs_of(slot(0)"),
     ("factors[part * MOST + row].x = factor;", ""),
     ("wait_fetched<PLACES - 1>();", "wait_fetched<PLACES>();"),
     ("quad + 8 * i < left - hidden[n][h]", "quad + 8 * i < left"),
@@ -146,7 +145,6 @@ MUTANTS = [
     ("const float factor = share(its.x, both.x);", "const float factor = 1;"),
     ("2 * (first + which) + (which == 0)", "2 * (first + which)"),
     ("several ? 2 * gridDim.x : 0, several", "0, several"),
-    ("if (shared.last) given.counters[counter] = 0;", ""),
 ]
 
 
