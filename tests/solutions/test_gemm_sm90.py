@@ -310,7 +310,8 @@ def test_sanitizer(operator, tool):
     code = f"import test_gemm_sm90 as t; t.every_form({operator!r})"
     done = subprocess.run(
         [sanitizer, "--tool", tool, "--error-exitcode", "9", sys.executable, "-c", code],
-        cwd=Path(__file__).parent, env={**os.environ, "PYTORCH_NO_CUDA_MEMORY_CACHING": "1"},
+        cwd=Path(__file__).parent,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "PYTORCH_NO_CUDA_MEMORY_CACHING": "1"},
         capture_output=True, text=True,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-2000:]
