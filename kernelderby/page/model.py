@@ -377,6 +377,37 @@ class ShownKernels(Struct, frozen=True):
     notes: tuple[str, ...]
 
 
+class ShownLane(Struct, frozen=True):
+    """One stream of one GPU. operations, busy_us: in the whole recording. spans: of what is shown, in threes: place in
+    the timeline's names, start and duration in ns."""
+
+    gpu: str
+    stream: str
+    operations: int
+    busy_us: float
+    spans: tuple[int, ...]
+
+
+class ShownTimeline(Struct, frozen=True):
+    """A recording's operations one by one. operations: how many it has, listed: how many of them are here, those in
+    the middle; part: when the listed ones begin and end, ns from the first operation on. names: short name, name, role.
+    roles: role, operations, us in the whole recording, longest first. hidden_lanes: streams that are not here.
+    invocations: name, from, to in ns."""
+
+    title: str
+    gpu: str
+    form: str
+    operations: int
+    listed: int
+    wall_ns: int
+    part: tuple[int, int]
+    names: tuple[tuple[str, str, str], ...]
+    roles: tuple[tuple[str, int, float], ...]
+    lanes: tuple[ShownLane, ...]
+    hidden_lanes: int
+    invocations: tuple[tuple[str, int, int], ...]
+
+
 class ShownOutdated(Struct, frozen=True):
     """Rows that count, of sources that the solution has no more."""
 
@@ -398,7 +429,8 @@ class ShownTrust(Struct, frozen=True):
 
 class PageModel(Struct, frozen=True):
     """fields: array-like record -> the names of its places. environments: what cells refer to. newest: when the newest
-    row was measured."""
+    row was measured. protocols: GPU -> the one that its tables over all operators take; leads: GPU -> the result there
+    in a sentence, where libraries were measured."""
 
     version: str
     newest: str
@@ -406,6 +438,8 @@ class PageModel(Struct, frozen=True):
     kinds: tuple[str, ...]
     fields: dict[str, tuple[str, ...]]
     gpus: tuple[ShownGpu, ...]
+    protocols: dict[str, str]
+    leads: dict[str, str]
     operators: tuple[ShownOperator, ...]
     solutions: dict[str, ShownSolution]
     races: tuple[ShownRace, ...]
@@ -414,6 +448,7 @@ class PageModel(Struct, frozen=True):
     pipelines: tuple[ShownPipeline, ...]
     layers: tuple[ShownLayers, ...]
     kernels: tuple[ShownKernels, ...]
+    timelines: tuple[ShownTimeline, ...]
     trust: ShownTrust
     environments: tuple[dict[str, Any], ...]
 
