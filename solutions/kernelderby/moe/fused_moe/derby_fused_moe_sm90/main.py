@@ -39,8 +39,8 @@ STORING = (MANY, MORE, WIDE)  # those whose second GEMM can store by pair
 def _order(pairs, num_experts, intermediate):
     """(variants worth trying, whether the second GEMM had better store), by the pairs that an expert has where all have
     as many; as measured on an H200 (docs/gemm_and_experts_sm90.md). Adding float32 rows goes at 2 TB/s; storing costs a
-    kernel and two bytes a value there and back. Tiles of 128 pairs from 33 an expert on: they cost 1 or 2 per cent where
-    all have as many, and save 7 to 36 where a few experts have them all."""
+    kernel and two bytes a value there and back. Tiles of 128 pairs from 33 an expert on: they cost 1 or 2 % where all
+    have as many, and save 7 to 36 where a few experts have them all."""
     average = pairs / num_experts
     stores = intermediate < 1024 or 300 < average <= 750
     if pairs <= VARIANTS[FEW][2] and average <= 8:
