@@ -127,8 +127,9 @@ class Worker:
             self._timer_of(protocol)
         chosen = catalog.solution(solution)
         if self.device_type == "cpu" and chosen.language == "triton":
-            from kernelderby.measure.worker.interpreter import multiply_bfloat16_right, round_fp8_right
+            from kernelderby.measure.worker.interpreter import look_up_less, multiply_bfloat16_right, round_fp8_right
 
+            look_up_less()
             round_fp8_right()
             multiply_bfloat16_right()
         try:
