@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -47,6 +48,26 @@ def no_set_of_the_user(monkeypatch):
     """What the user's shell names as the set is none of the tests'."""
     monkeypatch.delenv("DERBY_ROOT", raising=False)
     monkeypatch.delenv("FIB_DATASET_PATH", raising=False)
+
+
+@pytest.fixture(scope="session")
+def machine_of():
+    """machine_of(root, device): what find_machine says, asked once: a worker takes two seconds to say the same."""
+    from kernelderby.measure.machine.probe import find_machine
+
+    @cache
+    def known(device):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("CUDA_VISIBLE_DEVICES", "")
+            return find_machine(CHECKOUT, device)
+
+    return lambda root, device: known(device)
+
+
+@pytest.fixture
+def asked_once(monkeypatch, machine_of):
+    """`derby doctor` asks what machine this is once in all tests that have this fixture."""
+    monkeypatch.setattr("kernelderby.measure.machine.doctor.find_machine", machine_of)
 
 
 @pytest.fixture
