@@ -20,6 +20,7 @@ from pathlib import Path
 from kernelderby.errors import DerbyError
 
 UNFINISHED = ".unfinished"
+_LONGEST, _LONGEST_NAME = 1024, 255  # bytes of a path inside a set, and of one of its parts on most file systems
 
 
 # ------------------------------------------------------------------------------------------------------------- reading
@@ -51,6 +52,9 @@ def relative_problem(text: str) -> str | None:
         return "is not relative"
     if ".." in text.split("/"):
         return "leads outside with .."
+    encoded = text.encode("utf-8", "replace")
+    if len(encoded) > _LONGEST or max(map(len, encoded.split(b"/"))) > _LONGEST_NAME:
+        return "is longer than a path can be"
     if text.endswith("/") or not any(part not in ("", ".") for part in text.split("/")):
         return "names no file"
     return None

@@ -227,20 +227,28 @@ def test_nothing_passed():
 def test_one_gpu_and_one_protocol_only():
     other_gpu = [replace(each, gpu="NVIDIA B200", latency_us=1.0) for each in rows(b=[5.0])]
     events = [replace(each, protocol="cuda-events") for each in rows(a=[5.0, 5.0])]
-    bench = [replace(each, protocol="flashinfer-bench", samples_us=()) for each in rows(a=[9.0] * 3, b=[1.0] * 3) * 3]
+    bench = [
+        replace(each, protocol="flashinfer-bench-events", samples_us=()) for each in rows(a=[9.0] * 3, b=[1.0] * 3) * 3
+    ]
     measured = rows(a=[10.0, 10.0, 10.0], b=[20.0, 20.0, 20.0]) + other_gpu + events + bench
     result = ranked(measured)
     assert (result.group.gpu, result.group.protocol, result.group.rows) == ("NVIDIA H200", "cupti", 6)
     assert [(each.gpu, each.protocol, each.rows) for each in result.other_groups] == [
         ("NVIDIA B200", "cupti", 1),
         ("NVIDIA H200", "cuda-events", 2),
-        ("NVIDIA H200", "flashinfer-bench", 18),
+        ("NVIDIA H200", "flashinfer-bench-events", 18),
     ]
     assert result.order == ("a", "b") and noted(result, "NVIDIA B200 under cupti (1 rows)")
     assert ranked(measured, gpu="b200").group.gpu == "NVIDIA B200"
     assert ranked(measured, gpu="nvidia b200").order == ("b",)
-    assert ranked(measured, protocol="flashinfer-bench").order == ("b", "a")
+    assert ranked(measured, protocol="flashinfer-bench-events").order == ("b", "a")
     assert ranked(measured, gpu="H200", protocol="cuda-events").order == ("a",)
+    theirs = [replace(each, protocol="flashinfer-bench-cupti") for each in bench[:1]] + bench
+    result = ranked(theirs)  # the newer of its timers, though it has fewer rows; never both
+    assert (result.group.protocol, result.group.rows) == ("flashinfer-bench-cupti", 1)
+    assert noted(result, "flashinfer-bench's CUPTI takes the span of the kernels")
+    with pytest.raises(DerbyError, match="did you mean flashinfer-bench-"):
+        ranked(theirs, protocol="flashinfer-bench")
     with pytest.raises(DerbyError, match="no row was measured on 'b100'; did you mean b200"):
         ranked(measured, gpu="b100")
     with pytest.raises(DerbyError, match="--protocol: no row of GPU b200 .* 'cuda-events'; known: cupti"):
@@ -325,7 +333,7 @@ def test_flashinfer_bench_s_own_lines():
         )
     ]
     result = ranked([Measurement.from_trace(json.loads(json.dumps(line))) for line in lines], 1)
-    assert result.group.protocol == "flashinfer-bench"
+    assert result.group.protocol == "flashinfer-bench-events"
     assert result.row("w1").cells["a"].latency_us == pytest.approx(50)
     assert result.row("w1").cells["b"].status == "raised"
     assert not result.row("w1").cells["a"].outdated and noted(result, "without a source hash")

@@ -84,4 +84,6 @@ def _machine(root: Path, device: str | None) -> Any:
             return machine
         if device == "cuda":
             raise DerbyError(f"--device cuda: {machine.gpu_missing}; leave it out to check on the CPU")
+        if machine.gpu_fails:  # a check on the CPU is another check: nobody should take it for one of the GPU
+            raise DerbyError(f"{machine.gpu_missing}; mend that, or ask for a check on the CPU with --device cpu")
     return find_machine(root, "cpu")

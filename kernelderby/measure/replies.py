@@ -51,13 +51,14 @@ class GpuSeen(Struct, frozen=True):
 
 
 class MachineSeen(Done, frozen=True):
-    """gpu: None without one, and then gpu_missing says why. protocol_note: why the protocol is only a fallback, else
-    empty."""
+    """gpu: None without one, and then gpu_missing says why, and gpu_fails whether there is one that CUDA cannot use.
+    protocol_note: why the protocol is only a fallback, else empty."""
 
     python: str
     libs: dict[str, str]
     gpu: GpuSeen | None = None
     gpu_missing: str = ""
+    gpu_fails: bool = False
     protocol: str = ""
     protocol_note: str = ""
     flush_bytes: Count = 0

@@ -75,6 +75,7 @@ def page_of(catalog: Catalog, against: Path | None = None) -> BuiltPage:
         pipelines=tuple(profiles.pipelines),
         layers=tuple(profiles.layers),
         kernels=tuple(profiles.kernels),
+        timelines=tuple(profiles.timelines),
         trust=trust(catalog, rows, shown_races, labels, [*catalog.warnings, *warnings]),
         environments=tuple(environments.all),
     )

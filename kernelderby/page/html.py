@@ -20,6 +20,7 @@ SCRIPTS = (
     "roofline.js",
     "race.js",
     "pipeline.js",
+    "timeline.js",
     "layers.js",
     "kernels.js",
     "trust.js",
@@ -44,7 +45,7 @@ def page_html(page: BuiltPage) -> str:
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <title>KernelDerby</title>
 <style>
-{asset("page.css")}</style>
+{asset("page.css")}{asset("timeline.css")}</style>
 </head>
 <body>
 {asset("body.html")}

@@ -377,6 +377,37 @@ class ShownKernels(Struct, frozen=True):
     notes: tuple[str, ...]
 
 
+class ShownLane(Struct, frozen=True):
+    """One stream of one GPU. operations, busy_us: in the whole recording. spans: of what is shown, in threes: place in
+    the timeline's names, start and duration in ns."""
+
+    gpu: str
+    stream: str
+    operations: int
+    busy_us: float
+    spans: tuple[int, ...]
+
+
+class ShownTimeline(Struct, frozen=True):
+    """A recording's operations one by one. operations: how many it has, listed: how many of them are here, those in
+    the middle; part: when the listed ones begin and end, ns from the first operation on. names: short name, name, role.
+    roles: role, operations, us in the whole recording, longest first. hidden_lanes: streams that are not here.
+    invocations: name, from, to in ns."""
+
+    title: str
+    gpu: str
+    form: str
+    operations: int
+    listed: int
+    wall_ns: int
+    part: tuple[int, int]
+    names: tuple[tuple[str, str, str], ...]
+    roles: tuple[tuple[str, int, float], ...]
+    lanes: tuple[ShownLane, ...]
+    hidden_lanes: int
+    invocations: tuple[tuple[str, int, int], ...]
+
+
 class ShownOutdated(Struct, frozen=True):
     """Rows that count, of sources that the solution has no more."""
 
@@ -414,6 +445,7 @@ class PageModel(Struct, frozen=True):
     pipelines: tuple[ShownPipeline, ...]
     layers: tuple[ShownLayers, ...]
     kernels: tuple[ShownKernels, ...]
+    timelines: tuple[ShownTimeline, ...]
     trust: ShownTrust
     environments: tuple[dict[str, Any], ...]
 

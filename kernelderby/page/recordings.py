@@ -13,8 +13,9 @@ from kernelderby.errors import DerbyError
 from kernelderby.hardware import find_gpu
 from kernelderby.page.kernels import shown_kernels
 from kernelderby.page.layers import shown_layers
-from kernelderby.page.model import ShownKernels, ShownLayers, ShownPipeline
+from kernelderby.page.model import ShownKernels, ShownLayers, ShownPipeline, ShownTimeline
 from kernelderby.page.pipelines import printed_stages, shown_pipeline
+from kernelderby.page.timelines import shown_timeline
 
 FOLDERS = ("profiles", "reports/profiles")
 PRINTED = "_stages.csv"  # what `derby profile stages --overview` printed, kept where the recording is not
@@ -29,6 +30,7 @@ class Recordings:
     pipelines: list[ShownPipeline] = field(default_factory=list)
     layers: list[ShownLayers] = field(default_factory=list)
     kernels: list[ShownKernels] = field(default_factory=list)
+    timelines: list[ShownTimeline] = field(default_factory=list)
 
 
 def recordings(catalog: Catalog, problem: Callable[[str], None]) -> Recordings:
@@ -57,6 +59,9 @@ def _take(catalog: Catalog, path: Path, found: Recordings) -> None:
     elif _PROFILE.search(path.name) and not _NO_PROFILE.search(path.name):
         opened = open_profile_file(path)
         found.kernels.append(shown_kernels(opened.kernel_table(_gpu(opened)), name))
+        timeline = shown_timeline(opened.profile, name)
+        if timeline is not None:
+            found.timelines.append(timeline)
         solution = _solution(catalog, path)
         if solution:
             pipeline = opened.pipeline(solution, catalog.root)

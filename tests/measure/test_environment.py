@@ -4,6 +4,9 @@ import subprocess
 
 import pytest
 
+from kernelderby.cli.check import _machine
+from kernelderby.errors import DerbyError
+from kernelderby.measure.machine import probe
 from kernelderby.measure.machine.environment import git_commit
 
 
@@ -50,3 +53,12 @@ def test_no_checkout_and_no_given_commit(tmp_path, monkeypatch):
     monkeypatch.delenv("DERBY_COMMIT", raising=False)
     monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
     assert git_commit(tmp_path) == {}
+
+
+def test_a_gpu_that_cuda_cannot_use_is_not_checked_as_a_cpu__fake_machine(monkeypatch, tmp_path):
+    broken = probe.Machine("cuda", gpu_missing="CUDA cannot use this machine's GPU (out of memory)", gpu_fails=True)
+    plain = probe.Machine("cpu", gpu_missing="the CPU was asked for")
+    monkeypatch.setattr(probe, "find_machine", lambda root, device: broken if device == "cuda" else plain)
+    with pytest.raises(DerbyError, match=r"out of memory\); mend that, or .*--device cpu"):
+        _machine(tmp_path, None)
+    assert _machine(tmp_path, "cpu") is plain

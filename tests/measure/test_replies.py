@@ -29,7 +29,13 @@ from kernelderby.trace import Correctness, Status
 
 CORRECTNESS = Correctness(math.inf, 0.5, 0.25, {"tight": 0.5})
 ANSWERS = [
-    MachineSeen("3.12.3", {"torch": "2.11"}, GpuSeen("NVIDIA H200", "9.0", "GPU-1", 1, 2, 3), "", "cupti", "", 1 << 28),
+    MachineSeen(
+        "3.12.3",
+        {"torch": "2.11"},
+        GpuSeen("NVIDIA H200", "9.0", "GPU-1", 1, 2, 3),
+        protocol="cupti",
+        flush_bytes=1 << 28,
+    ),
     EmptyKernelTimes({"eager": 3.5, "graph": None}),
     SetUpDone(SetUpTaken(0.5, 1024)),
     SetUpDone(None),

@@ -25,6 +25,7 @@ LIBRARIES = {
     "flashinfer": ("flashinfer-python",),
     "flashinfer_jit_cache": ("flashinfer-jit-cache",),
     "sgl_kernel": ("sglang-kernel", "sgl-kernel"),
+    "hpc": ("hpc-ops",),
     "deep_gemm": ("sgl-deep-gemm", "deep-gemm"),
     "tvm_ffi": ("apache-tvm-ffi",),
     "cupti": ("cupti-python",),
@@ -81,6 +82,9 @@ def describe(device_type: str) -> MachineSeen:
         return MachineSeen(python, libs, gpu_missing="the CPU was asked for")
     if not torch.cuda.is_available():
         build = f"torch {torch.__version__} is built {f'for CUDA {cuda}' if cuda else 'without CUDA'}"
+        if cuda and _has_nvidia_gpu():
+            why = f"CUDA cannot use this machine's GPU ({_why_cuda_fails(torch)})"
+            return MachineSeen(python, libs, gpu_missing=why, gpu_fails=True)
         return MachineSeen(python, libs, gpu_missing=f"no CUDA GPU can be used ({build})")
     return MachineSeen(python, libs, gpu_seen())
 
@@ -98,6 +102,20 @@ def gpu_seen() -> GpuSeen:
         properties.L2_cache_size,
         properties.multi_processor_count,
     )
+
+
+def _has_nvidia_gpu() -> bool:
+    """Whether the driver shows one to a process that was not told to leave it alone."""
+    hidden = os.environ.get("CUDA_VISIBLE_DEVICES", "all").strip() in ("", "-1", "NoDevFiles")
+    return not hidden and any(Path("/dev").glob("nvidia[0-9]*"))
+
+
+def _why_cuda_fails(torch: Any) -> str:
+    try:
+        torch.cuda.init()
+    except Exception as error:  # whatever the driver or the build of torch says is the reason
+        return " ".join(str(error).split())[:300]
+    return "torch counts none"
 
 
 class GpuSensors:

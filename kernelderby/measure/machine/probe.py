@@ -26,6 +26,7 @@ class Machine:
     device: str
     gpu: GpuSeen | None = None
     gpu_missing: str = ""
+    gpu_fails: bool = False
     libs: dict[str, str] = field(default_factory=dict)
     protocol: str = ""
     protocol_note: str = ""

@@ -5,6 +5,7 @@ const SECTIONS = [
   ["race", "Race", race],
   ["roofline", "Roofline", roofline],
   ["pipeline", "Pipeline", pipeline],
+  ["timeline", "Timeline", timeline],
   ["layers", "Layers", layers],
   ["kernels", "Kernels", kernels],
   ["trust", "Trust", trust],
