@@ -20,7 +20,7 @@ from pathlib import Path
 from kernelderby.errors import DerbyError
 
 UNFINISHED = ".unfinished"
-_LONGEST, _LONGEST_NAME = 1024, 255  # bytes of a path inside a set, and of one of its parts on most file systems
+_LONGEST, _LONGEST_NAME = 4095, 255  # bytes of a path (Linux), and of one of its parts on most file systems
 
 
 # ------------------------------------------------------------------------------------------------------------- reading
@@ -44,6 +44,11 @@ def read_bytes(path: Path) -> bytes:
 # --------------------------------------------------------------------------------------------------------------- paths
 
 
+def too_long(path: bytes) -> bool:
+    """Whether no file system has such a path: asking one whether it is there raises."""
+    return len(path) > _LONGEST or max(map(len, path.split(b"/"))) > _LONGEST_NAME
+
+
 def relative_problem(text: str) -> str | None:
     """Why a path from data is none that stays inside a folder, as far as the text tells; None when it does."""
     if not text or any(ord(character) < 32 or ord(character) == 127 for character in text):
@@ -52,8 +57,7 @@ def relative_problem(text: str) -> str | None:
         return "is not relative"
     if ".." in text.split("/"):
         return "leads outside with .."
-    encoded = text.encode("utf-8", "replace")
-    if len(encoded) > _LONGEST or max(map(len, encoded.split(b"/"))) > _LONGEST_NAME:
+    if too_long(text.encode("utf-8", "replace")):
         return "is longer than a path can be"
     if text.endswith("/") or not any(part not in ("", ".") for part in text.split("/")):
         return "names no file"

@@ -32,6 +32,8 @@ def open_profile(path: Path | str) -> Profile:
     try:
         if path.is_dir():
             raise DerbyError(f"{path}: is a folder; name a profile file in it")
+        if not path.is_file() and path.exists():  # of a pipe nobody knows whether it ever ends
+            raise DerbyError(f"{path}: is no regular file; write the profile into one")
         with path.open("rb") as file:
             head = file.read(_HEAD)
     except FileNotFoundError:
