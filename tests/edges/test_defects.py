@@ -482,7 +482,7 @@ def test_a_profile_that_is_a_pipe(tmp_path):
     os.mkfifo(tmp_path / "pipe")
     for verb in ("kernels", "layers", "compare"):
         found = run("profile", verb, *[tmp_path / "pipe"] * (2 if verb == "compare" else 1))
-        assert found.code == 1 and "is no regular file" in found.err and found.err.count("\n") == 1
+        assert found.code == 1 and "it is no regular file" in found.err and found.err.count("\n") == 1
 
 
 @pytest.mark.parametrize(
