@@ -122,8 +122,11 @@ def needs(solution: Solution) -> str:
     """What it asks of a machine, in words."""
     asked = solution.requires
     parts = [*asked.modules, *asked.executables]
-    if asked.minimum_compute_capability:
-        parts.append(f"compute capability {asked.minimum_compute_capability} or newer")
-    if asked.maximum_compute_capability:
-        parts.append(f"compute capability {asked.maximum_compute_capability} or older")
+    oldest, newest = asked.minimum_compute_capability, asked.maximum_compute_capability
+    if oldest and newest:
+        parts.append(f"compute capability {oldest}" + (f" to {newest}" if newest != oldest else ""))
+    elif oldest:
+        parts.append(f"compute capability {oldest} or newer")
+    elif newest:
+        parts.append(f"compute capability {newest} or older")
     return words(", ".join(parts))

@@ -64,9 +64,9 @@ def leads(
     gpu: str | None = None,
     protocol: str | None = None,
 ) -> tuple[Leads, ...]:
-    """For every GPU that has rows, or the named one; each under its newest protocol, or the named one. workloads: of
-    each definition those that count. author: default whose solutions are fastest on the most shapes. DerbyError: no
-    rows, an unknown author, GPU or protocol, nothing to compare."""
+    """For every GPU that has rows, the one with most shapes first, or the named one; each under its newest protocol, or
+    the named one. workloads: of each definition those that count. author: default whose solutions are fastest on the
+    most shapes. DerbyError: no rows, an unknown author, GPU or protocol, nothing to compare."""
     authors = {solution.author for solution in solutions.values()}
     if author is not None and author not in authors:
         raise DerbyError(f"--author: no solution of the set is by {author!r}; {suggestion(author, authors)}")
@@ -80,7 +80,7 @@ def leads(
     if not found:
         who = author or "one author"
         raise DerbyError(f"traces/: no shape was measured with a solution of {who} and of another library")
-    return tuple(found)
+    return tuple(sorted(found, key=lambda each: -each.total["eager"].shapes))
 
 
 def _leads(

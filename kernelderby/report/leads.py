@@ -66,7 +66,7 @@ def sentence(found: Leads) -> str:
     ]
     return (
         f"{found.author} against the best library on every shape, over {operators} operator{'s' * (operators != 1)}: "
-        f"{', '.join(parts)}; geomean of the operators' geomeans."
+        f"{', '.join(parts)}; geomean" + (" of the operators' geomeans." if operators > 1 else " of the shapes.")
     )
 
 

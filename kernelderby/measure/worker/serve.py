@@ -307,8 +307,10 @@ def _judged(verdict: Verdict) -> Judged:
 
 
 def _status_of(error: BaseException, otherwise: Status) -> Status:
-    import torch
-
+    try:
+        import torch
+    except (ImportError, OSError):  # the machine has none, or one that does not load: that is what was raised
+        return otherwise
     text = str(error)
     if isinstance(error, (MemoryError, torch.OutOfMemoryError)):
         return Status.OUT_OF_MEMORY
