@@ -10,8 +10,10 @@ import click
 
 from kernelderby.cli.options import (
     FILE,
+    SECONDS,
     DerbyCommand,
     check_names,
+    count_from,
     definitions_option,
     json_option,
     solutions_option,
@@ -29,12 +31,12 @@ _DEFAULT_OUT = Path("reports") / "profiles"
 @workloads_option
 @click.option(
     "--iterations",
-    type=click.IntRange(min=3),
+    type=count_from(3),
     default=20,
     show_default=True,
     help="Calls in the capture; slow solutions get fewer.",
 )
-@click.option("--timeout", type=float, default=600, show_default=True, help="Seconds for each solution and workload.")
+@click.option("--timeout", type=SECONDS, default=600, show_default=True, help="Seconds for each solution and workload.")
 @click.option("--out", type=FILE, help=f"Folder of the profiles (default: {_DEFAULT_OUT} under the root).")
 @click.option(
     "--with",
