@@ -75,6 +75,7 @@ class _Context:
     stage: int | None
     purpose: str
     known: dict[str, _Known]
+    tracks: dict[tuple[int, int], _Track] = field(default_factory=dict)  # of each process and device
 
 
 class Walker:
@@ -104,12 +105,17 @@ class Walker:
     def take(self, span: Span) -> None:
         context = self._contexts.get(span.ranges) or self._read(span.ranges)
         known = context.known.get(span.name) or self._learn(span.name, context)
+        track = context.tracks.get((span.process, span.device)) or self._follow(span, context)
+        track.take(known, context, span)
+
+    def _follow(self, span: Span, context: _Context) -> _Track:
         key = (span.process, span.device, context.label is not None)
         track = self._tracks.get(key)
         if track is None:
             result = self.marked if context.label is not None else self.unmarked
             track = self._tracks[key] = _Track(len(self._order) - 1, result)
-        track.take(known, context, span)
+        context.tracks[span.process, span.device] = track
+        return track
 
     def finish(self) -> None:
         for track in self._tracks.values():
@@ -148,6 +154,7 @@ class _Track:
         "counts",
         "seen",
         "pending",
+        "tallies",
         "start",
         "end",
         "frontier",
@@ -161,35 +168,47 @@ class _Track:
         self.counts: dict[int, int] = {}
         self.seen: set[str] = set()
         self.pending: dict[int, tuple[_Known, Tally]] = {}
+        self.tallies: dict[tuple[int, str], Tally] = {}  # those of the result, by stage and name
         self.start = self.end = 0
         self.frontier = 0  # the latest end so far, of whatever ran
 
     def take(self, known: _Known, context: _Context, span: Span) -> None:
+        """Runs two million times on a large profile, so what it counts into is looked up once."""
         start, end, label = span.start_ns, span.end_ns, context.label
         added = 0
         if end > self.frontier:
-            added = end - max(start, self.frontier)
+            added = end - (start if start > self.frontier else self.frontier)
             self.frontier = end
         if label is not None and (label != self.label or not self.is_open):
             self._open(known, label, span)
-        if known.places:
+        places = known.places
+        if places:
             if not (context.is_numbered and self.is_open) and self._begins(known):
                 self._open(known, label, span)
             elif self.pending:
                 self._commit()
-            places = known.places
             place = places[0] if len(places) == 1 else self._place(places)
             if place > self.position:
                 self.position = place
-            self._count(known.stages[places.index(place)], known.name, end - start, span.bytes, added)
-        elif label is not None:
-            self._inside(known, Tally(1, end - start, span.bytes, added))
-        else:
+            stage = known.stages[0] if len(places) == 1 else known.stages[places.index(place)]
+        elif label is None:
             waiting = self.pending.get(id(known))
             if waiting is None:
                 waiting = self.pending[id(known)] = (known, Tally())
             waiting[1].add(1, end - start, span.bytes, added)
             return
+        elif known.stages:
+            stage = known.stages[0]
+        else:
+            self._between(known.name).add(1, end - start, span.bytes, added)
+            self.end = max(self.end, end)
+            return
+        tally = self.tallies.get((stage, known.name)) or self._tally(stage, known.name)
+        tally.instances += 1
+        tally.total_ns += end - start
+        tally.bytes += span.bytes
+        tally.added_ns += added
+        self.counts[stage] = self.counts.get(stage, 0) + 1
         if end > self.end:
             self.end = end
 
@@ -211,32 +230,30 @@ class _Track:
     def _place(self, places: tuple[int, ...]) -> int:
         """Of the stages that share the kernel, the first that the invocation has not passed; where nothing stands
         between two of them, each takes one kernel."""
-        ahead = [place for place in places if place >= self.position]
-        if not ahead:
-            return places[-1]
-        if ahead[0] == self.position and ahead[1:2] == [self.position + 1]:
-            return ahead[1]
-        return ahead[0]
+        for number, place in enumerate(places, start=1):
+            if place == self.position and places[number : number + 1] == (place + 1,):
+                return place + 1
+            if place >= self.position:
+                return place
+        return places[-1]
 
-    def _count(
-        self, stage: int, name: str, total_ns: float, bytes_: float, added_ns: float, instances: int = 1
-    ) -> None:
-        by_stage = self.result.by_stage
-        names = by_stage[stage] if stage in by_stage else by_stage.setdefault(stage, {})
-        tally = names[name] if name in names else names.setdefault(name, Tally())
-        tally.add(instances, total_ns, bytes_, added_ns)
-        self.counts[stage] = self.counts.get(stage, 0) + instances
+    def _tally(self, stage: int, name: str) -> Tally:
+        names = self.result.by_stage.setdefault(stage, {})
+        found = self.tallies[stage, name] = names.setdefault(name, Tally())
+        return found
 
-    def _inside(self, known: _Known, tally: Tally) -> None:
-        if known.stages:
-            self._count(known.stages[0], known.name, tally.total_ns, tally.bytes, tally.added_ns, tally.instances)
-        else:
-            self.result.between.setdefault(known.name, Tally()).merge(tally)
+    def _between(self, name: str) -> Tally:
+        return self.result.between.setdefault(name, Tally())
 
     def _commit(self) -> None:
         """What ran since the last stage ran inside the invocation, for another stage has followed."""
         for known, tally in self.pending.values():
-            self._inside(known, tally)
+            if known.stages:
+                stage = known.stages[0]
+                self._tally(stage, known.name).merge(tally)
+                self.counts[stage] = self.counts.get(stage, 0) + tally.instances
+            else:
+                self._between(known.name).merge(tally)
         self.pending.clear()
 
     def _open(self, known: _Known, label: str | None, span: Span) -> None:
@@ -255,7 +272,10 @@ class _Track:
         self.pending.clear()
         if self.is_open:
             for stage, count in self.counts.items():
-                self.result.per_invocation.setdefault(stage, Counter())[count] += 1
+                spread = self.result.per_invocation.get(stage)
+                if spread is None:
+                    spread = self.result.per_invocation[stage] = Counter()
+                spread[count] += 1
             self.result.span_ns += self.end - self.start
         self.counts.clear()
         self.is_open = False
