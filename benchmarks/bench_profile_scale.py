@@ -207,7 +207,7 @@ def main() -> int:
         most_s, most_mb = LIMITS.get(title, (float("inf"), float("inf")))
         much = processor > most_s or megabytes > most_mb
         broken |= much
-        limit = f"limit {most_s:.0f} s, {most_mb:.0f} MB: {'TOO MUCH' if much else 'ok'}" if title in LIMITS else ""
+        limit = f"limit {most_s:.0f} s, {most_mb:.0f} MB {'TOO MUCH' if much else 'ok'}" if title in LIMITS else ""
         print(
             f"{title:<28} processor {processor:5.2f} s ({seconds:6.2f} s in all) {megabytes:4.0f} MB  {limit}".rstrip()
         )

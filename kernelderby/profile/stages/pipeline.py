@@ -10,7 +10,6 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import Any
 
 from kernelderby.profile.spans import KernelSum, Span
 from kernelderby.profile.stages.match import StageMatcher
@@ -75,7 +74,7 @@ class _Context:
     stage: int | None
     purpose: str
     known: dict[str, _Known]
-    tracks: dict[tuple[int, int], _Track] = field(default_factory=dict)  # of each process and device
+    track: _Track | None = None  # the last one that was taken in it
 
 
 class Walker:
@@ -100,21 +99,26 @@ class Walker:
         self._order = {stage: place for place, stage in enumerate(sorted(present - matcher.glue))}
         self._contexts: dict[tuple[str, ...], _Context] = {}
         self._meanings: dict[tuple[int | None, str], dict[str, _Known]] = {}
-        self._tracks: dict[tuple[Any, ...], _Track] = {}
+        self._tracks: dict[tuple[int, int, bool], _Track] = {}
+        self._ranges: tuple[str, ...] = ()
+        self._context = self._read(())
 
     def take(self, span: Span) -> None:
-        context = self._contexts.get(span.ranges) or self._read(span.ranges)
-        known = context.known.get(span.name) or self._learn(span.name, context)
-        track = context.tracks.get((span.process, span.device)) or self._follow(span, context)
-        track.take(known, context, span)
+        if span.ranges is not self._ranges:  # those of one step are one object
+            self._ranges = span.ranges
+            self._context = self._contexts.get(span.ranges) or self._read(span.ranges)
+        context = self._context
+        track = context.track
+        if track is None or track.device != span.device or track.process != span.process:
+            track = context.track = self._follow(span.process, span.device, context.label is not None)
+        track.take(context.known.get(span.name) or self._learn(span.name, context), context, span)
 
-    def _follow(self, span: Span, context: _Context) -> _Track:
-        key = (span.process, span.device, context.label is not None)
-        track = self._tracks.get(key)
+    def _follow(self, process: int, device: int, is_marked: bool) -> _Track:
+        track = self._tracks.get((process, device, is_marked))
         if track is None:
-            result = self.marked if context.label is not None else self.unmarked
-            track = self._tracks[key] = _Track(len(self._order) - 1, result)
-        context.tracks[span.process, span.device] = track
+            result = self.marked if is_marked else self.unmarked
+            track = _Track(process, device, len(self._order) - 1, result)
+            self._tracks[process, device, is_marked] = track
         return track
 
     def finish(self) -> None:
@@ -146,6 +150,8 @@ class _Track:
     """The walk on one GPU of one process, over landmarks 0 to tail: the stages that occur and are not glue."""
 
     __slots__ = (
+        "process",
+        "device",
         "result",
         "tail",
         "is_open",
@@ -160,7 +166,8 @@ class _Track:
         "frontier",
     )
 
-    def __init__(self, tail: int, result: Walked) -> None:
+    def __init__(self, process: int, device: int, tail: int, result: Walked) -> None:
+        self.process, self.device = process, device
         self.result, self.tail = result, tail
         self.is_open = False
         self.label: str | None = None
