@@ -17,7 +17,9 @@ from kernelderby.fields import convert
 from kernelderby.row import STATUS_OF_EVALUATION, Errors, KnownEnvironment, MaybeNumber, Ran, Row, Status
 
 __all__ = [
-    "FLASHINFER_BENCH_PROTOCOL",
+    "FLASHINFER_BENCH_CUPTI",
+    "FLASHINFER_BENCH_EVENTS",
+    "FLASHINFER_BENCH_PROTOCOLS",
     "TIME_KINDS",
     "Correctness",
     "Cost",
@@ -32,9 +34,14 @@ __all__ = [
 K = TypeVar("K", bound=Hashable)
 
 
-# Times in flashinfer-bench's own traces hold launch overhead (CUDA events) or not (CUPTI), which the trace does not
-# say; they are kept apart from ours, and never meet them in one ranking.
-FLASHINFER_BENCH_PROTOCOL = "flashinfer-bench"
+# flashinfer-bench's two timers: up to 0.1.2 CUDA events around the call (with the launch; the mean of all calls), on
+# its main branch CUPTI (the span of the kernels; the mean of the trials' medians). Neither meets the other, or ours, in
+# one ranking.
+FLASHINFER_BENCH_EVENTS = "flashinfer-bench-events"
+FLASHINFER_BENCH_CUPTI = "flashinfer-bench-cupti"
+FLASHINFER_BENCH_PROTOCOLS = (FLASHINFER_BENCH_EVENTS, FLASHINFER_BENCH_CUPTI)
+_FIRST_CUPTI = datetime(2026, 2, 24, tzinfo=UTC)  # its commit 0cd5b6e1
+_NO_CUPTI = "Falling back to CUDA events"  # FlashInfer's warning where cupti-python is missing, in the row's log
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,8 +196,11 @@ class Measurement:
         return cls.from_row(convert("the row", trace, Row), "the row")
 
     @classmethod
-    def from_row(cls, row: Row, where: str, place: Place | None = None, *, is_known: bool = False) -> Measurement:
-        """where: file and line, for the DerbyError. is_known: its workload is word for word one that was read."""
+    def from_row(
+        cls, row: Row, where: str, place: Place | None = None, *, is_known: bool = False, by_author: bool = False
+    ) -> Measurement:
+        """where: file and line, for the DerbyError. is_known: its workload is word for word one that was read.
+        by_author: it lies where flashinfer-bench's main branch writes, see flashinfer_bench_protocol()."""
         evaluation, own = row.evaluation, row.measurement
         if not is_known:
             convert(f"{where}: workload", row.workload, Ran)
@@ -208,7 +218,7 @@ class Measurement:
             return cls(
                 **common,
                 status=STATUS_OF_EVALUATION[evaluation.status],
-                protocol=FLASHINFER_BENCH_PROTOCOL,
+                protocol=flashinfer_bench_protocol(evaluation.timestamp, evaluation.log or "", by_author),
                 latency_us=found.latency_ms * 1e3 if found else None,
                 correctness=_correctness(evaluation.correctness),
                 reference_latency_us=found.reference_latency_ms * 1e3 if found else None,
@@ -233,6 +243,14 @@ class Measurement:
             wall_us=own.wall_us,
             setup=own.setup,
         )
+
+
+def flashinfer_bench_protocol(timestamp: str, log: str, by_author: bool) -> str:
+    """Which of its timers a row of flashinfer-bench was taken with. The row does not say it, the path does: 0.1.2
+    writes traces/<op_type>/<definition>.jsonl, its main branch traces/<author>/<op_type>/<definition>.jsonl
+    (by_author)."""
+    is_cupti = by_author and _moment(timestamp) >= _FIRST_CUPTI and _NO_CUPTI not in log
+    return FLASHINFER_BENCH_CUPTI if is_cupti else FLASHINFER_BENCH_EVENTS
 
 
 @lru_cache(1 << 16)

@@ -104,7 +104,31 @@ def test_flashinfer_benchs_own_traces_are_read_as_well(small_set):
     del line["measurement"]
     (small_set / f"traces/toy/{D}.jsonl").parent.mkdir(parents=True)
     (small_set / f"traces/toy/{D}.jsonl").write_text(json.dumps(line) + "\n")
-    assert sorted(row.protocol for row in Catalog.open(small_set).traces(D))[-1] == "flashinfer-bench"
+    assert sorted(row.protocol for row in Catalog.open(small_set).traces(D))[-1] == "flashinfer-bench-events"
+
+
+@pytest.mark.parametrize(
+    ("folder", "timestamp", "log", "protocol"),
+    [
+        ("toy", "2026-05-01T10:00:00", "", "flashinfer-bench-events"),  # where 0.1.2 writes
+        ("somebody/toy", "2026-05-01T10:00:00", "", "flashinfer-bench-cupti"),  # where its main branch writes
+        ("somebody/toy", "2026-01-31T10:00:00", "", "flashinfer-bench-events"),  # moved there, older than that timer
+        (
+            "somebody/toy",
+            "2026-05-01T10:00:00",
+            "CUPTI is not installed. Falling back to CUDA events for benchmarking.",
+            "flashinfer-bench-events",
+        ),
+    ],
+)
+def test_flashinfer_benchs_two_timers_are_two_protocols(small_set, folder, timestamp, log, protocol):
+    line = json.loads((small_set / TRACES).read_text().splitlines()[0])
+    del line["measurement"]
+    line["evaluation"] |= {"timestamp": timestamp, "log": log}
+    path = small_set / "traces" / folder / f"{D}.jsonl"
+    path.parent.mkdir(parents=True)
+    path.write_text(json.dumps(line) + "\n")
+    assert [row.protocol for row in Catalog.open(small_set).traces(D) if row.place.path == str(path)] == [protocol]
 
 
 def test_a_set_without_solutions_or_traces_is_empty_and_stays_so(small_set):

@@ -91,6 +91,42 @@ def test_it_loads_every_definition_workload_solution_and_trace(trace_set):
         assert len(trace_set.traces.get(name, [])) == len(CATALOG.traces(name))
 
 
+def test_the_page_says_what_report_best_and_apply_accept():
+    spec = importlib.util.spec_from_file_location("limits", CHECKOUT / "scripts" / "flashinfer_bench_limits.py")
+    limits = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(limits)
+    page = (CHECKOUT / "docs" / "flashinfer_bench.md").read_text(encoding="utf-8")
+    written = page.partition("<!-- python scripts/flashinfer_bench_limits.py -->\n")[2].partition("<!-- /python -->")[0]
+    assert written == limits.table(CHECKOUT), "stale: python scripts/flashinfer_bench_limits.py"
+
+
+def test_apply_takes_every_workload_that_passed_with_the_limits_that_the_page_gives(trace_set):
+    from flashinfer_bench.apply import ApplyConfig, ApplyConfigRegistry
+    from flashinfer_bench.apply.table import ApplyTable
+
+    limits = ApplyConfigRegistry(default=ApplyConfig(max_atol=1e30, max_rtol=1e30))
+    table = ApplyTable._build(trace_set, limits)
+    for name, rows in trace_set.traces.items():
+        passed = {tuple(sorted(row.workload.axes.items())) for row in rows if row.evaluation.status.value == "PASSED"}
+        assert len(table.index.get(name, {})) == len(passed) > 0
+
+
+def test_tags_are_of_its_namespaces(trace_set):
+    allowed = {"status": {"verified", "unverified"}, "stage": {"prefill", "decode"}}
+    passed = {
+        (row.definition, CATALOG.solutions[row.solution].author)
+        for row in CATALOG.traces()
+        if row.status == "passed" and row.solution in CATALOG.solutions
+    }
+    for name, definition in trace_set.definitions.items():
+        for tag in definition.tags:
+            namespace, _, value = tag.partition(":")
+            assert tag == "fused" or namespace in ("status", "stage", "model", "quantization", "fi_api", "ep"), tag
+            assert value in allowed.get(namespace, {value}), tag
+        libraries = {author for found, author in passed if found == name} - {"kernelderby", "baseline", "torch"}
+        assert libraries or "status:verified" not in definition.tags, f"{name}: no library's row passed"
+
+
 def installed(module):
     try:
         return importlib.util.find_spec(module) is not None

@@ -44,7 +44,7 @@ def test_numbers_worked_out_by_hand():
     assert (fast.passed, fast.workloads, fast.place, steady.place) == (3, 3, 1, 2)
     assert result.row("w1").cells["steady"].ratio.value == pytest.approx(2)
     assert result.row("w3").fastest == "steady" and result.row("w3").margin.value == pytest.approx(4 / 3)
-    assert fast.share_geomean == pytest.approx((10 / 20 * 10 / 40 * 10 / 400) ** (1 / 3))
+    assert fast.share == pytest.approx(10 / 40)
     assert fast.share_total == pytest.approx(30 / 460)
     assert noted(result, "fast is first by geomean, steady by total time (0.913 of fast's)")
 
@@ -227,20 +227,28 @@ def test_nothing_passed():
 def test_one_gpu_and_one_protocol_only():
     other_gpu = [replace(each, gpu="NVIDIA B200", latency_us=1.0) for each in rows(b=[5.0])]
     events = [replace(each, protocol="cuda-events") for each in rows(a=[5.0, 5.0])]
-    bench = [replace(each, protocol="flashinfer-bench", samples_us=()) for each in rows(a=[9.0] * 3, b=[1.0] * 3) * 3]
+    bench = [
+        replace(each, protocol="flashinfer-bench-events", samples_us=()) for each in rows(a=[9.0] * 3, b=[1.0] * 3) * 3
+    ]
     measured = rows(a=[10.0, 10.0, 10.0], b=[20.0, 20.0, 20.0]) + other_gpu + events + bench
     result = ranked(measured)
     assert (result.group.gpu, result.group.protocol, result.group.rows) == ("NVIDIA H200", "cupti", 6)
     assert [(each.gpu, each.protocol, each.rows) for each in result.other_groups] == [
         ("NVIDIA B200", "cupti", 1),
         ("NVIDIA H200", "cuda-events", 2),
-        ("NVIDIA H200", "flashinfer-bench", 18),
+        ("NVIDIA H200", "flashinfer-bench-events", 18),
     ]
     assert result.order == ("a", "b") and noted(result, "NVIDIA B200 under cupti (1 rows)")
     assert ranked(measured, gpu="b200").group.gpu == "NVIDIA B200"
     assert ranked(measured, gpu="nvidia b200").order == ("b",)
-    assert ranked(measured, protocol="flashinfer-bench").order == ("b", "a")
+    assert ranked(measured, protocol="flashinfer-bench-events").order == ("b", "a")
     assert ranked(measured, gpu="H200", protocol="cuda-events").order == ("a",)
+    theirs = [replace(each, protocol="flashinfer-bench-cupti") for each in bench[:1]] + bench
+    result = ranked(theirs)  # the newer of its timers, though it has fewer rows; never both
+    assert (result.group.protocol, result.group.rows) == ("flashinfer-bench-cupti", 1)
+    assert noted(result, "flashinfer-bench's CUPTI takes the span of the kernels")
+    with pytest.raises(DerbyError, match="did you mean flashinfer-bench-"):
+        ranked(theirs, protocol="flashinfer-bench")
     with pytest.raises(DerbyError, match="no row was measured on 'b100'; did you mean b200"):
         ranked(measured, gpu="b100")
     with pytest.raises(DerbyError, match="--protocol: no row of GPU b200 .* 'cuda-events'; known: cupti"):
@@ -285,7 +293,7 @@ def test_too_good_to_be_true():
 def test_unknown_gpu_has_no_floor_and_says_why():
     result = ranked([replace(each, gpu="Imaginary 9000") for each in rows(a=[10.0, 20.0, 30.0])])
     assert result.group.gpu == "Imaginary 9000" and result.row("w1").floor_us is None
-    assert result.summary("a").share_geomean is None and noted(result, "S is n/a: the peaks of Imaginary 9000")
+    assert result.summary("a").share is None and noted(result, "S is n/a: the peaks of Imaginary 9000")
 
 
 def test_workload_without_cost_has_no_floor():
@@ -325,7 +333,7 @@ def test_flashinfer_bench_s_own_lines():
         )
     ]
     result = ranked([Measurement.from_trace(json.loads(json.dumps(line))) for line in lines], 1)
-    assert result.group.protocol == "flashinfer-bench"
+    assert result.group.protocol == "flashinfer-bench-events"
     assert result.row("w1").cells["a"].latency_us == pytest.approx(50)
     assert result.row("w1").cells["b"].status == "raised"
     assert not result.row("w1").cells["a"].outdated and noted(result, "without a source hash")
@@ -398,7 +406,7 @@ def test_command_ranks_what_solutions_competed_for(derby, checkout: Path):
     code, output, error = derby("rank", "--root", checkout, "--json")
     rankings = json.loads(output)["rankings"]
     assert code == 0 and all(len(ranking["order"]) > 1 for ranking in rankings)
-    alone = len({row.definition for row in Catalog.open(checkout).traces()}) - len(rankings)
+    alone = len({row.definition for row in Catalog.open(checkout).traces()} - {each["definition"] for each in rankings})
     assert alone >= 1 and f"derby: {alone} definitions have no rows of two solutions, left out" in error
     (one,) = json.loads(derby("rank", "--root", checkout, "--definition", "gated_delta_rule_update", "--json")[1])[
         "rankings"

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from kernelderby.trace import FLASHINFER_BENCH_PROTOCOL, Correctness, Measurement, Status
+from kernelderby.trace import FLASHINFER_BENCH_EVENTS, Correctness, Measurement, Status
 
 WORKLOAD = {"uuid": "u1", "axes": {"rows": 2}, "inputs": {"x": {"type": "random"}}}
 
@@ -62,5 +62,5 @@ def test_flashinfer_benchs_own_row_keeps_its_own_protocol():
     trace = measurement().to_trace()
     del trace["measurement"]
     row = Measurement.from_trace(trace)
-    assert (row.protocol, row.latency_us, row.status) == (FLASHINFER_BENCH_PROTOCOL, 8.0, Status.PASSED)
+    assert (row.protocol, row.latency_us, row.status) == (FLASHINFER_BENCH_EVENTS, 8.0, Status.PASSED)
     assert row.uuid == "u1"

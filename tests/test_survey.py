@@ -71,10 +71,32 @@ def test_traces_give_the_fastest_solution_and_the_share_of_the_ceilings(publishe
     timed = operator.middle.times[TRACES]
     assert (timed.solution, timed.latency_us) == ("toy_fast", 4.0)
     assert (timed.share, timed.share_of_ceilings) == pytest.approx((0.0075 / 4, 0.0076612 / 4), rel=1e-4)
-    assert (operator.shares[TRACES].shapes, operator.ceiling_shares[TRACES].measured) == (
-        2,
-        pytest.approx(0.0019153, rel=1e-4),
+    assert operator.shares[TRACES].shapes == 2
+
+
+def test_floor_time_and_s_of_a_row_are_of_one_shape(derby, published_set):
+    """Wherever an operator's row is printed: the S is the median, and floor over time beside it is that S."""
+
+    def slow(line):  # 1,000 rows, the middle of the list, at S = 0.0075 / 400; one row at 0.000015 / 4 is below it
+        if line["workload"]["axes"]["rows"] == 1000:
+            line["measurement"] |= {"latency_us": 4e6, "samples_us": [[4e6]]}
+            line["evaluation"]["performance"] |= {"latency_ms": 4e3}
+
+    change_traces(published_set, slow)
+    (operator,) = look(published_set, "h200", with_traces=True).operators
+    shape = operator.typical(TRACES)
+    assert shape.shape_id == 3 and operator.middle.shape_id == 4
+    assert shape.floors["h200"].floor_us / shape.times[TRACES].latency_us == operator.shares[TRACES].measured
+    out = derby("roofline", "--traces", "--format", "csv", "--root", published_set)[1]
+    [row] = csv.DictReader(out.splitlines())
+    floor_us, latency_us = (
+        float(row[f"shape_traces_{name}"]) for name in ("floors_h200_floor_us", "times_traces_latency_us")
     )
+    assert floor_us / latency_us == pytest.approx(float(row["share_traces_measured"]))
+    assert float(row["share_traces_measured"]) == float(row["shape_traces_times_traces_share"])
+    both = derby("roofline", "--traces", "--gpu", "h200,xpu-a", "--format", "markdown", "--root", published_set)[1]
+    [line] = [line for line in both.splitlines() if line.startswith(f"| {D}")]
+    assert "#4" in line and "#3" in line  # the published S is of another shape, and has its own floor beside it
 
 
 def test_a_failed_row_is_no_time(published_set):
@@ -131,7 +153,7 @@ def test_operator_table(derby, published_set):
     code, output, _ = derby("roofline", "--gpu", "h20,xpu-a", "--root", published_set)
     assert code == 0
     (row,) = [line.split() for line in output.splitlines() if line.startswith(D)]
-    assert row == [D, "2", "30.0%", "M", "0.222", "0.009", "0.006792", "0.02", "34.0%"]
+    assert row == [D, "2", "30.0%", "M", "#4", "0.222", "0.009", "0.006792", "0.02", "34.0%"]
     assert "34.0% over the 1 of 2 operators that have a time (30.0% of the importance), 10.2% with 0" in output
     assert "adds up to 100.0 %" in output and "alibaba/atrex-bench" in output
 
@@ -157,7 +179,8 @@ def test_json(derby, published_set):
     found = json.loads(derby("roofline", "--json", "--gpu", "NVIDIA H200,xpu-a", "--root", published_set)[1])
     assert [gpu["id"] for gpu in found["gpus"]] == ["h200", "xpu-a"] and "datasheet" in found["gpus"][0]["source"]
     operator = found["operators"][D]
-    assert (operator["middle"], operator["weight"], operator["regime"]) == (1, pytest.approx(0.3), "M")
+    assert (operator["typical"], operator["weight"]) == ({"published": 1}, pytest.approx(0.3))
+    assert operator["regime"] == "M"
     shape = operator["shapes"][1]
     assert (shape["axes"], shape["facts"], shape["floors"]["h200"]["regime"]) == (
         {"rows": 1000},
@@ -173,7 +196,7 @@ def test_csv_and_markdown(derby, published_set):
     assert [(row["operator"], row["importance_percent"], row["regime"], row["of_shapes"]) for row in rows] == [
         (D, "30.0", "M", "2")
     ]
-    assert float(rows[0]["middle_floors_h200_floor_us"]) == pytest.approx(0.0075)
+    assert float(rows[0]["shape_middle_floors_h200_floor_us"]) == pytest.approx(0.0075)
     output = derby("roofline", D, "--format", "markdown", "--root", published_set)[1]
     assert "| 4 | 1000 | 4000 | 0.222 | 0.0075 |" in output
 

@@ -10,6 +10,8 @@ import torch
 SMALL_AXES = {"num_tokens": 5, "dim": 99, "width": 4, "state_width": 3}
 SMALL_VARIANTS = [{}, {"num_tokens": 0}, {"num_tokens": 1}, {"num_tokens": 2, "dim": 8}, {"num_tokens": 130, "dim": 64}]
 
+INPUT_DRAWS = [{"x": 100.0}]  # sums whose exponential leaves float32's range
+
 
 @torch.no_grad()
 def run(x, weight, bias, initial_state):

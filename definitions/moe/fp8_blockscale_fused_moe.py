@@ -24,6 +24,8 @@ SMALL_VARIANTS = [
     {"intermediate_size": 384, "gate_up_size": 768, "num_intermediate_blocks": 3, "num_gate_up_blocks": 6},
 ]
 
+INPUT_DRAWS = [{"routing": "few"}]  # more tokens of an expert than any mean leads to expect
+
 
 def dequantize_weight(weight, scale):
     """weight fp8 [rows, columns], scale float32 [rows / 128, columns / 128] -> float32 [rows, columns]."""

@@ -26,7 +26,8 @@ SMALL_VARIANTS = [
     {}, {"seq_len": 0}, {"seq_len": 1}, {"seq_len": 70}, {"local_expert_offset": 5}, {"local_expert_offset": 0},
     {"local_expert_offset": 56},
 ]
-INPUT_SCALES = [{"hidden_states_scale": 0.1}]  # gates so small that SiLU is told from ReLU and GELU
+# Gates so small that SiLU is told from ReLU and GELU; tokens that go to local experts alone, eight rows for each.
+INPUT_DRAWS = [{"hidden_states_scale": 0.1}, {"routing": "local"}]
 
 
 def route(routing_logits, routing_bias, routed_scaling_factor):
@@ -90,6 +91,7 @@ def generate_inputs(axes_and_scalars, device):
     weight scale falls with the square root of what it sums over (0.05 at 7168 and 2048), so that the shrunken axes give
     outputs of the same size. At smaller scales a tolerance of 1 would accept all zeros.
 
+    `routing` in axes_and_scalars may be "local": every token goes to experts of this rank, as far as groups allow.
     `seed` in axes_and_scalars (an integer that the workload's uuid gives) fixes every value; the numbers are drawn on
     the CPU, so they are the same on every device. Returns name -> tensor on `device`.
     """
@@ -108,6 +110,9 @@ def generate_inputs(axes_and_scalars, device):
     topic_weights = 1.0 / torch.arange(1, 7)
     topic = torch.multinomial(topic_weights, max(seq_len, 1), replacement=True, generator=generator)[:seq_len]
     logits = popularity + topics[topic] + 0.9 * normal(seq_len, num_experts)
+    if size.get("routing") == "local":
+        first = size["local_expert_offset"]
+        logits[:, first:first + size["num_local_experts"]] += 6.0
     bias = -0.05 * popularity + 0.01 * normal(num_experts)
     local = size["num_local_experts"]
     hidden, intermediate = size["num_hidden_blocks"], size["num_intermediate_blocks"]

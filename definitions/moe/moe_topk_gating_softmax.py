@@ -10,6 +10,8 @@ SMALL_AXES = {"num_tokens": 5, "num_experts": 128, "top_k": TOP_K}
 SMALL_VARIANTS = [{}, {"num_tokens": 0}, {"num_tokens": 1}, {"num_experts": 8}, {"num_experts": 9},
                   {"num_experts": 130}, {"num_tokens": 300, "num_experts": 256}]
 
+INPUT_DRAWS = [{"gating_logits": "plus 100"}]  # exponentials that leave float32's range; the weights stay what they are
+
 
 @torch.no_grad()
 def run(gating_logits):

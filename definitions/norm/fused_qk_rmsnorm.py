@@ -8,7 +8,7 @@ SMALL_VARIANTS = [
     {"num_heads": 3, "num_q_heads": 1},
 ]
 
-INPUT_SCALES = [{"qkv": 1e-3}]  # so small that eps shows
+INPUT_DRAWS = [{"qkv": 1e-3}, {"qkv": 300.0}]  # so small that eps shows, so large that squares leave float16's range
 
 
 @torch.no_grad()

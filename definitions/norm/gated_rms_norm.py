@@ -5,7 +5,8 @@ import torch
 SMALL_AXES = {"num_rows": 5, "hidden_size": 99, "eps": 1e-6}
 SMALL_VARIANTS = [{}, {"num_rows": 0}, {"num_rows": 1}, {"hidden_size": 8}, {"num_rows": 70, "hidden_size": 128}]
 
-INPUT_SCALES = [{"hidden_states": 1e-3}]  # so small that eps shows
+# So small that eps shows; squares that leave float16's range, and gates whose exponential leaves float32's.
+INPUT_DRAWS = [{"hidden_states": 1e-3}, {"hidden_states": 1e4, "gate": 100.0}]
 
 
 @torch.no_grad()

@@ -5,7 +5,8 @@ import torch
 SMALL_AXES = {"num_tokens": 5, "hidden_size": 99, "eps": 1e-6}
 SMALL_VARIANTS = [{}, {"num_tokens": 0}, {"num_tokens": 1}, {"hidden_size": 8}, {"num_tokens": 70, "hidden_size": 1152}]
 
-INPUT_SCALES = [{"hidden_states": 1e-3}]  # so small that eps shows
+# So small that eps shows; far from zero, where a variance of few digits loses all of them.
+INPUT_DRAWS = [{"hidden_states": 1e-3}, {"hidden_states": "plus 64"}]
 
 
 @torch.no_grad()

@@ -7,6 +7,8 @@ FP8_MAX = 448.0  # largest finite e4m3
 SMALL_AXES = {"num_tokens": 5, "hidden_size": 99, "eps": 1e-10}
 SMALL_VARIANTS = [{}, {"num_tokens": 0}, {"num_tokens": 1}, {"hidden_size": 8}, {"num_tokens": 70, "hidden_size": 2048}]
 
+INPUT_DRAWS = [{"hidden_states": 1e5}]  # beyond float16's range
+
 
 @torch.no_grad()
 def run(hidden_states, eps):

@@ -10,7 +10,8 @@ FP8_MAX = 448.0  # largest finite e4m3
 SMALL_AXES = {"num_tokens": 5, "hidden_size": 99, "eps": 1e-6, "quant_eps": 1e-10}
 SMALL_VARIANTS = [{}, {"num_tokens": 0}, {"num_tokens": 1}, {"hidden_size": 8}, {"num_tokens": 70, "hidden_size": 2048}]
 
-INPUT_SCALES = [{"hidden_states": 1e-3, "residual": 1e-3}]  # so small that eps shows
+# So small that eps shows, so large that squares leave float16's range.
+INPUT_DRAWS = [{"hidden_states": 1e-3, "residual": 1e-3}, {"hidden_states": 1e4, "residual": 1e4}]
 
 
 @torch.no_grad()

@@ -14,8 +14,10 @@ from kernelderby.hardware import Gpu, find_gpu, gpus
 from kernelderby.locate import find_set
 from kernelderby.rank import Ranking, definitions_with_rows, rank
 from kernelderby.rank.by_importance import ImportanceRanking, rank_by_importance
+from kernelderby.rank.leads import Leads, leads
 from kernelderby.report.answer import Answer
 from kernelderby.report.importance import importance_answer
+from kernelderby.report.leads import leads_answer
 from kernelderby.report.ranking import rankings_answer
 from kernelderby.report.roofline import survey_answer
 from kernelderby.roofline.operators import Survey, survey
@@ -144,6 +146,33 @@ class TraceSet:
             importance = {name: importance[name] for name in workloads}
         found = rank_by_importance(recorded(catalog.traces(), known, gpu, protocol, time), workloads, known, importance)
         return importance_answer(found, catalog.warnings)
+
+    def leads(
+        self,
+        definitions: Names = (),
+        *,
+        author: str | None = None,
+        origin: Names = (),
+        gpu: str | None = None,
+        protocol: str | None = None,
+        by_operator: bool = True,
+    ) -> Answer[tuple[Leads, ...]]:
+        """An author against the best library on every shape, for every GPU that has rows (or the named one).
+
+        An operator counts its survey workloads where it has any. origin: only workloads of these. author: default whose
+        solutions are fastest on the most shapes. by_operator: a table of operators beside the sentence.
+        """
+        catalog, origins = self.catalog, _names(origin)
+        catalog.check_origins(origins)
+        names = [catalog.definition(name).name for name in _names(definitions)] or list(catalog.definitions)
+        workloads = {
+            name: by_origin(of_origin(catalog.workloads(name), origins))[0]
+            for name in names
+            if of_origin(catalog.workloads(name), origins)
+        }
+        rows = [row for row in catalog.traces() if row.definition in workloads]
+        found = leads(rows, workloads, catalog.solutions, author, gpu, protocol)
+        return leads_answer(found, by_operator, catalog.warnings)
 
     def roofline(
         self,

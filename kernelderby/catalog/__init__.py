@@ -130,7 +130,8 @@ class Catalog:
         known = {}
         if path.stem in self.definitions:
             known = {workload.uuid: workload for workload in self.workloads(path.stem)}
-        return self._lines(path, lambda left_out: load_rows(path, known, left_out, self._noted))
+        by_author = len(path.relative_to(self.root / "traces").parts) == 3
+        return self._lines(path, lambda left_out: load_rows(path, known, left_out, self._noted, by_author))
 
     def _lines(self, path: Path, read: Callable[[Callable[[str], None]], list[T]]) -> list[T]:
         """What read gives of a file of many lines. What it leaves out is one warning, not one a line."""

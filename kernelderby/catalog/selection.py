@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import combinations
 
@@ -21,33 +22,39 @@ def telling_axes(sizes: Sequence[Mapping[str, object]]) -> list[str]:
     """Axes that vary, without those that go one to one with an earlier one (num_seqs and len_cu_seqlens)."""
     kept: list[str] = []
     for axis in sizes[0] if sizes else ():
-        distinct = len({each[axis] for each in sizes})
-        pairs = [len({(each[axis], each[other]) for each in sizes}) for other in kept]
-        same = [len({each[other] for each in sizes}) for other in kept]
+        distinct = len({each.get(axis) for each in sizes})
+        pairs = [len({(each.get(axis), each.get(other)) for each in sizes}) for other in kept]
+        same = [len({each.get(other) for each in sizes}) for other in kept]
         if distinct > 1 and not any(distinct == each == two for each, two in zip(pairs, same, strict=True)):
             kept.append(axis)
     return kept or list(sizes[0] if sizes else ())
 
 
 def shortest_labels(workloads: Sequence[Workload]) -> dict[str, str]:
-    """uuid -> the fewest axes that tell the workloads apart, "m=349, n=2048", or what their generators are told; all
-    axes that vary and the start of the uuid where nothing does."""
+    """uuid -> the fewest axes that tell the workloads apart, "m=349, n=2048", or what their generators are told; where
+    these do not, whole-number scalars too, and the start of the uuid for those that are still alike."""
     told = dict.fromkeys(name for each in workloads for name in each.generator)
     sizes: list[dict[str, object]] = [
         {**each.axes, **{name: each.generator.get(name, "-") for name in told}} for each in workloads
     ]
-    axes = telling_axes(sizes)
-    for count in range(1, len(axes) + 1):
-        for chosen in combinations(axes, count):
-            if len({tuple(each[axis] for axis in chosen) for each in sizes}) == len(workloads):
-                return {each.uuid: _sized(own, chosen) for each, own in zip(workloads, sizes, strict=True)}
+    scalars = [{name: size for name, size in each.scalars.items() if type(size) is int} for each in workloads]
+    both = [own | more for own, more in zip(sizes, scalars, strict=True)]
+    for known in (sizes, both):
+        axes = telling_axes(known)
+        for count in range(1, len(axes) + 1):
+            for chosen in combinations(axes, count):
+                if len({tuple(each.get(axis) for axis in chosen) for each in known}) == len(workloads):
+                    return {each.uuid: _sized(own, chosen) for each, own in zip(workloads, known, strict=True)}
+    found = [_sized(own, telling_axes(both)) for own in both]
+    counts = Counter(found)
     return {
-        each.uuid: f"{_sized(own, axes)} {each.uuid[:8]}".strip() for each, own in zip(workloads, sizes, strict=True)
+        each.uuid: f"{label} {each.uuid[:8]}".strip() if counts[label] > 1 else label
+        for each, label in zip(workloads, found, strict=True)
     }
 
 
 def _sized(sizes: Mapping[str, object], axes: Iterable[str]) -> str:
-    return ", ".join(f"{axis}={sizes[axis]}" for axis in axes)
+    return ", ".join(f"{axis}={sizes[axis]}" for axis in axes if axis in sizes)
 
 
 def select_workloads(workloads: Sequence[Workload], wanted: Iterable[str]) -> list[Workload]:

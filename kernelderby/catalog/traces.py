@@ -18,10 +18,15 @@ _CLOCKS_DIFFER = timedelta(days=1)  # a row may come from a machine whose clock 
 
 
 def load_rows(
-    path: Path, workloads: Mapping[str, Workload], left_out: Callable[[str], None], noted: Callable[[str], None]
+    path: Path,
+    workloads: Mapping[str, Workload],
+    left_out: Callable[[str], None],
+    noted: Callable[[str], None],
+    by_author: bool = False,
 ) -> list[Measurement]:
     """The rows of a file, in its order. workloads: uuid -> workload, of the definition; a row that contradicts its own
-    is broken. Broken lines are told to left_out; rows of the future, which stay, to noted."""
+    is broken. by_author: it lies at traces/<author>/<op_type>/. Broken lines are told to left_out; rows of the future,
+    which stay, to noted."""
     rows, ahead = [], []
     latest, definition, place = datetime.now(UTC) + _CLOCKS_DIFFER, path.stem, str(path)
     encode = msgspec.json.Encoder().encode
@@ -30,7 +35,7 @@ def load_rows(
         try:
             number = int(where.rpartition(":")[2])
             is_known = encode(line.workload) in published  # then it need not be checked again
-            row = Measurement.from_row(line, where, Place(place, number), is_known=is_known)
+            row = Measurement.from_row(line, where, Place(place, number), is_known=is_known, by_author=by_author)
             agree(where, "definition", row.definition, definition)
             if not is_known and row.uuid in workloads:
                 _check_workload(where, row, workloads[row.uuid])

@@ -33,6 +33,9 @@ VERBS = {
 }
 
 
+_OF_MEASURING = ("torch", "safetensors", "triton")  # pyproject's extra `measure`
+
+
 class LazyGroup(click.Group):
     """A group that knows its verbs' names and help lines without importing them; each is a module of the package."""
 
@@ -81,4 +84,13 @@ def main() -> None:
         from kernelderby.report.plain import plain
 
         print(f"derby: {plain(str(error))}", file=sys.stderr)
+        sys.exit(1)
+    except ModuleNotFoundError as error:
+        if error.name not in _OF_MEASURING:
+            raise
+        print(
+            f"derby: {error.name} is not installed, which measuring and checking need (rank, report, roofline and "
+            "profile do not); pip install -e '.[measure]'",
+            file=sys.stderr,
+        )
         sys.exit(1)

@@ -85,6 +85,8 @@ def command(
     machine = find_machine(root, "cuda")
     if machine.gpu is None:
         raise DerbyError(f"{machine.gpu_missing}, so nothing can be measured; use `derby check`, which runs on the CPU")
+    if not as_json:
+        say(f"{machine.name}: trying the libraries that solutions need")
     settings = Settings(rounds, iterations, timeout, again, together, most_rounds, this_gpu)
     plan = make_plan(catalog, machine, settings, solutions, definitions, workloads, origin)
     if not as_json:

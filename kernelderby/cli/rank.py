@@ -17,12 +17,14 @@ from kernelderby.cli.options import (
     workloads_option,
 )
 from kernelderby.cli.output import Output, output_options
+from kernelderby.errors import DerbyError
 
 if TYPE_CHECKING:
     from kernelderby.report.answer import Answer
 
 
 @click.command(cls=DerbyCommand)
+@click.argument("operators", metavar="[OPERATOR]...", nargs=-1)
 @definitions_option
 @solutions_option
 @workloads_option
@@ -40,9 +42,16 @@ if TYPE_CHECKING:
     is_flag=True,
     help="Authors over all operators at once, each operator weighted by its importance in production.",
 )
-@output_options("rank", tables=("solutions", "workloads", "pairs", "authors", "operators"))
+@click.option(
+    "--summary",
+    type=click.Choice(["sentence", "operators"]),
+    help="One author against the best library on every shape: a sentence a GPU, or a row an operator.",
+)
+@click.option("--author", metavar="A", help="With --summary: whose (default: who is fastest on the most shapes).")
+@output_options("rank", tables=("solutions", "workloads", "pairs", "authors", "operators", "leads"))
 @root_option
 def command(
+    operators: tuple[str, ...],
     definitions: tuple[str, ...],
     solutions: tuple[str, ...],
     workloads: tuple[str, ...],
@@ -52,22 +61,41 @@ def command(
     time: str | None,
     baseline: str | None,
     importance: bool,
+    summary: str | None,
+    author: str | None,
     root: Path,
     output: Output,
 ) -> None:
     """Compare solutions on ONE GPU, measured in ONE way, from recorded traces. Needs no GPU and no torch.
+    OPERATOR is the same as --definitions.
 
     Per workload: latency, ratio with its 95 % interval, win. Over workloads: geomean, total time, win rate, coverage,
     share of the floor reached (S). Missing and failed rows lower the coverage and stay in the table.
     Where an operator has workloads of several origins, each origin is ranked by itself.
 
+    With --summary: how many times as fast as the best library an author is, over all operators.
     With --importance: per author, S over all operators, each weighted by its share of the GPU time in production.
     """
     from kernelderby.api.trace_set import open_set
 
+    definitions = tuple(dict.fromkeys((*operators, *definitions)))
     found = open_set(root)
-    if not importance:
-        answer: Answer[Any] = found.rank(
+    for name in operators:
+        if name not in found.definitions and name in found.solutions:
+            raise DerbyError(f"{name} is a solution, not an operator; write --solutions {','.join((*solutions, name))}")
+    if author is not None and summary is None:
+        raise click.UsageError("--author goes with --summary")
+    if summary is not None:
+        if importance or solutions or workloads or baseline or time:
+            raise click.UsageError(
+                "--summary takes both times of all solutions; leave out --importance, --solutions, --workloads, "
+                "--baseline and --time"
+            )
+        answer: Answer[Any] = found.leads(
+            definitions, author=author, origin=origin, gpu=gpu, protocol=protocol, by_operator=summary == "operators"
+        )
+    elif not importance:
+        answer = found.rank(
             definitions,
             solutions,
             workloads,

@@ -81,7 +81,7 @@ def _draw(survey: Any, path: Path) -> None:
                 (
                     operator.name,
                     operator.regime,
-                    operator.middle.flops_per_byte,
+                    operator.typical(source.key).flops_per_byte,
                     share.measured,
                     operator.importance or 0,
                 )

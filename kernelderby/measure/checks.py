@@ -10,18 +10,20 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
+from types import ModuleType
 from typing import Any
 
 from kernelderby.catalog import Catalog, Definition, Solution
 from kernelderby.catalog.selection import of_origin, select_workloads
 from kernelderby.errors import DerbyError
 from kernelderby.measure.judge.blame import DefinitionFailed
-from kernelderby.measure.judge.cases import Case, case_of_workload
+from kernelderby.measure.judge.cases import Case, case_of_workload, small_cases
 from kernelderby.measure.judge.correctness import Verdict
 from kernelderby.measure.machine.probe import Machine
 from kernelderby.measure.machine.requirements import why_not
 from kernelderby.measure.process import WorkerProcess
-from kernelderby.measure.remote import Failed, RemoteHands, failure
+from kernelderby.measure.remote import RemoteHands
+from kernelderby.measure.replies import Done, Failed
 from kernelderby.trace import Correctness, Status
 
 _START_SECONDS = 180
@@ -100,7 +102,7 @@ def plan_checks(
         cases = {each.name: _full_cases(catalog, each, workloads, seeds, origins) for each in checked}
         broken: dict[str, str] = {}
     else:
-        cases, broken = _small_cases(catalog, machine, checked, seeds)
+        cases, broken = _small_cases(catalog, checked, seeds)
     jobs = ((each, chosen_for[each.name], cases[each.name]) for each in checked if each.name in cases)
     return CheckPlan(tuple(jobs), skipped, broken)
 
@@ -114,37 +116,49 @@ def _full_cases(
 
 
 def _small_cases(
-    catalog: Catalog, machine: Machine, definitions: list[Definition], seeds: int
+    catalog: Catalog, definitions: list[Definition], seeds: int
 ) -> tuple[dict[str, tuple[Case, ...]], dict[str, str]]:
-    """Of each definition that loads, and of the others why not. SMALL_AXES stand in their code, so one process loads
-    them all (a start takes seconds)."""
+    """Of each definition that loads, and of the others why not. SMALL_AXES stand in their code, which this process
+    runs for the references too."""
     cases: dict[str, tuple[Case, ...]] = {}
     broken: dict[str, str] = {}
-    worker: WorkerProcess | None = None
-    try:
-        for definition in definitions:
-            worker = worker or WorkerProcess(catalog.root, machine.device)
-            try:
-                cases[definition.name] = _cases_of(worker, definition, seeds)
-            except DerbyError as error:
-                broken[definition.name] = str(error)
-                worker.kill()
-                worker = None
-    finally:
-        if worker:
-            worker.kill()
+    for definition in definitions:
+        try:
+            cases[definition.name] = _cases_of(catalog, definition, seeds)
+        except DerbyError as error:
+            broken[definition.name] = str(error)
     return cases, broken
 
 
-def _cases_of(worker: WorkerProcess, definition: Definition, seeds: int) -> tuple[Case, ...]:
-    for command, arguments in (
-        ("load", {"definition": definition.name, "solution": None}),
-        ("small_cases", {"seeds": seeds}),
-    ):
-        reply = worker.ask(command, _START_SECONDS, **arguments)
-        if reply.get("ok") is not True:
-            raise DerbyError(f"{definition.place}: does not load: {reply['message']}; mend the definition")
-    return tuple(Case(**case) for case in reply["cases"])
+def _cases_of(catalog: Catalog, definition: Definition, seeds: int) -> tuple[Case, ...]:
+    if definition.source_path is None:
+        return _smallest(catalog, definition, seeds)
+    module = _module_of(definition)
+    if not hasattr(module, "SMALL_AXES"):
+        raise DerbyError(f"{definition.source_path}: has no SMALL_AXES, so it cannot be checked on a CPU; add them")
+    variants = getattr(module, "SMALL_VARIANTS", None)
+    return tuple(small_cases(definition, module.SMALL_AXES, variants, seeds))
+
+
+def _module_of(definition: Definition) -> ModuleType:
+    from kernelderby.measure.judge.table import definition_module
+
+    try:
+        return definition_module(definition)
+    except DerbyError:
+        raise
+    except (Exception, SystemExit) as error:
+        said = " ".join(f"{type(error).__name__}: {error}".split())[:300]
+        raise DerbyError(f"{definition.place}: does not load: {said}; mend the definition") from error
+
+
+def _smallest(catalog: Catalog, definition: Definition, seeds: int) -> tuple[Case, ...]:
+    """Of a foreign definition, which brings no SMALL_AXES: the workload that moves the fewest bytes."""
+    counted = [(each, each.cost) for each in catalog.workloads(definition.name) if each.cost is not None]
+    if not counted:
+        raise DerbyError(f"{definition.place}: has no workload that a CPU could check; add one")
+    smallest, _ = min(counted, key=lambda each: each[1].needed())
+    return tuple(case_of_workload(definition, smallest, offset) for offset in range(seeds))
 
 
 def run_checks(
@@ -250,10 +264,17 @@ class _Checker:
         try:
             return race.check()
         finally:
-            if self._worker and self._worker.ask("release", self.timeout_seconds).get("ok") is not True:
-                self.end()
+            self._release()
             race.release()
             table.release()
+
+    def _release(self) -> None:
+        """The judge's memory is given back once the worker has let go of it."""
+        try:
+            if self._worker:
+                self._worker.ask(Done, "release", self.timeout_seconds)
+        except Failed:
+            self.end()
 
     def _worker_with(self, definition: Definition, solution: Solution) -> WorkerProcess:
         """The process with the solution loaded."""
@@ -267,15 +288,12 @@ class _Checker:
             self._worker = WorkerProcess(self.catalog.root, self.machine.device, solution_hash=self._cache(solution))
             self._author = solution.author
         self._is_shared, self._loaded = self._loaded is not None, solution
-        reply = self._worker.ask(
-            "load",
-            _START_SECONDS + self.timeout_seconds,
-            definition=definition.name,
-            solution=solution.name,
-        )
-        if reply.get("ok") is not True:
-            self._unbuildable[solution.name] = failure(reply)
-            raise self._unbuildable[solution.name]
+        seconds = _START_SECONDS + self.timeout_seconds
+        try:
+            self._worker.ask(Done, "load", seconds, definition=definition.name, solution=solution.name)
+        except Failed as failed:
+            self._unbuildable[solution.name] = failed
+            raise
         return self._worker
 
     def _cache(self, solution: Solution) -> str:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from kernelderby.catalog import Catalog, Definition, Solution, Workload
 from kernelderby.catalog.selection import of_origin, select_workloads
 from kernelderby.measure.machine.probe import Machine
-from kernelderby.measure.machine.requirements import why_not
+from kernelderby.measure.machine.requirements import try_modules, why_not
 from kernelderby.measure.traces import settled_keys
 from kernelderby.trace import Measurement
 
@@ -73,13 +73,17 @@ def make_plan(
     catalog.check_origins(origins)
     chosen = [catalog.solution(name) for name in solutions] or list(catalog.solutions.values())
     wanted = [catalog.definition(name) for name in definitions] or list(catalog.definitions.values())
+    names = {definition.name for definition in wanted}
+    chosen = [one for one in chosen if one.definition in names]
+    if machine.gpu is not None:
+        try_modules(chosen)
     jobs: list[Job] = []
     skipped: dict[str, str] = {}
     took: dict[tuple[str, str], float] = {}
     settled = 0
     for solution in chosen:
         reason = why_not(solution, machine)
-        if reason and solution.definition in {definition.name for definition in wanted}:
+        if reason:
             skipped[solution.name] = reason
     for definition in wanted:
         racers = [one for one in chosen if one.definition == definition.name and one.name not in skipped]
@@ -110,7 +114,7 @@ def _work(workload: Workload) -> float:
 
 
 def _is_of(row: Measurement, machine: Machine) -> bool:
-    return machine.gpu is not None and row.environment.get("gpu_uuid") == machine.gpu["uuid"]
+    return machine.gpu is not None and row.environment.get("gpu_uuid") == machine.gpu.uuid
 
 
 def _recorded_seconds(rows: Iterable[Measurement], machine: Machine) -> dict[tuple[str, str], float]:

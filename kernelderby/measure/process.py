@@ -19,6 +19,7 @@ from typing import Any, ClassVar, cast
 import kernelderby
 from kernelderby.errors import DerbyError
 from kernelderby.measure import fence
+from kernelderby.measure.replies import Kind, Reply
 from kernelderby.measure.worker.build import cache_folder
 from kernelderby.trace import Status
 
@@ -104,10 +105,10 @@ class WorkerProcess:
         text = self._log.decode(errors="replace")
         return "\n".join(text.splitlines()[-lines:])
 
-    def send(self, command: str, timeout: float, **arguments: Any) -> None:
+    def send(self, command: str, timeout: float, /, **arguments: Any) -> None:
         """Asks; the answer is due `timeout` seconds from now."""
         # From the moment on at which a solution's code runs in it, nothing that it says can end the run.
-        self._has_solution |= command == "load" and arguments.get("solution") is not None
+        self._has_solution |= command == "load"
         self._timeout, self._deadline = timeout, time.monotonic() + timeout
         self._write({"command": command, **arguments})
 
@@ -128,9 +129,9 @@ class WorkerProcess:
         self._timeout, self._deadline = timeout, time.monotonic() + timeout
         self._write(what)
 
-    def receive(self) -> dict[str, Any]:
-        """The reply to the last send. A dead or late worker gives {"ok": False, "status": ..., "gone": True}, and is
-        killed with its children. DerbyError when the trace set itself is at fault."""
+    def receive(self) -> Reply:
+        """The reply to the last send. A dead or late worker gives one that says so (gone), and is killed with its
+        children. DerbyError when the trace set itself is at fault."""
         while b"\n" not in self._unread:
             left = max(0.0, self._deadline - time.monotonic())
             ready, _, _ = select.select([self._replies], [], [], min(left, _POLL_SECONDS))
@@ -152,14 +153,15 @@ class WorkerProcess:
                 return self._gone(Status.TIMED_OUT, f"no answer within {self._timeout:g} s")
         line, _, self._unread = self._unread.partition(b"\n")
         try:
-            reply = json.loads(line)
+            content = json.loads(line)
         except (ValueError, RecursionError):
-            reply = None
-        if not isinstance(reply, dict):
+            content = None
+        if not isinstance(content, dict):
             self.kill()
             return self._gone(Status.CRASHED, "the process sent something that is no reply")
-        if "error" in reply and (self._trusted or not self._has_solution):
-            raise DerbyError(reply["error"])
+        reply = Reply(content)
+        if reply.fault_of_the_set is not None and (self._trusted or not self._has_solution):
+            raise DerbyError(reply.fault_of_the_set)
         return reply
 
     def _takes_too_much(self) -> tuple[Status, str] | None:
@@ -175,11 +177,12 @@ class WorkerProcess:
             return Status.OUT_OF_MEMORY, text
         return None
 
-    def ask(self, command: str, timeout: float, **arguments: Any) -> dict[str, Any]:
+    def ask(self, kind: type[Kind], command: str, timeout: float, /, **arguments: Any) -> Kind:
+        """The answer. Failed where there is none of that kind."""
         self.send(command, timeout, **arguments)
-        return self.receive()
+        return self.receive().of(kind)
 
-    def _ended(self) -> dict[str, Any]:
+    def _ended(self) -> Reply:
         try:
             code = self._process.wait(timeout=5)
         except subprocess.TimeoutExpired:  # it closed its pipe and lives on
@@ -188,9 +191,9 @@ class WorkerProcess:
         how = "closed its reply pipe" if code is None else _exit_text(code)
         return self._gone(Status.CRASHED, f"the process {how}")
 
-    def _gone(self, status: Status, message: str) -> dict[str, Any]:
+    def _gone(self, status: Status, message: str) -> Reply:
         tail = self.log_tail()
-        return {"ok": False, "status": status, "gone": True, "message": f"{message}\n{tail}".strip()}
+        return Reply({"ok": False, "status": status, "message": f"{message}\n{tail}".strip()}, gone=True)
 
     def kill(self) -> None:
         """Ends the worker and everything it started, and gives the pipes back. Safe to call twice."""

@@ -4,16 +4,17 @@ The judge owns all memory that counts: two sets of inputs and outputs at differe
 solution runs elsewhere (hands.Hands, in another process remote.RemoteHands) and sees these buffers and nothing else.
 Before every timed call, outside its window, the random inputs of its set get new contents and the outputs new poison
 (the input's contents, where they lie in one). The generated inputs stay, so that the work (the routing, say) is the
-workload's own. Calls chosen at random are compared whole, from a copy that is taken right after the window.
+workload's own. Calls chosen at random are compared whole, from a copy that is taken right after the window. Of all
+others a checksum is taken there, and the call is made once more, untimed and in another order, on the same contents:
+where the solution gave the same bits twice in the check, it has to give them again.
 """
 
 from __future__ import annotations
 
 import random
 import time
-from collections.abc import Mapping
 from dataclasses import dataclass, field
-from types import MappingProxyType, ModuleType
+from types import ModuleType
 from typing import Any, Protocol
 
 from kernelderby.catalog import Definition
@@ -32,6 +33,7 @@ from kernelderby.measure.judge.correctness import (
     still_poisoned,
     synchronize,
 )
+from kernelderby.measure.judge.draws import NORMAL, Draw, told
 from kernelderby.measure.judge.inputs import InputMaker
 from kernelderby.measure.shared import BufferSet, private_set, shared_set
 from kernelderby.measure.timing import Call, Spans, Timer, WallTimer
@@ -40,7 +42,11 @@ from kernelderby.trace import Status
 INPUT_SETS = 2  # different contents at different addresses
 WARMUP = 3  # untimed calls: compilation happened in the check, this is for clocks and allocator
 BATCHES = 6  # of unseen inputs, by the judge's clock
-_COMPARING_SECONDS = 0.01  # of a series of timed calls; one is compared at least
+# Of a series of timed calls: how long references may take, by what is known of the solution. One call is compared at
+# least. A solution of which calls have not repeated is looked at longer.
+_COMPARING_SECONDS = {True: 0.01, None: 0.02, False: 0.1}
+_REPEATING_SECONDS = 0.02  # how long the calls that are made once more may take, one at least
+_KEPT_BYTES = 256 << 20  # of a series' outputs, so that a call that does not repeat can be compared itself
 
 PASSED = Verdict(Status.PASSED)
 
@@ -80,6 +86,14 @@ class _Round:
     unwritten: Outputs
 
 
+@dataclass(slots=True)
+class _Left:
+    """What a timed call left: its checksums, and where there is room for it the outputs themselves."""
+
+    sums: dict[str, int]
+    outputs: Outputs | None
+
+
 class Race:
     """in_place: of the solution. shared: the hands are in another process."""
 
@@ -97,6 +111,7 @@ class Race:
         self.has_graph = False
         self.setup: dict[str, float] | None = None
         self.random = random.SystemRandom()  # which calls are compared is nothing that a seed could tell
+        self.repeats: bool | None = None  # the same bits from the same contents: so far; None never, False no longer
         self._reference_seconds = 0.0
         make = shared_set if shared else private_set
         self.sets: list[BufferSet] = []
@@ -118,10 +133,12 @@ class Race:
     # ---------------------------------------------------------------------------------------------------- correctness
 
     def check(self) -> Verdict:
-        """Two calls on the same buffers with different contents, and one for each of INPUT_SCALES. An exception of the
+        """Two calls on the same buffers with different contents, and one for each of INPUT_DRAWS. An exception of the
         solution's goes through."""
         try:
-            first, second = self._round(0, 0, POISON[0]), self._round(0, 1, POISON[1])
+            first = self._round(0, 0, POISON[0])
+            self.repeats = self._again("eager", 0, POISON[1]) == first.checksum or None
+            second = self._round(0, 1, POISON[1])
             unwritten = sum(int((first.unwritten[name] & second.unwritten[name]).sum()) for name in first.unwritten)
             if unwritten:
                 elements = sum(tensor.numel() for tensor in self.sets[0].outputs.values())
@@ -133,7 +150,7 @@ class Race:
             if first.verdict.status is not Status.PASSED:
                 return first.verdict
             if second.verdict.status is Status.PASSED:
-                return self._scaled() or first.verdict
+                return self._drawn() or first.verdict
             if first.checksum == second.checksum or self._right_elsewhere():
                 return Verdict(
                     Status.STALE_OUTPUT,
@@ -144,14 +161,13 @@ class Race:
         except Wrong as wrong:
             return wrong.verdict
 
-    def _scaled(self) -> Verdict | None:
-        """The first verdict that is none of passed, of a round for each of the definition's INPUT_SCALES: inputs so
-        small or large that what normal numbers hide decides. None where all pass."""
-        for number, scales in enumerate(getattr(self.module, "INPUT_SCALES", ())):
-            verdict = self._round(0, 2 + number, POISON[number % 2], scales).verdict
+    def _drawn(self) -> Verdict | None:
+        """The first verdict that is none of passed, of a round for each of the definition's INPUT_DRAWS: inputs so
+        small, large or skewed that what normal numbers hide decides. None where all pass."""
+        for number, draw in enumerate(getattr(self.module, "INPUT_DRAWS", ())):
+            verdict = self._round(0, 2 + number, POISON[number % 2], draw).verdict
             if verdict.status is not Status.PASSED:
-                times = ", ".join(f"{name} x {factor:g}" for name, factor in scales.items())
-                return Verdict(verdict.status, f"with {times}: {verdict.message}", verdict.correctness)
+                return Verdict(verdict.status, f"with {told(draw)}: {verdict.message}", verdict.correctness)
         return None
 
     def _right_elsewhere(self) -> bool:
@@ -161,12 +177,9 @@ class Race:
         except Wrong:
             return False
 
-    def _round(self, which: int, variant: int, byte: int, scales: Mapping[str, float] = MappingProxyType({})) -> _Round:
-        """scales: factors of some inputs."""
+    def _round(self, which: int, variant: int, byte: int, draw: Draw = NORMAL) -> _Round:
         inputs, outputs = self.sets[which].inputs, self.sets[which].outputs
-        self.maker.write(inputs, variant)
-        for name, factor in scales.items():
-            inputs[name].mul_(factor)
+        self.maker.write(inputs, variant, draw=draw)
         make_ready(inputs, outputs, self.in_place, byte)
         before = checksum(inputs)
         synchronize(self.maker.device)
@@ -257,8 +270,11 @@ class Race:
 
     def _timed(self, name: str, kind: str, iterations: int) -> Spans:
         """A series of timed calls. Wrong, after its end, where one of the compared ones was."""
-        count = min(iterations, max(1, int(_COMPARING_SECONDS / max(self._reference_seconds, 1e-6))))
+        seconds = _COMPARING_SECONDS[self.repeats]
+        count = min(iterations, max(1, int(seconds / max(self._reference_seconds, 1e-6))))
         chosen = set(self.random.sample(range(iterations), count))
+        keeps = iterations * sum(output.nbytes for output in self.sets[0].outputs.values()) <= _KEPT_BYTES
+        left: dict[int, _Left] = {}  # of the other calls
         sums: dict[str, int] = {}
         found: list[Verdict] = []
 
@@ -275,6 +291,9 @@ class Race:
             if iteration in chosen:
                 which = iteration % len(self.sets)
                 found.append(self._compared(which, sums, f"after a timed {kind} call"))
+            elif self.repeats:
+                which = iteration % len(self.sets)
+                left[iteration] = _Left(checksum(self.sets[which].outputs), self._snapshot(which) if keeps else None)
 
         spans = self.hands.spans(kind, iterations, before, after)
         for verdict in found:
@@ -282,7 +301,42 @@ class Race:
                 raise Wrong.of(verdict)
         if len(found) < count:
             raise Wrong(Status.RAISED, f"{count} timed calls were to be compared, {len(found)} came")
+        self._repeat(name, kind, iterations, left)
         return spans
+
+    def _repeat(self, name: str, kind: str, iterations: int, left: dict[int, _Left]) -> None:
+        """Timed calls once more, untimed, in random order: the bits that they left must come again. Where they do not,
+        what the call left is compared whole, if it was kept, else what came now; Wrong where it is not right. From then
+        on the solution is looked at longer: rounding may hang on the order of atomics, or a call was wrong."""
+        still_there = range(iterations)[-len(self.sets) :]  # nothing has been written over the contents of the last
+        ready = [number for number in left if number in still_there]
+        rest = [number for number in left if number not in ready and self.maker.restores]
+        until = time.monotonic() + _REPEATING_SECONDS
+        for number in (*self.random.sample(ready, len(ready)), *self.random.sample(rest, len(rest))):
+            which = number % len(self.sets)
+            if number in rest:
+                self.maker.refresh(self.sets[which].inputs, f"{name}/{number}")
+            if self._again(kind, which, POISON[self.random.randrange(2)]) != left[number].sums:
+                kept = left[number].outputs
+                self.repeats = False if kept is None else None
+                verdict = judge(self.definition, self.module, self.sets[which].inputs, kept or self._snapshot(which))
+                if verdict.status is not Status.PASSED:
+                    what = f"after a timed {kind} call" if kept else f"a timed {kind} call, made once more"
+                    raise Wrong.of(Verdict(verdict.status, f"{what}: {verdict.message}", verdict.correctness))
+                return
+            if time.monotonic() > until:
+                return
+
+    def _again(self, kind: str, which: int, byte: int) -> dict[str, int]:
+        """Another call on the contents that lie there; the checksums of what it left."""
+        each = self.sets[which]
+        make_ready(each.inputs, each.outputs, self.in_place, byte)
+        synchronize(self.maker.device)
+        if kind == "eager":
+            self.hands.call(which)
+        else:
+            self.hands.replay(which)
+        return checksum(each.outputs)
 
     def _compared(self, which: int, sums: dict[str, int], when: str) -> Verdict:
         """What a call left, against the reference of its inputs."""
@@ -300,21 +354,27 @@ class Race:
 
     def batch_us(self, kind: str) -> float:
         """The judge's own clock: unseen inputs in every set, released at once, until all outputs are there; per call,
-        the least of BATCHES. One set's outputs are compared each time. Wrong where they are not right."""
+        the least of BATCHES. One set's outputs are compared each time. Wrong where they are not right.
+
+        Nothing lies between the last contents and the clock, so that a thread which watches them gains nothing: what
+        the inputs were is not summed up before but written once more afterwards."""
         best = float("inf")
         for number in range(BATCHES):
-            for which, each in enumerate(self.sets):
-                self.maker.refresh(each.inputs, f"batch/{kind}/{number}/{which}")
+            names = [f"batch/{kind}/{number}/{which}" for which in range(len(self.sets))]
+            for name, each in zip(names, self.sets, strict=True):
+                self.maker.refresh(each.inputs, name)
                 make_ready(each.inputs, each.outputs, self.in_place, POISON[number % 2])
-            which = self.random.randrange(len(self.sets))
-            sums = checksum(self.sets[which].inputs)
             synchronize(self.maker.device)
             start = time.perf_counter()
             self.hands.batch(kind)
             best = min(best, (time.perf_counter() - start) * 1e6 / len(self.sets))
-            verdict = self._compared(which, sums, f"after an untimed batch ({kind})")
+            which = self.random.randrange(len(self.sets))
+            snapshot, inputs = self._snapshot(which), self.sets[which].inputs
+            self.maker.refresh(inputs, names[which])
+            verdict = judge(self.definition, self.module, inputs, snapshot)
             if verdict.status is not Status.PASSED:
-                raise Wrong.of(verdict)
+                what = f"after an untimed batch ({kind}): {verdict.message}"
+                raise Wrong.of(Verdict(verdict.status, what, verdict.correctness))
         return best
 
     def reference_latency_us(self, timer: Timer, iterations: int) -> float:

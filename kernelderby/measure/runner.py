@@ -30,7 +30,8 @@ from kernelderby.measure.neighbours import Neighbours
 from kernelderby.measure.plan import Job, Plan, Settings
 from kernelderby.measure.process import WorkerProcess
 from kernelderby.measure.race import Race, Turn
-from kernelderby.measure.remote import Failed, RemoteHands, failure
+from kernelderby.measure.remote import RemoteHands
+from kernelderby.measure.replies import EmptyKernelTimes, Failed
 from kernelderby.measure.timing import TimingFailed
 from kernelderby.measure.traces import (
     append_row,
@@ -48,6 +49,9 @@ _ROUND_MICROSECONDS = 200_000  # solutions slower than this / iterations get few
 _REFERENCE_ITERATIONS = 3
 _STRANGERS_SECONDS = 5  # the driver lists a process that has just ended a little longer
 _COOLING_SECONDS = 2  # before a disturbed turn is repeated
+
+
+_empty_kernels: dict[tuple[str, str], dict[str, float | None]] = {}  # of a GPU and a protocol
 
 
 class Observer:
@@ -78,7 +82,18 @@ class _Racer:
     clocks: list[dict[str, Any]] = field(default_factory=list)  # before the first turn, then after each
     graph_missing: str = ""
     seconds: float = 0.0  # that this solution alone has taken
-    race: Race | None = None
+    judged: Race | None = None  # None until it is prepared
+
+    @property
+    def race(self) -> Race:
+        if self.judged is None:
+            raise RuntimeError(f"{self.solution.name} is not prepared yet")
+        return self.judged
+
+    def release(self) -> None:
+        """Gives the judge's memory back."""
+        if self.judged is not None:
+            self.judged.release()
 
     def add(self, turn: Turn) -> None:
         for kind, spans in (
@@ -103,13 +118,20 @@ class Runner:
         self.session = f"{_now()}-{secrets.token_hex(3)}"
         self._workers: dict[str, WorkerProcess] = {}
         self._unbuildable: dict[str, Failed] = {}
-        self._sensors = GpuSensors(machine.gpu["uuid"]) if machine.gpu else None
+        self._sensors = GpuSensors(machine.gpu.uuid) if machine.gpu else None
         self._environment = self._describe()
         self._lines_before: dict[Path, int] = {}  # of each traces file, when the run began
         self._sizes: dict[Path, int] = {}  # of the files of rows, as this run left them
         self._looked_at: dict[Path, float] = {}  # time.monotonic() of that
         self._neighbours = Neighbours(catalog.root)
-        self._table: JudgesTable | None = None
+        self._judges_table: JudgesTable | None = None
+
+    @property
+    def _table(self) -> JudgesTable:
+        """Of the workload in hand."""
+        if self._judges_table is None:
+            raise RuntimeError("no workload is in hand")
+        return self._judges_table
 
     def run(self, plan: Plan) -> list[Measurement]:
         """Works the plan off and returns the rows. Whatever ends it, the workers end too."""
@@ -154,7 +176,9 @@ class Runner:
         path, known = self._path(job.definition), {job.workload.uuid: job.workload}
         rows = load_rows(path, known, _said_already, _said_already) if path.is_file() else []
         done = settled_keys(
-            row for row in rows if row.session != self.session and row.place.line > self._lines_before[path]
+            row
+            for row in rows
+            if row.session != self.session and row.place and row.place.line > self._lines_before[path]
         )
         missing = tuple(
             solution
@@ -168,7 +192,7 @@ class Runner:
     def _refuse_strangers(self) -> None:
         """DerbyError when another process computes on the GPU: none of ours runs yet."""
         until = time.monotonic() + _STRANGERS_SECONDS
-        ours = {os.getpid()} if torch.cuda.is_initialized() else set()
+        ours = {os.getpid()} if torch.cuda.is_initialized() else set()  # type: ignore[no-untyped-call]
         while processes := (self._sensors.processes() if self._sensors else None):
             if len(processes) <= len(ours):  # in a container our own number may be another one
                 return
@@ -180,23 +204,28 @@ class Runner:
             time.sleep(0.25)
 
     def _empty_kernel(self) -> dict[str, Any]:
-        """empty_kernel_us of this session; without it, where it cannot be measured, and a note."""
+        """empty_kernel_us, measured once in this process for each machine and protocol; without it, where it cannot be
+        measured, and a note."""
+        what = self.machine.gpu.uuid if self.machine.gpu else self.machine.name, self.machine.protocol
+        if what in _empty_kernels:
+            return {"empty_kernel_us": _empty_kernels[what]}
         worker = WorkerProcess(self.catalog.root, self.machine.device)
         try:
-            reply = worker.ask("empty_kernel", _START_SECONDS, protocol=self.machine.protocol)
+            times = worker.ask(EmptyKernelTimes, "empty_kernel", _START_SECONDS, protocol=self.machine.protocol)
+        except Failed as failed:
+            self.observer.note(f"the empty kernel has no time: {failed.message.partition(chr(10))[0]}")
+            return {}
         finally:
             worker.kill()
-        if not reply["ok"]:
-            self.observer.note(f"the empty kernel has no time: {reply['message'].splitlines()[0]}")
-            return {}
-        return {"empty_kernel_us": reply["empty_kernel_us"]}
+        _empty_kernels[what] = times.empty_kernel_us
+        return {"empty_kernel_us": times.empty_kernel_us}
 
     # ------------------------------------------------------------------------------------------------- one workload
 
     def _run_job(self, job: Job) -> None:
         secret = secrets.token_hex(16)  # of this workload alone: it stands in its rows, and others follow
         try:
-            self._table = JudgesTable.of(self.catalog, job, self.machine, secret)
+            self._judges_table = table = JudgesTable.of(self.catalog, job, self.machine, secret)
         except DefinitionFailed as error:
             self.observer.note(f"{workload_label(job.workload)}: left out: {error}")
             return
@@ -209,9 +238,8 @@ class Runner:
         finally:
             self._release_workers()  # they let go of the judge's memory before it is given back
             for racer in racers:
-                if racer.race:
-                    racer.race.release()
-            self._table.release()
+                racer.release()
+            table.release()
 
     def _work_off(self, job: Job, racers: list[_Racer]) -> None:
         racers = self._capture(job, self._prepare(job, racers))
@@ -242,7 +270,7 @@ class Runner:
         for worker in self._workers.values():
             worker.send("release", self.settings.timeout_seconds)
         for name, worker in list(self._workers.items()):
-            if worker.receive().get("ok") is not True:
+            if worker.receive().failed:
                 self._drop(name)
 
     def _rounds(self, job: Job, racers: list[_Racer]) -> list[_Racer]:
@@ -269,10 +297,9 @@ class Runner:
                 self._workers[solution.name] = self._starting(job, solution)
                 starting.append(solution)
         for solution in starting:
-            reply = self._workers[solution.name].receive()
-            if reply.get("ok") is not True:
+            if failed := self._workers[solution.name].receive().failed:
                 self._drop(solution.name)
-                self._unbuildable[solution.name] = failure(reply)
+                self._unbuildable[solution.name] = failed
         for solution in job.solutions:
             if solution.name in self._unbuildable:
                 failed = self._unbuildable[solution.name]
@@ -310,12 +337,13 @@ class Runner:
         """Check, set-up and a trial turn of one racer. Runs in a thread of its own."""
         start = time.monotonic()
         try:
-            racer.race = self._table.race(racer.solution, RemoteHands(racer.worker, self.settings.timeout_seconds))
-            verdict = racer.race.check()
+            hands = RemoteHands(racer.worker, self.settings.timeout_seconds)
+            racer.judged = race = self._table.race(racer.solution, hands)
+            verdict = race.check()
             if verdict.status is Status.PASSED:
                 racer.correctness = verdict.correctness
-                racer.race.start()
-                trial = racer.race.turn(0, 2)
+                race.start()
+                trial = race.turn(0, 2)
                 verdict = trial.verdict
                 if verdict.status is Status.PASSED:
                     racer.iterations = max(
@@ -354,10 +382,9 @@ class Runner:
     def _started_anew(self, job: Job, racer: _Racer) -> bool:
         """Prepares a racer in a fresh process. False when it is out."""
         self._drop(racer.solution.name)
-        racer.race.release()
+        racer.release()
         racer.worker = self._workers[racer.solution.name] = self._starting(job, racer.solution)
-        reply = racer.worker.receive()
-        return self._goes_on(job, racer, self._prepared(racer) if reply.get("ok") is True else failure(reply))
+        return self._goes_on(job, racer, racer.worker.receive().failed or self._prepared(racer))
 
     def _turn(self, job: Job, racer: _Racer, number: int) -> bool:
         """One round of one solution, alone on the GPU; a disturbed one again. False when it is out."""
@@ -378,7 +405,8 @@ class Runner:
         racer.seconds += time.monotonic() - start
         if after:
             racer.clocks.append(after)
-        if not self._goes_on(job, racer, end):
+        goes_on = self._goes_on(job, racer, end)
+        if turn is None or not goes_on:
             return False
         if disturbed:
             racer.notes.append(f"round {number}: {disturbed}")
@@ -398,6 +426,7 @@ class Runner:
         """Those whose times the judge's own clock and the floor allow."""
         kept = []
         for racer in racers:
+            end: Verdict | Failed
             try:
                 end = self._table.doubt(
                     racer.race, racer.times, racer.host_us, racer.solution, self._environment.get("empty_kernel_us")
@@ -486,8 +515,8 @@ class Runner:
             "flush_bytes": self.machine.flush_bytes,
             **git_commit(self.catalog.root),
         }
-        if self.machine.gpu:
-            described |= {"gpu_uuid": self.machine.gpu["uuid"], "driver": self._sensors.driver()}
+        if self.machine.gpu and self._sensors:
+            described |= {"gpu_uuid": self.machine.gpu.uuid, "driver": self._sensors.driver()}
         if self.machine.protocol_note:
             described["protocol_note"] = self.machine.protocol_note
         return described

@@ -15,7 +15,7 @@ from kernelderby.page.model import FIELDS, KINDS, PageModel, ShownRace
 from kernelderby.page.operators import in_order, shown_gpus, shown_operator, shown_solution
 from kernelderby.page.races import Samples, races_of
 from kernelderby.page.recordings import recordings
-from kernelderby.page.scores import scores
+from kernelderby.page.scores import leads, protocols, scores
 from kernelderby.page.trust import trust
 from kernelderby.trace import Measurement
 
@@ -67,6 +67,8 @@ def page_of(catalog: Catalog, against: Path | None = None) -> BuiltPage:
         kinds=KINDS,
         fields=FIELDS,
         gpus=gpus,
+        protocols=protocols(rows),
+        leads=leads(catalog),
         operators=tuple(sorted(operators, key=lambda each: (-(each.importance or 0), each.name))),
         solutions={each.name: each for each in map(shown_solution, catalog.solutions.values())},
         races=shown_races,

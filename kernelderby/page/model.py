@@ -430,7 +430,8 @@ class ShownTrust(Struct, frozen=True):
 
 class PageModel(Struct, frozen=True):
     """fields: array-like record -> the names of its places. environments: what cells refer to. newest: when the newest
-    row was measured."""
+    row was measured. protocols: GPU -> the one that its tables over all operators take; leads: GPU -> the result there
+    in a sentence, where libraries were measured."""
 
     version: str
     newest: str
@@ -438,6 +439,8 @@ class PageModel(Struct, frozen=True):
     kinds: tuple[str, ...]
     fields: dict[str, tuple[str, ...]]
     gpus: tuple[ShownGpu, ...]
+    protocols: dict[str, str]
+    leads: dict[str, str]
     operators: tuple[ShownOperator, ...]
     solutions: dict[str, ShownSolution]
     races: tuple[ShownRace, ...]

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from kernelderby.catalog import Catalog, Definition, Solution, Workload
-from kernelderby.catalog.selection import telling_axes
+from kernelderby.catalog.selection import shortest_labels
 from kernelderby.hardware import Gpu, gpu_id, gpus
 from kernelderby.page.model import ShownGpu, ShownOperator, ShownShape, ShownSolution
 from kernelderby.page.text import six, words
@@ -54,21 +54,6 @@ def in_order(workloads: Sequence[Workload]) -> list[Workload]:
     )
 
 
-def labels(workloads: Sequence[Workload]) -> list[str]:
-    """Short names of shapes: the axes that tell them apart. What these do not tell apart gets its whole-number scalars,
-    then the start of its uuid."""
-    axes = telling_axes([each.axes for each in workloads])
-    found = [_named({axis: each.axes[axis] for axis in axes}) for each in workloads]
-    scalars = [_named({name: size for name, size in each.scalars.items() if type(size) is int}) for each in workloads]
-    for more in (scalars, [each.uuid[:8] for each in workloads]):
-        counts = Counter(found)
-        found = [
-            ", ".join(filter(None, (label, extra))) if counts[label] > 1 else label
-            for label, extra in zip(found, more, strict=True)
-        ]
-    return [words(label or "the only shape") for label in found]
-
-
 def _named(sizes: Mapping[str, object]) -> str:
     return ", ".join(f"{name}={size}" for name, size in sizes.items())
 
@@ -83,6 +68,7 @@ def shown_operator(
 ) -> ShownOperator:
     """workloads: in_order."""
     known = [gpus().get(each.id) for each in shown]
+    labels = shortest_labels(workloads)
     counted = [arithmetic_intensity(each.cost) for each in workloads if each.cost is not None]
     return ShownOperator(
         words(definition.name),
@@ -91,7 +77,7 @@ def shown_operator(
         dtypes_of(catalog, definition),
         importance,
         operator_regime(counted) if counted else "",
-        tuple(_shape(each, label, known) for each, label in zip(workloads, labels(workloads), strict=True)),
+        tuple(_shape(each, words(labels[each.uuid] or "the only shape"), known) for each in workloads),
         races,
     )
 
@@ -136,8 +122,11 @@ def needs(solution: Solution) -> str:
     """What it asks of a machine, in words."""
     asked = solution.requires
     parts = [*asked.modules, *asked.executables]
-    if asked.minimum_compute_capability:
-        parts.append(f"compute capability {asked.minimum_compute_capability} or newer")
-    if asked.maximum_compute_capability:
-        parts.append(f"compute capability {asked.maximum_compute_capability} or older")
+    oldest, newest = asked.minimum_compute_capability, asked.maximum_compute_capability
+    if oldest and newest:
+        parts.append(f"compute capability {oldest}" + (f" to {newest}" if newest != oldest else ""))
+    elif oldest:
+        parts.append(f"compute capability {oldest} or newer")
+    elif newest:
+        parts.append(f"compute capability {newest} or older")
     return words(", ".join(parts))

@@ -158,7 +158,9 @@ def _operators(model: PageModel, raced: Sequence[ShownOperator], gpu: str, left:
         order = race.orders[race.kind]
         y = HEAD + row * OPERATOR_ROW
         yield _text(left, y + 12, _cut(operator.name, LONGEST), INK, 11)
-        if order.share is None:
+        if (
+            order.share is None or race.protocol != model.protocols[gpu]
+        ):  # of an older protocol: no S beside the others'
             continue
         width = min(1.0, order.share) * (end - start)
         fill = LOOKS[0][0] if order.lead else "#9aa3ae"

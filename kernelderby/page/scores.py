@@ -7,9 +7,11 @@ from collections.abc import Sequence
 from kernelderby.api.trace_set import TraceSet
 from kernelderby.catalog import Catalog, published
 from kernelderby.errors import DerbyError
+from kernelderby.hardware import gpu_id
 from kernelderby.page.model import ShownScore
 from kernelderby.page.text import six, words
 from kernelderby.rank.by_importance import Contender
+from kernelderby.report.leads import sentence
 from kernelderby.roofline import selection
 from kernelderby.trace import Measurement
 
@@ -28,6 +30,21 @@ def scores(catalog: Catalog, rows: Sequence[Measurement]) -> tuple[ShownScore, .
             continue
         found += [_score(key.gpu, key.protocol, each) for each in ranked.contenders]
     return tuple(found)
+
+
+def protocols(rows: Sequence[Measurement]) -> dict[str, str]:
+    """GPU -> the protocol that tables over all operators take."""
+    groups = selection.group_rows(rows)
+    return {gpu: words(selection.choose_group(groups, gpu, None).protocol) for gpu in {key.gpu for key in groups}}
+
+
+def leads(catalog: Catalog) -> dict[str, str]:
+    """GPU -> `derby rank --summary sentence`; without those on which no author meets a library."""
+    try:
+        found = TraceSet(catalog).leads().value
+    except DerbyError:
+        return {}
+    return {gpu_id(each.gpu): words(sentence(each)) for each in found}
 
 
 def _score(gpu: str, protocol: str, each: Contender) -> ShownScore:

@@ -112,7 +112,7 @@ class Summary:
     losses: int
     win_rate: float | None  # wins / common; None for the baseline
     fastest_on: int  # workloads on which it is faster than every other one, by the interval
-    share_geomean: float | None  # geomean of floor / latency
+    share: float | None  # S: floor / latency, the median over the workloads it passed, as of an operator
     share_total: float | None  # sum of floors / sum of latencies
     fair_geomean: float | None = None  # geomean of S_fair, over the workloads it passed
 

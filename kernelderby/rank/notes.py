@@ -8,9 +8,13 @@ from typing import Any, NamedTuple
 
 from kernelderby.rank.model import Pair, Ranking, WorkloadRow
 from kernelderby.roofline.selection import Chosen
-from kernelderby.trace import FLASHINFER_BENCH_PROTOCOL, Measurement
+from kernelderby.trace import FLASHINFER_BENCH_CUPTI, FLASHINFER_BENCH_EVENTS, Measurement
 
 NAMED_AT_MOST = 4  # workloads that one note spells out
+_OF_FLASHINFER_BENCH = {
+    FLASHINFER_BENCH_EVENTS: "flashinfer-bench's CUDA events hold the launch; it records one mean, no samples",
+    FLASHINFER_BENCH_CUPTI: "flashinfer-bench's CUPTI takes the span of the kernels; it records one number, no samples",
+}
 
 
 class Asked(NamedTuple):
@@ -105,8 +109,8 @@ def _provenance(ranking: Ranking, chosen: Mapping[tuple[str, str], Chosen]) -> I
         yield f"rows without a source hash, may be of older sources: {', '.join(sorted(nameless))}"
     if len(ranking.environment["driver"]) > 1:
         yield f"measured under several drivers: {', '.join(ranking.environment['driver'])}"
-    if ranking.group.protocol == FLASHINFER_BENCH_PROTOCOL:
-        yield "flashinfer-bench 0.1.2 times with CUDA events (launches included) and records one mean, no samples"
+    if ranking.group.protocol in _OF_FLASHINFER_BENCH:
+        yield _OF_FLASHINFER_BENCH[ranking.group.protocol]
 
 
 def _doubtful(ranking: Ranking) -> Iterator[str]:

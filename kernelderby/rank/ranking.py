@@ -19,7 +19,7 @@ from kernelderby.rank.order import order, order_dependences, slowdowns
 from kernelderby.rank.pairs import Compared, compare
 from kernelderby.rank.resampling import geometric_mean
 from kernelderby.roofline import selection
-from kernelderby.roofline.floors import fair_share, share_of_floor
+from kernelderby.roofline.floors import fair_share, share_of_floor, upper_median
 from kernelderby.trace import Measurement, Status
 
 TOO_GOOD = 0.9  # a latency below this share of the floor is a mistake in the measurement or in the cost
@@ -199,9 +199,7 @@ def _summaries(
                 slowdown=slowdown.get(name),
                 total_us=sum(times.values()) if times else None,
                 fastest_on=fastest_on[name],
-                share_geomean=geometric_mean(shares, [arena.importance[uuid] for uuid in with_floor])
-                if shares
-                else None,
+                share=upper_median(shares) if shares else None,
                 share_total=sum(arena.floors[uuid][0] for uuid in with_floor) / total if with_floor else None,
                 fair_geomean=geometric_mean(list(fair.values()), [arena.importance[uuid] for uuid in fair])
                 if fair
@@ -254,7 +252,7 @@ def _never_measured(solution: Solution, workloads: int) -> Summary:
         slowdown=None,
         total_us=None,
         fastest_on=0,
-        share_geomean=None,
+        share=None,
         share_total=None,
         **_against_baseline(solution.name, None, {}),
     )

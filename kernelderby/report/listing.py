@@ -142,7 +142,10 @@ def listing_report(found: Listing) -> Report:
     if any(operator.importance is not None for operator in found.operators):
         captions.append("Importance: share of GPU time in production, as published.")
     if found.gpus:
-        captions.append("S: floor over the fastest solution's time, median over the shapes (timed/all, where not all).")
+        captions.append(
+            "S: floor over the fastest solution's time, median over the shapes (timed/all, where not all); rows of the "
+            "newest protocol."
+        )
     rows = tuple(_operator_row(each, found.gpus) for each in found.operators)
     if others:
         captions.append("After a +: shapes of other origins, which do not count in S (--origin).")

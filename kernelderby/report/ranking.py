@@ -104,7 +104,7 @@ def _summary_table(ranking: Ranking) -> Table:
         Column("win tie loss vs baseline"),
         Column("win rate"),
         Column("fastest on"),
-        Column("S geomean"),
+        Column("S"),
         Column("S fair" if is_fair else "S total"),
     )
     return Table(
@@ -113,7 +113,7 @@ def _summary_table(ranking: Ranking) -> Table:
         rows=tuple(_summary_row(ranking, summary, is_fair) for summary in ranking.summaries),
         key_columns=2,
         caption="Ratios: below 1 is faster, over the workloads that both passed; total: of those passed. "
-        "S: floor over time." + (" S fair: reachable time over time, geomean (docs/scoring.md)." if is_fair else ""),
+        "S: floor over time, the median." + (" S fair: reachable time over time, geomean." if is_fair else ""),
     )
 
 
@@ -142,16 +142,15 @@ def _summary_row(ranking: Ranking, summary: Summary, is_fair: bool) -> tuple[Tab
         _or_nothing(compared and record),
         _or_nothing(summary.win_rate is not None and f"{summary.win_rate:.0%}"),
         TableCell(str(summary.fastest_on)),
-        _share(summary.share_geomean),
+        _share(summary.share),
         _share(summary.fair_geomean if is_fair else summary.share_total),
     )
 
 
 def _workload_table(ranking: Ranking) -> Table:
-    axes = {row.label.partition("=")[0] for row in ranking.rows if "," not in row.label and "=" in row.label}
-    one_axis = len(axes) == 1 and not any(" " in row.label for row in ranking.rows)
+    axes = _common_axes([row.label for row in ranking.rows])
     columns = [
-        Column(axes.pop() if one_axis else "workload", "right" if one_axis else "left"),
+        Column(", ".join(axes) or "workload", "right" if len(axes) == 1 else "left"),
         Column("floor us"),
         *(Column(name) for name in ranking.order),
         Column("second over first [95 %]"),
@@ -161,10 +160,17 @@ def _workload_table(ranking: Ranking) -> Table:
     return Table(
         title=f"Each workload: median us, and time over that of {ranking.baseline or 'no baseline'}",
         columns=tuple(columns),
-        rows=tuple(_workload_row(ranking, row, one_axis=one_axis) for row in ranking.rows),
+        rows=tuple(_workload_row(ranking, row, bare=bool(axes)) for row in ranking.rows),
         caption=_legend(ranking),
         key_columns=3 if ranking.is_weighted else 2,
     )
+
+
+def _common_axes(labels: Sequence[str]) -> tuple[str, ...]:
+    """The axes that every label names, "m=349, n=2048": the column's title has them, and its rows the sizes alone."""
+    named = {tuple(part.partition("=")[0] for part in label.split(", ")) for label in labels}
+    plain = all(part.count("=") == 1 and " " not in part for label in labels for part in label.split(", "))
+    return named.pop() if plain and len(named) == 1 else ()
 
 
 def _legend(ranking: Ranking) -> str:
@@ -183,10 +189,10 @@ def _legend(ranking: Ranking) -> str:
     return "; ".join(parts)
 
 
-def _workload_row(ranking: Ranking, row: WorkloadRow, *, one_axis: bool) -> tuple[TableCell, ...]:
-    label = row.label.partition("=")[2] if one_axis else row.label
+def _workload_row(ranking: Ranking, row: WorkloadRow, *, bare: bool) -> tuple[TableCell, ...]:
+    label = ", ".join(part.partition("=")[2] for part in row.label.split(", ")) if bare else row.label
     has_floor = row.floor_us is not None and row.regime
-    floor = f"{microseconds(row.floor_us or 0)} {(row.regime or '?')[0].upper()}" if has_floor else "n/a"
+    floor = f"{_floor(row.floor_us or 0)} {(row.regime or '?')[0].upper()}" if has_floor else "n/a"
     cells = [
         TableCell(label),
         TableCell(floor, "muted"),
@@ -196,6 +202,11 @@ def _workload_row(ranking: Ranking, row: WorkloadRow, *, one_axis: bool) -> tupl
     if ranking.is_weighted:
         cells.insert(1, TableCell(f"{row.importance:g}"))
     return tuple(cells)
+
+
+def _floor(value: float) -> str:
+    """As a measured time; one below 0.1 us keeps two digits."""
+    return microseconds(value) if value >= 0.1 else f"{value:.2g}"
 
 
 def _measured(cell: Cell, is_fastest: bool) -> TableCell:

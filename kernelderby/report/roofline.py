@@ -7,6 +7,7 @@ from dataclasses import asdict
 from itertools import chain
 from typing import Any
 
+from kernelderby.catalog.selection import telling_axes
 from kernelderby.hardware import Gpu
 from kernelderby.report.answer import Answer
 from kernelderby.report.frame import Frame, frame
@@ -30,7 +31,7 @@ def survey_answer(survey: Survey, by_shape: bool = False) -> Answer[Survey]:
 
 
 def survey_data(survey: Survey) -> dict[str, Any]:
-    """Every number, for machines; an operator's middle shape is that of index `middle`."""
+    """Every number, for machines. typical: source -> index of the shape whose S is the operator's."""
     total = sum(survey.importance.values())
     return {
         "gpus": [asdict(gpu) for gpu in survey.gpus],
@@ -42,7 +43,7 @@ def survey_data(survey: Survey) -> dict[str, Any]:
         "operators": {
             operator.name: asdict(operator)
             | {
-                "middle": len(operator.shapes) // 2,
+                "typical": {source.key: _index(operator, source.key) for source in survey.sources},
                 "weight": operator.importance / total if operator.importance else None,
             }
             for operator in survey.operators
@@ -52,7 +53,9 @@ def survey_data(survey: Survey) -> dict[str, Any]:
 
 
 def _frames(survey: Survey) -> tuple[Frame, ...]:
-    """A GPU without a peak, and a shape without a time, have no value there."""
+    """A GPU without a peak, and a shape without a time, have no value there. shape: source -> the one whose S is the
+    operator's; without times the middle one."""
+    keys: list[str | None] = [source.key for source in survey.sources] or [None]
     operators = [
         {
             "operator": each.name,
@@ -60,9 +63,8 @@ def _frames(survey: Survey) -> tuple[Frame, ...]:
             "regime": each.regime,
             "of_shapes": len(each.shapes),
             "other_shapes": len(each.others),
-            "middle": _middle(each),
+            "shape": {source or "middle": _typical(each, source) for source in keys},
             "share": _known(each.shares),
-            "share_of_ceilings": _known(each.ceiling_shares),
         }
         for each in survey.operators
     ]
@@ -70,8 +72,12 @@ def _frames(survey: Survey) -> tuple[Frame, ...]:
     return frame("operators", operators), frame("shapes", shapes)
 
 
-def _middle(operator: Operator) -> dict[str, Any]:
-    data = _shape_data(operator.middle)
+def _index(operator: Operator, source: str) -> int:
+    return next(place for place, shape in enumerate(operator.shapes) if shape is operator.typical(source))
+
+
+def _typical(operator: Operator, source: str | None) -> dict[str, Any]:
+    data = _shape_data(operator.typical(source))
     return {name: data[name] for name in ("uuid", "shape_id", "flops_per_byte", "floors", "times")}
 
 
@@ -90,10 +96,8 @@ def operators_report(survey: Survey) -> Report:
     columns = [
         Column("operator", "left"),
         Column("shapes"),
-        Column("regime", "left"),
-        Column("flop / byte"),
-        *(Column(f"T_SOL {gpu.id}, us") for gpu in survey.gpus),
-        *chain.from_iterable(_operator_columns(source) for source in survey.sources),
+        Column("regime", "left", is_optional=True),
+        *chain.from_iterable(_operator_columns(*each) for each in _groups(survey)),
     ]
     if has_importance:
         columns.insert(2, Column("importance"))
@@ -105,8 +109,12 @@ def operators_report(survey: Survey) -> Report:
                 title="Operators" + (", by their share of the GPU time in production" if has_importance else ""),
                 columns=tuple(columns),
                 rows=tuple(_operator_row(survey, each) for each in survey.operators),
-                caption="C flop / byte above 10 (median), M below, I no arithmetic. T_SOL and T of the shape in the "
-                "middle of the list; S: median over the shapes."
+                caption="C flop / byte above 10 (median), M below, I no arithmetic. "
+                + (
+                    "S: median over the shapes; shape, flop / byte, T_SOL and time are of the shape that has it."
+                    if survey.sources
+                    else "Shape, flop / byte and T_SOL of the middle of the list."
+                )
                 + (" After a +: shapes of other origins, which count in none of it (--origin)." if others else ""),
             ),
         ),
@@ -120,36 +128,70 @@ def _title_of(survey: Survey) -> str:
     return f"{len(survey.operators)} operators, {shapes} shapes" + (f" + {others} of other origins" if others else "")
 
 
-def _operator_columns(source: Source) -> tuple[Column, ...]:
+def _groups(survey: Survey) -> Iterator[tuple[Source | None, tuple[Gpu, ...]]]:
+    """Columns that are of one shape: those of a source with the floors on its GPU. GPUs that no source has times of go
+    with the first."""
+    timed = {source.gpu.id for source in survey.sources}
+    others = tuple(gpu for gpu in survey.gpus if gpu.id not in timed)
+    if not survey.sources:
+        yield None, others
+    for place, source in enumerate(survey.sources):
+        yield source, (*(others if place == 0 else ()), source.gpu)
+
+
+def _operator_columns(source: Source | None, gpus: Sequence[Gpu]) -> tuple[Column, ...]:
+    return (
+        Column("shape", "left", is_optional=True),
+        Column("flop / byte", is_optional=True),
+        *(Column(f"T_SOL {gpu.id}, us") for gpu in gpus),
+        *(_time_columns(source) if source else ()),
+        *((Column("shapes timed"),) if source and source.key == TRACES else ()),
+    )
+
+
+def _time_columns(source: Source) -> tuple[Column, ...]:
     ours = source.key == TRACES
     return (
         Column(f"{'best' if ours else 'T_prod'} {source.gpu.id}, us"),
         Column(f"S {source.gpu.id}"),
-        *((Column("S of ceilings"),) if ours and source.gpu.measured else ()),
-        *((Column("shapes timed"),) if ours else ()),
+        *((Column("S of ceilings", is_optional=True),) if ours and source.gpu.measured else ()),
     )
 
 
 def _operator_row(survey: Survey, operator: Operator) -> tuple[TableCell, ...]:
-    middle = operator.middle
     cells = [
         TableCell(operator.name),
         TableCell(f"{len(operator.shapes)}+{len(operator.others)}" if operator.others else str(len(operator.shapes))),
         TableCell(operator.regime),
-        TableCell(intensity(middle.flops_per_byte)),
-        *(_floor(middle, gpu) for gpu in survey.gpus),
     ]
     if survey.importance:
         cells.insert(2, NOTHING if operator.importance is None else TableCell(f"{operator.importance:.1f}%"))
-    for source in survey.sources:
-        share, ours = operator.shares[source.key], source.key == TRACES
-        cells += [_time(middle.times.get(source.key)), _share(share.measured)]
-        if ours and source.gpu.measured:
-            cells.append(_share(operator.ceiling_shares[source.key].measured))
-        if ours:
+    for source, gpus in _groups(survey):
+        shape = operator.typical(source.key if source else None)
+        cells += [TableCell(_place(operator, shape)), TableCell(intensity(shape.flops_per_byte))]
+        cells += [_floor(shape, gpu) for gpu in gpus]
+        cells += _time_cells(shape, source) if source else []
+        if source and source.key == TRACES:
+            share = operator.shares[source.key]
             whole = share.shapes == share.of_shapes
             cells.append(TableCell(f"{share.shapes}/{share.of_shapes}", "" if whole else "bad"))
     return tuple(cells)
+
+
+def _time_cells(shape: Shape, source: Source) -> list[TableCell]:
+    """A shape's time, its S, and where _time_columns() has it the S of ceilings."""
+    timed = shape.times.get(source.key)
+    cells = [_time(timed), _share(timed.share if timed else None)]
+    if source.key == TRACES and source.gpu.measured:
+        cells.append(_share(timed.share_of_ceilings if timed else None))
+    return cells
+
+
+def _place(operator: Operator, shape: Shape) -> str:
+    """The shape's number in a published list, else the axes that tell it from the others."""
+    if shape.shape_id is not None:
+        return f"#{shape.shape_id}"
+    return ", ".join(f"{axis}={shape.axes[axis]}" for axis in telling_axes([each.axes for each in operator.shapes]))
 
 
 def shapes_reports(survey: Survey) -> list[Report]:
@@ -189,9 +231,9 @@ def _shapes_table(survey: Survey, operator: Operator) -> Table:
     else:
         columns += [Column(f"T_SOL {gpu.id}, us") for gpu in survey.gpus]
     for source in survey.sources:
-        columns += _operator_columns(source)[:2]
+        columns += _time_columns(source)
         if source.key == TRACES:
-            columns += [*((Column("S of ceilings"),) if source.gpu.measured else ()), Column("solution", "left")]
+            columns.append(Column("solution", "left"))
     return Table(
         f"Regime {operator.regime}, {len(operator.shapes)} shapes"
         + (f", and {len(operator.others)} of other origins, which do not count in S" if operator.others else ""),
@@ -217,10 +259,8 @@ def _shape_row(
         cells += [_floor(shape, gpu, with_regime=True) for gpu in survey.gpus]
     for source in survey.sources:
         timed = shape.times.get(source.key)
-        cells += [_time(timed), _share(timed.share if timed else None)]
+        cells += _time_cells(shape, source)
         if source.key == TRACES:
-            if source.gpu.measured:
-                cells.append(_share(timed.share_of_ceilings if timed else None))
             cells.append(TableCell(timed.solution or "") if timed else NOTHING)
     return tuple(cells)
 

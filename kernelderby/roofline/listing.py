@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 
@@ -12,7 +12,7 @@ from kernelderby.catalog.selection import by_origin, of_origin
 from kernelderby.errors import DerbyError
 from kernelderby.hardware import find_gpu, gpu_id
 from kernelderby.roofline.floors import OperatorShare, operator_share
-from kernelderby.roofline.recorded import Reached, recorded
+from kernelderby.roofline.recorded import Reached, Recorded, recorded
 from kernelderby.trace import Measurement
 
 SORTS = ("importance", "name", "shapes", "s")
@@ -71,13 +71,11 @@ def listing(
     catalog.check_origins(origins)
     rows = catalog.traces()
     gpus = _gpus(row for row in rows if row.definition in catalog.definitions)
-    by_definition: dict[str, list[Measurement]] = {}
-    for row in rows:
-        by_definition.setdefault(row.definition, []).append(row)
+    groups = {gpu: recorded(rows, catalog.solutions, gpu) for gpu in gpus}
     importance = published.importance(catalog.root, catalog.left_out)
     chosen = _matching(catalog, words)
     operators = [
-        _operator(catalog, each, by_definition.get(each.name, []), importance, origins)
+        _operator(catalog, each, groups, importance, origins)
         for each in chosen
         if not origins or of_origin(catalog.workloads(each.name), origins)
     ]
@@ -98,7 +96,7 @@ def contract(catalog: Catalog, name: str, origins: Collection[str] = ()) -> Cont
         solutions=tuple(sorted(catalog.solutions_of(name), key=lambda solution: solution.name)),
         workloads=tuple(of_origin(catalog.workloads(name), origins)),
         gpus=_gpus(rows),
-        best=_best(catalog, definition, rows),
+        best=_best(catalog, definition, {gpu: recorded(rows, catalog.solutions, gpu) for gpu in _gpus(rows)}),
     )
 
 
@@ -140,13 +138,13 @@ def _near(word: str, fields: Iterable[tuple[str, ...]]) -> str:
 def _operator(
     catalog: Catalog,
     definition: Definition,
-    rows: list[Measurement],
+    groups: Mapping[str, Recorded],
     importance: dict[str, float],
     origins: Collection[str],
 ) -> ListedOperator:
     workloads, *others = by_origin(of_origin(catalog.workloads(definition.name), origins))
     shares = {}
-    for gpu, best in _best(catalog, definition, rows).items():
+    for gpu, best in _best(catalog, definition, groups).items():
         found = [best[workload.uuid].share if workload.uuid in best else None for workload in workloads]
         if any(share is not None for share in found):
             shares[gpu] = operator_share(found)
@@ -182,12 +180,11 @@ def _gpus(rows: Iterable[Measurement]) -> tuple[str, ...]:
     return tuple(sorted(by_id, key=lambda each: (-by_id[each], each)))
 
 
-def _best(catalog: Catalog, definition: Definition, rows: list[Measurement]) -> dict[str, dict[str, Reached]]:
-    """GPU id -> uuid -> the fastest of the solutions that passed, in the group of rows that `derby rank` takes."""
-    solutions = {solution.name: solution for solution in catalog.solutions_of(definition.name)}
+def _best(catalog: Catalog, definition: Definition, groups: Mapping[str, Recorded]) -> dict[str, dict[str, Reached]]:
+    """GPU id -> uuid -> the fastest of the solutions that passed. groups: the rows that count on each GPU."""
     best: dict[str, dict[str, Reached]] = {}
-    for gpu in _gpus(rows):
-        times = recorded(rows, solutions, gpu).fastest(definition.name)
+    for gpu, group in groups.items():
+        times = group.fastest(definition.name)
         best[gpu] = {
             workload.uuid: times[workload.uuid].against(find_gpu(gpu), workload.cost)
             for workload in catalog.workloads(definition.name)

@@ -51,8 +51,7 @@ class Shape:
 class Operator:
     """One definition with workloads. importance: in percent as published. regime: C, M or I. shapes: those that count
     (selection.by_origin), in the order of their shape_id, by axes where they have none; others: of other origins, which
-    change nothing of the operator's. shares: PUBLISHED or TRACES -> S over the shapes; ceiling_shares: the same against
-    measured ceilings, where there are any."""
+    change nothing of the operator's. shares: PUBLISHED or TRACES -> S over the shapes."""
 
     name: str
     importance: float | None
@@ -60,7 +59,6 @@ class Operator:
     shapes: tuple[Shape, ...]
     others: tuple[Shape, ...]
     shares: dict[str, OperatorShare]
-    ceiling_shares: dict[str, OperatorShare]
 
     @property
     def every(self) -> tuple[Shape, ...]:
@@ -68,8 +66,16 @@ class Operator:
 
     @property
     def middle(self) -> Shape:
-        """The shape in the middle of the list, whose floors and times stand for the operator's; S does not."""
+        """The shape in the middle of the list, which the published survey prints beside an S of another."""
         return self.shapes[len(self.shapes) // 2]
+
+    def typical(self, source: str | None) -> Shape:
+        """The shape whose S is the operator's: its floor, time and S make a row. Without an S the middle one."""
+        share = self.shares[source].measured if source else None
+        for shape in self.shapes if source and share is not None else ():
+            if source in shape.times and shape.times[source].share == share:
+                return shape
+        return self.middle
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -201,11 +207,6 @@ def _operator(
         shapes,
         tuple(chain.from_iterable(others)),
         shares={key: operator_share([each.share if each else None for each in own]) for key, own in timed.items()},
-        ceiling_shares={
-            source.key: operator_share([each.share_of_ceilings if each else None for each in timed[source.key]])
-            for source in sources
-            if source.gpu.measured
-        },
     )
 
 

@@ -12,7 +12,7 @@ from typing import NamedTuple
 from kernelderby.errors import DerbyError
 from kernelderby.fields import suggestion
 from kernelderby.hardware import gpu_id
-from kernelderby.trace import FLASHINFER_BENCH_PROTOCOL, Measurement, Status, newest
+from kernelderby.trace import FLASHINFER_BENCH_CUPTI, FLASHINFER_BENCH_PROTOCOLS, Measurement, Status, newest
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,8 +69,9 @@ def choose_group(groups: Mapping[Key, list[Measurement]], gpu: str | None, proto
     return max(
         sorted(candidates),
         key=lambda key: (
-            key.protocol != FLASHINFER_BENCH_PROTOCOL,
+            key.protocol not in FLASHINFER_BENCH_PROTOCOLS,
             _version(key.protocol),
+            key.protocol == FLASHINFER_BENCH_CUPTI,
             len(candidates[key]),
         ),
     )

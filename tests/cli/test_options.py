@@ -62,8 +62,17 @@ def test_what_tables_or_measures_takes_an_origin(derby, verb):
 
 
 def test_a_second_bare_name_says_how_several_are_written(derby, small_set):
-    code, out, err = derby("rank", "--solutions", "toy_fast", "toy_baseline", "--root", small_set)
+    code, out, err = derby("bench", "--solutions", "toy_fast", "toy_baseline", "--root", small_set)
     assert code == 2 and out == "" and "write several as a,b or repeat the option" in err
+    code, out, err = derby("rank", "--solutions", "toy_fast", "toy_baseline", "--root", small_set)
+    assert code == 1 and out == ""
+    assert err == "derby: toy_baseline is a solution, not an operator; write --solutions toy_fast,toy_baseline\n"
+
+
+def test_rank_takes_operators_bare(derby, small_set):
+    named = derby("rank", "--definitions", D, "--root", small_set, "--json")
+    assert named[0] == 0 and derby("rank", D, "--root", small_set, "--json") == named
+    assert "no definition" in derby("rank", "no_such", "--root", small_set)[2]
 
 
 def test_no_positional_name_is_swallowed(derby, small_set):

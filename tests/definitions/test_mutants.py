@@ -1,5 +1,5 @@
 """Each definition's tolerances: what is wrong fails, what is rounded elsewhere passes. At SMALL_AXES on the CPU, by the
-judge's own comparison, with the inputs that its check draws: normal numbers, and the definition's INPUT_SCALES."""
+judge's own comparison, with the inputs that its check draws: normal numbers, and the definition's INPUT_DRAWS."""
 
 import types
 
@@ -11,6 +11,7 @@ from operators import CATALOG, ROOT, inputs_at, load
 
 from kernelderby.measure.judge.cases import Case
 from kernelderby.measure.judge.correctness import Candidate, compare, judge, named_outputs
+from kernelderby.measure.judge.draws import apply, of_generator
 from kernelderby.measure.judge.inputs import InputMaker
 from kernelderby.measure.race import local_check
 from kernelderby.trace import Status
@@ -35,11 +36,11 @@ def edited(name, old, new):
 
 def draws(name):
     """The inputs of each round of the judge's check."""
-    scales = getattr(load(name), "INPUT_SCALES", ())
-    for seed, factors in enumerate([{}, {}, *scales]):
-        inputs = inputs_at(name, seed, **LARGER.get(name, {}))
-        for each, factor in factors.items():
-            inputs[each].mul_(factor)
+    definition = CATALOG.definition(name)
+    for seed, draw in enumerate([{}, {}, *getattr(load(name), "INPUT_DRAWS", ())]):
+        inputs = inputs_at(name, seed, **LARGER.get(name, {}), **of_generator(definition, draw))
+        inputs.pop("routing", None)  # a value for the generator
+        apply(definition, draw, inputs)
         yield inputs
 
 
@@ -162,7 +163,7 @@ def test_float64_inside_passes(name):
 
 
 def test_the_check_itself_draws_small_inputs():
-    """What the two rounds with normal numbers let through ends in the one of INPUT_SCALES, which says so."""
+    """What the two rounds with normal numbers let through ends in the one of INPUT_DRAWS, which says so."""
     name = "rms_norm"
     definition, module = CATALOG.definition(name), load(name)
     sizes = {axis: module.SMALL_AXES[axis] for axis in definition.axes}

@@ -2,7 +2,10 @@
 
 import csv
 import json
+import os
 import shutil
+import subprocess
+import sys
 
 import pytest
 
@@ -77,6 +80,19 @@ def test_doctor_is_short_with_and_without_torch(derby, checkout, tmp_path, monke
     lines = out.splitlines()
     assert code == 0 and len(lines) <= 40 and max(map(len, lines)) <= 80
     assert "Traceback" not in out and out.count("ModuleNotFoundError") == (0 if has_torch else 1)
+
+
+@pytest.mark.parametrize("verb", [["check", "honest"], ["bench"], ["tune", "honest"], ["profile", "run"]])
+def test_without_torch_it_is_one_line(misbehaviours, checkout, tmp_path, verb):
+    (tmp_path / "torch.py").write_text("raise ModuleNotFoundError(\"No module named 'torch'\", name='torch')\n")
+    done = subprocess.run(
+        [sys.executable, "-m", "kernelderby.cli", *verb, "--root", misbehaviours],
+        env=os.environ | {"PYTHONPATH": f"{tmp_path}:{checkout}", "CUDA_VISIBLE_DEVICES": ""},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 1 and done.stdout == "" and done.stderr.count("\n") == 1
+    assert "torch" in done.stderr and "Traceback" not in done.stderr and len(done.stderr) < 300
 
 
 RETURN = "return x + factor * y"

@@ -18,20 +18,14 @@ from kernelderby.measure.record.records import (
     WaitRecord,
 )
 from kernelderby.measure.record.writer import write
+from kernelderby.measure.replies import GpuSeen
 from kernelderby.profile.sources import open_profile
 from kernelderby.profile.spans import SpanKind
 
 T0 = 1_795_229_604_000_000_000  # an epoch time in ns: differences survive only in integers
 PID, MAIN, OTHER = 4242, 4242, 4250
 MANGLED = "_ZN3abc3addIfEEvPT_i"  # void abc::add<float>(float*, int)
-GPU = {
-    "name": "NVIDIA H200",
-    "uuid": "GPU-0123",
-    "compute_capability": "9.0",
-    "memory_bytes": 150_000_000_000,
-    "l2_bytes": 62_914_560,
-    "multiprocessors": 132,
-}
+GPU = GpuSeen("NVIDIA H200", "9.0", "GPU-0123", memory_bytes=150_000_000_000, l2_bytes=62_914_560, multiprocessors=132)
 
 
 def kernel(name: str, start: int, end: int, correlation: int, stream: int = 7) -> KernelRecord:

@@ -179,7 +179,7 @@ MARKING = """
 import json, sys
 from pathlib import Path
 import torch
-from kernelderby.measure.machine.environment import describe
+from kernelderby.measure.machine.environment import gpu_seen
 from kernelderby.measure.record.writer import write
 from kernelderby.measure.record.profiler import Recorder, record_function_as_nvtx
 recorder = Recorder()
@@ -188,7 +188,7 @@ graph, y = torch.cuda.CUDAGraph(), x * 2
 with torch.cuda.graph(graph):
     y = x * 2
     z = y + 1
-with record_function_as_nvtx(), recorder.record(describe("cuda")["gpu"]) as recording:
+with record_function_as_nvtx(), recorder.record(gpu_seen()) as recording:
     with recorder.range("invocation 0"):
         torch.cuda.nvtx.range_push("stage one")
         (x * 3)

@@ -24,6 +24,7 @@ from kernelderby.measure.record.run import (
     run_profiles,
     worker_environment,
 )
+from kernelderby.measure.replies import GpuSeen
 from kernelderby.trace import Status
 
 # Stands in for nsys: makes what its first line says, from the words after --output.
@@ -155,7 +156,7 @@ def test_flashinfer_bench_gets_a_view_of_the_set_with_one_workload(small_set, tm
     assert [trace.workload.uuid for trace in seen.workloads[definition.name]] == [chosen.uuid]
 
 
-GPU = Machine("cuda", {"name": "NVIDIA H200", "uuid": "GPU-test-of-profile-run", "compute_capability": "9.0"})
+GPU = Machine("cuda", GpuSeen("NVIDIA H200", "9.0", "GPU-test-of-profile-run"))
 
 
 def test_each_pair_has_a_file_named_for_people(checkout):

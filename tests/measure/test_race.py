@@ -91,6 +91,92 @@ def test_an_answer_kept_from_the_call_before_is_wrong(definition):
     assert "after a timed eager call" in turn.verdict.message
 
 
+def checked(definition, function, monkeypatch):
+    """A race that has passed its check, with a reference so slow that one call of a series is compared whole."""
+    race = local_race(*parts(definition, function), WallTimer())
+    assert race.check().status is Status.PASSED
+    race.start()
+    race._reference_seconds = 1.0
+    monkeypatch.setattr("kernelderby.measure.race._REPEATING_SECONDS", 10.0)
+    return race
+
+
+@pytest.mark.parametrize("room", [1 << 20, 0], ids=["kept", "not kept"])
+def test_one_wrong_call_among_those_that_are_not_compared_is_seen(definition, monkeypatch, room):
+    calls = []
+    monkeypatch.setattr("kernelderby.measure.race._KEPT_BYTES", room)
+
+    def run(x, y, factor, out):
+        calls.append(None)
+        if len(calls) != turned + WARMUP + 4:
+            right(x, y, factor, out)
+
+    turned = 10**9
+    race = checked(definition, run, monkeypatch)
+    assert race.repeats is True
+    monkeypatch.setattr(
+        race.random, "sample", lambda numbers, count: list(numbers)[:count]
+    )  # the first call is compared
+    turned = len(calls)
+    verdict = race.turn(1, 6).verdict
+    if room:
+        assert verdict.status in (Status.NOT_A_NUMBER, Status.WRONG_VALUES)  # by the poison
+        assert "after a timed eager call" in verdict.message
+    else:  # what came instead was right, so it may have been rounding: from now on it is looked at longer
+        assert verdict.status is Status.PASSED and race.repeats is False
+
+
+def test_a_call_that_is_wrong_once_more_is_found(definition, monkeypatch):
+    calls, turned = [], 10**9
+
+    def run(x, y, factor, out):
+        calls.append(None)
+        if len(calls) <= turned + WARMUP + 1:
+            right(x, y, factor, out)
+        else:
+            out.fill_(len(calls))
+
+    monkeypatch.setattr("kernelderby.measure.race._KEPT_BYTES", 0)
+    race = checked(definition, run, monkeypatch)
+    monkeypatch.setattr(race.random, "sample", lambda numbers, count: list(numbers)[:count])
+    turned = len(calls)
+    verdict = race.turn(1, 6).verdict
+    assert verdict.status is Status.WRONG_VALUES and "made once more" in verdict.message
+
+
+def test_calls_that_repeat_their_bits_are_made_once_more_on_the_same_contents(definition, monkeypatch):
+    seen = []
+    race = checked(definition, lambda *given: (seen.append(given[0].clone()), right(*given)), monkeypatch)
+    seen.clear()
+    assert race.turn(1, 6).verdict.status is Status.PASSED and race.repeats is True
+    timed, again = seen[WARMUP : WARMUP + 6], seen[WARMUP + 6 :]
+    assert len(again) == 5  # the sixth was compared whole
+    assert all(sum(torch.equal(one, other) for other in timed) == 1 for one in again)
+
+
+def test_rounding_that_hangs_on_the_order_of_atomics_is_no_fault(definition):
+    calls = []
+
+    def run(x, y, factor, out):
+        calls.append(None)
+        torch.add(x, y, alpha=factor * (1 + 1e-6 * (len(calls) % 2)), out=out)
+
+    race = local_race(*parts(definition, run), WallTimer())
+    assert race.check().status is Status.PASSED and race.repeats is None
+    race.start()
+    assert race.turn(1, 6).verdict.status is Status.PASSED
+
+
+def test_what_is_refilled_in_part_is_repeated_while_it_is_there(definition, monkeypatch):
+    monkeypatch.setattr("kernelderby.measure.judge.inputs.CHUNK", 16)
+    seen = []
+    race = checked(definition, lambda *given: (seen.append(given[0].clone()), right(*given)), monkeypatch)
+    seen.clear()
+    assert race.turn(1, 6).verdict.status is Status.PASSED and race.repeats is True and not race.maker.restores
+    timed, again = seen[WARMUP : WARMUP + 6], seen[WARMUP + 6 :]
+    assert 1 <= len(again) <= 2 and all(any(torch.equal(one, other) for other in timed[-2:]) for one in again)
+
+
 def test_an_input_written_in_a_timed_call_is_seen(definition):
     def run(x, y, factor, out):
         right(x, y, factor, out)

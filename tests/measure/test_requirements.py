@@ -7,10 +7,11 @@ from measuring import CPU, MISBEHAVIOURS
 
 from kernelderby.catalog import Catalog, Requires
 from kernelderby.measure.machine.probe import Machine
-from kernelderby.measure.machine.requirements import module_problem, why_not
+from kernelderby.measure.machine.requirements import module_problem, try_modules, why_not
 from kernelderby.measure.machine.tools import find_tools
+from kernelderby.measure.replies import GpuSeen
 
-H200 = Machine("cuda", {"name": "NVIDIA H200", "uuid": "GPU-0", "compute_capability": "9.0"})
+H200 = Machine("cuda", GpuSeen("NVIDIA H200", "9.0", "GPU-0"))
 
 
 def reason(machine, language="python", **requires):
@@ -41,6 +42,22 @@ def test_a_module_that_is_there_but_does_not_load(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     assert "libcudart.so.11" in module_problem("built_for_another")
+
+
+def test_modules_are_tried_several_at_a_time(tmp_path, monkeypatch):
+    """Each waits for the other's start, which one after the other would never see."""
+    pytest.importorskip("torch")
+    for own, other in (("one_library", "two_library"), ("two_library", "one_library")):
+        (tmp_path / f"{own}.py").write_text(
+            f"import pathlib, time\npathlib.Path({str(tmp_path / own)!r}).touch()\nend = time.monotonic() + 60\n"
+            f"while not pathlib.Path({str(tmp_path / other)!r}).exists():\n"
+            "    assert time.monotonic() < end\n    time.sleep(0.05)\n"
+        )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    honest = Catalog.open(MISBEHAVIOURS).solution("honest")
+    try_modules([replace(honest, requires=Requires(modules=("one_library", "two_library")))])
+    assert module_problem("one_library") is None and module_problem("two_library") is None
 
 
 def test_the_folder_of_a_machine():

@@ -15,6 +15,7 @@ from measuring import CPU, DEFINITION, measure
 from kernelderby.catalog import Catalog
 from kernelderby.measure.machine.probe import Machine
 from kernelderby.measure.plan import Settings, make_plan
+from kernelderby.measure.replies import GpuSeen
 from kernelderby.trace import Status
 
 pytest.importorskip("torch")
@@ -108,8 +109,7 @@ def test_rows_of_another_gpu_of_the_kind_count_unless_asked(small_set):
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     settled = {}
     for uuid in ("GPU-one", "GPU-other"):
-        gpu = {"name": "NVIDIA H200", "uuid": uuid, "compute_capability": "9.0"}
-        machine = Machine("cuda", gpu=gpu, protocol=rows[0]["measurement"]["protocol"])
+        machine = Machine("cuda", gpu=GpuSeen("NVIDIA H200", "9.0", uuid), protocol=rows[0]["measurement"]["protocol"])
         for this_gpu in (False, True):
             plan = make_plan(Catalog.open(small_set), machine, Settings(this_gpu=this_gpu), [solution.name])
             settled[uuid, this_gpu] = plan.settled

@@ -14,6 +14,7 @@ from measuring import CPU, DEFINITION, copied_set
 
 from kernelderby.catalog import Catalog
 from kernelderby.errors import DerbyError
+from kernelderby.measure.replies import GpuSeen
 from kernelderby.measure.tune import table
 from kernelderby.measure.tune.pick import Measured, config_text, pick
 from kernelderby.measure.tune.run import TuneSettings, tune
@@ -261,7 +262,7 @@ def test_the_command_prints_a_table_and_json(tmp_path, monkeypatch):
 
     root = copied_set(tmp_path)
     tunable(root)
-    machine = replace(CPU, gpu={"name": "NVIDIA H200", "uuid": str(tmp_path), "compute_capability": "9.0"})
+    machine = replace(CPU, gpu=GpuSeen("NVIDIA H200", "9.0", str(tmp_path)))
     monkeypatch.setattr("kernelderby.measure.machine.probe.find_machine", lambda *_: machine)
     options = ("--root", str(root), "--workloads", "8", "--rounds", "1", "--iterations", "2")
     result = command("sleeper", *options)

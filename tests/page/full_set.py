@@ -11,7 +11,7 @@ from functools import cached_property
 from pathlib import Path
 
 from kernelderby.catalog import Catalog, Solution
-from kernelderby.trace import FLASHINFER_BENCH_PROTOCOL, Correctness, Measurement, Status, Timed
+from kernelderby.trace import FLASHINFER_BENCH_EVENTS, Correctness, Measurement, Status, Timed
 
 SOLUTIONS = 6
 SCRIPT = "<script>document.title='owned'</script><img src=x onerror=alert(1)>"
@@ -105,7 +105,7 @@ def foreign(root: Path) -> Catalog:
     catalog = Catalog.open(root)
     rows = catalog.traces()
     catalog._workloads["scale_rows_h4"] = [replace(each, cost=None) for each in catalog.workloads("scale_rows_h4")]
-    bare = {"protocol": FLASHINFER_BENCH_PROTOCOL, "solution_hash": None, "session": None, "environment": {}}
+    bare = {"protocol": FLASHINFER_BENCH_EVENTS, "solution_hash": None, "session": None, "environment": {}}
     catalog.traces = lambda definition_name=None: [
         replace(row, gpu="NVIDIA Nobody 9000", samples_us=(), times={}, **bare) for row in rows
     ]

@@ -74,10 +74,15 @@ def test_a_narrow_page_does_not_scroll_sideways(visit, page_file, section):
 def test_the_overview_shows_the_models_numbers(visit, page_file, built):
     page = visit(page_file)
     shown = parts_of_table(page, "#races") | parts_of_table(page, "#alone")
-    assert len(shown) == sum(bool(each.races.get("h200")) for each in built.model.operators)
+    races = {
+        each.name if place == 0 else f"{each.name} {race.origin}": race
+        for each in built.model.operators
+        for place, race in enumerate(built.model.races[at] for at in each.races.get("h200", ()))
+        if race.is_default
+    }
+    assert set(shown) == set(races)
     for name, row in shown.items():
-        name = name.split()[0]
-        operator, race = default_race(built.model, name)
+        race = races[name]
         order = race.orders[race.kind]
         assert row["First"] == order.standings[0].solution
         assert row["S"] == numbers.percent(order.share)
@@ -147,6 +152,36 @@ def test_a_race_row_opens_to_samples_protocol_hash_and_environment(visit, page_f
     assert "580.159.04" in detail.inner_text()
     opener.click()
     assert page.locator(".race-detail:not([hidden])").count() == 0
+
+
+def test_a_lane_is_taken_away_and_comes_back(visit, page_file, built):
+    page = visit(page_file, f"race/{MOE}")
+    _, race = default_race(built.model, MOE)
+    whole, name = page.locator(".point").count(), race.solutions[-1]
+    choice = page.locator(".lane-choice", has_text=name)
+    choice.click()
+    assert page.locator(f'.point[data-solution="{name}"]').count() == 0 and page.locator(".point").count() < whole
+    assert page.locator(".lane-choice", has_text=name).get_attribute("aria-pressed") == "false"
+    page.locator(".lane-choice", has_text=name).click()
+    assert page.locator(".point").count() == whole
+
+
+def test_the_overview_says_the_result_in_a_sentence(visit, page_file, built):
+    page = visit(page_file)
+    said = page.locator("#section-overview .lead").inner_text()
+    assert said == built.model.leads["h200"] and "against the best library on every shape" in said
+
+
+def test_rows_of_an_older_protocol_have_no_s_beside_those_of_the_newest(visit, page_file, built):
+    page = visit(page_file, "operators")
+    shown, newest = parts_of_table(page, "#operators"), built.model.protocols["h200"]
+    older = [
+        each.name
+        for each in built.model.operators
+        if "h200" in each.races and built.model.races[each.races["h200"][0]].protocol != newest
+    ]
+    for name, row in shown.items():
+        assert (row["S"] == "–") == (name in older) == row["Time us"].endswith("*"), name
 
 
 def test_the_other_protocol_and_its_whiskers(visit, page_file, built):

@@ -91,14 +91,14 @@ operator
 NVIDIA H200 · protocol cupti · measured 2026-11-20 · driver 580.1 · commit 0123456
 
 Over all workloads (baseline fast; all workloads alike)
-                                time vs baseline  total  total vs  win tie loss   win  fastest        S
-#  solution         passed        geomean [95 %]     ms  baseline   vs baseline  rate       on  geomean  S total
-────────────────────────────────────────────────────────────────────────────────────────────────────────────────
-1  *fast               3/3          1 (baseline)  0.460         1             -     -        2      15%     6.5%
-2  steady_but_slow     3/3  1.442 [1.442, 1.442]  0.420      0.91         1 0 2   33%        1      10%     7.1%
-3  broken              1/3        450 [450, 450]  9.000       450         0 0 1    0%        0     0.1%     0.1%
--  never               0/3          not measured      -         -             -     -        -        -        -
-Ratios: below 1 is faster, over the workloads that both passed; total: of those passed. S: floor over time.
+                                time vs baseline  total  total vs  win tie loss   win  fastest
+#  solution         passed        geomean [95 %]     ms  baseline   vs baseline  rate       on     S  S total
+─────────────────────────────────────────────────────────────────────────────────────────────────────────────
+1  *fast               3/3          1 (baseline)  0.460         1             -     -        2   25%     6.5%
+2  steady_but_slow     3/3  1.442 [1.442, 1.442]  0.420      0.91         1 0 2   33%        1   12%     7.1%
+3  broken              1/3        450 [450, 450]  9.000       450         0 0 1    0%        0  0.1%     0.1%
+-  never               0/3          not measured      -         -             -     -        -     -        -
+Ratios: below 1 is faster, over the workloads that both passed; total: of those passed. S: floor over time, the median.
 
 Each workload: median us, and time over that of fast
           floor             steady_                         second over

@@ -9,7 +9,7 @@ import math
 import types
 
 import torch
-from moe_cases import definition, dequantized
+from moe_cases import definition, dequantized, quantized
 
 # sgl_kernel -----------------------------------------------------------------------------------------------------------
 
@@ -332,7 +332,59 @@ def fake_flashinfer():
     return module
 
 
+# hpc-ops --------------------------------------------------------------------------------------------------------------
+
+
+def fake_fuse_moe_blockwise(
+    x,
+    x_scale,
+    gate_up_weight,
+    gate_up_weight_scale,
+    down_weight,
+    down_weight_scale,
+    topk_ids,
+    topk_scale,
+    rank_ep,
+    num_expert_total,
+    shared_output=None,
+    output=None,
+):
+    """Gate before up; ids outside of this rank's experts are passed over; a pair's row is bfloat16."""
+    tokens, hidden = x.shape
+    local, columns, _ = gate_up_weight.shape
+    half = columns // 2
+    tensors = (x, x_scale, gate_up_weight, gate_up_weight_scale, down_weight, down_weight_scale, topk_ids, topk_scale)
+    assert all(tensor.is_contiguous() for tensor in tensors) and shared_output is None and rank_ep == 0
+    assert topk_ids.dtype == torch.int32 and topk_scale.dtype == x_scale.dtype == torch.float32
+    assert x_scale.shape == (tokens, hidden // 128) and down_weight.shape == (local, hidden, half)
+    assert gate_up_weight_scale.shape == (local, columns // 128, -(-hidden // 128 // 4) * 4)
+    assert down_weight_scale.shape == (local, hidden // 128, -(-half // 128 // 4) * 4)
+    rows = dequantized(x, x_scale)
+    total = torch.zeros(tokens, hidden)
+    for expert in range(local):
+        first = definition.dequantize_weight(
+            gate_up_weight[expert], gate_up_weight_scale[expert, :, : hidden // 128].contiguous()
+        )
+        second = definition.dequantize_weight(
+            down_weight[expert], down_weight_scale[expert, :, : half // 128].contiguous()
+        )
+        token, slot = (topk_ids == expert).nonzero(as_tuple=True)
+        if token.numel() == 0:
+            continue
+        gate, up = (rows[token] @ first.t()).to(torch.bfloat16).float().chunk(2, dim=1)
+        activated = dequantized(*quantized(torch.nn.functional.silu(gate) * up))
+        total.index_add_(0, token, (activated @ second.t()).to(torch.bfloat16) * topk_scale[token, slot, None])
+    output.copy_(total)
+
+
+def fake_hpc():
+    module = types.ModuleType("hpc")
+    module.fuse_moe_blockwise = fake_fuse_moe_blockwise
+    return module
+
+
 MODULES = {
+    "hpc": fake_hpc,
     "sgl_kernel": fake_sgl_kernel,
     "deep_gemm": fake_deep_gemm,
     "flashinfer": fake_flashinfer,

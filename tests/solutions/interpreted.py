@@ -44,9 +44,10 @@ def exact_casts():
     import triton.language as tl
     from triton.runtime import interpreter
 
-    from kernelderby.measure.worker.interpreter import multiply_bfloat16_right
+    from kernelderby.measure.worker.interpreter import multiply_bfloat16_right, take_whole_numbers
 
     multiply_bfloat16_right()
+    take_whole_numbers()
     types = {tl.float8e4nv: (torch.float8_e4m3fn, numpy.uint8), tl.bfloat16: (torch.bfloat16, numpy.uint16)}
     convert = interpreter._convert_float
 

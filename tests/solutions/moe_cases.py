@@ -15,6 +15,7 @@ AUTHORS = {
     "cutlass_grouped": "sgl-kernel",
     "flashinfer_moe": "flashinfer",
     "deepgemm_grouped": "deepgemm",
+    "hpc_ops_moe": "hpc-ops",
     "triton_compact": "kernelderby",
 }
 
@@ -167,7 +168,7 @@ FP8 = {"rtol": 0.01, "atol": 0.02, "reference": fp8_reference}
 FP8_AND_BF16 = {**FP8, "atol": 0.05, "reference": functools.partial(fp8_reference, between=torch.bfloat16)}
 
 
-def check(name, inputs, rtol, atol, reference=definition.run, times=2):
+def check(name, inputs, rtol, atol, reference=definition.run, times=2, prepared=None):
     """Runs the solution `times`, on poisoned output; compares with the reference, and the inputs with themselves.
 
     atol is in standard deviations of the output."""
@@ -176,7 +177,7 @@ def check(name, inputs, rtol, atol, reference=definition.run, times=2):
     before = {key: value.clone() for key, value in inputs.items() if isinstance(value, torch.Tensor)}
     for _ in range(times):
         output = torch.full(expected.shape, math.nan, dtype=torch.bfloat16)
-        solution(name).run(**inputs, output=output)
+        solution(name).run(**inputs, output=output, **(prepared or {}))
         error = (output.float() - expected).abs()
         failed = ~(error <= atol * unit + rtol * expected.abs())  # NaN fails
         assert not failed.any(), f"{int(failed.sum())} of {failed.numel()} elements, error {error.max() / unit}"

@@ -200,6 +200,31 @@ def aot_cases():
         {"num_warps": 4},
     )
     yield (
+        "hpc_ops_moe",
+        "route_kernel",
+        {
+            "logits_ptr": "*fp32",
+            "bias_ptr": "*bf16",
+            "scale_ptr": "*fp32",
+            "experts_ptr": "*i32",
+            "weights_ptr": "*fp32",
+            "turned_ptr": "*fp32",
+            "num_tokens": "i32",
+            "first_local": "i32",
+            "routed_scaling_factor": "fp32",
+        },
+        {
+            "NUM_LOCAL": 32,
+            "NUM_GROUPS": 8,
+            "GROUP": 32,
+            "TOP_GROUPS": 4,
+            "TOP_K": 8,
+            "NUM_BLOCKS": 56,
+            "BLOCKS_TILE": 64,
+        },
+        {"num_warps": 1},
+    )
+    yield (
         "flashinfer_moe",
         "dequantize_kernel",
         {"values_ptr": "*fp8e4nv", "scale_ptr": "*fp32", "out_ptr": "*bf16", "num_tokens": "i32"},

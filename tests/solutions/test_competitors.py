@@ -22,7 +22,8 @@ def test_files_agree(name):
     assert (declared["name"], declared["author"], declared["definition"]) == (name, AUTHORS[name], NAME)
     assert declared["entry_point"] == "main.py::run" and declared["destination_passing_style"]
     inputs = list(inspect.signature(definition.run).parameters)
-    assert list(inspect.signature(solution(name).run).parameters) == [*inputs, "output"]
+    parameters = list(inspect.signature(solution(name).run).parameters)
+    assert parameters == [*inputs, "output", *(["prepared"] if "setup" in declared else [])]
 
 
 # Names as cuobjdump and c++filt give them for the libraries' binaries.
@@ -51,6 +52,17 @@ KERNELS = {
         "swiglu_quant_kernel": "swiglu",
         "combine_kernel": "combine",
         "void deep_gemm::sm90_fp8_gemm_1d2d_impl<(cute::UMMA::Major)0, 0u>": "gemm1 gemm2",
+    },
+    "hpc_ops_moe": {
+        "route_kernel": "route",
+        "void hpc::fuse_moe::kernels::blockwise_count_kernel<256, 1, 8, true>(int const*, int*, int*)": "count",
+        "void hpc::fuse_moe::kernels::blockwise_count_tokens_kernel<true>(int const*, int*, int*, int)": "count",
+        "void hpc::fuse_moe::kernels::blockwise_count_cutokens_kernel<256, 1, 8, true>(int const*)": "count",
+        "void hpc::fuse_moe::kernels::blockwise_gather_kernel<__nv_fp8_e4m3, __nv_bfloat16>": "gather",
+        "void hpc::group_gemm::kernels::group_gemm_blockwise_fp8_kernel<8, 128, 128>": "gemm1 gemm2",
+        "void hpc::activation::kernels::act_mul_and_blockwise_quant_fusemoe_kernel<true>": "swiglu",
+        "void hpc::fuse_moe::kernels::reduce_kernel<__nv_bfloat16, 256, 8, 128, true>": "reduce",
+        "void at::native::vectorized_elementwise_kernel<4, at::native::FillFunctor<int>>": "glue",
     },
     "triton_compact": {"moe_route": "K1", "moe_gemm1": "K2", "moe_gemm2": "K3", "moe_combine": "K4"},
     "flashinfer_moe": {
@@ -85,7 +97,7 @@ def test_baseline_in_chunks(monkeypatch):
 
 @pytest.mark.parametrize("name", AUTHORS)
 def test_no_token_returns_at_once(name, monkeypatch):
-    for module in ("sgl_kernel", "deep_gemm", "flashinfer", "flashinfer_jit_cache"):
+    for module in ("sgl_kernel", "deep_gemm", "flashinfer", "flashinfer_jit_cache", "hpc"):
         monkeypatch.setitem(sys.modules, module, types.ModuleType(module))
     inputs = make_inputs(12, seq_len=0)
     solution(name).run(**inputs, output=torch.empty(0, inputs["hidden_states"].shape[1], dtype=torch.bfloat16))
@@ -126,6 +138,22 @@ def test_deepgemm_grouped_with_more_rows_than_a_tile(masked_limit, ready, monkey
     inputs = make_inputs(13, seq_len=130)
     inputs["routing_bias"][14] = 4.0
     check("deepgemm_grouped", inputs, **FP8_AND_BF16, times=1)
+
+
+@pytest.mark.interpreted
+@pytest.mark.parametrize("prepared", [True, False], ids=["setup", "without"])
+@pytest.mark.parametrize("case", CASES)
+def test_hpc_ops_moe_around_fakes(case, prepared, ready):
+    module, inputs = ready("hpc_ops_moe"), CASES[case]()
+    constants = {name: value for name, value in inputs.items() if name.startswith("gemm") or name == "routing_bias"}
+    bound = module.setup(**constants) if prepared else {}
+    check("hpc_ops_moe", inputs, **FP8_AND_BF16, prepared=bound)
+
+
+@pytest.mark.skipif(importlib.util.find_spec("hpc") is not None, reason="the library is here")
+def test_hpc_ops_moe_says_what_it_needs():
+    with pytest.raises(ImportError, match=r"scripts/build_hpc_ops\.sh"):
+        solution("hpc_ops_moe").library.__wrapped__()
 
 
 @pytest.mark.interpreted

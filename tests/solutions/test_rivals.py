@@ -24,6 +24,7 @@ from kernelderby.measure.judge.correctness import judge
 from kernelderby.measure.judge.inputs import InputMaker, shape_of, torch_dtype
 from kernelderby.measure.machine.probe import Machine, find_machine
 from kernelderby.measure.machine.requirements import why_not
+from kernelderby.measure.replies import GpuSeen
 from kernelderby.measure.worker.build import load_definition_module, load_solution
 from kernelderby.trace import Status
 
@@ -69,7 +70,7 @@ RIVALS = {
 }
 NEED_A_LIBRARY = sorted(name for name, solution in RIVALS.items() if solution.author != "torch")
 COMPILED = sorted(name for name, solution in RIVALS.items() if solution.author in ("vllm", "sgl-kernel", "flashmla"))
-HOPPER = Machine("cuda", gpu={"name": "NVIDIA H200", "compute_capability": "9.0"})
+HOPPER = Machine("cuda", gpu=GpuSeen("NVIDIA H200", "9.0"))
 
 
 def loaded(name):

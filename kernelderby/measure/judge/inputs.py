@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection
+import math
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
-from types import ModuleType
+from types import MappingProxyType, ModuleType
 from typing import Any
 
 import torch
 
 from kernelderby.catalog import Definition, TensorSpec
 from kernelderby.errors import DerbyError
+from kernelderby.measure.judge import draws
 from kernelderby.measure.judge.blame import DefinitionFailed, blamed_on
 from kernelderby.measure.judge.cases import Case
+from kernelderby.measure.shared import Place
 
 # Values of random integers, [low, high), as flashinfer-bench 0.1.2 draws them (bench/utils.py).
 INTEGER_RANGE = {
@@ -25,6 +28,7 @@ INTEGER_RANGE = {
 FP8 = tuple(getattr(torch, name) for name in ("float8_e4m3fn", "float8_e5m2") if hasattr(torch, name))
 # fp8 is drawn in float32 and cast. In chunks, since a gigabyte of weights would take four gigabytes at once.
 CHUNK = 1 << 26
+_NONE: Mapping[str, Any] = MappingProxyType({})
 POOL = 4  # contents that timed calls get in turn where every input is generated
 
 
@@ -37,7 +41,8 @@ def torch_dtype(name: str) -> torch.dtype:
 
 
 def shape_of(spec: TensorSpec, sizes: dict[str, int]) -> tuple[int, ...]:
-    return tuple(sizes[axis] for axis in spec.shape)
+    """() of a plain number."""
+    return tuple(sizes[axis] for axis in spec.shape or ())
 
 
 class InputMaker:
@@ -54,11 +59,14 @@ class InputMaker:
         self.definition, self.case, self.device, self.root = definition, case, device, root
         self._secret = secret
         self._kept: dict[int | str, dict[str, torch.Tensor]] = {}
-        self._generate = getattr(module, definition.custom_inputs_entrypoint or "generate_inputs", None)
+        self._generate: Callable[..., dict[str, torch.Tensor]] | None = getattr(
+            module, definition.custom_inputs_entrypoint or "generate_inputs", None
+        )
 
-    def places(self) -> dict[str, Any]:
+    def places(self) -> dict[str, Place | int | float | bool]:
         """Every input in the definition's order: (shape, dtype) of a tensor, the value of a plain number."""
-        given, places = self._contents(0), {}
+        given = self._contents(0)
+        places: dict[str, Place | int | float | bool] = {}
         for name, spec in self.definition.inputs.items():
             if name in self.case.scalars:
                 places[name] = self.case.scalars[name]
@@ -67,14 +75,18 @@ class InputMaker:
                 self._fill(name, number, 0)
                 places[name] = number.item()
             else:
-                places[name] = (() if spec.shape is None else shape_of(spec, self.case.sizes), torch_dtype(spec.dtype))
+                places[name] = shape_of(spec, self.case.sizes), torch_dtype(spec.dtype)
         tensors = [name for name, place in places.items() if isinstance(place, tuple)]
         constant = set(self.definition.constants)
         self._random_names = [name for name in tensors if name not in given]
         self.changing = [name for name in self._random_names if name not in constant]
+        # Whether refresh() of the same variant always gives the same contents: no tensor is refilled in part.
+        self.restores = all(
+            isinstance(place := places[name], tuple) and math.prod(place[0]) <= CHUNK for name in self.changing
+        )
         return places
 
-    def output_places(self) -> dict[str, Any]:
+    def output_places(self) -> dict[str, Place]:
         """The same of the outputs."""
         return {
             name: (shape_of(spec, self.case.sizes), torch_dtype(spec.dtype))
@@ -93,10 +105,17 @@ class InputMaker:
         self.write(inputs, variant, random_variant)
         return inputs
 
-    def write(self, inputs: dict[str, Any], variant: int = 0, random_variant: int | str | None = None) -> None:
-        """Writes what make() gives into tensors of places()."""
-        self._copy_given(inputs, variant, frozenset())
+    def write(
+        self,
+        inputs: dict[str, Any],
+        variant: int = 0,
+        random_variant: int | str | None = None,
+        draw: draws.Draw = draws.NORMAL,
+    ) -> None:
+        """Writes what make() gives into tensors of places(), changed by `draw`."""
+        self._copy_given(inputs, variant, frozenset(), draws.of_generator(self.definition, draw))
         self.refill_random(inputs, variant if random_variant is None else random_variant)
+        draws.apply(self.definition, draw, inputs)
 
     def refill_random(self, inputs: dict[str, Any], variant: int | str) -> None:
         """Writes other random contents into the random tensors that make() made."""
@@ -123,9 +142,12 @@ class InputMaker:
         for name in self.changing:
             self._fill(name, inputs[name], variant)
 
-    def _copy_given(self, inputs: dict[str, Any], variant: int | str, without: Collection[str]) -> None:
-        """The contents that are not random into the tensors, but for some."""
-        for name, tensor in self._contents(variant).items():
+    def _copy_given(
+        self, inputs: dict[str, Any], variant: int | str, without: Collection[str], further: Mapping[str, Any] = _NONE
+    ) -> None:
+        """The contents that are not random into the tensors, but for some. further: values for the generator."""
+        given = self._given(variant, further) if further else self._contents(variant)
+        for name, tensor in given.items():
             if name not in without:
                 inputs[name].copy_(_verified(self.definition, name, tensor, self.case))
 
@@ -135,15 +157,15 @@ class InputMaker:
             self._kept[variant] = self._given(variant)
         return self._kept[variant]
 
-    def _given(self, variant: int | str) -> dict[str, torch.Tensor]:
+    def _given(self, variant: int | str, further: Mapping[str, Any] = _NONE) -> dict[str, torch.Tensor]:
         """The tensors that are not random: generated, or from the files of a dataset without a generator."""
         case = self.case
         if self._generate is not None:
             # The published contents are seeded by the uuid, which everybody knows; others by the secret, where is one.
-            hidden = isinstance(variant, str) or (variant and self._secret)
-            seed = self._number("generated", variant) if hidden else case.seed + variant
-            with blamed_on(self.definition, self._generate.__name__):
-                values = {**case.sizes, **case.scalars, **case.generator, "seed": seed}
+            hidden = bool(variant) and bool(self._secret)
+            seed = self._number("generated", variant) if hidden or isinstance(variant, str) else case.seed + variant
+            with blamed_on(self.definition, getattr(self._generate, "__name__", "generate_inputs")):
+                values = {**case.sizes, **case.scalars, **case.generator, **further, "seed": seed}
                 return self._generate(values, self.device)
         return {name: _read_tensor(self.root, where).to(self.device) for name, where in case.files.items()}
 
@@ -169,7 +191,8 @@ def _read_tensor(root: Path, where: dict[str, str]) -> torch.Tensor:
     if not path.is_file():
         raise DerbyError(f"{path}: is missing; fetch the dataset's blobs, or make them with `derby pack`")
     with safe_open(path, framework="pt") as tensors:
-        return tensors.get_tensor(where["tensor_key"])
+        tensor: torch.Tensor = tensors.get_tensor(where["tensor_key"])
+        return tensor
 
 
 def _verified(definition: Definition, name: str, tensor: torch.Tensor, case: Case) -> torch.Tensor:

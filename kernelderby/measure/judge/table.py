@@ -35,6 +35,13 @@ _modules: dict[str, ModuleType] = {}
 _timers: dict[str, Timer] = {}
 
 
+def definition_module(definition: Definition) -> ModuleType:
+    """Its code, loaded once in this process. Whatever that raises goes through."""
+    if str(definition.path) not in _modules:
+        _modules[str(definition.path)] = load_definition_module(definition)
+    return _modules[str(definition.path)]
+
+
 @dataclass(slots=True)
 class JudgesTable:
     definition: Definition
@@ -61,10 +68,8 @@ class JudgesTable:
         workload: Workload | None = None,
     ) -> JudgesTable:
         device = torch.device("cuda", 0) if machine.device == "cuda" else torch.device("cpu")
-        if str(definition.path) not in _modules:
-            with blamed_on(definition, "its code"):
-                _modules[str(definition.path)] = load_definition_module(definition)
-        module = _modules[str(definition.path)]
+        with blamed_on(definition, "its code"):
+            module = definition_module(definition)
         return cls(
             definition,
             workload,
@@ -95,8 +100,8 @@ class JudgesTable:
         host_us: Sequence[float],
         solution: Solution,
         empty_kernel_us: dict[str, float | None] | None,
-    ) -> Verdict | None:
-        """Why the claimed times cannot be, as the verdict on them; None when they can."""
+    ) -> Verdict:
+        """Why the claimed times cannot be, as the verdict on them; PASSED when they can."""
         beside = _BESIDE_US[self.device.type]
         for kind in ("eager", "graph"):
             if kind not in times:

@@ -6,11 +6,13 @@ import platform
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from kernelderby.catalog import Catalog
 from kernelderby.measure import fence, landlock
 from kernelderby.measure.machine.environment import LIBRARIES, GpuSensors, host_cpu, library_versions
 from kernelderby.measure.machine.probe import Machine, find_machine
-from kernelderby.measure.machine.requirements import why_not
+from kernelderby.measure.machine.requirements import try_modules, why_not
 from kernelderby.measure.machine.tools import find_tool
 
 TOOLS = ("nvcc", "ncu", "nsys", "cuobjdump")
@@ -22,9 +24,11 @@ def examine(root: Path) -> dict[str, Any]:
     from the run -> whether this machine has it and derby uses it."""
     catalog = Catalog.open(root)
     machine, cpu = find_machine(root, "cuda"), Machine("cpu", gpu_missing="no GPU is used here")
-    sensors = GpuSensors(machine.gpu["uuid"]) if machine.gpu else None
+    sensors = GpuSensors(machine.gpu.uuid) if machine.gpu else None
     versions = library_versions()
     solutions = {}
+    if machine.gpu is not None:
+        try_modules(catalog.solutions.values())
     for solution in catalog.solutions.values():
         solutions[solution.name] = {
             "definition": solution.definition,
@@ -34,7 +38,7 @@ def examine(root: Path) -> dict[str, Any]:
     return {
         "python": machine.python or platform.python_version(),
         "host_cpu": host_cpu(),
-        "gpu": machine.gpu,
+        "gpu": msgspec.structs.asdict(machine.gpu) if machine.gpu else None,
         "gpu_missing": machine.gpu_missing,
         "driver": sensors.driver() if sensors else None,
         "clocks": sensors.read() if sensors else {},

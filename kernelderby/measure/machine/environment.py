@@ -8,9 +8,12 @@ import platform
 import re
 import subprocess
 import sys
+from collections.abc import Callable
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
+
+from kernelderby.measure.replies import GpuSeen, MachineSeen
 
 # Import name -> the distributions that may carry it.
 LIBRARIES = {
@@ -22,6 +25,7 @@ LIBRARIES = {
     "flashinfer": ("flashinfer-python",),
     "flashinfer_jit_cache": ("flashinfer-jit-cache",),
     "sgl_kernel": ("sglang-kernel", "sgl-kernel"),
+    "hpc": ("hpc-ops",),
     "deep_gemm": ("sgl-deep-gemm", "deep-gemm"),
     "tvm_ffi": ("apache-tvm-ffi",),
     "cupti": ("cupti-python",),
@@ -67,39 +71,37 @@ def _version_in_files(module: str) -> str | None:
     return found.group(1) if found else "unknown"
 
 
-def describe(device_type: str) -> dict[str, Any]:
-    """The machine as this process sees it, through torch: gpu (None, with gpu_missing, where there is none), libs.
-
-    Called in a worker. ImportError when torch does not load.
-    """
+def describe(device_type: str) -> MachineSeen:
+    """The machine as this process sees it, through torch. Called in a worker. ImportError when torch does not load."""
     import torch
 
-    found: dict[str, Any] = {"python": platform.python_version(), "libs": library_versions(), "gpu": None}
-    if torch.version.cuda:
-        found["libs"]["cuda"] = torch.version.cuda
+    python, libs, cuda = platform.python_version(), library_versions(), torch.version.cuda
+    if cuda:
+        libs["cuda"] = cuda
     if device_type != "cuda":
-        found["gpu_missing"] = "the CPU was asked for"
-    elif not torch.cuda.is_available():
-        build = (
-            f"torch {torch.__version__} is built for CUDA {torch.version.cuda}"
-            if torch.version.cuda
-            else f"torch {torch.__version__} is built without CUDA"
-        )
-        found["gpu_missing"] = f"no CUDA GPU can be used ({build})"
-        if torch.version.cuda and _has_nvidia_gpu():
-            found["gpu_missing"] = f"CUDA cannot use this machine's GPU ({_why_cuda_fails(torch)})"
-            found["gpu_fails"] = True
-    else:
-        properties = torch.cuda.get_device_properties(0)
-        found["gpu"] = {
-            "name": properties.name,
-            "uuid": f"GPU-{getattr(properties, 'uuid', '')}",
-            "compute_capability": f"{properties.major}.{properties.minor}",
-            "memory_bytes": properties.total_memory,
-            "l2_bytes": properties.L2_cache_size,
-            "multiprocessors": properties.multi_processor_count,
-        }
-    return found
+        return MachineSeen(python, libs, gpu_missing="the CPU was asked for")
+    if not torch.cuda.is_available():
+        build = f"torch {torch.__version__} is built {f'for CUDA {cuda}' if cuda else 'without CUDA'}"
+        if cuda and _has_nvidia_gpu():
+            why = f"CUDA cannot use this machine's GPU ({_why_cuda_fails(torch)})"
+            return MachineSeen(python, libs, gpu_missing=why, gpu_fails=True)
+        return MachineSeen(python, libs, gpu_missing=f"no CUDA GPU can be used ({build})")
+    return MachineSeen(python, libs, gpu_seen())
+
+
+def gpu_seen() -> GpuSeen:
+    """The first GPU, through torch."""
+    import torch
+
+    properties = torch.cuda.get_device_properties(0)
+    return GpuSeen(
+        properties.name,
+        f"{properties.major}.{properties.minor}",
+        f"GPU-{getattr(properties, 'uuid', '')}",
+        properties.total_memory,
+        properties.L2_cache_size,
+        properties.multi_processor_count,
+    )
 
 
 def _has_nvidia_gpu() -> bool:
@@ -120,7 +122,8 @@ class GpuSensors:
     """Driver version and momentary clocks through NVML; empty readings where nvidia-ml-py is missing."""
 
     def __init__(self, uuid: str | None) -> None:
-        self._nvml = self._handle = None
+        self._nvml: Any = None  # pynvml, which has no types
+        self._handle: Any = None  # of the GPU; None without NVML
         self.problem = ""
         try:
             import pynvml
@@ -142,7 +145,7 @@ class GpuSensors:
     def driver(self) -> str | None:
         if self._handle is None:
             return None
-        text = self._nvml.nvmlSystemGetDriverVersion()
+        text: str | bytes = self._nvml.nvmlSystemGetDriverVersion()
         return text.decode() if isinstance(text, bytes) else text
 
     def processes(self) -> list[int] | None:
@@ -164,7 +167,7 @@ class GpuSensors:
             getattr(nvml, "nvmlDeviceGetCurrentClocksEventReasons", None)
             or nvml.nvmlDeviceGetCurrentClocksThrottleReasons
         )
-        readings = {
+        readings: dict[str, Callable[[], Any]] = {
             "sm_mhz": lambda: nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_SM),
             "memory_mhz": lambda: nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_MEM),
             "temperature_celsius": lambda: nvml.nvmlDeviceGetTemperature(handle, nvml.NVML_TEMPERATURE_GPU),

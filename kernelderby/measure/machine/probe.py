@@ -7,23 +7,24 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+
+import msgspec
 
 from kernelderby.appended import exclusive_lock
 from kernelderby.hardware import gpu_id
+from kernelderby.measure.machine.environment import describe
 from kernelderby.measure.process import WorkerProcess
+from kernelderby.measure.replies import Failed, GpuSeen, MachineSeen
 
 _START_SECONDS = 180  # importing torch from a cold disk
 
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """device: "cuda" or "cpu". gpu: name, uuid, compute_capability, memory_bytes, l2_bytes; None without one, and then
-    gpu_missing says why, and gpu_fails whether there is one that CUDA cannot use.
-    protocol_note: why the protocol is only a fallback, else empty."""
+    """device: "cuda" or "cpu". The rest as the worker saw it (MachineSeen)."""
 
     device: str
-    gpu: dict[str, Any] | None = None
+    gpu: GpuSeen | None = None
     gpu_missing: str = ""
     gpu_fails: bool = False
     libs: dict[str, str] = field(default_factory=dict)
@@ -34,7 +35,7 @@ class Machine:
 
     @property
     def name(self) -> str:
-        return self.gpu["name"] if self.gpu else "CPU"
+        return self.gpu.name if self.gpu else "CPU"
 
     @property
     def id(self) -> str:
@@ -43,22 +44,34 @@ class Machine:
 
 
 def find_machine(root: Path, device: str) -> Machine:
-    """Asks a worker, so that this process needs neither torch nor a GPU context. A torch that does not load is a
-    machine without a GPU."""
+    """Asks a worker about a GPU, so that this process needs neither torch nor a GPU context; a CPU's solutions are
+    judged in this process, which then needs torch anyway. A torch that does not load is a machine without a GPU."""
+    if device == "cpu":
+        return _this_cpu()
     worker = WorkerProcess(root, device)
     try:
-        reply = worker.ask("describe", _START_SECONDS)
+        seen = worker.ask(MachineSeen, "describe", _START_SECONDS)
+    except Failed as failed:
+        return Machine(device, gpu_missing=f"torch does not run here: {failed.message}")
     finally:
         worker.kill()
-    if not reply.pop("ok"):
-        return Machine(device, gpu_missing=f"torch does not run here: {reply['message']}")
-    return Machine(device, **reply)
+    return Machine(device, **msgspec.structs.asdict(seen))
+
+
+def _this_cpu() -> Machine:
+    try:
+        from kernelderby.measure.timing import CPU_WALL
+
+        seen = describe("cpu")
+    except (ImportError, OSError) as error:  # OSError: a library of torch's that does not load
+        return Machine("cpu", gpu_missing=f"torch does not run here: {error}")
+    return Machine("cpu", **{**msgspec.structs.asdict(seen), "protocol": CPU_WALL})
 
 
 @contextmanager
 def exclusive(machine: Machine, root: Path) -> Iterator[None]:
     """Two runs on one GPU would spoil each other's times. DerbyError when another one holds it."""
-    what = machine.gpu["uuid"] if machine.gpu else str(root.resolve())
+    what = machine.gpu.uuid if machine.gpu else str(root.resolve())
     held = f"another `derby bench`, `tune` or `profile run` works on this {machine.name}; wait for its end"
     with exclusive_lock(hashlib.sha256(what.encode()).hexdigest()[:16], held):
         yield

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import subprocess
 import sys
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 
 from kernelderby.catalog import Solution
@@ -21,7 +24,7 @@ def why_not(solution: Solution, machine: Machine) -> str | None:
         if machine.device == "cuda" or not requires.cpu:
             return f"needs a GPU: {machine.gpu_missing}"
     else:
-        problem = _capability_problem(solution, machine.gpu["compute_capability"])
+        problem = _capability_problem(solution, machine.gpu.compute_capability)
         if problem:
             return problem
     for module in ("torch", *_of_language(solution)):
@@ -35,6 +38,14 @@ def why_not(solution: Solution, machine: Machine) -> str | None:
         if not find_tool(name):
             return f"{name} is neither on the PATH nor in the CUDA toolkit; install the CUDA toolkit"
     return None
+
+
+def try_modules(solutions: Iterable[Solution]) -> None:
+    """Imports the modules that they need, each in a process of its own and several at a time, so that why_not() knows
+    the outcome: torch alone takes seconds to import, and a machine may have a dozen libraries."""
+    names = dict.fromkeys(name for solution in solutions for name in solution.requires.modules)
+    with ThreadPoolExecutor(max_workers=max(2, min(8, os.cpu_count() or 1))) as pool:
+        list(pool.map(module_problem, names))
 
 
 def _capability_problem(solution: Solution, capability: str) -> str | None:

@@ -10,12 +10,13 @@ from __future__ import annotations
 import os
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from importlib.metadata import PackageNotFoundError, version
+from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
@@ -29,7 +30,10 @@ from kernelderby.measure.record.records import (
     RangeRecord,
     WaitRecord,
 )
+from kernelderby.measure.replies import GpuSeen
 from kernelderby.measure.timing import SLACK_NS
+
+Work = TypeVar("Work", KernelRecord, CopyRecord, FillRecord)
 
 _BUFFER_BYTES = 8 << 20
 _INJECTION = "NVTX_INJECTION64_PATH"
@@ -98,7 +102,7 @@ class Recorder:
             kinds.SYNCHRONIZATION: self._wait,
             kinds.MARKER: self._marker,
         }
-        self._recording: ProcessRecording | None = None
+        self._running: ProcessRecording | None = None
         self._own_ranges: list[RangeRecord] = []
         self._open: dict[int, RangeRecord] = {}
         try:
@@ -109,12 +113,12 @@ class Recorder:
         _inject_nvtx()
 
     @contextmanager
-    def record(self, gpu: dict[str, Any]) -> Iterator[ProcessRecording]:
+    def record(self, gpu: GpuSeen) -> Iterator[ProcessRecording]:
         """Gives the recording, which is complete once the context is left."""
         torch.cuda.synchronize()
         self._own_ranges.clear()
         self._open.clear()
-        recording = self._recording = ProcessRecording(os.getpid(), Path(sys.executable).name, self._now(), 0, gpu)
+        recording = self._running = ProcessRecording(os.getpid(), Path(sys.executable).name, self._now(), 0, gpu)
         try:
             for kind in self._take:
                 self._cupti.activity_enable(kind)
@@ -130,7 +134,7 @@ class Recorder:
             finally:
                 for kind in self._take:
                     self._cupti.activity_disable(kind)
-                self._recording = None
+                self._running = None
         self._finish(recording)
 
     @contextmanager
@@ -141,8 +145,14 @@ class Recorder:
             yield
         self._own_ranges.append(RangeRecord(name, start, self._now(), threading.get_native_id()))
 
+    @property
+    def _recording(self) -> ProcessRecording:
+        if self._running is None:
+            raise RuntimeError("nothing is being recorded")
+        return self._running
+
     def _now(self) -> int:
-        return self._cupti.get_timestamp()
+        return int(self._cupti.get_timestamp())
 
     def _finish(self, recording: ProcessRecording) -> None:
         """Order by time, our own ranges where NVTX gave none, and what the reader must know."""
@@ -151,23 +161,19 @@ class Recorder:
             recording.warnings.append("CUPTI saw no NVTX: only the pass's own ranges are here, none of the solution's")
         recording.ranges.extend(replace(one, end=recording.end_ns) for one in self._open.values())
         recording.start_ns = min([recording.start_ns, *(one.start for one in recording.calls)])
-        for records in (recording.kernels, recording.copies, recording.fills):
-            dated = [one for one in records if one.start and one.end]
-            if len(dated) < len(records):
-                recording.warnings.append(f"{len(records) - len(dated)} records without timestamps were left out")
-            # A buffer may still hold work from before the capture began.
-            records[:] = sorted(
-                (one for one in dated if one.start >= recording.start_ns - SLACK_NS),
-                key=lambda one: (one.start, one.end),
-            )
-        launched = {one.correlation for one in (*recording.kernels, *recording.copies, *recording.fills)}
+        _put_in_order(recording.kernels, recording)
+        _put_in_order(recording.copies, recording)
+        _put_in_order(recording.fills, recording)
+        work: Iterable[KernelRecord | CopyRecord | FillRecord]
+        work = chain(recording.kernels, recording.copies, recording.fills)
+        launched = {one.correlation for one in work}
         recording.calls[:] = sorted(
             (one for one in recording.calls if one.correlation in launched or not one.name.startswith(_QUIET)),
             key=lambda one: one.start,
         )
         recording.waits.sort(key=lambda one: one.start)
         recording.ranges.sort(key=lambda one: (one.start, -(one.end or one.start)))
-        for thread in {one.thread for one in (*recording.calls, *recording.ranges)}:
+        for thread in {one.thread for one in recording.calls} | {one.thread for one in recording.ranges}:
             recording.threads[thread] = _thread_name(thread)
 
     # ---------------------------------------------------------------------------- CUPTI's records, whose memory is its
@@ -175,7 +181,7 @@ class Recorder:
     def _completed(self, activities: list[Any]) -> None:
         for activity in activities:
             take = self._take.get(activity.kind)
-            if take is not None and self._recording is not None:
+            if take is not None and self._running is not None:
                 take(activity)
 
     def _kernel(self, one: Any) -> None:
@@ -273,6 +279,16 @@ class Recorder:
             ranges.append(RangeRecord(one.name, one.timestamp, None, thread, domain=one.domain or ""))
 
 
+def _put_in_order(records: list[Work], recording: ProcessRecording) -> None:
+    """By time; without those that have none, which is a warning, and without what a buffer still held from before the
+    capture began."""
+    dated = [one for one in records if one.start and one.end]
+    if len(dated) < len(records):
+        recording.warnings.append(f"{len(records) - len(dated)} records without timestamps were left out")
+    begun = (one for one in dated if one.start >= recording.start_ns - SLACK_NS)
+    records[:] = sorted(begun, key=lambda one: (one.start, one.end))
+
+
 def _where(one: Any) -> tuple[int, int, int, int, int, int]:
     """Start, end, device, context, stream and correlation, which every record of GPU work has."""
     return one.start, one.end, one.device_id, one.context_id, one.stream_id, one.correlation_id
@@ -320,11 +336,11 @@ def _thread_name(thread: int) -> str:
 
 @contextmanager
 def nvtx_range(name: str) -> Iterator[None]:
-    torch.cuda.nvtx.range_push(name)
+    torch.cuda.nvtx.range_push(name)  # type: ignore[no-untyped-call]
     try:
         yield
     finally:
-        torch.cuda.nvtx.range_pop()
+        torch.cuda.nvtx.range_pop()  # type: ignore[no-untyped-call]
 
 
 @contextmanager
@@ -333,18 +349,18 @@ def record_function_as_nvtx() -> Iterator[None]:
 
     torch's own emit_nvtx would do so, but with a range for each ATen operation besides.
     """
-    owner = torch.autograd.profiler.record_function
+    owner: Any = torch.autograd.profiler.record_function  # its methods are replaced, which no type allows
     enter, leave = owner.__enter__, owner.__exit__
 
-    def __enter__(self: Any) -> Any:
-        torch.cuda.nvtx.range_push(self.name)
+    def __enter__(self: torch.autograd.profiler.record_function) -> Any:
+        torch.cuda.nvtx.range_push(self.name)  # type: ignore[no-untyped-call]
         return enter(self)
 
-    def __exit__(self: Any, *problem: Any) -> Any:
+    def __exit__(self: torch.autograd.profiler.record_function, *problem: object) -> Any:
         try:
             return leave(self, *problem)
         finally:
-            torch.cuda.nvtx.range_pop()
+            torch.cuda.nvtx.range_pop()  # type: ignore[no-untyped-call]
 
     owner.__enter__, owner.__exit__ = __enter__, __exit__
     try:

@@ -9,7 +9,8 @@ Identifiers of kinds are CUPTI's own numbers (CUpti_ActivityMemcpyKind, ...Memor
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+
+from kernelderby.measure.replies import GpuSeen
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +112,6 @@ class RangeRecord:
 class ProcessRecording:
     """Everything recorded in one process between start_ns and end_ns.
 
-    gpu: name, uuid, compute_capability, memory_bytes, l2_bytes, multiprocessors (as environment.describe gives).
     facts: what was run (solution, workload, ...). warnings: what a reader must know; they travel in the file.
     """
 
@@ -119,7 +119,7 @@ class ProcessRecording:
     process_name: str
     start_ns: int
     end_ns: int
-    gpu: dict[str, Any]
+    gpu: GpuSeen
     kernels: list[KernelRecord] = field(default_factory=list)
     copies: list[CopyRecord] = field(default_factory=list)
     fills: list[FillRecord] = field(default_factory=list)

@@ -16,6 +16,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 import kernelderby
 from kernelderby.catalog import Catalog, Definition, Solution, Workload
 from kernelderby.errors import DerbyError
@@ -23,6 +25,8 @@ from kernelderby.measure.judge.cases import case_of_workload
 from kernelderby.measure.machine.probe import Machine, exclusive
 from kernelderby.measure.plan import Settings, make_plan
 from kernelderby.measure.process import absolute_python_path
+from kernelderby.measure.record.messages import ProfileRequest
+from kernelderby.measure.replies import Failed, ProfileDone, Reply
 from kernelderby.trace import Status
 
 MODULE = "kernelderby.measure.record.worker"
@@ -53,7 +57,7 @@ class Profiled:
     bytes: int = 0
     kernels: int = 0
     iterations: int = 0
-    status: str = Status.PASSED
+    status: Status = Status.PASSED
     message: str = ""
     warnings: list[str] = field(default_factory=list)
 
@@ -90,23 +94,19 @@ def run_profiles(
 
 def _one(
     catalog: Catalog, pair: ProfileJob, path: Path, iterations: int, timeout: float, wrapper: Wrapper | None
-) -> dict[str, Any]:
+) -> Reply:
     with tempfile.TemporaryDirectory(prefix="kernelderby-profile-") as folder:
         request, reply = Path(folder) / "request.json", Path(folder) / "reply.json"
-        request.write_text(
-            json.dumps(
-                {
-                    "root": str(catalog.root.resolve()),
-                    "definition": pair.definition.name,
-                    "solution": pair.solution.name,
-                    "case": case_of_workload(pair.definition, pair.workload).to_json(),
-                    "iterations": iterations,
-                    "output": None if wrapper else str(path.resolve()),
-                    "reply": str(reply),
-                }
-            ),
-            encoding="utf-8",
+        asked = ProfileRequest(
+            root=str(catalog.root.resolve()),
+            definition=pair.definition.name,
+            solution=pair.solution.name,
+            case=case_of_workload(pair.definition, pair.workload).to_json(),
+            iterations=iterations,
+            output=None if wrapper else str(path.resolve()),
+            reply=str(reply),
         )
+        request.write_text(json.dumps(msgspec.to_builtins(asked)), encoding="utf-8")
         words, environment = [sys.executable, "-P", "-m", MODULE, str(request)], worker_environment()
         try:
             if wrapper:
@@ -115,29 +115,38 @@ def _one(
                 run_bounded(words, environment, timeout)
         except Ended as ended:
             if not reply.is_file():
-                return {"ok": False, "status": ended.status, "message": str(ended)}
+                return Reply({"ok": False, "status": ended.status, "message": str(ended)}, gone=True)
             if wrapper:  # the solution ran, the profiler around it failed
                 raise DerbyError(f"{pair.stem}: {ended}") from ended
         if not reply.is_file():
-            return {"ok": False, "status": Status.CRASHED, "message": "the process ended without an answer"}
-        found: dict[str, Any] = json.loads(reply.read_text(encoding="utf-8"))
-        return found
+            ended_so = "the process ended without an answer"
+            return Reply({"ok": False, "status": Status.CRASHED, "message": ended_so}, gone=True)
+        return _read(reply)
 
 
-def _profiled(pair: ProfileJob, path: Path, reply: dict[str, Any]) -> Profiled:
-    if "error" in reply:
-        raise DerbyError(reply["error"])
-    result = Profiled(
-        pair.solution.name,
-        case_of_workload(pair.definition, pair.workload).label,
-        status=reply["status"],
-        message=reply["message"],
-        warnings=reply.get("warnings", []),
-    )
-    if not reply["ok"] or reply["status"] != Status.PASSED:
+def _read(path: Path) -> Reply:
+    try:
+        content = json.loads(path.read_bytes())
+    except (ValueError, RecursionError):
+        content = None
+    if not isinstance(content, dict):
+        return Reply({"ok": False, "status": Status.CRASHED, "message": "the process wrote no answer"}, gone=True)
+    return Reply(content)
+
+
+def _profiled(pair: ProfileJob, path: Path, reply: Reply) -> Profiled:
+    if reply.fault_of_the_set is not None:
+        raise DerbyError(reply.fault_of_the_set)
+    result = Profiled(pair.solution.name, case_of_workload(pair.definition, pair.workload).label)
+    try:
+        found = reply.of(ProfileDone)
+    except Failed as failed:
+        result.status, result.message = failed.status, failed.message
         return result
-    result.path, result.bytes, result.iterations = path, path.stat().st_size, reply["iterations"]
-    result.kernels = reply.get("kernels") or count_kernels(path)
+    result.status, result.message, result.warnings = found.status, found.message, list(found.warnings)
+    if found.status is Status.PASSED:
+        result.path, result.bytes, result.iterations = path, path.stat().st_size, found.iterations
+        result.kernels = found.kernels or count_kernels(path)
     return result
 
 

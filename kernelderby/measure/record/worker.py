@@ -1,8 +1,6 @@
 """A process that profiles one solution on one workload: python -m kernelderby.measure.record.worker REQUEST.json
 
-The request says root, definition, solution, case (Case.to_json), iterations, reply (a path) and output: the SQLite file
-that CUPTI's records go into, or null where a profiler around this process records (nsys, from cudaProfilerStart on).
-The reply is a file with one JSON object, as a Worker answers.
+The request is a messages.ProfileRequest; the reply is a file with one JSON object, as a Worker answers (ProfileDone).
 """
 
 from __future__ import annotations
@@ -13,11 +11,23 @@ import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+import msgspec
 
 from kernelderby.errors import DerbyError
+from kernelderby.fields import read_json
+from kernelderby.measure.machine.environment import gpu_seen
+from kernelderby.measure.record.messages import ProfileRequest
+from kernelderby.measure.replies import Done, Judged, ProfileDone
 from kernelderby.measure.worker.serve import Worker, answer
 from kernelderby.trace import Status
+
+if TYPE_CHECKING:  # torch is imported by the first command that needs it
+    from kernelderby.measure.judge.correctness import Candidate
+    from kernelderby.measure.judge.inputs import InputMaker
+    from kernelderby.measure.record.profiler import Recorder
+    from kernelderby.measure.record.records import ProcessRecording
 
 CAPTURE_SECONDS = 5.0  # of calls at most; slow solutions get fewer iterations, 3 at least
 MINIMUM_ITERATIONS = 3
@@ -27,31 +37,32 @@ WARMUP = 3
 class ProfileWorker(Worker):
     """A worker that records instead of timing. recorder: None where a profiler around this process does."""
 
-    recorder = None
+    recorder: Recorder | None = None
 
-    def make_recorder(self) -> dict[str, Any]:
+    def make_recorder(self) -> Done:
         """Comes before load(): a library's first use of NVTX settles who gets to see its ranges."""
         from kernelderby.measure.record.profiler import Recorder
 
         self.recorder = Recorder()
-        return {}
+        return Done()
 
     def profile(
         self, case: dict[str, Any], solution: str, definition: str, iterations: int, output: str | None
-    ) -> dict[str, Any]:
+    ) -> Judged:
         """Checks the loaded solution, warms it up outside the capture, then records it."""
         from kernelderby.measure.record import profiler
 
         verdict = self.check(case)
-        if verdict["status"] != Status.PASSED:
+        if verdict.status is not Status.PASSED:
             return verdict
+        passed = ProfileDone(verdict.status, verdict.message, verdict.correctness)
         measured = _Pass(self.candidate, self._maker(case), solution)
         iterations = measured.warm_up(iterations)
         with profiler.record_function_as_nvtx():
-            if self.recorder is None:
+            if self.recorder is None or output is None:
                 measured.under_profiler(iterations)
-                return {**verdict, "iterations": iterations}
-            with self.recorder.record(self._gpu()) as recording:
+                return msgspec.structs.replace(passed, iterations=iterations)
+            with self.recorder.record(gpu_seen()) as recording:
                 measured.run(iterations, self.recorder.range)
         recording.facts |= {
             "solution": solution,
@@ -59,18 +70,15 @@ class ProfileWorker(Worker):
             "workload": case["label"],
             "iterations": str(iterations),
         }
-        return {**verdict, "iterations": iterations, **_written(recording, Path(output))}
-
-    def _gpu(self) -> dict[str, Any]:
-        from kernelderby.measure.machine.environment import describe
-
-        return describe("cuda")["gpu"]
+        _write(recording, Path(output))
+        warnings = tuple(recording.warnings)
+        return msgspec.structs.replace(passed, iterations=iterations, kernels=len(recording.kernels), warnings=warnings)
 
 
 class _Pass:
     """The measured calls: as in a timed round, cold L2 and input sets in turn, but each in named ranges."""
 
-    def __init__(self, candidate: Any, maker: Any, solution: str) -> None:
+    def __init__(self, candidate: Candidate, maker: InputMaker, solution: str) -> None:
         import torch
 
         from kernelderby.measure.race import INPUT_SETS
@@ -92,7 +100,7 @@ class _Pass:
             seconds = time.perf_counter() - start
         return max(MINIMUM_ITERATIONS, min(iterations, int(CAPTURE_SECONDS / max(seconds, 1e-6))))
 
-    def run(self, iterations: int, named: Callable[[str], AbstractContextManager]) -> None:
+    def run(self, iterations: int, named: Callable[[str], AbstractContextManager[None]]) -> None:
         for number in range(iterations):
             with named("harness: flush L2"):
                 self._flush.zero_()
@@ -109,11 +117,11 @@ class _Pass:
         from kernelderby.measure.record.profiler import nvtx_range
 
         self._synchronize()
-        torch.cuda.profiler.start()
+        torch.cuda.profiler.start()  # type: ignore[no-untyped-call]
         try:
             self.run(iterations, nvtx_range)
         finally:
-            torch.cuda.profiler.stop()
+            torch.cuda.profiler.stop()  # type: ignore[no-untyped-call]
 
     def _call(self, number: int) -> None:
         which = number % len(self._inputs)
@@ -125,24 +133,21 @@ class _Pass:
         torch.cuda.synchronize(self._device)
 
 
-def _written(recording: Any, path: Path) -> dict[str, Any]:
+def _write(recording: ProcessRecording, path: Path) -> None:
     from kernelderby.measure.record.writer import write
 
     if not recording.kernels:
         raise DerbyError(f"{recording.facts['solution']}: CUPTI recorded no kernels; another profiler may hold it")
     write(recording, path)
-    return {"kernels": len(recording.kernels), "warnings": recording.warnings}
 
 
-def work_off(request: dict[str, Any]) -> dict[str, Any]:
+def work_off(request: ProfileRequest) -> dict[str, Any]:
     """Loads and profiles; the reply, also when either fails."""
-    worker = ProfileWorker(request["root"], "cuda")
-    names = {name: request[name] for name in ("definition", "solution")}
-    steps = [
-        (worker.load, names),
-        (worker.profile, {**names, **{name: request[name] for name in ("case", "iterations", "output")}}),
-    ]
-    if request["output"] is not None:
+    worker = ProfileWorker(request.root, "cuda")
+    names = {"definition": request.definition, "solution": request.solution}
+    case = {"case": request.case, "iterations": request.iterations, "output": request.output}
+    steps: list[tuple[Callable[..., Done], dict[str, Any]]] = [(worker.load, names), (worker.profile, names | case)]
+    if request.output is not None:
         steps.insert(0, (worker.make_recorder, {}))
     for command, arguments in steps:
         reply = answer(command, arguments)
@@ -152,8 +157,8 @@ def work_off(request: dict[str, Any]) -> dict[str, Any]:
 
 
 def main() -> None:
-    request = json.loads(Path(sys.argv[1]).read_text(encoding="utf-8"))
-    Path(request["reply"]).write_text(json.dumps(work_off(request)), encoding="utf-8")
+    request = read_json(Path(sys.argv[1]), ProfileRequest)
+    Path(request.reply).write_text(json.dumps(work_off(request)), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -14,6 +14,8 @@ from kernelderby.demangle import demangled, function_name
 from kernelderby.measure.record import schema as schema
 from kernelderby.measure.record.records import CopyRecord, FillRecord, KernelRecord, ProcessRecording
 
+_Row = tuple[int | str | None, ...]  # what SQLite keeps
+
 _PID_SHIFT = 24  # globalTid: process << 24 | thread; what stands above (host, virtual machine) is 0 here
 _WARNING = 2
 _MAXIMUM_UINT32 = (1 << 32) - 1  # CUPTI's "none" of events
@@ -65,7 +67,7 @@ class _Writer:
                 f"INSERT INTO {table} VALUES (?, ?, ?)", [(number, *value) for number, value in values.items()]
             )
 
-    def _insert(self, table: str, rows: Iterable[tuple]) -> None:
+    def _insert(self, table: str, rows: Iterable[_Row]) -> None:
         """Makes the table with its first row: nsys has no empty tables either."""
         columns = schema.TABLES[table]
         rows = iter(rows)
@@ -110,18 +112,18 @@ class _Writer:
             "TARGET_INFO_SESSION_START_TIME",
             [(recording.start_ns, *(time.isoformat(timespec="seconds") for time in (started, started.astimezone())))],
         )
-        major, _, minor = str(gpu.get("compute_capability", "")).partition(".")
+        major, _, minor = gpu.compute_capability.partition(".")
         self._insert(
             "TARGET_INFO_GPU",
             [
                 (
                     0,
                     0,
-                    gpu.get("name"),
-                    gpu.get("l2_bytes"),
-                    gpu.get("memory_bytes"),
-                    gpu.get("multiprocessors"),
-                    str(gpu.get("uuid", "")).removeprefix("GPU-"),
+                    gpu.name,
+                    gpu.l2_bytes,
+                    gpu.memory_bytes,
+                    gpu.multiprocessors,
+                    gpu.uuid.removeprefix("GPU-"),
                     0,
                     int(major or 0),
                     int(minor or 0),
@@ -129,13 +131,13 @@ class _Writer:
             ],
         )
 
-    def _diagnostics(self) -> Iterator[tuple]:
+    def _diagnostics(self) -> Iterator[_Row]:
         for text in self._recording.warnings:
             yield 0, 0, 0, _WARNING, text, self._pid
 
     # -------------------------------------------------------------------------------------------------------- events
 
-    def _kernel(self, kernel: KernelRecord) -> tuple:
+    def _kernel(self, kernel: KernelRecord) -> _Row:
         name = demangled(kernel.name)
         static, dynamic, executed = kernel.shared_memory
         return (
@@ -157,7 +159,7 @@ class _Writer:
             0,
         )
 
-    def _copy(self, copy: CopyRecord) -> tuple:
+    def _copy(self, copy: CopyRecord) -> _Row:
         return (
             *self._work(copy),
             copy.bytes,
@@ -172,10 +174,10 @@ class _Writer:
             copy.count,
         )
 
-    def _fill(self, fill: FillRecord) -> tuple:
+    def _fill(self, fill: FillRecord) -> _Row:
         return (*self._work(fill), fill.value, fill.bytes, fill.graph_node or None, _memory(fill.memory_kind))
 
-    def _calls(self) -> Iterator[tuple]:
+    def _calls(self) -> Iterator[_Row]:
         for call in self._recording.calls:
             yield (
                 self._time(call.start),
@@ -188,7 +190,7 @@ class _Writer:
                 None,
             )
 
-    def _waits(self) -> Iterator[tuple]:
+    def _waits(self) -> Iterator[_Row]:
         for wait in self._recording.waits:
             event = _MAXIMUM_UINT32 if wait.event is None else wait.event
             yield (
@@ -206,7 +208,7 @@ class _Writer:
                 None,
             )
 
-    def _ranges(self) -> Iterator[tuple]:
+    def _ranges(self) -> Iterator[_Row]:
         """Domains come first: a range's domainId means nothing without the event that created it."""
         domains = {"": 0}
         for one in self._recording.ranges:
@@ -223,7 +225,7 @@ class _Writer:
 
     def _nvtx(
         self, start: int, end: int | None, kind: int, text: str, thread: int, end_thread: int | None, domain: int
-    ) -> tuple:
+    ) -> _Row:
         return (
             self._time(start),
             None if end is None else self._time(end),
@@ -239,7 +241,7 @@ class _Writer:
             *(None,) * 9,
         )
 
-    def _work(self, work: KernelRecord | CopyRecord | FillRecord) -> tuple:
+    def _work(self, work: KernelRecord | CopyRecord | FillRecord) -> _Row:
         return (
             self._time(work.start),
             self._time(work.end),

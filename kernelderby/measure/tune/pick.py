@@ -6,11 +6,11 @@ import json
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TypeGuard
+
+from kernelderby.measure.replies import Config
 
 TIE = 1.01  # what a configuration must gain over the heuristic's, which is known to be sane at every size
-
-Config = dict[str, Any]
 
 
 def config_text(config: Config) -> str:
@@ -52,7 +52,8 @@ def pick(measured: Iterable[Measured]) -> list[Choice]:
 
 def _choice(key: str, rows: Sequence[Measured]) -> Choice:
     everywhere = [text for text in rows[0].times_us if all(text in row.times_us for row in rows)]
-    heuristic_us = _geomean([row.times_us.get(row.heuristic) for row in rows])
+    heuristics_us = [row.times_us.get(row.heuristic) for row in rows]
+    heuristic_us = _geomean(heuristics_us) if _all_there(heuristics_us) else None
     if not everywhere:
         return Choice(
             key,
@@ -80,7 +81,9 @@ def _choice(key: str, rows: Sequence[Measured]) -> Choice:
     )
 
 
-def _geomean(values: Sequence[float | None]) -> float | None:
-    if any(value is None for value in values):
-        return None
+def _all_there(values: Sequence[float | None]) -> TypeGuard[Sequence[float]]:
+    return all(value is not None for value in values)
+
+
+def _geomean(values: Sequence[float]) -> float:
     return math.exp(sum(math.log(value) for value in values) / len(values))

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from kernelderby.catalog import Catalog, Solution, Workload
 from kernelderby.catalog.selection import workload_label
@@ -19,6 +19,7 @@ from kernelderby.errors import DerbyError
 from kernelderby.measure.judge.cases import case_of_workload
 from kernelderby.measure.machine.probe import Machine
 from kernelderby.measure.process import WorkerProcess
+from kernelderby.measure.replies import Config, Done, Failed, Judged, Kind, TunedTimes, TunePrepared
 from kernelderby.measure.tune import table
 from kernelderby.measure.tune.pick import Choice, Measured, config_text, pick
 from kernelderby.trace import Status
@@ -45,10 +46,10 @@ class Result:
     reach. path: the tuned.py that was written, None when nothing was picked."""
 
     solution: str
+    log: Path
     choices: list[Choice] = field(default_factory=list)
     failed: list[str] = field(default_factory=list)
     left_over: list[str] = field(default_factory=list)
-    log: Path | None = None
     path: Path | None = None
 
     def to_json(self) -> dict[str, Any]:
@@ -68,7 +69,7 @@ class Result:
             "choices": rows,
             "failed": self.failed,
             "left_over": self.left_over,
-            "log": str(self.log) if self.log else None,
+            "log": str(self.log),
             "written": str(self.path) if self.path else None,
         }
 
@@ -83,8 +84,7 @@ def tune(
     """Tunes each solution on its workloads and writes its tuned.py. A solution gets an equal share of the time that is
     left when its turn comes. report: one line after each workload."""
     for solution, _ in jobs:  # what is wrong is said before the GPU is used
-        _demand_tunable(solution)
-        table.read(solution.folder / table.NAME)
+        table.read(_tunable_folder(solution) / table.NAME)
     end = time.monotonic() + settings.budget_seconds if settings.budget_seconds is not None else None
     results = []
     bench = _Bench(catalog, machine, settings)
@@ -98,7 +98,8 @@ def tune(
     return results
 
 
-def _demand_tunable(solution: Solution) -> None:
+def _tunable_folder(solution: Solution) -> Path:
+    """The folder of its sources. DerbyError where it is not to be tuned."""
     if solution.folder is None:
         raise DerbyError(
             f"{solution.json_path}: has no folder of sources, so there is no place for {table.NAME}; "
@@ -111,19 +112,21 @@ def _demand_tunable(solution: Solution) -> None:
     except SyntaxError as error:
         raise DerbyError(f"{path}:{error.lineno}: {error.msg}; only a Python solution is tuned") from error
     names = {node.name for node in body if isinstance(node, ast.FunctionDef)}
-    names |= {getattr(target, "id", None) for node in body if isinstance(node, ast.Assign) for target in node.targets}
+    targets = [target for node in body if isinstance(node, ast.Assign) for target in node.targets]
+    names |= {target.id for target in targets if isinstance(target, ast.Name)}
     missing = [name for name in CONTRACT if name not in names]
     if missing:
         raise DerbyError(
             f"{path}: has no {', '.join(missing)} beside {solution.entry_point.partition('::')[2]}(), so "
             "there is nothing to tune; write what CONTRIBUTING.md says under Tuning"
         )
+    return solution.folder
 
 
 def _tune_one(
     bench: _Bench, solution: Solution, workloads: list[Workload], deadline: float | None, report: Callable[[str], None]
 ) -> Result:
-    result = Result(solution.name, log=bench.root / "reports" / "tune" / f"{solution.name}.jsonl")
+    result = Result(solution.name, bench.root / "reports" / "tune" / f"{solution.name}.jsonl")
     result.log.parent.mkdir(parents=True, exist_ok=True)
     measured = []
     with result.log.open("a", encoding="utf-8") as log:
@@ -147,7 +150,7 @@ def _write(machine: Machine, solution: Solution, result: Result) -> None:
         return
     found = {one.key: one.config for one in result.choices if one.config is not None}
     left = {one.key for one in result.choices if one.config is None}
-    path = solution.folder / table.NAME
+    path = _tunable_folder(solution) / table.NAME
     before = table.read(path)
     table.write(path, solution.name, table.merged(before, machine.name, datetime.date.today().isoformat(), found, left))
     result.path = path
@@ -163,45 +166,47 @@ class _Bench:
     def __init__(self, catalog: Catalog, machine: Machine, settings: TuneSettings) -> None:
         self.catalog, self.root, self.machine, self.settings = catalog, catalog.root, machine, settings
         self._worker: WorkerProcess | None = None
-        self._holds: tuple[str, str] | None = None
+        self._holds: tuple[str, str, TunePrepared] | None = None  # solution, workload, their case
         self._loaded: str | None = None
 
-    def ask(self, solution: Solution, workload: Workload, command: str, **arguments: Any) -> dict[str, Any]:
-        """The reply of a worker that has this case prepared."""
-        failure = self._prepared(solution, workload)
-        if failure is not None or command == "tune_prepare":
-            return failure or self._case
-        return self._settled(self._worker.ask(command, self.settings.timeout_seconds, **arguments))
+    def check(self, solution: Solution, workload: Workload, number: int) -> Judged:
+        """One call of a candidate. Failed where it has no end."""
+        self.prepared(solution, workload)
+        return self._ask(Judged, "tune_check", self.settings.timeout_seconds, number=number)
 
-    def _prepared(self, solution: Solution, workload: Workload) -> dict[str, Any] | None:
-        """None, or the reply that says why it could not be."""
-        if self._holds == (solution.name, workload.uuid):
-            return None
-        if self._worker is None:
-            self._worker = WorkerProcess(self.root, self.machine.device, trusted=True)
+    def time(self, solution: Solution, workload: Workload, number: int) -> TunedTimes:
+        """One turn of a candidate. Failed where it has no end."""
+        self.prepared(solution, workload)
+        seconds, iterations = self.settings.timeout_seconds, self.settings.iterations
+        times = self._ask(TunedTimes, "tune_time", seconds, number=number, iterations=iterations)
+        if times.spoiled:
+            self.close()
+        return times
+
+    def prepared(self, solution: Solution, workload: Workload) -> TunePrepared:
+        """The case, which a worker holds from now on. Failed where it cannot be."""
+        if self._holds and self._holds[:2] == (solution.name, workload.uuid):
+            return self._holds[2]
+        self._holds = None
         if self._loaded != solution.name:
-            reply = self._settled(
-                self._worker.ask("load", _LOAD_SECONDS, definition=solution.definition, solution=solution.name)
-            )
-            if not reply["ok"]:
-                return reply
+            self._ask(Done, "load", _LOAD_SECONDS, definition=solution.definition, solution=solution.name)
             self._loaded = solution.name
         case = case_of_workload(self.catalog.definition(solution.definition), workload).to_json()
-        reply = self._settled(
-            self._worker.ask("tune_prepare", _LOAD_SECONDS, case=case, protocol=self.machine.protocol)
-        )
-        if not reply["ok"]:
-            return reply
-        self._holds, self._case = (solution.name, workload.uuid), reply
-        return None
+        found = self._ask(TunePrepared, "tune_prepare", _LOAD_SECONDS, case=case, protocol=self.machine.protocol)
+        self._holds = solution.name, workload.uuid, found
+        return found
 
-    def _settled(self, reply: dict[str, Any]) -> dict[str, Any]:
-        """Ends a worker that is gone or whose context is broken."""
-        if not reply["ok"] or reply.get("spoiled"):
+    def _ask(self, kind: type[Kind], command: str, seconds: float, **arguments: Any) -> Kind:
+        """A worker that is gone or whose context is broken is ended."""
+        if self._worker is None:
+            self._worker = WorkerProcess(self.root, self.machine.device, trusted=True)
+        try:
+            return self._worker.ask(kind, command, seconds, **arguments)
+        except Failed as failed:
             self._holds = None
-            if reply.get("gone") or reply.get("spoiled") or "CUDA error" in reply.get("message", ""):
+            if failed.gone or "CUDA error" in failed.message:
                 self.close()
-        return reply
+            raise
 
     def close(self) -> None:
         if self._worker is not None:
@@ -213,18 +218,27 @@ class _Turns:
     """One workload: every candidate checked once, those that are right timed in turn."""
 
     def __init__(
-        self, bench: _Bench, solution: Solution, workload: Workload, deadline: float | None, log: Any, failed: list[str]
+        self,
+        bench: _Bench,
+        solution: Solution,
+        workload: Workload,
+        deadline: float | None,
+        log: IO[str],
+        failed: list[str],
     ) -> None:
         self.bench, self.solution, self.workload = bench, solution, workload
         self.deadline, self.log, self.failed = deadline, log, failed
+        self.key: str | None = None  # None until the case is prepared
+        self.configs: tuple[Config, ...] = ()
 
     def measured(self) -> Measured | None:
         """None when nothing ran, or the budget ended before every candidate had a turn."""
-        case = self._ask("tune_prepare")
-        if not case["ok"]:
-            self._fail(None, "", case["status"], case["message"])
+        try:
+            case = self.bench.prepared(self.solution, self.workload)
+        except Failed as failed:
+            self._fail(None, "", failed.status, failed.message)
             return None
-        self.key, self.configs = case["key"], case["configs"]
+        self.key, self.configs = case.key, case.configs
         running = []
         for number in range(len(self.configs)):
             if _over(self.deadline):
@@ -236,16 +250,20 @@ class _Turns:
             return None
         return Measured(
             workload_label(self.workload),
-            self.key,
+            case.key,
             {config_text(self.configs[number]): us for number, us in sorted(times.items())},
             config_text(self.configs[0]),
         )
 
     def _is_right(self, number: int) -> bool:
-        reply = self._ask("tune_check", number=number)
-        if reply["status"] != Status.PASSED:
-            self._fail(number, "check", reply["status"], reply["message"])
-        return reply["status"] == Status.PASSED
+        end: Judged | Failed
+        try:
+            end = self.bench.check(self.solution, self.workload, number)
+        except Failed as failed:
+            end = failed
+        if end.status is not Status.PASSED:
+            self._fail(number, "check", end.status, end.message)
+        return end.status is Status.PASSED
 
     def _rounds(self, running: list[int]) -> dict[int, float]:
         """Number of a candidate -> median of its rounds' medians. {} when the first round was cut short."""
@@ -271,23 +289,23 @@ class _Turns:
         return {number: statistics.median(found) for number, found in medians.items()}
 
     def _time(self, number: int, turn: int) -> float | None:
-        reply = self._ask("tune_time", number=number, iterations=self.bench.settings.iterations)
-        problem = reply["message"] if not reply["ok"] else reply["problem"]
-        if problem:
-            self._fail(number, f"round {turn}", reply.get("status", Status.RAISED), problem)
+        try:
+            times = self.bench.time(self.solution, self.workload, number)
+        except Failed as failed:
+            self._fail(number, f"round {turn}", failed.status, failed.message)
+            return None
+        if times.problem:
+            self._fail(number, f"round {turn}", Status.RAISED, times.problem)
             return None
         self._write(
             {
                 "config": self.configs[number],
                 "heuristic": number == 0,
                 "round": turn,
-                "samples_us": [round(sample, 3) for sample in reply["samples_us"]],
+                "samples_us": [round(sample, 3) for sample in times.samples_us],
             }
         )
-        return statistics.median(reply["samples_us"])
-
-    def _ask(self, command: str, **arguments: Any) -> dict[str, Any]:
-        return self.bench.ask(self.solution, self.workload, command, **arguments)
+        return statistics.median(times.samples_us)
 
     def _fail(self, number: int | None, stage: str, status: str, message: str) -> None:
         config = None if number is None else self.configs[number]
@@ -306,7 +324,7 @@ class _Turns:
             "protocol": machine.protocol,
             "workload": self.workload.uuid,
             "axes": self.workload.axes,
-            "key": getattr(self, "key", None),
+            "key": self.key,
             **found,
         }
         self.log.write(json.dumps(row) + "\n")

@@ -60,7 +60,7 @@ def load_setup(solution: Solution) -> Callable[..., Any] | None:
     file = solution.setup.partition("::")[0]
     module = sys.modules[_module_name(solution)]
     if file != solution.entry_point.partition("::")[0]:
-        module = _import_file(Path(module.__file__).parent / file, f"{_module_name(solution)}_setup")
+        module = _import_file(Path(str(module.__file__)).parent / file, f"{_module_name(solution)}_setup")
     return _function(module, solution.setup)
 
 
@@ -78,7 +78,7 @@ def _module_name(solution: Solution) -> str:
 def _function(module: ModuleType, place: str) -> Callable[..., Any]:
     """place: file::function."""
     file, _, symbol = place.partition("::")
-    function = getattr(module, symbol, None)
+    function: object = getattr(module, symbol, None)
     if not callable(function):
         raise BuildFailed(f"{place}: {file} has no function {symbol!r}")
     return function
@@ -106,7 +106,7 @@ def _build_compiled(definition: Definition, solution: Solution) -> Callable[...,
     sources = [{"path": path, "content": content} for path, content in solution.sources.items()]
     described = json.loads(definition.path.read_text())
     described["reference"] = definition.reference
-    return BuilderRegistry.get_instance().build(
+    built: Callable[..., Any] = BuilderRegistry.get_instance().build(
         BenchDefinition.model_validate(described),
         BenchSolution.model_validate(
             {
@@ -118,6 +118,7 @@ def _build_compiled(definition: Definition, solution: Solution) -> Callable[...,
             }
         ),
     )
+    return built
 
 
 def _write_once(name: str, files: dict[str, str]) -> Path:
@@ -141,6 +142,8 @@ def _holds(folder: Path, files: dict[str, str]) -> bool:
 
 def _import_file(path: Path, name: str) -> ModuleType:
     spec = importlib.util.spec_from_file_location(name, path)
+    if spec is None or spec.loader is None:
+        raise BuildFailed(f"{path.name}: is no Python file; name a .py file")
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module  # before it runs: dataclasses and Triton look their module up
     spec.loader.exec_module(module)

@@ -1,9 +1,10 @@
-"""Right rounding to fp8 and right products of bfloat16 in Triton's interpreter.
+"""Right rounding to fp8, right products of bfloat16 and bounds of loops in Triton's interpreter.
 
 The interpreter (seen in triton 3.7.1, runtime/interpreter.py, _convert_float) rounds the mantissa up without carrying
 into the exponent, so that 1.97 becomes 1.0 instead of 2.0 in e4m3, and it rounds halves up instead of to even. On a GPU
 the same kernel rounds right; a check in the interpreter would blame the solution. And of two bfloat16 tensors tl.dot
-multiplies the 16 bits as whole numbers (create_dot there converts fp8 only).
+multiplies the 16 bits as whole numbers (create_dot there converts fp8 only). Triton 3.6 takes a loop's bound by int()
+of an array of one value, which NumPy 2.5 refuses ("only 0-dimensional arrays ..."); 3.7 does not.
 """
 
 from __future__ import annotations
@@ -61,3 +62,22 @@ def multiply_bfloat16_right() -> None:
 
     create_dot.multiplies_right = True  # type: ignore[attr-defined]
     interpreter.InterpreterBuilder.create_dot = create_dot
+
+
+def take_whole_numbers() -> None:
+    """Makes a number in the interpreter of this process usable as the bound of a loop whatever NumPy's version. Does
+    nothing without triton."""
+    try:
+        from triton.runtime import interpreter
+    except ImportError:
+        return
+    original = interpreter._patch_lang_tensor
+    if getattr(original, "takes_whole_numbers", False):
+        return
+
+    def patch(tensor: Any, *others: Any) -> None:
+        original(tensor, *others)  # it notes what stood there before, and puts that back after the launch
+        tensor.__index__ = lambda self: int(self.handle.data.item())
+
+    patch.takes_whole_numbers = True  # type: ignore[attr-defined]
+    interpreter._patch_lang_tensor = patch

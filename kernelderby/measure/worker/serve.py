@@ -15,79 +15,140 @@ import signal
 import sys
 import traceback
 from collections.abc import Callable
-from dataclasses import asdict
 from pathlib import Path
-from typing import IO, Any
+from types import ModuleType
+from typing import IO, TYPE_CHECKING, Any, TypeVar
 
-from kernelderby.catalog import Catalog
+import msgspec
+
+from kernelderby.catalog import Catalog, Definition, Solution
 from kernelderby.errors import DerbyError
 from kernelderby.measure import fence, landlock
-from kernelderby.measure.judge.cases import Case, case_of_workload, small_cases
+from kernelderby.measure.judge.cases import Case
 from kernelderby.measure.machine.environment import describe
+from kernelderby.measure.replies import (
+    CaptureDone,
+    Done,
+    EmptyKernelTimes,
+    Judged,
+    MachineSeen,
+    SetUpDone,
+    SetUpTaken,
+    SpansTaken,
+    Stop,
+    TunedTimes,
+    TunePrepared,
+    sent,
+    sent_failure,
+)
 from kernelderby.trace import Status
 
+if TYPE_CHECKING:  # torch is imported by the first command that needs it
+    import torch
+
+    from kernelderby.measure.hands import Hands
+    from kernelderby.measure.judge.correctness import Candidate, Verdict
+    from kernelderby.measure.judge.inputs import InputMaker
+    from kernelderby.measure.shared import BufferSet
+    from kernelderby.measure.timing import Timer
+    from kernelderby.measure.worker.tuning import Tuning
+
 _PR_SET_PDEATHSIG = 1  # <linux/prctl.h>
-_MESSAGE_CHARACTERS = 2000
 _FILE_BYTES = 16 << 30  # the largest file that a solution may write
+
+Held = TypeVar("Held")
+
+
+class NotLoaded(Exception):
+    """A solution that cannot be had; status and message for its row."""
+
+    def __init__(self, status: Status, message: str) -> None:
+        super().__init__(message)
+        self.status = status
 
 
 class Worker:
-    """The commands. `device` is "cuda" or "cpu"; torch is imported by the first command that needs it."""
+    """The commands. `device` is "cuda" or "cpu"; torch is imported by the first command that needs it. A command that
+    comes before the one that it builds on (`call` before `attach`) is the judge's mistake, and raises."""
 
     def __init__(self, root: str, device: str) -> None:
         self.root, self.device_type = Path(root), device
-        self.timer = self.hands = self.candidate = self.tuning = self.channel = None
-        self._opened: list[Any] = []
-        self._module: tuple[str, Any] | None = None
+        self.channel: Channel | None = None
+        self._definition: Definition | None = None
+        self._solution: Solution | None = None
+        self._candidate: Candidate | None = None
+        self._timer: Timer | None = None
+        self._hands: Hands | None = None
+        self._tuning: Tuning | None = None
+        self._opened: list[BufferSet] = []
+        self._module: tuple[str, ModuleType] | None = None
 
     @property
-    def device(self) -> Any:
+    def device(self) -> torch.device:
         import torch
 
         return torch.device(self.device_type, 0) if self.device_type == "cuda" else torch.device("cpu")
 
-    def describe(self) -> dict[str, Any]:
+    @property
+    def definition(self) -> Definition:
+        return _there(self._definition, "a definition")
+
+    @property
+    def candidate(self) -> Candidate:
+        return _there(self._candidate, "a solution")
+
+    @property
+    def hands(self) -> Hands:
+        return _there(self._hands, "buffers")
+
+    @property
+    def tuning(self) -> Tuning:
+        return _there(self._tuning, "a case to tune")
+
+    def describe(self) -> MachineSeen:
         """The machine, and the timing protocol that works on it."""
         from kernelderby.measure import timing
 
         found = describe(self.device_type)
-        if found["gpu"] is not None or self.device_type == "cpu":
-            found["protocol"], found["protocol_note"] = timing.find_protocol(self.device)
-            found["flush_bytes"] = timing.flush_bytes(self.device) if found["gpu"] else 0
-        return found
+        if found.gpu is None and self.device_type != "cpu":
+            return found
+        protocol, note = timing.find_protocol(self.device)
+        flush_bytes = timing.flush_bytes(self.device) if found.gpu else 0
+        return msgspec.structs.replace(found, protocol=protocol, protocol_note=note, flush_bytes=flush_bytes)
 
-    def load(self, definition: str, solution: str | None, protocol: str | None = None) -> dict[str, Any]:
-        """Takes a definition and, unless None, loads a solution. protocol: the timer is made before any of its code
-        runs."""
+    def load(self, definition: str, solution: str, protocol: str | None = None) -> Done:
+        """Takes a definition and loads a solution. protocol: the timer is made before any of its code runs."""
         from kernelderby.measure.judge.correctness import Candidate
         from kernelderby.measure.worker.build import BuildFailed, load_setup, load_solution
 
         catalog = Catalog.open(self.root)
-        self.definition = catalog.definition(definition)
-        if solution is None:
-            self.module  # noqa: B018 - whether it loads
-            return {}
+        self._definition = catalog.definition(definition)
         if protocol is not None:
-            self._timer(protocol)
+            self._timer_of(protocol)
         chosen = catalog.solution(solution)
         if self.device_type == "cpu" and chosen.language == "triton":
-            from kernelderby.measure.worker.interpreter import multiply_bfloat16_right, round_fp8_right
+            from kernelderby.measure.worker.interpreter import (
+                multiply_bfloat16_right,
+                round_fp8_right,
+                take_whole_numbers,
+            )
 
             round_fp8_right()
             multiply_bfloat16_right()
+            take_whole_numbers()
         try:
             function = load_solution(self.definition, chosen)
             setup = load_setup(chosen)
         except BuildFailed as error:
-            return _failure(Status.BUILD_FAILED, str(error))
+            raise NotLoaded(Status.BUILD_FAILED, str(error)) from error
         except BaseException as error:  # whatever the solution's own code raises on import, sys.exit included
-            return _failure(_status_of(error, Status.BUILD_FAILED), _told(error))
-        self.solution = chosen
-        self.candidate = Candidate(function, chosen.destination_passing_style, self.definition, chosen.in_place, setup)
-        return {}
+            raise NotLoaded(_status_of(error, Status.BUILD_FAILED), _told(error)) from error
+        self._solution = chosen
+        self._candidate = Candidate(function, chosen.destination_passing_style, self.definition, chosen.in_place, setup)
+        return Done()
 
     @property
-    def module(self) -> Any:
+    def module(self) -> ModuleType:
         """The definition's module, with the reference: not loaded where a solution is only run."""
         from kernelderby.measure.worker.build import load_definition_module
 
@@ -95,120 +156,106 @@ class Worker:
             self._module = self.definition.name, load_definition_module(self.definition)
         return self._module[1]
 
-    def small_cases(self, seeds: int) -> dict[str, Any]:
-        """The cases of a check without a GPU."""
-        if self.definition.source_path is None:
-            return {"cases": [case.to_json() for case in self._smallest(seeds)]}
-        if not hasattr(self.module, "SMALL_AXES"):
-            raise DerbyError(
-                f"{self.definition.source_path}: has no SMALL_AXES, so it cannot be checked on a CPU; add them"
-            )
-        variants = getattr(self.module, "SMALL_VARIANTS", None)
-        cases = small_cases(self.definition, self.module.SMALL_AXES, variants, seeds)
-        return {"cases": [case.to_json() for case in cases]}
-
-    def _smallest(self, seeds: int) -> list[Case]:
-        """Of a foreign definition, which brings no SMALL_AXES: the workload that moves the fewest bytes."""
-        workloads = Catalog.open(self.root).workloads(self.definition.name)
-        counted = [each for each in workloads if each.cost is not None]
-        if not counted:
-            raise DerbyError(f"{self.definition.place}: has no workload that a CPU could check; add one")
-        smallest = min(counted, key=lambda each: each.cost.needed() if each.cost else 0)
-        return [case_of_workload(self.definition, smallest, offset) for offset in range(seeds)]
-
-    def check(self, case: dict[str, Any]) -> dict[str, Any]:
+    def check(self, case: dict[str, Any]) -> Judged:
         """Correctness in this process, before a profile; nothing that ends in a row."""
         from kernelderby.measure.race import local_check
 
-        return _verdict(local_check(self.candidate, self.module, self._maker(case)))
+        return _judged(local_check(self.candidate, self.module, self._maker(case)))
 
-    def empty_kernel(self, protocol: str) -> dict[str, Any]:
+    def empty_kernel(self, protocol: str) -> EmptyKernelTimes:
         """Times of a kernel that does nothing to speak of, by the same timer."""
         from kernelderby.measure.empty_kernel import empty_kernel_us
 
-        return {"empty_kernel_us": empty_kernel_us(self._timer(protocol), self.device)}
+        return EmptyKernelTimes(empty_kernel_us(self._timer_of(protocol), self.device))
 
     # --------------------------------------------------------------------------------------------- the judge's hands
 
-    def attach(self, sets: list[dict[str, Any]]) -> dict[str, Any]:
+    def attach(self, sets: list[dict[str, Any]]) -> Done:
         """Opens the judge's buffers; see shared.opened_set."""
         from kernelderby.measure.hands import Hands
         from kernelderby.measure.shared import opened_set
+        from kernelderby.measure.timing import WallTimer
 
         self.release()
         self._opened = [opened_set(each, self.device) for each in sets]
-        self.hands = Hands(self.candidate, self.timer, self.device)
-        self.hands.attach(self._opened)
-        return {}
+        self._hands = Hands(self.candidate, self._timer or WallTimer(), self.device)
+        self._hands.attach(self._opened)
+        return Done()
 
-    def set_up(self, which: int) -> dict[str, Any]:
-        return {"setup": self.hands.set_up(which)}
+    def set_up(self, which: int) -> SetUpDone:
+        taken = self.hands.set_up(which)
+        return SetUpDone(None if taken is None else SetUpTaken(taken["seconds"], taken["memory_bytes"]))
 
-    def call(self, which: int) -> dict[str, Any]:
+    def call(self, which: int) -> Done:
         self.hands.call(which)
-        return {}
+        return Done()
 
-    def capture(self) -> dict[str, Any]:
-        """missing: why there are no graphs, else empty; spoiled: whether the attempt has left this process unfit."""
+    def capture(self) -> CaptureDone:
         from kernelderby.measure.graphs import NotCapturable
 
         try:
             self.hands.capture()
         except NotCapturable as error:
-            return {"missing": str(error), "spoiled": error.spoiled}
-        return {"missing": "", "spoiled": False}
+            return CaptureDone(str(error), error.spoiled)
+        return CaptureDone("", spoiled=False)
 
-    def drop_graphs(self) -> dict[str, Any]:
+    def drop_graphs(self) -> Done:
         self.hands.drop_graphs()
-        return {}
+        return Done()
 
-    def replay(self, which: int) -> dict[str, Any]:
+    def replay(self, which: int) -> Done:
         self.hands.replay(which)
-        return {}
+        return Done()
 
-    def batch(self, kind: str) -> dict[str, Any]:
+    def batch(self, kind: str) -> Done:
         self.hands.batch(kind)
-        return {}
+        return Done()
 
-    def spans(self, kind: str, iterations: int) -> dict[str, Any]:
+    def spans(self, kind: str, iterations: int) -> SpansTaken:
         """Timed calls or replays; stops before and after each window for the judge."""
-        return asdict(
-            self.hands.spans(
-                kind,
-                iterations,
-                lambda iteration: self.channel.meet("ready", iteration),
-                lambda iteration: self.channel.meet("done", iteration),
-            )
+        channel = _there(self.channel, "a judge")
+        taken = self.hands.spans(
+            kind,
+            iterations,
+            lambda iteration: channel.meet(Stop("ready", iteration)),
+            lambda iteration: channel.meet(Stop("done", iteration)),
+        )
+        return SpansTaken(
+            tuple(taken.spans_us),
+            tuple(taken.notes),
+            tuple(taken.busy_us),
+            tuple(taken.host_us),
+            tuple(taken.wall_us),
         )
 
     # -------------------------------------------------------------------------------------------------------- tuning
 
-    def tune_prepare(self, case: dict[str, Any], protocol: str) -> dict[str, Any]:
+    def tune_prepare(self, case: dict[str, Any], protocol: str) -> TunePrepared:
         """The buffers of a case that is tuned, its key and its candidates."""
         from kernelderby.measure.worker.build import solution_module
         from kernelderby.measure.worker.tuning import Tuning
 
-        self.tuning = None
+        self._tuning = None
         self.release()
-        self.tuning = Tuning(
-            self.candidate, solution_module(self.solution), self.module, self._maker(case), self._timer(protocol)
-        )
-        return {"key": self.tuning.key, "configs": self.tuning.configs}
+        solution = solution_module(_there(self._solution, "a solution"))
+        tuning = Tuning(self.candidate, solution, self.module, self._maker(case), self._timer_of(protocol))
+        self._tuning = tuning
+        return TunePrepared(tuning.key, tuple(tuning.configs))
 
-    def tune_check(self, number: int) -> dict[str, Any]:
-        return _verdict(self.tuning.check(number))
+    def tune_check(self, number: int) -> Judged:
+        return _judged(self.tuning.check(number))
 
-    def tune_time(self, number: int, iterations: int) -> dict[str, Any]:
+    def tune_time(self, number: int, iterations: int) -> TunedTimes:
         """One turn of a candidate as a CUDA graph."""
         from kernelderby.measure.worker.tuning import timed
 
         return timed(self.tuning, number, iterations)
 
-    def release(self) -> dict[str, Any]:
+    def release(self) -> Done:
         """Frees the buffers of the prepared case, so that other processes have the memory."""
-        if self.hands is not None:
-            self.hands.detach()
-        self.hands = None
+        if self._hands is not None:
+            self._hands.detach()
+        self._hands = None
         for each in self._opened:
             each.release()
         self._opened = []
@@ -216,47 +263,52 @@ class Worker:
             import torch
 
             torch.cuda.empty_cache()
-        return {}
+        return Done()
 
-    def _timer(self, protocol: str) -> Any:
+    def _timer_of(self, protocol: str) -> Timer:
         from kernelderby.measure.timing import make_timer
 
-        if self.timer is None or self.timer.protocol != protocol:
-            self.timer = make_timer(protocol, self.device)
-        return self.timer
+        if self._timer is None or self._timer.protocol != protocol:
+            self._timer = make_timer(protocol, self.device)
+        return self._timer
 
-    def _maker(self, case: dict[str, Any]) -> Any:
+    def _maker(self, case: dict[str, Any]) -> InputMaker:
         from kernelderby.measure.judge.inputs import InputMaker
 
         return InputMaker(self.definition, self.module, Case(**case), self.device, self.root)
 
 
-def answer(command: Callable[..., dict[str, Any]], arguments: dict[str, Any]) -> dict[str, Any]:
+def _there(wanted: Held | None, what: str) -> Held:
+    if wanted is None:
+        raise RuntimeError(f"the worker holds no {what.partition(' ')[2] or what} yet")
+    return wanted
+
+
+def answer(command: Callable[..., Done], arguments: dict[str, Any]) -> dict[str, Any]:
     """The reply to one request. What the solution raises becomes its status; the traceback goes to the log."""
     try:
-        return {"ok": True, **command(**arguments)}
+        return sent(command(**arguments))
     except DerbyError as error:
         return {"ok": False, "error": str(error)}
+    except NotLoaded as error:
+        return sent_failure(error.status, str(error))
     except BaseException as error:
         wrong = getattr(error, "verdict", None)  # of correctness.Wrong, without importing torch for it
         if wrong is not None:
             return {"ok": True, "wrong": {"status": wrong.status, "message": wrong.message}}
         traceback.print_exc()
-        return _failure(_status_of(error, Status.RAISED), _told(error))
+        return sent_failure(_status_of(error, Status.RAISED), _told(error))
 
 
-def _verdict(verdict: Any) -> dict[str, Any]:
-    correctness = verdict.correctness and asdict(verdict.correctness)
-    return {"status": verdict.status, "message": verdict.message, "correctness": correctness}
-
-
-def _failure(status: Status, message: str) -> dict[str, Any]:
-    return {"ok": False, "status": status, "message": message[:_MESSAGE_CHARACTERS]}
+def _judged(verdict: Verdict) -> Judged:
+    return Judged(verdict.status, verdict.message, verdict.correctness)
 
 
 def _status_of(error: BaseException, otherwise: Status) -> Status:
-    import torch
-
+    try:
+        import torch
+    except (ImportError, OSError):  # the machine has none, or one that does not load: that is what was raised
+        return otherwise
     text = str(error)
     if isinstance(error, (MemoryError, torch.OutOfMemoryError)):
         return Status.OUT_OF_MEMORY
@@ -293,10 +345,10 @@ def main() -> None:
         os.set_inheritable(descriptor, False)  # a solution's own subprocesses must not hold the pipes open
     worker = Worker(root, device)
     with os.fdopen(requests_fd, encoding="utf-8") as requests:
-        worker.channel = Channel(requests, replies_fd)
+        worker.channel = channel = Channel(requests, replies_fd)
         for line in requests:
             request = json.loads(line)
-            worker.channel.write(answer(getattr(worker, request.pop("command")), request))
+            channel.write(answer(getattr(worker, request.pop("command")), request))
 
 
 class Channel:
@@ -310,9 +362,9 @@ class Channel:
         while data:
             data = data[os.write(self._replies, data) :]
 
-    def meet(self, at: str, iteration: int) -> None:
+    def meet(self, stop: Stop) -> None:
         """Says where the worker stands, and waits until the judge lets it go on."""
-        self.write({"at": at, "iteration": iteration})
+        self.write(msgspec.to_builtins(stop))
         if not self._requests.readline():
             raise SystemExit("the judge is gone")
 

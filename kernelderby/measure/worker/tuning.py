@@ -25,6 +25,7 @@ from kernelderby.measure.judge.correctness import (
     synchronize,
 )
 from kernelderby.measure.judge.inputs import InputMaker
+from kernelderby.measure.replies import TunedTimes
 from kernelderby.measure.timing import CPU_WALL, Timer
 from kernelderby.trace import Status
 
@@ -104,9 +105,8 @@ class Tuning:
         return replay
 
 
-def timed(tuning: Tuning, number: int, iterations: int) -> dict[str, Any]:
-    """The reply: samples_us, or why there are none and whether the process is still fit."""
+def timed(tuning: Tuning, number: int, iterations: int) -> TunedTimes:
     try:
-        return {"samples_us": tuning.time_us(number, iterations), "problem": "", "spoiled": False}
+        return TunedTimes(tuple(tuning.time_us(number, iterations)))
     except NotCapturable as error:
-        return {"samples_us": [], "problem": f"no CUDA graph: {error}", "spoiled": error.spoiled}
+        return TunedTimes((), f"no CUDA graph: {error}", error.spoiled)

@@ -36,6 +36,6 @@ function legend(entries) {
   return element(
     "ul",
     { class: "legend" },
-    entries.map(([name, each]) => element("li", {}, text("span", each.mark, { class: "mark", style: { color: each.color }, "aria-hidden": "true" }), " ", breakable(name)))
+    entries.map(([name, each, what]) => element("li", {}, text("span", each.mark, { class: "mark", style: { color: each.color }, "aria-hidden": "true" }), " ", what ? [element("b", {}, breakable(name)), ` ${what}`] : breakable(name)))
   );
 }

@@ -19,7 +19,7 @@ function operators() {
   }
   apply();
   const explanation = isMeasured
-    ? "S of a row is the median over its shapes (of the fastest solution on each). Shape, floor and time beside it are those of the shape that has this S. Open a row for every shape."
+    ? "S of a row is the median over its shapes (of the fastest solution on each). Shape, floor and time beside it are those of the shape that has this S. * measured under an older protocol only. Open a row for every shape."
     : `Nothing was recorded on ${gpuName(state.gpu)}: floors only, of the shape in the middle of each list. Open a row for every shape.`;
   return [element("div", { class: "tools" }, element("label", {}, "Filter ", filter), found), note(explanation), operatorTable.node];
 }
@@ -31,8 +31,12 @@ function operatorRow(operator) {
   const standing = standingOf(operator, middle);
   const time = standing && standing.time;
   const words = [operator.name, operator.op_type, ...operator.dtypes, ...(race ? race.solutions : []), ...(race ? order.standings.map((each) => each.author) : [])];
-  return { operator, race, order, shape, floor: shape && shape[SHAPE.floors][gpuPlace()], time: time && time[TIME.time_us], words: words.join(" ").toLowerCase() };
+  const share = order && isOfTable(race) ? order.share : null;
+  return { operator, race, order, share, shape, floor: shape && shape[SHAPE.floors][gpuPlace()], time: time && time[TIME.time_us], words: words.join(" ").toLowerCase() };
 }
+
+// Rows of an older protocol have times, but no S beside those of the newest.
+const isOfTable = (race) => race.protocol === page.protocols[race.gpu];
 
 function operatorColumns(isMeasured) {
   const columns = [
@@ -44,19 +48,21 @@ function operatorColumns(isMeasured) {
   ];
   if (isMeasured)
     columns.push(
-      { title: "First", value: (row) => row.order && row.order.standings[0].solution, cell: (row) => (row.order ? breakable(row.order.standings[0].solution) : NOTHING) },
+      { title: "First", value: (row) => row.order && row.order.standings[0].solution, cell: (row) => (row.order ? element("span", { class: "winner" }, breakable(row.order.standings[0].solution)) : NOTHING) },
       { title: "Lead", align: "right", value: (row) => row.order && row.order.lead && row.order.lead.ratio[INTERVAL.value], cell: (row) => (row.order && row.order.lead ? factor(row.order.lead.ratio[INTERVAL.value]) : NOTHING), hint: "time of the best other author over the winner's, geomean" },
-      { title: "S", align: "right", value: (row) => row.order && row.order.share, cell: (row) => shareBar(row.order && row.order.share) },
+      { title: "S", align: "right", value: (row) => row.share, cell: (row) => shareBar(row.share) },
       { title: "S fair", align: "right", value: (row) => row.order && row.order.fair, cell: (row) => percent(row.order && row.order.fair) }
     );
   columns.push(
-    { title: "Shape", value: (row) => row.shape && row.shape[SHAPE.label], cell: (row) => (row.shape ? text("span", row.shape[SHAPE.label], { class: "clip", title: row.shape[SHAPE.axes] }) : NOTHING) },
+    { title: "Shape", value: (row) => row.shape && row.shape[SHAPE.label], cell: (row) => (row.shape ? text("span", numbered(row.shape), { class: "clip", title: row.shape[SHAPE.axes] }) : NOTHING), hint: "its number in the published list, as --workloads '#3' names it; else its size" },
     { title: "Floor", unit: "us", align: "right", value: (row) => row.floor && row.floor[0], cell: (row) => floorCell(row.floor) }
   );
-  if (isMeasured) columns.push({ title: "Time", unit: "us", align: "right", value: (row) => row.time, cell: (row) => microseconds(row.time) });
+  if (isMeasured) columns.push({ title: "Time", unit: "us", align: "right", value: (row) => row.time, cell: (row) => element("span", { title: row.race ? row.race.protocol : null }, microseconds(row.time), row.race && !isOfTable(row.race) ? text("small", " *") : null) });
   columns.push({ title: "Intensity", unit: "flop/byte", align: "right", value: (row) => row.shape && row.shape[SHAPE.flops_per_byte], cell: (row) => intensity(row.shape && row.shape[SHAPE.flops_per_byte]) });
   return columns;
 }
+
+const numbered = (shape) => (shape[SHAPE.shape_id] === null ? shape[SHAPE.label] : `#${shape[SHAPE.shape_id]}`);
 
 const floorCell = (floor) => (floor ? element("span", { title: `set by ${floor[1]}` }, floorUs(floor[0]), text("small", ` ${floor[1][0].toUpperCase()}`)) : text("span", NOTHING, { class: "muted" }));
 

@@ -1,13 +1,13 @@
 // Overview: who won what, by how much, and how near to light.
 function overview() {
   const gpu = page.gpus[gpuPlace()];
-  const made = [facts(gpu)];
+  const made = [page.leads[state.gpu] ? text("p", page.leads[state.gpu], { class: "lead" }) : null, facts(gpu)];
   const raced = page.operators.filter((operator) => raceOf(operator));
   if (!raced.length) {
     made.push(empty(gpu ? `Nothing was recorded on ${gpu.name}. Its floors stand under Operators; \`derby bench\` on one records times.` : "This set holds no recorded rows: measure with `derby bench`."));
     return made;
   }
-  made.push(text("h2", "Races"), note("A row an operator: the solution that stands first in derby rank, and its lead over the best solution of another author (that one's time over the winner's, 95 % interval). S is the floor over the time of the fastest solution on a shape, the median over the shapes; S fair divides the reachable time instead, the geomean."));
+  made.push(text("h2", "Races"), note("A row an operator: the solution that stands first in derby rank, and its lead over the one solution of another author that stands next (that one's time over the winner's, 95 % interval). S is the floor over the time of the fastest solution on a shape, the median over the shapes; S fair divides the reachable time instead, the geomean."));
   const all = raced.flatMap((operator) => racesOf(operator).map((race) => ({ operator, race, order: orderOf(race) })));
   const [competed, alone] = [all.filter(({ order }) => order.lead), all.filter(({ order }) => !order.lead)];
   made.push(competed.length ? raceTable(competed, "races", true).node : empty("No operator has rows of two authors yet."));
@@ -54,9 +54,15 @@ function raceTable(races, id, hasLead) {
 
 const leadColumns = () => [
   { title: "Lead", align: "right", value: (row) => row.lead.ratio[INTERVAL.value], cell: (row) => ratio(row.lead.ratio), hint: "time of the best other author over the winner's, geomean" },
-  { title: "over", value: (row) => row.lead.solution, cell: (row) => breakable(row.lead.solution) },
+  { title: "over", value: (row) => row.lead.solution, cell: (row) => element("span", {}, breakable(row.lead.solution), passedPart(row)), hint: "who passed fewer workloads stands behind who passed more" },
   { title: "Win tie loss", align: "right", value: (row) => row.lead.wins / row.lead.workloads, cell: (row) => `${row.lead.wins} ${row.lead.ties} ${row.lead.losses}` },
 ];
+
+// How many workloads the other one passed, where not all: then the order need not follow the times.
+function passedPart({ race, order, lead }) {
+  const other = order.standings.find((each) => each.solution === lead.solution);
+  return other.passed < race.shapes.length ? text("small", ` passed ${other.passed}/${race.shapes.length}`) : null;
+}
 
 const operatorLink = (name) => element("a", { href: `#${encodeURIComponent(name)}` }, breakable(name));
 

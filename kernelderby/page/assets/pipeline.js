@@ -39,7 +39,7 @@ function stageBars(solution) {
   });
   return [
     text("h2", solution),
-    legend(stagesOf(solution).map((stage) => [`${stage.name} ${stage.title}`, looks(stage)])),
+    legend(stagesOf(solution).map((stage) => [stage.name, looks(stage), stage.title])),
     element("ul", { class: "stacks" }, bars),
   ];
 }

@@ -1,5 +1,7 @@
 // Race: a workload a row, a solution a lane on one logarithmic axis of time, with the floor drawn.
 let raceChosen = null; // [operator's name, place in its races]
+const raceHidden = new Set(); // names of solutions whose lanes the reader took away
+const MANY_LANES = 4;
 
 function race() {
   const raced = page.operators.filter((operator) => raceOf(operator));
@@ -25,24 +27,48 @@ function race() {
   return [
     tools,
     note(`${gpuName(chosen.gpu)} · ${order.kind} time, us, median · whisker: 95 % interval of the ratio to ${order.baseline || "the baseline"} · dashed: the floor`),
-    legend(chosen.solutions.map((name, at) => [name, look(at)])),
+    laneChoice(chosen, () => again(operator.name, all.indexOf(place))),
     lanes.node,
     order.notes.length ? element("details", {}, text("summary", `Notes: ${order.notes.length}`), element("ul", {}, order.notes.map((each) => text("li", each)))) : null,
   ];
 }
+
+// The legend, whose entries take a lane away and bring it back. The axis holds the lanes that are left.
+function laneChoice(chosen, again) {
+  const pick = (name, at) =>
+    element(
+      "button",
+      {
+        type: "button",
+        class: "lane-choice",
+        "aria-pressed": String(!raceHidden.has(name)),
+        title: raceHidden.has(name) ? "show this lane" : "take this lane away",
+        onclick: () => {
+          if (!raceHidden.delete(name)) raceHidden.add(name);
+          again();
+        },
+      },
+      text("span", look(at).mark, { class: "mark", style: { color: look(at).color }, "aria-hidden": "true" }),
+      " ",
+      breakable(name)
+    );
+  return element("ul", { class: "legend" }, chosen.solutions.map((name, at) => element("li", {}, pick(name, at))));
+}
+
+const lanesOf = (chosen) => [...chosen.solutions.keys()].filter((at) => !raceHidden.has(chosen.solutions[at]));
 
 function raceLanes(operator, chosen, order, place) {
   const values = [];
   chosen.cells.forEach((cells, at) => {
     const floor = operator.shapes[chosen.shapes[at]][SHAPE.floors][gpuPlace()];
     if (floor) values.push(floor[0]);
-    for (const cell of cells) {
-      const time = timeOf(cell, order.kind);
+    for (const solution of lanesOf(chosen)) {
+      const time = timeOf(cells[solution], order.kind);
       if (time) values.push(time[TIME.time_us]);
     }
   });
   const axis = logAxis(values);
-  const list = element("ol", { class: "lanes" });
+  const list = element("ol", { class: lanesOf(chosen).length > MANY_LANES ? "lanes many" : "lanes" });
   list.append(element("li", { class: "axis", "aria-hidden": "true" }, element("span"), axisTicks(axis)));
   chosen.shapes.forEach((shape, at) => list.append(raceRow(operator.shapes[shape], at, chosen, order, axis, place)));
   return { node: list };
@@ -56,8 +82,7 @@ function raceRow(shape, at, chosen, order, axis, place) {
   const floor = shape[SHAPE.floors][gpuPlace()];
   const area = element("div", { class: "lane-area" }, axis.ticks.map((tick) => element("i", { class: "grid", style: { left: parts(axis.at(tick)) } })));
   if (floor) area.append(element("i", { class: "floor", style: { left: parts(axis.at(floor[0])) }, title: `floor ${floorUs(floor[0])} us, ${floor[1]}` }));
-  const shown = [...chosen.solutions.keys()];
-  for (const solution of shown) area.append(lane(chosen, at, solution, order, axis));
+  for (const solution of lanesOf(chosen)) area.append(lane(chosen, at, solution, order, axis));
   const detail = element("div", { class: "race-detail", hidden: true });
   const button = element(
     "button",

@@ -21,7 +21,7 @@ function rooflineChart(gpu, points, { width = 760, height = 380, label }) {
     drawn("text", { x: (left + width) / 2, y: height - 6, "text-anchor": "middle", class: "axis-text" }, "flop / byte"),
     drawn("text", { x: left, y: top - 3, class: "axis-text" }, "flop/s"),
   ];
-  const lines = peaks.map(([dtype, peak]) => roof(dtype, peak, bandwidth, x, y, across, up));
+  const lines = peaks.map(([dtype, peak], place) => roof(dtype, peak, bandwidth, x, y, across, up, isBelow(peaks, place, up)));
   const dots = shown.map((point) => pointOf(point, across, up));
   const svg = drawn("svg", { viewBox: `0 0 ${width} ${height}`, class: "chart", role: points.some((point) => point.href) ? "group" : "img", "aria-label": label }, drawn("clipPath", { id: `plot-${width}-${height}` }, drawn("rect", { x: left, y: top - 4, width: width - left - right, height: height - top - bottom + 4 })), grid, lines, dots, named);
   return svg;
@@ -37,12 +37,15 @@ function roofs(gpu, points) {
   return [...found].map(([peak, dtypes]) => [dtypes.join(", "), peak]);
 }
 
-function roof(dtype, peak, bandwidth, x, y, across, up) {
+// A roof's name stands above its line, or below it where the next roof is so near that two names would meet.
+const isBelow = (peaks, place, up) => peaks.some(([, other], at) => at !== place && up(peaks[place][1]) > up(other) && up(peaks[place][1]) - up(other) < 14);
+
+function roof(dtype, peak, bandwidth, x, y, across, up, below) {
   const ridge = peak / bandwidth;
   const start = Math.max(x.low, y.low / bandwidth);
   const line = ridge > start ? [[start, start * bandwidth], [ridge, peak], [x.high, peak]] : [[start, peak], [x.high, peak]];
   const path = line.filter(([value]) => value <= x.high).map(([value, height]) => `${across(value).toFixed(1)},${up(height).toFixed(1)}`).join(" ");
-  return drawn("g", {}, drawn("polyline", { points: path, class: "roof" }), drawn("text", { x: across(x.high) - 4, y: up(peak) - 4, "text-anchor": "end", class: "axis-text" }, dtype));
+  return drawn("g", {}, drawn("polyline", { points: path, class: "roof" }), drawn("text", { x: across(x.high) - 4, y: up(peak) + (below ? 12 : -4), "text-anchor": "end", class: "axis-text" }, dtype));
 }
 
 function pointOf(point, across, up) {

@@ -20,14 +20,14 @@ function groupsTable(groups) {
   return table({
     rows: groups,
     columns: [
-      { title: "GPU", value: (row) => gpuName(row.gpu), cell: (row) => gpuName(row.gpu) },
-      { title: "Protocol", value: (row) => row.protocol, cell: (row) => breakable(row.protocol) },
+      { title: "GPU", value: (row) => gpuName(row.gpu), cell: (row) => text("span", gpuName(row.gpu), { class: "whole" }) },
+      { title: "Protocol", value: (row) => row.protocol, cell: (row) => text("span", row.protocol, { class: "whole" }) },
       { title: "Rows", align: "right", value: (row) => row.rows, cell: (row) => String(row.rows) },
       { title: "Passed", align: "right", value: (row) => row.passed, cell: (row) => String(row.passed) },
       { title: "Operators", align: "right", value: (row) => row.definitions, cell: (row) => String(row.definitions) },
       { title: "Solutions", align: "right", value: (row) => row.solutions, cell: (row) => String(row.solutions) },
       { title: "Boards", align: "right", value: (row) => row.boards, cell: (row) => (row.boards ? String(row.boards) : "not told"), hint: "different GPUs by their uuid" },
-      { title: "When", value: (row) => row.measured_from, cell: (row) => days(row.measured_from, row.measured_to) },
+      { title: "When", value: (row) => row.measured_from, cell: (row) => text("span", days(row.measured_from, row.measured_to), { class: "whole" }) },
       { title: "Drivers", value: (row) => list(row.drivers), cell: (row) => list(row.drivers) },
       { title: "Commits", value: (row) => list(row.commits), cell: (row) => list(row.commits) },
     ],
@@ -43,9 +43,9 @@ function failuresTable(failures) {
       { title: "Status", value: (row) => row.status, cell: (row) => text("span", row.is_cheat ? `${row.status} (caught)` : row.status, { class: "bad" }) },
       { title: "Operator", value: (row) => row.definition, cell: (row) => operatorLink(row.definition) },
       { title: "Workload", value: (row) => row.workload, cell: (row) => breakable(row.workload) },
-      { title: "GPU", value: (row) => row.gpu, cell: (row) => gpuName(row.gpu) },
+      { title: "GPU", value: (row) => row.gpu, cell: (row) => text("span", gpuName(row.gpu), { class: "whole" }) },
       { title: "Reason", value: (row) => row.message, cell: (row) => text("span", row.message || NOTHING, { class: "message" }) },
-      { title: "When", value: (row) => row.timestamp, cell: (row) => day(row.timestamp) },
+      { title: "When", value: (row) => row.timestamp, cell: (row) => text("span", day(row.timestamp), { class: "whole" }) },
     ],
   }).node;
 }
@@ -57,8 +57,8 @@ function outdatedTable(outdated) {
     columns: [
       { title: "Solution", value: (row) => row.solution, cell: (row) => breakable(row.solution) },
       { title: "Operator", value: (row) => row.definition, cell: (row) => operatorLink(row.definition) },
-      { title: "GPU", value: (row) => row.gpu, cell: (row) => gpuName(row.gpu) },
-      { title: "Protocol", value: (row) => row.protocol, cell: (row) => breakable(row.protocol) },
+      { title: "GPU", value: (row) => row.gpu, cell: (row) => text("span", gpuName(row.gpu), { class: "whole" }) },
+      { title: "Protocol", value: (row) => row.protocol, cell: (row) => text("span", row.protocol, { class: "whole" }) },
       { title: "Rows", align: "right", value: (row) => row.rows, cell: (row) => `${row.rows} of ${row.of_rows}` },
     ],
   }).node;
@@ -71,7 +71,7 @@ function missingTable(missing) {
       { title: "Solution", value: (row) => row.solution, cell: (row) => breakable(row.solution) },
       { title: "Author", value: (row) => row.author, cell: (row) => row.author },
       { title: "Operator", value: (row) => row.definition, cell: (row) => operatorLink(row.definition) },
-      { title: "GPU", value: (row) => row.gpu, cell: (row) => gpuName(row.gpu) },
+      { title: "GPU", value: (row) => row.gpu, cell: (row) => text("span", gpuName(row.gpu), { class: "whole" }) },
       { title: "Needs", value: (row) => row.needs, cell: (row) => row.needs || "nothing beyond torch" },
     ],
   }).node;

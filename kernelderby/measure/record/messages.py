@@ -1,0 +1,22 @@
+"""What the process that profiles one solution on one workload is asked for; it answers with ProfileDone."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from msgspec import Struct
+
+from kernelderby.fields import Count
+
+
+class ProfileRequest(Struct, frozen=True):
+    """case: Case.to_json. reply: the path of the answer. output: the SQLite file that CUPTI's records go into; None
+    where a profiler around the process records (nsys, from cudaProfilerStart on)."""
+
+    root: str
+    definition: str
+    solution: str
+    case: dict[str, Any]
+    iterations: Count
+    reply: str
+    output: str | None

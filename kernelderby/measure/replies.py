@@ -1,0 +1,217 @@
+"""What a worker answers: one frozen record for each kind of answer, and how far the judge's side believes it.
+
+A worker's process runs a solution's code, so a reply is any JSON object until `Reply.of(Kind)` has typed it; what is
+no such answer ends as that solution's row (Failed), never as the end of the run.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Any, TypeVar
+
+import msgspec
+from msgspec import Meta, Struct
+
+from kernelderby.errors import DerbyError
+from kernelderby.fields import Count, NotNegative, Positive, convert
+from kernelderby.trace import Correctness, Status
+
+_CHARACTERS = 2000
+_NOTES = 20
+# What a worker may call its end; the rest is the judge's to say.
+_CLAIMED = {Status.RAISED, Status.BUILD_FAILED, Status.OUT_OF_MEMORY, Status.CRASHED, Status.TIMED_OUT}
+
+Config = dict[str, Any]  # of a tunable solution: plain numbers, strings and booleans by name
+
+
+class Failed(Exception):
+    """A worker that raised, hung, died or sent nonsense. It is to be replaced. gone: it has ended already."""
+
+    def __init__(self, status: Status, message: str, gone: bool = False) -> None:
+        super().__init__(message)
+        self.status, self.message, self.gone = status, message, gone
+
+
+# ------------------------------------------------------------------------------------------------------------- answers
+
+
+class Done(Struct, frozen=True):
+    """That it is done, and nothing else; the others add to it."""
+
+
+class GpuSeen(Struct, frozen=True):
+    """A GPU as torch sees it. uuid: "GPU-...", the driver's."""
+
+    name: str
+    compute_capability: str
+    uuid: str = ""
+    memory_bytes: Count = 0
+    l2_bytes: Count = 0
+    multiprocessors: Count = 0
+
+
+class MachineSeen(Done, frozen=True):
+    """gpu: None without one, and then gpu_missing says why, and gpu_fails whether there is one that CUDA cannot use.
+    protocol_note: why the protocol is only a fallback, else empty."""
+
+    python: str
+    libs: dict[str, str]
+    gpu: GpuSeen | None = None
+    gpu_missing: str = ""
+    gpu_fails: bool = False
+    protocol: str = ""
+    protocol_note: str = ""
+    flush_bytes: Count = 0
+
+
+class EmptyKernelTimes(Done, frozen=True):
+    """empty_kernel_us: "eager" and "graph" -> median; None where there are no graphs."""
+
+    empty_kernel_us: dict[str, float | None]
+
+
+class SetUpTaken(Struct, frozen=True):
+    """What a solution's setup took."""
+
+    seconds: NotNegative
+    memory_bytes: NotNegative
+
+
+class SetUpDone(Done, frozen=True):
+    """setup: None where the solution has none."""
+
+    setup: SetUpTaken | None
+
+
+class CaptureDone(Done, frozen=True):
+    """missing: why there are no graphs, else empty. spoiled: the attempt has left the process unfit."""
+
+    missing: str = ""
+    spoiled: bool = True
+
+
+class SpansTaken(Done, frozen=True):
+    """timing.Spans; one entry per iteration, busy_us may be empty."""
+
+    spans_us: tuple[Positive, ...]
+    notes: Annotated[tuple[str, ...], Meta(max_length=_NOTES)]
+    busy_us: tuple[Positive, ...]
+    host_us: tuple[Positive, ...]
+    wall_us: tuple[Positive, ...]
+
+
+class Stop(Struct, frozen=True):
+    """Where a worker stands in the middle of `spans`: before ("ready") or after ("done") an iteration's window."""
+
+    at: str
+    iteration: int
+
+
+class TunePrepared(Done, frozen=True):
+    """Of one case: its tuning key and its candidates, the heuristic's first."""
+
+    key: str
+    configs: Annotated[tuple[Config, ...], Meta(min_length=1)]
+
+
+class TunedTimes(Done, frozen=True):
+    """problem: why there are no samples, else empty. spoiled: the process is no longer fit."""
+
+    samples_us: tuple[Positive, ...]
+    problem: str = ""
+    spoiled: bool = False
+
+
+class Judged(Done, frozen=True):
+    """A check in the worker's own process (derby tune, derby profile); no row ever rests on it."""
+
+    status: Status
+    message: str = ""
+    correctness: Correctness | None = None
+
+
+class ProfileDone(Judged, frozen=True):
+    """What became of a profiled solution. kernels: 0 where a profiler around the process has them."""
+
+    iterations: int = 0
+    kernels: int = 0
+    warnings: tuple[str, ...] = ()
+
+
+class WrongOutputs(Struct, frozen=True):
+    """Outputs that cannot be compared at all: the worker sees to shapes and types."""
+
+    status: Status
+    message: str = ""
+
+
+Kind = TypeVar("Kind", bound=Struct)
+
+# ------------------------------------------------------------------------------------------------------- on both sides
+
+
+def sent(answer: Done) -> dict[str, Any]:
+    """An answer as the object that goes through the pipe. Not by msgspec's own JSON, which has no infinities."""
+    return {"ok": True, **msgspec.to_builtins(answer)}
+
+
+def sent_failure(status: Status, message: str) -> dict[str, Any]:
+    return {"ok": False, "status": status, "message": message[:_CHARACTERS]}
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """What came. gone: the process that should have answered has ended, or was."""
+
+    content: dict[str, Any]
+    gone: bool = False
+
+    @property
+    def failed(self) -> Failed | None:
+        """None where the worker says that all went well."""
+        if self.content.get("ok") is True:
+            return None
+        try:
+            status = Status(str(self.content.get("status")))
+        except ValueError:
+            status = Status.CRASHED
+        message = text(self.content.get("message") or self.content.get("error") or "")
+        return Failed(status if status in _CLAIMED else Status.CRASHED, message, self.gone)
+
+    @property
+    def fault_of_the_set(self) -> str | None:
+        """What is wrong with the set itself, as the worker says."""
+        return text(self.content["error"]) if "error" in self.content else None
+
+    @property
+    def wrong(self) -> WrongOutputs | None:
+        """None unless the worker says that all went well but for the outputs."""
+        given = self.content.get("wrong")
+        return None if given is None or self.failed else self._typed(WrongOutputs, given)
+
+    def of(self, kind: type[Kind]) -> Kind:
+        """The answer. Failed where there is none, or where it is no such thing."""
+        if failed := self.failed:
+            raise failed
+        return self._typed(kind, self.content)
+
+    def stop(self) -> Stop:
+        """Failed where the worker has come to an end instead."""
+        return self.of(Stop) if "ok" in self.content else self._typed(Stop, self.content)
+
+    def _typed(self, kind: type[Kind], content: Any) -> Kind:
+        try:
+            return convert("the worker's answer", content, kind)
+        except DerbyError as error:
+            raise nonsense(str(error)) from None
+
+
+def nonsense(what: str) -> Failed:
+    return Failed(Status.CRASHED, text(what))
+
+
+def text(value: Any, limit: int = _CHARACTERS) -> str:
+    """Any value as text that can be written into a row: no lone surrogates, no control characters but newlines."""
+    shown = value if isinstance(value, str) else repr(value)
+    shown = shown[:limit].encode("utf-8", "replace").decode("utf-8", "replace")
+    return "".join(letter if letter.isprintable() or letter == "\n" else "?" for letter in shown)

@@ -1,0 +1,192 @@
+"""One author against the best library on every shape: over operators, as CUDA graphs and launched by the host."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import exp, fsum, log
+
+from kernelderby.catalog import Solution, Workload
+from kernelderby.errors import DerbyError
+from kernelderby.fields import suggestion
+from kernelderby.roofline import selection
+from kernelderby.roofline.recorded import Reached, recorded
+from kernelderby.trace import Measurement
+
+BASELINE_AUTHOR = "baseline"  # plain torch, as flashinfer-bench calls it: a time to beat, no library
+KINDS = ("graph", "eager")
+
+
+@dataclass(frozen=True, slots=True)
+class Lead:
+    """How often the best library's time holds the author's best one. shapes: on which both have a time of this kind;
+    faster: of those, where the author's is the shorter one. geomean over them; least and most of any shape."""
+
+    shapes: int
+    faster: int
+    geomean: float
+    least: float
+    most: float
+
+
+@dataclass(frozen=True, slots=True)
+class OperatorLead:
+    """kinds: graph and eager, where any shape has both times. of_shapes: workloads that count. outdated: rows of former
+    sources among the times that were compared."""
+
+    definition: str
+    of_shapes: int
+    kinds: dict[str, Lead]
+    outdated: int
+
+
+@dataclass(frozen=True, slots=True)
+class Leads:
+    """On one GPU under one protocol. alone: definitions that the author was measured on and no library. total: over all
+    operators, the geomean of their geomeans; the other numbers are of shapes."""
+
+    gpu: str
+    protocol: str
+    measured_from: str
+    measured_to: str
+    author: str
+    operators: tuple[OperatorLead, ...]
+    alone: tuple[str, ...]
+    total: dict[str, Lead]
+
+
+def leads(
+    rows: Sequence[Measurement],
+    workloads: Mapping[str, Sequence[Workload]],
+    solutions: Mapping[str, Solution],
+    author: str | None = None,
+    gpu: str | None = None,
+    protocol: str | None = None,
+) -> tuple[Leads, ...]:
+    """For every GPU that has rows, the one with most shapes first, or the named one; each under its newest protocol, or
+    the named one. workloads: of each definition those that count. author: default whose solutions are fastest on the
+    most shapes. DerbyError: no rows, an unknown author, GPU or protocol, nothing to compare."""
+    authors = {solution.author for solution in solutions.values()}
+    if author is not None and author not in authors:
+        raise DerbyError(f"--author: no solution of the set is by {author!r}; {suggestion(author, authors)}")
+    groups = selection.group_rows(rows)
+    if not groups:
+        raise DerbyError("traces/: no recorded rows; measure with `derby bench`")
+    names = [gpu] if gpu else sorted({key.gpu for key in groups if protocol in (None, key.protocol)})
+    if not names:
+        selection.choose_group(groups, None, protocol)  # says which there are
+    found = [one for name in names if (one := _leads(rows, workloads, solutions, author, name, protocol))]
+    if not found:
+        who = author or "one author"
+        raise DerbyError(f"traces/: no shape was measured with a solution of {who} and of another library")
+    return tuple(sorted(found, key=lambda each: -each.total["eager"].shapes))
+
+
+def _leads(
+    rows: Sequence[Measurement],
+    workloads: Mapping[str, Sequence[Workload]],
+    solutions: Mapping[str, Solution],
+    author: str | None,
+    gpu: str,
+    protocol: str | None,
+) -> Leads | None:
+    times = {kind: recorded(rows, solutions, gpu, protocol, kind) for kind in KINDS}
+    group = times["eager"].group
+    best = {
+        kind: {name: _best_by_author(found.times.get(name, {}), solutions, workloads[name]) for name in workloads}
+        for kind, found in times.items()
+    }
+    author = author or _most_often_fastest(best["eager"])
+    if author is None:
+        return None
+    operators = tuple(
+        operator
+        for name in sorted(workloads)
+        if (operator := _operator(name, len(workloads[name]), author, {kind: best[kind][name] for kind in KINDS}))
+    )
+    compared = {operator.definition for operator in operators}
+    alone = tuple(
+        name
+        for name in sorted(set(workloads) - compared)
+        if any(author in of_shape for of_shape in best["eager"][name].values())
+    )
+    total = {kind: _over_operators([each.kinds[kind] for each in operators if kind in each.kinds]) for kind in KINDS}
+    counted = [row for row in rows if row.definition in compared and row.protocol == group.protocol]
+    moments = sorted(row.timestamp for row in counted if row.gpu == group.gpu)
+    if not operators:
+        return None
+    return Leads(
+        group.gpu,
+        group.protocol,
+        moments[0] if moments else "",
+        moments[-1] if moments else "",
+        author,
+        operators,
+        alone,
+        {kind: lead for kind, lead in total.items() if lead},
+    )
+
+
+def _best_by_author(
+    times: Mapping[str, Mapping[str, Reached]], solutions: Mapping[str, Solution], workloads: Sequence[Workload]
+) -> dict[str, dict[str, Reached]]:
+    """uuid -> author -> the shortest time of their solutions."""
+    best: dict[str, dict[str, Reached]] = {workload.uuid: {} for workload in workloads}
+    for name, own in times.items():
+        for uuid, time in own.items():
+            if uuid in best:
+                kept = best[uuid].setdefault(solutions[name].author, time)
+                if time.latency_us < kept.latency_us:
+                    best[uuid][solutions[name].author] = time
+    return best
+
+
+def _most_often_fastest(best: Mapping[str, Mapping[str, Mapping[str, Reached]]]) -> str | None:
+    """Of the shapes that two libraries were measured on."""
+    fastest = Counter(
+        min(own, key=lambda author: (own[author].latency_us, author))
+        for of_definition in best.values()
+        for of_shape in of_definition.values()
+        if len(own := {author: time for author, time in of_shape.items() if author != BASELINE_AUTHOR}) > 1
+    )
+    return min(fastest, key=lambda author: (-fastest[author], author), default=None)
+
+
+def _operator(
+    name: str, of_shapes: int, author: str, best: Mapping[str, Mapping[str, Mapping[str, Reached]]]
+) -> OperatorLead | None:
+    kinds: dict[str, Lead] = {}
+    outdated = set()
+    for kind, of_definition in best.items():
+        ratios = []
+        for uuid, of_shape in of_definition.items():
+            rivals = [time for who, time in of_shape.items() if who not in (author, BASELINE_AUTHOR)]
+            if author not in of_shape or not rivals:
+                continue
+            rival = min(rivals, key=lambda time: time.latency_us)
+            ratios.append(rival.latency_us / of_shape[author].latency_us)
+            outdated |= {(uuid, time.solution) for time in (rival, of_shape[author]) if time.outdated}
+        if ratios:
+            kinds[kind] = Lead(
+                len(ratios), sum(ratio > 1 for ratio in ratios), _geomean(ratios), min(ratios), max(ratios)
+            )
+    return OperatorLead(name, of_shapes, kinds, len(outdated)) if kinds else None
+
+
+def _over_operators(found: Sequence[Lead]) -> Lead | None:
+    return (
+        Lead(
+            sum(each.shapes for each in found),
+            sum(each.faster for each in found),
+            _geomean([each.geomean for each in found]),
+            min(each.least for each in found),
+            max(each.most for each in found),
+        )
+        if found
+        else None
+    )
+
+
+def _geomean(values: Sequence[float]) -> float:
+    return exp(fsum(map(log, values)) / len(values))

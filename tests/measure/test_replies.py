@@ -1,0 +1,124 @@
+"""What a worker sends is any JSON until it is typed: nonsense ends as Failed with a line that says where."""
+
+import itertools
+import json
+import math
+
+import pytest
+
+from kernelderby.measure.replies import (
+    CaptureDone,
+    EmptyKernelTimes,
+    Failed,
+    GpuSeen,
+    Judged,
+    MachineSeen,
+    ProfileDone,
+    Reply,
+    SetUpDone,
+    SetUpTaken,
+    SpansTaken,
+    Stop,
+    TunedTimes,
+    TunePrepared,
+    WrongOutputs,
+    sent,
+    sent_failure,
+)
+from kernelderby.trace import Correctness, Status
+
+CORRECTNESS = Correctness(math.inf, 0.5, 0.25, {"tight": 0.5})
+ANSWERS = [
+    MachineSeen(
+        "3.12.3",
+        {"torch": "2.11"},
+        GpuSeen("NVIDIA H200", "9.0", "GPU-1", 1, 2, 3),
+        protocol="cupti",
+        flush_bytes=1 << 28,
+    ),
+    EmptyKernelTimes({"eager": 3.5, "graph": None}),
+    SetUpDone(SetUpTaken(0.5, 1024)),
+    SetUpDone(None),
+    CaptureDone("it allocates", True),
+    SpansTaken((1.5, 2.5), ("a note",), (), (3.0, 4.0), (5.0, 6.0)),
+    TunePrepared("h4096", ({"rows": 4, "wide": True},)),
+    TunedTimes((1.5,)),
+    Judged(Status.WRONG_VALUES, "0.5 of the elements match", CORRECTNESS),
+    ProfileDone(Status.PASSED, "", CORRECTNESS, 10, 30, ("2 records were left out",)),
+]
+NONSENSE = [
+    None,
+    True,
+    -1,
+    1e308,
+    math.nan,
+    "\ud800",
+    [],
+    {},
+    [None],
+    {"": {}},
+    "x" * 5000,
+    1 << 70,
+    [[[[]]]],
+    ["x"] * 50,
+]
+
+
+def through_the_pipe(content):
+    return Reply(json.loads(json.dumps(content)))
+
+
+@pytest.mark.parametrize("answer", ANSWERS, ids=lambda answer: type(answer).__name__)
+def test_an_answer_arrives_as_it_was_sent(answer):
+    assert through_the_pipe(sent(answer)).of(type(answer)) == answer
+
+
+@pytest.mark.parametrize("answer", ANSWERS, ids=lambda answer: type(answer).__name__)
+def test_nonsense_is_an_answer_of_the_kind_or_failed(answer):
+    """Each field in turn holds each piece of nonsense, or is missing."""
+    kind, content = type(answer), sent(answer)
+    refused = 0
+    for name, value in itertools.product(content, [*NONSENSE, "missing"]):
+        broken = {key: one for key, one in content.items() if key != name}
+        if value != "missing":
+            broken[name] = value
+        try:
+            assert isinstance(through_the_pipe(broken).of(kind), kind)
+        except Failed as failed:
+            refused += 1
+            assert failed.status is Status.CRASHED and "\ud800" not in failed.message and len(failed.message) <= 2000
+            assert name == "ok" or name in failed.message
+    assert refused > len(NONSENSE)
+
+
+def test_what_a_worker_may_call_its_end():
+    for status in Status:
+        failed = through_the_pipe(sent_failure(status, "so it ended" + "." * 5000)).failed
+        claimed = status in (Status.RAISED, Status.BUILD_FAILED, Status.OUT_OF_MEMORY, Status.TIMED_OUT)
+        assert failed.status is (status if claimed else Status.CRASHED)
+        assert failed.message.startswith("so it ended") and len(failed.message) == 2000
+
+
+@pytest.mark.parametrize("content", [{}, {"ok": 1}, {"ok": "true"}, {"ok": None, "status": ["passed"], "message": {}}])
+def test_only_true_is_ok(content):
+    assert through_the_pipe(content).failed.status is Status.CRASHED
+
+
+def test_a_stop_is_one_or_an_end():
+    assert through_the_pipe({"at": "ready", "iteration": 3}).stop() == Stop("ready", 3)
+    for content in ({"ok": True}, {"at": "ready"}, {"at": 1, "iteration": 3}, {}, {"at": "ready", "iteration": True}):
+        with pytest.raises(Failed, match="the worker's answer"):
+            through_the_pipe(content).stop()
+    with pytest.raises(Failed, match="out of luck"):
+        through_the_pipe(sent_failure(Status.RAISED, "out of luck")).stop()
+
+
+def test_wrong_outputs_are_told_apart():
+    assert through_the_pipe({"ok": True, "wrong": {"status": "wrong_shape", "message": "m"}}).wrong == WrongOutputs(
+        Status.WRONG_SHAPE, "m"
+    )
+    assert through_the_pipe({"ok": True}).wrong is None
+    assert through_the_pipe({"ok": False, "wrong": 3}).wrong is None
+    for nonsense in (3, "wrong_shape", {"status": "fine"}, {"status": "wrong_shape", "message": 3}):
+        with pytest.raises(Failed, match="the worker's answer"):
+            _ = through_the_pipe({"ok": True, "wrong": nonsense}).wrong
