@@ -86,6 +86,19 @@ def verdict(operator, call, inputs, case, device="cpu"):
     return compare(CATALOG.definition(operator), outputs, dict(zip(outputs, expected, strict=True)))
 
 
+def in_place_verdict(operator, call, inputs):
+    """call(*inputs, *outputs) judged where every output that its solution.toml names lies in an input."""
+    shared = CATALOG.solution(f"derby_{operator}").in_place
+    assert set(shared) == set(CATALOG.definition(operator).outputs)
+    before = {name: value.clone() if isinstance(value, torch.Tensor) else value for name, value in inputs.items()}
+    outputs = {output: inputs[name] for output, name in shared.items()}
+    call(*inputs.values(), *outputs.values())
+    for name, value in inputs.items():
+        if isinstance(value, torch.Tensor) and name not in shared.values():
+            assert torch.equal(value.view(torch.uint8), before[name].view(torch.uint8)), f"{name} has changed"
+    return judge(CATALOG.definition(operator), reference(operator), before, outputs)
+
+
 def meta_arguments(operator, workload):
     """Inputs and outputs of a workload at full shape, on the device meta."""
     definition, case = CATALOG.definition(operator), case_of_workload(CATALOG.definition(operator), workload)

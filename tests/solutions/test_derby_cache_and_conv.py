@@ -1,9 +1,11 @@
 """derby_reshape_and_cache and derby_causal_conv1d on the CPU (on_host.py): odd sizes, padding, states; and mutants."""
 
+import functools
+
 import on_host
 import pytest
 import torch
-from rowwise_cases import CATALOG, reference
+from rowwise_cases import CATALOG, in_place_verdict, reference
 
 from kernelderby.measure.judge.correctness import judge
 from kernelderby.trace import Status
@@ -13,7 +15,7 @@ def normal(generator, *shape):
     return torch.randn(*shape, generator=generator).to(torch.bfloat16)
 
 
-def cache_status(tokens, heads, head_dim, blocks, config, *edits, padding=False):
+def cache_status(tokens, heads, head_dim, blocks, config, *edits, padding=False, in_place=False):
     generator = torch.Generator().manual_seed(tokens)
     slots = reference("reshape_and_cache").generate_inputs(
         {"num_tokens": tokens, "num_blocks": blocks, "block_size": 16, "seed": tokens}, "cpu"
@@ -28,6 +30,9 @@ def cache_status(tokens, heads, head_dim, blocks, config, *edits, padding=False)
         "value_cache": normal(generator, *cache),
         "slot_mapping": slots,
     }
+    if in_place:
+        call = functools.partial(on_host.emulated("reshape_and_cache", *edits).run_with, config)
+        return in_place_verdict("reshape_and_cache", call, inputs).status
     outputs = {
         name: torch.full(cache, float("nan"), dtype=torch.bfloat16) for name in ("key_cache_out", "value_cache_out")
     }
@@ -53,6 +58,7 @@ CACHE_SIZES = [
 def test_caches(sizes, padding):
     for config in ({"items": 1, "keepers_vectors": 1}, {"items": 4, "keepers_vectors": 4}):
         assert cache_status(*sizes, config, padding=padding) is Status.PASSED, config
+        assert cache_status(*sizes, config, padding=padding, in_place=True) is Status.PASSED, config
 
 
 @pytest.mark.parametrize(
@@ -131,7 +137,7 @@ def test_convolution_in_every_configuration(tokens):
     [
         ("1.0f + __expf(-x)", "1.0f + __expf(x)"),
         ("sum = offset[c]", "sum = 0.0f"),
-        ("if (token < WIDTH - 1)", "if (token < 0)"),
+        ("bool first = token < WIDTH - 1", "bool first = token < 0"),
         ("token + i < WIDTH - 1", "token + i < WIDTH - 2"),
         ("if (t >= 0)", "if (t >= 6)"),
         ("past[2][c] = now", "past[2][c] = past[2][c]"),

@@ -106,7 +106,7 @@ def test_many_logits_take_the_cuda_kernel():
             "static_cast<unsigned long long>(keys[i]) << 32 | unsigned(expert(i))",
             "mirrored",
         ),
-        ("__expf(value_of(keys[i]) - top)", "__expf(value_of(keys[i]))", "steep"),
+        ("__expf(values[i] - top)", "__expf(values[i])", "steep"),
         ("if (expert(i) == int(first)) keys[i] = 0", "keys[i] = keys[i] == most ? 0 : keys[i]", "equal"),
     ],
     ids=["ties", "zeros", "cut off", "higher expert first", "no maximum", "all equal ones at once"],

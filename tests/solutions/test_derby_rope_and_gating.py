@@ -1,6 +1,7 @@
 """derby_fused_qkv_rope, derby_mrope and derby_moe_topk_gating_softmax: in Triton's interpreter at odd sizes, with
 mutants, and compiled for sm_90 and sm_100."""
 
+import functools
 import math
 import re
 
@@ -12,6 +13,7 @@ from rowwise_cases import (
     CATALOG,
     case_of,
     expect_every_candidate_right,
+    in_place_verdict,
     inputs_of,
     meta_arguments,
     module,
@@ -64,6 +66,35 @@ def status(operator, inputs, case, *edits):
 def test_odd_sizes_in_every_candidate(operator, changes):
     case = case_of(operator, **changes)
     assert status(operator, inputs_of(operator, case), case) is Status.PASSED
+
+
+@pytest.mark.interpreted
+@pytest.mark.parametrize("changes", SIZES["mrope"], ids=str)
+def test_heads_turned_in_place(changes):
+    solution = module("mrope")
+    for config in solution.candidates(*inputs_of("mrope", case_of("mrope", **changes)).values()):
+        inputs = inputs_of("mrope", case_of("mrope", **changes))
+        found = in_place_verdict("mrope", functools.partial(solution.run_with, config), inputs)
+        assert found.status is Status.PASSED, (config, found.message)
+
+
+@pytest.mark.parametrize("half", [1, 2, 4, 8, 64, 128])
+def test_no_pair_is_held_by_two_threads(half, monkeypatch):
+    """In place the second might read it after the first wrote it. A warp alone reads before it writes."""
+    solution, launched = module("mrope"), []
+
+    class Kernel:
+        def __getitem__(self, grid):
+            return lambda *values, **given: launched.append(given)
+
+    monkeypatch.setattr(solution, "derby_mrope", Kernel())
+    query, key = (torch.empty(5, heads, 2 * half, dtype=torch.bfloat16, device="meta") for heads in (7, 2))
+    inputs = query, key, None, None, half, 0, 0
+    for config in solution.candidates(*inputs):
+        solution.run_with(config, *inputs, query, key)
+    assert len(launched) > 3
+    for given in launched:
+        assert given["num_warps"] == 1 or given["ROWS"] * half >= 32 * given["num_warps"]
 
 
 @pytest.mark.interpreted

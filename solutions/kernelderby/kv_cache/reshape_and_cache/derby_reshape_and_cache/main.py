@@ -1,7 +1,8 @@
-"""derby_reshape_and_cache: one CUDA C++ kernel that writes every row of the new caches once (kernel.cu).
+"""derby_reshape_and_cache: one CUDA C++ kernel that writes every row of the new caches at most once (kernel.cu).
 
 A row comes from the token that goes there, or from the old cache: about 2/3 of the bytes of copying the caches first.
-CUDA rather than Triton: which slots no token goes to is found by marking bytes in shared memory.
+Where the new caches lie in the old ones, tokens alone move. CUDA rather than Triton: which slots no token goes to is
+found by marking bytes in shared memory.
 """
 
 import importlib
@@ -68,6 +69,10 @@ def run_with(config, key, value, key_cache, value_cache, slot_mapping, key_cache
     items = config["items"]
     keepers, slots_each, mostly, tokens_each = shares(tokens, slots, row_bytes, width, items,
                                                       config["keepers_vectors"])
+    if addresses[5:] == addresses[2:4]:  # in place: every old row stays where it is
+        keepers = 0
+        if tokens == 0:
+            return
     library(key.device, *addresses, tokens, slots, row_bytes, width, items, keepers, slots_each, mostly, tokens_each)
 
 

@@ -44,11 +44,11 @@ struct Packed {
       words[i / 2] = *reinterpret_cast<unsigned*>(&pair);
     }
     if constexpr (N == 8) {
-      __stcs(reinterpret_cast<uint4*>(to), uint4{words[0], words[1], words[2], words[3]});
+      *reinterpret_cast<uint4*>(to) = uint4{words[0], words[1], words[2], words[3]};
     } else if constexpr (N == 4) {
-      __stcs(reinterpret_cast<uint2*>(to), uint2{words[0], words[1]});
+      *reinterpret_cast<uint2*>(to) = uint2{words[0], words[1]};
     } else if constexpr (N == 2) {
-      __stcs(reinterpret_cast<unsigned*>(to), words[0]);
+      *reinterpret_cast<unsigned*>(to) = words[0];
     } else {
       *to = static_cast<unsigned short>(words[0]);
     }
@@ -86,20 +86,29 @@ __global__ void __launch_bounds__(256) derby_causal_conv1d(
   for (int c = 0; c < CHANNELS; c++) taps[c].load(weight + (channel + c) * WIDTH);
   Packed<CHANNELS> offset;
   offset.load(bias + channel);
+  bool first = token < WIDTH - 1;  // some of the three before it stand before token 0
+  unsigned short old[WIDTH - 1][CHANNELS];
+  if (first) {  // on their way before the rows are waited for
+#pragma unroll
+    for (int i = 0; i < WIDTH - 1; i++) {
+#pragma unroll
+      for (int c = 0; c < CHANNELS; c++) {
+        if (token + i < WIDTH - 1) old[i][c] = __ldg(state + (channel + c) * (WIDTH - 1) + token + i);
+      }
+    }
+  }
   float past[WIDTH - 1][CHANNELS];  // the oldest first
 #pragma unroll
   for (int i = 0; i < WIDTH - 1; i++) {
 #pragma unroll
     for (int c = 0; c < CHANNELS; c++) past[i][c] = before[i][c];
   }
-  if (token < WIDTH - 1) {  // what stands before token 0
+  if (first) {
 #pragma unroll
     for (int i = 0; i < WIDTH - 1; i++) {
 #pragma unroll
       for (int c = 0; c < CHANNELS; c++) {
-        if (token + i < WIDTH - 1) {
-          past[i][c] = __uint_as_float(unsigned(__ldg(state + (channel + c) * (WIDTH - 1) + token + i)) << 16);
-        }
+        if (token + i < WIDTH - 1) past[i][c] = __uint_as_float(unsigned(old[i][c]) << 16);
       }
     }
   }

@@ -43,7 +43,7 @@ def candidates(x, weight, bias, initial_state):
             sizes.insert(0, sizes.pop(1))
     else:
         sizes = [(4, 16, 2, 128), (8, 8, 2, 128), (4, 8, 4, 128), (4, 8, 2, 128), (8, 8, 4, 64), (4, 8, 1, 128),
-                 (4, 16, 1, 128), (4, 16, 2, 256), (4, 8, 4, 128, 1),
+                 (4, 16, 1, 128), (4, 16, 2, 64), (4, 8, 3, 64, 1), (4, 8, 4, 128, 1),
                  (4, 8, balanced(tokens, dim, BLOCKS), 128, 1), (4, 8, balanced(tokens, dim, 2 * BLOCKS), 128, 1)]
     return [dict(zip(NAMES, (*size, 0)[:5], strict=True)) for size in sizes]
 

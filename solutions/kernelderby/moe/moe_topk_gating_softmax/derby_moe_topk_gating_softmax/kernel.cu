@@ -27,25 +27,25 @@ __device__ __forceinline__ float value_of(unsigned key) {
 }
 
 // One row in the registers of a warp: a lane has ITEMS logits, WIDTH of them beside each other. Beyond the last expert
-// keys are 0, below those of all numbers.
+// values are minus infinity and keys 0, below those of all numbers.
 template <int ITEMS, int WIDTH>
 struct Row {
   unsigned keys[ITEMS];
+  float values[ITEMS];  // for the sum: a key would take three instructions to turn back
   int lane;
 
   __device__ __forceinline__ int expert(int i) const { return i / WIDTH * 32 * WIDTH + lane * WIDTH + i % WIDTH; }
 
   __device__ __forceinline__ void load(const float* logits, int experts) {
-    float values[ITEMS];
 #pragma unroll
     for (int i = 0; i < ITEMS; i += WIDTH) {
       bool there = expert(i) < experts;
       if constexpr (WIDTH == 4) {
-        float4 four = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+        float4 four = make_float4(-INFINITY, -INFINITY, -INFINITY, -INFINITY);
         if (there) four = __ldg(reinterpret_cast<const float4*>(logits + expert(i)));
         values[i] = four.x, values[i + 1] = four.y, values[i + 2] = four.z, values[i + 3] = four.w;
       } else {
-        values[i] = there ? __ldg(logits + expert(i)) : 0.0f;
+        values[i] = there ? __ldg(logits + expert(i)) : -INFINITY;
       }
     }
 #pragma unroll
@@ -63,7 +63,7 @@ struct Row {
   __device__ __forceinline__ float total(float top) const {
     float sum = 0.0f;
 #pragma unroll
-    for (int i = 0; i < ITEMS; i++) sum += keys[i] ? __expf(value_of(keys[i]) - top) : 0.0f;
+    for (int i = 0; i < ITEMS; i++) sum += __expf(values[i] - top);
 #pragma unroll
     for (int step = 16; step; step /= 2) sum += __shfl_xor_sync(ALL, sum, step);
     return sum;

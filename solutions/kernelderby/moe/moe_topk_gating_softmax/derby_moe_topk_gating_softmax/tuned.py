@@ -9,9 +9,9 @@ FOUND = {
             "experts=128 tokens<=2048": {"rows": 4, "warps": 4},
             "experts=128 tokens<=256": {"rows": 2, "warps": 2},
             "experts=128 tokens<=4096": {"threads": 256},
-            "experts=128 tokens<=8192": {"threads": 64},
-            "experts=256 tokens<=16384": {"threads": 128},
-            "experts=256 tokens<=8192": {"threads": 64},
+            "experts=128 tokens<=8192": {"threads": 256},
+            "experts=256 tokens<=16384": {"threads": 256},
+            "experts=256 tokens<=8192": {"threads": 128},
         },
     },
 }

@@ -2,7 +2,8 @@
 
 The heads of a token, query and key, are rows beside each other; a program takes ROWS of them, whatever their number, so
 no thread idles where there is one key head. A thread turns eight pairs of columns. Of cos and sin only the row of its
-section is read; the other heads of the token find it in the L1 cache.
+section is read; the other heads of the token find it in the L1 cache. Outputs may lie in the inputs: a program has
+read its heads before it writes them.
 """
 
 import importlib
@@ -61,9 +62,11 @@ def run_with(config, query, key, cos, sin, section_time, section_height, section
     rows = tokens * (q_heads + key.shape[1])
     if rows == 0:
         return
+    # Of threads that outnumber the pairs, two hold the same one: the second might read it after the first wrote it.
+    warps = min(config["warps"], max(1, config["rows"] * head_size // 64))
     derby_mrope[(triton.cdiv(rows, config["rows"]),)](
         query, key, cos, sin, query_out, key_out, tokens, Q_HEADS=q_heads, KV_HEADS=key.shape[1], TIME=section_time,
-        HEIGHT=section_height, HALF=head_size // 2, ROWS=config["rows"], num_warps=config["warps"])
+        HEIGHT=section_height, HALF=head_size // 2, ROWS=config["rows"], num_warps=warps)
 
 
 @torch.no_grad()
