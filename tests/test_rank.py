@@ -419,3 +419,24 @@ def test_command_without_traces(derby, small_set: Path):
         path.unlink()
     code, _, error = derby("rank", "--root", small_set)
     assert code == 1 and "no recorded rows; measure with `derby bench`" in error
+
+
+def test_a_race_as_a_picture(derby, small_set: Path, tmp_path: Path):
+    pytest.importorskip("matplotlib")
+    picture = tmp_path / "race.png"
+    code, output, err = derby("rank", "--plot", picture, "--root", small_set)
+    assert code == 0 and "toy_fast" in output and f"{picture}: written" in err
+    assert picture.read_bytes().startswith(b"\x89PNG") and picture.stat().st_size > 10_000
+    assert derby("rank", "--summary", "sentence", "--plot", picture, "--root", small_set)[0] != 0
+
+
+def test_a_picture_holds_one_race(derby, checkout: Path, tmp_path: Path):
+    code, _, err = derby("rank", "--plot", tmp_path / "race.png", "--root", checkout)
+    assert code == 1 and "a picture holds one race" in err and not (tmp_path / "race.png").exists()
+
+
+def test_of_gpus_with_as_many_rows_the_one_with_more_in_all_is_ranked():
+    here, there = rows(a=[1.0, 2.0]), [replace(each, gpu="NVIDIA H100") for each in rows(a=[1.0, 2.0])]
+    older = [replace(each, protocol="cupti-span-1") for each in here]
+    newest = [replace(each, protocol="cupti-2") for each in here + there]
+    assert ranked(newest + older).group.gpu == "NVIDIA H200"

@@ -2,6 +2,7 @@
 
 import csv
 import json
+from pathlib import Path
 
 import pytest
 
@@ -272,3 +273,16 @@ def test_picture(derby, published_set, tmp_path):
     code, output, err = derby("roofline", "--gpu", "xpu-a", "--plot", picture, "--root", published_set)
     assert code == 0 and D in output and f"{picture}: written" in err
     assert picture.read_bytes().startswith(b"\x89PNG") and picture.stat().st_size > 10_000
+
+
+def test_names_in_a_picture_do_not_lie_on_each_other():
+    pytest.importorskip("matplotlib")
+    from kernelderby.report.plot import _figure, _keep_apart
+
+    figure, axes = _figure(Path("s.png"), 8, 4)
+    names = [
+        axes.annotate(f"operator {index}", (0.5, 0.5), xytext=(7, 5), textcoords="offset points") for index in range(8)
+    ]
+    _keep_apart(figure, names)
+    boxes = [name.get_window_extent() for name in names]
+    assert not any(one.overlaps(other) for place, one in enumerate(boxes) for other in boxes[:place])

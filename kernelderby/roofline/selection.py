@@ -51,7 +51,7 @@ def group_rows(measurements: Iterable[Measurement]) -> dict[Key, list[Measuremen
 
 def choose_group(groups: Mapping[Key, list[Measurement]], gpu: str | None, protocol: str | None) -> Key:
     """The named group, or of those that remain the one of the newest protocol, our own before flashinfer-bench's; of
-    several the largest. The same for every table.
+    several the largest, then the GPU that has most rows in all. The same for every table.
 
     DerbyError where no row has that GPU or that protocol; it lists or suggests those that exist.
     """
@@ -73,6 +73,7 @@ def choose_group(groups: Mapping[Key, list[Measurement]], gpu: str | None, proto
             _version(key.protocol),
             key.protocol == FLASHINFER_BENCH_CUPTI,
             len(candidates[key]),
+            sum(len(rows) for other, rows in candidates.items() if other.gpu == key.gpu),
         ),
     )
 

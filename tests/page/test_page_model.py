@@ -10,7 +10,7 @@ import kernelderby
 from kernelderby.catalog import Catalog
 from kernelderby.catalog.selection import telling_axes
 from kernelderby.errors import DerbyError
-from kernelderby.hardware import gpus
+from kernelderby.hardware import gpu_id, gpus
 from kernelderby.page.build import build_page, page_of
 from kernelderby.page.model import KINDS, PageModel
 from kernelderby.page.packed import packed, unpacked
@@ -139,7 +139,8 @@ def test_samples_come_back_as_they_were_recorded(built, trace_set):
     place = next(i for i, race in enumerate(built.model.races) if race.definition == MOE and race.is_default)
     race, samples = built.model.races[place], unpacked(packed(built.samples[place]))
     operator = next(each for each in built.model.operators if each.name == MOE)
-    recorded = {(row.solution, row.uuid): row for row in trace_set.rows if row.protocol == race.protocol}
+    own = [row for row in trace_set.rows if (gpu_id(row.gpu), row.protocol) == (race.gpu, race.protocol)]
+    recorded = {(row.solution, row.uuid): row for row in own}
     compared = 0
     for shape, row in zip([operator.shapes[place] for place in race.shapes], samples, strict=True):
         for name, cell in zip(race.solutions, row, strict=True):
