@@ -111,14 +111,17 @@ def own_caches(folder: Path) -> dict[str, str]:
     }
 
 
-_DEVICES = ("null", "zero", "full", "random", "urandom", "tty", "ptmx", "pts", "shm")
-_GPUS = ("nvidia*", "nvhost*", "nvmap", "dri", "kfd", "infiniband", "gdrdrv", "dxg")
+_OF_THE_MACHINE = ("kmsg", "mem", "kmem", "port", "nvram", "log", "initctl")
 
 
 def writable(own: Path, scratch: Path) -> list[Path]:
-    """The only places that a solution's worker may write to: its caches, its temporary files, shared memory, GPUs and
-    terminals (no disk, no kernel log), its part of /proc, and FlashInfer's modules where own_caches() leaves them."""
-    devices = [Path("/dev") / name for name in _DEVICES] + [path for each in _GPUS for path in Path("/dev").glob(each)]
+    """The only places that a solution's worker may write to: its caches, its temporary files, shared memory, devices
+    that are no disk and no kernel log, its part of /proc, and FlashInfer's modules where own_caches() leaves them."""
+    devices = [
+        path
+        for path in Path("/dev").iterdir()
+        if not path.is_symlink() and not path.is_block_device() and path.name not in _OF_THE_MACHINE
+    ]
     flashinfer = Path(os.environ.get("FLASHINFER_WORKSPACE_BASE") or Path.home()) / ".cache/flashinfer"
     return [own, scratch, *devices, Path("/proc/self"), flashinfer]
 

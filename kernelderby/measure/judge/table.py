@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import statistics
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,6 +30,7 @@ _OF_EMPTY_KERNEL = 0.5
 # What the judge's clock over a batch sees beside the calls: two messages, the GPU's change from one process to the
 # other, launches. Generous, since an honest solution must never fall here; on a busy CPU more.
 _BESIDE_US = {"cuda": 400.0, "cpu": 20_000.0}
+_PATIENCE = (0.1, 0.5, 2.0)  # seconds; what makes a GPU or a CPU slow for a while ends, what a solution hides does not
 _HOST_US = 1000.0  # host time per call that explains a slow batch; no library takes more
 
 _modules: dict[str, ModuleType] = {}
@@ -114,6 +116,10 @@ class JudgesTable:
             if kind == "eager":
                 allowed += min(2 * statistics.median(host_us), _HOST_US)
             batch = race.batch_us(kind)
+            for pause in _PATIENCE:
+                if batch > allowed:
+                    time.sleep(pause)
+                    batch = min(batch, race.batch_us(kind))
             if batch > allowed:
                 return Verdict(
                     Status.REWARD_HACK,
