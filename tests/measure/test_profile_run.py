@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import sqlite3
 import stat
 import sys
 import time
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -205,6 +207,26 @@ def test_what_the_worker_answers_becomes_the_result(checkout, tmp_path):
 
     (result,) = run_profiles(catalog, GPU, [pair], tmp_path, 3, 30, answers)
     assert result.path is None and result.status == "wrong_values" and "0.5" in result.message
+
+
+def test_flashinfer_bench_without_a_kernel_in_the_report_is_a_result_and_the_next_pair_goes_on(
+    checkout, tmp_path, monkeypatch
+):
+    catalog = Catalog.open(checkout)
+    pairs = plan_profiles(catalog, GPU, ["triton_compact"], [], ["seq_len=1", "seq_len=56"])[0]
+    tables = iter(["NVTX_EVENTS", "CUPTI_ACTIVITY_KIND_KERNEL"])
+    switches = []
+
+    def exports(nsys_path, words, environment, timeout, path, capture):
+        switches.append(capture)
+        with closing(sqlite3.connect(path)) as connection, connection:
+            connection.execute(f"CREATE TABLE {next(tables)} (start INT)")
+
+    monkeypatch.setattr(nsys, "record", exports)
+    first, second = nsys.flashinfer_bench_profiles(Path("nsys"), catalog, GPU, pairs, tmp_path, 30)
+    assert first.path is None and first.status == Status.CRASHED and "nsys saw no kernel" in first.message
+    assert second.path is not None and second.status == Status.PASSED
+    assert switches == [nsys.SAVE_OFTEN] * 2, "its processes may end before what nsys holds of them is saved"
 
 
 def test_the_workers_environment_finds_this_package(monkeypatch):

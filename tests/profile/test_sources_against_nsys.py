@@ -4,6 +4,7 @@ Sums must agree to the nanosecond; median and deviation to the tenth that nsys p
 formats, must read as the same sums again.
 """
 
+import os
 import random
 import shutil
 import subprocess
@@ -12,6 +13,7 @@ from glob import glob
 import pytest
 from make_nsys import Export, standard
 
+from kernelderby.errors import DerbyError
 from kernelderby.profile.sources import open_profile
 from kernelderby.profile.spans import SpanKind
 
@@ -92,3 +94,17 @@ def test_sums_agree(export, tmp_path, form):
         return sorted((each.name, each.calls, each.total_ns) for each in profile.api_sums())
 
     assert calls(theirs) == calls(ours)
+
+
+def test_a_report_is_exported_by_the_nsys_that_is_there(tmp_path):
+    """Of a program that uses no GPU, which needs none: the export is made, read, and found empty under the report's
+    own name."""
+    report = tmp_path / "true.nsys-rep"
+    words = ["--trace", "nvtx", "--sample", "none", "--cpuctxsw", "none", "--backtrace", "none"]
+    command = [NSYS, "profile", *words, "--output", str(report.with_suffix("")), "true"]
+    subprocess.run(command, capture_output=True, timeout=120, env=dict(os.environ, TMPDIR=str(tmp_path)))
+    if not report.is_file():
+        pytest.skip(f"{NSYS} makes no report")
+    with pytest.raises(DerbyError, match=r"true\.nsys-rep: no kernels, copies or memsets in it"):
+        open_profile(report)
+    assert not report.with_suffix(".sqlite").exists()

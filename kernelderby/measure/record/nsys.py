@@ -29,6 +29,8 @@ from kernelderby.trace import Status
 TRACE = ("--trace", "cuda,nvtx", "--cuda-graph-trace", "node")
 QUIET = ("--sample", "none", "--cpuctxsw", "none", "--backtrace", "none")
 CAPTURE_RANGE = ("--capture-range", "cudaProfilerApi", "--capture-range-end", "stop")
+# Of processes that are ended by a signal, as flashinfer-bench's may be, only what was saved before is in the report.
+SAVE_OFTEN = ("--cuda-flush-interval", "500")  # ms
 STREAM_LIMIT_BYTES = 2 << 30  # a runaway stream is stopped, and says so
 _TRIAL_SECONDS, _EXPORT_SECONDS = 60, 600
 
@@ -63,7 +65,12 @@ def trial(nsys: Path) -> str | None:
 
 
 def record(
-    nsys: Path, words: list[str], environment: dict[str, str], timeout: float, path: Path, capture_range: bool = True
+    nsys: Path,
+    words: list[str],
+    environment: dict[str, str],
+    timeout: float,
+    path: Path,
+    capture: tuple[str, ...] = CAPTURE_RANGE,
 ) -> None:
     """Runs the command under nsys and exports to `path` (.sqlite); the .nsys-rep for the GUI lies beside it.
 
@@ -78,7 +85,7 @@ def record(
                 "profile",
                 *TRACE,
                 *QUIET,
-                *(CAPTURE_RANGE if capture_range else ()),
+                *capture,
                 "--output",
                 str(made.with_suffix("")),
                 *words,
@@ -147,11 +154,17 @@ def flashinfer_bench_profiles(
                         worker_environment(),
                         timeout,
                         path,
-                        capture_range=False,
+                        capture=SAVE_OFTEN,
                     )
-                    result.path, result.bytes, result.kernels = path, path.stat().st_size, count_kernels(path)
+                    result.kernels = count_kernels(path)
+                    result.path, result.bytes = path, path.stat().st_size
                 except Ended as ended:
                     result.status, result.message = ended.status, str(ended)
+                except DerbyError:
+                    result.status = Status.CRASHED
+                    result.message = (
+                        f"nsys saw no kernel of the processes that flashinfer-bench started; {path} has none"
+                    )
             yield result
 
 

@@ -254,7 +254,7 @@ def open_sqlite(path: Path, shown: Path | None = None) -> SqliteProfile:
     with connect(path) as connection:
         schema = read_schema(path, connection)
         if not any(schema.table(name) for name in TABLES):
-            raise DerbyError(f"{path}: {_nothing(schema)}")
+            raise DerbyError(f"{shown or path}: {_nothing(schema)}")
         dropped = 0
         for name in TABLES:
             table = schema.table(name)
