@@ -2,9 +2,9 @@
 
 Writes an nsys export (schema 3.16) with 2 million kernels, as many launches and 0.9 million NVTX ranges to a temporary
 folder, and reads it in a process of its own each time: the sums, a walk over all spans with their ranges, the kernel
-table, and the stage table of a pipeline two of whose stages share a kernel. Limits are those of profiles: 15 s and
-600 MB on a 2-core machine; the processor time is printed beside the time, which a busy machine stretches. Peak memory
-is the process's resident set, interpreter and imports included.
+table, and the stage table of a pipeline two of whose stages share a kernel. What counts is the processor time, because
+a busy machine stretches the time; one thread does the work, so on a quiet machine both are the same. Peak memory is the
+process's resident set, interpreter and imports included.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ sys.path.insert(0, str(CHECKOUT / "tests" / "profile"))
 from make_nsys import Export, global_id  # noqa: E402
 
 OPERATIONS = 2_000_000
-LIMIT_S, LIMIT_MB = 15.0, 600.0
+LIMITS = {"derby profile kernels": (6.0, 400.0), "derby profile stages": (10.0, 300.0)}  # s, MB
 SOLUTION = "triton_fused_v2"
 PROCESS, THREAD = 4242, 4243
 
@@ -204,11 +204,12 @@ def main() -> int:
         ]
     broken = False
     for title, seconds, processor, megabytes in results:
-        slow = seconds > LIMIT_S or megabytes > LIMIT_MB
-        broken |= slow
+        most_s, most_mb = LIMITS.get(title, (float("inf"), float("inf")))
+        much = processor > most_s or megabytes > most_mb
+        broken |= much
+        limit = f"limit {most_s:.0f} s, {most_mb:.0f} MB {'TOO MUCH' if much else 'ok'}" if title in LIMITS else ""
         print(
-            f"{title:<28} {seconds:6.2f} s (processor {processor:5.2f} s)  limit {LIMIT_S:.0f} s   "
-            f"{megabytes:4.0f} MB  limit {LIMIT_MB:.0f} MB   {'TOO MUCH' if slow else 'ok'}"
+            f"{title:<28} processor {processor:5.2f} s ({seconds:6.2f} s in all) {megabytes:4.0f} MB  {limit}".rstrip()
         )
     return int(broken)
 

@@ -16,31 +16,45 @@ import stat
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import BinaryIO
 
 from kernelderby.errors import DerbyError
 
 UNFINISHED = ".unfinished"
+_LONGEST, _LONGEST_NAME = 4095, 255  # bytes of a path (Linux), and of one of its parts on most file systems
 
 
 # ------------------------------------------------------------------------------------------------------------- reading
 
 
-def read_bytes(path: Path) -> bytes:
-    """Of a regular file. DerbyError for anything else: a pipe or a device could hold the reader for ever."""
+@contextmanager
+def opened(path: Path) -> Iterator[BinaryIO]:
+    """A regular file, to read. OSError for anything else: a pipe or a device could hold the reader for ever."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-        try:
-            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-                raise DerbyError(f"{path}: cannot be read (it is no regular file); mend or remove it")
-            with os.fdopen(descriptor, "rb", closefd=False) as file:
-                return file.read()
-        finally:
-            os.close(descriptor)
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise OSError(errno.EINVAL, "it is no regular file", str(path))
+        with os.fdopen(descriptor, "rb", closefd=False) as file:
+            yield file
+    finally:
+        os.close(descriptor)
+
+
+def read_bytes(path: Path) -> bytes:
+    """Of a regular file. DerbyError where it cannot be read."""
+    try:
+        with opened(path) as file:
+            return file.read()
     except (OSError, ValueError) as error:
         raise DerbyError(f"{path}: cannot be read ({reason(error)}); mend or remove the file") from None
 
 
 # --------------------------------------------------------------------------------------------------------------- paths
+
+
+def too_long(path: bytes) -> bool:
+    """Whether no file system has such a path: asking one whether it is there raises."""
+    return len(path) > _LONGEST or max(map(len, path.split(b"/"))) > _LONGEST_NAME
 
 
 def relative_problem(text: str) -> str | None:
@@ -51,6 +65,8 @@ def relative_problem(text: str) -> str | None:
         return "is not relative"
     if ".." in text.split("/"):
         return "leads outside with .."
+    if too_long(text.encode("utf-8", "replace")):
+        return "is longer than a path can be"
     if text.endswith("/") or not any(part not in ("", ".") for part in text.split("/")):
         return "names no file"
     return None

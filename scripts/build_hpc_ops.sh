@@ -18,9 +18,9 @@ commit=${HPC_COMMIT:-$(git rev-parse --short=7 HEAD 2>/dev/null || echo unknown)
 
 read -r torch abi < <("$python" -c 'import os, torch; print(os.path.dirname(torch.__file__), int(torch._C._GLIBCXX_USE_CXX11_ABI))')
 headers="-I. -I3rd/cutlass/include -isystem $torch/include -isystem $torch/include/torch/csrc/api/include -isystem $cuda/include"
-common="-O3 -std=c++17 -fPIC -DNDEBUG -D_GLIBCXX_USE_CXX11_ABI=$abi -DHPC_VERSION_STR=\"$commit\" -DHPC_GIT_HASH_STR=\"$commit\""
+common="-O3 -std=c++17 -fPIC -fvisibility=hidden -fvisibility-inlines-hidden -DNDEBUG -D_GLIBCXX_USE_CXX11_ABI=$abi -DHPC_VERSION_STR=\"$commit\" -DHPC_GIT_HASH_STR=\"$commit\""
 device="-gencode arch=compute_90a,code=sm_90a --expt-relaxed-constexpr -DCUTE_SM90_EXTENDED_MMA_SHAPES_ENABLED"
-device+=" -O3 -std=c++17 -Xcompiler -fPIC -DNDEBUG -DHPC_VERSION_STR=\"$commit\" -DHPC_GIT_HASH_STR=\"$commit\""
+device+=" -O3 -std=c++17 -Xcompiler -fPIC,-fvisibility=hidden,-fvisibility-inlines-hidden -DNDEBUG -DHPC_VERSION_STR=\"$commit\" -DHPC_GIT_HASH_STR=\"$commit\""
 export nvcc headers common device objects
 
 compile() {
@@ -40,7 +40,8 @@ echo $sources | tr ' ' '\n' | xargs -P "${JOBS:-$(nproc)}" -I{} bash -c 'compile
 
 rm -rf "$package"
 mkdir -p "$package"
-"${CXX:-g++}" -shared "$objects"/*.o -o "$package/_C.abi3.so" -L"$torch/lib" -L"$cuda/lib64" -L"$cuda/lib64/stubs" \
+echo '{ local: *; };' > "$objects/map" # torch carries another CUTLASS: neither may bind to the other's symbols
+"${CXX:-g++}" -shared -Wl,--version-script="$objects/map" -Wl,-Bsymbolic "$objects"/*.o -o "$package/_C.abi3.so" -L"$torch/lib" -L"$cuda/lib64" -L"$cuda/lib64/stubs" \
   -Wl,-rpath,"$torch/lib" -lc10 -lc10_cuda -ltorch -ltorch_cpu -ltorch_cuda -lcudart -lcuda
 cp hpc/__init__.py hpc/fuse_moe.py "$package/"
 echo "__version__ = \"$commit\"" > "$package/version.py" # the row's environment names it

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -14,8 +15,29 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 CHECKOUT = Path(__file__).resolve().parent.parent
 
 
+# Files that take the longest, in that order. Of two processes that take a file each in turn (pytest-xdist's loadfile)
+# one would otherwise begin a long one when the other is nearly done.
+LONGEST = (
+    "cheats/test_cheats.py",
+    "solutions/test_triton_compact.py",
+    "solutions/test_decode_attention.py",
+    "cli/test_readme.py",
+    "measure/test_measure_commands.py",
+    "solutions/test_competitors.py",
+    "solutions/test_attention_triton.py",
+    "measure/test_misbehaviours.py",
+    "solutions/test_derby_cache_and_conv.py",
+    "solutions/test_derby_topk_filter.py",
+    "solutions/test_gemm_sm90.py",
+    "solutions/test_attention_sm90.py",
+    "page/test_page_browser.py",
+)
+
+
 def pytest_collection_modifyitems(items):
-    """Tests marked gpu are skipped, with the reason, where torch sees no GPU."""
+    """The longest files first. Tests marked gpu are skipped, with the reason, where torch sees no GPU."""
+    places = {CHECKOUT / "tests" / name: place for place, name in enumerate(LONGEST)}
+    items.sort(key=lambda item: places.get(item.path, len(places)))
     marked = [item for item in items if item.get_closest_marker("gpu")]
     if marked and not _has_gpu():
         for item in marked:
@@ -47,6 +69,26 @@ def no_set_of_the_user(monkeypatch):
     """What the user's shell names as the set is none of the tests'."""
     monkeypatch.delenv("DERBY_ROOT", raising=False)
     monkeypatch.delenv("FIB_DATASET_PATH", raising=False)
+
+
+@pytest.fixture(scope="session")
+def machine_of():
+    """machine_of(root, device): what find_machine says, asked once: a worker takes two seconds to say the same."""
+    from kernelderby.measure.machine.probe import find_machine
+
+    @cache
+    def known(device):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("CUDA_VISIBLE_DEVICES", "")
+            return find_machine(CHECKOUT, device)
+
+    return lambda root, device: known(device)
+
+
+@pytest.fixture
+def asked_once(monkeypatch, machine_of):
+    """`derby doctor` asks what machine this is once in all tests that have this fixture."""
+    monkeypatch.setattr("kernelderby.measure.machine.doctor.find_machine", machine_of)
 
 
 @pytest.fixture

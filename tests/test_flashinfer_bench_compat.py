@@ -24,7 +24,7 @@ torch = pytest.importorskip("torch")
 CHECKOUT = Path(__file__).resolve().parent.parent
 CATALOG = Catalog.open(CHECKOUT)
 MOE = "moe_fp8_block_scale_ds_routing_topk8_ng8_kg4_e32_h7168_i2048"
-MOST_DRAWN = 3 << 29  # 6 GB in float32
+MOST_DRAWN = 1 << 27  # what a CPU draws in a second
 
 
 def drawn(workload):
@@ -42,7 +42,7 @@ def smallest(name, count):
     return sorted(CATALOG.workloads(name), key=drawn)[:count]
 
 
-SMALLEST = [workload for name in CATALOG.definitions for workload in smallest(name, 1) if drawn(workload) <= MOST_DRAWN]
+SMALLEST = [workload for name in CATALOG.definitions for workload in smallest(name, 1)]
 SAMPLE = [workload for name in CATALOG.definitions for workload in smallest(name, None if name == MOE else 2)]
 
 
@@ -178,7 +178,8 @@ def test_it_generates_every_input_of_the_smallest_workload_at_full_shape(trace_s
     from flashinfer_bench.bench.utils import gen_inputs, load_safetensors
 
     definition, theirs = trace_set.definitions[workload.definition], fib_workload(trace_set, workload)
-    inputs = gen_inputs(definition, theirs, "cpu", load_safetensors(definition, theirs, packed_root))
+    device = "cpu" if drawn(workload) <= MOST_DRAWN else "meta"  # without contents
+    inputs = gen_inputs(definition, theirs, device, load_safetensors(definition, theirs, packed_root))
     check_inputs(definition, workload, inputs)
     for value, shape in zip(inputs, definition.get_input_shapes(workload.axes), strict=True):
         assert shape is None or list(value.shape) == list(shape)
@@ -202,7 +203,7 @@ def check_inputs(definition, workload, inputs):
             assert value == workload.scalars[name]
         else:
             assert str(value.dtype) == f"torch.{spec.dtype.value}"
-        if name.endswith("_scale"):
+        if name.endswith("_scale") and torch.as_tensor(value).device.type != "meta":
             assert bool((torch.as_tensor(value) > 0).all()), f"{name} must be positive"
 
 

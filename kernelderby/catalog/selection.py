@@ -97,6 +97,7 @@ def is_named(workload: Workload, word: str) -> bool:
         words |= {f"#{shape_id}", f"shape_id={shape_id}"}
     return (
         word in words
-        or (len(word) >= 4 and not word.isdigit() and workload.uuid.startswith(word))
+        # Digits alone may be a size: only as many as labels show are the start of a uuid.
+        or (len(word) >= (8 if word.isdigit() else 4) and workload.uuid.startswith(word))
         or word == workload.uuid
     )

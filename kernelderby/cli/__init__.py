@@ -85,6 +85,12 @@ def main() -> None:
 
         print(f"derby: {plain(str(error))}", file=sys.stderr)
         sys.exit(1)
+    except OSError as error:  # of a file or folder that nobody foresaw to be like that
+        from kernelderby.report.plain import plain
+
+        where = f"{error.filename}: " if error.filename is not None else ""
+        print(f"derby: {plain(where)}{error.strerror or error}; mend that place, or name another", file=sys.stderr)
+        sys.exit(1)
     except ModuleNotFoundError as error:
         if error.name not in _OF_MEASURING:
             raise

@@ -8,8 +8,10 @@ from typing import Any
 import click
 
 from kernelderby.cli.options import (
+    SECONDS,
     DerbyCommand,
     check_names,
+    count_from,
     definitions_option,
     json_option,
     origin_option,
@@ -25,24 +27,24 @@ from kernelderby.cli.output import say, say_json, say_line, warn
 @definitions_option
 @workloads_option
 @origin_option
-@click.option("--rounds", type=click.IntRange(min=1), default=5, show_default=True, help="Turns of each solution.")
+@click.option("--rounds", type=count_from(1), default=5, show_default=True, help="Turns of each solution.")
 @click.option(
     "--most-rounds",
-    type=click.IntRange(min=1),
+    type=count_from(1),
     default=10,
     show_default=True,
     help="The two fastest go on up to so many, until the interval of their ratio is below 1 %.",
 )
 @click.option(
     "--iterations",
-    type=click.IntRange(min=2),
+    type=count_from(2),
     default=10,
     show_default=True,
     help="Timed calls in a turn; slow solutions get fewer.",
 )
 @click.option(
     "--timeout",
-    type=float,
+    type=SECONDS,
     default=300,
     show_default=True,
     help="Seconds for each step of a solution: check with compilation, one turn.",

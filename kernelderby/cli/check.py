@@ -9,8 +9,10 @@ from typing import Any
 import click
 
 from kernelderby.cli.options import (
+    SECONDS,
     DerbyCommand,
     check_names,
+    count_from,
     definitions_option,
     origin_option,
     root_option,
@@ -26,9 +28,9 @@ from kernelderby.cli.output import Output, output_options
 @definitions_option
 @workloads_option
 @origin_option
-@click.option("--seeds", type=click.IntRange(min=1), default=1, show_default=True, help="Contents per case.")
+@click.option("--seeds", type=count_from(1), default=1, show_default=True, help="Contents per case.")
 @click.option("--device", type=click.Choice(["cuda", "cpu"]), help="Default: the GPU where there is one.")
-@click.option("--timeout", type=float, default=600, show_default=True, help="Seconds for each case of a solution.")
+@click.option("--timeout", type=SECONDS, default=600, show_default=True, help="Seconds for each case of a solution.")
 @output_options("check", tables=("cases",))
 @root_option
 def command(

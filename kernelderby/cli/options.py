@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -37,10 +39,33 @@ class PathType(click.Path):
     def convert(self, value: Any, param: click.Parameter | None, context: click.Context | None) -> Any:
         if value == "":
             raise DerbyError(f"{param.opts[0] if param else 'path'}: is empty; give a path (is a variable not set?)")
+        from kernelderby.files import too_long
+
+        if too_long(os.fsencode(value)):
+            raise DerbyError(f"{param.opts[0] if param else 'path'}: is longer than a path can be; give another one")
         return super().convert(value, param, context)
 
 
 FILE = PathType()
+
+
+class FiniteRange(click.FloatRange):
+    """A number within bounds; NaN, which is never out of any, and infinity are none."""
+
+    def convert(self, value: Any, param: click.Parameter | None, context: click.Context | None) -> Any:
+        number = super().convert(value, param, context)
+        if not math.isfinite(number):
+            self.fail(f"{value} is no finite number.", param, context)
+        return number
+
+
+SECONDS = FiniteRange(min=0, min_open=True)
+FACTOR = FiniteRange(min=1, min_open=True)
+MOST = 1_000_000  # of what is counted; more is a slip
+
+
+def count_from(least: int) -> click.IntRange:
+    return click.IntRange(min=least, max=MOST)
 
 
 def _root(context: click.Context, param: click.Parameter, value: Path | None) -> Path:

@@ -8,7 +8,9 @@ from typing import Any
 import click
 
 from kernelderby.cli.options import (
+    SECONDS,
     DerbyCommand,
+    count_from,
     json_option,
     origin_option,
     solutions_option,
@@ -23,18 +25,18 @@ from kernelderby.cli.output import say, say_json, text_width
 @solutions_option
 @workloads_option
 @origin_option
-@click.option("--rounds", type=click.IntRange(min=1), default=5, show_default=True, help="Turns of each candidate.")
-@click.option("--iterations", type=click.IntRange(min=2), default=10, show_default=True, help="Timed calls in a turn.")
+@click.option("--rounds", type=count_from(1), default=5, show_default=True, help="Turns of each candidate.")
+@click.option("--iterations", type=count_from(2), default=10, show_default=True, help="Timed calls in a turn.")
 @click.option(
     "--timeout",
-    type=float,
+    type=SECONDS,
     default=120,
     show_default=True,
     help="Seconds for each step of a candidate: compilation and check, one turn.",
 )
 @click.option(
     "--budget-seconds",
-    type=click.FloatRange(min=0, min_open=True),
+    type=SECONDS,
     help="For all of it; what is not reached by then is left out and said (default: no limit).",
 )
 @written_root_option

@@ -354,21 +354,27 @@ class Race:
 
     def batch_us(self, kind: str) -> float:
         """The judge's own clock: unseen inputs in every set, released at once, until all outputs are there; per call,
-        the least of BATCHES. One set's outputs are compared each time. Wrong where they are not right."""
+        the least of BATCHES. One set's outputs are compared each time. Wrong where they are not right.
+
+        Nothing lies between the last contents and the clock, so that a thread which watches them gains nothing: what
+        the inputs were is not summed up before but written once more afterwards."""
         best = float("inf")
         for number in range(BATCHES):
-            for which, each in enumerate(self.sets):
-                self.maker.refresh(each.inputs, f"batch/{kind}/{number}/{which}")
+            names = [f"batch/{kind}/{number}/{which}" for which in range(len(self.sets))]
+            for name, each in zip(names, self.sets, strict=True):
+                self.maker.refresh(each.inputs, name)
                 make_ready(each.inputs, each.outputs, self.in_place, POISON[number % 2])
-            which = self.random.randrange(len(self.sets))
-            sums = checksum(self.sets[which].inputs)
             synchronize(self.maker.device)
             start = time.perf_counter()
             self.hands.batch(kind)
             best = min(best, (time.perf_counter() - start) * 1e6 / len(self.sets))
-            verdict = self._compared(which, sums, f"after an untimed batch ({kind})")
+            which = self.random.randrange(len(self.sets))
+            snapshot, inputs = self._snapshot(which), self.sets[which].inputs
+            self.maker.refresh(inputs, names[which])
+            verdict = judge(self.definition, self.module, inputs, snapshot)
             if verdict.status is not Status.PASSED:
-                raise Wrong.of(verdict)
+                what = f"after an untimed batch ({kind}): {verdict.message}"
+                raise Wrong.of(Verdict(verdict.status, what, verdict.correctness))
         return best
 
     def reference_latency_us(self, timer: Timer, iterations: int) -> float:

@@ -378,13 +378,14 @@ class ShownKernels(Struct, frozen=True):
 
 
 class ShownLane(Struct, frozen=True):
-    """One stream of one GPU. operations, busy_us: in the whole recording. spans: of what is shown, in threes: place in
-    the timeline's names, start and duration in ns."""
+    """One stream of one GPU. operations, busy_us: in the whole recording. spans: of what is shown, in fours: place in
+    the timeline's names, start and duration in ns, row. rows: how many; what overlaps in a stream stands in another."""
 
     gpu: str
     stream: str
     operations: int
     busy_us: float
+    rows: int
     spans: tuple[int, ...]
 
 

@@ -20,7 +20,7 @@ from kernelderby.page.timelines import shown_timeline
 FOLDERS = ("profiles", "reports/profiles")
 PRINTED = "_stages.csv"  # what `derby profile stages --overview` printed, kept where the recording is not
 _PROFILE = re.compile(r"\.(sqlite|json|json\.gz|csv)$")
-_NO_PROFILE = re.compile(r"published_\w+\.csv$")
+_NO_PROFILE = re.compile(r"(published_\w+|recorders)\.csv$")
 
 
 @dataclass(slots=True)
@@ -65,7 +65,7 @@ def _take(catalog: Catalog, path: Path, found: Recordings) -> None:
         solution = _solution(catalog, path)
         if solution:
             pipeline = opened.pipeline(solution, catalog.root)
-            if not any(row.total_ns for row in pipeline.stages):
+            if not pipeline.occurs:
                 raise DerbyError(f"{path}: no stage of {solution} occurs in it, so it shows kernels only")
             found.pipelines.append(shown_pipeline(pipeline, name, _title(path, solution)))
 

@@ -18,6 +18,7 @@ from kernelderby.profile.timeline import gpu_label
 
 LISTED = 2000  # operations of one recording: twenty calls of a pipeline, or the middle of a longer recording
 LANES = 24  # the busiest; some traces have hundreds of streams with a copy each
+ROWS = 4  # of a stream
 _INVOCATION = re.compile(INVOCATION)
 
 
@@ -74,7 +75,7 @@ def shown_timeline(profile: Profile, title: str) -> ShownTimeline | None:
                 f"stream {stream}",
                 lane.operations,
                 six(lane.busy_ns / 1e3),
-                _flat(lane.shown, begin, {name: place for place, name in enumerate(names)}),
+                *_rows(lane.shown, begin, {name: place for place, name in enumerate(names)}),
             )
             for (process, device, stream), lane in shown.items()
         ),
@@ -88,11 +89,19 @@ def _name(kind: SpanKind, name: str) -> tuple[str, str, str]:
     return words(short), words(name), attribute(name, kind).role.value
 
 
-def _flat(spans: Iterable[Span], begin: int, places: dict[tuple[SpanKind, str], int]) -> tuple[int, ...]:
+def _rows(spans: Iterable[Span], begin: int, places: dict[tuple[SpanKind, str], int]) -> tuple[int, tuple[int, ...]]:
+    """How many rows, and the spans in fours. A kernel that was launched early (programmatic dependent launch) runs
+    beside the one that it waits for, and would hide its end: it stands in the first row that is free, else the last."""
+    ends: list[int] = []
     found: list[int] = []
     for span in spans:
-        found += (places[span.kind, span.name], span.start_ns - begin, span.end_ns - span.start_ns)
-    return tuple(found)
+        row = next((number for number, end in enumerate(ends) if end <= span.start_ns), len(ends))
+        row = min(row, ROWS - 1)
+        if row == len(ends):
+            ends.append(span.end_ns)
+        ends[row] = max(ends[row], span.end_ns)
+        found += (places[span.kind, span.name], span.start_ns - begin, span.end_ns - span.start_ns, row)
+    return len(ends), tuple(found)
 
 
 def _roles(sums: Iterable[KernelSum]) -> tuple[tuple[str, int, float], ...]:

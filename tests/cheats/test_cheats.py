@@ -44,7 +44,8 @@ def constants(name: str) -> dict[str, object]:
     return {
         node.targets[0].id: ast.literal_eval(node.value)
         for node in ast.parse(SOURCES[name].read_text()).body
-        if isinstance(node, ast.Assign) and getattr(node.targets[0], "id", "") in ("CLASS", "STATUS", "NEEDS")
+        if isinstance(node, ast.Assign)
+        and getattr(node.targets[0], "id", "") in ("CLASS", "STATUS", "NEEDS", "GRAPH", "LEAST_US")
     }
 
 
@@ -69,7 +70,7 @@ def rows_of(root: Path) -> dict[str, dict]:
     return {row["solution"]: row for row in map(json.loads, path.read_text().splitlines())}
 
 
-def run(root: Path, names: list[str]) -> subprocess.CompletedProcess:
+def run(root: Path, names: list[str], program: str = RUN) -> subprocess.CompletedProcess:
     sys.path.insert(0, str(MEASURING))
     import shutil
 
@@ -81,7 +82,7 @@ def run(root: Path, names: list[str]) -> subprocess.CompletedProcess:
     for name in names:
         add_solution(root, name)
     return subprocess.run(
-        [sys.executable, "-c", RUN, str(MEASURING), str(root), *names],
+        [sys.executable, "-c", program, str(MEASURING), str(root), *names],
         text=True,
         capture_output=True,
         timeout=300,

@@ -132,6 +132,8 @@ def test_words_for_workloads(checkout):
     third = next(shape for shape in shapes if shape.raw["shape_id"] == 3)
     for word in ("#3", "shape_id=3", third.uuid, third.uuid[:8]):
         assert select_workloads(shapes, [word]) == [third]
+    attention = Catalog.open(checkout).workloads("unified_attention")
+    assert [shape.uuid[:8] for shape in select_workloads(attention, ["51443895"])] == ["51443895"]  # digits alone
     axis, size = next(iter(third.axes.items()))
     chosen = select_workloads(shapes, [f"{axis}={size}"])
     assert third in chosen and all(shape.axes[axis] == size for shape in chosen)

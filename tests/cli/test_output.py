@@ -29,7 +29,7 @@ TABLES = [
 
 
 @pytest.fixture
-def run(derby, small_set, checkout):
+def run(derby, small_set, checkout, asked_once):
     """A verb on the small set, those of profiles on the checkout's published files."""
     table, layers = checkout / "profiles/triton_fused_v2_b200.csv", checkout / "profiles/deepseek_d4_decode.toml"
     files = {

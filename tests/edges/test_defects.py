@@ -457,3 +457,58 @@ def test_a_file_of_rows_that_is_none(small_set):
         append_line(path, "{}")
     catalog = Catalog.open(small_set)
     assert catalog.traces() == [] and "no regular file" in catalog.warnings[0]
+
+
+# ------------------------------------------------------------------------------------------------- found since then
+
+
+@pytest.mark.parametrize("text", ["x" * 300, "x/" * 3000, "blob/" + "é" * 200])
+def test_a_path_that_no_file_system_has(small_set, tmp_path, text):
+    """Asking whether it is there raises, which ended `export` with a traceback."""
+    edit_json(
+        small_set / WORKLOADS,
+        lambda line: line["workload"]["inputs"].update(x={"type": "safetensors", "path": text, "tensor_key": "x"}),
+        line=0,
+    )
+    is_left_out(small_set, "longer than a path can be")
+    (tmp_path / "dataset" / "definitions").mkdir(parents=True)
+    assert run("export", tmp_path / "dataset", "--root", small_set).code in (0, 1)
+    for words in (("export", text), ("list", "--root", text)):
+        found = run(*words)
+        assert found.code == 1 and "longer than a path can be" in found.err and found.err.count("\n") == 1
+
+
+def test_a_profile_that_is_a_pipe(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    for verb in ("kernels", "layers", "compare"):
+        found = run("profile", verb, *[tmp_path / "pipe"] * (2 if verb == "compare" else 1))
+        assert found.code == 1 and "it is no regular file" in found.err and found.err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("check", "--seeds", 10**30), "--seeds"),
+        (("check", "--timeout", "nan"), "is no finite number"),
+        (("check", "--timeout", 0), "--timeout"),
+        (("bench", "--rounds", 10**30), "--rounds"),
+        (("bench", "--timeout", "inf"), "is no finite number"),
+        (("tune", "toy_fast", "--budget-seconds", "nan"), "is no finite number"),
+        (("profile", "whatif", "x.csv", "--factor", "nan"), "is no finite number"),
+        (("profile", "run", "--timeout", "-1"), "--timeout"),
+    ],
+)
+def test_numbers_that_no_option_can_mean(small_set, words, said):
+    found = run("--root", small_set, *words)
+    assert found.code == 2 and said in found.err and not found.out
+
+
+def test_what_the_file_system_says_is_one_line(small_set, monkeypatch):
+    from kernelderby.catalog import Catalog
+
+    def broken(*_):
+        raise OSError(5, "Input/output error", "/some/place")
+
+    monkeypatch.setattr(Catalog, "open", broken)
+    found = run("list", "--root", small_set)
+    assert found.code == 1 and found.err == "derby: /some/place: Input/output error; mend that place, or name another\n"

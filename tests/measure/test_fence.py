@@ -79,6 +79,51 @@ def test_a_worker_can_signal_its_children_and_nobody_of_the_run():
         rival.wait()
 
 
+OTHERS = """
+import os, sys
+from kernelderby.measure import fence
+
+other = int(sys.argv[1])
+assert fence.protect([other])
+import resource
+
+resource.getrlimit(resource.RLIMIT_NOFILE)
+os.sched_setaffinity(0, os.sched_getaffinity(0))
+os.setpriority(os.PRIO_PROCESS, 0, os.getpriority(os.PRIO_PROCESS, 0))
+for what in (
+    lambda: resource.prlimit(other, resource.RLIMIT_NOFILE, (4, 4)),
+    lambda: os.sched_setaffinity(other, {0}),
+    lambda: os.sched_setscheduler(other, os.SCHED_BATCH, os.sched_param(0)),
+    lambda: os.setpriority(os.PRIO_PROCESS, other, 19),
+):
+    try:
+        what()
+    except PermissionError:
+        continue
+    raise SystemExit("not refused")
+print("held")
+"""
+
+
+@pytest.mark.skipif(not fence.has_seccomp(), reason="this kernel has no seccomp")
+def test_a_worker_changes_limits_and_priority_of_itself_alone():
+    other = subprocess.Popen(["sleep", "60"])
+    try:
+        done = subprocess.run(
+            [sys.executable, "-c", OTHERS, str(other.pid)], capture_output=True, text=True, timeout=60
+        )
+        assert done.stdout == "held\n", done.stderr
+    finally:
+        other.kill()
+        other.wait()
+
+
+def test_a_worker_writes_to_no_disk_and_to_its_own_part_of_proc(tmp_path):
+    places = list(map(str, fence.writable(tmp_path / "own", tmp_path / "scratch")))
+    assert "/dev/null" in places and "/dev/shm" in places and "/proc/self" in places
+    assert not {"/dev", "/proc", "/", "/dev/mem", "/dev/kmsg"} & set(places)
+
+
 CONFINED = """
 import os, signal, socket, subprocess, sys
 from pathlib import Path

@@ -30,7 +30,7 @@ RUN = """
     from kernelderby.measure import runner
     from measuring import measure
     runner.exclusive = lambda *_: nullcontext()  # two GPUs, two locks
-    print(len(measure(Path(sys.argv[1]), ["honest", "raises", "wrong_shape", "changes_an_input"], again=True)))
+    print(len(measure(Path(sys.argv[1]), ["honest", "raises"], again=True)))
 """
 
 
@@ -54,7 +54,7 @@ def test_two_runs_share_the_work_and_the_file(misbehaviours):
     assert [run.returncode for run in both] == [0, 0]
     found, _ = keys(misbehaviours)
     workloads = len(Catalog.open(misbehaviours).workloads(DEFINITION))
-    assert len(found) == len(set(found)) == 4 * workloads == sum(map(int, told))
+    assert len(found) == len(set(found)) == 2 * workloads == sum(map(int, told))
     assert not list((misbehaviours / "traces").rglob("*.foreign"))
 
 

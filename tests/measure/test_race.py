@@ -120,7 +120,8 @@ def test_one_wrong_call_among_those_that_are_not_compared_is_seen(definition, mo
     turned = len(calls)
     verdict = race.turn(1, 6).verdict
     if room:
-        assert verdict.status is Status.NOT_A_NUMBER and "after a timed eager call" in verdict.message
+        assert verdict.status in (Status.NOT_A_NUMBER, Status.WRONG_VALUES)  # by the poison
+        assert "after a timed eager call" in verdict.message
     else:  # what came instead was right, so it may have been rounding: from now on it is looked at longer
         assert verdict.status is Status.PASSED and race.repeats is False
 

@@ -89,7 +89,7 @@ def shown(set_with_recording):
 
 
 def of_lane(lane):
-    return [lane.spans[place : place + 3] for place in range(0, len(lane.spans), 3)]
+    return [lane.spans[place : place + 3] for place in range(0, len(lane.spans), 4)]
 
 
 # ------------------------------------------------------------------------------------------------------------ the data
@@ -143,6 +143,27 @@ def test_busy_time_counts_overlap_once(tmp_path):
     path.write_text(json.dumps({"schemaVersion": 1, "traceEvents": events}))
     [lane] = shown_timeline(open_profile(path), "trace").lanes
     assert (lane.operations, lane.busy_us) == (2, 15.0)
+    assert lane.rows == 2 and lane.spans == (0, 0, 10_000, 0, 1, 7_000, 8_000, 1), (
+        "the second hides nothing of the first"
+    )
+
+
+def test_what_overlaps_stands_below(visit, small_set, tmp_path):
+    folder = small_set / "profiles"
+    folder.mkdir()
+    events = [
+        {"ph": "X", "cat": "kernel", "name": name, "pid": 0, "tid": 7, "ts": start, "dur": length}
+        | {"args": {"device": 0, "stream": 7}}
+        for name, start, length in (("a", 0.0, 10.0), ("b", 7.0, 9.0), ("c", 12.0, 9.0), ("d", 22.0, 3.0))
+    ]
+    (folder / "overlap.json").write_text(json.dumps({"schemaVersion": 1, "traceEvents": events}))
+    made = tmp_path / "overlap.html"
+    made.write_text(page_html(build_page(small_set)))
+    page = visit(made, "timeline")
+    tops = page.eval_on_selector_all(".tl-box", "all => all.map(each => each.getBoundingClientRect().top)")
+    assert tops[0] == tops[2] == tops[3] and tops[1] > tops[0]
+    bottom = page.eval_on_selector(".tl-area", "each => each.getBoundingClientRect().bottom")
+    assert tops[1] + 15 < bottom
 
 
 def test_of_a_long_recording_the_middle_is_shown(tmp_path, monkeypatch):
@@ -184,7 +205,7 @@ BOXES = """() => [...document.querySelectorAll('.tl-area')].map(area =>
 def test_boxes_stand_where_the_operations_ran(visit, file, shown):
     page = visit(file, "timeline")
     lanes = page.evaluate(BOXES)
-    assert [len(lane) for lane in lanes] == [len(each.spans) // 3 for each in shown.lanes] == [120, 20]
+    assert [len(lane) for lane in lanes] == [len(each.spans) // 4 for each in shown.lanes] == [120, 20]
     for lane in lanes:
         for start, length, left, right, *_ in lane:
             assert left == pytest.approx(start / shown.wall_ns, abs=2e-3)

@@ -182,6 +182,12 @@ def test_a_profile_without_the_solutions_stages_is_an_error(derby, checkout, tmp
         assert code == 1 and out == "" and "nothing in it fits a stage of triton_fused_v2" in err
 
 
+def test_a_total_that_the_source_states_is_no_stage_of_another_solution(derby, checkout):
+    table = checkout / "profiles" / "triton_fused_v2_b200.csv"
+    code, out, err = derby("profile", "stages", table, "--solution", "triton_compact", "--root", checkout)
+    assert code == 1 and out == "" and "nothing in it fits a stage of triton_compact" in err
+
+
 def test_any_variant_of_a_gpu_tells_the_older_architecture(derby, tmp_path):
     path = tmp_path / "a.sqlite"
     with Export(path, "2025.5", gpu="NVIDIA H100 NVL") as export:

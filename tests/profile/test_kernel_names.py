@@ -59,6 +59,7 @@ def test_a_plain_name_is_no_evidence_of_triton():
             "pooling/resize",
         ),
         ("void cutlass::Kernel<cutlass::gemm::kernel::MoeFCGemm<int>>(T1::Params)", "TensorRT-LLM", "grouped GEMM"),
+        ("void tensorrt_llm::kernels::cutlass_kernels::MoeFCGemm<int>(T1)", "TensorRT-LLM", "grouped GEMM"),
         ("void multi_tensor_apply_kernel<TensorListMetadata<4>, AdamFunctor<float>>(int)", "Apex", "elementwise"),
         ("triton_poi_fused__scaled_dot_product_flash_attention_cat_transpose_view_10", "Triton", "elementwise"),
         ("triton_red_fused_moe_forward_mean_mul_pow_rsqrt_3", "Triton", "norm"),

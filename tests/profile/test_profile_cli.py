@@ -9,6 +9,7 @@ import pytest
 from make_nsys import Export
 
 from kernelderby.cli import profile as group
+from kernelderby.cli.profile.run import _lost_calls
 
 SOLUTION = ("--solution", "triton_fused_v2")
 GEMM = "void cutlass::device_kernel<cutlass::gemm::kernel::GemmUniversal<cutlass::gemm::GroupProblemShape<int>>>(T1)"
@@ -311,3 +312,28 @@ def test_a_missing_file_and_an_unknown_solution(profile, published, tmp_path):
     assert code == 1 and out == "" and err.count("\n") == 1 and "none.sqlite" in err
     code, out, err = profile("stages", published, "--solution", "triton_fused_v3")
     assert code == 1 and "triton_fused_v2" in err
+
+
+@pytest.mark.parametrize("recorded", [(3, 3, 3, 3), (3, 2, 3, 2), (3, 0, 0, 0), (3, 3, 1, 3), ()])
+def test_calls_whose_work_the_recorder_lost_are_counted(tmp_path, recorded):
+    """recorded: operations of each call in the file; four calls were made."""
+    path = tmp_path / "a.sqlite"
+    with Export(path) as export:
+        correlation = 0
+        for number, operations in enumerate(recorded):
+            begin = 10_000 * number
+            export.nvtx(f"invocation {number}", begin, begin + 5_000)
+            for _ in range(operations):
+                correlation += 1
+                export.call("cudaLaunchKernel_v7000", begin + 10, begin + 20, correlation)
+                export.kernel("gemm", begin + 100, begin + 200, correlation)
+        export.kernel("elsewhere", 6_000, 6_001)
+    lost = sum(operations < 2 for operations in recorded)
+    found = _lost_calls(path, 4)
+    if not recorded:
+        assert len(found) == 1 and "no range fits" in found[0]
+    elif lost:
+        assert len(found) == 1 and found[0].startswith(f"{lost} of 4 calls have no or little GPU work")
+    else:
+        assert found == []
+    assert _lost_calls(path, 0) == [], "another harness marks no calls"

@@ -12,7 +12,7 @@ import pytest
 import torch
 from moe_cases import solution
 
-OUTCOMES = pytest.StashKey()
+OUTCOMES, PROCESS = pytest.StashKey(), pytest.StashKey()
 
 
 def pytest_configure(config):
@@ -39,8 +39,10 @@ def pytest_pyfunc_call(pyfuncitem):
     session, path = pyfuncitem.session, pyfuncitem.path
     known = session.stash.setdefault(OUTCOMES, {})
     if path not in known:  # by file: of two pytest-xdist workers each has all items and runs some files
+        if PROCESS not in session.stash:
+            session.stash[PROCESS] = interpreted.Interpreting(session.config.rootpath)
         node_ids = [item.nodeid for item in interpreted_items(session.items) if item.path == path]
-        known[path] = interpreted.run_interpreted(node_ids, session.config.rootpath)
+        known[path] = session.stash[PROCESS].run(node_ids)
     outcomes = known[path]
     outcome, text = outcomes.get(pyfuncitem.nodeid, outcomes[""])
     if outcome == "skipped":
@@ -60,7 +62,9 @@ def pytest_runtest_logreport(report):
         _reports[report.nodeid] = [report.outcome, report.longreprtext]
 
 
-def pytest_sessionfinish():
+def pytest_sessionfinish(session):
+    if PROCESS in session.stash:
+        session.stash[PROCESS].end()
     if path := os.environ.get(interpreted.REPORT):
         Path(path).write_text(json.dumps(_reports))
 

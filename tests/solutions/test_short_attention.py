@@ -47,16 +47,21 @@ def test_it_compiles_without_spills():
     assert done.returncode == 0, done.stderr
     # Among the warnings is C7510: wgmma made to wait for registers that the compiler moved.
     assert "warning" not in done.stderr and "Potential Performance Loss" not in done.stderr, done.stderr
-    found = re.findall(r"entry function '(\S+)'.*?(\d+) bytes spill stores", done.stderr, re.S)
+    found = re.findall(r"entry function '(\S+)'.*?(\d+) bytes spill stores.*?Used (\d+) registers", done.stderr, re.S)
     assert len(found) == len(LIMITS)
-    for name, spilled in found:
+    for name, spilled, used in found:
         assert "derby_short_attention" in name and spilled == "0", (name, spilled)
+        # setmaxnreg waits for ever for registers that the CTA did not have at its start.
+        warpgroups, asked = (3, 2 * 224 + 56) if "ILi256E" in name else (4, 3 * 152 + 56)
+        assert warpgroups * int(used) >= asked, (name, used)
 
 
 HOST = r"""
 #include <cstdio>
 #include <cstdlib>
+#include <algorithm>
 #include <initializer_list>
+#include <vector>
 #include "short_launch.cuh"
 using namespace derby_short;
 #define EXPECT(what) do { if (!(what)) { printf("line %d: %s\n", __LINE__, #what); exit(1); } } while (0)
@@ -80,6 +85,46 @@ void places_go_round() {  // each unit takes the places that came free first; pa
     }
 }
 
+// Every tile of every unit, also of shorter ones, goes to one CTA; none costs much more than its share.
+void shares_cover_all(int units, int group, int longest, int processors) {
+    Parameters p = {};
+    choose_tile(group, longest, &p.tile_heads, &p.tile_tokens);
+    p.head_groups.set(group / p.tile_heads);
+    p.by_tokens.set(p.tile_tokens);
+    const int ctas = share_out(p, units, longest, processors), most = p.by_most.number, groups = p.head_groups.number;
+    EXPECT(ctas >= 1 && ctas <= processors && most == (longest + p.tile_tokens - 1) / p.tile_tokens * groups);
+    std::vector<int> taken(units * 2);
+    double dearest = 0, all = 0, longest_tile = 0;
+    for (int cta = 0; cta < ctas; ++cta) {
+        double cost = 0;
+        auto take = [&](int unit, int from, int to) {
+            EXPECT(unit >= 0 && unit < units && from < to && to <= most);
+            cost += 8;
+            for (int tile = from; tile < to; ++tile) {
+                const int tokens = (most / groups - tile / groups) * p.tile_tokens;
+                const double one = 3 + 2 * ((tokens + BLOCK - 1) / BLOCK);
+                cost += one, all += one, longest_tile = one > longest_tile ? one : longest_tile;
+            }
+            for (int half : {0, 1}) {  // the unit itself, and one with half the tiles
+                const int tiles = half ? most / 2 : most, begin = p.by_most.divide(from * tiles);
+                EXPECT(taken[2 * unit + half] == begin || from == 0);
+                EXPECT(begin == from * tiles / most);
+                taken[2 * unit + half] += p.by_most.divide(to * tiles) - begin;
+            }
+        };
+        for (int unit = cta; unit < p.whole; unit += ctas) take(unit, 0, most);
+        for (int at = p.cuts[cta]; at < p.cuts[cta + 1];) {
+            const int unit = at / most, from = at % most, to = std::min(most, from + p.cuts[cta + 1] - at);
+            take(p.whole + unit, from, to);
+            at += to - from;
+        }
+        dearest = cost > dearest ? cost : dearest;
+    }
+    for (int unit = 0; unit < units; ++unit) EXPECT(taken[2 * unit] == most && taken[2 * unit + 1] == most / 2);
+    EXPECT(dearest <= (all + 8.0 * units) / processors + longest_tile + 24);
+    if (units * most <= processors) EXPECT(ctas == units * most);  // every tile its own multiprocessor
+}
+
 int main() {
     places_go_round<2>();
     places_go_round<4>();
@@ -96,13 +141,9 @@ int main() {
             EXPECT(heads >= 1 && group % heads == 0 && tokens >= 1 && tokens <= longest && heads * tokens <= TILE_ROWS);
             if (longest >= TILE_ROWS) EXPECT(heads * tokens == TILE_ROWS || group % 2);
         }
-    for (int units : {1, 2, 8, 72, 130, 132, 133, 472, 12380})
-        for (int tiles : {1, 2, 16, 28, 40, 104}) {
-            const int parts = choose_parts(units, tiles, 132);
-            EXPECT(parts >= 1 && parts <= tiles);
-            if (units * tiles <= 132) EXPECT(parts == tiles);  // every tile its own multiprocessor
-            if (units >= 12380) EXPECT(parts == 1);
-        }
+    for (int units : {1, 8, 72, 130, 132, 133, 290, 1300})
+        for (int group : {1, 4, 7, 10, 16, 65})
+            for (int longest : {1, 16, 145, 256}) shares_cover_all(units, group, longest, 132);
     puts("fine");
 }
 """
@@ -125,21 +166,30 @@ def test_which_kernel_a_call_gets(head_dim, most, monkeypatch):
     solution, called = module(), []
     monkeypatch.setattr(solution, "short_library", lambda *arguments: called.append("short"))
     monkeypatch.setattr(solution, "library", lambda *arguments: called.append("long"))
+    monkeypatch.setattr(solution, "decode_library", lambda *arguments: called.append("few rows"))
     monkeypatch.setattr(solution, "workspace", lambda *arguments: (None, None))
     monkeypatch.setattr(solution.planning, "processors", lambda device: 132)
-    for length in (1, most, most + 1):
+    for sequences, queries, length in (
+        (16, 1, 1),
+        (16, 1, most),
+        (16, 1, most + 1),
+        (15, 1, most + 1),
+        (16, 6, most + 1),
+    ):
         case = case_of(
             NAME,
-            num_tokens=5,
-            num_blocks=5 * 20,
+            num_tokens=sequences * queries,
+            num_seqs=sequences,
+            len_cu_seqlens=sequences + 1,
+            num_blocks=sequences * 20,
             max_blocks_per_seq=20,
-            max_query_len=1,
+            max_query_len=queries,
             max_seq_len=length,
             head_dim=head_dim,
             sm_scale=head_dim**-0.5,
         )
         solution.run(*inputs_of(NAME, case).values(), *outputs_of(NAME, case).values())
-    assert called == ["short", "short", "long"]
+    assert called == ["short", "short", "few rows" if head_dim == 128 else "long", "long", "long"]
 
 
 # On a GPU -------------------------------------------------------------------------------------------------------------

@@ -144,8 +144,11 @@ def test_no_local_pair(tile, configured):
 
 
 @pytest.mark.interpreted
-@pytest.mark.parametrize("programs", [2, 5, 11, 16, 23, 64])
-@pytest.mark.parametrize("axes", [UNEVEN, WIDE], ids=["uneven", "wide"])
+@pytest.mark.parametrize(
+    "axes, programs",
+    [*((UNEVEN, number) for number in (2, 5, 16, 64)), *((WIDE, number) for number in (5, 11, 23, 64))],
+    ids=lambda value: value if isinstance(value, int) else {768: "uneven", 256: "wide"}[value["hidden_size"]],
+)
 def test_split_into_many_shapes(axes, programs, configured):
     """Pieces in both GEMMs: tiles cut in up to 8, programs with two pieces and with a whole tile between them."""
     module = configured(programs, TILES["16-split-swap"], seed=programs)

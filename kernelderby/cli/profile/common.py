@@ -67,7 +67,7 @@ def pipelines(files: Sequence[Path], root: Path, solution: str, within: str | No
 
     found = [each.pipeline(solution, root, within=within) for each in open_files(files, selection)]
     for pipeline in found:
-        if not any(row.total_ns for row in pipeline.stages):
+        if not pipeline.occurs:
             raise DerbyError(
                 f"{pipeline.profile}: nothing in it fits a stage of {solution}; is it a profile of another solution? "
                 "`derby profile kernels` shows what ran"

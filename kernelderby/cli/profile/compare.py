@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from kernelderby.cli.options import FILE, DerbyCommand, root_option
+from kernelderby.cli.options import FILE, DerbyCommand, count_from, root_option
 from kernelderby.cli.output import Output, output_options
 from kernelderby.cli.profile.common import open_files, pipelines, selection_options, short_names, within_option
 
@@ -23,7 +23,7 @@ from kernelderby.cli.profile.common import open_files, pipelines, selection_opti
     help="Align by its stages, per invocation (default: by kernel).",
 )
 @click.option("--solution-b", metavar="NAME", help="Solution of B, where it is another one.")
-@click.option("--rows", "most", type=click.IntRange(min=1), default=40, show_default=True, help="At most so many rows.")
+@click.option("--rows", "most", type=count_from(1), default=40, show_default=True, help="At most so many rows.")
 @within_option
 @selection_options
 @output_options("profile compare", tables=("changes",), plot=True)

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from kernelderby.cli.options import DerbyCommand, root_option
+from kernelderby.cli.options import FACTOR, DerbyCommand, root_option
 from kernelderby.cli.output import Output, output_options
 from kernelderby.cli.profile.common import files_argument, pipelines, short_names, solution_option, within_option
 from kernelderby.errors import DerbyError
@@ -20,7 +20,7 @@ from kernelderby.errors import DerbyError
 @click.option(
     "--factor",
     "factors",
-    type=click.FloatRange(min=1, min_open=True),
+    type=FACTOR,
     multiple=True,
     metavar="F",
     help="A stage F times as fast; may be repeated (default: 1.2 and 2).",

@@ -89,7 +89,7 @@ def module_problem(name: str) -> str | None:
     try:
         # -P and a folder of its own: what lies in the current directory is the set's, not the machine's.
         done = subprocess.run(
-            [sys.executable, "-P", "-c", f"import torch, {name}"],
+            [sys.executable, "-P", "-c", f"import torch, {name}, os; os._exit(0)"],
             cwd="/",
             capture_output=True,
             text=True,

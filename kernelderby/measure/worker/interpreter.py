@@ -1,4 +1,4 @@
-"""Right rounding to fp8, right products of bfloat16 and bounds of loops in Triton's interpreter.
+"""Right rounding to fp8, right products of bfloat16, bounds of loops and fewer look-ups in Triton's interpreter.
 
 The interpreter (seen in triton 3.7.1, runtime/interpreter.py, _convert_float) rounds the mantissa up without carrying
 into the exponent, so that 1.97 becomes 1.0 instead of 2.0 in e4m3, and it rounds halves up instead of to even. On a GPU
@@ -81,3 +81,40 @@ def take_whole_numbers() -> None:
 
     patch.takes_whole_numbers = True  # type: ignore[attr-defined]
     interpreter._patch_lang_tensor = patch
+
+
+def look_up_less() -> None:
+    """Saves a third of the interpreter's time, most of which goes into what it looks up anew for every call of a device
+    function: which members of triton.language are builtins, to replace those that it has replaced already, and the
+    numpy type of each value. Does nothing without triton."""
+    try:
+        from triton.runtime import interpreter
+    except ImportError:
+        return
+    patch, get = interpreter._patch_builtin, interpreter._get_np_dtype
+    if getattr(patch, "looks_up_less", False):
+        return
+    tl = interpreter.tl
+    one_of: dict[Any, str | None] = {}  # a package -> the name of one of its builtins
+    known: dict[str, Any] = {}
+
+    def patch_builtin(package: Any, *others: Any) -> None:
+        """All builtins of a package are replaced together and restored together, so that one tells of the rest."""
+        name = one_of.get(package)
+        if name is not None and not tl.core.is_builtin(getattr(package, name)):
+            return
+        if name is None:
+            members = dir(package)
+            one_of[package] = next((each for each in members if tl.core.is_builtin(getattr(package, each))), None)
+        patch(package, *others)
+
+    def get_np_dtype(dtype: Any) -> Any:
+        element = dtype.element_ty if type(dtype) is tl.block_type else dtype
+        if type(element) is not tl.dtype:  # a pointer
+            return get(dtype)
+        if element.name not in known:
+            known[element.name] = get(element)
+        return known[element.name]
+
+    patch_builtin.looks_up_less = True  # type: ignore[attr-defined]
+    interpreter._patch_builtin, interpreter._get_np_dtype = patch_builtin, get_np_dtype

@@ -128,11 +128,13 @@ class Worker:
         chosen = catalog.solution(solution)
         if self.device_type == "cpu" and chosen.language == "triton":
             from kernelderby.measure.worker.interpreter import (
+                look_up_less,
                 multiply_bfloat16_right,
                 round_fp8_right,
                 take_whole_numbers,
             )
 
+            look_up_less()
             round_fp8_right()
             multiply_bfloat16_right()
             take_whole_numbers()

@@ -92,23 +92,23 @@ function ticksOf(view) {
 }
 
 function laneOf(chosen, lane, view) {
-  const area = element("div", { class: "lane-area tl-area", role: "img", "aria-label": `${lane.gpu}, ${lane.stream}: ${lane.operations} operations, busy ${microseconds(lane.busy_us)} us` });
+  const area = element("div", { class: "lane-area tl-area", style: { height: `${0.4 + 1.5 * Math.max(1, lane.rows)}rem` }, role: "img", "aria-label": `${lane.gpu}, ${lane.stream}: ${lane.operations} operations, busy ${microseconds(lane.busy_us)} us` });
   for (const tick of ticksOf(view)) area.append(element("span", { class: "grid", style: { left: parts((tick.at - view.from) / view.length) } }));
-  for (let place = 0; place < lane.spans.length; place += 3) {
-    const [name, start, length] = lane.spans.slice(place, place + 3);
+  for (let place = 0; place < lane.spans.length; place += 4) {
+    const [name, start, length, row] = lane.spans.slice(place, place + 4);
     if (start + length < view.from || start > view.from + view.length) continue;
-    area.append(boxOf(chosen.names[name], start, length, view));
+    area.append(boxOf(chosen.names[name], start, length, row, view));
   }
   const head = element("span", { class: "lane-head" }, element("span", { class: "name" }, `${lane.gpu}, ${lane.stream}`), text("small", `${lane.operations} operations, busy ${microseconds(lane.busy_us)} us`));
   return element("li", {}, head, area);
 }
 
 // Cut at the edges of what is in view, so that its name stays readable.
-function boxOf([short, name, role], start, length, view) {
+function boxOf([short, name, role], start, length, row, view) {
   const left = Math.max(0, (start - view.from) / view.length), right = Math.min(1, (start + length - view.from) / view.length);
   const { color, on } = roleLook(role);
   const words = `${role}: ${name}, ${duration(length)}, from ${duration(start)} to ${duration(start + length)}`;
-  const box = element("i", { class: "tl-box", title: words, "data-role": role, "data-start": start, "data-length": length, style: { left: parts(left), width: parts(right - left), background: color } });
+  const box = element("i", { class: "tl-box", title: words, "data-role": role, "data-start": start, "data-length": length, style: { left: parts(left), width: parts(right - left), top: `${0.2 + 1.5 * row}rem`, background: color } });
   if (right - left > 0.045) box.append(text("span", short, { class: "stack-name", style: { color: on } }));
   return box;
 }

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from kernelderby.errors import DerbyError
+from kernelderby.files import opened
 from kernelderby.profile.kernels.attribution import UNKNOWN, attribute
 from kernelderby.profile.sources.cells import TIME_NS, CellError, bare, quantity
 
@@ -29,7 +30,7 @@ _LARGEST = 1 << 22
 def module_table(path: Path) -> tuple[int, list[str]] | None:
     """Line number and lines of the file when a table of modules is in it; None for anything else."""
     try:
-        with path.open("rb") as file:
+        with opened(path) as file:
             data = file.read(_LARGEST + 1)
     except OSError:
         return None

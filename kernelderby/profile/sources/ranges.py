@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from array import array
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -91,3 +92,48 @@ class OpenRanges:
             else:
                 self.soonest = min((item[0] for item in stack), default=NEVER)
             self.timeline.change(ended, stack[-1][2] if stack else 0)
+
+
+def swept_timeline(ranges: Iterable[tuple[int, int, str]], paths: Paths) -> RangeTimeline:
+    """Of one thread's ranges (start, end, name) by start, outer before inner, however they overlap."""
+    active = OpenRanges(paths)
+    for start, end, name in ranges:
+        active.push(start, end, name)
+    return active.finish()
+
+
+def nested_timeline(
+    starts: np.ndarray, ends: np.ndarray, names: np.ndarray, texts: Sequence[str], paths: Paths
+) -> RangeTimeline | None:
+    """The same without a step for each range, where every range lies wholly in the one around it (push/pop); None where
+    one does not. names: places in texts. Arrays are in order of start, outer before inner.
+
+    A range's depth is how many began before it less how many had ended; the range around it is the last one before it
+    of one depth less.
+    """
+    count = len(starts)
+    depth = (np.arange(count) - np.searchsorted(np.sort(ends), starts, side="right")).astype(np.int32)
+    inside = np.zeros(count, dtype=np.int32)  # nesting around each range, then the one down to it
+    within = np.zeros(count, dtype=np.int32)
+    above = np.empty(0, dtype=np.int64)
+    for level in range(int(depth.max(initial=-1)) + 1):
+        mine = np.flatnonzero(depth == level)
+        if level:
+            around = np.searchsorted(above, mine) - 1
+            parents = above[around]
+            if (around < 0).any() or (ends[mine] > ends[parents]).any() or (ends[parents] <= starts[mine]).any():
+                return None
+            inside[mine] = within[parents]
+        pairs, numbers = np.unique(inside[mine].astype(np.int64) * len(texts) + names[mine], return_inverse=True)
+        known = [paths.child(int(pair) // len(texts), texts[int(pair) % len(texts)]) for pair in pairs]
+        within[mine] = np.array(known, dtype=np.int32)[numbers]
+        above = mine
+    closed = ends < NEVER
+    times = np.concatenate((ends[closed], starts))
+    nesting = np.concatenate((inside[closed], within))
+    # Of one moment the last counts: ends before starts, inner ends before outer ones, outer starts before inner ones.
+    rank = np.concatenate((-np.flatnonzero(closed) - 1, np.arange(count)))
+    order = np.lexsort((rank, times))
+    times, nesting = times[order], nesting[order]
+    last = np.append(times[1:] != times[:-1], True)
+    return RangeTimeline(array("q", times[last].tobytes()), array("i", nesting[last].astype(np.int32).tobytes()))

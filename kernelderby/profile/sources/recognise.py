@@ -7,6 +7,7 @@ import zlib
 from pathlib import Path
 
 from kernelderby.errors import DerbyError
+from kernelderby.files import opened
 from kernelderby.profile.sources.report_file import SUFFIXES, open_report
 from kernelderby.profile.spans import Profile
 
@@ -32,12 +33,12 @@ def open_profile(path: Path | str) -> Profile:
     try:
         if path.is_dir():
             raise DerbyError(f"{path}: is a folder; name a profile file in it")
-        with path.open("rb") as file:
+        with opened(path) as file:
             head = file.read(_HEAD)
     except FileNotFoundError:
         raise DerbyError(f"{path}: no such file") from None
     except OSError as error:
-        raise DerbyError(f"{path}: cannot be read: {error.strerror}") from None
+        raise DerbyError(f"{path}: cannot be read ({error.strerror}); name a file that can be") from None
     if not head:
         raise DerbyError(f"{path}: is empty; the program that wrote it has probably failed")
     if head.startswith(_SQLITE):

@@ -10,7 +10,6 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import Any
 
 from kernelderby.profile.spans import KernelSum, Span
 from kernelderby.profile.stages.match import StageMatcher
@@ -75,6 +74,7 @@ class _Context:
     stage: int | None
     purpose: str
     known: dict[str, _Known]
+    track: _Track | None = None  # the last one that was taken in it
 
 
 class Walker:
@@ -99,17 +99,27 @@ class Walker:
         self._order = {stage: place for place, stage in enumerate(sorted(present - matcher.glue))}
         self._contexts: dict[tuple[str, ...], _Context] = {}
         self._meanings: dict[tuple[int | None, str], dict[str, _Known]] = {}
-        self._tracks: dict[tuple[Any, ...], _Track] = {}
+        self._tracks: dict[tuple[int, int, bool], _Track] = {}
+        self._ranges: tuple[str, ...] = ()
+        self._context = self._read(())
 
     def take(self, span: Span) -> None:
-        context = self._contexts.get(span.ranges) or self._read(span.ranges)
-        known = context.known.get(span.name) or self._learn(span.name, context)
-        key = (span.process, span.device, context.label is not None)
-        track = self._tracks.get(key)
+        if span.ranges is not self._ranges:  # those of one step are one object
+            self._ranges = span.ranges
+            self._context = self._contexts.get(span.ranges) or self._read(span.ranges)
+        context = self._context
+        track = context.track
+        if track is None or track.device != span.device or track.process != span.process:
+            track = context.track = self._follow(span.process, span.device, context.label is not None)
+        track.take(context.known.get(span.name) or self._learn(span.name, context), context, span)
+
+    def _follow(self, process: int, device: int, is_marked: bool) -> _Track:
+        track = self._tracks.get((process, device, is_marked))
         if track is None:
-            result = self.marked if context.label is not None else self.unmarked
-            track = self._tracks[key] = _Track(len(self._order) - 1, result)
-        track.take(known, context, span)
+            result = self.marked if is_marked else self.unmarked
+            track = _Track(process, device, len(self._order) - 1, result)
+            self._tracks[process, device, is_marked] = track
+        return track
 
     def finish(self) -> None:
         for track in self._tracks.values():
@@ -140,6 +150,8 @@ class _Track:
     """The walk on one GPU of one process, over landmarks 0 to tail: the stages that occur and are not glue."""
 
     __slots__ = (
+        "process",
+        "device",
         "result",
         "tail",
         "is_open",
@@ -148,12 +160,14 @@ class _Track:
         "counts",
         "seen",
         "pending",
+        "tallies",
         "start",
         "end",
         "frontier",
     )
 
-    def __init__(self, tail: int, result: Walked) -> None:
+    def __init__(self, process: int, device: int, tail: int, result: Walked) -> None:
+        self.process, self.device = process, device
         self.result, self.tail = result, tail
         self.is_open = False
         self.label: str | None = None
@@ -161,35 +175,47 @@ class _Track:
         self.counts: dict[int, int] = {}
         self.seen: set[str] = set()
         self.pending: dict[int, tuple[_Known, Tally]] = {}
+        self.tallies: dict[tuple[int, str], Tally] = {}  # those of the result, by stage and name
         self.start = self.end = 0
         self.frontier = 0  # the latest end so far, of whatever ran
 
     def take(self, known: _Known, context: _Context, span: Span) -> None:
+        """Runs two million times on a large profile, so what it counts into is looked up once."""
         start, end, label = span.start_ns, span.end_ns, context.label
         added = 0
         if end > self.frontier:
-            added = end - max(start, self.frontier)
+            added = end - (start if start > self.frontier else self.frontier)
             self.frontier = end
         if label is not None and (label != self.label or not self.is_open):
             self._open(known, label, span)
-        if known.places:
+        places = known.places
+        if places:
             if not (context.is_numbered and self.is_open) and self._begins(known):
                 self._open(known, label, span)
             elif self.pending:
                 self._commit()
-            places = known.places
             place = places[0] if len(places) == 1 else self._place(places)
             if place > self.position:
                 self.position = place
-            self._count(known.stages[places.index(place)], known.name, end - start, span.bytes, added)
-        elif label is not None:
-            self._inside(known, Tally(1, end - start, span.bytes, added))
-        else:
+            stage = known.stages[0] if len(places) == 1 else known.stages[places.index(place)]
+        elif label is None:
             waiting = self.pending.get(id(known))
             if waiting is None:
                 waiting = self.pending[id(known)] = (known, Tally())
             waiting[1].add(1, end - start, span.bytes, added)
             return
+        elif known.stages:
+            stage = known.stages[0]
+        else:
+            self._between(known.name).add(1, end - start, span.bytes, added)
+            self.end = max(self.end, end)
+            return
+        tally = self.tallies.get((stage, known.name)) or self._tally(stage, known.name)
+        tally.instances += 1
+        tally.total_ns += end - start
+        tally.bytes += span.bytes
+        tally.added_ns += added
+        self.counts[stage] = self.counts.get(stage, 0) + 1
         if end > self.end:
             self.end = end
 
@@ -211,32 +237,30 @@ class _Track:
     def _place(self, places: tuple[int, ...]) -> int:
         """Of the stages that share the kernel, the first that the invocation has not passed; where nothing stands
         between two of them, each takes one kernel."""
-        ahead = [place for place in places if place >= self.position]
-        if not ahead:
-            return places[-1]
-        if ahead[0] == self.position and ahead[1:2] == [self.position + 1]:
-            return ahead[1]
-        return ahead[0]
+        for number, place in enumerate(places, start=1):
+            if place == self.position and places[number : number + 1] == (place + 1,):
+                return place + 1
+            if place >= self.position:
+                return place
+        return places[-1]
 
-    def _count(
-        self, stage: int, name: str, total_ns: float, bytes_: float, added_ns: float, instances: int = 1
-    ) -> None:
-        by_stage = self.result.by_stage
-        names = by_stage[stage] if stage in by_stage else by_stage.setdefault(stage, {})
-        tally = names[name] if name in names else names.setdefault(name, Tally())
-        tally.add(instances, total_ns, bytes_, added_ns)
-        self.counts[stage] = self.counts.get(stage, 0) + instances
+    def _tally(self, stage: int, name: str) -> Tally:
+        names = self.result.by_stage.setdefault(stage, {})
+        found = self.tallies[stage, name] = names.setdefault(name, Tally())
+        return found
 
-    def _inside(self, known: _Known, tally: Tally) -> None:
-        if known.stages:
-            self._count(known.stages[0], known.name, tally.total_ns, tally.bytes, tally.added_ns, tally.instances)
-        else:
-            self.result.between.setdefault(known.name, Tally()).merge(tally)
+    def _between(self, name: str) -> Tally:
+        return self.result.between.setdefault(name, Tally())
 
     def _commit(self) -> None:
         """What ran since the last stage ran inside the invocation, for another stage has followed."""
         for known, tally in self.pending.values():
-            self._inside(known, tally)
+            if known.stages:
+                stage = known.stages[0]
+                self._tally(stage, known.name).merge(tally)
+                self.counts[stage] = self.counts.get(stage, 0) + tally.instances
+            else:
+                self._between(known.name).merge(tally)
         self.pending.clear()
 
     def _open(self, known: _Known, label: str | None, span: Span) -> None:
@@ -255,7 +279,10 @@ class _Track:
         self.pending.clear()
         if self.is_open:
             for stage, count in self.counts.items():
-                self.result.per_invocation.setdefault(stage, Counter())[count] += 1
+                spread = self.result.per_invocation.get(stage)
+                if spread is None:
+                    spread = self.result.per_invocation[stage] = Counter()
+                spread[count] += 1
             self.result.span_ns += self.end - self.start
         self.counts.clear()
         self.is_open = False

@@ -92,6 +92,11 @@ class Pipeline:
     api_ns: float = 0
     warnings: tuple[str, ...] = ()
 
+    @property
+    def occurs(self) -> bool:
+        """Whether any stage of the solution is in the profile: else it is of something else."""
+        return any(row.instances for row in self.stages if row.name not in (BETWEEN, NOT_ITEMISED))
+
     def share(self, row: StageRow) -> float:
         """Of the pipeline's sum of durations; 0 when there is none."""
         return row.total_ns / self.pipeline_ns if self.pipeline_ns else 0.0

@@ -17,6 +17,18 @@
 
 namespace derby {
 
+// Of a warpgroup without pairs.
+template <class C, int SIZE>
+__device__ __forceinline__ void pass_over(Shared<C>& shared, Stage& stage, int k_blocks, float (&sums)[SIZE]) {
+#pragma unroll
+    for (int i = 0; i < SIZE; ++i) sums[i] = 0.0f;
+    for (int k = 0; k < k_blocks; ++k) {
+        mbarrier_wait(shared_address(&shared.full[stage.index]), stage.parity);
+        release(shared, stage.index, threadIdx.x % 32);
+        stage.template next<C::STAGES>();
+    }
+}
+
 // One stretch of a tile: its products, then its end. Registers are scarce in between, so the task is read again from
 // shared memory for the end.
 template <class C, bool FIRST, bool STORES, int N>
@@ -25,7 +37,9 @@ __device__ __forceinline__ void work_on(Shared<C>& shared, Stage& stage, const A
     constexpr bool SCALED = C::Kind::SCALED;
     constexpr int SIZE = C::WIDE ? 128 : N;  // sums of a thread
     float sums[SIZE];
-    if constexpr (C::WIDE && SCALED)
+    if (C::HALVED > 0 && shared.task[index % TASKS].place.rows <= int(threadIdx.x) / WARPGROUP * 64)
+        pass_over(shared, stage, k_blocks, sums);
+    else if constexpr (C::WIDE && SCALED)
         accumulate_wide_scaled<C, FIRST>(shared, stage, k_blocks, sums);
     else if constexpr (C::WIDE)
         accumulate_wide_plain<C, FIRST>(shared, stage, k_blocks, sums);
@@ -141,7 +155,7 @@ __device__ __forceinline__ void bring_weights(Shared<C>& shared, const Arguments
     for (int v = 0; v < share.visits; ++v) {
         const Visit visit = visit_at(share, v, blockIdx.x / CLUSTER, gridDim.x / CLUSTER, layout.k_blocks);
         const Place place = locate(visit.tile, layout, C::ROWS, shared.tile_start, shared.slab_tiles, shared.row_start,
-                                   blockIdx.x % CLUSTER, CLUSTER);
+                                   blockIdx.x % CLUSTER, CLUSTER, C::HALVED);
         Task& task = shared.task[v % TASKS];
         task.place = place;
         task.k_blocks = visit.k_end - visit.k_begin;
@@ -194,7 +208,7 @@ __device__ __forceinline__ void gather(Shared<C>& shared, const Arguments& argum
     for (int v = 0; v < share.visits; ++v) {
         const Visit visit = visit_at(share, v, blockIdx.x / C::CLUSTER, gridDim.x / C::CLUSTER, layout.k_blocks);
         const Place place = locate(visit.tile, layout, ROWS, shared.tile_start, shared.slab_tiles, shared.row_start,
-                                   blockIdx.x % C::CLUSTER, C::CLUSTER);
+                                   blockIdx.x % C::CLUSTER, C::CLUSTER, C::HALVED);
         // Thread t copies 16-byte chunk t % 8 of rows t / 8, t / 8 + 12, ...; it scales rows t and t + 96.
         const int chunk = thread % 8, first = thread / 8;
         uint32_t source[COPIES + 1], scale_source[SCALES + 1];
@@ -207,7 +221,7 @@ __device__ __forceinline__ void gather(Shared<C>& shared, const Arguments& argum
 #pragma unroll
         for (int i = 0; i < SCALES; ++i) scale_source[i] = source_row(thread + GATHERERS * i) * layout.k_blocks;
         const int block = FIRST ? place.block_n + (thread ? arguments.second_block / BLOCK : 0)
-                                : 2 * place.block_n + (thread ? 1 : 0);
+                                : smaller(2 * place.block_n + (thread ? 1 : 0), arguments.weight_rows / BLOCK - 1);
         const float* w_scale =
             arguments.w_scale + (size_t(place.expert) * (arguments.weight_rows / BLOCK) + block) * layout.k_blocks;
         const uint4* x = reinterpret_cast<const uint4*>(arguments.x) + visit.k_begin * (BLOCK / 16);

@@ -109,7 +109,8 @@ cudaError_t launch(void (*kernel)(Parameters...), int ctas, int threads, int sha
     return cudaLaunchKernelEx(&config, kernel, Parameters(values)...);
 }
 
-inline cudaError_t allow(const Variant* variants, int count) {
+// Not inline: a process that has loaded both operators' libraries would have one `done` for both.
+static cudaError_t allow(const Variant* variants, int count) {
     static bool done[64] = {};
     int device = 0;
     cudaError_t error = cudaGetDevice(&device);

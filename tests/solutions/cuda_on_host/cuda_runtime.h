@@ -255,6 +255,9 @@ inline void __cluster_barrier_arrive() { emulated::current->cluster_generation =
 inline void __cluster_barrier_wait() { emulated::wait(emulated::cluster, emulated::current->cluster_generation); }
 
 template <class T> T __ldcs(const T* address) { return *address; }
+template <class T> T __ldcg(const T* address) { return *address; }
+template <class T> void __stcg(T* address, T value) { *address = value; }
+inline void __threadfence() {}
 template <class T> T __ldg(const T* address) { return *address; }
 template <class T> void __stcs(T* address, T value) { *address = value; }
 inline unsigned __float_as_uint(float value) { unsigned bits; memcpy(&bits, &value, 4); return bits; }

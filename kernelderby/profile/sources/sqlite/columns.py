@@ -1,19 +1,39 @@
 """All GPU work of an export as arrays, one pass over its tables: enough for sums and timelines, and much faster than
-spans. 40 bytes an operation are held while they are computed."""
+spans. 40 bytes an operation are held while they are computed, 48 while they are walked in order."""
 
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable, Iterator
-from itertools import chain
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
-from kernelderby.profile.sources.sqlite.launches import process_of
-from kernelderby.profile.sources.sqlite.rows import KINDS, TABLES, VALID, Names, name_of, or_zero
+from kernelderby.profile.sources.sqlite.launches import integers, process_of
+from kernelderby.profile.sources.sqlite.rows import KINDS, TABLES, Names, Places, name_of, or_zero
 from kernelderby.profile.sources.sqlite.schema import EventTable, Schema
 from kernelderby.profile.spans import KernelSum, SpanKind
 from kernelderby.profile.timeline import Timeline, gpu_label, timeline_of
+
+_ROWS = 4096  # of a walk, taken at a time
+
+
+def in_order(connection: sqlite3.Connection, selects: Sequence[str], places: Places) -> Iterator[np.ndarray]:
+    """Rows [operations, 6] of rows.select_spans by start, then end, some thousands at a time.
+
+    48 bytes an operation are held; SQLite's own sorting takes longer and as much."""
+    union = " UNION ALL ".join(selects)
+    count = sum(connection.execute(f"SELECT count(*) FROM ({select})").fetchone()[0] for select in selects)
+    try:
+        work = integers(connection.execute(union), 6, count)
+    except (TypeError, ValueError, OverflowError):  # names are texts, or some are missing
+        numbered = (
+            (start, stop, places[place][3].number(name), place, *rest)
+            for start, stop, name, place, *rest in connection.execute(union)
+        )
+        work = integers(numbered, 6)
+    order = np.lexsort((work[:, 3], work[:, 1], work[:, 0]))
+    for first in range(0, len(order), _ROWS):
+        yield work[order[first : first + _ROWS]]
 
 
 def measure(
@@ -61,16 +81,16 @@ def _read(
     size = f", {or_zero(table, 'bytes')}" if kind else ""
     width = 5 if kind else 4
     cursor = connection.execute(
-        f'SELECT {name_of(table, kind)}, start, "end", {place}{size} FROM {table.name} WHERE {VALID}'
+        f'SELECT {name_of(table, kind)}, start, "end", {place}{size} FROM {table.name} WHERE {table.valid}'
     )
     if all(isinstance(value, int) for value in groups):
-        rows = np.fromiter(chain.from_iterable(cursor), dtype=np.int64).reshape(-1, width)
+        rows = integers(cursor, width)
         values = np.array(sorted(groups), dtype=np.int64)  # type: ignore[type-var]
         numbers = np.array([groups[value] for value in values.tolist()], dtype=np.int64)
         rows[:, 0] = numbers[np.searchsorted(values, rows[:, 0])]
         return rows
     numbered = ((groups[name], *rest) for name, *rest in cursor)
-    return np.fromiter(chain.from_iterable(numbered), dtype=np.int64).reshape(-1, width)
+    return integers(numbered, width)
 
 
 def _sums(kind: SpanKind, names: list[str], rows: np.ndarray) -> Iterator[KernelSum]:

@@ -18,14 +18,12 @@ import numpy as np
 
 from kernelderby.errors import DerbyError
 from kernelderby.profile.sources.ranges import NEVER
-from kernelderby.profile.sources.sqlite.columns import measure
+from kernelderby.profile.sources.sqlite.columns import in_order, measure
 from kernelderby.profile.sources.sqlite.launches import Launches, process_of, range_rows, read_launches
 from kernelderby.profile.sources.sqlite.rows import (
     TABLES,
-    VALID,
     Names,
     Places,
-    as_text,
     name_of,
     or_zero,
     select_spans,
@@ -36,9 +34,11 @@ from kernelderby.profile.sources.sqlite.schema import (
     NVTX,
     RUNTIME,
     Schema,
+    as_text,
     check_whole,
     connect,
     read_schema,
+    with_validity,
 )
 from kernelderby.profile.spans import (
     ApiSum,
@@ -52,7 +52,9 @@ from kernelderby.profile.spans import (
 )
 from kernelderby.profile.timeline import Timeline
 
-_Batch = tuple[list[tuple[Any, ...]], Places, Iterable[tuple[str, ...]], Iterable[tuple[int, int] | tuple[None, None]]]
+_Batch = tuple[
+    Iterable[tuple[int, ...]], Places, Iterable[tuple[str, ...]], Iterable[tuple[int, int] | tuple[None, None]]
+]
 _ROWS = 2048  # fetched at a time
 _DIAGNOSTICS_SHOWN = 5
 
@@ -89,22 +91,20 @@ class SqliteProfile(Profile):
 
     def _batches(self, times: bool) -> Generator[_Batch, None, None]:
         """GPU work in order of start, some rows at a time, with the ranges and the calls of each row."""
-        parts = " UNION ALL ".join(self._selects())
         with connect(self.database) as connection:
             launches = self._read_launches(connection, times) if self.has_ranges or times else None
             places = Places(connection, self.schema)
-            cursor = connection.execute(f"{parts} ORDER BY start, stop, place")
             unlinked = 0
-            while rows := cursor.fetchmany(_ROWS):
+            for rows in in_order(connection, self._selects(), places):
                 ranges: Iterable[tuple[str, ...]] = repeat((), len(rows))
                 called: Iterable[tuple[int, int] | tuple[None, None]] = repeat((None, None), len(rows))
                 if launches is not None:
-                    keys = _column(rows, -1)
+                    keys = rows[:, 5]
                     called = launches.times(keys) if times else called
                     ranges, linked = launches.find(keys)
                     if not linked.all():
-                        unlinked += int((~linked & (_column(rows, 3) & 3 == 0)).sum())
-                yield rows, places, ranges, called
+                        unlinked += int((~linked & (rows[:, 3] & 3 == 0)).sum())
+                yield zip(*rows.T.tolist(), strict=True), places, ranges, called
             if launches is not None:
                 self._unlinked = unlinked
                 self.warn_unlinked(unlinked)
@@ -122,7 +122,8 @@ class SqliteProfile(Profile):
                 table = self.schema.table(wanted)
                 if table is not None:
                     known = Names(connection, self.schema, kind)
-                    rows = connection.execute(f"SELECT DISTINCT {name_of(table, kind)} FROM {table.name} WHERE {VALID}")
+                    distinct = f"SELECT DISTINCT {name_of(table, kind)} FROM {table.name} WHERE {table.valid}"
+                    rows = connection.execute(distinct)
                     found.update(dict.fromkeys(known[row[0]] for row in rows.fetchall()))
         return list(found)
 
@@ -140,14 +141,14 @@ class SqliteProfile(Profile):
         if table is None or strings is None or "nameId" not in table.columns:
             return []
         with connect(self.database) as connection:
+            table, untimed = with_validity(connection, table)
             rows = connection.execute(
-                f'SELECT s.value, r.calls, r.total, r.number FROM (SELECT "nameId" AS name, sum({VALID}) AS calls, '
-                f'sum(CASE WHEN {VALID} THEN "end" - start END) AS total, count(*) AS number '
+                f'SELECT s.value, r.calls, r.total FROM (SELECT "nameId" AS name, sum({table.valid}) AS calls, '
+                f'sum(CASE WHEN {table.valid} THEN "end" - start END) AS total '
                 f"FROM {table.name} GROUP BY 1) AS r "
                 f"LEFT JOIN {strings.name} AS s ON s.id = r.name ORDER BY r.total DESC, s.value"
             ).fetchall()
-        sums = [ApiSum(_api_name(as_text(name)), calls, total) for name, calls, total, _ in rows if calls]
-        untimed = sum(count - calls for _, calls, _, count in rows)
+        sums = [ApiSum(_api_name(as_text(name)), calls, total) for name, calls, total in rows if calls]
         if untimed:
             warning = f"{untimed:,} CUDA API calls have no valid times and are left out"
             self.warnings.extend([] if warning in self.warnings else [warning])
@@ -211,7 +212,7 @@ class SqliteProfile(Profile):
             names = Names(connection, self.schema, 0)
             rows = connection.execute(
                 f'SELECT {name_of(table, 0)}, {columns}, count(*), sum("end" - start) FROM {table.name} '
-                f'WHERE {VALID} AND "gridX" IS NOT NULL AND "blockX" IS NOT NULL '
+                f'WHERE {table.valid} AND "gridX" IS NOT NULL AND "blockX" IS NOT NULL '
                 "GROUP BY 1, 2, 3, 4, 5, 6, 7, 8, 9 ORDER BY 11 DESC"
             ).fetchall()
             return [LaunchShape(names[row[0]], tuple(row[1:4]), tuple(row[4:7]), *row[7:]) for row in rows]
@@ -254,9 +255,15 @@ def open_sqlite(path: Path, shown: Path | None = None) -> SqliteProfile:
         schema = read_schema(path, connection)
         if not any(schema.table(name) for name in TABLES):
             raise DerbyError(f"{path}: {_nothing(schema)}")
+        dropped = 0
+        for name in TABLES:
+            table = schema.table(name)
+            if table is not None:
+                schema.tables[name], invalid = with_validity(connection, table)
+                dropped += invalid
         profile = SqliteProfile(shown or path, _gpu(connection, schema), schema, path)
         profile.compute_capability = _capability(connection, schema)
-        profile.warnings.extend(_warnings(connection, schema))
+        profile.warnings.extend(_warnings(connection, schema, dropped))
     return profile
 
 
@@ -266,7 +273,7 @@ def _nothing(schema: Schema) -> str:
     return "no kernels, copies or memsets in it; profile code that uses the GPU with `nsys profile --trace cuda,nvtx`"
 
 
-def _warnings(connection: sqlite3.Connection, schema: Schema) -> Iterator[str]:
+def _warnings(connection: sqlite3.Connection, schema: Schema, dropped: int) -> Iterator[str]:
     graphs = schema.table(GRAPH_TRACE)
     if graphs is not None:
         count, total = connection.execute(f'SELECT count(*), sum("end" - start) FROM {graphs.name}').fetchone()
@@ -274,11 +281,6 @@ def _warnings(connection: sqlite3.Connection, schema: Schema) -> Iterator[str]:
             f"{count:,} CUDA graph launches ({total / 1e6:.1f} ms) were recorded whole, their kernels are missing; "
             "profile again with --cuda-graph-trace=node"
         )
-    dropped = sum(
-        connection.execute(f"SELECT count(*) FROM {table.name} WHERE NOT ({VALID})").fetchone()[0]
-        for name in TABLES
-        if (table := schema.table(name))
-    )
     if dropped:
         yield f"{dropped:,} GPU operations have no valid times and are left out"
     if schema.table(NVTX) and not schema.table(RUNTIME):

@@ -3,33 +3,36 @@
 from __future__ import annotations
 
 import sqlite3
+from typing import Any
 
 from kernelderby.profile.sources.operations import MEMSET as MEMSET_NAME
 from kernelderby.profile.sources.operations import copy_name
 from kernelderby.profile.sources.sqlite.launches import key_of, process_of
-from kernelderby.profile.sources.sqlite.schema import KERNEL, MEMCPY, MEMSET, EventTable, Schema
+from kernelderby.profile.sources.sqlite.schema import KERNEL, MEMCPY, MEMSET, EventTable, Schema, as_text
 from kernelderby.profile.spans import SpanKind
 
 KINDS = (SpanKind.KERNEL, SpanKind.MEMCPY, SpanKind.MEMSET)
 TABLES = (KERNEL, MEMCPY, MEMSET)
-# CUPTI gives 0 for both times of what it could not time; the end of work that was cut off may be missing (NULL). Times
-# below 0 or that are no whole numbers are of no export; IFNULL, so that NOT VALID holds where VALID does not.
-VALID = """IFNULL("end" >= start AND start >= 0 AND "end" < 4611686018427387904 AND NOT ("end" = 0 AND start = 0)
-AND typeof(start) = 'integer' AND typeof("end") = 'integer', 0)"""
+_NO_ID = -(1 << 62)  # and below: numbers for names that have none
 
 
-def as_text(value: object) -> str:
-    """What should be a text and may be anything in a broken export."""
-    if isinstance(value, bytes):
-        return value.decode("utf-8", errors="replace")
-    return "" if value is None else str(value)
-
-
-class Names(dict[int | str | None, str]):
-    """What a row of one kind holds for a name -> the name, looked up once each."""
+class Names(dict[Any, str]):
+    """What a row of one kind holds for a name (an id, or in exports of other tools a text) -> the name, looked up once
+    each."""
 
     def __init__(self, connection: sqlite3.Connection, schema: Schema, kind: int):
         self.connection, self.strings, self.kind = connection, schema.table("StringIds"), kind
+        self._numbers: dict[Any, int] = {}
+
+    def number(self, value: object) -> int:
+        """Of a row's value: itself where it is an id; the name is found under it either way."""
+        if isinstance(value, int):
+            return value
+        found = self._numbers.get(value)
+        if found is None:
+            found = self._numbers[value] = _NO_ID - len(self._numbers)
+            self[found] = self[value]
+        return found
 
     def __missing__(self, value: int | str | None) -> str:
         if self.kind:
@@ -58,12 +61,13 @@ class Places(dict[int, tuple[SpanKind, int, int, Names]]):
 
 def select_spans(table: EventTable, kind: int, with_processes: bool) -> str:
     """SQL of start, stop, name, place, bytes, key. place packs kind, device and stream: few columns sort faster."""
-    place = f"({or_zero(table, 'streamId')} << 18) | (({or_zero(table, 'deviceId')} & 0xFFFF) << 2) | {kind}"
+    place = f"({_packable(table, 'streamId')} << 18) | (({_packable(table, 'deviceId')} & 0xFFFF) << 2) | {kind}"
     size = or_zero(table, "bytes") if kind else "0"
-    key = key_of(process_of(or_zero(table, "globalPid")) if with_processes else "0", or_zero(table, "correlationId"))
+    process = process_of(_packable(table, "globalPid")) if with_processes else "0"
+    key = key_of(process, _packable(table, "correlationId"))
     return (
         f'SELECT start, "end" AS stop, {name_of(table, kind)} AS name, {place} AS place, {size} AS bytes, {key} AS key '
-        f"FROM {table.name} WHERE {VALID}"
+        f"FROM {table.name} WHERE {table.valid}"
     )
 
 
@@ -74,6 +78,11 @@ def name_of(table: EventTable, kind: int) -> str:
     wanted = ("copyKind",) if kind else ("demangledName", "shortName", "mangledName", "name")
     columns = [f'"{name}"' for name in wanted if name in table.columns]
     return f"coalesce({', '.join(columns)})" if len(columns) > 1 else columns[0] if columns else "NULL"
+
+
+def _packable(table: EventTable, column: str) -> str:
+    """For << and &, which take a whole number out of anything but NULL."""
+    return f'IFNULL("{column}", 0)' if column in table.columns else "0"
 
 
 def or_zero(table: EventTable, column: str) -> str:

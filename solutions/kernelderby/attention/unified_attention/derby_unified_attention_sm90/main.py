@@ -3,8 +3,10 @@
 long_attention.cuh says how the kernel works: TMA boxes of one 16-token page each, two or three warpgroups of 64 query
 rows that take turns on the tensor cores, weights kept in registers. Query heads of a group share tiles. Where no
 sequence has more than 256 tokens (head_dim 64 and 128; 128 tokens with head_dim 256), short_attention.cuh reads keys
-and values once into shared memory instead. Which kernel a call gets, and how the work is cut, is chosen from sizes that
-the host knows (attention_planning.py); nothing waits for the GPU.
+and values once into shared memory instead; where 16 sequences or more have few query tokens each over longer
+contexts (head_dim 128), decode_attention.cuh gives every multiprocessor an equal stretch of the pages. Which kernel a
+call gets, and how the work is cut, is chosen from sizes that the host knows (attention_planning.py); nothing waits for
+the GPU.
 
 Needs nvcc (on the PATH, in $CUDA_HOME or /usr/local/cuda) at the first call ever. Kept between calls: the library, and
 a workspace for each stream whose counters every call leaves at zero. Deterministic: chunks of a tile are added in their
@@ -13,6 +15,7 @@ order.
 
 import importlib
 import os
+from collections import namedtuple
 
 import torch
 
@@ -30,11 +33,17 @@ short_library = cuda_library.CudaLibrary(
     __file__, "derby_short_attention", ["short.cu", "short_launch.cuh", "short_attention.cuh", "short_movers.cuh",
                                         "short_softmax.cuh", "short_units.cuh", "short_hopper.cuh"],
     [POINTER] * 7 + [INT] * 8 + [FLOAT, INT])
+decode_library = cuda_library.CudaLibrary(
+    __file__, "derby_decode_attention", ["decode.cu", "decode_attention.cuh", "decode_mma.cuh"],
+    [POINTER] * 9 + [INT] * 6 + [FLOAT, INT])
 MOST_SHORT = {64: 256, 128: 256, 256: 128}  # head_dim: tokens of a sequence, as in short_units.cuh
+FEW_ROWS = 16  # query tokens times heads of a group, as in decode.cu, which has head_dim 128 only
+LEAST_SEQUENCES = 16  # with fewer the long kernel was faster
 PAGE = 16  # tokens in a block of the cache, as in long_attention.cuh
 MOST_HEAD_DIM = 256
 
 workspace = planning.Workspace()
+Needed = namedtuple("Needed", "counters floats")  # of the workspace
 
 
 def check(head_dim, block_size, sm_scale):
@@ -61,6 +70,13 @@ def run(query, key_cache, value_cache, cu_seqlens_q, seq_lens, block_table, max_
         short_library(device, query, key_cache, value_cache, cu_seqlens_q, seq_lens, block_table, output, tokens,
                       sequences, blocks, block_table.shape[1], heads, kv_heads, head_dim, int(max_query_len),
                       float(sm_scale), processors)
+        return
+    rows = int(max_query_len) * (heads // kv_heads)
+    if head_dim == 128 and rows <= FEW_ROWS and sequences >= LEAST_SEQUENCES:
+        floats = 2 * processors * min(kv_heads, 8) * (8 if rows <= 8 else 16) * (head_dim + 4)
+        decode_library(device, query, key_cache, value_cache, cu_seqlens_q, seq_lens, block_table, output,
+                       *workspace(device, Needed(3 * processors, floats)), sequences, block_table.shape[1], heads,
+                       kv_heads, head_dim, int(max_query_len), float(sm_scale), processors)
         return
     made = planning.plan(tokens, sequences, int(max_query_len), int(max_seq_len), heads, kv_heads, head_dim, True,
                          processors)

@@ -22,6 +22,7 @@ __device__ __forceinline__ void compute_tile(Tile<S::HEAD_DIM>& tile, Shared<S>&
     float scores[BLOCK / 2];
     uint32_t weights[BLOCK / 4];
     tile.sum[0] = tile.sum[1] = 0;
+#pragma unroll 1
     for (int block = 0; block < blocks; ++block) {
         const int place = places.of(block);
         mbarrier_wait(shared_address(&shared.keys_full[place]), places.parity(place));
@@ -78,6 +79,7 @@ __device__ __forceinline__ void consume(const Parameters& p, Shared<S>& shared) 
     for_each_unit(p, [&](const Unit& unit) {
         int held = unit.blocks;  // blocks of the unit that this warpgroup has not given back
         auto hold = [&](int needed) {
+#pragma unroll 1
             while (held > needed) {
                 const int place = places.of(--held);
                 mbarrier_wait(shared_address(&shared.keys_full[place]), places.parity(place));

@@ -39,17 +39,40 @@ static inline void choose_tile(int group, int max_query_len, int* heads, int* to
     }
 }
 
-// Into how many parts a unit's tiles go, so that the CTAs share the work evenly: a part costs its tiles, and its keys
-// about as much as one.
-static inline int choose_parts(int64_t units, int tiles, int processors) {
-    int best = 1;
-    double least = 1e30;
-    for (int parts = 1; parts <= tiles; ++parts) {
-        const int64_t rounds = (units * parts + processors - 1) / processors;
-        const double cost = rounds * (1.0 + (tiles + parts - 1) / parts);
-        if (cost < least * 0.995) least = cost, best = parts;
+// Shares the call's units out among its CTAs, and returns how many CTAs. Whole rounds of units go out whole; of the
+// others, each is cut evenly for as many CTAs as it can have, or all are laid end to end and cut evenly. A tile costs
+// 3 and 2 for each block that it needs, a unit's keys what a tile costs that needs 2.5.
+static inline int share_out(Parameters& p, int units, int max_query_len, int processors) {
+    const int ctas = processors < MOST_CTAS ? processors : MOST_CTAS, groups = p.head_groups.number;
+    const int tiles = p.by_tokens.divide(max_query_len + p.tile_tokens - 1), most = tiles * groups;
+    const int rest = units % ctas;
+    p.by_most.set(most);
+    p.whole = units - rest;
+    if (rest == 0) return ctas;
+    double before[257] = {}, longest = 0;  // costs before each tile of one group of heads: as in Unit, the longest first
+    for (int tile = 0; tile < tiles; ++tile) {
+        const double cost = 3 + 2 * (((tiles - tile) * p.tile_tokens + BLOCK - 1) / BLOCK);
+        before[tile + 1] = before[tile] + cost * groups;
+        longest = cost > longest ? cost : longest;
     }
-    return best;
+    const double all = before[tiles], keys = 8;
+    const int pieces = ctas / rest < most ? ctas / rest : most;
+    const double apart = all / pieces > longest ? all / pieces : longest;
+    const double together = rest * all / ctas > longest ? rest * all / ctas : longest;
+    const int count = together + 2 * keys < apart + keys ? ctas : rest * pieces;
+    for (int cut = 0; cut <= ctas; ++cut) {
+        if (cut >= count) {
+            p.cuts[cut] = rest * most;
+            continue;
+        }
+        const double share = rest * all * cut / count;
+        const int unit = int(share / all);
+        int tile = 0;
+        while (tile + 1 < tiles && before[tile + 1] <= share - unit * all) ++tile;
+        const double part = (share - unit * all - before[tile]) / (before[tile + 1] - before[tile]);
+        p.cuts[cut] = unit * most + tile * groups + int(part * groups + 0.5);
+    }
+    return p.whole ? ctas : count;
 }
 
 struct Call {
@@ -80,9 +103,9 @@ static int launch(const Call& call) {
     choose_tile(group, call.max_query_len, &p.tile_heads, &p.tile_tokens);
     p.head_groups.set(group / p.tile_heads);
     p.by_tokens.set(p.tile_tokens);
-    const int tiles = (call.max_query_len + p.tile_tokens - 1) / p.tile_tokens * p.head_groups.number;
-    p.parts = choose_parts(int64_t(call.num_seqs) * call.kv_heads, tiles, call.processors);
-    p.units = call.num_seqs * call.kv_heads * p.parts;
+    p.by_heads.set(call.kv_heads);
+    const int ctas = share_out(p, call.num_seqs * call.kv_heads, min(call.max_query_len, S::MOST_TOKENS),
+                               call.processors);
     p.scale = call.sm_scale * 1.4426950408889634f;
     CUtensorMap queries, keys, values, outputs;
     const int64_t slots = int64_t(call.num_blocks) * PAGE;
@@ -103,7 +126,7 @@ static int launch(const Call& call) {
         if (error != cudaSuccess) return error;
         if (device < 64) allowed[device] = true;
     }
-    derby_short_attention<HEAD_DIM><<<min(p.units, call.processors), S::THREADS, SHARED_BYTES<S>, call.stream>>>(
+    derby_short_attention<HEAD_DIM><<<ctas, S::THREADS, SHARED_BYTES<S>, call.stream>>>(
         queries, keys, values, outputs, p);
     return cudaGetLastError();
 }

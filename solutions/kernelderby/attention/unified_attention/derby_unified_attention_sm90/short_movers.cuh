@@ -12,22 +12,24 @@ __device__ __forceinline__ void load_blocks(const Parameters& p, Shared<S>& shar
     const int lane = threadIdx.x % WARP;
     Places<S::RING> places;
     int next_page = 0;
-    auto pages_of = [&](int index) {  // lane i: page i of the unit's sequence, or 0 past the table
-        const int sequence = index / p.parts / p.kv_heads;
+    auto pages_of = [&](int unit) {  // lane i: page i of the unit's sequence, or 0 past the table
+        const int sequence = p.by_heads.divide(unit);
         return lane < S::MOST_TOKENS / PAGE && lane < p.table_width
                    ? __ldg(p.table + int64_t(sequence) * p.table_width + lane) : 0;
     };
-    int index = blockIdx.x;
-    if (index < p.units) next_page = pages_of(index);
+    Walk walk(p);
+    int from, to, number = walk.next(p, from, to);
+    if (number >= 0) next_page = pages_of(number);
     for_each_unit(p, [&](const Unit& unit) {
         const int page = next_page;
-        index += gridDim.x;
-        if (index < p.units) next_page = pages_of(index);
+        number = walk.next(p, from, to);
+        if (number >= 0) next_page = pages_of(number);
         const int last = (unit.length - 1) / PAGE;
         // A lane's box: a page, 64 columns, keys or values.
         constexpr int BOXES = BLOCK / PAGE * S::PARTS;
         const int part = lane / 4 % S::PARTS;
         const bool of_values = lane >= BOXES;
+#pragma unroll 1
         for (int block = 0; block < unit.blocks; ++block) {
             const int slot = places.of(block);
             mbarrier_wait(shared_address(&shared.block_empty[slot]), places.parity(slot) ^ 1);
@@ -55,6 +57,7 @@ __device__ __forceinline__ void load_queries(const Parameters& p, Shared<S>& sha
     int step = 0;
     const int bytes = p.tile_heads * p.tile_tokens * S::HEAD_DIM * 2;
     for_each_unit(p, [&](const Unit& unit) {
+#pragma unroll 1
         for (int i = 0; i < unit.count; ++i, ++step) {
             const int slot = step % QUERY_SLOTS;
             mbarrier_wait(shared_address(&shared.query_empty[slot]), (step / QUERY_SLOTS + 1) & 1);
@@ -77,6 +80,7 @@ __device__ __forceinline__ void store_outputs(const Parameters& p, Shared<S>& sh
     const int lane = threadIdx.x % WARP;
     int step = 0;
     for_each_unit(p, [&](const Unit& unit) {
+#pragma unroll 1
         for (int i = 0; i < unit.count; ++i, ++step) {
             const int slot = step % QUERY_SLOTS;
             const uint32_t from = shared_address(shared.queries[slot]);
@@ -93,6 +97,7 @@ __device__ __forceinline__ void store_outputs(const Parameters& p, Shared<S>& sh
                 }
             } else {
                 constexpr int CHUNKS = S::HEAD_DIM / 8;
+#pragma unroll 1
                 for (int item = lane; item < tokens * p.tile_heads * CHUNKS; item += WARP) {
                     const int row = item / CHUNKS, chunk = item % CHUNKS;
                     const uint4 v =

@@ -8,6 +8,7 @@
 namespace derby_short {
 
 constexpr int PAGE = 16, BLOCK = 64, TILE_ROWS = 64, WARP = 32, WARPGROUP = 128;
+constexpr int MOST_CTAS = 160;
 constexpr int PART_BYTES = 64 * 128;  // 64 rows of 64 columns
 
 // PARTS: of a row, 64 columns each. RING: blocks of keys, and of values, that shared memory holds.
@@ -17,10 +18,11 @@ struct Sizes {
     static constexpr int RING = HEAD_DIM == 256 ? 2 : 4, QUERY_SLOTS = HEAD_DIM == 256 ? 3 : 6;
     static constexpr int MOST_TOKENS = RING * BLOCK;
     static constexpr int CONSUMERS = HEAD_DIM == 256 ? 2 : 3, THREADS = (CONSUMERS + 1) * WARPGROUP;
-    static constexpr int CONSUMER_REGISTERS = CONSUMERS == 3 ? 152 : 224, PRODUCER_REGISTERS = CONSUMERS == 3 ? 56 : 64;
+    // In all no more than the CTA has at its start (512 x 128; 384 x 168): who asks for more waits for ever.
+    static constexpr int CONSUMER_REGISTERS = CONSUMERS == 3 ? 152 : 224, PRODUCER_REGISTERS = 56;
 };
 
-// Division of numbers below 2^16 by one that the host knows: the upper half of a product.
+// Division by a number that the host knows, of numbers below 2^32 over it: the upper half of a product.
 struct Divider {
     uint32_t number, multiplier;  // ceil(2^32 / number), 0 for 1
 
@@ -40,8 +42,10 @@ struct Parameters {
     int table_width, query_heads, kv_heads;
     int tile_heads, tile_tokens;     // of a query tile: heads divide the group, heads * tokens <= 64
     Divider head_groups, by_tokens;  // group / tile_heads; tile_tokens
-    int parts, units;                // units = num_seqs * kv_heads * parts
+    Divider by_heads, by_most;       // kv_heads; tiles of a unit that has max_query_len tokens
     float scale;                     // of the scores, times log2(e)
+    int whole;                       // units dealt out whole, one a CTA and round; the others are cut
+    int cuts[MOST_CTAS + 1];         // CTA c's share of the others: from cuts[c] to cuts[c + 1], in tiles, units of by_most
 };
 
 // full: a TMA box has come. empty: all who read have done so. output_full: a tile's output lies in its queries' place.
@@ -57,32 +61,33 @@ struct alignas(1024) Shared {
 template <typename S>
 constexpr int SHARED_BYTES = sizeof(Shared<S>) + 1024;  // + what aligning it may cost
 
-// What a unit's roles need to know of it. Its tiles come longest first: every later one needs the same blocks or fewer.
+// What a unit's roles need to know of it: the CTA's share, from tile `begin` on. Tiles come longest first: every later
+// one needs the same blocks or fewer.
 struct Unit {
-    int sequence, kv_head, part, first_row, queries, length, tiles, count, blocks;
+    int sequence, kv_head, from, to, first_row, queries, length, tiles, begin, count, blocks;
 
     __device__ void load(const Parameters& p, int unit) {
-        part = unit % p.parts;
-        const int rest = unit / p.parts;
-        kv_head = rest % p.kv_heads;
-        sequence = rest / p.kv_heads;
+        sequence = p.by_heads.divide(unit);
+        kv_head = unit - sequence * p.kv_heads;
         first_row = __ldg(p.first_rows + sequence);
         queries = __ldg(p.first_rows + sequence + 1);
         length = __ldg(p.lengths + sequence);
     }
-    // After load, once the values are wanted: tiles of this part and the blocks that they need.
+    // After load, once the values are wanted: tiles of this share and the blocks that they need. A sequence that is
+    // shorter than max_query_len is cut in proportion.
     __device__ void finish(const Parameters& p) {
         queries -= first_row;
         tiles = p.by_tokens.divide(queries + p.tile_tokens - 1);
         const int all = tiles * p.head_groups.number;
-        count = all > part ? (all - part + p.parts - 1) / p.parts : 0;
+        begin = p.by_most.divide(from * all);
+        count = p.by_most.divide(to * all) - begin;
         blocks = count ? blocks_of(p, tile_of(p, 0)) : 0;
     }
     __device__ int tile_of(const Parameters& p, int index) const {
-        return tiles - 1 - p.head_groups.divide(part + index * p.parts);
+        return tiles - 1 - p.head_groups.divide(begin + index);
     }
     __device__ int head_of(const Parameters& p, int index) const {
-        return (kv_head * p.head_groups.number + p.head_groups.rest(part + index * p.parts)) * p.tile_heads;
+        return (kv_head * p.head_groups.number + p.head_groups.rest(begin + index)) * p.tile_heads;
     }
     __device__ int visible(const Parameters& p, int tile) const {
         return min(length, length - queries + (tile + 1) * p.tile_tokens);
@@ -90,14 +95,39 @@ struct Unit {
     __device__ int blocks_of(const Parameters& p, int tile) const { return (visible(p, tile) + BLOCK - 1) / BLOCK; }
 };
 
+// The units of this CTA, one after the other.
+struct Walk {
+    int unit, at, end;
+
+    __device__ explicit Walk(const Parameters& p)
+        : unit(blockIdx.x), at(p.cuts[blockIdx.x]), end(p.cuts[blockIdx.x + 1]) {}
+    // Number of the next unit, and its share; -1: no more.
+    __device__ int next(const Parameters& p, int& from, int& to) {
+        if (unit < p.whole) {
+            from = 0, to = p.by_most.number;
+            unit += gridDim.x;
+            return unit - gridDim.x;
+        }
+        if (at >= end) return -1;
+        const int skipped = p.by_most.divide(at);
+        from = at - skipped * p.by_most.number, to = min(int(p.by_most.number), from + end - at);
+        at += to - from;
+        return p.whole + skipped;
+    }
+};
+
 // Calls what(unit) for every unit of this CTA; the next one's numbers are on their way meanwhile.
 template <typename What>
 __device__ __forceinline__ void for_each_unit(const Parameters& p, What what) {
+    Walk walk(p);
     Unit next;
-    if (blockIdx.x < p.units) next.load(p, blockIdx.x);
-    for (int index = blockIdx.x; index < p.units; index += gridDim.x) {
+    int number = walk.next(p, next.from, next.to);
+    if (number >= 0) next.load(p, number);
+#pragma unroll 1
+    while (number >= 0) {
         Unit unit = next;
-        if (index + gridDim.x < p.units) next.load(p, index + gridDim.x);
+        number = walk.next(p, next.from, next.to);
+        if (number >= 0) next.load(p, number);
         unit.finish(p);
         what(unit);
     }
@@ -116,6 +146,7 @@ struct Places {
     __host__ __device__ void advance(int blocks) {
         uint32_t next = order >> (4 * blocks);
         int at = COUNT - blocks;
+#pragma unroll 1
         for (int block = blocks - 1; block >= 0; --block, ++at) {
             next |= uint32_t(of(block)) << (4 * at);
             parities ^= 1u << of(block);

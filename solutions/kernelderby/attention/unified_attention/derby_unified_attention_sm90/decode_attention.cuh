@@ -1,0 +1,450 @@
+// Attention of few query tokens a sequence over a paged cache, in one launch for sm_90a: rows (query tokens times query
+// heads of a group) fit 8 or 16, contexts have any length.
+//
+// One CTA a multiprocessor. All pages of all sequences are laid end to end, once for every `together` key heads, and
+// each CTA takes an equal stretch of them, whatever the lengths are: they are summed up on the GPU. A warp takes a page
+// of one key head at a time, and warps of neighbouring heads read neighbouring memory. Pages come into places of shared
+// memory that are the warp's own, as many ahead as fit, over the ends of sequences too. Where a sequence's pages go to several CTAs, each leaves its part
+// in memory; the last of 16 neighbours to come adds their parts in their order, and the last of these sixteens adds
+// those: deterministic.
+#pragma once
+#include "decode_mma.cuh"
+
+namespace derby_decode {
+
+constexpr int PAGE = 16, NEIGHBOURS = 16;
+
+struct Arguments {
+    // bfloat16 [num_tokens, kv_heads * group, head_dim], the caches [num_blocks, 16, kv_heads, head_dim]
+    const __nv_bfloat16 *query, *key_cache, *value_cache;
+    const int *first_rows, *lengths, *table;  // [sequences + 1], [sequences], [sequences, table_width]
+    __nv_bfloat16* output;                    // like query
+    int* counters;                            // [3 CTAs]: zeros, and left as zeros
+    float* partials;                          // [2 CTAs, together, ROWS, head_dim + 4]
+    int sequences, table_width, kv_heads, group;
+    int together;  // key heads of a CTA: divides kv_heads and WARPS
+    float scale;   // of scores, for powers of two
+};
+
+template <int D, int NT, int WARPS_, int PLACES_>
+struct Decode {
+    static constexpr int ROWS = 8 * NT, WARPS = WARPS_, THREADS = WARPS * 32, FOURS = D / 4, PLACES = PLACES_;
+    static constexpr int VECTORS = D / 8;  // of 16 bytes, in a token
+
+    // Four dimensions at place `at`: 64 j + 8 quad + 4 half at 16 j + 8 half + quad. The one more keeps the warps' stores
+    // off each other's banks.
+    struct Shared {
+        uint4 keys[WARPS][PLACES][PAGE * VECTORS], values[WARPS][PLACES][PAGE * VECTORS];
+        float4 outputs[WARPS][ROWS][FOURS + 1];
+        float2 statistics[WARPS][ROWS];  // greatest score, sum of weights
+        int sums[WARPS], sequence, before, last;
+    };
+
+    // A stretch of one sequence's pages for `together` key heads, all in one CTA.
+    struct Piece {
+        int sequence, heads, first_row, queries, length;  // heads: first key head
+        int pages, first, count;                          // of the sequence; of this piece
+        int start;                                        // pages before the sequence's first for these heads
+    };
+    // Goes through the CTA's pieces. before: pages of all heads of the sequences before.
+    struct Walk {
+        int at, end, sequence, before;
+    };
+
+    const Arguments& given;
+    Shared& shared;
+    int lane, warp, quad, corner, chunk;
+
+    __device__ __forceinline__ Decode(const Arguments& a, Shared& s) : given(a), shared(s) {
+        lane = threadIdx.x % 32, warp = threadIdx.x / 32, quad = lane / 4, corner = lane % 4;
+    }
+
+    __device__ __forceinline__ int pages_of(int sequence) {
+        const bool asked = __ldg(given.first_rows + sequence + 1) > __ldg(given.first_rows + sequence);
+        return asked ? (__ldg(given.lengths + sequence) + PAGE - 1) / PAGE : 0;
+    }
+
+    // Pages of all sequences and key heads; sets chunk, shared.sequence and shared.before: where this CTA begins, and
+    // the pages before that sequence.
+    __device__ __forceinline__ int lay_out_pages(int head_groups) {
+        const int each = (given.sequences + THREADS - 1) / THREADS, from = min(int(threadIdx.x) * each, given.sequences);
+        const int to = min(from + each, given.sequences);
+        int own = 0;
+        for (int sequence = from; sequence < to; ++sequence) own += pages_of(sequence);
+        int upto = own;
+#pragma unroll
+        for (int step = 1; step < 32; step *= 2) {
+            const int other = __shfl_up_sync(~0u, upto, step);
+            if (lane >= step) upto += other;
+        }
+        if (lane == 31) shared.sums[warp] = upto;
+        __syncthreads();
+        int all = 0;
+#pragma unroll
+        for (int w = 0; w < WARPS; ++w) {
+            if (w < warp) upto += shared.sums[w];
+            all += shared.sums[w];
+        }
+        all *= head_groups;
+        const int least = 2 * (WARPS / given.together);
+        chunk = max((all + int(gridDim.x) - 1) / int(gridDim.x), least);
+        const int begin = blockIdx.x * chunk;
+        int before = (upto - own) * head_groups;
+        if (begin >= before && begin < before + own * head_groups) {
+            int sequence = from;
+            for (int pages; begin >= before + (pages = pages_of(sequence) * head_groups); ++sequence) before += pages;
+            shared.sequence = sequence;
+            shared.before = before;
+        }
+        __syncthreads();
+        return all;
+    }
+
+    __device__ __forceinline__ bool next(Walk& walk, Piece& piece) {
+        while (walk.at < walk.end) {
+            piece.sequence = walk.sequence;
+            piece.first_row = __ldg(given.first_rows + walk.sequence);
+            piece.queries = __ldg(given.first_rows + walk.sequence + 1) - piece.first_row;
+            piece.length = __ldg(given.lengths + walk.sequence);
+            piece.pages = piece.queries > 0 ? (piece.length + PAGE - 1) / PAGE : 0;
+            const int pages = piece.pages * (given.kv_heads / given.together);
+            if (walk.at < walk.before + pages) {
+                const int group = (walk.at - walk.before) / piece.pages;
+                piece.start = walk.before + group * piece.pages;
+                piece.heads = group * given.together;
+                piece.first = walk.at - piece.start;
+                piece.count = min(piece.pages - piece.first, walk.end - walk.at);
+                walk.at += piece.count;
+                return true;
+            }
+            walk.before += pages;
+            ++walk.sequence;
+        }
+        return false;
+    }
+
+    // What comes: the piece whose pages are asked for, and the warp's next page of it.
+    Walk coming;
+    Piece ahead;
+    int tile_ahead;
+
+    // Asks for the warp's next page, if there is one.
+    __device__ __forceinline__ void fetch_next(int place) {
+        while (tile_ahead >= ahead.first + ahead.count) {
+            if (!next(coming, ahead)) {
+                ahead.first = ahead.count = 0, tile_ahead = 0;
+                fetched();
+                return;
+            }
+            tile_ahead = ahead.first + warp / given.together;
+        }
+        const int page = __ldg(given.table + static_cast<long long>(ahead.sequence) * given.table_width + tile_ahead);
+        const int head = ahead.heads + warp % given.together, left = ahead.length - tile_ahead * PAGE;
+        const int vector = lane % VECTORS;
+        const long long from = (static_cast<long long>(page) * PAGE * given.kv_heads + head) * D + vector * 8;
+#pragma unroll
+        for (int i = 0; i < PAGE * VECTORS / 32; ++i) {
+            const int token = i * (32 / VECTORS) + lane / VECTORS;
+            const long long offset = from + token * given.kv_heads * D;
+            fetch(shared_address(&shared.keys[warp][place][key_at(token, vector)]), given.key_cache + offset,
+                  token < left);
+            fetch(shared_address(&shared.values[warp][place][value_at(token, vector)]), given.value_cache + offset,
+                  token < left);
+        }
+        fetched();
+        tile_ahead += WARPS / given.together;
+    }
+    // Where 16 bytes of a token lie: eight lanes that read at once find them in different banks.
+    __device__ __forceinline__ int key_at(int token, int vector) { return token * VECTORS + (vector ^ token % 2 * 4); }
+    __device__ __forceinline__ int value_at(int token, int vector) {
+        return token * VECTORS + (vector ^ token / 2 % 4 * 2);
+    }
+
+    __device__ __forceinline__ void run() {
+        const int all = lay_out_pages(given.kv_heads / given.together), begin = blockIdx.x * chunk;
+        Walk walk = {begin, min(all, begin + chunk), shared.sequence, shared.before};
+        coming = walk;
+        ahead.first = ahead.count = 0, tile_ahead = 0;
+#pragma unroll 1
+        for (int place = 0; place < PLACES; ++place) fetch_next(place);
+        int place = 0;
+        Piece piece;
+        while (next(walk, piece)) {
+            attend(piece, place);
+            put_together(piece);
+        }
+        wait_fetched<0>();
+    }
+
+    // Of a warp. sums[n][4 j + i]: dimensions 64 j + 8 quad + 2 i (x, y) and the next (z, w), rows 8 n + 2 corner (x, z)
+    // and the next (y, w), as most and sum, which is still to be summed over the lanes of a corner. hidden: tokens at
+    // the sequence's end that the row does not see.
+    float4 sums[NT][D / 16];
+    float most[NT][2], sum[NT][2];
+    int hidden[NT][2];
+
+    // The warp's pages of the piece, from `place` on: their outputs and statistics into shared memory.
+    __device__ __forceinline__ void attend(const Piece& piece, int& place) {
+        const int head = piece.heads + warp % given.together, rows = piece.queries * given.group;
+        uint4 query[NT][D / 32];
+#pragma unroll
+        for (int n = 0; n < NT; n++) {
+            const int row = 8 * n + quad, token = row / given.group;
+            const __nv_bfloat16* from =
+                given.query + (static_cast<long long>(piece.first_row + token) * given.kv_heads * given.group +
+                               head * given.group + row - token * given.group) * D + 8 * corner;
+#pragma unroll
+            for (int j = 0; j < D / 32; j++) {
+                query[n][j] = {0, 0, 0, 0};
+                if (row < rows) query[n][j] = load(from + 32 * j);
+            }
+#pragma unroll
+            for (int h = 0; h < 2; h++) {
+                hidden[n][h] = max(piece.queries - 1 - (8 * n + 2 * corner + h) / given.group, 0);
+                most[n][h] = -INFINITY, sum[n][h] = 0;
+            }
+#pragma unroll
+            for (int i = 0; i < D / 16; i++) sums[n][i] = {0, 0, 0, 0};
+        }
+#pragma unroll 1
+        for (int tile = piece.first + warp / given.together; tile < piece.first + piece.count;
+             tile += WARPS / given.together) {
+            wait_fetched<PLACES - 1>();
+            __syncwarp();
+            float4 scores[NT][2];
+#pragma unroll
+            for (int n = 0; n < NT; n++) scores[n][0] = scores[n][1] = {0, 0, 0, 0};
+            const uint4 *keys = shared.keys[warp][place], *values = shared.values[warp][place];
+#pragma unroll
+            for (int j = 0; j < D / 32; j++) {
+                const uint4 a = keys[key_at(quad, corner + 4 * j)], b = keys[key_at(quad + 8, corner + 4 * j)];
+#pragma unroll
+                for (int n = 0; n < NT; n++) {
+                    multiply(scores[n][0], a.x, b.x, a.y, b.y, query[n][j].x, query[n][j].y);
+                    multiply(scores[n][1], a.z, b.z, a.w, b.w, query[n][j].z, query[n][j].w);
+                }
+            }
+            weigh(scores, values, piece.length - tile * PAGE);
+            __syncwarp();  // all lanes have read the page
+            fetch_next(place);
+            place = place + 1 < PLACES ? place + 1 : 0;
+        }
+        leave(rows);
+    }
+
+    // left: tokens of this page and those behind it.
+    __device__ __forceinline__ void weigh(float4 (&scores)[NT][2], const uint4* values, int left) {
+        uint32_t weights[NT][2];
+#pragma unroll
+        for (int n = 0; n < NT; n++) {
+            float s[2][2];  // token quad or quad + 8, row 2 corner or the next
+            s[0][0] = scores[n][0].x + scores[n][1].x, s[0][1] = scores[n][0].y + scores[n][1].y;
+            s[1][0] = scores[n][0].z + scores[n][1].z, s[1][1] = scores[n][0].w + scores[n][1].w;
+            float factor[2];
+#pragma unroll
+            for (int h = 0; h < 2; h++) {
+#pragma unroll
+                for (int i = 0; i < 2; i++)
+                    s[i][h] = quad + 8 * i < left - hidden[n][h] ? s[i][h] * given.scale : -INFINITY;
+                const float greatest = fmaxf(most[n][h], most_of_rows(fmaxf(s[0][h], s[1][h])));
+                const float base = greatest == -INFINITY ? 0.f : greatest;  // a row that sees nothing yet
+                factor[h] = share(most[n][h], base);
+                most[n][h] = greatest;
+#pragma unroll
+                for (int i = 0; i < 2; i++) s[i][h] = power_of_two(s[i][h] - base);
+                sum[n][h] = sum[n][h] * factor[h] + s[0][h] + s[1][h];
+            }
+            weights[n][0] = turned(pack(s[0][0], s[0][1])), weights[n][1] = turned(pack(s[1][0], s[1][1]));
+#pragma unroll
+            for (int i = 0; i < D / 16; i++) {
+                sums[n][i].x *= factor[0], sums[n][i].y *= factor[1], sums[n][i].z *= factor[0];
+                sums[n][i].w *= factor[1];
+            }
+        }
+#pragma unroll
+        for (int j = 0; j < D / 64; j++) {
+            uint4 value[4];
+#pragma unroll
+            for (int i = 0; i < 4; i++) value[i] = values[value_at(2 * corner + i % 2 + i / 2 * 8, quad + 8 * j)];
+            const uint32_t* rows[4] = {&value[0].x, &value[1].x, &value[2].x, &value[3].x};
+#pragma unroll
+            for (int i = 0; i < 4; i++) {
+                const uint32_t a0 = __byte_perm(rows[0][i], rows[1][i], 0x5410);
+                const uint32_t a1 = __byte_perm(rows[0][i], rows[1][i], 0x7632);
+                const uint32_t a2 = __byte_perm(rows[2][i], rows[3][i], 0x5410);
+                const uint32_t a3 = __byte_perm(rows[2][i], rows[3][i], 0x7632);
+#pragma unroll
+                for (int n = 0; n < NT; n++)
+                    multiply(sums[n][4 * j + i], a0, a1, a2, a3, weights[n][0], weights[n][1]);
+            }
+        }
+    }
+
+    __device__ __forceinline__ void leave(int rows) {
+#pragma unroll
+        for (int n = 0; n < NT; n++) {
+#pragma unroll
+            for (int h = 0; h < 2; h++) {
+                const int row = 8 * n + 2 * corner + h;
+                const float2 both = {most[n][h], sum_of_rows(sum[n][h])};
+                if (row >= rows) continue;
+                if (quad == 0) shared.statistics[warp][row] = both;
+#pragma unroll
+                for (int i = 0; i < D / 32; i++) {
+                    const float4 &s = sums[n][2 * i], &t = sums[n][2 * i + 1];
+                    shared.outputs[warp][row][8 * i + quad] =
+                        h ? make_float4(s.y, s.w, t.y, t.w) : make_float4(s.x, s.z, t.x, t.z);
+                }
+            }
+        }
+    }
+
+    __device__ __forceinline__ void write(const Piece& piece, int head, int row, int at, float4 all, float sum) {
+        const int token = row / given.group, heads = given.kv_heads * given.group;
+        const int query_head = (piece.heads + head) * given.group + row - token * given.group;
+        const float factor = __fdividef(1, sum);
+        const uint2 words = {pack(all.x * factor, all.y * factor), pack(all.z * factor, all.w * factor)};
+        __nv_bfloat16* to = given.output + (static_cast<long long>(piece.first_row + token) * heads + query_head) * D;
+        *reinterpret_cast<uint2*>(to + at / 16 * 64 + at % 8 * 8 + at / 8 % 2 * 4) = words;
+    }
+
+    // Parts in memory: outputs of all slots; statistics of all slots; statistics of what was added in place.
+    __device__ __forceinline__ float4* outputs_of(int slot, int head, int row) {
+        return reinterpret_cast<float4*>(given.partials) +
+               (static_cast<long long>(slot) * given.together + head) * (ROWS * FOURS) + row * FOURS;
+    }
+    __device__ __forceinline__ float2* statistics_of(int slot, int head, int row) {
+        return reinterpret_cast<float2*>(outputs_of(2 * gridDim.x, 0, 0)) +
+               (static_cast<long long>(slot) * given.together + head) * ROWS + row;
+    }
+
+    // Calls what(head, row, at) for all of a piece, `at` as in Shared.
+    template <typename What>
+    __device__ __forceinline__ void for_each_four(const Piece& piece, What what) {
+        const int rows = piece.queries * given.group;
+#pragma unroll 1
+        for (int i = warp; i < rows * given.together; i += WARPS) {
+            const int head = i / rows, row = i - head * rows;
+#pragma unroll 1
+            for (int at = lane; at < FOURS; at += 32) what(head, row, at);
+        }
+    }
+
+    // True in all threads of the CTA that is the last of `count` to come here.
+    __device__ __forceinline__ bool comes_last(int counter, int count) {
+        __threadfence();
+        __syncthreads();
+        if (threadIdx.x == 0) {
+            shared.last = atomicAdd(given.counters + counter, 1) == count - 1;
+            if (shared.last) given.counters[counter] = 0;
+            __threadfence();
+        }
+        __syncthreads();
+        return shared.last;
+    }
+
+    // The warps' parts of a piece, and of several CTAs' pieces.
+    __device__ __forceinline__ void put_together(const Piece& piece) {
+        __syncthreads();
+        const bool whole = piece.count == piece.pages;
+        const int first = piece.start / chunk, parts = (piece.start + piece.pages - 1) / chunk - first + 1;
+        const int part = blockIdx.x - first;
+        // A CTA has two at most: one that others began, and one that others end.
+        auto slot_of = [&](int which) { return 2 * (first + which) + (which == 0); };
+        for_each_four(piece, [&](int head, int row, int at) {
+            float2 both = {-INFINITY, 0};
+            float4 all = {0, 0, 0, 0};
+#pragma unroll 4
+            for (int w = head; w < WARPS; w += given.together) both.x = fmaxf(both.x, shared.statistics[w][row].x);
+#pragma unroll 4
+            for (int w = head; w < WARPS; w += given.together) {
+                const float2 its = shared.statistics[w][row];
+                const float4 four = shared.outputs[w][row][at];
+                const float factor = share(its.x, both.x);
+                both.y += factor * its.y;
+                all.x += factor * four.x, all.y += factor * four.y, all.z += factor * four.z, all.w += factor * four.w;
+            }
+            if (whole) {
+                write(piece, head, row, at, all, both.y);
+            } else {
+                __stcg(outputs_of(slot_of(part), head, row) + at, all);
+                if (at == 0) __stcg(statistics_of(slot_of(part), head, row), both);
+            }
+        });
+        if (whole) {
+            __syncthreads();
+            return;
+        }
+        const int leader = part / NEIGHBOURS * NEIGHBOURS;
+        if (!comes_last(slot_of(leader), min(NEIGHBOURS, parts - leader))) return;
+        const bool several = parts > NEIGHBOURS;
+        merge(piece, min(NEIGHBOURS, parts - leader), [&](int i) { return slot_of(leader + i); },
+              several ? 2 * gridDim.x : 0, several ? slot_of(leader) : -1);
+        if (!several) return;
+        const int sixteens = (parts + NEIGHBOURS - 1) / NEIGHBOURS;
+        if (!comes_last(2 * gridDim.x + first, sixteens)) return;
+        merge(piece, sixteens, [&](int i) { return slot_of(i * NEIGHBOURS); }, 2 * gridDim.x, -1);
+    }
+
+    // Adds the parts in `count` slots, at most NEIGHBOURS: into the output, or in place into slot `to`, of statistics into
+    // `to` + `step`.
+    template <typename Slot>
+    __device__ __forceinline__ void merge(const Piece& piece, int count, Slot slot, int step, int to) {
+        const int rows = piece.queries * given.group, all_rows = rows * given.together;
+        constexpr int MOST = WARPS * ROWS;  // of all_rows
+        static_assert(sizeof(float2) * MOST * NEIGHBOURS <= sizeof(shared.outputs), "factors lie where outputs lay");
+        auto factors = reinterpret_cast<float2*>(shared.outputs);  // [parts][MOST]: statistics, then a factor in x
+        auto wholes = reinterpret_cast<float2*>(shared.statistics);
+        for (int i = threadIdx.x; i < all_rows * count; i += THREADS) {
+            const int part = i / all_rows, row = i - part * all_rows, head = row / rows;
+            const int from = slot(part) + (to < 0 ? step : 0);
+            factors[part * MOST + row] = __ldcg(statistics_of(from, head, row - head * rows));
+        }
+        __syncthreads();
+        for (int row = threadIdx.x; row < all_rows; row += THREADS) {
+            float2 whole = {-INFINITY, 0};
+            for (int part = 0; part < count; ++part) whole.x = fmaxf(whole.x, factors[part * MOST + row].x);
+            for (int part = 0; part < count; ++part) {
+                const float2 both = factors[part * MOST + row];
+                const float factor = share(both.x, whole.x);
+                whole.y += factor * both.y;
+                factors[part * MOST + row].x = factor;
+            }
+            wholes[row] = whole;
+        }
+        __syncthreads();
+#pragma unroll 1
+        for (int item = threadIdx.x; item < all_rows * FOURS; item += THREADS) {
+            const int place = item / FOURS, at = item % FOURS, head = place / rows, row = place - head * rows;
+            float4 all = {0, 0, 0, 0};
+#pragma unroll 1
+            for (int first = 0; first < count; first += 8) {
+                float4 its[8];
+#pragma unroll
+                for (int i = 0; i < 8; ++i)
+                    its[i] = __ldcg(outputs_of(slot(min(first + i, count - 1)), head, row) + at);
+#pragma unroll
+                for (int i = 0; i < 8; ++i) {
+                    const float factor = first + i < count ? factors[(first + i) * MOST + place].x : 0.f;
+                    all.x += factor * its[i].x, all.y += factor * its[i].y, all.z += factor * its[i].z;
+                    all.w += factor * its[i].w;
+                }
+            }
+            if (to < 0) {
+                write(piece, head, row, at, all, wholes[place].y);
+            } else {
+                __stcg(outputs_of(to, head, row) + at, all);
+                if (at == 0) __stcg(statistics_of(to + step, head, row), wholes[place]);
+            }
+        }
+        __syncthreads();  // the next piece's outputs go where the factors lie
+    }
+};
+
+template <int D, int NT, int WARPS, int PLACES>
+__global__ void __launch_bounds__(WARPS * 32, 1) derby_decode_attention(const __grid_constant__ Arguments given) {
+    using Kernel = Decode<D, NT, WARPS, PLACES>;
+    Kernel(given, *reinterpret_cast<typename Kernel::Shared*>(shared_memory())).run();
+}
+
+}  // namespace derby_decode

@@ -1,0 +1,213 @@
+"""The kernel of derby_unified_attention_sm90 for few query tokens a sequence over long contexts: it compiles, and is
+right on the CPU (its PTX replaced by cuda_on_host/decode_mma.cuh) at odd sizes, where mutants fail; on a GPU too."""
+
+import dataclasses
+import functools
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import pytest
+import torch
+from on_host import HEADERS
+from rowwise_cases import CATALOG, case_of, inputs_of, outputs_of, reference
+
+from kernelderby.measure.judge.correctness import judge
+from kernelderby.measure.worker.build import load_solution
+from kernelderby.trace import Status
+
+NAME = "unified_attention"
+MOST_ERROR = 0.0026  # norm of FlashAttention 3's error over the result's, on its worst shape
+
+
+def sizes(sequences, tokens, queries, most, heads, kv_heads, blocks=None):
+    """Axes of a batch: `queries` the longest query, `most` the longest sequence; blocks: of all, or as many as fit."""
+    width = -(-most // 16)
+    return {
+        "num_tokens": tokens,
+        "num_seqs": sequences,
+        "len_cu_seqlens": sequences + 1,
+        "num_blocks": sequences * width if blocks is None else blocks,
+        "max_blocks_per_seq": width + 1,
+        "num_query_heads": heads,
+        "num_kv_heads": kv_heads,
+        "head_dim": 128,
+        "max_query_len": queries,
+        "max_seq_len": most,
+        "sm_scale": 128**-0.5,
+    }
+
+
+MANY_PARTS = sizes(1, 1, 1, 641, 8, 8)  # on 24 multiprocessors 21, so that they are added in two steps
+LAST_TOKEN = sizes(3, 6, 2, 33, 8, 1)  # alone in its page, which the token before does not see
+SEVERAL = sizes(5, 11, 4, 300, 8, 2, blocks=60)
+# (axes, multiprocessors): decode; several tokens; heads that share a CTA and that do not; more sequences than
+# multiprocessors, some shorter than a page.
+CASES = [
+    (sizes(5, 5, 1, 300, 8, 2, blocks=60), 7),
+    (SEVERAL, 3),
+    (SEVERAL, 24),
+    (sizes(5, 11, 3, 200, 5, 1, blocks=40), 3),
+    (MANY_PARTS, 24),
+    (LAST_TOKEN, 3),
+    (sizes(2, 4, 2, 150, 12, 3), 7),
+    (sizes(25, 40, 2, 130, 16, 2, blocks=60), 7),
+    (sizes(3, 3, 1, 130, 16, 16, blocks=16), 3),
+]
+
+
+class Workspace:
+    """Memory that holds no number, and counters that a call must leave as it finds them."""
+
+    def __init__(self):
+        self.counters = torch.zeros(4096, dtype=torch.int32)
+
+    def __call__(self, device, needed):
+        assert needed.counters <= len(self.counters)
+        return self.counters, torch.full((needed.floats,), float("nan"))
+
+
+@functools.cache
+def module(*edits):
+    """The solution's module, its sources edited (old, new)."""
+    solution = CATALOG.solution("derby_unified_attention_sm90")
+    sources = dict(solution.sources)
+    for old, new in edits:
+        (holder,) = (path for path, text in sources.items() if old in text)
+        sources[holder] = sources[holder].replace(old, new)
+    run = load_solution(CATALOG.definition(NAME), dataclasses.replace(solution, sources=sources))
+    return sys.modules[run.__module__]
+
+
+@functools.cache
+def on_cpu(*edits):
+    """The module whose kernel was compiled by g++, where it finds the CPU's decode_mma.cuh."""
+    compiler = shutil.which("g++")
+    if compiler is None:
+        pytest.skip("no g++ to compile the kernel for the CPU")
+    solution = module(("import importlib\n", "import importlib  # on the CPU\n"), *edits)
+    with tempfile.TemporaryDirectory() as folder:
+        for name in ("decode.cu", "decode_attention.cuh"):
+            shutil.copy(solution.decode_library.folder / name, folder)
+        source, made = Path(folder) / "decode.cu", Path(folder) / "decode.so"
+        how = "-O0" if edits else "-O1"  # mutants run once on little, so they are compiled the fastest way
+        command = [compiler, how, "-std=c++20", "-shared", "-fPIC", "-w", f"-I{HEADERS}", "-x", "c++", str(source)]
+        subprocess.run([*command, "-o", str(made)], check=True)
+        function = solution.decode_library.load(made)
+
+    def call(device, *arguments):
+        addresses = [value.data_ptr() if isinstance(value, torch.Tensor) else value for value in arguments]
+        assert function(*addresses, None) == 0, "cudaErrorInvalidValue"
+
+    solution.decode_library, solution.workspace = call, Workspace()
+    solution.MOST_SHORT, solution.LEAST_SEQUENCES = {}, 1
+    return solution
+
+
+def passes(solution, changes, device="cpu"):
+    """Whether a call's output is right: within the tolerances, and as near as FlashAttention 3's."""
+    case = case_of(NAME, **changes)
+    inputs, outputs = inputs_of(NAME, case, device), outputs_of(NAME, case, device)
+    spoil(inputs)
+    solution.run(*inputs.values(), *outputs.values())
+    wanted = reference(NAME).run(*inputs.values()).double()
+    error = float((outputs["output"].double() - wanted).norm() / wanted.norm())
+    verdict = judge(CATALOG.definition(NAME), reference(NAME), inputs, outputs)
+    return verdict.status is Status.PASSED and error <= MOST_ERROR
+
+
+def spoil(inputs):
+    """Values that would show, where a sequence ends and in blocks that its table only seems to name."""
+    for sequence, length in enumerate(inputs["seq_lens"].tolist()):
+        block, used = inputs["block_table"][sequence, (length - 1) // 16], (length - 1) % 16 + 1
+        inputs["key_cache"][block, used:], inputs["value_cache"][block, used:] = 30, 300
+
+
+@pytest.mark.parametrize("order", ["", "reversed"])
+def test_odd_sizes(order, monkeypatch):
+    monkeypatch.setenv("EMULATED_ORDER", order)
+    solution = on_cpu()
+    for changes, processors in CASES[1:6:3] if order else CASES:
+        monkeypatch.setattr(solution.planning, "processors", lambda device, processors=processors: processors)
+        assert passes(solution, changes), (changes, processors)
+        assert not solution.workspace.counters.any(), (changes, processors)
+
+
+MUTANTS = [
+    ("factors[part * MOST + row].x = factor;", ""),
+    ("wait_fetched<PLACES - 1>();", "wait_fetched<PLACES>();"),
+    ("quad + 8 * i < left - hidden[n][h]", "quad + 8 * i < left"),
+    ("sum[n][h] * factor[h] + s[0][h]", "sum[n][h] + s[0][h]"),
+    ("greatest == -INFINITY ? 0.f : greatest", "greatest"),
+    ("const float factor = share(its.x, both.x);", "const float factor = 1;"),
+    ("2 * (first + which) + (which == 0)", "2 * (first + which)"),
+    ("several ? 2 * gridDim.x : 0, several", "0, several"),
+]
+
+
+def test_mutants_fail(monkeypatch):
+    monkeypatch.setenv("EMULATED_ORDER", "reversed")  # a CTA's second part comes before others have added its first
+    for edit in [None, *MUTANTS]:
+        solution = on_cpu(*([edit] if edit else []))
+        monkeypatch.setattr(solution.planning, "processors", lambda device: 24)
+        solution.workspace = Workspace()
+        right = all(
+            passes(solution, changes) and not solution.workspace.counters.any()
+            for changes in (LAST_TOKEN, MANY_PARTS, SEVERAL)
+        )
+        assert right == (edit is None), edit
+
+
+def test_it_compiles():
+    solution = module()
+    try:
+        nvcc = solution.cuda_library.find_nvcc()
+    except RuntimeError as error:
+        pytest.skip(str(error))
+    target = "-gencode=arch=compute_90a,code=sm_90a"
+    source = str(solution.decode_library.folder / "decode.cu")
+    command = [nvcc, "-O3", "-std=c++17", target, "-cubin", "-Xptxas", "-v", "-o", "/dev/null", source]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0 and "warning" not in done.stderr, done.stderr
+    kernels = re.findall(r"entry function '(\S+)'.*?(\d+) bytes spill stores", done.stderr, re.S)
+    assert [spilled for name, spilled in kernels if "derby_decode_attention" in name] == ["0", "0"]
+
+
+# On a GPU -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.gpu
+def test_on_a_gpu(monkeypatch):
+    monkeypatch.setattr(module(), "MOST_SHORT", {})
+    monkeypatch.setattr(module(), "LEAST_SEQUENCES", 1)
+    for changes in [
+        *(changes for changes, _ in CASES),
+        sizes(64, 170, 4, 8192, 32, 8, blocks=17000),
+        sizes(1, 1, 1, 131072, 32, 8),
+        sizes(300, 300, 1, 2000, 16, 1, blocks=9000),
+    ]:
+        assert passes(module(), changes, "cuda"), changes
+
+
+@pytest.mark.gpu
+def test_captured_on_a_gpu():
+    """A replay reads what lies in the inputs then, and gives the same every time."""
+    solution, case = module(), case_of(NAME, **sizes(19, 19, 1, 5000, 32, 8, blocks=2000))
+    inputs, outputs = inputs_of(NAME, case, "cuda"), outputs_of(NAME, case, "cuda")
+    solution.run(*inputs.values(), *outputs.values())
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        solution.run(*inputs.values(), *outputs.values())
+    inputs["query"].mul_(-0.5)
+    inputs["seq_lens"].clamp_(max=417)
+    found = []
+    for _ in range(3):
+        graph.replay()
+        found.append(outputs["output"].clone())
+    wanted = reference(NAME).run(*inputs.values()).double()
+    assert float((found[0].double() - wanted).norm() / wanted.norm()) <= MOST_ERROR
+    assert all(torch.equal(found[0], each) for each in found)
