@@ -277,9 +277,10 @@ def test_picture(derby, published_set, tmp_path):
 
 def test_names_in_a_picture_do_not_lie_on_each_other():
     pytest.importorskip("matplotlib")
-    from kernelderby.report.plot import _figure, _keep_apart
+    from kernelderby.report.plot import new_figure
+    from kernelderby.report.scatter import _keep_apart
 
-    figure, axes = _figure(Path("s.png"), 8, 4)
+    figure, axes = new_figure(Path("s.png"), 8, 4)
     names = [
         axes.annotate(f"operator {index}", (0.5, 0.5), xytext=(7, 5), textcoords="offset points") for index in range(8)
     ]

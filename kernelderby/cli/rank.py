@@ -119,7 +119,7 @@ def command(
 def _draw(rankings: Any, path: Path) -> None:
     """One race: every workload, every solution that passed any."""
     from kernelderby.errors import DerbyError
-    from kernelderby.report.plot import lanes
+    from kernelderby.report.scatter import lanes
 
     if len(rankings) != 1:
         raise DerbyError(f"--plot: a picture holds one race, and this is {len(rankings)}; name one with --definitions")

@@ -64,7 +64,7 @@ def command(
 
 
 def _draw(survey: Any, path: Path) -> None:
-    from kernelderby.report.plot import shares
+    from kernelderby.report.scatter import shares
     from kernelderby.roofline.operators import PUBLISHED
 
     source = survey.sources[-1]

@@ -1,4 +1,4 @@
-"""Pictures for --plot: of profiles (stage shares, kernel bars, layer bars, what-if, changes) and of S.
+"""Pictures of profiles for --plot: stage shares, kernel bars, layer bars, what-if, changes. scatter.py has the others.
 
 matplotlib comes with the extra `plot` and is imported only here, drawn without a display. Colours are the Okabe-Ito
 palette (Okabe and Ito, "Color Universal Design", 2008), told apart with every kind of colour vision; where there are
@@ -14,7 +14,6 @@ from typing import Any
 
 from kernelderby.errors import DerbyError
 from kernelderby.files import write_whole
-from kernelderby.report.numbers import percent
 
 PALETTE = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#F0E442")
 REST = "#BBBBBB"
@@ -40,8 +39,8 @@ def stacked_bars(
     meanings: part -> what the legend says after it.
     """
     parts = list(dict.fromkeys(part for values in bars.values() for part in values))
-    looks = _looks(parts, rest)
-    figure, axes = _figure(path, 11.5, max(1.5 + 0.55 * len(bars), 1.1 + 0.19 * len(parts)))
+    looks = looks_of(parts, rest)
+    figure, axes = new_figure(path, 11.5, max(1.5 + 0.55 * len(bars), 1.1 + 0.19 * len(parts)))
     longest = max((sum(values.values()) for values in bars.values()), default=0) or 1
     for place, (_, values) in enumerate(bars.items()):
         total, left = sum(values.values()), 0.0
@@ -54,8 +53,8 @@ def stacked_bars(
             if value >= LABEL_FROM * width:
                 _inside(axes, left + value / 2, place, part, value, looks[part], width, as_share)
             left += value
-        axes.text(left + 0.008 * width, place, _number(total, unit.partition(" ")[0]), va="center", fontsize=9)
-    axes.set_yticks(range(len(bars)), [_cut(name) for name in bars])
+        axes.text(left + 0.008 * width, place, in_digits(total, unit.partition(" ")[0]), va="center", fontsize=9)
+    axes.set_yticks(range(len(bars)), [cut(name) for name in bars])
     axes.set_ylim(max(len(bars) - 0.4, 0.9), -0.6 if len(bars) > 1 else -0.9)
     end = 100 if as_share else longest
     axes.set_xlim(0, end * 1.1)
@@ -66,7 +65,7 @@ def stacked_bars(
         axes.set_xticks(range(0, 101, 20))
     axes.set_title(title, loc="left", fontsize=11, fontweight="bold")
     _legend(axes, parts, looks, meanings or {})
-    _save(figure, path)
+    save(figure, path)
 
 
 def bars(
@@ -81,35 +80,35 @@ def bars(
     """One bar a name, in the order given, with its value and, with a total, its share. groups: name -> its colour's
     key in the legend (a library, a role)."""
     keys = list(dict.fromkeys(groups.get(name, "") for name in values)) if groups else [""]
-    looks = _looks(keys, ())
-    figure, axes = _figure(path, 10.5, 1.3 + 0.32 * len(values))
+    looks = looks_of(keys, ())
+    figure, axes = new_figure(path, 10.5, 1.3 + 0.32 * len(values))
     for place, (name, value) in enumerate(values.items()):
         color, hatch = looks[groups.get(name, "") if groups else ""]
         axes.barh(place, value, height=0.72, color=color, hatch=hatch, edgecolor="white", linewidth=0.8)
         share = f"  {value / total:.1%}" if total else ""
-        axes.text(value, place, f" {_number(value, unit)}{share}", va="center", fontsize=8.5)
-    axes.set_yticks(range(len(values)), [_cut(name) for name in values], fontsize=8.5)
+        axes.text(value, place, f" {in_digits(value, unit)}{share}", va="center", fontsize=8.5)
+    axes.set_yticks(range(len(values)), [cut(name) for name in values], fontsize=8.5)
     axes.invert_yaxis()
     axes.set_xlim(0, max(values.values(), default=1) * 1.3)
     axes.set_xlabel(unit)
     axes.set_title(title, loc="left", fontsize=11, fontweight="bold")
     if groups:
         _legend(axes, keys, looks, {}, loc="lower right", bbox_to_anchor=None)
-    _save(figure, path)
+    save(figure, path)
 
 
 def dots(rows: Mapping[str, Mapping[str, float]], path: Path, *, title: str, unit: str) -> None:
     """One line a name with a dot for each of its values: row -> series -> value, from 0."""
     series = list(dict.fromkeys(key for values in rows.values() for key in values))
-    looks = _looks(series, ())
-    figure, axes = _figure(path, 10.5, max(2.2, 1.3 + 0.34 * len(rows)))
+    looks = looks_of(series, ())
+    figure, axes = new_figure(path, 10.5, max(2.2, 1.3 + 0.34 * len(rows)))
     furthest = max((value for values in rows.values() for value in values.values()), default=0) or 1
     for place, values in enumerate(rows.values()):
         axes.hlines(place, 0, max(values.values(), default=0), color="#DDDDDD", linewidth=2, zorder=1)
         axes.text(
             max(values.values(), default=0) + 0.015 * furthest,
             place,
-            _number(max(values.values()), ""),
+            in_digits(max(values.values()), ""),
             va="center",
             fontsize=8.5,
             color="#444444",
@@ -127,27 +126,27 @@ def dots(rows: Mapping[str, Mapping[str, float]], path: Path, *, title: str, uni
             linewidth=0.6,
             clip_on=False,
         )
-    axes.set_yticks(range(len(rows)), [_cut(name) for name in rows])
+    axes.set_yticks(range(len(rows)), [cut(name) for name in rows])
     axes.set_ylim(len(rows) - 0.5, -0.5)
     axes.set_xlim(0, furthest * 1.08)
     axes.set_xlabel(unit)
     axes.set_title(title, loc="left", fontsize=11, fontweight="bold")
     axes.legend(loc="upper left", bbox_to_anchor=(1.01, 1), frameon=False, fontsize=9)
-    _save(figure, path)
+    save(figure, path)
 
 
 def differences(values: Mapping[str, float], path: Path, *, title: str, unit: str) -> None:
     """One bar a name, to the left where it got faster (blue) and to the right where it got slower (orange)."""
-    figure, axes = _figure(path, 10.5, 1.3 + 0.34 * len(values))
+    figure, axes = new_figure(path, 10.5, 1.3 + 0.34 * len(values))
     widest = max((abs(value) for value in values.values()), default=0) or 1
     for place, value in enumerate(values.values()):
         axes.barh(place, value, height=0.7, color=PALETTE[0] if value < 0 else PALETTE[5])
         side = "right" if value < 0 else "left"
         sign = "+" if value > 0 else "-" if value < 0 else ""
-        number = _number(abs(value), unit.partition(" ")[0])
+        number = in_digits(abs(value), unit.partition(" ")[0])
         axes.text(value, place, f" {sign}{number} ", va="center", ha=side, fontsize=8.5)
     axes.axvline(0, color="#666666", linewidth=0.8)
-    axes.set_yticks(range(len(values)), [_cut(name) for name in values], fontsize=8.5)
+    axes.set_yticks(range(len(values)), [cut(name) for name in values], fontsize=8.5)
     axes.invert_yaxis()
     axes.set_xlim(
         min(-0.15 * widest, min(values.values(), default=0) * 1.25),
@@ -155,139 +154,10 @@ def differences(values: Mapping[str, float], path: Path, *, title: str, unit: st
     )
     axes.set_xlabel(f"{unit}  (left: faster, right: slower)")
     axes.set_title(title, loc="left", fontsize=11, fontweight="bold")
-    _save(figure, path)
+    save(figure, path)
 
 
-REGIMES = {"C": "C  more than 10 flop / byte", "M": "M  fewer", "I": "I  no arithmetic"}
-NAMED_FROM = 2.0  # percent of the importance from which an operator's mark has its name, where any has an importance
-
-
-def shares(
-    shapes: Sequence[tuple[str, float, float]],
-    operators: Sequence[tuple[str, str, float, float, float]],
-    path: Path,
-    *,
-    title: str,
-) -> None:
-    """S over flop per byte, both logarithmic: a dot a shape, a ring an operator, sized by its importance.
-
-    shapes: regime (C, M, I), flop per byte, S. operators: name, regime, flop per byte, S, importance in percent. Where
-    there is no arithmetic the place is the left edge.
-    """
-    figure, axes = _figure(path, 11, 6.5)
-    colors = dict(zip(REGIMES, (PALETTE[0], PALETTE[2], PALETTE[5]), strict=True))
-    edge = min([intensity for _, intensity, _ in shapes if intensity], default=1) / 3
-    for regime, meaning in REGIMES.items():
-        dots = [(intensity or edge, share) for own, intensity, share in shapes if own == regime]
-        if dots:
-            axes.scatter(*zip(*dots, strict=True), s=9, color=colors[regime], alpha=0.45, linewidth=0, label=meaning)
-    named_from = NAMED_FROM if any(importance for *_, importance in operators) else 0
-    names: list[Any] = []
-    for name, regime, intensity, share, importance in operators:
-        axes.scatter(
-            intensity or edge, share, s=40 + 30 * importance, facecolor="none", edgecolor=colors[regime], linewidth=1.6
-        )
-        if importance >= named_from:
-            names.append(
-                axes.annotate(
-                    f"{_cut(name, 34)} {percent(share)}",
-                    (intensity or edge, share),
-                    xytext=(7, 5),
-                    textcoords="offset points",
-                    fontsize=8,
-                )
-            )
-    axes.axhline(1, color="#666666", linewidth=0.8)
-    axes.set_xscale("log")
-    axes.set_yscale("log")
-    axes.grid(axis="y", color="#E6E6E6", linewidth=0.8)
-    axes.yaxis.set_major_formatter(lambda value, _: f"{100 * value:g}%")
-    axes.set_ylabel("S = T_SOL / T")
-    axes.set_xlabel("flop / byte  (left edge: no arithmetic)")
-    axes.set_title(title, loc="left", fontsize=11, fontweight="bold")
-    axes.legend(loc="lower right", frameon=False, fontsize=9, title="dot: shape, ring: operator")
-    _keep_apart(figure, names)
-    _save(figure, path)
-
-
-def _keep_apart(figure: Any, names: Sequence[Any]) -> None:
-    """Moves names up or down, each by as little as it takes, until none lies on another."""
-    figure.canvas.draw()
-    figure.set_layout_engine("none")  # what was laid out stays where it was measured
-    taken: list[Any] = []
-    for name in names:
-        right, _ = name.get_position()
-        for step in range(60):
-            name.set_position((right, 5 + 5 * ((step + 1) // 2) * (1 if step % 2 else -1)))
-            box = name.get_window_extent()
-            if not any(box.overlaps(other) for other in taken):
-                break
-        taken.append(name.get_window_extent())
-
-
-def lanes(
-    rows: Mapping[str, Mapping[str, tuple[float, float, float]]],
-    floors: Mapping[str, float],
-    path: Path,
-    *,
-    title: str,
-    unit: str,
-) -> None:
-    """A race: a line a workload, a mark a solution on one logarithmic axis of time, dashes where light is.
-
-    rows: workload -> solution -> (time, the ends of its interval); the shortest time of a line is written beside it.
-    floors: workload -> its floor.
-    """
-    solutions = list(dict.fromkeys(name for times in rows.values() for name in times))
-    looks, step = _looks(solutions, ()), 0.7 / max(1, len(solutions) - 1)
-    figure, axes = _figure(path, 11, max(2.5, 1.3 + max(0.3, 0.12 * len(solutions)) * len(rows)))
-    axes.set_xscale("log")
-    for place, (workload, times) in enumerate(rows.items()):
-        if workload in floors:
-            axes.vlines(floors[workload], place - 0.4, place + 0.4, color="#444444", linestyle=(0, (2, 2)), linewidth=1)
-        if times:
-            best = min(times, key=lambda name: times[name][0])
-            axes.annotate(
-                _number(times[best][0], ""),
-                (times[best][0], place + (solutions.index(best) * step - 0.35 if len(solutions) > 1 else 0)),
-                xytext=(-6, 0),
-                textcoords="offset points",
-                ha="right",
-                va="center",
-                fontsize=7.5,
-                bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.8, "alpha": 0.85},
-            )
-    for index, name in enumerate(solutions):
-        y = [place + (index * step - 0.35 if len(solutions) > 1 else 0) for place in range(len(rows))]
-        points = [(*times[name], at) for times, at in zip(rows.values(), y, strict=True) if name in times]
-        axes.hlines(
-            [at for *_, at in points],
-            *zip(*((low, high) for _, low, high, _ in points), strict=True),
-            color=looks[name][0],
-            linewidth=2.5,
-            alpha=0.5,
-        )
-        axes.scatter(
-            [time for time, *_ in points],
-            [at for *_, at in points],
-            s=26,
-            color=looks[name][0],
-            marker="os^DvP*X"[index % 8],
-            label=_cut(name, 44),
-            edgecolor="white",
-            linewidth=0.4,
-            zorder=3,
-        )
-    axes.set_yticks(range(len(rows)), [_cut(name) for name in rows], fontsize=8.5)
-    axes.set_ylim(len(rows) - 0.4, -0.6)
-    axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
-    axes.set_xlabel(f"{unit}  (dashes: the floor)")
-    axes.set_title(title, loc="left", fontsize=11, fontweight="bold")
-    axes.legend(loc="upper left", bbox_to_anchor=(1.01, 1), frameon=False, fontsize=9)
-    _save(figure, path)
-
-
-def _figure(path: Path, width: float, height: float) -> tuple[Any, Any]:
+def new_figure(path: Path, width: float, height: float) -> tuple[Any, Any]:
     if path.suffix.lower() not in SUFFIXES:
         raise DerbyError(f"--plot {path}: {path.suffix or 'no suffix'} is no picture; end it in {', '.join(SUFFIXES)}")
     try:
@@ -305,7 +175,7 @@ def _figure(path: Path, width: float, height: float) -> tuple[Any, Any]:
     return figure, axes
 
 
-def _save(figure: Any, path: Path) -> None:
+def save(figure: Any, path: Path) -> None:
     if not path.parent.is_dir():
         raise DerbyError(f"--plot {path}: cannot be written (there is no such folder); name a place that exists")
     drawn = BytesIO()
@@ -313,7 +183,7 @@ def _save(figure: Any, path: Path) -> None:
     write_whole(path, drawn.getvalue())
 
 
-def _looks(parts: Sequence[str], rest: Sequence[str]) -> dict[str, tuple[str, str]]:
+def looks_of(parts: Sequence[str], rest: Sequence[str]) -> dict[str, tuple[str, str]]:
     """Part -> (colour, hatch), in order; grey for what is not worth a colour."""
     looks, place = {}, 0
     for part in parts:
@@ -341,7 +211,7 @@ def _legend(
             facecolor=looks[part][0],
             hatch=looks[part][1],
             edgecolor="white",
-            label=_cut(f"{part}  {meanings.get(part, '')}".strip(), 44),
+            label=cut(f"{part}  {meanings.get(part, '')}".strip(), 44),
         )
         for part in parts
     ]
@@ -353,7 +223,7 @@ def _inside(
 ) -> None:
     """The part's name, where it fits, above its share."""
     name = part if len(part) <= value / width * 80 else ""
-    number = f"{value:.1f}" if as_share else _number(value, "")
+    number = f"{value:.1f}" if as_share else in_digits(value, "")
     color, hatch = look
     red, green, blue = (int(color[place : place + 2], 16) for place in (1, 3, 5))
     is_dark = 0.299 * red + 0.587 * green + 0.114 * blue < 140
@@ -370,10 +240,10 @@ def _inside(
     )
 
 
-def _number(value: float, unit: str) -> str:
+def in_digits(value: float, unit: str) -> str:
     digits = 0 if value >= 1000 else 1 if value >= 10 else 2
     return f"{value:.{digits}f} {unit}".strip()
 
 
-def _cut(text: str, longest: int = LONGEST) -> str:
+def cut(text: str, longest: int = LONGEST) -> str:
     return text if len(text) <= longest else text[: longest - 1] + "…"

@@ -1,0 +1,138 @@
+"""Pictures of marks for --plot: S of every shape, and a race."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from kernelderby.report.numbers import percent
+from kernelderby.report.plot import PALETTE, cut, in_digits, looks_of, new_figure, save
+
+REGIMES = {"C": "C  more than 10 flop / byte", "M": "M  fewer", "I": "I  no arithmetic"}
+NAMED_FROM = 2.0  # percent of the importance from which an operator's mark has its name, where any has an importance
+
+
+def shares(
+    shapes: Sequence[tuple[str, float, float]],
+    operators: Sequence[tuple[str, str, float, float, float]],
+    path: Path,
+    *,
+    title: str,
+) -> None:
+    """S over flop per byte, both logarithmic: a dot a shape, a ring an operator, sized by its importance.
+
+    shapes: regime (C, M, I), flop per byte, S. operators: name, regime, flop per byte, S, importance in percent. Where
+    there is no arithmetic the place is the left edge.
+    """
+    figure, axes = new_figure(path, 11, 6.5)
+    colors = dict(zip(REGIMES, (PALETTE[0], PALETTE[2], PALETTE[5]), strict=True))
+    edge = min([intensity for _, intensity, _ in shapes if intensity], default=1) / 3
+    for regime, meaning in REGIMES.items():
+        dots = [(intensity or edge, share) for own, intensity, share in shapes if own == regime]
+        if dots:
+            axes.scatter(*zip(*dots, strict=True), s=9, color=colors[regime], alpha=0.45, linewidth=0, label=meaning)
+    named_from = NAMED_FROM if any(importance for *_, importance in operators) else 0
+    names: list[Any] = []
+    for name, regime, intensity, share, importance in operators:
+        axes.scatter(
+            intensity or edge, share, s=40 + 30 * importance, facecolor="none", edgecolor=colors[regime], linewidth=1.6
+        )
+        if importance >= named_from:
+            names.append(
+                axes.annotate(
+                    f"{cut(name, 34)} {percent(share)}",
+                    (intensity or edge, share),
+                    xytext=(7, 5),
+                    textcoords="offset points",
+                    fontsize=8,
+                )
+            )
+    axes.axhline(1, color="#666666", linewidth=0.8)
+    axes.set_xscale("log")
+    axes.set_yscale("log")
+    axes.grid(axis="y", color="#E6E6E6", linewidth=0.8)
+    axes.yaxis.set_major_formatter(lambda value, _: f"{100 * value:g}%")
+    axes.set_ylabel("S = T_SOL / T")
+    axes.set_xlabel("flop / byte  (left edge: no arithmetic)")
+    axes.set_title(title, loc="left", fontsize=11, fontweight="bold")
+    axes.legend(loc="lower right", frameon=False, fontsize=9, title="dot: shape, ring: operator")
+    _keep_apart(figure, names)
+    save(figure, path)
+
+
+def _keep_apart(figure: Any, names: Sequence[Any]) -> None:
+    """Moves names up or down, each by as little as it takes, until none lies on another."""
+    figure.canvas.draw()
+    figure.set_layout_engine("none")  # what was laid out stays where it was measured
+    taken: list[Any] = []
+    for name in names:
+        right, _ = name.get_position()
+        for step in range(60):
+            name.set_position((right, 5 + 5 * ((step + 1) // 2) * (1 if step % 2 else -1)))
+            box = name.get_window_extent()
+            if not any(box.overlaps(other) for other in taken):
+                break
+        taken.append(name.get_window_extent())
+
+
+def lanes(
+    rows: Mapping[str, Mapping[str, tuple[float, float, float]]],
+    floors: Mapping[str, float],
+    path: Path,
+    *,
+    title: str,
+    unit: str,
+) -> None:
+    """A race: a line a workload, a mark a solution on one logarithmic axis of time, dashes where light is.
+
+    rows: workload -> solution -> (time, the ends of its interval); the shortest time of a line is written beside it.
+    floors: workload -> its floor.
+    """
+    solutions = list(dict.fromkeys(name for times in rows.values() for name in times))
+    looks, step = looks_of(solutions, ()), 0.7 / max(1, len(solutions) - 1)
+    figure, axes = new_figure(path, 11, max(2.5, 1.3 + max(0.3, 0.12 * len(solutions)) * len(rows)))
+    axes.set_xscale("log")
+    for place, (workload, times) in enumerate(rows.items()):
+        if workload in floors:
+            axes.vlines(floors[workload], place - 0.4, place + 0.4, color="#444444", linestyle=(0, (2, 2)), linewidth=1)
+        if times:
+            best = min(times, key=lambda name: times[name][0])
+            axes.annotate(
+                in_digits(times[best][0], ""),
+                (times[best][0], place + (solutions.index(best) * step - 0.35 if len(solutions) > 1 else 0)),
+                xytext=(-6, 0),
+                textcoords="offset points",
+                ha="right",
+                va="center",
+                fontsize=7.5,
+                bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.8, "alpha": 0.85},
+            )
+    for index, name in enumerate(solutions):
+        y = [place + (index * step - 0.35 if len(solutions) > 1 else 0) for place in range(len(rows))]
+        points = [(*times[name], at) for times, at in zip(rows.values(), y, strict=True) if name in times]
+        axes.hlines(
+            [at for *_, at in points],
+            *zip(*((low, high) for _, low, high, _ in points), strict=True),
+            color=looks[name][0],
+            linewidth=2.5,
+            alpha=0.5,
+        )
+        axes.scatter(
+            [time for time, *_ in points],
+            [at for *_, at in points],
+            s=26,
+            color=looks[name][0],
+            marker="os^DvP*X"[index % 8],
+            label=cut(name, 44),
+            edgecolor="white",
+            linewidth=0.4,
+            zorder=3,
+        )
+    axes.set_yticks(range(len(rows)), [cut(name) for name in rows], fontsize=8.5)
+    axes.set_ylim(len(rows) - 0.4, -0.6)
+    axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
+    axes.set_xlabel(f"{unit}  (dashes: the floor)")
+    axes.set_title(title, loc="left", fontsize=11, fontweight="bold")
+    axes.legend(loc="upper left", bbox_to_anchor=(1.01, 1), frameon=False, fontsize=9)
+    save(figure, path)
