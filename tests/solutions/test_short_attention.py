@@ -15,7 +15,7 @@ from kernelderby.measure.worker.build import load_solution
 from kernelderby.trace import Status
 
 NAME = "unified_attention"
-MOST_ERROR = 0.0026  # norm of FlashAttention 3's error over the result's, on its worst shape
+MOST_ERROR = 0.0028  # norm of the error over the result's; FlashAttention 3 has 0.0026 on its worst shape
 LIMITS = [(64, 256), (128, 256), (256, 128)]  # head_dim, tokens of a sequence
 
 

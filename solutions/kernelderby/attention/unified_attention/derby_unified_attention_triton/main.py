@@ -124,7 +124,7 @@ def tuning_key(query, key_cache, value_cache, cu_seqlens_q, seq_lens, block_tabl
 def candidates(query, key_cache, value_cache, cu_seqlens_q, seq_lens, block_table, max_query_len, max_seq_len,
                sm_scale):
     """rows of a tile of queries, tokens of a tile of keys, warps, stages of the pipeline, programs that a tile's keys
-    go to."""
+    go to. Not 128 rows with 4 warps: such a build gave NaN on an H200 (docs/attention_sm90.md)."""
     heads, head_dim = query.shape[1:]
     kv_heads = key_cache.shape[2]
     group = heads // kv_heads
@@ -132,7 +132,7 @@ def candidates(query, key_cache, value_cache, cu_seqlens_q, seq_lens, block_tabl
     wanted = power_of_two(group * min(int(max_query_len), 128))
     found = []
     for rows, tile, warps, stages in (
-        (128, 64, 8, 3), (128, 128, 8, 2), (64, 64, 4, 3), (64, 128, 4, 2), (128, 64, 4, 2), (128, 32, 8, 3),
+        (128, 64, 8, 3), (128, 128, 8, 2), (64, 64, 4, 3), (64, 128, 4, 2), (128, 32, 8, 3),
         (64, 32, 4, 3), (32, 64, 4, 3), (16, 64, 4, 3), (16, 128, 4, 3),
     ):
         rows = max(min(rows, wanted), least)
