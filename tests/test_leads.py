@@ -65,6 +65,12 @@ def test_numbers_worked_out_by_hand():
     )
 
 
+def test_the_sentence_says_how_many_times_are_of_former_sources():
+    changed = [replace(each, solution_hash="former") if each.solution == "b1b" else each for each in rows()]
+    [found] = leads(changed, WORKLOADS, SOLUTIONS)
+    assert sentence(found).endswith("geomeans. 1 time is of sources that have changed since.")
+
+
 def test_another_author_and_every_gpu():
     found = leads([*rows(), *rows(gpu="NVIDIA B200")], WORKLOADS, SOLUTIONS, author="bob")
     assert [each.gpu for each in found] == ["NVIDIA B200", "NVIDIA H200"]

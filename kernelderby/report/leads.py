@@ -64,9 +64,14 @@ def sentence(found: Leads) -> str:
         f"{IN_WORDS[kind]} {factor(lead.geomean)} times as fast (first on {lead.faster} of {lead.shapes} shapes)"
         for kind, lead in found.total.items()
     ]
+    outdated = sum(each.outdated for each in found.operators)
+    were = "time is" if outdated == 1 else "times are"
+    former = f" {outdated} {were} of sources that have changed since." if outdated else ""
     return (
         f"{found.author} against the best library on every shape, over {operators} operator{'s' * (operators != 1)}: "
-        f"{', '.join(parts)}; geomean" + (" of the operators' geomeans." if operators > 1 else " of the shapes.")
+        f"{', '.join(parts)}; geomean"
+        + (" of the operators' geomeans." if operators > 1 else " of the shapes.")
+        + former
     )
 
 
