@@ -51,3 +51,23 @@ def test_a_cpu_checks_at_the_smallest_workload(foreign, tmp_path, derby):
     code, out, _ = derby("check", "--root", root)
     assert code == 1 and "batch_size=3" in out and "batch_size=128" not in out
     assert "1 passed, 1 failed" in out and "someone_wrong_eps: wrong_values" not in out.split("FAILED")[0]
+
+
+@pytest.mark.parametrize(("blob", "why"), [(None, "is missing; fetch"), (b"no tensors", "index: ")])
+def test_blobs_that_were_not_fetched_leave_the_other_operators(foreign, tmp_path, derby, blob, why):
+    pytest.importorskip("torch")
+    root = shutil.copytree(foreign, tmp_path / "set")
+    definition = json.loads((root / "definitions/gather/gather_rows_d8.json").read_text())
+    solution = json.loads((root / "solutions/someone/rmsnorm/rms_norm_h64/someone_rms_norm.json").read_text())
+    solution |= {"name": "someone_gather", "definition": "gather_rows_d8"}
+    solution["sources"] = [{"path": solution["spec"]["entry_point"].split("::")[0], "content": definition["reference"]}]
+    folder = root / "solutions/someone/gather/gather_rows_d8"
+    folder.mkdir(parents=True)
+    (folder / "someone_gather.json").write_text(json.dumps(solution))
+    if blob:
+        place = root / "blob/workloads/gather/gather_rows_d8/a.safetensors"
+        place.parent.mkdir(parents=True)
+        place.write_bytes(blob)
+    code, out, err = derby("check", "--root", root)
+    assert code == 1 and "1 passed, 1 failed" in out
+    assert why in out + err and "a.safetensors" in (out + err).replace("\n", "")

@@ -129,7 +129,7 @@ def test_a_gpu_at_its_ceilings_keeps_the_peak_of_what_was_not_measured():
     gpu = find_gpu("h200").at_ceilings()
     assert (gpu.id, gpu.memory_bytes_per_second) == ("h200", 4.699e12)
     assert (gpu.flops_per_second["bfloat16"], gpu.flops_per_second["float32"]) == (858.7e12, 67e12)
-    assert find_gpu("h100").at_ceilings() is None
+    assert find_gpu("b200").at_ceilings() is None
 
 
 @pytest.mark.parametrize("name", ["NVIDIA H200 NVL", "NVIDIA H100 80GB HBM2e", "NVIDIA GeForce RTX 4090", "H2", ""])

@@ -12,7 +12,6 @@ from typing import Any
 import torch
 
 from kernelderby.catalog import Definition, TensorSpec
-from kernelderby.errors import DerbyError
 from kernelderby.measure.judge import draws
 from kernelderby.measure.judge.blame import DefinitionFailed, blamed_on
 from kernelderby.measure.judge.cases import Case
@@ -33,10 +32,10 @@ POOL = 4  # contents that timed calls get in turn where every input is generated
 
 
 def torch_dtype(name: str) -> torch.dtype:
-    """The torch type of a definition's dtype. DerbyError when this torch has none."""
+    """The torch type of a definition's dtype. DefinitionFailed when this torch has none."""
     dtype = getattr(torch, {"float4_e2m1": "float4_e2m1fn_x2"}.get(name, name), None)
     if not isinstance(dtype, torch.dtype):
-        raise DerbyError(f"dtype {name!r}: torch {torch.__version__} has none; use a newer torch")
+        raise DefinitionFailed(f"dtype {name!r}: torch {torch.__version__} has none; use a newer torch")
     return dtype
 
 
@@ -185,14 +184,18 @@ class InputMaker:
 
 
 def _read_tensor(root: Path, where: dict[str, str]) -> torch.Tensor:
-    from safetensors import safe_open
+    from safetensors import SafetensorError, safe_open
 
     path = root / where["path"]
     if not path.is_file():
-        raise DerbyError(f"{path}: is missing; fetch the dataset's blobs, or make them with `derby pack`")
-    with safe_open(path, framework="pt") as tensors:
-        tensor: torch.Tensor = tensors.get_tensor(where["tensor_key"])
-        return tensor
+        raise DefinitionFailed(f"{path}: is missing; fetch the dataset's blobs, or make them with `derby pack`")
+    try:
+        with safe_open(path, framework="pt") as tensors:
+            tensor: torch.Tensor = tensors.get_tensor(where["tensor_key"])
+            return tensor
+    except (SafetensorError, OSError) as error:
+        message = " ".join(str(error).split())[:200]
+        raise DefinitionFailed(f"{path}: {where['tensor_key']}: {message}; fetch the dataset's blobs again") from error
 
 
 def _verified(definition: Definition, name: str, tensor: torch.Tensor, case: Case) -> torch.Tensor:
