@@ -1,7 +1,8 @@
 """Whose kernel a name is: library, source file, role, element type and the architecture that the name betrays.
 
-The rules are data: rules/*.toml, and rules/names.csv for plain names that only one project has. A name that none of
-them knows is `unknown` in library, and stays that; its role is still told where its words tell one.
+The rules are data: rules/*.toml, and rules/names.csv for plain names that only one project has; after both come
+rules about a name's shape. A name that none of them knows is `unknown` in library, and stays that; its role is still
+told where its words tell one.
 """
 
 from __future__ import annotations
@@ -103,6 +104,7 @@ class Rule:
 
 
 _BYTES = {"int8", "uint8"}
+_LAST = "99_shapes.toml"  # asked after names.csv
 
 
 def attribute(name: str, kind: SpanKind = SpanKind.KERNEL) -> Attribution:
@@ -128,8 +130,10 @@ def _attribute(name: str) -> Attribution:
         architecture=_expanded(*architecture) if architecture else None,
     )
     matched = first_match(rules(), text)
+    library = None if matched else _known_library(qualified, text)
+    if matched is None and library is None:
+        matched = first_match(last_rules(), text)
     if matched is None:
-        library = _known_library(qualified, text)
         role = _role_of_words(qualified, text)
         return replace(known, library=library or UNKNOWN, role=role, rule="name" if library else "")
     rule, match = matched
@@ -167,7 +171,14 @@ def _expanded(rule: Rule, match: re.Match[str]) -> str:
 @cache
 def rules() -> tuple[Rule, ...]:
     """The rules of rules/<number>_<topic>.toml, in the order in which they are asked."""
-    return tuple(rule for path in sorted(RULES.glob("[0-9]*.toml")) for rule in _read(path, "rule"))
+    paths = sorted(path for path in RULES.glob("[0-9]*.toml") if path.name != _LAST)
+    return tuple(rule for path in paths for rule in _read(path, "rule"))
+
+
+@cache
+def last_rules() -> tuple[Rule, ...]:
+    """The rules that are asked after names.csv."""
+    return tuple(_read(RULES / _LAST, "rule"))
 
 
 @cache
@@ -176,8 +187,12 @@ def table(kind: str) -> tuple[Rule, ...]:
     return tuple(_read(RULES / f"{kind}s.toml", kind))
 
 
+# What Triton kernels with a `repr` append: their constants, in capitals, _GROUP_K_128_BLOCK_SIZE_M_16 ...
+_CONSTANTS = re.compile(r"_[A-Z][A-Z0-9]+_.*$")
+
+
 def _known_library(qualified: str, text: str) -> str | None:
-    library, is_triton = known_names().get(qualified, (None, False))
+    library, is_triton = known_names().get(qualified) or known_names().get(_CONSTANTS.sub("", qualified), (None, False))
     return None if is_triton and text != qualified else library
 
 
