@@ -67,7 +67,7 @@ def export(request, tmp_path):
     return standard(tmp_path / "a.sqlite", generation) if made == "standard" else large(tmp_path / "a.sqlite")
 
 
-@pytest.mark.parametrize("form", ["csv", "tsv", "column"])
+@pytest.mark.parametrize("form", ["csv", "tsv", "column", "json"])
 def test_sums_agree(export, tmp_path, form):
     ours = open_profile(export)
     summary = tmp_path / "stats"

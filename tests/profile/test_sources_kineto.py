@@ -116,6 +116,51 @@ def test_gpu_work_without_a_duration_is_left_out_and_counted(tmp_path):
         open_profile(write(tmp_path, trace(odd[0]), "none.json"))
 
 
+@pytest.mark.parametrize("odd", [None, True, "soon", float("nan"), float("inf"), 1e300, 10**400, [], {}])
+@pytest.mark.parametrize("key", ["ts", "dur"])
+def test_times_that_are_none_are_left_out_and_counted(tmp_path, key, odd):
+    whole = open_profile(write(tmp_path, trace(*WORK), "whole.json"))
+    profile = open_profile(write(tmp_path, trace(*WORK, {**WORK[7], key: odd})))
+    assert list(profile.spans()) == list(whole.spans())
+    assert "1 GPU operations have no valid times and are left out" in profile.warnings
+    call = {**next(each for each in WORK if each["cat"] == "cuda_runtime"), "ts": odd}
+    assert (
+        "1 calls and ranges have no valid times and are left out"
+        in open_profile(write(tmp_path, trace(*WORK, call))).warnings
+    )
+
+
+def test_a_trace_of_jax(tmp_path):
+    """XLA's profiler: no categories, a GPU is a process, its streams are threads beside others that say the same."""
+
+    def meta(what, named, pid, tid=0):
+        return {"ph": "M", "pid": pid, "tid": tid, "name": what, "args": {"name": named}}
+
+    def work(name, start, duration, tid=14, **args):
+        return {"ph": "X", "pid": 1, "tid": tid, "ts": start, "dur": duration, "name": name, "args": args}
+
+    events = [
+        *(meta("process_name", "/device:GPU:3", 1), meta("process_name", "/host:CPU", 701)),
+        *(meta("thread_name", "Stream #14(Compute,MemcpyD2D)", 1, 14), meta("thread_name", "XLA Ops", 1, 20)),
+        {**work("cuLaunchKernel", 1, 2, correlation_id="12"), "pid": 701},
+        {**work("python call", 1, 20), "pid": 701},
+        work("loop_add_fusion_4", 10.5, 3.25, correlation_id="12", hlo_op="loop_add_fusion_4"),
+        work("loop_add_fusion_4", 10.5, 3.25, 20),
+        work("MemcpyD2H", 20, 1, memcpy_details="kind_src:device kind_dst:host size:1024 dest:0 async:1"),
+        {},
+    ]
+    profile = open_profile(write(tmp_path, {"displayTimeUnit": "ns", "traceEvents": events}))
+    kernel, copy = profile.spans()
+    assert profile.form == "JAX trace"
+    assert (kernel.name, kernel.start_ns, kernel.end_ns, kernel.device, kernel.stream) == (
+        *("loop_add_fusion_4", 10_500, 13_750),
+        *(3, 14),
+    )
+    assert (copy.name, copy.bytes) == ("[CUDA memcpy Device-to-Host]", 1024)
+    assert [(call.name, call.calls) for call in profile.api_sums()] == [("cuLaunchKernel", 1)]
+    assert profile.unlinked_launches == 0
+
+
 def test_the_order_of_events_does_not_matter(tmp_path):
     expected = list(open_profile(write(tmp_path, trace(*WORK))).spans())
     for seed in range(5):
@@ -131,8 +176,8 @@ def test_the_order_of_events_does_not_matter(tmp_path):
         ("[1, 2", "no valid JSON"),
         ([[[]]], "no GPU work"),
         (trace(event("cpu_op", "aten::mm", 1, 2)), "no GPU work"),
-        (trace({"ph": "X", "cat": "kernel", "name": "k", "ts": "soon"}), "an event of the trace is malformed"),
-        (trace({"ph": "X", "cat": "kernel", "ts": 1}), "an event of the trace is malformed"),
+        (trace({"ph": "X", "cat": "kernel", "name": "k", "ts": "soon", "dur": 1}), "1 GPU operations have no valid"),
+        (trace({"ph": "X", "cat": "kernel", "ts": 1, "dur": 1}), "an event of the trace is malformed"),
     ],
 )
 def test_what_is_no_trace(tmp_path, document, what):

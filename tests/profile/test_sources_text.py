@@ -1,6 +1,7 @@
 """Summaries as text: `nsys stats` in its formats and ages, the GUI's copied table, Markdown pages, other locales."""
 
 import gzip
+import json
 import random
 
 import pytest
@@ -130,6 +131,35 @@ def test_gzipped(tmp_path):
 def test_tsv(tmp_path):
     rows = f"{KERN.replace(',', chr(9))}\n75.0\t600\t3\t200.0\t190.0\t180\t230\t26.5\tvoid f<1, 2>()\n"
     assert named(open_profile(write(tmp_path, rows)))["void f<1, 2>()"].instances == 3
+
+
+def test_json(tmp_path):
+    """As nsys 2023.4 prints it: a list a table, under the line that names the report."""
+
+    def table(report, *rows):
+        lines = json.dumps([dict(row) for row in rows], indent=2)
+        return f"Processing [a.sqlite] with [/opt/x/reports/{report}.py]... \n{lines}\n\n"
+
+    times = {"Time (%)": 1.0, "Total Time (ns)": 600, "Instances": 3, "Avg (ns)": 200.0, "Med (ns)": 190.0}
+    kernels = table("cuda_gpu_kern_sum", {**times, "Name": GEMM}, {**times, "Med (ns)": None, "Name": "[b] {k}"})
+    text = table("nvtx_sum", {"Total Time (ns)": 5, "Instances": 1, "Range": ":r"}) + kernels
+    sizes = table("cuda_gpu_mem_size_sum", {"Total (MB)": 8.5, "Count": 2, "Operation": "[CUDA memcpy HtoD]"})
+    calls = table("cuda_api_sum", {"Total Time (ns)": 7, "Num Calls": 2, "Name": "cudaFree"})
+    profile = open_profile(write(tmp_path, text + sizes + calls, "a.json"))
+    found = {each.name: (each.instances, each.total_ns, each.median_ns) for each in profile.sums()}
+    assert found == {GEMM: (3, 600, 190.0), "[b] {k}": (3, 600, None)}
+    assert [(each.name, each.calls) for each in profile.api_sums()] == [("cudaFree", 2)]
+    alone = kernels.split("\n", 1)[1]
+    assert open_profile(write(tmp_path, alone, "b.json")).sums() == profile.sums()
+
+
+def test_rocprofs_statistics(tmp_path):
+    head = '"Name","Calls","TotalDurationNs","AverageNs","Percentage","MinNs","MaxNs","StdDev"\n'
+    kernel = '"Cijk_Alik_Bljk_BBS",10,12340,1234.000000,60.0,1000,2000,12.3\n'
+    (each,) = open_profile(write(tmp_path, head + kernel)).sums()
+    assert (each.instances, each.total_ns, each.min_ns, each.max_ns) == (10, 12340, 1000, 2000)
+    with pytest.raises(DerbyError, match="no kernels in it"):
+        open_profile(write(tmp_path, head + '"hipLaunchKernel",10,12340,1234.0,60.0,1000,2000,12.3\n'))
 
 
 def test_names_of_2021_and_headers_without_units(tmp_path):
@@ -313,6 +343,13 @@ class TestOtherLocales:
         text = f'{KERN}\n75.0,"1{separator}234{separator}500","1{separator}000","1{separator}234.5",0,0,0,0.0,k\n'
         (each,) = open_profile(write(tmp_path, text)).sums()
         assert (each.total_ns, each.instances) == (1_234_500, 1000)
+
+    def test_a_dot_between_semicolons_may_group_thousands(self, tmp_path):
+        text = "Time (%);Total Time (ns);Instances;Name\n60;6.000;3;k\n"
+        with pytest.raises(DerbyError, match="'6.000' may have a thousand's or a decimal point"):
+            open_profile(write(tmp_path, text))
+        (each,) = open_profile(write(tmp_path, text.replace("6.000", "6000"))).sums()
+        assert (each.total_ns, each.instances) == (6000, 3)
 
 
 class TestRefused:

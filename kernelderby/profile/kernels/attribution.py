@@ -192,8 +192,11 @@ _CONSTANTS = re.compile(r"_[A-Z][A-Z0-9]+_.*$")
 
 
 def _known_library(qualified: str, text: str) -> str | None:
-    library, is_triton = known_names().get(qualified) or known_names().get(_CONSTANTS.sub("", qualified), (None, False))
-    return None if is_triton and text != qualified else library
+    names = known_names()
+    known = names.get(qualified) or names.get(_CONSTANTS.sub("", qualified))
+    if known is None or (known[1] and text != qualified):
+        return None
+    return known[0]
 
 
 @cache

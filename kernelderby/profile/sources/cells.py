@@ -41,6 +41,7 @@ _UNITS = {**{unit.lower(): unit for unit in (*TIME_NS, *SIZE_BYTES, "%")}, **_SP
 _SPACES = " \u00a0\u2009\u202f"  # no-break, thin, narrow no-break
 _PLAIN = re.compile(r"[+-]?(?:\d+(?:\.(\d*))?|\.(\d+))(?:[eE][+-]?\d+)?")
 _GROUPED = re.compile(rf"[1-9]\d{{0,2}}([,'’{_SPACES}])\d{{3}}(?:\1\d{{3}})*(?:\.(\d+))?")
+_DOTTED = re.compile(r"[1-9]\d{0,2}(?:\.\d{3})+")
 _CELL = re.compile(rf"[~≈]?\s*(?P<number>[+-]?[\d.][\d.,'’{_SPACES}]*(?:[eE][+-]?\d+)?)\s*(?P<unit>%|[A-Za-zμµ]+)?")
 _NOTHING = {"", "-", "–", "—", "n/a", "na", "nan", "none"}
 MEND = "export it again with decimal points, e.g. `LC_ALL=C nsys stats --format csv`"
@@ -94,6 +95,12 @@ def count(cell: str) -> int | None:
     return total
 
 
+def check_dots(cell: str) -> None:
+    """Of a table that semicolons separate: 6.000 is six there, or six thousand."""
+    if _DOTTED.fullmatch(bare(cell)):
+        raise CellError(f"{cell!r} may have a thousand's or a decimal point; {MEND}")
+
+
 def check_percent(cell: str) -> None:
     """Shares are computed anew and their cells not used, but a decimal comma in one gives the locale away. People put
     notes before the share ("CUDABlas.cpp 41.5%")."""
@@ -135,7 +142,7 @@ class Heading:
 
 MEANINGS = {
     "percent": ("%", "percent", "share"),
-    "total": ("total time", "total", "total duration", "duration", "gpu time"),
+    "total": ("total time", "total", "total duration", "totalduration", "duration", "gpu time"),
     "count": ("instances", "instance", "count", "num calls", "calls", "launches", "invocations", "operations"),
     "average": ("avg", "average", "mean"),
     "median": ("med", "median"),
@@ -145,6 +152,7 @@ MEANINGS = {
     "name": ("name", "kernel", "kernel name", "operation", "function", "event"),
     "category": ("category",),
 }
+_CAMEL = re.compile(r"^(TotalDuration|Average|Min|Max)Ns$")  # rocprof's
 _MEANING = {title: meaning for meaning, titles in MEANINGS.items() for title in titles}
 
 
@@ -152,7 +160,7 @@ def columns_of(header: list[str]) -> list[Heading]:
     """Each meaning at most once, the first column that has it. The GUI's bare "Time" is the share, as "Time (%)" is."""
     columns, seen = [], set()
     for cell in header:
-        title = bare(cell)
+        title = _CAMEL.sub(r"\1 (ns)", bare(cell))
         unit = None
         match = re.fullmatch(r"(.*?)\s*[(\[]([^()\[\]]+)[)\]]", title)
         base = (match[1] if match else title).lower()

@@ -1,4 +1,4 @@
-"""Traces of torch.profiler (Kineto's Chrome trace, .json or .json.gz).
+"""Traces of torch.profiler (Kineto's Chrome trace, .json or .json.gz), and those of JAX, which events.py puts alike.
 
 GPU work has the categories kernel, gpu_memcpy and gpu_memset; its launch is the cuda_runtime or cuda_driver event with
 the same `correlation`, and the ranges are the user_annotation events (record_function, NVTX) open on that thread then.
@@ -9,10 +9,7 @@ Unlike an SQLite export a trace is read at once: 0.5 kB a GPU operation stays in
 
 from __future__ import annotations
 
-import gzip
-import json
 import re
-import zlib
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
@@ -23,6 +20,7 @@ from typing import Any
 import numpy as np
 
 from kernelderby.errors import DerbyError
+from kernelderby.profile.sources.events import CALLS, GPU, MEND, RANGES, load
 from kernelderby.profile.sources.operations import operation
 from kernelderby.profile.sources.ranges import OpenRanges, Paths, RangeTimeline
 from kernelderby.profile.spans import (
@@ -38,32 +36,20 @@ from kernelderby.profile.spans import (
     sum_spans,
 )
 
-_GPU = {
-    "kernel": SpanKind.KERNEL,
-    "gpu_memcpy": SpanKind.MEMCPY,
-    "gpu_memset": SpanKind.MEMSET,
-    "memcpy": SpanKind.MEMCPY,
-    "memset": SpanKind.MEMSET,
-}  # the short ones: torch before 2.0
-_CALLS = {"cuda_runtime", "cuda_driver", "runtime", "driver"}
-_RANGES, _GPU_RANGES = "user_annotation", "gpu_user_annotation"
-_KEPT = {*_GPU, *_CALLS, _RANGES, _GPU_RANGES}
-_ARGS = {"correlation", "device", "stream", "bytes", "grid", "block", "registers per thread", "shared memory"}
 _NO_TIME = 1 << 62  # ns; what is beyond is no time of this world, and no 64 bits hold sums of it
-_MEND = "write it again with `profiler.export_chrome_trace(...)`"
 
 
 class KinetoProfile(Profile):
     has_events = True
 
     def __init__(self, path: Path, gpu: str | None, events: list[dict[str, Any]]) -> None:
-        """events: those of phase X in the categories _KEPT. KeyError, TypeError or ValueError for a malformed one."""
+        """events: those of phase X that events.load keeps. KeyError, TypeError or ValueError for a malformed one."""
         super().__init__(path, "torch.profiler trace", gpu)
         host, work = _Host(), []
         for event in events:
             category = str(event["cat"]).lower()
-            if category in _GPU:
-                work.append((event, _GPU[category]))
+            if category in GPU:
+                work.append((event, GPU[category]))
             else:
                 host.take(event, category)
         self._calls = host.api_sums()
@@ -86,8 +72,8 @@ class KinetoProfile(Profile):
         for event, kind in work:
             args = _args(event)
             launch = host.launches.get(args.get("correlation"))
-            start, duration, name = _nanoseconds(event["ts"]), _duration(event), _name(event)
-            if duration is None:
+            start, duration, name = _nanoseconds(event.get("ts")), _duration(event), _name(event)
+            if start is None or duration is None:
                 untimed += 1
                 continue
             self._unlinked += launch is None and kind == SpanKind.KERNEL
@@ -100,8 +86,9 @@ class KinetoProfile(Profile):
         found.sort(key=lambda each: (each[0].start_ns, each[0].end_ns))
         self._spans = [span for span, _ in found]
         self._launches = [launch for _, launch in found]
-        if untimed:
-            self.warnings.append(f"{untimed:,} GPU operations have no valid times and are left out")
+        for number, what in ((untimed, "GPU operations"), (host.untimed, "calls and ranges")):
+            if number:
+                self.warnings.append(f"{number:,} {what} have no valid times and are left out")
         self.warn_unlinked(self._unlinked)
 
     def spans(self) -> Iterator[Span]:
@@ -134,7 +121,7 @@ class KinetoProfile(Profile):
 
 def open_kineto(path: Path, packed: bool = False) -> KinetoProfile:
     """DerbyError for JSON that is truncated, no trace, or has no GPU work."""
-    document = _load(path, packed)
+    document, is_xla = load(path, packed)
     events = document.get("traceEvents") if isinstance(document, dict) else document
     if not isinstance(events, list):
         raise DerbyError(f"{path}: JSON, but no trace of torch.profiler (no traceEvents in it)")
@@ -142,34 +129,15 @@ def open_kineto(path: Path, packed: bool = False) -> KinetoProfile:
     try:
         profile = KinetoProfile(path, _gpu(document), events)
         profile.compute_capability = _capability(document)
+        profile.form = "JAX trace" if is_xla else profile.form
     except (KeyError, TypeError, ValueError, InvalidOperation) as error:
-        raise DerbyError(f"{path}: an event of the trace is malformed ({error!r}); {_MEND}") from None
+        raise DerbyError(f"{path}: an event of the trace is malformed ({error!r}); {MEND}") from None
     if not profile._spans:
         told = f" ({profile.warnings[0]})" if profile.warnings else ""
         raise DerbyError(
             f"{path}: no GPU work in the trace{told}; profile code that uses the GPU, activities=[CPU, CUDA]"
         )
     return profile
-
-
-def _load(path: Path, packed: bool) -> object:
-    """The document without the events that are not needed. Numbers with a fraction stay text: as a float, a time of
-    1.7e15 us has no nanoseconds left."""
-    try:
-        with gzip.open(path, "rt", encoding="utf-8-sig") if packed else path.open(encoding="utf-8-sig") as file:
-            return json.load(file, object_hook=_prune, parse_float=str)
-    except json.JSONDecodeError as error:
-        raise DerbyError(f"{path}:{error.lineno}: no valid JSON ({error.msg}), cut off or damaged; {_MEND}") from None
-    except (OSError, EOFError, zlib.error, UnicodeDecodeError) as error:
-        raise DerbyError(f"{path}: cannot be read whole ({error}); copy the trace or {_MEND}") from None
-    except RecursionError:
-        raise DerbyError(f"{path}: JSON, but no trace of torch.profiler (nested too deeply)") from None
-
-
-def _prune(value: dict[str, Any]) -> dict[str, Any] | None:
-    if "ph" in value:
-        return value if value["ph"] == "X" and str(value.get("cat", "")).lower() in _KEPT else None
-    return value if "traceEvents" in value or "name" in value else {key: value[key] for key in _ARGS if key in value}
 
 
 def _capability(document: object) -> str | None:
@@ -198,13 +166,17 @@ class _Host:
     launches: dict[Any, tuple[Any, ...]] = field(default_factory=dict[str, Any])
     calls: dict[str, tuple[int, int]] = field(default_factory=dict)
     waits: list[tuple[int, int, int]] = field(default_factory=list)
+    untimed: int = 0
     ranges: dict[tuple[Any, ...], list[Any]] = field(default_factory=lambda: defaultdict(list[Any]))
     gpu_ranges: dict[tuple[Any, ...], list[Any]] = field(default_factory=lambda: defaultdict(list[Any]))
 
     def take(self, event: dict[str, Any], category: str) -> None:
-        start, duration, name = _nanoseconds(event["ts"]), _duration(event) or 0, _name(event)
+        start, duration, name = _nanoseconds(event.get("ts")), _duration(event) or 0, _name(event)
         place = event.get("pid"), event.get("tid")
-        if category in _CALLS:
+        if start is None:
+            self.untimed += 1
+            return
+        if category in CALLS:
             count, total = self.calls.get(name, (0, 0))
             self.calls[name] = count + 1, total + duration
             correlation = _args(event).get("correlation")
@@ -214,7 +186,7 @@ class _Host:
             if is_waiting(name):
                 self.waits.append((_integer(place[0]), start, start + duration))
         else:
-            ranges = self.ranges if category == _RANGES else self.gpu_ranges
+            ranges = self.ranges if category == RANGES else self.gpu_ranges
             ranges[place].append((start, start + duration, name))
 
     def api_sums(self) -> list[ApiSum]:
@@ -295,15 +267,19 @@ def _name(event: dict[str, Any]) -> str:
 
 def _duration(event: dict[str, Any]) -> int | None:
     """None where the event has none, or one below 0."""
-    duration = _nanoseconds(event["dur"]) if event.get("dur") is not None else -1
-    return duration if duration >= 0 else None
+    duration = _nanoseconds(event.get("dur"))
+    return None if duration is None or duration < 0 else duration
 
 
-def _nanoseconds(microseconds: int | str) -> int:
-    found = microseconds * 1000 if isinstance(microseconds, int) else round(Decimal(microseconds) * 1000)
-    if abs(found) >= _NO_TIME:
-        raise ValueError(f"{microseconds!r:.40} is no time in us")
-    return found
+def _nanoseconds(microseconds: object) -> int | None:
+    """None for what is no time: nothing, no number, NaN, infinity, or one beyond any clock."""
+    if not isinstance(microseconds, (int, str)) or isinstance(microseconds, bool):
+        return None
+    try:
+        found = microseconds * 1000 if isinstance(microseconds, int) else round(Decimal(microseconds) * 1000)
+    except (InvalidOperation, ValueError, OverflowError):
+        return None
+    return found if abs(found) < _NO_TIME else None
 
 
 def _args(event: dict[str, Any]) -> dict[str, Any]:

@@ -68,14 +68,16 @@ def _open_text(path: Path, head: bytes, packed: bool) -> Profile:
         return open_report(path)
     if b"\0" in head and not head.startswith((b"\xff\xfe", b"\xfe\xff")):  # UTF-16 text has zeros too
         raise DerbyError(f"{path}: {_binary(path)}")
+    from kernelderby.profile.sources.summary import JSON_ROW, open_summary, read_text
+    from kernelderby.profile.sources.traces import HEADER, open_traces
+
     text = head.decode("utf-8-sig", errors="replace").lstrip()
+    if JSON_ROW.match(text):
+        return open_summary(path, packed)
     if text.startswith(("{", "[")):
         from kernelderby.profile.sources.kineto import open_kineto
 
         return open_kineto(path, packed)
-    from kernelderby.profile.sources.summary import open_summary, read_text
-    from kernelderby.profile.sources.traces import HEADER, open_traces
-
     if HEADER.search(text):
         return open_traces(path, read_text(path, packed))
     return open_summary(path, packed)

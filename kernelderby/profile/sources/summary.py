@@ -23,13 +23,14 @@ from kernelderby.profile.sources.cells import (
     Heading,
     Quantity,
     bare,
+    check_dots,
     check_percent,
     columns_of,
     count,
     quantity,
 )
 from kernelderby.profile.sources.operations import operation
-from kernelderby.profile.sources.tables import Block, blocks
+from kernelderby.profile.sources.tables import Block, blocks, json_blocks
 from kernelderby.profile.spans import ApiSum, KernelSum, Profile, Span, SpanKind
 
 KERNELS, BY_GRID, GPU, API, MEMORY_TIME, MEMORY_SIZE, OTHER = (
@@ -60,9 +61,12 @@ REPORTS = {
     "cuda_gpu_mem_size_sum": MEMORY_SIZE,
     "gpumemsizesum": MEMORY_SIZE,
 }
+# Of nsys alone: no event of a trace has such a key.
+JSON_ROW = re.compile(r'(?:[^\n]*\n){0,20}?\s*\[\s*\{[^{}]*"Total (?:Time|MB) ?\(')
 _LARGEST = 256 * 2**20
 _TOTAL_ROW = re.compile(r"\b(total|sum)\b|合计|总计", re.IGNORECASE)
 _API_CALL = re.compile(r"cu(da)?[A-Z]|nvrtc|cudbg")
+_HIP_CALL = re.compile(r"hip[A-Z]|hsa_|__hip")
 _GPU_LINE = re.compile(r"^\W*GPU\W*[:=]\W*([A-Za-z].*?)\W*(?:\(.*\))?\W*$", re.IGNORECASE | re.MULTILINE)
 _MODULES = re.compile(r"^\|.*\|\s*(?:模块|module)\s*\|\s*kernel\s*\|", re.IGNORECASE | re.MULTILINE)
 _GPU_MODEL = re.compile(r"(?<![\w.-])(?:NVIDIA )?([AHBL](?:100|200|300|800|20|40S?|4)|GB200|GB300|GH200)(?![\w-])")
@@ -104,7 +108,7 @@ class _Row:
 
 def open_summary(path: Path, packed: bool = False) -> SummaryProfile:
     text = read_text(path, packed)
-    found, others = blocks(path, text)
+    found, others = (json_blocks(text), []) if JSON_ROW.match(text) else blocks(path, text)
     tables: dict[str, tuple[Block, list[_Row]]] = {}
     for block in found:
         rows = list(_rows(path, block))
@@ -118,7 +122,9 @@ def open_summary(path: Path, packed: bool = False) -> SummaryProfile:
             tables[kind] = block, rows
     if not set(tables) - {API}:
         raise DerbyError(f"{path}: {_nothing(tables, others, text)}")
-    layout = {"csv": "CSV", "tsv": "TSV", "plain": "text", "markdown": "Markdown table"}[found[0].layout]
+    layout = {"csv": "CSV", "tsv": "TSV", "plain": "text", "markdown": "Markdown table", "json": "JSON"}[
+        found[0].layout
+    ]
     profile = SummaryProfile(path, f"summary, {layout}", _gpu(text, found))
     profile.kernel_sums, profile.calls = _assemble(path, tables, profile.warnings)
     if others:
@@ -167,6 +173,9 @@ def _rows(path: Path, block: Block) -> Iterator[_Row]:
         units, default = TIME_NS, None if block.layout == "markdown" else "ns"
     for line, cells in block.rows:
         try:
+            for column, cell in zip(columns, cells, strict=True):
+                if block.semicolons and column.meaning not in ("", "name", "category"):
+                    check_dots(cell)
             row = _row(line, columns, cells, units, default)
             if row is not None:
                 _check(row)
@@ -231,6 +240,8 @@ def _kind(block: Block, rows: list[_Row]) -> str:
         return GPU
     if any(column.title.lower().startswith("gridx") for column in columns):
         return BY_GRID
+    if any(column.title.startswith("TotalDuration") for column in columns):  # rocprof's, of kernels or of calls
+        return OTHER if all(_HIP_CALL.match(row.name) for row in rows) else KERNELS
     calls = next(column.title.lower() for column in columns if column.meaning == "count") in ("num calls", "calls")
     if calls and block.layout != "markdown":
         return API if any(_API_CALL.match(row.name) for row in rows) else OTHER

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import json
 import re
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,12 +23,14 @@ _RULE = re.compile(r"\s*\|?[\s:|-]*-[\s:|-]*")
 
 @dataclass(slots=True)
 class Block:
-    """One table. report: nsys's name of it, None when nothing says. layout: "csv", "tsv", "markdown" or "plain"."""
+    """One table. report: nsys's name of it, None when nothing says. layout: "csv", "tsv", "markdown", "plain" or
+    "json". semicolons: written where commas are decimal, so a dot may group thousands."""
 
     layout: str
     report: str | None
     line: int
     header: list[str]
+    semicolons: bool = False
     rows: list[tuple[int, list[str]]] = field(default_factory=list)
 
 
@@ -55,13 +58,42 @@ def blocks(path: Path, text: str) -> tuple[list[Block], list[str]]:
     return found, [each for each in dict.fromkeys(others) if each not in {block.report for block in found}]
 
 
+def json_blocks(text: str) -> list[Block]:
+    """What `nsys stats --format json` prints: a list of objects a table, each under the line that names its report."""
+    found, report, end = [], None, 0
+    for match in re.finditer(r"^.*$", text, re.MULTILINE):
+        if match.start() < end:
+            continue
+        if match[0].lstrip().startswith("[") and not _REPORT.search(match[0]):
+            try:
+                rows, end = json.JSONDecoder().raw_decode(text, match.start() + len(match[0]) - len(match[0].lstrip()))
+            except (ValueError, RecursionError):
+                continue
+            block = _of_objects(rows, report, text.count("\n", 0, match.start()) + 1)
+            found += [block] if block else []
+            report = None
+        elif named := _REPORT.search(match[0]):
+            report = next(filter(None, named.groups()), None)
+    return found
+
+
+def _of_objects(rows: object, report: str | None, line: int) -> Block | None:
+    if not isinstance(rows, list) or not rows or not all(isinstance(row, dict) for row in rows):
+        return None
+    header = list(rows[0])
+    if not is_header(header) or any(list(row) != header for row in rows):
+        return None
+    cells = [["" if value is None else str(value) for value in row.values()] for row in rows]
+    return Block("json", report, line, header, False, list(enumerate(cells, line)))
+
+
 def _start(lines: list[str], index: int, report: str | None) -> Block | None:
     line = lines[index]
     for layout, separator in (("tsv", "\t"), ("csv", ","), ("csv", ";")):
         if separator in line:
             header = split(line, separator)
             if is_header(header):
-                return Block(layout, report, index + 1, header)
+                return Block(layout, report, index + 1, header, separator == ";")
     following = lines[index + 1] if index + 1 < len(lines) else ""
     if "|" in line and "|" in following and _RULE.fullmatch(following):
         header = _bars(line)
@@ -76,13 +108,12 @@ def _start(lines: list[str], index: int, report: str | None) -> Block | None:
 
 def _read(path: Path, lines: list[str], index: int, block: Block) -> int:
     """Fills the block's rows; the index of the first line after it."""
-    header_line = lines[index]
     index += 1
     if block.layout == "markdown":
         return _read_markdown(path, lines, index + 1, block)
     if block.layout == "plain":
         return _read_plain(path, lines, index, block)
-    separator = "\t" if block.layout == "tsv" else "," if is_header(split(header_line, ",")) else ";"
+    separator = "\t" if block.layout == "tsv" else ";" if block.semicolons else ","
     while index < len(lines) and lines[index].strip() and not _BETWEEN.match(lines[index]):
         cells = _named_last(lines[index], separator, len(block.header)) or split(lines[index], separator)
         if len(cells) != len(block.header):

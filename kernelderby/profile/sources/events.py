@@ -1,0 +1,112 @@
+"""The events of a Chrome trace that say what the GPU did: Kineto's (torch.profiler) by their categories, XLA's (JAX) by
+the process that they stand under. The rest is dropped while the file is read.
+
+XLA's have no categories. A GPU is a process /device:GPU:0 whose threads are streams, "Stream #14(Compute)", and lines
+that say the same once more (XLA Ops, Steps), which are left out; the metadata comes before the events.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import re
+import zlib
+from pathlib import Path
+from typing import Any
+
+from kernelderby.errors import DerbyError
+from kernelderby.profile.spans import SpanKind
+
+GPU = {
+    "kernel": SpanKind.KERNEL,
+    "gpu_memcpy": SpanKind.MEMCPY,
+    "gpu_memset": SpanKind.MEMSET,
+    "memcpy": SpanKind.MEMCPY,
+    "memset": SpanKind.MEMSET,
+}  # the short ones: torch before 2.0
+CALLS = {"cuda_runtime", "cuda_driver", "runtime", "driver"}
+RANGES, GPU_RANGES = "user_annotation", "gpu_user_annotation"
+MEND = "write it again with `profiler.export_chrome_trace(...)`"
+_KEPT = {*GPU, *CALLS, RANGES, GPU_RANGES}
+_ARGS = {
+    *("correlation", "device", "stream", "bytes", "grid", "block", "registers per thread", "shared memory"),
+    *("correlation_id", "memcpy_details"),  # XLA's
+}
+_XLA_GPU = re.compile(r"/device:GPU:(?P<number>\d+)")
+_XLA_STREAM = re.compile(r"Stream #(?P<number>\d+)")
+_XLA_COPY = re.compile(r"Memcpy(?P<from>[HDP])2(?P<to>[HDP])")
+_XLA_BYTES = re.compile(r"\bsize:(?P<bytes>\d+)")
+
+
+def load(path: Path, packed: bool) -> tuple[object, bool]:
+    """The document without the events that are not needed, and whether it is XLA's. Numbers with a fraction stay text:
+    as a float, a time of 1.7e15 us has no nanoseconds left. DerbyError for what is no JSON."""
+    wanted = _Wanted()
+    try:
+        with gzip.open(path, "rt", encoding="utf-8-sig") if packed else path.open(encoding="utf-8-sig") as file:
+            return json.load(file, object_hook=wanted.of, parse_float=str), wanted.is_xla
+    except json.JSONDecodeError as error:
+        raise DerbyError(f"{path}:{error.lineno}: no valid JSON ({error.msg}), cut off or damaged; {MEND}") from None
+    except (OSError, EOFError, zlib.error, UnicodeDecodeError) as error:
+        raise DerbyError(f"{path}: cannot be read whole ({error}); copy the trace or {MEND}") from None
+    except RecursionError:
+        raise DerbyError(f"{path}: JSON, but no trace of torch.profiler (nested too deeply)") from None
+
+
+class _Wanted:
+    """Which of the objects in the file are kept, and XLA's as Kineto would have written them."""
+
+    def __init__(self) -> None:
+        self._devices: dict[object, int] = {}  # process -> GPU
+        self._streams: dict[tuple[object, object], int] = {}  # process and thread -> stream
+
+    @property
+    def is_xla(self) -> bool:
+        return bool(self._devices)
+
+    def of(self, value: dict[str, Any]) -> dict[str, Any] | None:
+        if "ph" not in value:
+            kept = "traceEvents" in value or "name" in value
+            return value if kept else {key: value[key] for key in _ARGS if key in value}
+        if value["ph"] == "M":
+            self._learn(value)
+        elif value["ph"] == "X":
+            category = value.get("cat")
+            if category is None:
+                return self._of_xla(value) if self._devices else None
+            return value if str(category).lower() in _KEPT else None
+        return None
+
+    def _learn(self, value: dict[str, Any]) -> None:
+        args = value.get("args")
+        named = args.get("name") if isinstance(args, dict) else None
+        place = value.get("pid"), value.get("tid")
+        if not isinstance(named, str) or not all(isinstance(each, (int, str, type(None))) for each in place):
+            return
+        if value.get("name") == "process_name" and (device := _XLA_GPU.search(named)):
+            self._devices[place[0]] = int(device["number"])
+        elif value.get("name") == "thread_name" and (stream := _XLA_STREAM.match(named)):
+            self._streams[place] = int(stream["number"])
+
+    def _of_xla(self, value: dict[str, Any]) -> dict[str, Any] | None:
+        args = value.get("args")
+        details = args if isinstance(args, dict) else {}
+        correlation = details.get("correlation_id")
+        try:
+            device = self._devices.get(value.get("pid"))
+            stream = self._streams.get((value.get("pid"), value.get("tid")))
+        except TypeError:  # no process is a list
+            return None
+        if device is None:
+            return (
+                None if correlation is None else {**value, "cat": "cuda_runtime", "args": {"correlation": correlation}}
+            )
+        if stream is None:
+            return None
+        name = str(value.get("name"))
+        copy, size = _XLA_COPY.match(name), _XLA_BYTES.search(str(details.get("memcpy_details", "")))
+        found = {"correlation": correlation, "device": device, "stream": stream}
+        if copy:
+            found["bytes"] = int(size["bytes"]) if size else 0
+            return {**value, "cat": "gpu_memcpy", "name": f"Memcpy {copy['from']}to{copy['to']}", "args": found}
+        return {**value, "cat": "gpu_memset" if name.startswith("Memset") else "kernel", "args": found}
