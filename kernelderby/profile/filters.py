@@ -12,6 +12,7 @@ from kernelderby.errors import DerbyError
 from kernelderby.profile.spans import ApiSum, KernelSum, Launched, Profile, RangeInstance, Span, sum_spans
 
 _TIME = re.compile(r"\s*(?P<number>\d+(?:\.\d+)?|\.\d+)\s*(?P<unit>ns|us|ms|s)?\s*")
+_OPEN = 1 << 62  # ns; the end of a window that has none
 _UNITS = {"ns": 1, "us": 10**3, "ms": 10**6, "s": 10**9}
 
 
@@ -34,7 +35,8 @@ class Selection:
     def __str__(self) -> str:
         parts = []
         if self.window:
-            parts.append(f"{self.window[0] / 1e6:g} to {self.window[1] / 1e6:g} ms")
+            start, end = self.window
+            parts.append(f"{_told(start)} to {_told(end)}" if end < _OPEN else f"from {_told(start)} on")
         if self.range:
             parts.append(f"ranges {self.range.pattern}")
         for name in ("device", "process", "stream"):
@@ -55,19 +57,21 @@ def make_selection(
     repetition: str | None = None,
 ) -> Selection:
     """From words: "1.5s:2s", "3" or "3-7". DerbyError: a word is wrong, or a repetition without ranges."""
-    if repetition and not within:
+    if repetition is not None and within is None:
         raise DerbyError("--repetition: of which ranges? add --range REGEX")
     return Selection(
-        _window(window) if window else None,
-        _expression(within) if within else None,
+        _window(window) if window is not None else None,
+        _expression(within) if within is not None else None,
         device,
         process,
         stream,
-        _repetitions(repetition) if repetition else None,
+        _repetitions(repetition) if repetition is not None else None,
     )
 
 
 def _expression(text: str) -> re.Pattern[str]:
+    if not text:
+        raise DerbyError("--range: is empty; write an expression of the ranges' names, .* for any")
     try:
         return re.compile(text)
     except re.error as error:
@@ -77,10 +81,15 @@ def _expression(text: str) -> re.Pattern[str]:
 def _window(text: str) -> tuple[int, int]:
     first, separator, last = text.partition(":")
     ends = [_nanoseconds(each) if each.strip() else None for each in (first, last)]
-    start, end = ends[0] or 0, ends[1] if ends[1] is not None else 1 << 62
+    start, end = ends[0] or 0, ends[1] if ends[1] is not None else _OPEN
     if not separator or (first.strip() and ends[0] is None) or (last.strip() and ends[1] is None) or start >= end:
         raise DerbyError(f"--window: {text!r} is no FROM:TO; write for example 1.5s:2s or 300ms: or :20us")
     return start, end
+
+
+def _told(nanoseconds: int) -> str:
+    unit, worth = next((each for each in reversed(_UNITS.items()) if nanoseconds >= each[1]), ("ns", 1))
+    return f"{nanoseconds / worth:.6g} {unit}"
 
 
 def _nanoseconds(text: str) -> int | None:

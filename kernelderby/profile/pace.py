@@ -81,7 +81,7 @@ def pace_of(profile: Profile, expression: str) -> Pace:
     if not found:
         names = sorted({each.name for each in profile.range_instances()})
         there = f"there are {', '.join(names[:8])}" if names else "the profile has no ranges"
-        raise DerbyError(f"{profile.path}: no range fits {expression!r}; {there}; name one with --within REGEX")
+        raise DerbyError(f"{profile.path}: no range fits '{expression}'; {there}; name one with --within REGEX")
     by_process: dict[int, list[RangeInstance]] = defaultdict(list)
     for each in found:
         by_process[each.process].append(each)

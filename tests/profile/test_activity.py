@@ -120,6 +120,8 @@ def test_filters_that_take_nothing_say_what_there_is(derby, tmp_path):
     for words, said in (
         (("--window", "abc"), "is no FROM:TO"),
         (("--window", "2s:1s"), "is no FROM:TO"),
+        (("--window", ""), "is no FROM:TO"),
+        (("--range", ""), "--range: is empty"),
         (("--range", "("), "no regular expression"),
         (("--repetition", "2"), "add --range"),
         (("--range", "x", "--repetition", "0"), "is no N or N-M"),
