@@ -307,6 +307,25 @@ def test_kernels_that_wait_beside_others_add_little():
     assert summary.added_ns is None and not summary.overlaps and summary.cost_ns == 5
 
 
+@pytest.mark.parametrize("pause", [0, 1, 2])
+def test_kernels_that_the_recorder_cut_are_told(pause):
+    """nsys ends a kernel a nanosecond before the next one of its stream starts, where the two overlap."""
+
+    def once(number):
+        begin = 1000 * number
+        for name, start, end in (("gate", 0, 10), (GEMM, 20, 400), ("swiglu", 400 + pause, 450), (GEMM, 460, 500)):
+            yield Span(SpanKind.KERNEL, name, begin + start, begin + end)
+
+    def warnings(calls, form="nsys SQLite, schema 3"):
+        spans = [span for number in range(calls) for span in once(number)]
+        return pipeline_of(EventProfile(events=spans, form=form), STAGES[:4], "s").warnings
+
+    told = [text for text in warnings(20) if "the recorder cut kernels that overlap" in text]
+    assert [text.partition(":")[0] for text in told] == ["K4 (20 of 20 kernels)"] * (pause < 2)
+    assert warnings(5) == ()  # may be chance
+    assert warnings(20, "Kineto trace") == ()  # cuts nothing, and its clock may be coarse
+
+
 def test_overlapping_patterns_are_a_warning():
     stages = (*STAGES, Stage("X", "too wide", ("glu", "never there")))
     pipeline = pipeline_of(events(*ONCE), stages, "s")

@@ -43,7 +43,8 @@ class Walked:
 
     by_stage: stage -> name -> tally. between: kernels inside invocations that are in no stage. outside: (name, purpose)
     -> tally. per_invocation: stage -> how many kernels an invocation had -> how many invocations.
-    span_ns: first start to last end, over all invocations.
+    span_ns: first start to last end, over all invocations. cut: stage -> its kernels that start the very nanosecond at
+    which what ran before ends, or the next.
     """
 
     is_marked: bool = False
@@ -53,6 +54,7 @@ class Walked:
     outside: dict[tuple[str, str], Tally] = field(default_factory=dict)
     per_invocation: dict[int, Counter[int]] = field(default_factory=dict)
     span_ns: int = 0
+    cut: Counter[int] = field(default_factory=Counter)
 
 
 @dataclass(slots=True)
@@ -182,9 +184,14 @@ class _Track:
     def take(self, known: _Known, context: _Context, span: Span) -> None:
         """Runs two million times on a large profile, so what it counts into is looked up once."""
         start, end, label = span.start_ns, span.end_ns, context.label
-        added = 0
-        if end > self.frontier:
-            added = end - (start if start > self.frontier else self.frontier)
+        frontier, added, is_cut = self.frontier, 0, False
+        if end > frontier:
+            if start > frontier:
+                added = end - start
+                is_cut = start == frontier + 1
+            else:
+                added = end - frontier
+                is_cut = start == frontier
             self.frontier = end
         if label is not None and (label != self.label or not self.is_open):
             self._open(known, label, span)
@@ -216,6 +223,8 @@ class _Track:
         tally.bytes += span.bytes
         tally.added_ns += added
         self.counts[stage] = self.counts.get(stage, 0) + 1
+        if is_cut:
+            self.result.cut[stage] += 1
         if end > self.end:
             self.end = end
 

@@ -23,6 +23,7 @@ from kernelderby.trace import Stage
 INVOCATION = r"(?i)\binvocation\b"  # NVTX ranges that mark one; `derby profile run` writes them
 OTHER_INVOCATIONS = "same stages outside the marked invocations"
 OVERLAP = 0.01  # kernels of one stream overlap by less when one only starts as the other ends
+CUT = 10  # so many kernels of a stage that start to the nanosecond where another ends are no chance
 BETWEEN = "between"
 NOT_ITEMISED = "not itemised"
 TOGETHER = " / "  # between the names of stages that make one row
@@ -152,13 +153,15 @@ def pipeline_of(
     if profile.has_events:
         walked, timelines, ranges = _walk(profile, matcher, names, _expression(within))
         span_ns = walked.span_ns
+        cut = _about_cuts(matcher, walked) if profile.form.startswith("nsys") else []
     else:
+        cut = []
         walked = split_sums(matcher, profile.sums())
     rows = _stage_rows(matcher, walked, merged=not profile.has_events)
     invocations, source = _invocations(matcher, walked, profile.has_events)
     rows = [_noted(row, matcher, walked, invocations) for row in rows]
     itemised_ns = sum(row.total_ns for row in rows)
-    warnings = [*profile.warnings, *matcher.warnings, *matcher.unmatched(names, ranges)]
+    warnings = [*profile.warnings, *matcher.warnings, *matcher.unmatched(names, ranges), *cut]
     if stated_total_ns is not None and stated_total_ns > itemised_ns:
         rows.append(StageRow(NOT_ITEMISED, "rest of the stated total", (), 0, stated_total_ns - itemised_ns))
     elif stated_total_ns is not None:
@@ -324,6 +327,21 @@ def _outside_rows(walked: Walked) -> tuple[OutsideRow, ...]:
     _merge(kinds, ((kind_of(name, said), tally) for (name, said), tally in walked.outside.items()))
     rows = [OutsideRow(kind, tally.instances, tally.total_ns, tally.bytes) for kind, tally in kinds.items()]
     return tuple(sorted(rows, key=lambda row: (row.kind == UNATTRIBUTED, -row.total_ns)))
+
+
+def _about_cuts(matcher: StageMatcher, walked: Walked) -> list[str]:
+    """nsys ends a kernel where the next one of its stream starts, also where the two overlap."""
+    cut = []
+    for stage, count in sorted(walked.cut.items()):
+        instances = sum(tally.instances for tally in walked.by_stage.get(stage, {}).values())
+        if count >= CUT and 2 * count >= instances:
+            cut.append(f"{matcher.stages[stage].name} ({count} of {instances} kernels)")
+    if not cut:
+        return []
+    return [
+        f"{', '.join(cut)}: started to the nanosecond where another kernel ends, so the recorder cut kernels that "
+        "overlap; what they last together is right, what each of them lasts may not be"
+    ]
 
 
 def _about_sums(matcher: StageMatcher, names: list[str]) -> list[str]:
