@@ -168,12 +168,18 @@ TRACE = """Start (ns),Duration (ns),CorrId,GrdX,GrdY,GrdZ,BlkX,BlkY,BlkZ,Reg/Trd
 2000,300,2,132,1,1,128,1,1,168,,NVIDIA H200 (0),7,"void gemm<(int)128, float>(T2 *)"
 2400,300,3,132,1,1,128,1,1,168,,NVIDIA H200 (0),7,softmax_kernel
 """
+DISPATCHES = """"Kind","Agent_Id","Stream_Id","Dispatch_Id","Kernel_Name","Start_Timestamp","End_Timestamp"
+"KERNEL_DISPATCH","Agent 4",0,1,"void gemm<float>(float*) [clone .kd]",1000,1500
+"KERNEL_DISPATCH","Agent 4",0,2,"softmax_kernel",1600,1700
+"Kind","Direction","Source_Agent_Id","Destination_Agent_Id","Start_Timestamp","End_Timestamp"
+"MEMORY_COPY","MEMORY_COPY_DEVICE_TO_HOST","Agent 4","Agent 0",1800,1900
+"""
 
 
 @pytest.mark.parametrize("number", range(EACH))
 def test_texts(tmp_path, number):
     generator = random.Random(number)
-    lines = generator.choice((TABLES, TRACE)).splitlines()
+    lines = generator.choice((TABLES, TRACE, DISPATCHES)).splitlines()
     for _ in range(generator.randrange(1, 4)):
         place = generator.randrange(len(lines))
         cells = lines[place].split(",")

@@ -51,6 +51,75 @@ def test_a_trace(tmp_path, order):
     assert profile.unlinked_launches == 0
 
 
+DISPATCHED = """"Kind","Agent_Id","Queue_Id","Stream_Id","Thread_Id","Dispatch_Id","Kernel_Id","Kernel_Name",\
+"Correlation_Id","Start_Timestamp","End_Timestamp","LDS_Block_Size","Scratch_Size","VGPR_Count",\
+"Accum_VGPR_Count","SGPR_Count","Workgroup_Size_X","Workgroup_Size_Y","Workgroup_Size_Z","Grid_Size_X","Grid_Size_Y","Grid_Size_Z"
+"KERNEL_DISPATCH","Agent 4",1,3,70,1,33,"void ck::gemm(float*) [clone .kd]",1,4000,4600,512,0,12,4,48,256,1,1,1000,2,1
+"KERNEL_DISPATCH","Agent 5",1,0,70,2,16,"__amd_rocclr_copyBuffer.kd",2,5000,5100,0,0,4,4,16,512,1,1,512,1,1
+"KERNEL_DISPATCH","Agent 4",1,3,70,3,33,"never_ended",3,5000,0,0,0,4,4,16,512,1,1,512,1,1
+"""
+COPIED = """"Kind","Direction","Stream_Id","Source_Agent_Id","Destination_Agent_Id",\
+"Correlation_Id","Start_Timestamp","End_Timestamp"
+"MEMORY_COPY","MEMORY_COPY_HOST_TO_DEVICE",3,"Agent 0","Agent 4",4,3000,3500
+"""
+COUNTED = """"Correlation_Id","Dispatch_Id","Agent_Id","Queue_Id","Process_Id","Kernel_Name","Counter_Name",\
+"Counter_Value","Start_Timestamp","End_Timestamp"
+1,1,"Agent 4",1,99,"gemm",SQ_WAVES,64,1000,1500
+1,1,"Agent 4",1,99,"gemm",GRBM_COUNT,99,1000,1500
+"""
+OLD = """"Index","KernelName","gpu-id","queue-id","queue-index","pid","tid","grd","wgr","lds","scr","arch_vgpr",\
+"DispatchNs","BeginNs","EndNs","CompleteNs","DurationNs"
+0,"bodyForce(Body*, float, int) [clone .kd]",2,1,0,36,36,65536,256,0,0,20,900,1000,1500,1600,500
+"""
+
+
+def test_dispatches_of_rocprof(tmp_path):
+    path = tmp_path / "1_kernel_trace.csv"
+    path.write_text(DISPATCHED + COPIED)
+    profile = open_profile(path)
+    assert (profile.form, profile.gpu) == ("rocprof trace, CSV", None)
+    assert profile.warnings == ["1 GPU operations have no valid times and are left out"]
+    assert [
+        (span.kind, span.name, span.start_ns, span.end_ns, span.device, span.stream) for span in profile.spans()
+    ] == [
+        (SpanKind.MEMCPY, "[CUDA memcpy Host-to-Device]", 3000, 3500, 4, 3),
+        (SpanKind.KERNEL, "void ck::gemm(float*)", 4000, 4600, 4, 3),
+        (SpanKind.KERNEL, "__amd_rocclr_copyBuffer", 5000, 5100, 5, 0),
+    ]
+    gemm = profile.launch_shapes()[0]
+    assert (gemm.grid, gemm.block, gemm.registers, gemm.shared_bytes) == ((4, 2, 1), (256, 1, 1), 12, 512)
+    assert {gpu.operations for gpu in activity_of(profile).gpus} == {2, 1}
+
+
+@pytest.mark.parametrize(("text", "name"), [(COUNTED, "gemm"), (OLD, "bodyForce(Body*, float, int)")])
+def test_one_dispatch_counts_once(tmp_path, text, name):
+    path = tmp_path / "results.csv"
+    path.write_text(text)
+    [row] = open_profile(path).sums()
+    assert (row.name, row.instances, row.total_ns) == (name, 1, 500)
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        (DISPATCHED.splitlines()[0] + "\n", "no GPU work in it; give the kernel_trace"),
+        (COUNTED + "2,2\n", "4: 2 cells where the header has 10"),
+    ],
+)
+def test_a_broken_trace_of_rocprof(tmp_path, text, told):
+    path = tmp_path / "results.csv"
+    path.write_text(text)
+    with pytest.raises(DerbyError, match=told):
+        open_profile(path)
+
+
+def test_a_name_may_be_long(tmp_path):
+    path = tmp_path / "trace.csv"
+    name = "gemm<" + "int, " * 60_000 + "int>"
+    path.write_text(GPU + f'3000,300,4,132,1,1,128,1,1,168,0,0,,,,,NVIDIA H200 (0),1,,7,"{name}"\n')
+    assert open_profile(path).names()[-1] == name
+
+
 def test_without_calls(tmp_path):
     path = tmp_path / "trace.csv"
     path.write_text(GPU)

@@ -6,6 +6,7 @@ fractions it could as well be 1.234 of a locale with decimal commas, and is refu
 
 from __future__ import annotations
 
+import csv
 import re
 from dataclasses import dataclass
 
@@ -93,6 +94,12 @@ def count(cell: str) -> int | None:
             raise CellError(f"{cell!r} is no number of instances")
         total += int(number)
     return total
+
+
+def split(line: str, separator: str) -> list[str]:
+    """Of one line of CSV, however long the names in it are."""
+    csv.field_size_limit(max(csv.field_size_limit(), len(line)))
+    return next(csv.reader([line], delimiter=separator), [])
 
 
 def check_dots(cell: str) -> None:

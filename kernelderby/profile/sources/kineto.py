@@ -73,6 +73,8 @@ class KinetoProfile(Profile):
             args = _args(event)
             launch = host.launches.get(args.get("correlation"))
             start, duration, name = _nanoseconds(event.get("ts")), _duration(event), _name(event)
+            if kind is SpanKind.KERNEL:  # ROCm 7.1's copies are kernels there
+                kind, name = operation(name)
             if start is None or duration is None:
                 untimed += 1
                 continue

@@ -1,8 +1,13 @@
-"""Names of copies and memsets, one spelling for every source: nsys's newer one, "[CUDA memcpy Host-to-Device]"."""
+"""Names of copies and memsets, one spelling for every source: nsys's newer one, "[CUDA memcpy Host-to-Device]".
+
+AMD's tools have names of their own for what the copy engines do. What the HIP runtime does with a kernel of its own
+(__amd_rocclr_copyBuffer) stays a kernel.
+"""
 
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 
 from kernelderby.profile.spans import SpanKind
 
@@ -28,17 +33,23 @@ _PLACES = {"H": "Host", "D": "Device", "A": "Array", "P": "Peer"}
 _OPERATION = re.compile(r"^\[?\s*(?:CUDA\s+)?(Unified Memory\s+)?(memcpy|memset)\b\s*([^\]()]*)", re.IGNORECASE)
 _SHORT = re.compile(r"^(Unified\s+)?([HDAP])to([HDAP])$", re.IGNORECASE)
 
+_ROCM_COPY = re.compile(r"(?:MEMORY_COPY_|Copy)(Host|Device)_?To_?(Host|Device)(?:Async)?", re.IGNORECASE)
+_ROCM_FILL = re.compile(r"FillBuffer|FillBufferAsync")
+
 
 def copy_name(kind: int | None) -> str:
     return f"[CUDA memcpy {COPY_LABELS.get(kind or 0, 'Unknown')}]"
 
 
+@lru_cache(maxsize=50_000)
 def operation(name: str) -> tuple[SpanKind, str]:
     """Kind and spelling of GPU work by its name in a summary or trace: "[CUDA memcpy HtoD]" and Kineto's "Memcpy HtoD
     (Pinned -> Device)" are copies, anything else is a kernel of that name."""
     match = _OPERATION.match(name)
     if match is None or not (name.startswith("[") or name.startswith(("Memcpy", "Memset"))):
-        return SpanKind.KERNEL, name
+        if copy := _ROCM_COPY.fullmatch(name):
+            return SpanKind.MEMCPY, f"[CUDA memcpy {copy[1].capitalize()}-to-{copy[2].capitalize()}]"
+        return (SpanKind.MEMSET, MEMSET) if _ROCM_FILL.fullmatch(name) else (SpanKind.KERNEL, name)
     if match[2].lower() == "memset":
         return SpanKind.MEMSET, MEMSET
     label = ("Unified " if match[1] else "") + match[3].strip()

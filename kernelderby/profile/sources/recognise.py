@@ -68,6 +68,7 @@ def _open_text(path: Path, head: bytes, packed: bool) -> Profile:
         return open_report(path)
     if b"\0" in head and not head.startswith((b"\xff\xfe", b"\xfe\xff")):  # UTF-16 text has zeros too
         raise DerbyError(f"{path}: {_binary(path)}")
+    from kernelderby.profile.sources import rocprof
     from kernelderby.profile.sources.summary import JSON_ROW, open_summary, read_text
     from kernelderby.profile.sources.traces import HEADER, open_traces
 
@@ -80,6 +81,8 @@ def _open_text(path: Path, head: bytes, packed: bool) -> Profile:
         return open_kineto(path, packed)
     if HEADER.search(text):
         return open_traces(path, read_text(path, packed))
+    if rocprof.HEADER.search(text):
+        return rocprof.open_rocprof(path, read_text(path, packed))
     return open_summary(path, packed)
 
 

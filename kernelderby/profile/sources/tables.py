@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import csv
 import json
 import re
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from kernelderby.errors import DerbyError
-from kernelderby.profile.sources.cells import MEND, is_header
+from kernelderby.profile.sources.cells import MEND, is_header, split
 
 # What nsys prints before a table and names the report in.
 _REPORT = re.compile(
@@ -154,10 +153,6 @@ def _read_plain(path: Path, lines: list[str], index: int, block: Block) -> int:
         block.rows.append((index + 1, cells))
         index += 1
     return index
-
-
-def split(line: str, separator: str) -> list[str]:
-    return next(csv.reader([line], delimiter=separator), [])
 
 
 def _named_last(line: str, separator: str, width: int) -> list[str] | None:

@@ -6,14 +6,13 @@ GPU work does not say of which process it is, so with calls of several processes
 
 from __future__ import annotations
 
-import csv
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 
 from kernelderby.errors import DerbyError
-from kernelderby.profile.sources.cells import SIZE_BYTES, TIME_NS, CellError, count, quantity, unit_of
+from kernelderby.profile.sources.cells import SIZE_BYTES, TIME_NS, CellError, count, quantity, split, unit_of
 from kernelderby.profile.sources.operations import operation
 from kernelderby.profile.spans import (
     ApiSum,
@@ -157,13 +156,13 @@ def open_traces(path: Path, text: str) -> TraceProfile:
     for number, line in enumerate(text.splitlines(), 1):
         if HEADER.match(line):
             separator = next(each for each in ",;\t" if each in line)
-            titles = next(csv.reader([line], delimiter=separator))
+            titles = split(line, separator)
             header, width = _titles(titles), len(titles)
             take = profile.take_call if "Result" in header or "CorrID" in header else profile.take_operation
             continue
         if not header:
             continue
-        cells = next(csv.reader([line], delimiter=separator), [])
+        cells = split(line, separator)
         if len(cells) != width:
             if len(cells) > 1:
                 raise DerbyError(f"{path}:{number}: {len(cells)} cells where the header has {width}; print it again")

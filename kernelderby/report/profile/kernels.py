@@ -122,7 +122,7 @@ def _facts(table: KernelTable) -> tuple[str, ...]:
         parts.append(f"copies and memsets {_ms(table.memory_ns)} ms")
     lines = [" · ".join(parts)]
     unknown, guessed = table.unknown, table.guessed
-    known = "every kernel is known"
+    known = "every kernel is known" if table.rows else "no kernels in it"
     if unknown.names:
         known = f"unknown: {_kernels(unknown.names)}, {unknown.share:.1%} of the time"
     role = table.unknown_role
