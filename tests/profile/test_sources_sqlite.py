@@ -313,7 +313,7 @@ class TestBadDatabases:
     def test_of_another_program(self, tmp_path):
         path = tmp_path / "a.sqlite"
         with sqlite3.connect(path) as connection:
-            connection.execute("CREATE TABLE rocpd_op (id INTEGER)")
+            connection.execute("CREATE TABLE other_op (id INTEGER)")
         with pytest.raises(DerbyError, match="no export of nsys .*nsys export --type sqlite"):
             open_profile(path)
 

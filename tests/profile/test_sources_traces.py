@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import sqlite3
 import stat
 
 import pytest
@@ -110,6 +111,35 @@ def test_a_broken_trace_of_rocprof(tmp_path, text, told):
     path = tmp_path / "results.csv"
     path.write_text(text)
     with pytest.raises(DerbyError, match=told):
+        open_profile(path)
+
+
+AVERAGES = """-----  ------------  ------------  ------------
+ Name    Self CPU %     Self CUDA    # of Calls
+-----  ------------  ------------  ------------
+aten::mm         6.40%       6.155ms         10
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ('{"rocprofiler-sdk-tool": [{"buffer_records": {}}]}', "JSON of rocprofv3; write its traces with"),
+        (AVERAGES, "torch.profiler's table of averages"),
+    ],
+)
+def test_what_others_write_is_named(tmp_path, text, told):
+    path = tmp_path / "results"
+    path.write_text(text)
+    with pytest.raises(DerbyError, match=told):
+        open_profile(path)
+
+
+def test_a_database_of_rocprof_is_named(tmp_path):
+    path = tmp_path / "results.db"
+    with sqlite3.connect(path) as connection:
+        connection.execute("CREATE TABLE rocpd_kernel_dispatch_1 (id INTEGER)")
+    with pytest.raises(DerbyError, match="a database of rocprofv3"):
         open_profile(path)
 
 

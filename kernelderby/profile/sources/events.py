@@ -26,6 +26,7 @@ GPU = {
 }  # the short ones: torch before 2.0
 CALLS = {"cuda_runtime", "cuda_driver", "runtime", "driver"}
 RANGES, GPU_RANGES = "user_annotation", "gpu_user_annotation"
+ROCPROF = "rocprofiler-sdk-tool"  # what rocprofv3's own JSON has all in
 MEND = "write it again with `profiler.export_chrome_trace(...)`"
 _KEPT = {*GPU, *CALLS, RANGES, GPU_RANGES}
 _ARGS = {
@@ -66,7 +67,7 @@ class _Wanted:
 
     def of(self, value: dict[str, Any]) -> dict[str, Any] | None:
         if "ph" not in value:
-            kept = "traceEvents" in value or "name" in value
+            kept = "traceEvents" in value or "name" in value or ROCPROF in value
             return value if kept else {key: value[key] for key in _ARGS if key in value}
         if value["ph"] == "M":
             self._learn(value)

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from kernelderby.errors import DerbyError
-from kernelderby.profile.sources.events import CALLS, GPU, MEND, RANGES, load
+from kernelderby.profile.sources.events import CALLS, GPU, MEND, RANGES, ROCPROF, load
 from kernelderby.profile.sources.operations import operation
 from kernelderby.profile.sources.ranges import OpenRanges, Paths, RangeTimeline
 from kernelderby.profile.spans import (
@@ -125,6 +125,8 @@ def open_kineto(path: Path, packed: bool = False) -> KinetoProfile:
     """DerbyError for JSON that is truncated, no trace, or has no GPU work."""
     document, is_xla = load(path, packed)
     events = document.get("traceEvents") if isinstance(document, dict) else document
+    if isinstance(document, dict) and ROCPROF in document:
+        raise DerbyError(f"{path}: JSON of rocprofv3; write its traces with `--output-format csv`")
     if not isinstance(events, list):
         raise DerbyError(f"{path}: JSON, but no trace of torch.profiler (no traceEvents in it)")
     events = [event for event in events if isinstance(event, dict) and event.get("ph") == "X"]

@@ -69,6 +69,7 @@ _API_CALL = re.compile(r"cu(da)?[A-Z]|nvrtc|cudbg")
 _HIP_CALL = re.compile(r"hip[A-Z]|hsa_|__hip")
 _GPU_LINE = re.compile(r"^\W*GPU\W*[:=]\W*([A-Za-z].*?)\W*(?:\(.*\))?\W*$", re.IGNORECASE | re.MULTILINE)
 _MODULES = re.compile(r"^\|.*\|\s*(?:模块|module)\s*\|\s*kernel\s*\|", re.IGNORECASE | re.MULTILINE)
+_AVERAGES = re.compile(r"^ *Name\s{2,}.*\bSelf (?:CPU|CUDA|XPU|HIP)\b.*# of Calls", re.MULTILINE)  # torch.profiler's
 _GPU_MODEL = re.compile(r"(?<![\w.-])(?:NVIDIA )?([AHBL](?:100|200|300|800|20|40S?|4)|GB200|GB300|GH200)(?![\w-])")
 _EXPECTED = "a table with columns Name (or Operation), Instances (or Num Calls) and Total Time, as `nsys stats` prints"
 # Total against instances x average, beyond what rounding explains: no table that was read right is this far off.
@@ -162,6 +163,11 @@ def _nothing(tables: dict[str, Any], others: list[str], text: str) -> str:
         return f"no kernels in it, only {', '.join(what)}; add `--report cuda_gpu_kern_sum` to `nsys stats`"
     if _MODULES.search(text):
         return "a table of a model's modules, no kernel summary; use `derby profile layers`"
+    if _AVERAGES.search(text):
+        return (
+            "torch.profiler's table of averages, where operators and kernels stand together and names are cut off; "
+            "write the trace itself with `profiler.export_chrome_trace(...)`"
+        )
     return f"is no profile that derby knows; it needs {_EXPECTED}, or an nsys SQLite export, or a torch.profiler trace"
 
 

@@ -121,6 +121,8 @@ def with_validity(connection: sqlite3.Connection, table: EventTable) -> tuple[Ev
 def read_schema(path: Path, connection: sqlite3.Connection) -> Schema:
     """DerbyError for a database that no nsys export is, or one whose tables miss what makes a span."""
     names = [row[0] for row in connection.execute("SELECT name FROM sqlite_master WHERE type IN ('table', 'view')")]
+    if any(str(name).startswith("rocpd_") for name in names):
+        raise DerbyError(f"{path}: a database of rocprofv3; write its traces with `--output-format csv` or rocpd2csv")
     if not any(str(name).startswith("CUPTI_ACTIVITY_KIND_") for name in names) and "StringIds" not in names:
         raise DerbyError(
             f"{path}: an SQLite database, but no export of nsys (no StringIds, no CUPTI_ACTIVITY_KIND_* table); "
