@@ -223,10 +223,21 @@ def test_flashinfer_bench_without_a_kernel_in_the_report_is_a_result_and_the_nex
             connection.execute(f"CREATE TABLE {next(tables)} (start INT)")
 
     monkeypatch.setattr(nsys, "record", exports)
+    monkeypatch.setattr(nsys, "missing_inputs", lambda root, workload: None)
     first, second = nsys.flashinfer_bench_profiles(Path("nsys"), catalog, GPU, pairs, tmp_path, 30)
     assert first.path is None and first.status == Status.CRASHED and "nsys saw no kernel" in first.message
     assert second.path is not None and second.status == Status.PASSED
     assert switches == [nsys.SAVE_OFTEN] * 2, "its processes may end before what nsys holds of them is saved"
+
+
+def test_flashinfer_bench_is_not_started_without_the_inputs(checkout, tmp_path, monkeypatch):
+    """It would say so in its log, run nothing, and end with code 0."""
+    catalog = Catalog.open(checkout)
+    pairs = plan_profiles(catalog, GPU, ["triton_compact"], [], ["seq_len=56"])[0]
+    monkeypatch.setattr(catalog, "root", tmp_path)
+    monkeypatch.setattr(nsys, "record", None)
+    (result,) = nsys.flashinfer_bench_profiles(Path("nsys"), catalog, GPU, pairs, tmp_path, 30)
+    assert result.path is None and "d1506003" in result.message and "derby pack" in result.message
 
 
 def test_the_workers_environment_finds_this_package(monkeypatch):

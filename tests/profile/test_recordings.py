@@ -10,6 +10,8 @@ from kernelderby.profile.pace import pace_of
 from kernelderby.profile.stages.walk import BETWEEN, INVOCATION
 
 H200 = ("profiles", "h200")
+# At 14107 tokens, 2 ms of full load, the clock moves: two recordings under CUPTI on two GPUs differ by 4.6 % there.
+APART = {("triton_compact", 14107): 0.07}  # under nsys and under CUPTI on two GPUs
 LOST = {"cutlass_grouped", "triton_fused_v2"}  # nsys 2023.4.4 loses their kernels from CUTLASS's grouped GEMM on
 
 
@@ -52,9 +54,19 @@ def test_both_recorders_count_the_same_and_agree_in_time_within_2_percent(checko
             for row in rows
         ), (solution, size)
         cupti, nsys = (sum(float(row[f"added us {each}"]) for row in rows) for each in ("cupti", "nsys"))
-        assert nsys == pytest.approx(cupti, rel=0.02), (solution, size)
+        assert nsys == pytest.approx(cupti, rel=APART.get((solution, size), 0.02)), (solution, size)
         compared += 1
-    assert compared >= 9
+    assert compared >= 14
+
+
+def test_every_solution_is_there_at_every_size_under_one_recorder_at_least(checkout):
+    lines = checkout.joinpath(*H200, "recorders.csv").read_text().splitlines()
+    rows = list(csv.DictReader(line for line in lines if not line.startswith("#")))
+    found = {(row["solution"], int(row["seq_len"])) for row in rows}
+    solutions = {solution for solution, _ in found}
+    assert len(solutions) == 6 and found == {(each, size) for each in solutions for size in (1, 56, 901, 14107)}
+    under_cupti = {(row["solution"], int(row["seq_len"])) for row in rows if row["kernels cupti"]}
+    assert found - under_cupti <= {("moe_baseline", 14107)}
 
 
 def test_where_nothing_overlaps_each_stage_agrees(checkout):

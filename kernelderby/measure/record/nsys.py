@@ -135,6 +135,11 @@ def flashinfer_bench_profiles(
         for pair in pairs:
             path = out / f"{pair.stem}_flashinfer-bench.sqlite"
             result = Profiled(pair.solution.name, workload_label(pair.workload))
+            if missing := missing_inputs(catalog.root, pair.workload):
+                result.status = Status.RAISED
+                result.message = f"{missing}: is missing; fetch the dataset's blobs, or make them with `derby pack`"
+                yield result
+                continue
             with tempfile.TemporaryDirectory(prefix="kernelderby-set-") as folder:
                 view_of_set(catalog.root, Path(folder), pair.definition, [pair.workload])
                 try:
@@ -166,6 +171,12 @@ def flashinfer_bench_profiles(
                         f"nsys saw no kernel of the processes that flashinfer-bench started; {path} has none"
                     )
             yield result
+
+
+def missing_inputs(root: Path, workload: Workload) -> Path | None:
+    """A file of inputs that flashinfer-bench would not find: it ends well without having run anything."""
+    paths = (root / spec["path"] for spec in workload.inputs.values() if spec["type"] == "safetensors")
+    return next((path for path in paths if not path.is_file()), None)
 
 
 def view_of_set(root: Path, folder: Path, definition: Definition, workloads: list[Workload]) -> None:
