@@ -57,7 +57,7 @@ class RocprofProfile(Profile):
         shapes = [LaunchShape(*key, *tally) for key, tally in self._shapes.items()]  # type: ignore[arg-type]
         return sorted(shapes, key=lambda each: (-each.total_ns, each.name))
 
-    def take(self, row: _Row) -> None:
+    def take(self, row: _Dispatch) -> None:
         start, end = row.number("start"), row.number("end")
         if not row.text("name"):
             return
@@ -90,7 +90,7 @@ class RocprofProfile(Profile):
             self.warnings.append(f"{self._untimed:,} GPU operations have no valid times and are left out")
 
 
-class _Row:
+class _Dispatch:
     def __init__(self, places: dict[str, int], cells: list[str]) -> None:
         self.places, self.cells = places, cells
 
@@ -122,7 +122,7 @@ def open_rocprof(path: Path, text: str) -> RocprofProfile:
                 raise DerbyError(
                     f"{path}:{number}: {len(cells)} cells where the header has {width}; copy the file again"
                 )
-            profile.take(_Row(places, cells))
+            profile.take(_Dispatch(places, cells))
     profile.finish()
     if not profile._spans:
         told = f" ({profile.warnings[0]})" if profile.warnings else ""
