@@ -97,6 +97,15 @@ class WorkerProcess:
         self._log_reader.start()
         self._deadline = self._timeout = self._looked_at = 0.0
 
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    @classmethod
+    def known(cls) -> set[int]:
+        """All workers of this process, and the children that it had before."""
+        return cls._alive | cls._others
+
     def _read_log(self) -> None:
         while data := self._output.read1(1 << 16):
             self._log = (self._log + data)[-_LOG_BYTES:]

@@ -19,7 +19,7 @@ from kernelderby.catalog import Catalog, Definition, Solution
 from kernelderby.catalog.selection import workload_label
 from kernelderby.catalog.traces import load_rows
 from kernelderby.errors import DerbyError
-from kernelderby.measure import turns
+from kernelderby.measure import helpers, turns
 from kernelderby.measure.graphs import NotCapturable
 from kernelderby.measure.judge.blame import DefinitionFailed
 from kernelderby.measure.judge.correctness import Verdict, Wrong
@@ -125,6 +125,7 @@ class Runner:
         self._looked_at: dict[Path, float] = {}  # time.monotonic() of that
         self._neighbours = Neighbours(catalog.root)
         self._judges_table: JudgesTable | None = None
+        self._caught: dict[str, Verdict] = {}  # solution -> why it is out before its next turn
 
     @property
     def _table(self) -> JudgesTable:
@@ -388,6 +389,8 @@ class Runner:
 
     def _turn(self, job: Job, racer: _Racer, number: int) -> bool:
         """One round of one solution, alone on the GPU; a disturbed one again. False when it is out."""
+        if caught := self._caught.pop(racer.solution.name, None):
+            return self._goes_on(job, racer, caught)
         start = time.monotonic()
         for attempt in range(turns.REPEATS + 1):
             if self._sensors and not racer.clocks:
@@ -398,6 +401,9 @@ class Runner:
             disturbed = turns.disturbance(self._sensors, after, len(self._workers) + 1)
             if not disturbed or turn is None:
                 break
+            self._look_for_helpers()
+            if racer.solution.name in self._caught:
+                break
             if attempt < turns.REPEATS:
                 self.observer.step(f"{racer.solution.name} again: {disturbed}")
                 time.sleep(_COOLING_SECONDS)
@@ -405,13 +411,22 @@ class Runner:
         racer.seconds += time.monotonic() - start
         if after:
             racer.clocks.append(after)
-        goes_on = self._goes_on(job, racer, end)
+        goes_on = self._goes_on(job, racer, self._caught.pop(racer.solution.name, end))
         if turn is None or not goes_on:
             return False
         if disturbed:
             racer.notes.append(f"round {number}: {disturbed}")
         racer.add(turn)
         return True
+
+    def _look_for_helpers(self) -> None:
+        """Whether what disturbed a turn is a process that a solution has started: that one is out."""
+        if self._sensors is None:
+            return
+        name = helpers.ended_on_the_gpu(self._workers, self._sensors, len(self._workers) + 1)
+        if name is not None:
+            text = "a process that it has started computed on the GPU, where no span of its own shows it"
+            self._caught[name] = Verdict(Status.REWARD_HACK, text)
 
     def _taken(self, racer: _Racer, number: int) -> tuple[Turn | None, Verdict | Failed]:
         try:
@@ -428,7 +443,7 @@ class Runner:
         for racer in racers:
             end: Verdict | Failed
             try:
-                end = self._table.doubt(
+                end = self._caught.pop(racer.solution.name, None) or self._table.doubt(
                     racer.race, racer.times, racer.host_us, racer.solution, self._environment.get("empty_kernel_us")
                 )
             except Failed as failed:

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from kernelderby.measure import fence, landlock
+from kernelderby.measure import landlock, seccomp
 
 pytest.importorskip("torch")
 
@@ -45,7 +45,7 @@ def constants(name: str) -> dict[str, object]:
         node.targets[0].id: ast.literal_eval(node.value)
         for node in ast.parse(SOURCES[name].read_text()).body
         if isinstance(node, ast.Assign)
-        and getattr(node.targets[0], "id", "") in ("CLASS", "STATUS", "NEEDS", "GRAPH", "LEAST_US")
+        and getattr(node.targets[0], "id", "") in ("CLASS", "STATUS", "NEEDS", "GRAPH", "LEAST_US", "LARGE", "ALONE")
     }
 
 
@@ -110,7 +110,7 @@ def test_there_are_enough():
 
 @pytest.mark.parametrize("name", EXPLOITS)
 def test_an_exploit_ends_as_it_should(found, name):
-    has = {"landlock": landlock.version() > 0, "seccomp": fence.has_seccomp(), None: True}
+    has = {"landlock": landlock.version() > 0, "seccomp": seccomp.has_seccomp(), None: True}
     if not has[EXPLOITS[name].get("NEEDS")]:
         pytest.skip(f"this kernel has no {EXPLOITS[name]['NEEDS']}")
     row = found[name]

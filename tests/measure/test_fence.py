@@ -12,7 +12,7 @@ import pytest
 
 from kernelderby.catalog import Catalog
 from kernelderby.errors import DerbyError
-from kernelderby.measure import fence, landlock
+from kernelderby.measure import fence, landlock, seccomp
 from kernelderby.measure.traces import set_aside_foreign
 
 
@@ -46,10 +46,10 @@ def test_every_solution_has_caches_of_its_own(tmp_path):
 
 PROTECTED = """
 import errno, os, signal, subprocess, sys, threading
-from kernelderby.measure import fence
+from kernelderby.measure import fence, seccomp
 
 parent, rival = os.getppid(), int(sys.argv[1])
-assert fence.protect([parent, rival])
+assert seccomp.protect([parent, rival])
 for target in (parent, rival, -1, -parent):
     try:
         os.kill(target, 0)
@@ -65,7 +65,7 @@ print("held")
 """
 
 
-@pytest.mark.skipif(not fence.has_seccomp(), reason="this kernel has no seccomp")
+@pytest.mark.skipif(not seccomp.has_seccomp(), reason="this kernel has no seccomp")
 def test_a_worker_can_signal_its_children_and_nobody_of_the_run():
     rival = subprocess.Popen(["sleep", "60"])
     try:
@@ -81,10 +81,10 @@ def test_a_worker_can_signal_its_children_and_nobody_of_the_run():
 
 OTHERS = """
 import os, sys
-from kernelderby.measure import fence
+from kernelderby.measure import fence, seccomp
 
 other = int(sys.argv[1])
-assert fence.protect([other])
+assert seccomp.protect([other])
 import resource
 
 resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -105,7 +105,7 @@ print("held")
 """
 
 
-@pytest.mark.skipif(not fence.has_seccomp(), reason="this kernel has no seccomp")
+@pytest.mark.skipif(not seccomp.has_seccomp(), reason="this kernel has no seccomp")
 def test_a_worker_changes_limits_and_priority_of_itself_alone():
     other = subprocess.Popen(["sleep", "60"])
     try:
@@ -127,10 +127,10 @@ def test_a_worker_writes_to_no_disk_and_to_its_own_part_of_proc(tmp_path):
 CONFINED = """
 import os, signal, socket, subprocess, sys
 from pathlib import Path
-from kernelderby.measure import fence, landlock
+from kernelderby.measure import fence, landlock, seccomp
 
 mine, other, rival = Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3])
-assert fence.protect([])
+assert seccomp.protect([])
 assert landlock.writes_only_beneath([mine, Path("/dev"), Path("/there/is/none")])
 (mine / "folder").mkdir()
 (mine / "folder/file").write_text("mine")
@@ -168,7 +168,7 @@ print("confined")
 
 
 @pytest.mark.skipif(not landlock.version(), reason="this kernel has no landlock")
-@pytest.mark.skipif(not fence.has_seccomp(), reason="this kernel has no seccomp")
+@pytest.mark.skipif(not seccomp.has_seccomp(), reason="this kernel has no seccomp")
 def test_a_worker_writes_only_beneath_its_folders_and_has_no_network(tmp_path):
     mine, other = tmp_path / "mine", tmp_path / "other"
     mine.mkdir()
@@ -212,7 +212,7 @@ def test_a_worker_that_takes_too_much_is_ended(misbehaviours, monkeypatch, body,
 
 ORPHANS = """
 import os, subprocess, sys, time
-from kernelderby.measure import fence
+from kernelderby.measure import fence, seccomp
 
 assert fence.adopt_orphans()
 kept = subprocess.Popen(["sleep", "60"], start_new_session=True)

@@ -23,7 +23,7 @@ import msgspec
 
 from kernelderby.catalog import Catalog, Definition, Solution
 from kernelderby.errors import DerbyError
-from kernelderby.measure import fence, landlock
+from kernelderby.measure import landlock, powers, seccomp
 from kernelderby.measure.judge.cases import Case
 from kernelderby.measure.machine.environment import describe
 from kernelderby.measure.replies import (
@@ -340,7 +340,9 @@ def main() -> None:
         resource.setrlimit(limit, (value if most < 0 else min(value, most),) * 2)
     requests_fd, replies_fd, root, device = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3], sys.argv[4]
     writable = [Path(folder) for folder in sys.argv[5].split(os.pathsep) if folder]
-    fence.protect([int(pid) for pid in sys.argv[6:]])
+    if writable:
+        powers.give_up()
+    seccomp.protect([int(pid) for pid in sys.argv[6:]])
     if writable:
         landlock.writes_only_beneath(writable)
     for descriptor in (requests_fd, replies_fd):
