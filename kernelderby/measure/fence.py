@@ -173,6 +173,21 @@ def end(pid: int) -> None:
         pass
 
 
+def has_open(pid: int, file: os.stat_result) -> bool:
+    try:
+        descriptors = os.listdir(f"/proc/{pid}/fd")
+    except OSError:  # it has ended
+        return False
+    for each in descriptors:
+        try:
+            found = os.stat(f"/proc/{pid}/fd/{each}")
+        except OSError:
+            continue
+        if (found.st_dev, found.st_ino) == (file.st_dev, file.st_ino):
+            return True
+    return False
+
+
 def children(pid: int) -> list[int]:
     """Of all its threads."""
     found = []

@@ -6,7 +6,6 @@ worker sends instead ends as its own row (Failed), never as the end of the run.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -58,16 +57,15 @@ class RemoteHands:
     def spans(self, kind: str, iterations: int, before: Call, after: Call) -> Spans:
         """The worker stops before and after each window until the judge has done its part."""
         self.worker.send("spans", self.seconds, kind=kind, iterations=iterations)
-        judged_us = []
         for iteration in range(iterations):
-            self._meet("ready", iteration)
-            before(iteration)
-            start = time.perf_counter()
-            self.worker.tell({"go": "ready"}, self.seconds)
-            self._meet("done", iteration)
-            judged_us.append((time.perf_counter() - start) * 1e6)
-            after(iteration)
-            self.worker.tell({"go": "done"}, self.seconds)
+            for stop, part in (("ready", before), ("done", after)):
+                reply = self.worker.receive()
+                self._expect_no_wrong(reply)
+                came = reply.stop()
+                if (came.at, came.iteration) != (stop, iteration):
+                    raise nonsense(f"the worker came to {came.at!r} {came.iteration} where {stop} {iteration} was due")
+                part(iteration)
+                self.worker.tell({"go": stop}, self.seconds)
         taken = self._typed(SpansTaken, self.worker.receive())
         return Spans(
             self._as_many(taken, "spans_us", iterations),
@@ -75,16 +73,7 @@ class RemoteHands:
             self._as_many(taken, "busy_us", iterations) if taken.busy_us else [],
             self._as_many(taken, "host_us", iterations),
             self._as_many(taken, "wall_us", iterations),
-            judged_us,
         )
-
-    def _meet(self, stop: str, iteration: int) -> None:
-        """Waits until the worker stands there."""
-        reply = self.worker.receive()
-        self._expect_no_wrong(reply)
-        came = reply.stop()
-        if (came.at, came.iteration) != (stop, iteration):
-            raise nonsense(f"the worker came to {came.at!r} {came.iteration} where {stop} {iteration} was due")
 
     def _ask(self, kind: type[Kind], command: str, /, **arguments: Any) -> Kind:
         self.worker.send(command, self.seconds, **arguments)

@@ -12,7 +12,7 @@ flushed between `before` and the window. Every time is in microseconds:
     busy_us   part of it in which a kernel, copy or fill ran (the union of their intervals); [] without CUPTI
     host_us   the host's clock around the call alone, before any synchronisation: time to enqueue
     wall_us   the host's clock from before the call until the GPU is idle again
-    judged_us the judge's clock around flush, window and two messages; [] where hands and judge are one process
+    judged_us the judge's clock around flush, window and messages, until a kernel of its own has run; [] without judge
 
 A protocol's name stands in every row. Change the name whenever a change here could move a number: rows of different
 protocols are never compared.

@@ -50,8 +50,8 @@ start = time.monotonic()
 
 class Told(Observer):
     def row(self, row):
-        said = row.message.partition(chr(10))[0][:150]
-        print(f"{time.monotonic() - start:6.1f} s  {row.solution}: {row.status} {said}", flush=True)
+        said = row.message.partition(chr(10))[0][:150], {kind: each.median_us for kind, each in row.times.items()}
+        print(f"{time.monotonic() - start:6.1f} s  {row.solution}: {row.status}", *said, row.graph_missing, flush=True)
 
     def note(self, line):
         print(f"{time.monotonic() - start:6.1f} s  {line[:200]}", flush=True)
