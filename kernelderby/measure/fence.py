@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import os
 import re
+import shutil
 import signal
 from collections.abc import Collection, Mapping
 from pathlib import Path
@@ -125,6 +126,29 @@ def writable(own: Path, scratch: Path) -> list[Path]:
 def memory_limit() -> int:
     """Bytes of the machine's memory that a worker and all that it started may hold."""
     return int(0.8 * os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
+
+
+LEAST_ROOM = 1 << 30  # bytes that stay free where workers write, so that rows and rivals find a place
+_SHARED_MEMORY = Path("/dev/shm")
+
+
+def room(folder: Path) -> dict[Path, int]:
+    """Free bytes where a worker may write: on the disk of this folder, and in shared memory."""
+    found = {}
+    for place in (folder, _SHARED_MEMORY):
+        try:
+            found[place] = shutil.disk_usage(place).free
+        except OSError:
+            continue
+    return found
+
+
+def filled(before: Mapping[Path, int], now: Mapping[Path, int]) -> Path | None:
+    """The place of which nearly nothing is left, and that had more by as much."""
+    for place, free in now.items():
+        if free < LEAST_ROOM and before.get(place, 0) - free > LEAST_ROOM:
+            return place
+    return None
 
 
 def held(pids: Collection[int]) -> int:

@@ -1,44 +1,77 @@
-"""Processes that a solution has started and that compute on the GPU: no window of its worker holds their work, and
-they disturb its rivals."""
+"""Who works on the GPU when it is not its turn, or where no span of its own shows it: processes that a solution has
+started, and kernels that its process launches while its rivals are timed."""
 
 from __future__ import annotations
 
 import os
+import statistics
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+
+import torch
 
 from kernelderby.measure import fence
 from kernelderby.measure.machine.environment import GpuSensors
 from kernelderby.measure.process import WorkerProcess
+from kernelderby.measure.race import wait_for_gpu
 
 _GONE_SECONDS = 5  # the driver lists a process that has just ended a little longer
+_PROBES = 9
+_IDLE_US = 250  # a kernel of the judge's takes some 30 us on an idle GPU; behind another process a slice of time, 1 ms
+_LOOK_SECONDS = 0.1
+_RUNS_OUT_SECONDS = 2  # what a process has launched before it was stopped
+
+HELPER = "a process that it has started computed on the GPU, where no span of its own shows it"
+OUT_OF_TURN = "it kept the GPU busy while it had no turn"
 
 
-def ended_on_the_gpu(workers: Mapping[str, WorkerProcess], sensors: GpuSensors, own_processes: int) -> str | None:
-    """The solution whose helpers the driver listed beside own_processes: they are ended. None where what is too many
-    does not go with any of them, and so is somebody else's. A helper that uses no GPU ends with those that do: nobody
-    but the driver knows one from the other."""
+def helper_of(workers: Mapping[str, WorkerProcess], sensors: GpuSensors) -> str | None:
+    """The solution whose helpers the driver lists beside the workers and this process: they are ended. None where there
+    are none, or what is too many is somebody else's. A helper that uses no GPU ends with those that do: nobody but the
+    driver knows one from the other."""
+    own = len(workers) + 1
     listed = sensors.processes()
-    if listed is None or len(listed) <= own_processes:
+    if listed is None or len(listed) <= own:
         return None
     for name, worker in workers.items():
         started = fence.descendants(worker.pid)
-        if not started:
-            continue
         for pid in started:
             fence.end(pid)
-        if _fewer(sensors, own_processes):
+        if started and _within(_GONE_SECONDS, lambda: len(sensors.processes() or ()) <= own):
             return name
-    fence.end_orphans({os.getpid(), *(worker.pid for worker in workers.values()), *WorkerProcess.known()})
+    fence.end_orphans({os.getpid(), *WorkerProcess.known()})
     return None
 
 
-def _fewer(sensors: GpuSensors, own_processes: int) -> bool:
-    until = time.monotonic() + _GONE_SECONDS
-    while True:
-        listed = sensors.processes()
-        if listed is not None and len(listed) <= own_processes:
-            return True
+def out_of_turn(workers: Mapping[str, WorkerProcess], device: torch.device) -> str | None:
+    """The solution whose process keeps the GPU busy although none of them has anything to do: the GPU comes to rest
+    when it is stopped, and it stays so. None where the GPU is at rest, or busy with work of somebody else."""
+    if not _is_busy(device):
+        return None
+    for name, worker in workers.items():
+        worker.stop()
+        if _within(_RUNS_OUT_SECONDS, lambda: not _is_busy(device)):
+            return name
+        worker.go_on()
+    return None
+
+
+def _is_busy(device: torch.device) -> bool:
+    """By what a kernel of this process takes until it has run."""
+    if device.type != "cuda":
+        return False
+    took = []
+    for _ in range(_PROBES):
+        start = time.perf_counter()
+        wait_for_gpu(device)
+        took.append((time.perf_counter() - start) * 1e6)
+    return statistics.median(took) > _IDLE_US
+
+
+def _within(seconds: float, is_so: Callable[[], bool]) -> bool:
+    until = time.monotonic() + seconds
+    while not is_so():
         if time.monotonic() > until:
             return False
-        time.sleep(0.1)
+        time.sleep(_LOOK_SECONDS)
+    return True

@@ -49,12 +49,14 @@ class WorkerProcess:
         self._replies, reply_end = os.pipe()
         environment = {**fence.allowed_environment(os.environ), "PYTHONUNBUFFERED": "1", "PYTHONDONTWRITEBYTECODE": "1"}
         self._scratch: Path | None = None
+        self._room: dict[Path, int] = {}
         writable: list[Path] = []  # empty: no fence
         if solution_hash is not None:
             own = fence.own_folder(cache_folder(), solution_hash)
             self._scratch = Path(tempfile.mkdtemp(prefix="kernelderby-"))
             environment |= {**fence.own_caches(own), "TMPDIR": str(self._scratch)}
             writable = fence.writable(own, self._scratch)
+            self._room = fence.room(self._scratch)
         package = str(Path(kernelderby.__file__).resolve().parent.parent)
         environment["PYTHONPATH"] = os.pathsep.join([package, *absolute_python_path()])
         environment.pop("TRITON_INTERPRET", None)  # read when triton is imported
@@ -105,6 +107,19 @@ class WorkerProcess:
     def known(cls) -> set[int]:
         """All workers of this process, and the children that it had before."""
         return cls._alive | cls._others
+
+    def stop(self) -> None:
+        """It and its group stand still."""
+        self._signal(signal.SIGSTOP)
+
+    def go_on(self) -> None:
+        self._signal(signal.SIGCONT)
+
+    def _signal(self, number: signal.Signals) -> None:
+        try:
+            os.killpg(self._process.pid, number)
+        except ProcessLookupError:
+            pass
 
     def _read_log(self) -> None:
         while data := self._output.read1(1 << 16):
@@ -178,6 +193,8 @@ class WorkerProcess:
         if time.monotonic() < self._looked_at + _LOOK_SECONDS:
             return None
         self._looked_at = time.monotonic()
+        if self._scratch is not None and (place := fence.filled(self._room, fence.room(self._scratch))) is not None:
+            return Status.CRASHED, f"it filled {place}, and was ended"
         pids = [self._process.pid, *fence.descendants(self._process.pid)]
         if len(pids) > _MOST_PROCESSES:
             return Status.CRASHED, f"the process started more than {_MOST_PROCESSES} others, and was ended"

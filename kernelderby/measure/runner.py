@@ -225,6 +225,7 @@ class Runner:
 
     def _run_job(self, job: Job) -> None:
         secret = secrets.token_hex(16)  # of this workload alone: it stands in its rows, and others follow
+        self._caught = {}
         try:
             self._judges_table = table = JudgesTable.of(self.catalog, job, self.machine, secret)
         except DefinitionFailed as error:
@@ -389,6 +390,7 @@ class Runner:
 
     def _turn(self, job: Job, racer: _Racer, number: int) -> bool:
         """One round of one solution, alone on the GPU; a disturbed one again. False when it is out."""
+        self._catch(helpers.out_of_turn(self._workers, self._table.device), helpers.OUT_OF_TURN)
         if caught := self._caught.pop(racer.solution.name, None):
             return self._goes_on(job, racer, caught)
         start = time.monotonic()
@@ -401,7 +403,8 @@ class Runner:
             disturbed = turns.disturbance(self._sensors, after, len(self._workers) + 1)
             if not disturbed or turn is None:
                 break
-            self._look_for_helpers()
+            if self._sensors:
+                self._catch(helpers.helper_of(self._workers, self._sensors), helpers.HELPER)
             if racer.solution.name in self._caught:
                 break
             if attempt < turns.REPEATS:
@@ -419,14 +422,11 @@ class Runner:
         racer.add(turn)
         return True
 
-    def _look_for_helpers(self) -> None:
-        """Whether what disturbed a turn is a process that a solution has started: that one is out."""
-        if self._sensors is None:
-            return
-        name = helpers.ended_on_the_gpu(self._workers, self._sensors, len(self._workers) + 1)
+    def _catch(self, name: str | None, at: str) -> None:
+        """Ends the worker of a solution; its row is written when it would have its next turn."""
         if name is not None:
-            text = "a process that it has started computed on the GPU, where no span of its own shows it"
-            self._caught[name] = Verdict(Status.REWARD_HACK, text)
+            self._caught[name] = Verdict(Status.REWARD_HACK, at)
+            self._drop(name)
 
     def _taken(self, racer: _Racer, number: int) -> tuple[Turn | None, Verdict | Failed]:
         try:

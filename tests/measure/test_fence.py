@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import time
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -185,11 +188,30 @@ def test_a_worker_writes_only_beneath_its_folders_and_has_no_network(tmp_path):
         rival.wait()
 
 
+class Disk:
+    """A small disk, of which nobody but the worker under test uses any: what it has written is found by its folder."""
+
+    def __init__(self, room: int) -> None:
+        self.room = room
+
+    def __call__(self, place):
+        written = (
+            sum(path.stat().st_blocks * 512 for path in Path(place).rglob("*")) if "kernelderby-" in str(place) else 0
+        )
+        return SimpleNamespace(free=2 * self.room - written)
+
+
 @pytest.mark.parametrize(
     ("body", "most", "status", "told"),
     [
         ("held = bytearray(b'1' * (600 << 20))", {"memory": 300 << 20}, "out_of_memory", "GiB of the machine's memory"),
         ("held = [subprocess.Popen(['sleep', '60']) for _ in range(12)]", {"processes": 8}, "crashed", "more than 8"),
+        (
+            "open(tempfile.mkdtemp() + '/file', 'wb').write(b'1' * (64 << 20))",
+            {"room": 32 << 20},
+            "crashed",
+            "it filled /",
+        ),
     ],
 )
 def test_a_worker_that_takes_too_much_is_ended(misbehaviours, monkeypatch, body, most, status, told):
@@ -200,10 +222,13 @@ def test_a_worker_that_takes_too_much_is_ended(misbehaviours, monkeypatch, body,
 
     folder = misbehaviours / "solutions/tests/elementwise/scaled_add_n16/honest"
     text = (folder / "main.py").read_text()
-    (folder / "main.py").write_text(f"import subprocess, time\n{body}\ntime.sleep(60)\n{text}")
+    (folder / "main.py").write_text(f"import subprocess, tempfile, time\n{body}\ntime.sleep(60)\n{text}")
     bare = 300 << 20  # what a worker with torch holds
     monkeypatch.setattr(fence, "memory_limit", lambda: most.get("memory", 1 << 40) + bare)
     monkeypatch.setattr(process, "_MOST_PROCESSES", most.get("processes", 1000))
+    if "room" in most:  # as on a disk that had so much more than what must stay
+        monkeypatch.setattr(fence, "LEAST_ROOM", most["room"])
+        monkeypatch.setattr(shutil, "disk_usage", Disk(most["room"]))
     measure(misbehaviours, ["honest"], workloads=("8",))
     (path,) = (misbehaviours / "traces").rglob("*.jsonl")
     row = json.loads(path.read_text())
