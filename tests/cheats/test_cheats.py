@@ -35,7 +35,9 @@ from pathlib import Path
 
 sys.path.insert(0, sys.argv[1])
 from measuring import measure
+from kernelderby.measure.judge import table
 
+table._PATIENCE = (0.1, 0.5)  # what hides 30 ms does so after two seconds too
 measure(Path(sys.argv[2]), sys.argv[3:], workloads=("8",), rounds=2, iterations=4, timeout_seconds=12)
 """
 
