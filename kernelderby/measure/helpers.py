@@ -20,6 +20,7 @@ _PROBES = 9
 _IDLE_US = 250  # a kernel of the judge's takes some 30 us on an idle GPU; behind another process a slice of time, 1 ms
 _LOOK_SECONDS = 0.1
 _RUNS_OUT_SECONDS = 2  # what a process has launched before it was stopped
+_PAUSE_SECONDS = 60
 
 HELPER = "a process that it has started computed on the GPU, where no span of its own shows it"
 OUT_OF_TURN = "it kept the GPU busy while it had no turn"
@@ -43,17 +44,33 @@ def helper_of(workers: Mapping[str, WorkerProcess], sensors: GpuSensors) -> str 
     return None
 
 
-def out_of_turn(workers: Mapping[str, WorkerProcess], device: torch.device) -> str | None:
-    """The solution whose process keeps the GPU busy although none of them has anything to do: the GPU comes to rest
-    when it is stopped, and it stays so. None where the GPU is at rest, or busy with work of somebody else."""
-    if not _is_busy(device):
+class Watch:
+    """Over the GPU between turns."""
+
+    def __init__(self) -> None:
+        self._again_at = 0.0  # time.monotonic(): a search that found nobody is not repeated at once
+
+    def out_of_turn(self, workers: Mapping[str, WorkerProcess], device: torch.device) -> str | None:
+        """The solution whose process keeps the GPU busy although none of them has anything to do: the GPU comes to rest
+        whenever that is stopped, and only then. It stays stopped. None where the GPU is at rest, or busy with work of
+        somebody else."""
+        if time.monotonic() < self._again_at or not _is_busy(device):
+            return None
+        for name, worker in workers.items():
+            worker.stop()
+            if _comes_to_rest(device):
+                worker.go_on()
+                if _within(_RUNS_OUT_SECONDS, lambda: _is_busy(device)):  # it was no accident
+                    worker.stop()
+                    if _comes_to_rest(device):
+                        return name
+            worker.go_on()
+        self._again_at = time.monotonic() + _PAUSE_SECONDS
         return None
-    for name, worker in workers.items():
-        worker.stop()
-        if _within(_RUNS_OUT_SECONDS, lambda: not _is_busy(device)):
-            return name
-        worker.go_on()
-    return None
+
+
+def _comes_to_rest(device: torch.device) -> bool:
+    return _within(_RUNS_OUT_SECONDS, lambda: not _is_busy(device))
 
 
 def _is_busy(device: torch.device) -> bool:

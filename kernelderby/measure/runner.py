@@ -125,6 +125,7 @@ class Runner:
         self._looked_at: dict[Path, float] = {}  # time.monotonic() of that
         self._neighbours = Neighbours(catalog.root)
         self._judges_table: JudgesTable | None = None
+        self._watch = helpers.Watch()
         self._caught: dict[str, Verdict] = {}  # solution -> why it is out before its next turn
 
     @property
@@ -390,7 +391,7 @@ class Runner:
 
     def _turn(self, job: Job, racer: _Racer, number: int) -> bool:
         """One round of one solution, alone on the GPU; a disturbed one again. False when it is out."""
-        self._catch(helpers.out_of_turn(self._workers, self._table.device), helpers.OUT_OF_TURN)
+        self._catch(self._watch.out_of_turn(self._workers, self._table.device), helpers.OUT_OF_TURN)
         if caught := self._caught.pop(racer.solution.name, None):
             return self._goes_on(job, racer, caught)
         start = time.monotonic()

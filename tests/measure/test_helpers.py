@@ -85,9 +85,17 @@ def test_who_keeps_the_gpu_busy_is_found_by_stopping_one_after_the_other(process
     monkeypatch.setattr(
         helpers, "_is_busy", lambda device: any(each.busy and not each.stopped for each in processes.values())
     )
-    device = torch.device("cuda", 0)
-    assert helpers.out_of_turn(processes, device) == "busy"
+    device, watch = torch.device("cuda", 0), helpers.Watch()
+    assert watch.out_of_turn(processes, device) == "busy"
     assert [name for name, each in processes.items() if each.stopped] == ["busy"], "the others go on"
-    assert helpers.out_of_turn(processes, device) is None
+    assert watch.out_of_turn(processes, device) is None
     monkeypatch.setattr(helpers, "_is_busy", lambda device: True)
-    assert helpers.out_of_turn(processes, device) is None, "somebody else's work"
+    assert watch.out_of_turn(processes, device) is None, "somebody else's work"
+    assert not any(each.stopped for each in processes.values())
+
+
+def test_a_gpu_that_came_to_rest_by_itself_was_nobodys(processes, monkeypatch):
+    monkeypatch.setattr(helpers, "_RUNS_OUT_SECONDS", 0.1)
+    looks = iter([True])
+    monkeypatch.setattr(helpers, "_is_busy", lambda device: next(looks, False))
+    assert helpers.Watch().out_of_turn(processes, torch.device("cuda", 0)) is None
