@@ -282,7 +282,6 @@ class Race:
         chosen = set(self.random.sample(range(iterations), count))
         keeps = iterations * sum(output.nbytes for output in self.sets[0].outputs.values()) <= _KEPT_BYTES
         left: dict[int, _Left] = {}  # of the other calls
-        released, judged_us = [0.0], []
         sums: dict[str, int] = {}
         found: list[Verdict] = []
 
@@ -295,11 +294,8 @@ class Race:
                 sums.update(checksum(each.inputs))
             evict_inputs(self.maker.device)
             synchronize(self.maker.device)
-            released[0] = time.perf_counter()
 
         def after(iteration: int) -> None:
-            wait_for_gpu(self.maker.device)
-            judged_us.append((time.perf_counter() - released[0]) * 1e6)
             if iteration in chosen:
                 which = iteration % len(self.sets)
                 found.append(self._compared(which, sums, f"after a timed {kind} call"))
@@ -308,7 +304,6 @@ class Race:
                 left[iteration] = _Left(checksum(self.sets[which].outputs), self._snapshot(which) if keeps else None)
 
         spans = self.hands.spans(kind, iterations, before, after)
-        spans.judged_us = judged_us
         for verdict in found:
             if verdict.status is not Status.PASSED:
                 raise Wrong.of(verdict)

@@ -22,8 +22,9 @@ pytestmark = [pytest.mark.gpu, pytest.mark.timeout(600)]
 NAMES = ["returns_its_output", "writes_its_output", "keeps_a_workspace", *HONEST_GPU]
 ROUNDS, ITERATIONS = 9, 20
 ALLOWED = 0.02
-# A time of CUPTI comes in steps of 32 ns; a kernel of 10 us is 300 of them.
-ROWS = 1 << 19  # 96 MiB in and out: some 25 us
+# 384 MiB in and out: some 100 us. Of two kernels the second one is then launched while the first one runs, also by a
+# host that has slept while the judge worked; where it is not, an eager time is the host's (docs/protocol.md).
+ROWS = 1 << 21
 
 PLAIN = """
 import importlib.util, json, sys
@@ -155,8 +156,6 @@ def pairs(table):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_an_honest_solution_gets_the_time_that_it_takes(pairs, name):
-    from kernelderby.measure.judge import witness
-
     judged, plain = pairs[name]
     found: dict[str, list[tuple[float, float]]] = {"eager": [], "graph": []}
     for number in range(1, ROUNDS + 1):
@@ -165,13 +164,6 @@ def test_an_honest_solution_gets_the_time_that_it_takes(pairs, name):
             times.append((one[kind], other[kind]))
     for kind, times in found.items():
         ratio = statistics.median(a / b for a, b in times)
-        beside, unexplained = (
-            witness.beside_us(judged.race.taken[kind], kind),
-            witness.unexplained_by_wall_us(judged.race.taken[kind]),
-        )
-        print(
-            f"\n{name} {kind}: {statistics.median(a for a, _ in times):.2f} us judged, "
-            f"{statistics.median(b for _, b in times):.2f} plain, ratio {ratio:.4f}; judge's clock beside it "
-            f"{beside:.0f} us, wall left {unexplained:.0f} us"
-        )
+        one, other = (statistics.median(each) for each in zip(*times, strict=True))
+        print(f"\n{name} {kind}: {one:.2f} us judged, {other:.2f} plain, ratio {ratio:.4f}")
         assert abs(ratio - 1) < ALLOWED, times

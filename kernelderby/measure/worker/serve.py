@@ -228,6 +228,7 @@ class Worker:
             tuple(taken.busy_us),
             tuple(taken.host_us),
             tuple(taken.wall_us),
+            tuple(taken.outside),
         )
 
     # -------------------------------------------------------------------------------------------------------- tuning
