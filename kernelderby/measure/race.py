@@ -51,6 +51,8 @@ _COMPARING_SECONDS = {True: 0.01, None: 0.02, False: 0.1}
 _REPEATING_SECONDS = 0.02  # how long the calls that are made once more may take, one at least
 _KEPT_BYTES = 256 << 20  # of a series' outputs, so that a call that does not repeat can be compared itself
 
+_WHILE_JUDGED = "while its outputs were compared it wrote into its input"
+
 PASSED = Verdict(Status.PASSED)
 
 
@@ -196,6 +198,7 @@ class Race:
         verdict = judge(self.definition, self.module, inputs, snapshot)
         synchronize(self.maker.device)
         self._reference_seconds = time.monotonic() - start
+        self._unchanged(before, inputs, _WHILE_JUDGED)
         return _Round(verdict, checksum(snapshot), unwritten)
 
     def _snapshot(self, which: int) -> Outputs:
@@ -203,6 +206,15 @@ class Race:
         copies = {name: tensor.clone() for name, tensor in self.sets[which].outputs.items()}
         synchronize(self.maker.device)
         return copies
+
+    def _judged(self, which: int, outputs: Outputs) -> Verdict:
+        """Against the reference of the contents that lie there. Wrong where those do not stay until it is there: who
+        writes into them meanwhile changes what is expected."""
+        inputs = self.sets[which].inputs
+        before = checksum(inputs)
+        verdict = judge(self.definition, self.module, inputs, outputs)
+        self._unchanged(before, inputs, _WHILE_JUDGED)
+        return verdict
 
     @staticmethod
     def _unchanged(before: dict[str, int], inputs: dict[str, Any], what: str) -> None:
@@ -230,7 +242,7 @@ class Race:
                 make_ready(each.inputs, each.outputs, self.in_place, POISON[1])
                 synchronize(self.maker.device)
                 self.hands.replay(which)
-                verdict = judge(self.definition, self.module, each.inputs, self._snapshot(which))
+                verdict = self._judged(which, self._snapshot(which))
                 self.maker.rewrite(each.inputs, variant=0)
                 if verdict.status is not Status.PASSED:
                     raise NotCapturable(
@@ -327,7 +339,7 @@ class Race:
             if self._again(kind, which, POISON[self.random.randrange(2)]) != left[number].sums:
                 kept = left[number].outputs
                 self.repeats = False if kept is None else None
-                verdict = judge(self.definition, self.module, self.sets[which].inputs, kept or self._snapshot(which))
+                verdict = self._judged(which, kept or self._snapshot(which))
                 if verdict.status is not Status.PASSED:
                     what = f"after a timed {kind} call" if kept else f"a timed {kind} call, made once more"
                     raise Wrong.of(Verdict(verdict.status, f"{what}: {verdict.message}", verdict.correctness))
@@ -351,9 +363,10 @@ class Race:
         snapshot, inputs = self._snapshot(which), self.sets[which].inputs
         try:
             self._unchanged(sums, inputs, "while timed it wrote into its input")
+            verdict = judge(self.definition, self.module, inputs, snapshot)
+            self._unchanged(sums, inputs, _WHILE_JUDGED)
         except Wrong as wrong:
             return wrong.verdict
-        verdict = judge(self.definition, self.module, inputs, snapshot)
         if verdict.status is Status.PASSED:
             return verdict
         return Verdict(verdict.status, f"{when}: {verdict.message}", verdict.correctness)
@@ -382,7 +395,7 @@ class Race:
             self._snapshot(which)
             best = min(best, (2 * copied - start - time.perf_counter()) * 1e6 / len(self.sets))
             self.maker.refresh(inputs, names[which])
-            verdict = judge(self.definition, self.module, inputs, snapshot)
+            verdict = self._judged(which, snapshot)
             if verdict.status is not Status.PASSED:
                 what = f"after an untimed batch ({kind}): {verdict.message}"
                 raise Wrong.of(Verdict(verdict.status, what, verdict.correctness))
