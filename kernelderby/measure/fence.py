@@ -191,8 +191,12 @@ def end_orphans(known: Collection[int]) -> list[int]:
 
 
 def end(pid: int) -> None:
+    signalled(pid, signal.SIGKILL)
+
+
+def signalled(pid: int, number: signal.Signals) -> None:
     try:
-        os.kill(pid, signal.SIGKILL)
+        os.kill(pid, number)
     except (ProcessLookupError, PermissionError):
         pass
 

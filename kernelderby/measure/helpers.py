@@ -4,9 +4,11 @@ started, and kernels that its process launches while its rivals are timed."""
 from __future__ import annotations
 
 import os
+import signal
 import statistics
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 
 import torch
 
@@ -42,6 +44,26 @@ def helper_of(workers: Mapping[str, WorkerProcess], sensors: GpuSensors) -> str 
             return name
     fence.end_orphans({os.getpid(), *WorkerProcess.known()})
     return None
+
+
+@contextmanager
+def standing_still(workers: Iterable[WorkerProcess]) -> Iterator[None]:
+    """Meanwhile no thread of these workers runs, and nothing that they have started; what has left its parent ends. A
+    kernel that they have launched goes on: Watch looks for those."""
+    fence.end_orphans({os.getpid(), *WorkerProcess.known()})
+    stopped = list(workers)
+    started = {pid for worker in stopped for pid in fence.descendants(worker.pid)}
+    try:
+        for worker in stopped:
+            worker.stop()
+        for pid in started:
+            fence.signalled(pid, signal.SIGSTOP)
+        yield
+    finally:
+        for pid in started:
+            fence.signalled(pid, signal.SIGCONT)
+        for worker in stopped:
+            worker.go_on()
 
 
 class Watch:

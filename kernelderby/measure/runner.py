@@ -398,7 +398,8 @@ class Runner:
         for attempt in range(turns.REPEATS + 1):
             if self._sensors and not racer.clocks:
                 racer.clocks.append(self._sensors.read())
-            turn, end = self._taken(racer, number * (turns.REPEATS + 1) + attempt)
+            with helpers.standing_still(each for each in self._workers.values() if each is not racer.worker):
+                turn, end = self._taken(racer, number * (turns.REPEATS + 1) + attempt)
             after = self._sensors.read() if self._sensors else {}
             # The workers, and this process.
             disturbed = turns.disturbance(self._sensors, after, len(self._workers) + 1)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
+import time
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -99,3 +102,23 @@ def test_a_gpu_that_came_to_rest_by_itself_was_nobodys(processes, monkeypatch):
     looks = iter([True])
     monkeypatch.setattr(helpers, "_is_busy", lambda device: next(looks, False))
     assert helpers.Watch().out_of_turn(processes, torch.device("cuda", 0)) is None
+
+
+def test_the_others_stand_still_with_all_that_they_have_started(processes):
+    def states():
+        pids = {name: [each.pid, *fence.descendants(each.pid)] for name, each in processes.items()}
+        read = {name: [Path(f"/proc/{pid}/stat").read_text() for pid in each] for name, each in pids.items()}
+        return {name: {text.rpartition(")")[2].split()[0] for text in each} for name, each in read.items()}
+
+    others = [each for name, each in processes.items() if name != "honest"]
+    for each in others:
+        each.stop = partial(fence.signalled, each.pid, signal.SIGSTOP)
+        each.go_on = partial(fence.signalled, each.pid, signal.SIGCONT)
+    with pytest.raises(KeyError), helpers.standing_still(others):
+        time.sleep(0.05)
+        found = states()
+        assert found.pop("honest") == {"S"}
+        assert set().union(*found.values()) == {"T"}
+        raise KeyError
+    time.sleep(0.05)
+    assert set().union(*states().values()) == {"S"}
