@@ -121,6 +121,53 @@ def test_a_worker_changes_limits_and_priority_of_itself_alone():
         other.wait()
 
 
+REFUSED = """
+import ctypes, errno, fcntl, os, signal, struct, sys
+from pathlib import Path
+from kernelderby.measure import powers, seccomp
+
+file = Path(sys.argv[1])
+file.write_text("mine")
+file.chmod(0o640)
+assert powers.give_up() and seccomp.protect([])
+libc = ctypes.CDLL(None, use_errno=True)
+opened = file.open()
+for what in (
+    lambda: fcntl.fcntl(opened, fcntl.F_SETLEASE, fcntl.F_RDLCK),
+    lambda: fcntl.fcntl(opened, fcntl.F_SETOWN, os.getppid()),
+    lambda: fcntl.ioctl(opened, 0x40086602, struct.pack("l", 16)),
+    lambda: os.setxattr(file, "user.mine", b"1"),
+):
+    try:
+        what()
+    except OSError as error:
+        assert error.errno in (errno.EPERM, errno.EOPNOTSUPP), error
+        continue
+    raise SystemExit("not refused")
+for number in (298, 272, 304, 165) if os.uname().machine == "x86_64" else (241, 97, 265, 40):
+    assert libc.syscall(number, 0, 0, 0, 0, 0) == -1 and ctypes.get_errno() == errno.EPERM, number
+fcntl.lockf(opened, fcntl.LOCK_SH)
+fcntl.fcntl(opened, fcntl.F_SETFD, fcntl.FD_CLOEXEC)
+for mode in (0, 0o400, 0o600):
+    file.chmod(mode)
+os.chown(file, 12345, 12345)
+assert file.stat().st_mode & 0o777 == 0o640 and file.stat().st_uid == os.getuid()
+file.chmod(0o755)
+assert file.stat().st_mode & 0o777 == 0o755
+(held,) = [int(line.split()[1], 16) for line in Path("/proc/self/status").read_text().splitlines() if "CapEff" in line]
+assert not held & (1 << 21 | 1 << 27 | 1 << 24), "the powers of an administrator, to make devices, to raise limits"
+print("held")
+"""
+
+
+@pytest.mark.skipif(not seccomp.has_seccomp(), reason="this kernel has no seccomp")
+def test_a_worker_has_no_leases_no_permissions_to_take_and_no_powers(tmp_path):
+    done = subprocess.run(
+        [sys.executable, "-c", REFUSED, str(tmp_path / "file")], capture_output=True, text=True, timeout=60
+    )
+    assert done.stdout == "held\n", done.stderr
+
+
 def test_a_worker_writes_to_no_disk_and_to_its_own_part_of_proc(tmp_path):
     places = list(map(str, fence.writable(tmp_path / "own", tmp_path / "scratch")))
     assert "/dev/null" in places and "/dev/shm" in places and "/proc/self" in places
