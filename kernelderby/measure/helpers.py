@@ -3,7 +3,6 @@ started, and kernels that its process launches while its rivals are timed."""
 
 from __future__ import annotations
 
-import os
 import signal
 import statistics
 import time
@@ -42,7 +41,7 @@ def helper_of(workers: Mapping[str, WorkerProcess], sensors: GpuSensors) -> str 
             fence.end(pid)
         if started and _within(_GONE_SECONDS, lambda: len(sensors.processes() or ()) <= own):
             return name
-    fence.end_orphans({os.getpid(), *WorkerProcess.known()})
+    fence.end_orphans(WorkerProcess.known())
     return None
 
 
@@ -50,7 +49,7 @@ def helper_of(workers: Mapping[str, WorkerProcess], sensors: GpuSensors) -> str 
 def standing_still(workers: Iterable[WorkerProcess]) -> Iterator[None]:
     """Meanwhile no thread of these workers runs, and nothing that they have started; what has left its parent ends. A
     kernel that they have launched goes on: Watch looks for those."""
-    fence.end_orphans({os.getpid(), *WorkerProcess.known()})
+    fence.end_orphans(WorkerProcess.known())
     stopped = list(workers)
     started = {pid for worker in stopped for pid in fence.descendants(worker.pid)}
     try:
