@@ -20,6 +20,7 @@ _GONE_SECONDS = 5  # the driver lists a process that has just ended a little lon
 _PROBES = 9
 _IDLE_US = 120  # a kernel of the judge's takes 13 to 30 us on an idle H200; behind another process 270 us to 1.3 ms
 _LOOK_SECONDS = 0.1
+_QUIET_LOOKS, _QUIET_SECONDS = 40, 0.5
 _RUNS_OUT_SECONDS = 2  # what a process has launched before it was stopped
 _PAUSE_SECONDS = 60
 
@@ -91,7 +92,16 @@ class Watch:
 
 
 def _comes_to_rest(device: torch.device) -> bool:
-    return _within(_RUNS_OUT_SECONDS, lambda: not _is_busy(device))
+    """For a while, and not just between two kernels of somebody else's."""
+
+    def is_quiet() -> bool:
+        for _ in range(_QUIET_LOOKS):
+            if _is_busy(device):
+                return False
+            time.sleep(_QUIET_SECONDS / _QUIET_LOOKS)
+        return True
+
+    return _within(_RUNS_OUT_SECONDS, is_quiet)
 
 
 def _is_busy(device: torch.device) -> bool:

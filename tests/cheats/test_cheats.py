@@ -49,7 +49,8 @@ def constants(name: str) -> dict[str, object]:
         node.targets[0].id: ast.literal_eval(node.value)
         for node in ast.parse(SOURCES[name].read_text()).body
         if isinstance(node, ast.Assign)
-        and getattr(node.targets[0], "id", "") in ("CLASS", "STATUS", "NEEDS", "GRAPH", "LEAST_US", "LARGE", "ALONE")
+        and getattr(node.targets[0], "id", "")
+        in ("CLASS", "STATUS", "NEEDS", "GRAPH", "LEAST_US", "LARGE", "ALONE", "KNOWN")
     }
 
 

@@ -2,8 +2,9 @@
 
 exploits_gpu/*.py: beside STATUS, GRAPH False where no graph time may come of it, LEAST_US, what a call really takes (a
 row that passed must not claim less), LARGE for what would gain at 24 MiB (a row that passed must not be faster than the
-honest one of that size), ALONE for what disturbs those beside it. All of them in one process that says how far it is,
-in two minutes on an H200: pytest tests/cheats/test_cheats_gpu.py -m gpu -q -s"""
+honest one of that size, but for KNOWN, a share of its time that docs/protocol.md tells of), ALONE for what disturbs
+those beside it. All of them in one process that says how far it is, in two minutes on an H200:
+pytest tests/cheats/test_cheats_gpu.py -m gpu -q -s"""
 
 from __future__ import annotations
 
@@ -122,7 +123,8 @@ def test_an_exploit_gains_nothing(found, name):
         assert all(median >= exploit.get("LEAST_US", 0) for median in medians.values()), medians
     if status == "passed" and exploit.get("LARGE"):
         honest = found["large", "writes_its_output"]["measurement"]["times"]
-        assert all(median > 0.97 * honest[kind]["median_us"] for kind, median in medians.items()), (medians, honest)
+        least = 0.97 - exploit.get("KNOWN", 0)
+        assert all(median > least * honest[kind]["median_us"] for kind, median in medians.items()), (medians, honest)
 
 
 @pytest.mark.parametrize("name", [*HONEST, *HONEST_GPU])

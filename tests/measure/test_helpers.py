@@ -85,6 +85,7 @@ def test_a_stranger_on_the_gpu_is_nobodys_helper(processes, monkeypatch):
 
 def test_who_keeps_the_gpu_busy_is_found_by_stopping_one_after_the_other(processes, monkeypatch):
     monkeypatch.setattr(helpers, "_RUNS_OUT_SECONDS", 0.1)
+    monkeypatch.setattr(helpers, "_QUIET_SECONDS", 0.1)
     monkeypatch.setattr(
         helpers, "_is_busy", lambda device: any(each.busy and not each.stopped for each in processes.values())
     )
@@ -99,6 +100,7 @@ def test_who_keeps_the_gpu_busy_is_found_by_stopping_one_after_the_other(process
 
 def test_a_gpu_that_came_to_rest_by_itself_was_nobodys(processes, monkeypatch):
     monkeypatch.setattr(helpers, "_RUNS_OUT_SECONDS", 0.1)
+    monkeypatch.setattr(helpers, "_QUIET_SECONDS", 0.1)
     looks = iter([True])
     monkeypatch.setattr(helpers, "_is_busy", lambda device: next(looks, False))
     assert helpers.Watch().out_of_turn(processes, torch.device("cuda", 0)) is None
