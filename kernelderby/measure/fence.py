@@ -217,13 +217,24 @@ def has_open(pid: int, file: os.stat_result) -> bool:
 
 
 def children(pid: int) -> list[int]:
-    """Of all its threads."""
-    found = []
-    for path in Path(f"/proc/{pid}/task").glob("*/children"):
+    """Of all its threads. Plain calls: it is asked of a hundred threads a process, before every turn."""
+    found: list[int] = []
+    try:
+        threads = os.listdir(f"/proc/{pid}/task")
+    except OSError:  # it has ended
+        return found
+    for thread in threads:
         try:
-            found += [int(child) for child in path.read_text().split()]
-        except (OSError, ValueError):
+            descriptor = os.open(f"/proc/{pid}/task/{thread}/children", os.O_RDONLY | os.O_CLOEXEC)
+        except OSError:
             continue
+        try:
+            while data := os.read(descriptor, 1 << 16):
+                found += [int(child) for child in data.split()]
+        except OSError:
+            continue
+        finally:
+            os.close(descriptor)
     return found
 
 
