@@ -8,7 +8,6 @@ import select
 import shutil
 import signal
 import subprocess
-import sys
 import tempfile
 import threading
 import time
@@ -20,6 +19,7 @@ import kernelderby
 from kernelderby.errors import DerbyError
 from kernelderby.measure import fence
 from kernelderby.measure.replies import Kind, Reply
+from kernelderby.measure.start import Beginning, begin, servers
 from kernelderby.measure.worker.build import cache_folder
 from kernelderby.trace import Status
 
@@ -63,27 +63,9 @@ class WorkerProcess:
             environment["TRITON_INTERPRET"] = "1"
             environment["CUDA_VISIBLE_DEVICES"] = ""  # also where there is a GPU, nothing may slip onto it
         with self._starting:
-            self._process = subprocess.Popen(
-                [
-                    sys.executable,
-                    "-P",
-                    "-m",
-                    "kernelderby.measure.worker.serve",
-                    str(request_end),
-                    str(reply_end),
-                    str(Path(root).resolve()),
-                    device,
-                    os.pathsep.join(map(str, writable)),
-                    *map(str, {os.getpid(), os.getpgrp(), *list(self._alive)[-_PROTECTED:]}),
-                ],
-                cwd="/",  # what lies where the run was started is no library
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                env=environment,
-                pass_fds=(request_end, reply_end),
-                start_new_session=True,
-            )
+            guarded = {os.getpid(), os.getpgrp(), *list(self._alive)[-_PROTECTED:]}
+            beginning = Beginning(str(Path(root).resolve()), device, [str(each) for each in writable], sorted(guarded))
+            self._process = begin(beginning, environment, request_end, reply_end)
             self._alive.add(self._process.pid)
         os.close(request_end)
         os.close(reply_end)
@@ -209,7 +191,7 @@ class WorkerProcess:
         self._process.wait()
         self._alive.discard(self._process.pid)
         with self._starting:
-            fence.end_orphans(self._alive | self._others)  # what had left its group, or its parent
+            fence.end_orphans(self._alive | self._others | servers())  # what had left its group, or its parent
         self._log_reader.join(timeout=1)
         if not self._log_reader.is_alive():
             self._output.close()

@@ -14,7 +14,7 @@ import resource
 import signal
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 from types import ModuleType
 from typing import IO, TYPE_CHECKING, Any, TypeVar
@@ -330,6 +330,16 @@ def _told(error: BaseException) -> str:
 
 
 def main() -> None:
+    requests, replies, root, device = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3], sys.argv[4]
+    writable = [Path(folder) for folder in sys.argv[5].split(os.pathsep) if folder]
+    serve(requests, replies, root, device, writable, [int(pid) for pid in sys.argv[6:]])
+
+
+def serve(
+    requests: int, replies: int, root: str, device: str, writable: Collection[Path], guarded: Collection[int]
+) -> None:
+    """Answers until the pipe of requests ends. writable: the only folders to write to; without any, no fence. guarded:
+    processes that must not be signalled."""
     # The worker must not outlive a killed runner. Linux only; elsewhere the closed pipe ends it, once it is idle.
     try:
         ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
@@ -338,17 +348,15 @@ def main() -> None:
     for limit, value in ((resource.RLIMIT_CORE, 0), (resource.RLIMIT_FSIZE, _FILE_BYTES)):
         most = resource.getrlimit(limit)[1]
         resource.setrlimit(limit, (value if most < 0 else min(value, most),) * 2)
-    requests_fd, replies_fd, root, device = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3], sys.argv[4]
-    writable = [Path(folder) for folder in sys.argv[5].split(os.pathsep) if folder]
-    fence.protect([int(pid) for pid in sys.argv[6:]])
+    fence.protect(guarded)
     if writable:
         landlock.writes_only_beneath(writable)
-    for descriptor in (requests_fd, replies_fd):
+    for descriptor in (requests, replies):
         os.set_inheritable(descriptor, False)  # a solution's own subprocesses must not hold the pipes open
     worker = Worker(root, device)
-    with os.fdopen(requests_fd, encoding="utf-8") as requests:
-        worker.channel = channel = Channel(requests, replies_fd)
-        for line in requests:
+    with os.fdopen(requests, encoding="utf-8") as lines:
+        worker.channel = channel = Channel(lines, replies)
+        for line in lines:
             request = json.loads(line)
             channel.write(answer(getattr(worker, request.pop("command")), request))
 
