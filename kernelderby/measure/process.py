@@ -63,8 +63,13 @@ class WorkerProcess:
             environment["TRITON_INTERPRET"] = "1"
             environment["CUDA_VISIBLE_DEVICES"] = ""  # also where there is a GPU, nothing may slip onto it
         with self._starting:
-            guarded = {os.getpid(), os.getpgrp(), *list(self._alive)[-_PROTECTED:]}
-            beginning = Beginning(str(Path(root).resolve()), device, [str(each) for each in writable], sorted(guarded))
+            beginning = Beginning(
+                root=str(Path(root).resolve()),
+                device=device,
+                writable=[str(each) for each in writable],
+                judge=os.getpid(),
+                guarded=[os.getpid(), os.getpgrp(), *list(self._alive)[-_PROTECTED:]],
+            )
             self._process = begin(beginning, environment, request_end, reply_end)
             self._alive.add(self._process.pid)
         os.close(request_end)

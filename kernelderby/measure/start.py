@@ -27,11 +27,13 @@ _PACKET = 32
 
 @dataclass(frozen=True, slots=True)
 class Beginning:
-    """What a worker knows from its start; see serve.serve()."""
+    """What a worker knows from its start. writable: the only folders that it may write to; without any, no fence.
+    judge: this process. guarded: processes that it must not signal."""
 
     root: str
     device: str
     writable: list[str]
+    judge: int
     guarded: list[int]
 
 
@@ -62,9 +64,9 @@ Process = subprocess.Popen[bytes] | Forked
 
 
 def spawned(beginning: Beginning, environment: Mapping[str, str], requests: int, replies: int) -> Process:
-    command = [str(requests), str(replies), beginning.root, beginning.device, os.pathsep.join(beginning.writable)]
+    command = ["-m", f"{_PACKAGE}.serve", str(requests), str(replies), json.dumps(asdict(beginning))]
     return subprocess.Popen(
-        [sys.executable, "-P", "-m", f"{_PACKAGE}.serve", *command, *map(str, beginning.guarded)],
+        [sys.executable, "-P", *command],
         cwd="/",  # what lies where the run was started is no library
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
@@ -100,7 +102,7 @@ class ForkServer:
     ) -> Forked | None:
         """None where the server has ended: torch does not load, or nothing can be forked."""
         read_end, write_end = os.pipe()
-        request = {"environment": dict(environment), "worker": asdict(beginning)}
+        request = {"environment": dict(environment), "beginning": asdict(beginning)}
         descriptors = array.array("i", [requests, replies, write_end])
         try:
             rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, descriptors)]

@@ -18,8 +18,9 @@ import socket
 import sys
 import tempfile
 import time
-from pathlib import Path
 from typing import Any
+
+import numpy
 
 from kernelderby.measure.worker.serve import serve
 
@@ -27,7 +28,6 @@ _PR_SET_DUMPABLE = 4  # <linux/prctl.h>
 _DESCRIPTORS = 3  # requests, replies, log
 _PACKET = 1 << 17
 _IMPORTED = (
-    "numpy",
     "torch",
     "kernelderby.measure.hands",
     "kernelderby.measure.race",
@@ -39,7 +39,7 @@ _IMPORTED_IF_THERE = ("triton.language", "triton.runtime.interpreter", "safetens
 
 
 def main() -> None:
-    judge, channel = os.getppid(), socket.socket(fileno=int(sys.argv[1]))
+    channel = socket.socket(fileno=int(sys.argv[1]))
     channel.set_inheritable(False)
     # Who may read a process by its user alone may not read this one; a worker takes that back.
     ctypes.CDLL(None).prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)
@@ -54,12 +54,12 @@ def main() -> None:
         os._exit(1)
     gc.collect()
     gc.freeze()
-    request = _in_a_new_process(channel, judge)
-    serve(request["requests"], request["replies"], **request["worker"])
+    requests, replies, beginning = _in_a_new_process(channel)
+    serve(requests, replies, **beginning)
 
 
-def _in_a_new_process(channel: socket.socket, judge: int) -> dict[str, Any]:
-    """Answers requests with process ids. Returns in the new processes alone, each with its request."""
+def _in_a_new_process(channel: socket.socket) -> tuple[int, int, dict[str, Any]]:
+    """Answers requests with process ids. Returns in the new processes alone, with what serve() gets there."""
     while True:
         data, descriptors = _received(channel)
         if not data:
@@ -73,7 +73,7 @@ def _in_a_new_process(channel: socket.socket, judge: int) -> dict[str, Any]:
                 os._exit(0)
             for each in (told, tell, channel.detach()):
                 os.close(each)
-            return _begun(json.loads(data), descriptors, middle, judge)
+            return _begun(json.loads(data), descriptors, middle)
         for each in (*descriptors, tell):
             os.close(each)
         os.waitpid(middle, 0)  # from here on the worker is the judge's child
@@ -89,13 +89,11 @@ def _received(channel: socket.socket) -> tuple[bytes, list[int]]:
     return data, list(descriptors)
 
 
-def _begun(request: dict[str, Any], descriptors: list[int], middle: int, judge: int) -> dict[str, Any]:
+def _begun(request: dict[str, Any], descriptors: list[int], middle: int) -> tuple[int, int, dict[str, Any]]:
     """What a process that was not forked has from its start: a session, an environment, its output and numbers that
     are not its siblings'."""
     while os.getppid() == middle:  # or its end would be taken for the judge's
         time.sleep(0.0005)
-    if os.getppid() != judge:
-        os._exit(1)
     os.setsid()
     requests, replies, log = descriptors
     for standard in (1, 2):
@@ -105,9 +103,8 @@ def _begun(request: dict[str, Any], descriptors: list[int], middle: int, judge: 
     os.environ.clear()
     os.environ.update(request["environment"])
     tempfile.tempdir = None  # TMPDIR is another one
-    sys.modules["numpy"].random.seed()
-    worker = {**request["worker"], "writable": [Path(each) for each in request["worker"]["writable"]]}
-    return {"requests": requests, "replies": replies, "worker": worker}
+    numpy.random.seed()
+    return requests, replies, request["beginning"]
 
 
 if __name__ == "__main__":

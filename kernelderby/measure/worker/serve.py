@@ -330,27 +330,33 @@ def _told(error: BaseException) -> str:
 
 
 def main() -> None:
-    requests, replies, root, device = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3], sys.argv[4]
-    writable = [Path(folder) for folder in sys.argv[5].split(os.pathsep) if folder]
-    serve(requests, replies, root, device, writable, [int(pid) for pid in sys.argv[6:]])
+    requests, replies, beginning = int(sys.argv[1]), int(sys.argv[2]), json.loads(sys.argv[3])
+    serve(requests, replies, **beginning)
 
 
 def serve(
-    requests: int, replies: int, root: str, device: str, writable: Collection[Path], guarded: Collection[int]
+    requests: int,
+    replies: int,
+    root: str,
+    device: str,
+    writable: Collection[str],
+    judge: int,
+    guarded: Collection[int],
 ) -> None:
-    """Answers until the pipe of requests ends. writable: the only folders to write to; without any, no fence. guarded:
-    processes that must not be signalled."""
+    """Answers until the pipe of requests ends; see start.Beginning."""
     # The worker must not outlive a killed runner. Linux only; elsewhere the closed pipe ends it, once it is idle.
     try:
         ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     except (OSError, AttributeError):
         pass
+    if os.getppid() != judge:  # it was killed before that
+        os._exit(1)
     for limit, value in ((resource.RLIMIT_CORE, 0), (resource.RLIMIT_FSIZE, _FILE_BYTES)):
         most = resource.getrlimit(limit)[1]
         resource.setrlimit(limit, (value if most < 0 else min(value, most),) * 2)
     fence.protect(guarded)
     if writable:
-        landlock.writes_only_beneath(writable)
+        landlock.writes_only_beneath([Path(folder) for folder in writable])
     for descriptor in (requests, replies):
         os.set_inheritable(descriptor, False)  # a solution's own subprocesses must not hold the pipes open
     worker = Worker(root, device)
