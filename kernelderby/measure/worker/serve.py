@@ -127,17 +127,9 @@ class Worker:
             self._timer_of(protocol)
         chosen = catalog.solution(solution)
         if self.device_type == "cpu" and chosen.language == "triton":
-            from kernelderby.measure.worker.interpreter import (
-                look_up_less,
-                multiply_bfloat16_right,
-                round_fp8_right,
-                take_whole_numbers,
-            )
+            from kernelderby.measure.worker.interpreter import as_on_a_gpu
 
-            look_up_less()
-            round_fp8_right()
-            multiply_bfloat16_right()
-            take_whole_numbers()
+            as_on_a_gpu()
         try:
             function = load_solution(self.definition, chosen)
             setup = load_setup(chosen)
