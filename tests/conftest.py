@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import tempfile
 from functools import cache
 from pathlib import Path
 
@@ -32,6 +33,14 @@ LONGEST = (
     "solutions/test_attention_sm90.py",
     "page/test_page_browser.py",
 )
+
+
+def pytest_configure(config):
+    """A folder for what tests compile, the same one in all processes of a run."""
+    if "KERNELDERBY_TESTS_BUILT" not in os.environ:
+        os.environ["KERNELDERBY_TESTS_BUILT"] = folder = tempfile.mkdtemp(prefix="kernelderby-tests-")
+        config.add_cleanup(lambda: shutil.rmtree(folder, ignore_errors=True))
+        config.add_cleanup(lambda: os.environ.pop("KERNELDERBY_TESTS_BUILT", None))
 
 
 def pytest_collection_modifyitems(items):
