@@ -47,7 +47,10 @@ class Forked:
     def poll(self) -> int | None:
         """The exit code, less than 0 for a signal; None while it runs."""
         if self._code is None:
-            pid, status = os.waitpid(self.pid, os.WNOHANG)
+            try:
+                pid, status = os.waitpid(self.pid, os.WNOHANG)
+            except ChildProcessError:  # a program that ignores SIGCHLD never hears of it, as in subprocess
+                pid, status = self.pid, 0
             self._code = os.waitstatus_to_exitcode(status) if pid else None
         return self._code
 
