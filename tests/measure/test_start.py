@@ -220,7 +220,7 @@ def test_without_a_server_workers_are_started(misbehaviours, forks, monkeypatch,
     (tmp_path / "broken").mkdir()
     (tmp_path / "broken/torch.py").write_text("raise ImportError('libcudart.so.12: cannot open shared object file')\n")
     monkeypatch.setattr(start, "_without", [])
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path / "broken"))
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path / "broken"), prepend=os.pathsep)
     for _ in range(2):
         (row,) = measure(misbehaviours, ["honest"], workloads=("8",), again=True)
         assert "libcudart.so.12" in row.message
