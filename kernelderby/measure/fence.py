@@ -88,6 +88,7 @@ _CACHES = {
     "CUDA_CACHE_PATH": "cuda",
     "FLASHINFER_WORKSPACE_BASE": "flashinfer",
 }
+PLACES = frozenset({*_CACHES, "TMPDIR"})  # what differs in the environments of two workers
 
 
 def own_folder(base: Path, solution_hash: str) -> Path:

@@ -8,7 +8,6 @@ import select
 import shutil
 import signal
 import subprocess
-import sys
 import tempfile
 import threading
 import time
@@ -20,6 +19,7 @@ import kernelderby
 from kernelderby.errors import DerbyError
 from kernelderby.measure import fence
 from kernelderby.measure.replies import Kind, Reply
+from kernelderby.measure.start import Beginning, begin, servers
 from kernelderby.measure.worker.build import cache_folder
 from kernelderby.trace import Status
 
@@ -37,7 +37,7 @@ class WorkerProcess:
 
     _alive: ClassVar[set[int]] = set()  # process ids of all workers of this process
     _starting: ClassVar[threading.Lock] = threading.Lock()  # a child not yet in _alive is nobody's orphan
-    _others: ClassVar[set[int]] = set()  # its children before the first worker, and itself
+    _others: ClassVar[set[int]] = set()  # its children before the first worker, fork servers, and itself
 
     def __init__(self, root: Path, device: str, trusted: bool = False, solution_hash: str | None = None) -> None:
         """trusted: what it says of the set's faults ends the run also while it holds a solution (derby tune).
@@ -65,28 +65,16 @@ class WorkerProcess:
             environment["TRITON_INTERPRET"] = "1"
             environment["CUDA_VISIBLE_DEVICES"] = ""  # also where there is a GPU, nothing may slip onto it
         with self._starting:
-            self._process = subprocess.Popen(
-                [
-                    sys.executable,
-                    "-P",
-                    "-m",
-                    "kernelderby.measure.worker.serve",
-                    str(request_end),
-                    str(reply_end),
-                    str(Path(root).resolve()),
-                    device,
-                    os.pathsep.join(map(str, writable)),
-                    *map(str, {os.getpid(), os.getpgrp(), *list(self._alive)[-_PROTECTED:]}),
-                ],
-                cwd="/",  # what lies where the run was started is no library
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                env=environment,
-                pass_fds=(request_end, reply_end),
-                start_new_session=True,
+            beginning = Beginning(
+                root=str(Path(root).resolve()),
+                device=device,
+                writable=[str(each) for each in writable],
+                judge=os.getpid(),
+                guarded=[os.getpid(), os.getpgrp(), *list(self._alive)[-_PROTECTED:]],
             )
+            self._process = begin(beginning, environment, request_end, reply_end)
             self._alive.add(self._process.pid)
+            self._others.update(servers())
         os.close(request_end)
         os.close(reply_end)
         os.set_blocking(self._requests, False)  # a worker that does not read must not hold the run up
