@@ -127,9 +127,9 @@ def look_up_less() -> None:
     patch, get = interpreter._patch_builtin, interpreter._get_np_dtype
     if getattr(patch, "looks_up_less", False):
         return
-    if not interpreter.interpreter_builder.options.debug:
-        options = dataclasses.replace(interpreter.interpreter_builder.options, sanitize_overflow=False)
-        interpreter.interpreter_builder.options = options
+    options = interpreter.interpreter_builder.options
+    if not options.debug and hasattr(options, "sanitize_overflow"):
+        interpreter.interpreter_builder.options = dataclasses.replace(options, sanitize_overflow=False)
     tl = interpreter.tl
     one_of: dict[Any, str | None] = {}  # a package -> the name of one of its builtins
     known: dict[str, Any] = {}
