@@ -90,6 +90,53 @@ def test_mutants_fail(name, old, new):
     assert status(name, inputs, case, [config_of(name)], (old, new)) is not Status.PASSED
 
 
+def spoiled(name, inputs):
+    """The inputs with NaN where no token of a sequence lies (attention_forward: with a second batch of NaN behind the
+    last sequence), in copies. 0 times NaN is NaN, so weights of 0 do not hide it."""
+    spoilt = {key: value.clone() if isinstance(value, torch.Tensor) else value for key, value in inputs.items()}
+    if name == "attention_forward":
+        for key in ("key", "value"):
+            spoilt[key] = torch.cat([inputs[key], torch.full_like(inputs[key], float("nan"))])
+        return spoilt
+    held = torch.zeros(spoilt["key_cache"].shape[:2], dtype=torch.bool)
+    for length, blocks in zip(inputs["seq_lens"].tolist(), inputs["block_table"].long(), strict=True):
+        held[blocks[torch.arange(length) // 16], torch.arange(length) % 16] = True
+    for key in ("key_cache", "value_cache"):
+        spoilt[key][~held] = float("nan")
+    return spoilt
+
+
+@pytest.mark.interpreted
+@pytest.mark.parametrize("name", NAMES)
+def test_what_lies_behind_a_sequence_does_not_count(name):
+    case = case_of(name, **({"num_tokens": 100, "max_seqlen": 60} if name == "attention_forward" else {}))
+    inputs = inputs_of(name, case)
+    outputs = [outputs_of(name, case) for _ in range(2)]
+    for which, given in enumerate((inputs, spoiled(name, inputs))):
+        module(name).run_with(config_of(name), *given.values(), *outputs[which].values())
+    assert torch.equal(outputs[0]["output"], outputs[1]["output"])
+
+
+@pytest.mark.interpreted
+@pytest.mark.parametrize(
+    "name, old, new",
+    [
+        ("unified_attention", "slot * (KV_HEADS * HEAD_DIM), known,", "slot * (KV_HEADS * HEAD_DIM), known | True,"),
+        (
+            "attention_forward",
+            "(HEADS * HEAD_DIM), known, known[None, :]",
+            "(HEADS * HEAD_DIM), known | True, known[None, :]",
+        ),
+    ],
+)
+def test_values_behind_a_sequence_that_are_read_show(name, old, new):
+    case = case_of(name, **({"num_tokens": 100, "max_seqlen": 60} if name == "attention_forward" else {}))
+    inputs = inputs_of(name, case)
+    outputs = outputs_of(name, case)
+    module(name, (old, new)).run_with(config_of(name), *spoiled(name, inputs).values(), *outputs.values())
+    assert outputs["output"].isnan().any()
+
+
 @pytest.mark.interpreted
 def test_parts_that_are_put_together_wrongly_fail():
     case = case_of("unified_attention")
