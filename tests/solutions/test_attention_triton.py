@@ -3,8 +3,6 @@ mutants, and compiled for sm_90 and sm_100."""
 
 import dataclasses
 import functools
-import itertools
-import re
 import sys
 
 import pytest
@@ -170,48 +168,20 @@ SHAPES = [
 ]
 
 
-def launches(name, place, monkeypatch, config=None):
-    """(kernel, Triton types of its arguments, constants, options) of each launch of a workload's call. config: None for
-    the first choice."""
+@compiled
+@pytest.mark.parametrize("name, place", SHAPES, ids=str)
+@pytest.mark.parametrize("target", ["sm_90", "sm_100"])
+def test_the_first_choice_compiles(name, place, target, monkeypatch):
     one, made = module(name), []
     for kernel in (f"derby_{name}", f"derby_{name}_join"):
         if hasattr(one, kernel):
             monkeypatch.setattr(one, kernel, Launches(getattr(one, kernel), made))
     arguments = meta_arguments(name, CATALOG.workloads(name)[place])
-    inputs = arguments[: len(CATALOG.definition(name).inputs)]
-    one.run_with(config or one.candidates(*inputs)[0], *arguments)
+    one.run_with(one.candidates(*arguments[: len(CATALOG.definition(name).inputs)])[0], *arguments)
     assert made
     for kernel, values, constants in made:
         options = {key: constants.pop(key) for key in ("num_warps", "num_stages") if key in constants}
-        types = {key: triton_type(value) for key, value in zip(kernel.arg_names, values, strict=False)}
-        yield kernel, types, constants, options
-
-
-@compiled
-@pytest.mark.parametrize("name, place", SHAPES, ids=str)
-@pytest.mark.parametrize("target", ["sm_90", "sm_100"])
-def test_the_first_choice_compiles(name, place, target, monkeypatch):
-    for kernel, signature, constants, options in launches(name, place, monkeypatch):
+        signature = {key: triton_type(value) for key, value in zip(kernel.arg_names, values, strict=False)}
         binary = compile_kernel(kernel, signature, constants, target, **options)
         assert f".target {target}" in binary.asm["ptx"]
         assert binary.metadata.shared <= 227 * 1024
-
-
-PIPELINED = {"rows": 128, "tile": 64, "warps": 4, "stages": 2}
-
-
-@compiled
-@pytest.mark.parametrize("unfenced", [None, True])
-@pytest.mark.parametrize("name, place", [("unified_attention", 20), ("attention_forward", 12)])
-def test_wgmma_reads_what_has_been_fenced(name, place, unfenced, monkeypatch):
-    """Between a wait for cp.async and the next wgmma stands a fence of the proxies, which Triton forgot before 3.7.1;
-    there, nothing may come by cp.async."""
-    if unfenced:
-        monkeypatch.setattr(module(name).tiles, "UNFENCED", True)
-    config = {**PIPELINED, **({"splits": 1} if name == "unified_attention" else {})}
-    for kernel, signature, constants, options in launches(name, place, monkeypatch, config):
-        ptx = compile_kernel(kernel, signature, constants, "sm_90", **options).asm["ptx"]
-        assert "wgmma.mma_async" in ptx
-        found = re.findall(r"cp\.async\.wait_group|fence\.proxy\.async|wgmma\.mma_async", ptx)
-        assert ("cp.async.wait_group", "wgmma.mma_async") not in set(itertools.pairwise(found))
-        assert not (unfenced and "cp.async" in ptx.replace("fence.proxy.async", ""))

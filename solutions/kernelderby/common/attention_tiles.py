@@ -4,21 +4,8 @@ A head's columns are cut into two parts that are powers of two, FIRST and SECOND
 are 64 and 16, of which 8 do not exist, rather than 128.
 """
 
-import re
-
 import triton
 import triton.language as tl
-
-# Tiles that cp.async brings into shared memory, as in pipelined loops, are read by wgmma through another proxy, and a
-# barrier does not order the two: PTX asks for fence.proxy.async. Triton puts one there from 3.7.1 on
-# (triton-lang/triton#9610). Built by 3.6 the kernels now and then multiplied what had lain there before, up to NaN.
-UNFENCED = tuple(int(part) for part in re.findall(r"\d+", triton.__version__)[:3]) < (3, 7, 1)
-LEAST_WGMMA = 64  # rows; fewer are multiplied by mma.sync, which reads shared memory as cp.async writes it
-
-
-def safe_stages(rows, stages):
-    """Stages of a pipeline that this Triton gets right: without one, tiles come through registers."""
-    return 1 if UNFENCED and rows >= LEAST_WGMMA else stages
 
 
 def parts_of(head_dim):
