@@ -12,24 +12,6 @@
 
 namespace derby_short {
 
-// What lies behind the last token has a weight of 0, which makes nothing of it unless it is infinite or not a number, as
-// the free slots of a page may be (whole pages behind the last are zeros already). Each warpgroup clears it for itself:
-// all write the same.
-template <typename S>
-__device__ __forceinline__ void clear_free_slots(Shared<S>& shared, const Places<S::RING>& places, int length) {
-    constexpr int CHUNKS = S::HEAD_DIM / 8;
-    const int block = length / BLOCK, place = places.of(block), end = (length % BLOCK + PAGE - 1) / PAGE * PAGE;
-    mbarrier_wait(shared_address(&shared.values_full[place]), places.parity(place));
-#pragma unroll 1
-    for (int i = length % BLOCK * CHUNKS + threadIdx.x % WARPGROUP; i < end * CHUNKS; i += WARPGROUP) {
-        const int row = i / CHUNKS, chunk = i % CHUNKS;
-        const uint32_t to = shared_address(shared.values[place]) + chunk / 8 * PART_BYTES + row * 128;
-        store_shared16(to + ((chunk % 8) ^ (row % 8)) * 16, make_uint4(0, 0, 0, 0));
-    }
-    fence_async_proxy();
-    named_barrier_sync(1 + threadIdx.x / WARPGROUP, WARPGROUP);
-}
-
 // All blocks of one tile. queries: descriptor of its queries. position: of its first token in the sequence; limit: of
 // the last token that each of this thread's two rows sees.
 template <typename S>
@@ -114,10 +96,9 @@ __device__ __forceinline__ void consume(const Parameters& p, Shared<S>& shared) 
                                   min(unit.length - 1, position + row_token[1])};
             const uint32_t place = shared_address(shared.queries[slot]);
             Tile<S::HEAD_DIM> tile;
-            const int blocks = unit.blocks_of(p, index);
-            if (unit.length % PAGE && unit.length < blocks * BLOCK) clear_free_slots(shared, places, unit.length);
             mbarrier_wait(shared_address(&shared.query_full[slot]), (step + i) / QUERY_SLOTS & 1);
-            compute_tile<S>(tile, shared, places, uniform(descriptor_low(place, 16)), blocks, position, limit, p.scale);
+            compute_tile<S>(tile, shared, places, uniform(descriptor_low(place, 16)), unit.blocks_of(p, index),
+                            position, limit, p.scale);
             hold(i + CONSUMERS < unit.count ? unit.blocks_of(p, unit.tile_of(p, i + CONSUMERS)) : 0);
             named_barrier_sync(1 + group, WARPGROUP);  // all four warps have read the queries
             lay_out(tile, place);

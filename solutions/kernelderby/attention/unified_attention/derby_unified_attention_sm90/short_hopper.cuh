@@ -65,11 +65,6 @@ __device__ __forceinline__ uint4 load_shared16(uint32_t from) {
     return v;
 }
 
-__device__ __forceinline__ void store_shared16(uint32_t to, uint4 v) {
-    asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};"
-                 ::"r"(to), "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w) : "memory");
-}
-
 __device__ __forceinline__ void named_barrier_sync(int barrier, int threads) {
     asm volatile("bar.sync %0, %1;" ::"r"(barrier), "r"(threads) : "memory");
 }

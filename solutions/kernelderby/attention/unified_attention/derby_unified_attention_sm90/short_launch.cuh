@@ -98,7 +98,6 @@ static int launch(const Call& call) {
     p.table = call.block_table;
     p.output = static_cast<__nv_bfloat16*>(call.output);
     p.table_width = call.table_width;
-    p.slots = call.num_blocks * PAGE;
     p.query_heads = call.query_heads;
     p.kv_heads = call.kv_heads;
     choose_tile(group, call.max_query_len, &p.tile_heads, &p.tile_tokens);

@@ -24,6 +24,7 @@ __device__ __forceinline__ void load_blocks(const Parameters& p, Shared<S>& shar
         const int page = next_page;
         number = walk.next(p, from, to);
         if (number >= 0) next_page = pages_of(number);
+        const int last = (unit.length - 1) / PAGE;
         // A lane's box: a page, 64 columns, keys or values.
         constexpr int BOXES = BLOCK / PAGE * S::PARTS;
         const int part = lane / 4 % S::PARTS;
@@ -34,9 +35,8 @@ __device__ __forceinline__ void load_blocks(const Parameters& p, Shared<S>& shar
             mbarrier_wait(shared_address(&shared.block_empty[slot]), places.parity(slot) ^ 1);
             const uint32_t barrier = shared_address(of_values ? &shared.values_full[slot] : &shared.keys_full[slot]);
             if (lane == 0 || lane == BOXES) mbarrier_arrive_expect_tx(barrier, S::SLOT_BYTES);
-            // Past the last page comes one behind the cache, which TMA fills with zeros.
-            const int index = block * (BLOCK / PAGE) + lane % 4;
-            const int known = __shfl_sync(~0u, page, index), row = index * PAGE < unit.length ? known * PAGE : p.slots;
+            // Past the last page comes that page again: what no token holds must be finite.
+            const int row = __shfl_sync(~0u, page, min(block * (BLOCK / PAGE) + lane % 4, last)) * PAGE;
             __syncwarp();
             if (lane < 2 * BOXES) {
                 const uint32_t to = shared_address(of_values ? shared.values[slot] : shared.keys[slot]) +

@@ -40,7 +40,6 @@ struct Parameters {
     const int *first_rows, *lengths, *table;  // cu_seqlens_q, seq_lens, block_table
     __nv_bfloat16* output;
     int table_width, query_heads, kv_heads;
-    int slots;                       // of the cache, for tokens
     int tile_heads, tile_tokens;     // of a query tile: heads divide the group, heads * tokens <= 64
     Divider head_groups, by_tokens;  // group / tile_heads; tile_tokens
     Divider by_heads, by_most;       // kv_heads; tiles of a unit that has max_query_len tokens
