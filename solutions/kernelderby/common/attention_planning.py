@@ -19,8 +19,8 @@ MOST_TILES = 4096  # with more, what the last ones cost does not show
 # all and for each 128 x 64 values.
 L2_SPEED, START, ITEM, CHUNK, VALUES = 6.5, 7.0, 1.2, 2.0, 2.0
 UNCUT = 1, 1 << 20  # chunks, chunk_blocks
-# Keys of the longest sequence from which weights may be those of a near score instead of the largest one: that is 5 to
-# 12 % faster, and its error is 1 to 3 % above FlashAttention 3's, where among fewer keys it would be up to 8 %.
+# Keys of the longest sequence from which weights may be those of a near score instead of the largest one: 10 to 14 %
+# faster, with an error 1 to 9 % above FlashAttention 3's (docs/attention_sm90.md).
 TRUSTED = 8000
 
 
