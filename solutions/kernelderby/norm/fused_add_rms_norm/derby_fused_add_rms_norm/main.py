@@ -1,6 +1,7 @@
 """Residual add and RMS normalization in one pass: the sum, unrounded, stays in registers between its two uses.
 
-rowwise.py, which lies beside this file once it is packed, says what a configuration means.
+rowwise.py and block_rows.py, which lie beside this file once it is packed, say what a configuration means: of the
+Triton kernel here, or of the CUDA C++ kernel (kernel.cu), a block a row, where that was found to be faster.
 """
 
 import importlib
@@ -12,6 +13,12 @@ import triton.language as tl
 __path__ = [os.path.dirname(__file__)]
 rowwise = importlib.import_module(f"{__name__}.rowwise")
 tuned = importlib.import_module(f"{__name__}.tuned")
+block_rows = importlib.import_module(f"{__name__}.block_rows")
+cuda_library = importlib.import_module(f"{__name__}.cuda_library")
+
+POINTER, INT, FLOAT = cuda_library.POINTER, cuda_library.INT, cuda_library.FLOAT
+library = cuda_library.CudaLibrary(__file__, "derby_fused_add_rms_norm", ["kernel.cu", "rows.cuh", "cluster.cuh"],
+                                   [POINTER] * 5 + [INT, INT, FLOAT, INT, INT, INT])
 
 
 @triton.jit
@@ -50,11 +57,18 @@ def tuning_key(hidden_states, residual, weight, eps):
 
 
 def candidates(hidden_states, residual, weight, eps):
-    return rowwise.row_candidates(*hidden_states.shape, rowwise.multiprocessors(hidden_states), tensors=2)
+    found = rowwise.row_candidates(*hidden_states.shape, rowwise.multiprocessors(hidden_states), tensors=2)
+    return found + block_rows.candidates(hidden_states)
 
 
 def run_with(config, hidden_states, residual, weight, eps, output, residual_out):
     rows, columns = hidden_states.shape
+    if "threads" in config:
+        tensors = hidden_states, residual, weight, output, residual_out
+        if rows and block_rows.aligned(tensors):
+            block_rows.launch(library, config, rowwise.multiprocessors(hidden_states), tensors, rows, columns, eps)
+            return
+        config = candidates(hidden_states, residual, weight, eps)[0]
     rowwise.launch(derby_fused_add_rms_norm, config, rows, 1, (hidden_states, residual, weight, output, residual_out),
                    (rows, eps), COLUMNS=columns)
 
