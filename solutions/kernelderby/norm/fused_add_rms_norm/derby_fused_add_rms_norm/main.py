@@ -1,5 +1,7 @@
 """Residual add and RMS normalization in one pass: the sum, unrounded, stays in registers between its two uses.
 
+Outputs may lie in the inputs: who writes a row has read all of it, and no two threads hold the same numbers.
+
 rowwise.py and block_rows.py, which lie beside this file once it is packed, say what a configuration means: of the
 Triton kernel here, or of the CUDA C++ kernel (kernel.cu), a block a row, where that was found to be faster.
 """
@@ -19,6 +21,18 @@ cuda_library = importlib.import_module(f"{__name__}.cuda_library")
 POINTER, INT, FLOAT = cuda_library.POINTER, cuda_library.INT, cuda_library.FLOAT
 library = cuda_library.CudaLibrary(__file__, "derby_fused_add_rms_norm", ["kernel.cu", "rows.cuh", "cluster.cuh"],
                                    [POINTER] * 5 + [INT, INT, FLOAT, INT, INT, INT])
+FORMS = ((7168, 896, "loads", 0),
+         (7168, 448, "", 0),
+         (7168, 224, "", 0),
+         (7168, 128, "", 0),
+         (7168, 896, "", 1),
+         (5120, 640, "loads", 0),
+         (5120, 160, "", 0),
+         (5120, 160, "both", 0),
+         (5120, 160, "loads", 1),
+         (5120, 640, "", 1),
+         (2048, 256, "", 0),
+         (2048, 128, "", 0))  # of kernel.cu: columns, threads, stream, ahead
 
 
 @triton.jit
@@ -58,7 +72,8 @@ def tuning_key(hidden_states, residual, weight, eps):
 
 def candidates(hidden_states, residual, weight, eps):
     found = rowwise.row_candidates(*hidden_states.shape, rowwise.multiprocessors(hidden_states), tensors=2)
-    return found + block_rows.candidates(hidden_states)
+    blocks = block_rows.candidates(hidden_states, FORMS)
+    return found[:16 - len(blocks)] + blocks
 
 
 def run_with(config, hidden_states, residual, weight, eps, output, residual_out):

@@ -1,7 +1,6 @@
 """RMS normalization: each row once from memory into registers, its squares summed there, scaled, written.
 
-rowwise.py and block_rows.py, which lie beside this file once it is packed, say what a configuration means: of the
-Triton kernel here, or of the CUDA C++ kernel (kernel.cu), a block a row, where that was found to be faster.
+rowwise.py, which lies beside this file once it is packed, says what a configuration means.
 """
 
 import importlib
@@ -13,12 +12,6 @@ import triton.language as tl
 __path__ = [os.path.dirname(__file__)]
 rowwise = importlib.import_module(f"{__name__}.rowwise")
 tuned = importlib.import_module(f"{__name__}.tuned")
-block_rows = importlib.import_module(f"{__name__}.block_rows")
-cuda_library = importlib.import_module(f"{__name__}.cuda_library")
-
-POINTER, INT, FLOAT = cuda_library.POINTER, cuda_library.INT, cuda_library.FLOAT
-library = cuda_library.CudaLibrary(__file__, "derby_rms_norm", ["kernel.cu", "rows.cuh", "cluster.cuh"],
-                                   [POINTER] * 3 + [INT, INT, FLOAT, INT, INT, INT])
 
 
 @triton.jit
@@ -50,18 +43,11 @@ def tuning_key(hidden_states, weight, eps):
 
 
 def candidates(hidden_states, weight, eps):
-    found = rowwise.row_candidates(*hidden_states.shape, rowwise.multiprocessors(hidden_states))
-    return found + block_rows.candidates(hidden_states)
+    return rowwise.row_candidates(*hidden_states.shape, rowwise.multiprocessors(hidden_states))
 
 
 def run_with(config, hidden_states, weight, eps, output):
     rows, columns = hidden_states.shape
-    if "threads" in config:
-        tensors = hidden_states, weight, output
-        if rows and block_rows.aligned(tensors):
-            block_rows.launch(library, config, rowwise.multiprocessors(hidden_states), tensors, rows, columns, eps)
-            return
-        config = candidates(hidden_states, weight, eps)[0]
     rowwise.launch(derby_rms_norm, config, rows, 1, (hidden_states, weight, output), (rows, eps), COLUMNS=columns)
 
 
