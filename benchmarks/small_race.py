@@ -95,6 +95,12 @@ def aims(selecting: bool, bytes_needed: int, best: dict[str, float]) -> dict[str
     return {kind: best[kind] / 2 if best.get(kind, 0) > 10 else empty[kind] + 5 for kind in KINDS}
 
 
+def floor_us(bytes_needed: int) -> float:
+    """As a graph: the empty kernel, then the bytes needed at the speed of the measured copy."""
+    copy, empty = ceilings()
+    return empty["graph"] + bytes_needed / copy
+
+
 def times(cell: Cell) -> dict[str, float]:
     """Kind -> us of a cell of a ranking by graph time."""
     if cell.status != PASSED:
@@ -146,6 +152,12 @@ def lead_text(shapes: Sequence[Shape], kind: str) -> str:
     return f"{factor(geomean(known))} ({factor(min(known))})" if known else "-"
 
 
+def reach_text(shapes: Sequence[Shape]) -> str:
+    """What a kernel at its floor on every shape would have over the best rival: a bound of what can be gained."""
+    known = [shape.best["graph"] / floor_us(shape.bytes_needed) for shape in shapes if shape.lead() is not None]
+    return factor(geomean(known)) if known else "-"
+
+
 def missed(operator: str, shapes: Sequence[Shape]) -> list[str]:
     """A line for each aim that is not reached, and for each shape without a time."""
     lines = []
@@ -168,8 +180,9 @@ def missed(operator: str, shapes: Sequence[Shape]) -> list[str]:
 
 def summary(found: dict[str, list[Shape]]) -> list[str]:
     lines = [
-        "| operator | shapes | graph, over the best rival | eager | below 0.97 | above the aim | largest, MB | TB/s |",
-        "|:--|--:|--:|--:|--:|--:|--:|--:|",
+        "| operator | shapes | graph, over the best rival | eager | at the floor | below 0.97 | above the aim "
+        "| largest, MB | TB/s |",
+        "|:--|--:|--:|--:|--:|--:|--:|--:|--:|",
     ]
     for operator, shapes in found.items():
         measured = [shape for shape in shapes if shape.ours]
@@ -179,6 +192,7 @@ def summary(found: dict[str, list[Shape]]) -> list[str]:
             f"{len(measured)} of {len(shapes)}" if len(measured) < len(shapes) else str(len(shapes)),
             lead_text(shapes, "graph"),
             lead_text(shapes, "eager"),
+            "-" if operator in SELECTING else reach_text(shapes),
             str(below),
             str(sum(shape.above() for shape in shapes)),
         ]
@@ -198,7 +212,6 @@ def summary(found: dict[str, list[Shape]]) -> list[str]:
 
 def table(operator: str, shapes: Sequence[Shape]) -> list[str]:
     """Every shape: time as a graph, eager in brackets."""
-    copy, empty = ceilings()
     lines = [
         f"**{operator}**",
         "",
@@ -206,7 +219,7 @@ def table(operator: str, shapes: Sequence[Shape]) -> list[str]:
         "|:--|--:|--:|--:|--:|:--|--:|--:|",
     ]
     for shape in shapes:
-        floor = empty["graph"] + shape.bytes_needed / copy
+        floor = floor_us(shape.bytes_needed)
         cells = [shape.label, amount(shape.bytes_needed / 1e6), microseconds(floor)]
         cells += [microseconds(shape.aim["graph"]), pair_text(shape.ours) + ("†" if shape.outdated else "")]
         cells.append(f"{pair_text(shape.best)} {shape.rival.removesuffix('_' + operator)}" if shape.rival else "-")

@@ -17,7 +17,7 @@ from kernelderby.trace import Status
 
 OPERATORS = ("unified_attention", "attention_forward")
 HEAD_DIMS = (64, 72, 80, 96, 128, 192, 256)
-SPILLED = {256: 32}  # bytes, where chunks are put together
+SPILLED = {64: 64, 72: 96, 256: 32}  # bytes, outside of the loop over the keys
 MOST_ERROR = 0.0026  # norm of FlashAttention 3's error over the result's, on its worst shape
 
 
@@ -70,6 +70,8 @@ def test_all_sources_are_named(operator):
     libraries = [solution.library]
     if operator == "unified_attention":
         libraries += [solution.short_library, solution.decode_library]
+    else:
+        libraries.append(solution.few_library)
     assert sorted(source for each in libraries for source in each.sources) == sorted(named)
 
 
@@ -142,6 +144,14 @@ def test_a_causal_tile_sees_the_keys_up_to_its_last_row():
     assert len(planning().Call(10, 4, 5, 50, 4, 4, 72, True, 132).tile_lengths(64)) == 4
 
 
+def test_long_sequences_are_trusted():
+    """Where the error of a near origin is small; all kernels of a call alike."""
+    for length in (planning().TRUSTED - 1, planning().TRUSTED):
+        for heads in (1, 16):
+            made = planning().plan(length, 1, length, length, heads, heads, 72, False, 132)
+            assert made.trusting == (length == planning().TRUSTED)
+
+
 def test_makespan_gives_each_item_to_the_first_that_is_free():
     assert planning().makespan([4.0, 3.0, 2.0, 2.0], 2) == 6.0
     assert planning().makespan([5.0], 132) == 5.0
@@ -151,7 +161,7 @@ def test_a_workspace_keeps_what_a_graph_may_use(monkeypatch):
     tools = planning()
     monkeypatch.setattr(tools.torch.cuda, "current_stream", lambda device: type("Stream", (), {"cuda_stream": 1}))
     space, device = tools.Workspace(), torch.device("cpu")
-    plans = [tools.Plan(0, 1, 1, 0, 2, 1, counters, 100 * counters) for counters in (10, 5000, 20)]
+    plans = [tools.Plan(0, 1, 1, 0, 2, 1, 0, counters, 100 * counters) for counters in (10, 5000, 20)]
     first, second, third = (space(device, made) for made in plans)
     assert first[0].numel() >= 12 and second[0].numel() >= 5002 and second[1].numel() >= 500000
     assert third[0] is second[0] and not second[0].any() and second[0].dtype == torch.int32
@@ -162,7 +172,7 @@ def test_streams_share_zeros_but_no_counter(monkeypatch):
     tools, streams = planning(), iter((1, 2, 1))
     current = lambda device: type("Stream", (), {"cuda_stream": next(streams)})  # noqa: E731
     monkeypatch.setattr(tools.torch.cuda, "current_stream", current)
-    space, made = tools.Workspace(), tools.Plan(0, 1, 1, 0, 2, 1, 10, 100)
+    space, made = tools.Workspace(), tools.Plan(0, 1, 1, 0, 2, 1, 0, 10, 100)
     one, two, again = (space(torch.device("cpu"), made)[0] for _ in range(3))
     one.fill_(1)
     assert not two.any() and again is one
@@ -279,6 +289,26 @@ def test_both_kernels_whole_and_in_chunks(split, chunks, monkeypatch):
         run_cut(head_dim, split, chunks, monkeypatch.setattr, passes)
 
 
+@pytest.mark.gpu
+@pytest.mark.parametrize("trusted", [0, 1 << 30])
+def test_scores_that_outgrow_the_first(trusted, monkeypatch):
+    """Scores a hundred times as large, later ones far above the first: with weights of the largest score so far, and
+    with those that only a sum says are too large. Chunks and whole tiles of both kernels."""
+
+    def far_apart(operator, case):
+        solution = module(operator)
+        inputs, outputs = inputs_of(operator, case, "cuda"), outputs_of(operator, case, "cuda")
+        inputs["query"] *= 100
+        solution.run(*inputs.values(), *outputs.values())
+        wanted = reference(operator).run(*inputs.values())
+        assert error_norm(outputs["output"], wanted) <= MOST_ERROR, case
+
+    for operator in OPERATORS:
+        monkeypatch.setattr(module(operator).planning, "TRUSTED", trusted)
+    for (split, chunks), head_dim in itertools.product(CUTS, HEAD_DIMS):
+        run_cut(head_dim, split, chunks, monkeypatch.setattr, far_apart)
+
+
 def ragged_cases():
     """Sequences of very different lengths; groups of 1, 3, 5, 7 and 8 query heads; enough tiles for several a CTA."""
     for head_dim, (heads, kv_heads) in itertools.product(
@@ -328,7 +358,7 @@ def test_a_sequence_without_tokens_between_others():
 
 @pytest.mark.gpu
 def test_slots_past_a_sequence_do_not_count():
-    """Huge but finite values in the last block's free slots, in blocks that no sequence holds and in table entries."""
+    """NaN in the last block's free slots and in blocks that no sequence holds, which entries behind the last name."""
     case = case_of(
         "unified_attention",
         num_tokens=300,
@@ -348,10 +378,35 @@ def test_slots_past_a_sequence_do_not_count():
         held[inputs["block_table"][sequence, :blocks].long()] = slots
         spoilt["block_table"][sequence, blocks:] = 79
     for name in ("key_cache", "value_cache"):
-        spoilt[name][~held] = 3e38
+        spoilt[name][~held] = float("nan")
     again = outputs_of("unified_attention", case, "cuda")
     module("unified_attention").run(*spoilt.values(), *again.values())
     assert torch.equal(outputs["output"], again["output"])
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("head_dim", HEAD_DIMS)
+def test_another_sequence_without_a_number_does_not_count(head_dim, monkeypatch):
+    """The next sequence's values are NaN: its own output is, the others' are what they were; every kernel and cut."""
+    for split, chunks in CUTS:
+        forced(monkeypatch.setattr, module("attention_forward"), split, chunks)
+        case = case_of(
+            "attention_forward",
+            num_tokens=700,
+            num_heads=3,
+            len_cu_seqlens=5,
+            max_seqlen=400,
+            head_dim=head_dim,
+            sm_scale=head_dim**-0.5,
+        )
+        inputs, outputs = run_case("attention_forward", case)
+        first, second = inputs["cu_seqlens_q"].tolist()[2:4]
+        again = outputs_of("attention_forward", case, "cuda")
+        inputs["value"][first:second] = float("nan")
+        module("attention_forward").run(*inputs.values(), *again.values())
+        assert again["output"][first:second].isnan().all()
+        for rows in (slice(first), slice(second, None)):
+            assert torch.equal(outputs["output"][rows], again["output"][rows])
 
 
 @pytest.mark.gpu

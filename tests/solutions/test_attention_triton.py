@@ -3,10 +3,15 @@ mutants, and compiled for sm_90 and sm_100."""
 
 import dataclasses
 import functools
+import re
+import subprocess
 import sys
+import tempfile
+from pathlib import Path
 
 import pytest
 import torch
+import triton
 from aot import compile_kernel
 from interpreted import compiled
 from rowwise_cases import CATALOG, case_of, inputs_of, meta_arguments, outputs_of, reference
@@ -90,6 +95,53 @@ def test_mutants_fail(name, old, new):
     assert status(name, inputs, case, [config_of(name)], (old, new)) is not Status.PASSED
 
 
+def spoiled(name, inputs):
+    """The inputs with NaN where no token of a sequence lies (attention_forward: with a second batch of NaN behind the
+    last sequence), in copies. 0 times NaN is NaN, so weights of 0 do not hide it."""
+    spoilt = {key: value.clone() if isinstance(value, torch.Tensor) else value for key, value in inputs.items()}
+    if name == "attention_forward":
+        for key in ("key", "value"):
+            spoilt[key] = torch.cat([inputs[key], torch.full_like(inputs[key], float("nan"))])
+        return spoilt
+    held = torch.zeros(spoilt["key_cache"].shape[:2], dtype=torch.bool)
+    for length, blocks in zip(inputs["seq_lens"].tolist(), inputs["block_table"].long(), strict=True):
+        held[blocks[torch.arange(length) // 16], torch.arange(length) % 16] = True
+    for key in ("key_cache", "value_cache"):
+        spoilt[key][~held] = float("nan")
+    return spoilt
+
+
+@pytest.mark.interpreted
+@pytest.mark.parametrize("name", NAMES)
+def test_what_lies_behind_a_sequence_does_not_count(name):
+    case = case_of(name, **({"num_tokens": 100, "max_seqlen": 60} if name == "attention_forward" else {}))
+    inputs = inputs_of(name, case)
+    outputs = [outputs_of(name, case) for _ in range(2)]
+    for which, given in enumerate((inputs, spoiled(name, inputs))):
+        module(name).run_with(config_of(name), *given.values(), *outputs[which].values())
+    assert torch.equal(outputs[0]["output"], outputs[1]["output"])
+
+
+@pytest.mark.interpreted
+@pytest.mark.parametrize(
+    "name, old, new",
+    [
+        ("unified_attention", "slot * (KV_HEADS * HEAD_DIM), known,", "slot * (KV_HEADS * HEAD_DIM), known | True,"),
+        (
+            "attention_forward",
+            "(HEADS * HEAD_DIM), known, known[None, :]",
+            "(HEADS * HEAD_DIM), known | True, known[None, :]",
+        ),
+    ],
+)
+def test_values_behind_a_sequence_that_are_read_show(name, old, new):
+    case = case_of(name, **({"num_tokens": 100, "max_seqlen": 60} if name == "attention_forward" else {}))
+    inputs = inputs_of(name, case)
+    outputs = outputs_of(name, case)
+    module(name, (old, new)).run_with(config_of(name), *spoiled(name, inputs).values(), *outputs.values())
+    assert outputs["output"].isnan().any()
+
+
 @pytest.mark.interpreted
 def test_parts_that_are_put_together_wrongly_fail():
     case = case_of("unified_attention")
@@ -121,20 +173,69 @@ SHAPES = [
 ]
 
 
-@compiled
-@pytest.mark.parametrize("name, place", SHAPES, ids=str)
-@pytest.mark.parametrize("target", ["sm_90", "sm_100"])
-def test_the_first_choice_compiles(name, place, target, monkeypatch):
+def launches(name, place, monkeypatch, choose):
+    """(kernel, Triton types of its arguments, constants, options) of each launch of a workload's call, in the
+    configurations that choose(candidates) picks."""
     one, made = module(name), []
     for kernel in (f"derby_{name}", f"derby_{name}_join"):
         if hasattr(one, kernel):
             monkeypatch.setattr(one, kernel, Launches(getattr(one, kernel), made))
     arguments = meta_arguments(name, CATALOG.workloads(name)[place])
-    one.run_with(one.candidates(*arguments[: len(CATALOG.definition(name).inputs)])[0], *arguments)
+    for config in choose(one.candidates(*arguments[: len(CATALOG.definition(name).inputs)])):
+        one.run_with(config, *arguments)
     assert made
     for kernel, values, constants in made:
         options = {key: constants.pop(key) for key in ("num_warps", "num_stages") if key in constants}
-        signature = {key: triton_type(value) for key, value in zip(kernel.arg_names, values, strict=False)}
+        types = {key: triton_type(value) for key, value in zip(kernel.arg_names, values, strict=False)}
+        yield kernel, types, constants, options
+
+
+@compiled
+@pytest.mark.parametrize("name, place", SHAPES, ids=str)
+@pytest.mark.parametrize("target", ["sm_90", "sm_100"])
+def test_the_first_choice_compiles(name, place, target, monkeypatch):
+    for kernel, signature, constants, options in launches(name, place, monkeypatch, lambda found: found[:1]):
         binary = compile_kernel(kernel, signature, constants, target, **options)
         assert f".target {target}" in binary.asm["ptx"]
         assert binary.metadata.shared <= 227 * 1024
+
+
+HALVES = re.compile(
+    r"UIADD3(?P<upper>\.X)? UR\d+, (?:(?P<out>UP\d), )?(?P<source>UR\d+|URZ), -?0x[0-9a-f]+, URZ"
+    r"(?:, (?P<carry>UP\d), !UPT)?"
+)
+
+
+def doubled_halves(sass):
+    """How often a sum of 64 bits takes one register for both of its halves: a descriptor's lower half is never 0."""
+    lower, found = {}, 0
+    for sum_ in HALVES.finditer(sass):
+        if not sum_["upper"] and sum_["out"]:
+            lower[sum_["out"]] = sum_["source"]
+        elif sum_["upper"] and sum_["source"] != "URZ":
+            found += lower.get(sum_["carry"]) == sum_["source"]
+    return found
+
+
+def disassembled(cubin):
+    tool = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "cuobjdump"
+    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
+        file.write(cubin)
+        file.flush()
+        return subprocess.run([tool, "-sass", file.name], capture_output=True, text=True, check=True).stdout
+
+
+@compiled
+@pytest.mark.parametrize("name, place", [("unified_attention", 5), ("attention_forward", 18), ("attention_forward", 9)])
+def test_descriptors_are_assembled_right(name, place, monkeypatch):
+    """The first two choices as they are launched; with the assembler of Triton 3.6 and 3.7, tiles of 64 are not."""
+    for kernel, signature, constants, options in launches(name, place, monkeypatch, lambda found: found[:2]):
+        made = compile_kernel(kernel, signature, constants, "sm_90", **options)
+        assert "wgmma.mma_async" in made.asm["ptx"]
+        assert doubled_halves(disassembled(made.asm["cubin"])) == 0, (kernel, constants, options)
+
+
+def test_a_doubled_half_is_seen():
+    right = "UIADD3 UR10, UP0, UR10, 0x20, URZ ;\nUIADD3.X UR11, URZ, -0x3ffffff0, URZ, UP0, !UPT ;"
+    assert doubled_halves(right) == 0
+    assert doubled_halves(right.replace("UR11, URZ", "UR11, UR10")) == 1

@@ -118,7 +118,7 @@ def convolved(tokens, dim, config, *edits):
 def all_configs():
     """Every configuration that is tried for some size."""
     solution, found = on_host.emulated("causal_conv1d"), []
-    for shape in ((1, 4096), (128, 4096), (14807, 8192), (1, 99), (9, 99)):
+    for shape in ((1, 4096), (128, 4096), (1024, 4096), (14807, 8192), (1, 99), (9, 99)):
         for config in solution.candidates(torch.empty(shape, device="meta"), None, None, None):
             if config not in found:
                 found.append(config)
@@ -135,15 +135,15 @@ def test_convolution_in_every_configuration(tokens):
 @pytest.mark.parametrize(
     "edit",
     [
-        ("1.0f + __expf(-x)", "1.0f + __expf(x)"),
+        ("hyperbolic_tangent(half), half)", "hyperbolic_tangent(1.702f * half), half)"),
         ("sum = offset[c]", "sum = 0.0f"),
-        ("bool first = token < WIDTH - 1", "bool first = token < 0"),
-        ("token + i < WIDTH - 1", "token + i < WIDTH - 2"),
-        ("if (t >= 0)", "if (t >= 6)"),
-        ("past[2][c] = now", "past[2][c] = past[2][c]"),
+        ("if (token < WIDTH - 1) {", "if (token < 0) {"),
+        ("if (token + i < WIDTH - 1)", "if (token + i < WIDTH - 2)"),
+        ("if (t >= 0 &&", "if (t >= 6 &&"),
+        ("c % TOGETHER * WIDTH + tap", "tap"),
     ],
     ids=lambda edit: edit[1],
 )
 def test_mutants_of_the_convolution_fail(edit):
-    config = {"channels": 4, "rows": 4, "steps": 2, "threads": 32, "ahead": 0}
+    config = {"channels": 4, "rows": 4, "threads": 32}
     assert convolved(9, 24, config, edit) is not Status.PASSED

@@ -5,6 +5,7 @@ import functools
 import math
 import re
 
+import on_host
 import pytest
 import torch
 from aot import compile_kernel
@@ -19,6 +20,7 @@ from rowwise_cases import (
     module,
     outputs_of,
     reference,
+    verdict,
 )
 
 from kernelderby.measure.judge.cases import case_of_workload
@@ -76,6 +78,43 @@ def test_heads_turned_in_place(changes):
         inputs = inputs_of("mrope", case_of("mrope", **changes))
         found = in_place_verdict("mrope", functools.partial(solution.run_with, config), inputs)
         assert found.status is Status.PASSED, (config, found.message)
+
+
+def with_angles_of_their_own(inputs):
+    """A text's three positions are the same; here no two angles are, so that a wrong section shows."""
+    angles = torch.rand(inputs["cos"].shape, generator=torch.Generator().manual_seed(3)) * 6
+    return {**inputs, "cos": angles.cos(), "sin": angles.sin()}
+
+
+@pytest.mark.parametrize(
+    "tokens, q_heads, kv_heads, time, height, heads, threads",
+    [(5, 16, 1, 16, 24, 5, 64), (7, 16, 4, 16, 24, 4, 128), (3, 7, 2, 24, 24, 6, 64), (1, 3, 1, 8, 8, 1, 32),
+     (9, 5, 5, 0, 64, 2, 256), (0, 2, 1, 16, 24, 2, 64)],
+)  # fmt: skip
+def test_heads_of_128_in_cuda(tokens, q_heads, kv_heads, time, height, heads, threads):
+    """The kernel of many heads a thread, on the CPU, with outputs of its own and in place."""
+    case = case_of("mrope", num_tokens=tokens, num_q_heads=q_heads, num_kv_heads=kv_heads, section_time=time,
+                   section_height=height, section_width=64 - time - height)  # fmt: skip
+    call = functools.partial(on_host.emulated("mrope").run_with, {"heads": heads, "threads": threads})
+    inputs = with_angles_of_their_own(inputs_of("mrope", case))
+    assert inputs["query"].shape[2] == 128
+    assert verdict("mrope", call, inputs, case).status is Status.PASSED
+    assert in_place_verdict("mrope", call, inputs).status is Status.PASSED
+
+
+@pytest.mark.parametrize(
+    "edit",
+    [("(column >= h.time) + ", ""), ("first = group % groups * HEADS", "first = group % groups"),
+     ("b0 * c[0] + a0 * s[0]", "b0 * c[0] - a0 * s[0]"),
+     ("(column >= h.time + h.height)", "(column > h.time + h.height)")],
+)  # fmt: skip
+def test_mutants_of_the_cuda_kernel_fail(edit):
+    case = case_of("mrope", num_tokens=5, num_q_heads=7, num_kv_heads=3, section_time=16, section_height=24,
+                   section_width=24)  # fmt: skip
+    for edits in ((), (edit,)):
+        call = functools.partial(on_host.emulated("mrope", *edits).run_with, {"heads": 3, "threads": 64})
+        inputs = with_angles_of_their_own(inputs_of("mrope", case))
+        assert (verdict("mrope", call, inputs, case).status is Status.PASSED) == (not edits)
 
 
 @pytest.mark.parametrize("half", [1, 2, 4, 8, 64, 128])

@@ -1,11 +1,14 @@
 """The row-wise operators of kernelderby in the interpreter, against their definitions, at odd sizes and spoilt."""
 
+import functools
+
 import pytest
 import torch
 from rowwise_cases import (
     CATALOG,
     OPERATORS,
     case_of,
+    in_place_verdict,
     inputs_of,
     meta_arguments,
     module,
@@ -64,6 +67,15 @@ def test_configurations(operator, config):
         module(operator).run_with(CONFIGS[config], *tensors)
 
     found = verdict(operator, call, inputs_of(operator, case), case)
+    assert found.status is Status.PASSED, found.message
+
+
+@pytest.mark.interpreted
+@pytest.mark.parametrize("config", CONFIGS)
+def test_the_sum_in_place(config):
+    inputs = inputs_of("fused_add_rms_norm", sized("fused_add_rms_norm", 11, 300))
+    call = functools.partial(module("fused_add_rms_norm").run_with, CONFIGS[config])
+    found = in_place_verdict("fused_add_rms_norm", call, inputs)
     assert found.status is Status.PASSED, found.message
 
 

@@ -36,9 +36,9 @@ __device__ __forceinline__ void load_keys(const CUtensorMap* map, const CUtensor
 template <typename S>
 __device__ __forceinline__ int page_of(const AttentionCall& call, const Tile& tile, int block, int warp, int lane) {
     if constexpr (S::PAGED) {
-        // Pages past the last token: the last page again, so that what is multiplied by zero is finite.
-        const int last = (tile.keys - 1) / PAGE;
-        const int index = min(block * (S::N / PAGE) + min(page_in_tile<S>(warp, lane), S::N / PAGE - 1), last);
+        // Pages past the last token: one behind the cache, which TMA fills with zeros.
+        const int index = block * (S::N / PAGE) + min(page_in_tile<S>(warp, lane), S::N / PAGE - 1);
+        if (index * PAGE >= tile.keys) return static_cast<int>(call.kv_tokens);
         return call.block_table[static_cast<long long>(tile.sequence) * call.table_width + index];
     }
     return 0;
@@ -90,7 +90,8 @@ __device__ __forceinline__ void end_items(const AttentionCall& call, SharedMap<S
 template <typename S>
 __device__ __forceinline__ void produce(const AttentionCall& call, const AttentionMaps& maps, SharedMap<S> shared,
                                         int items, int warp, int lane) {
-    Ring<S::STAGES> k_ring, v_ring;
+    Ring<S::K_STAGES> k_ring;
+    Ring<S::STAGES> v_ring;
     int tiles = 0, item = blockIdx.x;
     const int group = call.heads / call.kv_heads;
     for (int round = 0; item < items; ++round) {

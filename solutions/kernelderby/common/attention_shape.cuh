@@ -34,7 +34,8 @@ struct AttentionCall {
     int whole_tiles, chunks, chunk_blocks;
     int section_heads;        // heads / pack of them at a time: their keys and values fit the L2
     float scale_log2;         // sm_scale * log2(e)
-    long long num_tokens, kv_tokens;  // rows of query; rows of key (packed)
+    int trusting;             // 0: weights are those of the largest score so far. 1: of one that is near (Softmax)
+    long long num_tokens, kv_tokens;  // rows of query; rows of key (packed) or blocks of the cache (paged)
     int query_blocks;         // tiles of query rows, an upper bound where there are several sequences
     int tile_tokens;          // M / pack
 };
@@ -48,6 +49,7 @@ struct AttentionShape {
     static constexpr int OWNERS = SPLIT ? 1 : WARPGROUPS;     // warpgroups with rows of their own
     static constexpr int READERS = SPLIT ? 1 : WARPGROUPS;    // warpgroups that read a tile of keys
     static constexpr int LOADERS = PAGED ? 4 : 1;             // producer warps
+    static constexpr bool UNSEEN = !SPLIT && D <= 128;        // there are registers to make scores once more
     static constexpr int STRIDE = SPLIT ? WARPGROUPS : 1;     // tiles of keys from one of a warpgroup to its next
     static constexpr int STEPS = (D + 15) / 16;  // of k in the first product; columns past D are zeros
     // Slabs of 64 columns, the last one possibly narrower: its rows keep their 128 bytes of shared memory.
@@ -60,21 +62,23 @@ struct AttentionShape {
     static constexpr int CONSUMER_REGISTERS = WARPGROUPS <= 2 ? 240 : WARPGROUPS == 3 ? 160 : 112;
     static constexpr int Q_SLAB = M * ROW_BYTES, KV_SLAB = N * ROW_BYTES;
     static constexpr int Q_BYTES = SLABS * Q_SLAB, KV_BYTES = SLABS * KV_SLAB;
-    static constexpr int BARRIERS = 2 + 4 * STAGES;
+    // Keys stay until their weights are seen to be right, which may take a stage more.
+    static constexpr int K_STAGES = UNSEEN && WARPGROUPS == 3 ? STAGES + 1 : STAGES;
+    static constexpr int BARRIERS = 2 + 2 * (K_STAGES + STAGES);
     static constexpr int TILE_BYTES = 2 * 48 + 16 + 8;  // two tiles, a flag for each warpgroup, two tickets
     static constexpr int MERGE_BYTES = SPLIT ? (WARPGROUPS - 1) * 128 * 4 * (D / 2 + 4) : 0;
-    static constexpr int SHARED = 1024 + Q_BYTES + 2 * STAGES * KV_BYTES + MERGE_BYTES + TILE_BYTES + 8 * BARRIERS;
+    static constexpr int SHARED = 1024 + Q_BYTES + (K_STAGES + STAGES) * KV_BYTES + MERGE_BYTES + TILE_BYTES + 8 * BARRIERS;
     static_assert(N % 16 == 0 && STAGES % STRIDE == 0 && SHARED <= 232448, "tile");
 };
 
-// Shared memory, at a multiple of 1024 bytes: Q, STAGES of K, STAGES of V, what is merged, two tiles, barriers.
+// Shared memory, at a multiple of 1024 bytes: Q, K_STAGES of K, STAGES of V, what is merged, two tiles, barriers.
 template <typename S>
 struct SharedMap {
     uint32_t base;
     __device__ __forceinline__ uint32_t q() const { return base; }
     __device__ __forceinline__ uint32_t k(int stage) const { return base + S::Q_BYTES + stage * S::KV_BYTES; }
-    __device__ __forceinline__ uint32_t v(int stage) const { return k(S::STAGES + stage); }
-    __device__ __forceinline__ uint32_t merge() const { return k(2 * S::STAGES); }
+    __device__ __forceinline__ uint32_t v(int stage) const { return k(S::K_STAGES + stage); }
+    __device__ __forceinline__ uint32_t merge() const { return k(S::K_STAGES + S::STAGES); }
     __device__ __forceinline__ uint32_t tile(int slot) const { return merge() + S::MERGE_BYTES + 48 * slot; }
     __device__ __forceinline__ uint32_t flag(int warpgroup) const { return tile(2) + 4 * warpgroup; }
     __device__ __forceinline__ uint32_t ticket(int slot) const { return tile(2) + 16 + 4 * slot; }
@@ -82,9 +86,11 @@ struct SharedMap {
     __device__ __forceinline__ uint32_t q_full() const { return barrier(0); }
     __device__ __forceinline__ uint32_t q_empty() const { return barrier(1); }
     __device__ __forceinline__ uint32_t k_full(int stage) const { return barrier(2 + stage); }
-    __device__ __forceinline__ uint32_t v_full(int stage) const { return barrier(2 + S::STAGES + stage); }
-    __device__ __forceinline__ uint32_t k_empty(int stage) const { return barrier(2 + 2 * S::STAGES + stage); }
-    __device__ __forceinline__ uint32_t v_empty(int stage) const { return barrier(2 + 3 * S::STAGES + stage); }
+    __device__ __forceinline__ uint32_t k_empty(int stage) const { return barrier(2 + S::K_STAGES + stage); }
+    __device__ __forceinline__ uint32_t v_full(int stage) const { return barrier(2 + 2 * S::K_STAGES + stage); }
+    __device__ __forceinline__ uint32_t v_empty(int stage) const {
+        return barrier(2 + 2 * S::K_STAGES + S::STAGES + stage);
+    }
 };
 
 // A ring of buffers, counted through.

@@ -20,22 +20,24 @@ __device__ __forceinline__ float quad_sum(float x) {
     return x + __shfl_xor_sync(0xffffffff, x, 2);
 }
 
-constexpr float OUTGROWN = 8.0f;
+constexpr float OUTGROWN = 8.0f, LARGE_SUM = 1.1529215e18f;  // powers of two; 2^60
 
-// Of one thread's two rows. Weights are 2^(score scale - origin). The origin follows the largest score only when a
-// score has outgrown it by 2^OUTGROWN: until then weights above 1 do no harm, and sums and products need no rescaling.
+// Of one thread's two rows. Weights are 2^(score scale - origin). Where the origin is a row's largest score, that key's
+// weight is 1, which bfloat16 holds exactly, and its neighbours' lie where bfloat16 is finest: among few keys that is
+// worth 8 % of the error. An origin that is only near does no other harm: weights may lie above 1, and then sums and
+// products need no rescaling.
 struct Softmax {
     float largest[2], origin[2], sum[2], rescale[2];
+    bool settled;  // the largest scores need not be looked for: every row of the warp has one, and near is near enough
 
     __device__ __forceinline__ void set_largest(int half, float top, float scale) {
         largest[half] = top;
         origin[half] = top == -INFINITY ? 0.0f : top * scale;  // a row that has seen no key: its weights are 0
     }
 
-    // Scores to weights, in place. True where earlier sums (done here) and products (not here) are to be rescaled.
-    template <int COUNT, bool FIRST>
-    __device__ __forceinline__ bool weigh(float (&s)[COUNT], float scale) {
-        float top[2];
+    // The largest of these scores in this thread.
+    template <int COUNT>
+    __device__ __forceinline__ void find_top(const float (&s)[COUNT], float (&top)[2]) {
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
             float even = fmaxf(s[2 * half], s[2 * half + 4]), odd = fmaxf(s[2 * half + 1], s[2 * half + 5]);
@@ -46,26 +48,76 @@ struct Softmax {
             }
             top[half] = fmaxf(even, odd);
         }
-        bool grown = false;
-        if constexpr (FIRST) {
+    }
+
+    // The origin becomes the largest score so far. Sums are rescaled here, products are not.
+    __device__ __forceinline__ void follow(const float (&top)[2], float scale) {
 #pragma unroll
-            for (int half = 0; half < 2; ++half) {
-                set_largest(half, quad_max(top[half]), scale);
-                sum[half] = 0.0f;
-            }
-        } else {
-            const bool outgrown = (top[0] - largest[0]) * scale > OUTGROWN || (top[1] - largest[1]) * scale > OUTGROWN;
-            grown = __any_sync(0xffffffff, outgrown);
-            if (grown) {
-#pragma unroll
-                for (int half = 0; half < 2; ++half) {
-                    const float before = largest[half] * scale;
-                    set_largest(half, fmaxf(quad_max(top[half]), largest[half]), scale);
-                    rescale[half] = exp2_fast(before - origin[half]);
-                    sum[half] *= rescale[half];
-                }
-            }
+        for (int half = 0; half < 2; ++half) {
+            const float before = largest[half] * scale;
+            set_largest(half, fmaxf(quad_max(top[half]), largest[half]), scale);
+            rescale[half] = exp2_fast(before - origin[half]);
+            sum[half] *= rescale[half];
         }
+    }
+
+    __device__ __forceinline__ void settle(bool trusting) {
+        settled = trusting && __all_sync(0xffffffff, largest[0] > -INFINITY && largest[1] > -INFINITY);
+    }
+
+    // The first scores of a tile.
+    template <int COUNT>
+    __device__ __forceinline__ void begin(float (&s)[COUNT], float scale, bool trusting) {
+        float top[2];
+        find_top(s, top);
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+            set_largest(half, quad_max(top[half]), scale);
+            sum[half] = 0.0f;
+        }
+        settle(trusting);
+        add_weights(s, scale, sum);
+    }
+
+    // Scores to weights, in place. True where products are to be rescaled. outgrown: by what power of two a score may
+    // lie above the origin.
+    template <int COUNT>
+    __device__ __forceinline__ bool weigh(float (&s)[COUNT], float scale, float outgrown) {
+        float top[2];
+        find_top(s, top);
+        const bool grown = __any_sync(0xffffffff, (top[0] - largest[0]) * scale > outgrown ||
+                                                      (top[1] - largest[1]) * scale > outgrown);
+        if (grown) follow(top, scale);
+        add_weights(s, scale, sum);
+        return grown;
+    }
+
+    // The same without a look at the scores, once settled: a sum that has grown too large says that they have outgrown
+    // the origin. Then again(s) makes the scores once more.
+    template <int COUNT, typename Again>
+    __device__ __forceinline__ bool weigh_unseen(float (&s)[COUNT], float scale, bool trusting, Again again) {
+        bool grown = !settled;
+        float part[2];
+        for (;;) {
+            if (grown) {
+                float top[2];
+                find_top(s, top);
+                follow(top, scale);
+                settle(trusting);
+            }
+            part[0] = part[1] = 0.0f;
+            add_weights(s, scale, part);
+            if (grown || !__any_sync(0xffffffff, fmaxf(part[0], part[1]) > LARGE_SUM)) break;
+            again(s);
+            grown = true;
+        }
+        sum[0] += part[0];
+        sum[1] += part[1];
+        return grown;
+    }
+
+    template <int COUNT>
+    __device__ __forceinline__ void add_weights(float (&s)[COUNT], float scale, float (&to)[2]) {
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
             float even = 0.0f, odd = 0.0f;
@@ -80,9 +132,8 @@ struct Softmax {
                 even += a;
                 odd += b;
             }
-            sum[half] += even + odd;
+            to[half] += even + odd;
         }
-        return grown;
     }
 };
 

@@ -6,6 +6,19 @@ are 64 and 16, of which 8 do not exist, rather than 128.
 
 import triton
 import triton.language as tl
+from triton import knobs
+
+# ptxas 12.8, which Triton 3.6 and 3.7 bring along, takes the lower half of a wgmma descriptor for the upper one too
+# where it makes the second and later ones of a tile out of the first: those rows of the tile are read somewhere else.
+# 13.0 is right. Tiles of 32 tokens have none of it in any configuration that was looked at.
+ASSEMBLER = tuple(int(part) for part in knobs.nvidia.ptxas.version.split("."))
+RIGHT_ASSEMBLER, RIGHT_TILE = (13, 0), 32
+LEAST_WGMMA = 64  # rows; fewer are multiplied by mma.sync
+
+
+def safe_tile(rows, tile):
+    """Tokens of a tile that are multiplied right by what this Triton assembles for Hopper."""
+    return min(tile, RIGHT_TILE) if ASSEMBLER < RIGHT_ASSEMBLER and rows >= LEAST_WGMMA else tile
 
 
 def parts_of(head_dim):

@@ -42,6 +42,42 @@ __device__ __forceinline__ void multiply_values(float (&o)[S::D / 2], const uint
     wgmma_commit();
 }
 
+__device__ __forceinline__ void load_matrices(uint32_t (&to)[4], uint32_t from) {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3]) : "r"(from) : "memory");
+}
+
+__device__ __forceinline__ void multiply_fragments(float* d, const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
+    asm volatile(
+        "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
+        "{%0, %1, %2, %3};"
+        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+
+// A warp's scores once more, by this warp alone (wgmma takes four): where those that there were have been lost.
+template <typename S>
+__device__ __forceinline__ void multiply_again(float (&s)[S::N / 2], uint32_t q, uint32_t k) {
+    const int lane = threadIdx.x & 31, warp = (threadIdx.x >> 5) & 3, row = lane & 7, matrix = lane >> 3;
+#pragma unroll
+    for (int i = 0; i < S::N / 2; ++i) s[i] = 0.0f;
+#pragma unroll 1
+    for (int step = 0; step < S::STEPS; ++step) {
+        const int slab = step / 4, chunk = step % 4 * 2;
+        uint32_t a[4], b[4];
+        load_matrices(a, q + slab * S::Q_SLAB + (warp * 16 + row + 8 * (matrix & 1)) * ROW_BYTES +
+                             (((chunk + (matrix >> 1)) ^ row) << 4));
+        const uint32_t from = k + slab * S::KV_SLAB + (row + 8 * (matrix >> 1)) * ROW_BYTES +
+                              (((chunk + (matrix & 1)) ^ row) << 4);
+#pragma unroll
+        for (int keys = 0; keys < S::N / 16; ++keys) {
+            load_matrices(b, from + keys * 16 * ROW_BYTES);
+            multiply_fragments(s + 8 * keys, a, b[0], b[1]);
+            multiply_fragments(s + 8 * keys + 4, a, b[2], b[3]);
+        }
+    }
+}
+
 // Warpgroups take turns: `turn` waits for this one's, `pass` gives it to the next.
 template <typename S>
 __device__ __forceinline__ void turn(int warpgroup) {
@@ -52,6 +88,22 @@ template <typename S>
 __device__ __forceinline__ void pass(int warpgroup) {
     if constexpr (S::WARPGROUPS > 1 && !S::SPLIT)
         named_barrier_arrive(1 + (warpgroup + 1 == S::WARPGROUPS ? 0 : warpgroup + 1), 256);
+}
+
+// What lies behind the last key has a weight of 0, which makes nothing of it unless it is infinite or not a number, as
+// free slots of a page or the next sequence's values may be (whole pages behind the last are zeros already). Each
+// warpgroup clears it for itself: all write the same.
+template <typename S>
+__device__ __forceinline__ void clear_values(uint32_t v, int keys, int warpgroup) {
+    constexpr int CHUNKS = S::V_ROW / 16;
+    const int end = (S::PAGED ? (keys + PAGE - 1) / PAGE * PAGE : S::N) * CHUNKS;
+    for (int i = keys * CHUNKS + static_cast<int>(threadIdx.x & 127); i < end; i += 128) {
+        const int row = i / CHUNKS, chunk = i % CHUNKS;
+        const uint32_t at = v + chunk / 8 * S::KV_SLAB + row * ROW_BYTES + (((chunk ^ row) & 7) << 4);
+        asm volatile("st.shared.v4.b32 [%0], {%1, %1, %1, %1};" ::"r"(at), "r"(0) : "memory");
+    }
+    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+    named_barrier_sync(COMBINE + warpgroup, 128);
 }
 
 template <typename S>
@@ -75,7 +127,8 @@ __device__ __forceinline__ void consume(const AttentionCall& call, SharedMap<S> 
         if (S::CAUSAL) first_masked = min(first_masked, (context + group_row / call.pack + 1) / S::N);
         int mine = 0;  // of the tile's blocks, the first of this warpgroup
         if constexpr (S::SPLIT) mine = (warpgroup + S::WARPGROUPS - first_turn % S::WARPGROUPS) % S::WARPGROUPS;
-        Ring<S::STAGES> k_ring{first_turn + mine}, v_ring{first_turn + mine};
+        Ring<S::K_STAGES> k_ring{first_turn + mine};
+        Ring<S::STAGES> v_ring{first_turn + mine};
         first_turn += tile.blocks;
         int block = tile.first_block + tile.blocks - 1 - mine;
         bool add = false;
@@ -88,8 +141,12 @@ __device__ __forceinline__ void consume(const AttentionCall& call, SharedMap<S> 
             if (lane == 0) mbarrier_arrive(shared.k_empty(k_ring.stage()));
             k_ring.turn += S::STRIDE;
             if (block >= first_masked) mask_scores<S>(s, tile, block, position, position_low, lane);
-            softmax.weigh<S::N / 2, true>(s, call.scale_log2);
+            softmax.begin(s, call.scale_log2, call.trusting);
             pack_weights<S>(p, s);
+            if (tile.keys - block * S::N < S::N && (S::PAGED ? tile.keys % PAGE != 0 : call.num_seqs > 1)) {
+                mbarrier_wait(shared.v_full(v_ring.stage()), v_ring.parity());
+                clear_values<S>(shared.v(v_ring.stage()), tile.keys - block * S::N, warpgroup);
+            }
             for (block -= S::STRIDE; block >= tile.first_block; block -= S::STRIDE) {
                 mbarrier_wait(shared.k_full(k_ring.stage()), k_ring.parity());
                 turn<S>(warpgroup);
@@ -99,10 +156,26 @@ __device__ __forceinline__ void consume(const AttentionCall& call, SharedMap<S> 
                 add = true;
                 pass<S>(warpgroup);
                 wgmma_wait<1>();
-                if (lane == 0) mbarrier_arrive(shared.k_empty(k_ring.stage()));
-                k_ring.turn += S::STRIDE;
-                if (block >= first_masked) mask_scores<S>(s, tile, block, position, position_low, lane);
-                const bool grown = softmax.weigh<S::N / 2, false>(s, call.scale_log2);
+                const auto mask = [&]() {
+                    if (block >= first_masked) mask_scores<S>(s, tile, block, position, position_low, lane);
+                };
+                const auto give_back_keys = [&]() {
+                    if (lane == 0) mbarrier_arrive(shared.k_empty(k_ring.stage()));
+                    k_ring.turn += S::STRIDE;
+                };
+                bool grown;
+                if constexpr (S::UNSEEN) {
+                    mask();
+                    grown = softmax.weigh_unseen(s, call.scale_log2, call.trusting, [&](float (&s)[S::N / 2]) {
+                        multiply_again<S>(s, q, shared.k(k_ring.stage()));
+                        mask();
+                    });
+                    give_back_keys();
+                } else {
+                    give_back_keys();
+                    mask();
+                    grown = softmax.weigh(s, call.scale_log2, call.trusting ? OUTGROWN : 0.0f);
+                }
                 after(softmax.sum[0] + softmax.sum[1]);
                 wgmma_wait<0>();
                 if (lane == 0) mbarrier_arrive(shared.v_empty(v_ring.stage()));
@@ -153,10 +226,12 @@ __global__ void __launch_bounds__(S::THREADS, 1)
     if (threadIdx.x == 0) {
         mbarrier_init(shared.q_full(), 1);
         mbarrier_init(shared.q_empty(), 4 * S::WARPGROUPS);
-        for (int stage = 0; stage < S::STAGES; ++stage) {
+        for (int stage = 0; stage < S::K_STAGES; ++stage) {
             mbarrier_init(shared.k_full(stage), 1);
-            mbarrier_init(shared.v_full(stage), 1);
             mbarrier_init(shared.k_empty(stage), 4 * S::READERS);
+        }
+        for (int stage = 0; stage < S::STAGES; ++stage) {
+            mbarrier_init(shared.v_full(stage), 1);
             mbarrier_init(shared.v_empty(stage), 4 * S::READERS);
         }
         asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");

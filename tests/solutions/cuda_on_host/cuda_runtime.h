@@ -263,6 +263,7 @@ template <class T> void __stcs(T* address, T value) { *address = value; }
 inline unsigned __float_as_uint(float value) { unsigned bits; memcpy(&bits, &value, 4); return bits; }
 inline float __uint_as_float(unsigned bits) { float value; memcpy(&value, &bits, 4); return value; }
 inline float __expf(float value) { return expf(value); }
+inline float rsqrtf(float value) { return 1.0f / sqrtf(value); }
 inline float __fdividef(float a, float b) { return a / b; }
 inline int __popc(unsigned bits) { return __builtin_popcount(bits); }
 inline int __ffs(int bits) { return __builtin_ffs(bits); }

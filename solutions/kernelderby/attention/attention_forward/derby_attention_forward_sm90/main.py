@@ -2,7 +2,7 @@
 
 long_attention.cuh says how the kernel works: TMA, two or three warpgroups of 64 query rows that take turns on the
 tensor cores, weights kept in registers. head_dim 72 is padded to 80 in the first product and to nothing in the second.
-attention_planning.py says how the work is cut.
+attention_planning.py says how the work is cut. Sequences of a few keys have few_keys.cu, which needs none of this.
 
 Needs nvcc (on the PATH, in $CUDA_HOME or /usr/local/cuda) at the first call ever. Kept between calls: the library, and
 a workspace for each stream whose counters every call leaves at zero. Deterministic: chunks of a tile are added in their
@@ -23,8 +23,11 @@ library = cuda_library.CudaLibrary(
     __file__, "derby_attention_forward_sm90",
     ["kernel.cu", "attention_launch.cuh", "long_attention.cuh", "attention_producer.cuh", "attention_results.cuh",
      "attention_softmax.cuh", "attention_tiles.cuh", "attention_shape.cuh", "attention_hopper.cuh", "wgmma_bf16.cuh"],
-    [POINTER] * 8 + [LONG] * 2 + [INT] * 3 + [FLOAT] + [INT] * 6)
+    [POINTER] * 8 + [LONG] * 2 + [INT] * 3 + [FLOAT] + [INT] * 7)
+few_library = cuda_library.CudaLibrary(__file__, "derby_few_keys_attention", ["few_keys.cu"],
+                                       [POINTER] * 6 + [INT] * 5 + [FLOAT])
 MOST_HEAD_DIM = 256
+FEW_KEYS = 8  # of the longest sequence: up to so many, few_keys.cu was faster
 
 workspace = planning.Workspace()
 
@@ -46,9 +49,13 @@ def run(query, key, value, cu_seqlens_q, cu_seqlens_k, max_seqlen, sm_scale, out
         return
     check(head_dim, sm_scale)
     device, sequences = query.device, cu_seqlens_q.shape[0] - 1
+    if int(max_seqlen) <= FEW_KEYS:
+        few_library(device, query, key, value, cu_seqlens_q, cu_seqlens_k, output, tokens, key.shape[0], sequences,
+                    heads, head_dim, float(sm_scale))
+        return
     processors = planning.processors(device)
     made = planning.plan(tokens, sequences, int(max_seqlen), int(max_seqlen), heads, heads, head_dim, False, processors)
     counters, partials = workspace(device, made)
     library(device, query, key, value, cu_seqlens_q, cu_seqlens_k, output, counters, partials, tokens, key.shape[0],
             sequences, heads, head_dim, float(sm_scale), made.split, made.section_heads, made.whole_tiles, made.chunks,
-            made.chunk_blocks, processors)
+            made.chunk_blocks, made.trusting, processors)

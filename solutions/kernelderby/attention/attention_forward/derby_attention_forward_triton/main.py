@@ -77,8 +77,7 @@ def tuning_key(query, key, value, cu_seqlens_q, cu_seqlens_k, max_seqlen, sm_sca
 
 
 def candidates(query, key, value, cu_seqlens_q, cu_seqlens_k, max_seqlen, sm_scale):
-    """rows of a tile of queries, tokens of a tile of keys, warps, stages of the pipeline. Not 128 rows with 4 warps:
-    built by Triton 3.6 they gave NaN on an H200 (docs/attention_sm90.md)."""
+    """rows of a tile of queries, tokens of a tile of keys (safe_tile of them), warps, stages of the pipeline."""
     found = []
     for rows, tile, warps, stages in ((128, 64, 8, 3), (128, 128, 8, 2), (64, 64, 4, 3), (64, 128, 4, 2),
                                       (128, 32, 8, 3), (64, 32, 4, 3), (32, 64, 4, 3)):
@@ -102,7 +101,8 @@ def run_with(config, query, key, value, cu_seqlens_q, cu_seqlens_k, max_seqlen, 
     first, second = tiles.parts_of(head_dim)
     derby_attention_forward[(num_tokens // config["rows"] + num_seqs, heads)](
         query, key, value, cu_seqlens_q, cu_seqlens_k, output, float(sm_scale) * LOG2_E, num_seqs, HEADS=heads,
-        HEAD_DIM=head_dim, FIRST=first, SECOND=second, ROWS=config["rows"], TILE=config["tile"],
+        HEAD_DIM=head_dim, FIRST=first, SECOND=second, ROWS=config["rows"],
+        TILE=tiles.safe_tile(config["rows"], config["tile"]),
         num_warps=config["warps"], num_stages=config["stages"])
 
 

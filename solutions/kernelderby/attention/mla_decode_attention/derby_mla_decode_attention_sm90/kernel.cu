@@ -66,6 +66,15 @@ struct Kernel {
                   end - tile * T);
   }
 
+  // Of a tile that was asked for before the length was known: what lies behind the last token has a weight of 0, which
+  // makes nothing of it unless it is infinite or not a number.
+  __device__ __forceinline__ void clear_after(int last, Tile& tile) {
+    for (int row = last + warp; row < T; row += WARPS)
+#pragma unroll
+      for (int i = 0; i < LATENT / 256; i++)
+        *reinterpret_cast<uint4*>(&tile.rows[row][256 * i + 8 * lane]) = {0, 0, 0, 0};
+  }
+
   // The warp's share of the products of its 16 tokens' scores.
   __device__ __forceinline__ void score(int stage) {
     int rows = warp % ROWS * 16, mine = warp / ROWS;
@@ -180,6 +189,7 @@ struct Kernel {
       }
       __syncthreads();
       score(stage);
+      if (tile == split && length < tile * T + T) clear_after(length - tile * T, shared.tiles[0]);
       __syncthreads();
       weigh(tile, stage);
       if (next * T >= length) break;

@@ -34,8 +34,8 @@ __device__ __forceinline__ void find_highest(const float* scores, float* highest
     for (int j = 0; j < BLOCK / 2; ++j) highest[j / 2 % 2] = fmaxf(highest[j / 2 % 2], scores[j]);
 }
 
-// Makes the tile's highest scores fit what was found. Where a row's highest score grows by a factor of up to 2^8 its
-// weights grow beyond 1 instead of the output being scaled: the quotient stays the same.
+// Makes the tile's highest scores, and with them its sums and outputs, fit what was found. The highest score's weight
+// is then 1, which bfloat16 holds exactly: to let it grow is faster by 2 % and makes the error 2.5 % larger.
 template <int HEAD_DIM>
 __device__ __forceinline__ void settle(Tile<HEAD_DIM>& tile, float* highest, bool first, float scale) {
 #pragma unroll
@@ -46,7 +46,7 @@ __device__ __forceinline__ void settle(Tile<HEAD_DIM>& tile, float* highest, boo
     if (first) {
         tile.highest[0] = highest[0];
         tile.highest[1] = highest[1];
-    } else if (__any_sync(~0u, highest[0] > tile.highest[0] + 8.f || highest[1] > tile.highest[1] + 8.f)) {
+    } else {
 #pragma unroll
         for (int r = 0; r < 2; ++r) {
             const float now = fmaxf(highest[r], tile.highest[r]), factor = exp2_fast(tile.highest[r] - now);

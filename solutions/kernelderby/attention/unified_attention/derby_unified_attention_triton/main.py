@@ -123,8 +123,8 @@ def tuning_key(query, key_cache, value_cache, cu_seqlens_q, seq_lens, block_tabl
 
 def candidates(query, key_cache, value_cache, cu_seqlens_q, seq_lens, block_table, max_query_len, max_seq_len,
                sm_scale):
-    """rows of a tile of queries, tokens of a tile of keys, warps, stages of the pipeline, programs that a tile's keys
-    go to. Not 128 rows with 4 warps: such a build gave NaN on an H200 (docs/attention_sm90.md)."""
+    """rows of a tile of queries, tokens of a tile of keys (safe_tile of them), warps, stages of the pipeline, programs
+    that a tile's keys go to."""
     heads, head_dim = query.shape[1:]
     kv_heads = key_cache.shape[2]
     group = heads // kv_heads
@@ -166,7 +166,8 @@ def run_with(config, query, key_cache, value_cache, cu_seqlens_q, seq_lens, bloc
     derby_unified_attention[grid](
         query, key_cache, value_cache, cu_seqlens_q, seq_lens, block_table, output, partial, extremes,
         float(sm_scale) * LOG2_E, len(seq_lens), block_table.shape[1], num_tokens, GROUP=group, KV_HEADS=kv_heads,
-        HEAD_DIM=head_dim, FIRST=first, SECOND=second, PAGE=page, ROWS=config["rows"], TILE=config["tile"],
+        HEAD_DIM=head_dim, FIRST=first, SECOND=second, PAGE=page, ROWS=config["rows"],
+        TILE=tiles.safe_tile(config["rows"], config["tile"]),
         SPLITS=splits, num_warps=config["warps"], num_stages=config["stages"])
     if splits > 1:
         derby_unified_attention_join[(num_tokens * heads,)](

@@ -1,4 +1,4 @@
-"""derby_causal_conv1d: one CUDA C++ kernel; a thread walks down the tokens of a few channels (kernel.cu).
+"""derby_causal_conv1d: one CUDA C++ kernel; a thread has a few channels of a few tokens (kernel.cu).
 
 CUDA rather than Triton: there the four taps are four loads of a tile, each a token further on, and the tile that reads
 the initial state costs all of them 158 registers a thread.
@@ -16,36 +16,30 @@ cuda_library = importlib.import_module(f"{__name__}.cuda_library")
 
 POINTER, INT = cuda_library.POINTER, cuda_library.INT
 library = cuda_library.CudaLibrary(__file__, "derby_causal_conv1d", ["kernel.cu", "cluster.cuh"],
-                                   [POINTER] * 5 + [INT] * 7)
-NAMES = ("channels", "rows", "steps", "threads", "ahead")
-BLOCKS = 132 * 6  # of 128 threads that an H200 runs at once, with the 80 registers of 4 channels and 8 rows ahead
+                                   [POINTER] * 5 + [INT] * 5)
+NAMES = ("channels", "rows", "threads")
 
 
 def tuning_key(x, weight, bias, initial_state):
     return f"dim={x.shape[1]} tokens<={1 << max(x.shape[0] - 1, 0).bit_length()}"
 
 
-def balanced(tokens, dim, blocks):
-    """Steps of a thread, of 8 rows of 4 channels each, with which at most `blocks` blocks of 128 threads do all."""
-    stretches = max(blocks // -(-dim // (4 * 128)), 1)
-    return -(-tokens // (stretches * 8))
-
-
 def candidates(x, weight, bias, initial_state):
     tokens, dim = x.shape
     if dim % 8:
-        sizes = [(1, 8, 1, 128)] if tokens > 4 else [(1, 1, 1, 128)]
+        sizes = [(1, 8, 128)] if tokens > 4 else [(1, 1, 128)]
     elif tokens <= 4:
-        sizes = [(4, 1, 1, 32), (4, 1, 1, 64), (2, 1, 1, 64), (2, 1, 1, 128), (1, 1, 1, 128), (4, 1, 1, 128)]
+        sizes = [(2, 1, 128), (2, 1, 64), (4, 1, 32), (4, 1, 64), (1, 1, 128), (4, 1, 128)]
     elif tokens * dim <= 1 << 22:
-        sizes = [(4, 4, 1, 128), (2, 4, 1, 128), (2, 8, 1, 128), (4, 4, 1, 64), (2, 8, 1, 256)]
+        sizes = [(2, 4, 128), (2, 4, 256), (4, 2, 256), (4, 2, 128), (2, 2, 128), (2, 2, 256), (4, 4, 128), (8, 2, 64),
+                 (8, 4, 128), (4, 8, 128), (2, 8, 128)]
         if tokens <= 256:
-            sizes.insert(0, sizes.pop(1))
+            sizes.insert(0, sizes.pop(2))
+        elif tokens > 512:
+            sizes.insert(0, sizes.pop(8))
     else:
-        sizes = [(4, 16, 2, 128), (8, 8, 2, 128), (4, 8, 4, 128), (4, 8, 2, 128), (8, 8, 4, 64), (4, 8, 1, 128),
-                 (4, 16, 1, 128), (4, 16, 2, 64), (4, 8, 3, 64, 1), (4, 8, 4, 128, 1),
-                 (4, 8, balanced(tokens, dim, BLOCKS), 128, 1), (4, 8, balanced(tokens, dim, 2 * BLOCKS), 128, 1)]
-    return [dict(zip(NAMES, (*size, 0)[:5], strict=True)) for size in sizes]
+        sizes = [(8, 8, 64), (8, 8, 128), (8, 4, 128), (8, 4, 64), (4, 8, 128), (8, 8, 256)]
+    return [dict(zip(NAMES, size, strict=True)) for size in sizes]
 
 
 choose = tuning.Chooser(tuned.FOUND, tuning_key, candidates)

@@ -1,6 +1,9 @@
 """Residual add and RMS normalization in one pass: the sum, unrounded, stays in registers between its two uses.
 
-rowwise.py, which lies beside this file once it is packed, says what a configuration means.
+Outputs may lie in the inputs: who writes a row has read all of it, and no two threads hold the same numbers.
+
+rowwise.py and block_rows.py, which lie beside this file once it is packed, say what a configuration means: of the
+Triton kernel here, or of the CUDA C++ kernel (kernel.cu), a block a row, where that was found to be faster.
 """
 
 import importlib
@@ -12,6 +15,26 @@ import triton.language as tl
 __path__ = [os.path.dirname(__file__)]
 rowwise = importlib.import_module(f"{__name__}.rowwise")
 tuned = importlib.import_module(f"{__name__}.tuned")
+block_rows = importlib.import_module(f"{__name__}.block_rows")
+cuda_library = importlib.import_module(f"{__name__}.cuda_library")
+
+POINTER, INT, FLOAT = cuda_library.POINTER, cuda_library.INT, cuda_library.FLOAT
+library = cuda_library.CudaLibrary(__file__, "derby_fused_add_rms_norm", ["kernel.cu", "rows.cuh", "cluster.cuh"],
+                                   [POINTER] * 5 + [INT, INT, FLOAT, INT, INT, INT])
+FORMS = ((7168, 896, "loads", 0),
+         (7168, 448, "", 0),
+         (7168, 224, "", 0),
+         (7168, 128, "", 0),
+         (7168, 896, "", 1),
+         (7168, 320, "", 1),
+         (5120, 640, "loads", 0),
+         (5120, 320, "", 0),
+         (5120, 160, "", 0),
+         (5120, 160, "both", 0),
+         (5120, 160, "loads", 1),
+         (5120, 640, "", 1),
+         (2048, 256, "", 0),
+         (2048, 128, "", 0))  # of kernel.cu: columns, threads, stream, ahead
 
 
 @triton.jit
@@ -46,15 +69,24 @@ def derby_fused_add_rms_norm(x_ptr, residual_ptr, weight_ptr, output_ptr, sum_pt
 
 def tuning_key(hidden_states, residual, weight, eps):
     rows, columns = hidden_states.shape
-    return f"h{columns} t<={rowwise.up_to(rows)}"
+    octave = rowwise.up_to(rows)  # in two parts: what is best at 632 rows of 7168 is not at 917
+    return f"h{columns} t<={octave * 3 // 4 if rows <= octave * 3 // 4 else octave}"
 
 
 def candidates(hidden_states, residual, weight, eps):
-    return rowwise.row_candidates(*hidden_states.shape, rowwise.multiprocessors(hidden_states), tensors=2)
+    found = rowwise.row_candidates(*hidden_states.shape, rowwise.multiprocessors(hidden_states), tensors=2)
+    blocks = block_rows.candidates(hidden_states, FORMS)
+    return found[:16 - len(blocks)] + blocks
 
 
 def run_with(config, hidden_states, residual, weight, eps, output, residual_out):
     rows, columns = hidden_states.shape
+    if "threads" in config:
+        tensors = hidden_states, residual, weight, output, residual_out
+        if rows and block_rows.aligned(tensors):
+            block_rows.launch(library, config, rowwise.multiprocessors(hidden_states), tensors, rows, columns, eps)
+            return
+        config = candidates(hidden_states, residual, weight, eps)[0]
     rowwise.launch(derby_fused_add_rms_norm, config, rows, 1, (hidden_states, residual, weight, output, residual_out),
                    (rows, eps), COLUMNS=columns)
 

@@ -1,6 +1,7 @@
 """Rows of length one: each row once from memory into registers, its squares summed there, scaled, written.
 
-rowwise.py, which lies beside this file once it is packed, says what a configuration means.
+rowwise.py and block_rows.py, which lie beside this file once it is packed, say what a configuration means: of the
+Triton kernel here, or of the CUDA C++ kernel (kernel.cu), a block a row, where that was found to be faster.
 """
 
 import importlib
@@ -12,6 +13,16 @@ import triton.language as tl
 __path__ = [os.path.dirname(__file__)]
 rowwise = importlib.import_module(f"{__name__}.rowwise")
 tuned = importlib.import_module(f"{__name__}.tuned")
+block_rows = importlib.import_module(f"{__name__}.block_rows")
+cuda_library = importlib.import_module(f"{__name__}.cuda_library")
+
+POINTER, INT, FLOAT = cuda_library.POINTER, cuda_library.INT, cuda_library.FLOAT
+library = cuda_library.CudaLibrary(__file__, "derby_l2_norm", ["kernel.cu", "rows.cuh", "cluster.cuh"],
+                                   [POINTER] * 2 + [INT, INT, FLOAT, INT, INT, INT])
+FORMS = ((2048, 256, "", 0),
+         (2048, 256, "loads", 0),
+         (2048, 128, "loads", 0),
+         (2048, 128, "loads", 1))  # of kernel.cu: columns, threads, stream, ahead
 
 
 @triton.jit
@@ -42,11 +53,19 @@ def tuning_key(hidden_states, eps):
 
 
 def candidates(hidden_states, eps):
-    return rowwise.row_candidates(*hidden_states.shape, rowwise.multiprocessors(hidden_states))
+    found = rowwise.row_candidates(*hidden_states.shape, rowwise.multiprocessors(hidden_states))
+    blocks = block_rows.candidates(hidden_states, FORMS)
+    return found[:16 - len(blocks)] + blocks
 
 
 def run_with(config, hidden_states, eps, output):
     rows, columns = hidden_states.shape
+    if "threads" in config:
+        tensors = hidden_states, output
+        if rows and block_rows.aligned(tensors):
+            block_rows.launch(library, config, rowwise.multiprocessors(hidden_states), tensors, rows, columns, eps)
+            return
+        config = candidates(hidden_states, eps)[0]
     rowwise.launch(derby_l2_norm, config, rows, 1, (hidden_states, output), (rows, eps), COLUMNS=columns)
 
 

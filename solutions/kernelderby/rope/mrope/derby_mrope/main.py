@@ -1,4 +1,5 @@
-"""derby_mrope: one Triton kernel over the heads of queries and keys together.
+"""derby_mrope: one kernel over the heads of queries and keys together, in Triton for heads of any size, in CUDA C++
+(kernel.cu) for those of 128 columns.
 
 The heads of a token, query and key, are rows beside each other; a program takes ROWS of them, whatever their number, so
 no thread idles where there is one key head. A thread turns eight pairs of columns. Of cos and sin only the row of its
@@ -16,6 +17,10 @@ import triton.language as tl
 __path__ = [os.path.dirname(__file__)]
 tuning = importlib.import_module(f"{__name__}.tuning")
 tuned = importlib.import_module(f"{__name__}.tuned")
+cuda_library = importlib.import_module(f"{__name__}.cuda_library")
+
+POINTER, INT = cuda_library.POINTER, cuda_library.INT
+library = cuda_library.CudaLibrary(__file__, "derby_mrope", ["kernel.cu", "cluster.cuh"], [POINTER] * 6 + [INT] * 7)
 
 
 @triton.jit
@@ -51,7 +56,17 @@ def tuning_key(query, key, cos, sin, section_time, section_height, section_width
 
 def candidates(query, key, cos, sin, section_time, section_height, section_width):
     pairs = [(16, 4), (32, 8), (16, 2), (32, 4), (8, 2), (8, 1)]
-    return [{"rows": rows, "warps": warps} for rows, warps in pairs]
+    triton_ones = [{"rows": rows, "warps": warps} for rows, warps in pairs]
+    if not query.is_cuda or not cuda_takes(query, section_time, section_height):
+        return triton_ones
+    cuda_ones = [{"heads": heads, "threads": threads}
+                 for heads, threads in ((5, 64), (5, 128), (4, 64), (4, 128), (2, 128), (2, 64), (6, 64), (3, 128))]
+    return cuda_ones + triton_ones
+
+
+def cuda_takes(query, section_time, section_height):
+    """Heads of 128 columns, sections that end with a vector of eight, and no more threads than a grid counts."""
+    return query.shape[2] == 128 and not section_time % 8 and not section_height % 8 and query.numel() < 1 << 33
 
 
 choose = tuning.Chooser(tuned.FOUND, tuning_key, candidates)
@@ -62,6 +77,14 @@ def run_with(config, query, key, cos, sin, section_time, section_height, section
     rows = tokens * (q_heads + key.shape[1])
     if rows == 0:
         return
+    if "heads" in config:
+        tensors = query, key, cos, sin, query_out, key_out
+        aligned = not any(tensor.data_ptr() % 16 for tensor in tensors)
+        if aligned and cuda_takes(query, section_time, section_height):
+            library(query.device, *tensors, tokens, q_heads, key.shape[1], section_time, section_height,
+                    config["heads"], config["threads"])
+            return
+        config = {"rows": 16, "warps": 4}
     # Of threads that outnumber the pairs, two hold the same one: the second might read it after the first wrote it.
     warps = min(config["warps"], max(1, config["rows"] * head_size // 64))
     derby_mrope[(triton.cdiv(rows, config["rows"]),)](

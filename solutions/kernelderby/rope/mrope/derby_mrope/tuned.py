@@ -6,9 +6,9 @@ FOUND = {
         "table": {
             "heads=16+1 rows<=262144": {"rows": 16, "warps": 4},
             "heads=16+1 rows<=524288": {"rows": 16, "warps": 4},
-            "heads=16+1 rows<=65536": {"rows": 16, "warps": 4},
-            "heads=16+4 rows<=32768": {"rows": 16, "warps": 4},
-            "heads=16+4 rows<=65536": {"rows": 16, "warps": 4},
+            "heads=16+1 rows<=65536": {"heads": 6, "threads": 64},
+            "heads=16+4 rows<=32768": {"heads": 2, "threads": 128},
+            "heads=16+4 rows<=65536": {"heads": 2, "threads": 128},
         },
     },
 }

@@ -1,0 +1,30 @@
+// derby_layer_norm, a block a row (rows.cuh), in the forms that were faster than the Triton kernel somewhere on an H200.
+
+#include "rows.cuh"
+
+namespace {
+
+template <class F>
+__global__ void __launch_bounds__(F::THREADS) derby_layer_norm(Rows rows) {
+  normalize<LAYER, F>(rows, shared_memory<Sums>());
+}
+
+struct Kernels {
+  template <class F>
+  static auto of() { return derby_layer_norm<F>; }
+};
+
+}  // namespace
+
+// ahead: rows, 0 for a form without. main.py lists the same forms.
+extern "C" int derby_layer_norm_run(const uint4* x, const uint4* weight, const uint4* bias, uint4* output,
+                                    int rows, int columns, float eps, int threads, int stream, int ahead,
+                                    cudaStream_t on) {
+  return start<Kernels,
+               Form<1152, 160, NOTHING, false>,
+               Form<1152, 160, BOTH, false>,
+               Form<2048, 256, NOTHING, false>,
+               Form<4096, 512, NOTHING, false>,
+               Form<5120, 640, NOTHING, false>>(
+      Rows{x, nullptr, weight, bias, output, nullptr, rows, ahead, eps}, columns, threads, stream, ahead > 0, on);
+}
