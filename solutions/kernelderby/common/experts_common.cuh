@@ -77,6 +77,8 @@ struct Config {
     static constexpr bool WIDE = WIDE_;                               // pairs are wgmma's M
     // Blocks of pairs up to which the last of an odd number may be a half one. In bf16, of more, it gains nothing.
     static constexpr int HALVED = !WIDE ? 0 : Kind::SCALED ? 1 << 20 : 3;
+    // Weights that no other cluster reads make room in L2 first, where that was seen to gain.
+    static constexpr bool READ_ONCE = WIDE || (ROUTES > 0 && !Kind::SCALED);
     static constexpr int ACT_BOX = WIDE ? 64 : ROWS >= 128 ? 32 : 16;  // rows of pairs a TMA box brings
     static constexpr int ACT_PITCH = BLOCK * Kind::BYTES + 16;        // bytes a row of the first GEMM's staging
     static constexpr int ACT_CHUNK = Kind::SCALED || ROWS < 64 ? ROWS : ROWS == 160 ? 32 : 64;  // its rows

@@ -163,18 +163,26 @@ __device__ __forceinline__ void bring_weights(Shared<C>& shared, const Arguments
         task.deliver = visit.k_begin > 0;
         const int row = place.expert * arguments.weight_rows + place.block_n * (FIRST ? BLOCK : 2 * BLOCK);
         const int second_row = row + arguments.second_block;
+        const int pairs = shared.row_start[place.expert + 1] - shared.row_start[place.expert];
+        const bool once = C::READ_ONCE && pairs <= CLUSTER * C::ROWS;
         const int act_boxes = FIRST ? 0 : (place.rows + C::ACT_BOX - 1) / C::ACT_BOX;
         for (int k = visit.k_begin; k < visit.k_end; ++k) {
             const int s = stage.index;
             const uint32_t full = shared_address(&shared.full[s]), to = shared_address(shared.weights[s]);
             mbarrier_wait(shared_address(&shared.empty[s]), stage.parity ^ 1);
             mbarrier_arrive_expect_tx(full, WEIGHT_BYTES + act_boxes * C::ACT_BOX * BLOCK);
-            if (CLUSTER == 1 || !place.same_weights) {
+            if ((CLUSTER == 1 || !place.same_weights) && once) {
+                tma_load_box_once(to, map, k * COLUMNS, row, full);
+                tma_load_box_once(to + BLOCK * BLOCK, map, k * COLUMNS, second_row, full);
+            } else if (CLUSTER == 1 || !place.same_weights) {
                 tma_load_box(to, map, k * COLUMNS, row, full);
                 tma_load_box(to + BLOCK * BLOCK, map, k * COLUMNS, second_row, full);
             } else {  // a block each, for both
-                const int mine = blockIdx.x % CLUSTER;
-                tma_load_box_multicast(to + mine * BLOCK * BLOCK, map, k * COLUMNS, mine ? second_row : row, full);
+                const int mine = blockIdx.x % CLUSTER, my_row = mine ? second_row : row;
+                if (once)
+                    tma_load_box_multicast_once(to + mine * BLOCK * BLOCK, map, k * COLUMNS, my_row, full);
+                else
+                    tma_load_box_multicast(to + mine * BLOCK * BLOCK, map, k * COLUMNS, my_row, full);
             }
             if (!FIRST && v == 0 && k == visit.k_begin) wait_for_previous_kernel();
             for (int box = 0; box < act_boxes; ++box)

@@ -73,6 +73,16 @@ __device__ __forceinline__ void tma_load_box(uint32_t to, const void* map, int c
         ::"r"(to), "l"(map), "r"(column), "r"(row), "r"(barrier) : "memory");
 }
 
+// What createpolicy makes of L2::evict_first, for what is read once.
+constexpr uint64_t EVICT_FIRST = 0x12F0000000000000;
+
+__device__ __forceinline__ void tma_load_box_once(uint32_t to, const void* map, int column, int row, uint32_t barrier) {
+    asm volatile(
+        "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint"
+        " [%0], [%1, {%2, %3}], [%4], %5;"
+        ::"r"(to), "l"(map), "r"(column), "r"(row), "r"(barrier), "l"(EVICT_FIRST) : "memory");
+}
+
 // The same box into this and the other CTA of a cluster of two, counted by the mbarrier at the same place in each.
 __device__ __forceinline__ void tma_load_box_multicast(uint32_t to, const void* map, int column, int row,
                                                        uint32_t barrier) {
@@ -80,6 +90,14 @@ __device__ __forceinline__ void tma_load_box_multicast(uint32_t to, const void* 
         "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster"
         " [%0], [%1, {%2, %3}], [%4], %5;"
         ::"r"(to), "l"(map), "r"(column), "r"(row), "r"(barrier), "h"(uint16_t(3)) : "memory");
+}
+
+__device__ __forceinline__ void tma_load_box_multicast_once(uint32_t to, const void* map, int column, int row,
+                                                            uint32_t barrier) {
+    asm volatile(
+        "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster"
+        ".L2::cache_hint [%0], [%1, {%2, %3}], [%4], %5, %6;"
+        ::"r"(to), "l"(map), "r"(column), "r"(row), "r"(barrier), "h"(uint16_t(3)), "l"(EVICT_FIRST) : "memory");
 }
 
 // Arrives at the mbarrier at the same place in CTA `rank` of the cluster.

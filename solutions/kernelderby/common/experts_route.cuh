@@ -96,6 +96,19 @@ __device__ __forceinline__ int token_at(const Shared<C>& shared, const Arguments
         return load_now(&arguments.sorted[row].x);
 }
 
+// The values from i on, i a multiple of 4; `none` behind the end.
+template <class Value>
+__device__ __forceinline__ void load_four(Value (&to)[4], const Value* from, int i, int end, Value none) {
+    if (i + 4 <= end) {
+        const int4 four = __ldg(reinterpret_cast<const int4*>(from + i));
+        const int bits[4] = {four.x, four.y, four.z, four.w};
+        memcpy(to, bits, sizeof to);
+    } else {
+#pragma unroll
+        for (int j = 0; j < 4; ++j) to[j] = i + j < end ? __ldg(from + i + j) : none;
+    }
+}
+
 constexpr int ROUTE_THREADS = 1024, ROUTE_BLOCKS = 16;
 
 // One cluster of ROUTE_BLOCKS blocks: starts [experts + 1] and sorted [pairs], within an expert in any order; row_of
@@ -108,12 +121,16 @@ derby_experts_route(const int* __restrict__ topk_ids, const float* __restrict__ 
     const int thread = threadIdx.x, block = blockIdx.x;
     if (thread < MOST_EXPERTS) counts[block][thread] = 0;
     __syncthreads();
-    const int share = (pairs + ROUTE_BLOCKS - 1) / ROUTE_BLOCKS, begin = block * share;
+    // Four pairs a thread at a time; their addresses are multiples of 16 bytes.
+    const int share = (pairs + 4 * ROUTE_BLOCKS - 1) / (4 * ROUTE_BLOCKS) * 4, begin = block * share;
     const int end = smaller(begin + share, pairs);
 #pragma unroll 4
-    for (int i = begin + thread; i < end; i += ROUTE_THREADS) {
-        const int expert = __ldg(topk_ids + i);
-        if (unsigned(expert) < unsigned(experts)) atomicAdd(&counts[block][expert], 1);
+    for (int i = begin + 4 * thread; i < end; i += 4 * ROUTE_THREADS) {
+        int expert[4];
+        load_four(expert, topk_ids, i, end, -1);
+#pragma unroll
+        for (int j = 0; j < 4; ++j)
+            if (unsigned(expert[j]) < unsigned(experts)) atomicAdd(&counts[block][expert[j]], 1);
     }
     __syncthreads();
     cluster_sync();  // all have started
@@ -150,15 +167,23 @@ derby_experts_route(const int* __restrict__ topk_ids, const float* __restrict__ 
     }
     __syncthreads();
 #pragma unroll 4
-    for (int i = begin + thread; i < end; i += ROUTE_THREADS) {
-        const int expert = __ldg(topk_ids + i);
-        const float weight = __ldg(topk_weights + i);
-        int row = -1;
-        if (unsigned(expert) < unsigned(experts)) {
-            row = atomicAdd(&cursor[expert], 1);
-            sorted[row] = make_int2(i / top_k, __float_as_int(weight));
+    for (int i = begin + 4 * thread; i < end; i += 4 * ROUTE_THREADS) {
+        int expert[4], row[4];
+        float weight[4];
+        load_four(expert, topk_ids, i, end, -1);
+        load_four(weight, topk_weights, i, end, 0.0f);
+#pragma unroll
+        for (int j = 0; j < 4; ++j) {
+            row[j] = -1;
+            if (unsigned(expert[j]) < unsigned(experts)) {
+                row[j] = atomicAdd(&cursor[expert[j]], 1);
+                sorted[row[j]] = make_int2((i + j) / top_k, __float_as_int(weight[j]));
+            }
         }
-        if (row_of) row_of[i] = row;
+        if (row_of && i + 4 <= end)
+            *reinterpret_cast<int4*>(row_of + i) = make_int4(row[0], row[1], row[2], row[3]);
+        else if (row_of)
+            for (int j = 0; i + j < end; ++j) row_of[i + j] = row[j];
     }
 }
 

@@ -9,10 +9,12 @@ struct Call {
     const void *x, *weight, *bias, *multiplier;
     void* output;
     int m, n, k, group, ctas;
+    float4* pieces;
+    int* arrived;
     cudaStream_t stream;
 };
 
-template <class F>
+template <class F, bool STREAMS = false>
 cudaError_t start(const Call& call) {
     static_assert(sizeof(Shared<F>) <= 227 * 1024, "what a CTA can have");
     CUtensorMap x_map, w_map, out_map;
@@ -26,9 +28,13 @@ cudaError_t start(const Call& call) {
         return cudaErrorInvalidValue;
     Problem problem = {static_cast<const __nv_bfloat16*>(call.bias),
                        static_cast<const __nv_bfloat16*>(call.multiplier), static_cast<__nv_bfloat16*>(call.output)};
-    const int grid = fill_extent<F>(&problem.extent, call.m, call.n, (call.k + BLOCK - 1) / BLOCK, call.group,
-                                    call.ctas);
-    return launch_clusters(derby_linear_sigmoid_mul<F>, grid, F::THREADS, F::CLUSTER, int(sizeof(Shared<F>)),
+    int grid = fill_extent<F>(&problem.extent, call.m, call.n, (call.k + BLOCK - 1) / BLOCK, call.group, call.ctas);
+    if (STREAMS) {
+        if (!call.pieces) return cudaErrorInvalidValue;
+        grid = F::CLUSTER * spread_last_turn<F>(&problem, grid / F::CLUSTER, call.ctas / F::CLUSTER);
+        problem.pieces = call.pieces, problem.arrived = call.arrived;
+    }
+    return launch_clusters(derby_linear_sigmoid_mul<F, STREAMS>, grid, F::THREADS, F::CLUSTER, int(sizeof(Shared<F>)),
                            call.stream, x_map, w_map, out_map, problem);
 }
 
@@ -36,14 +42,17 @@ cudaError_t start(const Call& call) {
 
 extern "C" int derby_linear_sigmoid_mul_sm90_run(const void* x, const void* weight, const void* bias,
                                                  const void* multiplier, void* output, int m, int n, int k,
-                                                 int variant, int group, int ctas, void* stream) {
-    const Call call = {x, weight, bias, multiplier, output, m, n, k, group, ctas, static_cast<cudaStream_t>(stream)};
+                                                 int variant, int group, int ctas, void* pieces, void* arrived,
+                                                 void* stream) {
+    const Call call = {x,   weight, bias,  multiplier, output, m, n, k, group, ctas, static_cast<float4*>(pieces),
+                       static_cast<int*>(arrived), static_cast<cudaStream_t>(stream)};
     switch (variant) {
         case 0: return start<Form<128, 256, false, 4, 2, false>>(call);
         case 1: return start<Form<64, 32, true, 16, 1, true>>(call);
         case 2: return start<Form<64, 64, true, 10, 1, true>>(call);
         case 3: return start<Form<64, 64, true, 10, 2, true>>(call);
         case 4: return start<Form<128, 64, false, 8, 1, true>>(call);
+        case 5: return start<Form<128, 256, false, 4, 2, false>, true>(call);
         default: return cudaErrorInvalidValue;
     }
 }

@@ -14,8 +14,27 @@ cuda_library = importlib.import_module(f"{__name__}.cuda_library")
 POINTER, INT = cuda_library.POINTER, cuda_library.INT
 ALIGNED = 8  # values: TMA takes rows of a multiple of 16 bytes
 library = cuda_library.CudaLibrary(
-    __file__, "derby_linear_sigmoid_mul_sm90", ["kernel.cu", "gemm.cuh", "hopper_tiles.cuh", "hopper_gemm.cuh"],
-    [POINTER] * 5 + [INT] * 6)
+    __file__, "derby_linear_sigmoid_mul_sm90",
+    ["kernel.cu", "gemm.cuh", "parts.cuh", "stretches.cuh", "hopper_tiles.cuh", "hopper_gemm.cuh"],
+    [POINTER] * 5 + [INT] * 6 + [POINTER] * 2)
+
+# Variants of kernel.cu: tiles of 128 x 256, of 64 x 32, of 64 x 64, alone and in clusters of two, of 128 x 64; of
+# 128 x 256 with stream-K for the last turn.
+WIDE, SMALL, MEDIUM, MEDIUM_TWO, TALL, STREAMED = range(6)
+TILE = 128, 256           # of WIDE and STREAMED, in clusters of two, one below the other
+SPARE = 8                 # workspaces that a capture may begin without a memset in its graph
+workspaces, spare = {}, {}
+
+
+def workspace(device, ctas):
+    """What CTAs hand to each other: float32 pieces of tiles, and whether they are there, zeros between calls. One a
+    stream, since two streams could use it at the same time."""
+    key = device, torch.cuda.current_stream(device).cuda_stream
+    if key not in workspaces:
+        if not spare.get(device):
+            spare[device] = list(torch.zeros(SPARE, ctas, dtype=torch.int32, device=device).unbind())
+        workspaces[key] = torch.empty(ctas, *TILE, dtype=torch.float32, device=device), spare[device].pop()
+    return workspaces[key]
 
 
 @functools.cache
@@ -23,15 +42,33 @@ def multiprocessors(device):
     return torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 132
 
 
+def streams(m, n, ctas):
+    """Whether the last turn had better be spread over all CTAs: it is far from full, and the turns are neither one nor
+    many, as seen on an H200 (docs/gemm_and_experts_sm90.md)."""
+    clusters = max(ctas // 2, 1)
+    whole, rest = divmod(-(-m // (2 * TILE[0])) * -(-n // TILE[1]), clusters)
+    return 1 <= whole <= 6 and 0 < rest <= 0.8 * clusters
+
+
+def variants(m, n, ctas):
+    """Those worth trying, the best first."""
+    if m <= 64:
+        return SMALL, MEDIUM
+    if m <= 512:
+        return MEDIUM, MEDIUM_TWO, TALL
+    return (STREAMED, WIDE) if streams(m, n, ctas) else (WIDE, STREAMED)
+
+
 def tuning_key(hidden_states, weight, bias, multiplier):
     (n, k), m = weight.shape, hidden_states.shape[0]
-    return f"n={n} k={k} m<={1 << max(m - 1, 0).bit_length()}"
+    first = variants(m, n, multiprocessors(hidden_states.device))[0]
+    return f"n={n} k={k} m<={1 << max(m - 1, 0).bit_length()} v{first}"
 
 
 def candidates(hidden_states, weight, bias, multiplier):
-    m = hidden_states.shape[0]
-    order = [1, 2] if m <= 64 else [2, 3, 4] if m <= 512 else [0]
-    return [{"variant": variant, "group": group} for variant in order for group in ((8,) if m <= 512 else (8, 16, 4))]
+    m, groups = hidden_states.shape[0], (8,) if hidden_states.shape[0] <= 512 else (8, 16, 4)
+    order = variants(m, weight.shape[0], multiprocessors(hidden_states.device))
+    return [{"variant": variant, "group": group} for variant in order for group in groups]
 
 
 choose = tuning.Chooser(tuned.FOUND, tuning_key, candidates)
@@ -43,8 +80,10 @@ def run_with(config, hidden_states, weight, bias, multiplier, output):
         return
     if k % ALIGNED:  # two launches more, where rows cannot be loaded as they lie
         hidden_states, weight = (torch.nn.functional.pad(rows, (0, -k % ALIGNED)) for rows in (hidden_states, weight))
+    ctas = multiprocessors(hidden_states.device)
+    shared = workspace(hidden_states.device, ctas) if config["variant"] == STREAMED else (None, None)
     library(hidden_states.device, hidden_states, weight, bias, multiplier, output, m, n, weight.shape[1],
-            config["variant"], config["group"], multiprocessors(hidden_states.device))
+            config["variant"], config["group"], ctas, *shared)
 
 
 @torch.no_grad()

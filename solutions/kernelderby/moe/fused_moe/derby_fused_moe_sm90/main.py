@@ -42,7 +42,7 @@ def _order(pairs, num_experts, intermediate):
     kernel and two bytes a value there and back. Tiles of 128 pairs from 33 an expert on: they cost 1 or 2 % where all
     have as many, and save 7 to 36 where a few experts have them all."""
     average = pairs / num_experts
-    stores = intermediate < 1024 or 300 < average <= 750
+    stores = intermediate < 1024
     if pairs <= VARIANTS[FEW][2] and average <= 8:
         return (FEW, SOME), False
     if pairs <= VARIANTS[SOME_SORTING][2] and average <= 200:
