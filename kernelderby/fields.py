@@ -14,7 +14,7 @@ import json
 import tomllib
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, NamedTuple, TypeVar
 
 import msgspec
 from msgspec import Meta
@@ -30,6 +30,7 @@ __all__ = [
     "Function",
     "Identifier",
     "Importance",
+    "Line",
     "ModuleName",
     "Name",
     "NotNegative",
@@ -42,12 +43,14 @@ __all__ = [
     "convert",
     "decode_json",
     "expect_inner_path",
+    "lines_of",
     "must_be",
     "read_csv",
     "read_json",
     "read_jsonl",
     "read_text",
     "read_toml",
+    "record_of",
     "suggestion",
     "unknown_fields",
 ]
@@ -115,28 +118,62 @@ def read_toml(path: Path, kind: type[T] = dict) -> T:  # type: ignore[assignment
     return convert(path, data, kind)
 
 
+class Line(NamedTuple):
+    """Of a file. is_cut: no line break ends it."""
+
+    number: int
+    text: memoryview
+    is_cut: bool
+
+
+def lines_of(path: Path) -> Iterator[Line]:
+    """Nothing is copied: traces may have hundreds of megabytes."""
+    data, start, number = read_bytes(path), 0, 1
+    view = memoryview(data)
+    while (end := data.find(b"\n", start)) >= 0:
+        yield Line(number, view[start:end], False)
+        start, number = end + 1, number + 1
+    yield Line(number, view[start:], True)
+
+
+def record_of(path: Path, line: Line, kind: type[T], left_out: Callable[[str], None] | None = None) -> T | None:
+    """None for a blank line, and for a broken one, which is told to left_out; without it the DerbyError is raised."""
+    text = bytes(line.text)
+    if not text.strip():
+        return None
+    where = f"{path}:{line.number}"
+    try:
+        return decode_json(where, text, kind)
+    except DerbyError as problem:
+        told = str(problem)
+        if line.is_cut and not _is_json(text):
+            told = f"{where}: the last line was cut short; mend or remove it"
+        if left_out is None:
+            raise DerbyError(told) from None
+        left_out(told)
+        return None
+
+
 def read_jsonl(path: Path, kind: type[T], left_out: Callable[[str], None] | None = None) -> Iterator[tuple[str, T]]:
     """("path:line", record) for each line that is not blank. A broken line is told to left_out and passed over; without
     it the DerbyError is raised."""
-    decoder = msgspec.json.Decoder(kind)
-    lines = read_bytes(path).split(b"\n")
-    for number, line in enumerate(lines, start=1):
-        if not line.strip():
-            continue
-        where = f"{path}:{number}"
+    decode = msgspec.json.Decoder(kind).decode
+    for line in lines_of(path):
+        record: T | None
         try:
-            record = decoder.decode(line)
-        except (ValueError, RecursionError) as error:
-            is_cut = number == len(lines) and not isinstance(error, msgspec.ValidationError)
-            try:
-                record = decode_json(where, line, kind)  # slower, with the field and the mend
-            except DerbyError as problem:
-                told = f"{where}: the last line was cut short; mend or remove it" if is_cut else str(problem)
-                if left_out is None:
-                    raise DerbyError(told) from None
-                left_out(told)
-                continue
-        yield where, record
+            record = decode(line.text)
+        except (ValueError, RecursionError):
+            record = record_of(path, line, kind, left_out)  # slower, with the field and the mend
+        if record is not None:
+            yield f"{path}:{line.number}", record
+
+
+def _is_json(text: bytes) -> bool:
+    try:
+        msgspec.json.decode(text)
+    except (ValueError, RecursionError):
+        return False
+    return True
 
 
 def read_csv(path: Path, kind: type[T]) -> Iterator[tuple[str, T]]:

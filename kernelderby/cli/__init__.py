@@ -77,7 +77,7 @@ def derby(root: Path) -> None:
 def main() -> None:
     """Entry point: a DerbyError is one line on stderr and exit code 1; a wrong option is click's message and 2."""
     make_streams_safe()
-    gc.set_threshold(200_000, 50, 50)  # rows by the hundred thousand live to the end: nothing is found among them
+    gc.set_threshold(5_000_000, 50, 50)  # rows by the hundred thousand live to the end: nothing is found among them
     try:
         derby(prog_name="derby")
     except DerbyError as error:

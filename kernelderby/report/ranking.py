@@ -9,7 +9,7 @@ from typing import Any
 from kernelderby.catalog.selection import SCORED
 from kernelderby.rank.model import NOT_MEASURED, Cell, Ranking, Ratio, Summary, WorkloadRow
 from kernelderby.report.answer import Answer
-from kernelderby.report.frame import Frame, fields_of, frame
+from kernelderby.report.frame import Frame, fields_of
 from kernelderby.report.model import NOT_KNOWN, NOTHING, Column, Report, Table, TableCell
 from kernelderby.report.numbers import factor, microseconds, milliseconds, short_percent
 
@@ -30,9 +30,9 @@ def rankings_answer(rankings: Sequence[Ranking], warnings: Sequence[str] = ()) -
 
 def _frames(rankings: Sequence[Ranking]) -> tuple[Frame, ...]:
     return (
-        frame("solutions", (row for ranking in rankings for row in _solution_rows(ranking))),
-        frame("workloads", (row for ranking in rankings for row in _long_rows(ranking))),
-        frame("pairs", (_key(ranking) | fields_of(pair) for ranking in rankings for pair in ranking.pairs)),
+        Frame("solutions", (row for ranking in rankings for row in _solution_rows(ranking))),
+        Frame("workloads", (row for ranking in rankings for row in _long_rows(ranking))),
+        Frame("pairs", (_key(ranking) | fields_of(pair) for ranking in rankings for pair in ranking.pairs)),
     )
 
 
@@ -56,7 +56,9 @@ def _long_rows(ranking: Ranking) -> Iterator[dict[str, Any]]:
         workload = {
             "uuid": row.uuid,
             "workload": row.label,
-            "axes": row.axes,
+            **{
+                f"axes_{name}": size for name, size in row.axes.items()
+            },  # as a frame names them, once for all solutions
             "importance": row.importance,
             "floor_us": row.floor_us,
             "regime": row.regime,
