@@ -70,7 +70,14 @@ NotNegative = Annotated[float, must_be("a finite number of 0 or more", ge=0, le=
 Share = Annotated[float, must_be("a number above 0, 1 at most", gt=0, le=1)]
 Importance = Annotated[float, must_be("a number above 0, 1e9 at most", gt=0, le=1e9)]
 Number = Annotated[float, must_be("a finite number", ge=-_LARGEST, le=_LARGEST)]
-Name = Annotated[str, must_be("a name without control characters", pattern=r"^[^\x00-\x1f\x7f-\x9f]+$")]
+Name = Annotated[
+    str,
+    must_be(
+        "a name without control characters, of 255 letters at most",
+        pattern=r"^[^\x00-\x1f\x7f-\x9f]+$",
+        max_length=255,
+    ),
+]
 Identifier = Annotated[str, must_be("a name of letters, digits and _", pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
 ModuleName = Annotated[
     str,
@@ -105,7 +112,7 @@ def decode_json(where: Path | str, data: bytes, kind: type[T] = dict) -> T:  # t
     except (ValueError, RecursionError) as error:
         loose = _loosely(where, data)  # most often it says better where
         if "surrogate" in str(error):  # half a pair, which some write: there is no such text
-            return convert(where, _whole_texts(loose), kind)
+            return convert(where, loose, kind)
         raise DerbyError(f"{where}: not JSON ({_short(error)}); mend it") from None
 
 
@@ -211,7 +218,7 @@ def convert(where: Path | str, data: Any, kind: type[T], *, lax: bool = False) -
 def agree(path: Path | str, field: str, value: str, in_path: str) -> None:
     """The path is the key: what the file says must stand in it."""
     if value != in_path:
-        raise DerbyError(f"{path}: {field}: is {value!r} but the path says {in_path!r}; rename one of them")
+        raise DerbyError(f"{path}: {field}: is {value!r:.80} but the path says {in_path!r}; rename one of them")
 
 
 def expect_inner_path(field: str, text: str) -> None:
@@ -222,9 +229,9 @@ def expect_inner_path(field: str, text: str) -> None:
 
 
 def _loosely(where: Path | str, data: bytes) -> Any:
-    """The JSON as plain Python. DerbyError with the line of a syntax error."""
+    """The JSON as plain Python, its texts whole. DerbyError with the line of a syntax error."""
     try:
-        return json.loads(data)
+        return _whole_texts(json.loads(data))
     except (ValueError, RecursionError) as error:
         line = f":{error.lineno}" if isinstance(error, json.JSONDecodeError) and b"\n" in data.rstrip(b"\n") else ""
         raise DerbyError(f"{where}{line}: not JSON ({_short(error)}); mend that line") from None

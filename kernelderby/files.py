@@ -100,6 +100,8 @@ def write_whole(path: Path, content: str | bytes) -> None:
     data = content.encode() if isinstance(content, str) else content
     target = Path(os.path.realpath(path))
     try:
+        if target.is_dir():
+            raise OSError(errno.EISDIR, os.strerror(errno.EISDIR))
         target.parent.mkdir(parents=True, exist_ok=True)
         remove_unfinished(target)
         _replace(target, data)

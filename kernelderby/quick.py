@@ -16,9 +16,9 @@ from typing import NamedTuple
 from msgspec import Raw, Struct
 from msgspec.json import Decoder
 
-from kernelderby.fields import Positive, lines_of, record_of
-from kernelderby.row import ROUNDING, ROUNDING_US, Own, Row
-from kernelderby.samples import Samples
+from kernelderby.fields import lines_of, record_of
+from kernelderby.row import ROUNDING, ROUNDING_US, Own, Row, Time
+from kernelderby.samples import LEAST_US, MOST_US, Samples
 
 _AT_ONCE = 1000  # rows
 
@@ -26,7 +26,7 @@ _AT_ONCE = 1000  # rows
 class QuickTimes(Struct):
     """row.Times; samples_us is text, and Samples once they are checked."""
 
-    median_us: Positive
+    median_us: Time
     samples_us: Raw
 
 
@@ -121,9 +121,9 @@ def _odd(timed: Sequence[_Timed], flat: array[float]) -> set[int]:
         starts = np.array([each.start for each in some])
         spans = np.sort(np.array(flat)[starts[:, None] + np.arange(count)], axis=1)
         stated = np.array([np.nan if each.stated is None else each.stated for each in some])
-        with np.errstate(over="ignore"):
+        is_none = ~((spans[:, 0] >= LEAST_US) & (spans[:, -1] <= MOST_US))
+        with np.errstate(over="ignore"):  # of what is no time anyway
             medians = (spans[:, count // 2] + spans[:, ~(count // 2)]) / 2
-            is_other = np.abs(medians - stated) > ROUNDING_US + ROUNDING * stated  # false where nothing is stated
-        is_none = ~((spans[:, 0] > 0) & (spans[:, -1] < np.inf))
+        is_other = np.abs(medians - stated) > ROUNDING_US + ROUNDING * stated  # false where nothing is stated
         odd.update(some[at].place for at in np.flatnonzero(is_other | is_none).tolist())
     return odd

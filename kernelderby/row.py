@@ -11,7 +11,8 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Raw, Struct
 
-from kernelderby.fields import Name, NotNegative, Positive, Size, must_be
+from kernelderby.fields import Name, NotNegative, Size, must_be
+from kernelderby.samples import LEAST_US, MOST_US
 
 
 class Status(StrEnum):
@@ -69,14 +70,17 @@ STATUS_OF_EVALUATION = {
 # Rows hold three digits behind the point of a microsecond, medians and samples alike.
 ROUNDING_US, ROUNDING = 1.01e-3, 1e-6
 
-Round = Annotated[tuple[Positive, ...], must_be("a round of at least one time", min_length=1)]
+Time = Annotated[float, must_be(f"a time from {LEAST_US:g} to {MOST_US:g} us", ge=LEAST_US, le=MOST_US)]
+Round = Annotated[tuple[Time, ...], must_be("a round of at least one time", min_length=1)]
 Rounds = tuple[Round, ...]
 # JSON has no NaN and no infinity: they are written as texts.
 MaybeNumber = float | Literal["NaN", "Infinity", "-Infinity"] | None
 
 
 class Performance(Struct):
-    latency_ms: Positive
+    latency_ms: Annotated[
+        float, must_be(f"a time from {LEAST_US / 1e3:g} to {MOST_US / 1e3:g} ms", ge=LEAST_US / 1e3, le=MOST_US / 1e3)
+    ]
     reference_latency_ms: NotNegative = 0.0
 
 
@@ -118,7 +122,7 @@ class Evaluation(Struct):
 
 
 class Times(Struct):
-    median_us: Positive
+    median_us: Time
     samples_us: Rounds
 
     def __post_init__(self) -> None:
@@ -130,7 +134,7 @@ class Own(Struct):
 
     status: Status
     protocol: Name
-    latency_us: Positive | None = None
+    latency_us: Time | None = None
     samples_us: Rounds = ()
     reference_latency_us: NotNegative | None = None
     correctness: Errors | None = None

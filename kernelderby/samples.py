@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterator, Sequence
-from math import inf
 from typing import Any, overload
+
+LEAST_US, MOST_US = 1e-6, 1e12  # of what can be a time: a thousandth of a nanosecond, eleven days
 
 
 class Samples(Sequence[tuple[float, ...]]):
     """Rounds of spans in us; reads like a tuple of tuples and equals one. Every round has one at least, every span is
-    finite and above 0. flat: doubles, the spans of all rounds in their order. lengths: of the rounds."""
+    a time (LEAST_US to MOST_US). flat: doubles, the spans of all rounds in their order. lengths: of the rounds."""
 
     __slots__ = ("flat", "lengths")
 
@@ -26,8 +27,8 @@ class Samples(Sequence[tuple[float, ...]]):
         flat = array("d")
         for spans in rounds:
             flat.extend(spans)
-        if not all(map(len, rounds)) or not all(0 < span < inf for span in flat):
-            raise ValueError("a round is empty or holds a time that is not positive")
+        if not all(map(len, rounds)) or not all(LEAST_US <= span <= MOST_US for span in flat):
+            raise ValueError(f"a round is empty or holds what is no time of {LEAST_US:g} to {MOST_US:g} us")
         return cls(memoryview(flat), tuple(map(len, rounds)))
 
     def __len__(self) -> int:

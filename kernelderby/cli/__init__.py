@@ -81,15 +81,15 @@ def main() -> None:
     try:
         derby(prog_name="derby")
     except DerbyError as error:
-        from kernelderby.report.plain import plain
+        from kernelderby.cli.output import warn
 
-        print(f"derby: {plain(str(error))}", file=sys.stderr)
+        warn([str(error)])
         sys.exit(1)
     except OSError as error:  # of a file or folder that nobody foresaw to be like that
-        from kernelderby.report.plain import plain
+        from kernelderby.cli.output import warn
 
         where = f"{error.filename}: " if error.filename is not None else ""
-        print(f"derby: {plain(where)}{error.strerror or error}; mend that place, or name another", file=sys.stderr)
+        warn([f"{where}{error.strerror or error}; mend that place, or name another"])
         sys.exit(1)
     except ModuleNotFoundError as error:
         if error.name not in _OF_MEASURING:

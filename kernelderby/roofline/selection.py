@@ -3,7 +3,6 @@ and which of a row's times."""
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -12,7 +11,7 @@ from typing import NamedTuple
 from kernelderby.errors import DerbyError
 from kernelderby.fields import suggestion
 from kernelderby.hardware import gpu_id
-from kernelderby.samples import Samples
+from kernelderby.samples import LEAST_US, MOST_US, Samples
 from kernelderby.trace import FLASHINFER_BENCH_CUPTI, FLASHINFER_BENCH_PROTOCOLS, Measurement, Status, newest
 
 
@@ -155,13 +154,13 @@ def newest_rows(rows: Iterable[Measurement], hashes: Mapping[str, str]) -> dict[
 
 
 def latency_us(row: Measurement, kind: str = "eager") -> float | None:
-    """The time of that kind of a passed row, None where it has none. DerbyError where it or a sample is no positive
-    number, and where there is no eager one."""
+    """The time of that kind of a passed row, None where it has none. DerbyError where it or a sample can be no time,
+    and where there is no eager one."""
     time = row.time(kind)
     if time is None and kind != "eager":
         return None
     where = f"traces/: {row.solution} on workload {row.uuid} at {row.timestamp}"
-    if time is None or not 0 < time.median_us < math.inf:
+    if time is None or not LEAST_US <= time.median_us <= MOST_US:
         found = None if time is None else time.median_us
         raise DerbyError(f"{where}: latency_us: a passed row needs a positive time, not {found}; delete it")
     try:
