@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import importlib
+import os
 import sys
 from difflib import get_close_matches
 from pathlib import Path
@@ -88,8 +89,10 @@ def main() -> None:
     except OSError as error:  # of a file or folder that nobody foresaw to be like that
         from kernelderby.cli.output import warn
 
-        where = f"{error.filename}: " if error.filename is not None else ""
-        warn([f"{where}{error.strerror or error}; mend that place, or name another"])
+        where = os.fsdecode(error.filename) if isinstance(error.filename, str | bytes | os.PathLike) else ""
+        told = error.strerror or str(error)
+        unnamed = f"{told}; look at where the output goes, and at the current directory"
+        warn([f"{where}: {told}; mend that place, or name another" if where else unnamed])
         sys.exit(1)
     except ModuleNotFoundError as error:
         if error.name not in _OF_MEASURING:
