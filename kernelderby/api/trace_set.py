@@ -18,13 +18,14 @@ from kernelderby.rank.leads import Leads, leads
 from kernelderby.report.answer import Answer
 from kernelderby.report.importance import importance_answer
 from kernelderby.report.leads import leads_answer
-from kernelderby.report.ranking import rankings_answer
+from kernelderby.report.races import rankings_answer
 from kernelderby.report.roofline import survey_answer
 from kernelderby.roofline.operators import Survey, survey
 from kernelderby.roofline.recorded import recorded
 from kernelderby.trace import Measurement
 
 Names = str | Iterable[str]
+_FEW = 3  # rankings: more of them, with all their shapes, are more than anybody asked for by naming none
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,12 +67,15 @@ class TraceSet:
         protocol: str | None = None,
         time: str | None = None,
         baseline: str | None = None,
+        by_shape: bool | None = None,
     ) -> Answer[tuple[Ranking, ...]]:
         """One ranking a definition: solution against solution on one GPU, timed in one way. A definition with workloads
         of several origins has one ranking an origin, the survey's first.
 
         Without names: every definition that solutions competed for. origin: only workloads of these. gpu, protocol:
         default the newest protocol, then the most rows. time: graph, eager or busy; default graph where all have it.
+        by_shape: tables of every ranking; by default where names are given, and where there are three at most. Else
+        the text has one table with a row a ranking.
         DerbyError: no rows, an unknown name, a baseline that passed nothing.
         """
         catalog = self.catalog
@@ -114,7 +118,9 @@ class TraceSet:
                     warnings.append(f"{name}, origin {part[0].origin or 'none'}: {error}; left out")
                 else:
                     rankings.append(one)
-        return rankings_answer(rankings, (*catalog.warnings, *warnings))
+        if by_shape is None:
+            by_shape = bool(definitions or named or workloads) or len(rankings) <= _FEW
+        return rankings_answer(rankings, (*catalog.warnings, *warnings), by_shape)
 
     def rank_by_importance(
         self,

@@ -157,4 +157,5 @@ def _named(root: Path, kind: str, name: str, known: Mapping[str, T], broken: Map
         return known[name]
     if name in broken:
         raise DerbyError(broken[name])
-    raise DerbyError(f"{root}: no {kind} {name!r}; {suggestion(name, known)}")
+    where = "" if root == Path() else f"{root}: "  # the current directory goes without saying
+    raise DerbyError(f"{where}no {kind} {name!r}; {suggestion(name, known)}")
