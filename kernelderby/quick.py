@@ -80,9 +80,8 @@ def _check_samples(rows: Sequence[QuickRow | None]) -> set[int]:
                 flat.fromlist(one)
             shape = tuple(map(len, rounds))
             timed.append(_Timed(place, owner, stated, shapes.setdefault(shape, shape), start, len(flat)))
-    spans: memoryview[float] = memoryview(flat)
     for each in timed:
-        each.owner.samples_us = Samples(spans[each.start : each.end], each.shape)  # type: ignore[assignment]
+        each.owner.samples_us = Samples(flat[each.start : each.end], each.shape)  # type: ignore[assignment]
     return doubtful | _odd(timed, flat)
 
 

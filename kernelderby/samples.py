@@ -11,12 +11,12 @@ LEAST_US, MOST_US = 1e-6, 1e12  # of what can be a time: a thousandth of a nanos
 
 class Samples(Sequence[tuple[float, ...]]):
     """Rounds of spans in us; reads like a tuple of tuples and equals one. Every round has one at least, every span is
-    a time (LEAST_US to MOST_US). flat: doubles, the spans of all rounds in their order. lengths: of the rounds."""
+    a time (LEAST_US to MOST_US). flat: the spans of all rounds in their order. lengths: of the rounds."""
 
     __slots__ = ("flat", "lengths")
 
-    def __init__(self, flat: memoryview[float], lengths: tuple[int, ...]) -> None:
-        """What was checked; Samples.of checks."""
+    def __init__(self, flat: array[float], lengths: tuple[int, ...]) -> None:
+        """Of spans that were checked; Samples.of checks."""
         self.flat, self.lengths = flat, lengths
 
     @classmethod
@@ -29,7 +29,7 @@ class Samples(Sequence[tuple[float, ...]]):
             flat.extend(spans)
         if not all(map(len, rounds)) or not all(LEAST_US <= span <= MOST_US for span in flat):
             raise ValueError(f"a round is empty or holds what is no time of {LEAST_US:g} to {MOST_US:g} us")
-        return cls(memoryview(flat), tuple(map(len, rounds)))
+        return cls(flat, tuple(map(len, rounds)))
 
     def __len__(self) -> int:
         return len(self.lengths)
@@ -54,6 +54,9 @@ class Samples(Sequence[tuple[float, ...]]):
 
     def __hash__(self) -> int:
         return hash(tuple(self))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Samples, (self.flat, self.lengths)
 
     def __repr__(self) -> str:
         return repr(tuple(self))

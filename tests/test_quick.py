@@ -2,7 +2,9 @@
 
 import copy
 import json
+import pickle
 import random
+from dataclasses import asdict
 
 import pytest
 
@@ -33,6 +35,14 @@ def test_recorded_rows_are_the_same_either_way(checkout):
     for path in paths:
         rows, problems = of_rows(path)
         assert of_many(path) == (rows, problems) and rows
+
+
+def test_a_row_that_was_read_can_be_copied_kept_and_written(checkout):
+    path = next((checkout / "traces/h200").rglob("rms_norm.jsonl"))
+    for row, line in zip(of_many(path)[0], path.read_text().splitlines(), strict=True):
+        assert json.loads(json.dumps(row.to_trace()))["measurement"].items() <= json.loads(line)["measurement"].items()
+    assert pickle.loads(pickle.dumps(row)) == copy.deepcopy(row) == row
+    assert asdict(row)["times"]["graph"]["samples_us"] == row.times["graph"].samples_us
 
 
 @pytest.fixture

@@ -22,9 +22,9 @@ from kernelderby.report.races import rankings_answer
 from kernelderby.report.roofline import survey_answer
 from kernelderby.roofline.operators import Survey, survey
 from kernelderby.roofline.recorded import recorded
-from kernelderby.trace import Measurement
+from kernelderby.trace import TIME_KINDS, Measurement
 
-Names = str | Iterable[str]
+Names = str | int | Iterable[str | int] | None
 _FEW = 3  # rankings: more of them, with all their shapes, are more than anybody asked for by naming none
 
 
@@ -33,6 +33,9 @@ class TraceSet:
     """One set on disk, read when it is asked for. Names are one name or several."""
 
     catalog: Catalog
+
+    def __repr__(self) -> str:
+        return f"TraceSet({str(self.root)!r})"
 
     @property
     def root(self) -> Path:
@@ -79,6 +82,7 @@ class TraceSet:
         DerbyError: no rows, an unknown name, a baseline that passed nothing.
         """
         catalog = self.catalog
+        _check_time(time)
         chosen = [catalog.solution(name) for name in _names(solutions)]
         named = chosen + ([catalog.solution(baseline)] if baseline else [])
         wanted = [catalog.definition(name).name for name in _names(definitions)]
@@ -136,6 +140,7 @@ class TraceSet:
         An operator's S counts its survey workloads where it has any. origin: only workloads of these, and the operators
         that have some."""
         catalog, origins = self.catalog, _names(origin)
+        _check_time(time)
         catalog.check_origins(origins)
         importance = published.importance(catalog.root, catalog.left_out)
         if not importance:
@@ -260,7 +265,17 @@ def open_set(path: Path | str | None = None) -> TraceSet:
 
 
 def _names(names: Names) -> tuple[str, ...]:
-    return (names,) if isinstance(names, str) else tuple(names)
+    """Sizes may be numbers (workloads=5120); None is none."""
+    several = () if names is None else (names,) if isinstance(names, str | int) else tuple(names)
+    for name in several:
+        if not isinstance(name, str | int) or isinstance(name, bool):
+            raise DerbyError(f"{name!r:.60} is no name; give one, or a list of them")
+    return tuple(map(str, several))
+
+
+def _check_time(time: str | None) -> None:
+    if time is not None and time not in TIME_KINDS:
+        raise DerbyError(f"time: {time!r:.60} is unknown; {suggestion(str(time), TIME_KINDS)}")
 
 
 def known_gpu(name: str) -> Gpu:
