@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import wraps
 from pathlib import Path
+from typing import Concatenate, ParamSpec, TypeVar
 
 from kernelderby.catalog import Catalog, Definition, Solution, Workload, published
 from kernelderby.catalog.selection import by_origin, is_named, of_origin, select_workloads
@@ -25,7 +27,20 @@ from kernelderby.roofline.recorded import recorded
 from kernelderby.trace import TIME_KINDS, Measurement
 
 Names = str | int | Iterable[str | int] | None
+Given = ParamSpec("Given")
+T = TypeVar("T")
 _FEW = 3  # rankings: more of them, with all their shapes, are more than anybody asked for by naming none
+
+
+def _telling(question: Callable[Concatenate[TraceSet, Given], T]) -> Callable[Concatenate[TraceSet, Given], T]:
+    """See Catalog.telling."""
+
+    @wraps(question)
+    def asked(trace_set: TraceSet, /, *given: Given.args, **named: Given.kwargs) -> T:
+        with trace_set.catalog.telling():
+            return question(trace_set, *given, **named)
+
+    return asked
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +74,7 @@ class TraceSet:
         """Every recorded row."""
         return tuple(self.catalog.traces())
 
+    @_telling
     def rank(
         self,
         definitions: Names = (),
@@ -126,6 +142,7 @@ class TraceSet:
             by_shape = bool(definitions or named or workloads) or len(rankings) <= _FEW
         return rankings_answer(rankings, (*catalog.warnings, *warnings), by_shape)
 
+    @_telling
     def rank_by_importance(
         self,
         solutions: Names = (),
@@ -158,6 +175,7 @@ class TraceSet:
         found = rank_by_importance(recorded(catalog.traces(), known, gpu, protocol, time), workloads, known, importance)
         return importance_answer(found, catalog.warnings)
 
+    @_telling
     def leads(
         self,
         definitions: Names = (),
@@ -185,6 +203,7 @@ class TraceSet:
         found = leads(rows, workloads, catalog.solutions, author, gpu, protocol)
         return leads_answer(found, by_operator, catalog.warnings)
 
+    @_telling
     def roofline(
         self,
         definitions: Names = (),

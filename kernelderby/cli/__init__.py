@@ -84,7 +84,7 @@ def main() -> None:
     except DerbyError as error:
         from kernelderby.cli.output import warn
 
-        warn([str(error)])
+        warn([*getattr(error, "__notes__", ()), str(error)])
         sys.exit(1)
     except OSError as error:  # of a file or folder that nobody foresaw to be like that
         from kernelderby.cli.output import warn
