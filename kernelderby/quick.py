@@ -1,8 +1,8 @@
 """Rows of traces by the hundred thousand: what row.Row checks of each is checked here of many at once.
 
 Most of a row is its samples, and most of the time they take is making a Python number of each and sorting them. So they
-stay as text until a few thousand rows are there, become one array, and are held against the stated medians together.
-A row that anything is odd about is not judged here: it is read again as a Row, which says what is wrong.
+stay as text until a thousand rows are there, become one array, and are held against the stated medians together. A row
+that anything is odd about is not judged here: it is read again as a Row, which says what is wrong.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from kernelderby.row import ROUNDING, ROUNDING_US, Own, Row, Time
 from kernelderby.samples import LEAST_US, MOST_US, Samples
 
 _AT_ONCE = 1000  # rows
+_NONE = Raw(b"[]")
 
 
 class QuickTimes(Struct):
@@ -32,7 +33,7 @@ class QuickTimes(Struct):
 
 class QuickOwn(Own):
     times: dict[str, QuickTimes] = {}  # type: ignore[assignment]
-    samples_us: Raw = Raw(b"[]")  # type: ignore[assignment]
+    samples_us: Raw = _NONE  # type: ignore[assignment]
 
 
 class QuickRow(Row):
@@ -103,7 +104,10 @@ def _owners(row: QuickRow | None) -> Iterator[tuple[QuickTimes | QuickOwn, float
         return
     for times in own.times.values():
         yield times, times.median_us
-    yield own, own.latency_us if "eager" not in own.times else None
+    if own.samples_us is _NONE:  # there are none, as in all rows of protocol 2
+        own.samples_us = ()  # type: ignore[assignment]
+    else:
+        yield own, own.latency_us if "eager" not in own.times else None
 
 
 def _odd(timed: Sequence[_Timed], flat: array[float]) -> set[int]:
