@@ -6,7 +6,7 @@ comma := ,
 EXTRAS ?= measure,dev$(if $(shell command -v nvidia-smi),$(comma)gpu)
 export VENV
 
-.PHONY: help setup bench test lint format
+.PHONY: help setup bench test lint packed format
 help:
 	@echo "make bench  check, measure and rank the solutions (without a GPU: check, then rank the recorded traces)"
 	@echo "make test   what CI runs: make lint, derby pack --check, pytest"
@@ -33,6 +33,9 @@ format: setup
 	$(VENV)/bin/ruff check --fix
 	$(VENV)/bin/ruff format
 
-test: setup lint
+test: setup
+	$(MAKE) --no-print-directory -j2 lint packed
+	$(VENV)/bin/python -m pytest --numprocesses=2 --dist=loadfile --no-loadscope-reorder --durations=10
+
+packed: setup
 	$(VENV)/bin/derby pack --check
-	$(VENV)/bin/python -m pytest --numprocesses=2 --dist=loadfile --durations=10

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import tempfile
 from functools import cache
 from pathlib import Path
 
@@ -15,23 +16,38 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 CHECKOUT = Path(__file__).resolve().parent.parent
 
 
-# Files that take the longest, in that order. Of two processes that take a file each in turn (pytest-xdist's loadfile)
-# one would otherwise begin a long one when the other is nearly done.
+# Files that take the longest, in that order. Of two processes that take a file each in turn (pytest-xdist's loadfile,
+# told not to order them by the number of their tests) one would otherwise begin a long one when the other is nearly
+# done.
 LONGEST = (
     "cheats/test_cheats.py",
-    "solutions/test_triton_compact.py",
-    "solutions/test_decode_attention.py",
-    "cli/test_readme.py",
-    "measure/test_measure_commands.py",
-    "solutions/test_competitors.py",
-    "solutions/test_attention_triton.py",
-    "measure/test_misbehaviours.py",
-    "solutions/test_derby_cache_and_conv.py",
-    "solutions/test_derby_topk_filter.py",
-    "solutions/test_gemm_sm90.py",
-    "solutions/test_attention_sm90.py",
     "page/test_page_browser.py",
+    "cli/test_readme.py",
+    "solutions/test_decode_attention.py",
+    "solutions/test_triton_compact.py",
+    "solutions/test_few_rows_attention.py",
+    "solutions/test_competitors.py",
+    "solutions/test_derby_topk_filter.py",
+    "solutions/test_attention_sm90.py",
+    "solutions/test_gemm_sm90.py",
+    "measure/test_misbehaviours.py",
+    "measure/test_tune.py",
+    "solutions/test_attention_triton.py",
+    "test_flashinfer_bench_compat.py",
+    "edges/test_mutations.py",
+    "solutions/test_derby_cache_and_conv.py",
+    "test_layering.py",
+    "measure/test_measure_commands.py",
+    "measure/test_neighbours.py",
 )
+
+
+def pytest_configure(config):
+    """A folder for what tests compile, the same one in all processes of a run."""
+    if "KERNELDERBY_TESTS_BUILT" not in os.environ:
+        os.environ["KERNELDERBY_TESTS_BUILT"] = folder = tempfile.mkdtemp(prefix="kernelderby-tests-")
+        config.add_cleanup(lambda: shutil.rmtree(folder, ignore_errors=True))
+        config.add_cleanup(lambda: os.environ.pop("KERNELDERBY_TESTS_BUILT", None))
 
 
 def pytest_collection_modifyitems(items):

@@ -1,6 +1,7 @@
 """Who may import whom: lower never sees higher, and only measure/ sees torch and its kin."""
 
 import ast
+import functools
 import importlib
 import subprocess
 import sys
@@ -60,13 +61,18 @@ EXTRAS = {"matplotlib": "report/plot.py", "pandas": "report/frame.py"}  # where 
 MODULES = sorted(path for path in PACKAGE.rglob("*.py") if path != PACKAGE / "__init__.py")
 
 
+@functools.cache
+def parsed(path):
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
 def layer(path):
     return path.relative_to(PACKAGE).parts[0].removesuffix(".py")
 
 
 def imports(path):
     """Dotted names of everything a module imports, at its top or inside a function."""
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    for node in ast.walk(parsed(path)):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
@@ -109,7 +115,7 @@ def test_only_measure_imports_torch_and_its_kin(path):
 @pytest.mark.parametrize("path", sorted((PACKAGE / "cli").glob("*.py")), ids=lambda path: path.name)
 def test_commands_import_heavy_things_inside_the_command(path):
     """At a command module's top only the standard library, click, errors, where the set is and the group itself."""
-    for node in ast.parse(path.read_text(encoding="utf-8")).body:
+    for node in parsed(path).body:
         names = (
             [alias.name for alias in node.names]
             if isinstance(node, ast.Import)
@@ -135,7 +141,7 @@ def import_graph():
     graph = {}
     for name, path in names.items():
         found = graph[name] = set()
-        for node in running(ast.parse(path.read_text(encoding="utf-8"))):
+        for node in running(parsed(path)):
             if isinstance(node, ast.Import):
                 found.update(alias.name for alias in node.names if alias.name in names)
             elif isinstance(node, ast.ImportFrom):
@@ -193,7 +199,7 @@ def test_no_import_circle():
 def test_no_class_name_twice():
     where = {}
     for path in PACKAGE.rglob("*.py"):
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        for node in ast.walk(parsed(path)):
             if isinstance(node, ast.ClassDef):
                 where.setdefault(node.name, []).append(f"{path.relative_to(PACKAGE)}:{node.lineno}")
     assert {name: places for name, places in where.items() if len(places) > 1} == {}
@@ -215,9 +221,14 @@ def taken_from(room):
     """Names that other modules take from a room itself, not from a module of it."""
     modules = {module_name(path) for path in PACKAGE.rglob("*.py")}
     for path in MODULES:
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            if isinstance(node, ast.ImportFrom) and node.module == room:
+        for node in imports_from(path):
+            if node.module == room:
                 yield from (alias.name for alias in node.names if f"{room}.{alias.name}" not in modules)
+
+
+@functools.cache
+def imports_from(path):
+    return [node for node in ast.walk(parsed(path)) if isinstance(node, ast.ImportFrom)]
 
 
 ROOMS = [

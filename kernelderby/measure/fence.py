@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import ctypes
-import errno
 import os
-import platform
 import re
+import shutil
 import signal
-import struct
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 _PR_SET_CHILD_SUBREAPER = 36  # <linux/prctl.h>
@@ -91,6 +88,7 @@ _CACHES = {
     "CUDA_CACHE_PATH": "cuda",
     "FLASHINFER_WORKSPACE_BASE": "flashinfer",
 }
+PLACES = frozenset({*_CACHES, "TMPDIR"})  # what differs in the environments of two workers
 
 
 def own_folder(base: Path, solution_hash: str) -> Path:
@@ -129,6 +127,29 @@ def writable(own: Path, scratch: Path) -> list[Path]:
 def memory_limit() -> int:
     """Bytes of the machine's memory that a worker and all that it started may hold."""
     return int(0.8 * os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
+
+
+LEAST_ROOM = 1 << 30  # bytes that stay free where workers write, so that rows and rivals find a place
+_SHARED_MEMORY = Path("/dev/shm")
+
+
+def room(folder: Path) -> dict[Path, int]:
+    """Free bytes where a worker may write: on the disk of this folder, and in shared memory."""
+    found = {}
+    for place in (folder, _SHARED_MEMORY):
+        try:
+            found[place] = shutil.disk_usage(place).free
+        except OSError:
+            continue
+    return found
+
+
+def filled(before: Mapping[Path, int], now: Mapping[Path, int]) -> Path | None:
+    """The place of which nearly nothing is left, and that had more by as much."""
+    for place, free in now.items():
+        if free < LEAST_ROOM and before.get(place, 0) - free > LEAST_ROOM:
+            return place
+    return None
 
 
 def held(pids: Collection[int]) -> int:
@@ -171,20 +192,50 @@ def end_orphans(known: Collection[int]) -> list[int]:
 
 
 def end(pid: int) -> None:
+    signalled(pid, signal.SIGKILL)
+
+
+def signalled(pid: int, number: signal.Signals) -> None:
     try:
-        os.kill(pid, signal.SIGKILL)
+        os.kill(pid, number)
     except (ProcessLookupError, PermissionError):
         pass
 
 
-def children(pid: int) -> list[int]:
-    """Of all its threads."""
-    found = []
-    for path in Path(f"/proc/{pid}/task").glob("*/children"):
+def has_open(pid: int, file: os.stat_result) -> bool:
+    try:
+        descriptors = os.listdir(f"/proc/{pid}/fd")
+    except OSError:  # it has ended
+        return False
+    for each in descriptors:
         try:
-            found += [int(child) for child in path.read_text().split()]
-        except (OSError, ValueError):
+            found = os.stat(f"/proc/{pid}/fd/{each}")
+        except OSError:
             continue
+        if (found.st_dev, found.st_ino) == (file.st_dev, file.st_ino):
+            return True
+    return False
+
+
+def children(pid: int) -> list[int]:
+    """Of all its threads. Plain calls: it is asked of a hundred threads a process, before every turn."""
+    found: list[int] = []
+    try:
+        threads = os.listdir(f"/proc/{pid}/task")
+    except OSError:  # it has ended
+        return found
+    for thread in threads:
+        try:
+            descriptor = os.open(f"/proc/{pid}/task/{thread}/children", os.O_RDONLY | os.O_CLOEXEC)
+        except OSError:
+            continue
+        try:
+            while data := os.read(descriptor, 1 << 16):
+                found += [int(child) for child in data.split()]
+        except OSError:
+            continue
+        finally:
+            os.close(descriptor)
     return found
 
 
@@ -201,105 +252,3 @@ def _session(pid: int) -> int | None:
         return os.getsid(pid)
     except (ProcessLookupError, PermissionError):
         return None
-
-
-@dataclass(frozen=True, slots=True)
-class _Calls:
-    architecture: int
-    refused: dict[str, int]
-    signals: dict[str, int]
-    of_a_process: dict[str, int]
-    of_a_second: dict[str, int]
-    socket: int
-
-
-# A seccomp filter (<linux/seccomp.h>, <linux/filter.h>): no look into other processes, no signals to those that run
-# the race, no limits, priorities or processors of anybody else, no network, nothing that only the machine's owner does.
-# System calls by machine: the audit architecture; those that are refused (io_uring would go round the filter); those
-# that signal or schedule the process that their first argument names; those whose first argument names a process (0:
-# itself), and those whose second does; socket().
-_CALLS = {
-    "x86_64": _Calls(
-        0xC000003E,
-        {
-            **{"ptrace": 101, "process_vm_readv": 310, "process_vm_writev": 311, "kcmp": 312},
-            **{"pidfd_send_signal": 424, "pidfd_getfd": 438, "process_madvise": 440, "process_mrelease": 448},
-            **{"io_uring_setup": 425, "bpf": 321, "mount": 165, "umount2": 166, "pivot_root": 155, "setns": 308},
-            **{"init_module": 175, "finit_module": 313, "delete_module": 176, "kexec_load": 246},
-            **{"kexec_file_load": 320, "reboot": 169, "swapon": 167, "swapoff": 168, "settimeofday": 164},
-            **{"clock_settime": 227, "clock_adjtime": 305, "adjtimex": 159, "iopl": 172, "ioperm": 173},
-        },
-        {"kill": 62, "tkill": 200, "tgkill": 234, "rt_sigqueueinfo": 129, "rt_tgsigqueueinfo": 297}
-        | {"sched_setaffinity": 203, "sched_setparam": 142, "sched_setscheduler": 144, "sched_setattr": 314},
-        {"prlimit64": 302},
-        {"setpriority": 141, "ioprio_set": 251},
-        41,
-    ),
-    "aarch64": _Calls(
-        0xC00000B7,
-        {
-            **{"ptrace": 117, "process_vm_readv": 270, "process_vm_writev": 271, "kcmp": 272},
-            **{"pidfd_send_signal": 424, "pidfd_getfd": 438, "process_madvise": 440, "process_mrelease": 448},
-            **{"io_uring_setup": 425, "bpf": 280, "mount": 40, "umount2": 39, "pivot_root": 41, "setns": 268},
-            **{"init_module": 105, "finit_module": 273, "delete_module": 106, "kexec_load": 104},
-            **{"kexec_file_load": 294, "reboot": 142, "swapon": 224, "swapoff": 225, "settimeofday": 170},
-            **{"clock_settime": 112, "clock_adjtime": 266, "adjtimex": 171},
-        },
-        {"kill": 129, "tkill": 130, "tgkill": 131, "rt_sigqueueinfo": 138, "rt_tgsigqueueinfo": 240}
-        | {"sched_setaffinity": 122, "sched_setparam": 118, "sched_setscheduler": 119, "sched_setattr": 274},
-        {"prlimit64": 261},
-        {"setpriority": 140, "ioprio_set": 30},
-        198,
-    ),
-}
-_NETWORKS = [2, 10, 17]  # AF_INET, AF_INET6, AF_PACKET
-_PR_GET_SECCOMP, _PR_SET_SECCOMP, _PR_SET_NO_NEW_PRIVS, _FILTER = 21, 22, 38, 2
-_LOAD, _EQUAL, _RETURN = 0x20, 0x15, 0x06
-_ALLOW, _REFUSE = 0x7FFF0000, 0x00050000 | errno.EPERM
-_NUMBER, _ARCHITECTURE, _FIRST_ARGUMENT, _SECOND_ARGUMENT = 0, 4, 16, 24  # in struct seccomp_data, little endian
-
-
-class _Program(ctypes.Structure):
-    _fields_ = [("length", ctypes.c_ushort), ("instructions", ctypes.c_char_p)]
-
-
-def has_seccomp() -> bool:
-    try:
-        return platform.machine() in _CALLS and ctypes.CDLL(None).prctl(_PR_GET_SECCOMP, 0, 0, 0, 0) == 0
-    except (OSError, AttributeError):
-        return False
-
-
-def protect(processes: Collection[int]) -> bool:
-    """From now on this process, and all that it starts, can signal none of these processes or their groups, trace
-    nobody, change nobody else's limits and priority, and open no connection. False where the kernel cannot."""
-    if not has_seccomp():
-        return False
-    calls = _CALLS[platform.machine()]
-    targets = sorted({value & 0xFFFFFFFF for pid in processes for value in (pid, -pid)} | {0xFFFFFFFF})
-    program = _filter(calls, {**dict.fromkeys(calls.signals.values(), targets), calls.socket: _NETWORKS})
-    libc = ctypes.CDLL(None, use_errno=True)
-    if libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0):
-        return False
-    return bool(libc.prctl(_PR_SET_SECCOMP, _FILTER, ctypes.byref(_Program(len(program) // 8, program)), 0, 0) == 0)
-
-
-def _filter(calls: _Calls, guarded: Mapping[int, Collection[int]]) -> bytes:
-    """The instructions: EPERM for refused calls, for guarded ones when the first argument is one of those given, and
-    for those of a process when that is not 0."""
-    code = [(_LOAD, 0, 0, _ARCHITECTURE), (_EQUAL, 1, 0, calls.architecture)]
-    code += [(_RETURN, 0, 0, _ALLOW), (_LOAD, 0, 0, _NUMBER)]
-    for number in calls.refused.values():
-        code += [(_EQUAL, 0, 1, number), (_RETURN, 0, 0, _REFUSE)]
-    for number, targets in guarded.items():
-        looked_at = [(_LOAD, 0, 0, _FIRST_ARGUMENT)]
-        for target in targets:
-            looked_at += [(_EQUAL, 0, 1, target), (_RETURN, 0, 0, _REFUSE)]
-        looked_at.append((_RETURN, 0, 0, _ALLOW))
-        code += [(_EQUAL, 0, len(looked_at), number), *looked_at]
-    for place, numbers in ((_FIRST_ARGUMENT, calls.of_a_process), (_SECOND_ARGUMENT, calls.of_a_second)):
-        for number in numbers.values():
-            only_itself = [(_LOAD, 0, 0, place), (_EQUAL, 0, 1, 0), (_RETURN, 0, 0, _ALLOW), (_RETURN, 0, 0, _REFUSE)]
-            code += [(_EQUAL, 0, len(only_itself), number), *only_itself]
-    code.append((_RETURN, 0, 0, _ALLOW))
-    return b"".join(struct.pack("<HBBI", *each) for each in code)

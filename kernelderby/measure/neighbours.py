@@ -61,7 +61,8 @@ class Neighbours:
             kind, _, at, _, process = struct.unpack(_FLOCK, fcntl.fcntl(self._descriptor, fcntl.F_GETLK, asked))
             if kind == fcntl.F_UNLCK:
                 break
-            found.add(process)
+            if process > 0:  # a lock that no process has is no run's
+                found.add(process)
             start = at + 1
         found = found.difference(fence.descendants(os.getpid())) if found else found
         if found:

@@ -8,7 +8,6 @@ import select
 import shutil
 import signal
 import subprocess
-import sys
 import tempfile
 import threading
 import time
@@ -20,6 +19,7 @@ import kernelderby
 from kernelderby.errors import DerbyError
 from kernelderby.measure import fence
 from kernelderby.measure.replies import Kind, Reply
+from kernelderby.measure.start import Beginning, begin, servers
 from kernelderby.measure.worker.build import cache_folder
 from kernelderby.trace import Status
 
@@ -37,7 +37,7 @@ class WorkerProcess:
 
     _alive: ClassVar[set[int]] = set()  # process ids of all workers of this process
     _starting: ClassVar[threading.Lock] = threading.Lock()  # a child not yet in _alive is nobody's orphan
-    _others: ClassVar[set[int]] = set()  # its children before the first worker, and itself
+    _others: ClassVar[set[int]] = set()  # its children before the first worker, fork servers, and itself
 
     def __init__(self, root: Path, device: str, trusted: bool = False, solution_hash: str | None = None) -> None:
         """trusted: what it says of the set's faults ends the run also while it holds a solution (derby tune).
@@ -49,12 +49,14 @@ class WorkerProcess:
         self._replies, reply_end = os.pipe()
         environment = {**fence.allowed_environment(os.environ), "PYTHONUNBUFFERED": "1", "PYTHONDONTWRITEBYTECODE": "1"}
         self._scratch: Path | None = None
+        self._room: dict[Path, int] = {}
         writable: list[Path] = []  # empty: no fence
         if solution_hash is not None:
             own = fence.own_folder(cache_folder(), solution_hash)
             self._scratch = Path(tempfile.mkdtemp(prefix="kernelderby-"))
             environment |= {**fence.own_caches(own), "TMPDIR": str(self._scratch)}
             writable = fence.writable(own, self._scratch)
+            self._room = fence.room(self._scratch)
         package = str(Path(kernelderby.__file__).resolve().parent.parent)
         environment["PYTHONPATH"] = os.pathsep.join([package, *absolute_python_path()])
         environment.pop("TRITON_INTERPRET", None)  # read when triton is imported
@@ -63,28 +65,16 @@ class WorkerProcess:
             environment["TRITON_INTERPRET"] = "1"
             environment["CUDA_VISIBLE_DEVICES"] = ""  # also where there is a GPU, nothing may slip onto it
         with self._starting:
-            self._process = subprocess.Popen(
-                [
-                    sys.executable,
-                    "-P",
-                    "-m",
-                    "kernelderby.measure.worker.serve",
-                    str(request_end),
-                    str(reply_end),
-                    str(Path(root).resolve()),
-                    device,
-                    os.pathsep.join(map(str, writable)),
-                    *map(str, {os.getpid(), os.getpgrp(), *list(self._alive)[-_PROTECTED:]}),
-                ],
-                cwd="/",  # what lies where the run was started is no library
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                env=environment,
-                pass_fds=(request_end, reply_end),
-                start_new_session=True,
+            beginning = Beginning(
+                root=str(Path(root).resolve()),
+                device=device,
+                writable=[str(each) for each in writable],
+                judge=os.getpid(),
+                guarded=[os.getpid(), os.getpgrp(), *list(self._alive)[-_PROTECTED:]],
             )
+            self._process = begin(beginning, environment, request_end, reply_end)
             self._alive.add(self._process.pid)
+            self._others.update(servers())
         os.close(request_end)
         os.close(reply_end)
         os.set_blocking(self._requests, False)  # a worker that does not read must not hold the run up
@@ -96,6 +86,28 @@ class WorkerProcess:
         self._log_reader = threading.Thread(target=self._read_log, daemon=True)
         self._log_reader.start()
         self._deadline = self._timeout = self._looked_at = 0.0
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    @classmethod
+    def known(cls) -> set[int]:
+        """All workers of this process, and the children that it had before."""
+        return cls._alive | cls._others
+
+    def stop(self) -> None:
+        """It and its group stand still."""
+        self._signal(signal.SIGSTOP)
+
+    def go_on(self) -> None:
+        self._signal(signal.SIGCONT)
+
+    def _signal(self, number: signal.Signals) -> None:
+        try:
+            os.killpg(self._process.pid, number)
+        except ProcessLookupError:
+            pass
 
     def _read_log(self) -> None:
         while data := self._output.read1(1 << 16):
@@ -169,6 +181,8 @@ class WorkerProcess:
         if time.monotonic() < self._looked_at + _LOOK_SECONDS:
             return None
         self._looked_at = time.monotonic()
+        if self._scratch is not None and (place := fence.filled(self._room, fence.room(self._scratch))) is not None:
+            return Status.CRASHED, f"it filled {place}, and was ended"
         pids = [self._process.pid, *fence.descendants(self._process.pid)]
         if len(pids) > _MOST_PROCESSES:
             return Status.CRASHED, f"the process started more than {_MOST_PROCESSES} others, and was ended"

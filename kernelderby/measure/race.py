@@ -11,11 +11,14 @@ where the solution gave the same bits twice in the check, it has to give them ag
 
 from __future__ import annotations
 
+import functools
 import random
 import time
 from dataclasses import dataclass, field
 from types import ModuleType
 from typing import Any, Protocol
+
+import torch
 
 from kernelderby.catalog import Definition
 from kernelderby.measure.graphs import NotCapturable
@@ -36,7 +39,7 @@ from kernelderby.measure.judge.correctness import (
 from kernelderby.measure.judge.draws import NORMAL, Draw, told
 from kernelderby.measure.judge.inputs import InputMaker
 from kernelderby.measure.shared import BufferSet, private_set, shared_set
-from kernelderby.measure.timing import Call, Spans, Timer, WallTimer
+from kernelderby.measure.timing import Call, Spans, Timer, WallTimer, flush_bytes
 from kernelderby.trace import Status
 
 INPUT_SETS = 2  # different contents at different addresses
@@ -47,6 +50,8 @@ BATCHES = 6  # of unseen inputs, by the judge's clock
 _COMPARING_SECONDS = {True: 0.01, None: 0.02, False: 0.1}
 _REPEATING_SECONDS = 0.02  # how long the calls that are made once more may take, one at least
 _KEPT_BYTES = 256 << 20  # of a series' outputs, so that a call that does not repeat can be compared itself
+
+_WHILE_JUDGED = "while its outputs were compared it wrote into its input"
 
 PASSED = Verdict(Status.PASSED)
 
@@ -113,6 +118,7 @@ class Race:
         self.random = random.SystemRandom()  # which calls are compared is nothing that a seed could tell
         self.repeats: bool | None = None  # the same bits from the same contents: so far; None never, False no longer
         self._reference_seconds = 0.0
+        self.taken: dict[str, list[Spans]] = {"eager": [], "graph": []}  # of the rounds, for other clocks to look at
         make = shared_set if shared else private_set
         self.sets: list[BufferSet] = []
         try:
@@ -192,6 +198,7 @@ class Race:
         verdict = judge(self.definition, self.module, inputs, snapshot)
         synchronize(self.maker.device)
         self._reference_seconds = time.monotonic() - start
+        self._unchanged(before, inputs, _WHILE_JUDGED)
         return _Round(verdict, checksum(snapshot), unwritten)
 
     def _snapshot(self, which: int) -> Outputs:
@@ -199,6 +206,15 @@ class Race:
         copies = {name: tensor.clone() for name, tensor in self.sets[which].outputs.items()}
         synchronize(self.maker.device)
         return copies
+
+    def _judged(self, which: int, outputs: Outputs) -> Verdict:
+        """Against the reference of the contents that lie there. Wrong where those do not stay until it is there: who
+        writes into them meanwhile changes what is expected."""
+        inputs = self.sets[which].inputs
+        before = checksum(inputs)
+        verdict = judge(self.definition, self.module, inputs, outputs)
+        self._unchanged(before, inputs, _WHILE_JUDGED)
+        return verdict
 
     @staticmethod
     def _unchanged(before: dict[str, int], inputs: dict[str, Any], what: str) -> None:
@@ -226,7 +242,7 @@ class Race:
                 make_ready(each.inputs, each.outputs, self.in_place, POISON[1])
                 synchronize(self.maker.device)
                 self.hands.replay(which)
-                verdict = judge(self.definition, self.module, each.inputs, self._snapshot(which))
+                verdict = self._judged(which, self._snapshot(which))
                 self.maker.rewrite(each.inputs, variant=0)
                 if verdict.status is not Status.PASSED:
                     raise NotCapturable(
@@ -251,6 +267,9 @@ class Race:
             turn = Turn(PASSED, self._timed(f"{number}/eager", "eager", iterations))
             if self.has_graph:
                 turn.graph = self._timed(f"{number}/graph", "graph", iterations)
+            if number:  # the trial runs beside those of others
+                self.taken["eager"].append(turn.eager)
+                self.taken["graph"] += [turn.graph] if turn.graph else []
             for each, sums in zip(self.sets, before, strict=True):
                 self._unchanged(sums, self._steady(each.inputs), "while timed it wrote into its input")
         except Wrong as wrong:
@@ -285,6 +304,7 @@ class Race:
             sums.clear()
             if iteration in chosen:
                 sums.update(checksum(each.inputs))
+            evict_inputs(self.maker.device)
             synchronize(self.maker.device)
 
         def after(iteration: int) -> None:
@@ -319,7 +339,7 @@ class Race:
             if self._again(kind, which, POISON[self.random.randrange(2)]) != left[number].sums:
                 kept = left[number].outputs
                 self.repeats = False if kept is None else None
-                verdict = judge(self.definition, self.module, self.sets[which].inputs, kept or self._snapshot(which))
+                verdict = self._judged(which, kept or self._snapshot(which))
                 if verdict.status is not Status.PASSED:
                     what = f"after a timed {kind} call" if kept else f"a timed {kind} call, made once more"
                     raise Wrong.of(Verdict(verdict.status, f"{what}: {verdict.message}", verdict.correctness))
@@ -343,9 +363,10 @@ class Race:
         snapshot, inputs = self._snapshot(which), self.sets[which].inputs
         try:
             self._unchanged(sums, inputs, "while timed it wrote into its input")
+            verdict = judge(self.definition, self.module, inputs, snapshot)
+            self._unchanged(sums, inputs, _WHILE_JUDGED)
         except Wrong as wrong:
             return wrong.verdict
-        verdict = judge(self.definition, self.module, inputs, snapshot)
         if verdict.status is Status.PASSED:
             return verdict
         return Verdict(verdict.status, f"{when}: {verdict.message}", verdict.correctness)
@@ -357,7 +378,8 @@ class Race:
         the least of BATCHES. One set's outputs are compared each time. Wrong where they are not right.
 
         Nothing lies between the last contents and the clock, so that a thread which watches them gains nothing: what
-        the inputs were is not summed up before but written once more afterwards."""
+        the inputs were is not summed up before but written once more afterwards. The clock runs until the outputs are
+        copied, since a worker's word that it is done is only a word; less what another copy takes."""
         best = float("inf")
         for number in range(BATCHES):
             names = [f"batch/{kind}/{number}/{which}" for which in range(len(self.sets))]
@@ -365,13 +387,15 @@ class Race:
                 self.maker.refresh(each.inputs, name)
                 make_ready(each.inputs, each.outputs, self.in_place, POISON[number % 2])
             synchronize(self.maker.device)
+            which = self.random.randrange(len(self.sets))
             start = time.perf_counter()
             self.hands.batch(kind)
-            best = min(best, (time.perf_counter() - start) * 1e6 / len(self.sets))
-            which = self.random.randrange(len(self.sets))
             snapshot, inputs = self._snapshot(which), self.sets[which].inputs
+            copied = time.perf_counter()
+            self._snapshot(which)
+            best = min(best, (2 * copied - start - time.perf_counter()) * 1e6 / len(self.sets))
             self.maker.refresh(inputs, names[which])
-            verdict = judge(self.definition, self.module, inputs, snapshot)
+            verdict = self._judged(which, snapshot)
             if verdict.status is not Status.PASSED:
                 what = f"after an untimed batch ({kind}): {verdict.message}"
                 raise Wrong.of(Verdict(verdict.status, what, verdict.correctness))
@@ -383,6 +407,25 @@ class Race:
         reference_outputs(self.definition, self.module, inputs)
         spans = timer.spans(lambda _: reference_outputs(self.definition, self.module, inputs), iterations)
         return sorted(spans.spans_us)[len(spans.spans_us) // 2]
+
+
+def evict_inputs(device: torch.device) -> None:
+    """What the judge has just written leaves L2, so that nothing is gained where a solution has disabled the flush of
+    its own process. That one follows, and leaves L2 as it is before every call."""
+    if device.type == "cuda":
+        _flush_buffer(device).zero_()
+
+
+def wait_for_gpu(device: torch.device) -> None:
+    """Until a kernel of the judge's has run: where the worker's are not at their end yet, behind them."""
+    if device.type == "cuda":
+        _flush_buffer(device)[:1].zero_()
+        synchronize(device)
+
+
+@functools.cache
+def _flush_buffer(device: torch.device) -> torch.Tensor:
+    return torch.empty(flush_bytes(device), dtype=torch.uint8, device=device)
 
 
 def local_race(candidate: Candidate, module: ModuleType, maker: InputMaker, timer: Timer) -> Race:

@@ -73,6 +73,7 @@ class RemoteHands:
             self._as_many(taken, "busy_us", iterations) if taken.busy_us else [],
             self._as_many(taken, "host_us", iterations),
             self._as_many(taken, "wall_us", iterations),
+            list(taken.outside),
         )
 
     def _ask(self, kind: type[Kind], command: str, /, **arguments: Any) -> Kind:

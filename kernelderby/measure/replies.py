@@ -91,13 +91,14 @@ class CaptureDone(Done, frozen=True):
 
 
 class SpansTaken(Done, frozen=True):
-    """timing.Spans; one entry per iteration, busy_us may be empty."""
+    """timing.Spans; one entry per iteration, busy_us and outside may be empty."""
 
     spans_us: tuple[Positive, ...]
     notes: Annotated[tuple[str, ...], Meta(max_length=_NOTES)]
     busy_us: tuple[Positive, ...]
     host_us: tuple[Positive, ...]
     wall_us: tuple[Positive, ...]
+    outside: tuple[int, ...] = ()
 
 
 class Stop(Struct, frozen=True):

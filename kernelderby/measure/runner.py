@@ -19,7 +19,7 @@ from kernelderby.catalog import Catalog, Definition, Solution
 from kernelderby.catalog.selection import workload_label
 from kernelderby.catalog.traces import load_rows
 from kernelderby.errors import DerbyError
-from kernelderby.measure import turns
+from kernelderby.measure import helpers, turns
 from kernelderby.measure.graphs import NotCapturable
 from kernelderby.measure.judge.blame import DefinitionFailed
 from kernelderby.measure.judge.correctness import Verdict, Wrong
@@ -125,6 +125,8 @@ class Runner:
         self._looked_at: dict[Path, float] = {}  # time.monotonic() of that
         self._neighbours = Neighbours(catalog.root)
         self._judges_table: JudgesTable | None = None
+        self._watch = helpers.Watch()
+        self._caught: dict[str, Verdict] = {}  # solution -> why it is out before its next turn
 
     @property
     def _table(self) -> JudgesTable:
@@ -224,6 +226,7 @@ class Runner:
 
     def _run_job(self, job: Job) -> None:
         secret = secrets.token_hex(16)  # of this workload alone: it stands in its rows, and others follow
+        self._caught = {}
         try:
             self._judges_table = table = JudgesTable.of(self.catalog, job, self.machine, secret)
         except DefinitionFailed as error:
@@ -388,15 +391,23 @@ class Runner:
 
     def _turn(self, job: Job, racer: _Racer, number: int) -> bool:
         """One round of one solution, alone on the GPU; a disturbed one again. False when it is out."""
+        self._catch(self._watch.out_of_turn(self._workers, self._table.device), helpers.OUT_OF_TURN)
+        if caught := self._caught.pop(racer.solution.name, None):
+            return self._goes_on(job, racer, caught)
         start = time.monotonic()
         for attempt in range(turns.REPEATS + 1):
             if self._sensors and not racer.clocks:
                 racer.clocks.append(self._sensors.read())
-            turn, end = self._taken(racer, number * (turns.REPEATS + 1) + attempt)
+            with helpers.standing_still(each for each in self._workers.values() if each is not racer.worker):
+                turn, end = self._taken(racer, number * (turns.REPEATS + 1) + attempt)
             after = self._sensors.read() if self._sensors else {}
             # The workers, and this process.
             disturbed = turns.disturbance(self._sensors, after, len(self._workers) + 1)
             if not disturbed or turn is None:
+                break
+            if self._sensors:
+                self._catch(helpers.helper_of(self._workers, self._sensors), helpers.HELPER)
+            if racer.solution.name in self._caught:
                 break
             if attempt < turns.REPEATS:
                 self.observer.step(f"{racer.solution.name} again: {disturbed}")
@@ -405,13 +416,19 @@ class Runner:
         racer.seconds += time.monotonic() - start
         if after:
             racer.clocks.append(after)
-        goes_on = self._goes_on(job, racer, end)
+        goes_on = self._goes_on(job, racer, self._caught.pop(racer.solution.name, end))
         if turn is None or not goes_on:
             return False
         if disturbed:
             racer.notes.append(f"round {number}: {disturbed}")
         racer.add(turn)
         return True
+
+    def _catch(self, name: str | None, at: str) -> None:
+        """Ends the worker of a solution; its row is written when it would have its next turn."""
+        if name is not None:
+            self._caught[name] = Verdict(Status.REWARD_HACK, at)
+            self._drop(name)
 
     def _taken(self, racer: _Racer, number: int) -> tuple[Turn | None, Verdict | Failed]:
         try:
@@ -428,7 +445,7 @@ class Runner:
         for racer in racers:
             end: Verdict | Failed
             try:
-                end = self._table.doubt(
+                end = self._caught.pop(racer.solution.name, None) or self._table.doubt(
                     racer.race, racer.times, racer.host_us, racer.solution, self._environment.get("empty_kernel_us")
                 )
             except Failed as failed:

@@ -12,6 +12,8 @@ flushed between `before` and the window. Every time is in microseconds:
     busy_us   part of it in which a kernel, copy or fill ran (the union of their intervals); [] without CUPTI
     host_us   the host's clock around the call alone, before any synchronisation: time to enqueue
     wall_us   the host's clock from before the call until the GPU is idle again
+    outside   records between the flush and the next one that lie in no window: work that no span holds; NO_FLUSH where
+              there was no flush before the window; [] without CUPTI
 
 A protocol's name stands in every row. Change the name whenever a change here could move a number: rows of different
 protocols are never compared.
@@ -41,6 +43,8 @@ MINIMUM_FLUSH_BYTES = 256 << 20  # flashinfer-bench's buffer; 2 x L2 is more on 
 # the window, so this much is safe. What `after` launches waits as long.
 SLACK_NS = 20_000
 _SETTLE_NS = 2 * SLACK_NS
+NO_FLUSH = -1
+_FLUSH_BYTES_PER_NS = 16_000  # no memory is that fast
 
 
 class TimingFailed(Exception):
@@ -56,6 +60,7 @@ class Spans:
     busy_us: list[float] = field(default_factory=list)
     host_us: list[float] = field(default_factory=list)
     wall_us: list[float] = field(default_factory=list)
+    outside: list[int] = field(default_factory=list)
 
 
 Call = Callable[[int], object]  # given the number of the iteration
@@ -129,12 +134,15 @@ class _GpuTimer(Timer):
         opened: Callable[[], None],
         closed: Callable[[], None],
         spans: Spans,
+        flushing: Callable[[], None] = lambda: None,
     ) -> None:
-        """opened and closed: what the timer does right before the call and once the GPU is idle again."""
+        """What the timer does before the flush, right before the call and once the GPU is idle again: flushing, opened,
+        closed."""
         clock, synchronize, device = time.perf_counter_ns, torch.cuda.synchronize, self.device
         for iteration in range(iterations):
             if before is not None:
                 before(iteration)
+            flushing()
             self._flush.zero_()
             synchronize(device)
             opened()
@@ -185,7 +193,7 @@ class CuptiTimer(_GpuTimer):
                 self._records.append((activity.start, activity.end))
 
     def spans(self, call: Call, iterations: int, before: Call | None = None, after: Call | None = None) -> Spans:
-        cupti, stamps, timed = self._cupti, [], Spans([])
+        cupti, stamps, flushes, timed = self._cupti, [], [], Spans([])
         self._records.clear()
         for kind in self._kinds:
             cupti.activity_enable(kind)
@@ -194,7 +202,9 @@ class CuptiTimer(_GpuTimer):
             def stamp() -> None:
                 stamps.append(cupti.get_timestamp())
 
-            self._windows(call, iterations, before, after, stamp, stamp, timed)
+            self._windows(
+                call, iterations, before, after, stamp, stamp, timed, lambda: flushes.append(cupti.get_timestamp())
+            )
         finally:
             try:
                 torch.cuda.synchronize(self.device)
@@ -202,8 +212,10 @@ class CuptiTimer(_GpuTimer):
             finally:
                 for kind in self._kinds:
                     cupti.activity_disable(kind)
-        found = spans_of_records(self._records, list(zip(stamps[::2], stamps[1::2], strict=True)))
-        return Spans(found.spans_us, found.notes, found.busy_us, timed.host_us, timed.wall_us)
+        windows = list(zip(stamps[::2], stamps[1::2], strict=True))
+        found = spans_of_records(self._records, windows)
+        outside = outside_of_windows(self._records, windows, flushes, flush_bytes(self.device))
+        return Spans(found.spans_us, found.notes, found.busy_us, timed.host_us, timed.wall_us, outside)
 
 
 def _buffer_requested() -> tuple[int, int]:
@@ -235,6 +247,30 @@ def spans_of_records(
         found.notes.append(f"{len(records) - len(known)} records without timestamps were left out")
     if len(set(counts)) > 1:
         found.notes.append(f"iterations launched {min(counts)} to {max(counts)} kernels and copies")
+    return found
+
+
+def outside_of_windows(
+    records: Sequence[tuple[int, int]],
+    windows: Sequence[tuple[int, int]],
+    flushes: Sequence[int],
+    flush_bytes: int,
+    slack_ns: int = SLACK_NS,
+) -> list[int]:
+    """For each iteration how many records lie between the begin of its flush (a timestamp each) and that of the next,
+    beside the flush and the window; NO_FLUSH where no record before the window can be one of so many bytes."""
+    known = sorted((start, end) for start, end in records if start and end)
+    starts = [start for start, _ in known]
+    found = []
+    for (opened, closed), begin, following in zip(windows, flushes, [*flushes[1:], 1 << 63], strict=True):
+        first, until = (bisect_left(starts, at - slack_ns) for at in (begin, following))
+        own = known[first:until]
+        flushed = [end - start for start, end in own if end < opened + slack_ns]
+        if not flushed or max(flushed) * _FLUSH_BYTES_PER_NS < flush_bytes:
+            found.append(NO_FLUSH)
+            continue
+        inside = sum(opened - slack_ns <= start <= closed and end <= closed + slack_ns for start, end in own)
+        found.append(len(own) - inside - 1)
     return found
 
 

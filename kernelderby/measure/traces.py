@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,6 +13,7 @@ from pathlib import Path
 from kernelderby.appended import CLAIMS, append_line, expect_writable, lock_bytes, mend_last_line, move_aside
 from kernelderby.errors import DerbyError
 from kernelderby.files import read_bytes
+from kernelderby.measure import fence
 from kernelderby.trace import Measurement, Status, newest
 
 __all__ = [
@@ -31,6 +33,8 @@ Key = tuple[str, str, str, str]  # solution hash, workload uuid, GPU, protocol
 # These may be the machine's doing (a neighbour's memory, a slow disk), so a later run tries them again.
 TRIED_AGAIN = frozenset({Status.TIMED_OUT, Status.CRASHED, Status.OUT_OF_MEMORY})
 
+_ENDED_SECONDS = 5  # until a process that was killed has let go of its files
+
 
 def settled_keys(rows: Iterable[Measurement]) -> set[Key]:
     """The keys whose newest row stands. Rows without a hash (flashinfer-bench's own) settle nothing."""
@@ -43,6 +47,7 @@ def settled_keys(rows: Iterable[Measurement]) -> set[Key]:
 
 def append_row(path: Path, row: Measurement) -> str | None:
     """Writes one row and waits until it is on the disk: whole, or DerbyError. Returns what was mended before it."""
+    _free_of_workers(path)
     line = json.dumps(row.to_trace(), ensure_ascii=False, allow_nan=False)
     return append_line(path, line.encode("utf-8", "replace").decode())  # a message may hold half a surrogate pair
 
@@ -57,6 +62,7 @@ def set_aside_foreign(path: Path, own_bytes: int) -> str | None:
     <path>.foreign. Returns what was done in one line, None where nothing was. A file that became shorter is left."""
     if not path.is_file() or path.stat().st_size <= own_bytes:
         return None
+    _free_of_workers(path)
     move_aside(path, own_bytes, path.with_name(path.name + ".foreign"))
     return f"{path}: lines that no run wrote were moved to {path.name}.foreign"
 
@@ -67,6 +73,32 @@ def repair(path: Path) -> str | None:
     The cut piece is kept in <path>.damaged. Returns what was done in one line, None where nothing was.
     """
     return mend_last_line(path)
+
+
+def _free_of_workers(path: Path) -> None:
+    """Who may read a file may lock it, and nobody could write into it any more."""
+    if not path.is_file():
+        return
+    descriptor = os.open(path, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        is_free = lock_bytes(descriptor, 0, CLAIMS)
+    finally:
+        os.close(descriptor)
+    if not is_free:
+        _end_holders(path)
+
+
+def _end_holders(path: Path) -> bool:
+    """Ends what this run has started and what has the file open, and waits for it. Whether there was any: the runs of
+    other GPUs are left alone."""
+    file = path.stat()
+    holding = [pid for pid in fence.descendants(os.getpid()) if fence.has_open(pid, file)]
+    for pid in holding:
+        fence.end(pid)
+    until = time.monotonic() + _ENDED_SECONDS
+    while any(fence.has_open(pid, file) for pid in holding) and time.monotonic() < until:
+        time.sleep(0.01)
+    return bool(holding)
 
 
 @contextmanager
@@ -82,6 +114,7 @@ def claim(path: Path, uuid: str) -> Iterator[bool]:
     except OSError as error:
         raise DerbyError(f"{path}: cannot be written ({error.strerror}); mend its permissions") from None
     try:
-        yield lock_bytes(descriptor, CLAIMS + int.from_bytes(hashlib.sha256(uuid.encode()).digest()[:5], "big"), 1)
+        place = CLAIMS + int.from_bytes(hashlib.sha256(uuid.encode()).digest()[:5], "big")
+        yield lock_bytes(descriptor, place, 1) or (_end_holders(path) and lock_bytes(descriptor, place, 1))
     finally:
         os.close(descriptor)

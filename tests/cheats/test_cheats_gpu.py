@@ -1,77 +1,141 @@
 """The exploits and honest solutions on a GPU: over CUDA IPC, with the timers and graphs that rows come from.
 
-exploits_gpu/*.py: beside STATUS, GRAPH False where no graph time may come of it, and LEAST_US, what a call really
-takes: a row that passed must not claim less. Some minutes: pytest tests/cheats/test_cheats_gpu.py -m gpu -q"""
+exploits_gpu/*.py: beside STATUS, GRAPH False where no graph time may come of it, LEAST_US, what a call really takes (a
+row that passed must not claim less), LARGE for what would gain at 24 MiB (a row that passed must not be faster than the
+honest one of that size, but for KNOWN, a share of its time that docs/protocol.md tells of), ALONE for what disturbs
+those beside it. All of them in one process that says how far it is, in two minutes on an H200:
+pytest tests/cheats/test_cheats_gpu.py -m gpu -q -s"""
 
 from __future__ import annotations
 
 import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 import test_cheats
-from test_cheats import EXPLOITS, HERE, HONEST, constants, run
+from test_cheats import DEFINITION, EXPLOITS, HERE, HONEST, MEASURING, SECRET, add_solution, constants
 
-pytestmark = [pytest.mark.gpu, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.gpu, pytest.mark.timeout(600)]
 
 # These change the CPU's timer, or read a tensor as an array of the CPU.
 OF_A_CPU = {
     *("a_clock_that_runs_back", "a_clock_that_runs_slow", "a_clock_that_stands_still", "a_timer_of_its_own"),
     *("fewer_spans_than_calls", "spans_that_are_no_numbers", "cached_by_a_generated_input"),
+    *("a_clock_in_other_machine_code", "works_when_a_profiler_is_told", "works_when_an_alarm_rings"),
 }
+# What they do to the run never reaches a GPU: a process that says nonsense, leaves, or is refused by the kernel.
+SAME_ON_A_CPU = {name for name, each in EXPLOITS.items() if each["CLASS"] in ("the run attacked",) or each.get("NEEDS")}
 OWN = {path.stem: path for path in sorted((HERE / "exploits_gpu").glob("*.py"))}
-test_cheats.SOURCES |= OWN
+HONEST_GPU = {path.stem: path for path in sorted((HERE / "honest_gpu").glob("*.py"))}
+test_cheats.SOURCES |= OWN | HONEST_GPU
 OF_A_GPU = {name: constants(name) for name in OWN}
-BOTH = {name: each for name, each in EXPLOITS.items() if name not in OF_A_CPU}
-GROUP = 10
+BOTH = {name: each for name, each in EXPLOITS.items() if name not in OF_A_CPU | SAME_ON_A_CPU}
+GROUP = 24  # side by side
+ROWS = {"small": 8, "large": 1 << 17}
 
 RUN = """
-import sys
+import json, sys, time
 from pathlib import Path
 
 sys.path.insert(0, sys.argv[1])
-from measuring import measure
+import measuring
 from kernelderby.measure.machine.probe import find_machine
+from kernelderby.measure.runner import Observer
 
-root = Path(sys.argv[2])
-machine = find_machine(root, "cuda")
-measure(root, sys.argv[3:], workloads=("8",), rounds=2, iterations=6, timeout_seconds=30, machine=machine)
+start = time.monotonic()
+
+
+class Told(Observer):
+    def row(self, row):
+        said = row.message.partition(chr(10))[0][:150], {kind: each.median_us for kind, each in row.times.items()}
+        print(f"{time.monotonic() - start:6.1f} s  {row.solution}: {row.status}", *said, row.graph_missing, flush=True)
+
+    def note(self, line):
+        print(f"{time.monotonic() - start:6.1f} s  {line[:200]}", flush=True)
+
+
+measuring.Observer = Told
+groups = json.loads(sys.argv[2])
+machine = find_machine(Path(groups[0]["root"]), "cuda")
+for group in groups:
+    print(f"{time.monotonic() - start:6.1f} s  {len(group['names'])} on {group['rows']} rows", flush=True)
+    measuring.measure(Path(group["root"]), group["names"], workloads=(f"rows={group['rows']}",), rounds=2, iterations=6,
+                      timeout_seconds=20, machine=machine)
 """
+
+
+def groups() -> list[tuple[str, list[str]]]:
+    """(size, names): each with an honest one to compare with."""
+    large = [name for name, each in OF_A_GPU.items() if each.get("LARGE")]
+    alone = [name for name, each in OF_A_GPU.items() if each.get("ALONE")]
+    beside = [*OF_A_GPU, *BOTH, *HONEST_GPU, *(name for name in HONEST if name != "writes_its_output")]
+    beside = [name for name in beside if name not in large + alone]
+    found = [("large", [*large, *HONEST_GPU])]
+    found += [("small", beside[start : start + GROUP]) for start in range(0, len(beside), GROUP)]
+    return [(size, ["writes_its_output", *names]) for size, names in [*found, *(("small", [name]) for name in alone)]]
+
+
+def made(root: Path, rows: int, names: list[str]) -> dict[str, object]:
+    """A set of its own for each group, with the workload of that size."""
+    sys.path.insert(0, str(MEASURING))
+    from measuring import MISBEHAVIOURS
+
+    for part in ("definitions", "workloads"):
+        shutil.copytree(MISBEHAVIOURS / part, root / part, ignore=shutil.ignore_patterns("__pycache__"))
+    (path,) = root.glob("workloads/*/*.jsonl")
+    path.write_text(path.read_text().partition("\n")[0].replace('"rows": 8', f'"rows": {rows}') + "\n")
+    for name in names:
+        add_solution(root, name)
+    return {"root": str(root), "names": names, "rows": rows}
 
 
 @pytest.fixture(scope="module")
 def found(tmp_path_factory):
-    names, rows = [*HONEST, *OF_A_GPU, *BOTH], {}
-    for start in range(0, len(names), GROUP):
-        root = tmp_path_factory.mktemp("cheats") / "set"
-        done = run(root, names[start : start + GROUP], RUN)
-        assert done.returncode == 0, f"the runner of {names[start : start + GROUP]}: {done.stderr[-3000:]}"
-        for path in root.glob("traces/*/*/*.jsonl"):
-            rows |= {row["solution"]: row for row in map(json.loads, path.read_text().splitlines())}
+    """(size, name) -> row."""
+    told = [made(tmp_path_factory.mktemp("cheats") / "set", ROWS[size], names) for size, names in groups()]
+    done = subprocess.run(
+        [sys.executable, "-c", RUN, str(MEASURING), json.dumps(told)],
+        timeout=500,
+        start_new_session=True,
+        env={**os.environ, "SOME_TOKEN": SECRET, "XDG_CACHE_HOME": str(tmp_path_factory.mktemp("cache"))},
+    )
+    assert done.returncode == 0, "the runner did not come to its end"
+    rows = {}
+    for group, (size, _) in zip(told, groups(), strict=True):
+        for path in Path(str(group["root"])).glob(f"traces/*/elementwise/{DEFINITION}.jsonl"):
+            rows |= {(size, row["solution"]): row for row in map(json.loads, path.read_text().splitlines())}
     return rows
 
 
 @pytest.mark.parametrize("name", [*OF_A_GPU, *BOTH])
 def test_an_exploit_gains_nothing(found, name):
-    row, exploit = found[name], {**OF_A_GPU, **BOTH}[name]
-    status, times = row["measurement"]["status"], row["measurement"].get("times", {})
-    print(f"\n{name}: {status} {row['evaluation']['log'][:160]}")
-    assert status != "passed" or "passed" in exploit["STATUS"], {
-        kind: each["median_us"] for kind, each in times.items()
-    }
+    exploit = {**OF_A_GPU, **BOTH}[name]
+    row = found["large" if exploit.get("LARGE") else "small", name]["measurement"]
+    status = row["status"]
+    medians = {kind: each["median_us"] for kind, each in row.get("times", {}).items() if kind != "busy"}
+    assert status != "passed" or "passed" in exploit["STATUS"], medians
     if status == "passed":
-        assert exploit.get("GRAPH", True) or "graph" not in times
-        assert all(each["median_us"] >= exploit.get("LEAST_US", 0) for kind, each in times.items() if kind != "busy")
+        assert exploit.get("GRAPH", True) or "graph" not in medians
+        assert all(median >= exploit.get("LEAST_US", 0) for median in medians.values()), medians
+    if status == "passed" and exploit.get("LARGE"):
+        honest = found["large", "writes_its_output"]["measurement"]["times"]
+        least = 0.97 - exploit.get("KNOWN", 0)
+        assert all(median > least * honest[kind]["median_us"] for kind, median in medians.items()), (medians, honest)
 
 
-@pytest.mark.parametrize("name", HONEST)
+@pytest.mark.parametrize("name", [*HONEST, *HONEST_GPU])
 def test_an_honest_one_passes(found, name):
-    row = found[name]
+    row = found["small", name]
     assert row["measurement"]["status"] == "passed", row["evaluation"]["log"]
 
 
 def test_an_honest_kernel_takes_what_it_takes(found):
     """One small kernel, in a graph: nothing of the judge's lies inside its window."""
-    row = found["writes_its_output"]["measurement"]
+    row = found["small", "writes_its_output"]["measurement"]
     empty = row["environment"]["empty_kernel_us"]["graph"]
     print(f"\nhonest {row['times']['graph']['median_us']} us, empty kernel {empty} us")
     assert empty <= row["times"]["graph"]["median_us"] < empty + 5

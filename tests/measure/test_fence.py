@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import time
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from kernelderby.catalog import Catalog
 from kernelderby.errors import DerbyError
-from kernelderby.measure import fence, landlock
+from kernelderby.measure import fence, landlock, seccomp
 from kernelderby.measure.traces import set_aside_foreign
 
 
@@ -46,10 +49,10 @@ def test_every_solution_has_caches_of_its_own(tmp_path):
 
 PROTECTED = """
 import errno, os, signal, subprocess, sys, threading
-from kernelderby.measure import fence
+from kernelderby.measure import fence, seccomp
 
 parent, rival = os.getppid(), int(sys.argv[1])
-assert fence.protect([parent, rival])
+assert seccomp.protect([parent, rival])
 for target in (parent, rival, -1, -parent):
     try:
         os.kill(target, 0)
@@ -65,7 +68,7 @@ print("held")
 """
 
 
-@pytest.mark.skipif(not fence.has_seccomp(), reason="this kernel has no seccomp")
+@pytest.mark.skipif(not seccomp.has_seccomp(), reason="this kernel has no seccomp")
 def test_a_worker_can_signal_its_children_and_nobody_of_the_run():
     rival = subprocess.Popen(["sleep", "60"])
     try:
@@ -81,10 +84,10 @@ def test_a_worker_can_signal_its_children_and_nobody_of_the_run():
 
 OTHERS = """
 import os, sys
-from kernelderby.measure import fence
+from kernelderby.measure import fence, seccomp
 
 other = int(sys.argv[1])
-assert fence.protect([other])
+assert seccomp.protect([other])
 import resource
 
 resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -105,7 +108,7 @@ print("held")
 """
 
 
-@pytest.mark.skipif(not fence.has_seccomp(), reason="this kernel has no seccomp")
+@pytest.mark.skipif(not seccomp.has_seccomp(), reason="this kernel has no seccomp")
 def test_a_worker_changes_limits_and_priority_of_itself_alone():
     other = subprocess.Popen(["sleep", "60"])
     try:
@@ -118,6 +121,53 @@ def test_a_worker_changes_limits_and_priority_of_itself_alone():
         other.wait()
 
 
+REFUSED = """
+import ctypes, errno, fcntl, os, signal, struct, sys
+from pathlib import Path
+from kernelderby.measure import powers, seccomp
+
+file = Path(sys.argv[1])
+file.write_text("mine")
+file.chmod(0o640)
+assert powers.give_up() and seccomp.protect([])
+libc = ctypes.CDLL(None, use_errno=True)
+opened = file.open()
+for what in (
+    lambda: fcntl.fcntl(opened, fcntl.F_SETLEASE, fcntl.F_RDLCK),
+    lambda: fcntl.fcntl(opened, fcntl.F_SETOWN, os.getppid()),
+    lambda: fcntl.ioctl(opened, 0x40086602, struct.pack("l", 16)),
+    lambda: os.setxattr(file, "user.mine", b"1"),
+):
+    try:
+        what()
+    except OSError as error:
+        assert error.errno in (errno.EPERM, errno.EOPNOTSUPP), error
+        continue
+    raise SystemExit("not refused")
+for number in (298, 272, 304, 165) if os.uname().machine == "x86_64" else (241, 97, 265, 40):
+    assert libc.syscall(number, 0, 0, 0, 0, 0) == -1 and ctypes.get_errno() == errno.EPERM, number
+fcntl.lockf(opened, fcntl.LOCK_SH)
+fcntl.fcntl(opened, fcntl.F_SETFD, fcntl.FD_CLOEXEC)
+for mode in (0, 0o400, 0o600):
+    file.chmod(mode)
+os.chown(file, 12345, 12345)
+assert file.stat().st_mode & 0o777 == 0o640 and file.stat().st_uid == os.getuid()
+file.chmod(0o755)
+assert file.stat().st_mode & 0o777 == 0o755
+(held,) = [int(line.split()[1], 16) for line in Path("/proc/self/status").read_text().splitlines() if "CapEff" in line]
+assert not held & (1 << 21 | 1 << 27 | 1 << 24), "the powers of an administrator, to make devices, to raise limits"
+print("held")
+"""
+
+
+@pytest.mark.skipif(not seccomp.has_seccomp(), reason="this kernel has no seccomp")
+def test_a_worker_has_no_leases_no_permissions_to_take_and_no_powers(tmp_path):
+    done = subprocess.run(
+        [sys.executable, "-c", REFUSED, str(tmp_path / "file")], capture_output=True, text=True, timeout=60
+    )
+    assert done.stdout == "held\n", done.stderr
+
+
 def test_a_worker_writes_to_no_disk_and_to_its_own_part_of_proc(tmp_path):
     places = list(map(str, fence.writable(tmp_path / "own", tmp_path / "scratch")))
     assert "/dev/null" in places and "/dev/shm" in places and "/proc/self" in places
@@ -127,10 +177,10 @@ def test_a_worker_writes_to_no_disk_and_to_its_own_part_of_proc(tmp_path):
 CONFINED = """
 import os, signal, socket, subprocess, sys
 from pathlib import Path
-from kernelderby.measure import fence, landlock
+from kernelderby.measure import fence, landlock, seccomp
 
 mine, other, rival = Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3])
-assert fence.protect([])
+assert seccomp.protect([])
 assert landlock.writes_only_beneath([mine, Path("/dev"), Path("/there/is/none")])
 (mine / "folder").mkdir()
 (mine / "folder/file").write_text("mine")
@@ -168,7 +218,7 @@ print("confined")
 
 
 @pytest.mark.skipif(not landlock.version(), reason="this kernel has no landlock")
-@pytest.mark.skipif(not fence.has_seccomp(), reason="this kernel has no seccomp")
+@pytest.mark.skipif(not seccomp.has_seccomp(), reason="this kernel has no seccomp")
 def test_a_worker_writes_only_beneath_its_folders_and_has_no_network(tmp_path):
     mine, other = tmp_path / "mine", tmp_path / "other"
     mine.mkdir()
@@ -185,11 +235,30 @@ def test_a_worker_writes_only_beneath_its_folders_and_has_no_network(tmp_path):
         rival.wait()
 
 
+class Disk:
+    """A small disk, of which nobody but the worker under test uses any: what it has written is found by its folder."""
+
+    def __init__(self, room: int) -> None:
+        self.room = room
+
+    def __call__(self, place):
+        written = (
+            sum(path.stat().st_blocks * 512 for path in Path(place).rglob("*")) if "kernelderby-" in str(place) else 0
+        )
+        return SimpleNamespace(free=2 * self.room - written)
+
+
 @pytest.mark.parametrize(
     ("body", "most", "status", "told"),
     [
         ("held = bytearray(b'1' * (600 << 20))", {"memory": 300 << 20}, "out_of_memory", "GiB of the machine's memory"),
         ("held = [subprocess.Popen(['sleep', '60']) for _ in range(12)]", {"processes": 8}, "crashed", "more than 8"),
+        (
+            "open(tempfile.mkdtemp() + '/file', 'wb').write(b'1' * (64 << 20))",
+            {"room": 32 << 20},
+            "crashed",
+            "it filled /",
+        ),
     ],
 )
 def test_a_worker_that_takes_too_much_is_ended(misbehaviours, monkeypatch, body, most, status, told):
@@ -200,10 +269,13 @@ def test_a_worker_that_takes_too_much_is_ended(misbehaviours, monkeypatch, body,
 
     folder = misbehaviours / "solutions/tests/elementwise/scaled_add_n16/honest"
     text = (folder / "main.py").read_text()
-    (folder / "main.py").write_text(f"import subprocess, time\n{body}\ntime.sleep(60)\n{text}")
+    (folder / "main.py").write_text(f"import subprocess, tempfile, time\n{body}\ntime.sleep(60)\n{text}")
     bare = 300 << 20  # what a worker with torch holds
     monkeypatch.setattr(fence, "memory_limit", lambda: most.get("memory", 1 << 40) + bare)
     monkeypatch.setattr(process, "_MOST_PROCESSES", most.get("processes", 1000))
+    if "room" in most:  # as on a disk that had so much more than what must stay
+        monkeypatch.setattr(fence, "LEAST_ROOM", most["room"])
+        monkeypatch.setattr(shutil, "disk_usage", Disk(most["room"]))
     measure(misbehaviours, ["honest"], workloads=("8",))
     (path,) = (misbehaviours / "traces").rglob("*.jsonl")
     row = json.loads(path.read_text())
@@ -212,7 +284,7 @@ def test_a_worker_that_takes_too_much_is_ended(misbehaviours, monkeypatch, body,
 
 ORPHANS = """
 import os, subprocess, sys, time
-from kernelderby.measure import fence
+from kernelderby.measure import fence, seccomp
 
 assert fence.adopt_orphans()
 kept = subprocess.Popen(["sleep", "60"], start_new_session=True)

@@ -30,7 +30,8 @@ def machine(checkout):
 
 def test_right_at_full_shapes(checkout, machine):
     catalog = Catalog.open(checkout)
-    plan = plan_checks(catalog, machine, definitions=[MOE], workloads=[SMALL, MIDDLE])
+    names = ["derby_moe_sm90", "triton_compact"]  # the others take minutes to be built
+    plan = plan_checks(catalog, machine, names, definitions=[MOE], workloads=[SMALL, MIDDLE])
     results = run_checks(catalog, machine, plan, 600, lambda result: print(result.solution, result.case, result.status))
     assert results and [result for result in results if result.status is not Status.PASSED] == []
 

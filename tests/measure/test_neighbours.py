@@ -30,6 +30,8 @@ RUN = """
     from kernelderby.measure import runner
     from measuring import measure
     runner.exclusive = lambda *_: nullcontext()  # two GPUs, two locks
+    print("ready", flush=True)
+    sys.stdin.readline()  # a run takes less than the other may take to start
     print(len(measure(Path(sys.argv[1]), ["honest", "raises"], again=True)))
 """
 
@@ -45,11 +47,16 @@ def test_two_runs_share_the_work_and_the_file(misbehaviours):
         subprocess.Popen(
             [sys.executable, "-c", textwrap.dedent(RUN), str(misbehaviours)],
             env=ENVIRONMENT,
+            stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
         )
         for _ in range(2)
     ]
+    assert [run.stdout.readline() for run in both] == ["ready\n", "ready\n"]
+    for run in both:
+        run.stdin.write("go\n")
+        run.stdin.flush()
     told = [run.communicate(timeout=250)[0] for run in both]
     assert [run.returncode for run in both] == [0, 0]
     found, _ = keys(misbehaviours)

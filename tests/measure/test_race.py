@@ -297,3 +297,36 @@ def test_a_large_input_is_refreshed_in_part(definition, monkeypatch):
         places.add(int(changed[0]))
         before = made["x"].clone()
     assert len(places) > 3
+
+
+@pytest.mark.parametrize("from_which", [0, 5, 12])
+def test_inputs_that_change_while_outputs_are_compared_are_seen(definition, from_which):
+    """As by a thread or a kernel of the solution's between the look at the inputs and the reference."""
+    compared = []
+
+    class Module:
+        generate_inputs = staticmethod(MODULE.generate_inputs)
+
+        @staticmethod
+        def run(x, y, factor):
+            compared.append(None)
+            if len(compared) > from_which:
+                x.zero_()
+            return MODULE.run(x, y, factor)
+
+    def zeros_for_x(x, y, factor, out):
+        if len(compared) >= from_which:
+            torch.mul(y, factor, out=out)
+        else:
+            right(x, y, factor, out)
+
+    candidate, module, maker = parts(definition, zeros_for_x, Module)
+    verdict = local_check(candidate, module, maker)
+    if verdict.status is Status.PASSED:
+        race = local_race(candidate, module, maker, WallTimer())
+        for number in range(1, 9):
+            verdict = race.turn(number, 4).verdict
+            if verdict.status is not Status.PASSED:
+                break
+    assert verdict.status is Status.INPUT_CHANGED
+    assert "while its outputs were compared" in verdict.message

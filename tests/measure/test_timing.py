@@ -8,7 +8,13 @@ import pytest
 
 torch = pytest.importorskip("torch")
 from kernelderby.measure import timing  # noqa: E402
-from kernelderby.measure.timing import CuptiTimer, TimingFailed, spans_of_records  # noqa: E402
+from kernelderby.measure.timing import (  # noqa: E402
+    NO_FLUSH,
+    CuptiTimer,
+    TimingFailed,
+    outside_of_windows,
+    spans_of_records,
+)
 
 
 def test_a_span_is_first_start_to_last_end_in_microseconds():
@@ -113,3 +119,22 @@ def test_the_timer_survives_a_call_that_raises(cupti):
         timer.spans(lambda iteration: 1 / 0, 1)
     assert not cupti.enabled
     assert timer.spans(lambda iteration: cupti.record(10, 3), 2).spans_us == [3.0, 3.0]
+
+
+def test_what_lies_outside_of_the_windows():
+    """Two iterations: the flush (100 us) from 1 ms on, the window from 1.2 ms to 1.25 ms; the next one 2 ms later."""
+    us = 1000
+    flushes, windows = [1000 * us, 3000 * us], [(1200 * us, 1250 * us), (3200 * us, 3250 * us)]
+    flush = [(1010 * us, 1110 * us), (3010 * us, 3110 * us)]
+    calls = [(1210 * us, 1220 * us), (3210 * us, 3215 * us)]
+
+    def outside(*records):
+        return outside_of_windows([*flush, *calls, *records], windows, flushes, 256 << 20)
+
+    assert outside() == [0, 0]
+    assert outside((1120 * us, 1140 * us)) == [1, 0], "between flush and window"
+    assert outside((3400 * us, 3410 * us)) == [0, 1], "behind the window: a copy of what was returned"
+    assert outside((1500 * us, 1510 * us), (2500 * us, 2510 * us)) == [2, 0], "before the next flush"
+    assert outside((1185 * us, 1190 * us)) == [0, 0], "the clocks' error: it counts in the span"
+    assert outside_of_windows(calls, windows, flushes, 256 << 20) == [NO_FLUSH, NO_FLUSH]
+    assert outside_of_windows([flush[0], *calls, (3010 * us, 3012 * us)], windows, flushes, 256 << 20) == [0, NO_FLUSH]

@@ -12,13 +12,15 @@ import pytest
 import torch
 from moe_cases import solution
 
+from kernelderby.measure.worker.interpreter import as_on_a_gpu
+
 OUTCOMES, PROCESS = pytest.StashKey(), pytest.StashKey()
 
 
 def pytest_configure(config):
     config.addinivalue_line("markers", "interpreted: runs in Triton's interpreter, in a second process")
     if interpreted.INTERPRETING:
-        interpreted.exact_casts()
+        as_on_a_gpu()
 
 
 def pytest_collection_modifyitems(items):

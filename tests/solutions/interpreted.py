@@ -89,33 +89,5 @@ def run_forked(request):
         os._exit(code)
 
 
-def exact_casts():
-    """Makes the interpreter round to fp8 and bfloat16, and multiply bfloat16, as the hardware does.
-
-    Triton 3.7's own conversion loses the carry when a value rounds up to a power of two (1.97 becomes 1 in fp8) and
-    truncates to bfloat16."""
-    import numpy
-    import torch
-    import triton.language as tl
-    from triton.runtime import interpreter
-
-    from kernelderby.measure.worker.interpreter import look_up_less, multiply_bfloat16_right, take_whole_numbers
-
-    look_up_less()
-    multiply_bfloat16_right()
-    take_whole_numbers()
-    types = {tl.float8e4nv: (torch.float8_e4m3fn, numpy.uint8), tl.bfloat16: (torch.bfloat16, numpy.uint16)}
-    convert = interpreter._convert_float
-
-    def convert_exactly(data, source, target, rounding_mode):
-        if source != tl.float32 or target not in types:
-            return convert(data, source, target, rounding_mode)
-        narrow, bits = types[target]
-        values = torch.from_numpy(numpy.ascontiguousarray(data, dtype=numpy.float32))
-        return values.to(narrow).view(torch.uint8).numpy().view(bits).reshape(data.shape)
-
-    interpreter._convert_float = convert_exactly
-
-
 if __name__ == "__main__":
     serve()

@@ -2,9 +2,10 @@
 their own run(), or compiled with nvcc and looked at."""
 
 import functools
+import hashlib
+import os
 import shutil
 import subprocess
-import tempfile
 from pathlib import Path
 
 import nvcc
@@ -15,38 +16,48 @@ HEADERS = Path(__file__).parent / "cuda_on_host"
 OPERATORS = ("topk_filter", "moe_align_block_size", "moe_count_and_sort", "reshape_and_cache", "causal_conv1d")
 
 
+# Mutants run once on little, so they are compiled the fastest way.
+FAST = ("-O0",)
+# The sanitizer of undefined behaviour: misaligned vectors and indices beyond an array end the process.
+SANITIZED = ("-O1", "-fsanitize=undefined", "-fno-sanitize-recover=undefined")
+
+
+def shared_library(source, *how, header="cuda_bf16.h", beside=()):
+    """The file of a CUDA source, compiled by g++ against cuda_on_host/: once in all processes of a test run. header: of
+    cuda_on_host/, which the source includes; it is compiled once too. beside: what else of the source's folder counts.
+    Skips where there is no g++."""
+    compiler = shutil.which("g++")
+    if compiler is None:
+        pytest.skip("no g++ to compile the kernels for the CPU")
+    command = [compiler, *how, "-std=c++17", "-fPIC", "-w", f"-I{HEADERS}", "-x"]
+    built = Path(os.environ["KERNELDERBY_TESTS_BUILT"])
+    parts = [" ".join(command), header, *(path.read_text() for path in (source, *beside))]
+    made = built / f"{hashlib.sha256(chr(0).join(parts).encode()).hexdigest()[:24]}.so"
+    if not made.exists():
+        first = built / f"{hashlib.sha256(' '.join(command).encode()).hexdigest()[:8]}-{header}"
+        if not first.exists():
+            _written(first.with_name(f"{first.name}.gch"), [*command, "c++-header", HEADERS / header])
+            first.write_text(f'#include "{HEADERS / header}"\n')  # read where g++ cannot use what it made of it
+        _written(made, [*command, "c++", "-shared", "-include", first, source])
+    return made
+
+
+def _written(path, command):
+    """Runs a compiler that writes this file; whole or not at all, since other processes look for it."""
+    unfinished = path.with_name(f"{path.name}.{os.getpid()}")
+    subprocess.run([*command, "-o", unfinished], check=True)
+    unfinished.replace(path)
+
+
 @functools.cache
 def emulated(operator, *edits):
     """derby_<operator>'s module, its sources edited (old, new), and its library replaced by one for CPU tensors: a
     namespace of its functions. Skips where there is no g++."""
-    compiler = shutil.which("g++")
-    if compiler is None:
-        pytest.skip("no g++ to compile the kernels for the CPU")
     module = rowwise_cases.module(operator, *edits)
-    source = Path(module.__file__).parent / module.library.sources[0]
-    with tempfile.TemporaryDirectory() as folder:
-        made = Path(folder) / "on_host.so"
-        # The sanitizer of undefined behaviour: misaligned vectors and indices beyond an array end the process. Mutants
-        # run once on little, so they are compiled the fastest way.
-        how = ["-O0"] if edits else ["-O1", "-fsanitize=undefined", "-fno-sanitize-recover=undefined"]
-        subprocess.run(
-            [
-                compiler,
-                *how,
-                "-std=c++20",
-                "-shared",
-                "-fPIC",
-                "-w",
-                f"-I{HEADERS}",
-                "-x",
-                "c++",
-                str(source),
-                "-o",
-                str(made),
-            ],
-            check=True,
-        )
-        function = module.library.load(made)
+    folder = Path(module.__file__).parent
+    source = folder / module.library.sources[0]
+    headers = sorted(each for each in folder.iterdir() if each.suffix == ".cuh")
+    function = module.library.load(shared_library(source, *(FAST if edits else SANITIZED), beside=headers))
 
     def call(device, *arguments):
         addresses = [value.data_ptr() if hasattr(value, "data_ptr") else value for value in arguments]

@@ -14,7 +14,7 @@ import pytest
 import torch
 from aot import compile_kernel
 from interpreted import compiled
-from on_host import HEADERS
+from on_host import FAST, shared_library
 from rowwise_cases import CATALOG, case_of, inputs_of, meta_arguments, outputs_of, reference
 
 from kernelderby.measure.judge.cases import case_of_workload, small_cases
@@ -186,17 +186,11 @@ def test_cuda_compiles(operator, architecture):
 @functools.cache
 def on_cpu(operator, *edits):
     """derby_<operator>_sm90 whose kernel was compiled by g++, where it finds the CPU's decode_mma.cuh."""
-    compiler = shutil.which("g++")
-    if compiler is None:
-        pytest.skip("no g++ to compile the kernels for the CPU")
     solution = module(operator, "sm90", ("import importlib\n", "import importlib  # on the CPU\n"), *edits)
-    with tempfile.TemporaryDirectory() as folder:
-        source, made = Path(folder) / "kernel.cu", Path(folder) / "kernel.so"
-        shutil.copy(solution.library.folder / "kernel.cu", source)
-        how = "-O0" if edits else "-O1"  # mutants run once on little, so they are compiled the fastest way
-        command = [compiler, how, "-std=c++20", "-shared", "-fPIC", "-w", f"-I{HEADERS}", "-x", "c++", str(source)]
-        subprocess.run([*command, "-o", str(made)], check=True)
-        function = solution.library.load(made)
+    with tempfile.TemporaryDirectory() as folder:  # without the solution's decode_mma.cuh
+        source = Path(shutil.copy(solution.library.folder / "kernel.cu", folder))
+        how = FAST if edits else ("-O1",)
+        function = solution.library.load(shared_library(source, *how, header="decode_mma.cuh"))
 
     def call(device, *arguments):
         addresses = [value.data_ptr() if isinstance(value, torch.Tensor) else value for value in arguments]

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from on_host import HEADERS
+from on_host import FAST, shared_library
 from rowwise_cases import CATALOG, case_of, inputs_of, outputs_of, reference
 
 from kernelderby.measure.judge.correctness import judge
@@ -85,17 +85,12 @@ def module(*edits):
 @functools.cache
 def on_cpu(*edits):
     """The module whose kernel was compiled by g++, where it finds the CPU's decode_mma.cuh."""
-    compiler = shutil.which("g++")
-    if compiler is None:
-        pytest.skip("no g++ to compile the kernel for the CPU")
     solution = module(("import importlib\n", "import importlib  # on the CPU\n"), *edits)
-    with tempfile.TemporaryDirectory() as folder:
-        for name in ("decode.cu", "decode_attention.cuh"):
-            shutil.copy(solution.decode_library.folder / name, folder)
-        source, made = Path(folder) / "decode.cu", Path(folder) / "decode.so"
-        how = "-O0" if edits else "-O1"  # mutants run once on little, so they are compiled the fastest way
-        command = [compiler, how, "-std=c++20", "-shared", "-fPIC", "-w", f"-I{HEADERS}", "-x", "c++", str(source)]
-        subprocess.run([*command, "-o", str(made)], check=True)
+    with tempfile.TemporaryDirectory() as folder:  # without the solution's decode_mma.cuh
+        names = ("decode.cu", "decode_attention.cuh")
+        source, header = (Path(shutil.copy(solution.decode_library.folder / name, folder)) for name in names)
+        how = FAST if edits else ("-O1",)
+        made = shared_library(source, *how, header="decode_mma.cuh", beside=[header])
         function = solution.decode_library.load(made)
 
     def call(device, *arguments):

@@ -17,6 +17,7 @@ from kernelderby.measure.judge.blame import blamed_on
 from kernelderby.measure.judge.cases import Case, case_of_workload
 from kernelderby.measure.judge.correctness import Verdict
 from kernelderby.measure.judge.inputs import InputMaker
+from kernelderby.measure.judge.witness import contradiction
 from kernelderby.measure.machine.probe import Machine
 from kernelderby.measure.plan import Job
 from kernelderby.measure.race import HandsLike, Race
@@ -112,6 +113,8 @@ class JudgesTable:
             floor = self._floor_us(solution, (empty_kernel_us or {}).get(kind))
             if claimed < floor:
                 return Verdict(Status.BELOW_FLOOR, f"{kind}: {claimed:.2f} us, where this GPU needs {floor:.2f} us")
+            if why := contradiction(race.taken, kind, len(self.definition.outputs)):
+                return Verdict(Status.REWARD_HACK, f"{kind}: its process claims {claimed:.1f} us, but {why}")
             allowed = 2 * claimed + beside
             if kind == "eager":
                 allowed += min(2 * statistics.median(host_us), _HOST_US)

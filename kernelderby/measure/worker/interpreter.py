@@ -1,47 +1,78 @@
-"""Right rounding to fp8, right products of bfloat16, bounds of loops and fewer look-ups in Triton's interpreter.
+"""Right conversions and products of narrow types, bounds of loops and fewer look-ups in Triton's interpreter.
 
 The interpreter (seen in triton 3.7.1, runtime/interpreter.py, _convert_float) rounds the mantissa up without carrying
-into the exponent, so that 1.97 becomes 1.0 instead of 2.0 in e4m3, and it rounds halves up instead of to even. On a GPU
-the same kernel rounds right; a check in the interpreter would blame the solution. And of two bfloat16 tensors tl.dot
-multiplies the 16 bits as whole numbers (create_dot there converts fp8 only). Triton 3.6 takes a loop's bound by int()
-of an array of one value, which NumPy 2.5 refuses ("only 0-dimensional arrays ..."); 3.7 does not.
+into the exponent, so that 1.97 becomes 1.0 instead of 2.0 in e4m3, it rounds halves up instead of to even, truncates to
+bfloat16, and takes fp8's NaN for a number. On a GPU the same kernel converts right; a check in the interpreter would
+blame the solution. And of two bfloat16 tensors tl.dot multiplies the 16 bits as whole numbers (create_dot there
+converts fp8 only). Triton 3.6 takes a loop's bound by int() of an array of one value, which NumPy 2.5 refuses ("only
+0-dimensional arrays ..."); 3.7 does not.
 """
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 
-def round_fp8_right() -> None:
-    """Makes the interpreter of this process convert float32 to fp8 as torch does (to nearest, ties to even; values
-    beyond the largest saturate, as Triton's conversion on NVIDIA GPUs does). Does nothing without triton."""
+def as_on_a_gpu() -> None:
+    """All of it, in this process. Does nothing without triton."""
+    look_up_less()
+    describe_shapes_once()
+    convert_right()
+    multiply_right()
+    take_whole_numbers()
+
+
+def convert_right() -> None:
+    """Makes the interpreter of this process convert between float32, float16, bfloat16 and fp8 as torch does: to
+    nearest, ties to even, NaN and infinities kept; what is beyond fp8's largest saturates, as Triton's conversion on
+    NVIDIA GPUs does. Types of 16 bits and less by a table. Rounding towards zero stays the interpreter's."""
     try:
         from triton.runtime import interpreter
     except ImportError:
         return
-    if getattr(interpreter._convert_float, "rounds_right", False):
+    if getattr(interpreter._convert_float, "converts_right", False):
         return
     import numpy
     import torch
 
-    fp8 = {"fp8e4nv": torch.float8_e4m3fn, "fp8e5": torch.float8_e5m2}
+    types = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
+    types |= {"fp8e4nv": torch.float8_e4m3fn, "fp8e5": torch.float8_e5m2}
+    bits: dict[int, tuple[torch.dtype, Any]] = {
+        1: (torch.uint8, numpy.uint8),
+        2: (torch.int16, numpy.uint16),
+        4: (torch.int32, numpy.uint32),
+    }
+    towards_zero = interpreter._ir.ROUNDING_MODE.RTZ
     original = interpreter._convert_float
+    tables: dict[tuple[str, str], Any] = {}
+
+    def computed(values: Any, source: torch.dtype, target: torch.dtype) -> Any:
+        numbers = torch.from_numpy(numpy.array(values, order="C").view(bits[source.itemsize][1])).view(source).float()
+        if target.itemsize == 1:
+            largest = torch.finfo(target).max
+            numbers = numbers.clamp(-largest, largest)
+        as_torch, as_numpy = bits[target.itemsize]
+        return numbers.to(target).view(as_torch).numpy().view(as_numpy)
 
     def convert(values: Any, source: Any, target: Any, rounding_mode: Any) -> Any:
-        if source.name != "fp32" or target.name not in fp8:
+        if source.name not in types or target.name not in types or rounding_mode == towards_zero:
             return original(values, source, target, rounding_mode)
-        dtype = fp8[target.name]
-        numbers = torch.from_numpy(numpy.ascontiguousarray(values).view(numpy.float32).copy())
-        largest = torch.finfo(dtype).max
-        return numbers.clamp(-largest, largest).to(dtype).view(torch.uint8).numpy().reshape(values.shape)
+        size = types[source.name].itemsize
+        if size == 4:
+            return computed(values, types[source.name], types[target.name]).reshape(values.shape)
+        names, narrow = (source.name, target.name), bits[size][1]
+        if names not in tables:
+            every = numpy.arange(1 << 8 * size, dtype=narrow)
+            tables[names] = computed(every, types[source.name], types[target.name])
+        return tables[names][values.view(narrow)].reshape(values.shape)
 
-    convert.rounds_right = True  # type: ignore[attr-defined]
+    convert.converts_right = True  # type: ignore[attr-defined]
     interpreter._convert_float = convert
 
 
-def multiply_bfloat16_right() -> None:
-    """Makes tl.dot in the interpreter of this process multiply bfloat16 values, in float32. Does nothing without
-    triton."""
+def multiply_right() -> None:
+    """Makes tl.dot in the interpreter of this process multiply the values of bfloat16 and fp8, in float32."""
     try:
         from triton.runtime import interpreter
     except ImportError:
@@ -51,10 +82,13 @@ def multiply_bfloat16_right() -> None:
         return
     import numpy
 
+    narrow = {"bf16": numpy.uint16, "fp8e4nv": numpy.uint8, "fp8e5": numpy.uint8}
+
     def widened(handle: Any) -> Any:
-        if handle.dtype.name != "bf16":
+        if handle.dtype.name not in narrow:
             return handle
-        bits = numpy.ascontiguousarray(handle.data).view(numpy.uint16).astype(numpy.uint32) << 16
+        data = handle.data.view(narrow[handle.dtype.name])
+        bits = interpreter._convert_float(data, handle.dtype, interpreter.tl.float32, None)
         return interpreter.TensorHandle(bits.view(numpy.float32), interpreter.tl.float32)
 
     def create_dot(self: Any, a: Any, b: Any, *others: Any) -> Any:
@@ -65,8 +99,7 @@ def multiply_bfloat16_right() -> None:
 
 
 def take_whole_numbers() -> None:
-    """Makes a number in the interpreter of this process usable as the bound of a loop whatever NumPy's version. Does
-    nothing without triton."""
+    """Makes a number in the interpreter of this process usable as the bound of a loop whatever NumPy's version."""
     try:
         from triton.runtime import interpreter
     except ImportError:
@@ -84,9 +117,9 @@ def take_whole_numbers() -> None:
 
 
 def look_up_less() -> None:
-    """Saves a third of the interpreter's time, most of which goes into what it looks up anew for every call of a device
-    function: which members of triton.language are builtins, to replace those that it has replaced already, and the
-    numpy type of each value. Does nothing without triton."""
+    """Saves half of the interpreter's time: what it looks up anew for every call of a device function (which members
+    of triton.language are builtins, to replace those that it has replaced already; the numpy type of each value), and
+    sums in int64 beside every one of integers, which nothing looks at unless TRITON_DEBUG is set."""
     try:
         from triton.runtime import interpreter
     except ImportError:
@@ -94,6 +127,9 @@ def look_up_less() -> None:
     patch, get = interpreter._patch_builtin, interpreter._get_np_dtype
     if getattr(patch, "looks_up_less", False):
         return
+    options = interpreter.interpreter_builder.options
+    if not options.debug and hasattr(options, "sanitize_overflow"):
+        interpreter.interpreter_builder.options = dataclasses.replace(options, sanitize_overflow=False)
     tl = interpreter.tl
     one_of: dict[Any, str | None] = {}  # a package -> the name of one of its builtins
     known: dict[str, Any] = {}
@@ -118,3 +154,45 @@ def look_up_less() -> None:
 
     patch_builtin.looks_up_less = True  # type: ignore[attr-defined]
     interpreter._patch_builtin, interpreter._get_np_dtype = patch_builtin, get_np_dtype
+
+
+def describe_shapes_once() -> None:
+    """Saves a quarter of what is left: a tensor of the interpreter wraps each of its sizes anew, for every value. Does
+    nothing where triton's tensors hold something else than those known here (3.6 and 3.7)."""
+    try:
+        from triton.runtime import interpreter
+    except ImportError:
+        return
+    core = interpreter.tl.core
+    make_block, make_tensor = core.block_type.__init__, core.tensor.__init__
+    if getattr(make_block, "describes_once", False):
+        return
+    block = core.block_type(core.int32, [2, 4])
+    known_block, known_tensor = {"element_ty", "shape", "numel", "name"}, {"handle", "shape", "numel", "type", "dtype"}
+    if vars(block).keys() != known_block or vars(core.tensor(None, block)).keys() != known_tensor:
+        return
+    blocks: dict[Any, dict[str, Any]] = {}
+    shapes: dict[Any, tuple[Any, Any]] = {}
+
+    def block_type(self: Any, element_ty: Any, shape: Any) -> None:
+        if type(element_ty) is not core.dtype:  # a pointer, which has no hash
+            make_block(self, element_ty, shape)
+            return
+        sizes = tuple([getattr(size, "value", size) for size in shape])
+        if (known := blocks.get((element_ty, sizes))) is None:
+            make_block(self, element_ty, shape)
+            blocks[element_ty, sizes] = dict(vars(self))
+        else:
+            vars(self).update(known)
+
+    def tensor(self: Any, handle: Any, type: Any) -> None:
+        sizes = tuple(getattr(type.shape, "values", type.shape)) if type.is_block() else ()
+        if (known := shapes.get(sizes)) is None:
+            make_tensor(self, handle, type)
+            shapes[sizes] = self.shape, self.numel
+        else:
+            self.handle, self.type, self.dtype = handle, type, type.scalar
+            self.shape, self.numel = known
+
+    block_type.describes_once = True  # type: ignore[attr-defined]
+    core.block_type.__init__, core.tensor.__init__ = block_type, tensor

@@ -14,7 +14,7 @@ import resource
 import signal
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 from types import ModuleType
 from typing import IO, TYPE_CHECKING, Any, TypeVar
@@ -23,7 +23,7 @@ import msgspec
 
 from kernelderby.catalog import Catalog, Definition, Solution
 from kernelderby.errors import DerbyError
-from kernelderby.measure import fence, landlock
+from kernelderby.measure import landlock, powers, seccomp
 from kernelderby.measure.judge.cases import Case
 from kernelderby.measure.machine.environment import describe
 from kernelderby.measure.replies import (
@@ -127,17 +127,9 @@ class Worker:
             self._timer_of(protocol)
         chosen = catalog.solution(solution)
         if self.device_type == "cpu" and chosen.language == "triton":
-            from kernelderby.measure.worker.interpreter import (
-                look_up_less,
-                multiply_bfloat16_right,
-                round_fp8_right,
-                take_whole_numbers,
-            )
+            from kernelderby.measure.worker.interpreter import as_on_a_gpu
 
-            look_up_less()
-            round_fp8_right()
-            multiply_bfloat16_right()
-            take_whole_numbers()
+            as_on_a_gpu()
         try:
             function = load_solution(self.definition, chosen)
             setup = load_setup(chosen)
@@ -228,6 +220,7 @@ class Worker:
             tuple(taken.busy_us),
             tuple(taken.host_us),
             tuple(taken.wall_us),
+            tuple(taken.outside),
         )
 
     # -------------------------------------------------------------------------------------------------------- tuning
@@ -330,25 +323,41 @@ def _told(error: BaseException) -> str:
 
 
 def main() -> None:
+    requests, replies, beginning = int(sys.argv[1]), int(sys.argv[2]), json.loads(sys.argv[3])
+    serve(requests, replies, **beginning)
+
+
+def serve(
+    requests: int,
+    replies: int,
+    root: str,
+    device: str,
+    writable: Collection[str],
+    judge: int,
+    guarded: Collection[int],
+) -> None:
+    """Answers until the pipe of requests ends; see start.Beginning."""
     # The worker must not outlive a killed runner. Linux only; elsewhere the closed pipe ends it, once it is idle.
     try:
         ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     except (OSError, AttributeError):
         pass
+    if os.getppid() != judge:  # it was killed before that
+        os._exit(1)
     for limit, value in ((resource.RLIMIT_CORE, 0), (resource.RLIMIT_FSIZE, _FILE_BYTES)):
         most = resource.getrlimit(limit)[1]
         resource.setrlimit(limit, (value if most < 0 else min(value, most),) * 2)
-    requests_fd, replies_fd, root, device = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3], sys.argv[4]
-    writable = [Path(folder) for folder in sys.argv[5].split(os.pathsep) if folder]
-    fence.protect([int(pid) for pid in sys.argv[6:]])
     if writable:
-        landlock.writes_only_beneath(writable)
-    for descriptor in (requests_fd, replies_fd):
+        powers.give_up()
+    seccomp.protect(guarded)
+    if writable:
+        landlock.writes_only_beneath([Path(folder) for folder in writable])
+    for descriptor in (requests, replies):
         os.set_inheritable(descriptor, False)  # a solution's own subprocesses must not hold the pipes open
     worker = Worker(root, device)
-    with os.fdopen(requests_fd, encoding="utf-8") as requests:
-        worker.channel = channel = Channel(requests, replies_fd)
-        for line in requests:
+    with os.fdopen(requests, encoding="utf-8") as lines:
+        worker.channel = channel = Channel(lines, replies)
+        for line in lines:
             request = json.loads(line)
             channel.write(answer(getattr(worker, request.pop("command")), request))
 

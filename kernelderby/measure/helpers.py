@@ -1,0 +1,125 @@
+"""Who works on the GPU when it is not its turn, or where no span of its own shows it: processes that a solution has
+started, and kernels that its process launches while its rivals are timed."""
+
+from __future__ import annotations
+
+import signal
+import statistics
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+
+import torch
+
+from kernelderby.measure import fence
+from kernelderby.measure.machine.environment import GpuSensors
+from kernelderby.measure.process import WorkerProcess
+from kernelderby.measure.race import wait_for_gpu
+
+_GONE_SECONDS = 5  # the driver lists a process that has just ended a little longer
+_PROBES = 9
+_IDLE_US = 120  # a kernel of the judge's takes 13 to 30 us on an idle H200; behind another process 270 us to 1.3 ms
+_LOOK_SECONDS = 0.1
+_QUIET_LOOKS, _QUIET_SECONDS = 40, 0.5
+_RUNS_OUT_SECONDS = 2  # what a process has launched before it was stopped
+_PAUSE_SECONDS = 60
+
+HELPER = "a process that it has started computed on the GPU, where no span of its own shows it"
+OUT_OF_TURN = "it kept the GPU busy while it had no turn"
+
+
+def helper_of(workers: Mapping[str, WorkerProcess], sensors: GpuSensors) -> str | None:
+    """The solution whose helpers the driver lists beside the workers and this process: they are ended. None where there
+    are none, or what is too many is somebody else's. A helper that uses no GPU ends with those that do: nobody but the
+    driver knows one from the other."""
+    own = len(workers) + 1
+    listed = sensors.processes()
+    if listed is None or len(listed) <= own:
+        return None
+    for name, worker in workers.items():
+        started = fence.descendants(worker.pid)
+        for pid in started:
+            fence.end(pid)
+        if started and _within(_GONE_SECONDS, lambda: len(sensors.processes() or ()) <= own):
+            return name
+    fence.end_orphans(WorkerProcess.known())
+    return None
+
+
+@contextmanager
+def standing_still(workers: Iterable[WorkerProcess]) -> Iterator[None]:
+    """Meanwhile no thread of these workers runs, and nothing that they have started; what has left its parent ends. A
+    kernel that they have launched goes on: Watch looks for those."""
+    fence.end_orphans(WorkerProcess.known())
+    stopped = list(workers)
+    started = {pid for worker in stopped for pid in fence.descendants(worker.pid)}
+    try:
+        for worker in stopped:
+            worker.stop()
+        for pid in started:
+            fence.signalled(pid, signal.SIGSTOP)
+        yield
+    finally:
+        for pid in started:
+            fence.signalled(pid, signal.SIGCONT)
+        for worker in stopped:
+            worker.go_on()
+
+
+class Watch:
+    """Over the GPU between turns."""
+
+    def __init__(self) -> None:
+        self._again_at = 0.0  # time.monotonic(): a search that found nobody is not repeated at once
+
+    def out_of_turn(self, workers: Mapping[str, WorkerProcess], device: torch.device) -> str | None:
+        """The solution whose process keeps the GPU busy although none of them has anything to do: the GPU comes to rest
+        whenever that is stopped, and only then. It stays stopped. None where the GPU is at rest, or busy with work of
+        somebody else."""
+        if time.monotonic() < self._again_at or not _is_busy(device):
+            return None
+        for name, worker in workers.items():
+            worker.stop()
+            if _comes_to_rest(device):
+                worker.go_on()
+                if _within(_RUNS_OUT_SECONDS, lambda: _is_busy(device)):  # it was no accident
+                    worker.stop()
+                    if _comes_to_rest(device):
+                        return name
+            worker.go_on()
+        self._again_at = time.monotonic() + _PAUSE_SECONDS
+        return None
+
+
+def _comes_to_rest(device: torch.device) -> bool:
+    """For a while, and not just between two kernels of somebody else's."""
+
+    def is_quiet() -> bool:
+        for _ in range(_QUIET_LOOKS):
+            if _is_busy(device):
+                return False
+            time.sleep(_QUIET_SECONDS / _QUIET_LOOKS)
+        return True
+
+    return _within(_RUNS_OUT_SECONDS, is_quiet)
+
+
+def _is_busy(device: torch.device) -> bool:
+    """By what a kernel of this process takes until it has run."""
+    if device.type != "cuda":
+        return False
+    took = []
+    for _ in range(_PROBES):
+        start = time.perf_counter()
+        wait_for_gpu(device)
+        took.append((time.perf_counter() - start) * 1e6)
+    return statistics.median(took) > _IDLE_US
+
+
+def _within(seconds: float, is_so: Callable[[], bool]) -> bool:
+    until = time.monotonic() + seconds
+    while not is_so():
+        if time.monotonic() > until:
+            return False
+        time.sleep(_LOOK_SECONDS)
+    return True

@@ -1,0 +1,55 @@
+"""What the rest of a series says of the spans that a worker claims.
+
+A span is read by a timer in the solution's process. Work that it does not hold has left traces elsewhere as long as the
+timer itself is whole: the wall clock, which stands still for no kernel; records that lie in no window; a busy time that
+does not go with the graph's.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping, Sequence
+
+from kernelderby.measure.timing import NO_FLUSH, Spans
+
+# Beside the span and the host's time to enqueue, the wall clock sees the first launch and the wake-up behind the last
+# record. In 2,020 rows of an H200 (2026-11-22) that was 19 us in 99 of 100, and never over 1 % of the span beside it.
+_BESIDE_WALL_US, _OF_SPAN = 50.0, 0.05
+_LEAST_BUSY = 0.1  # of the graph's span; 0.51 and more in the same rows, but a call may take another way in a graph
+
+
+def contradiction(taken: Mapping[str, Sequence[Spans]], kind: str, outputs: int) -> str:
+    """Why the spans of a kind cannot be the whole of the calls; empty where nothing speaks against them. outputs: how
+    many copies a call that returns its outputs may leave behind its window."""
+    series = taken[kind]
+    waited = _unexplained_us(series)
+    if waited > 0:
+        return f"it waits {waited:.0f} us longer for the GPU than its spans explain"
+    outside = [count for each in series for count in each.outside]
+    if 2 * sum(count == NO_FLUSH for count in outside) > len(outside):
+        return "no flush was recorded before its calls"
+    if 2 * sum(count > outputs for count in outside) > len(outside):
+        return f"it works outside of its calls (the median iteration has {statistics.median(outside):g} records there)"
+    busy, graph = (_median([span for each in found for span in each]) for found in _busy_and_graph(taken))
+    if busy is not None and graph is not None and busy < _LEAST_BUSY * graph:
+        return f"it claims a busy GPU for {busy:.1f} us, where its graph takes {graph:.1f}"
+    return ""
+
+
+def _unexplained_us(series: Sequence[Spans]) -> float:
+    """Per call, how long the worker waited for work that its spans do not hold; <= 0 where they explain the wait. The
+    lower quartile: what slows a host down comes and goes, what is hidden comes with every call."""
+    left = sorted(
+        wall - host - span - _BESIDE_WALL_US - _OF_SPAN * span
+        for each in series
+        for span, host, wall in zip(each.spans_us, each.host_us, each.wall_us, strict=True)
+    )
+    return left[len(left) // 4] if left else 0.0
+
+
+def _busy_and_graph(taken: Mapping[str, Sequence[Spans]]) -> tuple[list[list[float]], list[list[float]]]:
+    return [each.busy_us for each in taken["eager"]], [each.spans_us for each in taken["graph"]]
+
+
+def _median(values: Sequence[float]) -> float | None:
+    return statistics.median(values) if values else None

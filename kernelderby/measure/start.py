@@ -1,0 +1,169 @@
+"""How a worker's process comes to be: started like any program, or on a CPU forked from one that has torch already.
+
+Starting Python and importing torch takes two seconds of a core, a fork a twentieth of one. No process is forked on a
+GPU's machine for a GPU: what CUDA's libraries hold is made in the process that uses them.
+"""
+
+from __future__ import annotations
+
+import array
+import atexit
+import json
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from io import BufferedReader
+
+from kernelderby.measure import fence
+
+_PACKAGE = "kernelderby.measure.worker"
+_IMPORT_SECONDS = 180.0  # torch from a cold disk
+_PACKET = 32
+
+
+@dataclass(frozen=True, slots=True)
+class Beginning:
+    """What a worker knows from its start. writable: the only folders that it may write to; without any, no fence.
+    judge: this process. guarded: processes that it must not signal."""
+
+    root: str
+    device: str
+    writable: list[str]
+    judge: int
+    guarded: list[int]
+
+
+class Forked:
+    """A child that this process did not start itself, with what the runner uses of subprocess.Popen."""
+
+    def __init__(self, pid: int, output: BufferedReader) -> None:
+        self.pid, self.stdout = pid, output
+        self._code: int | None = None
+
+    def poll(self) -> int | None:
+        """The exit code, less than 0 for a signal; None while it runs."""
+        if self._code is None:
+            try:
+                pid, status = os.waitpid(self.pid, os.WNOHANG)
+            except ChildProcessError:  # a program that ignores SIGCHLD never hears of it, as in subprocess
+                pid, status = self.pid, 0
+            self._code = os.waitstatus_to_exitcode(status) if pid else None
+        return self._code
+
+    def wait(self, timeout: float | None = None) -> int:
+        until = None if timeout is None else time.monotonic() + timeout
+        while (code := self.poll()) is None:
+            if until is not None and time.monotonic() > until:
+                raise subprocess.TimeoutExpired(str(self.pid), timeout or 0.0)
+            time.sleep(0.002)
+        return code
+
+
+Process = subprocess.Popen[bytes] | Forked
+
+
+def spawned(beginning: Beginning, environment: Mapping[str, str], requests: int, replies: int) -> Process:
+    command = ["-m", f"{_PACKAGE}.serve", str(requests), str(replies), json.dumps(asdict(beginning))]
+    return subprocess.Popen(
+        [sys.executable, "-P", *command],
+        cwd="/",  # what lies where the run was started is no library
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        env=dict(environment),
+        pass_fds=(requests, replies),
+        start_new_session=True,
+    )
+
+
+class ForkServer:
+    """The judge's side of worker/fork_server.py. It ends with this process, however that ends."""
+
+    def __init__(self, environment: Mapping[str, str]) -> None:
+        self.environment = dict(environment)
+        self._channel, other = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._channel.settimeout(_IMPORT_SECONDS)
+        self._process = subprocess.Popen(
+            [sys.executable, "-P", "-m", f"{_PACKAGE}.fork_server", str(other.fileno())],
+            cwd="/",
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            env=self.environment,
+            pass_fds=(other.fileno(),),
+            start_new_session=True,
+        )
+        other.close()
+        self.pid = self._process.pid
+
+    def forked(
+        self, beginning: Beginning, environment: Mapping[str, str], requests: int, replies: int
+    ) -> Forked | None:
+        """None where the server has ended: torch does not load, or nothing can be forked."""
+        read_end, write_end = os.pipe()
+        request = {"environment": dict(environment), "beginning": asdict(beginning)}
+        descriptors = array.array("i", [requests, replies, write_end])
+        try:
+            rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, descriptors)]
+            self._channel.sendmsg([json.dumps(request).encode()], rights)
+            pid = self._channel.recv(_PACKET)
+        except OSError:  # it has ended, or does not answer in time
+            pid = b""
+        finally:
+            os.close(write_end)
+        if not pid:
+            os.close(read_end)
+            return None
+        return Forked(int(pid), os.fdopen(read_end, "rb"))
+
+    def end(self) -> None:
+        self._channel.close()
+        fence.end(self.pid)
+        self._process.wait()
+
+
+_server: ForkServer | None = None
+_without: list[dict[str, str]] = []  # environments in which none runs
+
+
+def begin(beginning: Beginning, environment: Mapping[str, str], requests: int, replies: int) -> Process:
+    """A worker's process, whose pipes of requests and replies these are. One thread at a time."""
+    server = _fork_server(environment) if beginning.device == "cpu" else None
+    if server is not None:
+        guarded = replace(beginning, guarded=[server.pid, *beginning.guarded])
+        if forked := server.forked(guarded, environment, requests, replies):
+            return forked
+        _without.append(server.environment)
+        _end_server()
+    return spawned(beginning, environment, requests, replies)
+
+
+def servers() -> set[int]:
+    """Process ids of children of this process that are no workers."""
+    return {_server.pid} if _server is not None else set()
+
+
+def _fork_server(environment: Mapping[str, str]) -> ForkServer | None:
+    """The one for workers of this environment; caches and temporary files may be other ones, since they are looked up
+    after the fork. None where there is none: not on Linux, or torch does not load."""
+    global _server
+    same = {name: value for name, value in environment.items() if name not in fence.PLACES}
+    if not sys.platform.startswith("linux") or same in _without:
+        return None
+    if _server is not None and _server.environment != same:
+        _end_server()
+    if _server is None:
+        _server = ForkServer(same)
+    return _server
+
+
+@atexit.register
+def _end_server() -> None:
+    global _server
+    if _server is not None:
+        _server.end()
+    _server = None

@@ -1,0 +1,111 @@
+"""A process that has imported what takes seconds and forks workers on a CPU: python -P -m ...worker.fork_server SOCKET.
+
+It runs nothing of a solution, nor of the set, and knows nothing of the judge but its process id. Each request on its
+socket (one packet: JSON, with three descriptors) becomes a process of its own, a child of the judge: what forked it
+ends at once, and the judge is the subreaper. Only then does it go on as any worker does, fences included
+(serve.serve()). The server ends when the judge closes the socket or dies.
+"""
+
+from __future__ import annotations
+
+import array
+import ctypes
+import gc
+import importlib
+import json
+import os
+import socket
+import sys
+import tempfile
+import time
+from typing import Any
+
+import numpy
+
+from kernelderby.measure.worker.serve import serve
+
+_PR_SET_DUMPABLE = 4  # <linux/prctl.h>
+_DESCRIPTORS = 3  # requests, replies, log
+_PACKET = 1 << 17
+_IMPORTED = (
+    "torch",
+    "kernelderby.measure.hands",
+    "kernelderby.measure.race",
+    "kernelderby.measure.worker.build",
+    "kernelderby.measure.worker.interpreter",
+    "kernelderby.measure.worker.tuning",
+)
+_IMPORTED_IF_THERE = ("triton.language", "triton.runtime.interpreter", "safetensors.torch")
+
+
+def main() -> None:
+    channel = socket.socket(fileno=int(sys.argv[1]))
+    channel.set_inheritable(False)
+    # Who may read a process by its user alone may not read this one; a worker takes that back.
+    ctypes.CDLL(None).prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)
+    for name in _IMPORTED:
+        importlib.import_module(name)  # what does not load ends the server; the worker then says what it was
+    for name in _IMPORTED_IF_THERE:
+        try:
+            importlib.import_module(name)
+        except ImportError:
+            continue
+    if len(os.listdir("/proc/self/task")) > 1:  # a fork would leave the locks that the other threads hold
+        os._exit(1)
+    gc.collect()
+    gc.freeze()
+    requests, replies, beginning = _in_a_new_process(channel)
+    serve(requests, replies, **beginning)
+
+
+def _in_a_new_process(channel: socket.socket) -> tuple[int, int, dict[str, Any]]:
+    """Answers requests with process ids. Returns in the new processes alone, with what serve() gets there."""
+    while True:
+        data, descriptors = _received(channel)
+        if not data:
+            os._exit(0)  # tidying torch up takes half a second
+        told, tell = os.pipe()
+        middle = os.fork()
+        if not middle:
+            middle = os.getpid()
+            if worker := os.fork():
+                os.write(tell, str(worker).encode())
+                os._exit(0)
+            for each in (told, tell, channel.detach()):
+                os.close(each)
+            return _begun(json.loads(data), descriptors, middle)
+        for each in (*descriptors, tell):
+            os.close(each)
+        os.waitpid(middle, 0)  # from here on the worker is the judge's child
+        channel.send(os.read(told, 32))
+        os.close(told)
+
+
+def _received(channel: socket.socket) -> tuple[bytes, list[int]]:
+    data, ancillary, _, _ = channel.recvmsg(_PACKET, socket.CMSG_LEN(_DESCRIPTORS * 4), socket.MSG_CMSG_CLOEXEC)
+    descriptors = array.array("i")
+    for _, _, held in ancillary:
+        descriptors.frombytes(held)
+    return data, list(descriptors)
+
+
+def _begun(request: dict[str, Any], descriptors: list[int], middle: int) -> tuple[int, int, dict[str, Any]]:
+    """What a process that was not forked has from its start: a session, an environment, its output and numbers that
+    are not its siblings'."""
+    while os.getppid() == middle:  # or its end would be taken for the judge's
+        time.sleep(0.0005)
+    os.setsid()
+    requests, replies, log = descriptors
+    for standard in (1, 2):
+        os.dup2(log, standard)
+    os.close(log)
+    ctypes.CDLL(None).prctl(_PR_SET_DUMPABLE, 1, 0, 0, 0)
+    os.environ.clear()
+    os.environ.update(request["environment"])
+    tempfile.tempdir = None  # TMPDIR is another one
+    numpy.random.seed()
+    return requests, replies, request["beginning"]
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,126 @@
+"""Who worked on the GPU out of turn: processes of the CPU, and a GPU that is said to be busy with them."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import time
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from kernelderby.measure import fence
+
+torch = pytest.importorskip("torch")
+from kernelderby.measure import helpers  # noqa: E402
+
+
+class Process:
+    """What helpers knows of a WorkerProcess. busy: whether it keeps the GPU busy while it runs."""
+
+    def __init__(self, busy: bool = False, starts: str = "") -> None:
+        self.busy, self.stopped = busy, False
+        code = f"import subprocess, time\n{starts}\nprint(1, flush=True)\ntime.sleep(60)"
+        self._process = subprocess.Popen([sys.executable, "-S", "-c", code], stdout=subprocess.PIPE)
+        self._process.stdout.readline()
+        self.pid = self._process.pid
+
+    def stop(self) -> None:
+        self.stopped = True
+
+    def go_on(self) -> None:
+        self.stopped = False
+
+    def end(self) -> None:
+        for pid in fence.descendants(self.pid):
+            fence.end(pid)
+        self._process.kill()
+        self._process.communicate()
+
+
+def living(worker: Process) -> list[int]:
+    """What it has started and what has not ended: its parent waits for nobody."""
+    return [pid for pid in fence.descendants(worker.pid) if ") Z " not in Path(f"/proc/{pid}/stat").read_text()]
+
+
+@pytest.fixture
+def processes():
+    made = {
+        "honest": Process(),
+        "has_a_compiler": Process(starts="subprocess.Popen(['sleep', '60'])"),
+        "has_a_helper": Process(starts="subprocess.Popen(['sleep', '61'])"),
+        "busy": Process(busy=True),
+    }
+    yield made
+    for each in made.values():
+        each.end()
+
+
+class Sensors:
+    """A driver that lists this process, the workers, strangers, and what `helped` has started."""
+
+    def __init__(self, workers, helped=(), strangers=0) -> None:
+        self.workers, self.helped, self.strangers = workers, helped, strangers
+
+    def processes(self):
+        helping = [pid for name in self.helped for pid in living(self.workers[name])]
+        return list(range(1 + len(self.workers) + self.strangers + len(helping)))
+
+
+def test_the_helper_of_a_solution_is_ended_and_its_name_told(processes):
+    workers = {name: processes[name] for name in ("honest", "has_a_helper")}
+    assert helpers.helper_of(workers, Sensors(workers)) is None
+    assert len(living(workers["has_a_helper"])) == 1, "nothing is ended without need"
+    assert helpers.helper_of(workers, Sensors(workers, ["has_a_helper"])) == "has_a_helper"
+    assert living(workers["has_a_helper"]) == []
+
+
+def test_a_stranger_on_the_gpu_is_nobodys_helper(processes, monkeypatch):
+    monkeypatch.setattr(helpers, "_GONE_SECONDS", 0.1)
+    workers = {name: processes[name] for name in ("honest", "has_a_compiler")}
+    assert helpers.helper_of(workers, Sensors(workers, strangers=1)) is None
+
+
+def test_who_keeps_the_gpu_busy_is_found_by_stopping_one_after_the_other(processes, monkeypatch):
+    monkeypatch.setattr(helpers, "_RUNS_OUT_SECONDS", 0.1)
+    monkeypatch.setattr(helpers, "_QUIET_SECONDS", 0.1)
+    monkeypatch.setattr(
+        helpers, "_is_busy", lambda device: any(each.busy and not each.stopped for each in processes.values())
+    )
+    device, watch = torch.device("cuda", 0), helpers.Watch()
+    assert watch.out_of_turn(processes, device) == "busy"
+    assert [name for name, each in processes.items() if each.stopped] == ["busy"], "the others go on"
+    assert watch.out_of_turn(processes, device) is None
+    monkeypatch.setattr(helpers, "_is_busy", lambda device: True)
+    assert watch.out_of_turn(processes, device) is None, "somebody else's work"
+    assert not any(each.stopped for each in processes.values())
+
+
+def test_a_gpu_that_came_to_rest_by_itself_was_nobodys(processes, monkeypatch):
+    monkeypatch.setattr(helpers, "_RUNS_OUT_SECONDS", 0.1)
+    monkeypatch.setattr(helpers, "_QUIET_SECONDS", 0.1)
+    looks = iter([True])
+    monkeypatch.setattr(helpers, "_is_busy", lambda device: next(looks, False))
+    assert helpers.Watch().out_of_turn(processes, torch.device("cuda", 0)) is None
+
+
+def test_the_others_stand_still_with_all_that_they_have_started(processes):
+    def states():
+        pids = {name: [each.pid, *fence.descendants(each.pid)] for name, each in processes.items()}
+        read = {name: [Path(f"/proc/{pid}/stat").read_text() for pid in each] for name, each in pids.items()}
+        return {name: {text.rpartition(")")[2].split()[0] for text in each} for name, each in read.items()}
+
+    others = [each for name, each in processes.items() if name != "honest"]
+    for each in others:
+        each.stop = partial(fence.signalled, each.pid, signal.SIGSTOP)
+        each.go_on = partial(fence.signalled, each.pid, signal.SIGCONT)
+    with pytest.raises(KeyError), helpers.standing_still(others):
+        time.sleep(0.05)
+        found = states()
+        assert found.pop("honest") == {"S"}
+        assert set().union(*found.values()) == {"T"}
+        raise KeyError
+    time.sleep(0.05)
+    assert set().union(*states().values()) == {"S"}

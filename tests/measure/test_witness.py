@@ -1,0 +1,51 @@
+"""What speaks against the spans that a worker claims."""
+
+from __future__ import annotations
+
+import pytest
+
+pytest.importorskip("torch")
+from kernelderby.measure.judge.witness import contradiction
+from kernelderby.measure.timing import NO_FLUSH, Spans
+
+
+def series(span=10.0, busy=9.0, host=5.0, wall=25.0, outside=0, count=8):
+    return Spans([span] * count, [], [busy] * count, [host] * count, [wall] * count, [outside] * count)
+
+
+def against(eager, graph=None, kind="eager", outputs=1):
+    return contradiction({"eager": [eager], "graph": [graph] if graph else []}, kind, outputs)
+
+
+@pytest.mark.parametrize(
+    "eager",
+    [
+        series(),
+        series(host=400, wall=420),  # the host is slow
+        series(span=22_805, host=171, wall=23_213),  # the longest wait beside a span in 2,020 rows of an H200
+        series(outside=1),  # it returns its output, which is copied
+        Spans([10.0], [], [], [10.0], [10.0]),  # without CUPTI
+    ],
+)
+def test_nothing_speaks_against_what_is_honest(eager):
+    assert against(eager, series()) == ""
+
+
+@pytest.mark.parametrize(
+    ("eager", "told"),
+    [
+        (series(wall=300), "it waits 234 us longer"),
+        (series(outside=NO_FLUSH), "no flush"),
+        (series(outside=3), "outside of its calls (the median iteration has 3 records there)"),
+        (series(busy=0.9), "it claims a busy GPU for 0.9 us, where its graph takes 10.0"),
+    ],
+)
+def test_what_does_not_go_together(eager, told):
+    assert told in against(eager, series())
+
+
+def test_what_happens_now_and_then_is_no_proof():
+    mixed = series()
+    mixed.wall_us[:5] = [3000.0] * 5
+    mixed.outside[:4] = [2, 7, NO_FLUSH, 2]
+    assert against(mixed, series()) == ""
