@@ -2,4 +2,5 @@
 
 
 class DerbyError(Exception):
-    """Bad input. The message is one line that names the file, the field and the mend; the command prints it, exit 1."""
+    """Bad input. The message is one line that names the file, the field and the mend; the command prints it, exit 1.
+    Notes (add_note) are further lines, printed before it."""

@@ -13,6 +13,7 @@ import msgspec
 
 from kernelderby.errors import DerbyError
 
+_NAMED, _NAMED_LETTERS = 16, 500  # names in one message, and letters of one that are held against others
 DESCRIBED = "derby"  # key of msgspec.Meta.extra: what a value must be, in words
 
 _WORDS = {
@@ -172,9 +173,10 @@ def _type_info(kind: type) -> msgspec.inspect.Type:
 
 
 def suggestion(name: str, known: Iterable[str]) -> str:
-    """The near names of an unknown one, or all of them when none is near."""
+    """The near names of an unknown one, or those that there are when none is near."""
     known = sorted(known)
-    near = get_close_matches(name, known, n=3, cutoff=0.5)
+    near = get_close_matches(name[:_NAMED_LETTERS], known, n=3, cutoff=0.5)
     if near:
         return f"did you mean {' or '.join(near)}?"
-    return f"known: {', '.join(known)}" if known else "there is none yet"
+    more = f" and {len(known) - _NAMED} more" if len(known) > _NAMED else ""
+    return f"known: {', '.join(known[:_NAMED])}{more}" if known else "there is none yet"

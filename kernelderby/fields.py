@@ -14,7 +14,7 @@ import json
 import tomllib
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, NamedTuple, TypeVar
 
 import msgspec
 from msgspec import Meta
@@ -30,6 +30,7 @@ __all__ = [
     "Function",
     "Identifier",
     "Importance",
+    "Line",
     "ModuleName",
     "Name",
     "NotNegative",
@@ -42,12 +43,14 @@ __all__ = [
     "convert",
     "decode_json",
     "expect_inner_path",
+    "lines_of",
     "must_be",
     "read_csv",
     "read_json",
     "read_jsonl",
     "read_text",
     "read_toml",
+    "record_of",
     "suggestion",
     "unknown_fields",
 ]
@@ -67,7 +70,14 @@ NotNegative = Annotated[float, must_be("a finite number of 0 or more", ge=0, le=
 Share = Annotated[float, must_be("a number above 0, 1 at most", gt=0, le=1)]
 Importance = Annotated[float, must_be("a number above 0, 1e9 at most", gt=0, le=1e9)]
 Number = Annotated[float, must_be("a finite number", ge=-_LARGEST, le=_LARGEST)]
-Name = Annotated[str, must_be("a name without control characters", pattern=r"^[^\x00-\x1f\x7f-\x9f]+$")]
+Name = Annotated[
+    str,
+    must_be(
+        "a name without control characters, of 255 letters at most",
+        pattern=r"^[^\x00-\x1f\x7f-\x9f]+$",
+        max_length=255,
+    ),
+]
 Identifier = Annotated[str, must_be("a name of letters, digits and _", pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
 ModuleName = Annotated[
     str,
@@ -102,7 +112,7 @@ def decode_json(where: Path | str, data: bytes, kind: type[T] = dict) -> T:  # t
     except (ValueError, RecursionError) as error:
         loose = _loosely(where, data)  # most often it says better where
         if "surrogate" in str(error):  # half a pair, which some write: there is no such text
-            return convert(where, _whole_texts(loose), kind)
+            return convert(where, loose, kind)
         raise DerbyError(f"{where}: not JSON ({_short(error)}); mend it") from None
 
 
@@ -115,28 +125,62 @@ def read_toml(path: Path, kind: type[T] = dict) -> T:  # type: ignore[assignment
     return convert(path, data, kind)
 
 
+class Line(NamedTuple):
+    """Of a file. is_cut: no line break ends it."""
+
+    number: int
+    text: memoryview
+    is_cut: bool
+
+
+def lines_of(path: Path) -> Iterator[Line]:
+    """Nothing is copied: traces may have hundreds of megabytes."""
+    data, start, number = read_bytes(path), 0, 1
+    view = memoryview(data)
+    while (end := data.find(b"\n", start)) >= 0:
+        yield Line(number, view[start:end], False)
+        start, number = end + 1, number + 1
+    yield Line(number, view[start:], True)
+
+
+def record_of(path: Path, line: Line, kind: type[T], left_out: Callable[[str], None] | None = None) -> T | None:
+    """None for a blank line, and for a broken one, which is told to left_out; without it the DerbyError is raised."""
+    text = bytes(line.text)
+    if not text.strip():
+        return None
+    where = f"{path}:{line.number}"
+    try:
+        return decode_json(where, text, kind)
+    except DerbyError as problem:
+        told = str(problem)
+        if line.is_cut and not _is_json(text):
+            told = f"{where}: the last line was cut short; mend or remove it"
+        if left_out is None:
+            raise DerbyError(told) from None
+        left_out(told)
+        return None
+
+
 def read_jsonl(path: Path, kind: type[T], left_out: Callable[[str], None] | None = None) -> Iterator[tuple[str, T]]:
     """("path:line", record) for each line that is not blank. A broken line is told to left_out and passed over; without
     it the DerbyError is raised."""
-    decoder = msgspec.json.Decoder(kind)
-    lines = read_bytes(path).split(b"\n")
-    for number, line in enumerate(lines, start=1):
-        if not line.strip():
-            continue
-        where = f"{path}:{number}"
+    decode = msgspec.json.Decoder(kind).decode
+    for line in lines_of(path):
+        record: T | None
         try:
-            record = decoder.decode(line)
-        except (ValueError, RecursionError) as error:
-            is_cut = number == len(lines) and not isinstance(error, msgspec.ValidationError)
-            try:
-                record = decode_json(where, line, kind)  # slower, with the field and the mend
-            except DerbyError as problem:
-                told = f"{where}: the last line was cut short; mend or remove it" if is_cut else str(problem)
-                if left_out is None:
-                    raise DerbyError(told) from None
-                left_out(told)
-                continue
-        yield where, record
+            record = decode(line.text)
+        except (ValueError, RecursionError):
+            record = record_of(path, line, kind, left_out)  # slower, with the field and the mend
+        if record is not None:
+            yield f"{path}:{line.number}", record
+
+
+def _is_json(text: bytes) -> bool:
+    try:
+        msgspec.json.decode(text)
+    except (ValueError, RecursionError):
+        return False
+    return True
 
 
 def read_csv(path: Path, kind: type[T]) -> Iterator[tuple[str, T]]:
@@ -174,7 +218,7 @@ def convert(where: Path | str, data: Any, kind: type[T], *, lax: bool = False) -
 def agree(path: Path | str, field: str, value: str, in_path: str) -> None:
     """The path is the key: what the file says must stand in it."""
     if value != in_path:
-        raise DerbyError(f"{path}: {field}: is {value!r} but the path says {in_path!r}; rename one of them")
+        raise DerbyError(f"{path}: {field}: is {value!r:.80} but the path says {in_path!r}; rename one of them")
 
 
 def expect_inner_path(field: str, text: str) -> None:
@@ -185,9 +229,9 @@ def expect_inner_path(field: str, text: str) -> None:
 
 
 def _loosely(where: Path | str, data: bytes) -> Any:
-    """The JSON as plain Python. DerbyError with the line of a syntax error."""
+    """The JSON as plain Python, its texts whole. DerbyError with the line of a syntax error."""
     try:
-        return json.loads(data)
+        return _whole_texts(json.loads(data))
     except (ValueError, RecursionError) as error:
         line = f":{error.lineno}" if isinstance(error, json.JSONDecodeError) and b"\n" in data.rstrip(b"\n") else ""
         raise DerbyError(f"{where}{line}: not JSON ({_short(error)}); mend that line") from None

@@ -100,6 +100,8 @@ def write_whole(path: Path, content: str | bytes) -> None:
     data = content.encode() if isinstance(content, str) else content
     target = Path(os.path.realpath(path))
     try:
+        if os.path.lexists(target) and not target.is_file():  # a device would be replaced by a file, for everybody
+            raise OSError(errno.EINVAL, "it is no regular file")
         target.parent.mkdir(parents=True, exist_ok=True)
         remove_unfinished(target)
         _replace(target, data)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 
 import kernelderby
@@ -15,7 +16,7 @@ _INSTALLED = Path(kernelderby.__file__).resolve().parent / "set"  # what the whe
 
 
 def is_set(folder: Path) -> bool:
-    return (folder / "definitions").is_dir()
+    return os.path.isdir(folder / "definitions")  # and not where nobody may look
 
 
 def find_set(working: Path | None = None) -> Path:
@@ -27,26 +28,35 @@ def find_set(working: Path | None = None) -> Path:
     working = working or Path()
     if is_set(working):
         return working
-    for folder in working.absolute().parents:
+    for folder in _parents(working):
         if is_set(folder):
             return folder
     if named := os.environ.get("FIB_DATASET_PATH"):
         return Path(named)
-    for folder in (own_copy(), _INSTALLED, _INSTALLED.parent.parent):
-        if is_set(folder):
-            return folder
+    for place in (own_copy(), _INSTALLED, _INSTALLED.parent.parent):
+        if place is not None and is_set(place):
+            return place
     return working
 
 
-def own_copy() -> Path:
-    """Where the installed set is copied to before something is written into it."""
-    base = os.environ.get("XDG_DATA_HOME") or Path.home() / ".local/share"
-    return Path(base) / "kernelderby" / f"set-{kernelderby.__version__}"
+def _parents(working: Path) -> Sequence[Path]:
+    try:
+        return working.absolute().parents
+    except OSError:  # the working directory was removed
+        return ()
+
+
+def own_copy() -> Path | None:
+    """Where the installed set is copied to before something is written into it; None for a user without a home."""
+    base, home = os.environ.get("XDG_DATA_HOME"), os.path.expanduser("~")
+    if not base and not os.path.isabs(home):
+        return None
+    return Path(base or f"{home}/.local/share") / "kernelderby" / f"set-{kernelderby.__version__}"
 
 
 def is_installed(folder: Path) -> bool:
     """Whether it is the set that the package brought, which an update replaces."""
-    return folder.resolve() == _INSTALLED
+    return os.path.realpath(folder) == str(_INSTALLED)
 
 
 def writable_set(root: Path) -> Path:
@@ -54,6 +64,8 @@ def writable_set(root: Path) -> Path:
     if not is_installed(root):
         return root
     copy = own_copy()
+    if copy is None:
+        raise DerbyError("the installed set cannot be copied (there is no home); set $XDG_DATA_HOME or give --root")
     if is_set(copy):
         return copy
     try:

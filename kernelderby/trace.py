@@ -7,7 +7,7 @@ raw samples, the protocol, the solution's hash, clocks and versions.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from functools import lru_cache
@@ -32,6 +32,7 @@ __all__ = [
 ]
 
 K = TypeVar("K", bound=Hashable)
+Rounds = Sequence[Sequence[float]]  # tuples of tuples; Samples where a row was read from a file
 
 
 # flashinfer-bench's two timers: up to 0.1.2 CUDA events around the call (with the launch; the mean of all calls), on
@@ -80,7 +81,7 @@ class Timed:
     """One kind of time. samples_us: the rounds in which the solution took its turn, each one span per call."""
 
     median_us: float
-    samples_us: tuple[tuple[float, ...], ...]
+    samples_us: Rounds
 
 
 TIME_KINDS = ("graph", "eager", "busy")  # what Measurement.times may hold; docs/protocol.md says what they are
@@ -114,7 +115,7 @@ class Measurement:
     protocol: str
     timestamp: str
     latency_us: float | None = None
-    samples_us: tuple[tuple[float, ...], ...] = ()
+    samples_us: Rounds = ()
     reference_latency_us: float | None = None
     correctness: Correctness | None = None
     solution_hash: str | None = None
@@ -172,6 +173,9 @@ class Measurement:
                 "speedup_factor": reference / latency if latency else 0.0,
             }
         measurement = asdict(self)
+        measurement["samples_us"] = tuple(map(tuple, self.samples_us))
+        for kind, time in self.times.items():
+            measurement["times"][kind]["samples_us"] = tuple(map(tuple, time.samples_us))
         for stored_elsewhere in ("definition", "workload", "solution", "gpu", "timestamp", "message", "place"):
             del measurement[stored_elsewhere]
         if "eager" in self.times:

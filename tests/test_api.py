@@ -84,6 +84,34 @@ def test_rank_is_what_the_command_says(derby, small_set):
         ranking.order = ()
 
 
+def test_what_a_notebook_may_give_for_names(small_set):
+    found = kernelderby.open(small_set)
+    both = found.rank(D).to_text()
+    assert all(found.rank(name).to_text() == both for name in (None, (), [D], (D,), {D}, iter([D])))
+    assert len(found.rank(D, workloads=1000).value[0].rows) == len(found.rank(D, workloads=["1000"]).value[0].rows) == 1
+    assert repr(found) == f"TraceSet({str(small_set)!r})"
+    for ask, words in (
+        (lambda: found.rank([3.5]), "3.5 is no name"),
+        (lambda: found.rank(True), "True is no name"),
+        (lambda: found.rank([None]), "None is no name"),
+        (lambda: found.rank(D, time="fast"), "time: 'fast' is unknown; known: busy, eager, graph"),
+        (lambda: found.rank(7), "no definition '7'"),
+        (lambda: found.roofline(gpu=3), "no '3'"),
+    ):
+        with pytest.raises(DerbyError, match=words):
+            ask()
+
+
+@pytest.mark.parametrize("factors", [[0], [1], [-2], ["x"], [float("nan")], [float("inf")]])
+def test_what_no_stage_can_gain(checkout, factors):
+    recording = kernelderby.profile(checkout / "profiles/triton_fused_v2_b200.csv")
+    assert repr(recording).startswith("ProfileFile(")
+    with pytest.raises(DerbyError, match="factors: .* is no number above 1"):
+        recording.whatif("triton_fused_v2", checkout, factors=factors)
+    with pytest.raises(DerbyError, match="floors_us: "):
+        recording.whatif("triton_fused_v2", checkout, floors_us={"K1": -1})
+
+
 def test_csv_is_tidy(small_set):
     answer = kernelderby.open(small_set).rank()
     rows = list(csv.DictReader(StringIO(answer.to_csv(table="workloads"))))

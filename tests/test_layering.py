@@ -15,10 +15,10 @@ PACKAGE = Path(__file__).resolve().parent.parent / "kernelderby"
 # A layer may import the ones to its left (and itself); those in one cell do not see each other.
 LAYERS = [
     ("errors",),
-    ("files", "explain", "demangle", "locate"),
+    ("files", "explain", "demangle", "locate", "patterns", "samples"),
     ("appended", "fields"),
     ("row",),
-    ("trace",),
+    ("quick", "trace"),
     ("hardware",),
     ("catalog",),
     ("roofline",),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -12,6 +13,7 @@ import numpy as np
 import pytest
 from rank_rows import D, ranked, row, rows, workload
 
+import kernelderby
 from kernelderby.catalog import Catalog
 from kernelderby.errors import DerbyError
 from kernelderby.rank import definitions_with_rows
@@ -412,6 +414,23 @@ def test_command_ranks_what_solutions_competed_for(derby, checkout: Path):
         "rankings"
     ]
     assert one["order"] == ["gated_delta_rule_update_baseline"]
+
+
+def test_command_without_names_has_a_row_a_race(derby, checkout: Path):
+    code, output, _ = derby("rank", "--root", checkout, columns=80)
+    rankings = kernelderby.open(checkout).rank().value
+    assert code == 0 and f"{len(rankings)} races\n" in output and len(output.splitlines()) < len(rankings) + 20
+    assert max(map(len, output.splitlines())) <= 80
+    for ranking in rankings:
+        assert re.search(rf"^{ranking.definition[:9]}.* {ranking.order[0][:9]}.* \d", output, re.MULTILINE)
+    markdown = derby("rank", "--root", checkout, "--format", "markdown")[1]
+    [row] = [line for line in markdown.splitlines() if line.startswith("| rms_norm |")]
+    [race] = [each for each in rankings if each.definition == "rms_norm"]
+    pair = race.pair(*race.order[:2])
+    assert f"| {race.order[0]}" in row and f"| {pair.geomean.value:.2f}" in row and f"| {race.order[1]} |" in row
+    every = derby("rank", "--root", checkout, "--shapes")[1]
+    assert every.count("Each workload: ") == len(rankings) and "Each workload: " not in output
+    assert "Each workload: " in derby("rank", "rms_norm", "l2_norm", "topk_filter", "mrope", "--root", checkout)[1]
 
 
 def test_command_without_traces(derby, small_set: Path):

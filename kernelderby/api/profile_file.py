@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from math import inf
 from pathlib import Path
 
 from kernelderby.catalog import Catalog
+from kernelderby.errors import DerbyError
 from kernelderby.hardware.families import amd_architecture_of
 from kernelderby.profile.activity import Activity, activity_of
 from kernelderby.profile.compare import Comparison, compare_kernels, compare_stages
@@ -34,6 +36,9 @@ class ProfileFile:
     """One file: an nsys export or table, a Kineto trace. profile: its spans and sums."""
 
     profile: Profile
+
+    def __repr__(self) -> str:
+        return f"ProfileFile({str(self.path)!r})"
 
     @property
     def path(self) -> Path:
@@ -98,7 +103,12 @@ class ProfileFile:
         factors: Sequence[float] = SPEEDUPS,
         floors_us: Mapping[str, float] | None = None,
     ) -> Answer[tuple[WhatIfs, ...]]:
-        """What the pipeline gains if one stage ran faster. floors_us: stage -> the least that it can take."""
+        """What the pipeline gains if one stage ran faster. floors_us: stage -> the least that it can take. DerbyError
+        for a factor that is no number above 1, and for a floor below 0."""
+        for name, values, least in (("factors", factors, 1), ("floors_us", (floors_us or {}).values(), 0)):
+            for value in values:
+                if not isinstance(value, int | float) or not least <= value < inf or value == 1 == least:
+                    raise DerbyError(f"{name}: {value!r:.60} is no number above {least}; give another one")
         return whatif_answer([whatif(self.pipeline(solution, root), tuple(factors), dict(floors_us or {}))])
 
     def compare(self, after: ProfileFile, solution: str | None = None, root: Path | str = ".") -> Answer[Comparison]:

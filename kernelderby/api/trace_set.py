@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import wraps
 from pathlib import Path
+from typing import Concatenate, ParamSpec, TypeVar
 
 from kernelderby.catalog import Catalog, Definition, Solution, Workload, published
 from kernelderby.catalog.selection import by_origin, is_named, of_origin, select_workloads
@@ -18,13 +20,27 @@ from kernelderby.rank.leads import Leads, leads
 from kernelderby.report.answer import Answer
 from kernelderby.report.importance import importance_answer
 from kernelderby.report.leads import leads_answer
-from kernelderby.report.ranking import rankings_answer
+from kernelderby.report.races import rankings_answer
 from kernelderby.report.roofline import survey_answer
 from kernelderby.roofline.operators import Survey, survey
 from kernelderby.roofline.recorded import recorded
-from kernelderby.trace import Measurement
+from kernelderby.trace import TIME_KINDS, Measurement
 
-Names = str | Iterable[str]
+Names = str | int | Iterable[str | int] | None
+Given = ParamSpec("Given")
+T = TypeVar("T")
+_FEW = 3  # rankings: more of them, with all their shapes, are more than anybody asked for by naming none
+
+
+def _telling(question: Callable[Concatenate[TraceSet, Given], T]) -> Callable[Concatenate[TraceSet, Given], T]:
+    """See Catalog.telling."""
+
+    @wraps(question)
+    def asked(trace_set: TraceSet, /, *given: Given.args, **named: Given.kwargs) -> T:
+        with trace_set.catalog.telling():
+            return question(trace_set, *given, **named)
+
+    return asked
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +48,9 @@ class TraceSet:
     """One set on disk, read when it is asked for. Names are one name or several."""
 
     catalog: Catalog
+
+    def __repr__(self) -> str:
+        return f"TraceSet({str(self.root)!r})"
 
     @property
     def root(self) -> Path:
@@ -55,6 +74,7 @@ class TraceSet:
         """Every recorded row."""
         return tuple(self.catalog.traces())
 
+    @_telling
     def rank(
         self,
         definitions: Names = (),
@@ -66,15 +86,19 @@ class TraceSet:
         protocol: str | None = None,
         time: str | None = None,
         baseline: str | None = None,
+        by_shape: bool | None = None,
     ) -> Answer[tuple[Ranking, ...]]:
         """One ranking a definition: solution against solution on one GPU, timed in one way. A definition with workloads
         of several origins has one ranking an origin, the survey's first.
 
         Without names: every definition that solutions competed for. origin: only workloads of these. gpu, protocol:
         default the newest protocol, then the most rows. time: graph, eager or busy; default graph where all have it.
+        by_shape: tables of every ranking; by default where names are given, and where there are three at most. Else
+        the text has one table with a row a ranking.
         DerbyError: no rows, an unknown name, a baseline that passed nothing.
         """
         catalog = self.catalog
+        _check_time(time)
         chosen = [catalog.solution(name) for name in _names(solutions)]
         named = chosen + ([catalog.solution(baseline)] if baseline else [])
         wanted = [catalog.definition(name).name for name in _names(definitions)]
@@ -114,8 +138,11 @@ class TraceSet:
                     warnings.append(f"{name}, origin {part[0].origin or 'none'}: {error}; left out")
                 else:
                     rankings.append(one)
-        return rankings_answer(rankings, (*catalog.warnings, *warnings))
+        if by_shape is None:
+            by_shape = bool(definitions or named or workloads) or len(rankings) <= _FEW
+        return rankings_answer(rankings, (*catalog.warnings, *warnings), by_shape)
 
+    @_telling
     def rank_by_importance(
         self,
         solutions: Names = (),
@@ -130,6 +157,7 @@ class TraceSet:
         An operator's S counts its survey workloads where it has any. origin: only workloads of these, and the operators
         that have some."""
         catalog, origins = self.catalog, _names(origin)
+        _check_time(time)
         catalog.check_origins(origins)
         importance = published.importance(catalog.root, catalog.left_out)
         if not importance:
@@ -147,6 +175,7 @@ class TraceSet:
         found = rank_by_importance(recorded(catalog.traces(), known, gpu, protocol, time), workloads, known, importance)
         return importance_answer(found, catalog.warnings)
 
+    @_telling
     def leads(
         self,
         definitions: Names = (),
@@ -174,6 +203,7 @@ class TraceSet:
         found = leads(rows, workloads, catalog.solutions, author, gpu, protocol)
         return leads_answer(found, by_operator, catalog.warnings)
 
+    @_telling
     def roofline(
         self,
         definitions: Names = (),
@@ -254,7 +284,17 @@ def open_set(path: Path | str | None = None) -> TraceSet:
 
 
 def _names(names: Names) -> tuple[str, ...]:
-    return (names,) if isinstance(names, str) else tuple(names)
+    """Sizes may be numbers (workloads=5120); None is none."""
+    several = () if names is None else (names,) if isinstance(names, str | int) else tuple(names)
+    for name in several:
+        if not isinstance(name, str | int) or isinstance(name, bool):
+            raise DerbyError(f"{name!r:.60} is no name; give one, or a list of them")
+    return tuple(map(str, several))
+
+
+def _check_time(time: str | None) -> None:
+    if time is not None and time not in TIME_KINDS:
+        raise DerbyError(f"time: {time!r:.60} is unknown; {suggestion(str(time), TIME_KINDS)}")
 
 
 def known_gpu(name: str) -> Gpu:

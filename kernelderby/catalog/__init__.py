@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
 from typing import TypeVar
@@ -40,6 +41,17 @@ class Catalog:
         if not (root / "definitions").is_dir():
             raise DerbyError(f"{root}: has no definitions/ folder, so it is no trace set; give one with --root")
         return cls(root, strict)
+
+    @contextmanager
+    def telling(self) -> Iterator[None]:
+        """A DerbyError takes along what was left out, as its notes: it may be the reason why there is no answer."""
+        try:
+            yield
+        except DerbyError as error:
+            for warning in self.warnings:
+                if warning.removesuffix("; left out") not in str(error):
+                    error.add_note(warning)
+            raise
 
     def left_out(self, problem: str) -> None:
         """Something of the set is broken and takes no part."""
@@ -157,4 +169,5 @@ def _named(root: Path, kind: str, name: str, known: Mapping[str, T], broken: Map
         return known[name]
     if name in broken:
         raise DerbyError(broken[name])
-    raise DerbyError(f"{root}: no {kind} {name!r}; {suggestion(name, known)}")
+    where = "" if root == Path() else f"{root}: "  # the current directory goes without saying
+    raise DerbyError(f"{where}no {kind} {name!r}; {suggestion(name, known)}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -158,7 +159,7 @@ def export(root: Path | str, destination: Path | str) -> list[Change]:
             f"{destination}: has no definitions/, solutions/ or workloads/, so it is no dataset; "
             "make definitions/ there or give another folder"
         )
-    if destination.resolve() == catalog.root.resolve():
+    if os.path.realpath(destination) == os.path.realpath(catalog.root):
         raise DerbyError(f"{destination}: is the set itself; give another dataset's folder")
     stale = pack(root, check=True)
     if stale:

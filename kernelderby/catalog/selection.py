@@ -9,6 +9,7 @@ from itertools import combinations
 from kernelderby.catalog.model import Workload
 from kernelderby.errors import DerbyError
 
+_NAMED = 4  # workloads in one message
 SCORED = ("survey", "contest")  # origins of published shapes
 
 
@@ -66,8 +67,11 @@ def select_workloads(workloads: Sequence[Workload], wanted: Iterable[str]) -> li
     for word in wanted:
         named = {workload.uuid for workload in workloads if is_named(workload, word)}
         if not named:
-            known = ", ".join(workload_label(workload) for workload in workloads)
-            raise DerbyError(f"no workload {word!r}; give the start of a uuid or the size of an axis, of: {known}")
+            known = ", ".join(workload_label(workload) for workload in workloads[:_NAMED])
+            more = f" and {len(workloads) - _NAMED} more (`derby show` lists them)" if len(workloads) > _NAMED else ""
+            raise DerbyError(
+                f"--workloads: no workload {word!r}; give the start of a uuid or the size of an axis, of: {known}{more}"
+            )
         chosen |= named
     return [workload for workload in workloads if not wanted or workload.uuid in chosen]
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
@@ -29,6 +28,7 @@ from kernelderby.fields import (
     unknown_fields,
 )
 from kernelderby.files import is_inside
+from kernelderby.patterns import pattern_problem
 from kernelderby.trace import Stage
 
 SOURCE_SUFFIXES = (".py", ".cu", ".cuh", ".cpp", ".h")
@@ -52,10 +52,8 @@ class _Stage(Struct):
 
     def __post_init__(self) -> None:
         for pattern in self.kernels:
-            try:
-                re.compile(pattern)
-            except (re.error, RecursionError, OverflowError) as error:
-                raise ValueError(f"kernels: {pattern!r:.60} is no pattern ({error}); mend it") from None
+            if problem := pattern_problem(pattern):
+                raise ValueError(f"kernels: {pattern!r:.60} {problem}; mend it")
 
 
 class _WrittenStage(_Stage):

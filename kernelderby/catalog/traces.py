@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-
-import msgspec
+from typing import Any
 
 from kernelderby.catalog.model import Workload
 from kernelderby.errors import DerbyError
-from kernelderby.fields import agree, read_jsonl
-from kernelderby.row import Row
+from kernelderby.fields import agree, decode_json
+from kernelderby.quick import QuickRow, read_rows
 from kernelderby.trace import Measurement, Place
 
 _CLOCKS_DIFFER = timedelta(days=1)  # a row may come from a machine whose clock is ahead, or has no zone
@@ -29,19 +28,22 @@ def load_rows(
     which stay, to noted."""
     rows, ahead = [], []
     latest, definition, place = datetime.now(UTC) + _CLOCKS_DIFFER, path.stem, str(path)
-    encode = msgspec.json.Encoder().encode
-    published = {encode(workload.raw["workload"]) for workload in workloads.values()}
-    for where, line in read_jsonl(path, Row, left_out):
+    ran: dict[bytes, dict[str, Any]] = {}  # a workload as it stands in the file -> what it says, read and checked once
+    for where, line in read_rows(path, left_out):
         try:
+            text = bytes(line.workload) if isinstance(line, QuickRow) else b""
+            if text:
+                line.workload = ran[text] if text in ran else decode_json(f"{where}: workload", text)
             number = int(where.rpartition(":")[2])
-            is_known = encode(line.workload) in published  # then it need not be checked again
-            row = Measurement.from_row(line, where, Place(place, number), is_known=is_known, by_author=by_author)
+            row = Measurement.from_row(line, where, Place(place, number), is_known=text in ran, by_author=by_author)
             agree(where, "definition", row.definition, definition)
-            if not is_known and row.uuid in workloads:
+            if text not in ran and row.uuid in workloads:
                 _check_workload(where, row, workloads[row.uuid])
         except DerbyError as error:
             left_out(str(error))
             continue
+        if text:
+            ran[text] = row.workload
         rows.append(row)
         if row.moment > latest:
             ahead.append(where)

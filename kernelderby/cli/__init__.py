@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import importlib
+import os
 import sys
 from difflib import get_close_matches
 from pathlib import Path
@@ -77,19 +78,21 @@ def derby(root: Path) -> None:
 def main() -> None:
     """Entry point: a DerbyError is one line on stderr and exit code 1; a wrong option is click's message and 2."""
     make_streams_safe()
-    gc.set_threshold(200_000, 50, 50)  # rows by the hundred thousand live to the end: nothing is found among them
+    gc.set_threshold(5_000_000, 50, 50)  # rows by the hundred thousand live to the end: nothing is found among them
     try:
         derby(prog_name="derby")
     except DerbyError as error:
-        from kernelderby.report.plain import plain
+        from kernelderby.cli.output import warn
 
-        print(f"derby: {plain(str(error))}", file=sys.stderr)
+        warn([*getattr(error, "__notes__", ()), str(error)])
         sys.exit(1)
     except OSError as error:  # of a file or folder that nobody foresaw to be like that
-        from kernelderby.report.plain import plain
+        from kernelderby.cli.output import warn
 
-        where = f"{error.filename}: " if error.filename is not None else ""
-        print(f"derby: {plain(where)}{error.strerror or error}; mend that place, or name another", file=sys.stderr)
+        where = os.fsdecode(error.filename) if isinstance(error.filename, str | bytes | os.PathLike) else ""
+        told = error.strerror or str(error)
+        unnamed = f"{told}; look at where the output goes, and at the current directory"
+        warn([f"{where}: {told}; mend that place, or name another" if where else unnamed])
         sys.exit(1)
     except ModuleNotFoundError as error:
         if error.name not in _OF_MEASURING:

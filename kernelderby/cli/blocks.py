@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 # Where an answer goes and what it is read from; all other options belong to the command that a marker holds.
 _OUTSIDE = {"root": True, "format": True, "json": False, "table": True, "plot": True, "write": True, "block": True}
+_NAMED = 3  # markers in one message
 _PARAMETERS = ("root", "style", "as_json", "table", "plot", "target", "block")
 
 
@@ -41,7 +42,8 @@ def write_block(context: click.Context, verb: str, page: Path, block: str, markd
         bare = [each for each in found if each.words == verb]
         if bare and len(found) == len(bare) and own.isprintable() and "-->" not in own:
             return _only(page, name, bare), own
-        held = "; ".join(f"<!-- derby {each.words} -->" for each in found)
+        held = "; ".join(f"<!-- derby {each.words} -->" for each in found[:_NAMED])
+        held += f"; and {len(found) - _NAMED} more" if len(found) > _NAMED else ""
         raise DerbyError(
             f"{page}: {held}: is not this command, `derby {own}`; give the marker's options, or change the marker"
         )

@@ -33,4 +33,6 @@ def command(words: tuple[str, ...], sort: str, origin: tuple[str, ...], root: Pa
     from kernelderby.roofline.listing import listing
 
     catalog = Catalog.open(root)
-    output.emit(listing_answer(listing(catalog, words, sort, origin), catalog.warnings))
+    with catalog.telling():
+        found = listing(catalog, words, sort, origin)
+    output.emit(listing_answer(found, catalog.warnings))

@@ -131,9 +131,9 @@ def say(text: str) -> None:
 
 def say_line(text: str) -> None:
     """One line, without control characters: for names and messages from data."""
-    from kernelderby.report.plain import plain
+    from kernelderby.report.plain import one_line
 
-    say(plain(text))
+    say(one_line(text))
 
 
 def say_json(data: Any) -> None:
@@ -144,10 +144,10 @@ def say_json(data: Any) -> None:
 
 def warn(lines: Iterable[str]) -> None:
     """To stderr, one line each, without control characters."""
-    from kernelderby.report.plain import plain
+    from kernelderby.report.plain import one_line
 
     for line in lines:
-        print(f"derby: {plain(str(line))}", file=sys.stderr, flush=True)
+        print(f"derby: {one_line(str(line))}", file=sys.stderr, flush=True)
 
 
 def has_color(stream: Any) -> bool:

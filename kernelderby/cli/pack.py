@@ -10,7 +10,7 @@ from pathlib import Path
 import click
 
 from kernelderby.cli.options import DerbyCommand, json_option, written_root_option
-from kernelderby.cli.output import say, say_json, warn
+from kernelderby.cli.output import say, say_json, say_line, warn
 
 _MEASURE_NEEDS = ("torch", "safetensors")
 
@@ -44,9 +44,9 @@ def command(root: Path, check: bool, as_json: bool) -> None:
         say_json({"check": check, "changes": changes, "broken": broken, "left_out": left_out or None})
     else:
         for line in broken:
-            say(f"broken  {line}")
+            say_line(f"broken  {line}")
         for line in _lines(changes):
-            say(("stale  " if check else "wrote  ") + line)
+            say_line(("stale  " if check else "wrote  ") + line)
         if not changes and not broken:
             say("everything is fresh")
         elif check and changes:

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     type=click.Choice(["graph", "eager", "busy"]),
     help="Which time is compared (default: graph where all have it, else eager).",
 )
+@click.option("--shapes", is_flag=True, help="Every shape of all operators.")
 @click.option("--baseline", metavar="SOLUTION", help="Ratios are over this one's time (default: the best).")
 @click.option(
     "--importance",
@@ -59,6 +60,7 @@ def command(
     gpu: str | None,
     protocol: str | None,
     time: str | None,
+    shapes: bool,
     baseline: str | None,
     importance: bool,
     summary: str | None,
@@ -67,7 +69,8 @@ def command(
     output: Output,
 ) -> None:
     """Compare solutions on ONE GPU, measured in ONE way, from recorded traces. Needs no GPU and no torch.
-    OPERATOR is the same as --definitions.
+
+    Without OPERATOR: one row an operator. With it (or with --definitions, which is the same): every shape of it.
 
     Per workload: latency, ratio with its 95 % interval, win. Over workloads: geomean, total time, win rate, coverage,
     share of the floor reached (S). Missing and failed rows lower the coverage and stay in the table.
@@ -86,10 +89,10 @@ def command(
     if author is not None and summary is None:
         raise click.UsageError("--author goes with --summary")
     if summary is not None:
-        if importance or solutions or workloads or baseline or time:
+        if importance or solutions or workloads or baseline or time or shapes:
             raise click.UsageError(
                 "--summary takes both times of all solutions; leave out --importance, --solutions, --workloads, "
-                "--baseline and --time"
+                "--baseline, --shapes and --time"
             )
         answer: Answer[Any] = found.leads(
             definitions, author=author, origin=origin, gpu=gpu, protocol=protocol, by_operator=summary == "operators"
@@ -104,6 +107,7 @@ def command(
             protocol=protocol,
             time=time,
             baseline=baseline,
+            by_shape=True if shapes else None,
         )
     elif definitions or workloads or baseline:
         raise click.UsageError(

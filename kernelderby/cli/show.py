@@ -27,4 +27,6 @@ def command(operator: str, origin: tuple[str, ...], root: Path, output: Output) 
     from kernelderby.roofline.listing import contract
 
     catalog = Catalog.open(root)
-    output.emit(contract_answer(contract(catalog, operator, origin), catalog.root, catalog.warnings))
+    with catalog.telling():
+        found = contract(catalog, operator, origin)
+    output.emit(contract_answer(found, catalog.root, catalog.warnings))

@@ -1,8 +1,9 @@
-"""stdout and stderr of any encoding: what one lacks is written as its nearest ASCII, never a traceback."""
+"""stdout and stderr of any encoding, or none: what one lacks is written as its nearest ASCII, never a traceback."""
 
 from __future__ import annotations
 
 import codecs
+import os
 import sys
 
 _NEAREST = {
@@ -29,6 +30,9 @@ def _nearest(error: UnicodeError) -> tuple[str, int]:
 
 
 def make_streams_safe() -> None:
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:  # closed by whoever started us
+            setattr(sys, name, open(os.devnull, "w"))
     codecs.register_error("kernelderby.nearest", _nearest)
     for stream in (sys.stdout, sys.stderr):
         reconfigure = getattr(stream, "reconfigure", None)

@@ -52,9 +52,10 @@ def picture(model: PageModel, definition: str | None = None) -> str:
     """definition: whose race; without one that with most solutions, of equal ones that with fewest rows to draw.
     DerbyError where nothing was recorded."""
     gpu = next((each for each in model.gpus if each.rows), None)
-    if gpu is None:
-        raise DerbyError("--picture: the set holds no recorded rows; measure with `derby bench`")
-    raced = [operator for operator in model.operators if operator.races.get(gpu.id)]
+    raced = [each for each in model.operators if gpu and each.races.get(gpu.id)]
+    raced = [each for each in raced if gpu and _measured(model.races[each.races[gpu.id][0]])]
+    if gpu is None or not raced:
+        raise DerbyError("--picture: the set holds no recorded times; measure with `derby bench`")
     chosen = _chosen(model, raced, gpu.id, definition)
     place = [each.id for each in model.gpus].index(gpu.id)
     race = model.races[chosen.races[gpu.id][0]]
@@ -80,7 +81,7 @@ def _chosen(model: PageModel, raced: Sequence[ShownOperator], gpu: str, definiti
     if definition is not None:
         found = next((each for each in raced if each.name == definition), None)
         if found is None:
-            raise DerbyError(f"--race: {definition!r} has no rows; {suggestion(definition, [e.name for e in raced])}")
+            raise DerbyError(f"--race: {definition!r} has no times; {suggestion(definition, [e.name for e in raced])}")
         return found
     races = {each.name: model.races[each.races[gpu][0]] for each in raced}
     return max(raced, key=lambda each: (len(races[each.name].solutions), -len(_measured(races[each.name]))))

@@ -25,9 +25,9 @@ from kernelderby.rank.model import NOT_MEASURED, Cell
 from kernelderby.roofline import selection
 from kernelderby.roofline.floors import operator_fair_share, operator_share
 from kernelderby.roofline.selection import Chosen, Key
-from kernelderby.trace import Measurement
+from kernelderby.trace import Measurement, Rounds
 
-Samples = dict[str, tuple[tuple[float, ...], ...]]  # kind -> rounds
+Samples = dict[str, Rounds]  # by the kind of time
 Rows = Mapping[tuple[str, str], Chosen]
 
 
@@ -113,7 +113,7 @@ def _race(
 
 def _samples(chosen: Chosen | None) -> Samples:
     times = {kind: chosen.measurement.time(kind) for kind in KINDS} if chosen else {}
-    return {kind: time.samples_us for kind, time in times.items() if time and time.samples_us}
+    return {kind: tuple(time.samples_us) for kind, time in times.items() if time and time.samples_us}
 
 
 def _cell(

@@ -35,7 +35,8 @@ def scores(catalog: Catalog, rows: Sequence[Measurement]) -> tuple[ShownScore, .
 def protocols(rows: Sequence[Measurement]) -> dict[str, str]:
     """GPU -> the protocol that tables over all operators take."""
     groups = selection.group_rows(rows)
-    return {gpu: words(selection.choose_group(groups, gpu, None).protocol) for gpu in {key.gpu for key in groups}}
+    gpus = sorted({key.gpu for key in groups})
+    return {gpu: words(selection.choose_group(groups, gpu, None).protocol) for gpu in gpus}
 
 
 def leads(catalog: Catalog) -> dict[str, str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from kernelderby.catalog import Solution, Workload
 from kernelderby.hardware import Gpu
@@ -16,8 +16,8 @@ from kernelderby.trace import Measurement, Status
 
 @dataclass(frozen=True, slots=True)
 class Arena:
-    """chosen: (solution, uuid) -> the row that counts, with the time of `kind` where it passed. times, eager: of passed
-    rows, every solution with a row is there. floors: uuid -> floor in us and regime, empty when unknown. in_place:
+    """chosen: (solution, uuid) -> the row that counts. times: by `kind`; they and the eager ones are of passed rows,
+    every solution with a row is there. floors: uuid -> floor in us and regime, empty when unknown. in_place:
     solutions that write into their inputs' memory."""
 
     workloads: tuple[Workload, ...]
@@ -57,14 +57,10 @@ def arena_of(
     for (solution, uuid), each in chosen.items():
         if each.measurement.status is not Status.PASSED:
             continue
-        eager[solution][uuid] = selection.latency_us(each.measurement)
-        timed = selection.timed_by(each.measurement, kind)
-        if timed is not each.measurement:
-            chosen[solution, uuid] = replace(each, measurement=timed)
-            if timed.latency_us is not None:
-                times[solution][uuid] = selection.latency_us(timed)
-        else:
-            times[solution][uuid] = eager[solution][uuid]
+        for own, wanted in ((eager, "eager"), (times, kind)):
+            latency_us = selection.latency_us(each.measurement, wanted)
+            if latency_us is not None:
+                own[solution][uuid] = latency_us
     floor = {}
     for workload in workloads:
         found = floors(workload.cost, gpu) if gpu is not None and workload.cost is not None else None

@@ -7,8 +7,11 @@ through one by one, each with arrays over all pairs.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
@@ -22,10 +25,12 @@ from kernelderby.rank.resampling import (
     Differences,
     Intervals,
     Resampled,
+    Scratch,
     bounds,
-    new_scratch,
     widening,
 )
+
+_THREADS = 4  # numpy's sums and sorts let go of the interpreter; the rest does not, so more would wait
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,36 +94,68 @@ class _Tally:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class _Field:
+    """One workload. names: who passed it, best first. times: theirs. places: for each of the order where it stands in
+    names, -1 where it does not."""
+
+    uuid: str
+    weight: float
+    names: list[str]
+    times: Floats
+    places: Integers
+    resampled: Resampled
+
+
 def compare(arena: Arena, ordered: Sequence[str], baseline: str | None) -> Compared:
     """ordered: every solution with a row, best first. baseline: one that passed something."""
     base = ordered.index(baseline) if baseline is not None else None
     first, second = wanted(len(ordered), base)
-    tally = _Tally(len(first))
+    tally, scratch = _Tally(len(first)), Scratch()
     over_baseline: dict[tuple[str, str], Ratio] = {}
     margins: dict[str, Ratio] = {}
-    scratch = new_scratch()
-    for workload in arena.workloads:
-        uuid = workload.uuid
-        names = [name for name in ordered if uuid in arena.times[name]]
-        resampled = Resampled([arena.chosen[name, uuid].measurement for name in names], scratch)
-        times = np.array([arena.times[name][uuid] for name in names])
-        places = _places(ordered, names)
-        passed = np.flatnonzero((places[first] >= 0) & (places[second] >= 0))
-        for which in _chunks(passed):
-            one, two = places[first[which]], places[second[which]]
-            found = resampled.differences(two, one)
-            over = tally.add(_slice(which), times[one], times[two], found, arena.importance[uuid])
-            behind = np.flatnonzero(first[which] == base)  # who stands behind the baseline: known by now
-            for place, ratio in zip(two[behind].tolist(), over.ratios(behind), strict=True):
-                over_baseline[names[place], uuid] = ratio
-        if baseline is not None and baseline in names:
-            ahead = names[: names.index(baseline)]
-            ratios = resampled.ratios(times, np.arange(len(ahead)), len(ahead))
-            over_baseline |= {(name, uuid): ratio for name, ratio in zip(ahead, ratios, strict=True)}
-        if len(names) > 1:
-            fastest, runner_up = np.argsort(times, kind="stable")[:2].tolist()
-            [margins[uuid]] = resampled.ratios(times, np.array([runner_up]), fastest)
+    with ThreadPoolExecutor(min(_THREADS, os.cpu_count() or 1)) as pool:
+        for workload in arena.workloads:
+            field = _field(arena, workload.uuid, ordered, scratch)
+            names, uuid = field.names, field.uuid
+            chunks = list(_chunks(np.flatnonzero((field.places[first] >= 0) & (field.places[second] >= 0))))
+            add = partial(_add, tally, field, first, second, base)
+            # No two chunks hold the same pair. For one chunk a thread is not worth its start.
+            for found in pool.map(add, chunks) if len(chunks) > 1 else map(add, chunks):
+                over_baseline |= {(names[place], uuid): ratio for place, ratio in found}
+            if baseline is not None and baseline in names:
+                ahead = names[: names.index(baseline)]
+                ratios = field.resampled.ratios(field.times, np.arange(len(ahead)), len(ahead))
+                over_baseline |= {(name, uuid): ratio for name, ratio in zip(ahead, ratios, strict=True)}
+            if len(names) > 1:
+                fastest, runner_up = np.argsort(field.times, kind="stable")[:2].tolist()
+                [margins[uuid]] = field.resampled.ratios(field.times, np.array([runner_up]), fastest)
     return Compared(_pairs(tally, ordered, first, second), over_baseline, margins)
+
+
+def _field(arena: Arena, uuid: str, ordered: Sequence[str], scratch: Scratch) -> _Field:
+    names = [name for name in ordered if uuid in arena.times[name]]
+    at = {name: place for place, name in enumerate(names)}
+    return _Field(
+        uuid,
+        arena.importance[uuid],
+        names,
+        np.array([arena.times[name][uuid] for name in names]),
+        np.array([at.get(name, -1) for name in ordered], dtype=np.int64),
+        Resampled([arena.chosen[name, uuid].measurement for name in names], arena.kind, scratch),
+    )
+
+
+def _add(
+    tally: _Tally, field: _Field, first: Integers, second: Integers, base: int | None, which: Integers
+) -> list[tuple[int, Ratio]]:
+    """Adds a workload's times of some pairs to the tally. Gives back the places of those behind the baseline, whose
+    ratios over it are known by now."""
+    one, two = field.places[first[which]], field.places[second[which]]
+    found = field.resampled.differences(two, one)
+    over = tally.add(_slice(which), field.times[one], field.times[two], found, field.weight)
+    behind = np.flatnonzero(first[which] == base)
+    return list(zip(two[behind].tolist(), over.ratios(behind), strict=True))
 
 
 def wanted(solutions: int, baseline: int | None) -> tuple[Integers, Integers]:
@@ -132,12 +169,6 @@ def wanted(solutions: int, baseline: int | None) -> tuple[Integers, Integers]:
         )
     ordered = np.array(sorted(found), dtype=np.int64).reshape(-1, 2)
     return ordered[:, 0], ordered[:, 1]
-
-
-def _places(ordered: Sequence[str], names: Sequence[str]) -> Integers:
-    """For each of the order where it stands in names, -1 where it does not."""
-    at = {name: place for place, name in enumerate(names)}
-    return np.array([at.get(name, -1) for name in ordered], dtype=np.int64)
 
 
 def _chunks(which: Integers) -> Iterator[Integers]:

@@ -7,6 +7,7 @@ over workloads (a geomean) and laid around the measured ratio. docs/scoring.md h
 from __future__ import annotations
 
 import math
+import threading
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,6 +16,7 @@ import numpy as np
 
 from kernelderby.rank.arrays import Booleans, Floats, Integers
 from kernelderby.rank.model import Ratio
+from kernelderby.samples import Samples
 from kernelderby.trace import Measurement
 
 RESAMPLES = 1000
@@ -107,18 +109,22 @@ class Intervals:
         ]
 
 
-def new_scratch() -> Floats:
-    """Memory for Resampled. Made once for all workloads: touching new pages takes longer than the arithmetic."""
-    return np.empty((2, CHUNK, RESAMPLES))
+class Scratch(threading.local):
+    """Memory for Resampled, every thread its own. Made once for all workloads: touching new pages takes longer than the
+    arithmetic."""
+
+    def __init__(self) -> None:
+        self.memory: Floats = np.empty((2, CHUNK, RESAMPLES))
 
 
 class Resampled:
     """The rows of one workload, whose rounds are drawn anew together. Draws are kept, so a ratio is one subtraction."""
 
-    def __init__(self, rows: Sequence[Measurement], scratch: Floats | None = None) -> None:
-        """scratch: of new_scratch(); one may serve many."""
+    def __init__(self, rows: Sequence[Measurement], kind: str = "eager", scratch: Scratch | None = None) -> None:
+        """kind: of the times that are compared; all rows have one. scratch: one may serve many."""
         self._rows = rows
-        self._scratch = scratch if scratch is not None else new_scratch()
+        self._times = [Samples.of(time.samples_us) for row in rows if (time := row.time(kind))]
+        self._scratch = scratch or Scratch()
         sessions: dict[str, int] = {}
         self._sessions = np.array(
             [  # no session is nobody else's
@@ -127,20 +133,20 @@ class Resampled:
             ],
             dtype=np.int64,
         )
-        self._rounds = np.array([len(row.samples_us) for row in rows], dtype=np.int64)
-        self._samples = np.array([sum(map(len, row.samples_us)) for row in rows], dtype=np.int64)
-        self._logs = _log_medians(rows)
+        self._rounds = np.array([len(samples) for samples in self._times], dtype=np.int64)
+        self._samples = np.array([len(samples.flat) for samples in self._times], dtype=np.int64)
+        self._logs = _log_medians(self._times)
         self._of_rounds: dict[int, Floats] = {}
         self._of_samples: dict[int, Floats] = {}
 
     def differences(self, first: Integers, second: Integers) -> Differences:
         """Of time of first over time of second, places of rows both, CHUNK of them at most. Nothing is known where a
-        row has fewer than three samples in all. The values hold until the next call."""
+        row has fewer than three samples in all. The values hold until the thread's next call."""
         rounds = np.minimum(self._rounds[first], self._rounds[second])
         paired = (self._sessions[first] == self._sessions[second]) & (rounds >= FEWEST_ROUNDS)
         freedom = np.where(paired, rounds - 1, 0)
         numbers = set(rounds[paired].tolist())
-        values, other = self._scratch[:, : len(first)]
+        values, other = self._scratch.memory[:, : len(first)]
         if len(numbers) == 1 and paired.all():  # as `derby bench` records them
             drawn = self._drawn_rounds(numbers.pop())
             np.subtract(drawn.take(first, 0, values, "clip"), drawn.take(second, 0, other, "clip"), out=values)
@@ -181,9 +187,8 @@ class Resampled:
     def _drawn_samples(self, place: int) -> Floats:
         """[RESAMPLES]: of all samples of one row, drawn independently of other rows."""
         if place not in self._of_samples:
-            row = self._rows[place]
-            samples = np.sort([sample for samples in row.samples_us for sample in samples])
-            self._of_samples[place] = _median_deviations(row, samples)
+            samples = np.sort(np.array(self._times[place].flat))
+            self._of_samples[place] = _median_deviations(self._rows[place], samples)
         return self._of_samples[place]
 
 
@@ -195,20 +200,19 @@ def _counts(uuid: str, rounds: int) -> Floats:
     return counts.reshape(RESAMPLES, rounds).astype(np.float64)
 
 
-def _log_medians(rows: Sequence[Measurement]) -> list[Floats]:
+def _log_medians(times: Sequence[Samples]) -> list[Floats]:
     """For each row [rounds], the logarithm of each round's median. Rows of one shape are worked out together."""
-    found: list[Floats] = [np.empty(0)] * len(rows)
+    found: list[Floats] = [np.empty(0)] * len(times)
     alike: dict[tuple[int, ...], list[int]] = {}
-    for place, row in enumerate(rows):
-        alike.setdefault(tuple(map(len, row.samples_us)), []).append(place)
-    for shape, places in alike.items():
-        if len(set(shape)) == 1:
-            medians = np.median(np.array([rows[place].samples_us for place in places]), axis=2)
-        elif shape:
-            medians = np.array([[_median(samples) for samples in rows[place].samples_us] for place in places])
-        else:
+    for place, samples in enumerate(times):
+        alike.setdefault(samples.lengths, []).append(place)
+    for lengths, places in alike.items():
+        if not lengths:
             continue
-        for place, logs in zip(places, np.log(medians), strict=True):
+        flat = np.array([times[place].flat for place in places])
+        ends = np.cumsum(lengths)
+        medians = [np.median(part, axis=1) for part in np.split(flat, ends[:-1], axis=1)]
+        for place, logs in zip(places, np.log(np.stack(medians, axis=1)), strict=True):
             found[place] = logs
     return found
 

@@ -7,28 +7,49 @@ is nested there has its names joined by `_`.
 from __future__ import annotations
 
 import csv
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, fields, is_dataclass
+from collections.abc import Hashable, Iterable, Iterator, Mapping
+from dataclasses import fields, is_dataclass
 from enum import Enum
+from functools import cache, cached_property
 from io import StringIO
+from itertools import repeat
 from math import isfinite
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from kernelderby.errors import DerbyError
 from kernelderby.files import write_whole
 from kernelderby.report.plain import plain
 
-_PLAIN = (str, int, float, bool)
 
-
-@dataclass(frozen=True, slots=True)
 class Frame:
-    """rows: a value per column; None where a row has none."""
+    """columns, and rows: a value per column; None where a row has none. They are made when they are asked for."""
 
-    name: str
-    columns: tuple[str, ...]
-    rows: tuple[tuple[Any, ...], ...]
+    def __init__(self, name: str, rows: Iterable[Any]) -> None:
+        """rows: records or dicts. A column for every name that any row has, in the order in which they come."""
+        self.name, self._rows = name, rows
+
+    def __repr__(self) -> str:
+        return f"Frame({self.name!r}, {len(self.rows)} rows of {', '.join(self.columns)})"
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        return self._table[0]
+
+    @property
+    def rows(self) -> tuple[tuple[Any, ...], ...]:
+        return self._table[1]
+
+    @cached_property
+    def _table(self) -> tuple[tuple[str, ...], tuple[tuple[Any, ...], ...]]:
+        nested: set[str] = set()
+        flat_rows = [flat(row, nested) for row in self._rows]
+        self._rows = ()
+        every: dict[str, None] = {}
+        for row in flat_rows:
+            every |= dict.fromkeys(row)
+        columns = tuple(column for column in every if column not in nested)
+        return columns, tuple(tuple(map(row.get, columns)) for row in flat_rows)
 
     def to_dicts(self) -> list[dict[str, Any]]:
         return [dict(zip(self.columns, row, strict=True)) for row in self.rows]
@@ -59,11 +80,8 @@ def _write(path: Path, text: str) -> None:
 
 
 def frame(name: str, rows: Iterable[Any]) -> Frame:
-    """rows: records or dicts. A column for every name that any row has, in the order in which they come."""
-    nested: set[str] = set()
-    flat_rows = [flat(row, nested) for row in rows]
-    columns = tuple(dict.fromkeys(column for row in flat_rows for column in row if column not in nested))
-    return Frame(name, columns, tuple(tuple(row.get(column) for column in columns) for row in flat_rows))
+    """As Frame, of rows that cannot wait."""
+    return Frame(name, list(rows))
 
 
 def flat(row: Any, nested: set[str], prefix: str = "") -> dict[str, Any]:
@@ -72,10 +90,13 @@ def flat(row: Any, nested: set[str], prefix: str = "") -> dict[str, Any]:
     nested gets the names of what is no single value: where another row has None for it, that is no column either.
     """
     found: dict[str, Any] = {}
-    for name, value in (row if isinstance(row, dict) else fields_of(row)).items():
+    for name, value in row.items() if isinstance(row, Mapping) else _fields_of(row):
         key = f"{prefix}{name}"
-        if value is None or type(value) in _PLAIN:
-            found[key] = _scalar(value)
+        kind = type(value)
+        if value is None or kind is str or kind is int or kind is bool:
+            found[key] = value
+        elif kind is float:
+            found[key] = value if isfinite(value) else None
         elif isinstance(value, Mapping) or is_dataclass(value):
             nested.add(key)
             found |= flat(value, nested, f"{key}_")
@@ -91,9 +112,17 @@ def flat(row: Any, nested: set[str], prefix: str = "") -> dict[str, Any]:
 
 def fields_of(record: Any) -> dict[str, Any]:
     """One level of a record: asdict copies all that is below, which takes seconds for a hundred thousand cells."""
-    if isinstance(record, Mapping):
-        return dict(record)
-    return {each.name: getattr(record, each.name) for each in fields(record)}
+    return dict(record) if isinstance(record, Mapping) else dict(_fields_of(record))
+
+
+def _fields_of(record: Any) -> Iterator[tuple[str, Any]]:
+    names: tuple[str, ...] = _names(record.__class__)
+    return zip(names, map(getattr, repeat(record), names), strict=False)
+
+
+@cache
+def _names(kind: Hashable) -> tuple[str, ...]:
+    return tuple(each.name for each in fields(cast(Any, kind)))
 
 
 def _scalar(value: Any) -> Any:
@@ -101,4 +130,4 @@ def _scalar(value: Any) -> Any:
         return value.value
     if isinstance(value, float):
         return value if isfinite(value) else None
-    return value if value is None or isinstance(value, str | int) else str(value)
+    return value if isinstance(value, str | int) else str(value)

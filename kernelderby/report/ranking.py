@@ -2,72 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from math import inf
-from typing import Any
 
 from kernelderby.catalog.selection import SCORED
 from kernelderby.rank.model import NOT_MEASURED, Cell, Ranking, Ratio, Summary, WorkloadRow
-from kernelderby.report.answer import Answer
-from kernelderby.report.frame import Frame, fields_of, frame
 from kernelderby.report.model import NOT_KNOWN, NOTHING, Column, Report, Table, TableCell
 from kernelderby.report.numbers import factor, microseconds, milliseconds, short_percent
 
 OUTDATED, SUSPICIOUS, TIED, UNPAIRED = "†", "!", "=", "~"
-
-
-def rankings_answer(rankings: Sequence[Ranking], warnings: Sequence[str] = ()) -> Answer[tuple[Ranking, ...]]:
-    """Frames: solutions, one row a solution and definition; workloads, one row a solution and workload; pairs."""
-    rankings = tuple(rankings)
-    return Answer(
-        rankings,
-        lambda: {"rankings": rankings},
-        lambda: [ranking_report(ranking) for ranking in rankings],
-        lambda: _frames(rankings),
-        tuple(warnings),
-    )
-
-
-def _frames(rankings: Sequence[Ranking]) -> tuple[Frame, ...]:
-    return (
-        frame("solutions", (row for ranking in rankings for row in _solution_rows(ranking))),
-        frame("workloads", (row for ranking in rankings for row in _long_rows(ranking))),
-        frame("pairs", (_key(ranking) | fields_of(pair) for ranking in rankings for pair in ranking.pairs)),
-    )
-
-
-def _key(ranking: Ranking) -> dict[str, Any]:
-    return {
-        "definition": ranking.definition,
-        "origin": ranking.origin,
-        "gpu": ranking.group.gpu,
-        "protocol": ranking.group.protocol,
-    }
-
-
-def _solution_rows(ranking: Ranking) -> Iterator[dict[str, Any]]:
-    for summary in ranking.summaries:
-        row = fields_of(summary)
-        yield _key(ranking) | {"rank": row.pop("place")} | row | {"baseline": ranking.baseline}
-
-
-def _long_rows(ranking: Ranking) -> Iterator[dict[str, Any]]:
-    for row in ranking.rows:
-        workload = {
-            "uuid": row.uuid,
-            "workload": row.label,
-            "axes": row.axes,
-            "importance": row.importance,
-            "floor_us": row.floor_us,
-            "regime": row.regime,
-        }
-        for name in ranking.order:
-            yield (
-                _key(ranking)
-                | workload
-                | {"solution": name, "is_fastest": name == row.fastest}
-                | fields_of(row.cells[name])
-            )
 
 
 def ranking_report(ranking: Ranking) -> Report:
@@ -142,8 +85,8 @@ def _summary_row(ranking: Ranking, summary: Summary, is_fair: bool) -> tuple[Tab
         _or_nothing(compared and record),
         _or_nothing(summary.win_rate is not None and f"{summary.win_rate:.0%}"),
         TableCell(str(summary.fastest_on)),
-        _share(summary.share),
-        _share(summary.fair_geomean if is_fair else summary.share_total),
+        share_cell(summary.share),
+        share_cell(summary.fair_geomean if is_fair else summary.share_total),
     )
 
 
@@ -230,7 +173,7 @@ def interval(ratio: Ratio) -> str:
     return f"{factor(ratio.value, 3)}{between}" + (f" {marks}" if marks else "")
 
 
-def _share(value: float | None) -> TableCell:
+def share_cell(value: float | None) -> TableCell:
     return NOT_KNOWN if value is None else TableCell(short_percent(value))
 
 

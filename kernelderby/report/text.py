@@ -69,17 +69,19 @@ def _fitted(table: Table, width: int) -> Table:
     for title in [column.title for column in table.columns if column.is_optional]:
         if _excess(table, width) > 0:
             table = _without(table, title)
-    excess, longest = _excess(table, width), _longest_name(table)
-    if excess <= 0 or longest is None:
-        return table
-    room = max(NAME, _cells_width(table, longest) - excess)
+    for _ in range(table.key_columns):
+        excess, longest = _excess(table, width), _longest_name(table)
+        if excess > 0 and longest is not None:
+            table = _with_shorter_names(table, longest, max(NAME, _cells_width(table, longest) - excess))
+    return table
+
+
+def _with_shorter_names(table: Table, column: int, room: int) -> Table:
     return replace(
         table,
         rows=tuple(
             tuple(
-                replace(cell, text=_shortened(cell.text, room - (cell.emphasis == "best")))
-                if index == longest
-                else cell
+                replace(cell, text=_shortened(cell.text, room - (cell.emphasis == "best"))) if index == column else cell
                 for index, cell in enumerate(row)
             )
             for row in table.rows

@@ -82,9 +82,10 @@ def recorded(
     for (solution, uuid), each in chosen.items():
         row = each.measurement
         own = times.setdefault(row.definition, {}).setdefault(solution, {})
-        passed = row.status is Status.PASSED
-        if passed and (kinds[row.definition] == "eager" or row.time(kinds[row.definition])):
-            own[uuid] = _reached(each, kinds[row.definition], bool(solutions[solution].in_place))
+        if row.status is Status.PASSED:
+            reached = _reached(each, kinds[row.definition], bool(solutions[solution].in_place))
+            if reached is not None:
+                own[uuid] = reached
     return Recorded(
         selection.describe_group(key, groups[key]),
         tuple(selection.describe_group(other, groups[other]) for other in sorted(groups) if other != key),
@@ -92,10 +93,13 @@ def recorded(
     )
 
 
-def _reached(chosen: Chosen, kind: str, in_place: bool) -> Reached:
-    row = selection.timed_by(chosen.measurement, kind)
+def _reached(chosen: Chosen, kind: str, in_place: bool) -> Reached | None:
+    row = chosen.measurement
+    latency_us = selection.latency_us(row, kind)
+    if latency_us is None:
+        return None
     return Reached(
-        selection.latency_us(row),
+        latency_us,
         solution=row.solution,
         outdated=chosen.outdated,
         kind=kind,

@@ -3,15 +3,15 @@ and which of a row's times."""
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from kernelderby.errors import DerbyError
 from kernelderby.fields import suggestion
 from kernelderby.hardware import gpu_id
+from kernelderby.samples import LEAST_US, MOST_US, Samples
 from kernelderby.trace import FLASHINFER_BENCH_CUPTI, FLASHINFER_BENCH_PROTOCOLS, Measurement, Status, newest
 
 
@@ -93,14 +93,6 @@ def time_kind(rows: Iterable[Measurement], asked: str | None = None) -> str:
     return "graph" if passed and all(row.time("graph") for row in passed) else "eager"
 
 
-def timed_by(row: Measurement, kind: str) -> Measurement:
-    """The row with its time of that kind for latency_us and samples_us; without a time where it has none."""
-    if row.status is not Status.PASSED or (kind == "eager" and "eager" not in row.times):
-        return row
-    time = row.time(kind)
-    return replace(row, latency_us=time.median_us if time else None, samples_us=time.samples_us if time else ())
-
-
 def empty_kernel_us(row: Measurement, kind: str) -> float | None:
     """Time of the empty kernel in the row's session, by the same kind of time."""
     times = row.environment.get("empty_kernel_us") or {}
@@ -161,11 +153,18 @@ def newest_rows(rows: Iterable[Measurement], hashes: Mapping[str, str]) -> dict[
     return {key: found[key] for key in order}
 
 
-def latency_us(row: Measurement) -> float:
-    """The time of a passed row. DerbyError where it or a sample is no positive number."""
+def latency_us(row: Measurement, kind: str = "eager") -> float | None:
+    """The time of that kind of a passed row, None where it has none. DerbyError where it or a sample can be no time,
+    and where there is no eager one."""
+    time = row.time(kind)
+    if time is None and kind != "eager":
+        return None
     where = f"traces/: {row.solution} on workload {row.uuid} at {row.timestamp}"
-    if row.latency_us is None or not 0 < row.latency_us < math.inf:
-        raise DerbyError(f"{where}: latency_us: a passed row needs a positive time, not {row.latency_us}; delete it")
-    if any(not samples or min(samples) <= 0 for samples in row.samples_us):
-        raise DerbyError(f"{where}: samples_us: a round is empty or holds a time that is not positive; delete the row")
-    return row.latency_us
+    if time is None or not LEAST_US <= time.median_us <= MOST_US:
+        found = None if time is None else time.median_us
+        raise DerbyError(f"{where}: latency_us: a passed row needs a positive time, not {found}; delete it")
+    try:
+        Samples.of(time.samples_us)
+    except ValueError as error:
+        raise DerbyError(f"{where}: samples_us: {error}; delete the row") from None
+    return time.median_us

@@ -388,6 +388,20 @@ def test_what_is_no_file_is_not_read(tmp_path, make):
     assert len(os.listdir("/proc/self/fd")) == before
 
 
+@pytest.mark.parametrize("make", [os.mkfifo, Path.mkdir, lambda path: path.symlink_to(path.name)])
+def test_what_is_no_file_is_not_replaced(tmp_path, make):
+    """As root a device would become a file, and be none for anybody any more."""
+    path = tmp_path / "report.html"
+    make(path)
+    link = tmp_path / "link"
+    link.symlink_to(path)
+    before = path.lstat().st_mode
+    for each in (path, link):
+        with pytest.raises(DerbyError, match="cannot be written .it is no regular file"):
+            files.write_whole(each, "text")
+    assert path.lstat().st_mode == before and set(os.listdir(tmp_path)) == {"report.html", "link"}
+
+
 # --------------------------------------------------------------------------------------------------------------- locks
 
 

@@ -23,7 +23,6 @@ A module may stand at several places (combine: send, then receive); they add up 
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -33,6 +32,7 @@ from msgspec import Struct
 
 from kernelderby.errors import DerbyError
 from kernelderby.fields import convert, must_be, read_toml
+from kernelderby.patterns import Pattern
 from kernelderby.profile.names import normal_form
 
 FOLDER = Path(__file__).parent / "maps"
@@ -82,7 +82,7 @@ class Step:
 
     line: Line
     place: int  # index of its [[modules]] entry
-    match: re.Pattern[str] | None
+    match: Pattern | None
     optional: bool = False
     repeat: bool = False
 
@@ -105,7 +105,7 @@ class LayerMap:
     layers: int
     groups: dict[str, LayerGroup]
     steps: tuple[Step, ...]
-    ranges: tuple[tuple[re.Pattern[str], ...], ...]
+    ranges: tuple[tuple[Pattern, ...], ...]
     overlaps: tuple[tuple[frozenset[tuple[str, str]], ...], ...]
     _found: dict[tuple[str, frozenset[int]], tuple[int, ...]] = field(default_factory=dict, repr=False, compare=False)
     _named: dict[str, frozenset[int]] = field(default_factory=dict, repr=False, compare=False)
@@ -180,7 +180,7 @@ def parse_map(name: str, data: dict[str, Any], path: Path) -> LayerMap:
         _known(where, entry, {"group", "name", "ranges", "kernels"})
         if not entry.get("kernels") and not entry.get("ranges"):
             raise DerbyError(f"{where}: needs kernels or ranges, otherwise nothing can belong to it")
-        ranges.append(tuple(_pattern(where, text) for text in entry.get("ranges", ())))
+        ranges.append(tuple(Pattern(where, text) for text in entry.get("ranges", ())))
         steps += _steps(where, place, entry)
     groups = _groups(path, data.get("groups", {}), [step.line[0] for step in steps], layers)
     overlaps = tuple(_overlap(path, entry, steps) for entry in data.get("overlaps", ()))
@@ -200,7 +200,7 @@ def _steps(where: str, place: int, entry: dict[str, Any]) -> list[Step]:
             Step(
                 line,
                 place,
-                _pattern(where, kernel["match"]),
+                Pattern(where, kernel["match"]),
                 kernel.get("optional", False),
                 kernel.get("repeat", False),
             )
@@ -237,13 +237,6 @@ def _overlap(path: Path, entry: dict[str, Any], steps: list[Step]) -> tuple[froz
     if len(parts) < 2:
         raise DerbyError(f"{path}: overlaps: parts: at least two groups or modules that run beside each other")
     return tuple(parts)
-
-
-def _pattern(where: str, text: str) -> re.Pattern[str]:
-    try:
-        return re.compile(text)
-    except re.error as error:
-        raise DerbyError(f"{where}: {text!r} is no regular expression: {error}") from error
 
 
 def _known(where: str, entry: dict[str, Any], fields: set[str]) -> None:

@@ -6,9 +6,9 @@ inside an invocation, because the harness around the pipeline launches the same 
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Sequence
 
+from kernelderby.patterns import Pattern
 from kernelderby.trace import Stage
 
 # A pattern that fits one of these fits what torch launches for anybody.
@@ -25,7 +25,7 @@ class StageMatcher:
     def __init__(self, stages: Sequence[Stage]) -> None:
         self.stages = tuple(stages)
         self.warnings: list[str] = []
-        self._patterns = [[re.compile(pattern) for pattern in stage.kernels] for stage in stages]
+        self._patterns = [[Pattern(f"stage {each.name}: kernels", text) for text in each.kernels] for each in stages]
         self.glue = frozenset(
             index
             for index, patterns in enumerate(self._patterns)

@@ -1,0 +1,64 @@
+"""Regular expressions out of data, such as a solution's stages: a slow one cannot hang whoever reads the data."""
+
+from __future__ import annotations
+
+import re
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from kernelderby.errors import DerbyError
+
+SECONDS = 1.0  # of CPU time for one name; sound patterns take microseconds
+LONGEST = 1000  # letters
+_REPEATS = re.compile(r"[*+{]")
+
+
+class Pattern:
+    """Searched in names. where: file and field, for errors."""
+
+    __slots__ = ("_is_quick", "_search", "_where", "pattern")
+
+    def __init__(self, where: str, text: str) -> None:
+        """DerbyError where the text is no regular expression."""
+        if problem := pattern_problem(text):
+            raise DerbyError(f"{where}: {text!r:.60} {problem}; mend it")
+        self.pattern, self._where = text, where
+        self._search = re.compile(text).search
+        self._is_quick = not _REPEATS.search(text)
+
+    def search(self, name: str) -> bool:
+        """DerbyError where it takes longer than SECONDS: some patterns take ages, each letter more doubling them."""
+        if self._is_quick or threading.current_thread() is not threading.main_thread():
+            return bool(self._search(name))  # signals reach the main thread alone
+        with _limited(f"{self._where}: {self.pattern!r:.60} takes over {SECONDS:g} s on the name {name!r:.60}"):
+            return bool(self._search(name))
+
+
+def pattern_problem(text: str) -> str | None:
+    """Why a text is no pattern."""
+    if len(text) > LONGEST:
+        return f"is longer than {LONGEST} letters"
+    try:
+        re.compile(text)
+    except (re.error, RecursionError, OverflowError) as error:
+        return f"is no regular expression ({error})"
+    return None
+
+
+@contextmanager
+def _limited(told: str) -> Iterator[None]:
+    """The expression engine looks at signals while it searches."""
+
+    def stop(*_: Any) -> None:
+        raise DerbyError(f"{told}; write it without repetitions inside repetitions")
+
+    before = signal.signal(signal.SIGVTALRM, stop)
+    signal.setitimer(signal.ITIMER_VIRTUAL, SECONDS)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_VIRTUAL, 0)
+        signal.signal(signal.SIGVTALRM, before)

@@ -1,0 +1,132 @@
+"""Rows of traces by the hundred thousand: what row.Row checks of each is checked here of many at once.
+
+Most of a row is its samples, and most of the time they take is making a Python number of each and sorting them. So they
+stay as text until a thousand rows are there, become one array, and are held against the stated medians together. A row
+that anything is odd about is not judged here: it is read again as a Row, which says what is wrong.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Callable, Iterator, Sequence
+from itertools import islice
+from pathlib import Path
+from typing import NamedTuple
+
+from msgspec import Raw, Struct
+from msgspec.json import Decoder
+
+from kernelderby.fields import lines_of, record_of
+from kernelderby.row import ROUNDING, ROUNDING_US, Own, Row, Time
+from kernelderby.samples import LEAST_US, MOST_US, Samples
+
+_AT_ONCE = 1000  # rows
+_NONE = Raw(b"[]")
+
+
+class QuickTimes(Struct):
+    """row.Times; samples_us is text, and Samples once they are checked."""
+
+    median_us: Time
+    samples_us: Raw
+
+
+class QuickOwn(Own):
+    times: dict[str, QuickTimes] = {}  # type: ignore[assignment]
+    samples_us: Raw = _NONE  # type: ignore[assignment]
+
+
+class QuickRow(Row):
+    """A Row that was checked; workload is the text in the file, which most often stands there many times."""
+
+    workload: Raw  # type: ignore[assignment]
+    measurement: QuickOwn | None = None
+
+
+def read_rows(path: Path, left_out: Callable[[str], None]) -> Iterator[tuple[str, Row]]:
+    """("path:line", row) for each line of a file of traces; a broken one is told to left_out. DerbyError where the file
+    cannot be read."""
+    decode = Decoder(QuickRow).decode
+    lines = lines_of(path)
+    while some := list(islice(lines, _AT_ONCE)):
+        rows: list[QuickRow | None] = []
+        for line in some:
+            try:
+                rows.append(decode(line.text))
+            except (ValueError, RecursionError):
+                rows.append(None)
+        doubtful = _check_samples(rows)
+        for place, (line, row) in enumerate(zip(some, rows, strict=True)):
+            found = row if row and place not in doubtful else record_of(path, line, Row, left_out)
+            if found is not None:
+                yield f"{path}:{line.number}", found
+
+
+def _check_samples(rows: Sequence[QuickRow | None]) -> set[int]:
+    """Makes the samples of the rows Samples; gives back the places of the rows that Row has to judge."""
+    decode = Decoder(list[list[float]]).decode
+    doubtful: set[int] = set()
+    timed: list[_Timed] = []
+    flat = array("d")
+    shapes: dict[tuple[int, ...], tuple[int, ...]] = {}  # most are alike: one tuple for all of them
+    for place, row in enumerate(rows):
+        for owner, stated in _owners(row):
+            try:
+                rounds = decode(owner.samples_us)
+            except (ValueError, RecursionError):
+                doubtful.add(place)
+                continue
+            start = len(flat)
+            for one in rounds:
+                flat.fromlist(one)
+            shape = tuple(map(len, rounds))
+            timed.append(_Timed(place, owner, stated, shapes.setdefault(shape, shape), start, len(flat)))
+    for each in timed:
+        each.owner.samples_us = Samples(flat[each.start : each.end], each.shape)  # type: ignore[assignment]
+    return doubtful | _odd(timed, flat)
+
+
+class _Timed(NamedTuple):
+    """Samples of the row at a place. stated: what their median is said to be. start, end: in the array of all."""
+
+    place: int
+    owner: QuickTimes | QuickOwn
+    stated: float | None
+    shape: tuple[int, ...]
+    start: int
+    end: int
+
+
+def _owners(row: QuickRow | None) -> Iterator[tuple[QuickTimes | QuickOwn, float | None]]:
+    """Whatever holds samples, and the median of them that it states."""
+    own = row.measurement if row else None
+    if own is None:
+        return
+    for times in own.times.values():
+        yield times, times.median_us
+    if own.samples_us is _NONE:  # there are none, as in all rows of protocol 2
+        own.samples_us = ()  # type: ignore[assignment]
+    else:
+        yield own, own.latency_us if "eager" not in own.times else None
+
+
+def _odd(timed: Sequence[_Timed], flat: array[float]) -> set[int]:
+    """Places of rows with an empty round, a span that is none, or another median than they state."""
+    import numpy as np  # here: it takes a tenth of a second, and a set may have no rows
+
+    odd = {each.place for each in timed if 0 in each.shape or (isinstance(each.owner, QuickTimes) and not each.shape)}
+    alike: dict[int, list[_Timed]] = {}
+    for each in timed:
+        alike.setdefault(each.end - each.start, []).append(each)
+    for count, some in alike.items():
+        if not count:
+            continue
+        starts = np.array([each.start for each in some])
+        spans = np.sort(np.array(flat)[starts[:, None] + np.arange(count)], axis=1)
+        stated = np.array([np.nan if each.stated is None else each.stated for each in some])
+        is_none = ~((spans[:, 0] >= LEAST_US) & (spans[:, -1] <= MOST_US))
+        with np.errstate(over="ignore"):  # of what is no time anyway
+            medians = (spans[:, count // 2] + spans[:, ~(count // 2)]) / 2
+        is_other = np.abs(medians - stated) > ROUNDING_US + ROUNDING * stated  # false where nothing is stated
+        odd.update(some[at].place for at in np.flatnonzero(is_other | is_none).tolist())
+    return odd

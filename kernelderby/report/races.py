@@ -1,0 +1,143 @@
+"""Rankings as an answer: the tables of each (ranking.py), or one table with a row a race."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from kernelderby.catalog.selection import SCORED
+from kernelderby.rank.model import Pair, Ranking
+from kernelderby.report.answer import Answer
+from kernelderby.report.frame import Frame, fields_of
+from kernelderby.report.model import NOTHING, Column, Report, Table, TableCell
+from kernelderby.report.numbers import factor
+from kernelderby.report.ranking import OUTDATED, TIED, ranking_report, share_cell
+
+
+def rankings_answer(
+    rankings: Sequence[Ranking], warnings: Sequence[str] = (), by_shape: bool = True
+) -> Answer[tuple[Ranking, ...]]:
+    """Frames: solutions, one row a solution and definition; workloads, one row a solution and workload; pairs.
+    by_shape: tables of every ranking, else one table of all."""
+    rankings = tuple(rankings)
+    return Answer(
+        rankings,
+        lambda: {"rankings": rankings},
+        lambda: [ranking_report(ranking) for ranking in rankings] if by_shape else [races_report(rankings)],
+        lambda: _frames(rankings),
+        tuple(warnings),
+    )
+
+
+def _frames(rankings: Sequence[Ranking]) -> tuple[Frame, ...]:
+    return (
+        Frame("solutions", (row for ranking in rankings for row in _solution_rows(ranking))),
+        Frame("workloads", (row for ranking in rankings for row in _long_rows(ranking))),
+        Frame("pairs", (_key(ranking) | fields_of(pair) for ranking in rankings for pair in ranking.pairs)),
+    )
+
+
+def _key(ranking: Ranking) -> dict[str, Any]:
+    return {
+        "definition": ranking.definition,
+        "origin": ranking.origin,
+        "gpu": ranking.group.gpu,
+        "protocol": ranking.group.protocol,
+    }
+
+
+def _solution_rows(ranking: Ranking) -> Iterator[dict[str, Any]]:
+    for summary in ranking.summaries:
+        row = fields_of(summary)
+        yield _key(ranking) | {"rank": row.pop("place")} | row | {"baseline": ranking.baseline}
+
+
+def _long_rows(ranking: Ranking) -> Iterator[dict[str, Any]]:
+    for row in ranking.rows:
+        workload = {
+            "uuid": row.uuid,
+            "workload": row.label,
+            **{
+                f"axes_{name}": size for name, size in row.axes.items()
+            },  # as a frame names them, once for all solutions
+            "importance": row.importance,
+            "floor_us": row.floor_us,
+            "regime": row.regime,
+        }
+        for name in ranking.order:
+            yield (
+                _key(ranking)
+                | workload
+                | {"solution": name, "is_fastest": name == row.fastest}
+                | fields_of(row.cells[name])
+            )
+
+
+def races_report(rankings: Sequence[Ranking]) -> Report:
+    """Sorted as they come. What is the same in all of them is said once above the table."""
+    columns = [
+        Column("operator", "left"),
+        Column("first", "left"),
+        Column("second over first"),
+        Column("fastest on"),
+        Column("S"),
+        Column("second", "left", is_optional=True),
+        Column("solutions", is_optional=True),
+    ]
+    groups = {
+        "GPU": [ranking.group.gpu for ranking in rankings],
+        "protocol": [ranking.group.protocol for ranking in rankings],
+        "time": [f"{ranking.time} time" for ranking in rankings],
+    }
+    same = [values[0] for values in groups.values() if len(set(values)) == 1]
+    differing = {name: values for name, values in groups.items() if len(set(values)) > 1}
+    columns[2:2] = [Column(name, "left") for name in differing]
+    rows = []
+    for place, ranking in enumerate(rankings):
+        row = _row(ranking)
+        rows.append((*row[:2], *(TableCell(values[place]) for values in differing.values()), *row[2:]))
+    return Report(
+        f"{len(rankings)} races",
+        (" · ".join(same),) if same else (),
+        (Table("Who is first", tuple(columns), tuple(rows), caption=_caption(rankings), key_columns=2),),
+        ("`derby rank OPERATOR` has every shape and what to know beside it; --shapes, all of all operators",),
+    )
+
+
+def _row(ranking: Ranking) -> tuple[TableCell, ...]:
+    operator = ranking.definition + ("" if ranking.origin in (None, *SCORED) else f", {ranking.origin}")
+    passed = [summary for summary in ranking.summaries if summary.passed]
+    if not passed:
+        return TableCell(operator), TableCell("nothing passed", "bad"), *(NOTHING,) * 5
+    first, second = passed[0], passed[1] if len(passed) > 1 else None
+    pair = _pair(ranking, first.solution, second.solution) if second else None
+    mark = OUTDATED if first.outdated else ""
+    return (
+        TableCell(operator),
+        TableCell(first.solution + mark),
+        TableCell(f"{factor(pair.geomean.value)}{f' {TIED}' if pair.geomean.is_tie else ''}") if pair else NOTHING,
+        TableCell(f"{first.fastest_on}/{len(ranking.rows)}"),
+        share_cell(first.share),
+        TableCell(second.solution) if second else NOTHING,
+        TableCell(str(len(passed))),
+    )
+
+
+def _pair(ranking: Ranking, first: str, second: str) -> Pair | None:
+    try:
+        return ranking.pair(first, second)
+    except KeyError:
+        return None
+
+
+def _caption(rankings: Sequence[Ranking]) -> str:
+    parts = [
+        "Second over first: the geomean of their times' ratio, over the workloads that both passed. Fastest on: faster "
+        "than every other one, by the interval. S: floor over time, the median."
+    ]
+    pairs = [_pair(ranking, *ranking.order[:2]) for ranking in rankings if len(ranking.order) > 1]
+    if any(pair and pair.geomean.is_tie for pair in pairs):
+        parts.append(f"{TIED} a tie.")
+    if any(ranking.summaries and ranking.summaries[0].outdated for ranking in rankings):
+        parts.append(f"{OUTDATED} outdated sources.")
+    return " ".join(parts)

@@ -1,0 +1,40 @@
+"""Patterns out of a foreign set: none hangs who reads it."""
+
+import json
+import time
+
+import pytest
+
+from kernelderby import patterns
+from kernelderby.catalog import Catalog
+from kernelderby.errors import DerbyError
+from kernelderby.patterns import Pattern
+
+
+@pytest.mark.parametrize(
+    ("pattern", "name"),
+    [
+        ("(a+)+$", "a" * 60 + "b"),
+        ("(a|aa)+$", "a" * 80 + "b"),
+        (".*.*.*.*.*x", "a" * 3000),
+        (r"(\w+\s?)*$", "a" * 60 + "!"),
+    ],
+)
+def test_a_pattern_that_takes_ages_is_said(monkeypatch, pattern, name):
+    monkeypatch.setattr(patterns, "SECONDS", 0.02)
+    start = time.process_time()
+    with pytest.raises(DerbyError, match=r"^stage K1: kernels: .* takes over 0.02 s on the name 'aaa"):
+        Pattern("stage K1: kernels", pattern).search(name)
+    assert time.process_time() - start < 1
+    assert not Pattern("stage K1: kernels", "^gemm.*sm90").search("gemm_bf16")  # and the next one is searched
+
+
+@pytest.mark.parametrize("text", ["(", "*", "a" * 1001, "(?P<a>x)(?P<a>y)", "[z-a]"])
+def test_what_is_no_pattern_is_left_out_of_the_set(small_set, text):
+    with pytest.raises(DerbyError, match="^here: "):
+        Pattern("here", text)
+    path = next(small_set.rglob("toy_baseline/solution.toml"))
+    path.write_text(f'{path.read_text()}\n[[stages]]\nname = "K1"\ntitle = "one"\nkernels = [{json.dumps(text)}]\n')
+    catalog = Catalog.open(small_set)
+    assert "toy_baseline" not in catalog.solutions and "toy_fast" in catalog.solutions
+    assert "stages[1].kernels" in catalog.warnings[0] and "\n" not in catalog.warnings[0]
