@@ -50,6 +50,9 @@ def ranked(measurements, workloads=3, names=None, **options):
         workloads = [workload(f"w{index}") for index in range(1, workloads + 1)]
     names = names or sorted({each.solution for each in measurements})
     solutions = {
-        name: SimpleNamespace(name=name, author="someone", hash=f"hash of {name}", in_place={}) for name in names
+        name: SimpleNamespace(
+            name=name, author="baseline" if name == "plain" else "someone", hash=f"hash of {name}", in_place={}
+        )
+        for name in names
     }
     return rank(measurements, D, workloads, solutions, **options)

@@ -211,6 +211,15 @@ def test_order_of_solutions_that_did_not_pass_everything():
     assert noted(result, "half passed 1 of 2 workloads: 1 timed out")
 
 
+def test_what_only_the_plain_baseline_ran_is_not_asked_of_the_others():
+    plain = [8, 8, 8, 8]
+    assert ranked(rows(plain=plain, mine=[1, 1]), 4).order == ("mine", "plain")
+    assert ranked(rows(plain=plain, mine=[1, 1], other=[2, 2, 2]), 4).order == ("other", "plain", "mine")
+    assert ranked(rows(plain=plain, mine=[1, 1, None]), 4).order == ("plain", "mine"), "a failure was raced"
+    assert ranked(rows(plain=plain, mine=[1]), 4).order == ("plain", "mine"), "less than half of them"
+    assert ranked(rows(plain=plain, mine=[1, 1]), 4).summaries[0].passed == 2
+
+
 def test_failed_and_missing_rows_stay_in_the_table():
     measured = [row("a", "w1", 10.0), row("a", "w2", None, status=Status.WRONG_VALUES, message="ratio 0.4")]
     result = ranked(measured, 3, names=["a", "never"])

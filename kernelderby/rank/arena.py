@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from kernelderby.catalog import Solution, Workload
 from kernelderby.hardware import Gpu
+from kernelderby.rank.leads import BASELINE_AUTHOR
 from kernelderby.rank.order import Times
 from kernelderby.roofline import selection
 from kernelderby.roofline.floors import fair_floor_us, floors
@@ -18,7 +19,9 @@ from kernelderby.trace import Measurement, Status
 class Arena:
     """chosen: (solution, uuid) -> the row that counts. times: by `kind`; they and the eager ones are of passed rows,
     every solution with a row is there. floors: uuid -> floor in us and regime, empty when unknown. in_place:
-    solutions that write into their inputs' memory."""
+    solutions that write into their inputs' memory. raced: the workloads (uuids) that a solution has to have passed to
+    be complete: those with a row, of any status, of another author than the baseline's, where they are at least half
+    of all; otherwise all."""
 
     workloads: tuple[Workload, ...]
     importance: dict[str, float]
@@ -29,6 +32,7 @@ class Arena:
     kind: str
     eager: Times
     in_place: frozenset[str]
+    raced: frozenset[str]
     _fair: dict[tuple[str, float | None, bool], float | None] = field(default_factory=dict)
 
     def fair_floor_us(self, workload: Workload, empty_kernel_us: float | None, in_place: bool) -> float | None:
@@ -67,4 +71,6 @@ def arena_of(
         if found is not None:
             floor[workload.uuid] = (found.floor_us, found.regime)
     in_place = frozenset(name for name, solution in contenders.items() if solution.in_place)
-    return Arena(tuple(workloads), importance, chosen, times, floor, gpu, kind, eager, in_place)
+    raced = frozenset(uuid for solution, uuid in chosen if contenders[solution].author != BASELINE_AUTHOR)
+    raced = raced if 2 * len(raced) >= len(known) else frozenset(known)
+    return Arena(tuple(workloads), importance, chosen, times, floor, gpu, kind, eager, in_place, raced)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 import numpy as np
 
@@ -34,30 +34,38 @@ def slowdowns(times: Times, importance: dict[str, float]) -> dict[str, float]:
     }
 
 
-def order(times: Times, importance: dict[str, float], slowdown: Mapping[str, float] | None = None) -> tuple[str, ...]:
+def order(
+    times: Times,
+    importance: dict[str, float],
+    slowdown: Mapping[str, float] | None = None,
+    raced: Collection[str] | None = None,
+) -> tuple[str, ...]:
     """Best first: those that passed every workload, then those that passed some, then none; by slowdown in each.
 
-    slowdown: that of slowdowns(), where it is known already."""
+    slowdown: that of slowdowns(), where it is known already. raced: the workloads (uuids) that "every" means, all of
+    importance without it."""
     slowdown = slowdowns(times, importance) if slowdown is None else slowdown
+    raced = importance if raced is None else raced
 
     def key(solution: str) -> tuple[int, float, str]:
-        return coverage_class(len(times[solution]), len(importance)), slowdown.get(solution, math.inf), solution
+        return coverage_class(times[solution], raced), slowdown.get(solution, math.inf), solution
 
     return tuple(sorted(times, key=key))
 
 
-def coverage_class(passed: int, workloads: int) -> int:
-    """0: all workloads passed, 1: some, 2: none."""
-    if passed == 0:
+def coverage_class(passed: Mapping[str, float], raced: Collection[str]) -> int:
+    """0: all of these workloads passed, 1: any passed, 2: none."""
+    if not passed:
         return 2
-    return 0 if passed == workloads else 1
+    return 0 if all(uuid in passed for uuid in raced) else 1
 
 
 def order_dependences(
-    times: Times, importance: dict[str, float], ordered: Sequence[str]
+    times: Times, importance: dict[str, float], ordered: Sequence[str], raced: Collection[str] | None = None
 ) -> tuple[OrderDependence, ...]:
     """Pairs of one coverage class that change places when one workload is left out, with those workloads; of those
-    near each other in the order (reach), which up to eleven solutions is every pair. ordered: by order().
+    near each other in the order (reach), which up to eleven solutions is every pair. ordered: by order(),
+    with the same raced.
 
     The coverage class stays what it is over all workloads, so a failure is not forgiven by leaving its workload out.
     """
@@ -76,7 +84,7 @@ def order_dependences(
     weighted = counted * logs
     with np.errstate(invalid="ignore", divide="ignore"):
         without = (weighted.sum(axis=1, keepdims=True) - weighted) / (counted.sum(axis=1, keepdims=True) - counted)
-    classes = np.array([coverage_class(len(times[solution]), len(uuids)) for solution in ordered])
+    classes = np.array([coverage_class(times[solution], uuids if raced is None else raced) for solution in ordered])
     found = []
     for apart in range(1, min(len(ordered), reach(len(ordered)) + 1)):
         # Rounding must not turn equal solutions around; NaN (no workload left) compares false.

@@ -10,9 +10,12 @@ from kernelderby.profile.pace import pace_of
 from kernelderby.profile.stages.walk import BETWEEN, INVOCATION
 
 H200 = ("profiles", "h200")
-# At 14107 tokens, 2 ms of full load, the clock moves: two recordings under CUPTI on two GPUs differ by 4.6 % there.
-APART = {("triton_compact", 14107): 0.07}  # under nsys and under CUPTI on two GPUs
-LOST = {"cutlass_grouped", "triton_fused_v2"}  # nsys 2023.4.4 loses their kernels from CUTLASS's grouped GEMM on
+OWN, NEWER = "12.4", "13.0"  # nsys 2023.4.4's own CUPTI, and the one that was put in its place
+CLOSE = 0.006
+# What is further apart, and why (docs/collecting.md): the first under CUPTI right after seconds of full load, where
+# CUPTI's own recordings range from 2220 to 2591 us; the second half an hour apart on two GPUs.
+APART = {("triton_compact", 14107, OWN): 0.134, ("cutlass_grouped", 56, NEWER): 0.019}
+LOST = {"cutlass_grouped", "triton_fused_v2"}  # under its own CUPTI, from CUTLASS's grouped GEMM on
 
 
 @pytest.mark.parametrize(
@@ -33,59 +36,61 @@ def test_a_recording_is_twenty_whole_calls(checkout, solution, kernels, us):
 
 
 def recorded(checkout):
-    """(solution, seq_len) -> its rows where both recorders ran."""
+    """(solution, seq_len, nsys's CUPTI) -> its rows where both recorders ran."""
     lines = checkout.joinpath(*H200, "recorders.csv").read_text().splitlines()
     found = defaultdict(list)
     for row in csv.DictReader(line for line in lines if not line.startswith("#")):
         if row["kernels cupti"] and row["kernels nsys"]:
-            found[row["solution"], int(row["seq_len"])].append(row)
+            found[row["solution"], int(row["seq_len"]), row["nsys cupti"]].append(row)
     return found
 
 
-def test_both_recorders_count_the_same_and_agree_in_time_within_2_percent(checkout):
+def test_both_recorders_count_the_same_and_agree_in_time(checkout):
     """The pipeline's time: what its kernels add up to where overlap counts once, which a recorder that ends a kernel
     where the next one begins has right too."""
     compared = 0
-    for (solution, size), rows in recorded(checkout).items():
-        if solution in LOST:
+    for pair, rows in recorded(checkout).items():
+        solution, _, cupti = pair
+        if solution in LOST and cupti == OWN:
             continue
         assert all(
             int(row["kernels cupti"]) * int(row["calls nsys"]) == int(row["kernels nsys"]) * int(row["calls cupti"])
             for row in rows
-        ), (solution, size)
+        ), pair
         cupti, nsys = (sum(float(row[f"added us {each}"]) for row in rows) for each in ("cupti", "nsys"))
-        assert nsys == pytest.approx(cupti, rel=APART.get((solution, size), 0.02)), (solution, size)
+        assert nsys == pytest.approx(cupti, rel=APART.get(pair, CLOSE)), pair
         compared += 1
-    assert compared >= 14
+    assert compared >= 17
 
 
-def test_every_solution_is_there_at_every_size_under_one_recorder_at_least(checkout):
+def test_every_solution_is_there_at_every_size_under_cupti(checkout):
     lines = checkout.joinpath(*H200, "recorders.csv").read_text().splitlines()
     rows = list(csv.DictReader(line for line in lines if not line.startswith("#")))
     found = {(row["solution"], int(row["seq_len"])) for row in rows}
     solutions = {solution for solution, _ in found}
     assert len(solutions) == 6 and found == {(each, size) for each in solutions for size in (1, 56, 901, 14107)}
-    under_cupti = {(row["solution"], int(row["seq_len"])) for row in rows if row["kernels cupti"]}
-    assert found - under_cupti <= {("moe_baseline", 14107)}
+    assert all(row["kernels cupti"] for row in rows)
 
 
 def test_where_nothing_overlaps_each_stage_agrees(checkout):
-    """Stages over 10 us within 2 %; of the short ones a record's step of 32 ns is some percent."""
+    """Stages over 10 us within 1.2 %; of the short ones a record's step of 32 ns is some percent."""
     compared = 0
-    for (solution, _), rows in recorded(checkout).items():
+    for (solution, *_), rows in recorded(checkout).items():
         if solution == "deepgemm_grouped":
             for row in rows:
                 cupti, nsys = float(row["us cupti"]), float(row["us nsys"])
-                assert nsys == pytest.approx(cupti, rel=0.02 if cupti > 10 else 0, abs=0.2 if cupti <= 10 else 0)
+                assert nsys == pytest.approx(cupti, rel=0.012 if cupti > 10 else 0, abs=0.2 if cupti <= 10 else 0)
                 compared += cupti > 10
-    assert compared >= 6
+    assert compared >= 12
 
 
 def test_lost_kernels_are_seen_in_the_counts(checkout):
     seen = 0
-    for (solution, size), rows in recorded(checkout).items():
-        if solution in LOST:
+    for pair, rows in recorded(checkout).items():
+        solution, _, cupti = pair
+        if solution in LOST and cupti == OWN:
             gemm = next(row for row in rows if row["stage"] == "K3")
-            assert int(gemm["kernels cupti"]) == 20 and int(gemm["kernels nsys"]) == 0, (solution, size)
+            assert int(gemm["kernels cupti"]) == 20 and int(gemm["kernels nsys"]) == 0, pair
+            assert sum(int(row["kernels nsys"]) for row in rows) == 13, pair
             seen += 1
-    assert seen >= 4
+    assert seen >= 6
