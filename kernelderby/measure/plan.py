@@ -10,7 +10,7 @@ from kernelderby.catalog import Catalog, Definition, Solution, Workload
 from kernelderby.catalog.selection import of_origin, select_workloads
 from kernelderby.measure.machine.probe import Machine
 from kernelderby.measure.machine.requirements import try_modules, why_not
-from kernelderby.measure.traces import settled_keys
+from kernelderby.measure.traces import last_line, settled_keys
 from kernelderby.trace import Measurement
 
 # Where no recorded row says how long its like took: seconds for one solution on one workload, seen on an H200 between
@@ -47,11 +47,13 @@ class Job:
 @dataclass(frozen=True, slots=True)
 class Plan:
     """skipped: solution -> reason. settled: how many (solution, workload) pairs have their row already. seconds: how
-    long it may take; measured_like: for how many of its pairs a recorded row says so, the others are guessed."""
+    long it may take; measured_like: for how many of its pairs a recorded row says so, the others are guessed. lines:
+    definition -> how many lines its traces file of this machine had: rows behind them are of runs at the same time."""
 
     jobs: tuple[Job, ...]
     skipped: dict[str, str]
     settled: int
+    lines: dict[str, int]
     seconds: float = 0.0
     measured_like: int = 0
 
@@ -80,6 +82,7 @@ def make_plan(
     jobs: list[Job] = []
     skipped: dict[str, str] = {}
     took: dict[tuple[str, str], float] = {}
+    lines: dict[str, int] = {}
     settled = 0
     for solution in chosen:
         reason = why_not(solution, machine)
@@ -89,6 +92,7 @@ def make_plan(
         racers = [one for one in chosen if one.definition == definition.name and one.name not in skipped]
         if not racers:
             continue
+        lines[definition.name] = last_line(catalog.traces_path(machine.id, definition.name))
         rows = catalog.traces(definition.name)
         took |= _recorded_seconds(rows, machine)
         known = settled_keys(row for row in rows if not settings.this_gpu or _is_of(row, machine))
@@ -104,7 +108,7 @@ def make_plan(
             settled += len(racers) - len(measured)
             if measured:
                 jobs.append(Job(definition, workload, tuple(measured)))
-    return Plan(tuple(jobs), skipped, settled, *_seconds(jobs, took))
+    return Plan(tuple(jobs), skipped, settled, lines, *_seconds(jobs, took))
 
 
 def _work(workload: Workload) -> float:

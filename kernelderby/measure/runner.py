@@ -37,7 +37,6 @@ from kernelderby.measure.traces import (
     append_row,
     claim,
     expect_writable,
-    last_line,
     repair,
     set_aside_foreign,
     settled_keys,
@@ -120,7 +119,7 @@ class Runner:
         self._unbuildable: dict[str, Failed] = {}
         self._sensors = GpuSensors(machine.gpu.uuid) if machine.gpu else None
         self._environment = self._describe()
-        self._lines_before: dict[Path, int] = {}  # of each traces file, when the run began
+        self._lines_before: dict[str, int] = {}  # of each definition's traces file, when the plan was made
         self._sizes: dict[Path, int] = {}  # of the files of rows, as this run left them
         self._looked_at: dict[Path, float] = {}  # time.monotonic() of that
         self._neighbours = Neighbours(catalog.root)
@@ -137,6 +136,7 @@ class Runner:
 
     def run(self, plan: Plan) -> list[Measurement]:
         """Works the plan off and returns the rows. Whatever ends it, the workers end too."""
+        self._lines_before = plan.lines
         with exclusive(self.machine, self.catalog.root), self._neighbours:
             self._refuse_strangers()
             if plan.jobs:
@@ -156,7 +156,6 @@ class Runner:
             expect_writable(path)  # now, not when the first row is there
             if note := repair(path):
                 self.observer.note(note)
-            self._lines_before[path] = last_line(path)
             self._remember(path)
         definition, elsewhere = None, list(jobs)
         for _ in range(2):
@@ -174,13 +173,13 @@ class Runner:
             self.observer.note(f"{workload_label(job.workload)}: another run measures it; left to that one")
 
     def _without_others_rows(self, job: Job) -> Job | None:
-        """The job without the solutions of which another run has written a row since this one began."""
+        """The job without the solutions of which another run has written a row since this one was planned."""
         path, known = self._path(job.definition), {job.workload.uuid: job.workload}
         rows = load_rows(path, known, _said_already, _said_already) if path.is_file() else []
         done = settled_keys(
             row
             for row in rows
-            if row.session != self.session and row.place and row.place.line > self._lines_before[path]
+            if row.session != self.session and row.place and row.place.line > self._lines_before[job.definition.name]
         )
         missing = tuple(
             solution

@@ -19,9 +19,13 @@ def copied_set(destination: Path) -> Path:
     return Path(shutil.copytree(MISBEHAVIOURS, destination / "set", ignore=shutil.ignore_patterns("__pycache__")))
 
 
-def measure(root: Path, solutions: list[str], workloads: tuple[str, ...] = (), machine: Machine = CPU, **settings):
-    """Rows that one run adds, with small rounds."""
+def measure(
+    root: Path, solutions: list[str], workloads: tuple[str, ...] = (), machine: Machine = CPU, planned=None, **settings
+):
+    """Rows that one run adds, with small rounds. planned: called between the plan and the run."""
     settings = Settings(**{"rounds": 2, "most_rounds": 2, "iterations": 4, "timeout_seconds": 30, **settings})
     catalog = Catalog.open(root)
     plan = make_plan(catalog, machine, settings, solutions, workloads=workloads)
+    if planned:
+        planned()
     return Runner(catalog, machine, settings, Observer()).run(plan)

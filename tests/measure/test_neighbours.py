@@ -30,9 +30,12 @@ RUN = """
     from kernelderby.measure import runner
     from measuring import measure
     runner.exclusive = lambda *_: nullcontext()  # two GPUs, two locks
-    print("ready", flush=True)
-    sys.stdin.readline()  # a run takes less than the other may take to start
-    print(len(measure(Path(sys.argv[1]), ["honest", "raises"], again=True)))
+
+    def planned():  # both before one of them begins: a run may take less than the other takes to start
+        print("ready", flush=True)
+        sys.stdin.readline()
+
+    print(len(measure(Path(sys.argv[1]), ["honest", "raises"], again=True, planned=planned)))
 """
 
 
@@ -63,6 +66,12 @@ def test_two_runs_share_the_work_and_the_file(misbehaviours):
     workloads = len(Catalog.open(misbehaviours).workloads(DEFINITION))
     assert len(found) == len(set(found)) == 2 * workloads == sum(map(int, told))
     assert not list((misbehaviours / "traces").rglob("*.foreign"))
+
+
+def test_rows_written_between_plan_and_run_are_not_measured_again(misbehaviours):
+    first = []
+    rows = measure(misbehaviours, ["honest"], planned=lambda: first.extend(measure(misbehaviours, ["honest"])))
+    assert first and rows == []
 
 
 def test_a_workload_that_another_run_has_in_hand_is_left_to_it(misbehaviours):
