@@ -129,14 +129,8 @@ tell({"status": open("/proc/self/status").read()})
 
 REACHES = """
 import json, os, resource
-from pathlib import Path
 
-server = next(
-    int(each.parent.name)
-    for each in Path("/proc").glob("[0-9]*/cmdline")
-    if b"worker.fork_server" in each.read_bytes() and each.parent.joinpath("stat").read_text().rpartition(")")[2]
-    .split()[1] == str(os.getppid())
-)
+server = SERVER
 refused = {}
 for name, what in {
     "signal": lambda: os.kill(server, 9),
@@ -162,9 +156,12 @@ tell(refused)
 def test_the_server_is_out_of_a_workers_reach(told, forks):
     if "Seccomp:\t2" not in told(FENCED)[0]["status"]:
         pytest.skip("this kernel has no seccomp")
-    (refused,) = told(REACHES)
+    (server,) = start.servers()
+    reaches = REACHES.replace("SERVER", str(server))
+    (refused,) = told(reaches)
     assert len(refused) == 8 and all(refused.values()), refused
-    told(REACHES)
+    told(reaches)
+    assert start.servers() == {server}
     assert forks and None not in forks, "it works on"
 
 
