@@ -8,6 +8,7 @@ import statistics
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -29,7 +30,7 @@ from kernelderby.measure.machine.probe import Machine, exclusive
 from kernelderby.measure.neighbours import Neighbours
 from kernelderby.measure.plan import Job, Plan, Settings
 from kernelderby.measure.process import WorkerProcess
-from kernelderby.measure.race import Race, Turn
+from kernelderby.measure.race import PASSED, Race, Turn
 from kernelderby.measure.remote import RemoteHands
 from kernelderby.measure.replies import EmptyKernelTimes, Failed
 from kernelderby.measure.timing import TimingFailed
@@ -397,7 +398,7 @@ class Runner:
         for attempt in range(turns.REPEATS + 1):
             if self._sensors and not racer.clocks:
                 racer.clocks.append(self._sensors.read())
-            with helpers.standing_still(each for each in self._workers.values() if each is not racer.worker):
+            with self._alone(racer):
                 turn, end = self._taken(racer, number * (turns.REPEATS + 1) + attempt)
             after = self._sensors.read() if self._sensors else {}
             # The workers, and this process.
@@ -423,6 +424,10 @@ class Runner:
         racer.add(turn)
         return True
 
+    def _alone(self, racer: _Racer) -> AbstractContextManager[None]:
+        """Meanwhile its rivals stand still."""
+        return helpers.standing_still(each for each in self._workers.values() if each is not racer.worker)
+
     def _catch(self, name: str | None, at: str) -> None:
         """Ends the worker of a solution; its row is written when it would have its next turn."""
         if name is not None:
@@ -443,17 +448,19 @@ class Runner:
         kept = []
         for racer in racers:
             end: Verdict | Failed
+            self._catch(self._watch.out_of_turn(self._workers, self._table.device), helpers.OUT_OF_TURN)
             try:
-                end = self._caught.pop(racer.solution.name, None) or self._table.doubt(
-                    racer.race, racer.times, racer.host_us, racer.solution, self._environment.get("empty_kernel_us")
-                )
+                with self._alone(racer):
+                    end = self._caught.pop(racer.solution.name, None) or self._table.doubt(
+                        racer.race, racer.times, racer.host_us, racer.solution, self._environment.get("empty_kernel_us")
+                    )
             except Failed as failed:
                 end = failed
             except Wrong as wrong:
                 end = wrong.verdict
             if self._goes_on(job, racer, end):
                 kept.append(racer)
-        return kept
+        return [racer for racer in kept if self._goes_on(job, racer, self._caught.pop(racer.solution.name, PASSED))]
 
     def _goes_on(self, job: Job, racer: _Racer, end: Verdict | Failed) -> bool:
         """True for a verdict that passed; otherwise its row is written."""
@@ -470,7 +477,8 @@ class Runner:
         if not racers:
             return None
         try:
-            return round(racers[0].race.reference_latency_us(self._table.timer(), _REFERENCE_ITERATIONS), 3)
+            with helpers.standing_still(self._workers.values()):
+                return round(racers[0].race.reference_latency_us(self._table.timer(), _REFERENCE_ITERATIONS), 3)
         except (TimingFailed, torch.OutOfMemoryError) as error:
             self.observer.note(f"the reference has no time: {error}")
             return None
