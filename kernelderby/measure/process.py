@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import select
-import shutil
 import signal
 import subprocess
 import tempfile
@@ -95,6 +94,10 @@ class WorkerProcess:
     def known(cls) -> set[int]:
         """All workers of this process, and the children that it had before."""
         return cls._alive | cls._others
+
+    def rivals(self) -> list[int]:
+        """Process ids of the other workers of this process, as many as a filter of its takes."""
+        return sorted(self._alive - {self.pid})[-_PROTECTED:]
 
     def stop(self) -> None:
         """It and its group stand still."""
@@ -231,7 +234,7 @@ class WorkerProcess:
         os.close(self._replies)
         self._requests = self._replies = -1
         if self._scratch is not None:
-            shutil.rmtree(self._scratch, ignore_errors=True)
+            fence.remove_tree(self._scratch)
 
 
 def absolute_python_path() -> list[str]:

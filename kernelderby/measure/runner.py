@@ -297,8 +297,10 @@ class Runner:
         starting, racers = [], []
         for solution in job.solutions:
             if solution.name not in self._workers and solution.name not in self._unbuildable:
-                self._workers[solution.name] = self._starting(job, solution)
+                self._workers[solution.name] = self._started(solution)
                 starting.append(solution)
+        for solution in starting:  # now that each can be told who its rivals are
+            self._ask_to_load(job, solution)
         for solution in starting:
             if failed := self._workers[solution.name].receive().failed:
                 self._drop(solution.name)
@@ -311,17 +313,19 @@ class Runner:
                 racers.append(_Racer(solution, self._workers[solution.name]))
         return racers
 
-    def _starting(self, job: Job, solution: Solution) -> WorkerProcess:
-        """A worker whose answer to `load` is due."""
-        worker = WorkerProcess(self.catalog.root, self.machine.device, solution_hash=solution.hash)
-        worker.send(
+    def _started(self, solution: Solution) -> WorkerProcess:
+        return WorkerProcess(self.catalog.root, self.machine.device, solution_hash=solution.hash)
+
+    def _ask_to_load(self, job: Job, solution: Solution) -> None:
+        """The answer of its worker is due."""
+        self._workers[solution.name].send(
             "load",
             _START_SECONDS + self.settings.timeout_seconds,
             definition=job.definition.name,
             solution=solution.name,
             protocol=self.machine.protocol,
+            guarded=self._workers[solution.name].rivals(),
         )
-        return worker
 
     def _prepare(self, job: Job, racers: list[_Racer]) -> list[_Racer]:
         """Checks all of them side by side (compilation takes the CPU's time); gives back those that passed."""
@@ -386,7 +390,8 @@ class Runner:
         """Prepares a racer in a fresh process. False when it is out."""
         self._drop(racer.solution.name)
         racer.release()
-        racer.worker = self._workers[racer.solution.name] = self._starting(job, racer.solution)
+        racer.worker = self._workers[racer.solution.name] = self._started(racer.solution)
+        self._ask_to_load(job, racer.solution)
         return self._goes_on(job, racer, racer.worker.receive().failed or self._prepared(racer))
 
     def _turn(self, job: Job, racer: _Racer, number: int) -> bool:

@@ -171,7 +171,8 @@ def test_a_worker_has_no_leases_no_permissions_to_take_and_no_powers(tmp_path):
 def test_a_worker_writes_to_no_disk_and_to_its_own_part_of_proc(tmp_path):
     places = list(map(str, fence.writable(tmp_path / "own", tmp_path / "scratch")))
     assert "/dev/null" in places and "/dev/shm" in places and "/proc/self" in places
-    assert not {"/dev", "/proc", "/", "/dev/mem", "/dev/kmsg"} & set(places)
+    assert not {"/dev", "/proc", "/", "/dev/mem", "/dev/kmsg", "/dev/tty", "/dev/pts", "/dev/ptmx"} & set(places)
+    assert {place for place in places if place.startswith("/dev/nvidia")} == set(map(str, Path("/dev").glob("nvidia*")))
 
 
 CONFINED = """
@@ -282,6 +283,39 @@ def test_a_worker_that_takes_too_much_is_ended(misbehaviours, monkeypatch, body,
     assert row["measurement"]["status"] == status and told in row["evaluation"]["log"]
 
 
+LATER = """
+import os, sys
+from kernelderby.measure import seccomp
+
+one, other = map(int, sys.argv[1:])
+assert seccomp.protect([one])
+os.kill(other, 0)
+assert seccomp.has_seccomp(), "a filter that holds already, as a container's, is no lack of filters"
+assert seccomp.protect([other])
+for pid in (one, other):
+    for call in (lambda: os.kill(pid, 0), lambda: os.sched_setaffinity(pid, {0})):
+        try:
+            call()
+        except PermissionError:
+            continue
+        raise SystemExit("not refused")
+print("held")
+"""
+
+
+@pytest.mark.skipif(not seccomp.has_seccomp(), reason="this kernel has no seccomp")
+def test_rivals_that_start_later_are_guarded_by_a_second_filter():
+    rivals = [subprocess.Popen(["sleep", "60"]) for _ in range(2)]
+    try:
+        command = [sys.executable, "-c", LATER, *(str(each.pid) for each in rivals)]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    finally:
+        for each in rivals:
+            each.kill()
+            each.wait()
+    assert done.stdout == "held\n", done.stderr
+
+
 ORPHANS = """
 import os, subprocess, sys, time
 from kernelderby.measure import fence, seccomp
@@ -360,3 +394,24 @@ def test_a_worker_sees_no_secret_of_the_user(misbehaviours, monkeypatch):
     start = time.monotonic()
     assert [row.status for row in measure(misbehaviours, ["honest"], workloads=("8",), rounds=1)] == ["passed"]
     assert time.monotonic() - start < 60 and os.environ["MY_TOKEN"]
+
+
+def test_descendants_however_deep(monkeypatch):
+    monkeypatch.setattr(fence, "children", lambda pid: [pid + 1, -pid] if 0 < pid < 5000 else [])
+    found = fence.descendants(1)
+    assert set(found) == {*range(2, 5001), *range(-4999, 0)} and found.index(5000) < found.index(2)
+
+
+def test_a_tree_is_removed_however_deep(tmp_path):
+    tree = tmp_path / "tree"
+    tree.mkdir()
+    here = os.open(tree, os.O_RDONLY)
+    for _ in range(3000):
+        os.mkdir("deeper", dir_fd=here)
+        below = os.open("deeper", os.O_RDONLY, dir_fd=here)
+        os.close(here)
+        here = below
+    os.close(here)
+    fence.remove_tree(tree)
+    assert not tree.exists()
+    fence.remove_tree(tree)

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import time
 from pathlib import Path
 
@@ -110,3 +111,29 @@ def _ends(pid: int) -> bool:
             return True
         time.sleep(0.1)
     return False
+
+
+def test_rivals_stand_still_while_a_solution_is_witnessed(tmp_path, monkeypatch):
+    """Or they could make the judge's clock over it run long, and its row a false one."""
+    from kernelderby.measure.judge.table import JudgesTable
+    from kernelderby.measure.process import WorkerProcess
+
+    root = copied_set(tmp_path)
+    folder = root / f"solutions/tests/elementwise/{DEFINITION}"
+    shutil.copytree(folder / "honest", folder / "rival")
+    text = (folder / "rival/solution.toml").read_text()
+    (folder / "rival/solution.toml").write_text(text.replace('"honest"', '"rival"'))
+    found, doubt = [], JudgesTable.doubt
+
+    def looked(self, race, *given):
+        time.sleep(0.05)
+        states = {
+            pid: Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] for pid in WorkerProcess._alive
+        }
+        found.append((states.pop(race.hands.worker.pid), set(states.values())))
+        return doubt(self, race, *given)
+
+    monkeypatch.setattr(JudgesTable, "doubt", looked)
+    rows = measure(root, ["honest", "rival"], workloads=("8",))
+    assert [row.status for row in rows] == [Status.PASSED] * 2
+    assert [own for own, _ in found] == ["S", "S"] and [rivals for _, rivals in found] == [{"T"}, {"T"}]

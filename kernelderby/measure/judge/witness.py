@@ -18,10 +18,12 @@ _BESIDE_WALL_US, _OF_SPAN = 50.0, 0.05
 _LEAST_BUSY = 0.1  # of the graph's span; 0.51 and more in the same rows, but a call may take another way in a graph
 
 
-def contradiction(taken: Mapping[str, Sequence[Spans]], kind: str, copies: int) -> str:
+def contradiction(taken: Mapping[str, Sequence[Spans]], kind: str, copies: int, has_records: bool) -> str:
     """Why the spans of a kind cannot be the whole of the calls; empty where nothing speaks against them. copies: of
-    outputs, which a call may leave behind its window."""
+    outputs, which a call may leave behind its window. has_records: whether the protocol's timer keeps any."""
     series = taken[kind]
+    if has_records and any(not each.outside or (kind == "eager" and not each.busy_us) for each in series):
+        return "its timer has kept no records of them"
     waited = _unexplained_us(series)
     if waited > 0:
         return f"it waits {waited:.0f} us longer for the GPU than its spans explain"
