@@ -63,6 +63,8 @@ class WorkerProcess:
             environment.setdefault("OMP_NUM_THREADS", "1")  # the interpreter's operations are too small to share
             environment["TRITON_INTERPRET"] = "1"
             environment["CUDA_VISIBLE_DEVICES"] = ""  # also where there is a GPU, nothing may slip onto it
+        else:  # one GPU is measured; no timer and no judge looks at what another one of the machine does
+            environment["CUDA_VISIBLE_DEVICES"] = environment.get("CUDA_VISIBLE_DEVICES", "0").partition(",")[0]
         with self._starting:
             beginning = Beginning(
                 root=str(Path(root).resolve()),

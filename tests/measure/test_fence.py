@@ -415,3 +415,26 @@ def test_a_tree_is_removed_however_deep(tmp_path):
     fence.remove_tree(tree)
     assert not tree.exists()
     fence.remove_tree(tree)
+
+
+@pytest.mark.parametrize(("given", "seen"), [(None, "0"), ("1", "1"), ("GPU-5,GPU-6", "GPU-5"), ("", "")])
+def test_a_worker_sees_one_gpu(tmp_path, monkeypatch, given, seen):
+    """Nobody looks at what another one of the machine works for it."""
+    from kernelderby.measure import process
+
+    class Begun(Exception):
+        pass
+
+    def begin(beginning, environment, *ends):
+        for each in ends:
+            os.close(each)
+        raise Begun(environment["CUDA_VISIBLE_DEVICES"])
+
+    monkeypatch.setattr(process, "begin", begin)
+    if given is None:
+        monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    else:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", given)
+    with pytest.raises(Begun) as begun:
+        process.WorkerProcess(tmp_path, "cuda")
+    assert str(begun.value) == seen
