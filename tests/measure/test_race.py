@@ -378,7 +378,7 @@ def test_a_large_input_is_refreshed_as_a_whole(definition, monkeypatch):
     assert torch.equal(made["x"], seen[1])
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float8_e4m3fn", "int32", "bool"])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float8_e4m3fn", "float4_e2m1", "int32", "bool"])
 @pytest.mark.parametrize("constant", [False, True])
 def test_the_sums_of_what_is_written_are_known_beforehand(definition, monkeypatch, dtype, constant):
     from kernelderby.measure.judge import inputs

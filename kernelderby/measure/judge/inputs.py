@@ -16,7 +16,7 @@ from kernelderby.catalog import Definition, TensorSpec
 from kernelderby.measure.judge import draws
 from kernelderby.measure.judge.blame import DefinitionFailed, blamed_on
 from kernelderby.measure.judge.cases import Case
-from kernelderby.measure.judge.checksums import checksum, checksum_of_pieces
+from kernelderby.measure.judge.checksums import bytes_of, checksum, checksum_of_pieces
 from kernelderby.measure.shared import Place
 
 # Values of random integers, [low, high), as flashinfer-bench 0.1.2 draws them (bench/utils.py).
@@ -84,12 +84,12 @@ class InputMaker:
             else:
                 places[name] = shape_of(spec, self.case.sizes), torch_dtype(spec.dtype)
         tensors = {name: place for name, place in places.items() if isinstance(place, tuple)}
-        bytes_of = {name: math.prod(shape) * dtype.itemsize for name, (shape, dtype) in tensors.items()}
+        size_of = {name: math.prod(shape) * dtype.itemsize for name, (shape, dtype) in tensors.items()}
         constant = set(self.definition.constants)
         self._random_names = [name for name in tensors if name not in given]
         self._changing = [name for name in self._random_names if name not in constant]
-        least = _LEAST_RANDOM * sum(bytes_of[name] for name in tensors if name not in constant)
-        self._generates = sum(bytes_of[name] for name in self._changing) < least
+        least = _LEAST_RANDOM * sum(size_of[name] for name in tensors if name not in constant)
+        self._generates = sum(size_of[name] for name in self._changing) < least
         # What refresh() leaves as it is.
         self.steady = [name for name in tensors if name in constant or (name in given and not self._generates)]
         self._places = tensors
@@ -212,7 +212,7 @@ class InputMaker:
     def _fill(self, name: str, tensor: torch.Tensor, variant: int | str) -> None:
         flat, start = tensor.view(-1), 0
         for piece in self._pieces(name, flat.numel(), tensor.dtype, variant):
-            flat[start : start + len(piece)].copy_(piece)
+            bytes_of(flat[start : start + len(piece)]).copy_(bytes_of(piece))  # not every type has a copy
             start += len(piece)
 
     def _pieces(self, name: str, count: int, dtype: torch.dtype, variant: int | str) -> Iterator[torch.Tensor]:
