@@ -169,8 +169,10 @@ class InputMaker:
         count = math.prod(shape)
         return checksum_of_pieces(self._pieces(name, count, dtype, variant), count * dtype.itemsize)
 
-    def _generated_variant(self, variant: str) -> str:
-        """Of all calls another one, as long as that takes no time to speak of."""
+    def _generated_variant(self, variant: str) -> int | str:
+        """Of all calls another one, as long as that takes no time to speak of. A dataset's files are what they are."""
+        if self._generate is None:
+            return 0
         if self._slow_to_generate:
             return f"pool/{self._number('pool', variant) % POOL}"
         return variant
