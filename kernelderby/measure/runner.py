@@ -127,6 +127,7 @@ class Runner:
         self._judges_table: JudgesTable | None = None
         self._watch = helpers.Watch()
         self._caught: dict[str, Verdict] = {}  # solution -> why it is out before its next turn
+        self._is_racing, self._held = False, list[tuple[Job, Measurement]]()
 
     @property
     def _table(self) -> JudgesTable:
@@ -245,8 +246,12 @@ class Runner:
             table.release()
 
     def _work_off(self, job: Job, racers: list[_Racer]) -> None:
-        racers = self._capture(job, self._prepare(job, racers))
-        racers = self._witnessed(job, self._rounds(job, racers))
+        self._is_racing = True
+        try:
+            racers = self._capture(job, self._prepare(job, racers))
+            racers = self._witnessed(job, self._rounds(job, racers))
+        finally:
+            self._append_held()
         reference = self._reference_latency(racers)
         for racer in racers:
             times = {
@@ -513,12 +518,25 @@ class Runner:
             environment=environment,
             **numbers,
         )
+        if racer and self._is_racing:
+            self._held.append((job, row))
+        else:
+            self._append(job, row)
+
+    def _append(self, job: Job, row: Measurement) -> None:
         path = self._path(job.definition)
         self._only_ours(path)
         append_row(path, row)
         self._remember(path)
         self.rows.append(row)
         self.observer.row(row)
+
+    def _append_held(self) -> None:
+        """The rows of those who were out before the race ended. They hold its secret, which everybody may read there:
+        until the last timed call they stay here."""
+        self._is_racing = False
+        while self._held:
+            self._append(*self._held.pop(0))
 
     def _only_ours(self, path: Path) -> None:
         """No row but a run's: what a worker wrote into the file goes. Not while another run writes there too."""

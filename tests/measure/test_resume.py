@@ -38,13 +38,13 @@ def traces(root: Path) -> Path:
 
 def test_a_killed_run_is_resumed(misbehaviours):
     run = subprocess.Popen(
-        [sys.executable, "-c", RUN, str(Path(__file__).parent), str(misbehaviours), "200000"], start_new_session=True
+        [sys.executable, "-c", RUN, str(Path(__file__).parent), str(misbehaviours), "300"], start_new_session=True
     )
     path = traces(misbehaviours)
-    for _ in range(600):  # the first row is that of the failed one; the honest one then takes its endless turns
+    for _ in range(3000):  # rows are there when a workload's race has ended; the second one then takes its many turns
         if path.is_file() and path.read_bytes().count(b"\n") >= 1:
             break
-        time.sleep(0.1)
+        time.sleep(0.02)
     workers = _children(run.pid)
     assert workers
     os.kill(run.pid, signal.SIGKILL)
