@@ -7,7 +7,6 @@ import os
 import shutil
 import subprocess
 import sys
-import time
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -357,6 +356,5 @@ def test_a_worker_sees_no_secret_of_the_user(misbehaviours, monkeypatch):
         "import os\n\nimport torch\n\nfound = 'MY_TOKEN' in os.environ\n\n\n"
         "def run(x, y, factor, out):\n    torch.add(x, y, alpha=factor + found, out=out)\n"
     )
-    start = time.monotonic()
     assert [row.status for row in measure(misbehaviours, ["honest"], workloads=("8",), rounds=1)] == ["passed"]
-    assert time.monotonic() - start < 60 and os.environ["MY_TOKEN"]
+    assert os.environ["MY_TOKEN"] == "of-the-user"

@@ -7,11 +7,9 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from pathlib import Path
 
 import pytest
-from measuring import measure
+from measuring import ends, measure, of_process
 
 from kernelderby.measure import fence, landlock, start
 
@@ -179,19 +177,6 @@ sys.stdin.read()
 """
 
 
-def ends(pid: int) -> bool:
-    until = time.monotonic() + 20
-    while Path(f"/proc/{pid}").exists() and time.monotonic() < until:
-        stat = Path(f"/proc/{pid}/stat")
-        try:
-            if stat.read_text().rpartition(")")[2].split()[0] == "Z":
-                return True
-        except OSError:
-            return True
-        time.sleep(0.02)
-    return not Path(f"/proc/{pid}").exists()
-
-
 @linux
 def test_worker_and_server_die_with_a_killed_judge(misbehaviours):
     (misbehaviours / HONEST / "main.py").write_text("while True:\n    pass\n")
@@ -199,22 +184,23 @@ def test_worker_and_server_die_with_a_killed_judge(misbehaviours):
         [sys.executable, "-c", JUDGE, str(misbehaviours)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )
     with judge:
-        worker, server = map(int, judge.stdout.readline().split())
-        assert Path(f"/proc/{worker}").exists() and Path(f"/proc/{server}").exists()
+        began = {pid: of_process(pid)[1] for pid in map(int, judge.stdout.readline().split())}
+        assert len(began) == 2, "a worker and a server"
         judge.send_signal(signal.SIGKILL)
-    assert ends(worker) and ends(server)
+    assert all(ends(*each) for each in began.items())
 
 
 @linux
 def test_another_environment_gets_another_server():
-    found = []
+    found, began = [], []
     for value, place in (("1", "a"), ("1", "b"), ("2", "b")):
         found.append(start._fork_server({"DERBY_TESTS": value, "TMPDIR": place, "TRITON_CACHE_DIR": place}))
         assert found[-1].environment == {"DERBY_TESTS": value} and start.servers() == {found[-1].pid}
+        began.append((found[-1].pid, of_process(found[-1].pid)[1]))
     assert found[0] is found[1] and found[1] is not found[2]
-    assert ends(found[0].pid)
+    assert ends(*began[0])
     start._end_server()
-    assert not start.servers() and ends(found[2].pid)
+    assert not start.servers() and ends(*began[2])
 
 
 @linux
