@@ -18,7 +18,7 @@ from typing import Any
 from kernelderby import cli
 
 SEED = 20261122
-LIMIT_SECONDS = 10  # of the processor, for one verb on a small set: it takes some 10 ms. What waits for ever, pytest ends
+LIMIT_SECONDS = 10  # of the processor, for a verb on a small set: it takes some 10 ms; pytest ends what waits for ever
 
 
 @dataclass(frozen=True)

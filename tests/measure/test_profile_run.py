@@ -8,6 +8,7 @@ import select
 import sqlite3
 import stat
 import sys
+import uuid
 from contextlib import closing
 from pathlib import Path
 
@@ -166,7 +167,8 @@ def test_flashinfer_bench_gets_a_view_of_the_set_with_one_workload(small_set, tm
     assert [trace.workload.uuid for trace in seen.workloads[definition.name]] == [chosen.uuid]
 
 
-GPU = Machine("cuda", GpuSeen("NVIDIA H200", "9.0", "GPU-test-of-profile-run"))
+# Nobody else's: one run at a time has a GPU, and these tests may run twice on a machine.
+GPU = Machine("cuda", GpuSeen("NVIDIA H200", "9.0", f"GPU-{uuid.uuid4()}"))
 
 
 def test_each_pair_has_a_file_named_for_people(checkout):
