@@ -166,12 +166,8 @@ def write_folder(folder: Path, content: Mapping[str, str]) -> Path:
                 shutil.rmtree(left)
             finally:
                 os.close(descriptor)
-    staging = folder.with_name(f".{folder.name[:200]}.{secrets.token_hex(4)}{UNFINISHED}")
-    staging.mkdir()
-    descriptor = os.open(staging, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    staging, descriptor = _new_folder(folder)
     try:
-        with suppress(OSError):
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
         for name, text in content.items():
             path = inside(staging, name, str(folder))
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -185,6 +181,24 @@ def write_folder(folder: Path, content: Mapping[str, str]) -> Path:
             return other
     finally:
         os.close(descriptor)
+
+
+def _new_folder(target: Path) -> tuple[Path, int]:
+    """Beside the target, locked while its writer lives, which the descriptor stands for."""
+    while True:
+        folder = target.with_name(f".{target.name[:200]}.{secrets.token_hex(4)}{UNFINISHED}")
+        folder.mkdir()
+        descriptor = -1
+        try:
+            descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            with suppress(OSError):
+                fcntl.flock(descriptor, fcntl.LOCK_EX)
+            if os.path.samestat(os.fstat(descriptor), os.stat(folder)):
+                return folder, descriptor
+        except FileNotFoundError:  # another process took it for a dead one's, before it was locked
+            pass
+        if descriptor >= 0:
+            os.close(descriptor)
 
 
 def _escaped(name: str) -> str:

@@ -10,6 +10,9 @@ import signal
 from collections.abc import Collection, Mapping
 from pathlib import Path
 
+from kernelderby.errors import DerbyError
+from kernelderby.files import reason
+
 _PR_SET_CHILD_SUBREAPER = 36  # <linux/prctl.h>
 
 # What libraries read to find compilers, GPUs and their own files. Everything else of the user's environment stays here.
@@ -92,21 +95,30 @@ PLACES = frozenset({*_CACHES, "TMPDIR"})  # what differs in the environments of 
 
 
 def own_folder(base: Path, solution_hash: str) -> Path:
-    """Where what a solution compiled lies: no solution finds that of another, or of its own former sources."""
+    """Where what a solution compiled lies: no solution finds that of another, or of its own former sources. DerbyError
+    where it cannot be made."""
     folder = base / "built" / solution_hash
-    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        told = f"{folder}: what a solution compiles cannot be cached there ({reason(error)})"
+        raise DerbyError(f"{told}; set $XDG_CACHE_HOME to a folder that you may write to") from None
     return folder
 
 
 def own_caches(folder: Path) -> dict[str, str]:
     """The environment that keeps a solution's caches in its own folder. FlashInfer's modules that the user compiled
     beforehand are taken from where they are: some need many minutes."""
-    built_before = (Path.home() / ".cache/flashinfer").is_dir() or "FLASHINFER_WORKSPACE_BASE" in os.environ
+    built_before = (_home() / ".cache/flashinfer").is_dir() or "FLASHINFER_WORKSPACE_BASE" in os.environ
     return {
         name: str(folder / part)
         for name, part in _CACHES.items()
         if not (built_before and name == "FLASHINFER_WORKSPACE_BASE")
     }
+
+
+def _home() -> Path:
+    return Path(os.path.expanduser("~"))  # of a user whom nobody knows it is a name that does not exist
 
 
 _OF_THE_MACHINE = ("kmsg", "mem", "kmem", "port", "nvram", "log", "initctl")
@@ -120,7 +132,7 @@ def writable(own: Path, scratch: Path) -> list[Path]:
         for path in Path("/dev").iterdir()
         if not path.is_symlink() and not path.is_block_device() and path.name not in _OF_THE_MACHINE
     ]
-    flashinfer = Path(os.environ.get("FLASHINFER_WORKSPACE_BASE") or Path.home()) / ".cache/flashinfer"
+    flashinfer = Path(os.environ.get("FLASHINFER_WORKSPACE_BASE") or _home()) / ".cache/flashinfer"
     return [own, scratch, *devices, Path("/proc/self"), flashinfer]
 
 

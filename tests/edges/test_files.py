@@ -172,6 +172,24 @@ def test_a_folder_is_whole_or_not_there(tmp_path, monkeypatch):
     assert not (tmp_path / "escaped.py").exists()
 
 
+@pytest.mark.parametrize("step", ["open", "flock"])
+def test_a_folder_that_is_taken_for_a_dead_writers_before_it_is_locked(tmp_path, monkeypatch, step):
+    """By a process that makes the same folder at that moment, as two that load one solution for the first time do."""
+    module = files.fcntl if step == "flock" else os
+    real, taken = getattr(module, step), []
+
+    def late(*arguments, **more):
+        for folder in () if taken else tmp_path.glob(f".name-hash.*{files.UNFINISHED}"):
+            taken.append(folder)
+            folder.rmdir()
+        return real(*arguments, **more)
+
+    monkeypatch.setattr(module, step, late)
+    folder = tmp_path / "name-hash"
+    assert files.write_folder(folder, {"main.py": "run"}) == folder and len(taken) == 1
+    assert (folder / "main.py").read_text() == "run" and left_beside(folder) == []
+
+
 def test_many_writers_of_one_file(tmp_path):
     """As of two packs at once: each replaces it in one step, none fails, nothing is left."""
     code = (

@@ -46,6 +46,21 @@ def test_every_solution_has_caches_of_its_own(tmp_path):
     assert not set(one.values()) & set(other.values())
 
 
+@pytest.mark.parametrize("place", ["a file", "no home"])
+def test_where_nothing_can_be_cached_is_one_line(misbehaviours, tmp_path, monkeypatch, place):
+    from measuring import measure
+
+    (tmp_path / "file").touch()
+    if place == "a file":
+        monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    else:
+        monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+        monkeypatch.setattr(os.path, "expanduser", lambda path: path)  # what it says of a user whom nobody knows
+    with pytest.raises(DerbyError, match=r"set \$XDG_CACHE_HOME") as error:
+        measure(misbehaviours, ["honest"], workloads=("8",))
+    assert "\n" not in str(error.value)
+
+
 PROTECTED = """
 import errno, os, signal, subprocess, sys, threading
 from kernelderby.measure import fence, seccomp
