@@ -12,6 +12,7 @@ import pytest
 from measuring import ends, measure, of_process
 
 from kernelderby.measure import fence, landlock, start
+from kernelderby.measure.process import WorkerProcess
 
 linux = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="workers are forked on Linux alone")
 HONEST = "solutions/tests/elementwise/scaled_add_n16/honest"
@@ -214,3 +215,15 @@ def test_without_a_server_workers_are_started(misbehaviours, forks, monkeypatch,
         (row,) = measure(misbehaviours, ["honest"], workloads=("8",), again=True)
         assert "libcudart.so.12" in row.message
     assert forks == [None], "asked once"
+
+
+@linux
+def test_the_id_of_an_ended_server_protects_nobody(misbehaviours, forks, monkeypatch):
+    """It is soon another process's: a solution's, say, that left its parent."""
+    servers = []
+    for value in "12":
+        monkeypatch.setenv("DERBY_TESTS", value)
+        measure(misbehaviours, ["honest"], workloads=("8",), again=True)
+        servers += start.servers()
+    assert forks and None not in forks and len(servers) == 2
+    assert servers[1] in WorkerProcess.known() and servers[0] not in WorkerProcess.known()
