@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import textwrap
 import time
 from pathlib import Path
@@ -461,11 +462,22 @@ def test_a_lock_follows_no_link_and_empties_no_file(lock_folder):
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
-def test_another_user_is_held_off_with_the_reason(lock_folder):
-    """And not by a PermissionError: the file of one user is enough for the lock of all."""
-    lock_folder.chmod(0o1777)
-    for folder in (lock_folder, *lock_folder.parents):
-        folder.chmod(folder.stat().st_mode | 0o055)
+@pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
+@pytest.mark.parametrize("mask", [0o022, 0o077])
+def test_another_user_is_held_off_with_the_reason(monkeypatch, mask):
+    """And not by a PermissionError: the file of one user is enough for the lock of all. In a folder that everybody may
+    use, as no folder of pytest's is: each session that begins takes that right from all of them."""
+    with tempfile.TemporaryDirectory(dir=appended.LOCK_FOLDER) as folder:
+        os.chmod(folder, 0o1777)
+        monkeypatch.setattr(appended, "LOCK_FOLDER", Path(folder))
+        before = os.umask(mask)
+        try:
+            _meets_another_user()
+        finally:
+            os.umask(before)
+
+
+def _meets_another_user():
     with appended.exclusive_lock("gpu", "another run"):
         child = os.fork()
         if not child:
