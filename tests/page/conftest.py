@@ -5,12 +5,12 @@ from __future__ import annotations
 import shutil
 
 import pytest
+from browsing import LIMIT_SECONDS, wait_for
 
 from kernelderby.page.build import build_page, page_of
 from kernelderby.page.html import page_html
 
 LOCAL = ("file:", "data:", "blob:")
-LIMIT_SECONDS = 120  # for what is waited for; a browser starts in one where nothing else runs
 
 
 @pytest.fixture(scope="session")
@@ -70,7 +70,7 @@ def visit(browser):
         page.on("pageerror", lambda error: problems.append(str(error)))
         page.on("request", lambda each: None if each.url.startswith(LOCAL) else problems.append(each.url))
         page.goto(f"{file.as_uri()}{place and '#' + place}")
-        page.wait_for_function("performance.getEntriesByName('first section').length")
+        wait_for(page, "performance.getEntriesByName('first section').length")
         return page
 
     yield open_page

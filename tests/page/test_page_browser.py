@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
+from browsing import ThreadTime, wait_for
 from full_set import SCRIPT, foreign, of_two_origins, slower
-from thread_time import ThreadTime
 
 from kernelderby.page.build import build_page, page_of
 from kernelderby.page.html import asset, page_html
@@ -190,7 +190,7 @@ def test_rows_of_an_older_protocol_have_no_s_beside_those_of_the_newest(visit, p
 def test_the_other_protocol_and_its_whiskers(visit, page_file, built):
     page = visit(page_file, f"race/{MOE}")
     page.get_by_label("Measured").select_option("1")
-    page.wait_for_function("document.querySelectorAll('#section-race .lanes > li').length === 20")
+    wait_for(page, "document.querySelectorAll('#section-race .lanes > li').length === 20")
     assert page.locator(".point").count() == 19 * 7
     assert page.locator(".whisker").count() == 19 * 6, "the baseline has none"
     assert page.locator("#section-race .floor").count() == 19
@@ -243,7 +243,7 @@ def test_deep_links_open_their_row(visit, page_file):
     assert page.evaluate("document.activeElement.closest('tr').dataset.key") == "unified_attention"
     assert row.is_visible() and row.bounding_box()["y"] < 400
     page.evaluate("location.hash = 'rms_norm'")
-    page.wait_for_function("document.activeElement.closest('tr')?.dataset.key === 'rms_norm'")
+    wait_for(page, "document.activeElement.closest('tr')?.dataset.key === 'rms_norm'")
     page.evaluate("location.hash = '%E0%A4%A'")
     page.wait_for_selector("#section-overview:not([hidden])")
 
@@ -394,7 +394,7 @@ def test_a_full_set_is_small_and_quick(visit, full_file, full_page):
     thread = ThreadTime(page)
     page.reload()
     page.wait_for_selector("#operators")
-    page.wait_for_function("performance.getEntriesByName('first-contentful-paint').length")
+    wait_for(page, "performance.getEntriesByName('first-contentful-paint').length")
     assert thread.seconds() < 1
     assert thread.of_slowest_click("#operators thead button") < 0.1
     page.evaluate("location.hash = 'rms_norm'")
@@ -444,7 +444,7 @@ def test_workloads_of_two_origins(visit, small_set, tmp_path):
     assert sorted(times) == sorted(best)
     page.evaluate("location.hash = 'race'")
     page.get_by_label("Measured").select_option("1")
-    page.wait_for_function("document.querySelectorAll('#section-race .lanes > li').length === 2")
+    wait_for(page, "document.querySelectorAll('#section-race .lanes > li').length === 2")
 
 
 def test_changes_are_shown(visit, small_set, tmp_path):

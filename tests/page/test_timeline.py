@@ -6,7 +6,7 @@ import json
 import random
 
 import pytest
-from thread_time import ThreadTime
+from browsing import ThreadTime
 
 from kernelderby.page import timelines
 from kernelderby.page.build import build_page

@@ -1,6 +1,19 @@
-"""What a page takes of the processor: the wall clock of a browser also holds what else the machine does."""
+"""Waiting for a page, and what it takes of the processor: a wall clock also holds what else the machine does."""
 
 from __future__ import annotations
+
+import time
+
+LIMIT_SECONDS = 120  # for what is waited for; a browser starts in one where nothing else runs
+
+
+def wait_for(page, expression: str) -> None:
+    """Until it is true. Playwright's wait_for_function evaluates a text in the page whenever the first look is too
+    early, which the page's content security policy refuses."""
+    until = time.monotonic() + LIMIT_SECONDS
+    while not page.evaluate(expression):
+        assert time.monotonic() < until, f"{expression} never came"
+        page.wait_for_timeout(20)
 
 
 class ThreadTime:
