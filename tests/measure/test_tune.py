@@ -225,7 +225,7 @@ def test_several_solutions_and_a_budget(tmp_path, monkeypatch):
     root = copied_set(tmp_path)
     for name in ("first", "second"):
         tunable(root, name)
-    for result in run(root, "first", "second", budget_seconds=100, rounds=50):
+    for result in run(root, "first", "second", budget_seconds=100, rounds=50, iterations=1):
         assert [one.key for one in result.choices] == ["rows<=8"] and result.path.is_file()
         assert len(result.left_over) == len(Catalog.open(root).workloads(DEFINITION)) - 1
         assert 20 < len(logged(root, result.solution)) < 60
