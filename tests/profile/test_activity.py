@@ -87,7 +87,7 @@ def test_several_profiles_side_by_side(derby, tmp_path):
     files = [made(tmp_path / f"r{rank}.sqlite") for rank in range(2)]
     code, out, err = derby("profile", "activity", *files)
     assert code == 0, err
-    assert "r0.sqlite, GPU 0" in out and "r1.sqlite, GPU 0" in out and "0.0% apart" in out
+    assert "r0, GPU 0" in out and "r1, GPU 0" in out and "r0 (r0.sqlite): " in out and "0.0% apart" in out
     code, out, _ = derby("profile", "kernels", *files)
     assert code == 0 and "Kernels side by side" in out
     _, out, _ = derby("profile", "kernels", *files, "--format", "csv", "--table", "ranks")
