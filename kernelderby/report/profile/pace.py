@@ -45,8 +45,9 @@ def pace_report(pace: Pace, most: int = MOST) -> Report:
         f"Repetitions of {pace.expression}",
         columns,
         tuple(_line(row, several) for row in shown),
-        caption=("number (process): range; " if several else "") + "GPU span: first start to last end of what was launched in it; out of line: over 3 deviations (1.4826 "
-        "MAD) and a tenth from the median",
+        caption=("number (process): range; " if several else "")
+        + "GPU span: first start to last end of what was launched in it; out of line: over 3 deviations (1.4826 MAD) "
+        "and a tenth from the median",
     )
     left = len(pace.repetitions) - len(shown)
     outliers = len(pace.outliers) - sum(row.far is not None for row in shown)
