@@ -285,6 +285,8 @@ def _nanoseconds(microseconds: object) -> int | None:
     """None for what is no time: nothing, no number, NaN, infinity, or one beyond any clock."""
     if not isinstance(microseconds, (int, str)) or isinstance(microseconds, bool):
         return None
+    if isinstance(microseconds, str) and not microseconds.isascii():  # Decimal reads digits of every script
+        return None
     try:
         found = microseconds * 1000 if isinstance(microseconds, int) else round(Decimal(microseconds) * 1000)
     except (InvalidOperation, ValueError, OverflowError):
