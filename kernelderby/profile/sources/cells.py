@@ -85,6 +85,7 @@ def quantity(cell: str, header_unit: str | None, units: dict[str, int], default:
 
 _MOST = 10**15  # launches that no profile holds
 _BEYOND = 1e30  # nor any time or size, in whatever unit
+_LONGEST = 400  # characters: Python converts no whole number of thousands of digits
 
 
 def count(cell: str) -> int | None:
@@ -123,6 +124,8 @@ def check_percent(cell: str) -> None:
 
 def _number(text: str, whole: bool) -> tuple[float, float]:
     """The value and the worth of its last place. whole: whether a group of three digits after a comma is thousands."""
+    if len(text) > _LONGEST:
+        raise CellError(f"{text!r:.40} is no number")
     try:
         value, step = _read(text, whole)
     except OverflowError:

@@ -21,9 +21,10 @@ import numpy as np
 
 from kernelderby.errors import DerbyError
 from kernelderby.profile.names import fits
-from kernelderby.profile.sources.events import CALLS, GPU, MEND, RANGES, ROCPROF, load
+from kernelderby.profile.sources.events import CALLS, GPU, MEND, RANGES, load
 from kernelderby.profile.sources.operations import operation
 from kernelderby.profile.sources.ranges import OpenRanges, Paths, RangeTimeline
+from kernelderby.profile.sources.rocprof_json import TOOL, open_rocprof_json
 from kernelderby.profile.spans import (
     ApiSum,
     KernelSum,
@@ -123,12 +124,12 @@ class KinetoProfile(Profile):
         return self._unlinked
 
 
-def open_kineto(path: Path, packed: bool = False) -> KinetoProfile:
+def open_kineto(path: Path, packed: bool = False) -> Profile:
     """DerbyError for JSON that is truncated, no trace, or has no GPU work."""
     document, is_xla = load(path, packed)
     events = document.get("traceEvents") if isinstance(document, dict) else document
-    if isinstance(document, dict) and ROCPROF in document:
-        raise DerbyError(f"{path}: JSON of rocprofv3; write its traces with `--output-format csv`")
+    if isinstance(document, dict) and TOOL in document:
+        return open_rocprof_json(path, packed)
     if not isinstance(events, list):
         raise DerbyError(f"{path}: JSON, but no trace of torch.profiler (no traceEvents in it)")
     events = [event for event in events if isinstance(event, dict) and event.get("ph") == "X"]
