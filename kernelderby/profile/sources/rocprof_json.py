@@ -1,4 +1,4 @@
-"""rocprofv3's own JSON (`--output-format json`): each process's dispatches and copies, by numbers of kernels and agents.
+"""rocprofv3's own JSON (`--output-format json`): each process's dispatches and copies, by number of kernel and agent.
 
 A GPU is told by its number among the GPUs, as HIP counts them. Calls and markers are not read.
 """
