@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from kernelderby.errors import DerbyError
-from kernelderby.profile.sources.rocprof_json import TOOL
+from kernelderby.profile.sources.dispatches import TOOL
 from kernelderby.profile.spans import SpanKind
 
 GPU = {

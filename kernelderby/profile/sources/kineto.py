@@ -21,10 +21,10 @@ import numpy as np
 
 from kernelderby.errors import DerbyError
 from kernelderby.profile.names import fits
+from kernelderby.profile.sources.dispatches import TOOL, open_rocprof_json
 from kernelderby.profile.sources.events import CALLS, GPU, MEND, RANGES, load
 from kernelderby.profile.sources.operations import operation
 from kernelderby.profile.sources.ranges import OpenRanges, Paths, RangeTimeline
-from kernelderby.profile.sources.rocprof_json import TOOL, open_rocprof_json
 from kernelderby.profile.spans import (
     ApiSum,
     KernelSum,
