@@ -7,6 +7,7 @@ fractions it could as well be 1.234 of a locale with decimal commas, and is refu
 from __future__ import annotations
 
 import csv
+import math
 import re
 from dataclasses import dataclass
 
@@ -82,6 +83,11 @@ def quantity(cell: str, header_unit: str | None, units: dict[str, int], default:
     return Quantity(round(value) if abs(value - round(value)) < 1e-6 * scale else value, step * scale)
 
 
+_MOST = 10**15  # launches that no profile holds
+_BEYOND = 1e30  # nor any time or size, in whatever unit
+_LONGEST = 400  # characters: Python converts no whole number of thousands of digits
+
+
 def count(cell: str) -> int | None:
     """A number of instances. "2799+1098" (one kernel in two places of a pipeline) is their sum."""
     text = bare(cell)
@@ -90,7 +96,7 @@ def count(cell: str) -> int | None:
     total = 0
     for part in text.lstrip("~≈").split("+"):
         number, _ = _number(part.strip(), whole=True)
-        if number != int(number) or number < 0:
+        if number != int(number) or not 0 <= number < _MOST:
             raise CellError(f"{cell!r} is no number of instances")
         total += int(number)
     return total
@@ -118,6 +124,18 @@ def check_percent(cell: str) -> None:
 
 def _number(text: str, whole: bool) -> tuple[float, float]:
     """The value and the worth of its last place. whole: whether a group of three digits after a comma is thousands."""
+    if len(text) > _LONGEST:
+        raise CellError(f"{text!r:.40} is no number")
+    try:
+        value, step = _read(text, whole)
+    except OverflowError:
+        value = step = math.inf
+    if not abs(value) < _BEYOND or any(each.isdigit() and not each.isascii() for each in text):
+        raise CellError(f"{text!r:.40} is no number that a profile holds")
+    return value, step
+
+
+def _read(text: str, whole: bool) -> tuple[float, float]:
     plain = _PLAIN.fullmatch(text)
     if plain:
         digits = len(plain[1] or plain[2] or "")
