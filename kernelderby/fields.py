@@ -43,6 +43,7 @@ __all__ = [
     "convert",
     "decode_json",
     "expect_inner_path",
+    "expect_keys_once",
     "lines_of",
     "must_be",
     "read_csv",
@@ -56,6 +57,7 @@ __all__ = [
 ]
 
 _LARGEST = 1.7976931348623157e308  # of the finite doubles
+_LONGEST_LINE = 64 << 20  # bytes; a row with all its samples has some thousands
 
 
 def must_be(words: str, **bounds: Any) -> Meta:
@@ -101,7 +103,10 @@ def read_text(path: Path) -> str:
 
 
 def read_json(path: Path, kind: type[T] = dict) -> T:  # type: ignore[assignment]
-    return decode_json(path, read_bytes(path), kind)
+    data = read_bytes(path)
+    found = decode_json(path, data, kind)
+    expect_keys_once(path, data)
+    return found
 
 
 def decode_json(where: Path | str, data: bytes, kind: type[T] = dict) -> T:  # type: ignore[assignment]
@@ -114,6 +119,20 @@ def decode_json(where: Path | str, data: bytes, kind: type[T] = dict) -> T:  # t
         if "surrogate" in str(error):  # half a pair, which some write: there is no such text
             return convert(where, loose, kind)
         raise DerbyError(f"{where}: not JSON ({_short(error)}); mend it") from None
+
+
+def expect_keys_once(where: Path | str, data: bytes) -> None:
+    """DerbyError where an object of fine JSON names a field twice: every reader takes the last in silence."""
+
+    def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        found = dict(pairs)
+        if len(found) < len(pairs):
+            names = [name for name, _ in pairs]
+            name = next(name for name in names if names.count(name) > 1)
+            raise DerbyError(f"{where}: {name:.60}: stands twice in one object; remove one of them")
+        return found
+
+    json.loads(data, object_pairs_hook=once, parse_int=str, parse_float=str)
 
 
 def read_toml(path: Path, kind: type[T] = dict) -> T:  # type: ignore[assignment]
@@ -145,15 +164,19 @@ def lines_of(path: Path) -> Iterator[Line]:
 
 def record_of(path: Path, line: Line, kind: type[T], left_out: Callable[[str], None] | None = None) -> T | None:
     """None for a blank line, and for a broken one, which is told to left_out; without it the DerbyError is raised."""
-    text = bytes(line.text)
+    where = f"{path}:{line.number}"
+    text = bytes(line.text[:_LONGEST_LINE])
     if not text.strip():
         return None
-    where = f"{path}:{line.number}"
     try:
-        return decode_json(where, text, kind)
+        if len(line.text) > _LONGEST_LINE:
+            raise DerbyError(f"{where}: has {len(line.text):,} bytes, more than any line can need; remove it")
+        found = decode_json(where, text, kind)
+        expect_keys_once(where, text)
+        return found
     except DerbyError as problem:
         told = str(problem)
-        if line.is_cut and not _is_json(text):
+        if line.is_cut and not _is_json(text) and len(line.text) <= _LONGEST_LINE:
             told = f"{where}: the last line was cut short; mend or remove it"
         if left_out is None:
             raise DerbyError(told) from None
@@ -169,7 +192,8 @@ def read_jsonl(path: Path, kind: type[T], left_out: Callable[[str], None] | None
         record: T | None
         try:
             record = decode(line.text)
-        except (ValueError, RecursionError):
+            expect_keys_once(f"{path}:{line.number}", bytes(line.text))
+        except (ValueError, RecursionError, DerbyError):
             record = record_of(path, line, kind, left_out)  # slower, with the field and the mend
         if record is not None:
             yield f"{path}:{line.number}", record
@@ -186,8 +210,10 @@ def _is_json(text: bytes) -> bool:
 def read_csv(path: Path, kind: type[T]) -> Iterator[tuple[str, T]]:
     """("path:line", record) for each row; lines that begin with # are comments, the first other one names the fields.
     The type says which of them are numbers."""
-    lines = read_text(path).split("\n")
+    lines = read_text(path).removeprefix("\ufeff").split("\n")
     numbers = [number for number, line in enumerate(lines, start=1) if line.strip() and not line.startswith("#")]
+    if not numbers:
+        raise DerbyError(f"{path}: has no line that names the fields; restore or remove the file")
     reader = csv.DictReader((lines[number - 1] + "\n" for number in numbers), strict=True)
     try:
         for row in reader:

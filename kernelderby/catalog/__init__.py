@@ -15,6 +15,7 @@ from kernelderby.catalog.traces import load_rows
 from kernelderby.catalog.workloads import load_workloads
 from kernelderby.errors import DerbyError
 from kernelderby.fields import suggestion
+from kernelderby.files import files_under
 from kernelderby.trace import Measurement
 
 T = TypeVar("T")
@@ -66,7 +67,7 @@ class Catalog:
     @cached_property
     def definitions(self) -> dict[str, Definition]:
         found: dict[str, Definition] = {}
-        for path in sorted((self.root / "definitions").rglob("*.json")):
+        for path in files_under(self.root / "definitions", ".json", self.left_out):
             try:
                 if len(path.relative_to(self.root).parts) != 3:
                     raise DerbyError(
@@ -135,8 +136,11 @@ class Catalog:
 
     def traces(self, definition_name: str | None = None) -> list[Measurement]:
         """The recorded rows of one definition or of all, file by file in the order of their paths."""
-        pattern = "*.jsonl" if definition_name is None else f"{self.definition(definition_name).name}.jsonl"
-        return [row for path in sorted((self.root / "traces").rglob(pattern)) for row in self._rows(path)]
+        wanted = None if definition_name is None else f"{self.definition(definition_name).name}.jsonl"
+        return [row for path in self.traces_files() if wanted in (None, path.name) for row in self._rows(path)]
+
+    def traces_files(self) -> list[Path]:
+        return files_under(self.root / "traces", ".jsonl", self.left_out)
 
     def _rows(self, path: Path) -> list[Measurement]:
         known = {}

@@ -12,6 +12,7 @@ from typing import Any
 from kernelderby.catalog import Catalog, Solution, Workload, published
 from kernelderby.catalog.definitions import check_reference
 from kernelderby.catalog.solutions import read_folder, solution_folders
+from kernelderby.catalog.traces import doubled_keys
 from kernelderby.errors import DerbyError
 from kernelderby.fields import read_json, read_text
 from kernelderby.files import inside, is_inside, read_bytes, write_whole
@@ -68,6 +69,8 @@ def problems(catalog_root: Path | str) -> list[str]:
             found.append(str(error))
     catalog.solutions  # noqa: B018 - reads them
     catalog.traces()
+    for path in catalog.traces_files():
+        found += doubled_keys(path)
     for read in (published.importance, published.times_us):
         read(catalog.root, catalog.left_out)
     return [line.removesuffix("; left out") for line in [*catalog.warnings, *found]]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
@@ -27,7 +28,7 @@ from kernelderby.fields import (
     suggestion,
     unknown_fields,
 )
-from kernelderby.files import is_inside
+from kernelderby.files import files_under, is_inside
 from kernelderby.patterns import pattern_problem
 from kernelderby.trace import Stage
 
@@ -182,7 +183,9 @@ def _check_calling(where: Path, solution: Solution, definition: Definition) -> N
 def solution_folders(root: Path) -> list[Path]:
     """Every solutions/<author>/<op_type>/<definition>/<solution>/ that holds a file of its own, sorted."""
     return [
-        folder for folder in sorted((root / "solutions").glob("*/*/*/*")) if folder.is_dir() and any(_own_files(folder))
+        folder
+        for folder in sorted((root / "solutions").glob("*/*/*/*"))
+        if os.path.isdir(folder) and _own_files(folder, lambda problem: None)
     ]
 
 
@@ -192,7 +195,7 @@ def _all(root: Path, left_out: LeftOut) -> Iterator[tuple[str, Callable[[LeftOut
     for folder in solution_folders(root):
         packed_from_sources.add(folder.parent / f"{folder.name}.json")
         yield folder.name, partial(read_folder, folder)
-    for path in sorted(directory.rglob("*.json")):
+    for path in files_under(directory, ".json", left_out):
         if path in packed_from_sources:
             continue
         if len(path.relative_to(directory).parts) != 4:
@@ -209,12 +212,14 @@ def _read_packed(path: Path, noted: LeftOut) -> Solution:
     return read_packed(path)
 
 
-def _own_files(folder: Path) -> Iterator[Path]:
+def _own_files(folder: Path, told: LeftOut) -> list[Path]:
     """The files that people wrote, sorted: no caches, nothing hidden."""
-    for path in sorted(folder.rglob("*")):
-        inside = path.relative_to(folder).parts
-        if path.is_file() and not any(part.startswith((".", "__pycache__")) for part in inside):
-            yield path
+    return [path for path in files_under(folder, "", told, hidden=False) if path.is_file()]
+
+
+def _refuse(problem: str) -> None:
+    """What cannot be looked into may hold sources: without them it would be another solution."""
+    raise DerbyError(problem)
 
 
 def _root(folder: Path) -> Path:
@@ -243,7 +248,7 @@ def _sources(folder: Path) -> dict[str, str]:
     """Path inside the folder -> text. What a symlink brings in from outside the set is not packed."""
     sources, root = {}, _root(folder)
     is_ours = is_inside(root, folder)
-    for file in _own_files(folder):
+    for file in _own_files(folder, _refuse):
         if file.suffix in SOURCE_SUFFIXES:
             if not is_ours or (file.is_symlink() and not is_inside(root, file)):
                 raise DerbyError(f"{file}: leads outside the set through a symlink; put the file itself there")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, Literal
@@ -13,6 +14,7 @@ from kernelderby.catalog import constraints
 from kernelderby.catalog.model import Definition, TensorSpec, Workload
 from kernelderby.errors import DerbyError
 from kernelderby.fields import Count, Importance, Name, Size, agree, convert, expect_inner_path, read_jsonl
+from kernelderby.files import expect_folders
 from kernelderby.trace import Cost
 
 _BITS = {
@@ -80,7 +82,8 @@ class _Line(Struct):
 def load_workloads(path: Path, definition: Definition, left_out: Callable[[str], None] | None = None) -> list[Workload]:
     """The workloads of a definition, in the file's order; none when the file does not exist. A broken line is told to
     left_out and passed over; without it the DerbyError is raised."""
-    if not path.exists():
+    expect_folders(path.parents[1], path.parent)
+    if not os.path.lexists(path):
         return []
     workloads: dict[str, Workload] = {}
     for where, raw in read_jsonl(path, dict[str, Any], left_out):

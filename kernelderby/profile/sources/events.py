@@ -48,10 +48,10 @@ def load(path: Path, packed: bool) -> tuple[object, bool]:
             return json.load(file, object_hook=wanted.of, parse_float=str), wanted.is_xla
     except json.JSONDecodeError as error:
         raise DerbyError(f"{path}:{error.lineno}: no valid JSON ({error.msg}), cut off or damaged; {MEND}") from None
-    except (OSError, EOFError, zlib.error, UnicodeDecodeError) as error:
+    except (OSError, EOFError, zlib.error, ValueError) as error:  # no UTF-8, a number of thousands of digits
         raise DerbyError(f"{path}: cannot be read whole ({error}); copy the trace or {MEND}") from None
     except RecursionError:
-        raise DerbyError(f"{path}: JSON, but no trace of torch.profiler (nested too deeply)") from None
+        raise DerbyError(f"{path}: JSON, but no trace of torch.profiler (nested too deeply); {MEND}") from None
 
 
 class _Wanted:

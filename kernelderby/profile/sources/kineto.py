@@ -128,7 +128,7 @@ def open_kineto(path: Path, packed: bool = False) -> KinetoProfile:
     if isinstance(document, dict) and ROCPROF in document:
         raise DerbyError(f"{path}: JSON of rocprofv3; write its traces with `--output-format csv`")
     if not isinstance(events, list):
-        raise DerbyError(f"{path}: JSON, but no trace of torch.profiler (no traceEvents in it)")
+        raise DerbyError(f"{path}: JSON, but no trace of torch.profiler (no traceEvents in it); {MEND}")
     events = [event for event in events if isinstance(event, dict) and event.get("ph") == "X"]
     try:
         profile = KinetoProfile(path, _gpu(document), events)
