@@ -32,11 +32,13 @@ __all__ = [
     "Importance",
     "Line",
     "ModuleName",
+    "Most",
     "Name",
     "NotNegative",
     "Number",
     "Positive",
     "ProgramName",
+    "RelativeError",
     "Share",
     "Size",
     "agree",
@@ -57,6 +59,8 @@ __all__ = [
 ]
 
 _LARGEST = 1.7976931348623157e308  # of the finite doubles
+# Control characters, and what moves or hides letters: of two names that look alike one would rank beside the other.
+_UNSEEN = r"\x00-\x1f\x7f-\x9f\u00ad\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff"
 _LONGEST_LINE = 64 << 20  # bytes; a row with all its samples has some thousands
 
 
@@ -70,26 +74,31 @@ Count = Annotated[int, must_be("an integer of 0 or more", ge=0, le=2**63 - 1)]
 Positive = Annotated[float, must_be("a finite number above 0", gt=0, le=_LARGEST)]
 NotNegative = Annotated[float, must_be("a finite number of 0 or more", ge=0, le=_LARGEST)]
 Share = Annotated[float, must_be("a number above 0, 1 at most", gt=0, le=1)]
+RelativeError = Annotated[
+    float, must_be("a number of 0 or more, below 1: at 1 an output of zeros would pass", ge=0, lt=1)
+]
+Most = Annotated[float, must_be("a number from 0.5 to 1: of most elements", ge=0.5, le=1)]
 Importance = Annotated[float, must_be("a number above 0, 1e9 at most", gt=0, le=1e9)]
 Number = Annotated[float, must_be("a finite number", ge=-_LARGEST, le=_LARGEST)]
 Name = Annotated[
     str,
     must_be(
-        "a name without control characters, of 255 letters at most",
-        pattern=r"^[^\x00-\x1f\x7f-\x9f]+$",
+        "a name of 255 letters at most, without control characters, unseen ones and outer blanks",
+        pattern=rf"\A(?!\s)[^{_UNSEEN}]+(?<!\s)\Z",
         max_length=255,
     ),
 ]
-Identifier = Annotated[str, must_be("a name of letters, digits and _", pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
+Identifier = Annotated[str, must_be("a name of letters, digits and _", pattern=r"^[A-Za-z_][A-Za-z0-9_]*\Z")]
 ModuleName = Annotated[
     str,
     must_be(
-        "the name of a Python module, such as deep_gemm", pattern=r"^[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*$"
+        "the name of a Python module, such as deep_gemm",
+        pattern=r"^[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*\Z",
     ),
 ]
-ProgramName = Annotated[str, must_be("the name of a program, such as nvcc", pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.+-]*$")]
-Capability = Annotated[str, must_be('a compute capability such as "9.0"', pattern=r"^[0-9]{1,3}\.[0-9]$")]
-Function = Annotated[str, must_be("<file>::<function>", pattern=r"^[^:\x00-\x1f]+::[A-Za-z_][A-Za-z0-9_.]*$")]
+ProgramName = Annotated[str, must_be("the name of a program, such as nvcc", pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.+-]*\Z")]
+Capability = Annotated[str, must_be('a compute capability such as "9.0"', pattern=r"^[0-9]{1,3}\.[0-9]\Z")]
+Function = Annotated[str, must_be("<file>::<function>", pattern=r"^[^:\x00-\x1f]+::[A-Za-z_][A-Za-z0-9_.]*\Z")]
 
 
 # -------------------------------------------------------------------------------------------------------------- reading
@@ -216,6 +225,10 @@ def read_csv(path: Path, kind: type[T]) -> Iterator[tuple[str, T]]:
         raise DerbyError(f"{path}: has no line that names the fields; restore or remove the file")
     reader = csv.DictReader((lines[number - 1] + "\n" for number in numbers), strict=True)
     try:
+        names = [*(reader.fieldnames or ())]
+        for name in names:
+            if names.count(name) > 1:
+                raise DerbyError(f"{path}:{numbers[0]}: {name!r:.60}: names two fields; rename one of them")
         for row in reader:
             where = f"{path}:{numbers[min(reader.line_num, len(numbers)) - 1]}"
             if None in row:

@@ -10,7 +10,7 @@ from typing import TypeVar
 
 from kernelderby.catalog.definitions import load_definition
 from kernelderby.catalog.model import Definition, Requires, Solution, TensorSpec, Tolerance, Workload
-from kernelderby.catalog.solutions import load_solutions
+from kernelderby.catalog.solutions import UNIQUE, load_solutions
 from kernelderby.catalog.traces import load_rows
 from kernelderby.catalog.workloads import load_workloads
 from kernelderby.errors import DerbyError
@@ -67,6 +67,7 @@ class Catalog:
     @cached_property
     def definitions(self) -> dict[str, Definition]:
         found: dict[str, Definition] = {}
+        twins: dict[str, Path] = {}
         for path in files_under(self.root / "definitions", ".json", self.left_out):
             try:
                 if len(path.relative_to(self.root).parts) != 3:
@@ -75,15 +76,13 @@ class Catalog:
                         "move it (flashinfer-bench loads every JSON under definitions/)"
                     )
                 definition = load_definition(path)
-                if definition.name in found:
-                    raise DerbyError(
-                        f"{path}: name: {found[definition.name].path} has it too; names are unique in the set"
-                    )
+                if twin := twins.get(definition.name.casefold()):
+                    raise DerbyError(f"{path}: name: {twin} has it too; {UNIQUE}")
             except DerbyError as error:
                 self._broken_definitions.setdefault(path.stem, str(error))
                 self.left_out(str(error))
                 continue
-            found[definition.name] = definition
+            found[definition.name], twins[definition.name.casefold()] = definition, path
         return found
 
     @cached_property

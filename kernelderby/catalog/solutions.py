@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping
+import posixpath
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -33,6 +35,7 @@ from kernelderby.patterns import pattern_problem
 from kernelderby.trace import Stage
 
 SOURCE_SUFFIXES = (".py", ".cu", ".cuh", ".cpp", ".h")
+UNIQUE = "rename one (names are unique in the set, whatever their case: some file systems have one file for both)"
 LeftOut = Callable[[str], None]
 
 
@@ -82,6 +85,9 @@ class _Written(Struct):
     requires: _Requires = _Requires()
     stages: tuple[_WrittenStage, ...] = ()
 
+    def __post_init__(self) -> None:
+        _expect_once("stages", [stage.name for stage in self.stages])
+
 
 class _Spec(Struct):
     language: Name
@@ -115,9 +121,19 @@ class _Packed(Struct):
     stages: tuple[_Stage, ...] | None = None
 
     def __post_init__(self) -> None:
-        paths = [source.path for source in self.sources]
-        if len(set(paths)) < len(paths):
-            raise ValueError("sources: two have one path; rename one of them")
+        _expect_once("stages", [stage.name for stage in self.stages or ()])
+        paths = [posixpath.normpath(source.path).casefold() for source in self.sources]
+        _expect_once("sources", paths)
+        folders = {path[:end] for path in paths for end, letter in enumerate(path) if letter == "/"}
+        if both := folders & {*paths}:
+            raise ValueError(f"sources: {min(both)!r:.80} is a file and a folder; rename one of them")
+
+
+def _expect_once(field: str, names: Sequence[str]) -> None:
+    """ValueError for two of one name: only one of them would be read."""
+    for name, times in Counter(names).items():
+        if times > 1:
+            raise ValueError(f"{field}: two are {name!r:.80}; rename one of them")
 
 
 def load_solutions(
@@ -127,24 +143,24 @@ def load_solutions(
     is wrong with one that is left out, and with one that stays."""
     solutions: dict[str, Solution] = {}
     problems: dict[str, str] = {}
+    twins: dict[str, Solution] = {}
     for name, read in _all(root, left_out):
         try:
             solution = read(noted)
-            _check_place(solution, solutions, definitions)
+            _check_place(solution, twins, definitions)
         except DerbyError as error:
             problems.setdefault(name, str(error))
             left_out(str(error))
             continue
-        solutions[solution.name] = solution
+        solutions[solution.name] = twins[solution.name.casefold()] = solution
     return solutions, problems
 
 
 def _check_place(solution: Solution, others: Mapping[str, Solution], definitions: Mapping[str, Definition]) -> None:
     """A name of its own, as flashinfer-bench demands, and a definition that it fits."""
     where = solution.folder or solution.json_path
-    if solution.name in others:
-        other = others[solution.name].folder or others[solution.name].json_path
-        raise DerbyError(f"{where}: name: {other} has it too; rename one (names are unique in the set)")
+    if twin := others.get(solution.name.casefold()):
+        raise DerbyError(f"{where}: name: {twin.folder or twin.json_path} has it too; {UNIQUE}")
     definition = definitions.get(solution.definition)
     if definition is None:
         raise DerbyError(

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Iterable
+import posixpath
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, Literal
 
@@ -86,11 +87,18 @@ def load_workloads(path: Path, definition: Definition, left_out: Callable[[str],
     if not os.path.lexists(path):
         return []
     workloads: dict[str, Workload] = {}
+    taken: dict[object, str] = {}  # what one workload alone may have -> its uuid
     for where, raw in read_jsonl(path, dict[str, Any], left_out):
         try:
             workload = _workload(where, raw, definition)
             if workload.uuid in workloads:
                 raise DerbyError(f"{where}: workload.uuid: {workload.uuid} is there already; give this line its own")
+            for field, value, among in _of_its_own(workload, definition):
+                other = taken.setdefault((field, value, among), workload.uuid)
+                if other != workload.uuid:
+                    raise DerbyError(
+                        f"{where}: {field}: workload {other} has {value!r:.120} too; give this one its own"
+                    )
         except DerbyError as error:
             if left_out is None:
                 raise
@@ -98,6 +106,17 @@ def load_workloads(path: Path, definition: Definition, left_out: Callable[[str],
             continue
         workloads[workload.uuid] = workload
     return list(workloads.values())
+
+
+def _of_its_own(workload: Workload, definition: Definition) -> Iterator[tuple[str, object, str | None]]:
+    """Field and value of what no two workloads share, and the origin within which: the number in a published list, and
+    the files that `derby pack` writes generated inputs into."""
+    if workload.shape_id is not None:
+        yield "shape_id", workload.shape_id, workload.origin
+    if definition.source_path is not None:
+        for name, spec in workload.inputs.items():
+            if spec["type"] == "safetensors":
+                yield f"workload.inputs.{name}.path", posixpath.normpath(spec["path"]), None
 
 
 def _workload(where: str, raw: dict[str, Any], definition: Definition) -> Workload:
