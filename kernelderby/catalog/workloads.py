@@ -87,18 +87,11 @@ def load_workloads(path: Path, definition: Definition, left_out: Callable[[str],
     if not os.path.lexists(path):
         return []
     workloads: dict[str, Workload] = {}
-    taken: dict[object, str] = {}  # what one workload alone may have -> its uuid
     for where, raw in read_jsonl(path, dict[str, Any], left_out):
         try:
             workload = _workload(where, raw, definition)
             if workload.uuid in workloads:
                 raise DerbyError(f"{where}: workload.uuid: {workload.uuid} is there already; give this line its own")
-            for field, value, among in _of_its_own(workload, definition):
-                other = taken.setdefault((field, value, among), workload.uuid)
-                if other != workload.uuid:
-                    raise DerbyError(
-                        f"{where}: {field}: workload {other} has {value!r:.120} too; give this one its own"
-                    )
         except DerbyError as error:
             if left_out is None:
                 raise
@@ -106,6 +99,19 @@ def load_workloads(path: Path, definition: Definition, left_out: Callable[[str],
             continue
         workloads[workload.uuid] = workload
     return list(workloads.values())
+
+
+def shared(path: Path, workloads: Iterable[Workload], definition: Definition) -> Iterator[str]:
+    """What two workloads of a file have in common and only one can have, one line each; `derby pack --check` asks."""
+    taken: dict[object, str] = {}
+    for workload in workloads:
+        for field, value, among in _of_its_own(workload, definition):
+            other = taken.setdefault((field, value, among), workload.uuid)
+            if other != workload.uuid:
+                yield (
+                    f"{path}: {field}: workloads {other} and {workload.uuid} both have {value!r:.120}; "
+                    "give one of them its own"
+                )
 
 
 def _of_its_own(workload: Workload, definition: Definition) -> Iterator[tuple[str, object, str | None]]:

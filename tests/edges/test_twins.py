@@ -97,8 +97,8 @@ def test_a_scalar_and_an_axis_of_one_name(small_set, without_torch):
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"shape_id": 3}, "shape_id: workload cf66eb2c-f0ef-5616-aca2-16f5525f77bc has 3 too"),
-        ({}, "workload.inputs.scale.path: workload cf66eb2c-f0ef-5616-aca2-16f5525f77bc has 'blob/"),
+        ({"shape_id": 3}, "shape_id: workloads cf66eb2c-f0ef-5616-aca2-16f5525f77bc and another both have 3"),
+        ({}, "inputs.scale.path: workloads cf66eb2c-f0ef-5616-aca2-16f5525f77bc and another both have 'blob/"),
     ],
 )
 def test_two_workloads_with_what_only_one_can_have(small_set, without_torch, change, words):
