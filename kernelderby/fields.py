@@ -61,6 +61,7 @@ __all__ = [
 _LARGEST = 1.7976931348623157e308  # of the finite doubles
 # Control characters, and what moves or hides letters: of two names that look alike one would rank beside the other.
 _UNSEEN = r"\x00-\x1f\x7f-\x9f\u00ad\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff"
+EXPLAINED = 20  # broken lines of a file
 _LONGEST_LINE = 64 << 20  # bytes; a row with all its samples has some thousands
 
 
@@ -118,10 +119,13 @@ def read_json(path: Path, kind: type[T] = dict) -> T:  # type: ignore[assignment
     return found
 
 
-def decode_json(where: Path | str, data: bytes, kind: type[T] = dict) -> T:  # type: ignore[assignment]
+def decode_json(where: Path | str, data: bytes, kind: type[T] = dict, *, brief: bool = False) -> T:  # type: ignore[assignment]
+    """brief: the error's text does not matter; finding what is wrong takes a hundred times what reading takes."""
     try:
         return msgspec.json.decode(data, type=kind)
     except msgspec.ValidationError as error:
+        if brief:
+            raise DerbyError(f"{where}: {error}; mend it") from None
         raise explained(where, error, _loosely(where, data), kind) from None
     except (ValueError, RecursionError) as error:
         loose = _loosely(where, data)  # most often it says better where
@@ -171,8 +175,11 @@ def lines_of(path: Path) -> Iterator[Line]:
     yield Line(number, view[start:], True)
 
 
-def record_of(path: Path, line: Line, kind: type[T], left_out: Callable[[str], None] | None = None) -> T | None:
-    """None for a blank line, and for a broken one, which is told to left_out; without it the DerbyError is raised."""
+def record_of(
+    path: Path, line: Line, kind: type[T], left_out: Callable[[str], None] | None = None, *, brief: bool = False
+) -> T | None:
+    """None for a blank line, and for a broken one, which is told to left_out; without it the DerbyError is raised.
+    brief: see decode_json."""
     where = f"{path}:{line.number}"
     text = bytes(line.text[:_LONGEST_LINE])
     if not text.strip():
@@ -180,7 +187,7 @@ def record_of(path: Path, line: Line, kind: type[T], left_out: Callable[[str], N
     try:
         if len(line.text) > _LONGEST_LINE:
             raise DerbyError(f"{where}: has {len(line.text):,} bytes, more than any line can need; remove it")
-        found = decode_json(where, text, kind)
+        found = decode_json(where, text, kind, brief=brief)
         expect_keys_once(where, text)
         return found
     except DerbyError as problem:
@@ -196,14 +203,16 @@ def record_of(path: Path, line: Line, kind: type[T], left_out: Callable[[str], N
 def read_jsonl(path: Path, kind: type[T], left_out: Callable[[str], None] | None = None) -> Iterator[tuple[str, T]]:
     """("path:line", record) for each line that is not blank. A broken line is told to left_out and passed over; without
     it the DerbyError is raised."""
-    decode = msgspec.json.Decoder(kind).decode
+    decode, broken = msgspec.json.Decoder(kind).decode, 0
     for line in lines_of(path):
         record: T | None
         try:
             record = decode(line.text)
             expect_keys_once(f"{path}:{line.number}", bytes(line.text))
         except (ValueError, RecursionError, DerbyError):
-            record = record_of(path, line, kind, left_out)  # slower, with the field and the mend
+            # Slower, with the field and the mend: of the first ones, since nobody reads those of all.
+            record = record_of(path, line, kind, left_out, brief=broken >= EXPLAINED)
+            broken += record is None and bool(bytes(line.text[:99]).strip())
         if record is not None:
             yield f"{path}:{line.number}", record
 

@@ -63,8 +63,11 @@ def doubled_keys(path: Path) -> Iterator[str]:
     except DerbyError:
         return  # as load_rows has said, and of what is no JSON
     for line in lines:
+        text = bytes(line.text)
+        if not text.strip():
+            continue
         try:
-            expect_keys_once(f"{path}:{line.number}", bytes(line.text))
+            expect_keys_once(f"{path}:{line.number}", text)
         except DerbyError as problem:
             yield str(problem)
         except (ValueError, RecursionError):
