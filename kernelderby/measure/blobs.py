@@ -61,9 +61,9 @@ def _blamed(definition: Definition, what: str) -> Iterator[None]:
     """Whatever the definition's own code raises is its fault, in one line."""
     try:
         yield
-    except DerbyError:
+    except (DerbyError, KeyboardInterrupt):
         raise
-    except (Exception, SystemExit) as error:
+    except BaseException as error:  # SystemExit and GeneratorExit too: nothing of it is meant for us
         told = " ".join(f"{type(error).__name__}: {error}".split())[:200]
         raise DerbyError(f"{definition.source_path}: {what}: {told}; mend it") from None
 
