@@ -53,7 +53,7 @@ def load(path: Path, packed: bool) -> tuple[object, bool]:
     except ValueError:
         raise DerbyError(f"{path}: JSON with a number of thousands of digits, damaged; {MEND}") from None
     except RecursionError:
-        raise DerbyError(f"{path}: JSON, but no trace of torch.profiler (nested too deeply)") from None
+        raise DerbyError(f"{path}: JSON, but no trace of torch.profiler (nested too deeply); {MEND}") from None
 
 
 class _Wanted:

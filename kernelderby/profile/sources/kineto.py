@@ -131,7 +131,7 @@ def open_kineto(path: Path, packed: bool = False) -> Profile:
     if isinstance(document, dict) and TOOL in document:
         return open_rocprof_json(path, packed)
     if not isinstance(events, list):
-        raise DerbyError(f"{path}: JSON, but no trace of torch.profiler (no traceEvents in it)")
+        raise DerbyError(f"{path}: JSON, but no trace of torch.profiler (no traceEvents in it); {MEND}")
     events = [event for event in events if isinstance(event, dict) and event.get("ph") == "X"]
     try:
         profile = KinetoProfile(path, _gpu(document), events)
