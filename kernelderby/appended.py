@@ -202,7 +202,11 @@ def lock_file(path: Path) -> int:
     is written into it, and no symlink is followed."""
     try:
         try:
-            os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644))
+            made = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
+            try:
+                os.fchmod(made, 0o644)  # whatever the umask: the others have to open it
+            finally:
+                os.close(made)
         except FileExistsError:
             pass
         return os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)

@@ -34,7 +34,7 @@ def explained(
     """data: what was to become a kind; None where it cannot be had. lax: as in fields.convert."""
     message, _, place = str(error).partition(" - at `")
     steps, value = _located(str(error), place, data, kind, lax)
-    node = _node_at(msgspec.inspect.type_info(kind), steps)
+    node = _node_at(_type_info(kind), steps)
     field = _field(steps)
     if found := re.fullmatch(r"Object missing required field `(.+)`", message):
         inner = _node_at(node, [found[1]])

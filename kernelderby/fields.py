@@ -32,17 +32,20 @@ __all__ = [
     "Importance",
     "Line",
     "ModuleName",
+    "Most",
     "Name",
     "NotNegative",
     "Number",
     "Positive",
     "ProgramName",
+    "RelativeError",
     "Share",
     "Size",
     "agree",
     "convert",
     "decode_json",
     "expect_inner_path",
+    "expect_keys_once",
     "lines_of",
     "must_be",
     "read_csv",
@@ -56,6 +59,10 @@ __all__ = [
 ]
 
 _LARGEST = 1.7976931348623157e308  # of the finite doubles
+# Control characters, and what moves or hides letters: of two names that look alike one would rank beside the other.
+_UNSEEN = r"\x00-\x1f\x7f-\x9f\u00ad\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff"
+EXPLAINED = 20  # broken lines of a file
+_LONGEST_LINE = 64 << 20  # bytes; a row with all its samples has some thousands
 
 
 def must_be(words: str, **bounds: Any) -> Meta:
@@ -68,26 +75,31 @@ Count = Annotated[int, must_be("an integer of 0 or more", ge=0, le=2**63 - 1)]
 Positive = Annotated[float, must_be("a finite number above 0", gt=0, le=_LARGEST)]
 NotNegative = Annotated[float, must_be("a finite number of 0 or more", ge=0, le=_LARGEST)]
 Share = Annotated[float, must_be("a number above 0, 1 at most", gt=0, le=1)]
+RelativeError = Annotated[
+    float, must_be("a number of 0 or more, below 1: at 1 an output of zeros would pass", ge=0, lt=1)
+]
+Most = Annotated[float, must_be("a number from 0.5 to 1: of most elements", ge=0.5, le=1)]
 Importance = Annotated[float, must_be("a number above 0, 1e9 at most", gt=0, le=1e9)]
 Number = Annotated[float, must_be("a finite number", ge=-_LARGEST, le=_LARGEST)]
 Name = Annotated[
     str,
     must_be(
-        "a name without control characters, of 255 letters at most",
-        pattern=r"^[^\x00-\x1f\x7f-\x9f]+$",
+        "a name of 255 letters at most, without control characters, unseen ones and outer blanks",
+        pattern=rf"\A(?!\s)[^{_UNSEEN}]+(?<!\s)\Z",
         max_length=255,
     ),
 ]
-Identifier = Annotated[str, must_be("a name of letters, digits and _", pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
+Identifier = Annotated[str, must_be("a name of letters, digits and _", pattern=r"^[A-Za-z_][A-Za-z0-9_]*\Z")]
 ModuleName = Annotated[
     str,
     must_be(
-        "the name of a Python module, such as deep_gemm", pattern=r"^[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*$"
+        "the name of a Python module, such as deep_gemm",
+        pattern=r"^[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*\Z",
     ),
 ]
-ProgramName = Annotated[str, must_be("the name of a program, such as nvcc", pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.+-]*$")]
-Capability = Annotated[str, must_be('a compute capability such as "9.0"', pattern=r"^[0-9]{1,3}\.[0-9]$")]
-Function = Annotated[str, must_be("<file>::<function>", pattern=r"^[^:\x00-\x1f]+::[A-Za-z_][A-Za-z0-9_.]*$")]
+ProgramName = Annotated[str, must_be("the name of a program, such as nvcc", pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.+-]*\Z")]
+Capability = Annotated[str, must_be('a compute capability such as "9.0"', pattern=r"^[0-9]{1,3}\.[0-9]\Z")]
+Function = Annotated[str, must_be("<file>::<function>", pattern=r"^[^:\x00-\x1f]+::[A-Za-z_][A-Za-z0-9_.]*\Z")]
 
 
 # -------------------------------------------------------------------------------------------------------------- reading
@@ -101,19 +113,39 @@ def read_text(path: Path) -> str:
 
 
 def read_json(path: Path, kind: type[T] = dict) -> T:  # type: ignore[assignment]
-    return decode_json(path, read_bytes(path), kind)
+    data = read_bytes(path)
+    found = decode_json(path, data, kind)
+    expect_keys_once(path, data)
+    return found
 
 
-def decode_json(where: Path | str, data: bytes, kind: type[T] = dict) -> T:  # type: ignore[assignment]
+def decode_json(where: Path | str, data: bytes, kind: type[T] = dict, *, brief: bool = False) -> T:  # type: ignore[assignment]
+    """brief: the error's text does not matter; finding what is wrong takes a hundred times what reading takes."""
     try:
         return msgspec.json.decode(data, type=kind)
     except msgspec.ValidationError as error:
+        if brief:
+            raise DerbyError(f"{where}: {error}; mend it") from None
         raise explained(where, error, _loosely(where, data), kind) from None
     except (ValueError, RecursionError) as error:
         loose = _loosely(where, data)  # most often it says better where
         if "surrogate" in str(error):  # half a pair, which some write: there is no such text
             return convert(where, loose, kind)
         raise DerbyError(f"{where}: not JSON ({_short(error)}); mend it") from None
+
+
+def expect_keys_once(where: Path | str, data: bytes) -> None:
+    """DerbyError where an object of fine JSON names a field twice: every reader takes the last in silence."""
+
+    def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        found = dict(pairs)
+        if len(found) < len(pairs):
+            names = [name for name, _ in pairs]
+            name = next(name for name in names if names.count(name) > 1)
+            raise DerbyError(f"{where}: {name:.60}: stands twice in one object; remove one of them")
+        return found
+
+    json.loads(data, object_pairs_hook=once, parse_int=str, parse_float=str)
 
 
 def read_toml(path: Path, kind: type[T] = dict) -> T:  # type: ignore[assignment]
@@ -143,17 +175,24 @@ def lines_of(path: Path) -> Iterator[Line]:
     yield Line(number, view[start:], True)
 
 
-def record_of(path: Path, line: Line, kind: type[T], left_out: Callable[[str], None] | None = None) -> T | None:
-    """None for a blank line, and for a broken one, which is told to left_out; without it the DerbyError is raised."""
-    text = bytes(line.text)
+def record_of(
+    path: Path, line: Line, kind: type[T], left_out: Callable[[str], None] | None = None, *, brief: bool = False
+) -> T | None:
+    """None for a blank line, and for a broken one, which is told to left_out; without it the DerbyError is raised.
+    brief: see decode_json."""
+    where = f"{path}:{line.number}"
+    text = bytes(line.text[:_LONGEST_LINE])
     if not text.strip():
         return None
-    where = f"{path}:{line.number}"
     try:
-        return decode_json(where, text, kind)
+        if len(line.text) > _LONGEST_LINE:
+            raise DerbyError(f"{where}: has {len(line.text):,} bytes, more than any line can need; remove it")
+        found = decode_json(where, text, kind, brief=brief)
+        expect_keys_once(where, text)
+        return found
     except DerbyError as problem:
         told = str(problem)
-        if line.is_cut and not _is_json(text):
+        if line.is_cut and not _is_json(text) and len(line.text) <= _LONGEST_LINE:
             told = f"{where}: the last line was cut short; mend or remove it"
         if left_out is None:
             raise DerbyError(told) from None
@@ -164,13 +203,16 @@ def record_of(path: Path, line: Line, kind: type[T], left_out: Callable[[str], N
 def read_jsonl(path: Path, kind: type[T], left_out: Callable[[str], None] | None = None) -> Iterator[tuple[str, T]]:
     """("path:line", record) for each line that is not blank. A broken line is told to left_out and passed over; without
     it the DerbyError is raised."""
-    decode = msgspec.json.Decoder(kind).decode
+    decode, broken = msgspec.json.Decoder(kind).decode, 0
     for line in lines_of(path):
         record: T | None
         try:
             record = decode(line.text)
-        except (ValueError, RecursionError):
-            record = record_of(path, line, kind, left_out)  # slower, with the field and the mend
+            expect_keys_once(f"{path}:{line.number}", bytes(line.text))
+        except (ValueError, RecursionError, DerbyError):
+            # Slower, with the field and the mend: of the first ones, since nobody reads those of all.
+            record = record_of(path, line, kind, left_out, brief=broken >= EXPLAINED)
+            broken += record is None and bool(bytes(line.text[:99]).strip())
         if record is not None:
             yield f"{path}:{line.number}", record
 
@@ -186,10 +228,16 @@ def _is_json(text: bytes) -> bool:
 def read_csv(path: Path, kind: type[T]) -> Iterator[tuple[str, T]]:
     """("path:line", record) for each row; lines that begin with # are comments, the first other one names the fields.
     The type says which of them are numbers."""
-    lines = read_text(path).split("\n")
+    lines = read_text(path).removeprefix("\ufeff").split("\n")
     numbers = [number for number, line in enumerate(lines, start=1) if line.strip() and not line.startswith("#")]
+    if not numbers:
+        raise DerbyError(f"{path}: has no line that names the fields; restore or remove the file")
     reader = csv.DictReader((lines[number - 1] + "\n" for number in numbers), strict=True)
     try:
+        names = [*(reader.fieldnames or ())]
+        for name in names:
+            if names.count(name) > 1:
+                raise DerbyError(f"{path}:{numbers[0]}: {name!r:.60}: names two fields; rename one of them")
         for row in reader:
             where = f"{path}:{numbers[min(reader.line_num, len(numbers)) - 1]}"
             if None in row:

@@ -13,7 +13,7 @@ import os
 import secrets
 import shutil
 import stat
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
@@ -21,6 +21,7 @@ from typing import BinaryIO
 from kernelderby.errors import DerbyError
 
 UNFINISHED = ".unfinished"
+LARGEST = 1 << 30  # bytes of a file that is read whole; a hundred thousand rows take less
 _LONGEST, _LONGEST_NAME = 4095, 255  # bytes of a path (Linux), and of one of its parts on most file systems
 
 
@@ -40,13 +41,56 @@ def opened(path: Path) -> Iterator[BinaryIO]:
         os.close(descriptor)
 
 
-def read_bytes(path: Path) -> bytes:
-    """Of a regular file. DerbyError where it cannot be read."""
+def read_bytes(path: Path, largest: int = LARGEST) -> bytes:
+    """Of a regular file: as many as it says that it has (those of /proc say none, and some of them never end).
+    DerbyError where it cannot be read, or is larger than anything of its kind."""
     try:
         with opened(path) as file:
-            return file.read()
-    except (OSError, ValueError) as error:
+            size = os.fstat(file.fileno()).st_size
+            if size > largest:
+                raise OSError(errno.EFBIG, f"{size:,} bytes, and {largest:,} are the most that is read")
+            return file.read(size) or b""
+    except (OSError, ValueError, MemoryError) as error:
         raise DerbyError(f"{path}: cannot be read ({reason(error)}); mend or remove the file") from None
+
+
+# ------------------------------------------------------------------------------------------------------------- folders
+
+
+def expect_folders(*folders: Path) -> None:
+    """DerbyError for one that is there and no folder (a file, a link to a disk that is not mounted), or that nobody may
+    look into. One that is not there is fine."""
+    for folder in folders:
+        if os.path.lexists(folder) and not os.path.isdir(folder):
+            raise DerbyError(f"{folder}: is no folder; mend or remove it")
+        if os.path.isdir(folder) and not os.access(folder, os.R_OK | os.X_OK):
+            raise DerbyError(f"{folder}: cannot be looked into; mend its permissions")
+
+
+def files_under(folder: Path, ending: str, told: Callable[[str], None], *, hidden: bool = True) -> list[Path]:
+    """What has a name with this ending in a folder and in those within it, sorted; none where there is no such folder.
+    Where others would pass over something in silence (a folder that cannot be listed, one behind a symlink), one line
+    is told. hidden: also what begins with a dot, and caches."""
+    found: list[Path] = []
+    try:
+        expect_folders(folder)
+    except DerbyError as problem:
+        told(str(problem))
+        return []
+
+    def unlisted(error: OSError) -> None:
+        if not isinstance(error, FileNotFoundError):
+            told(f"{error.filename}: cannot be looked into ({reason(error)}); mend its permissions")
+
+    for place, folders, names in os.walk(folder, onerror=unlisted):
+        if not hidden:
+            folders[:] = [name for name in folders if not name.startswith((".", "__pycache__"))]
+            names = [name for name in names if not name.startswith(".")]
+        for name in folders:
+            if os.path.islink(os.path.join(place, name)):
+                told(f"{place}/{name}: is a symlink to a folder, which is not followed; put the folder itself there")
+        found += [Path(place, name) for name in (*names, *folders) if name.endswith(ending)]
+    return sorted(found)
 
 
 # --------------------------------------------------------------------------------------------------------------- paths
@@ -166,12 +210,8 @@ def write_folder(folder: Path, content: Mapping[str, str]) -> Path:
                 shutil.rmtree(left)
             finally:
                 os.close(descriptor)
-    staging = folder.with_name(f".{folder.name[:200]}.{secrets.token_hex(4)}{UNFINISHED}")
-    staging.mkdir()
-    descriptor = os.open(staging, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    staging, descriptor = _new_folder(folder)
     try:
-        with suppress(OSError):
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
         for name, text in content.items():
             path = inside(staging, name, str(folder))
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -185,6 +225,24 @@ def write_folder(folder: Path, content: Mapping[str, str]) -> Path:
             return other
     finally:
         os.close(descriptor)
+
+
+def _new_folder(target: Path) -> tuple[Path, int]:
+    """Beside the target, locked while its writer lives, which the descriptor stands for."""
+    while True:
+        folder = target.with_name(f".{target.name[:200]}.{secrets.token_hex(4)}{UNFINISHED}")
+        folder.mkdir()
+        descriptor = -1
+        try:
+            descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            with suppress(OSError):
+                fcntl.flock(descriptor, fcntl.LOCK_EX)
+            if os.path.samestat(os.fstat(descriptor), os.stat(folder)):
+                return folder, descriptor
+        except FileNotFoundError:  # another process took it for a dead one's, before it was locked
+            pass
+        if descriptor >= 0:
+            os.close(descriptor)
 
 
 def _escaped(name: str) -> str:
@@ -212,4 +270,6 @@ def _sync_folder(folder: Path) -> None:
 
 
 def reason(error: BaseException) -> str:
+    if isinstance(error, MemoryError):
+        return "there is not enough memory"
     return getattr(error, "strerror", None) or str(error)

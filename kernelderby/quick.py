@@ -16,7 +16,7 @@ from typing import NamedTuple
 from msgspec import Raw, Struct
 from msgspec.json import Decoder
 
-from kernelderby.fields import lines_of, record_of
+from kernelderby.fields import EXPLAINED, lines_of, record_of
 from kernelderby.row import ROUNDING, ROUNDING_US, Own, Row, Time
 from kernelderby.samples import LEAST_US, MOST_US, Samples
 
@@ -47,7 +47,7 @@ def read_rows(path: Path, left_out: Callable[[str], None]) -> Iterator[tuple[str
     """("path:line", row) for each line of a file of traces; a broken one is told to left_out. DerbyError where the file
     cannot be read."""
     decode = Decoder(QuickRow).decode
-    lines = lines_of(path)
+    lines, broken = lines_of(path), 0
     while some := list(islice(lines, _AT_ONCE)):
         rows: list[QuickRow | None] = []
         for line in some:
@@ -57,7 +57,11 @@ def read_rows(path: Path, left_out: Callable[[str], None]) -> Iterator[tuple[str
                 rows.append(None)
         doubtful = _check_samples(rows)
         for place, (line, row) in enumerate(zip(some, rows, strict=True)):
-            found = row if row and place not in doubtful else record_of(path, line, Row, left_out)
+            if row and place not in doubtful:
+                found: Row | None = row
+            else:
+                found = record_of(path, line, Row, left_out, brief=broken >= EXPLAINED)
+                broken += found is None and bool(bytes(line.text[:99]).strip())
             if found is not None:
                 yield f"{path}:{line.number}", found
 

@@ -43,11 +43,14 @@ LONGEST = (
 
 
 def pytest_configure(config):
-    """A folder for what tests compile, the same one in all processes of a run."""
+    """A folder for what tests compile, the same one in all processes of a run, and a cache in it: what lies in the
+    user's is none of the tests', who may have none."""
     if "KERNELDERBY_TESTS_BUILT" not in os.environ:
-        os.environ["KERNELDERBY_TESTS_BUILT"] = folder = tempfile.mkdtemp(prefix="kernelderby-tests-")
+        patch, folder = pytest.MonkeyPatch(), tempfile.mkdtemp(prefix="kernelderby-tests-")
+        patch.setenv("KERNELDERBY_TESTS_BUILT", folder)
+        patch.setenv("XDG_CACHE_HOME", f"{folder}/cache")
         config.add_cleanup(lambda: shutil.rmtree(folder, ignore_errors=True))
-        config.add_cleanup(lambda: os.environ.pop("KERNELDERBY_TESTS_BUILT", None))
+        config.add_cleanup(patch.undo)
 
 
 def pytest_collection_modifyitems(items):

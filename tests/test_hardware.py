@@ -64,6 +64,7 @@ def test_amd_targets():
         "gfx950",
         "gfx90a",
     ]
+    assert amd_architecture_of("gfx1201") == "gfx1201"
     assert amd_architecture_of("NVIDIA H200") is None
 
 

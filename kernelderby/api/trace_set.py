@@ -104,7 +104,9 @@ class TraceSet:
         wanted = [catalog.definition(name).name for name in _names(definitions)]
         for solution in named if wanted else ():
             if solution.definition not in wanted:
-                raise DerbyError(f"{solution.name} is a solution of {solution.definition}, not of {', '.join(wanted)}")
+                raise DerbyError(
+                    f"{solution.name} is a solution of {solution.definition}, not of {', '.join(wanted)}; leave one out"
+                )
         wanted = wanted or sorted({solution.definition for solution in named})
         rows = catalog.traces(wanted[0] if len(wanted) == 1 else None)
         names, warnings = self._with_rows(rows, wanted, gpu, protocol)

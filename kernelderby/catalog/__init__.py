@@ -10,11 +10,12 @@ from typing import TypeVar
 
 from kernelderby.catalog.definitions import load_definition
 from kernelderby.catalog.model import Definition, Requires, Solution, TensorSpec, Tolerance, Workload
-from kernelderby.catalog.solutions import load_solutions
+from kernelderby.catalog.solutions import UNIQUE, load_solutions
 from kernelderby.catalog.traces import load_rows
 from kernelderby.catalog.workloads import load_workloads
 from kernelderby.errors import DerbyError
 from kernelderby.fields import suggestion
+from kernelderby.files import files_under
 from kernelderby.trace import Measurement
 
 T = TypeVar("T")
@@ -66,7 +67,8 @@ class Catalog:
     @cached_property
     def definitions(self) -> dict[str, Definition]:
         found: dict[str, Definition] = {}
-        for path in sorted((self.root / "definitions").rglob("*.json")):
+        twins: dict[str, Path] = {}
+        for path in files_under(self.root / "definitions", ".json", self.left_out):
             try:
                 if len(path.relative_to(self.root).parts) != 3:
                     raise DerbyError(
@@ -74,15 +76,13 @@ class Catalog:
                         "move it (flashinfer-bench loads every JSON under definitions/)"
                     )
                 definition = load_definition(path)
-                if definition.name in found:
-                    raise DerbyError(
-                        f"{path}: name: {found[definition.name].path} has it too; names are unique in the set"
-                    )
+                if twin := twins.get(definition.name.casefold()):
+                    raise DerbyError(f"{path}: name: {twin} has it too; {UNIQUE}")
             except DerbyError as error:
                 self._broken_definitions.setdefault(path.stem, str(error))
                 self.left_out(str(error))
                 continue
-            found[definition.name] = definition
+            found[definition.name], twins[definition.name.casefold()] = definition, path
         return found
 
     @cached_property
@@ -135,8 +135,11 @@ class Catalog:
 
     def traces(self, definition_name: str | None = None) -> list[Measurement]:
         """The recorded rows of one definition or of all, file by file in the order of their paths."""
-        pattern = "*.jsonl" if definition_name is None else f"{self.definition(definition_name).name}.jsonl"
-        return [row for path in sorted((self.root / "traces").rglob(pattern)) for row in self._rows(path)]
+        wanted = None if definition_name is None else f"{self.definition(definition_name).name}.jsonl"
+        return [row for path in self.traces_files() if wanted in (None, path.name) for row in self._rows(path)]
+
+    def traces_files(self) -> list[Path]:
+        return files_under(self.root / "traces", ".jsonl", self.left_out)
 
     def _rows(self, path: Path) -> list[Measurement]:
         known = {}

@@ -13,7 +13,18 @@ from msgspec import Struct
 from kernelderby.catalog import constraints
 from kernelderby.catalog.model import Definition, TensorSpec, Tolerance
 from kernelderby.errors import DerbyError
-from kernelderby.fields import Identifier, Name, NotNegative, Share, Size, agree, read_json, read_text, suggestion
+from kernelderby.fields import (
+    Identifier,
+    Most,
+    Name,
+    NotNegative,
+    RelativeError,
+    Size,
+    agree,
+    read_json,
+    read_text,
+    suggestion,
+)
 
 Dtype = Literal[
     "float32",
@@ -50,8 +61,8 @@ class _Tensor(Struct):
 class _Tolerance(Struct):
     name: Name
     atol: NotNegative
-    rtol: NotNegative
-    required_matched_ratio: Share
+    rtol: RelativeError
+    required_matched_ratio: Most
     reason: str
     outputs: tuple[str, ...] | None = None
     row_error: NotNegative | None = None
@@ -150,6 +161,9 @@ def _check_tensors(definition: Definition) -> None:
     for name in definition.outputs:
         if name in definition.inputs:
             raise DerbyError(f"{path}: outputs.{name}: is an input too; rename one of them")
+    for name in definition.axes:
+        if name in definition.inputs and definition.inputs[name].shape is None:
+            raise DerbyError(f"{path}: inputs.{name}: is an axis too, and both are numbers; rename one of them")
     for field in ("inputs", "outputs"):
         for name, spec in getattr(definition, field).items():
             for axis in spec.shape or ():

@@ -12,6 +12,8 @@ from typing import Any
 from kernelderby.catalog import Catalog, Solution, Workload, published
 from kernelderby.catalog.definitions import check_reference
 from kernelderby.catalog.solutions import read_folder, solution_folders
+from kernelderby.catalog.traces import doubled_keys
+from kernelderby.catalog.workloads import shared
 from kernelderby.errors import DerbyError
 from kernelderby.fields import read_json, read_text
 from kernelderby.files import inside, is_inside, read_bytes, write_whole
@@ -59,15 +61,17 @@ def pack(catalog_root: Path | str, check: bool = False, left_out: LeftOut | None
 def problems(catalog_root: Path | str) -> list[str]:
     """All that is broken in a set, one line each: what every other command leaves out with a warning."""
     catalog = Catalog.open(catalog_root)
-    found = []
+    found: list[str] = []
     for name, definition in catalog.definitions.items():
-        catalog.workloads(name)
+        found += shared(catalog.workloads_path(name), catalog.workloads(name), definition)
         try:
             check_reference(definition)
         except DerbyError as error:
             found.append(str(error))
     catalog.solutions  # noqa: B018 - reads them
     catalog.traces()
+    for path in catalog.traces_files():
+        found += doubled_keys(path)
     for read in (published.importance, published.times_us):
         read(catalog.root, catalog.left_out)
     return [line.removesuffix("; left out") for line in [*catalog.warnings, *found]]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TypeVar
@@ -10,6 +11,7 @@ from msgspec import Struct
 
 from kernelderby.errors import DerbyError
 from kernelderby.fields import Name, Positive, Size, read_csv
+from kernelderby.files import expect_folders
 
 HARDWARE = "xpu-a"  # what the published times were measured on: its file in kernelderby/hardware/gpus
 T = TypeVar("T")
@@ -58,7 +60,8 @@ def times_us(root: Path | str, left_out: LeftOut | None = None) -> dict[tuple[st
 
 def _rows(root: Path | str, name: str, kind: type[T]) -> Iterator[tuple[str, T]]:
     path = Path(root) / "profiles" / name
-    if path.exists():
+    expect_folders(path.parent)
+    if os.path.lexists(path):
         yield from read_csv(path, kind)
 
 

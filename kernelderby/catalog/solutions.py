@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+import os
+import posixpath
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -27,11 +30,12 @@ from kernelderby.fields import (
     suggestion,
     unknown_fields,
 )
-from kernelderby.files import is_inside
+from kernelderby.files import files_under, is_inside
 from kernelderby.patterns import pattern_problem
 from kernelderby.trace import Stage
 
 SOURCE_SUFFIXES = (".py", ".cu", ".cuh", ".cpp", ".h")
+UNIQUE = "rename one (names are unique in the set, whatever their case: some file systems have one file for both)"
 LeftOut = Callable[[str], None]
 
 
@@ -81,6 +85,9 @@ class _Written(Struct):
     requires: _Requires = _Requires()
     stages: tuple[_WrittenStage, ...] = ()
 
+    def __post_init__(self) -> None:
+        _expect_once("stages", [stage.name for stage in self.stages])
+
 
 class _Spec(Struct):
     language: Name
@@ -114,9 +121,19 @@ class _Packed(Struct):
     stages: tuple[_Stage, ...] | None = None
 
     def __post_init__(self) -> None:
-        paths = [source.path for source in self.sources]
-        if len(set(paths)) < len(paths):
-            raise ValueError("sources: two have one path; rename one of them")
+        _expect_once("stages", [stage.name for stage in self.stages or ()])
+        paths = [posixpath.normpath(source.path).casefold() for source in self.sources]
+        _expect_once("sources", paths)
+        folders = {path[:end] for path in paths for end, letter in enumerate(path) if letter == "/"}
+        if both := folders & {*paths}:
+            raise ValueError(f"sources: {min(both)!r:.80} is a file and a folder; rename one of them")
+
+
+def _expect_once(field: str, names: Sequence[str]) -> None:
+    """ValueError for two of one name: only one of them would be read."""
+    for name, times in Counter(names).items():
+        if times > 1:
+            raise ValueError(f"{field}: two are {name!r:.80}; rename one of them")
 
 
 def load_solutions(
@@ -126,24 +143,24 @@ def load_solutions(
     is wrong with one that is left out, and with one that stays."""
     solutions: dict[str, Solution] = {}
     problems: dict[str, str] = {}
+    twins: dict[str, Solution] = {}
     for name, read in _all(root, left_out):
         try:
             solution = read(noted)
-            _check_place(solution, solutions, definitions)
+            _check_place(solution, twins, definitions)
         except DerbyError as error:
             problems.setdefault(name, str(error))
             left_out(str(error))
             continue
-        solutions[solution.name] = solution
+        solutions[solution.name] = twins[solution.name.casefold()] = solution
     return solutions, problems
 
 
 def _check_place(solution: Solution, others: Mapping[str, Solution], definitions: Mapping[str, Definition]) -> None:
     """A name of its own, as flashinfer-bench demands, and a definition that it fits."""
     where = solution.folder or solution.json_path
-    if solution.name in others:
-        other = others[solution.name].folder or others[solution.name].json_path
-        raise DerbyError(f"{where}: name: {other} has it too; rename one (names are unique in the set)")
+    if twin := others.get(solution.name.casefold()):
+        raise DerbyError(f"{where}: name: {twin.folder or twin.json_path} has it too; {UNIQUE}")
     definition = definitions.get(solution.definition)
     if definition is None:
         raise DerbyError(
@@ -182,7 +199,9 @@ def _check_calling(where: Path, solution: Solution, definition: Definition) -> N
 def solution_folders(root: Path) -> list[Path]:
     """Every solutions/<author>/<op_type>/<definition>/<solution>/ that holds a file of its own, sorted."""
     return [
-        folder for folder in sorted((root / "solutions").glob("*/*/*/*")) if folder.is_dir() and any(_own_files(folder))
+        folder
+        for folder in sorted((root / "solutions").glob("*/*/*/*"))
+        if os.path.isdir(folder) and _own_files(folder, lambda problem: None)
     ]
 
 
@@ -192,7 +211,7 @@ def _all(root: Path, left_out: LeftOut) -> Iterator[tuple[str, Callable[[LeftOut
     for folder in solution_folders(root):
         packed_from_sources.add(folder.parent / f"{folder.name}.json")
         yield folder.name, partial(read_folder, folder)
-    for path in sorted(directory.rglob("*.json")):
+    for path in files_under(directory, ".json", left_out):
         if path in packed_from_sources:
             continue
         if len(path.relative_to(directory).parts) != 4:
@@ -209,12 +228,14 @@ def _read_packed(path: Path, noted: LeftOut) -> Solution:
     return read_packed(path)
 
 
-def _own_files(folder: Path) -> Iterator[Path]:
+def _own_files(folder: Path, told: LeftOut) -> list[Path]:
     """The files that people wrote, sorted: no caches, nothing hidden."""
-    for path in sorted(folder.rglob("*")):
-        inside = path.relative_to(folder).parts
-        if path.is_file() and not any(part.startswith((".", "__pycache__")) for part in inside):
-            yield path
+    return [path for path in files_under(folder, "", told, hidden=False) if path.is_file()]
+
+
+def _refuse(problem: str) -> None:
+    """What cannot be looked into may hold sources: without them it would be another solution."""
+    raise DerbyError(problem)
 
 
 def _root(folder: Path) -> Path:
@@ -243,7 +264,7 @@ def _sources(folder: Path) -> dict[str, str]:
     """Path inside the folder -> text. What a symlink brings in from outside the set is not packed."""
     sources, root = {}, _root(folder)
     is_ours = is_inside(root, folder)
-    for file in _own_files(folder):
+    for file in _own_files(folder, _refuse):
         if file.suffix in SOURCE_SUFFIXES:
             if not is_ours or (file.is_symlink() and not is_inside(root, file)):
                 raise DerbyError(f"{file}: leads outside the set through a symlink; put the file itself there")

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 from kernelderby.catalog.model import Workload
 from kernelderby.errors import DerbyError
-from kernelderby.fields import agree, decode_json
+from kernelderby.fields import agree, decode_json, expect_keys_once, lines_of
 from kernelderby.quick import QuickRow, read_rows
 from kernelderby.trace import Measurement, Place
 
@@ -53,6 +53,25 @@ def load_rows(
             "was the clock of that machine right?"
         )
     return rows
+
+
+def doubled_keys(path: Path) -> Iterator[str]:
+    """Rows that name a field twice, one line each. Nothing else of them is looked at; `derby pack --check` asks, since
+    it takes longer than reading them."""
+    try:
+        lines = [*lines_of(path)]
+    except DerbyError:
+        return  # as load_rows has said, and of what is no JSON
+    for line in lines:
+        text = bytes(line.text)
+        if not text.strip():
+            continue
+        try:
+            expect_keys_once(f"{path}:{line.number}", text)
+        except DerbyError as problem:
+            yield str(problem)
+        except (ValueError, RecursionError):
+            continue
 
 
 def _check_workload(where: str, row: Measurement, workload: Workload) -> None:

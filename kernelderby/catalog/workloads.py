@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+import os
+import posixpath
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, Literal
 
@@ -13,6 +15,7 @@ from kernelderby.catalog import constraints
 from kernelderby.catalog.model import Definition, TensorSpec, Workload
 from kernelderby.errors import DerbyError
 from kernelderby.fields import Count, Importance, Name, Size, agree, convert, expect_inner_path, read_jsonl
+from kernelderby.files import expect_folders
 from kernelderby.trace import Cost
 
 _BITS = {
@@ -80,7 +83,8 @@ class _Line(Struct):
 def load_workloads(path: Path, definition: Definition, left_out: Callable[[str], None] | None = None) -> list[Workload]:
     """The workloads of a definition, in the file's order; none when the file does not exist. A broken line is told to
     left_out and passed over; without it the DerbyError is raised."""
-    if not path.exists():
+    expect_folders(path.parents[1], path.parent)
+    if not os.path.lexists(path):
         return []
     workloads: dict[str, Workload] = {}
     for where, raw in read_jsonl(path, dict[str, Any], left_out):
@@ -95,6 +99,30 @@ def load_workloads(path: Path, definition: Definition, left_out: Callable[[str],
             continue
         workloads[workload.uuid] = workload
     return list(workloads.values())
+
+
+def shared(path: Path, workloads: Iterable[Workload], definition: Definition) -> Iterator[str]:
+    """What two workloads of a file have in common and only one can have, one line each; `derby pack --check` asks."""
+    taken: dict[object, str] = {}
+    for workload in workloads:
+        for field, value, among in _of_its_own(workload, definition):
+            other = taken.setdefault((field, value, among), workload.uuid)
+            if other != workload.uuid:
+                yield (
+                    f"{path}: {field}: workloads {other} and {workload.uuid} both have {value!r:.120}; "
+                    "give one of them its own"
+                )
+
+
+def _of_its_own(workload: Workload, definition: Definition) -> Iterator[tuple[str, object, str | None]]:
+    """Field and value of what no two workloads share, and the origin within which: the number in a published list, and
+    the files that `derby pack` writes generated inputs into."""
+    if workload.shape_id is not None:
+        yield "shape_id", workload.shape_id, workload.origin
+    if definition.source_path is not None:
+        for name, spec in workload.inputs.items():
+            if spec["type"] == "safetensors":
+                yield f"workload.inputs.{name}.path", posixpath.normpath(spec["path"]), None
 
 
 def _workload(where: str, raw: dict[str, Any], definition: Definition) -> Workload:

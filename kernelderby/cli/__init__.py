@@ -94,6 +94,11 @@ def main() -> None:
         unnamed = f"{told}; look at where the output goes, and at the current directory"
         warn([f"{where}: {told}; mend that place, or name another" if where else unnamed])
         sys.exit(1)
+    except MemoryError:
+        from kernelderby.cli.output import warn
+
+        warn(["there is not enough memory for what the files hold; name fewer of them, or end other programs"])
+        sys.exit(1)
     except ModuleNotFoundError as error:
         if error.name not in _OF_MEASURING:
             raise

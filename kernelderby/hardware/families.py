@@ -33,6 +33,7 @@ _AMD: tuple[tuple[str, str], ...] = (
     (r"MI2\d\dX?", "gfx90a"),
     (r"MI100", "gfx908"),
 )
+_TARGET = re.compile(r"\bgfx\d{1,2}[\da-f]{2}\b")
 
 
 def compute_capability_of(name: str) -> str | None:
@@ -44,5 +45,7 @@ def compute_capability_of(name: str) -> str | None:
 
 
 def amd_architecture_of(name: str) -> str | None:
-    """ "gfx942" of an MI300X; None for what is not AMD's."""
+    """ "gfx942" of an MI300X, and of itself; None for what is not AMD's."""
+    if target := _TARGET.search(name):
+        return target[0]
     return next((target for pattern, target in _AMD if re.search(pattern, name, re.IGNORECASE)), None)

@@ -14,7 +14,7 @@ from kernelderby.catalog import Catalog, Definition, Workload
 from kernelderby.catalog.workloads import CountedCost
 from kernelderby.errors import DerbyError
 from kernelderby.fields import convert, read_text
-from kernelderby.files import inside, write_whole
+from kernelderby.files import inside, read_bytes, write_whole
 
 
 def pack_blobs(catalog: Catalog, check: bool = False, left_out: Callable[[str], None] | None = None) -> list[str]:
@@ -61,9 +61,9 @@ def _blamed(definition: Definition, what: str) -> Iterator[None]:
     """Whatever the definition's own code raises is its fault, in one line."""
     try:
         yield
-    except DerbyError:
+    except (DerbyError, KeyboardInterrupt):
         raise
-    except (Exception, SystemExit) as error:
+    except BaseException as error:  # SystemExit and GeneratorExit too: nothing of it is meant for us
         told = " ".join(f"{type(error).__name__}: {error}".split())[:200]
         raise DerbyError(f"{definition.source_path}: {what}: {told}; mend it") from None
 
@@ -88,7 +88,7 @@ def _generated(definition: Definition, module: ModuleType, workload: Workload) -
 def _write_blobs(root: Path, definition: Definition, workload: Workload, tensors: dict[str, Any]) -> list[str]:
     from safetensors.torch import save
 
-    digest = hashlib.sha256(definition.place.read_bytes()).hexdigest()
+    digest = hashlib.sha256(read_bytes(definition.place)).hexdigest()
     metadata = {"seed": str(workload.seed), "definition_sha256": digest}
     files: dict[Path, dict[str, Any]] = {}
     for name, tensor in tensors.items():

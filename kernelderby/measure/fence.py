@@ -11,6 +11,9 @@ import subprocess
 from collections.abc import Collection, Mapping
 from pathlib import Path
 
+from kernelderby.errors import DerbyError
+from kernelderby.files import reason
+
 _PR_SET_CHILD_SUBREAPER = 36  # <linux/prctl.h>
 
 # What libraries read to find compilers, GPUs and their own files. Everything else of the user's environment stays here.
@@ -93,16 +96,21 @@ PLACES = frozenset({*_CACHES, "TMPDIR"})  # what differs in the environments of 
 
 
 def own_folder(base: Path, solution_hash: str) -> Path:
-    """Where what a solution compiled lies: no solution finds that of another, or of its own former sources."""
+    """Where what a solution compiled lies: no solution finds that of another, or of its own former sources. DerbyError
+    where it cannot be made."""
     folder = base / "built" / solution_hash
-    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        told = f"{folder}: what a solution compiles cannot be cached there ({reason(error)})"
+        raise DerbyError(f"{told}; set $XDG_CACHE_HOME to a folder that you may write to") from None
     return folder
 
 
 def own_caches(folder: Path) -> dict[str, str]:
     """The environment that keeps a solution's caches in its own folder. FlashInfer's modules that the user compiled
     beforehand are taken from where they are: some need many minutes."""
-    built_before = (Path.home() / ".cache/flashinfer").is_dir() or "FLASHINFER_WORKSPACE_BASE" in os.environ
+    built_before = (_home() / ".cache/flashinfer").is_dir() or "FLASHINFER_WORKSPACE_BASE" in os.environ
     return {
         name: str(folder / part)
         for name, part in _CACHES.items()
@@ -116,6 +124,10 @@ _DEVICES = ("null", "zero", "full", "random", "urandom", "shm")
 _OF_GPUS = ("nvidia", "nvhost", "nvmap", "dri", "dxg", "gdrdrv", "infiniband")
 
 
+def _home() -> Path:
+    return Path(os.path.expanduser("~"))  # of a user whom nobody knows it is a name that does not exist
+
+
 def writable(own: Path, scratch: Path) -> list[Path]:
     """The only places that a solution's worker may write to: its caches, its temporary files, shared memory, GPUs and
     devices that are nothing to anybody, its part of /proc, and FlashInfer's modules where own_caches() leaves them."""
@@ -124,7 +136,7 @@ def writable(own: Path, scratch: Path) -> list[Path]:
         for path in Path("/dev").iterdir()
         if not path.is_symlink() and (path.name in _DEVICES or path.name.startswith(_OF_GPUS))
     ]
-    flashinfer = Path(os.environ.get("FLASHINFER_WORKSPACE_BASE") or Path.home()) / ".cache/flashinfer"
+    flashinfer = Path(os.environ.get("FLASHINFER_WORKSPACE_BASE") or _home()) / ".cache/flashinfer"
     return [own, scratch, *devices, Path("/proc/self"), flashinfer]
 
 

@@ -36,7 +36,7 @@ class WorkerProcess:
 
     _alive: ClassVar[set[int]] = set()  # process ids of all workers of this process
     _starting: ClassVar[threading.Lock] = threading.Lock()  # a child not yet in _alive is nobody's orphan
-    _others: ClassVar[set[int]] = set()  # its children before the first worker, fork servers, and itself
+    _others: ClassVar[set[int]] = set()  # its children before the first worker, and itself
 
     def __init__(self, root: Path, device: str, trusted: bool = False, solution_hash: str | None = None) -> None:
         """trusted: what it says of the set's faults ends the run also while it holds a solution (derby tune).
@@ -75,7 +75,6 @@ class WorkerProcess:
             )
             self._process = begin(beginning, environment, request_end, reply_end)
             self._alive.add(self._process.pid)
-            self._others.update(servers())
         os.close(request_end)
         os.close(reply_end)
         os.set_blocking(self._requests, False)  # a worker that does not read must not hold the run up
@@ -94,8 +93,9 @@ class WorkerProcess:
 
     @classmethod
     def known(cls) -> set[int]:
-        """All workers of this process, and the children that it had before."""
-        return cls._alive | cls._others
+        """All workers of this process, the fork server that lives (the id of an ended one is soon another process's),
+        and the children that it had before."""
+        return cls._alive | cls._others | servers()
 
     def rivals(self) -> list[int]:
         """Process ids of the other workers of this process, as many as a filter of its takes."""
@@ -228,7 +228,7 @@ class WorkerProcess:
         self._process.wait()
         self._alive.discard(self._process.pid)
         with self._starting:
-            fence.end_orphans(self._alive | self._others)  # what had left its group, or its parent
+            fence.end_orphans(self.known())  # what had left its group, or its parent
         self._log_reader.join(timeout=1)
         if not self._log_reader.is_alive():
             self._output.close()

@@ -9,6 +9,7 @@ from pathlib import Path
 from kernelderby.catalog import Catalog, Solution, Workload
 from kernelderby.catalog.traces import load_rows
 from kernelderby.errors import DerbyError
+from kernelderby.files import files_under
 from kernelderby.page.model import ShownChange, ShownChanges
 from kernelderby.page.text import interval, words
 from kernelderby.rank import rank
@@ -26,7 +27,7 @@ def rows_before(path: Path, catalog: Catalog) -> list[Measurement]:
         raise DerbyError(f"--against {path}: no such folder; give a trace set or a folder of traces")
     folder = path / "traces" if (path / "traces").is_dir() else path
     rows = []
-    for file in sorted(folder.rglob("*.jsonl")):
+    for file in files_under(folder, ".jsonl", catalog.left_out):
         if file.stem in catalog.definitions:
             known = {workload.uuid: workload for workload in catalog.workloads(file.stem)}
             rows += load_rows(file, known, catalog.left_out, catalog.left_out)

@@ -10,6 +10,7 @@ from pathlib import Path
 from kernelderby.api.profile_file import ProfileFile, open_profile_file
 from kernelderby.catalog import Catalog
 from kernelderby.errors import DerbyError
+from kernelderby.files import files_under
 from kernelderby.hardware import find_gpu
 from kernelderby.page.kernels import shown_kernels
 from kernelderby.page.layers import shown_layers
@@ -36,7 +37,7 @@ class Recordings:
 def recordings(catalog: Catalog, problem: Callable[[str], None]) -> Recordings:
     """problem: told of every file that cannot be read; it is passed over."""
     found = Recordings()
-    for path in _files(catalog.root):
+    for path in _files(catalog.root, problem):
         try:
             _take(catalog, path, found)
         except DerbyError as error:
@@ -44,9 +45,9 @@ def recordings(catalog: Catalog, problem: Callable[[str], None]) -> Recordings:
     return found
 
 
-def _files(root: Path) -> Iterator[Path]:
+def _files(root: Path, problem: Callable[[str], None]) -> Iterator[Path]:
     for folder in FOLDERS:
-        yield from sorted(path for path in (root / folder).rglob("*") if path.is_file())
+        yield from (path for path in files_under(root / folder, "", problem) if path.is_file())
 
 
 def _take(catalog: Catalog, path: Path, found: Recordings) -> None:

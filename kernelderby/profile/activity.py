@@ -10,7 +10,6 @@ A gap is a stretch in which nothing ran on the GPU. Why, by the operation that e
 
 from __future__ import annotations
 
-import re
 from array import array
 from bisect import bisect_left
 from collections import defaultdict
@@ -20,11 +19,11 @@ from pathlib import Path
 import numpy as np
 
 from kernelderby.profile.kernels.attribution import Role, attribute
+from kernelderby.profile.names import unnumbered
 from kernelderby.profile.spans import ApiSum, LaunchShape, Profile, Span, SpanKind
 from kernelderby.profile.timeline import gpu_label
 
 # What torch's emit_nvtx writes behind an operator's name; every call has another number.
-_UNNUMBERED = re.compile(r"(?:, (?:seq|op_id|sizes) = [^,]*)+$")
 CAUSES = ("host late", "synchronisation", "communication", "dependency", "unknown")
 
 
@@ -94,7 +93,7 @@ def activity_of(profile: Profile) -> Activity:
         if state is None:
             state = places[place] = states.setdefault(profile.gpu_of(*place), _Gpu(*place))
         state.take(span, launch, launched, waits)
-        for name in {_UNNUMBERED.sub("", name) for name in span.ranges}:
+        for name in {unnumbered(name) for name in span.ranges}:
             tally = inside[name]
             tally[0] += 1
             tally[1] += span.end_ns - span.start_ns
@@ -116,7 +115,7 @@ def activity_of(profile: Profile) -> Activity:
 def _ranges(profile: Profile, inside: dict[str, list[int]]) -> tuple[RangeActivity, ...]:
     host: dict[str, list[int]] = defaultdict(lambda: [0, 0])
     for each in profile.range_instances():
-        tally = host[_UNNUMBERED.sub("", each.name)]
+        tally = host[unnumbered(each.name)]
         tally[0] += 1
         tally[1] += each.end_ns - each.start_ns
     found = [RangeActivity(name, *host.get(name, (0, 0)), *inside.get(name, (0, 0))) for name in {**host, **inside}]

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from kernelderby.errors import DerbyError
+from kernelderby.profile.names import fits
 from kernelderby.profile.spans import ApiSum, KernelSum, Launched, Profile, RangeInstance, Span, sum_spans
 
 _TIME = re.compile(r"\s*(?P<number>\d+(?:\.\d+)?|\.\d+)\s*(?P<unit>ns|us|ms|s)?\s*")
@@ -170,7 +171,7 @@ class SelectedProfile(Profile):
                 continue
             if chosen.stream is not None and span.stream != chosen.stream:
                 continue
-            if chosen.range and not any(map(chosen.range.search, span.ranges)):
+            if chosen.range and not any(fits(chosen.range, name) for name in span.ranges):
                 continue
             if counter and chosen.repetitions:
                 number = counter.number(span.process, span.start_ns if launch is None else launch)

@@ -118,6 +118,20 @@ _LONE_TYPE = re.compile(r"^(?:int|long|unsigned char|signed char|unsigned int|un
 _CALL = re.compile(r"\boperator ?\(\) ?\(\)[^:]*")
 
 
+# What torch.autograd.profiler.emit_nvtx writes behind the name of every operator: each instance has its own.
+_NUMBERS = re.compile(r"(?:, (?:seq|op_id|sizes) = [^,]*)+$")
+
+
+def unnumbered(range_name: str) -> str:
+    """ "aten::addmm, seq = 45440, op_id = 990760" -> "aten::addmm": the name under which tables group ranges."""
+    return _NUMBERS.sub("", range_name)
+
+
+def fits(pattern: re.Pattern[str], range_name: str) -> bool:
+    """Whether a range is meant, by its own name or by the one that tables show."""
+    return bool(pattern.search(range_name) or (", " in range_name and pattern.search(unnumbered(range_name))))
+
+
 def short_name(name: str) -> str:
     """The name for a table: base name, and of the template arguments only functors, element types and policies.
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from kernelderby.errors import DerbyError
+from kernelderby.profile.names import unnumbered
 from kernelderby.profile.spans import Profile, RangeInstance
 
 # Out of line: further from the median than FAR deviations (the median's own, 1.4826 MAD) and than a tenth of it.
@@ -79,7 +80,7 @@ def pace_of(profile: Profile, expression: str) -> Pace:
         profile.spans()  # says what is missing
     found = _outermost(profile.range_instances(pattern))
     if not found:
-        names = sorted({each.name for each in profile.range_instances()})
+        names = sorted({unnumbered(each.name) for each in profile.range_instances()})
         there = f"there are {', '.join(names[:8])}" if names else "the profile has no ranges"
         raise DerbyError(f"{profile.path}: no range fits '{expression}'; {there}; name one with --within REGEX")
     by_process: dict[int, list[RangeInstance]] = defaultdict(list)

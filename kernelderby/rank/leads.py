@@ -79,7 +79,10 @@ def leads(
     found = [one for name in names if (one := _leads(rows, workloads, solutions, author, name, protocol))]
     if not found:
         who = author or "one author"
-        raise DerbyError(f"traces/: no shape was measured with a solution of {who} and of another library")
+        raise DerbyError(
+            f"traces/: no shape was measured with a solution of {who} and of another library; "
+            "measure both with `derby bench --together`"
+        )
     return tuple(sorted(found, key=lambda each: -each.total["eager"].shapes))
 
 

@@ -7,6 +7,8 @@ more parts than colours the second round is hatched.
 
 from __future__ import annotations
 
+import logging
+import os
 from collections.abc import Mapping, Sequence
 from io import BytesIO
 from pathlib import Path
@@ -160,13 +162,9 @@ def differences(values: Mapping[str, float], path: Path, *, title: str, unit: st
 def new_figure(path: Path, width: float, height: float) -> tuple[Any, Any]:
     if path.suffix.lower() not in SUFFIXES:
         raise DerbyError(f"--plot {path}: {path.suffix or 'no suffix'} is no picture; end it in {', '.join(SUFFIXES)}")
-    try:
-        from matplotlib.backends.backend_agg import FigureCanvasAgg
-        from matplotlib.figure import Figure
-    except ImportError:
-        raise DerbyError("--plot: matplotlib is missing; pip install 'kernelderby[plot]'") from None
-    figure = Figure(figsize=(width, height), layout="constrained")
-    FigureCanvasAgg(figure)
+    new_canvas, new = _of_matplotlib()
+    figure = new(figsize=(width, height), layout="constrained")
+    new_canvas(figure)
     axes = figure.add_subplot()
     axes.spines[["top", "right", "left"]].set_visible(False)
     axes.tick_params(axis="y", length=0)
@@ -175,11 +173,32 @@ def new_figure(path: Path, width: float, height: float) -> tuple[Any, Any]:
     return figure, axes
 
 
+def _of_matplotlib() -> tuple[Any, Any]:
+    """Its canvas and figure, with its own defaults, so that pictures look the same everywhere: no display, no settings
+    of the user or a foreign current directory, and no formula where a kernel's name has two dollar signs."""
+    os.environ.pop("MPLBACKEND", None)
+    logging.getLogger("matplotlib").setLevel(logging.ERROR)  # where its cache may lie is nobody's concern here
+    try:
+        import matplotlib
+        from matplotlib.backends.backend_agg import FigureCanvasAgg
+        from matplotlib.figure import Figure
+    except ImportError:
+        raise DerbyError("--plot: matplotlib is missing; pip install 'kernelderby[plot]'") from None
+    except Exception as error:  # whatever its settings make of it
+        raise DerbyError(f"--plot: matplotlib does not start ({error!s:.200}); look at its matplotlibrc") from None
+    matplotlib.rcdefaults()
+    matplotlib.rcParams["text.parse_math"] = False
+    return FigureCanvasAgg, Figure
+
+
 def save(figure: Any, path: Path) -> None:
     if not path.parent.is_dir():
         raise DerbyError(f"--plot {path}: cannot be written (there is no such folder); name a place that exists")
     drawn = BytesIO()
-    figure.savefig(drawn, dpi=160, format=path.suffix.removeprefix(".") or "png")
+    try:
+        figure.savefig(drawn, dpi=160, format=path.suffix.removeprefix(".") or "png")
+    except (ValueError, OverflowError, OSError, RuntimeError) as error:
+        raise DerbyError(f"--plot {path}: cannot be drawn ({error!s:.200}); is $SOURCE_DATE_EPOCH a number?") from None
     write_whole(path, drawn.getvalue())
 
 

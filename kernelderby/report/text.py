@@ -22,7 +22,7 @@ STYLES = {"": "", "best": "bold green", "muted": "dim", "bad": "red"}
 _CODES = {"best": "\x1b[1;32m", "muted": "\x1b[2m", "bad": "\x1b[31m"}  # of STYLES
 GAP = 2  # spaces between columns: one of the box, one of padding
 SHORT = 7  # titles up to this length stay on one line
-NAME = 20  # a name is never shortened to less
+NAME = 24  # a name is never shortened to less
 
 
 def render(report: Report, *, width: int = 120, color: bool = False) -> str:

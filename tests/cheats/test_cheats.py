@@ -13,6 +13,7 @@ import os
 import platform
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -20,6 +21,7 @@ import pytest
 from kernelderby.measure import landlock, seccomp
 
 pytest.importorskip("torch")
+pytestmark = pytest.mark.timeout(900)  # the first of them waits for all runs, each of which has 300 s
 
 HERE = Path(__file__).resolve().parent
 MEASURING = HERE.parent / "measure"
@@ -99,7 +101,14 @@ def run(root: Path, names: list[str], program: str = RUN) -> subprocess.Complete
 
 
 def left_of(root: Path) -> list[Path]:
-    """Processes that a run of this set has started."""
+    """Processes that a run of this set has started and that stay: who was killed goes when it has a processor."""
+    until = time.monotonic() + 30
+    while (staying := living_of(root)) and time.monotonic() < until:
+        time.sleep(0.1)
+    return staying
+
+
+def living_of(root: Path) -> list[Path]:
     staying = []
     for path in Path("/proc").glob("[0-9]*/environ"):
         try:

@@ -1,10 +1,10 @@
 """derby list and derby show: on this checkout, and on a small set whose numbers are worked out by hand."""
 
 import json
+import resource
 import shutil
 import subprocess
 import sys
-import time
 
 import pytest
 
@@ -114,10 +114,12 @@ def test_it_is_quick_and_needs_no_torch(checkout):
         "import sys\nsys.argv = ['derby', 'list', '--root', sys.argv[1]]\nfrom kernelderby import cli\n"
         "try:\n    cli.main()\nexcept SystemExit:\n    pass\nassert not {'torch', 'triton'} & set(sys.modules)"
     )
-    begin = time.monotonic()
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
     done = subprocess.run([sys.executable, "-c", code, str(checkout)], capture_output=True, text=True)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
     assert done.returncode == 0 and "operators" in done.stdout, done.stderr
-    assert time.monotonic() - begin < 5  # under 1 s where nothing else runs
+    # 0.6 s. Of the processor, since other tests may run beside it.
+    assert after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime < 5
 
 
 def test_help_works_after_the_verb_list_was_imported(derby):

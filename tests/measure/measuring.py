@@ -1,8 +1,10 @@
-"""Copies of the set of misbehaviours, and runs over it without the command (which refuses to measure a CPU)."""
+"""Copies of the set of misbehaviours, and runs over it without the command (which refuses to measure a CPU); what may
+be said of a process by its id, which another one gets when it has ended."""
 
 from __future__ import annotations
 
 import shutil
+import time
 from pathlib import Path
 
 from kernelderby.catalog import Catalog
@@ -29,3 +31,23 @@ def measure(
     if planned:
         planned()
     return Runner(catalog, machine, settings, Observer()).run(plan)
+
+
+def of_process(pid: int) -> tuple[str, str] | None:
+    """The letter of its state, and when it began, which tells it from a later one of that id. None where it is gone."""
+    try:
+        words = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return None
+    return words[0], words[19]
+
+
+def ends(pid: int, began: str, seconds: float = 60) -> bool:
+    """Whether the process that began then is at its end, or soon. Its remains count for nothing: they wait for a
+    parent, and not every init of a container looks for them."""
+    until = time.monotonic() + seconds
+    while (now := of_process(pid)) is not None and now[0] != "Z" and now[1] == began:
+        if time.monotonic() > until:
+            return False
+        time.sleep(0.02)
+    return True

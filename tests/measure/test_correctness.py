@@ -105,7 +105,7 @@ def test_a_checksum_is_that_of_the_pieces_of_any_chunk(dtype, monkeypatch):
     (whole,) = checksum({"x": tensor}).values()
     for size in (8, 64, 104, 1000):
         assert checksum_of_pieces(tensor.split(size), tensor.nbytes) == whole
-    words, numbers = tensor.view(torch.int64).tolist(), checksums._odd_numbers(0, 48, tensor.device).tolist()
+    words, numbers = tensor.view(torch.int32).tolist(), checksums._odd_numbers(0, 48, tensor.device).tolist()
     factors = [numbers[i % 48] * checksums._of_chunk(i // 48) for i in range(len(words))]
     assert all(factor % 2 for factor in factors) and len(set(factors)) == len(factors)
     assert whole == sum(word * factor for word, factor in zip(words, factors, strict=True)) % (1 << 64)
@@ -119,6 +119,24 @@ def test_a_change_that_another_one_makes_up_for_is_seen():
     changed[9] -= 2 * 3 + 1
     assert sum(w * (2 * i + 1) for i, w in enumerate((changed - words).tolist())) == 0
     assert checksum({"x": changed}) != checksum({"x": words})
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32, torch.float64, torch.int64])
+def test_changes_of_the_highest_bits_do_not_make_up_for_each_other(dtype):
+    """Twice 2^63 is nothing modulo 2^64, whatever odd number it is times."""
+    tensor = torch.arange(1, 65).to(dtype)
+    for one in range(8):
+        changed = tensor.clone()
+        changed[one] *= -1
+        changed[one + 48] *= -1
+        assert checksum({"x": changed}) != checksum({"x": tensor})
+
+
+def test_a_checksum_is_of_the_contents_wherever_they_lie():
+    held = torch.arange(100, dtype=torch.uint8)
+    for size in (64, 60, 61):
+        (there,) = checksum({"x": held[3 : 3 + size]}).values()
+        assert checksum({"x": held[3 : 3 + size].clone()}) == {"x": there}
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float8_e4m3fn, torch.int32, torch.bool])

@@ -1,5 +1,7 @@
 """What a row says about the code that it was measured with."""
 
+import os
+import shutil
 import subprocess
 
 import pytest
@@ -12,8 +14,14 @@ from kernelderby.measure.machine.environment import git_commit
 
 @pytest.fixture
 def checkout(tmp_path, monkeypatch):
-    """A checkout with one commit, its id, and a folder of copied files inside it."""
+    """A checkout with one commit, its id, and a folder of copied files inside it. Nothing of the user's git."""
+    if shutil.which("git") is None:
+        pytest.skip("needs git")
+    for name in [name for name in os.environ if name.startswith("GIT_")]:  # of a hook that runs the tests, say
+        monkeypatch.delenv(name)
     monkeypatch.delenv("DERBY_COMMIT", raising=False)
+    monkeypatch.setenv("GIT_CONFIG_GLOBAL", os.devnull)
+    monkeypatch.setenv("GIT_CONFIG_NOSYSTEM", "1")
     monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
 
     def git(*arguments):

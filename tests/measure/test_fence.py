@@ -7,7 +7,6 @@ import os
 import shutil
 import subprocess
 import sys
-import time
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -45,6 +44,21 @@ def test_every_solution_has_caches_of_its_own(tmp_path):
     one, other = (fence.own_caches(fence.own_folder(tmp_path, letter * 16)) for letter in "ab")
     assert one.keys() == other.keys() >= {"TRITON_CACHE_DIR", "TORCH_EXTENSIONS_DIR", "XDG_CACHE_HOME"}
     assert not set(one.values()) & set(other.values())
+
+
+@pytest.mark.parametrize("place", ["a file", "no home"])
+def test_where_nothing_can_be_cached_is_one_line(misbehaviours, tmp_path, monkeypatch, place):
+    from measuring import measure
+
+    (tmp_path / "file").touch()
+    if place == "a file":
+        monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    else:
+        monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+        monkeypatch.setattr(os.path, "expanduser", lambda path: path)  # what it says of a user whom nobody knows
+    with pytest.raises(DerbyError, match=r"set \$XDG_CACHE_HOME") as error:
+        measure(misbehaviours, ["honest"], workloads=("8",))
+    assert "\n" not in str(error.value)
 
 
 PROTECTED = """
@@ -391,9 +405,8 @@ def test_a_worker_sees_no_secret_of_the_user(misbehaviours, monkeypatch):
         "import os\n\nimport torch\n\nfound = 'MY_TOKEN' in os.environ\n\n\n"
         "def run(x, y, factor, out):\n    torch.add(x, y, alpha=factor + found, out=out)\n"
     )
-    start = time.monotonic()
     assert [row.status for row in measure(misbehaviours, ["honest"], workloads=("8",), rounds=1)] == ["passed"]
-    assert time.monotonic() - start < 60 and os.environ["MY_TOKEN"]
+    assert os.environ["MY_TOKEN"] == "of-the-user"
 
 
 def test_descendants_however_deep(monkeypatch):

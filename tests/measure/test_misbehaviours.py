@@ -1,13 +1,13 @@
 """Ten ways to misbehave, in real processes beside an honest solution: each ends in its own status, the run goes on."""
 
 import json
-import os
 import shutil
+import tempfile
 import time
 from pathlib import Path
 
 import pytest
-from measuring import CPU, DEFINITION, copied_set, measure
+from measuring import CPU, DEFINITION, copied_set, ends, measure
 
 from kernelderby.catalog import Catalog
 from kernelderby.measure.plan import Settings, make_plan
@@ -84,33 +84,23 @@ def test_what_the_machine_may_have_caused_is_tried_again(run):
 
 
 def test_a_killed_worker_takes_its_children_along(misbehaviours):
-    pid_file = Path(f"/dev/shm/kernelderby-test-{os.getpid()}")  # one of the few places that a worker may write to
     main = misbehaviours / f"solutions/tests/elementwise/{DEFINITION}/hangs/main.py"
-    main.write_text(
-        "import subprocess\n\n\ndef run(x, y, factor, out):\n"
-        "    child = subprocess.Popen(['sleep', '300'])\n"
-        f"    open({str(pid_file)!r}, 'w').write(str(child.pid))\n"
-        "    child.wait()\n"
-    )
-    rows = measure(misbehaviours, ["hangs"], workloads=("8",), timeout_seconds=4)
-    assert [row.status for row in rows] == [Status.TIMED_OUT]
-    try:
-        assert _ends(int(pid_file.read_text()))
-    finally:
-        pid_file.unlink(missing_ok=True)
-
-
-def _ends(pid: int) -> bool:
-    """Whether a process is gone, or soon: an orphan's remains wait for init."""
-    for _ in range(50):
-        try:
-            with open(f"/proc/{pid}/stat") as stat:
-                if stat.read().rpartition(")")[2].split()[0] == "Z":
-                    return True
-        except OSError:
-            return True
-        time.sleep(0.1)
-    return False
+    # Shared memory is one of the few places that a worker may write to.
+    with tempfile.NamedTemporaryFile("r", dir="/dev/shm", prefix="kernelderby-test-") as told:
+        main.write_text(
+            "import subprocess\n\n\ndef run(x, y, factor, out):\n"
+            "    child = subprocess.Popen(['sleep', '300'])\n"
+            "    began = open(f'/proc/{child.pid}/stat').read().rpartition(')')[2].split()[19]\n"
+            f"    open({told.name!r}, 'w').write(f'{{child.pid}} {{began}}')\n"
+            "    child.wait()\n"
+        )
+        for seconds in (4, 30, 120):  # more where it had not come so far
+            rows = measure(misbehaviours, ["hangs"], workloads=("8",), timeout_seconds=seconds)
+            assert [row.status for row in rows] == [Status.TIMED_OUT]
+            if found := told.read():
+                break
+    pid, began = found.split()
+    assert ends(int(pid), began)
 
 
 def test_rivals_stand_still_while_a_solution_is_witnessed(tmp_path, monkeypatch):

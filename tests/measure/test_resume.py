@@ -10,9 +10,10 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from measuring import CPU, DEFINITION, measure
+from measuring import CPU, DEFINITION, ends, measure, of_process
 
 from kernelderby.catalog import Catalog
+from kernelderby.measure import fence
 from kernelderby.measure.machine.probe import Machine
 from kernelderby.measure.plan import Settings, make_plan
 from kernelderby.measure.replies import GpuSeen
@@ -41,12 +42,12 @@ def test_a_killed_run_is_resumed(misbehaviours):
         [sys.executable, "-c", RUN, str(Path(__file__).parent), str(misbehaviours), "300"], start_new_session=True
     )
     path = traces(misbehaviours)
-    for _ in range(3000):  # rows are there when a workload's race has ended; the second one then takes its many turns
-        if path.is_file() and path.read_bytes().count(b"\n") >= 1:
-            break
+    # Rows are there when a workload's race has ended; the second one then takes its many turns.
+    while not (path.is_file() and b"\n" in path.read_bytes()):
+        assert run.poll() is None
         time.sleep(0.02)
-    workers = _children(run.pid)
-    assert workers
+    workers = {pid: of_process(pid) for pid in fence.children(run.pid)}
+    assert workers and all(workers.values())
     os.kill(run.pid, signal.SIGKILL)
     run.wait()
     written = path.read_text()
@@ -57,11 +58,7 @@ def test_a_killed_run_is_resumed(misbehaviours):
     assert len(counted) == 4 and set(counted.values()) == {1}
     assert len(rows) + written.count("\n") == 4
     assert not measure(misbehaviours, SOLUTIONS), "nothing is left to do"
-    assert all(not Path(f"/proc/{pid}").exists() for pid in workers), "workers outlived their runner"
-
-
-def _children(pid: int) -> list[int]:
-    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    assert all(ends(pid, began) for pid, (_, began) in workers.items()), "workers outlived their runner"
 
 
 def test_a_damaged_last_line_is_moved_aside_and_measured_again(misbehaviours):

@@ -7,13 +7,12 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from pathlib import Path
 
 import pytest
-from measuring import measure
+from measuring import ends, measure, of_process
 
 from kernelderby.measure import fence, landlock, start
+from kernelderby.measure.process import WorkerProcess
 
 linux = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="workers are forked on Linux alone")
 HONEST = "solutions/tests/elementwise/scaled_add_n16/honest"
@@ -179,19 +178,6 @@ sys.stdin.read()
 """
 
 
-def ends(pid: int) -> bool:
-    until = time.monotonic() + 20
-    while Path(f"/proc/{pid}").exists() and time.monotonic() < until:
-        stat = Path(f"/proc/{pid}/stat")
-        try:
-            if stat.read_text().rpartition(")")[2].split()[0] == "Z":
-                return True
-        except OSError:
-            return True
-        time.sleep(0.02)
-    return not Path(f"/proc/{pid}").exists()
-
-
 @linux
 def test_worker_and_server_die_with_a_killed_judge(misbehaviours):
     (misbehaviours / HONEST / "main.py").write_text("while True:\n    pass\n")
@@ -199,22 +185,23 @@ def test_worker_and_server_die_with_a_killed_judge(misbehaviours):
         [sys.executable, "-c", JUDGE, str(misbehaviours)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )
     with judge:
-        worker, server = map(int, judge.stdout.readline().split())
-        assert Path(f"/proc/{worker}").exists() and Path(f"/proc/{server}").exists()
+        began = {pid: of_process(pid)[1] for pid in map(int, judge.stdout.readline().split())}
+        assert len(began) == 2, "a worker and a server"
         judge.send_signal(signal.SIGKILL)
-    assert ends(worker) and ends(server)
+    assert all(ends(*each) for each in began.items())
 
 
 @linux
 def test_another_environment_gets_another_server():
-    found = []
+    found, began = [], []
     for value, place in (("1", "a"), ("1", "b"), ("2", "b")):
         found.append(start._fork_server({"DERBY_TESTS": value, "TMPDIR": place, "TRITON_CACHE_DIR": place}))
         assert found[-1].environment == {"DERBY_TESTS": value} and start.servers() == {found[-1].pid}
+        began.append((found[-1].pid, of_process(found[-1].pid)[1]))
     assert found[0] is found[1] and found[1] is not found[2]
-    assert ends(found[0].pid)
+    assert ends(*began[0])
     start._end_server()
-    assert not start.servers() and ends(found[2].pid)
+    assert not start.servers() and ends(*began[2])
 
 
 @linux
@@ -228,3 +215,15 @@ def test_without_a_server_workers_are_started(misbehaviours, forks, monkeypatch,
         (row,) = measure(misbehaviours, ["honest"], workloads=("8",), again=True)
         assert "libcudart.so.12" in row.message
     assert forks == [None], "asked once"
+
+
+@linux
+def test_the_id_of_an_ended_server_protects_nobody(misbehaviours, forks, monkeypatch):
+    """It is soon another process's: a solution's, say, that left its parent."""
+    servers = []
+    for value in "12":
+        monkeypatch.setenv("DERBY_TESTS", value)
+        measure(misbehaviours, ["honest"], workloads=("8",), again=True)
+        servers += start.servers()
+    assert forks and None not in forks and len(servers) == 2
+    assert servers[1] in WorkerProcess.known() and servers[0] not in WorkerProcess.known()

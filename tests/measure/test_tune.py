@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import datetime
 import itertools
 import json
 import sys
@@ -112,7 +113,8 @@ def test_a_write_that_fails_leaves_the_old_table(tmp_path, monkeypatch):
 def test_a_broken_table_is_one_line_with_its_mend(tmp_path, broken):
     path = tmp_path / "tuned.py"
     path.write_text(broken)
-    with pytest.raises(DerbyError, match=r"tuned.py: FOUND.*write FOUND = \{\} and tune again") as raised:
+    mends = r"(write FOUND = \{\} and tune again|mend the field)"
+    with pytest.raises(DerbyError, match=f"tuned.py: FOUND.*{mends}") as raised:
         table.read(path)
     assert "\n" not in str(raised.value)
 
@@ -134,7 +136,7 @@ def tuning_key(x, y, factor):
 
 
 def candidates(x, y, factor):
-    return [{"ms": 40, "how": "add"}, {"ms": 1, "how": "add"}, *EXTRA]
+    return [{"ms": 80, "how": "add"}, {"ms": 1, "how": "add"}, *EXTRA]
 
 
 def run_with(config, x, y, factor, out):
@@ -166,23 +168,28 @@ def tunable(root, name="sleeper", extra=(), main=MAIN):
 def run(root, *names, **settings):
     catalog = Catalog.open(root)
     jobs = [(catalog.solution(name), catalog.workloads(DEFINITION)) for name in names]
-    return tune(catalog, CPU, TuneSettings(**{"rounds": 2, "iterations": 2, "timeout_seconds": 30, **settings}), jobs)
+    return tune(catalog, CPU, TuneSettings(**{"rounds": 2, "iterations": 3, "timeout_seconds": 30, **settings}), jobs)
 
 
 def logged(root, name="sleeper"):
     return [json.loads(line) for line in (root / "reports" / "tune" / f"{name}.jsonl").read_text().splitlines()]
 
 
-def test_a_whole_run(tmp_path):
+def test_a_whole_run(tmp_path, monkeypatch):
     root = copied_set(tmp_path)
+    # One day for the two runs, whose tables are compared: the second may end after midnight.
+    days = types.SimpleNamespace(today=lambda: datetime.date(2026, 11, 22))
+    monkeypatch.setattr(
+        "kernelderby.measure.tune.run.datetime", types.SimpleNamespace(**{**vars(datetime), "date": days})
+    )
     broken = [{"ms": 1, "how": how} for how in ("wrong", "input", "raise", "die")]
     # The one between them runs in the process that the wrong ones have left.
-    folder = tunable(root, extra=[*broken[:2], {"ms": 20, "how": "add"}, *broken[2:]])
+    folder = tunable(root, extra=[*broken[:2], {"ms": 60, "how": "add"}, *broken[2:]])
     (result,) = run(root, "sleeper")
     assert result.path == folder / "tuned.py" and result.left_over == []
     found = ast.literal_eval(result.path.read_text().partition("FOUND = ")[2])["CPU"]["table"]
     assert found == {key: {"ms": 1, "how": "add"} for key in ("rows<=8", "rows>8")}
-    assert all(1.25 < one.gain < 45 for one in result.choices)
+    assert all(1.25 < one.gain < 90 for one in result.choices)
 
     workloads = len(Catalog.open(root).workloads(DEFINITION))
     assert len(result.failed) == 4 * workloads and all("\n" not in line for line in result.failed)
@@ -197,10 +204,11 @@ def test_a_whole_run(tmp_path):
 
     rows = logged(root)
     timed = [row for row in rows if "samples_us" in row]
-    assert all(len(row["samples_us"]) == 2 and row["gpu"] == "CPU" and row["protocol"] == "cpu-wall" for row in timed)
-    # 40 ms is the heuristic's and stays; 20 ms is hopeless beside 1 ms and has one turn only.
-    turns = {ms: sum(row["config"] == {"ms": ms, "how": "add"} for row in timed) for ms in (40, 1, 20)}
-    assert turns == {40: 2 * workloads, 1: 2 * workloads, 20: workloads}
+    assert all(len(row["samples_us"]) == 3 and row["gpu"] == "CPU" and row["protocol"] == "cpu-wall" for row in timed)
+    # 80 ms is the heuristic's and stays; 60 ms is hopeless beside 1 ms, also where the machine stands still for a
+    # moment (of three the median counts), and has one turn only.
+    turns = {ms: sum(row["config"] == {"ms": ms, "how": "add"} for row in timed) for ms in (80, 1, 60)}
+    assert turns == {80: 2 * workloads, 1: 2 * workloads, 60: workloads}
     assert sum("status" in row for row in rows) == 4 * workloads
 
     solution = Catalog.open(root).solution("sleeper")  # the new table is a source of the solution
@@ -218,7 +226,7 @@ def test_several_solutions_and_a_budget(tmp_path, monkeypatch):
     root = copied_set(tmp_path)
     for name in ("first", "second"):
         tunable(root, name)
-    for result in run(root, "first", "second", budget_seconds=100, rounds=50):
+    for result in run(root, "first", "second", budget_seconds=100, rounds=50, iterations=1):
         assert [one.key for one in result.choices] == ["rows<=8"] and result.path.is_file()
         assert len(result.left_over) == len(Catalog.open(root).workloads(DEFINITION)) - 1
         assert 20 < len(logged(root, result.solution)) < 60

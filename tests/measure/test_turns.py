@@ -60,7 +60,7 @@ def test_the_first_two_go_on_until_their_ratio_settles(misbehaviours):
         toml = folder / name / "solution.toml"
         toml.write_text(toml.read_text().replace('"honest"', f'"{name}"'))
     (folder / "slow/main.py").write_text(
-        "import time\n\nimport torch\n\n\ndef run(x, y, factor, out):\n    time.sleep(0.002)\n"
+        "import time\n\nimport torch\n\n\ndef run(x, y, factor, out):\n    time.sleep(0.05)\n"
         "    torch.add(x, y, alpha=factor, out=out)\n"
     )
     rows = {

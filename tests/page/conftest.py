@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 
 import pytest
+from browsing import LIMIT_SECONDS, wait_for
 
 from kernelderby.page.build import build_page, page_of
 from kernelderby.page.html import page_html
@@ -48,7 +49,7 @@ def browser():
         pytest.skip("needs a Chromium on the PATH: apt install chromium")
     with api.sync_playwright() as driver:
         # Chromium's own sandbox needs privileges that containers lack; the pages are ours.
-        opened = driver.chromium.launch(executable_path=found, args=["--no-sandbox"])
+        opened = driver.chromium.launch(executable_path=found, args=["--no-sandbox"], timeout=1e3 * LIMIT_SECONDS)
         yield opened
         opened.close()
 
@@ -64,12 +65,12 @@ def visit(browser):
         )
         contexts.append(context)
         page = context.new_page()
-        page.set_default_timeout(20_000)
+        page.set_default_timeout(1e3 * LIMIT_SECONDS)
         page.on("console", lambda each: problems.append(each.text) if each.type in ("error", "warning") else None)
         page.on("pageerror", lambda error: problems.append(str(error)))
         page.on("request", lambda each: None if each.url.startswith(LOCAL) else problems.append(each.url))
         page.goto(f"{file.as_uri()}{place and '#' + place}")
-        page.wait_for_function("performance.getEntriesByName('first section').length")
+        wait_for(page, "performance.getEntriesByName('first section').length")
         return page
 
     yield open_page

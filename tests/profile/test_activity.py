@@ -11,6 +11,7 @@ from kernelderby.profile.activity import activity_of
 from kernelderby.profile.filters import make_selection
 from kernelderby.profile.pace import pace_of
 from kernelderby.profile.sources import open_profile
+from kernelderby.report.profile.ranks import labels
 
 ALLREDUCE = "ncclDevKernel_AllReduce_Sum_bf16_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
 
@@ -87,7 +88,7 @@ def test_several_profiles_side_by_side(derby, tmp_path):
     files = [made(tmp_path / f"r{rank}.sqlite") for rank in range(2)]
     code, out, err = derby("profile", "activity", *files)
     assert code == 0, err
-    assert "r0.sqlite, GPU 0" in out and "r1.sqlite, GPU 0" in out and "0.0% apart" in out
+    assert "r0, GPU 0" in out and "r1, GPU 0" in out and "r0 (r0.sqlite): " in out and "0.0% apart" in out
     code, out, _ = derby("profile", "kernels", *files)
     assert code == 0 and "Kernels side by side" in out
     _, out, _ = derby("profile", "kernels", *files, "--format", "csv", "--table", "ranks")
@@ -198,3 +199,51 @@ def test_any_variant_of_a_gpu_tells_the_older_architecture(derby, tmp_path):
     assert "runs kernels for sm_80 on an sm_90 GPU (NVIDIA H100 NVL)" in " ".join(out.split())
     _, out, _ = derby("profile", "kernels", path, "--gpu", "NVIDIA GeForce RTX 5090")
     assert "on an sm_120 GPU (NVIDIA GeForce RTX 5090)" in " ".join(out.split())
+
+
+def numbered(path):
+    """What torch.autograd.profiler.emit_nvtx writes: every range has its own numbers behind the operator."""
+    with Export(path, "2025.5") as export:
+        for step in range(6):
+            base = step * 100
+            export.nvtx(f"aten::addmm, seq = {40 + step}, op_id = {900 + step}", at(base), at(base + 40))
+            export.call("cudaLaunchKernel_v7000", at(base + 2), at(base + 3), step + 1)
+            export.kernel("k", at(base + 5), at(base + (90 if step > 3 else 15)), step + 1)
+    return path
+
+
+def test_ranges_are_meant_by_the_name_that_tables_show(derby, tmp_path):
+    from kernelderby.profile.filters import SelectedProfile
+
+    path = numbered(tmp_path / "a.sqlite")
+    assert len(pace_of(open_profile(path), "^aten::addmm$").repetitions) == 6
+    assert len(pace_of(open_profile(path), "op_id = 903$").repetitions) == 1
+    chosen = SelectedProfile(open_profile(path), make_selection(within="^aten::addmm$", repetition="2"))
+    assert [row.instances for row in chosen.sums()] == [1]
+    with pytest.raises(DerbyError, match="there are aten::addmm; name one"):
+        pace_of(open_profile(path), "nothing")
+
+
+def test_rows_of_the_pace_are_at_most_as_many_as_asked_for(derby, tmp_path):
+    path = numbered(tmp_path / "a.sqlite")
+    _, out, _ = derby("profile", "pace", path, "--within", "addmm", "--rows", "3")
+    assert [line.split(":")[0] for line in out.splitlines() if "aten::addmm" in line][:4] == ["1", "5", "6"]
+    assert "3 more, all in line" in out
+    _, out, _ = derby("profile", "pace", path, "--within", "addmm", "--rows", "1")
+    assert "5 more, 1 of them out of line" in out
+
+
+@pytest.mark.parametrize(
+    "names, short",
+    [
+        (["w0_12.169.pt.json", "w1_12.170.pt.json"], ["w0", "w1"]),
+        (["mfu_before.sqlite", "mfu_after.sqlite"], ["before", "after"]),
+        (["trace_rank_0.json", "trace_rank_1.json"], ["rank_0", "rank_1"]),
+        (["run1/report.sqlite", "run2/report.sqlite"], ["run1", "run2"]),
+        (["a.sqlite", "b.json.gz"], ["a.sqlite", "b.json.gz"]),
+        (["only.sqlite"], ["only.sqlite"]),
+        (["a_1_x.json", "a_1_y.json", "a_2_x.json"], ["a_1_x.json", "a_1_y.json", "a_2_x.json"]),
+    ],
+)
+def test_profiles_are_named_by_what_tells_them_apart(names, short):
+    assert labels(names) == short

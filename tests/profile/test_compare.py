@@ -6,6 +6,7 @@ from memory_profile import EventProfile, events, sums
 from kernelderby.profile.compare import compare_kernels, compare_stages
 from kernelderby.profile.spans import Span, SpanKind
 from kernelderby.profile.stages.walk import pipeline_of
+from kernelderby.report.profile.compare import compare_report
 from kernelderby.trace import Stage
 
 STAGES = (
@@ -192,3 +193,12 @@ def test_a_kernel_of_another_role_or_number_is_not_the_same():
     same = sums({"gemm_two": (6, 2000), "my_kernel": (6, 3000), "a": (6, 10), "b": (6, 10)})
     found = by_name(compare_kernels(once, same))
     assert found["gemm_one -> gemm_two"].verdict == "sped up"  # the only GEMM that either has alone
+
+
+def test_the_answer_stands_in_a_line():
+    before = stages(*[("route", 10), ("gemm", 100), ("act", 20), ("gemm", 50)] * 2)
+    after = stages(*[("route", 10), ("gemm", 60), ("gemm", 55)] * 3)
+    [_, line] = compare_report(compare_stages(before, after)).facts
+    assert line == (
+        "0.18 became 0.12 us an invocation (-30.6%); by stage: sped up 1, vanished 1, slowed down 1, unchanged 1"
+    )

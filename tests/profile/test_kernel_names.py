@@ -99,3 +99,17 @@ def test_known_names_hold_no_word_that_any_project_could_choose():
     assert not {"softmax_kernel", "add_kernel", "gemm_kernel", "_fwd_kernel", "matmul_kernel", "rms_norm_kernel"} & set(
         names
     )
+
+
+def test_a_function_is_known_without_the_word_kernel_and_without_its_namespace():
+    assert attribute("dynamic_per_group_scaled_quant").library == "AITER"
+    assert attribute("void dynamic_per_group_scaled_quant_kernel<float>(float*)").library == "AITER"
+    assert attribute("aiter::dynamic_per_group_scaled_quant_kernel<float>").rule == "aiter.other"  # as it ever was
+
+
+def test_where_the_time_goes_stands_under_the_title():
+    from kernelderby.report.profile.kernels import kernels_report
+
+    names = ["nvjet_tst_64x8_64x16_4x1_v_bz_TNT", "volta_sgemm_128x64_nn", "flash_fwd_kernel<int>", "my_odd_thing"]
+    facts = kernels_report(summarise(Sums(names)), ()).facts
+    assert facts[1] == "time goes to GEMM 50.0%, attention 25.0%, unknown 25.0%"

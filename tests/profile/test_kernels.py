@@ -170,6 +170,11 @@ def test_command_csv_has_full_names_and_all_rows():
     assert "more kernels" not in result.output
 
 
+@pytest.mark.parametrize("gpu", ["MI300X", "gfx942", "H100 PCIe"])
+def test_a_gpu_without_peaks_will_do(gpu):
+    assert f" · {gpu} · " in run(DATA, "--gpu", gpu).output.splitlines()[1]
+
+
 def test_unknown_gpu_is_an_error_that_names_the_known_ones():
     with pytest.raises(Exception, match="--gpu: .* has no 'h2000'; did you mean .*h200"):
         run(DATA, "--gpu", "h2000")

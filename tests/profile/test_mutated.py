@@ -96,6 +96,30 @@ def test_sqlite_values(tmp_path, number):
     survives(path, said)
 
 
+@pytest.mark.parametrize("generation", GENERATIONS)
+def test_sqlite_without_a_column_or_a_table(tmp_path, generation):
+    """Every column of every table renamed, and every table made one column wide or dropped, one at a time."""
+    path = tmp_path / "a.sqlite"
+    whole = standard(tmp_path / "whole.sqlite", generation).read_bytes()
+    path.write_bytes(whole)
+    with sqlite3.connect(path) as connection:
+        tables = [row[0] for row in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
+        columns = {table: [row[1] for row in connection.execute(f'PRAGMA table_info("{table}")')] for table in tables}
+    changes = [
+        [f'ALTER TABLE "{table}" RENAME COLUMN "{column}" TO odd'] for table in tables for column in columns[table]
+    ]
+    for table in tables:
+        changes.append([f'DROP TABLE "{table}"'])
+        first = columns[table][0]
+        changes.append([f'ALTER TABLE "{table}" RENAME TO old', f'CREATE TABLE "{table}" AS SELECT "{first}" FROM old'])
+    for change in changes:
+        path.write_bytes(whole)
+        with sqlite3.connect(path) as connection:
+            for statement in change:
+                connection.execute(statement)
+        survives(path, change)
+
+
 @pytest.mark.parametrize("number", range(EACH))
 def test_sqlite_bytes(tmp_path, number):
     generator = random.Random(number)

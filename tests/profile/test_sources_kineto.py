@@ -234,3 +234,12 @@ class TestRecognisedByContent:
         assert not (tmp_path / "nothing.sqlite").exists()
         with pytest.raises(DerbyError, match="is a folder"):
             open_profile(tmp_path)
+
+
+def test_work_whose_launch_was_not_recorded_belongs_to_the_one_process_that_launched(tmp_path):
+    profile = open_profile(write(tmp_path, trace(*WORK)))
+    assert {span.process for span in profile.spans()} == {1}
+    assert profile.unlinked_launches == 1
+    other = event("cuda_runtime", "cudaLaunchKernel", 14, 1, pid=2, correlation=50)
+    two = open_profile(write(tmp_path, trace(*WORK, other), "two.json"))
+    assert {span.process for span in two.spans()} == {0, 1}  # whose it is cannot be told

@@ -430,3 +430,15 @@ def test_titles():
 )
 def test_operations(name, kind, spelling):
     assert operation(name) == (kind, spelling)
+
+
+@pytest.mark.parametrize("cell", ["1" + 400 * "0", 5000 * "9", "1e400", "1e-400", "１２", "٣"])
+def test_a_cell_that_no_profile_holds_is_said(tmp_path, cell):
+    path = tmp_path / "odd.csv"
+    for row in (f'100.0,{cell},1,10.0,10.0,10,10,0.0,"k"', f'100.0,10,{cell},10.0,10.0,10,10,0.0,"k"'):
+        path.write_text(
+            "Time (%),Total Time (ns),Instances,Avg (ns),Med (ns),Min (ns),Max (ns),StdDev (ns),Name\n" + row + "\n",
+            encoding="utf-8",
+        )
+        with pytest.raises(DerbyError, match="odd.csv"):
+            open_profile(path).sums()

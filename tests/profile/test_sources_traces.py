@@ -1,9 +1,12 @@
 """nsys's traces as CSV, and its reports, which the nsys that is installed must export."""
 
+import gzip
+import json
 import os
 import shutil
 import sqlite3
 import stat
+from typing import Any
 
 import pytest
 from make_nsys import standard
@@ -114,6 +117,101 @@ def test_a_broken_trace_of_rocprof(tmp_path, text, told):
         open_profile(path)
 
 
+def _of_rocprofv3(dispatches: list[Any]) -> str:
+    """As rocprofv3 1.0 writes it, without what is not read."""
+    return json.dumps(
+        {
+            "rocprofiler-sdk-tool": [
+                {
+                    "metadata": {"pid": 908},
+                    "agents": [
+                        {
+                            "id": {"handle": 37944},
+                            "type": 1,
+                            "product_name": "AMD EPYC 9575F",
+                            "logical_node_type_id": 0,
+                        },
+                        {
+                            "id": {"handle": 1},
+                            "type": 2,
+                            "product_name": "AMD Instinct MI350X",
+                            "logical_node_type_id": 6,
+                        },
+                    ],
+                    "strings": {
+                        "buffer_records": [{"operations": []}, {"operations": ["NONE", "MEMORY_COPY_HOST_TO_DEVICE"]}]
+                    },
+                    "kernel_symbols": [
+                        {
+                            "kernel_id": 8,
+                            "formatted_kernel_name": "void ck::gemm(float*) [clone .kd]",
+                            "arch_vgpr_count": 12,
+                        }
+                    ],
+                    "buffer_records": {
+                        "kernel_dispatch": dispatches,
+                        "memory_copy": [
+                            {
+                                "kind": 1,
+                                "operation": 1,
+                                "start_timestamp": 100,
+                                "end_timestamp": 200,
+                                "dst_agent_id": {"handle": 1},
+                                "src_agent_id": {"handle": 37944},
+                            }
+                        ],
+                    },
+                }
+            ]
+        }
+    )
+
+
+def _dispatch(start: object, end: object, kernel: int = 8) -> dict[str, Any]:
+    return {
+        "start_timestamp": start,
+        "end_timestamp": end,
+        "stream_id": {"handle": 3},
+        "dispatch_info": {
+            "agent_id": {"handle": 1},
+            "kernel_id": kernel,
+            "dispatch_id": start,
+            "group_segment_size": 512,
+            "workgroup_size": {"x": 256, "y": 1, "z": 1},
+            "grid_size": {"x": 1000, "y": 2, "z": 1},
+        },
+    }
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_json_of_rocprofv3(tmp_path, packed):
+    path = tmp_path / "908_results.json"
+    text = _of_rocprofv3([_dispatch(4000, 4600), _dispatch(300, 400, 9)]).encode()
+    path.write_bytes(gzip.compress(text) if packed else text)
+    profile = open_profile(path)
+    assert (profile.form, profile.gpu, profile.warnings) == ("rocprofv3 JSON", "AMD Instinct MI350X", [])
+    assert [
+        (span.kind, span.name, span.start_ns, span.process, span.device, span.stream) for span in profile.spans()
+    ] == [
+        (SpanKind.MEMCPY, "[CUDA memcpy Host-to-Device]", 100, 908, 6, 0),
+        (SpanKind.KERNEL, "kernel without a name", 300, 908, 6, 3),
+        (SpanKind.KERNEL, "void ck::gemm(float*)", 4000, 908, 6, 3),
+    ]
+    gemm = profile.launch_shapes()[0]
+    assert (gemm.grid, gemm.block, gemm.registers, gemm.shared_bytes) == ((4, 2, 1), (256, 1, 1), 12, 512)
+
+
+def test_json_of_rocprofv3_with_odd_values(tmp_path):
+    path = tmp_path / "908_results.json"
+    path.write_text(_of_rocprofv3([_dispatch(None, 5), _dispatch([1], {}), _dispatch(-4, 5), _dispatch(5, 10**70), 7]))
+    profile = open_profile(path)
+    assert [span.name for span in profile.spans()] == ["[CUDA memcpy Host-to-Device]"]
+    assert profile.warnings == ["4 GPU operations have no valid times and are left out"]
+    path.write_text(path.read_text().replace('"end_timestamp": 5', '"end_timestamp": ' + 5000 * "9"))
+    with pytest.raises(DerbyError, match="a number of thousands of digits"):
+        open_profile(path)
+
+
 AVERAGES = """-----  ------------  ------------  ------------
  Name    Self CPU %     Self CUDA    # of Calls
 -----  ------------  ------------  ------------
@@ -124,7 +222,7 @@ aten::mm         6.40%       6.155ms         10
 @pytest.mark.parametrize(
     ("text", "told"),
     [
-        ('{"rocprofiler-sdk-tool": [{"buffer_records": {}}]}', "JSON of rocprofv3; write its traces with"),
+        ('{"rocprofiler-sdk-tool": [{"buffer_records": {}}]}', "no GPU work in it; record it with `rocprofv3 --kernel"),
         (AVERAGES, "torch.profiler's table of averages"),
     ],
 )
@@ -133,6 +231,12 @@ def test_what_others_write_is_named(tmp_path, text, told):
     path.write_text(text)
     with pytest.raises(DerbyError, match=told):
         open_profile(path)
+
+
+def test_a_number_of_rocprof_beyond_any(tmp_path):
+    path = tmp_path / "results.csv"
+    path.write_text(DISPATCHED + DISPATCHED.splitlines()[1].replace("4600", 5000 * "9") + "\n")
+    assert open_profile(path).warnings == ["2 GPU operations have no valid times and are left out"]
 
 
 def test_a_database_of_rocprof_is_named(tmp_path):

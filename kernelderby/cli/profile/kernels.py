@@ -35,12 +35,13 @@ def command(files: tuple[Path, ...], gpu: str | None, top: int | None, selection
     """
     from kernelderby.api.trace_set import known_gpu
     from kernelderby.hardware import find_gpu
-    from kernelderby.hardware.families import compute_capability_of
+    from kernelderby.hardware.families import amd_architecture_of, compute_capability_of
     from kernelderby.report.profile.kernels import kernels_answer
 
     name = None
     if gpu:  # any name that tells an architecture will do here, as no peak is needed
-        name = gpu if compute_capability_of(gpu) and find_gpu(gpu) is None else known_gpu(gpu).names[0]
+        tells = compute_capability_of(gpu) or amd_architecture_of(gpu)
+        name = gpu if tells and find_gpu(gpu) is None else known_gpu(gpu).names[0]
     found = [recording.kernel_table(name) for recording in open_files(files, selection)]
     output.emit(kernels_answer(found, top or TOP), draw=lambda path: _draw([each.table for each in found], path, top))
 

@@ -10,6 +10,7 @@ from typing import Any
 from kernelderby.catalog import Definition, Workload, constraints
 from kernelderby.catalog.selection import workload_label
 from kernelderby.errors import DerbyError
+from kernelderby.fields import Size, convert
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +56,10 @@ def small_cases(
     gets the ones that suit any operator: each var axis at 0 and at 1, each integer scalar at 0, where its constraints
     allow that. DerbyError where sizes that it gives itself violate them.
     """
-    if variants is None:
+    convert(f"{definition.source_path}: SMALL_AXES", small_axes, dict[str, Any])
+    if variants is not None:
+        convert(f"{definition.source_path}: SMALL_VARIANTS", variants, list[dict[str, Any]])
+    else:
         variants = [
             {},
             *(each for each in _usual_variants(definition) if _violated(definition, {**small_axes, **each}) is None),
@@ -77,7 +81,9 @@ def small_cases(
         label = " ".join(f"{name}={value}" for name, value in variant.items()) or "small"
         places = {*definition.axes, *definition.inputs}
         generator = {name: value for name, value in values.items() if name not in places}
-        sizes = {axis: values[axis] for axis in definition.axes}
+        sizes = convert(
+            f"{definition.source_path}: SMALL_AXES", {axis: values[axis] for axis in definition.axes}, dict[str, Size]
+        )
         cases.append(Case(f"{label} seed={seed}", sizes, scalars, seed, generator=generator))
     return cases
 

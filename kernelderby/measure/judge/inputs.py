@@ -65,7 +65,8 @@ class InputMaker:
         self.definition, self.case, self.device, self.root = definition, case, device, root
         self._secret = secret
         self._kept: dict[int | str, dict[str, torch.Tensor]] = {}
-        self._room, self._slow_to_generate = _KEPT_BYTES, False
+        self._room = _KEPT_BYTES
+        self._slow_to_generate: bool | None = None
         self._generate: Callable[..., dict[str, torch.Tensor]] | None = getattr(
             module, definition.custom_inputs_entrypoint or "generate_inputs", None
         )
@@ -93,6 +94,10 @@ class InputMaker:
         # What refresh() leaves as it is.
         self.steady = [name for name in tensors if name in constant or (name in given and not self._generates)]
         self._places = tensors
+        if self._generates and self._generate is not None and self._slow_to_generate is None:
+            start = time.monotonic()
+            self._given("timed")  # once and beforehand: later, a variant would no longer be what it was
+            self._slow_to_generate = time.monotonic() - start > _QUICK_SECONDS
         return places
 
     def output_places(self) -> dict[str, Place]:
@@ -190,9 +195,7 @@ class InputMaker:
         """Made once, as long as there is room for them: those who race get the same ones."""
         if variant in self._kept:
             return self._kept[variant]
-        start = time.monotonic()
         made = self._given(variant)
-        self._slow_to_generate |= isinstance(variant, str) and time.monotonic() - start > _QUICK_SECONDS
         nbytes = sum(tensor.nbytes for tensor in made.values())
         if isinstance(variant, int) or variant.startswith("pool/") or nbytes <= self._room:
             self._kept[variant] = made
@@ -208,7 +211,7 @@ class InputMaker:
             seed = self._number("generated", variant) if hidden or isinstance(variant, str) else case.seed + variant
             with blamed_on(self.definition, getattr(self._generate, "__name__", "generate_inputs")):
                 values = {**case.sizes, **case.scalars, **case.generator, **further, "seed": seed}
-                return self._generate(values, self.device)
+                return {name: tensor.to(self.device) for name, tensor in self._generate(values, self.device).items()}
         return {name: _read_tensor(self.root, where).to(self.device) for name, where in case.files.items()}
 
     def _fill(self, name: str, tensor: torch.Tensor, variant: int | str) -> None:

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import ast
 import json
+import os
 from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
+from msgspec import Struct
+
 from kernelderby.errors import DerbyError
+from kernelderby.fields import convert, read_text
 from kernelderby.files import write_whole
 
 NAME = "tuned.py"
@@ -16,25 +20,29 @@ Found = dict[str, dict[str, Any]]
 _MEND = "restore it from git, or write FOUND = {} and tune again"
 
 
+class _OfGpu(Struct, forbid_unknown_fields=True):
+    date: str
+    table: dict[str, dict[str, str | int | float | bool]]
+
+
 def read(path: Path) -> Found:
     """FOUND of a file; {} where there is none. It is parsed, never run."""
-    if not path.is_file():
+    if not os.path.lexists(path):
         return {}
+    source = read_text(path)
     try:
-        tree = ast.parse(path.read_text(encoding="utf-8"))
+        tree = ast.parse(source)
         values = [
             node.value
             for node in tree.body
             if isinstance(node, ast.Assign) and [getattr(target, "id", None) for target in node.targets] == ["FOUND"]
         ]
         found = ast.literal_eval(values[0]) if len(values) == 1 else None
-    except (SyntaxError, ValueError) as error:
-        raise DerbyError(f"{path}: FOUND: is no plain table ({error}); {_MEND}") from error
+    except (SyntaxError, ValueError, TypeError, RecursionError, MemoryError) as error:
+        raise DerbyError(f"{path}: FOUND: is no plain table ({str(error)[:120]}); {_MEND}") from None
     if not isinstance(found, dict):
         raise DerbyError(f"{path}: FOUND: must be given once, as a dict; {_MEND}")
-    for gpu, entry in found.items():
-        if not isinstance(entry, dict) or set(entry) != {"date", "table"} or not isinstance(entry["table"], dict):
-            raise DerbyError(f"{path}: FOUND[{gpu!r}]: must hold date and table; {_MEND}")
+    convert(f"{path}: FOUND", found, dict[str, _OfGpu])
     return found
 
 

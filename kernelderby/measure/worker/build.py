@@ -14,6 +14,7 @@ from types import ModuleType
 from typing import Any
 
 from kernelderby.catalog import Definition, Solution
+from kernelderby.errors import DerbyError
 from kernelderby.files import write_folder
 
 PYTHON_LANGUAGES = ("python", "triton", "tilelang")
@@ -24,8 +25,11 @@ class BuildFailed(Exception):
 
 
 def cache_folder() -> Path:
-    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(base) / "kernelderby"
+    """DerbyError for a user without a home."""
+    base, home = os.environ.get("XDG_CACHE_HOME"), os.path.expanduser("~")
+    if not base and not os.path.isabs(home):
+        raise DerbyError("there is no home to cache in what a solution compiles; set $XDG_CACHE_HOME")
+    return Path(base or f"{home}/.cache") / "kernelderby"
 
 
 def load_definition_module(definition: Definition) -> ModuleType:
@@ -45,8 +49,7 @@ def load_solution(definition: Definition, solution: Solution) -> Callable[..., A
     if solution.language not in PYTHON_LANGUAGES:
         return _build_compiled(definition, solution)
     folder = _write_once(f"{solution.name}-{solution.hash}", solution.sources)
-    for compiled in folder.rglob("__pycache__"):  # bytecode that somebody left there would run instead of the sources
-        shutil.rmtree(compiled, ignore_errors=True)
+    _without_bytecode(folder)
     file = solution.entry_point.partition("::")[0]
     return _function(_import_file(folder / file, _module_name(solution)), solution.entry_point)
 
@@ -131,6 +134,14 @@ def _write_once(name: str, files: dict[str, str]) -> Path:
         shutil.rmtree(made)
         return folder
     return made
+
+
+def _without_bytecode(folder: Path) -> None:
+    """What somebody left there would run instead of the sources. Another process may do the same at the same time."""
+    for place, folders, _ in os.walk(folder):
+        if "__pycache__" in folders:
+            folders.remove("__pycache__")
+            shutil.rmtree(Path(place) / "__pycache__", ignore_errors=True)
 
 
 def _holds(folder: Path, files: dict[str, str]) -> bool:

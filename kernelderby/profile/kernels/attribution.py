@@ -193,7 +193,12 @@ _CONSTANTS = re.compile(r"_[A-Z][A-Z0-9]+_.*$")
 
 def _known_library(qualified: str, text: str) -> str | None:
     names = known_names()
-    known = names.get(qualified) or names.get(_CONSTANTS.sub("", qualified))
+    known = (
+        names.get(qualified)
+        or names.get(_CONSTANTS.sub("", qualified))
+        or names.get(f"{qualified}_kernel")  # tables often leave the word out
+        or names.get(f"{qualified}Kernel")
+    )
     if known is None or (known[1] and text != qualified):
         return None
     return known[0]

@@ -47,7 +47,7 @@ def read_document(path: Path) -> dict[str, Any]:
     """What a module table's TOML has: kind, source, unit, columns, printed, rows. DerbyError: a cell is no time."""
     found = module_table(path)
     if found is None:
-        raise DerbyError(f"{path}: no table with the columns module and kernel in it")
+        raise DerbyError(f"{path}: no table with the columns module and kernel in it; give a page that has one")
     number, lines = found
     header = _cells(lines[number])
     reader = _TableReader(path, header)

@@ -31,7 +31,7 @@ from typing import Annotated, Any
 from msgspec import Struct
 
 from kernelderby.errors import DerbyError
-from kernelderby.fields import convert, must_be, read_toml
+from kernelderby.fields import convert, must_be, read_toml, suggestion
 from kernelderby.patterns import Pattern
 from kernelderby.profile.names import normal_form
 
@@ -176,10 +176,10 @@ def parse_map(name: str, data: dict[str, Any], path: Path) -> LayerMap:
     for place, entry in enumerate(entries):
         where = f"{path}: modules[{place}]"
         if not entry.get("group") or not entry.get("name"):
-            raise DerbyError(f"{where}: needs group and name")
+            raise DerbyError(f"{where}: needs group and name; add them")
         _known(where, entry, {"group", "name", "ranges", "kernels"})
         if not entry.get("kernels") and not entry.get("ranges"):
-            raise DerbyError(f"{where}: needs kernels or ranges, otherwise nothing can belong to it")
+            raise DerbyError(f"{where}: needs kernels or ranges, otherwise nothing can belong to it; add one")
         ranges.append(tuple(Pattern(where, text) for text in entry.get("ranges", ())))
         steps += _steps(where, place, entry)
     groups = _groups(path, data.get("groups", {}), [step.line[0] for step in steps], layers)
@@ -194,7 +194,7 @@ def _steps(where: str, place: int, entry: dict[str, Any]) -> list[Step]:
         kernel = {"match": kernel} if isinstance(kernel, str) else kernel
         _known(f"{where}: kernels", kernel, {"label", "match", "optional", "repeat"})
         if not kernel.get("match"):
-            raise DerbyError(f"{where}: kernels: each needs match, a regular expression")
+            raise DerbyError(f"{where}: kernels: each needs match; add it, a regular expression")
         line = (group, module, kernel.get("label", kernel["match"]))
         steps.append(
             Step(
@@ -215,7 +215,7 @@ def _groups(path: Path, data: dict[str, Any], order: list[str], layers: int) -> 
     for name, entry in data.items():
         where = f"{path}: groups.{name}"
         if name not in groups:
-            raise DerbyError(f"{where}: no module is of this group")
+            raise DerbyError(f"{where}: no module is of this group; remove it, or give one of them this group")
         _known(where, entry, {"layers", "instead_of"})
         for other in entry.get("instead_of", ()):
             if other not in groups:
@@ -228,14 +228,15 @@ def _overlap(path: Path, entry: dict[str, Any], steps: list[Step]) -> tuple[froz
     modules = dict.fromkeys(step.line[:2] for step in steps)
     parts: list[frozenset[tuple[str, str]]] = []
     for text in entry.get("parts", ()):
+        modules_of = [*dict.fromkeys(group for group, _ in modules), *(f"{group}/{name}" for group, name in modules)]
         part = frozenset(key for key in modules if text == key[0] or text == f"{key[0]}/{key[1]}")
         if not part:
-            raise DerbyError(f"{path}: overlaps: no group or group/module {text!r}")
+            raise DerbyError(f"{path}: overlaps: no group or group/module {text!r:.60}; {suggestion(text, modules_of)}")
         if any(part & other for other in parts):
-            raise DerbyError(f"{path}: overlaps: {text!r} stands in two parts of one overlap")
+            raise DerbyError(f"{path}: overlaps: {text!r} stands in two parts of one overlap; remove it from one")
         parts.append(part)
     if len(parts) < 2:
-        raise DerbyError(f"{path}: overlaps: parts: at least two groups or modules that run beside each other")
+        raise DerbyError(f"{path}: overlaps: parts: names less than two groups or modules; add what runs beside it")
     return tuple(parts)
 
 

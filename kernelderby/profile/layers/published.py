@@ -13,7 +13,7 @@ attention = [{ module = "...", kernel = "...", <column id> = 4 }]     # in order
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 from msgspec import Struct
 
@@ -23,6 +23,7 @@ from kernelderby.profile.layers.document import module_table, read_document
 from kernelderby.profile.layers.map import LayerMap, Layers, Line, load_map
 from kernelderby.profile.layers.sums import LayerColumn, Printed, add_up
 from kernelderby.profile.names import normal_form
+from kernelderby.samples import MOST_US
 
 KIND = "module table"
 
@@ -77,7 +78,7 @@ def table_columns(path: Path, layer_map: LayerMap | None) -> tuple[list[LayerCol
     if data.get("unit") != "us":
         raise DerbyError(f'{path}: unit: is {data.get("unit")!r}; give the times in us and say unit = "us"')
     if not data.get("source"):
-        raise DerbyError(f"{path}: source: say where the figures are from")
+        raise DerbyError(f"{path}: source: is missing; say where the figures are from")
     if layer_map is None and data.get("layer_map"):
         layer_map = load_map(data["layer_map"])
     layers = layer_map.layers if layer_map else data.get("layers", 1)
@@ -85,11 +86,11 @@ def table_columns(path: Path, layer_map: LayerMap | None) -> tuple[list[LayerCol
     columns = []
     for entry in data.get("columns", ()):
         if "id" not in entry or "title" not in entry:
-            raise DerbyError(f"{path}: columns: each needs id and title")
+            raise DerbyError(f"{path}: columns: each needs id and title; add them")
         columns.append(_column(path, data, entry, rows, layer_map, layers))
     ids = [entry["id"] for entry in data.get("columns", ())]
     if not columns or len(set(ids)) < len(ids):
-        raise DerbyError(f"{path}: columns: needs [[columns]], each with an id of its own")
+        raise DerbyError(f"{path}: columns: needs [[columns]], each with an id of its own; add or rename them")
     unknown = {key for _, row in rows for key in row} - {"module", "kernel", *ids}
     if unknown:
         raise DerbyError(f"{path}: rows: {sorted(unknown)[0]!r} is no column; there are {', '.join(ids)}")
@@ -103,12 +104,12 @@ def _rows(path: Path, data: dict[str, Any], layer_map: LayerMap | None) -> list[
     for group, entries in data.get("rows", {}).items():
         for entry in entries:
             if not entry.get("module"):
-                raise DerbyError(f"{path}: rows.{group}: each row needs a module")
+                raise DerbyError(f"{path}: rows.{group}: each row needs a module; add it")
             line = _line(layer_map, group, entry["module"], entry.get("kernel", ""), taken)
             taken.add(line)
             rows.append((line, entry))
     if not rows:
-        raise DerbyError(f"{path}: rows: is empty")
+        raise DerbyError(f"{path}: rows: is empty; add the figures")
     return rows
 
 
@@ -140,23 +141,31 @@ def _column(
         value = row.get(entry["id"])
         if value is None:
             continue
-        if isinstance(value, bool) or not isinstance(value, int | float) or value < 0:
-            raise DerbyError(f"{path}: rows: {'/'.join(line[:2])}: {entry['id']}: {value!r} is no time in us")
+        if not _is_time(value):
+            where = f"{path}: rows: {'/'.join(line[:2])}: {entry['id']}"
+            raise DerbyError(f"{where}: {value!r:.60} is no time in us; mend it")
         column.lines[line] = float(value)
     if not column.lines:
-        raise DerbyError(f"{path}: rows: column {entry['id']!r} has no number in any row")
+        raise DerbyError(
+            f"{path}: rows: column {entry['id']!r} has no number in any row; add some or remove the column"
+        )
     add_up(column, layer_map, layers)
     printed = [one for one in data.get("printed", ()) if one.get("column") == entry["id"]]
     column.printed = [_printed(path, one, column) for one in printed]
     return column
 
 
+def _is_time(value: Any) -> TypeGuard[float]:
+    """TOML has booleans, nan and inf."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= MOST_US
+
+
 def _printed(path: Path, entry: dict[str, Any], column: LayerColumn) -> Printed:
     """Agrees when it is the computed sum to the last digit that the document prints (a group's sum only: what the
     model takes beside the table's modules is unknown, so all layers and end to end are only held against them)."""
     group, value = entry.get("group"), entry.get("value")
-    if not isinstance(value, int | float):
-        raise DerbyError(f"{path}: printed: value: the printed time in us")
+    if not _is_time(value):
+        raise DerbyError(f"{path}: printed: value: {value!r:.60} is no time in us; give the printed one")
     if group is None:
         return Printed(entry.get("what", "all layers"), None, value, column.model_us, None, entry.get("layers"))
     if group not in column.groups:

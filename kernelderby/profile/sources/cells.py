@@ -7,6 +7,7 @@ fractions it could as well be 1.234 of a locale with decimal commas, and is refu
 from __future__ import annotations
 
 import csv
+import math
 import re
 from dataclasses import dataclass
 
@@ -44,12 +45,17 @@ _PLAIN = re.compile(r"[+-]?(?:\d+(?:\.(\d*))?|\.(\d+))(?:[eE][+-]?\d+)?")
 _GROUPED = re.compile(rf"[1-9]\d{{0,2}}([,'’{_SPACES}])\d{{3}}(?:\1\d{{3}})*(?:\.(\d+))?")
 _DOTTED = re.compile(r"[1-9]\d{0,2}(?:\.\d{3})+")
 _CELL = re.compile(rf"[~≈]?\s*(?P<number>[+-]?[\d.][\d.,'’{_SPACES}]*(?:[eE][+-]?\d+)?)\s*(?P<unit>%|[A-Za-zμµ]+)?")
+_MOST, _LONGEST = 1e24, 60  # of a number in any unit, and letters of one
+_MOST_LAUNCHES = 10**15
 _NOTHING = {"", "-", "–", "—", "n/a", "na", "nan", "none"}
 MEND = "export it again with decimal points, e.g. `LC_ALL=C nsys stats --format csv`"
 
 
 class CellError(ValueError):
-    """What is wrong with a cell; the caller knows file and line."""
+    """What is wrong with a cell, and the mend; the caller knows file and line."""
+
+    def __init__(self, told: str) -> None:
+        super().__init__(told if "; " in told else f"{told}; mend that cell")
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +78,7 @@ def quantity(cell: str, header_unit: str | None, units: dict[str, int], default:
         return None
     match = _CELL.fullmatch(text)
     if match is None:
-        raise CellError(f"{cell!r} is no number")
+        raise CellError(f"{cell!r:.60} is no number")
     unit = unit_of(match["unit"]) if match["unit"] else header_unit or default
     if unit not in units:
         raise CellError(f"{cell!r} has {'the unit ' + unit if unit else 'no unit'}; expected {', '.join(units)}")
@@ -90,8 +96,8 @@ def count(cell: str) -> int | None:
     total = 0
     for part in text.lstrip("~≈").split("+"):
         number, _ = _number(part.strip(), whole=True)
-        if number != int(number) or number < 0:
-            raise CellError(f"{cell!r} is no number of instances")
+        if number != int(number) or not 0 <= number < _MOST_LAUNCHES:
+            raise CellError(f"{cell!r:.60} is no number of instances")
         total += int(number)
     return total
 
@@ -118,6 +124,20 @@ def check_percent(cell: str) -> None:
 
 def _number(text: str, whole: bool) -> tuple[float, float]:
     """The value and the worth of its last place. whole: whether a group of three digits after a comma is thousands."""
+    try:
+        number, step = _parsed(text, whole)
+    except OverflowError:
+        number = step = math.inf
+    if not max(abs(number), step) <= _MOST:
+        raise CellError(f"{text!r:.60} is beyond anything measured")
+    return number, step
+
+
+def _parsed(text: str, whole: bool) -> tuple[float, float]:
+    if len(text) > _LONGEST:
+        raise CellError(f"{text!r:.60} has more digits than any number measured")
+    if any(each.isdigit() and not each.isascii() for each in text):
+        raise CellError(f"{text!r:.60} has digits of another script")
     plain = _PLAIN.fullmatch(text)
     if plain:
         digits = len(plain[1] or plain[2] or "")
@@ -131,7 +151,7 @@ def _number(text: str, whole: bool) -> tuple[float, float]:
         raise CellError(f"{text!r} may be a thousand or a decimal comma; {MEND}")
     if "," in text or text.count(".") > 1:
         raise CellError(f"{text!r} has a decimal comma; {MEND}" if "," in text else f"{text!r} is no number; {MEND}")
-    raise CellError(f"{text!r} is no number")
+    raise CellError(f"{text!r:.60} is no number")
 
 
 def unit_of(text: str) -> str | None:

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from kernelderby.errors import DerbyError
+from kernelderby.profile.sources.dispatches import TOOL
 from kernelderby.profile.spans import SpanKind
 
 GPU = {
@@ -26,17 +27,16 @@ GPU = {
 }  # the short ones: torch before 2.0
 CALLS = {"cuda_runtime", "cuda_driver", "runtime", "driver"}
 RANGES, GPU_RANGES = "user_annotation", "gpu_user_annotation"
-ROCPROF = "rocprofiler-sdk-tool"  # what rocprofv3's own JSON has all in
 MEND = "write it again with `profiler.export_chrome_trace(...)`"
 _KEPT = {*GPU, *CALLS, RANGES, GPU_RANGES}
 _ARGS = {
     *("correlation", "device", "stream", "bytes", "grid", "block", "registers per thread", "shared memory"),
     *("correlation_id", "memcpy_details"),  # XLA's
 }
-_XLA_GPU = re.compile(r"/device:GPU:(?P<number>\d+)")
-_XLA_STREAM = re.compile(r"Stream #(?P<number>\d+)")
+_XLA_GPU = re.compile(r"/device:GPU:(?P<number>[0-9]{1,9})\b")
+_XLA_STREAM = re.compile(r"Stream #(?P<number>[0-9]{1,9})\b")
 _XLA_COPY = re.compile(r"Memcpy(?P<from>[HDP])2(?P<to>[HDP])")
-_XLA_BYTES = re.compile(r"\bsize:(?P<bytes>\d+)")
+_XLA_BYTES = re.compile(r"\bsize:(?P<bytes>[0-9]{1,18})\b")
 
 
 def load(path: Path, packed: bool) -> tuple[object, bool]:
@@ -50,8 +50,10 @@ def load(path: Path, packed: bool) -> tuple[object, bool]:
         raise DerbyError(f"{path}:{error.lineno}: no valid JSON ({error.msg}), cut off or damaged; {MEND}") from None
     except (OSError, EOFError, zlib.error, UnicodeDecodeError) as error:
         raise DerbyError(f"{path}: cannot be read whole ({error}); copy the trace or {MEND}") from None
+    except ValueError:
+        raise DerbyError(f"{path}: JSON with a number of thousands of digits, damaged; {MEND}") from None
     except RecursionError:
-        raise DerbyError(f"{path}: JSON, but no trace of torch.profiler (nested too deeply)") from None
+        raise DerbyError(f"{path}: JSON, but no trace of torch.profiler (nested too deeply); {MEND}") from None
 
 
 class _Wanted:
@@ -67,7 +69,7 @@ class _Wanted:
 
     def of(self, value: dict[str, Any]) -> dict[str, Any] | None:
         if "ph" not in value:
-            kept = "traceEvents" in value or "name" in value or ROCPROF in value
+            kept = "traceEvents" in value or "name" in value or TOOL in value
             return value if kept else {key: value[key] for key in _ARGS if key in value}
         if value["ph"] == "M":
             self._learn(value)

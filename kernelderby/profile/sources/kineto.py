@@ -12,7 +12,7 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from decimal import Decimal, InvalidOperation
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,9 @@ from typing import Any
 import numpy as np
 
 from kernelderby.errors import DerbyError
-from kernelderby.profile.sources.events import CALLS, GPU, MEND, RANGES, ROCPROF, load
+from kernelderby.profile.names import fits
+from kernelderby.profile.sources.dispatches import TOOL, open_rocprof_json
+from kernelderby.profile.sources.events import CALLS, GPU, MEND, RANGES, load
 from kernelderby.profile.sources.operations import operation
 from kernelderby.profile.sources.ranges import OpenRanges, Paths, RangeTimeline
 from kernelderby.profile.spans import (
@@ -67,7 +69,7 @@ class KinetoProfile(Profile):
 
     def _place(self, work: list[tuple[dict[str, Any], SpanKind]], host: _Host) -> None:
         """GPU work as spans in order of start, each in the ranges around its launch."""
-        nesting, untimed = _Nesting(host), 0
+        nesting, untimed, lone = _Nesting(host), 0, host.only_process()
         found: list[tuple[Span, tuple[int | None, int | None]]] = []
         for event, kind in work:
             args = _args(event)
@@ -79,7 +81,8 @@ class KinetoProfile(Profile):
                 untimed += 1
                 continue
             self._unlinked += launch is None and kind == SpanKind.KERNEL
-            span = _span(name, start, start + duration, kind, args, launch, nesting.around(event, start, launch))
+            process = _integer(launch[1]) if launch else lone  # work whose launch was not recorded is nobody else's
+            span = _span(name, start, start + duration, kind, args, process, nesting.around(event, start, launch))
             found.append((span, (launch[0], launch[3]) if launch else (None, None)))
             if kind is SpanKind.KERNEL and (shape := _shape(args)):
                 tally = self._shapes.setdefault((name, *shape), [0, 0])
@@ -106,7 +109,7 @@ class KinetoProfile(Profile):
         return list(self._waits)
 
     def range_instances(self, pattern: re.Pattern[str] | None = None) -> list[RangeInstance]:
-        found = [each for each in self._ranges if pattern is None or pattern.search(each.name)]
+        found = [each for each in self._ranges if pattern is None or fits(pattern, each.name)]
         return sorted(found, key=lambda each: (each.start_ns, each.end_ns))
 
     def launch_shapes(self) -> list[LaunchShape]:
@@ -121,14 +124,14 @@ class KinetoProfile(Profile):
         return self._unlinked
 
 
-def open_kineto(path: Path, packed: bool = False) -> KinetoProfile:
+def open_kineto(path: Path, packed: bool = False) -> Profile:
     """DerbyError for JSON that is truncated, no trace, or has no GPU work."""
     document, is_xla = load(path, packed)
     events = document.get("traceEvents") if isinstance(document, dict) else document
-    if isinstance(document, dict) and ROCPROF in document:
-        raise DerbyError(f"{path}: JSON of rocprofv3; write its traces with `--output-format csv`")
+    if isinstance(document, dict) and TOOL in document:
+        return open_rocprof_json(path, packed)
     if not isinstance(events, list):
-        raise DerbyError(f"{path}: JSON, but no trace of torch.profiler (no traceEvents in it)")
+        raise DerbyError(f"{path}: JSON, but no trace of torch.profiler (no traceEvents in it); {MEND}")
     events = [event for event in events if isinstance(event, dict) and event.get("ph") == "X"]
     try:
         profile = KinetoProfile(path, _gpu(document), events)
@@ -193,6 +196,11 @@ class _Host:
             ranges = self.ranges if category == RANGES else self.gpu_ranges
             ranges[place].append((start, start + duration, name))
 
+    def only_process(self) -> int:
+        """The one process that launched; 0 where several did, or none."""
+        processes = {launch[1] for launch in self.launches.values()}
+        return _integer(processes.pop()) if len(processes) == 1 else 0
+
     def api_sums(self) -> list[ApiSum]:
         sums = [ApiSum(name, count, total) for name, (count, total) in self.calls.items()]
         return sorted(sums, key=lambda each: -each.total_ns)
@@ -224,22 +232,21 @@ def _span(
     end: int,
     kind: SpanKind,
     args: dict[str, Any],
-    launch: tuple[Any, ...] | None,
+    process: int,
     ranges: tuple[str, ...],
 ) -> Span:
     name = name if kind == SpanKind.KERNEL else operation(name)[1]
-    span = Span(
+    return Span(
         kind,
         name,
         start,
         end,
-        0,
+        process,
         _integer(args.get("device")),
         _integer(args.get("stream")),
         ranges,
         _integer(args.get("bytes")),
     )
-    return replace(span, process=_integer(launch[1])) if launch else span
 
 
 def _shape(args: dict[str, Any]) -> tuple[Any, ...] | None:
@@ -278,6 +285,8 @@ def _duration(event: dict[str, Any]) -> int | None:
 def _nanoseconds(microseconds: object) -> int | None:
     """None for what is no time: nothing, no number, NaN, infinity, or one beyond any clock."""
     if not isinstance(microseconds, (int, str)) or isinstance(microseconds, bool):
+        return None
+    if isinstance(microseconds, str) and not microseconds.isascii():  # Decimal reads digits of every script
         return None
     try:
         found = microseconds * 1000 if isinstance(microseconds, int) else round(Decimal(microseconds) * 1000)

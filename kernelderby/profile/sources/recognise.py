@@ -36,7 +36,7 @@ def open_profile(path: Path | str) -> Profile:
         with opened(path) as file:
             head = file.read(_HEAD)
     except FileNotFoundError:
-        raise DerbyError(f"{path}: no such file") from None
+        raise DerbyError(f"{path}: no such file; mend the name") from None
     except OSError as error:
         raise DerbyError(f"{path}: cannot be read ({error.strerror}); name a file that can be") from None
     if not head:

@@ -34,18 +34,22 @@ _TITLES = {  # what is looked for, the newest tool first; spellings differ in ca
 }
 _AXES = "xyz"
 _CLONE = re.compile(r"(?: \[clone \.kd\]|\.kd)$")
-_NUMBER = re.compile(r"\d+")
+_NUMBER = re.compile(r"[0-9]{1,20}")
 
 
 class RocprofProfile(Profile):
     has_events = True
 
-    def __init__(self, path: Path) -> None:
-        super().__init__(path, "rocprof trace, CSV")
+    def __init__(self, path: Path, form: str = "rocprof trace, CSV") -> None:
+        super().__init__(path, form)
         self._spans: list[Span] = []
         self._shapes: dict[tuple[object, ...], list[int]] = {}
         self._dispatches: set[tuple[int, int, int]] = set()
         self._untimed = 0
+
+    @property
+    def has_work(self) -> bool:
+        return bool(self._spans)
 
     def spans(self) -> Iterator[Span]:
         return iter(self._spans)
@@ -57,7 +61,7 @@ class RocprofProfile(Profile):
         shapes = [LaunchShape(*key, *tally) for key, tally in self._shapes.items()]  # type: ignore[arg-type]
         return sorted(shapes, key=lambda each: (-each.total_ns, each.name))
 
-    def take(self, row: _Dispatch) -> None:
+    def take(self, row: Dispatch) -> None:
         start, end = row.number("start"), row.number("end")
         if not row.text("name"):
             return
@@ -90,7 +94,9 @@ class RocprofProfile(Profile):
             self.warnings.append(f"{self._untimed:,} GPU operations have no valid times and are left out")
 
 
-class _Dispatch:
+class Dispatch:
+    """One line: places by what is looked for, and the cells."""
+
     def __init__(self, places: dict[str, int], cells: list[str]) -> None:
         self.places, self.cells = places, cells
 
@@ -122,9 +128,9 @@ def open_rocprof(path: Path, text: str) -> RocprofProfile:
                 raise DerbyError(
                     f"{path}:{number}: {len(cells)} cells where the header has {width}; copy the file again"
                 )
-            profile.take(_Dispatch(places, cells))
+            profile.take(Dispatch(places, cells))
     profile.finish()
-    if not profile._spans:
+    if not profile.has_work:
         told = f" ({profile.warnings[0]})" if profile.warnings else ""
         raise DerbyError(f"{path}: no GPU work in it{told}; give the kernel_trace of `rocprofv3 --kernel-trace`")
     return profile

@@ -67,7 +67,11 @@ _LARGEST = 256 * 2**20
 _TOTAL_ROW = re.compile(r"\b(total|sum)\b|合计|总计", re.IGNORECASE)
 _API_CALL = re.compile(r"cu(da)?[A-Z]|nvrtc|cudbg")
 _HIP_CALL = re.compile(r"hip[A-Z]|hsa_|__hip")
-_GPU_LINE = re.compile(r"^\W*GPU\W*[:=]\W*([A-Za-z].*?)\W*(?:\(.*\))?\W*$", re.IGNORECASE | re.MULTILINE)
+# Bounded, and within one line: a page of blanks or of one sign is read in no more time than another.
+_GPU_LINE = re.compile(
+    r"^[^\w\n]{0,40}GPU[^\w\n]{0,20}[:=][^\w\n]{0,20}([a-z][^\n]{0,199}?)[^\w\n]{0,20}(?:\([^\n]{0,199}\)[^\w\n]{0,20})?$",
+    re.IGNORECASE | re.MULTILINE,
+)
 _MODULES = re.compile(r"^\|.*\|\s*(?:模块|module)\s*\|\s*kernel\s*\|", re.IGNORECASE | re.MULTILINE)
 _AVERAGES = re.compile(r"^ *Name\s{2,}.*\bSelf (?:CPU|CUDA|XPU|HIP)\b.*# of Calls", re.MULTILINE)  # torch.profiler's
 _GPU_MODEL = re.compile(r"(?<![\w.-])(?:NVIDIA )?([AHBL](?:100|200|300|800|20|40S?|4)|GB200|GB300|GH200)(?![\w-])")

@@ -27,7 +27,7 @@ from kernelderby.profile.spans import (
 )
 
 HEADER = re.compile(r"^Start \((?:ns|us|ms|s)\)[,;\t]Duration \((?:ns|us|ms|s)\)[,;\t].*\bName\b", re.MULTILINE)
-_DEVICE = re.compile(r"^(?P<name>.*?)\s*\((?P<number>\d+)\)\s*$")
+_DEVICE = re.compile(r"^(?P<name>.*?)\s*\((?P<number>[0-9]{1,9})\)\s*$")
 _VERSION = re.compile(r"_v\d+$")
 
 

@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
+from kernelderby.profile.names import fits
 from kernelderby.profile.spans import KernelSum, Span
 from kernelderby.profile.stages.match import StageMatcher
 
@@ -133,7 +134,7 @@ class Walker:
         by_range = self.matcher.by_range
         stage = next((by_range[text] for text in reversed(ranges) if text in by_range), None)
         self.ranges.update(text for text in ranges if text in by_range)
-        label = next((text for text in ranges if self._within.search(text)), None)
+        label = next((text for text in ranges if fits(self._within, text)), None)
         is_numbered = label is not None and any(map(str.isdigit, label))
         purpose = self._purpose(ranges)
         known = self._meanings.setdefault((stage, purpose), {})

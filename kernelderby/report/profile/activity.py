@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any
 
 from kernelderby.profile.activity import CAUSES, Activity, GpuActivity
@@ -13,6 +12,7 @@ from kernelderby.report.answer import Answer
 from kernelderby.report.frame import Frame, frame
 from kernelderby.report.model import NOTHING, Column, Report, Table, TableCell
 from kernelderby.report.numbers import microseconds, milliseconds
+from kernelderby.report.profile.ranks import labels, profile_names
 
 MOST = 20  # ranges, calls and launch configurations that get a row
 
@@ -43,7 +43,8 @@ def _frames(found: Sequence[Activity]) -> tuple[Frame, ...]:
 
 
 def activity_report(found: Sequence[Activity], most: int = MOST) -> Report:
-    names = _names([each.path for each in found])
+    files = profile_names([each.path for each in found])
+    names = labels(files)
     tables = [_gpu_table(found, names), _idle_table(found, names)]
     for each, name in zip(found, names, strict=True):
         said = f" of {name}" if len(found) > 1 else ""
@@ -58,14 +59,10 @@ def activity_report(found: Sequence[Activity], most: int = MOST) -> Report:
         notes += [said + warning for warning in each.warnings]
     title = f"Activity of {found[0].path}" if len(found) == 1 else f"Activity of {len(found)} profiles"
     facts = tuple(
-        f"{name}: {each.gpu or 'GPU not named'} · {each.form}" for each, name in zip(found, names, strict=True)
+        f"{name if name == file else f'{name} ({file})'}: {each.gpu or 'GPU not named'} · {each.form}"
+        for each, name, file in zip(found, names, files, strict=True)
     )
     return Report(title=title, facts=facts, tables=tuple(tables), notes=tuple(dict.fromkeys(notes)))
-
-
-def _names(paths: Sequence[Path]) -> list[str]:
-    names = [path.name for path in paths]
-    return names if len(set(names)) == len(names) else [str(path) for path in paths]
 
 
 def _gpus(found: Sequence[Activity], names: Sequence[str]) -> list[tuple[str, GpuActivity]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import asdict
 from typing import Any
 
@@ -45,6 +46,8 @@ def compare_report(comparison: Comparison, most: int = MOST) -> Report:
     columns = (
         Column(comparison.by, "left"),
         Column("what happened", "left"),
+        Column(f"change {unit}"),
+        Column("% of the change"),
         Column("launches A"),
         Column("launches B"),
         *((Column("us a launch A"), Column("us a launch B")) if by_launch else ()),
@@ -52,8 +55,6 @@ def compare_report(comparison: Comparison, most: int = MOST) -> Report:
         *((Column("chance"),) if by_launch else ()),
         Column(f"A {unit}"),
         Column(f"B {unit}"),
-        Column(f"change {unit}"),
-        Column("% of the change"),
     )
     rows = [_line(change, per_invocation, by_launch) for change in comparison.changes[:most]]
     rows.append(_total(comparison, per_invocation, by_launch))
@@ -88,7 +89,19 @@ def _facts(comparison: Comparison) -> tuple[str, ...]:
                 side("B", comparison.after_gpu, comparison.after_invocations),
             )
         ),
+        *_gist(comparison),
     )
+
+
+def _gist(comparison: Comparison) -> tuple[str, ...]:
+    """What a reader wants first: 541.1 became 494.1 ms (-8.7%); unchanged 24, within chance 2, sped up 1."""
+    per_invocation = comparison.unit == "invocation"
+    before, after = (_time(each, per_invocation).text for each in (comparison.before_ns, comparison.after_ns))
+    unit = "us an invocation" if per_invocation else "ms"
+    ratio = f" ({comparison.ratio - 1:+.1%})" if comparison.ratio is not None else ""
+    verdicts = Counter(change.verdict for change in comparison.changes)
+    said = ", ".join(f"{verdict} {number}" for verdict, number in verdicts.most_common())
+    return (f"{before} became {after} {unit}{ratio}; by {comparison.by}: {said}",) if said else ()
 
 
 def _line(change: Difference, per_invocation: bool, by_launch: bool) -> tuple[TableCell, ...]:
@@ -104,6 +117,8 @@ def _line(change: Difference, per_invocation: bool, by_launch: bool) -> tuple[Ta
     return (
         TableCell(change.name),
         TableCell(what, emphasis),
+        TableCell(_signed(change.change_ns, per_invocation)),
+        share,
         _count(change.before_instances),
         _count(change.after_instances),
         *((_launch(change.before_launch_ns), _launch(change.after_launch_ns)) if by_launch else ()),
@@ -111,8 +126,6 @@ def _line(change: Difference, per_invocation: bool, by_launch: bool) -> tuple[Ta
         *((_chance(change.chance),) if by_launch else ()),
         _time(change.before_ns, per_invocation),
         _time(change.after_ns, per_invocation),
-        TableCell(_signed(change.change_ns, per_invocation)),
-        share,
     )
 
 
@@ -122,6 +135,8 @@ def _total(comparison: Comparison, per_invocation: bool, by_launch: bool) -> tup
     return (
         TableCell("all"),
         TableCell(""),
+        TableCell(_signed(change, per_invocation)),
+        TableCell("100.0") if change else NOTHING,
         NOTHING,
         NOTHING,
         *((NOTHING, NOTHING) if by_launch else ()),
@@ -129,8 +144,6 @@ def _total(comparison: Comparison, per_invocation: bool, by_launch: bool) -> tup
         *((NOTHING,) if by_launch else ()),
         _time(comparison.before_ns, per_invocation),
         _time(comparison.after_ns, per_invocation),
-        TableCell(_signed(change, per_invocation)),
-        TableCell("100.0") if change else NOTHING,
     )
 
 

@@ -15,7 +15,8 @@ from kernelderby.report.numbers import microseconds, milliseconds
 from kernelderby.report.profile.ranks import profile_names, rank_rows, ranks_report
 
 GUESS = "?"
-_SPREAD = ("min us", "max us", "StdDev us")
+LARGEST = 4  # roles that the line under the title names
+_SPREAD = ("median us", "min us", "max us", "StdDev us")
 _EMPHASIS: dict[Severity, Emphasis] = {Severity.HIGH: "bad", Severity.MEDIUM: "", Severity.LOW: "muted"}
 
 
@@ -130,7 +131,16 @@ def _facts(table: KernelTable) -> tuple[str, ...]:
         known += f"; role unknown: {_kernels(role.names)}, {role.share:.1%}"
     if guessed.names:
         known += f"; library guessed: {_kernels(guessed.names)}, {guessed.share:.1%}"
-    return (*lines, known)
+    return (*lines, *_shares(table), known)
+
+
+def _shares(table: KernelTable) -> tuple[str, ...]:
+    """The answer in a line: attention 50.9 %, copy 15.5 %, GEMM 10.8 %, 5 more."""
+    shown, rest = table.by_role[:LARGEST], len(table.by_role) - LARGEST
+    if not shown:
+        return ()
+    said = ", ".join(f"{total.key} {total.share:.1%}" for total in shown)
+    return (f"time goes to {said}" + (f", {rest} more" if rest > 0 else ""),)
 
 
 def _kernel_table(table: KernelTable, top: int | None, full_names: bool) -> Table:
@@ -140,13 +150,12 @@ def _kernel_table(table: KernelTable, top: int | None, full_names: bool) -> Tabl
         Column("total ms"),
         Column("instances"),
         Column("avg us"),
-        Column("median us"),
-        *(Column(title) for title in _SPREAD),
-        Column("library", "left"),
         Column("role", "left"),
+        Column("library", "left"),
         Column("dtype", "left"),
         Column("arch", "left"),
-        Column("source file", "left"),
+        *(Column(title) for title in _SPREAD),
+        Column("source file", "left", is_optional=True),
     )
     first, rest = table.top(top)
     rows = [_kernel_row(row, full_names) for row in first]
@@ -165,11 +174,11 @@ def _kernel_row(row: KernelRow, full_names: bool) -> tuple[TableCell, ...]:
         TableCell(_ms(row.total_ns)),
         TableCell(str(row.instances)),
         TableCell(microseconds(row.average_ns / 1e3)),
-        *(_us(value) for value in (row.median_ns, row.min_ns, row.max_ns, row.stddev_ns)),
-        library,
         TableCell(known.role.value),
+        library,
         _or_nothing(known.dtype),
         _or_nothing(known.architecture),
+        *(_us(value) for value in (row.median_ns, row.min_ns, row.max_ns, row.stddev_ns)),
         _or_nothing(known.source_file),
     )
 

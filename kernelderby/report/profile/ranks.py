@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -50,13 +51,26 @@ def profile_names(paths: Sequence[Path]) -> list[str]:
     return names if len(set(names)) == len(names) else [str(path) for path in paths]
 
 
+def labels(names: Sequence[str]) -> list[str]:
+    """What tells names apart, where one part of each does: worker0_step_12.1694.pt.trace.json ... -> worker0 ..."""
+    parts = [re.split(r"([-._/\\]+)", name) for name in names]
+    if len(names) < 2 or len({len(each) for each in parts}) > 1:
+        return list(names)
+    for place in range(0, len(parts[0]), 2):
+        found = ["".join(each[max(0, place - 2 * each[place].isdigit()) : place + 1]) for each in parts]
+        if len(set(found)) == len(names) and all(found):
+            return found
+    return list(names)
+
+
 def ranks_report(tables: Sequence[KernelTable], top: int | None) -> Report:
     names = profile_names([table.path for table in tables])
+    short = dict(zip(names, labels(names), strict=True))
     rows = rank_rows(tables)
     shown = rows[:top] if top else rows
     columns = (
         Column("kernel", "left"),
-        *(Column(f"{name} ms") for name in names),
+        *(Column(f"{short[name]} ms") for name in names),
         Column("spread"),
         Column("slowest", "left"),
         Column("role", "left"),
@@ -66,7 +80,7 @@ def ranks_report(tables: Sequence[KernelTable], top: int | None) -> Report:
             TableCell(short_name(row.kernel)),
             *(NOTHING if time is None else TableCell(milliseconds(time)) for time in row.times_ns),
             TableCell(f"{row.spread:.1%}"),
-            TableCell(row.slowest),
+            TableCell(short[row.slowest]),
             TableCell(row.role),
         )
         for row in shown
@@ -78,7 +92,7 @@ def ranks_report(tables: Sequence[KernelTable], top: int | None) -> Report:
             TableCell("all kernels"),
             *(TableCell(milliseconds(total)) for total in totals),
             TableCell(f"{(most - min(totals)) / most:.1%}" if most else "-"),
-            TableCell(names[totals.index(most)]),
+            TableCell(short[names[totals.index(most)]]),
             TableCell(""),
         )
     )
@@ -91,7 +105,10 @@ def ranks_report(tables: Sequence[KernelTable], top: int | None) -> Report:
     left = len(rows) - len(shown)
     return Report(
         title=f"{len(tables)} profiles side by side",
-        facts=(", ".join(dict.fromkeys(table.gpu or "GPU not named" for table in tables)),),
+        facts=(
+            ", ".join(dict.fromkeys(table.gpu or "GPU not named" for table in tables)),
+            *(f"{short[name]}: {name}" for name in names if short[name] != name),
+        ),
         tables=(table,),
         notes=(f"{left} more kernels",) if left else (),
     )

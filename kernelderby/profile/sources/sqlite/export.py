@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from kernelderby.errors import DerbyError
+from kernelderby.profile.names import fits
 from kernelderby.profile.sources.ranges import NEVER
 from kernelderby.profile.sources.sqlite.columns import in_order, measure
 from kernelderby.profile.sources.sqlite.launches import Launches, process_of, range_rows, read_launches
@@ -193,7 +194,7 @@ class SqliteProfile(Profile):
             found = [
                 RangeInstance(thread >> 24 & 0xFFFFFF if self._with_processes() else 0, start, end, name)
                 for thread, start, end, name in range_rows(connection, self.schema)
-                if end < NEVER and (pattern is None or pattern.search(name))
+                if end < NEVER and (pattern is None or fits(pattern, name))
             ]
         return sorted(found, key=lambda each: (each.start_ns, each.end_ns))
 

@@ -148,6 +148,8 @@ def read_schema(path: Path, connection: sqlite3.Connection) -> Schema:
         missing = {"start", "end"} - (tables[wanted].columns if wanted in tables else {"start", "end"})
         if missing:
             raise DerbyError(f"{path}: table {tables[wanted].name} has no column {min(missing)}; {_EXPORT_AGAIN}")
+    if "StringIds" in tables and (missing := {"id", "value"} - tables["StringIds"].columns):
+        raise DerbyError(f"{path}: table {tables['StringIds'].name} has no column {min(missing)}; {_EXPORT_AGAIN}")
     return Schema(_version(connection, names), tables)
 
 
@@ -165,7 +167,8 @@ def _table(connection: sqlite3.Connection, wanted: str, names: list[str]) -> Eve
 def _version(connection: sqlite3.Connection, names: list[str]) -> str:
     for table in ("META_DATA_EXPORT", "EXPORT_META_DATA"):  # since 2024, and before
         if table in names:
-            values = {row[0]: row[1] for row in connection.execute(f'SELECT * FROM "{table}"')}
+            rows = connection.execute(f'SELECT * FROM "{table}"').fetchall()
+            values = {row[0]: row[1] for row in rows if len(row) > 1}
             for key in ("EXPORT_SCHEMA_VERSION", "EXPORT_PRODUCT_VERSION"):
                 if values.get(key):
                     return str(values[key])
