@@ -23,7 +23,6 @@ from kernelderby.profile.names import unnumbered
 from kernelderby.profile.spans import ApiSum, LaunchShape, Profile, Span, SpanKind
 from kernelderby.profile.timeline import gpu_label
 
-# What torch's emit_nvtx writes behind an operator's name; every call has another number.
 CAUSES = ("host late", "synchronisation", "communication", "dependency", "unknown")
 
 

@@ -227,11 +227,11 @@ def _groups(path: Path, data: dict[str, Any], order: list[str], layers: int) -> 
 def _overlap(path: Path, entry: dict[str, Any], steps: list[Step]) -> tuple[frozenset[tuple[str, str]], ...]:
     modules = dict.fromkeys(step.line[:2] for step in steps)
     parts: list[frozenset[tuple[str, str]]] = []
+    names = [*dict.fromkeys(group for group, _ in modules), *(f"{group}/{name}" for group, name in modules)]
     for text in entry.get("parts", ()):
-        modules_of = [*dict.fromkeys(group for group, _ in modules), *(f"{group}/{name}" for group, name in modules)]
         part = frozenset(key for key in modules if text == key[0] or text == f"{key[0]}/{key[1]}")
         if not part:
-            raise DerbyError(f"{path}: overlaps: no group or group/module {text!r:.60}; {suggestion(text, modules_of)}")
+            raise DerbyError(f"{path}: overlaps: no group or group/module {text!r:.60}; {suggestion(text, names)}")
         if any(part & other for other in parts):
             raise DerbyError(f"{path}: overlaps: {text!r} stands in two parts of one overlap; remove it from one")
         parts.append(part)

@@ -20,7 +20,6 @@ _GPU = 2  # rocprofiler_agent_type_t
 _SIZES = tuple((f"{kind}_{axis}", kind, axis) for kind in ("grid_size", "workgroup_size") for axis in "xyz")
 _TITLES = ("name", "start", "end", "gpu", "queue", "process", "dispatch", "registers", "shared")
 _PLACES = {title: place for place, title in enumerate((*_TITLES, *(title for title, _, _ in _SIZES)))}
-
 _COPY_PLACES = {title: place for title, place in _PLACES.items() if place <= _PLACES["process"]}
 
 
