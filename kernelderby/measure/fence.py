@@ -7,6 +7,7 @@ import os
 import re
 import shutil
 import signal
+import subprocess
 from collections.abc import Collection, Mapping
 from pathlib import Path
 
@@ -117,23 +118,36 @@ def own_caches(folder: Path) -> dict[str, str]:
     }
 
 
+# What swallows, gives zeros or random numbers, holds shared memory, or is a GPU. All others belong to the machine or to
+# its users: terminals on which somebody reads what a run says, disks, consoles, watchdogs that restart it.
+_DEVICES = ("null", "zero", "full", "random", "urandom", "shm")
+_OF_GPUS = ("nvidia", "nvhost", "nvmap", "dri", "dxg", "gdrdrv", "infiniband")
+
+
 def _home() -> Path:
     return Path(os.path.expanduser("~"))  # of a user whom nobody knows it is a name that does not exist
 
 
-_OF_THE_MACHINE = ("kmsg", "mem", "kmem", "port", "nvram", "log", "initctl")
-
-
 def writable(own: Path, scratch: Path) -> list[Path]:
-    """The only places that a solution's worker may write to: its caches, its temporary files, shared memory, devices
-    that are no disk and no kernel log, its part of /proc, and FlashInfer's modules where own_caches() leaves them."""
+    """The only places that a solution's worker may write to: its caches, its temporary files, shared memory, GPUs and
+    devices that are nothing to anybody, its part of /proc, and FlashInfer's modules where own_caches() leaves them."""
     devices = [
         path
         for path in Path("/dev").iterdir()
-        if not path.is_symlink() and not path.is_block_device() and path.name not in _OF_THE_MACHINE
+        if not path.is_symlink() and (path.name in _DEVICES or path.name.startswith(_OF_GPUS))
     ]
     flashinfer = Path(os.environ.get("FLASHINFER_WORKSPACE_BASE") or _home()) / ".cache/flashinfer"
     return [own, scratch, *devices, Path("/proc/self"), flashinfer]
+
+
+def remove_tree(folder: Path) -> None:
+    """However deep a solution has nested it: shutil.rmtree calls itself for each level."""
+    try:
+        shutil.rmtree(folder, ignore_errors=True)
+    except RecursionError:
+        pass
+    if os.path.lexists(folder):
+        subprocess.run(["rm", "-rf", "--", str(folder)], stderr=subprocess.DEVNULL, check=False)
 
 
 def memory_limit() -> int:
@@ -252,11 +266,12 @@ def children(pid: int) -> list[int]:
 
 
 def descendants(pid: int) -> list[int]:
-    """The deepest first."""
-    found: list[int] = []
-    for child in children(pid):
-        found += [*descendants(child), child]
-    return found
+    """The deepest first. However deep: a process may start one that starts one."""
+    found, generation = [], children(pid)
+    while generation:
+        found += generation
+        generation = [each for parent in generation for each in children(parent)]
+    return found[::-1]
 
 
 def _session(pid: int) -> int | None:

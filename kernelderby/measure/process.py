@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import select
-import shutil
 import signal
 import subprocess
 import tempfile
@@ -64,6 +63,8 @@ class WorkerProcess:
             environment.setdefault("OMP_NUM_THREADS", "1")  # the interpreter's operations are too small to share
             environment["TRITON_INTERPRET"] = "1"
             environment["CUDA_VISIBLE_DEVICES"] = ""  # also where there is a GPU, nothing may slip onto it
+        else:  # one GPU is measured; no timer and no judge looks at what another one of the machine does
+            environment["CUDA_VISIBLE_DEVICES"] = environment.get("CUDA_VISIBLE_DEVICES", "0").partition(",")[0]
         with self._starting:
             beginning = Beginning(
                 root=str(Path(root).resolve()),
@@ -95,6 +96,10 @@ class WorkerProcess:
         """All workers of this process, the fork server that lives (the id of an ended one is soon another process's),
         and the children that it had before."""
         return cls._alive | cls._others | servers()
+
+    def rivals(self) -> list[int]:
+        """Process ids of the other workers of this process, as many as a filter of its takes."""
+        return sorted(self._alive - {self.pid})[-_PROTECTED:]
 
     def stop(self) -> None:
         """It and its group stand still."""
@@ -231,7 +236,7 @@ class WorkerProcess:
         os.close(self._replies)
         self._requests = self._replies = -1
         if self._scratch is not None:
-            shutil.rmtree(self._scratch, ignore_errors=True)
+            fence.remove_tree(self._scratch)
 
 
 def absolute_python_path() -> list[str]:

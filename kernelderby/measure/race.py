@@ -22,14 +22,13 @@ import torch
 
 from kernelderby.catalog import Definition
 from kernelderby.measure.graphs import NotCapturable
+from kernelderby.measure.judge.checksums import changed_inputs, checksum
 from kernelderby.measure.judge.correctness import (
     POISON,
     Candidate,
     Outputs,
     Verdict,
     Wrong,
-    changed_inputs,
-    checksum,
     judge,
     make_ready,
     reference_outputs,
@@ -51,6 +50,10 @@ _COMPARING_SECONDS = {True: 0.01, None: 0.02, False: 0.1}
 _REPEATING_SECONDS = 0.02  # how long the calls that are made once more may take, one at least
 _KEPT_BYTES = 256 << 20  # of a series' outputs, so that a call that does not repeat can be compared itself
 
+# A copy of outputs within the judge's memory: its launch, and bytes a second of a slow GPU and a busy CPU.
+_COPY_SECONDS, _COPIED_PER_SECOND = 1e-4, {"cuda": 2e11, "cpu": 1e9}
+
+_WHILE_TIMED = "while timed it wrote into its input"
 _WHILE_JUDGED = "while its outputs were compared it wrote into its input"
 
 PASSED = Verdict(Status.PASSED)
@@ -116,8 +119,10 @@ class Race:
         self.has_graph = False
         self.setup: dict[str, float] | None = None
         self.random = random.SystemRandom()  # which calls are compared is nothing that a seed could tell
+        self._stays: list[dict[str, int]] = []  # checksums of the inputs that a turn's calls share, of each set
         self.repeats: bool | None = None  # the same bits from the same contents: so far; None never, False no longer
         self._reference_seconds = 0.0
+        self._batches = 0
         self.taken: dict[str, list[Spans]] = {"eager": [], "graph": []}  # of the rounds, for other clocks to look at
         make = shared_set if shared else private_set
         self.sets: list[BufferSet] = []
@@ -207,13 +212,15 @@ class Race:
         synchronize(self.maker.device)
         return copies
 
-    def _judged(self, which: int, outputs: Outputs) -> Verdict:
-        """Against the reference of the contents that lie there. Wrong where those do not stay until it is there: who
-        writes into them meanwhile changes what is expected."""
+    def _judged(self, which: int, outputs: Outputs, variant: str) -> Verdict:
+        """Against the reference of the contents that lie there since refresh() of that variant. Wrong where they are
+        not those that the judge wrote, or do not stay until the reference is there: who writes into them changes what
+        is expected. What was written is known from the judge's own memory, never from what lies there."""
         inputs = self.sets[which].inputs
-        before = checksum(inputs)
+        written = self._stays[which] | self.maker.refreshed_sums(variant)
+        self._unchanged(written, inputs, _WHILE_TIMED)
         verdict = judge(self.definition, self.module, inputs, outputs)
-        self._unchanged(before, inputs, _WHILE_JUDGED)
+        self._unchanged(written, inputs, _WHILE_JUDGED)
         return verdict
 
     @staticmethod
@@ -228,6 +235,7 @@ class Race:
         """The contents of the timed calls, and setup on their constants."""
         for which, each in enumerate(self.sets):
             self.maker.write(each.inputs, 0, f"start/{which}")
+        self._stays = [self.maker.steady_sums(f"start/{which}") for which in range(len(self.sets))]
         synchronize(self.maker.device)
         self.setup, *_ = [self.hands.set_up(which) for which in range(len(self.sets))]
 
@@ -242,7 +250,7 @@ class Race:
                 make_ready(each.inputs, each.outputs, self.in_place, POISON[1])
                 synchronize(self.maker.device)
                 self.hands.replay(which)
-                verdict = self._judged(which, self._snapshot(which))
+                verdict = self._replayed(which)
                 self.maker.rewrite(each.inputs, variant=0)
                 if verdict.status is not Status.PASSED:
                     raise NotCapturable(
@@ -254,12 +262,19 @@ class Race:
             raise
         self.has_graph = True
 
+    def _replayed(self, which: int) -> Verdict:
+        inputs = self.sets[which].inputs
+        before = checksum(inputs)
+        verdict = judge(self.definition, self.module, inputs, self._snapshot(which))
+        self._unchanged(before, inputs, _WHILE_JUDGED)
+        return verdict
+
     def turn(self, number: int, iterations: int) -> Turn:
         """One round with contents of its own, timed and looked at. What the solution raises goes through."""
         if self.setup is None:  # otherwise the constants stay what setup saw
             for which, each in enumerate(self.sets):
                 self.maker.refill_random(each.inputs, variant=f"{number}/{which}")
-        before = [checksum(self._steady(each.inputs)) for each in self.sets]
+            self._stays = [self.maker.steady_sums(f"{number}/{which}") for which in range(len(self.sets))]
         try:
             for iteration in range(WARMUP):
                 self._ready_all()
@@ -270,8 +285,8 @@ class Race:
             if number:  # the trial runs beside those of others
                 self.taken["eager"].append(turn.eager)
                 self.taken["graph"] += [turn.graph] if turn.graph else []
-            for each, sums in zip(self.sets, before, strict=True):
-                self._unchanged(sums, self._steady(each.inputs), "while timed it wrote into its input")
+            for each, sums in zip(self.sets, self._stays, strict=True):
+                self._unchanged(sums, {name: each.inputs[name] for name in sums}, _WHILE_TIMED)
         except Wrong as wrong:
             return Turn(wrong.verdict)
         return turn
@@ -281,46 +296,38 @@ class Race:
             make_ready(each.inputs, each.outputs, self.in_place, POISON[0])
         synchronize(self.maker.device)
 
-    def _steady(self, inputs: dict[str, Any]) -> dict[str, Any]:
-        """The inputs that no timed call gets anew."""
-        if not self.maker.changing:  # then calls get generated ones
-            return {name: value for name, value in inputs.items() if name in self.definition.constants}
-        return {name: value for name, value in inputs.items() if name not in self.maker.changing}
-
     def _timed(self, name: str, kind: str, iterations: int) -> Spans:
-        """A series of timed calls. Wrong, after its end, where one of the compared ones was."""
+        """A series of timed calls. Wrong, after its end, where one of the compared ones was.
+
+        Which are compared shows nowhere until they are done, and whoever has been compared may be again: nobody can
+        tell from how long the judge takes when it looks away."""
         seconds = _COMPARING_SECONDS[self.repeats]
-        count = min(iterations, max(1, int(seconds / max(self._reference_seconds, 1e-6))))
-        chosen = set(self.random.sample(range(iterations), count))
+        share = seconds / max(self._reference_seconds, 1e-6) / iterations
         keeps = iterations * sum(output.nbytes for output in self.sets[0].outputs.values()) <= _KEPT_BYTES
         left: dict[int, _Left] = {}  # of the other calls
-        sums: dict[str, int] = {}
         found: list[Verdict] = []
 
         def before(iteration: int) -> None:
             each = self.sets[iteration % len(self.sets)]
             self.maker.refresh(each.inputs, f"{name}/{iteration}")
             make_ready(each.inputs, each.outputs, self.in_place, POISON[self.random.randrange(2)])
-            sums.clear()
-            if iteration in chosen:
-                sums.update(checksum(each.inputs))
             evict_inputs(self.maker.device)
             synchronize(self.maker.device)
 
         def after(iteration: int) -> None:
-            if iteration in chosen:
-                which = iteration % len(self.sets)
-                found.append(self._compared(which, sums, f"after a timed {kind} call"))
+            which = iteration % len(self.sets)
+            is_last_to_compare = not found and iteration == iterations - 1
+            if is_last_to_compare or self.random.random() < share:
+                found.append(self._compared(which, f"{name}/{iteration}", f"after a timed {kind} call"))
             elif self.repeats:
-                which = iteration % len(self.sets)
                 left[iteration] = _Left(checksum(self.sets[which].outputs), self._snapshot(which) if keeps else None)
 
         spans = self.hands.spans(kind, iterations, before, after)
         for verdict in found:
             if verdict.status is not Status.PASSED:
                 raise Wrong.of(verdict)
-        if len(found) < count:
-            raise Wrong(Status.RAISED, f"{count} timed calls were to be compared, {len(found)} came")
+        if not found:
+            raise Wrong(Status.RAISED, "a timed call was to be compared, none came")
         self._repeat(name, kind, iterations, left)
         return spans
 
@@ -330,7 +337,7 @@ class Race:
         on the solution is looked at longer: rounding may hang on the order of atomics, or a call was wrong."""
         still_there = range(iterations)[-len(self.sets) :]  # nothing has been written over the contents of the last
         ready = [number for number in left if number in still_there]
-        rest = [number for number in left if number not in ready and self.maker.restores]
+        rest = [number for number in left if number not in ready]
         until = time.monotonic() + _REPEATING_SECONDS
         for number in (*self.random.sample(ready, len(ready)), *self.random.sample(rest, len(rest))):
             which = number % len(self.sets)
@@ -339,7 +346,7 @@ class Race:
             if self._again(kind, which, POISON[self.random.randrange(2)]) != left[number].sums:
                 kept = left[number].outputs
                 self.repeats = False if kept is None else None
-                verdict = self._judged(which, kept or self._snapshot(which))
+                verdict = self._judged(which, kept or self._snapshot(which), f"{name}/{number}")
                 if verdict.status is not Status.PASSED:
                     what = f"after a timed {kind} call" if kept else f"a timed {kind} call, made once more"
                     raise Wrong.of(Verdict(verdict.status, f"{what}: {verdict.message}", verdict.correctness))
@@ -358,13 +365,10 @@ class Race:
             self.hands.replay(which)
         return checksum(each.outputs)
 
-    def _compared(self, which: int, sums: dict[str, int], when: str) -> Verdict:
+    def _compared(self, which: int, variant: str, when: str) -> Verdict:
         """What a call left, against the reference of its inputs."""
-        snapshot, inputs = self._snapshot(which), self.sets[which].inputs
         try:
-            self._unchanged(sums, inputs, "while timed it wrote into its input")
-            verdict = judge(self.definition, self.module, inputs, snapshot)
-            self._unchanged(sums, inputs, _WHILE_JUDGED)
+            verdict = self._judged(which, self._snapshot(which), variant)
         except Wrong as wrong:
             return wrong.verdict
         if verdict.status is Status.PASSED:
@@ -377,12 +381,13 @@ class Race:
         """The judge's own clock: unseen inputs in every set, released at once, until all outputs are there; per call,
         the least of BATCHES. One set's outputs are compared each time. Wrong where they are not right.
 
-        Nothing lies between the last contents and the clock, so that a thread which watches them gains nothing: what
-        the inputs were is not summed up before but written once more afterwards. The clock runs until the outputs are
-        copied, since a worker's word that it is done is only a word; less what another copy takes."""
+        Nothing lies between the last contents and the clock, so that a thread which watches them gains nothing. The
+        clock runs until the outputs are copied, since a worker's word that it is done is only a word; less what another
+        copy takes, but no more than it may: whoever keeps the GPU busy meanwhile gains nothing either."""
         best = float("inf")
         for number in range(BATCHES):
-            names = [f"batch/{kind}/{number}/{which}" for which in range(len(self.sets))]
+            self._batches += 1  # asked again, it has seen the contents of before
+            names = [f"batch/{kind}/{self._batches}/{which}" for which in range(len(self.sets))]
             for name, each in zip(names, self.sets, strict=True):
                 self.maker.refresh(each.inputs, name)
                 make_ready(each.inputs, each.outputs, self.in_place, POISON[number % 2])
@@ -390,16 +395,21 @@ class Race:
             which = self.random.randrange(len(self.sets))
             start = time.perf_counter()
             self.hands.batch(kind)
-            snapshot, inputs = self._snapshot(which), self.sets[which].inputs
+            snapshot = self._snapshot(which)
             copied = time.perf_counter()
             self._snapshot(which)
-            best = min(best, (2 * copied - start - time.perf_counter()) * 1e6 / len(self.sets))
-            self.maker.refresh(inputs, names[which])
-            verdict = self._judged(which, snapshot)
+            copy = min(time.perf_counter() - copied, self._copy_seconds(snapshot))
+            best = min(best, (copied - start - copy) * 1e6 / len(self.sets))
+            verdict = self._judged(which, snapshot, names[which])
             if verdict.status is not Status.PASSED:
                 what = f"after an untimed batch ({kind}): {verdict.message}"
                 raise Wrong.of(Verdict(verdict.status, what, verdict.correctness))
         return best
+
+    def _copy_seconds(self, outputs: Outputs) -> float:
+        """What a copy of outputs takes at most where nobody hinders it."""
+        nbytes = sum(tensor.nbytes for tensor in outputs.values())
+        return _COPY_SECONDS + nbytes / _COPIED_PER_SECOND[self.maker.device.type]
 
     def reference_latency_us(self, timer: Timer, iterations: int) -> float:
         """Median time of the definition's reference."""

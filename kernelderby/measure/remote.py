@@ -73,7 +73,7 @@ class RemoteHands:
             self._as_many(taken, "busy_us", iterations) if taken.busy_us else [],
             self._as_many(taken, "host_us", iterations),
             self._as_many(taken, "wall_us", iterations),
-            list(taken.outside),
+            [int(each) for each in self._as_many(taken, "outside", iterations)] if taken.busy_us else [],
         )
 
     def _ask(self, kind: type[Kind], command: str, /, **arguments: Any) -> Kind:
@@ -96,5 +96,5 @@ class RemoteHands:
     def _as_many(self, taken: SpansTaken, name: str, count: int) -> list[float]:
         times: Sequence[float] = getattr(taken, name)
         if len(times) != count:
-            raise nonsense(f"the worker's answer: {name}: holds {len(times)} times, where {count} were asked for")
+            raise nonsense(f"the worker's answer: {name}: holds {len(times)} numbers, where {count} were asked for")
         return [float(each) for each in times]

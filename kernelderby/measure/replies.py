@@ -13,13 +13,17 @@ import msgspec
 from msgspec import Meta, Struct
 
 from kernelderby.errors import DerbyError
-from kernelderby.fields import Count, NotNegative, Positive, convert
+from kernelderby.fields import Count, NotNegative, convert, must_be
 from kernelderby.trace import Correctness, Status
 
 _CHARACTERS = 2000
 _NOTES = 20
 # What a worker may call its end; the rest is the judge's to say.
 _CLAIMED = {Status.RAISED, Status.BUILD_FAILED, Status.OUT_OF_MEMORY, Status.CRASHED, Status.TIMED_OUT}
+
+# A picosecond to eleven days: what is no time of a call would be none in a median or a row either.
+Microseconds = Annotated[float, must_be("a time, in us", ge=1e-6, le=1e12)]
+Records = Annotated[int, must_be("a number of records, or -1", ge=-1, le=2**53)]
 
 Config = dict[str, Any]  # of a tunable solution: plain numbers, strings and booleans by name
 
@@ -93,12 +97,12 @@ class CaptureDone(Done, frozen=True):
 class SpansTaken(Done, frozen=True):
     """timing.Spans; one entry per iteration, busy_us and outside may be empty."""
 
-    spans_us: tuple[Positive, ...]
+    spans_us: tuple[Microseconds, ...]
     notes: Annotated[tuple[str, ...], Meta(max_length=_NOTES)]
-    busy_us: tuple[Positive, ...]
-    host_us: tuple[Positive, ...]
-    wall_us: tuple[Positive, ...]
-    outside: tuple[int, ...] = ()
+    busy_us: tuple[Microseconds, ...]
+    host_us: tuple[Microseconds, ...]
+    wall_us: tuple[Microseconds, ...]
+    outside: tuple[Records, ...] = ()
 
 
 class Stop(Struct, frozen=True):
@@ -118,7 +122,7 @@ class TunePrepared(Done, frozen=True):
 class TunedTimes(Done, frozen=True):
     """problem: why there are no samples, else empty. spoiled: the process is no longer fit."""
 
-    samples_us: tuple[Positive, ...]
+    samples_us: tuple[Microseconds, ...]
     problem: str = ""
     spoiled: bool = False
 
@@ -173,7 +177,7 @@ class Reply:
         if self.content.get("ok") is True:
             return None
         try:
-            status = Status(str(self.content.get("status")))
+            status = Status(text(self.content.get("status"), 100))
         except ValueError:
             status = Status.CRASHED
         message = text(self.content.get("message") or self.content.get("error") or "")
@@ -213,6 +217,9 @@ def nonsense(what: str) -> Failed:
 
 def text(value: Any, limit: int = _CHARACTERS) -> str:
     """Any value as text that can be written into a row: no lone surrogates, no control characters but newlines."""
-    shown = value if isinstance(value, str) else repr(value)
+    try:
+        shown = value if isinstance(value, str) else repr(value)
+    except (RecursionError, ValueError):  # nested deeper, or a number longer, than Python writes
+        shown = f"a {type(value).__name__} that cannot be shown"
     shown = shown[:limit].encode("utf-8", "replace").decode("utf-8", "replace")
     return "".join(letter if letter.isprintable() or letter == "\n" else "?" for letter in shown)

@@ -8,6 +8,7 @@ import statistics
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -29,7 +30,7 @@ from kernelderby.measure.machine.probe import Machine, exclusive
 from kernelderby.measure.neighbours import Neighbours
 from kernelderby.measure.plan import Job, Plan, Settings
 from kernelderby.measure.process import WorkerProcess
-from kernelderby.measure.race import Race, Turn
+from kernelderby.measure.race import PASSED, Race, Turn
 from kernelderby.measure.remote import RemoteHands
 from kernelderby.measure.replies import EmptyKernelTimes, Failed
 from kernelderby.measure.timing import TimingFailed
@@ -126,6 +127,7 @@ class Runner:
         self._judges_table: JudgesTable | None = None
         self._watch = helpers.Watch()
         self._caught: dict[str, Verdict] = {}  # solution -> why it is out before its next turn
+        self._is_racing, self._held = False, list[tuple[Job, Measurement]]()
 
     @property
     def _table(self) -> JudgesTable:
@@ -244,8 +246,12 @@ class Runner:
             table.release()
 
     def _work_off(self, job: Job, racers: list[_Racer]) -> None:
-        racers = self._capture(job, self._prepare(job, racers))
-        racers = self._witnessed(job, self._rounds(job, racers))
+        self._is_racing = True
+        try:
+            racers = self._capture(job, self._prepare(job, racers))
+            racers = self._witnessed(job, self._rounds(job, racers))
+        finally:
+            self._append_held()
         reference = self._reference_latency(racers)
         for racer in racers:
             times = {
@@ -296,8 +302,10 @@ class Runner:
         starting, racers = [], []
         for solution in job.solutions:
             if solution.name not in self._workers and solution.name not in self._unbuildable:
-                self._workers[solution.name] = self._starting(job, solution)
+                self._workers[solution.name] = self._started(solution)
                 starting.append(solution)
+        for solution in starting:  # now that each can be told who its rivals are
+            self._ask_to_load(job, solution)
         for solution in starting:
             if failed := self._workers[solution.name].receive().failed:
                 self._drop(solution.name)
@@ -310,17 +318,19 @@ class Runner:
                 racers.append(_Racer(solution, self._workers[solution.name]))
         return racers
 
-    def _starting(self, job: Job, solution: Solution) -> WorkerProcess:
-        """A worker whose answer to `load` is due."""
-        worker = WorkerProcess(self.catalog.root, self.machine.device, solution_hash=solution.hash)
-        worker.send(
+    def _started(self, solution: Solution) -> WorkerProcess:
+        return WorkerProcess(self.catalog.root, self.machine.device, solution_hash=solution.hash)
+
+    def _ask_to_load(self, job: Job, solution: Solution) -> None:
+        """The answer of its worker is due."""
+        self._workers[solution.name].send(
             "load",
             _START_SECONDS + self.settings.timeout_seconds,
             definition=job.definition.name,
             solution=solution.name,
             protocol=self.machine.protocol,
+            guarded=self._workers[solution.name].rivals(),
         )
-        return worker
 
     def _prepare(self, job: Job, racers: list[_Racer]) -> list[_Racer]:
         """Checks all of them side by side (compilation takes the CPU's time); gives back those that passed."""
@@ -385,7 +395,8 @@ class Runner:
         """Prepares a racer in a fresh process. False when it is out."""
         self._drop(racer.solution.name)
         racer.release()
-        racer.worker = self._workers[racer.solution.name] = self._starting(job, racer.solution)
+        racer.worker = self._workers[racer.solution.name] = self._started(racer.solution)
+        self._ask_to_load(job, racer.solution)
         return self._goes_on(job, racer, racer.worker.receive().failed or self._prepared(racer))
 
     def _turn(self, job: Job, racer: _Racer, number: int) -> bool:
@@ -397,7 +408,7 @@ class Runner:
         for attempt in range(turns.REPEATS + 1):
             if self._sensors and not racer.clocks:
                 racer.clocks.append(self._sensors.read())
-            with helpers.standing_still(each for each in self._workers.values() if each is not racer.worker):
+            with self._alone(racer):
                 turn, end = self._taken(racer, number * (turns.REPEATS + 1) + attempt)
             after = self._sensors.read() if self._sensors else {}
             # The workers, and this process.
@@ -423,6 +434,10 @@ class Runner:
         racer.add(turn)
         return True
 
+    def _alone(self, racer: _Racer) -> AbstractContextManager[None]:
+        """Meanwhile its rivals stand still."""
+        return helpers.standing_still(each for each in self._workers.values() if each is not racer.worker)
+
     def _catch(self, name: str | None, at: str) -> None:
         """Ends the worker of a solution; its row is written when it would have its next turn."""
         if name is not None:
@@ -443,17 +458,19 @@ class Runner:
         kept = []
         for racer in racers:
             end: Verdict | Failed
+            self._catch(self._watch.out_of_turn(self._workers, self._table.device), helpers.OUT_OF_TURN)
             try:
-                end = self._caught.pop(racer.solution.name, None) or self._table.doubt(
-                    racer.race, racer.times, racer.host_us, racer.solution, self._environment.get("empty_kernel_us")
-                )
+                with self._alone(racer):
+                    end = self._caught.pop(racer.solution.name, None) or self._table.doubt(
+                        racer.race, racer.times, racer.host_us, racer.solution, self._environment.get("empty_kernel_us")
+                    )
             except Failed as failed:
                 end = failed
             except Wrong as wrong:
                 end = wrong.verdict
             if self._goes_on(job, racer, end):
                 kept.append(racer)
-        return kept
+        return [racer for racer in kept if self._goes_on(job, racer, self._caught.pop(racer.solution.name, PASSED))]
 
     def _goes_on(self, job: Job, racer: _Racer, end: Verdict | Failed) -> bool:
         """True for a verdict that passed; otherwise its row is written."""
@@ -470,7 +487,8 @@ class Runner:
         if not racers:
             return None
         try:
-            return round(racers[0].race.reference_latency_us(self._table.timer(), _REFERENCE_ITERATIONS), 3)
+            with helpers.standing_still(self._workers.values()):
+                return round(racers[0].race.reference_latency_us(self._table.timer(), _REFERENCE_ITERATIONS), 3)
         except (TimingFailed, torch.OutOfMemoryError) as error:
             self.observer.note(f"the reference has no time: {error}")
             return None
@@ -500,12 +518,25 @@ class Runner:
             environment=environment,
             **numbers,
         )
+        if racer and self._is_racing:
+            self._held.append((job, row))
+        else:
+            self._append(job, row)
+
+    def _append(self, job: Job, row: Measurement) -> None:
         path = self._path(job.definition)
         self._only_ours(path)
         append_row(path, row)
         self._remember(path)
         self.rows.append(row)
         self.observer.row(row)
+
+    def _append_held(self) -> None:
+        """The rows of those who were out before the race ended. They hold its secret, which everybody may read there:
+        until the last timed call they stay here."""
+        self._is_racing = False
+        while self._held:
+            self._append(*self._held.pop(0))
 
     def _only_ours(self, path: Path) -> None:
         """No row but a run's: what a worker wrote into the file goes. Not while another run writes there too."""

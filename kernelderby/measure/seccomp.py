@@ -79,8 +79,9 @@ class _Program(ctypes.Structure):
 
 
 def has_seccomp() -> bool:
+    """Also where a filter holds already, a container's or an earlier one of this process: another comes on top."""
     try:
-        return platform.machine() in _ARCHITECTURES and ctypes.CDLL(None).prctl(_PR_GET_SECCOMP, 0, 0, 0, 0) == 0
+        return platform.machine() in _ARCHITECTURES and ctypes.CDLL(None).prctl(_PR_GET_SECCOMP, 0, 0, 0, 0) >= 0
     except (OSError, AttributeError):
         return False
 

@@ -9,9 +9,10 @@ torch = pytest.importorskip("torch")
 from measuring import DEFINITION, MISBEHAVIOURS  # noqa: E402
 
 from kernelderby.catalog import Catalog, Tolerance  # noqa: E402
-from kernelderby.measure.judge import correctness  # noqa: E402
+from kernelderby.measure.judge import checksums, correctness  # noqa: E402
 from kernelderby.measure.judge.cases import Case  # noqa: E402
-from kernelderby.measure.judge.correctness import Candidate, checksum, compare, poison, still_poisoned  # noqa: E402
+from kernelderby.measure.judge.checksums import checksum, checksum_of_pieces  # noqa: E402
+from kernelderby.measure.judge.correctness import Candidate, compare, poison, still_poisoned  # noqa: E402
 from kernelderby.measure.judge.inputs import InputMaker  # noqa: E402
 from kernelderby.measure.race import local_check, local_race  # noqa: E402
 from kernelderby.measure.timing import WallTimer  # noqa: E402
@@ -95,12 +96,47 @@ def test_chunks_add_up(definition, monkeypatch):
     whole = compare(definition, {"out": output}, {"out": reference}).correctness
     monkeypatch.setattr(correctness, "CHUNK", 64)
     assert compare(definition, {"out": output}, {"out": reference}).correctness.matched_ratio == whole.matched_ratio
-    assert correctness.checksum({"out": output}) == _plain_checksum(output)
 
 
-def _plain_checksum(tensor):
-    words = tensor.view(torch.int64).tolist()
-    return {"out": sum(word * (2 * i + 1) for i, word in enumerate(words)) % (1 << 64)}
+@pytest.mark.parametrize("dtype", [torch.float32, torch.uint8])
+def test_a_checksum_is_that_of_the_pieces_of_any_chunk(dtype, monkeypatch):
+    monkeypatch.setattr(checksums, "CHUNK", 48)
+    tensor = torch.randint(0, 100, (1000,)).to(dtype)
+    (whole,) = checksum({"x": tensor}).values()
+    for size in (8, 64, 104, 1000):
+        assert checksum_of_pieces(tensor.split(size), tensor.nbytes) == whole
+    words, numbers = tensor.view(torch.int32).tolist(), checksums._odd_numbers(0, 48, tensor.device).tolist()
+    factors = [numbers[i % 48] * checksums._of_chunk(i // 48) for i in range(len(words))]
+    assert all(factor % 2 for factor in factors) and len(set(factors)) == len(factors)
+    assert whole == sum(word * factor for word, factor in zip(words, factors, strict=True)) % (1 << 64)
+
+
+def test_a_change_that_another_one_makes_up_for_is_seen():
+    """By the sum of words times odd numbers in a row, which everybody can solve for one word."""
+    words = torch.arange(64)
+    changed = words.clone()
+    changed[3] += 2 * 9 + 1
+    changed[9] -= 2 * 3 + 1
+    assert sum(w * (2 * i + 1) for i, w in enumerate((changed - words).tolist())) == 0
+    assert checksum({"x": changed}) != checksum({"x": words})
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32, torch.float64, torch.int64])
+def test_changes_of_the_highest_bits_do_not_make_up_for_each_other(dtype):
+    """Twice 2^63 is nothing modulo 2^64, whatever odd number it is times."""
+    tensor = torch.arange(1, 65).to(dtype)
+    for one in range(8):
+        changed = tensor.clone()
+        changed[one] *= -1
+        changed[one + 48] *= -1
+        assert checksum({"x": changed}) != checksum({"x": tensor})
+
+
+def test_a_checksum_is_of_the_contents_wherever_they_lie():
+    held = torch.arange(100, dtype=torch.uint8)
+    for size in (64, 60, 61):
+        (there,) = checksum({"x": held[3 : 3 + size]}).values()
+        assert checksum({"x": held[3 : 3 + size].clone()}) == {"x": there}
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float8_e4m3fn, torch.int32, torch.bool])
@@ -116,7 +152,9 @@ def test_a_checksum_sees_a_swap_and_a_single_bit(dtype):
 
 
 def test_a_checksum_takes_odd_sizes_and_nothing():
-    assert checksum({"x": torch.ones(3, dtype=torch.uint8)}) == {"x": 1 + 3 + 5}
+    three = torch.ones(3, dtype=torch.uint8)
+    numbers = checksums._odd_numbers(0, 3, three.device).tolist()
+    assert checksum({"x": three}) == {"x": sum(numbers) * checksums._of_chunk(0) % (1 << 64)}
     assert checksum({"x": torch.empty(0, 7)}) == {"x": 0}
 
 

@@ -185,7 +185,8 @@ def test_a_worker_has_no_leases_no_permissions_to_take_and_no_powers(tmp_path):
 def test_a_worker_writes_to_no_disk_and_to_its_own_part_of_proc(tmp_path):
     places = list(map(str, fence.writable(tmp_path / "own", tmp_path / "scratch")))
     assert "/dev/null" in places and "/dev/shm" in places and "/proc/self" in places
-    assert not {"/dev", "/proc", "/", "/dev/mem", "/dev/kmsg"} & set(places)
+    assert not {"/dev", "/proc", "/", "/dev/mem", "/dev/kmsg", "/dev/tty", "/dev/pts", "/dev/ptmx"} & set(places)
+    assert {place for place in places if place.startswith("/dev/nvidia")} == set(map(str, Path("/dev").glob("nvidia*")))
 
 
 CONFINED = """
@@ -296,6 +297,39 @@ def test_a_worker_that_takes_too_much_is_ended(misbehaviours, monkeypatch, body,
     assert row["measurement"]["status"] == status and told in row["evaluation"]["log"]
 
 
+LATER = """
+import os, sys
+from kernelderby.measure import seccomp
+
+one, other = map(int, sys.argv[1:])
+assert seccomp.protect([one])
+os.kill(other, 0)
+assert seccomp.has_seccomp(), "a filter that holds already, as a container's, is no lack of filters"
+assert seccomp.protect([other])
+for pid in (one, other):
+    for call in (lambda: os.kill(pid, 0), lambda: os.sched_setaffinity(pid, {0})):
+        try:
+            call()
+        except PermissionError:
+            continue
+        raise SystemExit("not refused")
+print("held")
+"""
+
+
+@pytest.mark.skipif(not seccomp.has_seccomp(), reason="this kernel has no seccomp")
+def test_rivals_that_start_later_are_guarded_by_a_second_filter():
+    rivals = [subprocess.Popen(["sleep", "60"]) for _ in range(2)]
+    try:
+        command = [sys.executable, "-c", LATER, *(str(each.pid) for each in rivals)]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    finally:
+        for each in rivals:
+            each.kill()
+            each.wait()
+    assert done.stdout == "held\n", done.stderr
+
+
 ORPHANS = """
 import os, subprocess, sys, time
 from kernelderby.measure import fence, seccomp
@@ -373,3 +407,47 @@ def test_a_worker_sees_no_secret_of_the_user(misbehaviours, monkeypatch):
     )
     assert [row.status for row in measure(misbehaviours, ["honest"], workloads=("8",), rounds=1)] == ["passed"]
     assert os.environ["MY_TOKEN"] == "of-the-user"
+
+
+def test_descendants_however_deep(monkeypatch):
+    monkeypatch.setattr(fence, "children", lambda pid: [pid + 1, -pid] if 0 < pid < 5000 else [])
+    found = fence.descendants(1)
+    assert set(found) == {*range(2, 5001), *range(-4999, 0)} and found.index(5000) < found.index(2)
+
+
+def test_a_tree_is_removed_however_deep(tmp_path):
+    tree = tmp_path / "tree"
+    tree.mkdir()
+    here = os.open(tree, os.O_RDONLY)
+    for _ in range(3000):
+        os.mkdir("deeper", dir_fd=here)
+        below = os.open("deeper", os.O_RDONLY, dir_fd=here)
+        os.close(here)
+        here = below
+    os.close(here)
+    fence.remove_tree(tree)
+    assert not tree.exists()
+    fence.remove_tree(tree)
+
+
+@pytest.mark.parametrize(("given", "seen"), [(None, "0"), ("1", "1"), ("GPU-5,GPU-6", "GPU-5"), ("", "")])
+def test_a_worker_sees_one_gpu(tmp_path, monkeypatch, given, seen):
+    """Nobody looks at what another one of the machine works for it."""
+    from kernelderby.measure import process
+
+    class Begun(Exception):
+        pass
+
+    def begin(beginning, environment, *ends):
+        for each in ends:
+            os.close(each)
+        raise Begun(environment["CUDA_VISIBLE_DEVICES"])
+
+    monkeypatch.setattr(process, "begin", begin)
+    if given is None:
+        monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    else:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", given)
+    with pytest.raises(Begun) as begun:
+        process.WorkerProcess(tmp_path, "cuda")
+    assert str(begun.value) == seen

@@ -1,7 +1,10 @@
 """Ten ways to misbehave, in real processes beside an honest solution: each ends in its own status, the run goes on."""
 
 import json
+import shutil
 import tempfile
+import time
+from pathlib import Path
 
 import pytest
 from measuring import CPU, DEFINITION, copied_set, ends, measure
@@ -98,3 +101,29 @@ def test_a_killed_worker_takes_its_children_along(misbehaviours):
                 break
     pid, began = found.split()
     assert ends(int(pid), began)
+
+
+def test_rivals_stand_still_while_a_solution_is_witnessed(tmp_path, monkeypatch):
+    """Or they could make the judge's clock over it run long, and its row a false one."""
+    from kernelderby.measure.judge.table import JudgesTable
+    from kernelderby.measure.process import WorkerProcess
+
+    root = copied_set(tmp_path)
+    folder = root / f"solutions/tests/elementwise/{DEFINITION}"
+    shutil.copytree(folder / "honest", folder / "rival")
+    text = (folder / "rival/solution.toml").read_text()
+    (folder / "rival/solution.toml").write_text(text.replace('"honest"', '"rival"'))
+    found, doubt = [], JudgesTable.doubt
+
+    def looked(self, race, *given):
+        time.sleep(0.05)
+        states = {
+            pid: Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] for pid in WorkerProcess._alive
+        }
+        found.append((states.pop(race.hands.worker.pid), set(states.values())))
+        return doubt(self, race, *given)
+
+    monkeypatch.setattr(JudgesTable, "doubt", looked)
+    rows = measure(root, ["honest", "rival"], workloads=("8",))
+    assert [row.status for row in rows] == [Status.PASSED] * 2
+    assert [own for own, _ in found] == ["S", "S"] and [rivals for _, rivals in found] == [{"T"}, {"T"}]

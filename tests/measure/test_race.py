@@ -3,6 +3,7 @@ once, and a wrong call in the middle of the timed ones is found."""
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -15,10 +16,11 @@ from kernelderby.trace import Status
 
 torch = pytest.importorskip("torch")
 from kernelderby.measure.graphs import NotCapturable  # noqa: E402
-from kernelderby.measure.judge.correctness import Candidate  # noqa: E402
+from kernelderby.measure.judge.checksums import checksum  # noqa: E402
+from kernelderby.measure.judge.correctness import Candidate, Wrong  # noqa: E402
 from kernelderby.measure.judge.inputs import InputMaker  # noqa: E402
-from kernelderby.measure.race import WARMUP, local_check, local_race  # noqa: E402
-from kernelderby.measure.timing import Timer, WallTimer  # noqa: E402
+from kernelderby.measure.race import PASSED, WARMUP, local_check, local_race  # noqa: E402
+from kernelderby.measure.timing import Spans, Timer, WallTimer  # noqa: E402
 
 CPU = torch.device("cpu")
 MODULE = SimpleNamespace(
@@ -101,6 +103,12 @@ def checked(definition, function, monkeypatch):
     return race
 
 
+def compares(race, monkeypatch, which):
+    """Of the next series that call is compared whole."""
+    drawn = iter([1.0] * which + [0.0])
+    monkeypatch.setattr(race.random, "random", lambda: next(drawn, 1.0))
+
+
 @pytest.mark.parametrize("room", [1 << 20, 0], ids=["kept", "not kept"])
 def test_one_wrong_call_among_those_that_are_not_compared_is_seen(definition, monkeypatch, room):
     calls = []
@@ -114,9 +122,8 @@ def test_one_wrong_call_among_those_that_are_not_compared_is_seen(definition, mo
     turned = 10**9
     race = checked(definition, run, monkeypatch)
     assert race.repeats is True
-    monkeypatch.setattr(
-        race.random, "sample", lambda numbers, count: list(numbers)[:count]
-    )  # the first call is compared
+    monkeypatch.setattr(race.random, "sample", lambda numbers, count: list(numbers)[:count])
+    compares(race, monkeypatch, 0)
     turned = len(calls)
     verdict = race.turn(1, 6).verdict
     if room:
@@ -139,6 +146,7 @@ def test_a_call_that_is_wrong_once_more_is_found(definition, monkeypatch):
     monkeypatch.setattr("kernelderby.measure.race._KEPT_BYTES", 0)
     race = checked(definition, run, monkeypatch)
     monkeypatch.setattr(race.random, "sample", lambda numbers, count: list(numbers)[:count])
+    compares(race, monkeypatch, 0)
     turned = len(calls)
     verdict = race.turn(1, 6).verdict
     assert verdict.status is Status.WRONG_VALUES and "made once more" in verdict.message
@@ -148,6 +156,7 @@ def test_calls_that_repeat_their_bits_are_made_once_more_on_the_same_contents(de
     seen = []
     race = checked(definition, lambda *given: (seen.append(given[0].clone()), right(*given)), monkeypatch)
     seen.clear()
+    compares(race, monkeypatch, 5)
     assert race.turn(1, 6).verdict.status is Status.PASSED and race.repeats is True
     timed, again = seen[WARMUP : WARMUP + 6], seen[WARMUP + 6 :]
     assert len(again) == 5  # the sixth was compared whole
@@ -167,14 +176,86 @@ def test_rounding_that_hangs_on_the_order_of_atomics_is_no_fault(definition):
     assert race.turn(1, 6).verdict.status is Status.PASSED
 
 
-def test_what_is_refilled_in_part_is_repeated_while_it_is_there(definition, monkeypatch):
-    monkeypatch.setattr("kernelderby.measure.judge.inputs.CHUNK", 16)
+def test_whoever_was_compared_may_be_again(definition, monkeypatch):
+    """How long the judge takes says that a call is compared; after it, a solution could leave off."""
+    race = checked(definition, right, monkeypatch)
+    race.repeats, race._reference_seconds = None, 0.02 / 6 / 0.5  # half of the calls
+    compared = []
+    monkeypatch.setattr(race, "_compared", lambda which, name, when: compared.append(name) or PASSED)
+    places = []
+    for number in range(1, 60):
+        compared.clear()
+        race.turn(number, 6)
+        assert compared
+        places.append([int(name.rpartition("/")[2]) for name in compared])
+    assert {len(each) for each in places} >= {1, 2, 3, 4, 5}
+    assert all(any(place in each for each in places) for place in range(6))
+
+
+def test_before_a_call_nothing_tells_whether_it_is_compared(definition, monkeypatch):
+    race, summed = checked(definition, right, monkeypatch), []
+    monkeypatch.setattr("kernelderby.measure.race.checksum", lambda given: summed.append(None) or checksum(given))
     seen = []
-    race = checked(definition, lambda *given: (seen.append(given[0].clone()), right(*given)), monkeypatch)
+    monkeypatch.setattr(
+        race.hands.timer,
+        "spans",
+        lambda call, count, before, after: (
+            [(before(i), seen.append(len(summed)), call(i), after(i)) for i in range(count)],
+            Spans([1.0] * count),
+        )[1],
+    )
+    race._timed("1/eager", "eager", 6)
+    assert seen[0] == 0
+
+
+def test_what_stays_is_known_from_what_was_written(definition):
+    """Something writes into y after the judge has, and before its first look at what lies there."""
+    race = local_race(*parts(definition, right), WallTimer())
+    for each in race.sets:
+        each.inputs["y"].zero_()
+    turn = race.turn(1, 4)
+    assert turn.verdict.status is Status.INPUT_CHANGED and "y" in turn.verdict.message
+
+
+def test_what_changes_is_known_from_what_was_written(definition, monkeypatch):
+    """Something writes zeros over x as soon as it is there, and answers as if it were zero."""
+    race = local_race(*parts(definition, lambda x, y, factor, out: torch.mul(y, factor, out=out)), WallTimer())
+    refresh = race.maker.refresh
+
+    def refreshed(inputs, variant):
+        refresh(inputs, variant)
+        inputs["x"].zero_()
+
+    monkeypatch.setattr(race.maker, "refresh", refreshed)
+    assert race.turn(1, 4).verdict.status is Status.INPUT_CHANGED
+    with pytest.raises(Wrong) as wrong:
+        race.batch_us("eager")
+    assert wrong.value.verdict.status is Status.INPUT_CHANGED
+
+
+def test_every_batch_has_contents_of_its_own(definition):
+    seen = []
+    race = local_race(
+        *parts(definition, lambda *given: (seen.append(given[0].sum().item()), right(*given))), WallTimer()
+    )
     seen.clear()
-    assert race.turn(1, 6).verdict.status is Status.PASSED and race.repeats is True and not race.maker.restores
-    timed, again = seen[WARMUP : WARMUP + 6], seen[WARMUP + 6 :]
-    assert 1 <= len(again) <= 2 and all(any(torch.equal(one, other) for other in timed[-2:]) for one in again)
+    for _ in range(2):
+        race.batch_us("eager")
+    assert len(set(seen)) == len(seen) == 2 * 6 * 2
+
+
+def test_a_copy_that_somebody_holds_up_takes_nothing_off_a_batch(definition, monkeypatch):
+    race = local_race(*parts(definition, lambda *given: (time.sleep(0.01), right(*given))), WallTimer())
+    snapshot, taken = race._snapshot, []
+
+    def held_up(which):
+        taken.append(None)
+        if len(taken) % 2 == 0:
+            time.sleep(0.03)
+        return snapshot(which)
+
+    monkeypatch.setattr(race, "_snapshot", held_up)
+    assert race.batch_us("eager") > 9_000
 
 
 def test_an_input_written_in_a_timed_call_is_seen(definition):
@@ -282,21 +363,68 @@ def test_a_cpu_has_no_graphs(definition):
     assert race.turn(1, 2).graph is None
 
 
-def test_a_large_input_is_refreshed_in_part(definition, monkeypatch):
+def test_a_large_input_is_refreshed_as_a_whole(definition, monkeypatch):
     from kernelderby.measure.judge import inputs
 
     monkeypatch.setattr(inputs, "CHUNK", 20)
     _, _, maker = parts(definition, right)
     made = maker.make()
-    before = made["x"].clone()
-    places = set()
-    for number in range(20):
+    seen = [made["x"].clone()]
+    for number in range(4):
         maker.refresh(made, f"1/{number}")
-        changed = (made["x"] != before).flatten().nonzero().flatten()
-        assert 1 <= len(changed) <= 20
-        places.add(int(changed[0]))
-        before = made["x"].clone()
-    assert len(places) > 3
+        assert all((made["x"] != before).all() for before in seen)
+        seen.append(made["x"].clone())
+    maker.refresh(made, "1/0")
+    assert torch.equal(made["x"], seen[1])
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float8_e4m3fn", "float4_e2m1", "int32", "bool"])
+@pytest.mark.parametrize("constant", [False, True])
+def test_the_sums_of_what_is_written_are_known_beforehand(definition, monkeypatch, dtype, constant):
+    from kernelderby.measure.judge import inputs
+
+    monkeypatch.setattr(inputs, "CHUNK", 16)
+    spec = replace(definition.inputs["x"], dtype=dtype, constant=constant)
+    definition = replace(definition, inputs={**definition.inputs, "x": spec})
+    _, _, maker = parts(definition, right)
+    made = maker.make()
+    maker.write(made, 0, "start/1")
+    maker.refresh(made, "1/0")
+    expected = maker.steady_sums("start/1") | maker.refreshed_sums("1/0")
+    assert expected == checksum(made) and set(expected) == {"x", "y"}
+
+
+@pytest.mark.parametrize("slow", [False, True])
+@pytest.mark.parametrize("random", ["nothing", "next to nothing"])
+def test_where_next_to_nothing_is_random_every_call_gets_generated_contents_of_its_own(
+    definition, monkeypatch, random, slow
+):
+    """What takes long is made a few times."""
+    if slow:
+        monkeypatch.setattr("kernelderby.measure.judge.inputs._QUICK_SECONDS", 0.0)
+    columns = definition.inputs["x"].shape if random == "nothing" else ("one",)
+    module = SimpleNamespace(
+        run=lambda x, y, factor: factor * y,
+        generate_inputs=lambda values, device: {
+            **(MODULE.generate_inputs(values, device)),
+            **({"x": torch.zeros(3, 16)} if random == "nothing" else {}),
+        },
+    )
+    inputs = {**definition.inputs, "x": replace(definition.inputs["x"], shape=columns)}
+    definition = replace(definition, inputs=inputs)
+    case = Case("", {"rows": 3, "columns": 16, "one": 1}, {"factor": 2.0}, 5)
+    maker = InputMaker(definition, module, case, CPU, None, "secret")
+    seen = []
+
+    def run(x, y, factor, out):
+        seen.append(y.sum().item())
+        torch.mul(y, factor, out=out)
+
+    race = local_race(Candidate(run, True, definition), module, maker, WallTimer())
+    seen.clear()
+    assert race.turn(1, 20).verdict.status is Status.PASSED
+    contents = len(set(seen[WARMUP : WARMUP + 20]))
+    assert contents <= 4 if slow else contents == 20
 
 
 @pytest.mark.parametrize("from_which", [0, 5, 12])

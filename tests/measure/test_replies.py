@@ -122,3 +122,31 @@ def test_wrong_outputs_are_told_apart():
     for nonsense in (3, "wrong_shape", {"status": "fine"}, {"status": "wrong_shape", "message": 3}):
         with pytest.raises(Failed, match="the worker's answer"):
             _ = through_the_pipe({"ok": True, "wrong": nonsense}).wrong
+
+
+@pytest.mark.parametrize("times", ["spans_us", "busy_us", "host_us", "wall_us"])
+@pytest.mark.parametrize("value", [5e-324, 1e-9, 1e308, 2e12])
+def test_times_that_no_median_and_no_row_can_hold_are_none(times, value):
+    answer = sent(SpansTaken((1.0, 1.0), (), (1.0, 1.0), (1.0, 1.0), (1.0, 1.0), (0, 0)))
+    with pytest.raises(Failed, match=times):
+        through_the_pipe({**answer, times: [value, value]}).of(SpansTaken)
+
+
+def test_a_number_of_records_is_one():
+    answer = sent(SpansTaken((1.0,), (), (1.0,), (1.0,), (1.0,), (0,)))
+    for value in (10**400, -2, 1 << 60):
+        with pytest.raises(Failed, match="outside"):
+            through_the_pipe({**answer, "outside": [value]}).of(SpansTaken)
+
+
+@pytest.mark.parametrize("field", ["status", "message", "error"])
+def test_what_cannot_be_shown_is_told_all_the_same(field):
+    """Of any depth: what was read at the end of one stack is written at the end of another."""
+    deep: list = []
+    for _ in range(100_000):
+        deep = [deep]
+    for value in (deep, -(10**5000)):
+        failed = Reply({"ok": False, field: value}).failed
+        assert failed.status is Status.CRASHED and (field == "status" or "cannot be shown" in failed.message)
+    while deep:  # or the interpreter frees them one within the other
+        deep = deep.pop()

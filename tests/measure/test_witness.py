@@ -13,8 +13,8 @@ def series(span=10.0, busy=9.0, host=5.0, wall=25.0, outside=0, count=8):
     return Spans([span] * count, [], [busy] * count, [host] * count, [wall] * count, [outside] * count)
 
 
-def against(eager, graph=None, kind="eager", outputs=1):
-    return contradiction({"eager": [eager], "graph": [graph] if graph else []}, kind, outputs)
+def against(eager, graph=None, kind="eager", copies=1, has_records=False):
+    return contradiction({"eager": [eager], "graph": [graph] if graph else []}, kind, copies, has_records)
 
 
 @pytest.mark.parametrize(
@@ -49,3 +49,15 @@ def test_what_happens_now_and_then_is_no_proof():
     mixed.wall_us[:5] = [3000.0] * 5
     mixed.outside[:4] = [2, 7, NO_FLUSH, 2]
     assert against(mixed, series()) == ""
+
+
+def test_who_writes_into_its_outputs_leaves_nothing_behind_its_window():
+    assert "1 records there" in against(series(outside=1), series(), copies=0)
+    assert against(series(), series(), copies=0) == ""
+
+
+def test_a_timer_that_keeps_records_has_some():
+    bare = Spans([10.0], [], [], [5.0], [25.0])
+    assert against(series(), series(), has_records=True) == ""
+    assert "no records" in against(bare, series(), has_records=True)
+    assert "no records" in against(series(), bare, kind="graph", has_records=True)

@@ -15,6 +15,7 @@ import torch
 from kernelderby.catalog import Definition, Tolerance
 from kernelderby.measure.judge.blame import DefinitionFailed, blamed_on
 from kernelderby.measure.judge.cases import Case
+from kernelderby.measure.judge.checksums import bytes_of
 from kernelderby.measure.judge.inputs import shape_of, torch_dtype
 from kernelderby.trace import Correctness, Status
 
@@ -240,7 +241,7 @@ def synchronize(device: torch.device) -> None:
 
 def poison(outputs: Outputs, byte: int) -> None:
     for tensor in outputs.values():
-        _bytes(tensor).fill_(byte)
+        bytes_of(tensor).fill_(byte)
 
 
 def make_ready(inputs: dict[str, Any], outputs: Outputs, in_place: Mapping[str, str], byte: int) -> None:
@@ -254,34 +255,7 @@ def still_poisoned(tensor: torch.Tensor, byte: int) -> torch.Tensor:
     """Mask of the elements whose every byte is the poison. None of them for booleans, whose values are too few."""
     if tensor.dtype is torch.bool:
         return torch.zeros(tensor.numel(), dtype=torch.bool, device=tensor.device)
-    return (_bytes(tensor).view(tensor.numel(), tensor.element_size()) == byte).all(1)
-
-
-def _bytes(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor.reshape(-1).view(torch.uint8)
-
-
-# -------------------------------------------------------------------------------------------------------- checksum
-
-
-def checksum(inputs: dict[str, Any]) -> dict[str, int]:
-    """Sum over all words of word x odd number of its position, modulo 2^64: any single change alters it."""
-    return {name: _checksum(value) for name, value in inputs.items() if isinstance(value, torch.Tensor)}
-
-
-def _checksum(tensor: torch.Tensor) -> int:
-    data = _bytes(tensor)
-    words = data.view(torch.int64) if data.numel() % 8 == 0 and data.data_ptr() % 8 == 0 else data
-    total = 0
-    for start in range(0, words.numel(), CHUNK):
-        chunk = words[start : start + CHUNK].to(torch.int64)
-        position = torch.arange(2 * start + 1, 2 * (start + chunk.numel()), 2, dtype=torch.int64, device=data.device)
-        total += int((chunk * position).sum())
-    return total % (1 << 64)
-
-
-def changed_inputs(before: dict[str, int], inputs: dict[str, Any]) -> list[str]:
-    return [name for name, value in checksum(inputs).items() if before[name] != value]
+    return (bytes_of(tensor).view(tensor.numel(), tensor.element_size()) == byte).all(1)
 
 
 # ------------------------------------------------------------------------------------------------------ comparison

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Callable, Collection, Mapping
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 from types import MappingProxyType, ModuleType
 from typing import Any
@@ -15,6 +16,7 @@ from kernelderby.catalog import Definition, TensorSpec
 from kernelderby.measure.judge import draws
 from kernelderby.measure.judge.blame import DefinitionFailed, blamed_on
 from kernelderby.measure.judge.cases import Case
+from kernelderby.measure.judge.checksums import bytes_of, checksum, checksum_of_pieces
 from kernelderby.measure.shared import Place
 
 # Values of random integers, [low, high), as flashinfer-bench 0.1.2 draws them (bench/utils.py).
@@ -28,7 +30,12 @@ FP8 = tuple(getattr(torch, name) for name in ("float8_e4m3fn", "float8_e5m2") if
 # fp8 is drawn in float32 and cast. In chunks, since a gigabyte of weights would take four gigabytes at once.
 CHUNK = 1 << 26
 _NONE: Mapping[str, Any] = MappingProxyType({})
-POOL = 4  # contents that timed calls get in turn where every input is generated
+# Where the random inputs that change are less of what a call reads than this, timed calls get generated contents of
+# their own, too: in the set that is 0.009 and nothing of two sortings of a routing, 0.74 and more of all others.
+_LEAST_RANDOM = 0.1
+# Contents that take longer to generate than this are made POOL times, and timed calls get one of those.
+_QUICK_SECONDS, POOL = 0.5, 4
+_KEPT_BYTES = 1 << 30  # of generated contents, so that those who race get the same ones without making them again
 
 
 def torch_dtype(name: str) -> torch.dtype:
@@ -58,6 +65,8 @@ class InputMaker:
         self.definition, self.case, self.device, self.root = definition, case, device, root
         self._secret = secret
         self._kept: dict[int | str, dict[str, torch.Tensor]] = {}
+        self._room = _KEPT_BYTES
+        self._slow_to_generate: bool | None = None
         self._generate: Callable[..., dict[str, torch.Tensor]] | None = getattr(
             module, definition.custom_inputs_entrypoint or "generate_inputs", None
         )
@@ -75,14 +84,20 @@ class InputMaker:
                 places[name] = number.item()
             else:
                 places[name] = shape_of(spec, self.case.sizes), torch_dtype(spec.dtype)
-        tensors = [name for name, place in places.items() if isinstance(place, tuple)]
+        tensors = {name: place for name, place in places.items() if isinstance(place, tuple)}
+        size_of = {name: math.prod(shape) * dtype.itemsize for name, (shape, dtype) in tensors.items()}
         constant = set(self.definition.constants)
         self._random_names = [name for name in tensors if name not in given]
-        self.changing = [name for name in self._random_names if name not in constant]
-        # Whether refresh() of the same variant always gives the same contents: no tensor is refilled in part.
-        self.restores = all(
-            isinstance(place := places[name], tuple) and math.prod(place[0]) <= CHUNK for name in self.changing
-        )
+        self._changing = [name for name in self._random_names if name not in constant]
+        least = _LEAST_RANDOM * sum(size_of[name] for name in tensors if name not in constant)
+        self._generates = sum(size_of[name] for name in self._changing) < least
+        # What refresh() leaves as it is.
+        self.steady = [name for name in tensors if name in constant or (name in given and not self._generates)]
+        self._places = tensors
+        if self._generates and self._generate is not None and self._slow_to_generate is None:
+            start = time.monotonic()
+            self._given("timed")  # once and beforehand: later, a variant would no longer be what it was
+            self._slow_to_generate = time.monotonic() - start > _QUICK_SECONDS
         return places
 
     def output_places(self) -> dict[str, Place]:
@@ -122,24 +137,50 @@ class InputMaker:
             self._fill(name, inputs[name], variant)
 
     def refresh(self, inputs: dict[str, Any], variant: str) -> None:
-        """Other contents between two calls: of the random tensors that are no constants; of one that is larger than
-        CHUNK elements a part of that size, somewhere in it, so that it stays quick. Where there are none, one of POOL
-        generated contents."""
-        if not self.changing:
-            self._copy_given(inputs, f"pool/{self._number('pool', variant) % POOL}", self.definition.constants)
-            return
-        for name in self.changing:
-            flat = inputs[name].view(-1)
-            if flat.numel() > CHUNK:
-                number = self._number(f"{name} from", variant) % (flat.numel() - CHUNK)
-                flat = flat[number : number + CHUNK]
-            self._fill(name, flat, variant)
+        """Other contents between two calls, whole tensors: of the random ones that are no constants and, where those
+        are next to nothing, of the generated ones. The same variant always gives the same contents."""
+        if self._generates:
+            self._copy_given(inputs, self._generated_variant(variant), self.definition.constants)
+        for name in self._changing:
+            self._fill(name, inputs[name], variant)
 
     def rewrite(self, inputs: dict[str, Any], variant: int) -> None:
         """Writes what make(variant) gives, without the constants, into the tensors that make() made."""
         self._copy_given(inputs, variant, self.definition.constants)
-        for name in self.changing:
+        for name in self._changing:
             self._fill(name, inputs[name], variant)
+
+    def refreshed_sums(self, variant: str) -> dict[str, int]:
+        """Checksums of what refresh() writes, from memory that nobody else reaches."""
+        found = {name: self._random_sum(self._places[name], name, variant) for name in self._changing}
+        if self._generates:
+            given = self._contents(self._generated_variant(variant))
+            found |= checksum({name: given[name] for name in given if name not in self.definition.constants})
+        return found
+
+    def steady_sums(self, random_variant: int | str) -> dict[str, int]:
+        """The same of the inputs that refresh() leaves: the generated ones as published, the random ones (constants) as
+        refill_random() writes them."""
+        places, given = self._places, self._contents(0)
+        return {
+            name: checksum({name: given[name]})[name]
+            if name in given
+            else self._random_sum(places[name], name, random_variant)
+            for name in self.steady
+        }
+
+    def _random_sum(self, place: Place, name: str, variant: int | str) -> int:
+        shape, dtype = place
+        count = math.prod(shape)
+        return checksum_of_pieces(self._pieces(name, count, dtype, variant), count * dtype.itemsize)
+
+    def _generated_variant(self, variant: str) -> int | str:
+        """Of all calls another one, as long as that takes no time to speak of. A dataset's files are what they are."""
+        if self._generate is None:
+            return 0
+        if self._slow_to_generate:
+            return f"pool/{self._number('pool', variant) % POOL}"
+        return variant
 
     def _copy_given(
         self, inputs: dict[str, Any], variant: int | str, without: Collection[str], further: Mapping[str, Any] = _NONE
@@ -151,10 +192,15 @@ class InputMaker:
                 inputs[name].copy_(_verified(self.definition, name, tensor, self.case))
 
     def _contents(self, variant: int | str) -> dict[str, torch.Tensor]:
-        """Those of the pool, of the workload itself and of the check are made once."""
-        if variant not in self._kept:
-            self._kept[variant] = self._given(variant)
-        return self._kept[variant]
+        """Made once, as long as there is room for them: those who race get the same ones."""
+        if variant in self._kept:
+            return self._kept[variant]
+        made = self._given(variant)
+        nbytes = sum(tensor.nbytes for tensor in made.values())
+        if isinstance(variant, int) or variant.startswith("pool/") or nbytes <= self._room:
+            self._kept[variant] = made
+            self._room -= nbytes if isinstance(variant, str) else 0
+        return made
 
     def _given(self, variant: int | str, further: Mapping[str, Any] = _NONE) -> dict[str, torch.Tensor]:
         """The tensors that are not random: generated, or from the files of a dataset without a generator."""
@@ -165,14 +211,24 @@ class InputMaker:
             seed = self._number("generated", variant) if hidden or isinstance(variant, str) else case.seed + variant
             with blamed_on(self.definition, getattr(self._generate, "__name__", "generate_inputs")):
                 values = {**case.sizes, **case.scalars, **case.generator, **further, "seed": seed}
-                return self._generate(values, self.device)
+                return {name: tensor.to(self.device) for name, tensor in self._generate(values, self.device).items()}
         return {name: _read_tensor(self.root, where).to(self.device) for name, where in case.files.items()}
 
     def _fill(self, name: str, tensor: torch.Tensor, variant: int | str) -> None:
-        flat = tensor.view(-1)
+        flat, start = tensor.view(-1), 0
+        for piece in self._pieces(name, flat.numel(), tensor.dtype, variant):
+            bytes_of(flat[start : start + len(piece)]).copy_(bytes_of(piece))  # not every type has a copy
+            start += len(piece)
+
+    def _pieces(self, name: str, count: int, dtype: torch.dtype, variant: int | str) -> Iterator[torch.Tensor]:
+        """Random contents in memory of the judge's own, which is written over for the next piece: whoever writes them
+        and whoever sums them up gets the same ones."""
         generator = self._generator(name, variant)
-        for offset in range(0, flat.numel(), CHUNK):
-            _fill_random(flat[offset : offset + CHUNK], generator)
+        held = torch.empty(min(CHUNK, count), dtype=dtype, device=self.device)
+        for start in range(0, count, CHUNK):
+            piece = held[: min(CHUNK, count - start)]
+            _fill_random(piece, generator)
+            yield piece
 
     def _generator(self, name: str, variant: int | str) -> torch.Generator:
         return torch.Generator(device=self.device).manual_seed(self._number(name, variant))

@@ -21,7 +21,7 @@ from kernelderby.measure.judge.witness import contradiction
 from kernelderby.measure.machine.probe import Machine
 from kernelderby.measure.plan import Job
 from kernelderby.measure.race import HandsLike, Race
-from kernelderby.measure.timing import Timer, make_timer
+from kernelderby.measure.timing import CUPTI, Timer, make_timer
 from kernelderby.measure.worker.build import load_definition_module
 from kernelderby.roofline.floors import floors
 from kernelderby.trace import Status
@@ -113,7 +113,9 @@ class JudgesTable:
             floor = self._floor_us(solution, (empty_kernel_us or {}).get(kind))
             if claimed < floor:
                 return Verdict(Status.BELOW_FLOOR, f"{kind}: {claimed:.2f} us, where this GPU needs {floor:.2f} us")
-            if why := contradiction(race.taken, kind, len(self.definition.outputs)):
+            # Who writes into the outputs leaves nothing behind the window, who returns them a copy of each.
+            copies = 0 if solution.destination_passing_style else len(self.definition.outputs)
+            if why := contradiction(race.taken, kind, copies, self.machine.protocol == CUPTI):
                 return Verdict(Status.REWARD_HACK, f"{kind}: its process claims {claimed:.1f} us, but {why}")
             allowed = 2 * claimed + beside
             if kind == "eager":

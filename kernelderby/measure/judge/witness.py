@@ -18,17 +18,19 @@ _BESIDE_WALL_US, _OF_SPAN = 50.0, 0.05
 _LEAST_BUSY = 0.1  # of the graph's span; 0.51 and more in the same rows, but a call may take another way in a graph
 
 
-def contradiction(taken: Mapping[str, Sequence[Spans]], kind: str, outputs: int) -> str:
-    """Why the spans of a kind cannot be the whole of the calls; empty where nothing speaks against them. outputs: how
-    many copies a call that returns its outputs may leave behind its window."""
+def contradiction(taken: Mapping[str, Sequence[Spans]], kind: str, copies: int, has_records: bool) -> str:
+    """Why the spans of a kind cannot be the whole of the calls; empty where nothing speaks against them. copies: of
+    outputs, which a call may leave behind its window. has_records: whether the protocol's timer keeps any."""
     series = taken[kind]
+    if has_records and any(not each.outside or (kind == "eager" and not each.busy_us) for each in series):
+        return "its timer has kept no records of them"
     waited = _unexplained_us(series)
     if waited > 0:
         return f"it waits {waited:.0f} us longer for the GPU than its spans explain"
     outside = [count for each in series for count in each.outside]
     if 2 * sum(count == NO_FLUSH for count in outside) > len(outside):
         return "no flush was recorded before its calls"
-    if 2 * sum(count > outputs for count in outside) > len(outside):
+    if 2 * sum(count > copies for count in outside) > len(outside):
         return f"it works outside of its calls (the median iteration has {statistics.median(outside):g} records there)"
     busy, graph = (_median([span for each in found for span in each]) for found in _busy_and_graph(taken))
     if busy is not None and graph is not None and busy < _LEAST_BUSY * graph:

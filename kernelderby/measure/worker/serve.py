@@ -116,8 +116,9 @@ class Worker:
         flush_bytes = timing.flush_bytes(self.device) if found.gpu else 0
         return msgspec.structs.replace(found, protocol=protocol, protocol_note=note, flush_bytes=flush_bytes)
 
-    def load(self, definition: str, solution: str, protocol: str | None = None) -> Done:
-        """Takes a definition and loads a solution. protocol: the timer is made before any of its code runs."""
+    def load(self, definition: str, solution: str, protocol: str | None = None, guarded: Collection[int] = ()) -> Done:
+        """Takes a definition and loads a solution. protocol: the timer is made before any of its code runs. guarded:
+        rivals that were started after this process, out of its reach from here on."""
         from kernelderby.measure.judge.correctness import Candidate
         from kernelderby.measure.worker.build import BuildFailed, load_setup, load_solution
 
@@ -125,6 +126,8 @@ class Worker:
         self._definition = catalog.definition(definition)
         if protocol is not None:
             self._timer_of(protocol)
+        if guarded:
+            seccomp.protect(guarded)
         chosen = catalog.solution(solution)
         if self.device_type == "cpu" and chosen.language == "triton":
             from kernelderby.measure.worker.interpreter import as_on_a_gpu

@@ -13,13 +13,12 @@ from typing import Any
 
 from kernelderby.errors import DerbyError
 from kernelderby.measure.graphs import NotCapturable
+from kernelderby.measure.judge.checksums import changed_inputs, checksum
 from kernelderby.measure.judge.correctness import (
     POISON,
     Candidate,
     Verdict,
     Wrong,
-    changed_inputs,
-    checksum,
     compare,
     reference_outputs,
     synchronize,
