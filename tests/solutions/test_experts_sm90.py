@@ -80,6 +80,21 @@ def test_the_variants_are_those_that_python_counts_on(operator, module):
     assert max(rows for rows, *_ in found) == module.call.most_rows
 
 
+def test_no_candidate_sorts_more_pairs_than_it_can_or_stores_where_it_cannot(operator, module):
+    """Of any number of pairs that a few tokens or many make, with few experts and with many."""
+    for tokens in (*range(1, 300, 7), 135, 277, 512, 668, 1023, 1024, 1025, 2049, 4195, 15809):
+        for experts, top_k in ((1, 1), (4, 2), (8, 2), (16, 4), (128, 8), (256, 8)):
+            for intermediate in (384, 2048, 4096):
+                ids = torch.empty(tokens, top_k, dtype=torch.int32, device="meta")
+                down = torch.empty(experts, 2048, intermediate, dtype=torch.bfloat16, device="meta")
+                scales = operator != "fused_moe"
+                configs = module.candidates(*[None] * (4 if scales else 2), down, *[None] * scales, ids, None)
+                for config in configs:
+                    routes = module.VARIANTS[config["variant"]][2]
+                    assert not routes or tokens * top_k <= routes, (tokens, experts, config)
+                    assert not config["stores"] or config["variant"] in module.STORING
+
+
 @pytest.mark.parametrize("name, config", [("Bf16", "128, 4, 2, true, 0"), ("Fp8", "16, 6, 1, false, 512")])
 def test_it_compiles_without_spills_and_its_products_are_not_serialised(tmp_path, name, config):
     nvcc = shutil.which("nvcc") or shutil.which("nvcc", path="/usr/local/cuda/bin")
@@ -162,7 +177,7 @@ def adversarial(tokens, experts, top_k):
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("number", range(8))
+@pytest.mark.parametrize("number", range(10))
 @pytest.mark.parametrize("stores, slab", [(0, 0), (0, 1), (1, 0)])
 def test_every_variant_at_sizes_that_fit_nothing(operator, module, number, stores, slab):
     if number >= len(module.VARIANTS):
@@ -184,6 +199,18 @@ def test_every_variant_at_sizes_that_fit_nothing(operator, module, number, store
         for ids in adversarial(tokens, experts, top_k).values():
             inputs = random_inputs(operator, tokens, hidden, intermediate, experts, top_k, ids)
             check_on_gpu(operator, module, inputs, config)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("tokens, top_k", [(1, 8), (2, 8), (4, 8), (5, 8), (16, 2), (17, 1), (32, 1), (3, 4)])
+def test_weights_asked_for_before_the_plan_are_those_of_the_first_visit(operator, module, tokens, top_k):
+    """Of up to 32 pairs: different experts, the same ones, one that a token names again and again, more pairs of one
+    than its tile holds."""
+    every = torch.arange(top_k).expand(tokens, top_k)
+    ids = {"drawn": None, "one": torch.full((tokens, top_k), 39), "first": every, "last": 39 - every, "two": every % 2}
+    for name, experts in ids.items():
+        inputs = random_inputs(operator, tokens, 1152, 896, 40, top_k, experts, seed=len(name))
+        check_on_gpu(operator, module, inputs, {"variant": 0, "slab": 0, "stores": 0})
 
 
 @pytest.mark.gpu

@@ -79,12 +79,15 @@ struct Config {
     static constexpr int HALVED = !WIDE ? 0 : Kind::SCALED ? 1 << 20 : 3;
     // Weights that no other cluster reads make room in L2 first, where that was seen to gain.
     static constexpr bool READ_ONCE = WIDE || (ROUTES > 0 && !Kind::SCALED);
+    // Weights are asked for before the plan is made, where so few pairs tell which. Where that has to be guessed it loses:
+    // the routing comes late behind all those loads.
+    static constexpr bool EARLY = ROUTES > 0 && ROWS <= 16;
     static constexpr int ACT_BOX = WIDE ? 64 : ROWS >= 128 ? 32 : 16;  // rows of pairs a TMA box brings
     static constexpr int ACT_PITCH = BLOCK * Kind::BYTES + 16;        // bytes a row of the first GEMM's staging
-    static constexpr int ACT_CHUNK = Kind::SCALED || ROWS < 64 ? ROWS : ROWS == 160 ? 32 : 64;  // its rows
+    static constexpr int ACT_CHUNK = Kind::SCALED || ROWS < 64 ? ROWS : ROWS % 64 == 0 ? 64 : 32;  // its rows
     static constexpr int OUT_CHUNK = ROWS < 32 ? ROWS : 32;           // rows of the second's, SCALED
     static constexpr int OUT_PITCH = 2 * BLOCK * 2 + 16;
-    static constexpr int WARP_PITCH = 144, WARP_ROWS = ROWS < 64 || ROWS == 160 ? 8 : 16;  // a warp's pairs of it, plain
+    static constexpr int WARP_PITCH = 144, WARP_ROWS = ROWS % 64 == 0 ? 16 : 8;  // a warp's pairs of it, plain
     static constexpr int WARP_BYTES = CONSUMERS / 32 * WARP_ROWS * WARP_PITCH;
     static constexpr int WIDE_PITCH = 160, WIDE_BYTES = CONSUMERS / 32 * 16 * WIDE_PITCH;  // 16 rows of 128 bytes a warp
 };

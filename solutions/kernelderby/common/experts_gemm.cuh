@@ -124,17 +124,76 @@ __device__ __forceinline__ void consume(Shared<C>& shared, const Arguments& argu
             WorkOnSmallest<C, FIRST, STORES, 8, 16, 32, 64>::work(rows, shared, stage, arguments, v, k_blocks);
         else if constexpr (C::ROWS <= 64)
             WorkOnSmallest<C, FIRST, STORES, 8, 16, 32, 48, 64>::work(rows, shared, stage, arguments, v, k_blocks);
+        else if constexpr (C::ROWS == 80)
+            WorkOnSmallest<C, FIRST, STORES, 16, 32, 48, 64, 80>::work(rows, shared, stage, arguments, v, k_blocks);
         else
             WorkOnSmallest<C, FIRST, STORES, 32, 64, 96, 128, 160, 192>::work(rows, shared, stage, arguments, v, k_blocks);
     }
     if (!FIRST) bulk_wait_group();
 }
 
+// Both boxes of weights of a k block; in a cluster whose CTAs share them, a box each for both.
+template <class C>
+__device__ __forceinline__ void bring_block(Shared<C>& shared, int s, const CUtensorMap* map, int column, int row,
+                                            int second_row, bool same_weights, bool once) {
+    const uint32_t full = shared_address(&shared.full[s]), to = shared_address(shared.weights[s]);
+    if ((C::CLUSTER == 1 || !same_weights) && once) {
+        tma_load_box_once(to, map, column, row, full);
+        tma_load_box_once(to + BLOCK * BLOCK, map, column, second_row, full);
+    } else if (C::CLUSTER == 1 || !same_weights) {
+        tma_load_box(to, map, column, row, full);
+        tma_load_box(to + BLOCK * BLOCK, map, column, second_row, full);
+    } else {
+        const int mine = blockIdx.x % C::CLUSTER, my_row = mine ? second_row : row;
+        if (once)
+            tma_load_box_multicast_once(to + mine * BLOCK * BLOCK, map, column, my_row, full);
+        else
+            tma_load_box_multicast(to + mine * BLOCK * BLOCK, map, column, my_row, full);
+    }
+}
+
+// Warp 3 of warpgroup 2, before the plan: asks for the weights of this CTA's first visit, as many k blocks as there are
+// stages. Of up to 32 pairs a warp knows the experts' order; where one has more pairs than a tile it leaves it. Returns how
+// many k blocks; their stages' arrivals are still to come.
+template <class C, bool FIRST>
+__device__ __forceinline__ int bring_early(Shared<C>& shared, const Arguments& arguments, const CUtensorMap* map) {
+    static_assert(C::CLUSTER == 1, "a worker is a CTA");
+    const Layout& layout = arguments.layout;
+    const int lane = threadIdx.x % WARP, pairs = arguments.tokens * arguments.top_k;
+    if (pairs > WARP || layout.slab != layout.tiles_n) return 0;
+    const int expert = lane < pairs ? __ldg(arguments.topk_ids + lane) : -1;
+    const bool valid = unsigned(expert) < unsigned(arguments.experts);
+    const unsigned same = __match_any_sync(~0u, valid ? expert : -1);
+    if (__any_sync(~0u, valid && __popc(same) > C::ROWS)) return 0;
+    const bool leads = valid && (same & ((1u << lane) - 1)) == 0;  // the first pair of its expert
+    const unsigned leaders = __ballot_sync(~0u, leads);
+    int place = 0;  // of this expert among those that have pairs
+#pragma unroll 1
+    for (unsigned left = leaders; left; left &= left - 1) place += __shfl_sync(~0u, expert, __ffs(left) - 1) < expert;
+    const Share share = share_work(blockIdx.x, gridDim.x, __popc(leaders) * layout.tiles_n, layout.k_blocks, true);
+    if (share.visits == 0) return 0;
+    const Visit visit = visit_at(share, 0, blockIdx.x, gridDim.x, layout.k_blocks);
+    const int first = visit.tile / layout.tiles_n, block_n = visit.tile - first * layout.tiles_n;
+    const int its = __shfl_sync(~0u, expert, __ffs(__ballot_sync(~0u, leads && place == first)) - 1);
+    const int row = its * arguments.weight_rows + block_n * (FIRST ? BLOCK : 2 * BLOCK);
+    const int blocks = smaller(visit.k_end - visit.k_begin, C::STAGES);
+    if (lane == 0) {
+        fence_async_proxy();
+#pragma unroll 1
+        for (int s = 0; s < blocks; ++s) {
+            mbarrier_expect_tx(shared_address(&shared.full[s]), WEIGHT_BYTES);
+            bring_block(shared, s, map, (visit.k_begin + s) * (BLOCK / C::Kind::BYTES), row,
+                        row + arguments.second_block, false, C::READ_ONCE);
+        }
+    }
+    return blocks;
+}
+
 // Warp 3 of warpgroup 2, one thread: the weights' TMA boxes, in the second GEMM those of the pairs, in the first this
-// CTA's part of the output's zeros.
+// CTA's part of the output's zeros. early: k blocks whose weights are under way.
 template <class C, bool FIRST>
 __device__ __forceinline__ void bring_weights(Shared<C>& shared, const Arguments& arguments, const CUtensorMap* map,
-                                              const CUtensorMap* act_map) {
+                                              const CUtensorMap* act_map, int early) {
     using Kind = typename C::Kind;
     constexpr int CLUSTER = C::CLUSTER, COLUMNS = BLOCK / Kind::BYTES;
     const Share& share = shared.share;
@@ -168,22 +227,11 @@ __device__ __forceinline__ void bring_weights(Shared<C>& shared, const Arguments
         const int act_boxes = FIRST ? 0 : (place.rows + C::ACT_BOX - 1) / C::ACT_BOX;
         for (int k = visit.k_begin; k < visit.k_end; ++k) {
             const int s = stage.index;
-            const uint32_t full = shared_address(&shared.full[s]), to = shared_address(shared.weights[s]);
+            const uint32_t full = shared_address(&shared.full[s]);
             mbarrier_wait(shared_address(&shared.empty[s]), stage.parity ^ 1);
-            mbarrier_arrive_expect_tx(full, WEIGHT_BYTES + act_boxes * C::ACT_BOX * BLOCK);
-            if ((CLUSTER == 1 || !place.same_weights) && once) {
-                tma_load_box_once(to, map, k * COLUMNS, row, full);
-                tma_load_box_once(to + BLOCK * BLOCK, map, k * COLUMNS, second_row, full);
-            } else if (CLUSTER == 1 || !place.same_weights) {
-                tma_load_box(to, map, k * COLUMNS, row, full);
-                tma_load_box(to + BLOCK * BLOCK, map, k * COLUMNS, second_row, full);
-            } else {  // a block each, for both
-                const int mine = blockIdx.x % CLUSTER, my_row = mine ? second_row : row;
-                if (once)
-                    tma_load_box_multicast_once(to + mine * BLOCK * BLOCK, map, k * COLUMNS, my_row, full);
-                else
-                    tma_load_box_multicast(to + mine * BLOCK * BLOCK, map, k * COLUMNS, my_row, full);
-            }
+            const bool there = C::EARLY && v == 0 && k - visit.k_begin < early;
+            mbarrier_arrive_expect_tx(full, (there ? 0 : WEIGHT_BYTES) + act_boxes * C::ACT_BOX * BLOCK);
+            if (!there) bring_block(shared, s, map, k * COLUMNS, row, second_row, place.same_weights, once);
             if (!FIRST && v == 0 && k == visit.k_begin) wait_for_previous_kernel();
             for (int box = 0; box < act_boxes; ++box)
                 tma_load_box(shared_address(shared.x[s]) + box * C::ACT_BOX * BLOCK, act_map, k * COLUMNS,
@@ -278,12 +326,14 @@ __device__ __forceinline__ void produce(Shared<C>& shared, const Arguments& argu
         if (FIRST || C::Kind::SCALED) gather<C, FIRST>(shared, arguments, thread);
         return;
     }
+    int early = 0;
+    if constexpr (C::EARLY) early = bring_early<C, FIRST>(shared, arguments, map);
     if (FIRST) {
         for (int i = lane; i < ZERO_BYTES / 4; i += 32) reinterpret_cast<int*>(shared.zeros)[i] = 0;
         fence_async_proxy();
     }
     named_barrier_sync(NamedBarrier::SHARE_READY, THREADS);
-    if (lane == 0) bring_weights<C, FIRST>(shared, arguments, map, act_map);
+    if (lane == 0) bring_weights<C, FIRST>(shared, arguments, map, act_map, early);
     __syncwarp();
 }
 
@@ -297,7 +347,7 @@ __device__ __forceinline__ void grouped_gemm(const CUtensorMap& map, const CUten
     auto& shared = *reinterpret_cast<Shared<C>*>(raw);
     if (shared_address(raw) % 1024 != 0) __trap();  // the swizzle goes by address
     const int thread = threadIdx.x, warp = thread / 32;
-    if (thread == CONSUMERS) {
+    if (thread == CONSUMERS + GATHERERS) {  // the one that loads first
         for (int s = 0; s < C::STAGES; ++s) {
             mbarrier_init(shared_address(&shared.full[s]), (FIRST || C::Kind::SCALED ? GATHERERS : 0) + 1);
             mbarrier_init(shared_address(&shared.empty[s]),

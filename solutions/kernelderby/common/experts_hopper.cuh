@@ -27,6 +27,11 @@ __device__ __forceinline__ void mbarrier_arrive_expect_tx(uint32_t barrier, uint
     asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
 }
 
+// Bytes that this phase of the barrier waits for; an arrival of its own is still to come.
+__device__ __forceinline__ void mbarrier_expect_tx(uint32_t barrier, uint32_t bytes) {
+    asm volatile("mbarrier.expect_tx.relaxed.cta.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
+}
+
 // One arrival of this thread once all its earlier cp_async16/cp_async4 have landed.
 __device__ __forceinline__ void mbarrier_arrive_on_cp_async(uint32_t barrier) {
     asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(barrier) : "memory");

@@ -2,7 +2,8 @@
 //
 // Two consumer warpgroups multiply, one warp loads by TMA. Where there are many rows a tile's sums are packed into half
 // the registers (fp16: 11 bits, where a gate that cuBLAS hands on has 8) and finished while the next tile's products
-// are made: bias, sigmoid and product, then out through shared memory by TMA, an eighth after every fourth block.
+// are made: bias, sigmoid and product, then out through shared memory by TMA, an eighth after every sixth block, the
+// second warpgroup's three blocks behind the first's.
 #pragma once
 #include "stretches.cuh"
 
@@ -13,6 +14,7 @@ __device__ void consume_wide(Shared<F>& shared, const CUtensorMap* out_map, cons
     const int group = threadIdx.x / WARPGROUP, warp = threadIdx.x / WARP % 4;
     const bool by_tma = problem.extent.n % 8 == 0;
     uint32_t step = 0, parity = 0;
+    const int second = __shfl_sync(~0u, group, 0);  // the same in all lanes
     Later<F> later;
     using Work = std::conditional_t<STREAMS, Stretches<F>, WholeTiles<F>>;
     for (Work work(problem, blockIdx.x, gridDim.x); work.next(problem); parity ^= 1) {
@@ -22,13 +24,17 @@ __device__ void consume_wide(Shared<F>& shared, const CUtensorMap* out_map, cons
         read_bias<F>(problem, tile.y, shared.bias[parity]);
         float d[F::COLUMNS / 2];
         pin<F::COLUMNS / 2>(d);
-        int before = -1;
+        // The second warpgroup's parts come half way between the first's: while one finishes, the other multiplies.
+        const int spread = max(min(k_blocks / (Later<F>::PARTS + 1), SPREAD), 1), behind = second * (spread / 2);
+        int before = -1, done = 0;  // k blocks
 #pragma unroll
         for (int part = 0; part < Later<F>::PARTS; ++part) {
-            before = multiply<F>(shared, step, part * SPREAD, min((part + 1) * SPREAD, k_blocks), before, d);
+            const int to = min((part + 1) * spread + behind, k_blocks);
+            before = multiply<F>(shared, step, done, to, before, d);
+            done = to;
             if (later.any) later.finish(shared, out_map, problem, part);
         }
-        before = multiply<F>(shared, step, Later<F>::PARTS * SPREAD, k_blocks, before, d);
+        before = multiply<F>(shared, step, done, k_blocks, before, d);
         last_product<F>(shared, before, d);
         step += k_blocks;
         if constexpr (STREAMS) {

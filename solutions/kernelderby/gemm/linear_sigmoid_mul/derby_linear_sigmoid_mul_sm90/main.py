@@ -47,7 +47,7 @@ def streams(m, n, ctas):
     many, as seen on an H200 (docs/gemm_and_experts_sm90.md)."""
     clusters = max(ctas // 2, 1)
     whole, rest = divmod(-(-m // (2 * TILE[0])) * -(-n // TILE[1]), clusters)
-    return 1 <= whole <= 6 and 0 < rest <= 0.8 * clusters
+    return 1 <= whole <= 5 and 0 < rest <= 0.8 * clusters
 
 
 def variants(m, n, ctas):

@@ -9,7 +9,7 @@
 
 namespace derby {
 
-constexpr int SPREAD = 4;                 // k blocks between two parts of the tile before
+constexpr int SPREAD = 6;                 // k blocks between two parts of the tile before, at most
 constexpr int BLOCK = 64;                 // values of a stage along k
 constexpr int SLAB = 8 * 128, SLABS = 2;  // bytes: 8 rows of 64 columns of output; slabs of a warp in turn
 

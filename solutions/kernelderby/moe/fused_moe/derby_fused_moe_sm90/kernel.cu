@@ -13,6 +13,8 @@ static const Variant VARIANTS[] = {  // main.py chooses by their numbers
     variant_of<Config<Bf16, 128, 4, 1, false, 0>>(),
     variant_of<Config<Bf16, 160, 4, 1, false, 0>>(),
     variant_of<Config<Bf16, 128, 4, 2, true, 0>>(),
+    variant_of<Config<Bf16, 80, 5, 1, false, 1024>>(),
+    variant_of<Config<Bf16, 128, 4, 2, true, 2048>>(),
 };
 
 extern "C" int derby_fused_moe_sm90_run(const Call* call, void* stream) {
