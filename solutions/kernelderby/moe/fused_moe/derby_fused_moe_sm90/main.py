@@ -56,11 +56,11 @@ def _order(pairs, num_experts, intermediate):
 
 def _sorting_order(pairs, average, intermediate):
     """Of variants that sort for themselves. A tile too small for an expert's pairs costs it half as much again: so 80
-    where an even routing fits, but not where skewed ones lose more by three tiles instead of two than even ones gain;
-    192 while an even routing's largest expert fits."""
+    where an even routing fits in nine draws of ten, but not where skewed ones lose more by three tiles instead of two
+    than even ones gain; 192 while an even routing's largest expert fits."""
     if average <= 32:
         return SOME_SORTING, MANY_SORTING
-    if pairs <= VARIANTS[EIGHTY_SORTING][2] and (average <= 40 or (57 <= average <= 70 and intermediate <= 2048)):
+    if pairs <= VARIANTS[EIGHTY_SORTING][2] and (average <= 40 or (57 <= average <= 64 and intermediate <= 2048)):
         return EIGHTY_SORTING, MANY_SORTING
     if average <= 100:
         return MANY_SORTING, MORE_SORTING
