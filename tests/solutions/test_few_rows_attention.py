@@ -41,7 +41,9 @@ def sizes(sequences, tokens, queries, most, heads, kv_heads, blocks=None):
     }
 
 
-MANY_PARTS = sizes(1, 1, 1, 641, 8, 8)  # on 24 multiprocessors 21, so that they are added in two steps
+MANY_PARTS = sizes(1, 1, 1, 2290, 8, 8)  # on 80 multiprocessors 72, so that they are added in two steps
+ALONE = sizes(1, 1, 1, 650, 8, 8)
+TWO = sizes(2, 2, 1, 1500, 8, 8, blocks=120)  # of other lengths: stretches cannot begin anew with the second
 LAST_TOKEN = sizes(3, 6, 2, 33, 8, 1)  # alone in its page, which the token before does not see
 SEVERAL = sizes(5, 11, 4, 300, 8, 2, blocks=60)
 # (axes, multiprocessors): decode; several tokens; heads that share a CTA and that do not; more sequences than
@@ -51,7 +53,10 @@ CASES = [
     (SEVERAL, 3),
     (SEVERAL, 24),
     (sizes(5, 11, 3, 200, 5, 1, blocks=40), 3),
-    (MANY_PARTS, 24),
+    (MANY_PARTS, 80),
+    (ALONE, 24),
+    (TWO, 30),
+    (sizes(2, 2, 1, 1500, 32, 8), 50),
     (LAST_TOKEN, 3),
     (sizes(2, 4, 2, 150, 12, 3), 7),
     (sizes(25, 40, 2, 130, 16, 2, blocks=60), 7),
@@ -98,7 +103,8 @@ def on_cpu(*edits):
         assert function(*addresses, None) == 0, "cudaErrorInvalidValue"
 
     solution.decode_library, solution.workspace = call, Workspace()
-    solution.MOST_SHORT, solution.LEAST_SEQUENCES = {}, 1
+    solution.MOST_SHORT = {}
+    solution.spreads_pages = lambda *sizes: True
     return solution
 
 
@@ -121,39 +127,78 @@ def spoil(inputs):
         inputs["key_cache"][block, used:], inputs["value_cache"][block, used:] = 30, float("nan")
 
 
+def divisors(kv_heads):
+    return [together for together in (1, 2, 4, 8) if kv_heads % together == 0]
+
+
 @pytest.mark.parametrize("order", ["", "reversed"])
 def test_odd_sizes(order, monkeypatch):
     monkeypatch.setenv("EMULATED_ORDER", order)
     solution = on_cpu()
     for changes, processors in CASES[1:6:3] if order else CASES:
         monkeypatch.setattr(solution.planning, "processors", lambda device, processors=processors: processors)
-        assert passes(solution, changes), (changes, processors)
-        assert not solution.workspace.counters.any(), (changes, processors)
+        for together in divisors(changes["num_kv_heads"])[::-3]:
+            monkeypatch.setattr(solution, "key_heads_together", lambda *sizes, together=together: together)
+            assert passes(solution, changes), (changes, processors, together)
+            assert not solution.workspace.counters.any(), (changes, processors, together)
 
 
 MUTANTS = [
-    ("factors[part * MOST + row].x = factor;", ""),
+    ("if (lane + 32 * k < count) factors[(lane + 32 * k) * ODD + place] = factor;", ""),
+    ("const int part = lane + 32 * k;", "const int part = lane;"),
+    ("even = all_laid * head_groups <= ctas * chunk;", ""),
+    ("group * each;", "group * piece.pages;"),
     ("wait_fetched<PLACES - 1>();", "wait_fetched<PLACES>();"),
     ("quad + 8 * i < left - hidden[n][h]", "quad + 8 * i < left"),
     ("sum[n][h] * factor[h] + s[0][h]", "sum[n][h] + s[0][h]"),
     ("greatest == -INFINITY ? 0.f : greatest", "greatest"),
     ("const float factor = share(its.x, both.x);", "const float factor = 1;"),
     ("2 * (first + which) + (which == 0)", "2 * (first + which)"),
-    ("several ? 2 * gridDim.x : 0, several", "0, several"),
+    ("again ? 2 * gridDim.x : 0,", "0,"),
+    ("= upcoming >= 0 ? upcoming :", "= upcoming >= 0 ? 0 :"),
+    ("factors[(first + i) * ODD + place[k]]", "factors[first * ODD + place[k]]"),
 ]
+
+
+MUTANTS_ON = [(LAST_TOKEN, 24, 1), (SEVERAL, 24, 2), (ALONE, 24, 4), (TWO, 30, 8), (MANY_PARTS, 80, 8)]
 
 
 def test_mutants_fail(monkeypatch):
     monkeypatch.setenv("EMULATED_ORDER", "reversed")  # a CTA's second part comes before others have added its first
     for edit in [None, *MUTANTS]:
         solution = on_cpu(*([edit] if edit else []))
-        monkeypatch.setattr(solution.planning, "processors", lambda device: 24)
-        solution.workspace = Workspace()
-        right = all(
-            passes(solution, changes) and not solution.workspace.counters.any()
-            for changes in (LAST_TOKEN, MANY_PARTS, SEVERAL)
-        )
+        solution.workspace, right = Workspace(), True
+        for changes, processors, together in MUTANTS_ON:
+            monkeypatch.setattr(solution.planning, "processors", lambda device, processors=processors: processors)
+            monkeypatch.setattr(solution, "key_heads_together", lambda *sizes, together=together: together)
+            right = right and passes(solution, changes) and not solution.workspace.counters.any()
         assert right == (edit is None), edit
+
+
+@pytest.mark.parametrize(
+    "sequences, longest, kv_heads, rows, together",
+    [
+        (1, 131072, 8, 4, 2),
+        (1, 32768, 8, 4, 1),
+        (1, 4096, 8, 4, 1),
+        (1, 1024, 8, 4, None),  # not enough to read
+        (1, 131072, 1, 16, 1),
+        (1, 8192, 1, 16, None),
+        (4, 32768, 1, 16, None),  # many rows, and tiles enough for the other kernel
+        (8, 32768, 8, 8, 2),
+        (12, 4096, 8, 4, None),
+        (12, 16384, 8, 4, 2),
+        (16, 300, 5, 5, 1),  # from 16 sequences on always
+        (64, 8192, 8, 16, 4),  # few enough parts for a multiprocessor not to go through many
+        (256, 2048, 16, 1, 8),
+        (3000, 2048, 6, 1, 2),
+    ],
+)
+def test_which_calls_it_takes(sequences, longest, kv_heads, rows, together):
+    solution = module()
+    assert solution.spreads_pages(sequences, longest, kv_heads, rows) == (together is not None)
+    if together is not None:
+        assert solution.key_heads_together(sequences, longest, kv_heads, 132) == together
 
 
 def test_it_compiles():
@@ -177,14 +222,18 @@ def test_it_compiles():
 @pytest.mark.gpu
 def test_on_a_gpu(monkeypatch):
     monkeypatch.setattr(module(), "MOST_SHORT", {})
-    monkeypatch.setattr(module(), "LEAST_SEQUENCES", 1)
+    monkeypatch.setattr(module(), "spreads_pages", lambda *sizes: True)
     for changes in [
         *(changes for changes, _ in CASES),
         sizes(64, 170, 4, 8192, 32, 8, blocks=17000),
         sizes(1, 1, 1, 131072, 32, 8),
+        sizes(1, 1, 1, 131072, 16, 1),
+        sizes(8, 8, 1, 32768, 64, 8, blocks=16000),
         sizes(300, 300, 1, 2000, 16, 1, blocks=9000),
     ]:
-        assert passes(module(), changes, "cuda"), changes
+        for together in divisors(changes["num_kv_heads"]):
+            monkeypatch.setattr(module(), "key_heads_together", lambda *sizes, together=together: together)
+            assert passes(module(), changes, "cuda"), (changes, together)
 
 
 @pytest.mark.gpu

@@ -10,12 +10,16 @@ template <int D, int NT, int WARPS, int PLACES>
 int launch(Arguments given, int processors, cudaStream_t stream) {
     using Kernel = Decode<D, NT, WARPS, PLACES>;
     const auto kernel = derby_decode_attention<D, NT, WARPS, PLACES>;
-    static const cudaError_t ready = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                                          sizeof(typename Kernel::Shared));
     static_assert(sizeof(typename Kernel::Shared) <= 227 * 1024, "shared memory of a CTA");
-    if (ready != cudaSuccess) return ready;
-    for (int heads = 2; heads <= WARPS; ++heads)
-        if (given.kv_heads % heads == 0 && WARPS % heads == 0) given.together = heads;
+    static bool allowed[64] = {};  // a device
+    int device = 0;
+    cudaError_t error = cudaGetDevice(&device);
+    if (error == cudaSuccess && !allowed[device % 64])
+        error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                     sizeof(typename Kernel::Shared));
+    if (error != cudaSuccess) return error;
+    allowed[device % 64] = true;
+    if (given.kv_heads % given.together != 0 || WARPS % given.together != 0) return cudaErrorInvalidValue;
     cudaLaunchConfig_t config = {};
     config.gridDim = dim3(processors);
     config.blockDim = dim3(Kernel::THREADS);
@@ -27,18 +31,19 @@ int launch(Arguments given, int processors, cudaStream_t stream) {
 }  // namespace
 
 // Shapes as in the definition, head_dim 128; max_query_len times heads a key head at most 16.
-// counters: int32 [3 processors], zeros, and left as zeros. partials: float32 [2 processors, kv_heads or 8, 8 or 16 (so
-// many that those rows fit), head_dim + 4]. processors: multiprocessors of the GPU.
+// together: neighbouring key heads that a CTA reads, a divisor of 8 and of kv_heads. counters: int32 [3 processors], zeros,
+// and left as zeros. partials: float32 [2 processors, together, 8 or 16 (so many that those rows fit), head_dim + 4].
+// processors: multiprocessors of the GPU.
 extern "C" int derby_decode_attention_run(const void* query, const void* key_cache, const void* value_cache,
                                           const int* cu_seqlens_q, const int* seq_lens, const int* block_table,
                                           void* output, int* counters, float* partials, int num_seqs, int table_width,
                                           int heads, int kv_heads, int head_dim, int max_query_len, float sm_scale,
-                                          int processors, cudaStream_t stream) {
+                                          int together, int processors, cudaStream_t stream) {
     const int rows = max_query_len * (heads / kv_heads);
-    if (rows > 16 || head_dim != 128) return cudaErrorInvalidValue;
+    if (rows > 16 || head_dim != 128 || processors > MOST_PARTS * NEIGHBOURS) return cudaErrorInvalidValue;
     const Arguments given{static_cast<const __nv_bfloat16*>(query), static_cast<const __nv_bfloat16*>(key_cache),
                           static_cast<const __nv_bfloat16*>(value_cache), cu_seqlens_q, seq_lens, block_table,
                           static_cast<__nv_bfloat16*>(output), counters, partials, num_seqs, table_width, kv_heads,
-                          heads / kv_heads, 1, sm_scale * LOG2E};
+                          heads / kv_heads, together, sm_scale * LOG2E};
     return rows > 8 ? launch<128, 2, 8, 2>(given, processors, stream) : launch<128, 1, 8, 2>(given, processors, stream);
 }

@@ -2,17 +2,20 @@
 // heads of a group) fit 8 or 16, contexts have any length.
 //
 // One CTA a multiprocessor. All pages of all sequences are laid end to end, once for every `together` key heads, and
-// each CTA takes an equal stretch of them, whatever the lengths are: they are summed up on the GPU. A warp takes a page
-// of one key head at a time, and warps of neighbouring heads read neighbouring memory. Pages come into places of shared
-// memory that are the warp's own, as many ahead as fit, over the ends of sequences too. Where a sequence's pages go to several CTAs, each leaves its part
-// in memory; the last of 16 neighbours to come adds their parts in their order, and the last of these sixteens adds
-// those: deterministic.
+// each CTA takes an equal stretch of them, whatever the lengths are: they are summed up on the GPU. Where it costs little,
+// stretches begin anew with every sequence and head group. A warp takes a page of one key head at a time, and warps of
+// neighbouring heads read neighbouring memory. Pages come into places of shared memory that are the warp's own, as many
+// ahead as fit, over the ends of sequences too. Where a sequence's pages go to several CTAs, each leaves its part in
+// memory, and the last to come adds all of them in their order; of more than 64, the last of 16 neighbours adds theirs,
+// and the last of these sixteens adds those: deterministic.
 #pragma once
 #include "decode_mma.cuh"
 
 namespace derby_decode {
 
-constexpr int PAGE = 16, NEIGHBOURS = 16;
+constexpr int PAGE = 16;
+// Parts that one CTA adds at a time: all, where there are no more than these, or else as many neighbours.
+constexpr int MOST_PARTS = 64, NEIGHBOURS = 16;
 
 struct Arguments {
     // bfloat16 [num_tokens, kv_heads * group, head_dim], the caches [num_blocks, 16, kv_heads, head_dim]
@@ -54,6 +57,7 @@ struct Decode {
     const Arguments& given;
     Shared& shared;
     int lane, warp, quad, corner, chunk;
+    bool even = false;
 
     __device__ __forceinline__ Decode(const Arguments& a, Shared& s) : given(a), shared(s) {
         lane = threadIdx.x % 32, warp = threadIdx.x / 32, quad = lane / 4, corner = lane % 4;
@@ -64,35 +68,60 @@ struct Decode {
         return asked ? (__ldg(given.lengths + sequence) + PAGE - 1) / PAGE : 0;
     }
 
-    // Pages of all sequences and key heads; sets chunk, shared.sequence and shared.before: where this CTA begins, and
-    // the pages before that sequence.
-    __device__ __forceinline__ int lay_out_pages(int head_groups) {
-        const int each = (given.sequences + THREADS - 1) / THREADS, from = min(int(threadIdx.x) * each, given.sequences);
-        const int to = min(from + each, given.sequences);
-        int own = 0;
-        for (int sequence = from; sequence < to; ++sequence) own += pages_of(sequence);
-        int upto = own;
+    // The same, as they are laid out: where stretches begin anew with every sequence and head group, whole ones.
+    __device__ __forceinline__ int laid(int pages) { return even ? (pages + chunk - 1) / chunk * chunk : pages; }
+
+    // upto: `own` of this thread and those before. all: of all threads.
+    __device__ __forceinline__ void sum_up(int own, int& upto, int& all) {
+        upto = own;
 #pragma unroll
         for (int step = 1; step < 32; step *= 2) {
             const int other = __shfl_up_sync(~0u, upto, step);
             if (lane >= step) upto += other;
         }
+        __syncthreads();
         if (lane == 31) shared.sums[warp] = upto;
         __syncthreads();
-        int all = 0;
+        all = 0;
 #pragma unroll
         for (int w = 0; w < WARPS; ++w) {
             if (w < warp) upto += shared.sums[w];
             all += shared.sums[w];
         }
+    }
+
+    // Pages of all sequences and key heads; sets chunk, shared.sequence and shared.before: where this CTA begins, and
+    // the pages before that sequence.
+    __device__ __forceinline__ int lay_out_pages(int head_groups) {
+        const int each = (given.sequences + THREADS - 1) / THREADS, from = min(int(threadIdx.x) * each, given.sequences);
+        const int to = min(from + each, given.sequences);
+        int own = 0, upto, all;
+        for (int sequence = from; sequence < to; ++sequence) own += pages_of(sequence);
+        sum_up(own, upto, all);
+        const int ctas = gridDim.x, least = 2 * (WARPS / given.together), groups = given.sequences * head_groups;
+        const int equal = max((all * head_groups + ctas - 1) / ctas, least);
+        chunk = equal;
+        if (groups > 1 && groups <= min(ctas, THREADS)) {
+            // As many CTAs for each sequence and head group: none has two of them, and fewer add their parts.
+            chunk = max((all + given.sequences * (ctas / groups) - 1) / (given.sequences * (ctas / groups)), least);
+            int upto_laid, all_laid;
+            even = chunk <= equal + equal / 16;
+            if (even) {
+                sum_up(laid(own), upto_laid, all_laid);
+                even = all_laid * head_groups <= ctas * chunk;
+            }
+            if (even)
+                own = laid(own), upto = upto_laid, all = all_laid;
+            else
+                chunk = equal;
+        }
         all *= head_groups;
-        const int least = 2 * (WARPS / given.together);
-        chunk = max((all + int(gridDim.x) - 1) / int(gridDim.x), least);
         const int begin = blockIdx.x * chunk;
         int before = (upto - own) * head_groups;
         if (begin >= before && begin < before + own * head_groups) {
             int sequence = from;
-            for (int pages; begin >= before + (pages = pages_of(sequence) * head_groups); ++sequence) before += pages;
+            for (int pages; begin >= before + (pages = laid(pages_of(sequence)) * head_groups); ++sequence)
+                before += pages;
             shared.sequence = sequence;
             shared.before = before;
         }
@@ -107,14 +136,14 @@ struct Decode {
             piece.queries = __ldg(given.first_rows + walk.sequence + 1) - piece.first_row;
             piece.length = __ldg(given.lengths + walk.sequence);
             piece.pages = piece.queries > 0 ? (piece.length + PAGE - 1) / PAGE : 0;
-            const int pages = piece.pages * (given.kv_heads / given.together);
+            const int each = laid(piece.pages), pages = each * (given.kv_heads / given.together);
             if (walk.at < walk.before + pages) {
-                const int group = (walk.at - walk.before) / piece.pages;
-                piece.start = walk.before + group * piece.pages;
+                const int group = (walk.at - walk.before) / each;
+                piece.start = walk.before + group * each;
                 piece.heads = group * given.together;
                 piece.first = walk.at - piece.start;
                 piece.count = min(piece.pages - piece.first, walk.end - walk.at);
-                walk.at += piece.count;
+                walk.at = even ? walk.end : walk.at + piece.count;
                 return true;
             }
             walk.before += pages;
@@ -126,7 +155,7 @@ struct Decode {
     // What comes: the piece whose pages are asked for, and the warp's next page of it.
     Walk coming;
     Piece ahead;
-    int tile_ahead;
+    int tile_ahead, upcoming = -1;  // upcoming: the page after that, where it is known
 
     // Asks for the warp's next page, if there is one.
     __device__ __forceinline__ void fetch_next(int place) {
@@ -138,7 +167,8 @@ struct Decode {
             }
             tile_ahead = ahead.first + warp / given.together;
         }
-        const int page = __ldg(given.table + static_cast<long long>(ahead.sequence) * given.table_width + tile_ahead);
+        const int* entry = given.table + static_cast<long long>(ahead.sequence) * given.table_width + tile_ahead;
+        const int page = upcoming >= 0 ? upcoming : __ldg(entry);
         const int head = ahead.heads + warp % given.together, left = ahead.length - tile_ahead * PAGE;
         const int vector = lane % VECTORS;
         const long long from = (static_cast<long long>(page) * PAGE * given.kv_heads + head) * D + vector * 8;
@@ -153,6 +183,7 @@ struct Decode {
         }
         fetched();
         tile_ahead += WARPS / given.together;
+        upcoming = tile_ahead < ahead.first + ahead.count ? __ldg(entry + WARPS / given.together) : -1;
     }
     // Where 16 bytes of a token lie: eight lanes that read at once find them in different banks.
     __device__ __forceinline__ int key_at(int token, int vector) { return token * VECTORS + (vector ^ token % 2 * 4); }
@@ -332,9 +363,9 @@ struct Decode {
 
     // True in all threads of the CTA that is the last of `count` to come here.
     __device__ __forceinline__ bool comes_last(int counter, int count) {
-        __threadfence();
         __syncthreads();
         if (threadIdx.x == 0) {
+            __threadfence();
             shared.last = atomicAdd(given.counters + counter, 1) == count - 1;
             if (shared.last) given.counters[counter] = 0;
             __threadfence();
@@ -375,69 +406,127 @@ struct Decode {
             __syncthreads();
             return;
         }
-        const int leader = part / NEIGHBOURS * NEIGHBOURS;
-        if (!comes_last(slot_of(leader), min(NEIGHBOURS, parts - leader))) return;
-        const bool several = parts > NEIGHBOURS;
-        merge(piece, min(NEIGHBOURS, parts - leader), [&](int i) { return slot_of(leader + i); },
-              several ? 2 * gridDim.x : 0, several ? slot_of(leader) : -1);
-        if (!several) return;
-        const int sixteens = (parts + NEIGHBOURS - 1) / NEIGHBOURS;
-        if (!comes_last(2 * gridDim.x + first, sixteens)) return;
-        merge(piece, sixteens, [&](int i) { return slot_of(i * NEIGHBOURS); }, 2 * gridDim.x, -1);
+        const bool several = parts > MOST_PARTS;
+        const int leader = several ? part / NEIGHBOURS * NEIGHBOURS : 0;
+        int from = leader, step = 1, counter = slot_of(leader);
+        int count = several ? min(NEIGHBOURS, parts - leader) : parts;
+#pragma unroll 1
+        for (bool again = false;; again = true) {
+            if (!comes_last(counter, count)) return;
+            const bool end = again || !several;
+            merge(piece, count, [&](int i) { return slot_of(from + i * step); }, again ? 2 * gridDim.x : 0,
+                  end ? -1 : slot_of(leader));
+            if (end) return;
+            from = 0, step = NEIGHBOURS, count = (parts + NEIGHBOURS - 1) / NEIGHBOURS, counter = 2 * gridDim.x + first;
+        }
     }
 
-    // Adds the parts in `count` slots, at most NEIGHBOURS: into the output, or in place into slot `to`, of statistics into
-    // `to` + `step`.
+    // Adds the parts in `count` slots, at most MOST_PARTS, whose statistics lie `step` slots further: into the output,
+    // or in place into slot `to`, of statistics into `to` + 2 gridDim.x.
     template <typename Slot>
     __device__ __forceinline__ void merge(const Piece& piece, int count, Slot slot, int step, int to) {
-        const int rows = piece.queries * given.group, all_rows = rows * given.together;
-        constexpr int MOST = WARPS * ROWS;  // of all_rows
-        static_assert(sizeof(float2) * MOST * NEIGHBOURS <= sizeof(shared.outputs), "factors lie where outputs lay");
-        auto factors = reinterpret_cast<float2*>(shared.outputs);  // [parts][MOST]: statistics, then a factor in x
+        if (piece.queries * given.group * given.together * FOURS > THREADS)
+            add_parts<4, 8>(piece, count, slot, step, to);
+        else
+            add_parts<1, 16>(piece, count, slot, step, to);
+        __syncthreads();  // the next piece's outputs go where the factors lie
+    }
+
+    // IT fours a thread at a time, of which AT_ONCE parts are on their way together, the first ones before their factors
+    // are known.
+    template <int IT, int AT_ONCE, typename Slot>
+    __device__ __forceinline__ void add_parts(const Piece& piece, int count, Slot slot, int step, int to) {
+        const int rows = piece.queries * given.group, items = rows * given.together * FOURS;
+        auto factors = reinterpret_cast<float*>(shared.outputs);  // [MOST_PARTS][ODD]
         auto wholes = reinterpret_cast<float2*>(shared.statistics);
-        for (int i = threadIdx.x; i < all_rows * count; i += THREADS) {
-            const int part = i / all_rows, row = i - part * all_rows, head = row / rows;
-            const int from = slot(part) + (to < 0 ? step : 0);
-            factors[part * MOST + row] = __ldcg(statistics_of(from, head, row - head * rows));
-        }
-        __syncthreads();
-        for (int row = threadIdx.x; row < all_rows; row += THREADS) {
-            float2 whole = {-INFINITY, 0};
-            for (int part = 0; part < count; ++part) whole.x = fmaxf(whole.x, factors[part * MOST + row].x);
-            for (int part = 0; part < count; ++part) {
-                const float2 both = factors[part * MOST + row];
-                const float factor = share(both.x, whole.x);
-                whole.y += factor * both.y;
-                factors[part * MOST + row].x = factor;
+        static_assert(sizeof(float) * ODD * MOST_PARTS <= sizeof(shared.outputs), "factors lie where outputs lay");
+        float4 its[AT_ONCE][IT];
+        int place[IT], offset[IT];
+        auto find = [&](int base) {
+#pragma unroll
+            for (int k = 0; k < IT; ++k) {
+                const int item = min(base + k * THREADS, items - 1);
+                place[k] = item / FOURS;
+                const int head = place[k] / rows;
+                offset[k] = head * (ROWS * FOURS) + (place[k] - head * rows) * FOURS + item % FOURS;
             }
-            wholes[row] = whole;
-        }
-        __syncthreads();
-#pragma unroll 1
-        for (int item = threadIdx.x; item < all_rows * FOURS; item += THREADS) {
-            const int place = item / FOURS, at = item % FOURS, head = place / rows, row = place - head * rows;
-            float4 all = {0, 0, 0, 0};
-#pragma unroll 1
-            for (int first = 0; first < count; first += 8) {
-                float4 its[8];
+        };
+        auto ask = [&](int first) {
 #pragma unroll
-                for (int i = 0; i < 8; ++i)
-                    its[i] = __ldcg(outputs_of(slot(min(first + i, count - 1)), head, row) + at);
+            for (int i = 0; i < AT_ONCE; ++i) {
+                const float4* from = outputs_of(slot(min(first + i, count - 1)), 0, 0);
 #pragma unroll
-                for (int i = 0; i < 8; ++i) {
-                    const float factor = first + i < count ? factors[(first + i) * MOST + place].x : 0.f;
-                    all.x += factor * its[i].x, all.y += factor * its[i].y, all.z += factor * its[i].z;
-                    all.w += factor * its[i].w;
+                for (int k = 0; k < IT; ++k) its[i][k] = __ldcg(from + offset[k]);
+            }
+        };
+        constexpr bool EARLY = IT == 1;  // all items have their thread
+        if (EARLY) find(threadIdx.x), ask(0);
+        weigh_parts(count, slot, step, rows, factors, wholes);
+#pragma unroll 1
+        for (int base = threadIdx.x; base < items; base += THREADS * IT) {
+            if (!EARLY) find(base);
+            float4 all[IT];
+#pragma unroll
+            for (int k = 0; k < IT; ++k) all[k] = {0, 0, 0, 0};
+#pragma unroll 1
+            for (int first = 0; first < count; first += AT_ONCE) {
+                if (!EARLY || first > 0) ask(first);
+#pragma unroll
+                for (int i = 0; i < AT_ONCE; ++i) {
+                    if (first + i >= count) break;
+#pragma unroll
+                    for (int k = 0; k < IT; ++k) {
+                        const float factor = factors[(first + i) * ODD + place[k]];
+                        all[k].x += factor * its[i][k].x, all[k].y += factor * its[i][k].y;
+                        all[k].z += factor * its[i][k].z, all[k].w += factor * its[i][k].w;
+                    }
                 }
             }
-            if (to < 0) {
-                write(piece, head, row, at, all, wholes[place].y);
-            } else {
-                __stcg(outputs_of(to, head, row) + at, all);
-                if (at == 0) __stcg(statistics_of(to + step, head, row), wholes[place]);
+#pragma unroll
+            for (int k = 0; k < IT; ++k) {
+                const int item = base + k * THREADS, head = place[k] / rows, row = place[k] - head * rows;
+                if (item >= items) break;
+                if (to < 0) {
+                    write(piece, head, row, item % FOURS, all[k], wholes[place[k]].y);
+                } else {
+                    __stcg(outputs_of(to, 0, 0) + offset[k], all[k]);
+                    if (item % FOURS == 0) __stcg(statistics_of(to + 2 * gridDim.x, head, row), wholes[place[k]]);
+                }
             }
         }
-        __syncthreads();  // the next piece's outputs go where the factors lie
+    }
+
+    static constexpr int ODD = WARPS * ROWS + 1;  // keeps a row's factors off each other's banks
+
+    // Every part's factor, and what all of them are together: a warp a row, a lane every 32nd part.
+    template <typename Slot>
+    __device__ __forceinline__ void weigh_parts(int count, Slot slot, int step, int rows, float* factors, float2* wholes) {
+        constexpr int EACH = MOST_PARTS / 32;
+#pragma unroll 2
+        for (int place = warp; place < rows * given.together; place += WARPS) {
+            const int head = place / rows, row = place - head * rows;
+            float2 both[EACH];
+            float most = -INFINITY, sum = 0;
+#pragma unroll
+            for (int k = 0; k < EACH; ++k) {
+                const int part = lane + 32 * k;
+                both[k] = {-INFINITY, 0};
+                if (part < count) both[k] = __ldcg(statistics_of(slot(part) + step, head, row));
+                most = fmaxf(most, both[k].x);
+            }
+#pragma unroll
+            for (int other = 1; other < 32; other *= 2) most = fmaxf(most, __shfl_xor_sync(~0u, most, other));
+#pragma unroll
+            for (int k = 0; k < EACH; ++k) {
+                const float factor = share(both[k].x, most);
+                sum += factor * both[k].y;
+                if (lane + 32 * k < count) factors[(lane + 32 * k) * ODD + place] = factor;
+            }
+#pragma unroll
+            for (int other = 1; other < 32; other *= 2) sum += __shfl_xor_sync(~0u, sum, other);
+            if (lane == 0) wholes[place] = {most, sum};
+        }
+        __syncthreads();
     }
 };
 

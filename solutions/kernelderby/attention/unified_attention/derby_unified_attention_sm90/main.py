@@ -3,10 +3,10 @@
 long_attention.cuh says how the kernel works: TMA boxes of one 16-token page each, two or three warpgroups of 64 query
 rows that take turns on the tensor cores, weights kept in registers. Query heads of a group share tiles. Where no
 sequence has more than 256 tokens (head_dim 64 and 128; 128 tokens with head_dim 256), short_attention.cuh reads keys
-and values once into shared memory instead; where 16 sequences or more have few query tokens each over longer
-contexts (head_dim 128), decode_attention.cuh gives every multiprocessor an equal stretch of the pages. Which kernel a
-call gets, and how the work is cut, is chosen from sizes that the host knows (attention_planning.py); nothing waits for
-the GPU.
+and values once into shared memory instead; where 16 sequences or more, or fewer over long contexts, have few query
+tokens each (head_dim 128), decode_attention.cuh gives every multiprocessor an equal stretch of the pages. Which kernel
+a call gets, and how the work is cut, is chosen from sizes that the host knows (attention_planning.py); nothing waits
+for the GPU.
 
 Needs nvcc (on the PATH, in $CUDA_HOME or /usr/local/cuda) at the first call ever. Kept between calls: the library, and
 a workspace for each stream whose counters every call leaves at zero. Deterministic: chunks of a tile are added in their
@@ -35,10 +35,12 @@ short_library = cuda_library.CudaLibrary(
     [POINTER] * 7 + [INT] * 8 + [FLOAT, INT])
 decode_library = cuda_library.CudaLibrary(
     __file__, "derby_decode_attention", ["decode.cu", "decode_attention.cuh", "decode_mma.cuh"],
-    [POINTER] * 9 + [INT] * 6 + [FLOAT, INT])
+    [POINTER] * 9 + [INT] * 6 + [FLOAT, INT, INT])
 MOST_SHORT = {64: 256, 128: 256, 256: 128}  # head_dim: tokens of a sequence, as in short_units.cuh
 FEW_ROWS = 16  # query tokens times heads of a group, as in decode.cu, which has head_dim 128 only
-LEAST_SEQUENCES = 16  # with fewer the long kernel was faster
+# Where the kernel for few rows is the faster one, seen on an H200: sequences from which it always is, keys of the
+# longest sequence, keys of all key heads. And keys of all heads of one sequence that is read a head at a time.
+LEAST_SEQUENCES, LEAST_KEYS, LEAST_BATCH, SHORT_BATCH = 16, 2048, 1 << 15, 1 << 18
 PAGE = 16  # tokens in a block of the cache, as in long_attention.cuh
 MOST_HEAD_DIM = 256
 
@@ -52,6 +54,27 @@ def check(head_dim, block_size, sm_scale):
                          f"made for multiples of 8 up to {MOST_HEAD_DIM} and blocks of {PAGE}")
     if not sm_scale > 0:
         raise ValueError(f"derby_unified_attention_sm90: sm_scale {sm_scale}; it is made for positive ones")
+
+
+def spreads_pages(sequences, longest, kv_heads, rows):
+    """Whether few query rows are better off with the kernel that gives every multiprocessor an equal stretch of pages.
+    With fewer than 16 sequences: where there is enough to read that parts of a sequence are worth adding. Its products
+    of 9 to 16 rows are slower than the other kernel's, unless that one has too few tiles to fill the GPU."""
+    if sequences >= LEAST_SEQUENCES:
+        return True
+    tiles = sequences * kv_heads
+    enough = longest >= LEAST_KEYS and tiles * longest >= LEAST_BATCH and (rows <= 8 or tiles < 4)
+    return enough and (sequences <= 8 or longest >= 4 * LEAST_KEYS)
+
+
+def key_heads_together(sequences, longest, kv_heads, processors):
+    """Neighbouring key heads that a multiprocessor reads: few, so that a sequence has few and small parts to be added,
+    but not so few that it goes through many pieces. One at a time where a single sequence is short: longer runs of
+    memory matter less than its parts there."""
+    if sequences == 1 and kv_heads * longest <= SHORT_BATCH:
+        return 1
+    counts = [heads for heads in (2, 4, 8) if kv_heads % heads == 0] or [1]
+    return next((heads for heads in counts if sequences * kv_heads <= heads * processors), counts[-1])
 
 
 @torch.no_grad()
@@ -72,11 +95,12 @@ def run(query, key_cache, value_cache, cu_seqlens_q, seq_lens, block_table, max_
                       float(sm_scale), processors)
         return
     rows = int(max_query_len) * (heads // kv_heads)
-    if head_dim == 128 and rows <= FEW_ROWS and sequences >= LEAST_SEQUENCES:
-        floats = 2 * processors * min(kv_heads, 8) * (8 if rows <= 8 else 16) * (head_dim + 4)
+    if head_dim == 128 and rows <= FEW_ROWS and spreads_pages(sequences, int(max_seq_len), kv_heads, rows):
+        together = key_heads_together(sequences, int(max_seq_len), kv_heads, processors)
+        floats = 2 * processors * together * (8 if rows <= 8 else 16) * (head_dim + 4)
         decode_library(device, query, key_cache, value_cache, cu_seqlens_q, seq_lens, block_table, output,
                        *workspace(device, Needed(3 * processors, floats)), sequences, block_table.shape[1], heads,
-                       kv_heads, head_dim, int(max_query_len), float(sm_scale), processors)
+                       kv_heads, head_dim, int(max_query_len), float(sm_scale), together, processors)
         return
     made = planning.plan(tokens, sequences, int(max_query_len), int(max_seq_len), heads, kv_heads, head_dim, True,
                          processors)
