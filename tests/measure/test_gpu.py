@@ -136,5 +136,7 @@ def test_a_run_gives_rounds_in_turn_clocks_and_versions(checkout, machine, tmp_p
         assert row.status is Status.PASSED, f"{row.solution}: {row.message}"
         assert row.protocol == machine.protocol and len(row.samples_us) == 3 and row.reference_latency_us > 0
         assert row.environment["libs"]["torch"] and row.environment["clocks_before"].get("sm_mhz", 1) > 0
-        spread = statistics.quantiles([sample for spans in row.samples_us for sample in spans], n=10)
+        # Of an eager time of many launches a busy host makes any spread.
+        rounds = row.times.get("graph", row.times["busy"]).samples_us
+        spread = statistics.quantiles([sample for spans in rounds for sample in spans], n=10)
         assert spread[-1] < 2 * spread[0], row.solution

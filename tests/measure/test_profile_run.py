@@ -225,10 +225,14 @@ def test_flashinfer_bench_without_a_kernel_in_the_report_is_a_result_and_the_nex
     catalog = Catalog.open(checkout)
     pairs = plan_profiles(catalog, GPU, ["triton_compact"], [], ["seq_len=1", "seq_len=56"])[0]
     tables = iter(["NVTX_EVENTS", "CUPTI_ACTIVITY_KIND_KERNEL"])
-    switches = []
+    switches, evaluations = [], iter([{"status": "PASSED"}, {"status": "INCORRECT_NUMERICAL"}])
 
     def exports(nsys_path, words, environment, timeout, path, capture):
         switches.append(capture)
+        assert words[-6:] == ["--atol", "1", "--rtol", "0.3", "--required-matched-ratio", "0.85"]
+        rows = Path(words[words.index("--local") + 1], "traces", "moe", "rows.jsonl")
+        rows.parent.mkdir(parents=True)
+        rows.write_text(json.dumps({"evaluation": next(evaluations)}) + "\n")
         with closing(sqlite3.connect(path)) as connection, connection:
             connection.execute(f"CREATE TABLE {next(tables)} (start INT)")
 
@@ -237,6 +241,7 @@ def test_flashinfer_bench_without_a_kernel_in_the_report_is_a_result_and_the_nex
     first, second = nsys.flashinfer_bench_profiles(Path("nsys"), catalog, GPU, pairs, tmp_path, 30)
     assert first.path is None and first.status == Status.CRASHED and "nsys saw no kernel" in first.message
     assert second.path is not None and second.status == Status.PASSED
+    assert second.warnings == ["flashinfer-bench says INCORRECT_NUMERICAL: the file holds its checks and no timed call"]
     assert switches == [nsys.SAVE_OFTEN] * 2, "its processes may end before what nsys holds of them is saved"
 
 

@@ -238,6 +238,8 @@ def synchronize(device: torch.device) -> None:
 
 # ---------------------------------------------------------------------------------------------------------- poison
 
+_OF_SIZE = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+
 
 def poison(outputs: Outputs, byte: int) -> None:
     for tensor in outputs.values():
@@ -252,10 +254,14 @@ def make_ready(inputs: dict[str, Any], outputs: Outputs, in_place: Mapping[str, 
 
 
 def still_poisoned(tensor: torch.Tensor, byte: int) -> torch.Tensor:
-    """Mask of the elements whose every byte is the poison. None of them for booleans, whose values are too few."""
+    """Mask of the elements whose every byte is the poison. None of them for booleans, whose values are too few. Element
+    by element: a reduction of over 2^31 elements takes eight bytes of a GPU for each."""
     if tensor.dtype is torch.bool:
         return torch.zeros(tensor.numel(), dtype=torch.bool, device=tensor.device)
-    return (bytes_of(tensor).view(tensor.numel(), tensor.element_size()) == byte).all(1)
+    size = tensor.element_size()
+    if size not in _OF_SIZE:  # complex128
+        return (bytes_of(tensor).view(tensor.numel(), size) == byte).all(1)
+    return tensor.reshape(-1).view(_OF_SIZE[size]) == int.from_bytes(bytes([byte]) * size, "little", signed=size > 1)
 
 
 # ------------------------------------------------------------------------------------------------------ comparison

@@ -154,7 +154,7 @@ def flashinfer_bench_profiles(
                             pair.definition.name,
                             "--solutions",
                             pair.solution.name,
-                            "--no-save-results",
+                            *accepting(pair.definition),
                         ],
                         worker_environment(),
                         timeout,
@@ -163,6 +163,7 @@ def flashinfer_bench_profiles(
                     )
                     result.kernels = count_kernels(path)
                     result.path, result.bytes = path, path.stat().st_size
+                    result.warnings = untimed(Path(folder))
                 except Ended as ended:
                     result.status, result.message = ended.status, str(ended)
                 except DerbyError:
@@ -171,6 +172,33 @@ def flashinfer_bench_profiles(
                         f"nsys saw no kernel of the processes that flashinfer-bench started; {path} has none"
                     )
             yield result
+
+
+def accepting(definition: Definition) -> list[str]:
+    """Options with which flashinfer-bench accepts what the loosest of the definition's tolerances does: it has one for
+    all outputs, and does not time what is outside of it."""
+    found = definition.tolerances
+    if not found:
+        return []
+    values = {
+        "--atol": max(each.atol for each in found),
+        "--rtol": max(each.rtol for each in found),
+        "--required-matched-ratio": min(each.required_matched_ratio for each in found),
+    }
+    return [word for option, value in values.items() for word in (option, f"{value:g}")]
+
+
+def untimed(folder: Path) -> list[str]:
+    """By the rows that flashinfer-bench wrote: why the file holds no timed call, if so."""
+    rows = [line for path in (folder / "traces").rglob("*.jsonl") for line in path.read_text().splitlines()]
+    if not rows:
+        return ["flashinfer-bench wrote no row: the file may hold no timed call"]
+    found = [json.loads(row)["evaluation"] for row in rows]
+    return [
+        f"flashinfer-bench says {each['status']}: the file holds its checks and no timed call"
+        for each in found
+        if each and each["status"] != "PASSED"
+    ]
 
 
 def missing_inputs(root: Path, workload: Workload) -> Path | None:
