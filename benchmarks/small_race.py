@@ -30,7 +30,7 @@ from kernelderby.report.numbers import amount, factor, microseconds
 CHECKOUT = Path(__file__).resolve().parent.parent
 PAGE = CHECKOUT / "docs" / "memory_bound.md"
 OPENING, CLOSING = "<!-- benchmarks/small_race.py --write -->", "<!-- /benchmarks/small_race.py -->"
-OURS = "kernelderby"
+OURS, BASELINE = "kernelderby", "baseline"
 GPU = "NVIDIA H200"
 KINDS = ("graph", "eager")
 ONE_PASS = (
@@ -109,16 +109,26 @@ def times(cell: Cell) -> dict[str, float]:
     return {kind: value for kind, value in pairs if value is not None}
 
 
-def shape_of(row: WorkloadRow, workload: Workload, ours: str, in_place: bool, selecting: bool) -> Shape:
+def shape_of(
+    row: WorkloadRow, workload: Workload, ours: str, names: set[str], in_place: bool, selecting: bool
+) -> Shape:
     if workload.cost is None:
         raise DerbyError(f"{row.label}: has no cost; run derby pack")
-    rivals = {name: times(cell) for name, cell in row.cells.items() if name != ours}
+    rivals = {name: times(cell) for name, cell in row.cells.items() if name in names}
     known = {kind: [found[kind] for found in rivals.values() if kind in found] for kind in KINDS}
     best = {kind: min(values) for kind, values in known.items() if values}
     rival = next((name for name, found in rivals.items() if best and found.get("graph") == best["graph"]), "")
     needed = workload.cost.needed(in_place)
     mine = row.cells.get(ours, Cell("not measured"))
     return Shape(row.label, needed, times(mine), best, rival, aims(selecting, needed, best), mine.outdated)
+
+
+def rivals_of(rows: Sequence[WorkloadRow], authors: dict[str, str]) -> set[str]:
+    """Solution -> author to those that race against ours. Where a library was timed on some shape, plain torch is no
+    rival on the one where it was not."""
+    others = {name for name, author in authors.items() if author != OURS}
+    libraries = {name for name in others if authors[name] != BASELINE}
+    return {name for name in libraries if any(times(row.cells[name]) for row in rows if name in row.cells)} or others
 
 
 def shapes_of(trace_set: kernelderby.TraceSet, operator: str) -> list[Shape]:
@@ -131,8 +141,10 @@ def shapes_of(trace_set: kernelderby.TraceSet, operator: str) -> list[Shape]:
     [name] = own
     workloads = {workload.uuid: workload for workload in trace_set.workloads[operator]}
     [ranking, *_] = trace_set.rank(operator, origin="survey", gpu=GPU).value
+    authors = {each.name: each.author for each in trace_set.solutions.values() if each.definition == operator}
+    rivals = rivals_of(ranking.rows, authors)
     shapes = [
-        shape_of(row, workloads[row.uuid], name, bool(own[name].in_place), operator in SELECTING)
+        shape_of(row, workloads[row.uuid], name, rivals, bool(own[name].in_place), operator in SELECTING)
         for row in ranking.rows
     ]
     return sorted(shapes, key=lambda shape: shape.bytes_needed)

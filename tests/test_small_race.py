@@ -39,19 +39,36 @@ def test_aims_by_hand(race):
 def test_the_best_rival_and_what_has_to_move(race):
     mine = Cell("passed", 3.0, 4.0, outdated=True)
     cells = {"mine": mine, "a": Cell("passed", 6.0, 3.0), "b": Cell("passed", 4.5, 5.0), "c": Cell("raised", 0.1, 0.1)}
-    shape = race.shape_of(row(**cells), workload(4_000_000), "mine", False, False)
+    shape = race.shape_of(row(**cells), workload(4_000_000), "mine", {"a", "b", "c"}, False, False)
     assert (shape.rival, shape.best, shape.bytes_needed) == ("b", {"graph": 4.5, "eager": 3.0}, 8_000_000)
     assert shape.lead() == 1.5 and shape.lead("eager") == 0.75 and shape.outdated
     assert not shape.above() and not shape.above("eager")  # 1 + 1.08 * 2 + 1 = 4.16, and 5.16
-    assert race.shape_of(row(**cells), workload(4_000_000), "mine", True, False).bytes_needed == 4_000_000
-    slow = race.shape_of(row(mine=Cell("passed", 4.2, 5.1)), workload(), "mine", False, False)
+    assert (
+        race.shape_of(row(**cells), workload(4_000_000), "mine", {"a", "b", "c"}, True, False).bytes_needed == 4_000_000
+    )
+    slow = race.shape_of(row(mine=Cell("passed", 4.2, 5.1)), workload(), "mine", {"a", "b", "c"}, False, False)
     assert slow.above() and not slow.above("eager") and slow.lead() is None and slow.rival == ""
+
+
+def test_plain_torch_is_a_rival_where_no_library_was_timed_anywhere(race):
+    timed, failed = Cell("passed", 2.0, 2.0), Cell("raised")
+    authors = {"mine": "kernelderby", "a": "vllm", "b": "fla", "torch": "baseline"}
+    rows = [row(mine=timed, a=failed, torch=timed), row(mine=timed, a=timed, b=failed, torch=timed)]
+    assert race.rivals_of(rows, authors) == {"a"}
+    assert race.rivals_of(rows[:1], authors) == {"a", "b", "torch"}
 
 
 def test_every_miss_is_told(race):
     shapes = [
-        race.shape_of(row(mine=Cell("passed", 5.0, 5.0), a=Cell("passed", 4.5, 8.0)), workload(), "mine", False, False),
-        race.shape_of(row(a=Cell("passed", 4.5, 5.0)), workload(), "mine", False, False),
+        race.shape_of(
+            row(mine=Cell("passed", 5.0, 5.0), a=Cell("passed", 4.5, 8.0)),
+            workload(),
+            "mine",
+            {"a", "b", "c"},
+            False,
+            False,
+        ),
+        race.shape_of(row(a=Cell("passed", 4.5, 5.0)), workload(), "mine", {"a", "b", "c"}, False, False),
     ]
     lines = race.missed("op", shapes)
     assert lines == [
