@@ -40,6 +40,9 @@ class Status(StrEnum):
         return _EVALUATION_STATUS[self]
 
 
+# How the message of an OUT_OF_MEMORY begins that says nothing of the solution.
+JUDGE_WITHOUT_MEMORY = "the judge has no memory for its case"
+
 _EVALUATION_STATUS = {
     Status.PASSED: "PASSED",
     Status.WRONG_VALUES: "INCORRECT_NUMERICAL",

@@ -217,7 +217,17 @@ def test_what_only_the_plain_baseline_ran_is_not_asked_of_the_others():
     assert ranked(rows(plain=plain, mine=[1, 1], other=[2, 2, 2]), 4).order == ("other", "plain", "mine")
     assert ranked(rows(plain=plain, mine=[1, 1, None]), 4).order == ("plain", "mine"), "a failure was raced"
     assert ranked(rows(plain=plain, mine=[1]), 4).order == ("plain", "mine"), "less than half of them"
+    assert ranked(rows(plain=plain, mine=[1, 1], other=[2, 2, None]), 4).order == ("mine", "plain", "other")
     assert ranked(rows(plain=plain, mine=[1, 1]), 4).summaries[0].passed == 2
+
+
+def test_a_judge_without_memory_is_no_failure_of_the_solution():
+    no_memory = dict(status=Status.OUT_OF_MEMORY, message="the judge has no memory for its case: 47 GiB")
+    measured = rows(plain=[8, 8], mine=[1])
+    result = ranked([*measured, row("mine", "w2", None, **no_memory)], 2)
+    assert result.order == ("mine", "plain") and result.row("w2").cells["mine"].status == "out of memory"
+    own = row("mine", "w2", None, status=Status.OUT_OF_MEMORY, message="its workspace")
+    assert ranked([*measured, own], 2).order == ("plain", "mine")
 
 
 def test_failed_and_missing_rows_stay_in_the_table():

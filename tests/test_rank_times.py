@@ -75,6 +75,19 @@ def test_eager_where_one_has_no_graph_and_its_reason_is_said():
     assert any("lean (it synchronises)" in note for note in result.notes)
 
 
+def test_what_is_no_rival_and_what_lacks_a_few_graphs_do_not_decide_the_time():
+    plain = [three_times("plain", uuid, None, 90.0) for uuid in ("w1", "w2", "w3")]
+    rivals = [three_times("whole", uuid, 20.0, 60.0) for uuid in ("w1", "w2", "w3")]
+    lacking = [three_times("lacking", uuid, graph, 40.0) for uuid, graph in (("w1", 10.0), ("w2", 10.0), ("w3", None))]
+    three = [*TWO, workload("w3")]
+    result = ranked([*plain, *rivals, *lacking], three)
+    assert (result.time, result.order) == ("graph", ("whole", "lacking", "plain"))
+    assert result.row("w3").cells["plain"].eager_us == 90.0
+    assert "no graph time: lacking (1 workload): it synchronises; plain (3 workloads): it synchronises" in result.notes
+    assert ranked([*plain, *rivals, *lacking[1:]], three).time == "eager", "half of them are not enough"
+    assert ranked(plain, three).time == "eager"
+
+
 def test_the_asked_time():
     assert ranked(both(), TWO, time="eager").order == ("lean", "host")
     assert ranked(both(), TWO, time="busy").row("w1").cells["host"].latency_us == 30.0
@@ -100,6 +113,8 @@ def test_rows_of_the_newest_protocol_are_ranked_though_there_are_fewer():
     old = [row("host", uuid, 60.0) for uuid in ("w1", "w2")] * 3
     rows = [*old, *both()[:2]]
     assert ranked(rows, TWO).group.protocol == "cupti-graph-eager-2"
-    solutions = {name: SimpleNamespace(hash=f"hash of {name}", in_place={}) for name in ("host", "lean")}
+    solutions = {
+        name: SimpleNamespace(author="someone", hash=f"hash of {name}", in_place={}) for name in ("host", "lean")
+    }
     assert recorded(rows, solutions).group.protocol == "cupti-graph-eager-2"  # what list and roofline show
     assert recorded(rows, solutions, protocol=old[0].protocol).group.protocol == old[0].protocol

@@ -24,6 +24,7 @@ from kernelderby.measure.machine.requirements import why_not
 from kernelderby.measure.process import WorkerProcess
 from kernelderby.measure.remote import RemoteHands
 from kernelderby.measure.replies import Done, Failed
+from kernelderby.row import JUDGE_WITHOUT_MEMORY
 from kernelderby.trace import Correctness, Status
 
 _START_SECONDS = 180
@@ -260,7 +261,7 @@ class _Checker:
         try:
             race = table.race(solution, RemoteHands(worker, self.timeout_seconds))
         except (MemoryError, torch.OutOfMemoryError) as error:
-            raise Failed(Status.OUT_OF_MEMORY, f"the judge has no memory for its case: {error}") from error
+            raise Failed(Status.OUT_OF_MEMORY, f"{JUDGE_WITHOUT_MEMORY}: {error}") from error
         try:
             return race.check()
         finally:

@@ -42,6 +42,7 @@ from kernelderby.measure.traces import (
     set_aside_foreign,
     settled_keys,
 )
+from kernelderby.row import JUDGE_WITHOUT_MEMORY
 from kernelderby.trace import Correctness, Measurement, Status, Timed
 
 _START_SECONDS = 180  # importing torch and the solution's libraries; the timeout of a case counts from there
@@ -367,7 +368,7 @@ class Runner:
         except Wrong as wrong:
             return wrong.verdict
         except (MemoryError, torch.OutOfMemoryError) as error:
-            return Failed(Status.OUT_OF_MEMORY, f"the judge has no memory for its case: {error}")
+            return Failed(Status.OUT_OF_MEMORY, f"{JUDGE_WITHOUT_MEMORY}: {error}")
         finally:
             racer.seconds += time.monotonic() - start
 
@@ -450,7 +451,7 @@ class Runner:
         except Failed as failed:
             return None, failed
         except torch.OutOfMemoryError as error:
-            return None, Failed(Status.OUT_OF_MEMORY, f"the judge has no memory for its case: {error}")
+            return None, Failed(Status.OUT_OF_MEMORY, f"{JUDGE_WITHOUT_MEMORY}: {error}")
         return (turn if turn.verdict.status is Status.PASSED else None), turn.verdict
 
     def _witnessed(self, job: Job, racers: list[_Racer]) -> list[_Racer]:

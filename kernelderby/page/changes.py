@@ -72,9 +72,9 @@ def _change(
     workloads: Sequence[Workload],
 ) -> list[ShownChange]:
     """By the kind of time that both have; [] where they passed no workload in common."""
-    kind = selection.time_kind([*new, *old])
     name, other = solution.name, solution.name + BEFORE
     former = [replace(row, solution=other, solution_hash=None) for row in old]
+    kind = selection.time_kind([*new, *former])
     contenders = {name: solution, other: replace(solution, name=other)}
     ranking = rank([*new, *former], definition, workloads, contenders, baseline=None, time=kind)
     pair = next((each for each in ranking.pairs), None)

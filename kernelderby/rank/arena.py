@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from kernelderby.catalog import Solution, Workload
 from kernelderby.hardware import Gpu
-from kernelderby.rank.leads import BASELINE_AUTHOR
 from kernelderby.rank.order import Times
 from kernelderby.roofline import selection
 from kernelderby.roofline.floors import fair_floor_us, floors
 from kernelderby.roofline.selection import Chosen
+from kernelderby.row import JUDGE_WITHOUT_MEMORY
 from kernelderby.trace import Measurement, Status
 
 
@@ -19,9 +20,9 @@ from kernelderby.trace import Measurement, Status
 class Arena:
     """chosen: (solution, uuid) -> the row that counts. times: by `kind`; they and the eager ones are of passed rows,
     every solution with a row is there. floors: uuid -> floor in us and regime, empty when unknown. in_place:
-    solutions that write into their inputs' memory. raced: the workloads (uuids) that a solution has to have passed to
-    be complete: those with a row, of any status, of another author than the baseline's, where they are at least half
-    of all; otherwise all."""
+    solutions that write into their inputs' memory. asked: solution -> the workloads (uuids) that it has to have passed
+    to be complete: those that another author than the baseline's passed, where they are at least half of all (otherwise
+    all), and those that it failed itself."""
 
     workloads: tuple[Workload, ...]
     importance: dict[str, float]
@@ -32,7 +33,7 @@ class Arena:
     kind: str
     eager: Times
     in_place: frozenset[str]
-    raced: frozenset[str]
+    asked: dict[str, frozenset[str]]
     _fair: dict[tuple[str, float | None, bool], float | None] = field(default_factory=dict)
 
     def fair_floor_us(self, workload: Workload, empty_kernel_us: float | None, in_place: bool) -> float | None:
@@ -55,7 +56,8 @@ def arena_of(
     known = {workload.uuid for workload in workloads}
     hashes = {name: solution.hash for name, solution in contenders.items()}
     chosen = {key: each for key, each in selection.newest_rows(rows, hashes).items() if key[1] in known}
-    kind = selection.time_kind((each.measurement for each in chosen.values()), asked_time)
+    plain = {name for name, solution in contenders.items() if solution.author == selection.BASELINE_AUTHOR}
+    kind = selection.time_kind((each.measurement for each in chosen.values()), asked_time, plain)
     times: Times = {solution: {} for solution, _ in sorted(chosen)}
     eager: Times = {solution: {} for solution in times}
     for (solution, uuid), each in chosen.items():
@@ -71,6 +73,20 @@ def arena_of(
         if found is not None:
             floor[workload.uuid] = (found.floor_us, found.regime)
     in_place = frozenset(name for name, solution in contenders.items() if solution.in_place)
-    raced = frozenset(uuid for solution, uuid in chosen if contenders[solution].author != BASELINE_AUTHOR)
-    raced = raced if 2 * len(raced) >= len(known) else frozenset(known)
-    return Arena(tuple(workloads), importance, chosen, times, floor, gpu, kind, eager, in_place, raced)
+    asked = _asked(chosen, plain, known, times)
+    return Arena(tuple(workloads), importance, chosen, times, floor, gpu, kind, eager, in_place, asked)
+
+
+def _asked(
+    chosen: Mapping[tuple[str, str], Chosen], plain: Collection[str], known: Collection[str], solutions: Iterable[str]
+) -> dict[str, frozenset[str]]:
+    passed, failed = set(), defaultdict(set)
+    for (solution, uuid), each in chosen.items():
+        row = each.measurement
+        if row.status is not Status.PASSED:
+            if not row.message.startswith(JUDGE_WITHOUT_MEMORY):
+                failed[solution].add(uuid)
+        elif solution not in plain:
+            passed.add(uuid)
+    raced = passed if 2 * len(passed) >= len(known) else set(known)
+    return {solution: frozenset(raced | failed[solution]) for solution in solutions}

@@ -14,7 +14,6 @@ from kernelderby.roofline import selection
 from kernelderby.roofline.recorded import Reached, recorded
 from kernelderby.trace import Measurement
 
-BASELINE_AUTHOR = "baseline"  # plain torch, as flashinfer-bench calls it: a time to beat, no library
 KINDS = ("graph", "eager")
 
 
@@ -151,7 +150,7 @@ def _most_often_fastest(best: Mapping[str, Mapping[str, Mapping[str, Reached]]])
         min(own, key=lambda author: (own[author].latency_us, author))
         for of_definition in best.values()
         for of_shape in of_definition.values()
-        if len(own := {author: time for author, time in of_shape.items() if author != BASELINE_AUTHOR}) > 1
+        if len(own := {author: time for author, time in of_shape.items() if author != selection.BASELINE_AUTHOR}) > 1
     )
     return min(fastest, key=lambda author: (-fastest[author], author), default=None)
 
@@ -164,7 +163,7 @@ def _operator(
     for kind, of_definition in best.items():
         ratios = []
         for uuid, of_shape in of_definition.items():
-            rivals = [time for who, time in of_shape.items() if who not in (author, BASELINE_AUTHOR)]
+            rivals = [time for who, time in of_shape.items() if who not in (author, selection.BASELINE_AUTHOR)]
             if author not in of_shape or not rivals:
                 continue
             rival = min(rivals, key=lambda time: time.latency_us)

@@ -67,12 +67,15 @@ def _times(ranking: Ranking, asked: Asked, chosen: Mapping[tuple[str, str], Chos
         name for row in ranking.rows for name, cell in row.cells.items() if cell.status == f"no {ranking.time} time"
     )
     if without:
-        listed = ", ".join(f"{name} ({count} workloads)" for name, count in sorted(without.items()))
+        listed = "; ".join(
+            f"{name} ({count} workload{'s'[: count > 1]}){f': {missing[name]}' if missing.get(name) else ''}"
+            for name, count in sorted(without.items())
+        )
         yield f"no {ranking.time} time: {listed}"
     if ranking.time == "eager":
         return
     if not asked.time:
-        yield "ordered by the time as a CUDA graph, which all have; eager beside it (--time eager orders by that)"
+        yield "ordered by the time as a CUDA graph; eager beside it (--time eager orders by that)"
     if ranking.eager_order:
         yield f"by eager time the order is another one: {', '.join(ranking.eager_order)}"
     differing = [row.label for row in ranking.rows if _fastest_eager(row) not in (None, row.fastest)]
@@ -168,8 +171,10 @@ def _total_disagrees(
 
 def _missing(ranking: Ranking) -> Iterator[str]:
     for summary in ranking.summaries:
-        if summary.passed < summary.workloads and summary.solution not in ranking.not_measured:
-            reasons = ", ".join(f"{count} {status}" for status, count in summary.failures.items())
+        told = f"no {ranking.time} time"  # by _times()
+        failures = {status: count for status, count in summary.failures.items() if status != told}
+        if failures and summary.solution not in ranking.not_measured:
+            reasons = ", ".join(f"{count} {status}" for status, count in failures.items())
             yield f"{summary.solution} passed {summary.passed} of {summary.workloads} workloads: {reasons}"
     if ranking.not_measured:
         yield f"not measured on {ranking.group.gpu}: {', '.join(ranking.not_measured)}"

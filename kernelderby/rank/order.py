@@ -38,34 +38,40 @@ def order(
     times: Times,
     importance: dict[str, float],
     slowdown: Mapping[str, float] | None = None,
-    raced: Collection[str] | None = None,
+    asked: Mapping[str, Collection[str]] | None = None,
 ) -> tuple[str, ...]:
     """Best first: those that passed every workload, then those that passed some, then none; by slowdown in each.
 
-    slowdown: that of slowdowns(), where it is known already. raced: the workloads (uuids) that "every" means, all of
-    importance without it."""
+    slowdown: that of slowdowns(), where it is known already. asked: solution -> the workloads (uuids) that
+    "every" means, all of importance without it."""
     slowdown = slowdowns(times, importance) if slowdown is None else slowdown
-    raced = importance if raced is None else raced
 
     def key(solution: str) -> tuple[int, float, str]:
-        return coverage_class(times[solution], raced), slowdown.get(solution, math.inf), solution
+        return (
+            coverage_class(times[solution], asked[solution] if asked else importance),
+            slowdown.get(solution, math.inf),
+            solution,
+        )
 
     return tuple(sorted(times, key=key))
 
 
-def coverage_class(passed: Mapping[str, float], raced: Collection[str]) -> int:
+def coverage_class(passed: Mapping[str, float], asked: Collection[str]) -> int:
     """0: all of these workloads passed, 1: any passed, 2: none."""
     if not passed:
         return 2
-    return 0 if all(uuid in passed for uuid in raced) else 1
+    return 0 if all(uuid in passed for uuid in asked) else 1
 
 
 def order_dependences(
-    times: Times, importance: dict[str, float], ordered: Sequence[str], raced: Collection[str] | None = None
+    times: Times,
+    importance: dict[str, float],
+    ordered: Sequence[str],
+    asked: Mapping[str, Collection[str]] | None = None,
 ) -> tuple[OrderDependence, ...]:
     """Pairs of one coverage class that change places when one workload is left out, with those workloads; of those
     near each other in the order (reach), which up to eleven solutions is every pair. ordered: by order(),
-    with the same raced.
+    with the same asked.
 
     The coverage class stays what it is over all workloads, so a failure is not forgiven by leaving its workload out.
     """
@@ -84,7 +90,7 @@ def order_dependences(
     weighted = counted * logs
     with np.errstate(invalid="ignore", divide="ignore"):
         without = (weighted.sum(axis=1, keepdims=True) - weighted) / (counted.sum(axis=1, keepdims=True) - counted)
-    classes = np.array([coverage_class(times[solution], uuids if raced is None else raced) for solution in ordered])
+    classes = np.array([coverage_class(times[solution], asked[solution] if asked else uuids) for solution in ordered])
     found = []
     for apart in range(1, min(len(ordered), reach(len(ordered)) + 1)):
         # Rounding must not turn equal solutions around; NaN (no workload left) compares false.

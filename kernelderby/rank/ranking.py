@@ -54,7 +54,7 @@ def rank(
     importance = {workload.uuid: _importance(workload) for workload in workloads}
     arena = arena_of(rows, workloads, contenders, find_gpu(rows[0].gpu), time, importance)
     slowdown = slowdowns(arena.times, arena.importance)
-    ordered = order(arena.times, arena.importance, slowdown, arena.raced)
+    ordered = order(arena.times, arena.importance, slowdown, arena.asked)
     if baseline is not None and not arena.times.get(baseline):
         raise DerbyError(
             f"--baseline: {baseline} passed no workload on {rows[0].gpu} under {key.protocol}; "
@@ -81,7 +81,7 @@ def rank(
         rows=table,
         summaries=summaries + tuple(_never_measured(contenders[name], len(arena.workloads)) for name in not_measured),
         pairs=tuple(compared.pairs.values()),
-        order_dependences=order_dependences(arena.times, arena.importance, ordered, arena.raced),
+        order_dependences=order_dependences(arena.times, arena.importance, ordered, arena.asked),
         not_measured=not_measured,
         no_floor_reason=_no_floor_reason(arena, rows[0].gpu),
         time=arena.kind,
@@ -98,7 +98,7 @@ def _other_order(arena: Arena, ordered: tuple[str, ...]) -> tuple[str, ...]:
     """The order by eager time, where another kind gives another one."""
     if arena.kind == "eager":
         return ()
-    by_eager = order(arena.eager, arena.importance, raced=arena.raced)
+    by_eager = order(arena.eager, arena.importance, asked=arena.asked)
     return by_eager if by_eager != ordered else ()
 
 

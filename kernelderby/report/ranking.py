@@ -67,7 +67,8 @@ def _is_fair(ranking: Ranking) -> bool:
 
 def _summary_row(ranking: Ranking, summary: Summary, is_fair: bool) -> tuple[TableCell, ...]:
     if summary.passed == 0:
-        status = NOT_MEASURED if summary.solution in ranking.not_measured else "nothing passed"
+        (only,) = summary.failures if len(summary.failures) == 1 else ("nothing passed",)
+        status = only if only in (NOT_MEASURED, f"no {ranking.time} time") else "nothing passed"
         start = (NOTHING, TableCell(summary.solution), TableCell(f"0/{summary.workloads}", "bad"))
         return (*start, TableCell(status, "bad"), *(NOTHING,) * 7)
     is_baseline = summary.solution == ranking.baseline

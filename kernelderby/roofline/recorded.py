@@ -78,7 +78,8 @@ def recorded(
     rows: dict[str, list[Measurement]] = {}
     for each in chosen.values():
         rows.setdefault(each.measurement.definition, []).append(each.measurement)
-    kinds = {definition: selection.time_kind(own, kind) for definition, own in rows.items()}
+    plain = {name for name, solution in solutions.items() if solution.author == selection.BASELINE_AUTHOR}
+    kinds = {definition: selection.time_kind(own, kind, plain) for definition, own in rows.items()}
     for (solution, uuid), each in chosen.items():
         row = each.measurement
         own = times.setdefault(row.definition, {}).setdefault(solution, {})

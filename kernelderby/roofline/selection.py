@@ -4,7 +4,7 @@ and which of a row's times."""
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -13,6 +13,8 @@ from kernelderby.fields import suggestion
 from kernelderby.hardware import gpu_id
 from kernelderby.samples import LEAST_US, MOST_US, Samples
 from kernelderby.trace import FLASHINFER_BENCH_CUPTI, FLASHINFER_BENCH_PROTOCOLS, Measurement, Status, newest
+
+BASELINE_AUTHOR = "baseline"  # plain torch, as flashinfer-bench calls it: a time to beat, no library
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,13 +86,18 @@ def _version(protocol: str) -> int:
     return int(found[1]) if found else 0
 
 
-def time_kind(rows: Iterable[Measurement], asked: str | None = None) -> str:
-    """The kind of time to compare these rows by: the asked one, else graph where every row that passed has it, else
-    eager, which all have."""
+def time_kind(rows: Iterable[Measurement], asked: str | None = None, plain: Collection[str] = ()) -> str:
+    """The kind of time to compare these rows by: the asked one, else graph where every solution has it on more than
+    half of what it passed, else eager, which all have. plain: solutions that do not decide it while there are others:
+    what is no rival need not be capturable."""
     if asked is not None:
         return asked
-    passed = [row for row in rows if row.status is Status.PASSED]
-    return "graph" if passed and all(row.time("graph") for row in passed) else "eager"
+    graphs: dict[str | None, list[bool]] = {}
+    for row in rows:
+        if row.status is Status.PASSED:
+            graphs.setdefault(row.solution, []).append(row.time("graph") is not None)
+    deciding = [found for name, found in graphs.items() if name not in plain] or list(graphs.values())
+    return "graph" if deciding and all(2 * sum(found) > len(found) for found in deciding) else "eager"
 
 
 def empty_kernel_us(row: Measurement, kind: str) -> float | None:
