@@ -1,4 +1,4 @@
-"""Which of a row's times is compared: graph where all have it, and what eager would have said."""
+"""Which of a row's times is compared: graph where all rivals have it mostly, and what eager would have said."""
 
 from __future__ import annotations
 

@@ -92,7 +92,8 @@ class TraceSet:
         of several origins has one ranking an origin, the survey's first.
 
         Without names: every definition that solutions competed for. origin: only workloads of these. gpu, protocol:
-        default the newest protocol, then the most rows. time: graph, eager or busy; default graph where all have it.
+        default the newest protocol, then the most rows. time: graph, eager or busy; default graph where all but plain
+        torch have it mostly.
         by_shape: tables of every ranking; by default where names are given, and where there are three at most. Else
         the text has one table with a row a ranking.
         DerbyError: no rows, an unknown name, a baseline that passed nothing.

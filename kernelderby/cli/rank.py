@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 @click.option(
     "--time",
     type=click.Choice(["graph", "eager", "busy"]),
-    help="Which time is compared (default: graph where all have it, else eager).",
+    help="Which time is compared (default: graph where all but plain torch have it mostly, else eager).",
 )
 @click.option("--shapes", is_flag=True, help="Every shape of all operators.")
 @click.option("--baseline", metavar="SOLUTION", help="Ratios are over this one's time (default: the best).")

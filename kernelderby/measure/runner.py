@@ -584,10 +584,12 @@ def _said_already(problem: str) -> None:
 
 
 def _first_two(racers: list[_Racer]) -> tuple[list[_Racer], str]:
-    """The two that lead, and the kind of time by which: graph where all have it, else eager."""
-    kind = "graph" if racers and all("graph" in racer.times for racer in racers) else "eager"
+    """The two that lead, and the kind of time by which: graph where two have it or all, else eager."""
+    with_graph = [racer for racer in racers if "graph" in racer.times]
+    kind = "graph" if with_graph and len(with_graph) >= min(2, len(racers)) else "eager"
     leading = sorted(
-        racers, key=lambda racer: statistics.median([span for spans in racer.compared(kind) for span in spans])
+        with_graph if kind == "graph" else racers,
+        key=lambda racer: statistics.median([span for spans in racer.compared(kind) for span in spans]),
     )
     return leading[:2], kind
 
