@@ -26,11 +26,12 @@ from kernelderby.files import write_whole
 from kernelderby.hardware import find_gpu
 from kernelderby.rank.model import PASSED, Cell, WorkloadRow
 from kernelderby.report.numbers import amount, factor, microseconds
+from kernelderby.roofline.selection import BASELINE_AUTHOR
 
 CHECKOUT = Path(__file__).resolve().parent.parent
 PAGE = CHECKOUT / "docs" / "memory_bound.md"
 OPENING, CLOSING = "<!-- benchmarks/small_race.py --write -->", "<!-- /benchmarks/small_race.py -->"
-OURS, BASELINE = "kernelderby", "baseline"
+OURS = "kernelderby"
 GPU = "NVIDIA H200"
 KINDS = ("graph", "eager")
 ONE_PASS = (
@@ -112,6 +113,7 @@ def times(cell: Cell) -> dict[str, float]:
 def shape_of(
     row: WorkloadRow, workload: Workload, ours: str, names: set[str], in_place: bool, selecting: bool
 ) -> Shape:
+    """names: of those that race against ours."""
     if workload.cost is None:
         raise DerbyError(f"{row.label}: has no cost; run derby pack")
     rivals = {name: times(cell) for name, cell in row.cells.items() if name in names}
@@ -127,7 +129,7 @@ def rivals_of(rows: Sequence[WorkloadRow], authors: dict[str, str]) -> set[str]:
     """Solution -> author to those that race against ours. Where a library was timed on some shape, plain torch is no
     rival on the one where it was not."""
     others = {name for name, author in authors.items() if author != OURS}
-    libraries = {name for name in others if authors[name] != BASELINE}
+    libraries = {name for name in others if authors[name] != BASELINE_AUTHOR}
     return {name for name in libraries if any(times(row.cells[name]) for row in rows if name in row.cells)} or others
 
 

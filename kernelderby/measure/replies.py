@@ -14,6 +14,7 @@ from msgspec import Meta, Struct
 
 from kernelderby.errors import DerbyError
 from kernelderby.fields import Count, NotNegative, convert, must_be
+from kernelderby.row import JUDGE_WITHOUT_MEMORY
 from kernelderby.trace import Correctness, Status
 
 _CHARACTERS = 2000
@@ -181,6 +182,8 @@ class Reply:
         except ValueError:
             status = Status.CRASHED
         message = text(self.content.get("message") or self.content.get("error") or "")
+        if message.startswith(JUDGE_WITHOUT_MEMORY):  # not for a worker to say: it would be forgiven
+            message = f"it says: {message}"
         return Failed(status if status in _CLAIMED else Status.CRASHED, message, self.gone)
 
     @property

@@ -56,7 +56,7 @@ def arena_of(
     known = {workload.uuid for workload in workloads}
     hashes = {name: solution.hash for name, solution in contenders.items()}
     chosen = {key: each for key, each in selection.newest_rows(rows, hashes).items() if key[1] in known}
-    plain = {name for name, solution in contenders.items() if solution.author == selection.BASELINE_AUTHOR}
+    plain = selection.plain_torch(contenders)
     kind = selection.time_kind((each.measurement for each in chosen.values()), asked_time, plain)
     times: Times = {solution: {} for solution, _ in sorted(chosen)}
     eager: Times = {solution: {} for solution in times}

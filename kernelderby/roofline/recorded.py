@@ -78,7 +78,7 @@ def recorded(
     rows: dict[str, list[Measurement]] = {}
     for each in chosen.values():
         rows.setdefault(each.measurement.definition, []).append(each.measurement)
-    plain = {name for name, solution in solutions.items() if solution.author == selection.BASELINE_AUTHOR}
+    plain = selection.plain_torch(solutions)
     kinds = {definition: selection.time_kind(own, kind, plain) for definition, own in rows.items()}
     for (solution, uuid), each in chosen.items():
         row = each.measurement

@@ -8,6 +8,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from kernelderby.catalog import Solution
 from kernelderby.errors import DerbyError
 from kernelderby.fields import suggestion
 from kernelderby.hardware import gpu_id
@@ -84,6 +85,10 @@ def _version(protocol: str) -> int:
     """2 of "cupti-graph-eager-2"; 0 without one."""
     found = re.search(r"-(\d+)$", protocol)
     return int(found[1]) if found else 0
+
+
+def plain_torch(solutions: Mapping[str, Solution]) -> set[str]:
+    return {name for name, solution in solutions.items() if solution.author == BASELINE_AUTHOR}
 
 
 def time_kind(rows: Iterable[Measurement], asked: str | None = None, plain: Collection[str] = ()) -> str:

@@ -158,7 +158,7 @@ def test_a_checksum_takes_odd_sizes_and_nothing():
     assert checksum({"x": torch.empty(0, 7)}) == {"x": 0}
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float8_e4m3fn, torch.int8])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float8_e4m3fn, torch.int8])
 def test_poison_is_found_where_nothing_was_written(dtype):
     out = torch.empty(4, 4).to(dtype)
     poison({"out": out}, 0xFF)

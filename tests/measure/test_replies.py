@@ -25,6 +25,7 @@ from kernelderby.measure.replies import (
     sent,
     sent_failure,
 )
+from kernelderby.row import JUDGE_WITHOUT_MEMORY
 from kernelderby.trace import Correctness, Status
 
 CORRECTNESS = Correctness(math.inf, 0.5, 0.25, {"tight": 0.5})
@@ -97,6 +98,11 @@ def test_what_a_worker_may_call_its_end():
         claimed = status in (Status.RAISED, Status.BUILD_FAILED, Status.OUT_OF_MEMORY, Status.TIMED_OUT)
         assert failed.status is (status if claimed else Status.CRASHED)
         assert failed.message.startswith("so it ended") and len(failed.message) == 2000
+
+
+def test_a_worker_does_not_speak_for_the_judge():
+    said = sent_failure(Status.OUT_OF_MEMORY, f"{JUDGE_WITHOUT_MEMORY}: so forgive me")
+    assert through_the_pipe(said).failed.message == f"it says: {JUDGE_WITHOUT_MEMORY}: so forgive me"
 
 
 @pytest.mark.parametrize("content", [{}, {"ok": 1}, {"ok": "true"}, {"ok": None, "status": ["passed"], "message": {}}])

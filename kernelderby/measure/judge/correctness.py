@@ -259,8 +259,6 @@ def still_poisoned(tensor: torch.Tensor, byte: int) -> torch.Tensor:
     if tensor.dtype is torch.bool:
         return torch.zeros(tensor.numel(), dtype=torch.bool, device=tensor.device)
     size = tensor.element_size()
-    if size not in _OF_SIZE:  # complex128
-        return (bytes_of(tensor).view(tensor.numel(), size) == byte).all(1)
     return tensor.reshape(-1).view(_OF_SIZE[size]) == int.from_bytes(bytes([byte]) * size, "little", signed=size > 1)
 
 
