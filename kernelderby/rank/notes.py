@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from textwrap import shorten
 from typing import Any, NamedTuple
 
 from kernelderby.rank.model import Pair, Ranking, WorkloadRow
@@ -11,6 +12,7 @@ from kernelderby.roofline.selection import Chosen
 from kernelderby.trace import FLASHINFER_BENCH_CUPTI, FLASHINFER_BENCH_EVENTS, Measurement
 
 NAMED_AT_MOST = 4  # workloads that one note spells out
+REASON = 100  # characters of why there is no graph; a row has all of it
 _OF_FLASHINFER_BENCH = {
     FLASHINFER_BENCH_EVENTS: "flashinfer-bench's CUDA events hold the launch; it records one mean, no samples",
     FLASHINFER_BENCH_CUPTI: "flashinfer-bench's CUPTI takes the span of the kernels; it records one number, no samples",
@@ -59,7 +61,9 @@ def _choice(ranking: Ranking, asked: Asked) -> Iterator[str]:
 def _times(ranking: Ranking, asked: Asked, chosen: Mapping[tuple[str, str], Chosen]) -> Iterator[str]:
     """By which time, and what another one would have said."""
     rows = [each.measurement for each in chosen.values()]
-    missing = {row.solution: row.graph_missing for row in rows if row.graph_missing}
+    missing = {
+        row.solution: shorten(row.graph_missing, REASON, placeholder=" ...") for row in rows if row.graph_missing
+    }
     if ranking.time == "eager" and missing and not asked.time:
         listed = "; ".join(f"{name} ({reason})" for name, reason in sorted(missing.items()))
         yield f"ordered by eager time, since some have none as a CUDA graph: {listed}"
