@@ -188,9 +188,10 @@ def on_cpu(operator, *edits):
     """derby_<operator>_sm90 whose kernel was compiled by g++, where it finds the CPU's decode_mma.cuh."""
     solution = module(operator, "sm90", ("import importlib\n", "import importlib  # on the CPU\n"), *edits)
     with tempfile.TemporaryDirectory() as folder:  # without the solution's decode_mma.cuh
-        source = Path(shutil.copy(solution.library.folder / "kernel.cu", folder))
+        names = ("kernel.cu", "once_a_device.cuh")
+        source, header = (Path(shutil.copy(solution.library.folder / name, folder)) for name in names)
         how = FAST if edits else ("-O1",)
-        function = solution.library.load(shared_library(source, *how, header="decode_mma.cuh"))
+        function = solution.library.load(shared_library(source, *how, header="decode_mma.cuh", beside=[header]))
 
     def call(device, *arguments):
         addresses = [value.data_ptr() if isinstance(value, torch.Tensor) else value for value in arguments]

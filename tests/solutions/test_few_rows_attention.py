@@ -92,10 +92,10 @@ def on_cpu(*edits):
     """The module whose kernel was compiled by g++, where it finds the CPU's decode_mma.cuh."""
     solution = module(("import importlib\n", "import importlib  # on the CPU\n"), *edits)
     with tempfile.TemporaryDirectory() as folder:  # without the solution's decode_mma.cuh
-        names = ("decode.cu", "decode_attention.cuh")
-        source, header = (Path(shutil.copy(solution.decode_library.folder / name, folder)) for name in names)
+        names = ("decode.cu", "decode_attention.cuh", "once_a_device.cuh")
+        source, *headers = (Path(shutil.copy(solution.decode_library.folder / name, folder)) for name in names)
         how = FAST if edits else ("-O1",)
-        made = shared_library(source, *how, header="decode_mma.cuh", beside=[header])
+        made = shared_library(source, *how, header="decode_mma.cuh", beside=headers)
         function = solution.decode_library.load(made)
 
     def call(device, *arguments):

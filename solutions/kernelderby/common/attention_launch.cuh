@@ -1,6 +1,7 @@
 // Launches a kernel of long attention: tensor maps and the grid.
 #pragma once
 #include "long_attention.cuh"
+#include "once_a_device.cuh"
 
 namespace derby {
 
@@ -37,9 +38,10 @@ struct AttentionTensors {
     long long num_tokens, kv_tokens;  // kv_tokens: rows of key (packed) or blocks of the cache (paged)
 };
 
+// static: else two libraries of a process would share `ready`, as the dynamic linker has it for templates.
 template <typename S>
-cudaError_t launch_long_attention(const AttentionTensors& tensors, AttentionCall call, int processors,
-                                  cudaStream_t stream) {
+static cudaError_t launch_long_attention(const AttentionTensors& tensors, AttentionCall call, int processors,
+                                         cudaStream_t stream) {
     static const EncodeMap encode = find_encode();
     if (encode == nullptr) return cudaErrorNotSupported;
     call.tile_tokens = S::M / call.pack;
@@ -60,9 +62,11 @@ cudaError_t launch_long_attention(const AttentionTensors& tensors, AttentionCall
         return cudaErrorInvalidValue;
     call.query_blocks = call.num_seqs == 1 ? int((tensors.num_tokens + call.tile_tokens - 1) / call.tile_tokens)
                                            : int(tensors.num_tokens / call.tile_tokens) + call.num_seqs;
-    static const cudaError_t sized = cudaFuncSetAttribute(
-        derby_long_attention<S>, cudaFuncAttributeMaxDynamicSharedMemorySize, S::SHARED);
-    if (sized != cudaSuccess) return sized;
+    static OnceADevice ready;
+    const cudaError_t error = ready([] {
+        return cudaFuncSetAttribute(derby_long_attention<S>, cudaFuncAttributeMaxDynamicSharedMemorySize, S::SHARED);
+    });
+    if (error != cudaSuccess) return error;
     const long long tiles = 1ll * call.query_blocks * (call.heads / call.pack);
     if (call.whole_tiles > tiles) call.whole_tiles = int(tiles);
     const long long items = call.whole_tiles + (tiles - call.whole_tiles) * call.chunks;

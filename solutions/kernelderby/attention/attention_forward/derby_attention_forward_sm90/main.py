@@ -22,7 +22,8 @@ POINTER, INT, LONG, FLOAT = cuda_library.POINTER, cuda_library.INT, cuda_library
 library = cuda_library.CudaLibrary(
     __file__, "derby_attention_forward_sm90",
     ["kernel.cu", "attention_launch.cuh", "long_attention.cuh", "attention_producer.cuh", "attention_results.cuh",
-     "attention_softmax.cuh", "attention_tiles.cuh", "attention_shape.cuh", "attention_hopper.cuh", "wgmma_bf16.cuh"],
+     "attention_softmax.cuh", "attention_tiles.cuh", "attention_shape.cuh", "attention_hopper.cuh", "once_a_device.cuh",
+     "wgmma_bf16.cuh"],
     [POINTER] * 8 + [LONG] * 2 + [INT] * 3 + [FLOAT] + [INT] * 7)
 few_library = cuda_library.CudaLibrary(__file__, "derby_few_keys_attention", ["few_keys.cu"],
                                        [POINTER] * 6 + [INT] * 5 + [FLOAT])

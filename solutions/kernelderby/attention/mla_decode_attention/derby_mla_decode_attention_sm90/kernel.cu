@@ -3,6 +3,7 @@
 // value. Warps share the 576 products of a score among each other, then the 512 values of the latent.
 
 #include "decode_mma.cuh"
+#include "once_a_device.cuh"
 
 namespace {
 
@@ -279,13 +280,14 @@ template <int NT, int T>
 cudaError_t start(const Arguments& given, int sequences, cudaStream_t stream) {
   using K = Kernel<NT, T>;
   auto kernel = derby_mla_decode_attention<NT, T>;
-  static bool ready = [&] {
-    cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                         sizeof(typename K::Shared) + sizeof(typename K::Tile));
-    cudaFuncSetAttribute(kernel, cudaFuncAttributeNonPortableClusterSizeAllowed, 1);
-    return true;
-  }();
-  (void)ready;
+  static OnceADevice ready;
+  cudaError_t error = ready([&] {
+    cudaError_t error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                             sizeof(typename K::Shared) + sizeof(typename K::Tile));
+    if (error == cudaSuccess) error = cudaFuncSetAttribute(kernel, cudaFuncAttributeNonPortableClusterSizeAllowed, 1);
+    return error;
+  });
+  if (error != cudaSuccess) return error;
   cudaLaunchConfig_t config = {};
   config.gridDim = dim3(sequences * given.chunks * given.splits);
   config.blockDim = dim3(THREADS);

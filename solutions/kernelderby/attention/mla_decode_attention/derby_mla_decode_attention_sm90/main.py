@@ -11,7 +11,8 @@ tuned = importlib.import_module(f"{__name__}.tuned")
 cuda_library = importlib.import_module(f"{__name__}.cuda_library")
 
 POINTER, INT, FLOAT = cuda_library.POINTER, cuda_library.INT, cuda_library.FLOAT
-library = cuda_library.CudaLibrary(__file__, "derby_mla_decode_attention_sm90", ["kernel.cu", "decode_mma.cuh"],
+library = cuda_library.CudaLibrary(__file__, "derby_mla_decode_attention_sm90",
+                                   ["kernel.cu", "decode_mma.cuh", "once_a_device.cuh"],
                                    [POINTER] * 4 + [INT] * 4 + [FLOAT] + [INT] * 3)
 MOST_SPLITS, SMS = 16, 132
 SHAPES = [(1, 16), (1, 32), (2, 16), (2, 32), (2, 64), (4, 32), (8, 32)]  # groups of 8 heads, tokens, as in kernel.cu

@@ -5,6 +5,7 @@
 // result to the block that writes these dimensions, and that block counts bytes until all parts are there.
 
 #include "decode_mma.cuh"
+#include "once_a_device.cuh"
 
 namespace {
 
@@ -290,13 +291,14 @@ template <int D, int NT, bool EXACT, bool ONCE>
 cudaError_t start(const Arguments& given, int warps, cudaStream_t stream) {
   using K = Kernel<D, NT, EXACT, ONCE>;
   auto kernel = derby_paged_attention_decode<D, NT, EXACT, ONCE>;
-  static const cudaError_t ready = [&] {
+  static OnceADevice ready;
+  cudaError_t error = ready([&] {
     cudaError_t error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                              static_cast<int>(K::bytes(MOST_WARPS, 4)));
     if (error == cudaSuccess) error = cudaFuncSetAttribute(kernel, cudaFuncAttributeNonPortableClusterSizeAllowed, 1);
     return error;
-  }();
-  if (ready != cudaSuccess) return ready;
+  });
+  if (error != cudaSuccess) return error;
   int splits = 1 << given.log_splits, rows = given.sequences < MOST_ROWS ? given.sequences : MOST_ROWS;
   cudaLaunchConfig_t config = {};
   config.gridDim = dim3(splits * given.kv_heads * given.chunks, rows, (given.sequences + MOST_ROWS - 1) / MOST_ROWS);

@@ -1,5 +1,6 @@
 // unified_attention for few query tokens a sequence: one call of decode_attention.cuh.
 #include "decode_attention.cuh"
+#include "once_a_device.cuh"
 
 using namespace derby_decode;
 
@@ -11,14 +12,12 @@ int launch(Arguments given, int processors, cudaStream_t stream) {
     using Kernel = Decode<D, NT, WARPS, PLACES>;
     const auto kernel = derby_decode_attention<D, NT, WARPS, PLACES>;
     static_assert(sizeof(typename Kernel::Shared) <= 227 * 1024, "shared memory of a CTA");
-    static bool allowed[64] = {};  // a device
-    int device = 0;
-    cudaError_t error = cudaGetDevice(&device);
-    if (error == cudaSuccess && !allowed[device % 64])
-        error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                     sizeof(typename Kernel::Shared));
+    static OnceADevice ready;
+    const cudaError_t error = ready([&] {
+        return cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                    sizeof(typename Kernel::Shared));
+    });
     if (error != cudaSuccess) return error;
-    allowed[device % 64] = true;
     if (given.kv_heads % given.together != 0 || WARPS % given.together != 0) return cudaErrorInvalidValue;
     cudaLaunchConfig_t config = {};
     config.gridDim = dim3(processors);

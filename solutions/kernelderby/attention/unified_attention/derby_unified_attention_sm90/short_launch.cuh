@@ -1,5 +1,6 @@
 // Short attention, the host's side: which calls, how the work is cut, tensor maps, the launch.
 #pragma once
+#include "once_a_device.cuh"
 #include "short_attention.cuh"
 
 namespace derby_short {
@@ -117,15 +118,12 @@ static int launch(const Call& call) {
         !encode_map(encode, &outputs, call.output, call.num_tokens, call.query_heads, HEAD_DIM, p.tile_tokens,
                     p.tile_heads))
         return -1;
-    static bool allowed[64] = {};
-    int device = 0;
-    cudaGetDevice(&device);
-    if (device >= 64 || !allowed[device]) {
-        const cudaError_t error = cudaFuncSetAttribute(derby_short_attention<HEAD_DIM>,
-                                                       cudaFuncAttributeMaxDynamicSharedMemorySize, SHARED_BYTES<S>);
-        if (error != cudaSuccess) return error;
-        if (device < 64) allowed[device] = true;
-    }
+    static OnceADevice ready;
+    const cudaError_t error = ready([] {
+        return cudaFuncSetAttribute(derby_short_attention<HEAD_DIM>, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                    SHARED_BYTES<S>);
+    });
+    if (error != cudaSuccess) return error;
     derby_short_attention<HEAD_DIM><<<ctas, S::THREADS, SHARED_BYTES<S>, call.stream>>>(
         queries, keys, values, outputs, p);
     return cudaGetLastError();

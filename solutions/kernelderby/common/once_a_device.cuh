@@ -1,0 +1,23 @@
+// What the host sets up before the first launch on a GPU: once a GPU, since CUDA keeps a kernel's attributes for each.
+
+#pragma once
+#include <atomic>
+#include <cuda_runtime.h>
+
+// A static one for each kernel. `set` (-> cudaError_t) is called where it has not yet succeeded on the current device;
+// whatever it sets, two threads may set it at once. Devices from 64 on are set up at each call.
+class OnceADevice {
+  static constexpr int MOST = 64;
+  std::atomic<bool> done[MOST] = {};
+
+ public:
+  template <class Set>
+  cudaError_t operator()(Set set) {
+    int device = 0;
+    cudaError_t error = cudaGetDevice(&device);
+    if (error != cudaSuccess || (device < MOST && done[device])) return error;
+    error = set();
+    if (error == cudaSuccess && device < MOST) done[device] = true;
+    return error;
+  }
+};

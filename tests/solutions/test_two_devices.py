@@ -1,0 +1,245 @@
+"""The solutions on two GPUs of one process: what they set up once, they set up once on each.
+
+Without a GPU, CUDA libraries are compiled as ever and linked with two_devices.cpp instead of the CUDA runtime: it keeps
+the kernels' attributes for each of two devices and refuses launches that need more than was asked for there. Their
+kernels are left as PTX and run nowhere.
+"""
+
+import ctypes
+import dataclasses
+import os
+import re
+import shutil
+import subprocess
+import sys
+import types
+from pathlib import Path
+
+import pytest
+import torch
+from rowwise_cases import CATALOG, case_of, inputs_of, outputs_of, reference
+
+from kernelderby.measure.judge.cases import case_of_workload
+from kernelderby.measure.judge.correctness import compare, judge
+from kernelderby.measure.worker.build import load_solution
+from kernelderby.trace import Status
+
+RUNTIME = Path(__file__).with_name("two_devices.cpp")
+ARCHITECTURE = "90a"
+# Every library of the solutions for Hopper, in calls that ask for more shared memory than every kernel may have: the
+# library's C function, definition, changes of SMALL_AXES.
+CALLS = {
+    "derby_attention_forward_sm90": ("attention_forward", {}),
+    "derby_unified_attention_sm90": ("unified_attention", {}),
+    "derby_short_attention": ("unified_attention", {"head_dim": 128}),
+    "derby_decode_attention": (
+        "unified_attention",
+        {
+            "head_dim": 128,
+            "num_tokens": 16,
+            "num_seqs": 16,
+            "len_cu_seqlens": 17,
+            "num_blocks": 320,
+            "max_blocks_per_seq": 20,
+            "max_query_len": 1,
+            "max_seq_len": 320,
+        },
+    ),
+    "derby_paged_attention_decode_sm90": (
+        "paged_attention_decode",
+        {"num_seqs": 1, "num_blocks": 300, "max_blocks_per_seq": 300, "max_context_len": 4800},
+    ),
+    "derby_mla_decode_attention_sm90": (
+        "mla_decode_attention",
+        {"batch_size": 1, "num_heads": 128, "cache_len": 1300, "max_context_len": 1300},
+    ),
+    "derby_linear_sigmoid_mul_sm90": ("linear_sigmoid_mul", {}),
+    "derby_block_scaled_mm_sm90": ("block_scaled_mm", {}),
+    "derby_fused_moe_sm90": ("fused_moe", {}),
+    "derby_fp8_blockscale_fused_moe_sm90": ("fp8_blockscale_fused_moe", {}),
+}
+# Those that ask for it at each call; the others keep for which devices they have.
+ITSELF = "derby_moe_sm90"  # compiles its library without cuda_library.py
+AT_EACH_CALL = ("derby_linear_sigmoid_mul_sm90", "derby_block_scaled_mm_sm90")
+# The device of a call, and the one that the CUDA runtime names: who takes the second for the first launches in vain.
+FIRST, DECEIVED, SECOND = (0, 0), (1, 0), (1, 1)
+
+
+def loaded(solution, *edits):
+    """The module of a solution; edits: (old, new), each in the one source that holds `old`."""
+    sources = dict(solution.sources)
+    for old, new in edits:
+        (holder,) = [path for path, text in sources.items() if old in text]
+        sources[holder] = sources[holder].replace(old, new)
+    run = load_solution(CATALOG.definition(solution.definition), dataclasses.replace(solution, sources=sources))
+    return sys.modules[run.__module__]
+
+
+class Process:
+    """What stands for a process with two GPUs. called: names of libraries -> what their C function returned for FIRST,
+    DECEIVED and SECOND. paths: of all libraries called."""
+
+    def __init__(self, nvcc):
+        self.nvcc, self.called, self.paths = nvcc, {}, []
+
+    def __call__(self, library, device, *arguments):
+        path = library.build(ARCHITECTURE, self.nvcc.parent)
+        function, runtime = library.load(path), ctypes.CDLL(str(path))
+        addresses = [value.data_ptr() if isinstance(value, torch.Tensor) else value for value in arguments]
+        errors = []
+        for places in (FIRST, DECEIVED, SECOND):
+            runtime.two_devices_use(*places)
+            before = runtime.two_devices_launches()
+            errors.append(function(*addresses, None))
+            assert errors[-1] or runtime.two_devices_launches() > before, f"{library.name} launched nothing"
+        self.called[library.name] = errors
+        self.paths.append(path)
+
+    def run(self, name, *edits):
+        """The call of CALLS, of the solution with these edits: the errors for FIRST, DECEIVED and SECOND."""
+        operator, changes = CALLS[name]
+        solution = loaded(CATALOG.solution(f"derby_{operator}_sm90"), *edits)
+        case = case_of(operator, **changes)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(solution.cuda_library, "find_nvcc", lambda: str(self.nvcc))
+            patch.setattr(solution.cuda_library.CudaLibrary, "__call__", lambda *given: self(*given))
+            properties = types.SimpleNamespace(multi_processor_count=132)
+            patch.setattr(torch.cuda, "get_device_properties", lambda device: properties)
+            patch.setattr(torch.cuda, "current_stream", lambda device: types.SimpleNamespace(cuda_stream=0))
+            solution.run(*inputs_of(operator, case).values(), *outputs_of(operator, case).values())
+        assert name in self.called, f"{sorted(self.called)} called, not {name}"
+        return self.called[name]
+
+
+@pytest.fixture
+def process():
+    """A Process. Its nvcc leaves kernels as PTX, which takes seconds, and links RUNTIME; what it makes is for these
+    tests alone. A library's own functions come before those of a CUDA runtime that torch may have brought."""
+    homes = [os.environ.get("CUDA_HOME"), os.environ.get("CUDA_PATH"), "/usr/local/cuda"]
+    places = [shutil.which("nvcc"), *(f"{home}/bin/nvcc" for home in homes if home)]
+    nvcc = next((place for place in places if place and os.access(place, os.X_OK)), None)
+    if nvcc is None:
+        pytest.skip("no nvcc to compile the libraries with")
+    folder = Path(os.environ["KERNELDERBY_TESTS_BUILT"]) / f"two_devices-{os.getpid()}"
+    folder.mkdir(exist_ok=True)
+    wrapper = folder / "nvcc"
+    wrapper.write_text(
+        "#!/bin/sh\n"
+        "for given; do\n"
+        '    shift; set -- "$@" "$(printf %s "$given" | sed s/code=sm_/code=compute_/)"\n'
+        "done\n"
+        f'exec "{nvcc}" "$@" -cudart none -Xlinker -Bsymbolic-functions "{RUNTIME}"\n'
+    )
+    wrapper.chmod(0o700)
+    return Process(wrapper)
+
+
+def shared_by_all(path):
+    """Symbols that the dynamic linker gives a whole process once (STB_GNU_UNIQUE), whichever library has them;
+    `encode`, a function of the driver, may be."""
+    said = subprocess.run(["nm", "-C", path], capture_output=True, text=True, check=True).stdout
+    return [name for name in re.findall(r"^\S+ u (.*)", said, re.M) if not name.endswith("::encode")]
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("name", CALLS)
+def test_a_call_on_the_first_device_and_on_the_second(name, process):
+    """And that a library would fail that set its kernels up once a process."""
+    first, deceived, second = process.run(name)
+    assert (first, second) == (0, 0)
+    assert (deceived == 0) == (name in AT_EACH_CALL)
+    assert all(shared_by_all(path) == [] for path in process.paths)
+
+
+@pytest.mark.timeout(600)
+def test_two_builds_in_one_process(process):
+    """As when a solution is edited and called again. A template's statics are one for both unless it is static itself,
+    and the second build's kernels never set up."""
+
+    def build(number, *edits):
+        header = "What the host sets up before the first launch"
+        return process.run("derby_attention_forward_sm90", (header, f"{header}, build {number}"), *edits)[::2]
+
+    assert [build(1), build(2)] == [[0, 0], [0, 0]]
+    shared = ("static cudaError_t launch_long", "cudaError_t launch_long")
+    assert build(3, shared) == [0, 0] and shared_by_all(process.paths[-1])
+    assert build(4, shared) != [0, 0]
+
+
+@pytest.mark.timeout(600)
+def test_the_library_that_a_solution_compiles_itself(process):
+    """derby_moe_sm90's, which is told the device and has no statics to share."""
+    solution = loaded(CATALOG.solution(ITSELF))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(solution, "find_nvcc", lambda: str(process.nvcc))
+        path = solution.build(process.nvcc.parent)
+    assert shared_by_all(path) == []
+    library, address, tokens = solution.open_library(path), 16, 16
+    for (device, said), works in ((FIRST, True), (DECEIVED, False), (SECOND, True)):
+        library.two_devices_use(device, said)
+        for variant in range(4):
+            call = solution._Call(*[address] * 14, tokens, 0, 1.0, variant, 132, said, None)
+            assert (library.derby_moe_run(call) == 0) == works, (device, variant)
+
+
+# On GPUs --------------------------------------------------------------------------------------------------------------
+
+
+def derby_solutions():
+    return [solution for solution in CATALOG.solutions.values() if solution.author == "kernelderby"]
+
+
+def cases(solution):
+    """Of CALLS where it has some, else SMALL_AXES; of a definition of one size, its first workload."""
+    operator = solution.definition
+    changes = [changes for other, changes in CALLS.values() if other == operator] or [{}]
+    if operator.startswith("moe_fp8_block_scale"):
+        return [case_of_workload(CATALOG.definition(operator), next(iter(CATALOG.workloads(operator))))]
+    return [case_of(operator, **change) for change in changes]
+
+
+def called(solution, run, case, device, given):
+    """Outputs of a call with copies of the given inputs on the device, judged there; back on the first GPU, in the form
+    in which the definition compares them."""
+    operator = solution.definition
+    canonical = getattr(reference(operator), "canonical_outputs", None)
+    inputs = {name: value.to(device) if isinstance(value, torch.Tensor) else value for name, value in given.items()}
+    outputs = outputs_of(operator, case, device)
+    run(*inputs.values(), *outputs.values())
+    torch.cuda.synchronize(device)
+    with torch.cuda.device(device):
+        verdict = judge(CATALOG.definition(operator), reference(operator), inputs, outputs)
+    assert verdict.status is Status.PASSED, (solution.name, device, verdict)
+    outputs = canonical(outputs, inputs) if canonical else outputs
+    return {name: tensor.to("cuda:0") for name, tensor in outputs.items()}
+
+
+def on_both(solution, choose_device):
+    """Calls on the first GPU, the second, and the first again; the results agree as the definition has it."""
+    if torch.cuda.device_count() < 2:
+        pytest.skip("needs two GPUs in one process")
+    run = load_solution(CATALOG.definition(solution.definition), solution)
+    for case in cases(solution):
+        given = inputs_of(solution.definition, case, "cuda:0")
+        results = []
+        for device in ("cuda:0", "cuda:1", "cuda:0"):
+            with torch.cuda.device(device if choose_device else "cuda:0"):
+                results.append(called(solution, run, case, device, given))
+        for other in results[1:]:
+            verdict = compare(CATALOG.definition(solution.definition), other, results[0])
+            assert verdict.status is Status.PASSED, (solution.name, verdict)
+
+
+@pytest.mark.gpu
+@pytest.mark.timeout(900)  # nvcc
+@pytest.mark.parametrize("solution", derby_solutions(), ids=lambda solution: solution.name)
+def test_on_two_gpus(solution):
+    on_both(solution, choose_device=True)
+
+
+@pytest.mark.gpu
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("name", [*dict.fromkeys(f"derby_{operator}_sm90" for operator, _ in CALLS.values())])
+def test_on_a_gpu_that_is_not_the_current_one(name):
+    """Which CUDA solutions take; Triton launches on the current device."""
+    on_both(CATALOG.solution(name), choose_device=False)
