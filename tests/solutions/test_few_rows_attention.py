@@ -255,3 +255,28 @@ def test_captured_on_a_gpu():
     wanted = reference(NAME).run(*inputs.values()).double()
     assert float((found[0].double() - wanted).norm() / wanted.norm()) <= MOST_ERROR
     assert all(torch.equal(found[0], each) for each in found)
+
+
+SANITIZED = """
+import sys
+sys.path[:0] = [{tests!r}, {root!r}]
+import test_few_rows_attention as tests
+solution = tests.module()
+solution.MOST_SHORT, solution.spreads_pages = {{}}, lambda *sizes: True
+for changes in (tests.MANY_PARTS, tests.TWO, tests.SEVERAL, tests.LAST_TOKEN):
+    assert tests.passes(solution, changes, "cuda"), changes
+"""
+
+
+@pytest.mark.gpu
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("tool", ["memcheck", "racecheck"])
+def test_the_sanitizer_finds_nothing(tool):
+    """Parts added in two steps and in one, sequences that share a CTA, pages that a token does not see."""
+    sanitizer = shutil.which("compute-sanitizer") or "/usr/local/cuda/bin/compute-sanitizer"
+    if not shutil.which(sanitizer):
+        pytest.skip("no compute-sanitizer on the PATH or in /usr/local/cuda/bin")
+    script = SANITIZED.format(tests=str(Path(__file__).parent), root=str(Path(__file__).parents[2]))
+    command = [sanitizer, "--tool", tool, "--error-exitcode", "9", sys.executable, "-c", script]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-2000:]

@@ -14,6 +14,7 @@ VERBS = {
     "stages": "A solution's pipeline, stage by stage, and everything beside it.",
     "activity": "GPUs and ranks: busy, idle and why, overlap, launches, ranges, API calls.",
     "pace": "Repetitions of a range one by one, those out of line marked.",
+    "counters": "What ncu counted: which unit of the GPU each kernel fills.",
     "whatif": "What the pipeline gains if a stage ran faster (Amdahl).",
     "layers": "A served model's layers: group, module, kernel; several profiles side by side.",
     "compare": "Two profiles, before and after or GPU against GPU.",

@@ -1,4 +1,4 @@
-"""derby profile run: record profiles of solutions on this GPU."""
+"""derby profile run: record profiles of solutions on this GPU, or count what its kernels do."""
 
 from __future__ import annotations
 
@@ -41,10 +41,11 @@ _DEFAULT_OUT = Path("reports") / "profiles"
 @click.option(
     "--with",
     "tool",
-    type=click.Choice(["cupti", "nsys"]),
+    type=click.Choice(["cupti", "nsys", "ncu"]),
     default="cupti",
     show_default=True,
-    help="Who records. nsys gives way to CUPTI, and says so, where it cannot make a report.",
+    help="Who records. nsys gives way to CUPTI, and says so, where it cannot make a report; ncu counts what every "
+    "kernel of three calls does (.ncu.csv).",
 )
 @click.option(
     "--harness",
@@ -102,13 +103,13 @@ def command(
     results = []
     for result in _profiles(catalog, machine, pairs, folder, iterations, timeout, tool, harness, tell):
         results.append(result)
-        if result.path is not None:
+        if result.path is not None and tool != "ncu":
             result.warnings += _lost_calls(result.path, result.iterations)
         if not as_json:
             for line in _lines(result):
                 say_line(line)
             if result.path is not None:
-                _show_stages(result, root)
+                _show_stages(result, root) if tool != "ncu" else _show_counters(result.path)
     if as_json:
         say_json({"gpu": machine.name, "skipped": skipped, "profiles": results})
     if any(result.path is None for result in results):
@@ -130,14 +131,23 @@ def _profiles(
     harness: str,
     tell: Callable[[str], None],
 ) -> Iterator[Any]:
-    """The results one by one, by nsys where it was asked for and works, otherwise by CUPTI."""
+    """The results one by one, by nsys where it was asked for and works, by ncu, otherwise by CUPTI."""
     from functools import partial
 
-    from kernelderby.measure.record import nsys
-    from kernelderby.measure.record.run import run_profiles
+    from kernelderby.errors import DerbyError
+    from kernelderby.measure.machine.tools import find_tool
+    from kernelderby.measure.record import ncu, nsys
+    from kernelderby.measure.record.run import SUFFIX, Around, count_kernels, run_profiles
 
-    wrapper = None
-    if tool == "nsys":
+    around = None
+    if tool == "ncu":
+        found = find_tool("ncu")
+        if found is None:
+            raise DerbyError("--with ncu: it is neither on PATH nor in the usual places; install Nsight Compute")
+        tell(f"counting with {found}")
+        iterations = min(iterations, ncu.MOST_ITERATIONS)
+        around = Around(partial(ncu.record, found), ncu.SUFFIX, ncu.count_kernels)
+    elif tool == "nsys":
         found, problems = nsys.find_working()
         for problem in problems:
             tell(problem)
@@ -151,8 +161,8 @@ def _profiles(
             if harness == "flashinfer-bench":
                 yield from nsys.flashinfer_bench_profiles(found, catalog, machine, pairs, folder, timeout)
                 return
-            wrapper = partial(nsys.record, found)
-    yield from run_profiles(catalog, machine, pairs, folder, iterations, timeout, wrapper)
+            around = Around(partial(nsys.record, found), SUFFIX, count_kernels)
+    yield from run_profiles(catalog, machine, pairs, folder, iterations, timeout, around)
 
 
 def _lines(result: Any) -> list[str]:
@@ -202,3 +212,9 @@ def _show_stages(result: Any, root: Path) -> None:
         stages.main([str(result.path), "--solution", result.solution, "--root", str(root)], standalone_mode=False)
     except DerbyError as error:
         say_line(f"no stage table: {error}")
+
+
+def _show_counters(path: Path) -> None:
+    from kernelderby.cli.profile.counters import command as counters
+
+    counters.main([str(path)], standalone_mode=False)

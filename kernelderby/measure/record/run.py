@@ -30,6 +30,7 @@ from kernelderby.measure.replies import Failed, ProfileDone, Reply
 from kernelderby.trace import Status
 
 MODULE = "kernelderby.measure.record.worker"
+SUFFIX = ".sqlite"
 _POLL_SECONDS = 0.2
 _LOG_BYTES = 1 << 12
 
@@ -62,8 +63,14 @@ class Profiled:
     warnings: list[str] = field(default_factory=list)
 
 
-# Runs a worker's command line under a profiler that writes the SQLite file: (words, environment, seconds, path).
-Wrapper = Callable[[list[str], dict[str, str], float, Path], None]
+@dataclass(frozen=True, slots=True)
+class Around:
+    """A profiler around a worker's process. record: runs a command line under it and writes the file: (words,
+    environment, seconds, path). suffix: of the file. count: kernels in one."""
+
+    record: Callable[[list[str], dict[str, str], float, Path], None]
+    suffix: str
+    count: Callable[[Path], int]
 
 
 def plan_profiles(
@@ -82,18 +89,19 @@ def run_profiles(
     out: Path,
     iterations: int,
     timeout: float,
-    wrapper: Wrapper | None = None,
+    around: Around | None = None,
 ) -> Iterator[Profiled]:
-    """Works the pairs off one by one. wrapper: what records from outside (nsys); without one CUPTI does."""
+    """Works the pairs off one by one. around: what records from outside (nsys, ncu); without one CUPTI does."""
+    suffix, count = (around.suffix, around.count) if around else (SUFFIX, count_kernels)
     with exclusive(machine, catalog.root):
         for pair in pairs:
-            path = out / f"{pair.stem}.sqlite"
-            reply = _one(catalog, pair, path, iterations, timeout, wrapper)
-            yield _profiled(pair, path, reply)
+            path = out / f"{pair.stem}{suffix}"
+            reply = _one(catalog, pair, path, iterations, timeout, around)
+            yield _profiled(pair, path, reply, count)
 
 
 def _one(
-    catalog: Catalog, pair: ProfileJob, path: Path, iterations: int, timeout: float, wrapper: Wrapper | None
+    catalog: Catalog, pair: ProfileJob, path: Path, iterations: int, timeout: float, around: Around | None
 ) -> Reply:
     with tempfile.TemporaryDirectory(prefix="kernelderby-profile-") as folder:
         request, reply = Path(folder) / "request.json", Path(folder) / "reply.json"
@@ -103,20 +111,20 @@ def _one(
             solution=pair.solution.name,
             case=case_of_workload(pair.definition, pair.workload).to_json(),
             iterations=iterations,
-            output=None if wrapper else str(path.resolve()),
+            output=None if around else str(path.resolve()),
             reply=str(reply),
         )
         request.write_text(json.dumps(msgspec.to_builtins(asked)), encoding="utf-8")
         words, environment = [sys.executable, "-P", "-m", MODULE, str(request)], worker_environment()
         try:
-            if wrapper:
-                wrapper(words, environment, timeout, path)
+            if around:
+                around.record(words, environment, timeout, path)
             else:
                 run_bounded(words, environment, timeout)
         except Ended as ended:
             if not reply.is_file():
                 return Reply({"ok": False, "status": ended.status, "message": str(ended)}, gone=True)
-            if wrapper:  # the solution ran, the profiler around it failed
+            if around:  # the solution ran, the profiler around it failed
                 raise DerbyError(f"{pair.stem}: {ended}") from ended
         if not reply.is_file():
             ended_so = "the process ended without an answer"
@@ -134,7 +142,7 @@ def _read(path: Path) -> Reply:
     return Reply(content)
 
 
-def _profiled(pair: ProfileJob, path: Path, reply: Reply) -> Profiled:
+def _profiled(pair: ProfileJob, path: Path, reply: Reply, count: Callable[[Path], int]) -> Profiled:
     if reply.fault_of_the_set is not None:
         raise DerbyError(reply.fault_of_the_set)
     result = Profiled(pair.solution.name, case_of_workload(pair.definition, pair.workload).label)
@@ -146,7 +154,7 @@ def _profiled(pair: ProfileJob, path: Path, reply: Reply) -> Profiled:
     result.status, result.message, result.warnings = found.status, found.message, list(found.warnings)
     if found.status is Status.PASSED:
         result.path, result.bytes, result.iterations = path, path.stat().st_size, found.iterations
-        result.kernels = found.kernels or count_kernels(path)
+        result.kernels = found.kernels or count(path)
     return result
 
 

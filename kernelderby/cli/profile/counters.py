@@ -1,0 +1,25 @@
+"""derby profile counters: what ncu counted of each kernel, by the unit of the GPU."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from kernelderby.cli.options import DerbyCommand
+from kernelderby.cli.output import Output, output_options
+from kernelderby.cli.profile.common import files_argument
+
+
+@click.command(cls=DerbyCommand)
+@files_argument
+@output_options("profile counters", tables=("kernels",))
+def command(files: tuple[Path, ...], output: Output) -> None:
+    """Which unit of the GPU each kernel fills: tensor cores, issue slots, L2, DRAM, of their peak.
+
+    FILEs are what `derby profile run --with ncu` or `ncu --csv --page raw` wrote.
+    """
+    from kernelderby.profile.counters import read_counters
+    from kernelderby.report.profile.counters import counters_answer
+
+    output.emit(counters_answer([read_counters(file) for file in files]))

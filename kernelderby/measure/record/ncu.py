@@ -1,0 +1,58 @@
+"""NVIDIA's ncu around a profiling worker: hardware counters of every kernel of a few calls, as ncu's own CSV.
+
+ncu runs a kernel by itself, several times, with cold caches and the clocks as they are: its times are neither those of
+`derby bench` nor of a recording.
+"""
+
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+
+from kernelderby.errors import DerbyError
+from kernelderby.measure.record.run import Ended, run_bounded
+from kernelderby.trace import Status
+
+SUFFIX = ".ncu.csv"
+MOST_ITERATIONS = 3  # calls; counters hardly vary, and each kernel runs some ten times
+# Names of Volta's and all later architectures. profile/counters.py reads them.
+METRICS = (
+    "device__attribute_display_name",
+    "gpu__time_duration.sum",
+    "sm__pipe_tensor_cycles_active.avg.pct_of_peak_sustained_elapsed",
+    "sm__inst_executed_pipe_xu.avg.pct_of_peak_sustained_elapsed",
+    "sm__issue_active.avg.pct_of_peak_sustained_elapsed",
+    "l1tex__data_bank_reads.avg.pct_of_peak_sustained_elapsed",
+    "lts__throughput.avg.pct_of_peak_sustained_elapsed",
+    "gpu__dram_throughput.avg.pct_of_peak_sustained_elapsed",
+    "dram__bytes_read.sum",
+    "dram__bytes_write.sum",
+    "sm__warps_active.avg.pct_of_peak_sustained_active",
+    "launch__registers_per_thread",
+    "launch__shared_mem_per_block",
+)
+
+
+def record(ncu: Path, words: list[str], environment: dict[str, str], timeout: float, path: Path) -> None:
+    """Runs the command under ncu, which counts between cudaProfilerStart and cudaProfilerStop, and writes its CSV.
+
+    Ended when ncu or the command fails, or nothing was counted.
+    """
+    options = ["--profile-from-start", "off", "--nvtx", "--clock-control", "none", "--cache-control", "all"]
+    form = ["--csv", "--page", "raw", "--print-units", "base", "--log-file", str(path)]
+    path.unlink(missing_ok=True)
+    output = run_bounded([str(ncu), *options, *form, "--metrics", ",".join(METRICS), *words], environment, timeout)
+    if not path.is_file() or not count_kernels(path):
+        said = [line for line in (path.read_text() if path.is_file() else output).splitlines() if "==ERROR==" in line]
+        path.unlink(missing_ok=True)
+        raise Ended(Status.CRASHED, f"{ncu} counted nothing{': ' + said[0] if said else ''}")
+
+
+def count_kernels(path: Path) -> int:
+    """Rows of ncu's table: a kernel each. Lines of ncu's own (==PROF== ...) stand above it, units in its first row."""
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, ValueError) as error:
+        raise DerbyError(f"{path}: cannot be read ({error}); profile again") from None
+    start = next((number for number, line in enumerate(lines) if line.startswith('"ID"')), len(lines))
+    return sum(bool(row and row[0]) for row in csv.reader(lines[start + 1 :]))
