@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import os
 import select
+import signal
 import sqlite3
 import stat
+import subprocess
 import sys
 import uuid
 from contextlib import closing
@@ -18,10 +20,12 @@ from kernelderby.catalog import Catalog
 from kernelderby.errors import DerbyError
 from kernelderby.measure.machine import tools
 from kernelderby.measure.machine.probe import Machine
-from kernelderby.measure.record import nsys
+from kernelderby.measure.record import ncu, nsys
 from kernelderby.measure.record.run import (
+    Around,
     Ended,
     ProfileJob,
+    count_kernels,
     plan_profiles,
     run_bounded,
     run_profiles,
@@ -151,6 +155,65 @@ def test_a_bounded_process_that_fails_shows_the_end_of_its_output():
         run_bounded([sys.executable, "-c", "print('last words'); raise SystemExit(3)"], dict(os.environ), 30)
 
 
+def test_what_was_started_ends_when_this_process_is_told_to(tmp_path):
+    """SIGTERM, as of `timeout` or a batch system: the command, in a session of its own, would not get it."""
+    pipe = tmp_path / "alive"
+    os.mkfifo(pipe)
+    command = f"import time; held = open({str(pipe)!r}, 'wb', 0); held.write(b'1'); time.sleep(3600)"
+    code = "import os, sys; from kernelderby.measure.record.run import run_bounded; "
+    code += f"run_bounded([sys.executable, '-c', {command!r}], dict(os.environ), 3600)"
+    process = subprocess.Popen([sys.executable, "-c", code])
+    with open(pipe, "rb", 0) as reading:
+        assert reading.read(1) == b"1", "the command has begun"
+        process.terminate()
+        assert reading.read(1) == b"", "its end closes the pipe"
+    assert process.wait() == 128 + signal.SIGTERM
+
+
+# Stands in for ncu: writes its CSV, or only the error that it gives where counters are not for everybody.
+FAKE_NCU = """#!{python}
+import pathlib, subprocess, sys
+words = sys.argv[1:]
+log = pathlib.Path(words[words.index("--log-file") + 1])
+subprocess.run(words[words.index("--metrics") + 2:], check=True)
+log.write_text({text!r})
+"""
+TABLE = (
+    '==PROF== Connected\n"ID","Kernel Name","Block Size","Grid Size"\n"","","",""\n"0","a","(1, 1, 1)","(1, 1, 1)"\n'
+)
+
+
+@pytest.mark.parametrize("text, found", [(TABLE, 1), ("==ERROR== ERR_NVGPUCTRPERM - no permission\n", None)])
+def test_a_fake_ncu_is_asked_for_each_call_and_its_error_is_the_reason(tmp_path, text, found):
+    tool, path = tmp_path / "ncu", tmp_path / "a.ncu.csv"
+    tool.write_text(FAKE_NCU.format(python=sys.executable, text=text))
+    tool.chmod(0o755)
+    words = [sys.executable, "-c", "pass"]
+    if found is None:
+        with pytest.raises(Ended, match="counted nothing: ==ERROR== ERR_NVGPUCTRPERM"):
+            ncu.record(tool, words, dict(os.environ), 30, path)
+        assert not path.exists()
+    else:
+        ncu.record(tool, words, dict(os.environ), 30, path)
+        assert ncu.count_kernels(path) == found
+
+
+def test_the_worker_is_told_to_start_and_stop_the_profiler_at_each_call(checkout, tmp_path):
+    catalog = Catalog.open(checkout)
+    pair = plan_profiles(catalog, GPU, ["triton_compact"], [], ["seq_len=1"])[0][0]
+
+    def counts(words: list[str], environment: dict[str, str], timeout: float, path: Path) -> None:
+        request = json.loads(Path(words[-1]).read_text())
+        assert request["call_by_call"] is True and request["output"] is None
+        path.write_text(TABLE)
+        done = {"ok": True, "status": "passed", "message": "", "correctness": None, "iterations": 3}
+        Path(request["reply"]).write_text(json.dumps(done))
+
+    around = Around(counts, ncu.SUFFIX, ncu.count_kernels, call_by_call=True)
+    (result,) = run_profiles(catalog, GPU, [pair], tmp_path, 3, 30, around)
+    assert result.path == tmp_path / f"{pair.stem}.ncu.csv" and (result.kernels, result.iterations) == (1, 3)
+
+
 def test_flashinfer_bench_gets_a_view_of_the_set_with_one_workload(small_set, tmp_path):
     catalog, folder = Catalog.open(small_set), tmp_path / "view"
     folder.mkdir()
@@ -197,7 +260,7 @@ def test_a_worker_that_dies_is_a_result_with_its_last_words(checkout, tmp_path):
     def dies(words: list[str], environment: dict[str, str], timeout: float, path: Path) -> None:
         run_bounded([sys.executable, "-c", "print('out of luck'); raise SystemExit(9)"], environment, timeout)
 
-    (result,) = run_profiles(catalog, GPU, [pair], tmp_path, 3, 30, dies)
+    (result,) = run_profiles(catalog, GPU, [pair], tmp_path, 3, 30, Around(dies, ".sqlite", count_kernels))
     assert result.path is None and result.status == Status.CRASHED and "out of luck" in result.message
 
 
@@ -215,7 +278,7 @@ def test_what_the_worker_answers_becomes_the_result(checkout, tmp_path):
             )
         )
 
-    (result,) = run_profiles(catalog, GPU, [pair], tmp_path, 3, 30, answers)
+    (result,) = run_profiles(catalog, GPU, [pair], tmp_path, 3, 30, Around(answers, ".sqlite", count_kernels))
     assert result.path is None and result.status == "wrong_values" and "0.5" in result.message
 
 

@@ -259,7 +259,7 @@ def test_captured_on_a_gpu():
 
 SANITIZED = """
 import sys
-sys.path[:0] = [{tests!r}, {root!r}]
+sys.path[:0] = {folders!r}
 import test_few_rows_attention as tests
 solution = tests.module()
 solution.MOST_SHORT, solution.spreads_pages = {{}}, lambda *sizes: True
@@ -276,7 +276,7 @@ def test_the_sanitizer_finds_nothing(tool):
     sanitizer = shutil.which("compute-sanitizer") or "/usr/local/cuda/bin/compute-sanitizer"
     if not shutil.which(sanitizer):
         pytest.skip("no compute-sanitizer on the PATH or in /usr/local/cuda/bin")
-    script = SANITIZED.format(tests=str(Path(__file__).parent), root=str(Path(__file__).parents[2]))
+    script = SANITIZED.format(folders=[str(folder) for folder in Path(__file__).resolve().parents[:3]])
     command = [sanitizer, "--tool", tool, "--error-exitcode", "9", sys.executable, "-c", script]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-2000:]

@@ -146,7 +146,7 @@ def _profiles(
             raise DerbyError("--with ncu: it is neither on PATH nor in the usual places; install Nsight Compute")
         tell(f"counting with {found}")
         iterations = min(iterations, ncu.MOST_ITERATIONS)
-        around = Around(partial(ncu.record, found), ncu.SUFFIX, ncu.count_kernels)
+        around = Around(partial(ncu.record, found), ncu.SUFFIX, ncu.count_kernels, call_by_call=True)
     elif tool == "nsys":
         found, problems = nsys.find_working()
         for problem in problems:

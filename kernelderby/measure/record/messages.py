@@ -11,7 +11,8 @@ from kernelderby.fields import Count
 
 class ProfileRequest(Struct, frozen=True):
     """case: Case.to_json. reply: the path of the answer. output: the SQLite file that CUPTI's records go into; None
-    where a profiler around the process records (nsys, from cudaProfilerStart on)."""
+    where a profiler around the process records between cudaProfilerStart and Stop: all calls and what lies between
+    them (nsys), or call_by_call (ncu, which runs every kernel there some ten times)."""
 
     root: str
     definition: str
@@ -20,3 +21,4 @@ class ProfileRequest(Struct, frozen=True):
     iterations: Count
     reply: str
     output: str | None
+    call_by_call: bool = False

@@ -9,9 +9,10 @@ import sqlite3
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import closing
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -66,11 +67,12 @@ class Profiled:
 @dataclass(frozen=True, slots=True)
 class Around:
     """A profiler around a worker's process. record: runs a command line under it and writes the file: (words,
-    environment, seconds, path). suffix: of the file. count: kernels in one."""
+    environment, seconds, path). suffix: of the file. count: kernels in one. call_by_call: see ProfileRequest."""
 
     record: Callable[[list[str], dict[str, str], float, Path], None]
     suffix: str
     count: Callable[[Path], int]
+    call_by_call: bool = False
 
 
 def plan_profiles(
@@ -113,6 +115,7 @@ def _one(
             iterations=iterations,
             output=None if around else str(path.resolve()),
             reply=str(reply),
+            call_by_call=around is not None and around.call_by_call,
         )
         request.write_text(json.dumps(msgspec.to_builtins(asked)), encoding="utf-8")
         words, environment = [sys.executable, "-P", "-m", MODULE, str(request)], worker_environment()
@@ -190,8 +193,8 @@ def run_bounded(
     words: list[str], environment: dict[str, str], timeout: float, watch: Callable[[], str | None] = lambda: None
 ) -> str:
     """Runs a command in a session of its own and gives its output. Ended when it fails, takes longer than timeout, or
-    watch() gives a reason to stop it; its children end with it."""
-    with tempfile.TemporaryFile() as log:
+    watch() gives a reason to stop it; its children end with it, and all of them where this process is told to end."""
+    with tempfile.TemporaryFile() as log, _leaving_nobody():
         process = subprocess.Popen(
             words,
             env=environment,
@@ -216,6 +219,25 @@ def run_bounded(
     if process.returncode:
         raise Ended(Status.CRASHED, f"{Path(words[0]).name} ended with code {process.returncode}\n{_tail(output)}")
     return output
+
+
+@contextmanager
+def _leaving_nobody() -> Iterator[None]:
+    """SIGTERM and SIGHUP (timeout, a batch system, a closed terminal) unwind this process like Ctrl-C, so that what it
+    started ends as well: a profiler that lives on would hold the GPU."""
+
+    def leave(number: int, frame: object) -> None:
+        raise SystemExit(128 + number)
+
+    if threading.current_thread() is not threading.main_thread():  # others get no signals
+        yield
+        return
+    before = {number: signal.signal(number, leave) for number in (signal.SIGTERM, signal.SIGHUP)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def _end_group(process: subprocess.Popen[Any]) -> None:

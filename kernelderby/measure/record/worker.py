@@ -9,7 +9,7 @@ import json
 import sys
 import time
 from collections.abc import Callable
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -47,7 +47,13 @@ class ProfileWorker(Worker):
         return Done()
 
     def profile(
-        self, case: dict[str, Any], solution: str, definition: str, iterations: int, output: str | None
+        self,
+        case: dict[str, Any],
+        solution: str,
+        definition: str,
+        iterations: int,
+        output: str | None,
+        call_by_call: bool = False,
     ) -> Judged:
         """Checks the loaded solution, warms it up outside the capture, then records it."""
         from kernelderby.measure.record import profiler
@@ -60,7 +66,7 @@ class ProfileWorker(Worker):
         iterations = measured.warm_up(iterations)
         with profiler.record_function_as_nvtx():
             if self.recorder is None or output is None:
-                measured.under_profiler(iterations)
+                measured.under_profiler(iterations, call_by_call)
                 return msgspec.structs.replace(passed, iterations=iterations)
             with self.recorder.record(gpu_seen()) as recording:
                 measured.run(iterations, self.recorder.range)
@@ -100,28 +106,36 @@ class _Pass:
             seconds = time.perf_counter() - start
         return max(MINIMUM_ITERATIONS, min(iterations, int(CAPTURE_SECONDS / max(seconds, 1e-6))))
 
-    def run(self, iterations: int, named: Callable[[str], AbstractContextManager[None]]) -> None:
+    def run(
+        self,
+        iterations: int,
+        named: Callable[[str], AbstractContextManager[None]],
+        around: Callable[[], AbstractContextManager[None]] = nullcontext,
+    ) -> None:
+        """around: of each call, without the flush before it."""
         for number in range(iterations):
             with named("harness: flush L2"):
                 self._flush.zero_()
                 self._synchronize()
-            with named(self._name), named(f"invocation {number}"):
+            with around(), named(self._name), named(f"invocation {number}"):
                 self._call(number)
+                if around is not nullcontext:
+                    self._synchronize()
             with named("harness: wait"):
                 self._synchronize()
 
-    def under_profiler(self, iterations: int) -> None:
-        """Between cudaProfilerStart and cudaProfilerStop, which nsys takes for its capture range."""
+    def under_profiler(self, iterations: int, call_by_call: bool) -> None:
+        """Between cudaProfilerStart and cudaProfilerStop (nsys's capture range): all calls, or each by itself."""
         import torch
 
         from kernelderby.measure.record.profiler import nvtx_range
 
         self._synchronize()
-        torch.cuda.profiler.start()  # type: ignore[no-untyped-call]
-        try:
+        if call_by_call:
+            self.run(iterations, nvtx_range, torch.cuda.profiler.profile)
+            return
+        with torch.cuda.profiler.profile():
             self.run(iterations, nvtx_range)
-        finally:
-            torch.cuda.profiler.stop()  # type: ignore[no-untyped-call]
 
     def _call(self, number: int) -> None:
         which = number % len(self._inputs)
@@ -145,7 +159,12 @@ def work_off(request: ProfileRequest) -> dict[str, Any]:
     """Loads and profiles; the reply, also when either fails."""
     worker = ProfileWorker(request.root, "cuda")
     names = {"definition": request.definition, "solution": request.solution}
-    case = {"case": request.case, "iterations": request.iterations, "output": request.output}
+    case = {
+        "case": request.case,
+        "iterations": request.iterations,
+        "output": request.output,
+        "call_by_call": request.call_by_call,
+    }
     steps: list[tuple[Callable[..., Done], dict[str, Any]]] = [(worker.load, names), (worker.profile, names | case)]
     if request.output is not None:
         steps.insert(0, (worker.make_recorder, {}))
