@@ -10,6 +10,7 @@ import statistics
 import subprocess
 from collections import defaultdict
 from contextlib import closing
+from functools import partial
 
 import pytest
 from test_gpu import MIDDLE, MOE, SMALL, compared
@@ -17,7 +18,9 @@ from test_gpu import MIDDLE, MOE, SMALL, compared
 from kernelderby.catalog import Catalog
 from kernelderby.measure.machine.probe import find_machine
 from kernelderby.measure.machine.tools import find_tool
-from kernelderby.measure.record.run import plan_profiles, run_profiles
+from kernelderby.measure.record import ncu
+from kernelderby.measure.record.run import Around, plan_profiles, run_profiles
+from kernelderby.profile.counters import METRICS, read_counters
 from kernelderby.profile.sources import open_profile
 from kernelderby.profile.spans import SpanKind
 
@@ -217,3 +220,25 @@ def test_ranges_of_the_solution_and_graph_nodes_are_recorded(tmp_path):
         assert connection.execute(
             "SELECT count(*) FROM CUPTI_ACTIVITY_KIND_KERNEL WHERE graphNodeId IS NOT NULL"
         ).fetchone() == (2,)
+
+
+def test_ncu_counts_every_kernel_of_three_calls(checkout, tmp_path):
+    tool = find_tool("ncu")
+    if tool is None:
+        pytest.skip("no ncu on the PATH or in its usual places")
+    machine = find_machine(checkout, "cuda")
+    catalog = Catalog.open(checkout)
+    pairs, skipped = plan_profiles(catalog, machine, ["triton_compact"], [MOE], [SMALL])
+    if skipped:
+        pytest.skip(str(skipped))
+    around = Around(partial(ncu.record, tool), ncu.SUFFIX, ncu.count_kernels, call_by_call=True)
+    (result,) = run_profiles(catalog, machine, pairs, tmp_path, ncu.MOST_ITERATIONS, 300, around)
+    if "ERR_NVGPUCTRPERM" in result.message:
+        pytest.skip("the driver keeps its counters for root")
+    assert result.path is not None, result.message
+    found = read_counters(result.path)
+    assert found.gpu == machine.name and (found.invocations, found.outside) == (3, 0)
+    assert len(found.rows) == 4 and {row.launches for row in found.rows} == {3}
+    assert all(getattr(row, field) is not None for row in found.rows for field in METRICS)
+    gemm = max(found.rows, key=lambda row: row.duration_ns)
+    assert gemm.dram_percent > 10 and gemm.tensor_percent > 1, gemm

@@ -31,6 +31,19 @@ def test_what_is_asked_of_ncu_is_what_is_read():
     assert len(ncu.METRICS) - len(METRICS) == 1, "the GPU's name"
 
 
+def test_a_file_of_ncu_2025_from_an_h200(checkout):
+    """FlashAttention 3 on 16 tokens of unified_attention, as `derby profile run --with ncu` wrote it."""
+    found = read_counters(checkout / "tests" / "data" / "profile" / "ncu_raw_h200.csv")
+    assert (found.gpu, found.invocations, found.outside) == ("NVIDIA H200", 3, 0)
+    assert [(row.short_name[:11], row.launches, row.registers) for row in found.rows] == [
+        ("prepare_var", 3, 16),
+        ("FlashAttnFw", 3, 168),
+    ]
+    small, large = found.rows
+    assert small.duration_ns == 2784 and large.duration_ns == 12704 and large.shared_bytes == 167936
+    assert all(getattr(large, field) is not None for field in METRICS)
+
+
 def test_launches_of_a_kernel_are_one_row_and_the_harness_is_left_out(tmp_path):
     call = '"<default domain>" "solution:a x=1:none" "invocation {}:none"'
     path = written(

@@ -39,6 +39,7 @@ def record(ncu: Path, words: list[str], environment: dict[str, str], timeout: fl
     Ended when ncu or the command fails, or nothing was counted.
     """
     options = ["--profile-from-start", "off", "--nvtx", "--clock-control", "none", "--cache-control", "all"]
+    options += ["--target-processes", "application-only"]  # not the compilers that it starts, which would crawl
     form = ["--csv", "--page", "raw", "--print-units", "base", "--log-file", str(path)]
     path.unlink(missing_ok=True)
     output = run_bounded([str(ncu), *options, *form, "--metrics", ",".join(METRICS), *words], environment, timeout)
