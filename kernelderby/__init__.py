@@ -2,6 +2,7 @@
 
     trace_set = kernelderby.open(".")      # definitions, workloads, solutions, rows; .rank(), .roofline()
     profile = kernelderby.profile(file)    # .kernels(), .stages(), .whatif(), .compare()
+    counters = kernelderby.counters(file)  # what ncu counted
 
 Nothing is imported before it is used. docs/api.md is the page of it.
 """
@@ -13,7 +14,7 @@ from types import ModuleType
 from typing import Any
 
 __version__ = "0.1.0"
-__all__ = ["Answer", "DerbyError", "Frame", "ProfileFile", "TraceSet", "__version__", "open", "profile"]
+__all__ = ["Answer", "DerbyError", "Frame", "ProfileFile", "TraceSet", "__version__", "counters", "open", "profile"]
 
 _HOMES = {
     "Answer": ("report.answer", "Answer"),
@@ -21,6 +22,7 @@ _HOMES = {
     "Frame": ("report.frame", "Frame"),
     "ProfileFile": ("api.profile_file", "ProfileFile"),
     "TraceSet": ("api.trace_set", "TraceSet"),
+    "counters": ("api.profile_file", "counters"),
     "open": ("api.trace_set", "open_set"),
 }
 

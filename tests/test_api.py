@@ -24,6 +24,7 @@ def test_the_exported_names():
         "ProfileFile",
         "TraceSet",
         "__version__",
+        "counters",
         "open",
         "profile",
     ]

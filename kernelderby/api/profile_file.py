@@ -12,6 +12,7 @@ from kernelderby.errors import DerbyError
 from kernelderby.hardware.families import amd_architecture_of
 from kernelderby.profile.activity import Activity, activity_of
 from kernelderby.profile.compare import Comparison, compare_kernels, compare_stages
+from kernelderby.profile.counters import Counters, read_counters
 from kernelderby.profile.filters import SelectedProfile, Selection
 from kernelderby.profile.kernels.findings import Finding, findings
 from kernelderby.profile.kernels.summary import KernelTable, summarise
@@ -25,6 +26,7 @@ from kernelderby.profile.timeline import timelines_of
 from kernelderby.report.answer import Answer
 from kernelderby.report.profile.activity import activity_answer
 from kernelderby.report.profile.compare import compare_answer
+from kernelderby.report.profile.counters import counters_answer
 from kernelderby.report.profile.kernels import KernelsOf, kernels_answer
 from kernelderby.report.profile.pace import pace_answer
 from kernelderby.report.profile.pipelines import stages_answer
@@ -128,6 +130,11 @@ class ProfileFile:
         if not self.profile.has_events:
             notes.append("sums only, no events: launch gaps cannot be told")
         return findings(table, self.profile.api_sums(), timelines), notes
+
+
+def counters(*paths: Path | str) -> Answer[tuple[Counters, ...]]:
+    """What ncu counted of each kernel: files as `derby profile run --with ncu` writes them. DerbyError for others."""
+    return counters_answer([read_counters(Path(path)) for path in paths])
 
 
 def open_profile_file(path: Path | str) -> ProfileFile:

@@ -103,7 +103,7 @@ def _table(path: Path) -> tuple[list[str], list[str], list[list[str]]]:
     text = read_bytes(path).decode("utf-8-sig", errors="replace").splitlines()
     start = next((number for number, line in enumerate(text) if line.startswith('"ID",')), None)
     if start is None:
-        raise DerbyError(f'{path}: no line begins with "ID",; write it with ncu --csv --page raw')
+        raise DerbyError(f'{path}: no line begins with "ID",; write it with ncu --csv --page raw (--import REPORT)')
     try:
         header, *rest = csv.reader(text[start:], strict=True)
     except csv.Error as error:

@@ -5,6 +5,7 @@ import io
 
 import pytest
 
+import kernelderby
 from kernelderby.errors import DerbyError
 from kernelderby.measure.record import ncu
 from kernelderby.profile.counters import METRICS, read_counters
@@ -42,6 +43,7 @@ def test_a_file_of_ncu_2025_from_an_h200(checkout):
     small, large = found.rows
     assert small.duration_ns == 2784 and large.duration_ns == 12704 and large.shared_bytes == 167936
     assert all(getattr(large, field) is not None for field in METRICS)
+    assert kernelderby.counters(found.path).value == (found,)
 
 
 def test_launches_of_a_kernel_are_one_row_and_the_harness_is_left_out(tmp_path):

@@ -19,7 +19,6 @@ def command(files: tuple[Path, ...], output: Output) -> None:
 
     FILEs are what `derby profile run --with ncu` or `ncu --csv --page raw` wrote.
     """
-    from kernelderby.profile.counters import read_counters
-    from kernelderby.report.profile.counters import counters_answer
+    from kernelderby.api.profile_file import counters
 
-    output.emit(counters_answer([read_counters(file) for file in files]))
+    output.emit(counters(*files))

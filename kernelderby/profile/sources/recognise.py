@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import re
 import zlib
 from pathlib import Path
 
@@ -21,8 +22,10 @@ _OTHERS = {
     b"\x28\xb5\x2f\xfd": "compressed with zstd; decompress it first",
     b"BZh": "compressed with bzip2; decompress it first",
     b"\xfd7zXZ": "compressed with xz; decompress it first",
-    b"NVR\0": "a report of Nsight Compute (ncu), without a timeline; use `nsys profile` or `derby profile run`",
+    b"NVR\0": "a report of Nsight Compute, without a timeline; for its counters: "
+    "`ncu --import REPORT --csv --page raw`, then `derby profile counters`",
 }
+_COUNTERS = re.compile(r'^"ID","Process ID",.*"Kernel Name"', re.MULTILINE)
 _HEAD = 4096
 
 
@@ -73,6 +76,8 @@ def _open_text(path: Path, head: bytes, packed: bool) -> Profile:
     from kernelderby.profile.sources.traces import HEADER, open_traces
 
     text = head.decode("utf-8-sig", errors="replace").lstrip()
+    if _COUNTERS.search(text):
+        raise DerbyError(f"{path}: holds counters of Nsight Compute, no timeline; use `derby profile counters`")
     if JSON_ROW.match(text):
         return open_summary(path, packed)
     if text.startswith(("{", "[")):
