@@ -112,13 +112,15 @@ __device__ __forceinline__ void consume(const Parameters& p, Shared<S>& shared) 
 template <int HEAD_DIM>
 __global__ void __launch_bounds__(Sizes<HEAD_DIM>::THREADS, 1)
     derby_short_attention(const __grid_constant__ CUtensorMap queries, const __grid_constant__ CUtensorMap keys,
-                          const __grid_constant__ CUtensorMap values, const __grid_constant__ CUtensorMap outputs,
+                          const __grid_constant__ CUtensorMap values, const __grid_constant__ CUtensorMap value_quads,
+                          const __grid_constant__ CUtensorMap value_rows, const __grid_constant__ CUtensorMap outputs,
                           const __grid_constant__ Parameters p) {
     using S = Sizes<HEAD_DIM>;
     extern __shared__ uint8_t raw[];
     Shared<S>& shared = *reinterpret_cast<Shared<S>*>((reinterpret_cast<uintptr_t>(raw) + 1023) & ~uintptr_t(1023));
     if (threadIdx.x == 0) {
-        for (const CUtensorMap* map : {&queries, &keys, &values, &outputs}) prefetch_map(map);
+        for (const CUtensorMap* map : {&queries, &keys, &values, &value_quads, &value_rows, &outputs})
+            prefetch_map(map);
         for (int i = 0; i < S::RING; ++i) {
             mbarrier_init(shared_address(&shared.keys_full[i]), 1);
             mbarrier_init(shared_address(&shared.values_full[i]), 1);
@@ -135,7 +137,7 @@ __global__ void __launch_bounds__(Sizes<HEAD_DIM>::THREADS, 1)
     if (threadIdx.x >= S::CONSUMERS * WARPGROUP) {
         setmaxnreg_dec<S::PRODUCER_REGISTERS>();
         const int warp = threadIdx.x / WARP % 4;
-        if (warp == 0) load_blocks<S>(p, shared, &keys, &values);
+        if (warp == 0) load_blocks<S>(p, shared, &keys, &values, &value_quads, &value_rows);
         else if (warp == 1) load_queries<S>(p, shared, &queries);
         else if (warp == 2) store_outputs<S>(p, shared, &outputs);
     } else {

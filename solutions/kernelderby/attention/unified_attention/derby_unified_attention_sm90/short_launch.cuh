@@ -108,13 +108,15 @@ static int launch(const Call& call) {
     const int ctas = share_out(p, call.num_seqs * call.kv_heads, min(call.max_query_len, S::MOST_TOKENS),
                                call.processors);
     p.scale = call.sm_scale * 1.4426950408889634f;
-    CUtensorMap queries, keys, values, outputs;
+    CUtensorMap queries, keys, values, value_quads, value_rows, outputs;
     const int64_t slots = int64_t(call.num_blocks) * PAGE;
     if (!encode ||
         !encode_map(encode, &queries, call.query, call.num_tokens, call.query_heads, HEAD_DIM, p.tile_tokens,
                     p.tile_heads) ||
         !encode_map(encode, &keys, call.key_cache, slots, call.kv_heads, HEAD_DIM, PAGE, 1) ||
         !encode_map(encode, &values, call.value_cache, slots, call.kv_heads, HEAD_DIM, PAGE, 1) ||
+        !encode_map(encode, &value_quads, call.value_cache, slots, call.kv_heads, HEAD_DIM, QUAD, 1) ||
+        !encode_map(encode, &value_rows, call.value_cache, slots, call.kv_heads, HEAD_DIM, 1, 1) ||
         !encode_map(encode, &outputs, call.output, call.num_tokens, call.query_heads, HEAD_DIM, p.tile_tokens,
                     p.tile_heads))
         return -1;
@@ -125,7 +127,7 @@ static int launch(const Call& call) {
     });
     if (error != cudaSuccess) return error;
     derby_short_attention<HEAD_DIM><<<ctas, S::THREADS, SHARED_BYTES<S>, call.stream>>>(
-        queries, keys, values, outputs, p);
+        queries, keys, values, value_quads, value_rows, outputs, p);
     return cudaGetLastError();
 }
 

@@ -5,10 +5,38 @@
 
 namespace derby_short {
 
+constexpr int OUTSIDE = -PAGE;  // row of a box that lies outside of the cache: TMA fills it with zeros
+
+// The free slots of a page may hold anything, and 0 times NaN is NaN. So the values of a page that a sequence holds in
+// part (`tokens` of its slots, 1 to 15) come as seven boxes of 64 columns, none of which has both held and free slots:
+// the three quads of rows beside the end, and four rows one by one.
+constexpr int PIECES = 7, QUADS = 3, QUAD = 4;
+struct Piece {
+    int at, rows;  // the piece's first row within the page, and how many
+    bool held;     // else the rows are free
+};
+__host__ __device__ inline Piece piece_of_page(int piece, int tokens) {
+    const int cut = tokens / QUAD * QUAD;
+    if (piece >= QUADS) return {cut + piece - QUADS, 1, cut + piece - QUADS < tokens};
+    return {piece * QUAD + (piece * QUAD < cut ? 0 : QUAD), QUAD, piece * QUAD < cut};
+}
+
+// Brings such a page's values to `to`, a lane a piece. row: of the page in the cache.
+template <typename S>
+__device__ __forceinline__ void load_part_of_page(uint32_t to, const CUtensorMap* quads, const CUtensorMap* rows,
+                                                  int kv_head, int row, int tokens, uint32_t barrier) {
+    const int part = threadIdx.x % WARP / PIECES;
+    if (part >= S::PARTS) return;
+    const Piece piece = piece_of_page(threadIdx.x % WARP % PIECES, tokens);
+    tma_load_box(to + part * PART_BYTES + piece.at * 128, piece.rows == QUAD ? quads : rows, part * 64, kv_head,
+                 piece.held ? row + piece.at : OUTSIDE, barrier);
+}
+
 // The warp that brings keys and values, a block of four pages at a time: a lane issues one box.
 template <typename S>
 __device__ __forceinline__ void load_blocks(const Parameters& p, Shared<S>& shared, const CUtensorMap* keys,
-                                            const CUtensorMap* values) {
+                                            const CUtensorMap* values, const CUtensorMap* value_quads,
+                                            const CUtensorMap* value_rows) {
     const int lane = threadIdx.x % WARP;
     Places<S::RING> places;
     int next_page = 0;
@@ -24,7 +52,7 @@ __device__ __forceinline__ void load_blocks(const Parameters& p, Shared<S>& shar
         const int page = next_page;
         number = walk.next(p, from, to);
         if (number >= 0) next_page = pages_of(number);
-        const int last = (unit.length - 1) / PAGE;
+        const int full = unit.length / PAGE, rest = unit.length % PAGE;  // pages, and tokens of the one behind them
         // A lane's box: a page, 64 columns, keys or values.
         constexpr int BOXES = BLOCK / PAGE * S::PARTS;
         const int part = lane / 4 % S::PARTS;
@@ -35,14 +63,18 @@ __device__ __forceinline__ void load_blocks(const Parameters& p, Shared<S>& shar
             mbarrier_wait(shared_address(&shared.block_empty[slot]), places.parity(slot) ^ 1);
             const uint32_t barrier = shared_address(of_values ? &shared.values_full[slot] : &shared.keys_full[slot]);
             if (lane == 0 || lane == BOXES) mbarrier_arrive_expect_tx(barrier, S::SLOT_BYTES);
-            // Past the last page comes that page again: what no token holds must be finite.
-            const int row = __shfl_sync(~0u, page, min(block * (BLOCK / PAGE) + lane % 4, last)) * PAGE;
+            const int index = block * (BLOCK / PAGE) + lane % 4, held = __shfl_sync(~0u, page, index) * PAGE;
+            const int row = index < full + (rest > 0) ? held : OUTSIDE;
             __syncwarp();
-            if (lane < 2 * BOXES) {
+            if (lane < 2 * BOXES && !(of_values && rest && index == full)) {
                 const uint32_t to = shared_address(of_values ? shared.values[slot] : shared.keys[slot]) +
                                     part * PART_BYTES + lane % 4 * PAGE * 128;
                 tma_load_box(to, of_values ? values : keys, part * 64, unit.kv_head, row, barrier);
             }
+            if (rest && full / (BLOCK / PAGE) == block)
+                load_part_of_page<S>(shared_address(shared.values[slot]) + full % (BLOCK / PAGE) * PAGE * 128,
+                                     value_quads, value_rows, unit.kv_head, __shfl_sync(~0u, page, full) * PAGE, rest,
+                                     shared_address(&shared.values_full[slot]));
             __syncwarp();
         }
         places.advance(unit.blocks);
