@@ -50,7 +50,7 @@ static inline int share_out(Parameters& p, int units, int max_query_len, int pro
     p.by_most.set(most);
     p.whole = units - rest;
     if (rest == 0) return ctas;
-    double before[257] = {}, longest = 0;  // costs before each tile of one group of heads: as in Unit, the longest first
+    double before[257] = {}, longest = 0;  // costs before each tile of one group of heads, the longest first
     for (int tile = 0; tile < tiles; ++tile) {
         const double cost = 3 + 2 * (((tiles - tile) * p.tile_tokens + BLOCK - 1) / BLOCK);
         before[tile + 1] = before[tile] + cost * groups;
@@ -87,6 +87,15 @@ struct Call {
     cudaStream_t stream;
 };
 
+// tiles: of the whole call. Where a warpgroup has one tile at most, it reads its code as often as it runs it, so the
+// least is best. Half blocks are worth their code only where tiles end within one.
+template <int HEAD_DIM>
+static Way choose_way(int tiles, int tile_tokens, const Call& call) {
+    using S = Sizes<HEAD_DIM>;
+    if (tiles <= S::CONSUMERS * call.processors) return ONE;
+    return tile_tokens == BLOCK && (call.max_query_len - 1) % BLOCK >= BLOCK / 2 ? WHOLE : HALVES;
+}
+
 template <int HEAD_DIM>
 static int launch(const Call& call) {
     using S = Sizes<HEAD_DIM>;
@@ -104,9 +113,10 @@ static int launch(const Call& call) {
     choose_tile(group, call.max_query_len, &p.tile_heads, &p.tile_tokens);
     p.head_groups.set(group / p.tile_heads);
     p.by_tokens.set(p.tile_tokens);
+    p.by_tile_heads.set(p.tile_heads);
     p.by_heads.set(call.kv_heads);
-    const int ctas = share_out(p, call.num_seqs * call.kv_heads, min(call.max_query_len, S::MOST_TOKENS),
-                               call.processors);
+    const int units = call.num_seqs * call.kv_heads;
+    const int ctas = share_out(p, units, min(call.max_query_len, S::MOST_TOKENS), call.processors);
     p.scale = call.sm_scale * 1.4426950408889634f;
     CUtensorMap queries, keys, values, value_quads, value_rows, outputs;
     const int64_t slots = int64_t(call.num_blocks) * PAGE;
@@ -120,15 +130,22 @@ static int launch(const Call& call) {
         !encode_map(encode, &outputs, call.output, call.num_tokens, call.query_heads, HEAD_DIM, p.tile_tokens,
                     p.tile_heads))
         return -1;
-    static OnceADevice ready;
-    const cudaError_t error = ready([] {
-        return cudaFuncSetAttribute(derby_short_attention<HEAD_DIM>, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                    SHARED_BYTES<S>);
-    });
-    if (error != cudaSuccess) return error;
-    derby_short_attention<HEAD_DIM><<<ctas, S::THREADS, SHARED_BYTES<S>, call.stream>>>(
-        queries, keys, values, value_quads, value_rows, outputs, p);
-    return cudaGetLastError();
+    const auto start = [&](auto kernel, OnceADevice& ready) {
+        const cudaError_t error = ready([&] {
+            return cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, SHARED_BYTES<S>);
+        });
+        if (error != cudaSuccess) return error;
+        kernel<<<ctas, S::THREADS, SHARED_BYTES<S>, call.stream>>>(queries, keys, values, value_quads, value_rows,
+                                                                   outputs, p);
+        return cudaGetLastError();
+    };
+    static OnceADevice ready[3];
+    if constexpr (S::RING > 2) {
+        const Way way = choose_way<HEAD_DIM>(units * p.by_most.number, p.tile_tokens, call);
+        if (way == WHOLE) return start(derby_short_attention<HEAD_DIM, WHOLE>, ready[WHOLE]);
+        if (way == HALVES) return start(derby_short_attention<HEAD_DIM, HALVES>, ready[HALVES]);
+    }
+    return start(derby_short_attention<HEAD_DIM, ONE>, ready[ONE]);
 }
 
 // Runs a call of a head size below whose sequences fit Sizes<head_dim>::MOST_TOKENS. Returns 0, a cudaError_t, or -1
