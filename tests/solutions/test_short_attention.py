@@ -1,6 +1,8 @@
 """The kernel of derby_unified_attention_sm90 for short sequences: it compiles without spills, what its host side
 decides and how its places go round; on a GPU, every tail against the reference."""
 
+import dataclasses
+import json
 import re
 import shutil
 import subprocess
@@ -17,10 +19,20 @@ from kernelderby.trace import Status
 NAME = "unified_attention"
 MOST_ERROR = 0.0028  # norm of the error over the result's; FlashAttention 3 has 0.0026 on its worst shape
 LIMITS = [(64, 256), (128, 256), (256, 128)]  # head_dim, tokens of a sequence
+# Both ways through a tile's blocks, whatever the call.
+WAYS = [
+    ("    return units * tiles_of_unit", f"    return {way}; return units * tiles_of_unit") for way in ("false", "true")
+]
 
 
-def module():
-    run = load_solution(CATALOG.definition(NAME), CATALOG.solution("derby_unified_attention_sm90"))
+def module(edits=()):
+    """The solution's module, after edits (old, new) of its sources."""
+    solution = CATALOG.solution("derby_unified_attention_sm90")
+    sources = dict(solution.sources)
+    for old, new in edits:
+        (holder,) = (path for path, text in sources.items() if old in text)
+        sources[holder] = sources[holder].replace(old, new)
+    run = load_solution(CATALOG.definition(NAME), dataclasses.replace(solution, sources=sources))
     return sys.modules[run.__module__]
 
 
@@ -48,7 +60,7 @@ def test_it_compiles_without_spills():
     # Among the warnings is C7510: wgmma made to wait for registers that the compiler moved.
     assert "warning" not in done.stderr and "Potential Performance Loss" not in done.stderr, done.stderr
     found = re.findall(r"entry function '(\S+)'.*?(\d+) bytes spill stores.*?Used (\d+) registers", done.stderr, re.S)
-    assert len(found) == 3 + 3 + 1  # three ways with head_dim 64 and 128, one with 256
+    assert len(found) == 2 + 2 + 1  # blocks of keys together or one by one; with head_dim 256 the latter alone
     for name, spilled, used in found:
         assert "derby_short_attention" in name and spilled == "0", (name, spilled)
         # setmaxnreg waits for ever for registers that the CTA did not have at its start.
@@ -157,11 +169,9 @@ int main() {
     summaries_last<2>();
     summaries_last<4>();
     Call call = {};
-    call.processors = 132, call.max_query_len = 256;
-    EXPECT(choose_way<128>(396, 64, call) == ONE);
-    EXPECT(choose_way<128>(397, 64, call) == WHOLE && choose_way<128>(397, 32, call) == HALVES);
-    call.max_query_len = 200;
-    EXPECT(choose_way<64>(397, 64, call) == HALVES);
+    call.processors = 132;
+    EXPECT(!goes_together<128>(66, 10, call) && goes_together<128>(67, 10, call));
+    EXPECT(!goes_together<64>(3000, 3, call) && goes_together<64>(3000, 4, call));
     places_go_round<2>();
     places_go_round<4>();
     for (int tokens = 1; tokens < PAGE; ++tokens) pieces_make_up_a_page(tokens);
@@ -325,16 +335,17 @@ def every_length(head_dim, most, context):
 @pytest.mark.gpu
 @pytest.mark.parametrize("head_dim, most", LIMITS)
 @pytest.mark.parametrize("context", [False, True])
-def test_what_lies_behind_a_sequence_does_not_count(head_dim, most, context):
+@pytest.mark.parametrize("way", range(2), ids=("apart", "together"))
+def test_what_lies_behind_a_sequence_does_not_count(head_dim, most, context, way):
     """Every length; NaN, infinity and huge values in the last block's free slots and in the blocks behind it."""
-    inputs = every_length(head_dim, most, context)
+    inputs, run = every_length(head_dim, most, context), module([WAYS[way]]).run
     output = torch.empty_like(inputs["query"])
-    module().run(*inputs.values(), output)
+    run(*inputs.values(), output)
     wanted = reference(NAME).run(*inputs.values()).double()
     assert float((output.double() - wanted).norm() / wanted.norm()) <= MOST_ERROR
     for value in (float("nan"), float("inf"), 3e38):
         again = torch.full_like(output, float("nan"))
-        module().run(*spoil(inputs, value).values(), again)
+        run(*spoil(inputs, value).values(), again)
         assert torch.equal(output, again), value
 
 
@@ -351,24 +362,53 @@ def test_large_scores():
 
 
 SANITIZED = """
-import sys
+import json, sys
 sys.path[:0] = [{tests!r}, {root!r}]
 import test_short_attention as tests
+edited = tests.module(json.loads({edits!r}))
+tests.module = lambda: edited
 for head_dim, most in tests.LIMITS:
     tests.check(tests.sizes(head_dim, 4, most, most, tokens=2 * most, sequences=5))
     tests.check(tests.sizes(head_dim, 10, 3, most, tokens=11, sequences=5))
 """
+# A warp has read a unit's summary, is together, and its first lane gives the unit's place back: racecheck sees that
+# only where every lane does so.
+SEEN_BY_RACECHECK = [
+    (
+        "if (lane == 0) mbarrier_arrive(shared_address(&shared.block_empty[",
+        "mbarrier_arrive(shared_address(&shared.block_empty[",
+    ),
+    (
+        "mbarrier_init(shared_address(&shared.block_empty[i]), S::CONSUMERS * 4);",
+        "mbarrier_init(shared_address(&shared.block_empty[i]), S::CONSUMERS * WARPGROUP);",
+    ),
+]
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("tool", ["memcheck", "racecheck"])
-def test_the_sanitizer_finds_nothing(tool):
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("way", WAYS, ids=("apart", "together"))
+@pytest.mark.parametrize(
+    "tool, edits", [("memcheck", []), ("racecheck", SEEN_BY_RACECHECK)], ids=("memcheck", "racecheck")
+)
+def test_the_sanitizer_finds_nothing(tool, edits, way):
     sanitizer = shutil.which("compute-sanitizer")
     if sanitizer is None:
         pytest.skip("no compute-sanitizer on the PATH")
-    program = SANITIZED.format(tests=str(ROOT / "tests" / "solutions"), root=str(ROOT))
+    program = SANITIZED.format(tests=str(ROOT / "tests" / "solutions"), root=str(ROOT), edits=json.dumps([*edits, way]))
     done = subprocess.run(
-        [sanitizer, "--tool", tool, "--error-exitcode", "9", sys.executable, "-c", program],
+        [
+            sanitizer,
+            "--tool",
+            tool,
+            "--kernel-name",
+            "regex=derby",
+            "--error-exitcode",
+            "9",
+            sys.executable,
+            "-c",
+            program,
+        ],
         capture_output=True,
         text=True,
     )

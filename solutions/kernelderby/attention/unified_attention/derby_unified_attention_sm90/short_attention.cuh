@@ -3,8 +3,8 @@
 //
 // A unit is one sequence and one key/value head, or a part of its query tiles. Its keys and values are read once into
 // shared memory, in blocks of 64 tokens of 16-token pages, by TMA boxes; a query tile is up to 64 rows, some query
-// heads of the group times some tokens. Warps 0 to 2 of the last warpgroup bring keys and values, bring queries, and
-// store outputs (short_movers.cuh); each of the other warpgroups takes every third tile (every second with head_dim
+// heads of the group times some tokens. The four warps of the last warpgroup bring keys, bring queries, store outputs
+// and bring values (short_movers.cuh); each of the other warpgroups takes every third tile (every second with head_dim
 // 256). Outputs go through the queries' own place in shared memory. Deterministic.
 #pragma once
 #include "short_movers.cuh"
@@ -81,30 +81,30 @@ __device__ __forceinline__ void compute_blocks(Tile<S::HEAD_DIM>& tile, Shared<S
     wgmma_wait_group<0>();
 }
 
-// All blocks of a tile that sees `visible` tokens, as the way is (short_units.cuh).
-template <int WAY, typename S>
+// All blocks of a tile that sees `visible` tokens. TOGETHER: up to three at once, as many as registers allow, then the
+// fourth; half of the last one is left out where none of it is seen. Else one after the other, which is less code.
+template <bool TOGETHER, typename S>
 __device__ __forceinline__ void compute_tile(Tile<S::HEAD_DIM>& tile, Shared<S>& shared, const Places<S::RING>& places,
                                              const Rows& rows, int visible, const Parameters& p) {
     constexpr int HALF = BLOCK / 2;
-    constexpr bool CUTS = WAY == HALVES;
     const int halves = (visible + HALF - 1) / HALF;
-    if constexpr (WAY == ONE) {
+    if constexpr (!TOGETHER) {
 #pragma unroll 1
         for (int block = 0; 2 * block < halves; ++block)
             compute_blocks<1, BLOCK>(tile, shared, places, rows, block, block == 0, p);
-    } else if (CUTS && halves == 1) {
+    } else if (halves == 1) {
         compute_blocks<1, HALF>(tile, shared, places, rows, 0, true, p);
     } else if (halves <= 2) {
         compute_blocks<1, BLOCK>(tile, shared, places, rows, 0, true, p);
-    } else if (CUTS && halves == 3) {
+    } else if (halves == 3) {
         compute_blocks<2, HALF>(tile, shared, places, rows, 0, true, p);
     } else if (halves <= 4) {
         compute_blocks<2, BLOCK>(tile, shared, places, rows, 0, true, p);
-    } else if (CUTS && halves == 5) {
+    } else if (halves == 5) {
         compute_blocks<3, HALF>(tile, shared, places, rows, 0, true, p);
     } else {
         compute_blocks<3, BLOCK>(tile, shared, places, rows, 0, true, p);
-        if (CUTS && halves == 7) compute_blocks<1, HALF>(tile, shared, places, rows, 3, false, p);
+        if (halves == 7) compute_blocks<1, HALF>(tile, shared, places, rows, 3, false, p);
         if (halves == 8) compute_blocks<1, BLOCK>(tile, shared, places, rows, 3, false, p);
     }
 }
@@ -136,7 +136,7 @@ __device__ __forceinline__ void lay_out(Tile<HEAD_DIM>& tile, uint32_t to) {
 
 // A consumer warpgroup: every third tile of the CTA (every second with head_dim 256). What it needs of a unit it reads
 // in shared memory each time: held in registers, that was too much.
-template <int WAY, typename S>
+template <bool TOGETHER, typename S>
 __device__ __forceinline__ void consume(const Parameters& p, Shared<S>& shared) {
     constexpr int CONSUMERS = S::CONSUMERS, QUERY_SLOTS = S::QUERY_SLOTS;
     const int group = uniform(threadIdx.x / WARPGROUP), lane = threadIdx.x % WARP;
@@ -171,7 +171,7 @@ __device__ __forceinline__ void consume(const Parameters& p, Shared<S>& shared) 
             const Rows rows = {shared_address(shared.queries[slot]), position, unit.length - 1};
             Tile<S::HEAD_DIM> tile;
             mbarrier_wait(shared_address(&shared.query_full[slot]), step / QUERY_SLOTS & 1);
-            compute_tile<WAY>(tile, shared, places, rows, visible_from(position), p);
+            compute_tile<TOGETHER>(tile, shared, places, rows, visible_from(position), p);
             step += CONSUMERS;
             hold(step < end ? (visible_from(position_of(step)) + BLOCK - 1) / BLOCK : 0);
             named_barrier_sync(1 + group, WARPGROUP);  // all four warps have read the queries
@@ -182,7 +182,7 @@ __device__ __forceinline__ void consume(const Parameters& p, Shared<S>& shared) 
     }
 }
 
-template <int HEAD_DIM, int WAY>
+template <int HEAD_DIM, bool TOGETHER>
 __global__ void __launch_bounds__(Sizes<HEAD_DIM>::THREADS, 1)
     derby_short_attention(const __grid_constant__ CUtensorMap queries, const __grid_constant__ CUtensorMap keys,
                           const __grid_constant__ CUtensorMap values, const __grid_constant__ CUtensorMap value_quads,
@@ -217,7 +217,7 @@ __global__ void __launch_bounds__(Sizes<HEAD_DIM>::THREADS, 1)
         else load_blocks<true>(p, shared, &values, &value_quads, &value_rows);
     } else {
         setmaxnreg_inc<S::CONSUMER_REGISTERS>();
-        consume<WAY>(p, shared);
+        consume<TOGETHER>(p, shared);
     }
 }
 

@@ -87,13 +87,13 @@ struct Call {
     cudaStream_t stream;
 };
 
-// tiles: of the whole call. Where a warpgroup has one tile at most, it reads its code as often as it runs it, so the
-// least is best. Half blocks are worth their code only where tiles end within one.
+// Whether tiles go through their blocks of keys together: not where a multiprocessor has five tiles or fewer, for which
+// that is too much code to be read, nor where a unit has no more tiles than there are warpgroups, so that each waits
+// for all of the unit's keys to come.
 template <int HEAD_DIM>
-static Way choose_way(int tiles, int tile_tokens, const Call& call) {
+static bool goes_together(int units, int tiles_of_unit, const Call& call) {
     using S = Sizes<HEAD_DIM>;
-    if (tiles <= S::CONSUMERS * call.processors) return ONE;
-    return tile_tokens == BLOCK && (call.max_query_len - 1) % BLOCK >= BLOCK / 2 ? WHOLE : HALVES;
+    return units * tiles_of_unit > 5 * call.processors && tiles_of_unit > S::CONSUMERS;
 }
 
 template <int HEAD_DIM>
@@ -139,13 +139,11 @@ static int launch(const Call& call) {
                                                                    outputs, p);
         return cudaGetLastError();
     };
-    static OnceADevice ready[3];
-    if constexpr (S::RING > 2) {
-        const Way way = choose_way<HEAD_DIM>(units * p.by_most.number, p.tile_tokens, call);
-        if (way == WHOLE) return start(derby_short_attention<HEAD_DIM, WHOLE>, ready[WHOLE]);
-        if (way == HALVES) return start(derby_short_attention<HEAD_DIM, HALVES>, ready[HALVES]);
-    }
-    return start(derby_short_attention<HEAD_DIM, ONE>, ready[ONE]);
+    static OnceADevice apart, together;
+    if constexpr (S::RING > 2)  // with head_dim 256 registers are too few for it
+        if (goes_together<HEAD_DIM>(units, p.by_most.number, call))
+            return start(derby_short_attention<HEAD_DIM, true>, together);
+    return start(derby_short_attention<HEAD_DIM, false>, apart);
 }
 
 // Runs a call of a head size below whose sequences fit Sizes<head_dim>::MOST_TOKENS. Returns 0, a cudaError_t, or -1

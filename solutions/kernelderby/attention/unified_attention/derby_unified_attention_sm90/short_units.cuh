@@ -11,10 +11,6 @@ constexpr int PAGE = 16, BLOCK = 64, TILE_ROWS = 64, WARP = 32, WARPGROUP = 128;
 constexpr int MOST_CTAS = 160;
 constexpr int PART_BYTES = 64 * 128;  // 64 rows of 64 columns
 
-// How a tile goes through its blocks of keys. ONE: one after the other, the least code. WHOLE: up to three at once, as
-// many as registers allow, then a fourth. HALVES: so, and half of the last block is left out where none of it is seen.
-enum Way { ONE, WHOLE, HALVES };
-
 // PARTS: of a row, 64 columns each. RING: blocks of keys, and of values, that shared memory holds.
 template <int HEAD_DIM_>
 struct Sizes {
