@@ -3,8 +3,8 @@
 //
 // A unit is one sequence and one key/value head, or a part of its query tiles. Its keys and values are read once into
 // shared memory, in blocks of 64 tokens of 16-token pages, by TMA boxes; a query tile is up to 64 rows, some query
-// heads of the group times some tokens. Warps 0 to 2 of the last warpgroup bring keys and values, bring queries, and
-// store outputs (short_movers.cuh); each of the other warpgroups takes every third tile (every second with head_dim
+// heads of the group times some tokens. The four warps of the last warpgroup bring keys, bring queries, store outputs
+// and bring values (short_movers.cuh); each of the other warpgroups takes every third tile (every second with head_dim
 // 256). Outputs go through the queries' own place in shared memory. Deterministic.
 #pragma once
 #include "short_movers.cuh"
@@ -12,33 +12,100 @@
 
 namespace derby_short {
 
-// All blocks of one tile. queries: descriptor of its queries. position: of its first token in the sequence; limit: of
-// the last token that each of this thread's two rows sees.
-template <typename S>
-__device__ __forceinline__ void compute_tile(Tile<S::HEAD_DIM>& tile, Shared<S>& shared, const Places<S::RING>& places,
-                                             uint32_t queries, int blocks, int position, const int* limit,
-                                             float scale) {
-    const int column = threadIdx.x % 4 * 2;
-    float scores[BLOCK / 2];
-    uint32_t weights[BLOCK / 4];
-    tile.sum[0] = tile.sum[1] = 0;
-#pragma unroll 1
-    for (int block = 0; block < blocks; ++block) {
-        const int place = places.of(block);
+// What the rows of a query tile are: the shared address of their queries, the position of their first token in the
+// sequence, the sequence's last token.
+struct Rows {
+    uint32_t queries;
+    int position, last;
+
+    // The last token that each of this thread's two rows sees.
+    __device__ __forceinline__ void limits(const Parameters& p, int* limit) const {
+        const int row = threadIdx.x % WARPGROUP / WARP * 16 + threadIdx.x % WARP / 4;
+        limit[0] = min(last, position + p.by_tile_heads.divide(row));
+        limit[1] = min(last, position + p.by_tile_heads.divide(row + 8));
+    }
+};
+
+// COUNT blocks of a tile at once, from block `from` on, of the last one LAST tokens only: first all their scores, then
+// all their weights, then their values. first: none of the tile came before. Scores come last block first, but in one
+// of these functions: where two began with the same products, ptxas merged them and had no registers left.
+template <int COUNT, int LAST, typename S>
+__device__ __forceinline__ void compute_blocks(Tile<S::HEAD_DIM>& tile, Shared<S>& shared,
+                                               const Places<S::RING>& places, const Rows& rows, int from, bool first,
+                                               const Parameters& p) {
+    constexpr int D = S::HEAD_DIM;
+    constexpr bool UP = COUNT == 2 && LAST != BLOCK;
+    const uint32_t queries = uniform(descriptor_low(rows.queries, 16));
+    float scores[COUNT][BLOCK / 2];
+#pragma unroll
+    for (int i = COUNT - 1; i >= 0; --i) {
+        const int b = UP ? COUNT - 1 - i : i;
+        const int place = places.of(from + b);
         mbarrier_wait(shared_address(&shared.keys_full[place]), places.parity(place));
         const uint32_t keys = uniform(descriptor_low(shared_address(shared.keys[place]), 16));
         wgmma_fence();
-        multiply_scores<S::HEAD_DIM>(scores, queries, keys);
+        b == COUNT - 1 ? multiply_scores<LAST, D>(scores[b], queries, keys)
+                       : multiply_scores<BLOCK, D>(scores[b], queries, keys);
         wgmma_commit_group();
-        wgmma_wait_group<0>();
-        soften(scores, weights, tile, block == 0, block * BLOCK + BLOCK - 1 > position, block * BLOCK + column, limit,
-               scale);
+    }
+    float highest[2] = {-INFINITY, -INFINITY};
+#pragma unroll
+    for (int i = COUNT - 1; i >= 0; --i) {
+        const int b = UP ? COUNT - 1 - i : i;
+        i == 2 ? wgmma_wait_group<2>() : i == 1 ? wgmma_wait_group<1>() : wgmma_wait_group<0>();
+        const int token = (from + b) * BLOCK;
+        if (b >= COUNT - 2 && token + BLOCK - 1 > rows.position) {
+            int limit[2];
+            rows.limits(p, limit);
+            b == COUNT - 1 ? hide<LAST>(scores[b], token + threadIdx.x % 4 * 2, limit)
+                           : hide<BLOCK>(scores[b], token + threadIdx.x % 4 * 2, limit);
+        }
+        b == COUNT - 1 ? find_highest<LAST>(scores[b], highest) : find_highest<BLOCK>(scores[b], highest);
+    }
+    settle(tile, highest, first, p.scale);
+    uint32_t weights[COUNT][BLOCK / 4];
+#pragma unroll
+    for (int b = COUNT - 1; b >= 0; --b)
+        b == COUNT - 1 ? weigh<LAST>(scores[b], weights[b], tile, p.scale)
+                       : weigh<BLOCK>(scores[b], weights[b], tile, p.scale);
+#pragma unroll
+    for (int b = 0; b < COUNT; ++b) {
+        const int place = places.of(from + b);
         mbarrier_wait(shared_address(&shared.values_full[place]), places.parity(place));
         const uint32_t values = uniform(descriptor_low(shared_address(shared.values[place]), PART_BYTES));
         wgmma_fence();
-        multiply_values(tile, weights, values, block == 0);
+        b == COUNT - 1 ? multiply_values<LAST>(tile, weights[b], values, first && b == 0)
+                       : multiply_values<BLOCK>(tile, weights[b], values, first && b == 0);
         wgmma_commit_group();
-        wgmma_wait_group<0>();
+    }
+    wgmma_wait_group<0>();
+}
+
+// All blocks of a tile that sees `visible` tokens. TOGETHER: up to three at once, as many as registers allow, then the
+// fourth; half of the last one is left out where none of it is seen. Else one after the other, which is less code.
+template <bool TOGETHER, typename S>
+__device__ __forceinline__ void compute_tile(Tile<S::HEAD_DIM>& tile, Shared<S>& shared, const Places<S::RING>& places,
+                                             const Rows& rows, int visible, const Parameters& p) {
+    constexpr int HALF = BLOCK / 2;
+    const int halves = (visible + HALF - 1) / HALF;
+    if constexpr (!TOGETHER) {
+#pragma unroll 1
+        for (int block = 0; 2 * block < halves; ++block)
+            compute_blocks<1, BLOCK>(tile, shared, places, rows, block, block == 0, p);
+    } else if (halves == 1) {
+        compute_blocks<1, HALF>(tile, shared, places, rows, 0, true, p);
+    } else if (halves <= 2) {
+        compute_blocks<1, BLOCK>(tile, shared, places, rows, 0, true, p);
+    } else if (halves == 3) {
+        compute_blocks<2, HALF>(tile, shared, places, rows, 0, true, p);
+    } else if (halves <= 4) {
+        compute_blocks<2, BLOCK>(tile, shared, places, rows, 0, true, p);
+    } else if (halves == 5) {
+        compute_blocks<3, HALF>(tile, shared, places, rows, 0, true, p);
+    } else {
+        compute_blocks<3, BLOCK>(tile, shared, places, rows, 0, true, p);
+        if (halves == 7) compute_blocks<1, HALF>(tile, shared, places, rows, 3, false, p);
+        if (halves == 8) compute_blocks<1, BLOCK>(tile, shared, places, rows, 3, false, p);
     }
 }
 
@@ -67,18 +134,24 @@ __device__ __forceinline__ void lay_out(Tile<HEAD_DIM>& tile, uint32_t to) {
     __syncwarp();
 }
 
-// A consumer warpgroup: its share of each unit's tiles.
-template <typename S>
+// A consumer warpgroup: every third tile of the CTA (every second with head_dim 256). What it needs of a unit it reads
+// in shared memory each time: held in registers, that was too much.
+template <bool TOGETHER, typename S>
 __device__ __forceinline__ void consume(const Parameters& p, Shared<S>& shared) {
-    constexpr int QUERY_SLOTS = S::QUERY_SLOTS, CONSUMERS = S::CONSUMERS;
-    const int group = threadIdx.x / WARPGROUP, lane = threadIdx.x % WARP;
-    const int row = threadIdx.x % WARPGROUP / WARP * 16 + lane / 4;
-    const int row_token[2] = {row / p.tile_heads, (row + 8) / p.tile_heads};
-    int step = 0;  // tiles of the CTA so far
+    constexpr int CONSUMERS = S::CONSUMERS, QUERY_SLOTS = S::QUERY_SLOTS;
+    const int group = uniform(threadIdx.x / WARPGROUP), lane = threadIdx.x % WARP;
     Places<S::RING> places;
-    for_each_unit(p, [&](const Unit& unit) {
-        int held = unit.blocks;  // blocks of the unit that this warpgroup has not given back
+    int step = group, end = 0;  // the next tile here, and the first one of the next unit, among all of the CTA
+    for (int number = 0;; ++number) {
+        mbarrier_wait(shared_address(&shared.announced[number % S::RING]), number / S::RING & 1);
+        const volatile Summary& unit = shared.summaries[number % S::RING];
+        const int begin = end;
+        end += uniform(unit.count);
+        if (end == begin) return;
+        const int blocks = uniform(unit.blocks);
+        int held = blocks;  // that this warpgroup has not given back
         auto hold = [&](int needed) {
+            __syncwarp();  // all lanes have read the summary
 #pragma unroll 1
             while (held > needed) {
                 const int place = places.of(--held);
@@ -87,39 +160,42 @@ __device__ __forceinline__ void consume(const Parameters& p, Shared<S>& shared) 
                 if (lane == 0) mbarrier_arrive(shared_address(&shared.block_empty[place]));
             }
         };
-        const int first = (group + CONSUMERS - step % CONSUMERS) % CONSUMERS;
-        if (first >= unit.count) hold(0);
-        for (int i = first; i < unit.count; i += CONSUMERS) {
-            const int slot = (step + i) % QUERY_SLOTS, index = unit.tile_of(p, i);
-            const int position = unit.length - unit.queries + index * p.tile_tokens;
-            const int limit[2] = {min(unit.length - 1, position + row_token[0]),
-                                  min(unit.length - 1, position + row_token[1])};
-            const uint32_t place = shared_address(shared.queries[slot]);
+        auto position_of = [&](int tile) {
+            const int index = unit.tiles - 1 - p.head_groups.divide(unit.begin + tile - begin);
+            return uniform(unit.first_position + index * p.tile_tokens);
+        };
+        auto visible_from = [&](int position) { return uniform(min(unit.length, position + p.tile_tokens)); };
+        if (step >= end) hold(0);
+        while (step < end) {
+            const int slot = step % QUERY_SLOTS, position = position_of(step);
+            const Rows rows = {shared_address(shared.queries[slot]), position, unit.length - 1};
             Tile<S::HEAD_DIM> tile;
-            mbarrier_wait(shared_address(&shared.query_full[slot]), (step + i) / QUERY_SLOTS & 1);
-            compute_tile<S>(tile, shared, places, uniform(descriptor_low(place, 16)), unit.blocks_of(p, index),
-                            position, limit, p.scale);
-            hold(i + CONSUMERS < unit.count ? unit.blocks_of(p, unit.tile_of(p, i + CONSUMERS)) : 0);
+            mbarrier_wait(shared_address(&shared.query_full[slot]), step / QUERY_SLOTS & 1);
+            compute_tile<TOGETHER>(tile, shared, places, rows, visible_from(position), p);
+            step += CONSUMERS;
+            hold(step < end ? (visible_from(position_of(step)) + BLOCK - 1) / BLOCK : 0);
             named_barrier_sync(1 + group, WARPGROUP);  // all four warps have read the queries
-            lay_out(tile, place);
+            lay_out(tile, rows.queries);
             if (lane == 0) mbarrier_arrive(shared_address(&shared.output_full[slot]));
         }
-        step += unit.count;
-        places.advance(unit.blocks);
-    });
+        places.advance(blocks);
+    }
 }
 
-template <int HEAD_DIM>
+template <int HEAD_DIM, bool TOGETHER>
 __global__ void __launch_bounds__(Sizes<HEAD_DIM>::THREADS, 1)
     derby_short_attention(const __grid_constant__ CUtensorMap queries, const __grid_constant__ CUtensorMap keys,
-                          const __grid_constant__ CUtensorMap values, const __grid_constant__ CUtensorMap outputs,
+                          const __grid_constant__ CUtensorMap values, const __grid_constant__ CUtensorMap value_quads,
+                          const __grid_constant__ CUtensorMap value_rows, const __grid_constant__ CUtensorMap outputs,
                           const __grid_constant__ Parameters p) {
     using S = Sizes<HEAD_DIM>;
-    extern __shared__ uint8_t raw[];
-    Shared<S>& shared = *reinterpret_cast<Shared<S>*>((reinterpret_cast<uintptr_t>(raw) + 1023) & ~uintptr_t(1023));
+    extern __shared__ __align__(1024) uint8_t raw[];
+    Shared<S>& shared = *reinterpret_cast<Shared<S>*>(raw);
     if (threadIdx.x == 0) {
-        for (const CUtensorMap* map : {&queries, &keys, &values, &outputs}) prefetch_map(map);
+        for (const CUtensorMap* map : {&queries, &keys, &values, &value_quads, &value_rows, &outputs})
+            prefetch_map(map);
         for (int i = 0; i < S::RING; ++i) {
+            mbarrier_init(shared_address(&shared.announced[i]), 1);
             mbarrier_init(shared_address(&shared.keys_full[i]), 1);
             mbarrier_init(shared_address(&shared.values_full[i]), 1);
             mbarrier_init(shared_address(&shared.block_empty[i]), S::CONSUMERS * 4);
@@ -135,12 +211,13 @@ __global__ void __launch_bounds__(Sizes<HEAD_DIM>::THREADS, 1)
     if (threadIdx.x >= S::CONSUMERS * WARPGROUP) {
         setmaxnreg_dec<S::PRODUCER_REGISTERS>();
         const int warp = threadIdx.x / WARP % 4;
-        if (warp == 0) load_blocks<S>(p, shared, &keys, &values);
+        if (warp == 0) load_blocks<false>(p, shared, &keys, nullptr, nullptr);
         else if (warp == 1) load_queries<S>(p, shared, &queries);
         else if (warp == 2) store_outputs<S>(p, shared, &outputs);
+        else load_blocks<true>(p, shared, &values, &value_quads, &value_rows);
     } else {
         setmaxnreg_inc<S::CONSUMER_REGISTERS>();
-        consume<S>(p, shared);
+        consume<TOGETHER>(p, shared);
     }
 }
 

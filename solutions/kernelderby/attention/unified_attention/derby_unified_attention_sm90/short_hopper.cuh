@@ -113,10 +113,14 @@ __device__ __forceinline__ uint64_t descriptor(uint32_t low) {
 // The same value, which the compiler then knows to be the warp's: it can do sums of it once a warp.
 __device__ __forceinline__ uint32_t uniform(uint32_t value) { return __shfl_sync(~0u, value, 0); }
 
-// d [64, 64] (+)= a [64, 16] b [64, 16]^T in bfloat16, both in shared memory; adds to d where `add`. Thread t of the
+// d [64, N] (+)= a [64, 16] b [N, 16]^T in bfloat16, both in shared memory; adds to d where `add`. Thread t of the
 // warpgroup holds, for every 8 columns j, d[4j..4j+3]: rows 16 (t / 32) + t % 32 / 4 (+ 8 for the last two), columns
 // 8j + 2 (t % 4) + {0, 1}.
-__device__ __forceinline__ void wgmma_scores(float* d, uint64_t a, uint64_t b, int add) {
+template <int N>
+__device__ __forceinline__ void wgmma_scores(float* d, uint64_t a, uint64_t b, int add);
+
+template <>
+__device__ __forceinline__ void wgmma_scores<64>(float* d, uint64_t a, uint64_t b, int add) {
     asm volatile(
         "{\n.reg .pred p;\nsetp.ne.b32 p, %34, 0;\n"
         "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {"
@@ -128,6 +132,19 @@ __device__ __forceinline__ void wgmma_scores(float* d, uint64_t a, uint64_t b, i
           "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15]),
           "+f"(d[16]), "+f"(d[17]), "+f"(d[18]), "+f"(d[19]), "+f"(d[20]), "+f"(d[21]), "+f"(d[22]), "+f"(d[23]),
           "+f"(d[24]), "+f"(d[25]), "+f"(d[26]), "+f"(d[27]), "+f"(d[28]), "+f"(d[29]), "+f"(d[30]), "+f"(d[31])
+        : "l"(a), "l"(b), "r"(add));
+}
+
+template <>
+__device__ __forceinline__ void wgmma_scores<32>(float* d, uint64_t a, uint64_t b, int add) {
+    asm volatile(
+        "{\n.reg .pred p;\nsetp.ne.b32 p, %18, 0;\n"
+        "wgmma.mma_async.sync.aligned.m64n32k16.f32.bf16.bf16 {"
+        "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15}, "
+        "%16, %17, p, 1, 1, 0, 0;\n}\n"
+        :
+          "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7]),
+          "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15])
         : "l"(a), "l"(b), "r"(add));
 }
 

@@ -50,7 +50,7 @@ static inline int share_out(Parameters& p, int units, int max_query_len, int pro
     p.by_most.set(most);
     p.whole = units - rest;
     if (rest == 0) return ctas;
-    double before[257] = {}, longest = 0;  // costs before each tile of one group of heads: as in Unit, the longest first
+    double before[257] = {}, longest = 0;  // costs before each tile of one group of heads, the longest first
     for (int tile = 0; tile < tiles; ++tile) {
         const double cost = 3 + 2 * (((tiles - tile) * p.tile_tokens + BLOCK - 1) / BLOCK);
         before[tile + 1] = before[tile] + cost * groups;
@@ -87,6 +87,15 @@ struct Call {
     cudaStream_t stream;
 };
 
+// Whether tiles go through their blocks of keys together: not where a multiprocessor has five tiles or fewer, for which
+// that is too much code to be read, nor where a unit has no more tiles than there are warpgroups, so that each waits
+// for all of the unit's keys to come.
+template <int HEAD_DIM>
+static bool goes_together(int units, int tiles_of_unit, const Call& call) {
+    using S = Sizes<HEAD_DIM>;
+    return units * tiles_of_unit > 5 * call.processors && tiles_of_unit > S::CONSUMERS;
+}
+
 template <int HEAD_DIM>
 static int launch(const Call& call) {
     using S = Sizes<HEAD_DIM>;
@@ -104,29 +113,37 @@ static int launch(const Call& call) {
     choose_tile(group, call.max_query_len, &p.tile_heads, &p.tile_tokens);
     p.head_groups.set(group / p.tile_heads);
     p.by_tokens.set(p.tile_tokens);
+    p.by_tile_heads.set(p.tile_heads);
     p.by_heads.set(call.kv_heads);
-    const int ctas = share_out(p, call.num_seqs * call.kv_heads, min(call.max_query_len, S::MOST_TOKENS),
-                               call.processors);
+    const int units = call.num_seqs * call.kv_heads;
+    const int ctas = share_out(p, units, min(call.max_query_len, S::MOST_TOKENS), call.processors);
     p.scale = call.sm_scale * 1.4426950408889634f;
-    CUtensorMap queries, keys, values, outputs;
+    CUtensorMap queries, keys, values, value_quads, value_rows, outputs;
     const int64_t slots = int64_t(call.num_blocks) * PAGE;
     if (!encode ||
         !encode_map(encode, &queries, call.query, call.num_tokens, call.query_heads, HEAD_DIM, p.tile_tokens,
                     p.tile_heads) ||
         !encode_map(encode, &keys, call.key_cache, slots, call.kv_heads, HEAD_DIM, PAGE, 1) ||
         !encode_map(encode, &values, call.value_cache, slots, call.kv_heads, HEAD_DIM, PAGE, 1) ||
+        !encode_map(encode, &value_quads, call.value_cache, slots, call.kv_heads, HEAD_DIM, QUAD, 1) ||
+        !encode_map(encode, &value_rows, call.value_cache, slots, call.kv_heads, HEAD_DIM, 1, 1) ||
         !encode_map(encode, &outputs, call.output, call.num_tokens, call.query_heads, HEAD_DIM, p.tile_tokens,
                     p.tile_heads))
         return -1;
-    static OnceADevice ready;
-    const cudaError_t error = ready([] {
-        return cudaFuncSetAttribute(derby_short_attention<HEAD_DIM>, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                    SHARED_BYTES<S>);
-    });
-    if (error != cudaSuccess) return error;
-    derby_short_attention<HEAD_DIM><<<ctas, S::THREADS, SHARED_BYTES<S>, call.stream>>>(
-        queries, keys, values, outputs, p);
-    return cudaGetLastError();
+    const auto start = [&](auto kernel, OnceADevice& ready) {
+        const cudaError_t error = ready([&] {
+            return cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, SHARED_BYTES<S>);
+        });
+        if (error != cudaSuccess) return error;
+        kernel<<<ctas, S::THREADS, SHARED_BYTES<S>, call.stream>>>(queries, keys, values, value_quads, value_rows,
+                                                                   outputs, p);
+        return cudaGetLastError();
+    };
+    static OnceADevice apart, together;
+    if constexpr (S::RING > 2)  // with head_dim 256 registers are too few for it
+        if (goes_together<HEAD_DIM>(units, p.by_most.number, call))
+            return start(derby_short_attention<HEAD_DIM, true>, together);
+    return start(derby_short_attention<HEAD_DIM, false>, apart);
 }
 
 // Runs a call of a head size below whose sequences fit Sizes<head_dim>::MOST_TOKENS. Returns 0, a cudaError_t, or -1

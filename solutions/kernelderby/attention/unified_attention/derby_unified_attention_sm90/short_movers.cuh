@@ -1,17 +1,38 @@
-// Short attention: the three warps that move data, keys and values, queries, outputs.
+// Short attention: the four warps that move data: keys, values, queries, outputs.
 #pragma once
 #include <cuda.h>
 #include "short_units.cuh"
 
 namespace derby_short {
 
-// The warp that brings keys and values, a block of four pages at a time: a lane issues one box.
-template <typename S>
-__device__ __forceinline__ void load_blocks(const Parameters& p, Shared<S>& shared, const CUtensorMap* keys,
-                                            const CUtensorMap* values) {
+constexpr int OUTSIDE = -PAGE;  // row of a box that lies outside of the cache: TMA fills it with zeros
+
+// The free slots of a page may hold anything, and 0 times NaN is NaN. So the values of a page that a sequence holds in
+// part (`tokens` of its slots, 1 to 15) come as seven boxes of 64 columns, none of which has both held and free slots:
+// the three quads of rows beside the end, and four rows one by one.
+constexpr int PIECES = 7, QUADS = 3, QUAD = 4;
+struct Piece {
+    int at, rows;  // the piece's first row within the page, and how many
+    bool held;     // else the rows are free
+};
+__host__ __device__ inline Piece piece_of_page(int piece, int tokens) {
+    const int cut = tokens / QUAD * QUAD;
+    if (piece >= QUADS) return {cut + piece - QUADS, 1, cut + piece - QUADS < tokens};
+    return {piece * QUAD + (piece * QUAD < cut ? 0 : QUAD), QUAD, piece * QUAD < cut};
+}
+
+// The warp that brings keys, or VALUES, a block of four pages at a time: a lane issues one box. That of keys announces
+// units to the consumers.
+template <bool VALUES, typename S>
+__device__ __forceinline__ void load_blocks(const Parameters& p, Shared<S>& shared, const CUtensorMap* pages,
+                                            const CUtensorMap* quads, const CUtensorMap* rows) {
     const int lane = threadIdx.x % WARP;
     Places<S::RING> places;
-    int next_page = 0;
+    int announced = 0, next_page = 0;
+    auto announce = [&](const Summary& summary) {
+        shared.summaries[announced % S::RING] = summary;
+        mbarrier_arrive(shared_address(&shared.announced[announced++ % S::RING]));
+    };
     auto pages_of = [&](int unit) {  // lane i: page i of the unit's sequence, or 0 past the table
         const int sequence = p.by_heads.divide(unit);
         return lane < S::MOST_TOKENS / PAGE && lane < p.table_width
@@ -24,29 +45,38 @@ __device__ __forceinline__ void load_blocks(const Parameters& p, Shared<S>& shar
         const int page = next_page;
         number = walk.next(p, from, to);
         if (number >= 0) next_page = pages_of(number);
-        const int last = (unit.length - 1) / PAGE;
-        // A lane's box: a page, 64 columns, keys or values.
-        constexpr int BOXES = BLOCK / PAGE * S::PARTS;
-        const int part = lane / 4 % S::PARTS;
-        const bool of_values = lane >= BOXES;
+        const int full = unit.length / PAGE, rest = unit.length % PAGE;  // pages, and tokens of the one behind them
 #pragma unroll 1
         for (int block = 0; block < unit.blocks; ++block) {
             const int slot = places.of(block);
             mbarrier_wait(shared_address(&shared.block_empty[slot]), places.parity(slot) ^ 1);
-            const uint32_t barrier = shared_address(of_values ? &shared.values_full[slot] : &shared.keys_full[slot]);
-            if (lane == 0 || lane == BOXES) mbarrier_arrive_expect_tx(barrier, S::SLOT_BYTES);
-            // Past the last page comes that page again: what no token holds must be finite.
-            const int row = __shfl_sync(~0u, page, min(block * (BLOCK / PAGE) + lane % 4, last)) * PAGE;
+            if (!VALUES && block == 0 && lane == 0)
+                announce({unit.count, unit.blocks, unit.length - unit.queries, unit.length, unit.tiles, unit.begin});
+            const uint32_t barrier = shared_address(VALUES ? &shared.values_full[slot] : &shared.keys_full[slot]);
+            const uint32_t place = shared_address(VALUES ? shared.values[slot] : shared.keys[slot]);
+            if (lane == 0) mbarrier_arrive_expect_tx(barrier, S::SLOT_BYTES);
+            const int index = block * (BLOCK / PAGE) + lane % 4, held = __shfl_sync(~0u, page, index) * PAGE;
+            const int row = index < full + (rest > 0) ? held : OUTSIDE;
             __syncwarp();
-            if (lane < 2 * BOXES) {
-                const uint32_t to = shared_address(of_values ? shared.values[slot] : shared.keys[slot]) +
-                                    part * PART_BYTES + lane % 4 * PAGE * 128;
-                tma_load_box(to, of_values ? values : keys, part * 64, unit.kv_head, row, barrier);
+            if (lane < BLOCK / PAGE * S::PARTS && !(VALUES && rest && index == full))
+                tma_load_box(place + lane / 4 * PART_BYTES + lane % 4 * PAGE * 128, pages, lane / 4 * 64, unit.kv_head,
+                             row, barrier);
+            if (VALUES && rest && full / (BLOCK / PAGE) == block) {
+                const int part = lane / PIECES, first = __shfl_sync(~0u, page, full) * PAGE;
+                const Piece piece = piece_of_page(lane % PIECES, rest);
+                if (part < S::PARTS)
+                    tma_load_box(place + part * PART_BYTES + (full % (BLOCK / PAGE) * PAGE + piece.at) * 128,
+                                 piece.rows == QUAD ? quads : rows, part * 64, unit.kv_head,
+                                 piece.held ? first + piece.at : OUTSIDE, barrier);
             }
             __syncwarp();
         }
         places.advance(unit.blocks);
     });
+    if (VALUES) return;
+    const int slot = places.of(0);
+    mbarrier_wait(shared_address(&shared.block_empty[slot]), places.parity(slot) ^ 1);
+    if (lane == 0) announce({});
 }
 
 // The warp that brings query tiles, in the order in which the consumers take them.

@@ -11,27 +11,30 @@ struct Tile {
     float highest[2], sum[2];
 };
 
-template <int HEAD_DIM>
+// Of a block of keys its first TOKENS, 32 or 64, in all that follows.
+template <int TOKENS, int HEAD_DIM>
 __device__ __forceinline__ void multiply_scores(float* scores, uint32_t queries, uint32_t keys) {
 #pragma unroll
     for (int k = 0; k < HEAD_DIM / 16; ++k) {
         const uint32_t offset = (k / 4 * PART_BYTES + k % 4 * 32) >> 4;
-        wgmma_scores(scores, descriptor(queries + offset), descriptor(keys + offset), k > 0);
+        wgmma_scores<TOKENS>(scores, descriptor(queries + offset), descriptor(keys + offset), k > 0);
     }
 }
 
-// Scores of a block's tokens from `column` on that a row does not see become minus infinity.
+// Scores of the tokens from `column` on that a row does not see become minus infinity.
+template <int TOKENS>
 __device__ __forceinline__ void hide(float* scores, int column, const int* limit) {
     const int rest[2] = {limit[0] - column, limit[1] - column};
 #pragma unroll
-    for (int j = 0; j < BLOCK / 2; ++j)
+    for (int j = 0; j < TOKENS / 2; ++j)
         if (j / 4 * 8 + j % 2 > rest[j / 2 % 2]) scores[j] = -INFINITY;
 }
 
 // Each row's highest score so far in this thread.
+template <int TOKENS>
 __device__ __forceinline__ void find_highest(const float* scores, float* highest) {
 #pragma unroll
-    for (int j = 0; j < BLOCK / 2; ++j) highest[j / 2 % 2] = fmaxf(highest[j / 2 % 2], scores[j]);
+    for (int j = 0; j < TOKENS / 2; ++j) highest[j / 2 % 2] = fmaxf(highest[j / 2 % 2], scores[j]);
 }
 
 // Makes the tile's highest scores, and with them its sums and outputs, fit what was found. The highest score's weight
@@ -42,13 +45,10 @@ __device__ __forceinline__ void settle(Tile<HEAD_DIM>& tile, float* highest, boo
     for (int r = 0; r < 2; ++r) {
         highest[r] = fmaxf(highest[r], __shfl_xor_sync(~0u, highest[r], 1));
         highest[r] = fmaxf(highest[r], __shfl_xor_sync(~0u, highest[r], 2)) * scale;
-    }
-    if (first) {
-        tile.highest[0] = highest[0];
-        tile.highest[1] = highest[1];
-    } else {
-#pragma unroll
-        for (int r = 0; r < 2; ++r) {
+        if (first) {
+            tile.highest[r] = highest[r];
+            tile.sum[r] = 0;
+        } else {
             const float now = fmaxf(highest[r], tile.highest[r]), factor = exp2_fast(tile.highest[r] - now);
             tile.highest[r] = now;
             tile.sum[r] *= factor;
@@ -59,11 +59,11 @@ __device__ __forceinline__ void settle(Tile<HEAD_DIM>& tile, float* highest, boo
     }
 }
 
-// Scores of a block's tokens -> weights in bfloat16, and their sums.
-template <int HEAD_DIM>
+// Scores -> weights in bfloat16, and their sums.
+template <int TOKENS, int HEAD_DIM>
 __device__ __forceinline__ void weigh(const float* scores, uint32_t* weights, Tile<HEAD_DIM>& tile, float scale) {
 #pragma unroll
-    for (int j = 0; j < BLOCK / 2; j += 2) {
+    for (int j = 0; j < TOKENS / 2; j += 2) {
         const int r = j / 2 % 2;
         const float a = exp2_fast(fmaf(scores[j], scale, -tile.highest[r]));
         const float b = exp2_fast(fmaf(scores[j + 1], scale, -tile.highest[r]));
@@ -72,22 +72,12 @@ __device__ __forceinline__ void weigh(const float* scores, uint32_t* weights, Ti
     }
 }
 
-template <int HEAD_DIM>
-__device__ __forceinline__ void soften(float* scores, uint32_t* weights, Tile<HEAD_DIM>& tile, bool first, bool masked,
-                                       int column, const int* limit, float scale) {
-    if (masked) hide(scores, column, limit);
-    float highest[2] = {-INFINITY, -INFINITY};
-    find_highest(scores, highest);
-    settle(tile, highest, first, scale);
-    weigh<HEAD_DIM>(scores, weights, tile, scale);
-}
-
-template <int HEAD_DIM>
+template <int TOKENS, int HEAD_DIM>
 __device__ __forceinline__ void multiply_values(Tile<HEAD_DIM>& tile, const uint32_t* weights, uint32_t values,
                                                 bool first) {
     constexpr int COLUMNS = HEAD_DIM < 128 ? HEAD_DIM : 128;  // at once
 #pragma unroll
-    for (int k = 0; k < BLOCK / 16; ++k)
+    for (int k = 0; k < TOKENS / 16; ++k)
 #pragma unroll
         for (int c = 0; c < HEAD_DIM / COLUMNS; ++c)
             wgmma_values<COLUMNS>(tile.output + c * COLUMNS / 2, weights + 4 * k,

@@ -19,7 +19,8 @@ struct Sizes {
     static constexpr int MOST_TOKENS = RING * BLOCK;
     static constexpr int CONSUMERS = HEAD_DIM == 256 ? 2 : 3, THREADS = (CONSUMERS + 1) * WARPGROUP;
     // In all no more than the CTA has at its start (512 x 128; 384 x 168): who asks for more waits for ever.
-    static constexpr int CONSUMER_REGISTERS = CONSUMERS == 3 ? 152 : 224, PRODUCER_REGISTERS = 56;
+    static constexpr int CONSUMER_REGISTERS = CONSUMERS == 3 ? 144 : 208;
+    static constexpr int PRODUCER_REGISTERS = CONSUMERS == 3 ? 80 : 88;
 };
 
 // Division by a number that the host knows, of numbers below 2^32 over it: the upper half of a product.
@@ -41,25 +42,35 @@ struct Parameters {
     __nv_bfloat16* output;
     int table_width, query_heads, kv_heads;
     int tile_heads, tile_tokens;     // of a query tile: heads divide the group, heads * tokens <= 64
-    Divider head_groups, by_tokens;  // group / tile_heads; tile_tokens
+    Divider head_groups, by_tokens, by_tile_heads;  // group / tile_heads; tile_tokens; tile_heads
     Divider by_heads, by_most;       // kv_heads; tiles of a unit that has max_query_len tokens
     float scale;                     // of the scores, times log2(e)
     int whole;                       // units dealt out whole, one a CTA and round; the others are cut
-    int cuts[MOST_CTAS + 1];         // CTA c's share of the others: from cuts[c] to cuts[c + 1], in tiles, units of by_most
+    int cuts[MOST_CTAS + 1];         // CTA c's share of the others: from cuts[c] to cuts[c + 1], tiles, by_most a unit
 };
 
-// full: a TMA box has come. empty: all who read have done so. output_full: a tile's output lies in its queries' place.
+// A unit as the consumers need it. Shared memory holds as many as places: each unit takes one at least, so the place
+// that comes free for the next one's block 0 was given back with the oldest of these units or a later one.
+struct alignas(8) Summary {
+    int count, blocks;           // as in Unit; count 0: no more units
+    int first_position, length;  // position of the first query token, tokens of the sequence
+    int tiles, begin;            // as in Unit
+};
+
+// announced: a summary is there. full: a TMA box has come. empty: all who read have done so. output_full: a tile's
+// output lies in its queries' place.
 template <typename S>
 struct alignas(1024) Shared {
     static constexpr int RING = S::RING, SLOT_BYTES = S::SLOT_BYTES, QUERY_SLOTS = S::QUERY_SLOTS;
     uint8_t keys[RING][SLOT_BYTES];
     uint8_t values[RING][SLOT_BYTES];
     uint8_t queries[QUERY_SLOTS][SLOT_BYTES];
-    uint64_t keys_full[RING], values_full[RING], block_empty[RING];
+    Summary summaries[RING];
+    uint64_t announced[RING], keys_full[RING], values_full[RING], block_empty[RING];
     uint64_t query_full[QUERY_SLOTS], output_full[QUERY_SLOTS], query_empty[QUERY_SLOTS];
 };
 template <typename S>
-constexpr int SHARED_BYTES = sizeof(Shared<S>) + 1024;  // + what aligning it may cost
+constexpr int SHARED_BYTES = sizeof(Shared<S>);
 
 // What a unit's roles need to know of it: the CTA's share, from tile `begin` on. Tiles come longest first: every later
 // one needs the same blocks or fewer.
