@@ -140,7 +140,7 @@ def test_a_plan_covers_every_tile():
 
 def test_a_causal_tile_sees_the_keys_up_to_its_last_row():
     call = planning().Call(300, 1, 300, 420, 4, 2, 128, True, 132)
-    assert call.tile_lengths(128) == [420, 120 + 256, 120 + 128]
+    assert call.tile_lengths(128) == [420, 420 - 128, 420 - 256], "the tile that is not full is the first"
     assert planning().Call(300, 1, 300, 300, 4, 4, 72, False, 132).tile_lengths(192) == [300, 300]
     assert len(planning().Call(10, 4, 5, 50, 4, 4, 72, True, 132).tile_lengths(64)) == 4
 

@@ -1,9 +1,10 @@
 """How a call of the attention kernels is cut into work for the multiprocessors: from sizes that the host knows.
 
 Tiles are rows of queries of one head, or of a group of heads that read the same keys (`pack`). An item of work is a
-tile with all its keys or with a chunk of them; items are given out one after the other, longest first. A few hundred
-tiles do not come out even over 132 multiprocessors, and in a short causal sequence the longest tile alone takes longer
-than a fair share of all: there tiles are cut into chunks, for the price of results that go through memory.
+tile with all its keys or with a chunk of them; items are given out one after the other, longest first, to whoever is
+nearly through. A few hundred tiles do not come out even over 132 multiprocessors, and in a short causal sequence the
+longest tile alone takes longer than a fair share of all: there tiles are cut into chunks, for the price of results that
+go through memory.
 """
 
 import functools
@@ -82,10 +83,9 @@ class Call:
         """Keys that each tile of one head sees, the last rows first. Of several sequences all are taken to be as long
         as the longest, as many as there are tokens for."""
         queries = self.tokens if self.sequences == 1 else self.longest_query
-        one = [self.longest_keys - (queries - min(queries, first + tile_tokens) if self.causal else 0)
-               for first in range(0, queries, tile_tokens)]
+        one = [self.longest_keys - (behind if self.causal else 0) for behind in range(0, queries, tile_tokens)]
         tiles = len(one) if self.sequences == 1 else self.tokens // tile_tokens + self.sequences
-        return [one[tile % len(one)] for tile in range(tiles - 1, -1, -1)]
+        return [one[tile % len(one)] for tile in range(tiles)]
 
     def work(self, split):
         """The call's work for one of the two kernels."""

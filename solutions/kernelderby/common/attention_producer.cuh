@@ -95,11 +95,16 @@ __device__ __forceinline__ void produce(const AttentionCall& call, const Attenti
     int tiles = 0, item = blockIdx.x;
     const int group = call.heads / call.kv_heads;
     for (int round = 0; item < items; ++round) {
-        // The next item's number comes while this one is loaded: nothing may use it before the end.
+        // The next item's number comes while the last tiles of this one are loaded: nothing may use it before the end. Not
+        // earlier, or a CTA with a long item would have another while others are through with short ones.
         int ticket = items;
-        take_ticket(call.counters, items > static_cast<int>(gridDim.x) && warp == 0 && lane == 0, ticket);
+        const auto take = [&]() {
+            take_ticket(call.counters, items > static_cast<int>(gridDim.x) && warp == 0 && lane == 0, ticket);
+        };
         Tile tile;
-        if (find_tile<S>(call, item, lane, tile)) {
+        if (!find_tile<S>(call, item, lane, tile)) {
+            take();
+        } else {
             int page = 0;
             const int last_block = tile.first_block + tile.blocks - 1;
             if (tile.blocks > 0) page = page_of<S>(call, tile, last_block, warp, lane);
@@ -109,6 +114,7 @@ __device__ __forceinline__ void produce(const AttentionCall& call, const Attenti
                 ++tiles;
             }
             const int kv_head = tile.head / group;
+            if (tile.blocks == 0) take();
             for (int block = last_block; block >= tile.first_block - 1; --block) {
                 if (block >= tile.first_block) {
                     const int stage = k_ring.stage();
@@ -116,6 +122,7 @@ __device__ __forceinline__ void produce(const AttentionCall& call, const Attenti
                     load_keys<S>(&maps.k, &maps.k_tail, tile, block, kv_head, page, shared.k(stage),
                                  shared.k_full(stage), S::K_ROW, warp, lane);
                     ++k_ring.turn;
+                    if (block == tile.first_block) take();
                 }
                 if (block < last_block) {
                     const int stage = v_ring.stage();

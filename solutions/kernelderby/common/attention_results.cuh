@@ -29,7 +29,8 @@ __device__ __forceinline__ void store_rows(const AttentionCall& call, const Tile
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
         const int inside = row + 8 * half, token = inside / call.pack;
-        const bool wanted = token < call.tile_tokens && tile.token + token < tile.queries;
+        const bool wanted =
+            token < call.tile_tokens && tile.token + token >= 0 && tile.token + token < tile.queries;
         const long long query = tile.first_query + tile.token + token;
         __nv_bfloat16* to = call.output + (query * call.heads + tile.head + inside - token * call.pack) * call.head_dim;
 #pragma unroll

@@ -9,7 +9,7 @@ struct __align__(16) Tile {
     int sequence, head;
     int first_query, queries;  // of the sequence: row in query, count
     int first_key, keys;       // of the sequence: row in key (packed), count
-    int token;                 // first query token of the tile, in the sequence
+    int token;                 // first query token of the tile, in the sequence; may be negative where causal
     int blocks;                // tiles of keys of this chunk; 0: the rows are zeros; negative: no more work
     int first_block;           // its first tile of keys
     int chunk, chunks;         // this one of so many that share the rows
@@ -87,6 +87,9 @@ __device__ __forceinline__ bool find_tile(const AttentionCall& call, int index, 
         tile.keys = static_cast<int>(call.kv_tokens);
     }
     tile.token = block * call.tile_tokens;
+    // Where it is causal, tiles are counted from the last row on: the one that is not full is the first, which sees least.
+    if (S::CAUSAL)
+        tile.token -= (tile.queries + call.tile_tokens - 1) / call.tile_tokens * call.tile_tokens - tile.queries;
     int visible = tile.keys;
     if (S::CAUSAL) visible = min(visible, tile.keys - tile.queries + tile.token + call.tile_tokens);
     const int blocks = (max(visible, 0) + S::N - 1) / S::N;
