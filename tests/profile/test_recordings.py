@@ -6,6 +6,7 @@ from collections import defaultdict
 import pytest
 
 from kernelderby.api.profile_file import open_profile_file
+from kernelderby.catalog import Catalog
 from kernelderby.profile.pace import pace_of
 from kernelderby.profile.stages.walk import BETWEEN, INVOCATION
 
@@ -93,3 +94,42 @@ def test_lost_kernels_are_seen_in_the_counts(checkout):
             assert sum(int(row["kernels nsys"]) for row in rows) == 13, pair
             seen += 1
     assert seen >= 6
+
+
+def ends(checkout):
+    """(operator, shape, solution) -> its rows of the profiles of the large and small ends, by stage."""
+    lines = checkout.joinpath(*H200, "ends.csv").read_text().splitlines()
+    found = defaultdict(dict)
+    for row in csv.DictReader(line for line in lines if not line.startswith("#")):
+        found[row["definition"], row["shape"], row["solution"]][row["stage"]] = row
+    return found
+
+
+def test_the_stages_of_an_end_are_the_call(checkout):
+    catalog = Catalog.open(checkout)
+    for (operator, _, solution), stages in ends(checkout).items():
+        assert catalog.solution(solution).definition == operator
+        assert any(each.uuid.startswith(stages["call"]["workload"]) for each in catalog.workloads(operator))
+        call = stages.pop("call")
+        assert sum(float(row["kernels"]) for row in stages.values()) == float(call["kernels"])
+        assert sum(float(row["us"]) for row in stages.values()) == pytest.approx(float(call["us"]), abs=0.03)
+        assert float(call["span_us"]) >= float(call["us"])
+
+
+def test_every_shape_has_ours_and_a_rival_and_the_pages_tables_are_those_of_the_file(checkout):
+    found = ends(checkout)
+    shapes = defaultdict(set)
+    for operator, shape, solution in found:
+        shapes[operator, shape].add(solution.startswith("derby_"))
+    assert len(shapes) >= 9 and all(who == {True, False} for who in shapes.values())
+    shown = {}
+    for page in ("attention_sm90.md", "gemm_and_experts_sm90.md"):
+        text = (checkout / "docs" / page).read_text()
+        table = text[text.index("<!-- ends ") : text.index("<!-- /ends -->")]
+        for line in table.splitlines()[3:]:
+            operator, shape, solution, *numbers = (cell.strip() for cell in line.strip("|").split("|"))
+            shown[operator, shape, solution] = numbers
+    assert shown == {
+        pair: [stages["call"]["kernels"], *(f"{float(stages['call'][name]):.4g}" for name in ("us", "span_us"))]
+        for pair, stages in found.items()
+    }
