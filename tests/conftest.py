@@ -26,6 +26,7 @@ LONGEST = (
     "solutions/test_decode_attention.py",
     "solutions/test_triton_compact.py",
     "solutions/test_few_rows_attention.py",
+    "solutions/test_two_devices.py",
     "solutions/test_competitors.py",
     "solutions/test_derby_topk_filter.py",
     "solutions/test_attention_sm90.py",

@@ -113,7 +113,7 @@ class Process:
 
 @pytest.fixture
 def process():
-    """A Process. Its nvcc leaves kernels as PTX, which takes seconds, and links RUNTIME; what it makes is for these
+    """A Process. Its nvcc leaves kernels as PTX, not optimised, which takes seconds, and links RUNTIME; what it makes is for these
     tests alone. A library's own functions come before those of a CUDA runtime that torch may have brought."""
     homes = [os.environ.get("CUDA_HOME"), os.environ.get("CUDA_PATH"), "/usr/local/cuda"]
     places = [shutil.which("nvcc"), *(f"{home}/bin/nvcc" for home in homes if home)]
@@ -128,7 +128,7 @@ def process():
         "for given; do\n"
         '    shift; set -- "$@" "$(printf %s "$given" | sed s/code=sm_/code=compute_/)"\n'
         "done\n"
-        f'exec "{nvcc}" "$@" -cudart none -Xlinker -Bsymbolic-functions "{RUNTIME}"\n'
+        f'exec "{nvcc}" "$@" -Xcicc -O0 -cudart none -Xlinker -Bsymbolic-functions "{RUNTIME}"\n'
     )
     wrapper.chmod(0o700)
     return Process(wrapper)
