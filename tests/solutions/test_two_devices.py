@@ -113,8 +113,9 @@ class Process:
 
 @pytest.fixture
 def process():
-    """A Process. Its nvcc leaves kernels as PTX, not optimised, which takes seconds, and links RUNTIME; what it makes is for these
-    tests alone. A library's own functions come before those of a CUDA runtime that torch may have brought."""
+    """A Process. Its nvcc leaves kernels as PTX, not optimised, which takes seconds, and links RUNTIME; what it makes
+    is for these tests alone. A library's own functions come before those of a CUDA runtime that torch may have
+    brought."""
     homes = [os.environ.get("CUDA_HOME"), os.environ.get("CUDA_PATH"), "/usr/local/cuda"]
     places = [shutil.which("nvcc"), *(f"{home}/bin/nvcc" for home in homes if home)]
     nvcc = next((place for place in places if place and os.access(place, os.X_OK)), None)
