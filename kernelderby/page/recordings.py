@@ -21,7 +21,7 @@ from kernelderby.page.timelines import shown_timeline
 FOLDERS = ("profiles", "reports/profiles")
 PRINTED = "_stages.csv"  # what `derby profile stages --overview` printed, kept where the recording is not
 _PROFILE = re.compile(r"\.(sqlite|json|json\.gz|csv)$")
-_NO_PROFILE = re.compile(r"(published_\w+|recorders)\.csv$")
+_NO_PROFILE = re.compile(r"^(published_\w+|recorders|ends)\.csv$|\.ncu\.csv$")
 
 
 @dataclass(slots=True)

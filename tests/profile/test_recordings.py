@@ -7,6 +7,7 @@ import pytest
 
 from kernelderby.api.profile_file import open_profile_file
 from kernelderby.catalog import Catalog
+from kernelderby.page.recordings import recordings
 from kernelderby.profile.pace import pace_of
 from kernelderby.profile.stages.walk import BETWEEN, INVOCATION
 
@@ -133,3 +134,9 @@ def test_every_shape_has_ours_and_a_rival_and_the_pages_tables_are_those_of_the_
         pair: [stages["call"]["kernels"], *(f"{float(stages['call'][name]):.4g}" for name in ("us", "span_us"))]
         for pair, stages in found.items()
     }
+
+
+def test_the_page_has_nothing_to_say_of_what_is_kept(checkout):
+    problems = []
+    recordings(Catalog.open(checkout), problems.append)
+    assert [line for line in problems if line.startswith("profiles/") or "/profiles/h200/" in line] == []
