@@ -155,6 +155,13 @@ def test_a_bounded_process_that_fails_shows_the_end_of_its_output():
         run_bounded([sys.executable, "-c", "print('last words'); raise SystemExit(3)"], dict(os.environ), 30)
 
 
+def test_under_nohup_a_hangup_ends_nothing():
+    code = "import os, signal, sys; from kernelderby.measure.record.run import run_bounded; "
+    code += "signal.signal(signal.SIGHUP, signal.SIG_IGN); kill = f'kill -HUP {os.getpid()}'; "
+    code += "run_bounded(['sh', '-c', kill], dict(os.environ), 60); print('still here')"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout == "still here\n"
+
+
 def test_what_was_started_ends_when_this_process_is_told_to(tmp_path):
     """SIGTERM, as of `timeout` or a batch system: the command, in a session of its own, would not get it."""
     pipe = tmp_path / "alive"

@@ -42,11 +42,17 @@ def record(ncu: Path, words: list[str], environment: dict[str, str], timeout: fl
     options += ["--target-processes", "application-only"]  # not the compilers that it starts, which would crawl
     form = ["--csv", "--page", "raw", "--print-units", "base", "--log-file", str(path)]
     path.unlink(missing_ok=True)
-    output = run_bounded([str(ncu), *options, *form, "--metrics", ",".join(METRICS), *words], environment, timeout)
-    if not path.is_file() or not count_kernels(path):
-        said = [line for line in (path.read_text() if path.is_file() else output).splitlines() if "==ERROR==" in line]
-        path.unlink(missing_ok=True)
-        raise Ended(Status.CRASHED, f"{ncu} counted nothing{': ' + said[0] if said else ''}")
+    try:
+        run_bounded([str(ncu), *options, *form, "--metrics", ",".join(METRICS), *words], environment, timeout)
+        if path.is_file() and count_kernels(path):
+            return
+        ended = Ended(Status.CRASHED, f"{ncu} counted nothing")
+    except Ended as error:
+        ended = error
+    # ncu says why in its log, where the table would be.
+    said = [line for line in path.read_text().splitlines() if "==ERROR==" in line] if path.is_file() else []
+    path.unlink(missing_ok=True)
+    raise Ended(ended.status, f"{ended}: {said[0]}" if said else str(ended))
 
 
 def count_kernels(path: Path) -> int:

@@ -224,7 +224,7 @@ def run_bounded(
 @contextmanager
 def _leaving_nobody() -> Iterator[None]:
     """SIGTERM and SIGHUP (timeout, a batch system, a closed terminal) unwind this process like Ctrl-C, so that what it
-    started ends as well: a profiler that lives on would hold the GPU."""
+    started ends as well: a profiler that lives on would hold the GPU. What is ignored (nohup) stays so."""
 
     def leave(number: int, frame: object) -> None:
         raise SystemExit(128 + number)
@@ -232,7 +232,8 @@ def _leaving_nobody() -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():  # others get no signals
         yield
         return
-    before = {number: signal.signal(number, leave) for number in (signal.SIGTERM, signal.SIGHUP)}
+    heard = [each for each in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(each) is not signal.SIG_IGN]
+    before = {number: signal.signal(number, leave) for number in heard}
     try:
         yield
     finally:
