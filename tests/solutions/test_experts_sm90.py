@@ -96,7 +96,10 @@ def test_no_candidate_sorts_more_pairs_than_it_can_or_stores_where_it_cannot(ope
                     assert not config["stores"] or config["variant"] in module.STORING
 
 
-@pytest.mark.parametrize("name, config", [("Bf16", "128, 4, 2, true, 0"), ("Fp8", "16, 6, 1, false, 512")])
+@pytest.mark.parametrize(
+    "name, config",
+    [("Bf16", "128, 4, 2, true, 0"), ("Bf16", "128, 4, 2, true, 2048"), ("Fp8", "16, 6, 1, false, 512")],
+)
 def test_it_compiles_without_spills_and_its_products_are_not_serialised(tmp_path, name, config):
     nvcc = shutil.which("nvcc") or shutil.which("nvcc", path="/usr/local/cuda/bin")
     if nvcc is None:

@@ -75,6 +75,7 @@ struct Config {
     using Kind = KIND_;
     static constexpr int ROWS = ROWS_, STAGES = STAGES_, CLUSTER = CLUSTER_, ROUTES = ROUTES_;
     static constexpr bool WIDE = WIDE_;                               // pairs are wgmma's M
+    static constexpr bool LATER = WIDE && !Kind::SCALED;              // tiles are finished during the next one's products
     // Blocks of pairs up to which the last of an odd number may be a half one. In bf16, of more, it gains nothing.
     static constexpr int HALVED = !WIDE ? 0 : Kind::SCALED ? 1 << 20 : 3;
     // Weights that no other cluster reads make room in L2 first, where that was seen to gain.
@@ -129,7 +130,7 @@ struct Shared {
     alignas(16) float w_scale[C::STAGES][4];
     float column_max[8][C::Kind::SCALED && !C::WIDE ? C::ROWS : 2];
     float column_scale[C::Kind::SCALED && !C::WIDE ? C::ROWS : 2];
-    alignas(16) int2 pair[C::ROWS];  // (token, bits of the routing weight)
+    alignas(16) int2 pair[C::LATER ? 2 : 1][C::ROWS];  // of a tile, LATER: in turn: (token, bits of the routing weight)
     alignas(16) uint8_t zeros[ZERO_BYTES];
     alignas(8) uint64_t full[C::STAGES];
     uint64_t empty[C::STAGES];
@@ -170,6 +171,16 @@ __device__ __forceinline__ void release(Shared<C>& shared, int s, int lane) {
         if (RACECHECK || lane == 0) mbarrier_arrive(shared_address(&shared.empty[s]));
     } else {
         if (lane < C::CLUSTER) mbarrier_arrive_remote(shared_address(&shared.empty[s]), lane);
+    }
+}
+
+// Of a warpgroup without pairs.
+template <class C>
+__device__ __forceinline__ void pass_over(Shared<C>& shared, Stage& stage, int k_blocks) {
+    for (int k = 0; k < k_blocks; ++k) {
+        mbarrier_wait(shared_address(&shared.full[stage.index]), stage.parity);
+        release(shared, stage.index, threadIdx.x % WARP);
+        stage.next<C::STAGES>();
     }
 }
 

@@ -5,29 +5,18 @@
 //
 // A tile is two blocks of 128 weight rows (gate and up in the first GEMM) times up to ROWS pairs of one expert. A
 // persistent CTA an SM:
-//   warpgroups 0, 1  consumers: multiply, see experts_narrow.cuh and experts_wide.cuh
+//   warpgroups 0, 1  consumers: multiply, see experts_narrow.cuh, experts_wide.cuh and experts_later.cuh
 //   warpgroup 2      producers: warp 3 brings weights, and the second GEMM's pairs, by TMA and clears the output; warps
 //                    0 to 2 gather rows and scales (cp.async)
 // The loads run ahead over the ends of tiles; STAGES k blocks of 128 bytes are in flight. In a cluster of two CTAs each
 // brings one of the two blocks of weights for both (TMA multicast), where both work on the same weights.
 #pragma once
+#include "experts_later.cuh"
 #include "experts_narrow.cuh"
 #include "experts_route.cuh"
 #include "experts_wide.cuh"
 
 namespace derby {
-
-// Of a warpgroup without pairs.
-template <class C, int SIZE>
-__device__ __forceinline__ void pass_over(Shared<C>& shared, Stage& stage, int k_blocks, float (&sums)[SIZE]) {
-#pragma unroll
-    for (int i = 0; i < SIZE; ++i) sums[i] = 0.0f;
-    for (int k = 0; k < k_blocks; ++k) {
-        mbarrier_wait(shared_address(&shared.full[stage.index]), stage.parity);
-        release(shared, stage.index, threadIdx.x % 32);
-        stage.template next<C::STAGES>();
-    }
-}
 
 // One stretch of a tile: its products, then its end. Registers are scarce in between, so the task is read again from
 // shared memory for the end.
@@ -37,12 +26,12 @@ __device__ __forceinline__ void work_on(Shared<C>& shared, Stage& stage, const A
     constexpr bool SCALED = C::Kind::SCALED;
     constexpr int SIZE = C::WIDE ? 128 : N;  // sums of a thread
     float sums[SIZE];
-    if (C::HALVED > 0 && shared.task[index % TASKS].place.rows <= int(threadIdx.x) / WARPGROUP * 64)
-        pass_over(shared, stage, k_blocks, sums);
-    else if constexpr (C::WIDE && SCALED)
+    if (C::HALVED > 0 && shared.task[index % TASKS].place.rows <= int(threadIdx.x) / WARPGROUP * 64) {
+#pragma unroll
+        for (int i = 0; i < SIZE; ++i) sums[i] = 0.0f;
+        pass_over(shared, stage, k_blocks);
+    } else if constexpr (C::WIDE)
         accumulate_wide_scaled<C, FIRST>(shared, stage, k_blocks, sums);
-    else if constexpr (C::WIDE)
-        accumulate_wide_plain<C, FIRST>(shared, stage, k_blocks, sums);
     else if constexpr (SCALED)
         accumulate_scaled<C, FIRST>(shared, stage, k_blocks, sums);
     else
@@ -72,20 +61,6 @@ __device__ __forceinline__ void work_on(Shared<C>& shared, Stage& stage, const A
         finish_second_plain<C, STORES>(shared, arguments, place, sums);
 }
 
-// The tokens and routing weights of a tile's pairs, by threads of the warpgroup that will use them.
-template <class C>
-__device__ __forceinline__ void bring_pairs(Shared<C>& shared, const Arguments& arguments, const Place& place) {
-    const int thread = threadIdx.x, row = C::WIDE ? thread / 128 * 64 + thread % 128 : thread;
-    if (row >= place.rows || (C::WIDE && thread % 128 >= 64)) return;
-    if constexpr (C::ROUTES > 0) {
-        const int pair = shared.order.pair[place.first_row + row];
-        shared.pair[row].x = pair / arguments.top_k;
-        cp_async4(shared_address(&shared.pair[row].y), arguments.topk_weights + pair);
-    } else {
-        cp_async8(shared_address(&shared.pair[row]), arguments.sorted + place.first_row + row);
-    }
-}
-
 template <class C, bool FIRST, bool STORES, int... SIZES>
 struct WorkOnSmallest;  // the smallest N of SIZES that holds the rows
 template <class C, bool FIRST, bool STORES, int N, int... MORE>
@@ -109,13 +84,17 @@ __device__ __forceinline__ void consume(Shared<C>& shared, const Arguments& argu
     plan(shared, arguments);
     named_barrier_sync(NamedBarrier::SHARE_READY, THREADS);
     if (!FIRST) wait_for_previous_kernel();
+    if constexpr (C::LATER) {
+        work_and_finish_later<C, FIRST, STORES>(shared, arguments);
+        return;
+    }
     Stage stage;
     const int visits = shared.share.visits;
     for (int v = 0; v < visits; ++v) {
         mbarrier_wait(shared_address(&shared.full[stage.index]), stage.parity);  // the task is there as well
         const Task& task = shared.task[v % TASKS];
         const int rows = task.place.rows, k_blocks = task.k_blocks;
-        if (!FIRST) bring_pairs(shared, arguments, task.place);
+        if (!FIRST) bring_pairs(shared, arguments, task.place, 0);
         if constexpr (C::WIDE)
             work_on<C, FIRST, STORES, 128>(shared, stage, arguments, v, k_blocks);
         else if constexpr (C::Kind::SCALED && C::ROWS > 64)
@@ -347,6 +326,7 @@ __device__ __forceinline__ void grouped_gemm(const CUtensorMap& map, const CUten
     auto& shared = *reinterpret_cast<Shared<C>*>(raw);
     if (shared_address(raw) % 1024 != 0) __trap();  // the swizzle goes by address
     const int thread = threadIdx.x, warp = thread / 32;
+    constexpr bool LITTLE = C::LATER && !FIRST;  // is what the producers do: nobody gathers
     if (thread == CONSUMERS + GATHERERS) {  // the one that loads first
         for (int s = 0; s < C::STAGES; ++s) {
             mbarrier_init(shared_address(&shared.full[s]), (FIRST || C::Kind::SCALED ? GATHERERS : 0) + 1);
@@ -361,10 +341,10 @@ __device__ __forceinline__ void grouped_gemm(const CUtensorMap& map, const CUten
         cluster_sync();  // the other CTA's barriers are there
     }
     if (warp < CONSUMERS / 32) {
-        setmaxnreg_inc<CONSUMER_REGISTERS>();
+        setmaxnreg_inc<CONSUMER_REGISTERS + (LITTLE ? 8 : 0)>();
         consume<C, FIRST, STORES>(shared, arguments);
     } else {
-        setmaxnreg_dec<PRODUCER_REGISTERS>();
+        setmaxnreg_dec<PRODUCER_REGISTERS - (LITTLE ? 16 : 0)>();
         produce<C, FIRST>(shared, arguments, &map, &act_map, thread - CONSUMERS);
     }
     if constexpr (C::CLUSTER > 1) {

@@ -215,7 +215,7 @@ __device__ __forceinline__ void finish_second_scaled(Shared<C>& shared, const Ar
 #pragma unroll
         for (int j = chunk / 8; j < (chunk + CHUNK) / 8; ++j) {
             const int pair = 8 * j + 2 * (lane % 4);
-            const float left = __int_as_float(shared.pair[pair].y), right = __int_as_float(shared.pair[pair + 1].y);
+            const float left = __int_as_float(shared.pair[0][pair].y), right = __int_as_float(shared.pair[0][pair + 1].y);
             uint32_t v[4];
 #pragma unroll
             for (int i = 0; i < 4; ++i) {
@@ -229,7 +229,7 @@ __device__ __forceinline__ void finish_second_scaled(Shared<C>& shared, const Ar
         const int row = lane * 8 + warp;  // all warps take part, since issuing takes long
         if (lane < CHUNK / 8 && chunk + row < place.rows) {
             __nv_bfloat16* out = static_cast<__nv_bfloat16*>(arguments.out) +
-                                 size_t(shared.pair[chunk + row].x) * arguments.hidden + place.block_n * 2 * BLOCK;
+                                 size_t(shared.pair[0][chunk + row].x) * arguments.hidden + place.block_n * 2 * BLOCK;
             bulk_reduce_add_bf16(out, shared_address(shared.staging.out + row * PITCH), columns * 2);
             bulk_commit_group();
         }
@@ -260,7 +260,7 @@ __device__ __forceinline__ void finish_second_plain(Shared<C>& shared, const Arg
 #pragma unroll
         for (int j = chunk / 8; j < (chunk + CHUNK) / 8; ++j) {
             const int pair = 8 * j + 2 * (lane % 4);
-            const float left = __int_as_float(shared.pair[pair].y), right = __int_as_float(shared.pair[pair + 1].y);
+            const float left = __int_as_float(shared.pair[0][pair].y), right = __int_as_float(shared.pair[0][pair + 1].y);
             if constexpr (STORES) {  // stmatrix turns 8 x 8 values
                 uint32_t v[4];
 #pragma unroll
@@ -291,7 +291,7 @@ __device__ __forceinline__ void finish_second_plain(Shared<C>& shared, const Arg
                                               size_t(place.first_row + chunk + row) * arguments.hidden + column) = v;
                 else
                     reduce_add_f32x4(static_cast<float*>(arguments.out) +
-                                         size_t(shared.pair[chunk + row].x) * arguments.hidden + column,
+                                         size_t(shared.pair[0][chunk + row].x) * arguments.hidden + column,
                                      __uint_as_float(v.x), __uint_as_float(v.y), __uint_as_float(v.z),
                                      __uint_as_float(v.w));
             }

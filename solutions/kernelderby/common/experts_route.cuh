@@ -96,6 +96,20 @@ __device__ __forceinline__ int token_at(const Shared<C>& shared, const Arguments
         return load_now(&arguments.sorted[row].x);
 }
 
+// The tokens and routing weights of a tile's pairs, to buffer n, by threads of the warpgroup that will use them.
+template <class C>
+__device__ __forceinline__ void bring_pairs(Shared<C>& shared, const Arguments& arguments, const Place& place, int n) {
+    const int thread = threadIdx.x, row = C::WIDE ? thread / 128 * 64 + thread % 128 : thread;
+    if (row >= place.rows || (C::WIDE && thread % 128 >= 64)) return;
+    if constexpr (C::ROUTES > 0) {
+        const int pair = shared.order.pair[place.first_row + row];
+        shared.pair[n][row].x = pair / arguments.top_k;
+        cp_async4(shared_address(&shared.pair[n][row].y), arguments.topk_weights + pair);
+    } else {
+        cp_async8(shared_address(&shared.pair[n][row]), arguments.sorted + place.first_row + row);
+    }
+}
+
 // The values from i on, i a multiple of 4; `none` behind the end.
 template <class Value>
 __device__ __forceinline__ void load_four(Value (&to)[4], const Value* from, int i, int end, Value none) {
