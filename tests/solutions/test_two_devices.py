@@ -161,7 +161,8 @@ def test_two_builds_in_one_process(process):
 
     def build(number, *edits):
         header = "What the host sets up before the first launch"
-        return process.run("derby_attention_forward_sm90", (header, f"{header}, build {number}"), *edits)[::2]
+        edited = [(header, f"{header}, build {number}")] if number > 1 else []  # the first is there from the test above
+        return process.run("derby_attention_forward_sm90", *edited, *edits)[::2]
 
     assert [build(1), build(2)] == [[0, 0], [0, 0]]
     shared = ("static cudaError_t launch_long", "cudaError_t launch_long")
