@@ -9,7 +9,7 @@ export VENV
 # so what they import is imported once before.
 export PYTHONDONTWRITEBYTECODE =
 
-.PHONY: help setup bench test lint packed format
+.PHONY: help setup bench test lint packed collected format
 help:
 	@echo "make bench  check, measure and rank the solutions (without a GPU: check, then rank the recorded traces)"
 	@echo "make test   what CI runs: make lint, derby pack --check, pytest"
@@ -39,8 +39,13 @@ format: setup
 
 # CI has two cores; a third process of tests works while one waits for a time-out or a browser.
 test: setup
-	$(MAKE) --no-print-directory -j2 lint packed
+	$(MAKE) --no-print-directory -j2 lint packed collected
 	$(VENV)/bin/python -m pytest --numprocesses=3 --dist=loadfile --no-loadscope-reorder --durations=10
 
 packed: setup
 	$(VENV)/bin/derby pack --check
+
+# Beside mypy: the tests' modules are compiled with their asserts, which every process of tests would do by itself. What
+# fails here fails there, with its reason.
+collected: setup
+	-@$(VENV)/bin/python -m pytest --collect-only >/dev/null
