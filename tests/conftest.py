@@ -17,7 +17,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 CHECKOUT = Path(__file__).resolve().parent.parent
 
 
-# Files that take the longest, in that order. Of two processes that take a file each in turn (pytest-xdist's loadfile,
+# Files that take the longest, in that order. Of processes that take a file each in turn (pytest-xdist's loadfile,
 # told not to order them by the number of their tests) one would otherwise begin a long one when the other is nearly
 # done.
 LONGEST = (
