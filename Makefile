@@ -5,8 +5,11 @@ CONSTRAINTS ?= constraints.txt
 comma := ,
 EXTRAS ?= measure,dev$(if $(shell command -v nvidia-smi),$(comma)gpu)
 export VENV
+# pip's compiling of every file took half its time: Python compiles what is imported, and keeps it. Workers keep nothing,
+# so what they import is imported once before.
+export PYTHONDONTWRITEBYTECODE =
 
-.PHONY: help setup bench test lint packed format
+.PHONY: help setup bench test lint packed collected format
 help:
 	@echo "make bench  check, measure and rank the solutions (without a GPU: check, then rank the recorded traces)"
 	@echo "make test   what CI runs: make lint, derby pack --check, pytest"
@@ -18,7 +21,8 @@ setup: $(VENV)/.kernelderby
 # The stamp makes a second run quick: installed again only when the requirements or the pins changed.
 $(VENV)/.kernelderby: pyproject.toml constraints.txt
 	@test -x $(VENV)/bin/python || $(PYTHON) -m venv $(VENV)
-	$(VENV)/bin/python -m pip install --quiet $(if $(CONSTRAINTS),-c $(CONSTRAINTS)) -e '.[$(EXTRAS)]'
+	$(VENV)/bin/python -m pip install --quiet --no-compile $(if $(CONSTRAINTS),-c $(CONSTRAINTS)) -e '.[$(EXTRAS)]'
+	-@$(VENV)/bin/python -c 'import flashinfer_bench, torch, triton.language'
 	@touch $@
 
 bench: setup
@@ -33,9 +37,15 @@ format: setup
 	$(VENV)/bin/ruff check --fix
 	$(VENV)/bin/ruff format
 
+# CI has two cores; a third process of tests works while one waits for a time-out or a browser.
 test: setup
-	$(MAKE) --no-print-directory -j2 lint packed
-	$(VENV)/bin/python -m pytest --numprocesses=2 --dist=loadfile --no-loadscope-reorder --durations=10
+	$(MAKE) --no-print-directory -j2 lint packed collected
+	$(VENV)/bin/python -m pytest --numprocesses=3 --dist=loadfile --no-loadscope-reorder --durations=10
 
 packed: setup
 	$(VENV)/bin/derby pack --check
+
+# Beside mypy: the tests' modules are compiled with their asserts, which every process of tests would do by itself. What
+# fails here fails there, with its reason.
+collected: setup
+	-@$(VENV)/bin/python -m pytest --collect-only >/dev/null

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import shutil
 import tempfile
@@ -16,7 +17,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 CHECKOUT = Path(__file__).resolve().parent.parent
 
 
-# Files that take the longest, in that order. Of two processes that take a file each in turn (pytest-xdist's loadfile,
+# Files that take the longest, in that order. Of processes that take a file each in turn (pytest-xdist's loadfile,
 # told not to order them by the number of their tests) one would otherwise begin a long one when the other is nearly
 # done.
 LONGEST = (
@@ -62,6 +63,12 @@ def pytest_collection_modifyitems(items):
     if marked and not _has_gpu():
         for item in marked:
             item.add_marker(pytest.mark.skip(reason="needs a CUDA GPU"))
+
+
+def pytest_collection_finish():
+    """Nine thousand items and all modules stay to the end: the garbage collector need not look through them again."""
+    gc.collect()
+    gc.freeze()
 
 
 def _has_gpu() -> bool:

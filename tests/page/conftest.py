@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import pickle
 import shutil
+from pathlib import Path
 
 import pytest
 from browsing import LIMIT_SECONDS, wait_for
@@ -13,10 +16,20 @@ from kernelderby.page.html import page_html
 LOCAL = ("file:", "data:", "blob:")
 
 
+def made_once(name, make):
+    """What make() gives, made by the first process of a test run that asks: each page takes some seconds."""
+    kept = Path(os.environ["KERNELDERBY_TESTS_BUILT"]) / f"{name}.pickle"
+    if not kept.exists():
+        unfinished = kept.with_suffix(f".{os.getpid()}")
+        unfinished.write_bytes(pickle.dumps(make()))
+        unfinished.replace(kept)
+    return pickle.loads(kept.read_bytes())
+
+
 @pytest.fixture(scope="session")
 def built(checkout):
     """The page of this checkout."""
-    return build_page(checkout)
+    return made_once("page", lambda: build_page(checkout))
 
 
 @pytest.fixture(scope="session")
@@ -30,7 +43,7 @@ def page_file(built, tmp_path_factory):
 def full_page(checkout):
     from full_set import FullSet
 
-    return page_of(FullSet(checkout))
+    return made_once("full-page", lambda: page_of(FullSet(checkout)))
 
 
 @pytest.fixture(scope="session")
