@@ -25,14 +25,12 @@ __device__ __forceinline__ void copy_vector(uint32_t to, const void* from) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
 }
 
-// `bytes`, a multiple of 16, from memory into the second-level cache, all asked for by one thread.
-__device__ __forceinline__ void fetch_ahead(const void* from, uint32_t bytes) {
-  asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(from), "r"(bytes) : "memory");
-}
-
 // Two 8 x 8 matrices whose rows lanes 0 to 15 point at.
 __device__ __forceinline__ void load_two_matrices(uint32_t (&a)[2], uint32_t address) {
-  asm volatile("ldmatrix.sync.aligned.m8n8.x2.shared.b16 {%0, %1}, [%2];" : "=r"(a[0]), "=r"(a[1]) : "r"(address) : "memory");
+  asm volatile("ldmatrix.sync.aligned.m8n8.x2.shared.b16 {%0, %1}, [%2];"
+               : "=r"(a[0]), "=r"(a[1])
+               : "r"(address)
+               : "memory");
 }
 
 __device__ __forceinline__ float reciprocal(float x) {

@@ -1,6 +1,7 @@
-// derby_mla_decode_attention_sm90: one launch, of this kernel or of one_tile.cuh's. A block (or a cluster of them, which share the context) takes 8, 16, 32 or
-// 64 query heads of one sequence. Queries and a tile of tokens come into shared memory with one wait; the tile is key and
-// value. Warps share the 576 products of a score among each other, then the 512 values of the latent.
+// derby_mla_decode_attention_sm90: one launch, of one_tile.cuh's kernel where no block has more than a tile, else of this.
+// A block (or a cluster of them, which share the context) takes 8, 16, 32 or 64 query heads of one sequence. Queries and a
+// tile of tokens come into shared memory with one wait; the tile is key and value. Warps share the 576 products of a score
+// among each other, then the 512 values of the latent.
 
 #include "decode_mma.cuh"
 #include "once_a_device.cuh"
@@ -310,7 +311,7 @@ extern "C" int derby_mla_decode_attention_sm90_run(const void* query, const void
                                                    void* output, int sequences, int heads, int slots, int longest,
                                                    float sm_scale, int splits, int groups, int tokens,
                                                    cudaStream_t stream) {
-  if (groups == 1 && (tokens == 32 || tokens == 64) && longest <= splits * tokens && sequences < 1 << 16) {
+  if (groups == 1 && (tokens == 32 || tokens == 64) && splits <= 8 && longest <= splits * tokens && sequences < 1 << 16) {
     one_tile::Arguments given{static_cast<const __nv_bfloat16*>(query), static_cast<const __nv_bfloat16*>(cache),
                               static_cast<const int*>(context_lens), static_cast<__nv_bfloat16*>(output),
                               heads, slots, longest, sm_scale * LOG2E};

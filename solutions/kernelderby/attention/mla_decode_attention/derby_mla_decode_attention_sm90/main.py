@@ -46,7 +46,7 @@ def candidates(query, kv_cache, context_lens, max_context_len, sm_scale):
     """
     batch, heads, _ = query.shape
     one_tile = [(1, tokens, power(-(-max_context_len // tokens))) for tokens in (32, 64)]
-    one_tile = [choice for choice in one_tile if choice[2] <= MOST_SPLITS and batch * -(-heads // 8) * choice[2] <= SMS]
+    one_tile = [choice for choice in one_tile if choice[2] <= 8 and batch * -(-heads // 8) * choice[2] <= SMS]
     few = batch * -(-heads // 8) * -(-max_context_len // 32) <= 2 * SMS
     found = []
     for groups, tokens in SHAPES:

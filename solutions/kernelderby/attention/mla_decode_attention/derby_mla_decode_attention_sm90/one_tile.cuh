@@ -1,6 +1,6 @@
-// Short contexts: a tile a block and no more, 8 query heads. Straight code, with every number of blocks and tokens known to
-// the compiler. The blocks of a cluster share a context: each sends its parts of the result to the block that writes these
-// dimensions.
+// Short contexts: a tile a block and no more, 8 query heads. Straight code, with every number of blocks and tokens known
+// to the compiler. The blocks of a cluster share a context: each sends its parts of the result to the block that writes
+// these dimensions.
 
 #pragma once
 #include "decode_loads.cuh"
@@ -20,7 +20,7 @@ struct Arguments {
   float scale;  // of scores, for powers of two
 };
 
-// T: tokens of a tile. BLOCKS of a cluster.
+// T: tokens of a tile. BLOCKS of a cluster: 1, 2, 4 or 8.
 template <int T, int BLOCKS>
 struct Shape {
   static constexpr int ROWS = T / 16, SHARES = WARPS / ROWS;  // warps to 16 tokens, which share the products of a score
@@ -59,22 +59,17 @@ __global__ void __launch_bounds__(THREADS, 1) derby_mla_decode_attention_tile(co
   const int length = load_index(a.context_lens + sequence);
   __syncwarp();  // this first
 
-  // Before the length is known: what lies behind the last token does not count. Rows that are not there are others' again.
-  const __nv_bfloat16* cache = a.cache + static_cast<size_t>(sequence) * unsigned(a.slots) * KEY;
+  // Before the length is known: what lies behind the last token does not count. In the place of rows and heads that are
+  // not there come the last ones again.
   const size_t mine = static_cast<size_t>(sequence) * unsigned(a.heads) + first_head;
-#ifndef NO_AHEAD
-  if (threadIdx.x == 0) {  // copies go out at 64 bytes a cycle, and the last would wait for memory as long as the first
-    if (start < a.longest) fetch_ahead(cache + start * KEY, min(T, a.longest - start) * KEY * 2);
-    fetch_ahead(a.query + mine * KEY, heads * KEY * 2);
-  }
-#endif
-  const __nv_bfloat16* from = cache + 8 * lane;
+  const __nv_bfloat16* from = a.cache + static_cast<size_t>(sequence) * unsigned(a.slots) * KEY + 8 * lane;
   uint32_t to = shared_address(&shared.rows[warp][8 * lane]);
 #pragma unroll
   for (int row = 0; row < T; row += WARPS) {
     copy_row(to + row * PITCH * 2, from + static_cast<size_t>(min(start + row + warp, a.longest - 1)) * KEY, lane);
   }
-  copy_row(shared_address(&shared.query[warp][8 * lane]), a.query + (mine + min(warp, heads - 1)) * KEY + 8 * lane, lane);
+  from = a.query + (mine + min(warp, heads - 1)) * KEY + 8 * lane;
+  copy_row(shared_address(&shared.query[warp][8 * lane]), from, lane);
   fetched();
   const uint32_t sent = shared_address(&shared.sent);
   if (BLOCKS > 1) {
@@ -186,13 +181,9 @@ __global__ void __launch_bounds__(THREADS, 1) derby_mla_decode_attention_tile(co
     uint32_t place = shared_address(&shared.gathered[block * S::EACH + group % S::EACH][lane]);
     send(address_in(place, to_block), found[i], address_in(sent, to_block));
   }
-#pragma unroll
-  for (int i = 0; i < (BLOCKS + WARPS - 1) / WARPS; i++) {
-    int to_block = warp + i * WARPS;
-    if (to_block < BLOCKS && corner == 0) {
-      uint32_t place = shared_address(&shared.statistics[block][quad]);
-      send(address_in(place, to_block), make_float2(most, sum), address_in(sent, to_block));
-    }
+  if (warp < BLOCKS && corner == 0) {
+    uint32_t place = shared_address(&shared.statistics[block][quad]);
+    send(address_in(place, warp), make_float2(most, sum), address_in(sent, warp));
   }
   await(sent, 0);
 #pragma unroll 1
@@ -223,9 +214,7 @@ cudaError_t start(const Arguments& given, int sequences, cudaStream_t stream) {
   auto kernel = derby_mla_decode_attention_tile<T, BLOCKS>;
   static OnceADevice ready;
   cudaError_t error = ready([&] {
-    cudaError_t error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, int(sizeof(typename S::Shared)));
-    if (error == cudaSuccess) error = cudaFuncSetAttribute(kernel, cudaFuncAttributeNonPortableClusterSizeAllowed, 1);
-    return error;
+    return cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, int(sizeof(typename S::Shared)));
   });
   if (error != cudaSuccess) return error;
   cudaLaunchConfig_t config = {};
@@ -247,7 +236,6 @@ cudaError_t for_blocks(int blocks, const Arguments& given, int sequences, cudaSt
     case 2: return start<T, 2>(given, sequences, stream);
     case 4: return start<T, 4>(given, sequences, stream);
     case 8: return start<T, 8>(given, sequences, stream);
-    case 16: return start<T, 16>(given, sequences, stream);
   }
   return cudaErrorInvalidValue;
 }

@@ -1,8 +1,9 @@
-// derby_paged_attention_decode_sm90: one launch, of this kernel or of one_page.cuh's. A block (or a cluster of them, which share the context) takes the query
-// heads of one key and value head of one sequence. A warp takes a 16-token page at a time: keys and values go from
-// memory to registers in the layout that the tensor cores want, without shared memory, and both are asked for at once,
-// so a call waits for memory twice: block table, length and query; then keys and values. Each warp sends its part of the
-// result to the block that writes these dimensions, and that block counts bytes until all parts are there.
+// derby_paged_attention_decode_sm90: one launch, of one_page.cuh's kernel where no warp has more than a page, else of this.
+// A block (or a cluster of them, which share the context) takes the query heads of one key and value head of one
+// sequence. A warp takes a 16-token page at a time: keys and values go from memory to registers in the layout that the
+// tensor cores want, without shared memory, and both are asked for at once, so a call waits for memory twice: block table,
+// length and query; then keys and values. Each warp sends its part of the result to the block that writes these
+// dimensions, and that block counts bytes until all parts are there.
 
 #include "decode_mma.cuh"
 #include "once_a_device.cuh"
@@ -321,9 +322,9 @@ cudaError_t start(const Arguments& given, bool once, int warps, cudaStream_t str
 
 }  // namespace
 
-// log_splits: of the blocks (1 to 16) that share a context. warps: of a block, 1 to 8. sliced: each block reads all keys and a
-// slice of the values (one_page.cuh alone). pages: of the longest context. head_dim: a multiple of 8, at most 256. All
-// addresses are multiples of 16.
+// log_splits: of the blocks (1 to 16) that share a context. warps: of a block, 1 to 8. sliced: each block reads all keys
+// and a slice of the values (one_page.cuh alone). pages: of the longest context. head_dim: a multiple of 8, at most 256.
+// All addresses are multiples of 16.
 extern "C" int derby_paged_attention_decode_sm90_run(
     const void* query, const void* key_cache, const void* value_cache, const void* block_table,
     const void* context_lens, void* output, int sequences, int heads, int kv_heads, int head_dim, int table_width,

@@ -12,7 +12,8 @@ cuda_library = importlib.import_module(f"{__name__}.cuda_library")
 
 POINTER, INT, FLOAT = cuda_library.POINTER, cuda_library.INT, cuda_library.FLOAT
 library = cuda_library.CudaLibrary(__file__, "derby_paged_attention_decode_sm90",
-                                   ["kernel.cu", "one_page.cuh", "decode_loads.cuh", "decode_mma.cuh", "once_a_device.cuh"],
+                                   ["kernel.cu", "one_page.cuh", "decode_loads.cuh", "decode_mma.cuh",
+                                    "once_a_device.cuh"],
                                    [POINTER] * 6 + [INT] * 6 + [FLOAT] + [INT] * 3)
 # Of kernel.cu; bytes of an address and of 8 values; multiprocessors of an H200.
 PAGE, MOST_DIM, MOST_SPLITS, MOST_WARPS, VECTOR, SMS = 16, 256, 16, 8, 16, 132
@@ -39,22 +40,23 @@ def tuning_key(query, key_cache, value_cache, block_table, context_lens, max_con
 
 
 def candidates(query, key_cache, value_cache, block_table, context_lens, max_context_len, sm_scale):
-    """splits: blocks that share a context; warps: of a block, each at a page at a time; sliced: whether each block reads
-    all keys and a slice of the values, or some pages, in a cluster.
+    """splits: blocks that share a context; warps: of a block, each at a page at a time; sliced: whether each block
+    reads all keys and a slice of the values, or some pages, in a cluster.
 
-    First what the H200 showed: a warp for each page where the GPU holds them all at once, over as many multiprocessors as
-    there are, sliced where a group is large and they are few; a warp for each context where contexts are short and fill
-    the GPU twice; else blocks of 4 warps, three to a multiprocessor, or of 8, one to each.
+    First what the H200 showed: a warp for each page where the GPU holds them all at once, over as many multiprocessors
+    as there are, sliced where these are too few for 8 to a context and groups are large or keys small; a warp for each
+    context where contexts are short and fill the GPU twice; else blocks of 4 warps, three to a multiprocessor, or of 8,
+    one to each.
     """
     units, pages = sizes(query, key_cache, max_context_len)
     group, head_dim = query.shape[1] // key_cache.shape[2], query.shape[2]
     sliced = 0
     page_each = 2 < pages <= 8 and group <= 8 and head_dim in PAGE_DIMS
-    if page_each and (pages <= 4 or units * pages <= SMS * MOST_WARPS):
+    if page_each and (units < 16 * SMS if pages <= 4 else units * pages <= SMS * MOST_WARPS):
         parts = power(pages)
         splits = min(parts, 1 << max((SMS // units).bit_length() - 1, 0))
-        sliced = int(parts == 8 and 1 < splits < 8 and group > 4 and head_dim == 128)
-        best = splits, 8 if sliced else parts // splits
+        sliced = int(parts == 8 and 1 < splits < 8 and (group > 4 or head_dim == 64))
+        best = (min(splits, head_dim // 32), 8) if sliced else (splits, parts // splits)
     elif pages <= MOST_SPLITS * MOST_WARPS and units * pages <= SMS * MOST_WARPS:
         pages_each = 1 if query.shape[2] > 128 else 2
         splits = min(max(power(pages) // pages_each, 1), MOST_SPLITS, power(SMS // units // 2 + 1))

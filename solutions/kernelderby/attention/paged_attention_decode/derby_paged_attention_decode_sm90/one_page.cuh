@@ -1,10 +1,10 @@
 // Short contexts: a page a warp and no more, up to 8 query heads of a group. Straight code, with every number of blocks
 // and warps known to the compiler, so that little lies between the two waits for memory and behind the second.
 //
-// Two ways to spread a context over blocks. A cluster: each block has some pages, and sends its parts of the result to the
-// block that writes these dimensions. Or sliced: each block reads all keys and its slice of the values' dimensions, which
-// is more to read for a multiprocessor, and nothing to send: 14 bytes a cycle go from one to another, 64 come from the
-// second-level cache.
+// Two ways to spread a context over blocks. A cluster: each block has some pages, and sends its parts of the result to
+// the block that writes these dimensions. Or sliced: each block reads all keys and its slice of the values' dimensions,
+// which is more to read for a multiprocessor, and nothing to send: some 14 bytes a cycle go from one to another, up to
+// 64 come from the second-level cache.
 
 #pragma once
 #include "decode_loads.cuh"
@@ -113,8 +113,8 @@ __global__ void __launch_bounds__(32 * W) derby_paged_attention_decode_page(cons
   }
   __syncwarp();  // or the compiler waits for keys before it asks for values
 
-  // sums[WORDS j + i]: dimensions 16 WORDS j + 2 WORDS quad + 2 i (x, y) and the next (z, w), heads 2 corner (x, z) and the
-  // next (y, w), as most and sum.
+  // sums[WORDS j + i]: dimensions 16 WORDS j + 2 WORDS quad + 2 i (x, y) and the next (z, w), heads 2 corner (x, z) and
+  // the next (y, w), as most and sum.
   float4 sums[S::DIMS / 16];
   float most[2] = {-INFINITY, -INFINITY}, sum[2] = {0, 0};
 #pragma unroll
@@ -176,7 +176,7 @@ __global__ void __launch_bounds__(32 * W) derby_paged_attention_decode_page(cons
       const float4 &x = sums[2 * i], &y = sums[2 * i + 1];
       float4 four = h ? make_float4(x.y, x.w, y.y, y.w) : make_float4(x.x, x.z, y.x, y.z);
       if (S::CLUSTER) {
-        const int at = 8 * i + quad, to = EACH >= 8 ? 8 * i / EACH : at / EACH, place = EACH >= 8 ? at - to * EACH : at % EACH;
+        const int at = 8 * i + quad, to = EACH >= 8 ? 8 * i / EACH : at / EACH, place = at - to * EACH;
         send(address_in(shared_address(&shared.outputs[part][of][place]), to), four, address_in(barrier, to));
       } else {
         shared.outputs[part][of][8 * i + quad] = four;
