@@ -14,7 +14,7 @@ import pytest
 import torch
 from aot import compile_kernel
 from interpreted import compiled
-from on_host import FAST, shared_library
+from on_host import FAST, HEADERS, shared_library
 from rowwise_cases import CATALOG, case_of, inputs_of, meta_arguments, outputs_of, reference
 
 from kernelderby.measure.judge.cases import case_of_workload, small_cases
@@ -187,11 +187,13 @@ def test_cuda_compiles(operator, architecture):
 def on_cpu(operator, *edits):
     """derby_<operator>_sm90 whose kernel was compiled by g++, where it finds the CPU's decode_mma.cuh."""
     solution = module(operator, "sm90", ("import importlib\n", "import importlib  # on the CPU\n"), *edits)
-    with tempfile.TemporaryDirectory() as folder:  # without the solution's decode_mma.cuh
-        names = ("kernel.cu", "once_a_device.cuh")
-        source, header = (Path(shutil.copy(solution.library.folder / name, folder)) for name in names)
+    with tempfile.TemporaryDirectory() as folder:  # without those of its files that the CPU has its own of
+        names = [name for name in solution.library.sources if name not in ("decode_mma.cuh", "decode_loads.cuh")]
+        source, *headers = (Path(shutil.copy(solution.library.folder / name, folder)) for name in names)
         how = FAST if edits else ("-O1",)
-        function = solution.library.load(shared_library(source, *how, header="decode_mma.cuh", beside=[header]))
+        loads = HEADERS / "decode_loads.cuh"
+        made = shared_library(source, *how, header="decode_mma.cuh", beside=[*headers, loads])
+        function = solution.library.load(made)
 
     def call(device, *arguments):
         addresses = [value.data_ptr() if isinstance(value, torch.Tensor) else value for value in arguments]
@@ -217,39 +219,87 @@ def test_cuda_at_odd_sizes(operator, order, monkeypatch):
             assert found(operator, solution, config, inputs, case)[0] is Status.PASSED, (case.label, config)
 
 
+# Where the mutants are: operator, case, configuration, edits.
 CUDA_MUTANTS = {
-    PAGED: [
-        ("quad + 8 * i < left ? s", "quad + 8 * i < left - 1 ? s"),
-        ("sum[n][h] * factor[h] + s[0][h]", "sum[n][h] + s[0][h]"),
-        ("power_of_two(both.x - whole)", "1"),
-        ("int part = split * warps + warp;", "int part = warp;"),
-        ("sm_scale * LOG2E", "sm_scale"),
-    ],
-    LATENT: [
-        ("token + 1 < length ? both.y", "token + 1 <= length ? both.y"),
-        ("sum[n] *= factor;", ""),
-        ("wait_fetched<1>();", ""),
-        ("power_of_two(first.x - whole.x)", "1"),
-        ("stage ^= 1;", ""),
-        ("for (int row = last + warp; row < T;", "for (int row = T; row < T;"),
-    ],
-}
+    "paged kernel.cu": (
+        PAGED, {"num_seqs": 2, "num_blocks": 14, "max_blocks_per_seq": 9, "max_context_len": 140},
+        {"splits": 2, "warps": 2, "sliced": 0}, [
+            ("left ? s[i][h] * given.scale", "left - 1 ? s[i][h] * given.scale"),
+            ("sum[n][h] * factor[h] + s[0][h]", "sum[n][h] + s[0][h]"),
+            ("share(both.x, whole)", "1"),
+            ("int part = split * warps + warp;", "int part = warp;"),
+            ("sm_scale * LOG2E", "sm_scale"),
+        ]),
+    "paged one_page.cuh": (
+        PAGED, {"num_seqs": 2, "num_blocks": 7, "max_blocks_per_seq": 5, "max_context_len": 61},
+        {"splits": 2, "warps": 2, "sliced": 0}, [
+            ("left ? s[i][h] * a.scale", "left - 1 ? s[i][h] * a.scale"),
+            ("i / 2 * 8 >= left;", "i / 2 * 8 > left;"),
+            ("power_of_two(both[p].x - whole)", "1"),
+            ("SLICED ? warp : block * W + warp", "warp"),
+            ("PAGE * token * 2", "PAGE * token"),
+        ]),
+    "paged one_page.cuh, sliced": (
+        PAGED, {"num_seqs": 2, "num_blocks": 14, "max_blocks_per_seq": 9, "max_context_len": 125},
+        {"splits": 4, "warps": 8, "sliced": 1}, [
+            ("(SLICED ? block * S::DIMS : 0) + 2 * WORDS", "2 * WORDS"),
+            ("(SLICED ? block * S::DIMS : 0) + dim", "dim"),
+            ("free) value[k / WORDS]", "false) value[k / WORDS]"),
+        ]),
+    "latent kernel.cu": (
+        LATENT, {"batch_size": 2, "cache_len": 150, "max_context_len": 145}, {"groups": 1, "tokens": 16, "splits": 2}, [
+            ("token + 1 < length ? both.y", "token + 1 <= length ? both.y"),
+            ("sum[n] *= factor;", ""),
+            ("wait_fetched<1>();", ""),
+            ("share(first.x, whole.x)", "1"),
+            ("stage ^= 1;", ""),
+            ("for (int row = last + warp; row < T;", "for (int row = T; row < T;"),
+        ]),
+    "latent one_tile.cuh": (
+        LATENT, {"batch_size": 2, "cache_len": 150, "max_context_len": 145}, {"groups": 1, "tokens": 64, "splits": 4}, [
+            ("token + 1 < length ? s[i].y", "token + 1 <= length ? s[i].y"),
+            ("sum += s[i].x + s[i].y;", "sum += s[i].x;"),
+            ("0 : power_of_two(statistic[b].x - whole.x)", "0 : 1"),
+            ("&= keep, ", "&= ~0u, "),
+            ("min(start + row + warp, a.longest - 1)", "min(row + warp, a.longest - 1)"),
+        ]),
+}  # fmt: skip
+
+
+@compiled
+@pytest.mark.parametrize("where", CUDA_MUTANTS)
+def test_cuda_mutants_fail(where):
+    operator, changes, config, edits = CUDA_MUTANTS[where]
+    case = case_of(operator, **changes)
+    inputs = spoil(operator, inputs_of(operator, case))
+    for edit in [None, *edits]:
+        status = found(operator, on_cpu(operator, *([edit] if edit else [])), config, inputs, case)[0]
+        assert (status is Status.PASSED) == (edit is None), edit
+
+
+# Contexts of every kernel: a page a warp in clusters and sliced, a tile a block, and the loops.
+KERNELS = {
+    PAGED: [(61, {"splits": 4, "warps": 1, "sliced": 0}), (125, {"splits": 1, "warps": 8, "sliced": 0}),
+            (125, {"splits": 8, "warps": 1, "sliced": 0}), (125, {"splits": 2, "warps": 8, "sliced": 1}),
+            (125, {"splits": 2, "warps": 2, "sliced": 0}), (125, {"splits": 1, "warps": 1, "sliced": 0})],
+    LATENT: [(61, {"groups": 1, "tokens": 64, "splits": 1}), (61, {"groups": 1, "tokens": 32, "splits": 2}),
+             (61, {"groups": 1, "tokens": 16, "splits": 2}), (61, {"groups": 2, "tokens": 32, "splits": 1})],
+}  # fmt: skip
 
 
 @compiled
 @pytest.mark.parametrize("operator", OPERATORS)
-def test_cuda_mutants_fail(operator):
-    changes, config = {
-        PAGED: ({"num_seqs": 2, "num_blocks": 14, "max_blocks_per_seq": 9, "max_context_len": 140},
-                {"splits": 2, "warps": 2}),
-        LATENT: ({"batch_size": 2, "cache_len": 150, "max_context_len": 145},
-                 {"groups": 1, "tokens": 16, "splits": 2}),
-    }[operator]  # fmt: skip
-    case = case_of(operator, **changes)
-    inputs = spoil(operator, inputs_of(operator, case))
-    for edit in [None, *CUDA_MUTANTS[operator]]:
-        status = found(operator, on_cpu(operator, *([edit] if edit else [])), config, inputs, case)[0]
-        assert (status is Status.PASSED) == (edit is None), edit
+def test_cuda_with_an_empty_sequence(operator):
+    """Which the definition leaves out: zeros, beside sequences of one token and of whole pages."""
+    sizes = {"num_seqs": 4, "num_blocks": 32, "max_blocks_per_seq": 10} if operator == PAGED else {"batch_size": 4}
+    for longest, config in KERNELS[operator]:
+        more = {"cache_len": longest + 5} if operator == LATENT else {}
+        case = case_of(operator, **sizes, **more, max_context_len=longest)
+        inputs = inputs_of(operator, case)
+        inputs["context_lens"].copy_(torch.tensor([longest, 0, 1, 48]))
+        status, outputs = found(operator, on_cpu(operator), config, spoil(operator, inputs), case)
+        assert status is Status.PASSED, (longest, config)
+        assert not outputs["output"][1].any()
 
 
 @pytest.mark.parametrize("operator", OPERATORS)

@@ -1,9 +1,11 @@
-// derby_mla_decode_attention_sm90: one launch. A block (or a cluster of them, which share the context) takes 8, 16, 32 or
-// 64 query heads of one sequence. Queries and a tile of tokens come into shared memory with one wait; the tile is key and
-// value. Warps share the 576 products of a score among each other, then the 512 values of the latent.
+// derby_mla_decode_attention_sm90: one launch, of one_tile.cuh's kernel where no block has more than a tile, else of this.
+// A block (or a cluster of them, which share the context) takes 8, 16, 32 or 64 query heads of one sequence. Queries and a
+// tile of tokens come into shared memory with one wait; the tile is key and value. Warps share the 576 products of a score
+// among each other, then the 512 values of the latent.
 
 #include "decode_mma.cuh"
 #include "once_a_device.cuh"
+#include "one_tile.cuh"
 
 namespace {
 
@@ -206,7 +208,7 @@ struct Kernel {
     if (given.splits == 1) {
 #pragma unroll
       for (int n = 0; n < NT; n++) {
-        float mine = __fdividef(1, sum[n]);
+        float mine = sum[n] > 0 ? __fdividef(1, sum[n]) : 0;
         float low = __shfl_sync(~0u, mine, 8 * corner), high = __shfl_sync(~0u, mine, 8 * corner + 4);
 #pragma unroll
         for (int i = 0; i < 4; i++) write(n, 4 * warp + i, found[n][i], low, high);
@@ -252,11 +254,11 @@ struct Kernel {
       for (int s = 0; s < given.splits; s++) {
         float4 part = gathered[s * each * NT + i][lane];
         float2 first = shared.statistics[s][head], second = shared.statistics[s][head + 1];
-        float low = power_of_two(first.x - whole.x), high = power_of_two(second.x - whole.y);  // 0 without a token
+        float low = share(first.x, whole.x), high = share(second.x, whole.y);  // 0 without a token
         total.x += low * first.y, total.y += high * second.y;
         all.x += low * part.x, all.y += high * part.y, all.z += low * part.z, all.w += high * part.w;
       }
-      write(n, split * each + i / NT, all, __fdividef(1, total.x), __fdividef(1, total.y));
+      write(n, split * each + i / NT, all, total.x > 0 ? __fdividef(1, total.x) : 0, total.y > 0 ? __fdividef(1, total.y) : 0);
     }
   }
 
@@ -309,6 +311,13 @@ extern "C" int derby_mla_decode_attention_sm90_run(const void* query, const void
                                                    void* output, int sequences, int heads, int slots, int longest,
                                                    float sm_scale, int splits, int groups, int tokens,
                                                    cudaStream_t stream) {
+  if (groups == 1 && (tokens == 32 || tokens == 64) && splits <= 8 && longest <= splits * tokens && sequences < 1 << 16) {
+    one_tile::Arguments given{static_cast<const __nv_bfloat16*>(query), static_cast<const __nv_bfloat16*>(cache),
+                              static_cast<const int*>(context_lens), static_cast<__nv_bfloat16*>(output),
+                              heads, slots, longest, sm_scale * LOG2E};
+    return tokens == 32 ? one_tile::for_blocks<32>(splits, given, sequences, stream)
+                        : one_tile::for_blocks<64>(splits, given, sequences, stream);
+  }
   Arguments given{static_cast<const __nv_bfloat16*>(query), static_cast<const __nv_bfloat16*>(cache),
                   static_cast<const int*>(context_lens), static_cast<__nv_bfloat16*>(output), heads,
                   (heads + 8 * groups - 1) / (8 * groups), slots, splits, longest, sm_scale * LOG2E};

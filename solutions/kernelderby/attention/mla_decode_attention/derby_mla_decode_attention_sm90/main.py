@@ -12,7 +12,8 @@ cuda_library = importlib.import_module(f"{__name__}.cuda_library")
 
 POINTER, INT, FLOAT = cuda_library.POINTER, cuda_library.INT, cuda_library.FLOAT
 library = cuda_library.CudaLibrary(__file__, "derby_mla_decode_attention_sm90",
-                                   ["kernel.cu", "decode_mma.cuh", "once_a_device.cuh"],
+                                   ["kernel.cu", "one_tile.cuh", "decode_loads.cuh", "decode_mma.cuh",
+                                    "once_a_device.cuh"],
                                    [POINTER] * 4 + [INT] * 4 + [FLOAT] + [INT] * 3)
 MOST_SPLITS, SMS = 16, 132
 SHAPES = [(1, 16), (1, 32), (2, 16), (2, 32), (2, 64), (4, 32), (8, 32)]  # groups of 8 heads, tokens, as in kernel.cu
@@ -39,10 +40,13 @@ def tuning_key(query, kv_cache, context_lens, max_context_len, sm_scale):
 def candidates(query, kv_cache, context_lens, max_context_len, sm_scale):
     """groups: of 8 heads to a block; tokens: of a tile; splits: blocks of a cluster that share a context.
 
-    First what the H200 showed: 8 heads to a block where that leaves two tiles or less to each; else as many as still
-    give every multiprocessor a block, since they share what is read of the cache.
+    First what the H200 showed: 8 heads and one tile to a block where all fit the GPU at once; 8 heads where that leaves
+    two tiles or less to each; else as many as still give every multiprocessor a block, since they share what is read of
+    the cache.
     """
     batch, heads, _ = query.shape
+    one_tile = [(1, tokens, power(-(-max_context_len // tokens))) for tokens in (32, 64)]
+    one_tile = [choice for choice in one_tile if choice[2] <= 8 and batch * -(-heads // 8) * choice[2] <= SMS]
     few = batch * -(-heads // 8) * -(-max_context_len // 32) <= 2 * SMS
     found = []
     for groups, tokens in SHAPES:
@@ -55,7 +59,8 @@ def candidates(query, kv_cache, context_lens, max_context_len, sm_scale):
         found += [(rank, groups, tokens, splits)]
         found += [((2, other), groups, tokens, other) for other in (splits // 2, splits * 2)
                   if 1 <= other <= min(MOST_SPLITS, power(tiles))]
-    return [{"groups": groups, "tokens": tokens, "splits": splits} for _, groups, tokens, splits in sorted(found)]
+    found = dict.fromkeys([*one_tile, *(choice[1:] for choice in sorted(found))])
+    return [{"groups": groups, "tokens": tokens, "splits": splits} for groups, tokens, splits in found]
 
 
 choose = tuning.Chooser(tuned.FOUND, tuning_key, candidates)

@@ -1,11 +1,13 @@
-// derby_paged_attention_decode_sm90: one launch. A block (or a cluster of them, which share the context) takes the query
-// heads of one key and value head of one sequence. A warp takes a 16-token page at a time: keys and values go from
-// memory to registers in the layout that the tensor cores want, without shared memory, and both are asked for at once,
-// so a call waits for memory twice: block table, length and query; then keys and values. Each warp sends its part of the
-// result to the block that writes these dimensions, and that block counts bytes until all parts are there.
+// derby_paged_attention_decode_sm90: one launch, of one_page.cuh's kernel where no warp has more than a page, else of this.
+// A block (or a cluster of them, which share the context) takes the query heads of one key and value head of one
+// sequence. A warp takes a 16-token page at a time: keys and values go from memory to registers in the layout that the
+// tensor cores want, without shared memory, and both are asked for at once, so a call waits for memory twice: block table,
+// length and query; then keys and values. Each warp sends its part of the result to the block that writes these
+// dimensions, and that block counts bytes until all parts are there.
 
 #include "decode_mma.cuh"
 #include "once_a_device.cuh"
+#include "one_page.cuh"
 
 namespace {
 
@@ -262,12 +264,12 @@ struct Kernel {
       for (int part = 0; part < parts; part++) {
         float2 both = statistic[part * HEADS];
         float4 its = output[part * HEADS * (each + 1)];
-        float factor = power_of_two(both.x - whole);  // 0 where the part has no token: -inf
+        float factor = share(both.x, whole);  // 0 where the part has no token
         total += factor * both.y;
         all.x += factor * its.x, all.y += factor * its.y, all.z += factor * its.z, all.w += factor * its.w;
       }
       int at = split * each + four;
-      write(h, at / 16 * 64 + at % 8 * 8 + at / 8 % 2 * 4, all, __fdividef(1, total));
+      write(h, at / 16 * 64 + at % 8 * 8 + at / 8 % 2 * 4, all, total > 0 ? __fdividef(1, total) : 0);
     }
   }
 
@@ -320,15 +322,25 @@ cudaError_t start(const Arguments& given, bool once, int warps, cudaStream_t str
 
 }  // namespace
 
-// log_splits: of the blocks of a cluster (1 to 16) that share a context. warps: of a block, 1 to 8. pages: of the longest
-// context. head_dim: a multiple of 8, at most 256. All addresses are multiples of 16.
+// log_splits: of the blocks (1 to 16) that share a context. warps: of a block, 1 to 8. sliced: each block reads all keys
+// and a slice of the values (one_page.cuh alone). pages: of the longest context. head_dim: a multiple of 8, at most 256.
+// All addresses are multiples of 16.
 extern "C" int derby_paged_attention_decode_sm90_run(
     const void* query, const void* key_cache, const void* value_cache, const void* block_table,
     const void* context_lens, void* output, int sequences, int heads, int kv_heads, int head_dim, int table_width,
-    int pages, float sm_scale, int log_splits, int warps, cudaStream_t stream) {
+    int pages, float sm_scale, int log_splits, int warps, int sliced, cudaStream_t stream) {
   if (warps < 1 || warps > MOST_WARPS || log_splits < 0 || 1 << log_splits > MOST_SPLITS || head_dim > 256 || head_dim % 8) {
     return cudaErrorInvalidValue;
   }
+  if (heads / kv_heads <= one_page::HEADS && pages <= (sliced ? warps : warps << log_splits) && sequences <= MOST_ROWS) {
+    one_page::Arguments given{static_cast<const __nv_bfloat16*>(query), static_cast<const __nv_bfloat16*>(key_cache),
+                              static_cast<const __nv_bfloat16*>(value_cache), static_cast<const int*>(block_table),
+                              static_cast<const int*>(context_lens), static_cast<__nv_bfloat16*>(output),
+                              kv_heads, heads / kv_heads, table_width, sm_scale * LOG2E};
+    one_page::Start start_page = one_page::for_call(head_dim, 1 << log_splits, warps, sliced);
+    if (start_page) return start_page(given, sequences, stream);
+  }
+  if (sliced) return cudaErrorInvalidValue;
   int group = heads / kv_heads, tiles = group > 8 && head_dim <= 128 ? 2 : 1, chunks = (group + 8 * tiles - 1) / (8 * tiles);
   Arguments given{static_cast<const __nv_bfloat16*>(query), static_cast<const __nv_bfloat16*>(key_cache),
                   static_cast<const __nv_bfloat16*>(value_cache), static_cast<const int*>(block_table),

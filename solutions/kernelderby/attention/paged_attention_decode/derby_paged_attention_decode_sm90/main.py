@@ -12,10 +12,12 @@ cuda_library = importlib.import_module(f"{__name__}.cuda_library")
 
 POINTER, INT, FLOAT = cuda_library.POINTER, cuda_library.INT, cuda_library.FLOAT
 library = cuda_library.CudaLibrary(__file__, "derby_paged_attention_decode_sm90",
-                                   ["kernel.cu", "decode_mma.cuh", "once_a_device.cuh"],
-                                   [POINTER] * 6 + [INT] * 6 + [FLOAT] + [INT] * 2)
+                                   ["kernel.cu", "one_page.cuh", "decode_loads.cuh", "decode_mma.cuh",
+                                    "once_a_device.cuh"],
+                                   [POINTER] * 6 + [INT] * 6 + [FLOAT] + [INT] * 3)
 # Of kernel.cu; bytes of an address and of 8 values; multiprocessors of an H200.
 PAGE, MOST_DIM, MOST_SPLITS, MOST_WARPS, VECTOR, SMS = 16, 256, 16, 8, 16, 132
+PAGE_DIMS = 64, 128, 256  # of heads, in one_page.cuh
 
 
 def sizes(query, key_cache, max_context_len):
@@ -38,13 +40,24 @@ def tuning_key(query, key_cache, value_cache, block_table, context_lens, max_con
 
 
 def candidates(query, key_cache, value_cache, block_table, context_lens, max_context_len, sm_scale):
-    """splits: blocks of a cluster that share a context; warps: of a block, each at a page at a time.
+    """splits: blocks that share a context; warps: of a block, each at a page at a time; sliced: whether each block
+    reads all keys and a slice of the values, or some pages, in a cluster.
 
-    First what the H200 showed: a warp for each page where the GPU holds them all at once; a warp for each context where
-    contexts are short and fill the GPU twice; else blocks of 4 warps, three to a multiprocessor, or of 8, one to each.
+    First what the H200 showed: a warp for each page where the GPU holds them all at once, over as many multiprocessors
+    as there are, sliced where these are too few for 8 to a context and groups are large or keys small; a warp for each
+    context where contexts are short and fill the GPU twice; else blocks of 4 warps, three to a multiprocessor, or of 8,
+    one to each.
     """
     units, pages = sizes(query, key_cache, max_context_len)
-    if pages <= MOST_SPLITS * MOST_WARPS and units * pages <= SMS * MOST_WARPS:
+    group, head_dim = query.shape[1] // key_cache.shape[2], query.shape[2]
+    sliced = 0
+    page_each = 2 < pages <= 8 and group <= 8 and head_dim in PAGE_DIMS
+    if page_each and (units < 16 * SMS if pages <= 4 else units * pages <= SMS * MOST_WARPS):
+        parts = power(pages)
+        splits = min(parts, 1 << max((SMS // units).bit_length() - 1, 0))
+        sliced = int(parts == 8 and 1 < splits < 8 and (group > 4 or head_dim == 64))
+        best = (min(splits, head_dim // 32), 8) if sliced else (splits, parts // splits)
+    elif pages <= MOST_SPLITS * MOST_WARPS and units * pages <= SMS * MOST_WARPS:
         pages_each = 1 if query.shape[2] > 128 else 2
         splits = min(max(power(pages) // pages_each, 1), MOST_SPLITS, power(SMS // units // 2 + 1))
         while splits * MOST_WARPS < pages:
@@ -57,7 +70,10 @@ def candidates(query, key_cache, value_cache, block_table, context_lens, max_con
         best = splits, min(pages, 4 if splits * units > SMS else MOST_WARPS)
     pairs = [(splits, warps) for splits in (1, 2, 4, 8, 16) for warps in (1, 2, 4, 8)
              if splits * warps < 2 * pages and (splits == 1 or splits * units <= 8 * SMS)]
-    return [{"splits": splits, "warps": warps} for splits, warps in dict.fromkeys([best, *pairs])]
+    found = [(*best, sliced)] + [(*pair, 0) for pair in pairs]
+    if page_each:
+        found += [(splits, 8, 1) for splits in (2, 4) if 32 * splits <= head_dim]
+    return [{"splits": splits, "warps": warps, "sliced": sliced} for splits, warps, sliced in dict.fromkeys(found)]
 
 
 choose = tuning.Chooser(tuned.FOUND, tuning_key, candidates)
@@ -85,7 +101,7 @@ def run_with(config, query, key_cache, value_cache, block_table, context_lens, m
     (sequences, heads, head_dim), kv_heads = query.shape, key_cache.shape[2]
     library(query.device, query, key_cache, value_cache, block_table, context_lens, output, sequences, heads, kv_heads,
             head_dim, block_table.shape[1], -(-max_context_len // PAGE), sm_scale, config["splits"].bit_length() - 1,
-            config["warps"])
+            config["warps"], config["sliced"])
 
 
 @torch.no_grad()

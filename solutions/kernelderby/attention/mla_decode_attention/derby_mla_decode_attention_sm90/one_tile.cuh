@@ -1,0 +1,243 @@
+// Short contexts: a tile a block and no more, 8 query heads. Straight code, with every number of blocks and tokens known
+// to the compiler. The blocks of a cluster share a context: each sends its parts of the result to the block that writes
+// these dimensions.
+
+#pragma once
+#include "decode_loads.cuh"
+#include "decode_mma.cuh"
+#include "once_a_device.cuh"
+
+namespace one_tile {
+
+constexpr int KEY = 576, LATENT = 512, PITCH = KEY + 8;  // a row is 16 bytes longer: ldmatrix without bank conflicts
+constexpr int WARPS = 8, THREADS = WARPS * 32, HEADS = 8;
+
+struct Arguments {
+  const __nv_bfloat16 *query, *cache;
+  const int* context_lens;
+  __nv_bfloat16* output;
+  int heads, slots, longest;
+  float scale;  // of scores, for powers of two
+};
+
+// T: tokens of a tile. BLOCKS of a cluster: 1, 2, 4 or 8.
+template <int T, int BLOCKS>
+struct Shape {
+  static constexpr int ROWS = T / 16, SHARES = WARPS / ROWS;  // warps to 16 tokens, which share the products of a score
+  static constexpr int STEPS = KEY / 16 / SHARES, AT_ONCE = STEPS > 9 ? 9 : STEPS;
+  static constexpr int EACH = LATENT / 16 / BLOCKS;  // groups of 16 dimensions that a block writes
+  struct Shared {
+    uint64_t sent;  // barrier of the cluster's parts
+    alignas(16) float2 statistics[BLOCKS][HEADS];  // greatest score and sum of weights
+    float4 gathered[LATENT / 16][32];              // outputs of this block's dimensions, block by block
+    float scores[SHARES][HEADS][T + 4];
+    alignas(16) __nv_bfloat16 query[HEADS][PITCH];
+    alignas(16) __nv_bfloat16 rows[T][PITCH];
+  };
+  static_assert(KEY / 16 % SHARES == 0, "every share has as many steps");
+};
+
+// A row of 72 times 16 bytes by a warp.
+__device__ __forceinline__ void copy_row(uint32_t to, const __nv_bfloat16* from, int lane) {
+  copy_vector(to, from);
+  copy_vector(to + 512, from + 256);
+  if (lane < 8) copy_vector(to + 1024, from + 512);
+}
+
+// What of a pair of values stays where tokens from `end` on do not count.
+__device__ __forceinline__ uint32_t kept(int token, int end) {
+  return (token < end ? 0xffffu : 0) | (token + 1 < end ? 0xffff0000u : 0);
+}
+
+template <int T, int BLOCKS>
+__global__ void __launch_bounds__(THREADS, 1) derby_mla_decode_attention_tile(const __grid_constant__ Arguments a) {
+  using S = Shape<T, BLOCKS>;
+  auto& shared = *reinterpret_cast<typename S::Shared*>(shared_memory());
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, quad = lane / 4, corner = lane % 4;
+  const unsigned block = blockIdx.x % BLOCKS, first_head = blockIdx.x / BLOCKS * HEADS, sequence = blockIdx.y;
+  const int start = block * T, heads = min(HEADS, a.heads - int(first_head));
+  const int length = load_index(a.context_lens + sequence);
+  __syncwarp();  // this first
+
+  // Before the length is known: what lies behind the last token does not count. In the place of rows and heads that are
+  // not there come the last ones again.
+  const size_t mine = static_cast<size_t>(sequence) * unsigned(a.heads) + first_head;
+  const __nv_bfloat16* from = a.cache + static_cast<size_t>(sequence) * unsigned(a.slots) * KEY + 8 * lane;
+  uint32_t to = shared_address(&shared.rows[warp][8 * lane]);
+#pragma unroll
+  for (int row = 0; row < T; row += WARPS) {
+    copy_row(to + row * PITCH * 2, from + static_cast<size_t>(min(start + row + warp, a.longest - 1)) * KEY, lane);
+  }
+  from = a.query + (mine + min(warp, heads - 1)) * KEY + 8 * lane;
+  copy_row(shared_address(&shared.query[warp][8 * lane]), from, lane);
+  fetched();
+  const uint32_t sent = shared_address(&shared.sent);
+  if (BLOCKS > 1) {
+    if (threadIdx.x == 0) {
+      set_up(sent);
+      set_up_seen();
+      expect(sent, LATENT / 16 * 32 * sizeof(float4) + BLOCKS * HEADS * sizeof(float2));
+    }
+    cluster_arrive();
+  }
+
+  // Of head quad: most and sum. Of heads 2 corner (x, z) and the next (y, w): outputs of the warp's 64 dimensions.
+  float most = -INFINITY, sum = 0;
+  float4 found[4] = {{0, 0, 0, 0}, {0, 0, 0, 0}, {0, 0, 0, 0}, {0, 0, 0, 0}};
+  wait_fetched<0>();
+  if (start < length) {
+    __syncthreads();
+    const int rows = warp % S::ROWS * 16, share = warp / S::ROWS;
+    const uint32_t key = shared_address(&shared.rows[rows + lane % 16][lane / 16 * 8]);
+    const uint32_t query = shared_address(&shared.query[lane % 8][lane / 8 % 2 * 8]);
+    float4 chains[2] = {{0, 0, 0, 0}, {0, 0, 0, 0}};  // of products that wait for each other
+#pragma unroll
+    for (int first = 0; first < S::STEPS; first += S::AT_ONCE) {
+      uint32_t x[S::AT_ONCE][4], y[S::AT_ONCE][2];
+#pragma unroll
+      for (int i = 0; i < S::AT_ONCE; i++) {
+        load_matrices(x[i], key + ((first + i) * S::SHARES + share) * 32);
+        load_two_matrices(y[i], query + ((first + i) * S::SHARES + share) * 32);
+      }
+#pragma unroll
+      for (int i = 0; i < S::AT_ONCE; i++) {
+        multiply(chains[i % 2], x[i][0], x[i][1], x[i][2], x[i][3], y[i][0], y[i][1]);
+      }
+    }
+    float* score = &shared.scores[share][2 * corner][rows + quad];
+    score[0] = chains[0].x + chains[1].x, score[T + 4] = chains[0].y + chains[1].y;
+    score[8] = chains[0].z + chains[1].z, score[T + 12] = chains[0].w + chains[1].w;
+
+    // Values are asked for here, so that they come while the others' scores do.
+    uint32_t value[S::ROWS][4][4];
+    const uint32_t values = shared_address(&shared.rows[lane % 8 + lane / 16 * 8][64 * warp + lane / 8 % 2 * 8]);
+#pragma unroll
+    for (int row = 0; row < S::ROWS; row++) {
+#pragma unroll
+      for (int i = 0; i < 4; i++) load_matrices_turned(value[row][i], values + row * 16 * PITCH * 2 + i * 32);
+    }
+    __syncthreads();
+    float2 s[T / 8];  // tokens 2 corner and the next, in steps of 8
+#pragma unroll
+    for (int i = 0; i < T / 8; i++) {
+      s[i] = {0, 0};
+#pragma unroll
+      for (int k = 0; k < S::SHARES; k++) {
+        float2 part = *reinterpret_cast<const float2*>(&shared.scores[k][quad][8 * i + 2 * corner]);
+        s[i].x += part.x, s[i].y += part.y;
+      }
+      int token = start + 8 * i + 2 * corner;
+      s[i].x = token < length ? s[i].x * a.scale : -INFINITY;
+      s[i].y = token + 1 < length ? s[i].y * a.scale : -INFINITY;
+      most = fmaxf(most, fmaxf(s[i].x, s[i].y));
+    }
+    most = fmaxf(most, __shfl_xor_sync(~0u, most, 1));
+    most = fmaxf(most, __shfl_xor_sync(~0u, most, 2));
+    uint32_t weights[T / 8];
+#pragma unroll
+    for (int i = 0; i < T / 8; i++) {
+      s[i].x = power_of_two(s[i].x - most), s[i].y = power_of_two(s[i].y - most);
+      sum += s[i].x + s[i].y;
+      weights[i] = pack(s[i].x, s[i].y);
+    }
+    if (length < start + T) {  // free slots may hold anything, and 0 times NaN is NaN
+#pragma unroll
+      for (int row = 0; row < 2 * S::ROWS; row++) {
+        uint32_t keep = kept(start + 8 * row + 2 * corner, length);
+#pragma unroll
+        for (int i = 0; i < 4; i++) value[row / 2][i][row % 2 * 2] &= keep, value[row / 2][i][row % 2 * 2 + 1] &= keep;
+      }
+    }
+#pragma unroll
+    for (int row = 0; row < S::ROWS; row++) {
+#pragma unroll
+      for (int i = 0; i < 4; i++) {
+        const uint32_t(&x)[4] = value[row][i];
+        multiply(found[i], x[0], x[1], x[2], x[3], weights[2 * row], weights[2 * row + 1]);
+      }
+    }
+    sum += __shfl_xor_sync(~0u, sum, 1);
+    sum += __shfl_xor_sync(~0u, sum, 2);
+  }
+
+  auto write = [&](int group, float4 all, float low, float high) {  // 16 dimensions of 8 heads
+    uint32_t first = turned(pack(all.x * low, all.y * high)), second = turned(pack(all.z * low, all.w * high));
+    if (quad >= heads) return;
+    auto place = reinterpret_cast<uint32_t*>(a.output + (mine + quad) * LATENT + 16 * group + 2 * corner);
+    place[0] = first, place[4] = second;
+  };
+  auto inverse = [](float total) { return total > 0 ? reciprocal(total) : 0.f; };  // 0: an empty sequence
+  if (BLOCKS == 1) {
+    float by = inverse(sum), low = __shfl_sync(~0u, by, 8 * corner), high = __shfl_sync(~0u, by, 8 * corner + 4);
+#pragma unroll
+    for (int i = 0; i < 4; i++) write(4 * warp + i, found[i], low, high);
+    return;
+  }
+
+  cluster_wait();
+#pragma unroll
+  for (int i = 0; i < 4; i++) {
+    int group = 4 * warp + i, to_block = group / S::EACH;
+    uint32_t place = shared_address(&shared.gathered[block * S::EACH + group % S::EACH][lane]);
+    send(address_in(place, to_block), found[i], address_in(sent, to_block));
+  }
+  if (warp < BLOCKS && corner == 0) {
+    uint32_t place = shared_address(&shared.statistics[block][quad]);
+    send(address_in(place, warp), make_float2(most, sum), address_in(sent, warp));
+  }
+  await(sent, 0);
+#pragma unroll 1
+  for (int i = warp; i < S::EACH; i += WARPS) {
+    float4 statistic[BLOCKS], part[BLOCKS];  // of two heads: most and sum, twice
+    float2 whole = {-INFINITY, -INFINITY}, total = {0, 0};
+#pragma unroll
+    for (int b = 0; b < BLOCKS; b++) {
+      statistic[b] = *reinterpret_cast<const float4*>(&shared.statistics[b][2 * corner]);
+      part[b] = shared.gathered[b * S::EACH + i][lane];
+      whole.x = fmaxf(whole.x, statistic[b].x), whole.y = fmaxf(whole.y, statistic[b].z);
+    }
+    float4 all = {0, 0, 0, 0};
+#pragma unroll
+    for (int b = 0; b < BLOCKS; b++) {
+      float low = statistic[b].x == -INFINITY ? 0 : power_of_two(statistic[b].x - whole.x);
+      float high = statistic[b].z == -INFINITY ? 0 : power_of_two(statistic[b].z - whole.y);
+      total.x += low * statistic[b].y, total.y += high * statistic[b].w;
+      all.x += low * part[b].x, all.y += high * part[b].y, all.z += low * part[b].z, all.w += high * part[b].w;
+    }
+    write(block * S::EACH + i, all, inverse(total.x), inverse(total.y));
+  }
+}
+
+template <int T, int BLOCKS>
+cudaError_t start(const Arguments& given, int sequences, cudaStream_t stream) {
+  using S = Shape<T, BLOCKS>;
+  auto kernel = derby_mla_decode_attention_tile<T, BLOCKS>;
+  static OnceADevice ready;
+  cudaError_t error = ready([&] {
+    return cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, int(sizeof(typename S::Shared)));
+  });
+  if (error != cudaSuccess) return error;
+  cudaLaunchConfig_t config = {};
+  config.gridDim = dim3(BLOCKS * ((given.heads + HEADS - 1) / HEADS), sequences);
+  config.blockDim = dim3(THREADS);
+  config.dynamicSmemBytes = sizeof(typename S::Shared);
+  config.stream = stream;
+  cudaLaunchAttribute attribute = {};
+  attribute.id = cudaLaunchAttributeClusterDimension;
+  attribute.val.clusterDim.x = BLOCKS, attribute.val.clusterDim.y = attribute.val.clusterDim.z = 1;
+  if (BLOCKS > 1) config.attrs = &attribute, config.numAttrs = 1;
+  return cudaLaunchKernelEx(&config, kernel, given);
+}
+
+template <int T>
+cudaError_t for_blocks(int blocks, const Arguments& given, int sequences, cudaStream_t stream) {
+  switch (blocks) {
+    case 1: return start<T, 1>(given, sequences, stream);
+    case 2: return start<T, 2>(given, sequences, stream);
+    case 4: return start<T, 4>(given, sequences, stream);
+    case 8: return start<T, 8>(given, sequences, stream);
+  }
+  return cudaErrorInvalidValue;
+}
+
+}  // namespace one_tile
