@@ -102,7 +102,9 @@ def routings(experts):
 @pytest.mark.parametrize("most_rows, cluster, halved, evens", VARIANTS)
 @pytest.mark.parametrize("experts", [1, 8, 128, 256])
 @pytest.mark.parametrize("tiles_n, slab", [(3, 3), (8, 2), (6, 3), (1, 1), (7, 1)])
-def test_every_pair_meets_every_block_of_weights_once(schedule, most_rows, cluster, halved, evens, experts, tiles_n, slab):
+def test_every_pair_meets_every_block_of_weights_once(
+    schedule, most_rows, cluster, halved, evens, experts, tiles_n, slab
+):
     """Rows of tiles are at most those of the variant and start at multiples of 8 in an expert; CTAs without weights
     have no rows; slabs come one after another."""
     for counts in routings(experts):
@@ -136,8 +138,8 @@ def test_every_pair_meets_every_block_of_weights_once(schedule, most_rows, clust
 
 @pytest.mark.parametrize("count", [64, 65, 140, 192, 193, 257, 260, 300, 320, 321, 384, 385, 448, 449])
 def test_the_last_block_is_a_half_one_where_that_holds_the_pairs(schedule, count):
-    """Beside full blocks of 128, 64 pairs fit into half a block, which half the products make: of an odd number of blocks
-    up to `halved`, and, `evens`, of any."""
+    """Beside full blocks of 128, 64 pairs fit into half a block, which half the products make: of an odd number of
+    blocks up to `halved`, and, `evens`, of any."""
     starts = (ctypes.c_int * MOST_EXPERTS)(0, *[NEVER] * (MOST_EXPERTS - 1))
     rows = (ctypes.c_int * (MOST_EXPERTS + 1))(0, *[count] * MOST_EXPERTS)
     slab_tiles = schedule.tiles(count, 128, 4, 2)
