@@ -13,8 +13,9 @@ import pytest
 
 FOLDER = Path(__file__).resolve().parents[2] / "solutions" / "kernelderby" / "common"
 MOST_EXPERTS, NEVER = 256, 0x7FFFFFFF
-# Most pairs a tile, CTAs a cluster, blocks up to which one may be half as large.
-VARIANTS = [(16, 1, 0), (64, 1, 0), (160, 1, 0), (128, 2, 0), (128, 2, 3), (128, 2, 1000)]
+# Most pairs a tile, CTAs a cluster, blocks up to which one may be half as large, whether also of an even number.
+VARIANTS = [(16, 1, 0, 0), (64, 1, 0, 0), (160, 1, 0, 0), (128, 2, 0, 0), (128, 2, 3, 0), (128, 2, 1000, 0),
+            (128, 2, 1000, 1)]  # fmt: skip
 
 HOST = r"""
 #include "experts_schedule.cuh"
@@ -30,9 +31,10 @@ extern "C" void visit(const int* in, int index, int worker, int workers, int k_b
     out[0] = v.tile, out[1] = v.k_begin, out[2] = v.k_end;
 }
 extern "C" void place(int tile, int tiles_n, int slab, int most_rows, const int* tile_start, int slab_tiles,
-                      const int* row_start, int rank, int cluster, int halved, int* out) {
+                      const int* row_start, int rank, int cluster, int halved, int evens,
+                      int* out) {
     const Layout layout = {1, tiles_n, slab};
-    const Place p = locate(tile, layout, most_rows, tile_start, slab_tiles, row_start, rank, cluster, halved);
+    const Place p = locate(tile, layout, most_rows, tile_start, slab_tiles, row_start, rank, cluster, halved, evens);
     const int values[5] = {p.expert, p.block_n, p.rows, p.first_row, p.same_weights};
     for (int i = 0; i < 5; ++i) out[i] = values[i];
 }
@@ -97,10 +99,12 @@ def routings(experts):
     yield [*[0] * (experts - 1), 129]
 
 
-@pytest.mark.parametrize("most_rows, cluster, halved", VARIANTS)
+@pytest.mark.parametrize("most_rows, cluster, halved, evens", VARIANTS)
 @pytest.mark.parametrize("experts", [1, 8, 128, 256])
 @pytest.mark.parametrize("tiles_n, slab", [(3, 3), (8, 2), (6, 3), (1, 1), (7, 1)])
-def test_every_pair_meets_every_block_of_weights_once(schedule, most_rows, cluster, halved, experts, tiles_n, slab):
+def test_every_pair_meets_every_block_of_weights_once(
+    schedule, most_rows, cluster, halved, evens, experts, tiles_n, slab
+):
     """Rows of tiles are at most those of the variant and start at multiples of 8 in an expert; CTAs without weights
     have no rows; slabs come one after another."""
     for counts in routings(experts):
@@ -115,7 +119,8 @@ def test_every_pair_meets_every_block_of_weights_once(schedule, most_rows, clust
         for tile in range(slab_tiles * (tiles_n // slab)):
             for rank in range(cluster):
                 expert, block_n, size, first, _ = numbers(
-                    schedule.place, 5, tile, tiles_n, slab, most_rows, starts, slab_tiles, rows, rank, cluster, halved
+                    schedule.place, 5, tile, tiles_n, slab, most_rows, starts, slab_tiles, rows, rank, cluster,
+                    halved, evens,
                 )
                 assert 0 <= block_n < tiles_n and 0 <= size <= most_rows and (first - row_start[expert]) % 8 == 0
                 assert block_n // slab >= last_slab
@@ -131,18 +136,18 @@ def test_every_pair_meets_every_block_of_weights_once(schedule, most_rows, clust
         assert not met
 
 
-@pytest.mark.parametrize("count", [257, 260, 300, 320, 321, 384])
-def test_the_last_of_an_odd_number_of_blocks_is_a_half_one_where_that_holds_the_pairs(schedule, count):
-    """Three blocks of 128: beside two full ones, 64 pairs fit into half a block, which half the products make."""
+@pytest.mark.parametrize("count", [64, 65, 140, 192, 193, 257, 260, 300, 320, 321, 384, 385, 448, 449])
+def test_the_last_block_is_a_half_one_where_that_holds_the_pairs(schedule, count):
+    """Beside full blocks of 128, 64 pairs fit into half a block, which half the products make: of an odd number of
+    blocks up to `halved`, and, `evens`, of any."""
     starts = (ctypes.c_int * MOST_EXPERTS)(0, *[NEVER] * (MOST_EXPERTS - 1))
     rows = (ctypes.c_int * (MOST_EXPERTS + 1))(0, *[count] * MOST_EXPERTS)
     slab_tiles = schedule.tiles(count, 128, 4, 2)
-    sizes = {
-        halved: [
-            numbers(schedule.place, 5, tile, 4, 4, 128, starts, slab_tiles, rows, rank, 2, halved)[2]
+    for halved, evens in ((0, 0), (3, 0), (1000, 1)):
+        sizes = [
+            numbers(schedule.place, 5, tile, 4, 4, 128, starts, slab_tiles, rows, rank, 2, halved, evens)[2]
             for tile in range(slab_tiles) for rank in range(2)
-        ]
-        for halved in (0, 3)
-    }  # fmt: skip
-    assert (min(sizes[3]) <= 64) == (count <= 320)
-    assert max(sizes[3]) <= 128 and min(sizes[0]) > 64
+        ]  # fmt: skip
+        blocks = -(-count // 128)
+        half = blocks <= halved and (evens or blocks % 2) and (count - 1) % 128 < 64
+        assert (min(sizes) <= 64) == (half or count == 64) and max(sizes) <= 128

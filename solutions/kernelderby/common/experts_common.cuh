@@ -42,6 +42,7 @@ constexpr int SHARED_LIMIT = 227 * 1024;                          // bytes a CTA
 constexpr int WEIGHT_BYTES = 2 * BLOCK * BLOCK;                   // of a stage
 constexpr float FP8_MOST = 448.0f;                                // the largest e4m3 value
 constexpr int ZERO_BYTES = 1024;                                  // of the output cleared by one bulk store
+constexpr int MANY_BLOCKS = 1 << 20;                              // of pairs of an expert: more than there are
 constexpr int TASKS = 8;                                          // places for tasks, see Shared
 
 static_assert(CONSUMERS * CONSUMER_REGISTERS + PRODUCERS * PRODUCER_REGISTERS <= 65536, "an SM's registers");
@@ -76,8 +77,9 @@ struct Config {
     static constexpr int ROWS = ROWS_, STAGES = STAGES_, CLUSTER = CLUSTER_, ROUTES = ROUTES_;
     static constexpr bool WIDE = WIDE_;                               // pairs are wgmma's M
     static constexpr bool LATER = WIDE && !Kind::SCALED;              // tiles are finished during the next one's products
-    // Blocks of pairs up to which the last of an odd number may be a half one. In bf16, of more, it gains nothing.
-    static constexpr int HALVED = !WIDE ? 0 : Kind::SCALED ? 1 << 20 : 3;
+    // Blocks of pairs up to which the last of an odd number may be a half one. In bf16, of more, it gains nothing where
+    // the second GEMM stores; where it adds, every last block may be one.
+    static constexpr int HALVED = !WIDE ? 0 : Kind::SCALED ? MANY_BLOCKS : 3;
     // Weights that no other cluster reads make room in L2 first, where that was seen to gain.
     static constexpr bool READ_ONCE = WIDE || (ROUTES > 0 && !Kind::SCALED);
     // Weights are asked for before the plan is made, where so few pairs tell which. Where that has to be guessed it loses:

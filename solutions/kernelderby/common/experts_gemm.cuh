@@ -111,6 +111,14 @@ __device__ __forceinline__ void consume(Shared<C>& shared, const Arguments& argu
     if (!FIRST) bulk_wait_group();
 }
 
+// This CTA's part of a tile.
+template <class C>
+__device__ __forceinline__ Place place_of(const Shared<C>& shared, const Arguments& arguments, int tile) {
+    const bool any = C::LATER && !arguments.results;  // number of blocks
+    return locate(tile, arguments.layout, C::ROWS, shared.tile_start, shared.slab_tiles, shared.row_start,
+                  blockIdx.x % C::CLUSTER, C::CLUSTER, any ? MANY_BLOCKS : C::HALVED, any);
+}
+
 // Both boxes of weights of a k block; in a cluster whose CTAs share them, a box each for both.
 template <class C>
 __device__ __forceinline__ void bring_block(Shared<C>& shared, int s, const CUtensorMap* map, int column, int row,
@@ -192,8 +200,7 @@ __device__ __forceinline__ void bring_weights(Shared<C>& shared, const Arguments
     Stage stage;
     for (int v = 0; v < share.visits; ++v) {
         const Visit visit = visit_at(share, v, blockIdx.x / CLUSTER, gridDim.x / CLUSTER, layout.k_blocks);
-        const Place place = locate(visit.tile, layout, C::ROWS, shared.tile_start, shared.slab_tiles, shared.row_start,
-                                   blockIdx.x % CLUSTER, CLUSTER, C::HALVED);
+        const Place place = place_of(shared, arguments, visit.tile);
         Task& task = shared.task[v % TASKS];
         task.place = place;
         task.k_blocks = visit.k_end - visit.k_begin;
@@ -242,8 +249,7 @@ __device__ __forceinline__ void gather(Shared<C>& shared, const Arguments& argum
     Stage stage;
     for (int v = 0; v < share.visits; ++v) {
         const Visit visit = visit_at(share, v, blockIdx.x / C::CLUSTER, gridDim.x / C::CLUSTER, layout.k_blocks);
-        const Place place = locate(visit.tile, layout, ROWS, shared.tile_start, shared.slab_tiles, shared.row_start,
-                                   blockIdx.x % C::CLUSTER, C::CLUSTER, C::HALVED);
+        const Place place = place_of(shared, arguments, visit.tile);
         // Thread t copies 16-byte chunk t % 8 of rows t / 8, t / 8 + 12, ...; it scales rows t and t + 96.
         const int chunk = thread % 8, first = thread / 8;
         uint32_t source[COPIES + 1], scale_source[SCALES + 1];

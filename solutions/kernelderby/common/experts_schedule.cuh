@@ -99,9 +99,10 @@ DERBY_FUNCTION int tiles_of(int blocks, int slab, int cluster) {
 // tile_start[e]: tiles of a slab before those of expert e, MOST_EXPERTS entries, NEVER where there is no expert;
 // slab_tiles: of a whole slab; row_start[e]: pairs of the experts before e. An expert's pairs are spread evenly over
 // its blocks, in multiples of 8, but for a half block. rank: of the CTA in its cluster. halved: blocks up to which the
-// last of an odd number may be a half one.
+// last of an odd number may be a half one; evens: of an even number as well.
 DERBY_FUNCTION Place locate(int tile, const Layout& layout, int most_rows, const int* tile_start, int slab_tiles,
-                            const int* row_start, int rank, int cluster, int halved) {
+                            const int* row_start, int rank, int cluster, int halved,
+                            bool evens) {
     const int slab = tile / slab_tiles, in_slab = tile - slab * slab_tiles;
     int expert = 0;
 #pragma unroll
@@ -110,8 +111,8 @@ DERBY_FUNCTION Place locate(int tile, const Layout& layout, int most_rows, const
     const int count = row_start[expert + 1] - row_start[expert];
     const int blocks = blocks_of(count, most_rows), groups = blocks / cluster;
     const int in_expert = in_slab - tile_start[expert], odd = in_expert - groups * layout.slab;
-    // Where pairs are wgmma's M they go by half blocks, and a block without a partner may be one.
-    const bool half = blocks % 2 && blocks <= halved && (count - 1) % most_rows < most_rows / 2;
+    // Where pairs are wgmma's M they go by half blocks.
+    const bool half = (blocks % 2 || evens) && blocks <= halved && (count - 1) % most_rows < most_rows / 2;
     const int units = half ? 2 * blocks - 1 : 2 * blocks;  // half blocks
     const int rows_a_block = blocks > 1 ? ((2 * count + units - 1) / units + 7) / 8 * 8 : (count + 7) / 8 * 8;
     Place place;
