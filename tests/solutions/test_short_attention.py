@@ -137,8 +137,8 @@ void shares_cover_all(int units, int group, int longest, int processors) {
     if (units * most <= processors) EXPECT(ctas == units * most);  // every tile its own multiprocessor
 }
 
-// Of `count` tiles, longest first, each comes once: the shortest ones first, then no longer one after a shorter, so that
-// no block of keys is wanted again that has been given back.
+// Of `count` tiles, longest first, each comes once: the shortest ones first, then no longer one after a shorter, so
+// that no block of keys is wanted again that has been given back.
 void each_tile_comes_once(int count, int early) {
     std::vector<int> times(count);
     for (int i = 0, last = -1; i < count; ++i) {
