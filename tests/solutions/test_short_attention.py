@@ -137,6 +137,20 @@ void shares_cover_all(int units, int group, int longest, int processors) {
     if (units * most <= processors) EXPECT(ctas == units * most);  // every tile its own multiprocessor
 }
 
+// Of `count` tiles, longest first, each comes once: the shortest ones first, then no longer one after a shorter, so
+// that no block of keys is wanted again that has been given back.
+void each_tile_comes_once(int count, int early) {
+    std::vector<int> times(count);
+    for (int i = 0, last = -1; i < count; ++i) {
+        const int tile = Unit::order(i, count, early);
+        EXPECT(tile >= 0 && tile < count);
+        ++times[tile];
+        EXPECT(i < early ? tile == count - 1 - i : tile > last);
+        if (i >= early) last = tile;
+    }
+    for (int tile = 0; tile < count; ++tile) EXPECT(times[tile] == 1);
+}
+
 // The pieces of a page that a sequence holds in part make up the page, and none has both held and free slots.
 void pieces_make_up_a_page(int tokens) {
     int times[PAGE] = {}, held[PAGE] = {};
@@ -168,6 +182,8 @@ void summaries_last() {
 int main() {
     summaries_last<2>();
     summaries_last<4>();
+    for (int count = 1; count < 50; ++count)
+        for (int early : {0, 1, EARLY, 60}) each_tile_comes_once(count, early);
     Call call = {};
     call.processors = 132;
     EXPECT(!goes_together<128>(66, 10, call) && goes_together<128>(67, 10, call));

@@ -161,7 +161,8 @@ __device__ __forceinline__ void consume(const Parameters& p, Shared<S>& shared) 
             }
         };
         auto position_of = [&](int tile) {
-            const int index = unit.tiles - 1 - p.head_groups.divide(unit.begin + tile - begin);
+            const int i = tile - begin, early = unit.early, order = i < early ? unit.count - 1 - i : i - early;
+            const int index = unit.tiles - 1 - p.head_groups.divide(unit.begin + order);
             return uniform(unit.first_position + index * p.tile_tokens);
         };
         auto visible_from = [&](int position) { return uniform(min(unit.length, position + p.tile_tokens)); };
@@ -173,7 +174,9 @@ __device__ __forceinline__ void consume(const Parameters& p, Shared<S>& shared) 
             mbarrier_wait(shared_address(&shared.query_full[slot]), step / QUERY_SLOTS & 1);
             compute_tile<TOGETHER>(tile, shared, places, rows, visible_from(position), p);
             step += CONSUMERS;
-            hold(step < end ? (visible_from(position_of(step)) + BLOCK - 1) / BLOCK : 0);
+            // After the early tiles come longer ones.
+            hold(step >= end ? 0 : step - begin < unit.early ? blocks
+                             : (visible_from(position_of(step)) + BLOCK - 1) / BLOCK);
             named_barrier_sync(1 + group, WARPGROUP);  // all four warps have read the queries
             lay_out(tile, rows.queries);
             if (lane == 0) mbarrier_arrive(shared_address(&shared.output_full[slot]));
@@ -191,31 +194,34 @@ __global__ void __launch_bounds__(Sizes<HEAD_DIM>::THREADS, 1)
     using S = Sizes<HEAD_DIM>;
     extern __shared__ __align__(1024) uint8_t raw[];
     Shared<S>& shared = *reinterpret_cast<Shared<S>*>(raw);
-    if (threadIdx.x == 0) {
-        for (const CUtensorMap* map : {&queries, &keys, &values, &value_quads, &value_rows, &outputs})
-            prefetch_map(map);
-        for (int i = 0; i < S::RING; ++i) {
-            mbarrier_init(shared_address(&shared.announced[i]), 1);
-            mbarrier_init(shared_address(&shared.keys_full[i]), 1);
-            mbarrier_init(shared_address(&shared.values_full[i]), 1);
-            mbarrier_init(shared_address(&shared.block_empty[i]), S::CONSUMERS * 4);
-        }
-        for (int i = 0; i < S::QUERY_SLOTS; ++i) {
-            mbarrier_init(shared_address(&shared.query_full[i]), 1);
-            mbarrier_init(shared_address(&shared.output_full[i]), 4);
-            mbarrier_init(shared_address(&shared.query_empty[i]), 1);
-        }
-        asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
-    }
-    __syncthreads();
     if (threadIdx.x >= S::CONSUMERS * WARPGROUP) {
         setmaxnreg_dec<S::PRODUCER_REGISTERS>();
         const int warp = threadIdx.x / WARP % 4;
-        if (warp == 0) load_blocks<false>(p, shared, &keys, nullptr, nullptr);
-        else if (warp == 1) load_queries<S>(p, shared, &queries);
-        else if (warp == 2) store_outputs<S>(p, shared, &outputs);
-        else load_blocks<true>(p, shared, &values, &value_quads, &value_rows);
+        const Start start(p);
+        const int page = start.number >= 0 ? page_of<S>(p, start.number) : 0;
+        __syncthreads();
+        if (warp == 0) load_blocks<false>(p, shared, start, page, &keys, nullptr, nullptr);
+        else if (warp == 1) load_queries<S>(p, shared, start, &queries);
+        else if (warp == 2) store_outputs<S>(p, shared, start, &outputs);
+        else load_blocks<true>(p, shared, start, page, &values, &value_quads, &value_rows);
     } else {
+        if (threadIdx.x == 0) {
+            for (const CUtensorMap* map : {&queries, &keys, &values, &value_quads, &value_rows, &outputs})
+                prefetch_map(map);
+            for (int i = 0; i < S::RING; ++i) {
+                mbarrier_init(shared_address(&shared.announced[i]), 1);
+                mbarrier_init(shared_address(&shared.keys_full[i]), 1);
+                mbarrier_init(shared_address(&shared.values_full[i]), 1);
+                mbarrier_init(shared_address(&shared.block_empty[i]), S::CONSUMERS * 4);
+            }
+            for (int i = 0; i < S::QUERY_SLOTS; ++i) {
+                mbarrier_init(shared_address(&shared.query_full[i]), 1);
+                mbarrier_init(shared_address(&shared.output_full[i]), 4);
+                mbarrier_init(shared_address(&shared.query_empty[i]), 1);
+            }
+            asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+        }
+        __syncthreads();
         setmaxnreg_inc<S::CONSUMER_REGISTERS>();
         consume<TOGETHER>(p, shared);
     }

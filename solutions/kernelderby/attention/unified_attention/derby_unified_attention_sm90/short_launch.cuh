@@ -116,6 +116,7 @@ static int launch(const Call& call) {
     p.by_tile_heads.set(p.tile_heads);
     p.by_heads.set(call.kv_heads);
     const int units = call.num_seqs * call.kv_heads;
+    p.early = EARLY;
     const int ctas = share_out(p, units, min(call.max_query_len, S::MOST_TOKENS), call.processors);
     p.scale = call.sm_scale * 1.4426950408889634f;
     CUtensorMap queries, keys, values, value_quads, value_rows, outputs;

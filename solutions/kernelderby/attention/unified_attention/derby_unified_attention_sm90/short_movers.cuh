@@ -21,37 +21,38 @@ __host__ __device__ inline Piece piece_of_page(int piece, int tokens) {
     return {piece * QUAD + (piece * QUAD < cut ? 0 : QUAD), QUAD, piece * QUAD < cut};
 }
 
+// Lane i: page i of the unit's sequence, or 0 past the table.
+template <typename S>
+__device__ __forceinline__ int page_of(const Parameters& p, int unit) {
+    const int lane = threadIdx.x % WARP, sequence = p.by_heads.divide(unit);
+    return lane < S::MOST_TOKENS / PAGE && lane < p.table_width
+               ? __ldg(p.table + int64_t(sequence) * p.table_width + lane) : 0;
+}
+
 // The warp that brings keys, or VALUES, a block of four pages at a time: a lane issues one box. That of keys announces
-// units to the consumers.
+// units to the consumers. first_page: page_of the first unit.
 template <bool VALUES, typename S>
-__device__ __forceinline__ void load_blocks(const Parameters& p, Shared<S>& shared, const CUtensorMap* pages,
-                                            const CUtensorMap* quads, const CUtensorMap* rows) {
+__device__ __forceinline__ void load_blocks(const Parameters& p, Shared<S>& shared, const Start& start, int first_page,
+                                            const CUtensorMap* pages, const CUtensorMap* quads,
+                                            const CUtensorMap* rows) {
     const int lane = threadIdx.x % WARP;
     Places<S::RING> places;
-    int announced = 0, next_page = 0;
+    int announced = 0;
     auto announce = [&](const Summary& summary) {
         shared.summaries[announced % S::RING] = summary;
         mbarrier_arrive(shared_address(&shared.announced[announced++ % S::RING]));
     };
-    auto pages_of = [&](int unit) {  // lane i: page i of the unit's sequence, or 0 past the table
-        const int sequence = p.by_heads.divide(unit);
-        return lane < S::MOST_TOKENS / PAGE && lane < p.table_width
-                   ? __ldg(p.table + int64_t(sequence) * p.table_width + lane) : 0;
-    };
-    Walk walk(p);
-    int from, to, number = walk.next(p, from, to);
-    if (number >= 0) next_page = pages_of(number);
-    for_each_unit(p, [&](const Unit& unit) {
+    Walk walk = start.walk;
+    int from, to, number, next_page = first_page;
+    for_each_unit(p, start, [&](const Unit& unit) {
         const int page = next_page;
         number = walk.next(p, from, to);
-        if (number >= 0) next_page = pages_of(number);
+        if (number >= 0) next_page = page_of<S>(p, number);
         const int full = unit.length / PAGE, rest = unit.length % PAGE;  // pages, and tokens of the one behind them
 #pragma unroll 1
         for (int block = 0; block < unit.blocks; ++block) {
             const int slot = places.of(block);
             mbarrier_wait(shared_address(&shared.block_empty[slot]), places.parity(slot) ^ 1);
-            if (!VALUES && block == 0 && lane == 0)
-                announce({unit.count, unit.blocks, unit.length - unit.queries, unit.length, unit.tiles, unit.begin});
             const uint32_t barrier = shared_address(VALUES ? &shared.values_full[slot] : &shared.keys_full[slot]);
             const uint32_t place = shared_address(VALUES ? shared.values[slot] : shared.keys[slot]);
             if (lane == 0) mbarrier_arrive_expect_tx(barrier, S::SLOT_BYTES);
@@ -69,6 +70,9 @@ __device__ __forceinline__ void load_blocks(const Parameters& p, Shared<S>& shar
                                  piece.rows == QUAD ? quads : rows, part * 64, unit.kv_head,
                                  piece.held ? first + piece.at : OUTSIDE, barrier);
             }
+            if (!VALUES && block == 0 && lane == 0)
+                announce({unit.count, unit.blocks, unit.length - unit.queries, unit.length, unit.tiles, unit.begin,
+                          unit.early});
             __syncwarp();
         }
         places.advance(unit.blocks);
@@ -81,12 +85,13 @@ __device__ __forceinline__ void load_blocks(const Parameters& p, Shared<S>& shar
 
 // The warp that brings query tiles, in the order in which the consumers take them.
 template <typename S>
-__device__ __forceinline__ void load_queries(const Parameters& p, Shared<S>& shared, const CUtensorMap* queries) {
+__device__ __forceinline__ void load_queries(const Parameters& p, Shared<S>& shared, const Start& start,
+                                             const CUtensorMap* queries) {
     if (threadIdx.x % WARP) return;
     constexpr int QUERY_SLOTS = S::QUERY_SLOTS;
     int step = 0;
     const int bytes = p.tile_heads * p.tile_tokens * S::HEAD_DIM * 2;
-    for_each_unit(p, [&](const Unit& unit) {
+    for_each_unit(p, start, [&](const Unit& unit) {
 #pragma unroll 1
         for (int i = 0; i < unit.count; ++i, ++step) {
             const int slot = step % QUERY_SLOTS;
@@ -105,11 +110,12 @@ __device__ __forceinline__ void load_queries(const Parameters& p, Shared<S>& sha
 // The warp that stores finished tiles, which lie where their queries lay: whole ones as TMA boxes, the last of a
 // sequence row by row, since the rows after its end are not ours.
 template <typename S>
-__device__ __forceinline__ void store_outputs(const Parameters& p, Shared<S>& shared, const CUtensorMap* outputs) {
+__device__ __forceinline__ void store_outputs(const Parameters& p, Shared<S>& shared, const Start& start,
+                                              const CUtensorMap* outputs) {
     constexpr int QUERY_SLOTS = S::QUERY_SLOTS;
     const int lane = threadIdx.x % WARP;
     int step = 0;
-    for_each_unit(p, [&](const Unit& unit) {
+    for_each_unit(p, start, [&](const Unit& unit) {
 #pragma unroll 1
         for (int i = 0; i < unit.count; ++i, ++step) {
             const int slot = step % QUERY_SLOTS;
@@ -123,7 +129,7 @@ __device__ __forceinline__ void store_outputs(const Parameters& p, Shared<S>& sh
                     for (int part = 0; part < S::PARTS; ++part)
                         tma_store_box(outputs, part * 64, head, unit.first_row + token, from + part * PART_BYTES);
                     bulk_commit_group();
-                    bulk_wait_group_read();
+                    bulk_wait_group_read();  // all that is needed before the end, too
                 }
             } else {
                 constexpr int CHUNKS = S::HEAD_DIM / 8;
@@ -141,7 +147,6 @@ __device__ __forceinline__ void store_outputs(const Parameters& p, Shared<S>& sh
             if (lane == 0) mbarrier_arrive(shared_address(&shared.query_empty[slot]));
         }
     });
-    if (lane == 0) bulk_wait_group();
 }
 
 }  // namespace derby_short

@@ -9,6 +9,7 @@ namespace derby_short {
 
 constexpr int PAGE = 16, BLOCK = 64, TILE_ROWS = 64, WARP = 32, WARPGROUP = 128;
 constexpr int MOST_CTAS = 160;
+constexpr int EARLY = 4;  // more makes units of few tiles slower, since they are more even longest first
 constexpr int PART_BYTES = 64 * 128;  // 64 rows of 64 columns
 
 // PARTS: of a row, 64 columns each. RING: blocks of keys, and of values, that shared memory holds.
@@ -45,6 +46,7 @@ struct Parameters {
     Divider head_groups, by_tokens, by_tile_heads;  // group / tile_heads; tile_tokens; tile_heads
     Divider by_heads, by_most;       // kv_heads; tiles of a unit that has max_query_len tokens
     float scale;                     // of the scores, times log2(e)
+    int early;                       // EARLY: of a CTA's first unit, so many of the shortest tiles come first
     int whole;                       // units dealt out whole, one a CTA and round; the others are cut
     int cuts[MOST_CTAS + 1];         // CTA c's share of the others: from cuts[c] to cuts[c + 1], tiles, by_most a unit
 };
@@ -54,7 +56,7 @@ struct Parameters {
 struct alignas(8) Summary {
     int count, blocks;           // as in Unit; count 0: no more units
     int first_position, length;  // position of the first query token, tokens of the sequence
-    int tiles, begin;            // as in Unit
+    int tiles, begin, early;     // as in Unit
 };
 
 // announced: a summary is there. full: a TMA box has come. empty: all who read have done so. output_full: a tile's
@@ -73,9 +75,10 @@ template <typename S>
 constexpr int SHARED_BYTES = sizeof(Shared<S>);
 
 // What a unit's roles need to know of it: the CTA's share, from tile `begin` on. Tiles come longest first: every later
-// one needs the same blocks or fewer.
+// one needs the same blocks or fewer. But a CTA's first unit begins with `early` of its shortest tiles, which wait for
+// one block of keys and values only, while the others are on their way.
 struct Unit {
-    int sequence, kv_head, from, to, first_row, queries, length, tiles, begin, count, blocks;
+    int sequence, kv_head, from, to, first_row, queries, length, tiles, begin, count, blocks, early;
 
     __device__ void load(const Parameters& p, int unit) {
         sequence = p.by_heads.divide(unit);
@@ -92,13 +95,19 @@ struct Unit {
         const int all = tiles * p.head_groups.number;
         begin = p.by_most.divide(from * all);
         count = p.by_most.divide(to * all) - begin;
+        early = 0;
         blocks = count ? blocks_of(p, tile_of(p, 0)) : 0;
     }
+    // Of a share of `count` tiles, longest first, the one that comes as the index-th.
+    __host__ __device__ static int order(int index, int count, int early) {
+        return index < early ? count - 1 - index : index - early;
+    }
     __device__ int tile_of(const Parameters& p, int index) const {
-        return tiles - 1 - p.head_groups.divide(begin + index);
+        return tiles - 1 - p.head_groups.divide(begin + order(index, count, early));
     }
     __device__ int head_of(const Parameters& p, int index) const {
-        return (kv_head * p.head_groups.number + p.head_groups.rest(begin + index)) * p.tile_heads;
+        const int tile = begin + order(index, count, early);
+        return (kv_head * p.head_groups.number + p.head_groups.rest(tile)) * p.tile_heads;
     }
     __device__ int visible(const Parameters& p, int tile) const {
         return min(length, length - queries + (tile + 1) * p.tile_tokens);
@@ -127,19 +136,33 @@ struct Walk {
     }
 };
 
+// This CTA's first unit, whose numbers are on their way while the CTA sets itself up. number -1: it has none.
+struct Start {
+    Walk walk;
+    Unit unit;
+    int number;
+
+    __device__ explicit Start(const Parameters& p) : walk(p) {
+        number = walk.next(p, unit.from, unit.to);
+        if (number >= 0) unit.load(p, number);
+    }
+};
+
 // Calls what(unit) for every unit of this CTA; the next one's numbers are on their way meanwhile.
 template <typename What>
-__device__ __forceinline__ void for_each_unit(const Parameters& p, What what) {
-    Walk walk(p);
-    Unit next;
-    int number = walk.next(p, next.from, next.to);
-    if (number >= 0) next.load(p, number);
+__device__ __forceinline__ void for_each_unit(const Parameters& p, const Start& start, What what) {
+    Walk walk = start.walk;
+    Unit next = start.unit;
+    bool first = true;
+    int number = start.number;
 #pragma unroll 1
     while (number >= 0) {
         Unit unit = next;
         number = walk.next(p, next.from, next.to);
         if (number >= 0) next.load(p, number);
         unit.finish(p);
+        if (first) unit.early = p.early;
+        first = false;
         what(unit);
     }
 }
