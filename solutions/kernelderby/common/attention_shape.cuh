@@ -29,8 +29,8 @@ struct AttentionCall {
     int num_seqs, table_width, heads, kv_heads;
     int head_dim;             // a multiple of 8, at most D of the kernel: columns past it are zeros
     int pack;                 // query heads of one key head that share a tile: the rows of a tile are tokens x pack
-    // Of cut_tiles tiles, from number first_cut on, the keys are cut into chunks of chunk_blocks blocks, `chunks` at most:
-    // items of work of their own, whose results are put together by the last one.
+    // Of cut_tiles tiles, from number first_cut on, the keys are cut into chunks of chunk_blocks blocks, `chunks` at
+    // most: items of work of their own, whose results are put together by the last one.
     int first_cut, cut_tiles, chunks, chunk_blocks;
     int section_heads;        // heads / pack of them at a time: their keys and values fit the L2
     float scale_log2;         // sm_scale * log2(e)
@@ -68,7 +68,8 @@ struct AttentionShape {
     static constexpr int BARRIERS = 2 + 2 * (K_STAGES + STAGES);
     static constexpr int TILE_BYTES = 2 * 48 + 16 + 8;  // two tiles, a flag for each warpgroup, two tickets
     static constexpr int MERGE_BYTES = SPLIT ? (WARPGROUPS - 1) * 128 * 4 * (D / 2 + 4) : 0;
-    static constexpr int UNSORTED = 1024 + Q_BYTES + (K_STAGES + STAGES) * KV_BYTES + MERGE_BYTES + TILE_BYTES + 8 * BARRIERS;
+    static constexpr int UNSORTED =
+        1024 + Q_BYTES + (K_STAGES + STAGES) * KV_BYTES + MERGE_BYTES + TILE_BYTES + 8 * BARRIERS;
     // Sequences that can be put in order: two words each, and four for what there is in all.
     static constexpr int MOST_SORTED = (232448 - UNSORTED) / 8 - 3 < 1024 ? (232448 - UNSORTED) / 8 - 3 : 1024;
     static constexpr int SHARED = UNSORTED + 8 * (MOST_SORTED + 3);

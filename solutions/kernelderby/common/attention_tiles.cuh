@@ -37,8 +37,8 @@ __device__ __forceinline__ Tile get_tile(uint32_t from) {
     return tile;
 }
 
-// Work item `index`: in sections of heads; inside, the sequences with most keys first where they are sorted, and the last
-// query rows first, since they see most. False: there is nothing to do.
+// Work item `index`: in sections of heads; inside, the sequences with most keys first where they are sorted, and the
+// last query rows first, since they see most. False: there is nothing to do.
 template <typename S>
 __device__ __forceinline__ bool find_tile(const AttentionCall& call, SharedMap<S> shared, int index, int lane,
                                           Tile& tile) {

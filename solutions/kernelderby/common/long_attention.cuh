@@ -216,8 +216,8 @@ __device__ __forceinline__ void consume(const AttentionCall& call, SharedMap<S> 
     if (warpgroup == 0) turn<S>(0);
 }
 
-// Rows of queries that no head and token of a tile has: zeros, since what they hold has a say in when a warp follows its
-// highest scores.
+// Rows of queries that no head and token of a tile has: zeros, since what they hold has a say in when a warp follows
+// its highest scores.
 template <typename S>
 __device__ __forceinline__ void clear_unused_queries(const AttentionCall& call, SharedMap<S> shared) {
     const int used = call.pack * call.tile_tokens, words = (S::M - used) * (ROW_BYTES / 16);
