@@ -129,7 +129,7 @@ def test_a_plan_covers_every_tile():
         (1, 1, 1, 1, 8, 8, 64, False, 132),
     ]:
         for work in planning().Call(*sizes).works():
-            for cut in work.cuts():
+            for cut in [*work.cuts(), *work.halves()]:
                 made = work.plan(cut)
                 assert cut.first + cut.tiles <= len(work.blocks) and (cut.chunks == 1) == (cut.tiles == 0)
                 assert made.cut == cut and made.counters == cut.tiles * work.owners
@@ -164,6 +164,20 @@ def test_the_longest_tiles_of_a_short_prefill_are_cut_in_two():
         assert many == planning().UNCUT, (heads, head_dim)
 
 
+def test_batches_are_put_in_order_where_it_pays():
+    """Of uncut tiles, not of few rows, not of more sequences than a CTA sorts while their longest tile is computed."""
+    assert planning().plan(4096, 256, 1024, 4096, 16, 1, 128, True, 132).sorted == 1
+    assert planning().plan(2048, 16, 128, 4096, 16, 1, 256, True, 132).sorted == 1
+    for sizes in [
+        (6294, 1, 6294, 6294, 32, 4, 128, True, 132),
+        (4096, 257, 1024, 4096, 16, 1, 128, True, 132),
+        (20000, 200, 300, 300, 16, 4, 64, True, 132),
+        (1024, 128, 512, 2048, 16, 16, 128, True, 132),
+        (2048, 4, 512, 16384, 64, 8, 64, True, 132),
+    ]:
+        assert planning().plan(*sizes).sorted == 0, sizes
+
+
 def test_a_cut_must_be_worth_it(monkeypatch):
     sizes = (5926, 1, 5926, 5926, 8, 1, 256, True, 132)
     assert planning().plan(*sizes).cut != planning().UNCUT
@@ -182,7 +196,7 @@ def test_a_workspace_keeps_what_a_graph_may_use(monkeypatch):
     tools = planning()
     monkeypatch.setattr(tools.torch.cuda, "current_stream", lambda device: type("Stream", (), {"cuda_stream": 1}))
     space, device = tools.Workspace(), torch.device("cpu")
-    plans = [tools.Plan(0, 1, 1, tools.UNCUT, 0, counters, 100 * counters) for counters in (10, 5000, 20)]
+    plans = [tools.Plan(0, 1, 1, tools.UNCUT, 0, 0, counters, 100 * counters) for counters in (10, 5000, 20)]
     first, second, third = (space(device, made) for made in plans)
     assert first[0].numel() >= 12 and second[0].numel() >= 5002 and second[1].numel() >= 500000
     assert third[0] is second[0] and not second[0].any() and second[0].dtype == torch.int32
@@ -193,7 +207,7 @@ def test_streams_share_zeros_but_no_counter(monkeypatch):
     tools, streams = planning(), iter((1, 2, 1))
     current = lambda device: type("Stream", (), {"cuda_stream": next(streams)})  # noqa: E731
     monkeypatch.setattr(tools.torch.cuda, "current_stream", current)
-    space, made = tools.Workspace(), tools.Plan(0, 1, 1, tools.UNCUT, 0, 10, 100)
+    space, made = tools.Workspace(), tools.Plan(0, 1, 1, tools.UNCUT, 0, 0, 10, 100)
     one, two, again = (space(torch.device("cpu"), made)[0] for _ in range(3))
     one.fill_(1)
     assert not two.any() and again is one

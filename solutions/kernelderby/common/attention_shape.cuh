@@ -71,7 +71,7 @@ struct AttentionShape {
     static constexpr int UNSORTED =
         1024 + Q_BYTES + (K_STAGES + STAGES) * KV_BYTES + MERGE_BYTES + TILE_BYTES + 8 * BARRIERS;
     // Sequences that can be put in order: two words each, and four for what there is in all.
-    static constexpr int MOST_SORTED = (232448 - UNSORTED) / 8 - 3 < 1024 ? (232448 - UNSORTED) / 8 - 3 : 1024;
+    static constexpr int MOST_SORTED = (232448 - UNSORTED) / 8 - 3 < 256 ? (232448 - UNSORTED) / 8 - 3 : 256;
     static constexpr int SHARED = UNSORTED + 8 * (MOST_SORTED + 3);
     static_assert(N % 16 == 0 && STAGES % STRIDE == 0 && MOST_SORTED > 0 && SHARED <= 232448, "tile");
 };
