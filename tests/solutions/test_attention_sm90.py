@@ -121,7 +121,7 @@ def test_python_and_cuda_have_the_same_tiles():
 
 
 def test_a_plan_covers_every_tile():
-    """Items of each plan's cut put together are all blocks of all tiles; memory is enough for all chunks."""
+    """Chunks of each cut put together are all blocks of all tiles that it cuts; memory is enough for all chunks."""
     for sizes in [
         (1000, 1, 1000, 1000, 16, 2, 128, True, 132),
         (2116, 1, 2116, 2116, 16, 16, 72, False, 132),
@@ -129,12 +129,12 @@ def test_a_plan_covers_every_tile():
         (1, 1, 1, 1, 8, 8, 64, False, 132),
     ]:
         for work in planning().Call(*sizes).works():
-            for whole, chunks, chunk_blocks in work.cuts():
-                made = work.plan(whole, chunks, chunk_blocks)
-                cut = len(work.blocks) - whole
-                assert made.counters == cut * work.owners and (chunks == 1) == (cut == 0)
-                assert made.floats == (cut * chunks * work.owners * 128 * (work.size // 2 + 4) if chunks > 1 else 0)
-                assert chunks * chunk_blocks >= max(work.blocks)
+            for cut in [*work.cuts(), *work.halves()]:
+                made = work.plan(cut)
+                assert cut.first + cut.tiles <= len(work.blocks) and (cut.chunks == 1) == (cut.tiles == 0)
+                assert made.cut == cut and made.counters == cut.tiles * work.owners
+                assert made.floats == cut.tiles * cut.chunks * work.owners * 128 * (work.size // 2 + 4)
+                assert cut.chunks * cut.chunk_blocks >= max(work.blocks)
         assert planning().plan(*sizes) == planning().plan(*sizes)
 
 
@@ -153,6 +153,40 @@ def test_long_sequences_are_trusted():
             assert made.trusting == (length == planning().TRUSTED)
 
 
+def test_the_longest_tiles_of_a_short_prefill_are_cut_in_two():
+    """110 tiles of 1 to 11 blocks: 22 multiprocessors would have nothing to do while others have 11. Of 144 tiles of 1
+    to 9 blocks only the 16 of 9: a multiprocessor that gets another item pays for it. Enough tiles come out even."""
+    cut = planning().plan(875, 1, 875, 875, 16, 2, 256, True, 132).cut
+    assert cut.first == 0 and 20 <= cut.tiles <= 30 and cut.chunks == 2 and cut.chunk_blocks == 6
+    assert planning().plan(1144, 1, 1144, 1144, 16, 2, 128, True, 132).cut == (0, 16, 2, 5)
+    for heads, kv_heads, head_dim, tokens in [(256, 32, 256, 875), (16, 16, 192, 1688), (32, 4, 128, 6294)]:
+        many = planning().plan(tokens, 1, tokens, tokens, heads, kv_heads, head_dim, True, 132).cut
+        assert many == planning().UNCUT, (heads, head_dim)
+
+
+def test_batches_are_put_in_order_where_it_pays():
+    """Of uncut tiles, not of few rows, not of more sequences than a CTA sorts while their longest tile is computed."""
+    assert planning().plan(4096, 256, 1024, 4096, 16, 1, 128, True, 132).sorted == 1
+    assert planning().plan(2048, 16, 128, 4096, 16, 1, 256, True, 132).sorted == 1
+    for sizes in [
+        (6294, 1, 6294, 6294, 32, 4, 128, True, 132),
+        (4096, 257, 1024, 4096, 16, 1, 128, True, 132),
+        (20000, 200, 300, 300, 16, 4, 64, True, 132),
+        (1024, 128, 512, 2048, 16, 16, 128, True, 132),
+        (2048, 4, 512, 16384, 64, 8, 64, True, 132),
+    ]:
+        assert planning().plan(*sizes).sorted == 0, sizes
+
+
+def test_a_cut_must_be_worth_it(monkeypatch):
+    sizes = (5926, 1, 5926, 5926, 8, 1, 256, True, 132)
+    assert planning().plan(*sizes).cut != planning().UNCUT
+    planning().plan.cache_clear()
+    monkeypatch.setattr(planning(), "WORTH", 2.0)
+    assert planning().plan(*sizes).cut == planning().UNCUT
+    planning().plan.cache_clear()
+
+
 def test_makespan_gives_each_item_to_the_first_that_is_free():
     assert planning().makespan([4.0, 3.0, 2.0, 2.0], 2) == 6.0
     assert planning().makespan([5.0], 132) == 5.0
@@ -162,7 +196,7 @@ def test_a_workspace_keeps_what_a_graph_may_use(monkeypatch):
     tools = planning()
     monkeypatch.setattr(tools.torch.cuda, "current_stream", lambda device: type("Stream", (), {"cuda_stream": 1}))
     space, device = tools.Workspace(), torch.device("cpu")
-    plans = [tools.Plan(0, 1, 1, 0, 2, 1, 0, counters, 100 * counters) for counters in (10, 5000, 20)]
+    plans = [tools.Plan(0, 1, 1, tools.UNCUT, 0, 0, counters, 100 * counters) for counters in (10, 5000, 20)]
     first, second, third = (space(device, made) for made in plans)
     assert first[0].numel() >= 12 and second[0].numel() >= 5002 and second[1].numel() >= 500000
     assert third[0] is second[0] and not second[0].any() and second[0].dtype == torch.int32
@@ -173,7 +207,7 @@ def test_streams_share_zeros_but_no_counter(monkeypatch):
     tools, streams = planning(), iter((1, 2, 1))
     current = lambda device: type("Stream", (), {"cuda_stream": next(streams)})  # noqa: E731
     monkeypatch.setattr(tools.torch.cuda, "current_stream", current)
-    space, made = tools.Workspace(), tools.Plan(0, 1, 1, 0, 2, 1, 0, 10, 100)
+    space, made = tools.Workspace(), tools.Plan(0, 1, 1, tools.UNCUT, 0, 0, 10, 100)
     one, two, again = (space(torch.device("cpu"), made)[0] for _ in range(3))
     one.fill_(1)
     assert not two.any() and again is one
@@ -229,18 +263,21 @@ def test_every_workload(operator):
         torch.cuda.empty_cache()
 
 
-CUTS = [(0, 1), (0, 3), (1, 1), (1, 2)]  # both kernels of a head size, with whole tiles and with chunks of them
+# Both kernels of a head size, with whole tiles and with chunks of them.
+CUTS = [(0, 1), (0, 2), (0, 3), (1, 1), (1, 2), (1, 3)]
 
 
 def forced(monkeypatch_plan, solution, split, chunks):
-    """Every call of the solution takes this kernel and cuts every tile, whatever its sizes would choose."""
+    """Every call of the solution takes this kernel and cuts every tile, or the first half of them in two, whatever its
+    sizes would choose."""
 
     def plan(*sizes):
         works = solution.planning.Call(*sizes).works()
         work = works[min(split, len(works) - 1)]
         if chunks == 1:
-            return work.plan(len(work.blocks), *solution.planning.UNCUT)
-        return work.plan(0, chunks, -(-max(work.blocks) // chunks))
+            return work.plan(solution.planning.UNCUT)
+        tiles = -(-len(work.blocks) // 2) if chunks == 2 else len(work.blocks)
+        return work.plan(solution.planning.Cut(0, tiles, chunks, -(-max(work.blocks) // chunks)))
 
     monkeypatch_plan(solution.planning, "plan", plan)
 
@@ -425,6 +462,25 @@ def test_a_graph_and_a_second_call_give_the_same_bits(operator):
             outputs["output"].fill_(float("nan"))
             graph.replay()
             assert torch.equal(first, outputs["output"])
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("split, chunks", CUTS)
+def test_who_takes_an_item_makes_no_difference(split, chunks, monkeypatch):
+    """The same bits from three CTAs, each with many items, as from one for each item."""
+    found = []
+
+    def keep(operator, case):
+        found.append(run_case(operator, case)[1]["output"].clone())
+
+    for head_dim in HEAD_DIMS:
+        run_cut(head_dim, split, chunks, monkeypatch.setattr, keep)
+    many, found = found, []
+    for operator in OPERATORS:
+        monkeypatch.setattr(module(operator).planning, "processors", lambda device: 3)
+    for head_dim in HEAD_DIMS:
+        run_cut(head_dim, split, chunks, monkeypatch.setattr, keep)
+    assert all(torch.equal(one, other) for one, other in zip(many, found, strict=True))
 
 
 SANITIZED = """

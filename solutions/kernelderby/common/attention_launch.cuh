@@ -68,8 +68,8 @@ static cudaError_t launch_long_attention(const AttentionTensors& tensors, Attent
     });
     if (error != cudaSuccess) return error;
     const long long tiles = 1ll * call.query_blocks * (call.heads / call.pack);
-    if (call.whole_tiles > tiles) call.whole_tiles = int(tiles);
-    const long long items = call.whole_tiles + (tiles - call.whole_tiles) * call.chunks;
+    const long long items = tiles + 1ll * call.cut_tiles * (call.chunks - 1);
+    call.sorted = call.sorted && call.num_seqs <= S::MOST_SORTED && items > processors;
     const int ctas = int(items < processors ? items : processors);
     derby_long_attention<S><<<ctas, S::THREADS, S::SHARED, stream>>>(maps, call);
     return cudaGetLastError();

@@ -4,12 +4,13 @@ Tiles are rows of queries of one head, or of a group of heads that read the same
 tile with all its keys or with a chunk of them; items are given out one after the other, longest first, to whoever is
 nearly through. A few hundred tiles do not come out even over 132 multiprocessors, and in a short causal sequence the
 longest tile alone takes longer than a fair share of all: there tiles are cut into chunks, for the price of results that
-go through memory.
+go through memory. Of several sequences the host knows the longest alone; the kernel puts them in order.
 """
 
 import functools
 import heapq
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 
@@ -19,7 +20,12 @@ MOST_TILES = 4096  # with more, what the last ones cost does not show
 # Seen on an H200: terabyte/s from the L2; microseconds of a launch, of an item, and of a chunk's way through memory, in
 # all and for each 128 x 64 values.
 L2_SPEED, START, ITEM, CHUNK, VALUES = 6.5, 7.0, 1.2, 2.0, 2.0
-UNCUT = 1, 1 << 20  # chunks, chunk_blocks
+# For the longest tiles in two: more for every item of a multiprocessor but its first, a half's way through memory (they
+# are given out first, so others work meanwhile), what they must save.
+NEXT, HALF, HALF_VALUES, WORTH = 1.8, 1.0, 0.7, 1.01
+# Sequences that the kernel puts in order, which takes it some 20 ns each: at most, and for each tile of keys of the
+# longest, so that it is no more than a third of that one's time.
+MOST_SORTED, SORTED = 256, 17
 # Keys of the longest sequence from which weights may be those of a near score instead of the largest one: 10 to 14 %
 # faster, with an error 1 to 9 % above FlashAttention 3's (docs/attention_sm90.md).
 TRUSTED = 8000
@@ -42,6 +48,18 @@ SPLIT = {64: Kernel(64, 64, 280), 72: Kernel(64, 64, 310), 80: Kernel(64, 64, 32
          128: Kernel(64, 64, 420)}
 
 
+class Cut(NamedTuple):
+    """Tiles whose keys are cut: so many from the first one on, into so many chunks at most, of so many blocks."""
+
+    first: int
+    tiles: int
+    chunks: int
+    chunk_blocks: int
+
+
+UNCUT = Cut(0, 0, 1, 1 << 20)
+
+
 @dataclass(frozen=True)
 class Plan:
     """What the C function takes; the counters of cut tiles and the floats of memory that their chunks need."""
@@ -49,9 +67,8 @@ class Plan:
     split: int
     pack: int
     section_heads: int
-    whole_tiles: int
-    chunks: int
-    chunk_blocks: int
+    cut: Cut
+    sorted: int
     trusting: int
     counters: int
     floats: int
@@ -114,47 +131,70 @@ class Work:
         """Warpgroups with rows of their own."""
         return 1 if self.split else self.kernel.rows // 64
 
-    def floats(self, whole, chunks):
-        return (len(self.blocks) - whole) * chunks * self.owners * 128 * (self.size // 2 + 4) if chunks > 1 else 0
+    def floats(self, cut):
+        return cut.tiles * cut.chunks * self.owners * 128 * (self.size // 2 + 4)
 
     def cuts(self):
-        """(whole_tiles, chunks, chunk_blocks) worth trying: none, all tiles, those that do not fill the last round."""
-        yield len(self.blocks), *UNCUT
+        """Cuts worth trying: none, all tiles, those that do not fill the last round."""
+        yield UNCUT
         if len(self.blocks) > MOST_TILES:
             return
         longest, rounds = max(self.blocks), len(self.blocks) // self.call.processors * self.call.processors
-        for whole in sorted({0, rounds} - {len(self.blocks)} if len(set(self.blocks)) == 1 else {0}):
+        for first in sorted({0, rounds} - {len(self.blocks)} if len(set(self.blocks)) == 1 else {0}):
             for chunks in range(2, min(longest, 16) + 1):
-                if self.floats(whole, chunks) <= MOST_FLOATS:
-                    yield whole, chunks, -(-longest // chunks)
+                cut = Cut(first, len(self.blocks) - first, chunks, -(-longest // chunks))
+                if self.floats(cut) <= MOST_FLOATS:
+                    yield cut
 
-    def estimate(self, whole, chunks, chunk_blocks):
-        """Microseconds of the whole call."""
+    def halves(self):
+        """The longest tiles of a causal sequence in two."""
+        longest = max(self.blocks)
+        if not self.call.causal or self.call.sequences > 1 or len(self.blocks) > MOST_TILES:
+            return
+        for least in range(longest, longest // 2, -max(1, longest // 16)):
+            cut = Cut(0, sum(count >= least for count in self.blocks), 2, -(-longest // 2))
+            if cut.tiles < len(self.blocks) and self.floats(cut) <= MOST_FLOATS:
+                yield cut
+
+    def in_halves(self):
+        """Of an uncut call: the best of `halves`, or UNCUT where none ends sooner."""
+        halves = [(self.estimate(cut, NEXT) * WORTH, cut) for cut in self.halves()]
+        return min([(self.estimate(UNCUT, NEXT), UNCUT), *halves])[1]
+
+    def estimate(self, cut, between=0.0):
+        """Microseconds of the whole call. between: of a multiprocessor's items."""
         kernel, processors = self.kernel, self.call.processors
         computed = 4 * kernel.rows * self.size / kernel.speed * 1e-6
         block = kernel.keys * processors * max(computed, 4 * self.size / L2_SPEED * 1e-6)
         if len(self.blocks) > MOST_TILES:
             return START + sum(self.blocks) * block / processors
-        chunk = CHUNK + VALUES * kernel.rows * self.size / (128 * 64)
+        values = kernel.rows * self.size / (128 * 64)
+        halves = cut.first == 0 and 0 < cut.tiles < len(self.blocks)
+        chunk = HALF + HALF_VALUES * values if halves else CHUNK + VALUES * values
         items = []
         for tile, count in enumerate(self.blocks):
-            parts = 1 if tile < whole else max(1, min(chunks, -(-count // chunk_blocks)))
+            inside = cut.first <= tile < cut.first + cut.tiles
+            parts = max(1, min(cut.chunks, -(-count // cut.chunk_blocks))) if inside else 1
             items += [ITEM + block * -(-count // parts) + (chunk if parts > 1 else 0.0)] * parts
-        return START + makespan(items, processors)
+        return START + makespan(items, processors, between)
 
-    def plan(self, whole, chunks, chunk_blocks):
+    def sorted(self, cut):
+        """1: the sequences with most keys first. Not where tiles are cut or small, which come out even anyway."""
+        few = self.call.sequences <= min(MOST_SORTED, SORTED * max(self.blocks))
+        return int(1 < self.call.sequences and few and cut == UNCUT and not self.split)
+
+    def plan(self, cut):
         call = self.call
         together = max(1, min(call.kv_heads, int(L2_SHARE // max(1, 4 * call.longest_keys * call.head_dim))))
-        return Plan(self.split, self.pack, together * (call.heads // call.kv_heads // self.pack), whole, chunks,
-                    chunk_blocks, int(call.longest_keys >= TRUSTED), (len(self.blocks) - whole) * self.owners,
-                    self.floats(whole, chunks))
+        return Plan(self.split, self.pack, together * (call.heads // call.kv_heads // self.pack), cut,
+                    self.sorted(cut), int(call.longest_keys >= TRUSTED), cut.tiles * self.owners, self.floats(cut))
 
 
-def makespan(items, processors):
-    """Microseconds until all items are done, each taken by the first that is free."""
+def makespan(items, processors, between=0.0):
+    """Microseconds until all items are done, each taken by the first that is free. between: one item and the next."""
     free = [0.0] * min(processors, max(1, len(items)))
     for item in items:
-        heapq.heapreplace(free, free[0] + item)
+        heapq.heapreplace(free, free[0] + item + (between if free[0] else 0.0))
     return max(free)
 
 
@@ -162,8 +202,9 @@ def makespan(items, processors):
 def plan(*sizes):
     """The plan that should take the least time. sizes: of a Call. Remembered: calls of the same sizes look it up."""
     works = Call(*sizes).works()
-    best = min((work.estimate(*cut), work.split, cut) for work in works for cut in work.cuts())
-    return works[best[1]].plan(*best[2])
+    best = min((work.estimate(cut), work.split, cut) for work in works for cut in work.cuts())
+    work, cut = works[best[1]], best[2]
+    return work.plan(work.in_halves() if cut == UNCUT else cut)
 
 
 class Workspace:

@@ -73,15 +73,14 @@ __device__ __forceinline__ void load_queries(const AttentionCall& call, const At
 
 // Tells the consumers that there are no more items. The last CTA to end leaves the counters as it found them.
 template <typename S>
-__device__ __forceinline__ void end_items(const AttentionCall& call, SharedMap<S> shared, int items, int tiles,
-                                          int lane) {
+__device__ __forceinline__ void end_items(const AttentionCall& call, SharedMap<S> shared, int tiles, int lane) {
     mbarrier_wait(shared.q_empty(), (tiles & 1) ^ 1);
     if (lane > 0) return;
     Tile end = {};
     end.blocks = -1;
     put_tile(shared.tile(tiles & 1), end);
     mbarrier_arrive(shared.q_full());
-    if (items <= static_cast<int>(gridDim.x)) return;
+    if (load_word(shared.items()) <= static_cast<int>(gridDim.x)) return;
     __threadfence();
     if (atomicInc(reinterpret_cast<unsigned*>(call.counters + 1), gridDim.x - 1) == gridDim.x - 1) call.counters[0] = 0;
 }
@@ -89,20 +88,21 @@ __device__ __forceinline__ void end_items(const AttentionCall& call, SharedMap<S
 // The first LOADERS warps, all on the same items; warp 0 takes them, loads the queries and tells the consumers.
 template <typename S>
 __device__ __forceinline__ void produce(const AttentionCall& call, const AttentionMaps& maps, SharedMap<S> shared,
-                                        int items, int warp, int lane) {
+                                        int warp, int lane) {
     Ring<S::K_STAGES> k_ring;
     Ring<S::STAGES> v_ring;
     int tiles = 0, item = blockIdx.x;
     const int group = call.heads / call.kv_heads;
-    for (int round = 0; item < items; ++round) {
+    for (int round = 0; item < load_word(shared.items()); ++round) {
         // The next item's number comes while the last tiles of this one are loaded: nothing may use it before the end. Not
         // earlier, or a CTA with a long item would have another while others are through with short ones.
-        int ticket = items;
+        int ticket = 0x3fffffff;  // none
         const auto take = [&]() {
-            take_ticket(call.counters, items > static_cast<int>(gridDim.x) && warp == 0 && lane == 0, ticket);
+            const bool more = load_word(shared.items()) > static_cast<int>(gridDim.x);
+            take_ticket(call.counters, more && warp == 0 && lane == 0, ticket);
         };
         Tile tile;
-        if (!find_tile<S>(call, item, lane, tile)) {
+        if (!find_tile<S>(call, shared, item, lane, tile)) {
             take();
         } else {
             int page = 0;
@@ -145,7 +145,7 @@ __device__ __forceinline__ void produce(const AttentionCall& call, const Attenti
         }
         item = ticket + gridDim.x;
     }
-    if (warp == 0) end_items<S>(call, shared, items, tiles, lane);
+    if (warp == 0) end_items<S>(call, shared, tiles, lane);
 }
 
 }  // namespace derby

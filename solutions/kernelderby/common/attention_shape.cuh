@@ -29,15 +29,16 @@ struct AttentionCall {
     int num_seqs, table_width, heads, kv_heads;
     int head_dim;             // a multiple of 8, at most D of the kernel: columns past it are zeros
     int pack;                 // query heads of one key head that share a tile: the rows of a tile are tokens x pack
-    // From tile number whole_tiles on, a tile's keys are cut into chunks of chunk_blocks blocks, `chunks` at most:
-    // items of work of their own, whose results are put together by the last one.
-    int whole_tiles, chunks, chunk_blocks;
+    // Of cut_tiles tiles, from number first_cut on, the keys are cut into chunks of chunk_blocks blocks, `chunks` at
+    // most: items of work of their own, whose results are put together by the last one.
+    int first_cut, cut_tiles, chunks, chunk_blocks;
     int section_heads;        // heads / pack of them at a time: their keys and values fit the L2
     float scale_log2;         // sm_scale * log2(e)
     int trusting;             // 0: weights are those of the largest score so far. 1: of one that is near (Softmax)
     long long num_tokens, kv_tokens;  // rows of query; rows of key (packed) or blocks of the cache (paged)
     int query_blocks;         // tiles of query rows, an upper bound where there are several sequences
     int tile_tokens;          // M / pack
+    int sorted;               // 1: several sequences, those with most keys first (attention_order.cuh)
 };
 
 // SPLIT: all warpgroups work on the same 64 rows, each on every WARPGROUPS-th tile of keys, and merge at the end.
@@ -67,8 +68,12 @@ struct AttentionShape {
     static constexpr int BARRIERS = 2 + 2 * (K_STAGES + STAGES);
     static constexpr int TILE_BYTES = 2 * 48 + 16 + 8;  // two tiles, a flag for each warpgroup, two tickets
     static constexpr int MERGE_BYTES = SPLIT ? (WARPGROUPS - 1) * 128 * 4 * (D / 2 + 4) : 0;
-    static constexpr int SHARED = 1024 + Q_BYTES + (K_STAGES + STAGES) * KV_BYTES + MERGE_BYTES + TILE_BYTES + 8 * BARRIERS;
-    static_assert(N % 16 == 0 && STAGES % STRIDE == 0 && SHARED <= 232448, "tile");
+    static constexpr int UNSORTED =
+        1024 + Q_BYTES + (K_STAGES + STAGES) * KV_BYTES + MERGE_BYTES + TILE_BYTES + 8 * BARRIERS;
+    // Sequences that can be put in order: two words each, and four for what there is in all.
+    static constexpr int MOST_SORTED = (232448 - UNSORTED) / 8 - 3 < 256 ? (232448 - UNSORTED) / 8 - 3 : 256;
+    static constexpr int SHARED = UNSORTED + 8 * (MOST_SORTED + 3);
+    static_assert(N % 16 == 0 && STAGES % STRIDE == 0 && MOST_SORTED > 0 && SHARED <= 232448, "tile");
 };
 
 // Shared memory, at a multiple of 1024 bytes: Q, K_STAGES of K, STAGES of V, what is merged, two tiles, barriers.
@@ -83,6 +88,13 @@ struct SharedMap {
     __device__ __forceinline__ uint32_t flag(int warpgroup) const { return tile(2) + 4 * warpgroup; }
     __device__ __forceinline__ uint32_t ticket(int slot) const { return tile(2) + 16 + 4 * slot; }
     __device__ __forceinline__ uint32_t barrier(int index) const { return tile(0) + S::TILE_BYTES + 8 * index; }
+    // Tiles of query rows of a head, tiles of all heads that are cut, items of work.
+    __device__ __forceinline__ uint32_t query_blocks() const { return barrier(S::BARRIERS); }
+    __device__ __forceinline__ uint32_t cut_tiles() const { return query_blocks() + 4; }
+    __device__ __forceinline__ uint32_t items() const { return query_blocks() + 8; }
+    // Of the sequences in order: the tiles of those before, and at the end of all; the number of each.
+    __device__ __forceinline__ uint32_t before(int place) const { return query_blocks() + 12 + 4 * place; }
+    __device__ __forceinline__ uint32_t in_order(int place) const { return before(S::MOST_SORTED + 1 + place); }
     __device__ __forceinline__ uint32_t q_full() const { return barrier(0); }
     __device__ __forceinline__ uint32_t q_empty() const { return barrier(1); }
     __device__ __forceinline__ uint32_t k_full(int stage) const { return barrier(2 + stage); }

@@ -1,6 +1,6 @@
 // Items of work of long attention: rows of queries and the keys that they see.
 #pragma once
-#include "attention_shape.cuh"
+#include "attention_order.cuh"
 
 namespace derby {
 
@@ -37,26 +37,33 @@ __device__ __forceinline__ Tile get_tile(uint32_t from) {
     return tile;
 }
 
-// Work item `index`: in sections of heads; inside, the last query rows first, since they see most. False: there is
-// nothing to do.
+// Work item `index`: in sections of heads; inside, the sequences with most keys first where they are sorted, and the
+// last query rows first, since they see most. False: there is nothing to do.
 template <typename S>
-__device__ __forceinline__ bool find_tile(const AttentionCall& call, int index, int lane, Tile& tile) {
-    const int cut = index - call.whole_tiles;
-    tile.slot = cut / call.chunks;
+__device__ __forceinline__ bool find_tile(const AttentionCall& call, SharedMap<S> shared, int index, int lane,
+                                          Tile& tile) {
+    const int cut_tiles = load_word(shared.cut_tiles()), from_cut = index - call.first_cut;
+    tile.slot = from_cut / call.chunks;
     tile.chunk = 0;
-    if (cut >= 0) {
-        tile.chunk = cut - tile.slot * call.chunks;
-        index = call.whole_tiles + tile.slot;
+    const bool cut = from_cut >= 0 && tile.slot < cut_tiles;
+    if (cut) {
+        tile.chunk = from_cut - tile.slot * call.chunks;
+        index = call.first_cut + tile.slot;
+    } else if (from_cut >= 0) {
+        index -= cut_tiles * (call.chunks - 1);
     }
     const int all_heads = call.heads / call.pack;
-    const int per_section = call.query_blocks * call.section_heads;
+    const int query_blocks = load_word(shared.query_blocks()), per_section = query_blocks * call.section_heads;
     const int section = index / per_section, inside = index - section * per_section;
     const int heads = min(call.section_heads, all_heads - section * call.section_heads);
     const int from_last = inside / heads;
     tile.head = (section * call.section_heads + inside - from_last * heads) * call.pack;
-    int block = call.query_blocks - 1 - from_last;
+    int block = query_blocks - 1 - from_last;
     tile.sequence = 0;
-    if (call.num_seqs > 1) {
+    if (call.sorted) {
+        block = from_last;
+        tile.sequence = sequence_of<S>(call, shared, block, lane);
+    } else if (call.num_seqs > 1) {
         // Sequence s has the blocks from cu_seqlens_q[s] / tile_tokens + s on: at least as many as it needs.
         // The warp looks at 32 places at once.
         int low = 0, count = call.num_seqs;
@@ -74,7 +81,7 @@ __device__ __forceinline__ bool find_tile(const AttentionCall& call, int index, 
     if (call.num_seqs > 1) {
         tile.first_query = call.cu_seqlens_q[tile.sequence];
         tile.queries = call.cu_seqlens_q[tile.sequence + 1] - tile.first_query;
-        block -= tile.first_query / call.tile_tokens + tile.sequence;
+        if (!call.sorted) block -= tile.first_query / call.tile_tokens + tile.sequence;
     } else {
         tile.queries = static_cast<int>(call.num_tokens);
     }
@@ -93,7 +100,7 @@ __device__ __forceinline__ bool find_tile(const AttentionCall& call, int index, 
     int visible = tile.keys;
     if (S::CAUSAL) visible = min(visible, tile.keys - tile.queries + tile.token + call.tile_tokens);
     const int blocks = (max(visible, 0) + S::N - 1) / S::N;
-    tile.chunks = cut < 0 ? 1 : max(1, min(call.chunks, (blocks + call.chunk_blocks - 1) / call.chunk_blocks));
+    tile.chunks = !cut ? 1 : max(1, min(call.chunks, (blocks + call.chunk_blocks - 1) / call.chunk_blocks));
     tile.first_block = blocks * tile.chunk / tile.chunks;
     tile.blocks = blocks * (tile.chunk + 1) / tile.chunks - tile.first_block;
     return tile.token < tile.queries && tile.chunk < tile.chunks;

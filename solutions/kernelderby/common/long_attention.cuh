@@ -126,7 +126,7 @@ __device__ __forceinline__ void consume(const AttentionCall& call, SharedMap<S> 
         int first_masked = tile.keys / S::N;
         if (S::CAUSAL) first_masked = min(first_masked, (context + group_row / call.pack + 1) / S::N);
         int mine = 0;  // of the tile's blocks, the first of this warpgroup
-        if constexpr (S::SPLIT) mine = (warpgroup + S::WARPGROUPS - first_turn % S::WARPGROUPS) % S::WARPGROUPS;
+        if constexpr (S::SPLIT) mine = warpgroup;
         Ring<S::K_STAGES> k_ring{first_turn + mine};
         Ring<S::STAGES> v_ring{first_turn + mine};
         first_turn += tile.blocks;
@@ -216,14 +216,25 @@ __device__ __forceinline__ void consume(const AttentionCall& call, SharedMap<S> 
     if (warpgroup == 0) turn<S>(0);
 }
 
+// Rows of queries that no head and token of a tile has: zeros, since what they hold has a say in when a warp follows
+// its highest scores.
+template <typename S>
+__device__ __forceinline__ void clear_unused_queries(const AttentionCall& call, SharedMap<S> shared) {
+    const int used = call.pack * call.tile_tokens, words = (S::M - used) * (ROW_BYTES / 16);
+    if (words == 0) return;
+    for (int i = threadIdx.x; i < S::SLABS * words; i += S::THREADS)
+        asm volatile("st.shared.v4.b32 [%0], {%1, %1, %1, %1};"
+                     ::"r"(shared.q() + i / words * S::Q_SLAB + used * ROW_BYTES + i % words * 16), "r"(0) : "memory");
+    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+}
+
 template <typename S>
 __global__ void __launch_bounds__(S::THREADS, 1)
     derby_long_attention(const __grid_constant__ AttentionMaps maps, const AttentionCall call) {
     extern __shared__ uint8_t raw[];
     const SharedMap<S> shared{(shared_address(raw) + 1023) & ~1023u};
-    const int tiles = call.query_blocks * (call.heads / call.pack);
-    const int items = call.whole_tiles + (tiles - call.whole_tiles) * call.chunks;
     if (threadIdx.x == 0) {
+        if (!call.sorted) put_counts<S>(call, shared, call.query_blocks);
         mbarrier_init(shared.q_full(), 1);
         mbarrier_init(shared.q_empty(), 4 * S::WARPGROUPS);
         for (int stage = 0; stage < S::K_STAGES; ++stage) {
@@ -244,16 +255,18 @@ __global__ void __launch_bounds__(S::THREADS, 1)
             tma_prefetch_map(&maps.v_tail);
         }
     }
+    clear_unused_queries<S>(call, shared);
     // The table is on its way while the sequence's length is.
     if (S::PAGED && call.num_seqs == 1 && threadIdx.x >= 32 && threadIdx.x < 64)
         for (int entry = (threadIdx.x - 32) * 32; entry < call.table_width; entry += 1024)
             asm volatile("prefetch.global.L2 [%0];" ::"l"(call.block_table + entry));
+    if (call.sorted) sort_sequences<S>(call, shared);
     __syncthreads();
     const int warpgroup = __shfl_sync(0xffffffff, threadIdx.x / 128, 0);
     if (warpgroup == 0) {
         setmaxnreg_dec<S::PRODUCER_REGISTERS>();
         const int warp = __shfl_sync(0xffffffff, threadIdx.x / 32, 0);
-        if (warp < S::LOADERS) produce<S>(call, maps, shared, items, warp, threadIdx.x & 31);
+        if (warp < S::LOADERS) produce<S>(call, maps, shared, warp, threadIdx.x & 31);
     } else {
         setmaxnreg_inc<S::CONSUMER_REGISTERS>();
         consume<S>(call, shared, warpgroup - 1);

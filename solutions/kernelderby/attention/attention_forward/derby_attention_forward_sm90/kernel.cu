@@ -16,14 +16,14 @@ struct Of {
 }  // namespace
 
 // Shapes as in the definition.
-// The plan, as planning.py makes it: split: which of the head size's two kernels; whole_tiles, chunks, chunk_blocks,
-// section_heads, trusting: as in AttentionCall. counters: zeros, and left as zeros. processors: multiprocessors of the
-// GPU.
+// The plan, as planning.py makes it: split: which of the head size's two kernels; first_cut, cut_tiles, chunks,
+// chunk_blocks, section_heads, sorted, trusting: as in AttentionCall. counters: zeros, and left as zeros. processors:
+// multiprocessors of the GPU.
 extern "C" int derby_attention_forward_sm90_run(
     const void* query, const void* key, const void* value, const int* cu_seqlens_q, const int* cu_seqlens_k,
     void* output, int* counters, float* partials, long long num_tokens, long long num_keys, int num_seqs, int heads,
-    int head_dim, float sm_scale, int split, int section_heads, int whole_tiles, int chunks, int chunk_blocks,
-    int trusting, int processors, cudaStream_t stream) {
+    int head_dim, float sm_scale, int split, int section_heads, int first_cut, int cut_tiles, int chunks,
+    int chunk_blocks, int sorted, int trusting, int processors, cudaStream_t stream) {
     const AttentionTensors tensors{query, key, value, num_tokens, num_keys};
     AttentionCall call{};
     call.cu_seqlens_q = cu_seqlens_q;
@@ -38,9 +38,11 @@ extern "C" int derby_attention_forward_sm90_run(
     call.scale_log2 = sm_scale * LOG2_E;
     call.pack = 1;
     call.section_heads = section_heads;
-    call.whole_tiles = whole_tiles;
+    call.first_cut = first_cut;
+    call.cut_tiles = cut_tiles;
     call.chunks = chunks;
     call.chunk_blocks = chunk_blocks;
+    call.sorted = sorted;
     call.trusting = trusting;
     const auto launch = [&](auto kernel) {
         return int(launch_long_attention<typename decltype(kernel)::Shape>(tensors, call, processors, stream));

@@ -22,9 +22,9 @@ POINTER, INT, LONG, FLOAT = cuda_library.POINTER, cuda_library.INT, cuda_library
 library = cuda_library.CudaLibrary(
     __file__, "derby_attention_forward_sm90",
     ["kernel.cu", "attention_launch.cuh", "long_attention.cuh", "attention_producer.cuh", "attention_results.cuh",
-     "attention_softmax.cuh", "attention_tiles.cuh", "attention_shape.cuh", "attention_hopper.cuh", "once_a_device.cuh",
-     "wgmma_bf16.cuh"],
-    [POINTER] * 8 + [LONG] * 2 + [INT] * 3 + [FLOAT] + [INT] * 7)
+     "attention_softmax.cuh", "attention_tiles.cuh", "attention_order.cuh", "attention_shape.cuh",
+     "attention_hopper.cuh", "once_a_device.cuh", "wgmma_bf16.cuh"],
+    [POINTER] * 8 + [LONG] * 2 + [INT] * 3 + [FLOAT] + [INT] * 9)
 few_library = cuda_library.CudaLibrary(__file__, "derby_few_keys_attention", ["few_keys.cu"],
                                        [POINTER] * 6 + [INT] * 5 + [FLOAT])
 MOST_HEAD_DIM = 256
@@ -58,5 +58,5 @@ def run(query, key, value, cu_seqlens_q, cu_seqlens_k, max_seqlen, sm_scale, out
     made = planning.plan(tokens, sequences, int(max_seqlen), int(max_seqlen), heads, heads, head_dim, False, processors)
     counters, partials = workspace(device, made)
     library(device, query, key, value, cu_seqlens_q, cu_seqlens_k, output, counters, partials, tokens, key.shape[0],
-            sequences, heads, head_dim, float(sm_scale), made.split, made.section_heads, made.whole_tiles, made.chunks,
-            made.chunk_blocks, made.trusting, processors)
+            sequences, heads, head_dim, float(sm_scale), made.split, made.section_heads, *made.cut, made.sorted,
+            made.trusting, processors)

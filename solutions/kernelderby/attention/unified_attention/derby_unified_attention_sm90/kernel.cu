@@ -16,15 +16,15 @@ struct Of {
 }  // namespace
 
 // Shapes as in the definition.
-// The plan, as planning.py makes it: split: which of the head size's two kernels; whole_tiles, chunks, chunk_blocks,
-// section_heads, pack, trusting: as in AttentionCall. counters: zeros, and left as zeros. processors: multiprocessors of
-// the GPU.
+// The plan, as planning.py makes it: split: which of the head size's two kernels; first_cut, cut_tiles, chunks,
+// chunk_blocks, section_heads, pack, sorted, trusting: as in AttentionCall. counters: zeros, and left as zeros.
+// processors: multiprocessors of the GPU.
 extern "C" int derby_unified_attention_sm90_run(
     const void* query, const void* key_cache, const void* value_cache, const int* cu_seqlens_q, const int* seq_lens,
     const int* block_table, void* output, int* counters, float* partials, long long num_tokens, long long num_blocks,
     int num_seqs, int table_width, int heads, int kv_heads, int head_dim, float sm_scale, int split, int pack,
-    int section_heads, int whole_tiles, int chunks, int chunk_blocks, int trusting, int processors,
-    cudaStream_t stream) {
+    int section_heads, int first_cut, int cut_tiles, int chunks, int chunk_blocks, int sorted, int trusting,
+    int processors, cudaStream_t stream) {
     const AttentionTensors tensors{query, key_cache, value_cache, num_tokens, num_blocks};
     AttentionCall call{};
     call.cu_seqlens_q = cu_seqlens_q;
@@ -41,9 +41,11 @@ extern "C" int derby_unified_attention_sm90_run(
     call.scale_log2 = sm_scale * LOG2_E;
     call.pack = pack;
     call.section_heads = section_heads;
-    call.whole_tiles = whole_tiles;
+    call.first_cut = first_cut;
+    call.cut_tiles = cut_tiles;
     call.chunks = chunks;
     call.chunk_blocks = chunk_blocks;
+    call.sorted = sorted;
     call.trusting = trusting;
     const auto launch = [&](auto kernel) {
         return int(launch_long_attention<typename decltype(kernel)::Shape>(tensors, call, processors, stream));

@@ -27,9 +27,9 @@ POINTER, INT, LONG, FLOAT = cuda_library.POINTER, cuda_library.INT, cuda_library
 library = cuda_library.CudaLibrary(
     __file__, "derby_unified_attention_sm90",
     ["kernel.cu", "attention_launch.cuh", "long_attention.cuh", "attention_producer.cuh", "attention_results.cuh",
-     "attention_softmax.cuh", "attention_tiles.cuh", "attention_shape.cuh", "attention_hopper.cuh", "once_a_device.cuh",
-     "wgmma_bf16.cuh"],
-    [POINTER] * 9 + [LONG] * 2 + [INT] * 5 + [FLOAT] + [INT] * 8)
+     "attention_softmax.cuh", "attention_tiles.cuh", "attention_order.cuh", "attention_shape.cuh",
+     "attention_hopper.cuh", "once_a_device.cuh", "wgmma_bf16.cuh"],
+    [POINTER] * 9 + [LONG] * 2 + [INT] * 5 + [FLOAT] + [INT] * 10)
 short_library = cuda_library.CudaLibrary(
     __file__, "derby_short_attention", ["short.cu", "short_launch.cuh", "short_attention.cuh", "short_movers.cuh",
                                         "short_softmax.cuh", "short_units.cuh", "short_hopper.cuh",
@@ -110,5 +110,4 @@ def run(query, key_cache, value_cache, cu_seqlens_q, seq_lens, block_table, max_
     counters, partials = workspace(device, made)
     library(device, query, key_cache, value_cache, cu_seqlens_q, seq_lens, block_table, output, counters, partials,
             tokens, blocks, sequences, block_table.shape[1], heads, kv_heads, head_dim, float(sm_scale), made.split,
-            made.pack, made.section_heads, made.whole_tiles, made.chunks, made.chunk_blocks, made.trusting,
-            processors)
+            made.pack, made.section_heads, *made.cut, made.sorted, made.trusting, processors)
