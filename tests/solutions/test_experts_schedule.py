@@ -119,8 +119,19 @@ def test_every_pair_meets_every_block_of_weights_once(
         for tile in range(slab_tiles * (tiles_n // slab)):
             for rank in range(cluster):
                 expert, block_n, size, first, _ = numbers(
-                    schedule.place, 5, tile, tiles_n, slab, most_rows, starts, slab_tiles, rows, rank, cluster,
-                    halved, evens,
+                    schedule.place,
+                    5,
+                    tile,
+                    tiles_n,
+                    slab,
+                    most_rows,
+                    starts,
+                    slab_tiles,
+                    rows,
+                    rank,
+                    cluster,
+                    halved,
+                    evens,
                 )
                 assert 0 <= block_n < tiles_n and 0 <= size <= most_rows and (first - row_start[expert]) % 8 == 0
                 assert block_n // slab >= last_slab
