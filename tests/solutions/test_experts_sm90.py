@@ -251,6 +251,23 @@ def test_in_a_graph(operator, module, tokens):
 
 
 @pytest.mark.gpu
+def test_a_tile_of_few_pairs_behind_one_of_more(operator, module):
+    """Experts of 16 and of 8 pairs in turn, 44 tiles each, while copies keep memory busy: what the larger tile adds has
+    been read before the smaller one is laid in its place."""
+    ids = torch.arange(20).repeat_interleave(torch.tensor([16, 8] * 10))[:, None]
+    inputs = random_inputs(operator, 240, 11264, 256, 20, 1, ids)
+    expected, other = expected_of(operator, inputs), torch.cuda.Stream()
+    copied = torch.zeros(2, 1 << 28, dtype=torch.uint8, device="cuda")
+    torch.cuda.synchronize()
+    for _ in range(20):
+        with torch.cuda.stream(other):
+            copied[0].copy_(copied[1])
+        out = output_of(operator, inputs)
+        module.run_with({"variant": 0, "slab": 0, "stores": 0}, *inputs.values(), out)
+        assert (out.float() - expected).norm() <= ERROR[operator] * expected.norm()
+
+
+@pytest.mark.gpu
 def test_stored_rows_are_summed_to_the_same_bits_each_time(operator, module):
     """K is not split there: with one tile an expert, no sum depends on who comes first."""
     inputs = random_inputs(operator, 400, 1024, 256, 64, 8)
