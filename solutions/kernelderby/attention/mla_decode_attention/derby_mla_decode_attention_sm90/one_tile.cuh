@@ -208,8 +208,9 @@ __global__ void __launch_bounds__(THREADS, 1) derby_mla_decode_attention_tile(co
   }
 }
 
+// static, or two builds of this library in one process would share `ready`.
 template <int T, int BLOCKS>
-cudaError_t start(const Arguments& given, int sequences, cudaStream_t stream) {
+static cudaError_t start(const Arguments& given, int sequences, cudaStream_t stream) {
   using S = Shape<T, BLOCKS>;
   auto kernel = derby_mla_decode_attention_tile<T, BLOCKS>;
   static OnceADevice ready;
