@@ -2,12 +2,12 @@
 
     python benchmarks/compare_sass.py derby_moe_sm90 HEAD~3 .
 
-A build is a git revision (the solution's folder as it was then), "." (as it is now) or any folder of sources. Each is
-compiled by its own main.py's `build(folder)`, and its kernels are read with cuobjdump (from the CUDA toolkit, the PATH
-or Triton's package). A kernel that has another mangled name but the same instructions counts as renamed. Of each kernel
-one line: `same words` (every encoding, scheduling bits included), `same but for constant bank offsets` (parameters
-lie elsewhere), or how many instructions differ and the first of them. Needs nvcc and no GPU. Exit code 1 where a kernel
-differs by more than its name.
+A build is a git revision (the solution's sources as they were then), "." (as they are now) or any folder of sources, as
+for compare_builds.py. Each is compiled by its own main.py, and its kernels are read with cuobjdump (from the CUDA
+toolkit, the PATH or Triton's package). A kernel that has another mangled name but the same instructions counts as
+renamed. Of each kernel one line: `same words` (every encoding, scheduling bits included), `same but for constant bank
+offsets` (parameters lie elsewhere), or how many instructions differ and the first of them. Needs nvcc and no GPU. Exit
+code 1 where a kernel differs by more than its name.
 """
 
 from __future__ import annotations
@@ -23,6 +23,12 @@ import sys
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
+
+from compare_builds import build
+
+from kernelderby.catalog import Catalog, Solution
+from kernelderby.errors import DerbyError
+from kernelderby.measure.worker.build import BuildFailed, load_solution, solution_module
 
 CHECKOUT = Path(__file__).resolve().parent.parent
 INSTRUCTION = re.compile(r"^\s*/\*[0-9a-f]{4,}\*/\s+(.*?;)\s*/\* (0x[0-9a-f]{16}) \*/")
@@ -94,28 +100,6 @@ def compare(first: dict[str, Kernel], second: dict[str, Kernel]) -> list[tuple[b
     return [(same, f"{name}: {text}") for same, text, name in lines]
 
 
-def sources(solution: Path, name: str, to: Path) -> Path:
-    """A folder with the solution's files as `name` means them."""
-    if name == ".":
-        return solution
-    if Path(name).is_dir():
-        return Path(name)
-    folder = solution.relative_to(CHECKOUT).as_posix()
-    listed = git("ls-tree", "-r", "--name-only", name, "--", folder).decode().split()
-    if not listed:
-        raise SystemExit(f"compare_sass: {name}: is no folder and no revision with {folder}")
-    to.mkdir()
-    for path in listed:
-        file = to / Path(path).relative_to(folder)
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_bytes(git("show", f"{name}:{path}"))
-    return to
-
-
-def git(*arguments: str) -> bytes:
-    return subprocess.run(["git", "-C", CHECKOUT, *arguments], capture_output=True).stdout
-
-
 def find_cuobjdump() -> str:
     homes = [os.environ.get("CUDA_HOME"), os.environ.get("CUDA_PATH"), "/usr/local/cuda"]
     places = [shutil.which("cuobjdump"), *(f"{home}/bin/cuobjdump" for home in homes if home)]
@@ -128,32 +112,40 @@ def find_cuobjdump() -> str:
     raise SystemExit("compare_sass: no cuobjdump on the PATH, in $CUDA_HOME/bin or in Triton's package")
 
 
-def sass(folder: Path, scratch: Path) -> dict[str, Kernel]:
-    """The kernels of the library that the folder's main.py builds."""
-    spec = importlib.util.spec_from_file_location(f"solution_{scratch.name}", folder / "main.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    library = module.build(scratch)
-    listing = subprocess.run([find_cuobjdump(), "-sass", library], capture_output=True, text=True, check=True).stdout
-    kernels = parse_sass(listing)
+def libraries(solution: Solution, folder: Path) -> list[Path]:
+    """Shared libraries for sm_90a: of its main.py's CudaLibrary objects, or of its own build(folder)."""
+    load_solution(Catalog.open(CHECKOUT).definition(solution.definition), solution)
+    module = solution_module(solution)
+    found = [value for value in vars(module).values() if type(value).__name__ == "CudaLibrary"]
+    if not found and not hasattr(module, "build"):
+        raise DerbyError(f"{solution.name}: its main.py has neither a CudaLibrary nor build(folder)")
+    return [library.build("90a", folder) for library in found] or [Path(module.build(folder))]
+
+
+def sass(solution: Solution, folder: Path) -> dict[str, Kernel]:
+    """The kernels of the solution's libraries, built in the folder."""
+    kernels = {}
+    for library in libraries(solution, folder):
+        command = [find_cuobjdump(), "-sass", library]
+        kernels |= parse_sass(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
     if not kernels or not all(kernel.texts for kernel in kernels.values()):
-        raise SystemExit(f"compare_sass: {folder}: cuobjdump shows no instructions")
+        raise DerbyError(f"{solution.name}: cuobjdump shows no instructions")
     return kernels
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("solution", help="name of a solution whose main.py has build(folder)")
+    parser.add_argument("solution", help="name of a CUDA solution that its main.py compiles with nvcc")
     parser.add_argument("builds", nargs=2, help="git revisions, folders, or . for the working tree")
     arguments = parser.parse_args()
-    found = [path.parent for path in (CHECKOUT / "solutions").glob(f"*/*/*/{arguments.solution}/main.py")]
-    if len(found) != 1:
-        raise SystemExit(f"compare_sass: {arguments.solution}: {len(found)} folders under solutions/ are called so")
-    with tempfile.TemporaryDirectory() as scratch:
-        kernels = [
-            sass(sources(found[0], name, Path(scratch, f"sources{i}")), Path(scratch, f"build{i}"))
-            for i, name in enumerate(arguments.builds)
-        ]
+    try:
+        solution = Catalog.open(CHECKOUT).solution(arguments.solution)
+        with tempfile.TemporaryDirectory() as scratch:
+            kernels = [
+                sass(build(solution, name), Path(scratch, str(number))) for number, name in enumerate(arguments.builds)
+            ]
+    except (BuildFailed, DerbyError) as error:
+        raise SystemExit(f"compare_sass: {error}") from None
     lines = compare(*kernels)
     print(*(line for _, line in lines), sep="\n")
     return 0 if all(same for same, _ in lines) else 1
