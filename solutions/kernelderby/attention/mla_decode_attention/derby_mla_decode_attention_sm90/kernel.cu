@@ -9,8 +9,8 @@
 
 namespace {
 
-constexpr int KEY = 576, LATENT = 512, PITCH = KEY + 8;  // a row is 16 bytes longer: ldmatrix without bank conflicts
-constexpr int WARPS = 8, THREADS = WARPS * 32, MOST_SPLITS = 16;
+using one_tile::KEY, one_tile::LATENT, one_tile::PITCH, one_tile::THREADS, one_tile::WARPS;
+constexpr int MOST_SPLITS = 16;
 
 struct Arguments {
   const __nv_bfloat16 *query, *cache;
