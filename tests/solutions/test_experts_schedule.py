@@ -31,8 +31,7 @@ extern "C" void visit(const int* in, int index, int worker, int workers, int k_b
     out[0] = v.tile, out[1] = v.k_begin, out[2] = v.k_end;
 }
 extern "C" void place(int tile, int tiles_n, int slab, int most_rows, const int* tile_start, int slab_tiles,
-                      const int* row_start, int rank, int cluster, int halved, int evens,
-                      int* out) {
+                      const int* row_start, int rank, int cluster, int halved, int evens, int* out) {
     const Layout layout = {1, tiles_n, slab};
     const Place p = locate(tile, layout, most_rows, tile_start, slab_tiles, row_start, rank, cluster, halved, evens);
     const int values[5] = {p.expert, p.block_n, p.rows, p.first_row, p.same_weights};
