@@ -203,6 +203,7 @@ class Events:
 
     def captured(self, call: Callable[[], object]) -> torch.cuda.CUDAGraph:
         graph = torch.cuda.CUDAGraph()
+        self.stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(self.stream):
             call()
             torch.cuda.synchronize()

@@ -216,6 +216,7 @@ def test_in_a_graph(module, weights):
     expected = definition.run(*inputs).float()
     out = torch.empty(expected.shape, dtype=torch.bfloat16, device="cuda")
     stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())  # out may lie where the reference still computes
     with torch.cuda.stream(stream):
         module.run(*inputs, out)
     torch.cuda.synchronize()

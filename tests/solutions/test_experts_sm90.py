@@ -237,6 +237,7 @@ def test_the_workloads(operator, module):
 def test_in_a_graph(operator, module, tokens):
     inputs = random_inputs(operator, tokens, 1024, 384, 16, 4)
     expected, out, stream = expected_of(operator, inputs), output_of(operator, inputs), torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())  # out may lie where the reference still computes
     with torch.cuda.stream(stream):
         module.run(*inputs.values(), out)
     torch.cuda.synchronize()
@@ -247,23 +248,6 @@ def test_in_a_graph(operator, module, tokens):
         out.fill_(float("nan"))
         graph.replay()
         torch.cuda.synchronize()
-        assert (out.float() - expected).norm() <= ERROR[operator] * expected.norm()
-
-
-@pytest.mark.gpu
-def test_a_tile_of_few_pairs_behind_one_of_more(operator, module):
-    """Experts of 16 and of 8 pairs in turn, 44 tiles each, while copies keep memory busy: what the larger tile adds has
-    been read before the smaller one is laid in its place."""
-    ids = torch.arange(20).repeat_interleave(torch.tensor([16, 8] * 10))[:, None]
-    inputs = random_inputs(operator, 240, 11264, 256, 20, 1, ids)
-    expected, other = expected_of(operator, inputs), torch.cuda.Stream()
-    copied = torch.zeros(2, 1 << 28, dtype=torch.uint8, device="cuda")
-    torch.cuda.synchronize()
-    for _ in range(20):
-        with torch.cuda.stream(other):
-            copied[0].copy_(copied[1])
-        out = output_of(operator, inputs)
-        module.run_with({"variant": 0, "slab": 0, "stores": 0}, *inputs.values(), out)
         assert (out.float() - expected).norm() <= ERROR[operator] * expected.norm()
 
 

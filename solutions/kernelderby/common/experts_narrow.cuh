@@ -210,7 +210,7 @@ __device__ __forceinline__ void finish_second_scaled(Shared<C>& shared, const Ar
 #pragma unroll
     for (int chunk = 0; chunk < N; chunk += CHUNK) {
         if (chunk >= place.rows) break;
-        if (lane < C::OUT_CHUNK / 8) bulk_wait_group_read();  // all that may have added: the last N may be larger
+        if (lane < CHUNK / 8) bulk_wait_group_read();
         named_barrier_sync(NamedBarrier::CONSUMERS_DONE, CONSUMERS);
 #pragma unroll
         for (int j = chunk / 8; j < (chunk + CHUNK) / 8; ++j) {

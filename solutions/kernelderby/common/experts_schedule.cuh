@@ -101,7 +101,8 @@ DERBY_FUNCTION int tiles_of(int blocks, int slab, int cluster) {
 // its blocks, in multiples of 8, but for a half block. rank: of the CTA in its cluster. halved: blocks up to which the
 // last of an odd number may be a half one; evens: of an even number as well.
 DERBY_FUNCTION Place locate(int tile, const Layout& layout, int most_rows, const int* tile_start, int slab_tiles,
-                            const int* row_start, int rank, int cluster, int halved, bool evens) {
+                            const int* row_start, int rank, int cluster, int halved,
+                            bool evens) {
     const int slab = tile / slab_tiles, in_slab = tile - slab * slab_tiles;
     int expert = 0;
 #pragma unroll
