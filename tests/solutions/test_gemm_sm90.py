@@ -326,7 +326,7 @@ def test_captured_in_a_graph(operator):
 
 
 MUTANTS = {
-    "block_scaled_mm": [("i % 4 < 2 ? up : low", "up")],  # half of the rows get the scale of another
+    "block_scaled_mm": [("product[j] * lower", "product[j] * upper")],  # half of the rows get the scale of another
     "linear_sigmoid_mul": [("a + c.x", "a"), ("by.y)", "1.0f)")],  # no bias or no multiplier in every other column
 }
 EDITS = [(name, *edit) for name, edits in MUTANTS.items() for edit in edits]

@@ -24,15 +24,8 @@ template <class C, bool FIRST, bool STORES, int N>
 __device__ __forceinline__ void work_on(Shared<C>& shared, Stage& stage, const Arguments& arguments, int index,
                                         int k_blocks) {
     constexpr bool SCALED = C::Kind::SCALED;
-    constexpr int SIZE = C::WIDE ? 128 : N;  // sums of a thread
-    float sums[SIZE];
-    if (C::HALVED > 0 && shared.task[index % TASKS].place.rows <= int(threadIdx.x) / WARPGROUP * 64) {
-#pragma unroll
-        for (int i = 0; i < SIZE; ++i) sums[i] = 0.0f;
-        pass_over(shared, stage, k_blocks);
-    } else if constexpr (C::WIDE)
-        accumulate_wide_scaled<C, FIRST>(shared, stage, k_blocks, sums);
-    else if constexpr (SCALED)
+    float sums[N];
+    if constexpr (SCALED)
         accumulate_scaled<C, FIRST>(shared, stage, k_blocks, sums);
     else
         accumulate_plain<C, FIRST>(shared, stage, k_blocks, sums);
@@ -47,14 +40,10 @@ __device__ __forceinline__ void work_on(Shared<C>& shared, Stage& stage, const A
             collect_pieces<C>(arguments, blockIdx.x / C::CLUSTER + 1, last_piece(task.piece_of, stretch, all), sums);
         }
     const Place& place = task.place;
-    if constexpr (FIRST && C::WIDE)
-        finish_first_wide(shared, arguments, place, sums);
-    else if constexpr (FIRST && SCALED)
+    if constexpr (FIRST && SCALED)
         finish_first_scaled(shared, arguments, place, sums);
     else if constexpr (FIRST)
         finish_first_plain(shared, arguments, place, sums);
-    else if constexpr (C::WIDE)
-        finish_second_wide<C, STORES>(shared, arguments, place, sums);
     else if constexpr (SCALED)
         finish_second_scaled(shared, arguments, place, sums);
     else
@@ -84,8 +73,11 @@ __device__ __forceinline__ void consume(Shared<C>& shared, const Arguments& argu
     plan(shared, arguments);
     named_barrier_sync(NamedBarrier::SHARE_READY, THREADS);
     if (!FIRST) wait_for_previous_kernel();
-    if constexpr (C::LATER) {
-        work_and_finish_later<C, FIRST, STORES>(shared, arguments);
+    if constexpr (C::WIDE) {
+        if constexpr (C::LATER)
+            work_and_finish_later<C, FIRST, STORES>(shared, arguments);
+        else
+            work_on_wide_scaled<C, FIRST, STORES>(shared, arguments);
         return;
     }
     Stage stage;
@@ -95,9 +87,7 @@ __device__ __forceinline__ void consume(Shared<C>& shared, const Arguments& argu
         const Task& task = shared.task[v % TASKS];
         const int rows = task.place.rows, k_blocks = task.k_blocks;
         if (!FIRST) bring_pairs(shared, arguments, task.place, 0);
-        if constexpr (C::WIDE)
-            work_on<C, FIRST, STORES, 128>(shared, stage, arguments, v, k_blocks);
-        else if constexpr (C::Kind::SCALED && C::ROWS > 64)
+        if constexpr (C::Kind::SCALED && C::ROWS > 64)
             WorkOnSmallest<C, FIRST, STORES, 32, 64, 96, 128>::work(rows, shared, stage, arguments, v, k_blocks);
         else if constexpr (C::Kind::SCALED)
             WorkOnSmallest<C, FIRST, STORES, 8, 16, 32, 64>::work(rows, shared, stage, arguments, v, k_blocks);

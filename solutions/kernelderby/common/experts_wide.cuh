@@ -2,51 +2,9 @@
 // weight rows its N. Warpgroup w multiplies pairs 64 w .. 64 w + 63; of a thread's sums, 64 for each block of 128 weight
 // rows, [4j..] are of pairs 16 (t / 32) + t % 32 / 4 (+ 8 for the last two) and weight rows 8j + 2 (t % 4) + {0, 1}.
 #pragma once
-#include "experts_common.cuh"
+#include "experts_route.cuh"
 
 namespace derby {
-
-// The next k block is waited for and its scales are read while products are made.
-template <class C, bool GATHERED>
-__device__ __forceinline__ void accumulate_wide_scaled(Shared<C>& shared, Stage& stage, int k_blocks,
-                                                       float (&sums)[128]) {
-    using Kind = typename C::Kind;
-    const int lane = threadIdx.x % 32, group = threadIdx.x / 128, row = threadIdx.x / 32 * 16 + lane / 4;
-    float upper, lower, one[64];
-    float2 w;
-#pragma unroll
-    for (int i = 0; i < 128; ++i) sums[i] = 0.0f;
-    auto next_is_there = [&] {
-        const int s = stage.index;
-        mbarrier_wait(shared_address(&shared.full[s]), stage.parity);
-        if (GATHERED) fence_async_proxy();
-        upper = shared.x_scale[s][row], lower = shared.x_scale[s][row + 8];
-        w = *reinterpret_cast<const float2*>(shared.w_scale[s]);
-    };
-    next_is_there();
-    for (int k = 0; k < k_blocks; ++k) {
-        const int s = stage.index;
-        const uint32_t x = descriptor_low(shared_address(shared.x[s]) + group * 64 * BLOCK);
-        const uint32_t weights = descriptor_low(shared_address(shared.weights[s]));
-        const float upper_first = upper * w.x, lower_first = lower * w.x;
-        const float upper_second = upper * w.y, lower_second = lower * w.y;
-        wgmma_fence();
-        wgmma_k_block<Kind, 128>(one, x, weights, false);
-        wgmma_commit_group();
-        wgmma_wait_group<0>();
-#pragma unroll
-        for (int i = 0; i < 64; ++i) sums[i] += one[i] * (i % 4 < 2 ? upper_first : lower_first);
-        wgmma_fence();
-        wgmma_k_block<Kind, 128>(one, x, weights + (BLOCK * BLOCK >> 4), false);
-        wgmma_commit_group();
-        stage.next<C::STAGES>();
-        if (k + 1 < k_blocks) next_is_there();
-        wgmma_wait_group<0>();
-        release(shared, s, lane);
-#pragma unroll
-        for (int i = 0; i < 64; ++i) sums[64 + i] += one[i] * (i % 4 < 2 ? upper_second : lower_second);
-    }
-}
 
 // SwiGLU of the wide form and 1x128 quantisation: the first 64 sums are gate, the others up. A row's 128 values lie in
 // four neighbouring threads; a warp lays its 16 rows in shared memory to store 16 bytes a thread.
@@ -141,6 +99,80 @@ __device__ __forceinline__ void finish_second_wide(Shared<C>& shared, const Argu
         }
     }
     named_barrier_sync(NamedBarrier::WARPGROUP_DONE + warp / 4, CONSUMERS / 2);  // before the next tile's pairs come
+}
+
+// All visits of a consumer. The product of a k block with 128 weight rows is scaled and added to the sums by itself; the
+// next k block is waited for and its scales are read under the second of them. The first k block stands apart: as ptxas
+// makes the loop then, nearly every multiply-add shares its scale with the one before it, so fewer registers are read.
+template <class C, bool FIRST, bool STORES>
+__device__ __forceinline__ void work_on_wide_scaled(Shared<C>& shared, const Arguments& arguments) {
+    using Kind = typename C::Kind;
+    const int lane = threadIdx.x % WARP, group = threadIdx.x / WARPGROUP, row = threadIdx.x / WARP * 16 + lane / 4;
+    const int visits = shared.share.visits;
+    Stage stage;
+    float sums[128], one[64], upper, lower;
+    float2 w;
+    auto read_scales = [&] {
+        const int s = stage.index;
+        if (FIRST) fence_async_proxy();  // what the gathering threads have brought
+        upper = shared.x_scale[s][row], lower = shared.x_scale[s][row + 8];
+        w = *reinterpret_cast<const float2*>(shared.w_scale[s]);
+    };
+    auto multiply = [&](int block) {
+        const uint32_t x = descriptor_low(shared_address(shared.x[stage.index]) + group * 64 * BLOCK);
+        const uint32_t weights = descriptor_low(shared_address(shared.weights[stage.index]));
+        wgmma_fence();
+        wgmma_k_block<Kind, 128>(one, x, weights + block * (BLOCK * BLOCK >> 4), false);
+        wgmma_commit_group();
+    };
+    auto add_block = [&](bool more) {
+        const int s = stage.index;
+        const float upper_first = upper * w.x, lower_first = lower * w.x;
+        const float upper_second = upper * w.y, lower_second = lower * w.y;
+        multiply(0);
+        wgmma_wait_group<0>();
+#pragma unroll
+        for (int i = 0; i < 64; ++i) sums[i] += one[i] * (i % 4 < 2 ? upper_first : lower_first);
+        multiply(1);
+        stage.next<C::STAGES>();
+        if (more) {
+            mbarrier_wait(shared_address(&shared.full[stage.index]), stage.parity);
+            read_scales();
+        }
+        wgmma_wait_group<0>();
+        release(shared, s, lane);
+#pragma unroll
+        for (int i = 0; i < 64; ++i) sums[64 + i] += one[i] * (i % 4 < 2 ? upper_second : lower_second);
+    };
+    for (int v = 0; v < visits; ++v) {
+        mbarrier_wait(shared_address(&shared.full[stage.index]), stage.parity);  // the task is there as well
+        const int k_blocks = shared.task[v % TASKS].k_blocks;
+        const bool any = shared.task[v % TASKS].place.rows > group * 64;  // pairs for this warpgroup
+        if (!FIRST) bring_pairs(shared, arguments, shared.task[v % TASKS].place, 0);
+#pragma unroll
+        for (int i = 0; i < 128; ++i) sums[i] = 0.0f;
+        if (!any) {
+            pass_over(shared, stage, k_blocks);
+        } else {
+            read_scales();
+            add_block(1 < k_blocks);
+            for (int k = 1; k < k_blocks; ++k) add_block(k + 1 < k_blocks);
+        }
+        const Task task = shared.task[v % TASKS];
+        if constexpr (FIRST || STORES)  // else pieces are added as they are
+            if (task.piece_of >= 0) {
+                const int stretch = shared.share.stretch, all = arguments.layout.k_blocks;
+                if (task.deliver) {
+                    deliver_piece<C>(arguments, first_piece(task.piece_of, stretch, all), sums);
+                    continue;
+                }
+                collect_pieces<C>(arguments, blockIdx.x / C::CLUSTER + 1, last_piece(task.piece_of, stretch, all), sums);
+            }
+        if constexpr (FIRST)
+            finish_first_wide(shared, arguments, task.place, sums);
+        else
+            finish_second_wide<C, STORES>(shared, arguments, task.place, sums);
+    }
 }
 
 }  // namespace derby

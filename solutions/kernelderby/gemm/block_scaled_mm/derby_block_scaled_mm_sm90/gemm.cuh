@@ -110,13 +110,26 @@ struct Boxes {
     }
 };
 
+// sum += product times its rows' scales: what follows one another shares a scale, which then is read once for two.
+__device__ __forceinline__ void add_scaled(float (&sum)[64], const float (&product)[64], float upper, float lower) {
+#pragma unroll
+    for (int j = 0; j < 64; j += 4) sum[j] += product[j] * upper, sum[j + 1] += product[j + 1] * upper;
+#pragma unroll
+    for (int j = 2; j < 64; j += 4) sum[j] += product[j] * lower, sum[j + 1] += product[j + 1] * lower;
+}
+
 // The products of this warpgroup's k blocks: total[h] of 64 rows each. The last HELD stages are kept; those of the tile
 // before are released as soon as they have been stored.
+//
+// Between two products of a warpgroup lie 64 multiply-adds and what asks for the next one; where that takes longer than
+// the other warpgroup's product, the tensor cores wait. So the loop has no branch but its own, what a descriptor is made
+// of is the same in all lanes for the compiler too, and two blocks are unrolled.
 template <class F, int HALVES, int HELD>
 __device__ __forceinline__ void multiply(Shared<F>& shared, const Problem& problem, uint32_t step,
                                          float (&total)[HALVES][64]) {
     constexpr int STEP = F::SPLIT ? 2 : 1;
-    const int lane = threadIdx.x % WARP, group = threadIdx.x / WARPGROUP, k_blocks = problem.extent.k_blocks;
+    const int lane = threadIdx.x % WARP, group = __shfl_sync(~0u, threadIdx.x / WARPGROUP, 0);
+    const int k_blocks = problem.extent.k_blocks;
     const int first_row = F::SPLIT ? 0 : group * HALVES * 64;
     const int row = first_row + threadIdx.x / WARP % 4 * 16 + lane / 4;
 #pragma unroll
@@ -131,9 +144,7 @@ __device__ __forceinline__ void multiply(Shared<F>& shared, const Problem& probl
         for (int h = 0; h < HALVES; ++h)
             upper[h] = shared.scale[s][row + h * 64], lower[h] = shared.scale[s][row + h * 64 + 8];
     };
-    int k = F::SPLIT ? group : 0;
-    if (k < k_blocks) next_is_there(step + k);
-    for (; k < k_blocks; k += STEP) {
+    auto add_block = [&](int k, bool first, bool more, bool keep) {
         const uint32_t s = (step + k) % F::STAGES;
         const uint32_t x = descriptor_low(shared_address(shared.ring.x[s]) + first_row * ROW_BYTES);
         const uint32_t w = descriptor_low(shared_address(shared.ring.w[s]));
@@ -148,20 +159,26 @@ __device__ __forceinline__ void multiply(Shared<F>& shared, const Problem& probl
                 wgmma_e4m3<BLOCK>(one, descriptor_of(x + h * (64 * ROW_BYTES >> 4) + 2 * i), descriptor_of(w + 2 * i),
                                   i);
             wgmma_commit_group();
-            if (HELD && h == 0 && k == 0 && step) {
+            if (HELD && h == 0 && first && step) {
                 if (lane == 0) bulk_wait_group_read<0>();
                 __syncwarp();
 #pragma unroll
                 for (int i = HELD; i; --i) release<F>(shared.barriers, (step - i) % F::STAGES);
             }
-            if (h + 1 == HALVES && k + STEP < k_blocks) next_is_there(step + k + STEP);
+            if (h + 1 == HALVES && more) next_is_there(step + k + STEP);
             wgmma_wait_group<0>();
             pin<64>(one);
-            if (h + 1 == HALVES && k + HELD < k_blocks) release<F>(shared.barriers, s);
-#pragma unroll
-                for (int i = 0; i < 64; ++i) total[h][i] += one[i] * (i % 4 < 2 ? up : low);
+            if (h + 1 == HALVES && !keep) release<F>(shared.barriers, s);
+            add_scaled(total[h], one, up, low);
         }
-    }
+    };
+    int k = F::SPLIT ? group : 0;
+    if (k < k_blocks) next_is_there(step + k);
+    static_assert(HELD == 0 || (HELD == 1 && STEP == 1), "the last block alone is kept");
+    if (HELD) add_block(k++, true, true, false);
+#pragma unroll HELD ? 2 : 1
+    for (; k + STEP < k_blocks; k += STEP) add_block(k, false, true, false);
+    if (k < k_blocks) add_block(k, false, false, HELD > 0);
 }
 
 __device__ __forceinline__ void store_shared8(uint32_t to, float a, float b) {

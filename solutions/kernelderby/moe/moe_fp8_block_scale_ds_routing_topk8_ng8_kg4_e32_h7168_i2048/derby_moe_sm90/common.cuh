@@ -149,6 +149,11 @@ __device__ __forceinline__ float silu(float x) {
 template <int ROWS>
 constexpr int PIECE_SIZE = ROWS * 2 * BLOCK / 4;  // float4
 
+// The order of two neighbours in a piece of the wide form. What is stored at once lies in registers from an even one on, as
+// a product does; a sum in the other register bank than its product can be added to in one go.
+template <int ROWS>
+constexpr int ODD = ROWS == 128;
+
 // Stream-K's fix-up, first half: stores this CTA's piece of a split tile for the CTA that begins the tile. Nobody
 // waits.
 template <int N, int ROWS, int CLUSTER>
@@ -157,9 +162,10 @@ __device__ __forceinline__ void deliver_piece(const Arguments& arguments, int co
     float4* piece = arguments.partial + size_t(blockIdx.x) * PIECE_SIZE<ROWS> + threadIdx.x;
 #pragma unroll
     for (int i = 0; i < N / 8; ++i) {
-        piece[i * CONSUMERS] = make_float4(first[4 * i], first[4 * i + 1], first[4 * i + 2], first[4 * i + 3]);
-        piece[(N / 8 + i) * CONSUMERS] =
-            make_float4(second[4 * i], second[4 * i + 1], second[4 * i + 2], second[4 * i + 3]);
+        const float *one = first + 4 * i, *two = second + 4 * i;
+        constexpr int odd = ODD<ROWS>;
+        piece[i * CONSUMERS] = make_float4(one[odd], one[1 - odd], one[2 + odd], one[3 - odd]);
+        piece[(N / 8 + i) * CONSUMERS] = make_float4(two[odd], two[1 - odd], two[2 + odd], two[3 - odd]);
     }
     named_barrier_sync(NamedBarrier::CONSUMERS_DONE, CONSUMERS);
     if (threadIdx.x == 0) {
@@ -196,7 +202,9 @@ __device__ __forceinline__ void collect_pieces(const Arguments& arguments, int f
 #pragma unroll
             for (int i = 0; i < N / 4; ++i) {
                 float* sum = i < N / 8 ? &first[4 * i] : &second[4 * (i - N / 8)];
-                sum[0] += theirs[n][i].x, sum[1] += theirs[n][i].y, sum[2] += theirs[n][i].z, sum[3] += theirs[n][i].w;
+                constexpr int odd = ODD<ROWS>;
+                sum[odd] += theirs[n][i].x, sum[1 - odd] += theirs[n][i].y;
+                sum[2 + odd] += theirs[n][i].z, sum[3 - odd] += theirs[n][i].w;
             }
     }
 }

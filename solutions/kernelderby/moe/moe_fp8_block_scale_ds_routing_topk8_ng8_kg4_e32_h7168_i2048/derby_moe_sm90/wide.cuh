@@ -21,7 +21,7 @@ __device__ __forceinline__ void accumulate_wide(Shared<ROWS, STAGES, CLUSTER>& s
         w = *reinterpret_cast<const float2*>(shared.w_scale[s]);
     };
     next_is_there();
-    for (int k = 0; k < k_blocks; ++k) {
+    auto add_block = [&](bool more) {
         const int s = stage.index;
         const uint32_t x = descriptor_low(shared_address(shared.x[s]) + group * 64 * BLOCK);
         const uint32_t weights = descriptor_low(shared_address(shared.weights[s]));
@@ -35,12 +35,14 @@ __device__ __forceinline__ void accumulate_wide(Shared<ROWS, STAGES, CLUSTER>& s
         wgmma_fence();
         wgmma_k_block<128>(one, x, weights + (BLOCK * BLOCK >> 4));
         stage.next<STAGES>();
-        if (k + 1 < k_blocks) next_is_there();
+        if (more) next_is_there();
         wgmma_wait_group<0>();
         release(shared, s, lane);
 #pragma unroll
         for (int i = 0; i < 64; ++i) second[i] += one[i] * (i % 4 < 2 ? upper_second : lower_second);
-    }
+    };
+    add_block(1 < k_blocks);  // apart: the loop is then made so that most multiply-adds share a scale with the one before
+    for (int k = 1; k < k_blocks; ++k) add_block(k + 1 < k_blocks);
 }
 
 // SwiGLU and quantisation of the wide form. A row's 128 values lie in four neighbouring threads.
