@@ -1,5 +1,7 @@
 // Launches a kernel of long attention: tensor maps and the grid.
 #pragma once
+#include <algorithm>
+
 #include "long_attention.cuh"
 #include "once_a_device.cuh"
 
@@ -40,11 +42,31 @@ struct AttentionTensors {
 
 // static: else two libraries of a process would share `ready`, as the dynamic linker has it for templates.
 template <typename S>
-static cudaError_t launch_long_attention(const AttentionTensors& tensors, AttentionCall call, int processors,
-                                         cudaStream_t stream) {
+static cudaError_t start_long_attention(const AttentionMaps& maps, const AttentionCall& call, int processors,
+                                        cudaStream_t stream) {
+    static OnceADevice ready;
+    const cudaError_t error = ready([] {
+        return cudaFuncSetAttribute(derby_long_attention<S>, cudaFuncAttributeMaxDynamicSharedMemorySize, S::SHARED);
+    });
+    if (error != cudaSuccess) return error;
+    derby_long_attention<S><<<std::min(call.items, processors), S::THREADS, S::SHARED, stream>>>(maps, call);
+    return cudaGetLastError();
+}
+
+// sorted: of several sequences those with most keys first, where there is room for them, and more than an item for each
+// multiprocessor.
+template <typename S>
+static cudaError_t launch_long_attention(const AttentionTensors& tensors, AttentionCall call, bool sorted,
+                                         int processors, cudaStream_t stream) {
     static const EncodeMap encode = find_encode();
     if (encode == nullptr) return cudaErrorNotSupported;
     call.tile_tokens = S::M / call.pack;
+    call.all_heads = call.heads / call.pack;
+    call.by_pack = divisor(call.pack);
+    call.by_tile_tokens = divisor(call.tile_tokens);
+    call.by_group = divisor(call.heads / call.kv_heads);
+    call.by_chunks = divisor(call.chunks);
+    call.by_chunk_blocks = divisor(call.chunk_blocks);
     call.num_tokens = tensors.num_tokens;
     call.kv_tokens = tensors.kv_tokens;
     AttentionMaps maps;
@@ -62,17 +84,16 @@ static cudaError_t launch_long_attention(const AttentionTensors& tensors, Attent
         return cudaErrorInvalidValue;
     call.query_blocks = call.num_seqs == 1 ? int((tensors.num_tokens + call.tile_tokens - 1) / call.tile_tokens)
                                            : int(tensors.num_tokens / call.tile_tokens) + call.num_seqs;
-    static OnceADevice ready;
-    const cudaError_t error = ready([] {
-        return cudaFuncSetAttribute(derby_long_attention<S>, cudaFuncAttributeMaxDynamicSharedMemorySize, S::SHARED);
-    });
-    if (error != cudaSuccess) return error;
-    const long long tiles = 1ll * call.query_blocks * (call.heads / call.pack);
-    const long long items = tiles + 1ll * call.cut_tiles * (call.chunks - 1);
-    call.sorted = call.sorted && call.num_seqs <= S::MOST_SORTED && items > processors;
-    const int ctas = int(items < processors ? items : processors);
-    derby_long_attention<S><<<ctas, S::THREADS, S::SHARED, stream>>>(maps, call);
-    return cudaGetLastError();
+    call.by_section = divisor(call.query_blocks * call.section_heads);
+    call.by_section_heads = divisor(call.section_heads);
+    call.by_last_heads = divisor((call.all_heads - 1) % call.section_heads + 1);
+    const int tiles = call.query_blocks * call.all_heads;
+    call.cut_tiles = std::max(0, std::min(call.cut_tiles, tiles - call.first_cut));  // the plan's are an upper bound
+    call.items = tiles + call.cut_tiles * (call.chunks - 1);
+    if constexpr (!S::SPLIT)
+        if (sorted && call.cut_tiles == 0 && call.num_seqs <= Sorted<S>::MOST_SORTED && call.items > processors)
+            return start_long_attention<Sorted<S>>(maps, call, processors, stream);
+    return start_long_attention<S>(maps, call, processors, stream);
 }
 
 constexpr float LOG2_E = 1.4426950408889634f;

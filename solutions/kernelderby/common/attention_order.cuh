@@ -14,16 +14,6 @@ __device__ __forceinline__ void store_word(uint32_t to, int x) {
     asm volatile("st.shared.b32 [%0], %1;" ::"r"(to), "r"(x) : "memory");
 }
 
-// One thread.
-template <typename S>
-__device__ __forceinline__ void put_counts(const AttentionCall& call, SharedMap<S> shared, int query_blocks) {
-    const int tiles = query_blocks * (call.heads / call.pack);
-    const int cut = max(0, min(call.cut_tiles, tiles - call.first_cut));  // the plan's are an upper bound
-    store_word(shared.query_blocks(), query_blocks);
-    store_word(shared.cut_tiles(), cut);
-    store_word(shared.items(), tiles + cut * (call.chunks - 1));
-}
-
 // All threads, and a barrier after it. Every CTA does it for itself: a wait for the lengths, and as many comparisons as
 // there are sequences.
 template <typename S>
@@ -35,7 +25,7 @@ __device__ __forceinline__ void sort_sequences(const AttentionCall& call, Shared
         const int s = threadIdx.x + i * S::THREADS;
         if (s >= call.num_seqs) break;
         keys[i] = S::PAGED ? call.key_lengths[s] : call.key_lengths[s + 1] - call.key_lengths[s];
-        tiles[i] = (call.cu_seqlens_q[s + 1] - call.cu_seqlens_q[s] + call.tile_tokens - 1) / call.tile_tokens;
+        tiles[i] = divide(call.cu_seqlens_q[s + 1] - call.cu_seqlens_q[s] + call.tile_tokens - 1, call.by_tile_tokens);
         store_word(shared.before(s), keys[i]);
     }
     __syncthreads();
@@ -69,14 +59,12 @@ __device__ __forceinline__ void sort_sequences(const AttentionCall& call, Shared
             if (at < call.num_seqs) store_word(shared.before(at), all + sum - here);
             all += __shfl_sync(0xffffffff, sum, 31);
         }
-        if (threadIdx.x == 0) {
-            store_word(shared.before(call.num_seqs), all);
-            put_counts<S>(call, shared, all);
-        }
+        if (threadIdx.x == 0) store_word(shared.before(call.num_seqs), all);
     }
 }
 
-// The sequence of the batch's tile number `tile`, which becomes its number in the sequence. The whole warp.
+// The sequence of the batch's tile number `tile`, which becomes its number in the sequence; it is negative where there
+// are not so many. The whole warp.
 template <typename S>
 __device__ __forceinline__ int sequence_of(const AttentionCall& call, SharedMap<S> shared, int& tile, int lane) {
     int low = 0, count = call.num_seqs;

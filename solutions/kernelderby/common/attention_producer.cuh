@@ -80,7 +80,7 @@ __device__ __forceinline__ void end_items(const AttentionCall& call, SharedMap<S
     end.blocks = -1;
     put_tile(shared.tile(tiles & 1), end);
     mbarrier_arrive(shared.q_full());
-    if (load_word(shared.items()) <= static_cast<int>(gridDim.x)) return;
+    if (call.items <= static_cast<int>(gridDim.x)) return;
     __threadfence();
     if (atomicInc(reinterpret_cast<unsigned*>(call.counters + 1), gridDim.x - 1) == gridDim.x - 1) call.counters[0] = 0;
 }
@@ -92,14 +92,12 @@ __device__ __forceinline__ void produce(const AttentionCall& call, const Attenti
     Ring<S::K_STAGES> k_ring;
     Ring<S::STAGES> v_ring;
     int tiles = 0, item = blockIdx.x;
-    const int group = call.heads / call.kv_heads;
-    for (int round = 0; item < load_word(shared.items()); ++round) {
-        // The next item's number comes while the last tiles of this one are loaded: nothing may use it before the end. Not
-        // earlier, or a CTA with a long item would have another while others are through with short ones.
+    for (int round = 0; item < call.items; ++round) {
+        // The next item's number comes while the last tiles of this one are loaded: nothing may use it before the end.
+        // Not earlier, or a CTA with a long item would have another while others are through with short ones.
         int ticket = 0x3fffffff;  // none
         const auto take = [&]() {
-            const bool more = load_word(shared.items()) > static_cast<int>(gridDim.x);
-            take_ticket(call.counters, more && warp == 0 && lane == 0, ticket);
+            take_ticket(call.counters, call.items > static_cast<int>(gridDim.x) && warp == 0 && lane == 0, ticket);
         };
         Tile tile;
         if (!find_tile<S>(call, shared, item, lane, tile)) {
@@ -113,7 +111,7 @@ __device__ __forceinline__ void produce(const AttentionCall& call, const Attenti
                 load_queries<S>(call, maps, tile, shared, tiles, lane);
                 ++tiles;
             }
-            const int kv_head = tile.head / group;
+            const int kv_head = divide(tile.head, call.by_group);
             if (tile.blocks == 0) take();
             for (int block = last_block; block >= tile.first_block - 1; --block) {
                 if (block >= tile.first_block) {

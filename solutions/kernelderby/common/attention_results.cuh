@@ -28,7 +28,7 @@ __device__ __forceinline__ void store_rows(const AttentionCall& call, const Tile
                                            const float (&factor)[2], int row, int lane) {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-        const int inside = row + 8 * half, token = inside / call.pack;
+        const int inside = row + 8 * half, token = divide(inside, call.by_pack);
         const bool wanted =
             token < call.tile_tokens && tile.token + token >= 0 && tile.token + token < tile.queries;
         const long long query = tile.first_query + tile.token + token;

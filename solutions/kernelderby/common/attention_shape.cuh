@@ -17,6 +17,23 @@ struct AttentionMaps {
     CUtensorMap q, k, v, q_tail, k_tail, v_tail;
 };
 
+// A number that the host knows and the kernel divides 0 <= x < 2^31 by: a multiplication and a shift, where an item's
+// place takes up to eight divisions, one after the other.
+struct Divisor {
+    uint32_t factor;
+    int shift;
+};
+
+inline Divisor divisor(int number) {
+    int shift = 0;
+    while (1ll << shift < number) ++shift;
+    return {static_cast<uint32_t>(((1ull << 32) * ((1ll << shift) - number)) / number + 1), shift};
+}
+
+__device__ __forceinline__ int divide(int x, Divisor by) {
+    return static_cast<int>((__umulhi(x, by.factor) + x) >> by.shift);
+}
+
 struct AttentionCall {
     const int* cu_seqlens_q;  // [num_seqs + 1]
     const int* key_lengths;   // paged: seq_lens [num_seqs]; packed: cu_seqlens_k [num_seqs + 1]
@@ -38,7 +55,10 @@ struct AttentionCall {
     long long num_tokens, kv_tokens;  // rows of query; rows of key (packed) or blocks of the cache (paged)
     int query_blocks;         // tiles of query rows, an upper bound where there are several sequences
     int tile_tokens;          // M / pack
-    int sorted;               // 1: several sequences, those with most keys first (attention_order.cuh)
+    int all_heads;            // heads / pack
+    int items;                // items of work, an upper bound as query_blocks is
+    // section: all tiles of section_heads; last_heads: heads of the last section; group: heads / kv_heads.
+    Divisor by_pack, by_tile_tokens, by_section, by_section_heads, by_last_heads, by_group, by_chunks, by_chunk_blocks;
 };
 
 // SPLIT: all warpgroups work on the same 64 rows, each on every WARPGROUPS-th tile of keys, and merge at the end.
@@ -68,12 +88,20 @@ struct AttentionShape {
     static constexpr int BARRIERS = 2 + 2 * (K_STAGES + STAGES);
     static constexpr int TILE_BYTES = 2 * 48 + 16 + 8;  // two tiles, a flag for each warpgroup, two tickets
     static constexpr int MERGE_BYTES = SPLIT ? (WARPGROUPS - 1) * 128 * 4 * (D / 2 + 4) : 0;
-    static constexpr int UNSORTED =
+    static constexpr int SHARED =
         1024 + Q_BYTES + (K_STAGES + STAGES) * KV_BYTES + MERGE_BYTES + TILE_BYTES + 8 * BARRIERS;
-    // Sequences that can be put in order: two words each, and four for what there is in all.
-    static constexpr int MOST_SORTED = (232448 - UNSORTED) / 8 - 3 < 256 ? (232448 - UNSORTED) / 8 - 3 : 256;
-    static constexpr int SHARED = UNSORTED + 8 * (MOST_SORTED + 3);
-    static_assert(N % 16 == 0 && STAGES % STRIDE == 0 && MOST_SORTED > 0 && SHARED <= 232448, "tile");
+    static constexpr bool SORTED = false;
+    static_assert(N % 16 == 0 && STAGES % STRIDE == 0 && SHARED <= 232448, "tile");
+};
+
+// The same for several sequences, those with most keys first (attention_order.cuh): two words for each of them, and one
+// for the tiles of all.
+template <typename S>
+struct Sorted : S {
+    static constexpr bool SORTED = true;
+    static constexpr int MOST_SORTED = (232448 - S::SHARED) / 8 - 1 < 256 ? (232448 - S::SHARED) / 8 - 1 : 256;
+    static constexpr int SHARED = S::SHARED + 8 * (MOST_SORTED + 1);
+    static_assert(MOST_SORTED > 0, "no room for a sequence");
 };
 
 // Shared memory, at a multiple of 1024 bytes: Q, K_STAGES of K, STAGES of V, what is merged, two tiles, barriers.
@@ -88,12 +116,8 @@ struct SharedMap {
     __device__ __forceinline__ uint32_t flag(int warpgroup) const { return tile(2) + 4 * warpgroup; }
     __device__ __forceinline__ uint32_t ticket(int slot) const { return tile(2) + 16 + 4 * slot; }
     __device__ __forceinline__ uint32_t barrier(int index) const { return tile(0) + S::TILE_BYTES + 8 * index; }
-    // Tiles of query rows of a head, tiles of all heads that are cut, items of work.
-    __device__ __forceinline__ uint32_t query_blocks() const { return barrier(S::BARRIERS); }
-    __device__ __forceinline__ uint32_t cut_tiles() const { return query_blocks() + 4; }
-    __device__ __forceinline__ uint32_t items() const { return query_blocks() + 8; }
     // Of the sequences in order: the tiles of those before, and at the end of all; the number of each.
-    __device__ __forceinline__ uint32_t before(int place) const { return query_blocks() + 12 + 4 * place; }
+    __device__ __forceinline__ uint32_t before(int place) const { return barrier(S::BARRIERS) + 4 * place; }
     __device__ __forceinline__ uint32_t in_order(int place) const { return before(S::MOST_SORTED + 1 + place); }
     __device__ __forceinline__ uint32_t q_full() const { return barrier(0); }
     __device__ __forceinline__ uint32_t q_empty() const { return barrier(1); }

@@ -42,68 +42,68 @@ __device__ __forceinline__ Tile get_tile(uint32_t from) {
 template <typename S>
 __device__ __forceinline__ bool find_tile(const AttentionCall& call, SharedMap<S> shared, int index, int lane,
                                           Tile& tile) {
-    const int cut_tiles = load_word(shared.cut_tiles()), from_cut = index - call.first_cut;
-    tile.slot = from_cut / call.chunks;
-    tile.chunk = 0;
-    const bool cut = from_cut >= 0 && tile.slot < cut_tiles;
+    const int from_cut = index - call.first_cut;
+    const bool cut = from_cut >= 0 && from_cut < call.cut_tiles * call.chunks;
+    tile.slot = tile.chunk = 0;
     if (cut) {
+        tile.slot = divide(from_cut, call.by_chunks);
         tile.chunk = from_cut - tile.slot * call.chunks;
         index = call.first_cut + tile.slot;
     } else if (from_cut >= 0) {
-        index -= cut_tiles * (call.chunks - 1);
+        index -= call.cut_tiles * (call.chunks - 1);
     }
-    const int all_heads = call.heads / call.pack;
-    const int query_blocks = load_word(shared.query_blocks()), per_section = query_blocks * call.section_heads;
-    const int section = index / per_section, inside = index - section * per_section;
-    const int heads = min(call.section_heads, all_heads - section * call.section_heads);
-    const int from_last = inside / heads;
-    tile.head = (section * call.section_heads + inside - from_last * heads) * call.pack;
-    int block = query_blocks - 1 - from_last;
-    tile.sequence = 0;
-    if (call.sorted) {
-        block = from_last;
-        tile.sequence = sequence_of<S>(call, shared, block, lane);
-    } else if (call.num_seqs > 1) {
-        // Sequence s has the blocks from cu_seqlens_q[s] / tile_tokens + s on: at least as many as it needs.
-        // The warp looks at 32 places at once.
-        int low = 0, count = call.num_seqs;
-        while (count > 1) {
-            const int step = (count + 31) / 32, place = low + lane * step;
-            const bool before = lane * step < count && call.cu_seqlens_q[place] / call.tile_tokens + place <= block;
-            const int last = 31 - __clz(__ballot_sync(0xffffffff, before) | 1);
-            count = min(step, count - last * step);
-            low += last * step;
-        }
-        tile.sequence = low;
-    }
+    const int section = divide(index, call.by_section), first_head = section * call.section_heads;
+    const int inside = index - section * call.query_blocks * call.section_heads;
+    const int heads = min(call.section_heads, call.all_heads - first_head);
+    const int from_last = divide(inside, heads == call.section_heads ? call.by_section_heads : call.by_last_heads);
+    tile.head = (first_head + inside - from_last * heads) * call.pack;
     // Of a single sequence the host knows the rows: no load that the next one would wait for.
-    tile.first_query = tile.first_key = 0;
-    if (call.num_seqs > 1) {
+    int block = call.query_blocks - 1 - from_last;
+    tile.sequence = tile.first_query = tile.first_key = 0;
+    if (call.num_seqs == 1) {
+        tile.queries = static_cast<int>(call.num_tokens);
+        tile.keys = S::PAGED ? call.key_lengths[0] : static_cast<int>(call.kv_tokens);
+    } else {
+        if constexpr (S::SORTED) {
+            block = from_last;
+            tile.sequence = sequence_of<S>(call, shared, block, lane);
+        } else {
+            // Sequence s has the blocks from cu_seqlens_q[s] / tile_tokens + s on: at least as many as it needs.
+            // The warp looks at 32 places at once.
+            int low = 0, count = call.num_seqs;
+            while (count > 1) {
+                const int step = (count + 31) / 32, place = low + lane * step;
+                const bool before =
+                    lane * step < count && divide(call.cu_seqlens_q[place], call.by_tile_tokens) + place <= block;
+                const int last = 31 - __clz(__ballot_sync(0xffffffff, before) | 1);
+                count = min(step, count - last * step);
+                low += last * step;
+            }
+            tile.sequence = low;
+            block -= divide(call.cu_seqlens_q[low], call.by_tile_tokens) + low;
+        }
         tile.first_query = call.cu_seqlens_q[tile.sequence];
         tile.queries = call.cu_seqlens_q[tile.sequence + 1] - tile.first_query;
-        if (!call.sorted) block -= tile.first_query / call.tile_tokens + tile.sequence;
-    } else {
-        tile.queries = static_cast<int>(call.num_tokens);
-    }
-    if (S::PAGED) {
-        tile.keys = call.key_lengths[tile.sequence];
-    } else if (call.num_seqs > 1) {
-        tile.first_key = call.key_lengths[tile.sequence];
-        tile.keys = call.key_lengths[tile.sequence + 1] - tile.first_key;
-    } else {
-        tile.keys = static_cast<int>(call.kv_tokens);
+        tile.first_key = S::PAGED ? 0 : call.key_lengths[tile.sequence];
+        tile.keys = S::PAGED ? call.key_lengths[tile.sequence]
+                             : call.key_lengths[tile.sequence + 1] - tile.first_key;
     }
     tile.token = block * call.tile_tokens;
-    // Where it is causal, tiles are counted from the last row on: the one that is not full is the first, which sees least.
-    if (S::CAUSAL)
-        tile.token -= (tile.queries + call.tile_tokens - 1) / call.tile_tokens * call.tile_tokens - tile.queries;
     int visible = tile.keys;
-    if (S::CAUSAL) visible = min(visible, tile.keys - tile.queries + tile.token + call.tile_tokens);
+    if (S::CAUSAL) {
+        // Tiles are counted from the last row on: the one that is not full is the first, which sees least.
+        const int all = divide(tile.queries + call.tile_tokens - 1, call.by_tile_tokens);
+        tile.token -= all * call.tile_tokens - tile.queries;
+        visible = min(visible, tile.keys - tile.queries + tile.token + call.tile_tokens);
+    }
     const int blocks = (max(visible, 0) + S::N - 1) / S::N;
-    tile.chunks = !cut ? 1 : max(1, min(call.chunks, (blocks + call.chunk_blocks - 1) / call.chunk_blocks));
-    tile.first_block = blocks * tile.chunk / tile.chunks;
-    tile.blocks = blocks * (tile.chunk + 1) / tile.chunks - tile.first_block;
-    return tile.token < tile.queries && tile.chunk < tile.chunks;
+    tile.chunks = 1, tile.first_block = 0, tile.blocks = blocks;
+    if (cut) {
+        tile.chunks = max(1, min(call.chunks, divide(blocks + call.chunk_blocks - 1, call.by_chunk_blocks)));
+        tile.first_block = blocks * tile.chunk / tile.chunks;
+        tile.blocks = blocks * (tile.chunk + 1) / tile.chunks - tile.first_block;
+    }
+    return block >= 0 && tile.token < tile.queries && tile.chunk < tile.chunks;
 }
 
 }  // namespace derby

@@ -122,9 +122,10 @@ __device__ __forceinline__ void consume(const AttentionCall& call, SharedMap<S> 
         Softmax softmax;
         // Where the thread's first row and the warpgroup's first row stand among the keys.
         const int context = tile.keys - tile.queries + tile.token;
-        const int position = context + row / call.pack, position_low = context + (row + 8) / call.pack;
+        const int position = context + divide(row, call.by_pack);
+        const int position_low = context + divide(row + 8, call.by_pack);
         int first_masked = tile.keys / S::N;
-        if (S::CAUSAL) first_masked = min(first_masked, (context + group_row / call.pack + 1) / S::N);
+        if (S::CAUSAL) first_masked = min(first_masked, (context + divide(group_row, call.by_pack) + 1) / S::N);
         int mine = 0;  // of the tile's blocks, the first of this warpgroup
         if constexpr (S::SPLIT) mine = warpgroup;
         Ring<S::K_STAGES> k_ring{first_turn + mine};
@@ -234,7 +235,6 @@ __global__ void __launch_bounds__(S::THREADS, 1)
     extern __shared__ uint8_t raw[];
     const SharedMap<S> shared{(shared_address(raw) + 1023) & ~1023u};
     if (threadIdx.x == 0) {
-        if (!call.sorted) put_counts<S>(call, shared, call.query_blocks);
         mbarrier_init(shared.q_full(), 1);
         mbarrier_init(shared.q_empty(), 4 * S::WARPGROUPS);
         for (int stage = 0; stage < S::K_STAGES; ++stage) {
@@ -260,7 +260,7 @@ __global__ void __launch_bounds__(S::THREADS, 1)
     if (S::PAGED && call.num_seqs == 1 && threadIdx.x >= 32 && threadIdx.x < 64)
         for (int entry = (threadIdx.x - 32) * 32; entry < call.table_width; entry += 1024)
             asm volatile("prefetch.global.L2 [%0];" ::"l"(call.block_table + entry));
-    if (call.sorted) sort_sequences<S>(call, shared);
+    if constexpr (S::SORTED) sort_sequences<S>(call, shared);
     __syncthreads();
     const int warpgroup = __shfl_sync(0xffffffff, threadIdx.x / 128, 0);
     if (warpgroup == 0) {

@@ -17,8 +17,8 @@ struct Of {
 
 // Shapes as in the definition.
 // The plan, as planning.py makes it: split: which of the head size's two kernels; first_cut, cut_tiles, chunks,
-// chunk_blocks, section_heads, pack, sorted, trusting: as in AttentionCall. counters: zeros, and left as zeros.
-// processors: multiprocessors of the GPU.
+// chunk_blocks, section_heads, pack, trusting: as in AttentionCall; sorted: as launch_long_attention() takes it.
+// counters: zeros, and left as zeros. processors: multiprocessors of the GPU.
 extern "C" int derby_unified_attention_sm90_run(
     const void* query, const void* key_cache, const void* value_cache, const int* cu_seqlens_q, const int* seq_lens,
     const int* block_table, void* output, int* counters, float* partials, long long num_tokens, long long num_blocks,
@@ -45,10 +45,9 @@ extern "C" int derby_unified_attention_sm90_run(
     call.cut_tiles = cut_tiles;
     call.chunks = chunks;
     call.chunk_blocks = chunk_blocks;
-    call.sorted = sorted;
     call.trusting = trusting;
     const auto launch = [&](auto kernel) {
-        return int(launch_long_attention<typename decltype(kernel)::Shape>(tensors, call, processors, stream));
+        return int(launch_long_attention<typename decltype(kernel)::Shape>(tensors, call, sorted, processors, stream));
     };
     switch (rounded_head_dim(head_dim)) {
         case 64: return split ? launch(Of<Paged<64, 64, 2, 4, true>>{}) : launch(Of<Paged<64, 128, 3, 2, false>>{});
