@@ -202,11 +202,11 @@ __device__ __forceinline__ uint32_t two_bf16(float a, float b) {
 template <int ROWS>
 constexpr int PIECE_SIZE = ROWS * 2 * BLOCK / 4;  // float4
 
-// The order of two neighbours in a piece. What is stored at once lies in neighbouring registers from an even one on, a
-// product too; a sum in the other register bank than its product can be added to in one go. With both alike, half of the
-// scaled multiply-adds read three registers of one bank: 3 % of the time.
+// The order of two neighbours in a piece of a scaled wide tile. What is stored at once lies in registers from an even one
+// on, and so does a product; a sum in the other register bank than its product can be added to in one go. With both
+// alike, half of the scaled multiply-adds read three registers of one bank: 3 % of the time.
 template <class C>
-constexpr int ODD = C::Kind::SCALED;
+constexpr int ODD = C::Kind::SCALED && C::WIDE;
 
 // Stream-K's fix-up, first half: stores this CTA's piece of a split tile, SIZE sums a consumer, for the CTA that begins
 // the tile. Nobody waits.

@@ -53,7 +53,6 @@ __device__ __forceinline__ int start_product(Shared<F>& shared, uint32_t step, b
 // waited for. before: stage of the product that is under way, or -1; returned is that of the last one.
 template <class F>
 __device__ __forceinline__ int multiply(Shared<F>& shared, uint32_t step, int from, int to, int before, float* d) {
-#pragma unroll 1  // it is there for each part: less to be fetched
     for (int k = from; k < to; k += F::SPLIT ? 2 : 1) {
         const int s = start_product<F>(shared, step + k, F::SPLIT || k > 0, d);
         wgmma_wait_group<1>();
