@@ -6,8 +6,9 @@ A build is a git revision (the solution's sources as they were then), "." (as th
 for compare_builds.py. Each is compiled by its own main.py, and its kernels are read with cuobjdump (from the CUDA
 toolkit, the PATH or Triton's package). A kernel that has another mangled name but the same instructions counts as
 renamed. Of each kernel one line: `same words` (every encoding, scheduling bits included), `same but for constant bank
-offsets` (parameters lie elsewhere), or how many instructions differ and the first of them. Needs nvcc and no GPU. Exit
-code 1 where a kernel differs by more than its name.
+offsets` (parameters lie elsewhere), or how many instructions differ, the first of them, and how many multiply-adds have
+all three registers in one bank (even or odd numbers), which makes them slow (docs/gemm_and_experts_sm90.md). Needs nvcc
+and no GPU. Exit code 1 where a kernel differs by more than its name.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ from kernelderby.measure.worker.build import BuildFailed, load_solution, solutio
 CHECKOUT = Path(__file__).resolve().parent.parent
 INSTRUCTION = re.compile(r"^\s*/\*[0-9a-f]{4,}\*/\s+(.*?;)\s*/\* (0x[0-9a-f]{16}) \*/")
 SECOND_WORD = re.compile(r"^\s*/\* (0x[0-9a-f]{16}) \*/\s*$")
+MULTIPLY_ADD = re.compile(r"\bFFMA\S* R\d+, R(\d+)\S*, R(\d+)\S*, R(\d+)")
 CONSTANT = re.compile(r"(c\[0x[0-9a-f]+\])\[0x[0-9a-f]+\]")
 
 
@@ -46,6 +48,12 @@ class Kernel:
     @property
     def without_constant_offsets(self) -> tuple[str, ...]:
         return tuple(CONSTANT.sub(r"\1[]", text) for text in self.texts)
+
+    @property
+    def bank_conflicts(self) -> str:
+        """Of its float32 multiply-adds of three registers, how many read one bank three times."""
+        found = [match.groups() for match in map(MULTIPLY_ADD.search, self.texts) if match]
+        return f"{sum(len({int(number) % 2 for number in each}) == 1 for each in found)} of {len(found)}"
 
 
 def parse_sass(listing: str) -> dict[str, Kernel]:
@@ -82,7 +90,8 @@ def difference(one: Kernel, other: Kernel) -> tuple[bool, str]:
     _, begin, to, other_begin, other_to = changes[0]
     return False, (
         f"{count} of {len(one.texts)} instructions differ, the first at {begin}: "
-        f"{' '.join(one.texts[begin:to][:1])} | {' '.join(other.texts[other_begin:other_to][:1])}"
+        f"{' '.join(one.texts[begin:to][:1])} | {' '.join(other.texts[other_begin:other_to][:1])}; "
+        f"multiply-adds of one bank {one.bank_conflicts} | {other.bank_conflicts}"
     )
 
 

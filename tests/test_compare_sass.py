@@ -78,3 +78,18 @@ def test_a_kernel_that_came_or_went_is_a_difference(script):
     one = {"_Z3onePf": kernels["_Z3onePf"]}
     assert script.compare(kernels, one)[-1] == (False, "_Z3twov: gone")
     assert script.compare(one, kernels)[-1] == (False, "_Z3twov: new")
+
+
+@pytest.mark.parametrize(
+    "instruction, conflicts",
+    [
+        ("FFMA R4, R24, R136, R88 ;", "1 of 1"),
+        ("@P0 FFMA R4, R25.reuse, R137, R89 ;", "1 of 1"),
+        ("FFMA R4, R24, R137, R88 ;", "0 of 1"),
+        ("FFMA R4, R24, c[0x0][0x28], R88 ;", "0 of 0"),
+        ("FFMA R4, R24, R136, RZ ;", "0 of 0"),
+        ("FMUL R4, R24, R136 ;", "0 of 0"),
+    ],
+)
+def test_multiply_adds_of_one_register_bank_are_counted(script, instruction, conflicts):
+    assert script.Kernel((instruction,), ()).bank_conflicts == conflicts
