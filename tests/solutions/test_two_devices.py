@@ -165,7 +165,7 @@ def test_two_builds_in_one_process(process):
         return process.run("derby_attention_forward_sm90", *edited, *edits)[::2]
 
     assert [build(1), build(2)] == [[0, 0], [0, 0]]
-    shared = ("static cudaError_t launch_long", "cudaError_t launch_long")
+    shared = ("static cudaError_t start_long", "cudaError_t start_long")
     assert build(3, shared) == [0, 0] and shared_by_all(process.paths[-1])
     assert build(4, shared) != [0, 0]
 
