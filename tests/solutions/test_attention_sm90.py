@@ -221,6 +221,40 @@ def error_norm(outputs, wanted):
     return float((outputs.double() - wanted.double()).norm() / wanted.double().norm())
 
 
+HOST = """
+#include <cstdio>
+#include "attention_shape.cuh"
+int main() {
+    for (int number; scanf("%d", &number) == 1;) {
+        const derby::Divisor by = derby::divisor(number);
+        printf("%u %d\\n", by.factor, by.shift);
+    }
+}
+"""
+
+
+def test_what_the_host_says_to_divide_by(tmp_path):
+    """The kernel's division in 32 bits, at and around multiples of small, large and other numbers."""
+    solution = module("attention_forward")
+    try:
+        nvcc = solution.cuda_library.find_nvcc()
+    except RuntimeError as error:
+        pytest.skip(str(error))
+    (tmp_path / "host.cu").write_text(HOST)
+    command = [nvcc, "-std=c++17", f"-I{solution.library.folder}", "-o", tmp_path / "host", tmp_path / "host.cu"]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    most = 2**31 - 1
+    numbers = [*range(1, 500), 10007, 1 << 20, (1 << 20) + 1, 1 << 30, most - 1, most]
+    ran = subprocess.run([tmp_path / "host"], input="\n".join(map(str, numbers)), capture_output=True, text=True)
+    for number, line in zip(numbers, ran.stdout.splitlines(), strict=True):
+        factor, shift = map(int, line.split())
+        tops = [most // number * number, *(number * times for times in (0, 1, 2, 3, 1000, 123457))]
+        for x in {x for top in tops for x in (top - 1, top, top + 1) if 0 <= x <= most} | {most}:
+            total = (factor * x >> 32) + x
+            assert total < 2**32 and total >> shift == x // number, (x, number)
+
+
 def run_case(operator, case):
     """(inputs, outputs) of the solution on the GPU; what it keeps between calls must be zeros again."""
     solution = module(operator)
