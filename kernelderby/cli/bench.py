@@ -15,6 +15,7 @@ from kernelderby.cli.options import (
     definitions_option,
     json_option,
     origin_option,
+    secret_option,
     solutions_option,
     workloads_option,
     written_root_option,
@@ -53,6 +54,7 @@ from kernelderby.cli.output import say, say_json, say_line, warn
 @click.option("--this-gpu", is_flag=True, help="Measure also what has rows of another GPU of this kind only.")
 @click.option("--together", is_flag=True, help="Where one solution has no row, measure all again, so that they pair.")
 @click.option("--plan", "only_plan", is_flag=True, help="Only say what would be measured, and for how long.")
+@secret_option
 @written_root_option
 @json_option
 def command(
@@ -68,6 +70,7 @@ def command(
     this_gpu: bool,
     together: bool,
     only_plan: bool,
+    secret: str,
     root: Path,
     as_json: bool,
 ) -> None:
@@ -81,6 +84,7 @@ def command(
     from kernelderby.measure.machine.probe import find_machine
     from kernelderby.measure.plan import Settings, make_plan
     from kernelderby.measure.runner import Runner
+    from kernelderby.measure.secret import drawn
 
     catalog = Catalog.open(root)
     check_names(catalog, solutions, definitions)
@@ -89,7 +93,9 @@ def command(
         raise DerbyError(f"{machine.gpu_missing}, so nothing can be measured; use `derby check`, which runs on the CPU")
     if not as_json:
         say(f"{machine.name}: trying the libraries that solutions need")
-    settings = Settings(rounds, iterations, timeout, again, together, most_rounds, this_gpu)
+    settings = Settings(
+        rounds, iterations, timeout, again, together, most_rounds, this_gpu, secret or drawn(), bool(secret)
+    )
     plan = make_plan(catalog, machine, settings, solutions, definitions, workloads, origin)
     if not as_json:
         _print_plan(machine, plan)
@@ -103,6 +109,7 @@ def command(
             {
                 "gpu": machine.name,
                 "protocol": machine.protocol,
+                "secret": settings.secret,
                 "skipped": plan.skipped,
                 "already_measured": plan.settled,
                 "rows": [row.to_trace() for row in rows],
@@ -111,6 +118,7 @@ def command(
     else:
         failed = sum(row.status != "passed" for row in rows)
         say(f"{len(rows)} rows written: {len(rows) - failed} measured, {failed} failed")
+        say(f"secret of the session: {settings.secret} (--secret draws its inputs again)")
 
 
 def _print_plan(machine: Any, plan: Any) -> None:

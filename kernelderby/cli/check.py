@@ -16,6 +16,7 @@ from kernelderby.cli.options import (
     definitions_option,
     origin_option,
     root_option,
+    secret_option,
     solutions_option,
     workloads_option,
 )
@@ -31,6 +32,7 @@ from kernelderby.cli.output import Output, output_options
 @click.option("--seeds", type=count_from(1), default=1, show_default=True, help="Contents per case.")
 @click.option("--device", type=click.Choice(["cuda", "cpu"]), help="Default: the GPU where there is one.")
 @click.option("--timeout", type=SECONDS, default=600, show_default=True, help="Seconds for each case of a solution.")
+@secret_option
 @output_options("check", tables=("cases",))
 @root_option
 def command(
@@ -42,6 +44,7 @@ def command(
     seeds: int,
     device: str | None,
     timeout: float,
+    secret: str,
     root: Path,
     output: Output,
 ) -> None:
@@ -49,11 +52,12 @@ def command(
     at small ones, Triton in its interpreter. --workloads and --origin are for a GPU only.
 
     Exit code 1 when one fails, when one that was named is skipped, when a definition's own code fails, and when
-    nothing was checked.
+    nothing was checked. A failing check prints the secret of its inputs; --secret draws them again.
     """
     from kernelderby.catalog import Catalog
     from kernelderby.measure.checks import plan_checks, run_checks
     from kernelderby.measure.progress import bar
+    from kernelderby.measure.secret import drawn
     from kernelderby.report.checks import PASSED, checks_answer
     from kernelderby.report.plain import plain
 
@@ -61,6 +65,7 @@ def command(
     solutions = tuple(dict.fromkeys((*names, *solutions)))
     check_names(catalog, solutions, definitions)
     machine = _machine(root, device)
+    secret = secret or drawn()
     plan = plan_checks(catalog, machine, solutions, definitions, workloads, seeds, origin)
     with bar("checking", plan.steps, quiet=output.is_json) as advance:
         results = run_checks(
@@ -69,8 +74,9 @@ def command(
             plan,
             timeout,
             lambda result: advance(plain(f"{result.solution} on {result.case}: {result.status}")),
+            secret,
         )
-    output.emit(checks_answer(machine.name, results, plan.skipped, plan.broken))
+    output.emit(checks_answer(machine.name, results, plan.skipped, plan.broken, secret))
     was_skipped = any(name in plan.skipped for name in solutions)
     if not results or was_skipped or plan.broken or any(result.status != PASSED for result in results):
         sys.exit(1)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -130,6 +131,22 @@ origin_option = names_option(
 )
 gpu_option = click.option(
     "--gpu", metavar="NAME|ID", help='Such as "NVIDIA H200" or h200 (default: the GPU with the most rows).'
+)
+
+
+def _secret(context: click.Context, param: click.Parameter, value: str | None) -> str:
+    if value is None:
+        return ""
+    if not re.fullmatch(r"[0-9a-f]{16,64}", value):
+        raise DerbyError(f"--secret: {value!r:.80} is not 16 to 64 hex digits; give the one that a run printed")
+    return value
+
+
+secret_option = click.option(
+    "--secret",
+    metavar="HEX",
+    callback=_secret,
+    help="Draw the inputs (and fresh shapes) that the run drew which printed this secret.",
 )
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import math
 import os
-import secrets
 from collections import deque
 from collections.abc import Callable, Collection, Iterable
 from concurrent.futures import ThreadPoolExecutor
@@ -24,6 +23,7 @@ from kernelderby.measure.machine.requirements import why_not
 from kernelderby.measure.process import WorkerProcess
 from kernelderby.measure.remote import RemoteHands
 from kernelderby.measure.replies import Done, Failed
+from kernelderby.measure.secret import drawn
 from kernelderby.row import JUDGE_WITHOUT_MEMORY
 from kernelderby.trace import Correctness, Status
 
@@ -163,9 +163,15 @@ def _smallest(catalog: Catalog, definition: Definition, seeds: int) -> tuple[Cas
 
 
 def run_checks(
-    catalog: Catalog, machine: Machine, plan: CheckPlan, timeout_seconds: float, report: Callable[[CheckResult], None]
+    catalog: Catalog,
+    machine: Machine,
+    plan: CheckPlan,
+    timeout_seconds: float,
+    report: Callable[[CheckResult], None],
+    secret: str | None = None,
 ) -> list[CheckResult]:
     """In the order of the plan. What a definition's own code does wrong goes into plan.broken; it has no results.
+    secret: what the inputs are drawn from; None draws one.
 
     On a GPU one solution after the other, each in a process of its own. On a CPU several side by side, and solutions of
     one author share a process, since most of the time goes into starting Python: a case that fails there is checked
@@ -174,7 +180,7 @@ def run_checks(
     left = [(definition, solution, cases) for definition, solutions, cases in plan.jobs for solution in solutions]
     waiting = deque(sorted(left, key=lambda job: job[1].author) if on_cpu else left)
     found: dict[tuple[str, str], list[CheckResult]] = {}
-    secret = secrets.token_hex(16)
+    secret = secret or drawn()
 
     def lane() -> None:
         checker = _Checker(catalog, machine, timeout_seconds, secret, shares=on_cpu)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from kernelderby.catalog import Catalog, Definition, Solution, Workload
 from kernelderby.catalog.selection import of_origin, select_workloads
 from kernelderby.measure.machine.probe import Machine
 from kernelderby.measure.machine.requirements import try_modules, why_not
+from kernelderby.measure.secret import drawn
 from kernelderby.measure.traces import last_line, settled_keys
 from kernelderby.trace import Measurement
 
@@ -24,7 +25,8 @@ class Settings:
     """rounds: turns of each solution; the two fastest of a workload take up to most_rounds, until the interval of
     their ratio is narrow. timeout_seconds: for each step of a solution (check with compilation, one round). again:
     measure also what has a row. this_gpu: a row counts only where it was measured on this very GPU, not on another of
-    its kind. together: when any chosen solution lacks a row on a workload, measure all of them, so that they pair."""
+    its kind. together: when any chosen solution lacks a row on a workload, measure all of them, so that they pair.
+    secret: of the session. is_secret_given: on the command line, where others may have read it."""
 
     rounds: int = 5
     iterations: int = 10
@@ -33,6 +35,8 @@ class Settings:
     together: bool = False
     most_rounds: int = 10
     this_gpu: bool = False
+    secret: str = field(default_factory=drawn)
+    is_secret_given: bool = False
 
 
 @dataclass(frozen=True, slots=True)

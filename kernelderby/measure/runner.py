@@ -20,7 +20,7 @@ from kernelderby.catalog import Catalog, Definition, Solution
 from kernelderby.catalog.selection import workload_label
 from kernelderby.catalog.traces import load_rows
 from kernelderby.errors import DerbyError
-from kernelderby.measure import helpers, turns
+from kernelderby.measure import helpers, secret, turns
 from kernelderby.measure.graphs import NotCapturable
 from kernelderby.measure.judge.blame import DefinitionFailed
 from kernelderby.measure.judge.correctness import Verdict, Wrong
@@ -227,10 +227,10 @@ class Runner:
     # ------------------------------------------------------------------------------------------------- one workload
 
     def _run_job(self, job: Job) -> None:
-        secret = secrets.token_hex(16)  # of this workload alone: it stands in its rows, and others follow
+        own = secret.of_workload(self.settings.secret, job.workload.uuid)  # it stands in its rows, and others follow
         self._caught = {}
         try:
-            self._judges_table = table = JudgesTable.of(self.catalog, job, self.machine, secret)
+            self._judges_table = table = JudgesTable.of(self.catalog, job, self.machine, own)
         except DefinitionFailed as error:
             self.observer.note(f"{workload_label(job.workload)}: left out: {error}")
             return
@@ -565,6 +565,8 @@ class Runner:
         }
         if self.machine.gpu and self._sensors:
             described |= {"gpu_uuid": self.machine.gpu.uuid, "driver": self._sensors.driver()}
+        if self.settings.is_secret_given:
+            described["secret_given"] = True  # whoever read the command line could know the inputs
         if self.machine.protocol_note:
             described["protocol_note"] = self.machine.protocol_note
         return described

@@ -37,24 +37,26 @@ class Checked(Protocol):
 
 
 def checks_answer(
-    device: str, results: Sequence[Checked], skipped: Mapping[str, str], broken: Mapping[str, str]
+    device: str, results: Sequence[Checked], skipped: Mapping[str, str], broken: Mapping[str, str], secret: str
 ) -> Answer[Sequence[Checked]]:
-    """Frame: cases. skipped: solution -> reason. broken: definition -> why nothing can be judged by it."""
+    """Frame: cases. skipped: solution -> reason. broken: definition -> why nothing can be judged by it. secret: what
+    the inputs were drawn from."""
     return Answer(
         results,
         lambda: {
             "device": device,
+            "secret": secret,
             "results": [result.to_json() for result in results],
             "skipped": skipped,
             "broken": broken,
         },
-        lambda: list(_reports(device, results, skipped, broken)),
+        lambda: list(_reports(device, results, skipped, broken, secret)),
         lambda: (frame("cases", ({"device": device} | result.to_json() for result in results)),),
     )
 
 
 def _reports(
-    device: str, results: Sequence[Checked], skipped: Mapping[str, str], broken: Mapping[str, str]
+    device: str, results: Sequence[Checked], skipped: Mapping[str, str], broken: Mapping[str, str], secret: str
 ) -> Iterator[Report]:
     for definition in dict.fromkeys(result.definition for result in results):
         yield Report(
@@ -68,6 +70,9 @@ def _reports(
     for (solution, status), cases in groups.items():
         more = f" and {len(cases) - 1} more cases" if len(cases) > 1 else ""
         notes.append(f"FAILED {solution} on {cases[0].case}{more}: {status}: {cases[0].message}")
+    if failed:
+        names = " ".join(dict.fromkeys(each.solution for each in failed))
+        notes.append(f"the same inputs again: derby check {names} --secret {secret}")
     notes += [f"skipped {name}: {reason}" for name, reason in skipped.items()]
     notes += [f"BROKEN definition {name}: {reason}" for name, reason in broken.items()]
     yield Report(

@@ -1,0 +1,20 @@
+"""The secret of a session: what the judge's inputs and fresh shapes are drawn from, so that nobody else can know them.
+
+Printed when the session has ended. Given back with `--secret`, it draws the same ones again, bit for bit on the same
+kind of device.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import secrets
+
+
+def drawn() -> str:
+    """A new one: 32 hex digits."""
+    return secrets.token_hex(16)
+
+
+def of_workload(session: str, uuid: str) -> str:
+    """The secret of one workload, which stands in its rows while others are still to come: nothing leads back."""
+    return hashlib.sha256(f"{session}/{uuid}".encode()).hexdigest()[:32]
