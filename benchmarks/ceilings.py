@@ -156,7 +156,7 @@ def small_times(plan: Plan) -> dict[str, dict]:
                 found[name][protocol] = {
                     how: statistics.median(timer.spans(call, 50).spans_us) for how, call in calls.items()
                 }
-            except Exception as error:  # whatever CUPTI or its bindings raise; the other protocol may work
+            except Exception as error:  # whatever CUPTI or its bindings raise; the other protocol may work  # noqa: BLE001
                 found["note"] = f"{protocol}: {type(error).__name__}: {error}"
     return found
 

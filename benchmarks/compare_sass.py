@@ -59,7 +59,7 @@ class Kernel:
 def parse_sass(listing: str) -> dict[str, Kernel]:
     """Mangled name -> kernel, of what `cuobjdump -sass` prints."""
     kernels = {}
-    for part in re.split(r"^\s*Function : ", listing, flags=re.M)[1:]:
+    for part in re.split(r"^\s*Function : ", listing, flags=re.MULTILINE)[1:]:
         name, *lines = part.splitlines()
         texts, words = [], []
         for line in lines:

@@ -245,7 +245,7 @@ def on_gpu(catalog: Catalog, operator: str, module: ModuleType, workload: Worklo
                     graphs[text(one)] = events.captured(
                         lambda: module.run_with(one, *inputs.values(), *outputs.values())
                     )
-            except Exception as error:  # too much shared memory, too many registers
+            except Exception as error:  # too much shared memory, too many registers  # noqa: BLE001
                 print(f"{operator} {text(one)}: {type(error).__name__}: {str(error)[:100]}", file=sys.stderr)
         graph = graphs[text(one)]
         return None if graph is None else events.median_us(graph, calls)
@@ -343,7 +343,7 @@ def main() -> None:
         return
     command = [sys.executable, __file__, *arguments.operators, "--processes", str(arguments.processes), "--part"]
     started = [subprocess.Popen([*command, str(part)]) for part in range(arguments.processes)]
-    if any([process.wait() for process in started]):
+    if any([process.wait() for process in started]):  # noqa: C419 (every one is waited for)
         raise DerbyError("a compiling process failed; see above")
     tune(catalog, arguments.operators, arguments.seconds)
 

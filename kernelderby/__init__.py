@@ -13,7 +13,7 @@ import sys
 from types import ModuleType
 from typing import Any
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 __all__ = ["Answer", "DerbyError", "Frame", "ProfileFile", "TraceSet", "__version__", "counters", "open", "profile"]
 
 _HOMES = {

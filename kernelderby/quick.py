@@ -32,7 +32,7 @@ class QuickTimes(Struct):
 
 
 class QuickOwn(Own):
-    times: dict[str, QuickTimes] = {}  # type: ignore[assignment]
+    times: dict[str, QuickTimes] = {}  # type: ignore[assignment]  # noqa: RUF012
     samples_us: Raw = _NONE  # type: ignore[assignment]
 
 

@@ -208,15 +208,15 @@ class Measurement:
         evaluation, own = row.evaluation, row.measurement
         if not is_known:
             convert(f"{where}: workload", row.workload, Ran)
-        common: dict[str, Any] = dict(
-            definition=row.definition,
-            workload=row.workload,
-            solution=row.solution,
-            gpu=evaluation.environment.hardware,
-            timestamp=evaluation.timestamp,
-            message=evaluation.log or "",
-            place=place,
-        )
+        common: dict[str, Any] = {
+            "definition": row.definition,
+            "workload": row.workload,
+            "solution": row.solution,
+            "gpu": evaluation.environment.hardware,
+            "timestamp": evaluation.timestamp,
+            "message": evaluation.log or "",
+            "place": place,
+        }
         if own is None:
             found = evaluation.performance
             return cls(

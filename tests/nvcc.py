@@ -33,7 +33,7 @@ class Compiled:
     @property
     def kernels(self) -> list[Kernel]:
         pattern = r"entry function '(\S+)'.*?(\d+) bytes spill stores.*?Used (\d+) registers"
-        found = re.findall(pattern, self.said, re.S)
+        found = re.findall(pattern, self.said, re.DOTALL)
         return [Kernel(name, int(registers), int(spilled)) for name, spilled, registers in found]
 
 

@@ -20,19 +20,19 @@ def workload(uuid: str, floor_us: float = 10.0, **extra) -> Workload:
 
 def row(solution: str, uuid: str, latency_us: float | None, **other) -> Measurement:
     rounds = tuple((latency_us * drift,) * 5 for drift in STEADY) if latency_us else ()
-    fields = dict(
-        definition=D,
-        workload={"uuid": uuid, "axes": {}, "inputs": {}},
-        solution=solution,
-        gpu="NVIDIA H200",
-        status=Status.PASSED if latency_us else Status.TIMED_OUT,
-        protocol="cupti",
-        timestamp="2026-11-20T10:00:00Z",
-        latency_us=latency_us,
-        samples_us=rounds,
-        solution_hash=f"hash of {solution}",
-        session="one",
-    )
+    fields = {
+        "definition": D,
+        "workload": {"uuid": uuid, "axes": {}, "inputs": {}},
+        "solution": solution,
+        "gpu": "NVIDIA H200",
+        "status": Status.PASSED if latency_us else Status.TIMED_OUT,
+        "protocol": "cupti",
+        "timestamp": "2026-11-20T10:00:00Z",
+        "latency_us": latency_us,
+        "samples_us": rounds,
+        "solution_hash": f"hash of {solution}",
+        "session": "one",
+    }
     return Measurement(**{**fields, **other})
 
 

@@ -1,7 +1,9 @@
 """Rows that are checked many at once: what row.Row takes is taken, what it refuses is refused with its words."""
 
 import copy
+import functools
 import json
+import operator
 import pickle
 import random
 from dataclasses import asdict
@@ -97,7 +99,7 @@ def test_rows_of_every_shape_side_by_side(tmp_path, lines, monkeypatch):
         row = copy.deepcopy(lines[1])
         for times in row["measurement"]["times"].values():
             rounds = [[generator.uniform(1, 9) for _ in range(generator.randint(1, 5))] for _ in range(number % 4 + 1)]
-            spans = sorted(sum(rounds, []))
+            spans = sorted(functools.reduce(operator.iadd, rounds, []))
             middle = len(spans) // 2
             times |= {"samples_us": rounds, "median_us": (spans[middle] + spans[~middle]) / 2}
         eager = row["measurement"]["times"]["eager"]["median_us"]

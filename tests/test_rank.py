@@ -222,7 +222,7 @@ def test_what_only_the_plain_baseline_ran_is_not_asked_of_the_others():
 
 
 def test_a_judge_without_memory_is_no_failure_of_the_solution():
-    no_memory = dict(status=Status.OUT_OF_MEMORY, message="the judge has no memory for its case: 47 GiB")
+    no_memory = {"status": Status.OUT_OF_MEMORY, "message": "the judge has no memory for its case: 47 GiB"}
     measured = rows(plain=[8, 8], mine=[1])
     result = ranked([*measured, row("mine", "w2", None, **no_memory)], 2)
     assert result.order == ("mine", "plain") and result.row("w2").cells["mine"].status == "out of memory"
@@ -295,7 +295,7 @@ def test_outdated_rows_are_marked_and_give_way_to_present_ones():
 
 
 def test_rows_of_unknown_solutions_and_workloads_are_left_out_and_said():
-    result = ranked(rows(a=[1.0], gone=[0.5]) + [row("a", "w9", 1.0)], 1, names=["a"])
+    result = ranked([*rows(a=[1.0], gone=[0.5]), row("a", "w9", 1.0)], 1, names=["a"])
     assert result.order == ("a",) and set(result.row("w1").cells) == {"a"}
     assert noted(result, "no longer in the set: gone (1 rows)") and noted(result, "1 rows of workloads")
 
@@ -363,8 +363,8 @@ def test_flashinfer_bench_s_own_lines():
 @pytest.mark.parametrize(
     "broken, words",
     [
-        (dict(latency_us=0.0), "latency_us: a passed row needs a positive time"),
-        (dict(samples_us=((1.0, -1.0),)), "samples_us: a round is empty or holds"),
+        ({"latency_us": 0.0}, "latency_us: a passed row needs a positive time"),
+        ({"samples_us": ((1.0, -1.0),)}, "samples_us: a round is empty or holds"),
     ],
 )
 def test_impossible_times_are_errors(broken, words):
@@ -415,7 +415,7 @@ def test_command_writes_a_block_of_a_markdown_file(derby, small_set: Path, tmp_p
 
 
 def test_definitions_with_rows_of_a_gpu():
-    measured = rows(a=[1.0]) + [replace(row("b", "w1", 1.0), definition="other", gpu="NVIDIA B200")]
+    measured = [*rows(a=[1.0]), replace(row("b", "w1", 1.0), definition="other", gpu="NVIDIA B200")]
     assert definitions_with_rows(measured, None, None) == {D, "other"}
     assert definitions_with_rows(measured, "b200", None) == {"other"}
     with pytest.raises(DerbyError, match="--gpu"):

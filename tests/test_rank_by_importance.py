@@ -76,7 +76,7 @@ def test_an_author_whose_rows_all_failed_counts_as_zero():
 
 
 def test_one_group_is_ranked_and_the_others_are_named():
-    result = ranked(rows() + [row("a1", "w1", 1.0, definition="alpha", protocol="cuda-events")])
+    result = ranked([*rows(), row("a1", "w1", 1.0, definition="alpha", protocol="cuda-events")])
     assert (result.group.protocol, [each.protocol for each in result.other_groups]) == ("cupti", ["cuda-events"])
     assert ranked(rows()).contenders == result.contenders
     assert ranked(rows() + rows(protocol="other"), protocol="other").group.protocol == "other"

@@ -10,23 +10,23 @@ WORKLOAD = {"uuid": "u1", "axes": {"rows": 2}, "inputs": {"x": {"type": "random"
 
 
 def measurement(**changes) -> Measurement:
-    fields = dict(
-        definition="d",
-        workload=WORKLOAD,
-        solution="s",
-        status=Status.PASSED,
-        gpu="NVIDIA H200",
-        protocol="p1",
-        timestamp="2026-11-21T02:00:00",
-        latency_us=8.0,
-        samples_us=((7.0, 8.0), (8.0, 9.0)),
-        reference_latency_us=16.0,
-        correctness=Correctness(0.5, 0.25, 0.125, {"contest": 1.0}),
-        solution_hash="abc",
-        session="1",
-        message="log",
-        environment={"libs": {"torch": "2.13.0"}, "driver": "580"},
-    )
+    fields = {
+        "definition": "d",
+        "workload": WORKLOAD,
+        "solution": "s",
+        "status": Status.PASSED,
+        "gpu": "NVIDIA H200",
+        "protocol": "p1",
+        "timestamp": "2026-11-21T02:00:00",
+        "latency_us": 8.0,
+        "samples_us": ((7.0, 8.0), (8.0, 9.0)),
+        "reference_latency_us": 16.0,
+        "correctness": Correctness(0.5, 0.25, 0.125, {"contest": 1.0}),
+        "solution_hash": "abc",
+        "session": "1",
+        "message": "log",
+        "environment": {"libs": {"torch": "2.13.0"}, "driver": "580"},
+    }
     return Measurement(**{**fields, **changes})
 
 
@@ -55,7 +55,7 @@ def test_no_bare_nan_or_infinity_in_the_json(value):
     row = measurement(status=Status.NOT_A_NUMBER, latency_us=None, correctness=Correctness(value, value, value))
     text = json.dumps(row.to_trace(), allow_nan=False)
     back = Measurement.from_trace(json.loads(text)).correctness.max_absolute_error
-    assert back == value or back != back and value != value
+    assert back == value or (back != back and value != value)
 
 
 def test_flashinfer_benchs_own_row_keeps_its_own_protocol():

@@ -21,9 +21,9 @@ from kernelderby.trace import Cost
 _BITS = {
     "bool": 8,
     "float4_e2m1": 4,
-    **{name: 8 for name in ("float8_e4m3fn", "float8_e5m2", "int8")},
-    **{name: 16 for name in ("float16", "bfloat16", "int16")},
-    **{name: 32 for name in ("float32", "int32")},
+    **dict.fromkeys(("float8_e4m3fn", "float8_e5m2", "int8"), 8),
+    **dict.fromkeys(("float16", "bfloat16", "int16"), 16),
+    **dict.fromkeys(("float32", "int32"), 32),
     "int64": 64,
 }
 SURVEY = "survey"  # origin of the published shapes; sets of our own have other words

@@ -32,7 +32,7 @@ def _nearest(error: UnicodeError) -> tuple[str, int]:
 def make_streams_safe() -> None:
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:  # closed by whoever started us
-            setattr(sys, name, open(os.devnull, "w"))
+            setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115
     codecs.register_error("kernelderby.nearest", _nearest)
     for stream in (sys.stdout, sys.stderr):
         reconfigure = getattr(stream, "reconfigure", None)

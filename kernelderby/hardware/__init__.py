@@ -71,7 +71,7 @@ class _Measured(_Rates, kw_only=True):
     def __post_init__(self) -> None:
         for name, known in (("traffic_bytes_per_second", TRAFFIC_KINDS), ("empty_kernel_us", ("eager", "graph"))):
             if unknown := set(getattr(self, name)) - set(known):
-                raise ValueError(f"{name}: {sorted(unknown)[0]}: none of {', '.join(known)}; mend it")
+                raise ValueError(f"{name}: {min(unknown)}: none of {', '.join(known)}; mend it")
 
 
 class _File(_Rates, kw_only=True):

@@ -63,7 +63,7 @@ def _blamed(definition: Definition, what: str) -> Iterator[None]:
         yield
     except (DerbyError, KeyboardInterrupt):
         raise
-    except BaseException as error:  # SystemExit and GeneratorExit too: nothing of it is meant for us
+    except BaseException as error:  # SystemExit and GeneratorExit too: nothing of it is meant for us  # noqa: BLE001
         told = " ".join(f"{type(error).__name__}: {error}".split())[:200]
         raise DerbyError(f"{definition.source_path}: {what}: {told}; mend it") from None
 

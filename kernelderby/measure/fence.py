@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import re
@@ -142,10 +143,8 @@ def writable(own: Path, scratch: Path) -> list[Path]:
 
 def remove_tree(folder: Path) -> None:
     """However deep a solution has nested it: shutil.rmtree calls itself for each level."""
-    try:
+    with contextlib.suppress(RecursionError):
         shutil.rmtree(folder, ignore_errors=True)
-    except RecursionError:
-        pass
     if os.path.lexists(folder):
         subprocess.run(["rm", "-rf", "--", str(folder)], stderr=subprocess.DEVNULL, check=False)
 
@@ -210,10 +209,8 @@ def end_orphans(known: Collection[int]) -> list[int]:
                 end(each)
                 ended.append(each)
         for pid in orphans:
-            try:
+            with contextlib.suppress(ChildProcessError):
                 os.waitpid(pid, 0)
-            except ChildProcessError:
-                pass
     return ended
 
 
@@ -222,10 +219,8 @@ def end(pid: int) -> None:
 
 
 def signalled(pid: int, number: signal.Signals) -> None:
-    try:
+    with contextlib.suppress(ProcessLookupError, PermissionError):
         os.kill(pid, number)
-    except (ProcessLookupError, PermissionError):
-        pass
 
 
 def has_open(pid: int, file: os.stat_result) -> bool:

@@ -39,7 +39,7 @@ def captured(call: Callable[[], object], device: torch.device) -> Callable[[], o
         graph.capture_begin(pool, capture_error_mode="thread_local")
         try:
             returned = call()
-        except BaseException as error:  # sys.exit included: the capture must end whatever it raises
+        except BaseException as error:  # sys.exit included: the capture must end whatever it raises  # noqa: BLE001
             problem = error
         try:
             graph.capture_end()
@@ -63,7 +63,7 @@ def _first_line(error: BaseException) -> str:
 def _recovered(device: torch.device, pool: tuple[int, int]) -> bool:
     """Whether the process is whole again after a broken capture: no stream captures, memory can be had and freed, and
     another capture works."""
-    try:
+    try:  # noqa: SIM105
         # A capture that ends in an error leaves torch's allocator in the graph's pool. Where it did not, this raises.
         torch._C._cuda_endAllocateToPool(device.index or 0, pool)
     except (RuntimeError, AttributeError):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import select
@@ -109,10 +110,8 @@ class WorkerProcess:
         self._signal(signal.SIGCONT)
 
     def _signal(self, number: signal.Signals) -> None:
-        try:
+        with contextlib.suppress(ProcessLookupError):
             os.killpg(self._process.pid, number)
-        except ProcessLookupError:
-            pass
 
     def _read_log(self) -> None:
         while data := self._output.read1(1 << 16):
@@ -219,10 +218,8 @@ class WorkerProcess:
         if self._requests < 0:
             return
         started = fence.descendants(self._process.pid)
-        try:
+        with contextlib.suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
-        except ProcessLookupError:
-            pass
         for pid in started:
             fence.end(pid)
         self._process.wait()

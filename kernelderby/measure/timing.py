@@ -87,7 +87,7 @@ def find_protocol(device: torch.device) -> tuple[str, str]:
         torch.mm(ones, ones, out=result)
         timer = CuptiTimer(device)
         timer.spans(lambda _: torch.mm(ones, ones, out=result), 2)
-    except Exception as error:  # whatever CUPTI, its bindings or the driver's permissions raise
+    except Exception as error:  # whatever CUPTI, its bindings or the driver's permissions raise  # noqa: BLE001
         return CUDA_EVENTS, f"no CUPTI: {type(error).__name__}: {error}"
     try:
         timer.graph_us(lambda: (torch.mm(ones, ones, out=result), result.add_(1)), 2)

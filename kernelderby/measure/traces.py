@@ -17,8 +17,8 @@ from kernelderby.measure import fence
 from kernelderby.trace import Measurement, Status, newest
 
 __all__ = [
-    "Key",
     "TRIED_AGAIN",
+    "Key",
     "append_row",
     "claim",
     "expect_writable",

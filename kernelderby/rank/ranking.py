@@ -212,7 +212,7 @@ def _summaries(
 
 def _against_baseline(name: str, baseline: str | None, pairs: dict[tuple[str, str], Pair]) -> dict[str, Any]:
     """The fields of Summary that compare with the baseline, from the pair, whichever of the two comes first in it."""
-    nothing = dict(common=0, geomean=None, total_ratio=None, wins=0, ties=0, losses=0, win_rate=None)
+    nothing = {"common": 0, "geomean": None, "total_ratio": None, "wins": 0, "ties": 0, "losses": 0, "win_rate": None}
     if baseline is None:
         return nothing
     if (baseline, name) in pairs:
@@ -223,15 +223,15 @@ def _against_baseline(name: str, baseline: str | None, pairs: dict[tuple[str, st
         geomean, total, wins, losses = inverse(pair.geomean), 1 / pair.total, pair.wins, pair.losses
     else:
         return nothing
-    return dict(
-        common=pair.workloads,
-        geomean=geomean,
-        total_ratio=total,
-        wins=wins,
-        ties=pair.ties,
-        losses=losses,
-        win_rate=wins / pair.workloads,
-    )
+    return {
+        "common": pair.workloads,
+        "geomean": geomean,
+        "total_ratio": total,
+        "wins": wins,
+        "ties": pair.ties,
+        "losses": losses,
+        "win_rate": wins / pair.workloads,
+    }
 
 
 def inverse(ratio: Ratio) -> Ratio:

@@ -184,7 +184,7 @@ def _of_matplotlib() -> tuple[Any, Any]:
         from matplotlib.figure import Figure
     except ImportError:
         raise DerbyError("--plot: matplotlib is missing; pip install 'kernelderby[plot]'") from None
-    except Exception as error:  # whatever its settings make of it
+    except Exception as error:  # whatever its settings make of it  # noqa: BLE001
         raise DerbyError(f"--plot: matplotlib does not start ({error!s:.200}); look at its matplotlibrc") from None
     matplotlib.rcdefaults()
     matplotlib.rcParams["text.parse_math"] = False

@@ -28,7 +28,7 @@ OF_A_CPU = {
     *("a_clock_in_other_machine_code", "works_when_a_profiler_is_told", "works_when_an_alarm_rings"),
 }
 # What they do to the run never reaches a GPU: a process that says nonsense, leaves, or is refused by the kernel.
-SAME_ON_A_CPU = {name for name, each in EXPLOITS.items() if each["CLASS"] in ("the run attacked",) or each.get("NEEDS")}
+SAME_ON_A_CPU = {name for name, each in EXPLOITS.items() if each["CLASS"] == "the run attacked" or each.get("NEEDS")}
 OWN = {path.stem: path for path in sorted((HERE / "exploits_gpu").glob("*.py"))}
 HONEST_GPU = {path.stem: path for path in sorted((HERE / "honest_gpu").glob("*.py"))}
 test_cheats.SOURCES |= OWN | HONEST_GPU

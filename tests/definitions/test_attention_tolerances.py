@@ -1,5 +1,7 @@
 """What the tolerances of the attention operators let through, and what not."""
 
+import itertools
+
 import pytest
 import torch
 from operators import CATALOG, inputs_at, load, outputs_of
@@ -133,7 +135,7 @@ def test_the_other_mask_fails(name):
     (expected,) = outputs_of(name, inputs)
     heads, bounds = expected.shape[1], inputs["cu_seqlens_q"].tolist()
     rows, others = list(rows_of(name, inputs)), []
-    for first, last in zip(bounds[:-1], bounds[1:], strict=True):
+    for first, last in itertools.pairwise(bounds):
         for token in range(first, last):
             seen = token - first + 1 if name == "attention_forward" else None
             keys_of = rows[heads * (last - 1) : heads * last]  # the last token's: all of the sequence

@@ -1,6 +1,8 @@
 """What the FP8 MoE definition generates, and what it counts."""
 
+import functools
 import hashlib
+import operator
 
 import pytest
 import torch
@@ -114,7 +116,11 @@ def test_cost_as_counted_by_hand(seed):
         naive_route(inputs["routing_logits"][token].tolist(), inputs["routing_bias"].tolist())[0] for token in range(9)
     ]
     local = [[expert for expert in experts if 12 <= expert < 20] for experts in chosen]
-    pairs, tokens, active = sum(map(len, local)), sum(map(bool, local)), len(set(sum(local, [])))
+    pairs, tokens, active = (
+        sum(map(len, local)),
+        sum(map(bool, local)),
+        len(set(functools.reduce(operator.iadd, local, []))),
+    )
     assert 0 < active <= pairs and tokens <= 9
     weights = 512 * 256 + 256 * 256  # bytes of one expert, and multiply-adds of one pair
     scales = 4 * 2 + 2 * 2  # blocks of one expert

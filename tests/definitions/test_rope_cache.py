@@ -9,7 +9,12 @@ from operators import CATALOG, close, inputs_at, load, outputs_of, small_variant
 from kernelderby.measure.judge.correctness import compare
 from kernelderby.trace import Status
 
-MANY = dict(num_tokens=200, num_heads=12, num_q_heads=8, num_kv_heads=2)  # tokens and heads enough to meet rare errors
+MANY = {
+    "num_tokens": 200,
+    "num_heads": 12,
+    "num_q_heads": 8,
+    "num_kv_heads": 2,
+}  # tokens and heads enough to meet rare errors
 
 
 def turned(heads, angles):

@@ -1,5 +1,7 @@
 """What is put right in Triton's interpreter, with stand-ins for the versions that are wrong."""
 
+import inspect
+import re
 import types
 import warnings
 
@@ -7,6 +9,7 @@ import numpy
 import pytest
 import torch
 
+from kernelderby.measure.worker import interpreter as worker_interpreter
 from kernelderby.measure.worker.interpreter import convert_right, describe_shapes_once, take_whole_numbers
 
 interpreter = pytest.importorskip("triton.runtime.interpreter")
@@ -108,3 +111,20 @@ def test_shapes_are_described_as_before(monkeypatch):
         core.block_type(tl.int32, [])
     with pytest.raises(ValueError):
         core.block_type(tl.int32, [3])
+
+
+PATCHED = ("_convert_float", "_patch_lang_tensor", "_patch_builtin", "_get_np_dtype", "InterpreterBuilder")
+
+
+@pytest.mark.parametrize("name", PATCHED)
+def test_the_private_functions_that_are_patched_exist(name):
+    assert hasattr(interpreter, name), (
+        f"this Triton has no interpreter.{name}, which kernelderby/measure/worker/interpreter.py patches: "
+        "adapt it, or lower Triton's upper bound in pyproject.toml"
+    )
+
+
+def test_every_private_function_that_is_patched_is_listed():
+    source = inspect.getsource(worker_interpreter)
+    used = set(re.findall(r"\binterpreter\.(_(?!ir\b)\w+)", source))
+    assert used <= {*PATCHED}, f"patched, but not in PATCHED: {sorted(used - {*PATCHED})}"

@@ -435,7 +435,7 @@ def test_workloads_of_two_origins(visit, small_set, tmp_path):
     page.wait_for_selector("tr.detail table")
     shapes = page.locator("tr.detail table").last
     assert shapes.locator("tbody tr").count() == 2
-    assert {text for text in shapes.locator("td[data-label=Origin]").all_inner_texts()} == {"survey", "serving"}
+    assert set(shapes.locator("td[data-label=Origin]").all_inner_texts()) == {"survey", "serving"}
     times = shapes.locator("td[data-label='Time us']").evaluate_all(
         "all => all.map(each => Number(each.dataset.value))"
     )

@@ -121,7 +121,7 @@ def test_roles_are_the_rules_and_sum_up(shown, set_with_recording):
     assert {name: role for _, name, role in shown.names} == {
         each.name: attribute(each.name, each.kind).role.value for each in sums
     }
-    assert [role for role, *_ in shown.roles][0] == "grouped GEMM"
+    assert next(role for role, *_ in shown.roles) == "grouped GEMM"
 
 
 def test_invocations_span_what_was_launched_in_them(shown):

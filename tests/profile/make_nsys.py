@@ -99,7 +99,7 @@ class Export:
         self.table(table)
         columns = [part.strip().split()[0] for part in self.columns[table].split(",")]
         needed = {part.strip().split()[0] for part in self.columns[table].split(",") if "NOT NULL" in part}
-        values = {**{name: 0 for name in needed - values.keys()}, **values}
+        values = {**dict.fromkeys(needed - values.keys(), 0), **values}
         names = [name for name in columns if name in values]
         quoted = ", ".join(f'"{name}"' for name in names)
         self.connection.execute(

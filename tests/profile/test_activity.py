@@ -56,7 +56,7 @@ def test_idle_by_cause_overlap_and_launches(tmp_path):
     assert (gpu.communication_ns, gpu.overlap_ns, gpu.exposed_ns) == (15_000, 5_000, 10_000)
     assert gpu.launch_median_ns == 10_000  # 5, 16, 10, 10, 14 us
     assert gpu.queue_largest == 1  # b is launched while a waits, the collective while d does
-    assert [(call.name, call.calls) for call in found.api][0] == ("cudaStreamSynchronize", 1)
+    assert next((call.name, call.calls) for call in found.api) == ("cudaStreamSynchronize", 1)
 
 
 def test_ranks_that_all_call_their_gpu_0(tmp_path):

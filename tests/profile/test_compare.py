@@ -18,7 +18,7 @@ STAGES = (
 
 
 def stages(*invocations):
-    return pipeline_of(events(*[work for work in invocations]), STAGES, "s")
+    return pipeline_of(events(*list(invocations)), STAGES, "s")
 
 
 def verdicts(found):

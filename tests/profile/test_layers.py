@@ -135,7 +135,7 @@ def test_ratios_are_over_what_both_columns_have():
 
 def test_order_of_the_table_is_the_documents():
     table = layer_table([D4])
-    assert [group for group in table.groups] == ["attention", "gate", "moe", "shared expert"]
+    assert list(table.groups) == ["attention", "gate", "moe", "shared expert"]
     kernels = [next(iter(table.columns[0].names[line])) for line in table.of(("attention",))]
     assert kernels[:3] == ["flashinfer::norm::FusedAddRM", "deep_gemm::sm100_fp8_gem", "rmsnorm_split_col_kernel"]
     assert kernels[-3:] == ["elementwise_kernel", "per_token_group_quant_fp8_", "deep_gemm::sm100_fp8_gem"]
@@ -244,7 +244,7 @@ def test_dense_layers_and_work_between_passes():
 
 
 def test_a_kernel_that_no_module_has_is_unattributed_inside():
-    found = column(timeline((ATTENTION + [("my_extra_kernel", 11)] + GATE + MOE + HALF + SHARED + HALF) * 4))
+    found = column(timeline(([*ATTENTION, ("my_extra_kernel", 11), *GATE, *MOE, *HALF, *SHARED, *HALF]) * 4))
     extra = next(one for one in found.leftovers if one.name == "my_extra_kernel")
     assert (extra.instances, extra.total_us, extra.inside_us) == (4, 44, 44)
     assert found.attributed_us + found.unattributed_us == pytest.approx(found.busy_us)
@@ -441,7 +441,7 @@ def export(path, events, gpu="NVIDIA H800"):
 
 
 def test_an_nsys_export_beside_the_published_table(tmp_path):
-    path = export(tmp_path / "decode.sqlite", timeline((LAYER + [("lm_head", 7)]) * 61))
+    path = export(tmp_path / "decode.sqlite", timeline(([*LAYER, ("lm_head", 7)]) * 61))
     table = layer_table([D4, path])
     profile = table.columns[2]
     assert (profile.gpu, profile.groups["attention"], profile.groups["moe"]) == ("NVIDIA H800", 388, 709)

@@ -1,5 +1,7 @@
 """Stand-ins in plain torch for FlashAttention 3 and FlashMLA as vLLM 0.25.1 builds them, under their real schemas."""
 
+import itertools
+
 import torch
 
 
@@ -19,7 +21,7 @@ def sequences(tensor, offsets, lengths, table):
     """One tensor [tokens, heads, size] for each sequence: packed by offsets, in pages of a table, or a row each."""
     if offsets is not None:
         bounds = offsets.tolist()
-        return [tensor[first:last] for first, last in zip(bounds, bounds[1:], strict=False)]
+        return [tensor[first:last] for first, last in itertools.pairwise(bounds)]
     counts = [tensor.shape[1]] * len(tensor) if lengths is None else lengths.tolist()
     if table is None:
         return [row[:count] for row, count in zip(tensor, counts, strict=True)]

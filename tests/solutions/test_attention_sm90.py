@@ -50,7 +50,9 @@ def test_it_compiles_without_spills(operator):
     assert done.returncode == 0, done.stderr
     # Among the warnings is C7510: wgmma made to wait for registers that the compiler moved.
     assert "warning" not in done.stderr, done.stderr
-    found = re.findall(r"entry function '(\S+)'.*?(\d+) bytes spill stores.*?Used (\d+) registers", done.stderr, re.S)
+    found = re.findall(
+        r"entry function '(\S+)'.*?(\d+) bytes spill stores.*?Used (\d+) registers", done.stderr, re.DOTALL
+    )
     kernels = [(name, int(spilled), int(registers)) for name, spilled, registers in found]
     assert len(kernels) >= len(HEAD_DIMS)
     for name, spilled, registers in kernels:

@@ -105,7 +105,7 @@ def test_forms_are_those_of_the_kernel_and_tables_name_no_other(operator):
     one, streams = module(operator), {"NOTHING": "", "LOADS": "loads", "BOTH": "both"}
     source = CATALOG.solution(f"derby_{operator}").sources["kernel.cu"]
     compiled = re.findall(r"Form<(\d+), (\d+), (\w+), (\w+)>", source)
-    assert one.FORMS == tuple((int(c), int(t), streams[s], int(a == "true")) for c, t, s, a in compiled)
+    assert tuple((int(c), int(t), streams[s], int(a == "true")) for c, t, s, a in compiled) == one.FORMS
     for gpu in one.tuned.FOUND.values():
         for key, config in gpu["table"].items():
             if "threads" in config:

@@ -176,7 +176,7 @@ def test_cuda_compiles(operator, architecture):
         command = [nvcc, "-O3", "-std=c++17", target, "-cubin", "-Xptxas", "-v", "-o", f"{folder}/kernel.cubin"]
         done = subprocess.run([*command, str(solution.library.folder / "kernel.cu")], capture_output=True, text=True)
     assert done.returncode == 0 and "warning" not in done.stderr, done.stderr
-    kernels = re.findall(r"entry function '(\S+)'.*?(\d+) bytes spill stores", done.stderr, re.S)
+    kernels = re.findall(r"entry function '(\S+)'.*?(\d+) bytes spill stores", done.stderr, re.DOTALL)
     assert kernels and all(f"derby_{operator}" in name for name, _ in kernels)
     for name, spilled in kernels:
         allowed = next((most for part, most in SPILLED.items() if re.search(part, name)), 0)

@@ -63,7 +63,7 @@ def test_python_and_c_agree_on_the_fields_of_a_call(module):
     text = (FOLDER / "kernel.cu").read_text()
     struct = text[text.index("struct derby_moe_call {") :]
     kinds = {"int": ctypes.c_int, "float": ctypes.c_float}
-    fields = re.findall(r"^    (?:const )?(\w+)(\*?) (\w+);", struct[: struct.index("};")], re.M)
+    fields = re.findall(r"^    (?:const )?(\w+)(\*?) (\w+);", struct[: struct.index("};")], re.MULTILINE)
     assert len(fields) == 21
     assert [(name, ctypes.c_void_p if star else kinds[kind]) for kind, star, name in fields] == module._Call._fields_
 

@@ -4,6 +4,7 @@ The kernels need a Hopper GPU; this arithmetic does not.
 """
 
 import ctypes
+import itertools
 import math
 import random
 import shutil
@@ -156,7 +157,7 @@ def test_every_pair_meets_every_block_of_weights_once(schedule, counts, rows, cl
         for block_n in range(tiles_n if count else 0):
             stretches = sorted(seen.pop((expert, block_n)))
             assert stretches[0][0] == 0 and stretches[-1][1] == count
-            assert all(a[1] == b[0] for a, b in zip(stretches, stretches[1:], strict=False))
+            assert all(a[1] == b[0] for a, b in itertools.pairwise(stretches))
     assert not seen
 
 

@@ -59,7 +59,9 @@ def test_python_and_c_agree_on_the_fields_of_a_call():
     text = (COMMON / "experts_launch.cuh").read_text()
     struct = text[text.index("struct Call {") :]
     fields = []
-    for kind, star, names in re.findall(r"^    (?:const )?(\w+)(\*?) ([\w, ]+);", struct[: struct.index("};")], re.M):
+    for kind, star, names in re.findall(
+        r"^    (?:const )?(\w+)(\*?) ([\w, ]+);", struct[: struct.index("};")], re.MULTILINE
+    ):
         for name in names.split(", "):
             fields.append((name, ctypes.c_void_p if star else {"int": ctypes.c_int}[kind]))
     assert fields == experts.Call._fields_

@@ -212,7 +212,7 @@ def test_it_compiles():
     command = [nvcc, "-O3", "-std=c++17", target, "-cubin", "-Xptxas", "-v", "-o", "/dev/null", source]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0 and "warning" not in done.stderr, done.stderr
-    kernels = re.findall(r"entry function '(\S+)'.*?(\d+) bytes spill stores", done.stderr, re.S)
+    kernels = re.findall(r"entry function '(\S+)'.*?(\d+) bytes spill stores", done.stderr, re.DOTALL)
     assert [spilled for name, spilled in kernels if "derby_decode_attention" in name] == ["0", "0"]
 
 

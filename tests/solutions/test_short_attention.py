@@ -59,7 +59,9 @@ def test_it_compiles_without_spills():
     assert done.returncode == 0, done.stderr
     # Among the warnings is C7510: wgmma made to wait for registers that the compiler moved.
     assert "warning" not in done.stderr and "Potential Performance Loss" not in done.stderr, done.stderr
-    found = re.findall(r"entry function '(\S+)'.*?(\d+) bytes spill stores.*?Used (\d+) registers", done.stderr, re.S)
+    found = re.findall(
+        r"entry function '(\S+)'.*?(\d+) bytes spill stores.*?Used (\d+) registers", done.stderr, re.DOTALL
+    )
     assert len(found) == 2 + 2 + 1  # blocks of keys together or one by one; with head_dim 256 the latter alone
     for name, spilled, used in found:
         assert "derby_short_attention" in name and spilled == "0", (name, spilled)

@@ -141,7 +141,7 @@ def shared_by_all(path):
     """Symbols that the dynamic linker gives a whole process once (STB_GNU_UNIQUE), whichever library has them;
     `encode`, a function of the driver, may be."""
     said = subprocess.run(["nm", "-C", path], capture_output=True, text=True, check=True).stdout
-    return [name for name in re.findall(r"^\S+ u (.*)", said, re.M) if not name.endswith("::encode")]
+    return [name for name in re.findall(r"^\S+ u (.*)", said, re.MULTILINE) if not name.endswith("::encode")]
 
 
 @pytest.mark.timeout(600)

@@ -113,7 +113,7 @@ def _has_nvidia_gpu() -> bool:
 def _why_cuda_fails(torch: Any) -> str:
     try:
         torch.cuda.init()
-    except Exception as error:  # whatever the driver or the build of torch says is the reason
+    except Exception as error:  # whatever the driver or the build of torch says is the reason  # noqa: BLE001
         return " ".join(str(error).split())[:300]
     return "torch counts none"
 
@@ -130,7 +130,7 @@ class GpuSensors:
 
             pynvml.nvmlInit()
             self._nvml, self._handle = pynvml, self._find(pynvml, uuid)
-        except Exception as error:  # missing module, missing driver, odd permissions: only the readings are lost
+        except Exception as error:  # missing module, missing driver, odd permissions: only the readings are lost  # noqa: BLE001
             self.problem = f"{type(error).__name__}: {error}"
 
     @staticmethod

@@ -7,6 +7,7 @@ and either the result or a `status` (trace.Status) with a `message`.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import json
 import os
@@ -290,7 +291,7 @@ def answer(command: Callable[..., Done], arguments: dict[str, Any]) -> dict[str,
         return {"ok": False, "error": str(error)}
     except NotLoaded as error:
         return sent_failure(error.status, str(error))
-    except BaseException as error:
+    except BaseException as error:  # noqa: BLE001
         wrong = getattr(error, "verdict", None)  # of correctness.Wrong, without importing torch for it
         if wrong is not None:
             return {"ok": True, "wrong": {"status": wrong.status, "message": wrong.message}}
@@ -341,10 +342,8 @@ def serve(
 ) -> None:
     """Answers until the pipe of requests ends; see start.Beginning."""
     # The worker must not outlive a killed runner. Linux only; elsewhere the closed pipe ends it, once it is idle.
-    try:
+    with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    except (OSError, AttributeError):
-        pass
     if os.getppid() != judge:  # it was killed before that
         os._exit(1)
     for limit, value in ((resource.RLIMIT_CORE, 0), (resource.RLIMIT_FSIZE, _FILE_BYTES)):

@@ -60,7 +60,7 @@ def read_document(path: Path) -> dict[str, Any]:
 
 def _cells(line: str) -> list[str]:
     line = line.strip().removeprefix("|")
-    line = line[:-1] if line.endswith("|") else line
+    line = line.removesuffix("|")
     return [bare(cell) for cell in line.split("|")]
 
 

@@ -93,7 +93,7 @@ def table_columns(path: Path, layer_map: LayerMap | None) -> tuple[list[LayerCol
         raise DerbyError(f"{path}: columns: needs [[columns]], each with an id of its own; add or rename them")
     unknown = {key for _, row in rows for key in row} - {"module", "kernel", *ids}
     if unknown:
-        raise DerbyError(f"{path}: rows: {sorted(unknown)[0]!r} is no column; there are {', '.join(ids)}")
+        raise DerbyError(f"{path}: rows: {min(unknown)!r} is no column; there are {', '.join(ids)}")
     columns[0].notes += [f"{path.name}: {note}" for note in data.get("notes", ())]
     return columns, layer_map
 

@@ -46,7 +46,7 @@ def operation(name: str) -> tuple[SpanKind, str]:
     """Kind and spelling of GPU work by its name in a summary or trace: "[CUDA memcpy HtoD]" and Kineto's "Memcpy HtoD
     (Pinned -> Device)" are copies, anything else is a kernel of that name."""
     match = _OPERATION.match(name)
-    if match is None or not (name.startswith("[") or name.startswith(("Memcpy", "Memset"))):
+    if match is None or not name.startswith(("[", "Memcpy", "Memset")):
         if copy := _ROCM_COPY.fullmatch(name):
             return SpanKind.MEMCPY, f"[CUDA memcpy {copy[1].capitalize()}-to-{copy[2].capitalize()}]"
         return (SpanKind.MEMSET, MEMSET) if _ROCM_FILL.fullmatch(name) else (SpanKind.KERNEL, name)

@@ -153,20 +153,20 @@ class _Track:
     """The walk on one GPU of one process, over landmarks 0 to tail: the stages that occur and are not glue."""
 
     __slots__ = (
-        "process",
-        "device",
-        "result",
-        "tail",
-        "is_open",
-        "label",
-        "position",
         "counts",
-        "seen",
-        "pending",
-        "tallies",
-        "start",
+        "device",
         "end",
         "frontier",
+        "is_open",
+        "label",
+        "pending",
+        "position",
+        "process",
+        "result",
+        "seen",
+        "start",
+        "tail",
+        "tallies",
     )
 
     def __init__(self, process: int, device: int, tail: int, result: Walked) -> None:
