@@ -1,0 +1,116 @@
+"""common/wgmma.cuh: each width and operand form is the instruction that its name says (nvcc, no GPU), and multiplies
+what its comments say lies in shared memory and in registers (on a GPU, exactly: the operands are small integers)."""
+
+import ctypes
+import functools
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+import torch
+
+HERE = Path(__file__).parent
+COMMON = HERE.parent.parent / "solutions" / "kernelderby" / "common"
+FORMS = ("ss", "ss_b_mn", "ss_a_mn", "rs", "rs_b_mn", "ss_e4m3", "rs_e4m3")
+CASES = [(n, form, 128) for n in range(8, 257, 8) for form in ("ss", "rs", "ss_e4m3", "rs_e4m3")]
+CASES += [(64, form, swizzle) for form in FORMS for swizzle in (128, 64, 32)]
+B_AT, SHARED = 32768, 65536  # bytes
+
+
+@pytest.fixture(scope="module")
+def library(tmp_path_factory):
+    """products.cu compiled; skips without nvcc."""
+    nvcc = shutil.which("nvcc")
+    if nvcc is None:
+        pytest.skip("no nvcc")
+    made = tmp_path_factory.mktemp("wgmma") / "products.so"
+    flags = ["-O1", "-std=c++17", "-gencode=arch=compute_90a,code=sm_90a", "--shared", "-Xcompiler", "-fPIC"]
+    flags.append(f"-I{COMMON}")
+    done = subprocess.run([nvcc, *flags, "-o", made, HERE / "products.cu"], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "C7510" not in done.stderr  # products that the compiler had to put one after the other
+    return made
+
+
+def test_every_width_is_one_instruction(library):
+    triton = pytest.importorskip("triton")
+    cuobjdump = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "cuobjdump"
+    sass = subprocess.run([cuobjdump, "-sass", library], capture_output=True, text=True, check=True).stdout
+    kernels = re.split(r"Function : ", sass)[1:]
+    assert len(kernels) == len(set(CASES))
+    for kernel in kernels:
+        n, form, _ = map(int, re.match(r"\S*productILi(\d+)\S*?FormE?(\d)\S*?SwizzleE?(\d)", kernel).groups())
+        found = re.findall(r"[HQ]GMMA\.\S+ R\d+, .*?;", kernel)
+        assert len(found) == 1, (n, form, found)
+        name = f"QGMMA.64x{n}x32.F32.E4M3.E4M3" if "e4m3" in FORMS[form] else f"HGMMA.64x{n}x16.F32.BF16"
+        assert found[0].startswith(f"{name} ")
+        assert ("tnspA" in found[0], "tnspB" in found[0]) == ("a_mn" in FORMS[form], "b_mn" in FORMS[form])
+        assert bool(re.search(r"R\d+, R\d+, gdesc", found[0])) == FORMS[form].startswith("rs")
+
+
+def place(rows, swizzle):
+    """Bytes of a [rows, swizzle bytes] box as TMA lays them out: chunks of 16 bytes change places within eight rows."""
+    at = torch.arange(rows.numel())
+    to = at ^ (at >> 3 & swizzle - 16)
+    placed = torch.empty(rows.numel(), dtype=torch.uint8)
+    placed[to] = rows.flatten()
+    return placed
+
+
+def laid_out(matrix, swizzle, mn_major):
+    """matrix [m or n, k] of 16 or 8 bits, 32 bytes along k -> the operand's bytes, and `leading`."""
+    if not mn_major:
+        rows = torch.zeros(matrix.shape[0], swizzle, dtype=torch.uint8)
+        rows[:, :32] = matrix.contiguous().view(torch.uint8)
+        return place(rows, swizzle), 16
+    across = swizzle // 2
+    boxes = [place(matrix[i : i + across].T.contiguous().view(torch.uint8), swizzle) for i in range(0, 64, across)]
+    return torch.cat(boxes), boxes[0].numel()
+
+
+def of_threads(matrix, together):
+    """matrix [64, k] -> words [4, 128]: the fragments of a warpgroup, `together` values along k a word."""
+    t = torch.arange(128)
+    row, column = 16 * (t // 32) + t % 32 // 4, together * (t % 4)
+    words = [
+        torch.stack([matrix[row + 8 * (i % 2), column + 4 * together * (i // 2) + j] for j in range(together)], 1)
+        for i in range(4)
+    ]
+    return torch.stack([word.contiguous().view(torch.uint8).reshape(128, 4) for word in words])
+
+
+def sums_of(d, n):
+    """[n / 2, 128] of the threads -> [64, n]."""
+    i, t = torch.arange(n // 2)[:, None], torch.arange(128)[None]
+    result = torch.empty(64, n)
+    result[16 * (t // 32) + t % 32 // 4 + 8 * (i % 4 // 2), 8 * (i // 4) + 2 * (t % 4) + i % 2] = d
+    return result
+
+
+@functools.cache
+def function(path):
+    run = ctypes.CDLL(str(path)).product_run
+    run.argtypes = [ctypes.c_int] * 3 + [ctypes.c_void_p] * 3 + [ctypes.c_int]
+    return run
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("n, form, swizzle", dict.fromkeys(CASES))
+def test_it_multiplies(library, n, form, swizzle):
+    generator = torch.Generator().manual_seed(n)
+    kind, k = (torch.float8_e4m3fn, 32) if "e4m3" in form else (torch.bfloat16, 16)
+    a, b = (torch.randint(-4, 5, (rows, k), generator=generator).float() for rows in (64, n))
+    before = torch.randint(-9, 10, (n // 2, 128), generator=generator).float()
+    a_bytes, a_leading = laid_out(a.to(kind), swizzle, "a_mn" in form)
+    b_bytes, b_leading = laid_out(b.to(kind), swizzle, "b_mn" in form)
+    operands = torch.zeros(SHARED, dtype=torch.uint8)
+    operands[: a_bytes.numel()] = a_bytes
+    operands[B_AT : B_AT + b_bytes.numel()] = b_bytes
+    words = of_threads(a.to(kind).view(torch.uint8 if k == 32 else torch.int16), 4 if k == 32 else 2)
+    d, operands, words = before.cuda(), operands.cuda(), words.cuda()
+    leading = max(a_leading, b_leading)
+    addresses = [each.data_ptr() for each in (d, operands, words)]
+    assert function(library)(n, FORMS.index(form), swizzle, *addresses, leading) == 0
+    assert torch.equal(sums_of(d.cpu(), n), sums_of(before, n) + a @ b.T)
