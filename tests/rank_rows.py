@@ -51,7 +51,10 @@ def ranked(measurements, workloads=3, names=None, **options):
     names = names or sorted({each.solution for each in measurements})
     solutions = {
         name: SimpleNamespace(
-            name=name, author="baseline" if name == "plain" else "someone", hash=f"hash of {name}", in_place={}
+            name=name,
+            author="baseline" if name == "plain" else "someone",
+            has_code=f"hash of {name}".__eq__,
+            in_place={},
         )
         for name in names
     }

@@ -52,7 +52,7 @@ def test_it_is_packed_beside_the_solutions_own_sources(shared_set):
 
 def test_a_change_of_it_makes_the_json_stale_and_another_solution(shared_set):
     before = Catalog.open(shared_set).solutions["toy_fast"].hash
-    (shared_set / "solutions/alice/common/shared.py").write_text(SHARED + "# changed\n")
+    (shared_set / "solutions/alice/common/shared.py").write_text(SHARED + "CHANGED = True\n")
     assert [change.path for change in pack(shared_set, check=True)] == [shared_set / f"{FAST}.json"]
     assert Catalog.open(shared_set).solutions["toy_fast"].hash != before
 

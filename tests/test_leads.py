@@ -29,7 +29,7 @@ WORKLOADS = {
 }
 SOLUTIONS = {
     name: SimpleNamespace(
-        name=name, author=AUTHORS[name if name in AUTHORS else name[:2]], hash=f"hash of {name}", in_place={}
+        name=name, author=AUTHORS[name if name in AUTHORS else name[:2]], has_code=f"hash of {name}".__eq__, in_place={}
     )
     for own in TIMES.values()
     for name in own

@@ -114,7 +114,7 @@ def test_a_failed_row_is_no_time(published_set):
 def test_times_of_former_sources_are_marked(derby, published_set):
     assert "†" not in derby("roofline", "--traces", "--root", published_set)[1]
     main = published_set / f"solutions/alice/toy/{D}/toy_fast/main.py"
-    main.write_text(main.read_text() + "\n# changed\n")
+    main.write_text(main.read_text() + "\nCHANGED = True\n")
     (operator,) = look(published_set, "h200", with_traces=True).operators
     assert operator.middle.times[TRACES].outdated
     output = derby("roofline", "--traces", "--root", published_set)[1]

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from kernelderby.catalog.code import running_parts
 from kernelderby.errors import DerbyError
 from kernelderby.trace import Cost, Stage
 
@@ -137,7 +138,8 @@ class Solution:
     `common` stand in solutions/<author>/common/.
 
     setup: file::function that gets the definition's constant inputs by name, once, and returns a dict; the calls get
-    its entries as keyword arguments. in_place: output -> the input that lies in the same memory."""
+    its entries as keyword arguments. in_place: output -> the input that lies in the same memory. same_code: groups of
+    hashes that mean the same code of it."""
 
     name: str
     definition: str
@@ -159,16 +161,39 @@ class Solution:
     setup: str | None = None
     in_place: dict[str, str] = field(default_factory=dict)
 
+    same_code: tuple[frozenset[str], ...] = ()
+    _hashes: dict[str, str] = field(default_factory=dict, init=False, compare=False, repr=False)
+
     @property
     def hash(self) -> str:
-        """16 hex digits of everything that can change what runs; the name, the author and the prose are not in it."""
+        """16 hex digits of everything that can change what runs: comments, layout, names and prose are not in it.
+        Recorded rows carry it; has_code() tells whether they are of this code."""
+        if not self._hashes:
+            self._hashes["code"] = self._digest(running_parts(self.sources))
+        return self._hashes["code"]
+
+    @property
+    def text_hash(self) -> str:
+        """The same of the sources word for word. Rows carried it until 23 November 2026."""
+        return self._digest(sorted(self.sources.items()))
+
+    def has_code(self, recorded: str) -> bool:
+        """Whether a row with this hash was measured with the code that the solution has now. Everyone who compares
+        hashes asks this."""
+        return self.code_of(recorded) == self.code_of(self.hash)
+
+    def code_of(self, recorded: str) -> str:
+        """One hash for all that mean the same code (same_code.py)."""
+        return next((min(group) for group in self.same_code if recorded in group), recorded)
+
+    def _digest(self, parts: list[tuple[str, str]]) -> str:
         running = [
             self.language,
             self.entry_point,
             self.binding,
             sorted(self.dependencies),
             self.destination_passing_style,
-            sorted(self.sources.items()),
+            parts,
         ]
         if self.setup or self.in_place:  # left out of the others, whose hashes stand in recorded rows
             running += [self.setup, sorted(self.in_place.items())]

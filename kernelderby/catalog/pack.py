@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from kernelderby.catalog import Catalog, Solution, Workload, published
 from kernelderby.catalog.definitions import check_reference
+from kernelderby.catalog.same_code import unknown_solutions
 from kernelderby.catalog.solutions import read_folder, solution_folders
 from kernelderby.catalog.traces import doubled_keys
 from kernelderby.catalog.workloads import shared
@@ -68,7 +70,9 @@ def problems(catalog_root: Path | str) -> list[str]:
             check_reference(definition)
         except DerbyError as error:
             found.append(str(error))
-    catalog.solutions  # noqa: B018 - reads them
+    solutions = catalog.solutions
+    with suppress(DerbyError):  # as reading the solutions has said
+        found += unknown_solutions(catalog.root, solutions)
     catalog.traces()
     for path in catalog.traces_files():
         found += doubled_keys(path)

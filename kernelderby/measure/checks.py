@@ -306,7 +306,7 @@ class _Checker:
     def _cache(self, solution: Solution) -> str:
         """Whose caches the process gets: the solution's own, or where it is shared the author's."""
         if not self.shares:
-            return solution.hash
+            return solution.text_hash
         return hashlib.sha256(f"author {solution.author}".encode()).hexdigest()[:16]
 
     def end(self) -> None:

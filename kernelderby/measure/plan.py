@@ -99,14 +99,14 @@ def make_plan(
         lines[definition.name] = last_line(catalog.traces_path(machine.id, definition.name))
         rows = catalog.traces(definition.name)
         took |= _recorded_seconds(rows, machine)
-        known = settled_keys(row for row in rows if not settings.this_gpu or _is_of(row, machine))
+        known = settled_keys((row for row in rows if not settings.this_gpu or _is_of(row, machine)), racers)
         own = of_origin(catalog.workloads(definition.name), origins)
         # The least work first: a run that is stopped has measured the most shapes.
         for workload in sorted(select_workloads(own, workloads) if own or not origins else (), key=_work):
             missing = [
                 one
                 for one in racers
-                if settings.again or (one.hash, workload.uuid, machine.name, machine.protocol) not in known
+                if settings.again or (one.name, workload.uuid, machine.name, machine.protocol) not in known
             ]
             measured = racers if settings.together and missing else missing
             settled += len(racers) - len(measured)

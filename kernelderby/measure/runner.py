@@ -180,14 +180,19 @@ class Runner:
         path, known = self._path(job.definition), {job.workload.uuid: job.workload}
         rows = load_rows(path, known, _said_already, _said_already) if path.is_file() else []
         done = settled_keys(
-            row
-            for row in rows
-            if row.session != self.session and row.place and row.place.line > self._lines_before[job.definition.name]
+            (
+                row
+                for row in rows
+                if row.session != self.session
+                and row.place
+                and row.place.line > self._lines_before[job.definition.name]
+            ),
+            job.solutions,
         )
         missing = tuple(
             solution
             for solution in job.solutions
-            if (solution.hash, job.workload.uuid, self.machine.name, self.machine.protocol) not in done
+            if (solution.name, job.workload.uuid, self.machine.name, self.machine.protocol) not in done
         )
         if not missing:
             return None
@@ -320,7 +325,7 @@ class Runner:
         return racers
 
     def _started(self, solution: Solution) -> WorkerProcess:
-        return WorkerProcess(self.catalog.root, self.machine.device, solution_hash=solution.hash)
+        return WorkerProcess(self.catalog.root, self.machine.device, solution_hash=solution.text_hash)
 
     def _ask_to_load(self, job: Job, solution: Solution) -> None:
         """The answer of its worker is due."""

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from kernelderby.appended import CLAIMS, append_line, expect_writable, lock_bytes, mend_last_line, move_aside
+from kernelderby.catalog import Solution
 from kernelderby.errors import DerbyError
 from kernelderby.files import read_bytes
 from kernelderby.measure import fence
@@ -28,7 +29,7 @@ __all__ = [
     "settled_keys",
 ]
 
-Key = tuple[str, str, str, str]  # solution hash, workload uuid, GPU, protocol
+Key = tuple[str, str, str, str]  # solution, workload uuid, GPU, protocol
 
 # These may be the machine's doing (a neighbour's memory, a slow disk), so a later run tries them again.
 TRIED_AGAIN = frozenset({Status.TIMED_OUT, Status.CRASHED, Status.OUT_OF_MEMORY})
@@ -36,11 +37,17 @@ TRIED_AGAIN = frozenset({Status.TIMED_OUT, Status.CRASHED, Status.OUT_OF_MEMORY}
 _ENDED_SECONDS = 5  # until a process that was killed has let go of its files
 
 
-def settled_keys(rows: Iterable[Measurement]) -> set[Key]:
-    """The keys whose newest row stands. Rows without a hash (flashinfer-bench's own) settle nothing."""
+def settled_keys(rows: Iterable[Measurement], solutions: Iterable[Solution]) -> set[Key]:
+    """The keys of these solutions whose newest row of the present code stands. Rows without a hash (flashinfer-bench's
+    own) settle nothing."""
+    known = {solution.name: solution for solution in solutions}
     found = newest(
-        (row for row in rows if row.solution_hash),
-        lambda row: (row.solution_hash or "", row.uuid, row.gpu, row.protocol),
+        (
+            row
+            for row in rows
+            if row.solution_hash and row.solution in known and known[row.solution].has_code(row.solution_hash)
+        ),
+        lambda row: (row.solution, row.uuid, row.gpu, row.protocol),
     )
     return {key for key, row in found.items() if row.status not in TRIED_AGAIN}
 

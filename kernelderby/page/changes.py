@@ -84,7 +84,9 @@ def _change(
     ratio = interval(pair.geomean if is_slower else inverse(pair.geomean))
     assert ratio is not None
     wins, losses = (pair.losses, pair.wins) if is_slower else (pair.wins, pair.losses)
-    same = {row.solution_hash for row in new} == {row.solution_hash for row in old}
+    codes, former_codes = (
+        {row.solution_hash and solution.code_of(row.solution_hash) for row in rows} for rows in (new, old)
+    )
     return [
         ShownChange(
             words(definition),
@@ -97,6 +99,6 @@ def _change(
             pair.ties,
             losses,
             pair.workloads,
-            same,
+            codes == former_codes,
         )
     ]

@@ -69,8 +69,7 @@ def _races_of_part(
                 for kind in KINDS
                 if any(row.time(kind) for row in groups[key]) or kind == "eager"
             }
-            hashes = {name: solution.hash for name, solution in solutions.items()}
-            chosen = selection.newest_rows(groups[key], hashes)
+            chosen = selection.newest_rows(groups[key], solutions)
             usual = rank(rows, definition, workloads, solutions, gpu=gpu, protocol=key.protocol)
             if usual.order:
                 found.append(_race(key, usual, orders, workloads, shapes, chosen, key == default, environments))

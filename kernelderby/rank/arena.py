@@ -54,8 +54,7 @@ def arena_of(
 ) -> Arena:
     """rows: of one GPU and protocol. asked_time: see selection.time_kind. DerbyError: a passed row without a time."""
     known = {workload.uuid for workload in workloads}
-    hashes = {name: solution.hash for name, solution in contenders.items()}
-    chosen = {key: each for key, each in selection.newest_rows(rows, hashes).items() if key[1] in known}
+    chosen = {key: each for key, each in selection.newest_rows(rows, contenders).items() if key[1] in known}
     plain = selection.plain_torch(contenders)
     kind = selection.time_kind((each.measurement for each in chosen.values()), asked_time, plain)
     times: Times = {solution: {} for solution, _ in sorted(chosen)}

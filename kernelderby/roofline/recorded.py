@@ -73,7 +73,7 @@ def recorded(
     if not groups:
         raise DerbyError("traces/: no recorded rows; measure with `derby bench`")
     key = selection.choose_group(groups, gpu, protocol)
-    chosen = selection.newest_rows(groups[key], {name: solution.hash for name, solution in solutions.items()})
+    chosen = selection.newest_rows(groups[key], solutions)
     times: dict[str, dict[str, dict[str, Reached]]] = {}
     rows: dict[str, list[Measurement]] = {}
     for each in chosen.values():

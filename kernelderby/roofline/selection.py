@@ -143,21 +143,22 @@ def _match_gpu(groups: Mapping[Key, list[Measurement]], name: str) -> str:
     raise DerbyError(f"--gpu: no row was measured on {name!r}; {suggestion(name, known)}")
 
 
-def newest_rows(rows: Iterable[Measurement], hashes: Mapping[str, str]) -> dict[tuple[str, str], Chosen]:
-    """(solution, uuid) -> the row that counts, for the solutions in `hashes` (name -> hash of the present sources).
+def newest_rows(rows: Iterable[Measurement], solutions: Mapping[str, Solution]) -> dict[tuple[str, str], Chosen]:
+    """(solution, uuid) -> the row that counts, for these solutions by name.
 
-    Rows of the present sources come first, then rows that do not say (flashinfer-bench's), then outdated ones; among
+    Rows of the present code come first, then rows that do not say (flashinfer-bench's), then outdated ones; among
     equals the newest (trace.newest).
     """
     preferences: dict[int, list[Measurement]] = {0: [], 1: [], 2: []}
     order: dict[tuple[str, str], None] = {}
     for row in rows:
-        if row.solution in hashes:
+        solution = solutions.get(row.solution)
+        if solution is not None:
             order[row.solution, row.uuid] = None
             if row.solution_hash is None:
                 preferences[1].append(row)
             else:
-                preferences[2 if row.solution_hash == hashes[row.solution] else 0].append(row)
+                preferences[2 if solution.has_code(row.solution_hash) else 0].append(row)
     found: dict[tuple[str, str], Chosen] = {}
     for preference in (2, 1, 0):
         for key, row in newest(preferences[preference], lambda row: (row.solution, row.uuid)).items():

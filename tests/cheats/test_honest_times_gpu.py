@@ -97,7 +97,7 @@ class Judged:
         from kernelderby.measure.process import WorkerProcess
 
         self._table, self._solution = table, solution
-        self._worker = WorkerProcess(root, table.machine.device, solution_hash=solution.hash)
+        self._worker = WorkerProcess(root, table.machine.device, solution_hash=solution.text_hash)
         given = {"definition": solution.definition, "solution": solution.name, "protocol": table.machine.protocol}
         self._worker.send("load", 120, **given)
 

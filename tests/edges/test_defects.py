@@ -5,6 +5,7 @@ import os
 import shutil
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from mutating import run
@@ -22,6 +23,11 @@ from kernelderby.trace import Measurement, Place, Status
 D = "scale_rows_h4"
 DEFINITION, WORKLOADS, TRACES = f"definitions/toy/{D}.json", f"workloads/toy/{D}.jsonl", f"traces/h200/toy/{D}.jsonl"
 FAST = f"solutions/alice/toy/{D}/toy_fast"
+
+
+def made_of(recorded, name=""):
+    """A solution whose code has this hash."""
+    return SimpleNamespace(name=name, has_code=recorded.__eq__)
 
 
 def edit_json(path, change, line=None):
@@ -273,13 +279,14 @@ def test_of_one_file_the_last_row_counts_whatever_the_clock_said(small_set):
     rows = catalog.traces(D)
     assert len(rows) == 2 and "lies in the future" in catalog.warnings[0]
     name = passed["solution"]
-    chosen = selection.newest_rows(rows, {name: passed["measurement"]["solution_hash"]})
+    solution = made_of(passed["measurement"]["solution_hash"], name)
+    chosen = selection.newest_rows(rows, {name: solution})
     assert [each.measurement.status for each in chosen.values()] == [Status.PASSED]
-    assert len(settled_keys(rows)) == 1
+    assert len(settled_keys(rows, [solution])) == 1
     path.write_text(json.dumps(passed) + "\n" + json.dumps(crashed) + "\n")
     rows = Catalog.open(small_set).traces(D)
-    assert settled_keys(rows) == set()
-    assert [each.measurement.status for each in selection.newest_rows(rows, {name: "0" * 16}).values()] == [
+    assert settled_keys(rows, [solution]) == set()
+    assert [each.measurement.status for each in selection.newest_rows(rows, {name: made_of("0" * 16)}).values()] == [
         Status.CRASHED
     ]
 
@@ -294,7 +301,7 @@ def test_of_several_files_the_later_moment_counts(small_set):
 
     for first, second in ((older, newer), (newer, older)):
         rows = [replace(first, place=Place("a", 1)), replace(second, place=Place("b", 1))]
-        found = selection.newest_rows(rows, {older.solution: "0" * 16})
+        found = selection.newest_rows(rows, {older.solution: made_of("0" * 16)})
         assert [each.measurement.timestamp for each in found.values()] == [newer.timestamp]
 
 

@@ -385,7 +385,7 @@ def test_bytecode_beside_the_sources_is_not_run(misbehaviours, tmp_path, monkeyp
     catalog = Catalog.open(misbehaviours)
     definition, solution = catalog.definition("scaled_add_n16"), catalog.solution("honest")
     load_solution(definition, solution)
-    (main,) = (tmp_path / "kernelderby").glob(f"honest-{solution.hash}/main.py")
+    (main,) = (tmp_path / "kernelderby").glob(f"honest-{solution.text_hash}/main.py")
     stat = main.stat()
     forged = main.parent / "__pycache__" / f"main.{sys.implementation.cache_tag}.pyc"
     forged.parent.mkdir(exist_ok=True)

@@ -77,7 +77,7 @@ def test_a_damaged_last_line_is_moved_aside_and_measured_again(misbehaviours):
 def test_a_changed_solution_is_measured_again_and_together_takes_its_competitors_along(misbehaviours):
     measure(misbehaviours, SOLUTIONS, workloads=("8",), rounds=1)
     main = misbehaviours / f"solutions/tests/elementwise/{DEFINITION}/honest/main.py"
-    main.write_text(main.read_text() + "\n# edited\n")
+    main.write_text(main.read_text() + "\nEDITED = True\n")
     catalog = Catalog.open(misbehaviours)
 
     def planned(settings):

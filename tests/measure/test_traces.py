@@ -1,6 +1,7 @@
 """The trace file: appended row by row, mended after a kill."""
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 from kernelderby.measure.traces import append_row, repair, settled_keys
 from kernelderby.trace import Measurement, Status
@@ -17,7 +18,8 @@ ROW = Measurement(
     samples_us=((3.0,),),
     solution_hash="h",
 )
-KEY = ("h", "u", "NVIDIA H200", "cupti-span-1")
+SOLUTION = SimpleNamespace(name="s", has_code="h".__eq__)
+KEY = ("s", "u", "NVIDIA H200", "cupti-span-1")
 
 
 def test_rows_are_appended_one_a_line(tmp_path):
@@ -54,8 +56,10 @@ def test_repair_only_adds_the_newline_of_a_whole_last_line(tmp_path):
 
 def test_the_newest_row_settles_a_key():
     hung = replace(ROW, status=Status.TIMED_OUT, latency_us=None, samples_us=())
-    assert settled_keys([ROW]) == {KEY}
-    assert settled_keys([replace(ROW, status=Status.WRONG_VALUES)]) == {KEY}
-    assert settled_keys([ROW, hung]) == set()
-    assert settled_keys([hung, ROW]) == {KEY}
-    assert settled_keys([replace(ROW, solution_hash=None)]) == set()
+    assert settled_keys([ROW], [SOLUTION]) == {KEY}
+    assert settled_keys([replace(ROW, status=Status.WRONG_VALUES)], [SOLUTION]) == {KEY}
+    assert settled_keys([ROW, hung], [SOLUTION]) == set()
+    assert settled_keys([hung, ROW], [SOLUTION]) == {KEY}
+    assert settled_keys([replace(ROW, solution_hash=None)], [SOLUTION]) == set()
+    assert settled_keys([ROW, replace(hung, solution_hash="former")], [SOLUTION]) == {KEY}
+    assert settled_keys([ROW], []) == set()

@@ -48,7 +48,7 @@ def load_solution(definition: Definition, solution: Solution) -> Callable[..., A
     """
     if solution.language not in PYTHON_LANGUAGES:
         return _build_compiled(definition, solution)
-    folder = _write_once(f"{solution.name}-{solution.hash}", solution.sources)
+    folder = _write_once(f"{solution.name}-{solution.text_hash}", solution.sources)
     _without_bytecode(folder)
     file = solution.entry_point.partition("::")[0]
     return _function(_import_file(folder / file, _module_name(solution)), solution.entry_point)
@@ -75,7 +75,7 @@ def solution_module(solution: Solution) -> ModuleType:
 
 
 def _module_name(solution: Solution) -> str:
-    return f"kernelderby_solution_{solution.name}_{solution.hash}"
+    return f"kernelderby_solution_{solution.name}_{solution.text_hash}"
 
 
 def _function(module: ModuleType, place: str) -> Callable[..., Any]:

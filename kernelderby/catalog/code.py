@@ -1,0 +1,103 @@
+"""What of a source runs: its tokens. Comments and layout do not count, so a reworded comment keeps recorded rows.
+
+Python: the syntax tree without docstrings; they stay where the file names `__doc__`. C++ and CUDA: the tokens, every
+preprocessor directive on a line of its own, strings word for word. White space counts, as one blank, where a solution
+turns tokens into strings (`#argument` in a macro). Of a file that is neither, or does not parse, the text counts. Two
+texts of one form run alike, except where code reads its own text or line numbers (`__LINE__`, tracebacks).
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator, Mapping
+from functools import lru_cache
+
+_CPP = (".cu", ".cuh", ".cpp", ".cc", ".cxx", ".c", ".h", ".hpp", ".hh", ".inl")
+_SPLICE = r"\\[ \t]*\r?\n"
+_TOKEN = re.compile(
+    rf"""
+    (?P<literal> (?:u8|[uUL])?R"(?P<fence>[^()\\\s]{{0,16}})\(.*?\)(?P=fence)"
+               | (?:u8|[uUL])?(?:"(?:[^"\\\n]|\\.)*"|'(?:[^'\\\n]|\\.)+') )
+  | (?P<blank> //(?:{_SPLICE}|[^\n])* | /\*.*?\*/ | [^\S\n]+ )
+  | (?P<splice> {_SPLICE} )
+  | (?P<newline> \n )
+  | (?P<directive> \#[ \t]*(?:include(?:_next)?[ \t]*(?:<[^>\n]*>|"[^"\n]*") | define[ \t]+[^\W\d][\w$]*\(?) )
+  | (?P<number> \.?\d(?:'?[\w.]|(?<=[eEpP])[+-])* )
+  | (?P<name> [^\W\d][\w$]* )
+  | (?P<sign> <<<|>>>|<=>|->\*|\.\.\.|<<=|>>=|::|->|\.\*|\+\+|--|<<|>>|<=|>=|==|!=|&&|\|\||[-+*/%&|^]=|\#\#|. )
+    """,
+    re.VERBOSE | re.DOTALL,
+)
+_STRINGISES = re.compile(rf"^[ \t]*#[ \t]*define\b(?:{_SPLICE}|[^\n])*?[^#\n]#[ \t]*[^\W\d]", re.MULTILINE)
+
+
+def running_parts(sources: Mapping[str, str]) -> list[tuple[str, str]]:
+    """Path -> what of the text runs, sorted by path."""
+    spaced = any(path.endswith(_CPP) and _STRINGISES.search(text) is not None for path, text in sources.items())
+    return sorted((path, _running(path, text, spaced)) for path, text in sources.items())
+
+
+def _running(path: str, text: str, spaced: bool) -> str:
+    if path.endswith(".py"):
+        return python_form(text)
+    return cpp_form(text, spaced) if path.endswith(_CPP) else text
+
+
+@lru_cache(1024)
+def python_form(text: str) -> str:
+    """The same for two texts of one syntax tree, whichever Python parses them."""
+    try:
+        return _form(ast.parse(text), "__doc__" in text)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return text
+
+
+def _form(node: object, docstrings: bool) -> str:
+    """Not ast.dump(), which differs from one Python to the next: fields that are empty are left out."""
+    if isinstance(node, ast.Constant):
+        return f"{type(node.value).__name__} {node.value!a}"
+    if isinstance(node, list):
+        return f"[{', '.join([_form(each, docstrings) for each in node])}]"
+    if not isinstance(node, ast.AST):
+        return ascii(node)
+    fields = {name: getattr(node, name, None) for name in node._fields}
+    if not docstrings and isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+        if ast.get_docstring(node, clean=False) is not None:
+            fields["body"] = node.body[1:]
+    parts = [
+        f"{name}={_form(value, docstrings)}" for name, value in fields.items() if value is not None and value != []
+    ]
+    return f"{type(node).__name__}({', '.join(parts)})"
+
+
+@lru_cache(1024)
+def cpp_form(text: str, spaced: bool = False) -> str:
+    """Its tokens with a blank between two. spaced: two blanks where the text has white space or a comment."""
+    return " ".join(_tokens(text, spaced))
+
+
+def _tokens(text: str, spaced: bool) -> Iterator[str]:
+    is_start, in_directive, was_blank, is_define = True, False, False, False
+    for match in _TOKEN.finditer(text):
+        kind, token = match.lastgroup, match[0]
+        if kind == "newline":
+            if in_directive:
+                yield "\n"
+            is_start, in_directive, was_blank, is_define = True, False, True, False
+        elif kind == "blank":
+            was_blank = True
+        elif kind == "splice":
+            if text[match.start() - 1 : match.start()].isspace() or text[match.end() : match.end() + 1].isspace():
+                was_blank = True
+            else:
+                yield "\\"  # it may stand inside of a name
+        else:
+            if is_start and token[0] == "#":
+                in_directive = True
+                yield "\n"
+            elif was_blank and (spaced or is_define):
+                yield ""
+            is_define = is_define or (in_directive and kind == "name" and token == "define")
+            is_start = was_blank = False
+            yield re.sub(r"^#\s*define\s+", "#define ", token) if kind == "directive" else token
