@@ -62,9 +62,9 @@ def _form(node: object, docstrings: bool) -> str:
     if not isinstance(node, ast.AST):
         return ascii(node)
     fields = {name: getattr(node, name, None) for name in node._fields}
-    if not docstrings and isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
-        if ast.get_docstring(node, clean=False) is not None:
-            fields["body"] = node.body[1:]
+    documented = isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef)
+    if documented and not docstrings and ast.get_docstring(node, clean=False) is not None:
+        fields["body"] = fields["body"][1:]
     parts = [
         f"{name}={_form(value, docstrings)}" for name, value in fields.items() if value is not None and value != []
     ]
