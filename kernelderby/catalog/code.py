@@ -12,6 +12,7 @@ import ast
 import re
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
+from typing import Any
 
 _CPP = (".cu", ".cuh", ".cpp", ".cc", ".cxx", ".c", ".h", ".hpp", ".hh", ".inl")
 _SPLICE = r"\\[ \t]*\r?\n"
@@ -61,9 +62,11 @@ def _form(node: object, docstrings: bool) -> str:
         return f"[{', '.join([_form(each, docstrings) for each in node])}]"
     if not isinstance(node, ast.AST):
         return ascii(node)
-    fields = {name: getattr(node, name, None) for name in node._fields}
-    documented = isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef)
-    if documented and not docstrings and ast.get_docstring(node, clean=False) is not None:
+    fields: dict[str, Any] = {name: getattr(node, name, None) for name in node._fields}
+    has_docstring = isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) and (
+        ast.get_docstring(node, clean=False) is not None
+    )
+    if has_docstring and not docstrings:
         fields["body"] = fields["body"][1:]
     parts = [
         f"{name}={_form(value, docstrings)}" for name, value in fields.items() if value is not None and value != []
