@@ -149,6 +149,7 @@ class Own(Struct):
     host_us: NotNegative | None = None
     wall_us: NotNegative | None = None
     setup: dict[str, NotNegative] | None = None
+    shape: dict[str, Any] = {}
 
     def __post_init__(self) -> None:
         if (self.latency_us is None) == (self.status is Status.PASSED):

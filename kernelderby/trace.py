@@ -104,7 +104,8 @@ class Measurement:
     turn, each the raw span of every iteration, and the median of all of them, None unless passed. Rounds of competitors
     with the same `session` alternate in time, so round i of one is to be compared with round i of the other.
     graph_missing: why times has no "graph", else empty. host_us, wall_us: medians of the time to enqueue a call, and
-    until the GPU was idle again. setup: what the solution's setup took, seconds and memory_bytes.
+    until the GPU was idle again. setup: what the solution's setup took, seconds and memory_bytes. shape: of a workload
+    that no file holds what its line would say beside `workload`: origin, cost, generator.
     """
 
     definition: str
@@ -127,6 +128,7 @@ class Measurement:
     host_us: float | None = None
     wall_us: float | None = None
     setup: dict[str, float] | None = None
+    shape: dict[str, Any] = field(default_factory=dict)
     place: Place | None = field(default=None, compare=False)  # where it was read; not written
 
     def time(self, kind: str) -> Timed | None:
@@ -180,7 +182,7 @@ class Measurement:
             del measurement[stored_elsewhere]
         if "eager" in self.times:
             del measurement["samples_us"]  # once is enough
-        for empty in ("times", "graph_missing", "host_us", "wall_us", "setup"):
+        for empty in ("times", "graph_missing", "host_us", "wall_us", "setup", "shape"):
             if not measurement[empty]:
                 del measurement[empty]
         if self.correctness:
@@ -246,6 +248,7 @@ class Measurement:
             host_us=own.host_us,
             wall_us=own.wall_us,
             setup=own.setup,
+            shape=own.shape,
         )
 
 

@@ -15,6 +15,12 @@ SMALL_VARIANTS = [
     {"num_tokens": 400, "len_cu_seqlens": 4, "max_seqlen": 290, "num_heads": 1},
     {"num_heads": 2, "head_dim": 128, "sm_scale": 128 ** -0.5},
 ]
+# Encoders' heads; one picture or many, of one size or of all sizes.
+AXES_SPACE = {"num_heads": [1, 2, 4, 8, 12, 16, (1, 32)], "head_dim": [64, 72, 80, 80, 96, 128],
+              "_count": [1, (1, 64)], "max_seqlen": (16, 16384),
+              "num_tokens": ["_count * max_seqlen", ("_count * max_seqlen // 4 + _count", "_count * max_seqlen")],
+              "len_cu_seqlens": "_count + 1", "sm_scale": "head_dim ** -0.5"}
+SMALL_SPACE = {"num_heads": (1, 3), "_count": (1, 5), "max_seqlen": (1, 140)}
 
 # Scores so far apart that one key decides: none may be left out, and without the maximum exponentials overflow.
 INPUT_DRAWS = [{"query": 30.0}]

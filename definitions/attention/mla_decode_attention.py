@@ -17,6 +17,12 @@ SMALL_VARIANTS = [
     {"cache_len": 38}, {"batch_size": 2, "cache_len": 700, "max_context_len": 513}, {"num_heads": 1},
     {"batch_size": 1, "num_heads": 128, "cache_len": 130, "max_context_len": 129},
 ]
+# Heads of a rank of 1 to 16 GPUs; contexts all of one length, or ragged.
+AXES_SPACE = {"batch_size": (1, 256), "num_heads": [8, 16, 32, 64, 128, (1, 128)],
+              "max_context_len": [(256, 131072), (256, 131072), (1, 512)],
+              "cache_len": ["max_context_len", ("max_context_len + 1", "2 * max_context_len + 16")],
+              "sm_scale": "192 ** -0.5"}
+SMALL_SPACE = {"batch_size": (1, 4), "num_heads": (1, 32), "max_context_len": (1, 400)}
 
 # Scores so far apart that one key decides: none may be left out, and without the maximum exponentials overflow.
 INPUT_DRAWS = [{"query": 30.0}]

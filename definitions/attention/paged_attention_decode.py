@@ -14,6 +14,14 @@ SMALL_VARIANTS = [
     {"num_query_heads": 3, "num_kv_heads": 3}, {"num_query_heads": 40, "num_kv_heads": 8},
     {"num_query_heads": 4, "num_kv_heads": 1}, {"num_query_heads": 16, "head_dim": 256, "sm_scale": 0.0625},
 ]
+# Groups of query heads and head sizes that models have; contexts all of one length, or ragged.
+AXES_SPACE = {"num_seqs": (1, 256), "max_context_len": [(256, 131072), (256, 131072), (1, 512)],
+              "num_kv_heads": [1, 1, 2, 4, 8], "_group": [1, 2, 4, 5, 6, 7, 8, 12, 16],
+              "num_query_heads": "_group * num_kv_heads",
+              "head_dim": [64, 80, 96, 128, 128, 128, 256], "_blocks": "-(-max_context_len // 16)",
+              "num_blocks": ["num_seqs * _blocks", ("num_seqs + num_seqs * _blocks // 4", "num_seqs * _blocks")],
+              "max_blocks_per_seq": ["_blocks", ("_blocks", "2 * _blocks")], "sm_scale": "head_dim ** -0.5"}
+SMALL_SPACE = {"num_seqs": (1, 6), "max_context_len": (1, 300), "num_kv_heads": [1, 2]}
 
 # Scores so far apart that one key decides: none may be left out, and without the maximum exponentials overflow.
 INPUT_DRAWS = [{"query": 30.0}]

@@ -24,6 +24,18 @@ SMALL_VARIANTS = [
     {"num_query_heads": 4, "num_kv_heads": 4, "head_dim": 192, "sm_scale": 192 ** -0.5},
     {"num_query_heads": 8, "num_kv_heads": 1, "head_dim": 256, "sm_scale": 0.0625},
 ]
+# Decode, drafts of 2 to 8 tokens, prefill and its chunks; with and without context, of one length and ragged.
+AXES_SPACE = {"num_seqs": (1, 256), "max_query_len": [1, (2, 8), (16, "32768 // num_seqs")],
+              "_most": "num_seqs * max_query_len", "num_tokens": ["_most", ("num_seqs + _most // 8", "_most")],
+              "_longest": [(256, 131072), (256, 131072), (1, 512), 16], "max_seq_len": "max(_longest, max_query_len)",
+              "len_cu_seqlens": "num_seqs + 1",
+              "num_kv_heads": [1, 1, 2, 4, 8], "_group": [1, 2, 4, 5, 6, 7, 8, 12, 16],
+              "num_query_heads": "_group * num_kv_heads", "head_dim": [64, 80, 96, 128, 128, 128, 256],
+              "_blocks": "-(-max_seq_len // 16)", "_all": "num_seqs * _blocks",
+              "num_blocks": ["_all", ("min(_all, num_tokens // 16 + num_seqs + _all // 4)", "_all")],
+              "max_blocks_per_seq": ["_blocks", ("_blocks", "2 * _blocks")], "sm_scale": "head_dim ** -0.5"}
+SMALL_SPACE = {"num_seqs": (1, 6), "max_query_len": [1, (2, 8), (1, 120)],
+               "_longest": (1, 300), "num_kv_heads": [1, 2]}
 
 # Scores so far apart that one key decides: none may be left out, and without the maximum exponentials overflow.
 INPUT_DRAWS = [{"query": 30.0}]

@@ -12,6 +12,11 @@ CHUNK = 1 << 26  # values of x dequantized at once: 256 MB in float32
 SMALL_AXES = {"m": 5, "n": 256, "k": 384, "num_n_blocks": 2, "num_k_blocks": 3}
 SMALL_VARIANTS = [{}, {"m": 0}, {"m": 1}, {"m": 200, "n": 128, "num_n_blocks": 1, "k": 1024, "num_k_blocks": 8},
                   {"m": 67, "n": 384, "num_n_blocks": 3, "k": 128, "num_k_blocks": 1}]
+# Blocks of the weights of FP8 models, whole and over 2 to 8 GPUs; then any number.
+BLOCKS = [4, 6, 12, 16, 18, 24, 32, 36, 40, 48, 56, 64, 96, 112, 128, 144, 192]
+AXES_SPACE = {"m": (1, 16384), "num_n_blocks": [BLOCKS, BLOCKS, (1, 288)], "n": "128 * num_n_blocks",
+              "num_k_blocks": [BLOCKS, BLOCKS, (1, 144)], "k": "128 * num_k_blocks"}
+SMALL_SPACE = {"m": (1, 130), "num_n_blocks": (1, 3), "num_k_blocks": (1, 6)}
 
 
 @torch.no_grad()

@@ -8,6 +8,10 @@ SMALL_VARIANTS = [
     {"num_tokens": 50, "num_blocks": 2},  # 32 slots: 18 tokens are padding
     {"num_tokens": 3, "num_blocks": 40, "num_heads": 1, "head_dim": 128}, {"num_heads": 3, "head_dim": 5},
 ]
+# Caches that are just full, and larger ones.
+AXES_SPACE = {"num_tokens": (1, 16384), "num_heads": [1, 1, 2, 4, 8, 16, (1, 32)],
+              "head_dim": [64, 80, 96, 128, 128, 192, 256],
+              "num_blocks": ["-(-num_tokens // 16)", ("-(-num_tokens // 16)", 16384)]}
 
 
 @torch.no_grad()

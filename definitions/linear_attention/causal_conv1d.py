@@ -9,6 +9,10 @@ import torch
 
 SMALL_AXES = {"num_tokens": 5, "dim": 99, "width": 4, "state_width": 3}
 SMALL_VARIANTS = [{}, {"num_tokens": 0}, {"num_tokens": 1}, {"num_tokens": 2, "dim": 8}, {"num_tokens": 130, "dim": 64}]
+# Channels of q, k and v together, whole and over 2 to 8 GPUs; then multiples of 8, then anything.
+AXES_SPACE = {"num_tokens": (1, 16384),
+              "dim": [[1024, 1536, 2048, 2560, 3072, 4096, 5120, 6144, 8192, 10240, 12288], (64, 16384, 8),
+                      (100, 16384)]}
 
 INPUT_DRAWS = [{"x": 100.0}]  # sums whose exponential leaves float32's range
 

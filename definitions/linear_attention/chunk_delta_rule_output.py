@@ -14,6 +14,10 @@ SMALL_VARIANTS = [
     {}, {"num_tokens": 0, "num_chunks": 0}, {"num_tokens": 1, "num_chunks": 1}, {"num_tokens": 64, "num_chunks": 1},
     {"num_tokens": 191, "num_chunks": 3}, {"num_q_heads": 1, "num_v_heads": 3}, {"num_q_heads": 3, "num_v_heads": 3},
 ]
+# Heads of a rank of 1 to 8 GPUs, as many value heads or up to four times as many.
+AXES_SPACE = {"num_tokens": (1, 32768), "num_chunks": "-(-num_tokens // 64)", "num_q_heads": [1, 2, 4, 8, 16],
+              "_group": [1, 2, 2, 3, 4], "num_v_heads": "_group * num_q_heads"}
+SMALL_SPACE = {"num_tokens": (1, 260), "num_q_heads": [1, 2, 3]}
 
 
 @torch.no_grad()

@@ -17,6 +17,10 @@ SMALL_VARIANTS = [
     {"num_tokens": 191, "num_chunks": 3, "state_count": 1}, {"num_k_heads": 1, "num_v_heads": 3},
     {"num_k_heads": 3, "num_v_heads": 3},
 ]
+# Heads of a rank of 1 to 8 GPUs, as many value heads or up to four times as many; a pool of states.
+AXES_SPACE = {"num_tokens": (1, 32768), "num_chunks": "-(-num_tokens // 64)", "num_k_heads": [1, 2, 4, 8, 16],
+              "_group": [1, 2, 2, 3, 4], "num_v_heads": "_group * num_k_heads", "state_count": (1, 512)}
+SMALL_SPACE = {"num_tokens": (1, 260), "num_k_heads": [1, 2, 3], "state_count": (1, 8)}
 
 
 @torch.no_grad()

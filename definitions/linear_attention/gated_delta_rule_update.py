@@ -17,6 +17,11 @@ SMALL_VARIANTS = [
     {}, {"num_tokens": 0}, {"num_tokens": 1}, {"num_tokens": 1, "state_count": 1}, {"num_tokens": 64},
     {"num_tokens": 131}, {"num_q_heads": 1, "num_v_heads": 3}, {"num_q_heads": 3, "num_v_heads": 3, "num_tokens": 65},
 ]
+# Heads of a rank of 1 to 8 GPUs, as many value heads or up to four times as many; a pool of states. One token, drafts
+# and short prefills: token by token is no way for long ones.
+AXES_SPACE = {"num_tokens": [1, (2, 8), (1, 2048)], "num_q_heads": [1, 2, 4, 8, 16], "_group": [1, 2, 2, 3, 4],
+              "num_v_heads": "_group * num_q_heads", "state_count": (1, 256)}
+SMALL_SPACE = {"num_tokens": (1, 140), "num_q_heads": [1, 2, 3], "state_count": (1, 8)}
 
 
 def unit(x):

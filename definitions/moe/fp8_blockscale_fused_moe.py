@@ -23,6 +23,16 @@ SMALL_VARIANTS = [
      "intermediate_size": 128, "gate_up_size": 256, "num_intermediate_blocks": 1, "num_gate_up_blocks": 2},
     {"intermediate_size": 384, "gate_up_size": 768, "num_intermediate_blocks": 3, "num_gate_up_blocks": 6},
 ]
+# Experts of FP8 models over 1 to 8 GPUs, by their width or by their number; routers as trained ones skew.
+AXES_SPACE = {"num_tokens": (1, 16384), "num_hidden_blocks": [16, 24, 32, 40, 48, 56, (1, 56)],
+              "hidden_size": "128 * num_hidden_blocks",
+              "num_intermediate_blocks": [1, 2, 3, 4, 6, 8, 11, 12, 16, (1, 16)],
+              "intermediate_size": "128 * num_intermediate_blocks", "gate_up_size": "2 * intermediate_size",
+              "num_gate_up_blocks": "2 * num_intermediate_blocks",
+              "num_experts": [8, 16, 32, 64, 128, 160, 256, 384, 512, (2, 512)],
+              "top_k": [(2, "min(10, num_experts)"), "min(8, num_experts)"], "routing": [None, "zipf", "few", "idle"]}
+SMALL_SPACE = {"num_tokens": (1, 150), "num_hidden_blocks": (1, 4), "num_intermediate_blocks": (1, 3),
+               "num_experts": [4, 8, 16, (2, 64)]}
 
 INPUT_DRAWS = [{"routing": "few"}]  # more tokens of an expert than any mean leads to expect
 

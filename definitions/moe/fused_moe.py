@@ -11,6 +11,16 @@ SMALL_VARIANTS = [{}, {"num_tokens": 0}, {"num_tokens": 1}, {"num_tokens": 150},
                   {"num_tokens": 150, "routing": "few"}, {"num_tokens": 150, "hidden_size": 16, "top_k": 4},
                   {"num_tokens": 33, "num_experts": 128, "top_k": 8, "hidden_size": 256, "intermediate_size": 64,
                    "gate_up_size": 128}]
+# Experts of models over 1 to 8 GPUs, by their width or by their number; routers as trained ones skew.
+AXES_SPACE = {"num_tokens": (1, 16384),
+              "hidden_size": [1024, 2048, 2048, 2880, 4096, 5120, 6144, 7168, (64, 7168, 8)],
+              "intermediate_size": [192, 256, 384, 512, 704, 768, 1024, 1408, 1536, 1792, 2048, 2880, 4096, 14336,
+                                    (64, 4096, 8)], "gate_up_size": "2 * intermediate_size",
+              "num_experts": [8, 16, 32, 64, 128, 160, 256, 384, 512, (2, 512)],
+              "top_k": [1, 2, (1, "min(10, num_experts)"), "min(8, num_experts)"],
+              "routing": [None, "zipf", "few", "idle"]}
+SMALL_SPACE = {"num_tokens": (1, 150), "hidden_size": (16, 264, 8), "intermediate_size": (16, 136, 8),
+               "num_experts": [8, 16, (2, 64)]}
 
 # Gates so small that SiLU is told from ReLU and GELU; more tokens of an expert than any mean leads to expect.
 INPUT_DRAWS = [{"hidden_states": 0.05}, {"routing": "few"}]

@@ -11,6 +11,8 @@ SMALL_AXES = {"num_tokens": 5, "top_k": 8, "num_experts": NUM_EXPERTS, "block_si
 # No tokens (all blocks unused), one token, blocks for every expert, blocks to spare, experts with several blocks.
 SMALL_VARIANTS = [{}, {"num_tokens": 0}, {"num_tokens": 1, "num_blocks": 8}, {"num_tokens": 70, "num_blocks": 128},
                   {"num_tokens": 70, "num_blocks": 150}, {"num_tokens": 2100, "num_blocks": 200}]
+# As many blocks as any routing may fill, which engines give.
+AXES_SPACE = {"num_tokens": (1, 16384), "num_blocks": "min(8 * num_tokens, 128 + 8 * num_tokens // 128)"}
 
 
 def blocks_per_expert(topk_ids):

@@ -6,6 +6,7 @@ NUM_EXPERTS = 128
 
 SMALL_AXES = {"num_tokens": 5, "top_k": 8, "num_experts": NUM_EXPERTS, "num_offsets": NUM_EXPERTS + 1}
 SMALL_VARIANTS = [{}, {"num_tokens": 0}, {"num_tokens": 1}, {"num_tokens": 70}, {"num_tokens": 1030}]
+AXES_SPACE = {"num_tokens": (1, 32768)}
 
 
 @torch.no_grad()

@@ -26,6 +26,10 @@ SMALL_VARIANTS = [
     {}, {"seq_len": 0}, {"seq_len": 1}, {"seq_len": 70}, {"local_expert_offset": 5}, {"local_expert_offset": 0},
     {"local_expert_offset": 56},
 ]
+# Any number of tokens on any of the eight ranks.
+AXES_SPACE = {"seq_len": (1, 16384), "local_expert_offset": [0, 32, 64, 96, 128, 160, 192, 224],
+              "routed_scaling_factor": 2.5}
+SMALL_SPACE = {"seq_len": (1, 150), "local_expert_offset": [0, (0, 56)]}
 # Gates so small that SiLU is told from ReLU and GELU; tokens that go to local experts alone, eight rows for each.
 INPUT_DRAWS = [{"hidden_states_scale": 0.1}, {"routing": "local"}]
 

@@ -9,6 +9,8 @@ SMALL_AXES = {"num_tokens": 5, "num_experts": 128, "top_k": TOP_K}
 # As many experts as are chosen; one more; a number that is no power of two; more tokens than a block has rows.
 SMALL_VARIANTS = [{}, {"num_tokens": 0}, {"num_tokens": 1}, {"num_experts": 8}, {"num_experts": 9},
                   {"num_experts": 130}, {"num_tokens": 300, "num_experts": 256}]
+# Experts of models, and anything.
+AXES_SPACE = {"num_tokens": (1, 16384), "num_experts": [8, 16, 32, 60, 64, 128, 160, 256, 384, 512, (8, 512)]}
 
 INPUT_DRAWS = [{"gating_logits": "plus 100"}]  # exponentials that leave float32's range; the weights stay what they are
 

@@ -7,6 +7,10 @@ SMALL_VARIANTS = [
     {}, {"num_tokens": 0}, {"num_tokens": 1}, {"num_tokens": 40, "num_heads": 7, "num_q_heads": 3, "num_kv_heads": 2},
     {"num_heads": 3, "num_q_heads": 1},
 ]
+# Groups of query heads that models have, over 1 to 8 GPUs.
+AXES_SPACE = {"num_tokens": (1, 16384), "num_kv_heads": [1, 1, 2, 4, 8], "_group": [1, 2, 4, 5, 6, 7, 8, 12, 16],
+              "num_q_heads": "_group * num_kv_heads", "num_heads": "num_q_heads + 2 * num_kv_heads",
+              "eps": [1e-5, 1e-6]}
 
 INPUT_DRAWS = [{"qkv": 1e-3}, {"qkv": 300.0}]  # so small that eps shows, so large that squares leave float16's range
 

@@ -4,6 +4,10 @@ import torch
 
 SMALL_AXES = {"num_rows": 5, "hidden_size": 99, "eps": 1e-6}
 SMALL_VARIANTS = [{}, {"num_rows": 0}, {"num_rows": 1}, {"hidden_size": 8}, {"num_rows": 70, "hidden_size": 128}]
+# Rows are tokens x heads in linear attention, tokens alone in a layer's norm.
+AXES_SPACE = {"num_rows": (1, 524288),
+              "hidden_size": [64, 128, 128, 256, 2048, 4096, 5120, 8192, (8, 8192, 8), (50, 8192)],
+              "eps": [1e-5, 1e-6]}
 
 # So small that eps shows; squares that leave float16's range, and gates whose exponential leaves float32's.
 INPUT_DRAWS = [{"hidden_states": 1e-3}, {"hidden_states": 1e4, "gate": 100.0}]

@@ -6,6 +6,11 @@ FP8_MAX = 448.0  # largest finite e4m3
 
 SMALL_AXES = {"num_tokens": 5, "hidden_size": 99, "eps": 1e-10}
 SMALL_VARIANTS = [{}, {"num_tokens": 0}, {"num_tokens": 1}, {"hidden_size": 8}, {"num_tokens": 70, "hidden_size": 2048}]
+# Inputs of a model's layers, those of down projections among them; then multiples of 8, then anything.
+WIDTHS = [768, 1024, 1536, 2048, 2304, 2880, 3072, 3584, 4096, 5120, 6144, 7168, 8192, 9728, 12288, 14336, 18432,
+          25600, 28672, 53248]
+AXES_SPACE = {"num_tokens": (1, 16384), "hidden_size": [WIDTHS, WIDTHS, WIDTHS, (64, 65536, 8), (100, 65536)],
+              "eps": 1e-10}
 
 INPUT_DRAWS = [{"hidden_states": 1e5}]  # beyond float16's range
 

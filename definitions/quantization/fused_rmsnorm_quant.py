@@ -9,6 +9,11 @@ FP8_MAX = 448.0  # largest finite e4m3
 
 SMALL_AXES = {"num_tokens": 5, "hidden_size": 99, "eps": 1e-6, "quant_eps": 1e-10}
 SMALL_VARIANTS = [{}, {"num_tokens": 0}, {"num_tokens": 1}, {"hidden_size": 8}, {"num_tokens": 70, "hidden_size": 2048}]
+# Hidden sizes of models; then multiples of 8, then anything.
+WIDTHS = [896, 1024, 1152, 1280, 1536, 2048, 2304, 2560, 2880, 3072, 3584, 3840, 4096, 5120, 5376, 6144, 7168, 8192,
+          16384]
+AXES_SPACE = {"num_tokens": (1, 16384), "hidden_size": [WIDTHS, WIDTHS, WIDTHS, (64, 20000, 8), (100, 20000)],
+              "eps": [1e-5, 1e-6], "quant_eps": 1e-10}
 
 # So small that eps shows, so large that squares leave float16's range.
 INPUT_DRAWS = [{"hidden_states": 1e-3, "residual": 1e-3}, {"hidden_states": 1e4, "residual": 1e4}]

@@ -8,6 +8,9 @@ CHUNK = 1 << 26
 
 SMALL_AXES = {"num_tokens": 5, "num_groups": 3, "group_size": 128, "eps": 1e-10}
 SMALL_VARIANTS = [{}, {"num_tokens": 0}, {"num_tokens": 1}, {"num_groups": 1}, {"num_tokens": 40, "num_groups": 16}]
+# Inputs of a model's layers in groups, and then any number of them.
+AXES_SPACE = {"num_tokens": (1, 16384),
+              "num_groups": [[4, 6, 8, 12, 16, 18, 24, 32, 40, 48, 56, 64, 96, 128, 144], (1, 512)], "eps": 1e-10}
 
 INPUT_DRAWS = [{"hidden_states": 1e5}]  # beyond float16's range
 

@@ -14,6 +14,10 @@ SMALL_VARIANTS = [
     {}, {"num_tokens": 0}, {"num_tokens": 1}, {"num_tokens": 40, "num_heads": 7, "num_q_heads": 3, "num_kv_heads": 2},
     {"num_heads": 3, "num_q_heads": 1}, {"rope_base": 1000000.0},
 ]
+# Groups of query heads that models have, over 1 to 8 GPUs.
+AXES_SPACE = {"num_tokens": (1, 16384), "num_kv_heads": [1, 1, 2, 4, 8], "_group": [1, 2, 4, 5, 6, 7, 8, 12, 16],
+              "num_q_heads": "_group * num_kv_heads", "num_heads": "num_q_heads + 2 * num_kv_heads",
+              "rope_base": [10000.0, 500000.0, 1000000.0]}
 
 
 @torch.no_grad()

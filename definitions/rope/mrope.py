@@ -16,6 +16,11 @@ SMALL_VARIANTS = [
     {"num_tokens": 130, "section_time": 8, "section_height": 12, "section_width": 44},
     {"num_tokens": 33, "section_time": 64, "section_height": 0, "section_width": 0},
 ]
+# Groups of query heads that models have, over 1 to 8 GPUs; the sections of Qwen2-VL, and others.
+AXES_SPACE = {"num_tokens": (1, 16384), "num_kv_heads": [1, 1, 2, 4, 8], "_group": [1, 2, 4, 5, 6, 7, 8, 12, 16],
+              "num_q_heads": "_group * num_kv_heads", "section_time": [16, 16, 24, (1, 64)],
+              "section_height": ["24 if section_time == 16 else min(20, 64 - section_time)"],
+              "section_width": "64 - section_time - section_height"}
 
 
 def of_sections(table, sections):

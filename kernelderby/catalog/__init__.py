@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
@@ -11,8 +11,8 @@ from typing import TypeVar
 from kernelderby.catalog.definitions import load_definition
 from kernelderby.catalog.model import Definition, Requires, Solution, TensorSpec, Tolerance, Workload
 from kernelderby.catalog.solutions import UNIQUE, load_solutions
-from kernelderby.catalog.traces import load_rows
-from kernelderby.catalog.workloads import load_workloads
+from kernelderby.catalog.traces import fresh_workloads, load_rows
+from kernelderby.catalog.workloads import FRESH, load_workloads
 from kernelderby.errors import DerbyError
 from kernelderby.fields import suggestion
 from kernelderby.files import files_under
@@ -119,11 +119,18 @@ class Catalog:
             )
         return self._workloads[definition_name]
 
+    def shapes(self, definition_name: str, rows: Iterable[Measurement]) -> list[Workload]:
+        """The workloads of the definition, and the fresh shapes that some of these rows were measured of."""
+        definition, listed = self.definition(definition_name), self.workloads(definition_name)
+        known = {workload.uuid for workload in listed}
+        fresh = fresh_workloads(rows, definition, self._noted)
+        return [*listed, *(workload for workload in fresh if workload.uuid not in known)]
+
     def check_origins(self, origins: Collection[str]) -> None:
-        """DerbyError for an origin that no workload of the set has."""
+        """DerbyError for an origin that no workload of the set has. Fresh shapes stand in rows, not in the set."""
         if not origins:
             return
-        known = {each.origin for name in self.definitions for each in self.workloads(name) if each.origin}
+        known = {each.origin for name in self.definitions for each in self.workloads(name) if each.origin} | {FRESH}
         for origin in origins:
             if origin not in known:
                 raise DerbyError(f"--origin: no workload of the set has {origin!r}; {suggestion(origin, known)}")

@@ -1,4 +1,5 @@
-"""`constraints` of a definition: relations between its axes, such as "n == 128 * num_n_blocks". Nothing is executed."""
+"""Arithmetic of axes as text: `constraints` of a definition, such as "n == 128 * num_n_blocks", and the formulas of
+AXES_SPACE and of the rules for models. Nothing is executed."""
 
 from __future__ import annotations
 
@@ -24,6 +25,8 @@ _COMPARE = {
     ast.Gt: operator.gt,
     ast.GtE: operator.ge,
 }
+_CALLS = {"min": min, "max": max}
+_GREATEST_BASE, _GREATEST_EXPONENT = 1 << 64, 8
 _UNARY = {ast.USub: operator.neg, ast.Not: operator.not_}
 _LONGEST = 1000  # characters: a longer one is no relation that people read
 
@@ -45,8 +48,16 @@ def holds(text: str, sizes: Mapping[str, int]) -> bool | None:
     """Whether the relation holds for these sizes; None where it speaks of other things than them."""
     try:
         return bool(_value(_parsed(text).body, sizes))
-    except (NotArithmetic, ZeroDivisionError, RecursionError):
+    except (NotArithmetic, ZeroDivisionError, OverflowError, RecursionError):
         return None
+
+
+def value(text: str, sizes: Mapping[str, Any]) -> Any:
+    """What the formula gives: a number or a truth. NotArithmetic where it speaks of what is not there."""
+    try:
+        return _value(_parsed(text).body, sizes)
+    except (ZeroDivisionError, OverflowError, RecursionError, TypeError) as error:
+        raise NotArithmetic(f"{text!r:.80} gives no number ({error})") from None
 
 
 @cache
@@ -65,10 +76,19 @@ def _value(node: ast.expr, sizes: Mapping[str, int]) -> Any:
             return node.value
         case ast.Name(id=name) if name in sizes:
             return sizes[name]
+        case ast.BinOp(op=ast.Pow()):
+            base, exponent = _value(node.left, sizes), _value(node.right, sizes)
+            if not (0 < base < _GREATEST_BASE and abs(exponent) <= _GREATEST_EXPONENT):
+                raise NotArithmetic(f"{ast.unparse(node)} is no power of sizes")
+            return base**exponent
+        case ast.Call(func=ast.Name(id=name), args=[_, _, *_], keywords=[]) if name in _CALLS:
+            return _CALLS[name](*[_value(each, sizes) for each in node.args])
         case ast.BinOp(op=op) if type(op) in _BINARY:
             return _BINARY[type(op)](_value(node.left, sizes), _value(node.right, sizes))
         case ast.UnaryOp(op=op) if type(op) in _UNARY:
             return _UNARY[type(op)](_value(node.operand, sizes))
+        case ast.IfExp(test=test, body=body, orelse=orelse):
+            return _value(body if _value(test, sizes) else orelse, sizes)
         case ast.BoolOp(op=op):
             values = [_value(each, sizes) for each in node.values]
             return all(values) if isinstance(op, ast.And) else any(values)

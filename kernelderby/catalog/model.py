@@ -92,7 +92,7 @@ class Workload:
     and outputs alone (only_bytes). shape_id, framework, call_count: of a published shape, where it was
     seen. importance: weight among the definition's workloads, 1 where None. origin: "survey" for the published shapes,
     another word for a set of our own. generator: further values for the definition's generate_inputs, such as how
-    skewed a routing is.
+    skewed a routing is. source: of a model's shape, such as model, tensor_parallel and layer.
     """
 
     definition: str
@@ -108,6 +108,7 @@ class Workload:
     origin: str | None = None
     only_bytes: bool = False
     generator: dict[str, str | int | float] = field(default_factory=dict)
+    source: dict[str, str | int] = field(default_factory=dict)
 
     @property
     def seed(self) -> int:

@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import combinations
 
 from kernelderby.catalog.model import Workload
+from kernelderby.catalog.workloads import FRESH
 from kernelderby.errors import DerbyError
 
 _NAMED = 4  # workloads in one message
@@ -87,10 +88,13 @@ def by_origin(workloads: Sequence[Workload]) -> list[list[Workload]]:
     """What counts in a score, then what stands beside it, a list an origin.
 
     What counts are the published shapes: those of the survey, else of the contest. A definition that has neither counts
-    all of its workloads, so that workloads of our own beside published ones never change a score."""
+    all that its file lists, so that workloads of our own beside published ones never change a score, and fresh ones,
+    which nobody can list, none at all."""
     scored = next((origin for origin in SCORED if any(each.origin == origin for each in workloads)), None)
     if scored is None:
-        return [list(workloads)]
+        fresh = [each for each in workloads if each.origin == FRESH]
+        listed = [each for each in workloads if each.origin != FRESH]
+        return [part for part in (listed, fresh) if part] or [[]]
     others = sorted({each.origin or "" for each in workloads} - {scored})
     return [[each for each in workloads if (each.origin or "") == origin] for origin in (scored, *others)]
 

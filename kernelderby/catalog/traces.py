@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from kernelderby.catalog.model import Workload
+from kernelderby.catalog.model import Definition, Workload
+from kernelderby.catalog.workloads import FRESH, workload_of
 from kernelderby.errors import DerbyError
 from kernelderby.fields import agree, decode_json, expect_keys_once, lines_of
 from kernelderby.quick import QuickRow, read_rows
@@ -53,6 +54,23 @@ def load_rows(
             "was the clock of that machine right?"
         )
     return rows
+
+
+def fresh_workloads(
+    rows: Iterable[Measurement], definition: Definition, left_out: Callable[[str], None]
+) -> list[Workload]:
+    """The shapes that no file holds, as the rows tell them that were measured of them, each once, in their order."""
+    found: dict[str, Workload] = {}
+    for row in rows:
+        if row.definition != definition.name or row.shape.get("origin") != FRESH or row.uuid in found:
+            continue
+        line = {"definition": row.definition, "workload": row.workload, **row.shape}
+        where = f"{row.place.path}:{row.place.line}: measurement.shape" if row.place else "a row: measurement.shape"
+        try:
+            found[row.uuid] = workload_of(where, line, definition)
+        except DerbyError as error:
+            left_out(f"{error}; left out")
+    return list(found.values())
 
 
 def doubled_keys(path: Path) -> Iterator[str]:

@@ -27,6 +27,7 @@ _BITS = {
     "int64": 64,
 }
 SURVEY = "survey"  # origin of the published shapes; sets of our own have other words
+FRESH = "fresh"  # of shapes that no file holds: they stand in the rows that were measured of them
 
 
 class _Input(Struct):
@@ -78,6 +79,7 @@ class _Line(Struct):
     call_count: Count | None = None
     origin: Name | None = None
     generator: dict[Name, str | int | float] | None = None
+    source: dict[Name, str | int] | None = None
 
 
 def load_workloads(path: Path, definition: Definition, left_out: Callable[[str], None] | None = None) -> list[Workload]:
@@ -89,7 +91,7 @@ def load_workloads(path: Path, definition: Definition, left_out: Callable[[str],
     workloads: dict[str, Workload] = {}
     for where, raw in read_jsonl(path, dict[str, Any], left_out):
         try:
-            workload = _workload(where, raw, definition)
+            workload = workload_of(where, raw, definition)
             if workload.uuid in workloads:
                 raise DerbyError(f"{where}: workload.uuid: {workload.uuid} is there already; give this line its own")
         except DerbyError as error:
@@ -125,7 +127,8 @@ def _of_its_own(workload: Workload, definition: Definition) -> Iterator[tuple[st
                 yield f"workload.inputs.{name}.path", posixpath.normpath(spec["path"]), None
 
 
-def _workload(where: str, raw: dict[str, Any], definition: Definition) -> Workload:
+def workload_of(where: str, raw: dict[str, Any], definition: Definition) -> Workload:
+    """The workload that a line describes. where: for the DerbyError."""
     line = convert(where, raw, _Line)
     agree(where, "definition", line.definition, definition.name)
     axes, inputs = line.workload.axes, line.workload.inputs
@@ -156,24 +159,30 @@ def _workload(where: str, raw: dict[str, Any], definition: Definition) -> Worklo
         origin=line.origin,
         only_bytes=not counted,
         generator=line.generator or {},
+        source=line.source or {},
     )
 
 
 def _bytes_alone(definition: Definition, axes: dict[str, int]) -> Cost | None:
     """Each input read once, each output written once, where nobody has counted more. None where a size is unknown."""
     sizes = definition.sizes(axes)
-
-    def count(tensors: Iterable[TensorSpec]) -> int:
-        return sum(
-            -(-math.prod(sizes[name] for name in spec.shape) * _BITS[spec.dtype] // 8)
-            for spec in tensors
-            if spec.shape is not None
-        )
-
     try:
-        return Cost({}, count(definition.inputs.values()), count(definition.outputs.values()))
+        return Cost({}, _bytes(definition.inputs.values(), sizes), _bytes(definition.outputs.values(), sizes))
     except KeyError:
         return None
+
+
+def tensor_bytes(definition: Definition, sizes: dict[str, int]) -> int:
+    """Of all inputs and outputs together. sizes: of every axis."""
+    return _bytes([*definition.inputs.values(), *definition.outputs.values()], sizes)
+
+
+def _bytes(tensors: Iterable[TensorSpec], sizes: dict[str, int]) -> int:
+    return sum(
+        -(-math.prod(sizes[name] for name in spec.shape) * _BITS[spec.dtype] // 8)
+        for spec in tensors
+        if spec.shape is not None
+    )
 
 
 def _check_input(where: str, given: _Input, spec: TensorSpec) -> None:

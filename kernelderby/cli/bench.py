@@ -13,6 +13,7 @@ from kernelderby.cli.options import (
     check_names,
     count_from,
     definitions_option,
+    fresh_option,
     json_option,
     origin_option,
     secret_option,
@@ -54,6 +55,7 @@ from kernelderby.cli.output import say, say_json, say_line, warn
 @click.option("--this-gpu", is_flag=True, help="Measure also what has rows of another GPU of this kind only.")
 @click.option("--together", is_flag=True, help="Where one solution has no row, measure all again, so that they pair.")
 @click.option("--plan", "only_plan", is_flag=True, help="Only say what would be measured, and for how long.")
+@fresh_option
 @secret_option
 @written_root_option
 @json_option
@@ -70,6 +72,7 @@ def command(
     this_gpu: bool,
     together: bool,
     only_plan: bool,
+    fresh: int,
     secret: str,
     root: Path,
     as_json: bool,
@@ -81,6 +84,7 @@ def command(
     """
     from kernelderby.catalog import Catalog
     from kernelderby.errors import DerbyError
+    from kernelderby.measure.fresh import fresh_workloads
     from kernelderby.measure.machine.probe import find_machine
     from kernelderby.measure.plan import Settings, make_plan
     from kernelderby.measure.runner import Runner
@@ -96,7 +100,8 @@ def command(
     settings = Settings(
         rounds, iterations, timeout, again, together, most_rounds, this_gpu, secret or drawn(), bool(secret)
     )
-    plan = make_plan(catalog, machine, settings, solutions, definitions, workloads, origin)
+    shapes = fresh_workloads(catalog, solutions, definitions, settings.secret, fresh) if fresh else None
+    plan = make_plan(catalog, machine, settings, solutions, definitions, workloads, origin, shapes)
     if not as_json:
         _print_plan(machine, plan)
     if only_plan:

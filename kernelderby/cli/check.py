@@ -14,6 +14,7 @@ from kernelderby.cli.options import (
     check_names,
     count_from,
     definitions_option,
+    fresh_option,
     origin_option,
     root_option,
     secret_option,
@@ -32,6 +33,7 @@ from kernelderby.cli.output import Output, output_options
 @click.option("--seeds", type=count_from(1), default=1, show_default=True, help="Contents per case.")
 @click.option("--device", type=click.Choice(["cuda", "cpu"]), help="Default: the GPU where there is one.")
 @click.option("--timeout", type=SECONDS, default=600, show_default=True, help="Seconds for each case of a solution.")
+@fresh_option
 @secret_option
 @output_options("check", tables=("cases",))
 @root_option
@@ -44,6 +46,7 @@ def command(
     seeds: int,
     device: str | None,
     timeout: float,
+    fresh: int,
     secret: str,
     root: Path,
     output: Output,
@@ -52,7 +55,8 @@ def command(
     at small ones, Triton in its interpreter. --workloads and --origin are for a GPU only.
 
     Exit code 1 when one fails, when one that was named is skipped, when a definition's own code fails, and when
-    nothing was checked. A failing check prints the secret of its inputs; --secret draws them again.
+    nothing was checked. --fresh takes shapes that no file holds. A failing check prints the secret of its inputs;
+    --secret draws them again.
     """
     from kernelderby.catalog import Catalog
     from kernelderby.measure.checks import plan_checks, run_checks
@@ -66,7 +70,7 @@ def command(
     check_names(catalog, solutions, definitions)
     machine = _machine(root, device)
     secret = secret or drawn()
-    plan = plan_checks(catalog, machine, solutions, definitions, workloads, seeds, origin)
+    plan = plan_checks(catalog, machine, solutions, definitions, workloads, seeds, origin, fresh, secret)
     with bar("checking", plan.steps, quiet=output.is_json) as advance:
         results = run_checks(
             catalog,
@@ -76,7 +80,7 @@ def command(
             lambda result: advance(plain(f"{result.solution} on {result.case}: {result.status}")),
             secret,
         )
-    output.emit(checks_answer(machine.name, results, plan.skipped, plan.broken, secret))
+    output.emit(checks_answer(machine.name, results, plan.skipped, plan.broken, secret, fresh))
     was_skipped = any(name in plan.skipped for name in solutions)
     if not results or was_skipped or plan.broken or any(result.status != PASSED for result in results):
         sys.exit(1)

@@ -142,6 +142,13 @@ def _secret(context: click.Context, param: click.Parameter, value: str | None) -
     return value
 
 
+fresh_option = click.option(
+    "--fresh",
+    type=count_from(1),
+    callback=lambda context, param, value: value or 0,
+    metavar="N",
+    help="Instead of the listed shapes N that no file holds, drawn from each definition's AXES_SPACE by the secret.",
+)
 secret_option = click.option(
     "--secret",
     metavar="HEX",

@@ -52,7 +52,7 @@ def _of_definition(catalog: Catalog, definition: Definition, workloads: list[Wor
         if not check:
             changes += _write_blobs(catalog.root, definition, workload, tensors)
         with _blamed(definition, f"count_cost: workload {workload.uuid}"):
-            costs[workload.uuid] = _cost(definition, module, workload, tensors)
+            costs[workload.uuid] = count(definition, module, workload, tensors, definition.sizes(workload.axes))
     return changes + _write_costs(catalog.workloads_path(definition.name), costs, check)
 
 
@@ -70,11 +70,7 @@ def _blamed(definition: Definition, what: str) -> Iterator[None]:
 
 def _generated(definition: Definition, module: ModuleType, workload: Workload) -> dict[str, Any]:
     """The generated tensors on the CPU: exactly those that the workload takes from a safetensors file."""
-    import torch
-
-    generate = getattr(module, definition.custom_inputs_entrypoint or "generate_inputs", None)
-    values = {**definition.sizes(workload.axes), **workload.scalars, **workload.generator, "seed": workload.seed}
-    tensors = generate(values, torch.device("cpu")) if generate else {}
+    tensors = generate(definition, module, workload, definition.sizes(workload.axes))
     in_files = {name for name, spec in workload.inputs.items() if spec["type"] == "safetensors"}
     if set(tensors) != in_files:
         odd = ", ".join(sorted(set(tensors) ^ in_files))
@@ -82,6 +78,16 @@ def _generated(definition: Definition, module: ModuleType, workload: Workload) -
             f"{definition.source_path}: generate_inputs: workload {workload.uuid} and it do not agree on "
             f'{odd}; write "type": "safetensors" for what it generates, and only for that'
         )
+    return tensors
+
+
+def generate(definition: Definition, module: ModuleType, workload: Workload, sizes: dict[str, int]) -> dict[str, Any]:
+    """What generate_inputs gives on the CPU; nothing without one. sizes: of every axis. What it raises goes through."""
+    import torch
+
+    make = getattr(module, definition.custom_inputs_entrypoint or "generate_inputs", None)
+    values = {**sizes, **workload.scalars, **workload.generator, "seed": workload.seed}
+    tensors: dict[str, Any] = make(values, torch.device("cpu")) if make else {}
     return tensors
 
 
@@ -116,11 +122,14 @@ def _is_fresh(path: Path, metadata: dict[str, str], keys: set[str]) -> bool:
         return False  # broken: it is made anew
 
 
-def _cost(definition: Definition, module: ModuleType, workload: Workload, tensors: dict[str, Any]) -> dict[str, Any]:
-    count = getattr(module, "count_cost", None)
-    if count is None:
+def count(
+    definition: Definition, module: ModuleType, workload: Workload, tensors: dict[str, Any], sizes: dict[str, int]
+) -> dict[str, Any]:
+    """What count_cost says of the workload with these generated tensors. sizes: of every axis."""
+    counted = getattr(module, "count_cost", None)
+    if counted is None:
         raise DerbyError(f"{definition.source_path}: count_cost: is missing; add count_cost(axes, inputs)")
-    found: dict[str, Any] = count(definition.sizes(workload.axes), {**tensors, **workload.scalars})
+    found: dict[str, Any] = counted(sizes, {**tensors, **workload.scalars})
     where = f"{definition.source_path}: count_cost: workload {workload.uuid}"
     convert(where, found, CountedCost)
     return found

@@ -9,7 +9,6 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
-from types import ModuleType
 from typing import Any
 
 from kernelderby.catalog import Catalog, Definition, Solution
@@ -79,10 +78,15 @@ def plan_checks(
     workloads: Iterable[str] = (),
     seeds: int = 1,
     origins: Collection[str] = (),
+    fresh: int = 0,
+    secret: str = "",
 ) -> CheckPlan:
-    """seeds: contents per case; on a GPU the first is the workload's own."""
+    """seeds: contents per case; on a GPU the first is the workload's own. fresh: instead of the listed cases so many
+    that the secret draws."""
     chosen = [catalog.solution(name) for name in solutions] or list(catalog.solutions.values())
     wanted = [catalog.definition(name) for name in definitions] or list(catalog.definitions.values())
+    if fresh and (workloads or origins or seeds > 1):
+        raise DerbyError("--fresh: draws shapes that no file holds; leave out --workloads, --origin and --seeds")
     if (workloads or origins) and machine.device == "cpu":
         option = "--workloads" if workloads else "--origin"
         raise DerbyError(f"{option}: a CPU checks at SMALL_AXES, not at a workload's size; leave it out")
@@ -99,11 +103,13 @@ def plan_checks(
         if runnable:
             chosen_for[definition.name] = tuple(runnable)
     checked = [definition for definition in wanted if definition.name in chosen_for]
-    if machine.device == "cuda":
+    if fresh:
+        cases, broken = _of_each(checked, lambda each: _fresh_cases(catalog, each, fresh, secret, machine))
+    elif machine.device == "cuda":
         cases = {each.name: _full_cases(catalog, each, workloads, seeds, origins) for each in checked}
-        broken: dict[str, str] = {}
+        broken = {}
     else:
-        cases, broken = _small_cases(catalog, checked, seeds)
+        cases, broken = _of_each(checked, lambda each: _cases_of(catalog, each, seeds))
     jobs = ((each, chosen_for[each.name], cases[each.name]) for each in checked if each.name in cases)
     return CheckPlan(tuple(jobs), skipped, broken)
 
@@ -116,16 +122,26 @@ def _full_cases(
     return tuple(case_of_workload(definition, workload, offset) for workload in chosen for offset in range(seeds))
 
 
-def _small_cases(
-    catalog: Catalog, definitions: list[Definition], seeds: int
+def _fresh_cases(
+    catalog: Catalog, definition: Definition, count: int, secret: str, machine: Machine
+) -> tuple[Case, ...]:
+    from kernelderby.measure.fresh import fresh_shapes
+    from kernelderby.measure.judge.table import module_of
+
+    shapes = fresh_shapes(catalog, definition, module_of(definition), secret, count, machine.device)
+    return tuple(shape.case() for shape in shapes)
+
+
+def _of_each(
+    definitions: list[Definition], cases_of: Callable[[Definition], tuple[Case, ...]]
 ) -> tuple[dict[str, tuple[Case, ...]], dict[str, str]]:
-    """Of each definition that loads, and of the others why not. SMALL_AXES stand in their code, which this process
-    runs for the references too."""
+    """The cases of each definition that loads, and of the others why not. SMALL_AXES and AXES_SPACE stand in their
+    code, which this process runs for the references too."""
     cases: dict[str, tuple[Case, ...]] = {}
     broken: dict[str, str] = {}
     for definition in definitions:
         try:
-            cases[definition.name] = _cases_of(catalog, definition, seeds)
+            cases[definition.name] = cases_of(definition)
         except DerbyError as error:
             broken[definition.name] = str(error)
     return cases, broken
@@ -134,23 +150,13 @@ def _small_cases(
 def _cases_of(catalog: Catalog, definition: Definition, seeds: int) -> tuple[Case, ...]:
     if definition.source_path is None:
         return _smallest(catalog, definition, seeds)
-    module = _module_of(definition)
+    from kernelderby.measure.judge.table import module_of
+
+    module = module_of(definition)
     if not hasattr(module, "SMALL_AXES"):
         raise DerbyError(f"{definition.source_path}: has no SMALL_AXES, so it cannot be checked on a CPU; add them")
     variants = getattr(module, "SMALL_VARIANTS", None)
     return tuple(small_cases(definition, module.SMALL_AXES, variants, seeds))
-
-
-def _module_of(definition: Definition) -> ModuleType:
-    from kernelderby.measure.judge.table import definition_module
-
-    try:
-        return definition_module(definition)
-    except DerbyError:
-        raise
-    except (Exception, SystemExit) as error:
-        said = " ".join(f"{type(error).__name__}: {error}".split())[:300]
-        raise DerbyError(f"{definition.place}: does not load: {said}; mend the definition") from error
 
 
 def _smallest(catalog: Catalog, definition: Definition, seeds: int) -> tuple[Case, ...]:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from kernelderby.catalog import Catalog, Definition, Solution, Workload
 from kernelderby.catalog.selection import of_origin, select_workloads
+from kernelderby.errors import DerbyError
 from kernelderby.measure.machine.probe import Machine
 from kernelderby.measure.machine.requirements import try_modules, why_not
 from kernelderby.measure.secret import drawn
@@ -74,8 +75,12 @@ def make_plan(
     definitions: Iterable[str] = (),
     workloads: Iterable[str] = (),
     origins: Collection[str] = (),
+    fresh: Mapping[str, Sequence[Workload]] | None = None,
 ) -> Plan:
-    """What is to be measured. Without names: everything. DerbyError for a name that does not exist."""
+    """What is to be measured. Without names: everything. fresh: of each definition the shapes instead of the listed
+    ones. DerbyError for a name that does not exist."""
+    if fresh is not None and (workloads or origins):
+        raise DerbyError("--fresh: draws shapes that no file holds; leave out --workloads and --origin")
     catalog.check_origins(origins)
     chosen = [catalog.solution(name) for name in solutions] or list(catalog.solutions.values())
     wanted = [catalog.definition(name) for name in definitions] or list(catalog.definitions.values())
@@ -100,7 +105,9 @@ def make_plan(
         rows = catalog.traces(definition.name)
         took |= _recorded_seconds(rows, machine)
         known = settled_keys((row for row in rows if not settings.this_gpu or _is_of(row, machine)), racers)
-        own = of_origin(catalog.workloads(definition.name), origins)
+        own = (
+            of_origin(catalog.workloads(definition.name), origins) if fresh is None else fresh.get(definition.name, ())
+        )
         # The least work first: a run that is stopped has measured the most shapes.
         for workload in sorted(select_workloads(own, workloads) if own or not origins else (), key=_work):
             missing = [

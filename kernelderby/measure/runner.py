@@ -19,6 +19,7 @@ import torch
 from kernelderby.catalog import Catalog, Definition, Solution
 from kernelderby.catalog.selection import workload_label
 from kernelderby.catalog.traces import load_rows
+from kernelderby.catalog.workloads import FRESH
 from kernelderby.errors import DerbyError
 from kernelderby.measure import helpers, secret, turns
 from kernelderby.measure.graphs import NotCapturable
@@ -522,6 +523,7 @@ class Runner:
             session=self.session,
             message=message,
             environment=environment,
+            shape=_unlisted(job.workload.raw),
             **numbers,
         )
         if racer and self._is_racing:
@@ -584,6 +586,12 @@ class Runner:
     def _end_workers(self) -> None:
         for name in list(self._workers):
             self._drop(name)
+
+
+def _unlisted(line: dict[str, Any]) -> dict[str, Any]:
+    """Of a fresh shape what its row has to tell, since no file does."""
+    is_fresh = line.get("origin") == FRESH
+    return {name: line[name] for name in ("origin", "cost", "generator") if name in line} if is_fresh else {}
 
 
 def _said_already(problem: str) -> None:

@@ -37,10 +37,15 @@ class Checked(Protocol):
 
 
 def checks_answer(
-    device: str, results: Sequence[Checked], skipped: Mapping[str, str], broken: Mapping[str, str], secret: str
+    device: str,
+    results: Sequence[Checked],
+    skipped: Mapping[str, str],
+    broken: Mapping[str, str],
+    secret: str,
+    fresh: int = 0,
 ) -> Answer[Sequence[Checked]]:
     """Frame: cases. skipped: solution -> reason. broken: definition -> why nothing can be judged by it. secret: what
-    the inputs were drawn from."""
+    the inputs were drawn from, and `fresh` shapes of each definition."""
     return Answer(
         results,
         lambda: {
@@ -50,13 +55,21 @@ def checks_answer(
             "skipped": skipped,
             "broken": broken,
         },
-        lambda: list(_reports(device, results, skipped, broken, secret)),
+        lambda: list(
+            _reports(
+                device,
+                results,
+                skipped,
+                broken,
+                f"--fresh {fresh} --secret {secret}" if fresh else f"--secret {secret}",
+            )
+        ),
         lambda: (frame("cases", ({"device": device} | result.to_json() for result in results)),),
     )
 
 
 def _reports(
-    device: str, results: Sequence[Checked], skipped: Mapping[str, str], broken: Mapping[str, str], secret: str
+    device: str, results: Sequence[Checked], skipped: Mapping[str, str], broken: Mapping[str, str], again: str
 ) -> Iterator[Report]:
     for definition in dict.fromkeys(result.definition for result in results):
         yield Report(
@@ -72,7 +85,7 @@ def _reports(
         notes.append(f"FAILED {solution} on {cases[0].case}{more}: {status}: {cases[0].message}")
     if failed:
         names = " ".join(dict.fromkeys(each.solution for each in failed))
-        notes.append(f"the same inputs again: derby check {names} --secret {secret}")
+        notes.append(f"the same inputs again: derby check {names} {again}")
     notes += [f"skipped {name}: {reason}" for name, reason in skipped.items()]
     notes += [f"BROKEN definition {name}: {reason}" for name, reason in broken.items()]
     yield Report(

@@ -12,6 +12,7 @@ from types import ModuleType
 import torch
 
 from kernelderby.catalog import Catalog, Definition, Solution, Workload
+from kernelderby.errors import DerbyError
 from kernelderby.hardware import find_gpu
 from kernelderby.measure.judge.blame import blamed_on
 from kernelderby.measure.judge.cases import Case, case_of_workload
@@ -43,6 +44,17 @@ def definition_module(definition: Definition) -> ModuleType:
     if str(definition.path) not in _modules:
         _modules[str(definition.path)] = load_definition_module(definition)
     return _modules[str(definition.path)]
+
+
+def module_of(definition: Definition) -> ModuleType:
+    """The same. DerbyError in one line where it does not load."""
+    try:
+        return definition_module(definition)
+    except DerbyError:
+        raise
+    except (Exception, SystemExit) as error:
+        said = " ".join(f"{type(error).__name__}: {error}".split())[:300]
+        raise DerbyError(f"{definition.place}: does not load: {said}; mend the definition") from error
 
 
 @dataclass(slots=True)

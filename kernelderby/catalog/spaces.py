@@ -1,0 +1,130 @@
+"""Shapes that nobody has listed: drawn from a definition's AXES_SPACE, what its sizes may be where models are served.
+
+AXES_SPACE is a dict beside SMALL_AXES: name of an axis, a plain number of the inputs or a value for generate_inputs ->
+rule, in the order in which they are drawn. A rule is
+
+    (low, high), (low, high, step)   a whole number between the two, evenly in its logarithm, a multiple of step; one of
+                                     four without a step is a power of two or one beside it, where tiles end
+    [rule, rule, ...]                one of these, each as likely: a grid, with ranges for odd values among them
+    "2 * intermediate_size"          a formula of what stands before it: + - * / // % ** min max, `a if b else c`
+    128, 1e-6, True                  itself
+    None                             the value is left out (for generate_inputs)
+
+A name that begins with _ is only there for the formulas. For a name that is none of the definition's (a value for
+generate_inputs) a text is itself. SMALL_SPACE, where there is one, replaces rules for a CPU; there the const axes are
+those of SMALL_AXES.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+from uuid import UUID, uuid5
+
+from kernelderby.catalog import constraints
+from kernelderby.catalog.model import Definition
+from kernelderby.errors import DerbyError
+
+_NAMESPACE = UUID("d3b07384-d9a0-5f2c-9c5e-6f1f2b8a4c11")
+_POWERS = 0.25  # of the draws from a range: a power of two, or one beside it
+Uniform = Callable[[], float]  # a number from 0 to below 1
+
+
+class Unfit(Exception):
+    """This draw gives no shape; another one may."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """One shape. axes: every axis, const and var alike. scalars: the inputs that are plain numbers. generator: further
+    values for generate_inputs."""
+
+    axes: dict[str, int]
+    scalars: dict[str, int | float | bool]
+    generator: dict[str, str | int | float]
+
+    def uuid(self, definition: Definition) -> str:
+        """The same shape of an operator has the same one, wherever it comes from."""
+        told = json.dumps([definition.name, self.axes, self.scalars, self.generator], sort_keys=True)
+        return str(uuid5(_NAMESPACE, told))
+
+
+def draw(
+    definition: Definition, space: Mapping[str, Any], uniform: Uniform, const: Mapping[str, Any] | None = None
+) -> Sizes:
+    """One shape of the space. const: other sizes for const axes (SMALL_AXES). Unfit where a range is empty or a
+    constraint of the definition does not hold; DerbyError where the space is no space of this definition."""
+    values: dict[str, Any] = {}
+    for name, size in definition.axes.items():
+        if size is not None:
+            values[name] = (const or {}).get(name, size)
+    for name, rule in space.items():
+        is_text = name not in definition.axes and name not in definition.inputs and not name.startswith("_")
+        try:
+            values[name] = _drawn(rule, values, uniform, is_text)
+        except (constraints.NotArithmetic, TypeError, ValueError) as problem:
+            raise DerbyError(f"{definition.place}: AXES_SPACE: {name}: {problem}; mend the rule") from None
+    return sizes_of(definition, values)
+
+
+def sizes_of(definition: Definition, values: Mapping[str, Any]) -> Sizes:
+    """Sorted into axes, numbers and values for the generator. Unfit and DerbyError as in draw()."""
+    axes = {}
+    for axis in definition.axes:
+        size = values.get(axis)
+        if not isinstance(size, int) or isinstance(size, bool):
+            raise DerbyError(f"{definition.place}: AXES_SPACE: {axis}: is {size!r:.60}, no whole number; add a rule")
+        if size < 0:
+            raise Unfit
+        axes[axis] = size
+    scalars = {}
+    for name, spec in definition.inputs.items():
+        if spec.shape is None:
+            if values.get(name) is None:
+                raise DerbyError(f"{definition.place}: AXES_SPACE: lacks {name}; add a rule")
+            scalars[name] = values[name]
+    if any(constraints.holds(text, axes) is False for text in definition.constraints):
+        raise Unfit
+    own = {*definition.axes, *definition.inputs}
+    further = {name: value for name, value in values.items() if name not in own and not name.startswith("_")}
+    return Sizes(axes, scalars, {name: value for name, value in further.items() if value is not None})
+
+
+def _drawn(rule: Any, values: Mapping[str, Any], uniform: Uniform, is_text: bool) -> Any:
+    match rule:
+        case [*choices] if isinstance(rule, list) and choices:
+            return _drawn(choices[int(uniform() * len(choices))], values, uniform, is_text)
+        case (low, high):
+            return _whole(_number(low, values), _number(high, values), None, uniform)
+        case (low, high, step):
+            return _whole(_number(low, values), _number(high, values), _number(step, values), uniform)
+        case str() if not is_text:
+            return constraints.value(rule, values)
+        case None | bool() | int() | float() | str():
+            return rule
+    raise constraints.NotArithmetic(f"{rule!r:.60} is no rule")
+
+
+def _number(end: Any, values: Mapping[str, Any]) -> int:
+    return int(constraints.value(end, values) if isinstance(end, str) else end)
+
+
+def _whole(low: int, high: int, step: int | None, uniform: Uniform) -> int:
+    """Evenly in the logarithm (of one more where 0 is among them). Both numbers are drawn in every case, so that what
+    follows does not depend on the rule."""
+    place, whether = uniform(), uniform()
+    if high < low or low < 0:
+        raise Unfit
+    beside = 1 if low == 0 else 0
+    found: int = round((low + beside) * ((high + beside) / (low + beside)) ** place) - beside
+    if step is not None:
+        first, last = -(-low // step), high // step
+        if last < first:
+            raise Unfit
+        return step * min(max(round(found / step), first), last)
+    if whether < _POWERS and found > 0:
+        found = 2 ** round(math.log2(found)) + int(whether / _POWERS * 3) - 1
+    return min(max(found, low), high)

@@ -1,0 +1,132 @@
+"""Shapes that no file holds, drawn by a session's secret from the definitions' AXES_SPACE (catalog/spaces.py)."""
+
+from __future__ import annotations
+
+import hashlib
+import random
+from collections.abc import Collection
+from dataclasses import dataclass
+from types import ModuleType
+from typing import Any
+
+from kernelderby.catalog import Catalog, Definition, Workload
+from kernelderby.catalog.lines import line_of
+from kernelderby.catalog.spaces import Sizes, Unfit, draw
+from kernelderby.catalog.workloads import FRESH, tensor_bytes, workload_of
+from kernelderby.errors import DerbyError
+from kernelderby.measure.blobs import count, generate
+from kernelderby.measure.judge.cases import Case
+from kernelderby.measure.judge.table import module_of
+
+_TRIES = 2000  # draws for one shape
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What one shape may take: bytes of the inputs and outputs (the judge holds two sets, the reference copies in
+    float32), and the flops of one call, which the reference does slowly."""
+
+    nbytes: int
+    flops: float
+
+
+LIMITS = {"cuda": Limits(2 << 30, 1e13), "cpu": Limits(2 << 20, 2e8)}
+
+
+@dataclass(frozen=True, slots=True)
+class FreshShape:
+    """workload: of origin `fresh`, with its cost; on a CPU its const axes may be others than the definition's."""
+
+    sizes: Sizes
+    workload: Workload
+
+    def case(self) -> Case:
+        told = self.sizes.scalars | self.sizes.generator
+        label = " ".join(
+            f"{name}={size}" for name, size in (self.workload.axes | told).items() if type(size) is not float
+        )
+        return Case(
+            f"{label} fresh {self.workload.uuid[:8]}",
+            self.sizes.axes,
+            self.sizes.scalars,
+            self.workload.seed,
+            generator=self.sizes.generator,
+        )
+
+
+def fresh_shapes(
+    catalog: Catalog, definition: Definition, module: ModuleType, secret: str, count: int, device: str
+) -> tuple[FreshShape, ...]:
+    """The first `count` shapes that the secret draws for the definition; more of them begin with the same ones.
+
+    module: its code. device: "cuda", or "cpu" for small ones. DerbyError without an AXES_SPACE, or where it gives no
+    shape."""
+    space = getattr(module, "AXES_SPACE", None)
+    if not isinstance(space, dict):
+        raise DerbyError(
+            f"{definition.place}: has no AXES_SPACE, so no fresh shape can be drawn; add it (docs/shapes.md)"
+        )
+    const: dict[str, Any] = {}
+    if device == "cpu":
+        const = getattr(module, "SMALL_AXES", {})
+        space = {**space, **getattr(module, "SMALL_SPACE", {})}
+    digest = hashlib.sha256(f"{secret}/fresh/{definition.name}/{device}".encode()).digest()
+    uniform = random.Random(int.from_bytes(digest, "big")).random
+    taken = {_place(each.axes, each.scalars, each.generator) for each in catalog.workloads(definition.name)}
+    found: list[FreshShape] = []
+    while len(found) < count:
+        for _ in range(_TRIES):
+            try:
+                shape = _drawn(definition, module, draw(definition, space, uniform, const), LIMITS[device], taken)
+            except Unfit:
+                continue
+            found.append(shape)
+            taken.add(_place(shape.workload.axes, shape.sizes.scalars, shape.sizes.generator))
+            break
+        else:
+            raise DerbyError(
+                f"{definition.place}: AXES_SPACE: {_TRIES} draws gave no shape that is new, keeps the constraints and "
+                "fits into memory; widen it"
+            )
+    return tuple(found)
+
+
+def fresh_workloads(
+    catalog: Catalog, solutions: Collection[str], definitions: Collection[str], secret: str, count: int
+) -> dict[str, list[Workload]]:
+    """For a race on a GPU: `count` shapes of each of the definitions (default: all) that any of the solutions (default:
+    all) is for."""
+    chosen = [catalog.solution(name) for name in solutions] or list(catalog.solutions.values())
+    wanted = [catalog.definition(name) for name in definitions] or list(catalog.definitions.values())
+    raced = {solution.definition for solution in chosen}
+    return {
+        each.name: [shape.workload for shape in fresh_shapes(catalog, each, module_of(each), secret, count, "cuda")]
+        for each in wanted
+        if each.name in raced
+    }
+
+
+def _place(axes: dict[str, int], scalars: dict[str, Any], generator: dict[str, Any]) -> str:
+    return repr([sorted(axes.items()), sorted(scalars.items()), sorted(generator.items())])
+
+
+def _drawn(
+    definition: Definition, module: ModuleType, sizes: Sizes, limits: Limits, taken: Collection[str]
+) -> FreshShape:
+    """Unfit where it is listed, too large, or no inputs agree with it."""
+    var = {name: size for name, size in sizes.axes.items() if definition.axes[name] is None}
+    if _place(var, sizes.scalars, sizes.generator) in taken:
+        raise Unfit
+    if tensor_bytes(definition, sizes.axes) > limits.nbytes:
+        raise Unfit
+    line = line_of(definition, sizes, (), FRESH)
+    workload = workload_of(f"a fresh shape of {definition.name}", line, definition)
+    try:
+        tensors = generate(definition, module, workload, sizes.axes)
+    except ValueError:
+        raise Unfit from None
+    line = line_of(definition, sizes, tensors, FRESH)
+    line["cost"] = count(definition, module, workload, tensors, sizes.axes)
+    if sum(line["cost"]["flops"].values()) > limits.flops:
+        raise Unfit
+    return FreshShape(sizes, workload_of(f"a fresh shape of {definition.name}", line, definition))
