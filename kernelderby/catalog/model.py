@@ -170,13 +170,13 @@ class Solution:
         """16 hex digits of everything that can change what runs: comments, layout, names and prose are not in it.
         Recorded rows carry it; has_code() tells whether they are of this code."""
         if not self._hashes:
-            self._hashes["code"] = self._digest(running_parts(self.sources))
+            self._hashes["code"] = self.digest_of(running_parts(self.sources))
         return self._hashes["code"]
 
     @property
     def text_hash(self) -> str:
         """The same of the sources word for word. Rows carried it until 23 November 2026."""
-        return self._digest(sorted(self.sources.items()))
+        return self.digest_of(sorted(self.sources.items()))
 
     def has_code(self, recorded: str) -> bool:
         """Whether a row with this hash was measured with the code that the solution has now. Everyone who compares
@@ -187,7 +187,7 @@ class Solution:
         """One hash for all that mean the same code (same_code.py)."""
         return next((min(group) for group in self.same_code if recorded in group), recorded)
 
-    def _digest(self, parts: list[tuple[str, str]]) -> str:
+    def digest_of(self, parts: list[tuple[str, str]]) -> str:
         running = [
             self.language,
             self.entry_point,
