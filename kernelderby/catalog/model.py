@@ -140,7 +140,7 @@ class Solution:
 
     setup: file::function that gets the definition's constant inputs by name, once, and returns a dict; the calls get
     its entries as keyword arguments. in_place: output -> the input that lies in the same memory. same_code: groups of
-    hashes that mean the same code of it."""
+    hashes that mean the same code of it; same_kernels: the same, or other host code around the same kernels."""
 
     name: str
     definition: str
@@ -163,6 +163,7 @@ class Solution:
     in_place: dict[str, str] = field(default_factory=dict)
 
     same_code: tuple[frozenset[str], ...] = ()
+    same_kernels: tuple[frozenset[str], ...] = ()
     _hashes: dict[str, str] = field(default_factory=dict, init=False, compare=False, repr=False)
 
     @property
@@ -182,6 +183,10 @@ class Solution:
         """Whether a row with this hash was measured with the code that the solution has now. Everyone who compares
         hashes asks this."""
         return self.code_of(recorded) == self.code_of(self.hash)
+
+    def has_kernels(self, recorded: str) -> bool:
+        """Whether at least its kernels are the present ones, and launched alike: its graph times count."""
+        return self.has_code(recorded) or any(recorded in group and self.hash in group for group in self.same_kernels)
 
     def code_of(self, recorded: str) -> str:
         """One hash for all that mean the same code (same_code.py)."""

@@ -7,17 +7,21 @@ certificates/machine_code/<solution>.json: builds of two versions of a CUDA solu
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from kernelderby.catalog.model import Solution
 from kernelderby.errors import DerbyError
 from kernelderby.fields import must_be, read_json
 
+SHORTEST_REASON = 10  # characters
 Hash = Annotated[str, must_be("a hash of 16 hexadecimal digits", pattern=r"^[0-9a-f]{16}\Z")]
 
 
@@ -57,22 +61,33 @@ class Version(Struct, frozen=True):
     revision: str | None = None
 
 
+class HostChange(Struct, frozen=True):
+    """What the host ran before, where that is not the same; why: in what it differs, and that the launches do not."""
+
+    why: Annotated[str, must_be("a sentence that says what changed on the host", min_length=SHORTEST_REASON)]
+    host: dict[str, Hash]
+    python: Hash
+
+
 class Certificate(Struct, frozen=True):
-    """Both versions gave this machine code."""
+    """Both versions gave this machine code, but for what host_change says."""
 
     before: Version
     after: Version
     code: MachineCode
     date: str
+    host_change: HostChange | None = None
+
+    def code_of(self, version: Version) -> MachineCode:
+        change = self.host_change
+        if version is self.after or change is None:
+            return self.code
+        return replace(self.code, host=change.host, python=change.python)
 
     @property
-    def pairs(self) -> tuple[tuple[str, str], ...]:
-        """Hashes that rows may carry, and that mean the same."""
-        return (
-            (self.before.hash, self.after.hash),
-            (self.before.text_hash, self.before.hash),
-            (self.after.text_hash, self.after.hash),
-        )
+    def texts(self) -> tuple[tuple[str, str], ...]:
+        """Hashes that rows may carry, and that mean one version."""
+        return (self.before.text_hash, self.before.hash), (self.after.text_hash, self.after.hash)
 
 
 class Certificates(Struct, frozen=True):
@@ -99,8 +114,9 @@ def read_certificates(path: Path) -> tuple[Certificate, ...]:
     seen: dict[str, tuple[int, MachineCode]] = {}
     for number, each in enumerate(found):
         for version in (each.before, each.after):
-            other, code = seen.setdefault(version.hash, (number, each.code))
-            if code.contradicts(each.code):
+            own = each.code_of(version)
+            other, code = seen.setdefault(version.hash, (number, own))
+            if code.contradicts(own):
                 raise DerbyError(
                     f"{path}: certificates[{number}].code: is not that of certificates[{other}], though both are of "
                     f"{version.hash}; remove them and run `derby certify`"
@@ -108,9 +124,25 @@ def read_certificates(path: Path) -> tuple[Certificate, ...]:
     return found
 
 
-def same_code(root: Path, left_out: Callable[[str], None]) -> dict[str, tuple[frozenset[str], ...]]:
-    """Solution -> groups of hashes. A file that is broken is told to left_out."""
-    pairs: dict[str, list[tuple[str, str]]] = {}
+@dataclass(frozen=True, slots=True)
+class SameCode:
+    """Solution -> pairs of hashes that mean the same code, and pairs with other host code around the same kernels."""
+
+    pairs: dict[str, list[tuple[str, str]]]
+    host_changes: dict[str, list[tuple[str, str]]]
+
+    def of(self, solution: Solution) -> Solution:
+        """The solution with what rows of it may carry."""
+        own, changed = self.pairs.get(solution.name, []), self.host_changes.get(solution.name, [])
+        if not own and not changed:
+            return solution
+        return dataclasses.replace(solution, same_code=groups(own), same_kernels=groups([*own, *changed]))
+
+
+def read_same_code(root: Path, left_out: Callable[[str], None]) -> SameCode:
+    """All that the certificates of a set say. A file that is broken is told to left_out."""
+    same = SameCode({}, {})
+    pairs = same.pairs
     path = texts_path(root)
     try:
         if path.is_file():
@@ -120,10 +152,13 @@ def same_code(root: Path, left_out: Callable[[str], None]) -> dict[str, tuple[fr
         left_out(str(error))
     for path in certificate_files(root):
         try:
-            pairs.setdefault(path.stem, []).extend(pair for each in read_certificates(path) for pair in each.pairs)
+            for each in read_certificates(path):
+                pairs.setdefault(path.stem, []).extend(each.texts)
+                found = pairs if each.host_change is None else same.host_changes
+                found.setdefault(path.stem, []).append((each.before.hash, each.after.hash))
         except DerbyError as error:
             left_out(str(error))
-    return {name: groups(own) for name, own in pairs.items()}
+    return same
 
 
 def groups(pairs: Iterable[tuple[str, str]]) -> tuple[frozenset[str], ...]:
@@ -137,7 +172,7 @@ def groups(pairs: Iterable[tuple[str, str]]) -> tuple[frozenset[str], ...]:
 
 def stale(root: Path, solutions: Mapping[str, Solution]) -> Iterator[str]:
     """A line for each solution that the set has not, and for each certificate that leads to no present code. What is
-    broken is passed over: same_code() has told it."""
+    broken is passed over: read_same_code() has told it."""
     path = texts_path(root)
     with suppress(DerbyError):
         for name in read_json(path, Texts).hashes if path.is_file() else ():
@@ -149,7 +184,7 @@ def stale(root: Path, solutions: Mapping[str, Solution]) -> Iterator[str]:
             continue
         with suppress(DerbyError):
             for number, each in enumerate(read_certificates(path)):
-                if not solutions[path.stem].has_code(each.after.hash):
+                if not solutions[path.stem].has_kernels(each.after.hash):
                     yield (
                         f"{path}: certificates[{number}].after.hash: {each.after.hash} is not the present code "
                         f"({solutions[path.stem].hash}); run `derby certify {path.stem} --since "

@@ -15,9 +15,16 @@ from kernelderby.cli.output import say_json, say_line
 @click.argument("solutions", nargs=-1, metavar="[SOLUTION]...")
 @click.option("--since", default="HEAD", show_default=True, metavar="REVISION", help="The version to compare with.")
 @click.option("--check", is_flag=True, help="Write nothing; build again what the certificates are of, and compare.")
+@click.option(
+    "--host-change",
+    metavar="WHY",
+    help="Other host code: say what differs, and that kernels, grids and arguments do not. Keeps graph times alone.",
+)
 @written_root_option
 @json_option
-def command(root: Path, solutions: tuple[str, ...], since: str, check: bool, as_json: bool) -> None:
+def command(
+    root: Path, solutions: tuple[str, ...], since: str, check: bool, host_change: str | None, as_json: bool
+) -> None:
     """Keep recorded rows where a change left a CUDA solution's machine code as it was.
 
     Builds each SOLUTION (all whose code changed, without one) at the revision and as it is now; needs nvcc and no GPU.
@@ -27,7 +34,7 @@ def command(root: Path, solutions: tuple[str, ...], since: str, check: bool, as_
     """
     from kernelderby.measure.certify import certify
 
-    verdicts = certify.check(root, solutions) if check else certify.certify(root, solutions, since)
+    verdicts = certify.check(root, solutions) if check else certify.certify(root, solutions, since, host_change)
     if as_json:
         say_json({"verdicts": verdicts})
     for verdict in () if as_json else verdicts:

@@ -4,12 +4,16 @@ import json
 import os
 import shutil
 import subprocess
+from dataclasses import replace
 
 import pytest
 
 from kernelderby.catalog import Catalog
 from kernelderby.catalog.pack import problems
 from kernelderby.measure.certify.assembly import launches
+from kernelderby.measure.traces import settled_keys
+from kernelderby.roofline import selection
+from kernelderby.trace import Timed
 
 D = "scale_rows_h4"
 FOLDER = f"solutions/alice/toy/{D}/toy_cuda"
@@ -32,6 +36,7 @@ extern "C" int toy_run(float* x, int n) {
 """
 MAIN = '''"""A library that nothing calls."""
 import subprocess
+from dataclasses import replace
 
 HEADERS = ["a.cuh"]
 
@@ -135,6 +140,41 @@ def test_what_runs_differently_is_not_certified(derby, repository, file, old, ne
     code, out, _ = derby("certify", "--root", repository)
     assert code == 1 and told in out and not certificate(repository).exists()
     assert "benchmarks/compare_sass.py toy_cuda" in out
+
+
+@needs_nvcc
+def test_other_host_code_keeps_graph_times_alone(derby, repository):
+    before = Catalog.open(repository).solution("toy_cuda")
+    change(repository, "kernel.cu", "cudaGetLastError", "cudaPeekAtLastError")
+    code, out, _ = derby("certify", "--root", repository, "--host-change", "short")
+    assert code == 1 and not certificate(repository).exists()
+    why = "cudaPeekAtLastError instead of cudaGetLastError; the launch is the same."
+    code, out, _ = derby("certify", "--root", repository, "--host-change", why)
+    assert code == 0 and "the same kernels, other host code (1 kernels)" in out
+    now = Catalog.open(repository).solution("toy_cuda")
+    assert now.has_kernels(before.hash) and not now.has_code(before.hash) and problems(repository) == []
+    assert derby("certify", "--check", "--root", repository)[0] == 0
+
+    row = replace(
+        Catalog.open(repository).traces(D)[0],
+        solution="toy_cuda",
+        solution_hash=before.hash,
+        times={"graph": Timed(3.0, ((3.0,),)), "eager": Timed(4.0, ((4.0,),))},
+        latency_us=4.0,
+    )
+    (chosen,) = selection.newest_rows([row], {"toy_cuda": now}).values()
+    assert chosen.host_changed and not chosen.outdated
+    assert selection.latency_us(chosen.measurement, "graph") == 3.0
+    assert selection.latency_us(chosen.measurement, "eager") is None and chosen.measurement.host_us is None
+    (chosen,) = selection.newest_rows([replace(row, times={})], {"toy_cuda": now}).values()
+    assert chosen.outdated
+    assert settled_keys([row], [now]) == set()
+
+    told = json.loads(certificate(repository).read_text())
+    told["certificates"][0]["host_change"]["host"]["toy_run"] = "0" * 16
+    certificate(repository).write_text(json.dumps(told))
+    code, out, _ = derby("certify", "--check", "--root", repository)
+    assert code == 1 and "certificates[0]: before: host code of toy_run differs" in out
 
 
 def write(root, *certificates):

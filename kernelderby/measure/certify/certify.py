@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import tempfile
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -13,11 +13,14 @@ from multiprocessing import get_context
 from pathlib import Path
 
 import msgspec
+from msgspec.structs import replace
 
 from kernelderby.catalog import Catalog, Definition, Solution
 from kernelderby.catalog.same_code import (
+    SHORTEST_REASON,
     Certificate,
     Certificates,
+    HostChange,
     MachineCode,
     Version,
     certificate_files,
@@ -29,6 +32,7 @@ from kernelderby.files import write_whole
 from kernelderby.measure.certify.build import differences, has_library, machine_code
 
 _BUILDS = 2  # at a time
+Judged = Certificate | list[str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,9 +45,12 @@ class Certified:
     text: tuple[str, ...]
 
 
-def certify(root: Path, names: Sequence[str], since: str) -> list[Certified]:
+def certify(root: Path, names: Sequence[str], since: str, host_change: str | None = None) -> list[Certified]:
     """Builds the named CUDA solutions, without names all whose code changed since the revision, as they were and as
-    they are. Where both give the same machine code, writes the certificate."""
+    they are. Where both give the same machine code, writes the certificate. host_change: why what the host runs may
+    differ, and the launches are the same all the same; then only graph times of former rows count."""
+    if host_change is not None and len(host_change) < SHORTEST_REASON:
+        raise DerbyError("--host-change: say in a sentence what differs, and that the launches do not")
     catalog = Catalog.open(root)
     revision = _revision(root, since)
     with _at(root, revision) as former:
@@ -58,7 +65,13 @@ def certify(root: Path, names: Sequence[str], since: str) -> list[Certified]:
         codes = _build_all([(catalog.definition(each.definition), each) for each in versions])
         for now in changed:
             then = former.solution(now.name)
-            verdicts.append(_judge(root, then, now, revision, codes[then.text_hash], codes[now.text_hash]))
+            found = _judge(then, now, codes, host_change)
+            if isinstance(found, Certificate):
+                found = replace(found, before=replace(found.before, revision=revision))
+                verdicts.append(Certified(now.name, True, (_write(root, now.name, found),)))
+            else:
+                shown = f"instructions: python benchmarks/compare_sass.py {now.name} {revision[:10]} ."
+                verdicts.append(Certified(now.name, False, (*found, shown)))
     return verdicts
 
 
@@ -97,13 +110,15 @@ def _contradictions(root: Path, catalog: Catalog, now: Solution, certificate: Ce
             yield from _unlike(certificate, "before", _built(definition, then))
 
 
-def _unlike(certificate: Certificate, version: str, found: MachineCode | str) -> Iterator[str]:
+def _unlike(certificate: Certificate, name: str, found: MachineCode | str) -> Iterator[str]:
+    """name: before or after."""
     if isinstance(found, str):
-        yield f"{version}: {found}"
+        yield f"{name}: {found}"
     elif found.compiler != certificate.code.compiler:
         yield f"code.compiler: is {certificate.code.compiler}, here is {found.compiler}; check it with that one"
     else:
-        yield from (f"{version}: {each}; make it again" for each in differences(certificate.code, found))
+        told = certificate.code_of(getattr(certificate, name))
+        yield from (f"{name}: {each}; make it again" for each in differences(told, found))
 
 
 def _changed(now: Solution, former: Catalog) -> bool:
@@ -120,27 +135,30 @@ def _why_not(now: Solution, former: Catalog) -> str:
     return "certified already" if now.has_code(then.hash) else "it compiles no CUDA with nvcc"
 
 
-def _judge(
-    root: Path, then: Solution, now: Solution, revision: str, former: MachineCode | str, present: MachineCode | str
-) -> Certified:
+def _judge(then: Solution, now: Solution, codes: Mapping[str, MachineCode | str], host_change: str | None) -> Judged:
+    """The certificate without its revision, or why there is none."""
+    former, present = codes[then.text_hash], codes[now.text_hash]
     for code in (former, present):
         if isinstance(code, str):
-            return Certified(now.name, False, (code,))
+            return [code]
     assert isinstance(former, MachineCode) and isinstance(present, MachineCode)
+    change = None
+    if host_change is not None and (former.host, former.python) != (present.host, present.python):
+        change = HostChange(host_change, former.host, former.python)
+        former = replace(former, host=present.host, python=present.python)
     if unequal := differences(former, present):
-        shown = f"instructions: python benchmarks/compare_sass.py {now.name} {revision[:10]} ."
-        return Certified(now.name, False, (*unequal, shown))
-    certificate = Certificate(
-        Version(then.hash, then.text_hash, revision),
-        Version(now.hash, now.text_hash),
-        present,
-        datetime.now(UTC).date().isoformat(),
-    )
-    path = certificates_path(root, now.name)
-    others = [each for each in read_certificates(path) if each.before.hash != then.hash]
+        return unequal
+    versions = Version(then.hash, then.text_hash), Version(now.hash, now.text_hash)
+    return Certificate(*versions, present, datetime.now(UTC).date().isoformat(), change)
+
+
+def _write(root: Path, name: str, certificate: Certificate) -> str:
+    path = certificates_path(root, name)
+    others = [each for each in read_certificates(path) if each.before.hash != certificate.before.hash]
     data = msgspec.json.encode(Certificates((*others, certificate)))
     write_whole(path, msgspec.json.format(data, indent=1) + b"\n")
-    return Certified(now.name, True, (f"the same machine code ({len(present.kernels)} kernels): wrote {path}",))
+    what = "the same machine code" if certificate.host_change is None else "the same kernels, other host code"
+    return f"{what} ({len(certificate.code.kernels)} kernels): wrote {path}"
 
 
 def _build_all(jobs: Iterable[tuple[Definition, Solution]]) -> dict[str, MachineCode | str]:
