@@ -98,6 +98,12 @@ MUTANTS: dict[str, dict[str, tuple[str, str]]] = {
         "exponentials without end": ("torch.sigmoid(gate)", f"({_EXP.format('gate')})"),
         "tanh for sigmoid": ("torch.sigmoid(gate)", "torch.tanh(gate)"),
     },
+    "gemm_bf16": {
+        "bias missing": ("product + bias[:, part].float() if len(bias) else product", "product"),
+        "the last value of a row missing": ("wide @ weight[part]", "wide[:, :-1] @ weight[part, :-1]"),
+        "weight not transposed back": ("weight[part].float().t()", "weight[part].float().flip(1).t()"),
+        "parts overwritten, not added": ("wide @ weight[part]", "wide[:, 32:] @ weight[part, 32:]"),
+    },
     "block_scaled_mm": {
         "scales of x missing": (" * x_scale[rows].unsqueeze(-1)", ""),
         "scales of the weight missing": (" * weight_scale[:, None, :, None]", ""),

@@ -127,6 +127,7 @@ def test_the_tolerance_of_the_gate_at_the_largest_hidden_size(spoil, status):
         ("silu_and_mul", "bfloat16", 5 * 5 * 99, 5 * 2 * 198, 5 * 198),
         ("moe_sum_reduce", "bfloat16", 5 * 8 * 99, 5 * 8 * 198, 5 * 198),
         ("topk_filter", "float32", 0, 5 * 4 * 99, 5 * 4 * 99),
+        ("gemm_bf16", "bfloat16", 5 * 99 * (2 * 64 + 1), 5 * 128 + 99 * 128 + 198, 5 * 198),
         ("linear_sigmoid_mul", "bfloat16", 5 * 99 * (2 * 64 + 1), 5 * 128 + 99 * 128 + 198 + 5 * 198, 5 * 198),
     ],
 )
@@ -137,5 +138,5 @@ def test_cost_at_small_axes(name, dtype, flops, read, written):
         "bytes_read": read,
         "bytes_written": written,
     }
-    none = module.count_cost({**module.SMALL_AXES, "num_tokens": 0}, {})
+    none = module.count_cost({**module.SMALL_AXES, "num_tokens": 0, "m": 0}, {})
     assert none["flops"] == {dtype: 0} and none["bytes_written"] == 0

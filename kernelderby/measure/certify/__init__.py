@@ -1,1 +1,0 @@
-"""Whether two texts of a CUDA solution give the same machine code: on the GPU, and on the CPU that launches it."""
