@@ -62,6 +62,9 @@ OPERATORS = {
     "attention_forward",
     "paged_attention_decode",
     "mla_decode_attention",
+    "gated_delta_rule_update",
+    "chunk_gated_delta_rule_state",
+    "chunk_delta_rule_output",
 }
 RIVALS = {
     solution.name: solution
@@ -69,7 +72,11 @@ RIVALS = {
     if solution.author in MODULE_OF and solution.definition in OPERATORS
 }
 NEED_A_LIBRARY = sorted(name for name, solution in RIVALS.items() if solution.author != "torch")
-COMPILED = sorted(name for name, solution in RIVALS.items() if solution.author in ("vllm", "sgl-kernel", "flashmla"))
+COMPILED = sorted(
+    name
+    for name, solution in RIVALS.items()
+    if solution.author in ("vllm", "sgl-kernel", "flashmla") and "vllm.model_executor" not in solution.requires.modules
+)
 HOPPER = Machine("cuda", gpu=GpuSeen("NVIDIA H200", "9.0"))
 
 
