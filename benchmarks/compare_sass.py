@@ -7,7 +7,7 @@ for compare_builds.py. Each is compiled by its own main.py, and its kernels are 
 toolkit, the PATH or Triton's package). A kernel that has another mangled name but the same instructions counts as
 renamed. Of each kernel one line: `same words` (every encoding, scheduling bits included), `same but for constant bank
 offsets` (parameters lie elsewhere), or how many instructions differ, the first of them, and how many multiply-adds have
-all three registers in one bank (even or odd numbers), which makes them slow (docs/gemm_and_experts_sm90.md). Needs nvcc
+all three registers in one bank (even or odd numbers), which makes them slow (docs/lab). Needs nvcc
 and no GPU. Exit code 1 where a kernel differs by more than its name.
 """
 

@@ -1,7 +1,7 @@
 """The nineteen small and memory-bound operators against their aims, from the recorded traces; needs no GPU.
 
     python benchmarks/small_race.py            # what is missed, a line a shape
-    python benchmarks/small_race.py --write    # the tables of docs/memory_bound.md, between its two markers
+    python benchmarks/small_race.py --write    # the tables of docs/lab/memory_bound.md, between its two markers
 
 Aims, for the time as a CUDA graph and launched by the host alike:
     one pass            empty kernel + 1.08 x bytes needed / the measured copy + 1 us
@@ -29,7 +29,7 @@ from kernelderby.report.numbers import amount, factor, microseconds
 from kernelderby.roofline.selection import BASELINE_AUTHOR
 
 CHECKOUT = Path(__file__).resolve().parent.parent
-PAGE = CHECKOUT / "docs" / "memory_bound.md"
+PAGE = CHECKOUT / "docs" / "lab" / "memory_bound.md"
 OPENING, CLOSING = "<!-- benchmarks/small_race.py --write -->", "<!-- /benchmarks/small_race.py -->"
 OURS = "kernelderby"
 GPU = "NVIDIA H200"
@@ -268,7 +268,7 @@ def replaced(page: str, text: str) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--write", action="store_true", help="fill the tables of docs/memory_bound.md")
+    parser.add_argument("--write", action="store_true", help="fill the tables of docs/lab/memory_bound.md")
     arguments = parser.parse_args()
     trace_set = kernelderby.open(CHECKOUT)
     found = {operator: shapes_of(trace_set, operator) for operator in (*ONE_PASS, *SELECTING)}

@@ -35,7 +35,13 @@ def rows(**changes):
 
 def ranked(measurements, importance=IMPORTANCE, **options):
     solutions = {
-        name: SimpleNamespace(name=name, author=author, has_code=f"hash of {name}".__eq__, in_place={})
+        name: SimpleNamespace(
+            name=name,
+            author=author,
+            has_code=f"hash of {name}".__eq__,
+            has_kernels=f"hash of {name}".__eq__,
+            in_place={},
+        )
         for name, author in AUTHORS.items()
     }
     return rank_by_importance(recorded(measurements, solutions, **options), WORKLOADS, solutions, importance)

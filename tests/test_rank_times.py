@@ -114,7 +114,9 @@ def test_rows_of_the_newest_protocol_are_ranked_though_there_are_fewer():
     rows = [*old, *both()[:2]]
     assert ranked(rows, TWO).group.protocol == "cupti-graph-eager-2"
     solutions = {
-        name: SimpleNamespace(author="someone", has_code=f"hash of {name}".__eq__, in_place={})
+        name: SimpleNamespace(
+            author="someone", has_code=f"hash of {name}".__eq__, has_kernels=f"hash of {name}".__eq__, in_place={}
+        )
         for name in ("host", "lean")
     }
     assert recorded(rows, solutions).group.protocol == "cupti-graph-eager-2"  # what list and roofline show

@@ -1,4 +1,4 @@
-"""benchmarks/small_race.py: aims and leads by hand, and the tables of docs/memory_bound.md are those of the traces."""
+"""benchmarks/small_race.py: aims and leads by hand, the tables of docs/lab/memory_bound.md."""
 
 import importlib
 from pathlib import Path

@@ -140,7 +140,7 @@ class Solution:
 
     setup: file::function that gets the definition's constant inputs by name, once, and returns a dict; the calls get
     its entries as keyword arguments. in_place: output -> the input that lies in the same memory. same_code: groups of
-    hashes that mean the same code of it."""
+    hashes that mean the same code of it; same_kernels: the same, or other host code around the same kernels."""
 
     name: str
     definition: str
@@ -163,6 +163,7 @@ class Solution:
     in_place: dict[str, str] = field(default_factory=dict)
 
     same_code: tuple[frozenset[str], ...] = ()
+    same_kernels: tuple[frozenset[str], ...] = ()
     _hashes: dict[str, str] = field(default_factory=dict, init=False, compare=False, repr=False)
 
     @property
@@ -170,24 +171,28 @@ class Solution:
         """16 hex digits of everything that can change what runs: comments, layout, names and prose are not in it.
         Recorded rows carry it; has_code() tells whether they are of this code."""
         if not self._hashes:
-            self._hashes["code"] = self._digest(running_parts(self.sources))
+            self._hashes["code"] = self.digest_of(running_parts(self.sources))
         return self._hashes["code"]
 
     @property
     def text_hash(self) -> str:
         """The same of the sources word for word. Rows carried it until 23 November 2026."""
-        return self._digest(sorted(self.sources.items()))
+        return self.digest_of(sorted(self.sources.items()))
 
     def has_code(self, recorded: str) -> bool:
         """Whether a row with this hash was measured with the code that the solution has now. Everyone who compares
         hashes asks this."""
         return self.code_of(recorded) == self.code_of(self.hash)
 
+    def has_kernels(self, recorded: str) -> bool:
+        """Whether at least its kernels are the present ones, and launched alike: its graph times count."""
+        return self.has_code(recorded) or any(recorded in group and self.hash in group for group in self.same_kernels)
+
     def code_of(self, recorded: str) -> str:
         """One hash for all that mean the same code (same_code.py)."""
         return next((min(group) for group in self.same_code if recorded in group), recorded)
 
-    def _digest(self, parts: list[tuple[str, str]]) -> str:
+    def digest_of(self, parts: list[tuple[str, str]]) -> str:
         running = [
             self.language,
             self.entry_point,

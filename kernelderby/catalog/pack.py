@@ -5,14 +5,13 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from kernelderby.catalog import Catalog, Solution, Workload, published
 from kernelderby.catalog.definitions import check_reference
-from kernelderby.catalog.same_code import unknown_solutions
+from kernelderby.catalog.same_code import stale
 from kernelderby.catalog.solutions import read_folder, solution_folders
 from kernelderby.catalog.traces import doubled_keys
 from kernelderby.catalog.workloads import shared
@@ -70,9 +69,7 @@ def problems(catalog_root: Path | str) -> list[str]:
             check_reference(definition)
         except DerbyError as error:
             found.append(str(error))
-    solutions = catalog.solutions
-    with suppress(DerbyError):  # as reading the solutions has said
-        found += unknown_solutions(catalog.root, solutions)
+    found += stale(catalog.root, catalog.solutions)
     catalog.traces()
     for path in catalog.traces_files():
         found += doubled_keys(path)
@@ -169,9 +166,9 @@ def export(root: Path | str, destination: Path | str) -> list[Change]:
         )
     if os.path.realpath(destination) == os.path.realpath(catalog.root):
         raise DerbyError(f"{destination}: is the set itself; give another dataset's folder")
-    stale = pack(root, check=True)
-    if stale:
-        raise DerbyError(f"{stale[0]}; run derby pack first")
+    unpacked = pack(root, check=True)
+    if unpacked:
+        raise DerbyError(f"{unpacked[0]}; run derby pack first")
     files = [*_definition_files(catalog, destination), *_solution_files(catalog, destination)]  # all errors come here
     return [change for path, reason in files if (change := _copy(catalog.root, destination, path, reason))]
 

@@ -1,19 +1,27 @@
-"""Hashes that mean the same code of a solution: certificates/ beside traces/.
+"""Hashes that mean the same code of a solution: what certificates/ says, beside traces/.
 
 certificates/texts.json: hash of the text -> hash of the code, of the sources as they were when rows carried the former.
+certificates/machine_code/<solution>.json: builds of two versions of a CUDA solution that gave the same machine code;
+`derby certify` makes them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator
+import dataclasses
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
 from msgspec import Struct
+from msgspec.structs import replace
 
+from kernelderby.catalog.model import Solution
 from kernelderby.errors import DerbyError
 from kernelderby.fields import must_be, read_json
 
+SHORTEST_REASON = 10  # characters
 Hash = Annotated[str, must_be("a hash of 16 hexadecimal digits", pattern=r"^[0-9a-f]{16}\Z")]
 
 
@@ -24,28 +32,133 @@ class Texts(Struct, frozen=True):
     hashes: dict[str, dict[Hash, Hash]]
 
 
+class MachineCode(Struct, frozen=True):
+    """Digests of what runs. kernels: mangled name -> of its machine code. data: of the variables on the GPU, a digest a
+    library. host: function of a library -> of the CPU's code that launches the kernels. python: of the Python sources
+    and of how they are called."""
+
+    architecture: str
+    compiler: str
+    kernels: dict[str, Hash]
+    data: tuple[Hash, ...]
+    host: dict[str, Hash]
+    python: Hash
+
+    def contradicts(self, other: MachineCode) -> bool:
+        """Whether one compiler would have made both of the same sources, which it does not."""
+        mine, its = (
+            (sorted(each.kernels.values()), each.data, each.host, each.python, each.architecture)
+            for each in (self, other)
+        )
+        return self.compiler == other.compiler and mine != its
+
+
+class Version(Struct, frozen=True):
+    """Sources of a solution. revision: the commit that has them."""
+
+    hash: Hash
+    text_hash: Hash
+    revision: str | None = None
+
+
+class HostChange(Struct, frozen=True):
+    """What the host ran before, where that is not the same; why: in what it differs, and that the launches do not."""
+
+    why: Annotated[str, must_be("a sentence that says what changed on the host", min_length=SHORTEST_REASON)]
+    host: dict[str, Hash]
+    python: Hash
+
+
+class Certificate(Struct, frozen=True):
+    """Both versions gave this machine code, but for what host_change says."""
+
+    before: Version
+    after: Version
+    code: MachineCode
+    date: str
+    host_change: HostChange | None = None
+
+    def code_of(self, version: Version) -> MachineCode:
+        change = self.host_change
+        if version is self.after or change is None:
+            return self.code
+        return replace(self.code, host=change.host, python=change.python)
+
+    @property
+    def texts(self) -> tuple[tuple[str, str], ...]:
+        """Hashes that rows may carry, and that mean one version."""
+        return (self.before.text_hash, self.before.hash), (self.after.text_hash, self.after.hash)
+
+
+class Certificates(Struct, frozen=True):
+    """certificates/machine_code/<solution>.json, in the order in which they were made."""
+
+    certificates: tuple[Certificate, ...]
+
+
 def texts_path(root: Path) -> Path:
     return root / "certificates" / "texts.json"
 
 
-def same_code(root: Path, left_out: Callable[[str], None]) -> dict[str, tuple[frozenset[str], ...]]:
-    """Solution -> groups of hashes. A file that is broken is told to left_out."""
-    pairs: dict[str, list[tuple[str, str]]] = {}
+def certificates_path(root: Path, solution: str) -> Path:
+    return root / "certificates" / "machine_code" / f"{solution}.json"
+
+
+def certificate_files(root: Path) -> list[Path]:
+    return sorted((root / "certificates" / "machine_code").glob("*.json"))
+
+
+def read_certificates(path: Path) -> tuple[Certificate, ...]:
+    """DerbyError where one is broken, and where two say different things of one version."""
+    found = read_json(path, Certificates).certificates if path.is_file() else ()
+    seen: dict[str, tuple[int, MachineCode]] = {}
+    for number, each in enumerate(found):
+        for version in (each.before, each.after):
+            own = each.code_of(version)
+            other, code = seen.setdefault(version.hash, (number, own))
+            if code.contradicts(own):
+                raise DerbyError(
+                    f"{path}: certificates[{number}].code: is not that of certificates[{other}], though both are of "
+                    f"{version.hash}; remove them and run `derby certify`"
+                )
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class SameCode:
+    """Solution -> pairs of hashes that mean the same code, and pairs with other host code around the same kernels."""
+
+    pairs: dict[str, list[tuple[str, str]]]
+    host_changes: dict[str, list[tuple[str, str]]]
+
+    def of(self, solution: Solution) -> Solution:
+        """The solution with what rows of it may carry."""
+        own, changed = self.pairs.get(solution.name, []), self.host_changes.get(solution.name, [])
+        if not own and not changed:
+            return solution
+        return dataclasses.replace(solution, same_code=groups(own), same_kernels=groups([*own, *changed]))
+
+
+def read_same_code(root: Path, left_out: Callable[[str], None]) -> SameCode:
+    """All that the certificates of a set say. A file that is broken is told to left_out."""
+    same = SameCode({}, {})
+    pairs = same.pairs
     path = texts_path(root)
-    if path.is_file():
-        try:
+    try:
+        if path.is_file():
             for name, hashes in read_json(path, Texts).hashes.items():
                 pairs.setdefault(name, []).extend(hashes.items())
+    except DerbyError as error:
+        left_out(str(error))
+    for path in certificate_files(root):
+        try:
+            for each in read_certificates(path):
+                pairs.setdefault(path.stem, []).extend(each.texts)
+                found = pairs if each.host_change is None else same.host_changes
+                found.setdefault(path.stem, []).append((each.before.hash, each.after.hash))
         except DerbyError as error:
             left_out(str(error))
-    return {name: groups(own) for name, own in pairs.items()}
-
-
-def unknown_solutions(root: Path, known: Collection[str]) -> Iterator[str]:
-    """A line for each solution that a certificate names and the set has not."""
-    path = texts_path(root)
-    names = read_json(path, Texts).hashes if path.is_file() else ()
-    yield from (f"{path}: hashes.{name}: is no solution of the set; remove it" for name in names if name not in known)
+    return same
 
 
 def groups(pairs: Iterable[tuple[str, str]]) -> tuple[frozenset[str], ...]:
@@ -55,3 +168,25 @@ def groups(pairs: Iterable[tuple[str, str]]) -> tuple[frozenset[str], ...]:
         touched = [group for group in found if not group.isdisjoint(pair)]
         found = [group for group in found if group not in touched] + [frozenset(pair).union(*touched)]
     return tuple(found)
+
+
+def stale(root: Path, solutions: Mapping[str, Solution]) -> Iterator[str]:
+    """A line for each solution that the set has not, and for each certificate that leads to no present code. What is
+    broken is passed over: read_same_code() has told it."""
+    path = texts_path(root)
+    with suppress(DerbyError):
+        for name in read_json(path, Texts).hashes if path.is_file() else ():
+            if name not in solutions:
+                yield f"{path}: hashes.{name}: is no solution of the set; remove it"
+    for path in certificate_files(root):
+        if path.stem not in solutions:
+            yield f"{path}: {path.stem} is no solution of the set; remove the file"
+            continue
+        with suppress(DerbyError):
+            for number, each in enumerate(read_certificates(path)):
+                if not solutions[path.stem].has_kernels(each.after.hash):
+                    yield (
+                        f"{path}: certificates[{number}].after.hash: {each.after.hash} is not the present code "
+                        f"({solutions[path.stem].hash}); run `derby certify {path.stem} --since "
+                        f"{each.before.revision}`, or remove it if the code was meant to change"
+                    )

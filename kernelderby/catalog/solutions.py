@@ -6,7 +6,6 @@ import os
 import posixpath
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -14,7 +13,7 @@ from typing import Annotated, Any, Literal
 from msgspec import Struct
 
 from kernelderby.catalog.model import Definition, Requires, Solution
-from kernelderby.catalog.same_code import same_code
+from kernelderby.catalog.same_code import read_same_code
 from kernelderby.errors import DerbyError
 from kernelderby.fields import (
     Capability,
@@ -145,12 +144,12 @@ def load_solutions(
     is wrong with one that is left out, and with one that stays."""
     solutions: dict[str, Solution] = {}
     problems: dict[str, str] = {}
-    same = same_code(root, noted)
+    same = read_same_code(root, noted)
     twins: dict[str, Solution] = {}
     for name, read in _all(root, left_out):
         try:
             solution = read(noted)
-            solution = replace(solution, same_code=same.get(solution.name, ()))
+            solution = same.of(solution)
             _check_place(solution, twins, definitions)
         except DerbyError as error:
             problems.setdefault(name, str(error))

@@ -30,6 +30,7 @@ VERBS = {
     "roofline": "The floors of every operator and shape, and how near kernels come.",
     "profile": "Where the time goes: kernels, stages, layers, what-if, comparison.",
     "report": "One HTML page of everything, or Markdown for a pull request.",
+    "certify": "Keep rows where a change left the machine code as it was.",
     "export": "Copy the set into another flashinfer-bench dataset.",
 }
 

@@ -111,6 +111,12 @@ def _provenance(ranking: Ranking, chosen: Mapping[tuple[str, str], Chosen]) -> I
             f"† outdated: measured with sources that the solution has no more, no row of the present ones: "
             f"{', '.join(outdated)}; run `derby bench`"
         )
+    changed = sorted({solution for (solution, _), each in chosen.items() if each.host_changed})
+    if changed:
+        yield (
+            f"only graph times count of rows of {', '.join(changed)}: the kernels are the present ones, the host's "
+            "code is not (certificates/machine_code/)"
+        )
     nameless = {solution for (solution, _), each in chosen.items() if each.measurement.solution_hash is None}
     if nameless:
         yield f"rows without a source hash, may be of older sources: {', '.join(sorted(nameless))}"

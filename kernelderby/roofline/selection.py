@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from kernelderby.catalog import Solution
@@ -29,10 +29,12 @@ class Group:
 
 @dataclass(frozen=True, slots=True)
 class Chosen:
-    """The row that counts for one solution on one workload, and whether its sources are gone."""
+    """The row that counts for one solution on one workload, and whether its sources are gone. host_changed: it is of
+    the present kernels, but of other host code, so that only its graph times are left."""
 
     measurement: Measurement
     outdated: bool
+    host_changed: bool = False
 
 
 class Key(NamedTuple):
@@ -146,10 +148,10 @@ def _match_gpu(groups: Mapping[Key, list[Measurement]], name: str) -> str:
 def newest_rows(rows: Iterable[Measurement], solutions: Mapping[str, Solution]) -> dict[tuple[str, str], Chosen]:
     """(solution, uuid) -> the row that counts, for these solutions by name.
 
-    Rows of the present code come first, then rows that do not say (flashinfer-bench's), then outdated ones; among
-    equals the newest (trace.newest).
+    Rows of the present code come first, then those of the present kernels under other host code, then rows that do not
+    say (flashinfer-bench's), then outdated ones; among equals the newest (trace.newest).
     """
-    preferences: dict[int, list[Measurement]] = {0: [], 1: [], 2: []}
+    preferences: dict[int, list[Measurement]] = {0: [], 1: [], 2: [], 3: []}
     order: dict[tuple[str, str], None] = {}
     for row in rows:
         solution = solutions.get(row.solution)
@@ -157,20 +159,29 @@ def newest_rows(rows: Iterable[Measurement], solutions: Mapping[str, Solution]) 
             order[row.solution, row.uuid] = None
             if row.solution_hash is None:
                 preferences[1].append(row)
+            elif solution.has_code(row.solution_hash):
+                preferences[3].append(row)
+            elif row.time("graph") and solution.has_kernels(row.solution_hash):
+                preferences[2].append(_of_the_graph(row))
             else:
-                preferences[2 if solution.has_code(row.solution_hash) else 0].append(row)
+                preferences[0].append(row)
     found: dict[tuple[str, str], Chosen] = {}
-    for preference in (2, 1, 0):
+    for preference in (3, 2, 1, 0):
         for key, row in newest(preferences[preference], lambda row: (row.solution, row.uuid)).items():
-            found.setdefault(key, Chosen(row, outdated=preference == 0))
+            found.setdefault(key, Chosen(row, preference == 0, preference == 2))
     return {key: found[key] for key in order}
+
+
+def _of_the_graph(row: Measurement) -> Measurement:
+    """The row with its graph time alone: what the host did between two launches was of other code."""
+    return replace(row, latency_us=None, samples_us=(), times={"graph": row.times["graph"]}, host_us=None, wall_us=None)
 
 
 def latency_us(row: Measurement, kind: str = "eager") -> float | None:
     """The time of that kind of a passed row, None where it has none. DerbyError where it or a sample can be no time,
-    and where there is no eager one."""
+    and where there is neither an eager one nor another."""
     time = row.time(kind)
-    if time is None and kind != "eager":
+    if time is None and (kind != "eager" or row.times):
         return None
     where = f"traces/: {row.solution} on workload {row.uuid} at {row.timestamp}"
     if time is None or not LEAST_US <= time.median_us <= MOST_US:

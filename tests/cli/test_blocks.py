@@ -9,7 +9,7 @@ import pytest
 from kernelderby.report.markers import blocks, read_page
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGES = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").glob("*.md")])
+PAGES = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")])
 BLOCKS = [(page, block.words) for page in PAGES for block in blocks(page, read_page(page))]
 # Recordings of a GPU are not in git: what their blocks show cannot be made again here.
 RECORDED = "reports/"

@@ -368,7 +368,7 @@ def test_sanitizer(operator, tool):
 
 # What racecheck looks at in block_scaled_mm: forms without clusters, and every lane arrives where one does so for its
 # warp, since it does not see that __syncwarp orders what the other lanes wrote or read before that arrival
-# (docs/gemm_and_experts_sm90.md).
+# (docs/lab/gemm_and_experts_sm90.md).
 ALONE = [
     ("Form<256, 128, false, 4, 2, true>", "Form<256, 128, false, 4, 1, true>"),
     ("Form<192, 128, false, 4, 2, true, 3>", "Form<192, 128, false, 4, 1, true, 3>"),

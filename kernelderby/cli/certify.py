@@ -1,0 +1,46 @@
+"""derby certify: keep rows where a change left the machine code as it was."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import click
+
+from kernelderby.cli.options import DerbyCommand, json_option, written_root_option
+from kernelderby.cli.output import say_json, say_line
+
+
+@click.command(cls=DerbyCommand)
+@click.argument("solutions", nargs=-1, metavar="[SOLUTION]...")
+@click.option("--since", default="HEAD", show_default=True, metavar="REVISION", help="The version to compare with.")
+@click.option("--check", is_flag=True, help="Write nothing; build again what the certificates are of, and compare.")
+@click.option(
+    "--host-change",
+    metavar="WHY",
+    help="Other host code: say what differs, and that kernels, grids and arguments do not. Keeps graph times alone.",
+)
+@written_root_option
+@json_option
+def command(
+    root: Path, solutions: tuple[str, ...], since: str, check: bool, host_change: str | None, as_json: bool
+) -> None:
+    """Keep recorded rows where a change left a CUDA solution's machine code as it was.
+
+    Builds each SOLUTION (all whose code changed, without one) at the revision and as it is now; needs nvcc and no GPU.
+    Where every kernel, the host code that launches them and the Python code are the same, it writes
+    certificates/machine_code/<solution>.json, and rows of that version count for this one. Exit code 1 where
+    something differs.
+    """
+    from kernelderby.measure.certify import certify
+
+    verdicts = certify.check(root, solutions) if check else certify.certify(root, solutions, since, host_change)
+    if as_json:
+        say_json({"verdicts": verdicts})
+    for verdict in () if as_json else verdicts:
+        for line in verdict.text:
+            say_line(f"{'same   ' if verdict.is_same else 'differs'}  {verdict.solution}: {line}")
+    if not verdicts and not as_json:
+        say_line("no certificates" if check else f"no CUDA solution's code has changed since {since}")
+    if not all(verdict.is_same for verdict in verdicts):
+        sys.exit(1)

@@ -1,0 +1,208 @@
+"""The machine code of a CUDA solution: its libraries built as its own main.py builds them, with what nvcc makes on the
+way kept. Needs nvcc, and no GPU."""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import os
+import re
+import shutil
+import stat
+import subprocess
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from types import ModuleType
+
+import msgspec
+
+from kernelderby.catalog import Definition, Solution
+from kernelderby.catalog.code import python_form
+from kernelderby.catalog.same_code import MachineCode
+from kernelderby.errors import DerbyError
+from kernelderby.files import write_whole
+from kernelderby.measure.certify.assembly import launches
+from kernelderby.measure.certify.cubin import kernels_of
+from kernelderby.measure.worker.build import BuildFailed, cache_folder, load_solution, solution_module
+
+ARCHITECTURE = "90a"
+_ANONYMOUS = re.compile(r"(\d+)(_GLOBAL__N__)")
+_FORM = 3  # of the digests; another number where they are made in another way
+_WRAPPER = """#!/bin/sh
+kept=$(mktemp -d "{kept}/XXXXXX") && exec "{nvcc}" "$@" --keep --keep-dir "$kept" -Xcompiler -save-temps=obj
+"""
+
+
+def differences(one: MachineCode, other: MachineCode) -> list[str]:
+    """What is not equal, a line each; none for the same machine code."""
+    found = [
+        f"{field}: {getattr(one, field)} and {getattr(other, field)}"
+        for field in ("architecture", "compiler")
+        if getattr(one, field) != getattr(other, field)
+    ]
+    found += _kernel_differences(one.kernels, other.kernels)
+    if one.data != other.data:
+        found.append("variables on the GPU differ")
+    found += [
+        f"host code of {name} differs, so it may launch otherwise"
+        for name in sorted({*one.host, *other.host})
+        if one.host.get(name) != other.host.get(name)
+    ]
+    if one.python != other.python:
+        found.append("Python code differs (names of headers in lists do not count)")
+    return found
+
+
+def _kernel_differences(one: Mapping[str, str], other: Mapping[str, str]) -> list[str]:
+    """Kernels are paired by digest; what is left over is told by name."""
+    left, new = sorted(one.values()), sorted(other.values())
+    if left == new:
+        return []
+    gone = [name for name, digest in one.items() if digest not in new]
+    came = [name for name, digest in other.items() if digest not in left]
+    changed = [f"kernel {name}: other instructions" for name in gone if name in came]
+    return (
+        changed
+        + [f"kernel {name}: only in the first" for name in gone if name not in came]
+        + [f"kernel {name}: only in the second" for name in came if name not in gone]
+    ) or ["kernels: one stands there more often"]
+
+
+def machine_code(definition: Definition, solution: Solution) -> MachineCode:
+    """Of the solution's present sources; from the cache where these were built before. DerbyError where they cannot be
+    built, and for a solution that has no library."""
+    nvcc, compiler = _compiler()
+    key = hashlib.sha256(f"{_FORM} {compiler} {ARCHITECTURE}".encode()).hexdigest()[:8]
+    path = cache_folder() / "machine_code" / f"{solution.name}-{solution.text_hash}-{key}.json"
+    if path.is_file():
+        try:
+            return msgspec.json.decode(path.read_bytes(), type=MachineCode)
+        except msgspec.DecodeError:
+            pass  # of another version
+    with tempfile.TemporaryDirectory(prefix="kernelderby-") as scratch, _kept(nvcc, Path(scratch)) as kept:
+        try:
+            _build(definition, solution, Path(scratch, "built"))
+        except (BuildFailed, RuntimeError, ImportError) as error:
+            raise DerbyError(f"{solution.name}: cannot be built: {error}") from None
+        found = _read(solution, compiler, kept)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_whole(path, msgspec.json.encode(found).decode())
+    return found
+
+
+def has_library(solution: Solution) -> bool:
+    """Whether its main.py compiles CUDA with nvcc."""
+    return any(path.endswith(".cu") for path in solution.sources)
+
+
+def _build(definition: Definition, solution: Solution, folder: Path) -> None:
+    """Builds every CudaLibrary of main.py, or what its own build(folder) builds."""
+    load_solution(definition, solution)
+    module: ModuleType = solution_module(solution)
+    libraries = [value for value in vars(module).values() if type(value).__name__ == "CudaLibrary"]
+    if not libraries and not hasattr(module, "build"):
+        raise BuildFailed("its main.py has neither a CudaLibrary nor build(folder)")
+    for library in libraries:
+        library.build(ARCHITECTURE, folder)
+    if not libraries:
+        module.build(folder)
+
+
+@contextmanager
+def _kept(nvcc: str, scratch: Path) -> Iterator[Path]:
+    """While it lasts, the nvcc on the PATH keeps what it makes, a folder a call, in the given one."""
+    kept, wrapper = scratch / "kept", scratch / "bin" / "nvcc"
+    kept.mkdir()
+    wrapper.parent.mkdir()
+    wrapper.write_text(_WRAPPER.format(kept=kept, nvcc=nvcc))
+    wrapper.chmod(wrapper.stat().st_mode | stat.S_IXUSR)
+    before = os.environ.get("PATH", "")
+    os.environ["PATH"] = f"{wrapper.parent}{os.pathsep}{before}"
+    try:
+        yield kept
+    finally:
+        os.environ["PATH"] = before
+
+
+def _read(solution: Solution, compiler: str, kept: Path) -> MachineCode:
+    kernels: dict[str, str] = {}
+    data: list[str] = []
+    host: dict[str, str] = {}
+    for folder in sorted(kept.iterdir()):
+        own: dict[str, str] = {}
+        try:
+            for file in sorted(folder.glob("*.cubin")):
+                if not file.stem.endswith("_dlink"):
+                    found = kernels_of(file.read_bytes())
+                    own |= found.digests
+                    kernels |= _named_once(found.digests, kernels)
+                    data.append(found.data)
+            for file in sorted(folder.glob("*.s")):
+                if not file.stem.endswith("_dlink"):
+                    host |= launches(file.read_text(), own)
+        except ValueError as error:
+            raise DerbyError(f"{solution.name}: {file.name}: {error}") from None
+    if not kernels or not host:
+        raise DerbyError(f"{solution.name}: nvcc kept no kernels or no host code")
+    return MachineCode(f"sm_{ARCHITECTURE}", compiler, kernels, tuple(sorted(data)), host, python_digest(solution))
+
+
+def _named_once(digests: Mapping[str, str], others: Mapping[str, str]) -> dict[str, str]:
+    """Under names without the numbers that nvcc gives a file's anonymous namespace, a number behind what has twins."""
+    found: dict[str, str] = {}
+    for name, digest in digests.items():
+        plain = unique = _plain(name)
+        while unique in others or unique in found:
+            unique = f"{plain} {int(unique.removeprefix(plain) or 1) + 1}"
+        found[unique] = digest
+    return found
+
+
+def _plain(name: str) -> str:
+    """Its anonymous namespace as other compilers mangle it: a name's length stands before it."""
+    while found := _ANONYMOUS.search(name):
+        name = f"{name[: found.start()]}12_GLOBAL__N_1{name[found.start(2) + int(found[1]) :]}"
+    return name
+
+
+def python_digest(solution: Solution) -> str:
+    """Of the Python sources, but for the names of headers in lists: what these give is the library."""
+    parts = {
+        path: _without_headers(text) if path.endswith(".py") else text
+        for path, text in solution.sources.items()
+        if not path.endswith((".cu", ".cuh", ".h"))
+    }
+    return solution.digest_of(sorted(parts.items()))
+
+
+def _without_headers(text: str) -> str:
+    tree = ast.parse(text)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.List | ast.Tuple):
+            node.elts = [each for each in node.elts if not _is_header(each)]
+    return python_form(ast.unparse(tree))
+
+
+def _is_header(node: ast.expr) -> bool:
+    return isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value.endswith((".cuh", ".h"))
+
+
+def _compiler() -> tuple[str, str]:
+    """nvcc's path, and the versions of both compilers."""
+    homes = [os.environ.get("CUDA_HOME"), os.environ.get("CUDA_PATH"), "/usr/local/cuda"]
+    nvcc = shutil.which("nvcc") or next(
+        (f"{home}/bin/nvcc" for home in homes if home and os.path.isfile(f"{home}/bin/nvcc")), None
+    )
+    if nvcc is None:
+        raise DerbyError("no nvcc on the PATH, in $CUDA_HOME or in /usr/local/cuda; install the CUDA toolkit")
+    version = re.search(r"V([\d.]+)", _output([nvcc, "--version"]))
+    return nvcc, f"nvcc {version[1] if version else 'unknown'}, {_output(['gcc', '--version']).splitlines()[0]}"
+
+
+def _output(command: list[str]) -> str:
+    try:
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    except (OSError, subprocess.CalledProcessError) as error:
+        raise DerbyError(f"{command[0]}: {error}") from None

@@ -1,0 +1,202 @@
+"""`derby certify`: rows of a former version count for the present one where both give the same machine code."""
+
+from __future__ import annotations
+
+import subprocess
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from multiprocessing import get_context
+from pathlib import Path
+
+import msgspec
+from msgspec.structs import replace
+
+from kernelderby.catalog import Catalog, Definition, Solution
+from kernelderby.catalog.same_code import (
+    SHORTEST_REASON,
+    Certificate,
+    Certificates,
+    HostChange,
+    MachineCode,
+    Version,
+    certificate_files,
+    certificates_path,
+    read_certificates,
+)
+from kernelderby.errors import DerbyError
+from kernelderby.files import write_whole
+from kernelderby.measure.certify.build import differences, has_library, machine_code
+
+_BUILDS = 2  # at a time
+Judged = Certificate | list[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Certified:
+    """Of one solution. is_same: nothing stands against the certificate; text says what was found, or what is not
+    equal, a line each."""
+
+    solution: str
+    is_same: bool
+    text: tuple[str, ...]
+
+
+def certify(root: Path, names: Sequence[str], since: str, host_change: str | None = None) -> list[Certified]:
+    """Builds the named CUDA solutions, without names all whose code changed since the revision, as they were and as
+    they are. Where both give the same machine code, writes the certificate. host_change: why what the host runs may
+    differ, and the launches are the same all the same; then only graph times of former rows count."""
+    if host_change is not None and len(host_change) < SHORTEST_REASON:
+        raise DerbyError("--host-change: say in a sentence what differs, and that the launches do not")
+    catalog = Catalog.open(root)
+    revision = _revision(root, since)
+    with _at(root, revision) as former:
+        chosen = [catalog.solution(name) for name in names] or list(catalog.solutions.values())
+        changed = [each for each in chosen if has_library(each) and _changed(each, former)]
+        verdicts = [
+            Certified(each.name, True, ("nothing to certify: " + _why_not(each, former),))
+            for each in chosen
+            if names and each not in changed
+        ]
+        versions = [version for each in changed for version in (former.solution(each.name), each)]
+        codes = _build_all([(catalog.definition(each.definition), each) for each in versions])
+        for now in changed:
+            then = former.solution(now.name)
+            found = _judge(then, now, codes, host_change)
+            if isinstance(found, Certificate):
+                found = replace(found, before=replace(found.before, revision=revision))
+                verdicts.append(Certified(now.name, True, (_write(root, now.name, found),)))
+            else:
+                shown = f"instructions: python benchmarks/compare_sass.py {now.name} {revision[:10]} ."
+                verdicts.append(Certified(now.name, False, (*found, shown)))
+    return verdicts
+
+
+def check(root: Path, names: Sequence[str]) -> list[Certified]:
+    """Builds again what the certificates are of, and compares: the present sources, and the former ones where git has
+    their revision."""
+    catalog = Catalog.open(root)
+    verdicts = []
+    for path in certificate_files(root):
+        if names and path.stem not in names:
+            continue
+        now = catalog.solution(path.stem)
+        for number, each in enumerate(read_certificates(path)):
+            problems = list(_contradictions(root, catalog, now, each))
+            where = f"{path}: certificates[{number}]"
+            text = tuple(f"{where}: {problem}" for problem in problems)
+            verdicts.append(Certified(path.stem, not problems, text or (f"{where}: what a build gives",)))
+    missing = [name for name in names if not certificates_path(root, name).is_file()]
+    if missing:
+        raise DerbyError(f"{certificates_path(root, missing[0])}: is missing; there is no certificate to check")
+    return verdicts
+
+
+def _contradictions(root: Path, catalog: Catalog, now: Solution, certificate: Certificate) -> Iterator[str]:
+    definition = catalog.definition(now.definition)
+    if now.hash == certificate.after.hash:
+        yield from _unlike(certificate, "after", _built(definition, now))
+    if certificate.before.revision and _has_revision(root, certificate.before.revision):
+        with _at(root, certificate.before.revision) as former:
+            then = former.solution(now.name)
+            for field in ("hash", "text_hash"):
+                found = getattr(then, field)
+                if found != getattr(certificate.before, field):
+                    yield f"before.{field}: at {certificate.before.revision[:10]} it is {found}; make it again"
+                    return
+            yield from _unlike(certificate, "before", _built(definition, then))
+
+
+def _unlike(certificate: Certificate, name: str, found: MachineCode | str) -> Iterator[str]:
+    """name: before or after."""
+    if isinstance(found, str):
+        yield f"{name}: {found}"
+    elif found.compiler != certificate.code.compiler:
+        yield f"code.compiler: is {certificate.code.compiler}, here is {found.compiler}; check it with that one"
+    else:
+        told = certificate.code_of(getattr(certificate, name))
+        yield from (f"{name}: {each}; make it again" for each in differences(told, found))
+
+
+def _changed(now: Solution, former: Catalog) -> bool:
+    then = former.solutions.get(now.name)
+    return then is not None and not now.has_code(then.hash)
+
+
+def _why_not(now: Solution, former: Catalog) -> str:
+    then = former.solutions.get(now.name)
+    if then is None:
+        return f"{now.name} was not there"
+    if now.hash == then.hash:
+        return "the same tokens"
+    return "certified already" if now.has_code(then.hash) else "it compiles no CUDA with nvcc"
+
+
+def _judge(then: Solution, now: Solution, codes: Mapping[str, MachineCode | str], host_change: str | None) -> Judged:
+    """The certificate without its revision, or why there is none."""
+    former, present = codes[then.text_hash], codes[now.text_hash]
+    for code in (former, present):
+        if isinstance(code, str):
+            return [code]
+    assert isinstance(former, MachineCode) and isinstance(present, MachineCode)
+    change = None
+    if host_change is not None and (former.host, former.python) != (present.host, present.python):
+        change = HostChange(host_change, former.host, former.python)
+        former = replace(former, host=present.host, python=present.python)
+    if unequal := differences(former, present):
+        return unequal
+    versions = Version(then.hash, then.text_hash), Version(now.hash, now.text_hash)
+    return Certificate(*versions, present, datetime.now(UTC).date().isoformat(), change)
+
+
+def _write(root: Path, name: str, certificate: Certificate) -> str:
+    path = certificates_path(root, name)
+    others = [each for each in read_certificates(path) if each.before.hash != certificate.before.hash]
+    data = msgspec.json.encode(Certificates((*others, certificate)))
+    write_whole(path, msgspec.json.format(data, indent=1) + b"\n")
+    what = "the same machine code" if certificate.host_change is None else "the same kernels, other host code"
+    return f"{what} ({len(certificate.code.kernels)} kernels): wrote {path}"
+
+
+def _build_all(jobs: Iterable[tuple[Definition, Solution]]) -> dict[str, MachineCode | str]:
+    """Hash of the text -> machine code, or why there is none. In other processes: each loads a solution's Python."""
+    once = {solution.text_hash: (definition, solution) for definition, solution in jobs}
+    with ProcessPoolExecutor(_BUILDS, mp_context=get_context("spawn")) as pool:
+        return dict(zip(once, pool.map(_built, *zip(*once.values(), strict=True)), strict=True)) if once else {}
+
+
+def _built(definition: Definition, solution: Solution) -> MachineCode | str:
+    try:
+        return machine_code(definition, solution)
+    except DerbyError as error:
+        return str(error)
+
+
+@contextmanager
+def _at(root: Path, revision: str) -> Iterator[Catalog]:
+    """The set as it was then."""
+    archive = _git(root, "archive", revision, "--", "definitions", "solutions")
+    with tempfile.TemporaryDirectory(prefix="kernelderby-") as folder:
+        subprocess.run(["tar", "-x", "-C", folder], input=archive, check=True)
+        yield Catalog.open(folder)
+
+
+def _revision(root: Path, name: str) -> str:
+    return _git(root, "rev-parse", "--verify", f"{name}^{{commit}}").decode().strip()
+
+
+def _has_revision(root: Path, revision: str) -> bool:
+    return subprocess.run(["git", "-C", root, "cat-file", "-e", revision], capture_output=True).returncode == 0
+
+
+def _git(root: Path, *arguments: str) -> bytes:
+    found = subprocess.run(["git", "-C", root, *arguments], capture_output=True)
+    if found.returncode:
+        line = found.stderr.decode(errors="replace").strip().splitlines()
+        raise DerbyError(
+            f"{root}: git {arguments[0]}: {line[0] if line else 'failed'}; give a revision of the set's repository"
+        )
+    return found.stdout

@@ -1,0 +1,282 @@
+"""`derby certify`: what counts as the same machine code, and how a certificate that does not hold is found."""
+
+import json
+import os
+import shutil
+import subprocess
+from dataclasses import replace
+
+import pytest
+
+from kernelderby.catalog import Catalog
+from kernelderby.catalog.pack import problems
+from kernelderby.measure.certify.assembly import launches
+from kernelderby.measure.traces import settled_keys
+from kernelderby.roofline import selection
+from kernelderby.trace import Timed
+
+D = "scale_rows_h4"
+FOLDER = f"solutions/alice/toy/{D}/toy_cuda"
+NVCC = shutil.which("nvcc") or ("/usr/local/cuda/bin/nvcc" if os.path.exists("/usr/local/cuda/bin/nvcc") else None)
+needs_nvcc = pytest.mark.skipif(NVCC is None, reason="no nvcc")
+KERNEL = """// Doubles.
+#include <cuda_runtime.h>
+namespace {
+__constant__ float factors[2] = {2.0f, 3.0f};
+__global__ void twice(float* x, int n) {
+  int i = blockIdx.x * blockDim.x + threadIdx.x;
+  if (i < n) x[i] *= factors[n & 1];
+}
+int blocks_of(int n) { return (n + 127) / 128; }
+}  // namespace
+extern "C" int toy_run(float* x, int n) {
+  twice<<<blocks_of(n), 128>>>(x, n);
+  return cudaGetLastError();
+}
+"""
+MAIN = '''"""A library that nothing calls."""
+import subprocess
+from dataclasses import replace
+
+HEADERS = ["a.cuh"]
+
+
+def build(folder):
+    """Compiles."""
+    folder.mkdir()
+    made = folder / "toy.so"
+    command = ["nvcc", "-O3", "-gencode=arch=compute_90a,code=sm_90a", "--shared", "-Xcompiler", "-fPIC", "-o"]
+    subprocess.run([*command, str(made), str(__import__("pathlib").Path(__file__).parent / "kernel.cu")], check=True)
+    return made
+
+
+def run(x, scale):
+    return x * scale[:, None]
+'''
+TOML = f"""name = "toy_cuda"
+definition = "{D}"
+author = "alice"
+description = "CUDA."
+language = "python"
+entry_point = "main.py::run"
+destination_passing_style = false
+target_hardware = ["NVIDIA H200"]
+"""
+
+
+@pytest.fixture
+def repository(small_set, monkeypatch):
+    """The small set with a CUDA solution, committed."""
+    if NVCC:
+        monkeypatch.setenv("PATH", f"{os.path.dirname(NVCC)}:{os.environ['PATH']}")
+    folder = small_set / FOLDER
+    folder.mkdir()
+    for name, text in (("kernel.cu", KERNEL), ("main.py", MAIN), ("solution.toml", TOML), ("a.cuh", "")):
+        (folder / name).write_text(text)
+    for command in (
+        ["init", "-q"],
+        ["add", "-A"],
+        ["-c", "user.name=a", "-c", "user.email=a@b", "commit", "-qm", "one"],
+    ):
+        subprocess.run(["git", "-C", small_set, *command], check=True)
+    return small_set
+
+
+def change(root, file, old, new):
+    path = root / FOLDER / file
+    assert old in path.read_text()
+    path.write_text(path.read_text().replace(old, new))
+
+
+def certificate(root):
+    return root / "certificates" / "machine_code" / "toy_cuda.json"
+
+
+@needs_nvcc
+def test_renamed_and_moved_code_is_certified_and_a_forged_certificate_found(derby, repository):
+    before = Catalog.open(repository).solution("toy_cuda")
+    change(repository, "kernel.cu", "twice", "doubled")
+    change(repository, "kernel.cu", "int blocks_of(int n) { return (n + 127) / 128; }", '#include "blocks.cuh"')
+    (repository / FOLDER / "blocks.cuh").write_text("static int blocks(int n) { return (n + 127) / 128; }\n")
+    change(repository, "kernel.cu", "blocks_of", "blocks")
+    change(repository, "main.py", '"a.cuh"', '"a.cuh", "blocks.cuh"')
+    assert not Catalog.open(repository).solution("toy_cuda").has_code(before.hash)
+
+    code, out, _ = derby("certify", "--root", repository)
+    assert (code, out.count("\n")) == (0, 1) and "toy_cuda: the same machine code (1 kernels)" in out
+    now = Catalog.open(repository).solution("toy_cuda")
+    assert now.has_code(before.hash) and now.has_code(before.text_hash) and not now.has_code("0" * 16)
+    assert problems(repository) == []
+    assert "nothing to certify: certified already" in derby("certify", "toy_cuda", "--root", repository)[1]
+    assert derby("certify", "--check", "--root", repository)[0] == 0
+
+    told = json.loads(certificate(repository).read_text())
+    honest = json.dumps(told)
+    for kernel in told["certificates"][0]["code"]["kernels"]:
+        told["certificates"][0]["code"]["kernels"][kernel] = "0" * 16
+    certificate(repository).write_text(json.dumps(told))
+    code, out, _ = derby("certify", "--check", "--root", repository)
+    assert code == 1 and "toy_cuda.json: certificates[0]: after: kernel" in out and "other instructions; make it" in out
+
+    told = json.loads(honest)
+    told["certificates"][0]["before"]["hash"] = "1" * 16  # of a version that gave something else
+    certificate(repository).write_text(json.dumps(told))
+    out = derby("certify", "--check", "--root", repository)[1]
+    assert f"before.hash: at {told['certificates'][0]['before']['revision'][:10]} it is {before.hash}" in out
+
+
+@needs_nvcc
+@pytest.mark.parametrize(
+    ("file", "old", "new", "told"),
+    [
+        ("kernel.cu", "x[i] *=", "x[i] +=", "kernel _ZN12_GLOBAL__N_15twiceEPfi: other instructions"),
+        ("kernel.cu", "{2.0f, 3.0f}", "{2.0f, 4.0f}", "variables on the GPU differ"),
+        ("kernel.cu", "+ 127", "+ 63", "host code of toy_run differs"),
+        ("main.py", "x * scale", "scale * x", "Python code differs"),
+    ],
+)
+def test_what_runs_differently_is_not_certified(derby, repository, file, old, new, told):
+    change(repository, file, old, new)
+    code, out, _ = derby("certify", "--root", repository)
+    assert code == 1 and told in out and not certificate(repository).exists()
+    assert "benchmarks/compare_sass.py toy_cuda" in out
+
+
+@needs_nvcc
+def test_other_host_code_keeps_graph_times_alone(derby, repository):
+    before = Catalog.open(repository).solution("toy_cuda")
+    change(repository, "kernel.cu", "cudaGetLastError", "cudaPeekAtLastError")
+    code, out, _ = derby("certify", "--root", repository, "--host-change", "short")
+    assert code == 1 and not certificate(repository).exists()
+    why = "cudaPeekAtLastError instead of cudaGetLastError; the launch is the same."
+    code, out, _ = derby("certify", "--root", repository, "--host-change", why)
+    assert code == 0 and "the same kernels, other host code (1 kernels)" in out
+    now = Catalog.open(repository).solution("toy_cuda")
+    assert now.has_kernels(before.hash) and not now.has_code(before.hash) and problems(repository) == []
+    assert derby("certify", "--check", "--root", repository)[0] == 0
+
+    row = replace(
+        Catalog.open(repository).traces(D)[0],
+        solution="toy_cuda",
+        solution_hash=before.hash,
+        times={"graph": Timed(3.0, ((3.0,),)), "eager": Timed(4.0, ((4.0,),))},
+        latency_us=4.0,
+    )
+    (chosen,) = selection.newest_rows([row], {"toy_cuda": now}).values()
+    assert chosen.host_changed and not chosen.outdated
+    assert selection.latency_us(chosen.measurement, "graph") == 3.0
+    assert selection.latency_us(chosen.measurement, "eager") is None and chosen.measurement.host_us is None
+    (chosen,) = selection.newest_rows([replace(row, times={})], {"toy_cuda": now}).values()
+    assert chosen.outdated
+    assert settled_keys([row], [now]) == set()
+
+    told = json.loads(certificate(repository).read_text())
+    told["certificates"][0]["host_change"]["host"]["toy_run"] = "0" * 16
+    certificate(repository).write_text(json.dumps(told))
+    code, out, _ = derby("certify", "--check", "--root", repository)
+    assert code == 1 and "certificates[0]: before: host code of toy_run differs" in out
+
+
+def write(root, *certificates):
+    certificate(root).parent.mkdir(parents=True)
+    certificate(root).write_text(json.dumps({"certificates": certificates}))
+
+
+def entry(before, after, kernel="a" * 16):
+    code = {"architecture": "sm_90a", "compiler": "c", "kernels": {"k": kernel}, "data": [], "host": {}}
+    return {
+        "before": {"hash": before, "text_hash": before, "revision": "abc"},
+        "after": {"hash": after, "text_hash": after},
+        "code": {**code, "python": "b" * 16},
+        "date": "2026-11-23",
+    }
+
+
+def test_a_chain_leads_to_the_present_code_and_a_broken_one_is_told(repository):
+    now = Catalog.open(repository).solution("toy_cuda").hash
+    one, two = "1" * 16, "2" * 16
+    write(repository, entry(one, two), entry(two, now))
+    catalog = Catalog.open(repository)
+    assert catalog.solution("toy_cuda").has_code(one) and catalog.warnings == [] and problems(repository) == []
+
+
+@pytest.mark.parametrize(
+    ("spoil", "told"),
+    [
+        (
+            lambda now: [entry("1" * 16, "2" * 16)],
+            "certificates[0].after.hash: 2222222222222222 is not the present code",
+        ),
+        (
+            lambda now: [entry("1" * 16, "2" * 16, "c" * 16), entry("2" * 16, now)],
+            "certificates[1].code: is not that of certificates[0], though both are of 2222222222222222; remove them",
+        ),
+        (lambda now: [entry("no hash", now)], "before.hash: must be a hash of 16 hexadecimal digits"),
+    ],
+)
+def test_a_certificate_that_cannot_hold_is_told_in_one_line(repository, spoil, told):
+    write(repository, *spoil(Catalog.open(repository).solution("toy_cuda").hash))
+    (line,) = problems(repository)
+    assert "machine_code/toy_cuda.json: " in line and told in line and "\n" not in line
+    assert not Catalog.open(repository).solution("toy_cuda").has_code("1" * 16)
+
+
+def test_a_certificate_of_no_solution_is_told(repository):
+    write(repository)
+    certificate(repository).rename(certificate(repository).with_name("gone.json"))
+    (line,) = problems(repository)
+    assert "gone.json: gone is no solution of the set; remove the file" in line
+
+
+ASSEMBLY = """	.text
+	.type	_ZL4nearv, @function
+_ZL4nearv:
+.LFB1:
+	.cfi_startproc
+	movl	$7, %eax
+	jmp	.L3
+.L3:
+	leaq	.LC0(%rip), %rdi
+	ret
+	.size	_ZL4nearv, .-_ZL4nearv
+	.section	.rodata.str1.1
+.LC0:
+	.string	"text"
+	.text
+	.globl	run
+	.type	run, @function
+run:
+	call	_ZL4nearv
+	leaq	_Z6kernelv(%rip), %rdi
+	call	cudaLaunchKernel@PLT
+	ret
+	.size	run, .-run
+"""
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "same"),
+    [
+        ("_ZL4nearv", "_ZL5otherv", True),
+        (".LC0", ".LC7", True),
+        (".L3", ".L8", True),
+        (".cfi_startproc", ".cfi_endproc", True),
+        ("$7", "$8", False),
+        ('"text"', '"texts"', False),
+        ("cudaLaunchKernel@PLT", "cudaLaunchKernelExC@PLT", False),
+    ],
+)
+def test_the_digest_of_host_code_follows_what_a_function_reaches(old, new, same):
+    kernels = {"_Z6kernelv": "a" * 16}
+    assert (launches(ASSEMBLY.replace(old, new), kernels) == launches(ASSEMBLY, kernels)) is same
+
+
+def test_the_digest_of_host_code_follows_the_kernel_and_not_its_name():
+    renamed = ASSEMBLY.replace("_Z6kernelv", "_Z4otherv")
+    assert launches(renamed, {"_Z4otherv": "a" * 16}) == launches(ASSEMBLY, {"_Z6kernelv": "a" * 16})
+    assert launches(ASSEMBLY, {"_Z6kernelv": "b" * 16}) != launches(ASSEMBLY, {"_Z6kernelv": "a" * 16})
+
+
+def test_assembly_that_exports_nothing_is_refused():
+    with pytest.raises(ValueError, match="exports no function"):
+        launches(ASSEMBLY.replace(".globl", ".local"), {})
