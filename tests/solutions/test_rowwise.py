@@ -19,6 +19,7 @@ from rowwise_cases import (
 )
 
 from kernelderby.measure.judge.cases import case_of_workload
+from kernelderby.measure.judge.inputs import shape_of
 from kernelderby.trace import Status
 
 # What the sizes of a definition are called, rows first.
@@ -77,6 +78,52 @@ def test_the_sum_in_place(config):
     call = functools.partial(module("fused_add_rms_norm").run_with, CONFIGS[config])
     found = in_place_verdict("fused_add_rms_norm", call, inputs)
     assert found.status is Status.PASSED, found.message
+
+
+REDUCING = [name for name in OPERATORS if name not in ("silu_and_mul", "moe_sum_reduce", *AXES)] + ["gated_rms_norm"]
+
+
+@pytest.mark.interpreted
+@pytest.mark.parametrize("persistent", [False, True])
+@pytest.mark.parametrize("operator", REDUCING)
+def test_rows_of_too_many_parts_stay_in_memory(operator, persistent):
+    """More than rowwise.MOST_PARTS: rows that fill no tile, a last part that is not full, more tiles than programs."""
+    config = {"rows": 2, "chunk": 128, "warps": 1, "stages": int(persistent), "per_sm": int(persistent), "stream": ""}
+    case = sized(operator, 11, 1300)
+    inputs = spoil(operator, inputs_of(operator, case))
+    found = verdict(operator, lambda *tensors: module(operator).run_with(config, *tensors), inputs, case)
+    assert found.status is Status.PASSED, found.message
+
+
+@pytest.mark.interpreted
+def test_the_sum_of_rows_in_memory_in_place():
+    config = {"rows": 2, "chunk": 128, "warps": 1, "stages": 0, "per_sm": 0, "stream": ""}
+    inputs = inputs_of("fused_add_rms_norm", sized("fused_add_rms_norm", 5, 1300))
+    call = functools.partial(module("fused_add_rms_norm").run_with, config)
+    assert in_place_verdict("fused_add_rms_norm", call, inputs).status is Status.PASSED
+
+
+@pytest.mark.interpreted
+@pytest.mark.parametrize("columns", [2880, 2881, 36865, 53248])
+@pytest.mark.parametrize("operator", [*REDUCING, "silu_and_mul", "moe_sum_reduce"])
+def test_any_width(operator, columns):
+    case = sized(operator, 2, columns)
+    found = verdict(operator, module(operator).run, inputs_of(operator, case), case)
+    assert found.status is Status.PASSED, found.message
+
+
+@pytest.mark.parametrize("operator", [*REDUCING, "silu_and_mul", "moe_sum_reduce"])
+def test_every_width_and_number_of_rows_has_candidates(operator, monkeypatch):
+    one = module(operator)
+    monkeypatch.setattr(one.rowwise, "multiprocessors", lambda tensor: 132)
+    names = AXES.get(operator, ("num_tokens", "hidden_size"))
+    for columns in (*range(1, 70), 127, 1000, 2880, 2881, 18432, 36864, 36865, 53248, 100_000, 1_000_003):
+        for rows in (0, 1, 129, 20_000):
+            axes = {**CATALOG.definition(operator).sizes({names[0]: rows, names[1]: columns})}
+            specs = CATALOG.definition(operator).inputs.values()
+            inputs = [torch.empty(shape_of(each, axes), device="meta") if each.shape else 1.0 for each in specs]
+            found = one.candidates(*inputs)
+            assert found and all(config["chunk"] <= 4096 for config in found), (columns, rows)
 
 
 @pytest.mark.interpreted
@@ -149,7 +196,7 @@ MUTANTS = [
     ("moe_sum_reduce", ("total * factor", "total")),
     ("moe_sum_reduce", ("static_range(1, TOP_K)", "static_range(2, TOP_K)")),
     ("fp8_dynamic_per_token_quant", ("tl.maximum(largest, eps", "tl.maximum(largest, 0.0 * eps")),
-    ("fp8_dynamic_per_token_quant", (" & 0x7FFFFFFF\n    for", "\n    for")),
+    ("fp8_dynamic_per_token_quant", (" & 0x7FFFFFFF\n", "\n")),
     ("fp8_dynamic_per_token_quant", ("448.0 / largest", "240.0 / largest")),
     ("per_token_group_quant_fp8", ("tl.maximum(largest, eps", "tl.maximum(largest, 0.0 * eps")),
     ("per_token_group_quant_fp8", ("(1.0 / 448.0)", "(1.0 / 240.0)")),

@@ -3,7 +3,9 @@
 A row [COLUMNS] is read once, in CHUNKS pieces of CHUNK columns, kept in registers as a tuple of tensors [ROWS, CHUNK],
 reduced and written. CHUNK decides how many threads share a row: with 16-byte accesses of 2-byte numbers 256 columns
 are one warp's, so that a row of 2048 in pieces of 256 needs no barrier at all, and in one piece of 2048 eight warps.
-COLUMNS that are no power of two (1152 = 9 * 128, 5120 = 5 * 1024) waste no lane where CHUNK divides them.
+COLUMNS that are no power of two (1152 = 9 * 128, 5120 = 5 * 1024) waste no lane where CHUNK divides them. A row of more
+than MOST_PARTS pieces stays in memory: it is read once to be reduced and, mostly from the second-level cache, once more
+to be written.
 
 A configuration is a dict:
     rows, chunk    the tile of one program; rows = 0: `chunk` numbers of the output, wherever rows begin and end
@@ -25,6 +27,7 @@ import triton.language as tl
 VECTOR = 8  # 2-byte numbers of one 16-byte access
 WARP = 32 * VECTOR  # columns that a warp reads at once
 MOST_VECTORS = 9  # of one thread and one tensor: with more of them registers run out
+MOST_PARTS = tl.constexpr(9)  # of a row in registers
 THREADS = 1536  # of a multiprocessor, about what fits with 40 registers each
 AT_ONCE = 64 * 1024  # bytes that a multiprocessor has on their way: what is smaller is bound by latency
 MOST = 12  # candidates of one shape
@@ -119,6 +122,29 @@ def load_vector(pointer, COLUMNS: tl.constexpr, ROWS: tl.constexpr, CHUNK: tl.co
 
 
 @triton.jit
+def is_wide(COLUMNS: tl.constexpr, CHUNK: tl.constexpr):
+    """Whether a row stays in memory."""
+    return (COLUMNS + CHUNK - 1) // CHUNK > MOST_PARTS
+
+
+@triton.jit
+def load_wide(pointer, part, rows_left, COLUMNS: tl.constexpr, STRIDE: tl.constexpr, ROWS: tl.constexpr,
+              CHUNK: tl.constexpr):
+    """load_tile in float32, of a row that is read again."""
+    return load_tile(pointer, part, rows_left, COLUMNS, STRIDE, ROWS, CHUNK, "").to(tl.float32)
+
+
+@triton.jit
+def wide_sum_of_squares(pointer, rows_left, COLUMNS: tl.constexpr, ROWS: tl.constexpr, CHUNK: tl.constexpr):
+    """[ROWS] of rows in memory."""
+    total = tl.zeros([ROWS, CHUNK], tl.float32)
+    for part in tl.range((COLUMNS + CHUNK - 1) // CHUNK):
+        x = load_wide(pointer, part, rows_left, COLUMNS, COLUMNS, ROWS, CHUNK)
+        total += x * x
+    return tl.sum(total, 1)
+
+
+@triton.jit
 def add(left, right, COUNT: tl.constexpr):
     parts = ()
     for part in tl.static_range(COUNT):
@@ -171,10 +197,16 @@ def sum_of_squares(parts, COUNT: tl.constexpr):
 def largest_magnitude(parts, COUNT: tl.constexpr):
     """[ROWS] of a tuple of COUNT [ROWS, CHUNK] float32. NaN where a row holds one: compared are the bits without the
     sign, which order as the magnitudes do, with NaN above infinity."""
-    largest = parts[0].to(tl.int32, bitcast=True) & 0x7FFFFFFF
+    largest = magnitude(parts[0])
     for part in tl.static_range(1, COUNT):
-        largest = tl.maximum(largest, parts[part].to(tl.int32, bitcast=True) & 0x7FFFFFFF)
+        largest = tl.maximum(largest, magnitude(parts[part]))
     return tl.max(largest, 1).to(tl.float32, bitcast=True)
+
+
+@triton.jit
+def magnitude(values):
+    """float32 -> integers of the order of the magnitudes, NaN above infinity."""
+    return values.to(tl.int32, bitcast=True) & 0x7FFFFFFF
 
 
 @triton.jit
@@ -265,13 +297,19 @@ def row_candidates(rows, columns, sm_count, tensors=1, held=0):
                 together = max(1, warps * WARP // chunk)  # rows that a program's threads cover at once
                 tiles += [(chunk, warps, together * repeat, chunks * repeat) for repeat in (1, 2, 4, 8)
                           if repeat == 1 or (warps <= 4 and chunks * repeat * held <= MOST_VECTORS)]
+    if not tiles:  # rows stay in memory
+        return [{"rows": 1, "chunk": chunk, "warps": warps, "stages": 0, "per_sm": 0, "stream": ""}
+                for chunk, warps in ((4096, 16), (4096, 8), (2048, 8), (2048, 4))]
     return _configurations(tiles, rows, columns, sm_count, tensors, held, False)
 
 
 def map_candidates(rows, columns, sm_count, tensors=1, flat=False):
-    """Configurations for operators without a reduction: `chunk` divides the columns where it can, and a program takes
-    `chunk` columns of `rows` rows. flat: the kernel also takes tiles that do not follow rows."""
-    chunks = [chunk for chunk in CHUNKS if columns % chunk == 0] or [min(CHUNKS[-1], max(CHUNKS[0], up_to(columns)))]
+    """Configurations for operators without a reduction: a program takes `chunk` columns of `rows` rows, of chunks that
+    divide the columns where there are such. flat: the kernel also takes tiles that do not follow rows."""
+    fitting = [chunk for chunk in CHUNKS if chunk <= WARP_COUNTS[3] * WARP * max(1, MOST_VECTORS // tensors)]
+    idle = {chunk: -columns % chunk for chunk in fitting}
+    least = min(idle.values())
+    chunks = [chunk for chunk in fitting if idle[chunk] == least or least and idle[chunk] <= columns // 8]
     rows = middle(rows)
     large = rows * columns * tensors * 2 > sm_count * AT_ONCE
     tiles = [(chunk, warps, vectors * warps * WARP // chunk, vectors)

@@ -53,10 +53,35 @@ def add_and_normalize(tile, x_ptr, residual_ptr, weights, output_ptr, sum_ptr, n
                            COLUMNS, COLUMNS, ROWS, CHUNK, STREAM)
 
 
+@triton.jit
+def add_and_normalize_wide(tile, x_ptr, residual_ptr, weight_ptr, output_ptr, sum_ptr, num_rows, eps,
+                           COLUMNS: tl.constexpr, ROWS: tl.constexpr, CHUNK: tl.constexpr):
+    """Adds twice and writes at the end: where the sum lies in the residual, that is still there the second time."""
+    first, rows_left = tl.cast(tile, tl.int64) * ROWS * COLUMNS, num_rows - tile * ROWS
+    squares = tl.zeros([ROWS, CHUNK], tl.float32)
+    for part in tl.range((COLUMNS + CHUNK - 1) // CHUNK):
+        total = rowwise.load_wide(x_ptr + first, part, rows_left, COLUMNS, COLUMNS, ROWS, CHUNK)
+        total += rowwise.load_wide(residual_ptr + first, part, rows_left, COLUMNS, COLUMNS, ROWS, CHUNK)
+        squares += total * total
+    inverse = tl.rsqrt(tl.sum(squares, 1) / COLUMNS + eps)[:, None]
+    for part in tl.range((COLUMNS + CHUNK - 1) // CHUNK):
+        total = rowwise.load_wide(x_ptr + first, part, rows_left, COLUMNS, COLUMNS, ROWS, CHUNK)
+        total += rowwise.load_wide(residual_ptr + first, part, rows_left, COLUMNS, COLUMNS, ROWS, CHUNK)
+        weights = rowwise.load_wide(weight_ptr, part, ROWS, COLUMNS, 0, ROWS, CHUNK)
+        rowwise.store_tile(sum_ptr + first, total, part, rows_left, COLUMNS, COLUMNS, ROWS, CHUNK, "")
+        rowwise.store_tile(output_ptr + first, total * inverse * weights, part, rows_left, COLUMNS, COLUMNS, ROWS,
+                           CHUNK, "")
+
+
 @triton.jit(do_not_specialize=["num_rows"])
 def derby_fused_add_rms_norm(x_ptr, residual_ptr, weight_ptr, output_ptr, sum_ptr, num_rows, eps,
                              COLUMNS: tl.constexpr, ROWS: tl.constexpr, CHUNK: tl.constexpr, STREAM: tl.constexpr,
                              STAGES: tl.constexpr):
+    if (COLUMNS + CHUNK - 1) // CHUNK > rowwise.MOST_PARTS:
+        for tile in tl.range(tl.program_id(0), tl.cdiv(num_rows, ROWS), tl.num_programs(0)):
+            add_and_normalize_wide(tile, x_ptr, residual_ptr, weight_ptr, output_ptr, sum_ptr, num_rows, eps, COLUMNS,
+                                   ROWS, CHUNK)
+        return
     weights = rowwise.load_vector(weight_ptr, COLUMNS, ROWS, CHUNK)
     if STAGES == 0:
         add_and_normalize(tl.program_id(0), x_ptr, residual_ptr, weights, output_ptr, sum_ptr, num_rows, eps, COLUMNS,

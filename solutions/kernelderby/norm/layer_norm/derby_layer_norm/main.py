@@ -39,9 +39,36 @@ def normalize_rows(tile, x_ptr, weights, biases, output_ptr, num_rows, eps, COLU
         rowwise.store_part(output_ptr + first, values, part, rows_left, COLUMNS, COLUMNS, ROWS, CHUNK, STREAM)
 
 
+@triton.jit
+def normalize_wide(tile, x_ptr, weight_ptr, bias_ptr, output_ptr, num_rows, eps, COLUMNS: tl.constexpr,
+                   ROWS: tl.constexpr, CHUNK: tl.constexpr):
+    """Reads rows three times: for the mean, for the squares about it, and to write them."""
+    first, rows_left = tl.cast(tile, tl.int64) * ROWS * COLUMNS, num_rows - tile * ROWS
+    total = tl.zeros([ROWS, CHUNK], tl.float32)
+    for part in tl.range((COLUMNS + CHUNK - 1) // CHUNK):
+        total += rowwise.load_wide(x_ptr + first, part, rows_left, COLUMNS, COLUMNS, ROWS, CHUNK)
+    mean = (tl.sum(total, 1) / COLUMNS)[:, None]
+    squares = tl.zeros([ROWS, CHUNK], tl.float32)
+    for part in tl.range((COLUMNS + CHUNK - 1) // CHUNK):
+        x = rowwise.load_wide(x_ptr + first, part, rows_left, COLUMNS, COLUMNS, ROWS, CHUNK) - mean
+        column = part * CHUNK + tl.arange(0, CHUNK)[None, :]
+        squares += tl.where(column < COLUMNS, x * x, 0.0)
+    inverse = tl.rsqrt(tl.sum(squares, 1) / COLUMNS + eps)[:, None]
+    for part in tl.range((COLUMNS + CHUNK - 1) // CHUNK):
+        x = rowwise.load_wide(x_ptr + first, part, rows_left, COLUMNS, COLUMNS, ROWS, CHUNK)
+        weights = rowwise.load_wide(weight_ptr, part, ROWS, COLUMNS, 0, ROWS, CHUNK)
+        biases = rowwise.load_wide(bias_ptr, part, ROWS, COLUMNS, 0, ROWS, CHUNK)
+        values = (x - mean) * inverse * weights + biases
+        rowwise.store_tile(output_ptr + first, values, part, rows_left, COLUMNS, COLUMNS, ROWS, CHUNK, "")
+
+
 @triton.jit(do_not_specialize=["num_rows"])
 def derby_layer_norm(x_ptr, weight_ptr, bias_ptr, output_ptr, num_rows, eps, COLUMNS: tl.constexpr,
                      ROWS: tl.constexpr, CHUNK: tl.constexpr, STREAM: tl.constexpr, STAGES: tl.constexpr):
+    if (COLUMNS + CHUNK - 1) // CHUNK > rowwise.MOST_PARTS:
+        for tile in tl.range(tl.program_id(0), tl.cdiv(num_rows, ROWS), tl.num_programs(0)):
+            normalize_wide(tile, x_ptr, weight_ptr, bias_ptr, output_ptr, num_rows, eps, COLUMNS, ROWS, CHUNK)
+        return
     weights = rowwise.load_vector(weight_ptr, COLUMNS, ROWS, CHUNK)
     biases = rowwise.load_vector(bias_ptr, COLUMNS, ROWS, CHUNK)
     if STAGES == 0:

@@ -26,9 +26,26 @@ def normalize_rows(tile, x_ptr, weights, output_ptr, num_rows, eps, COLUMNS: tl.
                            COLUMNS, COLUMNS, ROWS, CHUNK, STREAM)
 
 
+@triton.jit
+def normalize_wide(tile, x_ptr, weight_ptr, output_ptr, num_rows, eps, COLUMNS: tl.constexpr, ROWS: tl.constexpr,
+                   CHUNK: tl.constexpr):
+    first, rows_left = tl.cast(tile, tl.int64) * ROWS * COLUMNS, num_rows - tile * ROWS
+    squares = rowwise.wide_sum_of_squares(x_ptr + first, rows_left, COLUMNS, ROWS, CHUNK)
+    inverse = tl.rsqrt(squares / COLUMNS + eps)[:, None]
+    for part in tl.range((COLUMNS + CHUNK - 1) // CHUNK):
+        x = rowwise.load_wide(x_ptr + first, part, rows_left, COLUMNS, COLUMNS, ROWS, CHUNK)
+        weights = rowwise.load_wide(weight_ptr, part, ROWS, COLUMNS, 0, ROWS, CHUNK)
+        rowwise.store_tile(output_ptr + first, x * inverse * weights, part, rows_left, COLUMNS, COLUMNS, ROWS, CHUNK,
+                           "")
+
+
 @triton.jit(do_not_specialize=["num_rows"])
 def derby_rms_norm(x_ptr, weight_ptr, output_ptr, num_rows, eps, COLUMNS: tl.constexpr, ROWS: tl.constexpr,
                    CHUNK: tl.constexpr, STREAM: tl.constexpr, STAGES: tl.constexpr):
+    if (COLUMNS + CHUNK - 1) // CHUNK > rowwise.MOST_PARTS:
+        for tile in tl.range(tl.program_id(0), tl.cdiv(num_rows, ROWS), tl.num_programs(0)):
+            normalize_wide(tile, x_ptr, weight_ptr, output_ptr, num_rows, eps, COLUMNS, ROWS, CHUNK)
+        return
     weights = rowwise.load_vector(weight_ptr, COLUMNS, ROWS, CHUNK)
     if STAGES == 0:
         normalize_rows(tl.program_id(0), x_ptr, weights, output_ptr, num_rows, eps, COLUMNS, ROWS, CHUNK, STREAM)

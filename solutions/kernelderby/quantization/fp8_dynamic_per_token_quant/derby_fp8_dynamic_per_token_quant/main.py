@@ -27,10 +27,30 @@ def quantize_rows(tile, x_ptr, codes_ptr, scales_ptr, num_rows, eps, COLUMNS: tl
     rowwise.store_scales(scales_ptr + first_row, scales, rows_left, ROWS)
 
 
+@triton.jit
+def quantize_wide(tile, x_ptr, codes_ptr, scales_ptr, num_rows, eps, COLUMNS: tl.constexpr, ROWS: tl.constexpr,
+                  CHUNK: tl.constexpr):
+    first_row, rows_left = tl.cast(tile, tl.int64) * ROWS, num_rows - tile * ROWS
+    first = first_row * COLUMNS
+    largest = tl.zeros([ROWS, CHUNK], tl.int32)
+    for part in tl.range((COLUMNS + CHUNK - 1) // CHUNK):
+        x = rowwise.load_wide(x_ptr + first, part, rows_left, COLUMNS, COLUMNS, ROWS, CHUNK)
+        largest = tl.maximum(largest, rowwise.magnitude(x))
+    scales, factors = rowwise.fp8_scale(tl.max(largest, 1).to(tl.float32, bitcast=True), eps)
+    for part in tl.range((COLUMNS + CHUNK - 1) // CHUNK):
+        x = rowwise.load_wide(x_ptr + first, part, rows_left, COLUMNS, COLUMNS, ROWS, CHUNK)
+        rowwise.store_tile(codes_ptr + first, x * factors[:, None], part, rows_left, COLUMNS, COLUMNS, ROWS, CHUNK, "")
+    rowwise.store_scales(scales_ptr + first_row, scales, rows_left, ROWS)
+
+
 @triton.jit(do_not_specialize=["num_rows"])
 def derby_fp8_dynamic_per_token_quant(x_ptr, codes_ptr, scales_ptr, num_rows, eps, COLUMNS: tl.constexpr,
                                       ROWS: tl.constexpr, CHUNK: tl.constexpr, STREAM: tl.constexpr,
                                       STAGES: tl.constexpr):
+    if (COLUMNS + CHUNK - 1) // CHUNK > rowwise.MOST_PARTS:
+        for tile in tl.range(tl.program_id(0), tl.cdiv(num_rows, ROWS), tl.num_programs(0)):
+            quantize_wide(tile, x_ptr, codes_ptr, scales_ptr, num_rows, eps, COLUMNS, ROWS, CHUNK)
+        return
     if STAGES == 0:
         quantize_rows(tl.program_id(0), x_ptr, codes_ptr, scales_ptr, num_rows, eps, COLUMNS, ROWS, CHUNK, STREAM)
     else:

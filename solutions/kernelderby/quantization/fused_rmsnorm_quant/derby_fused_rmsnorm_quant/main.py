@@ -38,10 +38,41 @@ def normalize_and_quantize(tile, x_ptr, residual_ptr, weights, codes_ptr, scales
     rowwise.store_scales(scales_ptr + first_row, scales, rows_left, ROWS)
 
 
+@triton.jit
+def normalize_and_quantize_wide(tile, x_ptr, residual_ptr, weight_ptr, codes_ptr, scales_ptr, sum_ptr, num_rows, eps,
+                                quant_eps, COLUMNS: tl.constexpr, ROWS: tl.constexpr, CHUNK: tl.constexpr):
+    """Adds twice and writes at the end: where the sum lies in the residual, that is still there the second time."""
+    first_row, rows_left = tl.cast(tile, tl.int64) * ROWS, num_rows - tile * ROWS
+    first = first_row * COLUMNS
+    squares = tl.zeros([ROWS, CHUNK], tl.float32)
+    largest = tl.zeros([ROWS, CHUNK], tl.int32)
+    for part in tl.range((COLUMNS + CHUNK - 1) // CHUNK):
+        total = rowwise.load_wide(x_ptr + first, part, rows_left, COLUMNS, COLUMNS, ROWS, CHUNK)
+        total += rowwise.load_wide(residual_ptr + first, part, rows_left, COLUMNS, COLUMNS, ROWS, CHUNK)
+        squares += total * total
+        total *= rowwise.load_wide(weight_ptr, part, ROWS, COLUMNS, 0, ROWS, CHUNK)
+        largest = tl.maximum(largest, rowwise.magnitude(total))
+    inverse = tl.rsqrt(tl.sum(squares, 1) / COLUMNS + eps)
+    scales, factors = rowwise.fp8_scale(tl.max(largest, 1).to(tl.float32, bitcast=True) * inverse, quant_eps)
+    factors = (factors * inverse)[:, None]
+    for part in tl.range((COLUMNS + CHUNK - 1) // CHUNK):
+        total = rowwise.load_wide(x_ptr + first, part, rows_left, COLUMNS, COLUMNS, ROWS, CHUNK)
+        total += rowwise.load_wide(residual_ptr + first, part, rows_left, COLUMNS, COLUMNS, ROWS, CHUNK)
+        rowwise.store_tile(sum_ptr + first, total, part, rows_left, COLUMNS, COLUMNS, ROWS, CHUNK, "")
+        total *= rowwise.load_wide(weight_ptr, part, ROWS, COLUMNS, 0, ROWS, CHUNK)
+        rowwise.store_tile(codes_ptr + first, total * factors, part, rows_left, COLUMNS, COLUMNS, ROWS, CHUNK, "")
+    rowwise.store_scales(scales_ptr + first_row, scales, rows_left, ROWS)
+
+
 @triton.jit(do_not_specialize=["num_rows"])
 def derby_fused_rmsnorm_quant(x_ptr, residual_ptr, weight_ptr, codes_ptr, scales_ptr, sum_ptr, num_rows, eps,
                               quant_eps, COLUMNS: tl.constexpr, ROWS: tl.constexpr, CHUNK: tl.constexpr,
                               STREAM: tl.constexpr, STAGES: tl.constexpr):
+    if (COLUMNS + CHUNK - 1) // CHUNK > rowwise.MOST_PARTS:
+        for tile in tl.range(tl.program_id(0), tl.cdiv(num_rows, ROWS), tl.num_programs(0)):
+            normalize_and_quantize_wide(tile, x_ptr, residual_ptr, weight_ptr, codes_ptr, scales_ptr, sum_ptr, num_rows,
+                                        eps, quant_eps, COLUMNS, ROWS, CHUNK)
+        return
     weights = rowwise.load_vector(weight_ptr, COLUMNS, ROWS, CHUNK)
     if STAGES == 0:
         normalize_and_quantize(tl.program_id(0), x_ptr, residual_ptr, weights, codes_ptr, scales_ptr, sum_ptr,
