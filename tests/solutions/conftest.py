@@ -80,8 +80,8 @@ def poisoned(monkeypatch):
     def forget(module):
         if hasattr(module, "buffers"):
             module.buffers.cache_clear()
-        if hasattr(module, "_workspaces"):
-            module._workspaces.clear()
+        if hasattr(module, "workspace"):
+            module.workspace.kept.clear()
 
     def empty(*shape, **options):
         tensor = torch.empty(*shape, **options)
@@ -92,7 +92,9 @@ def poisoned(monkeypatch):
     def poison(name):
         module = solution(name)
         names = {key: getattr(torch, key) for key in dir(torch) if not key.startswith("__")}
-        monkeypatch.setattr(module, "torch", types.SimpleNamespace(**{**names, "empty": empty}))
+        for user in (module, getattr(module, "workspaces", None)):
+            if user is not None:
+                monkeypatch.setattr(user, "torch", types.SimpleNamespace(**{**names, "empty": empty}))
         forget(module)
         used.append(module)
         return module

@@ -3,9 +3,13 @@
 import functools
 import importlib.util
 import math
+import sys
 from pathlib import Path
 
 import torch
+
+from kernelderby.catalog import Catalog
+from kernelderby.measure.worker.build import load_solution
 
 ROOT = Path(__file__).resolve().parents[2]
 NAME = "moe_fp8_block_scale_ds_routing_topk8_ng8_kg4_e32_h7168_i2048"
@@ -18,6 +22,7 @@ AUTHORS = {
     "hpc_ops_moe": "hpc-ops",
     "triton_compact": "kernelderby",
 }
+CATALOG = Catalog.open(ROOT)
 
 
 def load(path):
@@ -35,7 +40,7 @@ def folder(name):
 @functools.cache
 def solution(name):
     """The solution's main.py, one module for all tests."""
-    return load(folder(name) / "main.py")
+    return sys.modules[load_solution(CATALOG.definition(NAME), CATALOG.solution(name)).__module__]
 
 
 definition = load(ROOT / "definitions" / "moe" / f"{NAME}.py")

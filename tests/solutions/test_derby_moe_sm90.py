@@ -10,7 +10,7 @@ import sys
 import pytest
 import torch
 from moe_cases import NAME as DEFINITION
-from moe_cases import ROOT, definition, load
+from moe_cases import ROOT, definition, solution
 
 from kernelderby.catalog import Catalog
 from kernelderby.measure.judge.cases import case_of_workload
@@ -30,7 +30,7 @@ FULL = {
 
 @pytest.fixture(scope="module")
 def module():
-    return load(FOLDER / "main.py")
+    return solution("derby_moe_sm90")
 
 
 @pytest.fixture(scope="module")
@@ -51,11 +51,12 @@ def test_it_compiles_for_sm_90a_and_the_second_time_it_is_there(module, built):
 @pytest.mark.parametrize("ctas", [132, 114, 2])
 def test_the_workspace_has_a_counter_for_every_cta(module, built, ctas):
     """Where the kernels count: experts, a ticket, the pieces that a CTA waits for (kernel.cu, `first.arrived`)."""
-    space = module._Workspace(module.open_library(built), 1, ctas, torch.device("cpu"))
+    module.workspace.kept.clear()
+    counters, *_, partial = module.space_for(module.open_library(built), 1, ctas, torch.device("cpu")).tensors
     assert "ticket = first.count + LOCAL_EXPERTS;" in (FOLDER / "kernel.cu").read_text()
     assert "arrived = first.ticket + 1;" in (FOLDER / "kernel.cu").read_text()
-    assert space.counters.numel() == module.NUM_LOCAL + 1 + ctas
-    assert space.partial.numel() == ctas * 2 * 128 * 128 * 4, "a float32 piece of the largest tile a CTA"
+    assert counters.numel() == module.NUM_LOCAL + 1 + ctas
+    assert partial.numel() == ctas * 2 * 128 * 128 * 4, "a float32 piece of the largest tile a CTA"
 
 
 def test_python_and_c_agree_on_the_fields_of_a_call(module):
@@ -233,7 +234,7 @@ def test_in_a_graph(module, weights):
 SANITIZED = """
 import importlib.util, sys, torch
 spec = importlib.util.spec_from_file_location("derby_moe_sm90", sys.argv[1])
-module = importlib.util.module_from_spec(spec)
+module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(module)
 module.FLAGS += tuple(sys.argv[3:])
 inputs = torch.load(sys.argv[2], map_location="cuda", weights_only=True)
@@ -262,7 +263,7 @@ def test_under_compute_sanitizer(module, weights, tmp_path, seq_len, tool, flags
             "9",
             sys.executable,
             tmp_path / "run.py",
-            FOLDER / "main.py",
+            module.__file__,
             tmp_path / "inputs.pt",
             *flags,
         ],

@@ -11,7 +11,7 @@ import sys
 
 import pytest
 import torch
-from moe_cases import ROOT, load
+from moe_cases import ROOT
 
 from kernelderby.catalog import Catalog
 from kernelderby.measure.judge.cases import case_of_workload, small_cases
@@ -53,9 +53,9 @@ def variants(operator):
     return [(int(rows), int(cluster), wide == "true", int(routes)) for rows, cluster, wide, routes in found]
 
 
-def test_python_and_c_agree_on_the_fields_of_a_call():
+def test_python_and_c_agree_on_the_fields_of_a_call(module):
     """Names, order and kinds."""
-    experts = load(COMMON / "experts.py")
+    experts = module.experts
     text = (COMMON / "experts_launch.cuh").read_text()
     struct = text[text.index("struct Call {") :]
     fields = []
@@ -67,11 +67,10 @@ def test_python_and_c_agree_on_the_fields_of_a_call():
     assert fields == experts.Call._fields_
 
 
-def test_all_sources_are_named(operator):
+def test_all_sources_are_named(operator, module):
     solution = solution_of(operator)
-    experts = load(COMMON / "experts.py")
     cuda = sorted(name for name in solution.sources if name.endswith((".cu", ".cuh")))
-    assert cuda == sorted(["kernel.cu", *experts.HEADERS])
+    assert cuda == sorted(["kernel.cu", *module.experts.HEADERS])
 
 
 def test_the_variants_are_those_that_python_counts_on(operator, module):

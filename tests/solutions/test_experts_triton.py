@@ -101,7 +101,7 @@ def test_every_kernel_compiles(monkeypatch, operator, tokens, target, tensor_cor
     """The GEMMs on the tensor cores, fed by TMA; on sm_90 without a register spilled."""
     module, seen = module_of(operator), []
     monkeypatch.setattr(module.experts_triton, "launch", lambda calls, compiled_for, stream: seen.extend(calls))
-    monkeypatch.setattr(module.experts_triton, "_workspaces", {})
+    module.experts_triton.workspace.cache_clear()
     arguments = full_size(operator, tokens)
     module.run_with(module.candidates(*arguments[:-1])[0], *arguments)
     assert len(seen) == 5

@@ -40,7 +40,7 @@ def test_choose_config_has_the_four_tiles():
     assert sorted(TILES) == ["128", "16-split-swap", "16-swap", "32-swap"]
 
 
-LAUNCH, WORKSPACE = solution(NAME)._launch, solution(NAME)._Workspace
+LAUNCH, BUFFERS = solution(NAME)._launch, solution(NAME).space_for
 
 
 def routed_by_torch(module, seed):
@@ -54,7 +54,7 @@ def routed_by_torch(module, seed):
         assert kernel is module.moe_route and not count.any(), "a call has left a counter behind"
         experts, weights = definition.route(logits, bias, factor)
         local = experts - first_local
-        weight[:seq_len] = weights.where((local >= 0) & (local < len(count)), torch.zeros(()))
+        weight[: weights.numel()] = weights.where((local >= 0) & (local < len(count)), torch.zeros(())).flatten()
         for expert in range(len(count)):
             pairs = (local.flatten() == expert).nonzero().flatten()
             count[expert] = len(pairs)
@@ -74,9 +74,9 @@ def configured(poisoned, monkeypatch):
         monkeypatch.setattr(module, "choose_config", lambda *_: ((programs, first), (programs, second or first)))
 
         def for_programs(seq_len, hidden, intermediate, num_local, sm_count, device):
-            return WORKSPACE(seq_len, hidden, intermediate, num_local, programs, device)
+            return BUFFERS(seq_len, hidden, intermediate, num_local, programs, device)
 
-        monkeypatch.setattr(module, "_Workspace", for_programs)
+        monkeypatch.setattr(module, "space_for", for_programs)
         monkeypatch.setattr(module, "_launch", routed_by_torch(module, seed))
         return module
 
@@ -90,8 +90,8 @@ def pairs_of(inputs):
 
 
 def assert_ready_for_the_next_call(module):
-    (space,) = module._workspaces.values()
-    assert not space.counts.any() and not space.arrived.any()
+    (space,) = module.workspace.kept.values()
+    assert not space.tensors[0].any()
 
 
 @pytest.mark.interpreted
@@ -177,18 +177,18 @@ def test_any_routing_in_one_workspace(configured):
         inputs = make_inputs(70 + step, seq_len=seq_len, local_expert_offset=[12, 0, 56, 31][step % 4])
         check(NAME, inputs, **FP8, times=1)
         assert_ready_for_the_next_call(module)
-        (space,) = module._workspaces.values()
-        assert space.seq_len == max([5, 9, 3, 0, 20][: step + 1])
-        assert kept is None or space is kept or space.seq_len > kept.seq_len
+        (space,) = module.workspace.kept.values()
+        assert space.tensors[1].numel() == 8 * max([5, 9, 3, 0, 20][: step + 1])
+        assert kept is None or space is kept or space.counts > kept.counts
         kept = space
 
 
 @pytest.mark.interpreted
-def test_other_sizes_have_a_workspace_of_their_own(poisoned):
+def test_calls_of_other_sizes_in_turn_share_a_workspace(poisoned):
     module = poisoned(NAME)
     for inputs in (make_inputs(80, seq_len=3), make_inputs(81, seq_len=2, **UNEVEN), make_inputs(82, seq_len=3)):
         check(NAME, inputs, **FP8, times=1)
-    assert len(module._workspaces) == 2
+    assert len(module.workspace.kept) == 1
 
 
 @pytest.mark.interpreted

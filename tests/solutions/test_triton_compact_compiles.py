@@ -65,7 +65,7 @@ def launches(monkeypatch):
         with monkeypatch.context() as patch:
             patch.setattr(MODULE, "choose_config", lambda seq_len, sm_count: choose(seq_len, SM_COUNT))
             patch.setattr(MODULE, "_launch", lambda calls, aligned, stream: seen.extend(calls))
-            patch.setattr(MODULE, "_workspaces", {})
+            patch.setattr(MODULE.workspace, "kept", {})
             MODULE.run(*full_size(seq_len))
         return {call[0].__name__: described(*call) for call in seen}
 
@@ -135,5 +135,5 @@ def test_workspace_and_grids_at_full_size(seq_len, launches):
     for name in ("moe_gemm1", "moe_gemm2"):
         _, grid, _, constants, _ = calls[name]
         assert grid[1:] == (1, 1) and grid[0] % SM_COUNT == 0
-        # _Workspace has room for the pieces of one program an SM, 16 pairs wide.
+        # The workspace has room for the pieces of one program an SM, 16 pairs wide.
         assert not constants["SPLIT"] or (grid[0] == SM_COUNT and constants["BLOCK_M"] == 16 and constants["SWAP"])

@@ -14,6 +14,8 @@ from typing import NamedTuple
 
 import torch
 
+from . import workspaces
+
 MOST_FLOATS = 1 << 26  # of memory for chunks: 256 MB
 L2_SHARE = 24e6  # bytes of keys and values that are worked on at the same time, of 50 to 60 MB of L2
 MOST_TILES = 4096  # with more, what the last ones cost does not show
@@ -208,37 +210,14 @@ def plan(*sizes):
 
 
 class Workspace:
-    """What a stream keeps between calls: counters that every call leaves at zero, and memory for chunks. Two streams
-    could use it at the same time, so each has its own. It grows to what is needed; what it had stays, since a captured
-    graph may still use it. Counters are cut from zeros of the whole device, so that a call under capture, on a stream
-    of its own, does not fill them anew at each replay."""
-
-    ZEROS = 1 << 16
+    """Counters, and memory for chunks."""
 
     def __init__(self):
-        self.kept, self.zeros = {}, {}
-
-    def cut_zeros(self, device, count):
-        """int32 [count] zeros that nobody has."""
-        zeros, taken = self.zeros.get(device, (None, 0))
-        if zeros is None or taken + count > zeros.numel():
-            zeros, taken = torch.zeros(max(self.ZEROS, count), dtype=torch.int32, device=device), 0
-        self.zeros[device] = zeros, taken + count
-        return zeros[taken:taken + count]
-
-    def grown(self, place, count, make):
-        held = self.kept.setdefault(place, [])
-        if not held or held[-1].numel() < count:
-            held.append(make(max(1024, count, 2 * held[-1].numel() if held else 0)))
-        return held[-1]
+        self.workspace = workspaces.Workspace(torch.float32)
 
     def __call__(self, device, made):
-        """(counters int32, partials float32) for the current stream and a plan."""
-        stream = torch.cuda.current_stream(device).cuda_stream
-        counters = self.grown((device, stream, "counters"), 2 + made.counters,
-                              lambda count: self.cut_zeros(device, count))
-        return counters, self.grown((device, stream, "partials"), made.floats,
-                                    lambda count: torch.empty(count, dtype=torch.float32, device=device))
+        """(counters int32, partials float32) for a call by a plan."""
+        return self.workspace(device, 2 + made.counters, max(made.floats, 1)).tensors
 
 
 @functools.cache

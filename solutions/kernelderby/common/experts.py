@@ -4,11 +4,12 @@ import ctypes
 
 import torch
 
+from . import workspaces
+
 HEADERS = ["experts_common.cuh", "experts_gemm.cuh", "experts_hopper.cuh", "experts_later.cuh", "experts_launch.cuh",
            "experts_narrow.cuh", "experts_route.cuh", "experts_schedule.cuh", "experts_wgmma.cuh", "experts_wide.cuh"]
 MOST_EXPERTS = 256   # as in experts_schedule.cuh
 PIECE_FLOATS = 256   # of a stream-K piece, for each row of a tile
-SPARE = 8            # workspaces that a capture may begin without a memset in its graph
 
 
 class Call(ctypes.Structure):
@@ -21,56 +22,21 @@ class Call(ctypes.Structure):
             "tokens", "hidden", "intermediate", "experts", "top_k", "variant", "slab", "stores", "ctas"))]
 
 
-class _Workspace:
-    """Buffers for up to so many pairs. Only `arrived` carries anything from call to call: zeros."""
-
-    def __init__(self, pairs, hidden, intermediate, most_rows, stores, ctas, arrived, dtype, device):
-        def empty(*shape, dtype):
-            return torch.empty(shape, dtype=dtype, device=device)
-
-        scales = -(-intermediate // 128) if dtype.itemsize == 1 else 0
-        self.size = pairs, pairs * intermediate, pairs * hidden * stores
-        self.tensors = (
-            empty(MOST_EXPERTS + 1, dtype=torch.int32), empty(pairs, 2, dtype=torch.int32),
-            empty(pairs, dtype=torch.int32), empty(pairs * stores, hidden, dtype=torch.bfloat16),
-            empty(pairs, intermediate, dtype=dtype), empty(pairs, scales, dtype=torch.float32),
-            empty(ctas, most_rows, PIECE_FLOATS, dtype=torch.float32), arrived)
-        self.addresses = [tensor.data_ptr() for tensor in self.tensors]
-
-    @property
-    def arrived(self):
-        return self.tensors[-1]
-
-    def holds(self, pairs, hidden, intermediate, stores):
-        return all(has >= needs for has, needs in zip(
-            self.size, (pairs, pairs * intermediate, pairs * hidden * stores), strict=True))
-
-
 class Experts:
     """library: CudaLibrary whose C function takes a Call. most_rows: the largest tile's. dtype: of what stands between
     the GEMMs."""
 
     def __init__(self, library, most_rows, dtype):
         self.library, self.most_rows, self.dtype = library, most_rows, dtype
-        self.workspaces, self.ctas, self.spare = {}, {}, {}
-
-    def _arrived(self, device, ctas):
-        """Zeros for one workspace, of a few made at a time: a capture would record their memset and run it always."""
-        spare = self.spare.setdefault(device, [])
-        if not spare:
-            spare.extend(torch.zeros(SPARE, ctas, dtype=torch.int32, device=device).unbind())
-        return spare.pop()
+        self.ctas = {}
+        self.workspace = workspaces.Workspace(torch.int32, torch.int32, torch.int32, torch.bfloat16, dtype,
+                                              torch.float32, torch.float32)
 
     def _workspace(self, pairs, hidden, intermediate, stores, ctas, device):
-        """One a stream, since two streams could use it at the same time; grown to the largest seen so far."""
-        key = device, torch.cuda.current_stream(device).cuda_stream
-        space = self.workspaces.get(key)
-        if space is None or not space.holds(pairs, hidden, intermediate, stores):
-            arrived = space.arrived if space else self._arrived(device, ctas)
-            self.workspaces.pop(key, None)
-            space = self.workspaces[key] = _Workspace(pairs, hidden, intermediate, self.most_rows, stores, ctas,
-                                                      arrived, self.dtype, device)
-        return space
+        """Whose addresses are `arrived` and then those of Call from `starts` to `partial`."""
+        scales = -(-intermediate // 128) if self.dtype.itemsize == 1 else 0
+        return self.workspace(device, ctas, MOST_EXPERTS + 1, 2 * pairs, pairs, pairs * stores * hidden,
+                              pairs * intermediate, pairs * scales, ctas * self.most_rows * PIECE_FLOATS)
 
     def __call__(self, config, hidden_states, hidden_states_scale, gate_up_weight, gate_up_weight_scale, down_weight,
                  down_weight_scale, topk_ids, topk_weights, output):
@@ -94,6 +60,6 @@ class Experts:
         space = self._workspace(tokens * top_k, hidden, intermediate, stores, ctas, device)
         tensors = (hidden_states, hidden_states_scale, gate_up_weight, gate_up_weight_scale, down_weight,
                    down_weight_scale, topk_ids, topk_weights, output)
-        call = Call(*[t if t is None else t.data_ptr() for t in tensors], *space.addresses, tokens, hidden,
-                    intermediate, experts, top_k, config["variant"], config["slab"], stores, ctas)
+        call = Call(*[t if t is None else t.data_ptr() for t in tensors], *space.addresses[1:], space.addresses[0],
+                    tokens, hidden, intermediate, experts, top_k, config["variant"], config["slab"], stores, ctas)
         self.library(device, call)

@@ -15,10 +15,14 @@ pairs fastest, so that neighbours share weights.
 Kept between calls: compiled kernels, and a workspace whose counters every call leaves at zero.
 """
 
+import functools
+
 import torch
 import triton
 import triton.language as tl
 from triton.tools.tensor_descriptor import TensorDescriptor
+
+from . import workspaces
 
 FP8_MAX = 448.0
 PAIRS_A_PROGRAM = 128
@@ -199,32 +203,13 @@ def experts_sum(pair_out_ptr, slot_ptr, count_ptr, out_ptr, experts, HIDDEN: tl.
     tl.store(out_ptr + token.to(tl.int64) * HIDDEN + column, total.to(out_ptr.dtype.element_ty), mask=column < HIDDEN)
 
 
-class _Workspace:
-    """Buffers for so many pairs. Only `counts` carries anything from call to call: zeros."""
-
-    def __init__(self, pairs, hidden, intermediate, experts, dtype, device):
-        def empty(*shape, dtype):
-            return torch.empty(shape, dtype=dtype, device=device)
-
-        self.slots, self.order = empty(pairs, dtype=torch.int32), empty(pairs, dtype=torch.int32)
-        self.act = empty(pairs, intermediate, dtype=dtype)
-        self.act_scale = empty(pairs, -(-intermediate // 128), dtype=torch.float32)
-        self.pair_out = empty(pairs, hidden, dtype=torch.bfloat16)
-        self.counts = torch.zeros(experts, dtype=torch.int32, device=device)
-
-
-_workspaces = {}
 _compiled = {}
 
 
-def _workspace(pairs, hidden, intermediate, experts, dtype, device, stream):
-    """One workspace a stream (two streams could use it at the same time), grown to the most pairs seen so far."""
-    key = (device, stream, hidden, intermediate, experts, dtype)
-    space = _workspaces.get(key)
-    if space is None or space.slots.shape[0] < pairs:
-        _workspaces.pop(key, None)
-        space = _workspaces[key] = _Workspace(pairs, hidden, intermediate, experts, dtype, device)
-    return space
+@functools.cache
+def workspace(dtype):
+    """Of the counts, zeros between calls, and then slots, order, act, act_scale and pair_out. dtype: of act."""
+    return workspaces.Workspace(torch.int32, torch.int32, dtype, torch.float32, torch.bfloat16)
 
 
 def launch(calls, compiled_for, stream):
@@ -266,9 +251,10 @@ def run(tiles, hidden_states, hidden_states_scale, gate_up_weight, gate_up_weigh
     on_gpu = device.type == "cuda"
     sm_count = torch.cuda.get_device_properties(device).multi_processor_count if on_gpu else 3
     stream = torch.cuda.current_stream(device).cuda_stream if on_gpu else 0
-    space = _workspace(pairs, hidden, intermediate, experts, hidden_states.dtype, device, stream)
+    counts, slots, order, act, act_scale, pair_out = workspace(hidden_states.dtype)(
+        device, experts, pairs, pairs, pairs * intermediate, pairs * -(-intermediate // 128), pairs * hidden).tensors
     if not scaled:
-        hidden_states_scale = gate_up_weight_scale = down_weight_scale = space.act_scale  # not read
+        hidden_states_scale = gate_up_weight_scale = down_weight_scale = act_scale  # not read
     inputs = (hidden_states, hidden_states_scale, gate_up_weight_scale, down_weight_scale, topk_ids, topk_weights,
               output)
     compiled_for = (device, hidden_states.dtype, *(tensor.data_ptr() % 16 == 0 for tensor in inputs))
@@ -283,18 +269,18 @@ def run(tiles, hidden_states, hidden_states_scale, gate_up_weight, gate_up_weigh
     block_h = min(triton.next_power_of_2(hidden), 1024)
     sorting = (triton.cdiv(pairs, PAIRS_A_PROGRAM), 1, 1)
     calls = [
-        (experts_count, sorting, (topk_ids, space.counts, space.slots, pairs, experts),
+        (experts_count, sorting, (topk_ids, counts, slots, pairs, experts),
          dict(BLOCK=PAIRS_A_PROGRAM, PDL=on_gpu, num_warps=4)),
-        (experts_order, sorting, (topk_ids, space.counts, space.slots, space.order, pairs, experts),
+        (experts_order, sorting, (topk_ids, counts, slots, order, pairs, experts),
          dict(**experts_p2, BLOCK=PAIRS_A_PROGRAM, num_warps=4, **dependent)),
         (experts_gemm1, (programs1 * sm_count, 1, 1),
-         (hidden_states, hidden_states_scale, w1, gate_up_weight_scale, space.counts, space.order, space.act,
-          space.act_scale, experts), dict(**sizes, TOP_K=top_k, **tile1, FP8_MAX=FP8_MAX, **dependent)),
+         (hidden_states, hidden_states_scale, w1, gate_up_weight_scale, counts, order, act, act_scale, experts),
+         dict(**sizes, TOP_K=top_k, **tile1, FP8_MAX=FP8_MAX, **dependent)),
         (experts_gemm2, (programs2 * sm_count, 1, 1),
-         (space.act, space.act_scale, w2, down_weight_scale, space.counts, space.order, topk_weights, space.pair_out,
-          experts), dict(**sizes, **tile2, **dependent)),
+         (act, act_scale, w2, down_weight_scale, counts, order, topk_weights, pair_out, experts),
+         dict(**sizes, **tile2, **dependent)),
         (experts_sum, (tokens, triton.cdiv(hidden, block_h), 1),
-         (space.pair_out, space.slots, space.counts, output, experts),
+         (pair_out, slots, counts, output, experts),
          dict(HIDDEN=hidden, **experts_p2, TOP_K=top_k, BLOCK_H=block_h, num_warps=4, **dependent)),
     ]
     with torch.cuda.device_of(hidden_states):

@@ -5,12 +5,13 @@ greatest score `most` (for powers of two; -inf without a token) and the sum of w
 its part and counts itself; who counts last reads all parts, in their order, so that results never change.
 """
 
-import functools
 import os
 
 import torch
 import triton
 import triton.language as tl
+
+from . import workspaces
 
 LOG2E = 1.4426950408889634
 # Triton's interpreter (3.7) multiplies the bits of bfloat16 as if they were integers.
@@ -72,19 +73,15 @@ def finish(sums, most, total, places, mask, parts, counters, unit, split, SPLITS
             tl.store(counters + unit, 0)
 
 
-@functools.cache
-def _zeros(device, stream, count):
-    return torch.zeros(count, dtype=torch.int32, device=device)
+_workspace = workspaces.Workspace(torch.float32)
 
 
 def workspace(tensor, units, splits, rows, columns):
-    """(parts, counters) on the tensor's device. Counters are made once for a stream and a power of two of units, and
-    every launch leaves them zero; calls on one stream come one after the other."""
+    """(parts, counters) on the tensor's device, for one call."""
     if splits == 1:
         return tensor, tensor  # not looked at
-    stream = torch.cuda.current_stream(tensor.device).cuda_stream if tensor.is_cuda else 0
-    parts = torch.empty(units * splits * rows * (columns + 2), dtype=torch.float32, device=tensor.device)
-    return parts, _zeros(tensor.device, stream, power(units))
+    counters, parts = _workspace(tensor.device, units, units * splits * rows * (columns + 2)).tensors
+    return parts, counters
 
 
 def power(number):

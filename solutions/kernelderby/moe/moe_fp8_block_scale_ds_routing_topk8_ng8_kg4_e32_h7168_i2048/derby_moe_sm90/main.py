@@ -20,6 +20,7 @@ and a workspace whose counters every call leaves at zero.
 
 import ctypes
 import hashlib
+import importlib
 import os
 import shutil
 import subprocess
@@ -27,6 +28,9 @@ import tempfile
 from pathlib import Path
 
 import torch
+
+__path__ = [os.path.dirname(__file__)]
+workspaces = importlib.import_module(f"{__name__}.workspaces")
 
 NUM_EXPERTS, NUM_LOCAL, HIDDEN, INTERMEDIATE, TOP_K = 256, 32, 7168, 2048, 8
 MOST_ROUTED = 16  # tokens, as in route.cuh
@@ -110,24 +114,16 @@ def choose_variant(seq_len):
     return 0 if seq_len <= MOST_ROUTED else 1 if seq_len <= 1024 else 2 if seq_len <= 2048 else 3
 
 
-class _Workspace:
-    """Buffers for up to `seq_len` tokens. Only `counters` carries anything from call to call: zeros."""
-
-    def __init__(self, library, seq_len, ctas, device):
-        def empty(*shape, dtype=torch.uint8):
-            return torch.empty(shape, dtype=dtype, device=device)
-
-        pairs = seq_len * TOP_K
-        self.seq_len = seq_len
-        self.bucket = empty(NUM_LOCAL, seq_len, 2, dtype=torch.int32)
-        self.act = empty(pairs, INTERMEDIATE)
-        self.act_scale = empty(pairs, INTERMEDIATE // 128, dtype=torch.float32)
-        self.partial = empty(library.derby_moe_piece_bytes(ctas))
-        self.counters = torch.zeros(library.derby_moe_counters(ctas), dtype=torch.int32, device=device)
-        self.addresses = [t.data_ptr() for t in (self.bucket, self.act, self.act_scale, self.partial, self.counters)]
+workspace = workspaces.Workspace(torch.int32, torch.uint8, torch.float32, torch.uint8)
 
 
-_workspaces = {}
+def space_for(library, seq_len, ctas, device):
+    """The counters, zeros between calls, and then those of _Call from `bucket` to `partial`."""
+    pairs = seq_len * TOP_K
+    return workspace(device, library.derby_moe_counters(ctas), NUM_LOCAL * seq_len * 2, pairs * INTERMEDIATE,
+                     pairs * INTERMEDIATE // 128, library.derby_moe_piece_bytes(ctas))
+
+
 _ctas = {}
 
 
@@ -155,16 +151,12 @@ def run(routing_logits, routing_bias, hidden_states, hidden_states_scale, gemm1_
         ctas = torch.cuda.get_device_properties(device).multi_processor_count // 2 * 2  # in clusters of two
         _ctas[index] = ctas
     stream = torch.cuda.current_stream(device).cuda_stream
-    # One workspace a stream (two streams could use it at the same time), grown to the most tokens seen so far.
-    space = _workspaces.get((index, stream))
-    if space is None or space.seq_len < seq_len:
-        _workspaces.pop((index, stream), None)
-        space = _workspaces[index, stream] = _Workspace(library, seq_len, ctas, device)
+    counters, *others = space_for(library, seq_len, ctas, device).addresses
     call = _Call(
         *[tensor.data_ptr() for tensor in (
             routing_logits, routing_bias, hidden_states, hidden_states_scale, gemm1_weights, gemm1_weights_scale,
             gemm2_weights, gemm2_weights_scale, output)],
-        *space.addresses, seq_len, int(local_expert_offset), float(routed_scaling_factor), choose_variant(seq_len),
+        *others, counters, seq_len, int(local_expert_offset), float(routed_scaling_factor), choose_variant(seq_len),
         ctas, index, stream)
     with torch.cuda.device(device):
         error = library.derby_moe_run(call)

@@ -26,10 +26,16 @@ bits of a float32 sum can differ.
 Kept between calls: compiled kernels, and a workspace whose counters every call leaves at zero.
 """
 
+import importlib
+import os
+
 import torch
 import triton
 import triton.language as tl
 from triton.tools.tensor_descriptor import TensorDescriptor
+
+__path__ = [os.path.dirname(__file__)]
+workspaces = importlib.import_module(f"{__name__}.workspaces")
 
 TOP_K = 8
 NUM_GROUPS = 8
@@ -314,38 +320,19 @@ def choose_config(seq_len, sm_count):
     return ((sm_count, dict(BLOCK_M=128, SWAP=False, SPLIT=False, num_warps=8, NUM_STAGES=4)),) * 2
 
 
-class _Workspace:
-    """Buffers for up to `seq_len` tokens. Only `counts` and `arrived` carry anything from call to call: zeros."""
-
-    def __init__(self, seq_len, hidden, intermediate, num_local, sm_count, device):
-        def empty(*shape, dtype=torch.float32):
-            return torch.empty(shape, dtype=dtype, device=device)
-
-        pairs = seq_len * min(TOP_K, num_local)
-        self.seq_len = seq_len
-        self.weights = empty(seq_len, TOP_K)
-        self.buckets = empty(num_local, seq_len, dtype=torch.int32)
-        self.act = empty(pairs, intermediate, dtype=torch.float8_e4m3fn)
-        self.act_scale = empty(pairs, intermediate // 128)
-        self.pair_out = empty(seq_len * TOP_K, hidden, dtype=torch.bfloat16)
-        self.counts = torch.zeros(num_local, dtype=torch.int32, device=device)
-        # Split tiles have 16 pairs; a program has at most two pieces of them, and there are at most two a program.
-        self.partial = empty(2 * sm_count, 2 * 128 * 16)
-        self.arrived = torch.zeros(2 * sm_count, dtype=torch.int32, device=device)
-
-
-_workspaces = {}
+# The counts and the pieces that came, zeros between calls, and then weights, buckets, act, act_scale, pair_out, partial.
+workspace = workspaces.Workspace(torch.float32, torch.int32, torch.float8_e4m3fn, torch.float32, torch.bfloat16,
+                                 torch.float32)
 _compiled = {}
 
 
-def _workspace(seq_len, hidden, intermediate, num_local, sm_count, device, stream):
-    """One workspace a stream (two streams could use it at the same time), grown to the most tokens seen so far."""
-    key = (device, stream, hidden, intermediate, num_local)
-    space = _workspaces.get(key)
-    if space is None or space.seq_len < seq_len:
-        _workspaces.pop(key, None)
-        space = _workspaces[key] = _Workspace(seq_len, hidden, intermediate, num_local, sm_count, device)
-    return space
+def space_for(seq_len, hidden, intermediate, num_local, sm_count, device):
+    pairs = seq_len * min(TOP_K, num_local)
+    # Split tiles have 16 pairs; a program has at most two pieces of them, and there are at most two a program.
+    counters, *others = workspace(
+        device, num_local + 2 * sm_count, seq_len * TOP_K, num_local * seq_len, pairs * intermediate,
+        pairs * (intermediate // 128), seq_len * TOP_K * hidden, 2 * sm_count * 2 * 128 * 16).tensors
+    return counters[:num_local], counters[num_local:], *others
 
 
 def _launch(calls, compiled_for, stream):
@@ -387,7 +374,8 @@ def run(routing_logits, routing_bias, hidden_states, hidden_states_scale, gemm1_
     on_gpu = device.type == "cuda"
     sm_count = torch.cuda.get_device_properties(device).multi_processor_count if on_gpu else 3
     stream = torch.cuda.current_stream(device).cuda_stream if on_gpu else 0
-    space = _workspace(seq_len, hidden, intermediate, num_local, sm_count, device, stream)
+    counts, arrived, weights, buckets, act, act_scale, pair_out, partial = space_for(
+        seq_len, hidden, intermediate, num_local, sm_count, device)
     addresses = [t.data_ptr() for t in (routing_logits, routing_bias, hidden_states, hidden_states_scale,
                                         gemm1_weights_scale, gemm2_weights_scale, output)]
     compiled_for = (device, *(address % 16 == 0 for address in addresses))
@@ -401,19 +389,19 @@ def run(routing_logits, routing_bias, hidden_states, hidden_states_scale, gemm1_
     block_h = min(triton.next_power_of_2(hidden), 1024)
     calls = [
         (moe_route, (seq_len, 1, 1),
-         (routing_logits, routing_bias, space.weights, space.counts, space.buckets, seq_len, int(local_expert_offset),
+         (routing_logits, routing_bias, weights, counts, buckets, seq_len, int(local_expert_offset),
           float(routed_scaling_factor)),
          dict(NUM_EXPERTS=routing_logits.shape[1], NUM_LOCAL=num_local, NUM_GROUPS=NUM_GROUPS, TOP_GROUPS=TOP_GROUPS,
               TOP_K=TOP_K, PDL=on_gpu, LOWEST=LOWEST, num_warps=1)),
         (moe_gemm1, (programs1, 1, 1),
-         (hidden_states, hidden_states_scale, w1, gemm1_weights_scale, space.counts, space.buckets, space.act,
-          space.act_scale, space.partial, space.arrived, seq_len),
+         (hidden_states, hidden_states_scale, w1, gemm1_weights_scale, counts, buckets, act, act_scale, partial,
+          arrived, seq_len),
          dict(**sizes, **tile1, TOP_K=TOP_K, FP8_MAX=FP8_MAX, **dependent)),
         (moe_gemm2, (programs2, 1, 1),
-         (space.act, space.act_scale, w2, gemm2_weights_scale, space.counts, space.buckets, space.weights,
-          space.pair_out, space.partial, space.arrived, seq_len), dict(**sizes, **tile2, **dependent)),
+         (act, act_scale, w2, gemm2_weights_scale, counts, buckets, weights, pair_out, partial, arrived, seq_len),
+         dict(**sizes, **tile2, **dependent)),
         (moe_combine, (seq_len, triton.cdiv(hidden, block_h), 1),
-         (space.pair_out, space.weights, space.counts, output),
+         (pair_out, weights, counts, output),
          dict(HIDDEN=hidden, **experts, TOP_K=TOP_K, BLOCK_H=block_h, num_warps=4, **dependent)),
     ]
     with torch.cuda.device_of(hidden_states):
