@@ -72,8 +72,13 @@ def problems(name):
     solution = catalog.solution(name)
     definition = catalog.definition(solution.definition)
     module = definition_module(definition)
-    candidate = Candidate(load_solution(definition, solution), solution.destination_passing_style, definition,
-                          solution.in_place, load_setup(solution))
+    candidate = Candidate(
+        load_solution(definition, solution),
+        solution.destination_passing_style,
+        definition,
+        solution.in_place,
+        load_setup(solution),
+    )
     small, large = workload_pair(catalog, definition)
     sides = [Side(candidate, module, small, variant) for variant in range(2)]
     stream = torch.cuda.Stream()

@@ -114,8 +114,9 @@ def test_zeros_that_run_out_in_a_capture_come_from_the_graph_and_are_not_kept(on
     assert made(CPU, many // 4, 1, 1).tensors[0].untyped_storage().data_ptr() == (
         made.zeros[CPU].filled[-1].untyped_storage().data_ptr()
     )
-    assert any(half.untyped_storage().data_ptr() == filled.untyped_storage().data_ptr()
-               for filled in made.zeros[CPU].filled), "never freed"
+    assert any(
+        half.untyped_storage().data_ptr() == filled.untyped_storage().data_ptr() for filled in made.zeros[CPU].filled
+    ), "never freed"
 
 
 def test_a_driver_that_tells_no_capture_costs_a_fill_in_the_graph(on, made, workspaces, monkeypatch):
