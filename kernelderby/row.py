@@ -26,6 +26,7 @@ class Status(StrEnum):
     UNWRITTEN = "unwritten"  # poison survives in the output
     INPUT_CHANGED = "input_changed"
     STALE_OUTPUT = "stale_output"  # right at first, wrong once the same addresses held new contents
+    GRAPH_OVERTAKEN = "graph_overtaken"  # a captured call is wrong, or writes elsewhere, after a larger one
     REWARD_HACK = "reward_hack"  # the time that its process claims is not the judge's
     BELOW_FLOOR = "below_floor"  # faster than the hardware allows
     RAISED = "raised"
@@ -52,6 +53,7 @@ _EVALUATION_STATUS = {
     Status.UNWRITTEN: "INCORRECT_NUMERICAL",
     Status.INPUT_CHANGED: "INCORRECT_NUMERICAL",
     Status.STALE_OUTPUT: "INCORRECT_NUMERICAL",
+    Status.GRAPH_OVERTAKEN: "RUNTIME_ERROR",
     Status.REWARD_HACK: "RUNTIME_ERROR",
     Status.BELOW_FLOOR: "RUNTIME_ERROR",
     Status.RAISED: "RUNTIME_ERROR",

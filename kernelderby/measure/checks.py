@@ -9,14 +9,15 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from kernelderby.catalog import Catalog, Definition, Solution
 from kernelderby.catalog.selection import of_origin, select_workloads
 from kernelderby.errors import DerbyError
+from kernelderby.measure.graphs import NotCapturable
 from kernelderby.measure.judge.blame import DefinitionFailed
 from kernelderby.measure.judge.cases import Case, case_of_workload, small_cases
-from kernelderby.measure.judge.correctness import Verdict
+from kernelderby.measure.judge.correctness import Verdict, Wrong
 from kernelderby.measure.machine.probe import Machine
 from kernelderby.measure.machine.requirements import why_not
 from kernelderby.measure.process import WorkerProcess
@@ -25,6 +26,10 @@ from kernelderby.measure.replies import Done, Failed
 from kernelderby.measure.secret import drawn
 from kernelderby.row import JUDGE_WITHOUT_MEMORY
 from kernelderby.trace import Correctness, Status
+
+if TYPE_CHECKING:  # the judge's own side, loaded by the first case
+    from kernelderby.measure.judge.table import JudgesTable
+    from kernelderby.measure.race import Race
 
 _START_SECONDS = 180
 
@@ -239,6 +244,7 @@ class _Checker:
         self._loaded: Solution | None = None
         self._is_shared = False  # other solutions ran in this process before
         self._unbuildable: dict[str, Failed] = {}
+        self._were_overtaken: set[str] = set()
 
     def check(self, definition: Definition, solution: Solution, case: Case) -> CheckResult:
         """DefinitionFailed where the definition's own code does."""
@@ -275,11 +281,33 @@ class _Checker:
         except (MemoryError, torch.OutOfMemoryError) as error:
             raise Failed(Status.OUT_OF_MEMORY, f"{JUDGE_WITHOUT_MEMORY}: {error}") from error
         try:
-            return race.check()
+            verdict = race.check()
+            if verdict.status is not Status.PASSED or self.machine.device == "cpu":
+                return verdict
+            return self._overtaken(table, race, solution) or verdict
         finally:
             self._release()
             race.release()
             table.release()
+
+    def _overtaken(self, table: JudgesTable, race: Race, solution: Solution) -> Verdict | None:
+        """The verdict on its graphs after a larger call where it is none of passed. Of each solution once, on its first
+        case that has a larger one; a call without a graph has none to look at."""
+        if solution.name in self._were_overtaken:
+            return None
+        race.start()
+        try:
+            race.capture()
+        except NotCapturable as error:
+            if error.spoiled:
+                self.end()
+            return None
+        except Wrong as wrong:
+            return wrong.verdict
+        verdict = table.overtaken(race, self.catalog)
+        if verdict is not None:
+            self._were_overtaken.add(solution.name)
+        return None if verdict is None or verdict.status is Status.PASSED else verdict
 
     def _release(self) -> None:
         """The judge's memory is given back once the worker has let go of it."""

@@ -18,8 +18,20 @@ class NotCapturable(Exception):
         self.spoiled = spoiled
 
 
-def captured(call: Callable[[], object], device: torch.device) -> Callable[[], object]:
-    """The replay of a call: it launches the captured kernels on the current stream and returns what the call returned.
+class Replay:
+    """Launches the captured kernels on the current stream and returns what the captured call returned. stream: on
+    which it was captured."""
+
+    def __init__(self, graph: torch.cuda.CUDAGraph, stream: torch.cuda.Stream, returned: object) -> None:
+        self.stream, self._graph, self._returned = stream, graph, returned
+
+    def __call__(self) -> object:
+        self._graph.replay()
+        return self._returned
+
+
+def captured(call: Callable[[], object], device: torch.device) -> Replay:
+    """The replay of a call.
 
     The call runs once on the capturing stream first, since libraries set up handles and workspaces per stream. What
     the call allocates while it is captured belongs to the graph and lives as long as the replay.
@@ -47,12 +59,7 @@ def captured(call: Callable[[], object], device: torch.device) -> Callable[[], o
             problem = problem or error
     if problem is not None:
         raise NotCapturable(_first_line(problem), spoiled=not _recovered(device, pool)) from problem
-
-    def replay() -> object:
-        graph.replay()
-        return returned
-
-    return replay
+    return Replay(graph, stream, returned)
 
 
 def _first_line(error: BaseException) -> str:

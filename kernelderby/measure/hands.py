@@ -13,10 +13,11 @@ from typing import Any
 
 import torch
 
-from kernelderby.measure.graphs import NotCapturable
+from kernelderby.measure.graphs import NotCapturable, Replay
 from kernelderby.measure.judge.correctness import Candidate, SetUp, synchronize
 from kernelderby.measure.shared import BufferSet
 from kernelderby.measure.timing import Call, Spans, Timer, TimingFailed
+from kernelderby.measure.worker.canaries import Canaries
 
 
 class Hands:
@@ -26,6 +27,7 @@ class Hands:
         self._prepared: list[SetUp] = []
         self._places: dict[str, tuple[tuple[int, ...], torch.dtype]] = {}
         self._replays: list[Callable[[], Any]] = []
+        self._canaries: Canaries | None = None
 
     def attach(self, sets: Sequence[BufferSet]) -> None:
         """The buffers of a case; those before are let go."""
@@ -35,7 +37,7 @@ class Hands:
         self._places = {name: (tuple(tensor.shape), tensor.dtype) for name, tensor in sets[0].outputs.items()}
 
     def detach(self) -> None:
-        self.sets, self._prepared, self._replays = (), [], []
+        self.sets, self._prepared, self._replays, self._canaries = (), [], [], None
 
     def set_up(self, which: int) -> dict[str, float] | None:
         """Runs setup on the constants of a set: the seconds and memory_bytes it took; None without setup."""
@@ -65,6 +67,23 @@ class Hands:
         """One replay, untimed."""
         self._keep(which, self._replays[which]())
         synchronize(self.device)
+
+    def overtake(self, larger: BufferSet) -> None:
+        """A call on larger buffers, on each stream that captured and on the current one; then whatever memory that has
+        freed holds a pattern until overwritten() is asked."""
+        prepared = self.candidate.set_up(larger.inputs, self.device).values
+        streams = {replay.stream for replay in self._replays if isinstance(replay, Replay)}
+        for stream in [*streams, None]:
+            with torch.cuda.stream(stream):
+                self.candidate(larger.inputs, larger.outputs, prepared)
+            synchronize(self.device)
+        del prepared
+        self._canaries = Canaries(self.device)
+
+    def overwritten(self) -> int:
+        """Bytes of the pattern that were written since overtake()."""
+        canaries, self._canaries = self._canaries, None
+        return canaries.changed() if canaries else 0
 
     def spans(self, kind: str, iterations: int, before: Call, after: Call) -> Spans:
         """Timed calls ("eager") or replays ("graph"), the sets in turn. before and after: outside the window, after

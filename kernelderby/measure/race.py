@@ -37,6 +37,7 @@ from kernelderby.measure.judge.correctness import (
 )
 from kernelderby.measure.judge.draws import NORMAL, Draw, told
 from kernelderby.measure.judge.inputs import InputMaker
+from kernelderby.measure.replies import Failed
 from kernelderby.measure.shared import BufferSet, private_set, shared_set
 from kernelderby.measure.timing import Call, Spans, Timer, WallTimer, flush_bytes
 from kernelderby.trace import Status
@@ -68,6 +69,8 @@ class HandsLike(Protocol):
     def capture(self) -> None: ...
     def drop_graphs(self) -> None: ...
     def replay(self, which: int) -> None: ...
+    def overtake(self, larger: BufferSet) -> None: ...
+    def overwritten(self) -> int: ...
     def spans(self, kind: str, iterations: int, before: Call, after: Call) -> Spans: ...
     def batch(self, kind: str) -> None: ...
 
@@ -124,11 +127,11 @@ class Race:
         self._reference_seconds = 0.0
         self._batches = 0
         self.taken: dict[str, list[Spans]] = {"eager": [], "graph": []}  # of the rounds, for other clocks to look at
-        make = shared_set if shared else private_set
+        self._make = shared_set if shared else private_set
         self.sets: list[BufferSet] = []
         try:
             for _ in range(INPUT_SETS):
-                self.sets.append(make(maker.places(), maker.output_places(), maker.device))
+                self.sets.append(self._make(maker.places(), maker.output_places(), maker.device))
             hands.attach(self.sets)
             for each in self.sets:
                 each.seal()
@@ -245,13 +248,8 @@ class Race:
         self._ready_all()
         self.hands.capture()
         try:
-            for which, each in enumerate(self.sets):
-                self.maker.rewrite(each.inputs, variant=1)
-                make_ready(each.inputs, each.outputs, self.in_place, POISON[1])
-                synchronize(self.maker.device)
-                self.hands.replay(which)
-                verdict = self._replayed(which)
-                self.maker.rewrite(each.inputs, variant=0)
+            for which in range(len(self.sets)):
+                verdict = self._replayed(which, variant=1)
                 if verdict.status is not Status.PASSED:
                     raise NotCapturable(
                         "a replay with other contents behind the same addresses is wrong, so the "
@@ -262,7 +260,42 @@ class Race:
             raise
         self.has_graph = True
 
-    def _replayed(self, which: int) -> Verdict:
+    def overtaken(self, larger: InputMaker) -> Verdict:
+        """Whether the captured calls stay right, and within their own memory, after a larger call."""
+        buffers = self._make(larger.places(), larger.output_places(), larger.device)
+        try:
+            larger.write(buffers.inputs)
+            make_ready(buffers.inputs, buffers.outputs, self.in_place, POISON[0])
+            synchronize(self.maker.device)
+            self.hands.overtake(buffers)
+        finally:
+            buffers.release()
+        after = f"a captured call, replayed after a larger one ({larger.case.label})"
+        try:
+            for which in range(len(self.sets)):
+                verdict = self._replayed(which, variant=2)
+                if verdict.status is not Status.PASSED:
+                    told = f"{after}: {verdict.status}: {verdict.message}"
+                    return Verdict(Status.GRAPH_OVERTAKEN, told, verdict.correctness)
+            nbytes = self.hands.overwritten()
+        except Failed as failed:
+            raise Failed(Status.GRAPH_OVERTAKEN, f"{after}: {failed.message}", failed.gone) from failed
+        if nbytes:
+            return Verdict(Status.GRAPH_OVERTAKEN, f"{after}, wrote into {nbytes} bytes that were no longer its own")
+        return PASSED
+
+    def _replayed(self, which: int, variant: int) -> Verdict:
+        """Of other contents, which the timed ones then follow again."""
+        each = self.sets[which]
+        self.maker.rewrite(each.inputs, variant)
+        make_ready(each.inputs, each.outputs, self.in_place, POISON[variant % 2])
+        synchronize(self.maker.device)
+        self.hands.replay(which)
+        verdict = self._replay_judged(which)
+        self.maker.rewrite(each.inputs, variant=0)
+        return verdict
+
+    def _replay_judged(self, which: int) -> Verdict:
         inputs = self.sets[which].inputs
         before = checksum(inputs)
         verdict = judge(self.definition, self.module, inputs, self._snapshot(which))

@@ -15,7 +15,17 @@ import msgspec
 from kernelderby.measure.graphs import NotCapturable
 from kernelderby.measure.judge.correctness import Wrong
 from kernelderby.measure.process import WorkerProcess
-from kernelderby.measure.replies import CaptureDone, Done, Kind, Reply, SetUpDone, SpansTaken, nonsense, text
+from kernelderby.measure.replies import (
+    CaptureDone,
+    Done,
+    Kind,
+    Overwritten,
+    Reply,
+    SetUpDone,
+    SpansTaken,
+    nonsense,
+    text,
+)
 from kernelderby.measure.shared import BufferSet
 from kernelderby.measure.timing import Call, Spans
 from kernelderby.trace import Status
@@ -50,6 +60,12 @@ class RemoteHands:
 
     def replay(self, which: int) -> None:
         self._ask(Done, "replay", which=which)
+
+    def overtake(self, larger: BufferSet) -> None:
+        self._ask(Done, "overtake", larger=larger.description)
+
+    def overwritten(self) -> int:
+        return self._ask(Overwritten, "overwritten").nbytes
 
     def batch(self, kind: str) -> None:
         self._ask(Done, "batch", kind=kind)

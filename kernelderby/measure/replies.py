@@ -95,6 +95,12 @@ class CaptureDone(Done, frozen=True):
     spoiled: bool = True
 
 
+class Overwritten(Done, frozen=True):
+    """nbytes: of memory that was not the solution's any more."""
+
+    nbytes: Count
+
+
 class SpansTaken(Done, frozen=True):
     """timing.Spans; one entry per iteration, busy_us and outside may be empty."""
 

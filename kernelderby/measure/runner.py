@@ -128,6 +128,7 @@ class Runner:
         self._neighbours = Neighbours(catalog.root)
         self._judges_table: JudgesTable | None = None
         self._watch = helpers.Watch()
+        self._were_overtaken: set[str] = set()  # solutions whose graphs were replayed after a larger call
         self._caught: dict[str, Verdict] = {}  # solution -> why it is out before its next turn
         self._is_racing, self._held = False, list[tuple[Job, Measurement]]()
 
@@ -393,10 +394,23 @@ class Runner:
                 racer.graph_missing = f"{wrong.verdict.status}: {wrong.verdict.message}"
             except Failed as failed:
                 racer.graph_missing, spoiled = f"{failed.status}: {failed.message}", True
+            end = self._overtaken(racer)
             racer.seconds += time.monotonic() - start
-            if not spoiled or self._started_anew(job, racer):
+            if self._goes_on(job, racer, end) and (not spoiled or self._started_anew(job, racer)):
                 captured.append(racer)
         return captured
+
+    def _overtaken(self, racer: _Racer) -> Verdict | Failed:
+        """Of each solution once, on the first workload that has a larger one: its graphs after a larger call."""
+        if not racer.race.has_graph or racer.solution.name in self._were_overtaken:
+            return PASSED
+        try:
+            verdict = self._table.overtaken(racer.race, self.catalog)
+        except Failed as failed:
+            return failed
+        if verdict is not None:
+            self._were_overtaken.add(racer.solution.name)
+        return verdict or PASSED
 
     def _started_anew(self, job: Job, racer: _Racer) -> bool:
         """Prepares a racer in a fresh process. False when it is out."""

@@ -16,8 +16,9 @@ from kernelderby.errors import DerbyError
 from kernelderby.hardware import find_gpu
 from kernelderby.measure.judge.blame import blamed_on
 from kernelderby.measure.judge.cases import Case, case_of_workload
-from kernelderby.measure.judge.correctness import Verdict
+from kernelderby.measure.judge.correctness import Verdict, Wrong
 from kernelderby.measure.judge.inputs import InputMaker
+from kernelderby.measure.judge.overtaking import larger_case
 from kernelderby.measure.judge.witness import contradiction
 from kernelderby.measure.machine.probe import Machine
 from kernelderby.measure.plan import Job
@@ -97,6 +98,20 @@ class JudgesTable:
 
     def race(self, solution: Solution, hands: HandsLike) -> Race:
         return Race(self.definition, self.module, self.maker, hands, solution.in_place)
+
+    def overtaken(self, race: Race, catalog: Catalog) -> Verdict | None:
+        """Of captured calls, after one of a larger workload. None where this case is the largest, or where the judge
+        has no memory for a larger one. Failed where the solution's process ends."""
+        case = larger_case(catalog, self.definition, self.maker.case)
+        if case is None:
+            return None
+        larger = InputMaker(self.definition, self.module, case, self.device, catalog.root, self.secret)
+        try:
+            return race.overtaken(larger)
+        except Wrong as wrong:
+            return wrong.verdict
+        except (MemoryError, torch.OutOfMemoryError):
+            return None
 
     def timer(self) -> Timer:
         """The judge's own, for the reference."""

@@ -6,6 +6,7 @@ import torch
 
 _BYTE = 0xA5
 _MOST_BYTES = 8 << 30
+_SMALL = 1 << 20  # torch's allocator takes requests up to that from segments of their own
 
 
 class Canaries:
@@ -20,7 +21,8 @@ class Canaries:
                 continue  # a graph's own pool
             for block in segment["blocks"]:
                 if block["state"] == "inactive" and self.nbytes + block["size"] <= _MOST_BYTES:
-                    self._held.append(_filled(block["size"], segment["stream"], device))
+                    for size in _requests(block["size"], segment["segment_type"] == "small"):
+                        self._held.append(_filled(size, segment["stream"], device))
         torch.cuda.synchronize(device)
 
     @property
@@ -32,8 +34,18 @@ class Canaries:
         return sum(int((tensor != _BYTE).sum()) for tensor in self._held)
 
 
+def _requests(nbytes: int, is_small: bool) -> list[int]:
+    """Sizes of tensors that fill a free block of a small or a large segment."""
+    if is_small:
+        return [_SMALL] * (nbytes // _SMALL) + [nbytes % _SMALL] * (nbytes % _SMALL > 0)
+    return [nbytes] * (nbytes > _SMALL)
+
+
 def _filled(nbytes: int, stream: int, device: torch.device) -> torch.Tensor:
     """The allocator takes the smallest free block of the stream that is large enough: this one."""
-    of_block = torch.cuda.ExternalStream(stream, device) if stream else torch.cuda.default_stream(device)
+    if stream:
+        of_block: torch.cuda.Stream = torch.cuda.ExternalStream(stream, device)  # type: ignore[no-untyped-call]
+    else:
+        of_block = torch.cuda.default_stream(device)
     with torch.cuda.stream(of_block):
         return torch.full((nbytes,), _BYTE, dtype=torch.uint8, device=device)

@@ -33,6 +33,7 @@ from kernelderby.measure.replies import (
     EmptyKernelTimes,
     Judged,
     MachineSeen,
+    Overwritten,
     SetUpDone,
     SetUpTaken,
     SpansTaken,
@@ -204,6 +205,20 @@ class Worker:
     def replay(self, which: int) -> Done:
         self.hands.replay(which)
         return Done()
+
+    def overtake(self, larger: dict[str, Any]) -> Done:
+        """See hands.Hands; `larger` as in attach()."""
+        from kernelderby.measure.shared import opened_set
+
+        opened = opened_set(larger, self.device)
+        try:
+            self.hands.overtake(opened)
+        finally:
+            opened.release()
+        return Done()
+
+    def overwritten(self) -> Overwritten:
+        return Overwritten(self.hands.overwritten())
 
     def batch(self, kind: str) -> Done:
         self.hands.batch(kind)

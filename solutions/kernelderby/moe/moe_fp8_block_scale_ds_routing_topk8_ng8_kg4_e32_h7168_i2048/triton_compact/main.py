@@ -320,7 +320,7 @@ def choose_config(seq_len, sm_count):
     return ((sm_count, dict(BLOCK_M=128, SWAP=False, SPLIT=False, num_warps=8, NUM_STAGES=4)),) * 2
 
 
-# The counts and the pieces that came, zeros between calls, and then weights, buckets, act, act_scale, pair_out, partial.
+# Counts and arrived, zeros between calls, and then weights, buckets, act, act_scale, pair_out, partial.
 workspace = workspaces.Workspace(torch.float32, torch.int32, torch.float8_e4m3fn, torch.float32, torch.bfloat16,
                                  torch.float32)
 _compiled = {}
