@@ -21,6 +21,7 @@ LAYERS = [
     ("quick", "trace"),
     ("hardware",),
     ("catalog",),
+    ("shapes",),
     ("roofline",),
     ("profile",),
     ("rank",),

@@ -1,0 +1,82 @@
+"""derby shapes: the shapes that a model implies."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import click
+
+from kernelderby.cli.options import (
+    FILE,
+    DerbyCommand,
+    check_names,
+    count_from,
+    definitions_option,
+    names_option,
+    root_option,
+)
+from kernelderby.cli.output import Output, output_options, warn
+
+
+@click.command(cls=DerbyCommand)
+@click.argument("config", metavar="[CONFIG.json]", required=False, type=FILE)
+@click.option("--tp", "sharing", type=count_from(1), default=1, show_default=True, help="GPUs that share each layer.")
+@names_option("--tokens", metavar="N", help="Tokens of a step (default: 1 to 16384, as in the rules).")
+@definitions_option
+@click.option("--out", type=FILE, metavar="FILE", help="Write the lines of a workloads file there (.jsonl).")
+@click.option("--update", is_flag=True, help="Without CONFIG.json: put the standing set into workloads/.")
+@output_options("shapes", tables=("shapes",), write=False)
+@root_option
+def command(
+    config: Path | None,
+    sharing: int,
+    tokens: tuple[str, ...],
+    definitions: tuple[str, ...],
+    out: Path | None,
+    update: bool,
+    root: Path,
+    output: Output,
+) -> None:
+    """The workloads of every operator that a model's config.json implies on one of --tp GPUs, by rules
+    (kernelderby/shapes/rules.toml): dense and mixture of experts, latent attention, mrope, FP8 where the file says so.
+
+    Without CONFIG.json: the standing set of origin `models`, chosen from the configurations in kernelderby/shapes.
+    """
+    from kernelderby.catalog import Catalog
+    from kernelderby.files import write_whole
+    from kernelderby.locate import writable_set
+    from kernelderby.report.shapes import shapes_answer
+    from kernelderby.shapes.model import read_model
+    from kernelderby.shapes.rules import generated_inputs, shapes_of
+    from kernelderby.shapes.standing import standing_shapes, write_standing
+
+    if config is None and (tokens or sharing > 1):
+        raise click.UsageError("--tp and --tokens go with a CONFIG.json; without one it is the standing set")
+    if config is not None and update:
+        raise click.UsageError("--update writes the standing set; leave out CONFIG.json, or write to --out FILE")
+    catalog = Catalog.open(writable_set(root) if update else root)
+    check_names(catalog, (), definitions)
+    if config is None:
+        title, shapes = "the standing set", standing_shapes(catalog)
+    else:
+        model = read_model(config, sharing)
+        title, shapes = f"{model.name} on {sharing} GPUs", shapes_of(catalog, model, _counts(tokens))
+    chosen = [shape for shape in shapes if not definitions or shape.definition.name in definitions]
+    lines = [shape.line(generated_inputs(catalog, shape.definition)) for shape in chosen]
+    if update:
+        changed = write_standing(catalog)
+        warn([f"{path}: written; run derby pack, which counts the costs" for path in changed])
+    if out is not None:
+        write_whole(out, "".join(f"{json.dumps(line, ensure_ascii=False)}\n" for line in lines))
+        warn([f"{out}: {len(lines)} workloads written; run derby pack, which counts the costs"])
+    output.emit(shapes_answer(title, chosen, lines))
+
+
+def _counts(tokens: tuple[str, ...]) -> tuple[int, ...]:
+    from kernelderby.errors import DerbyError
+
+    for word in tokens:
+        if not word.isdecimal() or not 1 <= int(word) <= 1 << 20:
+            raise DerbyError(f"--tokens: {word!r:.40} is no number of tokens from 1 to {1 << 20}; give whole numbers")
+    return tuple(int(word) for word in tokens)

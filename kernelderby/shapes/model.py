@@ -1,0 +1,180 @@
+"""A model's config.json, as Hugging Face has them -> the numbers that the rules speak of, on one of several GPUs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from kernelderby.errors import DerbyError
+from kernelderby.fields import read_json
+
+# Models whose attention is multiplied by the sigmoid of a layer of its own, of all heads' columns.
+_GATED = ("qwen3_next", "qwen3_5", "minimax_text_01")
+_QK_NORM = ("qwen3", "qwen3_moe")  # a norm of each query and key head; others say it (use_qk_norm)
+_L2_NORM = ("llama4",)  # without weights
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    """facts: name -> number; what the model does not have is absent. Sizes that GPUs share are those of one."""
+
+    name: str
+    config: str
+    tensor_parallel: int
+    facts: dict[str, int | float]
+
+
+def read_model(path: Path, tensor_parallel: int) -> Model:
+    """DerbyError where the file is no model's, or so many GPUs cannot share it."""
+    config: dict[str, Any] = read_json(path)
+    text = config | config.get("text_config", {})
+    kind = config.get("model_type", "")
+    try:
+        facts = {
+            **_layers(path, text, tensor_parallel),
+            **_heads(path, text, kind, tensor_parallel),
+            **_latent(text),
+            **_experts(path, text, kind, tensor_parallel),
+            **_linear(path, text, tensor_parallel),
+            **_vision(path, config.get("vision_config") or {}, tensor_parallel),
+            **_quantized(config.get("quantization_config") or {}),
+        }
+    except (TypeError, AttributeError, KeyError) as error:
+        raise DerbyError(f"{path}: is no model's config.json ({error}); mend it") from None
+    facts["tp"] = tensor_parallel
+    name = config.get("_model") or config.get("_name_or_path") or path.stem
+    return Model(str(name), path.name, tensor_parallel, facts)
+
+
+def _number(path: Path, text: dict[str, Any], name: str) -> int:
+    value = text.get(name)
+    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+        raise DerbyError(f"{path}: {name}: is {value!r:.40}; give a model's config.json, with its sizes")
+    return value
+
+
+def _shared(path: Path, name: str, size: int, tensor_parallel: int) -> int:
+    if size % tensor_parallel:
+        raise DerbyError(f"{path}: {name}: {size} do not divide by --tp {tensor_parallel}; give a divisor")
+    return size // tensor_parallel
+
+
+def _layers(path: Path, text: dict[str, Any], tp: int) -> dict[str, int | float]:
+    facts: dict[str, int | float] = {"hidden": _number(path, text, "hidden_size"), "vocab": text.get("vocab_size", 0)}
+    layer_norm = text.get("norm_epsilon", text.get("layer_norm_eps"))
+    if layer_norm is not None:
+        facts |= {"layer_norm": 1, "eps": float(layer_norm)}
+    else:
+        facts |= {"rms_norm": 1, "eps": float(text.get("rms_norm_eps", 1e-6))}
+    is_dense = not _routed(text) or text.get("first_k_dense_replace", 0)
+    if is_dense:
+        facts["dense"] = _shared(path, "intermediate_size", _number(path, text, "intermediate_size"), tp)
+    activation = text.get("hidden_act") or text.get("hidden_activation") or ""
+    if activation == "silu" and "swiglu_limit" not in text:
+        facts["silu"] = 1
+    return facts
+
+
+def _heads(path: Path, text: dict[str, Any], kind: str, tp: int) -> dict[str, int | float]:
+    total = _number(path, text, "num_attention_heads")
+    facts: dict[str, int | float] = {"all_heads": total, "heads": _shared(path, "num_attention_heads", total, tp)}
+    if "kv_lora_rank" in text:
+        return facts
+    of_keys = text.get("num_key_value_heads") or total
+    if of_keys % tp and tp % of_keys:
+        raise DerbyError(f"{path}: num_key_value_heads: {of_keys} and --tp {tp} do not divide; give a divisor")
+    facts["kv_heads"] = max(1, of_keys // tp)
+    facts["head_dim"] = text.get("head_dim") or _number(path, text, "hidden_size") // total
+    rotated = text.get("partial_rotary_factor", 1.0)
+    sections = (text.get("rope_scaling") or {}).get("mrope_section")
+    if sections:
+        facts |= dict(zip(("section_time", "section_height", "section_width"), sections, strict=False))
+    elif rotated == 1.0 and text.get("rope_theta"):
+        facts["rope_base"] = float(text["rope_theta"])
+    if text.get("use_qk_norm") or kind in _QK_NORM:
+        facts["l2_heads" if kind in _L2_NORM else "norm_heads"] = 1
+    if kind in _GATED:
+        facts["gate"] = facts["heads"] * facts["head_dim"]
+    return facts
+
+
+def _latent(text: dict[str, Any]) -> dict[str, int | float]:
+    """Of latent attention. q_latent: 0 without one of the queries."""
+    if "kv_lora_rank" not in text:
+        return {}
+    return {
+        "kv_latent": text["kv_lora_rank"],
+        "q_latent": text.get("q_lora_rank") or 0,
+        "rope_dim": text["qk_rope_head_dim"],
+        "nope_dim": text["qk_nope_head_dim"],
+        "v_dim": text["v_head_dim"],
+    }
+
+
+def _routed(text: dict[str, Any]) -> int:
+    return int(text.get("n_routed_experts") or text.get("num_experts") or text.get("num_local_experts") or 0)
+
+
+def _experts(path: Path, text: dict[str, Any], kind: str, tp: int) -> dict[str, int | float]:
+    experts = _routed(text)
+    if not experts:
+        return {}
+    size = text.get("moe_intermediate_size") or _number(path, text, "intermediate_size")
+    facts: dict[str, int | float] = {
+        "experts": experts,
+        "top_k": _number(path, text, "num_experts_per_tok"),
+        "all_expert": size,
+        "expert": _shared(path, "moe_intermediate_size", size, tp),
+        "scaling": float(text.get("routed_scaling_factor") or 1.0),
+        "groups": text.get("n_group") or 1,
+    }
+    facts["softmax_router" if text.get("scoring_func", "softmax") == "softmax" else "sigmoid_router"] = 1
+    shared = text.get("shared_expert_intermediate_size") or size * (text.get("n_shared_experts") or 0)
+    if kind == "llama4":
+        shared = size
+    if shared:
+        facts["shared"] = _shared(path, "shared expert's size", shared, tp)
+    return facts
+
+
+def _linear(path: Path, text: dict[str, Any], tp: int) -> dict[str, int | float]:
+    """Of gated linear attention with keys and values of 128."""
+    if "linear_num_key_heads" not in text:
+        return {}
+    return {
+        "linear_k_heads": _shared(path, "linear_num_key_heads", text["linear_num_key_heads"], tp),
+        "linear_v_heads": _shared(path, "linear_num_value_heads", text["linear_num_value_heads"], tp),
+        "linear_k_dim": text["linear_key_head_dim"],
+        "linear_v_dim": text["linear_value_head_dim"],
+    }
+
+
+def _vision(path: Path, vision: dict[str, Any], tp: int) -> dict[str, int | float]:
+    heads = vision.get("num_heads") or vision.get("num_attention_heads")
+    if not heads or "hidden_size" not in vision:
+        return {}
+    facts: dict[str, int | float] = {
+        "vision_hidden": vision["hidden_size"],
+        "vision_heads": _shared(path, "vision_config.num_heads", heads, tp),
+        "vision_head_dim": vision["hidden_size"] // heads,
+        "patch": vision.get("patch_size", 14),
+    }
+    if "layer_norm_eps" in vision:
+        facts["vision_eps"] = float(vision["layer_norm_eps"])
+    if vision.get("hidden_act") == "silu":
+        facts["vision_dense"] = vision["intermediate_size"]  # most engines give each GPU all of it
+    if "image_size" in vision:
+        facts["vision_image"] = vision["image_size"]
+    return facts
+
+
+def _quantized(quantization: dict[str, Any]) -> dict[str, int | float]:
+    """fp8_block: blocks of 128 x 128 weights and 128 activations. fp8_token: one scale a row of activations."""
+    method = quantization.get("quant_method", "")
+    if method == "fp8" and quantization.get("weight_block_size") == [128, 128]:
+        return {"fp8_block": 1}
+    groups = quantization.get("config_groups") or {}
+    inputs = [group.get("input_activations") or {} for group in groups.values()]
+    by_token = any(each.get("strategy") == "token" and each.get("num_bits") == 8 for each in inputs)
+    return {"fp8_token": 1} if method == "fbgemm_fp8" or by_token else {}

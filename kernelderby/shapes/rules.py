@@ -1,0 +1,122 @@
+"""The rules of rules.toml, applied to a model: every shape of every operator that it implies."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from msgspec import Struct
+
+from kernelderby.catalog import Catalog, Definition, constraints
+from kernelderby.catalog.lines import line_of
+from kernelderby.catalog.spaces import Sizes, Unfit, sizes_of
+from kernelderby.catalog.workloads import tensor_bytes
+from kernelderby.errors import DerbyError
+from kernelderby.fields import Name, read_toml
+from kernelderby.shapes.model import Model
+
+MODELS = "models"  # origin of the shapes
+LARGEST = 4 << 30  # bytes of the inputs and outputs of one shape; the judge holds two sets of them
+_FOLDER = Path(__file__).parent
+
+
+class _Rule(Struct, forbid_unknown_fields=True):
+    operator: Name
+    layer: Name
+    load: Name
+    sizes: dict[Name, str]
+    when: str = "True"
+
+
+class _RulesFile(Struct, forbid_unknown_fields=True):
+    load: dict[Name, list[dict[Name, int]]]
+    rule: list[_Rule]
+
+
+@dataclass(frozen=True, slots=True)
+class ModelShape:
+    """load: which entry of the rules' loads, as text."""
+
+    definition: Definition
+    sizes: Sizes
+    model: Model
+    layer: str
+    load: str
+
+    @property
+    def uuid(self) -> str:
+        return self.sizes.uuid(self.definition)
+
+    def line(self, generated: Sequence[str]) -> dict[str, Any]:
+        """Of a workloads file. generated: the inputs that generate_inputs makes."""
+        source: dict[str, str | int] = {
+            "model": self.model.name,
+            "config": self.model.config,
+            "tensor_parallel": self.model.tensor_parallel,
+            "layer": self.layer,
+        }
+        return line_of(self.definition, self.sizes, generated, MODELS, source)
+
+
+@cache
+def _rules() -> _RulesFile:
+    return read_toml(_FOLDER / "rules.toml", _RulesFile)
+
+
+def shapes_of(catalog: Catalog, model: Model, tokens: Sequence[int] = ()) -> list[ModelShape]:
+    """Every shape once, in the order of the rules; none of more than LARGEST bytes. tokens: of a step, instead of the
+    rules' own. An operator that the set does not have has none."""
+    rules, found = _rules(), dict[str, ModelShape]()
+    for rule in rules.rule:
+        definition = catalog.definitions.get(rule.operator)
+        if definition is None:
+            continue
+        load = rules.load[rule.load]
+        if tokens and rule.load in ("tokens", "batch"):
+            load = [{"tokens": count} for count in tokens]
+        for entry in load:
+            sizes = _sizes(definition, rule, model.facts, entry)
+            if sizes is not None and tensor_bytes(definition, sizes.axes) <= LARGEST:
+                told = " ".join(f"{name}={value}" for name, value in entry.items())
+                shape = ModelShape(definition, sizes, model, rule.layer, told)
+                found.setdefault(shape.uuid, shape)
+    return list(found.values())
+
+
+def _sizes(
+    definition: Definition, rule: _Rule, facts: Mapping[str, int | float], entry: Mapping[str, int]
+) -> Sizes | None:
+    """None where it is not the model's rule."""
+    values: dict[str, Any] = {**facts, **entry}
+    given: dict[str, Any] = {name: size for name, size in definition.axes.items() if size is not None}
+    try:
+        if not constraints.value(rule.when, values):
+            return None
+        for name, formula in rule.sizes.items():
+            is_text = name not in definition.axes and name not in definition.inputs
+            given[name] = values[name] = formula if is_text else constraints.value(formula, values)
+        return sizes_of(definition, given)
+    except (constraints.NotArithmetic, Unfit):
+        return None
+
+
+def generated_inputs(catalog: Catalog, definition: Definition) -> tuple[str, ...]:
+    """The names of the inputs that generate_inputs makes, as the definition's listed workloads tell. DerbyError where
+    none is listed and the definition has a generator."""
+    if definition.custom_inputs_entrypoint is None:
+        return ()
+    for workload in catalog.workloads(definition.name):
+        return tuple(name for name, spec in workload.inputs.items() if spec["type"] == "safetensors")
+    raise DerbyError(
+        f"{catalog.workloads_path(definition.name)}: lists no workload that would tell which inputs are generated; "
+        "add the first by hand"
+    )
+
+
+def loads() -> Iterator[tuple[str, str, str]]:
+    """(operator, layer, load) of every rule, for who reads them."""
+    for rule in _rules().rule:
+        yield rule.operator, rule.layer, rule.load

@@ -1,0 +1,219 @@
+"""`derby shapes`: what a model's config.json implies, and the standing set that is made of it."""
+
+import json
+from collections import Counter
+
+import pytest
+
+from kernelderby.catalog import Catalog
+from kernelderby.errors import DerbyError
+from kernelderby.shapes import rules, standing
+from kernelderby.shapes.model import read_model
+from kernelderby.shapes.rules import MODELS, shapes_of
+
+CONFIGS = sorted(standing.CONFIGS.glob("*.json"))
+
+
+@pytest.fixture(scope="module")
+def catalog(checkout):
+    return Catalog.open(checkout)
+
+
+def shapes(catalog, name, sharing, tokens=(64,)):
+    """operator -> layer -> sizes of the shapes, var axes and numbers."""
+    found = {}
+    for each in shapes_of(catalog, read_model(standing.CONFIGS / f"{name}.json", sharing), tokens):
+        var = {axis: size for axis, size in each.sizes.axes.items() if each.definition.axes[axis] is None}
+        found.setdefault(each.definition.name, {}).setdefault(each.layer, []).append(var | each.sizes.scalars)
+    return found
+
+
+def test_a_dense_model_on_eight_gpus(catalog):
+    found = shapes(catalog, "llama-3.1-70b", 8)
+    assert found["rms_norm"] == {"a layer's norm": [{"num_tokens": 64, "hidden_size": 8192, "eps": 1e-5}]}
+    assert found["silu_and_mul"] == {"MLP": [{"num_tokens": 64, "intermediate_size": 3584}]}
+    rope = {"num_tokens": 64, "num_heads": 10, "num_q_heads": 8, "num_kv_heads": 1, "rope_base": 500000.0}
+    assert found["fused_qkv_rope"] == {"rotary embedding": [rope]}
+    for operator in ("fused_moe", "mla_decode_attention", "mrope", "layer_norm", "block_scaled_mm", "fused_qk_rmsnorm"):
+        assert operator not in found
+    decode = found["paged_attention_decode"]["attention, decoding"]
+    assert {(each["num_query_heads"], each["num_kv_heads"], each["head_dim"]) for each in decode} == {(8, 1, 128)}
+    assert max(each["num_seqs"] for each in decode) == 256 and max(each["max_context_len"] for each in decode) == 131072
+    assert decode[0]["num_blocks"] == 256 and decode[0]["sm_scale"] == 128**-0.5
+
+
+def test_experts_their_router_and_their_blocks(catalog):
+    found = shapes(catalog, "qwen3-30b-a3b-fp8", 2)
+    (experts,) = found["fp8_blockscale_fused_moe"]["experts"]
+    assert (experts["num_experts"], experts["top_k"], experts["intermediate_size"]) == (128, 8, 384)
+    assert (experts["num_hidden_blocks"], experts["num_gate_up_blocks"]) == (16, 6)
+    assert found["moe_topk_gating_softmax"]["router"] == [{"num_tokens": 64, "num_experts": 128}]
+    assert {"moe_align_block_size", "moe_count_and_sort", "moe_sum_reduce"} < found.keys()
+    assert found["silu_and_mul"] == {"experts": [{"num_tokens": 512, "intermediate_size": 384}]}  # no dense layer
+    assert found["block_scaled_mm"]["qkv_proj"][0]["n"] == (16 + 2 * 2) * 128
+    assert {each["num_groups"] for each in found["per_token_group_quant_fp8"]["inputs of the experts' down_proj"]} == {
+        3
+    }
+    # 768 over 4 GPUs is no whole number of blocks: no such kernel
+    assert "fp8_blockscale_fused_moe" not in shapes(catalog, "qwen3-30b-a3b-fp8", 4)
+    assert "fused_moe" in shapes(catalog, "qwen3-30b-a3b", 4)
+
+
+def test_latent_attention_and_its_layers(catalog):
+    found = shapes(catalog, "deepseek-v3", 8)
+    assert {each["num_heads"] for each in found["mla_decode_attention"]["latent attention, decoding"]} == {16}
+    assert {each["sm_scale"] for each in found["mla_decode_attention"]["latent attention, decoding"]} == {192**-0.5}
+    assert found["block_scaled_mm"]["q_b_proj"][0] | {"m": 0} == {
+        "m": 0,
+        "n": 16 * 192,
+        "k": 1536,
+        "num_n_blocks": 24,
+        "num_k_blocks": 12,
+    }
+    assert found["rms_norm"].keys() == {"a layer's norm", "norm of the latent queries", "norm of the latent keys"}
+    assert "moe_topk_gating_softmax" not in found and "fused_qkv_rope" not in found  # sigmoid; the rotary part alone
+    assert found["moe_fp8_block_scale_ds_routing_topk8_ng8_kg4_e32_h7168_i2048"]
+    assert "moe_fp8_block_scale_ds_routing_topk8_ng8_kg4_e32_h7168_i2048" not in shapes(catalog, "kimi-k2", 8)
+
+
+def test_pictures_sections_gates_and_linear_attention(catalog):
+    found = shapes(catalog, "qwen2.5-vl-7b", 4)
+    assert found["mrope"]["rotary embedding of three positions"][0]["section_height"] == 24
+    windows = found["attention_forward"]["attention of the vision encoder, in windows of 8 x 8 patches"]
+    assert windows[0]["max_seqlen"] == 64 and windows[0]["num_tokens"] == 64 * (windows[0]["len_cu_seqlens"] - 1)
+    assert "fused_qkv_rope" not in found
+    found = shapes(catalog, "qwen3-next-80b-a3b", 2)
+    gate = {"num_tokens": 64, "hidden_size": 2048, "out_features": 2048}
+    assert found["linear_sigmoid_mul"] == {"gate of attention": [gate]}
+    assert found["causal_conv1d"]["convolution of linear attention, prefill of one request"][0]["dim"] == 4096
+    assert found["gated_rms_norm"]["norm of linear attention's outputs"][0] == {
+        "num_rows": 64 * 16,
+        "hidden_size": 128,
+        "eps": 1e-6,
+    }
+    assert "fused_qkv_rope" not in found  # a quarter of a head turns
+    found = shapes(catalog, "gemma-3-27b", 1)
+    assert found["layer_norm"].keys() == {"a norm of the vision encoder"} and "silu_and_mul" not in found
+    assert shapes(catalog, "llama-3.1-405b-fp8", 8)["fused_rmsnorm_quant"]
+
+
+@pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
+def test_a_committed_configuration_says_whose_it_is_and_has_a_place(catalog, path):
+    plan = standing.read_toml(standing.CONFIGS.parent / "standing.toml", standing._Standing)
+    data = json.loads(path.read_text())
+    assert "/" in data["_model"] and "config.json" in data["_source"]
+    for sharing in plan.tensor_parallel[path.stem]:
+        assert len({each.definition.name for each in shapes_of(catalog, read_model(path, sharing), (64,))}) >= 4
+
+
+def test_every_rule_is_some_model_s_and_names_an_operator(catalog):
+    applied = set()
+    for path in CONFIGS:
+        for sharing in (1, 2):  # o_proj has an input of its own where a model is shared
+            shapes = shapes_of(catalog, read_model(path, sharing), (64,))
+            applied |= {(each.definition.name, each.layer) for each in shapes}
+    for operator, layer, _ in rules.loads():
+        assert operator in catalog.definitions
+        assert (operator, layer) in applied, f"the rule of {operator}, {layer!r} applies to no committed model"
+
+
+def test_the_standing_set_is_what_the_command_makes(catalog):
+    made = standing.standing_lines(catalog)
+    assert made.keys() >= {"rms_norm", "fused_moe", "unified_attention", "block_scaled_mm"}
+    for name, lines in made.items():
+        listed = []
+        for line in catalog.workloads_path(name).read_text().splitlines():
+            data = json.loads(line)
+            if data.get("origin") == MODELS and standing._is_ours(data):
+                assert data.pop("cost")
+                listed.append(data)
+        assert listed == [json.loads(line) for line in lines], f"{name}: run derby shapes --update and derby pack"
+        assert 8 <= len(lines) <= 20
+
+
+def test_the_standing_set_has_many_models_loads_and_sizes(catalog):
+    chosen = standing.standing_shapes(catalog)
+    models = Counter(each.model.name for each in chosen)
+    assert len(models) > 20 and max(models.values()) < 0.25 * len(chosen)
+    tokens = [each.sizes.axes["num_tokens"] for each in chosen if "num_tokens" in each.sizes.axes]
+    assert min(tokens) == 1 and sum(each <= 64 for each in tokens) > len(tokens) / 5
+    assert sum(each >= 2048 for each in tokens) > len(tokens) / 5
+    assert len({each.uuid for each in chosen}) == len(chosen)
+
+
+def test_scores_do_not_count_the_models(catalog):
+    from kernelderby.catalog.selection import SCORED, by_origin
+
+    for name in catalog.definitions:
+        scored, *others = by_origin(catalog.workloads(name))
+        if any(each.origin in SCORED for each in scored):
+            assert not any(each.origin == MODELS for each in scored)
+
+
+def test_the_command_writes_lines_that_the_set_reads(derby, small_set, checkout, tmp_path):
+    config, out = standing.CONFIGS / "qwen3-8b.json", tmp_path / "mine.jsonl"
+    words = ("--tp", 2, "--tokens", "5,77", "--definitions", "rms_norm", "--out", out, "--root", checkout)
+    code, text, err = derby("shapes", config, *words)
+    assert code == 0 and "Qwen/Qwen3-8B on 2 GPUs" in text and "norm of a query head" in text
+    lines = [json.loads(line) for line in out.read_text().splitlines()]
+    assert [line["workload"]["axes"]["num_tokens"] for line in lines] == [5, 77, 5 * 16, 77 * 16]
+    assert lines[0]["source"] == {
+        "model": "Qwen/Qwen3-8B",
+        "config": "qwen3-8b.json",
+        "tensor_parallel": 2,
+        "layer": "a layer's norm",
+    }
+    data = json.loads(derby("shapes", config, *words, "--json")[1])
+    assert data["shapes"] == lines
+    code, text, err = derby("shapes", config, "--root", small_set)  # a set without these operators
+    assert code == 0 and "0 shapes of 0 operators" in text
+
+
+@pytest.mark.parametrize(
+    "change, words, said",
+    [
+        ({"hidden_size": None}, [], "hidden_size"),
+        ({"num_attention_heads": "many"}, [], "num_attention_heads"),
+        ({}, ["--tp", 3], "do not divide by --tp 3"),
+        ({}, ["--tokens", "x"], "--tokens: 'x'"),
+        ({}, ["--tokens", "0"], "--tokens: '0'"),
+        ({"kv_lora_rank": 512}, [], "is no model's config.json"),
+        ({"rope_scaling": 5}, [], "is no model's config.json"),
+    ],
+)
+def test_what_is_no_model_is_one_line(derby, checkout, tmp_path, change, words, said):
+    config = json.loads((standing.CONFIGS / "llama-3.1-8b.json").read_text()) | change
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(config))
+    code, out, err = derby("shapes", path, *words, "--root", checkout)
+    assert (code, out) == (1, "") and err.count("\n") == 1 and said in err
+
+
+def test_update_keeps_other_lines_and_costs(checkout, tmp_path):
+    import shutil
+
+    for part in ("definitions", "workloads"):
+        shutil.copytree(checkout / part, tmp_path / part)
+    assert standing.write_standing(Catalog.open(tmp_path)) == []
+    path = tmp_path / "workloads/norm/l2_norm.jsonl"
+    before = path.read_text()
+    lines = before.splitlines()
+    by_hand = json.loads(lines[-1]) | {"source": {"model": "mine"}}
+    by_hand["workload"] |= {"uuid": "0000-mine", "axes": {"num_tokens": 3, "hidden_size": 7}}
+    path.write_text("\n".join([*lines[:-3], json.dumps(by_hand), *lines[-2:]]) + "\n")
+    assert standing.write_standing(Catalog.open(tmp_path)) == [path]
+    after = path.read_text().splitlines()
+    assert json.dumps(by_hand) in after and [each for each in after if "0000-mine" not in each][:-3] == lines[:-3]
+    missing = set(lines) - set(after)
+    assert len(missing) == 1  # its cost has to be counted again
+    assert json.loads(missing.pop())["workload"] in [json.loads(each)["workload"] for each in after]
+
+
+def test_a_definition_without_a_listed_workload_cannot_tell_what_it_generates(catalog, checkout, tmp_path):
+    (tmp_path / "definitions/rope").mkdir(parents=True)
+    for suffix in ("json", "py"):
+        name = f"definitions/rope/mrope.{suffix}"
+        (tmp_path / name).write_text((checkout / name).read_text())
+    empty = Catalog.open(tmp_path)
+    with pytest.raises(DerbyError, match="lists no workload"):
+        rules.generated_inputs(empty, empty.definition("mrope"))
