@@ -10,6 +10,8 @@ import pytest
 
 from kernelderby.catalog import Catalog
 from kernelderby.catalog.pack import problems
+from kernelderby.catalog.same_code import certificate_files, read_certificates
+from kernelderby.measure.certify import certify
 from kernelderby.measure.certify.assembly import launches
 from kernelderby.measure.traces import settled_keys
 from kernelderby.roofline import selection
@@ -280,3 +282,13 @@ def test_the_digest_of_host_code_follows_the_kernel_and_not_its_name():
 def test_assembly_that_exports_nothing_is_refused():
     with pytest.raises(ValueError, match="exports no function"):
         launches(ASSEMBLY.replace(".globl", ".local"), {})
+
+
+@needs_nvcc
+def test_a_committed_certificate_is_what_a_build_gives(checkout):
+    """The one with the fewest kernels: `derby certify --check` builds all."""
+    files = certificate_files(checkout)
+    if not files:
+        pytest.skip("the set has no certificate")
+    smallest = min(files, key=lambda path: len(read_certificates(path)[-1].code.kernels))
+    assert [found.text for found in certify.check(checkout, [smallest.stem]) if not found.is_same] == []
