@@ -33,8 +33,8 @@ import torch
 from ceiling_ways import Plan, Way, WayFailed, compile_library
 
 from kernelderby.hardware import TRAFFIC_KINDS, gpu_id
+from kernelderby.measure.clock.timing import CUDA_EVENTS, find_protocol, make_timer
 from kernelderby.measure.machine.environment import GpuSensors
-from kernelderby.measure.timing import CUDA_EVENTS, find_protocol, make_timer
 
 SMI = "clocks.sm,clocks.mem,temperature.gpu,power.draw"
 READINGS = ("sm_mhz", "memory_mhz", "temperature_celsius", "power_watts")

@@ -23,11 +23,11 @@ from kernelderby.catalog import Catalog, Solution
 from kernelderby.catalog.selection import select_workloads
 from kernelderby.catalog.solutions import SOURCE_SUFFIXES
 from kernelderby.errors import DerbyError
+from kernelderby.measure.clock.timing import find_protocol, make_timer
 from kernelderby.measure.judge.cases import case_of_workload, small_cases
 from kernelderby.measure.judge.correctness import Candidate
 from kernelderby.measure.judge.inputs import InputMaker
-from kernelderby.measure.race import local_check, local_race
-from kernelderby.measure.timing import find_protocol, make_timer
+from kernelderby.measure.judge.race import local_check, local_race
 from kernelderby.measure.worker.build import load_definition_module, load_solution
 from kernelderby.trace import Status
 

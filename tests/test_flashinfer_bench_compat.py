@@ -60,7 +60,7 @@ def trace_set():
 @pytest.fixture(scope="module")
 def packed_root(tmp_path_factory):
     """A copy of the set with its blobs made: the checkout itself may not have them."""
-    from kernelderby.measure.blobs import pack_blobs
+    from kernelderby.measure.judge.blobs import pack_blobs
 
     root = tmp_path_factory.mktemp("packed")
     for part in ("definitions", "workloads"):

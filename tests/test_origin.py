@@ -7,7 +7,7 @@ import pytest
 import kernelderby
 from kernelderby.catalog import Catalog
 from kernelderby.measure.machine.probe import find_machine
-from kernelderby.measure.plan import Settings, make_plan
+from kernelderby.measure.run.plan import Settings, make_plan
 
 D = "scale_rows_h4"
 SERVING = "5e701f6e-0000-4000-8000-000000000007"

@@ -84,11 +84,11 @@ def command(
     """
     from kernelderby.catalog import Catalog
     from kernelderby.errors import DerbyError
-    from kernelderby.measure.fresh import fresh_workloads
+    from kernelderby.measure.judge.secret import drawn
     from kernelderby.measure.machine.probe import find_machine
-    from kernelderby.measure.plan import Settings, make_plan
-    from kernelderby.measure.runner import Runner
-    from kernelderby.measure.secret import drawn
+    from kernelderby.measure.run.fresh import fresh_workloads
+    from kernelderby.measure.run.plan import Settings, make_plan
+    from kernelderby.measure.run.runner import Runner
 
     catalog = Catalog.open(root)
     check_names(catalog, solutions, definitions)
@@ -127,7 +127,7 @@ def command(
 
 
 def _print_plan(machine: Any, plan: Any) -> None:
-    from kernelderby.measure.progress import duration
+    from kernelderby.measure.run.progress import duration
 
     say(
         f"{machine.name}, protocol {machine.protocol}"
@@ -145,8 +145,8 @@ def _print_plan(machine: Any, plan: Any) -> None:
 
 
 def _run(runner_class: Any, catalog: Any, machine: Any, settings: Any, plan: Any, as_json: bool) -> list[Any]:
-    from kernelderby.measure.progress import bar
-    from kernelderby.measure.runner import Observer
+    from kernelderby.measure.run.progress import bar
+    from kernelderby.measure.run.runner import Observer
     from kernelderby.report.plain import plain
 
     with bar("measuring", plan.pairs, quiet=as_json, seconds=plan.seconds) as advance:

@@ -59,9 +59,9 @@ def command(
     --secret draws them again.
     """
     from kernelderby.catalog import Catalog
-    from kernelderby.measure.checks import plan_checks, run_checks
-    from kernelderby.measure.progress import bar
-    from kernelderby.measure.secret import drawn
+    from kernelderby.measure.judge.secret import drawn
+    from kernelderby.measure.run.checks import plan_checks, run_checks
+    from kernelderby.measure.run.progress import bar
     from kernelderby.report.checks import PASSED, checks_answer
     from kernelderby.report.plain import plain
 

@@ -33,7 +33,7 @@ def command(root: Path, check: bool, as_json: bool) -> None:
     broken = list(dict.fromkeys([*unpacked, *problems(root)]))
     missing = [name for name in _MEASURE_NEEDS if importlib.util.find_spec(name) is None]
     if not missing:
-        from kernelderby.measure.blobs import pack_blobs
+        from kernelderby.measure.judge.blobs import pack_blobs
 
         changes += [str(change) for change in pack_blobs(Catalog.open(root), check, broken.append)]
     left_out = missing and (

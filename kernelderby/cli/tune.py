@@ -101,7 +101,7 @@ def _workloads(catalog: Any, definition: str, wanted: tuple[str, ...], origin: t
 
 
 def _progress(steps: int, quiet: bool) -> Any:
-    from kernelderby.measure.progress import bar
+    from kernelderby.measure.run.progress import bar
 
     return bar("tuning", steps, quiet)
 

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import pytest
 
-from kernelderby.measure import landlock, seccomp
+from kernelderby.measure.fence import landlock, seccomp
 
 pytest.importorskip("torch")
 pytestmark = pytest.mark.timeout(900)  # the first of them waits for all runs, each of which has 300 s
@@ -44,7 +44,7 @@ table._PATIENCE = (0.1, 0.5)  # what hides 30 ms does so after two seconds too
 measure(Path(sys.argv[2]), sys.argv[3:], workloads=("8",), rounds=2, iterations=4, timeout_seconds=12)
 """
 # Where no worker is forked, as on a GPU.
-STARTED = "from kernelderby.measure import start\n\nstart._fork_server = lambda environment: None\n" + RUN
+STARTED = "from kernelderby.measure.wire import start\n\nstart._fork_server = lambda environment: None\n" + RUN
 
 
 def constants(name: str) -> dict[str, object]:

@@ -29,7 +29,7 @@ ROWS = 1 << 21
 PLAIN = """
 import importlib.util, json, sys
 import torch
-from kernelderby.measure.timing import CuptiTimer
+from kernelderby.measure.clock.timing import CuptiTimer
 
 path, rows, iterations = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
 spec = importlib.util.spec_from_file_location("plain", path)
@@ -94,7 +94,7 @@ class Judged:
     """The same solution as a run measures it."""
 
     def __init__(self, table, root, solution) -> None:
-        from kernelderby.measure.process import WorkerProcess
+        from kernelderby.measure.wire.process import WorkerProcess
 
         self._table, self._solution = table, solution
         self._worker = WorkerProcess(root, table.machine.device, solution_hash=solution.text_hash)
@@ -102,7 +102,7 @@ class Judged:
         self._worker.send("load", 120, **given)
 
     def prepare(self) -> None:
-        from kernelderby.measure.remote import RemoteHands
+        from kernelderby.measure.wire.remote import RemoteHands
 
         assert self._worker.receive().failed is None
         self.race = self._table.race(self._solution, RemoteHands(self._worker, 60))
@@ -126,7 +126,7 @@ def table(tmp_path_factory):
     from kernelderby.catalog import Catalog
     from kernelderby.measure.judge.table import JudgesTable
     from kernelderby.measure.machine.probe import find_machine
-    from kernelderby.measure.plan import Job
+    from kernelderby.measure.run.plan import Job
 
     root = tmp_path_factory.mktemp("honest") / "set"
     made(root, ROWS, NAMES)

@@ -13,7 +13,7 @@ from kernelderby.measure.judge.cases import Case
 from kernelderby.measure.judge.correctness import Candidate, compare, judge, named_outputs
 from kernelderby.measure.judge.draws import apply, of_generator
 from kernelderby.measure.judge.inputs import InputMaker
-from kernelderby.measure.race import local_check
+from kernelderby.measure.judge.race import local_check
 from kernelderby.trace import Status
 
 NAMES = sorted(CATALOG.definitions)

@@ -15,7 +15,7 @@ from kernelderby.catalog import Catalog
 from kernelderby.catalog.pack import export, pack, problems
 from kernelderby.errors import DerbyError
 from kernelderby.hardware import gpus, read_gpu
-from kernelderby.measure.traces import settled_keys
+from kernelderby.measure.run.rows import settled_keys
 from kernelderby.report.markers import blocks, read_page, replace_block
 from kernelderby.roofline import selection
 from kernelderby.trace import Measurement, Place, Status
@@ -147,7 +147,7 @@ def test_constraints_are_demanded_of_workloads(small_set):
 
 def test_count_cost_that_gives_nonsense_is_not_packed(small_set):
     pytest.importorskip("safetensors")
-    from kernelderby.measure.blobs import pack_blobs
+    from kernelderby.measure.judge.blobs import pack_blobs
 
     source = small_set / f"definitions/toy/{D}.py"
     before = (small_set / WORKLOADS).read_bytes()

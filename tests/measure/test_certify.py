@@ -13,7 +13,7 @@ from kernelderby.catalog.pack import problems
 from kernelderby.catalog.same_code import certificate_files, read_certificates
 from kernelderby.measure.certify import certify
 from kernelderby.measure.certify.assembly import launches
-from kernelderby.measure.traces import settled_keys
+from kernelderby.measure.run.rows import settled_keys
 from kernelderby.roofline import selection
 from kernelderby.trace import Timed
 

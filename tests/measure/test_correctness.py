@@ -9,13 +9,13 @@ torch = pytest.importorskip("torch")
 from measuring import DEFINITION, MISBEHAVIOURS  # noqa: E402
 
 from kernelderby.catalog import Catalog, Tolerance  # noqa: E402
+from kernelderby.measure.clock.timing import WallTimer  # noqa: E402
 from kernelderby.measure.judge import checksums, correctness  # noqa: E402
 from kernelderby.measure.judge.cases import Case  # noqa: E402
 from kernelderby.measure.judge.checksums import checksum, checksum_of_pieces  # noqa: E402
 from kernelderby.measure.judge.correctness import Candidate, compare, poison, still_poisoned  # noqa: E402
 from kernelderby.measure.judge.inputs import InputMaker  # noqa: E402
-from kernelderby.measure.race import local_check, local_race  # noqa: E402
-from kernelderby.measure.timing import WallTimer  # noqa: E402
+from kernelderby.measure.judge.race import local_check, local_race  # noqa: E402
 from kernelderby.measure.worker.build import load_definition_module  # noqa: E402
 from kernelderby.trace import Status  # noqa: E402
 

@@ -14,8 +14,8 @@ import pytest
 
 from kernelderby.catalog import Catalog
 from kernelderby.errors import DerbyError
-from kernelderby.measure import fence, landlock, seccomp
-from kernelderby.measure.traces import set_aside_foreign
+from kernelderby.measure.fence import folders, landlock, processes, seccomp
+from kernelderby.measure.run.rows import set_aside_foreign
 
 
 def test_an_environment_keeps_what_libraries_need_and_no_secret():
@@ -31,7 +31,7 @@ def test_an_environment_keeps_what_libraries_need_and_no_secret():
         "DERBY_COMMIT": "abc",
         "FLASHINFER_PASSWORD": "x",
     }
-    assert set(fence.allowed_environment(given)) == {
+    assert set(folders.allowed_environment(given)) == {
         "PATH",
         "CUDA_VISIBLE_DEVICES",
         "TRITON_CACHE_DIR",
@@ -41,7 +41,7 @@ def test_an_environment_keeps_what_libraries_need_and_no_secret():
 
 
 def test_every_solution_has_caches_of_its_own(tmp_path):
-    one, other = (fence.own_caches(fence.own_folder(tmp_path, letter * 16)) for letter in "ab")
+    one, other = (folders.own_caches(folders.own_folder(tmp_path, letter * 16)) for letter in "ab")
     assert one.keys() == other.keys() >= {"TRITON_CACHE_DIR", "TORCH_EXTENSIONS_DIR", "XDG_CACHE_HOME"}
     assert not set(one.values()) & set(other.values())
 
@@ -63,7 +63,7 @@ def test_where_nothing_can_be_cached_is_one_line(misbehaviours, tmp_path, monkey
 
 PROTECTED = """
 import errno, os, signal, subprocess, sys, threading
-from kernelderby.measure import fence, seccomp
+from kernelderby.measure.fence import folders, processes, seccomp
 
 parent, rival = os.getppid(), int(sys.argv[1])
 assert seccomp.protect([parent, rival])
@@ -98,7 +98,7 @@ def test_a_worker_can_signal_its_children_and_nobody_of_the_run():
 
 OTHERS = """
 import os, sys
-from kernelderby.measure import fence, seccomp
+from kernelderby.measure.fence import folders, processes, seccomp
 
 other = int(sys.argv[1])
 assert seccomp.protect([other])
@@ -138,7 +138,7 @@ def test_a_worker_changes_limits_and_priority_of_itself_alone():
 REFUSED = """
 import ctypes, errno, fcntl, os, signal, struct, sys
 from pathlib import Path
-from kernelderby.measure import powers, seccomp
+from kernelderby.measure.fence import powers, seccomp
 
 file = Path(sys.argv[1])
 file.write_text("mine")
@@ -183,7 +183,7 @@ def test_a_worker_has_no_leases_no_permissions_to_take_and_no_powers(tmp_path):
 
 
 def test_a_worker_writes_to_no_disk_and_to_its_own_part_of_proc(tmp_path):
-    places = list(map(str, fence.writable(tmp_path / "own", tmp_path / "scratch")))
+    places = list(map(str, folders.writable(tmp_path / "own", tmp_path / "scratch")))
     assert "/dev/null" in places and "/dev/shm" in places and "/proc/self" in places
     assert not {"/dev", "/proc", "/", "/dev/mem", "/dev/kmsg", "/dev/tty", "/dev/pts", "/dev/ptmx"} & set(places)
     assert {place for place in places if place.startswith("/dev/nvidia")} == set(map(str, Path("/dev").glob("nvidia*")))
@@ -192,7 +192,7 @@ def test_a_worker_writes_to_no_disk_and_to_its_own_part_of_proc(tmp_path):
 CONFINED = """
 import os, signal, socket, subprocess, sys
 from pathlib import Path
-from kernelderby.measure import fence, landlock, seccomp
+from kernelderby.measure.fence import folders, processes, landlock, seccomp
 
 mine, other, rival = Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3])
 assert seccomp.protect([])
@@ -280,16 +280,16 @@ def test_a_worker_that_takes_too_much_is_ended(misbehaviours, monkeypatch, body,
     """With limits that are smaller than those of a run: nothing beside a test should feel it."""
     from measuring import measure
 
-    from kernelderby.measure import process
+    from kernelderby.measure.wire import process
 
     folder = misbehaviours / "solutions/tests/elementwise/scaled_add_n16/honest"
     text = (folder / "main.py").read_text()
     (folder / "main.py").write_text(f"import subprocess, tempfile, time\n{body}\ntime.sleep(60)\n{text}")
     bare = 300 << 20  # what a worker with torch holds
-    monkeypatch.setattr(fence, "memory_limit", lambda: most.get("memory", 1 << 40) + bare)
+    monkeypatch.setattr(processes, "memory_limit", lambda: most.get("memory", 1 << 40) + bare)
     monkeypatch.setattr(process, "_MOST_PROCESSES", most.get("processes", 1000))
     if "room" in most:  # as on a disk that had so much more than what must stay
-        monkeypatch.setattr(fence, "LEAST_ROOM", most["room"])
+        monkeypatch.setattr(folders, "LEAST_ROOM", most["room"])
         monkeypatch.setattr(shutil, "disk_usage", Disk(most["room"]))
     measure(misbehaviours, ["honest"], workloads=("8",))
     (path,) = (misbehaviours / "traces").rglob("*.jsonl")
@@ -299,7 +299,7 @@ def test_a_worker_that_takes_too_much_is_ended(misbehaviours, monkeypatch, body,
 
 LATER = """
 import os, sys
-from kernelderby.measure import seccomp
+from kernelderby.measure.fence import seccomp
 
 one, other = map(int, sys.argv[1:])
 assert seccomp.protect([one])
@@ -332,16 +332,16 @@ def test_rivals_that_start_later_are_guarded_by_a_second_filter():
 
 ORPHANS = """
 import os, subprocess, sys, time
-from kernelderby.measure import fence, seccomp
+from kernelderby.measure.fence import folders, processes, seccomp
 
-assert fence.adopt_orphans()
+assert processes.adopt_orphans()
 kept = subprocess.Popen(["sleep", "60"], start_new_session=True)
 worker = subprocess.Popen([sys.executable, "-c",
     "import os, subprocess\\n"
     "print(subprocess.Popen(['sleep', '300'], start_new_session=True, stdout=subprocess.DEVNULL).pid)"],
     stdout=subprocess.PIPE, text=True, start_new_session=True)
 daemon = int(worker.communicate()[0])
-ended = fence.end_orphans({kept.pid})
+ended = processes.end_orphans({kept.pid})
 assert ended == [daemon], (ended, daemon)
 assert kept.poll() is None
 kept.kill()
@@ -410,8 +410,8 @@ def test_a_worker_sees_no_secret_of_the_user(misbehaviours, monkeypatch):
 
 
 def test_descendants_however_deep(monkeypatch):
-    monkeypatch.setattr(fence, "children", lambda pid: [pid + 1, -pid] if 0 < pid < 5000 else [])
-    found = fence.descendants(1)
+    monkeypatch.setattr(processes, "children", lambda pid: [pid + 1, -pid] if 0 < pid < 5000 else [])
+    found = processes.descendants(1)
     assert set(found) == {*range(2, 5001), *range(-4999, 0)} and found.index(5000) < found.index(2)
 
 
@@ -425,15 +425,15 @@ def test_a_tree_is_removed_however_deep(tmp_path):
         os.close(here)
         here = below
     os.close(here)
-    fence.remove_tree(tree)
+    folders.remove_tree(tree)
     assert not tree.exists()
-    fence.remove_tree(tree)
+    folders.remove_tree(tree)
 
 
 @pytest.mark.parametrize(("given", "seen"), [(None, "0"), ("1", "1"), ("GPU-5,GPU-6", "GPU-5"), ("", "")])
 def test_a_worker_sees_one_gpu(tmp_path, monkeypatch, given, seen):
     """Nobody looks at what another one of the machine works for it."""
-    from kernelderby.measure import process
+    from kernelderby.measure.wire import process
 
     class Begun(Exception):
         pass

@@ -9,8 +9,8 @@ from measuring import CPU, DEFINITION
 from kernelderby.catalog import Catalog
 from kernelderby.catalog.spaces import Unfit, draw
 from kernelderby.errors import DerbyError
-from kernelderby.measure.fresh import LIMITS, fresh_shapes
 from kernelderby.measure.judge.table import _modules, module_of
+from kernelderby.measure.run.fresh import LIMITS, fresh_shapes
 
 SECRET = "5e" * 16
 DEFINITIONS = sorted(path.stem for path in Path(__file__).resolve().parents[2].glob("definitions/*/*.py"))
@@ -136,9 +136,9 @@ def test_without_a_space_the_definition_is_named(derby, misbehaviours):
 
 
 def test_rows_of_fresh_shapes_tell_their_shape_and_rank_by_themselves(derby, spaced):
-    from kernelderby.measure.fresh import fresh_workloads
-    from kernelderby.measure.plan import Settings, make_plan
-    from kernelderby.measure.runner import Observer, Runner
+    from kernelderby.measure.run.fresh import fresh_workloads
+    from kernelderby.measure.run.plan import Settings, make_plan
+    from kernelderby.measure.run.runner import Observer, Runner
 
     catalog = Catalog.open(spaced)
     settings = Settings(rounds=2, most_rounds=2, iterations=4, timeout_seconds=30, secret=SECRET)

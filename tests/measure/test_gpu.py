@@ -11,10 +11,10 @@ import pytest
 from measuring import copied_set, measure
 
 from kernelderby.catalog import Catalog
-from kernelderby.measure.checks import plan_checks, run_checks
 from kernelderby.measure.machine.probe import find_machine
-from kernelderby.measure.plan import Settings, make_plan
-from kernelderby.measure.runner import Observer, Runner
+from kernelderby.measure.run.checks import plan_checks, run_checks
+from kernelderby.measure.run.plan import Settings, make_plan
+from kernelderby.measure.run.runner import Observer, Runner
 from kernelderby.trace import Status
 
 pytestmark = [pytest.mark.gpu, pytest.mark.timeout(1200)]
@@ -63,7 +63,7 @@ from kernelderby.catalog.selection import select_workloads
 from kernelderby.measure.judge.cases import case_of_workload
 from kernelderby.measure.judge.correctness import Candidate
 from kernelderby.measure.judge.inputs import InputMaker
-from kernelderby.measure.timing import CuptiTimer, EventTimer, flush_bytes
+from kernelderby.measure.clock.timing import CuptiTimer, EventTimer, flush_bytes
 
 root, definition, name, workload = Path(sys.argv[1]), sys.argv[2], sys.argv[3], sys.argv[4]
 catalog, device = Catalog.open(root), torch.device("cuda", 0)

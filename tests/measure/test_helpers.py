@@ -11,10 +11,10 @@ from functools import partial
 import pytest
 from measuring import of_process
 
-from kernelderby.measure import fence
+from kernelderby.measure.fence import processes
 
 torch = pytest.importorskip("torch")
-from kernelderby.measure import helpers  # noqa: E402
+from kernelderby.measure.run import helpers  # noqa: E402
 
 
 class Process:
@@ -34,19 +34,19 @@ class Process:
         self.stopped = False
 
     def end(self) -> None:
-        for pid in fence.descendants(self.pid):
-            fence.end(pid)
+        for pid in processes.descendants(self.pid):
+            processes.end(pid)
         self._process.kill()
         self._process.communicate()
 
 
 def living(worker: Process) -> list[int]:
     """What it has started and what has not ended: its parent waits for nobody."""
-    return [pid for pid in fence.descendants(worker.pid) if (found := of_process(pid)) and found[0] != "Z"]
+    return [pid for pid in processes.descendants(worker.pid) if (found := of_process(pid)) and found[0] != "Z"]
 
 
 @pytest.fixture
-def processes():
+def racing():
     made = {
         "honest": Process(),
         "has_a_compiler": Process(starts="subprocess.Popen(['sleep', '60'])"),
@@ -69,46 +69,46 @@ class Sensors:
         return list(range(1 + len(self.workers) + self.strangers + len(helping)))
 
 
-def test_the_helper_of_a_solution_is_ended_and_its_name_told(processes):
-    workers = {name: processes[name] for name in ("honest", "has_a_helper")}
+def test_the_helper_of_a_solution_is_ended_and_its_name_told(racing):
+    workers = {name: racing[name] for name in ("honest", "has_a_helper")}
     assert helpers.helper_of(workers, Sensors(workers)) is None
     assert len(living(workers["has_a_helper"])) == 1, "nothing is ended without need"
     assert helpers.helper_of(workers, Sensors(workers, ["has_a_helper"])) == "has_a_helper"
     assert living(workers["has_a_helper"]) == []
 
 
-def test_a_stranger_on_the_gpu_is_nobodys_helper(processes, monkeypatch):
+def test_a_stranger_on_the_gpu_is_nobodys_helper(racing, monkeypatch):
     monkeypatch.setattr(helpers, "_GONE_SECONDS", 0.1)
-    workers = {name: processes[name] for name in ("honest", "has_a_compiler")}
+    workers = {name: racing[name] for name in ("honest", "has_a_compiler")}
     assert helpers.helper_of(workers, Sensors(workers, strangers=1)) is None
 
 
-def test_who_keeps_the_gpu_busy_is_found_by_stopping_one_after_the_other(processes, monkeypatch):
+def test_who_keeps_the_gpu_busy_is_found_by_stopping_one_after_the_other(racing, monkeypatch):
     monkeypatch.setattr(helpers, "_RUNS_OUT_SECONDS", 0.1)
     monkeypatch.setattr(helpers, "_QUIET_SECONDS", 0.1)
     monkeypatch.setattr(
-        helpers, "_is_busy", lambda device: any(each.busy and not each.stopped for each in processes.values())
+        helpers, "_is_busy", lambda device: any(each.busy and not each.stopped for each in racing.values())
     )
     device, watch = torch.device("cuda", 0), helpers.Watch()
-    assert watch.out_of_turn(processes, device) == "busy"
-    assert [name for name, each in processes.items() if each.stopped] == ["busy"], "the others go on"
-    assert watch.out_of_turn(processes, device) is None
+    assert watch.out_of_turn(racing, device) == "busy"
+    assert [name for name, each in racing.items() if each.stopped] == ["busy"], "the others go on"
+    assert watch.out_of_turn(racing, device) is None
     monkeypatch.setattr(helpers, "_is_busy", lambda device: True)
-    assert watch.out_of_turn(processes, device) is None, "somebody else's work"
-    assert not any(each.stopped for each in processes.values())
+    assert watch.out_of_turn(racing, device) is None, "somebody else's work"
+    assert not any(each.stopped for each in racing.values())
 
 
-def test_a_gpu_that_came_to_rest_by_itself_was_nobodys(processes, monkeypatch):
+def test_a_gpu_that_came_to_rest_by_itself_was_nobodys(racing, monkeypatch):
     monkeypatch.setattr(helpers, "_RUNS_OUT_SECONDS", 0.1)
     monkeypatch.setattr(helpers, "_QUIET_SECONDS", 0.1)
     looks = iter([True])
     monkeypatch.setattr(helpers, "_is_busy", lambda device: next(looks, False))
-    assert helpers.Watch().out_of_turn(processes, torch.device("cuda", 0)) is None
+    assert helpers.Watch().out_of_turn(racing, torch.device("cuda", 0)) is None
 
 
-def test_the_others_stand_still_with_all_that_they_have_started(processes):
-    started = {name: [each.pid, *fence.descendants(each.pid)] for name, each in processes.items()}
-    assert sum(map(len, started.values())) == len(processes) + 2
+def test_the_others_stand_still_with_all_that_they_have_started(racing):
+    started = {name: [each.pid, *processes.descendants(each.pid)] for name, each in racing.items()}
+    assert sum(map(len, started.values())) == len(racing) + 2
 
     def states(*names):
         return {of_process(pid)[0] for name in names for pid in started[name]}
@@ -120,12 +120,12 @@ def test_the_others_stand_still_with_all_that_they_have_started(processes):
             time.sleep(0.01)
         return is_so()
 
-    others = [each for name, each in processes.items() if name != "honest"]
+    others = [each for name, each in racing.items() if name != "honest"]
     for each in others:
-        each.stop = partial(fence.signalled, each.pid, signal.SIGSTOP)
-        each.go_on = partial(fence.signalled, each.pid, signal.SIGCONT)
+        each.stop = partial(processes.signalled, each.pid, signal.SIGSTOP)
+        each.go_on = partial(processes.signalled, each.pid, signal.SIGCONT)
     with pytest.raises(KeyError), helpers.standing_still(others):
-        assert soon(lambda: states(*processes.keys() - {"honest"}) == {"T"})
+        assert soon(lambda: states(*racing.keys() - {"honest"}) == {"T"})
         assert states("honest") <= {"S", "R", "D"}
         raise KeyError
-    assert soon(lambda: states(*processes) <= {"S", "R", "D"})
+    assert soon(lambda: states(*racing) <= {"S", "R", "D"})

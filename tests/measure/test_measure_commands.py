@@ -127,8 +127,8 @@ def test_bench_leaves_out_what_a_definition_cannot_judge(misbehaviours):
     from measuring import CPU
 
     from kernelderby.catalog import Catalog
-    from kernelderby.measure.plan import Settings, make_plan
-    from kernelderby.measure.runner import Observer, Runner
+    from kernelderby.measure.run.plan import Settings, make_plan
+    from kernelderby.measure.run.runner import Observer, Runner
 
     notes = []
 
@@ -147,8 +147,8 @@ def test_bench_leaves_out_what_a_definition_cannot_judge(misbehaviours):
 def test_solutions_of_one_author_share_a_process_on_a_cpu_and_a_failure_is_decided_alone(misbehaviours, monkeypatch):
     """a_spoiler breaks honest where that runs after it in the same process; honest passes all the same."""
     from kernelderby.catalog import Catalog
-    from kernelderby.measure import checks
     from kernelderby.measure.machine.probe import find_machine
+    from kernelderby.measure.run import checks
 
     folder = misbehaviours / "solutions/tests/elementwise/scaled_add_n16"
     shutil.copytree(folder / "honest", folder / "a_spoiler")

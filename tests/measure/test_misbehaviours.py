@@ -10,7 +10,7 @@ import pytest
 from measuring import CPU, DEFINITION, copied_set, ends, measure
 
 from kernelderby.catalog import Catalog
-from kernelderby.measure.plan import Settings, make_plan
+from kernelderby.measure.run.plan import Settings, make_plan
 from kernelderby.trace import Status
 
 pytest.importorskip("torch")
@@ -106,7 +106,7 @@ def test_a_killed_worker_takes_its_children_along(misbehaviours):
 def test_rivals_stand_still_while_a_solution_is_witnessed(tmp_path, monkeypatch):
     """Or they could make the judge's clock over it run long, and its row a false one."""
     from kernelderby.measure.judge.table import JudgesTable
-    from kernelderby.measure.process import WorkerProcess
+    from kernelderby.measure.wire.process import WorkerProcess
 
     root = copied_set(tmp_path)
     folder = root / f"solutions/tests/elementwise/{DEFINITION}"

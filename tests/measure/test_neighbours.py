@@ -15,9 +15,9 @@ from measuring import CPU, DEFINITION, measure
 import kernelderby
 from kernelderby.catalog import Catalog
 from kernelderby.errors import DerbyError
-from kernelderby.measure import runner
-from kernelderby.measure.neighbours import Neighbours
-from kernelderby.measure.traces import claim
+from kernelderby.measure.run import runner
+from kernelderby.measure.run.neighbours import Neighbours
+from kernelderby.measure.run.rows import claim
 
 ENVIRONMENT = {
     **os.environ,
@@ -27,7 +27,7 @@ RUN = """
     import sys
     from contextlib import nullcontext
     from pathlib import Path
-    from kernelderby.measure import runner
+    from kernelderby.measure.run import runner
     from measuring import measure
     runner.exclusive = lambda *_: nullcontext()  # two GPUs, two locks
 
@@ -100,7 +100,7 @@ def test_a_full_disk_is_told_before_anything_is_measured(misbehaviours, monkeypa
 OTHER = """
     import sys, time
     from pathlib import Path
-    from kernelderby.measure.neighbours import Neighbours
+    from kernelderby.measure.run.neighbours import Neighbours
     with Neighbours(Path(sys.argv[1])):
         print("there", flush=True)
         time.sleep(60)
@@ -127,7 +127,7 @@ def test_a_neighbour_is_seen_and_so_is_its_end(tmp_path):
     watch = f"""
     import sys, time
     from pathlib import Path
-    from kernelderby.measure.neighbours import Neighbours
+    from kernelderby.measure.run.neighbours import Neighbours
     with Neighbours(Path({str(tmp_path)!r})) as neighbours:
         print("there", flush=True)
         for wanted in (1, 0):

@@ -18,7 +18,7 @@ from kernelderby.measure.record.records import (
     WaitRecord,
 )
 from kernelderby.measure.record.writer import write
-from kernelderby.measure.replies import GpuSeen
+from kernelderby.measure.wire.replies import GpuSeen
 from kernelderby.profile.sources import open_profile
 from kernelderby.profile.spans import SpanKind
 

@@ -10,14 +10,14 @@ from measuring import DEFINITION, MISBEHAVIOURS, copied_set, measure
 from test_race import CPU, MODULE, FakeGraphs, right
 
 from kernelderby.catalog import Catalog
-from kernelderby.measure.checks import plan_checks, run_checks
 from kernelderby.measure.judge.cases import Case, case_of_workload
 from kernelderby.measure.judge.correctness import Candidate
 from kernelderby.measure.judge.inputs import InputMaker
 from kernelderby.measure.judge.overtaking import larger_case
+from kernelderby.measure.judge.race import local_race
 from kernelderby.measure.machine.probe import find_machine
-from kernelderby.measure.race import local_race
-from kernelderby.measure.replies import Failed
+from kernelderby.measure.run.checks import plan_checks, run_checks
+from kernelderby.measure.wire.replies import Failed
 from kernelderby.measure.worker.canaries import Canaries, _requests
 from kernelderby.trace import Status
 

@@ -11,7 +11,7 @@ from kernelderby.trace import Cost
 
 pytest.importorskip("torch")
 safetensors = pytest.importorskip("safetensors")
-from kernelderby.measure.blobs import pack_blobs  # noqa: E402
+from kernelderby.measure.judge.blobs import pack_blobs  # noqa: E402
 
 
 def test_writes_once_what_is_missing_or_stale(misbehaviours):

@@ -31,7 +31,7 @@ from kernelderby.measure.record.run import (
     run_profiles,
     worker_environment,
 )
-from kernelderby.measure.replies import GpuSeen
+from kernelderby.measure.wire.replies import GpuSeen
 from kernelderby.trace import Status
 
 # Stands in for nsys: makes what its first line says, from the words after --output.

@@ -15,12 +15,12 @@ from kernelderby.measure.judge.cases import Case
 from kernelderby.trace import Status
 
 torch = pytest.importorskip("torch")
-from kernelderby.measure.graphs import NotCapturable  # noqa: E402
+from kernelderby.measure.clock.graphs import NotCapturable  # noqa: E402
+from kernelderby.measure.clock.timing import Spans, Timer, WallTimer  # noqa: E402
 from kernelderby.measure.judge.checksums import checksum  # noqa: E402
 from kernelderby.measure.judge.correctness import Candidate, Wrong  # noqa: E402
 from kernelderby.measure.judge.inputs import InputMaker  # noqa: E402
-from kernelderby.measure.race import PASSED, WARMUP, local_check, local_race  # noqa: E402
-from kernelderby.measure.timing import Spans, Timer, WallTimer  # noqa: E402
+from kernelderby.measure.judge.race import PASSED, WARMUP, local_check, local_race  # noqa: E402
 
 CPU = torch.device("cpu")
 MODULE = SimpleNamespace(
@@ -99,7 +99,7 @@ def checked(definition, function, monkeypatch):
     assert race.check().status is Status.PASSED
     race.start()
     race._reference_seconds = 1.0
-    monkeypatch.setattr("kernelderby.measure.race._REPEATING_SECONDS", 10.0)
+    monkeypatch.setattr("kernelderby.measure.judge.race._REPEATING_SECONDS", 10.0)
     return race
 
 
@@ -112,7 +112,7 @@ def compares(race, monkeypatch, which):
 @pytest.mark.parametrize("room", [1 << 20, 0], ids=["kept", "not kept"])
 def test_one_wrong_call_among_those_that_are_not_compared_is_seen(definition, monkeypatch, room):
     calls = []
-    monkeypatch.setattr("kernelderby.measure.race._KEPT_BYTES", room)
+    monkeypatch.setattr("kernelderby.measure.judge.race._KEPT_BYTES", room)
 
     def run(x, y, factor, out):
         calls.append(None)
@@ -143,7 +143,7 @@ def test_a_call_that_is_wrong_once_more_is_found(definition, monkeypatch):
         else:
             out.fill_(len(calls))
 
-    monkeypatch.setattr("kernelderby.measure.race._KEPT_BYTES", 0)
+    monkeypatch.setattr("kernelderby.measure.judge.race._KEPT_BYTES", 0)
     race = checked(definition, run, monkeypatch)
     monkeypatch.setattr(race.random, "sample", lambda numbers, count: list(numbers)[:count])
     compares(race, monkeypatch, 0)
@@ -194,7 +194,7 @@ def test_whoever_was_compared_may_be_again(definition, monkeypatch):
 
 def test_before_a_call_nothing_tells_whether_it_is_compared(definition, monkeypatch):
     race, summed = checked(definition, right, monkeypatch), []
-    monkeypatch.setattr("kernelderby.measure.race.checksum", lambda given: summed.append(None) or checksum(given))
+    monkeypatch.setattr("kernelderby.measure.judge.race.checksum", lambda given: summed.append(None) or checksum(given))
     seen = []
     monkeypatch.setattr(
         race.hands.timer,

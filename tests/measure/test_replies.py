@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from kernelderby.measure.replies import (
+from kernelderby.measure.wire.replies import (
     CaptureDone,
     EmptyKernelTimes,
     Failed,

@@ -9,7 +9,7 @@ from kernelderby.catalog import Catalog, Requires
 from kernelderby.measure.machine.probe import Machine
 from kernelderby.measure.machine.requirements import module_problem, try_modules, why_not
 from kernelderby.measure.machine.tools import find_tools
-from kernelderby.measure.replies import GpuSeen
+from kernelderby.measure.wire.replies import GpuSeen
 
 H200 = Machine("cuda", GpuSeen("NVIDIA H200", "9.0", "GPU-0"))
 

@@ -13,10 +13,10 @@ import pytest
 from measuring import CPU, DEFINITION, ends, measure, of_process
 
 from kernelderby.catalog import Catalog
-from kernelderby.measure import fence
+from kernelderby.measure.fence import processes
 from kernelderby.measure.machine.probe import Machine
-from kernelderby.measure.plan import Settings, make_plan
-from kernelderby.measure.replies import GpuSeen
+from kernelderby.measure.run.plan import Settings, make_plan
+from kernelderby.measure.wire.replies import GpuSeen
 from kernelderby.trace import Status
 
 pytest.importorskip("torch")
@@ -46,7 +46,7 @@ def test_a_killed_run_is_resumed(misbehaviours):
     while not (path.is_file() and b"\n" in path.read_bytes()):
         assert run.poll() is None
         time.sleep(0.02)
-    workers = {pid: of_process(pid) for pid in fence.children(run.pid)}
+    workers = {pid: of_process(pid) for pid in processes.children(run.pid)}
     assert workers and all(workers.values())
     os.kill(run.pid, signal.SIGKILL)
     run.wait()

@@ -6,7 +6,7 @@ import shutil
 import pytest
 from measuring import measure
 
-from kernelderby.measure import secret
+from kernelderby.measure.judge import secret
 
 
 @pytest.fixture

@@ -11,8 +11,9 @@ import sys
 import pytest
 from measuring import ends, measure, of_process
 
-from kernelderby.measure import fence, landlock, start
-from kernelderby.measure.process import WorkerProcess
+from kernelderby.measure.fence import folders, landlock
+from kernelderby.measure.wire import start
+from kernelderby.measure.wire.process import WorkerProcess
 
 linux = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="workers are forked on Linux alone")
 HONEST = "solutions/tests/elementwise/scaled_add_n16/honest"
@@ -96,7 +97,7 @@ def test_a_forked_worker_is_what_a_started_one_is(told, forks, monkeypatch):
     monkeypatch.setattr(start, "_fork_server", lambda environment: None)
     (started,) = told(SEEN)
     assert len(forks) == many
-    differs = fence.PLACES & started["environment"].keys()
+    differs = folders.PLACES & started["environment"].keys()
     assert {"TMPDIR", "TRITON_CACHE_DIR"} <= differs
     for each in (forked, started):
         each["environment"] = {name: value for name, value in each["environment"].items() if name != "TMPDIR"}
@@ -168,8 +169,8 @@ JUDGE = """
 import os, sys
 from pathlib import Path
 
-from kernelderby.measure import start
-from kernelderby.measure.process import WorkerProcess
+from kernelderby.measure.wire import start
+from kernelderby.measure.wire.process import WorkerProcess
 
 worker = WorkerProcess(Path(sys.argv[1]), "cpu")
 worker.send("load", 60, definition="scaled_add_n16", solution="honest", protocol="cpu-wall")

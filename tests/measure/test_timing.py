@@ -7,8 +7,8 @@ from types import ModuleType, SimpleNamespace
 import pytest
 
 torch = pytest.importorskip("torch")
-from kernelderby.measure import timing  # noqa: E402
-from kernelderby.measure.timing import (  # noqa: E402
+from kernelderby.measure.clock import timing  # noqa: E402
+from kernelderby.measure.clock.timing import (  # noqa: E402
     NO_FLUSH,
     CuptiTimer,
     TimingFailed,

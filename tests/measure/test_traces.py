@@ -3,7 +3,7 @@
 from dataclasses import replace
 from types import SimpleNamespace
 
-from kernelderby.measure.traces import append_row, repair, settled_keys
+from kernelderby.measure.run.rows import append_row, repair, settled_keys
 from kernelderby.trace import Measurement, Status
 
 ROW = Measurement(

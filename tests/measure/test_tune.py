@@ -15,10 +15,10 @@ from measuring import CPU, DEFINITION, copied_set
 
 from kernelderby.catalog import Catalog
 from kernelderby.errors import DerbyError
-from kernelderby.measure.replies import GpuSeen
 from kernelderby.measure.tune import table
 from kernelderby.measure.tune.pick import Measured, config_text, pick
 from kernelderby.measure.tune.run import TuneSettings, tune
+from kernelderby.measure.wire.replies import GpuSeen
 
 FAST, SLOW, ODD = {"warps": 4}, {"warps": 8}, {"warps": 2, "split": True}
 

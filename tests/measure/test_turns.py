@@ -9,9 +9,9 @@ import pytest
 from measuring import CPU, measure
 
 from kernelderby.catalog import Catalog
-from kernelderby.measure import turns
-from kernelderby.measure.plan import Settings, make_plan
-from kernelderby.measure.progress import duration, left_seconds
+from kernelderby.measure.run import turns
+from kernelderby.measure.run.plan import Settings, make_plan
+from kernelderby.measure.run.progress import duration, left_seconds
 
 
 def test_the_order_changes_from_round_to_round_and_is_the_same_again():

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 pytest.importorskip("torch")
+from kernelderby.measure.clock.timing import NO_FLUSH, Spans
 from kernelderby.measure.judge.witness import contradiction
-from kernelderby.measure.timing import NO_FLUSH, Spans
 
 
 def series(span=10.0, busy=9.0, host=5.0, wall=25.0, outside=0, count=8):

@@ -17,7 +17,7 @@ from kernelderby.measure.judge.correctness import Candidate, judge, make_ready
 from kernelderby.measure.judge.inputs import InputMaker
 from kernelderby.measure.judge.overtaking import larger_case
 from kernelderby.measure.judge.table import definition_module
-from kernelderby.measure.shared import private_set
+from kernelderby.measure.wire.shared import private_set
 from kernelderby.measure.worker.build import load_setup, load_solution
 from kernelderby.measure.worker.canaries import Canaries
 from kernelderby.trace import Status

@@ -65,7 +65,7 @@ def serve():
     import torch  # noqa: F401
     import triton.language  # noqa: F401
 
-    import kernelderby.measure.race  # noqa: F401
+    import kernelderby.measure.judge.race  # noqa: F401
 
     for line in sys.stdin.buffer:
         child = os.fork()

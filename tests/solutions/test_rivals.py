@@ -24,7 +24,7 @@ from kernelderby.measure.judge.correctness import judge
 from kernelderby.measure.judge.inputs import InputMaker, shape_of, torch_dtype
 from kernelderby.measure.machine.probe import Machine, find_machine
 from kernelderby.measure.machine.requirements import why_not
-from kernelderby.measure.replies import GpuSeen
+from kernelderby.measure.wire.replies import GpuSeen
 from kernelderby.measure.worker.build import load_definition_module, load_solution
 from kernelderby.trace import Status
 
@@ -204,7 +204,7 @@ def test_calls_fit_the_schemas(name, memory, stand_ins, monkeypatch, tmp_path):
 @pytest.mark.parametrize("name", sorted(RIVALS))
 def test_right_at_hot_workloads(name):
     """The smallest, a middle and (below 4 GB of traffic) the largest workload."""
-    from kernelderby.measure.checks import plan_checks, run_checks
+    from kernelderby.measure.run.checks import plan_checks, run_checks
 
     machine = find_machine(ROOT, "cuda")
     reason = why_not(RIVALS[name], machine)

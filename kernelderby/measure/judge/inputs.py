@@ -17,7 +17,7 @@ from kernelderby.measure.judge import draws
 from kernelderby.measure.judge.blame import DefinitionFailed, blamed_on
 from kernelderby.measure.judge.cases import Case
 from kernelderby.measure.judge.checksums import bytes_of, checksum, checksum_of_pieces
-from kernelderby.measure.shared import Place
+from kernelderby.measure.wire.shared import Place
 
 # Values of random integers, [low, high), as flashinfer-bench 0.1.2 draws them (bench/utils.py).
 INTEGER_RANGE = {

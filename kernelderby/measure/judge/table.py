@@ -14,16 +14,16 @@ import torch
 from kernelderby.catalog import Catalog, Definition, Solution, Workload
 from kernelderby.errors import DerbyError
 from kernelderby.hardware import find_gpu
+from kernelderby.measure.clock.timing import CUPTI, Timer, make_timer
 from kernelderby.measure.judge.blame import blamed_on
 from kernelderby.measure.judge.cases import Case, case_of_workload
 from kernelderby.measure.judge.correctness import Verdict, Wrong
 from kernelderby.measure.judge.inputs import InputMaker
 from kernelderby.measure.judge.overtaking import larger_case
+from kernelderby.measure.judge.race import HandsLike, Race
 from kernelderby.measure.judge.witness import contradiction
 from kernelderby.measure.machine.probe import Machine
-from kernelderby.measure.plan import Job
-from kernelderby.measure.race import HandsLike, Race
-from kernelderby.measure.timing import CUPTI, Timer, make_timer
+from kernelderby.measure.run.plan import Job
 from kernelderby.measure.worker.build import load_definition_module
 from kernelderby.roofline.floors import floors
 from kernelderby.trace import Status

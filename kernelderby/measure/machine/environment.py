@@ -13,7 +13,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from kernelderby.measure.replies import GpuSeen, MachineSeen
+from kernelderby.measure.wire.replies import GpuSeen, MachineSeen
 
 # Import name -> the distributions that may carry it.
 LIBRARIES = {

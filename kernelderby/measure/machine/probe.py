@@ -13,8 +13,8 @@ import msgspec
 from kernelderby.appended import exclusive_lock
 from kernelderby.hardware import gpu_id
 from kernelderby.measure.machine.environment import describe
-from kernelderby.measure.process import WorkerProcess
-from kernelderby.measure.replies import Failed, GpuSeen, MachineSeen
+from kernelderby.measure.wire.process import WorkerProcess
+from kernelderby.measure.wire.replies import Failed, GpuSeen, MachineSeen
 
 _START_SECONDS = 180  # importing torch from a cold disk
 
@@ -60,7 +60,7 @@ def find_machine(root: Path, device: str) -> Machine:
 
 def _this_cpu() -> Machine:
     try:
-        from kernelderby.measure.timing import CPU_WALL
+        from kernelderby.measure.clock.timing import CPU_WALL
 
         seen = describe("cpu")
     except (ImportError, OSError) as error:  # OSError: a library of torch's that does not load

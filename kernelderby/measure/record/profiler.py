@@ -21,6 +21,7 @@ from typing import Any, TypeVar
 import torch
 
 from kernelderby.errors import DerbyError
+from kernelderby.measure.clock.timing import SLACK_NS
 from kernelderby.measure.record.records import (
     CallRecord,
     CopyRecord,
@@ -30,8 +31,7 @@ from kernelderby.measure.record.records import (
     RangeRecord,
     WaitRecord,
 )
-from kernelderby.measure.replies import GpuSeen
-from kernelderby.measure.timing import SLACK_NS
+from kernelderby.measure.wire.replies import GpuSeen
 
 Work = TypeVar("Work", KernelRecord, CopyRecord, FillRecord)
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from kernelderby.measure.replies import GpuSeen
+from kernelderby.measure.wire.replies import GpuSeen
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,10 +24,10 @@ from kernelderby.catalog import Catalog, Definition, Solution, Workload
 from kernelderby.errors import DerbyError
 from kernelderby.measure.judge.cases import case_of_workload
 from kernelderby.measure.machine.probe import Machine, exclusive
-from kernelderby.measure.plan import Settings, make_plan
-from kernelderby.measure.process import absolute_python_path
 from kernelderby.measure.record.messages import ProfileRequest
-from kernelderby.measure.replies import Failed, ProfileDone, Reply
+from kernelderby.measure.run.plan import Settings, make_plan
+from kernelderby.measure.wire.process import absolute_python_path
+from kernelderby.measure.wire.replies import Failed, ProfileDone, Reply
 from kernelderby.trace import Status
 
 MODULE = "kernelderby.measure.record.worker"

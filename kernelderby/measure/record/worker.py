@@ -19,7 +19,7 @@ from kernelderby.errors import DerbyError
 from kernelderby.fields import read_json
 from kernelderby.measure.machine.environment import gpu_seen
 from kernelderby.measure.record.messages import ProfileRequest
-from kernelderby.measure.replies import Done, Judged, ProfileDone
+from kernelderby.measure.wire.replies import Done, Judged, ProfileDone
 from kernelderby.measure.worker.serve import Worker, answer
 from kernelderby.trace import Status
 
@@ -87,8 +87,8 @@ class _Pass:
     def __init__(self, candidate: Candidate, maker: InputMaker, solution: str) -> None:
         import torch
 
-        from kernelderby.measure.race import INPUT_SETS
-        from kernelderby.measure.timing import flush_bytes
+        from kernelderby.measure.clock.timing import flush_bytes
+        from kernelderby.measure.judge.race import INPUT_SETS
 
         self._candidate, self._device = candidate, maker.device
         self._name = f"solution:{solution} {maker.case.label}"

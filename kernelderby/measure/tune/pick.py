@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TypeGuard
 
-from kernelderby.measure.replies import Config
+from kernelderby.measure.wire.replies import Config
 
 TIE = 1.01  # what a configuration must gain over the heuristic's, which is known to be sane at every size
 

@@ -18,10 +18,10 @@ from kernelderby.catalog.selection import workload_label
 from kernelderby.errors import DerbyError
 from kernelderby.measure.judge.cases import case_of_workload
 from kernelderby.measure.machine.probe import Machine
-from kernelderby.measure.process import WorkerProcess
-from kernelderby.measure.replies import Config, Done, Failed, Judged, Kind, TunedTimes, TunePrepared
 from kernelderby.measure.tune import table
 from kernelderby.measure.tune.pick import Choice, Measured, config_text, pick
+from kernelderby.measure.wire.process import WorkerProcess
+from kernelderby.measure.wire.replies import Config, Done, Failed, Judged, Kind, TunedTimes, TunePrepared
 from kernelderby.trace import Status
 
 CONTRACT = ("tuning_key", "candidates", "run_with")  # what stands in a tunable solution's file beside the entry point

@@ -29,11 +29,11 @@ _DESCRIPTORS = 3  # requests, replies, log
 _PACKET = 1 << 17
 _IMPORTED = (
     "torch",
-    "kernelderby.measure.hands",
-    "kernelderby.measure.race",
+    "kernelderby.measure.worker.hands",
+    "kernelderby.measure.judge.race",
     "kernelderby.measure.worker.build",
     "kernelderby.measure.worker.interpreter",
-    "kernelderby.measure.worker.tuning",
+    "kernelderby.measure.tune.worker",
 )
 _IMPORTED_IF_THERE = ("triton.language", "triton.runtime.interpreter", "safetensors.torch")
 

@@ -24,10 +24,10 @@ import msgspec
 
 from kernelderby.catalog import Catalog, Definition, Solution
 from kernelderby.errors import DerbyError
-from kernelderby.measure import landlock, powers, seccomp
+from kernelderby.measure.fence import landlock, powers, seccomp
 from kernelderby.measure.judge.cases import Case
 from kernelderby.measure.machine.environment import describe
-from kernelderby.measure.replies import (
+from kernelderby.measure.wire.replies import (
     CaptureDone,
     Done,
     EmptyKernelTimes,
@@ -48,12 +48,12 @@ from kernelderby.trace import Status
 if TYPE_CHECKING:  # torch is imported by the first command that needs it
     import torch
 
-    from kernelderby.measure.hands import Hands
+    from kernelderby.measure.clock.timing import Timer
     from kernelderby.measure.judge.correctness import Candidate, Verdict
     from kernelderby.measure.judge.inputs import InputMaker
-    from kernelderby.measure.shared import BufferSet
-    from kernelderby.measure.timing import Timer
-    from kernelderby.measure.worker.tuning import Tuning
+    from kernelderby.measure.tune.worker import Tuning
+    from kernelderby.measure.wire.shared import BufferSet
+    from kernelderby.measure.worker.hands import Hands
 
 _PR_SET_PDEATHSIG = 1  # <linux/prctl.h>
 _FILE_BYTES = 16 << 30  # the largest file that a solution may write
@@ -109,7 +109,7 @@ class Worker:
 
     def describe(self) -> MachineSeen:
         """The machine, and the timing protocol that works on it."""
-        from kernelderby.measure import timing
+        from kernelderby.measure.clock import timing
 
         found = describe(self.device_type)
         if found.gpu is None and self.device_type != "cpu":
@@ -157,13 +157,13 @@ class Worker:
 
     def check(self, case: dict[str, Any]) -> Judged:
         """Correctness in this process, before a profile; nothing that ends in a row."""
-        from kernelderby.measure.race import local_check
+        from kernelderby.measure.judge.race import local_check
 
         return _judged(local_check(self.candidate, self.module, self._maker(case)))
 
     def empty_kernel(self, protocol: str) -> EmptyKernelTimes:
         """Times of a kernel that does nothing to speak of, by the same timer."""
-        from kernelderby.measure.empty_kernel import empty_kernel_us
+        from kernelderby.measure.clock.empty_kernel import empty_kernel_us
 
         return EmptyKernelTimes(empty_kernel_us(self._timer_of(protocol), self.device))
 
@@ -171,9 +171,9 @@ class Worker:
 
     def attach(self, sets: list[dict[str, Any]]) -> Done:
         """Opens the judge's buffers; see shared.opened_set."""
-        from kernelderby.measure.hands import Hands
-        from kernelderby.measure.shared import opened_set
-        from kernelderby.measure.timing import WallTimer
+        from kernelderby.measure.clock.timing import WallTimer
+        from kernelderby.measure.wire.shared import opened_set
+        from kernelderby.measure.worker.hands import Hands
 
         self.release()
         self._opened = [opened_set(each, self.device) for each in sets]
@@ -190,7 +190,7 @@ class Worker:
         return Done()
 
     def capture(self) -> CaptureDone:
-        from kernelderby.measure.graphs import NotCapturable
+        from kernelderby.measure.clock.graphs import NotCapturable
 
         try:
             self.hands.capture()
@@ -208,7 +208,7 @@ class Worker:
 
     def overtake(self, larger: dict[str, Any]) -> Done:
         """See hands.Hands; `larger` as in attach()."""
-        from kernelderby.measure.shared import opened_set
+        from kernelderby.measure.wire.shared import opened_set
 
         opened = opened_set(larger, self.device)
         try:
@@ -246,8 +246,8 @@ class Worker:
 
     def tune_prepare(self, case: dict[str, Any], protocol: str) -> TunePrepared:
         """The buffers of a case that is tuned, its key and its candidates."""
+        from kernelderby.measure.tune.worker import Tuning
         from kernelderby.measure.worker.build import solution_module
-        from kernelderby.measure.worker.tuning import Tuning
 
         self._tuning = None
         self.release()
@@ -261,7 +261,7 @@ class Worker:
 
     def tune_time(self, number: int, iterations: int) -> TunedTimes:
         """One turn of a candidate as a CUDA graph."""
-        from kernelderby.measure.worker.tuning import timed
+        from kernelderby.measure.tune.worker import timed
 
         return timed(self.tuning, number, iterations)
 
@@ -280,7 +280,7 @@ class Worker:
         return Done()
 
     def _timer_of(self, protocol: str) -> Timer:
-        from kernelderby.measure.timing import make_timer
+        from kernelderby.measure.clock.timing import make_timer
 
         if self._timer is None or self._timer.protocol != protocol:
             self._timer = make_timer(protocol, self.device)

@@ -9,10 +9,10 @@ from dataclasses import dataclass, field
 from kernelderby.catalog import Catalog, Definition, Solution, Workload
 from kernelderby.catalog.selection import of_origin, select_workloads
 from kernelderby.errors import DerbyError
+from kernelderby.measure.judge.secret import drawn
 from kernelderby.measure.machine.probe import Machine
 from kernelderby.measure.machine.requirements import try_modules, why_not
-from kernelderby.measure.secret import drawn
-from kernelderby.measure.traces import last_line, settled_keys
+from kernelderby.measure.run.rows import last_line, settled_keys
 from kernelderby.trace import Measurement
 
 # Where no recorded row says how long its like took: seconds for one solution on one workload, seen on an H200 between

@@ -12,7 +12,8 @@ from types import ModuleType
 from typing import Any
 
 from kernelderby.errors import DerbyError
-from kernelderby.measure.graphs import NotCapturable
+from kernelderby.measure.clock.graphs import NotCapturable
+from kernelderby.measure.clock.timing import CPU_WALL, Timer
 from kernelderby.measure.judge.checksums import changed_inputs, checksum
 from kernelderby.measure.judge.correctness import (
     POISON,
@@ -24,8 +25,7 @@ from kernelderby.measure.judge.correctness import (
     synchronize,
 )
 from kernelderby.measure.judge.inputs import InputMaker
-from kernelderby.measure.replies import TunedTimes
-from kernelderby.measure.timing import CPU_WALL, Timer
+from kernelderby.measure.wire.replies import TunedTimes
 from kernelderby.trace import Status
 
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from types import TracebackType
 
 from kernelderby.appended import LOCK_FOLDER, lock_file
-from kernelderby.measure import fence
+from kernelderby.measure.fence import processes
 
 _LOOK_SECONDS = 0.5  # a run lives longer: its processes take seconds to start
 _GRACE_SECONDS = 10  # on a busy machine a look comes late
@@ -64,7 +64,7 @@ class Neighbours:
             if process > 0:  # a lock that no process has is no run's
                 found.add(process)
             start = at + 1
-        found = found.difference(fence.descendants(os.getpid())) if found else found
+        found = found.difference(processes.descendants(os.getpid())) if found else found
         if found:
             self.seen_at = time.monotonic()
         return found

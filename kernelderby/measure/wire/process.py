@@ -17,9 +17,9 @@ from typing import Any, ClassVar, cast
 
 import kernelderby
 from kernelderby.errors import DerbyError
-from kernelderby.measure import fence
-from kernelderby.measure.replies import Kind, Reply
-from kernelderby.measure.start import Beginning, begin, servers
+from kernelderby.measure.fence import folders, processes
+from kernelderby.measure.wire.replies import Kind, Reply
+from kernelderby.measure.wire.start import Beginning, begin, servers
 from kernelderby.measure.worker.build import cache_folder
 from kernelderby.trace import Status
 
@@ -43,20 +43,24 @@ class WorkerProcess:
         """trusted: what it says of the set's faults ends the run also while it holds a solution (derby tune).
         solution_hash: of the solution that it will hold, whose caches it gets."""
         if not self._others:  # whoever measures from a program of its own keeps the children it has
-            fence.adopt_orphans()
-            self._others.update(fence.children(os.getpid()), {os.getpid()})
+            processes.adopt_orphans()
+            self._others.update(processes.children(os.getpid()), {os.getpid()})
         request_end, self._requests = os.pipe()
         self._replies, reply_end = os.pipe()
-        environment = {**fence.allowed_environment(os.environ), "PYTHONUNBUFFERED": "1", "PYTHONDONTWRITEBYTECODE": "1"}
+        environment = {
+            **folders.allowed_environment(os.environ),
+            "PYTHONUNBUFFERED": "1",
+            "PYTHONDONTWRITEBYTECODE": "1",
+        }
         self._scratch: Path | None = None
         self._room: dict[Path, int] = {}
         writable: list[Path] = []  # empty: no fence
         if solution_hash is not None:
-            own = fence.own_folder(cache_folder(), solution_hash)
+            own = folders.own_folder(cache_folder(), solution_hash)
             self._scratch = Path(tempfile.mkdtemp(prefix="kernelderby-"))
-            environment |= {**fence.own_caches(own), "TMPDIR": str(self._scratch)}
-            writable = fence.writable(own, self._scratch)
-            self._room = fence.room(self._scratch)
+            environment |= {**folders.own_caches(own), "TMPDIR": str(self._scratch)}
+            writable = folders.writable(own, self._scratch)
+            self._room = folders.room(self._scratch)
         package = str(Path(kernelderby.__file__).resolve().parent.parent)
         environment["PYTHONPATH"] = os.pathsep.join([package, *absolute_python_path()])
         environment.pop("TRITON_INTERPRET", None)  # read when triton is imported
@@ -185,12 +189,12 @@ class WorkerProcess:
         if time.monotonic() < self._looked_at + _LOOK_SECONDS:
             return None
         self._looked_at = time.monotonic()
-        if self._scratch is not None and (place := fence.filled(self._room, fence.room(self._scratch))) is not None:
+        if self._scratch is not None and (place := folders.filled(self._room, folders.room(self._scratch))) is not None:
             return Status.CRASHED, f"it filled {place}, and was ended"
-        pids = [self._process.pid, *fence.descendants(self._process.pid)]
+        pids = [self._process.pid, *processes.descendants(self._process.pid)]
         if len(pids) > _MOST_PROCESSES:
             return Status.CRASHED, f"the process started more than {_MOST_PROCESSES} others, and was ended"
-        if (held := fence.held(pids)) > (most := fence.memory_limit()):
+        if (held := processes.held(pids)) > (most := processes.memory_limit()):
             text = f"it held {held / 2**30:.1f} GiB of the machine's memory, where {most / 2**30:.1f} are allowed"
             return Status.OUT_OF_MEMORY, text
         return None
@@ -217,15 +221,15 @@ class WorkerProcess:
         """Ends the worker and everything it started, and gives the pipes back. Safe to call twice."""
         if self._requests < 0:
             return
-        started = fence.descendants(self._process.pid)
+        started = processes.descendants(self._process.pid)
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
         for pid in started:
-            fence.end(pid)
+            processes.end(pid)
         self._process.wait()
         self._alive.discard(self._process.pid)
         with self._starting:
-            fence.end_orphans(self.known())  # what had left its group, or its parent
+            processes.end_orphans(self.known())  # what had left its group, or its parent
         self._log_reader.join(timeout=1)
         if not self._log_reader.is_alive():
             self._output.close()
@@ -233,7 +237,7 @@ class WorkerProcess:
         os.close(self._replies)
         self._requests = self._replies = -1
         if self._scratch is not None:
-            fence.remove_tree(self._scratch)
+            folders.remove_tree(self._scratch)
 
 
 def absolute_python_path() -> list[str]:

@@ -11,10 +11,10 @@ from contextlib import contextmanager
 
 import torch
 
-from kernelderby.measure import fence
+from kernelderby.measure.fence import processes
+from kernelderby.measure.judge.race import wait_for_gpu
 from kernelderby.measure.machine.environment import GpuSensors
-from kernelderby.measure.process import WorkerProcess
-from kernelderby.measure.race import wait_for_gpu
+from kernelderby.measure.wire.process import WorkerProcess
 
 _GONE_SECONDS = 5  # the driver lists a process that has just ended a little longer
 _PROBES = 9
@@ -37,12 +37,12 @@ def helper_of(workers: Mapping[str, WorkerProcess], sensors: GpuSensors) -> str 
     if listed is None or len(listed) <= own:
         return None
     for name, worker in workers.items():
-        started = fence.descendants(worker.pid)
+        started = processes.descendants(worker.pid)
         for pid in started:
-            fence.end(pid)
+            processes.end(pid)
         if started and _within(_GONE_SECONDS, lambda: len(sensors.processes() or ()) <= own):
             return name
-    fence.end_orphans(WorkerProcess.known())
+    processes.end_orphans(WorkerProcess.known())
     return None
 
 
@@ -50,18 +50,18 @@ def helper_of(workers: Mapping[str, WorkerProcess], sensors: GpuSensors) -> str 
 def standing_still(workers: Iterable[WorkerProcess]) -> Iterator[None]:
     """Meanwhile no thread of these workers runs, and nothing that they have started; what has left its parent ends. A
     kernel that they have launched goes on: Watch looks for those."""
-    fence.end_orphans(WorkerProcess.known())
+    processes.end_orphans(WorkerProcess.known())
     stopped = list(workers)
-    started = {pid for worker in stopped for pid in fence.descendants(worker.pid)}
+    started = {pid for worker in stopped for pid in processes.descendants(worker.pid)}
     try:
         for worker in stopped:
             worker.stop()
         for pid in started:
-            fence.signalled(pid, signal.SIGSTOP)
+            processes.signalled(pid, signal.SIGSTOP)
         yield
     finally:
         for pid in started:
-            fence.signalled(pid, signal.SIGCONT)
+            processes.signalled(pid, signal.SIGCONT)
         for worker in stopped:
             worker.go_on()
 

@@ -31,7 +31,7 @@ from typing import Any
 
 import torch
 
-from kernelderby.measure.graphs import NotCapturable, captured
+from kernelderby.measure.clock.graphs import NotCapturable, captured
 
 CUPTI = "cupti-graph-eager-2"
 CUDA_EVENTS = "events-graph-eager-2"

@@ -21,21 +21,19 @@ from kernelderby.catalog.selection import workload_label
 from kernelderby.catalog.traces import load_rows
 from kernelderby.catalog.workloads import FRESH
 from kernelderby.errors import DerbyError
-from kernelderby.measure import helpers, secret, turns
-from kernelderby.measure.graphs import NotCapturable
+from kernelderby.measure.clock.graphs import NotCapturable
+from kernelderby.measure.clock.timing import TimingFailed
+from kernelderby.measure.judge import secret
 from kernelderby.measure.judge.blame import DefinitionFailed
 from kernelderby.measure.judge.correctness import Verdict, Wrong
+from kernelderby.measure.judge.race import PASSED, Race, Turn
 from kernelderby.measure.judge.table import JudgesTable
 from kernelderby.measure.machine.environment import GpuSensors, git_commit, host_cpu
 from kernelderby.measure.machine.probe import Machine, exclusive
-from kernelderby.measure.neighbours import Neighbours
-from kernelderby.measure.plan import Job, Plan, Settings
-from kernelderby.measure.process import WorkerProcess
-from kernelderby.measure.race import PASSED, Race, Turn
-from kernelderby.measure.remote import RemoteHands
-from kernelderby.measure.replies import EmptyKernelTimes, Failed
-from kernelderby.measure.timing import TimingFailed
-from kernelderby.measure.traces import (
+from kernelderby.measure.run import helpers, turns
+from kernelderby.measure.run.neighbours import Neighbours
+from kernelderby.measure.run.plan import Job, Plan, Settings
+from kernelderby.measure.run.rows import (
     append_row,
     claim,
     expect_writable,
@@ -43,6 +41,9 @@ from kernelderby.measure.traces import (
     set_aside_foreign,
     settled_keys,
 )
+from kernelderby.measure.wire.process import WorkerProcess
+from kernelderby.measure.wire.remote import RemoteHands
+from kernelderby.measure.wire.replies import EmptyKernelTimes, Failed
 from kernelderby.row import JUDGE_WITHOUT_MEMORY
 from kernelderby.trace import Correctness, Measurement, Status, Timed
 
@@ -155,7 +156,7 @@ class Runner:
         return self.rows
 
     def _each_in_turn(self, jobs: Sequence[Job]) -> None:
-        """Each job that no other run of the machine has in hand (see traces.claim), those that one had once more in
+        """Each job that no other run of the machine has in hand (see rows.claim), those that one had once more in
         the end; without what that run has measured meanwhile."""
         for path in dict.fromkeys(self._path(job.definition) for job in jobs):
             expect_writable(path)  # now, not when the first row is there

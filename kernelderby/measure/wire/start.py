@@ -18,7 +18,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from io import BufferedReader
 
-from kernelderby.measure import fence
+from kernelderby.measure.fence import folders, processes
 
 _PACKAGE = "kernelderby.measure.worker"
 _IMPORT_SECONDS = 180.0  # torch from a cold disk
@@ -122,7 +122,7 @@ class ForkServer:
 
     def end(self) -> None:
         self._channel.close()
-        fence.end(self.pid)
+        processes.end(self.pid)
         self._process.wait()
 
 
@@ -151,7 +151,7 @@ def _fork_server(environment: Mapping[str, str]) -> ForkServer | None:
     """The one for workers of this environment; caches and temporary files may be other ones, since they are looked up
     after the fork. None where there is none: not on Linux, or torch does not load."""
     global _server
-    same = {name: value for name, value in environment.items() if name not in fence.PLACES}
+    same = {name: value for name, value in environment.items() if name not in folders.PLACES}
     if not sys.platform.startswith("linux") or same in _without:
         return None
     if _server is not None and _server.environment != same:

@@ -14,22 +14,22 @@ from typing import TYPE_CHECKING, Any
 from kernelderby.catalog import Catalog, Definition, Solution
 from kernelderby.catalog.selection import of_origin, select_workloads
 from kernelderby.errors import DerbyError
-from kernelderby.measure.graphs import NotCapturable
+from kernelderby.measure.clock.graphs import NotCapturable
 from kernelderby.measure.judge.blame import DefinitionFailed
 from kernelderby.measure.judge.cases import Case, case_of_workload, small_cases
 from kernelderby.measure.judge.correctness import Verdict, Wrong
+from kernelderby.measure.judge.secret import drawn
 from kernelderby.measure.machine.probe import Machine
 from kernelderby.measure.machine.requirements import why_not
-from kernelderby.measure.process import WorkerProcess
-from kernelderby.measure.remote import RemoteHands
-from kernelderby.measure.replies import Done, Failed
-from kernelderby.measure.secret import drawn
+from kernelderby.measure.wire.process import WorkerProcess
+from kernelderby.measure.wire.remote import RemoteHands
+from kernelderby.measure.wire.replies import Done, Failed
 from kernelderby.row import JUDGE_WITHOUT_MEMORY
 from kernelderby.trace import Correctness, Status
 
 if TYPE_CHECKING:  # the judge's own side, loaded by the first case
+    from kernelderby.measure.judge.race import Race
     from kernelderby.measure.judge.table import JudgesTable
-    from kernelderby.measure.race import Race
 
 _START_SECONDS = 180
 
@@ -130,8 +130,8 @@ def _full_cases(
 def _fresh_cases(
     catalog: Catalog, definition: Definition, count: int, secret: str, machine: Machine
 ) -> tuple[Case, ...]:
-    from kernelderby.measure.fresh import fresh_shapes
     from kernelderby.measure.judge.table import module_of
+    from kernelderby.measure.run.fresh import fresh_shapes
 
     shapes = fresh_shapes(catalog, definition, module_of(definition), secret, count, machine.device)
     return tuple(shape.case() for shape in shapes)

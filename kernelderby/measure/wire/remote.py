@@ -12,10 +12,11 @@ from typing import Any
 
 import msgspec
 
-from kernelderby.measure.graphs import NotCapturable
+from kernelderby.measure.clock.graphs import NotCapturable
+from kernelderby.measure.clock.timing import Call, Spans
 from kernelderby.measure.judge.correctness import Wrong
-from kernelderby.measure.process import WorkerProcess
-from kernelderby.measure.replies import (
+from kernelderby.measure.wire.process import WorkerProcess
+from kernelderby.measure.wire.replies import (
     CaptureDone,
     Done,
     Kind,
@@ -26,8 +27,7 @@ from kernelderby.measure.replies import (
     nonsense,
     text,
 )
-from kernelderby.measure.shared import BufferSet
-from kernelderby.measure.timing import Call, Spans
+from kernelderby.measure.wire.shared import BufferSet
 from kernelderby.trace import Status
 
 _WRONG = {Status.WRONG_SHAPE, Status.WRONG_DTYPE}  # what a worker may say of outputs; the rest is the judge's

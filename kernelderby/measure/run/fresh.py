@@ -14,7 +14,7 @@ from kernelderby.catalog.lines import line_of
 from kernelderby.catalog.spaces import Sizes, Unfit, draw
 from kernelderby.catalog.workloads import FRESH, tensor_bytes, workload_of
 from kernelderby.errors import DerbyError
-from kernelderby.measure.blobs import count, generate
+from kernelderby.measure.judge.blobs import count, generate
 from kernelderby.measure.judge.cases import Case
 from kernelderby.measure.judge.table import module_of
 

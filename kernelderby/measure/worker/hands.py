@@ -13,10 +13,10 @@ from typing import Any
 
 import torch
 
-from kernelderby.measure.graphs import NotCapturable, Replay
+from kernelderby.measure.clock.graphs import NotCapturable, Replay
+from kernelderby.measure.clock.timing import Call, Spans, Timer, TimingFailed
 from kernelderby.measure.judge.correctness import Candidate, SetUp, synchronize
-from kernelderby.measure.shared import BufferSet
-from kernelderby.measure.timing import Call, Spans, Timer, TimingFailed
+from kernelderby.measure.wire.shared import BufferSet
 from kernelderby.measure.worker.canaries import Canaries
 
 

@@ -21,7 +21,8 @@ from typing import Any, Protocol
 import torch
 
 from kernelderby.catalog import Definition
-from kernelderby.measure.graphs import NotCapturable
+from kernelderby.measure.clock.graphs import NotCapturable
+from kernelderby.measure.clock.timing import Call, Spans, Timer, WallTimer, flush_bytes
 from kernelderby.measure.judge.checksums import changed_inputs, checksum
 from kernelderby.measure.judge.correctness import (
     POISON,
@@ -37,9 +38,8 @@ from kernelderby.measure.judge.correctness import (
 )
 from kernelderby.measure.judge.draws import NORMAL, Draw, told
 from kernelderby.measure.judge.inputs import InputMaker
-from kernelderby.measure.replies import Failed
-from kernelderby.measure.shared import BufferSet, private_set, shared_set
-from kernelderby.measure.timing import Call, Spans, Timer, WallTimer, flush_bytes
+from kernelderby.measure.wire.replies import Failed
+from kernelderby.measure.wire.shared import BufferSet, private_set, shared_set
 from kernelderby.trace import Status
 
 INPUT_SETS = 2  # different contents at different addresses
@@ -484,7 +484,7 @@ def local_check(candidate: Candidate, module: ModuleType, maker: InputMaker) -> 
 
 
 def _local(candidate: Candidate, module: ModuleType, maker: InputMaker, timer: Timer) -> Race:
-    from kernelderby.measure.hands import Hands
+    from kernelderby.measure.worker.hands import Hands
 
     return Race(
         candidate.definition, module, maker, Hands(candidate, timer, maker.device), candidate.in_place, shared=False

@@ -14,7 +14,7 @@ from kernelderby.appended import CLAIMS, append_line, expect_writable, lock_byte
 from kernelderby.catalog import Solution
 from kernelderby.errors import DerbyError
 from kernelderby.files import read_bytes
-from kernelderby.measure import fence
+from kernelderby.measure.fence import processes
 from kernelderby.trace import Measurement, Status, newest
 
 __all__ = [
@@ -99,11 +99,11 @@ def _end_holders(path: Path) -> bool:
     """Ends what this run has started and what has the file open, and waits for it. Whether there was any: the runs of
     other GPUs are left alone."""
     file = path.stat()
-    holding = [pid for pid in fence.descendants(os.getpid()) if fence.has_open(pid, file)]
+    holding = [pid for pid in processes.descendants(os.getpid()) if processes.has_open(pid, file)]
     for pid in holding:
-        fence.end(pid)
+        processes.end(pid)
     until = time.monotonic() + _ENDED_SECONDS
-    while any(fence.has_open(pid, file) for pid in holding) and time.monotonic() < until:
+    while any(processes.has_open(pid, file) for pid in holding) and time.monotonic() < until:
         time.sleep(0.01)
     return bool(holding)
 

@@ -9,7 +9,7 @@ import torch
 import triton
 import triton.language as tl
 
-from kernelderby.measure.timing import Timer
+from kernelderby.measure.clock.timing import Timer
 
 _WARMUP = 20
 _ITERATIONS = 60

@@ -1,0 +1,1 @@
+"""What a worker's process gets, may do, and may not outlive."""

@@ -1,0 +1,116 @@
+"""What a worker has started: its descendants, what they hold, and how they end."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import signal
+from collections.abc import Collection
+from pathlib import Path
+
+_PR_SET_CHILD_SUBREAPER = 36  # <linux/prctl.h>
+
+
+def memory_limit() -> int:
+    """Bytes of the machine's memory that a worker and all that it started may hold."""
+    return int(0.8 * os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
+
+
+def held(pids: Collection[int]) -> int:
+    """Bytes of memory that these processes hold; what they share counts for each."""
+    pages = 0
+    for pid in pids:
+        try:
+            pages += int(Path(f"/proc/{pid}/statm").read_text().split()[1])
+        except (OSError, ValueError, IndexError):
+            continue
+    return pages * os.sysconf("SC_PAGE_SIZE")
+
+
+def adopt_orphans() -> bool:
+    """From now on the descendants of our children become ours when their parents end. False where the kernel cannot."""
+    try:
+        return bool(ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) == 0)
+    except (OSError, AttributeError):
+        return False
+
+
+def end_orphans(known: Collection[int]) -> list[int]:
+    """Kills, with all that they started, the children of this process that came from a worker: they stand in another
+    session than we do. known: those that are to live. Gives the process ids."""
+    ended = []
+    for _ in range(8):  # who is killed hands its own children on
+        orphans = [pid for pid in children(os.getpid()) if pid not in known and _session(pid) != os.getsid(0)]
+        if not orphans:
+            break
+        for pid in orphans:
+            for each in (*descendants(pid), pid):
+                end(each)
+                ended.append(each)
+        for pid in orphans:
+            with contextlib.suppress(ChildProcessError):
+                os.waitpid(pid, 0)
+    return ended
+
+
+def end(pid: int) -> None:
+    signalled(pid, signal.SIGKILL)
+
+
+def signalled(pid: int, number: signal.Signals) -> None:
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.kill(pid, number)
+
+
+def has_open(pid: int, file: os.stat_result) -> bool:
+    try:
+        descriptors = os.listdir(f"/proc/{pid}/fd")
+    except OSError:  # it has ended
+        return False
+    for each in descriptors:
+        try:
+            found = os.stat(f"/proc/{pid}/fd/{each}")
+        except OSError:
+            continue
+        if (found.st_dev, found.st_ino) == (file.st_dev, file.st_ino):
+            return True
+    return False
+
+
+def children(pid: int) -> list[int]:
+    """Of all its threads. Plain calls: it is asked of a hundred threads a process, before every turn."""
+    found: list[int] = []
+    try:
+        threads = os.listdir(f"/proc/{pid}/task")
+    except OSError:  # it has ended
+        return found
+    for thread in threads:
+        try:
+            descriptor = os.open(f"/proc/{pid}/task/{thread}/children", os.O_RDONLY | os.O_CLOEXEC)
+        except OSError:
+            continue
+        try:
+            while data := os.read(descriptor, 1 << 16):
+                found += [int(child) for child in data.split()]
+        except OSError:
+            continue
+        finally:
+            os.close(descriptor)
+    return found
+
+
+def descendants(pid: int) -> list[int]:
+    """The deepest first. However deep: a process may start one that starts one."""
+    found, generation = [], children(pid)
+    while generation:
+        found += generation
+        generation = [each for parent in generation for each in children(parent)]
+    return found[::-1]
+
+
+def _session(pid: int) -> int | None:
+    try:
+        return os.getsid(pid)
+    except (ProcessLookupError, PermissionError):
+        return None

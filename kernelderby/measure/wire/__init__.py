@@ -1,0 +1,1 @@
+"""What goes between the judge and a worker: requests, typed answers, shared memory."""
