@@ -17,9 +17,10 @@ import kernelderby
 from kernelderby.catalog import Catalog
 from kernelderby.errors import DerbyError
 from kernelderby.rank import definitions_with_rows
-from kernelderby.rank.model import Ratio
 from kernelderby.rank.order import order_dependences
-from kernelderby.rank.resampling import Resampled, geometric_mean
+from kernelderby.statistics.bootstrap import Resampled
+from kernelderby.statistics.means import geometric_mean
+from kernelderby.statistics.ratio import Ratio
 from kernelderby.trace import Measurement, Status
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TypeVar
 
 from kernelderby.page.model import ShownInterval
-from kernelderby.rank.model import Ratio
 from kernelderby.report.plain import plain
+from kernelderby.statistics.ratio import Ratio
 
 words = plain  # names and messages come from data: one line, without control characters
 Number = TypeVar("Number", float, None, float | None)

@@ -16,9 +16,9 @@ from pathlib import Path
 
 from kernelderby.profile.names import short_name
 from kernelderby.profile.renamed import RenameCandidate, renamed
-from kernelderby.profile.significance import mann_whitney
 from kernelderby.profile.spans import Profile, Span, SpanKind
 from kernelderby.profile.stages.walk import OVERLAP, TOGETHER, Pipeline
+from kernelderby.statistics.rank_test import mann_whitney
 
 SAME = 0.02  # a change of up to 2 % of its own time is called unchanged; clocks alone move more than 1 %
 CHANCE = 0.01  # a difference that chance makes as often as this is none

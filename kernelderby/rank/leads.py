@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from math import exp, fsum, log
 
 from kernelderby.catalog import Solution, Workload
 from kernelderby.errors import DerbyError
 from kernelderby.fields import suggestion
 from kernelderby.roofline import selection
 from kernelderby.roofline.recorded import Reached, recorded
+from kernelderby.statistics.means import geometric_mean
 from kernelderby.trace import Measurement
 
 KINDS = ("graph", "eager")
@@ -171,7 +171,7 @@ def _operator(
             outdated |= {(uuid, time.solution) for time in (rival, of_shape[author]) if time.outdated}
         if ratios:
             kinds[kind] = Lead(
-                len(ratios), sum(ratio > 1 for ratio in ratios), _geomean(ratios), min(ratios), max(ratios)
+                len(ratios), sum(ratio > 1 for ratio in ratios), geometric_mean(ratios), min(ratios), max(ratios)
             )
     return OperatorLead(name, of_shapes, kinds, len(outdated)) if kinds else None
 
@@ -181,14 +181,10 @@ def _over_operators(found: Sequence[Lead]) -> Lead | None:
         Lead(
             sum(each.shapes for each in found),
             sum(each.faster for each in found),
-            _geomean([each.geomean for each in found]),
+            geometric_mean([each.geomean for each in found]),
             min(each.least for each in found),
             max(each.most for each in found),
         )
         if found
         else None
     )
-
-
-def _geomean(values: Sequence[float]) -> float:
-    return exp(fsum(map(log, values)) / len(values))

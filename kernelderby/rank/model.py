@@ -5,37 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from kernelderby.roofline.selection import Group
+from kernelderby.statistics.ratio import Ratio
 
 NOT_MEASURED = "not measured"
 PASSED = "passed"
-
-
-@dataclass(frozen=True, slots=True)
-class Ratio:
-    """A time over another one (1.3: takes 30 % longer), with its 95 % interval.
-
-    interval: "paired" (rounds that alternated in one session), "unpaired" (raw samples, or a mixture of both) or
-    "none" (the rows hold one number each), then low and high are None.
-    """
-
-    value: float
-    low: float | None = None
-    high: float | None = None
-    interval: str = "none"
-
-    @property
-    def is_tie(self) -> bool:
-        """The interval holds 1; without an interval, only equal numbers tie."""
-        if self.low is None or self.high is None:
-            return self.value == 1.0
-        return self.low <= 1.0 <= self.high
-
-    @property
-    def verdict(self) -> str:
-        """faster, slower or tie: the numerator against the denominator."""
-        if self.is_tie:
-            return "tie"
-        return "faster" if self.value < 1.0 else "slower"
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from collections.abc import Collection, Mapping, Sequence
 import numpy as np
 
 from kernelderby.rank.model import OrderDependence
-from kernelderby.rank.resampling import geometric_mean
+from kernelderby.statistics.means import geometric_mean
 
 NEAR = 128  # pairs that are looked at in a field, but never less than one a solution
 

@@ -16,10 +16,10 @@ from functools import partial
 import numpy as np
 
 from kernelderby.rank.arena import Arena
-from kernelderby.rank.arrays import Floats, Integers
-from kernelderby.rank.model import Pair, Ratio
+from kernelderby.rank.model import Pair
 from kernelderby.rank.order import reach
-from kernelderby.rank.resampling import (
+from kernelderby.statistics.arrays import Floats, Integers
+from kernelderby.statistics.bootstrap import (
     CHUNK,
     RESAMPLES,
     Differences,
@@ -29,6 +29,7 @@ from kernelderby.rank.resampling import (
     bounds,
     widening,
 )
+from kernelderby.statistics.ratio import Ratio
 
 _THREADS = 4  # numpy's sums and sorts let go of the interpreter; the rest does not, so more would wait
 

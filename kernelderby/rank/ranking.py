@@ -14,12 +14,13 @@ from kernelderby.errors import DerbyError
 from kernelderby.hardware import find_gpu
 from kernelderby.rank import notes
 from kernelderby.rank.arena import Arena, arena_of
-from kernelderby.rank.model import NOT_MEASURED, PASSED, Cell, Pair, Ranking, Ratio, Summary, WorkloadRow
+from kernelderby.rank.model import NOT_MEASURED, PASSED, Cell, Pair, Ranking, Summary, WorkloadRow
 from kernelderby.rank.order import order, order_dependences, slowdowns
 from kernelderby.rank.pairs import Compared, compare
-from kernelderby.rank.resampling import geometric_mean
 from kernelderby.roofline import selection
-from kernelderby.roofline.floors import fair_share, share_of_floor, upper_median
+from kernelderby.roofline.floors import fair_share, share_of_floor
+from kernelderby.statistics.means import geometric_mean, upper_median
+from kernelderby.statistics.ratio import Ratio
 from kernelderby.trace import Measurement, Status
 
 TOO_GOOD = 0.9  # a latency below this share of the floor is a mistake in the measurement or in the cost

@@ -6,9 +6,10 @@ from collections.abc import Sequence
 from math import inf
 
 from kernelderby.catalog.selection import SCORED
-from kernelderby.rank.model import NOT_MEASURED, Cell, Ranking, Ratio, Summary, WorkloadRow
+from kernelderby.rank.model import NOT_MEASURED, Cell, Ranking, Summary, WorkloadRow
 from kernelderby.report.model import NOT_KNOWN, NOTHING, Column, Report, Table, TableCell
 from kernelderby.report.numbers import factor, microseconds, milliseconds, short_percent
+from kernelderby.statistics.ratio import Ratio
 
 OUTDATED, SUSPICIOUS, TIED, UNPAIRED = "†", "!", "=", "~"
 

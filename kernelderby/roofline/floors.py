@@ -7,11 +7,11 @@ no implementation can avoid (trace.Cost), so a time below the floor is an error 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from kernelderby.hardware import Gpu
+from kernelderby.statistics.means import geometric_mean, upper_median
 from kernelderby.trace import Cost
 
 COMPUTE_FROM = 10.0  # flop per byte: the operator survey calls an operator above it compute-bound, on every GPU
@@ -52,11 +52,6 @@ def operator_regime(intensities: Sequence[float]) -> str:
     if not any(intensities):
         return "I"
     return "C" if upper_median(intensities) > COMPUTE_FROM else "M"
-
-
-def upper_median(values: Sequence[float]) -> float:
-    """The middle value; of an even number the upper of the two in the middle, so that it is one of them."""
-    return sorted(values)[len(values) // 2]
 
 
 def share_of_floor(floor_us: float, latency_us: float) -> float:
@@ -106,7 +101,7 @@ def operator_fair_share(shares: Sequence[float | None]) -> FairShare:
     known = [share for share in shares if share is not None]
     if not known:
         return FairShare(None, 0.0)
-    geomean = math.exp(sum(map(math.log, known)) / len(known))
+    geomean = geometric_mean(known)
     return FairShare(geomean, geomean * len(known) / len(shares))
 
 

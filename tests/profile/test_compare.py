@@ -161,7 +161,7 @@ def test_mann_whitney_by_hand():
     """U of 1..5 against 6..10 is 0: z = (12.5 - 0.5) / sqrt(25 * 11 / 12) = 2.507, two-sided p = 0.0122."""
     from array import array
 
-    from kernelderby.profile.significance import mann_whitney
+    from kernelderby.statistics.rank_test import mann_whitney
 
     assert mann_whitney(array("q", range(1, 6)), array("q", range(6, 11))) == pytest.approx(0.01219, abs=5e-5)
     assert mann_whitney(array("q", [7] * 9), array("q", [7] * 9)) == 1

@@ -9,14 +9,13 @@ from collections.abc import Sequence
 from typing import Any, TypeVar
 
 from kernelderby.measure.machine.environment import GpuSensors
+from kernelderby.statistics import student
 
 NARROW = 0.01  # the first two are settled when the paired interval of their ratio is narrower
 REPEATS = 3  # of a disturbed turn, then it counts with a note
 # Reasons why a GPU runs slower than its kind does. A power cap is no such reason: large GEMMs reach it on every H200.
 DISTURBING = ("hardware slowdown", "software thermal", "hardware thermal", "power brake")
 
-# 97.5 % quantiles of Student's distribution with 1, 2, ... degrees of freedom.
-_STUDENT = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131)
 _FEWEST_ROUNDS = 3
 
 Racer = TypeVar("Racer")
@@ -35,8 +34,7 @@ def interval_width(first: Sequence[Sequence[float]], second: Sequence[Sequence[f
     logs = [math.log(statistics.median(a) / statistics.median(b)) for a, b in zip(first, second, strict=False)]
     if len(logs) < _FEWEST_ROUNDS:
         return math.inf
-    freedom = len(logs) - 1
-    quantile = _STUDENT[freedom - 1] if freedom <= len(_STUDENT) else 2.1
+    quantile = student.quantile(len(logs) - 1)
     return math.expm1(2 * quantile * statistics.stdev(logs) / math.sqrt(len(logs)))
 
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TypeGuard
 
 from kernelderby.measure.wire.replies import Config
+from kernelderby.statistics.means import geometric_mean
 
 TIE = 1.01  # what a configuration must gain over the heuristic's, which is known to be sane at every size
 
@@ -53,7 +53,7 @@ def pick(measured: Iterable[Measured]) -> list[Choice]:
 def _choice(key: str, rows: Sequence[Measured]) -> Choice:
     everywhere = [text for text in rows[0].times_us if all(text in row.times_us for row in rows)]
     heuristics_us = [row.times_us.get(row.heuristic) for row in rows]
-    heuristic_us = _geomean(heuristics_us) if _all_there(heuristics_us) else None
+    heuristic_us = geometric_mean(heuristics_us) if _all_there(heuristics_us) else None
     if not everywhere:
         return Choice(
             key,
@@ -63,7 +63,7 @@ def _choice(key: str, rows: Sequence[Measured]) -> Choice:
             1.0 if heuristic_us else None,
             "no configuration ran on all of its workloads",
         )
-    times = {text: _geomean([row.times_us[text] for row in rows]) for text in everywhere}
+    times = {text: geometric_mean([row.times_us[text] for row in rows]) for text in everywhere}
     best = min(everywhere, key=lambda text: times[text])  # of equals the one named first
     if heuristic_us is None:
         return Choice(key, len(rows), json.loads(best), times[best], None, "the heuristic's choice failed")
@@ -83,7 +83,3 @@ def _choice(key: str, rows: Sequence[Measured]) -> Choice:
 
 def _all_there(values: Sequence[float | None]) -> TypeGuard[Sequence[float]]:
     return all(value is not None for value in values)
-
-
-def _geomean(values: Sequence[float]) -> float:
-    return math.exp(sum(math.log(value) for value in values) / len(values))

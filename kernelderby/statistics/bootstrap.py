@@ -6,17 +6,18 @@ over workloads (a geomean) and laid around the measured ratio. docs/scoring.md h
 
 from __future__ import annotations
 
-import math
 import threading
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
+from statistics import median
 
 import numpy as np
 
-from kernelderby.rank.arrays import Booleans, Floats, Integers
-from kernelderby.rank.model import Ratio
 from kernelderby.samples import Samples
+from kernelderby.statistics import student
+from kernelderby.statistics.arrays import Booleans, Floats, Integers
+from kernelderby.statistics.ratio import Ratio
 from kernelderby.trace import Measurement
 
 RESAMPLES = 1000
@@ -24,48 +25,6 @@ SEED = 19  # any fixed number: the same rows give the same intervals
 FEWEST_ROUNDS = 3  # with fewer, the spread between rounds says next to nothing
 _LOWER, _UPPER = round(0.025 * RESAMPLES), round(0.975 * RESAMPLES) - 1  # places of the percentiles, in order
 CHUNK = 256  # pairs at a time: 2 MB of resamples stay in the cache
-
-# 0.975 quantile of Student's t for 1 to 30 degrees of freedom (any table of it), and of the normal distribution.
-_STUDENT = (
-    12.706,
-    4.303,
-    3.182,
-    2.776,
-    2.571,
-    2.447,
-    2.365,
-    2.306,
-    2.262,
-    2.228,
-    2.201,
-    2.179,
-    2.160,
-    2.145,
-    2.131,
-    2.120,
-    2.110,
-    2.101,
-    2.093,
-    2.086,
-    2.080,
-    2.074,
-    2.069,
-    2.064,
-    2.060,
-    2.056,
-    2.052,
-    2.048,
-    2.045,
-    2.042,
-)
-_NORMAL = 1.960
-
-
-def geometric_mean(values: Sequence[float], weights: Sequence[float] | None = None) -> float:
-    """exp of the weighted mean logarithm; of 2 and 0.5 it is 1. Values and weights must be positive."""
-    weights = [1.0] * len(values) if weights is None else weights
-    logs = sum(weight * math.log(value) for value, weight in zip(values, weights, strict=True))
-    return math.exp(logs / sum(weights))
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,7 +190,7 @@ def _median_deviations(row: Measurement, samples: Floats) -> Floats:
     if n % 2 == 0:
         upper = 1 - (1 - lower) * generator.random(RESAMPLES) ** (1 / (n - k))
         medians = (medians + samples[np.minimum((upper * n).astype(int), n - 1)]) / 2
-    drawn: Floats = np.log(medians) - np.log(_median(samples.tolist()))
+    drawn: Floats = np.log(medians) - np.log(median(samples.tolist()))
     return drawn
 
 
@@ -245,15 +204,8 @@ def bounds(values: Floats) -> tuple[Floats, Floats]:
 def widening(freedom: Integers) -> Floats:
     """Percentiles of few rounds are too narrow: widened as Student's interval is against the normal one (Hesterberg,
     "What Teachers Should Know about the Bootstrap", The American Statistician 69 (2015), expanded percentiles)."""
-    many = _NORMAL + (_NORMAL**3 + _NORMAL) / (4 * np.maximum(freedom, 1))  # first term of Cornish and Fisher
-    few = np.array(_STUDENT)[np.clip(freedom, 1, len(_STUDENT)) - 1]
-    return np.where(freedom <= len(_STUDENT), few, many) / _NORMAL
-
-
-def _median(values: Sequence[float]) -> float:
-    ordered = sorted(values)
-    middle = len(ordered) // 2
-    return ordered[middle] if len(ordered) % 2 else (ordered[middle - 1] + ordered[middle]) / 2
+    quantiles = [student.quantile(max(degrees, 1)) for degrees in freedom.tolist()]
+    return np.array(quantiles) / student.NORMAL
 
 
 def _generator(name: str) -> np.random.Generator:
