@@ -39,10 +39,14 @@ inline int4 make_int4(int x, int y, int z, int w) { return {x, y, z, w}; }
 
 using cudaStream_t = void*;
 enum cudaError_t { cudaSuccess = 0, cudaErrorInvalidValue = 1 };
-enum { cudaLaunchAttributeClusterDimension, cudaFuncAttributeNonPortableClusterSizeAllowed };
+enum {
+  cudaLaunchAttributeClusterDimension,
+  cudaFuncAttributeNonPortableClusterSizeAllowed,
+  cudaLaunchAttributeProgrammaticStreamSerialization
+};
 struct cudaLaunchAttribute {
   int id;
-  struct { dim3 clusterDim; } val;
+  struct { dim3 clusterDim; int programmaticStreamSerializationAllowed; } val;
 };
 struct cudaLaunchConfig_t {
   dim3 gridDim, blockDim;
@@ -199,7 +203,10 @@ inline void* emulated_shared_memory() { return emulated::current->block->shared.
 
 template <class Kernel, class... Arguments>
 cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t* config, Kernel kernel, Arguments... arguments) {
-  unsigned cluster = config->numAttrs ? config->attrs->val.clusterDim.x : 1;
+  unsigned cluster = 1;
+  for (unsigned i = 0; i < config->numAttrs; i++) {
+    if (config->attrs[i].id == cudaLaunchAttributeClusterDimension) cluster = config->attrs[i].val.clusterDim.x;
+  }
   if (config->gridDim.x % cluster || config->blockDim.x > 1024 || !config->gridDim.x || !config->gridDim.y) return cudaErrorInvalidValue;
   gridDim = config->gridDim;
   blockDim = config->blockDim;

@@ -1,0 +1,24 @@
+"""derby_chunk_delta_rule_output_sm90: one CUDA C++ kernel for Hopper (kernel.cu)."""
+
+import importlib
+import os
+
+import torch
+
+__path__ = [os.path.dirname(__file__)]
+cuda_library = importlib.import_module(f"{__name__}.cuda_library")
+
+POINTER, INT = cuda_library.POINTER, cuda_library.INT
+library = cuda_library.CudaLibrary(
+    __file__, "derby_chunk_delta_rule_output",
+    ["kernel.cu", "delta_rule_tiles.cuh", "launch.cuh", "once_a_device.cuh", "pipeline.cuh", "tma.cuh", "ptx.cuh",
+     "wgmma.cuh"],
+    [POINTER] * 6 + [INT] * 3)
+
+
+@torch.no_grad()
+def run(q, k, v, h, g, output):
+    """q, k bf16 [num_tokens, num_q_heads, 128], v bf16 [num_tokens, num_v_heads, 128], h bf16 [num_chunks, num_v_heads,
+    128, 128], g float32 [num_tokens, num_v_heads] -> output, as v. All at addresses that 16 divides."""
+    if len(v):
+        library(q.device, q, k, v, h, g, output, len(v), q.shape[1], v.shape[1])

@@ -1,0 +1,25 @@
+"""derby_chunk_gated_delta_rule_state_sm90: one CUDA C++ kernel for Hopper (kernel.cu)."""
+
+import importlib
+import os
+
+import torch
+
+__path__ = [os.path.dirname(__file__)]
+cuda_library = importlib.import_module(f"{__name__}.cuda_library")
+
+POINTER, INT = cuda_library.POINTER, cuda_library.INT
+library = cuda_library.CudaLibrary(
+    __file__, "derby_chunk_gated_delta_rule_state",
+    ["kernel.cu", "delta_rule_tiles.cuh", "launch.cuh", "once_a_device.cuh", "pipeline.cuh", "tma.cuh", "ptx.cuh",
+     "wgmma.cuh"],
+    [POINTER] * 9 + [INT] * 3)
+
+
+@torch.no_grad()
+def run(k, w, u, g, initial_state, initial_state_indices, chunk_starts, h, v_new, final_state):
+    """k bf16 [num_tokens, num_k_heads, 128], w and u bf16 [num_tokens, num_v_heads, 128], g float32 [num_tokens,
+    num_v_heads], initial_state float32 [state_count, num_v_heads, 128, 128] -> h bf16 [num_chunks, num_v_heads, 128,
+    128], v_new as u, final_state float32 [1, num_v_heads, 128, 128]. All at addresses that 16 divides."""
+    library(k.device, k, w, u, g, initial_state, initial_state_indices, h, v_new, final_state, len(u), k.shape[1],
+            u.shape[1])

@@ -1,0 +1,172 @@
+"""The Hopper kernels of the gated delta rule on the CPU (their PTX replaced by cuda_on_host/), with mutants that must
+fail; compiled by nvcc; on a GPU at hot workloads."""
+
+import dataclasses
+import functools
+import shutil
+import sys
+import tempfile
+from pathlib import Path
+
+import nvcc
+import pytest
+import torch
+from moe_cases import ROOT
+from on_host import FAST, HEADERS, shared_library
+
+from kernelderby.catalog import Catalog
+from kernelderby.measure.judge.cases import small_cases
+from kernelderby.measure.judge.correctness import judge
+from kernelderby.measure.judge.inputs import InputMaker
+from kernelderby.measure.machine.probe import find_machine
+from kernelderby.measure.worker.build import load_definition_module, load_solution
+from kernelderby.trace import Status
+
+CATALOG = Catalog.open(ROOT)
+UPDATE, STATE, OUTPUT = OPERATORS = (
+    "gated_delta_rule_update",
+    "chunk_gated_delta_rule_state",
+    "chunk_delta_rule_output",
+)
+REPLACED = ("ptx.cuh", "tma.cuh", "wgmma.cuh")
+FULL = {"key_dim": 128, "value_dim": 128}
+
+
+@functools.cache
+def on_cpu(operator, *edits):
+    """derby_<operator>_sm90's module with edited sources (old, new), its library one for CPU tensors."""
+    solution = CATALOG.solution(f"derby_{operator}_sm90")
+    sources = dict(solution.sources)
+    for old, new in edits:
+        (holder,) = (path for path, text in sources.items() if text.count(old) == 1)
+        sources[holder] = sources[holder].replace(old, new)
+    run = load_solution(CATALOG.definition(operator), dataclasses.replace(solution, sources=sources))
+    module = sys.modules[run.__module__]
+    with tempfile.TemporaryDirectory() as folder:
+        names = [name for name in module.library.sources if name not in REPLACED]
+        source, *headers = (Path(shutil.copy(module.library.folder / name, folder)) for name in names)
+        beside = [*headers, *(HEADERS / name for name in REPLACED)]
+        made = shared_library(source, *(FAST if edits else ("-O1",)), header="ptx.cuh", beside=beside)
+        function = module.library.load(made)
+
+    def call(device, *arguments):
+        addresses = [value.data_ptr() if isinstance(value, torch.Tensor) else value for value in arguments]
+        assert function(*addresses, None) == 0, "cudaErrorInvalidValue"
+
+    module.library = call
+    return module
+
+
+def one_key(inputs):
+    """All tokens have the same key, the corrections full strength, and nothing decays: the hardest system to solve."""
+    inputs["k"][:] = inputs["k"][0]
+    inputs["b"].fill_(20)
+    inputs["a"].fill_(-40)
+
+
+def solved(operator, variant, *edits, in_place=False, change=None):
+    """The verdict on one case at full head sizes; change(inputs)."""
+    definition = CATALOG.definition(operator)
+    reference = load_definition_module(definition)
+    (case,) = small_cases(definition, {**reference.SMALL_AXES, **FULL}, [variant], 1)
+    maker = InputMaker(definition, reference, case, torch.device("cpu"), ROOT)
+    inputs = maker.make(0)
+    if change:
+        change(inputs)
+    outputs = {
+        name: torch.full(shape, float("nan"), dtype=dtype) for name, (shape, dtype) in maker.output_places().items()
+    }
+    given = {name: value.clone() for name, value in inputs.items()}
+    if in_place:
+        outputs["final_state"] = given["initial_state"]
+    on_cpu(operator, *edits).run(*given.values(), *outputs.values())
+    return judge(definition, reference, inputs, outputs)
+
+
+HEADS = {
+    UPDATE: {"num_q_heads": 1, "num_v_heads": 2},
+    STATE: {"num_k_heads": 1, "num_v_heads": 2},
+    OUTPUT: {"num_q_heads": 1, "num_v_heads": 2},
+}
+CHUNKS = {
+    UPDATE: {"num_tokens": 274},  # more than the ring has stages, the last one not whole
+    STATE: {"num_tokens": 338, "num_chunks": 6},
+    OUTPUT: {"num_tokens": 150, "num_chunks": 3},
+}
+
+
+@pytest.mark.parametrize("order", ["", "reversed"])
+@pytest.mark.parametrize("operator", OPERATORS)
+def test_chunks(operator, order, monkeypatch):
+    monkeypatch.setenv("EMULATED_ORDER", order)
+    verdict = solved(operator, {**HEADS[operator], **CHUNKS[operator]})
+    assert verdict.status is Status.PASSED, verdict.message
+
+
+@pytest.mark.parametrize("in_place", [False, True])
+@pytest.mark.parametrize("tokens", [0, 1, 19])
+def test_token_by_token(tokens, in_place):
+    verdict = solved(UPDATE, {**HEADS[UPDATE], "num_tokens": tokens}, in_place=in_place)
+    assert verdict.status is Status.PASSED, verdict.message
+
+
+def no_correction(inputs):
+    inputs["b"].fill_(-60)
+
+
+def at_once_forgotten(inputs):
+    inputs["a"].fill_(30)
+
+
+@pytest.mark.parametrize("change", [one_key, no_correction, at_once_forgotten])
+def test_extreme_gates(change):
+    verdict = solved(UPDATE, {**HEADS[UPDATE], "num_tokens": 130}, change=change)
+    assert verdict.status is Status.PASSED, verdict.message
+
+
+MUTANTS = [
+    (OUTPUT, "scores[4 * j + i] = below >= 0", "scores[4 * j + i] = below > 0"),
+    (OUTPUT, "total[i] *= kept[i / 2 % 2]", "total[i] *= kept[0]"),
+    (OUTPUT, "wgmma_wait_group<1>();\n    pin<32>(scores);", "pin<32>(scores);"),
+    (STATE, "state[i] *= over;", "state[i] *= 1;"),
+    (STATE, "pack_bf16(low * to_end.x, high * to_end.y)", "pack_bf16(low, high)"),
+    (STATE, "const int turn = chunk % 2;", "const int turn = 0;"),
+    (UPDATE, "invert_quarters<32>(shared);", ""),
+    (UPDATE, "state[i] *= of_state;", ""),
+    (UPDATE, "inside && column <= row ?", "inside && column < row ?"),
+    (UPDATE, "result[4 * j + i] *= i % 2 ? of_q.y : of_q.x;", "result[4 * j + i] *= of_q.y;"),
+    (UPDATE, "wgmma_wait_group<1>();\n    pin<32>(result);", "pin<32>(result);"),
+]
+
+
+@pytest.mark.parametrize("operator, old, new", MUTANTS)
+def test_mutants_fail(operator, old, new):
+    assert solved(operator, {**HEADS[operator], **CHUNKS[operator]}, (old, new)).status is not Status.PASSED
+
+
+@pytest.mark.parametrize("operator", OPERATORS)
+def test_it_compiles_without_spills(operator):
+    """Nor with products that run one by one (C7510, C7518)."""
+    solution = CATALOG.solution(f"derby_{operator}_sm90")
+    module = sys.modules[load_solution(CATALOG.definition(operator), solution).__module__]
+    try:
+        compiler = module.cuda_library.find_nvcc()
+    except RuntimeError as error:
+        pytest.skip(str(error))
+    built = nvcc.compiled(compiler, Path(module.__file__).parent / "kernel.cu")
+    assert built.kernels and "Potential Performance Loss" not in built.said
+    assert [kernel for kernel in built.kernels if kernel.spilled] == []
+
+
+@pytest.mark.gpu
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("language", ["sm90", "triton"])
+@pytest.mark.parametrize("operator", OPERATORS)
+def test_right_at_hot_workloads(operator, language):
+    from kernelderby.measure.checks import plan_checks, run_checks
+
+    machine = find_machine(ROOT, "cuda")
+    name = f"derby_{operator}_{language}"
+    results = run_checks(CATALOG, machine, plan_checks(CATALOG, machine, solutions=[name]), 300, lambda result: None)
+    assert results
+    assert [f"{one.case}: {one.status} {one.message}" for one in results if one.status is not Status.PASSED] == []
