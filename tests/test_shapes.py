@@ -6,10 +6,11 @@ from collections import Counter
 import pytest
 
 from kernelderby.catalog import Catalog
+from kernelderby.catalog.workloads import MODELS
 from kernelderby.errors import DerbyError
 from kernelderby.shapes import rules, standing
 from kernelderby.shapes.model import read_model
-from kernelderby.shapes.rules import MODELS, shapes_of
+from kernelderby.shapes.rules import shapes_of
 
 CONFIGS = sorted(standing.CONFIGS.glob("*.json"))
 

@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import wraps
 from pathlib import Path
 from typing import Concatenate, ParamSpec, TypeVar
 
 from kernelderby.catalog import Catalog, Definition, Solution, Workload, published
-from kernelderby.catalog.selection import by_origin, is_named, of_origin, select_workloads
+from kernelderby.catalog.selection import LEGS, by_leg, by_origin, is_named, of_origin, select_workloads
+from kernelderby.catalog.workloads import FRESH
 from kernelderby.errors import DerbyError
 from kernelderby.fields import suggestion
 from kernelderby.hardware import Gpu, find_gpu, gpus
 from kernelderby.locate import find_set
 from kernelderby.rank import Ranking, definitions_with_rows, rank
 from kernelderby.rank.by_importance import ImportanceRanking, rank_by_importance
-from kernelderby.rank.leads import Leads, leads
+from kernelderby.rank.elsewhere import with_other_leads
+from kernelderby.rank.leads import Leads, leads_on_legs
 from kernelderby.report.answer import Answer
 from kernelderby.report.importance import importance_answer
 from kernelderby.report.leads import leads_answer
@@ -111,16 +113,17 @@ class TraceSet:
         wanted = wanted or sorted({solution.definition for solution in named})
         rows = catalog.traces(wanted[0] if len(wanted) == 1 else None)
         names, warnings = self._with_rows(rows, wanted, gpu, protocol)
-        shapes = self._workloads_of(names, _names(workloads), _names(origin))
-        only = {solution.name for solution in named} if chosen else None
         by_definition: dict[str, list[Measurement]] = {}
         for row in rows:
             by_definition.setdefault(row.definition, []).append(row)
+        known = {name: catalog.shapes(name, by_definition.get(name, ())) for name in names}
+        shapes = self._chosen(known, _names(workloads), _names(origin))
+        only = {solution.name for solution in named} if chosen else None
         rankings: list[Ranking] = []
         for name in names:
             chosen_any = shapes[name] or not (workloads or origin)
             for place, part in enumerate(by_origin(shapes[name]) if chosen_any else ()):
-                own = self._rows_of(by_definition.get(name, []), name, part)
+                own = _rows_of(by_definition.get(name, []), known[name], part)
                 if place and not own and not (origin or definitions):
                     continue  # nobody asked for those that nobody measured
                 try:
@@ -143,7 +146,7 @@ class TraceSet:
                     rankings.append(one)
         if by_shape is None:
             by_shape = bool(definitions or named or workloads) or len(rankings) <= _FEW
-        return rankings_answer(rankings, (*catalog.warnings, *warnings), by_shape)
+        return rankings_answer(with_other_leads(rankings), (*catalog.warnings, *warnings), by_shape)
 
     @_telling
     def rank_by_importance(
@@ -191,20 +194,27 @@ class TraceSet:
     ) -> Answer[tuple[Leads, ...]]:
         """An author against the best library on every shape, for every GPU that has rows (or the named one).
 
-        An operator counts its survey workloads where it has any. origin: only workloads of these. author: default whose
-        solutions are fastest on the most shapes. by_operator: a table of operators beside the sentence.
+        One record for the shapes that count in scores (an operator's survey workloads, where it has any), one for the
+        shapes of models, one for fresh shapes, where any were measured. origin: only workloads of these. author:
+        default whose solutions are fastest on the most shapes. by_operator: a table of operators beside the sentence.
         """
         catalog, origins = self.catalog, _names(origin)
         catalog.check_origins(origins)
         names = [catalog.definition(name).name for name in _names(definitions)] or list(catalog.definitions)
-        workloads = {
-            name: by_origin(of_origin(catalog.workloads(name), origins))[0]
-            for name in names
-            if of_origin(catalog.workloads(name), origins)
-        }
-        rows = [row for row in catalog.traces() if row.definition in workloads]
-        found = leads(rows, workloads, catalog.solutions, author, gpu, protocol)
-        return leads_answer(found, by_operator, catalog.warnings)
+        rows = [row for row in catalog.traces() if row.definition in names]
+        legs: dict[str, dict[str, list[Workload]]] = {}
+        for name in names:
+            for leg, part in by_leg(of_origin(catalog.shapes(name, rows), origins)).items():
+                legs.setdefault(leg, {})[name] = part
+        asked = [leg for leg in LEGS if leg in legs]
+        if (
+            FRESH not in legs
+            and not origins
+            and any("AXES_SPACE" in catalog.definition(name).reference for name in names)
+        ):
+            asked.append(FRESH)
+        found = leads_on_legs(rows, legs, catalog.solutions, author, gpu, protocol)
+        return leads_answer(found, by_operator, catalog.warnings, asked)
 
     @_telling
     def roofline(
@@ -255,29 +265,30 @@ class TraceSet:
         warnings += [f"{name}: has no rows to compare, left out" for name in chosen if name not in available]
         return [name for name in chosen if name in available], warnings
 
-    def _rows_of(self, rows: list[Measurement], name: str, part: Sequence[Workload]) -> list[Measurement]:
-        """The rows without those of workloads that the definition has, but not in this part."""
-        others = {workload.uuid for workload in self.catalog.workloads(name)} - {workload.uuid for workload in part}
-        return [row for row in rows if row.uuid not in others] if others else rows
-
-    def _workloads_of(
-        self, names: Sequence[str], words: Sequence[str], origins: Sequence[str]
+    def _chosen(
+        self, known: Mapping[str, Sequence[Workload]], words: Sequence[str], origins: Sequence[str]
     ) -> dict[str, list[Workload]]:
-        """Definition -> the workloads of these origins that the words name there. DerbyError for an unknown origin, and
-        for a word that names none in any."""
+        """Definition -> the known workloads of these origins that the words name there. DerbyError for an unknown
+        origin, and for a word that names none in any."""
         self.catalog.check_origins(origins)
-        found = {name: of_origin(self.catalog.workloads(name), origins) for name in names}
-        if len(names) == 1:
+        found = {name: of_origin(workloads, origins) for name, workloads in known.items()}
+        if len(found) == 1:
             return {name: select_workloads(workloads, words) for name, workloads in found.items()}
         for word in words:
             if not any(is_named(workload, word) for workloads in found.values() for workload in workloads):
                 raise DerbyError(
-                    f"--workloads: no workload {word!r} in any of {len(names)} definitions; `derby show` lists them"
+                    f"--workloads: no workload {word!r} in any of {len(found)} definitions; `derby show` lists them"
                 )
         return {
             name: [workload for workload in workloads if not words or any(is_named(workload, word) for word in words)]
             for name, workloads in found.items()
         }
+
+
+def _rows_of(rows: list[Measurement], known: Sequence[Workload], part: Sequence[Workload]) -> list[Measurement]:
+    """The rows without those of workloads that are known, but not in this part."""
+    others = {workload.uuid for workload in known} - {workload.uuid for workload in part}
+    return [row for row in rows if row.uuid not in others] if others else rows
 
 
 def open_set(path: Path | str | None = None) -> TraceSet:

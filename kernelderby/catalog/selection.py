@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import combinations
 
 from kernelderby.catalog.model import Workload
-from kernelderby.catalog.workloads import FRESH
+from kernelderby.catalog.workloads import FRESH, MODELS
 from kernelderby.errors import DerbyError
 
 _NAMED = 4  # workloads in one message
@@ -97,6 +97,27 @@ def by_origin(workloads: Sequence[Workload]) -> list[list[Workload]]:
         return [part for part in (listed, fresh) if part] or [[]]
     others = sorted({each.origin or "" for each in workloads} - {scored})
     return [[each for each in workloads if (each.origin or "") == origin] for origin in (scored, *others)]
+
+
+LEGS = (
+    "",
+    MODELS,
+    FRESH,
+)  # what an author's lead is said of: the shapes that count in scores, and two sets beside them
+
+
+def by_leg(workloads: Sequence[Workload]) -> dict[str, list[Workload]]:
+    """Those of by_origin() that stand on one of LEGS. What counts in scores is a leg of its own, unless it is one of
+    the two sets: of a definition that nobody has published shapes of."""
+    found: dict[str, list[Workload]] = {}
+    for place, part in enumerate(by_origin(workloads)):
+        origins = {each.origin for each in part}
+        leg = (origins.pop() or "") if len(origins) == 1 else ""
+        if leg in LEGS[1:]:
+            found[leg] = part
+        elif place == 0 and part:
+            found[""] = part
+    return found
 
 
 def is_named(workload: Workload, word: str) -> bool:

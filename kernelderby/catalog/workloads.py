@@ -27,6 +27,7 @@ _BITS = {
     "int64": 64,
 }
 SURVEY = "survey"  # origin of the published shapes; sets of our own have other words
+MODELS = "models"  # of shapes that named models imply, made by rules (shapes/)
 FRESH = "fresh"  # of shapes that no file holds: they stand in the rows that were measured of them
 
 

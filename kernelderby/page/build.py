@@ -36,7 +36,7 @@ def build_page(root: Path | str = ".", against: Path | None = None) -> BuiltPage
 def page_of(catalog: Catalog, against: Path | None = None) -> BuiltPage:
     rows = [row for row in catalog.traces() if row.definition in catalog.definitions]
     by_definition = _by_definition(rows)
-    workloads = {name: in_order(catalog.workloads(name)) for name in catalog.definitions}
+    workloads = {name: in_order(catalog.shapes(name, by_definition.get(name, ()))) for name in catalog.definitions}
     solutions = {name: {each.name: each for each in catalog.solutions_of(name)} for name in catalog.definitions}
     environments, warnings = Environments(), list[str]()
     races: list[tuple[ShownRace, list[list[Samples]]]] = []

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from kernelderby.catalog import Solution, Workload
+from kernelderby.catalog.selection import LEGS
 from kernelderby.errors import DerbyError
 from kernelderby.fields import suggestion
 from kernelderby.roofline import selection
@@ -43,7 +44,8 @@ class OperatorLead:
 @dataclass(frozen=True, slots=True)
 class Leads:
     """On one GPU under one protocol. alone: definitions that the author was measured on and no library. total: over all
-    operators, the geomean of their geomeans; the other numbers are of shapes."""
+    operators, the geomean of their geomeans; the other numbers are of shapes. origin: of selection.LEGS, which
+    shapes."""
 
     gpu: str
     protocol: str
@@ -53,6 +55,7 @@ class Leads:
     operators: tuple[OperatorLead, ...]
     alone: tuple[str, ...]
     total: dict[str, Lead]
+    origin: str = ""
 
 
 def leads(
@@ -62,10 +65,12 @@ def leads(
     author: str | None = None,
     gpu: str | None = None,
     protocol: str | None = None,
+    origin: str = "",
 ) -> tuple[Leads, ...]:
     """For every GPU that has rows, the one with most shapes first, or the named one; each under its newest protocol, or
     the named one. workloads: of each definition those that count. author: default whose solutions are fastest on the
-    most shapes. DerbyError: no rows, an unknown author, GPU or protocol, nothing to compare."""
+    most shapes. origin: of the workloads, to be said.
+    DerbyError: no rows, an unknown author, GPU or protocol, nothing to compare."""
     authors = {solution.author for solution in solutions.values()}
     if author is not None and author not in authors:
         raise DerbyError(f"--author: no solution of the set is by {author!r}; {suggestion(author, authors)}")
@@ -76,6 +81,7 @@ def leads(
     if not names:
         selection.choose_group(groups, None, protocol)  # says which there are
     found = [one for name in names if (one := _leads(rows, workloads, solutions, author, name, protocol))]
+    found = [replace(one, origin=origin) for one in found]
     if not found:
         who = author or "one author"
         raise DerbyError(
@@ -83,6 +89,39 @@ def leads(
             "measure both with `derby bench --together`"
         )
     return tuple(sorted(found, key=lambda each: -each.total["eager"].shapes))
+
+
+def leads_on_legs(
+    rows: Sequence[Measurement],
+    legs: Mapping[str, Mapping[str, Sequence[Workload]]],
+    solutions: Mapping[str, Solution],
+    author: str | None = None,
+    gpu: str | None = None,
+    protocol: str | None = None,
+) -> tuple[Leads, ...]:
+    """leads() of each leg (selection.LEGS -> definition -> workloads) that was measured; on each GPU of the author of
+    its first leg. GPU after GPU, in the order of their first leg. DerbyError where none was."""
+    found: list[Leads] = []
+    problem: DerbyError | None = None
+    for leg in LEGS:
+        if leg not in legs:
+            continue
+        uuids = {workload.uuid for own in legs[leg].values() for workload in own}
+        own_rows = [row for row in rows if row.uuid in uuids]
+        for name in [gpu] if gpu else sorted({row.gpu for row in own_rows}):
+            first = next((each.author for each in found if each.gpu == name), None)
+            try:
+                found += leads(own_rows, legs[leg], solutions, author or first, name, protocol, leg)
+            except DerbyError as error:
+                problem = problem or error
+    if not found:
+        raise problem or DerbyError("traces/: no recorded rows; measure with `derby bench`")
+    order = {each.gpu: place for place, each in reversed([*enumerate(sorted(found, key=_weight))])}
+    return tuple(sorted(found, key=lambda each: (order[each.gpu], LEGS.index(each.origin))))
+
+
+def _weight(found: Leads) -> tuple[int, int]:
+    return LEGS.index(found.origin), -found.total["eager"].shapes
 
 
 def _leads(
@@ -114,7 +153,8 @@ def _leads(
         if any(author in of_shape for of_shape in best["eager"][name].values())
     )
     total = {kind: _over_operators([each.kinds[kind] for each in operators if kind in each.kinds]) for kind in KINDS}
-    counted = [row for row in rows if row.definition in compared and row.protocol == group.protocol]
+    uuids = {workload.uuid for name in compared for workload in workloads[name]}
+    counted = [row for row in rows if row.uuid in uuids and row.protocol == group.protocol]
     moments = sorted(row.timestamp for row in counted if row.gpu == group.gpu)
     if not operators:
         return None

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from kernelderby.catalog.workloads import FRESH, MODELS
 from kernelderby.rank.leads import KINDS, Lead, Leads, OperatorLead
 from kernelderby.report.answer import Answer
 from kernelderby.report.frame import Frame, fields_of, frame
@@ -14,13 +15,21 @@ from kernelderby.report.numbers import factor
 IN_WORDS = {"graph": "replayed as CUDA graphs", "eager": "launched by the host"}
 
 
-def leads_answer(found: Sequence[Leads], with_operators: bool, warnings: Sequence[str] = ()) -> Answer[Any]:
-    """Frames: leads, one row a GPU and kind of time; operators."""
+WHAT = {"": "every shape", MODELS: "every shape of models", FRESH: "every fresh shape"}
+SETS = {"": "Published shapes", MODELS: "Shapes of models", FRESH: "Fresh shapes"}
+
+
+def leads_answer(
+    found: Sequence[Leads], with_operators: bool, warnings: Sequence[str] = (), legs: Sequence[str] = ()
+) -> Answer[Any]:
+    """Frames: leads, one row a GPU, leg and kind of time; operators. legs: of selection.LEGS; of each it is said where
+    it was not measured."""
     found = tuple(found)
+    gpus = dict.fromkeys(each.gpu for each in found)
     return Answer(
         found,
         lambda: {"leads": found},
-        lambda: [leads_report(each, with_operators) for each in found],
+        lambda: [leads_report([each for each in found if each.gpu == gpu], with_operators, legs) for gpu in gpus],
         lambda: _frames(found),
         tuple(warnings),
     )
@@ -28,7 +37,7 @@ def leads_answer(found: Sequence[Leads], with_operators: bool, warnings: Sequenc
 
 def _frames(found: Sequence[Leads]) -> tuple[Frame, ...]:
     def key(each: Leads) -> dict[str, Any]:
-        return {"gpu": each.gpu, "protocol": each.protocol, "author": each.author}
+        return {"gpu": each.gpu, "protocol": each.protocol, "author": each.author, "origin": each.origin}
 
     return (
         frame(
@@ -47,19 +56,23 @@ def _frames(found: Sequence[Leads]) -> tuple[Frame, ...]:
     )
 
 
-def leads_report(found: Leads, with_operators: bool) -> Report:
-    days = dict.fromkeys(each[:10] for each in (found.measured_from, found.measured_to))
+def leads_report(found: Sequence[Leads], with_operators: bool, legs: Sequence[str] = ()) -> Report:
+    """found: of one GPU, a leg each."""
+    days = sorted({day[:10] for each in found for day in (each.measured_from, each.measured_to)})
+    measured = {each.origin for each in found}
+    missing = [f"{SETS[leg]}: not measured yet." for leg in legs if leg not in measured]
     return Report(
-        title=f"{found.gpu}, {' to '.join(days)}",
-        facts=(sentence(found),),
-        tables=(_table(found),) if with_operators else (),
-        notes=tuple(_notes(found)) if with_operators else (),
+        title=f"{found[0].gpu}, {' to '.join(dict.fromkeys((days[0], days[-1])))}",
+        facts=(*map(sentence, found), *missing),
+        tables=tuple(map(_table, found)) if with_operators else (),
+        notes=tuple(note for each in found for note in _notes(each)) if with_operators else (),
     )
 
 
 def sentence(found: Leads) -> str:
     """The result on one GPU: how many times as fast as the best library, both ways, over how many shapes."""
     operators = len(found.operators)
+    over = f"{operators} operator{'s' * (operators != 1)}"
     parts = [
         f"{IN_WORDS[kind]} {factor(lead.geomean)} times as fast (first on {lead.faster} of {lead.shapes} shapes)"
         for kind, lead in found.total.items()
@@ -68,7 +81,7 @@ def sentence(found: Leads) -> str:
     were = "time is" if outdated == 1 else "times are"
     former = f" {outdated} {were} of sources that have changed since." if outdated else ""
     return (
-        f"{found.author} against the best library on every shape, over {operators} operator{'s' * (operators != 1)}: "
+        f"{found.author} against the best library on {WHAT[found.origin]}, over {over}: "
         f"{', '.join(parts)}; geomean"
         + (" of the operators' geomeans." if operators > 1 else " of the shapes.")
         + former
@@ -86,7 +99,8 @@ def _table(found: Leads) -> Table:
         ),
     )
     return Table(
-        f"The best library's time over the best of {found.author}",
+        f"The best library's time over the best of {found.author}"
+        + (f": {SETS[found.origin].lower()}" if found.origin else ""),
         columns,
         tuple(_row(each) for each in found.operators),
         caption="Above 1: faster than every library on that shape. Geomean over the shapes that both have; range: the "

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from math import inf
 
 from kernelderby.catalog.selection import SCORED
+from kernelderby.catalog.workloads import FRESH
 from kernelderby.rank.model import NOT_MEASURED, Cell, Ranking, Summary, WorkloadRow
 from kernelderby.report.model import NOT_KNOWN, NOTHING, Column, Report, Table, TableCell
 from kernelderby.report.numbers import factor, microseconds, milliseconds, short_percent
@@ -37,14 +38,14 @@ def _facts(ranking: Ranking) -> tuple[str, ...]:
 
 def _summary_table(ranking: Ranking) -> Table:
     weight = "weighted by importance" if ranking.is_weighted else "all workloads alike"
-    is_fair = _is_fair(ranking)
+    is_fair, is_drawn = _is_fair(ranking), ranking.origin == FRESH  # totals of drawn sizes mean nothing
     columns = (
         Column("#"),
         Column("solution", "left"),
         Column("passed"),
         Column("time vs baseline geomean [95 %]"),
-        Column("total ms"),
-        Column("total vs baseline"),
+        *((Column("best vs baseline"), Column("worst vs baseline")) if is_drawn else ()),
+        *(() if is_drawn else (Column("total ms"), Column("total vs baseline"))),
         Column("win tie loss vs baseline"),
         Column("win rate"),
         Column("fastest on"),
@@ -82,14 +83,26 @@ def _summary_row(ranking: Ranking, summary: Summary, is_fair: bool) -> tuple[Tab
         TableCell(summary.solution, "best" if summary.place == 1 else ""),
         TableCell(f"{summary.passed}/{summary.workloads}", "" if summary.is_complete else "bad"),
         TableCell("1 (baseline)") if is_baseline else _or_nothing(ratio),
-        TableCell(milliseconds((summary.total_us or 0) * 1e3, fine_below=inf)),
-        TableCell("1") if is_baseline else _or_nothing(total),
+        *(
+            _ends(ranking, summary.solution)
+            if ranking.origin == FRESH
+            else (
+                TableCell(milliseconds((summary.total_us or 0) * 1e3, fine_below=inf)),
+                TableCell("1") if is_baseline else _or_nothing(total),
+            )
+        ),
         _or_nothing(compared and record),
         _or_nothing(summary.win_rate is not None and f"{summary.win_rate:.0%}"),
         TableCell(str(summary.fastest_on)),
         share_cell(summary.share),
         share_cell(summary.fair_geomean if is_fair else summary.share_total),
     )
+
+
+def _ends(ranking: Ranking, solution: str) -> tuple[TableCell, TableCell]:
+    """Its least and its greatest time over the baseline's on any workload."""
+    ratios = [cell.ratio.value for row in ranking.rows if (cell := row.cells[solution]).ratio]
+    return (TableCell(factor(min(ratios))), TableCell(factor(max(ratios)))) if ratios else (NOTHING, NOTHING)
 
 
 def _workload_table(ranking: Ranking) -> Table:

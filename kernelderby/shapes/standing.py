@@ -15,10 +15,11 @@ from pathlib import Path
 from msgspec import Struct
 
 from kernelderby.catalog import Catalog
+from kernelderby.catalog.workloads import MODELS
 from kernelderby.fields import Name, Size, read_text, read_toml
 from kernelderby.files import write_whole
 from kernelderby.shapes.model import read_model
-from kernelderby.shapes.rules import MODELS, ModelShape, generated_inputs, shapes_of
+from kernelderby.shapes.rules import ModelShape, generated_inputs, shapes_of
 
 CONFIGS = Path(__file__).parent / "configs"
 
