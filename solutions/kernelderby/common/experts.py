@@ -6,8 +6,8 @@ import torch
 
 from . import workspaces
 
-HEADERS = ["experts_common.cuh", "experts_gemm.cuh", "experts_hopper.cuh", "experts_later.cuh", "experts_launch.cuh",
-           "experts_narrow.cuh", "experts_route.cuh", "experts_schedule.cuh", "experts_wgmma.cuh", "experts_wide.cuh"]
+HEADERS = ["experts_common.cuh", "experts_gemm.cuh", "experts_later.cuh", "experts_launch.cuh", "experts_narrow.cuh",
+           "experts_route.cuh", "experts_schedule.cuh", "experts_wide.cuh", "ptx.cuh", "tma.cuh", "wgmma.cuh"]
 MOST_EXPERTS = 256   # as in experts_schedule.cuh
 PIECE_FLOATS = 256   # of a stream-K piece, for each row of a tile
 

@@ -5,9 +5,9 @@
 #include <cuda_bf16.h>
 #include <cuda_fp8.h>
 #include <cstddef>
-#include "experts_hopper.cuh"
 #include "experts_schedule.cuh"
-#include "experts_wgmma.cuh"
+#include "tma.cuh"
+#include "wgmma.cuh"
 
 namespace derby {
 
@@ -18,6 +18,18 @@ constexpr bool RACECHECK = true;
 #else
 constexpr bool RACECHECK = false;
 #endif
+
+// A CTA's 16 hardware barriers, by what their threads wait for. Hardware barrier 0 is __syncthreads's as well, which
+// the GEMMs do not call.
+enum class NamedBarrier : int {
+    SHARE_READY = 0,       // all threads: row starts and this CTA's share of the work are in shared memory
+    CONSUMERS_DONE = 1,    // both consumer warpgroups: a step of a tile's end is done
+    WARPGROUP_DONE = 6,    // one consumer warpgroup, number 6 + its index: its pairs are there, or no longer needed
+};
+
+__device__ __forceinline__ constexpr NamedBarrier operator+(NamedBarrier barrier, int index) {
+    return static_cast<NamedBarrier>(static_cast<int>(barrier) + index);
+}
 
 // The two kinds. SCALED: a scale for each 128 values of a row and each block of 128 x 128 weights; a k block's product is
 // scaled and added in float32, since the tensor core keeps about 14 bits of an FP8 sum.
@@ -32,6 +44,7 @@ struct Fp8 {
     using Out = __nv_bfloat16;
 };
 
+constexpr uint16_t BOTH_CTAS = 3;                                 // of a cluster, for multicast
 constexpr int BLOCK = 128;                                        // bytes of K of a k block; weight rows of half a tile
 constexpr int WARP = 32, WARPGROUP = 128;                         // threads
 constexpr int CONSUMERS = 2 * WARPGROUP, PRODUCERS = WARPGROUP;   // threads of a CTA that multiply, that load
@@ -189,9 +202,7 @@ __device__ __forceinline__ void pass_over(Shared<C>& shared, Stage& stage, int k
 // x * sigmoid(x) = h + h tanh(h) with h = x / 2: one special function.
 __device__ __forceinline__ float silu(float x) {
     const float h = 0.5f * x;
-    float t;
-    asm("tanh.approx.f32 %0, %1;" : "=f"(t) : "f"(h));
-    return fmaf(h, t, h);
+    return fmaf(h, tanh_approx(h), h);
 }
 
 __device__ __forceinline__ uint32_t two_bf16(float a, float b) {

@@ -115,17 +115,17 @@ __device__ __forceinline__ void bring_block(Shared<C>& shared, int s, const CUte
                                             int second_row, bool same_weights, bool once) {
     const uint32_t full = shared_address(&shared.full[s]), to = shared_address(shared.weights[s]);
     if ((C::CLUSTER == 1 || !same_weights) && once) {
-        tma_load_box_once(to, map, column, row, full);
-        tma_load_box_once(to + BLOCK * BLOCK, map, column, second_row, full);
+        tma_load_hint(to, map, full, EVICT_FIRST, column, row);
+        tma_load_hint(to + BLOCK * BLOCK, map, full, EVICT_FIRST, column, second_row);
     } else if (C::CLUSTER == 1 || !same_weights) {
-        tma_load_box(to, map, column, row, full);
-        tma_load_box(to + BLOCK * BLOCK, map, column, second_row, full);
+        tma_load(to, map, full, column, row);
+        tma_load(to + BLOCK * BLOCK, map, full, column, second_row);
     } else {
         const int mine = blockIdx.x % C::CLUSTER, my_row = mine ? second_row : row;
         if (once)
-            tma_load_box_multicast_once(to + mine * BLOCK * BLOCK, map, column, my_row, full);
+            tma_load_multicast_hint(to + mine * BLOCK * BLOCK, map, full, BOTH_CTAS, EVICT_FIRST, column, my_row);
         else
-            tma_load_box_multicast(to + mine * BLOCK * BLOCK, map, column, my_row, full);
+            tma_load_multicast(to + mine * BLOCK * BLOCK, map, full, BOTH_CTAS, column, my_row);
     }
 }
 
@@ -210,8 +210,8 @@ __device__ __forceinline__ void bring_weights(Shared<C>& shared, const Arguments
             if (!there) bring_block(shared, s, map, k * COLUMNS, row, second_row, place.same_weights, once);
             if (!FIRST && v == 0 && k == visit.k_begin) wait_for_previous_kernel();
             for (int box = 0; box < act_boxes; ++box)
-                tma_load_box(shared_address(shared.x[s]) + box * C::ACT_BOX * BLOCK, act_map, k * COLUMNS,
-                             place.first_row + box * C::ACT_BOX, full);
+                tma_load(shared_address(shared.x[s]) + box * C::ACT_BOX * BLOCK, act_map, full, k * COLUMNS,
+                         place.first_row + box * C::ACT_BOX);
             stage.template next<C::STAGES>();
             if (FIRST)
                 for (int i = 0; i < zeros_a_block && zero < out_bytes; ++i) clear();
@@ -232,7 +232,7 @@ __device__ __forceinline__ void gather(Shared<C>& shared, const Arguments& argum
     constexpr int SCALES = Kind::SCALED ? (ROWS + GATHERERS - 1) / GATHERERS : 0;
     // Few tokens' rows are read again for every block of weights, and would be gone by then.
     constexpr bool KEEP = FIRST && !C::WIDE;
-    const uint64_t keep = KEEP ? keep_policy() : 0;
+    const uint64_t policy = KEEP ? keep_policy() : 0;
     const Share& share = shared.share;
     const Layout& layout = arguments.layout;
     const int width = arguments.row_bytes / 16;  // of a row, in 16-byte chunks
@@ -263,14 +263,16 @@ __device__ __forceinline__ void gather(Shared<C>& shared, const Arguments& argum
             const uint32_t to = shared_address(shared.x[s]) + first * BLOCK;
             uint32_t even = to + ((chunk ^ (first & 7)) << 4), odd = to + ((chunk ^ ((first + 4) & 7)) << 4);
             const int bytes = k * (BLOCK / 16) + chunk < width ? 16 : 0;  // zeros behind the end of a row
-            keep_as_they_are(even, odd, copies, x, x_scale);
+            // With eleven copies and few registers the compiler would work these out anew for each, in 67 of the loop's 166
+            // instructions.
+            keep(even, odd, copies, x, x_scale);
             mbarrier_wait(shared_address(&shared.empty[s]), stage.parity ^ 1);
 #pragma unroll
             for (int i = 0; i < COPIES; ++i)
                 if (i < copies) {
                     const uint32_t there = (i % 2 ? odd : even) + i * ROWS_AT_ONCE * BLOCK;
                     if (KEEP)
-                        cp_async16(there, x + source[i], bytes, keep);
+                        cp_async16(there, x + source[i], bytes, policy);
                     else
                         cp_async16(there, x + source[i], bytes);
                 }
@@ -329,8 +331,8 @@ __device__ __forceinline__ void grouped_gemm(const CUtensorMap& map, const CUten
             mbarrier_init(shared_address(&shared.empty[s]),
                           C::CLUSTER * CONSUMERS / (RACECHECK && C::CLUSTER == 1 ? 1 : 32));
         }
-        asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
-        asm volatile("prefetch.tensormap [%0];" ::"l"(&map) : "memory");
+        fence_mbarrier_init();
+        prefetch_tensor_map(&map);
     }
     if constexpr (C::CLUSTER > 1) {
         __syncwarp();

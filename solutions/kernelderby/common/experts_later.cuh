@@ -14,12 +14,6 @@ __device__ __forceinline__ float2 two_floats(uint32_t both) {
     return make_float2(__uint_as_float(both << 16), __uint_as_float(both & 0xFFFF0000u));
 }
 
-// Neither set before nor read behind: where that stood open, the compiler would serialise the products.
-__device__ __forceinline__ void pin(float (&sums)[128]) {
-#pragma unroll
-    for (int i = 0; i < 128; ++i) asm volatile("" : "+f"(sums[i])::"memory");
-}
-
 // k blocks from..to of a tile, added to sums but for its first. A product stays under way while the next stage is
 // waited for. before: the stage of the product that is under way, or -1; returned is that of the last one.
 template <class C, bool GATHERED>
@@ -178,7 +172,7 @@ __device__ __forceinline__ void work_and_finish_later(Shared<C>& shared, const A
             continue;
         }
         float sums[128];
-        pin(sums);
+        pin<128>(sums);  // neither set before nor read behind: else the compiler would serialise the products
         int done = 1, before = multiply_wide<C, FIRST>(shared, stage, 0, 1, -1, sums);
         if (!FIRST) bring_pairs(shared, arguments, shared.task[v % TASKS].place, v % 2);
         const int spread = larger(smaller(k_blocks / (Later::PARTS + 1), SPREAD), 1), behind = group * (spread / 2);
@@ -191,7 +185,7 @@ __device__ __forceinline__ void work_and_finish_later(Shared<C>& shared, const A
         }
         before = multiply_wide<C, FIRST>(shared, stage, done, k_blocks, before, sums);
         wgmma_wait_group<0>();
-        pin(sums);
+        pin<128>(sums);
         release(shared, before, threadIdx.x % WARP);
         if (!FIRST) {
             cp_async_wait_all();  // this warpgroup's pairs are there, and nobody reads the last tile's

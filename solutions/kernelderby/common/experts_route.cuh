@@ -151,10 +151,8 @@ derby_experts_route(const int* __restrict__ topk_ids, const float* __restrict__ 
     for (int i = thread; i < ROUTE_BLOCKS * MOST_EXPERTS; i += ROUTE_THREADS) {
         const int other = i / MOST_EXPERTS, e = i % MOST_EXPERTS;
         if (other != block) {
-            uint32_t there;
-            asm volatile("mapa.shared::cluster.u32 %0, %1, %2;"
-                         : "=r"(there) : "r"(shared_address(&counts[block][e])), "r"(other));
-            asm volatile("st.shared::cluster.u32 [%0], %1;" ::"r"(there), "r"(counts[block][e]) : "memory");
+            const uint32_t there = cluster_address(shared_address(&counts[block][e]), other);
+            store_cluster(there, counts[block][e]);
         }
     }
     cluster_sync();

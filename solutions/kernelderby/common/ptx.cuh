@@ -314,12 +314,14 @@ __device__ __forceinline__ uint32_t pack_bf16(float low, float high) {
     return packed;
 }
 
-// No instruction: the compiler has the value here, in a register, and works it out neither later nor again.
-__device__ __forceinline__ void keep(uint32_t& value) { asm volatile("" : "+r"(value)); }
-__device__ __forceinline__ void keep(int& value) { asm volatile("" : "+r"(value)); }
+// No instruction: the compiler has these values here, in registers, and works them out neither later nor again.
 template <class T>
 __device__ __forceinline__ void keep(T*& address) {
     asm volatile("" : "+l"(address));
+}
+template <class A, class B>
+__device__ __forceinline__ void keep(uint32_t& a, uint32_t& b, int& c, const A*& d, const B*& e) {
+    asm volatile("" : "+r"(a), "+r"(b), "+r"(c), "+l"(d), "+l"(e));
 }
 
 }  // namespace derby

@@ -3,9 +3,10 @@
 #include <cuda.h>
 #include <cuda_bf16.h>
 #include <cuda_fp8.h>
-#include "hopper.cuh"
 #include "route.cuh"
 #include "schedule.cuh"
+#include "tma.cuh"
+#include "wgmma.cuh"
 
 namespace derby {
 
@@ -16,6 +17,20 @@ constexpr bool RACECHECK = true;
 #else
 constexpr bool RACECHECK = false;
 #endif
+
+// A CTA's 16 hardware barriers, by what their threads wait for. Hardware barrier 0 is __syncthreads's as well, which
+// the GEMMs do not call.
+enum class NamedBarrier : int {
+    SHARE_READY = 0,       // all threads: counts, row starts and this CTA's share of the work are in shared memory
+    CONSUMERS_DONE = 1,    // both consumer warpgroups: a step of a tile's end is done
+    PRODUCERS_READY = 2,   // the producer warpgroup: the same as SHARE_READY, without waiting for the consumers
+    ROUTED = 3,            // all threads: the consumers have routed the few tokens
+    WARPGROUP_DONE = 6,    // one consumer warpgroup, number 6 + its index: its pairs are there, or no longer needed
+};
+
+__device__ __forceinline__ constexpr NamedBarrier operator+(NamedBarrier barrier, int index) {
+    return static_cast<NamedBarrier>(static_cast<int>(barrier) + index);
+}
 
 constexpr int HIDDEN = 7168, INTERMEDIATE = 2048, BLOCK = 128;
 constexpr int WARP = 32, WARPGROUP = 128;                         // threads
@@ -141,9 +156,7 @@ __device__ __forceinline__ void release(Shared<ROWS, STAGES, CLUSTER>& shared, i
 // x * sigmoid(x) = h + h tanh(h) with h = x / 2: one special function.
 __device__ __forceinline__ float silu(float x) {
     const float h = 0.5f * x;
-    float t;
-    asm("tanh.approx.f32 %0, %1;" : "=f"(t) : "f"(h));
-    return fmaf(h, t, h);
+    return fmaf(h, tanh_approx(h), h);
 }
 
 template <int ROWS>

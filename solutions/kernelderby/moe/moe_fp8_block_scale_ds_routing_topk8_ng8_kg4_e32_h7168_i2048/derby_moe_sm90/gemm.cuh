@@ -129,16 +129,16 @@ __device__ __forceinline__ void bring_weights(Shared<ROWS, STAGES, CLUSTER>& sha
             mbarrier_arrive_expect_tx(full, WEIGHT_BYTES + act_boxes * ACT_BOX * BLOCK);
             const int second_row = row + (FIRST ? INTERMEDIATE : BLOCK);
             if (CLUSTER == 1 || !place.same_weights) {
-                tma_load_box(to, map, k * BLOCK, row, full);
-                tma_load_box(to + BLOCK * BLOCK, map, k * BLOCK, second_row, full);
+                tma_load(to, map, full, k * BLOCK, row);
+                tma_load(to + BLOCK * BLOCK, map, full, k * BLOCK, second_row);
             } else {  // a block each, for both
                 const int mine = blockIdx.x % CLUSTER;
-                tma_load_box_multicast(to + mine * BLOCK * BLOCK, map, k * BLOCK, mine ? second_row : row, full);
+                tma_load_multicast(to + mine * BLOCK * BLOCK, map, full, 3, k * BLOCK, mine ? second_row : row);
             }
             if (BRING_ACT && v == 0 && k == visit.k_begin) wait_for_previous_kernel();
             for (int box = 0; box < act_boxes; ++box)
-                tma_load_box(shared_address(shared.x[s]) + box * ACT_BOX * BLOCK, act_map, k * BLOCK,
-                         place.first_row + box * ACT_BOX, full);
+                tma_load(shared_address(shared.x[s]) + box * ACT_BOX * BLOCK, act_map, full, k * BLOCK,
+                         place.first_row + box * ACT_BOX);
             stage.next<STAGES>();
             if (zero < zeros) clear();
         }
@@ -160,7 +160,7 @@ __device__ __forceinline__ void gather(Shared<ROWS, STAGES, CLUSTER>& shared, co
     constexpr int SCALES = (ROWS + GATHERERS - 1) / GATHERERS;
     // Few tokens' rows are read again for every block of weights, and would be gone by then.
     constexpr bool KEEP = FIRST && ROWS < 128;
-    const uint64_t keep = KEEP ? keep_policy() : 0;
+    const uint64_t policy = KEEP ? keep_policy() : 0;
     const int seq_len = arguments.seq_len;
     const Share& share = shared.share;
     Stage stage;
@@ -192,14 +192,16 @@ __device__ __forceinline__ void gather(Shared<ROWS, STAGES, CLUSTER>& shared, co
             const int s = stage.index;
             const uint32_t to = shared_address(shared.x[s]) + first * BLOCK;
             uint32_t even = to + ((chunk ^ (first & 7)) << 4), odd = to + ((chunk ^ ((first + 4) & 7)) << 4);
-            keep_as_they_are(even, odd, copies, x, x_scale);
+            // With eleven copies and few registers the compiler would work these out anew for each, in 67 of the loop's 166
+            // instructions.
+            keep(even, odd, copies, x, x_scale);
             mbarrier_wait(shared_address(&shared.empty[s]), stage.parity ^ 1);
 #pragma unroll
             for (int i = 0; i < COPIES; ++i)
                 if (i < copies) {
                     const uint32_t there = (i % 2 ? odd : even) + i * ROWS_AT_ONCE * BLOCK;
                     if (KEEP)
-                        cp_async16(there, x + source[i], keep);
+                        cp_async16(there, x + source[i], policy);
                     else
                         cp_async16(there, x + source[i]);
                 }
@@ -293,8 +295,8 @@ __device__ __forceinline__ void grouped_gemm(const CUtensorMap& map, const CUten
             mbarrier_init(shared_address(&shared.full[s]), GATHERERS + 1);
             mbarrier_init(shared_address(&shared.empty[s]), CLUSTER * CONSUMERS / (RACECHECK && CLUSTER == 1 ? 1 : 32));
         }
-        asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
-        asm volatile("prefetch.tensormap [%0];" ::"l"(&map) : "memory");
+        fence_mbarrier_init();
+        prefetch_tensor_map(&map);
     }
     if constexpr (CLUSTER > 1) {
         __syncwarp();

@@ -34,7 +34,8 @@ workspaces = importlib.import_module(f"{__name__}.workspaces")
 
 NUM_EXPERTS, NUM_LOCAL, HIDDEN, INTERMEDIATE, TOP_K = 256, 32, 7168, 2048, 8
 MOST_ROUTED = 16  # tokens, as in route.cuh
-SOURCES = ("kernel.cu", "gemm.cuh", "narrow.cuh", "wide.cuh", "common.cuh", "route.cuh", "schedule.cuh", "hopper.cuh")
+SOURCES = ("kernel.cu", "gemm.cuh", "narrow.cuh", "wide.cuh", "common.cuh", "route.cuh", "schedule.cuh",
+           "ptx.cuh", "tma.cuh", "wgmma.cuh")
 FLAGS = ("-O3", "-std=c++17", "-gencode=arch=compute_90a,code=sm_90a", "--shared", "-Xcompiler", "-fPIC")
 
 

@@ -1,7 +1,7 @@
 // Routing: a warp a token, experts in buckets. 256 experts in 8 groups of 32, the best 4 groups, the best 8 experts.
 #pragma once
 #include <cuda_bf16.h>
-#include "hopper.cuh"
+#include "ptx.cuh"
 #include "schedule.cuh"
 
 namespace derby {
@@ -23,8 +23,7 @@ __device__ __forceinline__ uint32_t ordered(float value) {
 // 1 / (1 + exp(-x)) without a branch, rounded as the division rounds it; x below -87 counts as -87.
 __device__ __forceinline__ float sigmoid(float x) {
     const float d = 1.0f + fminf(expf(-x), 0x1p126f);
-    float r;
-    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(d));
+    const float r = reciprocal_approx(d);
     return fmaf(fmaf(-d, r, 1.0f), r, r);
 }
 
