@@ -4,16 +4,6 @@
 
 namespace derby {
 
-__device__ __forceinline__ int load_word(uint32_t from) {
-    int x;
-    asm volatile("ld.shared.b32 %0, [%1];" : "=r"(x) : "r"(from) : "memory");
-    return x;
-}
-
-__device__ __forceinline__ void store_word(uint32_t to, int x) {
-    asm volatile("st.shared.b32 [%0], %1;" ::"r"(to), "r"(x) : "memory");
-}
-
 // All threads, and a barrier after it. Every CTA does it for itself: a wait for the lengths, and as many comparisons as
 // there are sequences.
 template <typename S>
@@ -26,7 +16,7 @@ __device__ __forceinline__ void sort_sequences(const AttentionCall& call, Shared
         if (s >= call.num_seqs) break;
         keys[i] = S::PAGED ? call.key_lengths[s] : call.key_lengths[s + 1] - call.key_lengths[s];
         tiles[i] = divide(call.cu_seqlens_q[s + 1] - call.cu_seqlens_q[s] + call.tile_tokens - 1, call.by_tile_tokens);
-        store_word(shared.before(s), keys[i]);
+        store_shared(shared.before(s), keys[i]);
     }
     __syncthreads();
 #pragma unroll
@@ -36,30 +26,30 @@ __device__ __forceinline__ void sort_sequences(const AttentionCall& call, Shared
         place[i] = 0;
 #pragma unroll 16
         for (int other = 0; other < call.num_seqs; ++other) {
-            const int more = load_word(shared.before(other));
+            const int more = load_shared_i32(shared.before(other));
             place[i] += more > keys[i] || (more == keys[i] && other < s);
         }
-        store_word(shared.in_order(place[i]), s);
+        store_shared(shared.in_order(place[i]), s);
     }
     __syncthreads();
 #pragma unroll
     for (int i = 0; i < MINE; ++i)
-        if (threadIdx.x + i * S::THREADS < call.num_seqs) store_word(shared.before(place[i]), tiles[i]);
+        if (threadIdx.x + i * S::THREADS < call.num_seqs) store_shared(shared.before(place[i]), tiles[i]);
     __syncthreads();
     if (threadIdx.x < 32) {
         int all = 0;
         for (int first = 0; first < call.num_seqs; first += 32) {
-            const int at = first + threadIdx.x, here = at < call.num_seqs ? load_word(shared.before(at)) : 0;
+            const int at = first + threadIdx.x, here = at < call.num_seqs ? load_shared_i32(shared.before(at)) : 0;
             int sum = here;
 #pragma unroll
             for (int step = 1; step < 32; step *= 2) {
                 const int lower = __shfl_up_sync(0xffffffff, sum, step);
                 if (threadIdx.x >= step) sum += lower;
             }
-            if (at < call.num_seqs) store_word(shared.before(at), all + sum - here);
+            if (at < call.num_seqs) store_shared(shared.before(at), all + sum - here);
             all += __shfl_sync(0xffffffff, sum, 31);
         }
-        if (threadIdx.x == 0) store_word(shared.before(call.num_seqs), all);
+        if (threadIdx.x == 0) store_shared(shared.before(call.num_seqs), all);
     }
 }
 
@@ -70,14 +60,14 @@ __device__ __forceinline__ int sequence_of(const AttentionCall& call, SharedMap<
     int low = 0, count = call.num_seqs;
     while (count > 1) {
         const int step = (count + 31) / 32, place = low + lane * step;
-        const bool begun = lane * step < count && load_word(shared.before(place)) <= tile;
+        const bool begun = lane * step < count && load_shared_i32(shared.before(place)) <= tile;
         const int last = 31 - __clz(__ballot_sync(0xffffffff, begun) | 1);
         count = min(step, count - last * step);
         low += last * step;
     }
     // Its last rows come first, since they see most.
-    tile = load_word(shared.before(low + 1)) - 1 - tile;
-    return load_word(shared.in_order(low));
+    tile = load_shared_i32(shared.before(low + 1)) - 1 - tile;
+    return load_shared_i32(shared.in_order(low));
 }
 
 }  // namespace derby

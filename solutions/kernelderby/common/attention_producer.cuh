@@ -24,12 +24,12 @@ __device__ __forceinline__ void load_keys(const CUtensorMap* map, const CUtensor
             const uint32_t at = to + place * PAGE * ROW_BYTES;
 #pragma unroll
             for (int slab = 0; slab < S::SLABS; ++slab)
-                tma_load_4d(at + slab * S::KV_SLAB, slab < S::WHOLE ? map : tail, slab * SLAB_COLUMNS, kv_head, 0, page,
-                            barrier);
+                tma_load(at + slab * S::KV_SLAB, slab < S::WHOLE ? map : tail, barrier, slab * SLAB_COLUMNS, kv_head, 0,
+                         page);
         }
     } else if (lane < S::SLABS) {
-        tma_load_3d(to + lane * S::KV_SLAB, lane < S::WHOLE ? map : tail, lane * SLAB_COLUMNS, kv_head,
-                    tile.first_key + block * S::N, barrier);
+        tma_load(to + lane * S::KV_SLAB, lane < S::WHOLE ? map : tail, barrier, lane * SLAB_COLUMNS, kv_head,
+                 tile.first_key + block * S::N);
     }
 }
 
@@ -42,13 +42,6 @@ __device__ __forceinline__ int page_of(const AttentionCall& call, const Tile& ti
         return call.block_table[static_cast<long long>(tile.sequence) * call.table_width + index];
     }
     return 0;
-}
-
-// ticket: how many were taken before, in the thread that takes one; else as it was. An increment: of an addition the
-// assembler makes one for the whole warp, with shuffles that wait for it on the spot.
-__device__ __forceinline__ void take_ticket(int* counter, bool wanted, int& ticket) {
-    asm volatile("{\n.reg .pred p;\nsetp.ne.s32 p, %2, 0;\n@p atom.global.inc.u32 %0, [%1], 0x7fffffff;\n}"
-                 : "+r"(ticket) : "l"(counter), "r"(static_cast<int>(wanted)) : "memory");
 }
 
 constexpr int TICKET_READY = 7;  // hardware barrier of the producer warps
@@ -67,8 +60,8 @@ __device__ __forceinline__ void load_queries(const AttentionCall& call, const At
     }
     __syncwarp();
     if (tile.blocks > 0 && lane < S::SLABS)
-        tma_load_3d(shared.q() + lane * S::Q_SLAB, lane < S::WHOLE ? &maps.q : &maps.q_tail, lane * SLAB_COLUMNS,
-                    tile.head, tile.first_query + tile.token, shared.q_full());
+        tma_load(shared.q() + lane * S::Q_SLAB, lane < S::WHOLE ? &maps.q : &maps.q_tail, shared.q_full(),
+                 lane * SLAB_COLUMNS, tile.head, tile.first_query + tile.token);
 }
 
 // Tells the consumers that there are no more items. The last CTA to end leaves the counters as it found them.
@@ -135,9 +128,9 @@ __device__ __forceinline__ void produce(const AttentionCall& call, const Attenti
         }
         if constexpr (S::LOADERS > 1) {
             const uint32_t slot = shared.ticket(round & 1);
-            if (warp == 0 && lane == 0) asm volatile("st.shared.u32 [%0], %1;" ::"r"(slot), "r"(ticket) : "memory");
+            if (warp == 0 && lane == 0) store_shared(slot, ticket);
             named_barrier_sync(TICKET_READY, 32 * S::LOADERS);
-            asm volatile("ld.shared.u32 %0, [%1];" : "=r"(ticket) : "r"(slot) : "memory");
+            ticket = load_shared_i32(slot);
         } else {
             ticket = __shfl_sync(0xffffffff, ticket, 0);
         }

@@ -80,18 +80,18 @@ __device__ __forceinline__ bool merge(float (&o)[S::D / 2], Softmax& softmax, Sh
         float ours[2], theirs[2];
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
-            const float largest = load_shared(from + 512 * (S::D / 2 + half));
-            const float sum = load_shared(from + 512 * (S::D / 2 + 2 + half));
+            const float largest = load_shared_f32(from + 512 * (S::D / 2 + half));
+            const float sum = load_shared_f32(from + 512 * (S::D / 2 + 2 + half));
             const float top = fmaxf(largest, softmax.largest[half]);
             const float origin = top == -INFINITY ? 0.0f : top * scale;
-            ours[half] = exp2_fast(softmax.largest[half] * scale - origin);
-            theirs[half] = exp2_fast(largest * scale - origin);
+            ours[half] = exp2_approx(softmax.largest[half] * scale - origin);
+            theirs[half] = exp2_approx(largest * scale - origin);
             softmax.largest[half] = top;
             softmax.sum[half] = softmax.sum[half] * ours[half] + sum * theirs[half];
         }
 #pragma unroll
         for (int i = 0; i < S::D / 2; ++i)
-            o[i] = o[i] * ours[i >> 1 & 1] + load_shared(from + 512 * i) * theirs[i >> 1 & 1];
+            o[i] = o[i] * ours[i >> 1 & 1] + load_shared_f32(from + 512 * i) * theirs[i >> 1 & 1];
     }
     return true;
 }
@@ -122,12 +122,10 @@ __device__ __forceinline__ bool combine(const AttentionCall& call, const Tile& t
         const unsigned before = atomicInc(
             reinterpret_cast<unsigned*>(call.counters + 2 + tile.slot * S::OWNERS + warpgroup), tile.chunks - 1);
         __threadfence();
-        asm volatile("st.shared.u32 [%0], %1;" ::"r"(flag), "r"(before) : "memory");
+        store_shared(flag, before);
     }
     named_barrier_sync(COMBINE + warpgroup, 128);
-    unsigned before;
-    asm volatile("ld.shared.u32 %0, [%1];" : "=r"(before) : "r"(flag) : "memory");
-    if (before != unsigned(tile.chunks - 1)) return false;
+    if (load_shared_i32(flag) != tile.chunks - 1) return false;
     float top[2] = {-INFINITY, -INFINITY};
     for (int chunk = 0; chunk < tile.chunks; ++chunk) {
         const float4 state = __ldcg(place(chunk) + 128 * (S::D / 8));
@@ -144,8 +142,8 @@ __device__ __forceinline__ bool combine(const AttentionCall& call, const Tile& t
     for (int chunk = 0; chunk < tile.chunks; ++chunk) {
         const float4* from = place(chunk);
         const float4 state = __ldcg(from + 128 * (S::D / 8));
-        const float low = exp2_fast(state.x * call.scale_log2 - softmax.origin[0]);
-        const float high = exp2_fast(state.y * call.scale_log2 - softmax.origin[1]);
+        const float low = exp2_approx(state.x * call.scale_log2 - softmax.origin[0]);
+        const float high = exp2_approx(state.y * call.scale_log2 - softmax.origin[1]);
         softmax.sum[0] += state.z * low;
         softmax.sum[1] += state.w * high;
 #pragma unroll

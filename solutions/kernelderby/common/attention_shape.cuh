@@ -4,7 +4,7 @@
 #include <cuda_bf16.h>
 #include <cuda_runtime.h>
 
-#include "attention_hopper.cuh"
+#include "tma.cuh"
 
 namespace derby {
 

@@ -56,7 +56,7 @@ struct Softmax {
         for (int half = 0; half < 2; ++half) {
             const float before = largest[half] * scale;
             set_largest(half, fmaxf(quad_max(top[half]), largest[half]), scale);
-            rescale[half] = exp2_fast(before - origin[half]);
+            rescale[half] = exp2_approx(before - origin[half]);
             sum[half] *= rescale[half];
         }
     }
@@ -127,8 +127,8 @@ struct Softmax {
                 float& b = s[i + 2 * half + 1];
                 a = fmaf(a, scale, -origin[half]);
                 b = fmaf(b, scale, -origin[half]);
-                a = exp2_fast(a);
-                b = exp2_fast(b);
+                a = exp2_approx(a);
+                b = exp2_approx(b);
                 even += a;
                 odd += b;
             }

@@ -18,23 +18,15 @@ struct __align__(16) Tile {
 static_assert(sizeof(Tile) == 48, "TILE_BYTES");
 
 __device__ __forceinline__ void put_tile(uint32_t to, const Tile& tile) {
-    asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(to), "r"(tile.sequence), "r"(tile.head),
-                 "r"(tile.first_query), "r"(tile.queries) : "memory");
-    asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(to + 16), "r"(tile.first_key), "r"(tile.keys),
-                 "r"(tile.token), "r"(tile.blocks) : "memory");
-    asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(to + 32), "r"(tile.first_block), "r"(tile.chunk),
-                 "r"(tile.chunks), "r"(tile.slot) : "memory");
+    store_shared(to, make_int4(tile.sequence, tile.head, tile.first_query, tile.queries));
+    store_shared(to + 16, make_int4(tile.first_key, tile.keys, tile.token, tile.blocks));
+    store_shared(to + 32, make_int4(tile.first_block, tile.chunk, tile.chunks, tile.slot));
 }
 
 __device__ __forceinline__ Tile get_tile(uint32_t from) {
-    Tile tile;
-    asm volatile("ld.shared.v4.b32 {%0, %1, %2, %3}, [%4];" : "=r"(tile.sequence), "=r"(tile.head),
-                 "=r"(tile.first_query), "=r"(tile.queries) : "r"(from) : "memory");
-    asm volatile("ld.shared.v4.b32 {%0, %1, %2, %3}, [%4];" : "=r"(tile.first_key), "=r"(tile.keys), "=r"(tile.token),
-                 "=r"(tile.blocks) : "r"(from + 16) : "memory");
-    asm volatile("ld.shared.v4.b32 {%0, %1, %2, %3}, [%4];" : "=r"(tile.first_block), "=r"(tile.chunk),
-                 "=r"(tile.chunks), "=r"(tile.slot) : "r"(from + 32) : "memory");
-    return tile;
+    const uint4 a = load_shared16(from), b = load_shared16(from + 16), c = load_shared16(from + 32);
+    return {int(a.x), int(a.y), int(a.z), int(a.w), int(b.x), int(b.y), int(b.z), int(b.w),
+            int(c.x), int(c.y), int(c.z), int(c.w)};
 }
 
 // Work item `index`: in sections of heads; inside, the sequences with most keys first where they are sorted, and the

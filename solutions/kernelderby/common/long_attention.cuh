@@ -9,16 +9,9 @@
 #pragma once
 #include "attention_producer.cuh"
 #include "attention_results.cuh"
-#include "wgmma_bf16.cuh"
+#include "wgmma.cuh"
 
 namespace derby {
-
-// Descriptor of a 128-byte swizzled operand: 8-row groups 1024 bytes apart; leading: bytes from one 64-column slab to
-// the next where the 64 columns run along M or N.
-__device__ __forceinline__ uint64_t matrix_descriptor(uint32_t address, int leading) {
-    return static_cast<uint64_t>((address >> 4) & 0x3FFF) | (static_cast<uint64_t>(leading >> 4) << 16) |
-           (static_cast<uint64_t>(1024 >> 4) << 32) | (1ull << 62);
-}
 
 template <typename S>
 __device__ __forceinline__ void multiply_keys(float (&s)[S::N / 2], uint32_t q, uint32_t k) {
@@ -26,10 +19,10 @@ __device__ __forceinline__ void multiply_keys(float (&s)[S::N / 2], uint32_t q, 
 #pragma unroll
     for (int step = 0; step < S::STEPS; ++step) {
         const int slab = step / 4, inside = step % 4;
-        Wgmma<S::N>::ss(s, matrix_descriptor(q + slab * S::Q_SLAB + inside * 32, 16),
-                        matrix_descriptor(k + slab * S::KV_SLAB + inside * 32, 16), step > 0);
+        wgmma_bf16<S::N>(s, descriptor_at(q + slab * S::Q_SLAB + inside * 32),
+                         descriptor_at(k + slab * S::KV_SLAB + inside * 32), step > 0);
     }
-    wgmma_commit();
+    wgmma_commit_group();
 }
 
 template <typename S>
@@ -38,21 +31,9 @@ __device__ __forceinline__ void multiply_values(float (&o)[S::D / 2], const uint
     wgmma_fence();
 #pragma unroll
     for (int step = 0; step < S::N / 16; ++step)
-        Wgmma<S::D>::rs(o, p + 4 * step, matrix_descriptor(v + step * 16 * ROW_BYTES, S::KV_SLAB), add || step > 0);
-    wgmma_commit();
-}
-
-__device__ __forceinline__ void load_matrices(uint32_t (&to)[4], uint32_t from) {
-    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
-                 : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3]) : "r"(from) : "memory");
-}
-
-__device__ __forceinline__ void multiply_fragments(float* d, const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
-    asm volatile(
-        "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
-        "{%0, %1, %2, %3};"
-        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
-        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+        wgmma_bf16_rs<S::D, Major::MN>(o, p + 4 * step, descriptor_at(v + step * 16 * ROW_BYTES, S::KV_SLAB),
+                                       add || step > 0);
+    wgmma_commit_group();
 }
 
 // A warp's scores once more, by this warp alone (wgmma takes four): where those that there were have been lost.
@@ -65,15 +46,15 @@ __device__ __forceinline__ void multiply_again(float (&s)[S::N / 2], uint32_t q,
     for (int step = 0; step < S::STEPS; ++step) {
         const int slab = step / 4, chunk = step % 4 * 2;
         uint32_t a[4], b[4];
-        load_matrices(a, q + slab * S::Q_SLAB + (warp * 16 + row + 8 * (matrix & 1)) * ROW_BYTES +
+        ldmatrix_x4(a, q + slab * S::Q_SLAB + (warp * 16 + row + 8 * (matrix & 1)) * ROW_BYTES +
                              (((chunk + (matrix >> 1)) ^ row) << 4));
         const uint32_t from = k + slab * S::KV_SLAB + (row + 8 * (matrix >> 1)) * ROW_BYTES +
                               (((chunk + (matrix & 1)) ^ row) << 4);
 #pragma unroll
         for (int keys = 0; keys < S::N / 16; ++keys) {
-            load_matrices(b, from + keys * 16 * ROW_BYTES);
-            multiply_fragments(s + 8 * keys, a, b[0], b[1]);
-            multiply_fragments(s + 8 * keys + 4, a, b[2], b[3]);
+            ldmatrix_x4(b, from + keys * 16 * ROW_BYTES);
+            mma_m16n8k16(s + 8 * keys, a, b[0], b[1]);
+            mma_m16n8k16(s + 8 * keys + 4, a, b[2], b[3]);
         }
     }
 }
@@ -100,9 +81,9 @@ __device__ __forceinline__ void clear_values(uint32_t v, int keys, int warpgroup
     for (int i = keys * CHUNKS + static_cast<int>(threadIdx.x & 127); i < end; i += 128) {
         const int row = i / CHUNKS, chunk = i % CHUNKS;
         const uint32_t at = v + chunk / 8 * S::KV_SLAB + row * ROW_BYTES + (((chunk ^ row) & 7) << 4);
-        asm volatile("st.shared.v4.b32 [%0], {%1, %1, %1, %1};" ::"r"(at), "r"(0) : "memory");
+        store_shared(at, make_int4(0, 0, 0, 0));
     }
-    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+    fence_async_proxy();
     named_barrier_sync(COMBINE + warpgroup, 128);
 }
 
@@ -138,7 +119,7 @@ __device__ __forceinline__ void consume(const AttentionCall& call, SharedMap<S> 
             turn<S>(warpgroup);
             multiply_keys<S>(s, q, shared.k(k_ring.stage()));
             pass<S>(warpgroup);
-            wgmma_wait<0>();
+            wgmma_wait_group<0>();
             if (lane == 0) mbarrier_arrive(shared.k_empty(k_ring.stage()));
             k_ring.turn += S::STRIDE;
             if (block >= first_masked) mask_scores<S>(s, tile, block, position, position_low, lane);
@@ -156,7 +137,7 @@ __device__ __forceinline__ void consume(const AttentionCall& call, SharedMap<S> 
                 multiply_values<S>(o, p, shared.v(v_ring.stage()), add);
                 add = true;
                 pass<S>(warpgroup);
-                wgmma_wait<1>();
+                wgmma_wait_group<1>();
                 const auto mask = [&]() {
                     if (block >= first_masked) mask_scores<S>(s, tile, block, position, position_low, lane);
                 };
@@ -178,7 +159,7 @@ __device__ __forceinline__ void consume(const AttentionCall& call, SharedMap<S> 
                     grown = softmax.weigh(s, call.scale_log2, call.trusting ? OUTGROWN : 0.0f);
                 }
                 after(softmax.sum[0] + softmax.sum[1]);
-                wgmma_wait<0>();
+                wgmma_wait_group<0>();
                 if (lane == 0) mbarrier_arrive(shared.v_empty(v_ring.stage()));
                 v_ring.turn += S::STRIDE;
                 if (grown) {
@@ -192,7 +173,7 @@ __device__ __forceinline__ void consume(const AttentionCall& call, SharedMap<S> 
             multiply_values<S>(o, p, shared.v(v_ring.stage()), add);
 #pragma unroll
             for (int half = 0; half < 2; ++half) softmax.sum[half] = quad_sum(softmax.sum[half]);
-            wgmma_wait<0>();
+            wgmma_wait_group<0>();
             if (lane == 0) mbarrier_arrive(shared.v_empty(v_ring.stage()));
         } else {
             if (lane == 0) mbarrier_arrive(shared.q_empty());
@@ -224,9 +205,8 @@ __device__ __forceinline__ void clear_unused_queries(const AttentionCall& call, 
     const int used = call.pack * call.tile_tokens, words = (S::M - used) * (ROW_BYTES / 16);
     if (words == 0) return;
     for (int i = threadIdx.x; i < S::SLABS * words; i += S::THREADS)
-        asm volatile("st.shared.v4.b32 [%0], {%1, %1, %1, %1};"
-                     ::"r"(shared.q() + i / words * S::Q_SLAB + used * ROW_BYTES + i % words * 16), "r"(0) : "memory");
-    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+        store_shared(shared.q() + i / words * S::Q_SLAB + used * ROW_BYTES + i % words * 16, make_int4(0, 0, 0, 0));
+    fence_async_proxy();
 }
 
 template <typename S>
@@ -245,21 +225,21 @@ __global__ void __launch_bounds__(S::THREADS, 1)
             mbarrier_init(shared.v_full(stage), 1);
             mbarrier_init(shared.v_empty(stage), 4 * S::READERS);
         }
-        asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
-        tma_prefetch_map(&maps.q);
-        tma_prefetch_map(&maps.k);
-        tma_prefetch_map(&maps.v);
+        fence_mbarrier_init();
+        prefetch_tensor_map(&maps.q);
+        prefetch_tensor_map(&maps.k);
+        prefetch_tensor_map(&maps.v);
         if (S::K_TAIL > 0) {
-            tma_prefetch_map(&maps.q_tail);
-            tma_prefetch_map(&maps.k_tail);
-            tma_prefetch_map(&maps.v_tail);
+            prefetch_tensor_map(&maps.q_tail);
+            prefetch_tensor_map(&maps.k_tail);
+            prefetch_tensor_map(&maps.v_tail);
         }
     }
     clear_unused_queries<S>(call, shared);
     // The table is on its way while the sequence's length is.
     if (S::PAGED && call.num_seqs == 1 && threadIdx.x >= 32 && threadIdx.x < 64)
         for (int entry = (threadIdx.x - 32) * 32; entry < call.table_width; entry += 1024)
-            asm volatile("prefetch.global.L2 [%0];" ::"l"(call.block_table + entry));
+            prefetch_l2(call.block_table + entry);
     if constexpr (S::SORTED) sort_sequences<S>(call, shared);
     __syncthreads();
     const int warpgroup = __shfl_sync(0xffffffff, threadIdx.x / 128, 0);

@@ -159,9 +159,9 @@ __device__ __forceinline__ void let_next_kernel_start() {
 
 // Loads and stores ---------------------------------- <#data-movement-and-conversion-instructions-ld>, -st, -red
 
-__device__ __forceinline__ uint32_t load_shared_u32(uint32_t from) {
-    uint32_t x;
-    asm volatile("ld.shared.u32 %0, [%1];" : "=r"(x) : "r"(from) : "memory");
+__device__ __forceinline__ int load_shared_i32(uint32_t from) {
+    int x;
+    asm volatile("ld.shared.b32 %0, [%1];" : "=r"(x) : "r"(from) : "memory");
     return x;
 }
 __device__ __forceinline__ float load_shared_f32(uint32_t from) {
@@ -175,18 +175,22 @@ __device__ __forceinline__ uint4 load_shared16(uint32_t from) {
                  : "memory");
     return v;
 }
-__device__ __forceinline__ void store_shared(uint32_t to, uint32_t x) {
-    asm volatile("st.shared.u32 [%0], %1;" ::"r"(to), "r"(x) : "memory");
+__device__ __forceinline__ void store_shared(uint32_t to, int x) {
+    asm volatile("st.shared.b32 [%0], %1;" ::"r"(to), "r"(x) : "memory");
 }
+__device__ __forceinline__ void store_shared(uint32_t to, uint32_t x) { store_shared(to, int(x)); }
 __device__ __forceinline__ void store_shared(uint32_t to, float x) {
     asm volatile("st.shared.f32 [%0], %1;" ::"r"(to), "f"(x) : "memory");
 }
 __device__ __forceinline__ void store_shared(uint32_t to, float2 x) {
     asm volatile("st.shared.v2.f32 [%0], {%1, %2};" ::"r"(to), "f"(x.x), "f"(x.y) : "memory");
 }
-__device__ __forceinline__ void store_shared(uint32_t to, uint4 x) {
+__device__ __forceinline__ void store_shared(uint32_t to, int4 x) {
     asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(to), "r"(x.x), "r"(x.y), "r"(x.z), "r"(x.w)
                  : "memory");
+}
+__device__ __forceinline__ void store_shared(uint32_t to, uint4 x) {
+    store_shared(to, make_int4(int(x.x), int(x.y), int(x.z), int(x.w)));
 }
 
 __device__ __forceinline__ int load_acquire(const int* from) {
@@ -226,6 +230,13 @@ __device__ __forceinline__ uint4 load_constant16(const void* from) {
     asm volatile("ld.global.nc.L1::no_allocate.L2::256B.v4.u32 {%0, %1, %2, %3}, [%4];"
                  : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "l"(from));
     return v;
+}
+
+// Where `wanted`, counts one up and sets `before` to what the counter was. An increment: of an addition the assembler makes
+// one for the whole warp, with shuffles that wait for it on the spot.
+__device__ __forceinline__ void take_ticket(int* counter, bool wanted, int& before) {
+    asm volatile("{\n.reg .pred p;\nsetp.ne.s32 p, %2, 0;\n@p atom.global.inc.u32 %0, [%1], 0x7fffffff;\n}"
+                 : "+r"(before) : "l"(counter), "r"(static_cast<int>(wanted)) : "memory");
 }
 
 __device__ __forceinline__ void prefetch_l2(const void* from) { asm volatile("prefetch.global.L2 [%0];" ::"l"(from)); }
@@ -279,12 +290,11 @@ __device__ __forceinline__ uint32_t movmatrix_transposed(uint32_t word) {
 // d += a b in bf16 with fp32 sums, of a warp: d [16, 8], a [16, 16], b [16, 8]. Lane l, q = l / 4, c = 2 (l % 4): d:
 // rows q (first two) and q + 8, columns c and c + 1. a0: row q, columns c and c + 1; a1: row q + 8; a2, a3: the same 8
 // columns further. b0: rows c and c + 1, column q; b1: 8 rows further.
-__device__ __forceinline__ void mma_m16n8k16(float (&d)[4], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3,
-                                             uint32_t b0, uint32_t b1) {
+__device__ __forceinline__ void mma_m16n8k16(float* d, const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
     asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
         "{%0, %1, %2, %3};"
         : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
-        : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
 // Arithmetic ----------------------------------------------------------------- <#floating-point-instructions-ex2>, ...

@@ -55,6 +55,14 @@ __device__ __forceinline__ uint64_t descriptor_of(uint32_t low, uint32_t stride 
     return uint64_t(low) | (uint64_t(stride >> 4) << 32) | (uint64_t(static_cast<int>(SWIZZLE)) << 62);
 }
 
+// Both halves at once, where each address is worked out anew.
+template <Swizzle SWIZZLE = Swizzle::B128>
+__device__ __forceinline__ uint64_t descriptor_at(uint32_t address, int leading = 16) {
+    return static_cast<uint64_t>((address >> 4) & 0x3FFF) | (static_cast<uint64_t>(leading >> 4) << 16) |
+           (static_cast<uint64_t>(8 * swizzle_bytes(SWIZZLE) >> 4) << 32) |
+           (static_cast<uint64_t>(static_cast<int>(SWIZZLE)) << 62);
+}
+
 // Products ---------------------------------------------- <#asynchronous-warpgroup-level-matrix-instructions-wgmma-mma>
 
 enum class Major : int { K = 0, MN = 1 };

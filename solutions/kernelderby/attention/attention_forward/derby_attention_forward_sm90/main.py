@@ -23,7 +23,7 @@ library = cuda_library.CudaLibrary(
     __file__, "derby_attention_forward_sm90",
     ["kernel.cu", "attention_launch.cuh", "long_attention.cuh", "attention_producer.cuh", "attention_results.cuh",
      "attention_softmax.cuh", "attention_tiles.cuh", "attention_order.cuh", "attention_shape.cuh",
-     "attention_hopper.cuh", "once_a_device.cuh", "wgmma_bf16.cuh"],
+     "once_a_device.cuh", "ptx.cuh", "tma.cuh", "wgmma.cuh"],
     [POINTER] * 8 + [LONG] * 2 + [INT] * 3 + [FLOAT] + [INT] * 9)
 few_library = cuda_library.CudaLibrary(__file__, "derby_few_keys_attention", ["few_keys.cu"],
                                        [POINTER] * 6 + [INT] * 5 + [FLOAT])

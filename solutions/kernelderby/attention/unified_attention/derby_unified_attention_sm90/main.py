@@ -28,12 +28,12 @@ library = cuda_library.CudaLibrary(
     __file__, "derby_unified_attention_sm90",
     ["kernel.cu", "attention_launch.cuh", "long_attention.cuh", "attention_producer.cuh", "attention_results.cuh",
      "attention_softmax.cuh", "attention_tiles.cuh", "attention_order.cuh", "attention_shape.cuh",
-     "attention_hopper.cuh", "once_a_device.cuh", "wgmma_bf16.cuh"],
+     "once_a_device.cuh", "ptx.cuh", "tma.cuh", "wgmma.cuh"],
     [POINTER] * 9 + [LONG] * 2 + [INT] * 5 + [FLOAT] + [INT] * 10)
 short_library = cuda_library.CudaLibrary(
     __file__, "derby_short_attention", ["short.cu", "short_launch.cuh", "short_attention.cuh", "short_movers.cuh",
-                                        "short_softmax.cuh", "short_units.cuh", "short_hopper.cuh",
-                                        "once_a_device.cuh"],
+                                        "short_softmax.cuh", "short_units.cuh", "once_a_device.cuh",
+                                        "ptx.cuh", "tma.cuh", "wgmma.cuh"],
     [POINTER] * 7 + [INT] * 8 + [FLOAT, INT])
 decode_library = cuda_library.CudaLibrary(
     __file__, "derby_decode_attention", ["decode.cu", "decode_attention.cuh", "decode_mma.cuh",

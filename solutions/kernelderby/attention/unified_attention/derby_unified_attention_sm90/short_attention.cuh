@@ -207,7 +207,7 @@ __global__ void __launch_bounds__(Sizes<HEAD_DIM>::THREADS, 1)
     } else {
         if (threadIdx.x == 0) {
             for (const CUtensorMap* map : {&queries, &keys, &values, &value_quads, &value_rows, &outputs})
-                prefetch_map(map);
+                prefetch_tensor_map(map);
             for (int i = 0; i < S::RING; ++i) {
                 mbarrier_init(shared_address(&shared.announced[i]), 1);
                 mbarrier_init(shared_address(&shared.keys_full[i]), 1);
@@ -219,7 +219,7 @@ __global__ void __launch_bounds__(Sizes<HEAD_DIM>::THREADS, 1)
                 mbarrier_init(shared_address(&shared.output_full[i]), 4);
                 mbarrier_init(shared_address(&shared.query_empty[i]), 1);
             }
-            asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+            fence_mbarrier_init();
         }
         __syncthreads();
         setmaxnreg_inc<S::CONSUMER_REGISTERS>();

@@ -60,15 +60,15 @@ __device__ __forceinline__ void load_blocks(const Parameters& p, Shared<S>& shar
             const int row = index < full + (rest > 0) ? held : OUTSIDE;
             __syncwarp();
             if (lane < BLOCK / PAGE * S::PARTS && !(VALUES && rest && index == full))
-                tma_load_box(place + lane / 4 * PART_BYTES + lane % 4 * PAGE * 128, pages, lane / 4 * 64, unit.kv_head,
-                             row, barrier);
+                tma_load(place + lane / 4 * PART_BYTES + lane % 4 * PAGE * 128, pages, barrier, lane / 4 * 64,
+                         unit.kv_head, row);
             if (VALUES && rest && full / (BLOCK / PAGE) == block) {
                 const int part = lane / PIECES, first = __shfl_sync(~0u, page, full) * PAGE;
                 const Piece piece = piece_of_page(lane % PIECES, rest);
                 if (part < S::PARTS)
-                    tma_load_box(place + part * PART_BYTES + (full % (BLOCK / PAGE) * PAGE + piece.at) * 128,
-                                 piece.rows == QUAD ? quads : rows, part * 64, unit.kv_head,
-                                 piece.held ? first + piece.at : OUTSIDE, barrier);
+                    tma_load(place + part * PART_BYTES + (full % (BLOCK / PAGE) * PAGE + piece.at) * 128,
+                             piece.rows == QUAD ? quads : rows, barrier, part * 64, unit.kv_head,
+                             piece.held ? first + piece.at : OUTSIDE);
             }
             if (!VALUES && block == 0 && lane == 0)
                 announce({unit.count, unit.blocks, unit.length - unit.queries, unit.length, unit.tiles, unit.begin,
@@ -102,7 +102,7 @@ __device__ __forceinline__ void load_queries(const Parameters& p, Shared<S>& sha
             mbarrier_arrive_expect_tx(barrier, bytes);
 #pragma unroll
             for (int part = 0; part < S::PARTS; ++part)
-                tma_load_box(to + part * PART_BYTES, queries, part * 64, head, row, barrier);
+                tma_load(to + part * PART_BYTES, queries, barrier, part * 64, head, row);
         }
     });
 }
@@ -127,7 +127,7 @@ __device__ __forceinline__ void store_outputs(const Parameters& p, Shared<S>& sh
                 if (lane == 0) {
 #pragma unroll
                     for (int part = 0; part < S::PARTS; ++part)
-                        tma_store_box(outputs, part * 64, head, unit.first_row + token, from + part * PART_BYTES);
+                        tma_store(outputs, from + part * PART_BYTES, part * 64, head, unit.first_row + token);
                     bulk_commit_group();
                     bulk_wait_group_read();  // all that is needed before the end, too
                 }

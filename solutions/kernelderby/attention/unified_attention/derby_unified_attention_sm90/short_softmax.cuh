@@ -17,7 +17,7 @@ __device__ __forceinline__ void multiply_scores(float* scores, uint32_t queries,
 #pragma unroll
     for (int k = 0; k < HEAD_DIM / 16; ++k) {
         const uint32_t offset = (k / 4 * PART_BYTES + k % 4 * 32) >> 4;
-        wgmma_scores<TOKENS>(scores, descriptor(queries + offset), descriptor(keys + offset), k > 0);
+        wgmma_bf16<TOKENS>(scores, descriptor_of(queries + offset), descriptor_of(keys + offset), k > 0);
     }
 }
 
@@ -49,7 +49,7 @@ __device__ __forceinline__ void settle(Tile<HEAD_DIM>& tile, float* highest, boo
             tile.highest[r] = highest[r];
             tile.sum[r] = 0;
         } else {
-            const float now = fmaxf(highest[r], tile.highest[r]), factor = exp2_fast(tile.highest[r] - now);
+            const float now = fmaxf(highest[r], tile.highest[r]), factor = exp2_approx(tile.highest[r] - now);
             tile.highest[r] = now;
             tile.sum[r] *= factor;
 #pragma unroll
@@ -65,8 +65,8 @@ __device__ __forceinline__ void weigh(const float* scores, uint32_t* weights, Ti
 #pragma unroll
     for (int j = 0; j < TOKENS / 2; j += 2) {
         const int r = j / 2 % 2;
-        const float a = exp2_fast(fmaf(scores[j], scale, -tile.highest[r]));
-        const float b = exp2_fast(fmaf(scores[j + 1], scale, -tile.highest[r]));
+        const float a = exp2_approx(fmaf(scores[j], scale, -tile.highest[r]));
+        const float b = exp2_approx(fmaf(scores[j + 1], scale, -tile.highest[r]));
         tile.sum[r] += a + b;
         weights[j / 2] = pack_bf16(a, b);
     }
@@ -80,8 +80,9 @@ __device__ __forceinline__ void multiply_values(Tile<HEAD_DIM>& tile, const uint
     for (int k = 0; k < TOKENS / 16; ++k)
 #pragma unroll
         for (int c = 0; c < HEAD_DIM / COLUMNS; ++c)
-            wgmma_values<COLUMNS>(tile.output + c * COLUMNS / 2, weights + 4 * k,
-                                  descriptor(values + ((c * 2 * PART_BYTES + k * 2048) >> 4)), !first || k > 0);
+            wgmma_bf16_rs<COLUMNS, Major::MN>(tile.output + c * COLUMNS / 2, weights + 4 * k,
+                                              descriptor_of(values + ((c * 2 * PART_BYTES + k * 2048) >> 4)),
+                                              !first || k > 0);
 }
 
 }  // namespace derby_short

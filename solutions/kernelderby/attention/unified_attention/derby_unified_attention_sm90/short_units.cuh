@@ -3,9 +3,15 @@
 #include <cstdint>
 #include <cuda_bf16.h>
 #include <cuda_runtime.h>
-#include "short_hopper.cuh"
+#include "tma.cuh"
+#include "wgmma.cuh"
 
 namespace derby_short {
+
+using namespace derby;
+
+// The same value, which the compiler then knows to be the warp's: it can do sums of it once a warp.
+__device__ __forceinline__ uint32_t uniform(uint32_t value) { return __shfl_sync(~0u, value, 0); }
 
 constexpr int PAGE = 16, BLOCK = 64, TILE_ROWS = 64, WARP = 32, WARPGROUP = 128;
 constexpr int MOST_CTAS = 160;
