@@ -83,10 +83,14 @@ struct Arguments {
     int tokens, hidden, intermediate, experts, top_k;
 };
 
-// What one pair of GEMM kernels is made for. ROUTES: pairs up to which every CTA sorts for itself, 0: never.
-template <class KIND_, int ROWS_, int STAGES_, int CLUSTER_, bool WIDE_, int ROUTES_>
+struct Sorted;  // experts_route.cuh
+
+// What one pair of GEMM kernels is made for. ROUTES: pairs up to which every CTA sorts for itself, 0: never. ROUTING: how
+// a kernel learns which pairs an expert has (Sorted, or a solution's own with the same members).
+template <class KIND_, int ROWS_, int STAGES_, int CLUSTER_, bool WIDE_, int ROUTES_, class ROUTING_ = Sorted>
 struct Config {
     using Kind = KIND_;
+    using Routing = ROUTING_;
     static constexpr int ROWS = ROWS_, STAGES = STAGES_, CLUSTER = CLUSTER_, ROUTES = ROUTES_;
     static constexpr bool WIDE = WIDE_;                               // pairs are wgmma's M
     static constexpr bool LATER = WIDE && !Kind::SCALED;              // tiles are finished during the next one's products
@@ -116,14 +120,6 @@ struct Task {
     bool deliver;  // a piece that another CTA collects
 };
 
-// Of a routing that every CTA sorts for itself.
-template <int ROUTES>
-struct Order {
-    uint16_t pair[ROUTES];  // expert by expert
-};
-template <>
-struct Order<0> {};
-
 // A CTA's shared memory. full[s]: the loads of stage s have landed; empty[s]: the consumers have done with it.
 template <class C>
 struct Shared {
@@ -140,6 +136,7 @@ struct Shared {
         uint8_t out[C::WIDE ? 16 : C::Kind::SCALED ? C::OUT_CHUNK * C::OUT_PITCH : C::WARP_BYTES];
         uint8_t wide[C::WIDE ? C::WIDE_BYTES : 16];
         int histogram[C::ROUTES ? CONSUMERS / 32 : 1][C::ROUTES ? MOST_EXPERTS : 1];
+        typename C::Routing::Scratch scratch[C::ROUTES ? CONSUMERS / 32 : 1];
     } staging;
     float x_scale[C::Kind::SCALED ? C::STAGES : 1][C::Kind::SCALED ? C::ROWS : 2];
     alignas(16) float w_scale[C::STAGES][4];
@@ -154,7 +151,7 @@ struct Shared {
     int warp_rows[CONSUMERS / 32], warp_tiles[CONSUMERS / 32], warp_many[CONSUMERS / 32];
     Task task[TASKS];
     Share share;
-    Order<C::ROUTES> order;
+    typename C::Routing::template Order<C::ROUTES> order;
 };
 
 struct Stage {

@@ -68,9 +68,10 @@ struct WorkOnSmallest<C, FIRST, STORES, N, MORE...> {
 };
 
 template <class C, bool FIRST, bool STORES>
-__device__ __forceinline__ void consume(Shared<C>& shared, const Arguments& arguments) {
+__device__ __forceinline__ void consume(Shared<C>& shared, const typename C::Routing::Arguments& arguments) {
     if (FIRST) wait_for_previous_kernel();  // the second GEMM may start before the first has ended: the order is older
-    plan(shared, arguments);
+    if constexpr (FIRST) C::Routing::prepare(shared, arguments);
+    plan<C, FIRST>(shared, arguments);
     named_barrier_sync(NamedBarrier::SHARE_READY, THREADS);
     if (!FIRST) wait_for_previous_kernel();
     if constexpr (C::WIDE) {
@@ -129,16 +130,29 @@ __device__ __forceinline__ void bring_block(Shared<C>& shared, int s, const CUte
     }
 }
 
+// The first GEMM's first block of weights of a tile, gate's, among an expert's.
+template <class C>
+__device__ __forceinline__ int first_block(const Arguments& arguments, int block_n) {
+    return C::Routing::UP_FIRST ? block_n + arguments.intermediate / BLOCK : block_n;
+}
+
+// Its first row among all experts'.
+template <class C, bool FIRST>
+__device__ __forceinline__ int first_row(const Arguments& arguments, int expert, int block_n) {
+    return expert * arguments.weight_rows + (FIRST ? first_block<C>(arguments, block_n) * BLOCK : block_n * 2 * BLOCK);
+}
+
 // Warp 3 of warpgroup 2, before the plan: asks for the weights of this CTA's first visit, as many k blocks as there are
 // stages. Of up to 32 pairs a warp knows the experts' order; where one has more pairs than a tile it leaves it. Returns how
 // many k blocks; their stages' arrivals are still to come.
 template <class C, bool FIRST>
-__device__ __forceinline__ int bring_early(Shared<C>& shared, const Arguments& arguments, const CUtensorMap* map) {
+__device__ __forceinline__ int bring_early(Shared<C>& shared, const typename C::Routing::Arguments& arguments,
+                                           const CUtensorMap* map) {
     static_assert(C::CLUSTER == 1, "a worker is a CTA");
     const Layout& layout = arguments.layout;
     const int lane = threadIdx.x % WARP, pairs = arguments.tokens * arguments.top_k;
     if (pairs > WARP || layout.slab != layout.tiles_n) return 0;
-    const int expert = lane < pairs ? __ldg(arguments.topk_ids + lane) : -1;
+    const int expert = lane < pairs ? C::Routing::template expert_of<C, FIRST>(shared, arguments, lane) : -1;
     const bool valid = unsigned(expert) < unsigned(arguments.experts);
     const unsigned same = __match_any_sync(~0u, valid ? expert : -1);
     if (__any_sync(~0u, valid && __popc(same) > C::ROWS)) return 0;
@@ -152,7 +166,7 @@ __device__ __forceinline__ int bring_early(Shared<C>& shared, const Arguments& a
     const Visit visit = visit_at(share, 0, blockIdx.x, gridDim.x, layout.k_blocks);
     const int first = visit.tile / layout.tiles_n, block_n = visit.tile - first * layout.tiles_n;
     const int its = __shfl_sync(~0u, expert, __ffs(__ballot_sync(~0u, leads && place == first)) - 1);
-    const int row = its * arguments.weight_rows + block_n * (FIRST ? BLOCK : 2 * BLOCK);
+    const int row = first_row<C, FIRST>(arguments, its, block_n);
     const int blocks = smaller(visit.k_end - visit.k_begin, C::STAGES);
     if (lane == 0) {
         fence_async_proxy();
@@ -169,14 +183,16 @@ __device__ __forceinline__ int bring_early(Shared<C>& shared, const Arguments& a
 // Warp 3 of warpgroup 2, one thread: the weights' TMA boxes, in the second GEMM those of the pairs, in the first this
 // CTA's part of the output's zeros. early: k blocks whose weights are under way.
 template <class C, bool FIRST>
-__device__ __forceinline__ void bring_weights(Shared<C>& shared, const Arguments& arguments, const CUtensorMap* map,
-                                              const CUtensorMap* act_map, int early) {
+__device__ __forceinline__ void bring_weights(Shared<C>& shared, const typename C::Routing::Arguments& arguments,
+                                              const CUtensorMap* map, const CUtensorMap* act_map, int early) {
     using Kind = typename C::Kind;
     constexpr int CLUSTER = C::CLUSTER, COLUMNS = BLOCK / Kind::BYTES;
     const Share& share = shared.share;
     const Layout& layout = arguments.layout;
     if (FIRST) let_next_kernel_start();
-    const long long out_bytes = FIRST && !arguments.results ? (long long)arguments.tokens * arguments.hidden * sizeof(typename Kind::Out) : 0;
+    else C::Routing::planned(arguments);
+    const long long out_bytes =
+        FIRST && !arguments.results ? (long long)arguments.tokens * arguments.hidden * sizeof(typename Kind::Out) : 0;
     long long zero = (long long)blockIdx.x * ZERO_BYTES;
     auto clear = [&] {
         const long long left = out_bytes - zero;
@@ -196,7 +212,7 @@ __device__ __forceinline__ void bring_weights(Shared<C>& shared, const Arguments
         task.k_blocks = visit.k_end - visit.k_begin;
         task.piece_of = task.k_blocks < layout.k_blocks ? visit.tile - share.split_from : -1;
         task.deliver = visit.k_begin > 0;
-        const int row = place.expert * arguments.weight_rows + place.block_n * (FIRST ? BLOCK : 2 * BLOCK);
+        const int row = first_row<C, FIRST>(arguments, place.expert, place.block_n);
         const int second_row = row + arguments.second_block;
         const int pairs = shared.row_start[place.expert + 1] - shared.row_start[place.expert];
         const bool once = C::READ_ONCE && pairs <= CLUSTER * C::ROWS;
@@ -205,7 +221,7 @@ __device__ __forceinline__ void bring_weights(Shared<C>& shared, const Arguments
             const int s = stage.index;
             const uint32_t full = shared_address(&shared.full[s]);
             mbarrier_wait(shared_address(&shared.empty[s]), stage.parity ^ 1);
-            const bool there = C::EARLY && v == 0 && k - visit.k_begin < early;
+            const bool there = C::EARLY && (C::Routing::EARLY || !FIRST) && v == 0 && k - visit.k_begin < early;
             mbarrier_arrive_expect_tx(full, (there ? 0 : WEIGHT_BYTES) + act_boxes * C::ACT_BOX * BLOCK);
             if (!there) bring_block(shared, s, map, k * COLUMNS, row, second_row, place.same_weights, once);
             if (!FIRST && v == 0 && k == visit.k_begin) wait_for_previous_kernel();
@@ -224,14 +240,15 @@ __device__ __forceinline__ void bring_weights(Shared<C>& shared, const Arguments
 
 // Warps 0 to 2 of warpgroup 2: in the first GEMM rows of activations into the swizzled layout, and the scales.
 template <class C, bool FIRST>
-__device__ __forceinline__ void gather(Shared<C>& shared, const Arguments& arguments, int thread) {
+__device__ __forceinline__ void gather(Shared<C>& shared, const typename C::Routing::Arguments& arguments,
+                                       int thread) {
     using Kind = typename C::Kind;
     constexpr int ROWS = C::ROWS, ROWS_AT_ONCE = GATHERERS / 8;
     static_assert(ROWS_AT_ONCE % 8 == 4, "a thread's rows have two swizzles in turn: first & 7 and (first + 4) & 7");
     constexpr int COPIES = FIRST ? (ROWS + ROWS_AT_ONCE - 1) / ROWS_AT_ONCE : 0;
     constexpr int SCALES = Kind::SCALED ? (ROWS + GATHERERS - 1) / GATHERERS : 0;
     // Few tokens' rows are read again for every block of weights, and would be gone by then.
-    constexpr bool KEEP = FIRST && !C::WIDE;
+    constexpr bool KEEP = FIRST && !C::WIDE, BY_BLOCK = FIRST && C::Routing::SCALES_BY_BLOCK;
     const uint64_t policy = KEEP ? keep_policy() : 0;
     const Share& share = shared.share;
     const Layout& layout = arguments.layout;
@@ -245,18 +262,21 @@ __device__ __forceinline__ void gather(Shared<C>& shared, const Arguments& argum
         uint32_t source[COPIES + 1], scale_source[SCALES + 1];
         auto source_row = [&](int row) {
             if (row >= place.rows) return 0;
-            return FIRST ? token_at(shared, arguments, place.first_row + row) : place.first_row + row;
+            return FIRST ? token_at(shared, arguments, place, row) : place.first_row + row;
         };
 #pragma unroll
         for (int i = 0; i < COPIES; ++i) source[i] = source_row(first + ROWS_AT_ONCE * i) * width + chunk;
 #pragma unroll
-        for (int i = 0; i < SCALES; ++i) scale_source[i] = source_row(thread + GATHERERS * i) * layout.k_blocks;
-        const int block = FIRST ? place.block_n + (thread ? arguments.second_block / BLOCK : 0)
+        for (int i = 0; i < SCALES; ++i)
+            scale_source[i] = source_row(thread + GATHERERS * i) * (BY_BLOCK ? 1 : layout.k_blocks);
+        const int block = FIRST ? first_block<C>(arguments, place.block_n) + (thread ? arguments.second_block / BLOCK : 0)
                                 : smaller(2 * place.block_n + (thread ? 1 : 0), arguments.weight_rows / BLOCK - 1);
         const float* w_scale =
             arguments.w_scale + (size_t(place.expert) * (arguments.weight_rows / BLOCK) + block) * layout.k_blocks;
         const uint4* x = reinterpret_cast<const uint4*>(arguments.x) + visit.k_begin * (BLOCK / 16);
-        const float* x_scale = arguments.x_scale + visit.k_begin;
+        const float* x_scale = arguments.x_scale;
+        if (BY_BLOCK) x_scale += size_t(visit.k_begin) * arguments.tokens;
+        else x_scale += visit.k_begin;
         int copies = place.rows > first ? (place.rows - first + ROWS_AT_ONCE - 1) / ROWS_AT_ONCE : 0;
         for (int k = visit.k_begin; k < visit.k_end; ++k) {
             const int s = stage.index;
@@ -284,7 +304,7 @@ __device__ __forceinline__ void gather(Shared<C>& shared, const Arguments& argum
                 if (thread < 2) cp_async4(shared_address(&shared.w_scale[s][thread]), w_scale + k);
             }
             x += BLOCK / 16;
-            x_scale += 1;
+            x_scale += BY_BLOCK ? arguments.tokens : 1;
             mbarrier_arrive_on_cp_async(shared_address(&shared.full[s]));
             stage.template next<C::STAGES>();
         }
@@ -293,8 +313,8 @@ __device__ __forceinline__ void gather(Shared<C>& shared, const Arguments& argum
 
 // Warpgroup 2.
 template <class C, bool FIRST>
-__device__ __forceinline__ void produce(Shared<C>& shared, const Arguments& arguments, const CUtensorMap* map,
-                                        const CUtensorMap* act_map, int thread) {
+__device__ __forceinline__ void produce(Shared<C>& shared, const typename C::Routing::Arguments& arguments,
+                                        const CUtensorMap* map, const CUtensorMap* act_map, int thread) {
     const int lane = thread % 32;
     if (FIRST) wait_for_previous_kernel();
     if (thread < GATHERERS) {
@@ -304,7 +324,7 @@ __device__ __forceinline__ void produce(Shared<C>& shared, const Arguments& argu
         return;
     }
     int early = 0;
-    if constexpr (C::EARLY) early = bring_early<C, FIRST>(shared, arguments, map);
+    if constexpr (C::EARLY && (C::Routing::EARLY || !FIRST)) early = bring_early<C, FIRST>(shared, arguments, map);
     if (FIRST) {
         for (int i = lane; i < ZERO_BYTES / 4; i += 32) reinterpret_cast<int*>(shared.zeros)[i] = 0;
         fence_async_proxy();
@@ -316,7 +336,7 @@ __device__ __forceinline__ void produce(Shared<C>& shared, const Arguments& argu
 
 template <class C, bool FIRST, bool STORES>
 __device__ __forceinline__ void grouped_gemm(const CUtensorMap& map, const CUtensorMap& act_map,
-                                             const Arguments& arguments) {
+                                             const typename C::Routing::Arguments& arguments) {
     static_assert(sizeof(Shared<C>) <= SHARED_LIMIT, "the stages do not fit");
     static_assert(offsetof(Shared<C>, weights) % 1024 == 0 && offsetof(Shared<C>, x) % 1024 == 0, "for the swizzle");
     static_assert(offsetof(Shared<C>, staging) % 16 == 0 && offsetof(Shared<C>, x_scale) % 8 == 0, "read by vectors");

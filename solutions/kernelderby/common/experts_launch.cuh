@@ -9,14 +9,14 @@ namespace derby {
 template <class C>
 __global__ void __launch_bounds__(THREADS, 1)
 derby_experts_gemm1(const __grid_constant__ CUtensorMap map, const __grid_constant__ CUtensorMap act_map,
-                    const __grid_constant__ Arguments arguments) {
+                    const __grid_constant__ typename C::Routing::Arguments arguments) {
     grouped_gemm<C, true, false>(map, act_map, arguments);
 }
 
 template <class C, bool STORES>
 __global__ void __launch_bounds__(THREADS, 1)
 derby_experts_gemm2(const __grid_constant__ CUtensorMap map, const __grid_constant__ CUtensorMap act_map,
-                    const __grid_constant__ Arguments arguments) {
+                    const __grid_constant__ typename C::Routing::Arguments arguments) {
     grouped_gemm<C, false, STORES>(map, act_map, arguments);
 }
 

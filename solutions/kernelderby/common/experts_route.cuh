@@ -7,10 +7,49 @@ namespace derby {
 
 constexpr int CONSUMER_WARPS = CONSUMERS / 32;
 
+// Of a routing that every CTA sorts for itself.
+template <int ROUTES>
+struct PairOrder {
+    uint16_t pair[ROUTES];  // expert by expert
+};
+template <>
+struct PairOrder<0> {};
+
+// The routing of the experts' operators: topk_ids and topk_weights are given, and derby_experts_route has sorted the pairs
+// into `starts` and `sorted` where the CTAs do not sort for themselves.
+struct Sorted {
+    using Arguments = derby::Arguments;
+    template <int ROUTES>
+    using Order = PairOrder<ROUTES>;
+    struct Scratch {};                                // in the staging of the first GEMM's shared memory
+    static constexpr bool EARLY = true;               // the routing is known before the first GEMM's plan
+    static constexpr bool SCALES_BY_BLOCK = false;    // x_scale of the first GEMM: [tokens, k blocks]
+    static constexpr bool UP_FIRST = false;           // an expert's first rows of gate_up_weight are gate
+
+    // Consumers of the first GEMM, before the plan.
+    template <class C>
+    static __device__ __forceinline__ void prepare(Shared<C>&, const Arguments&) {}
+    // One thread of the second GEMM, after the plan.
+    static __device__ __forceinline__ void planned(const Arguments&) {}
+    template <class C, bool FIRST>
+    static __device__ __forceinline__ int expert_of(const Shared<C>&, const Arguments& arguments, int pair) {
+        return __ldg(arguments.topk_ids + pair);
+    }
+    // Pairs of an expert.
+    static __device__ __forceinline__ int count(const Arguments& arguments, int expert) {
+        return load_now(arguments.starts + expert + 1) - load_now(arguments.starts + expert);
+    }
+    // (token, bits of the routing weight) of a row of all pairs, which is one of this expert's.
+    template <class C>
+    static __device__ __forceinline__ const int2* pair_at(const Shared<C>&, const Arguments& arguments, int, int row) {
+        return arguments.sorted + row;
+    }
+};
+
 // By the consumers: how many pairs each expert has and, where this CTA sorts for itself (C::ROUTES), their order. The
 // order is the same in every CTA: by expert, then by pair. Ends with shared.share.
-template <class C>
-__device__ __forceinline__ void plan(Shared<C>& shared, const Arguments& arguments) {
+template <class C, bool FIRST>
+__device__ __forceinline__ void plan(Shared<C>& shared, const typename C::Routing::Arguments& arguments) {
     const int thread = threadIdx.x, warp = thread / 32, lane = thread % 32, experts = arguments.experts;
     constexpr int HELD = C::ROUTES ? (C::ROUTES + CONSUMERS - 1) / CONSUMERS : 1;  // pairs of a thread
     int expert_of[HELD], place_of[HELD], count = 0;
@@ -20,7 +59,7 @@ __device__ __forceinline__ void plan(Shared<C>& shared, const Arguments& argumen
 #pragma unroll
         for (int i = 0; i < HELD; ++i) {
             const int pair = first + 32 * i + lane;
-            expert_of[i] = pair < pairs ? __ldg(arguments.topk_ids + pair) : -1;
+            expert_of[i] = pair < pairs ? C::Routing::template expert_of<C, FIRST>(shared, arguments, pair) : -1;
         }
         int* mine = shared.staging.histogram[warp];
         for (int e = lane; e < MOST_EXPERTS; e += 32) mine[e] = 0;
@@ -46,7 +85,7 @@ __device__ __forceinline__ void plan(Shared<C>& shared, const Arguments& argumen
                 count += theirs;
             }
     } else if (thread < experts) {
-        count = load_now(arguments.starts + thread + 1) - load_now(arguments.starts + thread);
+        count = C::Routing::count(arguments, thread);
     }
     const int blocks = blocks_of(count, C::ROWS), my_tiles = tiles_of(blocks, arguments.layout.slab, C::CLUSTER);
     int rows = count, tiles = my_tiles;
@@ -87,18 +126,20 @@ __device__ __forceinline__ void plan(Shared<C>& shared, const Arguments& argumen
     }
 }
 
-// The token of a row of the order.
+// The token of a row of a tile.
 template <class C>
-__device__ __forceinline__ int token_at(const Shared<C>& shared, const Arguments& arguments, int row) {
+__device__ __forceinline__ int token_at(const Shared<C>& shared, const typename C::Routing::Arguments& arguments,
+                                        const Place& place, int row) {
     if constexpr (C::ROUTES > 0)
-        return shared.order.pair[row] / arguments.top_k;
+        return shared.order.pair[place.first_row + row] / arguments.top_k;
     else
-        return load_now(&arguments.sorted[row].x);
+        return load_now(&C::Routing::pair_at(shared, arguments, place.expert, place.first_row + row)->x);
 }
 
 // The tokens and routing weights of a tile's pairs, to buffer n, by threads of the warpgroup that will use them.
 template <class C>
-__device__ __forceinline__ void bring_pairs(Shared<C>& shared, const Arguments& arguments, const Place& place, int n) {
+__device__ __forceinline__ void bring_pairs(Shared<C>& shared, const typename C::Routing::Arguments& arguments,
+                                            const Place& place, int n) {
     const int thread = threadIdx.x, row = C::WIDE ? thread / 128 * 64 + thread % 128 : thread;
     if (row >= place.rows || (C::WIDE && thread % 128 >= 64)) return;
     if constexpr (C::ROUTES > 0) {
@@ -106,7 +147,8 @@ __device__ __forceinline__ void bring_pairs(Shared<C>& shared, const Arguments& 
         shared.pair[n][row].x = pair / arguments.top_k;
         cp_async4(shared_address(&shared.pair[n][row].y), arguments.topk_weights + pair);
     } else {
-        cp_async8(shared_address(&shared.pair[n][row]), arguments.sorted + place.first_row + row);
+        cp_async8(shared_address(&shared.pair[n][row]),
+                  C::Routing::pair_at(shared, arguments, place.expert, place.first_row) + row);
     }
 }
 

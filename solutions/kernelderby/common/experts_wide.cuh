@@ -105,7 +105,8 @@ __device__ __forceinline__ void finish_second_wide(Shared<C>& shared, const Argu
 // next k block is waited for and its scales are read under the second of them. The first k block stands apart: as ptxas
 // makes the loop then, nearly every multiply-add shares its scale with the one before it, so fewer registers are read.
 template <class C, bool FIRST, bool STORES>
-__device__ __forceinline__ void work_on_wide_scaled(Shared<C>& shared, const Arguments& arguments) {
+__device__ __forceinline__ void work_on_wide_scaled(Shared<C>& shared,
+                                                    const typename C::Routing::Arguments& arguments) {
     using Kind = typename C::Kind;
     const int lane = threadIdx.x % WARP, group = threadIdx.x / WARPGROUP, row = threadIdx.x / WARP * 16 + lane / 4;
     const int visits = shared.share.visits;
