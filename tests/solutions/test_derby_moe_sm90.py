@@ -6,6 +6,7 @@ import re
 import shutil
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -98,7 +99,7 @@ def test_python_and_the_kernels_agree_on_what_few_tokens_are(module):
 
 
 def test_all_sources_are_named(module):
-    assert sorted(module.SOURCES) == sorted(path.name for path in FOLDER.glob("*.cu*"))
+    assert sorted(module.SOURCES) == sorted(path.name for path in Path(module.__file__).parent.glob("*.cu*"))
 
 
 # On a GPU -------------------------------------------------------------------------------------------------------------
