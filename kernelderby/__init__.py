@@ -14,7 +14,10 @@ from types import ModuleType
 from typing import Any
 
 __version__ = "0.2.0"
-__all__ = ["Answer", "DerbyError", "Frame", "ProfileFile", "TraceSet", "__version__", "counters", "open", "profile"]
+__all__ = [
+    *("Answer", "DerbyError", "Frame", "ProfileFile", "TraceSet", "__version__"),
+    *("counters", "doctor", "layers", "open", "profile"),
+]
 
 _HOMES = {
     "Answer": ("report.answer", "Answer"),
@@ -23,6 +26,8 @@ _HOMES = {
     "ProfileFile": ("api.profile_file", "ProfileFile"),
     "TraceSet": ("api.trace_set", "TraceSet"),
     "counters": ("api.profile_file", "counters"),
+    "doctor": ("api.machine", "doctor"),
+    "layers": ("api.profile_file", "layers"),
     "open": ("api.trace_set", "open_set"),
 }
 

@@ -25,6 +25,8 @@ def test_the_exported_names():
         "TraceSet",
         "__version__",
         "counters",
+        "doctor",
+        "layers",
         "open",
         "profile",
     ]
@@ -197,3 +199,14 @@ def test_the_pages_examples_with_pandas_run(checkout, monkeypatch, capsys):
     for block in examples(checkout):
         exec(block, names)
     assert "share_of_floor" in capsys.readouterr().out
+
+
+def test_a_notebook_gets_what_the_command_prints(derby, small_set):
+    trace_set = kernelderby.open(small_set)
+    for answer, words in (
+        (trace_set.operators(), ("list",)),
+        (trace_set.show(D), ("show", D)),
+        (kernelderby.doctor(small_set), ("doctor",)),
+    ):
+        code, out, _ = derby(*words, "--root", small_set, "--json")
+        assert code == 0 and json.loads(out) == json.loads(answer.to_json()), words

@@ -16,6 +16,7 @@ from kernelderby.profile.counters import Counters, read_counters
 from kernelderby.profile.filters import SelectedProfile, Selection
 from kernelderby.profile.kernels.findings import Finding, findings
 from kernelderby.profile.kernels.summary import KernelTable, summarise
+from kernelderby.profile.layers.table import LayerTable, layer_table
 from kernelderby.profile.pace import Pace, pace_of
 from kernelderby.profile.sources import open_profile
 from kernelderby.profile.spans import Profile
@@ -28,6 +29,7 @@ from kernelderby.report.profile.activity import activity_answer
 from kernelderby.report.profile.compare import compare_answer
 from kernelderby.report.profile.counters import counters_answer
 from kernelderby.report.profile.kernels import KernelsOf, kernels_answer
+from kernelderby.report.profile.layers import layers_answer
 from kernelderby.report.profile.pace import pace_answer
 from kernelderby.report.profile.pipelines import stages_answer
 from kernelderby.report.profile.whatif import whatif_answer
@@ -135,6 +137,12 @@ class ProfileFile:
 def counters(*paths: Path | str) -> Answer[tuple[Counters, ...]]:
     """What ncu counted of each kernel: files as `derby profile run --with ncu` writes them. DerbyError for others."""
     return counters_answer([read_counters(Path(path)) for path in paths])
+
+
+def layers(*paths: Path | str, layer_map: str | None = None) -> Answer[LayerTable]:
+    """A served model's layers, group by group, module by module, a column a file. layer_map: a shipped one or a .toml;
+    module tables bring their own. DerbyError for a profile without a map."""
+    return layers_answer(layer_table([Path(path) for path in paths], layer_map))
 
 
 def open_profile_file(path: Path | str) -> ProfileFile:

@@ -22,8 +22,10 @@ from kernelderby.rank.leads import Leads, leads_on_legs
 from kernelderby.report.answer import Answer
 from kernelderby.report.importance import importance_answer
 from kernelderby.report.leads import leads_answer
+from kernelderby.report.listing import contract_answer, listing_answer
 from kernelderby.report.races import rankings_answer
 from kernelderby.report.roofline import survey_answer
+from kernelderby.roofline.listing import Contract, Listing, contract, listing
 from kernelderby.roofline.operators import Survey, survey
 from kernelderby.roofline.recorded import recorded
 from kernelderby.trace import TIME_KINDS, Measurement
@@ -236,6 +238,18 @@ class TraceSet:
         gpus = [known_gpu(name) for name in _names(gpu)]
         found = survey(self.catalog, gpus, names, with_traces=traces, origins=_names(origin), protocol=protocol)
         return survey_answer(found, bool(names) if by_shape is None else by_shape)
+
+    @_telling
+    def operators(self, words: Names = (), *, sort: str = "importance", origin: Names = ()) -> Answer[Listing]:
+        """The operators that match each word: a part of the name, the op_type or the dtype. sort: importance, name,
+        shapes or s."""
+        return listing_answer(listing(self.catalog, _names(words), sort, _names(origin)), self.catalog.warnings)
+
+    @_telling
+    def show(self, operator: str, *, origin: Names = ()) -> Answer[Contract]:
+        """One operator's contract, solutions and workloads. DerbyError for a name that the set does not have."""
+        found = contract(self.catalog, operator, _names(origin))
+        return contract_answer(found, self.catalog.root, self.catalog.warnings)
 
     def _with_rows(
         self, rows: Sequence[Measurement], wanted: Sequence[str], gpu: str | None, protocol: str | None

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Any
 
 import click
 
@@ -58,44 +57,24 @@ def command(
     nothing was checked. --fresh takes shapes that no file holds. A failing check prints the secret of its inputs;
     --secret draws them again.
     """
+    from kernelderby.api.machine import check
     from kernelderby.catalog import Catalog
-    from kernelderby.measure.judge.secret import drawn
-    from kernelderby.measure.run.checks import plan_checks, run_checks
     from kernelderby.measure.run.progress import bar
-    from kernelderby.report.checks import PASSED, checks_answer
     from kernelderby.report.plain import plain
 
     catalog = Catalog.open(root)
     solutions = tuple(dict.fromkeys((*names, *solutions)))
     check_names(catalog, solutions, definitions)
-    machine = _machine(root, device)
-    secret = secret or drawn()
-    plan = plan_checks(catalog, machine, solutions, definitions, workloads, seeds, origin, fresh, secret)
-    with bar("checking", plan.steps, quiet=output.is_json) as advance:
-        results = run_checks(
-            catalog,
-            machine,
-            plan,
-            timeout,
-            lambda result: advance(plain(f"{result.solution} on {result.case}: {result.status}")),
-            secret,
-        )
-    output.emit(checks_answer(machine.name, results, plan.skipped, plan.broken, secret, fresh))
-    was_skipped = any(name in plan.skipped for name in solutions)
-    if not results or was_skipped or plan.broken or any(result.status != PASSED for result in results):
+    planned = check(
+        *(catalog, solutions, definitions, workloads, origin),
+        seeds=seeds,
+        device=device,
+        timeout=timeout,
+        fresh=fresh,
+        secret=secret,
+    )
+    with bar("checking", planned.steps, quiet=output.is_json) as advance:
+        answer = planned.run(lambda result: advance(plain(f"{result.solution} on {result.case}: {result.status}")))
+    output.emit(answer)
+    if not planned.has_passed(answer, solutions):
         sys.exit(1)
-
-
-def _machine(root: Path, device: str | None) -> Any:
-    from kernelderby.errors import DerbyError
-    from kernelderby.measure.machine.probe import find_machine
-
-    if device != "cpu":
-        machine = find_machine(root, "cuda")
-        if machine.gpu:
-            return machine
-        if device == "cuda":
-            raise DerbyError(f"--device cuda: {machine.gpu_missing}; leave it out to check on the CPU")
-        if machine.gpu_fails:  # a check on the CPU is another check: nobody should take it for one of the GPU
-            raise DerbyError(f"{machine.gpu_missing}; mend that, or ask for a check on the CPU with --device cpu")
-    return find_machine(root, "cpu")

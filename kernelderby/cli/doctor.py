@@ -15,7 +15,6 @@ from kernelderby.cli.output import Output, output_options
 @root_option
 def command(root: Path, output: Output) -> None:
     """What this machine can run, and why not the rest."""
-    from kernelderby.measure.machine.doctor import examine
-    from kernelderby.report.machine import machine_answer
+    from kernelderby.api.machine import doctor
 
-    output.emit(machine_answer(examine(root)))
+    output.emit(doctor(root))

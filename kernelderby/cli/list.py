@@ -28,11 +28,6 @@ def command(words: tuple[str, ...], sort: str, origin: tuple[str, ...], root: Pa
     Best S: per GPU with traces, floor over the fastest solution's time, median over the shapes that were timed.
     Shapes after a + are of other origins than the survey and do not count in S.
     """
-    from kernelderby.catalog import Catalog
-    from kernelderby.report.listing import listing_answer
-    from kernelderby.roofline.listing import listing
+    from kernelderby.api.trace_set import open_set
 
-    catalog = Catalog.open(root)
-    with catalog.telling():
-        found = listing(catalog, words, sort, origin)
-    output.emit(listing_answer(found, catalog.warnings))
+    output.emit(open_set(root).operators(words, sort=sort, origin=origin))

@@ -22,11 +22,6 @@ def command(operator: str, origin: tuple[str, ...], root: Path, output: Output) 
 
     Per workload: sizes, work, traffic, and per GPU with traces the fastest solution and its S = floor / time.
     """
-    from kernelderby.catalog import Catalog
-    from kernelderby.report.listing import contract_answer
-    from kernelderby.roofline.listing import contract
+    from kernelderby.api.trace_set import open_set
 
-    catalog = Catalog.open(root)
-    with catalog.telling():
-        found = contract(catalog, operator, origin)
-    output.emit(contract_answer(found, catalog.root, catalog.warnings))
+    output.emit(open_set(root).show(operator, origin=origin))

@@ -27,11 +27,10 @@ def command(files: tuple[Path, ...], map_name: str | None, output: Output) -> No
     FILEs are profiles, which need --map, or module tables (profiles/*.toml). With events a kernel belongs to a module
     by NVTX range or by name and place in the layer; with sums only by name. Overlapped time counts once.
     """
-    from kernelderby.profile.layers.table import layer_table
-    from kernelderby.report.profile.layers import layers_answer
+    from kernelderby.api.profile_file import layers
 
-    table = layer_table(files, map_name)
-    output.emit(layers_answer(table), draw=lambda path: _draw(table, path))
+    answer = layers(*files, layer_map=map_name)
+    output.emit(answer, draw=lambda path: _draw(answer.value, path))
 
 
 def _draw(table: Any, path: Path) -> None:

@@ -1,0 +1,95 @@
+"""What only a machine can answer: what it can run, and whether solutions are right. Imports measure when asked."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from kernelderby.catalog import Catalog
+from kernelderby.errors import DerbyError
+from kernelderby.locate import find_set
+from kernelderby.report.answer import Answer
+from kernelderby.report.checks import PASSED, Checked, checks_answer
+from kernelderby.report.machine import machine_answer
+
+CHECK_SECONDS = 600.0  # for each case of a solution
+
+
+def doctor(root: Path | str | None = None) -> Answer[dict[str, Any]]:
+    """What this machine can run of a set (by default the one here), and why not the rest."""
+    from kernelderby.measure.machine.doctor import examine
+
+    return machine_answer(examine(Path(find_set() if root is None else root)))
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """A check that is planned and not yet run. steps: cases of solutions."""
+
+    catalog: Catalog
+    machine: Any
+    plan: Any
+    secret: str
+    timeout: float
+    fresh: int
+
+    @property
+    def steps(self) -> int:
+        steps: int = self.plan.steps
+        return steps
+
+    def run(self, told: Callable[[Checked], None] = lambda _: None) -> Answer[Sequence[Checked]]:
+        """told: called with every result as it comes."""
+        from kernelderby.measure.run.checks import run_checks
+
+        plan = self.plan
+        results = run_checks(self.catalog, self.machine, plan, self.timeout, told, self.secret)
+        return checks_answer(self.machine.name, results, plan.skipped, plan.broken, self.secret, self.fresh)
+
+    def has_passed(self, answer: Answer[Sequence[Checked]], named: Sequence[str] = ()) -> bool:
+        """False when a case failed, one of `named` was skipped, a definition's code failed, or nothing was checked."""
+        was_skipped = any(name in self.plan.skipped for name in named)
+        failed = any(result.status != PASSED for result in answer.value)
+        return bool(answer.value) and not (was_skipped or failed or self.plan.broken)
+
+
+def check(
+    catalog: Catalog,
+    solutions: Sequence[str] = (),
+    definitions: Sequence[str] = (),
+    workloads: Sequence[str] = (),
+    origins: Sequence[str] = (),
+    *,
+    seeds: int = 1,
+    device: str | None = None,
+    timeout: float = CHECK_SECONDS,
+    fresh: int = 0,
+    secret: str = "",
+) -> Check:
+    """Correctness of solutions, planned: on a GPU at full shapes, on a CPU at small ones. device: "cuda", "cpu", or
+    None for the GPU where there is one. secret: of the inputs, as a failing check prints it. DerbyError: a device that
+    is not there."""
+    from kernelderby.measure.judge.secret import drawn
+    from kernelderby.measure.run.checks import plan_checks
+
+    machine = _machine(catalog.root, device)
+    secret = secret or drawn()
+    chosen = tuple(solutions), tuple(definitions), tuple(workloads)
+    plan = plan_checks(catalog, machine, *chosen, seeds, tuple(origins), fresh, secret)
+    return Check(catalog, machine, plan, secret, timeout, fresh)
+
+
+def _machine(root: Path, device: str | None) -> Any:
+    from kernelderby.measure.machine.probe import find_machine
+
+    if device != "cpu":
+        machine = find_machine(root, "cuda")
+        if machine.gpu:
+            return machine
+        if device == "cuda":
+            raise DerbyError(f"--device cuda: {machine.gpu_missing}; leave it out to check on the CPU")
+        if machine.gpu_fails:  # a check on the CPU is another check: nobody should take it for one of the GPU
+            raise DerbyError(f"{machine.gpu_missing}; mend that, or ask for a check on the CPU with --device cpu")
+    return find_machine(root, "cpu")
