@@ -13,6 +13,7 @@ from kernelderby.cli.options import (
     count_from,
     json_option,
     origin_option,
+    secret_option,
     solutions_option,
     workloads_option,
     written_root_option,
@@ -39,6 +40,13 @@ from kernelderby.cli.output import say, say_json, text_width
     type=SECONDS,
     help="For all of it; what is not reached by then is left out and said (default: no limit).",
 )
+@click.option(
+    "--regret",
+    type=count_from(1),
+    metavar="N",
+    help="Write no table: on N fresh shapes, how much longer what run() chooses takes than the best candidate.",
+)
+@secret_option
 @written_root_option
 @json_option
 def command(
@@ -50,6 +58,8 @@ def command(
     iterations: int,
     timeout: float,
     budget_seconds: float | None,
+    regret: int | None,
+    secret: str,
     root: Path,
     as_json: bool,
 ) -> None:
@@ -58,6 +68,10 @@ def command(
 
     The candidates that a solution names are checked once on each workload, then timed in turn as CUDA graphs. Every
     time also goes to reports/tune/SOLUTION.jsonl. Exit code 1 when a candidate failed or gave a wrong result.
+
+    With --regret the shapes are fresh ones, drawn by the secret, and nothing is written but the times: how much longer
+    than the best candidate the configuration takes that the solution chooses. Exit code 1, too, where the mean is over
+    3 % or one shape over 10 %.
     """
     import sys
 
@@ -65,11 +79,16 @@ def command(
     from kernelderby.errors import DerbyError
     from kernelderby.measure.machine.probe import exclusive, find_machine
     from kernelderby.measure.machine.requirements import why_not
-    from kernelderby.measure.tune.run import TuneSettings, tune
+    from kernelderby.measure.tune.run import tune
+    from kernelderby.measure.tune.turns import TuneSettings
 
     catalog = Catalog.open(root)
     if not names and not solutions:
         raise click.UsageError("name at least one solution to tune")
+    if regret and (workloads or origin or budget_seconds):
+        raise click.UsageError("--regret draws its own shapes; leave --workloads, --origin and --budget-seconds out")
+    if secret and not regret:
+        raise click.UsageError("--secret draws the shapes of --regret; give both")
     # a wrong name need not wait for torch
     chosen = [catalog.solution(name) for name in dict.fromkeys((*names, *solutions))]
     jobs = [(solution, _workloads(catalog, solution.definition, workloads, origin)) for solution in chosen]
@@ -81,6 +100,9 @@ def command(
         if reason:
             raise DerbyError(f"{solution.name}: {reason}; leave it out or install what it needs")
     settings = TuneSettings(rounds, iterations, timeout, budget_seconds)
+    if regret:
+        _regret(catalog, machine, settings, chosen, regret, secret, as_json)
+        return
     with exclusive(machine, root), _progress(sum(len(some) for _, some in jobs), as_json) as advance:
         results = tune(catalog, machine, settings, jobs, advance)
     if as_json:
@@ -91,6 +113,64 @@ def command(
         _print(machine, results)
     if any(result.failed for result in results):
         sys.exit(1)
+
+
+def _regret(
+    catalog: Any, machine: Any, settings: Any, chosen: list[Any], count: int, secret: str, as_json: bool
+) -> None:
+    import sys
+
+    from kernelderby.measure.judge.secret import drawn
+    from kernelderby.measure.machine.probe import exclusive
+    from kernelderby.measure.run.fresh import fresh_workloads
+    from kernelderby.measure.tune.regret import regrets
+
+    secret = secret or drawn()
+    shapes = fresh_workloads(catalog, [solution.name for solution in chosen], (), secret, count)
+    jobs = [(solution, shapes[solution.definition]) for solution in chosen]
+    with exclusive(machine, catalog.root), _progress(sum(len(some) for _, some in jobs), as_json) as advance:
+        results = regrets(catalog, machine, settings, jobs, advance)
+    if as_json:
+        found = [result.to_json() for result in results]
+        say_json({"gpu": machine.name, "protocol": machine.protocol, "secret": secret, "solutions": found})
+    else:
+        for result in results:
+            _print_regret(machine, result)
+        say(f"secret of the shapes: {secret} (--secret draws them again)")
+    if any(result.failed or not result.holds for result in results):
+        sys.exit(1)
+
+
+def _print_regret(machine: Any, result: Any) -> None:
+    from statistics import fmean
+
+    from kernelderby.report import text
+    from kernelderby.report.model import Column, Report, Table, TableCell
+
+    columns = (Column("shape", "left"), *map(Column, ("chosen us", "best us", "regret")), Column("best", "left"))
+    rows = tuple(
+        (
+            TableCell(one.shape),
+            TableCell("failed" if one.chosen_us is None else f"{one.chosen_us:.2f}"),
+            TableCell(f"{one.best_us:.2f}"),
+            TableCell("" if one.share is None else f"{one.share:.1%}"),
+            TableCell("as chosen" if one.best == one.chosen else _config_text(one.best)),
+        )
+        for one in sorted(result.shapes, key=lambda one: -(one.share if one.share is not None else 9.0))
+    )
+    shares = result.shares
+    summary = (
+        f"mean {fmean(shares):.1%} (at most 3 %), worst {max(shares):.1%} (at most 10 %)" if shares else "no times"
+    )
+    notes = [
+        f"regret: {summary}",
+        *(f"failed {line}" for line in result.failed),
+        *(f"no time: {shape}" for shape in result.unmeasured),
+        f"every time is in {result.log}",
+    ]
+    title = f"{result.solution} on {machine.name}, {machine.protocol}"
+    table = Table("What the choice costs on fresh shapes", columns, rows, key_columns=5)
+    say(text.render(Report(title, (), (table,), tuple(notes)), width=text_width()))
 
 
 def _workloads(catalog: Any, definition: str, wanted: tuple[str, ...], origin: tuple[str, ...]) -> list[Any]:
@@ -150,5 +230,9 @@ def _print(machine: Any, results: list[Any]) -> None:
 
 
 def _shown(choice: Any) -> str:
-    config = " ".join(f"{name}={value}" for name, value in (choice.config or {}).items())
+    config = _config_text(choice.config or {})
     return " ".join(part for part in (config, f"({choice.note})" if choice.note else "") if part)
+
+
+def _config_text(config: dict[str, Any]) -> str:
+    return " ".join(f"{name}={value}" for name, value in config.items())

@@ -17,7 +17,9 @@ from kernelderby.catalog import Catalog
 from kernelderby.errors import DerbyError
 from kernelderby.measure.tune import table
 from kernelderby.measure.tune.pick import Measured, config_text, pick
-from kernelderby.measure.tune.run import TuneSettings, tune
+from kernelderby.measure.tune.regret import MEAN, WORST, Regret, Regrets, regrets
+from kernelderby.measure.tune.run import tune
+from kernelderby.measure.tune.turns import TuneSettings
 from kernelderby.measure.wire.replies import GpuSeen
 
 FAST, SLOW, ODD = {"warps": 4}, {"warps": 8}, {"warps": 2, "split": True}
@@ -222,7 +224,9 @@ def test_several_solutions_and_a_budget(tmp_path, monkeypatch):
     """A clock that goes on by one each time that it is looked at: each solution gets half of the 100, which is some 20
     rounds of its first workload."""
     ticks = itertools.count()
-    monkeypatch.setattr("kernelderby.measure.tune.run.time", types.SimpleNamespace(monotonic=lambda: next(ticks)))
+    for module in ("run", "turns"):
+        clock = types.SimpleNamespace(monotonic=lambda: next(ticks))
+        monkeypatch.setattr(f"kernelderby.measure.tune.{module}.time", clock)
     root = copied_set(tmp_path)
     for name in ("first", "second"):
         tunable(root, name)
@@ -248,6 +252,67 @@ def test_what_cannot_be_tuned_is_said_first(tmp_path):
     (folder / "tuned.py").write_text("FOUND = 3\n")
     with pytest.raises(DerbyError, match="tuned.py: FOUND: must be given once"):
         run(root, "sleeper")
+
+
+# Chooses the slow one for few rows, and for many one that is no candidate.
+CHOOSING = (
+    MAIN
+    + """
+
+def choose(x, y, factor):
+    return {"ms": 80, "how": "add"} if len(x) <= 8 else {"ms": 20, "how": OTHER}
+"""
+)
+
+
+def test_the_regret_is_what_the_choice_takes_over_the_best_candidate(tmp_path):
+    root = copied_set(tmp_path)
+    folder = tunable(root, extra=[{"ms": 60, "how": "add"}], main=CHOOSING.replace("OTHER", '"add"'))
+    catalog = Catalog.open(root)
+    workloads = catalog.workloads(DEFINITION)
+    jobs = [(catalog.solution("sleeper"), workloads)]
+    (result,) = regrets(catalog, CPU, TuneSettings(rounds=2, iterations=3, timeout_seconds=30), jobs)
+    assert len(result.shapes) == len(workloads) and not result.failed and not result.holds
+    for one in result.shapes:
+        few = one.chosen == {"ms": 80, "how": "add"}
+        assert one.best == {"ms": 1, "how": "add"} and one.share == pytest.approx(one.chosen_us / one.best_us - 1)
+        assert few or one.chosen == {"ms": 20, "how": "add"}
+        assert one.share > 0.1
+    assert (folder / "tuned.py").read_text() == "FOUND = {}\n"
+    # The choice is timed in every round, however hopeless; the one that is hopeless and not chosen in the first.
+    turns = {ms: sum(row.get("config") == {"ms": ms, "how": "add"} for row in logged(root)) for ms in (80, 60)}
+    assert turns == {80: 2 * len(workloads), 60: len(workloads)}
+
+
+def test_a_choice_that_is_wrong_has_no_regret_and_does_not_hold(tmp_path):
+    root = copied_set(tmp_path)
+    tunable(root, main=CHOOSING.replace("OTHER", '"wrong"'))
+    catalog = Catalog.open(root)
+    jobs = [(catalog.solution("sleeper"), catalog.workloads(DEFINITION))]
+    (result,) = regrets(catalog, CPU, TuneSettings(rounds=1, iterations=2, timeout_seconds=30), jobs)
+    wrong = [one for one in result.shapes if one.share is None]
+    assert wrong and len(result.failed) == len(wrong) and not result.holds
+    assert result.to_json()["shapes"][result.shapes.index(wrong[0])]["chosen_us"] is None
+
+
+@pytest.mark.parametrize(
+    ("chosen_us", "holds"),
+    [((10.0, 10.0), True), ((10.2, 10.3), True), ((10.0, 10.7), False), ((11.1, *[10.0] * 9), False), ((None,), False)],
+)
+def test_a_regret_holds_up_to_a_mean_and_a_worst(tmp_path, chosen_us, holds):
+    """Of 10 us: 3 % in the mean, 10 % at worst, and none without a time."""
+    shapes = [Regret("s", FAST, SLOW, us, 10.0) for us in chosen_us]
+    assert Regrets("s", tmp_path, shapes).holds is holds
+    assert (MEAN, WORST) == (0.03, 0.10)
+    assert not Regrets("s", tmp_path, shapes, unmeasured=["t"]).holds and not Regrets("s", tmp_path).holds
+
+
+def test_a_solution_that_does_not_say_what_it_chose_is_named(tmp_path):
+    root = copied_set(tmp_path)
+    tunable(root)
+    catalog = Catalog.open(root)
+    with pytest.raises(DerbyError, match="sleeper/main.py: has no choose beside run"):
+        regrets(catalog, CPU, TuneSettings(), [(catalog.solution("sleeper"), catalog.workloads(DEFINITION))])
 
 
 def command(*arguments):
@@ -281,6 +346,32 @@ def test_the_command_prints_a_table_and_json(tmp_path, monkeypatch):
     assert found["gpu"] == "NVIDIA H200" and found["solutions"][0]["choices"][0]["config"] == {"ms": 1, "how": "add"}
     assert command("sleper", "--root", str(root)).exception.args[0].count("sleeper")
     assert "NVIDIA H200" in table.read(root / "solutions/tests/elementwise" / DEFINITION / "sleeper" / "tuned.py")
+
+
+def test_the_command_prints_regrets_of_fresh_shapes(tmp_path, monkeypatch):
+    """With a machine that says it has a GPU, over CPU workers; the shapes are listed ones that pass for fresh."""
+    from dataclasses import replace
+
+    root = copied_set(tmp_path)
+    tunable(root, main=CHOOSING.replace("OTHER", '"add"'))
+    machine = replace(CPU, gpu=GpuSeen("NVIDIA H200", "9.0", str(tmp_path)))
+    monkeypatch.setattr("kernelderby.measure.machine.probe.find_machine", lambda *_: machine)
+    asked = []
+
+    def shapes(catalog, solutions, definitions, secret, count):
+        asked.append((list(solutions), secret, count))
+        return {DEFINITION: catalog.workloads(DEFINITION)[:count]}
+
+    monkeypatch.setattr("kernelderby.measure.run.fresh.fresh_workloads", shapes)
+    options = ("--root", str(root), "--regret", "1", "--secret", "ab" * 16, "--rounds", "1", "--iterations", "2")
+    result = command("sleeper", *options)
+    assert result.exit_code == 1, result.output
+    assert asked == [(["sleeper"], "ab" * 16, 1)]
+    assert "regret: mean" in result.output and "how=add" in result.output and "ab" * 16 in result.output
+    (found,) = json.loads(command("sleeper", *options, "--json").output)["solutions"]
+    assert found["holds"] is False and found["worst"] == found["mean"] == found["shapes"][0]["regret"] > 0.1
+    for wrong in (("--regret", "1", "--workloads", "8"), ("--secret", "ab" * 16)):
+        assert command("sleeper", "--root", str(root), *wrong).exit_code == 2
 
 
 def test_the_parent_needs_no_torch():

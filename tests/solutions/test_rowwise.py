@@ -262,16 +262,6 @@ def test_every_workload_has_its_candidates(operator, monkeypatch):
     assert all(found == same[0] for same in lists.values() for found in same)
 
 
-def test_what_tuning_found_is_chosen_for_its_gpu_and_key_only():
-    rowwise = module("rms_norm").rowwise
-    x = torch.empty(3, 8)
-    found = {"CPU": {"date": "2026-11-22", "table": {"8": {"rows": 5}}}}
-    other = {"NVIDIA H200": found["CPU"]}
-    for table, key, expected in [(found, "8", 5), (found, "9", 1), (other, "8", 1), ({}, "8", 1)]:
-        choose = rowwise.Choice(table, lambda tensor, key=key: key, lambda tensor: [{"rows": 1}, {"rows": 2}])
-        assert choose(x)["rows"] == expected and choose(x) is choose(x)
-
-
 @pytest.mark.gpu
 @pytest.mark.parametrize("operator", OPERATORS)
 def test_all_candidates_at_full_shape(operator):

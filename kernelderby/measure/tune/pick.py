@@ -21,12 +21,13 @@ def config_text(config: Config) -> str:
 @dataclass(frozen=True, slots=True)
 class Measured:
     """One workload. times_us: text of a configuration -> its time; the wrong and the broken are not in it.
-    heuristic: text of the first candidate."""
+    heuristic: text of the first candidate. chosen: of what run() uses, where the solution says."""
 
     workload: str
     key: str
     times_us: dict[str, float]
     heuristic: str
+    chosen: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,8 @@
 """The worker's side of derby tune: one case of a tunable solution, its candidates checked and timed.
 
 A tunable solution's main.py has, beside run(): tuning_key(*inputs) -> str, candidates(*inputs) -> [configuration, ...]
-with the heuristic's choice first, and run_with(configuration, *inputs, *outputs).
+with the heuristic's choice first, and run_with(configuration, *inputs, *outputs). Where it has choose(*inputs), that
+gives the configuration that run() uses, which is timed too, whether it is a candidate or not.
 """
 
 from __future__ import annotations
@@ -45,6 +46,7 @@ class Tuning:
                 f"{solution.__file__}: candidates(): gave {str(self.configs)[:80]}; it must give a "
                 "list of dicts, at least one"
             )
+        self.chosen = self._chosen(solution)
         self.candidates = [
             Candidate(partial(solution.run_with, config), True, self.definition, candidate.in_place)
             for config in self.configs
@@ -54,6 +56,18 @@ class Tuning:
         self.references = self._canonical(references)
         self.before = checksum(self.inputs)
         self._calls: dict[int, Callable[[], object]] = {}
+
+    def _chosen(self, solution: ModuleType) -> int | None:
+        """Its number among the configurations, to which it is added where it is none of them."""
+        choose = getattr(solution, "choose", None)
+        if choose is None:
+            return None
+        config = choose(*self.inputs.values())
+        if not isinstance(config, dict):
+            raise DerbyError(f"{solution.__file__}: choose(): gave {str(config)[:80]}; it must give a dict")
+        if config not in self.configs:
+            self.configs.append(config)
+        return self.configs.index(config)
 
     def _canonical(self, outputs: dict[str, Any]) -> dict[str, Any]:
         canonical = getattr(self.module, "canonical_outputs", None)

@@ -120,10 +120,12 @@ class Stop(Struct, frozen=True):
 
 
 class TunePrepared(Done, frozen=True):
-    """Of one case: its tuning key and its candidates, the heuristic's first."""
+    """Of one case: its tuning key and its candidates, the heuristic's first. chosen: the number of the one that run()
+    uses, where the solution says (choose); it may be none of its candidates', and is the last one then."""
 
     key: str
     configs: Annotated[tuple[Config, ...], Meta(min_length=1)]
+    chosen: int | None = None
 
 
 class TunedTimes(Done, frozen=True):

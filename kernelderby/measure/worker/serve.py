@@ -254,7 +254,7 @@ class Worker:
         solution = solution_module(_there(self._solution, "a solution"))
         tuning = Tuning(self.candidate, solution, self.module, self._maker(case), self._timer_of(protocol))
         self._tuning = tuning
-        return TunePrepared(tuning.key, tuple(tuning.configs))
+        return TunePrepared(tuning.key, tuple(tuning.configs), tuning.chosen)
 
     def tune_check(self, number: int) -> Judged:
         return _judged(self.tuning.check(number))

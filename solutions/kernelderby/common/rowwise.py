@@ -247,27 +247,6 @@ def middle(rows):
     return max(1, 3 * up_to(rows) // 4) if rows else 0
 
 
-class Choice:
-    """inputs -> configuration: what `derby tune` found on this GPU for their key, else the first candidate.
-
-    Looked up once for each device and shape of the first input (and the scalars behind it), then remembered.
-    """
-
-    def __init__(self, found, tuning_key, candidates):
-        self.found, self.tuning_key, self.candidates = found, tuning_key, candidates
-        self.known = {}
-
-    def __call__(self, *inputs):
-        first = inputs[0]
-        key = first.shape, first.get_device()
-        config = self.known.get(key)
-        if config is None:
-            name = _device(first.device.index if first.is_cuda else None)[0]
-            config = self.found.get(name, {}).get("table", {}).get(self.tuning_key(*inputs))
-            config = self.known[key] = config or self.candidates(*inputs)[0]
-        return config
-
-
 def launch(kernel, config, rows, tiles_of_a_row, tensors, scalars, **constants):
     """One launch over `rows` rows, the first tensor's device being the current one. No launch for no row. A grid has up
     to 2^31 - 1 programs in this dimension; offsets behind 2^31 numbers are the kernels' to widen."""
@@ -328,6 +307,31 @@ def map_candidates(rows, columns, sm_count, tensors=1, flat=False):
     extra = [config for config in found if config["stream"] or config["stages"]]
     wide = {**across[0], "rows": 4 * 4 * WARP // max(chunks), "chunk": max(chunks)}  # the longest pieces of rows
     return found[:3] + [wide] * (wide not in found[:3]) + across + extra[1:]
+
+
+def row_cost(config, rows, columns, sm_count, tensors=1, held=0):
+    """log2 of the time that a configuration of row_candidates() may take, up to a constant of the shape. None for
+    another kernel's."""
+    return _cost(config, rows, columns, sm_count, tensors, max(held, tensors), False)
+
+
+def map_cost(config, rows, columns, sm_count, tensors=1):
+    """The same of map_candidates()."""
+    if config.get("rows") == 0:  # across the ends of rows: all of them are one
+        return _cost({**config, "rows": 1}, 1, max(rows, 1) * columns, sm_count, tensors, tensors, True)
+    return _cost(config, rows, columns, sm_count, tensors, tensors, True)
+
+
+def _cost(config, rows, columns, sm_count, tensors, held, split):
+    if "chunk" not in config:
+        return None
+    rows, chunk, parts = max(rows, 1), config["chunk"], 1 if split else -(-columns // config["chunk"])
+    vectors = config["rows"] * parts * chunk / (config["warps"] * WARP)
+    rank = _large if rows * columns * tensors * 2 > sm_count * AT_ONCE else _small
+    tile = chunk, config["warps"], config["rows"], vectors
+    # What is known of the rest is when it is worth a look (_configurations), not how much it gains.
+    rest = 0.02 * (config["stream"] != "") + 0.02 * (config["stages"] > 0)
+    return rank(tile, rows, columns, sm_count, tensors, held, split) + rest
 
 
 def _configurations(tiles, rows, columns, sm_count, tensors, held, split):

@@ -11,6 +11,7 @@ import triton
 import triton.language as tl
 
 __path__ = [os.path.dirname(__file__)]
+choice = importlib.import_module(f"{__name__}.choice")
 rowwise = importlib.import_module(f"{__name__}.rowwise")
 tuned = importlib.import_module(f"{__name__}.tuned")
 
@@ -68,13 +69,18 @@ def candidates(gate_up):
     return rowwise.map_candidates(rows, columns, rowwise.multiprocessors(gate_up), tensors=2, flat=True)
 
 
+def cost(config, gate_up):
+    rows, _, columns = gate_up.shape
+    return rowwise.map_cost(config, rows, columns, rowwise.multiprocessors(gate_up), tensors=2)
+
+
 def run_with(config, gate_up, output):
     rows, _, columns = gate_up.shape
     rowwise.launch(derby_silu_and_mul, config, rows, triton.cdiv(columns, config["chunk"]), (gate_up, output), (rows,),
                    COLUMNS=columns)
 
 
-choose = rowwise.Choice(tuned.FOUND, tuning_key, candidates)
+choose = choice.Choice(tuned.FOUND, tuning_key, candidates, cost)
 
 
 def run(gate_up, output):

@@ -10,6 +10,7 @@ import triton
 import triton.language as tl
 
 __path__ = [os.path.dirname(__file__)]
+choice = importlib.import_module(f"{__name__}.choice")
 rowwise = importlib.import_module(f"{__name__}.rowwise")
 tuned = importlib.import_module(f"{__name__}.tuned")
 
@@ -52,13 +53,18 @@ def candidates(expert_outputs, routed_scaling_factor):
     return rowwise.map_candidates(rows, columns, rowwise.multiprocessors(expert_outputs), tensors=top_k)
 
 
+def cost(config, expert_outputs, routed_scaling_factor):
+    rows, top_k, columns = expert_outputs.shape
+    return rowwise.map_cost(config, rows, columns, rowwise.multiprocessors(expert_outputs), tensors=top_k)
+
+
 def run_with(config, expert_outputs, routed_scaling_factor, output):
     rows, top_k, columns = expert_outputs.shape
     rowwise.launch(derby_moe_sum_reduce, config, rows, triton.cdiv(columns, config["chunk"]), (expert_outputs, output),
                    (rows, routed_scaling_factor), TOP_K=top_k, COLUMNS=columns)
 
 
-choose = rowwise.Choice(tuned.FOUND, tuning_key, candidates)
+choose = choice.Choice(tuned.FOUND, tuning_key, candidates, cost)
 
 
 def run(expert_outputs, routed_scaling_factor, output):

@@ -13,6 +13,7 @@ import triton
 import triton.language as tl
 
 __path__ = [os.path.dirname(__file__)]
+choice = importlib.import_module(f"{__name__}.choice")
 rowwise = importlib.import_module(f"{__name__}.rowwise")
 tuned = importlib.import_module(f"{__name__}.tuned")
 block_rows = importlib.import_module(f"{__name__}.block_rows")
@@ -104,6 +105,10 @@ def candidates(hidden_states, residual, weight, eps):
     return found[:16 - len(blocks)] + blocks
 
 
+def cost(config, hidden_states, residual, weight, eps):
+    return rowwise.row_cost(config, *hidden_states.shape, rowwise.multiprocessors(hidden_states), tensors=2)
+
+
 def run_with(config, hidden_states, residual, weight, eps, output, residual_out):
     rows, columns = hidden_states.shape
     if "threads" in config:
@@ -116,7 +121,7 @@ def run_with(config, hidden_states, residual, weight, eps, output, residual_out)
                    (rows, eps), COLUMNS=columns)
 
 
-choose = rowwise.Choice(tuned.FOUND, tuning_key, candidates)
+choose = choice.Choice(tuned.FOUND, tuning_key, candidates, cost)
 
 
 def run(hidden_states, residual, weight, eps, output, residual_out):

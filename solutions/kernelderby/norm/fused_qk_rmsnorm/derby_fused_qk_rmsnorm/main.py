@@ -10,6 +10,7 @@ import triton
 import triton.language as tl
 
 __path__ = [os.path.dirname(__file__)]
+choice = importlib.import_module(f"{__name__}.choice")
 rowwise = importlib.import_module(f"{__name__}.rowwise")
 tuned = importlib.import_module(f"{__name__}.tuned")
 
@@ -55,6 +56,11 @@ def candidates(qkv, q_weight, k_weight, num_q_heads, num_kv_heads, eps):
     return [config for config in found if config["chunk"] >= columns]
 
 
+def cost(config, qkv, q_weight, k_weight, num_q_heads, num_kv_heads, eps):
+    tokens, heads, columns = qkv.shape
+    return rowwise.row_cost(config, tokens * heads, columns, rowwise.multiprocessors(qkv))
+
+
 def run_with(config, qkv, q_weight, k_weight, num_q_heads, num_kv_heads, eps, output):
     tokens, heads, columns = qkv.shape
     rows = tokens * heads
@@ -62,7 +68,7 @@ def run_with(config, qkv, q_weight, k_weight, num_q_heads, num_kv_heads, eps, ou
                    (rows, heads, num_q_heads, num_kv_heads, eps), COLUMNS=columns)
 
 
-choose = rowwise.Choice(tuned.FOUND, tuning_key, candidates)
+choose = choice.Choice(tuned.FOUND, tuning_key, candidates, cost)
 
 
 def run(qkv, q_weight, k_weight, num_q_heads, num_kv_heads, eps, output):

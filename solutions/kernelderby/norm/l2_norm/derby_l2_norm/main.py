@@ -11,6 +11,7 @@ import triton
 import triton.language as tl
 
 __path__ = [os.path.dirname(__file__)]
+choice = importlib.import_module(f"{__name__}.choice")
 rowwise = importlib.import_module(f"{__name__}.rowwise")
 tuned = importlib.import_module(f"{__name__}.tuned")
 block_rows = importlib.import_module(f"{__name__}.block_rows")
@@ -73,6 +74,10 @@ def candidates(hidden_states, eps):
     return found[:16 - len(blocks)] + blocks
 
 
+def cost(config, hidden_states, eps):
+    return rowwise.row_cost(config, *hidden_states.shape, rowwise.multiprocessors(hidden_states))
+
+
 def run_with(config, hidden_states, eps, output):
     rows, columns = hidden_states.shape
     if "threads" in config:
@@ -84,7 +89,7 @@ def run_with(config, hidden_states, eps, output):
     rowwise.launch(derby_l2_norm, config, rows, 1, (hidden_states, output), (rows, eps), COLUMNS=columns)
 
 
-choose = rowwise.Choice(tuned.FOUND, tuning_key, candidates)
+choose = choice.Choice(tuned.FOUND, tuning_key, candidates, cost)
 
 
 def run(hidden_states, eps, output):

@@ -10,6 +10,7 @@ import triton
 import triton.language as tl
 
 __path__ = [os.path.dirname(__file__)]
+choice = importlib.import_module(f"{__name__}.choice")
 rowwise = importlib.import_module(f"{__name__}.rowwise")
 tuned = importlib.import_module(f"{__name__}.tuned")
 
@@ -63,12 +64,16 @@ def candidates(hidden_states, weight, eps):
     return rowwise.row_candidates(*hidden_states.shape, rowwise.multiprocessors(hidden_states))
 
 
+def cost(config, hidden_states, weight, eps):
+    return rowwise.row_cost(config, *hidden_states.shape, rowwise.multiprocessors(hidden_states))
+
+
 def run_with(config, hidden_states, weight, eps, output):
     rows, columns = hidden_states.shape
     rowwise.launch(derby_rms_norm, config, rows, 1, (hidden_states, weight, output), (rows, eps), COLUMNS=columns)
 
 
-choose = rowwise.Choice(tuned.FOUND, tuning_key, candidates)
+choose = choice.Choice(tuned.FOUND, tuning_key, candidates, cost)
 
 
 def run(hidden_states, weight, eps, output):

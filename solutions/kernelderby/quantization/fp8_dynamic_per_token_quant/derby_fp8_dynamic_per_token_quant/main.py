@@ -10,6 +10,7 @@ import triton
 import triton.language as tl
 
 __path__ = [os.path.dirname(__file__)]
+choice = importlib.import_module(f"{__name__}.choice")
 rowwise = importlib.import_module(f"{__name__}.rowwise")
 tuned = importlib.import_module(f"{__name__}.tuned")
 
@@ -67,13 +68,17 @@ def candidates(hidden_states, eps):
     return rowwise.row_candidates(*hidden_states.shape, rowwise.multiprocessors(hidden_states))
 
 
+def cost(config, hidden_states, eps):
+    return rowwise.row_cost(config, *hidden_states.shape, rowwise.multiprocessors(hidden_states))
+
+
 def run_with(config, hidden_states, eps, quantized, scales):
     rows, columns = hidden_states.shape
     rowwise.launch(derby_fp8_dynamic_per_token_quant, config, rows, 1, (hidden_states, quantized, scales), (rows, eps),
                    COLUMNS=columns)
 
 
-choose = rowwise.Choice(tuned.FOUND, tuning_key, candidates)
+choose = choice.Choice(tuned.FOUND, tuning_key, candidates, cost)
 
 
 def run(hidden_states, eps, quantized, scales):

@@ -11,6 +11,7 @@ import triton
 import triton.language as tl
 
 __path__ = [os.path.dirname(__file__)]
+choice = importlib.import_module(f"{__name__}.choice")
 rowwise = importlib.import_module(f"{__name__}.rowwise")
 tuned = importlib.import_module(f"{__name__}.tuned")
 
@@ -92,6 +93,10 @@ def candidates(hidden_states, residual, weight, eps, quant_eps):
     return rowwise.row_candidates(*hidden_states.shape, rowwise.multiprocessors(hidden_states), tensors=2)
 
 
+def cost(config, hidden_states, residual, weight, eps, quant_eps):
+    return rowwise.row_cost(config, *hidden_states.shape, rowwise.multiprocessors(hidden_states), tensors=2)
+
+
 def run_with(config, hidden_states, residual, weight, eps, quant_eps, quantized, scales, residual_out):
     rows, columns = hidden_states.shape
     rowwise.launch(derby_fused_rmsnorm_quant, config, rows, 1,
@@ -99,7 +104,7 @@ def run_with(config, hidden_states, residual, weight, eps, quant_eps, quantized,
                    COLUMNS=columns)
 
 
-choose = rowwise.Choice(tuned.FOUND, tuning_key, candidates)
+choose = choice.Choice(tuned.FOUND, tuning_key, candidates, cost)
 
 
 def run(hidden_states, residual, weight, eps, quant_eps, quantized, scales, residual_out):

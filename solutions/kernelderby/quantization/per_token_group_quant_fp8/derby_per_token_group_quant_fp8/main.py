@@ -11,6 +11,7 @@ import triton
 import triton.language as tl
 
 __path__ = [os.path.dirname(__file__)]
+choice = importlib.import_module(f"{__name__}.choice")
 rowwise = importlib.import_module(f"{__name__}.rowwise")
 tuned = importlib.import_module(f"{__name__}.tuned")
 
@@ -49,6 +50,11 @@ def candidates(hidden_states, eps):
     return rowwise.row_candidates(tokens * groups, columns, rowwise.multiprocessors(hidden_states))
 
 
+def cost(config, hidden_states, eps):
+    tokens, groups, columns = hidden_states.shape
+    return rowwise.row_cost(config, tokens * groups, columns, rowwise.multiprocessors(hidden_states))
+
+
 def run_with(config, hidden_states, eps, quantized, scales):
     tokens, groups, columns = hidden_states.shape
     rows = tokens * groups
@@ -56,7 +62,7 @@ def run_with(config, hidden_states, eps, quantized, scales):
                    COLUMNS=columns)
 
 
-choose = rowwise.Choice(tuned.FOUND, tuning_key, candidates)
+choose = choice.Choice(tuned.FOUND, tuning_key, candidates, cost)
 
 
 def run(hidden_states, eps, quantized, scales):

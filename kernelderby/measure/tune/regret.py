@@ -1,0 +1,129 @@
+"""What a solution's choice costs: the time of the configuration that run() uses over that of its best candidate.
+
+A table is right at the shapes that it was made of. The regret on shapes that no file holds shows its worth there.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from kernelderby.catalog import Catalog, Solution, Workload
+from kernelderby.catalog.selection import workload_label
+from kernelderby.measure.machine.probe import Machine
+from kernelderby.measure.tune.pick import Measured
+from kernelderby.measure.tune.run import CONTRACT, tunable_folder
+from kernelderby.measure.tune.turns import Bench, TuneSettings, Turns
+
+MEAN, WORST = 0.03, 0.10  # more than this regret is too much
+
+
+@dataclass(frozen=True, slots=True)
+class Regret:
+    """One shape. chosen_us: None where the choice failed or was wrong."""
+
+    shape: str
+    chosen: dict[str, Any]
+    best: dict[str, Any]
+    chosen_us: float | None
+    best_us: float
+
+    @property
+    def share(self) -> float | None:
+        """How much longer the choice takes: 0 where it is the best."""
+        return None if self.chosen_us is None else self.chosen_us / self.best_us - 1
+
+
+@dataclass(slots=True)
+class Regrets:
+    """One solution. failed: what did not run or was wrong, a line each; unmeasured: shapes without a time."""
+
+    solution: str
+    log: Path
+    shapes: list[Regret] = field(default_factory=list)
+    failed: list[str] = field(default_factory=list)
+    unmeasured: list[str] = field(default_factory=list)
+
+    @property
+    def shares(self) -> list[float]:
+        return [one.share for one in self.shapes if one.share is not None]
+
+    @property
+    def holds(self) -> bool:
+        """Whether every shape has a regret, and none is too much."""
+        shares = self.shares
+        complete = len(shares) == len(self.shapes) and not self.unmeasured
+        return bool(shares) and complete and statistics.fmean(shares) <= MEAN and max(shares) <= WORST
+
+    def to_json(self) -> dict[str, Any]:
+        shares = self.shares
+        return {
+            "solution": self.solution,
+            "mean": statistics.fmean(shares) if shares else None,
+            "worst": max(shares, default=None),
+            "holds": self.holds,
+            "shapes": [
+                {
+                    "shape": one.shape,
+                    "regret": one.share,
+                    "chosen": one.chosen,
+                    "chosen_us": one.chosen_us,
+                    "best": one.best,
+                    "best_us": one.best_us,
+                }
+                for one in self.shapes
+            ],
+            "failed": self.failed,
+            "unmeasured": self.unmeasured,
+            "log": str(self.log),
+        }
+
+
+def regrets(
+    catalog: Catalog,
+    machine: Machine,
+    settings: TuneSettings,
+    jobs: Sequence[tuple[Solution, Sequence[Workload]]],
+    report: Callable[[str], None] = lambda line: None,
+) -> list[Regrets]:
+    """The regret of each solution on each of its shapes; no table is written. report: one line after each shape."""
+    for solution, _ in jobs:  # what is wrong is said before the GPU is used
+        tunable_folder(solution, (*CONTRACT, "choose"))
+    bench = Bench(catalog, machine, settings)
+    try:
+        return [_of_solution(bench, solution, workloads, report) for solution, workloads in jobs]
+    finally:
+        bench.close()
+
+
+def _of_solution(
+    bench: Bench, solution: Solution, workloads: Sequence[Workload], report: Callable[[str], None]
+) -> Regrets:
+    result = Regrets(solution.name, bench.root / "reports" / "tune" / f"{solution.name}.jsonl")
+    result.log.parent.mkdir(parents=True, exist_ok=True)
+    with result.log.open("a", encoding="utf-8") as log:
+        for workload in workloads:
+            measured = Turns(bench, solution, workload, None, log, result.failed).measured()
+            if measured is None:
+                result.unmeasured.append(workload_label(workload))
+            else:
+                result.shapes.append(regret_of(measured))
+            report(f"{solution.name} {workload_label(workload)}")
+    return result
+
+
+def regret_of(measured: Measured) -> Regret:
+    """Of a solution that says what it chose."""
+    assert measured.chosen is not None
+    best = min(measured.times_us, key=lambda text: measured.times_us[text])
+    return Regret(
+        measured.workload,
+        json.loads(measured.chosen),
+        json.loads(best),
+        measured.times_us.get(measured.chosen),
+        measured.times_us[best],
+    )
