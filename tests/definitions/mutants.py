@@ -211,4 +211,13 @@ MUTANTS: dict[str, dict[str, tuple[str, str]]] = {
             _NO_MAXIMUM.format("(query[sequence].float() * sm_scale) @ keys.t()"),
         ),
     },
+    "mla_paged_decode_attention": {
+        "scale by a tenth": ("* sm_scale)", "* sm_scale * 0.9)"),
+        "blocks in order": ("block_table[sequence, :", "torch.arange(999)[:"),
+        "no softmax": (".softmax(dim=-1)", "/ length"),
+        "softmax without the largest taken off": (
+            "((query[sequence].float() * sm_scale) @ keys.t()).softmax(dim=-1)",
+            _NO_MAXIMUM.format("(query[sequence].float() * sm_scale) @ keys.t()"),
+        ),
+    },
 }

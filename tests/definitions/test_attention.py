@@ -5,7 +5,7 @@ import torch
 from operators import CATALOG, close, inputs_at, load, outputs_of, small_variants
 from test_published_costs import PUBLISHED
 
-PAGED = ["unified_attention", "paged_attention_decode"]
+PAGED = ["unified_attention", "paged_attention_decode", "mla_paged_decode_attention"]
 NAMES = ["attention_forward", *PAGED, "mla_decode_attention"]
 
 
@@ -20,8 +20,12 @@ def naive_rows(rows, sm_scale):
 
 def slots(inputs, sequence, length):
     """(block, place in the block) of the first `length` tokens of a sequence."""
-    table = inputs["block_table"][sequence].tolist()
-    return [table[token // 16] for token in range(length)], [token % 16 for token in range(length)]
+    table, size = inputs["block_table"][sequence].tolist(), block_size(inputs)
+    return [table[token // size] for token in range(length)], [token % size for token in range(length)]
+
+
+def block_size(inputs):
+    return inputs["kv_cache" if "kv_cache" in inputs else "key_cache"].shape[1]
 
 
 def paged_rows(inputs, sequence, queries, length):
@@ -53,7 +57,8 @@ def rows_of(name, inputs):
             yield from paged_rows(inputs, sequence, inputs["query"][sequence, None], length)
     else:
         for sequence, length in enumerate(inputs["context_lens"].tolist()):
-            slots_used = inputs["kv_cache"][sequence, :length]
+            paged = name == "mla_paged_decode_attention"
+            slots_used = inputs["kv_cache"][slots(inputs, sequence, length) if paged else (sequence, slice(length))]
             for query in inputs["query"][sequence]:
                 yield query, slots_used, slots_used[:, :512]
 
@@ -69,7 +74,8 @@ def unneeded(name, inputs):
     """True for each slot of the cache that no token needs."""
     if name == "mla_decode_attention":
         return torch.arange(inputs["kv_cache"].shape[1]) >= inputs["context_lens"].unsqueeze(-1)
-    free = torch.ones(inputs["key_cache"].shape[:2], dtype=torch.bool)
+    cache = inputs["kv_cache" if "kv_cache" in inputs else "key_cache"]
+    free = torch.ones(cache.shape[:2], dtype=torch.bool)
     lengths = inputs["seq_lens" if name == "unified_attention" else "context_lens"]
     for sequence, length in enumerate(lengths.tolist()):
         free[slots(inputs, sequence, length)] = False
@@ -87,7 +93,7 @@ def test_what_no_token_needs_does_not_count(name):
             inputs[cache][free] = torch.nan
     if "block_table" in inputs:
         lengths = inputs["seq_lens" if name == "unified_attention" else "context_lens"]
-        spare = 16 * torch.arange(inputs["block_table"].shape[1]) >= lengths.unsqueeze(-1)
+        spare = block_size(inputs) * torch.arange(inputs["block_table"].shape[1]) >= lengths.unsqueeze(-1)
         assert (inputs["block_table"][spare] == 0).all() and spare.any()
         inputs["block_table"][spare] = 3
     assert torch.equal(load(name).run(**inputs), before)
@@ -133,8 +139,9 @@ def assert_valid(name, values, inputs):
     if name == "mla_decode_attention":
         assert (tokens <= values["cache_len"]).all()
     if name in PAGED:
-        used = 16 * torch.arange(values["max_blocks_per_seq"]) < tokens.unsqueeze(-1)
-        assert torch.equal(used.sum(-1), (tokens + 15) // 16)
+        size = values.get("block_size", 16)
+        used = size * torch.arange(values["max_blocks_per_seq"]) < tokens.unsqueeze(-1)
+        assert torch.equal(used.sum(-1), (tokens + size - 1) // size)
         blocks = inputs["block_table"][used]
         assert blocks.unique().numel() == blocks.numel() <= values["num_blocks"]
         assert ((inputs["block_table"] >= 0) & (inputs["block_table"] < max(1, values["num_blocks"]))).all()

@@ -21,6 +21,13 @@ LARGER = {
     },
     "paged_attention_decode": {"num_seqs": 8, "num_blocks": 50, "max_context_len": 128, "max_blocks_per_seq": 8},
     "mla_decode_attention": {"batch_size": 4, "num_heads": 16, "cache_len": 200, "max_context_len": 150},
+    "mla_paged_decode_attention": {
+        "batch_size": 4,
+        "num_heads": 16,
+        "num_blocks": 33,
+        "max_context_len": 150,
+        "max_blocks_per_seq": 10,
+    },
 }
 
 

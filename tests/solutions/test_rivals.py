@@ -62,6 +62,7 @@ OPERATORS = {
     "attention_forward",
     "paged_attention_decode",
     "mla_decode_attention",
+    "mla_paged_decode_attention",
     "gated_delta_rule_update",
     "chunk_gated_delta_rule_state",
     "chunk_delta_rule_output",
