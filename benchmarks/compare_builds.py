@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import statistics
 import subprocess
+import tempfile
 from dataclasses import replace
 from pathlib import Path
 
@@ -46,23 +47,18 @@ def build(solution: Solution, name: str) -> Solution:
             if file.suffix in SOURCE_SUFFIXES
         }
     else:
-        folder = solution.folder.relative_to(CHECKOUT).as_posix()
-        paths = git("ls-tree", "-r", "--name-only", name, "--", folder).split()
-        files = {
-            Path(path).relative_to(folder).as_posix(): git("show", f"{name}:{path}")
-            for path in paths
-            if Path(path).suffix in SOURCE_SUFFIXES
-        }
-        for file in solution.common:
-            files[file] = git("show", f"{name}:solutions/{solution.author}/common/{file}")
+        with tempfile.TemporaryDirectory() as scratch:
+            subprocess.run(["tar", "-x", "-C", scratch], input=archive(name, "definitions", "solutions"), check=False)
+            then = Catalog.open(scratch).solutions.get(solution.name)
+            files = then.sources if then else {}
     if solution.entry_point.partition("::")[0] not in files:
         raise DerbyError(f"{name}: is no folder and no revision with the sources of {solution.name}")
     return replace(solution, sources=files)
 
 
-def git(*arguments: str) -> str:
-    """What git prints; nothing where it fails."""
-    return subprocess.run(["git", "-C", CHECKOUT, *arguments], capture_output=True, text=True).stdout
+def archive(revision: str, *folders: str) -> bytes:
+    """A tar file of the folders as they were then; nothing where git fails."""
+    return subprocess.run(["git", "-C", CHECKOUT, "archive", revision, "--", *folders], capture_output=True).stdout
 
 
 def compare(

@@ -115,3 +115,32 @@ def test_flashinfers_trace_apply_finds_it(shared_set, tmp_path, monkeypatch):
 
     monkeypatch.setenv("HOME", str(tmp_path))
     check(load(Solution.from_dict(json.loads((shared_set / f"{FAST}.json").read_text()))))
+
+
+def test_headers_that_cuda_sources_include_come_along(shared_set):
+    """Nobody lists them: kernel.cu includes one, that one another. A solution's own header of a name goes first."""
+    common = shared_set / "solutions/alice/common"
+    (common / "outer.cuh").write_text('#pragma once\n#include <cuda.h>\n  #  include "inner.cuh"\n')
+    (common / "inner.cuh").write_text('#include "own.cuh"\n// #include "unused.cuh"\n')
+    for name in ("own.cuh", "unused.cuh"):
+        (common / name).write_text("// not this one\n")
+    (shared_set / FAST / "own.cuh").write_text("// mine\n")
+    (shared_set / FAST / "kernel.cu").write_text('#include "outer.cuh"\n')
+    solution = Catalog.open(shared_set).solutions["toy_fast"]
+    assert sorted(solution.sources) == ["inner.cuh", "kernel.cu", "main.py", "outer.cuh", "own.cuh", "shared.py"]
+    assert solution.sources["own.cuh"] == "// mine\n" and sorted(solution.common) == [
+        "inner.cuh",
+        "outer.cuh",
+        "shared.py",
+    ]
+    before = solution.hash
+    (common / "inner.cuh").write_text('#include "own.cuh"\nint changed;\n')
+    assert Catalog.open(shared_set).solutions["toy_fast"].hash != before
+
+
+def test_a_header_from_outside_of_the_set_is_refused(shared_set, tmp_path):
+    (tmp_path / "outside.cuh").write_text("int secret;\n")
+    (shared_set / "solutions/alice/common/outside.cuh").symlink_to(tmp_path / "outside.cuh")
+    (shared_set / FAST / "kernel.cu").write_text('#include "outside.cuh"\n')
+    with pytest.raises(DerbyError, match="leads outside the set"):
+        Catalog.open(shared_set, strict=True).solutions  # noqa: B018 - reads them

@@ -136,7 +136,7 @@ class Requires:
 @dataclass(frozen=True, slots=True)
 class Solution:
     """One implementation of a definition. sources: path inside the solution -> text, sorted by path; those named in
-    `common` stand in solutions/<author>/common/.
+    `common` stand in solutions/<author>/common/ (a solution.toml names them, or a CUDA source includes them).
 
     setup: file::function that gets the definition's constant inputs by name, once, and returns a dict; the calls get
     its entries as keyword arguments. in_place: output -> the input that lies in the same memory. same_code: groups of

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import posixpath
+import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
@@ -36,6 +37,7 @@ from kernelderby.patterns import pattern_problem
 from kernelderby.trace import Stage
 
 SOURCE_SUFFIXES = (".py", ".cu", ".cuh", ".cpp", ".h")
+_INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*"([\w.-]+)"', re.MULTILINE)
 UNIQUE = "rename one (names are unique in the set, whatever their case: some file systems have one file for both)"
 LeftOut = Callable[[str], None]
 
@@ -258,9 +260,11 @@ def read_folder(folder: Path, noted: LeftOut | None = None) -> Solution:
         if noted is None:
             raise DerbyError(f"{path}: {problem}")
         noted(f"{path}: {problem}")
-    sources = _sources(folder)
-    sources = dict(sorted({**sources, **_common_sources(path, written.common, sources)}.items()))
-    return _solution(path, folder, folder.parent / f"{folder.name}.json", sources, written, written)
+    own = _sources(folder)
+    common = _common_sources(path, written.common, own)
+    common |= _included(path, {**own, **common})
+    sources = dict(sorted({**own, **common}.items()))
+    return _solution(path, folder, folder.parent / f"{folder.name}.json", sources, written, written, tuple(common))
 
 
 def _sources(folder: Path) -> dict[str, str]:
@@ -298,6 +302,21 @@ def _common_sources(path: Path, names: tuple[str, ...], own: Mapping[str, str]) 
     return texts
 
 
+def _included(path: Path, sources: Mapping[str, str]) -> dict[str, str]:
+    """Name -> text of the headers in solutions/<author>/common/ that CUDA sources include, and those that these do."""
+    directory = path.parents[3] / "common"
+    texts: dict[str, str] = {}
+    left = [text for name, text in sources.items() if not name.endswith(".py")]
+    while left:
+        for name in _INCLUDE.findall(left.pop()):
+            if name not in sources and name not in texts and (directory / name).is_file():
+                if not is_inside(_root(path.parent), directory / name):
+                    raise DerbyError(f"{directory / name}: leads outside the set through a symlink; put the file there")
+                texts[name] = read_text(directory / name)
+                left.append(texts[name])
+    return texts
+
+
 def read_packed(path: Path) -> Solution:
     """The solution in a packed JSON, of this set or of a foreign one: fields that we do not know are ignored."""
     packed = read_json(path, _Packed)
@@ -312,6 +331,7 @@ def _solution(
     sources: dict[str, str],
     about: _Written | _Packed,
     spec: _Written | _Spec,
+    common: tuple[str, ...] = (),
 ) -> Solution:
     """path: the file that says it. about, spec: where name and stages stand, and where language and entry point."""
     place = folder or json_path
@@ -344,7 +364,7 @@ def _solution(
         target_hardware=spec.target_hardware or (),
         dependencies=spec.dependencies or (),
         binding=spec.binding,
-        common=about.common if isinstance(about, _Written) else (),
+        common=common,
         setup=about.setup,
         in_place=about.in_place or {},
     )

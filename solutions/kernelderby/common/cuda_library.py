@@ -7,6 +7,7 @@ old library. Needs nvcc on the PATH, in $CUDA_HOME or in /usr/local/cuda at the 
 import ctypes
 import hashlib
 import os
+import re
 import shutil
 import subprocess
 import tempfile
@@ -14,6 +15,7 @@ from pathlib import Path
 
 import torch
 
+INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*"([^"]+)"', re.MULTILINE)
 POINTER, INT, LONG, FLOAT = ctypes.c_void_p, ctypes.c_int, ctypes.c_longlong, ctypes.c_float
 
 
@@ -28,11 +30,22 @@ def find_nvcc():
 
 class CudaLibrary:
     """main: __file__ of the main.py that owns it. name: also of the library's C function, `<name>_run`, which returns a
-    cudaError_t and takes `parameters` and then the stream. sources: file names beside main.py, the .cu first."""
+    cudaError_t and takes `parameters` and then the stream. source: the .cu beside main.py, or a list that begins with
+    it: the headers that it includes are found."""
 
-    def __init__(self, main, name, sources, parameters):
-        self.folder, self.name, self.sources = Path(main).resolve().parent, name, sources
+    def __init__(self, main, name, source, parameters):
+        self.folder, self.name = Path(main).resolve().parent, name
+        self.source = source if isinstance(source, str) else source[0]
         self.parameters, self.functions = [*parameters, POINTER], {}
+
+    @property
+    def sources(self):
+        """File names beside main.py: the .cu, the headers that it includes, and those that these include."""
+        names = [self.source]
+        for name in names:
+            found = INCLUDE.findall((self.folder / name).read_text())
+            names += [each for each in found if each not in names and (self.folder / each).is_file()]
+        return names
 
     def build(self, architecture, folder=None):
         """Path of the shared library for "90a", "100a" ...: compiled, unless the cache holds it. RuntimeError in one
@@ -51,7 +64,7 @@ class CudaLibrary:
         # Compiled beside its place and renamed, so that no other process loads half a file.
         with tempfile.TemporaryDirectory(dir=folder) as scratch:
             made = Path(scratch) / library.name
-            command = [nvcc, *flags, "-o", str(made), str(self.folder / self.sources[0])]
+            command = [nvcc, *flags, "-o", str(made), str(self.folder / self.source)]
             result = subprocess.run(command, capture_output=True, text=True)
             if result.returncode != 0:
                 lines = [line for line in result.stderr.splitlines() if "error" in line] or result.stderr.splitlines()
