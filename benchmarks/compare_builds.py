@@ -26,10 +26,11 @@ from kernelderby.catalog.solutions import SOURCE_SUFFIXES
 from kernelderby.errors import DerbyError
 from kernelderby.measure.clock.timing import find_protocol, make_timer
 from kernelderby.measure.judge.cases import case_of_workload, small_cases
-from kernelderby.measure.judge.correctness import Candidate
+from kernelderby.measure.judge.definition import load_definition_module
 from kernelderby.measure.judge.inputs import InputMaker
-from kernelderby.measure.judge.race import local_check, local_race
-from kernelderby.measure.worker.build import load_definition_module, load_solution
+from kernelderby.measure.worker.build import load_solution
+from kernelderby.measure.worker.candidate import Candidate
+from kernelderby.measure.worker.local import local_check, local_race
 from kernelderby.trace import Status
 
 CHECKOUT = Path(__file__).resolve().parent.parent

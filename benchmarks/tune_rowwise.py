@@ -32,9 +32,10 @@ from kernelderby.catalog import Catalog, Workload
 from kernelderby.errors import DerbyError
 from kernelderby.measure.judge.cases import case_of_workload
 from kernelderby.measure.judge.correctness import compare, reference_outputs
+from kernelderby.measure.judge.definition import load_definition_module
 from kernelderby.measure.judge.inputs import InputMaker, shape_of, torch_dtype
 from kernelderby.measure.tune import table
-from kernelderby.measure.worker.build import load_definition_module, load_solution
+from kernelderby.measure.worker.build import load_solution
 from kernelderby.trace import Status
 
 CHECKOUT = Path(__file__).resolve().parent.parent

@@ -48,6 +48,15 @@ MEASURE_MAY = {
     "roofline",
     "measure",
 }  # with the rest it meets in files only
+ROOMS_OF_MEASURE = [
+    ("fence", "clock"),
+    ("wire",),
+    ("machine",),
+    ("judge",),
+    ("worker",),
+    ("run", "certify"),
+    ("record", "tune"),
+]
 MEASURE_ONLY = {
     "torch",
     "triton",
@@ -102,6 +111,20 @@ def test_lower_never_imports_higher(path):
             assert other in MEASURE_MAY, f"{path}: measure meets {other} in files only"
         elif other == "measure":
             assert own in ("api", "cli"), f"{path}: only answers and commands import measure"
+
+
+def test_rooms_of_measure_never_import_a_higher_one():
+    """judge is below worker: what runs a solution does not stand where its judge is."""
+    rooms = {name: height for height, cell in enumerate(ROOMS_OF_MEASURE) for name in cell}
+    measure = PACKAGE / "measure"
+    assert {path.name for path in measure.iterdir() if (path / "__init__.py").is_file()} == set(rooms)
+    assert [path.name for path in measure.glob("*.py")] == ["__init__.py"]
+    for path in sorted(measure.glob("*/*.py")):
+        for name in imports(path):
+            parts = name.split(".")
+            other = parts[2] if parts[:2] == ["kernelderby", "measure"] and len(parts) > 2 else None
+            own = path.parent.name
+            assert other in (None, own) or rooms[other] < rooms[own], f"{path}: {own} must not import {other}"
 
 
 @pytest.mark.parametrize("path", MODULES, ids=lambda path: path.relative_to(PACKAGE).as_posix())

@@ -6,8 +6,8 @@ import torch
 
 from kernelderby.catalog import Catalog
 from kernelderby.measure.judge.cases import Case
+from kernelderby.measure.judge.definition import load_definition_module
 from kernelderby.measure.judge.inputs import InputMaker
-from kernelderby.measure.worker.build import load_definition_module
 
 ROOT = Path(__file__).resolve().parents[2]
 CATALOG = Catalog.open(ROOT)

@@ -10,10 +10,11 @@ from mutants import MUTANTS
 from operators import CATALOG, ROOT, inputs_at, load
 
 from kernelderby.measure.judge.cases import Case
-from kernelderby.measure.judge.correctness import Candidate, compare, judge, named_outputs
+from kernelderby.measure.judge.correctness import compare, judge, named_outputs
 from kernelderby.measure.judge.draws import apply, of_generator
 from kernelderby.measure.judge.inputs import InputMaker
-from kernelderby.measure.judge.race import local_check
+from kernelderby.measure.worker.candidate import Candidate
+from kernelderby.measure.worker.local import local_check
 from kernelderby.trace import Status
 
 NAMES = sorted(CATALOG.definitions)

@@ -13,10 +13,11 @@ from kernelderby.measure.clock.timing import WallTimer  # noqa: E402
 from kernelderby.measure.judge import checksums, correctness  # noqa: E402
 from kernelderby.measure.judge.cases import Case  # noqa: E402
 from kernelderby.measure.judge.checksums import checksum, checksum_of_pieces  # noqa: E402
-from kernelderby.measure.judge.correctness import Candidate, compare, poison, still_poisoned  # noqa: E402
+from kernelderby.measure.judge.correctness import compare, poison, still_poisoned  # noqa: E402
+from kernelderby.measure.judge.definition import load_definition_module  # noqa: E402
 from kernelderby.measure.judge.inputs import InputMaker  # noqa: E402
-from kernelderby.measure.judge.race import local_check, local_race  # noqa: E402
-from kernelderby.measure.worker.build import load_definition_module  # noqa: E402
+from kernelderby.measure.worker.candidate import Candidate  # noqa: E402
+from kernelderby.measure.worker.local import local_check, local_race  # noqa: E402
 from kernelderby.trace import Status  # noqa: E402
 
 CPU = torch.device("cpu")

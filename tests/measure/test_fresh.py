@@ -9,7 +9,7 @@ from measuring import CPU, DEFINITION
 from kernelderby.catalog import Catalog
 from kernelderby.catalog.spaces import Unfit, draw
 from kernelderby.errors import DerbyError
-from kernelderby.measure.judge.table import _modules, module_of
+from kernelderby.measure.judge.definition import _modules, module_of
 from kernelderby.measure.run.fresh import LIMITS, fresh_shapes
 
 SECRET = "5e" * 16

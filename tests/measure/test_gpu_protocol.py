@@ -17,9 +17,9 @@ from kernelderby.trace import Status
 torch = pytest.importorskip("torch")
 from kernelderby.measure.clock.graphs import NotCapturable  # noqa: E402
 from kernelderby.measure.clock.timing import CUPTI, EventTimer, find_protocol, make_timer  # noqa: E402
-from kernelderby.measure.judge.correctness import Candidate  # noqa: E402
 from kernelderby.measure.judge.inputs import InputMaker  # noqa: E402
-from kernelderby.measure.judge.race import local_check, local_race  # noqa: E402
+from kernelderby.measure.worker.candidate import Candidate  # noqa: E402
+from kernelderby.measure.worker.local import local_check, local_race  # noqa: E402
 
 pytestmark = [pytest.mark.gpu, pytest.mark.timeout(300)]
 

@@ -11,14 +11,14 @@ from test_race import CPU, MODULE, FakeGraphs, right
 
 from kernelderby.catalog import Catalog
 from kernelderby.measure.judge.cases import Case, case_of_workload
-from kernelderby.measure.judge.correctness import Candidate
 from kernelderby.measure.judge.inputs import InputMaker
 from kernelderby.measure.judge.overtaking import larger_case
-from kernelderby.measure.judge.race import local_race
 from kernelderby.measure.machine.probe import find_machine
 from kernelderby.measure.run.checks import plan_checks, run_checks
 from kernelderby.measure.wire.replies import Failed
 from kernelderby.measure.worker.canaries import Canaries, _requests
+from kernelderby.measure.worker.candidate import Candidate
+from kernelderby.measure.worker.local import local_race
 from kernelderby.trace import Status
 
 

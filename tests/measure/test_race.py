@@ -16,11 +16,14 @@ from kernelderby.trace import Status
 
 torch = pytest.importorskip("torch")
 from kernelderby.measure.clock.graphs import NotCapturable  # noqa: E402
-from kernelderby.measure.clock.timing import Spans, Timer, WallTimer  # noqa: E402
+from kernelderby.measure.clock.spans import Spans  # noqa: E402
+from kernelderby.measure.clock.timing import Timer, WallTimer  # noqa: E402
 from kernelderby.measure.judge.checksums import checksum  # noqa: E402
-from kernelderby.measure.judge.correctness import Candidate, Wrong  # noqa: E402
 from kernelderby.measure.judge.inputs import InputMaker  # noqa: E402
-from kernelderby.measure.judge.race import PASSED, WARMUP, local_check, local_race  # noqa: E402
+from kernelderby.measure.judge.race import PASSED, WARMUP  # noqa: E402
+from kernelderby.measure.wire.replies import Wrong  # noqa: E402
+from kernelderby.measure.worker.candidate import Candidate  # noqa: E402
+from kernelderby.measure.worker.local import local_check, local_race  # noqa: E402
 
 CPU = torch.device("cpu")
 MODULE = SimpleNamespace(
@@ -309,7 +312,7 @@ class TestSetup:
         race = local_race(*known, WallTimer())
         assert [race.turn(number, 4).verdict.status for number in (1, 2)] == [Status.PASSED] * 2
         assert calls == [{"x"}, {"x"}], "once for each set of inputs"
-        assert race.setup["seconds"] > 0
+        assert race.setup.seconds > 0
 
     def test_what_is_no_constant_still_changes(self, with_constant):
         """Both inputs folded at setup: y is generated and no constant, so setup never sees it."""

@@ -6,22 +6,21 @@ import math
 
 import pytest
 
+from kernelderby.measure.clock.spans import Spans
 from kernelderby.measure.wire.replies import (
     CaptureDone,
     EmptyKernelTimes,
     Failed,
     GpuSeen,
-    Judged,
     MachineSeen,
     ProfileDone,
     Reply,
     SetUpDone,
     SetUpTaken,
-    SpansTaken,
     Stop,
     TunedTimes,
     TunePrepared,
-    WrongOutputs,
+    Verdict,
     sent,
     sent_failure,
 )
@@ -41,10 +40,10 @@ ANSWERS = [
     SetUpDone(SetUpTaken(0.5, 1024)),
     SetUpDone(None),
     CaptureDone("it allocates", True),
-    SpansTaken((1.5, 2.5), ("a note",), (), (3.0, 4.0), (5.0, 6.0)),
+    Spans([1.5, 2.5], ["a note"], [], [3.0, 4.0], [5.0, 6.0]),
     TunePrepared("h4096", ({"rows": 4, "wide": True},)),
     TunedTimes((1.5,)),
-    Judged(Status.WRONG_VALUES, "0.5 of the elements match", CORRECTNESS),
+    Verdict(Status.WRONG_VALUES, "0.5 of the elements match", CORRECTNESS),
     ProfileDone(Status.PASSED, "", CORRECTNESS, 10, 30, ("2 records were left out",)),
 ]
 NONSENSE = [
@@ -120,7 +119,7 @@ def test_a_stop_is_one_or_an_end():
 
 
 def test_wrong_outputs_are_told_apart():
-    assert through_the_pipe({"ok": True, "wrong": {"status": "wrong_shape", "message": "m"}}).wrong == WrongOutputs(
+    assert through_the_pipe({"ok": True, "wrong": {"status": "wrong_shape", "message": "m"}}).wrong == Verdict(
         Status.WRONG_SHAPE, "m"
     )
     assert through_the_pipe({"ok": True}).wrong is None
@@ -133,16 +132,16 @@ def test_wrong_outputs_are_told_apart():
 @pytest.mark.parametrize("times", ["spans_us", "busy_us", "host_us", "wall_us"])
 @pytest.mark.parametrize("value", [5e-324, 1e-9, 1e308, 2e12])
 def test_times_that_no_median_and_no_row_can_hold_are_none(times, value):
-    answer = sent(SpansTaken((1.0, 1.0), (), (1.0, 1.0), (1.0, 1.0), (1.0, 1.0), (0, 0)))
+    answer = sent(Spans([1.0, 1.0], [], [1.0, 1.0], [1.0, 1.0], [1.0, 1.0], [0, 0]))
     with pytest.raises(Failed, match=times):
-        through_the_pipe({**answer, times: [value, value]}).of(SpansTaken)
+        through_the_pipe({**answer, times: [value, value]}).of(Spans)
 
 
 def test_a_number_of_records_is_one():
-    answer = sent(SpansTaken((1.0,), (), (1.0,), (1.0,), (1.0,), (0,)))
+    answer = sent(Spans([1.0], [], [1.0], [1.0], [1.0], [0]))
     for value in (10**400, -2, 1 << 60):
         with pytest.raises(Failed, match="outside"):
-            through_the_pipe({**answer, "outside": [value]}).of(SpansTaken)
+            through_the_pipe({**answer, "outside": [value]}).of(Spans)
 
 
 @pytest.mark.parametrize("field", ["status", "message", "error"])

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 pytest.importorskip("torch")
-from kernelderby.measure.clock.timing import NO_FLUSH, Spans
+from kernelderby.measure.clock.spans import Spans
+from kernelderby.measure.clock.timing import NO_FLUSH
 from kernelderby.measure.judge.witness import contradiction
 
 

@@ -13,13 +13,14 @@ import torch
 
 from kernelderby.catalog import Catalog
 from kernelderby.measure.judge.cases import case_of_workload
-from kernelderby.measure.judge.correctness import Candidate, judge, make_ready
+from kernelderby.measure.judge.correctness import judge, make_ready
+from kernelderby.measure.judge.definition import definition_module
 from kernelderby.measure.judge.inputs import InputMaker
 from kernelderby.measure.judge.overtaking import larger_case
-from kernelderby.measure.judge.table import definition_module
 from kernelderby.measure.wire.shared import private_set
 from kernelderby.measure.worker.build import load_setup, load_solution
 from kernelderby.measure.worker.canaries import Canaries
+from kernelderby.measure.worker.candidate import Candidate
 from kernelderby.trace import Status
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -10,8 +10,9 @@ import torch
 from kernelderby.catalog import Catalog
 from kernelderby.measure.judge.cases import Case, case_of_workload
 from kernelderby.measure.judge.correctness import compare, judge
+from kernelderby.measure.judge.definition import load_definition_module
 from kernelderby.measure.judge.inputs import InputMaker, shape_of, torch_dtype
-from kernelderby.measure.worker.build import load_definition_module, load_solution
+from kernelderby.measure.worker.build import load_solution
 from kernelderby.trace import Status
 
 ROOT = Path(__file__).resolve().parents[2]

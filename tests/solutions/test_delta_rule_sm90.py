@@ -17,9 +17,10 @@ from on_host import FAST, HEADERS, shared_library
 from kernelderby.catalog import Catalog
 from kernelderby.measure.judge.cases import small_cases
 from kernelderby.measure.judge.correctness import judge
+from kernelderby.measure.judge.definition import load_definition_module
 from kernelderby.measure.judge.inputs import InputMaker
 from kernelderby.measure.machine.probe import find_machine
-from kernelderby.measure.worker.build import load_definition_module, load_solution
+from kernelderby.measure.worker.build import load_solution
 from kernelderby.trace import Status
 
 CATALOG = Catalog.open(ROOT)
@@ -163,7 +164,7 @@ def test_it_compiles_without_spills(operator):
 @pytest.mark.parametrize("language", ["sm90", "triton"])
 @pytest.mark.parametrize("operator", OPERATORS)
 def test_right_at_hot_workloads(operator, language):
-    from kernelderby.measure.checks import plan_checks, run_checks
+    from kernelderby.measure.run.checks import plan_checks, run_checks
 
     machine = find_machine(ROOT, "cuda")
     name = f"derby_{operator}_{language}"

@@ -16,8 +16,9 @@ from moe_cases import ROOT
 from kernelderby.catalog import Catalog
 from kernelderby.measure.judge.cases import case_of_workload, small_cases
 from kernelderby.measure.judge.correctness import judge
+from kernelderby.measure.judge.definition import load_definition_module
 from kernelderby.measure.judge.inputs import InputMaker
-from kernelderby.measure.worker.build import load_definition_module, load_solution
+from kernelderby.measure.worker.build import load_solution
 from kernelderby.trace import Status
 
 CATALOG = Catalog.open(ROOT)

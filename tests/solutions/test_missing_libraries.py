@@ -9,8 +9,9 @@ import torch
 
 from kernelderby.catalog import Catalog
 from kernelderby.measure.judge.cases import small_cases
+from kernelderby.measure.judge.definition import load_definition_module
 from kernelderby.measure.judge.inputs import InputMaker
-from kernelderby.measure.worker.build import load_definition_module, load_solution
+from kernelderby.measure.worker.build import load_solution
 
 CATALOG = Catalog.open(__file__.rpartition("/tests/")[0])
 NEEDED = {

@@ -21,11 +21,12 @@ import torch
 from kernelderby.catalog import Catalog
 from kernelderby.measure.judge.cases import small_cases
 from kernelderby.measure.judge.correctness import judge
+from kernelderby.measure.judge.definition import load_definition_module
 from kernelderby.measure.judge.inputs import InputMaker, shape_of, torch_dtype
 from kernelderby.measure.machine.probe import Machine, find_machine
 from kernelderby.measure.machine.requirements import why_not
 from kernelderby.measure.wire.replies import GpuSeen
-from kernelderby.measure.worker.build import load_definition_module, load_solution
+from kernelderby.measure.worker.build import load_solution
 from kernelderby.trace import Status
 
 ROOT = Path(__file__).resolve().parents[2]

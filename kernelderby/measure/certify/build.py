@@ -25,7 +25,8 @@ from kernelderby.errors import DerbyError
 from kernelderby.files import write_whole
 from kernelderby.measure.certify.assembly import launches
 from kernelderby.measure.certify.cubin import kernels_of
-from kernelderby.measure.worker.build import BuildFailed, cache_folder, load_solution, solution_module
+from kernelderby.measure.wire.sources import cache_folder
+from kernelderby.measure.worker.build import BuildFailed, load_solution, solution_module
 
 ARCHITECTURE = "90a"
 _ANONYMOUS = re.compile(r"(\d+)(_GLOBAL__N__)")

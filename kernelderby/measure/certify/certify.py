@@ -32,7 +32,7 @@ from kernelderby.files import write_whole
 from kernelderby.measure.certify.build import differences, has_library, machine_code
 
 _BUILDS = 2  # at a time
-Judged = Certificate | list[str]
+Outcome = Certificate | list[str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +135,7 @@ def _why_not(now: Solution, former: Catalog) -> str:
     return "certified already" if now.has_code(then.hash) else "it compiles no CUDA with nvcc"
 
 
-def _judge(then: Solution, now: Solution, codes: Mapping[str, MachineCode | str], host_change: str | None) -> Judged:
+def _judge(then: Solution, now: Solution, codes: Mapping[str, MachineCode | str], host_change: str | None) -> Outcome:
     """The certificate without its revision, or why there is none."""
     former, present = codes[then.text_hash], codes[now.text_hash]
     for code in (former, present):

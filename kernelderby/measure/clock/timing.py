@@ -25,13 +25,13 @@ import statistics
 import time
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 import torch
 
 from kernelderby.measure.clock.graphs import NotCapturable, captured
+from kernelderby.measure.clock.spans import Spans
 
 CUPTI = "cupti-graph-eager-2"
 CUDA_EVENTS = "events-graph-eager-2"
@@ -49,18 +49,6 @@ _FLUSH_BYTES_PER_NS = 16_000  # no memory is that fast
 
 class TimingFailed(Exception):
     """No time can be given for a call; the message says why."""
-
-
-@dataclass(slots=True)
-class Spans:
-    """One entry per iteration, in us (see the module). notes: what a reader of the row should know."""
-
-    spans_us: list[float]
-    notes: list[str] = field(default_factory=list)
-    busy_us: list[float] = field(default_factory=list)
-    host_us: list[float] = field(default_factory=list)
-    wall_us: list[float] = field(default_factory=list)
-    outside: list[int] = field(default_factory=list)
 
 
 Call = Callable[[int], object]  # given the number of the iteration

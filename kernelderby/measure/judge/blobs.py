@@ -41,7 +41,7 @@ def pack_blobs(catalog: Catalog, check: bool = False, left_out: Callable[[str], 
 def _of_definition(catalog: Catalog, definition: Definition, workloads: list[Workload], check: bool) -> list[str]:
     import safetensors.torch  # noqa: F401 - with torch: what is missing here is no fault of the definition
 
-    from kernelderby.measure.worker.build import load_definition_module
+    from kernelderby.measure.judge.definition import load_definition_module
 
     changes, costs = [], {}
     with _blamed(definition, "does not load"):

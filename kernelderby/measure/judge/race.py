@@ -22,14 +22,12 @@ import torch
 
 from kernelderby.catalog import Definition
 from kernelderby.measure.clock.graphs import NotCapturable
-from kernelderby.measure.clock.timing import Call, Spans, Timer, WallTimer, flush_bytes
+from kernelderby.measure.clock.spans import Spans
+from kernelderby.measure.clock.timing import Call, Timer, flush_bytes
 from kernelderby.measure.judge.checksums import changed_inputs, checksum
 from kernelderby.measure.judge.correctness import (
     POISON,
-    Candidate,
     Outputs,
-    Verdict,
-    Wrong,
     judge,
     make_ready,
     reference_outputs,
@@ -38,7 +36,7 @@ from kernelderby.measure.judge.correctness import (
 )
 from kernelderby.measure.judge.draws import NORMAL, Draw, told
 from kernelderby.measure.judge.inputs import InputMaker
-from kernelderby.measure.wire.replies import Failed
+from kernelderby.measure.wire.replies import Failed, SetUpTaken, Verdict, Wrong
 from kernelderby.measure.wire.shared import BufferSet, private_set, shared_set
 from kernelderby.trace import Status
 
@@ -61,10 +59,10 @@ PASSED = Verdict(Status.PASSED)
 
 
 class HandsLike(Protocol):
-    """hands.Hands or what stands for it in another process."""
+    """worker.hands.Hands, or wire.remote.RemoteHands for one in another process."""
 
     def attach(self, sets: list[BufferSet]) -> None: ...
-    def set_up(self, which: int) -> dict[str, float] | None: ...
+    def set_up(self, which: int) -> SetUpTaken | None: ...
     def call(self, which: int) -> None: ...
     def capture(self) -> None: ...
     def drop_graphs(self) -> None: ...
@@ -120,7 +118,7 @@ class Race:
         self.definition, self.module, self.maker, self.hands = definition, module, maker, hands
         self.in_place = in_place or {}
         self.has_graph = False
-        self.setup: dict[str, float] | None = None
+        self.setup: SetUpTaken | None = None
         self.random = random.SystemRandom()  # which calls are compared is nothing that a seed could tell
         self._stays: list[dict[str, int]] = []  # checksums of the inputs that a turn's calls share, of each set
         self.repeats: bool | None = None  # the same bits from the same contents: so far; None never, False no longer
@@ -469,23 +467,3 @@ def wait_for_gpu(device: torch.device) -> None:
 @functools.cache
 def _flush_buffer(device: torch.device) -> torch.Tensor:
     return torch.empty(flush_bytes(device), dtype=torch.uint8, device=device)
-
-
-def local_race(candidate: Candidate, module: ModuleType, maker: InputMaker, timer: Timer) -> Race:
-    """A race whose solution runs in this very process: for comparing builds and for tests, never for a row."""
-    race = _local(candidate, module, maker, timer)
-    race.start()
-    return race
-
-
-def local_check(candidate: Candidate, module: ModuleType, maker: InputMaker) -> Verdict:
-    """The check in this very process."""
-    return _local(candidate, module, maker, WallTimer()).check()
-
-
-def _local(candidate: Candidate, module: ModuleType, maker: InputMaker, timer: Timer) -> Race:
-    from kernelderby.measure.worker.hands import Hands
-
-    return Race(
-        candidate.definition, module, maker, Hands(candidate, timer, maker.device), candidate.in_place, shared=False
-    )

@@ -12,19 +12,17 @@ from types import ModuleType
 import torch
 
 from kernelderby.catalog import Catalog, Definition, Solution, Workload
-from kernelderby.errors import DerbyError
 from kernelderby.hardware import find_gpu
 from kernelderby.measure.clock.timing import CUPTI, Timer, make_timer
 from kernelderby.measure.judge.blame import blamed_on
 from kernelderby.measure.judge.cases import Case, case_of_workload
-from kernelderby.measure.judge.correctness import Verdict, Wrong
+from kernelderby.measure.judge.definition import definition_module
 from kernelderby.measure.judge.inputs import InputMaker
 from kernelderby.measure.judge.overtaking import larger_case
 from kernelderby.measure.judge.race import HandsLike, Race
 from kernelderby.measure.judge.witness import contradiction
 from kernelderby.measure.machine.probe import Machine
-from kernelderby.measure.run.plan import Job
-from kernelderby.measure.worker.build import load_definition_module
+from kernelderby.measure.wire.replies import Verdict, Wrong
 from kernelderby.roofline.floors import floors
 from kernelderby.trace import Status
 
@@ -36,26 +34,7 @@ _BESIDE_US = {"cuda": 400.0, "cpu": 20_000.0}
 _PATIENCE = (0.1, 0.5, 2.0)  # seconds; what makes a GPU or a CPU slow for a while ends, what a solution hides does not
 _HOST_US = 1000.0  # host time per call that explains a slow batch; no library takes more
 
-_modules: dict[str, ModuleType] = {}
 _timers: dict[str, Timer] = {}
-
-
-def definition_module(definition: Definition) -> ModuleType:
-    """Its code, loaded once in this process. Whatever that raises goes through."""
-    if str(definition.path) not in _modules:
-        _modules[str(definition.path)] = load_definition_module(definition)
-    return _modules[str(definition.path)]
-
-
-def module_of(definition: Definition) -> ModuleType:
-    """The same. DerbyError in one line where it does not load."""
-    try:
-        return definition_module(definition)
-    except DerbyError:
-        raise
-    except (Exception, SystemExit) as error:
-        said = " ".join(f"{type(error).__name__}: {error}".split())[:300]
-        raise DerbyError(f"{definition.place}: does not load: {said}; mend the definition") from error
 
 
 @dataclass(slots=True)
@@ -69,9 +48,8 @@ class JudgesTable:
     secret: str
 
     @classmethod
-    def of(cls, catalog: Catalog, job: Job, machine: Machine, secret: str) -> JudgesTable:
-        case = case_of_workload(job.definition, job.workload)
-        return cls.of_case(catalog.root, job.definition, case, machine, secret, job.workload)
+    def of(cls, root: Path, definition: Definition, workload: Workload, machine: Machine, secret: str) -> JudgesTable:
+        return cls.of_case(root, definition, case_of_workload(definition, workload), machine, secret, workload)
 
     @classmethod
     def of_case(

@@ -19,15 +19,15 @@ from kernelderby.errors import DerbyError
 from kernelderby.fields import read_json
 from kernelderby.measure.machine.environment import gpu_seen
 from kernelderby.measure.record.messages import ProfileRequest
-from kernelderby.measure.wire.replies import Done, Judged, ProfileDone
+from kernelderby.measure.wire.replies import Done, ProfileDone, Verdict
 from kernelderby.measure.worker.serve import Worker, answer
 from kernelderby.trace import Status
 
 if TYPE_CHECKING:  # torch is imported by the first command that needs it
-    from kernelderby.measure.judge.correctness import Candidate
     from kernelderby.measure.judge.inputs import InputMaker
     from kernelderby.measure.record.profiler import Recorder
     from kernelderby.measure.record.records import ProcessRecording
+    from kernelderby.measure.worker.candidate import Candidate
 
 CAPTURE_SECONDS = 5.0  # of calls at most; slow solutions get fewer iterations, 3 at least
 MINIMUM_ITERATIONS = 3
@@ -54,7 +54,7 @@ class ProfileWorker(Worker):
         iterations: int,
         output: str | None,
         call_by_call: bool = False,
-    ) -> Judged:
+    ) -> Verdict:
         """Checks the loaded solution, warms it up outside the capture, then records it."""
         from kernelderby.measure.record import profiler
 

@@ -17,13 +17,12 @@ from kernelderby.errors import DerbyError
 from kernelderby.measure.clock.graphs import NotCapturable
 from kernelderby.measure.judge.blame import DefinitionFailed
 from kernelderby.measure.judge.cases import Case, case_of_workload, small_cases
-from kernelderby.measure.judge.correctness import Verdict, Wrong
 from kernelderby.measure.judge.secret import drawn
 from kernelderby.measure.machine.probe import Machine
 from kernelderby.measure.machine.requirements import why_not
 from kernelderby.measure.wire.process import WorkerProcess
 from kernelderby.measure.wire.remote import RemoteHands
-from kernelderby.measure.wire.replies import Done, Failed
+from kernelderby.measure.wire.replies import Done, Failed, Verdict, Wrong
 from kernelderby.row import JUDGE_WITHOUT_MEMORY
 from kernelderby.trace import Correctness, Status
 
@@ -130,7 +129,7 @@ def _full_cases(
 def _fresh_cases(
     catalog: Catalog, definition: Definition, count: int, secret: str, machine: Machine
 ) -> tuple[Case, ...]:
-    from kernelderby.measure.judge.table import module_of
+    from kernelderby.measure.judge.definition import module_of
     from kernelderby.measure.run.fresh import fresh_shapes
 
     shapes = fresh_shapes(catalog, definition, module_of(definition), secret, count, machine.device)
@@ -155,7 +154,7 @@ def _of_each(
 def _cases_of(catalog: Catalog, definition: Definition, seeds: int) -> tuple[Case, ...]:
     if definition.source_path is None:
         return _smallest(catalog, definition, seeds)
-    from kernelderby.measure.judge.table import module_of
+    from kernelderby.measure.judge.definition import module_of
 
     module = module_of(definition)
     if not hasattr(module, "SMALL_AXES"):

@@ -16,7 +16,7 @@ from kernelderby.catalog.workloads import FRESH, tensor_bytes, workload_of
 from kernelderby.errors import DerbyError
 from kernelderby.measure.judge.blobs import count, generate
 from kernelderby.measure.judge.cases import Case
-from kernelderby.measure.judge.table import module_of
+from kernelderby.measure.judge.definition import module_of
 
 _TRIES = 2000  # draws for one shape
 

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from msgspec.structs import asdict
 
 from kernelderby.catalog import Catalog, Definition, Solution
 from kernelderby.catalog.selection import workload_label
@@ -25,7 +26,6 @@ from kernelderby.measure.clock.graphs import NotCapturable
 from kernelderby.measure.clock.timing import TimingFailed
 from kernelderby.measure.judge import secret
 from kernelderby.measure.judge.blame import DefinitionFailed
-from kernelderby.measure.judge.correctness import Verdict, Wrong
 from kernelderby.measure.judge.race import PASSED, Race, Turn
 from kernelderby.measure.judge.table import JudgesTable
 from kernelderby.measure.machine.environment import GpuSensors, git_commit, host_cpu
@@ -43,7 +43,7 @@ from kernelderby.measure.run.rows import (
 )
 from kernelderby.measure.wire.process import WorkerProcess
 from kernelderby.measure.wire.remote import RemoteHands
-from kernelderby.measure.wire.replies import EmptyKernelTimes, Failed
+from kernelderby.measure.wire.replies import EmptyKernelTimes, Failed, Verdict, Wrong
 from kernelderby.row import JUDGE_WITHOUT_MEMORY
 from kernelderby.trace import Correctness, Measurement, Status, Timed
 
@@ -238,7 +238,9 @@ class Runner:
         own = secret.of_workload(self.settings.secret, job.workload.uuid)  # it stands in its rows, and others follow
         self._caught = {}
         try:
-            self._judges_table = table = JudgesTable.of(self.catalog, job, self.machine, own)
+            self._judges_table = table = JudgesTable.of(
+                self.catalog.root, job.definition, job.workload, self.machine, own
+            )
         except DefinitionFailed as error:
             self.observer.note(f"{workload_label(job.workload)}: left out: {error}")
             return
@@ -277,7 +279,7 @@ class Runner:
                 latency_us=times["eager"].median_us,
                 samples_us=times["eager"].samples_us,
                 graph_missing=racer.graph_missing,
-                setup=racer.race.setup,
+                setup=asdict(racer.race.setup) if racer.race.setup else None,
                 reference_latency_us=reference,
                 host_us=round(statistics.median(racer.host_us), 3),
                 wall_us=round(statistics.median(racer.wall_us), 3),

@@ -16,7 +16,7 @@ from kernelderby.measure.judge.cases import case_of_workload
 from kernelderby.measure.machine.probe import Machine
 from kernelderby.measure.tune.pick import Measured, config_text
 from kernelderby.measure.wire.process import WorkerProcess
-from kernelderby.measure.wire.replies import Config, Done, Failed, Judged, Kind, TunedTimes, TunePrepared
+from kernelderby.measure.wire.replies import Config, Done, Failed, Kind, TunedTimes, TunePrepared, Verdict
 from kernelderby.trace import Status
 
 HOPELESS = 1.25  # slower than the best by this factor in the first round: no further rounds
@@ -48,10 +48,10 @@ class Bench:
         self._holds: tuple[str, str, TunePrepared] | None = None  # solution, workload, their case
         self._loaded: str | None = None
 
-    def check(self, solution: Solution, workload: Workload, number: int) -> Judged:
+    def check(self, solution: Solution, workload: Workload, number: int) -> Verdict:
         """One call of a candidate. Failed where it has no end."""
         self.prepared(solution, workload)
-        return self._ask(Judged, "tune_check", self.settings.timeout_seconds, number=number)
+        return self._ask(Verdict, "tune_check", self.settings.timeout_seconds, number=number)
 
     def time(self, solution: Solution, workload: Workload, number: int) -> TunedTimes:
         """One turn of a candidate. Failed where it has no end."""
@@ -137,7 +137,7 @@ class Turns:
         )
 
     def _is_right(self, number: int) -> bool:
-        end: Judged | Failed
+        end: Verdict | Failed
         try:
             end = self.bench.check(self.solution, self.workload, number)
         except Failed as failed:

@@ -19,8 +19,8 @@ import kernelderby
 from kernelderby.errors import DerbyError
 from kernelderby.measure.fence import folders, processes
 from kernelderby.measure.wire.replies import Kind, Reply
+from kernelderby.measure.wire.sources import cache_folder
 from kernelderby.measure.wire.start import Beginning, begin, servers
-from kernelderby.measure.worker.build import cache_folder
 from kernelderby.trace import Status
 
 _LOG_BYTES = 1 << 14  # the end of a solution's output is enough to see why it failed

@@ -6,15 +6,14 @@ worker sends instead ends as its own row (Failed), never as the end of the run.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import msgspec
 
 from kernelderby.measure.clock.graphs import NotCapturable
-from kernelderby.measure.clock.timing import Call, Spans
-from kernelderby.measure.judge.correctness import Wrong
+from kernelderby.measure.clock.spans import Spans
+from kernelderby.measure.clock.timing import Call
 from kernelderby.measure.wire.process import WorkerProcess
 from kernelderby.measure.wire.replies import (
     CaptureDone,
@@ -23,7 +22,8 @@ from kernelderby.measure.wire.replies import (
     Overwritten,
     Reply,
     SetUpDone,
-    SpansTaken,
+    SetUpTaken,
+    Wrong,
     nonsense,
     text,
 )
@@ -43,9 +43,8 @@ class RemoteHands:
     def attach(self, sets: list[BufferSet]) -> None:
         self._ask(Done, "attach", sets=[each.description for each in sets])
 
-    def set_up(self, which: int) -> dict[str, float] | None:
-        taken = self._ask(SetUpDone, "set_up", which=which).setup
-        return None if taken is None else msgspec.structs.asdict(taken)
+    def set_up(self, which: int) -> SetUpTaken | None:
+        return self._ask(SetUpDone, "set_up", which=which).setup
 
     def call(self, which: int) -> None:
         self._ask(Done, "call", which=which)
@@ -82,15 +81,12 @@ class RemoteHands:
                     raise nonsense(f"the worker came to {came.at!r} {came.iteration} where {stop} {iteration} was due")
                 part(iteration)
                 self.worker.tell({"go": stop}, self.seconds)
-        taken = self._typed(SpansTaken, self.worker.receive())
-        return Spans(
-            self._as_many(taken, "spans_us", iterations),
-            [text(note, 300) for note in taken.notes],
-            self._as_many(taken, "busy_us", iterations) if taken.busy_us else [],
-            self._as_many(taken, "host_us", iterations),
-            self._as_many(taken, "wall_us", iterations),
-            [int(each) for each in self._as_many(taken, "outside", iterations)] if taken.busy_us else [],
-        )
+        taken = self._typed(Spans, self.worker.receive())
+        for name in ("spans_us", "host_us", "wall_us", *(("busy_us", "outside") if taken.busy_us else ())):
+            if (count := len(getattr(taken, name))) != iterations:
+                raise nonsense(f"the worker's answer: {name}: holds {count} numbers, where {iterations} were asked for")
+        outside = taken.outside if taken.busy_us else []
+        return msgspec.structs.replace(taken, notes=[text(note, 300) for note in taken.notes], outside=outside)
 
     def _ask(self, kind: type[Kind], command: str, /, **arguments: Any) -> Kind:
         self.worker.send(command, self.seconds, **arguments)
@@ -108,9 +104,3 @@ class RemoteHands:
         if wrong.status not in _WRONG:
             raise nonsense("the worker's answer: wrong.status: is no reason that a worker can give")
         raise Wrong(wrong.status, text(wrong.message))
-
-    def _as_many(self, taken: SpansTaken, name: str, count: int) -> list[float]:
-        times: Sequence[float] = getattr(taken, name)
-        if len(times) != count:
-            raise nonsense(f"the worker's answer: {name}: holds {len(times)} numbers, where {count} were asked for")
-        return [float(each) for each in times]

@@ -13,18 +13,14 @@ import msgspec
 from msgspec import Meta, Struct
 
 from kernelderby.errors import DerbyError
-from kernelderby.fields import Count, NotNegative, convert, must_be
+from kernelderby.fields import Count, NotNegative, convert
+from kernelderby.measure.clock.spans import Microseconds
 from kernelderby.row import JUDGE_WITHOUT_MEMORY
 from kernelderby.trace import Correctness, Status
 
 _CHARACTERS = 2000
-_NOTES = 20
 # What a worker may call its end; the rest is the judge's to say.
 _CLAIMED = {Status.RAISED, Status.BUILD_FAILED, Status.OUT_OF_MEMORY, Status.CRASHED, Status.TIMED_OUT}
-
-# A picosecond to eleven days: what is no time of a call would be none in a median or a row either.
-Microseconds = Annotated[float, must_be("a time, in us", ge=1e-6, le=1e12)]
-Records = Annotated[int, must_be("a number of records, or -1", ge=-1, le=2**53)]
 
 Config = dict[str, Any]  # of a tunable solution: plain numbers, strings and booleans by name
 
@@ -76,7 +72,8 @@ class EmptyKernelTimes(Done, frozen=True):
 
 
 class SetUpTaken(Struct, frozen=True):
-    """What a solution's setup took."""
+    """What a solution's setup took: seconds on the host's clock until the GPU was idle again, and bytes of GPU memory
+    that it kept."""
 
     seconds: NotNegative
     memory_bytes: NotNegative
@@ -99,17 +96,6 @@ class Overwritten(Done, frozen=True):
     """nbytes: of memory that was not the solution's any more."""
 
     nbytes: Count
-
-
-class SpansTaken(Done, frozen=True):
-    """timing.Spans; one entry per iteration, busy_us and outside may be empty."""
-
-    spans_us: tuple[Microseconds, ...]
-    notes: Annotated[tuple[str, ...], Meta(max_length=_NOTES)]
-    busy_us: tuple[Microseconds, ...]
-    host_us: tuple[Microseconds, ...]
-    wall_us: tuple[Microseconds, ...]
-    outside: tuple[Records, ...] = ()
 
 
 class Stop(Struct, frozen=True):
@@ -136,15 +122,16 @@ class TunedTimes(Done, frozen=True):
     spoiled: bool = False
 
 
-class Judged(Done, frozen=True):
-    """A check in the worker's own process (derby tune, derby profile); no row ever rests on it."""
+class Verdict(Done, frozen=True):
+    """What a check says of a solution. A worker says it of itself for derby tune and derby profile alone; no row ever
+    rests on that."""
 
     status: Status
     message: str = ""
     correctness: Correctness | None = None
 
 
-class ProfileDone(Judged, frozen=True):
+class ProfileDone(Verdict, frozen=True):
     """What became of a profiled solution. kernels: 0 where a profiler around the process has them."""
 
     iterations: int = 0
@@ -152,11 +139,19 @@ class ProfileDone(Judged, frozen=True):
     warnings: tuple[str, ...] = ()
 
 
-class WrongOutputs(Struct, frozen=True):
-    """Outputs that cannot be compared at all: the worker sees to shapes and types."""
+class Wrong(Exception):
+    """An output that cannot be compared at all."""
 
-    status: Status
-    message: str = ""
+    def __init__(self, status: Status, message: str) -> None:
+        super().__init__(message)
+        self.verdict = Verdict(status, message)
+
+    @classmethod
+    def of(cls, verdict: Verdict) -> Wrong:
+        """With the distances that the verdict knows."""
+        wrong = cls(verdict.status, verdict.message)
+        wrong.verdict = verdict
+        return wrong
 
 
 Kind = TypeVar("Kind", bound=Struct)
@@ -164,7 +159,7 @@ Kind = TypeVar("Kind", bound=Struct)
 # ------------------------------------------------------------------------------------------------------- on both sides
 
 
-def sent(answer: Done) -> dict[str, Any]:
+def sent(answer: Struct) -> dict[str, Any]:
     """An answer as the object that goes through the pipe. Not by msgspec's own JSON, which has no infinities."""
     return {"ok": True, **msgspec.to_builtins(answer)}
 
@@ -200,10 +195,10 @@ class Reply:
         return text(self.content["error"]) if "error" in self.content else None
 
     @property
-    def wrong(self) -> WrongOutputs | None:
+    def wrong(self) -> Verdict | None:
         """None unless the worker says that all went well but for the outputs."""
         given = self.content.get("wrong")
-        return None if given is None or self.failed else self._typed(WrongOutputs, given)
+        return None if given is None or self.failed else self._typed(Verdict, given)
 
     def of(self, kind: type[Kind]) -> Kind:
         """The answer. Failed where there is none, or where it is no such thing."""

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import importlib.util
 import json
 import os
 import shutil
@@ -14,31 +12,13 @@ from types import ModuleType
 from typing import Any
 
 from kernelderby.catalog import Definition, Solution
-from kernelderby.errors import DerbyError
-from kernelderby.files import write_folder
+from kernelderby.measure.wire.sources import import_file, write_once
 
 PYTHON_LANGUAGES = ("python", "triton", "tilelang")
 
 
 class BuildFailed(Exception):
     """The solution's code does not load, compile or name its entry point."""
-
-
-def cache_folder() -> Path:
-    """DerbyError for a user without a home."""
-    base, home = os.environ.get("XDG_CACHE_HOME"), os.path.expanduser("~")
-    if not base and not os.path.isabs(home):
-        raise DerbyError("there is no home to cache in what a solution compiles; set $XDG_CACHE_HOME")
-    return Path(base or f"{home}/.cache") / "kernelderby"
-
-
-def load_definition_module(definition: Definition) -> ModuleType:
-    """The module with run() and, in our own sets, generate_inputs(), count_cost() and SMALL_AXES."""
-    if definition.source_path is not None:
-        return _import_file(definition.source_path, f"kernelderby_definition_{definition.name}")
-    digest = hashlib.sha256(definition.reference.encode()).hexdigest()[:16]
-    folder = _write_once(f"definition-{definition.name}-{digest}", {"reference.py": definition.reference})
-    return _import_file(folder / "reference.py", f"kernelderby_definition_{definition.name}")
 
 
 def load_solution(definition: Definition, solution: Solution) -> Callable[..., Any]:
@@ -48,10 +28,10 @@ def load_solution(definition: Definition, solution: Solution) -> Callable[..., A
     """
     if solution.language not in PYTHON_LANGUAGES:
         return _build_compiled(definition, solution)
-    folder = _write_once(f"{solution.name}-{solution.text_hash}", solution.sources)
+    folder = write_once(f"{solution.name}-{solution.text_hash}", solution.sources)
     _without_bytecode(folder)
     file = solution.entry_point.partition("::")[0]
-    return _function(_import_file(folder / file, _module_name(solution)), solution.entry_point)
+    return _function(_imported(folder / file, _module_name(solution)), solution.entry_point)
 
 
 def load_setup(solution: Solution) -> Callable[..., Any] | None:
@@ -63,7 +43,7 @@ def load_setup(solution: Solution) -> Callable[..., Any] | None:
     file = solution.setup.partition("::")[0]
     module = sys.modules[_module_name(solution)]
     if file != solution.entry_point.partition("::")[0]:
-        module = _import_file(Path(str(module.__file__)).parent / file, f"{_module_name(solution)}_setup")
+        module = _imported(Path(str(module.__file__)).parent / file, f"{_module_name(solution)}_setup")
     return _function(module, solution.setup)
 
 
@@ -76,6 +56,12 @@ def solution_module(solution: Solution) -> ModuleType:
 
 def _module_name(solution: Solution) -> str:
     return f"kernelderby_solution_{solution.name}_{solution.text_hash}"
+
+
+def _imported(path: Path, name: str) -> ModuleType:
+    if path.suffix != ".py":
+        raise BuildFailed(f"{path.name}: is no Python file; name a .py file")
+    return import_file(path, name)
 
 
 def _function(module: ModuleType, place: str) -> Callable[..., Any]:
@@ -124,38 +110,9 @@ def _build_compiled(definition: Definition, solution: Solution) -> Callable[...,
     return built
 
 
-def _write_once(name: str, files: dict[str, str]) -> Path:
-    """A cache folder of these files. The name holds their hash; a rename makes it appear whole or not at all."""
-    folder = cache_folder() / name
-    if _holds(folder, files):
-        return folder
-    made = write_folder(folder, files)
-    if made != folder and _holds(folder, files):  # another process was first
-        shutil.rmtree(made)
-        return folder
-    return made
-
-
 def _without_bytecode(folder: Path) -> None:
     """What somebody left there would run instead of the sources. Another process may do the same at the same time."""
     for place, folders, _ in os.walk(folder):
         if "__pycache__" in folders:
             folders.remove("__pycache__")
             shutil.rmtree(Path(place) / "__pycache__", ignore_errors=True)
-
-
-def _holds(folder: Path, files: dict[str, str]) -> bool:
-    return all(
-        (folder / path).is_file() and (folder / path).read_text(encoding="utf-8") == content
-        for path, content in files.items()
-    )
-
-
-def _import_file(path: Path, name: str) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(name, path)
-    if spec is None or spec.loader is None:
-        raise BuildFailed(f"{path.name}: is no Python file; name a .py file")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module  # before it runs: dataclasses and Triton look their module up
-    spec.loader.exec_module(module)
-    return module

@@ -33,7 +33,7 @@ _IMPORTED = (
     "kernelderby.measure.judge.race",
     "kernelderby.measure.worker.build",
     "kernelderby.measure.worker.interpreter",
-    "kernelderby.measure.tune.worker",
+    "kernelderby.measure.worker.tuning",
 )
 _IMPORTED_IF_THERE = ("triton.language", "triton.runtime.interpreter", "safetensors.torch")
 

@@ -14,10 +14,13 @@ from typing import Any
 import torch
 
 from kernelderby.measure.clock.graphs import NotCapturable, Replay
-from kernelderby.measure.clock.timing import Call, Spans, Timer, TimingFailed
-from kernelderby.measure.judge.correctness import Candidate, SetUp, synchronize
+from kernelderby.measure.clock.spans import Spans
+from kernelderby.measure.clock.timing import Call, Timer, TimingFailed
+from kernelderby.measure.judge.correctness import synchronize
+from kernelderby.measure.wire.replies import SetUpTaken
 from kernelderby.measure.wire.shared import BufferSet
 from kernelderby.measure.worker.canaries import Canaries
+from kernelderby.measure.worker.candidate import Candidate, SetUp
 
 
 class Hands:
@@ -39,12 +42,10 @@ class Hands:
     def detach(self) -> None:
         self.sets, self._prepared, self._replays, self._canaries = (), [], [], None
 
-    def set_up(self, which: int) -> dict[str, float] | None:
-        """Runs setup on the constants of a set: the seconds and memory_bytes it took; None without setup."""
-        if not self.candidate.has_setup:
-            return None
+    def set_up(self, which: int) -> SetUpTaken | None:
+        """Runs setup on the constants of a set: what it took; None without setup."""
         self._prepared[which] = found = self.candidate.set_up(self.sets[which].inputs, self.device)
-        return {"seconds": found.seconds, "memory_bytes": found.memory_bytes}
+        return found.taken
 
     def call(self, which: int) -> None:
         """One call, untimed. What the solution raises goes through; Wrong where its outputs are none."""

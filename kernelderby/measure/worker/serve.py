@@ -21,9 +21,11 @@ from types import ModuleType
 from typing import IO, TYPE_CHECKING, Any, TypeVar
 
 import msgspec
+from msgspec import Struct
 
 from kernelderby.catalog import Catalog, Definition, Solution
 from kernelderby.errors import DerbyError
+from kernelderby.measure.clock.spans import Spans
 from kernelderby.measure.fence import landlock, powers, seccomp
 from kernelderby.measure.judge.cases import Case
 from kernelderby.measure.machine.environment import describe
@@ -31,15 +33,14 @@ from kernelderby.measure.wire.replies import (
     CaptureDone,
     Done,
     EmptyKernelTimes,
-    Judged,
     MachineSeen,
     Overwritten,
     SetUpDone,
-    SetUpTaken,
-    SpansTaken,
     Stop,
     TunedTimes,
     TunePrepared,
+    Verdict,
+    Wrong,
     sent,
     sent_failure,
 )
@@ -49,14 +50,17 @@ if TYPE_CHECKING:  # torch is imported by the first command that needs it
     import torch
 
     from kernelderby.measure.clock.timing import Timer
-    from kernelderby.measure.judge.correctness import Candidate, Verdict
     from kernelderby.measure.judge.inputs import InputMaker
-    from kernelderby.measure.tune.worker import Tuning
+    from kernelderby.measure.wire.replies import Verdict
     from kernelderby.measure.wire.shared import BufferSet
+    from kernelderby.measure.worker.candidate import Candidate
     from kernelderby.measure.worker.hands import Hands
+    from kernelderby.measure.worker.tuning import Tuning
 
 _PR_SET_PDEATHSIG = 1  # <linux/prctl.h>
 _FILE_BYTES = 16 << 30  # the largest file that a solution may write
+
+_OF_HANDS = ("call", "drop_graphs", "replay", "batch")  # with nothing to add here
 
 Held = TypeVar("Held")
 
@@ -121,8 +125,8 @@ class Worker:
     def load(self, definition: str, solution: str, protocol: str | None = None, guarded: Collection[int] = ()) -> Done:
         """Takes a definition and loads a solution. protocol: the timer is made before any of its code runs. guarded:
         rivals that were started after this process, out of its reach from here on."""
-        from kernelderby.measure.judge.correctness import Candidate
         from kernelderby.measure.worker.build import BuildFailed, load_setup, load_solution
+        from kernelderby.measure.worker.candidate import Candidate
 
         catalog = Catalog.open(self.root)
         self._definition = catalog.definition(definition)
@@ -149,17 +153,17 @@ class Worker:
     @property
     def module(self) -> ModuleType:
         """The definition's module, with the reference: not loaded where a solution is only run."""
-        from kernelderby.measure.worker.build import load_definition_module
+        from kernelderby.measure.judge.definition import load_definition_module
 
         if self._module is None or self._module[0] != self.definition.name:
             self._module = self.definition.name, load_definition_module(self.definition)
         return self._module[1]
 
-    def check(self, case: dict[str, Any]) -> Judged:
+    def check(self, case: dict[str, Any]) -> Verdict:
         """Correctness in this process, before a profile; nothing that ends in a row."""
-        from kernelderby.measure.judge.race import local_check
+        from kernelderby.measure.worker.local import local_check
 
-        return _judged(local_check(self.candidate, self.module, self._maker(case)))
+        return local_check(self.candidate, self.module, self._maker(case))
 
     def empty_kernel(self, protocol: str) -> EmptyKernelTimes:
         """Times of a kernel that does nothing to speak of, by the same timer."""
@@ -168,6 +172,18 @@ class Worker:
         return EmptyKernelTimes(empty_kernel_us(self._timer_of(protocol), self.device))
 
     # --------------------------------------------------------------------------------------------- the judge's hands
+
+    def command(self, name: str) -> Callable[..., Struct]:
+        """What a request names: a method of this, or one of the hands' that gives nothing back."""
+        if name not in _OF_HANDS:
+            found: Callable[..., Struct] = getattr(self, name)
+            return found
+
+        def call(**arguments: Any) -> Done:
+            getattr(self.hands, name)(**arguments)
+            return Done()
+
+        return call
 
     def attach(self, sets: list[dict[str, Any]]) -> Done:
         """Opens the judge's buffers; see shared.opened_set."""
@@ -182,12 +198,7 @@ class Worker:
         return Done()
 
     def set_up(self, which: int) -> SetUpDone:
-        taken = self.hands.set_up(which)
-        return SetUpDone(None if taken is None else SetUpTaken(taken["seconds"], taken["memory_bytes"]))
-
-    def call(self, which: int) -> Done:
-        self.hands.call(which)
-        return Done()
+        return SetUpDone(self.hands.set_up(which))
 
     def capture(self) -> CaptureDone:
         from kernelderby.measure.clock.graphs import NotCapturable
@@ -197,14 +208,6 @@ class Worker:
         except NotCapturable as error:
             return CaptureDone(str(error), error.spoiled)
         return CaptureDone("", spoiled=False)
-
-    def drop_graphs(self) -> Done:
-        self.hands.drop_graphs()
-        return Done()
-
-    def replay(self, which: int) -> Done:
-        self.hands.replay(which)
-        return Done()
 
     def overtake(self, larger: dict[str, Any]) -> Done:
         """See hands.Hands; `larger` as in attach()."""
@@ -220,34 +223,22 @@ class Worker:
     def overwritten(self) -> Overwritten:
         return Overwritten(self.hands.overwritten())
 
-    def batch(self, kind: str) -> Done:
-        self.hands.batch(kind)
-        return Done()
-
-    def spans(self, kind: str, iterations: int) -> SpansTaken:
+    def spans(self, kind: str, iterations: int) -> Spans:
         """Timed calls or replays; stops before and after each window for the judge."""
         channel = _there(self.channel, "a judge")
-        taken = self.hands.spans(
+        return self.hands.spans(
             kind,
             iterations,
             lambda iteration: channel.meet(Stop("ready", iteration)),
             lambda iteration: channel.meet(Stop("done", iteration)),
-        )
-        return SpansTaken(
-            tuple(taken.spans_us),
-            tuple(taken.notes),
-            tuple(taken.busy_us),
-            tuple(taken.host_us),
-            tuple(taken.wall_us),
-            tuple(taken.outside),
         )
 
     # -------------------------------------------------------------------------------------------------------- tuning
 
     def tune_prepare(self, case: dict[str, Any], protocol: str) -> TunePrepared:
         """The buffers of a case that is tuned, its key and its candidates."""
-        from kernelderby.measure.tune.worker import Tuning
         from kernelderby.measure.worker.build import solution_module
+        from kernelderby.measure.worker.tuning import Tuning
 
         self._tuning = None
         self.release()
@@ -256,12 +247,12 @@ class Worker:
         self._tuning = tuning
         return TunePrepared(tuning.key, tuple(tuning.configs), tuning.chosen)
 
-    def tune_check(self, number: int) -> Judged:
-        return _judged(self.tuning.check(number))
+    def tune_check(self, number: int) -> Verdict:
+        return self.tuning.check(number)
 
     def tune_time(self, number: int, iterations: int) -> TunedTimes:
         """One turn of a candidate as a CUDA graph."""
-        from kernelderby.measure.tune.worker import timed
+        from kernelderby.measure.worker.tuning import timed
 
         return timed(self.tuning, number, iterations)
 
@@ -298,7 +289,7 @@ def _there(wanted: Held | None, what: str) -> Held:
     return wanted
 
 
-def answer(command: Callable[..., Done], arguments: dict[str, Any]) -> dict[str, Any]:
+def answer(command: Callable[..., Struct], arguments: dict[str, Any]) -> dict[str, Any]:
     """The reply to one request. What the solution raises becomes its status; the traceback goes to the log."""
     try:
         return sent(command(**arguments))
@@ -306,16 +297,11 @@ def answer(command: Callable[..., Done], arguments: dict[str, Any]) -> dict[str,
         return {"ok": False, "error": str(error)}
     except NotLoaded as error:
         return sent_failure(error.status, str(error))
+    except Wrong as wrong:
+        return {"ok": True, "wrong": {"status": wrong.verdict.status, "message": wrong.verdict.message}}
     except BaseException as error:  # noqa: BLE001
-        wrong = getattr(error, "verdict", None)  # of correctness.Wrong, without importing torch for it
-        if wrong is not None:
-            return {"ok": True, "wrong": {"status": wrong.status, "message": wrong.message}}
         traceback.print_exc()
         return sent_failure(_status_of(error, Status.RAISED), _told(error))
-
-
-def _judged(verdict: Verdict) -> Judged:
-    return Judged(verdict.status, verdict.message, verdict.correctness)
 
 
 def _status_of(error: BaseException, otherwise: Status) -> Status:
@@ -376,7 +362,7 @@ def serve(
         worker.channel = channel = Channel(lines, replies)
         for line in lines:
             request = json.loads(line)
-            channel.write(answer(getattr(worker, request.pop("command")), request))
+            channel.write(answer(worker.command(request.pop("command")), request))
 
 
 class Channel:

@@ -16,17 +16,10 @@ from kernelderby.errors import DerbyError
 from kernelderby.measure.clock.graphs import NotCapturable
 from kernelderby.measure.clock.timing import CPU_WALL, Timer
 from kernelderby.measure.judge.checksums import changed_inputs, checksum
-from kernelderby.measure.judge.correctness import (
-    POISON,
-    Candidate,
-    Verdict,
-    Wrong,
-    compare,
-    reference_outputs,
-    synchronize,
-)
+from kernelderby.measure.judge.correctness import POISON, compare, reference_outputs, synchronize
 from kernelderby.measure.judge.inputs import InputMaker
-from kernelderby.measure.wire.replies import TunedTimes
+from kernelderby.measure.wire.replies import TunedTimes, Verdict, Wrong
+from kernelderby.measure.worker.candidate import Candidate
 from kernelderby.trace import Status
 
 

@@ -1,0 +1,50 @@
+"""Sources that a set holds as text, as files in the user's cache and as modules."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+import sys
+from pathlib import Path
+from types import ModuleType
+
+from kernelderby.errors import DerbyError
+from kernelderby.files import write_folder
+
+
+def cache_folder() -> Path:
+    """DerbyError for a user without a home."""
+    base, home = os.environ.get("XDG_CACHE_HOME"), os.path.expanduser("~")
+    if not base and not os.path.isabs(home):
+        raise DerbyError("there is no home to cache in what a solution compiles; set $XDG_CACHE_HOME")
+    return Path(base or f"{home}/.cache") / "kernelderby"
+
+
+def write_once(name: str, files: dict[str, str]) -> Path:
+    """A cache folder of these files. The name holds their hash; a rename makes it appear whole or not at all."""
+    folder = cache_folder() / name
+    if _holds(folder, files):
+        return folder
+    made = write_folder(folder, files)
+    if made != folder and _holds(folder, files):  # another process was first
+        shutil.rmtree(made)
+        return folder
+    return made
+
+
+def _holds(folder: Path, files: dict[str, str]) -> bool:
+    return all(
+        (folder / path).is_file() and (folder / path).read_text(encoding="utf-8") == content
+        for path, content in files.items()
+    )
+
+
+def import_file(path: Path, name: str) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(name, path)
+    if spec is None or spec.loader is None:
+        raise ImportError(f"{path.name}: is no Python file; name a .py file")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module  # before it runs: dataclasses and Triton look their module up
+    spec.loader.exec_module(module)
+    return module

@@ -1,0 +1,128 @@
+"""A loaded solution, and how it gets its inputs and gives its outputs back."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from kernelderby.catalog import Definition
+from kernelderby.measure.judge.cases import Case
+from kernelderby.measure.judge.correctness import Outputs, make_ready, named_outputs, synchronize
+from kernelderby.measure.judge.inputs import shape_of, torch_dtype
+from kernelderby.measure.wire.replies import SetUpTaken, Wrong
+from kernelderby.trace import Status
+
+
+@dataclass(frozen=True, slots=True)
+class SetUp:
+    """What a solution's setup gave for the calls (keyword arguments), and what it took; None without one."""
+
+    values: dict[str, Any]
+    taken: SetUpTaken | None = None
+
+
+class Candidate:
+    """A loaded entry point together with how it gets its inputs and gives its outputs back.
+
+    in_place: output -> the input that lies in its memory. Such a call gets the output's buffer for that input too; it
+    is a private copy of the input, written anew by make_ready().
+    """
+
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        destination_passing_style: bool,
+        definition: Definition,
+        in_place: dict[str, str] | None = None,
+        setup: Callable[..., Any] | None = None,
+    ) -> None:
+        self.function = function
+        self.destination_passing_style = destination_passing_style
+        self.definition = definition
+        self.in_place = in_place or {}
+        self._setup = setup
+        self._shared = {name: output for output, name in self.in_place.items()}
+
+    @property
+    def has_setup(self) -> bool:
+        return self._setup is not None
+
+    def set_up(self, inputs: dict[str, Any], device: torch.device) -> SetUp:
+        """Runs setup on the constant inputs. What it raises goes through; TypeError when it gives no dict."""
+        if self._setup is None:
+            return SetUp({})
+        synchronize(device)
+        held, start = _free_memory(device), time.perf_counter()
+        values = self._setup(**{name: inputs[name] for name in self.definition.constants})
+        synchronize(device)
+        seconds = time.perf_counter() - start
+        if not isinstance(values, dict) or not all(isinstance(name, str) for name in values):
+            raise TypeError(
+                f"setup returned a {type(values).__name__}; it must return a dict with names for keys, "
+                "which the calls get as keyword arguments"
+            )
+        return SetUp(values, SetUpTaken(seconds, max(0, held - _free_memory(device))))
+
+    def new_outputs(self, case: Case, device: torch.device) -> Outputs:
+        """Buffers to write into; none for a solution that returns its outputs."""
+        if not self.destination_passing_style:
+            return {}
+        return {
+            name: torch.empty(shape_of(spec, case.sizes), dtype=torch_dtype(spec.dtype), device=device)
+            for name, spec in self.definition.outputs.items()
+        }
+
+    def __call__(self, inputs: dict[str, Any], outputs: Outputs, prepared: dict[str, Any] | None = None) -> Any:
+        """Runs it, with what set_up() gave; without, as where nobody knows of setup. Whatever it raises goes through,
+        sys.exit included."""
+        given: Iterable[Any] = inputs.values()
+        if self._shared:
+            given = [outputs[self._shared[name]] if name in self._shared else value for name, value in inputs.items()]
+        written = outputs.values() if self.destination_passing_style else ()
+        if prepared:
+            returned = self.function(*given, *written, **prepared)
+        else:
+            returned = self.function(*given, *written)
+        return outputs if self.destination_passing_style else returned
+
+    def make_ready(self, inputs: dict[str, Any], outputs: Outputs, byte: int) -> None:
+        make_ready(inputs, outputs, self.in_place, byte)
+
+    def verified(self, returned: Any, case: Case, device: torch.device) -> Outputs:
+        """What a call gave as name -> tensor of the definition's shapes and types. Wrong otherwise."""
+        return self.fitting(
+            returned,
+            {
+                name: (shape_of(spec, case.sizes), torch_dtype(spec.dtype))
+                for name, spec in self.definition.outputs.items()
+            },
+            device,
+        )
+
+    def fitting(
+        self, returned: Any, places: Mapping[str, tuple[tuple[int, ...], torch.dtype]], device: torch.device
+    ) -> Outputs:
+        """What a call gave as name -> tensor of the shape and dtype in `places`. Wrong otherwise."""
+        outputs = named_outputs(self.definition, returned)
+        for name, (shape, dtype) in places.items():
+            tensor = outputs[name]
+            if type(tensor) is not torch.Tensor:
+                raise Wrong(Status.WRONG_DTYPE, f"{name} is a {type(tensor).__name__}, not a tensor")
+            if tuple(tensor.shape) != shape:
+                raise Wrong(Status.WRONG_SHAPE, f"{name} has shape {tuple(tensor.shape)}, not {shape}")
+            if tensor.dtype != dtype:
+                raise Wrong(Status.WRONG_DTYPE, f"{name} has dtype {tensor.dtype}, not {dtype}")
+            if tensor.device.type != device.type:
+                raise Wrong(Status.WRONG_DTYPE, f"{name} is on {tensor.device}, not on {device}")
+        return outputs
+
+
+def _free_memory(device: torch.device) -> int:
+    """Bytes of a GPU that nobody holds, torch's cache counted as held by nobody; 0 on a CPU."""
+    if device.type != "cuda":
+        return 0
+    return torch.cuda.mem_get_info(device)[0] + torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
