@@ -20,10 +20,6 @@ from kernelderby.measure.judge.correctness import judge
 from kernelderby.measure.judge.definition import load_definition_module
 from kernelderby.measure.judge.inputs import InputMaker
 from kernelderby.measure.machine.probe import find_machine
-<<<<<<< HEAD
-=======
-from kernelderby.measure.judge.definition import load_definition_module
->>>>>>> 177c705 (measure/: imports)
 from kernelderby.measure.worker.build import load_solution
 from kernelderby.trace import Status
 
