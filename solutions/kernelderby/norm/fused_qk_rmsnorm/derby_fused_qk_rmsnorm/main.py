@@ -52,7 +52,7 @@ def tuning_key(qkv, q_weight, k_weight, num_q_heads, num_kv_heads, eps):
 
 def candidates(qkv, q_weight, k_weight, num_q_heads, num_kv_heads, eps):
     tokens, heads, columns = qkv.shape
-    found = rowwise.row_candidates(tokens * heads, columns, rowwise.multiprocessors(qkv))
+    found = rowwise.row_candidates(rowwise.middle(tokens) * heads, columns, rowwise.multiprocessors(qkv))
     return [config for config in found if config["chunk"] >= columns]
 
 
