@@ -69,6 +69,34 @@ def test_a_wrong_weight_or_expert_is_seen(operator):
         assert judged(operator, of_pairs(32), {}, change) is not Status.PASSED
 
 
+ODD = [
+    {"num_experts": 1, "top_k": 1},
+    {"num_experts": 7, "hidden_size": 131, "intermediate_size": 77},
+    {"num_experts": 257, "top_k": 9, "hidden_size": 136, "intermediate_size": 68},
+    {"num_experts": 384},
+    {"num_experts": 512, "num_tokens": 3},
+    {"num_tokens": 0},
+]
+
+
+@pytest.mark.interpreted
+@pytest.mark.parametrize("through", ["triton", "sm90"])
+@pytest.mark.parametrize("changes", ODD, ids=str)
+def test_any_width_and_number_of_experts(changes, through):
+    """Also through derby_fused_moe_sm90, which takes these kernels where its own do not fit; no GPU is asked for."""
+    definition, solution = CATALOG.definition("fused_moe"), CATALOG.solution(f"derby_fused_moe_{through}")
+    source = load_definition_module(definition)
+    sizes = {**source.SMALL_AXES, "num_tokens": 12, "hidden_size": 64, "intermediate_size": 32, **changes}
+    sizes["gate_up_size"] = 2 * sizes["intermediate_size"]
+    if through == "sm90" and sizes["num_experts"] <= 256 and sizes["hidden_size"] % 8 == 0 and sizes["num_tokens"]:
+        pytest.skip("takes its own kernels")
+    case = small_cases(definition, sizes, [{}], 1)[0]
+    inputs = InputMaker(definition, source, case, torch.device("cpu"), ROOT).make(0)
+    output = torch.full(inputs["hidden_states"].shape, float("nan"))
+    load_solution(definition, solution)(*inputs.values(), output)
+    assert judge(definition, source, inputs, {"output": output}).status is Status.PASSED
+
+
 def full_size(operator, tokens):
     """The arguments of run() at a hot shape, on the device meta."""
 

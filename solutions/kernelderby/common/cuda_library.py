@@ -82,11 +82,13 @@ class CudaLibrary:
         """Calls the C function on the device's current stream. Tensors are passed as their addresses."""
         function = self.functions.get(device)
         if function is None:
+            if device.type != "cuda":
+                raise ValueError(f"{self.name}: the tensors are on {device}; it takes those of a CUDA device")
             major, minor = torch.cuda.get_device_capability(device)
             function = self.functions[device] = self.load(self.build(f"{major}{minor}a"))
-        stream = torch.cuda.current_stream(device).cuda_stream
+        stream = torch._C._cuda_getCurrentRawStream(device.index)
         arguments = [value.data_ptr() if isinstance(value, torch.Tensor) else value for value in arguments]
-        if device.index in (None, torch.cuda.current_device()):
+        if device.index == torch._C._cuda_getDevice():
             error = function(*arguments, stream)
         else:
             with torch.cuda.device(device):

@@ -1,6 +1,7 @@
 """The host's side of the experts' kernels (experts_*.cuh): a C call, its struct, the buffers between the kernels."""
 
 import ctypes
+import importlib
 
 import torch
 
@@ -8,7 +9,7 @@ from . import workspaces
 
 HEADERS = ["experts_common.cuh", "experts_gemm.cuh", "experts_later.cuh", "experts_launch.cuh", "experts_narrow.cuh",
            "experts_route.cuh", "experts_schedule.cuh", "experts_wide.cuh", "ptx.cuh", "tma.cuh", "wgmma.cuh"]
-MOST_EXPERTS = 256   # as in experts_schedule.cuh
+MOST_EXPERTS = 256   # as in experts_schedule.cuh; more, and widths that 8 does not divide, go to experts_triton.py
 PIECE_FLOATS = 256   # of a stream-K piece, for each row of a tile
 
 
@@ -46,10 +47,10 @@ class Experts:
         tokens, hidden = hidden_states.shape
         experts, _, intermediate = down_weight.shape
         top_k = topk_ids.shape[1]
-        if hidden % 8 or intermediate % 8 or experts > MOST_EXPERTS:
-            raise ValueError(f"{self.library.name}: hidden_size {hidden} and intermediate_size {intermediate} must be "
-                             f"multiples of 8, num_experts {experts} at most {MOST_EXPERTS}")
-        if tokens == 0:
+        if hidden % 8 or intermediate % 8 or experts > MOST_EXPERTS or 0 in (tokens, top_k, experts, intermediate):
+            importlib.import_module(f"{__package__}.experts_triton").run_any(
+                hidden_states, hidden_states_scale, gate_up_weight, gate_up_weight_scale, down_weight,
+                down_weight_scale, topk_ids, topk_weights, output)
             return
         device = hidden_states.device
         ctas = self.ctas.get(device)

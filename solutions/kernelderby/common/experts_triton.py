@@ -203,6 +203,9 @@ def experts_sum(pair_out_ptr, slot_ptr, count_ptr, out_ptr, experts, HIDDEN: tl.
     tl.store(out_ptr + token.to(tl.int64) * HIDDEN + column, total.to(out_ptr.dtype.element_ty), mask=column < HIDDEN)
 
 
+# Whether scaled -> pairs a tile -> (programs a multiprocessor, stages, warps), swapped up to 64.
+TILES = {False: {16: (2, 5, 4), 32: (2, 4, 4), 64: (1, 4, 4), 128: (1, 4, 8)},
+         True: {16: (2, 3, 4), 32: (2, 3, 4), 64: (1, 4, 8), 128: (1, 4, 8)}}
 _compiled = {}
 
 
@@ -238,6 +241,36 @@ def launch(calls, compiled_for, stream):
         go(*arguments)
 
 
+def pairs_a_tile(pairs, num_experts):
+    """By the pairs that an expert has where all have as many."""
+    return next((size for size in (16, 32, 64) if 1.25 * pairs / num_experts <= size), 128)
+
+
+def tile_of(size, programs, stages, warps):
+    """What run() takes for one GEMM with so many pairs a tile."""
+    return programs, dict(BLOCK_M=size, SWAP=size <= 64, NUM_STAGES=stages, num_warps=warps)
+
+
+def run_any(hidden_states, hidden_states_scale, gate_up_weight, gate_up_weight_scale, down_weight, down_weight_scale,
+            topk_ids, topk_weights, output):
+    """run() with the first choice of tiles."""
+    size = pairs_a_tile(topk_ids.numel(), down_weight.shape[0])
+    tile = tile_of(size, *TILES[hidden_states_scale is not None][size])
+    run((tile, tile), hidden_states, hidden_states_scale, gate_up_weight, gate_up_weight_scale, down_weight,
+        down_weight_scale, topk_ids, topk_weights, output)
+
+
+def _run_padded(tiles, hidden_states, gate_up_weight, down_weight, topk_ids, topk_weights, output):
+    """bf16 rows that are no multiples of 16 bytes, which TMA asks for: copies of all weights at each call."""
+    (tokens, hidden), intermediate = hidden_states.shape, down_weight.shape[2]
+    more, between, pad = -hidden % 8, -intermediate % 8, torch.nn.functional.pad
+    gate_up = pad(gate_up_weight.unflatten(1, (2, intermediate)), (0, more, 0, between)).flatten(1, 2)
+    wide = torch.empty(tokens, hidden + more, dtype=output.dtype, device=output.device)
+    run(tiles, pad(hidden_states, (0, more)), None, gate_up, None, pad(down_weight, (0, between, 0, more)), None,
+        topk_ids, topk_weights, wide)
+    output.copy_(wide[:, :hidden])
+
+
 def run(tiles, hidden_states, hidden_states_scale, gate_up_weight, gate_up_weight_scale, down_weight, down_weight_scale,
         topk_ids, topk_weights, output):
     """Shapes as in the definitions, all contiguous; scales None in bf16. tiles: (programs a multiprocessor, options) of
@@ -245,7 +278,13 @@ def run(tiles, hidden_states, hidden_states_scale, gate_up_weight, gate_up_weigh
     tokens, hidden = hidden_states.shape
     experts, _, intermediate = down_weight.shape
     top_k = topk_ids.shape[1]
-    if tokens == 0:
+    if output.numel() == 0:
+        return
+    if top_k == 0 or experts == 0 or intermediate == 0:
+        output.zero_()
+        return
+    if hidden_states_scale is None and (hidden % 8 or intermediate % 8):
+        _run_padded(tiles, hidden_states, gate_up_weight, down_weight, topk_ids, topk_weights, output)
         return
     device, pairs, scaled = hidden_states.device, tokens * top_k, hidden_states_scale is not None
     on_gpu = device.type == "cuda"

@@ -15,6 +15,7 @@ import os
 import torch
 
 __path__ = [os.path.dirname(__file__)]
+contract = importlib.import_module(f"{__name__}.contract")
 cuda_library = importlib.import_module(f"{__name__}.cuda_library")
 planning = importlib.import_module(f"{__name__}.attention_planning")
 
@@ -33,7 +34,7 @@ FEW_KEYS = 8  # of the longest sequence: up to so many, few_keys.cu was faster
 workspace = planning.Workspace()
 
 
-def check(head_dim, sm_scale):
+def expect_sizes(head_dim, sm_scale):
     if head_dim % 8 or head_dim > MOST_HEAD_DIM:
         raise ValueError(f"derby_attention_forward_sm90: head_dim {head_dim}; it is made for multiples of 8 up to "
                          f"{MOST_HEAD_DIM}")
@@ -41,14 +42,21 @@ def check(head_dim, sm_scale):
         raise ValueError(f"derby_attention_forward_sm90: sm_scale {sm_scale}; it is made for positive ones")
 
 
+check = contract.Contract("derby_attention_forward_sm90", aligned=16,
+    query="bfloat16 num_tokens num_heads head_dim", key="bfloat16 num_tokens num_heads head_dim",
+    value="bfloat16 num_tokens num_heads head_dim", cu_seqlens_q="int32 len_cu_seqlens",
+    cu_seqlens_k="int32 len_cu_seqlens", output="bfloat16 num_tokens num_heads head_dim")
+
+
 @torch.no_grad()
 def run(query, key, value, cu_seqlens_q, cu_seqlens_k, max_seqlen, sm_scale, output):
     """Shapes as in the definition, all contiguous and at addresses that 16 divides; max_seqlen and sm_scale are
     numbers."""
+    check(query, key, value, cu_seqlens_q, cu_seqlens_k, output)
     tokens, heads, head_dim = query.shape
     if tokens == 0:
         return
-    check(head_dim, sm_scale)
+    expect_sizes(head_dim, sm_scale)
     device, sequences = query.device, cu_seqlens_q.shape[0] - 1
     if int(max_seqlen) <= FEW_KEYS:
         few_library(device, query, key, value, cu_seqlens_q, cu_seqlens_k, output, tokens, key.shape[0], sequences,

@@ -12,6 +12,7 @@ import triton
 import triton.language as tl
 
 __path__ = [os.path.dirname(__file__)]
+contract = importlib.import_module(f"{__name__}.contract")
 tuning = importlib.import_module(f"{__name__}.tuning")
 tuned = importlib.import_module(f"{__name__}.tuned")
 tiles = importlib.import_module(f"{__name__}.attention_tiles")
@@ -106,9 +107,16 @@ def run_with(config, query, key, value, cu_seqlens_q, cu_seqlens_k, max_seqlen, 
         num_warps=config["warps"], num_stages=config["stages"])
 
 
+check = contract.Contract("derby_attention_forward_triton",
+    query="bfloat16 num_tokens num_heads head_dim", key="bfloat16 num_tokens num_heads head_dim",
+    value="bfloat16 num_tokens num_heads head_dim", cu_seqlens_q="int32 len_cu_seqlens",
+    cu_seqlens_k="int32 len_cu_seqlens", output="bfloat16 num_tokens num_heads head_dim")
+
+
 @torch.no_grad()
 def run(query, key, value, cu_seqlens_q, cu_seqlens_k, max_seqlen, sm_scale, output):
     """query, key, value bfloat16 [num_tokens, heads, head_dim], cu_seqlens_q, cu_seqlens_k int32 [num_seqs + 1]; the
     other two are numbers -> output like query."""
+    check(query, key, value, cu_seqlens_q, cu_seqlens_k, output)
     inputs = query, key, value, cu_seqlens_q, cu_seqlens_k, max_seqlen, sm_scale
     run_with(choose(*inputs), *inputs, output)

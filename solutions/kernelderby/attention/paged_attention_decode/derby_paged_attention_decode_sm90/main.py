@@ -6,6 +6,7 @@ import os
 import torch
 
 __path__ = [os.path.dirname(__file__)]
+contract = importlib.import_module(f"{__name__}.contract")
 tuning = importlib.import_module(f"{__name__}.tuning")
 tuned = importlib.import_module(f"{__name__}.tuned")
 cuda_library = importlib.import_module(f"{__name__}.cuda_library")
@@ -104,10 +105,17 @@ def run_with(config, query, key_cache, value_cache, block_table, context_lens, m
             config["warps"], config["sliced"])
 
 
+check = contract.Contract("derby_paged_attention_decode_sm90",
+    query="bfloat16 num_seqs num_query_heads head_dim", key_cache="bfloat16 num_blocks 16 num_kv_heads head_dim",
+    value_cache="bfloat16 num_blocks 16 num_kv_heads head_dim", block_table="int32 num_seqs max_blocks_per_seq",
+    context_lens="int32 num_seqs", output="bfloat16 num_seqs num_query_heads head_dim")
+
+
 @torch.no_grad()
 def run(query, key_cache, value_cache, block_table, context_lens, max_context_len, sm_scale, output):
     """query bf16 [num_seqs, heads, head_dim], caches bf16 [blocks, 16, kv_heads, head_dim], block_table int32
     [num_seqs, columns], context_lens int32 [num_seqs] -> output, as query."""
+    check(query, key_cache, value_cache, block_table, context_lens, output)
     if not query.numel():
         return
     inputs = query, key_cache, value_cache, block_table, context_lens, max_context_len, sm_scale

@@ -20,6 +20,7 @@ from collections import namedtuple
 import torch
 
 __path__ = [os.path.dirname(__file__)]
+contract = importlib.import_module(f"{__name__}.contract")
 cuda_library = importlib.import_module(f"{__name__}.cuda_library")
 planning = importlib.import_module(f"{__name__}.attention_planning")
 
@@ -51,7 +52,7 @@ workspace = planning.Workspace()
 Needed = namedtuple("Needed", "counters floats")  # of the workspace
 
 
-def check(head_dim, block_size, sm_scale):
+def expect_sizes(head_dim, block_size, sm_scale):
     if head_dim % 8 or head_dim > MOST_HEAD_DIM or block_size != PAGE:
         raise ValueError(f"derby_unified_attention_sm90: head_dim {head_dim} with blocks of {block_size} tokens; it is "
                          f"made for multiples of 8 up to {MOST_HEAD_DIM} and blocks of {PAGE}")
@@ -80,16 +81,24 @@ def key_heads_together(sequences, longest, kv_heads, processors):
     return next((heads for heads in counts if sequences * kv_heads <= heads * processors), counts[-1])
 
 
+check = contract.Contract("derby_unified_attention_sm90", aligned=16,
+    query="bfloat16 num_tokens num_query_heads head_dim", key_cache="bfloat16 num_blocks 16 num_kv_heads head_dim",
+    value_cache="bfloat16 num_blocks 16 num_kv_heads head_dim", cu_seqlens_q="int32 len_cu_seqlens",
+    seq_lens="int32 num_seqs", block_table="int32 num_seqs max_blocks_per_seq",
+    output="bfloat16 num_tokens num_query_heads head_dim")
+
+
 @torch.no_grad()
 def run(query, key_cache, value_cache, cu_seqlens_q, seq_lens, block_table, max_query_len, max_seq_len, sm_scale,
         output):
     """Shapes as in the definition, all contiguous and at addresses that 16 divides; the last three inputs are
     numbers."""
+    check(query, key_cache, value_cache, cu_seqlens_q, seq_lens, block_table, output)
     tokens, heads, head_dim = query.shape
     if tokens == 0:
         return
     blocks, block_size, kv_heads, _ = key_cache.shape
-    check(head_dim, block_size, sm_scale)
+    expect_sizes(head_dim, block_size, sm_scale)
     device, sequences = query.device, block_table.shape[0]
     processors = planning.processors(device)
     if int(max_seq_len) <= MOST_SHORT.get(head_dim, 0):

@@ -14,6 +14,7 @@ import triton
 import triton.language as tl
 
 __path__ = [os.path.dirname(__file__)]
+contract = importlib.import_module(f"{__name__}.contract")
 tuning = importlib.import_module(f"{__name__}.tuning")
 tuned = importlib.import_module(f"{__name__}.tuned")
 tiles = importlib.import_module(f"{__name__}.attention_tiles")
@@ -175,11 +176,19 @@ def run_with(config, query, key_cache, value_cache, cu_seqlens_q, seq_lens, bloc
             SPLITS=splits, num_warps=4)
 
 
+check = contract.Contract("derby_unified_attention_triton",
+    query="bfloat16 num_tokens num_query_heads head_dim", key_cache="bfloat16 num_blocks 16 num_kv_heads head_dim",
+    value_cache="bfloat16 num_blocks 16 num_kv_heads head_dim", cu_seqlens_q="int32 len_cu_seqlens",
+    seq_lens="int32 num_seqs", block_table="int32 num_seqs max_blocks_per_seq",
+    output="bfloat16 num_tokens num_query_heads head_dim")
+
+
 @torch.no_grad()
 def run(query, key_cache, value_cache, cu_seqlens_q, seq_lens, block_table, max_query_len, max_seq_len, sm_scale,
         output):
     """query bfloat16 [num_tokens, heads, head_dim], caches bfloat16 [num_blocks, 16, kv_heads, head_dim], cu_seqlens_q
     int32 [num_seqs + 1], seq_lens int32 [num_seqs], block_table int32 [num_seqs, blocks]; the other three are numbers
     -> output like query."""
+    check(query, key_cache, value_cache, cu_seqlens_q, seq_lens, block_table, output)
     inputs = query, key_cache, value_cache, cu_seqlens_q, seq_lens, block_table, max_query_len, max_seq_len, sm_scale
     run_with(choose(*inputs), *inputs, output)

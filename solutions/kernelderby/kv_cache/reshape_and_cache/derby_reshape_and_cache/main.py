@@ -11,6 +11,7 @@ import os
 import torch
 
 __path__ = [os.path.dirname(__file__)]
+contract = importlib.import_module(f"{__name__}.contract")
 tuning = importlib.import_module(f"{__name__}.tuning")
 tuned = importlib.import_module(f"{__name__}.tuned")
 cuda_library = importlib.import_module(f"{__name__}.cuda_library")
@@ -76,9 +77,17 @@ def run_with(config, key, value, key_cache, value_cache, slot_mapping, key_cache
     library(key.device, *addresses, tokens, slots, row_bytes, width, items, keepers, slots_each, mostly, tokens_each)
 
 
+check = contract.Contract("derby_reshape_and_cache",
+    key="bfloat16 num_tokens num_heads head_dim", value="bfloat16 num_tokens num_heads head_dim",
+    key_cache="bfloat16 num_blocks 16 num_heads head_dim", value_cache="bfloat16 num_blocks 16 num_heads head_dim",
+    slot_mapping="int64 num_tokens", key_cache_out="bfloat16 num_blocks 16 num_heads head_dim",
+    value_cache_out="bfloat16 num_blocks 16 num_heads head_dim")
+
+
 @torch.no_grad()
 def run(key, value, key_cache, value_cache, slot_mapping, key_cache_out, value_cache_out):
     """key, value bfloat16 [num_tokens, num_heads, head_dim], caches [num_blocks, block_size, num_heads, head_dim],
     slot_mapping int64 [num_tokens], distinct or negative -> new caches."""
+    check(key, value, key_cache, value_cache, slot_mapping, key_cache_out, value_cache_out)
     inputs = key, value, key_cache, value_cache, slot_mapping
     run_with(choose(*inputs), *inputs, key_cache_out, value_cache_out)

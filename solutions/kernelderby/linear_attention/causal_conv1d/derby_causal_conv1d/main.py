@@ -10,6 +10,7 @@ import os
 import torch
 
 __path__ = [os.path.dirname(__file__)]
+contract = importlib.import_module(f"{__name__}.contract")
 tuning = importlib.import_module(f"{__name__}.tuning")
 tuned = importlib.import_module(f"{__name__}.tuned")
 cuda_library = importlib.import_module(f"{__name__}.cuda_library")
@@ -52,8 +53,14 @@ def run_with(config, x, weight, bias, initial_state, output):
     library(x.device, x, weight, bias, initial_state, output, tokens, dim, *[config[name] for name in NAMES])
 
 
+check = contract.Contract("derby_causal_conv1d", aligned=16,
+    x="bfloat16 num_tokens dim", weight="bfloat16 dim 4", bias="bfloat16 dim", initial_state="bfloat16 dim 3",
+    output="bfloat16 num_tokens dim")
+
+
 @torch.no_grad()
 def run(x, weight, bias, initial_state, output):
     """x bfloat16 [num_tokens, dim], weight [dim, 4], bias [dim], initial_state [dim, 3] -> output, as x. All at
     addresses that 16 divides."""
+    check(x, weight, bias, initial_state, output)
     run_with(choose(x, weight, bias, initial_state), x, weight, bias, initial_state, output)

@@ -11,6 +11,7 @@ import os
 import torch
 
 __path__ = [os.path.dirname(__file__)]
+contract = importlib.import_module(f"{__name__}.contract")
 tuning = importlib.import_module(f"{__name__}.tuning")
 tuned = importlib.import_module(f"{__name__}.tuned")
 cuda_library = importlib.import_module(f"{__name__}.cuda_library")
@@ -62,7 +63,12 @@ def run_with(config, logits, top_k, filter_value, output):
             config["items"], width, config["cluster"])
 
 
+check = contract.Contract("derby_topk_filter",
+    logits="float32 num_tokens vocab_size", output="float32 num_tokens vocab_size")
+
+
 @torch.no_grad()
 def run(logits, top_k, filter_value, output):
     """logits float32 [num_tokens, vocab_size], top_k and filter_value numbers -> output, as logits."""
+    check(logits, output)
     run_with(choose(logits, top_k, filter_value), logits, top_k, filter_value, output)

@@ -21,6 +21,7 @@ import os
 import torch
 
 __path__ = [os.path.dirname(__file__)]
+contract = importlib.import_module(f"{__name__}.contract")
 cuda_library = importlib.import_module(f"{__name__}.cuda_library")
 experts = importlib.import_module(f"{__name__}.experts")
 tuned = importlib.import_module(f"{__name__}.tuned")
@@ -74,11 +75,25 @@ def run_with(config, hidden_states, hidden_states_scale, gate_up_weight, gate_up
          down_weight_scale, topk_ids, topk_weights, output)
 
 
+check = contract.Contract("derby_fp8_blockscale_fused_moe_sm90", aligned=16,
+    hidden_states="float8_e4m3fn num_tokens hidden_size", hidden_states_scale="float32 num_tokens num_hidden_blocks",
+    gate_up_weight="float8_e4m3fn num_experts gate_up_size hidden_size",
+    gate_up_weight_scale="float32 num_experts num_gate_up_blocks num_hidden_blocks",
+    down_weight="float8_e4m3fn num_experts hidden_size intermediate_size",
+    down_weight_scale="float32 num_experts num_hidden_blocks num_intermediate_blocks",
+    topk_ids="int32 num_tokens top_k", topk_weights="float32 num_tokens top_k",
+    output="bfloat16 num_tokens hidden_size",
+    where=("gate_up_size == 2 * intermediate_size", "hidden_size == 128 * num_hidden_blocks",
+           "intermediate_size == 128 * num_intermediate_blocks", "gate_up_size == 128 * num_gate_up_blocks"))
+
+
 @torch.no_grad()
 def run(hidden_states, hidden_states_scale, gate_up_weight, gate_up_weight_scale, down_weight, down_weight_scale,
         topk_ids, topk_weights, output):
-    """hidden_states e4m3 [num_tokens, hidden_size] with scales -> output bfloat16 of that shape. Up to 256 experts;
-    everything contiguous and at addresses that 16 divides."""
+    """hidden_states e4m3 [num_tokens, hidden_size] with scales -> output bfloat16 of that shape. Over 256 experts
+    take experts_triton.py. Everything contiguous and at addresses that 16 divides."""
+    check(hidden_states, hidden_states_scale, gate_up_weight, gate_up_weight_scale, down_weight, down_weight_scale,
+          topk_ids, topk_weights, output)
     inputs = (hidden_states, hidden_states_scale, gate_up_weight, gate_up_weight_scale, down_weight,
               down_weight_scale, topk_ids, topk_weights)
     run_with(choose(*inputs), *inputs, output)

@@ -7,30 +7,25 @@ import os
 import torch
 
 __path__ = [os.path.dirname(__file__)]
+contract = importlib.import_module(f"{__name__}.contract")
 experts_triton = importlib.import_module(f"{__name__}.experts_triton")
 tuned = importlib.import_module(f"{__name__}.tuned")
 tuning = importlib.import_module(f"{__name__}.tuning")
 
-# Pairs a tile -> (programs a multiprocessor, stages, warps), swapped up to 64.
-TILES = {16: (2, 3, 4), 32: (2, 3, 4), 64: (1, 4, 8), 128: (1, 4, 8)}
-
-
-def _pairs_a_tile(pairs, num_experts):
-    """By the pairs that an expert has where all have as many."""
-    return next((size for size in (16, 32, 64) if 1.25 * pairs / num_experts <= size), 128)
+TILES = experts_triton.TILES[True]
 
 
 def tuning_key(hidden_states, hidden_states_scale, gate_up_weight, gate_up_weight_scale, down_weight,
                down_weight_scale, topk_ids, topk_weights):
     experts, hidden, intermediate = down_weight.shape
     tokens, top_k = topk_ids.shape
-    pairs = _pairs_a_tile(topk_ids.numel(), experts)
+    pairs = experts_triton.pairs_a_tile(topk_ids.numel(), experts)
     return f"e{experts} k{top_k} h{hidden} i{intermediate} t<={1 << max(tokens - 1, 0).bit_length()} p{pairs}"
 
 
 def candidates(hidden_states, hidden_states_scale, gate_up_weight, gate_up_weight_scale, down_weight,
                down_weight_scale, topk_ids, topk_weights):
-    first = _pairs_a_tile(topk_ids.numel(), down_weight.shape[0])
+    first = experts_triton.pairs_a_tile(topk_ids.numel(), down_weight.shape[0])
     order = [first, *(pairs for pairs in TILES if pairs != first)]
     return [{"pairs": pairs, "stages": stages, "warps": warps, "programs": programs}
             for pairs in order for programs, stages, warps in [TILES[pairs]]]
@@ -41,16 +36,29 @@ choose = tuning.Chooser(tuned.FOUND, tuning_key, candidates)
 
 def run_with(config, hidden_states, hidden_states_scale, gate_up_weight, gate_up_weight_scale, down_weight,
              down_weight_scale, topk_ids, topk_weights, output):
-    tile = config["programs"], dict(BLOCK_M=config["pairs"], SWAP=config["pairs"] <= 64, NUM_STAGES=config["stages"],
-                                    num_warps=config["warps"])
+    tile = experts_triton.tile_of(*[config[name] for name in ("pairs", "programs", "stages", "warps")])
     experts_triton.run((tile, tile), hidden_states, hidden_states_scale, gate_up_weight, gate_up_weight_scale,
                        down_weight, down_weight_scale, topk_ids, topk_weights, output)
+
+
+check = contract.Contract("derby_fp8_blockscale_fused_moe_triton", aligned=16,
+    hidden_states="float8_e4m3fn num_tokens hidden_size", hidden_states_scale="float32 num_tokens num_hidden_blocks",
+    gate_up_weight="float8_e4m3fn num_experts gate_up_size hidden_size",
+    gate_up_weight_scale="float32 num_experts num_gate_up_blocks num_hidden_blocks",
+    down_weight="float8_e4m3fn num_experts hidden_size intermediate_size",
+    down_weight_scale="float32 num_experts num_hidden_blocks num_intermediate_blocks",
+    topk_ids="int32 num_tokens top_k", topk_weights="float32 num_tokens top_k",
+    output="bfloat16 num_tokens hidden_size",
+    where=("gate_up_size == 2 * intermediate_size", "hidden_size == 128 * num_hidden_blocks",
+           "intermediate_size == 128 * num_intermediate_blocks", "gate_up_size == 128 * num_gate_up_blocks"))
 
 
 @torch.no_grad()
 def run(hidden_states, hidden_states_scale, gate_up_weight, gate_up_weight_scale, down_weight, down_weight_scale,
         topk_ids, topk_weights, output):
     """hidden_states e4m3 [num_tokens, hidden_size] with scales -> output bfloat16 of that shape."""
+    check(hidden_states, hidden_states_scale, gate_up_weight, gate_up_weight_scale, down_weight, down_weight_scale,
+          topk_ids, topk_weights, output)
     inputs = (hidden_states, hidden_states_scale, gate_up_weight, gate_up_weight_scale, down_weight,
               down_weight_scale, topk_ids, topk_weights)
     run_with(choose(*inputs), *inputs, output)

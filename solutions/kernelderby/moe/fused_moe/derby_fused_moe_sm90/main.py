@@ -20,6 +20,7 @@ import os
 import torch
 
 __path__ = [os.path.dirname(__file__)]
+contract = importlib.import_module(f"{__name__}.contract")
 cuda_library = importlib.import_module(f"{__name__}.cuda_library")
 experts = importlib.import_module(f"{__name__}.experts")
 tuned = importlib.import_module(f"{__name__}.tuned")
@@ -96,9 +97,17 @@ def run_with(config, hidden_states, gate_up_weight, down_weight, topk_ids, topk_
     call(config, hidden_states, None, gate_up_weight, None, down_weight, None, topk_ids, topk_weights, output)
 
 
+check = contract.Contract("derby_fused_moe_sm90", aligned=16,
+    hidden_states="bfloat16 num_tokens hidden_size", gate_up_weight="bfloat16 num_experts gate_up_size hidden_size",
+    down_weight="bfloat16 num_experts hidden_size intermediate_size", topk_ids="int32 num_tokens top_k",
+    topk_weights="float32 num_tokens top_k", output="float32 num_tokens hidden_size",
+    where=("gate_up_size == 2 * intermediate_size",))
+
+
 @torch.no_grad()
 def run(hidden_states, gate_up_weight, down_weight, topk_ids, topk_weights, output):
-    """hidden_states bf16 [num_tokens, hidden_size] -> output float32 of that shape. Sizes that 8 divides, up to 256
-    experts; everything contiguous and at addresses that 16 divides."""
+    """hidden_states bf16 [num_tokens, hidden_size] -> output float32 of that shape. Over 256 experts, and
+    sizes that 8 does not divide, take experts_triton.py. Everything contiguous, at addresses that 16 divides."""
+    check(hidden_states, gate_up_weight, down_weight, topk_ids, topk_weights, output)
     run_with(choose(hidden_states, gate_up_weight, down_weight, topk_ids, topk_weights), hidden_states, gate_up_weight,
              down_weight, topk_ids, topk_weights, output)

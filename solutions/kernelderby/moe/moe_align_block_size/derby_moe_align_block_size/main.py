@@ -6,6 +6,7 @@ import os
 import torch
 
 __path__ = [os.path.dirname(__file__)]
+contract = importlib.import_module(f"{__name__}.contract")
 tuning = importlib.import_module(f"{__name__}.tuning")
 tuned = importlib.import_module(f"{__name__}.tuned")
 cuda_library = importlib.import_module(f"{__name__}.cuda_library")
@@ -38,9 +39,15 @@ def run_with(config, topk_ids, block_slots, sorted_token_ids, expert_ids, num_to
             block_slots.shape[0], config["threads"], config["blocks"])
 
 
+check = contract.Contract("derby_moe_align_block_size", aligned=16,
+    topk_ids="int32 num_tokens 8", block_slots="int32 num_blocks", sorted_token_ids="int32 num_blocks 128",
+    expert_ids="int32 num_blocks", num_tokens_post_padded="int32 1")
+
+
 @torch.no_grad()
 def run(topk_ids, block_slots, sorted_token_ids, expert_ids, num_tokens_post_padded):
     """topk_ids int32 [num_tokens, 8] of 128 experts, block_slots [num_blocks] -> sorted_token_ids int32 [num_blocks,
     128], expert_ids int32 [num_blocks], num_tokens_post_padded int32 [1]. Within an expert in any order."""
+    check(topk_ids, block_slots, sorted_token_ids, expert_ids, num_tokens_post_padded)
     run_with(choose(topk_ids, block_slots), topk_ids, block_slots, sorted_token_ids, expert_ids,
              num_tokens_post_padded)

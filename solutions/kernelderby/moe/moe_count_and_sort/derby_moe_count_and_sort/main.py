@@ -6,6 +6,7 @@ import os
 import torch
 
 __path__ = [os.path.dirname(__file__)]
+contract = importlib.import_module(f"{__name__}.contract")
 tuning = importlib.import_module(f"{__name__}.tuning")
 tuned = importlib.import_module(f"{__name__}.tuned")
 cuda_library = importlib.import_module(f"{__name__}.cuda_library")
@@ -38,8 +39,14 @@ def run_with(config, topk_ids, sorted_pairs, expert_counts, expert_offsets):
             config["threads"], config["blocks"])
 
 
+check = contract.Contract("derby_moe_count_and_sort", aligned=16,
+    topk_ids="int32 num_tokens 8", sorted_pairs="int32 num_tokens 8", expert_counts="int32 128",
+    expert_offsets="int32 129")
+
+
 @torch.no_grad()
 def run(topk_ids, sorted_pairs, expert_counts, expert_offsets):
     """topk_ids int32 [num_tokens, 8] of 128 experts -> sorted_pairs, as topk_ids, expert_counts int32 [128],
     expert_offsets int32 [129]. Within an expert in any order."""
+    check(topk_ids, sorted_pairs, expert_counts, expert_offsets)
     run_with(choose(topk_ids), topk_ids, sorted_pairs, expert_counts, expert_offsets)

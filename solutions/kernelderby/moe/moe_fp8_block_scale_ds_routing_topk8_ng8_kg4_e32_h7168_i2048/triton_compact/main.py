@@ -35,6 +35,7 @@ import triton.language as tl
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 __path__ = [os.path.dirname(__file__)]
+contract = importlib.import_module(f"{__name__}.contract")
 workspaces = importlib.import_module(f"{__name__}.workspaces")
 
 TOP_K = 8
@@ -361,11 +362,23 @@ def _launch(calls, compiled_for, stream):
         launch(*arguments)
 
 
+check = contract.Contract("triton_compact", aligned=16,
+    routing_logits="float32 seq_len num_experts", routing_bias="bfloat16 num_experts",
+    hidden_states="float8_e4m3fn seq_len hidden_size", hidden_states_scale="float32 num_hidden_blocks seq_len",
+    gemm1_weights="float8_e4m3fn num_local_experts gemm1_out_size hidden_size",
+    gemm1_weights_scale="float32 num_local_experts num_gemm1_out_blocks num_hidden_blocks",
+    gemm2_weights="float8_e4m3fn num_local_experts hidden_size intermediate_size",
+    gemm2_weights_scale="float32 num_local_experts num_hidden_blocks num_intermediate_blocks",
+    output="bfloat16 seq_len hidden_size")
+
+
 @torch.no_grad()
 def run(routing_logits, routing_bias, hidden_states, hidden_states_scale, gemm1_weights, gemm1_weights_scale,
         gemm2_weights, gemm2_weights_scale, local_expert_offset, routed_scaling_factor, output):
     """Shapes as in the definition, all contiguous; hidden_size a multiple of 256, intermediate_size of 128, a power of
     two of experts. local_expert_offset and routed_scaling_factor are numbers."""
+    check(routing_logits, routing_bias, hidden_states, hidden_states_scale, gemm1_weights, gemm1_weights_scale,
+          gemm2_weights, gemm2_weights_scale, output)
     seq_len, hidden = hidden_states.shape
     num_local, _, intermediate = gemm2_weights.shape
     if seq_len == 0:

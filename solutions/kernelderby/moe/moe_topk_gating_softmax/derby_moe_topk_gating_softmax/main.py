@@ -15,6 +15,7 @@ import triton
 import triton.language as tl
 
 __path__ = [os.path.dirname(__file__)]
+contract = importlib.import_module(f"{__name__}.contract")
 tuning = importlib.import_module(f"{__name__}.tuning")
 tuned = importlib.import_module(f"{__name__}.tuned")
 cuda_library = importlib.import_module(f"{__name__}.cuda_library")
@@ -98,8 +99,14 @@ def run_with(config, gating_logits, topk_weights, topk_ids):
         TOP_K=topk_ids.shape[1], ROWS=config["rows"], num_warps=config["warps"])
 
 
+check = contract.Contract("derby_moe_topk_gating_softmax",
+    gating_logits="float32 num_tokens num_experts", topk_weights="float32 num_tokens 8",
+    topk_ids="int32 num_tokens 8")
+
+
 @torch.no_grad()
 def run(gating_logits, topk_weights, topk_ids):
     """gating_logits float32 [num_tokens, num_experts] -> topk_weights float32, topk_ids int32 [num_tokens, top_k];
     top_k is a power of two."""
+    check(gating_logits, topk_weights, topk_ids)
     run_with(choose(gating_logits), gating_logits, topk_weights, topk_ids)
