@@ -55,6 +55,11 @@ from kernelderby.cli.output import say, say_json, say_line, warn
 @click.option("--this-gpu", is_flag=True, help="Measure also what has rows of another GPU of this kind only.")
 @click.option("--together", is_flag=True, help="Where one solution has no row, measure all again, so that they pair.")
 @click.option("--plan", "only_plan", is_flag=True, help="Only say what would be measured, and for how long.")
+@click.option(
+    "--budget",
+    type=SECONDS,
+    help="Seconds for all of it: operators by importance, of each a sample of its shapes; the last one may end later.",
+)
 @fresh_option
 @secret_option
 @written_root_option
@@ -72,6 +77,7 @@ def command(
     this_gpu: bool,
     together: bool,
     only_plan: bool,
+    budget: float | None,
     fresh: int,
     secret: str,
     root: Path,
@@ -98,7 +104,7 @@ def command(
     if not as_json:
         say(f"{machine.name}: trying the libraries that solutions need")
     settings = Settings(
-        rounds, iterations, timeout, again, together, most_rounds, this_gpu, secret or drawn(), bool(secret)
+        rounds, iterations, timeout, again, together, most_rounds, this_gpu, secret or drawn(), bool(secret), budget
     )
     shapes = fresh_workloads(catalog, solutions, definitions, settings.secret, fresh) if fresh else None
     plan = make_plan(catalog, machine, settings, solutions, definitions, workloads, origin, shapes)

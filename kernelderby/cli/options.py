@@ -147,7 +147,7 @@ fresh_option = click.option(
     type=count_from(1),
     callback=lambda context, param, value: value or 0,
     metavar="N",
-    help="Instead of the listed shapes N that no file holds, drawn from each definition's AXES_SPACE by the secret.",
+    help="Instead of the listed shapes N of each definition that no file holds, drawn by the secret from AXES_SPACE.",
 )
 secret_option = click.option(
     "--secret",

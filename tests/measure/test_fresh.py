@@ -159,5 +159,22 @@ def test_rows_of_fresh_shapes_tell_their_shape_and_rank_by_themselves(derby, spa
         make_plan(catalog, CPU, settings, ["honest"], workloads=["8"], fresh=shapes)
 
 
+def test_fresh_shapes_stand_beside_those_of_an_origin(spaced):
+    from kernelderby.measure.run.fresh import fresh_workloads
+    from kernelderby.measure.run.plan import Settings, make_plan
+
+    path = Catalog.open(spaced).workloads_path(DEFINITION)
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    path.write_text("".join(json.dumps(line | {"origin": "models"}) + "\n" for line in lines[:1]))
+    catalog = Catalog.open(spaced)
+    shapes = fresh_workloads(catalog, ["honest"], [], SECRET, 2)
+    plans = {
+        origins: make_plan(catalog, CPU, Settings(), ["honest"], origins=origins, fresh=shapes)
+        for origins in ((), ("models",))
+    }
+    assert [job.workload.origin for job in plans[()].jobs] == ["fresh"] * 2
+    assert sorted(job.workload.origin for job in plans[("models",)].jobs) == ["fresh", "fresh", "models"]
+
+
 def work(workload):
     return workload.cost.needed()

@@ -27,7 +27,8 @@ class Settings:
     their ratio is narrow. timeout_seconds: for each step of a solution (check with compilation, one round). again:
     measure also what has a row. this_gpu: a row counts only where it was measured on this very GPU, not on another of
     its kind. together: when any chosen solution lacks a row on a workload, measure all of them, so that they pair.
-    secret: of the session. is_secret_given: on the command line, where others may have read it."""
+    secret: of the session. is_secret_given: on the command line, where others may have read it.
+    budget_seconds: of the whole run, see budget.py."""
 
     rounds: int = 5
     iterations: int = 10
@@ -38,6 +39,7 @@ class Settings:
     this_gpu: bool = False
     secret: str = field(default_factory=drawn)
     is_secret_given: bool = False
+    budget_seconds: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,9 +80,9 @@ def make_plan(
     fresh: Mapping[str, Sequence[Workload]] | None = None,
 ) -> Plan:
     """What is to be measured. Without names: everything. fresh: of each definition the shapes instead of the listed
-    ones. DerbyError for a name that does not exist."""
-    if fresh is not None and (workloads or origins):
-        raise DerbyError("--fresh: draws shapes that no file holds; leave out --workloads and --origin")
+    ones, or beside those of the origins. DerbyError for a name that does not exist."""
+    if fresh is not None and workloads:
+        raise DerbyError("--fresh: draws shapes that no file holds; leave out --workloads")
     catalog.check_origins(origins)
     chosen = [catalog.solution(name) for name in solutions] or list(catalog.solutions.values())
     wanted = [catalog.definition(name) for name in definitions] or list(catalog.definitions.values())
@@ -105,11 +107,10 @@ def make_plan(
         rows = catalog.traces(definition.name)
         took |= _recorded_seconds(rows, machine)
         known = settled_keys((row for row in rows if not settings.this_gpu or _is_of(row, machine)), racers)
-        own = (
-            of_origin(catalog.workloads(definition.name), origins) if fresh is None else fresh.get(definition.name, ())
-        )
+        own = of_origin(catalog.workloads(definition.name), origins) if fresh is None or origins else []
+        listed = select_workloads(own, workloads) if own or not (origins or fresh) else []
         # The least work first: a run that is stopped has measured the most shapes.
-        for workload in sorted(select_workloads(own, workloads) if own or not origins else (), key=_work):
+        for workload in sorted([*listed, *(fresh or {}).get(definition.name, ())], key=_work):
             missing = [
                 one
                 for one in racers

@@ -6,7 +6,7 @@ import os
 import secrets
 import statistics
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from msgspec.structs import asdict
 
-from kernelderby.catalog import Catalog, Definition, Solution
+from kernelderby.catalog import Catalog, Definition, Solution, published
 from kernelderby.catalog.selection import workload_label
 from kernelderby.catalog.traces import load_rows
 from kernelderby.catalog.workloads import FRESH
@@ -31,6 +31,7 @@ from kernelderby.measure.judge.table import JudgesTable
 from kernelderby.measure.machine.environment import GpuSensors, git_commit, host_cpu
 from kernelderby.measure.machine.probe import Machine, exclusive
 from kernelderby.measure.run import helpers, turns
+from kernelderby.measure.run.budget import in_time
 from kernelderby.measure.run.neighbours import Neighbours
 from kernelderby.measure.run.plan import Job, Plan, Settings
 from kernelderby.measure.run.rows import (
@@ -130,6 +131,7 @@ class Runner:
         self._judges_table: JudgesTable | None = None
         self._watch = helpers.Watch()
         self._were_overtaken: set[str] = set()  # solutions whose graphs were replayed after a larger call
+        self._end: float | None = None  # time.monotonic() of the budget's
         self._caught: dict[str, Verdict] = {}  # solution -> why it is out before its next turn
         self._is_racing, self._held = False, list[tuple[Job, Measurement]]()
 
@@ -143,6 +145,8 @@ class Runner:
     def run(self, plan: Plan) -> list[Measurement]:
         """Works the plan off and returns the rows. Whatever ends it, the workers end too."""
         self._lines_before = plan.lines
+        if self.settings.budget_seconds is not None:
+            self._end = time.monotonic() + self.settings.budget_seconds
         with exclusive(self.machine, self.catalog.root), self._neighbours:
             self._refuse_strangers()
             if plan.jobs:
@@ -166,7 +170,7 @@ class Runner:
         definition, elsewhere = None, list(jobs)
         for _ in range(2):
             waiting, elsewhere = elsewhere, []
-            for job in waiting:
+            for job in self._in_time(waiting):
                 with claim(self._path(job.definition), job.workload.uuid) as is_ours:
                     if not is_ours:
                         elsewhere.append(job)
@@ -177,6 +181,23 @@ class Runner:
                         self._run_job(left)
         for job in elsewhere:
             self.observer.note(f"{workload_label(job.workload)}: another run measures it; left to that one")
+
+    def _in_time(self, jobs: list[Job]) -> Iterable[Job]:
+        """All of them, or those that the budget allows; what it does not is said."""
+        if (end := self._end) is None:
+            return jobs
+        importance = published.importance(self.catalog.root, self.catalog.left_out)
+        left = {id(job): job for job in jobs}
+
+        def taken() -> Iterator[Job]:
+            for job in in_time(jobs, max(0.0, end - time.monotonic()), importance):
+                del left[id(job)]
+                yield job
+            if left:
+                pairs = sum(len(job.solutions) for job in left.values())
+                self.observer.note(f"the time is over: {pairs} of the plan are not measured; the same command goes on")
+
+        return taken()
 
     def _without_others_rows(self, job: Job) -> Job | None:
         """The job without the solutions of which another run has written a row since this one was planned."""

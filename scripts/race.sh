@@ -1,0 +1,20 @@
+#!/usr/bin/env bash
+# Ours against the libraries on shapes of models and on fresh ones, within so many seconds on this GPU:
+#
+#     scripts/race.sh 600                    # every operator, the most important first; rows are appended as they arise
+#     FRESH=8 scripts/race.sh 600 --definitions rms_norm,fused_moe
+#
+# Correct first: derby bench checks every solution on every shape before it is timed, and what fails gets a row that says
+# so. Plain torch is left out. Further arguments go to `derby bench`.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+[ -d "${VENV:-.venv}" ] && PATH="$(realpath "${VENV:-.venv}")/bin:$PATH"
+seconds="${1:?usage: scripts/race.sh SECONDS [OPTIONS OF derby bench]}"
+shift
+
+libraries_and_ours="$(python -c '
+import kernelderby
+print(",".join(name for name, each in kernelderby.open().solutions.items() if each.author != "baseline"))')"
+derby bench --budget "$seconds" --origin models --fresh "${FRESH:-6}" --solutions "$libraries_and_ours" \
+  --rounds 3 --most-rounds 5 --together "$@"
+derby rank --summary operators
