@@ -170,6 +170,16 @@ def test_the_command_writes_lines_that_the_set_reads(derby, small_set, checkout,
     assert code == 0 and "0 shapes of 0 operators" in text
 
 
+def test_a_committed_configuration_has_a_name(derby, checkout):
+    words = ("--tp", 2, "--tokens", 9, "--json", "--root", checkout)
+    by_path = derby("shapes", standing.CONFIGS / "qwen3-32b.json", *words)
+    assert derby("shapes", "qwen3-32b", *words) == by_path and by_path[0] == 0
+    code, out, err = derby("shapes", "qwen3-3b", *words)
+    assert (code, out) == (1, "") and "did you mean" in err and "qwen3-32b" in err
+    code, out, err = derby("shapes", "missing.json", *words)
+    assert (code, out) == (1, "") and err.count("\n") == 1 and "missing.json" in err
+
+
 @pytest.mark.parametrize(
     "change, words, said",
     [

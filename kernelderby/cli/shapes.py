@@ -20,7 +20,7 @@ from kernelderby.cli.output import Output, output_options, warn
 
 
 @click.command(cls=DerbyCommand)
-@click.argument("config", metavar="[CONFIG.json]", required=False, type=FILE)
+@click.argument("config", metavar="[CONFIG.json|NAME]", required=False, type=FILE)
 @click.option("--tp", "sharing", type=count_from(1), default=1, show_default=True, help="GPUs that share each layer.")
 @names_option("--tokens", metavar="N", help="Tokens of a step (default: 1 to 16384, as in the rules).")
 @definitions_option
@@ -41,7 +41,8 @@ def command(
     """The workloads of every operator that a model's config.json implies on one of --tp GPUs, by rules
     (kernelderby/shapes/rules.toml): dense and mixture of experts, latent attention, mrope, FP8 where the file says so.
 
-    Without CONFIG.json: the standing set of origin `models`, chosen from the configurations in kernelderby/shapes.
+    NAME: of a committed configuration, such as qwen3-32b. Without any: the standing set of origin `models`, chosen
+    from the committed ones.
     """
     from kernelderby.catalog import Catalog
     from kernelderby.files import write_whole
@@ -49,7 +50,7 @@ def command(
     from kernelderby.report.shapes import shapes_answer
     from kernelderby.shapes.model import read_model
     from kernelderby.shapes.rules import generated_inputs, shapes_of
-    from kernelderby.shapes.standing import standing_shapes, write_standing
+    from kernelderby.shapes.standing import committed, standing_shapes, write_standing
 
     if config is None and (tokens or sharing > 1):
         raise click.UsageError("--tp and --tokens go with a CONFIG.json; without one it is the standing set")
@@ -60,7 +61,7 @@ def command(
     if config is None:
         title, shapes = "the standing set", standing_shapes(catalog)
     else:
-        model = read_model(config, sharing)
+        model = read_model(committed(config), sharing)
         title, shapes = f"{model.name} on {sharing} GPUs", shapes_of(catalog, model, _counts(tokens))
     chosen = [shape for shape in shapes if not definitions or shape.definition.name in definitions]
     lines = [shape.line(generated_inputs(catalog, shape.definition)) for shape in chosen]

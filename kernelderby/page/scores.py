@@ -45,7 +45,10 @@ def leads(catalog: Catalog) -> dict[str, str]:
         found = TraceSet(catalog).leads().value
     except DerbyError:
         return {}
-    return {gpu_id(each.gpu): words(sentence(each)) for each in found}
+    told: dict[str, list[str]] = {}
+    for each in found:  # a leg each: published shapes, shapes of models, fresh ones
+        told.setdefault(gpu_id(each.gpu), []).append(sentence(each))
+    return {gpu: words(" ".join(sentences)) for gpu, sentences in told.items()}
 
 
 def _score(gpu: str, protocol: str, each: Contender) -> ShownScore:

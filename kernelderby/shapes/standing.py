@@ -16,12 +16,23 @@ from msgspec import Struct
 
 from kernelderby.catalog import Catalog
 from kernelderby.catalog.workloads import MODELS
-from kernelderby.fields import Name, Size, read_text, read_toml
+from kernelderby.errors import DerbyError
+from kernelderby.fields import Name, Size, read_text, read_toml, suggestion
 from kernelderby.files import write_whole
 from kernelderby.shapes.model import read_model
 from kernelderby.shapes.rules import ModelShape, generated_inputs, shapes_of
 
 CONFIGS = Path(__file__).parent / "configs"
+
+
+def committed(path: Path) -> Path:
+    """The file that is meant: a path, or the name of a committed configuration. DerbyError where it is neither."""
+    names = {each.stem: each for each in CONFIGS.glob("*.json")}
+    if path.exists() or path.suffix or len(path.parts) != 1:
+        return path
+    if path.name not in names:
+        raise DerbyError(f"{path}: is no file, and no committed configuration; {suggestion(path.name, names)}")
+    return names[path.name]
 
 
 class _Standing(Struct, forbid_unknown_fields=True):
