@@ -11,7 +11,7 @@ import pytest
 from kernelderby.catalog import Catalog
 from kernelderby.catalog.pack import problems
 from kernelderby.catalog.same_code import certificate_files, read_certificates
-from kernelderby.measure.certify import certify
+from kernelderby.measure.certify import certify, python
 from kernelderby.measure.certify.assembly import launches
 from kernelderby.measure.run.rows import settled_keys
 from kernelderby.roofline import selection
@@ -277,6 +277,51 @@ def test_the_digest_of_host_code_follows_the_kernel_and_not_its_name():
     renamed = ASSEMBLY.replace("_Z6kernelv", "_Z4otherv")
     assert launches(renamed, {"_Z4otherv": "a" * 16}) == launches(ASSEMBLY, {"_Z6kernelv": "a" * 16})
     assert launches(ASSEMBLY, {"_Z6kernelv": "b" * 16}) != launches(ASSEMBLY, {"_Z6kernelv": "a" * 16})
+
+
+LIBRARY = """
+import ctypes, os, re
+POINTER, INT = ctypes.c_void_p, ctypes.c_int
+INCLUDE = re.compile("include")
+
+def find_nvcc():
+    return os.environ["NVCC"]
+
+class CudaLibrary:
+    def __init__(self, main, name, sources, parameters):
+        self.folder, self.name, self.sources = main, name, sources
+        self.parameters, self.functions = [*parameters, POINTER], {}
+
+    def build(self, architecture):
+        return find_nvcc() + INCLUDE.pattern + self.folder
+
+    def load(self, path):
+        return ctypes.CDLL(path, self.parameters)
+
+    def __call__(self, *arguments):
+        return self.functions[self.name](*arguments, self.build("90a"), INT)
+"""
+USES = 'library = CudaLibrary(__file__, "toy", ["kernel.cu", "a.cuh"], [INT])'
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "same"),
+    [
+        ('os.environ["NVCC"]', '"nvcc"', True),
+        ("self.folder, self.name, self.sources = main, name, sources", "self.folder, self.name = main, name", True),
+        ('["kernel.cu", "a.cuh"]', '"kernel.cu"', True),
+        ('INCLUDE = re.compile("include")', 'INCLUDE = re.compile("[ ]*include")', True),
+        ("[*parameters, POINTER]", "[*parameters]", False),
+        ("self.name](*arguments", "self.name](self", False),
+        ("ctypes.c_int", "ctypes.c_long", False),
+        ('"toy"', '"other"', False),
+        ("[INT])", "[POINTER])", False),
+        ('"kernel.cu"', '"other.cu"', False),
+    ],
+)
+def test_of_python_what_makes_the_library_does_not_count(old, new, same):
+    text = LIBRARY + USES
+    assert old in text and (python._form(text.replace(old, new)) == python._form(text)) is same
 
 
 def test_assembly_that_exports_nothing_is_refused():

@@ -3,7 +3,6 @@ way kept. Needs nvcc, and no GPU."""
 
 from __future__ import annotations
 
-import ast
 import hashlib
 import os
 import re
@@ -19,18 +18,18 @@ from types import ModuleType
 import msgspec
 
 from kernelderby.catalog import Definition, Solution
-from kernelderby.catalog.code import python_form
 from kernelderby.catalog.same_code import MachineCode
 from kernelderby.errors import DerbyError
 from kernelderby.files import write_whole
 from kernelderby.measure.certify.assembly import launches
 from kernelderby.measure.certify.cubin import kernels_of
+from kernelderby.measure.certify.python import python_digest
 from kernelderby.measure.wire.sources import cache_folder
 from kernelderby.measure.worker.build import BuildFailed, load_solution, solution_module
 
 ARCHITECTURE = "90a"
 _ANONYMOUS = re.compile(r"(\d+)(_GLOBAL__N__)")
-_FORM = 3  # of the digests; another number where they are made in another way
+_FORM = 4  # of the digests; another number where they are made in another way
 _WRAPPER = """#!/bin/sh
 kept=$(mktemp -d "{kept}/XXXXXX") && exec "{nvcc}" "$@" --keep --keep-dir "$kept" -Xcompiler -save-temps=obj
 """
@@ -166,28 +165,6 @@ def _plain(name: str) -> str:
     while found := _ANONYMOUS.search(name):
         name = f"{name[: found.start()]}12_GLOBAL__N_1{name[found.start(2) + int(found[1]) :]}"
     return name
-
-
-def python_digest(solution: Solution) -> str:
-    """Of the Python sources, but for the names of headers in lists: what these give is the library."""
-    parts = {
-        path: _without_headers(text) if path.endswith(".py") else text
-        for path, text in solution.sources.items()
-        if not path.endswith((".cu", ".cuh", ".h"))
-    }
-    return solution.digest_of(sorted(parts.items()))
-
-
-def _without_headers(text: str) -> str:
-    tree = ast.parse(text)
-    for node in ast.walk(tree):
-        if isinstance(node, ast.List | ast.Tuple):
-            node.elts = [each for each in node.elts if not _is_header(each)]
-    return python_form(ast.unparse(tree))
-
-
-def _is_header(node: ast.expr) -> bool:
-    return isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value.endswith((".cuh", ".h"))
 
 
 def _compiler() -> tuple[str, str]:

@@ -1,0 +1,102 @@
+"""A digest of a CUDA solution's Python: all that runs at a call, without what makes the library.
+
+The library's own code is compared word for word, so what finds, compiles and caches it does not count: names of headers
+in lists, the sources that a CudaLibrary is told, and of the class CudaLibrary all but the call and the loading.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterable, Iterator
+
+from kernelderby.catalog import Solution
+from kernelderby.catalog.code import python_form
+
+_LIBRARY, _CALLED = "CudaLibrary", ("__call__", "load")
+_SOURCES = 2  # which argument of CudaLibrary(main, name, sources, parameters) says them
+
+
+def python_digest(solution: Solution) -> str:
+    """Also of what solution.toml says of the call."""
+    parts = {
+        path: _form(text) if path.endswith(".py") else text
+        for path, text in solution.sources.items()
+        if not path.endswith((".cu", ".cuh", ".h"))
+    }
+    return solution.digest_of(sorted(parts.items()))
+
+
+def _form(text: str) -> str:
+    tree = ast.parse(text)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.List | ast.Tuple):
+            node.elts = [each for each in node.elts if not _is_header(each)]
+        elif isinstance(node, ast.Call) and _name(node.func) == _LIBRARY and len(node.args) > _SOURCES:
+            node.args[_SOURCES] = _first(node.args[_SOURCES])
+    for each in tree.body:
+        if isinstance(each, ast.ClassDef) and each.name == _LIBRARY:
+            tree.body = [*_without_build(tree.body, each)]
+            break
+    return python_form(ast.unparse(tree))
+
+
+def _is_header(node: ast.expr) -> bool:
+    return isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value.endswith((".cuh", ".h"))
+
+
+def _first(sources: ast.expr) -> ast.expr:
+    return sources.elts[0] if isinstance(sources, ast.List | ast.Tuple) and sources.elts else sources
+
+
+def _name(node: ast.expr) -> str:
+    return node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""
+
+
+def _without_build(body: list[ast.stmt], library: ast.ClassDef) -> Iterator[ast.stmt]:
+    """The module without what only the building of a library asks for, however far down."""
+    kept = [each for each in library.body if isinstance(each, ast.FunctionDef) and each.name in _CALLED]
+    asked = {node.attr for node in _nodes(kept) if isinstance(node, ast.Attribute) and _name(node.value) == "self"}
+    built = [each for each in library.body if each not in kept]
+    library.body = [*kept, *_assigned(built, asked)]
+    others = [each for each in body if each is not library]
+    gone: list[ast.stmt] = []
+    while True:
+        running = _names([library, *(each for each in others if each not in gone)])
+        wanted = _names([*built, *gone])
+        more = [each for each in others if each not in gone and (bound := _bound(each)) and bound <= wanted - running]
+        if not more:
+            return (yield from (each for each in body if each not in gone))
+        gone += more
+
+
+def _assigned(methods: list[ast.stmt], asked: set[str]) -> Iterator[ast.stmt]:
+    """What __init__ sets of the attributes that the call asks for, one assignment each."""
+    for node in _nodes(methods):
+        if isinstance(node, ast.Assign) and len(node.targets) == 1:
+            targets, values = ([node.targets[0]], [node.value])
+            if isinstance(targets[0], ast.Tuple) and isinstance(node.value, ast.Tuple):
+                targets, values = targets[0].elts, node.value.elts
+            for target, value in zip(targets, values, strict=True):
+                if isinstance(target, ast.Attribute) and target.attr in asked:
+                    yield ast.copy_location(ast.Assign([target], value), node)
+
+
+def _nodes(statements: Iterable[ast.stmt]) -> Iterator[ast.AST]:
+    for each in statements:
+        yield from ast.walk(each)
+
+
+def _names(statements: Iterable[ast.stmt]) -> set[str]:
+    """What they read."""
+    return {node.id for node in _nodes(statements) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)}
+
+
+def _bound(statement: ast.stmt) -> set[str]:
+    """What a statement at a module's top defines; nothing for one that does more."""
+    if isinstance(statement, ast.Import | ast.ImportFrom):
+        return {(alias.asname or alias.name).partition(".")[0] for alias in statement.names}
+    if isinstance(statement, ast.FunctionDef):
+        return {statement.name}
+    if isinstance(statement, ast.Assign):
+        return {node.id for target in statement.targets for node in ast.walk(target) if isinstance(node, ast.Name)}
+    return set()
