@@ -50,9 +50,30 @@ def test_an_element_fails_only_beyond_both_bounds(definition):
 
 def test_every_tolerance_must_hold(definition):
     both = with_tolerances(definition, (1.0, 0.1, 0.5), (0.1, 0.01, 0.9))
-    verdict = judged(both, [1.5, 7.0], [1.0, 7.0])
+    verdict = judged(both, [1.5, 7.0, 7.0, 7.0] * 500, [1.0, 7.0, 7.0, 7.0] * 500)
     assert verdict.status is Status.WRONG_VALUES
-    assert verdict.message == "t1: 0.5000 of the elements match, 0.9 must"
+    assert verdict.message == "t1: 0.7500 of the elements match, 0.9 must"
+
+
+def test_of_few_elements_chance_takes_more(definition):
+    """16 elements at 0.9: 1.6 and 4.5 x 1.2 = 5.4 more, 7 in all; of two at most one; at a ratio of 1 none."""
+    one = with_tolerances(definition, (0.1, 0.01, 0.9))
+    right = [7.0] * 16
+    assert judged(one, [8.0] * 7 + right[7:], right).status is Status.PASSED
+    verdict = judged(one, [8.0] * 8 + right[8:], right)
+    assert verdict.status is Status.WRONG_VALUES
+    assert verdict.message == "t0: 0.5000 of the elements match, 0.5625 (of many 0.9) must"
+    assert judged(one, [8.0, 7.0], [7.0, 7.0]).status is Status.PASSED
+    assert judged(one, [8.0, 8.0], [7.0, 7.0]).status is Status.WRONG_VALUES
+    all_of_them = with_tolerances(definition, (0.1, 0.01, 1.0))
+    verdict = judged(all_of_them, [8.0, *right[1:]], right)
+    assert verdict.message == "t0: 0.9375 of the elements match, 1.0 must"
+    half = with_tolerances(definition, (0.1, 0.01, 0.5))
+    assert judged(half, [8.0, 8.0, 7.0, 7.0], [7.0] * 4).status is Status.PASSED
+    assert judged(half, [8.0, 8.0, 8.0, 7.0], [7.0] * 4).status is Status.WRONG_VALUES
+    many = [7.0] * 1024
+    assert judged(one, [8.0] * 102 + many[102:], many).status is Status.PASSED
+    assert judged(one, [8.0] * 103 + many[103:], many).status is Status.WRONG_VALUES
 
 
 def test_a_tolerance_may_be_for_one_output(definition):
