@@ -30,9 +30,9 @@ struct DeltaRule {
 __device__ __forceinline__ float sigmoid(float x) { return 1.0f / (1.0f + __expf(-x)); }
 
 // log of what a token leaves of the state: -exp(A_log) softplus(a + dt_bias), softplus(x) being x above 20.
-__device__ __forceinline__ float log_decay(const DeltaRule& problem, int head, __nv_bfloat16 a) {
-    const float x = __bfloat162float(a) + __bfloat162float(problem.dt_bias[head]);
-    return -__expf(problem.A_log[head]) * (x > 20.0f ? x : log1pf(__expf(x)));
+__device__ __forceinline__ float log_decay(float A_log, float dt_bias, __nv_bfloat16 a) {
+    const float x = __bfloat162float(a) + dt_bias;
+    return -__expf(A_log) * (x > 20.0f ? x : log1pf(__expf(x)));
 }
 
 // A quarter of a head's state (`part`: of all heads') from the initial to the final pool, unless a sequence has that slot.

@@ -49,13 +49,14 @@ struct PrepareShared {
 __device__ __forceinline__ void gather_gates(PrepareShared& shared, const DeltaRule& problem, int head,
                                              const ChunkPlace& chunk) {
     const int lane = threadIdx.x % 32;
+    const float rate = problem.A_log[head], bias = __bfloat162float(problem.dt_bias[head]);
     float steps[2], betas[2];
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
         const int token = 2 * lane + i;
         const bool inside = token < chunk.count;
         const size_t at = size_t(chunk.first + (inside ? token : 0)) * problem.v_heads + head;
-        steps[i] = inside ? log_decay(problem, head, problem.a[at]) * LOG2_E : 0.0f;
+        steps[i] = inside ? log_decay(rate, bias, problem.a[at]) * LOG2_E : 0.0f;
         betas[i] = inside ? sigmoid(__bfloat162float(problem.b[at])) : 0.0f;
     }
     float sum = steps[0] + steps[1];

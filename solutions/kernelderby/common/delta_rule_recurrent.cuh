@@ -13,6 +13,7 @@ constexpr int RECURRENT_THREADS = 256, RECURRENT_COLUMNS = 32, RECURRENT_TOKENS 
 
 struct RecurrentShared {
     float4 q[RECURRENT_TOKENS][DELTA_DIM / 4], k[RECURRENT_TOKENS][DELTA_DIM / 4];  // of length one; q scaled
+    float v[RECURRENT_TOKENS][RECURRENT_COLUMNS];
     float q_k[RECURRENT_TOKENS], decay[RECURRENT_TOKENS], beta[RECURRENT_TOKENS];
     float2 sums[2][RECURRENT_THREADS / 32][RECURRENT_COLUMNS];  // k S and q S over a warp's keys
 };
@@ -31,27 +32,34 @@ __device__ __forceinline__ float sum_lanes(float x) {
     return x;
 }
 
-// Queries, keys and gates of `count` tokens from `first` on; a warp takes a token.
-__device__ __forceinline__ void gather_tokens(RecurrentShared& shared, const DeltaRule& problem, int head, int first,
-                                              int count) {
+// What a lane brings of a token: four values of q and k, one of v.
+struct RecurrentToken {
+    uint2 q, k;
+    __nv_bfloat16 v, a, b;
+};
+__device__ __forceinline__ RecurrentToken fetch_token(const DeltaRule& problem, int head, int column0, size_t token) {
     const int lane = threadIdx.x % 32;
-    for (int t = threadIdx.x / 32; t < count; t += RECURRENT_THREADS / 32) {
-        const size_t token = first + t;
-        const size_t row = (token * problem.q_heads + head / (problem.v_heads / problem.q_heads)) * DELTA_DIM;
-        float4 q = widened(reinterpret_cast<const uint2*>(problem.q + row)[lane]);
-        float4 k = widened(reinterpret_cast<const uint2*>(problem.k + row)[lane]);
-        const float of_q = DELTA_SCALE * rsqrtf(sum_lanes<16, 1>(dot(q, q)) + DELTA_EPS);
-        const float of_k = rsqrtf(sum_lanes<16, 1>(dot(k, k)) + DELTA_EPS);
-        q = make_float4(q.x * of_q, q.y * of_q, q.z * of_q, q.w * of_q);
-        k = make_float4(k.x * of_k, k.y * of_k, k.z * of_k, k.w * of_k);
-        const float q_k = sum_lanes<16, 1>(dot(q, k));
-        shared.q[t][lane] = q, shared.k[t][lane] = k;
-        if (lane == 0) {
-            const size_t at = token * problem.v_heads + head;
-            shared.q_k[t] = q_k;
-            shared.decay[t] = __expf(log_decay(problem, head, problem.a[at]));
-            shared.beta[t] = sigmoid(__bfloat162float(problem.b[at]));
-        }
+    const size_t row = (token * problem.q_heads + head / (problem.v_heads / problem.q_heads)) * DELTA_DIM;
+    const size_t at = token * problem.v_heads + head;
+    return {reinterpret_cast<const uint2*>(problem.q + row)[lane], reinterpret_cast<const uint2*>(problem.k + row)[lane],
+            problem.v[at * DELTA_DIM + column0 + lane], problem.a[at], problem.b[at]};
+}
+
+// Its queries and keys of length one, and its gates, into shared memory as token t. By a warp.
+__device__ __forceinline__ void place_token(RecurrentShared& shared, const RecurrentToken& token, int t, float rate,
+                                            float bias) {
+    const int lane = threadIdx.x % 32;
+    float4 q = widened(token.q), k = widened(token.k);
+    const float of_q = DELTA_SCALE * rsqrtf(sum_lanes<16, 1>(dot(q, q)) + DELTA_EPS);
+    const float of_k = rsqrtf(sum_lanes<16, 1>(dot(k, k)) + DELTA_EPS);
+    const float q_k = of_q * of_k * sum_lanes<16, 1>(dot(q, k));
+    shared.q[t][lane] = make_float4(q.x * of_q, q.y * of_q, q.z * of_q, q.w * of_q);
+    shared.k[t][lane] = make_float4(k.x * of_k, k.y * of_k, k.z * of_k, k.w * of_k);
+    shared.v[t][lane] = __bfloat162float(token.v);
+    if (lane == 0) {
+        shared.q_k[t] = q_k;
+        shared.decay[t] = __expf(log_decay(rate, bias, token.a));
+        shared.beta[t] = sigmoid(__bfloat162float(token.b));
     }
 }
 
@@ -68,29 +76,39 @@ __global__ void __launch_bounds__(RECURRENT_THREADS) derby_delta_rule_recurrent(
         copy_unused<RECURRENT_THREADS>(problem, sequence - problem.sequences, part);
         return;
     }
+    // All loads that no other depends on are on their way before the state's, which wait for its slot.
+    const int slot = problem.slots[sequence];
     const int2 bounds = problem.bounds(sequence);
     if (bounds.y - bounds.x > longest) return;
-    const size_t place = (size_t(problem.slots[sequence]) * problem.v_heads + head) * DELTA_DIM * DELTA_DIM;
+    const float rate = problem.A_log[head], bias = __bfloat162float(problem.dt_bias[head]);
+    RecurrentToken token = {};
+    if (bounds.x + warp < bounds.y) token = fetch_token(problem, head, column0, bounds.x + warp);
+    const size_t place = (size_t(slot) * problem.v_heads + head) * DELTA_DIM * DELTA_DIM;
     // This thread's 4 groups of 4 values. Key-major: keys group() to group() + 96 by 32, columns 4 (lane % 8). Else column
     // group(), keys 4 (lane % 8) and on by 32.
     const int group = warp * 4 + lane / 8, four = lane % 8 * 4;
     const size_t mine = place + (KEY_MAJOR ? group * DELTA_DIM + column0 + four : (column0 + group) * DELTA_DIM + four);
-    constexpr int APART = KEY_MAJOR ? 32 * DELTA_DIM : 32;
+    constexpr int APART = KEY_MAJOR ? 32 * DELTA_DIM : 32, WARPS = RECURRENT_THREADS / 32;
     float4 state[4];
 #pragma unroll
     for (int i = 0; i < 4; ++i) state[i] = __ldcs(reinterpret_cast<const float4*>(problem.initial + mine + i * APART));
     int turn = 0;
     for (int first = bounds.x; first < bounds.y; first += RECURRENT_TOKENS) {
         const int count = min(RECURRENT_TOKENS, bounds.y - first);
-        if (first > bounds.x) __syncthreads();
-        gather_tokens(shared, problem, head, first, count);
+        if (first > bounds.x) {
+            __syncthreads();
+            if (warp < count) token = fetch_token(problem, head, column0, first + warp);
+        }
+        if (warp < count) place_token(shared, token, warp, rate, bias);
+        for (int t = warp + WARPS; t < count; t += WARPS)
+            place_token(shared, fetch_token(problem, head, column0, first + t), t, rate, bias);
         __syncthreads();
         for (int t = 0; t < count; ++t, turn ^= 1) {
             const float decay = shared.decay[t], beta = shared.beta[t], q_k = shared.q_k[t];
             const size_t values = ((size_t(first) + t) * problem.v_heads + head) * DELTA_DIM + column0;
             if constexpr (KEY_MAJOR) {
-                const float4 v = widened(*reinterpret_cast<const uint2*>(problem.v + values + four));
-                const float *q = reinterpret_cast<const float*>(shared.q[t]), *k = reinterpret_cast<const float*>(shared.k[t]);
+                const float* q = reinterpret_cast<const float*>(shared.q[t]);
+                const float* k = reinterpret_cast<const float*>(shared.k[t]);
                 float of_k[4], k_s[4] = {}, q_s[4] = {};
 #pragma unroll
                 for (int i = 0; i < 4; ++i) {
@@ -109,7 +127,7 @@ __global__ void __launch_bounds__(RECURRENT_THREADS) derby_delta_rule_recurrent(
                     if (lane < 8) shared.sums[turn][warp][four + c] = make_float2(k_s[c], q_s[c]);
                 }
                 __syncthreads();
-                const float of_v[4] = {v.x, v.y, v.z, v.w};
+                const float* of_v = &shared.v[t][four];
                 float correction[4], output[4];
 #pragma unroll
                 for (int c = 0; c < 4; ++c) {
@@ -134,7 +152,7 @@ __global__ void __launch_bounds__(RECURRENT_THREADS) derby_delta_rule_recurrent(
                         make_uint2(pack_bf16(output[0], output[1]), pack_bf16(output[2], output[3]));
                 }
             } else {
-                const float v = __bfloat162float(problem.v[values + group]);
+                const float v = shared.v[t][group];
                 float4 k[4];
                 float k_s = 0.0f, q_s = 0.0f;
 #pragma unroll
