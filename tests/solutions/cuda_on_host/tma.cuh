@@ -47,6 +47,22 @@ inline void bulk_load(uint32_t to, const void* from, int bytes, uint32_t barrier
   });
 }
 
+inline std::map<emulated::Fiber*, std::deque<Work>> copies;  // cp.async of a thread, not yet done
+inline void cp_async4(uint32_t to, const void* from) {
+  copies[emulated::current].push_back([=] { memcpy(shared_at(to), from, 4); });
+}
+inline void cp_async_wait_all() {
+  for (auto& mine = copies[emulated::current]; !mine.empty(); mine.pop_front()) mine.front()();
+}
+inline void mbarrier_arrive_on_cp_async(uint32_t barrier) {
+  std::deque<Work> mine = std::move(copies[emulated::current]);
+  copies[emulated::current].clear();
+  loads[{emulated::current->block, barrier}].push_back([=] {
+    for (const Work& copy : mine) copy();
+    mbarrier_arrive(barrier);
+  });
+}
+
 inline std::map<emulated::Fiber*, std::deque<std::vector<Work>>> stores;  // of a thread; the last group is open
 inline void later_store(Work work) {
   auto& groups = stores[emulated::current];

@@ -2,7 +2,8 @@
 //
 // The state stands turned over, [value, key], as the accumulators of one warpgroup: as bf16 it is the left operand of w S
 // as it lies, and so are the decayed corrections in the update. Between the two products of a chunk nothing goes through
-// shared memory. A warp of its own loads three chunks ahead.
+// shared memory. A warp of its own loads two chunks ahead; log decays come by it too, since a load that a thread waits for
+// would also hold up its fence before the stores.
 // Constraints: sm_90a, key_dim and value_dim 128, all tensors at addresses that 16 divides.
 #include "delta_rule_tiles.cuh"
 
@@ -10,15 +11,15 @@ using namespace derby;
 
 namespace {
 
-constexpr int STAGES = 4, CONSUMERS = 128, THREADS = CONSUMERS + 32;
+constexpr int STAGES = 3, STORES = 3, CONSUMERS = 128, THREADS = CONSUMERS + 32;
 
 struct Stage {
     uint8_t w[2 * TILE_BYTES], k[2 * TILE_BYTES], u[TILE_BYTES];
 };
 struct Shared {
     Stage stages[STAGES];
-    uint8_t h[2][2 * TILE_BYTES], v_new[2][TILE_BYTES];  // on their way out
-    float to_end[2][CHUNK], over[2];                     // exp(g_last - g) of a chunk's tokens; exp(g_last)
+    uint8_t h[STORES][2 * TILE_BYTES], v_new[STORES][TILE_BYTES];  // on their way out
+    float g[STAGES][CHUNK];  // log decays; behind the last token its own again
     Pipeline<STAGES> ring;
 };
 
@@ -30,46 +31,52 @@ struct Call {
     int tokens, k_heads, v_heads;
 };
 
+// By a warp.
 __device__ __forceinline__ void produce(const Call& call, Shared& shared, int head, int column0, int chunks) {
+    const int lane = threadIdx.x % 32;
     PipelineState<STAGES> at;
     for (int chunk = 0; chunk < chunks; ++chunk, at.next()) {
-        const uint32_t full = shared.ring.acquire(at, sizeof(Stage));
+        shared.ring.wait_empty(at);
         const Stage& stage = shared.stages[at.stage];
-        for (int half = 0; half < 2; ++half) {
-            tma_load(shared_address(stage.w) + half * TILE_BYTES, &call.w, full, half * HALF, head, chunk * CHUNK);
-            tma_load(shared_address(stage.k) + half * TILE_BYTES, &call.k, full, half * HALF,
-                     head / (call.v_heads / call.k_heads), chunk * CHUNK);
+        const uint32_t full = shared.ring.full(at.stage);
+        if (lane == 0) {
+            mbarrier_arrive_expect_tx(full, sizeof(Stage));
+            for (int half = 0; half < 2; ++half) {
+                tma_load(shared_address(stage.w) + half * TILE_BYTES, &call.w, full, half * HALF, head, chunk * CHUNK);
+                tma_load(shared_address(stage.k) + half * TILE_BYTES, &call.k, full, half * HALF,
+                         head / (call.v_heads / call.k_heads), chunk * CHUNK);
+            }
+            tma_load(shared_address(stage.u), &call.u, full, column0, head, chunk * CHUNK);
         }
-        tma_load(shared_address(stage.u), &call.u, full, column0, head, chunk * CHUNK);
+#pragma unroll
+        for (int i = 0; i < CHUNK; i += 32) {
+            const int token = min(chunk * CHUNK + i + lane, call.tokens - 1);
+            cp_async4(shared_address(&shared.g[at.stage][i + lane]), call.g + size_t(token) * call.v_heads + head);
+        }
+        shared.ring.commit_copies(at);
     }
-}
-
-// Log decays of a chunk times log2 e: of this thread's token, and of the last one.
-__device__ __forceinline__ float2 load_decays(const Call& call, int head, int chunk) {
-    const int last = min((chunk + 1) * CHUNK, call.tokens) - 1, token = min(chunk * CHUNK + int(threadIdx.x) % CHUNK, last);
-    return make_float2(call.g[size_t(token) * call.v_heads + head] * LOG2_E,
-                       call.g[size_t(last) * call.v_heads + head] * LOG2_E);
+    cp_async_wait_all();
 }
 
 __global__ void __launch_bounds__(THREADS, 1) derby_delta_rule_state(const __grid_constant__ Call call) {
     auto& shared = dynamic_shared<Shared>();
     const int head = blockIdx.x / 2, column0 = blockIdx.x % 2 * HALF, chunks = (call.tokens + CHUNK - 1) / CHUNK;
     if (threadIdx.x == 0) {
-        shared.ring.init(1, CONSUMERS / 32);
+        shared.ring.init(1 + 32, CONSUMERS / 32);
         fence_mbarrier_init();
     }
     __syncthreads();
     if (__shfl_sync(0xffffffffu, threadIdx.x / 32, 0) == CONSUMERS / 32) {
-        if (threadIdx.x == CONSUMERS) produce(call, shared, head, column0, chunks);
+        produce(call, shared, head, column0, chunks);
         return;
     }
     float state[64];
     const float* initial = call.pool + (size_t(call.slots[0]) * call.v_heads + head) * (128 * 128) + column0;
     for_state<true>([&](int i, int place) { state[i] = initial[place]; });
-    float2 decays = load_decays(call, head, 0);
+    int turn = STORES - 1;
     PipelineState<STAGES> at;
     for (int chunk = 0; chunk < chunks; ++chunk, at.next()) {
-        const int turn = chunk % 2;
+        if (++turn == STORES) turn = 0;
         uint32_t narrow[32];
 #pragma unroll
         for (int step = 0; step < 8; ++step) pack_operand(narrow + 4 * step, state + 8 * step);
@@ -84,31 +91,34 @@ __global__ void __launch_bounds__(THREADS, 1) derby_delta_rule_state(const __gri
                               descriptor_of(descriptor_low(w + step / 4 * TILE_BYTES) + 2 * (step % 4)), step);
         }
         wgmma_commit_group();
-        if (threadIdx.x < CHUNK) shared.to_end[turn][threadIdx.x] = exp2_approx(decays.y - decays.x);
-        const float over = exp2_approx(decays.y);
-        if (chunk + 1 < chunks) decays = load_decays(call, head, chunk + 1);
+        const float* g = shared.g[at.stage];
+        const float last = g[CHUNK - 1] * LOG2_E, over = exp2_approx(last);
+        float2 to_end[8];
+#pragma unroll
+        for (int j = 0; j < 8; ++j) {
+            const float2 own = *reinterpret_cast<const float2*>(&g[8 * j + pair_of_thread()]);
+            to_end[j] = make_float2(exp2_approx(last - own.x * LOG2_E), exp2_approx(last - own.y * LOG2_E));
+        }
         const uint32_t h = shared_address(shared.h[turn]), v_new = shared_address(shared.v_new[turn]);
 #pragma unroll
         for (int step = 0; step < 8; ++step) store_turned(h, step, narrow + 4 * step);
         uint32_t values[4][4];
 #pragma unroll
         for (int step = 0; step < 4; ++step) load_turned(values[step], u, step);
-#pragma unroll
-        for (int i = 0; i < 64; ++i) state[i] *= over;
-        if (threadIdx.x == 0) bulk_wait_group_read<0>();
-        named_barrier_sync(1, CONSUMERS);  // to_end is there; what the last chunk stored has left its place
         wgmma_wait_group<0>();
         pin<32>(read);
+        pin<64>(state);
+#pragma unroll
+        for (int i = 0; i < 64; ++i) state[i] *= over;
         uint32_t decayed[16], corrections[16];
 #pragma unroll
         for (int j = 0; j < 8; ++j) {
-            const float2 to_end = *reinterpret_cast<const float2*>(&shared.to_end[turn][8 * j + pair_of_thread()]);
 #pragma unroll
             for (int i = 0; i < 2; ++i) {
                 const uint32_t pair = values[j / 2][j % 2 * 2 + i];
                 const float low = low_half(pair) - read[4 * j + 2 * i], high = high_half(pair) - read[4 * j + 2 * i + 1];
                 corrections[2 * j + i] = pack_bf16(low, high);
-                decayed[2 * j + i] = pack_bf16(low * to_end.x, high * to_end.y);
+                decayed[2 * j + i] = pack_bf16(low * to_end[j].x, high * to_end[j].y);
             }
         }
         pin<64>(state);
@@ -122,6 +132,8 @@ __global__ void __launch_bounds__(THREADS, 1) derby_delta_rule_state(const __gri
 #pragma unroll
         for (int step = 0; step < 4; ++step) store_turned(v_new, step, corrections + 4 * step);
         fence_async_proxy();
+        // All have written this chunk's, and the next one's place is free: its last stores are STORES - 1 groups old.
+        if (threadIdx.x == 0) bulk_wait_group_read<STORES - 2>();
         named_barrier_sync(1, CONSUMERS);
         if (threadIdx.x == 0) {
             tma_store(&call.h, h, column0, 0, (chunk * call.v_heads + head) * 128);
