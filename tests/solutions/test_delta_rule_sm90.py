@@ -24,8 +24,9 @@ from kernelderby.measure.worker.build import load_solution
 from kernelderby.trace import Status
 
 CATALOG = Catalog.open(ROOT)
-UPDATE, STATE, OUTPUT = OPERATORS = (
+UPDATE, VARLEN, STATE, OUTPUT = OPERATORS = (
     "gated_delta_rule_update",
+    "gated_delta_rule_varlen",
     "chunk_gated_delta_rule_state",
     "chunk_delta_rule_output",
 )
@@ -65,8 +66,8 @@ def one_key(inputs):
     inputs["a"].fill_(-40)
 
 
-def solved(operator, variant, *edits, in_place=False, change=None):
-    """The verdict on one case at full head sizes; change(inputs)."""
+def called(operator, variant, *edits, in_place=False, change=None):
+    """(definition, inputs, outputs) of one call at full head sizes; change(inputs)."""
     definition = CATALOG.definition(operator)
     reference = load_definition_module(definition)
     (case,) = small_cases(definition, {**reference.SMALL_AXES, **FULL}, [variant], 1)
@@ -81,16 +82,24 @@ def solved(operator, variant, *edits, in_place=False, change=None):
     if in_place:
         outputs["final_state"] = given["initial_state"]
     on_cpu(operator, *edits).run(*given.values(), *outputs.values())
-    return judge(definition, reference, inputs, outputs)
+    return definition, inputs, outputs
+
+
+def solved(operator, variant, *edits, **how):
+    """The verdict on it."""
+    definition, inputs, outputs = called(operator, variant, *edits, **how)
+    return judge(definition, load_definition_module(definition), inputs, outputs)
 
 
 HEADS = {
     UPDATE: {"num_q_heads": 1, "num_v_heads": 2},
+    VARLEN: {"num_q_heads": 1, "num_v_heads": 2},
     STATE: {"num_k_heads": 1, "num_v_heads": 2},
     OUTPUT: {"num_q_heads": 1, "num_v_heads": 2},
 }
 CHUNKS = {
     UPDATE: {"num_tokens": 274},  # more than the ring has stages, the last one not whole
+    VARLEN: {"num_tokens": 330, "num_seqs": 4, "len_cu_seqlens": 5, "state_count": 6},  # of 16, 235, 45 and 34 tokens
     STATE: {"num_tokens": 338, "num_chunks": 6},
     OUTPUT: {"num_tokens": 150, "num_chunks": 3},
 }
@@ -109,6 +118,34 @@ def test_chunks(operator, order, monkeypatch):
 def test_token_by_token(tokens, in_place):
     verdict = solved(UPDATE, {**HEADS[UPDATE], "num_tokens": tokens}, in_place=in_place)
     assert verdict.status is Status.PASSED, verdict.message
+
+
+@pytest.mark.parametrize("in_place", [False, True])
+@pytest.mark.parametrize("tokens", [3, 5])
+def test_several_sequences_token_by_token(tokens, in_place):
+    few = {"num_tokens": tokens, "num_seqs": 3, "len_cu_seqlens": 4}
+    verdict = solved(VARLEN, {**HEADS[VARLEN], **few}, in_place=in_place)
+    assert verdict.status is Status.PASSED, verdict.message
+
+
+def broken_sequence(inputs):
+    """The second sequence has no numbers; the first one's last chunk is not whole."""
+    first, end = inputs["cu_seqlens"][1:3].tolist()
+    for name in ("q", "k", "v"):
+        inputs[name][first:end] = float("nan")
+
+
+def test_sequences_do_not_touch_each_other():
+    few = {**HEADS[VARLEN], "num_tokens": 150, "num_seqs": 2, "len_cu_seqlens": 3}
+
+    def first_of(*edits):
+        _, inputs, outputs = called(VARLEN, few, *edits, change=broken_sequence)
+        slot, length = inputs["initial_state_indices"][0], inputs["cu_seqlens"][1]
+        assert length > 8 and length % 64
+        return torch.cat([outputs["output"][:length].flatten().float(), outputs["final_state"][slot].flatten()])
+
+    assert not first_of().isnan().any()
+    assert first_of(("if (count < CHUNK) clear_rows", "if (count < 0) clear_rows")).isnan().any()
 
 
 def no_correction(inputs):
@@ -138,6 +175,7 @@ MUTANTS = [
     (UPDATE, "inside && column <= row ?", "inside && column < row ?"),
     (UPDATE, "result[4 * j + i] *= i % 2 ? of_q.y : of_q.x;", "result[4 * j + i] *= of_q.y;"),
     (UPDATE, "wgmma_wait_group<1>();\n    pin<32>(result);", "pin<32>(result);"),
+    (VARLEN, "bounds(sequence).x / CHUNK + sequence;", "bounds(sequence).x / CHUNK;"),
 ]
 
 

@@ -65,6 +65,7 @@ OPERATORS = {
     "mla_decode_attention",
     "mla_paged_decode_attention",
     "gated_delta_rule_update",
+    "gated_delta_rule_varlen",
     "chunk_gated_delta_rule_state",
     "chunk_delta_rule_output",
 }

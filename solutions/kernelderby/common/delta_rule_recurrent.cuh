@@ -1,179 +1,135 @@
 // The gated delta rule token by token: for decode, and for sequences of a few tokens.
 //
-// A block has 32 columns of one head's state in registers, 16 values a thread. With S the state before a token, the
-// new one is exp(g) S + k c, c = beta (v - exp(g) k S), and the output is exp(g) q S + (q k) c: both sums over the keys
-// are of the old state, so a token takes one pass over it and one reduction.
+// A warp has 8 columns of one head's state in registers: a lane has 4 columns of 8 keys. With S the state before a token,
+// the new one is exp(g) S + k c, c = beta (v - exp(g) k S), and the output is exp(g) q S + (q k) c: all sums over the keys
+// are of the old state and of what is loaded, so a token takes one reduction among 16 lanes, and warps never meet.
 // Constraints: key_dim and value_dim 128; q, k, v and the states at addresses that 16 divides.
 #pragma once
 #include "delta_rule_gates.cuh"
 
 namespace derby {
 
-constexpr int RECURRENT_THREADS = 256, RECURRENT_COLUMNS = 32, RECURRENT_TOKENS = 16;
+constexpr int RECURRENT_THREADS = 128, RECURRENT_COLUMNS = 32;  // of a block
 
-struct RecurrentShared {
-    float4 q[RECURRENT_TOKENS][DELTA_DIM / 4], k[RECURRENT_TOKENS][DELTA_DIM / 4];  // of length one; q scaled
-    float v[RECURRENT_TOKENS][RECURRENT_COLUMNS];
-    float q_k[RECURRENT_TOKENS], decay[RECURRENT_TOKENS], beta[RECURRENT_TOKENS];
-    float2 sums[2][RECURRENT_THREADS / 32][RECURRENT_COLUMNS];  // k S and q S over a warp's keys
-};
-
-__device__ __forceinline__ float4 widened(uint2 words) {
-    return make_float4(__uint_as_float(words.x << 16), __uint_as_float(words.x & 0xffff0000u),
-                       __uint_as_float(words.y << 16), __uint_as_float(words.y & 0xffff0000u));
-}
-__device__ __forceinline__ float dot(float4 a, float4 b) { return a.x * b.x + a.y * b.y + a.z * b.z + a.w * b.w; }
-
-// Sum over the lanes that differ in the bits of `from` to `to`, halving.
-template <int FROM, int TO>
-__device__ __forceinline__ float sum_lanes(float x) {
+// Sum over the 16 lanes that differ in bits 1 to 4: those of the same columns.
+__device__ __forceinline__ float sum_of_keys(float x) {
 #pragma unroll
-    for (int apart = FROM; apart >= TO; apart /= 2) x += __shfl_xor_sync(0xffffffffu, x, apart);
+    for (int apart = 16; apart >= 2; apart /= 2) x += __shfl_xor_sync(0xffffffffu, x, apart);
     return x;
 }
 
-// What a lane brings of a token: four values of q and k, one of v.
+// A lane's part of a token: 8 keys of q and k, 4 columns of v, and the gates.
 struct RecurrentToken {
-    uint2 q, k;
-    __nv_bfloat16 v, a, b;
+    uint2 q[2], k[2], v;
+    __nv_bfloat16 a, b;
 };
-__device__ __forceinline__ RecurrentToken fetch_token(const DeltaRule& problem, int head, int column0, size_t token) {
-    const int lane = threadIdx.x % 32;
-    const size_t row = (token * problem.q_heads + head / (problem.v_heads / problem.q_heads)) * DELTA_DIM;
-    const size_t at = token * problem.v_heads + head;
-    return {reinterpret_cast<const uint2*>(problem.q + row)[lane], reinterpret_cast<const uint2*>(problem.k + row)[lane],
-            problem.v[at * DELTA_DIM + column0 + lane], problem.a[at], problem.b[at]};
-}
 
-// Its queries and keys of length one, and its gates, into shared memory as token t. By a warp.
-__device__ __forceinline__ void place_token(RecurrentShared& shared, const RecurrentToken& token, int t, float rate,
-                                            float bias) {
-    const int lane = threadIdx.x % 32;
-    float4 q = widened(token.q), k = widened(token.k);
-    const float of_q = DELTA_SCALE * rsqrtf(sum_lanes<16, 1>(dot(q, q)) + DELTA_EPS);
-    const float of_k = rsqrtf(sum_lanes<16, 1>(dot(k, k)) + DELTA_EPS);
-    const float q_k = of_q * of_k * sum_lanes<16, 1>(dot(q, k));
-    shared.q[t][lane] = make_float4(q.x * of_q, q.y * of_q, q.z * of_q, q.w * of_q);
-    shared.k[t][lane] = make_float4(k.x * of_k, k.y * of_k, k.z * of_k, k.w * of_k);
-    shared.v[t][lane] = __bfloat162float(token.v);
-    if (lane == 0) {
-        shared.q_k[t] = q_k;
-        shared.decay[t] = __expf(log_decay(rate, bias, token.a));
-        shared.beta[t] = sigmoid(__bfloat162float(token.b));
+// KEY_MAJOR: a state lies [key_dim, value_dim], and a lane's keys are 8 (lane / 2) and on; else [value_dim, key_dim], and
+// they are 4 (lane / 2) and on, and as many 64 further.
+template <bool KEY_MAJOR>
+struct RecurrentLane {
+    static constexpr int KEYS = KEY_MAJOR ? 8 : 4, APART = KEY_MAJOR ? 4 : 64;  // of the first four keys from the others
+    int key, column;
+
+    __device__ __forceinline__ explicit RecurrentLane(int column0)
+        : key(threadIdx.x % 32 / 2 * KEYS), column(column0 + threadIdx.x / 32 * 8 + threadIdx.x % 2 * 4) {}
+
+    __device__ __forceinline__ RecurrentToken fetch(const DeltaRule& problem, int head, size_t token) const {
+        const size_t row = (token * problem.q_heads + head / (problem.v_heads / problem.q_heads)) * DELTA_DIM + key;
+        const size_t at = token * problem.v_heads + head;
+        auto four = [](const __nv_bfloat16* from) { return *reinterpret_cast<const uint2*>(from); };
+        return {{four(problem.q + row), four(problem.q + row + APART)}, {four(problem.k + row), four(problem.k + row + APART)},
+                four(problem.v + at * DELTA_DIM + column), problem.a[at], problem.b[at]};
     }
+
+    // Calls move(column c, key i, place in a state) for the lane's 4 x 8 values; four in a row lie beside each other.
+    template <class Move>
+    __device__ __forceinline__ void for_vectors(Move move) const {
+#pragma unroll
+        for (int i = 0; i < 8; ++i) {
+            if constexpr (KEY_MAJOR) move(i, (key + i) * DELTA_DIM + column);  // key i of all columns
+            else move(i, (column + i / 2) * DELTA_DIM + key + i % 2 * APART);  // four keys of column i / 2
+        }
+    }
+};
+
+// Values of four bf16.
+__device__ __forceinline__ void widen(float* to, uint2 words) {
+    to[0] = low_half(words.x), to[1] = high_half(words.x), to[2] = low_half(words.y), to[3] = high_half(words.y);
 }
 
-// KEY_MAJOR: a state lies [key_dim, value_dim]; else [value_dim, key_dim]. Blocks: sequence, head, columns; those beyond
-// the sequences copy a state each, where the pools differ. longest: longer sequences are another kernel's.
+// One token: the lane's part of the state (column c, key i at 8 c + i) from before it to after it. Returns 4 outputs.
+__device__ __forceinline__ uint2 step_state(float (&state)[32], const RecurrentToken& token, float rate, float bias) {
+    float q[8], k[8], v[4], k_s[4] = {}, q_s[4] = {}, q_q = 0.0f, k_k = 0.0f, q_k = 0.0f;
+#pragma unroll
+    for (int i = 0; i < 2; ++i) widen(q + 4 * i, token.q[i]), widen(k + 4 * i, token.k[i]);
+    widen(v, token.v);
+#pragma unroll
+    for (int i = 0; i < 8; ++i) {
+        q_q = fmaf(q[i], q[i], q_q), k_k = fmaf(k[i], k[i], k_k), q_k = fmaf(q[i], k[i], q_k);
+#pragma unroll
+        for (int c = 0; c < 4; ++c) {
+            k_s[c] = fmaf(k[i], state[8 * c + i], k_s[c]);
+            q_s[c] = fmaf(q[i], state[8 * c + i], q_s[c]);
+        }
+    }
+    const float of_q = DELTA_SCALE * rsqrtf(sum_of_keys(q_q) + DELTA_EPS), of_k = rsqrtf(sum_of_keys(k_k) + DELTA_EPS);
+    const float decay = __expf(log_decay(rate, bias, token.a)), beta = sigmoid(__bfloat162float(token.b));
+    const float of_correction = of_q * of_k * sum_of_keys(q_k);
+    float correction[4], output[4];
+#pragma unroll
+    for (int c = 0; c < 4; ++c) {
+        correction[c] = beta * (v[c] - decay * of_k * sum_of_keys(k_s[c]));
+        output[c] = decay * of_q * sum_of_keys(q_s[c]) + of_correction * correction[c];
+    }
+#pragma unroll
+    for (int c = 0; c < 4; ++c) {
+        const float added = of_k * correction[c];
+#pragma unroll
+        for (int i = 0; i < 8; ++i) state[8 * c + i] = fmaf(k[i], added, decay * state[8 * c + i]);
+    }
+    return make_uint2(pack_bf16(output[0], output[1]), pack_bf16(output[2], output[3]));
+}
+
+// Blocks: sequence, head, columns; those beyond the sequences copy a state each, where the pools differ. longest: longer
+// sequences are another kernel's.
 template <bool KEY_MAJOR>
 __global__ void __launch_bounds__(RECURRENT_THREADS) derby_delta_rule_recurrent(const DeltaRule problem, int longest) {
-    auto& shared = dynamic_shared<RecurrentShared>();
     constexpr int SLICES = DELTA_DIM / RECURRENT_COLUMNS;
-    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     const int part = blockIdx.x % (SLICES * problem.v_heads), sequence = blockIdx.x / (SLICES * problem.v_heads);
-    const int head = part / SLICES, column0 = part % SLICES * RECURRENT_COLUMNS;
     if (sequence >= problem.sequences) {
         copy_unused<RECURRENT_THREADS>(problem, sequence - problem.sequences, part);
         return;
     }
     // All loads that no other depends on are on their way before the state's, which wait for its slot.
-    const int slot = problem.slots[sequence];
+    const int slot = problem.slots[sequence], head = part / SLICES;
     const int2 bounds = problem.bounds(sequence);
     if (bounds.y - bounds.x > longest) return;
+    const RecurrentLane<KEY_MAJOR> lane(part % SLICES * RECURRENT_COLUMNS);
     const float rate = problem.A_log[head], bias = __bfloat162float(problem.dt_bias[head]);
     RecurrentToken token = {};
-    if (bounds.x + warp < bounds.y) token = fetch_token(problem, head, column0, bounds.x + warp);
+    if (bounds.x < bounds.y) token = lane.fetch(problem, head, bounds.x);
     const size_t place = (size_t(slot) * problem.v_heads + head) * DELTA_DIM * DELTA_DIM;
-    // This thread's 4 groups of 4 values. Key-major: keys group() to group() + 96 by 32, columns 4 (lane % 8). Else column
-    // group(), keys 4 (lane % 8) and on by 32.
-    const int group = warp * 4 + lane / 8, four = lane % 8 * 4;
-    const size_t mine = place + (KEY_MAJOR ? group * DELTA_DIM + column0 + four : (column0 + group) * DELTA_DIM + four);
-    constexpr int APART = KEY_MAJOR ? 32 * DELTA_DIM : 32, WARPS = RECURRENT_THREADS / 32;
-    float4 state[4];
-#pragma unroll
-    for (int i = 0; i < 4; ++i) state[i] = __ldcs(reinterpret_cast<const float4*>(problem.initial + mine + i * APART));
-    int turn = 0;
-    for (int first = bounds.x; first < bounds.y; first += RECURRENT_TOKENS) {
-        const int count = min(RECURRENT_TOKENS, bounds.y - first);
-        if (first > bounds.x) {
-            __syncthreads();
-            if (warp < count) token = fetch_token(problem, head, column0, first + warp);
-        }
-        if (warp < count) place_token(shared, token, warp, rate, bias);
-        for (int t = warp + WARPS; t < count; t += WARPS)
-            place_token(shared, fetch_token(problem, head, column0, first + t), t, rate, bias);
-        __syncthreads();
-        for (int t = 0; t < count; ++t, turn ^= 1) {
-            const float decay = shared.decay[t], beta = shared.beta[t], q_k = shared.q_k[t];
-            const size_t values = ((size_t(first) + t) * problem.v_heads + head) * DELTA_DIM + column0;
-            if constexpr (KEY_MAJOR) {
-                const float* q = reinterpret_cast<const float*>(shared.q[t]);
-                const float* k = reinterpret_cast<const float*>(shared.k[t]);
-                float of_k[4], k_s[4] = {}, q_s[4] = {};
-#pragma unroll
-                for (int i = 0; i < 4; ++i) {
-                    of_k[i] = k[group + 32 * i];
-                    const float of_q = q[group + 32 * i];
-                    const float row[4] = {state[i].x, state[i].y, state[i].z, state[i].w};
-#pragma unroll
-                    for (int c = 0; c < 4; ++c) {
-                        k_s[c] = fmaf(of_k[i], row[c], k_s[c]);
-                        q_s[c] = fmaf(of_q, row[c], q_s[c]);
-                    }
-                }
-#pragma unroll
-                for (int c = 0; c < 4; ++c) {
-                    k_s[c] = sum_lanes<16, 8>(k_s[c]), q_s[c] = sum_lanes<16, 8>(q_s[c]);
-                    if (lane < 8) shared.sums[turn][warp][four + c] = make_float2(k_s[c], q_s[c]);
-                }
-                __syncthreads();
-                const float* of_v = &shared.v[t][four];
-                float correction[4], output[4];
-#pragma unroll
-                for (int c = 0; c < 4; ++c) {
-                    float2 sum = make_float2(0.0f, 0.0f);
-#pragma unroll
-                    for (int w = 0; w < RECURRENT_THREADS / 32; ++w) {
-                        const float2 part = shared.sums[turn][w][four + c];
-                        sum.x += part.x, sum.y += part.y;
-                    }
-                    correction[c] = beta * (of_v[c] - decay * sum.x);
-                    output[c] = decay * sum.y + q_k * correction[c];
-                }
-#pragma unroll
-                for (int i = 0; i < 4; ++i) {
-                    state[i] = make_float4(fmaf(of_k[i], correction[0], decay * state[i].x),
-                                           fmaf(of_k[i], correction[1], decay * state[i].y),
-                                           fmaf(of_k[i], correction[2], decay * state[i].z),
-                                           fmaf(of_k[i], correction[3], decay * state[i].w));
-                }
-                if (group == 0) {
-                    *reinterpret_cast<uint2*>(problem.output + values + four) =
-                        make_uint2(pack_bf16(output[0], output[1]), pack_bf16(output[2], output[3]));
-                }
-            } else {
-                const float v = shared.v[t][group];
-                float4 k[4];
-                float k_s = 0.0f, q_s = 0.0f;
-#pragma unroll
-                for (int i = 0; i < 4; ++i) {
-                    k[i] = shared.k[t][lane % 8 + 8 * i];
-                    k_s += dot(k[i], state[i]), q_s += dot(shared.q[t][lane % 8 + 8 * i], state[i]);
-                }
-                k_s = sum_lanes<4, 1>(k_s), q_s = sum_lanes<4, 1>(q_s);
-                const float correction = beta * (v - decay * k_s);
-#pragma unroll
-                for (int i = 0; i < 4; ++i) {
-                    state[i] = make_float4(
-                        fmaf(k[i].x, correction, decay * state[i].x), fmaf(k[i].y, correction, decay * state[i].y),
-                        fmaf(k[i].z, correction, decay * state[i].z), fmaf(k[i].w, correction, decay * state[i].w));
-                }
-                if (lane % 8 == 0) problem.output[values + group] = __float2bfloat16(decay * q_s + q_k * correction);
-            }
+    float state[32];
+    lane.for_vectors([&](int i, int at) {
+        const float4 four = __ldcs(reinterpret_cast<const float4*>(problem.initial + place + at));
+        if constexpr (KEY_MAJOR) state[i] = four.x, state[8 + i] = four.y, state[16 + i] = four.z, state[24 + i] = four.w;
+        else state[4 * i] = four.x, state[4 * i + 1] = four.y, state[4 * i + 2] = four.z, state[4 * i + 3] = four.w;
+    });
+    for (int at = bounds.x; at < bounds.y; ++at) {
+        const RecurrentToken now = token;
+        if (at + 1 < bounds.y) token = lane.fetch(problem, head, at + 1);
+        const uint2 output = step_state(state, now, rate, bias);
+        if (threadIdx.x % 32 < 2) {
+            *reinterpret_cast<uint2*>(problem.output + (size_t(at) * problem.v_heads + head) * DELTA_DIM + lane.column) =
+                output;
         }
     }
-#pragma unroll
-    for (int i = 0; i < 4; ++i) __stcs(reinterpret_cast<float4*>(problem.final + mine + i * APART), state[i]);
+    lane.for_vectors([&](int i, int at) {
+        const float4 four = KEY_MAJOR ? make_float4(state[i], state[8 + i], state[16 + i], state[24 + i])
+                                      : make_float4(state[4 * i], state[4 * i + 1], state[4 * i + 2], state[4 * i + 3]);
+        __stcs(reinterpret_cast<float4*>(problem.final + place + at), four);
+    });
 }
 
 // One launch. longest: see above; copies are left out where the pools are one, and where another kernel makes them.
@@ -182,8 +138,7 @@ cudaError_t launch_recurrent(const DeltaRule& problem, int longest, bool copies,
     const int all = problem.sequences + (copies && problem.initial != problem.final ? problem.states : 0);
     if (all == 0 || problem.v_heads == 0) return cudaSuccess;
     return launch(derby_delta_rule_recurrent<KEY_MAJOR>,
-                  {all * problem.v_heads * (DELTA_DIM / RECURRENT_COLUMNS), RECURRENT_THREADS, sizeof(RecurrentShared)},
-                  stream, problem, longest);
+                  {all * problem.v_heads * (DELTA_DIM / RECURRENT_COLUMNS), RECURRENT_THREADS, 0}, stream, problem, longest);
 }
 
 }  // namespace derby

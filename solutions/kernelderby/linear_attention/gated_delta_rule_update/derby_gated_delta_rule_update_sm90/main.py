@@ -16,7 +16,7 @@ library = cuda_library.CudaLibrary(
     [POINTER] * 12 + [INT] * 4)
 
 CHUNK, RECORD_BYTES = 64, 2 * 64 * 64 * 2 + 4 * 64 * 4  # delta_rule_prepare.cuh
-RECURRENT = 16  # tokens up to which the recurrence runs token by token; a guess, not measured
+RECURRENT = 8  # tokens up to which the recurrence runs token by token
 
 
 @torch.no_grad()

@@ -1,0 +1,35 @@
+"""derby_gated_delta_rule_varlen_sm90: CUDA C++ for Hopper (kernel.cu)."""
+
+import importlib
+import os
+
+import torch
+
+__path__ = [os.path.dirname(__file__)]
+cuda_library = importlib.import_module(f"{__name__}.cuda_library")
+
+POINTER, INT = cuda_library.POINTER, cuda_library.INT
+library = cuda_library.CudaLibrary(
+    __file__, "derby_gated_delta_rule_varlen",
+    ["kernel.cu", "delta_rule_carry.cuh", "delta_rule_prepare.cuh", "delta_rule_recurrent.cuh", "delta_rule_gates.cuh",
+     "delta_rule_tiles.cuh", "launch.cuh", "once_a_device.cuh", "pipeline.cuh", "tma.cuh", "ptx.cuh", "wgmma.cuh"],
+    [POINTER] * 13 + [INT] * 6)
+
+CHUNK, RECORD_BYTES = 64, 2 * 64 * 64 * 2 + 4 * 64 * 4  # delta_rule_prepare.cuh
+RECURRENT = 8  # tokens up to which a sequence runs token by token
+
+
+@torch.no_grad()
+def run(A_log, a, dt_bias, q, k, v, b, initial_state, initial_state_indices, cu_seqlens, output, final_state):
+    """A_log float32 and dt_bias bf16 [num_v_heads]; a, b bf16 [num_tokens, num_v_heads]; q, k bf16 [num_tokens,
+    num_q_heads, 128]; v bf16 [num_tokens, num_v_heads, 128]; initial_state float32 [state_count, num_v_heads, 128,
+    128]. Writes output, as v, and final_state, as initial_state: in place where both are the same memory.
+
+    Nothing comes back from the GPU: with as many tokens as sequences all take the recurrence, whatever their lengths.
+    """
+    (tokens, heads), sequences = v.shape[:2], len(initial_state_indices)
+    records = None
+    if tokens > max(sequences, RECURRENT):
+        records = torch.empty((tokens // CHUNK + sequences) * heads * RECORD_BYTES, dtype=torch.uint8, device=q.device)
+    library(q.device, q, k, v, a, b, dt_bias, A_log, initial_state, initial_state_indices, cu_seqlens, output,
+            final_state, records, tokens, sequences, q.shape[1], heads, len(initial_state), RECURRENT)
