@@ -4,6 +4,7 @@ The chunked stages token by token, and both together against the token-by-token 
 triangular system over all its tokens; the convolution against torch.nn.functional.conv1d.
 """
 
+import itertools
 import math
 
 import pytest
@@ -116,6 +117,31 @@ def test_update(name, changes):
     close(output, expected)
     torch.testing.assert_close(final_state.double(), states, rtol=1e-5, atol=1e-6)
     others = [row for row in range(len(final_state)) if row != int(inputs["initial_state_indices"])]
+    assert torch.equal(final_state[others], inputs["initial_state"][others])
+
+
+@pytest.mark.parametrize(("name", "changes"), small_variants("gated_delta_rule_varlen"))
+def test_varlen_is_the_update_of_each_sequence(name, changes):
+    """With states turned over; what no sequence has stays."""
+    inputs = inputs_at(name, **changes)
+    output, final_state = outputs_of(name, inputs)
+    offsets, slots = inputs["cu_seqlens"].tolist(), inputs["initial_state_indices"].tolist()
+    assert all(first < end for first, end in itertools.pairwise(offsets)) and 0 not in slots
+    update = load(UPDATE)
+    for (first, end), slot in zip(itertools.pairwise(offsets), slots, strict=True):
+        of_tokens = {key: inputs[key][first:end] for key in ("a", "q", "k", "v", "b")}
+        turned, index = inputs["initial_state"].transpose(2, 3).contiguous(), torch.tensor([slot], dtype=torch.int32)
+        expected, states = update.run(
+            inputs["A_log"],
+            of_tokens["a"],
+            inputs["dt_bias"],
+            *(of_tokens[key] for key in ("q", "k", "v", "b")),
+            initial_state=turned,
+            initial_state_indices=index,
+        )
+        torch.testing.assert_close(output[first:end], expected, rtol=0.01, atol=1e-6)
+        torch.testing.assert_close(final_state[slot], states[slot].transpose(1, 2))
+    others = [slot for slot in range(len(final_state)) if slot not in slots]
     assert torch.equal(final_state[others], inputs["initial_state"][others])
 
 

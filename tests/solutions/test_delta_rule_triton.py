@@ -19,12 +19,18 @@ from kernelderby.measure.worker.build import load_solution
 from kernelderby.trace import Status
 
 CATALOG = Catalog.open(ROOT)
-UPDATE, STATE, OUTPUT = OPERATORS = (
+UPDATE, VARLEN, STATE, OUTPUT = OPERATORS = (
     "gated_delta_rule_update",
+    "gated_delta_rule_varlen",
     "chunk_gated_delta_rule_state",
     "chunk_delta_rule_output",
 )
-TWO_CHUNKS = {UPDATE: {"num_tokens": 70}, STATE: {}, OUTPUT: {}}  # the second one not whole
+TWO_CHUNKS = {
+    UPDATE: {"num_tokens": 70},
+    VARLEN: {"num_tokens": 150},
+    STATE: {},
+    OUTPUT: {},
+}  # the second one not whole
 
 
 def one_key(inputs):
@@ -37,10 +43,10 @@ def one_key(inputs):
 def solved(operator, variant, *edits, change=None):
     """The verdict on one small case of derby_<operator>_triton with edited sources; change(inputs)."""
     definition, solution = CATALOG.definition(operator), CATALOG.solution(f"derby_{operator}_triton")
-    text = solution.sources["main.py"]
+    sources = dict(solution.sources)
     for old, new in edits:
-        assert text.count(old) == 1, f"{old}: stands there {text.count(old)} times"
-        text = text.replace(old, new)
+        (holder,) = (path for path, text in sources.items() if text.count(old) == 1)
+        sources[holder] = sources[holder].replace(old, new)
     reference = load_definition_module(definition)
     (case,) = small_cases(definition, reference.SMALL_AXES, [variant], 1)
     maker = InputMaker(definition, reference, case, torch.device("cpu"), ROOT)
@@ -50,9 +56,7 @@ def solved(operator, variant, *edits, change=None):
     outputs = {
         name: torch.full(shape, float("nan"), dtype=dtype) for name, (shape, dtype) in maker.output_places().items()
     }
-    load_solution(definition, dataclasses.replace(solution, sources={"main.py": text}))(
-        *inputs.values(), *outputs.values()
-    )
+    load_solution(definition, dataclasses.replace(solution, sources=sources))(*inputs.values(), *outputs.values())
     return judge(definition, reference, inputs, outputs).status
 
 
@@ -86,6 +90,8 @@ MUTANTS = [
     (UPDATE, "tl.dot(q, narrow) * of_q[:, None]", "tl.dot(q, narrow)"),
     (UPDATE, "tl.where(below | same, tl.dot(q", "tl.where(below, tl.dot(q"),
     (UPDATE, "state * of_state)", "state)"),
+    (VARLEN, "first_place = start // CHUNK + sequence", "first_place = start // CHUNK"),
+    (VARLEN, "token = start + number * CHUNK + rows", "token = number * CHUNK + rows"),
 ]
 
 
@@ -98,16 +104,27 @@ def test_mutants_fail(operator, old, new):
 POINTERS = {
     "bf16": "q_ptr k_ptr v_ptr w_ptr u_ptr a_ptr b_ptr dt_bias_ptr h_ptr v_new_ptr output_ptr solve_ptr within_ptr",
     "fp32": "g_ptr A_log_ptr pool_ptr final_ptr factors_ptr",
-    "i32": "slots_ptr",
+    "i32": "slots_ptr offsets_ptr",
 }
+INTEGERS = [
+    "tokens",
+    "sequences",
+    "q_heads",
+    "k_heads",
+    "v_heads",
+    "key_dim",
+    "value_dim",
+    "key_stride",
+    "value_stride",
+]
 TYPES = {name: f"*{dtype}" for dtype, names in POINTERS.items() for name in names.split()}
-TYPES |= dict.fromkeys(("tokens", "q_heads", "k_heads", "v_heads", "key_dim", "value_dim"), "i32") | {"scale": "fp32"}
+TYPES |= dict.fromkeys(INTEGERS, "i32") | {"scale": "fp32"}
 KERNELS = {
     "derby_delta_rule_state_triton": STATE,
     "derby_delta_rule_output_triton": OUTPUT,
-    "derby_delta_rule_recurrent_triton": UPDATE,
-    "derby_delta_rule_prepare_triton": UPDATE,
-    "derby_delta_rule_carry_triton": UPDATE,
+    "derby_delta_rule_recurrent_triton": VARLEN,
+    "derby_delta_rule_prepare_triton": VARLEN,
+    "derby_delta_rule_carry_triton": VARLEN,
 }
 CONSTANTS = {"CHUNK": 64, "KEYS": 128, "COLUMNS": 32, "STAGES": 2, "WIDEN": False}
 
@@ -118,7 +135,8 @@ CONSTANTS = {"CHUNK": 64, "KEYS": 128, "COLUMNS": 32, "STAGES": 2, "WIDEN": Fals
 def test_full_shapes_compile(name, target):
     operator = KERNELS[name]
     solution = CATALOG.solution(f"derby_{operator}_triton")
-    kernel = getattr(sys.modules[load_solution(CATALOG.definition(operator), solution).__module__], name)
+    module = sys.modules[load_solution(CATALOG.definition(operator), solution).__module__]
+    kernel = getattr(getattr(module, "delta_rule_triton", module), name)
     constants = {key: value for key, value in CONSTANTS.items() if key in kernel.arg_names}
     if operator == OUTPUT:
         constants["COLUMNS"] = 128
