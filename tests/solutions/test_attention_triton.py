@@ -176,7 +176,7 @@ SHAPES = [
 def launches(name, place, monkeypatch, choose):
     """(kernel, Triton types of its arguments, constants, options) of each launch of a workload's call, in the
     configurations that choose(candidates) picks."""
-    one, made = module(name), []
+    one, made = module(name).kernels, []
     for kernel in (f"derby_{name}", f"derby_{name}_join"):
         if hasattr(one, kernel):
             monkeypatch.setattr(one, kernel, Launches(getattr(one, kernel), made))

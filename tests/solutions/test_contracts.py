@@ -12,7 +12,7 @@ from kernelderby.measure.worker.build import load_solution
 
 # Solutions of kernelderby that refuse nothing by a contract yet: those of folders that are being rewritten.
 WITHOUT = re.compile(
-    r"rms|norm|quant|rope|silu|sum_reduce|gated_delta|chunk_|mla_decode|gemm|block_scaled_mm|"
+    r"rms|norm|quant|rope|silu|sum_reduce|gated_delta|chunk_|mla_|gemm|block_scaled_mm|"
     r"linear_sigmoid|derby_moe_sm90"
 )
 SOLUTIONS = sorted(

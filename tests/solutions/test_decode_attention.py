@@ -303,13 +303,9 @@ def test_cuda_with_an_empty_sequence(operator):
 
 
 @pytest.mark.parametrize("operator", OPERATORS)
-def test_cuda_refuses_what_it_cannot(operator):
-    """A head wider than the kernel holds is one line, before anything is launched; no query returns at once."""
+def test_cuda_launches_nothing_without_a_query(operator):
+    """No query returns at once."""
     solution = module(operator, "sm90")
-    if operator == PAGED:
-        case = case_of(operator, head_dim=264)
-        with pytest.raises(RuntimeError, match="head_dim 264 is over 256; use derby_paged_attention_decode_triton"):
-            solution.run(*inputs_of(operator, case).values(), *outputs_of(operator, case).values())
     empty = next(case for case in cases_of(operator) if 0 in case.sizes.values())
     solution.run(*inputs_of(operator, empty).values(), *outputs_of(operator, empty).values())
 

@@ -34,12 +34,10 @@ FEW_KEYS = 8  # of the longest sequence: up to so many, few_keys.cu was faster
 workspace = planning.Workspace()
 
 
-def expect_sizes(head_dim, sm_scale):
-    if head_dim % 8 or head_dim > MOST_HEAD_DIM:
-        raise ValueError(f"derby_attention_forward_sm90: head_dim {head_dim}; it is made for multiples of 8 up to "
-                         f"{MOST_HEAD_DIM}")
-    if not sm_scale > 0:
-        raise ValueError(f"derby_attention_forward_sm90: sm_scale {sm_scale}; it is made for positive ones")
+def in_triton(*inputs, output):
+    """Head sizes, scales that the CUDA kernels are not made for."""
+    kernels = importlib.import_module(f"{__name__}.full_attention_triton")
+    kernels.run_with(kernels.candidates(*inputs)[0], *inputs, output)
 
 
 check = contract.Contract("derby_attention_forward_sm90", aligned=16,
@@ -56,7 +54,9 @@ def run(query, key, value, cu_seqlens_q, cu_seqlens_k, max_seqlen, sm_scale, out
     tokens, heads, head_dim = query.shape
     if tokens == 0:
         return
-    expect_sizes(head_dim, sm_scale)
+    if head_dim % 8 or head_dim > MOST_HEAD_DIM or not sm_scale > 0:
+        in_triton(query, key, value, cu_seqlens_q, cu_seqlens_k, max_seqlen, sm_scale, output=output)
+        return
     device, sequences = query.device, cu_seqlens_q.shape[0] - 1
     if int(max_seqlen) <= FEW_KEYS:
         few_library(device, query, key, value, cu_seqlens_q, cu_seqlens_k, output, tokens, key.shape[0], sequences,

@@ -91,8 +91,10 @@ def run_with(config, query, key_cache, value_cache, block_table, context_lens, m
     if not query.numel():
         return
     if query.shape[2] > MOST_DIM:
-        raise RuntimeError(f"derby_paged_attention_decode_sm90: head_dim {query.shape[2]} is over {MOST_DIM}; "
-                           "use derby_paged_attention_decode_triton")
+        kernels = importlib.import_module(f"{__name__}.paged_decode_triton")
+        inputs = query, key_cache, value_cache, block_table, context_lens, max_context_len, sm_scale
+        kernels.run_with(kernels.candidates(*inputs)[0], *inputs, output)
+        return
     if query.shape[2] % 8 or any(one.data_ptr() % VECTOR for one in (query, key_cache, value_cache, output)):
         wide = torch.empty_like(padded(query))
         run_with(config, padded(query), padded(key_cache), padded(value_cache), block_table, context_lens,

@@ -45,19 +45,16 @@ FEW_ROWS = 16  # query tokens times heads of a group, as in decode.cu, which has
 # Where the kernel for few rows is the faster one, seen on an H200: sequences from which it always is, keys of the
 # longest sequence, keys of all key heads. And keys of all heads of one sequence that is read a head at a time.
 LEAST_SEQUENCES, LEAST_KEYS, LEAST_BATCH, SHORT_BATCH = 16, 2048, 1 << 15, 1 << 18
-PAGE = 16  # tokens in a block of the cache, as in long_attention.cuh
 MOST_HEAD_DIM = 256
 
 workspace = planning.Workspace()
 Needed = namedtuple("Needed", "counters floats")  # of the workspace
 
 
-def expect_sizes(head_dim, block_size, sm_scale):
-    if head_dim % 8 or head_dim > MOST_HEAD_DIM or block_size != PAGE:
-        raise ValueError(f"derby_unified_attention_sm90: head_dim {head_dim} with blocks of {block_size} tokens; it is "
-                         f"made for multiples of 8 up to {MOST_HEAD_DIM} and blocks of {PAGE}")
-    if not sm_scale > 0:
-        raise ValueError(f"derby_unified_attention_sm90: sm_scale {sm_scale}; it is made for positive ones")
+def in_triton(*inputs, output):
+    """Head sizes and scales that the CUDA kernels are not made for."""
+    kernels = importlib.import_module(f"{__name__}.paged_attention_triton")
+    kernels.run_with(kernels.candidates(*inputs)[0], *inputs, output)
 
 
 def spreads_pages(sequences, longest, kv_heads, rows):
@@ -97,8 +94,11 @@ def run(query, key_cache, value_cache, cu_seqlens_q, seq_lens, block_table, max_
     tokens, heads, head_dim = query.shape
     if tokens == 0:
         return
-    blocks, block_size, kv_heads, _ = key_cache.shape
-    expect_sizes(head_dim, block_size, sm_scale)
+    blocks, _, kv_heads, _ = key_cache.shape
+    if head_dim % 8 or head_dim > MOST_HEAD_DIM or not sm_scale > 0:
+        in_triton(query, key_cache, value_cache, cu_seqlens_q, seq_lens, block_table, max_query_len, max_seq_len,
+                  sm_scale, output=output)
+        return
     device, sequences = query.device, block_table.shape[0]
     processors = planning.processors(device)
     if int(max_seq_len) <= MOST_SHORT.get(head_dim, 0):
