@@ -7,6 +7,7 @@ import pytest
 from rank_rows import row, workload
 
 from kernelderby.errors import DerbyError
+from kernelderby.rank.lead import lead_of
 from kernelderby.rank.leads import leads
 from kernelderby.report.leads import leads_answer, sentence
 from kernelderby.trace import Timed
@@ -57,15 +58,16 @@ def test_numbers_worked_out_by_hand():
     assert (found.author, found.gpu, found.alone) == ("ann", "NVIDIA H200", ("gamma",))
     alpha, beta = found.operators
     graph, eager = alpha.kinds["graph"], alpha.kinds["eager"]
-    assert (graph.shapes, graph.faster, graph.least, graph.most) == (2, 1, 0.5, 2.0)
-    assert graph.geomean == pytest.approx(1.0) and eager.geomean == pytest.approx((3.0 * 1.5) ** 0.5)
-    assert beta.kinds["graph"].geomean == pytest.approx(8.0)
-    assert found.total["graph"].geomean == pytest.approx(8.0**0.5) and found.total["graph"].shapes == 3
-    assert found.total["eager"].faster == 3
+    assert (graph.workloads, graph.wins, graph.losses, graph.least, graph.most) == (2, 1, 1, 0.5, 2.0)
+    assert graph.ratio.value == pytest.approx(1.0) and eager.ratio.value == pytest.approx((3.0 * 1.5) ** 0.5)
+    assert graph.libraries == {"bob": 2} and eager.libraries == {"cid": 2}  # the best one on each shape
+    assert beta.kinds["graph"].ratio.value == pytest.approx(8.0)
+    assert found.total["graph"].ratio.value == pytest.approx(8.0**0.5) and found.total["graph"].workloads == 3
+    assert (found.total["eager"].wins, found.total["eager"].unpaired) == (3, 3)
     assert sentence(found) == (
-        "ann against the best library on every shape, over 2 operators: replayed as CUDA graphs 2.83 times as fast "
-        "(first on 2 of 3 shapes), launched by the host 2.06 times as fast (first on 3 of 3 shapes); geomean of the "
-        "operators' geomeans."
+        "ann against the best of 2 libraries on every shape, over 2 operators: replayed as CUDA graphs 2.83 times as "
+        "fast (faster on 2 of 3 shapes, slower on 1, 3 not measured in turn), launched by the host 2.06 times as fast "
+        "(faster on 3 of 3 shapes, 3 not measured in turn); geomean of the operators' geomeans."
     )
 
 
@@ -78,7 +80,7 @@ def test_the_sentence_says_how_many_times_are_of_former_sources():
 def test_another_author_and_every_gpu():
     found = leads([*rows(), *rows(gpu="NVIDIA B200")], WORKLOADS, SOLUTIONS, author="bob")
     assert [each.gpu for each in found] == ["NVIDIA B200", "NVIDIA H200"]
-    assert found[0].operators[0].kinds["graph"].geomean == pytest.approx((10 / 20 * 40 / 20) ** 0.5)
+    assert found[0].operators[0].kinds["graph"].ratio.value == pytest.approx((10 / 20 * 40 / 20) ** 0.5)
     [one] = leads([*rows(), *rows(gpu="NVIDIA B200")], WORKLOADS, SOLUTIONS, gpu="h200")
     assert one.gpu == "NVIDIA H200"
 
@@ -116,3 +118,30 @@ def test_the_command_refuses_what_it_would_pass_over(derby, small_set):
     assert "--author goes with --summary" in derby("rank", "--author", "a", "--root", small_set)[2]
     code, _, error = derby("rank", "--summary", "sentence", "--baseline", "toy_fast", "--root", small_set)
     assert code and "leave out --importance" in error
+
+
+def test_a_lead_counts_ties_and_what_was_not_measured_in_turn():
+    """w1: the rounds of both alternate, the ratio 1.5 in each. w2: in turn, 0.9 to 1.1: a tie. w3: of two sessions."""
+
+    def timed(name, uuid, rounds, session):
+        samples = tuple((each,) for each in rounds)
+        return replace(
+            row(name, uuid, sorted(rounds)[len(rounds) // 2]),
+            times={"graph": Timed(sorted(rounds)[len(rounds) // 2], samples)},
+            session=session,
+        )
+
+    best = {
+        "w1": {"ann": timed("a1", "w1", [10, 11, 12], "s"), "bob": timed("b1", "w1", [15, 16.5, 18], "s")},
+        "w2": {"ann": timed("a1", "w2", [10, 10, 10], "s"), "bob": timed("b1", "w2", [9, 10, 11], "s")},
+        "w3": {"ann": timed("a1", "w3", [10, 11, 12], "s"), "cid": timed("c1", "w3", [50, 55, 60], "t")},
+        "w4": {"ann": timed("a1", "w4", [10, 11, 12], "s"), "baseline": timed("plain", "w4", [1, 1, 1], "s")},
+        "w5": {"bob": timed("b1", "w5", [1, 1, 1], "s")},
+    }
+    found = lead_of("ann", best, "graph")
+    assert (found.workloads, found.wins, found.ties, found.losses, found.unpaired) == (3, 2, 1, 0, 1)
+    assert found.ratio.value == pytest.approx((1.5 * 1.0 * 5.0) ** (1 / 3)) and found.ratio.interval == "unpaired"
+    assert found.libraries == {"bob": 2, "cid": 1}
+    assert lead_of("ann", {"w4": best["w4"]}, "graph") is None
+    weighted = lead_of("ann", best, "graph", {"w1": 1.0, "w2": 1.0, "w3": 2.0})
+    assert weighted.ratio.value == pytest.approx((1.5 * 1.0 * 5.0**2) ** (1 / 4))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from kernelderby.catalog.selection import SCORED
-from kernelderby.page.model import PageModel, ShownFailure, ShownInterval, ShownOrder, ShownRace
+from kernelderby.page.model import PageModel, ShownFailure, ShownInterval, ShownLead, ShownOrder, ShownRace
 from kernelderby.report import markdown
 from kernelderby.report.model import NOTHING, Column, Report, Table, TableCell
 from kernelderby.report.numbers import factor, percent
@@ -60,7 +60,8 @@ def _races(races: Iterable[tuple[str, int, ShownRace]]) -> Table:
             Column("time", "left"),
         ),
         tuple(_race(name, shapes, race, race.orders[race.kind]) for name, shapes, race in races),
-        caption="lead: time of the best solution of another author over the winner's, geomean; S: floor over time of "
+        caption="lead: the best library's time on each shape over the best of the first one's author, geomean; "
+        "over: the library that is the best one on most shapes, of how many; S: floor over time of "
         "the fastest solution on a shape, the median; S fair: the same of what is reachable, geomean (docs/scoring.md)",
     )
 
@@ -71,13 +72,17 @@ def _race(name: str, shapes: int, race: ShownRace, order: ShownOrder) -> tuple[T
         TableCell(name),
         TableCell(first.solution, "best"),
         TableCell(_ratio(lead.ratio)) if lead else NOTHING,
-        TableCell(lead.solution) if lead else NOTHING,
+        TableCell(_over(lead)) if lead else NOTHING,
         TableCell(f"{lead.wins} {lead.ties} {lead.losses}") if lead else NOTHING,
         _share(order.share),
         _share(order.fair),
         TableCell(f"{first.passed}/{shapes}", "" if first.passed == shapes else "bad"),
         TableCell(f"{order.kind} ({race.protocol})"),
     )
+
+
+def _over(lead: ShownLead) -> str:
+    return lead.second if lead.libraries == 1 else f"{lead.second} of {lead.libraries}"
 
 
 def _failures(failures: Sequence[ShownFailure]) -> Table:

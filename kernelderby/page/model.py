@@ -94,10 +94,11 @@ class ShownStanding(Struct, frozen=True):
 
 
 class ShownLead(Struct, frozen=True):
-    """The winner's lead over the best solution of another author: time of that one over the winner's."""
+    """The first one's author over the best library on each workload (rank/lead.py). second: the library that is the
+    best one on most workloads; libraries: how many are on any."""
 
-    solution: str
-    author: str
+    second: str
+    libraries: int
     ratio: ShownInterval
     wins: int
     ties: int

@@ -218,16 +218,9 @@ def _standing(summary: Summary) -> ShownStanding:
 
 
 def _lead(ranking: Ranking) -> ShownLead | None:
-    """None where only one author passed anything."""
-    placed = [summary for summary in ranking.summaries if summary.place is not None]
-    other = next((each for each in placed[1:] if each.author != placed[0].author), None)
-    if other is None:
+    lead = ranking.lead
+    if lead is None:
         return None
-    try:
-        pair = ranking.pair(placed[0].solution, other.solution)
-    except KeyError:
-        return None
-    ratio: Any = interval(pair.geomean)
-    return ShownLead(
-        words(other.solution), words(other.author), ratio, pair.wins, pair.ties, pair.losses, pair.workloads
-    )
+    ratio: Any = interval(lead.ratio)
+    second = words(next(iter(lead.libraries)))
+    return ShownLead(second, len(lead.libraries), ratio, lead.wins, lead.ties, lead.losses, lead.workloads)

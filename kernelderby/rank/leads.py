@@ -10,24 +10,15 @@ from kernelderby.catalog import Solution, Workload
 from kernelderby.catalog.selection import LEGS
 from kernelderby.errors import DerbyError
 from kernelderby.fields import suggestion
+from kernelderby.rank.lead import Lead, best_library, lead_of
 from kernelderby.roofline import selection
-from kernelderby.roofline.recorded import Reached, recorded
+from kernelderby.roofline.recorded import Reached, Recorded, recorded
 from kernelderby.statistics.means import geometric_mean
+from kernelderby.statistics.ratio import Ratio
 from kernelderby.trace import Measurement
 
 KINDS = ("graph", "eager")
-
-
-@dataclass(frozen=True, slots=True)
-class Lead:
-    """How often the best library's time holds the author's best one. shapes: on which both have a time of this kind;
-    faster: of those, where the author's is the shorter one. geomean over them; least and most of any shape."""
-
-    shapes: int
-    faster: int
-    geomean: float
-    least: float
-    most: float
+_Best = Mapping[str, Mapping[str, Reached]]  # uuid -> author
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,8 +35,8 @@ class OperatorLead:
 @dataclass(frozen=True, slots=True)
 class Leads:
     """On one GPU under one protocol. alone: definitions that the author was measured on and no library. total: over all
-    operators, the geomean of their geomeans; the other numbers are of shapes. origin: of selection.LEGS, which
-    shapes."""
+    operators, the geomean of their geomeans; the other numbers are of workloads. origin: of selection.LEGS, which
+    workloads."""
 
     gpu: str
     protocol: str
@@ -88,7 +79,7 @@ def leads(
             f"traces/: no shape was measured with a solution of {who} and of another library; "
             "measure both with `derby bench --together`"
         )
-    return tuple(sorted(found, key=lambda each: -each.total["eager"].shapes))
+    return tuple(sorted(found, key=lambda each: -each.total["eager"].workloads))
 
 
 def leads_on_legs(
@@ -121,7 +112,7 @@ def leads_on_legs(
 
 
 def _weight(found: Leads) -> tuple[int, int]:
-    return LEGS.index(found.origin), -found.total["eager"].shapes
+    return LEGS.index(found.origin), -found.total["eager"].workloads
 
 
 def _leads(
@@ -135,7 +126,7 @@ def _leads(
     times = {kind: recorded(rows, solutions, gpu, protocol, kind) for kind in KINDS}
     group = times["eager"].group
     best = {
-        kind: {name: _best_by_author(found.times.get(name, {}), solutions, workloads[name]) for name in workloads}
+        kind: {name: _best_by_author(found, solutions, workloads[name], name) for name in workloads}
         for kind, found in times.items()
     }
     author = author or _most_often_fastest(best["eager"])
@@ -144,7 +135,13 @@ def _leads(
     operators = tuple(
         operator
         for name in sorted(workloads)
-        if (operator := _operator(name, len(workloads[name]), author, {kind: best[kind][name] for kind in KINDS}))
+        if (
+            operator := _operator(
+                *(name, len(workloads[name]), author),
+                {kind: best[kind][name] for kind in KINDS},
+                times["eager"].rows,
+            )
+        )
     )
     compared = {operator.definition for operator in operators}
     alone = tuple(
@@ -171,11 +168,11 @@ def _leads(
 
 
 def _best_by_author(
-    times: Mapping[str, Mapping[str, Reached]], solutions: Mapping[str, Solution], workloads: Sequence[Workload]
-) -> dict[str, dict[str, Reached]]:
-    """uuid -> author -> the shortest time of their solutions."""
+    found: Recorded, solutions: Mapping[str, Solution], workloads: Sequence[Workload], of: str
+) -> _Best:
+    """uuid -> author -> the row of the shortest time of their solutions of a definition."""
     best: dict[str, dict[str, Reached]] = {workload.uuid: {} for workload in workloads}
-    for name, own in times.items():
+    for name, own in found.times.get(of, {}).items():
         for uuid, time in own.items():
             if uuid in best:
                 kept = best[uuid].setdefault(solutions[name].author, time)
@@ -196,35 +193,40 @@ def _most_often_fastest(best: Mapping[str, Mapping[str, Mapping[str, Reached]]])
 
 
 def _operator(
-    name: str, of_shapes: int, author: str, best: Mapping[str, Mapping[str, Mapping[str, Reached]]]
+    name: str, of_shapes: int, author: str, best: Mapping[str, _Best], rows: Mapping[tuple[str, str], Measurement]
 ) -> OperatorLead | None:
     kinds: dict[str, Lead] = {}
     outdated = set()
     for kind, of_definition in best.items():
-        ratios = []
+        own = {
+            uuid: {who: rows[time.solution or "", uuid] for who, time in of_shape.items()}
+            for uuid, of_shape in of_definition.items()
+        }
+        if found := lead_of(author, own, kind):
+            kinds[kind] = found
         for uuid, of_shape in of_definition.items():
-            rivals = [time for who, time in of_shape.items() if who not in (author, selection.BASELINE_AUTHOR)]
-            if author not in of_shape or not rivals:
-                continue
-            rival = min(rivals, key=lambda time: time.latency_us)
-            ratios.append(rival.latency_us / of_shape[author].latency_us)
-            outdated |= {(uuid, time.solution) for time in (rival, of_shape[author]) if time.outdated}
-        if ratios:
-            kinds[kind] = Lead(
-                len(ratios), sum(ratio > 1 for ratio in ratios), geometric_mean(ratios), min(ratios), max(ratios)
-            )
+            who = best_library(author, own[uuid], kind)
+            if who is not None and author in of_shape:
+                outdated |= {(uuid, of_shape[each].solution) for each in (who, author) if of_shape[each].outdated}
     return OperatorLead(name, of_shapes, kinds, len(outdated)) if kinds else None
 
 
 def _over_operators(found: Sequence[Lead]) -> Lead | None:
-    return (
-        Lead(
-            sum(each.shapes for each in found),
-            sum(each.faster for each in found),
-            geometric_mean([each.geomean for each in found]),
-            min(each.least for each in found),
-            max(each.most for each in found),
+    if not found:
+        return None
+    libraries: Counter[str] = Counter()
+    for each in found:
+        libraries.update(each.libraries)
+    workloads, wins, ties, losses, unpaired = (
+        sum(numbers)
+        for numbers in zip(
+            *((each.workloads, each.wins, each.ties, each.losses, each.unpaired) for each in found), strict=True
         )
-        if found
-        else None
+    )
+    return Lead(
+        *(workloads, wins, ties, losses, unpaired),
+        Ratio(geometric_mean([each.ratio.value for each in found])),
+        least=min(each.least for each in found),
+        most=max(each.most for each in found),
+        libraries=dict(libraries.most_common()),
     )

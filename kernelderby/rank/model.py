@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from kernelderby.rank.lead import Lead
 from kernelderby.roofline.selection import Group
 from kernelderby.statistics.ratio import Ratio
 
@@ -108,7 +109,8 @@ class Ranking:
     """Solutions of one definition on one GPU under one protocol. `order` is best first, without the never measured.
 
     time: the kind of time that is compared. eager_order: the order by eager time, where that is another one. origin:
-    of the workloads, None where they have none or several."""
+    of the workloads, None where they have none or several. lead: of the first one's author over the best library
+    (rank/lead.py), None without a library."""
 
     definition: str
     group: Group
@@ -129,6 +131,7 @@ class Ranking:
     time: str = "eager"
     eager_order: tuple[str, ...] = ()
     origin: str | None = None
+    lead: Lead | None = None
 
     def summary(self, solution: str) -> Summary:
         return next(summary for summary in self.summaries if summary.solution == solution)

@@ -14,6 +14,7 @@ from kernelderby.errors import DerbyError
 from kernelderby.hardware import find_gpu
 from kernelderby.rank import notes
 from kernelderby.rank.arena import Arena, arena_of
+from kernelderby.rank.lead import Lead, lead_of
 from kernelderby.rank.model import NOT_MEASURED, PASSED, Cell, Pair, Ranking, Summary, WorkloadRow
 from kernelderby.rank.order import order, order_dependences, slowdowns
 from kernelderby.rank.pairs import Compared, compare
@@ -88,11 +89,29 @@ def rank(
         time=arena.kind,
         eager_order=_other_order(arena, ordered),
         origin=_origin(workloads),
+        lead=_lead(arena, ordered, contenders),
     )
     asked = notes.Asked(
         gpu=gpu is not None, protocol=protocol is not None, baseline=baseline is not None, time=time is not None
     )
     return replace(ranking, notes=notes.notes(ranking, rows, arena.chosen, solutions, asked))
+
+
+def _lead(arena: Arena, ordered: Sequence[str], solutions: Mapping[str, Solution]) -> Lead | None:
+    """Of the author of the first solution that passed anything."""
+    first = next((name for name in ordered if arena.times[name]), None)
+    if first is None:
+        return None
+    best: dict[str, dict[str, tuple[float, str]]] = {}
+    for name, own in arena.times.items():
+        for uuid, time_us in own.items():
+            of_shape, author = best.setdefault(uuid, {}), solutions[name].author
+            of_shape[author] = min(of_shape.get(author, (time_us, name)), (time_us, name))
+    rows = {
+        uuid: {author: arena.chosen[name, uuid].measurement for author, (_, name) in of_shape.items()}
+        for uuid, of_shape in best.items()
+    }
+    return lead_of(solutions[first].author, rows, arena.kind, arena.importance)
 
 
 def _other_order(arena: Arena, ordered: tuple[str, ...]) -> tuple[str, ...]:

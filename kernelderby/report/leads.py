@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, Literal
 
 from kernelderby.catalog.workloads import FRESH, MODELS
-from kernelderby.rank.leads import KINDS, Lead, Leads, OperatorLead
+from kernelderby.rank.lead import Lead
+from kernelderby.rank.leads import KINDS, Leads, OperatorLead
 from kernelderby.report.answer import Answer
 from kernelderby.report.frame import Frame, fields_of, frame
 from kernelderby.report.model import NOTHING, Column, Report, Table, TableCell
@@ -74,29 +75,54 @@ def sentence(found: Leads) -> str:
     operators = len(found.operators)
     over = f"{operators} operator{'s' * (operators != 1)}"
     parts = [
-        f"{IN_WORDS[kind]} {factor(lead.geomean)} times as fast (first on {lead.faster} of {lead.shapes} shapes)"
+        f"{IN_WORDS[kind]} {factor(lead.ratio.value)} times as fast ({_counts(lead)})"
         for kind, lead in found.total.items()
     ]
     outdated = sum(each.outdated for each in found.operators)
     were = "time is" if outdated == 1 else "times are"
     former = f" {outdated} {were} of sources that have changed since." if outdated else ""
     return (
-        f"{found.author} against the best library on {WHAT[found.origin]}, over {over}: "
+        f"{found.author} against the best of {_libraries(found)} on {WHAT[found.origin]}, over {over}: "
         f"{', '.join(parts)}; geomean"
         + (" of the operators' geomeans." if operators > 1 else " of the shapes.")
         + former
     )
 
 
+def _libraries(found: Leads) -> str:
+    count = len({name for lead in found.total.values() for name in lead.libraries})
+    return f"{count} libraries" if count > 1 else "one library"
+
+
+def _counts(lead: Lead) -> str:
+    """By the 95 % interval of each workload."""
+    parts = [f"faster on {lead.wins} of {lead.workloads} shapes"]
+    if lead.ties:
+        parts.append(f"{lead.ties} tie{'s' * (lead.ties != 1)}")
+    if lead.losses:
+        parts.append(f"slower on {lead.losses}")
+    if lead.unpaired:
+        parts.append(f"{lead.unpaired} not measured in turn")
+    return ", ".join(parts)
+
+
+_COLUMNS: tuple[tuple[str, Literal["left", "right"], bool], ...] = (
+    ("graph geomean", "right", False),
+    ("graph range", "right", True),
+    ("graph win tie loss", "right", False),
+    ("graph second", "left", False),
+    ("eager geomean", "right", True),
+    ("eager range", "right", True),
+    ("eager win tie loss", "right", True),
+    ("eager second", "left", True),
+)
+
+
 def _table(found: Leads) -> Table:
     columns = (
         Column("operator", "left"),
         Column("shapes compared"),
-        *(
-            Column(f"{kind} {name}", is_optional=(kind, name) == ("eager", "range"))
-            for kind in KINDS
-            for name in ("geomean", "range", "first on")
-        ),
+        *(Column(title, align, is_optional) for title, align, is_optional in _COLUMNS),
     )
     return Table(
         f"The best library's time over the best of {found.author}"
@@ -104,12 +130,13 @@ def _table(found: Leads) -> Table:
         columns,
         tuple(_row(each) for each in found.operators),
         caption="Above 1: faster than every library on that shape. Geomean over the shapes that both have; range: the "
-        f"least and the most of any shape. Protocol {found.protocol}.",
+        "least and the most of any shape; win, tie, loss by the 95 % interval; second: the library that is the best "
+        f"one on most shapes, of how many. Protocol {found.protocol}.",
     )
 
 
 def _row(operator: OperatorLead) -> tuple[TableCell, ...]:
-    shapes = max(lead.shapes for lead in operator.kinds.values())
+    shapes = max(lead.workloads for lead in operator.kinds.values())
     cells = [TableCell(operator.definition), TableCell(f"{shapes}/{operator.of_shapes}")]
     for kind in KINDS:
         cells += _cells(operator.kinds.get(kind))
@@ -118,12 +145,19 @@ def _row(operator: OperatorLead) -> tuple[TableCell, ...]:
 
 def _cells(lead: Lead | None) -> list[TableCell]:
     if lead is None:
-        return [NOTHING] * 3
+        return [NOTHING] * 4
     return [
-        TableCell(factor(lead.geomean), "bad" if lead.geomean < 1 else ""),
+        TableCell(factor(lead.ratio.value), "bad" if lead.ratio.value < 1 else ""),
         TableCell(f"{factor(lead.least)} to {factor(lead.most)}", "bad" if lead.least < 1 else ""),
-        TableCell(f"{lead.faster}/{lead.shapes}"),
+        TableCell(f"{lead.wins} {lead.ties} {lead.losses}", "bad" if lead.losses else ""),
+        TableCell(second_library(lead)),
     ]
+
+
+def second_library(lead: Lead) -> str:
+    """The library that is the best one on most workloads, and how many libraries are on any."""
+    first = next(iter(lead.libraries))
+    return first if len(lead.libraries) == 1 else f"{first} of {len(lead.libraries)}"
 
 
 def _notes(found: Leads) -> Iterator[str]:

@@ -6,9 +6,10 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from kernelderby.catalog.selection import SCORED
-from kernelderby.rank.model import Pair, Ranking
+from kernelderby.rank.model import Ranking
 from kernelderby.report.answer import Answer
 from kernelderby.report.frame import Frame, fields_of
+from kernelderby.report.leads import second_library
 from kernelderby.report.model import NOTHING, Column, Report, Table, TableCell
 from kernelderby.report.numbers import factor
 from kernelderby.report.ranking import OUTDATED, TIED, ranking_report, share_cell
@@ -78,10 +79,11 @@ def races_report(rankings: Sequence[Ranking]) -> Report:
     columns = [
         Column("operator", "left"),
         Column("first", "left"),
-        Column("second over first"),
-        Column("fastest on"),
+        Column("lead"),
+        Column("over", "left"),
         Column("S"),
-        Column("second", "left", is_optional=True),
+        Column("win tie loss", is_optional=True),
+        Column("fastest on", is_optional=True),
         Column("solutions", is_optional=True),
     ]
     groups = {
@@ -108,35 +110,28 @@ def _row(ranking: Ranking) -> tuple[TableCell, ...]:
     operator = ranking.definition + ("" if ranking.origin in (None, *SCORED) else f", {ranking.origin}")
     passed = [summary for summary in ranking.summaries if summary.passed]
     if not passed:
-        return TableCell(operator), TableCell("nothing passed", "bad"), *(NOTHING,) * 5
-    first, second = passed[0], passed[1] if len(passed) > 1 else None
-    pair = _pair(ranking, first.solution, second.solution) if second else None
+        return TableCell(operator), TableCell("nothing passed", "bad"), *(NOTHING,) * 6
+    first, lead = passed[0], ranking.lead
     mark = OUTDATED if first.outdated else ""
     return (
         TableCell(operator),
         TableCell(first.solution + mark),
-        TableCell(f"{factor(pair.geomean.value)}{f' {TIED}' if pair.geomean.is_tie else ''}") if pair else NOTHING,
-        TableCell(f"{first.fastest_on}/{len(ranking.rows)}"),
+        TableCell(f"{factor(lead.ratio.value)}{f' {TIED}' if lead.ratio.is_tie else ''}") if lead else NOTHING,
+        TableCell(second_library(lead)) if lead else NOTHING,
         share_cell(first.share),
-        TableCell(second.solution) if second else NOTHING,
+        TableCell(f"{lead.wins} {lead.ties} {lead.losses}") if lead else NOTHING,
+        TableCell(f"{first.fastest_on}/{len(ranking.rows)}"),
         TableCell(str(len(passed))),
     )
 
 
-def _pair(ranking: Ranking, first: str, second: str) -> Pair | None:
-    try:
-        return ranking.pair(first, second)
-    except KeyError:
-        return None
-
-
 def _caption(rankings: Sequence[Ranking]) -> str:
     parts = [
-        "Second over first: the geomean of their times' ratio, over the workloads that both passed. Fastest on: faster "
-        "than every other one, by the interval. S: floor over time, the median."
+        "Lead: the best library's time on each shape over the best of the first one's author, geomean. Over: the "
+        "library that is the best one on most shapes, of how many. Win, tie, loss: by the 95 % interval of a shape. "
+        "Fastest on: faster than every other one, by the interval. S: floor over time, the median."
     ]
-    pairs = [_pair(ranking, *ranking.order[:2]) for ranking in rankings if len(ranking.order) > 1]
-    if any(pair and pair.geomean.is_tie for pair in pairs):
+    if any(ranking.lead and ranking.lead.ratio.is_tie for ranking in rankings):
         parts.append(f"{TIED} a tie.")
     if any(ranking.summaries and ranking.summaries[0].outdated for ranking in rankings):
         parts.append(f"{OUTDATED} outdated sources.")

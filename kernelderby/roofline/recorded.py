@@ -41,11 +41,13 @@ class Reached:
 
 @dataclass(frozen=True, slots=True)
 class Recorded:
-    """times: definition -> solution -> uuid -> its time; every solution with a row is there, maybe without a time."""
+    """times: definition -> solution -> uuid -> its time; every solution with a row is there, maybe without a time.
+    rows: (solution, uuid) -> the row that counts."""
 
     group: Group
     other_groups: tuple[Group, ...]
     times: dict[str, dict[str, dict[str, Reached]]]
+    rows: dict[tuple[str, str], Measurement]
 
     def fastest(self, definition: str) -> dict[str, Reached]:
         """uuid -> the shortest time of any solution; of equal ones the solution that comes first by name."""
@@ -91,6 +93,7 @@ def recorded(
         selection.describe_group(key, groups[key]),
         tuple(selection.describe_group(other, groups[other]) for other in sorted(groups) if other != key),
         times,
+        {place: each.measurement for place, each in chosen.items()},
     )
 
 

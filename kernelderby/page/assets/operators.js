@@ -49,7 +49,7 @@ function operatorColumns(isMeasured) {
   if (isMeasured)
     columns.push(
       { title: "First", value: (row) => row.order && row.order.standings[0].solution, cell: (row) => (row.order ? element("span", { class: "winner" }, breakable(row.order.standings[0].solution)) : NOTHING) },
-      { title: "Lead", align: "right", value: (row) => row.order && row.order.lead && row.order.lead.ratio[INTERVAL.value], cell: (row) => (row.order && row.order.lead ? factor(row.order.lead.ratio[INTERVAL.value]) : NOTHING), hint: "time of the best other author over the winner's, geomean" },
+      { title: "Lead", align: "right", value: (row) => row.order && row.order.lead && row.order.lead.ratio[INTERVAL.value], cell: (row) => (row.order && row.order.lead ? factor(row.order.lead.ratio[INTERVAL.value]) : NOTHING), hint: "the best library's time on each shape over the best of the first one's author, geomean" },
       { title: "S", align: "right", value: (row) => row.share, cell: (row) => shareBar(row.share) },
       { title: "S fair", align: "right", value: (row) => row.order && row.order.fair, cell: (row) => percent(row.order && row.order.fair) }
     );

@@ -53,16 +53,10 @@ function raceTable(races, id, hasLead) {
 }
 
 const leadColumns = () => [
-  { title: "Lead", align: "right", value: (row) => row.lead.ratio[INTERVAL.value], cell: (row) => ratio(row.lead.ratio), hint: "time of the best other author over the winner's, geomean" },
-  { title: "over", value: (row) => row.lead.solution, cell: (row) => element("span", {}, breakable(row.lead.solution), passedPart(row)), hint: "who passed fewer workloads stands behind who passed more" },
+  { title: "Lead", align: "right", value: (row) => row.lead.ratio[INTERVAL.value], cell: (row) => ratio(row.lead.ratio), hint: "the best library's time on each shape over the best of the first one's author, geomean" },
+  { title: "over", value: (row) => row.lead.second, cell: (row) => (row.lead.libraries > 1 ? `${row.lead.second} of ${row.lead.libraries}` : row.lead.second), hint: "the library that is the best one on most shapes, of how many" },
   { title: "Win tie loss", align: "right", value: (row) => row.lead.wins / row.lead.workloads, cell: (row) => `${row.lead.wins} ${row.lead.ties} ${row.lead.losses}` },
 ];
-
-// How many workloads the other one passed, where not all: then the order need not follow the times.
-function passedPart({ race, order, lead }) {
-  const other = order.standings.find((each) => each.solution === lead.solution);
-  return other.passed < race.shapes.length ? text("small", ` passed ${other.passed}/${race.shapes.length}`) : null;
-}
 
 const operatorLink = (name) => element("a", { href: `#${encodeURIComponent(name)}` }, breakable(name));
 

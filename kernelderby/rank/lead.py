@@ -1,0 +1,95 @@
+"""A lead: one author against the best library on each workload. Rank, page, summary and README all mean this.
+
+A library is every author but the one that leads and plain torch. The best library may be another one on each
+workload, so nobody is put ahead by a workload that one library cannot run.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from kernelderby.roofline.selection import BASELINE_AUTHOR
+from kernelderby.statistics.bootstrap import Resampled, Scratch, bounds, widening
+from kernelderby.statistics.ratio import Ratio
+from kernelderby.trace import Measurement
+
+Best = Mapping[str, Mapping[str, Measurement]]  # uuid -> author -> the row of the author's shortest time
+
+
+@dataclass(frozen=True, slots=True)
+class Lead:
+    """ratio: geomean over the workloads of the best library's time over the author's best; without an interval over
+    several operators. least, most: of one workload. wins, ties, losses: by each workload's 95 % interval. unpaired:
+    ratios whose two rows did not take turns in one session. libraries: author -> workloads on which it is the best
+    library, most first."""
+
+    workloads: int
+    wins: int
+    ties: int
+    losses: int
+    unpaired: int
+    ratio: Ratio
+    least: float
+    most: float
+    libraries: dict[str, int]
+
+
+def lead_of(author: str, best: Best, kind: str, weights: Mapping[str, float] | None = None) -> Lead | None:
+    """kind: of the times; every row has one. weights: of workloads, 1 by default. None where no library meets the
+    author on any workload."""
+    scratch, one, two = Scratch(), np.array([0]), np.array([1])
+    deviations, logs, total, freedom = np.zeros(0), 0.0, 0.0, 0
+    ratios: list[Ratio] = []
+    libraries: Counter[str] = Counter()
+    for uuid, rows in best.items():
+        who = best_library(author, rows, kind)
+        if who is None or author not in rows:
+            continue
+        found = Resampled([rows[who], rows[author]], kind, scratch).differences(one, two)
+        value, weight = _us(rows[who], kind) / _us(rows[author], kind), (weights or {}).get(uuid, 1.0)
+        deviations = (deviations if len(deviations) else np.zeros_like(found.values)) + weight * found.values
+        ratios.append(_interval(value, found.values, int(found.freedom[0]), bool(found.paired[0])))
+        logs, total, freedom = logs + weight * float(np.log(value)), total + weight, freedom + int(found.freedom[0])
+        libraries[who] += 1
+    if not ratios:
+        return None
+    is_known = all(each.low is not None for each in ratios)
+    is_paired = all(each.interval == "paired" for each in ratios)
+    geomean = float(np.exp(logs / total))
+    return Lead(
+        len(ratios),
+        wins=sum(each.verdict == "slower" for each in ratios),
+        ties=sum(each.is_tie for each in ratios),
+        losses=sum(each.verdict == "faster" for each in ratios),
+        unpaired=sum(each.interval != "paired" for each in ratios),
+        ratio=_interval(geomean, deviations / total, freedom, is_paired) if is_known else Ratio(geomean),
+        least=min(each.value for each in ratios),
+        most=max(each.value for each in ratios),
+        libraries=dict(libraries.most_common()),
+    )
+
+
+def best_library(author: str, rows: Mapping[str, Measurement], kind: str) -> str | None:
+    """The author of the shortest time among the libraries; by name where two are equal."""
+    libraries = sorted(each for each in rows if each not in (author, BASELINE_AUTHOR))
+    return min(libraries, key=lambda each: _us(rows[each], kind), default=None)
+
+
+def _us(row: Measurement, kind: str) -> float:
+    time = row.time(kind)
+    assert time is not None
+    return time.median_us
+
+
+def _interval(value: float, deviations: np.ndarray, freedom: int, is_paired: bool) -> Ratio:
+    """deviations: [1, RESAMPLES], used up."""
+    if not freedom:
+        return Ratio(value)
+    [low], [high] = bounds(deviations.copy())
+    [wider] = widening(np.array([freedom]))
+    ends = value * float(np.exp(wider * low)), value * float(np.exp(wider * high))
+    return Ratio(value, *ends, "paired" if is_paired else "unpaired")
