@@ -140,7 +140,8 @@ class Solution:
 
     setup: file::function that gets the definition's constant inputs by name, once, and returns a dict; the calls get
     its entries as keyword arguments. in_place: output -> the input that lies in the same memory. same_code: groups of
-    hashes that mean the same code of it; same_kernels: the same, or other host code around the same kernels."""
+    hashes that mean the same code of it; same_kernels: pairs of other host code around the
+    same kernels, and the workloads (None: all) on which they are launched alike."""
 
     name: str
     definition: str
@@ -163,7 +164,7 @@ class Solution:
     in_place: dict[str, str] = field(default_factory=dict)
 
     same_code: tuple[frozenset[str], ...] = ()
-    same_kernels: tuple[frozenset[str], ...] = ()
+    same_kernels: tuple[tuple[str, str, frozenset[str] | None], ...] = ()
     _hashes: dict[str, str] = field(default_factory=dict, init=False, compare=False, repr=False)
 
     @property
@@ -184,9 +185,20 @@ class Solution:
         hashes asks this."""
         return self.code_of(recorded) == self.code_of(self.hash)
 
-    def has_kernels(self, recorded: str) -> bool:
-        """Whether at least its kernels are the present ones, and launched alike: its graph times count."""
-        return self.has_code(recorded) or any(recorded in group and self.hash in group for group in self.same_kernels)
+    def has_kernels(self, recorded: str, uuid: str | None = None) -> bool:
+        """Whether a row with this hash was measured at least with the present kernels, launched alike on that workload
+        (without one: on any): its graph times count."""
+        reached, edges = (
+            {self.code_of(recorded)},
+            [
+                {self.code_of(before), self.code_of(after)}
+                for before, after, on in self.same_kernels
+                if on is None or uuid is None or uuid in on
+            ],
+        )
+        while more := [edge for edge in edges if edge & reached and not edge <= reached]:
+            reached.update(*more)
+        return self.code_of(self.hash) in reached
 
     def code_of(self, recorded: str) -> str:
         """One hash for all that mean the same code (same_code.py)."""

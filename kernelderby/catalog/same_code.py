@@ -70,13 +70,15 @@ class HostChange(Struct, frozen=True):
 
 
 class Certificate(Struct, frozen=True):
-    """Both versions gave this machine code, but for what host_change says."""
+    """Both versions gave this machine code, but for what host_change says. launches: workload -> digest of what a call
+    launches, of those workloads on which both versions launch the same; None where nobody looked, for all of them."""
 
     before: Version
     after: Version
     code: MachineCode
     date: str
     host_change: HostChange | None = None
+    launches: dict[str, Hash] | None = None
 
     def code_of(self, version: Version) -> MachineCode:
         change = self.host_change
@@ -126,17 +128,18 @@ def read_certificates(path: Path) -> tuple[Certificate, ...]:
 
 @dataclass(frozen=True, slots=True)
 class SameCode:
-    """Solution -> pairs of hashes that mean the same code, and pairs with other host code around the same kernels."""
+    """Solution -> pairs of hashes that mean the same code, and pairs with other host code around the same kernels, on
+    certain workloads or on all (None)."""
 
     pairs: dict[str, list[tuple[str, str]]]
-    host_changes: dict[str, list[tuple[str, str]]]
+    host_changes: dict[str, list[tuple[str, str, frozenset[str] | None]]]
 
     def of(self, solution: Solution) -> Solution:
         """The solution with what rows of it may carry."""
         own, changed = self.pairs.get(solution.name, []), self.host_changes.get(solution.name, [])
         if not own and not changed:
             return solution
-        return dataclasses.replace(solution, same_code=groups(own), same_kernels=groups([*own, *changed]))
+        return dataclasses.replace(solution, same_code=groups(own), same_kernels=tuple(changed))
 
 
 def read_same_code(root: Path, left_out: Callable[[str], None]) -> SameCode:
@@ -154,8 +157,12 @@ def read_same_code(root: Path, left_out: Callable[[str], None]) -> SameCode:
         try:
             for each in read_certificates(path):
                 pairs.setdefault(path.stem, []).extend(each.texts)
-                found = pairs if each.host_change is None else same.host_changes
-                found.setdefault(path.stem, []).append((each.before.hash, each.after.hash))
+                ends = each.before.hash, each.after.hash
+                if each.host_change is None:
+                    pairs.setdefault(path.stem, []).append(ends)
+                else:
+                    on = None if each.launches is None else frozenset(each.launches)
+                    same.host_changes.setdefault(path.stem, []).append((*ends, on))
         except DerbyError as error:
             left_out(str(error))
     return same

@@ -20,12 +20,23 @@ from kernelderby.cli.output import say_json, say_line
     metavar="WHY",
     help="Other host code: say what differs, and that kernels, grids and arguments do not. Keeps graph times alone.",
 )
+@click.option(
+    "--launches",
+    is_flag=True,
+    help="Other host code or Python: record what recorded workloads launch. Keeps graph times where it is the same.",
+)
 @written_root_option
 @json_option
 def command(
-    root: Path, solutions: tuple[str, ...], since: str, check: bool, host_change: str | None, as_json: bool
+    root: Path,
+    solutions: tuple[str, ...],
+    since: str,
+    check: bool,
+    host_change: str | None,
+    launches: bool,
+    as_json: bool,
 ) -> None:
-    """Keep recorded rows where a change left a CUDA solution's machine code as it was.
+    """Keep recorded rows where a change left what runs on the GPU as it was.
 
     Builds each SOLUTION (all whose code changed, without one) at the revision and as it is now; needs nvcc and no GPU.
     Where every kernel, the host code that launches them and the Python code are the same, it writes
@@ -34,7 +45,12 @@ def command(
     """
     from kernelderby.measure.certify import certify
 
-    verdicts = certify.check(root, solutions) if check else certify.certify(root, solutions, since, host_change)
+    if check:
+        verdicts = certify.check(root, solutions)
+    elif launches:
+        verdicts = certify.certify_launches(root, solutions, since)
+    else:
+        verdicts = certify.certify(root, solutions, since, host_change)
     if as_json:
         say_json({"verdicts": verdicts})
     for verdict in () if as_json else verdicts:

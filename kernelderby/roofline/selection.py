@@ -161,7 +161,7 @@ def newest_rows(rows: Iterable[Measurement], solutions: Mapping[str, Solution]) 
                 preferences[1].append(row)
             elif solution.has_code(row.solution_hash):
                 preferences[3].append(row)
-            elif row.time("graph") and solution.has_kernels(row.solution_hash):
+            elif row.time("graph") and solution.has_kernels(row.solution_hash, row.uuid):
                 preferences[2].append(_of_the_graph(row))
             else:
                 preferences[0].append(row)

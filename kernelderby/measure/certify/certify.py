@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import hashlib
 import subprocess
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -9,13 +11,15 @@ from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from importlib.metadata import version
 from multiprocessing import get_context
 from pathlib import Path
+from textwrap import shorten
 
 import msgspec
 from msgspec.structs import replace
 
-from kernelderby.catalog import Catalog, Definition, Solution
+from kernelderby.catalog import Catalog, Definition, Solution, Workload
 from kernelderby.catalog.same_code import (
     SHORTEST_REASON,
     Certificate,
@@ -29,7 +33,9 @@ from kernelderby.catalog.same_code import (
 )
 from kernelderby.errors import DerbyError
 from kernelderby.files import write_whole
-from kernelderby.measure.certify.build import differences, has_library, machine_code
+from kernelderby.measure.certify.build import ARCHITECTURE, differences, has_library, machine_code
+from kernelderby.measure.certify.launches import launches_of
+from kernelderby.measure.certify.python import python_digest
 
 _BUILDS = 2  # at a time
 Outcome = Certificate | list[str]
@@ -75,6 +81,80 @@ def certify(root: Path, names: Sequence[str], since: str, host_change: str | Non
     return verdicts
 
 
+def certify_launches(root: Path, names: Sequence[str], since: str) -> list[Certified]:
+    """The same where host code or Python changed, Triton's too: what both versions launch on each recorded workload is
+    recorded, and where it is the same, graph times of former rows count."""
+    catalog = Catalog.open(root)
+    revision = _revision(root, since)
+    verdicts = []
+    with _at(root, revision) as former, ProcessPoolExecutor(_BUILDS, mp_context=get_context("spawn")) as pool:
+        chosen = [catalog.solution(name) for name in names] or list(catalog.solutions.values())
+        for now in (each for each in chosen if _changed(each, former)):
+            then, definition = _known(former.solution(now.name), now), catalog.definition(now.definition)
+            rows = [row for row in catalog.traces(definition.name) if row.solution == now.name]
+            gone = [row for row in rows if row.time("graph") and not now.has_code(row.solution_hash or "")]
+            gone = [row for row in gone if row.solution_hash and then.has_code(row.solution_hash)]
+            uuids = {row.uuid for row in gone}
+            workloads = tuple(each for each in catalog.workloads(definition.name) if each.uuid in uuids)
+            if not workloads:
+                continue
+            codes: list[MachineCode | str] = []
+            if has_library(now):
+                codes = list(pool.map(_built, [definition] * 2, [then, now]))
+            else:
+                codes = [_of_triton(each) for each in (then, now)]
+            alike, told = _alike(pool, definition, then, now, workloads, sorted({row.gpu for row in gone}))
+            why = f"launches recorded: the same on {len(alike)} of {len(workloads)} recorded workloads"
+            found = _judge(then, now, {then.text_hash: codes[0], now.text_hash: codes[1]}, why)
+            if not alike or not isinstance(found, Certificate):
+                verdicts.append(Certified(now.name, False, (*(found if isinstance(found, list) else ()), *told[:3])))
+                continue
+            before = replace(found.before, revision=revision)
+            line = _write(root, now.name, replace(found, before=before, launches=alike))
+            verdicts.append(Certified(now.name, not told, (f"{why}: {line}", *told[:3])))
+    return verdicts
+
+
+def _alike(
+    pool: ProcessPoolExecutor,
+    definition: Definition,
+    then: Solution,
+    now: Solution,
+    workloads: tuple[Workload, ...],
+    gpus: Sequence[str],
+) -> tuple[dict[str, str], list[str]]:
+    """Workload -> digest of the launches, where both versions launch the same on these GPUs; a line for each other."""
+    alike, told = {each.uuid: "" for each in workloads}, {}
+    for gpu in gpus:
+        left = workloads
+        for exact in (False, True):  # what differs may still give the same machine code
+            jobs = [pool.submit(launches_of, definition, each, left, gpu, exact) for each in (then, now)]
+            before, after = (job.result() for job in jobs)
+            same = {uuid for uuid, lines in after.items() if isinstance(lines, list) and lines == before[uuid]}
+            for uuid in same:
+                alike[uuid] = _digest_of(alike[uuid], after[uuid])
+            left = tuple(each for each in left if each.uuid not in same)
+            if not left:
+                break
+        for each in left:
+            lines = before[each.uuid], after[each.uuid]
+            told[each.uuid] = f"{each.uuid[:8]} on {gpu}: " + " | ".join(_first_line(each) for each in lines)
+    return {uuid: digest for uuid, digest in alike.items() if uuid not in told}, list(told.values())
+
+
+def _digest_of(before: str, lines: object) -> str:
+    return hashlib.sha256(f"{before}{lines}".encode()).hexdigest()[:16]
+
+
+def _first_line(lines: list[str] | str) -> str:
+    return shorten(lines if isinstance(lines, str) else "; ".join(lines), 150, placeholder=" ...")
+
+
+def _of_triton(solution: Solution) -> MachineCode:
+    """Of a solution without a library: its kernels are compared launch by launch."""
+    return MachineCode(f"sm_{ARCHITECTURE}", f"triton {version('triton')}", {}, (), {}, python_digest(solution))
+
+
 def check(root: Path, names: Sequence[str]) -> list[Certified]:
     """Builds again what the certificates are of, and compares: the present sources, and the former ones where git has
     their revision."""
@@ -97,17 +177,21 @@ def check(root: Path, names: Sequence[str]) -> list[Certified]:
 
 def _contradictions(root: Path, catalog: Catalog, now: Solution, certificate: Certificate) -> Iterator[str]:
     definition = catalog.definition(now.definition)
-    if now.hash == certificate.after.hash:
+    if now.hash == certificate.after.hash and certificate.code.kernels:
         yield from _unlike(certificate, "after", _built(definition, now))
     if certificate.before.revision and _has_revision(root, certificate.before.revision):
         with _at(root, certificate.before.revision) as former:
-            then = former.solution(now.name)
+            then = _known(former.solution(now.name), now)
             for field in ("hash", "text_hash"):
                 found = getattr(then, field)
                 if found != getattr(certificate.before, field):
                     yield f"before.{field}: at {certificate.before.revision[:10]} it is {found}; make it again"
                     return
-            yield from _unlike(certificate, "before", _built(definition, then))
+            if certificate.code.kernels:
+                yield from _unlike(certificate, "before", _built(definition, then))
+            if certificate.launches is not None and now.hash == certificate.after.hash:
+                for uuid in _other_launches(root, catalog, then, now, certificate.launches):
+                    yield f"launches.{uuid}: is not what a call launches there; make it again"
 
 
 def _unlike(certificate: Certificate, name: str, found: MachineCode | str) -> Iterator[str]:
@@ -119,6 +203,22 @@ def _unlike(certificate: Certificate, name: str, found: MachineCode | str) -> It
     else:
         told = certificate.code_of(getattr(certificate, name))
         yield from (f"{name}: {each}; make it again" for each in differences(told, found))
+
+
+def _other_launches(root: Path, catalog: Catalog, then: Solution, now: Solution, told: dict[str, str]) -> list[str]:
+    """Workloads of a certificate on which the versions launch otherwise, or not what it says."""
+    definition = catalog.definition(now.definition)
+    rows = [row for row in catalog.traces(definition.name) if row.solution == now.name]
+    gpus = sorted({row.gpu for row in rows if row.time("graph") and then.has_code(row.solution_hash or "")})
+    workloads = tuple(each for each in catalog.workloads(definition.name) if each.uuid in told)
+    with ProcessPoolExecutor(_BUILDS, mp_context=get_context("spawn")) as pool:
+        alike, _ = _alike(pool, definition, then, now, workloads, gpus)
+    return sorted(uuid for uuid, digest in told.items() if alike.get(uuid) != digest)
+
+
+def _known(then: Solution, now: Solution) -> Solution:
+    """The former version with what the certificates of today say of its rows."""
+    return dataclasses.replace(then, same_code=now.same_code)
 
 
 def _changed(now: Solution, former: Catalog) -> bool:

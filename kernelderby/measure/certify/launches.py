@@ -1,0 +1,272 @@
+"""What a solution launches on a workload, recorded on a machine without a GPU: nothing is launched.
+
+Its tensors lie in the CPU's memory and claim to be a GPU's; a Triton launch ends in a record (the kernel's intermediate
+code after inlining, options, grid, arguments), a call of a CudaLibrary in another (arguments), and every torch operator
+that would start a kernel in a third. Recorded is the second call, as if a CUDA graph captured it. Of an argument count
+the number, or which input or output it is and from which byte on; where a workspace lies does not count.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import re
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from types import SimpleNamespace
+from typing import Any
+from unittest import mock
+
+import torch
+from torch.overrides import TorchFunctionMode
+
+from kernelderby.catalog import Definition, Solution, Workload
+from kernelderby.measure.certify.cubin import kernels_of
+from kernelderby.measure.judge.cases import case_of_workload
+from kernelderby.measure.judge.inputs import shape_of, torch_dtype
+from kernelderby.measure.worker.build import load_setup, load_solution, solution_module
+from kernelderby.measure.worker.candidate import Candidate
+
+_DEVICE, _STREAM, _MULTIPROCESSORS, _CAPABILITY = torch.device("cuda", 0), 64, 132, (9, 0)  # Hopper's
+_LOCATION = re.compile(r"\s*loc\(.*\)|^#loc.*$", re.MULTILINE)
+# What torch does without a kernel, beside what only looks at a tensor (attributes) and names of methods that are views.
+_SILENT = {
+    "empty", "empty_like", "empty_strided", "new_empty", "view", "view_as", "reshape", "flatten", "unflatten",
+    "unsqueeze", "squeeze", "expand", "narrow", "select", "split", "chunk", "unbind", "transpose", "permute",
+    "t", "detach", "as_strided", "size", "stride", "dim", "numel", "data_ptr", "element_size", "is_contiguous",
+    "get_device", "storage_offset", "untyped_storage", "nelement", "contiguous", "__getitem__", "__len__",
+    "__hash__", "is_floating_point", "type", "requires_grad_", "is_same_size", "tolist", "_set_grad_enabled",
+}  # fmt: skip
+
+
+class _OnGpu(TorchFunctionMode):
+    """Tensors of the CPU that say that they are a GPU's. events: told what would have started a kernel."""
+
+    def __init__(self, told: Callable[[str], None]) -> None:
+        super().__init__()
+        self.told = told
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs, name = dict(kwargs or {}), getattr(func, "__name__", str(func))
+        owner = getattr(getattr(func, "__self__", None), "__name__", "")
+        if name == "__get__":
+            if owner == "device":
+                return _DEVICE
+            if owner in ("is_cuda", "is_cpu"):
+                return owner == "is_cuda"
+            return func(*args, **kwargs)
+        if name == "get_device":
+            return 0
+        if name in _SILENT:
+            if "device" in kwargs:
+                kwargs["device"] = "cpu"
+            return func(*args, **kwargs)
+        shapes = [tuple(each.shape) if isinstance(each, torch.Tensor) else repr(each) for each in args]
+        self.told(f"torch {name} {shapes}")
+        with torch._C.DisableTorchFunction():
+            return func(*args, **{key: "cpu" if key == "device" else value for key, value in kwargs.items()})
+
+
+class Recorder:
+    """launched: what the last call would have launched, one line each. exact: kernels by their machine code instead of
+    their intermediate code, which takes a second each."""
+
+    def __init__(self, gpu: str, exact: bool) -> None:
+        self.exact, self.gpu, self.launched, self._places = exact, gpu, list[str](), list[tuple[int, int, str]]()
+        self._digests: dict[Any, str] = {}
+
+    def of_workload(
+        self, definition: Definition, solution: Solution, candidate: Candidate, workload: Workload
+    ) -> list[str]:
+        """What run() launches in a captured call, after an eager one."""
+        case = case_of_workload(definition, workload)
+        inputs: dict[str, Any] = {}
+        for name, spec in definition.inputs.items():
+            is_scalar = spec.shape is None
+            inputs[name] = case.scalars[name] if is_scalar else _tensor(spec, case.sizes)
+        outputs = {name: _tensor(spec, case.sizes) for name, spec in definition.outputs.items()}
+        self._places = [
+            (each.data_ptr(), each.data_ptr() + max(1, each.nbytes), name)
+            for name, each in (inputs | outputs).items()
+            if isinstance(each, torch.Tensor)
+        ]
+        with self._as_on_a_gpu(solution) as capture:
+            prepared = candidate.set_up(inputs, torch.device("cpu")).values
+            written = outputs if candidate.destination_passing_style else {}
+            candidate(inputs, written, prepared)
+            self.launched.clear()
+            capture()
+            candidate(inputs, written, prepared)
+        return list(self.launched)
+
+    @contextmanager
+    def _as_on_a_gpu(self, solution: Solution) -> Iterator[Callable[[], None]]:
+        state = SimpleNamespace(capturing=False)
+        properties = SimpleNamespace(
+            name=self.gpu,
+            multi_processor_count=_MULTIPROCESSORS,
+            major=_CAPABILITY[0],
+            minor=_CAPABILITY[1],
+            L2_cache_size=50 << 20,
+            shared_memory_per_block_optin=232448,
+            max_threads_per_multi_processor=2048,
+        )
+        stream = SimpleNamespace(cuda_stream=_STREAM, synchronize=lambda: None, device=_DEVICE)
+        none = mock.MagicMock()
+        replaced: list[tuple[Any, str, Any]] = [
+            (torch.cuda, "is_available", lambda: True),
+            (torch.cuda, "current_device", lambda: 0),
+            (torch.cuda, "current_stream", lambda *_: stream),
+            (torch.cuda, "get_device_name", lambda *_: self.gpu),
+            (torch.cuda, "get_device_properties", lambda *_: properties),
+            (torch.cuda, "get_device_capability", lambda *_: _CAPABILITY),
+            (torch.cuda, "is_current_stream_capturing", lambda: state.capturing),
+            (torch.cuda, "synchronize", lambda *_: None),
+            (torch.cuda, "device", lambda *_: none),
+            (torch.cuda, "device_of", lambda *_: none),
+            (torch._C, "_cuda_getDevice", lambda: 0),
+            (torch._C, "_cuda_getCurrentRawStream", lambda *_: _STREAM),
+        ]
+        with ExitStack() as stack:
+            for owner, name, value in replaced:
+                stack.enter_context(mock.patch.object(owner, name, value, create=True))
+            self._instead_of_launches(stack, solution)
+            stack.enter_context(_OnGpu(self.launched.append))
+
+            def capture() -> None:
+                state.capturing = True
+
+            yield capture
+
+    def _instead_of_launches(self, stack: ExitStack, solution: Solution) -> None:
+        prefix = solution_module(solution).__name__
+        for name, module in list(sys.modules.items()):
+            if name == prefix or name.startswith(f"{prefix}."):
+                if hasattr(module, "capture_of"):  # asks the driver which capture this is
+                    stack.enter_context(mock.patch.object(module, "capture_of", lambda stream: 7))
+                if library := getattr(module, "CudaLibrary", None):
+                    stack.enter_context(mock.patch.object(library, "__call__", self._library_call()))
+        if "triton" in sys.modules:
+            from triton.runtime import jit
+            from triton.runtime.driver import driver
+
+            stack.enter_context(mock.patch.object(driver, "_active", _Driver()))
+            stack.enter_context(mock.patch.object(jit.JITFunction, "_do_compile", self._compiler()))
+
+    def _library_call(self) -> Callable[..., None]:
+        def call(library: Any, device: Any, *arguments: Any) -> None:
+            self.launched.append(f"{library.name}({', '.join(map(self._shown, arguments))})")
+
+        return call
+
+    def _compiler(self) -> Callable[..., Any]:
+        def compiled(
+            function: Any, key: Any, signature: Any, device: Any, constants: Any, options: Any, attrs: Any, warmup: Any
+        ) -> Any:
+            digest = _digest(function, signature, constants, options, attrs, function.device_caches[device], self.exact)
+
+            def run(x: int, y: int, z: int, stream: Any, *arguments: Any) -> None:
+                bound = [
+                    self._shown(value)
+                    for value, name in zip(arguments[5:], function.arg_names, strict=True)
+                    if signature[name] != "constexpr"
+                ]
+                self.launched.append(f"{function.__name__} {digest} [{x}, {y}, {z}] ({', '.join(bound)})")
+
+            return SimpleNamespace(
+                _init_handles=lambda: None,
+                run=run,
+                function=None,
+                packed_metadata=None,
+                launch_metadata=lambda *_: None,
+                name=function.__name__,
+            )
+
+        return compiled
+
+    def _shown(self, value: Any) -> str:
+        if hasattr(value, "base") and hasattr(value, "block_shape"):  # a tensor descriptor
+            what = [self._shown(value.base), list(value.shape), list(value.strides), list(value.block_shape)]
+            return f"descriptor{what}"
+        if isinstance(value, ctypes.Structure):
+            return f"{{{', '.join(f'{name}: {self._shown(getattr(value, name))}' for name, *_ in value._fields_)}}}"
+        if isinstance(value, ctypes.Array):
+            return f"[{', '.join(map(self._shown, value))}]"
+        if not isinstance(value, torch.Tensor):
+            is_address = isinstance(value, int) and value >= 1 << 32 and not isinstance(value, bool)
+            return self._place(value) if is_address else repr(value)
+        return self._place(value.data_ptr())
+
+    def _place(self, address: int) -> str:
+        for start, end, name in self._places:
+            if start <= address < end:
+                return f"{name}+{address - start}"
+        return "workspace"
+
+
+class _Driver:
+    """Of a Hopper GPU that is not there."""
+
+    def get_current_device(self) -> int:
+        return 0
+
+    def get_current_stream(self, device: int) -> int:
+        return _STREAM
+
+    def get_current_target(self) -> Any:
+        from triton.backends.compiler import GPUTarget
+
+        return GPUTarget("cuda", 90, 32)
+
+    def get_active_torch_device(self) -> torch.device:
+        return _DEVICE
+
+
+def _digest(function: Any, signature: Any, constants: Any, options: Any, attrs: Any, caches: Any, exact: bool) -> str:
+    """Of the kernel's intermediate code after inlining, or its machine code (exact), and of how it is compiled."""
+    from triton._C.libtriton import ir
+
+    _, _, target, backend, _ = caches
+    source = function.ASTSource(function, signature, constants, attrs)
+    how = sorted((name, repr(value)) for name, value in options.__dict__.items())
+    if exact:
+        made = function.compile(source, target=target, options=options.__dict__)
+        return _hashed(sorted(kernels_of(made.asm["cubin"]).digests.values()), how)
+    context = ir.context()
+    ir.load_dialects(context)
+    backend.load_dialects(context)
+    module = source.make_ir(
+        target, options, backend.get_codegen_implementation(options), backend.get_module_map(), context
+    )
+    stages: dict[str, Any] = {}
+    backend.add_stages(stages, options, source.language)
+    text = _LOCATION.sub("", str(stages["ttir"](module, {})))
+    return _hashed(text, how)
+
+
+def _hashed(*parts: object) -> str:
+    return hashlib.sha256(repr(parts).encode()).hexdigest()[:16]
+
+
+def _tensor(spec: Any, sizes: Mapping[str, int]) -> torch.Tensor:
+    return torch.empty(shape_of(spec, dict(sizes)), dtype=torch_dtype(spec.dtype))
+
+
+def launches_of(
+    definition: Definition, solution: Solution, workloads: tuple[Workload, ...], gpu: str, exact: bool = False
+) -> dict[str, list[str] | str]:
+    """uuid -> what it launches there, or in one line why that is not known."""
+    found: dict[str, list[str] | str] = {}
+    try:
+        function, setup = load_solution(definition, solution), load_setup(solution)
+    except BaseException as error:  # noqa: BLE001 - whatever its own code raises
+        return {each.uuid: f"does not load: {error}" for each in workloads}
+    candidate = Candidate(function, solution.destination_passing_style, definition, solution.in_place, setup)
+    recorder = Recorder(gpu, exact)
+    for workload in workloads:
+        try:
+            found[workload.uuid] = recorder.of_workload(definition, solution, candidate, workload)
+        except Exception as error:  # noqa: BLE001 - whatever its own code raises
+            found[workload.uuid] = f"{type(error).__name__}: {error}"[:300]
+    return found

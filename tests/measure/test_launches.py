@@ -1,0 +1,141 @@
+"""What a solution launches, recorded without a GPU: kernel, grid and arguments count, the Python around them does
+not."""
+
+import shutil
+import subprocess
+
+import pytest
+
+pytest.importorskip("triton")
+
+from kernelderby.catalog import Catalog
+from kernelderby.measure.certify.launches import launches_of
+
+D = "scale_rows_h4"
+MAIN = """import torch
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def twice(value):
+    return value * 2
+
+
+@triton.jit(do_not_specialize=["rows"])
+def scale_rows(x, scale, out, rows, BLOCK: tl.constexpr, WIDE: tl.constexpr):
+    if WIDE:
+        tl.store(out, 0.0)
+    row = tl.program_id(0)
+    place = row * 4 + tl.arange(0, BLOCK)
+    tl.store(out + place, tl.load(x + place) * tl.load(scale + row))
+
+
+def grid_of(rows):
+    return (rows,)
+
+
+def run(x, scale, factor, out):
+    if not x.is_cuda:
+        raise ValueError("not on a GPU")
+    rows = x.shape[0]
+    space = torch.empty(rows, device=x.device)
+    scale_rows[grid_of(rows)](x, scale, out, rows, BLOCK=4, WIDE=False, num_warps=1)
+"""
+TOML = f"""name = "toy_triton"
+definition = "{D}"
+author = "alice"
+description = "Triton."
+language = "triton"
+entry_point = "main.py::run"
+destination_passing_style = true
+target_hardware = ["NVIDIA H200"]
+"""
+
+
+@pytest.fixture
+def recorded(small_set, monkeypatch):
+    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
+    folder = small_set / f"solutions/alice/toy/{D}/toy_triton"
+    folder.mkdir()
+    (folder / "solution.toml").write_text(TOML)
+
+    def record(old="", new="", exact=False):
+        assert old in MAIN
+        (folder / "main.py").write_text(MAIN.replace(old, new) if old else MAIN)
+        catalog = Catalog.open(small_set)
+        solution, workloads = catalog.solution("toy_triton"), tuple(catalog.workloads(D))
+        return launches_of(catalog.definition(D), solution, workloads, "NVIDIA H200", exact)
+
+    return record
+
+
+def test_a_launch_says_kernel_grid_and_arguments(recorded):
+    for uuid, lines in recorded().items():
+        (line,) = lines
+        name, digest, rest = line.split(" ", 2)
+        assert name == "scale_rows" and len(digest) == 16 and uuid
+        assert rest.startswith("[") and "(x+0, scale+0, y+0, " in rest
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "same"),
+    [
+        ("def grid_of(rows):\n    return (rows,)", "def grid_of(rows):\n    one = rows\n    return (one, 1)", True),
+        ("torch.empty(rows, device=x.device)", "torch.empty(8 * rows, device=x.device)", True),
+        ("        tl.store(out, 0.0)\n", "        tl.store(out, 1.0)\n", True),
+        ("return (rows,)", "return (rows + 1,)", False),
+        ("num_warps=1", "num_warps=2", False),
+        ("* tl.load(scale + row)", "+ tl.load(scale + row)", False),
+        ("(x, scale, out, rows, BLOCK=4", "(x, scale, x, rows, BLOCK=4", False),
+        ("torch.empty(rows, device=x.device)", "torch.zeros(rows, device=x.device)", False),
+    ],
+)
+def test_what_is_launched_counts(recorded, old, new, same):
+    assert (recorded(old, new) == recorded()) is same
+
+
+def test_other_intermediate_code_may_be_the_same_machine_code(recorded):
+    change = "row * 4 + tl.arange(0, BLOCK)", "tl.arange(0, BLOCK) + row * 4"
+    assert recorded(*change) != recorded()
+    assert recorded(*change, exact=True) == recorded(exact=True)
+
+
+def test_what_raises_has_no_launches(recorded):
+    found = recorded("    rows = x.shape[0]", "    rows = missing")
+    assert all(isinstance(lines, str) and "missing" in lines for lines in found.values())
+
+
+@pytest.mark.skipif(shutil.which("git") is None, reason="no git")
+def test_rows_of_what_launches_the_same_keep_their_graph_times(recorded, small_set, derby):
+    """Every workload by itself: one of them launches otherwise after the change."""
+    recorded()
+    git = ["git", "-C", str(small_set), "-c", "user.name=a", "-c", "user.email=a@b"]
+    for words in (["init", "-q"], ["add", "-A"], ["commit", "-qm", "one"]):
+        subprocess.run([*git, *words], check=True)
+    before = Catalog.open(small_set).solution("toy_triton")
+    give_rows(small_set, before)
+    first, other = sorted(each.axes["rows"] for each in Catalog.open(small_set).workloads(D))[:2]
+    recorded("return (rows,)", f"return (rows + (rows == {other}),)")
+    code, out, _ = derby("certify", "toy_triton", "--launches", "--root", small_set)
+    assert code == 1 and "the same on 1 of 2 recorded workloads" in out and "scale_rows" in out
+    catalog = Catalog.open(small_set)
+    now = catalog.solution("toy_triton")
+    kept = {each.axes["rows"]: now.has_kernels(before.hash, each.uuid) for each in catalog.workloads(D)}
+    assert (kept[first], kept[other]) == (True, False) and not now.has_code(before.hash)
+    assert derby("certify", "--check", "--root", small_set)[0] == 0
+
+
+def give_rows(small_set, solution):
+    """A row of it on each workload, with graph times."""
+    import json
+
+    (path,) = (small_set / "traces").rglob("*.jsonl")
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    rows = []
+    for line in {each["workload"]["uuid"]: each for each in lines if each["evaluation"]["status"] == "PASSED"}.values():
+        own = line["measurement"]
+        eager = {"median_us": own["latency_us"], "samples_us": own["samples_us"]}
+        own |= {"solution_hash": solution.hash, "times": {"eager": eager, "graph": eager}}
+        rows.append(json.dumps({**line, "solution": solution.name, "measurement": own}))
+    path.write_text("".join(f"{row}\n" for row in rows))
