@@ -54,7 +54,7 @@ def ranked(measurements, workloads=3, names=None, **options):
             name=name,
             author="baseline" if name == "plain" else "someone",
             has_code=f"hash of {name}".__eq__,
-            has_kernels=f"hash of {name}".__eq__,
+            has_kernels=lambda recorded, uuid, own=f"hash of {name}": recorded == own,
             in_place={},
         )
         for name in names

@@ -33,7 +33,7 @@ SOLUTIONS = {
         name=name,
         author=AUTHORS[name if name in AUTHORS else name[:2]],
         has_code=f"hash of {name}".__eq__,
-        has_kernels=f"hash of {name}".__eq__,
+        has_kernels=lambda recorded, uuid, own=f"hash of {name}": recorded == own,
         in_place={},
     )
     for own in TIMES.values()

@@ -39,7 +39,7 @@ def ranked(measurements, importance=IMPORTANCE, **options):
             name=name,
             author=author,
             has_code=f"hash of {name}".__eq__,
-            has_kernels=f"hash of {name}".__eq__,
+            has_kernels=lambda recorded, uuid, own=f"hash of {name}": recorded == own,
             in_place={},
         )
         for name, author in AUTHORS.items()

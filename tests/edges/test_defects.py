@@ -27,7 +27,7 @@ FAST = f"solutions/alice/toy/{D}/toy_fast"
 
 def made_of(recorded, name=""):
     """A solution whose code has this hash."""
-    return SimpleNamespace(name=name, has_code=recorded.__eq__, has_kernels=recorded.__eq__)
+    return SimpleNamespace(name=name, has_code=recorded.__eq__, has_kernels=lambda other, uuid: other == recorded)
 
 
 def edit_json(path, change, line=None):

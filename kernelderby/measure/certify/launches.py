@@ -68,7 +68,7 @@ class _OnGpu(TorchFunctionMode):
             return func(*args, **{key: "cpu" if key == "device" else value for key, value in kwargs.items()})
 
 
-class Recorder:
+class LaunchRecorder:
     """launched: what the last call would have launched, one line each. exact: kernels by their machine code instead of
     their intermediate code, which takes a second each."""
 
@@ -263,7 +263,7 @@ def launches_of(
     except BaseException as error:  # noqa: BLE001 - whatever its own code raises
         return {each.uuid: f"does not load: {error}" for each in workloads}
     candidate = Candidate(function, solution.destination_passing_style, definition, solution.in_place, setup)
-    recorder = Recorder(gpu, exact)
+    recorder = LaunchRecorder(gpu, exact)
     for workload in workloads:
         try:
             found[workload.uuid] = recorder.of_workload(definition, solution, candidate, workload)
