@@ -195,7 +195,10 @@ class Runner:
                 yield job
             if left:
                 pairs = sum(len(job.solutions) for job in left.values())
-                self.observer.note(f"the time is over: {pairs} of the plan are not measured; the same command goes on")
+                self.observer.note(
+                    f"the time is over: {pairs} of the plan are not measured; the same command goes on, of fresh "
+                    "shapes with --secret"
+                )
 
         return taken()
 
