@@ -95,6 +95,7 @@ inline Fiber* current;
 inline void* scheduler[5];
 inline std::function<void()> body;
 inline long progress;
+inline std::function<bool()> when_stuck;  // lands a copy that is under way; whether there was one
 
 // Not swapcontext, which asks the system for the signals that are let through, twice a switch: half of all the time.
 [[gnu::noinline]] inline void go_on(void** place) { __builtin_longjmp(place, 1); }
@@ -178,7 +179,7 @@ inline void run_cluster(size_t shared_bytes, bool reversed) {
       resume();
       left -= fiber->done;
     }
-    if (progress == before) {
+    if (progress == before && !(when_stuck && when_stuck())) {
       fprintf(stderr, "emulated CUDA: %zu threads wait for others that never come\n", left);
       abort();
     }

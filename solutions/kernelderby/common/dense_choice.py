@@ -1,0 +1,136 @@
+"""Which form of the dense GEMM a call uses, and how many CTAs share a tile: the least time that a model gives.
+
+The model knows no shape. It counts what a multiprocessor multiplies, reads from shared memory and loads from L2, and
+what all of them read from memory, and takes the slowest. Its constants are fitted to times on an H200 at 1.755 GHz
+(docs/lab/gemm_and_experts_sm90.md); benchmarks/dense_gemm.py measures every form and fits them anew.
+"""
+
+import functools
+from dataclasses import dataclass
+
+import torch
+
+BLOCK = 64          # values of a stage along k
+SPLITS = 1, 2, 4, 8  # CTAs of a cluster that share a tile's k blocks: a portable cluster has eight at most
+L2 = 50e6           # bytes
+GROUP = 8           # units of rows whose tiles follow one another: they share both operands in L2
+
+
+@dataclass(frozen=True)
+class Form:
+    """As in dense_launch.cuh: outputs of a tile, consumer warpgroups, stages, CTAs that share x or (share_x False) the
+    weight, whether a tile's output leaves under the next tile's products."""
+
+    rows: int
+    columns: int
+    groups: int
+    stages: int
+    cluster: int = 1
+    share_x: bool = False
+    later: bool = False
+
+    @property
+    def resident(self):
+        """CTAs of a multiprocessor."""
+        return 2 if self.groups == 1 else 1
+
+
+FORMS = (
+    Form(128, 256, 2, 4, 2, False, True), Form(256, 128, 2, 4, 2, True, True), Form(128, 192, 2, 5, 2, False, True),
+    Form(128, 128, 2, 6, 2, False, True), Form(192, 192, 3, 4), Form(192, 128, 3, 5), Form(128, 256, 2, 4),
+    Form(128, 128, 2, 6), Form(128, 64, 2, 8), Form(64, 128, 1, 4), Form(64, 64, 1, 6), Form(64, 32, 1, 8),
+    Form(64, 16, 1, 10))
+
+
+@dataclass(frozen=True)
+class Rates:
+    """Cycles and bytes a cycle, of a multiprocessor where nothing else is said."""
+
+    products: float = 1558      # multiply-adds
+    shared: float = 119.3       # bytes of shared memory
+    l2: float = 40.64           # bytes from L2
+    memory: float = 3501        # bytes from memory, of the whole GPU
+    dirty: float = 0.7958       # bytes written back for each of the first that L2 takes in
+    thin: float = 0.8912        # how much too few bytes on their way slow memory down: a power
+    in_flight: float = 1.08e+07  # bytes on their way that keep memory busy
+    begin: float = 5100         # until a CTA's first products: the launch, barriers, tensor maps, the first load
+    again: float = 1486         # the same for a CTA that follows another on its place
+    end: float = 1147           # from a tile's last product until its output has left, where nothing hides it
+    hidden_end: float = 114.5   # the same where the next tile's products hide it
+    out: float = 47.85          # bytes of output, as they leave at the end
+    join: float = 1475          # two cluster barriers
+    joined: float = 11.68       # bytes of sums that a CTA hands to the others of its cluster
+    four: float = 0.94          # share of the multiprocessors on which clusters of four find room, assumed
+    eight: float = 0.91         # and of eight
+    block: float = 198.3        # a block along k takes at least that: waiting, asking for the next product
+
+
+@dataclass(frozen=True)
+class Problem:
+    """A product [m, k] x [n, k]^T, and how many bytes are read for each output beside it."""
+
+    m: int
+    n: int
+    k: int
+    beside: int = 0
+
+
+def divided(a, b):
+    return -(-a // b)
+
+
+def fits(form, splits, problem):
+    """Whether the kernel has this form for the problem: what start() in dense_launch.cuh refuses."""
+    quads = form.rows // 64 // form.groups * form.columns // 8
+    return splits == 1 or (form.cluster == 1 and quads % splits == 0 and divided(problem.k, BLOCK) >= splits)
+
+
+def cycles(form, splits, problem, multiprocessors, rates):
+    """Of one call, as the model has it."""
+    m, n, k_blocks = problem.m, problem.n, divided(problem.k, BLOCK)
+    down, across = divided(m, form.rows), divided(n, form.columns)
+    if form.share_x:
+        across = divided(across, form.cluster) * form.cluster
+    else:
+        down = divided(down, form.cluster) * form.cluster
+    ctas, blocks = down * across * splits, divided(k_blocks, splits)
+    rows = min(form.rows, divided(m, 16) * 16)  # that are loaded
+    loaded = 128 * (rows / form.cluster + form.columns if form.share_x else rows + form.columns / form.cluster)
+    halves = form.rows // 64
+    read = halves * 4 * (64 + form.columns) * 32 + 128 * (rows + form.columns)
+    block = max(form.rows * form.columns * BLOCK / rates.products, read / rates.shared, loaded / rates.l2, rates.block)
+    # CTAs come in waves, of as many as find room; those of the last wave are spread over the multiprocessors.
+    size = form.cluster * splits
+    room = multiprocessors * (rates.eight if size == 8 else rates.four if size == 4 else 1.0)
+    places = max(int(room) // size * size, size)
+    waves, rest = divmod(ctas, places * form.resident)
+    turns = waves * form.resident + divided(rest, places)
+    busy = turns * blocks * block
+    tile = form.rows * form.columns
+    join = rates.join + tile * 4 * (splits - 1) / splits / rates.joined if splits > 1 else 0.0
+    last = rates.end + tile * (2 + problem.beside) / splits / rates.out + join
+    # Between two tiles of a CTA that stays; between two CTAs of one place where each has a tile.
+    alone = splits > 1 or form.resident > 1
+    between = rates.hidden_end if form.later and not alone else last + (rates.again if alone else 0.0)
+    ends = (turns - 1) * between / form.resident
+    # Memory: everything once; slower where too few bytes are on their way.
+    moved = 2 * (m * problem.k + n * problem.k + m * n) + problem.beside * m * n
+    moved += rates.dirty * min(moved, L2)
+    stage = 128 * (rows + form.columns) * min(form.stages, blocks) / form.cluster
+    memory = 0.0
+    for share, together in ((ctas - rest, places * form.resident), (rest, rest)):
+        flying = together * stage / rates.in_flight
+        memory += moved * share / ctas / rates.memory / min(1.0, flying**rates.thin) if share else 0.0
+    return rates.begin + max(busy + ends, memory) + last
+
+
+@functools.lru_cache(4096)
+def ranked(problem, multiprocessors, rates=Rates()):
+    """(number of the form, splits), the one with the least cycles first."""
+    every = [(number, splits) for number, form in enumerate(FORMS) for splits in SPLITS if fits(form, splits, problem)]
+    return tuple(sorted(every, key=lambda one: cycles(FORMS[one[0]], one[1], problem, multiprocessors, rates)))
+
+
+@functools.cache
+def multiprocessors(device):
+    return torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 132

@@ -1,0 +1,161 @@
+// What the dense bf16 GEMMs share: shared memory, products of k blocks, what happens to a sum on its way out (Plain: a
+// bias; Gate: sigmoid of sum and bias, times a multiplier).
+#pragma once
+#include <cuda.h>
+#include <cuda_fp16.h>
+
+#include "dense_tiles.cuh"
+#include "pipeline.cuh"
+#include "wgmma.cuh"
+
+namespace derby {
+
+constexpr int SLAB = 8 * 128, SLABS = 2;  // bytes: 8 rows of 64 columns of output; slabs of a warp in turn
+
+// The kernel's shared memory.
+template <class T>
+__device__ __forceinline__ T& all_shared() {
+#ifdef __CUDACC__
+    extern __shared__ __align__(1024) uint8_t raw[];
+    return *reinterpret_cast<T*>(raw);
+#else
+    return *static_cast<T*>(emulated_shared_memory());
+#endif
+}
+
+template <class F>
+struct Shared {
+    uint8_t x[F::STAGES][F::ROWS * ROW_BYTES];
+    uint8_t w[F::STAGES][F::COLUMNS * ROW_BYTES];
+    uint8_t slab[F::BY_TMA ? F::CONSUMERS / WARP : 1][SLABS][SLAB];
+    __nv_bfloat16 bias[2][F::COLUMNS];  // of this tile and of the one before
+    Pipeline<F::STAGES> ring;
+    uint64_t bias_there;
+};
+
+struct Problem {
+    const __nv_bfloat16* bias;  // or nullptr: none
+    const __nv_bfloat16* multiplier;
+    __nv_bfloat16* output;
+    Extent extent;
+};
+
+// A consumer warp is done with a stage, in every CTA that its bytes were multicast from; -1: with none.
+template <class F>
+__device__ __forceinline__ void release(const Shared<F>& shared, int stage) {
+    if (stage < 0) return;
+    const PipelineState<F::STAGES> at = {uint32_t(stage), 0};
+    if constexpr (F::CLUSTER == 1) shared.ring.release(at);
+    else shared.ring.template release_cluster<F::CLUSTER>(at);
+}
+
+// `blocks` k blocks of this warpgroup, added to d; the first of a tile (fresh) overwrites. A product stays under way while
+// the next stage is waited for. group: of this warpgroup, the same in all lanes for the compiler too. before: stage of the
+// product that is under way, or -1; returned is that of the last one.
+template <class F>
+__device__ __forceinline__ int multiply(Shared<F>& shared, PipelineState<F::STAGES>& at, int group, int blocks,
+                                        bool fresh, int before, float* d) {
+    for (int k = 0; k < blocks; ++k, at.next()) {
+        const uint32_t x = descriptor_low(shared_address(shared.x[at.stage]) + group * (64 * F::HALVES * ROW_BYTES));
+        const uint32_t w = descriptor_low(shared_address(shared.w[at.stage]));
+        shared.ring.wait(at);
+        wgmma_fence();
+#pragma unroll
+        for (int h = 0; h < F::HALVES; ++h)
+#pragma unroll
+            for (int i = 0; i < BLOCK / 16; ++i)
+                wgmma_bf16<F::COLUMNS>(d + h * F::HALF, descriptor_of(x + h * (64 * ROW_BYTES >> 4) + 2 * i),
+                                       descriptor_of(w + 2 * i), !fresh || k || i);
+        wgmma_commit_group();
+        wgmma_wait_group<1>();
+        release<F>(shared, before);
+        before = at.stage;
+    }
+    return before;
+}
+
+template <class F>
+__device__ __forceinline__ void last_product(Shared<F>& shared, int before, float* d) {
+    wgmma_wait_group<0>();
+    pin<F::COUNT>(d);
+    release<F>(shared, before);
+}
+
+__device__ __forceinline__ float2 unpack(uint32_t both) {
+    return make_float2(__uint_as_float(both << 16), __uint_as_float(both & 0xFFFF0000));
+}
+
+// What becomes of two sums, bias added: hold() packs them until they leave, leave() makes the output's pair of it.
+struct Plain {
+    static constexpr bool MULTIPLIES = false;
+    static __device__ __forceinline__ uint32_t hold(float a, float b) { return pack_bf16(a, b); }
+    static __device__ __forceinline__ uint32_t leave(uint32_t held, uint32_t) { return held; }
+    static __device__ __forceinline__ uint32_t at_once(float a, float b, uint32_t) { return pack_bf16(a, b); }
+};
+
+// sigmoid(a) * multiplier. A sum waits in fp16: 11 bits, where a gate that cuBLAS hands on has 8.
+struct Gate {
+    static constexpr bool MULTIPLIES = true;
+    static __device__ __forceinline__ float gated(float gate, float multiplier) {
+        return __fdividef(multiplier, 1.0f + __expf(-gate));
+    }
+    static __device__ __forceinline__ uint32_t hold(float a, float b) {
+        const __half2 both = __floats2half2_rn(a, b);
+        return *reinterpret_cast<const uint32_t*>(&both);
+    }
+    static __device__ __forceinline__ uint32_t at_once(float a, float b, uint32_t multiplier) {
+        const float2 by = unpack(multiplier);
+        return pack_bf16(gated(a, by.x), gated(b, by.y));
+    }
+    static __device__ __forceinline__ uint32_t leave(uint32_t held, uint32_t multiplier) {
+        const float2 d = __half22float2(*reinterpret_cast<const __half2*>(&held));
+        return at_once(d.x, d.y, multiplier);
+    }
+};
+
+// The pair at `place`, of which the last or both columns may lie outside. even: pairs are aligned.
+__device__ __forceinline__ uint32_t read_pair(const __nv_bfloat16* from, size_t place, int left, bool even) {
+    if (left <= 0) return 0;
+    if (even) return __ldg(reinterpret_cast<const uint32_t*>(from + place));
+    const unsigned short* bits = reinterpret_cast<const unsigned short*>(from) + place;
+    return __ldg(bits) | (left > 1 ? uint32_t(__ldg(bits + 1)) << 16 : 0);
+}
+
+// Any n: COUNT sums of a thread (its four of every 8 columns), from `row` and `column` of the warp on, from registers.
+template <class E, int COUNT>
+__device__ __forceinline__ void store_direct(const Problem& problem, const float* d, int row, int column) {
+    const int lane = threadIdx.x % WARP, n = problem.extent.n;
+    const bool even = n % 2 == 0;
+    uint32_t multiplier[COUNT / 2], bias[COUNT / 4];
+#pragma unroll
+    for (int j = 0; j < COUNT / 4; ++j) {
+        const int c = column + 8 * j + lane % 4 * 2;
+        bias[j] = problem.bias ? read_pair(problem.bias, c, n - c, even) : 0;
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+            const int r = row + lane / 4 + half * 8;
+            multiplier[2 * j + half] = E::MULTIPLIES && r < problem.extent.m
+                                           ? read_pair(problem.multiplier, size_t(r) * n + c, n - c, even) : 0;
+        }
+    }
+#pragma unroll
+    for (int j = 0; j < COUNT / 4; ++j)
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+            const int r = row + lane / 4 + half * 8, c = column + 8 * j + lane % 4 * 2;
+            if (r >= problem.extent.m || c >= n) continue;
+            const float2 add = unpack(bias[j]);
+            const uint32_t both = E::at_once(d[4 * j + 2 * half] + add.x, d[4 * j + 2 * half + 1] + add.y,
+                                             multiplier[2 * j + half]);
+            unsigned short* out = reinterpret_cast<unsigned short*>(problem.output) + size_t(r) * n + c;
+            if (even) {
+                *reinterpret_cast<uint32_t*>(out) = both;
+            } else {
+                out[0] = uint16_t(both);
+                if (c + 1 < n) out[1] = uint16_t(both >> 16);
+            }
+        }
+    asm volatile("" ::: "memory");  // what the next call reads is not read before
+}
+
+}  // namespace derby

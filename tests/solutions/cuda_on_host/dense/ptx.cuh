@@ -1,0 +1,77 @@
+// common/ptx.cuh on the CPU: mbarriers, named barriers, clusters. A 32-bit shared address is the offset in the block's
+// shared memory; another block's has its rank plus one in the upper byte.
+#pragma once
+#include <map>
+#include <utility>
+
+#include "dense_types.h"
+
+namespace derby {
+
+inline uint32_t shared_address(const void* pointer) {
+  return uint32_t((const char*)pointer - (const char*)emulated_shared_memory());
+}
+inline uint32_t cluster_address(uint32_t address, uint32_t rank) { return address | (rank + 1) << 24; }
+template <class T>
+T* at_shared(uint32_t address) {
+  auto& block = address >> 24 ? *emulated::blocks[(address >> 24) - 1] : *emulated::current->block;
+  if ((address & 0xffffff) + sizeof(T) > block.shared.size() * 8) {
+    fprintf(stderr, "emulated CUDA: shared address %u is outside\n", address & 0xffffff);
+    abort();
+  }
+  return (T*)((char*)block.shared.data() + (address & 0xffffff));
+}
+
+struct Mbarrier {
+  int16_t expected, pending;
+  int32_t bytes : 31;
+  uint32_t phase : 1;
+  void look() {
+    if (pending == 0 && bytes == 0) pending = expected, phase ^= 1;
+    if (pending < 0) fprintf(stderr, "emulated CUDA: too many arrivals\n"), abort();
+    emulated::progress++;
+  }
+};
+static_assert(sizeof(Mbarrier) == 8);
+
+inline void mbarrier_init(uint32_t barrier, int arrivals) {
+  *at_shared<Mbarrier>(barrier) = {int16_t(arrivals), int16_t(arrivals), 0, 0};
+}
+inline void fence_mbarrier_init() {}
+inline void mbarrier_wait(uint32_t barrier, uint32_t parity) {
+  while (at_shared<Mbarrier>(barrier)->phase == parity) emulated::yield();
+  emulated::progress++;
+}
+inline void mbarrier_arrive(uint32_t barrier) {
+  Mbarrier& one = *at_shared<Mbarrier>(barrier);
+  one.pending--, one.look();
+}
+inline void mbarrier_arrive_expect_tx(uint32_t barrier, uint32_t bytes) {
+  at_shared<Mbarrier>(barrier)->bytes += bytes;
+  mbarrier_arrive(barrier);
+}
+inline void mbarrier_arrive_remote(uint32_t barrier, int rank) { mbarrier_arrive(cluster_address(barrier, rank)); }
+// Bytes have come. Those of a multicast may come before this CTA has said that it expects them.
+inline void mbarrier_complete_tx(uint32_t barrier, uint32_t bytes) {
+  Mbarrier& one = *at_shared<Mbarrier>(barrier);
+  one.bytes -= bytes, one.look();
+}
+
+inline void named_barrier_sync(int barrier, int threads) {
+  static std::map<std::pair<emulated::Block*, int>, emulated::Barrier> all;
+  auto& one = all[{emulated::current->block, barrier}];
+  one.size = threads;
+  emulated::meet(one);
+}
+template <int> void setmaxnreg_inc() {}
+template <int> void setmaxnreg_dec() {}
+
+inline void cluster_sync() {
+  __cluster_barrier_arrive();
+  __cluster_barrier_wait();
+}
+inline void store_cluster(uint32_t to, float4 value) { *at_shared<float4>(to) = value; }
+
+inline uint32_t pack_bf16(float low, float high) { return bfloat16_bits(low) | uint32_t(bfloat16_bits(high)) << 16; }
+
+}  // namespace derby
