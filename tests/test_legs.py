@@ -136,7 +136,7 @@ def test_the_sentence_stands_on_three_legs(derby, two_libraries):
     }
     assert (
         lines_of.keys() == {"every shape,", "every fresh shape,"}
-        and "(first on 3 of 3 shapes)" in lines_of["every fresh shape,"]
+        and "(faster on 3 of 3 shapes)" in lines_of["every fresh shape,"]
     )
     assert "1.20 times as fast" in lines_of["every fresh shape,"]
     data = json.loads(derby("rank", "--summary", "operators", "--json", "--root", root)[1])
