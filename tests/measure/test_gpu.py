@@ -58,10 +58,11 @@ import json, statistics, sys
 from pathlib import Path
 import torch
 from kernelderby.catalog import Catalog
-from kernelderby.measure.worker.build import load_definition_module, load_solution
+from kernelderby.measure.judge.definition import load_definition_module
+from kernelderby.measure.worker.build import load_solution
 from kernelderby.catalog.selection import select_workloads
 from kernelderby.measure.judge.cases import case_of_workload
-from kernelderby.measure.judge.correctness import Candidate
+from kernelderby.measure.worker.candidate import Candidate
 from kernelderby.measure.judge.inputs import InputMaker
 from kernelderby.measure.clock.timing import CuptiTimer, EventTimer, flush_bytes
 

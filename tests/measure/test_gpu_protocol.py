@@ -161,7 +161,7 @@ def test_in_place_and_setup(timer):
         turn = race.turn(1, 6)
         assert turn.verdict.status is Status.PASSED, turn.verdict.message
         assert len(turn.graph.spans_us) == 6 and not turn.graph.notes
-    assert race.setup["memory_bytes"] > 0
+    assert race.setup.memory_bytes > 0
 
 
 def test_a_run_writes_three_times(tmp_path):
