@@ -99,7 +99,8 @@ HEADS = {
 }
 CHUNKS = {
     UPDATE: {"num_tokens": 274},  # more than the ring has stages, the last one not whole
-    VARLEN: {"num_tokens": 330, "num_seqs": 4, "len_cu_seqlens": 5, "state_count": 6},  # of 16, 235, 45 and 34 tokens
+    # Of 7, 92, 19, 13, 79 and 120 tokens: one goes token by token.
+    VARLEN: {"num_tokens": 330, "num_seqs": 6, "len_cu_seqlens": 7, "state_count": 8},
     STATE: {"num_tokens": 338, "num_chunks": 6},
     OUTPUT: {"num_tokens": 150, "num_chunks": 3},
 }
