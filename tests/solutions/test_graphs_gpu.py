@@ -1,5 +1,5 @@
 """On a GPU: every solution's graphs after larger calls and beside others (graphs_on_gpu.py), each in its own process,
-since a context may be lost; experts of any number and width. Not yet run (2026-11-23)."""
+since a context may be lost; experts of any number and width."""
 
 import subprocess
 import sys

@@ -15,6 +15,7 @@ from kernelderby.catalog import Catalog, Definition, Solution
 from kernelderby.catalog.selection import of_origin, select_workloads
 from kernelderby.errors import DerbyError
 from kernelderby.measure.clock.graphs import NotCapturable
+from kernelderby.measure.clock.timing import CUDA_EVENTS
 from kernelderby.measure.judge.blame import DefinitionFailed
 from kernelderby.measure.judge.cases import Case, case_of_workload, small_cases
 from kernelderby.measure.judge.secret import drawn
@@ -329,8 +330,12 @@ class _Checker:
             self._author = solution.author
         self._is_shared, self._loaded = self._loaded is not None, solution
         seconds = _START_SECONDS + self.timeout_seconds
+        # A timer for its graphs; which one does not matter, since nothing is timed.
+        protocol = CUDA_EVENTS if self.machine.device == "cuda" else None
         try:
-            self._worker.ask(Done, "load", seconds, definition=definition.name, solution=solution.name)
+            self._worker.ask(
+                Done, "load", seconds, definition=definition.name, solution=solution.name, protocol=protocol
+            )
         except Failed as failed:
             self._unbuildable[solution.name] = failed
             raise
