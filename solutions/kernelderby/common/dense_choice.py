@@ -46,23 +46,23 @@ FORMS = (
 class Rates:
     """Cycles and bytes a cycle, of a multiprocessor where nothing else is said."""
 
-    products: float = 1558      # multiply-adds
-    shared: float = 119.3       # bytes of shared memory
-    l2: float = 40.64           # bytes from L2
-    memory: float = 3501        # bytes from memory, of the whole GPU
-    dirty: float = 0.7958       # bytes written back for each of the first that L2 takes in
-    thin: float = 0.8912        # how much too few bytes on their way slow memory down: a power
-    in_flight: float = 1.08e+07  # bytes on their way that keep memory busy
-    begin: float = 5100         # until a CTA's first products: the launch, barriers, tensor maps, the first load
-    again: float = 1486         # the same for a CTA that follows another on its place
-    end: float = 1147           # from a tile's last product until its output has left, where nothing hides it
-    hidden_end: float = 114.5   # the same where the next tile's products hide it
-    out: float = 47.85          # bytes of output, as they leave at the end
-    join: float = 1475          # two cluster barriers
-    joined: float = 11.68       # bytes of sums that a CTA hands to the others of its cluster
+    products: float = 1781      # multiply-adds
+    shared: float = 128.8       # bytes of shared memory
+    l2: float = 54.76           # bytes from L2
+    memory: float = 3417        # bytes from memory, of the whole GPU
+    dirty: float = 0.9261       # bytes written back for each of the first that L2 takes in
+    thin: float = 0.4768        # how much too few bytes on their way slow memory down: a power
+    in_flight: float = 1.101e+07  # bytes on their way that keep memory busy
+    begin: float = 3881         # until a CTA's first products: the launch, barriers, tensor maps, the first load
+    again: float = 2685         # the same for a CTA that follows another on its place
+    end: float = 710.9           # from a tile's last product until its output has left, where nothing hides it
+    hidden_end: float = 129.7   # the same where the next tile's products hide it
+    out: float = 10.43          # bytes of output, as they leave at the end
+    join: float = 1765          # two cluster barriers
+    joined: float = 7.126       # bytes of sums that a CTA hands to the others of its cluster
     four: float = 0.94          # share of the multiprocessors on which clusters of four find room, assumed
     eight: float = 0.91         # and of eight
-    block: float = 198.3        # a block along k takes at least that: waiting, asking for the next product
+    block: float = 193.1        # a block along k takes at least that: waiting, asking for the next product
 
 
 @dataclass(frozen=True)
