@@ -3,8 +3,8 @@
 Draws serving batches by a seed (query heads of DeepSeek-V3 and Kimi K2 at tensor parallel 1 to 8 and odd counts, 1 to
 256 sequences, equal or ragged contexts to 128k), checks every solution against float32 on four sequences, and times
 calls captured as CUDA graphs: one after the other, 256 MB written before each, events around the replay less those of a
-kernel that adds to one number. `form N` are the forms of common/latent_attention.cu. Prints a line a shape, then how
-many times as fast as the best library each is: geometric mean and least. Records nothing; `derby bench` does that.
+kernel that adds to one number. Prints a line a shape, then how many times as fast as the best library each is:
+geometric mean and least. Records nothing; `derby bench` does that.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ SOLUTIONS = {
     DENSE: {
         "fa3": "vllm_mla_decode_attention",
         "flashmla": "flashmla_mla_decode_attention",
-        "clusters": "derby_mla_decode_attention_sm90",
-        "serving": "derby_mla_decode_attention_serving_sm90",
+        "derby": "derby_mla_decode_attention_sm90",
+        "triton": "derby_mla_decode_attention_triton",
     },
     PAGED: {
         "fa3": "vllm_mla_paged_decode_attention",
         "flashmla": "flashmla_mla_paged_decode_attention",
-        "serving": "derby_mla_paged_decode_attention_sm90",
+        "derby": "derby_mla_paged_decode_attention_sm90",
     },
 }
 LIBRARIES = ("fa3", "flashmla")
@@ -113,16 +113,13 @@ def median_times(graphs: dict[str, torch.cuda.CUDAGraph], rounds: int, scratch: 
 
 
 def contenders(catalog: Catalog, operator: str) -> dict[str, Callable]:
-    """Name -> function of inputs and output; what cannot be loaded is named and left out."""
+    """Name -> function of inputs and output. `workers`: the dense solution without its clusters."""
     found: dict[str, Callable] = {}
     for name, solution in SOLUTIONS[operator].items():
-        run = load_solution(catalog.definition(operator), catalog.solution(solution))
-        module = sys.modules[run.__module__]
-        if name == "serving":
-            for form in (0, 1):
-                found[f"form {form}"] = functools.partial(module.run_with, {"form": form})
-        else:
-            found[name] = run
+        found[name] = load_solution(catalog.definition(operator), catalog.solution(solution))
+        if name == "derby" and operator == DENSE:
+            module = sys.modules[found[name].__module__]
+            found["workers"] = functools.partial(module.run_with, {"workers": 1})
     return found
 
 

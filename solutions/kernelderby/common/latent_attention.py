@@ -7,42 +7,42 @@ import torch
 SOURCES = ["latent_attention.cu", "latent_combine.cuh", "latent_launch.cuh", "latent_plan.cuh", "latent_tiles.cuh",
            "launch.cuh", "once_a_device.cuh", "pipeline.cuh", "ptx.cuh", "tma.cuh", "wgmma.cuh"]
 HEADS, LATENT = 64, 512  # query heads of a CTA, dimensions of the output
-OVERHEAD, LEAST, SNAP = 2, 4, 2  # of LatentPlan, in tiles
 
 
 def parameters(cuda_library):
     """Of the C function, without the stream."""
     pointer, number = cuda_library.POINTER, cuda_library.INT
-    return [pointer] * 6 + [number] * 6 + [cuda_library.FLOAT] + [number] * 5
-
-
-def forms(heads):
-    """Forms of latent_attention.cu, first the one that arithmetic favours: memory bounds up to 64 heads, products
-    beyond."""
-    return [{"form": 0}, {"form": 1}] if heads <= HEADS else [{"form": 1}, {"form": 0}]
+    return [pointer] * 6 + [number] * 6 + [cuda_library.FLOAT] + [number]
 
 
 @functools.cache
 def multiprocessors(device):
-    return torch.cuda.get_device_properties(device).multi_processor_count
+    return torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 132
 
 
-def attend(library, config, query, cache, context_lens, block_table, longest, sm_scale, output):
+@functools.cache
+def on_hopper(device):
+    return device.type == "cuda" and torch.cuda.get_device_capability(device) == (9, 0)
+
+
+def attend(library, query, cache, context_lens, block_table, longest, sm_scale, output):
     """library: CudaLibrary of latent_attention.cu. query bf16 [batch, heads, 576] -> output bf16 [batch, heads, 512].
     cache bf16 [batch, slots, 576], or with a block_table int32 [batch, columns] [blocks, block_size, 576]. No context
     is longer than `longest`; ValueError in one line where block_size is no power of two from 8 on."""
     batch, heads, _ = query.shape
     blocks, slots, _ = cache.shape
+    if output.data_ptr() % 16:
+        raise ValueError("derby_latent_attention: output begins at an address that 16 does not divide; pass a .clone()")
     if block_table is not None and (slots < 8 or slots & (slots - 1)):
         raise ValueError(f"derby_latent_attention: block_size {slots} is no power of two from 8 on")
-    head_blocks, rows = -(-heads // HEADS), min(heads, HEADS)
+    head_blocks, rows = -(-heads // HEADS), -(-min(heads, HEADS) // 16) * 16
     workers = max(multiprocessors(query.device) // head_blocks, 1)
     # Torch's allocator, in each call: calls on other streams get other memory, a capture that of its graph.
     floats = head_blocks * workers * 2 * rows * (LATENT + 2) + workers
     space = torch.empty(floats, dtype=torch.float32, device=query.device)
     table, columns = (0, 0) if block_table is None else (block_table, block_table.shape[1])
-    library(query.device, aligned(query), aligned(cache), context_lens, table, output, space, batch, heads, blocks,
-            slots, longest, columns, sm_scale, config["form"], workers, OVERHEAD, LEAST, SNAP)
+    library(query.device, query, cache, context_lens, table, output, space, batch, heads, blocks,
+            slots, longest, columns, sm_scale, workers)
 
 
 def aligned(tensor):

@@ -1,65 +1,101 @@
 // The second kernel of latent attention: puts the pieces of a sequence together that several workers have had.
 //
-// A CTA for each cut between two workers. Those of one sequence share its rows among each other, so that each reads as much
-// whatever the lengths are. Pieces are added in their order: results never change.
+// COMBINE_SHARES CTAs for each cut between two workers. Those of one sequence share it among each other, in units of
+// 16 rows and 32 columns, so that each reads as much whatever the lengths are; of many pieces of a unit each warp takes a few,
+// since it waits for memory once.
+// Pieces are added in an order that their number decides: results never change.
 #pragma once
 #include "latent_tiles.cuh"
 
 namespace derby {
 
-constexpr int COMBINE_THREADS = 512;
+constexpr int COMBINE_THREADS = 512, COMBINE_WARPS = COMBINE_THREADS / 32;
+constexpr int COMBINE_SHARES = 4;  // of 64 units of two pieces 16 each, one a warp
+constexpr int WARP_PIECES = 4;     // of a unit, where there are enough warps
 
-struct CombineShared {
-    int first, cuts;  // of the sequence
+// Sums of weights against `most`, of 32 columns of two rows, in the layout in which they were written.
+struct PartialSums {
+    float most[2] = {-INFINITY, -INFINITY}, total[2] = {0, 0};
+    float all[16] = {};
+
+    __device__ __forceinline__ void add(const float2 (&statistics)[2], const float4 (&theirs)[4]) {
+        float mine[2], factor[2];
+#pragma unroll
+        for (int i = 0; i < 2; ++i) {
+            const float greatest = fmaxf(most[i], statistics[i].x);
+            mine[i] = exp2_approx(most[i] - greatest), factor[i] = exp2_approx(statistics[i].x - greatest);
+            most[i] = greatest, total[i] = total[i] * mine[i] + statistics[i].y * factor[i];
+        }
+#pragma unroll
+        for (int j = 0; j < 4; ++j) {
+            all[4 * j] = all[4 * j] * mine[0] + theirs[j].x * factor[0];
+            all[4 * j + 1] = all[4 * j + 1] * mine[0] + theirs[j].y * factor[0];
+            all[4 * j + 2] = all[4 * j + 2] * mine[1] + theirs[j].z * factor[1];
+            all[4 * j + 3] = all[4 * j + 3] * mine[1] + theirs[j].w * factor[1];
+        }
+    }
 };
 
-__global__ void __launch_bounds__(COMBINE_THREADS)
+struct CombineShared {
+    PartialSums sums[COMBINE_WARPS][32];
+    int sequence;
+};
+static_assert(sizeof(CombineShared) <= 48 * 1024, "more would need an attribute of the kernel");
+
+__global__ void __launch_bounds__(COMBINE_THREADS, 1)
 derby_latent_combine(const __grid_constant__ LatentCall call) {
     using latent::LATENT, latent::HEADS;
     CombineShared& shared = latent::shared_memory<CombineShared>();
-    const int worker = blockIdx.x / call.head_blocks + 1, head_block = blockIdx.x % call.head_blocks;
-    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-    if (threadIdx.x == 0) shared = {call.plan.workers, 0};
+    const int share = blockIdx.x % COMBINE_SHARES, head_block = blockIdx.x / COMBINE_SHARES % call.head_blocks;
+    const int worker = blockIdx.x / COMBINE_SHARES / call.head_blocks + 1, warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     wait_for_previous_kernel();
-    const int sequence = __ldcg(call.cuts + worker);
+    const int cut = threadIdx.x < call.plan.workers ? __ldcg(call.cuts + threadIdx.x) : -1;
+    if (threadIdx.x == worker) shared.sequence = cut;
+    __syncthreads();
+    const int sequence = shared.sequence;
     if (sequence < 0) return;
-    __syncthreads();
-    for (int i = threadIdx.x; i < call.plan.workers; i += COMBINE_THREADS)
-        if (__ldcg(call.cuts + i) == sequence) atomicMin(&shared.first, i), atomicAdd(&shared.cuts, 1);
-    __syncthreads();
-    const int first = shared.first, cuts = shared.cuts;
-    const int rows = min(HEADS, call.heads - head_block * HEADS), pieces = cuts + 1;
+    // A sequence's cuts follow each other.
+    const int cuts = __syncthreads_count(cut == sequence);
+    const int before = __syncthreads_count(cut == sequence && threadIdx.x < worker);
+    const int pieces = cuts + 1, units = 16 * call.row_groups;
+    int group = 1;  // warps of a unit
+    while (group < COMBINE_WARPS && group * WARP_PIECES < pieces) group *= 2;
+    const int member = warp % group, at_once = COMBINE_WARPS / group;
     // The first piece is the last one of the worker before the first cut, the others are their workers' first ones.
-    const auto slot = [&](int piece) {
-        return (head_block * call.plan.workers + first - 1 + piece) * 2 + (piece == 0);
-    };
-    for (int row = worker - first + cuts * warp; row < rows; row += cuts * (COMBINE_THREADS / 32)) {
-        float most = -INFINITY, total = 0;
-        for (int i = lane; i < pieces; i += 32)
-            most = fmaxf(most, __ldcg(call.statistics + int64_t(slot(i)) * call.rows + row).x);
-#pragma unroll
-        for (int step = 16; step > 0; step /= 2) most = fmaxf(most, __shfl_xor_sync(~0u, most, step));
-        float4 all[4] = {};
-#pragma unroll 2
-        for (int i = 0; i < pieces; ++i) {
-            const int64_t place = int64_t(slot(i)) * call.rows + row;
-            const float2 statistic = __ldcg(call.statistics + place);
-            const float factor = exp2_approx(statistic.x - most);
-            total += factor * statistic.y;
-            const auto part = reinterpret_cast<const float4*>(call.parts + place * LATENT) + lane;
-#pragma unroll
-            for (int j = 0; j < 4; ++j) {
-                const float4 value = __ldcg(part + 32 * j);
-                all[j].x += factor * value.x, all[j].y += factor * value.y;
-                all[j].z += factor * value.z, all[j].w += factor * value.w;
+    const int first_slot = (head_block * call.plan.workers + worker - before - 1) * 2;
+    for (int base = (before * COMBINE_SHARES + share) * at_once; base < units; base += cuts * COMBINE_SHARES * at_once) {
+        const int unit = base + warp / group, rows = unit / 16, columns = unit % 16;
+        PartialSums sums;
+        if (unit < units) {
+#pragma unroll 4
+            for (int i = member * pieces / group; i < (member + 1) * pieces / group; ++i) {
+                const int place = (first_slot + 2 * i + (i == 0)) * call.row_groups + rows;
+                const float2* statistic = call.statistics + place * 16 + lane / 4;
+                const float4* part = call.parts + (int64_t(place) * 64 + columns * 4) * 32 + lane;
+                const float2 statistics[2] = {__ldcg(statistic), __ldcg(statistic + 8)};
+                const float4 values[4] = {__ldcg(part), __ldcg(part + 32), __ldcg(part + 64), __ldcg(part + 96)};
+                sums.add(statistics, values);
             }
         }
-        const float by = total > 0 ? __fdividef(1, total) : 0;
-        auto to = reinterpret_cast<uint2*>(
-            call.output + (int64_t(sequence) * call.heads + head_block * HEADS + row) * LATENT) + lane;
+        if (group > 1) {
+            shared.sums[warp][lane] = sums;
+            __syncthreads();
+            for (int i = 1; member == 0 && i < group; ++i) {
+                const PartialSums& other = shared.sums[warp + i][lane];
+                const float2 statistics[2] = {make_float2(other.most[0], other.total[0]),
+                                              make_float2(other.most[1], other.total[1])};
+                float4 values[4];
 #pragma unroll
-        for (int j = 0; j < 4; ++j)
-            to[32 * j] = make_uint2(pack_bf16(all[j].x * by, all[j].y * by), pack_bf16(all[j].z * by, all[j].w * by));
+                for (int j = 0; j < 4; ++j)
+                    values[j] = make_float4(other.all[4 * j], other.all[4 * j + 1], other.all[4 * j + 2], other.all[4 * j + 3]);
+                sums.add(statistics, values);
+            }
+            __syncthreads();
+        }
+        if (unit >= units || member > 0) continue;
+        const int head = head_block * HEADS + 16 * rows + lane / 4;
+        latent::write_columns(call.output + (int64_t(sequence) * call.heads + head) * LATENT + 32 * columns, call.heads - head,
+                              sums.all, latent::inverse(sums.total[0]), latent::inverse(sums.total[1]));
     }
 }
 

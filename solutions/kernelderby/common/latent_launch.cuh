@@ -29,6 +29,7 @@ static cudaError_t start_latent(const LatentMaps& maps, const LatentCall& call, 
 template <class F>
 static cudaError_t launch_latent_attention(const LatentCall& call, const void* cache, int blocks, int slots,
                                            cudaStream_t stream) {
+    if (call.plan.workers > COMBINE_THREADS) return cudaErrorInvalidValue;
     LatentMaps maps;
     const int box = call.block_table ? latent::page_rows<F::TILE>(slots) : F::TILE;
     if (!encode_latent(&maps.query, call.query, call.plan.batch, call.heads, latent::HEADS) ||
@@ -36,8 +37,9 @@ static cudaError_t launch_latent_attention(const LatentCall& call, const void* c
         return cudaErrorNotSupported;
     const cudaError_t error = start_latent<F>(maps, call, stream);
     if (error != cudaSuccess || call.plan.workers == 1) return error;
-    return launch(derby_latent_combine, {(call.plan.workers - 1) * call.head_blocks, COMBINE_THREADS, sizeof(CombineShared),
-                                         1, true}, stream, call);
+    const int cuts = (call.plan.workers - 1) * call.head_blocks;
+    return launch(derby_latent_combine, {cuts * COMBINE_SHARES, COMBINE_THREADS, sizeof(CombineShared), 1, true}, stream,
+                  call);
 }
 
 }  // namespace derby

@@ -39,8 +39,9 @@ template <int THREADS, int TILE>
 __device__ const LatentRange& find_range(const LatentPlan& plan, int worker, int* scratch) {
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     int* found = scratch + THREADS / 32;
-    int sum = 0;
-    for (int b = threadIdx.x; b < plan.batch; b += THREADS) sum += tiles_of<TILE>(length_of(plan, b)) + plan.overhead;
+    const int first_tiles = threadIdx.x < plan.batch ? tiles_of<TILE>(length_of(plan, threadIdx.x)) : 0;
+    int sum = threadIdx.x < plan.batch ? first_tiles + plan.overhead : 0;
+    for (int b = threadIdx.x + THREADS; b < plan.batch; b += THREADS) sum += tiles_of<TILE>(length_of(plan, b)) + plan.overhead;
     sum = __reduce_add_sync(~0u, sum);
     if (lane == 0) scratch[warp] = sum;
     if (threadIdx.x < 4) found[threadIdx.x] = threadIdx.x % 2 ? 0 : plan.batch;
@@ -55,7 +56,7 @@ __device__ const LatentRange& find_range(const LatentPlan& plan, int worker, int
     int before = 0;  // of the line, all sequences before this round's
     for (int round = 0; round < plan.batch; round += THREADS) {
         const int b = round + threadIdx.x;
-        const int tiles = b < plan.batch ? tiles_of<TILE>(length_of(plan, b)) : 0;
+        const int tiles = round == 0 ? first_tiles : b < plan.batch ? tiles_of<TILE>(length_of(plan, b)) : 0;
         const int cost = b < plan.batch ? tiles + plan.overhead : 0;
         int upto = cost;
 #pragma unroll

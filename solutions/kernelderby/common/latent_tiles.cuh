@@ -25,10 +25,10 @@ struct LatentCall {
     const __nv_bfloat16* query;
     __nv_bfloat16* output;
     const int* block_table;  // int32 [sequences, table_width], or null: a sequence's tokens follow each other
-    float* parts;            // [head blocks, workers, 2, rows, 512]: sums of pieces, of weights against `most`
-    float2* statistics;      // [head blocks, workers, 2, rows]: most and sum of weights
+    float4* parts;           // [head blocks, workers, 2, row groups, 64, 32]: sums of pieces, of weights against `most`
+    float2* statistics;      // [head blocks, workers, 2, row groups, 16]: most and sum of weights
     int* cuts;               // [workers]: the sequence that the worker begins inside of, or -1
-    int heads, head_blocks, rows;  // rows: of a part, the heads of a block
+    int heads, head_blocks, row_groups;  // of 16 heads, in a block
     int table_width, page_bits;
     float scale;  // of scores, for powers of two
 };
@@ -76,6 +76,32 @@ __device__ __forceinline__ T& shared_memory() {
 #else
     return *static_cast<T*>(emulated_shared_memory());
 #endif
+}
+
+__device__ __forceinline__ float inverse(float sum) { return sum > 0 ? __fdividef(1, sum) : 0; }  // 0: no token
+
+// Of four words of 8 columns each, of which the lanes of a quad hold a fourth: lane c gets all of the c-th.
+__device__ __forceinline__ uint4 gather_quad(uint32_t a, uint32_t b, uint32_t c, uint32_t d) {
+    const bool odd = threadIdx.x % 2, high = threadIdx.x / 2 % 2;
+    const uint32_t first = __shfl_xor_sync(~0u, odd ? a : b, 1), second = __shfl_xor_sync(~0u, odd ? c : d, 1);
+    const uint2 low = odd ? make_uint2(first, b) : make_uint2(a, first);
+    const uint2 up = odd ? make_uint2(second, d) : make_uint2(c, second);
+    const uint32_t x = __shfl_xor_sync(~0u, high ? low.x : up.x, 2), y = __shfl_xor_sync(~0u, high ? low.y : up.y, 2);
+    return high ? make_uint4(x, y, up.x, up.y) : make_uint4(low.x, low.y, x, y);
+}
+
+// 32 columns of two rows, 8 apart, from their sums in a warp's layout: o[4 j + ..] of 8 columns each. rows: that there are
+// from the first one on.
+__device__ __forceinline__ void write_columns(__nv_bfloat16* to, int rows, const float* o, float low, float high) {
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+        const float by = i ? high : low;
+        uint32_t words[4];
+#pragma unroll
+        for (int j = 0; j < 4; ++j) words[j] = pack_bf16(o[4 * j + 2 * i] * by, o[4 * j + 2 * i + 1] * by);
+        const uint4 mine = gather_quad(words[0], words[1], words[2], words[3]);
+        if (8 * i < rows) *reinterpret_cast<uint4*>(to + 8 * i * LATENT + threadIdx.x % 4 * 8) = mine;
+    }
 }
 
 // Rows of a page that a box has: as many as no tile shares with another page.
@@ -145,7 +171,7 @@ struct Kernel {
 
     __device__ __forceinline__ void load_box(uint32_t to, uint32_t full, int column, int row, int block) {
         if (CTAS > 1) tma_load_multicast(to, &maps.cache, full, (1 << CTAS) - 1, column, row, block);
-        else tma_load(to, &maps.cache, full, column, row, block);
+        else tma_load_hint(to, &maps.cache, full, EVICT_FIRST, column, row, block);  // nobody else reads it
     }
 
     template <int FIRST, int COUNT>
@@ -318,27 +344,27 @@ struct Kernel {
         named_barrier_sync(PART == LEFT ? ZEROED_LEFT : ZEROED_RIGHT, 128);
     }
 
+    // A piece that is all of its sequence goes to the output. Of others each lane's sums stay together, 512 bytes a warp: the
+    // kernel that reads them lays its lanes out likewise.
     template <int PART>
     __device__ __forceinline__ void write(const float (&o)[128], const float (&sum)[2], const float (&most)[2],
                                           const Piece& piece) {
+        const int group = warp, head = first_head + row();
+        if (group >= call.row_groups) return;
+        if (piece.whole()) {
+            const float by[2] = {inverse(sum[0]), inverse(sum[1])};
+            __nv_bfloat16* to = call.output + (int64_t(piece.sequence) * call.heads + head) * LATENT + PART * 256;
 #pragma unroll
-        for (int i = 0; i < 2; ++i) {
-            const int mine = row() + 8 * i, head = first_head + mine;
-            if (head >= call.heads) continue;
-            if (piece.whole()) {
-                const float by = sum[i] > 0 ? __fdividef(1, sum[i]) : 0;
-                auto to = reinterpret_cast<uint32_t*>(call.output + (int64_t(piece.sequence) * call.heads + head) * LATENT +
-                                                      PART * 256) + lane % 4;
+            for (int j = 0; j < 32; j += 4) write_columns(to + 8 * j, call.heads - head, o + 4 * j, by[0], by[1]);
+            return;
+        }
+        const int slot = ((head_block * call.plan.workers + worker) * 2 + (piece.tile == 0)) * call.row_groups + group;
+        float4* to = call.parts + (int64_t(slot) * 64 + PART * 32) * 32 + lane;
 #pragma unroll
-                for (int j = 0; j < 32; ++j) to[4 * j] = pack_bf16(o[4 * j + 2 * i] * by, o[4 * j + 2 * i + 1] * by);
-            } else {
-                const int slot = (head_block * call.plan.workers + worker) * 2 + (piece.tile == 0);
-                const int64_t place = int64_t(slot) * call.rows + mine;
-                auto to = reinterpret_cast<float2*>(call.parts + place * LATENT + PART * 256) + lane % 4;
-#pragma unroll
-                for (int j = 0; j < 32; ++j) to[4 * j] = make_float2(o[4 * j + 2 * i], o[4 * j + 2 * i + 1]);
-                if (PART == LEFT && lane % 4 == 0) call.statistics[place] = make_float2(most[i], sum[i]);
-            }
+        for (int j = 0; j < 32; ++j) to[32 * j] = make_float4(o[4 * j], o[4 * j + 1], o[4 * j + 2], o[4 * j + 3]);
+        if (PART == LEFT && lane % 4 == 0) {
+            call.statistics[slot * 16 + lane / 4] = make_float2(most[0], sum[0]);
+            call.statistics[slot * 16 + lane / 4 + 8] = make_float2(most[1], sum[1]);
         }
     }
 

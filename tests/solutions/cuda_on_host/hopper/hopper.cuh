@@ -20,6 +20,10 @@ struct __nv_bfloat16 { unsigned short bits; };
 struct alignas(8) float2 { float x, y; };
 inline float2 make_float2(float x, float y) { return {x, y}; }
 inline uint2 make_uint2(unsigned x, unsigned y) { return {x, y}; }
+inline uint4 make_uint4(unsigned x, unsigned y, unsigned z, unsigned w) { return {x, y, z, w}; }
+inline unsigned __shfl_xor_sync(unsigned, unsigned value, unsigned lanes) {
+  return unsigned(emulated::exchange(value)[emulated::current->thread % 32 ^ lanes]);
+}
 inline int __any_sync(unsigned, int predicate) { return __ballot_sync(~0u, predicate) != 0; }
 template <class T>
 T atomicMin(T* address, T value) { T old = *address; *address = std::min(old, value); return old; }
@@ -149,6 +153,10 @@ inline void tma_load_multicast(uint32_t to, const void* map, uint32_t barrier, u
 }
 inline void tma_load(uint32_t to, const void* map, uint32_t barrier, int x, int y, int z) {
   tma_load_multicast(to, map, barrier, 1 << my_rank(), x, y, z);
+}
+constexpr uint64_t EVICT_FIRST = 0;
+inline void tma_load_hint(uint32_t to, const void* map, uint32_t barrier, uint64_t, int x, int y, int z) {
+  tma_load(to, map, barrier, x, y, z);
 }
 inline void prefetch_tensor_map(const void*) {}
 

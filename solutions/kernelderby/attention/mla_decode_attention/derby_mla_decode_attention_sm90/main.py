@@ -1,4 +1,5 @@
-"""derby_mla_decode_attention_sm90: one CUDA C++ kernel (kernel.cu), one launch."""
+"""derby_mla_decode_attention_sm90: clusters of CTAs for small batches (kernel.cu, one launch), workers that share out
+all tiles for the others (common/latent_attention.cu, two launches); by estimated times."""
 
 import importlib
 import os
@@ -8,82 +9,79 @@ import torch
 __path__ = [os.path.dirname(__file__)]
 tuning = importlib.import_module(f"{__name__}.tuning")
 tuned = importlib.import_module(f"{__name__}.tuned")
+contract = importlib.import_module(f"{__name__}.contract")
 cuda_library = importlib.import_module(f"{__name__}.cuda_library")
+estimates = importlib.import_module(f"{__name__}.estimates")
+latent_attention = importlib.import_module(f"{__name__}.latent_attention")
 
 POINTER, INT, FLOAT = cuda_library.POINTER, cuda_library.INT, cuda_library.FLOAT
 library = cuda_library.CudaLibrary(__file__, "derby_mla_decode_attention_sm90",
                                    ["kernel.cu", "one_tile.cuh", "decode_loads.cuh", "decode_mma.cuh",
                                     "once_a_device.cuh"],
                                    [POINTER] * 4 + [INT] * 4 + [FLOAT] + [INT] * 3)
-MOST_SPLITS, SMS = 16, 132
-SHAPES = [(1, 16), (1, 32), (2, 16), (2, 32), (2, 64), (4, 32), (8, 32)]  # groups of 8 heads, tokens, as in kernel.cu
+workers = cuda_library.CudaLibrary(__file__, "derby_latent_attention", latent_attention.SOURCES,
+                                   latent_attention.parameters(cuda_library))
+MOST_SPLITS = 16
+SHAPES = [(1, 16), (1, 32), (1, 64), (2, 16), (2, 32), (2, 64), (4, 32), (8, 32)]  # groups of 8 heads, tokens
 
 
-def power(number):
-    """The least power of two from `number` on."""
-    return 1 << max(number - 1, 0).bit_length()
-
-
-def splits_for(units, tiles):
-    """Blocks of a cluster: as many as have tiles and still fit the GPU at once."""
-    splits = min(power(tiles), MOST_SPLITS)
-    while splits > 1 and units * splits > SMS:
-        splits //= 2
-    return splits
+def rounded(longest):
+    """Up to a sixteenth of an octave, so that a growing context does not ask for a choice at each step."""
+    step = max((1 << max(longest - 1, 1).bit_length()) >> 5, 16)
+    return -(-max(longest, 1) // step) * step
 
 
 def tuning_key(query, kv_cache, context_lens, max_context_len, sm_scale):
     batch, heads, _ = query.shape
-    return f"batch<={power(batch)} heads<={power(heads)} longest<={power(max_context_len)}"
+    return f"batch={batch} heads={heads} longest<={rounded(max_context_len)}"
 
 
 def candidates(query, kv_cache, context_lens, max_context_len, sm_scale):
-    """groups: of 8 heads to a block; tokens: of a tile; splits: blocks of a cluster that share a context.
-
-    First what the H200 showed: 8 heads and one tile to a block where all fit the GPU at once; 8 heads where that leaves
-    two tiles or less to each; else as many as still give every multiprocessor a block, since they share what is read of
-    the cache.
-    """
-    batch, heads, _ = query.shape
-    one_tile = [(1, tokens, power(-(-max_context_len // tokens))) for tokens in (32, 64)]
-    one_tile = [choice for choice in one_tile if choice[2] <= 8 and batch * -(-heads // 8) * choice[2] <= SMS]
-    few = batch * -(-heads // 8) * -(-max_context_len // 32) <= 2 * SMS
+    """By estimated time. groups: of 8 heads to a block; tokens: of a tile; splits: blocks of a cluster that share a
+    context. Or, on Hopper, workers."""
+    (batch, heads, _), longest = query.shape, rounded(max_context_len)
+    processors = latent_attention.multiprocessors(query.device)
     found = []
     for groups, tokens in SHAPES:
-        units, tiles = batch * -(-heads // (8 * groups)), -(-max_context_len // tokens)
-        splits = splits_for(units, tiles)
         if groups > 1 and 4 * groups >= heads:
             continue
-        idle = not few and units * splits < 3 * SMS // 4
-        rank = (idle, tokens != 32, groups if few or idle else -groups)
-        found += [(rank, groups, tokens, splits)]
-        found += [((2, other), groups, tokens, other) for other in (splits // 2, splits * 2)
-                  if 1 <= other <= min(MOST_SPLITS, power(tiles))]
-    found = dict.fromkeys([*one_tile, *(choice[1:] for choice in sorted(found))])
-    return [{"groups": groups, "tokens": tokens, "splits": splits} for groups, tokens, splits in found]
+        for splits in (1, 2, 4, 8, 16):
+            one_tile = groups == 1 and splits <= 8 and longest <= splits * tokens
+            if splits >= 2 * -(-longest // tokens) or ((groups, tokens) == (1, 64) and not one_tile):
+                continue
+            time = estimates.of_clusters(batch, heads, longest, groups, tokens, splits, processors)
+            found.append((time, {"groups": groups, "tokens": tokens, "splits": splits}))
+    if latent_attention.on_hopper(query.device):
+        found.append((estimates.of_workers(batch, heads, longest, processors), {"workers": processors}))
+    return [config for _, config in sorted(found, key=lambda one: one[0])]
 
 
 choose = tuning.Chooser(tuned.FOUND, tuning_key, candidates)
-
-
-def aligned(tensor):
-    """The tensor where its address is a multiple of 16, else a copy."""
-    return tensor if tensor.data_ptr() % 16 == 0 else tensor.clone()
 
 
 def run_with(config, query, kv_cache, context_lens, max_context_len, sm_scale, output):
     batch, heads, _ = query.shape
     if not query.numel():
         return
-    library(query.device, aligned(query), aligned(kv_cache), context_lens, output, batch, heads, kv_cache.shape[1],
-            max_context_len, sm_scale, config["splits"], config["groups"], config["tokens"])
+    if "workers" in config:
+        latent_attention.attend(workers, query, kv_cache, context_lens, None, max_context_len, sm_scale, output)
+        return
+    library(query.device, query, kv_cache, context_lens, output, batch, heads, kv_cache.shape[1], max_context_len,
+            sm_scale, config["splits"], config["groups"], config["tokens"])
+
+
+check = contract.Contract("derby_mla_decode_attention_sm90", query="bfloat16 batch_size num_heads 576",
+                          kv_cache="bfloat16 batch_size cache_len 576", context_lens="int32 batch_size",
+                          output="bfloat16 batch_size num_heads 512")
 
 
 @torch.no_grad()
 def run(query, kv_cache, context_lens, max_context_len, sm_scale, output):
     """query bf16 [batch, heads, 576], kv_cache bf16 [batch, slots, 576], context_lens int32 [batch] -> output bf16
     [batch, heads, 512]."""
+    check(query, kv_cache, context_lens, output)
     if not query.numel():
         return
+    query, kv_cache = latent_attention.aligned(query), latent_attention.aligned(kv_cache)
     inputs = query, kv_cache, context_lens, max_context_len, sm_scale
     run_with(choose(*inputs), *inputs, output)
