@@ -1,0 +1,56 @@
+"""PTX stands once: inline assembly is in common/ptx.cuh, tma.cuh and wgmma.cuh, each instruction in one wrapper."""
+
+import re
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+OURS = Path(__file__).resolve().parents[2] / "solutions" / "kernelderby"
+HEADERS = ("common/ptx.cuh", "common/tma.cuh", "common/wgmma.cuh")
+ON_HOST = "tests run its kernels on a CPU with another file in its place"
+ANY_GPU = "compiled for every architecture, and by g++ for the CPU, which leave the instruction out"
+NOT_MOVED = "not moved yet"
+# File -> why it has assembly of its own.
+ALLOWED = {
+    "common/decode_mma.cuh": ON_HOST,
+    "common/decode_loads.cuh": ON_HOST,
+    "common/rows.cuh": ANY_GPU,
+    "common/hopper_gemm.cuh": NOT_MOVED,
+    "common/dense_join.cuh": NOT_MOVED,
+    "common/dense_parts.cuh": "no instruction: keeps the order of reads",
+    "gemm/block_scaled_mm/derby_block_scaled_mm_sm90/gemm.cuh": NOT_MOVED,
+    "gemm/linear_sigmoid_mul/derby_linear_sigmoid_mul_sm90/stretches.cuh": NOT_MOVED,
+    "linear_attention/causal_conv1d/derby_causal_conv1d/kernel.cu": ANY_GPU,
+    "rope/mrope/derby_mrope/kernel.cu": ANY_GPU,
+}
+ASM = re.compile(r"\basm\b(?:\s+volatile)?\s*\(")
+
+
+def code(path):
+    """Without comments."""
+    return re.sub(r"//[^\n]*|/\*.*?\*/", "", path.read_text(), flags=re.DOTALL)
+
+
+def files():
+    return sorted(path for path in OURS.rglob("*") if path.suffix in (".cu", ".cuh"))
+
+
+@pytest.mark.parametrize("path", files(), ids=lambda path: path.relative_to(OURS).as_posix())
+def test_assembly_stands_in_the_headers(path):
+    name = path.relative_to(OURS).as_posix()
+    assert name in (*HEADERS, *ALLOWED) or not ASM.search(code(path)), "use common/ptx.cuh, or add the wrapper there"
+
+
+def test_each_exception_is_still_one():
+    assert [name for name in ALLOWED if not (OURS / name).is_file() or not ASM.search(code(OURS / name))] == []
+
+
+def test_each_instruction_is_wrapped_once():
+    """The texts of all asm statements; those without an instruction (keep, pin) do not count."""
+    texts = Counter()
+    for name in HEADERS:
+        for found in re.finditer(r'\basm\b(?:\s+volatile)?\s*\(((?:\s*"(?:[^"\\]|\\.)*")+)', code(OURS / name)):
+            text = re.sub(r'"\s*"|\s+', " ", found[1]).strip()
+            texts[text] += text != ""
+    assert texts and [text for text, count in texts.items() if count > 1] == []
