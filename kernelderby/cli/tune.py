@@ -11,6 +11,7 @@ from kernelderby.cli.options import (
     SECONDS,
     DerbyCommand,
     count_from,
+    fresh_option,
     json_option,
     origin_option,
     secret_option,
@@ -46,6 +47,7 @@ from kernelderby.cli.output import say, say_json, text_width
     metavar="N",
     help="Write no table: on N fresh shapes, how much longer what run() chooses takes than the best candidate.",
 )
+@fresh_option
 @secret_option
 @written_root_option
 @json_option
@@ -59,6 +61,7 @@ def command(
     timeout: float,
     budget_seconds: float | None,
     regret: int | None,
+    fresh: int,
     secret: str,
     root: Path,
     as_json: bool,
@@ -69,7 +72,10 @@ def command(
     The candidates that a solution names are checked once on each workload, then timed in turn as CUDA graphs. Every
     time also goes to reports/tune/SOLUTION.jsonl. Exit code 1 when a candidate failed or gave a wrong result.
 
-    With --regret the shapes are fresh ones, drawn by the secret, and nothing is written but the times: how much longer
+    With --fresh the shapes are fresh ones, drawn by the secret. Written is what each candidate loses there, which
+    choices at other shapes are interpolated from, and no row of the table.
+
+    With --regret the shapes are fresh ones, too, and nothing is written but the times: how much longer
     than the best candidate the configuration takes that the solution chooses. Exit code 1, too, where the mean is over
     3 % or one shape over 10 %.
     """
@@ -85,13 +91,20 @@ def command(
     catalog = Catalog.open(root)
     if not names and not solutions:
         raise click.UsageError("name at least one solution to tune")
-    if regret and (workloads or origin or budget_seconds):
-        raise click.UsageError("--regret draws its own shapes; leave --workloads, --origin and --budget-seconds out")
-    if secret and not regret:
-        raise click.UsageError("--secret draws the shapes of --regret; give both")
+    if regret and (workloads or origin or budget_seconds or fresh):
+        raise click.UsageError(
+            "--regret draws its own shapes; leave --workloads, --origin, --fresh, --budget-seconds out"
+        )
+    if fresh and (workloads or origin):
+        raise click.UsageError("--fresh draws its own shapes; leave --workloads and --origin out")
+    if secret and not (regret or fresh):
+        raise click.UsageError("--secret draws the shapes of --regret or --fresh; give one of them")
     # a wrong name need not wait for torch
     chosen = [catalog.solution(name) for name in dict.fromkeys((*names, *solutions))]
-    jobs = [(solution, _workloads(catalog, solution.definition, workloads, origin)) for solution in chosen]
+    jobs = [
+        (solution, [] if fresh or regret else _workloads(catalog, solution.definition, workloads, origin))
+        for solution in chosen
+    ]
     machine = find_machine(root, "cuda")
     if machine.gpu is None:
         raise DerbyError(f"{machine.gpu_missing}, so nothing can be tuned; run it on the GPU that the table is for")
@@ -103,14 +116,18 @@ def command(
     if regret:
         _regret(catalog, machine, settings, chosen, regret, secret, as_json)
         return
+    if fresh:
+        secret, jobs = _drawn(catalog, chosen, fresh, secret)
     with exclusive(machine, root), _progress(sum(len(some) for _, some in jobs), as_json) as advance:
-        results = tune(catalog, machine, settings, jobs, advance)
+        results = tune(catalog, machine, settings, jobs, advance, bool(fresh))
     if as_json:
         say_json(
             {"gpu": machine.name, "protocol": machine.protocol, "solutions": [result.to_json() for result in results]}
         )
     else:
         _print(machine, results)
+        if fresh:
+            say(f"secret of the shapes: {secret} (--secret draws them again)")
     if any(result.failed for result in results):
         sys.exit(1)
 
@@ -120,14 +137,10 @@ def _regret(
 ) -> None:
     import sys
 
-    from kernelderby.measure.judge.secret import drawn
     from kernelderby.measure.machine.probe import exclusive
-    from kernelderby.measure.run.fresh import fresh_workloads
     from kernelderby.measure.tune.regret import regrets
 
-    secret = secret or drawn()
-    shapes = fresh_workloads(catalog, [solution.name for solution in chosen], (), secret, count)
-    jobs = [(solution, shapes[solution.definition]) for solution in chosen]
+    secret, jobs = _drawn(catalog, chosen, count, secret)
     with exclusive(machine, catalog.root), _progress(sum(len(some) for _, some in jobs), as_json) as advance:
         results = regrets(catalog, machine, settings, jobs, advance)
     if as_json:
@@ -139,6 +152,16 @@ def _regret(
         say(f"secret of the shapes: {secret} (--secret draws them again)")
     if any(result.failed or not result.holds for result in results):
         sys.exit(1)
+
+
+def _drawn(catalog: Any, chosen: list[Any], count: int, secret: str) -> tuple[str, list[Any]]:
+    """The secret, and each solution with its fresh shapes."""
+    from kernelderby.measure.judge.secret import drawn
+    from kernelderby.measure.run.fresh import fresh_workloads
+
+    secret = secret or drawn()
+    shapes = fresh_workloads(catalog, [solution.name for solution in chosen], (), secret, count)
+    return secret, [(solution, shapes[solution.definition]) for solution in chosen]
 
 
 def _print_regret(machine: Any, result: Any) -> None:

@@ -99,6 +99,25 @@ FOUND = {
     assert table.text("s", {}).endswith("\n\nFOUND = {}\n") and table.read(tmp_path / "none.py") == {}
 
 
+def test_losses_are_thousandths_above_the_least_time_and_a_key_that_is_measured_again_loses_its_former_ones(tmp_path):
+    path = tmp_path / "tuned.py"
+    fast, slow = config_text(FAST), config_text(SLOW)
+    old = table.merged({}, "NVIDIA H200", "d", {}, shapes=[("a", {fast: 2.0, slow: 2.5}), ("b 1", {slow: 3.0})])
+    assert old["NVIDIA H200"]["configs"] == [FAST, SLOW]
+    assert old["NVIDIA H200"]["losses"] == [["a", [0, 250]], ["b 1", [None, 0]]]
+    new = [("a", {fast: 4.0, config_text(ODD): 2.0}), ("a", {fast: 1.0})]
+    table.write(path, "s", table.merged(old, "NVIDIA H200", "e", {"k": FAST}, shapes=new))
+    entry = table.read(path)["NVIDIA H200"]
+    assert entry["configs"] == [ODD, FAST, SLOW] and entry["table"] == {"k": FAST}
+    assert entry["losses"] == [["a", [0, 1000, None]], ["a", [None, 0, None]], ["b 1", [None, None, 0]]]
+    assert table.text("s", table.read(path)) == path.read_text()
+    many = {config_text({"n": n}): 1.0 + n for n in range(99)}
+    wide = table.text("s", table.merged({}, "g", "d", {}, shapes=[("key", many)]))
+    assert max(map(len, wide.splitlines())) <= 120
+    path.write_text(wide)
+    assert table.shapes_of(table.read(path)["g"])[0][1][config_text({"n": 98})] == 99
+
+
 def test_a_write_that_fails_leaves_the_old_table(tmp_path, monkeypatch):
     path = tmp_path / "tuned.py"
     path.write_text("FOUND = {}\n")
@@ -215,9 +234,15 @@ def test_a_whole_run(tmp_path, monkeypatch):
 
     solution = Catalog.open(root).solution("sleeper")  # the new table is a source of the solution
     assert '"ms": 1' in solution.sources["tuned.py"]
-    first = result.path.read_text()
+    first = table.read(result.path)
+    # What each shape took beside its best: 1 ms, and 60 and 80.
+    points = table.shapes_of(first["CPU"])
+    assert len(points) == workloads and {len(times) for _, times in points} == {3}
+    assert all(min(times, key=times.get) == config_text({"ms": 1, "how": "add"}) for _, times in points)
     run(root, "sleeper")
-    assert result.path.read_text() == first and len(logged(root)) == 2 * len(rows)
+    again = table.read(result.path)
+    assert again["CPU"]["table"] == first["CPU"]["table"] and len(again["CPU"]["losses"]) == workloads
+    assert len(logged(root)) == 2 * len(rows)
 
 
 def test_several_solutions_and_a_budget(tmp_path, monkeypatch):
@@ -370,7 +395,13 @@ def test_the_command_prints_regrets_of_fresh_shapes(tmp_path, monkeypatch):
     assert "regret: mean" in result.output and "how=add" in result.output and "ab" * 16 in result.output
     (found,) = json.loads(command("sleeper", *options, "--json").output)["solutions"]
     assert found["holds"] is False and found["worst"] == found["mean"] == found["shapes"][0]["regret"] > 0.1
-    for wrong in (("--regret", "1", "--workloads", "8"), ("--secret", "ab" * 16)):
+    tuned = root / "solutions/tests/elementwise" / DEFINITION / "sleeper" / "tuned.py"
+    assert tuned.read_text() == "FOUND = {}\n"
+    result = command("sleeper", *options[:2], "--fresh", "1", *options[4:])
+    assert result.exit_code == 0 and "ab" * 16 in result.output, result.output
+    entry = table.read(tuned)["NVIDIA H200"]
+    assert entry["table"] == {} and len(entry["losses"]) == 1
+    for wrong in (("--regret", "1", "--workloads", "8"), ("--secret", "ab" * 16), ("--fresh", "1", "--origin", "x")):
         assert command("sleeper", "--root", str(root), *wrong).exit_code == 2
 
 

@@ -16,7 +16,7 @@ SPILLED = {
     "derby_causal_conv1dILi8ELi8E": 4,  # of 80 registers, also for sm_90
 }  # else for sm_100; none for sm_90
 # With a Triton kernel beside the CUDA one.
-HYBRID = ("moe_topk_gating_softmax", "mrope", "fused_add_rms_norm", "layer_norm", "l2_norm")
+HYBRID = ("moe_topk_gating_softmax", "mrope", "fused_qkv_rope", "fused_add_rms_norm", "layer_norm", "l2_norm")
 
 
 @pytest.mark.parametrize(

@@ -80,6 +80,48 @@ def test_heads_turned_in_place(changes):
         assert found.status is Status.PASSED, (config, found.message)
 
 
+@pytest.mark.parametrize(
+    "tokens, q_heads, kv_heads, head_dim, pairs, heads, threads",
+    [(5, 6, 1, 128, 8, 4, 64), (3, 7, 2, 128, 4, 8, 128), (9, 3, 1, 80, 8, 2, 64), (2, 5, 5, 6, 2, 1, 32),
+     (4, 9, 3, 72, 8, 8, 256), (0, 2, 1, 128, 8, 2, 64)],
+)  # fmt: skip
+def test_rotation_in_cuda(tokens, q_heads, kv_heads, head_dim, pairs, heads, threads):
+    """On the CPU: value heads in one thread with others, heads of any even size, outputs of its own and in place."""
+    case = case_of("fused_qkv_rope", num_tokens=tokens, num_heads=q_heads + 2 * kv_heads, num_q_heads=q_heads,
+                   num_kv_heads=kv_heads)  # fmt: skip
+    case.sizes["head_dim"] = head_dim
+    config = {"pairs": pairs, "heads": heads, "threads": threads}
+    call = functools.partial(on_host.emulated("fused_qkv_rope").run_with, config)
+    assert verdict("fused_qkv_rope", call, inputs_of("fused_qkv_rope", case), case).status is Status.PASSED
+    found = in_place_verdict("fused_qkv_rope", call, inputs_of("fused_qkv_rope", case))
+    assert found.status is Status.PASSED
+
+
+def test_rotation_in_cuda_of_heads_that_lie_anywhere():
+    """At an odd number of values a thread turns a pair at a time."""
+    case = case_of("fused_qkv_rope", num_tokens=3, num_heads=4, num_q_heads=2, num_kv_heads=1)
+    inputs = inputs_of("fused_qkv_rope", case)
+    moved = torch.empty(inputs["qkv"].numel() + 1, dtype=torch.float16)[1:].view(inputs["qkv"].shape)
+    inputs["qkv"] = moved.copy_(inputs["qkv"])
+    call = functools.partial(on_host.emulated("fused_qkv_rope").run_with, {"pairs": 8, "heads": 2, "threads": 64})
+    assert verdict("fused_qkv_rope", call, inputs, case).status is Status.PASSED
+
+
+@pytest.mark.parametrize(
+    "edit",
+    [("+ place * PAIRS;", "+ place;"), ("b * c[j] + a * s[j]", "b * c[j] - a * s[j]"),
+     ("if (first + i >= h.rotated) continue;", ""), ("whole & 2 ? -s : s", "s"),
+     ("fma(series, z, 1.0 / 6.0)", "series * z")],
+)  # fmt: skip
+def test_mutants_of_rotation_in_cuda_fail(edit):
+    case = case_of("fused_qkv_rope", num_tokens=9, num_heads=6, num_q_heads=3, num_kv_heads=1)
+    for edits in ((), (edit,)):
+        config = {"pairs": 8, "heads": 8, "threads": 64}
+        call = functools.partial(on_host.emulated("fused_qkv_rope", *edits).run_with, config)
+        inputs = inputs_of("fused_qkv_rope", case)
+        assert (verdict("fused_qkv_rope", call, inputs, case).status is Status.PASSED) == (not edits)
+
+
 def with_angles_of_their_own(inputs):
     """A text's three positions are the same; here no two angles are, so that a wrong section shows."""
     angles = torch.rand(inputs["cos"].shape, generator=torch.Generator().manual_seed(3)) * 6
@@ -170,7 +212,7 @@ def test_logits_of_every_kind(name):
 @pytest.mark.parametrize(
     "operator, old, new",
     [
-        ("fused_qkv_rope", "num_q_heads + num_kv_heads, slope", "num_q_heads + num_kv_heads + 1, slope"),
+        ("fused_qkv_rope", "output, rows, rotated, slope", "output, rows, rotated + 1, slope"),
         ("fused_qkv_rope", "row // NUM_HEADS", "row // NUM_HEADS * 0"),
         ("fused_qkv_rope", "((whole + 1) & 2) == 0", "(whole & 2) == 0"),
         ("fused_qkv_rope", "series = series * z + (1.0 / 6.0)", "series = series * z"),
@@ -242,8 +284,8 @@ def test_it_compiles(operator, target):
             assert "redux.sync.max.s32" in ptx and len(re.findall(r"bar\.sync", ptx)) <= 3
         else:
             assert "bar.sync" not in ptx
-        wide = {"fused_qkv_rope": "v2.b32", "mrope": "v4.b32", "moe_topk_gating_softmax": "v4.b32"}[operator]
-        assert f"ld.global.{wide}" in ptx or f"ld.global.L1::no_allocate.{wide}" in ptx
+        wide = {"fused_qkv_rope": "v[24].b32", "mrope": "v4.b32", "moe_topk_gating_softmax": "v4.b32"}[operator]
+        assert re.search(rf"ld\.global\.(L1::no_allocate\.)?{wide}", ptx)
 
 
 # On a GPU -------------------------------------------------------------------------------------------------------------

@@ -61,9 +61,11 @@ def tune(
     settings: TuneSettings,
     jobs: Sequence[tuple[Solution, list[Workload]]],
     report: Callable[[str], None] = lambda line: None,
+    only_losses: bool = False,
 ) -> list[Result]:
     """Tunes each solution on its workloads and writes its tuned.py. A solution gets an equal share of the time that is
-    left when its turn comes. report: one line after each workload."""
+    left when its turn comes. report: one line after each workload. only_losses: what the candidates lose at these
+    shapes, which choices are interpolated from; no key gets a row of the table."""
     for solution, _ in jobs:  # what is wrong is said before the GPU is used
         table.read(tunable_folder(solution) / table.NAME)
     end = time.monotonic() + settings.budget_seconds if settings.budget_seconds is not None else None
@@ -73,7 +75,7 @@ def tune(
         for position, (solution, workloads) in enumerate(jobs):
             now = time.monotonic()
             deadline = now + (end - now) / (len(jobs) - position) if end is not None else None
-            results.append(_tune_one(bench, solution, workloads, deadline, report))
+            results.append(_tune_one(bench, solution, workloads, deadline, report, only_losses))
     finally:
         bench.close()
     return results
@@ -105,7 +107,12 @@ def tunable_folder(solution: Solution, contract: Sequence[str] = CONTRACT) -> Pa
 
 
 def _tune_one(
-    bench: Bench, solution: Solution, workloads: list[Workload], deadline: float | None, report: Callable[[str], None]
+    bench: Bench,
+    solution: Solution,
+    workloads: list[Workload],
+    deadline: float | None,
+    report: Callable[[str], None],
+    only_losses: bool,
 ) -> Result:
     result = Result(solution.name, bench.root / "reports" / "tune" / f"{solution.name}.jsonl")
     result.log.parent.mkdir(parents=True, exist_ok=True)
@@ -122,16 +129,20 @@ def _tune_one(
                 result.left_over.append(workload_label(workload))
             report(f"{solution.name} {workload_label(workload)}")
     result.choices = pick(measured)
-    _write(bench.machine, solution, result)
+    _write(bench.machine, solution, result, [(one.key, one.times_us) for one in measured], only_losses)
     return result
 
 
-def _write(machine: Machine, solution: Solution, result: Result) -> None:
+def _write(
+    machine: Machine, solution: Solution, result: Result, shapes: Sequence[table.Shape], only_losses: bool
+) -> None:
     if not result.choices:
         return
-    found = {one.key: one.config for one in result.choices if one.config is not None}
-    left = {one.key for one in result.choices if one.config is None}
+    picked = [] if only_losses else result.choices
+    found = {one.key: one.config for one in picked if one.config is not None}
+    left = {one.key for one in picked if one.config is None}
     path = tunable_folder(solution) / table.NAME
     before = table.read(path)
-    table.write(path, solution.name, table.merged(before, machine.name, datetime.date.today().isoformat(), found, left))
+    today = datetime.date.today().isoformat()
+    table.write(path, solution.name, table.merged(before, machine.name, today, found, left, shapes))
     result.path = path

@@ -1,11 +1,19 @@
-"""tuned.py: FOUND = {GPU name: {"date": ..., "table": {tuning key: configuration}}}, read and written as text."""
+"""tuned.py, read and written as text.
+
+    FOUND = {GPU name: {"date": ..., "table": {tuning key: configuration},
+                        "configs": [configuration, ...], "losses": [[tuning key, [loss or None, ...]], ...]}}
+
+table: the best of a key. losses: of one measured shape each, by how many thousandths the time of each of `configs` was
+above the least one there; None where it was not measured. common/choice.py interpolates between them.
+"""
 
 from __future__ import annotations
 
 import ast
 import json
 import os
-from collections.abc import Collection
+import textwrap
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +25,21 @@ from kernelderby.files import write_whole
 
 NAME = "tuned.py"
 Found = dict[str, dict[str, Any]]
+Shape = tuple[str, Mapping[str, float]]  # tuning key, text of a configuration -> its time
+_INDENTED: Any = {
+    "initial_indent": " " * 12,
+    "subsequent_indent": " " * 13,
+    "break_long_words": False,
+    "break_on_hyphens": False,
+}
 _MEND = "restore it from git, or write FOUND = {} and tune again"
 
 
 class _OfGpu(Struct, forbid_unknown_fields=True):
     date: str
     table: dict[str, dict[str, str | int | float | bool]]
+    configs: list[dict[str, str | int | float | bool]] = []
+    losses: list[tuple[str, list[int | None]]] = []
 
 
 def read(path: Path) -> Found:
@@ -46,16 +63,54 @@ def read(path: Path) -> Found:
     return found
 
 
-def merged(found: Found, gpu: str, date: str, table: dict[str, dict[str, Any]], left: Collection[str] = ()) -> Found:
-    """found with a GPU's new rows. Other GPUs, and keys of this one that were not tuned now, stay; keys in `left` go,
-    since the heuristic serves them as well."""
-    kept = {key: config for key, config in found.get(gpu, {}).get("table", {}).items() if key not in left}
-    return {**found, gpu: {"date": date, "table": {**kept, **table}}}
+def merged(
+    found: Found,
+    gpu: str,
+    date: str,
+    table: dict[str, dict[str, Any]],
+    left: Collection[str] = (),
+    shapes: Sequence[Shape] = (),
+) -> Found:
+    """found with a GPU's new rows and, of measured shapes, losses. Other GPUs, and keys of this one that were not tuned
+    now, stay; keys in `left` go, since the heuristic serves them as well. A key that a shape has loses its former
+    losses."""
+    before = found.get(gpu, {})
+    kept = {key: config for key, config in before.get("table", {}).items() if key not in left}
+    again = {key for key, _ in shapes}
+    points = [point for point in shapes_of(before) if point[0] not in again] + list(shapes)
+    return {**found, gpu: {"date": date, "table": {**kept, **table}, **_losses(points)}}
+
+
+def shapes_of(entry: dict[str, Any]) -> list[Shape]:
+    """The measured shapes of a GPU's entry: times in units of the least one."""
+    texts = [json.dumps(config, sort_keys=True) for config in entry.get("configs", [])]
+    return [
+        (key, {text: 1 + loss / 1000 for text, loss in zip(texts, losses, strict=True) if loss is not None})
+        for key, losses in entry.get("losses", [])
+    ]
+
+
+def _losses(shapes: Sequence[Shape]) -> dict[str, Any]:
+    if not shapes:
+        return {}
+    texts = sorted({text for _, times in shapes for text in times})
+    rows = []
+    for key, times in shapes:
+        least = min(times.values())
+        rows.append([key, [round(1000 * (times[text] / least - 1)) if text in times else None for text in texts]])
+    return {"configs": [json.loads(text) for text in texts], "losses": sorted(rows, key=lambda row: str(row[0]))}
 
 
 def text(solution: str, found: Found) -> str:
     """The file. The same table gives the same text: GPUs and keys are sorted."""
     lines = [f'"""Written by `derby tune {solution}`: GPU name -> {{date, table: tuning key -> configuration}}."""', ""]
+    if any(entry.get("losses") for entry in found.values()):
+        lines = [
+            f'"""Written by `derby tune {solution}`: GPU name -> {{date, table: tuning key -> configuration,',
+            "losses: of measured shapes, by how many thousandths each of `configs` was above the least time}.",
+            '"""',
+            "",
+        ]
     if not found:
         return "\n".join([*lines, "FOUND = {}", ""])
     lines.append("FOUND = {")
@@ -64,7 +119,14 @@ def text(solution: str, found: Found) -> str:
         lines += [
             f"            {json.dumps(key)}: {_literal(config)}," for key, config in sorted(entry["table"].items())
         ]
-        lines += ["        },", "    },"]
+        lines.append("        },")
+        if entry.get("losses"):
+            lines += ['        "configs": [', *(f"            {_literal(config)}," for config in entry["configs"])]
+            lines += ["        ],", '        "losses": [']
+            for key, losses in entry["losses"]:
+                lines += textwrap.wrap(f"[{json.dumps(key)}, {losses!r}],", 104, **_INDENTED)
+            lines.append("        ],")
+        lines.append("    },")
     return "\n".join([*lines, "}", ""])
 
 

@@ -1,8 +1,9 @@
-"""Which configuration a call uses, from two sources: what `derby tune` found on this GPU, and a model of a time.
+"""Which configuration a call uses, from what was measured on this GPU and, where that says little, a model of a time.
 
-A table (FOUND of a tuned.py) holds the best configuration of some keys. A key that it holds gets that one. Any other
-key gets the candidate of the least expected time: the model's (`cost`), less a bonus where a key nearby found the same
-configuration. The bonus halves with each octave between the keys. The shape alone decides, never an earlier call.
+tuned.py's FOUND holds for each GPU a table, the best configuration of some keys, and the losses of configurations at
+measured shapes: how much longer each took than the best one there. A key of the table gets its configuration. Any other
+key gets the candidate of the least expected loss: a mean of its losses at the measured keys, which count the less the
+further they are, and of the loss that the model (`cost`) expects. The shape alone decides, never an earlier call.
 """
 
 import functools
@@ -11,12 +12,11 @@ from math import log2
 
 import torch
 
-# Set by judgement, not fitted: too few recorded shapes hold times of several configurations (docs/lab/memory_bound.md).
-# `derby tune --regret` measures what they are worth.
-TRUST = 0.16  # the bonus at no distance, in log2 of a time
-REACH = 4  # octaves beyond which a find says nothing
-EXACT = 2  # an octave of a size that a key names exactly (a width) counts as so many of one that it bounds (rows)
-UNKNOWN = 0.02  # a candidate that the model does not know is this much behind the best that it knows
+# A key an octave further counts half as much. The model counts as a key at MODEL octaves.
+MODEL = 4
+UNKNOWN = 0.25  # the loss that is expected of a candidate which the model does not know, in log2 of a time
+BEHIND = 0.05  # the loss of a configuration at a key of the table, which names the best one alone
+RANK = 0.05  # without a model: how much more is expected of each candidate than of the one before it
 
 
 @functools.cache
@@ -31,63 +31,81 @@ def gpu_name(tensor):
 
 @functools.cache
 def _parts(key):
-    """"h4096 t<=64" -> its words, "h# t<=#", the same with what it names exactly, "h4096 t<=#", and (number, weight) of
-    each number."""
-    numbers = [(int(number), 1 if bound else EXACT) for bound, number in re.findall(r"(<=)?(\d+)", key)]
-    return re.sub(r"\d+", "#", key), re.sub(r"<=\d+", "<=#", key), numbers
+    """"h4096 t<=64" -> its words, "h# t<=#", and its numbers."""
+    return re.sub(r"\d+", "#", key), [int(number) for number in re.findall(r"\d+", key)]
 
 
 def distance(key, other):
     """Octaves between two keys, all sizes together; infinite where their words differ."""
-    (words, _, sizes), (other_words, _, other_sizes) = _parts(key), _parts(other)
+    (words, sizes), (other_words, other_sizes) = _parts(key), _parts(other)
     if words != other_words:
         return float("inf")
-    return sum(weight * abs(log2(max(size, 1) / max(there, 1)))
-               for (size, weight), (there, _) in zip(sizes, other_sizes, strict=True))
+    return sum(abs(log2(max(size, 1) / max(there, 1))) for size, there in zip(sizes, other_sizes, strict=True))
 
 
-def expected_best(key, table, options, costs):
-    """The option of the least expected time. table: key -> what was found best there. costs: log2 of each option's time
-    by the model, None where it does not know; of equals the first."""
-    known = [cost for cost in costs if cost is not None]
-    unknown = min(known, default=0.0) + UNKNOWN
-    found = [(distance(key, other), config) for other, config in table.items()]
-    near = [(octaves, config) for octaves, config in found if octaves <= REACH]
+def _frozen(config):
+    return tuple(sorted(config.items()))
 
-    def expected(number):
-        gains = [TRUST / 2**octaves for octaves, config in near if config == options[number]]
-        return (unknown if costs[number] is None else costs[number]) - max(gains, default=0.0)
 
-    return options[min(range(len(options)), key=expected)]
+def measured(entry):
+    """[(key, {configuration: its loss in log2}, any other's loss or None for unknown)] of a GPU's entry in FOUND."""
+    configs = [_frozen(config) for config in entry.get("configs", [])]
+    points = [(key, {config: log2(1 + loss / 1000)
+                     for config, loss in zip(configs, losses, strict=True) if loss is not None}, None)
+              for key, losses in entry.get("losses", [])]
+    return points + [(key, {_frozen(config): 0.0}, BEHIND) for key, config in entry.get("table", {}).items()]
+
+
+def least_loss(key, points, options, costs):
+    """The option of the least expected loss, of equals the first. points: of measured(). costs: log2 of each option's
+    time by the model, None where it does not know."""
+    least = min((cost for cost in costs if cost is not None), default=0.0)
+    sums = [[2.0**-MODEL, 2.0**-MODEL * (UNKNOWN if cost is None else cost - least)] for cost in costs]
+    names = [_frozen(config) for config in options]
+    for other, losses, others in points:
+        weight = 2.0 ** -distance(key, other)
+        for name, total in zip(names, sums, strict=True):
+            loss = losses.get(name, others)
+            if loss is not None:
+                total[0] += weight
+                total[1] += weight * loss
+    return options[min(range(len(options)), key=lambda number: sums[number][1] / sums[number][0])]
 
 
 class Choice:
     """choose(*inputs) -> configuration: a look-up for a shape that was seen before.
 
     found: FOUND of the solution's tuned.py. tuning_key(*inputs), candidates(*inputs), cost(config, *inputs): the
-    solution's. The first input is a tensor whose shape tells the others'.
+    solution's; without a cost the order of the candidates is the model. The shape of the first input, a tensor,
+    decides, and what stands at the places `also` of the inputs, a number or a tensor's shape.
     """
 
-    def __init__(self, found, tuning_key, candidates, cost):
+    def __init__(self, found, tuning_key, candidates, cost=None, also=()):
         self.found, self.tuning_key, self.candidates, self.cost = found, tuning_key, candidates, cost
-        self.known = {}
+        self.also, self.known, self.points = also, {}, {}
 
     def __call__(self, *inputs):
         first = inputs[0]
         place = first.shape, first.get_device()
+        if self.also:
+            place += tuple(getattr(inputs[number], "shape", inputs[number]) for number in self.also)
         config = self.known.get(place)
         if config is None:
-            config = self.known[place] = self.decide(self.found.get(gpu_name(first), {}).get("table", {}), *inputs)
+            name = gpu_name(first)
+            if name not in self.points:
+                self.points[name] = measured(self.found.get(name, {}))
+            table = self.found.get(name, {}).get("table", {})
+            config = self.known[place] = self.decide(table, self.points[name], *inputs)
         return config
 
-    def decide(self, table, *inputs):
-        """What a GPU with this table gets."""
+    def decide(self, table, points, *inputs):
+        """What a GPU with this table and these points gets."""
         key = self.tuning_key(*inputs)
         if key in table:
             return table[key]
         options = self.candidates(*inputs)
-        # Of the same widths and an octave of rows away, also what a wider search than the candidates found.
-        for other, config in table.items():
-            if _parts(key)[1] == _parts(other)[1] and distance(key, other) <= 1 and config not in options:
-                options = [*options, config]
-        return expected_best(key, table, options, [self.cost(config, *inputs) for config in options])
+        if self.cost is None:
+            costs = [RANK * place for place in range(len(options))]
+        else:
+            costs = [self.cost(config, *inputs) for config in options]
+        return least_loss(key, points, options, costs)

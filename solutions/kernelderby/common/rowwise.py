@@ -276,8 +276,8 @@ def row_candidates(rows, columns, sm_count, tensors=1, held=0):
                 together = max(1, warps * WARP // chunk)  # rows that a program's threads cover at once
                 tiles += [(chunk, warps, together * repeat, chunks * repeat) for repeat in (1, 2, 4, 8)
                           if repeat == 1 or (warps <= 4 and chunks * repeat * held <= MOST_VECTORS)]
-    if not tiles:  # rows stay in memory
-        return [{"rows": 1, "chunk": chunk, "warps": warps, "stages": 0, "per_sm": 0, "stream": ""}
+    if not tiles:  # rows stay in memory: what is measured of rows in registers says nothing of these
+        return [{"rows": 1, "chunk": chunk, "warps": warps, "stages": 0, "per_sm": 0, "stream": "", "wide": 1}
                 for chunk, warps in ((4096, 16), (4096, 8), (2048, 8), (2048, 4))]
     return _configurations(tiles, rows, columns, sm_count, tensors, held, False)
 
@@ -291,8 +291,9 @@ def map_candidates(rows, columns, sm_count, tensors=1, flat=False):
     chunks = [chunk for chunk in fitting if idle[chunk] == least or least and idle[chunk] <= columns // 8]
     rows = middle(rows)
     large = rows * columns * tensors * 2 > sm_count * AT_ONCE
-    tiles = [(chunk, warps, vectors * warps * WARP // chunk, vectors)
-             for chunk in chunks for warps in WARP_COUNTS[:4] for vectors in (1, 2, 4, 8)
+    accesses = (0.5, 1) if tensors > 2 else (1, 2, 4, 8)  # of 16 bytes, of a thread and tensor
+    tiles = [(chunk, warps, int(vectors * warps * WARP) // chunk, vectors)
+             for chunk in chunks for warps in WARP_COUNTS[:4] for vectors in accesses
              if chunk <= vectors * warps * WARP <= 64 * chunk and vectors * tensors <= max(tensors, MOST_VECTORS)
              and (not large or vectors * warps * (tensors + 1) >= 12)]  # 6 KiB moved
     if not (flat and large):
@@ -325,6 +326,8 @@ def map_cost(config, rows, columns, sm_count, tensors=1):
 def _cost(config, rows, columns, sm_count, tensors, held, split):
     if "chunk" not in config:
         return None
+    if config.get("wide"):
+        return 0.0
     rows, chunk, parts = max(rows, 1), config["chunk"], 1 if split else -(-columns // config["chunk"])
     vectors = config["rows"] * parts * chunk / (config["warps"] * WARP)
     rank = _large if rows * columns * tensors * 2 > sm_count * AT_ONCE else _small
@@ -369,7 +372,7 @@ def _persistent(tiles, rows, columns, sm_count, held, split):
     found = []
     for (chunk, warps, tile_rows, vectors), stages in [*((tile, 3) for tile in single + few),
                                                        *((tile, 2) for tile in many)]:
-        per_sm = max(1, min(32, 2048 // (32 + 10 * vectors * held)) // warps)
+        per_sm = int(max(1, min(32, 2048 // (32 + 10 * vectors * held)) // warps))
         if rows / tile_rows * (columns / chunk if split else 1) > per_sm * sm_count:
             found.append({"rows": tile_rows, "chunk": chunk, "warps": warps, "stages": stages, "per_sm": per_sm,
                           "stream": ""})

@@ -11,8 +11,8 @@ import os
 import torch
 
 __path__ = [os.path.dirname(__file__)]
+choice = importlib.import_module(f"{__name__}.choice")
 contract = importlib.import_module(f"{__name__}.contract")
-tuning = importlib.import_module(f"{__name__}.tuning")
 tuned = importlib.import_module(f"{__name__}.tuned")
 cuda_library = importlib.import_module(f"{__name__}.cuda_library")
 
@@ -56,7 +56,7 @@ def candidates(key, value, key_cache, value_cache, slot_mapping):
     return [{"items": items, "keepers_vectors": vectors} for items, vectors in pairs]
 
 
-choose = tuning.Chooser(tuned.FOUND, tuning_key, candidates)
+choose = choice.Choice(tuned.FOUND, tuning_key, candidates, also=(2,))
 
 
 def run_with(config, key, value, key_cache, value_cache, slot_mapping, key_cache_out, value_cache_out):

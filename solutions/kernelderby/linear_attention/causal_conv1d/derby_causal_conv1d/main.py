@@ -10,8 +10,8 @@ import os
 import torch
 
 __path__ = [os.path.dirname(__file__)]
+choice = importlib.import_module(f"{__name__}.choice")
 contract = importlib.import_module(f"{__name__}.contract")
-tuning = importlib.import_module(f"{__name__}.tuning")
 tuned = importlib.import_module(f"{__name__}.tuned")
 cuda_library = importlib.import_module(f"{__name__}.cuda_library")
 
@@ -43,7 +43,7 @@ def candidates(x, weight, bias, initial_state):
     return [dict(zip(NAMES, size, strict=True)) for size in sizes]
 
 
-choose = tuning.Chooser(tuned.FOUND, tuning_key, candidates)
+choose = choice.Choice(tuned.FOUND, tuning_key, candidates)
 
 
 def run_with(config, x, weight, bias, initial_state, output):

@@ -1,4 +1,6 @@
-"""Written by `derby tune derby_causal_conv1d`: GPU name -> {date, table: tuning key -> configuration}."""
+"""Written by `derby tune derby_causal_conv1d`: GPU name -> {date, table: tuning key -> configuration,
+losses: of measured shapes, by how many thousandths each of `configs` was above the least time}.
+"""
 
 FOUND = {
     "NVIDIA H200": {
@@ -12,5 +14,44 @@ FOUND = {
             "dim=8192 tokens<=16384": {"channels": 8, "rows": 8, "threads": 64},
             "dim=8192 tokens<=8192": {"channels": 8, "rows": 8, "threads": 64},
         },
+        "configs": [
+            {"channels": 2, "rows": 2, "threads": 128},
+            {"channels": 2, "rows": 2, "threads": 256},
+            {"channels": 2, "rows": 4, "threads": 128},
+            {"channels": 2, "rows": 4, "threads": 256},
+            {"channels": 2, "rows": 8, "threads": 128},
+            {"channels": 4, "rows": 2, "threads": 128},
+            {"channels": 4, "rows": 2, "threads": 256},
+            {"channels": 4, "rows": 4, "threads": 128},
+            {"channels": 4, "rows": 8, "threads": 128},
+            {"channels": 8, "rows": 2, "threads": 64},
+            {"channels": 8, "rows": 4, "threads": 128},
+            {"channels": 8, "rows": 4, "threads": 64},
+            {"channels": 8, "rows": 8, "threads": 128},
+            {"channels": 8, "rows": 8, "threads": 256},
+            {"channels": 8, "rows": 8, "threads": 64},
+        ],
+        "losses": [
+            ["dim=12288 tokens<=256", [243, 287, 110, 140, 118, 0, 0, 66, 140, 125, 176, None, None,
+             None, None]],
+            ["dim=12288 tokens<=256", [370, 393, 237, 237, 139, 75, 121, 0, 46, 127, 98, None, None,
+             None, None]],
+            ["dim=12288 tokens<=8", [72, 58, 14, 0, 72, 130, 145, 188, 319, 260, 348, None, None, None,
+             None]],
+            ["dim=1536 tokens<=1024", [138, 119, 55, 101, 73, 0, 55, 46, 119, 92, 156, None, None, None,
+             None]],
+            ["dim=1536 tokens<=256", [92, 106, 26, 0, 79, 105, 132, 145, 210, 224, 303, None, None,
+             None, None]],
+            ["dim=1536 tokens<=8", [53, 53, 18, 70, 0, 88, 140, 228, 351, 298, 421, None, None, None,
+             None]],
+            ["dim=6144 tokens<=1024", [None, None, None, None, None, None, None, None, 0, None, 97, 97,
+             230, 406, 217]],
+            ["dim=6144 tokens<=128", [32, 0, 84, 42, 53, 95, 95, 74, 147, 116, 211, None, None, None,
+             None]],
+            ["dim=6144 tokens<=8", [62, 77, 0, 15, 46, 108, 138, 200, 308, 262, 354, None, None, None,
+             None]],
+            ["dim=8192 tokens<=8", [159, 127, 0, 127, 96, 95, 190, 222, 413, 302, 413, None, None, None,
+             None]],
+        ],
     },
 }

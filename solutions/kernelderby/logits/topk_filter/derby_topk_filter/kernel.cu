@@ -23,7 +23,8 @@ struct ClusterShared : RowShared {
 };
 
 // ITEMS values of a row (or of a block's part of it) in each thread's registers, WIDTH at a time: 4 where rows are
-// aligned to 16 bytes, else 1. Beyond the end -infinity, which no bound counts. ITEMS 0: they stay in memory.
+// aligned to 16 bytes, else 1. Beyond the end -infinity, which no bound counts. ITEMS 0: they stay in memory and are read
+// in one direction and the other by turns, so that what was read last is still in the second-level cache.
 template <int ITEMS, int WIDTH>
 struct Values {
   const float* row;
@@ -44,12 +45,39 @@ struct Values {
     }
   }
   template <class F>
-  __device__ __forceinline__ void each(F f) const {
+  __device__ __forceinline__ void each(F f, bool backwards = false) const {
     if constexpr (ITEMS > 0) {
 #pragma unroll
       for (int i = 0; i < ITEMS; i++) f(held[i]);
     } else {
-      for (int i = threadIdx.x; i < size; i += blockDim.x) f(__ldg(row + i));
+      in_memory([&](int, int, float value) { f(value); }, backwards);
+    }
+  }
+  // f(place, place % WIDTH, value) of all values of a thread, TURN loads on their way at once.
+  template <class F>
+  __device__ __forceinline__ void in_memory(F f, bool backwards) const {
+    constexpr int TURN = 4;
+    const int step = int(blockDim.x) * WIDTH, turns = (size + TURN * step - 1) / (TURN * step);
+    for (int turn = 0; turn < turns; turn++) {
+      int first = (backwards ? turns - 1 - turn : turn) * TURN * step + int(threadIdx.x) * WIDTH;
+      float read[TURN][WIDTH];
+#pragma unroll
+      for (int i = 0; i < TURN; i++) {
+        int place = first + i * step;
+        if (place >= size) continue;
+        if constexpr (WIDTH == 4) {
+          float4 four = __ldg(reinterpret_cast<const float4*>(row + place));
+          read[i][0] = four.x, read[i][1] = four.y, read[i][2] = four.z, read[i][3] = four.w;
+        } else {
+          read[i][0] = __ldg(row + place);
+        }
+      }
+#pragma unroll
+      for (int i = 0; i < TURN; i++) {
+        if (first + i * step >= size) continue;
+#pragma unroll
+        for (int j = 0; j < WIDTH; j++) f(first + i * step + j, j, read[i][j]);
+      }
     }
   }
   __device__ __forceinline__ float largest() const {
@@ -59,13 +87,14 @@ struct Values {
   }
   template <class F>
   __device__ __forceinline__ void reaching(float bound, F f) const {
-    each([&](float value) { if (!(value < bound)) f(key_of(value)); });
+    each([&](float value) { if (!(value < bound)) f(key_of(value)); }, true);
   }
   __device__ __forceinline__ int count(unsigned key) const {
     int found = 0;
     each([&](float value) { found += key_of(value) >= key; });
     return found;
   }
+  static constexpr bool READ_AGAIN = ITEMS == 0;
   // Not-below stays: NaN does, and with a threshold of NaN all do.
   __device__ __forceinline__ void write(float* target, float threshold, float filter) const {
     if constexpr (ITEMS > 0) {
@@ -82,11 +111,16 @@ struct Values {
           __stcs(target + place, kept[0]);
         }
       }
+    } else if constexpr (WIDTH == 4) {
+      float kept[4];
+      in_memory([&](int place, int j, float value) {
+        kept[j] = value < threshold ? filter : value;
+        if (j == 3) {
+          __stcs(reinterpret_cast<float4*>(target + place - 3), make_float4(kept[0], kept[1], kept[2], kept[3]));
+        }
+      }, false);
     } else {
-      for (int i = threadIdx.x; i < size; i += blockDim.x) {
-        float value = __ldg(row + i);
-        __stcs(target + i, value < threshold ? filter : value);
-      }
+      in_memory([&](int place, int, float value) { __stcs(target + place, value < threshold ? filter : value); }, false);
     }
   }
 };
@@ -95,6 +129,7 @@ struct Values {
 struct Keys {
   const unsigned* keys;
   int size;
+  static constexpr bool READ_AGAIN = false;
 
   __device__ __forceinline__ float largest() const {
     unsigned most = KEY_LOWEST;

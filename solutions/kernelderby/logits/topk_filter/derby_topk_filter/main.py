@@ -7,12 +7,13 @@ how the k-th largest is found. Ties with it stay, NaN counts as the largest valu
 
 import importlib
 import os
+from math import log2
 
 import torch
 
 __path__ = [os.path.dirname(__file__)]
+choice = importlib.import_module(f"{__name__}.choice")
 contract = importlib.import_module(f"{__name__}.contract")
-tuning = importlib.import_module(f"{__name__}.tuning")
 tuned = importlib.import_module(f"{__name__}.tuned")
 cuda_library = importlib.import_module(f"{__name__}.cuda_library")
 
@@ -22,6 +23,7 @@ library = cuda_library.CudaLibrary(__file__, "derby_topk_filter", ["kernel.cu", 
 # Threads of a block, values that each holds: as kernel.cu compiles them, the least block first.
 HELD = [(128, 16), (256, 8), (128, 32), (256, 16), (512, 8), (1024, 4), (1024, 8), (1024, 12), (1024, 20)]
 CLUSTERS = [1, 2, 4, 8, 16]
+LONG = 1 << 13  # values of a row from which on it is worth a look whether it stays in memory
 FEW_ROWS = 132  # no more than multiprocessors: then latency counts, and each row gets as many threads as it can use
 
 
@@ -46,10 +48,19 @@ def candidates(logits, top_k, filter_value):
         choices.sort(key=lambda c: (c["cluster"] > 8, c["items"] > 12, c["cluster"], -c["threads"], c["items"]))
     else:  # blocks of 256 threads: enough of them on a multiprocessor to hide the search of one
         choices.sort(key=lambda c: (c["cluster"], abs(c["threads"] - 256), c["items"]))
-    return (choices if few else choices[:4]) or [{"threads": 1024, "items": 0, "cluster": 16 if tokens <= 8 else 8}]
+    # Rows in memory: three reads rather than one, but no cluster of 16 blocks that waits for room. Some 64 blocks in
+    # all were the fastest at 16 and at 32 rows.
+    parts = [cluster for cluster in CLUSTERS if vocab >= LONG * cluster] or [1]
+    filling = sorted(parts, key=lambda cluster: abs(log2(max(tokens, 1) * cluster / (FEW_ROWS / 2))))
+    from_memory = [{"threads": 1024, "items": 0, "cluster": cluster} for cluster in filling[:3]]
+    choices = choices if few else choices[:4]
+    if vocab < LONG:
+        from_memory = from_memory if not choices else []
+    waits = not choices or choices[0]["cluster"] > 1 and 2 * choices[0]["cluster"] * tokens > FEW_ROWS
+    return from_memory + choices if waits else choices + from_memory
 
 
-choose = tuning.Chooser(tuned.FOUND, tuning_key, candidates)
+choose = choice.Choice(tuned.FOUND, tuning_key, candidates, also=(1,))
 
 
 def run_with(config, logits, top_k, filter_value, output):

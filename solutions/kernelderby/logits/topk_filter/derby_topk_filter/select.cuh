@@ -54,7 +54,8 @@ __device__ __forceinline__ unsigned bisect(int k, Count count) {
 }
 
 // Puts at least k of the largest values into `list`, and all that are as large as any of these. values.largest() is the
-// thread's largest but for NaN, values.reaching(bound, f) calls f(key) for its values that are not below the bound.
+// thread's largest but for NaN, values.reaching(bound, f) calls f(key) for its values that are not below the bound;
+// READ_AGAIN: from memory.
 // Returns their number, OVERFLOW if the list would not hold them. list.size is 0 before, and a barrier lies between.
 template <class Values>
 __device__ __forceinline__ int collect(const Values& values, int k, List& list) {
@@ -74,6 +75,14 @@ __device__ __forceinline__ int collect(const Values& values, int k, List& list) 
   }
   if (low == KEY_LOWEST) return OVERFLOW;  // fewer than k groups have a value above -infinity
   float bound = value_of(low);
+  if constexpr (Values::READ_AGAIN) {  // a place each, rather than all values once more to count them
+    values.reaching(bound, [&](unsigned key) {
+      int place = atomicAdd(&list.size, 1);
+      if (place < LIST) list.keys[place] = key;
+    });
+    __syncthreads();
+    return list.size <= LIST ? list.size : OVERFLOW;
+  }
   int count = 0;
   values.reaching(bound, [&](unsigned) { count++; });
   if (count) {

@@ -15,8 +15,8 @@ import triton
 import triton.language as tl
 
 __path__ = [os.path.dirname(__file__)]
+choice = importlib.import_module(f"{__name__}.choice")
 contract = importlib.import_module(f"{__name__}.contract")
-tuning = importlib.import_module(f"{__name__}.tuning")
 tuned = importlib.import_module(f"{__name__}.tuned")
 cuda_library = importlib.import_module(f"{__name__}.cuda_library")
 
@@ -83,7 +83,7 @@ def candidates(gating_logits):
     return cuda_ones + triton_ones if tokens * experts >= MANY_LOGITS else triton_ones + cuda_ones
 
 
-choose = tuning.Chooser(tuned.FOUND, tuning_key, candidates)
+choose = choice.Choice(tuned.FOUND, tuning_key, candidates)
 
 
 def run_with(config, gating_logits, topk_weights, topk_ids):

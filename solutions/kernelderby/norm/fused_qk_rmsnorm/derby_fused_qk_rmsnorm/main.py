@@ -1,4 +1,5 @@
-"""RMS normalization of query and key heads: one launch over all heads, each a row of 128; value heads pass unchanged.
+"""RMS normalization of query and key heads: one launch over all heads, each a row of 128; value heads pass unchanged,
+or stay where they are when the output is the input.
 
 rowwise.py, which lies beside this file once it is packed, says what a configuration means.
 """
@@ -16,33 +17,36 @@ tuned = importlib.import_module(f"{__name__}.tuned")
 
 
 @triton.jit
-def normalize_heads(tile, x_ptr, q_weights, k_weights, output_ptr, num_rows, num_heads, num_q_heads, num_kv_heads,
-                    eps, COLUMNS: tl.constexpr, ROWS: tl.constexpr, CHUNK: tl.constexpr, STREAM: tl.constexpr):
-    """COLUMNS is CHUNK or less: a head is one part."""
-    first, rows_left = tl.cast(tile, tl.int64) * ROWS * COLUMNS, num_rows - tile * ROWS
-    head = (tile * ROWS + tl.arange(0, ROWS)[:, None]) % num_heads
-    raw = rowwise.load_part(x_ptr + first, 0, rows_left, COLUMNS, COLUMNS, ROWS, CHUNK, STREAM)
+def normalize_heads(tile, x_ptr, q_weights, k_weights, output_ptr, num_rows, num_heads, num_touched, num_q_heads,
+                    num_kv_heads, eps, COLUMNS: tl.constexpr, ROWS: tl.constexpr, CHUNK: tl.constexpr,
+                    STREAM: tl.constexpr):
+    """COLUMNS is CHUNK or less: a head is one part. num_touched: heads of a token that are written, the first ones."""
+    rows_left = num_rows - tile * ROWS
+    row = tile * ROWS + tl.arange(0, ROWS)[:, None]
+    head = row % num_touched
+    first = (row // num_touched * num_heads + head).to(tl.int64) * COLUMNS
+    raw = rowwise.load_part(x_ptr + first, 0, rows_left, COLUMNS, 0, ROWS, CHUNK, STREAM)
     x = raw.to(tl.float32)
     inverse = tl.rsqrt(tl.sum(x * x, 1) / COLUMNS + eps)[:, None]
     weights = tl.where(head < num_q_heads, q_weights[0], k_weights[0]).to(tl.float32)
     normalized = (x * inverse * weights).to(raw.dtype)
     values = tl.where(head < num_q_heads + num_kv_heads, normalized, raw)
-    rowwise.store_part(output_ptr + first, values, 0, rows_left, COLUMNS, COLUMNS, ROWS, CHUNK, STREAM)
+    rowwise.store_part(output_ptr + first, values, 0, rows_left, COLUMNS, 0, ROWS, CHUNK, STREAM)
 
 
-@triton.jit(do_not_specialize=["num_rows", "num_heads", "num_q_heads", "num_kv_heads"])
-def derby_fused_qk_rmsnorm(x_ptr, q_weight_ptr, k_weight_ptr, output_ptr, num_rows, num_heads, num_q_heads,
-                           num_kv_heads, eps, COLUMNS: tl.constexpr, ROWS: tl.constexpr, CHUNK: tl.constexpr,
-                           STREAM: tl.constexpr, STAGES: tl.constexpr):
+@triton.jit(do_not_specialize=["num_rows", "num_heads", "num_touched", "num_q_heads", "num_kv_heads"])
+def derby_fused_qk_rmsnorm(x_ptr, q_weight_ptr, k_weight_ptr, output_ptr, num_rows, num_heads, num_touched,
+                           num_q_heads, num_kv_heads, eps, COLUMNS: tl.constexpr, ROWS: tl.constexpr,
+                           CHUNK: tl.constexpr, STREAM: tl.constexpr, STAGES: tl.constexpr):
     q_weights = rowwise.load_vector(q_weight_ptr, COLUMNS, ROWS, CHUNK)
     k_weights = rowwise.load_vector(k_weight_ptr, COLUMNS, ROWS, CHUNK)
     if STAGES == 0:
-        normalize_heads(tl.program_id(0), x_ptr, q_weights, k_weights, output_ptr, num_rows, num_heads, num_q_heads,
-                        num_kv_heads, eps, COLUMNS, ROWS, CHUNK, STREAM)
+        normalize_heads(tl.program_id(0), x_ptr, q_weights, k_weights, output_ptr, num_rows, num_heads, num_touched,
+                        num_q_heads, num_kv_heads, eps, COLUMNS, ROWS, CHUNK, STREAM)
     else:
         for tile in tl.range(tl.program_id(0), tl.cdiv(num_rows, ROWS), tl.num_programs(0), num_stages=STAGES):
-            normalize_heads(tile, x_ptr, q_weights, k_weights, output_ptr, num_rows, num_heads, num_q_heads,
-                            num_kv_heads, eps, COLUMNS, ROWS, CHUNK, STREAM)
+            normalize_heads(tile, x_ptr, q_weights, k_weights, output_ptr, num_rows, num_heads, num_touched,
+                            num_q_heads, num_kv_heads, eps, COLUMNS, ROWS, CHUNK, STREAM)
 
 
 def tuning_key(qkv, q_weight, k_weight, num_q_heads, num_kv_heads, eps):
@@ -63,15 +67,15 @@ def cost(config, qkv, q_weight, k_weight, num_q_heads, num_kv_heads, eps):
 
 def run_with(config, qkv, q_weight, k_weight, num_q_heads, num_kv_heads, eps, output):
     tokens, heads, columns = qkv.shape
-    rows = tokens * heads
-    rowwise.launch(derby_fused_qk_rmsnorm, config, rows, 1, (qkv, q_weight, k_weight, output),
-                   (rows, heads, num_q_heads, num_kv_heads, eps), COLUMNS=columns)
+    touched = num_q_heads + num_kv_heads if output.data_ptr() == qkv.data_ptr() else heads
+    rowwise.launch(derby_fused_qk_rmsnorm, config, tokens * touched, 1, (qkv, q_weight, k_weight, output),
+                   (tokens * touched, heads, touched, num_q_heads, num_kv_heads, eps), COLUMNS=columns)
 
 
 choose = choice.Choice(tuned.FOUND, tuning_key, candidates, cost)
 
 
 def run(qkv, q_weight, k_weight, num_q_heads, num_kv_heads, eps, output):
-    """qkv fp16 [num_tokens, num_heads, 128], weights fp16 [128] -> output, as qkv."""
+    """qkv fp16 [num_tokens, num_heads, 128], weights fp16 [128] -> output, as qkv, which it may be."""
     inputs = qkv, q_weight, k_weight, num_q_heads, num_kv_heads, eps
     run_with(choose(*inputs), *inputs, output)

@@ -1,4 +1,6 @@
-"""Written by `derby tune derby_fused_qk_rmsnorm`: GPU name -> {date, table: tuning key -> configuration}."""
+"""Written by `derby tune derby_fused_qk_rmsnorm`: GPU name -> {date, table: tuning key -> configuration,
+losses: of measured shapes, by how many thousandths each of `configs` was above the least time}.
+"""
 
 FOUND = {
     "NVIDIA H200": {
@@ -9,5 +11,45 @@ FOUND = {
             "heads56 t<=1": {"chunk": 128, "per_sm": 0, "rows": 4, "stages": 0, "stream": "", "warps": 2},
             "heads80 t<=1": {"chunk": 128, "per_sm": 0, "rows": 8, "stages": 0, "stream": "", "warps": 4},
         },
+        "configs": [
+            {"chunk": 128, "per_sm": 0, "rows": 16, "stages": 0, "stream": "", "warps": 2},
+            {"chunk": 128, "per_sm": 0, "rows": 16, "stages": 0, "stream": "", "warps": 4},
+            {"chunk": 128, "per_sm": 0, "rows": 16, "stages": 0, "stream": "both", "warps": 4},
+            {"chunk": 128, "per_sm": 0, "rows": 16, "stages": 0, "stream": "loads", "warps": 4},
+            {"chunk": 128, "per_sm": 0, "rows": 2, "stages": 0, "stream": "", "warps": 1},
+            {"chunk": 128, "per_sm": 0, "rows": 2, "stages": 0, "stream": "loads", "warps": 1},
+            {"chunk": 128, "per_sm": 0, "rows": 32, "stages": 0, "stream": "", "warps": 4},
+            {"chunk": 128, "per_sm": 0, "rows": 4, "stages": 0, "stream": "", "warps": 1},
+            {"chunk": 128, "per_sm": 0, "rows": 4, "stages": 0, "stream": "", "warps": 2},
+            {"chunk": 128, "per_sm": 0, "rows": 4, "stages": 0, "stream": "loads", "warps": 2},
+            {"chunk": 128, "per_sm": 0, "rows": 8, "stages": 0, "stream": "", "warps": 1},
+            {"chunk": 128, "per_sm": 0, "rows": 8, "stages": 0, "stream": "", "warps": 2},
+            {"chunk": 128, "per_sm": 0, "rows": 8, "stages": 0, "stream": "", "warps": 4},
+            {"chunk": 128, "per_sm": 0, "rows": 8, "stages": 0, "stream": "both", "warps": 4},
+            {"chunk": 128, "per_sm": 0, "rows": 8, "stages": 0, "stream": "loads", "warps": 2},
+            {"chunk": 128, "per_sm": 0, "rows": 8, "stages": 0, "stream": "loads", "warps": 4},
+        ],
+        "losses": [
+            ["heads10 t<=1024", [360, 180, None, None, 506, None, 371, 157, 169, 101, 393, 157, 22, 45,
+             None, 0]],
+            ["heads10 t<=1024", [330, 143, None, None, 484, None, 330, 121, 132, 99, 363, 154, 0, 0,
+             None, 0]],
+            ["heads10 t<=4", [951, 244, None, None, 0, 49, None, 98, 49, 0, 902, 390, 73, None, None,
+             None]],
+            ["heads32 t<=1024", [155, 32, 32, 39, 794, None, 148, 168, 90, None, 155, 52, 0, None, 71,
+             None]],
+            ["heads32 t<=4", [818, 409, None, None, 114, 0, None, 114, 114, 68, 864, 432, 46, None,
+             None, None]],
+            ["heads32 t<=512", [340, 146, None, None, 593, None, 359, 136, 126, 126, 359, 126, 0, 49,
+             None, 0]],
+            ["heads32 t<=8", [848, 391, None, None, 66, 109, None, 130, 109, 0, 848, 413, 65, None,
+             None, None]],
+            ["heads80 t<=4", [720, 360, None, None, 80, 21, None, 60, 0, 20, 700, 319, 20, None, None,
+             None]],
+            ["heads80 t<=512", [151, 108, 102, 102, 861, None, 127, 163, 127, None, 133, 78, 0, None,
+             90, None]],
+            ["heads80 t<=512", [136, 71, 95, 112, 828, None, 107, 166, 112, None, 124, 83, 0, None, 71,
+             None]],
+        ],
     },
 }

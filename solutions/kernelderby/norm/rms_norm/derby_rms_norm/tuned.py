@@ -1,4 +1,6 @@
-"""Written by `derby tune derby_rms_norm`: GPU name -> {date, table: tuning key -> configuration}."""
+"""Written by `derby tune derby_rms_norm`: GPU name -> {date, table: tuning key -> configuration,
+losses: of measured shapes, by how many thousandths each of `configs` was above the least time}.
+"""
 
 FOUND = {
     "NVIDIA H200": {
@@ -52,5 +54,50 @@ FOUND = {
             "h8192 t<=256": {"chunk": 2048, "per_sm": 0, "rows": 1, "stages": 0, "stream": "both", "warps": 8},
             "h8192 t<=512": {"chunk": 2048, "per_sm": 0, "rows": 1, "stages": 0, "stream": "both", "warps": 8},
         },
+        "configs": [
+            {"chunk": 1024, "per_sm": 0, "rows": 1, "stages": 0, "stream": "", "warps": 4},
+            {"chunk": 1024, "per_sm": 0, "rows": 1, "stages": 0, "stream": "both", "warps": 4},
+            {"chunk": 1024, "per_sm": 0, "rows": 1, "stages": 0, "stream": "loads", "warps": 4},
+            {"chunk": 1024, "per_sm": 0, "rows": 2, "stages": 0, "stream": "", "warps": 4},
+            {"chunk": 1024, "per_sm": 4, "rows": 1, "stages": 2, "stream": "", "warps": 4},
+            {"chunk": 1024, "per_sm": 4, "rows": 1, "stages": 3, "stream": "", "warps": 4},
+            {"chunk": 1024, "per_sm": 4, "rows": 2, "stages": 2, "stream": "", "warps": 4},
+            {"chunk": 1024, "per_sm": 7, "rows": 1, "stages": 3, "stream": "", "warps": 4},
+            {"chunk": 2048, "per_sm": 0, "rows": 1, "stages": 0, "stream": "", "warps": 8},
+            {"chunk": 2048, "per_sm": 0, "rows": 1, "stages": 0, "stream": "both", "warps": 8},
+            {"chunk": 2048, "per_sm": 0, "rows": 1, "stages": 0, "stream": "loads", "warps": 8},
+            {"chunk": 256, "per_sm": 0, "rows": 1, "stages": 0, "stream": "", "warps": 1},
+            {"chunk": 256, "per_sm": 0, "rows": 2, "stages": 0, "stream": "", "warps": 2},
+            {"chunk": 4096, "per_sm": 0, "rows": 1, "stages": 0, "stream": "", "warps": 16},
+            {"chunk": 4096, "per_sm": 0, "rows": 1, "stages": 0, "stream": "both", "warps": 16},
+            {"chunk": 4096, "per_sm": 0, "rows": 1, "stages": 0, "stream": "loads", "warps": 16},
+            {"chunk": 512, "per_sm": 0, "rows": 1, "stages": 0, "stream": "", "warps": 2},
+            {"chunk": 512, "per_sm": 0, "rows": 1, "stages": 0, "stream": "both", "warps": 2},
+            {"chunk": 512, "per_sm": 0, "rows": 1, "stages": 0, "stream": "loads", "warps": 2},
+            {"chunk": 512, "per_sm": 0, "rows": 2, "stages": 0, "stream": "", "warps": 4},
+            {"chunk": 512, "per_sm": 0, "rows": 2, "stages": 0, "stream": "loads", "warps": 4},
+        ],
+        "losses": [
+            ["h2304 t<=1", [118, None, 0, 78, None, None, None, None, 78, None, None, 451, 235, 20,
+             None, 98, 176, None, 118, 39, None]],
+            ["h2304 t<=128", [0, None, 30, 45, None, None, None, None, 0, None, None, 149, 149, 15,
+             None, 15, 30, None, None, 45, None]],
+            ["h3584 t<=1024", [0, None, 0, 48, None, None, None, None, 175, 205, 181, None, None, 193,
+             None, None, 60, None, None, 72, None]],
+            ["h3584 t<=2", [115, None, None, 347, None, None, None, None, 78, None, 78, None, None, 0,
+             None, 20, 270, None, None, 289, None]],
+            ["h3584 t<=4096", [0, None, None, 19, None, None, 22, 22, 20, None, None, None, None, 171,
+             None, None, 32, 44, 10, 49, 56]],
+            ["h3584 t<=512", [9, None, None, 127, None, None, None, None, 0, None, 10, None, None, 10,
+             20, 20, 59, None, None, 98, None]],
+            ["h9216 t<=1", [194, None, None, None, None, None, None, None, 65, None, 97, None, None, 0,
+             None, 32, None, None, None, None, None]],
+            ["h9216 t<=1024", [79, 77, 58, None, 159, 0, None, None, 77, None, 71, None, None, 192,
+             None, None, None, None, None, None, None]],
+            ["h9216 t<=1024", [80, 64, 56, None, 128, 0, None, None, 56, None, 61, None, None, 176,
+             None, 158, None, None, None, None, None]],
+            ["h9216 t<=4096", [22, 52, 23, None, 126, 15, None, None, 0, None, 9, None, None, 204, None,
+             None, None, None, None, None, None]],
+        ],
     },
 }

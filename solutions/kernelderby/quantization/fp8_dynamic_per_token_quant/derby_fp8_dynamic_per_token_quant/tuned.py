@@ -1,4 +1,6 @@
-"""Written by `derby tune derby_fp8_dynamic_per_token_quant`: GPU name -> {date, table: tuning key -> configuration}."""
+"""Written by `derby tune derby_fp8_dynamic_per_token_quant`: GPU name -> {date, table: tuning key -> configuration,
+losses: of measured shapes, by how many thousandths each of `configs` was above the least time}.
+"""
 
 FOUND = {
     "NVIDIA H200": {
@@ -22,5 +24,36 @@ FOUND = {
             "h7168 t<=2048": {"chunk": 1024, "per_sm": 0, "rows": 1, "stages": 0, "stream": "loads", "warps": 4},
             "h7168 t<=4096": {"chunk": 4096, "per_sm": 0, "rows": 1, "stages": 0, "stream": "both", "warps": 16},
         },
+        "configs": [
+            {"chunk": 1024, "per_sm": 0, "rows": 1, "stages": 0, "stream": "", "warps": 4},
+            {"chunk": 1024, "per_sm": 0, "rows": 1, "stages": 0, "stream": "loads", "warps": 4},
+            {"chunk": 1024, "per_sm": 0, "rows": 2, "stages": 0, "stream": "", "warps": 4},
+            {"chunk": 1024, "per_sm": 7, "rows": 1, "stages": 3, "stream": "", "warps": 4},
+            {"chunk": 2048, "per_sm": 0, "rows": 1, "stages": 0, "stream": "", "warps": 8},
+            {"chunk": 2048, "per_sm": 0, "rows": 1, "stages": 0, "stream": "both", "warps": 8},
+            {"chunk": 2048, "per_sm": 0, "rows": 1, "stages": 0, "stream": "loads", "warps": 8},
+            {"chunk": 4096, "per_sm": 0, "rows": 1, "stages": 0, "stream": "", "warps": 16},
+            {"chunk": 4096, "per_sm": 0, "rows": 1, "stages": 0, "stream": "both", "warps": 16},
+            {"chunk": 4096, "per_sm": 0, "rows": 1, "stages": 0, "stream": "loads", "warps": 16},
+            {"chunk": 512, "per_sm": 0, "rows": 1, "stages": 0, "stream": "", "warps": 2},
+            {"chunk": 512, "per_sm": 0, "rows": 1, "stages": 0, "stream": "loads", "warps": 2},
+            {"chunk": 512, "per_sm": 0, "rows": 2, "stages": 0, "stream": "", "warps": 4},
+            {"chunk": 512, "per_sm": 4, "rows": 2, "stages": 2, "stream": "", "warps": 4},
+        ],
+        "losses": [
+            ["h18432 t<=128", [None, None, None, None, 0, 24, 16, 8, 0, 0, None, None, None, None]],
+            ["h18432 t<=2048", [None, None, None, None, 33, 27, 22, 22, None, 0, None, None, None,
+             None]],
+            ["h18432 t<=256", [None, None, None, None, 0, None, 17, 22, 11, 11, None, None, None,
+             None]],
+            ["h18432 t<=32", [None, None, None, None, 37, None, 0, 12, None, 25, None, None, None,
+             None]],
+            ["h4096 t<=2048", [40, None, 48, 104, 60, 12, 0, 228, None, None, 36, 36, 48, 124]],
+            ["h4096 t<=256", [24, None, 73, None, 37, None, 0, 24, 49, 12, 73, None, 61, None]],
+            ["h4096 t<=32", [37, None, 148, None, 93, None, 0, 56, None, 37, 130, 130, 111, None]],
+            ["h4096 t<=512", [18, None, 72, None, 27, None, 0, 45, 36, 18, 64, None, 64, None]],
+            ["h7168 t<=1", [0, None, None, None, 64, None, 43, 0, None, 43, None, None, None, None]],
+            ["h7168 t<=512", [32, 40, None, None, 40, 24, 16, 0, 16, 24, None, None, None, None]],
+        ],
     },
 }

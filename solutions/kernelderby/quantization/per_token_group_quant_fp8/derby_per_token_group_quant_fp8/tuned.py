@@ -1,4 +1,6 @@
-"""Written by `derby tune derby_per_token_group_quant_fp8`: GPU name -> {date, table: tuning key -> configuration}."""
+"""Written by `derby tune derby_per_token_group_quant_fp8`: GPU name -> {date, table: tuning key -> configuration,
+losses: of measured shapes, by how many thousandths each of `configs` was above the least time}.
+"""
 
 FOUND = {
     "NVIDIA H200": {
@@ -18,5 +20,44 @@ FOUND = {
             "groups<=67108864": {"chunk": 128, "per_sm": 0, "rows": 8, "stages": 0, "stream": "", "warps": 1},
             "groups<=8388608": {"chunk": 128, "per_sm": 0, "rows": 8, "stages": 0, "stream": "", "warps": 1},
         },
+        "configs": [
+            {"chunk": 128, "per_sm": 0, "rows": 16, "stages": 0, "stream": "", "warps": 2},
+            {"chunk": 128, "per_sm": 0, "rows": 16, "stages": 0, "stream": "", "warps": 4},
+            {"chunk": 128, "per_sm": 0, "rows": 16, "stages": 0, "stream": "both", "warps": 4},
+            {"chunk": 128, "per_sm": 0, "rows": 16, "stages": 0, "stream": "loads", "warps": 4},
+            {"chunk": 128, "per_sm": 0, "rows": 2, "stages": 0, "stream": "", "warps": 1},
+            {"chunk": 128, "per_sm": 0, "rows": 2, "stages": 0, "stream": "loads", "warps": 1},
+            {"chunk": 128, "per_sm": 0, "rows": 32, "stages": 0, "stream": "", "warps": 4},
+            {"chunk": 128, "per_sm": 0, "rows": 4, "stages": 0, "stream": "", "warps": 1},
+            {"chunk": 128, "per_sm": 0, "rows": 4, "stages": 0, "stream": "", "warps": 2},
+            {"chunk": 128, "per_sm": 0, "rows": 4, "stages": 0, "stream": "loads", "warps": 2},
+            {"chunk": 128, "per_sm": 0, "rows": 8, "stages": 0, "stream": "", "warps": 1},
+            {"chunk": 128, "per_sm": 0, "rows": 8, "stages": 0, "stream": "", "warps": 2},
+            {"chunk": 128, "per_sm": 0, "rows": 8, "stages": 0, "stream": "", "warps": 4},
+            {"chunk": 128, "per_sm": 0, "rows": 8, "stages": 0, "stream": "both", "warps": 4},
+            {"chunk": 128, "per_sm": 0, "rows": 8, "stages": 0, "stream": "loads", "warps": 2},
+            {"chunk": 128, "per_sm": 0, "rows": 8, "stages": 0, "stream": "loads", "warps": 4},
+        ],
+        "losses": [
+            ["groups<=1024", [340, 99, 20, None, 160, None, None, 120, 140, 80, 21, 0, 140, None, None,
+             0]],
+            ["groups<=2048", [407, 93, None, None, 167, None, None, 74, 56, 93, 0, 130, 111, 111, None,
+             74]],
+            ["groups<=256", [488, 0, None, None, 70, 93, None, 93, 93, 93, 23, 140, 116, None, None,
+             None]],
+            ["groups<=32768", [74, 25, 33, 0, 967, None, 99, 273, 289, None, 0, 33, 50, None, 17,
+             None]],
+            ["groups<=512", [404, 85, None, None, 149, 43, None, 0, 64, 43, 149, 128, 85, None, None,
+             None]],
+            ["groups<=64", [462, 0, None, 77, 128, 26, None, 51, 0, 26, 26, 0, 102, None, None, None]],
+            ["groups<=8192", [290, 58, None, None, 391, None, 260, 87, 145, 87, 0, 87, 87, 72, None,
+             43]],
+            ["groups<=8192", [247, 0, None, None, 377, None, 247, 58, 73, 73, 15, 44, 58, 30, None,
+             29]],
+            ["groups<=8192", [179, 38, None, None, 589, None, 282, 167, 192, 192, 0, 77, 38, 77, None,
+             51]],
+            ["groups<=8192", [192, 64, None, None, 590, None, 205, 141, 179, 179, 0, 90, 51, 90, None,
+             51]],
+        ],
     },
 }

@@ -1,10 +1,12 @@
-"""derby_fused_qkv_rope: one Triton kernel; a thread turns a few pairs of columns of one head.
+"""derby_fused_qkv_rope: one kernel; a thread turns a few pairs of columns, in CUDA C++ (kernel.cu) of several heads.
 
-Heads of all tokens are rows; a program takes HEADS of them. The frequency is made in float64 while the position and the
-heads are on their way, so the angle is exact to float32 at any position: in float32 it would be off by 5e-4 at position
-8192 already. Value heads are copied by the same threads.
+The frequency is made in float64 while the position and the heads are on their way, so the angle is exact to float32 at
+any position: in float32 it would be off by 5e-4 at position 8192 already. With many tokens that arithmetic counts, so a
+thread of the CUDA kernel makes an angle once for several heads; the Triton kernel, where heads of all tokens are rows,
+makes it for each. Value heads are copied by the same threads, and stay where they are when the output is the input.
 """
 
+import ctypes
 import functools
 import importlib
 import math
@@ -15,8 +17,13 @@ import triton
 import triton.language as tl
 
 __path__ = [os.path.dirname(__file__)]
-tuning = importlib.import_module(f"{__name__}.tuning")
+choice = importlib.import_module(f"{__name__}.choice")
 tuned = importlib.import_module(f"{__name__}.tuned")
+cuda_library = importlib.import_module(f"{__name__}.cuda_library")
+
+POINTER, INT = cuda_library.POINTER, cuda_library.INT
+library = cuda_library.CudaLibrary(__file__, "derby_fused_qkv_rope", ["kernel.cu", "cluster.cuh"],
+                                   [POINTER] * 3 + [INT] * 5 + [ctypes.c_double] + [INT] * 3)
 
 
 @triton.jit
@@ -76,6 +83,11 @@ def derby_fused_qkv_rope(qkv, positions, output, rows, rotated_heads, slope_high
     tl.store(output + place + HALF, tl.where(rotated, (high * cos + low * sin).to(first.dtype), second), mask=there)
 
 
+MANY = 1024  # heads of all tokens, from which on arithmetic counts
+CUDA_SIZES = ((4, 4, 128), (2, 4, 128), (2, 4, 256), (2, 2, 256), (4, 2, 128), (4, 2, 256), (4, 4, 256), (4, 8, 128),
+              (8, 2, 128), (8, 4, 128))  # pairs and heads of a thread, threads
+
+
 @functools.cache
 def slope_of(rope_base, half):
     """log2(rope_base) / half as two numbers: the float32 nearest to it, and what that one lacks."""
@@ -89,28 +101,40 @@ def tuning_key(qkv, positions, num_q_heads, num_kv_heads, rope_base):
 
 
 def candidates(qkv, positions, num_q_heads, num_kv_heads, rope_base):
-    few = qkv.shape[0] * qkv.shape[1] <= 1024
-    pairs = [(2, 1), (1, 1), (4, 1), (4, 2)] if few else [(16, 4), (8, 2), (32, 4), (4, 1), (32, 8)]
-    return [{"heads": heads, "warps": warps} for heads, warps in pairs]
+    few = qkv.shape[0] * qkv.shape[1] <= MANY
+    sizes = [(2, 1), (1, 1), (4, 1), (4, 2)] if few else [(16, 4), (8, 2), (4, 1)]
+    triton_ones = [{"heads": heads, "warps": warps} for heads, warps in sizes]
+    if not qkv.is_cuda:
+        return triton_ones
+    cuda_ones = [{"pairs": pairs, "heads": heads, "threads": threads} for pairs, heads, threads in CUDA_SIZES]
+    return triton_ones + cuda_ones if few else cuda_ones + triton_ones
 
 
-choose = tuning.Chooser(tuned.FOUND, tuning_key, candidates)
+choose = choice.Choice(tuned.FOUND, tuning_key, candidates)
 
 
 def run_with(config, qkv, positions, num_q_heads, num_kv_heads, rope_base, output):
-    rows = qkv.shape[0] * qkv.shape[1]
+    tokens, heads, head_dim = qkv.shape
+    rotated, half = num_q_heads + num_kv_heads, head_dim // 2
+    rows = tokens * heads
     if rows == 0:
         return
-    half = qkv.shape[2] // 2
+    if "pairs" in config:
+        at, to = qkv.data_ptr(), output.data_ptr()
+        pairs = next(pairs for pairs in (8, 4, 2, 1)
+                     if pairs <= config["pairs"] and not half % pairs and not (at | to) % (2 * pairs))
+        library(qkv.device, at, positions, to, tokens, heads, rotated if at == to else heads, rotated, half,
+                math.log2(rope_base) / half, pairs, config["heads"], config["threads"])
+        return
     slope_high, slope_low = slope_of(rope_base, half)
     derby_fused_qkv_rope[(triton.cdiv(rows, config["heads"]),)](
-        qkv, positions, output, rows, num_q_heads + num_kv_heads, slope_high, slope_low, NUM_HEADS=qkv.shape[1],
-        HALF=half, HEADS=config["heads"], num_warps=config["warps"])
+        qkv, positions, output, rows, rotated, slope_high, slope_low, NUM_HEADS=heads, HALF=half,
+        HEADS=config["heads"], num_warps=config["warps"])
 
 
 @torch.no_grad()
 def run(qkv, positions, num_q_heads, num_kv_heads, rope_base, output):
     """qkv float16 [num_tokens, num_heads, head_dim], positions int32 [num_tokens], heads in the order query, key, value
-    -> output, as qkv. head_dim / 2 is a power of two."""
+    -> output, as qkv, which it may be."""
     run_with(choose(qkv, positions, num_q_heads, num_kv_heads, rope_base), qkv, positions, num_q_heads, num_kv_heads,
              rope_base, output)

@@ -15,7 +15,7 @@ import triton
 import triton.language as tl
 
 __path__ = [os.path.dirname(__file__)]
-tuning = importlib.import_module(f"{__name__}.tuning")
+choice = importlib.import_module(f"{__name__}.choice")
 tuned = importlib.import_module(f"{__name__}.tuned")
 cuda_library = importlib.import_module(f"{__name__}.cuda_library")
 
@@ -69,7 +69,7 @@ def cuda_takes(query, section_time, section_height):
     return query.shape[2] == 128 and not section_time % 8 and not section_height % 8 and query.numel() < 1 << 33
 
 
-choose = tuning.Chooser(tuned.FOUND, tuning_key, candidates)
+choose = choice.Choice(tuned.FOUND, tuning_key, candidates, also=(1, 4, 5))
 
 
 def run_with(config, query, key, cos, sin, section_time, section_height, section_width, query_out, key_out):
