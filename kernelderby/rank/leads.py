@@ -60,7 +60,7 @@ def leads(
 ) -> tuple[Leads, ...]:
     """For every GPU that has rows, the one with most shapes first, or the named one; each under its newest protocol, or
     the named one. workloads: of each definition those that count. author: default whose solutions are fastest on the
-    most shapes. origin: of the workloads, to be said.
+    most shapes, in graphs where any has them. origin: of the workloads, to be said.
     DerbyError: no rows, an unknown author, GPU or protocol, nothing to compare."""
     authors = {solution.author for solution in solutions.values()}
     if author is not None and author not in authors:
@@ -129,7 +129,7 @@ def _leads(
         kind: {name: _best_by_author(found, solutions, workloads[name], name) for name in workloads}
         for kind, found in times.items()
     }
-    author = author or _most_often_fastest(best["eager"])
+    author = author or _most_often_fastest(best["graph"]) or _most_often_fastest(best["eager"])
     if author is None:
         return None
     operators = tuple(
