@@ -7,6 +7,7 @@ import pytest
 from rank_rows import row, workload
 
 from kernelderby.errors import DerbyError
+from kernelderby.rank import rank
 from kernelderby.rank.lead import lead_of
 from kernelderby.rank.leads import leads
 from kernelderby.report.leads import leads_answer, sentence
@@ -75,6 +76,21 @@ def test_the_sentence_says_how_many_times_are_of_former_sources():
     changed = [replace(each, solution_hash="former") if each.solution == "b1b" else each for each in rows()]
     [found] = leads(changed, WORKLOADS, SOLUTIONS)
     assert sentence(found).endswith("geomeans. 1 time is of sources that have changed since.")
+
+
+def test_an_author_whose_eager_times_are_of_other_host_code_stays_the_author():
+    changed = {
+        name: SimpleNamespace(**{**vars(each), "has_code": lambda recorded: False}) if each.author == "ann" else each
+        for name, each in SOLUTIONS.items()
+    }
+    [found] = leads(rows(), WORKLOADS, changed)
+    [before] = leads(rows(), WORKLOADS, SOLUTIONS)
+    assert found.author == "ann" and set(found.total) == {"graph"}
+    assert found.total["graph"] == before.total["graph"] and "launched by the host" not in sentence(found)
+    for time in (None, "eager"):
+        ranking = rank(rows(), "alpha", WORKLOADS["alpha"], changed, time=time)
+        cells = [cell for row in ranking.rows for name, cell in row.cells.items() if changed[name].author == "ann"]
+        assert cells and all(cell.eager_us is None for cell in cells)
 
 
 def test_another_author_and_every_gpu():

@@ -79,7 +79,7 @@ def leads(
             f"traces/: no shape was measured with a solution of {who} and of another library; "
             "measure both with `derby bench --together`"
         )
-    return tuple(sorted(found, key=lambda each: -each.total["eager"].workloads))
+    return tuple(sorted(found, key=lambda each: -_shapes(each)))
 
 
 def leads_on_legs(
@@ -112,7 +112,11 @@ def leads_on_legs(
 
 
 def _weight(found: Leads) -> tuple[int, int]:
-    return LEGS.index(found.origin), -found.total["eager"].workloads
+    return LEGS.index(found.origin), -_shapes(found)
+
+
+def _shapes(found: Leads) -> int:
+    return max(lead.workloads for lead in found.total.values())
 
 
 def _leads(
@@ -147,7 +151,7 @@ def _leads(
     alone = tuple(
         name
         for name in sorted(set(workloads) - compared)
-        if any(author in of_shape for of_shape in best["eager"][name].values())
+        if any(author in of_shape for kind in KINDS for of_shape in best[kind][name].values())
     )
     total = {kind: _over_operators([each.kinds[kind] for each in operators if kind in each.kinds]) for kind in KINDS}
     uuids = {workload.uuid for name in compared for workload in workloads[name]}

@@ -165,7 +165,7 @@ def _cell(arena: Arena, solution: str, workload: Workload, ratio: Ratio | None, 
     if row.status is Status.PASSED and latency_us is None:
         return Cell(
             f"no {arena.kind} time",
-            eager_us=arena.eager[solution][uuid],
+            eager_us=arena.eager[solution].get(uuid),
             outdated=chosen.outdated,
             timestamp=row.timestamp,
             message=row.graph_missing,
