@@ -74,7 +74,7 @@ class LazyGroup(click.Group):
 @click.version_option(__version__, prog_name="derby")
 @root_option
 def derby(root: Path) -> None:
-    """Competing GPU kernels for one operator: checked, measured, ranked, and held against the speed of light."""
+    """Competing GPU kernels for one operator: checked, measured, ranked and compared with the hardware's limit."""
 
 
 def main() -> None:

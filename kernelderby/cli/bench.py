@@ -35,7 +35,7 @@ from kernelderby.cli.output import say, say_json, say_line, warn
     type=count_from(1),
     default=10,
     show_default=True,
-    help="The two fastest go on up to so many, until the interval of their ratio is below 1 %.",
+    help="Maximum rounds for the two fastest; they stop when the interval of their ratio is below 1 %.",
 )
 @click.option(
     "--iterations",
@@ -51,14 +51,14 @@ from kernelderby.cli.output import say, say_json, say_line, warn
     show_default=True,
     help="Seconds for each step of a solution: check with compilation, one turn.",
 )
-@click.option("--again", is_flag=True, help="Measure also what has a row.")
-@click.option("--this-gpu", is_flag=True, help="Measure also what has rows of another GPU of this kind only.")
-@click.option("--together", is_flag=True, help="Where one solution has no row, measure all again, so that they pair.")
-@click.option("--plan", "only_plan", is_flag=True, help="Only say what would be measured, and for how long.")
+@click.option("--again", is_flag=True, help="Measure again where a row exists.")
+@click.option("--this-gpu", is_flag=True, help="Measure again where only another GPU of this kind has rows.")
+@click.option("--together", is_flag=True, help="If a solution has no row, measure all again, so that rows pair.")
+@click.option("--plan", "only_plan", is_flag=True, help="Measure nothing; show the plan and its time.")
 @click.option(
     "--budget",
     type=SECONDS,
-    help="Seconds for all of it: operators by importance, of each a sample of its shapes; the last one may end later.",
+    help="Seconds for the whole run: operators by importance, a sample of shapes each; the last may end later.",
 )
 @fresh_option
 @secret_option
@@ -85,7 +85,7 @@ def command(
 ) -> None:
     """Measure solutions on this GPU and record the traces.
 
-    A run that was killed goes on where it stopped: what has a row is not measured again, unless its code changed.
+    A killed run resumes where it stopped: a solution with a row is measured again only if its code changed.
     Solutions measured in one run pair in `derby rank`; --together measures the others again beside a new one.
     """
     from kernelderby.catalog import Catalog

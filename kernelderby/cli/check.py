@@ -29,7 +29,7 @@ from kernelderby.cli.output import Output, output_options
 @definitions_option
 @workloads_option
 @origin_option
-@click.option("--seeds", type=count_from(1), default=1, show_default=True, help="Contents per case.")
+@click.option("--seeds", type=count_from(1), default=1, show_default=True, help="Input draws for each case.")
 @click.option("--device", type=click.Choice(["cuda", "cpu"]), help="Default: the GPU where there is one.")
 @click.option("--timeout", type=SECONDS, default=600, show_default=True, help="Seconds for each case of a solution.")
 @fresh_option
@@ -53,7 +53,7 @@ def command(
     """Correctness of solutions (default: all; SOLUTION is the same as --solutions): on a GPU at full shapes, on a CPU
     at small ones, Triton in its interpreter. --workloads and --origin are for a GPU only.
 
-    Exit code 1 when one fails, when one that was named is skipped, when a definition's own code fails, and when
+    Exit code 1 if a solution fails, if a named solution is skipped, if an operator's own code fails, or if
     nothing was checked. --fresh takes shapes that no file holds. A failing check prints the secret of its inputs;
     --secret draws them again.
     """

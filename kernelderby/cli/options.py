@@ -115,19 +115,19 @@ def names_option(*flags: str, help: str, metavar: str, default: Sequence[str] = 
 
 
 definitions_option = names_option(
-    "--definitions", "--definition", metavar="D", help="Only these definitions (default: all)."
+    "--definitions", "--definition", metavar="D", help="Only these operators (default: all)."
 )
 solutions_option = names_option("--solutions", "--solution", metavar="S", help="Only these solutions (default: all).")
 workloads_option = names_option(
     "--workloads",
     "--workload",
     metavar="W",
-    help="Only these: the start of a uuid, the size of an axis, axis=size, or a shape's number, #3 (default: all).",
+    help="Only these: the start of a uuid, the size of an axis, axis=size, or a workload's number, #3 (default: all).",
 )
 origin_option = names_option(
     "--origin",
     metavar="O",
-    help="Only workloads of these origins, such as survey (default: all; S counts the survey's where there are any).",
+    help="Only workloads of these origins, such as survey (default: all; S counts only the survey's if present).",
 )
 gpu_option = click.option(
     "--gpu", metavar="NAME|ID", help='Such as "NVIDIA H200" or h200 (default: the GPU with the most rows).'
@@ -147,13 +147,13 @@ fresh_option = click.option(
     type=count_from(1),
     callback=lambda context, param, value: value or 0,
     metavar="N",
-    help="Instead of the listed shapes N of each definition that no file holds, drawn by the secret from AXES_SPACE.",
+    help="Instead of the listed shapes, N fresh shapes of each operator, drawn by the secret from AXES_SPACE.",
 )
 secret_option = click.option(
     "--secret",
     metavar="HEX",
     callback=_secret,
-    help="Draw the inputs (and fresh shapes) that the run drew which printed this secret.",
+    help="Draw the same inputs (and fresh shapes) as the run that printed this secret.",
 )
 
 

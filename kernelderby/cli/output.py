@@ -98,7 +98,7 @@ def _options(tables: Sequence[str], plot: bool, write: bool) -> list[Callable[..
     options = [
         click.option("--format", "style", type=click.Choice(FORMATS), default="text", show_default=True),
         click.option("--json", "as_json", is_flag=True, help="The same as --format json."),
-        click.option("--table", type=click.Choice(tables), help="Which one --format csv prints (default: the first)."),
+        click.option("--table", type=click.Choice(tables), help="The table for --format csv (default: the first)."),
     ]
     if plot:
         options.append(
@@ -112,13 +112,13 @@ def _options(tables: Sequence[str], plot: bool, write: bool) -> list[Callable[..
                 type=FILE,
                 metavar="FILE",
                 help="Put the Markdown between <!-- derby COMMAND --> and <!-- /derby --> in this file, where "
-                "COMMAND is this one.",
+                "COMMAND is this command.",
             ),
             click.option(
                 "--block",
                 default="",
                 metavar="NAME",
-                help="The block <!-- derby profile NAME --> of that file, whatever its command.",
+                help="With --write: the block <!-- derby profile NAME --> of the file, whatever its command.",
             ),
         ]
     return options

@@ -17,7 +17,7 @@ _MEASURE_NEEDS = ("torch", "safetensors")
 
 @click.command(cls=DerbyCommand)
 @written_root_option
-@click.option("--check", is_flag=True, help="Write nothing; list what is stale and exit 1 when anything is.")
+@click.option("--check", is_flag=True, help="Write nothing; list stale files and exit 1 if there are any.")
 @json_option
 def command(root: Path, check: bool, as_json: bool) -> None:
     """Write the JSON and blobs that flashinfer-bench loads, from the sources.

@@ -34,10 +34,10 @@ if TYPE_CHECKING:
 @click.option(
     "--time",
     type=click.Choice(["graph", "eager", "busy"]),
-    help="Which time is compared (default: graph where all but plain torch have it mostly, else eager).",
+    help="The time to compare (default: graph if all but plain torch have it on most workloads, else eager).",
 )
 @click.option("--shapes", is_flag=True, help="Every shape of all operators.")
-@click.option("--baseline", metavar="SOLUTION", help="Ratios are over this one's time (default: the best).")
+@click.option("--baseline", metavar="SOLUTION", help="The solution that ratios divide by (default: the best).")
 @click.option(
     "--importance",
     is_flag=True,
@@ -46,9 +46,9 @@ if TYPE_CHECKING:
 @click.option(
     "--summary",
     type=click.Choice(["sentence", "operators"]),
-    help="One author against the best library on every shape: a sentence a GPU, or a row an operator.",
+    help="One author against the best library on every shape: one sentence per GPU, or one row per operator.",
 )
-@click.option("--author", metavar="A", help="With --summary: whose (default: who is fastest on the most shapes).")
+@click.option("--author", metavar="A", help="With --summary: the author (default: fastest on the most shapes).")
 @output_options("rank", tables=("solutions", "workloads", "pairs", "authors", "operators", "leads"), plot=True)
 @root_option
 def command(
@@ -70,7 +70,7 @@ def command(
 ) -> None:
     """Compare solutions on ONE GPU, measured in ONE way, from recorded traces. Needs no GPU and no torch.
 
-    Without OPERATOR: one row an operator. With it (or with --definitions, which is the same): every shape of it.
+    Without OPERATOR: one row per operator. With OPERATOR (or --definitions, which is the same): all its shapes.
 
     Per workload: latency, ratio with its 95 % interval, win. Over workloads: geomean, total time, win rate, coverage,
     share of the floor reached (S). Missing and failed rows lower the coverage and stay in the table.

@@ -13,10 +13,12 @@ from kernelderby.errors import DerbyError
 
 @click.command(cls=DerbyCommand)
 @click.argument("target", metavar="[OUT.html]", type=FILE, required=False)
-@click.option("--against", type=FILE, metavar="DIR", help="Another trace set, or its traces: what changed since.")
+@click.option("--against", type=FILE, metavar="DIR", help="Show changes since another trace set or a folder of traces.")
 @click.option("--markdown", is_flag=True, help="Markdown for a pull request, to OUT or to stdout.")
-@click.option("--picture", type=FILE, metavar="FILE.svg", help="Instead: a race and S of all operators, for a README.")
-@click.option("--race", metavar="D", help="Whose race the picture shows (default: that with most solutions).")
+@click.option(
+    "--picture", type=FILE, metavar="FILE.svg", help="Only a picture for a README: a race, and S of all operators."
+)
+@click.option("--race", metavar="D", help="The operator of the picture's race (default: most solutions).")
 @root_option
 def command(
     target: Path | None,
@@ -28,7 +30,7 @@ def command(
 ) -> None:
     """One HTML file of rankings, operators, rooflines, profiles and what to trust; it opens from disk, without network.
 
-    Without OUT.html: reports/report.html of the set, of the installed one report.html here. Needs no GPU and no torch.
+    Default: reports/report.html of the set; for the installed set, report.html here. Needs no GPU and no torch.
     """
     from kernelderby.files import write_whole
     from kernelderby.page.build import build_page

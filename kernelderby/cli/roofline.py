@@ -38,12 +38,12 @@ def command(
     root: Path,
     output: Output,
 ) -> None:
-    """What each operator must do at least, how fast that could go on a GPU, and how near to it kernels come.
+    """The least work of each operator, the time that a GPU needs for it, and how near kernels come to that time.
 
-    Without OPERATOR: one row an operator. With it (or with --definitions, which is the same): every shape of it.
+    Without OPERATOR: one row per operator. With OPERATOR (or --definitions, which is the same): all its shapes.
 
-    T_SOL, the floor, is the vendor's peak bandwidth or dense arithmetic against the counted cost; no kernel reaches it.
-    S = T_SOL / T. Of an operator it counts the survey's shapes; those of other origins stand beside them.
+    T_SOL, the floor, is the time of the counted cost at the vendor's peak bandwidth or dense arithmetic; no kernel
+    reaches it. S = T_SOL / T. An operator's S counts the survey's shapes; shapes of other origins stand beside them.
     """
     from kernelderby.api.trace_set import open_set
     from kernelderby.hardware import find_gpu

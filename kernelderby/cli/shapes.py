@@ -41,8 +41,8 @@ def command(
     """The workloads of every operator that a model's config.json implies on one of --tp GPUs, by rules
     (kernelderby/shapes/rules.toml): dense and mixture of experts, latent attention, mrope, FP8 where the file says so.
 
-    NAME: of a committed configuration, such as qwen3-32b. Without any: the standing set of origin `models`, chosen
-    from the committed ones.
+    NAME names a committed configuration, such as qwen3-32b. Without an argument: the standing set of origin `models`,
+    chosen from the committed configurations.
     """
     from kernelderby.catalog import Catalog
     from kernelderby.files import write_whole

@@ -39,13 +39,13 @@ from kernelderby.cli.output import say, say_json, text_width
 @click.option(
     "--budget-seconds",
     type=SECONDS,
-    help="For all of it; what is not reached by then is left out and said (default: no limit).",
+    help="Seconds for the whole run; it counts the workloads that it did not reach (default: no limit).",
 )
 @click.option(
     "--regret",
     type=count_from(1),
     metavar="N",
-    help="Write no table: on N fresh shapes, how much longer what run() chooses takes than the best candidate.",
+    help="Write no table; show how much longer run()'s choice takes than the best candidate on N fresh shapes.",
 )
 @fresh_option
 @secret_option
@@ -72,12 +72,11 @@ def command(
     The candidates that a solution names are checked once on each workload, then timed in turn as CUDA graphs. Every
     time also goes to reports/tune/SOLUTION.jsonl. Exit code 1 when a candidate failed or gave a wrong result.
 
-    With --fresh the shapes are fresh ones, drawn by the secret. Written is what each candidate loses there, which
-    choices at other shapes are interpolated from, and no row of the table.
+    With --fresh the secret draws fresh shapes. The command writes the loss of each candidate there, and no row of
+    the table. Choices at other shapes are interpolated from these losses.
 
-    With --regret the shapes are fresh ones, too, and nothing is written but the times: how much longer
-    than the best candidate the configuration takes that the solution chooses. Exit code 1, too, where the mean is over
-    3 % or one shape over 10 %.
+    With --regret the shapes are fresh, too, and the command writes only the times. It shows how much longer the
+    solution's choice takes than the best candidate. Exit code 1, too, if the mean is over 3 % or one shape over 10 %.
     """
     import sys
 

@@ -14,14 +14,14 @@ from kernelderby.cli.profile.common import files_argument, open_files, selection
 
 @click.command(cls=DerbyCommand)
 @files_argument
-@click.option("--rows", "most", type=count_from(1), default=20, show_default=True, help="At most so many rows.")
+@click.option("--rows", "most", type=count_from(1), default=20, show_default=True, help="Maximum number of rows.")
 @selection_options
 @output_options("profile activity", tables=("gpus", "ranges", "api", "shapes"))
 def command(files: tuple[Path, ...], most: int, selection: Any, output: Output) -> None:
-    """What every GPU did: busy, idle and why, communication beside computing, launches; ranges, API calls, grids.
+    """The time of every GPU: busy, idle and why, communication beside computing, launches; ranges, API calls, grids.
 
-    FILEs need events. Several are the ranks of a job: a row each, their spread, the slowest. A GPU is told by its uuid
-    where the profile has it, else by process and number.
+    FILEs need events. Several FILEs are the ranks of a job: a row each, their spread, the slowest. The uuid identifies
+    a GPU; without a uuid, process and number do.
     """
     from kernelderby.profile.activity import activity_of
     from kernelderby.report.profile.activity import activity_answer

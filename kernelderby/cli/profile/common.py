@@ -18,7 +18,7 @@ solution_option = click.option(
     "solution",
     required=True,
     metavar="NAME",
-    help="Whose stages: one solution of the trace set.",
+    help="The solution of the trace set whose stages count.",
 )
 within_option = click.option(
     "--within",
@@ -45,9 +45,9 @@ def selection_options(function: Callable[..., Any]) -> Callable[..., Any]:
         click.option("--stream", type=int, metavar="N", help="Only this stream."),
         click.option("--process", type=int, metavar="PID", help="Only this process."),
         click.option("--device", type=int, metavar="N", help="Only the GPU of this number."),
-        click.option("--range", "inside", metavar="REGEX", help="Only what was launched in such an NVTX range."),
+        click.option("--range", "inside", metavar="REGEX", help="Only work launched in such an NVTX range."),
         click.option(
-            "--window", metavar="FROM:TO", help="Only what starts then, from the first operation on: 1.5s:2s, :300ms."
+            "--window", metavar="FROM:TO", help="Only work that starts then, from the first operation: 1.5s:2s, :300ms."
         ),
     ):
         wrapped = option(wrapped)

@@ -22,8 +22,8 @@ from kernelderby.cli.profile.common import open_files, pipelines, selection_opti
     metavar="NAME",
     help="Align by its stages, per invocation (default: by kernel).",
 )
-@click.option("--solution-b", metavar="NAME", help="Solution of B, where it is another one.")
-@click.option("--rows", "most", type=count_from(1), default=40, show_default=True, help="At most so many rows.")
+@click.option("--solution-b", metavar="NAME", help="Solution of B, if it differs.")
+@click.option("--rows", "most", type=count_from(1), default=40, show_default=True, help="Maximum number of rows.")
 @within_option
 @selection_options
 @output_options("profile compare", tables=("changes",), plot=True)

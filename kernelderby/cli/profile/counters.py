@@ -15,9 +15,9 @@ from kernelderby.cli.profile.common import files_argument
 @files_argument
 @output_options("profile counters", tables=("kernels",))
 def command(files: tuple[Path, ...], output: Output) -> None:
-    """Which unit of the GPU each kernel fills: tensor cores, issue slots, L2, DRAM, of their peak.
+    """Which unit of the GPU each kernel fills: tensor cores, issue slots, L2, DRAM, as shares of peak.
 
-    FILEs are what `derby profile run --with ncu` or `ncu --csv --page raw` wrote.
+    FILEs are the output of `derby profile run --with ncu` or `ncu --csv --page raw`.
     """
     from kernelderby.api.profile_file import counters
 

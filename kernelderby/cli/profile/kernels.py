@@ -29,9 +29,9 @@ _TABLES = ("kernels", "memory", "library", "role", "dtype", "architecture", "ran
 def command(files: tuple[Path, ...], gpu: str | None, top: int | None, selection: Any, output: Output) -> None:
     """Where the kernel time of a profile goes, and what to do about it.
 
-    For every kernel: library, source file, role, element type and the architecture that its name betrays; totals by
-    each; findings with their numbers. A name that no rule knows stays `unknown` and is counted. Of several FILEs (the
-    ranks of a job) a table side by side comes first.
+    For every kernel: library, source file, role, element type and the architecture that its name shows; totals by
+    each; findings with their numbers. A name that no rule knows stays `unknown` and is counted. With several FILEs
+    (the ranks of a job) a table that compares them comes first.
     """
     from kernelderby.api.trace_set import known_gpu
     from kernelderby.hardware import find_gpu

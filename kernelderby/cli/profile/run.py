@@ -44,15 +44,15 @@ _DEFAULT_OUT = Path("reports") / "profiles"
     type=click.Choice(["cupti", "nsys", "ncu"]),
     default="cupti",
     show_default=True,
-    help="Who records. nsys gives way to CUPTI, and says so, where it cannot make a report; ncu counts what every "
-    "kernel of three calls does (.ncu.csv).",
+    help="The recorder. If nsys cannot make a report, CUPTI records instead, and a line says so. ncu reads the "
+    "hardware counters of every kernel of three calls (.ncu.csv).",
 )
 @click.option(
     "--harness",
     type=click.Choice(["derby", "flashinfer-bench"]),
     default="derby",
     show_default=True,
-    help="Whose calls are recorded; flashinfer-bench needs nsys.",
+    help="The program that makes the recorded calls; flashinfer-bench needs nsys.",
 )
 @written_root_option
 @json_option

@@ -17,7 +17,7 @@ from kernelderby.cli.profile.common import files_argument, pipelines, selection_
 @files_argument
 @solution_option
 @within_option
-@click.option("--overview", is_flag=True, help="Only the table that has the FILEs side by side.")
+@click.option("--overview", is_flag=True, help="Only the table that compares the FILEs.")
 @selection_options
 @output_options("profile stages", tables=("stages", "kernels", "outside"), plot=True)
 @root_option
@@ -30,10 +30,10 @@ def command(
     root: Path,
     output: Output,
 ) -> None:
-    """Where a pipeline's time goes: stages of the solution, invocations, and what is not the pipeline.
+    """Where a pipeline's time goes: stages of the solution, invocations, and all other work.
 
-    A kernel's stage is decided by its NVTX range, else by its name, and between stages that share a kernel by its
-    place in the invocation. The picture: one bar a FILE, each stage's share.
+    Its NVTX range decides the stage of a kernel, else its name. Where stages share a kernel, its place in the
+    invocation decides. The picture: one bar per FILE, with the share of each stage.
     """
     from kernelderby.report.profile.pipelines import stages_answer
 

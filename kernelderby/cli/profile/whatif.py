@@ -54,10 +54,10 @@ def command(
     root: Path,
     output: Output,
 ) -> None:
-    """For each stage the pipeline's speedup if that stage ran 1.2 times and twice as fast, at its floor, or not at all.
+    """The pipeline's speedup if one stage ran 1.2 times or twice as fast, at its floor, or took no time.
 
-    Floors are vendor peaks against the counted cost of a workload (see derby roofline); without one the columns are
-    n/a. The picture: the time saved, one line a stage.
+    Floors are vendor peaks against the counted cost of a workload (see derby roofline); without a workload the columns
+    are n/a. The picture: the time saved, one line per stage.
     """
     from kernelderby.profile.stages.whatif import SPEEDUPS, whatif
     from kernelderby.report.profile.whatif import whatif_answer
