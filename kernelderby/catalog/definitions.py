@@ -157,7 +157,7 @@ def _check_tensors(definition: Definition) -> None:
             if not name.isidentifier() or keyword.iskeyword(name):
                 raise DerbyError(f"{path}: {field}: {name!r:.60} is no Python name; rename it")
     if not definition.outputs:
-        raise DerbyError(f"{path}: outputs: there is none; name what the operator gives")
+        raise DerbyError(f"{path}: outputs: the list is empty; name the outputs of the operator")
     for name in definition.outputs:
         if name in definition.inputs:
             raise DerbyError(f"{path}: outputs.{name}: is an input too; rename one of them")

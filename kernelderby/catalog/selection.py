@@ -69,7 +69,7 @@ def select_workloads(workloads: Sequence[Workload], wanted: Iterable[str]) -> li
         named = {workload.uuid for workload in workloads if is_named(workload, word)}
         if not named:
             if not workloads:
-                raise DerbyError(f"--workloads: no workload {word!r}: the definition has none; add some to workloads/")
+                raise DerbyError(f"--workloads: no workload {word!r}: the operator has none; add it to workloads/")
             known = ", ".join(workload_label(workload) for workload in workloads[:_NAMED])
             more = f" and {len(workloads) - _NAMED} more (`derby show` lists them)" if len(workloads) > _NAMED else ""
             raise DerbyError(

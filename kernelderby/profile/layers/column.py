@@ -242,7 +242,7 @@ def _from_sums(column: LayerColumn, profile: Profile, layer_map: LayerMap) -> No
             counts[line[0]].append(count)
     if not counts:
         raise DerbyError(
-            f"{profile.path}: no kernel of it stands once in a layer of {layer_map.name}, so the number "
+            f"{profile.path}: no kernel in this profile stands once in a layer of {layer_map.name}, so the number "
             "of layers is unknown; take a profile with events (an nsys SQLite export)"
         )
     layers = most_common(count for values in counts.values() for count in values)
