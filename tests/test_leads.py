@@ -161,3 +161,16 @@ def test_a_lead_counts_ties_and_what_was_not_measured_in_turn():
     assert lead_of("ann", {"w4": best["w4"]}, "graph") is None
     weighted = lead_of("ann", best, "graph", {"w1": 1.0, "w2": 1.0, "w3": 2.0})
     assert weighted.ratio.value == pytest.approx((1.5 * 1.0 * 5.0**2) ** (1 / 4))
+
+
+def test_a_kind_of_time_that_few_shapes_have_gets_no_number():
+    """Graph times of all three shapes, eager ones of ours on none but one."""
+    few = [
+        replace(each, times={"graph": each.times["graph"]}, latency_us=None)
+        if each.solution in ("a1", "a2") and "graph" in each.times
+        else each
+        for each in rows()
+    ]
+    [found] = leads(few, WORKLOADS, SOLUTIONS, author="ann")
+    assert found.total["eager"].workloads == 1
+    assert "launched by the host only 1 of 3 shapes have a time of the present code;" in sentence(found)

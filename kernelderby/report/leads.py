@@ -74,8 +74,11 @@ def sentence(found: Leads) -> str:
     """The result on one GPU: how many times as fast as the best library, both ways, over how many shapes."""
     operators = len(found.operators)
     over = f"{operators} operator{'s' * (operators != 1)}"
+    most = max(lead.workloads for lead in found.total.values())
     parts = [
         f"{IN_WORDS[kind]} {factor(lead.ratio.value)} times as fast ({_counts(lead)})"
+        if 2 * lead.workloads >= most
+        else f"{IN_WORDS[kind]} only {lead.workloads} of {most} shapes have a time of the present code"
         for kind, lead in found.total.items()
     ]
     outdated = sum(each.outdated for each in found.operators)
