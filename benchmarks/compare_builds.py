@@ -49,9 +49,11 @@ def build(solution: Solution, name: str) -> Solution:
         }
     else:
         with tempfile.TemporaryDirectory() as scratch:
-            subprocess.run(["tar", "-x", "-C", scratch], input=archive(name, "definitions", "solutions"), check=False)
-            then = Catalog.open(scratch).solutions.get(solution.name)
-            files = then.sources if then else {}
+            files = {}
+            if archived := archive(name, "definitions", "solutions"):
+                subprocess.run(["tar", "-x", "-C", scratch], input=archived, check=True)
+                then = Catalog.open(scratch).solutions.get(solution.name)
+                files = then.sources if then else {}
     if solution.entry_point.partition("::")[0] not in files:
         raise DerbyError(f"{name}: is no folder and no revision with the sources of {solution.name}")
     return replace(solution, sources=files)

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from kernelderby.catalog import Catalog
+from kernelderby.catalog.selection import of_origin
 
 torch = pytest.importorskip("torch")
 ROOT = Path(__file__).resolve().parent.parent
@@ -25,7 +26,7 @@ def shapes(tuner):
     return [
         (operator, workload, *tuner.size_of(operator, workload.axes))
         for operator in tuner.HELD
-        for workload in CATALOG.workloads(operator)
+        for workload in of_origin(CATALOG.workloads(operator), ["survey"])
     ]
 
 

@@ -6,7 +6,7 @@ import subprocess
 
 import pytest
 
-from kernelderby.cli.check import _machine
+from kernelderby.api.machine import _machine
 from kernelderby.errors import DerbyError
 from kernelderby.measure.machine import probe
 from kernelderby.measure.machine.environment import git_commit
