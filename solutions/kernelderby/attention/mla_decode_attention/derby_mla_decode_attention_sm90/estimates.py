@@ -4,8 +4,8 @@ Clusters (kernel.cu): times are linear in what a block does in turn and in what 
 multiprocessor: first + more log2(splits) + tile x tiles of a block + share x (tiles of all blocks on a multiprocessor -
 beside). Workers (common/latent_attention.cu) share out all tiles evenly, so what the cache has decides. Constants:
 NVIDIA H200, 2026-11-23, calls as CUDA graphs behind an L2 flush, 286 sizes of 8 to 128 heads, 1 to 128 sequences, 60 to
-9,000 tokens; least squares of logarithms, which miss a form's time by 4 to 18 %. What they choose takes 1.7 % more than
-the best in the mean, 40 % at worst.
+9,000 tokens; least squares of logarithms, which miss a form's time by 4 to 18 %. On these same sizes what they choose
+takes 1.7 % more than the best timed form in the mean, 40 % at worst; on other sizes that was not measured.
 """
 
 from math import log2
