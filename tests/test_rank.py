@@ -430,10 +430,10 @@ def test_command_ranks_what_solutions_competed_for(derby, checkout: Path):
     assert code == 0 and all(len(ranking["order"]) > 1 for ranking in rankings)
     alone = len({row.definition for row in Catalog.open(checkout).traces()} - {each["definition"] for each in rankings})
     assert alone >= 1 and f"derby: {alone} definitions have no rows of two solutions, left out" in error
-    (one,) = json.loads(derby("rank", "--root", checkout, "--definition", "gated_delta_rule_update", "--json")[1])[
+    (one,) = json.loads(derby("rank", "--root", checkout, "--definition", "chunk_gated_delta_rule_state", "--json")[1])[
         "rankings"
     ]
-    assert one["order"] == ["gated_delta_rule_update_baseline"]
+    assert one["order"] == ["chunk_gated_delta_rule_state_baseline"]
 
 
 def test_command_without_names_has_a_row_a_race(derby, checkout: Path):

@@ -51,7 +51,7 @@ def test_too_little_memory_is_one_line(small_set, monkeypatch):
     def fails(*_):
         raise MemoryError
 
-    monkeypatch.setattr("kernelderby.roofline.listing.listing", fails)
+    monkeypatch.setattr("kernelderby.api.trace_set.listing", fails)
     assert "there is not enough memory" in run("list", "--root", small_set).err
 
 

@@ -226,7 +226,6 @@ def test_scores_far_apart_empty_sequences_and_the_same_bits(operator):
 MUTANTS = [
     ("if (limit < TILE) clear<PART>(buffer, limit);", ""),
     ("o[i] *= i / 2 % 2 ? high : low", "o[i] *= low"),
-    ("step > 0 || tile > piece.tile;", "1;"),
     ("worker - before - 1) * 2;", "worker - before) * 2;"),
     ("statistics[i].y * factor[i];", "statistics[i].y;"),
     ("mbarrier_wait(at(&shared.weighed[slot]), at_weights.parity);", ""),
