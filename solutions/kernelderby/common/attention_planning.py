@@ -29,7 +29,7 @@ NEXT, HALF, HALF_VALUES, WORTH = 1.8, 1.0, 0.7, 1.01
 # longest, so that it is no more than a third of that one's time.
 MOST_SORTED, SORTED = 256, 17
 # Keys of the longest sequence from which weights may be those of a near score instead of the largest one: 10 to 14 %
-# faster, with an error 1 to 9 % above FlashAttention 3's (docs/attention_sm90.md).
+# faster, with an error 1 to 9 % above FlashAttention 3's (docs/lab/attention_sm90.md).
 TRUSTED = 8000
 
 

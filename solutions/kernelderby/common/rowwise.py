@@ -392,7 +392,7 @@ def _small(tile, rows, columns, sm_count, tensors, held, split):
 
 
 def _large(tile, rows, columns, sm_count, tensors, held, split):
-    """log2 of a time over the memory's, fitted to times of ten operators on an H200 (docs/memory_bound.md). The
+    """log2 of a time over the memory's, fitted to times of ten operators on an H200 (docs/lab/memory_bound.md). The
     smallest tile is the best one, as the last wave and the barriers cost least, until programs come faster than they
     are started or too few bytes are on their way."""
     chunk, warps, tile_rows, vectors = tile

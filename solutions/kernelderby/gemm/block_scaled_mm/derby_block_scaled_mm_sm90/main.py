@@ -21,7 +21,7 @@ library = cuda_library.CudaLibrary(
     [POINTER] * 5 + [INT] * 6)
 
 # Variants of kernel.cu: rows of a tile, CTAs of a cluster side by side and one below the other, and what a turn of all
-# multiprocessors costs beside one of variant 0 (seen on an H200 at k 2048: docs/gemm_and_experts_sm90.md).
+# multiprocessors costs beside one of variant 0 (seen on an H200 at k 2048: docs/lab/gemm_and_experts_sm90.md).
 FORMS = {0: (256, 2, 1, 1.0), 1: (192, 2, 1, 0.775), 2: (128, 1, 1, 0.62), 3: (64, 1, 1, 0.45), 4: (64, 1, 2, 0.46)}
 MANY = 16384  # rows from which the tail does not matter
 

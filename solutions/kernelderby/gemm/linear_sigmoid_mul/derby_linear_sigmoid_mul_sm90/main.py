@@ -44,7 +44,7 @@ def multiprocessors(device):
 
 def streams(m, n, ctas):
     """Whether the last turn had better be spread over all CTAs: it is far from full, and the turns are neither one nor
-    many, as seen on an H200 (docs/gemm_and_experts_sm90.md)."""
+    many, as seen on an H200 (docs/lab/gemm_and_experts_sm90.md)."""
     clusters = max(ctas // 2, 1)
     whole, rest = divmod(-(-m // (2 * TILE[0])) * -(-n // TILE[1]), clusters)
     return 1 <= whole <= 5 and 0 < rest <= 0.8 * clusters

@@ -40,7 +40,7 @@ STORING = (WIDE,)  # those whose second GEMM can store by pair
 
 def _order(pairs, num_experts):
     """Variants worth trying, by the pairs that an expert has where all have as many; as measured on an H200
-    (docs/gemm_and_experts_sm90.md)."""
+    (docs/lab/gemm_and_experts_sm90.md)."""
     average = pairs / num_experts
     if pairs <= VARIANTS[FEW][2] and average <= 8:
         return FEW, SOME

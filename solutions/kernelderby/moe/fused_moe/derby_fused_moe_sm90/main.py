@@ -41,7 +41,7 @@ STORING = (MANY, MORE, WIDE)  # those whose second GEMM can store by pair
 
 def _order(pairs, num_experts, intermediate):
     """(variants worth trying, whether the second GEMM had better store), by the pairs that an expert has where all have
-    as many; as measured on an H200 (docs/gemm_and_experts_sm90.md). Adding float32 rows goes at 2 TB/s; storing costs a
+    as many; as measured on an H200 (docs/lab). Adding float32 rows goes at 2 TB/s; storing costs a
     kernel and two bytes a value there and back."""
     average = pairs / num_experts
     stores = intermediate < 1024

@@ -110,7 +110,7 @@ def _load():
 def choose_variant(seq_len):
     """Which pair of GEMM kernels: 0 for 16 tokens, which route for themselves, 1 up to 64 pairs, 2 the same with
     clusters of two CTAs that share what they load of the weights, 3 up to 128 pairs and clusters. An expert sees
-    seq_len / 32 pairs on average and several times that when it is popular. Measured on an H200: see docs/moe_sm90.md.
+    seq_len / 32 pairs on average and several times that when it is popular. Measured on an H200: see docs/lab.
     """
     return 0 if seq_len <= MOST_ROUTED else 1 if seq_len <= 1024 else 2 if seq_len <= 2048 else 3
 
