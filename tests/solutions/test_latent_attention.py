@@ -196,7 +196,7 @@ SHAPES = [
 
 @pytest.mark.skipif(
     "LATENT_ON_CPU" not in os.environ,
-    reason="its run on a CPU aborted once in three runs of the suite, cause not found (2026-11-23); LATENT_ON_CPU=1 runs it",
+    reason="its run on a CPU aborted once, cause not found (2026-11-23); LATENT_ON_CPU=1 runs it",
 )
 @compiled
 @pytest.mark.parametrize("order", ["", "reversed"])
