@@ -9,7 +9,7 @@ import pytest
 pytest.importorskip("triton")
 
 from kernelderby.catalog import Catalog
-from kernelderby.measure.certify.launches import launches_of
+from kernelderby.measure.certify.launches import compiled_how, launches_of
 
 D = "scale_rows_h4"
 MAIN = """import torch
@@ -139,3 +139,16 @@ def give_rows(small_set, solution):
         own |= {"solution_hash": solution.hash, "times": {"eager": eager, "graph": eager}}
         rows.append(json.dumps({**line, "solution": solution.name, "measurement": own}))
     path.write_text("".join(f"{row}\n" for row in rows))
+
+
+def test_where_a_library_lies_does_not_count(tmp_path):
+    def how(folder, contents):
+        path = tmp_path / folder / "libdevice.bc"
+        path.parent.mkdir()
+        path.write_bytes(contents)
+        return compiled_how({"extern_libs": (("libdevice", str(path)),), "num_warps": 4})
+
+    here = how("here", b"one")
+    assert here == how("there", b"one")
+    assert here != how("elsewhere", b"two")
+    assert str(tmp_path) not in repr(here)

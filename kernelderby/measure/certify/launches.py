@@ -14,6 +14,7 @@ import re
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 from unittest import mock
@@ -229,7 +230,7 @@ def _digest(function: Any, signature: Any, constants: Any, options: Any, attrs: 
 
     _, _, target, backend, _ = caches
     source = function.ASTSource(function, signature, constants, attrs)
-    how = sorted((name, repr(value)) for name, value in options.__dict__.items())
+    how = compiled_how(options.__dict__)
     if exact:
         made = function.compile(source, target=target, options=options.__dict__)
         return _hashed(sorted(kernels_of(made.asm["cubin"]).digests.values()), how)
@@ -243,6 +244,12 @@ def _digest(function: Any, signature: Any, constants: Any, options: Any, attrs: 
     backend.add_stages(stages, options, source.language)
     text = _LOCATION.sub("", str(stages["ttir"](module, {})))
     return _hashed(text, how)
+
+
+def compiled_how(options: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Triton's options in words, the libraries that it links by their contents: where they lie does not count."""
+    libraries = {name: hashlib.sha256(Path(path).read_bytes()).hexdigest() for name, path in options["extern_libs"]}
+    return sorted((name, repr(value)) for name, value in {**options, "extern_libs": libraries}.items())
 
 
 def _hashed(*parts: object) -> str:
