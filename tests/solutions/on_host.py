@@ -29,7 +29,8 @@ def shared_library(source, *how, header="cuda_bf16.h", beside=()):
     compiler = shutil.which("g++")
     if compiler is None:
         pytest.skip("no g++ to compile the kernels for the CPU")
-    command = [compiler, *how, "-std=c++17", "-fPIC", "-w", f"-I{HEADERS}", "-x"]
+    # Each library has its own inline variables: unique symbols would be one in the process, of several types.
+    command = [compiler, *how, "-std=c++17", "-fPIC", "-fno-gnu-unique", "-w", f"-I{HEADERS}", "-x"]
     built = Path(os.environ["KERNELDERBY_TESTS_BUILT"])
     parts = [" ".join(command), header, *(path.read_text() for path in (source, *beside))]
     made = built / f"{hashlib.sha256(chr(0).join(parts).encode()).hexdigest()[:24]}.so"

@@ -194,13 +194,6 @@ SHAPES = [
 ]
 
 
-on_cpu_by_hand = pytest.mark.skipif(
-    "LATENT_ON_CPU" not in os.environ,
-    reason="its run on a CPU aborted once, cause not found (2026-11-23); LATENT_ON_CPU=1 runs it",
-)
-
-
-@on_cpu_by_hand
 @compiled
 @pytest.mark.parametrize("order", ["", "reversed"])
 @pytest.mark.parametrize("copies", ["early", "late"])
@@ -216,7 +209,6 @@ def test_at_odd_shapes(operator, copies, order, monkeypatch):
         assert verdict(operator, solution, inputs, case)[0] is Status.PASSED, changes
 
 
-@on_cpu_by_hand
 @compiled
 @pytest.mark.parametrize("operator", OPERATORS)
 def test_scores_far_apart_empty_sequences_and_the_same_bits(operator):
