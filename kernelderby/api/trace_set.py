@@ -23,6 +23,7 @@ from kernelderby.report.answer import Answer
 from kernelderby.report.importance import importance_answer
 from kernelderby.report.leads import leads_answer
 from kernelderby.report.listing import contract_answer, listing_answer
+from kernelderby.report.prompt import operator_prompt
 from kernelderby.report.races import rankings_answer
 from kernelderby.report.roofline import survey_answer
 from kernelderby.roofline.listing import Contract, Listing, contract, listing
@@ -250,6 +251,12 @@ class TraceSet:
         """One operator's contract, solutions and workloads. DerbyError for a name that the set does not have."""
         found = contract(self.catalog, operator, _names(origin))
         return contract_answer(found, self.catalog.root, self.catalog.warnings)
+
+    def prompt(self, operator: str, *, gpu: str | None = None, origin: Names = ()) -> str:
+        """The task of writing a kernel for an operator, in Markdown. gpu: whose floors and best times; default the one
+        with the most rows. DerbyError for an unknown operator, origin or GPU."""
+        found = contract(self.catalog, operator, _names(origin))
+        return operator_prompt(found, known_gpu(gpu or next(iter(found.gpus), "h200")))
 
     def _with_rows(
         self, rows: Sequence[Measurement], wanted: Sequence[str], gpu: str | None, protocol: str | None

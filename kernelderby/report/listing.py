@@ -186,13 +186,18 @@ def contract_report(found: Contract, root: Path) -> Report:
     facts = [definition.op_type, ", ".join(found.dtypes), str(_inside(definition, root))]
     if found.importance is not None:
         facts.append(f"{found.importance:.1f}% of GPU time in production")
-    tables = [_axes_table(found), _tensor_table(found, "inputs"), _tensor_table(found, "outputs")]
-    tables += [_tolerance_table(definition.tolerances)] if definition.tolerances else []
+    tables = contract_tables(found)
     tables += [_solution_table(found)] if found.solutions else []
     tables += [_workload_table(found)] if found.workloads else []
     return Report(
         definition.name, tuple(line for line in (" · ".join(facts), definition.description) if line), tuple(tables)
     )
+
+
+def contract_tables(found: Contract) -> list[Table]:
+    """Axes, inputs, outputs and tolerances."""
+    tables = [_axes_table(found), _tensor_table(found, "inputs"), _tensor_table(found, "outputs")]
+    return tables + ([_tolerance_table(found.definition.tolerances)] if found.definition.tolerances else [])
 
 
 def _inside(definition: Definition, root: Path) -> Path:

@@ -1,0 +1,144 @@
+"""One operator as a task for a program that writes kernels: contract, shapes, floors, best times, rules."""
+
+from __future__ import annotations
+
+import re
+
+from kernelderby.catalog import Definition, Workload
+from kernelderby.hardware import Gpu
+from kernelderby.report import markdown
+from kernelderby.report.listing import contract_tables
+from kernelderby.report.model import NOT_KNOWN, NOTHING, Column, Report, Table, TableCell
+from kernelderby.report.numbers import floor_us, microseconds, percent
+from kernelderby.roofline.floors import Floors, floors
+from kernelderby.roofline.listing import Contract
+from kernelderby.roofline.recorded import Reached
+
+_RULES = (
+    "Correctness comes first. The output is compared with the reference on unseen inputs, also very small, large and "
+    "skewed ones. Every tolerance must hold, and every output element must be written.",
+    "The score is the median time of one call, replayed as a CUDA graph, with a cold L2 cache. A call that cannot be "
+    "captured has only its eager time.",
+    "Contents change before every call; the buffers' addresses repeat. Do not cache results, do not write into inputs, "
+    "and keep no work for later or for another process, stream or thread. Each of these is detected and disqualifies.",
+    "The solution must be right for every shape that the contract allows, not only for the shapes above.",
+    "Write all code yourself, in one self-contained main.py (CUDA sources may lie beside it). Call no library that "
+    "computes the operator as a whole.",
+)
+
+
+def operator_prompt(found: Contract, gpu: Gpu) -> str:
+    """gpu: whose floors and best times stand beside the shapes. No source of any solution is in it."""
+    definition = found.definition
+    tables = [*contract_tables(found), _shapes(found, gpu)]
+    rules = "\n".join(f"{number}. {rule}" for number, rule in enumerate(_RULES, 1))
+    relations = "".join(f"- {each}\n" for each in definition.constraints)
+    fence = "`" * max(3, *(len(run) + 1 for run in re.findall("`+", definition.reference) or [""]))
+    return f"""# Task: the fastest `{definition.name}` on {gpu.names[0]}
+
+Write a kernel that computes the operator below in as little time as possible, for all of its shapes.
+
+## Contract
+
+{markdown.render(Report(definition.name, (definition.description,), tuple(tables[:-1])))}
+{f"These relations between axes hold:{chr(10)}{chr(10)}{relations}{chr(10)}" if relations else ""}\
+The reference (`run`) and how inputs are made, in plain torch:
+
+{fence}python
+{definition.reference.strip()}
+{fence}
+
+## Shapes
+
+{markdown.render(Report(gpu.names[0], _hardware(gpu), (tables[-1],)))}
+## Rules
+
+{rules}
+
+## What to write
+
+A folder with two files. `solution.toml`:
+
+```toml
+{_toml(definition)}
+```
+
+`main.py`, whose entry point gets the inputs in order, then the outputs to write into:
+
+```python
+{_entry_point(definition)}
+```
+
+`derby check NAME` compares it with the reference, `derby bench --solutions NAME` measures it,
+`derby explain NAME --workload W` says what bounds it, and `derby rank {definition.name}` compares it with the others.
+"""
+
+
+def _toml(definition: Definition) -> str:
+    return f"""name = "NAME"  # unique in the set
+definition = "{definition.name}"
+author = "AUTHOR"
+language = "triton"  # or cuda, python, tilelang
+entry_point = "main.py::run"
+destination_passing_style = true
+target_hardware = []
+dependencies = []
+description = "What it does differently, in a sentence or two."
+
+[requires]
+modules = ["triton"]
+executables = []"""
+
+
+def _entry_point(definition: Definition) -> str:
+    return f"def run({', '.join([*definition.inputs, *definition.outputs])}):\n    ..."
+
+
+def _hardware(gpu: Gpu) -> tuple[str, ...]:
+    peaks = ", ".join(f"{dtype} {flops / 1e12:.0f}" for dtype, flops in gpu.flops_per_second.items())
+    return (f"Peak bandwidth {gpu.memory_bytes_per_second / 1e12:.2f} TB/s; peak TFLOP/s: {peaks}",)
+
+
+def _shapes(found: Contract, gpu: Gpu) -> Table:
+    """What is the same in all shapes stands in the title."""
+    fields = [{**each.axes, **each.scalars} for each in found.workloads]
+    names = list(dict.fromkeys(name for each in fields for name in each))
+    common = [name for name in names if len(fields) > 1 and len({str(each.get(name)) for each in fields}) == 1]
+    shown = [name for name in names if name not in common]
+    best = found.best.get(gpu.id, {})
+    rows = [
+        (
+            TableCell(workload.uuid[:8]),
+            *(TableCell(str(own.get(name, ""))) for name in shown),
+            *_floor_cells(workload, gpu),
+            *_best_cells(best.get(workload.uuid)),
+        )
+        for workload, own in zip(found.workloads, fields, strict=True)
+    ]
+    columns = [
+        Column("workload", "left"),
+        *map(Column, shown),
+        *map(Column, ("memory floor us", "compute floor us", "best us", "S")),
+        Column("by", "left"),
+    ]
+    title = f"{len(rows)} shapes" + (
+        ", all with " + ", ".join(f"{name} {fields[0].get(name)}" for name in common) if common else ""
+    )
+    caption = (
+        "Floors at the GPU's peaks. Best: the fastest time of any solution measured there. S: larger floor over time."
+    )
+    return Table(title, tuple(columns), tuple(rows), caption)
+
+
+def _floor_cells(workload: Workload, gpu: Gpu) -> tuple[TableCell, TableCell]:
+    found: Floors | None = floors(workload.cost, gpu) if workload.cost else None
+    if found is None:
+        return NOT_KNOWN, NOT_KNOWN
+    return TableCell(floor_us(found.memory_us)), TableCell(floor_us(found.compute_us))
+
+
+def _best_cells(best: Reached | None) -> tuple[TableCell, ...]:
+    if best is None:
+        return NOTHING, NOTHING, NOTHING
+    share = NOT_KNOWN if best.share is None else TableCell(percent(best.share))
+    return TableCell(microseconds(best.latency_us)), share, TableCell(best.solution or "")
