@@ -151,8 +151,8 @@ def _print_plan(machine: Any, plan: Any) -> None:
 
 
 def _run(runner_class: Any, catalog: Any, machine: Any, settings: Any, plan: Any, as_json: bool) -> list[Any]:
+    from kernelderby.measure.run.observer import Observer
     from kernelderby.measure.run.progress import bar
-    from kernelderby.measure.run.runner import Observer
     from kernelderby.report.plain import plain
 
     with bar("measuring", plan.pairs, quiet=as_json, seconds=plan.seconds) as advance:

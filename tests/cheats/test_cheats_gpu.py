@@ -44,7 +44,7 @@ from pathlib import Path
 sys.path.insert(0, sys.argv[1])
 import measuring
 from kernelderby.measure.machine.probe import find_machine
-from kernelderby.measure.run.runner import Observer
+from kernelderby.measure.run.observer import Observer
 
 start = time.monotonic()
 

@@ -9,8 +9,9 @@ from pathlib import Path
 
 from kernelderby.catalog import Catalog
 from kernelderby.measure.machine.probe import Machine
+from kernelderby.measure.run.observer import Observer
 from kernelderby.measure.run.plan import Settings, make_plan
-from kernelderby.measure.run.runner import Observer, Runner
+from kernelderby.measure.run.runner import Runner
 
 MISBEHAVIOURS = Path(__file__).resolve().parent.parent / "misbehaviours"
 DEFINITION = "scaled_add_n16"

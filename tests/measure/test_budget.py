@@ -7,8 +7,9 @@ from measuring import CPU
 
 from kernelderby.catalog import Catalog
 from kernelderby.measure.run.budget import in_time
+from kernelderby.measure.run.observer import Observer
 from kernelderby.measure.run.plan import Settings, make_plan
-from kernelderby.measure.run.runner import Observer, Runner
+from kernelderby.measure.run.runner import Runner
 
 IMPORTANCE = {"attention": 30.0, "norm": 10.0, "rope": 2.0}
 

@@ -13,8 +13,9 @@ from measuring import copied_set, measure
 from kernelderby.catalog import Catalog
 from kernelderby.measure.machine.probe import find_machine
 from kernelderby.measure.run.checks import plan_checks, run_checks
+from kernelderby.measure.run.observer import Observer
 from kernelderby.measure.run.plan import Settings, make_plan
-from kernelderby.measure.run.runner import Observer, Runner
+from kernelderby.measure.run.runner import Runner
 from kernelderby.trace import Status
 
 pytestmark = [pytest.mark.gpu, pytest.mark.timeout(1200)]

@@ -127,8 +127,9 @@ def test_bench_leaves_out_what_a_definition_cannot_judge(misbehaviours):
     from measuring import CPU
 
     from kernelderby.catalog import Catalog
+    from kernelderby.measure.run.observer import Observer
     from kernelderby.measure.run.plan import Settings, make_plan
-    from kernelderby.measure.run.runner import Observer, Runner
+    from kernelderby.measure.run.runner import Runner
 
     notes = []
 

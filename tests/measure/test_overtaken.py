@@ -87,7 +87,7 @@ def test_a_workspace_that_a_graph_outlives(definition, gives_up):
 def test_bytes_that_a_replay_writes_elsewhere(definition, monkeypatch):
     race = local_race(Candidate(right, True, definition), MODULE, maker(definition, 3), FakeGraphs())
     race.capture()
-    monkeypatch.setattr(race.hands, "overwritten", lambda: 64)
+    monkeypatch.setattr(race.exchange.hands, "overwritten", lambda: 64)
     verdict = race.overtaken(maker(definition, 12))
     assert verdict.status is Status.GRAPH_OVERTAKEN and "wrote into 64 bytes" in verdict.message
 
@@ -99,7 +99,7 @@ def test_a_process_that_the_replay_ends(definition, monkeypatch):
     def dies(which):
         raise Failed(Status.RAISED, "CUDA error: an illegal memory access was encountered")
 
-    monkeypatch.setattr(race.hands, "replay", dies)
+    monkeypatch.setattr(race.exchange.hands, "replay", dies)
     with pytest.raises(Failed) as caught:
         race.overtaken(maker(definition, 12))
     assert caught.value.status is Status.GRAPH_OVERTAKEN and "illegal memory access" in caught.value.message

@@ -19,8 +19,9 @@ from kernelderby.measure.clock.graphs import NotCapturable  # noqa: E402
 from kernelderby.measure.clock.spans import Spans  # noqa: E402
 from kernelderby.measure.clock.timing import Timer, WallTimer  # noqa: E402
 from kernelderby.measure.judge.checksums import checksum  # noqa: E402
+from kernelderby.measure.judge.exchange import PASSED  # noqa: E402
 from kernelderby.measure.judge.inputs import InputMaker  # noqa: E402
-from kernelderby.measure.judge.race import PASSED, WARMUP  # noqa: E402
+from kernelderby.measure.judge.race import WARMUP  # noqa: E402
 from kernelderby.measure.wire.replies import Wrong  # noqa: E402
 from kernelderby.measure.worker.candidate import Candidate  # noqa: E402
 from kernelderby.measure.worker.local import local_check, local_race  # noqa: E402
@@ -101,21 +102,21 @@ def checked(definition, function, monkeypatch):
     race = local_race(*parts(definition, function), WallTimer())
     assert race.check().status is Status.PASSED
     race.start()
-    race._reference_seconds = 1.0
-    monkeypatch.setattr("kernelderby.measure.judge.race._REPEATING_SECONDS", 10.0)
+    race.series.reference_seconds = 1.0
+    monkeypatch.setattr("kernelderby.measure.judge.series._REPEATING_SECONDS", 10.0)
     return race
 
 
 def compares(race, monkeypatch, which):
     """Of the next series that call is compared whole."""
     drawn = iter([1.0] * which + [0.0])
-    monkeypatch.setattr(race.random, "random", lambda: next(drawn, 1.0))
+    monkeypatch.setattr(race.exchange.random, "random", lambda: next(drawn, 1.0))
 
 
 @pytest.mark.parametrize("room", [1 << 20, 0], ids=["kept", "not kept"])
 def test_one_wrong_call_among_those_that_are_not_compared_is_seen(definition, monkeypatch, room):
     calls = []
-    monkeypatch.setattr("kernelderby.measure.judge.race._KEPT_BYTES", room)
+    monkeypatch.setattr("kernelderby.measure.judge.series._KEPT_BYTES", room)
 
     def run(x, y, factor, out):
         calls.append(None)
@@ -124,8 +125,8 @@ def test_one_wrong_call_among_those_that_are_not_compared_is_seen(definition, mo
 
     turned = 10**9
     race = checked(definition, run, monkeypatch)
-    assert race.repeats is True
-    monkeypatch.setattr(race.random, "sample", lambda numbers, count: list(numbers)[:count])
+    assert race.series.repeats is True
+    monkeypatch.setattr(race.exchange.random, "sample", lambda numbers, count: list(numbers)[:count])
     compares(race, monkeypatch, 0)
     turned = len(calls)
     verdict = race.turn(1, 6).verdict
@@ -133,7 +134,7 @@ def test_one_wrong_call_among_those_that_are_not_compared_is_seen(definition, mo
         assert verdict.status in (Status.NOT_A_NUMBER, Status.WRONG_VALUES)  # by the poison
         assert "after a timed eager call" in verdict.message
     else:  # what came instead was right, so it may have been rounding: from now on it is looked at longer
-        assert verdict.status is Status.PASSED and race.repeats is False
+        assert verdict.status is Status.PASSED and race.series.repeats is False
 
 
 def test_a_call_that_is_wrong_once_more_is_found(definition, monkeypatch):
@@ -146,9 +147,9 @@ def test_a_call_that_is_wrong_once_more_is_found(definition, monkeypatch):
         else:
             out.fill_(len(calls))
 
-    monkeypatch.setattr("kernelderby.measure.judge.race._KEPT_BYTES", 0)
+    monkeypatch.setattr("kernelderby.measure.judge.series._KEPT_BYTES", 0)
     race = checked(definition, run, monkeypatch)
-    monkeypatch.setattr(race.random, "sample", lambda numbers, count: list(numbers)[:count])
+    monkeypatch.setattr(race.exchange.random, "sample", lambda numbers, count: list(numbers)[:count])
     compares(race, monkeypatch, 0)
     turned = len(calls)
     verdict = race.turn(1, 6).verdict
@@ -160,7 +161,7 @@ def test_calls_that_repeat_their_bits_are_made_once_more_on_the_same_contents(de
     race = checked(definition, lambda *given: (seen.append(given[0].clone()), right(*given)), monkeypatch)
     seen.clear()
     compares(race, monkeypatch, 5)
-    assert race.turn(1, 6).verdict.status is Status.PASSED and race.repeats is True
+    assert race.turn(1, 6).verdict.status is Status.PASSED and race.series.repeats is True
     timed, again = seen[WARMUP : WARMUP + 6], seen[WARMUP + 6 :]
     assert len(again) == 5  # the sixth was compared whole
     assert all(sum(torch.equal(one, other) for other in timed) == 1 for one in again)
@@ -174,7 +175,7 @@ def test_rounding_that_hangs_on_the_order_of_atomics_is_no_fault(definition):
         torch.add(x, y, alpha=factor * (1 + 1e-6 * (len(calls) % 2)), out=out)
 
     race = local_race(*parts(definition, run), WallTimer())
-    assert race.check().status is Status.PASSED and race.repeats is None
+    assert race.check().status is Status.PASSED and race.series.repeats is None
     race.start()
     assert race.turn(1, 6).verdict.status is Status.PASSED
 
@@ -182,9 +183,9 @@ def test_rounding_that_hangs_on_the_order_of_atomics_is_no_fault(definition):
 def test_whoever_was_compared_may_be_again(definition, monkeypatch):
     """How long the judge takes says that a call is compared; after it, a solution could leave off."""
     race = checked(definition, right, monkeypatch)
-    race.repeats, race._reference_seconds = None, 0.02 / 6 / 0.5  # half of the calls
+    race.series.repeats, race.series.reference_seconds = None, 0.02 / 6 / 0.5  # half of the calls
     compared = []
-    monkeypatch.setattr(race, "_compared", lambda which, name, when: compared.append(name) or PASSED)
+    monkeypatch.setattr(race.series, "_compared", lambda which, name, when: compared.append(name) or PASSED)
     places = []
     for number in range(1, 60):
         compared.clear()
@@ -197,24 +198,26 @@ def test_whoever_was_compared_may_be_again(definition, monkeypatch):
 
 def test_before_a_call_nothing_tells_whether_it_is_compared(definition, monkeypatch):
     race, summed = checked(definition, right, monkeypatch), []
-    monkeypatch.setattr("kernelderby.measure.judge.race.checksum", lambda given: summed.append(None) or checksum(given))
+    monkeypatch.setattr(
+        "kernelderby.measure.judge.series.checksum", lambda given: summed.append(None) or checksum(given)
+    )
     seen = []
     monkeypatch.setattr(
-        race.hands.timer,
+        race.exchange.hands.timer,
         "spans",
         lambda call, count, before, after: (
             [(before(i), seen.append(len(summed)), call(i), after(i)) for i in range(count)],
             Spans([1.0] * count),
         )[1],
     )
-    race._timed("1/eager", "eager", 6)
+    race.series.timed("1/eager", "eager", 6)
     assert seen[0] == 0
 
 
 def test_what_stays_is_known_from_what_was_written(definition):
     """Something writes into y after the judge has, and before its first look at what lies there."""
     race = local_race(*parts(definition, right), WallTimer())
-    for each in race.sets:
+    for each in race.exchange.sets:
         each.inputs["y"].zero_()
     turn = race.turn(1, 4)
     assert turn.verdict.status is Status.INPUT_CHANGED and "y" in turn.verdict.message
@@ -223,13 +226,13 @@ def test_what_stays_is_known_from_what_was_written(definition):
 def test_what_changes_is_known_from_what_was_written(definition, monkeypatch):
     """Something writes zeros over x as soon as it is there, and answers as if it were zero."""
     race = local_race(*parts(definition, lambda x, y, factor, out: torch.mul(y, factor, out=out)), WallTimer())
-    refresh = race.maker.refresh
+    refresh = race.exchange.maker.refresh
 
     def refreshed(inputs, variant):
         refresh(inputs, variant)
         inputs["x"].zero_()
 
-    monkeypatch.setattr(race.maker, "refresh", refreshed)
+    monkeypatch.setattr(race.exchange.maker, "refresh", refreshed)
     assert race.turn(1, 4).verdict.status is Status.INPUT_CHANGED
     with pytest.raises(Wrong) as wrong:
         race.batch_us("eager")
@@ -249,7 +252,7 @@ def test_every_batch_has_contents_of_its_own(definition):
 
 def test_a_copy_that_somebody_holds_up_takes_nothing_off_a_batch(definition, monkeypatch):
     race = local_race(*parts(definition, lambda *given: (time.sleep(0.01), right(*given))), WallTimer())
-    snapshot, taken = race._snapshot, []
+    snapshot, taken = race.exchange.snapshot, []
 
     def held_up(which):
         taken.append(None)
@@ -257,7 +260,7 @@ def test_a_copy_that_somebody_holds_up_takes_nothing_off_a_batch(definition, mon
             time.sleep(0.03)
         return snapshot(which)
 
-    monkeypatch.setattr(race, "_snapshot", held_up)
+    monkeypatch.setattr(race.exchange, "snapshot", held_up)
     assert race.batch_us("eager") > 9_000
 
 

@@ -17,9 +17,10 @@ from kernelderby.measure.clock.timing import CUPTI, Timer, make_timer
 from kernelderby.measure.judge.blame import blamed_on
 from kernelderby.measure.judge.cases import Case, case_of_workload
 from kernelderby.measure.judge.definition import definition_module
+from kernelderby.measure.judge.exchange import HandsLike
 from kernelderby.measure.judge.inputs import InputMaker
 from kernelderby.measure.judge.overtaking import larger_case
-from kernelderby.measure.judge.race import HandsLike, Race
+from kernelderby.measure.judge.race import Race
 from kernelderby.measure.judge.witness import contradiction
 from kernelderby.measure.machine.probe import Machine
 from kernelderby.measure.wire.replies import Verdict, Wrong

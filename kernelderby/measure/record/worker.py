@@ -88,7 +88,7 @@ class _Pass:
         import torch
 
         from kernelderby.measure.clock.timing import flush_bytes
-        from kernelderby.measure.judge.race import INPUT_SETS
+        from kernelderby.measure.judge.exchange import INPUT_SETS
 
         self._candidate, self._device = candidate, maker.device
         self._name = f"solution:{solution} {maker.case.label}"

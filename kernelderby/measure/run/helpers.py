@@ -12,7 +12,7 @@ from contextlib import contextmanager
 import torch
 
 from kernelderby.measure.fence import processes
-from kernelderby.measure.judge.race import wait_for_gpu
+from kernelderby.measure.judge.flush import wait_for_gpu
 from kernelderby.measure.machine.environment import GpuSensors
 from kernelderby.measure.wire.process import WorkerProcess
 

@@ -1,0 +1,96 @@
+"""Correct first: calls on the same buffers with different contents, each against the reference."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+
+from kernelderby.measure.judge.checksums import checksum
+from kernelderby.measure.judge.correctness import POISON, Outputs, judge, still_poisoned, synchronize
+from kernelderby.measure.judge.draws import NORMAL, Draw, told
+from kernelderby.measure.judge.exchange import WHILE_JUDGED, Exchange, unchanged
+from kernelderby.measure.wire.replies import Verdict, Wrong
+from kernelderby.trace import Status
+
+
+@dataclass(slots=True)
+class _Round:
+    """One call of the check, and everything there is to say about it."""
+
+    verdict: Verdict
+    checksum: dict[str, int]
+    unwritten: Outputs
+
+
+class CheckRounds:
+    """repeats: whether the same contents gave the same bits; None where not. reference_seconds: of the last round."""
+
+    def __init__(self, exchange: Exchange) -> None:
+        self._exchange = exchange
+        self.repeats: bool | None = None
+        self.reference_seconds = 0.0
+
+    def verdict(self) -> Verdict:
+        """Two calls on the same buffers with different contents, and one for each of INPUT_DRAWS. An exception of the
+        solution's goes through."""
+        exchange = self._exchange
+        try:
+            first = self._round(0, 0, POISON[0])
+            self.repeats = exchange.again("eager", 0, POISON[1]) == first.checksum or None
+            second = self._round(0, 1, POISON[1])
+            unwritten = sum(int((first.unwritten[name] & second.unwritten[name]).sum()) for name in first.unwritten)
+            if unwritten:
+                elements = sum(tensor.numel() for tensor in exchange.sets[0].outputs.values())
+                return Verdict(
+                    Status.UNWRITTEN,
+                    f"{unwritten} of {elements} output elements were never written",
+                    first.verdict.correctness,
+                )
+            if first.verdict.status is not Status.PASSED:
+                return first.verdict
+            if second.verdict.status is Status.PASSED:
+                return self._drawn() or first.verdict
+            if first.checksum == second.checksum or self._right_elsewhere():
+                return Verdict(
+                    Status.STALE_OUTPUT,
+                    f"right at first, wrong once the same addresses held new contents ({second.verdict.message})",
+                    second.verdict.correctness,
+                )
+            return second.verdict
+        except Wrong as wrong:
+            return wrong.verdict
+
+    def _drawn(self) -> Verdict | None:
+        """The first verdict that is none of passed, of a round for each of the definition's INPUT_DRAWS: inputs so
+        small, large or skewed that what normal numbers hide decides. None where all pass."""
+        for number, draw in enumerate(getattr(self._exchange.module, "INPUT_DRAWS", ())):
+            verdict = self._round(0, 2 + number, POISON[number % 2], draw).verdict
+            if verdict.status is not Status.PASSED:
+                return Verdict(verdict.status, f"with {told(draw)}: {verdict.message}", verdict.correctness)
+        return None
+
+    def _right_elsewhere(self) -> bool:
+        """Whether these contents give the right output at other addresses: this tells stale from wrong."""
+        try:
+            return self._round(1, 1, POISON[0]).verdict.status is Status.PASSED
+        except Wrong:
+            return False
+
+    def _round(self, which: int, variant: int, byte: int, draw: Draw = NORMAL) -> _Round:
+        exchange, device = self._exchange, self._exchange.maker.device
+        inputs, outputs = exchange.sets[which].inputs, exchange.sets[which].outputs
+        exchange.maker.write(inputs, variant, draw=draw)
+        exchange.ready(which, byte)
+        before = checksum(inputs)
+        synchronize(device)
+        exchange.hands.set_up(which)
+        exchange.hands.call(which)
+        snapshot = exchange.snapshot(which)
+        unchanged(before, inputs, "it writes into its input")
+        unwritten = {name: still_poisoned(snapshot[name], byte) for name in outputs if name not in exchange.in_place}
+        start = time.monotonic()
+        verdict = judge(exchange.definition, exchange.module, inputs, snapshot)
+        synchronize(device)
+        self.reference_seconds = time.monotonic() - start
+        unchanged(before, inputs, WHILE_JUDGED)
+        return _Round(verdict, checksum(snapshot), unwritten)

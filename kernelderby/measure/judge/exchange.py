@@ -1,0 +1,128 @@
+"""What judge and solution share: sets of inputs and outputs at different addresses, and the hands that work on them.
+
+The judge owns all memory that counts (wire.shared.BufferSet). The solution runs elsewhere (worker.hands.Hands, in
+another process wire.remote.RemoteHands), sees these buffers and nothing else.
+"""
+
+from __future__ import annotations
+
+import random
+from types import ModuleType
+from typing import Any, Protocol
+
+from kernelderby.catalog import Definition
+from kernelderby.measure.clock.spans import Spans
+from kernelderby.measure.clock.timing import Call
+from kernelderby.measure.judge.checksums import changed_inputs, checksum
+from kernelderby.measure.judge.correctness import POISON, Outputs, judge, make_ready, synchronize
+from kernelderby.measure.judge.inputs import InputMaker
+from kernelderby.measure.wire.replies import SetUpTaken, Verdict, Wrong
+from kernelderby.measure.wire.shared import BufferSet, private_set, shared_set
+from kernelderby.trace import Status
+
+INPUT_SETS = 2  # different contents at different addresses
+PASSED = Verdict(Status.PASSED)
+
+WHILE_TIMED = "while timed it wrote into its input"
+WHILE_JUDGED = "while its outputs were compared it wrote into its input"
+
+
+class HandsLike(Protocol):
+    """worker.hands.Hands, or wire.remote.RemoteHands for one in another process."""
+
+    def attach(self, sets: list[BufferSet]) -> None: ...
+    def set_up(self, which: int) -> SetUpTaken | None: ...
+    def call(self, which: int) -> None: ...
+    def capture(self) -> None: ...
+    def drop_graphs(self) -> None: ...
+    def replay(self, which: int) -> None: ...
+    def overtake(self, larger: BufferSet) -> None: ...
+    def overwritten(self) -> int: ...
+    def spans(self, kind: str, iterations: int, before: Call, after: Call) -> Spans: ...
+    def batch(self, kind: str) -> None: ...
+
+
+class Exchange:
+    """in_place: of the solution. shared: the hands are in another process."""
+
+    def __init__(
+        self,
+        definition: Definition,
+        module: ModuleType,
+        maker: InputMaker,
+        hands: HandsLike,
+        in_place: dict[str, str],
+        shared: bool,
+    ) -> None:
+        self.definition, self.module, self.maker, self.hands = definition, module, maker, hands
+        self.in_place = in_place
+        self.random = random.SystemRandom()  # which calls are compared is nothing that a seed could tell
+        self.stays: list[dict[str, int]] = []  # checksums of the inputs that a turn's calls share, of each set
+        self._make = shared_set if shared else private_set
+        self.sets: list[BufferSet] = []
+        try:
+            for _ in range(INPUT_SETS):
+                self.sets.append(self.buffers(maker))
+            hands.attach(self.sets)
+            for each in self.sets:
+                each.seal()
+        except BaseException:
+            self.release()
+            raise
+
+    def buffers(self, maker: InputMaker) -> BufferSet:
+        """A set for the maker's case."""
+        return self._make(maker.places(), maker.output_places(), maker.device)
+
+    def release(self) -> None:
+        for each in self.sets:
+            each.release()
+        self.sets = []
+
+    def remember_what_stays(self, variants: list[str]) -> None:
+        """The contents that a turn's calls share, since each set was written with its variant."""
+        self.stays = [self.maker.steady_sums(variant) for variant in variants]
+
+    def ready(self, which: int, byte: int) -> None:
+        """Poison in the outputs of a set, or its input's contents."""
+        each = self.sets[which]
+        make_ready(each.inputs, each.outputs, self.in_place, byte)
+
+    def ready_all(self) -> None:
+        for which in range(len(self.sets)):
+            self.ready(which, POISON[0])
+        synchronize(self.maker.device)
+
+    def snapshot(self, which: int) -> Outputs:
+        """The outputs as they are now: what is looked at later is nothing that anybody else can reach."""
+        copies = {name: tensor.clone() for name, tensor in self.sets[which].outputs.items()}
+        synchronize(self.maker.device)
+        return copies
+
+    def again(self, kind: str, which: int, byte: int) -> dict[str, int]:
+        """Another call on the contents that lie there; the checksums of what it left."""
+        self.ready(which, byte)
+        synchronize(self.maker.device)
+        if kind == "eager":
+            self.hands.call(which)
+        else:
+            self.hands.replay(which)
+        return checksum(self.sets[which].outputs)
+
+    def judged(self, which: int, outputs: Outputs, variant: str) -> Verdict:
+        """Against the reference of the contents that lie there since refresh() of that variant. Wrong where they are
+        not those that the judge wrote, or do not stay until the reference is there: who writes into them changes what
+        is expected. What was written is known from the judge's own memory, never from what lies there."""
+        inputs = self.sets[which].inputs
+        written = self.stays[which] | self.maker.refreshed_sums(variant)
+        unchanged(written, inputs, WHILE_TIMED)
+        verdict = judge(self.definition, self.module, inputs, outputs)
+        unchanged(written, inputs, WHILE_JUDGED)
+        return verdict
+
+
+def unchanged(before: dict[str, int], inputs: dict[str, Any], what: str) -> None:
+    """Wrong where an input has another checksum."""
+    changed = changed_inputs(before, inputs)
+    if changed:
+        raise Wrong(Status.INPUT_CHANGED, f"{what} {', '.join(changed)}")

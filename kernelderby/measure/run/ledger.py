@@ -1,0 +1,137 @@
+"""The rows that a run writes: when, with which environment, and that nobody else has written into their files."""
+
+from __future__ import annotations
+
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from kernelderby.catalog import Catalog, Definition, Solution
+from kernelderby.catalog.workloads import FRESH
+from kernelderby.measure.machine.environment import GpuSensors, git_commit, host_cpu
+from kernelderby.measure.machine.probe import Machine
+from kernelderby.measure.run.neighbours import Neighbours
+from kernelderby.measure.run.observer import Observer
+from kernelderby.measure.run.plan import Job
+from kernelderby.measure.run.racer import Racer
+from kernelderby.measure.run.rows import append_row, expect_writable, repair, set_aside_foreign
+from kernelderby.trace import Measurement, Status
+
+
+class Ledger:
+    """rows: those written so far. environment: what is the same in every row of the run."""
+
+    def __init__(
+        self, catalog: Catalog, machine: Machine, session: str, environment: dict[str, Any], observer: Observer
+    ) -> None:
+        self.rows: list[Measurement] = []
+        self.neighbours = Neighbours(catalog.root)
+        self.environment = environment
+        self._catalog, self._machine, self._session, self._observer = catalog, machine, session, observer
+        self._sizes: dict[Path, int] = {}  # of the files of rows, as this run left them
+        self._looked_at: dict[Path, float] = {}  # time.monotonic() of that
+        self._is_racing, self._held = False, list[tuple[Job, Measurement]]()
+
+    def path(self, definition: Definition) -> Path:
+        return self._catalog.traces_path(self._machine.id, definition.name)
+
+    def open(self, path: Path) -> None:
+        """Before anything is measured: DerbyError where no row could be written there."""
+        expect_writable(path)
+        if note := repair(path):
+            self._observer.note(note)
+        self._remember(path)
+
+    def close(self) -> None:
+        for path in self._sizes:
+            self._only_ours(path)
+
+    def write(
+        self, job: Job, solution: Solution, status: Status, message: str, racer: Racer | None = None, **numbers: Any
+    ) -> None:
+        """A row, at once or, of a racer that is out before the race is over, then. racer: None where it did not load.
+        numbers: the fields of Measurement that only a row which passed has."""
+        environment = dict(self.environment)
+        if racer:
+            environment |= {"secret": racer.secret, "seconds": round(racer.seconds, 3)}
+            if racer.clocks:
+                environment |= {"clocks_before": racer.clocks[0], "clocks": racer.clocks[1:]}
+        row = Measurement(
+            definition=job.definition.name,
+            workload=job.workload.raw["workload"],
+            solution=solution.name,
+            status=status,
+            gpu=self._machine.name,
+            protocol=self._machine.protocol,
+            timestamp=now(),
+            correctness=racer.correctness if racer else None,
+            solution_hash=solution.hash,
+            session=self._session,
+            message=message,
+            environment=environment,
+            shape=_unlisted(job.workload.raw),
+            **numbers,
+        )
+        if racer and self._is_racing:
+            self._held.append((job, row))
+        else:
+            self._append(job, row)
+
+    def hold(self) -> None:
+        """Rows of those who are out before the race ends stay here until then: they hold its secret, and everybody may
+        read the file."""
+        self._is_racing = True
+
+    def append_held(self) -> None:
+        self._is_racing = False
+        while self._held:
+            self._append(*self._held.pop(0))
+
+    def _append(self, job: Job, row: Measurement) -> None:
+        path = self.path(job.definition)
+        self._only_ours(path)
+        append_row(path, row)
+        self._remember(path)
+        self.rows.append(row)
+        self._observer.row(row)
+
+    def _only_ours(self, path: Path) -> None:
+        """No row but a run's: what a worker wrote into the file goes. Not while another run writes there too."""
+        if not self.neighbours.lived_since(self._looked_at.get(path, 0.0)):
+            note = set_aside_foreign(path, self._sizes.get(path, 0))
+            if note:
+                self._observer.note(note)
+        self._remember(path)
+
+    def _remember(self, path: Path) -> None:
+        self._looked_at[path] = time.monotonic()
+        self._sizes[path] = path.stat().st_size if path.is_file() else 0
+
+
+def described(root: Path, machine: Machine, sensors: GpuSensors | None, is_secret_given: bool) -> dict[str, Any]:
+    """What is the same in every row of a run."""
+    found = {
+        "libs": machine.libs,
+        "python": machine.python,
+        "host_cpu": host_cpu(),
+        "flush_bytes": machine.flush_bytes,
+        **git_commit(root),
+    }
+    if machine.gpu and sensors:
+        found |= {"gpu_uuid": machine.gpu.uuid, "driver": sensors.driver()}
+    if is_secret_given:
+        found["secret_given"] = True  # whoever read the command line could know the inputs
+    if machine.protocol_note:
+        found["protocol_note"] = machine.protocol_note
+    return found
+
+
+def _unlisted(line: dict[str, Any]) -> dict[str, Any]:
+    """Of a fresh shape what its row has to tell, since no file does."""
+    is_fresh = line.get("origin") == FRESH
+    return {name: line[name] for name in ("origin", "cost", "generator") if name in line} if is_fresh else {}
+
+
+def now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")

@@ -1,0 +1,68 @@
+"""A solution on one workload, and what it has shown so far."""
+
+from __future__ import annotations
+
+import statistics
+from dataclasses import dataclass, field
+from typing import Any
+
+from kernelderby.catalog import Solution
+from kernelderby.measure.judge.race import Race, Turn
+from kernelderby.measure.wire.process import WorkerProcess
+from kernelderby.trace import Correctness
+
+
+@dataclass(slots=True)
+class Racer:
+    """A solution on one workload: its worker, and what it has shown so far. times: kind -> rounds -> a span a call."""
+
+    solution: Solution
+    worker: WorkerProcess
+    iterations: int = 0
+    correctness: Correctness | None = None
+    times: dict[str, list[tuple[float, ...]]] = field(default_factory=dict)
+    host_us: list[float] = field(default_factory=list)
+    wall_us: list[float] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    clocks: list[dict[str, Any]] = field(default_factory=list)  # before the first turn, then after each
+    graph_missing: str = ""
+    seconds: float = 0.0  # that this solution alone has taken
+    secret: str = ""  # of the workload
+    judged: Race | None = None  # None until it is prepared
+
+    @property
+    def race(self) -> Race:
+        if self.judged is None:
+            raise RuntimeError(f"{self.solution.name} is not prepared yet")
+        return self.judged
+
+    def release(self) -> None:
+        """Gives the judge's memory back."""
+        if self.judged is not None:
+            self.judged.release()
+
+    def add(self, turn: Turn) -> None:
+        for kind, spans in (
+            ("eager", turn.eager.spans_us),
+            ("busy", turn.eager.busy_us),
+            ("graph", turn.graph.spans_us if turn.graph else []),
+        ):
+            if spans:
+                self.times.setdefault(kind, []).append(tuple(round(span, 3) for span in spans))
+        self.host_us += turn.eager.host_us
+        self.wall_us += turn.eager.wall_us
+        self.notes += turn.eager.notes + [f"graph: {note}" for note in (turn.graph.notes if turn.graph else [])]
+
+    def compared(self, kind: str) -> list[tuple[float, ...]]:
+        return self.times.get(kind, [])
+
+
+def first_two(racers: list[Racer]) -> tuple[list[Racer], str]:
+    """The two that lead, and the kind of time by which: graph where two have it or all, else eager."""
+    with_graph = [racer for racer in racers if "graph" in racer.times]
+    kind = "graph" if with_graph and len(with_graph) >= min(2, len(racers)) else "eager"
+    leading = sorted(
+        with_graph if kind == "graph" else racers,
+        key=lambda racer: statistics.median([span for spans in racer.compared(kind) for span in spans]),
+    )
+    return leading[:2], kind

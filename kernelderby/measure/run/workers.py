@@ -1,0 +1,87 @@
+"""The worker processes of a run: one for each solution of the definition in hand."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager
+from pathlib import Path
+
+from kernelderby.catalog import Definition, Solution
+from kernelderby.measure.machine.probe import Machine
+from kernelderby.measure.run.helpers import standing_still
+from kernelderby.measure.wire.process import WorkerProcess
+from kernelderby.measure.wire.replies import Failed
+
+START_SECONDS = 180  # importing torch and the solution's libraries; the timeout of a case counts from there
+
+
+class Workers:
+    """by_name: solution -> the process that holds it. unbuildable: why a solution has none."""
+
+    def __init__(self, root: Path, machine: Machine, timeout_seconds: float) -> None:
+        self.by_name: dict[str, WorkerProcess] = {}
+        self.unbuildable: dict[str, Failed] = {}
+        self._root, self._machine, self._timeout_seconds = root, machine, timeout_seconds
+
+    def load(self, definition: Definition, solutions: Sequence[Solution]) -> Iterator[tuple[Solution, WorkerProcess]]:
+        """The solutions that load, each with its worker; those that start do so side by side."""
+        starting = []
+        for solution in solutions:
+            if solution.name not in self.by_name and solution.name not in self.unbuildable:
+                self._start(solution)
+                starting.append(solution)
+        for solution in starting:  # now that each can be told who its rivals are
+            self._ask_to_load(definition, solution)
+        for solution in starting:
+            if failed := self.by_name[solution.name].receive().failed:
+                self.drop(solution.name)
+                self.unbuildable[solution.name] = failed
+        for solution in solutions:
+            if solution.name not in self.unbuildable:
+                yield solution, self.by_name[solution.name]
+
+    def anew(self, definition: Definition, solution: Solution) -> tuple[WorkerProcess, Failed | None]:
+        """A fresh process in the place of a spoiled one, and why it does not load."""
+        self.drop(solution.name)
+        worker = self._start(solution)
+        self._ask_to_load(definition, solution)
+        return worker, worker.receive().failed
+
+    def _start(self, solution: Solution) -> WorkerProcess:
+        worker = WorkerProcess(self._root, self._machine.device, solution_hash=solution.text_hash)
+        self.by_name[solution.name] = worker
+        return worker
+
+    def _ask_to_load(self, definition: Definition, solution: Solution) -> None:
+        """The answer of its worker is due."""
+        worker = self.by_name[solution.name]
+        worker.send(
+            "load",
+            START_SECONDS + self._timeout_seconds,
+            definition=definition.name,
+            solution=solution.name,
+            protocol=self._machine.protocol,
+            guarded=worker.rivals(),
+        )
+
+    def alone(self, worker: WorkerProcess | None = None) -> AbstractContextManager[None]:
+        """Meanwhile all the others stand still."""
+        others: Iterable[WorkerProcess] = (each for each in self.by_name.values() if each is not worker)
+        return standing_still(others)
+
+    def release(self) -> None:
+        """They let go of the judge's memory."""
+        for worker in self.by_name.values():
+            worker.send("release", self._timeout_seconds)
+        for name, worker in list(self.by_name.items()):
+            if worker.receive().failed:
+                self.drop(name)
+
+    def drop(self, name: str) -> None:
+        worker = self.by_name.pop(name, None)
+        if worker:
+            worker.kill()
+
+    def end(self) -> None:
+        for name in list(self.by_name):
+            self.drop(name)
