@@ -47,7 +47,8 @@ _NO_CUPTI = "Falling back to CUDA events"  # FlashInfer's warning where cupti-py
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """Work that no implementation of a workload can avoid; facts are counts worth showing (say local_pairs)."""
+    """Work that no implementation of a workload can avoid; facts are counts worth showing (say local_pairs). counted:
+    from the definition's reference, where nobody wrote count_cost."""
 
     flops: dict[str, int]
     bytes_read: int
@@ -57,6 +58,7 @@ class Cost:
     # memory of their inputs.
     bytes_needed: int | None = None
     bytes_in_place: int | None = None
+    counted: bool = False
 
     def needed(self, in_place: bool = False) -> int:
         """Bytes that a solution has to move: what the fair score counts."""

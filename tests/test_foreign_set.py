@@ -25,14 +25,28 @@ def test_a_verb_works_and_complains_of_nothing(foreign, derby, verb):
     assert code == 0 and err == "" and "rms_norm_h64" in out
 
 
-def test_the_work_is_the_bytes_where_nobody_counted_it(foreign, derby):
-    by_rows = {each.axes["batch_size"]: each for each in Catalog.open(foreign).workloads("rms_norm_h64")}
-    cost = by_rows[3].cost
-    assert by_rows[3].only_bytes and cost.flops == {}
-    assert (cost.bytes_read, cost.bytes_written) == ((3 + 1) * 64 * 2, 3 * 64 * 2)
-    (gather,) = Catalog.open(foreign).workloads("gather_rows_d8")  # the factor is no tensor
-    assert (gather.cost.bytes_read, gather.cost.bytes_written) == (4 * 8 * 4 + 2 * 4, 2 * 8 * 4)
-    assert "of 3 of 3 operators nobody counted the work" in derby("roofline", "--gpu", "b200")[1]
+def test_no_share_rests_on_bytes_alone(foreign, derby):
+    assert all(each.cost is None for each in Catalog.open(foreign).workloads("rms_norm_h64"))
+    out = " ".join(derby("roofline", "--gpu", "b200")[1].split())
+    assert "S unknown, since nobody counted the work: gather_rows_d8, gemm_n16_k32, rms_norm_h64" in out
+    assert "n/a" in out and " I " not in out.split("C flop")[0]
+
+
+def test_pack_counts_from_the_reference(foreign, tmp_path, derby):
+    pytest.importorskip("torch")
+    root = shutil.copytree(foreign, tmp_path / "set")
+    code, out, err = derby("pack", "--root", root)
+    assert code == 0, out + err
+    costs = {each.axes["batch_size"]: each.cost for each in Catalog.open(root).workloads("rms_norm_h64")}
+    assert costs[3].counted and costs[3].flops
+    assert (costs[3].bytes_read, costs[3].bytes_written) == ((3 + 1) * 64 * 2, 3 * 64 * 2)
+    for gemm in Catalog.open(root).workloads("gemm_n16_k32"):
+        assert gemm.cost.flops == {"float16": 2 * gemm.axes["M"] * 16 * 32}
+    (gather,) = Catalog.open(root).workloads("gather_rows_d8")
+    assert gather.cost is None and "the file of index is missing" in out  # never guessed
+    said = derby("roofline", "--gpu", "b200", "--root", root)[1]
+    assert "counted from the reference" in said and "unknown, since nobody counted the work: gather_rows_d8;" in said
+    assert "everything is fresh" in derby("pack", "--check", "--root", root)[1]
 
 
 def test_a_set_with_counted_costs_is_not_said_to_have_none(checkout, derby, monkeypatch):

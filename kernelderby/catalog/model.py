@@ -88,8 +88,7 @@ class Workload:
     """One shape of a definition. inputs: name -> {type: random | scalar | safetensors, ...} as in the file.
 
     raw is the whole line of the workloads file; raw["workload"] (uuid, axes, inputs) is what a trace repeats.
-    cost is None until `derby pack` has counted it; of a definition without a count_cost it is the bytes of the inputs
-    and outputs alone (only_bytes). shape_id, framework, call_count: of a published shape, where it was
+    cost is None until `derby pack` has counted it. shape_id, framework, call_count: of a published shape, where it was
     seen. importance: weight among the definition's workloads, 1 where None. origin: "survey" for the published shapes,
     another word for a set of our own. generator: further values for the definition's generate_inputs, such as how
     skewed a routing is. source: of a model's shape, such as model, tensor_parallel and layer.
@@ -106,7 +105,6 @@ class Workload:
     framework: str | None = None
     call_count: int | None = None
     origin: str | None = None
-    only_bytes: bool = False
     generator: dict[str, str | int | float] = field(default_factory=dict)
     source: dict[str, str | int] = field(default_factory=dict)
 

@@ -64,6 +64,7 @@ class CountedCost(Struct):
     facts: dict[str, int] | None = None
     bytes_needed: Count | None = None
     bytes_in_place: Count | None = None
+    counted: bool | None = None
 
     def cost(self) -> Cost:
         given = {name: getattr(self, name) for name in self.__struct_fields__ if getattr(self, name) is not None}
@@ -144,44 +145,28 @@ def workload_of(where: str, raw: dict[str, Any], definition: Definition) -> Work
                 f"{where}: workload.axes: {text!r:.80}, which {definition.path.name} demands, does not "
                 "hold; mend the sizes"
             )
-    counted = line.cost is not None or definition.source_path is not None
-    cost = line.cost.cost() if line.cost else None if counted else _bytes_alone(definition, axes)
     return Workload(
         definition.name,
         line.workload.uuid,
         axes,
         raw["workload"]["inputs"],
-        cost,
+        line.cost.cost() if line.cost else None,
         raw,
         shape_id=line.shape_id,
         importance=line.importance,
         framework=line.framework,
         call_count=line.call_count,
         origin=line.origin,
-        only_bytes=not counted,
         generator=line.generator or {},
         source=line.source or {},
     )
 
 
-def _bytes_alone(definition: Definition, axes: dict[str, int]) -> Cost | None:
-    """Each input read once, each output written once, where nobody has counted more. None where a size is unknown."""
-    sizes = definition.sizes(axes)
-    try:
-        return Cost({}, _bytes(definition.inputs.values(), sizes), _bytes(definition.outputs.values(), sizes))
-    except KeyError:
-        return None
-
-
 def tensor_bytes(definition: Definition, sizes: dict[str, int]) -> int:
     """Of all inputs and outputs together. sizes: of every axis."""
-    return _bytes([*definition.inputs.values(), *definition.outputs.values()], sizes)
-
-
-def _bytes(tensors: Iterable[TensorSpec], sizes: dict[str, int]) -> int:
     return sum(
         -(-math.prod(sizes[name] for name in spec.shape) * _BITS[spec.dtype] // 8)
-        for spec in tensors
+        for spec in (*definition.inputs.values(), *definition.outputs.values())
         if spec.shape is not None
     )
 

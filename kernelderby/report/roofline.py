@@ -168,7 +168,7 @@ def _operator_row(survey: Survey, operator: Operator) -> tuple[TableCell, ...]:
         cells.insert(2, NOTHING if operator.importance is None else TableCell(f"{operator.importance:.1f}%"))
     for source, gpus in _groups(survey):
         shape = operator.typical(source.key if source else None)
-        cells += [TableCell(_place(operator, shape)), TableCell(intensity(shape.flops_per_byte))]
+        cells += [TableCell(_place(operator, shape)), _intensity(shape)]
         cells += [_floor(shape, gpu) for gpu in gpus]
         cells += _time_cells(shape, source) if source else []
         if source and source.key == TRACES:
@@ -235,7 +235,8 @@ def _shapes_table(survey: Survey, operator: Operator) -> Table:
         if source.key == TRACES:
             columns.append(Column("solution", "left"))
     return Table(
-        f"Regime {operator.regime}, {len(operator.shapes)} shapes"
+        (f"Regime {operator.regime}, " if operator.regime else "")
+        + f"{len(operator.shapes)} shapes"
         + (f", and {len(operator.others)} of other origins, which do not count in S" if operator.others else ""),
         tuple(columns),
         tuple(_shape_row(survey, shape, one, counts, numbered, several) for shape in operator.every),
@@ -250,7 +251,7 @@ def _shape_row(
     cells += [TableCell(shape.origin or "")] if with_origin else []
     own = _counts(shape)
     cells += [TableCell(_count(name, own[name])) if name in own else BLANK for name in counts]
-    cells.append(TableCell(intensity(shape.flops_per_byte)))
+    cells.append(_intensity(shape))
     if one:
         floor = shape.floors[one.id]
         texts = (floor_us(floor.memory_us), floor_us(floor.compute_us), floor.regime) if floor else ()
@@ -340,12 +341,12 @@ def _notes(survey: Survey) -> Iterator[str]:
         for dtype in sorted(set(missing.values())):
             names = ", ".join(name for name, lacked in missing.items() if lacked == dtype)
             yield f"n/a on {gpu.id}: its source gives no peak for {dtype} ({names})"
-    uncounted = sum(any(shape.only_bytes for shape in operator.every) for operator in survey.operators)
-    if uncounted:
-        yield (
-            f"of {uncounted} of {len(survey.operators)} operators nobody counted the work (no count_cost): it is the "
-            "bytes of their inputs and outputs, each once"
-        )
+    unknown = [operator.name for operator in survey.operators if any(e.flops_per_byte is None for e in operator.every)]
+    if unknown:
+        yield f"S unknown, since nobody counted the work: {_few(unknown)}; `derby pack` counts it from the reference"
+    counted = [operator.name for operator in survey.operators if any(shape.counted for shape in operator.every)]
+    if counted:
+        yield f"work counted from the reference, where nobody wrote count_cost: {_few(counted)}"
     times = [time for operator in survey.operators for shape in operator.every for time in shape.times.values()]
     outdated = sorted({time.solution or "" for time in times if time.outdated})
     if outdated:
@@ -358,6 +359,10 @@ def _notes(survey: Survey) -> Iterator[str]:
             yield f"also recorded, not used here: {others}"
 
 
+def _few(names: Sequence[str]) -> str:
+    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if names[3:] else "")
+
+
 def _title(field: str) -> str:
     return "weight MB" if field == "weight_bytes" else field.replace("_", " ")
 
@@ -365,6 +370,10 @@ def _title(field: str) -> str:
 def _count(field: str, value: int) -> str:
     """Bytes as decimal MB, everything else as it is."""
     return f"{value / 1e6:.1f}" if field.endswith("_bytes") else str(value)
+
+
+def _intensity(shape: Shape) -> TableCell:
+    return NOT_KNOWN if shape.flops_per_byte is None else TableCell(intensity(shape.flops_per_byte))
 
 
 def _floor(shape: Shape, gpu: Gpu, with_regime: bool = False) -> TableCell:

@@ -47,8 +47,10 @@ def arithmetic_intensity(cost: Cost) -> float:
 def operator_regime(intensities: Sequence[float]) -> str:
     """C, M or I of an operator from the flop per byte of its shapes, the same on every GPU.
 
-    I (indexing): no shape has arithmetic. C: the median exceeds COMPUTE_FROM. M: the rest.
+    I (indexing): no shape has arithmetic. C: the median exceeds COMPUTE_FROM. M: the rest. Empty: nothing is known.
     """
+    if not intensities:
+        return ""
     if not any(intensities):
         return "I"
     return "C" if upper_median(intensities) > COMPUTE_FROM else "M"

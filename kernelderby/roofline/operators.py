@@ -31,8 +31,8 @@ PUBLISHED, TRACES = "published", "traces"
 @dataclass(frozen=True, slots=True)
 class Shape:
     """One workload. scalars: its whole numbers. floors: GPU id -> floors, None where the GPU lacks a peak.
-    times: PUBLISHED or TRACES -> its time there. origin: of the workload. only_bytes: its work was not counted, it
-    is the bytes of inputs and outputs."""
+    times: PUBLISHED or TRACES -> its time there. origin: of the workload. counted: its work, from the
+    reference. flops_per_byte: None where nobody counted the work, which then has no floors."""
 
     uuid: str
     shape_id: int | None
@@ -40,11 +40,11 @@ class Shape:
     scalars: dict[str, int]
     facts: dict[str, int]
     dtypes: tuple[str, ...]
-    flops_per_byte: float
+    flops_per_byte: float | None
     floors: dict[str, Floors | None]
     times: dict[str, Reached]
     origin: str | None
-    only_bytes: bool
+    counted: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +131,7 @@ def survey(
     newest protocol unless one is named. origins: only
     workloads of these, and the operators that have any.
 
-    A workload whose cost was not counted is left out with a warning.
+    A workload whose cost was not counted is left out with a warning; a foreign one stays, without floors and S.
     DerbyError: an unknown name or origin, no traces on the first GPU.
     """
     catalog.check_origins(origins)
@@ -162,8 +162,10 @@ def survey(
 
 
 def _counted(catalog: Catalog, definition: Definition, origins: Collection[str]) -> list[Workload]:
-    """The workloads that have a cost. One warning names those that have none."""
+    """The workloads that have a cost. One warning names those that have none; of a foreign definition they stay."""
     chosen = of_origin(catalog.workloads(definition.name), origins)
+    if definition.source_path is None:
+        return chosen
     without = [workload.uuid for workload in chosen if workload.cost is None]
     if without:
         more = f" and of {len(without) - 1} others" if without[1:] else ""
@@ -203,7 +205,7 @@ def _operator(
     return Operator(
         definition.name,
         importance,
-        operator_regime([shape.flops_per_byte for shape in shapes]),
+        operator_regime([each.flops_per_byte for each in shapes if each.flops_per_byte is not None]),
         shapes,
         tuple(chain.from_iterable(others)),
         shares={key: operator_share([each.share if each else None for each in own]) for key, own in timed.items()},
@@ -216,17 +218,16 @@ def _place(workload: Workload) -> tuple[int, ...]:
 
 def _shape(workload: Workload, gpus: Sequence[Gpu], times: dict[str, Reached]) -> Shape:
     cost = workload.cost
-    assert cost is not None  # _counted left out the others
     return Shape(
         uuid=workload.uuid,
         shape_id=workload.shape_id,
         axes=workload.axes,
         scalars={name: value for name, value in workload.scalars.items() if type(value) is int},
-        facts=cost.facts,
-        dtypes=tuple(dtype for dtype, count in cost.flops.items() if count),
-        flops_per_byte=arithmetic_intensity(cost),
-        floors={gpu.id: floors(cost, gpu) for gpu in gpus},
+        facts=cost.facts if cost else {},
+        dtypes=tuple(dtype for dtype, count in cost.flops.items() if count) if cost else (),
+        flops_per_byte=arithmetic_intensity(cost) if cost else None,
+        floors={gpu.id: floors(cost, gpu) if cost else None for gpu in gpus},
         times=times,
         origin=workload.origin,
-        only_bytes=workload.only_bytes,
+        counted=cost is not None and cost.counted,
     )

@@ -28,3 +28,7 @@ def blamed_on(definition: Definition, function: str) -> Iterator[None]:
         raise DefinitionFailed(
             f"{definition.place}: {function} raises {type(error).__name__}: {message}; mend the definition"
         ) from error
+
+
+class Uncountable(Exception):
+    """Why the work of a reference cannot be told from its shapes."""

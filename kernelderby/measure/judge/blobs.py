@@ -15,11 +15,13 @@ from kernelderby.catalog.workloads import CountedCost
 from kernelderby.errors import DerbyError
 from kernelderby.fields import convert, read_text
 from kernelderby.files import inside, read_bytes, write_whole
+from kernelderby.measure.judge.blame import Uncountable
 
 
 def pack_blobs(catalog: Catalog, check: bool = False, left_out: Callable[[str], None] | None = None) -> list[str]:
     """Writes the blobs that are missing or stale, and the costs; with check, only says which costs are stale (blobs
-    are not in git). Gives one line for each file. Definitions without a .py (a foreign dataset) are left alone.
+    are not in git). Gives one line for each file. Of definitions without a .py (a foreign dataset) the costs that are
+    missing are counted, from their reference.
 
     What is wrong with a definition's code is told to left_out and the definition passed over; without it the DerbyError
     is raised. ImportError without torch or safetensors.
@@ -27,7 +29,9 @@ def pack_blobs(catalog: Catalog, check: bool = False, left_out: Callable[[str], 
     changes = []
     for definition in catalog.definitions.values():
         workloads = catalog.workloads(definition.name)
-        if definition.source_path is None or not workloads:
+        if definition.source_path is None:  # whoever made the set need not have counted anything
+            workloads = [] if check else [workload for workload in workloads if workload.cost is None]
+        if not workloads:
             continue
         try:
             changes += _of_definition(catalog, definition, workloads, check)
@@ -43,16 +47,26 @@ def _of_definition(catalog: Catalog, definition: Definition, workloads: list[Wor
 
     from kernelderby.measure.judge.definition import load_definition_module
 
-    changes, costs = [], {}
+    changes: list[str] = []
+    costs: dict[str, dict[str, Any]] = {}
+    uncounted: list[str] = []
     with _blamed(definition, "does not load"):
         module = load_definition_module(definition)
     for workload in workloads:
-        with _blamed(definition, f"generate_inputs: workload {workload.uuid}"):
-            tensors = _generated(definition, module, workload)
-        if not check:
-            changes += _write_blobs(catalog.root, definition, workload, tensors)
-        with _blamed(definition, f"count_cost: workload {workload.uuid}"):
-            costs[workload.uuid] = count(definition, module, workload, tensors, definition.sizes(workload.axes))
+        if definition.source_path is None:
+            tensors = _fetched(catalog.root, workload)
+        else:
+            with _blamed(definition, f"generate_inputs: workload {workload.uuid}"):
+                tensors = _generated(definition, module, workload)
+            if not check:
+                changes += _write_blobs(catalog.root, definition, workload, tensors)
+        try:
+            with _blamed(definition, f"count_cost: workload {workload.uuid}"):
+                costs[workload.uuid] = count(definition, module, workload, tensors, definition.sizes(workload.axes))
+        except Uncountable as error:
+            uncounted.append(str(error))
+    if uncounted and not check:
+        changes.append(f"{definition.place}: {len(uncounted)} workloads have no cost, so no S: {uncounted[0]}")
     return changes + _write_costs(catalog.workloads_path(definition.name), costs, check)
 
 
@@ -61,11 +75,22 @@ def _blamed(definition: Definition, what: str) -> Iterator[None]:
     """Whatever the definition's own code raises is its fault, in one line."""
     try:
         yield
-    except (DerbyError, KeyboardInterrupt):
+    except (DerbyError, Uncountable, KeyboardInterrupt):
         raise
     except BaseException as error:  # SystemExit and GeneratorExit too: nothing of it is meant for us  # noqa: BLE001
         told = " ".join(f"{type(error).__name__}: {error}".split())[:200]
-        raise DerbyError(f"{definition.source_path}: {what}: {told}; mend it") from None
+        raise DerbyError(f"{definition.place}: {what}: {told}; mend it") from None
+
+
+def _fetched(root: Path, workload: Workload) -> dict[str, Any]:
+    """The tensors of a foreign workload that lie in its files; without those that were not fetched."""
+    from kernelderby.measure.judge.inputs import read_tensor
+
+    found = {}
+    for name, spec in workload.inputs.items():
+        if spec["type"] == "safetensors" and (root / spec["path"]).is_file():
+            found[name] = read_tensor(root, spec)
+    return found
 
 
 def _generated(definition: Definition, module: ModuleType, workload: Workload) -> dict[str, Any]:
@@ -125,10 +150,16 @@ def _is_fresh(path: Path, metadata: dict[str, str], keys: set[str]) -> bool:
 def count(
     definition: Definition, module: ModuleType, workload: Workload, tensors: dict[str, Any], sizes: dict[str, int]
 ) -> dict[str, Any]:
-    """What count_cost says of the workload with these generated tensors. sizes: of every axis."""
+    """What count_cost says of the workload with these generated tensors; without one, what the reference does. sizes:
+    of every axis. Uncountable where that does not tell."""
     counted = getattr(module, "count_cost", None)
     if counted is None:
-        raise DerbyError(f"{definition.source_path}: count_cost: is missing; add count_cost(axes, inputs)")
+        from kernelderby.measure.judge.counting import counted_cost
+
+        for name, spec in workload.inputs.items():
+            if spec["type"] == "safetensors" and name not in tensors:
+                raise Uncountable(f"the file of {name} is missing")
+        return counted_cost(definition, module, sizes, workload.scalars, tensors)
     found: dict[str, Any] = counted(sizes, {**tensors, **workload.scalars})
     where = f"{definition.source_path}: count_cost: workload {workload.uuid}"
     convert(where, found, CountedCost)

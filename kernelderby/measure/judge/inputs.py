@@ -212,7 +212,7 @@ class InputMaker:
             with blamed_on(self.definition, getattr(self._generate, "__name__", "generate_inputs")):
                 values = {**case.sizes, **case.scalars, **case.generator, **further, "seed": seed}
                 return {name: tensor.to(self.device) for name, tensor in self._generate(values, self.device).items()}
-        return {name: _read_tensor(self.root, where).to(self.device) for name, where in case.files.items()}
+        return {name: read_tensor(self.root, where).to(self.device) for name, where in case.files.items()}
 
     def _fill(self, name: str, tensor: torch.Tensor, variant: int | str) -> None:
         flat, start = tensor.view(-1), 0
@@ -239,7 +239,7 @@ class InputMaker:
         return int.from_bytes(digest[:6], "big")
 
 
-def _read_tensor(root: Path, where: dict[str, str]) -> torch.Tensor:
+def read_tensor(root: Path, where: dict[str, str]) -> torch.Tensor:
     from safetensors import SafetensorError, safe_open
 
     path = root / where["path"]

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from kernelderby.catalog import Catalog, Definition, Solution
 from kernelderby.catalog.selection import of_origin, select_workloads
+from kernelderby.catalog.workloads import tensor_bytes
 from kernelderby.errors import DerbyError
 from kernelderby.measure.clock.graphs import NotCapturable
 from kernelderby.measure.clock.timing import CUDA_EVENTS
@@ -166,10 +167,10 @@ def _cases_of(catalog: Catalog, definition: Definition, seeds: int) -> tuple[Cas
 
 def _smallest(catalog: Catalog, definition: Definition, seeds: int) -> tuple[Case, ...]:
     """Of a foreign definition, which brings no SMALL_AXES: the workload that moves the fewest bytes."""
-    counted = [(each, each.cost) for each in catalog.workloads(definition.name) if each.cost is not None]
-    if not counted:
+    workloads = catalog.workloads(definition.name)
+    if not workloads:
         raise DerbyError(f"{definition.place}: has no workload that a CPU could check; add one")
-    smallest, _ = min(counted, key=lambda each: each[1].needed())
+    smallest = min(workloads, key=lambda each: tensor_bytes(definition, definition.sizes(each.axes)))
     return tuple(case_of_workload(definition, smallest, offset) for offset in range(seeds))
 
 

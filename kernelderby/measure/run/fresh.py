@@ -14,6 +14,7 @@ from kernelderby.catalog.lines import line_of
 from kernelderby.catalog.spaces import Sizes, Unfit, draw
 from kernelderby.catalog.workloads import FRESH, tensor_bytes, workload_of
 from kernelderby.errors import DerbyError
+from kernelderby.measure.judge.blame import Uncountable
 from kernelderby.measure.judge.blobs import count, generate
 from kernelderby.measure.judge.cases import Case
 from kernelderby.measure.judge.definition import module_of
@@ -126,7 +127,10 @@ def _drawn(
     except ValueError:
         raise Unfit from None
     line = line_of(definition, sizes, tensors, FRESH)
-    line["cost"] = count(definition, module, workload, tensors, sizes.axes)
+    try:
+        line["cost"] = count(definition, module, workload, tensors, sizes.axes)
+    except Uncountable as error:
+        raise DerbyError(f"{definition.place}: count_cost: is missing, and {error}; add it") from None
     if sum(line["cost"]["flops"].values()) > limits.flops:
         raise Unfit
     return FreshShape(sizes, workload_of(f"a fresh shape of {definition.name}", line, definition))
