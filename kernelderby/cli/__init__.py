@@ -14,6 +14,7 @@ import click
 
 from kernelderby import __version__
 from kernelderby.cli.options import root_option
+from kernelderby.cli.signals import Signalled, unwind_on_signals
 from kernelderby.cli.streams import make_streams_safe
 from kernelderby.errors import DerbyError
 
@@ -81,9 +82,13 @@ def derby(root: Path) -> None:
 def main() -> None:
     """Entry point: a DerbyError is one line on stderr and exit code 1; a wrong option is click's message and 2."""
     make_streams_safe()
+    unwind_on_signals()
     gc.set_threshold(5_000_000, 50, 50)  # rows by the hundred thousand live to the end: nothing is found among them
     try:
         derby(prog_name="derby")
+    except Signalled as ended:
+        ended.tell()
+        raise
     except DerbyError as error:
         from kernelderby.cli.output import warn
 

@@ -2,6 +2,8 @@
 no signals to those that run the race, no limits, priorities, processors or pages of anybody else, no network, nothing
 that only the machine's owner does, no permissions or attributes that would close the set to the run.
 
+Where the kernel can ask (notices.py), signals and scheduling reach a worker's own processes and threads alone.
+
 Tables name system calls by their numbers, x86-64's first, aarch64's second; None where it has none. Calls of another
 architecture (32-bit ones, x32) have other numbers and would go round all of it: they are refused as a whole.
 """
@@ -10,10 +12,13 @@ from __future__ import annotations
 
 import ctypes
 import errno
+import os
 import platform
 import struct
 from collections.abc import Collection, Iterable
 from pathlib import Path
+
+from kernelderby.measure.fence import notices
 
 _ARCHITECTURES = {"x86_64": (0xC000003E, 0), "aarch64": (0xC00000B7, 1)}  # the kernel's name for it, column below
 _X32 = 0x40000000
@@ -33,7 +38,12 @@ _REFUSED = {
     **{"settimeofday": (164, 170), "clock_settime": (227, 112), "clock_adjtime": (305, 266), "adjtimex": (159, 171)},
     **{"iopl": (172, None), "ioperm": (173, None), "acct": (163, 89), "quotactl": (179, 60), "syslog": (103, 116)},
     **{"sethostname": (170, 161), "setdomainname": (171, 162), "vhangup": (153, 58)},
+    # What stays when the worker has ended, where it would remember what it was asked: keys, System V's and POSIX's
+    # queues, semaphores and memory. Messages on sockets carry descriptors, and with them memory that nobody counts.
+    **{"add_key": (248, 217), "request_key": (249, 218), "keyctl": (250, 219), "shmget": (29, 194)},
+    **{"semget": (64, 190), "msgget": (68, 186), "mq_open": (240, 180), "sendmsg": (46, 211), "sendmmsg": (307, 269)},
 }
+_WITHOUT_NUMBER = {"clone3": (435, 435)}  # ENOSYS: its flags stand in memory; callers go back to clone
 _WITHOUT_ATTRIBUTES = {  # EOPNOTSUPP, as on a disk that has none: an access list could close a file to the run
     **{"setxattr": (188, 5), "lsetxattr": (189, 6), "fsetxattr": (190, 7), "setxattrat": (463, 463)},
     **{"removexattr": (197, 14), "lremovexattr": (198, 15), "fremovexattr": (199, 16), "removexattrat": (466, 466)},
@@ -54,24 +64,37 @@ _OF_ITSELF = {
     **{"prlimit64": ((302, 261), 0), "move_pages": ((279, 239), 0), "migrate_pages": ((256, 238), 0)},
     **{"setpriority": ((141, 140), 1), "ioprio_set": ((251, 30), 1)},
 }
+_OF_THE_USER = {"setpriority": 2, "ioprio_set": 3}  # first argument: all that the user runs
+_RTTIME = 15  # RLIMIT_RTTIME carries the worker's mark, see marks.py
 # Name: numbers, which argument, and the values that are refused.
 _WITH = {
-    "socket": ((41, 198), 0, [2, 10, 17]),  # AF_INET, AF_INET6, AF_PACKET
-    # A file that signals another process when something happens to it, and leases, which make others wait: F_SETOWN,
-    # F_SETSIG, F_SETOWN_EX, F_SETLEASE.
-    "fcntl": ((72, 25), 1, [8, 10, 15, 1024]),
+    # A file that signals another process when something happens to it, leases, which make others wait, and pipes of more
+    # than their usual size: F_SETOWN, F_SETSIG, F_SETOWN_EX, F_SETLEASE, F_SETPIPE_SZ.
+    "fcntl": ((72, 25), 1, [8, 10, 15, 1024, 1031]),
+    "setrlimit": ((160, 164), 0, [_RTTIME]),
     # FIOSETOWN and SIOCSPGRP (the same for sockets), TIOCSTI, FS_IOC_SETFLAGS and FS_IOC_FSSETXATTR (immutable files).
     "ioctl": ((16, 29), 1, [0x8901, 0x8902, 0x5412, 0x40086602, 0x401C5820]),
 }
 
+# Families of sockets that a worker may open, where libraries look at the machine's interfaces (AF_NETLINK). Pairs
+# (socketpair) are another call. With CUDA's Multi-Process Service its pipes are sockets of AF_UNIX.
+_SOCKET = (41, 198)
+_FAMILIES = (16,)
+_AF_UNIX = 1
+_CLONE = (56, 220)
+_NAMESPACES = 0x7E020000  # CLONE_NEWNS, NEWCGROUP, NEWUTS, NEWIPC, NEWUSER, NEWPID, NEWNET
+
 _PR_GET_SECCOMP, _PR_SET_SECCOMP, _PR_SET_NO_NEW_PRIVS, _FILTER = 21, 22, 38, 2
-_LOAD, _EQUAL, _AT_LEAST, _AND, _RETURN = 0x20, 0x15, 0x35, 0x54, 0x06
-_ALLOW, _FAIL = 0x7FFF0000, 0x00050000
+_MESSAGES = ("sendmsg", "sendmmsg")
+_SECCOMP, _SET_FILTER, _NEW_LISTENER = {"x86_64": 317, "aarch64": 277}, 1, 1 << 3
+_LOAD, _EQUAL, _AT_LEAST, _ANY_BIT, _AND, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x54, 0x06
+_ALLOW, _ASK, _FAIL = 0x7FFF0000, 0x7FC00000, 0x00050000
 _REFUSE = _FAIL | errno.EPERM
 _NUMBER, _ARCHITECTURE, _ARGUMENTS = 0, 4, 16  # in struct seccomp_data, little endian
 _FARTHEST = 255  # instructions that one jump can pass
 
 Instruction = tuple[int, int, int, int]
+_REFUSED_HERE: Instruction = (_RETURN, 0, 0, _REFUSE)
 
 
 class _Program(ctypes.Structure):
@@ -93,11 +116,46 @@ def protect(processes: Collection[int]) -> bool:
         return False
     held = {1, *processes, *_ancestors()}
     targets = sorted({value & 0xFFFFFFFF for pid in held for value in (pid, -pid)})
-    program = _program(targets)
+    program = _program(targets, _has_service())
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0):
         return False
     return bool(libc.prctl(_PR_SET_SECCOMP, _FILTER, ctypes.byref(_Program(len(program) // 8, program)), 0, 0) == 0)
+
+
+def watched(run: int) -> bool:
+    """From now on the watcher of a run decides whom this process, and all that it starts, may signal or move to other
+    processors: see notices.py. Before protect(), which closes the way to the watcher. False where the kernel cannot ask
+    or another filter asks already (some containers'); then protect()'s tables and landlock are all there is."""
+    if not has_seccomp():
+        return False
+    libc = ctypes.CDLL(None, use_errno=True)
+    libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
+    program = _asking(os.getpid())
+    asked = ctypes.byref(_Program(len(program) // 8, program))
+    descriptor = libc.syscall(ctypes.c_long(_SECCOMP[platform.machine()]), _SET_FILTER, _NEW_LISTENER, asked)
+    if descriptor < 0:
+        return False
+    try:
+        return notices.handed_in(run, descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _asking(own: int) -> bytes:
+    """own: this process, whose threads signal each other without being asked."""
+    architecture, column = _ARCHITECTURES[platform.machine()]
+    code: list[Instruction] = [(_LOAD, 0, 0, _ARCHITECTURE), (_EQUAL, 1, 0, architecture), (_RETURN, 0, 0, _ALLOW)]
+    code.append((_LOAD, 0, 0, _NUMBER))
+    for name, numbers in _TARGETED.items():
+        free = [0, own] if name in ("tgkill", "rt_tgsigqueueinfo") else [0]
+        code += _rule(numbers[column], [*_answered_when(0, free, _ALLOW)[:-1], (_RETURN, 0, 0, _ASK)])
+    return _packed([*code, (_RETURN, 0, 0, _ALLOW)])
+
+
+def _has_service() -> bool:
+    """CUDA's Multi-Process Service: a process reaches its GPU through sockets."""
+    return "CUDA_MPS_PIPE_DIRECTORY" in os.environ or os.path.exists("/tmp/nvidia-mps")
 
 
 def _ancestors() -> set[int]:
@@ -117,7 +175,7 @@ def _ancestors() -> set[int]:
         pid = parent
 
 
-def _program(targets: Collection[int]) -> bytes:
+def _program(targets: Collection[int], has_service: bool) -> bytes:
     architecture, column = _ARCHITECTURES[platform.machine()]
     code: list[Instruction] = [(_LOAD, 0, 0, _ARCHITECTURE), (_EQUAL, 1, 0, architecture), (_RETURN, 0, 0, _REFUSE)]
     code.append((_LOAD, 0, 0, _NUMBER))
@@ -125,22 +183,41 @@ def _program(targets: Collection[int]) -> bytes:
         code += [(_AT_LEAST, 0, 1, _X32), (_RETURN, 0, 0, _REFUSE)]
     for table, answer in (
         (_REFUSED, _REFUSE),
+        (_WITHOUT_NUMBER, _FAIL | errno.ENOSYS),
         (_WITHOUT_ATTRIBUTES, _FAIL | errno.EOPNOTSUPP),
         (_WITHOUT_EFFECT, _FAIL),
     ):
-        for numbers in table.values():
-            code += _rule(numbers[column], [(_RETURN, 0, 0, answer)])
+        for name, numbers in table.items():
+            if not (has_service and name in _MESSAGES):
+                code += _rule(numbers[column], [(_RETURN, 0, 0, answer)])
     for numbers in _TARGETED.values():
-        code += _rule(numbers[column], _refused_when(0, targets))
+        code += _rule(numbers[column], _answered_when(0, targets, _REFUSE))
     for numbers, argument, values in _WITH.values():
-        code += _rule(numbers[column], _refused_when(argument, values))
-    for numbers, argument in _OF_ITSELF.values():
-        unless = [_argument(argument), (_EQUAL, 0, 1, 0), (_RETURN, 0, 0, _ALLOW), (_RETURN, 0, 0, _REFUSE)]
-        code += _rule(numbers[column], unless)
+        code += _rule(numbers[column], _answered_when(argument, values, _REFUSE))
+    families = (*_FAMILIES, _AF_UNIX) if has_service else _FAMILIES
+    code += _rule(_SOCKET[column], [*_answered_when(0, families, _ALLOW)[:-1], (_RETURN, 0, 0, _REFUSE)])
+    makes_one = [_argument(0), (_ANY_BIT, 0, 1, _NAMESPACES), (_RETURN, 0, 0, _REFUSE), (_RETURN, 0, 0, _ALLOW)]
+    code += _rule(_CLONE[column], makes_one)
+    for name, (numbers, argument) in _OF_ITSELF.items():
+        code += _rule(numbers[column], [*_of_itself(name), *_answered_when(argument, [0], _ALLOW)[:-1], _REFUSED_HERE])
     for numbers, argument in _MODES.values():
         all_of_it = [_argument(argument), (_AND, 0, 0, _OF_THE_OWNER), (_EQUAL, 0, 1, _OF_THE_OWNER)]
         code += _rule(numbers[column], [*all_of_it, (_RETURN, 0, 0, _ALLOW), (_RETURN, 0, 0, _FAIL)])
-    code.append((_RETURN, 0, 0, _ALLOW))
+    return _packed([*code, (_RETURN, 0, 0, _ALLOW)])
+
+
+def _of_itself(name: str) -> list[Instruction]:
+    """What is refused even when its target is 0: priorities of all that the user runs, another value for the mark."""
+    if name in _OF_THE_USER:
+        return _answered_when(0, [_OF_THE_USER[name]], _REFUSE)[:-1]
+    if name == "prlimit64":  # a new limit, in whichever half of its address a bit is set
+        looks = [(_EQUAL, 0, 1, 0), (_RETURN, 0, 0, _ALLOW)]
+        halves = [_argument(2), (_EQUAL, 0, 3, 0), (_LOAD, 0, 0, _ARGUMENTS + 8 * 2 + 4), *looks, _REFUSED_HERE]
+        return [_argument(1), (_EQUAL, 0, len(halves), _RTTIME), *halves]
+    return []
+
+
+def _packed(code: Iterable[Instruction]) -> bytes:
     return b"".join(struct.pack("<HBBI", *each) for each in code)
 
 
@@ -153,10 +230,11 @@ def _rule(number: int | None, looked_at: list[Instruction]) -> list[Instruction]
     return [(_EQUAL, 0, len(looked_at), number), *looked_at]
 
 
-def _refused_when(argument: int, values: Iterable[int]) -> list[Instruction]:
+def _answered_when(argument: int, values: Iterable[int], answer: int) -> list[Instruction]:
+    """That answer where the argument is one of the values; otherwise the call goes through."""
     code = [_argument(argument)]
     for value in values:
-        code += [(_EQUAL, 0, 1, value), (_RETURN, 0, 0, _REFUSE)]
+        code += [(_EQUAL, 0, 1, value), (_RETURN, 0, 0, answer)]
     return [*code, (_RETURN, 0, 0, _ALLOW)]
 
 

@@ -9,10 +9,9 @@ import sqlite3
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import closing, contextmanager, suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -22,6 +21,7 @@ import msgspec
 import kernelderby
 from kernelderby.catalog import Catalog, Definition, Solution, Workload
 from kernelderby.errors import DerbyError
+from kernelderby.measure.fence import marks, watcher
 from kernelderby.measure.judge.cases import case_of_workload
 from kernelderby.measure.machine.probe import Machine, exclusive
 from kernelderby.measure.record.messages import ProfileRequest
@@ -193,8 +193,10 @@ def run_bounded(
     words: list[str], environment: dict[str, str], timeout: float, watch: Callable[[], str | None] = lambda: None
 ) -> str:
     """Runs a command in a session of its own and gives its output. Ended when it fails, takes longer than timeout, or
-    watch() gives a reason to stop it; its children end with it, and all of them where this process is told to end."""
-    with tempfile.TemporaryFile() as log, _leaving_nobody():
+    watch() gives a reason to stop it; its children end with it, and all that it has started with this process, however
+    that ends."""
+    with tempfile.TemporaryFile() as log:
+        number = watcher.next_mark()
         process = subprocess.Popen(
             words,
             env=environment,
@@ -203,6 +205,7 @@ def run_bounded(
             stderr=subprocess.STDOUT,
             start_new_session=True,
         )
+        marks.mark(number, process.pid)  # it takes longer than that to come to the solution
         deadline, reason = time.monotonic() + timeout, None
         try:
             while process.poll() is None and reason is None:
@@ -212,6 +215,7 @@ def run_bounded(
                     reason = watch() or (f"no end within {timeout:g} s" if time.monotonic() > deadline else None)
         finally:
             _end_group(process)
+            marks.end(number)  # what has left the group
         log.seek(max(0, log.seek(0, os.SEEK_END) - _LOG_BYTES))
         output = log.read().decode(errors="replace")
     if reason:
@@ -219,26 +223,6 @@ def run_bounded(
     if process.returncode:
         raise Ended(Status.CRASHED, f"{Path(words[0]).name} ended with code {process.returncode}\n{_tail(output)}")
     return output
-
-
-@contextmanager
-def _leaving_nobody() -> Iterator[None]:
-    """SIGTERM and SIGHUP (timeout, a batch system, a closed terminal) unwind this process like Ctrl-C, so that what it
-    started ends as well: a profiler that lives on would hold the GPU. What is ignored (nohup) stays so."""
-
-    def leave(number: int, frame: object) -> None:
-        raise SystemExit(128 + number)
-
-    if threading.current_thread() is not threading.main_thread():  # others get no signals
-        yield
-        return
-    heard = [each for each in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(each) is not signal.SIG_IGN]
-    before = {number: signal.signal(number, leave) for number in heard}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 def _end_group(process: subprocess.Popen[Any]) -> None:

@@ -9,6 +9,7 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
+from threading import Event
 from typing import TYPE_CHECKING, Any
 
 from kernelderby.catalog import Catalog, Definition, Solution
@@ -22,7 +23,7 @@ from kernelderby.measure.judge.cases import Case, case_of_workload, small_cases
 from kernelderby.measure.judge.secret import drawn
 from kernelderby.measure.machine.probe import Machine
 from kernelderby.measure.machine.requirements import why_not
-from kernelderby.measure.wire.process import WorkerProcess
+from kernelderby.measure.wire.process import WorkerProcess, interruptible
 from kernelderby.measure.wire.remote import RemoteHands
 from kernelderby.measure.wire.replies import Done, Failed, Verdict, Wrong
 from kernelderby.row import JUDGE_WITHOUT_MEMORY
@@ -192,19 +193,19 @@ def run_checks(
     left = [(definition, solution, cases) for definition, solutions, cases in plan.jobs for solution in solutions]
     waiting = deque(sorted(left, key=lambda job: job[1].author) if on_cpu else left)
     found: dict[tuple[str, str], list[CheckResult]] = {}
-    secret = secret or drawn()
+    secret, ended = secret or drawn(), Event()
 
     def lane() -> None:
         checker = _Checker(catalog, machine, timeout_seconds, secret, shares=on_cpu)
         try:
-            while waiting:
+            while waiting and not ended.is_set():
                 try:
                     definition, solution, cases = waiting.popleft()
                 except IndexError:  # another lane was first
                     return
                 results = found[definition.name, solution.name] = []
                 for case in cases:
-                    if definition.name in plan.broken:
+                    if definition.name in plan.broken or ended.is_set():
                         break
                     try:
                         results.append(checker.check(definition, solution, case))
@@ -217,8 +218,14 @@ def run_checks(
             checker.end()
 
     with ThreadPoolExecutor(_lanes() if on_cpu else 1) as pool:
-        for done in [pool.submit(lane) for _ in range(_lanes() if on_cpu else 1)]:
-            done.result()
+        lanes = [pool.submit(lane) for _ in range(_lanes() if on_cpu else 1)]
+        try:
+            with interruptible():
+                for done in lanes:
+                    done.result()
+        except BaseException:
+            ended.set()
+            raise
     return [
         result
         for definition, solution, _ in left

@@ -11,13 +11,15 @@ import subprocess
 import tempfile
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from io import BufferedReader
 from pathlib import Path
 from typing import Any, ClassVar, cast
 
 import kernelderby
 from kernelderby.errors import DerbyError
-from kernelderby.measure.fence import folders, processes
+from kernelderby.measure.fence import folders, marks, processes, watcher
 from kernelderby.measure.wire.replies import Kind, Reply
 from kernelderby.measure.wire.sources import cache_folder
 from kernelderby.measure.wire.start import Beginning, begin, servers
@@ -42,6 +44,7 @@ class WorkerProcess:
     def __init__(self, root: Path, device: str, trusted: bool = False, solution_hash: str | None = None) -> None:
         """trusted: what it says of the set's faults ends the run also while it holds a solution (derby tune).
         solution_hash: of the solution that it will hold, whose caches it gets."""
+        number = watcher.next_mark()
         if not self._others:  # whoever measures from a program of its own keeps the children it has
             processes.adopt_orphans()
             self._others.update(processes.children(os.getpid()), {os.getpid()})
@@ -76,10 +79,12 @@ class WorkerProcess:
                 device=device,
                 writable=[str(each) for each in writable],
                 judge=os.getpid(),
-                guarded=[os.getpid(), os.getpgrp(), *list(self._alive)[-_PROTECTED:]],
+                guarded=[os.getpid(), os.getpgrp(), *watcher.pids(), *list(self._alive)[-_PROTECTED:]],
+                run=marks.run_of(number),
             )
             self._process = begin(beginning, environment, request_end, reply_end)
             self._alive.add(self._process.pid)
+            marks.mark(number, self._process.pid)  # it runs nothing of a solution before it is asked to
         os.close(request_end)
         os.close(reply_end)
         os.set_blocking(self._requests, False)  # a worker that does not read must not hold the run up
@@ -100,7 +105,13 @@ class WorkerProcess:
     def known(cls) -> set[int]:
         """All workers of this process, the fork server that lives (the id of an ended one is soon another process's),
         and the children that it had before."""
-        return cls._alive | cls._others | servers()
+        return cls._alive | cls._others | servers() | watcher.pids()
+
+    @classmethod
+    def end_all(cls) -> None:
+        """All workers of this process die at once; whoever waits for an answer hears so, and gives the rest back."""
+        for pid in list(cls._alive):
+            processes.end(pid)
 
     def rivals(self) -> list[int]:
         """Process ids of the other workers of this process, as many as a filter of its takes."""
@@ -238,6 +249,16 @@ class WorkerProcess:
         self._requests = self._replies = -1
         if self._scratch is not None:
             folders.remove_tree(self._scratch)
+
+
+@contextmanager
+def interruptible() -> Iterator[None]:
+    """Around a wait for threads that wait for workers: if a signal ends it, the workers end, and so do the threads."""
+    try:
+        yield
+    except BaseException:
+        WorkerProcess.end_all()
+        raise
 
 
 def absolute_python_path() -> list[str]:

@@ -28,13 +28,14 @@ _PACKET = 32
 @dataclass(frozen=True, slots=True)
 class Beginning:
     """What a worker knows from its start. writable: the only folders that it may write to; without any, no fence.
-    judge: this process. guarded: processes that it must not signal."""
+    judge: this process. guarded: processes that it must not signal. run: whose watcher says whom it may, 0 for none."""
 
     root: str
     device: str
     writable: list[str]
     judge: int
     guarded: list[int]
+    run: int = 0
 
 
 class Forked:

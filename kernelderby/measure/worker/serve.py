@@ -340,6 +340,7 @@ def serve(
     writable: Collection[str],
     judge: int,
     guarded: Collection[int],
+    run: int,
 ) -> None:
     """Answers until the pipe of requests ends; see start.Beginning."""
     # The worker must not outlive a killed runner. Linux only; elsewhere the closed pipe ends it, once it is idle.
@@ -352,6 +353,8 @@ def serve(
         resource.setrlimit(limit, (value if most < 0 else min(value, most),) * 2)
     if writable:
         powers.give_up()
+    if run:
+        seccomp.watched(run)
     seccomp.protect(guarded)
     if writable:
         landlock.writes_only_beneath([Path(folder) for folder in writable])

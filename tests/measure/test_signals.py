@@ -1,0 +1,140 @@
+"""SIGTERM, SIGHUP, SIGINT and SIGKILL of bench, check, tune and profile run: what a solution has started ends with them.
+
+Once each verb and each signal here. All pairs, N times: python tests/measure/test_signals.py N (a minute a time).
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("torch")
+pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="looks at /proc")
+
+HERE = Path(__file__).resolve().parent
+VERBS = ("bench", "check", "tune", "profile run")
+SIGNALS = (signal.SIGKILL, signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
+
+# What the command is where there is a GPU, without one.
+RUN = """
+import sys
+from kernelderby import cli
+from kernelderby.measure.machine import probe
+from kernelderby.measure.record import worker
+from kernelderby.measure.wire.replies import GpuSeen
+
+machine = probe.Machine("cpu", gpu=GpuSeen("NVIDIA H200", "9.0"), protocol="cpu-wall")
+if sys.argv[1] != "check":
+    probe.find_machine = lambda root, device: machine
+cli.main()
+"""
+# Beside an ordinary child one in a session of its own, and one that left its parent and its environment as well. {0}
+# tells them from all others of this machine.
+STARTS = """
+import subprocess, sys, time
+
+plain = subprocess.Popen(["sleep", "{0}1"])
+apart = subprocess.Popen(["sleep", "{0}2"], start_new_session=True)
+left = "import subprocess; subprocess.Popen(['/bin/sleep', '{0}3'], start_new_session=True, env={{}})"
+subprocess.run([sys.executable, "-S", "-c", left])
+time.sleep(600)
+
+
+def tuning_key(*given):
+    return "all"
+
+
+def candidates(*given):
+    return [{{"a": 1}}]
+
+
+def run_with(config, *given):
+    return run(*given)
+"""
+
+
+def started(number: int) -> set[str]:
+    found = set()
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            words = path.read_bytes().split(b"\0")
+        except OSError:
+            continue
+        if len(words) > 1 and words[1][:-1] == str(number).encode():
+            found.add(words[1].decode()[-1])
+    return found
+
+
+def wait_for(number: int, wanted: set[str], seconds: float) -> set[str]:
+    until = time.monotonic() + seconds
+    while (found := started(number)) != wanted and time.monotonic() < until:
+        time.sleep(0.02)
+    return found
+
+
+def ended_by(verb: str, sent: signal.Signals, folder: Path) -> tuple[int, set[str], str]:
+    """Exit code, which of its processes were left, and what it said."""
+    sys.path.insert(0, str(HERE))
+    from measuring import copied_set
+
+    root, number = copied_set(folder), random.randrange(10**8, 10**9)
+    main = root / "solutions/tests/elementwise/scaled_add_n16/honest/main.py"
+    main.write_text(STARTS.format(number) + main.read_text())
+    name = ["honest"] if verb == "tune" else ["--solutions", "honest"]
+    environment = {**os.environ, "XDG_CACHE_HOME": str(folder / "cache"), "DERBY_ROOT": str(root)}
+    words = [sys.executable, "-c", RUN, *verb.split(), *name]
+    process = subprocess.Popen(words, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    try:
+        begun = wait_for(number, {"1", "2", "3"}, 120)
+        assert begun == {"1", "2", "3"}, f"derby {verb} never came to the solution; {process.poll()}"
+        process.send_signal(sent)
+        said = process.communicate(timeout=60)[0]
+    finally:
+        process.kill()
+    return process.returncode, wait_for(number, set(), 10), said
+
+
+def is_right(verb: str, sent: signal.Signals, folder: Path) -> None:
+    code, left, said = ended_by(verb, sent, folder)
+    assert not left, f"derby {verb} after {sent.name}: {len(left)} processes live on"
+    assert code == (-sent if sent == signal.SIGKILL else 128 + sent), said
+    if sent != signal.SIGKILL:
+        assert said.rstrip().endswith(f"derby: ended by {sent.name}; what is written stays"), said
+        assert "Traceback" not in said, said
+
+
+def test_what_a_solution_started_ends_with_the_command(tmp_path):
+    pairs = [*zip(VERBS, SIGNALS, strict=True)]
+    folders = [tmp_path / verb for verb, _ in pairs]
+    for folder in folders:
+        folder.mkdir()
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(is_right, *zip(*pairs, strict=True), folders))
+
+
+def all_pairs(times: int) -> int:
+    failed = 0
+    for _ in range(times):
+        for verb in VERBS:
+            for sent in SIGNALS:
+                with tempfile.TemporaryDirectory() as folder:
+                    try:
+                        is_right(verb, sent, Path(folder))
+                    except AssertionError as error:
+                        failed += 1
+                        print(error, flush=True)
+    print(f"{times * len(VERBS) * len(SIGNALS)} runs, {failed} failed")
+    return failed
+
+
+if __name__ == "__main__":
+    sys.exit(bool(all_pairs(int(sys.argv[1]) if len(sys.argv) > 1 else 1)))
