@@ -21,8 +21,8 @@ class Signalled(SystemExit):
 
 
 def unwind_on_signals() -> None:
-    """What is ignored (nohup) stays ignored. A second signal, later than a moment, ends the process at once: its workers
-    end with it (measure/fence/watcher.py)."""
+    """What is ignored (nohup) stays ignored. A second signal, later than a moment, ends the process at once; its
+    workers end with it (measure/fence/watcher.py)."""
     first: list[float] = []
 
     def leave(number: int, frame: FrameType | None) -> None:

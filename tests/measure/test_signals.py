@@ -1,4 +1,4 @@
-"""SIGTERM, SIGHUP, SIGINT and SIGKILL of bench, check, tune and profile run: what a solution has started ends with them.
+"""SIGTERM, SIGHUP, SIGINT, SIGKILL of bench, check, tune and profile run: what a solution started ends with them.
 
 Once each verb and each signal here. All pairs, N times: python tests/measure/test_signals.py N (a minute a time).
 """
@@ -26,13 +26,12 @@ SIGNALS = (signal.SIGKILL, signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
 
 # What the command is where there is a GPU, without one.
 RUN = """
-import sys
+import os, sys
 from kernelderby import cli
 from kernelderby.measure.machine import probe
-from kernelderby.measure.record import worker
 from kernelderby.measure.wire.replies import GpuSeen
 
-machine = probe.Machine("cpu", gpu=GpuSeen("NVIDIA H200", "9.0"), protocol="cpu-wall")
+machine = probe.Machine("cpu", gpu=GpuSeen("NVIDIA H200", "9.0", uuid=str(os.getpid())), protocol="cpu-wall")
 if sys.argv[1] != "check":
     probe.find_machine = lambda root, device: machine
 cli.main()
@@ -89,9 +88,13 @@ def ended_by(verb: str, sent: signal.Signals, folder: Path) -> tuple[int, set[st
     root, number = copied_set(folder), random.randrange(10**8, 10**9)
     main = root / "solutions/tests/elementwise/scaled_add_n16/honest/main.py"
     main.write_text(STARTS.format(number) + main.read_text())
-    name = ["honest"] if verb == "tune" else ["--solutions", "honest"]
+    ncu = folder / "ncu"  # runs what it should count, and waits for its end as the real one does
+    ncu.write_text('#!/bin/sh\nwhile [ "$1" != --metrics ]; do shift; done\nshift 2\n"$@"\n')
+    ncu.chmod(0o755)
+    name = {"tune": ["honest"], "profile run": ["--with", "ncu", "--solutions", "honest"]}
     environment = {**os.environ, "XDG_CACHE_HOME": str(folder / "cache"), "DERBY_ROOT": str(root)}
-    words = [sys.executable, "-c", RUN, *verb.split(), *name]
+    environment["PATH"] = f"{folder}:{environment['PATH']}"
+    words = [sys.executable, "-c", RUN, *verb.split(), *name.get(verb, ["--solutions", "honest"])]
     process = subprocess.Popen(words, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     try:
         begun = wait_for(number, {"1", "2", "3"}, 120)

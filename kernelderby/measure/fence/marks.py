@@ -52,9 +52,7 @@ def carrying(number: int) -> list[int]:
     """Process ids of all that carry that mark and live, except this process. The number of a run: any mark of it."""
     bits = 0 if number % (1 << RUN_BITS) else RUN_BITS
     return [
-        pid
-        for pid in _processes()
-        if pid != os.getpid() and of(pid) >> bits == number >> bits and not is_dead(pid)
+        pid for pid in _processes() if pid != os.getpid() and of(pid) >> bits == number >> bits and not is_dead(pid)
     ]
 
 

@@ -14,6 +14,7 @@ import fcntl
 import os
 import socket
 import struct
+from contextlib import suppress
 
 from kernelderby.measure.fence import marks
 
@@ -21,7 +22,7 @@ _RECEIVE, _SEND = 0xC0502100, 0xC0182101  # SECCOMP_IOCTL_NOTIF_*
 _NOTICE = struct.Struct("=QIIiIQ6Q")  # struct seccomp_notif: id, pid, flags, number, architecture, address, arguments
 _ANSWER = struct.Struct("=QqiI")
 _CONTINUE = 1
-_GROUPS = {62, 129}  # kill on x86-64 and aarch64: a number below 0 is a process group's (no other asked-for call is 62 or 129)
+_KILL = {62, 129}  # on x86-64 and aarch64, and no other call that is asked for: below 0 stands a group
 
 
 def listening(run: int) -> socket.socket | None:
@@ -77,11 +78,10 @@ def answer(descriptor: int) -> bool:
         return error.errno in (errno.EINTR, errno.ENOENT)  # the caller was killed before it was heard
     number, caller, _, call, _, _, *arguments = _NOTICE.unpack(notice)
     target = ctypes.c_int(arguments[0] & 0xFFFFFFFF).value
-    is_own = _is_own(caller, target, is_group=target < 0 and call in _GROUPS)
-    try:
-        fcntl.ioctl(descriptor, _SEND, _ANSWER.pack(number, 0, 0 if is_own else -errno.EPERM, _CONTINUE if is_own else 0))
-    except OSError:
-        pass  # it was killed meanwhile
+    is_own = _is_own(caller, target, is_group=target < 0 and call in _KILL)
+    told = (0, _CONTINUE) if is_own else (-errno.EPERM, 0)
+    with suppress(OSError):  # it was killed meanwhile
+        fcntl.ioctl(descriptor, _SEND, _ANSWER.pack(number, 0, *told))
     return True
 
 

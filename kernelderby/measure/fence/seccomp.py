@@ -68,8 +68,8 @@ _OF_THE_USER = {"setpriority": 2, "ioprio_set": 3}  # first argument: all that t
 _RTTIME = 15  # RLIMIT_RTTIME carries the worker's mark, see marks.py
 # Name: numbers, which argument, and the values that are refused.
 _WITH = {
-    # A file that signals another process when something happens to it, leases, which make others wait, and pipes of more
-    # than their usual size: F_SETOWN, F_SETSIG, F_SETOWN_EX, F_SETLEASE, F_SETPIPE_SZ.
+    # A file that signals another process when something happens to it, leases, which make others wait, and pipes larger
+    # than usual: F_SETOWN, F_SETSIG, F_SETOWN_EX, F_SETLEASE, F_SETPIPE_SZ.
     "fcntl": ((72, 25), 1, [8, 10, 15, 1024, 1031]),
     "setrlimit": ((160, 164), 0, [_RTTIME]),
     # FIOSETOWN and SIOCSPGRP (the same for sockets), TIOCSTI, FS_IOC_SETFLAGS and FS_IOC_FSSETXATTR (immutable files).
@@ -86,7 +86,7 @@ _NAMESPACES = 0x7E020000  # CLONE_NEWNS, NEWCGROUP, NEWUTS, NEWIPC, NEWUSER, NEW
 
 _PR_GET_SECCOMP, _PR_SET_SECCOMP, _PR_SET_NO_NEW_PRIVS, _FILTER = 21, 22, 38, 2
 _MESSAGES = ("sendmsg", "sendmmsg")
-_SECCOMP, _SET_FILTER, _NEW_LISTENER = {"x86_64": 317, "aarch64": 277}, 1, 1 << 3
+_SECCOMP, _SET_FILTER, _IS_AVAILABLE, _NEW_LISTENER = {"x86_64": 317, "aarch64": 277}, 1, 2, 1 << 3
 _LOAD, _EQUAL, _AT_LEAST, _ANY_BIT, _AND, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x54, 0x06
 _ALLOW, _ASK, _FAIL = 0x7FFF0000, 0x7FC00000, 0x00050000
 _REFUSE = _FAIL | errno.EPERM
@@ -107,6 +107,14 @@ def has_seccomp() -> bool:
         return platform.machine() in _ARCHITECTURES and ctypes.CDLL(None).prctl(_PR_GET_SECCOMP, 0, 0, 0, 0) >= 0
     except (OSError, AttributeError):
         return False
+
+
+def can_ask() -> bool:
+    """Whether the kernel knows SECCOMP_RET_USER_NOTIF (Linux 5.0; its answer `go on` since 5.5)."""
+    if not has_seccomp():
+        return False
+    number, action = ctypes.c_long(_SECCOMP[platform.machine()]), ctypes.c_uint32(_ASK)
+    return bool(ctypes.CDLL(None).syscall(number, _IS_AVAILABLE, 0, ctypes.byref(action)) == 0)
 
 
 def protect(processes: Collection[int]) -> bool:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import select
-import socket
 import subprocess
 import sys
 import threading
@@ -20,14 +19,14 @@ from kernelderby.measure.fence import marks, notices
 
 _POLL_MS = 200  # where the kernel has no descriptor of a process
 _lock = threading.Lock()
-_watchers: dict[int, tuple[int, count[int], subprocess.Popen[bytes]]] = {}  # of this process id, not of one that forked us
+_watchers: dict[int, tuple[int, count[int], int]] = {}  # this process's id -> run, marks, the watcher's id
 
 
 def next_mark() -> int:
     """A number for marks.mark(), with a watcher that lives: one more worker of this process. It starts the watcher."""
     with _lock:
         held = _watchers.get(os.getpid())
-        if held is None or held[2].poll() is not None:
+        if held is None or not _lives(held[2]):
             run = marks.new_run()
             held = _watchers[os.getpid()] = (run, count(run + 1), _started(run))
         return next(held[1])
@@ -36,7 +35,7 @@ def next_mark() -> int:
 def pids() -> set[int]:
     """Of the watcher of this process, which no worker may signal."""
     held = _watchers.get(os.getpid())
-    return {held[2].pid} if held else set()
+    return {held[2]} if held else set()
 
 
 def can_watch() -> bool:
@@ -48,24 +47,38 @@ def can_watch() -> bool:
     return found
 
 
-def _started(run: int) -> subprocess.Popen[bytes]:
+def _started(run: int) -> int:
     package = str(Path(__file__).resolve().parents[3])
-    process = subprocess.Popen(
-        [sys.executable, "-S", "-P", "-m", __name__, str(run), str(os.getpid())],
-        cwd="/",
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        env={**os.environ, "PYTHONPATH": package, "PYTHONDONTWRITEBYTECODE": "1"},
-        start_new_session=True,
-    )
-    assert process.stdout is not None
-    process.stdout.readline()  # it listens, or has ended
-    return process
+    told, tell = os.pipe()
+    try:
+        pid = os.posix_spawn(
+            sys.executable,
+            [sys.executable, "-S", "-P", "-m", __name__, str(run), str(os.getpid())],
+            {**os.environ, "PYTHONPATH": package, "PYTHONDONTWRITEBYTECODE": "1"},
+            file_actions=[
+                (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
+                (os.POSIX_SPAWN_DUP2, tell, 1),
+                (os.POSIX_SPAWN_OPEN, 2, os.devnull, os.O_WRONLY, 0),
+            ],
+            setsid=True,
+        )
+    finally:
+        os.close(tell)
+    os.read(told, 1)  # it listens, or has ended
+    os.close(told)
+    return pid
+
+
+def _lives(pid: int) -> bool:
+    try:
+        return os.waitpid(pid, os.WNOHANG)[0] == 0
+    except ChildProcessError:
+        return False
 
 
 def main() -> None:
     run, parent = int(sys.argv[1]), int(sys.argv[2])
+    os.chdir("/")
     poll = select.poll()
     try:
         parent_ends = os.pidfd_open(parent)

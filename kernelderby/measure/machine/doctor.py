@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from kernelderby.catalog import Catalog
-from kernelderby.measure.fence import landlock, processes, seccomp
+from kernelderby.measure.fence import landlock, seccomp, watcher
 from kernelderby.measure.machine.environment import LIBRARIES, GpuSensors, host_cpu, library_versions
 from kernelderby.measure.machine.probe import Machine, find_machine
 from kernelderby.measure.machine.requirements import try_modules, why_not
@@ -50,7 +50,8 @@ def examine(root: Path) -> dict[str, Any]:
         "tools": {name: str(path) if (path := find_tool(name)) else None for name in TOOLS},
         "fences": {
             "seccomp (no signals to the run, no tracing, no network)": seccomp.has_seccomp(),
-            "subreaper (nothing outlives a run)": processes.adopt_orphans(),
+            "seccomp notices (signals to its own processes alone)": seccomp.can_ask(),
+            "watcher (nothing outlives a run, however that ends)": watcher.can_watch(),
             "landlock (the set and the user's files read-only)": landlock.version() > 0,
         },
         "solutions": solutions,

@@ -13,6 +13,7 @@ from kernelderby.measure.judge.exchange import PASSED
 from kernelderby.measure.judge.table import JudgesTable
 from kernelderby.measure.run.racer import Racer
 from kernelderby.measure.run.shared import Run
+from kernelderby.measure.wire.process import interruptible
 from kernelderby.measure.wire.remote import RemoteHands
 from kernelderby.measure.wire.replies import Failed, Verdict, Wrong
 from kernelderby.row import JUDGE_WITHOUT_MEMORY
@@ -29,7 +30,7 @@ class Preparing:
         """Of all of them side by side, since compilation takes the CPU's time."""
         if not racers:
             return []
-        with ThreadPoolExecutor(len(racers)) as pool:
+        with ThreadPoolExecutor(len(racers)) as pool, interruptible():
             return list(pool.map(self.prepared, racers))
 
     def prepared(self, racer: Racer) -> Verdict | Failed:
