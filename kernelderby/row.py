@@ -74,6 +74,8 @@ STATUS_OF_EVALUATION = {
 
 # Rows hold three digits behind the point of a microsecond, medians and samples alike.
 ROUNDING_US, ROUNDING = 1.01e-3, 1e-6
+_CLOCKS = 1.01  # the GPU's and the host's need not run alike
+_SPEEDUP = 0.01  # flashinfer-bench rounds the times before it divides
 
 Time = Annotated[float, must_be(f"a time from {LEAST_US:g} to {MOST_US:g} us", ge=LEAST_US, le=MOST_US)]
 Round = Annotated[tuple[Time, ...], must_be("a round of at least one time", min_length=1)]
@@ -87,6 +89,16 @@ class Performance(Struct):
         float, must_be(f"a time from {LEAST_US / 1e3:g} to {MOST_US / 1e3:g} ms", ge=LEAST_US / 1e3, le=MOST_US / 1e3)
     ]
     reference_latency_ms: NotNegative = 0.0
+    speedup_factor: NotNegative | None = None
+
+    def __post_init__(self) -> None:
+        if self.speedup_factor is None or not self.reference_latency_ms:
+            return
+        found = self.reference_latency_ms / self.latency_ms
+        if abs(found - self.speedup_factor) > _SPEEDUP * found:
+            raise ValueError(
+                f"speedup_factor: is {self.speedup_factor:g}, but the two times give {found:g}; measure it again"
+            )
 
 
 class Errors(Struct):
@@ -166,6 +178,12 @@ class Own(Struct):
                 )
         elif self.latency_us is not None and self.samples_us:
             _expect_median("latency_us", self.latency_us, self.samples_us)
+        busy, eager = self.times.get("busy"), self.times.get("eager")
+        if busy and eager:
+            _expect_within("times.busy.median_us", busy.median_us, "times.eager.median_us", eager.median_us)
+        if self.wall_us is not None:
+            _expect_within("host_us", self.host_us, "wall_us", self.wall_us)
+            _expect_within("latency_us", self.latency_us, "wall_us", self.wall_us)
 
 
 class KnownEnvironment(Struct):
@@ -214,6 +232,37 @@ class Row(Struct):
                     f"evaluation.performance.latency_ms: is {there:g} us, but measurement.latency_us "
                     f"{own.latency_us:g}; measure it again"
                 )
+        _expect_twins(evaluation, own)
+
+
+def _expect_twins(evaluation: Evaluation, own: Own) -> None:
+    """What stands in flashinfer-bench's part and in ours is one thing."""
+    there, here = evaluation.correctness, own.correctness
+    if evaluation.performance is not None:
+        reference_us = evaluation.performance.reference_latency_ms * 1e3
+        _expect_one("reference_latency_us", reference_us, own.reference_latency_us or 0.0)
+    if there is not None and here is not None:
+        _expect_one("correctness.max_absolute_error", there.max_absolute_error, here.max_absolute_error)
+        _expect_one("correctness.max_relative_error", there.max_relative_error, here.max_relative_error)
+    known, libs = evaluation.environment.libs, own.environment.get("libs")
+    if known != libs and isinstance(libs, dict):
+        for name in known.keys() & libs.keys():
+            _expect_one(f"environment.libs.{name}", known[name], libs[name])
+
+
+def _expect_one(field: str, there: Any, here: Any) -> None:
+    if there == here or (
+        isinstance(there, (int, float))
+        and isinstance(here, (int, float))
+        and abs(there - here) <= ROUNDING_US + ROUNDING * abs(here)
+    ):
+        return
+    raise ValueError(f"measurement.{field}: is {here!r:.40}, but {there!r:.40} in evaluation; measure it again")
+
+
+def _expect_within(field: str, part: float | None, around: str, whole: float) -> None:
+    if part is not None and part > whole * _CLOCKS + ROUNDING_US:
+        raise ValueError(f"{field}: is {part:g}, longer than {around} {whole:g} around it; measure it again")
 
 
 def _expect_median(field: str, stated: float, rounds: tuple[tuple[float, ...], ...] | Raw) -> None:

@@ -133,12 +133,12 @@ def test_a_set_without_published_figures(small_set):
         (
             "importance",
             "operator,importance_percent\na,ten\n",
-            "csv:2: importance_percent: must be a finite number above 0, not 'ten'",
+            "csv:2: importance_percent: must be a number above 0, 1e9 at most, not 'ten'",
         ),
         (
             "shapes",
             "# c\noperator,shape_id,flops,bytes_read,bytes_written,tprod_xpua_us\na,0,1,1,1,0\n",
-            "csv:3: tprod_xpua_us: must be a finite number above 0, not '0'",
+            "csv:3: tprod_xpua_us: must be a time from 1e-06 to 1e+12 us, not '0'",
         ),
         ("shapes", "operator,shape_id\na,0\n", "csv:2: tprod_xpua_us: is missing"),
     ],

@@ -11,7 +11,7 @@ from typing import Concatenate, ParamSpec, TypeVar
 from kernelderby.catalog import Catalog, Definition, Solution, Workload, published
 from kernelderby.catalog.selection import LEGS, by_leg, by_origin, is_named, of_origin, select_workloads
 from kernelderby.catalog.workloads import FRESH
-from kernelderby.errors import DerbyError
+from kernelderby.errors import DerbyError, LeftOut
 from kernelderby.fields import suggestion
 from kernelderby.hardware import Gpu, find_gpu, gpus
 from kernelderby.locate import find_set
@@ -263,13 +263,14 @@ class TraceSet:
     ) -> tuple[list[str], list[str]]:
         """The wanted definitions that have rows to compare; without any wanted, those that solutions competed for, or
         all where there are none such. And a warning for all that is left out."""
-        catalog, warnings = self.catalog, []
+        catalog, warnings = self.catalog, list[str]()
         with_any = {row.definition for row in rows}
         chosen = list(wanted) or sorted(with_any & set(catalog.definitions))
         if not rows or not chosen:
             raise DerbyError(f"{catalog.root / 'traces'}: no recorded rows; measure with `derby bench`")
         for stranger in sorted(with_any - set(catalog.definitions)):
-            warnings.append(f"{catalog.root / 'traces'}: rows of {stranger}, no definition of the set, left out")
+            problem = f"{catalog.root / 'traces'}: rows of {stranger}, no definition of the set; left out"
+            warnings.append(LeftOut(problem))
         if len(chosen) == 1:
             return chosen, warnings
         competed = (

@@ -13,7 +13,7 @@ from kernelderby.catalog.model import Definition, Requires, Solution, TensorSpec
 from kernelderby.catalog.solutions import UNIQUE, load_solutions
 from kernelderby.catalog.traces import fresh_workloads, load_rows
 from kernelderby.catalog.workloads import FRESH, load_workloads
-from kernelderby.errors import DerbyError
+from kernelderby.errors import DerbyError, LeftOut
 from kernelderby.fields import suggestion
 from kernelderby.files import files_under
 from kernelderby.trace import Measurement
@@ -56,7 +56,7 @@ class Catalog:
 
     def left_out(self, problem: str) -> None:
         """Something of the set is broken and takes no part."""
-        self._noted(f"{problem}; left out")
+        self._noted(LeftOut(f"{problem}; left out"))
 
     def _noted(self, problem: str) -> None:
         if self.strict:
@@ -149,11 +149,11 @@ class Catalog:
         return files_under(self.root / "traces", ".jsonl", self.left_out)
 
     def _rows(self, path: Path) -> list[Measurement]:
-        known = {}
-        if path.stem in self.definitions:
-            known = {workload.uuid: workload for workload in self.workloads(path.stem)}
-        by_author = len(path.relative_to(self.root / "traces").parts) == 3
-        return self._lines(path, lambda left_out: load_rows(path, known, left_out, self._noted, by_author))
+        definition = self.definitions.get(path.stem)
+        known = {workload.uuid: workload for workload in self.workloads(path.stem)} if definition else {}
+        folders = path.relative_to(self.root / "traces").parts[:-1]
+        place = (folders[0], folders[1]) if len(folders) == 2 else None
+        return self._lines(path, lambda left_out: load_rows(path, known, left_out, self._noted, place, definition))
 
     def _lines(self, path: Path, read: Callable[[Callable[[str], None]], list[T]]) -> list[T]:
         """What read gives of a file of many lines. What it leaves out is one warning, not one a line."""

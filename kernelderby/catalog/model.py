@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,6 +13,8 @@ from typing import Any
 from kernelderby.catalog.code import running_parts
 from kernelderby.errors import DerbyError
 from kernelderby.trace import Cost, Stage
+
+_FEW, _DEVIATIONS = 1024, 4.5  # of Tolerance.least_ratio
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +47,18 @@ class Tolerance:
     outputs: tuple[str, ...] = ()
     row_error: float | None = None
     scale_error: float | None = None
+
+    def least_ratio(self, elements: int) -> float:
+        """The share of this many elements that must not fail.
+
+        Which elements fail is chance, and of few elements it takes few: there more may than the ratio says, by as many
+        standard deviations of that chance as no honest solution meets, but never more than half."""
+        ratio = self.required_matched_ratio
+        if not 0 < elements < _FEW:
+            return ratio
+        allowed = elements * (1 - ratio)
+        chance = _DEVIATIONS * math.sqrt(allowed * ratio)
+        return 1 - max(allowed, min(allowed + chance, elements / 2)) / elements
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,8 +10,9 @@ from typing import TypeVar
 from msgspec import Struct
 
 from kernelderby.errors import DerbyError
-from kernelderby.fields import Name, Positive, Size, read_csv
+from kernelderby.fields import Importance, Name, Size, read_csv
 from kernelderby.files import expect_folders
+from kernelderby.row import Time
 
 HARDWARE = "xpu-a"  # what the published times were measured on: its file in kernelderby/hardware/gpus
 T = TypeVar("T")
@@ -20,13 +21,13 @@ LeftOut = Callable[[str], None]
 
 class _Importance(Struct):
     operator: Name
-    importance_percent: Positive
+    importance_percent: Importance
 
 
 class _Time(Struct):
     operator: Name
     shape_id: Size
-    tprod_xpua_us: Positive
+    tprod_xpua_us: Time
 
 
 def importance(root: Path | str, left_out: LeftOut | None = None) -> dict[str, float]:

@@ -7,12 +7,14 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+from kernelderby.catalog.agreement import Place, check_passed, check_place, out_of_session
 from kernelderby.catalog.model import Definition, Workload
 from kernelderby.catalog.workloads import FRESH, workload_of
 from kernelderby.errors import DerbyError
 from kernelderby.fields import agree, decode_json, expect_keys_once, lines_of
 from kernelderby.quick import QuickRow, read_rows
-from kernelderby.trace import Measurement, Place
+from kernelderby.trace import Measurement
+from kernelderby.trace import Place as Line
 
 _CLOCKS_DIFFER = timedelta(days=1)  # a row may come from a machine whose clock is ahead, or has no zone
 
@@ -22,13 +24,14 @@ def load_rows(
     workloads: Mapping[str, Workload],
     left_out: Callable[[str], None],
     noted: Callable[[str], None],
-    by_author: bool = False,
+    place: Place | None = None,
+    definition: Definition | None = None,
 ) -> list[Measurement]:
-    """The rows of a file, in its order. workloads: uuid -> workload, of the definition; a row that contradicts its own
-    is broken. by_author: it lies at traces/<author>/<op_type>/. Broken lines are told to left_out; rows of the future,
-    which stay, to noted."""
-    rows, ahead = [], []
-    latest, definition, place = datetime.now(UTC) + _CLOCKS_DIFFER, path.stem, str(path)
+    """The rows of a file, in its order. workloads: uuid -> workload, of the definition; a row that contradicts its own,
+    or anything else around it (agreement.py), is broken. place: the two folders under traces/ that it lies in, where
+    there are two. Broken lines are told to left_out; rows of the future, which stay, to noted."""
+    rows, ahead = list[Measurement](), list[str]()
+    latest, file = datetime.now(UTC) + _CLOCKS_DIFFER, str(path)
     ran: dict[bytes, dict[str, Any]] = {}  # a workload as it stands in the file -> what it says, read and checked once
     for where, line in read_rows(path, left_out):
         try:
@@ -36,10 +39,17 @@ def load_rows(
             if text:
                 line.workload = ran[text] if text in ran else decode_json(f"{where}: workload", text)
             number = int(where.rpartition(":")[2])
-            row = Measurement.from_row(line, where, Place(place, number), is_known=text in ran, by_author=by_author)
-            agree(where, "definition", row.definition, definition)
-            if text not in ran and row.uuid in workloads:
-                _check_workload(where, row, workloads[row.uuid])
+            row = Measurement.from_row(
+                line, where, Line(file, number), is_known=text in ran, by_author=place is not None
+            )
+            agree(where, "definition", row.definition, path.stem)
+            workload = workloads.get(row.uuid)
+            if text not in ran and workload is not None:
+                _check_workload(where, row, workload)
+            if place is not None:
+                check_place(where, row, place, definition)
+            if definition is not None:
+                check_passed(where, row, definition, workload)
         except DerbyError as error:
             left_out(str(error))
             continue
@@ -53,7 +63,11 @@ def load_rows(
             f"{ahead[0]}: evaluation.timestamp: lies in the future ({len(ahead)} rows of the file); "
             "was the clock of that machine right?"
         )
-    return rows
+    contradicting = dict[int, Measurement]()
+    for row, problem in out_of_session(rows):
+        contradicting[id(row)] = row
+        left_out(f"{file}:{row.place.line if row.place else 0}: {problem}")
+    return [row for row in rows if id(row) not in contradicting] if contradicting else rows
 
 
 def fresh_workloads(

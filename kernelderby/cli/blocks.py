@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Sequence
 from glob import glob
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,12 +21,14 @@ _NAMED = 3  # markers in one message
 _PARAMETERS = ("root", "style", "as_json", "table", "plot", "target", "block")
 
 
-def write_block(context: click.Context, verb: str, page: Path, block: str, markdown: str) -> str:
+def write_block(
+    context: click.Context, verb: str, page: Path, block: str, markdown: str, left_out: Sequence[str] = ()
+) -> str:
     """Fills the block whose marker holds this command; one that holds only the verb gets the command's words. Gives a
     line that says what was done.
 
     block: name of a block `<!-- derby profile NAME -->`, then that one whatever the command. DerbyError when no marker
-    is this command's: a table must not change its meaning in silence.
+    is this command's: a table must not change its meaning in silence. left_out: of the set, since it is broken.
     """
     from kernelderby.report.markers import replace_block
 
@@ -48,7 +51,7 @@ def write_block(context: click.Context, verb: str, page: Path, block: str, markd
             f"{page}: {held}: is not this command, `derby {own}`; give the marker's options, or change the marker"
         )
 
-    changed = replace_block(page, name, markdown, choose)
+    changed = replace_block(page, name, markdown, choose, left_out)
     return f"{page}: block {name} {'written' if changed else 'is up to date'}"
 
 

@@ -20,7 +20,7 @@ from kernelderby.cli.output import Output, output_options
     help="Largest first; s: lowest first, on the first GPU.",
 )
 @origin_option
-@output_options("list", tables=("operators",))
+@output_options("list", tables=("operators",), of_set=True)
 @root_option
 def command(words: tuple[str, ...], sort: str, origin: tuple[str, ...], root: Path, output: Output) -> None:
     """The operators of the set, those that match each WORD: a part of the name, the op_type or the dtype.

@@ -91,6 +91,7 @@ _WHERE = (
 )
 root_option = click.option("--root", type=FILE, callback=_root, help=_WHERE)
 written_root_option = click.option("--root", type=FILE, callback=_written_root, help=_WHERE)
+strict_option = click.option("--strict", is_flag=True, help="An error if anything of the set is broken and left out.")
 json_option = click.option("--json", "as_json", is_flag=True, help="JSON for machines instead of text.")
 
 

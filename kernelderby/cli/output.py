@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from kernelderby.cli.options import FILE
+from kernelderby.cli.options import FILE, strict_option
 from kernelderby.errors import DerbyError
 
 if TYPE_CHECKING:
@@ -43,6 +43,7 @@ class Output:
     plot: Path | None = None
     target: Path | None = None
     block: str = ""
+    strict: bool = False
 
     @property
     def is_json(self) -> bool:
@@ -52,11 +53,13 @@ class Output:
         """Prints the answer (report.answer.Answer), writes it into --write's block, draws --plot with draw(path)."""
         if self.plot is not None and draw is None:
             raise DerbyError(f"--plot: derby {self.verb} has no picture; leave it out")
+        if self.strict:
+            expect_whole(answer.left_out)
         warn(answer.warnings)
         if self.target is not None:
             from kernelderby.cli.blocks import write_block
 
-            warn([write_block(self.context, self.verb, self.target, self.block, answer.to_markdown())])
+            warn([write_block(self.context, self.verb, self.target, self.block, answer.to_markdown(), answer.left_out)])
         if self.target is None or self.is_chosen:
             say(self._rendered(answer))
         if self.plot is not None and draw is not None:
@@ -73,33 +76,38 @@ class Output:
         return answer.to_text(text_width(), has_color(sys.stdout))
 
 
-def output_options(verb: str, tables: Sequence[str], *, plot: bool = False, write: bool = True) -> Callable[..., Any]:
-    """Adds the options and hands them to the command as one Output, `output`. tables: names of the answer's frames."""
+def output_options(
+    verb: str, tables: Sequence[str], *, plot: bool = False, write: bool = True, of_set: bool = False
+) -> Callable[..., Any]:
+    """Adds the options and hands them to the command as one Output, `output`. tables: names of the answer's frames.
+    of_set: the verb reads a whole set, so that it has --strict."""
 
     def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
         @wraps(function)
         def wrapped(*, style: str, as_json: bool, table: str | None, **options: Any) -> Any:
             context = click.get_current_context()
-            taken = {name: options.pop(name) for name in ("plot", "target", "block") if name in options}
+            taken = {name: options.pop(name) for name in ("plot", "target", "block", "strict") if name in options}
             is_chosen = as_json or context.get_parameter_source("style") is not click.core.ParameterSource.DEFAULT
             style = "json" if as_json else style
             if table is not None and style != "csv":
                 raise click.UsageError("--table goes with --format csv: the other formats have all tables")
             return function(output=Output(verb, context, style, is_chosen, table, **taken), **options)
 
-        for option in reversed(_options(tables, plot, write)):
+        for option in reversed(_options(tables, plot, write, of_set)):
             wrapped = option(wrapped)
         return wrapped
 
     return decorate
 
 
-def _options(tables: Sequence[str], plot: bool, write: bool) -> list[Callable[..., Any]]:
+def _options(tables: Sequence[str], plot: bool, write: bool, of_set: bool) -> list[Callable[..., Any]]:
     options = [
         click.option("--format", "style", type=click.Choice(FORMATS), default="text", show_default=True),
         click.option("--json", "as_json", is_flag=True, help="The same as --format json."),
         click.option("--table", type=click.Choice(tables), help="The table for --format csv (default: the first)."),
     ]
+    if of_set:
+        options.append(strict_option)
     if plot:
         options.append(
             click.option("--plot", type=FILE, metavar="FILE", help="Draw it too: a .png, .svg or .pdf file.")
@@ -122,6 +130,15 @@ def _options(tables: Sequence[str], plot: bool, write: bool) -> list[Callable[..
             ),
         ]
     return options
+
+
+def expect_whole(left_out: Sequence[str]) -> None:
+    """--strict. DerbyError where anything of the set was left out."""
+    if left_out:
+        error = DerbyError(f"--strict: {len(left_out)} of the set left out; mend or remove what is named above")
+        for problem in left_out:
+            error.add_note(problem)
+        raise error
 
 
 def say(text: str) -> None:

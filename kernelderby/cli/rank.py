@@ -49,7 +49,9 @@ if TYPE_CHECKING:
     help="One author against the best library on every shape: one sentence per GPU, or one row per operator.",
 )
 @click.option("--author", metavar="A", help="With --summary: the author (default: fastest on the most shapes).")
-@output_options("rank", tables=("solutions", "workloads", "pairs", "authors", "operators", "leads"), plot=True)
+@output_options(
+    "rank", tables=("solutions", "workloads", "pairs", "authors", "operators", "leads"), plot=True, of_set=True
+)
 @root_option
 def command(
     operators: tuple[str, ...],

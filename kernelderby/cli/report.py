@@ -6,8 +6,8 @@ from pathlib import Path
 
 import click
 
-from kernelderby.cli.options import FILE, DerbyCommand, root_option
-from kernelderby.cli.output import say, warn
+from kernelderby.cli.options import FILE, DerbyCommand, root_option, strict_option
+from kernelderby.cli.output import expect_whole, say, warn
 from kernelderby.errors import DerbyError
 
 
@@ -19,6 +19,7 @@ from kernelderby.errors import DerbyError
     "--picture", type=FILE, metavar="FILE.svg", help="Only a picture for a README: a race, and S of all operators."
 )
 @click.option("--race", metavar="D", help="The operator of the picture's race (default: most solutions).")
+@strict_option
 @root_option
 def command(
     target: Path | None,
@@ -26,17 +27,20 @@ def command(
     markdown: bool,
     picture: Path | None,
     race: str | None,
+    strict: bool,
     root: Path,
 ) -> None:
     """One HTML file of rankings, operators, rooflines, profiles and what to trust; it opens from disk, without network.
 
     Default: reports/report.html of the set; for the installed set, report.html here. Needs no GPU and no torch.
     """
+    from kernelderby.fields import read_text
     from kernelderby.files import write_whole
     from kernelderby.page.build import build_page
-    from kernelderby.page.html import page_html
+    from kernelderby.page.html import holds, page_html
     from kernelderby.page.markdown import page_markdown
     from kernelderby.page.picture import picture as draw
+    from kernelderby.report.shortened import expect_no_less, expect_no_shorter
 
     if picture is not None and (target is not None or markdown):
         raise click.UsageError("--picture is written instead of the page: leave out OUT.html and --markdown")
@@ -46,12 +50,23 @@ def command(
         if path is not None and not path.parent.is_dir():
             raise DerbyError(f"{path}: cannot be written (there is no such folder); name a place that exists")
     page = build_page(root, against)
+    if strict:
+        expect_whole(page.left_out)
     warn(page.model.trust.warnings)
     if markdown and target is None:
-        say(page_markdown(page.model))
+        say(page_markdown(page.model, page.left_out))
         return
     path = picture or target or _default(root)
-    text = draw(page.model, race) if picture else page_markdown(page.model) if markdown else page_html(page)
+    is_html = not (picture or markdown)
+    text = (
+        page_html(page) if is_html else draw(page.model, race) if picture else page_markdown(page.model, page.left_out)
+    )
+    if page.left_out and path.is_file():
+        before = read_text(path)
+        if is_html:
+            expect_no_less(path, holds(before), holds(text), page.left_out)
+        else:
+            expect_no_shorter(path, before, text, page.left_out)
     write_whole(path, text.encode())
     warn([f"{path}: written"])
 

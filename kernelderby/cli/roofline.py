@@ -25,7 +25,7 @@ from kernelderby.errors import DerbyError
 @click.option("--shapes", is_flag=True, help="Every shape of all operators.")
 @click.option("--protocol", metavar="P", help="With --traces: how the rows were timed (default: the newest protocol).")
 @click.option("--traces", "with_traces", is_flag=True, help="S of our recorded times on the first GPU.")
-@output_options("roofline", tables=("operators", "shapes"), plot=True)
+@output_options("roofline", tables=("operators", "shapes"), plot=True, of_set=True)
 @root_option
 def command(
     operators: tuple[str, ...],

@@ -15,7 +15,7 @@ _TABLES = ("workloads", "solutions", "axes", "inputs", "outputs", "tolerances")
 @click.command(cls=DerbyCommand)
 @click.argument("operator")
 @origin_option
-@output_options("show", tables=_TABLES)
+@output_options("show", tables=_TABLES, of_set=True)
 @root_option
 def command(operator: str, origin: tuple[str, ...], root: Path, output: Output) -> None:
     """One operator: axes, inputs, outputs, tolerances with their reasons, solutions, workloads.

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from kernelderby import __version__
 from kernelderby.catalog import Catalog, published
-from kernelderby.errors import DerbyError
+from kernelderby.errors import DerbyError, LeftOut
 from kernelderby.page.changes import changes, rows_before
 from kernelderby.page.environments import Environments
 from kernelderby.page.model import FIELDS, KINDS, PageModel, ShownRace
@@ -22,10 +22,11 @@ from kernelderby.trace import Measurement
 
 @dataclass(frozen=True, slots=True)
 class BuiltPage:
-    """samples: of each race, workload by workload and solution by solution."""
+    """samples: of each race, workload by workload and solution by solution. left_out: what of the set is broken."""
 
     model: PageModel
     samples: tuple[list[list[Samples]], ...]
+    left_out: tuple[str, ...] = ()
 
 
 def build_page(root: Path | str = ".", against: Path | None = None) -> BuiltPage:
@@ -38,13 +39,13 @@ def page_of(catalog: Catalog, against: Path | None = None) -> BuiltPage:
     by_definition = _by_definition(rows)
     workloads = {name: in_order(catalog.shapes(name, by_definition.get(name, ()))) for name in catalog.definitions}
     solutions = {name: {each.name: each for each in catalog.solutions_of(name)} for name in catalog.definitions}
-    environments, warnings = Environments(), list[str]()
+    environments, warnings = Environments(), list[LeftOut]()
     races: list[tuple[ShownRace, list[list[Samples]]]] = []
     for name, own in by_definition.items():
         try:
             races += races_of(name, own, workloads[name], solutions[name], environments)
         except DerbyError as error:
-            warnings.append(f"{name}: left out: {error}")
+            warnings.append(LeftOut(f"{name}: {error}; left out"))
     shown_races = tuple(race for race, _ in races)
     gpus = shown_gpus(rows)
     importance = published.importance(catalog.root, catalog.left_out)
@@ -57,7 +58,7 @@ def page_of(catalog: Catalog, against: Path | None = None) -> BuiltPage:
     if against is not None:
         before = _by_definition(rows_before(against, catalog))
         changed = changes(str(against), by_definition, before, workloads, solutions)
-    profiles = recordings(catalog, warnings.append)
+    profiles = recordings(catalog, lambda problem: warnings.append(LeftOut(problem)))
     labels = {operator.name: [shape.label for shape in operator.shapes] for operator in operators}
     newest = max(rows, key=lambda row: row.moment).timestamp if rows else ""
     model = PageModel(
@@ -81,7 +82,8 @@ def page_of(catalog: Catalog, against: Path | None = None) -> BuiltPage:
         trust=trust(catalog, rows, shown_races, labels, [*catalog.warnings, *warnings]),
         environments=tuple(environments.all),
     )
-    return BuiltPage(model, tuple(samples for _, samples in races))
+    left_out = tuple(each for each in (*catalog.warnings, *warnings) if isinstance(each, LeftOut))
+    return BuiltPage(model, tuple(samples for _, samples in races), left_out)
 
 
 def _by_definition(rows: Sequence[Measurement]) -> dict[str, list[Measurement]]:

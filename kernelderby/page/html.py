@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import re
 from importlib.resources import files
 
 from kernelderby.page.build import BuiltPage
-from kernelderby.page.packed import packed
+from kernelderby.page.packed import packed, unpacked
 
 SCRIPTS = (
     "data.js",
@@ -54,6 +55,21 @@ def page_html(page: BuiltPage) -> str:
 </body>
 </html>
 """
+
+
+def holds(page: str) -> dict[str, int]:
+    """What an HTML page of ours shows, counted; nothing of a page that is none."""
+    found = re.search(r'<script type="application/octet-stream" id="model">([A-Za-z0-9+/=]*)</script>', page)
+    try:
+        model = unpacked(found[1]) if found else {}
+        return {
+            "rows": model["rows"],
+            "operators": len(model["operators"]),
+            "solutions": len(model["solutions"]),
+            "recordings": sum(len(model[part]) for part in ("pipelines", "layers", "kernels", "timelines")),
+        }
+    except (ValueError, KeyError, TypeError, OSError, EOFError):
+        return {}
 
 
 def asset(name: str) -> str:

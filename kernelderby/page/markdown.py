@@ -13,13 +13,13 @@ from kernelderby.report.numbers import factor, percent
 FAILURES = 40  # lines of the table; a run that fails everywhere says how many more there are
 
 
-def page_markdown(model: PageModel) -> str:
-    """One report a GPU that has rows, the changes first."""
+def page_markdown(model: PageModel, left_out: Sequence[str] = ()) -> str:
+    """One report a GPU that has rows, the changes first. left_out: of the set, since it is broken."""
     reports = [_changes(model)] if model.changes else []
     reports += [_of_gpu(model, gpu.id, gpu.name) for gpu in model.gpus if gpu.rows]
     if not reports:
         reports = [Report("KernelDerby", ("no recorded rows; measure with derby bench",), ())]
-    return "\n".join(map(markdown.render, reports))
+    return markdown.with_left_out("\n".join(map(markdown.render, reports)), left_out)
 
 
 def _of_gpu(model: PageModel, gpu: str, name: str) -> Report:

@@ -32,7 +32,7 @@ def trust(
         tuple(failure for race in races for failure in _failures(race, workload_labels[race.definition])),
         tuple(outdated for race in races for outdated in _outdated(race)),
         tuple(_missing(catalog, rows)),
-        tuple(map(words, warnings)),
+        tuple(words(str(each)) for each in warnings),
     )
 
 

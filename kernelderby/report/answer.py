@@ -12,7 +12,7 @@ from typing import Any, Generic, TypeVar
 
 import msgspec
 
-from kernelderby.errors import DerbyError
+from kernelderby.errors import DerbyError, LeftOut
 from kernelderby.report.frame import Frame
 from kernelderby.report.model import Report
 
@@ -33,6 +33,11 @@ class Answer(Generic[Value]):
     make_reports: Callable[[], Sequence[Report]]
     make_frames: Callable[[], Sequence[Frame]]
     warnings: tuple[str, ...] = ()
+
+    @property
+    def left_out(self) -> list[str]:
+        """The warnings of what is broken."""
+        return [each for each in self.warnings if isinstance(each, LeftOut)]
 
     @property
     def frames(self) -> dict[str, Frame]:
@@ -60,7 +65,8 @@ class Answer(Generic[Value]):
     def to_markdown(self) -> str:
         from kernelderby.report import markdown
 
-        return "\n".join(map(markdown.render, self.make_reports()))
+        text = "\n".join(map(markdown.render, self.make_reports()))
+        return markdown.with_left_out(text, self.left_out)
 
     def to_text(self, width: int = PIPE_WIDTH, color: bool = False) -> str:
         from kernelderby.report import text

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from kernelderby.report.model import Report, Table, TableCell
+from kernelderby.report.plain import one_line
 
 ALIGNMENT = {"left": ":--", "right": "--:"}
 _ENTITY = re.compile(r"&(?=#?\w+;)")
@@ -20,6 +21,19 @@ def render(report: Report) -> str:
             parts.append(f"<sub>{_prose(table.caption)}</sub>")
     parts.append("\n".join(f"- {_prose(note)}" for note in report.notes))
     return "\n\n".join(part for part in parts if part) + "\n"
+
+
+LEFT_OUT = "**Left out, since it is broken**"
+_SHOWN = 20
+
+
+def with_left_out(text: str, problems: Sequence[str]) -> str:
+    """A page or a block, and below it what of the set takes no part in it."""
+    if not problems:
+        return text
+    more = [f"- and {len(problems) - _SHOWN} more"] if len(problems) > _SHOWN else []
+    lines = [LEFT_OUT, "", *(f"- {_prose(one_line(each))}" for each in problems[:_SHOWN]), *more]
+    return "\n".join([text.rstrip("\n"), "", *lines, ""])
 
 
 def _table(table: Table) -> str:

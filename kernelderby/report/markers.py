@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
 from pathlib import Path
@@ -11,6 +11,7 @@ from pathlib import Path
 from kernelderby.errors import DerbyError
 from kernelderby.fields import read_text
 from kernelderby.files import write_whole
+from kernelderby.report.shortened import expect_no_shorter
 
 END = "<!-- /derby -->"
 _OPENING = re.compile(r"^<!-- derby ([^\n]*?)[ \t]*-->[ \t]*\r?$", re.MULTILINE)
@@ -48,11 +49,17 @@ def blocks(path: Path, page: str, name: str = "") -> list[PageBlock]:
     return found
 
 
-def replace_block(path: Path, name: str, text: str, chosen: Callable[[list[PageBlock]], tuple[PageBlock, str]]) -> bool:
+def replace_block(
+    path: Path,
+    name: str,
+    text: str,
+    chosen: Callable[[list[PageBlock]], tuple[PageBlock, str]],
+    left_out: Sequence[str] = (),
+) -> bool:
     """Puts text into one block; the rest of the page stays byte by byte. True when it changed.
 
     name: the verb, for errors. chosen: of the blocks whose words begin with it, the one to fill and the words that its
-    marker gets. DerbyError when the page or a block is missing.
+    marker gets. left_out: what the text lacks, for shortened.py. DerbyError when the page or a block is missing.
     """
     before = read_page(path)
     candidates = blocks(path, before, name)
@@ -60,6 +67,7 @@ def replace_block(path: Path, name: str, text: str, chosen: Callable[[list[PageB
         raise DerbyError(f"{path}: <!-- derby {name} -->: is missing; write it on a line of its own, {END} below it")
     block, words = chosen(candidates)
     start, end = block.opening
+    expect_no_shorter(path, before[end : block.end], text, left_out)
     opening = before[start:end] if words == block.words else f"<!-- derby {words} -->"
     line_break = "\r\n" if "\r\n" in before else "\n"
     # A name in the text that looks like a marker would end the block early, and the next run add what is left of it.

@@ -198,7 +198,7 @@ def test_a_broken_hardware_file(tmp_path, checkout, old, new, words):
         (lambda row: row["workload"]["axes"].update(rows=999), "those of uuid"),
         (lambda row: row["workload"]["inputs"]["factor"].update(value=77.0), "inputs.factor.value"),
         (lambda row: row["evaluation"].update(status="INCORRECT_NUMERICAL", performance=None), "evaluation.status"),
-        (lambda row: row["evaluation"]["performance"].update(latency_ms=1e-6), "latency_ms"),
+        (lambda row: row["evaluation"]["performance"].update(latency_ms=1e-6, speedup_factor=None), "latency_ms"),
         (lambda row: row["measurement"].update(status="great"), "'great'"),
         (lambda row: row["evaluation"].update(timestamp="yesterday"), "no ISO time"),
         (lambda row: row["measurement"].update(protocol=["a"]), "protocol"),

@@ -127,9 +127,6 @@ def still_poisoned(tensor: torch.Tensor, byte: int) -> torch.Tensor:
 # ------------------------------------------------------------------------------------------------------ comparison
 
 
-_FEW, _DEVIATIONS = 1024, 4.5
-
-
 class _Distance:
     """Sums over chunks of one or several outputs."""
 
@@ -172,21 +169,15 @@ class _Distance:
         return Correctness(self.max_absolute, self.max_relative, norm, share)
 
     def too_few(self, tolerance: Tolerance) -> str:
-        """What to say where fewer elements of an output lie within than must; empty where enough do.
-
-        Which elements lie outside is chance, and of few elements it takes few: there more may than the ratio says, by
-        as many standard deviations of that chance as no honest solution meets, but never more than half."""
+        """What to say where fewer elements of an output lie within than must; empty where enough do."""
         ratio = tolerance.required_matched_ratio
         for (name, output), judged in self.judged.items():
             if name != tolerance.name:
                 continue
-            failing, allowed = self.failing[name, output], judged * (1 - ratio)
-            if judged < _FEW:
-                chance = _DEVIATIONS * (allowed * ratio) ** 0.5
-                allowed = max(allowed, min(allowed + chance, judged / 2))
-            if failing > allowed * (1 + 1e-9):
-                least = f"{1 - allowed / judged:.4f} (of many {ratio})" if judged < _FEW and ratio < 1 else f"{ratio}"
-                return f"{name}: {1 - failing / judged:.4f} of the elements match, {least} must"
+            failing, least = self.failing[name, output], tolerance.least_ratio(judged)
+            if failing > judged * (1 - least) * (1 + 1e-9):
+                told = f"{ratio}" if least == ratio else f"{least:.4f} (of many {ratio})"
+                return f"{name}: {1 - failing / judged:.4f} of the elements match, {told} must"
         return ""
 
 
