@@ -25,6 +25,7 @@ LAYERS = [
     ("shapes",),
     ("roofline",),
     ("profile",),
+    ("capture",),
     ("rank",),
     ("report",),
     ("measure",),

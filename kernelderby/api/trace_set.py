@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import wraps
 from pathlib import Path
-from typing import Concatenate, ParamSpec, TypeVar
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from kernelderby.catalog import Catalog, Definition, Solution, Workload, published
 from kernelderby.catalog.selection import LEGS, by_leg, by_origin, is_named, of_origin, select_workloads
@@ -20,6 +20,7 @@ from kernelderby.rank.by_importance import ImportanceRanking, rank_by_importance
 from kernelderby.rank.elsewhere import with_other_leads
 from kernelderby.rank.leads import Leads, leads_on_legs
 from kernelderby.report.answer import Answer
+from kernelderby.report.capture import Captured
 from kernelderby.report.importance import importance_answer
 from kernelderby.report.leads import leads_answer
 from kernelderby.report.listing import contract_answer, listing_answer
@@ -257,6 +258,15 @@ class TraceSet:
         with the most rows. DerbyError for an unknown operator, origin or GPU."""
         found = contract(self.catalog, operator, _names(origin))
         return operator_prompt(found, known_gpu(gpu or next(iter(found.gpus), "h200")))
+
+    @_telling
+    def capture(self, /, *files: Path | str, gain: bool = True, **options: Any) -> Answer[Captured]:
+        """The operators of profiles by shape, and what the fastest recorded solutions would save (gain). options: out
+        (a folder: written as a trace set), gpu, origin, model and sharing (a config.json, GPUs that share it), context
+        (tokens of a decoding request), tokens, selection, as of `derby capture`."""
+        from kernelderby.api.capture import captured
+
+        return captured(self.catalog, [Path(file) for file in files], with_gain=gain, **options)
 
     def _with_rows(
         self, rows: Sequence[Measurement], wanted: Sequence[str], gpu: str | None, protocol: str | None

@@ -32,6 +32,7 @@ VERBS = {
     "rank": "Compare solutions, or authors over all operators, from traces.",
     "roofline": "The floors of every operator and shape, and how near kernels come.",
     "profile": "Where the time goes: kernels, stages, layers, what-if, comparison.",
+    "capture": "The operators of a server's profile as workloads; what faster kernels save.",
     "report": "One HTML page of everything, or Markdown for a pull request.",
     "certify": "Keep rows where a change left the machine code as it was.",
     "export": "Copy the set into another flashinfer-bench dataset.",

@@ -35,14 +35,7 @@ def command(root: Path, check: bool, as_json: bool) -> None:
     if not missing:
         from kernelderby.measure.judge.blobs import pack_blobs
 
-        catalog = Catalog.open(root)
-        if check:
-            from kernelderby.measure.judge.fenced import FencedDefinitions
-
-            with FencedDefinitions(catalog) as fenced:
-                changes += pack_blobs(catalog, check, broken.append, fenced.changes)
-        else:
-            changes += pack_blobs(catalog, check, broken.append)
+        changes += [str(change) for change in pack_blobs(Catalog.open(root), check, broken.append)]
     left_out = missing and (
         f"blobs and costs were not {'checked' if check else 'made'}: {' and '.join(missing)} not "
         "installed; pip install -e '.[measure]'"

@@ -62,7 +62,7 @@ def command(
         title, shapes = "the standing set", standing_shapes(catalog)
     else:
         model = read_model(committed(config), sharing)
-        title, shapes = f"{model.name} on {sharing} GPUs", shapes_of(catalog, model, _counts(tokens))
+        title, shapes = f"{model.name} on {sharing} GPUs", shapes_of(catalog, model, counts(tokens))
     chosen = [shape for shape in shapes if not definitions or shape.definition.name in definitions]
     lines = [shape.line(generated_inputs(catalog, shape.definition)) for shape in chosen]
     if update:
@@ -74,7 +74,7 @@ def command(
     output.emit(shapes_answer(title, chosen, lines))
 
 
-def _counts(tokens: tuple[str, ...]) -> tuple[int, ...]:
+def counts(tokens: tuple[str, ...]) -> tuple[int, ...]:
     from kernelderby.errors import DerbyError
 
     for word in tokens:

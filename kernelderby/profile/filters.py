@@ -7,9 +7,11 @@ from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 from kernelderby.errors import DerbyError
 from kernelderby.profile.names import fits
+from kernelderby.profile.sources.operators import CapturedGraph, Issued
 from kernelderby.profile.spans import ApiSum, KernelSum, Launched, Profile, RangeInstance, Span, sum_spans
 
 _TIME = re.compile(r"\s*(?P<number>\d+(?:\.\d+)?|\.\d+)\s*(?P<unit>ns|us|ms|s)?\s*")
@@ -131,6 +133,15 @@ class SelectedProfile(Profile):
 
     def launched(self) -> Iterator[Launched]:
         return self._selected(self.profile.launched())
+
+    def issued(self) -> Iterator[Issued]:
+        both = zip(self.profile.launched(), self.profile.issued(), strict=True)
+        tagged: Iterator[Any] = ((span, launch, issued) for (span, launch, _), issued in both)
+        chosen: Iterator[Any] = self._selected(tagged)
+        return (issued for _, _, issued in chosen)
+
+    def captured_graphs(self) -> list[CapturedGraph]:
+        return self.profile.captured_graphs()
 
     def sums(self) -> list[KernelSum]:
         sums = sum_spans(self.spans())

@@ -15,6 +15,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
+from kernelderby.profile.sources.operators import CapturedGraph, Issued, OperatorCall, call_of_range
+
 
 class SpanKind(StrEnum):
     KERNEL = "kernel"
@@ -139,6 +141,24 @@ class Profile(ABC):
     def launched(self) -> Iterator[Launched]:
         """As spans(), each with its launch."""
         return ((span, None, None) for span in self.spans())
+
+    def issued(self) -> Iterator[Issued]:
+        """Beside spans(): the framework's operators around each launch. Of ranges only those that tell their sizes;
+        of a torch.profiler trace only where it was opened with operators. Kernels that follow one another in ranges of
+        the same names are of one call."""
+        before: dict[int, list[tuple[str, OperatorCall | None]]] = {}
+        for span in self.spans():
+            path, last = list[tuple[str, OperatorCall | None]](), before.get(span.process, [])
+            for depth, name in enumerate(span.ranges):
+                is_same = depth < len(last) and len(path) == depth and last[depth][0] == name
+                is_same = is_same and path == last[:depth]
+                path.append(last[depth] if is_same else (name, call_of_range(name)))
+            before[span.process] = path
+            yield Issued(tuple(call for _, call in path if call))
+
+    def captured_graphs(self) -> list[CapturedGraph]:
+        """The graphs whose capture the file shows, in order."""
+        return []
 
     def waits(self) -> list[tuple[int, int, int]]:
         """(process, start, end) of the host's calls that wait for the GPU, by start."""

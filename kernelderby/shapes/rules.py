@@ -73,16 +73,20 @@ def shapes_of(catalog: Catalog, model: Model, tokens: Sequence[int] = ()) -> lis
         definition = catalog.definitions.get(rule.operator)
         if definition is None:
             continue
-        load = rules.load[rule.load]
-        if tokens and rule.load in ("tokens", "batch"):
-            load = [{"tokens": count} for count in tokens]
-        for entry in load:
+        for entry in loads_of(rule.load, tokens):
             sizes = _sizes(definition, rule, model.facts, entry)
             if sizes is not None and tensor_bytes(definition, sizes.axes) <= LARGEST:
                 told = " ".join(f"{name}={value}" for name, value in entry.items())
                 shape = ModelShape(definition, sizes, model, rule.layer, told)
                 found.setdefault(shape.uuid, shape)
     return list(found.values())
+
+
+def loads_of(name: str, tokens: Sequence[int] = ()) -> list[dict[Name, int]]:
+    """The entries of a load. tokens: of a step, instead of the rules' own."""
+    if tokens and name in ("tokens", "batch"):
+        return [{"tokens": count} for count in tokens]
+    return _rules().load[name]
 
 
 def _sizes(

@@ -32,11 +32,10 @@ from kernelderby.catalog.same_code import (
     read_certificates,
 )
 from kernelderby.errors import DerbyError
-from kernelderby.files import reason, write_whole
+from kernelderby.files import write_whole
 from kernelderby.measure.certify.build import ARCHITECTURE, differences, has_library, machine_code
 from kernelderby.measure.certify.launches import launches_of
 from kernelderby.measure.certify.python import python_digest
-from kernelderby.measure.machine.commit import plain_git
 
 _BUILDS = 2  # at a time
 Outcome = Certificate | list[str]
@@ -290,22 +289,14 @@ def _revision(root: Path, name: str) -> str:
 
 
 def _has_revision(root: Path, revision: str) -> bool:
-    try:
-        with plain_git(root) as git:
-            return bool(git("cat-file", "-e", revision).returncode == 0)
-    except OSError:
-        return False
+    return subprocess.run(["git", "-C", root, "cat-file", "-e", revision], capture_output=True).returncode == 0
 
 
 def _git(root: Path, *arguments: str) -> bytes:
-    try:
-        with plain_git(root) as git:
-            found = git(*arguments)
-    except OSError as error:
-        raise DerbyError(f"{root}: {reason(error)}; --since needs the set's repository") from None
+    found = subprocess.run(["git", "-C", root, *arguments], capture_output=True)
     if found.returncode:
         line = found.stderr.decode(errors="replace").strip().splitlines()
         raise DerbyError(
             f"{root}: git {arguments[0]}: {line[0] if line else 'failed'}; give a revision of the set's repository"
         )
-    return bytes(found.stdout)
+    return found.stdout

@@ -16,6 +16,7 @@ from typing import Any
 
 from kernelderby.errors import DerbyError
 from kernelderby.profile.sources.dispatches import TOOL
+from kernelderby.profile.sources.operators import ARGUMENTS, OPERATORS
 from kernelderby.profile.spans import SpanKind
 
 GPU = {
@@ -39,10 +40,11 @@ _XLA_COPY = re.compile(r"Memcpy(?P<from>[HDP])2(?P<to>[HDP])")
 _XLA_BYTES = re.compile(r"\bsize:(?P<bytes>[0-9]{1,18})\b")
 
 
-def load(path: Path, packed: bool) -> tuple[object, bool]:
+def load(path: Path, packed: bool, operators: bool = False) -> tuple[object, bool]:
     """The document without the events that are not needed, and whether it is XLA's. Numbers with a fraction stay text:
-    as a float, a time of 1.7e15 us has no nanoseconds left. DerbyError for what is no JSON."""
-    wanted = _Wanted()
+    as a float, a time of 1.7e15 us has no nanoseconds left. operators: keep the framework's, with their arguments.
+    DerbyError for what is no JSON."""
+    wanted = _Wanted(operators)
     try:
         with gzip.open(path, "rt", encoding="utf-8-sig") if packed else path.open(encoding="utf-8-sig") as file:
             return json.load(file, object_hook=wanted.of, parse_float=str), wanted.is_xla
@@ -59,7 +61,9 @@ def load(path: Path, packed: bool) -> tuple[object, bool]:
 class _Wanted:
     """Which of the objects in the file are kept, and XLA's as Kineto would have written them."""
 
-    def __init__(self) -> None:
+    def __init__(self, operators: bool) -> None:
+        self._kept = _KEPT | OPERATORS if operators else _KEPT
+        self._args = _ARGS | ARGUMENTS if operators else _ARGS
         self._devices: dict[object, int] = {}  # process -> GPU
         self._streams: dict[tuple[object, object], int] = {}  # process and thread -> stream
 
@@ -70,14 +74,14 @@ class _Wanted:
     def of(self, value: dict[str, Any]) -> dict[str, Any] | None:
         if "ph" not in value:
             kept = "traceEvents" in value or "name" in value or TOOL in value
-            return value if kept else {key: value[key] for key in _ARGS if key in value}
+            return value if kept else {key: value[key] for key in self._args if key in value}
         if value["ph"] == "M":
             self._learn(value)
         elif value["ph"] == "X":
             category = value.get("cat")
             if category is None:
                 return self._of_xla(value) if self._devices else None
-            return value if str(category).lower() in _KEPT else None
+            return value if str(category).lower() in self._kept else None
         return None
 
     def _learn(self, value: dict[str, Any]) -> None:

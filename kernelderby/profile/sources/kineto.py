@@ -23,7 +23,9 @@ from kernelderby.errors import DerbyError
 from kernelderby.profile.names import fits
 from kernelderby.profile.sources.dispatches import TOOL, open_rocprof_json
 from kernelderby.profile.sources.events import CALLS, GPU, MEND, RANGES, load
+from kernelderby.profile.sources.launches import HostOperators
 from kernelderby.profile.sources.operations import operation
+from kernelderby.profile.sources.operators import OPERATORS, CapturedGraph, Issued
 from kernelderby.profile.sources.ranges import OpenRanges, Paths, RangeTimeline
 from kernelderby.profile.spans import (
     ApiSum,
@@ -44,10 +46,11 @@ _NO_TIME = 1 << 62  # ns; what is beyond is no time of this world, and no 64 bit
 class KinetoProfile(Profile):
     has_events = True
 
-    def __init__(self, path: Path, gpu: str | None, events: list[dict[str, Any]]) -> None:
+    def __init__(self, path: Path, gpu: str | None, events: list[dict[str, Any]], operators: bool = False) -> None:
         """events: those of phase X that events.load keeps. KeyError, TypeError or ValueError for a malformed one."""
         super().__init__(path, "torch.profiler trace", gpu)
         host, work = _Host(), []
+        host.operators.is_wanted = operators
         for event in events:
             category = str(event["cat"]).lower()
             if category in GPU:
@@ -55,6 +58,7 @@ class KinetoProfile(Profile):
             else:
                 host.take(event, category)
         self._calls = host.api_sums()
+        self._captured = host.operators.captured_graphs(host.ranges)
         self._waits = sorted(host.waits, key=lambda each: each[1])
         self._ranges = [
             RangeInstance(_integer(place[0]), start, end, name)
@@ -70,7 +74,7 @@ class KinetoProfile(Profile):
     def _place(self, work: list[tuple[dict[str, Any], SpanKind]], host: _Host) -> None:
         """GPU work as spans in order of start, each in the ranges around its launch."""
         nesting, untimed, lone = _Nesting(host), 0, host.only_process()
-        found: list[tuple[Span, tuple[int | None, int | None]]] = []
+        found: list[tuple[Span, tuple[int | None, int | None], Issued]] = []
         for event, kind in work:
             args = _args(event)
             launch = host.launches.get(args.get("correlation"))
@@ -83,14 +87,16 @@ class KinetoProfile(Profile):
             self._unlinked += launch is None and kind == SpanKind.KERNEL
             process = _integer(launch[1]) if launch else lone  # work whose launch was not recorded is nobody else's
             span = _span(name, start, start + duration, kind, args, process, nesting.around(event, start, launch))
-            found.append((span, (launch[0], launch[3]) if launch else (None, None)))
+            issued = host.operators.issued(args, launch)
+            found.append((span, (launch[0], launch[3]) if launch else (None, None), issued))
             if kind is SpanKind.KERNEL and (shape := _shape(args)):
                 tally = self._shapes.setdefault((name, *shape), [0, 0])
                 tally[0] += 1
                 tally[1] += duration
         found.sort(key=lambda each: (each[0].start_ns, each[0].end_ns))
-        self._spans = [span for span, _ in found]
-        self._launches = [launch for _, launch in found]
+        self._spans = [span for span, _, _ in found]
+        self._launches = [launch for _, launch, _ in found]
+        self._issued = [issued for _, _, issued in found]
         for number, what in ((untimed, "GPU operations"), (host.untimed, "calls and ranges")):
             if number:
                 self.warnings.append(f"{number:,} {what} have no valid times and are left out")
@@ -101,6 +107,12 @@ class KinetoProfile(Profile):
 
     def launched(self) -> Iterator[Launched]:
         return ((span, *launch) for span, launch in zip(self._spans, self._launches, strict=True))
+
+    def issued(self) -> Iterator[Issued]:
+        return iter(self._issued)
+
+    def captured_graphs(self) -> list[CapturedGraph]:
+        return list(self._captured)
 
     def sums(self) -> list[KernelSum]:
         return sum_spans(self._spans)
@@ -124,9 +136,10 @@ class KinetoProfile(Profile):
         return self._unlinked
 
 
-def open_kineto(path: Path, packed: bool = False) -> Profile:
-    """DerbyError for JSON that is truncated, no trace, or has no GPU work."""
-    document, is_xla = load(path, packed)
+def open_kineto(path: Path, packed: bool = False, operators: bool = False) -> Profile:
+    """operators: with those of the framework (issued()); a trace of a graph's capture then needs no GPU work.
+    DerbyError for JSON that is truncated, no trace, or has no GPU work."""
+    document, is_xla = load(path, packed, operators)
     events = document.get("traceEvents") if isinstance(document, dict) else document
     if isinstance(document, dict) and TOOL in document:
         return open_rocprof_json(path, packed)
@@ -134,12 +147,12 @@ def open_kineto(path: Path, packed: bool = False) -> Profile:
         raise DerbyError(f"{path}: JSON, but no trace of torch.profiler (no traceEvents in it); {MEND}")
     events = [event for event in events if isinstance(event, dict) and event.get("ph") == "X"]
     try:
-        profile = KinetoProfile(path, _gpu(document), events)
+        profile = KinetoProfile(path, _gpu(document), events, operators)
         profile.compute_capability = _capability(document)
         profile.form = "JAX trace" if is_xla else profile.form
     except (KeyError, TypeError, ValueError, InvalidOperation) as error:
         raise DerbyError(f"{path}: an event of the trace is malformed ({error!r}); {MEND}") from None
-    if not profile._spans:
+    if not profile._spans and not profile._captured:
         told = f" ({profile.warnings[0]})" if profile.warnings else ""
         raise DerbyError(
             f"{path}: no GPU work in the trace{told}; profile code that uses the GPU, activities=[CPU, CUDA]"
@@ -174,6 +187,7 @@ class _Host:
     calls: dict[str, tuple[int, int]] = field(default_factory=dict)
     waits: list[tuple[int, int, int]] = field(default_factory=list)
     untimed: int = 0
+    operators: HostOperators = field(default_factory=HostOperators)
     ranges: dict[tuple[Any, ...], list[Any]] = field(default_factory=lambda: defaultdict(list[Any]))
     gpu_ranges: dict[tuple[Any, ...], list[Any]] = field(default_factory=lambda: defaultdict(list[Any]))
 
@@ -183,10 +197,13 @@ class _Host:
         if start is None:
             self.untimed += 1
             return
-        if category in CALLS:
+        if category in OPERATORS:
+            self.operators.take(place, name, start, duration, _args(event))
+        elif category in CALLS:
             count, total = self.calls.get(name, (0, 0))
             self.calls[name] = count + 1, total + duration
             correlation = _args(event).get("correlation")
+            self.operators.launched(place, name, start, _args(event))
             known = self.launches.get(correlation)
             if correlation and (known is None or start < known[0]):
                 self.launches[correlation] = start, *place, start + duration

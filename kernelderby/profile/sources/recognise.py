@@ -29,8 +29,9 @@ _COUNTERS = re.compile(r'^"ID","Process ID",.*"Kernel Name"', re.MULTILINE)
 _HEAD = 4096
 
 
-def open_profile(path: Path | str) -> Profile:
-    """Recognises the source by content. DerbyError (one line: file, what is wrong, mend) for all else: missing file,
+def open_profile(path: Path | str, operators: bool = False) -> Profile:
+    """Recognises the source by content. operators: with those of the framework, where a torch.profiler trace has them
+    (Profile.issued). DerbyError (one line: file, what is wrong, mend) for all else: missing file,
     truncated or locked database, no CUDA work in it, another tool's report."""
     path = Path(path)
     try:
@@ -49,8 +50,8 @@ def open_profile(path: Path | str) -> Profile:
 
         return open_sqlite(path)
     if head.startswith(_GZIP):
-        return _open_text(path, _unpacked_head(path), packed=True)
-    return _open_text(path, head, packed=False)
+        return _open_text(path, _unpacked_head(path), True, operators)
+    return _open_text(path, head, False, operators)
 
 
 def _unpacked_head(path: Path) -> bytes:
@@ -61,7 +62,7 @@ def _unpacked_head(path: Path) -> bytes:
         raise DerbyError(f"{path}: damaged gzip file ({error}); copy or write it again") from None
 
 
-def _open_text(path: Path, head: bytes, packed: bool) -> Profile:
+def _open_text(path: Path, head: bytes, packed: bool, operators: bool) -> Profile:
     reason = next((reason for magic, reason in _OTHERS.items() if head.startswith(magic)), None)
     if reason:
         raise DerbyError(f"{path}: is {reason}")
@@ -83,7 +84,7 @@ def _open_text(path: Path, head: bytes, packed: bool) -> Profile:
     if text.startswith(("{", "[")):
         from kernelderby.profile.sources.kineto import open_kineto
 
-        return open_kineto(path, packed)
+        return open_kineto(path, packed, operators)
     if HEADER.search(text):
         return open_traces(path, read_text(path, packed))
     if rocprof.HEADER.search(text):

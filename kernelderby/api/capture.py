@@ -1,0 +1,129 @@
+"""Profiles of a server as workloads, and what faster kernels would save there."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from kernelderby.capture.capture import Capture, CapturedShape, capture
+from kernelderby.capture.fi_trace import is_dump, read_dumps
+from kernelderby.capture.gain import CostOf, gains
+from kernelderby.capture.workloads import ORIGIN, fitting, line, write_set
+from kernelderby.catalog import Catalog, Definition
+from kernelderby.catalog.lines import line_of
+from kernelderby.catalog.spaces import Sizes
+from kernelderby.catalog.workloads import workload_of
+from kernelderby.errors import DerbyError
+from kernelderby.profile.filters import SelectedProfile, Selection
+from kernelderby.profile.sources.recognise import open_profile
+from kernelderby.report.answer import Answer
+from kernelderby.report.capture import Captured, capture_answer
+from kernelderby.shapes.model import read_model
+from kernelderby.shapes.standing import committed
+from kernelderby.trace import Cost
+
+
+def captured(
+    catalog: Catalog,
+    files: Sequence[Path],
+    *,
+    with_gain: bool = False,
+    gpu: str | None = None,
+    out: Path | None = None,
+    origin: str = ORIGIN,
+    model: Path | None = None,
+    sharing: int = 1,
+    context: int | None = None,
+    tokens: Sequence[int] = (),
+    selection: Selection | None = None,
+    top: int | None = None,
+) -> Answer[Captured]:
+    """See TraceSet.capture. catalog: the set whose definitions the operators become. model, sharing: a config.json and
+    how many GPUs share it. tokens: of FlashInfer's dumps."""
+    profiles = [open_profile(file, operators=True) for file in files if not is_dump(file)]
+    if selection is not None and not selection.is_all:
+        profiles = [SelectedProfile(each, selection) if each.has_events else each for each in profiles]
+    for each in profiles:
+        if not each.has_events:
+            raise DerbyError(
+                f"{each.path}: {each.form} has sums alone; capture needs a torch.profiler trace with "
+                "record_shapes=True, or nsys's SQLite with ranges that tell sizes"
+            )
+    facts = read_model(committed(model), sharing).facts if model else {}
+    facts = {"quantized": int(bool(facts.get("fp8_block") or facts.get("fp8_token"))), **facts} if facts else {}
+    found = capture(catalog, profiles, facts, context)
+    found = _with_dumps(catalog, found, [file for file in files if is_dump(file)], tokens)
+    notes = _advice(found)
+    cost_of = _costs(catalog, notes) if with_gain else None
+    gained = gains(catalog, found, cost_of, gpu) if cost_of else None
+    small, large = fitting(found)
+    if large:
+        notes.append(f"{len(large)} shapes need more than 4 GiB and are no workloads")
+    lines = [line(catalog, found, shape, origin) for shape in small]
+    if out is not None:
+        write_set(catalog, found, out, origin)
+        notes += _packed(out, len(lines))
+    return capture_answer(Captured(found, gained, tuple(notes)), lines, top)
+
+
+def _with_dumps(catalog: Catalog, found: Capture, dumps: Sequence[Path], tokens: Sequence[int]) -> Capture:
+    for path in dumps:
+        shapes, refused = read_dumps(catalog, path, tokens)
+        known = {(each.definition.name, each.uuid) for each in found.shapes}
+        new: list[CapturedShape] = [each for each in shapes if (each.definition.name, each.uuid) not in known]
+        found = replace(
+            found, paths=(*found.paths, path), shapes=(*found.shapes, *new), unmapped=(*found.unmapped, *refused)
+        )
+    return found
+
+
+def _advice(found: Capture) -> list[str]:
+    if found.total_ns and not found.shaped_ns:
+        return ["no operator in these files tells its sizes; record with torch.profiler and record_shapes=True"]
+    return []
+
+
+def _costs(catalog: Catalog, notes: list[str]) -> CostOf:
+    """The work of a shape: as listed, else counted by the definition's own code, which needs torch."""
+    if importlib.util.find_spec("torch") is None:
+        notes.append(
+            "torch is not installed, which counting the work of new shapes needs: floors of listed shapes alone"
+        )
+        return lambda definition, sizes: _listed(catalog, definition, sizes)
+    from kernelderby.measure.judge.blobs import count, generate
+    from kernelderby.measure.judge.definition import module_of
+
+    def counted(definition: Definition, sizes: Sizes) -> Cost | None:
+        if (known := _listed(catalog, definition, sizes)) is not None:
+            return known
+        module = module_of(definition)
+        workload = workload_of("a captured shape", line_of(definition, sizes, (), ORIGIN), definition)
+        try:
+            tensors = generate(definition, module, workload, sizes.axes)
+        except ValueError as problem:
+            notes.append(f"{definition.name}: {problem}")
+            return None
+        data = line_of(definition, sizes, tensors, ORIGIN)
+        data["cost"] = count(definition, module, workload, tensors, sizes.axes)
+        return workload_of("a captured shape", data, definition).cost
+
+    return counted
+
+
+def _listed(catalog: Catalog, definition: Definition, sizes: Sizes) -> Cost | None:
+    uuid = sizes.uuid(definition)
+    return next((each.cost for each in catalog.workloads(definition.name) if each.uuid == uuid), None)
+
+
+def _packed(out: Path, count: int) -> list[str]:
+    """The generated inputs of the new set, where torch is there to make them."""
+    told = f"{out}: {count} workloads written"
+    if any(importlib.util.find_spec(name) is None for name in ("torch", "safetensors")):
+        return [f"{told}; run `derby pack --root {out}` where torch is installed, then `derby bench --root {out}`"]
+    from kernelderby.measure.judge.blobs import pack_blobs
+
+    problems: list[str] = []
+    pack_blobs(Catalog.open(out), False, problems.append)
+    return [f"{told}; race them with `derby bench --root {out}`", *problems]

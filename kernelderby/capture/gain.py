@@ -1,0 +1,155 @@
+"""What a profile would gain: time here, the floor, and the fastest recorded solution, by operator and shape."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from kernelderby.capture.capture import Capture, CapturedShape
+from kernelderby.catalog import Catalog, Definition, Workload
+from kernelderby.catalog.spaces import Sizes
+from kernelderby.hardware import Gpu, find_gpu
+from kernelderby.roofline.floors import floors
+from kernelderby.roofline.recorded import Reached, Recorded, recorded
+from kernelderby.trace import Cost, Measurement
+
+NEAR = 2.0  # a neighbour's sizes are within this factor, each of them
+CostOf = Callable[[Definition, Sizes], Cost | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Best:
+    """The fastest recorded solution. exact: of this shape; otherwise of the neighbour `axes`, its time multiplied by
+    how the two shapes' floors compare. kind: of trace.TIME_KINDS."""
+
+    solution: str
+    time_us: float
+    exact: bool
+    axes: dict[str, int]
+    kind: str
+
+
+@dataclass(frozen=True, slots=True)
+class Gain:
+    """here_us: of one call, the sum of its kernels. saved_ns: over the profile, 0 where nothing recorded is faster.
+    to_floor_ns: what a kernel at the floor would save; None without a floor."""
+
+    shape: CapturedShape
+    here_us: float
+    floor_us: float | None
+    best: Best | None
+    saved_ns: float
+    to_floor_ns: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Gains:
+    """gpu: whose floors and rows these are, None where unknown. gains: largest saving first, then largest time."""
+
+    gpu: Gpu | None
+    total_ns: int
+    gains: tuple[Gain, ...]
+    warnings: tuple[str, ...]
+
+    @property
+    def saved_ns(self) -> float:
+        return sum(each.saved_ns for each in self.gains)
+
+
+def gains(catalog: Catalog, found: Capture, cost_of: CostOf, gpu_name: str | None = None) -> Gains:
+    """gpu_name: instead of the profile's own. cost_of: the work of a shape, None where nobody can count it."""
+    name = gpu_name or found.gpu
+    gpu = find_gpu(name) if name else None
+    warnings = []
+    if gpu is None:
+        told = f"{name} has no file in kernelderby/hardware/gpus" if name else "the profile names no GPU"
+        warnings.append(f"{told}: without floors and recorded times; give --gpu")
+    elif found.gpu and find_gpu(found.gpu) != gpu:
+        warnings.append(
+            f"the profile is of {found.gpu}, floors and recorded times are of {gpu.names[0]}: no gain of this machine"
+        )
+    rows, times = _recorded(catalog, gpu, warnings)
+    own = {each: [row for row in rows if row.definition == each] for each in {s.definition.name for s in found.shapes}}
+    known = {name: catalog.shapes(name, listed) for name, listed in own.items()}
+    result = [_gain(shape, gpu, cost_of, times, known[shape.definition.name]) for shape in found.shapes]
+    result.sort(key=lambda each: (-each.saved_ns, -each.shape.time_ns))
+    return Gains(gpu, found.total_ns, tuple(result), tuple(warnings))
+
+
+def _recorded(catalog: Catalog, gpu: Gpu | None, warnings: list[str]) -> tuple[list[Measurement], Recorded | None]:
+    rows = catalog.traces()
+    mine = [row for row in rows if gpu is not None and (each := find_gpu(row.gpu)) is not None and each.id == gpu.id]
+    if gpu is not None and not mine:
+        warnings.append(f"no recorded rows of {gpu.names[0]}: floors alone; measure there with `derby bench`")
+    return rows, recorded(mine, catalog.solutions) if mine else None
+
+
+def _gain(
+    shape: CapturedShape, gpu: Gpu | None, cost_of: CostOf, times: Recorded | None, known: Sequence[Workload]
+) -> Gain:
+    here_us = shape.time_ns / 1e3 / shape.calls if shape.calls else 0.0
+    cost = cost_of(shape.definition, shape.sizes) if gpu else None
+    limit = floors(_in_place(cost), gpu) if gpu and cost else None
+    floor_us = limit.floor_us if limit else None
+    best = _best(shape, floor_us, gpu, times.times.get(shape.definition.name, {}), known) if times and gpu else None
+    saved = max(0.0, here_us - best.time_us) * shape.calls * 1e3 if best else 0.0
+    to_floor = max(0.0, here_us - floor_us) * shape.calls * 1e3 if floor_us is not None else None
+    return Gain(shape, here_us, floor_us, best, saved, to_floor)
+
+
+def _best(
+    shape: CapturedShape,
+    floor_us: float | None,
+    gpu: Gpu,
+    times: Mapping[str, Mapping[str, Reached]],
+    known: Sequence[Workload],
+) -> Best | None:
+    near: list[tuple[float, Workload]] = []
+    for workload in known:
+        distance = _distance(shape, workload)
+        if distance is not None and any(workload.uuid in own for own in times.values()):
+            near.append((distance, workload))
+    for distance, workload in sorted(near, key=lambda each: (each[0], each[1].uuid)):
+        fastest = min(
+            (own[workload.uuid] for own in times.values() if workload.uuid in own and not own[workload.uuid].outdated),
+            key=lambda each: (each.latency_us, each.solution or ""),
+            default=None,
+        )
+        if fastest is None:
+            continue
+        best = Best(fastest.solution or "?", fastest.latency_us, distance == 0, dict(workload.axes), fastest.kind)
+        if best.exact:
+            return best
+        theirs = floors(_in_place(workload.cost), gpu) if workload.cost else None
+        if theirs is not None and floor_us is not None and theirs.floor_us > 0:
+            return replace(best, time_us=best.time_us * floor_us / theirs.floor_us)
+    return None
+
+
+def _in_place(cost: Cost) -> Cost:
+    """A server's operators write into their inputs' memory where they can."""
+    return replace(cost, bytes_read=cost.needed(in_place=True), bytes_written=0)
+
+
+def _distance(shape: CapturedShape, workload: Workload) -> float | None:
+    """How far the sizes are apart: the sum of the logarithms of their ratios, 0 for the same shape. None where they are
+    no neighbours: a size off by more than NEAR, or another value for the generator. Floats such as eps change no
+    time."""
+    generator = {name: value for name, value in workload.generator.items() if isinstance(value, str)}
+    if generator != {name: value for name, value in shape.sizes.generator.items() if isinstance(value, str)}:
+        return None
+    ours = shape.sizes.axes | _numbers(shape.sizes.scalars) | _numbers(shape.sizes.generator)
+    total = 0.0
+    for name, size in (workload.axes | _numbers(workload.scalars) | _numbers(workload.generator)).items():
+        mine = ours.get(name, size)
+        if mine == size:
+            continue
+        if not mine or not size or max(mine, size) > NEAR * min(mine, size):
+            return None
+        total += abs(math.log2(mine / size))
+    return total
+
+
+def _numbers(values: Mapping[str, object]) -> dict[str, int]:
+    return {name: value for name, value in values.items() if type(value) is int}

@@ -1,0 +1,125 @@
+"""CUDA graphs: the operators of a graph's capture, given to the kernels of its replays.
+
+While a graph is captured, operators run on the host and launch nothing; while it is replayed, kernels run without
+operators. The two meet in order: the n-th kernel of a replay is the n-th launch of its capture, and on ROCm, whose
+traces name the kernel at its launch, the names prove it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Sequence
+from difflib import SequenceMatcher
+
+from kernelderby.profile.sources.operators import CapturedGraph, CapturedLaunch, Issued, OperatorCall
+from kernelderby.profile.spans import Span, SpanKind
+
+_LEAST = 0.6  # of a replay's kernels must be launches of the capture, in its order
+_NUMBERS = re.compile(r"\d+")
+_Chains = dict[int, tuple[OperatorCall, ...]]
+
+
+def replayed(both: Sequence[tuple[Span, Issued]], graphs: Sequence[CapturedGraph]) -> tuple[_Chains, list[str]]:
+    """Place in `both` -> the operators of its launch at the capture; and what to tell about it."""
+    replays: dict[int, list[int]] = defaultdict(list)
+    for place, (_, issued) in enumerate(both):
+        if issued.graph is not None:
+            replays[issued.graph].append(place)
+    chains: _Chains = {}
+    unknown = ambiguous = 0
+    remembered: dict[object, tuple[CapturedGraph, list[int | None]] | str] = {}
+    for places in replays.values():
+        spans = [both[place][0] for place in places]
+        grids = [both[place][1].grid for place in places]
+        steps = tuple(spans[0].ranges)
+        key = tuple(span.name for span in spans), tuple(grids), steps
+        if key not in remembered:
+            remembered[key] = _fitting(spans, grids, steps, graphs)
+        match = remembered[key]
+        if isinstance(match, str):
+            unknown += match == "none"
+            ambiguous += match == "several"
+            continue
+        graph, pairs = match
+        for place, launch in zip(places, pairs, strict=True):
+            if launch is not None:
+                chains[place] = graph.launches[launch].chain
+    notes = []
+    if ambiguous:
+        notes.append(f"{ambiguous} replays of CUDA graphs fit several captures of other sizes, and are left unmapped")
+    if unknown and graphs:
+        notes.append(f"{unknown} replays of CUDA graphs fit no capture in these files")
+    elif unknown:
+        notes.append(
+            f"{unknown} replays of CUDA graphs: their shapes are in the trace of the capture; profile the server's "
+            "start too, and name both files"
+        )
+    return chains, notes
+
+
+def _fitting(
+    spans: Sequence[Span],
+    grids: Sequence[tuple[int, ...] | None],
+    steps: Sequence[str],
+    graphs: Sequence[CapturedGraph],
+) -> tuple[CapturedGraph, list[int | None]] | str:
+    """The capture that fits best, and which of its launches each kernel is. "none", or "several" of other shapes."""
+    found: list[tuple[float, CapturedGraph, list[int | None]]] = []
+    for graph in graphs:
+        pairs = _pairs(spans, graph.launches)
+        share = sum(pair is not None for pair in pairs) / len(pairs)
+        if share >= _LEAST:
+            agree = _same_grids(grids, graph.launches, pairs)
+            found.append((share + agree + _same_numbers(steps, graph.ranges), graph, pairs))
+    if not found:
+        return "none"
+    best = max(score for score, _, _ in found)
+    first = [(graph, pairs) for score, graph, pairs in found if score > best - 1e-9]
+    shapes = {tuple(_shapes(graph.launches[pair]) for pair in pairs if pair is not None) for graph, pairs in first}
+    return first[0] if len(shapes) == 1 else "several"
+
+
+def _shapes(launch: CapturedLaunch) -> tuple[object, ...]:
+    return tuple((call.name, call.operands) for call in launch.chain)
+
+
+def _pairs(spans: Sequence[Span], launches: Sequence[CapturedLaunch]) -> list[int | None]:
+    """By name where the capture tells names, else by place where the numbers agree."""
+    if any(launch.kernel for launch in launches):
+        theirs, ours = [_name(launch.kernel or "") for launch in launches], [_key(span) for span in spans]
+        if theirs == ours:
+            return list(range(len(ours)))
+        pairs: list[int | None] = [None] * len(ours)
+        for block in SequenceMatcher(None, theirs, ours, autojunk=False).get_matching_blocks():
+            for step in range(block.size):
+                pairs[block.b + step] = block.a + step
+        return pairs
+    return list(range(len(spans))) if len(spans) == len(launches) else [None] * len(spans)
+
+
+def _key(span: Span) -> str:
+    return span.name if span.kind is SpanKind.KERNEL else "copy"
+
+
+def _name(kernel: str) -> str:
+    return "copy" if "Memcpy" in kernel or "Memset" in kernel else kernel
+
+
+def _same_grids(
+    grids: Sequence[tuple[int, ...] | None], launches: Sequence[CapturedLaunch], pairs: Sequence[int | None]
+) -> float:
+    """The share of kernels with the grid of their launch; 0 where the traces do not tell them."""
+    told = [
+        grid == launches[pair].grid
+        for grid, pair in zip(grids, pairs, strict=True)
+        if pair is not None and grid and launches[pair].grid
+    ]
+    return sum(told) / len(told) if told else 0.0
+
+
+def _same_numbers(steps: Sequence[str], ranges: Sequence[str]) -> float:
+    """1 where the annotations of both speak of one batch, as capture_32_FULL and execute_32_context_0.. do."""
+    ours = {number for name in steps for number in _NUMBERS.findall(name)}
+    theirs = {number for name in ranges for number in _NUMBERS.findall(name)}
+    return 1.0 if ours & theirs - {"0", "1"} else 0.0

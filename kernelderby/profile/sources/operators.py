@@ -1,0 +1,206 @@
+"""The operators of a framework that were open on a thread when it launched: names, shapes, element types, values.
+
+Kineto writes them as events of the category cpu_op; their arguments are `Input Dims`, `Input type`, `Concrete Inputs`.
+torch.autograd.profiler.emit_nvtx(record_shapes=True) writes "aten::mm, seq = 7, op_id = 12, sizes = [[2, 3], [3, 4]]".
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+from bisect import bisect_right
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+OPERATORS = {"cpu_op", "operator"}  # the second: torch before 1.11
+ARGUMENTS = {"External id", "external id", "Input Dims", "Input dims", "Input type", "Concrete Inputs", "kernel"}
+# flashinfer-bench's names for torch's, by what follows "c10::"
+TYPES = {
+    "c10::BFloat16": "bfloat16",
+    "c10::Half": "float16",
+    "float": "float32",
+    "double": "float64",
+    "c10::Float8_e4m3fn": "float8_e4m3fn",
+    "c10::Float8_e4m3fnuz": "float8_e4m3fn",
+    "c10::Float8_e5m2": "float8_e5m2",
+    "c10::Float8_e5m2fnuz": "float8_e5m2",
+    "c10::Float4_e2m1fn_x2": "float4_e2m1",
+    "c10::Float8_e8m0fnu": "float8_e8m0",
+    "long int": "int64",
+    "long": "int64",
+    "int": "int32",
+    "short": "int16",
+    "short int": "int16",
+    "signed char": "int8",
+    "unsigned char": "uint8",
+    "bool": "bool",
+}
+_RANGE = re.compile(
+    r"^(?P<name>[^,]{1,200}?)(?:, (?:seq|op_id) = -?\d+)*, sizes = (?P<sizes>\[.*?\])(?:, input_op_ids = .*)?$"
+)
+_LONGEST = 4000  # characters of a range's name: longer ones are not torch's
+
+
+@dataclass(frozen=True, slots=True)
+class Operand:
+    """dims: None where it is no tensor. type: flashinfer-bench's name, "" where the profile does not tell it. value: a
+    number or list as text, "" where it has none."""
+
+    dims: tuple[int, ...] | None
+    type: str = ""
+    value: str = ""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class OperatorCall:
+    """One call: equal only to itself. start_ns, end_ns: on the host."""
+
+    name: str
+    operands: tuple[Operand, ...]
+    start_ns: int = 0
+    end_ns: int = 0
+
+    @property
+    def is_shaped(self) -> bool:
+        return any(each.dims is not None for each in self.operands)
+
+
+@dataclass(frozen=True, slots=True)
+class Issued:
+    """Where GPU work comes from. chain: the operators open at its launch, outermost first. graph: which launch of a
+    CUDA graph it belongs to, None for work that was launched by itself. grid: of a kernel, where the trace has it."""
+
+    chain: tuple[OperatorCall, ...] = ()
+    graph: int | None = None
+    grid: tuple[int, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class CapturedLaunch:
+    """A launch that was captured into a CUDA graph. kernel, grid: where the trace tells them (ROCm's do)."""
+
+    chain: tuple[OperatorCall, ...]
+    kernel: str | None = None
+    grid: tuple[int, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class CapturedGraph:
+    """Between the begin and the end of a stream's capture. ranges: the annotations around it, outermost first."""
+
+    launches: tuple[CapturedLaunch, ...]
+    ranges: tuple[str, ...] = ()
+
+
+class OperatorStacks:
+    """Which calls are open at a time on a thread. take() each call, then ask chain()."""
+
+    def __init__(self) -> None:
+        self._calls: dict[Any, list[OperatorCall]] = defaultdict(list)
+        self._of_id: dict[Any, tuple[Any, OperatorCall]] = {}
+        self._sorted: dict[Any, tuple[list[OperatorCall], list[int], list[int]]] = {}
+
+    def take(self, place: Any, call: OperatorCall, identity: object = None) -> None:
+        """place: process and thread. identity: what the GPU's events call it (Kineto's External id)."""
+        self._calls[place].append(call)
+        if identity is not None:
+            self._of_id.setdefault(identity, (place, call))
+
+    def chain(self, place: Any, time: int) -> tuple[OperatorCall, ...]:
+        """The calls open then, outermost first."""
+        if place not in self._calls:
+            return ()
+        calls, starts, parents = self._order(place)
+        index = bisect_right(starts, time) - 1
+        found = []
+        while index >= 0:
+            if calls[index].end_ns > time:
+                found.append(calls[index])
+            index = parents[index]
+        return tuple(reversed(found))
+
+    def chain_of(self, identity: object) -> tuple[OperatorCall, ...]:
+        """The call of that identity and those around it."""
+        known = self._of_id.get(identity)
+        if known is None:
+            return ()
+        place, call = known
+        around = self.chain(place, call.start_ns)
+        return around[: around.index(call) + 1] if call in around else (call,)
+
+    def _order(self, place: Any) -> tuple[list[OperatorCall], list[int], list[int]]:
+        """The thread's calls by start, outer before inner, with the index of the call around each (-1: none)."""
+        if place not in self._sorted:
+            calls = sorted(self._calls[place], key=lambda each: (each.start_ns, -each.end_ns))
+            parents, stack = [], list[int]()
+            for index, call in enumerate(calls):
+                while stack and calls[stack[-1]].end_ns <= call.start_ns and calls[stack[-1]].end_ns < call.end_ns:
+                    stack.pop()
+                parents.append(stack[-1] if stack else -1)
+                stack.append(index)
+            self._sorted[place] = calls, [each.start_ns for each in calls], parents
+        return self._sorted[place]
+
+
+def operands_of(arguments: Mapping[str, Any]) -> tuple[Operand, ...]:
+    """From the arguments of a cpu_op; () where it was recorded without shapes."""
+    dims = arguments.get("Input Dims", arguments.get("Input dims"))
+    types, values = arguments.get("Input type"), arguments.get("Concrete Inputs")
+    columns = [each if isinstance(each, list) else [] for each in (dims, types, values)]
+    found = []
+    for place in range(max(map(len, columns))):
+        size, kind, value = (column[place] if place < len(column) else None for column in columns)
+        name = TYPES.get(kind, "") if isinstance(kind, str) else ""
+        is_tensor = bool(name) or (bool(size) and kind != "ScalarList")
+        text = value if isinstance(value, str) else ""
+        found.append(Operand(_whole(size) if is_tensor else None, name, text))
+    return tuple(found)
+
+
+def call_of_range(text: str) -> OperatorCall | None:
+    """The operator that an NVTX range's name tells with its sizes; None for any other name. A module with a weight, as
+    vLLM and SGLang mark them layer by layer, is module::linear, module::block_scaled_linear or module::norm."""
+    if len(text) > _LONGEST:
+        return None
+    if text.startswith("{'Module': "):
+        return _call_of_module(text)
+    match = _RANGE.match(text) if "sizes = [" in text else None
+    if match is None:
+        return None
+    try:
+        sizes = json.loads(match["sizes"])
+    except (ValueError, RecursionError):
+        return None
+    return OperatorCall(match["name"], tuple(Operand(_whole(each) if each else None) for each in sizes))
+
+
+def _call_of_module(text: str) -> OperatorCall | None:
+    try:
+        marked = ast.literal_eval(text)
+        own, inputs = marked.get("TrainableParams", {}), marked.get("Inputs", [])
+        weight, scale, bias = (_sizes(own.get(name)) for name in ("weight", "weight_scale_inv", "bias"))
+        given = [_sizes(each) for each in inputs]
+    except (ValueError, SyntaxError, TypeError, AttributeError, MemoryError, RecursionError):
+        return None
+    if not weight or not given:
+        return None
+    kind = "norm" if len(weight) == 1 else "block_scaled_linear" if scale else "linear"
+    return OperatorCall(f"module::{kind}", tuple(map(Operand, (given[0], weight, scale or bias, *given[1:2]))))
+
+
+def _sizes(value: object) -> tuple[int, ...] | None:
+    return _whole(list(value)) if isinstance(value, list | tuple) else None
+
+
+def _whole(sizes: object) -> tuple[int, ...] | None:
+    """None for what is no list of sizes, such as a list of tensors."""
+    if not isinstance(sizes, list) or not all(type(each) is int and each >= 0 for each in sizes):
+        return None
+    return tuple(sizes)
+
+
+def tensors(call: OperatorCall) -> Iterable[Operand]:
+    return (each for each in call.operands if each.dims is not None)

@@ -1,0 +1,264 @@
+"""A capture as tables: operators, shapes with what a faster kernel would save, and what could not be mapped."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from kernelderby.capture.capture import Capture, CapturedShape, Unmapped
+from kernelderby.capture.gain import Gain, Gains
+from kernelderby.profile.names import short_name
+from kernelderby.report.answer import Answer
+from kernelderby.report.frame import frame
+from kernelderby.report.model import NOTHING, Column, Report, Table, TableCell
+from kernelderby.report.numbers import floor_us, microseconds, milliseconds, percent
+
+TOP = 20  # rows of a table of shapes in text
+_LEAST = 0.001  # of the GPU time, for a row of its own among what could not be mapped
+_DERIVED = {"len_cu_seqlens", "num_blocks", "max_blocks_per_seq", "block_size", "gate_up_size", "num_halves"}
+
+
+@dataclass(frozen=True, slots=True)
+class Captured:
+    """gains: None where nobody asked. notes: further warnings, such as of a file that was written."""
+
+    capture: Capture
+    gains: Gains | None
+    notes: tuple[str, ...] = ()
+
+
+def capture_answer(found: Captured, lines: Sequence[dict[str, Any]], top: int | None = None) -> Answer[Captured]:
+    """Frames: shapes, unmapped. lines: of the workloads file, one a shape that can be raced."""
+    return Answer(
+        found,
+        lambda: _data(found, lines),
+        lambda: [_report(found, top or TOP)],
+        lambda: (
+            frame("shapes", (_row(each, found) for each in found.capture.shapes)),
+            frame("unmapped", (_unmapped_row(each, found) for each in found.capture.unmapped)),
+        ),
+    )
+
+
+def sizes_told(shape: CapturedShape) -> dict[str, Any]:
+    """The sizes that tell the shape: axes that follow from others are left out, eps and its like too."""
+    definition = shape.definition
+    axes = {
+        name: size
+        for name, size in shape.sizes.axes.items()
+        if definition.axes[name] is None and name not in _DERIVED and not name.endswith("_blocks")
+    }
+    whole = {name: value for name, value in shape.sizes.scalars.items() if type(value) is int}
+    return axes | whole | {name: value for name, value in shape.sizes.generator.items() if type(value) is not float}
+
+
+def _gain_of(shape: CapturedShape, found: Captured) -> Gain | None:
+    return next((each for each in found.gains.gains if each.shape is shape), None) if found.gains else None
+
+
+def _row(shape: CapturedShape, found: Captured) -> dict[str, Any]:
+    row: dict[str, Any] = {
+        "definition": shape.definition.name,
+        "uuid": shape.uuid,
+        "sizes": " ".join(f"{name}={value}" for name, value in sizes_told(shape).items()),
+        "operators": " ".join(shape.operators),
+        "calls": round(shape.calls),
+        "time_us": shape.time_ns / 1e3,
+        "share": shape.time_ns / found.capture.total_ns if found.capture.total_ns else None,
+        "inferred_us": shape.inferred_ns / 1e3,
+        "note": shape.note or None,
+    }
+    gain = _gain_of(shape, found)
+    if gain is not None:
+        best = gain.best
+        row |= {
+            "us_a_call": gain.here_us,
+            "floor_us": gain.floor_us,
+            "best_us": best and best.time_us,
+            "best_solution": best and best.solution,
+            "best_is_exact": best and best.exact,
+            "best_axes": " ".join(f"{name}={size}" for name, size in best.axes.items()) if best else None,
+            "saved_us": gain.saved_ns / 1e3,
+        }
+    return row
+
+
+def _unmapped_row(each: Unmapped, found: Captured) -> dict[str, Any]:
+    return {
+        "operator": each.operator,
+        "shape": each.shape,
+        "reason": each.reason,
+        "launches": each.launches,
+        "time_us": each.time_ns / 1e3,
+        "share": each.time_ns / found.capture.total_ns if found.capture.total_ns else None,
+        "kernel": max(each.kernels, key=lambda name: each.kernels[name]),
+    }
+
+
+def _data(found: Captured, lines: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    capture, gains = found.capture, found.gains
+    return {
+        "files": [str(path) for path in capture.paths],
+        "gpu": capture.gpu,
+        "total_us": capture.total_ns / 1e3,
+        "mapped_us": capture.mapped_ns / 1e3,
+        "shaped_us": capture.shaped_ns / 1e3,
+        "graph_us": capture.graph_ns / 1e3,
+        "joined_us": capture.joined_ns / 1e3,
+        "saved_us": gains.saved_ns / 1e3 if gains else None,
+        "compared_with": gains.gpu.names[0] if gains and gains.gpu else None,
+        "shapes": [_row(each, found) for each in capture.shapes],
+        "unmapped": [_unmapped_row(each, found) for each in capture.unmapped],
+        "workloads": list(lines),
+        "warnings": _warnings(found),
+    }
+
+
+def _warnings(found: Captured) -> list[str]:
+    return [*found.capture.warnings, *(found.gains.warnings if found.gains else ()), *found.notes]
+
+
+def _report(found: Captured, top: int) -> Report:
+    capture = found.capture
+    tables = [_operators(found)] if capture.shapes else []
+    ordered = [each.shape for each in found.gains.gains] if found.gains else list(capture.shapes)
+    if ordered:
+        tables += [_times(ordered[:top], found), _sizes(ordered[:top])]
+    if capture.unmapped:
+        tables.append(_unmapped(found, top))
+    notes = [*_warnings(found), *_notes(found)]
+    if len(ordered) > top:
+        notes.append(f"{len(ordered) - top} smaller shapes are in --json; --top N shows more")
+    return Report(
+        f"Operators of {', '.join(path.name for path in capture.paths)}", _facts(found), tuple(tables), tuple(notes)
+    )
+
+
+def _facts(found: Captured) -> tuple[str, ...]:
+    capture = found.capture
+    total = capture.total_ns
+    if not total:
+        return (f"{len(capture.shapes)} shapes, without times",)
+    lines = [
+        f"{capture.gpu or 'GPU not named'} · GPU time {milliseconds(total)} ms: "
+        f"{percent(capture.shaped_ns / total)} with shapes, "
+        f"{percent(capture.mapped_ns / total)} mapped onto operators of this set"
+    ]
+    if capture.graph_ns:
+        lines.append(
+            f"in CUDA graphs {percent(capture.graph_ns / total)}, of it "
+            f"{percent(capture.joined_ns / capture.graph_ns)} joined with a recorded capture"
+        )
+    gains = found.gains
+    if gains and gains.gpu:
+        lines.append(
+            f"the fastest recorded on {gains.gpu.names[0]} would save {milliseconds(gains.saved_ns)} ms, "
+            f"{percent(gains.saved_ns / total)}"
+        )
+    return tuple(lines)
+
+
+def _operators(found: Captured) -> Table:
+    """One row an operator, largest time first."""
+    names = dict.fromkeys(each.definition.name for each in found.capture.shapes)
+    rows = []
+    total = found.capture.total_ns
+    for name in names:
+        own = [each for each in found.capture.shapes if each.definition.name == name]
+        time = sum(each.time_ns for each in own)
+        cells = [
+            TableCell(name),
+            TableCell(str(len(own))),
+            TableCell(str(round(sum(each.calls for each in own)))),
+            TableCell(milliseconds(time)) if total else NOTHING,
+            TableCell(percent(time / total)) if total else NOTHING,
+        ]
+        if found.gains:
+            saved = sum(each.saved_ns for each in found.gains.gains if each.shape.definition.name == name)
+            cells.append(TableCell(percent(saved / total)) if saved and total else NOTHING)
+        rows.append((time, tuple(cells)))
+    rows.sort(key=lambda each: -each[0])
+    titles = ["shapes", "calls", "ms", "share", *(["gain"] if found.gains else [])]
+    return Table("Operators", (Column("operator", "left"), *map(Column, titles)), tuple(row for _, row in rows))
+
+
+def _times(shapes: Sequence[CapturedShape], found: Captured) -> Table:
+    total, rows = found.capture.total_ns, []
+    for number, shape in enumerate(shapes, 1):
+        here = shape.time_ns / 1e3 / shape.calls if shape.calls and shape.time_ns else None
+        cells = [
+            TableCell(str(number)),
+            TableCell(shape.definition.name),
+            TableCell(str(round(shape.calls))) if shape.calls else NOTHING,
+            TableCell(microseconds(here)) if here else NOTHING,
+        ]
+        gain = _gain_of(shape, found)
+        if found.gains:
+            best = gain.best if gain else None
+            told = f"{'' if best.exact else '~'}{microseconds(best.time_us)}" if best else ""
+            cells += [
+                TableCell(floor_us(gain.floor_us)) if gain and gain.floor_us is not None else NOTHING,
+                TableCell(told) if told else NOTHING,
+            ]
+        cells.append(TableCell(percent(shape.time_ns / total)) if total else NOTHING)
+        if found.gains:
+            cells += [
+                TableCell(percent(gain.saved_ns / total)) if gain and gain.saved_ns and total else NOTHING,
+                TableCell(gain.best.solution) if gain and gain.best else NOTHING,
+            ]
+        rows.append(tuple(cells))
+    columns = [Column("#"), Column("operator", "left"), Column("calls"), Column("us a call")]
+    columns += [Column("floor us"), Column("best us")] if found.gains else []
+    columns.append(Column("share"))
+    columns += [Column("gain"), Column("best solution", "left", is_optional=True)] if found.gains else []
+    caption = ""
+    if found.gains and any(each.best and not each.best.exact for each in found.gains.gains):
+        caption = "~ from a neighbour: its time, multiplied by how the floors of the two shapes compare."
+    return Table("Shapes", tuple(columns), tuple(rows), caption, key_columns=2)
+
+
+def _sizes(shapes: Sequence[CapturedShape]) -> Table:
+    rows = []
+    for number, shape in enumerate(shapes, 1):
+        told = " ".join(f"{name}={value}" for name, value in sizes_told(shape).items())
+        where = ", ".join(shape.operators) or "-"
+        rows.append((TableCell(str(number)), TableCell(f"{told} · {where}{f' ({shape.note})' if shape.note else ''}")))
+    return Table("Sizes", (Column("#"), Column("sizes · operator in the trace", "left")), tuple(rows), key_columns=2)
+
+
+def _unmapped(found: Captured, top: int) -> Table:
+    total, rows = found.capture.total_ns, []
+    shown = [each for each in found.capture.unmapped[:top] if not total or each.time_ns >= _LEAST * total]
+    for each in shown:
+        kernel = max(each.kernels, key=lambda name: each.kernels[name])
+        what = f"{each.operator} {each.shape}".strip()
+        rows.append(
+            (
+                TableCell(percent(each.time_ns / total) if total else "-"),
+                TableCell(f"{what}: {each.reason} · {short_name(kernel)[:60]}"),
+            )
+        )
+    rest = found.capture.unmapped[len(shown) :]
+    if rest:
+        share = sum(each.time_ns for each in rest) / total if total else 0.0
+        rows.append((TableCell(percent(share)), TableCell(f"{len(rest)} more, in --json")))
+    return Table(
+        "Not mapped", (Column("share"), Column("operator: why not · kernel", "left")), tuple(rows), key_columns=2
+    )
+
+
+def _notes(found: Captured) -> list[str]:
+    capture, notes = found.capture, []
+    inferred = sum(each.inferred_ns for each in capture.shapes)
+    if inferred and capture.total_ns:
+        notes.append(
+            f"{percent(inferred / capture.total_ns)} of the GPU time has no launch in the file; its operator is that "
+            "of the same kernel with the same grid elsewhere"
+        )
+    if found.gains and any(each.best for each in found.gains.gains):
+        notes.append(
+            "recorded times are of a cold L2 and of the whole call; the profile's are sums of kernels, with whatever "
+            "was in the cache"
+        )
+    return notes

@@ -1,0 +1,456 @@
+"""derby capture on small traces: which operator, which sizes, whose time; graphs; what is left over; the set."""
+
+import json
+import sqlite3
+
+import pytest
+
+import kernelderby
+from kernelderby.capture.capture import capture
+from kernelderby.capture.facts import facts_of
+from kernelderby.catalog import Catalog
+from kernelderby.errors import DerbyError
+from kernelderby.profile.sources.recognise import open_profile
+from kernelderby.shapes.model import read_model
+from kernelderby.shapes.standing import committed
+from tests.capture.kineto import Trace
+from tests.conftest import CHECKOUT
+
+GEMM = "nvjet_tst_128x256_64x4_2x1_v_bz_TNT"
+
+
+@pytest.fixture(scope="module")
+def catalog():
+    return Catalog.open(CHECKOUT)
+
+
+@pytest.fixture
+def take(catalog, tmp_path):
+    """Writes traces, opens them, captures."""
+
+    def taken(*traces, facts=None, context=None):
+        files = [trace.write(tmp_path / f"{number}.json") for number, trace in enumerate(traces)]
+        return capture(catalog, [open_profile(file, True) for file in files], facts or {}, context)
+
+    return taken
+
+
+def shapes(found):
+    return {
+        each.definition.name: (
+            round(each.calls),
+            each.time_ns,
+            each.sizes.axes,
+            each.sizes.scalars | each.sizes.generator,
+        )
+        for each in found.shapes
+    }
+
+
+def test_a_linear_layer_is_one_gemm_whatever_runs_inside(take):
+    trace = Trace()
+    for _ in range(2):
+        trace.operator(
+            "aten::linear",
+            ["bf16 4x16x64", "bf16 96x64", "bf16 96"],
+            lambda: trace.operator(
+                "aten::addmm",
+                ["bf16 96", "bf16 64x64", "bf16 64x96"],
+                trace.kernel(GEMM, 10),
+                trace.kernel("void cublasLt::splitKreduce_kernel<32>()", 2),
+            ),
+        )
+    found = take(trace)
+    assert shapes(found) == {"gemm_bf16": (2, 24_000, {"m": 64, "n": 96, "k": 64, "bias_rows": 1}, {})}
+    assert (found.total_ns, found.mapped_ns, found.shaped_ns) == (24_000, 24_000, 24_000)
+    assert not found.unmapped
+
+
+@pytest.mark.parametrize(
+    ("name", "operands", "definition", "axes"),
+    [
+        ("aten::mm", ["bf16 5x64", "bf16 64x96"], "gemm_bf16", {"m": 5, "n": 96, "k": 64, "bias_rows": 0}),
+        (
+            "_C::rms_norm",
+            ["bf16 5x64", "bf16 5x64", "bf16 64", "1e-05"],
+            "rms_norm",
+            {"num_tokens": 5, "hidden_size": 64},
+        ),
+        (
+            "sgl_kernel::fused_add_rmsnorm",
+            ["bf16 5x64", "bf16 5x64", "bf16 64", "1e-06", "False"],
+            "fused_add_rms_norm",
+            {"num_tokens": 5, "hidden_size": 64},
+        ),
+        ("_C::silu_and_mul", ["bf16 5x64", "bf16 5x128"], "silu_and_mul", {"num_tokens": 5, "intermediate_size": 64}),
+        (
+            "sglang::inplace_fused_experts",
+            ["bf16 5x64", "bf16 8x64x64", "bf16 8x64x32", "fp32 5x2", "i64 5x2"],
+            "fused_moe",
+            {
+                "num_tokens": 5,
+                "hidden_size": 64,
+                "intermediate_size": 32,
+                "gate_up_size": 64,
+                "num_experts": 8,
+                "top_k": 2,
+            },
+        ),
+        (
+            "vllm::w8a8_triton_block_scaled_mm_func",
+            ["fp8 5x256", "fp8 384x256", "fp32 5x2", "fp32 3x2", "", ""],
+            "block_scaled_mm",
+            {"m": 5, "n": 384, "k": 256, "num_n_blocks": 3, "num_k_blocks": 2},
+        ),
+        (
+            "_C_cache_ops::reshape_and_cache_flash",
+            ["bf16 5x8x128", "bf16 5x8x128", "bf16 90x32x8x128", "bf16 90x32x8x128", "i64 5"],
+            "reshape_and_cache",
+            {"num_tokens": 5, "num_heads": 8, "head_dim": 128, "num_blocks": 1024},
+        ),
+        (
+            "_moe_C::topk_softmax",
+            ["fp32 5x8", "i64 5x8", "i64 5x8", "fp32 5x64"],
+            "moe_topk_gating_softmax",
+            {"num_tokens": 5, "num_experts": 64, "top_k": 8},
+        ),
+        (
+            "sgl_kernel::sgl_per_token_group_quant_8bit",
+            ["bf16 5x512", "fp8 5x512", "fp32 5x4", "128", "1e-10"],
+            "per_token_group_quant_fp8",
+            {"num_tokens": 5, "num_groups": 4},
+        ),
+    ],
+)
+def test_operators_of_servers_on_our_axes(take, name, operands, definition, axes):
+    trace = Trace()
+    trace.operator(name, operands, trace.kernel("k"))
+    [(found, (calls, time, own, _))] = shapes(take(trace)).items()
+    assert (found, calls, time) == (definition, 1, 10_000)
+    assert axes.items() <= own.items()
+
+
+@pytest.mark.parametrize(
+    ("name", "operands", "reason"),
+    [
+        ("aten::mm", ["fp32 5x64", "fp32 64x96"], "float32 elements"),
+        ("aten::mm", ["bf16 5x64", "bf16 65x96"], "argument 1 is 65x96"),
+        ("aten::_scaled_mm", ["fp8 5x256", "fp8 256x384", "fp32 5x1", "fp32 1x384"], "scales of whole rows"),
+        (
+            "_C::rotary_embedding",
+            ["i64 5", "bf16 5x512", "bf16 5x64", "64", "bf16 9x64"],
+            "head_dim is 64, and fused_qkv_rope has 128",
+        ),
+        ("aten::cumsum", ["i64 5"], "no definition"),
+        ("vllm::moe_forward", ["bf16 5x64", "bf16 5x8"], "experts' sizes are not in the trace"),
+        ("aten::mm", ["bf16 0x64", "bf16 64x96"], "empty"),
+    ],
+)
+def test_what_is_no_definition_is_listed_with_its_reason(take, name, operands, reason):
+    trace = Trace()
+    trace.operator(name, operands, trace.kernel("k"))
+    found = take(trace)
+    assert not found.shapes and found.shaped_ns == found.total_ns
+    [left] = found.unmapped
+    assert (left.operator, left.time_ns) == (name, 10_000) and reason in left.reason
+
+
+def test_an_operator_without_shapes_and_a_kernel_without_operator(take):
+    trace = Trace()
+    trace.operator("aten::mm", [], trace.kernel(GEMM), shapes=False)
+    trace.kernel("ncclDevKernel_AllReduce_Sum_bf16_RING_LL(ncclDevKernelArgsStorage<4096ul>)")()
+    found = take(trace)
+    assert found.shaped_ns == found.mapped_ns == 0 and found.total_ns == 20_000
+    assert {each.operator: each.reason for each in found.unmapped} == {
+        "aten::mm": "recorded without shapes (record_shapes=True)",
+        "communication": "no operator around its launch in the file",
+    }
+
+
+def test_float16_is_raced_as_bfloat16_and_says_so(take):
+    trace = Trace()
+    trace.operator("aten::mm", ["fp16 5x64", "fp16 64x96"], trace.kernel("k"))
+    [shape] = take(trace).shapes
+    assert shape.note == "float16 here"
+
+
+def test_a_container_leaves_the_operators_inside_their_kernels(take):
+    trace = Trace()
+    query = ["bf16 8x32x128", "bf16 8x8x128", "bf16 8x8x128", "bf16 8x32x128", ""]
+    cache = ["bf16 8x8x128", "bf16 8x8x128", "bf16 90x32x8x128", "bf16 90x32x8x128", "i64 8"]
+    trace.operator(
+        "vllm::unified_attention_with_output",
+        query,
+        lambda: trace.operator("_C_cache_ops::reshape_and_cache_flash", cache, trace.kernel("cache", 3)),
+        trace.kernel("kernel_unified_attention_2d", 20),
+    )
+    trace.event(
+        "user_annotation", "execute_8_context_0(sq0sk0sqsq0sqsk0)_generation_8(sq8sk8000sqsq8sqsk8000)", 90, 900, {}
+    )
+    found = shapes(take(trace))
+    assert found["reshape_and_cache"][:2] == (1, 3_000)
+    calls, time, axes, scalars = found["unified_attention"]
+    assert (calls, time, axes["num_tokens"], axes["num_seqs"]) == (1, 20_000, 8, 8)
+    assert (scalars["max_query_len"], scalars["max_seq_len"], axes["num_blocks"]) == (1, 1000, 504)
+
+
+def test_context_and_a_models_configuration_tell_what_the_trace_does_not(take):
+    trace = Trace()
+    trace.operator("vllm::unified_attention_with_output", ["bf16 4x8x128", "bf16 4x2x128"], trace.kernel("a"))
+    trace.operator("vllm::moe_forward", ["bf16 4x2048", "bf16 4x128", ""], trace.kernel("b"))
+    trace.event("user_annotation", "step[DECODE bs=4 toks=4]", 90, 900, {})
+    assert {each.operator for each in take(trace).unmapped} == {
+        "vllm::unified_attention_with_output",
+        "vllm::moe_forward",
+    }
+    model = read_model(committed(CHECKOUT / "kernelderby/shapes/configs/qwen3-30b-a3b.json"), 1)
+    found = shapes(take(trace, facts={"quantized": 0} | model.facts, context=2048))
+    assert found["unified_attention"][3]["max_seq_len"] == 2048
+    assert found["fused_moe"][2]["intermediate_size"] == 768 and found["fused_moe"][3] == {"routing": "zipf"}
+
+
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        ("execute_context_2(888)_generation_0(0)", (2, 888, 888, 0, 0, 0)),
+        ("execute_context_0(0)_generation_4(4)", (0, 0, 0, 4, 4, 400)),
+        ("execute_37_context_1(sq9sk19sqsq1sqsk1)_generation_36(sq36sk720sqsq36sqsk720)", (1, 9, 19, 36, 36, 720)),
+        ("step[EXTEND bs=4 toks=8192]", (4, 8192, 8192, 0, 0, 0)),
+        ("step[DECODE bs=32]", (0, 0, 0, 32, 32, 3200)),
+        ("ProfilerStep#3", ()),
+    ],
+)
+def test_step_annotations(name, told):
+    found = facts_of(("outer", name), 100, {})
+    names = (
+        "context_seqs",
+        "context_tokens",
+        "context_cached",
+        "generation_seqs",
+        "generation_tokens",
+        "generation_cached",
+    )
+    assert tuple(found[each] for each in names if each in found) == (told or ())
+
+
+# ---------- graphs
+
+
+def captured_trace(batches, named=True):
+    trace = Trace()
+    for batch in batches:
+
+        def layer(batch=batch):
+            trace.operator("aten::mm", [f"bf16 {batch}x64", "bf16 64x96"], trace.captured(GEMM if named else None))
+            trace.operator(
+                "_C::rms_norm",
+                [f"bf16 {batch}x64", f"bf16 {batch}x64", "bf16 64", "1e-6"],
+                trace.captured("rms", (batch, 1, 1)) if named else trace.captured(),
+            )
+
+        trace.capture(layer, layer, annotation=f"capture_{batch}_FULL")
+    return trace
+
+
+def replayed_trace(batch, times=1):
+    trace = Trace()
+    for _ in range(times):
+        trace.replay(
+            *[(GEMM, 5), ("rms", 2, (batch, 1, 1))] * 2,
+            annotation=f"execute_{batch}_context_0(sq0sk0sqsq0sqsk0)_generation_{batch}(sq{batch}sk9sqsq1sqsk1)",
+        )
+    return trace
+
+
+@pytest.mark.parametrize("named", [True, False])
+def test_replays_get_the_operators_of_their_capture(take, named):
+    found = take(replayed_trace(16, times=3), captured_trace([8, 16, 32], named))
+    assert found.graph_ns == found.joined_ns == found.mapped_ns == 3 * 14_000
+    assert shapes(found)["gemm_bf16"][:3] == (6, 30_000, {"m": 16, "n": 96, "k": 64, "bias_rows": 0})
+    assert shapes(found)["rms_norm"][0] == 6
+
+
+def test_replays_without_their_capture_say_which_file_is_missing(take):
+    found = take(replayed_trace(16))
+    assert found.mapped_ns == found.joined_ns == 0
+    assert any("the trace of the capture" in each for each in found.warnings)
+    [*left] = found.unmapped
+    assert {each.reason for each in left} == {"in a CUDA graph whose capture is in no file"}
+
+
+def test_captures_of_several_sizes_are_never_guessed(take):
+    replay = Trace()
+    replay.replay((GEMM, 5), ("rms", 2), (GEMM, 5), ("rms", 2))
+    found = take(replay, captured_trace([8, 16], named=False))
+    assert found.joined_ns == 0 and any("fit several captures" in each for each in found.warnings)
+
+
+def test_a_replay_with_a_kernel_more_is_joined_by_names(take):
+    replay = Trace()
+    replay.replay((GEMM, 5), ("memcpy32_post", 1), ("rms", 2, (8, 1, 1)), (GEMM, 5), ("rms", 2, (8, 1, 1)))
+    found = take(replay, captured_trace([8, 16]))
+    assert (found.joined_ns, found.graph_ns) == (14_000, 15_000)
+    assert shapes(found)["gemm_bf16"][2]["m"] == 8
+
+
+def test_another_models_capture_is_no_match(take):
+    replay = Trace()
+    replay.replay(("a", 1), ("b", 1), ("c", 1), ("d", 1))
+    found = take(replay, captured_trace([8]))
+    assert found.joined_ns == 0 and any("fit no capture" in each for each in found.warnings)
+
+
+# ---------- what has no launch
+
+
+def test_a_kernel_without_launch_takes_the_operator_of_its_equals(take):
+    trace = Trace()
+    trace.operator("aten::mm", ["bf16 5x64", "bf16 64x96"], trace.kernel(GEMM, 10, (4, 1, 1)))
+    trace.kernel(GEMM, 11, (4, 1, 1), launched=False)()
+    trace.kernel(GEMM, 12, (5, 1, 1), launched=False)()
+    found = take(trace)
+    [shape] = found.shapes
+    assert (round(shape.calls), shape.time_ns, shape.inferred_ns) == (2, 21_000, 11_000)
+    assert found.unmapped[0].time_ns == 12_000
+
+
+def test_equals_of_two_shapes_tell_nothing(take):
+    trace = Trace()
+    for tokens in (5, 6):
+        trace.operator("aten::mm", [f"bf16 {tokens}x64", "bf16 64x96"], trace.kernel(GEMM, 10, (4, 1, 1)))
+    trace.kernel(GEMM, 11, (4, 1, 1), launched=False)()
+    assert sum(each.inferred_ns for each in take(trace).shapes) == 0
+
+
+# ---------- other doors
+
+
+def nsys_export(path, names):
+    """Two kernels of 10 us, each in one of the ranges."""
+    base = sqlite3.connect(path)
+    base.executescript(
+        """
+        CREATE TABLE StringIds (id INTEGER, value TEXT);
+        CREATE TABLE CUPTI_ACTIVITY_KIND_KERNEL (start INTEGER, end INTEGER, deviceId INTEGER, contextId INTEGER,
+            streamId INTEGER, correlationId INTEGER, globalPid INTEGER, demangledName INTEGER, shortName INTEGER);
+        CREATE TABLE CUPTI_ACTIVITY_KIND_RUNTIME (start INTEGER, end INTEGER, globalTid INTEGER, correlationId INTEGER,
+            nameId INTEGER);
+        CREATE TABLE NVTX_EVENTS (start INTEGER, end INTEGER, eventType INTEGER, text TEXT, textId INTEGER,
+            globalTid INTEGER, endGlobalTid INTEGER, domainId INTEGER);
+        INSERT INTO StringIds VALUES (1, 'nvjet_tst_128'), (2, 'cudaLaunchKernel');
+        """
+    )
+    process = 1 << 24
+    for number, name in enumerate(names):
+        start = 1000 * number
+        base.execute(
+            "INSERT INTO NVTX_EVENTS VALUES (?, ?, 59, ?, NULL, ?, NULL, 0)", (start, start + 500, name, process + 7)
+        )
+        base.execute(
+            "INSERT INTO CUPTI_ACTIVITY_KIND_RUNTIME VALUES (?, ?, ?, ?, 2)",
+            (start + 10, start + 20, process + 7, number + 1),
+        )
+        base.execute(
+            "INSERT INTO CUPTI_ACTIVITY_KIND_KERNEL VALUES (?, ?, 0, 1, 7, ?, ?, 1, 1)",
+            (50_000 + 20_000 * number, 60_000 + 20_000 * number, number + 1, process),
+        )
+    base.commit()
+    base.close()
+    return path
+
+
+def test_nvtx_ranges_with_sizes(catalog, tmp_path):
+    path = nsys_export(
+        tmp_path / "a.sqlite",
+        [
+            "aten::mm, op_id = 12, sizes = [[5, 64], [64, 96]], input_op_ids = [(1, 0)]",
+            "aten::mm, op_id = 13, sizes = [[5, 64], [64, 96]]",
+            "{'Module': 'model.layers.0.qkv_proj', 'TrainableParams': {'weight': [96, 64]}, 'Inputs': [[5, 64]]}",
+            "aten::mm, op_id = 14, sizes = [[5, 64",
+        ],
+    )
+    found = capture(catalog, [open_profile(path, True)], {})
+    assert shapes(found) == {"gemm_bf16": (3, 30_000, {"m": 5, "n": 96, "k": 64, "bias_rows": 0}, {})}
+    assert found.total_ns == 40_000
+
+
+def test_flashinfers_dumps(tmp_path):
+    def dump(name, api, axes, dtype="bfloat16"):
+        inputs = {"hidden_states": {"shape": ["batch_size", "hidden_size"], "dtype": dtype}}
+        text = {
+            "name": name,
+            "op_type": "rmsnorm",
+            "tags": [f"fi_api:{api}"],
+            "axes": axes,
+            "inputs": inputs,
+            "outputs": {},
+        }
+        (tmp_path / f"{name}.json").write_text(json.dumps(text))
+
+    axes = {"batch_size": {"type": "var"}, "hidden_size": {"type": "const", "value": 4096}}
+    dump("rmsnorm_h4096", "flashinfer.norm.rmsnorm", axes)
+    dump("rmsnorm_f32", "flashinfer.norm.rmsnorm", axes, "float32")
+    dump("other", "flashinfer.comm.allreduce", axes)
+    answer = kernelderby.open(CHECKOUT).capture(tmp_path, gain=False, tokens=(1, 64))
+    assert [each["sizes"] for each in answer.frame("shapes").to_dicts()] == [
+        "num_tokens=1 hidden_size=4096",
+        "num_tokens=64 hidden_size=4096",
+    ]
+    assert {each["reason"] for each in answer.frame("unmapped").to_dicts()} == {"is not of bfloat16", "no definition"}
+
+
+# ---------- gain, the set
+
+
+def server(tmp_path, gpu="NVIDIA H200"):
+    """A step of which rms_norm takes a quarter, at a shape that is recorded, and one that is near it."""
+    trace = Trace(gpu)
+    trace.operator("_C::rms_norm", ["bf16 4096x4096", "bf16 4096x4096", "bf16 4096", "1e-6"], trace.kernel("rms", 250))
+    trace.operator("aten::mul", ["bf16 5x64", "bf16 5x64"], trace.kernel("other", 750))
+    return trace.write(tmp_path / "server.json")
+
+
+def test_gain_over_the_whole_profile(tmp_path):
+    answer = kernelderby.open(CHECKOUT).capture(server(tmp_path))
+    [row] = answer.frame("shapes").to_dicts()
+    gains = answer.value.gains
+    assert row["time_us"] == 250 and row["share"] == 0.25
+    assert 0 < row["floor_us"] < row["best_us"] < 250
+    assert row["saved_us"] == pytest.approx(250 - row["best_us"])
+    assert gains.saved_ns / gains.total_ns == pytest.approx(row["saved_us"] / 1000)
+    assert all(len(line) <= 80 for line in answer.to_text(80).splitlines())
+
+
+def test_no_recorded_gpu_no_gain(tmp_path):
+    answer = kernelderby.open(CHECKOUT).capture(server(tmp_path, "NVIDIA B200"))
+    [row] = answer.frame("shapes").to_dicts()
+    assert row["floor_us"] and row["best_us"] is None and row["saved_us"] == 0
+    assert "no recorded rows of NVIDIA B200" in answer.to_text()
+    other = kernelderby.open(CHECKOUT).capture(server(tmp_path, "NVIDIA B200"), gpu="NVIDIA H200")
+    assert "no gain of this machine" in " ".join(other.to_text().split())
+
+
+def test_the_set_can_be_packed_and_raced(tmp_path):
+    file, out = server(tmp_path), tmp_path / "set"
+    kernelderby.open(CHECKOUT).capture(file, gain=False, out=out)
+    made = Catalog.open(out, strict=True)
+    [workload] = made.workloads("rms_norm")
+    assert (workload.origin, workload.call_count, workload.importance) == ("capture", 1, 25.0)
+    assert workload.source["operator"] == "_C::rms_norm" and workload.cost is not None
+    assert {each.author for each in made.solutions.values()} >= {"baseline", "kernelderby"}
+    kernelderby.open(CHECKOUT).capture(file, gain=False, out=out)  # again: the same line, not two
+    assert len(Catalog.open(out).workloads("rms_norm")) == 1
+
+
+def test_out_is_never_the_set_itself_or_a_strangers_folder(tmp_path):
+    file = server(tmp_path)
+    for out in (CHECKOUT, tmp_path, file):
+        with pytest.raises(DerbyError, match="--out"):
+            kernelderby.open(CHECKOUT).capture(file, gain=False, out=out)
+
+
+def test_sums_alone_are_refused(tmp_path):
+    table = tmp_path / "sums.csv"
+    table.write_text("Time (%),Total Time (ns),Instances,Name\n100.0,1000,1,k\n")
+    with pytest.raises(DerbyError, match="sums alone"):
+        kernelderby.open(CHECKOUT).capture(table)
