@@ -60,7 +60,7 @@ def test_an_answer_does_not_load_torch(checkout):
 def test_profile_is_a_package_and_a_question(checkout, first):
     code = (
         f"{first}\nimport kernelderby, sys\nassert kernelderby.profile(sys.argv[1]).path.name\n"
-        "import kernelderby.profile.compare\nassert kernelderby.profile.compare.compare_kernels"
+        "import kernelderby.profile.compare.kernels\nassert kernelderby.profile.compare.kernels.compare_kernels"
     )
     subprocess.run([sys.executable, "-c", code, str(checkout / "profiles/triton_fused_v2_b200.csv")], check=True)
 

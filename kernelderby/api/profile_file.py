@@ -11,7 +11,9 @@ from kernelderby.catalog import Catalog
 from kernelderby.errors import DerbyError
 from kernelderby.hardware.families import amd_architecture_of
 from kernelderby.profile.activity import Activity, activity_of
-from kernelderby.profile.compare import Comparison, compare_kernels, compare_stages
+from kernelderby.profile.compare.difference import Comparison
+from kernelderby.profile.compare.kernels import compare_kernels
+from kernelderby.profile.compare.stages import compare_stages
 from kernelderby.profile.counters import Counters, read_counters
 from kernelderby.profile.filters import SelectedProfile, Selection
 from kernelderby.profile.kernels.findings import Finding, findings
@@ -115,10 +117,19 @@ class ProfileFile:
                     raise DerbyError(f"{name}: {value!r:.60} is no number above {least}; give another one")
         return whatif_answer([whatif(self.pipeline(solution, root), tuple(factors), dict(floors_us or {}))])
 
-    def compare(self, after: ProfileFile, solution: str | None = None, root: Path | str = ".") -> Answer[Comparison]:
-        """What changed from this recording to another one: by stage of a solution, otherwise by kernel."""
+    def compare(
+        self,
+        after: ProfileFile,
+        solution: str | None = None,
+        root: Path | str = ".",
+        *,
+        within: str | None = None,
+        kind: str | None = None,
+    ) -> Answer[Comparison]:
+        """What changed from this recording to another one, step by step, and by stage of a solution, otherwise by
+        kernel. within: expression of the ranges that mark a step each. kind: of the steps whose kernels are shown."""
         if solution is None:
-            return compare_answer(compare_kernels(self.profile, after.profile))
+            return compare_answer(compare_kernels(self.profile, after.profile, within, kind))
         return compare_answer(compare_stages(self.pipeline(solution, root), after.pipeline(solution, root)))
 
     def _findings(self, table: KernelTable) -> tuple[list[Finding], list[str]]:

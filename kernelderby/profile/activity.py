@@ -18,6 +18,7 @@ from pathlib import Path
 
 import numpy as np
 
+from kernelderby.profile import stretches
 from kernelderby.profile.kernels.attribution import Role, attribute
 from kernelderby.profile.names import unnumbered
 from kernelderby.profile.spans import ApiSum, LaunchShape, Profile, Span, SpanKind
@@ -190,9 +191,9 @@ class _Gpu:
             self.busy,
             self.idle,
             self.gaps,
-            _length(communication),
-            _length(computing),
-            _common(communication, computing),
+            stretches.length(communication),
+            stretches.length(computing),
+            stretches.common(communication, computing),
             *launch,
             *queue,
         )
@@ -230,27 +231,6 @@ def moves_data(span: Span) -> bool:
 
 
 def _union(times: array[int]) -> np.ndarray:
-    """[n, 2] of disjoint stretches, by start."""
+    """[n, 2] of disjoint stretches, of start, end, start, end ..."""
     pairs = np.frombuffer(times, np.int64).reshape(-1, 2)
-    if not len(pairs):
-        return pairs
-    pairs = pairs[np.argsort(pairs[:, 0], kind="stable")]
-    ends = np.maximum.accumulate(pairs[:, 1])
-    begins = np.ones(len(pairs), bool)
-    begins[1:] = pairs[1:, 0] > ends[:-1]
-    first = np.flatnonzero(begins)
-    return np.stack((pairs[first, 0], ends[np.append(first[1:], len(pairs)) - 1]), axis=1)
-
-
-def _length(stretches: np.ndarray) -> int:
-    return int((stretches[:, 1] - stretches[:, 0]).sum()) if len(stretches) else 0
-
-
-def _common(one: np.ndarray, other: np.ndarray) -> int:
-    """The time that is in both."""
-    if not len(one) or not len(other):
-        return 0
-    both = np.concatenate((one, other))
-    joined = array("q")
-    joined.frombytes(np.ascontiguousarray(both).tobytes())
-    return _length(one) + _length(other) - _length(_union(joined))
+    return stretches.union(pairs[:, 0], pairs[:, 1])

@@ -123,6 +123,7 @@ class SelectedProfile(Profile):
         super().__init__(profile.path, f"{profile.form}, {selection}", profile.gpu)
         self.warnings = profile.warnings  # its own list: reading adds to it
         self.compute_capability = profile.compute_capability
+        self.whole_graphs = profile.whole_graphs
         self.profile, self.selection = profile, selection
         self.warnings.append(f"only {selection}; calls on the host are those of the whole profile")
 

@@ -113,11 +113,12 @@ class Profile(ABC):
 
     form: what it is, in words ("nsys SQLite, schema 3.25.0"). gpu: name as the profile has it, None when it does not.
     has_events: whether spans() works; sums() always does. compute_capability: of that GPU ("9.0"), where the profile
-    or its GPU's name tells it.
+    or its GPU's name tells it. whole_graphs: launches of CUDA graphs that were recorded without their kernels.
     """
 
     has_events = False
     compute_capability: str | None = None
+    whole_graphs = 0
 
     def __init__(self, path: Path, form: str, gpu: str | None = None, warnings: Iterable[str] = ()) -> None:
         self.path, self.form, self.gpu, self.warnings = path, form, gpu, list(warnings)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from array import array
+from collections.abc import Sequence
 from math import erfc, sqrt
 
 import numpy as np
@@ -35,3 +36,15 @@ def mann_whitney(one: array[int], other: array[int]) -> float | None:
 def _thinned(values: array[int]) -> np.ndarray:
     found = np.frombuffer(values, dtype=np.int64)
     return found[:: -(-len(found) // MOST)]
+
+
+def holm(chances: Sequence[float]) -> list[float]:
+    """Each chance corrected for how many there are, so that one of all of them falls below a limit by chance alone as
+    seldom as the limit says (Holm's step-down procedure)."""
+    order = sorted(range(len(chances)), key=chances.__getitem__)
+    found = [0.0] * len(chances)
+    highest = 0.0
+    for place, number in enumerate(order):
+        highest = max(highest, min(1.0, (len(chances) - place) * chances[number]))
+        found[number] = highest
+    return found

@@ -12,7 +12,7 @@ from make_nsys import GENERATIONS, standard
 
 from kernelderby.errors import DerbyError
 from kernelderby.profile.activity import activity_of
-from kernelderby.profile.compare import compare_kernels
+from kernelderby.profile.compare.kernels import compare_kernels
 from kernelderby.profile.kernels.summary import summarise
 from kernelderby.profile.sources import open_profile
 from kernelderby.profile.stages.walk import pipeline_of

@@ -9,7 +9,7 @@ import click
 
 from kernelderby.cli.options import FILE, DerbyCommand, count_from, root_option
 from kernelderby.cli.output import Output, output_options
-from kernelderby.cli.profile.common import open_files, pipelines, selection_options, short_names, within_option
+from kernelderby.cli.profile.common import open_files, pipelines, selection_options, short_names
 
 
 @click.command(cls=DerbyCommand, short_help="Two profiles, before and after or GPU against GPU.")
@@ -24,9 +24,14 @@ from kernelderby.cli.profile.common import open_files, pipelines, selection_opti
 )
 @click.option("--solution-b", metavar="NAME", help="Solution of B, if it differs.")
 @click.option("--rows", "most", type=count_from(1), default=40, show_default=True, help="Maximum number of rows.")
-@within_option
+@click.option("--kind", metavar="WORD", help="Kernels of the steps of this kind, such as decode.")
+@click.option(
+    "--within",
+    metavar="REGEX",
+    help="NVTX ranges that mark one step each, or with --solution one invocation.",
+)
 @selection_options
-@output_options("profile compare", tables=("changes",), plot=True)
+@output_options("profile compare", tables=("changes", "steps"), plot=True)
 @root_option
 def command(
     before: Path,
@@ -34,27 +39,33 @@ def command(
     solution: str | None,
     solution_b: str | None,
     most: int,
+    kind: str | None,
     within: str | None,
     selection: Any,
     root: Path,
     output: Output,
 ) -> None:
-    """What changed from profile A to profile B: appeared, vanished, sped up, slowed down; largest change first.
+    """What changed from profile A to profile B: a step beside a step, then kernels, the largest change first.
 
-    With --solution by stage and per invocation, so that runs of different length compare; otherwise by kernel.
+    Steps are found by the annotations of vLLM, SGLang and torch.profiler, by --within, or by their period. With
+    --solution by stage and per invocation. A change needs a test to be called one.
     """
     from kernelderby.errors import DerbyError
-    from kernelderby.profile.compare import compare_kernels, compare_stages
+    from kernelderby.profile.compare.kernels import compare_kernels
+    from kernelderby.profile.compare.stages import compare_stages
     from kernelderby.report.profile.compare import compare_answer
 
     if solution_b and not solution:
         raise DerbyError("--solution-b: goes with --solution; add it")
+    if kind and solution:
+        raise DerbyError("--kind: of steps, which --solution does not compare; leave one out")
     if solution:
         [left] = pipelines([before], root, solution, within, selection)
         [right] = pipelines([after], root, solution_b or solution, within, selection)
         found = compare_stages(left, right)
     else:
-        found = compare_kernels(*(each.profile for each in open_files([before, after], selection)))
+        left, right = (each.profile for each in open_files([before, after], selection))
+        found = compare_kernels(left, right, within, kind)
     output.emit(compare_answer(found, most), draw=lambda path: _draw(found, most, path))
 
 
@@ -62,12 +73,12 @@ def _draw(found: Any, most: int, path: Path) -> None:
     from kernelderby.report.plot import differences
 
     names = short_names([found.before, found.after])
-    per_invocation = found.unit == "invocation"
-    scale = 1e3 if per_invocation else 1e6
+    short = found.unit != "profile"
+    scale = 1e3 if short else 1e6
     changes = {change.name: change.change_ns / scale for change in found.changes[: min(most, 25)]}
     differences(
         changes,
         path,
-        unit="us an invocation" if per_invocation else "ms",
+        unit=f"us of one {found.unit}" if short else "ms",
         title=f"Change from {names[0]} to {names[1]}",
     )

@@ -7,6 +7,7 @@ the last kernel of a stage that is not glue, so glue before and after that count
 from __future__ import annotations
 
 import re
+from array import array
 from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
@@ -45,7 +46,8 @@ class Walked:
     by_stage: stage -> name -> tally. between: kernels inside invocations that are in no stage. outside: (name, purpose)
     -> tally. per_invocation: stage -> how many kernels an invocation had -> how many invocations.
     span_ns: first start to last end, over all invocations. cut: stage -> its kernels that start the very nanosecond at
-    which what ran before ends, or the next.
+    which what ran before ends, or the next. times: stage -> of each invocation the sum of its kernels, and what they
+    add.
     """
 
     is_marked: bool = False
@@ -56,6 +58,7 @@ class Walked:
     per_invocation: dict[int, Counter[int]] = field(default_factory=dict)
     span_ns: int = 0
     cut: Counter[int] = field(default_factory=Counter)
+    times: dict[int, tuple[array[int], array[int]]] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -167,6 +170,7 @@ class _Track:
         "start",
         "tail",
         "tallies",
+        "times",
     )
 
     def __init__(self, process: int, device: int, tail: int, result: Walked) -> None:
@@ -176,6 +180,7 @@ class _Track:
         self.label: str | None = None
         self.position = -1  # the furthest landmark of the open invocation
         self.counts: dict[int, int] = {}
+        self.times: dict[int, list[int]] = {}  # of the open invocation, as Walked.times
         self.seen: set[str] = set()
         self.pending: dict[int, tuple[_Known, Tally]] = {}
         self.tallies: dict[tuple[int, str], Tally] = {}  # those of the result, by stage and name
@@ -224,6 +229,7 @@ class _Track:
         tally.bytes += span.bytes
         tally.added_ns += added
         self.counts[stage] = self.counts.get(stage, 0) + 1
+        self._last(stage, end - start, added)
         if is_cut:
             self.result.cut[stage] += 1
         if end > self.end:
@@ -259,6 +265,13 @@ class _Track:
         found = self.tallies[stage, name] = names.setdefault(name, Tally())
         return found
 
+    def _last(self, stage: int, time_ns: int, added_ns: int) -> None:
+        times = self.times.get(stage)
+        if times is None:
+            times = self.times[stage] = [0, 0]
+        times[0] += time_ns
+        times[1] += added_ns
+
     def _between(self, name: str) -> Tally:
         return self.result.between.setdefault(name, Tally())
 
@@ -269,6 +282,7 @@ class _Track:
                 stage = known.stages[0]
                 self._tally(stage, known.name).merge(tally)
                 self.counts[stage] = self.counts.get(stage, 0) + tally.instances
+                self._last(stage, round(tally.total_ns), round(tally.added_ns))
             else:
                 self._between(known.name).merge(tally)
         self.pending.clear()
@@ -293,8 +307,14 @@ class _Track:
                 if spread is None:
                     spread = self.result.per_invocation[stage] = Counter()
                 spread[count] += 1
+            for stage, times in self.times.items():
+                for kept, time in zip(
+                    self.result.times.setdefault(stage, (array("q"), array("q"))), times, strict=True
+                ):
+                    kept.append(time)
             self.result.span_ns += self.end - self.start
         self.counts.clear()
+        self.times.clear()
         self.is_open = False
 
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from kernelderby.errors import DerbyError
@@ -75,6 +75,7 @@ class Pipeline:
 
     invocations: None when no stage occurs. span_ns: first start to last end over the invocations, None without events.
     outside: largest first, UNATTRIBUTED last and always there. synchronise_ns of api_ns: host time in CUDA calls.
+    samples: stage -> of each invocation that has it the sum of its kernels, and what they add (ns). Needs events.
     """
 
     profile: str
@@ -92,6 +93,7 @@ class Pipeline:
     synchronise_ns: float = 0
     api_ns: float = 0
     warnings: tuple[str, ...] = ()
+    samples: Mapping[str, tuple[Sequence[int], Sequence[int]]] = field(default_factory=dict, repr=False, compare=False)
 
     @property
     def occurs(self) -> bool:
@@ -189,6 +191,7 @@ def pipeline_of(
         sum(call.total_ns for call in calls if is_synchronisation(call)),
         sum(call.total_ns for call in calls),
         tuple(dict.fromkeys(warnings)),
+        {matcher.stages[stage].name: times for stage, times in walked.times.items()},
     )
 
 

@@ -1,4 +1,4 @@
-"""A Comparison of two profiles as a table, the largest change first."""
+"""A Comparison of two profiles as tables: a step beside a step, then stages or kernels, the largest change first."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections import Counter
 from dataclasses import asdict
 from typing import Any
 
-from kernelderby.profile.compare import Comparison, Difference
+from kernelderby.profile.compare.difference import Comparison, Difference, StepComparison
 from kernelderby.report.answer import Answer
 from kernelderby.report.frame import frame
 from kernelderby.report.model import NOTHING, Column, Emphasis, Report, Table, TableCell
@@ -16,33 +16,103 @@ MOST = 40  # rows; a profile has hundreds of kernels, and the table is sorted
 
 
 def compare_answer(found: Comparison, most: int = MOST) -> Answer[Comparison]:
-    """Frame: changes, all of them. most: rows of text and Markdown."""
+    """Frames: changes, all of them; steps, a row a measure and kind. most: rows of text and Markdown."""
     return Answer(
         found,
         lambda: {"comparison": _data(found)},
         lambda: [compare_report(found, most)],
-        lambda: (frame("changes", _data(found)["changes"]),),
+        lambda: (frame("changes", _data(found)["changes"]), frame("steps", _step_rows(_data(found)))),
     )
+
+
+def _step_rows(data: dict[str, Any]) -> list[dict[str, Any]]:
+    """One row a kind and measure, with the kind's counts."""
+    return [
+        {name: value for name, value in each.items() if name != "measures"} | measure
+        for each in data["steps"]
+        for measure in each["measures"]
+    ]
 
 
 def _data(found: Comparison) -> dict[str, Any]:
     """With what asdict leaves out: ratios and verdicts."""
     data = asdict(found) | {"ratio": found.ratio}
-    for row, change in zip(data["changes"], found.changes, strict=True):
-        row |= {
-            "change_ns": change.change_ns,
-            "ratio": change.ratio,
-            "launch_ratio": change.launch_ratio,
-            "verdict": change.verdict,
-            "launches": change.launches,
-        }
+    data["changes"] = [_row_data(change) for change in found.changes]
+    for row, each in zip(data["steps"], found.steps, strict=True):
+        row["measures"] = [_row_data(measure) for measure in each.measures]
     return data
 
 
+def _row_data(change: Difference) -> dict[str, Any]:
+    return asdict(change) | {
+        "change_ns": change.change_ns,
+        "ratio": change.ratio,
+        "launch_ratio": change.launch_ratio,
+        "verdict": change.verdict,
+        "launches": change.launches,
+    }
+
+
 def compare_report(comparison: Comparison, most: int = MOST) -> Report:
-    per_invocation = comparison.unit == "invocation"
+    left = len(comparison.changes) - most
+    notes = [f"{left} more with smaller changes"] if left > 0 else []
+    doubts = [f"{change.name}: {change.possible}" for change in comparison.changes[:most] if change.possible]
+    if doubts:
+        notes.append(f"possibly renamed, not certain: {'; '.join(doubts)}")
+    return Report(
+        title=f"A {comparison.before}, B {comparison.after}",
+        facts=_facts(comparison),
+        tables=(*map(_step_table, comparison.steps), _change_table(comparison, most)),
+        notes=(*notes, *comparison.warnings),
+    )
+
+
+def _step_table(steps: StepComparison) -> Table:
+    """One kind of step: mean times, and whether a test tells them apart."""
+    columns = (
+        Column("a step, mean", "left"),
+        Column("A us"),
+        Column("B us"),
+        Column("B over A"),
+        Column("what happened", "left"),
+        Column("chance"),
+    )
+    rows = tuple(
+        (
+            TableCell(row.name),
+            _time(row.before_ns, True),
+            _time(row.after_ns, True),
+            NOTHING if row.ratio is None else TableCell(f"{row.ratio:.3f}", _emphasis(row)),
+            TableCell(_RISEN.get(row.verdict, row.verdict), _emphasis(row)),
+            _chance(row.chance),
+        )
+        for row in steps.measures
+    )
+    whole = not steps.title and steps.before == steps.after == 1
+    title = "The whole profile" if whole else f"Steps: {steps.title or 'found by their period'}"
+    caption = (
+        f"{steps.before} steps in A, {steps.after} in B; operations a step: {steps.before_operations:g}, "
+        f"{steps.after_operations:g}. wall: to the next step's first kernel; exposed: beside it nothing was computed"
+    )
+    return Table(title, columns, rows, caption)
+
+
+_RISEN = {"sped up": "shorter", "slowed down": "longer"}
+
+
+def _emphasis(row: Difference) -> Emphasis:
+    return "bad" if row.verdict == "slowed down" else "best" if row.verdict == "sped up" else ""
+
+
+def _per_run(comparison: Comparison) -> bool:
+    """Whether a time is of one invocation or step, and so in us."""
+    return comparison.unit in ("invocation", "step")
+
+
+def _change_table(comparison: Comparison, most: int) -> Table:
+    short = _per_run(comparison)
     by_launch = comparison.by == "kernel"
-    unit = "us" if per_invocation else "ms"
+    unit = "us" if short else "ms"
     columns = (
         Column(comparison.by, "left"),
         Column("what happened", "left"),
@@ -52,59 +122,58 @@ def compare_report(comparison: Comparison, most: int = MOST) -> Report:
         Column("launches B"),
         *((Column("us a launch A"), Column("us a launch B")) if by_launch else ()),
         Column("B over A"),
-        *((Column("chance"),) if by_launch else ()),
+        Column("chance"),
         Column(f"A {unit}"),
         Column(f"B {unit}"),
     )
-    rows = [_line(change, per_invocation, by_launch) for change in comparison.changes[:most]]
-    rows.append(_total(comparison, per_invocation, by_launch))
-    what = "Times of one invocation" if per_invocation else "Times of the whole profile"
+    rows = [_line(change, short, by_launch) for change in comparison.changes[:most]]
+    rows.append(_total(comparison, short, by_launch))
+    kind = f" ({comparison.kind})" if comparison.kind else ""
+    what = f"Times of one {comparison.unit}{kind}" if short else "Times of the whole profile"
     of = "a launch" if by_launch else "an invocation"
     caption = (
         f"B over A: what {of} takes, below 1 B is faster; up to 2 % is unchanged; more or fewer launches: for the "
-        "length of the profile"
-        + ("; chance: how often the launches' times would differ so by chance, below 0.01 they do" if by_launch else "")
-        + ". * half of the change or more"
+        "length of the profile; chance: how often the times would differ so by chance, corrected for the number of "
+        "rows, below 0.01 they do; not tested: fewer than five times. * half of the change or more"
     )
-    table = Table(what, columns, tuple(rows), caption=caption)
-    left = len(comparison.changes) - most
-    notes = [f"{left} more with smaller changes"] if left > 0 else []
-    return Report(
-        title=f"A {comparison.before}, B {comparison.after}",
-        facts=_facts(comparison),
-        tables=(table,),
-        notes=(*notes, *comparison.warnings),
-    )
+    return Table(what, columns, tuple(rows), caption=caption)
 
 
 def _facts(comparison: Comparison) -> tuple[str, ...]:
-    def side(letter: str, gpu: str | None, invocations: int | None) -> str:
-        count = f", {invocations} invocations" if invocations else ""
-        return f"{letter}: {gpu or 'GPU not named'}{count}"
+    def side(letter: str, gpu: str | None, count: int | None) -> str:
+        unit = comparison.unit if comparison.unit != "profile" else "invocation"
+        told = f", {count} {unit}{'s' * (count != 1)}" if count else ""
+        return f"{letter}: {gpu or 'GPU not named'}{told}"
 
+    first = [f"NOT COMPARABLE: {comparison.not_comparable}"] if comparison.not_comparable else []
+    first += [f"WARNING: {said}" for said in comparison.said_first]
+    by = [f"steps of {letter} by {how}" for letter, how in zip("AB", comparison.steps_by, strict=True) if how]
     return (
+        *first,
         " · ".join(
             (
                 side("A", comparison.before_gpu, comparison.before_invocations),
                 side("B", comparison.after_gpu, comparison.after_invocations),
             )
         ),
+        *((" · ".join(by),) if by else ()),
         *_gist(comparison),
     )
 
 
 def _gist(comparison: Comparison) -> tuple[str, ...]:
     """What a reader wants first: 541.1 became 494.1 ms (-8.7%); unchanged 24, within chance 2, sped up 1."""
-    per_invocation = comparison.unit == "invocation"
-    before, after = (_time(each, per_invocation).text for each in (comparison.before_ns, comparison.after_ns))
-    unit = "us an invocation" if per_invocation else "ms"
-    ratio = f" ({comparison.ratio - 1:+.1%})" if comparison.ratio is not None else ""
+    short = _per_run(comparison)
+    before, after = (_time(each, short).text for each in (comparison.before_ns, comparison.after_ns))
+    unit = f"us {'a' if comparison.unit == 'step' else 'an'} {comparison.unit}" if short else "ms"
+    ratio = f" ({comparison.ratio - 1:+.1%})" if comparison.ratio is not None and not comparison.not_comparable else ""
     verdicts = Counter(change.verdict for change in comparison.changes)
     said = ", ".join(f"{verdict} {number}" for verdict, number in verdicts.most_common())
-    return (f"{before} became {after} {unit}{ratio}; by {comparison.by}: {said}",) if said else ()
+    what = "kernel time " if comparison.by == "kernel" else ""
+    return (f"{what}{before} became {after} {unit}{ratio}; by {comparison.by}: {said}",) if said else ()
 
 
-def _line(change: Difference, per_invocation: bool, by_launch: bool) -> tuple[TableCell, ...]:
+def _line(change: Difference, short: bool, by_launch: bool) -> tuple[TableCell, ...]:
     emphasis: Emphasis = ""
     if change.verdict in ("sped up", "vanished") and (change.share_of_change or 0) >= 0.5:
         emphasis = "best"
@@ -113,37 +182,38 @@ def _line(change: Difference, per_invocation: bool, by_launch: bool) -> tuple[Ta
     faster = change.launch_ratio if by_launch else change.ratio
     ratio = TableCell(f"{faster:.3f}", emphasis) if faster is not None else NOTHING
     share = NOTHING if change.share_of_change is None else TableCell(f"{100 * change.share_of_change:+.1f}")
-    what = ", ".join(filter(None, (change.verdict, change.launches)))
+    what = ", ".join(filter(None, (change.verdict, change.launches, "possibly renamed" if change.possible else "")))
     return (
         TableCell(change.name),
         TableCell(what, emphasis),
-        TableCell(_signed(change.change_ns, per_invocation)),
+        TableCell(_signed(change.change_ns, short)),
         share,
         _count(change.before_instances),
         _count(change.after_instances),
         *((_launch(change.before_launch_ns), _launch(change.after_launch_ns)) if by_launch else ()),
         ratio,
-        *((_chance(change.chance),) if by_launch else ()),
-        _time(change.before_ns, per_invocation),
-        _time(change.after_ns, per_invocation),
+        _chance(change.chance),
+        _time(change.before_ns, short),
+        _time(change.after_ns, short),
     )
 
 
-def _total(comparison: Comparison, per_invocation: bool, by_launch: bool) -> tuple[TableCell, ...]:
+def _total(comparison: Comparison, short: bool, by_launch: bool) -> tuple[TableCell, ...]:
     change = comparison.after_ns - comparison.before_ns
-    ratio = TableCell(f"{comparison.ratio:.3f}") if comparison.ratio is not None and not by_launch else NOTHING
+    known = comparison.ratio is not None and not by_launch and not comparison.not_comparable
+    ratio = TableCell(f"{comparison.ratio:.3f}") if known else NOTHING
     return (
         TableCell("all"),
         TableCell(""),
-        TableCell(_signed(change, per_invocation)),
+        TableCell(_signed(change, short)),
         TableCell("100.0") if change else NOTHING,
         NOTHING,
         NOTHING,
         *((NOTHING, NOTHING) if by_launch else ()),
         ratio,
-        *((NOTHING,) if by_launch else ()),
-        _time(comparison.before_ns, per_invocation),
-        _time(comparison.after_ns, per_invocation),
+        NOTHING,
+        _time(comparison.before_ns, short),
+        _time(comparison.after_ns, short),
     )
 
 
@@ -159,12 +229,12 @@ def _count(instances: int) -> TableCell:
     return TableCell(str(instances)) if instances else NOTHING
 
 
-def _time(nanoseconds: float | None, per_invocation: bool) -> TableCell:
+def _time(nanoseconds: float | None, short: bool) -> TableCell:
     if nanoseconds is None:
         return NOTHING
-    return TableCell(microseconds(nanoseconds / 1e3) if per_invocation else milliseconds(nanoseconds))
+    return TableCell(microseconds(nanoseconds / 1e3) if short else milliseconds(nanoseconds))
 
 
-def _signed(nanoseconds: float, per_invocation: bool) -> str:
-    text = microseconds(abs(nanoseconds) / 1e3) if per_invocation else milliseconds(abs(nanoseconds))
+def _signed(nanoseconds: float, short: bool) -> str:
+    text = microseconds(abs(nanoseconds) / 1e3) if short else milliseconds(abs(nanoseconds))
     return f"+{text}" if nanoseconds > 0 else f"-{text}" if nanoseconds < 0 else text

@@ -265,6 +265,8 @@ def open_sqlite(path: Path, shown: Path | None = None) -> SqliteProfile:
         profile = SqliteProfile(shown or path, _gpu(connection, schema), schema, path)
         profile.compute_capability = _capability(connection, schema)
         profile.warnings.extend(_warnings(connection, schema, dropped))
+        if graphs := schema.table(GRAPH_TRACE):
+            profile.whole_graphs = connection.execute(f"SELECT count(*) FROM {graphs.name}").fetchone()[0]
     return profile
 
 

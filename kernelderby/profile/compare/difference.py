@@ -1,0 +1,193 @@
+"""What changed between two profiles, row by row, and when a change counts.
+
+What a launch costs and how many launches there were are two questions, and each is judged by itself: fewer launches are
+no speed-up, and a longer run is not a slower one. A change counts only where a test says so: the times differ beyond
+chance (Mann-Whitney, corrected for the number of rows by Holm), by more than 2 %, and by more than the two halves of
+one profile differ. Without enough times there is no verdict.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from kernelderby.statistics.rank_test import FEWEST, holm, mann_whitney
+
+SAME = 0.02  # a change of up to 2 % of its own time is called unchanged; clocks alone move more than 1 %
+CHANCE = 0.01  # a difference that chance makes as often as this is none
+BLOCKS = 40  # stretches of launches, each one value of the test: launches that follow one another are not independent
+_MOST_DRIFT = 0.5  # what is twice as long has changed, however uneven a profile is
+LITTLE = 0.10  # of all changes together: a whole change below that has no parts worth a percentage
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """One stage, kernel or measure of a step. Times are of Comparison.unit; None: it does not occur there.
+
+    ratio: after over before, of the totals; launch_ratio: of what one launch takes. chance: how often chance alone
+    would make the times differ so, corrected for the number of rows (None: too few times to test). drift: how much the
+    halves of one profile differ, the larger of both. expected: launches before, times how much longer the second
+    profile is. share_of_change: of the whole change, with its sign: 0.6 made 60 % of it, -0.1 worked against it; None
+    where the changes cancel out. possible: the two names may be two kernels: why it is not certain.
+    """
+
+    name: str
+    title: str
+    before_ns: float | None
+    after_ns: float | None
+    before_instances: int
+    after_instances: int
+    share_of_change: float | None = None
+    before_launch_ns: float | None = None
+    after_launch_ns: float | None = None
+    expected: float | None = None
+    chance: float | None = None
+    drift: float = 0.0
+    possible: str = ""
+    comparable: bool = True
+
+    @property
+    def change_ns(self) -> float:
+        return (self.after_ns or 0) - (self.before_ns or 0)
+
+    @property
+    def ratio(self) -> float | None:
+        return self.after_ns / self.before_ns if self.before_ns and self.after_ns is not None else None
+
+    @property
+    def launch_ratio(self) -> float | None:
+        if not self.before_launch_ns or self.after_launch_ns is None:
+            return None
+        return self.after_launch_ns / self.before_launch_ns
+
+    @property
+    def verdict(self) -> str:
+        """not comparable, not certain (a pair that may be two kernels), appeared, vanished; else of what a launch (a
+        stage: an invocation) costs: unchanged, not tested, within chance, sped up or slowed down."""
+        if not self.comparable:
+            return "not comparable"
+        if self.possible:
+            return "not certain"
+        if self.before_ns is None:
+            return "appeared"
+        if self.after_ns is None:
+            return "vanished"
+        ratio = self.launch_ratio if self.launch_ratio is not None else self.ratio
+        if ratio is None:
+            return "unchanged" if not self.change_ns else "not tested"
+        if abs(ratio - 1) <= SAME:
+            return "unchanged"
+        if self.chance is None:
+            return "not tested"
+        if self.chance >= CHANCE or abs(ratio - 1) <= self.drift:
+            return "within chance"
+        return "sped up" if ratio < 1 else "slowed down"
+
+    @property
+    def launches(self) -> str:
+        """more launches or fewer launches, for the length of the profile; empty where their number is the same."""
+        if not self.expected or self.before_ns is None or self.after_ns is None:
+            return ""
+        if abs(self.after_instances - self.expected) <= SAME * self.expected:
+            return ""
+        return "more launches" if self.after_instances > self.expected else "fewer launches"
+
+
+@dataclass(frozen=True, slots=True)
+class StepComparison:
+    """Steps of one kind, one in each profile beside the other. title: the kind, "" where nothing names it. measures:
+    mean times of a step: wall, busy, idle, exposed communication, sum of the kernels. before, after: steps that count;
+    operations: of the median step."""
+
+    title: str
+    before: int
+    after: int
+    before_operations: float
+    after_operations: float
+    measures: tuple[Difference, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """changes: the largest change first. unit: "step", "invocation" or "profile", what a time is of. said_first: what a
+    reader must know before any number. not_comparable: why the times mean nothing beside each other; "" where they do.
+    steps: of every kind that both have; of the whole profile where no steps were found. kind: of the steps that
+    changes are of. steps_by: what the steps of each profile were found by."""
+
+    before: str
+    after: str
+    before_gpu: str | None
+    after_gpu: str | None
+    by: str  # stage | kernel
+    unit: str
+    before_invocations: int | None
+    after_invocations: int | None
+    before_ns: float
+    after_ns: float
+    changes: tuple[Difference, ...]
+    warnings: tuple[str, ...] = ()
+    said_first: tuple[str, ...] = ()
+    not_comparable: str = ""
+    steps: tuple[StepComparison, ...] = ()
+    kind: str = ""
+    steps_by: tuple[str, str] = ("", "")
+
+    @property
+    def ratio(self) -> float | None:
+        return self.after_ns / self.before_ns if self.before_ns else None
+
+
+def chance_and_drift(one: Sequence[int] | array[int], other: Sequence[int] | array[int]) -> tuple[float | None, float]:
+    """Of two runs of times in order. Each side's times are averaged over at most BLOCKS stretches first."""
+    left, right = blocks(one), blocks(other)
+    drift = max(_drift(one), _drift(other))
+    return mann_whitney(left, right), drift
+
+
+def blocks(values: Sequence[int] | array[int]) -> array[int]:
+    """Means of at most BLOCKS stretches of nearly equal length."""
+    found = np.asarray(values, np.int64)
+    if len(found) <= BLOCKS:
+        return array("q", found.tolist())
+    return array("q", [round(float(part.mean())) for part in np.array_split(found, BLOCKS)])
+
+
+def _drift(values: Sequence[int] | array[int]) -> float:
+    found = np.asarray(values, float)
+    if len(found) < 2 * FEWEST or found.mean() <= 0:
+        return 0.0
+    first, second = found[: len(found) // 2].mean(), found[len(found) // 2 :].mean()
+    return min(float(abs(second - first) / found.mean()), _MOST_DRIFT)
+
+
+def corrected(changes: Iterable[Difference]) -> list[Difference]:
+    """With each row's chance corrected for the number of rows that were tested."""
+    rows = list(changes)
+    tested = [place for place, row in enumerate(rows) if row.chance is not None]
+    for place, chance in zip(tested, holm([rows[place].chance or 0.0 for place in tested]), strict=True):
+        rows[place] = replace(rows[place], chance=chance)
+    return rows
+
+
+def ordered(changes: Iterable[Difference]) -> tuple[Difference, ...]:
+    """The largest change first, each with its share of the whole one."""
+    rows = corrected(changes)
+    whole = sum(row.change_ns for row in rows)
+    gross = sum(abs(row.change_ns) for row in rows)
+    if gross and abs(whole) >= LITTLE * gross:
+        rows = [replace(row, share_of_change=row.change_ns / whole) for row in rows]
+    return tuple(sorted(rows, key=lambda row: (-abs(row.change_ns), row.name)))
+
+
+def lettered(before: Iterable[str], after: Iterable[str]) -> list[str]:
+    """What both profiles warn of once, else with the letter of the one that does."""
+    one, other = dict.fromkeys(before), dict.fromkeys(after)
+    both = [warning for warning in one if warning in other]
+    return [
+        *both,
+        *(f"A: {warning}" for warning in one if warning not in other),
+        *(f"B: {warning}" for warning in other if warning not in one),
+    ]

@@ -1,0 +1,293 @@
+"""Two profiles kernel by kernel: of one step where both have steps of a kind, else of the whole."""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_right
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from fractions import Fraction
+from pathlib import Path
+
+from kernelderby.errors import DerbyError
+from kernelderby.profile.compare.difference import (
+    SAME,
+    Comparison,
+    Difference,
+    chance_and_drift,
+    lettered,
+    ordered,
+)
+from kernelderby.profile.compare.renamed import RenameCandidate, Renaming, renamed
+from kernelderby.profile.compare.steps import StepPair, compare_steps, counted, whole_graphs
+from kernelderby.profile.names import short_name
+from kernelderby.profile.spans import Profile, Span, SpanKind
+from kernelderby.profile.stages.walk import OVERLAP
+from kernelderby.profile.steps.find import ProfileSteps, steps_of
+from kernelderby.profile.timeline import gpu_label
+
+ARROW = " -> "
+_Windows = dict[str, tuple[list[int], list[int]]]  # GPU -> starts and ends of the steps that count
+
+
+@dataclass(slots=True)
+class _KernelTimes:
+    """One kernel: launches, their sum, and where the profile has events each one's time in ns."""
+
+    title: str
+    instances: int = 0
+    total_ns: float = 0.0
+    samples: array[int] = field(default_factory=lambda: array("q"))
+
+    def add(self, time_ns: int) -> None:
+        self.instances += 1
+        self.total_ns += time_ns
+        self.samples.append(time_ns)
+
+
+_Rows = dict[str, _KernelTimes]
+
+
+@dataclass(slots=True)
+class _Kernels:
+    """Rows by short name. added: each span with the time in which nothing that had started before on its GPU still ran.
+    full: one whole name of each. order: the short names in order of start, of the first steps."""
+
+    durations: _Rows = field(default_factory=dict)
+    added: _Rows = field(default_factory=dict)
+    full: dict[str, tuple[SpanKind, str]] = field(default_factory=dict)
+    order: list[str] = field(default_factory=list)
+
+    def overlaps(self, has_events: bool) -> bool:
+        return has_events and _total(self.durations) > (1 + OVERLAP) * _total(self.added)
+
+    def candidate(self, name: str, launches: float) -> RenameCandidate:
+        kind, full = self.full[name]
+        row = self.durations[name]
+        return RenameCandidate(name, kind, full, launches, row.total_ns / max(row.instances, 1))
+
+
+def compare_kernels(before: Profile, after: Profile, within: str | None = None, kind: str | None = None) -> Comparison:
+    """By the short name of the kernel, copies and memsets too. within: expression of the ranges that mark a step each.
+    kind: of the steps whose kernels are compared, by default the one that both spend most in.
+
+    Without steps in both, whole profiles: where most of the kernels that both have ran k times as often in one, that
+    one ran k times as long, and its times are divided by k.
+    """
+    if within is not None:
+        for profile in (before, after):
+            if not profile.has_events:
+                profile.spans()  # says what is missing
+    found = tuple(steps_of(each, within) if each.has_events else None for each in (before, after))
+    one, other = found
+    pair = compare_steps(one, other) if one and other else StepPair((), (), None)
+    chosen = _chosen(pair, kind)
+    windows = tuple(_windows(steps, chosen) if steps and chosen is not None else None for steps in found)
+    rows = tuple(_by_kernel(profile, only) for profile, only in zip((before, after), windows, strict=True))
+    counts = [len(counted(steps.of(chosen))) if steps and chosen is not None else 0 for steps in found]
+    return _compared((before, after), rows, (counts[0], counts[1]), pair, chosen, found)
+
+
+def _chosen(pair: StepPair, kind: str | None) -> str | None:
+    if kind is None or pair.kind is None:
+        return pair.kind
+    titles = [each.title for each in pair.comparisons]
+    fits = [title for title in titles if kind.lower() in title.lower()]
+    if not fits:
+        raise DerbyError(f"--kind: both profiles have no steps of {kind!r:.60}; both have {', '.join(titles)}")
+    return fits[0]
+
+
+def _windows(steps: ProfileSteps, title: str) -> _Windows:
+    found: _Windows = {}
+    for step in sorted(counted(steps.of(title)), key=lambda each: each.start_ns):
+        starts, ends = found.setdefault(step.gpu, ([], []))
+        starts.append(step.start_ns)
+        ends.append(step.start_ns + step.wall_ns)
+    return found
+
+
+def _compared(
+    profiles: tuple[Profile, Profile],
+    rows: tuple[_Kernels, ...],
+    steps: tuple[int, int],
+    pair: StepPair,
+    kind: str | None,
+    found: tuple[ProfileSteps | None, ...],
+) -> Comparison:
+    before, after = profiles
+    warnings = lettered(before.warnings, after.warnings)
+    overlapped = [
+        profile for profile, kernels in zip(profiles, rows, strict=True) if kernels.overlaps(profile.has_events)
+    ]
+    by_added = bool(overlapped) and before.has_events and after.has_events
+    left, right = (kernels.added if by_added else kernels.durations for kernels in rows)
+    warnings += [
+        f"{profile.path}: kernels overlap; "
+        + ("times are what a kernel adds" if by_added else "the other profile has no events, so durations are compared")
+        for profile in overlapped
+    ]
+    said = list(pair.said_first)
+    why = missing = whole_graphs(before, after)
+    if kind is not None:
+        divisors: tuple[Fraction | int, Fraction | int] = steps
+    else:
+        longer, known = _repetitions(left, right)
+        divisors = (1, longer) if longer > 1 else (1 / longer, 1)
+        if longer != 1:
+            which, times = ("second", longer) if longer > 1 else ("first", 1 / longer)
+            warnings.append(
+                f"most kernels ran {float(times):.4g} x as often in the {which} profile; its times are divided by that"
+            )
+        elif not known:
+            why = (
+                why or "most kernels ran neither equally often nor a multiple as often, and no steps were found in both"
+            )
+    longer_by = float(divisors[1]) / float(divisors[0])
+    possible: dict[str, str] = {}
+    for each in _renamed(left, right, rows, longer_by):
+        name = each.before + ARROW + each.after
+        left[name], right[name] = left.pop(each.before), right.pop(each.after)
+        possible[name] = each.doubt
+    changes = ordered(
+        _difference(name, left.get(name), right.get(name), divisors, possible.get(name, ""), not missing)
+        for name in dict.fromkeys((*left, *right))
+    )
+    return Comparison(
+        str(Path(before.path)),
+        str(Path(after.path)),
+        before.gpu,
+        after.gpu,
+        "kernel",
+        "profile" if kind is None else "step",
+        steps[0] or None,
+        steps[1] or None,
+        _total(left) / float(divisors[0]),
+        _total(right) / float(divisors[1]),
+        changes,
+        tuple(dict.fromkeys(warnings)),
+        tuple(dict.fromkeys(said)),
+        why,
+        pair.comparisons,
+        kind or "",
+        (found[0].how if found[0] else "", found[1].how if found[1] else ""),
+    )
+
+
+def _difference(
+    name: str,
+    one: _KernelTimes | None,
+    other: _KernelTimes | None,
+    divisors: tuple[Fraction | int, Fraction | int],
+    possible: str,
+    comparable: bool,
+) -> Difference:
+    chance, drift = chance_and_drift(one.samples, other.samples) if one and other else (None, 0.0)
+    return Difference(
+        name,
+        one.title if one else other.title if other else "",
+        one.total_ns / float(divisors[0]) if one else None,
+        other.total_ns / float(divisors[1]) if other else None,
+        one.instances if one else 0,
+        other.instances if other else 0,
+        None,
+        one.total_ns / one.instances if one and one.instances else None,
+        other.total_ns / other.instances if other and other.instances else None,
+        one.instances * float(divisors[1]) / float(divisors[0]) if one else None,
+        chance,
+        drift,
+        possible,
+        comparable,
+    )
+
+
+def _renamed(left: _Rows, right: _Rows, rows: tuple[_Kernels, ...], longer: float) -> list[Renaming]:
+    gone = [name for name in left if name not in right]
+    new = [name for name in right if name not in left]
+    return renamed(
+        [rows[0].candidate(name, left[name].instances * longer) for name in gone],
+        [rows[1].candidate(name, right[name].instances) for name in new],
+        rows[0].order,
+        rows[1].order,
+    )
+
+
+def _repetitions(left: _Rows, right: _Rows) -> tuple[Fraction, bool]:
+    """After over before, of the instance counts of most kernels that both have, and whether most agree on it."""
+    ratios = Counter(
+        Fraction(right[name].instances, left[name].instances)
+        for name in left.keys() & right.keys()
+        if left[name].instances and right[name].instances
+    )
+    ratio, votes = max(ratios.items(), key=lambda item: (item[1], -abs(item[0] - 1)), default=(Fraction(1), 0))
+    if 2 * votes > ratios.total():
+        return ratio, True
+    near = sum(votes for each, votes in ratios.items() if abs(each - 1) <= SAME)
+    return Fraction(1), 2 * near >= ratios.total()
+
+
+def _by_kernel(profile: Profile, windows: _Windows | None) -> _Kernels:
+    if not profile.has_events:
+        return _from_sums(profile)
+    return _from_events(_inside(profile, windows) if windows is not None else profile.spans())
+
+
+def _inside(profile: Profile, windows: _Windows) -> Iterable[Span]:
+    """The operations that start in a step that counts."""
+    labels: dict[tuple[int, int], tuple[list[int], list[int]]] = {}
+    several = any(" of process " in label for label in windows)
+    firsts: dict[str, tuple[list[int], list[int]]] = {}
+    for span in profile.spans():
+        place = span.process, span.device
+        bounds = labels.get(place)
+        if bounds is None:
+            gpu = profile.gpu_of(*place)
+            if gpu not in firsts:
+                firsts[gpu] = windows.get(gpu_label(*place, several), ([], []))
+            bounds = labels[place] = firsts[gpu]
+        number = bisect_right(bounds[0], span.start_ns) - 1
+        if number >= 0 and span.start_ns < bounds[1][number]:
+            yield span
+
+
+def _from_sums(profile: Profile) -> _Kernels:
+    found = _Kernels()
+    for row in profile.sums():
+        name = short_name(row.name) if row.kind is SpanKind.KERNEL else row.name
+        times = found.durations.setdefault(name, _KernelTimes(str(row.kind)))
+        times.instances += row.instances
+        times.total_ns += row.total_ns
+        found.full.setdefault(name, (row.kind, row.name))
+    return found
+
+
+_ORDERED = 20_000  # kernels of a profile whose order is looked at
+
+
+def _from_events(spans: Iterable[Span]) -> _Kernels:
+    found = _Kernels()
+    shown: dict[str, str] = {}
+    ended: dict[tuple[int, int], int] = {}
+    main: tuple[int, int] | None = None
+    for span in spans:
+        name = shown.get(span.name)
+        if name is None:
+            name = shown[span.name] = short_name(span.name) if span.kind is SpanKind.KERNEL else span.name
+            if name not in found.durations:
+                found.durations[name] = _KernelTimes(str(span.kind))
+                found.added[name] = _KernelTimes(str(span.kind))
+                found.full[name] = (span.kind, span.name)
+        gpu = span.process, span.device
+        since = max(span.start_ns, ended.get(gpu, 0))
+        found.durations[name].add(span.end_ns - span.start_ns)
+        found.added[name].add(max(span.end_ns - since, 0))
+        ended[gpu] = max(span.end_ns, since)
+        main = main or gpu
+        if gpu == main and len(found.order) < _ORDERED and span.kind is SpanKind.KERNEL:
+            found.order.append(name)
+    return found
+
+
+def _total(rows: _Rows) -> float:
+    return sum(row.total_ns for row in rows.values())

@@ -1,0 +1,189 @@
+"""Which kernel of one profile is which of another under a new name: by neighbours, role, type, launches, duration.
+
+A rebuilt kernel, a new tile size or another library changes the name; what it does, how often it runs and what runs
+before and after it do not. A pair without enough evidence is only possible, and says what speaks against it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from kernelderby.profile.kernels.attribution import Attribution, Role, attribute
+from kernelderby.profile.spans import SpanKind
+
+SAME_LAUNCHES = 0.02
+TWICE = 2.0  # times longer or shorter: from there on only neighbours that have kept their names are evidence
+ALIKE = 8.0  # a kernel that takes longer than that, or less, is another one
+NEIGHBOURS, SURE = 0.60, 0.85  # of the places of a kernel, those between the same neighbours
+MARGIN = 0.15  # by which a pair must be better than the next best of either
+NAMED = 0.30  # of the words in two names, those that both have
+CLOSE = 1.25  # times: durations of the same work where only the sums are known
+_GENERIC = {Role.ELEMENTWISE, Role.COPY, Role.REDUCTION, Role.GATHER_SCATTER}  # a step has dozens of each
+_WORD = re.compile(r"[A-Za-z][a-z]+|[A-Z]{2,}|\d+x\d+")
+
+
+@dataclass(frozen=True, slots=True)
+class RenameCandidate:
+    """launches: at the length of the second profile."""
+
+    name: str
+    kind: SpanKind
+    full_name: str
+    launches: float
+    launch_ns: float
+
+
+@dataclass(frozen=True, slots=True)
+class Renaming:
+    """doubt: why the two may be two kernels; "" where the evidence is enough."""
+
+    before: str
+    after: str
+    doubt: str = ""
+
+
+def renamed(
+    gone: Sequence[RenameCandidate],
+    new: Sequence[RenameCandidate],
+    before: Sequence[str] = (),
+    after: Sequence[str] = (),
+) -> list[Renaming]:
+    """Each name at most once, the best pairs first. before, after: the kernels of each profile in order of start; empty
+    for one that has sums only."""
+    known = set(before) & set(after)
+    whose = {each.name: attribute(each.full_name) for each in (*gone, *new) if each.kind is SpanKind.KERNEL}
+    left = _contexts(before, known, whose, {each.name for each in gone})
+    right = _contexts(after, known, whose, {each.name for each in new})
+    scores: dict[tuple[str, str], float] = {}
+    by_name = {each.name: each for each in (*gone, *new)}
+    for one in gone:
+        for other in new:
+            if _may_be(one, other, whose):
+                score = _overlap(left[one.name], right[other.name]) if before and after else -1.0
+                scores[one.name, other.name] = score + 0.1 * _words_shared(one.name, other.name)
+    found: list[Renaming] = []
+    taken: set[str] = set()
+    for (one_name, other_name), score in sorted(scores.items(), key=lambda item: (-item[1], item[0])):
+        if one_name in taken or other_name in taken:
+            continue
+        rival = _rival(scores, one_name, other_name)
+        pair = by_name[one_name], by_name[other_name]
+        if score < 0:
+            doubt = _doubt_of_sums(*pair, rival is not None)
+        else:
+            anchored = _overlap(_anchored(left[one_name], known), _anchored(right[other_name], known))
+            doubt = _doubt(*pair, whose[one_name], score, rival, anchored)
+        if doubt is None:
+            continue
+        taken.update((one_name, other_name))
+        found.append(Renaming(one_name, other_name, doubt))
+    return found
+
+
+def _may_be(one: RenameCandidate, other: RenameCandidate, whose: dict[str, Attribution]) -> bool:
+    if one.kind is not SpanKind.KERNEL or other.kind is not SpanKind.KERNEL:
+        return False
+    if abs(one.launches - other.launches) > SAME_LAUNCHES * max(one.launches, other.launches):
+        return False
+    if not (1 / ALIKE <= (one.launch_ns or 1) / (other.launch_ns or 1) <= ALIKE):
+        return False
+    left, right = whose[one.name], whose[other.name]
+    if left.role is not right.role:
+        return False
+    if left.role is Role.UNKNOWN and _words_shared(one.name, other.name) < NAMED:
+        return False
+    return left.dtype is None or right.dtype is None or left.dtype == right.dtype
+
+
+def _doubt(
+    one: RenameCandidate,
+    other: RenameCandidate,
+    whose: Attribution,
+    score: float,
+    rival: float | None,
+    anchored: float,
+) -> str | None:
+    """ "": the same kernel. None: too little speaks for it even to be named."""
+    needed = SURE if whose.role in _GENERIC or whose.role is Role.UNKNOWN else NEIGHBOURS
+    if score < NEIGHBOURS / 2 or (rival is not None and score - rival < MARGIN / 2):
+        return None
+    if score < needed:
+        return f"{min(score, 1.0):.0%} of its places have the same neighbours"
+    if rival is not None and score - rival < MARGIN:
+        return "another kernel has nearly the same neighbours"
+    ratio = (one.launch_ns or 1) / (other.launch_ns or 1)
+    if not 1 / TWICE <= ratio <= TWICE and anchored < SURE:
+        return f"a launch takes {max(ratio, 1 / ratio):.1f} times as long or short, and its neighbours changed too"
+    return ""
+
+
+def _doubt_of_sums(one: RenameCandidate, other: RenameCandidate, has_rival: bool) -> str | None:
+    if has_rival:
+        return None
+    ratio = (one.launch_ns or 1) / (other.launch_ns or 1)
+    if 1 / CLOSE <= ratio <= CLOSE or (1 / TWICE <= ratio <= TWICE and _words_shared(one.name, other.name) >= NAMED):
+        return ""
+    return "only sums: role and launches are the same, their order is not known"
+
+
+def _rival(scores: dict[tuple[str, str], float], one: str, other: str) -> float | None:
+    """The best score that either of the two has with somebody else."""
+    return max(
+        (score for (left, right), score in scores.items() if (left == one) != (right == other)),
+        default=None,
+    )
+
+
+_Context = tuple[str, ...]
+
+
+def _contexts(
+    order: Sequence[str], known: set[str], whose: dict[str, Attribution], wanted: Iterable[str]
+) -> defaultdict[str, Counter[_Context]]:
+    """Of each wanted kernel the two kernels before it and after it, wherever it runs: by name where both profiles have
+    that name, else by role."""
+    wanted = set(wanted)
+    tokens = [name if name in known else f"({whose[name].role})" if name in whose else "(?)" for name in order]
+    found: defaultdict[str, Counter[_Context]] = defaultdict(Counter)
+    for place, name in enumerate(order):
+        if name in wanted:
+            around = (*tokens[max(place - 2, 0) : place], "|", *tokens[place + 1 : place + 3])
+            found[name][around] += 1
+    return found
+
+
+def _anchored(contexts: Counter[_Context], known: set[str]) -> Counter[_Context]:
+    """Only the places whose next neighbours have kept their names; the others count as places of their own."""
+    found: Counter[_Context] = Counter()
+    for context, count in contexts.items():
+        middle = context.index("|")
+        beside = context[max(middle - 1, 0) : middle + 2]
+        if all(token in known for token in beside if token != "|"):
+            found[beside] += count
+        else:
+            found[("lost", *context, str(id(contexts)))] += count
+    return found
+
+
+def _overlap(one: Counter[_Context], other: Counter[_Context]) -> float:
+    """Share of the places of both that are between the same kernels: four neighbours count more than the next two."""
+    total = max(one.total(), other.total())
+    if not total:
+        return 0.0
+    return 0.5 * ((one & other).total() / total + (_nearest(one) & _nearest(other)).total() / total)
+
+
+def _nearest(contexts: Counter[_Context]) -> Counter[_Context]:
+    found: Counter[_Context] = Counter()
+    for context, count in contexts.items():
+        middle = context.index("|") if "|" in context else 0
+        found[context[max(middle - 1, 0) : middle + 2]] += count
+    return found
+
+
+def _words_shared(one: str, other: str) -> float:
+    left, right = ({word.lower() for word in _WORD.findall(name)} for name in (one, other))
+    return len(left & right) / len(left | right) if left | right else 0.0

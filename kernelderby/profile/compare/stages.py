@@ -1,0 +1,97 @@
+"""Two profiles of a pipeline, stage by stage, an invocation beside an invocation."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from kernelderby.profile.compare.difference import Comparison, Difference, chance_and_drift, lettered, ordered
+from kernelderby.profile.stages.walk import TOGETHER, Pipeline
+
+
+@dataclass(slots=True)
+class _StageTimes:
+    title: str
+    instances: int
+    total_ns: float
+    samples: Sequence[int] = field(default_factory=tuple)
+
+
+_Rows = dict[str, _StageTimes]
+
+
+def compare_stages(before: Pipeline, after: Pipeline) -> Comparison:
+    """By stage. A summary that merges two stages is held against the sum of the other profile's two."""
+    overlapped = [pipeline for pipeline in (before, after) if pipeline.overlaps]
+    by_added = bool(overlapped) and before.added_ns is not None and after.added_ns is not None
+    left, right = _by_stage(before, by_added), _by_stage(after, by_added)
+    for name in [name for name in (*left, *right) if TOGETHER in name]:
+        _join(left, name)
+        _join(right, name)
+    per_invocation = bool(before.invocations and after.invocations)
+    divisors = (before.invocations or 1, after.invocations or 1) if per_invocation else (1, 1)
+    warnings = lettered(before.warnings, after.warnings)
+    warnings += [
+        f"{pipeline.profile}: kernels overlap; "
+        + ("times are what a stage adds" if by_added else "the other profile has no events, so durations are compared")
+        for pipeline in overlapped
+    ]
+    if not per_invocation:
+        warnings.append("a profile has no invocations of the pipeline: totals are compared")
+    changes = ordered(
+        _difference(name, left.get(name), right.get(name), divisors) for name in dict.fromkeys((*left, *right))
+    )
+    totals = [sum(row.total_ns for row in rows.values()) / by for rows, by in zip((left, right), divisors, strict=True)]
+    return Comparison(
+        before.profile,
+        after.profile,
+        before.gpu,
+        after.gpu,
+        "stage",
+        "invocation" if per_invocation else "profile",
+        before.invocations,
+        after.invocations,
+        totals[0],
+        totals[1],
+        changes,
+        tuple(dict.fromkeys(warnings)),
+    )
+
+
+def _difference(name: str, one: _StageTimes | None, other: _StageTimes | None, divisors: tuple[int, int]) -> Difference:
+    chance, drift = chance_and_drift(one.samples, other.samples) if one and other else (None, 0.0)
+    return Difference(
+        name,
+        one.title if one else other.title if other else "",
+        one.total_ns / divisors[0] if one else None,
+        other.total_ns / divisors[1] if other else None,
+        one.instances if one else 0,
+        other.instances if other else 0,
+        expected=one.instances * divisors[1] / divisors[0] if one else None,
+        chance=chance,
+        drift=drift,
+    )
+
+
+def _by_stage(pipeline: Pipeline, by_added: bool) -> _Rows:
+    return {
+        row.name: _StageTimes(
+            row.title,
+            row.instances,
+            row.added_ns if by_added and row.added_ns is not None else row.total_ns,
+            pipeline.samples.get(row.name, ((), ()))[by_added],
+        )
+        for row in pipeline.stages
+        if row.total_ns
+    }
+
+
+def _join(rows: _Rows, merged: str) -> None:
+    """Replaces the parts of a merged name by their sum, where they stand apart."""
+    parts = [rows.pop(name) for name in merged.split(TOGETHER) if name in rows]
+    if parts:
+        rows[merged] = _StageTimes(
+            "; ".join(part.title for part in parts),
+            sum(part.instances for part in parts),
+            sum(part.total_ns for part in parts),
+        )

@@ -1,0 +1,125 @@
+"""Two profiles step by step: wall, busy, idle, exposed communication, and the sum of the kernels beside them."""
+
+from __future__ import annotations
+
+from array import array
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import fmean, median
+
+from kernelderby.profile.compare.difference import SAME, Difference, StepComparison, chance_and_drift, corrected
+from kernelderby.profile.spans import Profile
+from kernelderby.profile.steps.find import ProfileStep, ProfileSteps, replays_graphs
+
+MEASURES = (
+    ("wall", "wall_ns", "first kernel to the next step's"),
+    ("busy", "busy_ns", "something ran"),
+    ("idle", "idle_ns", "nothing ran"),
+    ("exposed communication", "exposed_ns", "communication beside which nothing was computed"),
+    ("sum of the kernels", "kernel_ns", "all durations, beside each other or not"),
+)
+_ENOUGH = 3  # steps, from which on the last one, whose gap is not in the profile, is left out
+
+
+@dataclass(frozen=True, slots=True)
+class StepPair:
+    """comparisons: of every kind that both have. said_first: what differs before any time does. kind: the one that both
+    spend most in; None where no steps can be aligned."""
+
+    comparisons: tuple[StepComparison, ...]
+    said_first: tuple[str, ...]
+    kind: str | None
+
+
+def compare_steps(before: ProfileSteps, after: ProfileSteps) -> StepPair:
+    """Aligned by kind; where a profile has no steps, both as a whole."""
+    said: list[str] = []
+    if not (before.how and after.how):
+        for letter, one, other in (("A", before, after), ("B", after, before)):
+            if other.how and not one.how:
+                said.append(f"no steps were found in {letter}, so both profiles are compared as a whole")
+        whole = _compared("", before.steps, after.steps)
+        return StepPair((whole,), (*said, *_replays(before, after)), None)
+    shared = [title for title in before.titles if title in after.titles]
+    for letter, one, other in (("A", before, after), ("B", after, before)):
+        alone = [f"{title or 'unnamed'} ({len(one.of(title))})" for title in one.titles if title not in other.titles]
+        if alone:
+            said.append(f"steps of a kind that only {letter} has: {', '.join(alone[:6])}")
+    found = [_compared(title, before.of(title), after.of(title)) for title in shared]
+    for each in found:
+        said += _about(each)
+    said += _replays(before, after)
+    found.sort(key=lambda each: -min(_spent(side.of(each.title)) for side in (before, after)))
+    return StepPair(tuple(found), tuple(said), found[0].title if found else None)
+
+
+def _spent(steps: Sequence[ProfileStep]) -> int:
+    return sum(step.wall_ns for step in steps)
+
+
+def counted(steps: Sequence[ProfileStep]) -> list[ProfileStep]:
+    """Without the last step of a GPU: what follows it is not in the profile."""
+    whole = [step for step in steps if not step.is_last]
+    return whole if len(whole) >= _ENOUGH else list(steps)
+
+
+def _compared(title: str, before: Sequence[ProfileStep], after: Sequence[ProfileStep]) -> StepComparison:
+    left, right = counted(before), counted(after)
+    rows = [_measure(name, field, about, left, right) for name, field, about in MEASURES]
+    return StepComparison(
+        title,
+        len(left),
+        len(right),
+        median(step.operations for step in left),
+        median(step.operations for step in right),
+        tuple(corrected(row for row in rows if row.before_ns or row.after_ns)),
+    )
+
+
+def _measure(
+    name: str, field: str, about: str, before: Sequence[ProfileStep], after: Sequence[ProfileStep]
+) -> Difference:
+    left, right = ([getattr(step, field) for step in steps] for steps in (before, after))
+    chance, drift = chance_and_drift(_one_by_one(before, left), _one_by_one(after, right))
+    return Difference(name, about, fmean(left), fmean(right), len(left), len(right), chance=chance, drift=drift)
+
+
+def _one_by_one(steps: Sequence[ProfileStep], values: Sequence[int]) -> array[int]:
+    """A value a step, in order of time: the GPUs of a job wait for each other, so theirs are averaged where each has
+    as many."""
+    by_gpu: dict[str, list[int]] = defaultdict(list)
+    for step, value in sorted(zip(steps, values, strict=True), key=lambda each: each[0].start_ns):
+        by_gpu[step.gpu].append(value)
+    if len({len(each) for each in by_gpu.values()}) == 1:
+        return array("q", [round(fmean(each)) for each in zip(*by_gpu.values(), strict=True)])
+    return array(
+        "q", [value for _, value in sorted((step.start_ns, value) for step, value in zip(steps, values, strict=True))]
+    )
+
+
+def _about(each: StepComparison) -> list[str]:
+    one, other = each.before_operations, each.after_operations
+    if abs(one - other) <= SAME * max(one, other):
+        return []
+    what = f"a {each.title} step" if each.title else "a step"
+    return [f"launches differ: {what} has {one:g} in A and {other:g} in B, so its kernels are not the same ones"]
+
+
+def _replays(before: ProfileSteps, after: ProfileSteps) -> list[str]:
+    sides = [replays_graphs(side) for side in (before, after)]
+    if sides[0] == sides[1]:
+        return []
+    graphs, eager = ("A", "B") if sides[0] else ("B", "A")
+    return [f"{graphs} replays CUDA graphs, {eager} launches kernel by kernel: idle time has other causes in each"]
+
+
+def whole_graphs(before: Profile, after: Profile) -> str:
+    """Why the kernels' sums mean nothing: a recording without the kernels of its graphs. "" where neither is one."""
+    counts = before.whole_graphs, after.whole_graphs
+    if not any(counts):
+        return ""
+    told = " and ".join(f"{letter} {count:,}" for letter, count in zip("AB", counts, strict=True) if count)
+    return (
+        f"CUDA graphs were recorded whole ({told}), so their kernels are missing; record with --cuda-graph-trace=node"
+    )

@@ -1,0 +1,288 @@
+"""The steps of a profile: by the annotations around their launches, by ranges that are asked for, or by their period.
+
+Time is cut, not work: a step lasts on its GPU from its first kernel to the next step's, so that all that runs after the
+first step's beginning is in one of them, and what lies between two steps counts to the first.
+"""
+
+from __future__ import annotations
+
+import re
+from array import array
+from bisect import bisect_right
+from collections import Counter, defaultdict
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from kernelderby.errors import DerbyError
+from kernelderby.profile import stretches
+from kernelderby.profile.activity import moves_data
+from kernelderby.profile.names import fits, unnumbered
+from kernelderby.profile.spans import Profile, RangeInstance, SpanKind
+from kernelderby.profile.steps.annotations import StepName, read_annotation
+from kernelderby.profile.steps.period import step_starts
+from kernelderby.profile.timeline import gpu_label
+
+REPLAYED = 3  # operations of one launch, from which on it is a CUDA graph's
+_MOSTLY = 0.5  # of the operations replayed: a step of CUDA graphs
+
+
+@dataclass(frozen=True, slots=True)
+class ProfileStep:
+    """One step on one GPU. title: what kind ("decode, 32 requests"), the annotation's word, or "" for one found by its
+    period. wall_ns: to the next step's first kernel, of the last one to its own end. exposed_ns: communication beside
+    which nothing was computed. kernel_ns: sum of the durations of what started in it. replayed: operations of CUDA
+    graphs."""
+
+    title: str
+    gpu: str
+    start_ns: int
+    wall_ns: int
+    busy_ns: int
+    communication_ns: int
+    exposed_ns: int
+    kernel_ns: int
+    operations: int
+    replayed: int
+    is_last: bool = False
+
+    @property
+    def idle_ns(self) -> int:
+        return self.wall_ns - self.busy_ns
+
+
+@dataclass(frozen=True, slots=True)
+class ProfileSteps:
+    """how: what the steps were found by, in words; "" where there are none and the one of each GPU is all of it.
+    before: operations before the first step."""
+
+    how: str
+    steps: tuple[ProfileStep, ...]
+    before: int = 0
+
+    @property
+    def titles(self) -> list[str]:
+        return list(dict.fromkeys(step.title for step in self.steps))
+
+    def of(self, title: str) -> list[ProfileStep]:
+        return [step for step in self.steps if step.title == title]
+
+    def windows(self, title: str) -> list[tuple[str, int, int]]:
+        """GPU, start and end of each step of that title."""
+        return [(step.gpu, step.start_ns, step.start_ns + step.wall_ns) for step in self.of(title)]
+
+    @property
+    def graph_share(self) -> float:
+        operations = sum(step.operations for step in self.steps)
+        return sum(step.replayed for step in self.steps) / operations if operations else 0.0
+
+
+class _Work:
+    """Every operation of one GPU in order of start. step: number of the marked step that it was launched in, or -1."""
+
+    def __init__(self, process: int, device: int) -> None:
+        self.process, self.device = process, device
+        self.start, self.end, self.launch = array("q"), array("q"), array("q")
+        self.name, self.step, self.stream = array("i"), array("i"), array("q")
+        self.moves, self.kernel = bytearray(), bytearray()
+
+
+def steps_of(profile: Profile, within: str | None = None) -> ProfileSteps:
+    """within: expression of the ranges that mark a step each. DerbyError: none fits, or the profile has sums only."""
+    marks, names, how = _marks(profile, within)
+    numbers: dict[str, int] = {}
+    places: dict[tuple[int, int], _Work] = {}
+    gpus: dict[str, _Work] = {}
+    for span, launch, _ in profile.launched():
+        place = span.process, span.device
+        work = places.get(place)
+        if work is None:
+            work = places[place] = gpus.setdefault(profile.gpu_of(*place), _Work(*place))
+        work.start.append(span.start_ns)
+        work.end.append(span.end_ns)
+        work.launch.append(-1 if launch is None else launch)
+        work.name.append(numbers.setdefault(span.name, len(numbers)))
+        work.stream.append(span.stream)
+        work.moves.append(moves_data(span))
+        work.kernel.append(span.kind is SpanKind.KERNEL)
+        work.step.append(marks.number(span.process, span.start_ns if launch is None else launch) if marks else -1)
+    several = len({work.process for work in gpus.values()}) > 1
+    found: list[ProfileStep] = []
+    before = 0
+    for work in gpus.values():
+        label = gpu_label(work.process, work.device, several)
+        starts, last, titles = _cuts(work, names)
+        if not len(starts) and within is None:
+            starts, last, titles = _by_period(work)
+            how = _told(len(starts), how) if len(starts) else how
+        if len(starts):
+            steps, early = _measured(work, starts, last, titles, label)
+            found += steps
+            before += early
+    if within is not None and not found:
+        raise DerbyError(f"{profile.path}: nothing was launched in a range that fits '{within}'; name another one")
+    if not found:
+        return ProfileSteps(
+            "", tuple(_whole(work, gpu_label(work.process, work.device, several)) for work in gpus.values())
+        )
+    return ProfileSteps(how, tuple(found), before)
+
+
+def _told(count: int, how: str) -> str:
+    return how or f"their period ({count} found)"
+
+
+class _Marks:
+    """The marked steps of each process by time; a moment is in the last one that began before it, while it lasts."""
+
+    def __init__(self, instances: list[tuple[RangeInstance, int]]) -> None:
+        self.starts: dict[int, list[int]] = defaultdict(list)
+        self.ends: dict[int, list[tuple[int, int]]] = defaultdict(list)
+        for each, number in instances:
+            self.starts[each.process].append(each.start_ns)
+            self.ends[each.process].append((each.end_ns, number))
+
+    def number(self, process: int, moment: int) -> int:
+        place = bisect_right(self.starts[process], moment) - 1
+        if place < 0:
+            return -1
+        end, number = self.ends[process][place]
+        return number if moment < end else -1
+
+
+def _marks(profile: Profile, within: str | None) -> tuple[_Marks | None, list[str], str]:
+    """The marked steps, the title of each, and what marks them."""
+    pattern = _pattern(within) if within is not None else None
+    named: list[tuple[RangeInstance, StepName]] = []
+    for each in profile.range_instances():
+        if pattern is not None:
+            if fits(pattern, each.name):
+                named.append((each, read_annotation(each.name) or StepName(_word(each.name), 0)))
+        elif (name := read_annotation(each.name)) is not None:
+            named.append((each, name))
+    if not named:
+        if pattern is not None:
+            raise DerbyError(f"{profile.path}: no range fits '{within}'; {_there(profile)}")
+        return None, [], ""
+    best = _best_form(named)
+    chosen = _outermost([(each, name) for each, name in named if pattern is not None or name.form == best])
+    titles = [name.title for _, name in chosen]
+    example = chosen[0][0].name
+    how = f"ranges that fit {within}" if within is not None else f"annotations like {example[:60]}"
+    return _Marks([(each, number) for number, (each, _) in enumerate(chosen)]), titles, how
+
+
+def _pattern(within: str) -> re.Pattern[str]:
+    try:
+        return re.compile(within)
+    except re.error as error:
+        raise DerbyError(f"--within: {within!r} is no regular expression ({error}); mend it") from None
+
+
+def _there(profile: Profile) -> str:
+    names = sorted({unnumbered(each.name) for each in profile.range_instances()})
+    return f"there are {', '.join(names[:8])}" if names else "the profile has no ranges"
+
+
+def _word(text: str) -> str:
+    return re.sub(r"\s+", " ", re.sub(r"[\d.]+", "", unnumbered(text))).strip(" #:_-[](),") or text
+
+
+def _best_form(named: list[tuple[RangeInstance, StepName]]) -> int:
+    """The spelling that says most, unless another marks far more steps."""
+    counts = Counter(name.form for _, name in named)
+    return min(counts, key=lambda form: (counts[form] * 4 < max(counts.values()) and counts[form] < 2, form))
+
+
+def _outermost(found: list[tuple[RangeInstance, StepName]]) -> list[tuple[RangeInstance, StepName]]:
+    """Without those that lie in another one of the same process."""
+    kept: list[tuple[RangeInstance, StepName]] = []
+    ends: dict[int, int] = {}
+    for each in sorted(found, key=lambda one: (one[0].process, one[0].start_ns, -one[0].end_ns)):
+        if each[0].start_ns >= ends.get(each[0].process, each[0].start_ns):
+            kept.append(each)
+            ends[each[0].process] = each[0].end_ns
+    return kept
+
+
+def _cuts(work: _Work, titles: list[str]) -> tuple[np.ndarray, int, list[str]]:
+    """Where the marked steps begin on this GPU, in order, when the last one ends, and the title of each."""
+    step = np.frombuffer(work.step, np.int32)
+    marked = np.flatnonzero(step >= 0)
+    if not len(marked):
+        return np.empty(0, np.int64), 0, []
+    kernels = np.frombuffer(work.kernel, np.uint8)[marked] == 1
+    marked_kernels = marked[kernels] if kernels.any() else marked
+    start, end = np.frombuffer(work.start, np.int64), np.frombuffer(work.end, np.int64)
+    numbers, first = np.unique(step[marked_kernels], return_index=True)
+    starts = start[marked_kernels[first]]
+    order = np.argsort(starts, kind="stable")
+    last = int(end[step == numbers[order[-1]]].max())
+    return starts[order], last, [titles[number] for number in numbers[order].tolist()]
+
+
+def _by_period(work: _Work) -> tuple[np.ndarray, int, list[str]]:
+    """The same without marks, by the kernels of the stream that has most of them."""
+    kernels = np.flatnonzero(np.frombuffer(work.kernel, np.uint8) == 1)
+    if not len(kernels):
+        return np.empty(0, np.int64), 0, []
+    streams = np.frombuffer(work.stream, np.int64)[kernels]
+    values, counts = np.unique(streams, return_counts=True)
+    main = kernels[streams == values[np.argmax(counts)]]
+    places = step_starts(np.frombuffer(work.name, np.int32)[main])
+    if places is None:
+        return np.empty(0, np.int64), 0, []
+    starts = np.frombuffer(work.start, np.int64)[main[places]]
+    return starts, int(np.frombuffer(work.end, np.int64).max()), [""] * len(starts)
+
+
+def _measured(
+    work: _Work, starts: np.ndarray, last: int, titles: list[str], label: str
+) -> tuple[list[ProfileStep], int]:
+    """The steps, and how many operations lie before the first."""
+    cuts = np.append(starts, max(last, int(starts[-1])))
+    start, end = np.frombuffer(work.start, np.int64), np.frombuffer(work.end, np.int64)
+    moves = np.frombuffer(work.moves, np.uint8) == 1
+    busy = stretches.within(stretches.union(start, end), cuts)
+    computing = stretches.within(stretches.union(start[~moves], end[~moves]), cuts)
+    communicating = stretches.within(stretches.union(start[moves], end[moves]), cuts)
+    step = np.searchsorted(starts, start, side="right") - 1
+    step[start >= cuts[-1]] = len(starts)  # after the last step
+    inside = (step >= 0) & (step < len(starts))
+    count = np.bincount(step[inside], minlength=len(starts))
+    total = np.bincount(step[inside], (end - start)[inside], len(starts))
+    replayed = np.bincount(step[inside & _replayed(work)], minlength=len(starts))
+    found = [
+        ProfileStep(
+            title,
+            label,
+            int(cuts[number]),
+            int(cuts[number + 1] - cuts[number]),
+            int(busy[number]),
+            int(communicating[number]),
+            int(busy[number] - computing[number]),
+            int(total[number]),
+            int(count[number]),
+            int(replayed[number]),
+        )
+        for number, title in enumerate(titles)
+    ]
+    found[-1] = replace(found[-1], is_last=True)
+    return found, int((step < 0).sum())
+
+
+def _replayed(work: _Work) -> np.ndarray:
+    """Which operations one launch started with others: those of a CUDA graph."""
+    launch = np.frombuffer(work.launch, np.int64)
+    _, inverse, counts = np.unique(launch, return_inverse=True, return_counts=True)
+    return (counts[inverse] >= REPLAYED) & (launch >= 0)
+
+
+def _whole(work: _Work, label: str) -> ProfileStep:
+    starts = np.array([min(work.start)], np.int64)
+    [step], _ = _measured(work, starts, max(work.end), [""], label)
+    return step
+
+
+def replays_graphs(found: ProfileSteps) -> bool:
+    return found.graph_share > _MOSTLY
