@@ -301,3 +301,9 @@ def test_importing_it_does_not_load_torch(module):
 
 def test_the_group_loads_neither_rich_nor_numpy():
     assert not loaded_by("import kernelderby.cli") & {"rich", "numpy"}
+
+
+@pytest.mark.parametrize("module", ["profile.spans", "profile.kernels.attribution", "profile.operators"])
+def test_any_module_may_be_imported_first(module):
+    """A package's __init__ that imports its readers makes a circle of what they and the lower modules share."""
+    subprocess.run([sys.executable, "-c", f"import kernelderby.{module}"], check=True, timeout=60)

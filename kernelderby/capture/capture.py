@@ -13,7 +13,7 @@ from kernelderby.capture.mapping import Mapped, Mapper, Refused, told
 from kernelderby.catalog import Catalog, Definition
 from kernelderby.catalog.spaces import Sizes
 from kernelderby.profile.kernels.attribution import Role, attribute
-from kernelderby.profile.sources.operators import Issued, OperatorCall
+from kernelderby.profile.operators import Issued, OperatorCall
 from kernelderby.profile.spans import Profile, Span, SpanKind
 
 HALF = ("bfloat16", "float16")

@@ -12,7 +12,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from difflib import SequenceMatcher
 
-from kernelderby.profile.sources.operators import CapturedGraph, CapturedLaunch, Issued, OperatorCall
+from kernelderby.profile.operators import CapturedGraph, CapturedLaunch, Issued, OperatorCall
 from kernelderby.profile.spans import Span, SpanKind
 
 _LEAST = 0.6  # of a replay's kernels must be launches of the capture, in its order

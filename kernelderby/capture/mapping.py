@@ -9,7 +9,7 @@ from typing import Any
 from kernelderby.capture.rules import CaptureRule, NotThis, rules_of
 from kernelderby.catalog import Catalog, Definition
 from kernelderby.catalog.spaces import Sizes, Unfit, sizes_of
-from kernelderby.profile.sources.operators import OperatorCall, tensors
+from kernelderby.profile.operators import OperatorCall, tensors
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,7 @@ from msgspec import Struct
 from kernelderby.catalog import constraints
 from kernelderby.errors import DerbyError
 from kernelderby.fields import Name, read_toml
-from kernelderby.profile.sources.operators import Operand
+from kernelderby.profile.operators import Operand
 
 RULES = Path(__file__).parent / "rules"
 CLASSES = {

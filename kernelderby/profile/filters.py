@@ -11,7 +11,7 @@ from typing import Any
 
 from kernelderby.errors import DerbyError
 from kernelderby.profile.names import fits
-from kernelderby.profile.sources.operators import CapturedGraph, Issued
+from kernelderby.profile.operators import CapturedGraph, Issued
 from kernelderby.profile.spans import ApiSum, KernelSum, Launched, Profile, RangeInstance, Span, sum_spans
 
 _TIME = re.compile(r"\s*(?P<number>\d+(?:\.\d+)?|\.\d+)\s*(?P<unit>ns|us|ms|s)?\s*")

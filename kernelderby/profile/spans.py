@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
-from kernelderby.profile.sources.operators import CapturedGraph, Issued, OperatorCall, call_of_range
+from kernelderby.profile.operators import CapturedGraph, Issued, OperatorCall, call_of_range
 
 
 class SpanKind(StrEnum):

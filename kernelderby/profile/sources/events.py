@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from kernelderby.errors import DerbyError
+from kernelderby.profile.operators import ARGUMENTS, OPERATORS
 from kernelderby.profile.sources.dispatches import TOOL
-from kernelderby.profile.sources.operators import ARGUMENTS, OPERATORS
 from kernelderby.profile.spans import SpanKind
 
 GPU = {

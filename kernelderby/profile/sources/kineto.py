@@ -21,11 +21,11 @@ import numpy as np
 
 from kernelderby.errors import DerbyError
 from kernelderby.profile.names import fits
+from kernelderby.profile.operators import OPERATORS, CapturedGraph, Issued
 from kernelderby.profile.sources.dispatches import TOOL, open_rocprof_json
 from kernelderby.profile.sources.events import CALLS, GPU, MEND, RANGES, load
 from kernelderby.profile.sources.launches import HostOperators
 from kernelderby.profile.sources.operations import operation
-from kernelderby.profile.sources.operators import OPERATORS, CapturedGraph, Issued
 from kernelderby.profile.sources.ranges import OpenRanges, Paths, RangeTimeline
 from kernelderby.profile.spans import (
     ApiSum,

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from kernelderby.profile.sources.operators import (
+from kernelderby.profile.operators import (
     CapturedGraph,
     CapturedLaunch,
     Issued,
