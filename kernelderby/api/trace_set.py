@@ -16,6 +16,7 @@ from kernelderby.fields import suggestion
 from kernelderby.hardware import Gpu, find_gpu, gpus
 from kernelderby.locate import find_set
 from kernelderby.rank import Ranking, definitions_with_rows, rank
+from kernelderby.rank.bounds import Explanation
 from kernelderby.rank.by_importance import ImportanceRanking, rank_by_importance
 from kernelderby.rank.elsewhere import with_other_leads
 from kernelderby.rank.leads import Leads, leads_on_legs
@@ -267,6 +268,15 @@ class TraceSet:
         from kernelderby.api.capture import captured
 
         return captured(self.catalog, [Path(file) for file in files], with_gain=gain, **options)
+
+    def explain(
+        self, solution: str, workload: str | None = None, *, gpu: str | None = None, compiles: bool = True
+    ) -> Answer[Explanation]:
+        """What bounds a solution on a workload (default: the one with the most time above what is reachable), and what
+        to try next. compiles: its kernels for sm_90, which runs its code in a process of its own."""
+        from kernelderby.api.explain import explain
+
+        return explain(self.catalog, solution, workload, gpu, compiles=compiles)
 
     def _with_rows(
         self, rows: Sequence[Measurement], wanted: Sequence[str], gpu: str | None, protocol: str | None

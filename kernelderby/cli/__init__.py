@@ -30,6 +30,7 @@ VERBS = {
     "bench": "Measure solutions on this GPU and record the traces.",
     "tune": "Find a solution's fastest configurations on this GPU.",
     "rank": "Compare solutions, or authors over all operators, from traces.",
+    "explain": "What bounds a solution on a workload, and what to try next.",
     "roofline": "The floors of every operator and shape, and how near kernels come.",
     "profile": "Where the time goes: kernels, stages, layers, what-if, comparison.",
     "capture": "The operators of a server's profile as workloads; what faster kernels save.",

@@ -2,26 +2,22 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from kernelderby.api.profile_file import ProfileFile, open_profile_file
 from kernelderby.catalog import Catalog
 from kernelderby.errors import DerbyError
-from kernelderby.files import files_under
 from kernelderby.hardware import find_gpu
 from kernelderby.page.kernels import shown_kernels
 from kernelderby.page.layers import shown_layers
 from kernelderby.page.model import ShownKernels, ShownLayers, ShownPipeline, ShownTimeline
 from kernelderby.page.pipelines import printed_stages, shown_pipeline
 from kernelderby.page.timelines import shown_timeline
+from kernelderby.profile.found import is_profile, profile_files, solution_of, title_of
 
-FOLDERS = ("profiles", "reports/profiles")
 PRINTED = "_stages.csv"  # what `derby profile stages --overview` printed, kept where the recording is not
-_PROFILE = re.compile(r"\.(sqlite|json|json\.gz|csv)$")
-_NO_PROFILE = re.compile(r"^(published_\w+|recorders|ends)\.csv$|\.ncu\.csv$")
 
 
 @dataclass(slots=True)
@@ -37,17 +33,12 @@ class Recordings:
 def recordings(catalog: Catalog, problem: Callable[[str], None]) -> Recordings:
     """problem: told of every file that cannot be read; it is passed over."""
     found = Recordings()
-    for path in _files(catalog.root, problem):
+    for path in profile_files(catalog.root, problem):
         try:
             _take(catalog, path, found)
         except DerbyError as error:
             problem(str(error))
     return found
-
-
-def _files(root: Path, problem: Callable[[str], None]) -> Iterator[Path]:
-    for folder in FOLDERS:
-        yield from (path for path in files_under(root / folder, "", problem) if path.is_file())
 
 
 def _take(catalog: Catalog, path: Path, found: Recordings) -> None:
@@ -57,18 +48,18 @@ def _take(catalog: Catalog, path: Path, found: Recordings) -> None:
             found.layers.append(shown_layers(path, name))  # beside another file it says more of that one
     elif path.name.endswith(PRINTED):
         found.pipelines += printed_stages(path, path.name.removesuffix(PRINTED), name)
-    elif _PROFILE.search(path.name) and not _NO_PROFILE.search(path.name):
+    elif is_profile(path):
         opened = open_profile_file(path)
         found.kernels.append(shown_kernels(opened.kernel_table(_gpu(opened)), name))
         timeline = shown_timeline(opened.profile, name)
         if timeline is not None:
             found.timelines.append(timeline)
-        solution = _solution(catalog, path)
+        solution = solution_of(catalog, path)
         if solution:
             pipeline = opened.pipeline(solution, catalog.root)
             if not pipeline.occurs:
                 raise DerbyError(f"{path}: no stage of {solution} occurs in it, so it shows kernels only")
-            found.pipelines.append(shown_pipeline(pipeline, name, _title(path, solution)))
+            found.pipelines.append(shown_pipeline(pipeline, name, title_of(path, solution)))
 
 
 def _gpu(opened: ProfileFile) -> str | None:
@@ -77,16 +68,3 @@ def _gpu(opened: ProfileFile) -> str | None:
         return opened.gpu
     named = find_gpu(opened.path.name.partition(".")[0].rpartition("_")[2])
     return named.names[0] if named else None
-
-
-def _solution(catalog: Catalog, path: Path) -> str | None:
-    """The longest name of a solution with which the file's begins, as `derby profile run` writes them."""
-    stem = path.name.partition(".")[0]
-    names = [name for name, each in catalog.solutions.items() if each.stages and f"{stem}_".startswith(f"{name}_")]
-    return max(names, key=len, default=None)
-
-
-def _title(path: Path, solution: str) -> str:
-    """The axes in the name that `derby profile run` gives ("seq_len901"), else what follows the solution's name."""
-    rest = path.name.partition(".")[0].removeprefix(solution).lstrip("_")
-    return re.sub(r"_[0-9a-f]{8}$", "", rest) or path.name

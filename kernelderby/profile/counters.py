@@ -65,6 +65,27 @@ class KernelCounters:
     shared_bytes: float | None
 
 
+FULL = 60.0  # percent of its peak from which on a unit counts as what bounds a kernel, as in ncu's own rules
+UNITS = {
+    "tensor cores": "tensor_percent",
+    "special functions": "special_percent",
+    "issue slots": "issue_percent",
+    "shared memory": "shared_percent",
+    "L2": "l2_percent",
+    "DRAM": "dram_percent",
+}
+
+
+def bounding_unit(rows: Sequence[KernelCounters]) -> tuple[str, float] | None:
+    """The unit that is busiest over the kernels' time, and its percent of peak; None without counts."""
+    found = {}
+    for unit, field in UNITS.items():
+        known = [(row.duration_ns or 1.0, value) for row in rows if (value := getattr(row, field)) is not None]
+        if known:
+            found[unit] = sum(each * value for each, value in known) / sum(each for each, _ in known)
+    return max(found.items(), key=lambda item: item[1]) if found else None
+
+
 @dataclass(frozen=True, slots=True)
 class Counters:
     """path: of the CSV. gpu: its name, None where the file has none. invocations: calls that the ranges mark, 0: none

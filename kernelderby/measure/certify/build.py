@@ -81,15 +81,32 @@ def machine_code(definition: Definition, solution: Solution) -> MachineCode:
             return msgspec.json.decode(path.read_bytes(), type=MachineCode)
         except msgspec.DecodeError:
             pass  # of another version
+    with _built(definition, solution, nvcc) as kept:
+        found = _read(solution, compiler, kept)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_whole(path, msgspec.json.encode(found).decode())
+    return found
+
+
+def cubins_of(definition: Definition, solution: Solution) -> list[bytes]:
+    """What nvcc makes of the solution's kernels. DerbyError as machine_code()."""
+    with _built(definition, solution, _compiler()[0]) as kept:
+        return [path.read_bytes() for path in _cubins(kept)]
+
+
+@contextmanager
+def _built(definition: Definition, solution: Solution, nvcc: str) -> Iterator[Path]:
+    """The folder in which nvcc kept what it made, a folder a call."""
     with tempfile.TemporaryDirectory(prefix="kernelderby-") as scratch, _kept(nvcc, Path(scratch)) as kept:
         try:
             _build(definition, solution, Path(scratch, "built"))
         except (BuildFailed, RuntimeError, ImportError) as error:
             raise DerbyError(f"{solution.name}: cannot be built: {error}") from None
-        found = _read(solution, compiler, kept)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write_whole(path, msgspec.json.encode(found).decode())
-    return found
+        yield kept
+
+
+def _cubins(folder: Path) -> list[Path]:
+    return sorted(file for file in folder.rglob("*.cubin") if not file.stem.endswith("_dlink"))
 
 
 def has_library(solution: Solution) -> bool:
@@ -133,12 +150,11 @@ def _read(solution: Solution, compiler: str, kept: Path) -> MachineCode:
     for folder in sorted(kept.iterdir()):
         own: dict[str, str] = {}
         try:
-            for file in sorted(folder.glob("*.cubin")):
-                if not file.stem.endswith("_dlink"):
-                    found = kernels_of(file.read_bytes())
-                    own |= found.digests
-                    kernels |= _named_once(found.digests, kernels)
-                    data.append(found.data)
+            for file in _cubins(folder):
+                found = kernels_of(file.read_bytes())
+                own |= found.digests
+                kernels |= _named_once(found.digests, kernels)
+                data.append(found.data)
             for file in sorted(folder.glob("*.s")):
                 if not file.stem.endswith("_dlink"):
                     host |= launches(file.read_text(), own)

@@ -9,11 +9,14 @@ digest that it had.
 from __future__ import annotations
 
 import hashlib
+import math
 import struct
 from dataclasses import dataclass
 from typing import NamedTuple
 
 _OF_SYMBOLS = (0x0A, 0x0F)  # EIATTR_PARAM_CBANK, EIATTR_EXTERNS: indices into the symbol table
+_REGISTERS = 0x2F  # EIATTR_REGCOUNT: symbol and count; older compilers keep the count in the section's header
+_MOST_THREADS, _REQUIRED_THREADS = 0x05, 0x10  # EIATTR_MAX_THREADS, EIATTR_REQNTID: 3 x 32 bits
 _NO_BITS, _RELOCATIONS, _RELOCATIONS_WITHOUT_ADDEND = 8, 4, 9
 _MODULE_DATA = (".nv.global", ".nv.constant3", ".nv.constant4", ".nv.constant1")
 
@@ -48,6 +51,42 @@ def kernels_of(cubin: bytes) -> Kernels:
     }
     own = [each for each in sections if each.name in _MODULE_DATA or each.name.startswith(".nv.global")]
     return Kernels(digests, _digest([(each.name, each.size, each.data) for each in own]))
+
+
+@dataclass(frozen=True, slots=True)
+class KernelResources:
+    """What a kernel's code asks of a multiprocessor. registers: of a thread; shared_bytes: static, of a block; threads:
+    the most of a block, where the code says (__launch_bounds__), else None."""
+
+    registers: int
+    shared_bytes: int
+    threads: int | None
+
+
+def resources_of(cubin: bytes) -> dict[str, KernelResources]:
+    """Mangled name -> resources. ValueError for what is no cubin of this layout."""
+    if cubin[:6] != b"\x7fELF\x02\x01":
+        raise ValueError("no 64-bit ELF file, so no cubin")
+    listed = _sections(cubin)
+    sections, symbols = {each.name: each for each in listed}, _symbols(listed)
+    registers = {}
+    if (about := sections.get(".nv.info")) is not None:
+        for kind, _, payload in _attributes(about.data, of_symbols=True):
+            if kind == _REGISTERS:
+                symbol, count = struct.unpack("<II", payload)
+                registers[symbols[symbol][0]] = count
+    found = {}
+    for section in sections.values():
+        if section.name.startswith(".text."):
+            name = section.name.removeprefix(".text.")
+            shared, about = sections.get(f".nv.shared.{name}"), sections.get(f".nv.info.{name}")
+            bounds = {kind: payload for kind, _, payload in _attributes(about.data)} if about else {}
+            bound = bounds.get(_REQUIRED_THREADS) or bounds.get(_MOST_THREADS)
+            threads = math.prod(struct.unpack("<III", bound)) if bound else None
+            found[name] = KernelResources(
+                registers.get(name) or section.info >> 24, shared.size if shared else 0, threads
+            )
+    return found
 
 
 def _sections(cubin: bytes) -> list[_Section]:
@@ -117,9 +156,9 @@ def _relocations(
     return found
 
 
-def _attributes(data: bytes) -> list[tuple[object, ...]]:
+def _attributes(data: bytes, of_symbols: bool = False) -> list[tuple[int, int, bytes]]:
     """(attribute, value) of .nv.info: a form, an attribute, and 16 bits that are the value or the length of one."""
-    found: list[tuple[object, ...]] = []
+    found: list[tuple[int, int, bytes]] = []
     place = 0
     while place + 4 <= len(data):
         form, attribute, value = struct.unpack_from("<BBH", data, place)
@@ -127,7 +166,7 @@ def _attributes(data: bytes) -> list[tuple[object, ...]]:
         payload = b""
         if form == 4:
             payload, place = data[place : place + value], place + value
-        if attribute not in _OF_SYMBOLS:
+        if of_symbols or attribute not in _OF_SYMBOLS:
             found.append((attribute, value, payload))
     return found
 

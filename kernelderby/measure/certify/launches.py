@@ -165,7 +165,7 @@ class LaunchRecorder:
         def compiled(
             function: Any, key: Any, signature: Any, device: Any, constants: Any, options: Any, attrs: Any, warmup: Any
         ) -> Any:
-            digest = _digest(function, signature, constants, options, attrs, function.device_caches[device], self.exact)
+            digest = self._made(function, signature, constants, options, attrs, function.device_caches[device])
 
             def run(x: int, y: int, z: int, stream: Any, *arguments: Any) -> None:
                 bound = [
@@ -173,7 +173,7 @@ class LaunchRecorder:
                     for value, name in zip(arguments[5:], function.arg_names, strict=True)
                     if signature[name] != "constexpr"
                 ]
-                self.launched.append(f"{function.__name__} {digest} [{x}, {y}, {z}] ({', '.join(bound)})")
+                self._note(function.__name__, digest, (x, y, z), bound)
 
             return SimpleNamespace(
                 _init_handles=lambda: None,
@@ -185,6 +185,12 @@ class LaunchRecorder:
             )
 
         return compiled
+
+    def _made(self, function: Any, signature: Any, constants: Any, options: Any, attrs: Any, caches: Any) -> str:
+        return _digest(function, signature, constants, options, attrs, caches, self.exact)
+
+    def _note(self, kernel: str, digest: str, grid: tuple[int, int, int], bound: list[str]) -> None:
+        self.launched.append(f"{kernel} {digest} {list(grid)} ({', '.join(bound)})")
 
     def _shown(self, value: Any) -> str:
         if hasattr(value, "base") and hasattr(value, "block_shape"):  # a tensor descriptor
@@ -232,7 +238,7 @@ def _digest(function: Any, signature: Any, constants: Any, options: Any, attrs: 
     source = function.ASTSource(function, signature, constants, attrs)
     how = compiled_how(options.__dict__)
     if exact:
-        made = function.compile(source, target=target, options=options.__dict__)
+        made = compiled_kernel(function, signature, constants, options, attrs, caches)
         return _hashed(sorted(kernels_of(made.asm["cubin"]).digests.values()), how)
     context = ir.context()
     ir.load_dialects(context)
@@ -244,6 +250,12 @@ def _digest(function: Any, signature: Any, constants: Any, options: Any, attrs: 
     backend.add_stages(stages, options, source.language)
     text = _LOCATION.sub("", str(stages["ttir"](module, {})))
     return _hashed(text, how)
+
+
+def compiled_kernel(function: Any, signature: Any, constants: Any, options: Any, attrs: Any, caches: Any) -> Any:
+    """Triton's compiled kernel: .asm["cubin"], .metadata."""
+    source = function.ASTSource(function, signature, constants, attrs)
+    return function.compile(source, target=caches[2], options=options.__dict__)
 
 
 def compiled_how(options: Mapping[str, Any]) -> list[tuple[str, str]]:
@@ -261,7 +273,12 @@ def _tensor(spec: Any, sizes: Mapping[str, int]) -> torch.Tensor:
 
 
 def launches_of(
-    definition: Definition, solution: Solution, workloads: tuple[Workload, ...], gpu: str, exact: bool = False
+    definition: Definition,
+    solution: Solution,
+    workloads: tuple[Workload, ...],
+    gpu: str,
+    exact: bool = False,
+    recorder: LaunchRecorder | None = None,
 ) -> dict[str, list[str] | str]:
     """uuid -> what it launches there, or in one line why that is not known."""
     found: dict[str, list[str] | str] = {}
@@ -270,7 +287,7 @@ def launches_of(
     except BaseException as error:  # noqa: BLE001 - whatever its own code raises
         return {each.uuid: f"does not load: {error}" for each in workloads}
     candidate = Candidate(function, solution.destination_passing_style, definition, solution.in_place, setup)
-    recorder = LaunchRecorder(gpu, exact)
+    recorder = recorder or LaunchRecorder(gpu, exact)
     for workload in workloads:
         try:
             found[workload.uuid] = recorder.of_workload(definition, solution, candidate, workload)

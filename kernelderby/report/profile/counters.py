@@ -5,21 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import asdict
 
-from kernelderby.profile.counters import Counters, KernelCounters
+from kernelderby.profile.counters import FULL, UNITS, Counters, KernelCounters
 from kernelderby.report.answer import Answer
 from kernelderby.report.frame import frame
 from kernelderby.report.model import NOTHING, Column, Report, Table, TableCell
 from kernelderby.report.numbers import amount, microseconds
-
-_FULL = 60  # percent of its peak from which on a unit counts as what bounds a kernel
-_SHARES = {
-    "tensor cores": "tensor_percent",
-    "special functions": "special_percent",
-    "issue slots": "issue_percent",
-    "shared memory": "shared_percent",
-    "L2": "l2_percent",
-    "DRAM": "dram_percent",
-}
 
 
 def counters_answer(found: Sequence[Counters]) -> Answer[tuple[Counters, ...]]:
@@ -42,7 +32,7 @@ def counters_report(counters: Counters) -> Report:
     columns = (
         Column("kernel", "left"),
         Column("us"),
-        *(Column(f"{name} %") for name in _SHARES),
+        *(Column(f"{name} %") for name in UNITS),
         *map(Column, ("read MB", "written MB", "warps %", "registers", "shared KB")),
         *(Column(name, "left", is_optional=True) for name in ("grid", "block")),
     )
@@ -50,7 +40,7 @@ def counters_report(counters: Counters) -> Report:
         "Counters",
         columns,
         tuple(map(_line, counters.rows)),
-        caption=f"% of the unit's peak over the kernel's time, {_FULL} and more in bold; medians of a kernel's "
+        caption=f"% of the unit's peak over the kernel's time, {FULL:.0f} and more in bold; medians of a kernel's "
         "launches. ncu runs a kernel by itself, several times, with cold caches: the time is not that of a bench",
     )
     calls = f"{counters.invocations} calls" if counters.invocations else "no call is marked"
@@ -66,7 +56,7 @@ def _line(row: KernelCounters) -> tuple[TableCell, ...]:
     return (
         TableCell(row.short_name),
         NOTHING if row.duration_ns is None else TableCell(microseconds(row.duration_ns / 1e3)),
-        *(_share(getattr(row, field)) for field in _SHARES.values()),
+        *(_share(getattr(row, field)) for field in UNITS.values()),
         *map(_megabytes, (row.read_bytes, row.written_bytes)),
         _share(row.warps_percent, bold=False),
         NOTHING if row.registers is None else TableCell(f"{row.registers:.0f}"),
@@ -80,7 +70,7 @@ def _share(value: float | None, bold: bool = True) -> TableCell:
     if value is None:
         return NOTHING
     text = f"{value:.0f}" if value >= 10 else f"{value:.1f}"
-    return TableCell(text, "best" if bold and value >= _FULL else "")
+    return TableCell(text, "best" if bold and value >= FULL else "")
 
 
 def _megabytes(value: float | None) -> TableCell:

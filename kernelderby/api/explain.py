@@ -1,0 +1,129 @@
+"""What bounds a solution on a workload: rows, floors, recordings, counters and the compiled kernels in one answer."""
+
+from __future__ import annotations
+
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from multiprocessing import get_context
+from typing import Any
+
+from kernelderby.api.profile_file import open_profile_file
+from kernelderby.catalog import Catalog, Definition, Solution, Workload
+from kernelderby.catalog.selection import select_workloads
+from kernelderby.errors import DerbyError
+from kernelderby.hardware import find_gpu, gpu_id
+from kernelderby.hardware.occupancy import KernelDemand
+from kernelderby.profile.counters import bounding_unit, read_counters
+from kernelderby.profile.found import COUNTED, is_profile, profile_files, solution_of, title_of
+from kernelderby.profile.stages.walk import Pipeline
+from kernelderby.rank.bounds import Explanation, explained
+from kernelderby.report.answer import Answer
+from kernelderby.report.explanation import explanation_answer
+from kernelderby.roofline import selection
+from kernelderby.roofline.floors import fair_floor_us
+from kernelderby.trace import Measurement
+
+
+def explain(
+    catalog: Catalog, name: str, workload: str | None, gpu: str | None, *, compiles: bool
+) -> Answer[Explanation]:
+    solution = catalog.solution(name)
+    definition = catalog.definition(solution.definition)
+    rows, gpu_name = _rows(catalog, definition, gpu)
+    known = find_gpu(gpu_name)
+    if known is None:
+        raise DerbyError(f"--gpu: kernelderby/hardware/gpus has no {gpu_name!r}; nothing is known of its limits")
+    chosen, notes = _workload(catalog, solution, workload, rows, known), list[str]()
+    if workload is None:
+        notes.append("the workload with the most time above what is reachable; --workload takes another one")
+    pipeline, unit = _recorded(catalog, solution, chosen, notes)
+    demands: tuple[KernelDemand, ...] = ()
+    if compiles:
+        demands = _compiled(definition, solution, chosen, gpu_name, notes)
+    own = rows.pop((name, chosen.uuid), None)
+    found = explained(
+        *(solution, chosen, known, own),
+        [row for (_, uuid), row in rows.items() if uuid == chosen.uuid],
+        pipeline=pipeline,
+        demands=demands,
+        unit=unit,
+        notes=notes,
+    )
+    return explanation_answer(found, tuple(catalog.warnings))
+
+
+def _rows(catalog: Catalog, definition: Definition, gpu: str | None) -> tuple[dict[tuple[str, str], Measurement], str]:
+    """(solution, uuid) -> the row that counts, and the GPU's name. Without rows there, none."""
+    groups = selection.group_rows(catalog.traces(definition.name))
+    if not groups or (gpu is not None and gpu_id(gpu) not in {key.gpu for key in groups}):
+        return {}, gpu or "h200"
+    key = selection.choose_group(groups, gpu, None)
+    chosen = selection.newest_rows(groups[key], catalog.solutions)
+    return {place: each.measurement for place, each in chosen.items()}, groups[key][0].gpu
+
+
+def _workload(
+    catalog: Catalog, solution: Solution, word: str | None, rows: dict[tuple[str, str], Measurement], gpu: Any
+) -> Workload:
+    """The named one. DerbyError where a word names several, or none."""
+    workloads = catalog.workloads(solution.definition)
+    if not workloads:
+        raise DerbyError(f"{solution.definition}: has no workloads; add one to workloads/")
+    if word is not None:
+        found = select_workloads(workloads, [word])
+        if len(found) > 1:
+            raise DerbyError(f"--workload: {word!r} names {len(found)} workloads; give the start of one's uuid")
+        return found[0]
+
+    def wasted(workload: Workload) -> float:
+        row = rows.get((solution.name, workload.uuid))
+        if row is None:
+            return -1.0
+        kind = "graph" if row.time("graph") else "eager"
+        empty = selection.empty_kernel_us(row, kind)
+        reachable = fair_floor_us(gpu, workload.cost, empty, bool(solution.in_place))
+        return (selection.latency_us(row, kind) or 0.0) - (reachable or 0.0)
+
+    return max(workloads, key=wasted)
+
+
+def _recorded(
+    catalog: Catalog, solution: Solution, workload: Workload, notes: list[str]
+) -> tuple[Pipeline | None, tuple[str, float] | None]:
+    """The newest recording of this solution on this workload, and the busiest unit of the newest counters."""
+    pipeline, unit = None, None
+    axes = {f"{name}{size}" for name, size in workload.axes.items()}
+    for path in sorted(profile_files(catalog.root, notes.append), key=lambda each: each.stat().st_mtime):
+        if not path.name.startswith(solution.name):
+            continue
+        try:
+            if path.name.endswith(COUNTED):
+                unit = bounding_unit(read_counters(path).rows) or unit
+            elif is_profile(path) and solution_of(catalog, path) == solution.name:
+                title = title_of(path, solution.name)
+                if axes & set(title.split("_")) or any(each in title for each in (*axes, workload.uuid[:8])):
+                    found = open_profile_file(path).pipeline(solution.name, catalog.root)
+                    pipeline = found if found.occurs else pipeline
+        except DerbyError as error:
+            notes.append(str(error))
+    if pipeline is None and solution.stages:
+        notes.append(f"no recording of it: derby profile run --solutions {solution.name}")
+    if unit is None:
+        notes.append(f"no counters of it: derby profile run --with ncu --solutions {solution.name}")
+    return pipeline, unit
+
+
+def _compiled(
+    definition: Definition, solution: Solution, workload: Workload, gpu: str, notes: list[str]
+) -> tuple[KernelDemand, ...]:
+    """In a process of its own: it runs the solution's code."""
+    from kernelderby.measure.certify.resources import kernel_demands
+
+    try:
+        with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
+            found, told = pool.submit(kernel_demands, definition, solution, workload, gpu).result()
+    except (DerbyError, BrokenProcessPool, ImportError) as error:
+        found, told = (), str(error)
+    if told:
+        notes.append(f"kernels: {told}" if not found else told)
+    return found

@@ -1,0 +1,32 @@
+"""derby explain: what bounds a solution on a workload, and what to try next."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from kernelderby.cli.options import DerbyCommand, root_option
+from kernelderby.cli.output import Output, output_options
+
+
+@click.command(cls=DerbyCommand)
+@click.argument("solution")
+@click.option("--workload", metavar="W", help="As in other verbs (default: the one with the most time to save).")
+@click.option("--gpu", metavar="NAME|ID", help="Whose rows and limits (default: the GPU with the most rows, or h200).")
+@click.option("--no-compile", is_flag=True, help="Leave out the kernels' registers, shared memory and occupancy.")
+@output_options("explain", tables=("experiments", "kernels", "stages"), write=False)
+@root_option
+def command(solution: str, workload: str | None, gpu: str | None, no_compile: bool, root: Path, output: Output) -> None:
+    """What bounds SOLUTION on a workload: floors, kernels, gaps, the closest faster rival, and what to try next.
+
+    Reads recorded rows, recordings and counters of the set. Compiles the kernels for sm_90 (CUDA needs nvcc), which
+    needs no GPU and runs the solution's code.
+
+    \b
+    derby explain triton_compact --workload seq_len=901
+    derby explain my_kernel --json
+    """
+    from kernelderby.api.trace_set import open_set
+
+    output.emit(open_set(root).explain(solution, workload, gpu=gpu, compiles=not no_compile))

@@ -1,0 +1,37 @@
+"""The profiles of a set: what lies under profiles/ and reports/profiles/, and whose it is."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from kernelderby.catalog import Catalog
+from kernelderby.files import files_under
+
+FOLDERS = ("profiles", "reports/profiles")
+COUNTED = ".ncu.csv"  # what `derby profile run --with ncu` writes
+_PROFILE = re.compile(r"\.(sqlite|json|json\.gz|csv)$")
+_NO_PROFILE = re.compile(r"^(published_\w+|recorders|ends)\.csv$|\.ncu\.csv$")
+
+
+def profile_files(root: Path, problem: Callable[[str], None]) -> Iterator[Path]:
+    for folder in FOLDERS:
+        yield from (path for path in files_under(root / folder, "", problem) if path.is_file())
+
+
+def is_profile(path: Path) -> bool:
+    return bool(_PROFILE.search(path.name)) and not _NO_PROFILE.search(path.name)
+
+
+def solution_of(catalog: Catalog, path: Path) -> str | None:
+    """The longest name of a solution with which the file's begins, as `derby profile run` writes them."""
+    stem = path.name.partition(".")[0]
+    names = [name for name, each in catalog.solutions.items() if each.stages and f"{stem}_".startswith(f"{name}_")]
+    return max(names, key=len, default=None)
+
+
+def title_of(path: Path, solution: str) -> str:
+    """The axes in the name that `derby profile run` gives ("seq_len901"), else what follows the solution's name."""
+    rest = path.name.partition(".")[0].removeprefix(solution).lstrip("_")
+    return re.sub(r"_[0-9a-f]{8}$", "", rest) or path.name

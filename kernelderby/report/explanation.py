@@ -1,0 +1,157 @@
+"""An Explanation as tables: the time part by part, what to try next, kernels, stages."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any
+
+from kernelderby.catalog.selection import workload_label
+from kernelderby.hardware.occupancy import KernelDemand
+from kernelderby.rank.bounds import Explanation, Parts
+from kernelderby.report.answer import Answer
+from kernelderby.report.frame import Frame, frame
+from kernelderby.report.model import NOTHING, Column, Report, Table, TableCell
+from kernelderby.report.numbers import floor_us, microseconds, percent, short_percent
+
+
+def explanation_answer(found: Explanation, warnings: tuple[str, ...] = ()) -> Answer[Explanation]:
+    """Frames: experiments, kernels, stages."""
+    return Answer(found, lambda: _data(found), lambda: [_report(found)], lambda: _frames(found), tuple(warnings))
+
+
+def _data(found: Explanation) -> dict[str, Any]:
+    return {
+        "solution": found.solution.name,
+        "definition": found.solution.definition,
+        "workload": found.workload.uuid,
+        "axes": found.workload.axes,
+        "gpu": found.gpu.names[0],
+        "verdict": found.verdict,
+        "s": found.share,
+        "floors_us": found.floors and asdict(found.floors),
+        "floors_at_ceilings_us": found.ceilings and asdict(found.ceilings),
+        "empty_kernel_us": found.empty_us,
+        "reachable_us": found.reachable_us,
+        "time_us": found.parts and asdict(found.parts),
+        "rival": found.rival and asdict(found.rival),
+        "busiest_unit": found.unit and {"unit": found.unit[0], "percent": found.unit[1]},
+        "experiments": [asdict(each) for each in found.experiments],
+        "kernels": [_kernel_data(each) for each in found.demands],
+        "stages": _stages(found),
+        "notes": found.notes,
+    }
+
+
+def _kernel_data(demand: KernelDemand) -> dict[str, Any]:
+    return {**asdict(demand), "occupancy": demand.occupancy and asdict(demand.occupancy), "waves": demand.waves}
+
+
+def _stages(found: Explanation) -> list[dict[str, Any]]:
+    if found.pipeline is None or not (cost := found.pipeline.cost_ns):
+        return []
+    calls = found.pipeline.invocations or 1
+    return [
+        {"stage": row.name, "title": row.title, "us": time / calls / 1e3, "share": time / cost}
+        for row in found.pipeline.stages
+        if (time := found.pipeline.time_ns(row))
+    ]
+
+
+def _frames(found: Explanation) -> tuple[Frame, ...]:
+    data = _data(found)
+    return tuple(frame(name, data[name]) for name in ("experiments", "kernels", "stages"))
+
+
+def _report(found: Explanation) -> Report:
+    tables = [_time_table(found)]
+    tables += [_experiment_table(found)] if found.experiments else []
+    tables += [_kernel_table(found)] if found.demands else []
+    tables += [_stage_table(found)] if found.pipeline else []
+    facts = (f"{workload_label(found.workload)} · {found.gpu.names[0]}", found.verdict)
+    return Report(f"{found.solution.name}: what bounds it", facts, tuple(tables), found.notes)
+
+
+def _time_table(found: Explanation) -> Table:
+    rival = found.rival
+    lines: list[tuple[str, float | None, float | None]] = []
+    if found.floors:
+        lines += [("all bytes at peak bandwidth", found.floors.memory_us, None)]
+        lines += [("all arithmetic at its peak", found.floors.compute_us, None)]
+    lines += [("an empty kernel", found.empty_us, None), ("reachable on this GPU", found.reachable_us, None)]
+    told = f" as a CUDA graph{f', S {percent(found.share)}' if found.share else ''}"
+    kind = found.parts.kind if found.parts else rival.kind if rival else "graph"
+    names = {"total": f"its time{told}" if kind == "graph" else "its time, launched by the host"}
+    names |= {"busy": "a kernel runs", "gaps": "no kernel runs", "eager": "launched by the host"}
+    names |= {"host": "the host enqueues"}
+    for field, name in names.items():
+        own = getattr(found.parts, field) if found.parts else None
+        lines.append((name, own, getattr(rival, field) if rival else None))
+    columns = [Column("us", "left"), Column(found.solution.name), *([Column(rival.solution)] if rival else [])]
+    rows = tuple((TableCell(name), _time(own), *([_time(other)] if rival else [])) for name, own, other in lines)
+    return Table("Where the time goes", tuple(columns), rows, _compared(found.parts, rival))
+
+
+def _compared(own: Parts | None, rival: Parts | None) -> str:
+    if own is None or rival is None:
+        return ""
+    ratio = own.total / rival.total
+    if ratio > 1:
+        return f"{rival.solution}: the closest faster solution, by {ratio:.2f}."
+    return f"Nothing measured is faster. {rival.solution}: the next one, {1 / ratio:.2f} times as long."
+
+
+def _time(value: float | None) -> TableCell:
+    return NOTHING if value is None else TableCell(floor_us(value) if value < 1 else microseconds(value))
+
+
+def _experiment_table(found: Explanation) -> Table:
+    rows = tuple(
+        (TableCell(microseconds(each.saves_us) + (" eager" if each.of_eager else "")), TableCell(each.what))
+        for each in found.experiments
+    )
+    columns = (Column("saves at most us"), Column("experiment", "left"))
+    return Table("What to try next", columns, rows, "Savings overlap: they do not add up.", key_columns=2)
+
+
+def _kernel_table(found: Explanation) -> Table:
+    """Kernels of a library that ask for the same stand in one row."""
+    counts: dict[KernelDemand, int] = {}
+    for demand in found.demands:
+        counts[demand] = counts.get(demand, 0) + 1
+    columns = (
+        Column("kernel", "left"),
+        *map(Column, ("registers", "shared KB", "threads", "occupancy")),
+        Column("limit", "left"),
+        Column("grid", "left"),
+        Column("waves"),
+    )
+    rows = []
+    for demand, count in counts.items():
+        held = demand.occupancy
+        rows.append(
+            (
+                TableCell(demand.kernel + (f" x{count}" if count > 1 else "")),
+                TableCell(str(demand.registers)),
+                TableCell(f"{demand.shared_bytes / 1024:.3g}" + ("" if demand.has_all_shared else "+")),
+                NOTHING if demand.threads is None else TableCell(str(demand.threads)),
+                NOTHING if held is None else TableCell(short_percent(held.share)),
+                NOTHING if held is None else TableCell(held.limit),
+                NOTHING if demand.grid is None else TableCell(" x ".join(map(str, demand.grid))),
+                NOTHING if demand.waves is None else TableCell(f"{demand.waves:.2g}"),
+            )
+        )
+    caption = "Compiled for sm_90. Occupancy: resident warps of 64. Waves: blocks over those that 132 SMs hold at once."
+    if not all(each.has_all_shared for each in found.demands):
+        caption += " +: and what the host asks for at launch, which lowers the occupancy."
+    return Table("Kernels", columns, tuple(rows), caption)
+
+
+def _stage_table(found: Explanation) -> Table:
+    rows = tuple(
+        (TableCell(each["stage"]), TableCell(each["title"]), TableCell(microseconds(each["us"])),
+         TableCell(short_percent(each["share"])))
+        for each in _stages(found)
+    )  # fmt: skip
+    columns = (Column("stage", "left"), Column("what it does", "left"), Column("us"), Column("share"))
+    assert found.pipeline is not None
+    return Table("Stages, as recorded", columns, rows)

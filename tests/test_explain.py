@@ -1,0 +1,120 @@
+"""derby explain: parts of a time, the verdict and what to try, with numbers worked out by hand; occupancy."""
+
+import json
+import shutil
+import subprocess
+
+import pytest
+
+import kernelderby
+from kernelderby import DerbyError
+from kernelderby.hardware import find_gpu
+from kernelderby.hardware.occupancy import KernelDemand, Occupancy, occupancy
+from kernelderby.rank.bounds import explained
+from kernelderby.trace import Measurement, Status, Timed
+
+D = "scale_rows_h4"
+
+
+def row(solution, graph=100.0, busy=70.0, eager=130.0, empty=2.0):
+    return Measurement(
+        D,
+        {"uuid": "w", "axes": {}, "inputs": {}},
+        solution,
+        Status.PASSED,
+        "NVIDIA H200",
+        "cupti-graph-eager-2",
+        "2026-11-22T00:00:00+00:00",
+        eager,
+        ((eager,),),
+        environment={"empty_kernel_us": {"graph": empty, "eager": empty}},
+        times={kind: Timed(us, ((us,),)) for kind, us in (("graph", graph), ("eager", eager), ("busy", busy))},
+    )
+
+
+@pytest.fixture
+def found(small_set):
+    """found(row, rivals): of the toy's second workload, 36,000 bytes."""
+    opened = kernelderby.open(small_set)
+    solution, workload = opened.solutions["toy_fast"], opened.workloads[D][1]
+    return lambda own, *rivals, **more: explained(solution, workload, find_gpu("h200"), own, rivals, **more)
+
+
+def test_parts_and_savings_by_hand(found):
+    it = found(row("toy_fast"), row("far", 50.0), row("near", 90.0, busy=40.0))
+    assert (it.parts.gaps, it.parts.busy, it.reachable_us) == (30.0, 70.0, 2.0)
+    assert it.verdict == "bound by its kernels: they run 68 us longer than a launch takes at best"
+    assert it.rival.solution == "near"
+    saved = {each.what.split(":")[0].split(";")[0]: each.saves_us for each in it.experiments}
+    assert list(saved.values()) == [68.0, 30.0, 30.0, 10.0]
+    assert saved["as near does"] == 10.0 and "its kernels run 30 us less" in str(it.experiments)
+
+
+def test_other_verdicts(found):
+    assert found(row("toy_fast", 100, busy=30)).verdict == "bound by gaps: for 70 of 100 us no kernel runs"
+    assert found(row("toy_fast", 2.2, 2.2, 2.3)).verdict.startswith("near its floor: 91%")
+    assert found(None).verdict.startswith("not measured") and not found(None).experiments
+    assert "keep DRAM at 75%" in found(row("toy_fast"), unit=("DRAM", 75.0)).verdict
+    assert "latency, so more work in flight" in found(row("toy_fast"), unit=("DRAM", 30.0)).verdict
+    few = KernelDemand("k", 32, 0, True, 128, (66, 1, 1))  # 16 blocks of 4 warps a multiprocessor
+    assert few.waves == 66 / (16 * 132) and "k fills 3% of the GPU" in str(found(row("toy_fast"), demands=[few]))
+
+
+@pytest.mark.parametrize(
+    ("threads", "registers", "shared", "expected"),
+    [
+        (128, 48, 64, Occupancy(10, 0.625, "registers")),  # 65536 / (48 * 32) = 42 warps, 10 blocks of 4
+        (1024, 32, 0, Occupancy(2, 1.0, "threads")),
+        (128, 178, 209316, Occupancy(1, 0.0625, "shared memory")),
+        (32, 16, 0, Occupancy(32, 0.5, "blocks")),
+        (1024, 128, 0, None),  # does not fit at all
+    ],
+)
+def test_occupancy_of_hopper(threads, registers, shared, expected):
+    assert occupancy("9.0", threads, registers, shared) == expected
+    assert occupancy("7.7", threads, registers, shared) is None
+
+
+def test_the_command_on_the_toy(derby, small_set):
+    code, out, err = derby("explain", "toy_fast", "--root", small_set, "--no-compile", "--json", "--workload", "1000")
+    told = json.loads(out)
+    assert code == 0 and told["axes"] == {"rows": 1000} and told["time_us"]["total"] == 4.0, err
+    assert told["rival"]["solution"] == "toy_baseline" and told["s"] == 0.0075 / 4
+    assert "toy_fast: what bounds it" in derby("explain", "toy_fast", "--root", small_set, "--no-compile")[1]
+    assert "no solution" in derby("explain", "toy_fats", "--root", small_set)[2]
+    with pytest.raises(DerbyError, match="no workload '7'"):
+        kernelderby.open(small_set).explain("toy_fast", "7", compiles=False)
+
+
+def test_a_recording_and_triton_kernels_of_this_set(checkout, monkeypatch):
+    """The kernels are those that the shape launches: a block a token and one for each multiprocessor."""
+    pytest.importorskip("triton")
+    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
+    answer = kernelderby.open(checkout).explain("triton_compact", "56")
+    it = answer.value
+    assert [each.kernel for each in it.demands] == ["moe_route", "moe_gemm1", "moe_gemm2", "moe_combine"]
+    assert it.demands[0].grid == (56, 1, 1) and it.demands[1].occupancy.limit == "shared memory"
+    assert all(24 <= each.registers <= 255 for each in it.demands)
+    assert {each["stage"] for each in json.loads(answer.to_json())["stages"]} >= {"K1", "K2", "K3", "K4"}
+
+
+def test_resources_in_a_cubin_are_what_ptxas_says(tmp_path):
+    nvcc = shutil.which("nvcc")
+    if nvcc is None:
+        pytest.skip("needs nvcc")
+    from kernelderby.measure.certify.cubin import resources_of
+
+    source = tmp_path / "k.cu"
+    source.write_text(
+        "__global__ void __launch_bounds__(256) k(float* x) { __shared__ float s[256]; s[threadIdx.x] = x[threadIdx.x];"
+        " __syncthreads(); x[threadIdx.x] = s[255 - threadIdx.x]; }"
+    )
+    done = subprocess.run(
+        [nvcc, "-arch=sm_90a", "-cubin", "-Xptxas", "-v", "-o", tmp_path / "k.cubin", source],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    [kernel] = resources_of((tmp_path / "k.cubin").read_bytes()).values()
+    assert f"Used {kernel.registers} registers" in done.stderr
+    assert kernel.threads == 256 and kernel.shared_bytes in (1024, 2048)  # with or without the system's kilobyte
