@@ -9,7 +9,7 @@ import pytest
 from kernelderby.api.machine import _machine
 from kernelderby.errors import DerbyError
 from kernelderby.measure.machine import probe
-from kernelderby.measure.machine.environment import git_commit
+from kernelderby.measure.machine.commit import git_commit
 
 
 @pytest.fixture
@@ -47,6 +47,53 @@ def test_the_checkouts_commit_and_whether_files_differ_from_it(checkout):
     assert git_commit(root) == {"commit": commit, "dirty": False}  # what a run itself writes
     (root / "kept").write_text("2")
     assert git_commit(root) == {"commit": commit, "dirty": True}
+
+
+TELLS = "#!/bin/sh\ntouch {ran}/$(basename $0).$1\ncat\n"
+
+
+@pytest.mark.parametrize("place", ["checkout", "linked worktree"])
+def test_a_repositorys_programs_are_not_run(checkout, tmp_path_factory, place):
+    """Filters, fsmonitor, hooks, an included config, a submodule's filter: git's own `status` starts most of them."""
+    root, commit = checkout
+    ran = tmp_path_factory.mktemp("ran")
+    program = root / ".git/program"
+    program.write_text(TELLS.format(ran=ran))
+    program.chmod(0o755)
+    if place == "linked worktree":
+        linked = tmp_path_factory.mktemp("linked") / "tree"
+        subprocess.run(["git", "-C", root, "worktree", "add", "-q", linked], check=True, capture_output=True)
+        root = linked
+    else:
+        inner = root / "inner"
+        shutil.copytree(root / ".git", inner / ".git")
+        shutil.copy(root / "kept", inner)
+        words = ["git", "-C", root, "-c", "user.name=a", "-c", "user.email=a@b"]
+        for command in (["add", "inner"], ["commit", "--quiet", "-m", "second"]):
+            subprocess.run([*words, *command], check=True, capture_output=True)
+        commit = subprocess.run([*words, "rev-parse", "HEAD"], capture_output=True, text=True).stdout.strip()
+    own = subprocess.run(["git", "-C", root, "rev-parse", "--git-common-dir"], capture_output=True, text=True)
+    git = (root / own.stdout.strip()).resolve()
+    filters = f"\tclean = {program} clean\n\tsmudge = {program} smudge\n\tprocess = {program} process\n"
+    config = f'[filter "f"]\n{filters}[core]\n\tfsmonitor = {program}\n\thooksPath = {git}\n[diff "f"]\n'
+    config += f"\ttextconv = {program} textconv\n\tcommand = {program} command\n[include]\n\tpath = {git}/more\n"
+    (git / "more").write_text(f'[filter "g"]\n{filters}')
+    for each in (git, root / "inner/.git"):
+        if each.is_dir():
+            (each / "config").write_text((each / "config").read_text() + config)
+            (each / "info").mkdir(exist_ok=True)
+            (each / "info/attributes").write_text("* filter=f diff=f\n")
+            shutil.copy(program, each / "post-index-change")
+    if place == "checkout":
+        (root / "inner/kept").write_text("3")
+    assert git_commit(root) == {"commit": commit, "dirty": False}
+    os.utime(root / "kept", (1, 1))  # git looks into the file
+    git_commit(root)
+    (root / "kept").write_text("2")
+    assert git_commit(root) == {"commit": commit, "dirty": True}
+    assert os.listdir(ran) == []
+    subprocess.run(["git", "-C", root, "status"], capture_output=True)
+    assert os.listdir(ran) != [], "git itself runs them"
 
 
 def test_a_given_commit_wins_over_the_checkout_that_the_files_happen_to_lie_in(checkout, monkeypatch):

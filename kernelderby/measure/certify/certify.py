@@ -32,10 +32,11 @@ from kernelderby.catalog.same_code import (
     read_certificates,
 )
 from kernelderby.errors import DerbyError
-from kernelderby.files import write_whole
+from kernelderby.files import reason, write_whole
 from kernelderby.measure.certify.build import ARCHITECTURE, differences, has_library, machine_code
 from kernelderby.measure.certify.launches import launches_of
 from kernelderby.measure.certify.python import python_digest
+from kernelderby.measure.machine.commit import plain_git
 
 _BUILDS = 2  # at a time
 Outcome = Certificate | list[str]
@@ -289,14 +290,22 @@ def _revision(root: Path, name: str) -> str:
 
 
 def _has_revision(root: Path, revision: str) -> bool:
-    return subprocess.run(["git", "-C", root, "cat-file", "-e", revision], capture_output=True).returncode == 0
+    try:
+        with plain_git(root) as git:
+            return bool(git("cat-file", "-e", revision).returncode == 0)
+    except OSError:
+        return False
 
 
 def _git(root: Path, *arguments: str) -> bytes:
-    found = subprocess.run(["git", "-C", root, *arguments], capture_output=True)
+    try:
+        with plain_git(root) as git:
+            found = git(*arguments)
+    except OSError as error:
+        raise DerbyError(f"{root}: {reason(error)}; --since needs the set's repository") from None
     if found.returncode:
         line = found.stderr.decode(errors="replace").strip().splitlines()
         raise DerbyError(
             f"{root}: git {arguments[0]}: {line[0] if line else 'failed'}; give a revision of the set's repository"
         )
-    return found.stdout
+    return bytes(found.stdout)

@@ -6,7 +6,6 @@ import importlib.util
 import os
 import platform
 import re
-import subprocess
 import sys
 from collections.abc import Callable
 from importlib.metadata import PackageNotFoundError, version
@@ -196,34 +195,6 @@ def host_cpu() -> str:
     except OSError:
         pass
     return platform.processor() or platform.machine()
-
-
-def git_commit(root: Path) -> dict[str, Any]:
-    """commit and dirty (uncommitted changes) of the checkout that holds the trace set; the commit that the environment
-    variable DERBY_COMMIT names where it is set, since files copied to a machine can lie inside some other checkout;
-    empty without either."""
-    if os.environ.get("DERBY_COMMIT"):
-        return {"commit": os.environ["DERBY_COMMIT"]}
-    commit = _git(root, "rev-parse", "HEAD")
-    if commit is None:
-        return {}
-    # Traces are what a run itself writes; they do not make the code differ from the commit.
-    changes = _git(root, "status", "--porcelain", "--", ".", ":(exclude,top)traces")
-    return {"commit": commit, "dirty": bool(changes)}
-
-
-# A set's own .git/config may name programs to run.
-_NO_PROGRAMS = ("-c", "core.fsmonitor=false", "-c", "core.hooksPath=/dev/null", "--no-optional-locks")
-
-
-def _git(root: Path, *arguments: str) -> str | None:
-    try:
-        done = subprocess.run(
-            ["git", "-C", str(root), *_NO_PROGRAMS, *arguments], capture_output=True, text=True, timeout=30
-        )
-    except (OSError, subprocess.TimeoutExpired):
-        return None
-    return done.stdout.strip() if done.returncode == 0 else None
 
 
 def python_line() -> str:

@@ -9,7 +9,8 @@ from typing import Any
 
 from kernelderby.catalog import Catalog, Definition, Solution
 from kernelderby.catalog.workloads import FRESH
-from kernelderby.measure.machine.environment import GpuSensors, git_commit, host_cpu
+from kernelderby.measure.machine.commit import git_commit
+from kernelderby.measure.machine.environment import GpuSensors, host_cpu
 from kernelderby.measure.machine.probe import Machine
 from kernelderby.measure.run.neighbours import Neighbours
 from kernelderby.measure.run.observer import Observer

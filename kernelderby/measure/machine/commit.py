@@ -1,0 +1,86 @@
+"""The commit of a checkout, by git, but without anything of the checkout that runs.
+
+A repository's config names programs (filters, fsmonitor, hooks), and `git status` starts them. So git gets another
+folder as its own: an empty config beside links to the references, and the objects and the index where they are.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from kernelderby.files import read_bytes
+
+_SECONDS = 60
+_REFERENCES = ("refs", "packed-refs", "shallow")
+_CONFIG = "[core]\n\trepositoryformatversion = {version}\n\tbare = false\n\thooksPath = /dev/null\n"
+_OF_SHA256 = re.compile(rb"objectformat\s*=\s*sha256", re.IGNORECASE)
+_SHA256 = "[extensions]\n\tobjectFormat = sha256\n"
+
+
+def git_commit(root: Path) -> dict[str, Any]:
+    """commit and dirty (uncommitted changes) of the checkout that holds the trace set; the commit that the environment
+    variable DERBY_COMMIT names where it is set, since files copied to a machine can lie inside some other checkout;
+    empty without either."""
+    if os.environ.get("DERBY_COMMIT"):
+        return {"commit": os.environ["DERBY_COMMIT"]}
+    try:
+        with plain_git(root) as git:
+            commit = git("rev-parse", "HEAD")
+            if commit.returncode:
+                return {}
+            # Traces are what a run itself writes; they do not make the code differ from the commit. A submodule would
+            # bring a config of its own.
+            words = ("status", "--porcelain", "--ignore-submodules=all", "--", ".", ":(exclude,top)traces")
+            changes = git(*words)
+    except (OSError, subprocess.TimeoutExpired):
+        return {}
+    return {"commit": commit.stdout.decode().strip(), "dirty": bool(changes.returncode or changes.stdout)}
+
+
+@contextmanager
+def plain_git(root: Path) -> Iterator[Any]:
+    """git's commands in that folder: git("status", ...) gives the CompletedProcess, of bytes. OSError where the folder
+    is in no repository, or there is no git."""
+    top, own = _repository(root.resolve())
+    common = own / read_bytes(own / "commondir").decode().strip() if (own / "commondir").is_file() else own
+    with tempfile.TemporaryDirectory(prefix="kernelderby-git-") as folder:
+        place = Path(folder)
+        (place / "HEAD").write_bytes(read_bytes(own / "HEAD"))
+        is_sha256 = bool(_OF_SHA256.search(read_bytes(common / "config")))
+        (place / "config").write_text(_CONFIG.format(version=int(is_sha256)) + _SHA256 * is_sha256)
+        (place / "info").mkdir()
+        for source, name in [
+            *((common / name, name) for name in _REFERENCES),
+            (common / "info" / "exclude", "info/exclude"),
+        ]:
+            if source.exists():
+                (place / name).symlink_to(source)
+        environment = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")} | {
+            **{"GIT_DIR": folder, "GIT_WORK_TREE": str(top), "GIT_INDEX_FILE": str(own / "index")},
+            **{"GIT_OBJECT_DIRECTORY": str(common / "objects"), "GIT_OPTIONAL_LOCKS": "0", "GIT_NO_LAZY_FETCH": "1"},
+            **{"GIT_CONFIG_NOSYSTEM": "1", "GIT_CONFIG_GLOBAL": os.devnull, "GIT_TERMINAL_PROMPT": "0"},
+        }
+
+        def git(*arguments: str) -> subprocess.CompletedProcess[bytes]:
+            return subprocess.run(["git", *arguments], cwd=root, env=environment, capture_output=True, timeout=_SECONDS)
+
+        yield git
+
+
+def _repository(folder: Path) -> tuple[Path, Path]:
+    """The top of the checkout, and what git keeps of it. A linked worktree and a submodule name that in a file."""
+    for top in (folder, *folder.parents):
+        own = top / ".git"
+        if own.is_file():
+            named = read_bytes(own).decode(errors="replace").removeprefix("gitdir:").strip()
+            own = top / named
+        if (own / "HEAD").is_file():
+            return top, own
+    raise FileNotFoundError(f"{folder}: is in no repository")
