@@ -35,7 +35,14 @@ def command(root: Path, check: bool, as_json: bool) -> None:
     if not missing:
         from kernelderby.measure.judge.blobs import pack_blobs
 
-        changes += [str(change) for change in pack_blobs(Catalog.open(root), check, broken.append)]
+        catalog = Catalog.open(root)
+        if check:
+            from kernelderby.measure.judge.fenced import FencedDefinitions
+
+            with FencedDefinitions(catalog) as fenced:
+                changes += pack_blobs(catalog, check, broken.append, fenced.changes)
+        else:
+            changes += pack_blobs(catalog, check, broken.append)
     left_out = missing and (
         f"blobs and costs were not {'checked' if check else 'made'}: {' and '.join(missing)} not "
         "installed; pip install -e '.[measure]'"

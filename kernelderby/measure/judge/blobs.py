@@ -18,14 +18,24 @@ from kernelderby.files import inside, read_bytes, write_whole
 from kernelderby.measure.judge.blame import Uncountable
 
 
-def pack_blobs(catalog: Catalog, check: bool = False, left_out: Callable[[str], None] | None = None) -> list[str]:
+ChangesOf = Callable[[Catalog, Definition, list[Workload], bool], list[str]]
+
+
+def pack_blobs(
+    catalog: Catalog,
+    check: bool = False,
+    left_out: Callable[[str], None] | None = None,
+    run_by: ChangesOf | None = None,
+) -> list[str]:
     """Writes the blobs that are missing or stale, and the costs; with check, only says which costs are stale (blobs
     are not in git). Gives one line for each file. Of definitions without a .py (a foreign dataset) the costs that are
     missing are counted, from their reference.
 
     What is wrong with a definition's code is told to left_out and the definition passed over; without it the DerbyError
-    is raised. ImportError without torch or safetensors.
+    is raised. ImportError without torch or safetensors. run_by: what runs a definition's code; without it this
+    process does.
     """
+    of_definition = run_by or changes_of
     changes = []
     for definition in catalog.definitions.values():
         workloads = catalog.workloads(definition.name)
@@ -34,7 +44,7 @@ def pack_blobs(catalog: Catalog, check: bool = False, left_out: Callable[[str], 
         if not workloads:
             continue
         try:
-            changes += _of_definition(catalog, definition, workloads, check)
+            changes += of_definition(catalog, definition, workloads, check)
         except DerbyError as error:
             if left_out is None:
                 raise
@@ -42,7 +52,7 @@ def pack_blobs(catalog: Catalog, check: bool = False, left_out: Callable[[str], 
     return changes
 
 
-def _of_definition(catalog: Catalog, definition: Definition, workloads: list[Workload], check: bool) -> list[str]:
+def changes_of(catalog: Catalog, definition: Definition, workloads: list[Workload], check: bool) -> list[str]:
     import safetensors.torch  # noqa: F401 - with torch: what is missing here is no fault of the definition
 
     from kernelderby.measure.judge.definition import load_definition_module

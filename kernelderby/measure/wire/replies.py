@@ -92,6 +92,13 @@ class CaptureDone(Done, frozen=True):
     spoiled: bool = True
 
 
+class PackChecked(Done, frozen=True):
+    """changes: a line for each stale file. broken: what is wrong with the definition's code, else empty."""
+
+    changes: tuple[str, ...]
+    broken: str = ""
+
+
 class Overwritten(Done, frozen=True):
     """nbytes: of memory that was not the solution's any more."""
 

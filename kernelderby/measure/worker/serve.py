@@ -26,7 +26,8 @@ from msgspec import Struct
 from kernelderby.catalog import Catalog, Definition, Solution
 from kernelderby.errors import DerbyError
 from kernelderby.measure.clock.spans import Spans
-from kernelderby.measure.fence import landlock, powers, seccomp
+from kernelderby.measure.fence import seccomp
+from kernelderby.measure.fence.confine import confine
 from kernelderby.measure.judge.cases import Case
 from kernelderby.measure.machine.environment import describe
 from kernelderby.measure.wire.replies import (
@@ -35,6 +36,7 @@ from kernelderby.measure.wire.replies import (
     EmptyKernelTimes,
     MachineSeen,
     Overwritten,
+    PackChecked,
     SetUpDone,
     Stop,
     TunedTimes,
@@ -164,6 +166,17 @@ class Worker:
         from kernelderby.measure.worker.local import local_check
 
         return local_check(self.candidate, self.module, self._maker(case))
+
+    def pack_check(self, definition: str) -> PackChecked:
+        """What is stale or broken of a definition's blobs and costs; see judge/fenced.py."""
+        from kernelderby.measure.judge.blobs import changes_of
+
+        catalog = Catalog.open(self.root)
+        chosen = catalog.definition(definition)
+        try:
+            return PackChecked(tuple(changes_of(catalog, chosen, catalog.workloads(definition), check=True)))
+        except DerbyError as error:
+            return PackChecked((), str(error))
 
     def empty_kernel(self, protocol: str) -> EmptyKernelTimes:
         """Times of a kernel that does nothing to speak of, by the same timer."""
@@ -351,13 +364,7 @@ def serve(
     for limit, value in ((resource.RLIMIT_CORE, 0), (resource.RLIMIT_FSIZE, _FILE_BYTES)):
         most = resource.getrlimit(limit)[1]
         resource.setrlimit(limit, (value if most < 0 else min(value, most),) * 2)
-    if writable:
-        powers.give_up()
-    if run:
-        seccomp.watched(run)
-    seccomp.protect(guarded)
-    if writable:
-        landlock.writes_only_beneath([Path(folder) for folder in writable])
+    confine(writable, guarded, run)
     for descriptor in (requests, replies):
         os.set_inheritable(descriptor, False)  # a solution's own subprocesses must not hold the pipes open
     worker = Worker(root, device)
