@@ -11,7 +11,9 @@ from kernelderby.trace import Cost
 
 pytest.importorskip("torch")
 safetensors = pytest.importorskip("safetensors")
+from kernelderby.measure.fence import landlock, seccomp  # noqa: E402
 from kernelderby.measure.judge.blobs import pack_blobs  # noqa: E402
+from kernelderby.measure.judge.fenced import FencedDefinitions  # noqa: E402
 
 
 def test_writes_once_what_is_missing_or_stale(misbehaviours):
@@ -50,3 +52,28 @@ def test_a_workload_that_does_not_know_of_a_generated_input(misbehaviours):
     path.write_text("".join(json.dumps(line) + "\n" for line in lines))
     with pytest.raises(DerbyError, match="do not agree on y"):
         pack_blobs(Catalog.open(misbehaviours))
+
+
+@pytest.mark.parametrize(
+    ("code", "told"),
+    [
+        ("open({ran!r}, 'w')", "does not load: PermissionError"),
+        ("import subprocess; subprocess.run(['touch', {ran!r}], check=True)", "does not load: CalledProcessError"),
+        ("import os; os._exit(3)", "its code was ended (crashed"),
+        ("import os; os.kill(os.getppid(), 9)", "does not load: PermissionError"),
+    ],
+)
+def test_a_check_runs_a_definitions_code_behind_the_fences(misbehaviours, tmp_path, code, told):
+    if not (landlock.version() and seccomp.has_seccomp()):
+        pytest.skip("this kernel has no fences")
+    pack_blobs(Catalog.open(misbehaviours))
+    catalog, broken = Catalog.open(misbehaviours), []
+    source = catalog.definition(DEFINITION).source_path
+    fresh = source.read_text()
+    with FencedDefinitions(catalog) as fenced:
+        source.write_text(code.format(ran=str(tmp_path / "ran")) + "\n" + fresh)
+        assert pack_blobs(catalog, True, broken.append, fenced.changes) == []
+        assert len(broken) == 1 and told in broken[0] and str(source.name.split(".")[0]) in broken[0]
+        source.write_text(fresh)
+        assert pack_blobs(catalog, True, broken.append, fenced.changes) == []
+    assert len(broken) == 1 and not (tmp_path / "ran").exists()

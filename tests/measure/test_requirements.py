@@ -1,11 +1,15 @@
 """Why a solution cannot run somewhere."""
 
+import shutil
+import tempfile
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from measuring import CPU, MISBEHAVIOURS
 
 from kernelderby.catalog import Catalog, Requires
+from kernelderby.measure.fence import landlock
 from kernelderby.measure.machine.probe import Machine
 from kernelderby.measure.machine.requirements import module_problem, try_modules, why_not
 from kernelderby.measure.machine.tools import find_tools
@@ -47,10 +51,11 @@ def test_a_module_that_is_there_but_does_not_load(tmp_path, monkeypatch):
 def test_modules_are_tried_several_at_a_time(tmp_path, monkeypatch):
     """Each waits for the other's start, which one after the other would never see."""
     pytest.importorskip("torch")
+    meeting = Path(tempfile.mkdtemp(dir="/dev/shm"))  # where a module behind the fences may write
     for own, other in (("one_library", "two_library"), ("two_library", "one_library")):
         (tmp_path / f"{own}.py").write_text(
-            f"import pathlib, time\npathlib.Path({str(tmp_path / own)!r}).touch()\nend = time.monotonic() + 60\n"
-            f"while not pathlib.Path({str(tmp_path / other)!r}).exists():\n"
+            f"import pathlib, time\npathlib.Path({str(meeting / own)!r}).touch()\nend = time.monotonic() + 60\n"
+            f"while not pathlib.Path({str(meeting / other)!r}).exists():\n"
             "    assert time.monotonic() < end\n    time.sleep(0.05)\n"
         )
     monkeypatch.syspath_prepend(str(tmp_path))
@@ -58,6 +63,33 @@ def test_modules_are_tried_several_at_a_time(tmp_path, monkeypatch):
     honest = Catalog.open(MISBEHAVIOURS).solution("honest")
     try_modules([replace(honest, requires=Requires(modules=("one_library", "two_library")))])
     assert module_problem("one_library") is None and module_problem("two_library") is None
+    shutil.rmtree(meeting)
+
+
+def test_a_module_is_looked_up_without_running_it(tmp_path, monkeypatch):
+    """derby doctor: a set may name any module of the machine. A part of a package is found without its parent."""
+    pytest.importorskip("torch")
+    for name in ("tells", "package/__init__", "package/part/__init__", "package/part/last"):
+        path = tmp_path / f"{name}.py"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(f"open({str(tmp_path / 'ran')!r}, 'w')\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    honest = Catalog.open(MISBEHAVIOURS).solution("honest")
+    for name, is_there in {
+        "tells": 1,
+        "package.part.last": 1,
+        "package.part.no": 0,
+        "tells.no": 0,
+        "no.part": 0,
+    }.items():
+        needs = replace(honest, requires=Requires(cpu=True, modules=(name,)))
+        found = why_not(needs, CPU, imports=False)
+        assert found == (None if is_there else f"module {name} is not installed")
+    assert not (tmp_path / "ran").exists()
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    if landlock.version():
+        assert "PermissionError" in module_problem("tells"), "where it runs, it is behind the fences"
+    assert not (tmp_path / "ran").exists()
 
 
 def test_the_folder_of_a_machine():

@@ -17,7 +17,6 @@ from kernelderby.fields import convert, read_text
 from kernelderby.files import inside, read_bytes, write_whole
 from kernelderby.measure.judge.blame import Uncountable
 
-
 ChangesOf = Callable[[Catalog, Definition, list[Workload], bool], list[str]]
 
 

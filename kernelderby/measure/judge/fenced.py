@@ -1,4 +1,4 @@
-"""`derby pack --check`: a set's definitions are imported in a worker behind the fences, never in the caller's process."""
+"""`derby pack --check`: definitions are imported in a worker behind the fences, never in the caller's process."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ from kernelderby.catalog import Catalog
 from kernelderby.measure.fence import landlock, seccomp, watcher
 from kernelderby.measure.machine.environment import LIBRARIES, GpuSensors, host_cpu, library_versions
 from kernelderby.measure.machine.probe import Machine, find_machine
-from kernelderby.measure.machine.requirements import try_modules, why_not
+from kernelderby.measure.machine.requirements import why_not
 from kernelderby.measure.machine.tools import find_tool
 
 TOOLS = ("nvcc", "ncu", "nsys", "cuobjdump")
@@ -27,13 +27,11 @@ def examine(root: Path) -> dict[str, Any]:
     sensors = GpuSensors(machine.gpu.uuid) if machine.gpu else None
     versions = library_versions()
     solutions = {}
-    if machine.gpu is not None:
-        try_modules(catalog.solutions.values())
     for solution in catalog.solutions.values():
         solutions[solution.name] = {
             "definition": solution.definition,
-            "on_gpu": why_not(solution, machine),
-            "on_cpu": why_not(solution, cpu),
+            "on_gpu": why_not(solution, machine, imports=False),
+            "on_cpu": why_not(solution, cpu, imports=False),
         }
     return {
         "python": machine.python or platform.python_version(),

@@ -6,19 +6,34 @@ import importlib.util
 import os
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
+from importlib.machinery import PathFinder
+from pathlib import Path
 
+import kernelderby
 from kernelderby.catalog import Solution
+from kernelderby.measure.fence.folders import allowed_environment, own_caches, writable
 from kernelderby.measure.machine.probe import Machine
 from kernelderby.measure.machine.tools import find_tool
+from kernelderby.measure.wire.process import absolute_python_path
 
 _IMPORT_SECONDS = 120
+_TRIAL = """
+import sys
+from kernelderby.measure.fence.confine import confine
+
+confine(sys.argv[1:])
+import torch, {name}, os
+os._exit(0)
+"""
 
 
-def why_not(solution: Solution, machine: Machine) -> str | None:
-    """The reason why a solution cannot run on a machine, None when it can."""
+def why_not(solution: Solution, machine: Machine, imports: bool = True) -> str | None:
+    """The reason why a solution cannot run on a machine, None when it can. imports: whether the modules that it needs
+    are tried; without that they are looked up, and nothing of them runs."""
     requires = solution.requires
     if machine.gpu is None:
         if machine.device == "cuda" or not requires.cpu:
@@ -31,7 +46,7 @@ def why_not(solution: Solution, machine: Machine) -> str | None:
         if not _is_installed(module):
             return f"module {module} is not installed"
     for module in requires.modules:
-        problem = module_problem(module)
+        problem = module_problem(module) if imports else missing_module(module)
         if problem:
             return problem
     for name in (*requires.executables, *(["nvcc"] if solution.language == "cuda" else [])):
@@ -78,26 +93,46 @@ def _is_installed(module: str) -> bool:
         return False
 
 
-@cache
-def module_problem(name: str) -> str | None:
-    """Why a module cannot be imported, None when it can. Imported in a process of its own: a library built for
-    another CUDA can take its process down."""
+def missing_module(name: str) -> str | None:
+    """Why a module cannot be there, None when it is found; no part of it is imported."""
     if not all(part.isidentifier() for part in name.split(".")):
         return f"{name!r:.60} is no name of a module"
     if not _is_installed(name):
         return f"module {name} is not installed"
-    try:
-        # -P and a folder of its own: what lies in the current directory is the set's, not the machine's.
-        done = subprocess.run(
-            [sys.executable, "-P", "-c", f"import torch, {name}, os; os._exit(0)"],
-            cwd="/",
-            capture_output=True,
-            text=True,
-            timeout=_IMPORT_SECONDS,
-            stdin=subprocess.DEVNULL,
-        )
-    except subprocess.TimeoutExpired:
-        return f"module {name} took over {_IMPORT_SECONDS} s to import"
+    first, *others = name.split(".")
+    found = importlib.util.find_spec(first)  # of a module without parents: nothing runs
+    for part in others:
+        places = found.submodule_search_locations if found else None
+        found = PathFinder.find_spec(f"{found.name}.{part}", places) if found and places else None
+    return None if found else f"module {name} is not installed"
+
+
+@cache
+def module_problem(name: str) -> str | None:
+    """Why a module cannot be imported, None when it can. Imported in a process behind the fences of a worker:
+    a set names it, and a library built for another CUDA can take its process down."""
+    if problem := missing_module(name):
+        return problem
+    package = str(Path(kernelderby.__file__).resolve().parent.parent)
+    with tempfile.TemporaryDirectory(prefix="kernelderby-") as folder:
+        try:
+            # -P and a folder of its own: what lies in the current directory is the set's, not the machine's.
+            done = subprocess.run(
+                [sys.executable, "-P", "-c", _TRIAL.format(name=name), *map(str, writable(Path(folder), Path(folder)))],
+                cwd="/",
+                capture_output=True,
+                text=True,
+                timeout=_IMPORT_SECONDS,
+                stdin=subprocess.DEVNULL,
+                env={
+                    **allowed_environment(os.environ),
+                    **own_caches(Path(folder)),
+                    "TMPDIR": folder,
+                    "PYTHONPATH": os.pathsep.join([package, *absolute_python_path()]),
+                },
+            )
+        except subprocess.TimeoutExpired:
+            return f"module {name} took over {_IMPORT_SECONDS} s to import"
     if done.returncode == 0:
         return None
     lines = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]

@@ -47,6 +47,7 @@ class Bench:
         self._worker: WorkerProcess | None = None
         self._holds: tuple[str, str, TunePrepared] | None = None  # solution, workload, their case
         self._loaded: str | None = None
+        self._text_hash: str | None = None
 
     def check(self, solution: Solution, workload: Workload, number: int) -> Verdict:
         """One call of a candidate. Failed where it has no end."""
@@ -68,6 +69,8 @@ class Bench:
             return self._holds[2]
         self._holds = None
         if self._loaded != solution.name:
+            self.close()  # the next process gets this solution's caches
+            self._text_hash = solution.text_hash
             self._ask(Done, "load", _LOAD_SECONDS, definition=solution.definition, solution=solution.name)
             self._loaded = solution.name
         case = case_of_workload(self.catalog.definition(solution.definition), workload).to_json()
@@ -78,7 +81,7 @@ class Bench:
     def _ask(self, kind: type[Kind], command: str, seconds: float, **arguments: Any) -> Kind:
         """A worker that is gone or whose context is broken is ended."""
         if self._worker is None:
-            self._worker = WorkerProcess(self.root, self.machine.device, trusted=True)
+            self._worker = WorkerProcess(self.root, self.machine.device, trusted=True, solution_hash=self._text_hash)
         try:
             return self._worker.ask(kind, command, seconds, **arguments)
         except Failed as failed:
