@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -284,6 +285,19 @@ class Disk:
         ("held = bytearray(b'1' * (600 << 20))", {"memory": 300 << 20}, "out_of_memory", "GiB of the machine's memory"),
         ("held = [subprocess.Popen(['sleep', '60']) for _ in range(12)]", {"processes": 8}, "crashed", "more than 8"),
         (
+            "import threading\nfor _ in range(60): threading.Thread(target=time.sleep, args=(60,), daemon=True).start()",
+            {"threads": 50},
+            "crashed",
+            "more than 50 threads",
+        ),
+        ("held = [os.pipe() for _ in range(200)]", {"files": 300}, "crashed", "more than 300 files open"),
+        (
+            "held = os.memfd_create('a')\nfor _ in range(600): os.write(held, b'1' * (1 << 20))",
+            {"memory": 300 << 20},
+            "out_of_memory",
+            "GiB of the machine's memory",
+        ),
+        (
             "open(tempfile.mkdtemp() + '/file', 'wb').write(b'1' * (64 << 20))",
             {"room": 32 << 20},
             "crashed",
@@ -299,10 +313,12 @@ def test_a_worker_that_takes_too_much_is_ended(misbehaviours, monkeypatch, body,
 
     folder = misbehaviours / "solutions/tests/elementwise/scaled_add_n16/honest"
     text = (folder / "main.py").read_text()
-    (folder / "main.py").write_text(f"import subprocess, tempfile, time\n{body}\ntime.sleep(60)\n{text}")
+    (folder / "main.py").write_text(f"import os, subprocess, tempfile, time\n{body}\ntime.sleep(60)\n{text}")
     bare = 300 << 20  # what a worker with torch holds
     monkeypatch.setattr(processes, "memory_limit", lambda: most.get("memory", 1 << 40) + bare)
     monkeypatch.setattr(process, "_MOST_PROCESSES", most.get("processes", 1000))
+    monkeypatch.setattr(process, "_MOST_THREADS", most.get("threads", 20_000))
+    monkeypatch.setattr(process, "_MOST_FILES", most.get("files", 50_000))
     if "room" in most:  # as on a disk that had so much more than what must stay
         monkeypatch.setattr(folders, "LEAST_ROOM", most["room"])
         monkeypatch.setattr(shutil, "disk_usage", Disk(most["room"]))
@@ -368,6 +384,21 @@ print("ended")
 def test_what_left_its_session_is_ended_and_what_was_there_is_not():
     done = subprocess.run([sys.executable, "-c", ORPHANS], capture_output=True, text=True, timeout=60)
     assert done.stdout == "ended\n", done.stderr
+
+
+def test_memory_behind_pipes_and_nameless_files_is_counted_once():
+    file, pair, sockets = os.memfd_create("a"), os.pipe(), socket.socketpair()
+    before = processes.held_by_files([os.getpid()], 10**6)
+    os.write(file, b"1" * (3 << 20))
+    more = os.pipe()
+    copies = [os.dup(file), os.dup(more[0])]
+    after = processes.held_by_files([os.getpid()], 10**6)
+    assert (after[0] - before[0], after[1] - before[1]) == (4, (3 << 20) + (1 << 16))
+    assert processes.held_by_files([os.getpid()], 3) == (after[0], 0)
+    for each in (file, *pair, *more, *copies):
+        os.close(each)
+    for each in sockets:
+        each.close()
 
 
 def test_foreign_lines_are_set_aside(tmp_path):

@@ -28,6 +28,48 @@ def held(pids: Collection[int]) -> int:
     return pages * os.sysconf("SC_PAGE_SIZE")
 
 
+_PIPE_BYTES = 1 << 16  # a pipe's usual size, which a worker cannot raise
+_SOCKET_BYTES = 2 * 212_992  # net.core.wmem_default, and the other side's
+
+
+def threads(pids: Collection[int]) -> int:
+    found = 0
+    for pid in pids:
+        try:
+            found += int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[17])
+        except (OSError, ValueError, IndexError):
+            continue
+    return found
+
+
+def held_by_files(pids: Collection[int], most: int) -> tuple[int, int]:
+    """How many files these processes have open (counted no further than most), and bytes of memory behind those that
+    lie on no disk: files without a name (memfd_create), pipes and pairs of sockets, each once."""
+    count, found = 0, dict[str, int]()
+    for pid in pids:
+        try:
+            names = os.listdir(f"/proc/{pid}/fd")
+        except OSError:
+            continue
+        count += len(names)
+        if count > most:
+            break
+        for name in names:
+            path = f"/proc/{pid}/fd/{name}"
+            try:
+                target = os.readlink(path)
+                if target.startswith("pipe:"):
+                    found[target] = _PIPE_BYTES
+                elif target.startswith("socket:"):
+                    found[target] = _SOCKET_BYTES
+                elif target.startswith("/memfd:"):
+                    status = os.stat(path)
+                    found[f"{status.st_dev} {status.st_ino}"] = status.st_blocks * 512
+            except OSError:
+                continue
+    return count, sum(found.values())
+
+
 def adopt_orphans() -> bool:
     """From now on the descendants of our children become ours when their parents end. False where the kernel cannot."""
     try:

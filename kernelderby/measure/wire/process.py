@@ -30,6 +30,8 @@ _REPLY_BYTES = 16 << 20
 _POLL_SECONDS = 0.2
 _LOOK_SECONDS = 1.0
 _MOST_PROCESSES = 1000  # compilers run side by side, with a few processes each
+_MOST_THREADS = 20_000  # a library starts one for each processor, and compilers as many
+_MOST_FILES = 50_000
 _PROTECTED = 40  # rivals that a worker cannot signal: as many as fit a jump of its filter
 
 
@@ -205,7 +207,12 @@ class WorkerProcess:
         pids = [self._process.pid, *processes.descendants(self._process.pid)]
         if len(pids) > _MOST_PROCESSES:
             return Status.CRASHED, f"the process started more than {_MOST_PROCESSES} others, and was ended"
-        if (held := processes.held(pids)) > (most := processes.memory_limit()):
+        if processes.threads(pids) > _MOST_THREADS:
+            return Status.CRASHED, f"the process had more than {_MOST_THREADS} threads, and was ended"
+        files, in_files = processes.held_by_files(pids, _MOST_FILES)
+        if files > _MOST_FILES:
+            return Status.CRASHED, f"the process had more than {_MOST_FILES} files open, and was ended"
+        if (held := processes.held(pids) + in_files) > (most := processes.memory_limit()):
             text = f"it held {held / 2**30:.1f} GiB of the machine's memory, where {most / 2**30:.1f} are allowed"
             return Status.OUT_OF_MEMORY, text
         return None
