@@ -3,6 +3,7 @@ be said of a process by its id, which another one gets when it has ended."""
 
 from __future__ import annotations
 
+import re
 import shutil
 import time
 from pathlib import Path
@@ -12,6 +13,7 @@ from kernelderby.measure.machine.probe import Machine
 from kernelderby.measure.run.observer import Observer
 from kernelderby.measure.run.plan import Settings, make_plan
 from kernelderby.measure.run.runner import Runner
+from kernelderby.measure.wire.sources import cache_folder
 
 MISBEHAVIOURS = Path(__file__).resolve().parent.parent / "misbehaviours"
 DEFINITION = "scaled_add_n16"
@@ -32,6 +34,12 @@ def measure(
     if planned:
         planned()
     return Runner(catalog, machine, settings, Observer()).run(plan)
+
+
+def said_by(row) -> str:
+    """What the solution of a row has said: the row has its hash alone."""
+    hashes = re.findall(r"\(log ([0-9a-f]{12})\)", row.message)
+    return "\n".join(path.read_text() for each in hashes for path in (cache_folder() / "logs").glob(f"*/{each}.txt"))
 
 
 def of_process(pid: int) -> tuple[str, str] | None:

@@ -285,7 +285,8 @@ class Disk:
         ("held = bytearray(b'1' * (600 << 20))", {"memory": 300 << 20}, "out_of_memory", "GiB of the machine's memory"),
         ("held = [subprocess.Popen(['sleep', '60']) for _ in range(12)]", {"processes": 8}, "crashed", "more than 8"),
         (
-            "import threading\nfor _ in range(60): threading.Thread(target=time.sleep, args=(60,), daemon=True).start()",
+            "from threading import Thread\n"
+            "for _ in range(60): Thread(target=time.sleep, args=(60,), daemon=True).start()",
             {"threads": 50},
             "crashed",
             "more than 50 threads",

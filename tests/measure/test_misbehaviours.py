@@ -1,13 +1,14 @@
 """Ten ways to misbehave, in real processes beside an honest solution: each ends in its own status, the run goes on."""
 
 import json
+import re
 import shutil
 import tempfile
 import time
 from pathlib import Path
 
 import pytest
-from measuring import CPU, DEFINITION, copied_set, ends, measure
+from measuring import CPU, DEFINITION, copied_set, ends, measure, said_by
 
 from kernelderby.catalog import Catalog
 from kernelderby.measure.run.plan import Settings, make_plan
@@ -55,9 +56,12 @@ def test_the_honest_one_has_its_rounds(run):
     assert row.environment["host_cpu"]
 
 
-def test_what_a_dying_process_printed_is_in_its_row(run):
-    assert "SIGKILL" in run[1]["kills_its_process"].message
-    assert "about to go" in run[1]["kills_its_process"].message
+def test_what_a_dying_process_printed_is_in_a_log_and_not_in_its_row(run):
+    row = run[1]["kills_its_process"]
+    assert "SIGKILL" in row.message and "about to go" not in row.message
+    assert "about to go" in said_by(row)
+    raised = run[1]["raises"].message
+    assert re.fullmatch(r"ValueError \(log [0-9a-f]{12}\)", raised), "a known class, and a hash"
 
 
 def test_the_rows_on_disk_are_the_rows(run):

@@ -7,6 +7,7 @@ import math
 import pytest
 
 from kernelderby.measure.clock.spans import Spans
+from kernelderby.measure.wire.quoted import kept, shown
 from kernelderby.measure.wire.replies import (
     CaptureDone,
     EmptyKernelTimes,
@@ -21,6 +22,7 @@ from kernelderby.measure.wire.replies import (
     TunedTimes,
     TunePrepared,
     Verdict,
+    Wrong,
     sent,
     sent_failure,
 )
@@ -86,7 +88,11 @@ def test_nonsense_is_an_answer_of_the_kind_or_failed(answer):
             assert isinstance(through_the_pipe(broken).of(kind), kind)
         except Failed as failed:
             refused += 1
-            assert failed.status is Status.CRASHED and "\ud800" not in failed.message and len(failed.message) <= 2000
+            assert (
+                failed.status is Status.CRASHED
+                and "\ud800" not in failed.message
+                and len(shown(failed.message)) <= 2000
+            )
             assert name == "ok" or name in failed.message
     assert refused > len(NONSENSE)
 
@@ -96,12 +102,73 @@ def test_what_a_worker_may_call_its_end():
         failed = through_the_pipe(sent_failure(status, "so it ended" + "." * 5000)).failed
         claimed = status in (Status.RAISED, Status.BUILD_FAILED, Status.OUT_OF_MEMORY, Status.TIMED_OUT)
         assert failed.status is (status if claimed else Status.CRASHED)
-        assert failed.message.startswith("so it ended") and len(failed.message) == 2000
+        assert shown(failed.message).startswith("so it ended") and len(shown(failed.message)) == 2000
 
 
 def test_a_worker_does_not_speak_for_the_judge():
     said = sent_failure(Status.OUT_OF_MEMORY, f"{JUDGE_WITHOUT_MEMORY}: so forgive me")
-    assert through_the_pipe(said).failed.message == f"it says: {JUDGE_WITHOUT_MEMORY}: so forgive me"
+    message = through_the_pipe(said).failed.message
+    assert not message.startswith(JUDGE_WITHOUT_MEMORY) and JUDGE_WITHOUT_MEMORY not in kept(
+        message, lambda words: None
+    )
+
+
+SECRET = "root:x:0:0 hunter2"
+
+
+@pytest.mark.parametrize(
+    ("said", "row"),
+    [
+        (SECRET, "another exception"),
+        (f"ValueError: {SECRET}", "ValueError"),
+        (f"hunter2: {SECRET}", "another exception"),
+        (f"RuntimeError: CUDA error: misaligned address {SECRET}", "RuntimeError: misaligned address"),
+        (f"\x03{SECRET}\x02", ""),
+        (f"KeyError\x03 {SECRET} \x02", ""),
+        (f"ValueError: \n{SECRET}\x03\n{SECRET}", "ValueError"),
+    ],
+)
+def test_words_of_a_worker_reach_no_row(said, row):
+    """Whatever is built around them, and wherever it is cut."""
+    message = through_the_pipe(sent_failure(Status.RAISED, said)).failed.message
+    cut = message[:13]
+    for built in (message, f"after a larger one: raised: {message}", f"round 1: {message}; {message}", cut):
+        words: list[str] = []
+        found = kept(built, words.append)
+        assert "hunter2" not in found and "root" not in found and "\x02" not in found and "\x03" not in found
+        assert (row in found or built is cut) and "(log " in found and words
+    assert "hunter2" in shown(message)
+    assert kept("no answer within 3 s", pytest.fail) == "no answer within 3 s"
+
+
+def test_every_text_of_a_reply_is_quoted():
+    """What a timer's note, a capture's reason or a wrong output says ends in no row as it stands."""
+    from kernelderby.measure.wire import remote
+
+    answers = [
+        sent(CaptureDone(SECRET, False)),
+        {"ok": True, "wrong": {"status": "wrong_shape", "message": SECRET}},
+        {"at": SECRET, "iteration": 0},
+        sent_failure(Status.RAISED, SECRET),
+        {"ok": True, "setup": SECRET},
+    ]
+
+    class Worker:
+        def send(self, *given, **named): ...
+
+        def receive(self):
+            return through_the_pipe(answers.pop(0))
+
+    hands = remote.RemoteHands(Worker(), 1)
+    calls = [hands.capture, lambda: hands.call(0), lambda: hands.spans("eager", 1, id, id)]
+    for call in (*calls, lambda: hands.call(0), lambda: hands.set_up(0)):
+        with pytest.raises(Exception) as ended:
+            call()
+        error = ended.value
+        message = error.verdict.message if isinstance(error, Wrong) else str(error)
+        assert "hunter2" not in kept(message, lambda words: None), message
+    for note, stays in [("iterations launched 1 to 3 kernels and copies", True), (SECRET, False), ("1 a", False)]:
+        assert (kept(remote._note(note), lambda words: None) == note) is stays
 
 
 @pytest.mark.parametrize("content", [{}, {"ok": 1}, {"ok": "true"}, {"ok": None, "status": ["passed"], "message": {}}])

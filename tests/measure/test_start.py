@@ -9,7 +9,7 @@ import subprocess
 import sys
 
 import pytest
-from measuring import ends, measure, of_process
+from measuring import ends, measure, of_process, said_by
 
 from kernelderby.measure.fence import folders, landlock
 from kernelderby.measure.wire import start
@@ -66,7 +66,7 @@ def told(misbehaviours, tmp_path, monkeypatch):
         said = []
         for _ in range(times):
             (row,) = measure(misbehaviours, ["honest"], workloads=("8",), again=True)
-            assert row.message.startswith("RuntimeError: told"), row.message
+            assert "RuntimeError: told" in said_by(row), row.message
             (path,) = tmp_path.rglob("*.told")
             said.append(json.loads(path.read_text()))
             path.unlink()
@@ -214,7 +214,7 @@ def test_without_a_server_workers_are_started(misbehaviours, forks, monkeypatch,
     monkeypatch.setenv("PYTHONPATH", str(tmp_path / "broken"), prepend=os.pathsep)
     for _ in range(2):
         (row,) = measure(misbehaviours, ["honest"], workloads=("8",), again=True)
-        assert "libcudart.so.12" in row.message
+        assert "libcudart.so.12" in said_by(row)
     assert forks == [None], "asked once"
 
 

@@ -7,6 +7,7 @@ from types import TracebackType
 from kernelderby.catalog import Catalog, Definition, Workload
 from kernelderby.errors import DerbyError
 from kernelderby.measure.wire.process import WorkerProcess
+from kernelderby.measure.wire.quoted import shown
 from kernelderby.measure.wire.replies import Failed, PackChecked
 
 _SECONDS = 900.0  # for a definition's generator and costs
@@ -35,7 +36,7 @@ class FencedDefinitions:
             found = self._worker.ask(PackChecked, "pack_check", _SECONDS, definition=definition.name)
         except Failed as failed:
             self._end()
-            said = failed.message.partition("\n")[0]
+            said = shown(failed.message).partition("\n")[0]
             raise DerbyError(f"{definition.place}: its code was ended ({failed.status}: {said}); mend it") from None
         if found.broken:
             raise DerbyError(found.broken)

@@ -14,6 +14,7 @@ from kernelderby.appended import exclusive_lock
 from kernelderby.hardware import gpu_id
 from kernelderby.measure.machine.environment import describe
 from kernelderby.measure.wire.process import WorkerProcess
+from kernelderby.measure.wire.quoted import shown
 from kernelderby.measure.wire.replies import Failed, GpuSeen, MachineSeen
 
 _START_SECONDS = 180  # importing torch from a cold disk
@@ -52,7 +53,7 @@ def find_machine(root: Path, device: str) -> Machine:
     try:
         seen = worker.ask(MachineSeen, "describe", _START_SECONDS)
     except Failed as failed:
-        return Machine(device, gpu_missing=f"torch does not run here: {failed.message}")
+        return Machine(device, gpu_missing=f"torch does not run here: {shown(failed.message)}")
     finally:
         worker.kill()
     return Machine(device, **msgspec.structs.asdict(seen))

@@ -27,6 +27,7 @@ from kernelderby.measure.machine.probe import Machine, exclusive
 from kernelderby.measure.record.messages import ProfileRequest
 from kernelderby.measure.run.plan import Settings, make_plan
 from kernelderby.measure.wire.process import absolute_python_path
+from kernelderby.measure.wire.quoted import shown
 from kernelderby.measure.wire.replies import Failed, ProfileDone, Reply
 from kernelderby.trace import Status
 
@@ -152,7 +153,7 @@ def _profiled(pair: ProfileJob, path: Path, reply: Reply, count: Callable[[Path]
     try:
         found = reply.of(ProfileDone)
     except Failed as failed:
-        result.status, result.message = failed.status, failed.message
+        result.status, result.message = failed.status, shown(failed.message)
         return result
     result.status, result.message, result.warnings = found.status, found.message, list(found.warnings)
     if found.status is Status.PASSED:

@@ -24,6 +24,7 @@ from kernelderby.measure.judge.secret import drawn
 from kernelderby.measure.machine.probe import Machine
 from kernelderby.measure.machine.requirements import why_not
 from kernelderby.measure.wire.process import WorkerProcess, interruptible
+from kernelderby.measure.wire.quoted import shown
 from kernelderby.measure.wire.remote import RemoteHands
 from kernelderby.measure.wire.replies import Done, Failed, Verdict, Wrong
 from kernelderby.row import JUDGE_WITHOUT_MEMORY
@@ -266,7 +267,7 @@ class _Checker:
             solution.name,
             case.label,
             end.status,
-            end.message,
+            shown(end.message),
             end.correctness if isinstance(end, Verdict) else None,
         )
 

@@ -12,6 +12,7 @@ from kernelderby.catalog.workloads import FRESH
 from kernelderby.measure.machine.commit import git_commit
 from kernelderby.measure.machine.environment import GpuSensors, host_cpu
 from kernelderby.measure.machine.probe import Machine
+from kernelderby.measure.run.logs import Logs
 from kernelderby.measure.run.neighbours import Neighbours
 from kernelderby.measure.run.observer import Observer
 from kernelderby.measure.run.plan import Job
@@ -29,6 +30,7 @@ class Ledger:
         self.rows: list[Measurement] = []
         self.neighbours = Neighbours(catalog.root)
         self.environment = environment
+        self.logs = Logs(session)
         self._catalog, self._machine, self._session, self._observer = catalog, machine, session, observer
         self._sizes: dict[Path, int] = {}  # of the files of rows, as this run left them
         self._looked_at: dict[Path, float] = {}  # time.monotonic() of that
@@ -54,6 +56,9 @@ class Ledger:
         """A row, at once or, of a racer that is out before the race is over, then. racer: None where it did not load.
         numbers: the fields of Measurement that only a row which passed has."""
         environment = dict(self.environment)
+        about = f"{solution.name} on {job.definition.name} {job.workload.uuid}: {status}"
+        if numbers.get("graph_missing"):
+            numbers["graph_missing"] = self.logs.kept(f"{about}, no graph", numbers["graph_missing"])
         if racer:
             environment |= {"secret": racer.secret, "seconds": round(racer.seconds, 3)}
             if racer.clocks:
@@ -69,7 +74,7 @@ class Ledger:
             correctness=racer.correctness if racer else None,
             solution_hash=solution.hash,
             session=self._session,
-            message=message,
+            message=self.logs.kept(about, message),
             environment=environment,
             shape=_unlisted(job.workload.raw),
             **numbers,

@@ -29,6 +29,7 @@ from kernelderby.measure.run.rows import claim, settled_keys
 from kernelderby.measure.run.shared import Run
 from kernelderby.measure.run.workers import START_SECONDS, Workers
 from kernelderby.measure.wire.process import WorkerProcess
+from kernelderby.measure.wire.quoted import shown
 from kernelderby.measure.wire.replies import EmptyKernelTimes, Failed
 from kernelderby.trace import Measurement
 
@@ -63,6 +64,8 @@ class Runner:
             finally:
                 self._workers.end()
                 self._ledger.close()
+                if (place := self._ledger.logs.place()) is not None:
+                    self.observer.note(f"what failed solutions have said, by the hash in their rows: {place}")
         return self._ledger.rows
 
     def _each_in_turn(self, jobs: Sequence[Job]) -> None:
@@ -152,7 +155,7 @@ class Runner:
         try:
             times = worker.ask(EmptyKernelTimes, "empty_kernel", START_SECONDS, protocol=self.machine.protocol)
         except Failed as failed:
-            self.observer.note(f"the empty kernel has no time: {failed.message.partition(chr(10))[0]}")
+            self.observer.note(f"the empty kernel has no time: {shown(failed.message).partition(chr(10))[0]}")
             return {}
         finally:
             worker.kill()

@@ -16,6 +16,7 @@ from kernelderby.measure.judge.cases import case_of_workload
 from kernelderby.measure.machine.probe import Machine
 from kernelderby.measure.tune.pick import Measured, config_text
 from kernelderby.measure.wire.process import WorkerProcess
+from kernelderby.measure.wire.quoted import shown
 from kernelderby.measure.wire.replies import Config, Done, Failed, Kind, TunedTimes, TunePrepared, Verdict
 from kernelderby.trace import Status
 
@@ -193,7 +194,7 @@ class Turns:
         return statistics.median(times.samples_us)
 
     def _fail(self, number: int | None, stage: str, status: str, message: str) -> None:
-        config = None if number is None else self.configs[number]
+        config, message = None if number is None else self.configs[number], shown(message)
         line = message.strip().splitlines()[0] if message.strip() else ""
         what = "" if config is None else f" {config_text(config)}"
         self.failed.append(f"{self.solution.name} {workload_label(self.workload)}{what}: {status}: {line}")

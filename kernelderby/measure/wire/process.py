@@ -20,7 +20,8 @@ from typing import Any, ClassVar, cast
 import kernelderby
 from kernelderby.errors import DerbyError
 from kernelderby.measure.fence import folders, marks, processes, watcher
-from kernelderby.measure.wire.replies import Kind, Reply
+from kernelderby.measure.wire.quoted import quoted
+from kernelderby.measure.wire.replies import Kind, Reply, text
 from kernelderby.measure.wire.sources import cache_folder
 from kernelderby.measure.wire.start import Beginning, begin, servers
 from kernelderby.trace import Status
@@ -232,7 +233,7 @@ class WorkerProcess:
         return self._gone(Status.CRASHED, f"the process {how}")
 
     def _gone(self, status: Status, message: str) -> Reply:
-        tail = self.log_tail()
+        tail = quoted(text(self.log_tail()))
         return Reply({"ok": False, "status": status, "message": f"{message}\n{tail}".strip()}, gone=True)
 
     def kill(self) -> None:

@@ -6,6 +6,7 @@ worker sends instead ends as its own row (Failed), never as the end of the run.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +16,7 @@ from kernelderby.measure.clock.graphs import NotCapturable
 from kernelderby.measure.clock.spans import Spans
 from kernelderby.measure.clock.timing import Call
 from kernelderby.measure.wire.process import WorkerProcess
+from kernelderby.measure.wire.quoted import quoted
 from kernelderby.measure.wire.replies import (
     CaptureDone,
     Done,
@@ -30,6 +32,10 @@ from kernelderby.measure.wire.replies import (
 from kernelderby.measure.wire.shared import BufferSet
 from kernelderby.trace import Status
 
+# What the timer says, and nothing else without quotation marks.
+_NOTES = re.compile(
+    r"\d{1,6} records without timestamps were left out|iterations launched \d{1,6} to \d{1,6} kernels and copies"
+)
 _WRONG = {Status.WRONG_SHAPE, Status.WRONG_DTYPE}  # what a worker may say of outputs; the rest is the judge's
 
 
@@ -52,7 +58,7 @@ class RemoteHands:
     def capture(self) -> None:
         done = self._ask(CaptureDone, "capture")
         if done.missing:
-            raise NotCapturable(text(done.missing, 600), spoiled=done.spoiled)
+            raise NotCapturable(quoted(text(done.missing, 600)), spoiled=done.spoiled)
 
     def drop_graphs(self) -> None:
         self._ask(Done, "drop_graphs")
@@ -78,7 +84,8 @@ class RemoteHands:
                 self._expect_no_wrong(reply)
                 came = reply.stop()
                 if (came.at, came.iteration) != (stop, iteration):
-                    raise nonsense(f"the worker came to {came.at!r} {came.iteration} where {stop} {iteration} was due")
+                    said = quoted(text(came.at, 100))
+                    raise nonsense(f"the worker came to {said} {came.iteration} where {stop} {iteration} was due")
                 part(iteration)
                 self.worker.tell({"go": stop}, self.seconds)
         taken = self._typed(Spans, self.worker.receive())
@@ -86,7 +93,7 @@ class RemoteHands:
             if (count := len(getattr(taken, name))) != iterations:
                 raise nonsense(f"the worker's answer: {name}: holds {count} numbers, where {iterations} were asked for")
         outside = taken.outside if taken.busy_us else []
-        return msgspec.structs.replace(taken, notes=[text(note, 300) for note in taken.notes], outside=outside)
+        return msgspec.structs.replace(taken, notes=[_note(text(note, 300)) for note in taken.notes], outside=outside)
 
     def _ask(self, kind: type[Kind], command: str, /, **arguments: Any) -> Kind:
         self.worker.send(command, self.seconds, **arguments)
@@ -103,4 +110,8 @@ class RemoteHands:
             return
         if wrong.status not in _WRONG:
             raise nonsense("the worker's answer: wrong.status: is no reason that a worker can give")
-        raise Wrong(wrong.status, text(wrong.message))
+        raise Wrong(wrong.status, quoted(text(wrong.message)))
+
+
+def _note(said: str) -> str:
+    return said if _NOTES.fullmatch(said) else quoted(said)

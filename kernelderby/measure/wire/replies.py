@@ -15,7 +15,7 @@ from msgspec import Meta, Struct
 from kernelderby.errors import DerbyError
 from kernelderby.fields import Count, NotNegative, convert
 from kernelderby.measure.clock.spans import Microseconds
-from kernelderby.row import JUDGE_WITHOUT_MEMORY
+from kernelderby.measure.wire.quoted import quoted
 from kernelderby.trace import Correctness, Status
 
 _CHARACTERS = 2000
@@ -191,9 +191,9 @@ class Reply:
             status = Status(text(self.content.get("status"), 100))
         except ValueError:
             status = Status.CRASHED
-        message = text(self.content.get("message") or self.content.get("error") or "")
-        if message.startswith(JUDGE_WITHOUT_MEMORY):  # not for a worker to say: it would be forgiven
-            message = f"it says: {message}"
+        message = self.content.get("message") or self.content.get("error") or ""
+        if not self.gone:  # who is gone has said nothing: the judge's side has written that
+            message = quoted(text(message))
         return Failed(status if status in _CLAIMED else Status.CRASHED, message, self.gone)
 
     @property
@@ -221,11 +221,12 @@ class Reply:
         try:
             return convert("the worker's answer", content, kind)
         except DerbyError as error:
-            raise nonsense(str(error)) from None
+            raise nonsense(quoted(text(str(error)))) from None
 
 
 def nonsense(what: str) -> Failed:
-    return Failed(Status.CRASHED, text(what))
+    """what: in the judge's words, with the worker's quoted."""
+    return Failed(Status.CRASHED, what)
 
 
 def text(value: Any, limit: int = _CHARACTERS) -> str:

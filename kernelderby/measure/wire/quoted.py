@@ -1,0 +1,82 @@
+"""What a worker has said, marked as that wherever it goes: a row must not carry it, a screen may.
+
+A solution could say what it likes, a file of the user's home among it, and rows are public. At the pipe its words are
+put between two characters that no text from there can hold (replies.text()); what the judge builds around them keeps
+both. A row gets kept(): one of few names instead, and a hash that finds the words in a file of this machine.
+"""
+
+from __future__ import annotations
+
+import builtins
+import hashlib
+import re
+from collections.abc import Callable
+
+_BEGIN, _END = "\x02", "\x03"
+_QUOTED = re.compile(f"{_BEGIN}([^{_END}]*)(?:{_END}|$)")
+_NAMES = frozenset(
+    {name for name, value in vars(builtins).items() if isinstance(value, type) and issubclass(value, BaseException)}
+    | {"AcceleratorError", "BuildError", "CalledProcessError", "CompilationError", "CompileTimeAssertionFailure"}
+    | {"InductorError", "InterpreterError", "JSONDecodeError", "OutOfMemoryError", "OutOfResources", "PTXASError"}
+    | {"TimeoutExpired", "TorchRuntimeError", "UnsupportedLanguageConstruct"}
+)
+# The driver's, torch's and Triton's own words for what solutions do most often.
+_PHRASES = (
+    "an illegal memory access was encountered",
+    "an illegal instruction was encountered",
+    "misaligned address",
+    "unspecified launch failure",
+    "device-side assert triggered",
+    "invalid configuration argument",
+    "invalid device function",
+    "invalid argument",
+    "no kernel image is available for execution on the device",
+    "too many resources requested for launch",
+    "operation not permitted when stream is capturing",
+    "operation failed due to a previous error during capture",
+    "operation would make the legacy stream depend on a capturing blocking stream",
+    "dependency created on uncaptured work in another stream",
+    "during CUDA graph capture",
+    "out of resource: shared memory",
+    "out of memory",
+    "uncorrectable ECC error encountered",
+    "a CPU has no CUDA graphs",
+    "No space left on device",
+    "Permission denied",
+    "Operation not permitted",
+)
+
+
+def quoted(words: str) -> str:
+    """Words of a worker, from replies.text() or cleaned as there."""
+    return f"{_BEGIN}{words}{_END}" if words else ""
+
+
+def shown(message: str) -> str:
+    """For a screen or a log of this machine: everything that was said."""
+    return message.replace(_BEGIN, "").replace(_END, "")
+
+
+def kept(message: str, keep: Callable[[str], None]) -> str:
+    """For a row: what the judge has said, and of each quotation its class and hash. keep: gets its words."""
+
+    def replaced(found: re.Match[str]) -> str:
+        words = found[1]
+        if not words:
+            return ""
+        keep(words)
+        return f"{class_of(words)} (log {hash_of(words)})".lstrip()
+
+    return _QUOTED.sub(replaced, message)
+
+
+def hash_of(words: str) -> str:
+    return hashlib.sha256(words.encode("utf-8", "replace")).hexdigest()[:12]
+
+
+def class_of(words: str) -> str:
+    """The name of an exception and a phrase, where these are known ones; otherwise empty or "another exception"."""
+    found = re.match(r"\w+(?=:|$)", words)
+    name = "" if found is None else found[0] if found[0] in _NAMES else "another exception"
+    phrase = next((each for each in _PHRASES if each in words), "")
+    return ": ".join(filter(None, (name, phrase)))
