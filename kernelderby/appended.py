@@ -12,7 +12,7 @@ import os
 import stat
 import struct
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -59,6 +59,37 @@ def mend_last_line(path: Path) -> str | None:
         return None
     with _locked(path, create=False) as descriptor:
         return _mend(descriptor, path)
+
+
+@contextmanager
+def replaced_under_lock(path: Path) -> Iterator[Callable[[Iterable[bytes]], None]]:
+    """Gives replace(lines), which puts a whole new file in its place; nobody appends meanwhile. DerbyError while a run
+    measures into it (see CLAIMS)."""
+    with _locked(path, create=True) as descriptor:
+        if not lock_bytes(descriptor, CLAIMS, 1 << 41):
+            raise DerbyError(f"{path}: a run measures into it; wait for its end")
+        was_empty = not os.fstat(descriptor).st_size
+
+        def replace(lines: Iterable[bytes]) -> None:
+            try:
+                with temporary(path) as (unfinished, new), open(new, "wb", closefd=False) as file:
+                    for line in lines:
+                        file.write(line)
+                        file.write(b"\n")
+                    file.flush()
+                    os.fsync(new)
+                    os.fchmod(new, stat.S_IMODE(os.fstat(descriptor).st_mode))
+                    os.replace(unfinished, path)
+            except OSError as error:
+                raise DerbyError(
+                    f"{path}: cannot be written ({reason(error)}); it is as it was; make room or mend its permissions"
+                ) from None
+
+        try:
+            yield replace
+        finally:
+            if was_empty and not path.stat().st_size:
+                path.unlink()
 
 
 def move_aside(path: Path, start: int, aside: Path) -> None:
@@ -118,6 +149,15 @@ def _last_line(descriptor: int) -> tuple[bytes, int]:
 @contextmanager
 def _locked(path: Path, create: bool) -> Iterator[int]:
     """A descriptor of the file, which is locked against other writers; it is never replaced, so the lock holds."""
+    while True:
+        with _opened_and_locked(path, create) as descriptor:
+            if os.fstat(descriptor).st_nlink:  # else another one has replaced it meanwhile
+                yield descriptor
+                return
+
+
+@contextmanager
+def _opened_and_locked(path: Path, create: bool) -> Iterator[int]:
     flags = os.O_RDWR | os.O_APPEND | os.O_NONBLOCK | os.O_CLOEXEC | (os.O_CREAT if create else 0)
     try:
         if create:

@@ -16,7 +16,7 @@ from typing import NamedTuple
 from msgspec import Raw, Struct
 from msgspec.json import Decoder
 
-from kernelderby.fields import EXPLAINED, lines_of, record_of
+from kernelderby.fields import EXPLAINED, Line, lines_of, record_of
 from kernelderby.row import ROUNDING, ROUNDING_US, Own, Row, Time
 from kernelderby.samples import LEAST_US, MOST_US, Samples
 
@@ -43,11 +43,13 @@ class QuickRow(Row):
     measurement: QuickOwn | None = None
 
 
-def read_rows(path: Path, left_out: Callable[[str], None]) -> Iterator[tuple[str, Row]]:
-    """("path:line", row) for each line of a file of traces; a broken one is told to left_out. DerbyError where the file
-    cannot be read."""
+def read_rows(
+    path: Path, left_out: Callable[[str], None], lines: Iterator[Line] | None = None
+) -> Iterator[tuple[str, Row]]:
+    """("path:line", row) for each line of a file of traces; a broken one is told to left_out. lines: some of the file's
+    (default: all). DerbyError where the file cannot be read."""
     decode = Decoder(QuickRow).decode
-    lines, broken = lines_of(path), 0
+    lines, broken = lines_of(path) if lines is None else lines, 0
     while some := list(islice(lines, _AT_ONCE)):
         rows: list[QuickRow | None] = []
         for line in some:

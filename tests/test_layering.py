@@ -70,7 +70,8 @@ MEASURE_ONLY = {
     "sgl_kernel",
 }
 ANYWHERE = {"click", "msgspec", "rich", "numpy", "kernelderby"} | set(sys.stdlib_module_names)
-EXTRAS = {"matplotlib": "report/plot.py", "pandas": "report/frame.py"}  # where each is imported, inside a function
+# Where each is imported, inside a function.
+EXTRAS = {"matplotlib": "report/plot.py", "pandas": "report/frame.py", "pyarrow": "catalog/columns.py"}
 MODULES = sorted(path for path in PACKAGE.rglob("*.py") if path != PACKAGE / "__init__.py")
 
 

@@ -8,6 +8,7 @@ from functools import wraps
 from pathlib import Path
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
+from kernelderby.api.recorded_rows import RankingAsked, RecordedRows
 from kernelderby.catalog import Catalog, Definition, Solution, Workload, published
 from kernelderby.catalog.selection import LEGS, by_leg, by_origin, is_named, of_origin, select_workloads
 from kernelderby.catalog.workloads import FRESH
@@ -15,7 +16,7 @@ from kernelderby.errors import DerbyError, LeftOut
 from kernelderby.fields import suggestion
 from kernelderby.hardware import Gpu, find_gpu, gpus
 from kernelderby.locate import find_set
-from kernelderby.rank import Ranking, definitions_with_rows, rank
+from kernelderby.rank import Ranking, definitions_with_rows
 from kernelderby.rank.bounds import Explanation
 from kernelderby.rank.by_importance import ImportanceRanking, rank_by_importance
 from kernelderby.rank.elsewhere import with_other_leads
@@ -31,6 +32,7 @@ from kernelderby.report.roofline import survey_answer
 from kernelderby.roofline.listing import Contract, Listing, contract, listing
 from kernelderby.roofline.operators import Survey, survey
 from kernelderby.roofline.recorded import recorded
+from kernelderby.roofline.selection import RowCount
 from kernelderby.trace import TIME_KINDS, Measurement
 
 Names = str | int | Iterable[str | int] | None
@@ -116,39 +118,31 @@ class TraceSet:
                     f"{solution.name} is a solution of {solution.definition}, not of {', '.join(wanted)}; leave one out"
                 )
         wanted = wanted or sorted({solution.definition for solution in named})
-        rows = catalog.traces(wanted[0] if len(wanted) == 1 else None)
-        names, warnings = self._with_rows(rows, wanted, gpu, protocol)
-        by_definition: dict[str, list[Measurement]] = {}
-        for row in rows:
-            by_definition.setdefault(row.definition, []).append(row)
-        known = {name: catalog.shapes(name, by_definition.get(name, ())) for name in names}
+        recorded_rows = RecordedRows(catalog)
+        if len(wanted) != 1:
+            recorded_rows.prepare()
+        names, warnings = self._with_rows(
+            recorded_rows.tallies(wanted[0] if len(wanted) == 1 else None), wanted, gpu, protocol
+        )
+        known = {name: recorded_rows.shapes(name) for name in names}
         shapes = self._chosen(known, _names(workloads), _names(origin))
-        only = {solution.name for solution in named} if chosen else None
+        only = tuple(sorted(solution.name for solution in named)) if chosen else None
         rankings: list[Ranking] = []
         for name in names:
+            own_baseline = baseline if baseline and catalog.solution(baseline).definition == name else None
+            asked = RankingAsked(gpu, protocol, own_baseline, only, time)
             chosen_any = shapes[name] or not (workloads or origin)
             for place, part in enumerate(by_origin(shapes[name]) if chosen_any else ()):
-                own = _rows_of(by_definition.get(name, []), known[name], part)
-                if place and not own and not (origin or definitions):
-                    continue  # nobody asked for those that nobody measured
                 try:
-                    one = rank(
-                        own,
-                        name,
-                        part,
-                        {solution.name: solution for solution in catalog.solutions_of(name)},
-                        gpu=gpu,
-                        protocol=protocol,
-                        baseline=baseline if baseline and catalog.solution(baseline).definition == name else None,
-                        only=only,
-                        time=time,
-                    )
+                    one = recorded_rows.ranking(name, known[name], part, asked)
+                    if one is None and (origin or definitions or not place):  # else nobody asked for them
+                        raise DerbyError(f"traces/: no row of {name}; measure it with `derby bench`")
                 except DerbyError as error:
                     if place == 0:
                         raise
                     warnings.append(f"{name}, origin {part[0].origin or 'none'}: {error}; left out")
                 else:
-                    rankings.append(one)
+                    rankings += [one] if one else []
         if by_shape is None:
             by_shape = bool(definitions or named or workloads) or len(rankings) <= _FEW
         return rankings_answer(with_other_leads(rankings), (*catalog.warnings, *warnings), by_shape)
@@ -246,7 +240,10 @@ class TraceSet:
     def operators(self, words: Names = (), *, sort: str = "importance", origin: Names = ()) -> Answer[Listing]:
         """The operators that match each word: a part of the name, the op_type or the dtype. sort: importance, name,
         shapes or s."""
-        return listing_answer(listing(self.catalog, _names(words), sort, _names(origin)), self.catalog.warnings)
+        recorded_rows = RecordedRows(self.catalog)
+        recorded_rows.prepare()
+        found = listing(self.catalog, recorded_rows, _names(words), sort, _names(origin))
+        return listing_answer(found, self.catalog.warnings)
 
     @_telling
     def show(self, operator: str, *, origin: Names = ()) -> Answer[Contract]:
@@ -279,7 +276,7 @@ class TraceSet:
         return explain(self.catalog, solution, workload, gpu, compiles=compiles)
 
     def _with_rows(
-        self, rows: Sequence[Measurement], wanted: Sequence[str], gpu: str | None, protocol: str | None
+        self, rows: Sequence[RowCount], wanted: Sequence[str], gpu: str | None, protocol: str | None
     ) -> tuple[list[str], list[str]]:
         """The wanted definitions that have rows to compare; without any wanted, those that solutions competed for, or
         all where there are none such. And a warning for all that is left out."""
@@ -325,12 +322,6 @@ class TraceSet:
             name: [workload for workload in workloads if not words or any(is_named(workload, word) for word in words)]
             for name, workloads in found.items()
         }
-
-
-def _rows_of(rows: list[Measurement], known: Sequence[Workload], part: Sequence[Workload]) -> list[Measurement]:
-    """The rows without those of workloads that are known, but not in this part."""
-    others = {workload.uuid for workload in known} - {workload.uuid for workload in part}
-    return [row for row in rows if row.uuid not in others] if others else rows
 
 
 def open_set(path: Path | str | None = None) -> TraceSet:

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from contextlib import contextmanager
-from functools import cached_property
+import os
+import time
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TypeVar
 
 from kernelderby.catalog.definitions import load_definition
 from kernelderby.catalog.model import Definition, Requires, Solution, TensorSpec, Tolerance, Workload
+from kernelderby.catalog.parts import Index, Part, Parts, Stretch, are_worth_it, digest_of, key_of, lines_in
 from kernelderby.catalog.solutions import UNIQUE, load_solutions
-from kernelderby.catalog.traces import fresh_workloads, load_rows
+from kernelderby.catalog.traces import fresh_workloads, load_rows, note_future
 from kernelderby.catalog.workloads import FRESH, load_workloads
 from kernelderby.errors import DerbyError, LeftOut
 from kernelderby.fields import suggestion
-from kernelderby.files import files_under
+from kernelderby.files import files_under, opened
 from kernelderby.trace import Measurement
 
 T = TypeVar("T")
@@ -140,20 +143,133 @@ class Catalog:
         definition = self.definition(definition_name)
         return self.root / "traces" / gpu_id / definition.op_type / f"{definition.name}.jsonl"
 
-    def traces(self, definition_name: str | None = None) -> list[Measurement]:
-        """The recorded rows of one definition or of all, file by file in the order of their paths."""
-        wanted = None if definition_name is None else f"{self.definition(definition_name).name}.jsonl"
-        return [row for path in self.traces_files() if wanted in (None, path.name) for row in self._rows(path)]
+    def traces(self, definition_name: str | None = None, *, clocks: bool = True) -> list[Measurement]:
+        """The recorded rows of one definition or of all, file by file in the order of their paths. clocks: False where
+        nobody looks at correctness, setup and clocks, which may then be missing."""
+        wanted = None if definition_name is None else self.definition(definition_name).name
+        return self.rows_of_files(wanted, clocks=clocks)
+
+    def rows_of_files(self, name: str | None, *, clocks: bool = False) -> list[Measurement]:
+        """traces() of the files of one name, which may be no definition's, or of all."""
+        paths = self._named_so(name)
+        columns = self._columns_of(paths)
+        return [row for path in paths for row in self._rows(path, columns.get(path), clocks)]
 
     def traces_files(self) -> list[Path]:
         return files_under(self.root / "traces", ".jsonl", self.left_out)
 
-    def _rows(self, path: Path) -> list[Measurement]:
+    def _named_so(self, name: str | None) -> list[Path]:
+        return [path for path in self.traces_files() if name in (None, path.stem)]
+
+    @cached_property
+    def _parts(self) -> Parts | None:
+        """Columns of the rows, where they are worth it. Who checks everything reads the lines."""
+        return None if self.strict or not are_worth_it(self.traces_files()) else Parts(self.root, self.part_of)
+
+    @property
+    def is_large(self) -> bool:
+        return self._parts is not None
+
+    def _columns_of(self, paths: list[Path]) -> dict[Path, Index]:
+        """Of those files whose rows agree; of the others the lines have to be looked at."""
+        if self._parts is None:
+            return {}
+        try:
+            found = self._parts.of(paths, {path: self._key(path) for path in paths})
+        except (OSError, DerbyError):
+            return {}  # the lines say what is wrong
+        for columns in found.values():
+            left_out = [(part.problem, part.left_out) for part in columns.parts if part.left_out]
+            if left_out:
+                self._tell(left_out[0][0], sum(count for _, count in left_out))
+        return {path: columns for path, columns in found.items() if columns.agrees}
+
+    def remembered(self, question: Sequence[str], name: str, kind: type[T], work_out: Callable[[], T]) -> T:
+        """What is worked out from the rows of files of one name: from a set of many rows only once. question: all that
+        it depends on beside them, the definition and its solutions."""
+        key = self._remembered_as(question, name)
+        return work_out() if key is None or self._parts is None else self._parts.remembered(key, kind, work_out)
+
+    def is_remembered(self, question: Sequence[str], name: str) -> bool:
+        key = self._remembered_as(question, name)
+        return key is not None and self._parts is not None and self._parts.result_path(key).is_file()
+
+    def _remembered_as(self, question: Sequence[str], name: str) -> tuple[str, ...] | None:
+        paths = self._named_so(name) if self.is_large else []
+        columns = self._columns_of(paths)
+        if not paths or len(columns) < len(paths):
+            return None
+        if any(part.newest > time.time() for each in columns.values() for part in each.parts):
+            return None  # which is to be said, and not for long
+        names = [f"{path.relative_to(self.root)} {part.name}" for path in paths for part in columns[path].parts]
+        return *question, name, *names, self._held_against(name), *self._solution_keys.get(name, ())
+
+    @cached_property
+    def _solution_keys(self) -> dict[str, list[str]]:
+        """Definition -> all of its solutions that an answer from rows depends on."""
+        found: dict[str, list[str]] = {}
+        for each in self.solutions.values():
+            same = [sorted(group) for group in each.same_code]
+            kernels = [(one, two, sorted(on) if on else on) for one, two, on in each.same_kernels]
+            found.setdefault(each.definition, []).append(
+                repr((each.name, each.author, each.hash, each.in_place, same, kernels))
+            )
+        return found
+
+    def _key(self, path: Path) -> str:
+        """Of what else the reading of a file depends on."""
+        return key_of(str(path.relative_to(self.root)), self._held_against(path.stem))
+
+    def _held_against(self, definition_name: str) -> str:
+        """Of what a definition's rows must agree with."""
+        if definition_name not in self.definitions:
+            return ""
+        workloads = self.workloads_path(definition_name)
+        return key_of(
+            self.definition(definition_name).path.read_bytes(), workloads.read_bytes() if workloads.is_file() else b""
+        )
+
+    def part_of(self, stretch: Stretch) -> Part:
+        """Makes columns of some lines of a file."""
+        from kernelderby.catalog.columns import write_columns
+
+        path = Path(stretch.path)
+        with opened(path) as file:
+            text = os.pread(file.fileno(), stretch.end - stretch.start, stretch.start)
+        problems: list[str] = []
+        rows = self._reading(path)(problems.append, lambda _: None, lines=lines_in(text, stretch.first))
+        digest = digest_of(text)
+        name = key_of(stretch.key, digest, str(stretch.first))
+        parts = self._parts or Parts(self.root, self.part_of)
+        write_columns(parts.place(path, name), rows)
+        return Part(
+            *(stretch.start, stretch.end, digest, name, stretch.first, text.count(b"\n"), len(problems)),
+            "".join(problems[:1]),
+            max((row.moment.timestamp() for row in rows), default=0.0),
+            not text.endswith(b"\n"),
+        )
+
+    def _reading(self, path: Path) -> Callable[..., list[Measurement]]:
+        """load_rows() of a file: wants left_out and noted."""
         definition = self.definitions.get(path.stem)
         known = {workload.uuid: workload for workload in self.workloads(path.stem)} if definition else {}
         folders = path.relative_to(self.root / "traces").parts[:-1]
         place = (folders[0], folders[1]) if len(folders) == 2 else None
-        return self._lines(path, lambda left_out: load_rows(path, known, left_out, self._noted, place, definition))
+        return partial(load_rows, path, known, place=place, definition=definition)
+
+    def _rows(self, path: Path, columns: Index | None, clocks: bool) -> list[Measurement]:
+        if columns is not None and self._parts is not None:
+            with suppress(OSError, ValueError):  # pyarrow's errors are of these; the lines are whole
+                return self._from_columns(path, columns, self._parts, clocks)
+        return self._lines(path, lambda left_out: self._reading(path)(left_out, self._noted))
+
+    def _from_columns(self, path: Path, columns: Index, parts: Parts, clocks: bool) -> list[Measurement]:
+        from kernelderby.catalog.columns import read_columns
+
+        rows = [*read_columns(parts.paths(path, columns), path.stem, str(path), clocks=clocks)]
+        if any(part.newest > time.time() for part in columns.parts):
+            note_future(rows, self._noted)
+        return rows
 
     def _lines(self, path: Path, read: Callable[[Callable[[str], None]], list[T]]) -> list[T]:
         """What read gives of a file of many lines. What it leaves out is one warning, not one a line."""
@@ -170,8 +286,12 @@ class Catalog:
             left_out(str(error))
             found = []
         if problems:
-            self.left_out(problems[0] + (f"; {len(problems) - 1} other lines of it too" if problems[1:] else ""))
+            self._tell(problems[0], len(problems))
         return found
+
+    def _tell(self, first: str, count: int) -> None:
+        """Of lines of one file."""
+        self.left_out(first + (f"; {count - 1} other lines of it too" if count > 1 else ""))
 
 
 def _named(root: Path, kind: str, name: str, known: Mapping[str, T], broken: Mapping[str, str]) -> T:

@@ -11,10 +11,10 @@ from kernelderby.catalog.agreement import Place, check_passed, check_place, out_
 from kernelderby.catalog.model import Definition, Workload
 from kernelderby.catalog.workloads import FRESH, workload_of
 from kernelderby.errors import DerbyError
-from kernelderby.fields import agree, decode_json, expect_keys_once, lines_of
+from kernelderby.fields import Line, agree, decode_json, expect_keys_once, lines_of
 from kernelderby.quick import QuickRow, read_rows
 from kernelderby.trace import Measurement
-from kernelderby.trace import Place as Line
+from kernelderby.trace import Place as Spot
 
 _CLOCKS_DIFFER = timedelta(days=1)  # a row may come from a machine whose clock is ahead, or has no zone
 
@@ -26,21 +26,22 @@ def load_rows(
     noted: Callable[[str], None],
     place: Place | None = None,
     definition: Definition | None = None,
+    lines: Iterator[Line] | None = None,
 ) -> list[Measurement]:
     """The rows of a file, in its order. workloads: uuid -> workload, of the definition; a row that contradicts its own,
     or anything else around it (agreement.py), is broken. place: the two folders under traces/ that it lies in, where
-    there are two. Broken lines are told to left_out; rows of the future, which stay, to noted."""
-    rows, ahead = list[Measurement](), list[str]()
-    latest, file = datetime.now(UTC) + _CLOCKS_DIFFER, str(path)
+    there are two. lines: some of the file's (default: all), whose sessions are not held against one another. Broken
+    lines are told to left_out; rows of the future, which stay, to noted."""
+    rows, file = list[Measurement](), str(path)
     ran: dict[bytes, dict[str, Any]] = {}  # a workload as it stands in the file -> what it says, read and checked once
-    for where, line in read_rows(path, left_out):
+    for where, line in read_rows(path, left_out, lines):
         try:
             text = bytes(line.workload) if isinstance(line, QuickRow) else b""
             if text:
                 line.workload = ran[text] if text in ran else decode_json(f"{where}: workload", text)
             number = int(where.rpartition(":")[2])
             row = Measurement.from_row(
-                line, where, Line(file, number), is_known=text in ran, by_author=place is not None
+                line, where, Spot(file, number), is_known=text in ran, by_author=place is not None
             )
             agree(where, "definition", row.definition, path.stem)
             workload = workloads.get(row.uuid)
@@ -56,18 +57,23 @@ def load_rows(
         if text:
             ran[text] = row.workload
         rows.append(row)
-        if row.moment > latest:
-            ahead.append(where)
-    if ahead:
-        noted(
-            f"{ahead[0]}: evaluation.timestamp: lies in the future ({len(ahead)} rows of the file); "
-            "was the clock of that machine right?"
-        )
+    note_future(rows, noted)
     contradicting = dict[int, Measurement]()
-    for row, problem in out_of_session(rows):
+    for row, problem in out_of_session(rows) if lines is None else ():
         contradicting[id(row)] = row
         left_out(f"{file}:{row.place.line if row.place else 0}: {problem}")
     return [row for row in rows if id(row) not in contradicting] if contradicting else rows
+
+
+def note_future(rows: Iterable[Measurement], noted: Callable[[str], None]) -> None:
+    """rows: of one file, as they were read."""
+    latest = datetime.now(UTC) + _CLOCKS_DIFFER
+    ahead = [row.place for row in rows if row.moment > latest]
+    if ahead and ahead[0]:
+        noted(
+            f"{ahead[0].path}:{ahead[0].line}: evaluation.timestamp: lies in the future ({len(ahead)} rows of the "
+            "file); was the clock of that machine right?"
+        )
 
 
 def fresh_workloads(

@@ -36,6 +36,7 @@ VERBS = {
     "capture": "The operators of a server's profile as workloads; what faster kernels save.",
     "report": "One HTML page of everything, or Markdown for a pull request.",
     "certify": "Keep rows where a change left the machine code as it was.",
+    "merge": "Join the rows of other sets into this one.",
     "export": "Copy the set into another flashinfer-bench dataset.",
 }
 

@@ -6,14 +6,15 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
+from typing import Protocol
 
 from kernelderby.catalog import Catalog, Definition, Solution, Workload, published
 from kernelderby.catalog.selection import by_origin, of_origin
 from kernelderby.errors import DerbyError
 from kernelderby.hardware import find_gpu, gpu_id
 from kernelderby.roofline.floors import OperatorShare, operator_share
-from kernelderby.roofline.recorded import Reached, Recorded, recorded
-from kernelderby.trace import Measurement
+from kernelderby.roofline.recorded import Reached, recorded
+from kernelderby.roofline.selection import Key, RowCount, choose_group, group_rows, tallies
 
 SORTS = ("importance", "name", "shapes", "s")
 
@@ -58,8 +59,19 @@ class Contract:
     best: dict[str, dict[str, Reached]]
 
 
+class RowsByDefinition(Protocol):
+    """What a listing needs to know of rows; api.recorded_rows.RecordedRows knows it."""
+
+    def tallies(self) -> list[RowCount]: ...
+    def fastest(self, definition: str, key: Key) -> dict[str, Reached]: ...
+
+
 def listing(
-    catalog: Catalog, words: Sequence[str] = (), sort: str = "importance", origins: Collection[str] = ()
+    catalog: Catalog,
+    recordings: RowsByDefinition,
+    words: Sequence[str] = (),
+    sort: str = "importance",
+    origins: Collection[str] = (),
 ) -> Listing:
     """words: parts of an operator's name, op_type or dtype, any case; an operator must match each of them.
     origins: only workloads of these, and the operators that have any.
@@ -69,16 +81,16 @@ def listing(
     DerbyError for a word that matches nothing, where no operator matches all of them, and for an unknown origin.
     """
     catalog.check_origins(origins)
-    rows = catalog.traces()
-    gpus = _gpus(row for row in rows if row.definition in catalog.definitions)
-    groups = {gpu: recorded(rows, catalog.solutions, gpu) for gpu in gpus}
+    counted = recordings.tallies()
+    gpus = _gpus(tally for tally in counted if tally.definition in catalog.definitions)
+    groups = group_rows(counted)
+    chosen = {gpu: choose_group(groups, gpu, None) for gpu in gpus}
     importance = published.importance(catalog.root, catalog.left_out)
-    chosen = _matching(catalog, words)
-    operators = [
-        _operator(catalog, each, groups, importance, origins)
-        for each in chosen
-        if not origins or of_origin(catalog.workloads(each.name), origins)
-    ]
+    operators = []
+    for each in _matching(catalog, words):
+        if not origins or of_origin(catalog.workloads(each.name), origins):
+            times = {gpu: recordings.fastest(each.name, key) for gpu, key in chosen.items()}
+            operators.append(_operator(catalog, each, times, importance, origins))
     operators.sort(key=lambda operator: (_sort_key(operator, sort, gpus), operator.name))
     return Listing(tuple(operators), len(catalog.definitions), gpus)
 
@@ -88,6 +100,8 @@ def contract(catalog: Catalog, name: str, origins: Collection[str] = ()) -> Cont
     catalog.check_origins(origins)
     definition = catalog.definition(name)
     rows = catalog.traces(name)
+    gpus = _gpus(tallies(rows))
+    times = {gpu: recorded(rows, catalog.solutions, gpu).fastest(name) for gpu in gpus}
     return Contract(
         definition=definition,
         dtypes=dtypes_of(catalog, definition),
@@ -95,8 +109,8 @@ def contract(catalog: Catalog, name: str, origins: Collection[str] = ()) -> Cont
         importance=published.importance(catalog.root, catalog.left_out).get(name),
         solutions=tuple(sorted(catalog.solutions_of(name), key=lambda solution: solution.name)),
         workloads=tuple(of_origin(catalog.workloads(name), origins)),
-        gpus=_gpus(rows),
-        best=_best(catalog, definition, {gpu: recorded(rows, catalog.solutions, gpu) for gpu in _gpus(rows)}),
+        gpus=gpus,
+        best=_best(catalog, definition, times),
     )
 
 
@@ -138,13 +152,13 @@ def _near(word: str, fields: Iterable[tuple[str, ...]]) -> str:
 def _operator(
     catalog: Catalog,
     definition: Definition,
-    groups: Mapping[str, Recorded],
+    times: Mapping[str, Mapping[str, Reached]],
     importance: dict[str, float],
     origins: Collection[str],
 ) -> ListedOperator:
     workloads, *others = by_origin(of_origin(catalog.workloads(definition.name), origins))
     shares = {}
-    for gpu, best in _best(catalog, definition, groups).items():
+    for gpu, best in _best(catalog, definition, times).items():
         found = [best[workload.uuid].share if workload.uuid in best else None for workload in workloads]
         if any(share is not None for share in found):
             shares[gpu] = operator_share(found)
@@ -171,23 +185,23 @@ def _sort_key(operator: ListedOperator, sort: str, gpus: tuple[str, ...]) -> flo
     return 0.0
 
 
-def _gpus(rows: Iterable[Measurement]) -> tuple[str, ...]:
+def _gpus(tallied: Iterable[RowCount]) -> tuple[str, ...]:
     """Ids, most rows first; of equal ones by id."""
-    counts = Counter(row.gpu for row in rows)
     by_id: Counter[str] = Counter()
-    for name, count in counts.items():
-        by_id[gpu_id(name)] += count
+    for tally in tallied:
+        by_id[gpu_id(tally.gpu)] += tally.rows
     return tuple(sorted(by_id, key=lambda each: (-by_id[each], each)))
 
 
-def _best(catalog: Catalog, definition: Definition, groups: Mapping[str, Recorded]) -> dict[str, dict[str, Reached]]:
-    """GPU id -> uuid -> the fastest of the solutions that passed. groups: the rows that count on each GPU."""
-    best: dict[str, dict[str, Reached]] = {}
-    for gpu, group in groups.items():
-        times = group.fastest(definition.name)
-        best[gpu] = {
-            workload.uuid: times[workload.uuid].against(find_gpu(gpu), workload.cost)
+def _best(
+    catalog: Catalog, definition: Definition, times: Mapping[str, Mapping[str, Reached]]
+) -> dict[str, dict[str, Reached]]:
+    """GPU id -> uuid -> the fastest of the solutions that passed, against the GPU's peaks."""
+    return {
+        gpu: {
+            workload.uuid: own[workload.uuid].against(find_gpu(gpu), workload.cost)
             for workload in catalog.workloads(definition.name)
-            if workload.uuid in times
+            if workload.uuid in own
         }
-    return best
+        for gpu, own in times.items()
+    }

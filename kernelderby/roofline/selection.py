@@ -4,9 +4,10 @@ and which of a row's times."""
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Mapping
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from kernelderby.catalog import Solution
 from kernelderby.errors import DerbyError
@@ -42,10 +43,32 @@ class Key(NamedTuple):
     protocol: str
 
 
-def group_rows(measurements: Iterable[Measurement]) -> dict[Key, list[Measurement]]:
+class RowCount(NamedTuple):
+    """How many rows a solution has on one GPU under one protocol: what choosing a group needs of them."""
+
+    definition: str
+    gpu: str
+    protocol: str
+    solution: str
+    rows: int
+
+
+def tallies(rows: Iterable[Measurement]) -> list[RowCount]:
+    counts = Counter((row.definition, row.gpu, row.protocol, row.solution) for row in rows)
+    return [RowCount(*key, count) for key, count in counts.items()]
+
+
+Grouped = TypeVar("Grouped", Measurement, RowCount)
+
+
+def _size(rows: Sequence[Measurement] | Sequence[RowCount]) -> int:
+    return sum(row.rows for row in rows if isinstance(row, RowCount)) if isinstance(rows[0], RowCount) else len(rows)
+
+
+def group_rows(measurements: Iterable[Grouped]) -> dict[Key, list[Grouped]]:
     """Rows by GPU and protocol; the names that one GPU goes by are one group."""
     identities: dict[str, str] = {}
-    groups: dict[Key, list[Measurement]] = {}
+    groups: dict[Key, list[Grouped]] = {}
     for measurement in measurements:
         name = measurement.gpu
         if name not in identities:
@@ -54,7 +77,7 @@ def group_rows(measurements: Iterable[Measurement]) -> dict[Key, list[Measuremen
     return groups
 
 
-def choose_group(groups: Mapping[Key, list[Measurement]], gpu: str | None, protocol: str | None) -> Key:
+def choose_group(groups: Mapping[Key, list[Grouped]], gpu: str | None, protocol: str | None) -> Key:
     """The named group, or of those that remain the one of the newest protocol, our own before flashinfer-bench's; of
     several the largest, then the GPU that has most rows in all. The same for every table.
 
@@ -77,8 +100,8 @@ def choose_group(groups: Mapping[Key, list[Measurement]], gpu: str | None, proto
             key.protocol not in FLASHINFER_BENCH_PROTOCOLS,
             _version(key.protocol),
             key.protocol == FLASHINFER_BENCH_CUPTI,
-            len(candidates[key]),
-            sum(len(rows) for other, rows in candidates.items() if other.gpu == key.gpu),
+            _size(candidates[key]),
+            sum(_size(rows) for other, rows in candidates.items() if other.gpu == key.gpu),
         ),
     )
 
@@ -114,7 +137,7 @@ def empty_kernel_us(row: Measurement, kind: str) -> float | None:
 
 
 def definitions_with_rows(
-    measurements: Iterable[Measurement], gpu: str | None, protocol: str | None, solutions: int = 1
+    measurements: Iterable[Grouped], gpu: str | None, protocol: str | None, solutions: int = 1
 ) -> set[str]:
     """Definitions that have rows of at least so many solutions on one GPU and under one protocol, the named ones where
     they are named. DerbyError as in choose_group where none has rows."""
@@ -132,7 +155,7 @@ def describe_group(key: Key, rows: list[Measurement]) -> Group:
     return Group(gpu=max(rows, key=lambda row: row.moment).gpu, protocol=key.protocol, rows=len(rows))
 
 
-def _match_gpu(groups: Mapping[Key, list[Measurement]], name: str) -> str:
+def _match_gpu(groups: Mapping[Key, list[Grouped]], name: str) -> str:
     known: dict[str, str] = {}
     for key, rows in groups.items():
         known[key.gpu] = key.gpu

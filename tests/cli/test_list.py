@@ -8,11 +8,18 @@ import sys
 
 import pytest
 
+from kernelderby.api.recorded_rows import RecordedRows
 from kernelderby.catalog import Catalog, Definition
 from kernelderby.catalog.selection import by_origin
 from kernelderby.errors import DerbyError
 from kernelderby.hardware import gpu_id
-from kernelderby.roofline.listing import SORTS, contract, dtypes_of, listing
+from kernelderby.roofline import listing as listings
+from kernelderby.roofline.listing import SORTS, contract, dtypes_of
+
+
+def listing(catalog, *words, **options):
+    return listings.listing(catalog, RecordedRows(catalog), *words, **options)
+
 
 D = "scale_rows_h4"
 # Workload 0 moves 72 bytes, workload 1 moves 36,000: at 4.8 TB/s.

@@ -1,0 +1,155 @@
+"""The rows of a set, definition by definition, and what is worked out from them: of a set of many rows only once."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
+
+from kernelderby.catalog import Catalog, Workload
+from kernelderby.catalog.selection import by_origin
+from kernelderby.catalog.workloads import FRESH
+from kernelderby.errors import DerbyError
+from kernelderby.rank import Ranking, rank
+from kernelderby.roofline.recorded import Reached, recorded
+from kernelderby.roofline.selection import Key, RowCount, group_rows, tallies
+from kernelderby.trace import Measurement, Place, Status
+
+T = TypeVar("T")
+_Fresh = tuple[dict[str, Any], dict[str, Any], str, int]  # workload, shape, where
+
+
+class RankingAsked(NamedTuple):
+    """What a ranking was asked for; see rank()."""
+
+    gpu: str | None = None
+    protocol: str | None = None
+    baseline: str | None = None
+    only: tuple[str, ...] | None = None
+    time: str | None = None
+
+
+class RecordedRows:
+    """Rows are loaded when something is worked out from them. Of a large set those of one definition at a time stay."""
+
+    def __init__(self, catalog: Catalog) -> None:
+        self.catalog = catalog
+        self._rows: dict[str, list[Measurement]] = {}
+
+    def of(self, definition: str) -> list[Measurement]:
+        if definition not in self._rows:
+            if self.catalog.is_large:
+                self._rows.clear()
+            self._rows[definition] = self.catalog.rows_of_files(definition)
+        return self._rows[definition]
+
+    def names(self) -> list[str]:
+        """Definitions that files of rows are named by; some may be no definitions of the set."""
+        return sorted({path.stem for path in self.catalog.traces_files()})
+
+    def tallies(self, definition: str | None = None) -> list[RowCount]:
+        """Of one definition, or of all."""
+        found = []
+        for name in [definition] if definition else self.names():
+
+            def counted(name: str = name) -> list[RowCount]:
+                return tallies(self.of(name))
+
+            found += self._remembered(("tallies",), name, list[RowCount], counted)
+        return found
+
+    def shapes(self, definition: str) -> list[Workload]:
+        """Catalog.shapes() of the definition's rows."""
+
+        def fresh() -> list[_Fresh]:
+            first = {row.uuid: row for row in reversed(self.of(definition)) if row.shape.get("origin") == FRESH}
+            return [
+                (row.workload, row.shape, row.place.path, row.place.line)
+                for row in reversed(first.values())
+                if row.place
+            ]
+
+        found = self._remembered(("fresh",), definition, list[_Fresh], fresh)
+        rows = [
+            Measurement(definition, ran, "", Status.PASSED, "", "", "", shape=shape, place=Place(path, line))
+            for ran, shape, path, line in found
+        ]
+        return self.catalog.shapes(definition, rows)
+
+    def ranking(
+        self, definition: str, known: Sequence[Workload], part: Sequence[Workload], asked: RankingAsked
+    ) -> Ranking | None:
+        """Of the workloads of one part of the known ones; None where none of them has a row."""
+        others = {workload.uuid for workload in known} - {workload.uuid for workload in part}
+
+        def ranked() -> Ranking | None:
+            rows = [row for row in self.of(definition) if row.uuid not in others]
+            if not rows:
+                return None
+            solutions = {solution.name: solution for solution in self.catalog.solutions_of(definition)}
+            gpu, protocol, baseline, only, time = asked
+            return rank(
+                *(rows, definition, part, solutions),
+                gpu=gpu,
+                protocol=protocol,
+                baseline=baseline,
+                only=None if only is None else set(only),
+                time=time,
+            )
+
+        uuids = hashlib.sha256(" ".join(workload.uuid for workload in part).encode()).hexdigest()
+        return self._remembered(("rank", repr(asked), uuids), definition, Ranking | None, ranked)  # type: ignore[arg-type]
+
+    def fastest(self, definition: str, key: Key) -> dict[str, Reached]:
+        """uuid -> the shortest time of any solution, by the rows that count on one GPU under one protocol."""
+
+        def found() -> dict[str, Reached]:
+            rows = group_rows(self.of(definition)).get(key)
+            return recorded(rows, self.catalog.solutions).fastest(definition) if rows else {}
+
+        return self._remembered(("fastest", *key), definition, dict[str, Reached], found)
+
+    def prepare(self) -> None:
+        """The rankings that `derby rank` shows without names, of a large set, on all cores: what is not remembered."""
+        if not self.catalog.is_large:
+            return
+        missing = [
+            name
+            for name in self.names()
+            if name in self.catalog.definitions and not self.catalog.is_remembered(("tallies",), name)
+        ]
+        cores = min(len(missing), len(os.sched_getaffinity(0)))
+        if cores < 2:
+            return
+        words = [sys.executable, "-c", _PREPARE, str(self.catalog.root)]
+        helpers = [subprocess.Popen([*words, *missing[start::cores]]) for start in range(cores)]
+        for helper in helpers:
+            helper.wait()
+
+    def prepare_one(self, definition: str) -> None:
+        known = self.shapes(definition)
+        self.tallies(definition)
+        for part in by_origin(known):
+            self.ranking(definition, known, part, RankingAsked())
+
+    def _remembered(self, question: Sequence[str], name: str, kind: type[T], work_out: Callable[[], T]) -> T:
+        return self.catalog.remembered(question, name, kind, work_out)
+
+
+_PREPARE = """
+import sys
+from kernelderby.api.recorded_rows import prepare
+for name in sys.argv[2:]:
+    prepare(sys.argv[1], name)
+"""
+
+
+def prepare(root: str, definition: str) -> None:
+    """What fails here fails where somebody asks for it, and says why."""
+    with suppress(DerbyError, OSError, MemoryError):
+        RecordedRows(Catalog.open(Path(root))).prepare_one(definition)

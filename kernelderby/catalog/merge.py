@@ -1,0 +1,140 @@
+"""Rows of machines that never met, in one set. The same call again, or with the folders in another order, changes
+nothing.
+
+Every row is kept once. Rows of several sources stand in the order of their moments between those of the set, which keep
+theirs: of one file the last row of a solution on a workload counts. Two rows of one session that name the same moment,
+solution, workload, GPU, protocol and code, but say different things, contradict each other: the set's stays, of two new
+ones that with the smaller hash, and the other is kept in <file>.conflicts, which nobody reads as rows.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
+
+from kernelderby.appended import append_line, replaced_under_lock
+from kernelderby.errors import DerbyError
+from kernelderby.fields import lines_of
+from kernelderby.files import files_under
+from kernelderby.row import Row
+from kernelderby.trace import Measurement
+
+Identity = tuple[str | None, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class MergedFile:
+    """path: of the set. known: rows of the sources that it had already. conflicts: that were set aside."""
+
+    path: Path
+    added: int
+    known: int
+    conflicts: int
+
+
+@dataclass(frozen=True, slots=True)
+class Merged:
+    files: tuple[MergedFile, ...]
+    warnings: tuple[str, ...]
+
+
+class _Line(NamedTuple):
+    moment: datetime
+    digest: bytes
+    identity: Identity | None  # None where nothing says that two rows are one
+    text: bytes
+
+
+def merge(root: Path, sources: Sequence[Path]) -> Merged:
+    """The rows of sources, trace sets or their traces folders, into the set at root. DerbyError: a source without
+    rows, a file that another run writes, one that cannot be written."""
+    warnings: list[str] = []
+    found: dict[Path, list[Path]] = {}
+    for source in sources:
+        folder = source / "traces" if (source / "traces").is_dir() else source
+        paths = files_under(folder, ".jsonl", warnings.append) if folder.is_dir() else []
+        if not paths:
+            raise DerbyError(f"{source}: has no traces; name a trace set, or the folder of its traces")
+        if os.path.realpath(folder) == os.path.realpath(root / "traces"):
+            raise DerbyError(f"{source}: is the set itself; name others, and the set with --root")
+        for path in paths:
+            found.setdefault(path.relative_to(folder), []).append(path)
+    files = [_merged(root / "traces" / inner, paths, warnings) for inner, paths in sorted(found.items())]
+    return Merged(tuple(files), tuple(warnings))
+
+
+def _merged(target: Path, sources: Iterable[Path], warnings: list[str]) -> MergedFile:
+    with replaced_under_lock(target) as replace:
+        own = [*_read(target, None)] if target.is_file() else []
+        digests = {line.digest for line in own}
+        identities = {line.identity for line in own if line.identity}
+        known, added, conflicts = 0, list[_Line](), list[_Line]()
+        for line in sorted((each for path in sources for each in _read(path, warnings)), key=lambda each: each[:2]):
+            if line.digest in digests:
+                known += 1
+                continue
+            (conflicts if line.identity in identities else added).append(line)
+            digests.add(line.digest)
+            if line.identity:
+                identities.add(line.identity)
+        if added:
+            replace(_in_order(own, added))
+    aside = target.with_name(target.name + ".conflicts")
+    before = set(aside.read_bytes().splitlines()) if aside.is_file() else set()
+    fresh = [line for line in conflicts if line.text not in before]
+    for line in fresh:
+        append_line(aside, line.text.decode())
+    return MergedFile(target, len(added), known + len(conflicts) - len(fresh), len(fresh))
+
+
+def _read(path: Path, warnings: list[str] | None) -> Iterator[_Line]:
+    """warnings: of the lines of a source that are no rows, which are left out; those of the set stay as they are."""
+    decode, broken = msgspec.json.Decoder(Row).decode, list[int]()
+    moment = datetime.min
+    for number, text, _ in lines_of(path):
+        raw = bytes(text)
+        if not raw.strip():
+            continue
+        try:
+            row = Measurement.from_row(decode(raw), f"{path}:{number}", is_known=True)
+            moment, identity = row.moment.replace(tzinfo=None), _identity(row)
+            digest = _digest(msgspec.json.encode(msgspec.json.decode(raw), order="sorted"))
+        except (ValueError, RecursionError, DerbyError):
+            if warnings is not None:
+                broken.append(number)
+                continue
+            identity, digest = None, _digest(raw)
+        yield _Line(moment, digest, identity, raw)
+    if broken and warnings is not None:
+        more = f", and {len(broken) - 1} other lines of it" if broken[1:] else ""
+        warnings.append(f"{path}:{broken[0]}: is no row{more}; left out")
+
+
+def _identity(row: Measurement) -> Identity | None:
+    if row.session is None:
+        return None
+    return row.session, row.timestamp, row.solution, row.uuid, row.gpu, row.protocol, row.solution_hash
+
+
+def _digest(text: bytes) -> bytes:
+    return hashlib.sha256(text).digest()
+
+
+def _in_order(own: Sequence[_Line], added: Sequence[_Line]) -> Iterator[bytes]:
+    """added: by moment."""
+    place, latest = 0, datetime.min
+    for line in own:
+        latest = max(latest, line.moment)
+        while place < len(added) and added[place].moment < latest:
+            yield added[place].text
+            place += 1
+        yield line.text
+    for line in added[place:]:
+        yield line.text

@@ -1,0 +1,305 @@
+"""A columnar copy of a set's rows where there are many: made once, extended as rows come, and never the truth.
+
+The lines of traces/ count. Their columns lie in the user's cache folder, a Parquet file for some thousand lines
+(columns.py), each under the hash of those very lines, of the workloads that they were held against and of the code that
+read them. What is not there is made again, and what cannot be made or read is read from the lines. Results that are
+worked out from all rows of an operator stand beside them under the hash of what they came from (Parts.remembered).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
+from typing import IO, TypeVar
+
+import msgspec
+from msgspec import Struct
+
+from kernelderby.catalog.agreement import out_of_session
+from kernelderby.catalog.columns import read_sessions
+from kernelderby.errors import DerbyError
+from kernelderby.fields import Line
+from kernelderby.files import opened, write_whole
+
+T = TypeVar("T")
+FEWEST_BYTES = 64 << 20  # of traces; fewer are read in seconds
+_LINES_BYTES = 16 << 20  # that one part holds, about
+_ALONE_BYTES = 4 << 20  # less is not worth another process
+_CLOCK_SECONDS = 2.0  # a file that was written so shortly before it was looked at may have changed since
+_PACKAGE = Path(__file__).resolve().parents[1]
+
+
+class Part(Struct, frozen=True):
+    """Lines of a file, from byte to byte. name: of the Parquet file, without its ending. lines: how many line breaks.
+    left_out: how many lines say nothing that counts, and why the first of them does not. newest: the moment of its
+    newest row, in seconds since 1970. is_cut: no line break ends it."""
+
+    start: int
+    end: int
+    digest: str
+    name: str
+    first: int
+    lines: int
+    left_out: int
+    problem: str
+    newest: float
+    is_cut: bool
+
+
+class Index(Struct):
+    """Of one file of traces, as it was when somebody looked. key: of how it was read. agrees: no row contradicts
+    another one of its session."""
+
+    key: str
+    size: int
+    changed_ns: int
+    inode: int
+    looked: float
+    parts: list[Part]
+    agrees: bool = True
+
+
+class Stretch(Struct, frozen=True):
+    """Lines to be made columns. definition: by which they are read."""
+
+    path: str
+    definition: str
+    key: str
+    start: int
+    end: int
+    first: int
+
+
+class Parts:
+    """The columns of one set's rows. read: makes the part of a stretch, in this process."""
+
+    def __init__(self, root: Path, read: Callable[[Stretch], Part]) -> None:
+        self.root, self._read = root, read
+        own = hashlib.sha256(os.fsencode(os.path.realpath(root))).hexdigest()[:16]
+        self.folder = cache_folder() / "rows" / own
+        self._known: dict[Path, Index] = {}
+
+    def of(self, paths: Sequence[Path], keys: Mapping[Path, str]) -> dict[Path, Index]:
+        """The parts of these files, each as it is now; what is missing is made, on all cores. keys: see key_of().
+        OSError, DerbyError: a file cannot be read, or nothing be kept."""
+        waiting: dict[Path, tuple[Index, list[Stretch]]] = {}
+        for path in paths:
+            if path not in self._known:
+                index, stretches = self._looked(path, keys[path])
+                waiting[path] = index, stretches
+        stretches = [stretch for _, of_file in waiting.values() for stretch in of_file]
+        made = dict(zip(stretches, self._made(stretches), strict=True))
+        for path, (index, of_file) in waiting.items():
+            index.parts += [made[stretch] for stretch in of_file]
+            if of_file:
+                index.agrees = not any(out_of_session(read_sessions(self.paths(path, index))))
+            write_whole(self._index_path(path), msgspec.json.encode(index))
+            self._known[path] = index
+            self._tidy(path, index)
+        return {path: self._known[path] for path in paths}
+
+    def paths(self, path: Path, index: Index) -> list[Path]:
+        return [self.place(path, part.name) for part in index.parts]
+
+    def place(self, path: Path, name: str) -> Path:
+        return self._folder(path) / f"{name}.parquet"
+
+    def remembered(self, key: Iterable[str], kind: type[T], work_out: Callable[[], T]) -> T:
+        """What was worked out before from the same. key: says all that it depends on, but for the code. What cannot be
+        kept is worked out anew."""
+        path = self.result_path(key)
+        with suppress(OSError, msgspec.MsgspecError):
+            found: T = msgspec.msgpack.decode(path.read_bytes(), type=kind)
+            os.utime(path)
+            return found
+        result = work_out()
+        with suppress(DerbyError, OSError):
+            write_whole(path, msgspec.msgpack.encode(result))
+            _keep_newest(path.parent)
+        return result
+
+    def result_path(self, key: Iterable[str]) -> Path:
+        digest = hashlib.sha256("\0".join([code_digest(), *key]).encode()).hexdigest()[:32]
+        return self.folder / "results" / f"{digest}.msgpack"
+
+    def _folder(self, path: Path) -> Path:
+        return self.folder / path.relative_to(self.root / "traces").with_suffix("")
+
+    def _index_path(self, path: Path) -> Path:
+        return self._folder(path) / "index.json"
+
+    def _looked(self, path: Path, key: str) -> tuple[Index, list[Stretch]]:
+        """What stands of a file, and what is to be made."""
+        found = os.stat(path)
+        now = Index(key, found.st_size, found.st_mtime_ns, found.st_ino, time.time(), [])
+        with suppress(OSError, msgspec.MsgspecError):
+            before = msgspec.json.decode(self._index_path(path).read_bytes(), type=Index)
+            if before.key == key and all(each.is_file() for each in self.paths(path, before)):
+                same = (before.size, before.changed_ns, before.inode) == (now.size, now.changed_ns, now.inode)
+                if same and before.looked > now.changed_ns / 1e9 + _CLOCK_SECONDS:
+                    return before, []
+                now.agrees = before.agrees
+                now.parts = _unchanged(path, before.parts, now.size)
+        last = now.parts[-1] if now.parts else None
+        if last and last.end < now.size and (last.is_cut or last.end - last.start < _LINES_BYTES // 2):
+            now.parts.pop()
+        return now, [*_stretches(path, key, now)]
+
+    def _made(self, stretches: Sequence[Stretch]) -> Iterator[Part]:
+        if sum(stretch.end - stretch.start for stretch in stretches) < _ALONE_BYTES:
+            return map(self._read, stretches)
+        return _made_apart(self.root, stretches)
+
+    def _tidy(self, path: Path, index: Index) -> None:
+        """What no file's index names is of former lines."""
+        named = {each.name for each in self.paths(path, index)}
+        with suppress(OSError):
+            for each in self._folder(path).glob("*.parquet"):
+                if each.name not in named:
+                    each.unlink()
+
+
+def cache_folder() -> Path:
+    return Path(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")) / "kernelderby"
+
+
+def are_worth_it(paths: Iterable[Path]) -> bool:
+    """Whether columns are kept of these files: there is much to read, and pyarrow to keep it with."""
+    size = 0
+    for path in paths:
+        with suppress(OSError):
+            size += path.stat().st_size
+    return size >= FEWEST_BYTES and find_spec("pyarrow") is not None
+
+
+def key_of(*texts: str | bytes) -> str:
+    """Of how a file is read: what its rows are held against, and the code."""
+    digest = hashlib.sha256(code_digest().encode())
+    for text in texts:
+        digest.update(hashlib.sha256(text.encode() if isinstance(text, str) else text).digest())
+    return digest.hexdigest()[:32]
+
+
+@cache
+def code_digest() -> str:
+    """Of the whole package: what other code reads or works out is something else."""
+    digest = hashlib.sha256()
+    for path in sorted([*_PACKAGE.rglob("*.py"), *_PACKAGE.rglob("*.toml")]):
+        digest.update(hashlib.sha256(path.read_bytes()).digest())
+    return digest.hexdigest()[:32]
+
+
+# ---------------------------------------------------------------------------------------------------------- lines
+
+
+def _unchanged(path: Path, parts: Sequence[Part], size: int) -> list[Part]:
+    """Those at the head of the file whose lines are the same."""
+    kept: list[Part] = []
+    with opened(path) as file:
+        for part in parts:
+            if part.end > size or digest_of(os.pread(file.fileno(), part.end - part.start, part.start)) != part.digest:
+                break
+            kept.append(part)
+    return kept
+
+
+def _stretches(path: Path, key: str, index: Index) -> Iterator[Stretch]:
+    start = index.parts[-1].end if index.parts else 0
+    first = index.parts[-1].first + index.parts[-1].lines if index.parts else 1
+    with opened(path) as file:
+        while start < index.size:
+            text = os.pread(file.fileno(), _LINES_BYTES, start)
+            while (whole := text.rfind(b"\n") + 1) == 0 and start + len(text) < index.size:
+                text += os.pread(file.fileno(), _LINES_BYTES, start + len(text)) or b"\n"
+            end = index.size if start + len(text) >= index.size else start + whole
+            yield Stretch(str(path), path.stem, key, start, end, first)
+            first += text.count(b"\n", 0, end - start)
+            start = end
+
+
+def digest_of(text: bytes) -> str:
+    return hashlib.blake2b(text, digest_size=16).hexdigest()
+
+
+def lines_in(text: bytes, first: int) -> Iterator[Line]:
+    """As fields.lines_of() gives them of a whole file. first: number of the first one."""
+    view, start = memoryview(text), 0
+    while (end := text.find(b"\n", start)) >= 0:
+        yield Line(first, view[start:end], False)
+        start, first = end + 1, first + 1
+    if start < len(text):
+        yield Line(first, view[start:], True)
+
+
+# ------------------------------------------------------------------------------------------------- other processes
+
+
+_SERVE = """
+import sys
+from kernelderby.catalog import Catalog
+from kernelderby.catalog.parts import serve
+serve(Catalog.open(sys.argv[1]).part_of, sys.stdin.buffer, sys.stdout.buffer)
+"""
+
+
+def _made_apart(root: Path, stretches: Sequence[Stretch]) -> Iterator[Part]:
+    """By a process for each core. Each gets a stretch a line and answers with a part a line."""
+    here = threading.local()
+    helpers: list[subprocess.Popen[bytes]] = []
+
+    def make(stretch: Stretch) -> Part:
+        if not hasattr(here, "helper"):
+            words = [sys.executable, "-c", _SERVE, str(root)]
+            here.helper = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+            helpers.append(here.helper)
+        ask, answer = here.helper.stdin, here.helper.stdout
+        try:
+            ask.write(msgspec.json.encode(stretch) + b"\n")
+            ask.flush()
+            return msgspec.json.decode(answer.readline(), type=Part)
+        except (OSError, msgspec.MsgspecError):
+            raise DerbyError(f"{stretch.path}: its rows are not kept as columns; they are read from the file") from None
+
+    try:
+        with ThreadPoolExecutor(min(len(stretches), len(os.sched_getaffinity(0)))) as pool:
+            yield from pool.map(make, stretches)
+    finally:
+        for helper in helpers:
+            _end(helper)
+
+
+def _end(helper: subprocess.Popen[bytes]) -> None:
+    for pipe in (helper.stdin, helper.stdout):
+        with suppress(OSError):
+            if pipe:
+                pipe.close()
+    helper.wait()
+
+
+def serve(read: Callable[[Stretch], Part], asked: IO[bytes], answered: IO[bytes]) -> None:
+    for line in asked:
+        answered.write(msgspec.json.encode(read(msgspec.json.decode(line, type=Stretch))) + b"\n")
+        answered.flush()
+
+
+_RESULTS_BYTES = 1 << 30
+
+
+def _keep_newest(folder: Path) -> None:
+    """Results that nobody asked for longest go, where there are more than a gigabyte of them."""
+    found = sorted(((each.stat(), each) for each in folder.iterdir()), key=lambda each: -each[0].st_mtime)
+    total = 0
+    for state, path in found:
+        total += state.st_size
+        if total > _RESULTS_BYTES:
+            path.unlink(missing_ok=True)

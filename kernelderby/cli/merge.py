@@ -1,0 +1,39 @@
+"""derby merge: rows of machines that never met."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from kernelderby.cli.options import FILE, DerbyCommand, json_option, written_root_option
+from kernelderby.cli.output import say, say_json, say_line, warn
+
+
+@click.command(cls=DerbyCommand)
+@click.argument("folders", metavar="DIR...", type=FILE, nargs=-1, required=True)
+@written_root_option
+@json_option
+def command(folders: tuple[Path, ...], root: Path, as_json: bool) -> None:
+    """Join the rows of other trace sets (or their traces folders) into the set.
+
+    Every row is kept once, in the order of its time. Where two rows of one session contradict each other, the
+    set's stays, and the other goes to FILE.conflicts. A second merge changes nothing.
+    """
+    from kernelderby.catalog.merge import merge
+
+    merged = merge(root, folders)
+    warn(merged.warnings)
+    if as_json:
+        say_json({"files": [{**_counts(each), "path": str(each.path)} for each in merged.files]})
+        return
+    for each in merged.files:
+        if each.added or each.conflicts:
+            aside = f", {each.conflicts} contradict rows of the set ({each.path.name}.conflicts)"
+            say_line(f"{each.path}: {each.added} rows added{aside if each.conflicts else ''}")
+    added, known = sum(each.added for each in merged.files), sum(each.known for each in merged.files)
+    say(f"{added} rows added; the set had {known} already")
+
+
+def _counts(each: object) -> dict[str, int]:
+    return {name: getattr(each, name) for name in ("added", "known", "conflicts")}
