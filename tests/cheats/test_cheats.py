@@ -1,7 +1,7 @@
 """Exploits and honest solutions, in real processes: what each ends as, and that nothing of the run is touched.
 
-exploits/*.py: STATUS holds the statuses that may end it, CLASS what it tries, NEEDS the fence that stops it;
-honest/*.py pass. The operator is that of tests/misbehaviours. Each group is measured by a runner in a process of its
+exploits/*.py: STATUS holds the statuses that may end it, CLASS what it tries, NEEDS the fence that stops it, LEAST_US
+what a row that passed must not claim less than; honest/*.py pass. The operator is that of tests/misbehaviours. Each group is measured by a runner in a process of its
 own, so that an exploit which reaches the runner ends that one and not pytest.
 """
 
@@ -39,9 +39,9 @@ from pathlib import Path
 
 sys.path.insert(0, sys.argv[1])
 from measuring import measure
-from kernelderby.measure.judge import table
+from kernelderby.measure.judge import doubt
 
-table._PATIENCE = (0.1, 0.5)  # what hides 30 ms does so after two seconds too
+doubt._PATIENCE = (0.1, 0.5)  # what hides 30 ms does so after two seconds too
 measure(Path(sys.argv[2]), sys.argv[3:], workloads=("8",), rounds=2, iterations=4, timeout_seconds=12)
 """
 # Where no worker is forked, as on a GPU.
@@ -151,13 +151,19 @@ def test_an_exploit_ends_as_it_should(found, name):
         pytest.skip(f"this kernel has no {EXPLOITS[name]['NEEDS']}")
     row, log = found[name], found[name]["evaluation"]["log"]
     assert row["measurement"]["status"] in EXPLOITS[name]["STATUS"], log
+    assert row["measurement"]["status"] != "passed" or eager_us(row) >= EXPLOITS[name].get("LEAST_US", 0)
     if "NEEDS" in EXPLOITS[name] and row["measurement"]["status"] in ("build_failed", "raised"):
         assert log.startswith("PermissionError"), "it is the kernel that refuses, and no mistake of the exploit's"
+
+
+def eager_us(row: dict) -> float:
+    return row["measurement"]["times"]["eager"]["median_us"]
 
 
 @pytest.mark.parametrize("name", HONEST)
 def test_an_honest_one_passes(found, name):
     row = found[name]
+    assert row["measurement"]["status"] != "passed" or eager_us(row) >= constants(name).get("LEAST_US", 0)
     assert row["measurement"]["status"] == "passed", row["evaluation"]["log"]
 
 

@@ -18,6 +18,7 @@ torch = pytest.importorskip("torch")
 from kernelderby.measure.clock.graphs import NotCapturable  # noqa: E402
 from kernelderby.measure.clock.spans import Spans  # noqa: E402
 from kernelderby.measure.clock.timing import Timer, WallTimer  # noqa: E402
+from kernelderby.measure.judge import batch  # noqa: E402
 from kernelderby.measure.judge.checksums import checksum  # noqa: E402
 from kernelderby.measure.judge.exchange import PASSED  # noqa: E402
 from kernelderby.measure.judge.inputs import InputMaker  # noqa: E402
@@ -235,7 +236,7 @@ def test_what_changes_is_known_from_what_was_written(definition, monkeypatch):
     monkeypatch.setattr(race.exchange.maker, "refresh", refreshed)
     assert race.turn(1, 4).verdict.status is Status.INPUT_CHANGED
     with pytest.raises(Wrong) as wrong:
-        race.batch_us("eager")
+        race.batches.us("eager", 2)
     assert wrong.value.verdict.status is Status.INPUT_CHANGED
 
 
@@ -244,24 +245,71 @@ def test_every_batch_has_contents_of_its_own(definition):
     race = local_race(
         *parts(definition, lambda *given: (seen.append(given[0].sum().item()), right(*given))), WallTimer()
     )
+    assert race.batches.sets(7) == 7
     seen.clear()
     for _ in range(2):
-        race.batch_us("eager")
-    assert len(set(seen)) == len(seen) == 2 * 6 * 2
+        race.batches.us("eager", 7)
+    assert len(set(seen)) == len(seen) == 2 * 6 * 7
+
+
+def test_the_sets_of_a_batch_share_constants_and_nothing_else(with_constant):
+    race = local_race(*parts(with_constant, right), WallTimer())
+    assert race.batches.sets(5) == 5
+    every = race.exchange.every
+    assert [each.inputs["x"].data_ptr() for each in every[2:]] == [
+        every[n % 2].inputs["x"].data_ptr() for n in (2, 3, 4)
+    ]
+    assert (
+        len({each.inputs["y"].data_ptr() for each in every} | {each.outputs["out"].data_ptr() for each in every}) == 10
+    )
+    race.batches.us("eager", 5)
+
+
+def test_setup_is_not_run_again_for_the_sets_of_a_batch(with_constant):
+    calls = []
+
+    def setup(**constants):
+        calls.append(None)
+        return {"doubled": constants["x"] * 2}
+
+    known = parts(with_constant, TestSetup.uses_prepared, setup=setup)
+    race = local_race(*known, WallTimer())
+    race.batches.sets(5)
+    race.batches.us("eager", 5)
+    assert len(calls) == 2
+
+
+@pytest.mark.parametrize("wrong", range(5))
+def test_any_call_of_a_batch_that_is_wrong_is_found(definition, wrong):
+    calls = []
+
+    def run(x, y, factor, out):
+        right(x, y, factor, out)
+        calls.append(None)
+        if batching and (len(calls) - 1) % 5 == wrong:
+            out.mul_(2)
+
+    batching = False
+    race = local_race(*parts(definition, run), WallTimer())
+    race.batches.sets(5)
+    calls.clear()
+    batching = True
+    with pytest.raises(Wrong, match="after an untimed batch"):
+        race.batches.us("eager", 5)
 
 
 def test_a_copy_that_somebody_holds_up_takes_nothing_off_a_batch(definition, monkeypatch):
     race = local_race(*parts(definition, lambda *given: (time.sleep(0.01), right(*given))), WallTimer())
-    snapshot, taken = race.exchange.snapshot, []
+    copied, taken = batch._copied, []
 
-    def held_up(which):
+    def held_up(*given):
         taken.append(None)
         if len(taken) % 2 == 0:
             time.sleep(0.03)
-        return snapshot(which)
+        return copied(*given)
 
-    monkeypatch.setattr(race.exchange, "snapshot", held_up)
-    assert race.batch_us("eager") > 9_000
+    monkeypatch.setattr(batch, "_copied", held_up)
+    assert race.batches.us("eager", 2) > 19_000
 
 
 def test_an_input_written_in_a_timed_call_is_seen(definition):
@@ -337,7 +385,7 @@ class FakeGraphs(Timer):
 
     spans = WallTimer.spans
 
-    def capture(self, call):
+    def capture(self, call, pool=None):
         call()
         if not self.frozen:
             return call

@@ -18,7 +18,7 @@ _ITERATIONS = 60
 def empty_kernel_us(timer: Timer, device: torch.device) -> dict[str, float | None]:
     """Medians as {"eager": us, "graph": us}; graph is None on a CPU. One block of one warp, four bytes in and out."""
     source, destination = torch.ones(1, device=device), torch.zeros(1, device=device)
-    call = _launcher(source, destination)
+    call = launcher(source, destination)
     for _ in range(_WARMUP):
         call()
     found = {"eager": _median(timer.spans(lambda _: call(), _ITERATIONS).spans_us), "graph": None}
@@ -35,7 +35,7 @@ def _median(samples: list[float]) -> float:
     return round(statistics.median(samples), 3)
 
 
-def _launcher(source: torch.Tensor, destination: torch.Tensor) -> Callable[[], object]:
+def launcher(source: torch.Tensor, destination: torch.Tensor) -> Callable[[], object]:
     if source.device.type != "cuda":
         return lambda: destination.copy_(source)
     return lambda: _load_store[(1,)](source, destination, num_warps=1)

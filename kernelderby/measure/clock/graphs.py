@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 
@@ -30,8 +31,8 @@ class Replay:
         return self._returned
 
 
-def captured(call: Callable[[], object], device: torch.device) -> Replay:
-    """The replay of a call.
+def captured(call: Callable[[], object], device: torch.device, pool: Any = None) -> Replay:
+    """The replay of a call. pool: memory for what it allocates; its own without.
 
     The call runs once on the capturing stream first, since libraries set up handles and workspaces per stream. What
     the call allocates while it is captured belongs to the graph and lives as long as the replay.
@@ -43,7 +44,7 @@ def captured(call: Callable[[], object], device: torch.device) -> Replay:
     with torch.cuda.stream(stream):
         call()
     torch.cuda.synchronize(device)
-    pool = torch.cuda.graph_pool_handle()
+    pool = pool or torch.cuda.graph_pool_handle()
     problem = returned = None
     with torch.cuda.stream(stream):
         # Not torch.cuda.graph(), which empties the allocator's cache, so that the next eager call would pay for new

@@ -94,10 +94,11 @@ class Timer:
         """TimingFailed when an iteration has no time. What `call`, `before` and `after` raise goes through."""
         raise NotImplementedError
 
-    def capture(self, call: Callable[[], object]) -> Callable[[], object]:
+    def capture(self, call: Callable[[], object], pool: Any = None) -> Callable[[], object]:
         """Runs `call` once on a stream of its own, captures it, and gives the replay. Replaying returns what the
-        captured call returned. NotCapturable with the reason."""
-        return captured(call, self.device)
+        captured call returned. pool: memory that it shares with graphs which never run beside it. NotCapturable with
+        the reason."""
+        return captured(call, self.device, pool)
 
     def graph_us(self, call: Callable[[], object], iterations: int) -> float:
         """Median span of a call replayed as a CUDA graph. NotCapturable, TimingFailed."""

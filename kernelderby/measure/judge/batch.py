@@ -1,54 +1,185 @@
-"""The judge's own clock: from the release of unseen inputs until the outputs are there."""
+"""The judge's own clock: from the release of many unseen inputs until the outputs are there.
+
+A worker's timer is a claim. The judge releases a batch of calls at once and stops its clock when all outputs lie in
+memory of its own. What the clock sees beside the calls (messages, the GPU's change from one process to the other,
+launches) it learns from a process without a solution, on the same machine: nothing that a worker says widens a margin.
+"""
 
 from __future__ import annotations
 
+import math
 import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
 
 from kernelderby.measure.judge.correctness import POISON, Outputs, synchronize
-from kernelderby.measure.judge.exchange import Exchange
+from kernelderby.measure.judge.exchange import Exchange, HandsLike
 from kernelderby.measure.wire.replies import Verdict, Wrong
+from kernelderby.measure.wire.shared import BufferSet, shared_set
 from kernelderby.trace import Status
 
-BATCHES = 6  # of unseen inputs
+BATCHES = 6
+LEAST_US, OF_CALL = 2.0, 0.05  # what a claim may fall short of the judge's clock: the larger of the two, per call
+# What may hold up the shortest of several batches as a whole, and how many calls share it at most.
+_HELD_UP_US = {"cuda": 64.0, "cpu": 400.0}
+_MOST_SETS = {"cuda": 64, "cpu": 32}
+_ROOM = {"cuda": 8 << 30, "cpu": 64 << 20}  # bytes of further sets; of a GPU a quarter of what is free at most
+_COMPARING_SECONDS = 0.02  # of references for one batch; one call at least
 # A copy of outputs within the judge's memory: its launch, and bytes a second of a slow GPU and a busy CPU.
-_COPY_SECONDS, _COPIED_PER_SECOND = 1e-4, {"cuda": 2e11, "cpu": 1e9}
+_COPY_SECONDS, _COPIED_PER_SECOND = 2e-5, {"cuda": 2e11, "cpu": 1e9}
+_CALIBRATIONS = 24
+
+
+@dataclass(frozen=True, slots=True)
+class Beside:
+    """What the judge's clock sees of a batch of empty calls: per batch and per call, in us."""
+
+    batch_us: float
+    call_us: float
+
+    def per_call(self, total_us: float, count: int) -> float:
+        return max(0.0, total_us - self.batch_us) / count
+
+
+# Where it could not be measured: generous, so that no honest solution's time comes out longer.
+UNKNOWN = {"cuda": Beside(400.0, 10.0), "cpu": Beside(2000.0, 100.0)}
+
+
+@dataclass(frozen=True, slots=True)
+class Clocked:
+    """call_us: per call, by the judge's clock. short_us: by how much a claim falls short of it, more than it may; 0
+    where it does not."""
+
+    call_us: float
+    short_us: float
+
+
+def sets_for(claimed_us: float, device: str) -> int:
+    """How many calls make what may hold up a batch less than half of the margin."""
+    margin = max(LEAST_US, OF_CALL * claimed_us)
+    return max(2, min(_MOST_SETS[device], math.ceil(2 * _HELD_UP_US[device] / margin)))
+
+
+def held_against(
+    claimed_us: float, total_us: float, count: int, beside: Beside, copy_us: float, device: str
+) -> Clocked:
+    """total_us: of a batch of so many calls. copy_us: of the copies that each call of a solution which returns its
+    outputs leaves to its worker."""
+    margin = max(LEAST_US, OF_CALL * claimed_us)
+    allowed = max(beside.call_us, claimed_us + min(beside.call_us, LEAST_US)) + copy_us
+    least = beside.batch_us + count * (allowed + margin / 2) + max(_HELD_UP_US[device], count * margin / 2)
+    call_us = max(0.0, beside.per_call(total_us, count) - copy_us)
+    return Clocked(call_us, max(0.0, call_us - claimed_us) if total_us > least else 0.0)
+
+
+def released(
+    hands: HandsLike, sets: Sequence[BufferSet], kind: str, device: torch.device, order: Sequence[int]
+) -> tuple[float, dict[int, Outputs]]:
+    """Releases a call over each set and copies the outputs in that order; microseconds until all copies are there,
+    less what copies take. A worker's word that it is done is only a word, so the clock runs until the outputs are
+    copied; what another copy takes is taken off, but no more than it may: whoever keeps the GPU busy meanwhile gains
+    nothing either."""
+    start = time.perf_counter()
+    hands.batch(kind, len(sets))
+    taken = _copied(sets, order, device)
+    copied = time.perf_counter()
+    _copied(sets, order, device)
+    nbytes = sum(tensor.nbytes for each in sets for tensor in each.outputs.values())
+    most = (5 + len(sets)) * _COPY_SECONDS + nbytes / _COPIED_PER_SECOND[device.type]
+    copy = min(time.perf_counter() - copied, most)
+    return (copied - start - copy) * 1e6, taken
+
+
+def _copied(sets: Sequence[BufferSet], order: Sequence[int], device: torch.device) -> dict[int, Outputs]:
+    found = {which: {name: tensor.clone() for name, tensor in sets[which].outputs.items()} for which in order}
+    synchronize(device)
+    return found
+
+
+def calibrated(hands: HandsLike, device: torch.device) -> dict[str, Beside]:
+    """kind -> what the clock sees beside the calls, from hands whose calls do nothing to speak of. What they raise
+    goes through."""
+    place = ((1,), torch.float32)
+    most = _MOST_SETS[device.type]
+    sets = [shared_set({"source": place}, {"destination": place}, device) for _ in range(most)]
+    try:
+        hands.attach(sets)
+        kinds = ["eager"]
+        if device.type == "cuda":
+            hands.capture()
+            kinds.append("graph")
+        found = {}
+        for kind in kinds:
+            few, many = (
+                min(released(hands, sets[:count], kind, device, range(count))[0] for _ in range(_CALIBRATIONS))
+                for count in (2, most)
+            )
+            call_us = max(0.0, many - few) / (most - 2)
+            found[kind] = Beside(max(0.0, few - 2 * call_us), call_us)
+        return found
+    finally:
+        for each in sets:
+            each.release()
 
 
 class Batches:
     def __init__(self, exchange: Exchange) -> None:
         self._exchange = exchange
         self._made = 0
+        self.reference_seconds = 0.0
 
-    def us(self, kind: str) -> float:
-        """The judge's own clock: unseen inputs in every set, released at once, until all outputs are there; per call,
-        the least of BATCHES. One set's outputs are compared each time. Wrong where they are not right.
+    def sets(self, wanted: int) -> int:
+        """Makes room for so many calls, or as many as the memory holds. NotCapturable as in Exchange.extend."""
+        exchange, device = self._exchange, self._exchange.maker.device
+        constants = exchange.definition.constants
+        inputs = {name: value for name, value in exchange.sets[0].inputs.items() if name not in constants}
+        tensors = [each for each in (*inputs.values(), *exchange.sets[0].outputs.values()) if hasattr(each, "nbytes")]
+        nbytes = max(1 << 20, sum(2 * each.nbytes for each in tensors))  # with a copy of the outputs
+        room = _ROOM[device.type]
+        if device.type == "cuda":
+            room = min(room, torch.cuda.mem_get_info(device)[0] // 4)
+        return min(wanted, exchange.extend(min(wanted, len(exchange.sets) + room // nbytes)))
+
+    def us(self, kind: str, count: int) -> float:
+        """The shortest of some batches of so many calls. Calls of each batch are compared: which, is drawn before.
+        Wrong where one is not right.
 
         Nothing lies between the last contents and the clock, so that a thread which watches them gains nothing. The
-        clock runs until the outputs are copied, since a worker's word that it is done is only a word; less what another
-        copy takes, but no more than it may: whoever keeps the GPU busy meanwhile gains nothing either."""
+        order of the copies is drawn, too: what is not there when the worker says so is missed in one of them."""
         exchange, best = self._exchange, float("inf")
+        maker, random = exchange.maker, exchange.random
+        compared = max(1, min(count, int(_COMPARING_SECONDS / max(self.reference_seconds, 1e-6))))
         for number in range(BATCHES):
             self._made += 1  # asked again, it has seen the contents of before
-            names = [f"batch/{kind}/{self._made}/{which}" for which in range(len(exchange.sets))]
+            names = [f"batch/{kind}/{self._made}/{which}" for which in range(count)]
+            order = random.sample(range(count), count)
             for which, name in enumerate(names):
-                exchange.maker.refresh(exchange.sets[which].inputs, name)
+                maker.refresh(exchange.every[which].inputs, name)
                 exchange.ready(which, POISON[number % 2])
-            synchronize(exchange.maker.device)
-            which = exchange.random.randrange(len(exchange.sets))
-            start = time.perf_counter()
-            exchange.hands.batch(kind)
-            snapshot = exchange.snapshot(which)
-            copied = time.perf_counter()
-            exchange.snapshot(which)
-            copy = min(time.perf_counter() - copied, self._copy_seconds(snapshot))
-            best = min(best, (copied - start - copy) * 1e6 / len(exchange.sets))
-            verdict = exchange.judged(which, snapshot, names[which])
-            if verdict.status is not Status.PASSED:
-                what = f"after an untimed batch ({kind}): {verdict.message}"
-                raise Wrong.of(Verdict(verdict.status, what, verdict.correctness))
+            synchronize(maker.device)
+            total_us, taken = released(exchange.hands, exchange.every[:count], kind, maker.device, order)
+            best = min(best, total_us)
+            for which in order[:compared]:
+                verdict = exchange.judged(which, taken[which], names[which])
+                if verdict.status is not Status.PASSED:
+                    what = f"after an untimed batch ({kind}): {verdict.message}"
+                    raise Wrong.of(Verdict(verdict.status, what, verdict.correctness))
         return best
 
-    def _copy_seconds(self, outputs: Outputs) -> float:
-        """What a copy of outputs takes at most where nobody hinders it."""
-        nbytes = sum(tensor.nbytes for tensor in outputs.values())
-        return _COPY_SECONDS + nbytes / _COPIED_PER_SECOND[self._exchange.maker.device.type]
+    def copy_us(self, kind: str) -> float:
+        """What copying the outputs of one call takes here, as a worker does it after each call that returns them."""
+        exchange, count = self._exchange, 16
+        outputs = exchange.sets[0].outputs
+        held = {name: torch.empty_like(tensor) for name, tensor in outputs.items()}
+        best = float("inf")
+        for _ in range(4):
+            synchronize(exchange.maker.device)
+            start = time.perf_counter()
+            for _ in range(count):
+                for name, tensor in outputs.items():
+                    held[name].copy_(tensor)
+            synchronize(exchange.maker.device)
+            best = min(best, (time.perf_counter() - start) * 1e6 / count)
+        return best

@@ -210,7 +210,7 @@ def _out_of_bounds(tolerances: tuple[Tolerance, ...], outputs: Outputs, referenc
         if tolerance.row_error is None and tolerance.scale_error is None:
             continue
         for name in tolerance.outputs or references:
-            worst, factor = _row_and_scale(outputs[name], references[name])
+            worst, factor = row_and_scale(outputs[name], references[name])
             if tolerance.row_error is not None and worst > tolerance.row_error:
                 found.append(
                     f"{tolerance.name}: a row of {name} is off by {worst:.3f} of its norm, by "
@@ -224,7 +224,7 @@ def _out_of_bounds(tolerances: tuple[Tolerance, ...], outputs: Outputs, referenc
     return found
 
 
-def _row_and_scale(output: torch.Tensor, reference: torch.Tensor) -> tuple[float, float]:
+def row_and_scale(output: torch.Tensor, reference: torch.Tensor) -> tuple[float, float]:
     """The largest error of a row over the row's norm, and the factor that fits the output best to the reference."""
     if not reference.numel():
         return 0.0, 1.0

@@ -10,6 +10,8 @@ import random
 from types import ModuleType
 from typing import Any, Protocol
 
+import torch
+
 from kernelderby.catalog import Definition
 from kernelderby.measure.clock.spans import Spans
 from kernelderby.measure.clock.timing import Call
@@ -17,7 +19,7 @@ from kernelderby.measure.judge.checksums import changed_inputs, checksum
 from kernelderby.measure.judge.correctness import POISON, Outputs, judge, make_ready, synchronize
 from kernelderby.measure.judge.inputs import InputMaker
 from kernelderby.measure.wire.replies import SetUpTaken, Verdict, Wrong
-from kernelderby.measure.wire.shared import BufferSet, private_set, shared_set
+from kernelderby.measure.wire.shared import BufferSet, Loan, private_set, shared_set
 from kernelderby.trace import Status
 
 INPUT_SETS = 2  # different contents at different addresses
@@ -39,11 +41,13 @@ class HandsLike(Protocol):
     def overtake(self, larger: BufferSet) -> None: ...
     def overwritten(self) -> int: ...
     def spans(self, kind: str, iterations: int, before: Call, after: Call) -> Spans: ...
-    def batch(self, kind: str) -> None: ...
+    def extend(self, sets: list[BufferSet]) -> None: ...
+    def batch(self, kind: str, count: int) -> None: ...
 
 
 class Exchange:
-    """in_place: of the solution. shared: the hands are in another process."""
+    """sets: of timed calls. every: these, and the further ones of batches. in_place: of the solution. shared: the
+    hands are in another process."""
 
     def __init__(
         self,
@@ -60,9 +64,11 @@ class Exchange:
         self.stays: list[dict[str, int]] = []  # checksums of the inputs that a turn's calls share, of each set
         self._make = shared_set if shared else private_set
         self.sets: list[BufferSet] = []
+        self.every: list[BufferSet] = []
         try:
             for _ in range(INPUT_SETS):
                 self.sets.append(self.buffers(maker))
+            self.every = list(self.sets)
             hands.attach(self.sets)
             for each in self.sets:
                 each.seal()
@@ -74,10 +80,32 @@ class Exchange:
         """A set for the maker's case."""
         return self._make(maker.places(), maker.output_places(), maker.device)
 
+    def extend(self, count: int) -> int:
+        """Further sets until there are so many, or no room for them; how many there are. They have the constants of
+        the first ones. NotCapturable where a captured call cannot be captured over them."""
+        places, constants = self.maker.places(), self.definition.constants
+        more: list[BufferSet] = []
+        try:
+            for number in range(len(self.every), count):
+                loan = Loan(number % len(self.sets), self.sets[number % len(self.sets)].inputs, constants)
+                each = self._make(places, self.maker.output_places(), self.maker.device, loan)
+                more.append(each)
+                self.maker.rewrite(each.inputs, 0)
+        except (MemoryError, torch.OutOfMemoryError):
+            more.pop().release() if more else None
+        if more:
+            synchronize(self.maker.device)
+            self.every += more
+            self.stays += [self.stays[number % len(self.sets)] for number in range(len(self.stays), len(self.every))]
+            self.hands.extend(more)
+            for each in more:
+                each.seal()
+        return len(self.every)
+
     def release(self) -> None:
-        for each in self.sets:
+        for each in self.every or self.sets:
             each.release()
-        self.sets = []
+        self.sets, self.every = [], []
 
     def remember_what_stays(self, variants: list[str]) -> None:
         """The contents that a turn's calls share, since each set was written with its variant."""
@@ -85,7 +113,7 @@ class Exchange:
 
     def ready(self, which: int, byte: int) -> None:
         """Poison in the outputs of a set, or its input's contents."""
-        each = self.sets[which]
+        each = self.every[which]
         make_ready(each.inputs, each.outputs, self.in_place, byte)
 
     def ready_all(self) -> None:
@@ -95,7 +123,7 @@ class Exchange:
 
     def snapshot(self, which: int) -> Outputs:
         """The outputs as they are now: what is looked at later is nothing that anybody else can reach."""
-        copies = {name: tensor.clone() for name, tensor in self.sets[which].outputs.items()}
+        copies = {name: tensor.clone() for name, tensor in self.every[which].outputs.items()}
         synchronize(self.maker.device)
         return copies
 
@@ -113,7 +141,7 @@ class Exchange:
         """Against the reference of the contents that lie there since refresh() of that variant. Wrong where they are
         not those that the judge wrote, or do not stay until the reference is there: who writes into them changes what
         is expected. What was written is known from the judge's own memory, never from what lies there."""
-        inputs = self.sets[which].inputs
+        inputs = self.every[which].inputs
         written = self.stays[which] | self.maker.refreshed_sums(variant)
         unchanged(written, inputs, WHILE_TIMED)
         verdict = judge(self.definition, self.module, inputs, outputs)

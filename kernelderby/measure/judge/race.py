@@ -59,7 +59,8 @@ class Race:
         """Whether it is right at all. An exception of the solution's goes through."""
         check = CheckRounds(self.exchange)
         verdict = check.verdict()
-        self.series.repeats, self.series.reference_seconds = check.repeats, check.reference_seconds
+        self.series.repeats = check.repeats
+        self.series.reference_seconds = self.batches.reference_seconds = check.reference_seconds
         return verdict
 
     def start(self) -> None:
@@ -104,10 +105,6 @@ class Race:
         except Wrong as wrong:
             return Turn(wrong.verdict)
         return turn
-
-    def batch_us(self, kind: str) -> float:
-        """Per call, by the judge's own clock. Wrong where the outputs are not right."""
-        return self.batches.us(kind)
 
     def reference_latency_us(self, timer: Timer, iterations: int) -> float:
         """Median time of the definition's reference."""

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import statistics
-import time
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -17,6 +14,7 @@ from kernelderby.measure.clock.timing import CUPTI, Timer, make_timer
 from kernelderby.measure.judge.blame import blamed_on
 from kernelderby.measure.judge.cases import Case, case_of_workload
 from kernelderby.measure.judge.definition import definition_module
+from kernelderby.measure.judge.doubt import Claims, Judged, SecondLook, SessionClock
 from kernelderby.measure.judge.exchange import HandsLike
 from kernelderby.measure.judge.inputs import InputMaker
 from kernelderby.measure.judge.overtaking import larger_case
@@ -29,11 +27,6 @@ from kernelderby.trace import Status
 
 _OF_FLOOR = 0.9  # peaks are rounded, and a clock may boost above the rated one
 _OF_EMPTY_KERNEL = 0.5
-# What the judge's clock over a batch sees beside the calls: two messages, the GPU's change from one process to the
-# other, launches. Generous, since an honest solution must never fall here; on a busy CPU more.
-_BESIDE_US = {"cuda": 400.0, "cpu": 20_000.0}
-_PATIENCE = (0.1, 0.5, 2.0)  # seconds; what makes a GPU or a CPU slow for a while ends, what a solution hides does not
-_HOST_US = 1000.0  # host time per call that explains a slow batch; no library takes more
 
 _timers: dict[str, Timer] = {}
 
@@ -102,42 +95,21 @@ class JudgesTable:
         if self.device.type == "cuda":
             torch.cuda.empty_cache()
 
-    def doubt(
-        self,
-        race: Race,
-        times: dict[str, list[tuple[float, ...]]],
-        host_us: Sequence[float],
-        solution: Solution,
-        empty_kernel_us: dict[str, float | None] | None,
-    ) -> Verdict:
-        """Why the claimed times cannot be, as the verdict on them; PASSED when they can."""
-        beside = _BESIDE_US[self.device.type]
-        for kind in ("eager", "graph"):
-            if kind not in times:
-                continue
-            claimed = statistics.median([span for spans in times[kind] for span in spans])
-            floor = self._floor_us(solution, (empty_kernel_us or {}).get(kind))
+    def doubt(self, race: Race, claims: Claims, solution: Solution, session: SessionClock) -> Judged:
+        """What the judge's own clock, the records and the floor say of the claimed times."""
+        judged = Judged()
+        for kind, claimed in claims.medians.items():
+            floor = self._floor_us(solution, (session.empty_kernel_us or {}).get(kind))
             if claimed < floor:
-                return Verdict(Status.BELOW_FLOOR, f"{kind}: {claimed:.2f} us, where this GPU needs {floor:.2f} us")
+                why = f"{kind}: {claimed:.2f} us, where this GPU needs {floor:.2f} us"
+                return Judged(Verdict(Status.BELOW_FLOOR, why))
             # Who writes into the outputs leaves nothing behind the window, who returns them a copy of each.
             copies = 0 if solution.destination_passing_style else len(self.definition.outputs)
             if why := contradiction(race.taken, kind, copies, self.machine.protocol == CUPTI):
-                return Verdict(Status.REWARD_HACK, f"{kind}: its process claims {claimed:.1f} us, but {why}")
-            allowed = 2 * claimed + beside
-            if kind == "eager":
-                allowed += min(2 * statistics.median(host_us), _HOST_US)
-            batch = race.batch_us(kind)
-            for pause in _PATIENCE:
-                if batch > allowed:
-                    time.sleep(pause)
-                    batch = min(batch, race.batch_us(kind))
-            if batch > allowed:
-                return Verdict(
-                    Status.REWARD_HACK,
-                    f"{kind}: its process claims {claimed:.1f} us; by the judge's "
-                    f"clock over unseen inputs a call takes {batch:.0f} us",
-                )
-        return Verdict(Status.PASSED)
+                told = f"{kind}: its process claims {claimed:.1f} us, but {why}"
+                return Judged(Verdict(Status.REWARD_HACK, told))
+        look = SecondLook(race.batches, self.device.type, session, not solution.destination_passing_style)
+        return look.at(claims, judged)
 
     def _floor_us(self, solution: Solution, empty_kernel_us: float | None) -> float:
         """What no kernel can beat here: the flops, and the bytes that have to be read (what is written may still lie

@@ -171,10 +171,7 @@ class Contest:
             self._catch(run.watch.out_of_turn(run.workers.by_name, self._table.device), helpers.OUT_OF_TURN)
             try:
                 with run.workers.alone(racer.worker):
-                    empty = run.ledger.environment.get("empty_kernel_us")
-                    end = self._caught.pop(racer.solution.name, None) or self._table.doubt(
-                        racer.race, racer.times, racer.host_us, racer.solution, empty
-                    )
+                    end = self._caught.pop(racer.solution.name, None) or self._doubt(racer)
             except Failed as failed:
                 end = failed
             except Wrong as wrong:
@@ -182,6 +179,13 @@ class Contest:
             if self._goes_on(racer, end):
                 kept.append(racer)
         return [racer for racer in kept if self._goes_on(racer, self._caught.pop(racer.solution.name, PASSED))]
+
+    def _doubt(self, racer: Racer) -> Verdict:
+        start = time.monotonic()
+        judged = self._table.doubt(racer.race, racer.claims, racer.solution, self._run.clock)
+        racer.seconds += time.monotonic() - start
+        racer.accept(judged)
+        return judged.verdict
 
     def _goes_on(self, racer: Racer, end: Verdict | Failed) -> bool:
         """True for a verdict that passed; otherwise its row is written."""

@@ -61,6 +61,8 @@ class Ledger:
             numbers["graph_missing"] = self.logs.kept(f"{about}, no graph", numbers["graph_missing"])
         if racer:
             environment |= {"secret": racer.secret, "seconds": round(racer.seconds, 3)}
+            if racer.judge_us:
+                environment["judge_us"] = racer.judge_us
             if racer.clocks:
                 environment |= {"clocks_before": racer.clocks[0], "clocks": racer.clocks[1:]}
         row = Measurement(

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from kernelderby.catalog import Solution
+from kernelderby.measure.judge.doubt import Claims, Judged
 from kernelderby.measure.judge.race import Race, Turn
 from kernelderby.measure.wire.process import WorkerProcess
 from kernelderby.trace import Correctness
@@ -24,6 +25,7 @@ class Racer:
     host_us: list[float] = field(default_factory=list)
     wall_us: list[float] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+    judge_us: dict[str, float] = field(default_factory=dict)  # kind -> a call by the judge's own clock
     clocks: list[dict[str, Any]] = field(default_factory=list)  # before the first turn, then after each
     graph_missing: str = ""
     seconds: float = 0.0  # that this solution alone has taken
@@ -53,6 +55,29 @@ class Racer:
         self.wall_us += turn.eager.wall_us
         self.notes += turn.eager.notes + [f"graph: {note}" for note in (turn.graph.notes if turn.graph else [])]
 
+    @property
+    def claims(self) -> Claims:
+        return Claims(
+            {kind: _median(self.times[kind]) for kind in ("eager", "graph") if kind in self.times},
+            statistics.median(self.host_us),
+        )
+
+    def accept(self, judged: Judged) -> None:
+        """Where the judge's clock is longer than the claim, the time is the judge's: the samples keep their ratios."""
+        if judged.graph_missing:
+            self.times.pop("graph", None)
+            self.graph_missing = judged.graph_missing
+        for kind, clocked in judged.clocked.items():
+            self.judge_us[kind] = round(clocked.call_us, 3)
+            if clocked.short_us:
+                claimed = _median(self.times[kind])
+                factor = clocked.call_us / claimed
+                self.times[kind] = [tuple(round(span * factor, 3) for span in spans) for spans in self.times[kind]]
+                self.notes.append(
+                    f"{kind}: {clocked.call_us:.1f} us a call by the judge's clock, which counts; its process's timer "
+                    f"says {claimed:.1f} us"
+                )
+
     def compared(self, kind: str) -> list[tuple[float, ...]]:
         return self.times.get(kind, [])
 
@@ -63,6 +88,10 @@ def first_two(racers: list[Racer]) -> tuple[list[Racer], str]:
     kind = "graph" if with_graph and len(with_graph) >= min(2, len(racers)) else "eager"
     leading = sorted(
         with_graph if kind == "graph" else racers,
-        key=lambda racer: statistics.median([span for spans in racer.compared(kind) for span in spans]),
+        key=lambda racer: _median(racer.compared(kind)),
     )
     return leading[:2], kind
+
+
+def _median(rounds: list[tuple[float, ...]]) -> float:
+    return statistics.median([span for spans in rounds for span in spans])

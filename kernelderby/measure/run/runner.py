@@ -7,7 +7,6 @@ import secrets
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
-from typing import Any
 
 import torch
 
@@ -15,8 +14,11 @@ from kernelderby.catalog import Catalog, published
 from kernelderby.catalog.selection import workload_label
 from kernelderby.catalog.traces import load_rows
 from kernelderby.errors import DerbyError
+from kernelderby.measure.clock.graphs import NotCapturable
 from kernelderby.measure.judge import secret
+from kernelderby.measure.judge.batch import calibrated
 from kernelderby.measure.judge.blame import DefinitionFailed
+from kernelderby.measure.judge.doubt import SessionClock
 from kernelderby.measure.judge.table import JudgesTable
 from kernelderby.measure.machine.environment import GpuSensors
 from kernelderby.measure.machine.probe import Machine, exclusive
@@ -30,12 +32,13 @@ from kernelderby.measure.run.shared import Run
 from kernelderby.measure.run.workers import START_SECONDS, Workers
 from kernelderby.measure.wire.process import WorkerProcess
 from kernelderby.measure.wire.quoted import shown
-from kernelderby.measure.wire.replies import EmptyKernelTimes, Failed
+from kernelderby.measure.wire.remote import RemoteHands
+from kernelderby.measure.wire.replies import Done, EmptyKernelTimes, Failed
 from kernelderby.trace import Measurement
 
 _STRANGERS_SECONDS = 5  # the driver lists a process that has just ended a little longer
 
-_empty_kernels: dict[tuple[str, str], dict[str, float | None]] = {}  # of a GPU and a protocol
+_clocks: dict[tuple[str, str], SessionClock] = {}  # of a GPU and a protocol
 
 
 class Runner:
@@ -58,7 +61,12 @@ class Runner:
         with exclusive(self.machine, self.catalog.root), self._ledger.neighbours:
             self._refuse_strangers()
             if plan.jobs:
-                self._ledger.environment |= self._empty_kernel()
+                self._run.clock = clock = self._calibrate()
+                if clock.empty_kernel_us:
+                    self._ledger.environment["empty_kernel_us"] = clock.empty_kernel_us
+                self._ledger.environment["judge_beside_us"] = {
+                    kind: [round(each.batch_us, 3), round(each.call_us, 3)] for kind, each in clock.beside.items()
+                }
             try:
                 self._each_in_turn(plan.jobs)
             finally:
@@ -145,22 +153,29 @@ class Runner:
                 )
             time.sleep(0.25)
 
-    def _empty_kernel(self) -> dict[str, Any]:
-        """empty_kernel_us, measured once in this process for each machine and protocol; without it, where it cannot be
-        measured, and a note."""
+    def _calibrate(self) -> SessionClock:
+        """What an empty kernel takes, and the judge's clock beside the calls; measured once in this process for each
+        machine and protocol. Without what cannot be measured, and a note."""
         what = self.machine.gpu.uuid if self.machine.gpu else self.machine.name, self.machine.protocol
-        if what in _empty_kernels:
-            return {"empty_kernel_us": _empty_kernels[what]}
-        worker = WorkerProcess(self.catalog.root, self.machine.device)
+        if what in _clocks:
+            return _clocks[what]
+        worker, protocol = WorkerProcess(self.catalog.root, self.machine.device), self.machine.protocol
+        found = SessionClock()
         try:
-            times = worker.ask(EmptyKernelTimes, "empty_kernel", START_SECONDS, protocol=self.machine.protocol)
-        except Failed as failed:
-            self.observer.note(f"the empty kernel has no time: {shown(failed.message).partition(chr(10))[0]}")
-            return {}
+            times = worker.ask(EmptyKernelTimes, "empty_kernel", START_SECONDS, protocol=protocol)
+            found = SessionClock(times.empty_kernel_us)
+            worker.ask(Done, "load_empty", START_SECONDS, protocol=protocol)
+            device = torch.device("cuda", 0) if self.machine.device == "cuda" else torch.device("cpu")
+            beside = calibrated(RemoteHands(worker, self.settings.timeout_seconds), device)
+            found = SessionClock(times.empty_kernel_us, beside)
+        except (Failed, NotCapturable) as failed:
+            what_failed = "judge's clock" if found.empty_kernel_us else "empty kernel"
+            self.observer.note(f"the {what_failed} is not calibrated: {shown(str(failed)).partition(chr(10))[0]}")
+            return found
         finally:
             worker.kill()
-        _empty_kernels[what] = times.empty_kernel_us
-        return {"empty_kernel_us": times.empty_kernel_us}
+        _clocks[what] = found
+        return found
 
     def _run_job(self, job: Job) -> None:
         own = secret.of_workload(self.settings.secret, job.workload.uuid)  # it stands in its rows, and others follow

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from kernelderby.catalog import Catalog
+from kernelderby.measure.judge.doubt import SessionClock
 from kernelderby.measure.machine.environment import GpuSensors
 from kernelderby.measure.run.helpers import Watch
 from kernelderby.measure.run.ledger import Ledger
@@ -24,5 +25,6 @@ class Run:
     ledger: Ledger
     sensors: GpuSensors | None
     observer: Observer
+    clock: SessionClock = field(default_factory=SessionClock)
     watch: Watch = field(default_factory=Watch)
     were_overtaken: set[str] = field(default_factory=set)

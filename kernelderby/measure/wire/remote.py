@@ -7,6 +7,7 @@ worker sends instead ends as its own row (Failed), never as the end of the run.
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -55,8 +56,14 @@ class RemoteHands:
     def call(self, which: int) -> None:
         self._ask(Done, "call", which=which)
 
+    def extend(self, sets: Sequence[BufferSet]) -> None:
+        self._expect_captured(self._ask(CaptureDone, "extend", sets=[each.description for each in sets]))
+
     def capture(self) -> None:
-        done = self._ask(CaptureDone, "capture")
+        self._expect_captured(self._ask(CaptureDone, "capture"))
+
+    @staticmethod
+    def _expect_captured(done: CaptureDone) -> None:
         if done.missing:
             raise NotCapturable(quoted(text(done.missing, 600)), spoiled=done.spoiled)
 
@@ -72,8 +79,8 @@ class RemoteHands:
     def overwritten(self) -> int:
         return self._ask(Overwritten, "overwritten").nbytes
 
-    def batch(self, kind: str) -> None:
-        self._ask(Done, "batch", kind=kind)
+    def batch(self, kind: str, count: int) -> None:
+        self._ask(Done, "batch", kind=kind, count=count)
 
     def spans(self, kind: str, iterations: int, before: Call, after: Call) -> Spans:
         """The worker stops before and after each window until the judge has done its part."""

@@ -11,7 +11,7 @@ import ctypes
 import math
 import os
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -45,11 +45,12 @@ Place = tuple[tuple[int, ...], torch.dtype]  # shape and type of a tensor
 @dataclass(slots=True)
 class BufferSet:
     """Inputs (plain numbers among them) and outputs by name, in the definition's order. description: for attach(),
-    None for memory of this process alone."""
+    None for memory of this process alone. lender: the number of the set whose constants are its own, too."""
 
     inputs: dict[str, Any]
     outputs: dict[str, torch.Tensor]
     description: dict[str, Any] | None = None
+    lender: int | None = None
     _free: list[Any] = field(default_factory=list)
 
     def seal(self) -> None:
@@ -66,27 +67,48 @@ class BufferSet:
             self._free.pop()()
 
 
+@dataclass(frozen=True, slots=True)
+class Loan:
+    """The number of a set, its inputs, and the names of those that another set has, too."""
+
+    number: int
+    inputs: dict[str, Any]
+    names: tuple[str, ...]
+
+
 def private_set(
-    inputs: Mapping[str, Place | int | float | bool], outputs: Mapping[str, Place], device: torch.device
+    inputs: Mapping[str, Place | int | float | bool],
+    outputs: Mapping[str, Place],
+    device: torch.device,
+    loan: Loan | None = None,
 ) -> BufferSet:
     """Buffers of this process alone."""
 
     def made(place: Any) -> Any:
         return torch.empty(place[0], dtype=place[1], device=device) if isinstance(place, tuple) else place
 
+    lent = {name: loan.inputs[name] for name in loan.names} if loan else {}
     return BufferSet(
-        {name: made(place) for name, place in inputs.items()}, {name: made(place) for name, place in outputs.items()}
+        {name: lent[name] if name in lent else made(place) for name, place in inputs.items()},
+        {name: made(place) for name, place in outputs.items()},
+        lender=loan.number if loan else None,
     )
 
 
 def shared_set(
-    inputs: Mapping[str, Place | int | float | bool], outputs: Mapping[str, Place], device: torch.device
+    inputs: Mapping[str, Place | int | float | bool],
+    outputs: Mapping[str, Place],
+    device: torch.device,
+    loan: Loan | None = None,
 ) -> BufferSet:
     """Buffers in an arena of their own, and what a worker needs to open it."""
     described: dict[str, dict[str, Any]] = {"inputs": {}, "outputs": {}}
     size = 0
     for kind, places in (("inputs", inputs), ("outputs", outputs)):
         for name, place in places.items():
+            if loan and kind == "inputs" and name in loan.names:
+                described[kind][name] = {"lent": True}
+                continue
             if not isinstance(place, tuple):
                 described[kind][name] = {"value": place}
                 continue
@@ -98,12 +120,13 @@ def shared_set(
     arena, handle = _cuda_arena(size, free) if device.type == "cuda" else _cpu_arena(size, free)
     if device.type == "cuda":
         arena.zero_()  # the driver gives the judge its own former memory again, expected outputs among it
-    description = {"size": size, "handle": handle, **described}
-    return BufferSet(*_tensors(description, arena), description, free)
+    lender = loan.number if loan else None
+    description = {"size": size, "handle": handle, "lender": lender, **described}
+    return BufferSet(*_tensors(description, arena, loan.inputs if loan else {}), description, lender, free)
 
 
-def opened_set(description: dict[str, Any], device: torch.device) -> BufferSet:
-    """The other side: the same memory in this process."""
+def opened_set(description: dict[str, Any], device: torch.device, known: Sequence[BufferSet] = ()) -> BufferSet:
+    """The other side: the same memory in this process. known: the sets that are open, of which it may borrow."""
     free: list[Any] = []
     size, handle = description["size"], description["handle"]
     if device.type == "cuda":
@@ -114,10 +137,13 @@ def opened_set(description: dict[str, Any], device: torch.device) -> BufferSet:
         arena = torch.as_tensor(_DeviceBytes(pointer.value, size), device=device)
     else:
         arena = torch.from_file(handle, shared=True, size=size, dtype=torch.uint8)
-    return BufferSet(*_tensors(description, arena), None, free)
+    lender = description["lender"]
+    return BufferSet(*_tensors(description, arena, {} if lender is None else known[lender].inputs), None, lender, free)
 
 
-def _tensors(description: dict[str, Any], arena: torch.Tensor) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
+def _tensors(
+    description: dict[str, Any], arena: torch.Tensor, lent: Mapping[str, Any]
+) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
     def tensor(spec: dict[str, Any]) -> Any:
         if "value" in spec:
             return spec["value"]
@@ -128,7 +154,7 @@ def _tensors(description: dict[str, Any], arena: torch.Tensor) -> tuple[dict[str
         return arena[spec["offset"] : spec["offset"] + count].view(dtype).view(shape)
 
     return (
-        {name: tensor(spec) for name, spec in description["inputs"].items()},
+        {name: lent[name] if "lent" in spec else tensor(spec) for name, spec in description["inputs"].items()},
         {name: tensor(spec) for name, spec in description["outputs"].items()},
     )
 

@@ -30,6 +30,7 @@ class Hands:
         self._prepared: list[SetUp] = []
         self._places: dict[str, tuple[tuple[int, ...], torch.dtype]] = {}
         self._replays: list[Callable[[], Any]] = []
+        self._in_turn = 0  # sets of timed calls
         self._canaries: Canaries | None = None
 
     def attach(self, sets: Sequence[BufferSet]) -> None:
@@ -37,7 +38,18 @@ class Hands:
         self.detach()
         self.sets = sets
         self._prepared = [SetUp({}) for _ in sets]
+        self._in_turn = len(sets)
         self._places = {name: (tuple(tensor.shape), tensor.dtype) for name, tensor in sets[0].outputs.items()}
+
+    def extend(self, sets: Sequence[BufferSet]) -> None:
+        """Further sets for batches alone; where the calls are captured, these too, in memory of one graph: they are
+        replayed one after the other. NotCapturable with the reason."""
+        first = len(self.sets)
+        self.sets = [*self.sets, *sets]
+        self._prepared += [self._prepared[each.lender] if each.lender is not None else SetUp({}) for each in sets]
+        if self._replays:
+            pool = torch.cuda.graph_pool_handle() if self.device.type == "cuda" else None
+            self._replays += [self.timer.capture(partial(self._run, first + n), pool) for n in range(len(sets))]
 
     def detach(self) -> None:
         self.sets, self._prepared, self._replays, self._canaries = (), [], [], None
@@ -92,20 +104,20 @@ class Hands:
         run, returned = self._runner(kind), [None]
 
         def call(iteration: int) -> None:
-            returned[0] = run(iteration % len(self.sets))
+            returned[0] = run(iteration % self._in_turn)
 
         def look(iteration: int) -> None:
-            self._keep(iteration % len(self.sets), returned[0])
+            self._keep(iteration % self._in_turn, returned[0])
             returned[0] = None
             synchronize(self.device)
             after(iteration)
 
         return self.timer.spans(call, iterations, before, look)
 
-    def batch(self, kind: str) -> None:
-        """One call or replay over each set, back to back."""
+    def batch(self, kind: str, count: int) -> None:
+        """One call or replay over each of the first sets, back to back."""
         run = self._runner(kind)
-        for which in range(len(self.sets)):
+        for which in range(count):
             self._keep(which, run(which))
         synchronize(self.device)
 

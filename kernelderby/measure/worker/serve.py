@@ -184,6 +184,14 @@ class Worker:
 
         return EmptyKernelTimes(empty_kernel_us(self._timer_of(protocol), self.device))
 
+    def load_empty(self, protocol: str) -> Done:
+        """Nothing to speak of in the place of a solution, by which the judge learns what its own clock takes."""
+        from kernelderby.measure.worker.empty import empty_candidate
+
+        self._timer_of(protocol)
+        self._candidate = empty_candidate()
+        return Done()
+
     # --------------------------------------------------------------------------------------------- the judge's hands
 
     def command(self, name: str) -> Callable[..., Struct]:
@@ -213,11 +221,22 @@ class Worker:
     def set_up(self, which: int) -> SetUpDone:
         return SetUpDone(self.hands.set_up(which))
 
+    def extend(self, sets: list[dict[str, Any]]) -> CaptureDone:
+        """Opens further sets for batches."""
+        from kernelderby.measure.wire.shared import opened_set
+
+        more = [opened_set(each, self.device, self._opened) for each in sets]
+        self._opened += more
+        return self._captured(lambda: self.hands.extend(more))
+
     def capture(self) -> CaptureDone:
+        return self._captured(self.hands.capture)
+
+    def _captured(self, capture: Callable[[], None]) -> CaptureDone:
         from kernelderby.measure.clock.graphs import NotCapturable
 
         try:
-            self.hands.capture()
+            capture()
         except NotCapturable as error:
             return CaptureDone(str(error), error.spoiled)
         return CaptureDone("", spoiled=False)

@@ -1,0 +1,140 @@
+"""How often an honest bfloat16 implementation fails a definition's tolerances, by chance alone.
+
+Runs the plain-torch baseline of each definition on its small cases (SMALL_AXES and its variants, where chance is
+largest) and compares it with the reference as the judge does, DRAWS times each with contents of its own. Of each draw
+it keeps the share of the closest bound that was used; above 1 the draw fails. The chance of a failure is that of an
+exponential tail over the largest hundredth of those shares (peaks over threshold): 20,000 draws see only one in 20,000.
+
+    python benchmarks/tolerance_draws.py [DEFINITION ...] [--draws 20000] [--seconds 120] [--root .]
+
+Where baseline and reference give the same bits, each output is rounded once more, at random. INPUT_DRAWS take turns
+with normal numbers. Prints one line a definition: draws, failures, the largest share, the chance of a failure at the
+worst case. A definition stops after --seconds; its line says how many draws there were.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import statistics
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from types import ModuleType
+
+import torch
+
+from kernelderby.catalog import Catalog, Definition, Solution
+from kernelderby.measure.judge.cases import Case, small_cases
+from kernelderby.measure.judge.correctness import DEFAULT_TOLERANCE, Outputs, compare, reference_outputs, row_and_scale
+from kernelderby.measure.judge.definition import module_of
+from kernelderby.measure.judge.draws import NORMAL
+from kernelderby.measure.judge.inputs import InputMaker
+from kernelderby.measure.worker.build import load_solution
+from kernelderby.measure.worker.candidate import Candidate
+from kernelderby.trace import Status
+
+_OF_TAIL = 0.01
+_LEAST_TAIL = 20  # shares that a tail is fitted to
+
+
+def chance_of_failure(shares: Sequence[float]) -> float:
+    """That a share exceeds 1, from the logarithms of the largest: exp(-distance / mean excess)."""
+    known = sorted((math.log(share) for share in shares if share > 0), reverse=True)
+    count = max(_LEAST_TAIL, int(_OF_TAIL * len(known)))
+    if len(known) <= count:
+        return sum(share > 1 for share in shares) / max(1, len(shares))
+    threshold = known[count]
+    excess = statistics.fmean(each - threshold for each in known[:count])
+    if threshold >= 0 or excess <= 1e-12:
+        return sum(share > 1 for share in shares) / len(shares)
+    return count / len(shares) * math.exp(threshold / excess)
+
+
+def shares_of(definition: Definition, module: ModuleType, case: Case, candidate: Candidate, draws: int, until: float):
+    maker = InputMaker(definition, module, case, torch.device("cpu"), definition.path.parent, "tolerances")
+    inputs = maker.make(0)
+    outputs = candidate.new_outputs(case, torch.device("cpu"))
+    shares, failures = [], 0
+    kinds = [NORMAL, *getattr(module, "INPUT_DRAWS", ())]
+    for number in range(draws):
+        if time.monotonic() > until:
+            break
+        maker.write(inputs, f"draw/{number}", draw=kinds[number % len(kinds)])
+        for name, output in candidate.in_place.items():
+            outputs[name].copy_(inputs[output])
+        found = candidate.verified(candidate(inputs, outputs), case, torch.device("cpu"))
+        references = reference_outputs(definition, module, inputs)
+        if all(torch.equal(found[name], references[name]) for name in references):
+            found = {name: rounded_once_more(output) for name, output in found.items()}
+        if canonical := getattr(module, "canonical_outputs", None):
+            references, found = canonical(references, inputs), canonical(found, inputs)
+        failures += compare(definition, found, references).status is not Status.PASSED
+        shares.append(used_of_bounds(definition, found, references))
+    return shares, failures
+
+
+def rounded_once_more(output: torch.Tensor) -> torch.Tensor:
+    """As if a value had been bfloat16 on the way; integers and eight bits as they are."""
+    if not output.is_floating_point() or output.element_size() < 2:
+        return output
+    return (output.double() * (1 + (torch.rand(output.shape) * 2 - 1) * 2**-8)).to(output.dtype)
+
+
+def used_of_bounds(definition: Definition, outputs: Outputs, references: Outputs) -> float:
+    """Of the bound that is closest to failing, the share that was used."""
+    shares = [0.0]
+    for tolerance in definition.tolerances or (DEFAULT_TOLERANCE,):
+        for name in tolerance.outputs or references:
+            x, y = outputs[name].double(), references[name].double()
+            off, width = torch.where(x == y, 0, (x - y).abs()), y.abs() + 1e-8
+            least = tolerance.least_ratio(x.numel())
+            if least < 1:
+                failing = int(((off > tolerance.atol) & (off / width > tolerance.rtol)).sum())
+                shares.append(failing / (x.numel() * (1 - least)))
+            else:
+                shares.append(
+                    float(torch.minimum(off / (tolerance.atol + 1e-30), off / width / (tolerance.rtol + 1e-30)).max())
+                )
+            if tolerance.row_error is not None or tolerance.scale_error is not None:
+                row, factor = row_and_scale(outputs[name], references[name])
+                shares.append(row / (tolerance.row_error or float("inf")))
+                shares.append(abs(factor - 1) / (tolerance.scale_error or float("inf")))
+    return max(shares)
+
+
+def look_at(definition: Definition, solution: Solution, draws: int, seconds: float) -> str:
+    module = module_of(definition)
+    candidate = Candidate(
+        load_solution(definition, solution), solution.destination_passing_style, definition, solution.in_place
+    )
+    cases = small_cases(definition, module.SMALL_AXES, getattr(module, "SMALL_VARIANTS", None), 1)
+    cases = [case for case in cases if all(case.sizes.values())]  # an empty tensor tells nothing
+    start, total, failed, largest, worst = time.monotonic(), 0, 0, 0.0, (0.0, "")
+    for number, case in enumerate(cases):
+        until = start + seconds * (number + 1) / len(cases)
+        shares, failures = shares_of(definition, module, case, candidate, math.ceil(draws / len(cases)), until)
+        total, failed, largest = total + len(shares), failed + failures, max(largest, *shares, 0.0)
+        worst = max(worst, (chance_of_failure(shares), case.label))
+    return (
+        f"{definition.name}: {total} draws, {failed} failures, largest share {largest:.3f}, "
+        f"chance of a failure {worst[0]:.1e} ({worst[1]})"
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("definitions", nargs="*")
+    parser.add_argument("--draws", type=int, default=20_000)
+    parser.add_argument("--seconds", type=float, default=120)
+    parser.add_argument("--root", type=Path, default=Path())
+    asked = parser.parse_args()
+    torch.set_num_threads(1)
+    catalog = Catalog.open(asked.root)
+    for name in asked.definitions or catalog.definitions:
+        plain = [each for each in catalog.solutions.values() if each.definition == name and each.author == "baseline"]
+        print(look_at(catalog.definition(name), plain[0], asked.draws, asked.seconds), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,97 @@
+"""A claimed time beside the judge's own clock."""
+
+from __future__ import annotations
+
+import pytest
+
+pytest.importorskip("torch")
+from kernelderby.measure.clock.graphs import NotCapturable
+from kernelderby.measure.judge import doubt
+from kernelderby.measure.judge.batch import Beside, held_against, sets_for
+from kernelderby.measure.judge.doubt import Claims, Judged, SecondLook, SessionClock
+from kernelderby.trace import Status
+
+BESIDE = Beside(300.0, 3.0)  # of an H200's order: two messages, the launch of a graph
+
+
+@pytest.mark.parametrize("real", [2.0, 5.0, 12.0, 40.0, 120.0, 400.0, 1500.0, 20_000.0])
+@pytest.mark.parametrize("share", [0.0, 0.3, 0.9, 0.94])
+def test_whoever_claims_too_little_gets_what_the_judge_has_seen(real, share):
+    """Whatever is claimed, what counts is short of the real time by no more than 5 % of it or 2 us, and the launch."""
+    claimed = real * share
+    count = sets_for(claimed, "cuda")
+    clocked = held_against(claimed, BESIDE.batch_us + count * (real + 1.0), count, BESIDE, 0.0, "cuda")
+    counts = claimed + clocked.short_us
+    assert counts >= real - max(2 * 2.0 + 3.0, 0.06 * real)
+    assert counts <= real + 2.0
+
+
+@pytest.mark.parametrize("real", [2.0, 5.0, 40.0, 400.0, 20_000.0])
+@pytest.mark.parametrize("held_up", [0.0, 50.0])
+def test_an_honest_claim_stands_though_something_holds_the_batch_up(real, held_up):
+    count = sets_for(real, "cuda")
+    total = BESIDE.batch_us + held_up + count * max(BESIDE.call_us, real + 1.0)
+    assert held_against(real, total, count, BESIDE, 0.0, "cuda").short_us == 0
+
+
+def test_small_calls_come_in_large_batches():
+    assert [sets_for(us, "cuda") for us in (0.0, 5.0, 100.0, 400.0, 10_000.0)] == [64, 64, 26, 7, 2]
+
+
+class Batches:
+    def __init__(self, per_call, refuses=False):
+        self.per_call, self.refuses, self.asked = per_call, refuses, []
+
+    def sets(self, wanted):
+        if self.refuses:
+            raise NotCapturable("not again")
+        return wanted
+
+    def us(self, kind, count):
+        self.asked.append(kind)
+        return BESIDE.batch_us + count * self.per_call[kind]
+
+    def copy_us(self, kind):
+        return 5.0
+
+
+def looked(per_call, claims, host_us=5.0, refuses=False, returns_outputs=False):
+    session = SessionClock(beside={"eager": BESIDE, "graph": BESIDE})
+    look = SecondLook(Batches(per_call, refuses), "cuda", session, returns_outputs)
+    return look.at(Claims(claims, host_us), Judged())
+
+
+@pytest.fixture(autouse=True)
+def impatient(monkeypatch):
+    monkeypatch.setattr(doubt, "_PATIENCE", (0.0,))
+
+
+def test_long_python_in_a_call_is_a_long_eager_time_and_no_accusation():
+    judged = looked({"eager": 3000.0, "graph": 9.0}, {"eager": 10.0, "graph": 9.0}, host_us=2990.0)
+    assert judged.verdict.status is Status.PASSED
+    assert judged.clocked["eager"].short_us == pytest.approx(2990.0) and judged.clocked["graph"].short_us == 0
+
+
+def test_a_host_time_that_is_claimed_makes_no_eager_time_shorter():
+    for host_us in (0.0, 1000.0, 1e6):
+        judged = looked({"eager": 300.0}, {"eager": 10.0}, host_us=host_us)
+        assert judged.clocked["eager"].short_us == pytest.approx(290.0)
+
+
+def test_a_host_time_explains_nothing_of_a_graph():
+    judged = looked({"eager": 3000.0, "graph": 3000.0}, {"eager": 10.0, "graph": 10.0}, host_us=2990.0)
+    assert judged.verdict.status is Status.REWARD_HACK and judged.verdict.message.startswith("graph: ")
+
+
+def test_what_is_no_accident_ends_the_race():
+    assert looked({"eager": 30_000.0}, {"eager": 10.0}).verdict.status is Status.REWARD_HACK
+
+
+def test_whoever_is_not_captured_again_has_no_graph_time():
+    judged = looked({"eager": 10.0, "graph": 1.0}, {"eager": 10.0, "graph": 1.0}, refuses=True)
+    assert "not again" in judged.graph_missing and set(judged.clocked) == {"eager"}
+
+
+def test_copies_of_outputs_are_the_workers():
+    assert looked({"eager": 16.0}, {"eager": 10.0}, returns_outputs=True).clocked["eager"].short_us == 0
+    assert looked({"eager": 16.0}, {"eager": 10.0}).clocked["eager"].short_us == pytest.approx(6.0)
