@@ -1,8 +1,9 @@
 """Exploits and honest solutions, in real processes: what each ends as, and that nothing of the run is touched.
 
 exploits/*.py: STATUS holds the statuses that may end it, CLASS what it tries, NEEDS the fence that stops it, LEAST_US
-what a row that passed must not claim less than; honest/*.py pass. The operator is that of tests/misbehaviours. Each group is measured by a runner in a process of its
-own, so that an exploit which reaches the runner ends that one and not pytest.
+what a row that passed must not claim less than; honest/*.py pass. The operator is that of tests/misbehaviours. Each
+group is measured by a runner in a process of its own, so that an exploit which reaches the runner ends that one and not
+pytest.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A plan for each shape, as wrappers of libraries make it, in the first call and again where the shape is another one."""
+"""A plan for each shape, made in its first call, as wrappers of libraries do."""
 
 import torch
 
