@@ -22,7 +22,7 @@ LAYERS = [
     ("statistics",),
     ("hardware",),
     ("catalog",),
-    ("shapes",),
+    ("shapes", "authoring"),
     ("roofline",),
     ("profile",),
     ("capture",),
@@ -45,6 +45,7 @@ MEASURE_MAY = {
     "statistics",
     "trace",
     "catalog",
+    "authoring",
     "hardware",
     "roofline",
     "measure",
@@ -55,7 +56,7 @@ ROOMS_OF_MEASURE = [
     ("machine",),
     ("judge",),
     ("worker",),
-    ("run", "certify"),
+    ("run", "certify", "author"),
     ("record", "tune"),
 ]
 MEASURE_ONLY = {

@@ -13,6 +13,7 @@ from typing import TypeVar
 from kernelderby.catalog.definitions import load_definition
 from kernelderby.catalog.model import Definition, Requires, Solution, TensorSpec, Tolerance, Workload
 from kernelderby.catalog.parts import Index, Part, Parts, Stretch, are_worth_it, digest_of, key_of, lines_in
+from kernelderby.catalog.reference import reference_named, reference_solution
 from kernelderby.catalog.solutions import UNIQUE, load_solutions
 from kernelderby.catalog.traces import fresh_workloads, load_rows, note_future
 from kernelderby.catalog.workloads import FRESH, load_workloads
@@ -93,6 +94,10 @@ class Catalog:
         definitions = self.definitions
         solutions, problems = load_solutions(self.root, definitions, self._left_out_solution, self._noted)
         self._broken_solutions.update(problems)
+        for definition in definitions.values():
+            if definition.races_reference:
+                reference = reference_solution(definition)
+                solutions.setdefault(reference.name, reference)
         return solutions
 
     def _left_out_solution(self, problem: str) -> None:
@@ -104,6 +109,11 @@ class Catalog:
         return _named(self.root, "definition", name, self.definitions, self._broken_definitions)
 
     def solution(self, name: str) -> Solution:
+        """By its name; NAME_reference is the reference of the definition NAME."""
+        if name not in self.solutions and name not in self._broken_solutions:
+            reference = reference_named(name, self.definitions)
+            if reference is not None:
+                return reference
         return _named(self.root, "solution", name, self.solutions, self._broken_solutions)
 
     def solutions_of(self, definition_name: str) -> list[Solution]:

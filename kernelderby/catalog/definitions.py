@@ -80,6 +80,7 @@ class _Definition(Struct):
     tolerances: tuple[_Tolerance, ...] | None = None
     constraints: tuple[str, ...] | None = None
     custom_inputs_entrypoint: Identifier | None = None
+    baseline: Literal["reference"] | None = None
 
 
 def load_definition(path: Path) -> Definition:
@@ -108,6 +109,7 @@ def load_definition(path: Path) -> Definition:
         reference=reference,
         custom_inputs_entrypoint=data.custom_inputs_entrypoint,
         constraints=data.constraints or (),
+        races_reference=data.baseline is not None,
         descriptions={
             part: {name: spec.description or "" for name, spec in getattr(data, part).items()}
             for part in ("axes", "inputs", "outputs")

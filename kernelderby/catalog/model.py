@@ -76,6 +76,7 @@ class Definition:
     source_path: Path | None  # the .py beside it; None in a dataset that has JSON only
     reference: str  # the reference's code: the .py's text, the JSON's where there is no .py
     custom_inputs_entrypoint: str | None
+    races_reference: bool = False  # the reference is a solution, as a baseline would be
     constraints: tuple[str, ...] = ()  # relations between axes, see constraints.py
     descriptions: dict[str, dict[str, str]] = field(default_factory=dict)  # axes | inputs | outputs -> name -> text
 

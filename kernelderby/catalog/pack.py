@@ -11,6 +11,7 @@ from typing import Any
 
 from kernelderby.catalog import Catalog, Solution, Workload, published
 from kernelderby.catalog.definitions import check_reference
+from kernelderby.catalog.reference import is_reference
 from kernelderby.catalog.same_code import stale
 from kernelderby.catalog.solutions import read_folder, solution_folders
 from kernelderby.catalog.traces import doubled_keys
@@ -205,6 +206,8 @@ def _blob_paths(root: Path, workload: Workload) -> list[Path]:
 def _solution_files(catalog: Catalog, destination: Path) -> Iterator[tuple[Path, str]]:
     there = _stems(destination, "solutions", ".json")
     for solution in catalog.solutions.values():
+        if is_reference(solution, catalog.definitions):
+            continue
         place = solution.json_path.relative_to(catalog.root)
         others = [path for path in there.get(solution.name, []) if path != destination / place]
         if others:
@@ -233,3 +236,8 @@ def _copy(root: Path, destination: Path, path: Path, reason: str) -> Change | No
         return None
     write_whole(target, content)
     return Change(target, reason)
+
+
+def pack_one(root: Path, folder: Path) -> Change | None:
+    """The JSON of one solution's folder."""
+    return _pack_solution(root, folder, False)

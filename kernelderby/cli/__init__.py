@@ -25,6 +25,7 @@ VERBS = {
     "list": "The operators of the set: shapes, importance, solutions, best S.",
     "show": "One operator: its contract, solutions and workloads.",
     "prompt": "One operator as a task for a program that writes kernels.",
+    "new": "A new operator or solution, right from the start.",
     "shapes": "The shapes that a model's config.json implies; the standing set of models.",
     "check": "Solutions against the reference: on a GPU, or small on a CPU.",
     "bench": "Measure solutions on this GPU and record the traces.",

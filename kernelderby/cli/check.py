@@ -24,7 +24,7 @@ from kernelderby.cli.output import Output, output_options
 
 
 @click.command(cls=DerbyCommand)
-@click.argument("names", metavar="[SOLUTION]...", nargs=-1)
+@click.argument("names", metavar="[SOLUTION|OPERATOR]...", nargs=-1)
 @solutions_option
 @definitions_option
 @workloads_option
@@ -63,7 +63,8 @@ def command(
     from kernelderby.report.plain import plain
 
     catalog = Catalog.open(root)
-    solutions = tuple(dict.fromkeys((*names, *solutions)))
+    definitions = (*definitions, *(name for name in names if name in catalog.definitions))
+    solutions = tuple(dict.fromkeys((*(name for name in names if name not in catalog.definitions), *solutions)))
     check_names(catalog, solutions, definitions)
     planned = check(
         *(catalog, solutions, definitions, workloads, origin),

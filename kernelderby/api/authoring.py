@@ -1,0 +1,200 @@
+"""New operators and solutions: what `derby new` does."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from kernelderby.authoring.operator import NewOperator, expect_new, source_of, stub, write_operator
+from kernelderby.authoring.solution import write_solution
+from kernelderby.authoring.words import Tensor, axis_names, axis_of, sizes, tensors, usual_sizes
+from kernelderby.catalog import Catalog
+from kernelderby.catalog.pack import pack_one
+from kernelderby.errors import DerbyError
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """What was written. shown: the contract as it was understood. notes: what to know of it, one line each."""
+
+    name: str
+    files: tuple[Path, ...]
+    shown: str = ""
+    notes: tuple[str, ...] = ()
+
+    def __repr__(self) -> str:
+        return f"Written({self.name!r}, {len(self.files)} files in {self.files[0].parent})"
+
+
+def new_operator(
+    root: Path,
+    name: str,
+    inputs: Sequence[str] = (),
+    *,
+    outputs: Sequence[str] = (),
+    computes: str = "",
+    function: str = "",
+    example: str = "",
+    measured: Sequence[str] = (),
+    constants: Sequence[str] = (),
+    op_type: str = "own",
+    description: str = "",
+) -> Written:
+    """inputs: words such as "x:bf16[T,2,D]". computes: an expression of them in torch. function, example: MODULE:NAME
+    or FILE.py:NAME of a reference and of its arguments, from which inputs and axes are inferred. measured: sizes such
+    as "T=1,64". DerbyError in one line for what cannot be."""
+    from kernelderby.measure.author.trial import tried
+
+    catalog = Catalog.open(root)
+    expect_new(catalog, name, op_type)
+    given, found_sizes, notes = tensors(inputs), dict[str, tuple[int, ...]](), list[str]()
+    declared = tensors(outputs)
+    if function:
+        given, found_sizes, source = _from_function(function, example, given)
+    elif not given:
+        raise DerbyError("a new operator needs its inputs, such as x:bf16[T,2,D], or --from MODULE:FUNCTION")
+    else:
+        first = next((each for each in given if each.shape is not None), None)
+        if not declared and not computes and first is not None:
+            declared = [Tensor("output", first.dtype, first.shape)]
+        body = f"return ({computes})" if computes else stub(given, declared)
+        source = source_of(name, description, given, body)
+        if not computes:
+            notes.append("run() copies an input until you write what the operator computes (TODO in the .py)")
+    for each in constants:
+        if each not in [one.name for one in given if one.shape is not None]:
+            raise DerbyError(f"--constant: {each!r:.80} is no tensor of the inputs; name one of them")
+    var = [axis for axis, size in axis_names(given).items() if size is None]
+    chosen = usual_sizes(given, found_sizes | sizes(measured, var))
+    trial = tried(source, given, axis_names(given), {axis: chosen[axis][0] for axis in var})
+    results, source = _outputs(given, declared, trial.outputs, source, computes)
+    operator = NewOperator(
+        name,
+        op_type,
+        description or f"{name}: {computes or function or 'to be written'}",
+        tuple(given),
+        tuple(results),
+        source,
+        chosen,
+        {axis: trial.small.get(axis, size or 0) for axis, size in axis_names([*given, *results]).items()},
+        trial.variants,
+        {one.name: out.magnitude for one, out in zip(results, trial.outputs, strict=True)},
+        tuple(constants),
+    )
+    files, left_out = write_operator(catalog, operator)
+    notes += left_out + _counted(catalog.root, name)
+    shown = "\n".join(
+        [
+            f"{name}({', '.join(map(str, given))}) -> {', '.join(map(str, results))}",
+            *(f"  {axis} = {', '.join(map(str, measured))}" for axis, measured in chosen.items()),
+        ]
+    )
+    return Written(name, tuple(files), shown, tuple(notes))
+
+
+def _from_function(
+    function: str, example: str, given: list[Tensor]
+) -> tuple[list[Tensor], dict[str, tuple[int, ...]], str]:
+    from kernelderby.measure.author.function import arguments_of, axes_of, reference_source, resolved
+
+    module, found = resolved(function, "--from")
+    if not callable(found):
+        raise DerbyError(f"--from: {function} is no function; name one")
+    if given:
+        return given, {}, reference_source(module, found, tuple(each.name for each in given))
+    if not example:
+        raise DerbyError("--from: needs --example MODULE:NAME, which gives its arguments, or the inputs as words")
+    inferred = axes_of(found, arguments_of(found, resolved(example, "--example")[1]))
+    names: dict[int, str | int] = {}
+    for argument in inferred.arguments:
+        for place, axis in enumerate(argument.dims or ()):
+            names.setdefault(axis, f"{argument.name}_dim{place}" if inferred.varies[axis] else inferred.sizes[axis])
+    given = [
+        Tensor(
+            each.name,
+            each.dtype,
+            None if each.dims is None else tuple(names[axis] for axis in each.dims),
+            each.value,
+            each.low,
+            _high(each.high, inferred.sizes, names),
+        )
+        for each in inferred.arguments
+    ]
+    measured: dict[str, tuple[int, ...]] = {
+        name: (inferred.sizes[axis],) for axis, name in names.items() if isinstance(name, str)
+    }
+    return given, measured, reference_source(module, found, tuple(each.name for each in given))
+
+
+def _high(high: int | None, sizes_: Sequence[int], names: dict[int, str | int]) -> str | float | None:
+    """An axis where the example's values end just at its size: indices into it."""
+    for axis, name in names.items():
+        if high == sizes_[axis] and isinstance(name, str):
+            return name
+    return high
+
+
+def _outputs(
+    given: Sequence[Tensor], declared: Sequence[Tensor], tried: Sequence[Any], source: str, computes: str
+) -> tuple[list[Tensor], str]:
+    """The outputs as the reference gives them, by the declared names. An expression is cast to the dtype of its output:
+    the declared one, else that of the first floating input where it computes in a wider one."""
+    names = [each.name for each in declared] or (
+        ["output"] if len(tried) == 1 else [f"output_{place}" for place in range(len(tried))]
+    )
+    if len(names) != len(tried):
+        raise DerbyError(f"--output: names {len(names)}, but the reference gives {len(tried)}; name each of them")
+    floating = [each.dtype for each in given if each.shape is not None and each.dtype.startswith(("float", "bfloat"))]
+    results, casts = [], []
+    for place, (name, found) in enumerate(zip(names, tried, strict=True)):
+        wanted = declared[place] if declared else None
+        cast = floating[0] if computes and floating and found.dtype == "float32" else found.dtype
+        dtype = wanted.dtype if wanted else cast
+        shape = tuple(axis_of(part) for part in found.shape)
+        if wanted and tuple(axis_of(part) for part in wanted.shape or ()) != shape:
+            raise DerbyError(
+                f"--output {wanted}: the reference gives {name}[{','.join(map(str, found.shape))}]; mend one"
+            )
+        if not computes and dtype != found.dtype:
+            raise DerbyError(f"--output {wanted}: the reference gives {found.dtype}; mend one of them")
+        results.append(Tensor(name, dtype, found.shape))
+        casts.append("" if dtype == found.dtype else f".to(torch.{dtype})")
+    if computes and any(casts):
+        if len(casts) == 1:
+            source = source.replace(f"return ({computes})", f"return ({computes}){casts[0]}")
+        else:
+            dtypes = ", ".join(f"torch.{each.dtype}" for each in results)
+            source = source.replace(
+                f"return ({computes})", f"return tuple(each.to(to) for each, to in zip(({computes}), ({dtypes},)))"
+            )
+    return results, source
+
+
+def _counted(root: Path, name: str) -> list[str]:
+    """Packs the costs and the blobs of a new operator, and says what was counted."""
+    from kernelderby.measure.judge.blobs import changes_of
+
+    catalog = Catalog.open(root)
+    definition = catalog.definition(name)
+    said = changes_of(catalog, definition, catalog.workloads(name), False)
+    notes = [line for line in said if "no cost" in line]
+    costs = [each.cost for each in Catalog.open(root).workloads(name) if each.cost]
+    if costs:
+        cost = costs[-1]
+        flops = ", ".join(f"{count:.3g} {dtype}" for dtype, count in cost.flops.items()) or "0"
+        notes.append(
+            f"costs counted from the reference, largest shape: {flops} flops, {cost.needed() / 1e6:.3g} MB; "
+            "a count_cost(axes, inputs) in the .py overrides them"
+        )
+    return notes
+
+
+def new_solution(root: Path, name: str, operator: str, language: str, author: str) -> Written:
+    """A folder of its own, packed, right from the start."""
+    catalog = Catalog.open(root)
+    definition = catalog.definition(operator)
+    files = write_solution(catalog, name, definition, language, author)
+    pack_one(root, files[0].parent)
+    return Written(name, tuple(files))

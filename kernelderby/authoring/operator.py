@@ -1,0 +1,194 @@
+"""An operator's files: the contract, the source of its reference, its shapes."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from kernelderby.authoring.words import Tensor, axis_names, axis_of
+from kernelderby.catalog import Catalog, Definition
+from kernelderby.catalog.lines import line_of
+from kernelderby.catalog.spaces import Sizes
+from kernelderby.catalog.workloads import tensor_bytes
+from kernelderby.errors import DerbyError
+from kernelderby.files import write_whole
+
+OWN = "own"  # origin of the shapes
+_LARGEST = 4 << 30  # bytes of the inputs and outputs of one shape; the judge holds two sets of them
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,99}")
+
+# dtype of an output -> rtol, atol as a share of the output's root mean square, reason.
+_TOLERANCES = {
+    "float32": (1e-3, 1e-3, "other orders of summation in float32, and TF32 products"),
+    "float16": (4e-3, 2e-3, "a few roundings to float16, each up to 2**-11 of the value"),
+    "bfloat16": (1.6e-2, 8e-3, "a few roundings to bfloat16, each up to 2**-8 of the value"),
+    "float8_e4m3fn": (0.15, 0.07, "one step of e4m3, up to 2**-3 of the value"),
+    "float8_e5m2": (0.3, 0.15, "one step of e5m2, up to 2**-2 of the value"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class NewOperator:
+    """What `derby new operator` was told and found. source: the module with run(). sizes: axis -> sizes to measure.
+    small: one set of small sizes, and what differs from it where a CPU checks. magnitude: output -> its root mean
+    square at small sizes."""
+
+    name: str
+    op_type: str
+    description: str
+    inputs: tuple[Tensor, ...]
+    outputs: tuple[Tensor, ...]
+    source: str
+    sizes: dict[str, tuple[int, ...]]
+    small: dict[str, int]
+    variants: tuple[dict[str, int], ...]
+    magnitude: dict[str, float] = field(default_factory=dict)
+    constants: tuple[str, ...] = ()
+
+    @property
+    def axes(self) -> dict[str, int | None]:
+        return axis_names((*self.inputs, *self.outputs))
+
+
+def expect_new(catalog: Catalog, name: str, op_type: str) -> None:
+    """DerbyError for a name that is taken, or that cannot be one."""
+    for what, word in (("operator", name), ("--op-type", op_type)):
+        if not _NAME.fullmatch(word):
+            raise DerbyError(f"{what}: {word!r:.80} is no name; write letters, digits and _")
+    taken = {each.casefold(): each for each in (*catalog.definitions, *catalog.solutions)}
+    if name.casefold() in taken:
+        raise DerbyError(f"{taken[name.casefold()]}: is in the set already; choose another name")
+
+
+def write_operator(catalog: Catalog, operator: NewOperator) -> tuple[list[Path], list[str]]:
+    """Writes the three files. Gives them, and what was left out, one line each."""
+    root, axes = catalog.root, operator.axes
+    source = operator.source.rstrip("\n") + "\n" + _small(operator)
+    place = root / "definitions" / operator.op_type / f"{operator.name}.json"
+    contract = {
+        "name": operator.name,
+        "op_type": operator.op_type,
+        "description": operator.description,
+        "axes": {name: _axis(operator, name, size) for name, size in axes.items()},
+        "inputs": {each.name: _described(each, operator.constants) for each in operator.inputs},
+        "outputs": {each.name: _described(each, ()) for each in operator.outputs},
+        "tolerances": [_tolerance(each, operator.magnitude.get(each.name, 1.0)) for each in operator.outputs],
+        "baseline": "reference",
+        "reference": source,
+    }
+    if generated := _generated(operator):
+        contract["custom_inputs_entrypoint"] = "generate_inputs"
+    write_whole(place.with_suffix(".py"), source)
+    write_whole(place, json.dumps(contract, indent=2, ensure_ascii=False) + "\n")
+    definition = Catalog.open(root).definition(operator.name)
+    workloads = root / "workloads" / operator.op_type / f"{operator.name}.jsonl"
+    lines, left_out = _lines(operator, definition, generated)
+    write_whole(workloads, "".join(f"{json.dumps(line, ensure_ascii=False)}\n" for line in lines))
+    return [place, place.with_suffix(".py"), workloads], left_out
+
+
+def _axis(operator: NewOperator, name: str, size: int | None) -> dict[str, Any]:
+    if size is not None:
+        return {"type": "const", "value": size, "description": f"Always {size}."}
+    measured = ", ".join(map(str, operator.sizes.get(name, ())))
+    return {"type": "var", "description": f"Measured at {measured}." if measured else f"Size {name}."}
+
+
+def _described(each: Tensor, constants: Sequence[str]) -> dict[str, Any]:
+    shape = None if each.shape is None else [axis_of(part) for part in each.shape]
+    said = f"Values from {each.low:g} to {each.high}." if each.low is not None else str(each)
+    constant = {"constant": True} if each.name in constants else {}
+    return {"shape": shape, "dtype": each.dtype, "description": said, **constant}
+
+
+def _tolerance(each: Tensor, magnitude: float) -> dict[str, Any]:
+    found = {"name": f"{each.name}_tolerance", "required_matched_ratio": 1.0, "outputs": [each.name]}
+    if each.dtype not in _TOLERANCES:
+        return {**found, "atol": 0.0, "rtol": 0.0, "reason": "whole numbers: equal"}
+    rtol, share, reason = _TOLERANCES[each.dtype]
+    atol = float(f"{share * (magnitude or 1.0):.0e}")
+    reason = f"{reason[0].upper()}{reason[1:]}; atol is {share:g} of the root mean square at small sizes."
+    return {**found, "atol": atol, "rtol": rtol, "reason": reason}
+
+
+def _small(operator: NewOperator) -> str:
+    """What a CPU checks, and the generator of the inputs with a range of values."""
+    scalars = {each.name: each.value for each in operator.inputs if each.shape is None}
+    text = f"\n\n# What a CPU checks: `derby check {operator.name}`.\n"
+    text += f"SMALL_AXES = {operator.small | scalars!r}\nSMALL_VARIANTS = {list(operator.variants)!r}\n"
+    ranged = [each for each in operator.inputs if each.low is not None]
+    if ranged:
+        text += "\n\ndef generate_inputs(axes_and_scalars, device):\n"
+        text += "    axes = axes_and_scalars\n"
+        text += '    generator = torch.Generator().manual_seed(axes["seed"])\n    return {\n'
+        text += "".join(f"        {each.name!r}: {_drawn(each)},\n" for each in ranged) + "    }\n"
+    return text
+
+
+def _drawn(each: Tensor) -> str:
+    shape = ", ".join(f'axes["{axis_of(part)}"]' for part in each.shape or ())
+    high = f'axes["{each.high}"]' if isinstance(each.high, str) else repr(each.high)
+    low = each.low or 0
+    if each.dtype.startswith("int"):
+        high = high if isinstance(each.high, str) else str(int(each.high or 1))
+        bounds = f"{int(low)}, max({int(low)} + 1, {high})"
+        return f"torch.randint({bounds}, ({shape},), generator=generator).to(torch.{each.dtype})"
+    return f"(torch.rand(({shape},), generator=generator) * ({high} - {low}) + {low}).to(torch.{each.dtype})"
+
+
+def _generated(operator: NewOperator) -> tuple[str, ...]:
+    return tuple(each.name for each in operator.inputs if each.low is not None)
+
+
+def _lines(
+    operator: NewOperator, definition: Definition, generated: Sequence[str]
+) -> tuple[list[dict[str, Any]], list[str]]:
+    scalars = {each.name: each.value for each in operator.inputs if each.shape is None and each.value is not None}
+    lines, left_out = [], []
+    for values in itertools.product(*operator.sizes.values()):
+        var = dict(zip(operator.sizes, values, strict=True))
+        axes = {name: var[name] if size is None else size for name, size in definition.axes.items()}
+        shape = Sizes(axes, scalars, {})
+        if (nbytes := tensor_bytes(definition, axes)) > _LARGEST:
+            told = " ".join(f"{name}={size}" for name, size in var.items())
+            left_out.append(f"{told}: {nbytes / 1e9:.0f} GB of inputs and outputs; left out, give smaller --size")
+            continue
+        lines.append(line_of(definition, shape, generated, OWN))
+    return lines, left_out
+
+
+def stub(inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> str:
+    """A body for run() until somebody writes it: each output a copy of the first input of its shape and dtype, else
+    zeros."""
+    parts = []
+    for output in outputs:
+        same = [each.name for each in inputs if (each.shape, each.dtype) == (output.shape, output.dtype)]
+        sizes = ", ".join(_size_of(part, inputs) for part in output.shape or ())
+        tensors = [each.name for each in inputs if each.shape is not None]
+        zeros = f"{tensors[0]}.new_zeros(({sizes},), dtype=torch.{output.dtype})" if tensors else "torch.zeros(())"
+        parts.append(f"{same[0]}.clone()" if same else zeros)
+    return f"return {', '.join(parts)}  # TODO: what the operator computes"
+
+
+def _size_of(part: str | int, inputs: Sequence[Tensor]) -> str:
+    if isinstance(part, int):
+        return str(part)
+    for each in inputs:
+        if part in (each.shape or ()):
+            return f"{each.name}.shape[{(each.shape or ()).index(part)}]"
+    raise DerbyError(f"{part}: is an axis of no input, so nothing gives its size; mend the output's shape")
+
+
+def source_of(name: str, description: str, inputs: Sequence[Tensor], body: str) -> str:
+    """The module of a reference whose body is known."""
+    signature = ", ".join(each.name for each in inputs)
+    documented = ", ".join(map(str, inputs))
+    return (
+        f'"""{description or name}"""\n\nimport torch\nimport torch.nn.functional as F\n\n\n@torch.no_grad()\n'
+        f'def run({signature}):\n    """{documented}"""\n    {body}\n'
+    )

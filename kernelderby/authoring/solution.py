@@ -1,0 +1,97 @@
+"""A solution's files: solution.toml, and a source that is right before anybody edits it (the reference does the work, a
+kernel in the chosen language copies what it gives)."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from kernelderby.catalog import Catalog, Definition
+from kernelderby.errors import DerbyError
+from kernelderby.files import write_whole
+
+_TEMPLATES = Path(__file__).parent / "templates"
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,99}")
+
+
+@dataclass(frozen=True, slots=True)
+class Language:
+    """written: what solution.toml says. files: templates. kernels: pattern of its kernels' names."""
+
+    written: str
+    modules: tuple[str, ...] = ()
+    executables: tuple[str, ...] = ()
+    cpu: bool = False
+    files: tuple[str, ...] = ("main.py",)
+    kernels: str = "^@name@"
+
+
+LANGUAGES = {
+    "python": Language("python", cpu=True, kernels="at::native::"),
+    "triton": Language("triton", ("triton",), cpu=True),
+    "cuda": Language("python", executables=("nvcc",), files=("main.py", "kernel.cu")),
+    "cute-dsl": Language("python", ("cutlass",), kernels="kernel_cutlass"),
+    "tilelang": Language("tilelang", ("tilelang",)),
+    "helion": Language("python", ("helion",), kernels="_helion_"),
+}
+
+
+def write_solution(catalog: Catalog, name: str, definition: Definition, language: str, author: str) -> list[Path]:
+    """DerbyError for a name that is taken or is none."""
+    for what, word in (("solution", name), ("--author", author)):
+        if not _NAME.fullmatch(word):
+            raise DerbyError(f"{what}: {word!r:.80} is no name; write letters, digits and _")
+    taken = {each.casefold(): each for each in (*catalog.solutions, *catalog.definitions)}
+    if name.casefold() in taken:
+        raise DerbyError(f"{taken[name.casefold()]}: is in the set already; choose another name")
+    folder = catalog.root / "solutions" / author / definition.op_type / definition.name / name
+    chosen, words = LANGUAGES[language], _words(name, definition)
+    written = {"solution.toml": _about(name, definition, language, author), "reference.py": definition.reference}
+    for file in chosen.files:
+        template = (_TEMPLATES / f"{language.replace('-', '_')}.{file}.template").read_text(encoding="utf-8")
+        written[file] = re.sub(r"@(\w+)@", lambda found: words[found[1]], template)
+    for file, text in written.items():
+        write_whole(folder / file, text)
+    return [folder / file for file in written]
+
+
+def _words(name: str, definition: Definition) -> dict[str, str]:
+    inputs, outputs = list(definition.inputs), list(definition.outputs)
+    shapes = [
+        f"{each} {spec.dtype}" + ("" if spec.shape is None else f" [{', '.join(spec.shape)}]")
+        for each, spec in (*definition.inputs.items(), *definition.outputs.items())
+    ]
+    return {
+        "name": name,
+        "definition": definition.name,
+        "inputs": ", ".join(inputs),
+        "outputs": ", ".join(outputs),
+        "contract": "\n    ".join([*shapes[: len(inputs)], "->", *shapes[len(inputs) :]]),
+    }
+
+
+def _about(name: str, definition: Definition, language: str, author: str) -> str:
+    chosen = LANGUAGES[language]
+    kernels = chosen.kernels.replace("@name@", name)
+    return f"""name = "{name}"
+definition = "{definition.name}"
+author = "{author}"
+language = "{chosen.written}"
+entry_point = "main.py::run"
+destination_passing_style = true
+target_hardware = ["NVIDIA GPU"{', "CPU"' if chosen.cpu else ""}]
+dependencies = []
+description = "{language}: say here what it does differently."
+
+[requires]
+modules = {json.dumps(list(chosen.modules))}
+executables = {json.dumps(list(chosen.executables))}
+cpu = {str(chosen.cpu).lower()}
+
+[[stages]]
+name = "S1"
+title = "the whole operator"
+kernels = ["{kernels}"]
+"""

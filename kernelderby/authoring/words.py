@@ -1,0 +1,140 @@
+"""The words of a contract: `x:bf16[T,2,D]`, `ids:i32[T]=0..V`, `eps:f32=1e-6`, sizes `T=1,64,1024`."""
+
+from __future__ import annotations
+
+import keyword
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from kernelderby.errors import DerbyError
+
+_SHORT = {
+    **dict.fromkeys(("bf16",), "bfloat16"),
+    **dict.fromkeys(("f16", "fp16", "half"), "float16"),
+    **dict.fromkeys(("f32", "fp32", "float"), "float32"),
+    **dict.fromkeys(("fp8", "f8", "e4m3", "fp8_e4m3", "float8_e4m3"), "float8_e4m3fn"),
+    **dict.fromkeys(("e5m2", "fp8_e5m2"), "float8_e5m2"),
+    **{f"{word}{bits}": f"int{bits}" for bits in (8, 16, 32, 64) for word in ("i", "int")},
+    "bool": "bool",
+}
+DTYPES = {**_SHORT, **{name: name for name in _SHORT.values()}}
+_WORD = re.compile(r"([A-Za-z_]\w*):([A-Za-z]\w*)(?:\[([^\]]*)\])?(?:=(.+))?")
+_RANGE = re.compile(r"([^.]+(?:\.\d+)?)\.\.(.+)")
+
+
+@dataclass(frozen=True, slots=True)
+class Tensor:
+    """One input or output. shape: names of axes and sizes; None of a plain number, whose value is then known. low,
+    high: what the values are drawn from, high an axis or a number; of integers below high."""
+
+    name: str
+    dtype: str
+    shape: tuple[str | int, ...] | None
+    value: float | int | bool | None = None
+    low: float | None = None
+    high: str | float | None = None
+
+    def __str__(self) -> str:
+        short = next(word for word, name in _SHORT.items() if name == self.dtype)
+        if self.shape is None:
+            return f"{self.name}:{short}={self.value}"
+        drawn = "" if self.low is None else f"={self.low:g}..{self.high}"
+        return f"{self.name}:{short}[{','.join(map(str, self.shape))}]{drawn}"
+
+
+def tensor(word: str) -> Tensor:
+    """DerbyError in one line that shows how it is written."""
+    found = _WORD.fullmatch(word.strip().replace(" ", ""))
+    if found is None:
+        raise DerbyError(
+            f"{word!r:.80}: is no input; write NAME:DTYPE[AXIS,...] such as x:bf16[T,2,D], or eps:f32=1e-6"
+        )
+    name, dtype, dims, given = found.groups()
+    if keyword.iskeyword(name):
+        raise DerbyError(f"{word!r:.80}: {name} is a word of Python; rename the input")
+    if dtype not in DTYPES:
+        raise DerbyError(f"{word!r:.80}: no dtype {dtype!r}; there are {', '.join(dict.fromkeys(_SHORT.values()))}")
+    if dims is None:
+        if given is None:
+            raise DerbyError(f"{word!r:.80}: has no shape; write {name}:{dtype}[T,D], or a number's value: {word}=1e-6")
+        return Tensor(name, DTYPES[dtype], None, _number(word, DTYPES[dtype], given))
+    shape = tuple(_dimension(word, each) for each in dims.split(",")) if dims else ()
+    if given is None:
+        return Tensor(name, DTYPES[dtype], shape)
+    drawn = _RANGE.fullmatch(given)
+    if drawn is None:
+        raise DerbyError(f"{word!r:.80}: {given!r} is no range of values; write {name}:{dtype}[{dims}]=0..V")
+    return Tensor(name, DTYPES[dtype], shape, low=_float(word, drawn[1]), high=_high(word, drawn[2]))
+
+
+def tensors(words: Iterable[str]) -> list[Tensor]:
+    found = [tensor(word) for word in words]
+    for place, each in enumerate(found):
+        if each.name in [other.name for other in found[:place]]:
+            raise DerbyError(f"{each.name}: stands twice; rename one of them")
+    return found
+
+
+def sizes(words: Sequence[str], axes: Iterable[str]) -> dict[str, tuple[int, ...]]:
+    """Axis -> sizes of `T=1,64 D=4096`. A name that is no axis is a DerbyError."""
+    known, found = list(axes), dict[str, tuple[int, ...]]()
+    for word in words:
+        name, equals, values = word.partition("=")
+        if not equals or not all(each.isdecimal() for each in values.split(",")):
+            raise DerbyError(f"{word!r:.80}: is no size; write AXIS=1,64,1024")
+        if name not in known:
+            raise DerbyError(f"{word!r:.80}: {name} is no axis that varies; there are {', '.join(known) or 'none'}")
+        found[name] = tuple(int(each) for each in values.split(","))
+    return found
+
+
+def axis_names(every: Iterable[Tensor]) -> dict[str, int | None]:
+    """Name -> size of every axis, None of one that varies. The number n is the axis size_n."""
+    found: dict[str, int | None] = {}
+    for each in every:
+        for part in each.shape or ():
+            found[axis_of(part)] = part if isinstance(part, int) else None
+    return found
+
+
+def axis_of(part: str | int) -> str:
+    return f"size_{part}" if isinstance(part, int) else part
+
+
+def usual_sizes(inputs: Sequence[Tensor], given: Mapping[str, tuple[int, ...]]) -> dict[str, tuple[int, ...]]:
+    """Sizes to measure where none are given: the first axis at 1, 64 and 1024, last axes at 4096, others at 32."""
+    found = dict(given)
+    last = {each.shape[-1] for each in inputs if each.shape}
+    axes = [name for name, size in axis_names(inputs).items() if size is None]
+    for place, axis in enumerate(axes):
+        found.setdefault(axis, (1, 64, 1024) if place == 0 and len(axes) > 1 else (4096,) if axis in last else (32,))
+    return {axis: found[axis] for axis in axes}
+
+
+def _dimension(word: str, part: str) -> str | int:
+    if part.isdecimal():
+        return int(part)
+    if not part.isidentifier() or keyword.iskeyword(part):
+        raise DerbyError(f"{word!r:.80}: {part!r} is neither an axis nor a number; write x:bf16[T,2,D] for 2*D columns")
+    return part
+
+
+def _number(word: str, dtype: str, given: str) -> float | int | bool:
+    if dtype == "bool":
+        if given not in ("true", "false", "True", "False"):
+            raise DerbyError(f"{word!r:.80}: {given!r} is no bool; write true or false")
+        return given in ("true", "True")
+    value = _float(word, given)
+    return int(value) if dtype.startswith("int") else value
+
+
+def _float(word: str, given: str) -> float:
+    try:
+        return float(given)
+    except ValueError:
+        raise DerbyError(f"{word!r:.80}: {given!r} is no number; mend it") from None
+
+
+def _high(word: str, given: str) -> str | float:
+    return given if given.isidentifier() else _float(word, given)

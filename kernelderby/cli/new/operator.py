@@ -1,0 +1,93 @@
+"""derby new operator: contract, reference, shapes and costs of an operator of one's own."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import click
+
+from kernelderby.cli.options import DerbyCommand, names_option, written_root_option
+from kernelderby.cli.output import say, say_line
+
+
+@click.command(cls=DerbyCommand)
+@click.argument("name", required=False)
+@click.argument("inputs", metavar="[INPUT]...", nargs=-1)
+@click.option("--input", "further", multiple=True, metavar="INPUT", help="The same as INPUT; may be repeated.")
+@click.option("--run", "computes", default="", metavar="EXPRESSION", help="What it computes, in torch (F: functional).")
+@click.option(
+    "--from", "function", default="", metavar="MODULE:FUNCTION", help="A reference of yours; FILE.py:NAME too."
+)
+@click.option("--example", default="", metavar="MODULE:NAME", help="Gives its arguments; inputs and axes follow.")
+@click.option(
+    "--output", "outputs", multiple=True, metavar="OUTPUT", help="As INPUT (default: what the reference gives)."
+)
+@click.option("--size", "measured", multiple=True, metavar="AXIS=N,N", help="Shapes to measure: every combination.")
+@names_option("--constant", metavar="INPUT", help="Weights: a solution's setup may prepare them once.")
+@click.option("--op-type", default="own", show_default=True, help="The folder under definitions/.")
+@click.option("--description", default="", help="One sentence.")
+@written_root_option
+def command(
+    name: str | None,
+    inputs: tuple[str, ...],
+    further: tuple[str, ...],
+    computes: str,
+    function: str,
+    example: str,
+    outputs: tuple[str, ...],
+    measured: tuple[str, ...],
+    constant: tuple[str, ...],
+    op_type: str,
+    description: str,
+    root: Path,
+) -> None:
+    """Write the operator NAME: its contract, its reference, its shapes with counted costs. Without NAME it asks.
+
+    INPUT is NAME:DTYPE[AXIS,...]; a number is a fixed size: x:bf16[T,2,D]. ids:i32[T]=0..V has values below V,
+    eps:f32=1e-6 is a number.
+
+    \b
+    derby new operator swiglu 'x:bf16[T,2,D]' --run 'F.silu(x[:, 0].float()) * x[:, 1].float()'
+    derby new operator gather 'table:bf16[V,D]' 'ids:i32[T]=0..V' --run 'table[ids.long()]' --size T=1,512
+    derby new operator mine --from my_ops.py:mine --example my_ops.py:inputs
+    """
+    from kernelderby.api.authoring import new_operator
+
+    words = [*inputs, *further]
+    if name is None or (not words and not function and sys.stdin.isatty()):
+        name, words, computes, measured = _asked(name, words, computes, measured)
+    if not words and not function:
+        raise click.UsageError("give the inputs, such as x:bf16[T,2,D], or --from MODULE:FUNCTION")
+    if function and computes:
+        raise click.UsageError("--run and --from both say what it computes; leave one out")
+    written = new_operator(
+        *(root, name, words),
+        outputs=outputs,
+        computes=computes,
+        function=function,
+        example=example,
+        measured=[part for word in measured for part in word.split()],
+        constants=constant,
+        op_type=op_type,
+        description=description,
+    )
+    say(written.shown)
+    for path in written.files:
+        say(f"wrote {path}")
+    for note in written.notes:
+        say_line(note)
+    say(f"next: derby check {name}; derby new solution NAME --for {name} --language triton")
+
+
+def _asked(
+    name: str | None, words: list[str], computes: str, measured: tuple[str, ...]
+) -> tuple[str, list[str], str, tuple[str, ...]]:
+    if not sys.stdin.isatty():
+        raise click.UsageError("give a NAME and the inputs, such as: derby new operator swiglu 'x:bf16[T,2,D]'")
+    name = name or click.prompt("name of the operator")
+    while not words or (more := click.prompt("another input (empty: no more)", default="", show_default=False)):
+        words.append(click.prompt("input, such as x:bf16[T,2,D]") if not words else more)
+    computes = computes or click.prompt("what it computes, in torch (empty: later)", default="", show_default=False)
+    sizes = click.prompt("sizes to measure, such as T=1,64 D=4096 (empty: usual ones)", default="", show_default=False)
+    return name, words, computes, (*measured, *sizes.split())

@@ -1,0 +1,206 @@
+"""A function that somebody has -> the source of a reference; an example of its arguments -> inputs and axes."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import sys
+import sysconfig
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import torch
+
+from kernelderby.errors import DerbyError
+from kernelderby.measure.wire.sources import import_file
+
+_PRIMES = (5, 7, 11, 13, 17, 19, 23, 29, 31, 37, 41, 43, 47, 53, 59, 61, 67, 71, 73, 79, 83, 89, 97, 101)
+_FEW = 4  # a size up to that may be a number of parts (query, key, value): it varies only if it may be 1
+
+
+@dataclass(frozen=True, slots=True)
+class Argument:
+    """dims: number of the axis of each size; None of a plain number. low, high: of an integer tensor's values."""
+
+    name: str
+    dtype: str
+    dims: tuple[int, ...] | None
+    value: Any = None
+    low: int | None = None
+    high: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """sizes: of each axis in the example. varies: which of them may have other sizes."""
+
+    arguments: tuple[Argument, ...]
+    sizes: tuple[int, ...]
+    varies: tuple[bool, ...]
+
+
+def resolved(place: str, option: str) -> tuple[ModuleType, Any]:
+    """module:name or file.py:name -> the module and the object in it. DerbyError in one line."""
+    where, colon, name = place.rpartition(":")
+    if not colon or not name.isidentifier():
+        raise DerbyError(f"{option}: {place!r:.80} is not MODULE:NAME or FILE.py:NAME; mend it")
+    try:
+        if where.endswith(".py"):
+            if not Path(where).is_file():
+                raise DerbyError(f"{option}: {where}: does not exist; name a file")
+            module = import_file(Path(where).resolve(), f"kernelderby_from_{Path(where).stem}")
+        else:
+            if str(Path.cwd()) not in sys.path:
+                sys.path.insert(0, str(Path.cwd()))
+            module = importlib.import_module(where)
+    except DerbyError:
+        raise
+    except Exception as error:  # the user's own code
+        told = " ".join(f"{type(error).__name__}: {error}".split())[:200]
+        raise DerbyError(f"{option}: {where} does not load: {told}; mend it") from error
+    if not hasattr(module, name):
+        raise DerbyError(f"{option}: {where} has no {name!r}; name what is in it")
+    return module, getattr(module, name)
+
+
+def reference_source(module: ModuleType, function: Callable[..., Any], inputs: tuple[str, ...]) -> str:
+    """A module with run(): the function's own file with run() at its end; of an installed package an import of it."""
+    name = getattr(function, "__name__", "")
+    file = getattr(module, "__file__", None)
+    signature = ", ".join(inputs)
+    if file is None or _is_installed(Path(file)):
+        head = f'"""{module.__name__}.{name}."""\n\nimport torch\nfrom {module.__name__} import {name} as reference\n'
+        return f"{head}\n\n@torch.no_grad()\ndef run({signature}):\n    return reference({signature})\n"
+    text = Path(file).read_text(encoding="utf-8").rstrip("\n") + "\n"
+    if name == "run":
+        return text
+    if hasattr(module, "run"):
+        raise DerbyError(f"--from: {file} has a run() beside {name}(); rename it, or name run")
+    imported = "" if hasattr(module, "torch") else "import torch\n\n"
+    return f"{text}\n\n{imported}@torch.no_grad()\ndef run({signature}):\n    return {name}({signature})\n"
+
+
+def _is_installed(file: Path) -> bool:
+    folders = {sysconfig.get_path(each) for each in ("stdlib", "purelib", "platlib")}
+    return any(file.resolve().is_relative_to(folder) for folder in folders if folder)
+
+
+def arguments_of(function: Callable[..., Any], example: Any) -> dict[str, Any]:
+    """name -> value of one example: a function that gives it, a dict, or a list in the order of the parameters."""
+    try:
+        given = example() if callable(example) else example
+        if isinstance(given, Mapping):
+            bound = inspect.signature(function).bind(**given)
+        else:
+            bound = inspect.signature(function).bind(*(given if isinstance(given, (list, tuple)) else [given]))
+    except (TypeError, ValueError) as error:
+        told = " ".join(str(error).split())[:200]
+        raise DerbyError(f"--example: does not give the arguments of {function.__name__}(): {told}; mend it") from error
+    return dict(bound.arguments)
+
+
+def axes_of(function: Callable[..., Any], given: Mapping[str, Any]) -> Found:
+    """Equal sizes are one axis unless the function takes them apart; a size that it takes at one number alone is fixed.
+    Tried with the function itself, at small sizes."""
+    sizes: list[int] = []
+    arguments = []
+    for name, value in given.items():
+        if isinstance(value, torch.Tensor):
+            dims = tuple(range(len(sizes), len(sizes) + value.dim()))
+            sizes += value.shape
+            whole = not value.dtype.is_floating_point and value.dtype is not torch.bool and value.numel() > 0
+            low, high = (int(value.min()), int(value.max()) + 1) if whole else (None, None)
+            dtype = str(value.dtype).removeprefix("torch.")
+            arguments.append(Argument(name, dtype, dims, low=low, high=high))
+        elif isinstance(value, (bool, int, float)):
+            dtype = "bool" if isinstance(value, bool) else "int64" if isinstance(value, int) else "float32"
+            arguments.append(Argument(name, dtype, None, value))
+        else:
+            raise DerbyError(f"--example: {name} is a {type(value).__name__}; give tensors and plain numbers alone")
+    trial = _Trial(function, arguments, [*sizes])
+    group = trial.grouped()
+    order = list(dict.fromkeys(group))
+    place = {old: new for new, old in enumerate(order)}
+    return Found(
+        tuple(
+            Argument(a.name, a.dtype, tuple(place[group[d]] for d in a.dims), a.value, a.low, a.high)
+            if a.dims is not None
+            else a
+            for a in arguments
+        ),
+        tuple(sizes[each] for each in order),
+        tuple(trial.varies(group, each) for each in order),
+    )
+
+
+@dataclass(slots=True)
+class _Trial:
+    """Runs the function at other sizes. group: of each dimension the first one of its axis."""
+
+    function: Callable[..., Any]
+    arguments: list[Argument]
+    sizes: list[int]
+
+    def grouped(self) -> list[int]:
+        first: dict[int, int] = {}
+        group = [first.setdefault(size, place) for place, size in enumerate(self.sizes)]
+        self._shrink(group)
+        for place in range(len(group)):
+            rest = [other for other in range(len(group)) if group[other] == group[place]]
+            if rest == [place]:
+                continue
+            later = [other for other in rest if other != place]
+            alone = [
+                place if other == place else later[0] if other in later else group[other] for other in range(len(group))
+            ]
+            if self._takes(alone, place) and self._takes(alone, later[0]):
+                group = alone
+        return group
+
+    def varies(self, group: list[int], axis: int) -> bool:
+        may_be_one = self.sizes[axis] > _FEW or self._runs(group, self._of(group) | {axis: 1})
+        return may_be_one and self._takes(group, axis)
+
+    def _of(self, group: list[int]) -> dict[int, int]:
+        return {each: self.sizes[each] for each in group}
+
+    def _takes(self, group: list[int], axis: int) -> bool:
+        """Another size of that axis alone: an odd one, else one that parts divide."""
+        prime = next(each for each in reversed(_PRIMES) if each not in self.sizes)
+        others = (prime, 16 * prime, 2 * self.sizes[axis])
+        return any(self._runs(group, self._of(group) | {axis: size}) for size in others)
+
+    def _shrink(self, group: list[int]) -> None:
+        """To small sizes, where the function runs at those: it is called often."""
+        small = {
+            axis: size if size <= _FEW else _PRIMES[place % 10]
+            for place, (axis, size) in enumerate(self._of(group).items())
+        }
+        even = {axis: size if size <= _FEW else 16 * (2 + place) for place, (axis, size) in enumerate(small.items())}
+        for sizes in (small, even):
+            if self._runs(group, sizes):
+                self.sizes = [sizes[group[place]] for place in range(len(group))]
+                return
+
+    def _runs(self, group: list[int], sizes: Mapping[int, int]) -> bool:
+        generator = torch.Generator().manual_seed(0)
+        try:
+            with torch.no_grad():
+                self.function(
+                    **{a.name: _value(a, [sizes[group[d]] for d in a.dims or ()], generator) for a in self.arguments}
+                )
+        except Exception:  # noqa: BLE001 - it need not run there
+            return False
+        return True
+
+
+def _value(argument: Argument, shape: list[int], generator: torch.Generator) -> Any:
+    if argument.dims is None:
+        return argument.value
+    dtype = getattr(torch, argument.dtype)
+    if argument.high is not None and argument.low is not None:
+        return torch.randint(argument.low, argument.high, shape, generator=generator).to(dtype)
+    return torch.randn(shape, generator=generator).to(dtype)
