@@ -15,7 +15,7 @@ import pytest
 
 from kernelderby.catalog import Catalog
 from kernelderby.errors import DerbyError
-from kernelderby.measure.fence import folders, landlock, processes, seccomp
+from kernelderby.measure.fence import caches, folders, landlock, processes, seccomp
 from kernelderby.measure.run.rows import set_aside_foreign
 
 
@@ -42,9 +42,35 @@ def test_an_environment_keeps_what_libraries_need_and_no_secret():
 
 
 def test_every_solution_has_caches_of_its_own(tmp_path):
-    one, other = (folders.own_caches(folders.own_folder(tmp_path, letter * 16)) for letter in "ab")
-    assert one.keys() == other.keys() >= {"TRITON_CACHE_DIR", "TORCH_EXTENSIONS_DIR", "XDG_CACHE_HOME"}
-    assert not set(one.values()) & set(other.values())
+    one, other = (folders.own_caches(caches.of_run(tmp_path, letter * 16)) for letter in "ab")
+    assert one.keys() == other.keys() >= {"TRITON_CACHE_DIR", "XDG_CACHE_HOME", "HOME", "FLASHINFER_WORKSPACE_BASE"}
+    assert set(one.values()) & set(other.values()) == {one["PYTHONUSERBASE"]}
+    caches.end_run(())
+
+
+def test_a_run_begins_with_what_the_first_one_kept_that_passed(tmp_path):
+    """A solution that crashes cannot count how often it was tried: nothing of it stays."""
+    seen = []
+    for passed in ((), (), ("a",), (), ("a",)):
+        folder = caches.of_run(tmp_path, "a")
+        assert caches.of_run(tmp_path, "a") == folder, "one for all workers of a run"
+        seen.append(sorted(path.name for path in folder.iterdir()))
+        (folder / f"run{len(seen)}").write_text("")
+        caches.end_run(passed)
+    assert seen == [[], [], [], ["run3"], ["run3"]]
+    (tmp_path / "kept/a/to").symlink_to("/")
+    os.mkfifo(tmp_path / "kept/a/pipe")
+    assert list(caches.of_run(tmp_path, "a").iterdir()) == [], "what cannot be copied is dropped"
+    caches.end_run(())
+
+
+def test_two_runs_at_a_time_have_two_folders(tmp_path):
+    folder = caches.of_run(tmp_path, "a")
+    code = "import sys; from pathlib import Path; from kernelderby.measure.fence import caches; "
+    code += "print(caches.of_run(Path(sys.argv[1]), 'a').name)"
+    done = subprocess.run([sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True)
+    assert (folder.name, done.stdout) == ("0", "1\n"), done.stderr
+    caches.end_run(())
 
 
 @pytest.mark.parametrize("place", ["a file", "no home"])

@@ -16,6 +16,7 @@ from kernelderby.catalog import Catalog
 from kernelderby.measure.fence import processes
 from kernelderby.measure.machine.probe import Machine
 from kernelderby.measure.run.plan import Settings, make_plan
+from kernelderby.measure.run.rows import TRIES
 from kernelderby.measure.wire.replies import GpuSeen
 from kernelderby.trace import Status
 
@@ -117,3 +118,14 @@ def test_rows_of_another_gpu_of_the_kind_count_unless_asked(small_set):
         ("GPU-other", False): count,
         ("GPU-other", True): 0,
     }
+
+
+def test_a_crash_counts_after_a_fixed_number_of_tries(misbehaviours):
+    """Best of many runs is no row: the third crash stands, and its row says which try it was."""
+    found = [measure(misbehaviours, ["kills_its_process"], workloads=("8",)) for _ in range(TRIES + 1)]
+    assert [len(rows) for rows in found] == [1] * TRIES + [0]
+    told = [rows[0].message.rpartition("(")[2] for rows in found[:TRIES]]
+    then = ["the next run tries again"] * (TRIES - 1) + ["it counts"]
+    assert told == [f"try {number + 1} of {TRIES}: {each})" for number, each in enumerate(then)]
+    assert [rows[0].environment["tries"] for rows in found[:TRIES]] == [1, 2, 3]
+    assert len(measure(misbehaviours, ["kills_its_process"], workloads=("8",), again=True)) == 1

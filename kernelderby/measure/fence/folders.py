@@ -6,12 +6,10 @@ import contextlib
 import os
 import re
 import shutil
+import site
 import subprocess
 from collections.abc import Mapping
 from pathlib import Path
-
-from kernelderby.errors import DerbyError
-from kernelderby.files import reason
 
 # What libraries read to find compilers, GPUs and their own files. Everything else of the user's environment stays here.
 _NAMES = {
@@ -89,30 +87,16 @@ _CACHES = {
     "CUDA_CACHE_PATH": "cuda",
     "FLASHINFER_WORKSPACE_BASE": "flashinfer",
 }
-PLACES = frozenset({*_CACHES, "TMPDIR"})  # what differs in the environments of two workers
-
-
-def own_folder(base: Path, solution_hash: str) -> Path:
-    """Where what a solution compiled lies: no solution finds that of another, or of its own former sources. DerbyError
-    where it cannot be made."""
-    folder = base / "built" / solution_hash
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        told = f"{folder}: what a solution compiles cannot be cached there ({reason(error)})"
-        raise DerbyError(f"{told}; set $XDG_CACHE_HOME to a folder that you may write to") from None
-    return folder
+PLACES = frozenset({*_CACHES, "HOME", "TMPDIR"})  # what differs in the environments of two workers
 
 
 def own_caches(folder: Path) -> dict[str, str]:
-    """The environment that keeps a solution's caches in its own folder. FlashInfer's modules that the user compiled
-    beforehand are taken from where they are: some need many minutes."""
-    built_before = (_home() / ".cache/flashinfer").is_dir() or "FLASHINFER_WORKSPACE_BASE" in os.environ
-    return {
-        name: str(folder / part)
-        for name, part in _CACHES.items()
-        if not (built_before and name == "FLASHINFER_WORKSPACE_BASE")
-    }
+    """The environment that keeps a solution's caches, and its home, in its own folder. The user's packages are found
+    where they are."""
+    home = folder / "home"
+    home.mkdir(parents=True, exist_ok=True)
+    found = {name: str(folder / part) for name, part in _CACHES.items()}
+    return {**found, "HOME": str(home), "PYTHONUSERBASE": site.getuserbase()}
 
 
 # What swallows, gives zeros or random numbers, holds shared memory, or is a GPU. All others belong to the machine or to
@@ -121,20 +105,15 @@ _DEVICES = ("null", "zero", "full", "random", "urandom", "shm")
 _OF_GPUS = ("nvidia", "nvhost", "nvmap", "dri", "dxg", "gdrdrv", "infiniband")
 
 
-def _home() -> Path:
-    return Path(os.path.expanduser("~"))  # of a user whom nobody knows it is a name that does not exist
-
-
 def writable(own: Path, scratch: Path) -> list[Path]:
     """The only places that a solution's worker may write to: its caches, its temporary files, shared memory, GPUs and
-    devices that are nothing to anybody, its part of /proc, and FlashInfer's modules where own_caches() leaves them."""
+    devices that are nothing to anybody, and its part of /proc."""
     devices = [
         path
         for path in Path("/dev").iterdir()
         if not path.is_symlink() and (path.name in _DEVICES or path.name.startswith(_OF_GPUS))
     ]
-    flashinfer = Path(os.environ.get("FLASHINFER_WORKSPACE_BASE") or _home()) / ".cache/flashinfer"
-    return [own, scratch, *devices, Path("/proc/self"), flashinfer]
+    return [own, scratch, *devices, Path("/proc/self")]
 
 
 def remove_tree(folder: Path) -> None:

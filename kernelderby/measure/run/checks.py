@@ -18,6 +18,7 @@ from kernelderby.catalog.workloads import tensor_bytes
 from kernelderby.errors import DerbyError
 from kernelderby.measure.clock.graphs import NotCapturable
 from kernelderby.measure.clock.timing import CUDA_EVENTS
+from kernelderby.measure.fence import caches
 from kernelderby.measure.judge.blame import DefinitionFailed
 from kernelderby.measure.judge.cases import Case, case_of_workload, small_cases
 from kernelderby.measure.judge.secret import drawn
@@ -227,12 +228,18 @@ def run_checks(
         except BaseException:
             ended.set()
             raise
+    caches.end_run({solution.text_hash for _, solution, _ in left if _all_passed(found, solution)})
     return [
         result
         for definition, solution, _ in left
         if definition.name not in plan.broken
         for result in found[definition.name, solution.name]
     ]
+
+
+def _all_passed(found: dict[tuple[str, str], list[CheckResult]], solution: Solution) -> bool:
+    results = found.get((solution.definition, solution.name), [])
+    return bool(results) and all(each.status is Status.PASSED for each in results)
 
 
 def _lanes() -> int:

@@ -17,7 +17,8 @@ from kernelderby.measure.run.neighbours import Neighbours
 from kernelderby.measure.run.observer import Observer
 from kernelderby.measure.run.plan import Job
 from kernelderby.measure.run.racer import Racer
-from kernelderby.measure.run.rows import append_row, expect_writable, repair, set_aside_foreign
+from kernelderby.measure.run.rows import TRIED_AGAIN, TRIES, Key, append_row, expect_writable, repair, set_aside_foreign
+from kernelderby.row import JUDGE_WITHOUT_MEMORY
 from kernelderby.trace import Measurement, Status
 
 
@@ -31,6 +32,7 @@ class Ledger:
         self.neighbours = Neighbours(catalog.root)
         self.environment = environment
         self.logs = Logs(session)
+        self.tries: dict[Key, int] = {}  # of the plan, and of this run
         self._catalog, self._machine, self._session, self._observer = catalog, machine, session, observer
         self._sizes: dict[Path, int] = {}  # of the files of rows, as this run left them
         self._looked_at: dict[Path, float] = {}  # time.monotonic() of that
@@ -65,6 +67,13 @@ class Ledger:
                 environment["judge_us"] = racer.judge_us
             if racer.clocks:
                 environment |= {"clocks_before": racer.clocks[0], "clocks": racer.clocks[1:]}
+        message = self.logs.kept(about, message)
+        if status in TRIED_AGAIN:
+            key = solution.name, job.workload.uuid, self._machine.name, self._machine.protocol
+            is_try = not message.startswith(JUDGE_WITHOUT_MEMORY)
+            self.tries[key] = environment["tries"] = self.tries.get(key, 0) + is_try
+            then = "it counts" if self.tries[key] >= TRIES else "the next run tries again"
+            message = f"{message} (try {self.tries[key]} of {TRIES}: {then})" if is_try else message
         row = Measurement(
             definition=job.definition.name,
             workload=job.workload.raw["workload"],
@@ -76,7 +85,7 @@ class Ledger:
             correctness=racer.correctness if racer else None,
             solution_hash=solution.hash,
             session=self._session,
-            message=self.logs.kept(about, message),
+            message=message,
             environment=environment,
             shape=_unlisted(job.workload.raw),
             **numbers,

@@ -12,7 +12,7 @@ from kernelderby.errors import DerbyError
 from kernelderby.measure.judge.secret import drawn
 from kernelderby.measure.machine.probe import Machine
 from kernelderby.measure.machine.requirements import try_modules, why_not
-from kernelderby.measure.run.rows import last_line, settled_keys
+from kernelderby.measure.run.rows import TRIES, Key, last_line, tries_of
 from kernelderby.trace import Measurement
 
 # Where no recorded row says how long its like took: seconds for one solution on one workload, seen on an H200 between
@@ -55,7 +55,8 @@ class Job:
 class Plan:
     """skipped: solution -> reason. settled: how many (solution, workload) pairs have their row already. seconds: how
     long it may take; measured_like: for how many of its pairs a recorded row says so, the others are guessed. lines:
-    definition -> how many lines its traces file of this machine had: rows behind them are of runs at the same time."""
+    definition -> how many lines its traces file of this machine had: rows behind them are of runs at the same time.
+    tries: how often a pair without a row that stands was tried (rows.TRIES)."""
 
     jobs: tuple[Job, ...]
     skipped: dict[str, str]
@@ -63,6 +64,7 @@ class Plan:
     lines: dict[str, int]
     seconds: float = 0.0
     measured_like: int = 0
+    tries: dict[Key, int] = field(default_factory=dict)
 
     @property
     def pairs(self) -> int:
@@ -94,6 +96,7 @@ def make_plan(
     skipped: dict[str, str] = {}
     took: dict[tuple[str, str], float] = {}
     lines: dict[str, int] = {}
+    tries: dict[Key, int] = {}
     settled = 0
     for solution in chosen:
         reason = why_not(solution, machine)
@@ -106,7 +109,9 @@ def make_plan(
         lines[definition.name] = last_line(catalog.traces_path(machine.id, definition.name))
         rows = catalog.traces(definition.name)
         took |= _recorded_seconds(rows, machine)
-        known = settled_keys((row for row in rows if not settings.this_gpu or _is_of(row, machine)), racers)
+        of_rows = tries_of((row for row in rows if not settings.this_gpu or _is_of(row, machine)), racers)
+        known = {key for key, tried in of_rows.items() if tried is None or tried >= TRIES}
+        tries |= {key: tried for key, tried in of_rows.items() if tried is not None}
         own = of_origin(catalog.workloads(definition.name), origins) if fresh is None or origins else []
         listed = select_workloads(own, workloads) if own or not (origins or fresh) else []
         # The least work first: a run that is stopped has measured the most shapes.
@@ -120,7 +125,7 @@ def make_plan(
             settled += len(racers) - len(measured)
             if measured:
                 jobs.append(Job(definition, workload, tuple(measured)))
-    return Plan(tuple(jobs), skipped, settled, lines, *_seconds(jobs, took))
+    return Plan(tuple(jobs), skipped, settled, lines, *_seconds(jobs, took), tries)
 
 
 def _work(workload: Workload) -> float:

@@ -15,10 +15,12 @@ from kernelderby.catalog import Solution
 from kernelderby.errors import DerbyError
 from kernelderby.files import read_bytes
 from kernelderby.measure.fence import processes
+from kernelderby.row import JUDGE_WITHOUT_MEMORY
 from kernelderby.trace import Measurement, Status, newest
 
 __all__ = [
     "TRIED_AGAIN",
+    "TRIES",
     "Key",
     "append_row",
     "claim",
@@ -27,19 +29,28 @@ __all__ = [
     "repair",
     "set_aside_foreign",
     "settled_keys",
+    "tries_of",
 ]
 
 Key = tuple[str, str, str, str]  # solution, workload uuid, GPU, protocol
 
-# These may be the machine's doing (a neighbour's memory, a slow disk), so a later run tries them again.
+# These may be the machine's doing (a neighbour's memory, a slow disk), so a later run tries them again, until a key has
+# so many of them in succession: then they count.
 TRIED_AGAIN = frozenset({Status.TIMED_OUT, Status.CRASHED, Status.OUT_OF_MEMORY})
+TRIES = 3
 
 _ENDED_SECONDS = 5  # until a process that was killed has let go of its files
 
 
 def settled_keys(rows: Iterable[Measurement], solutions: Iterable[Solution]) -> set[Key]:
-    """The keys of these solutions whose newest row of the present code stands. Rows without a hash (flashinfer-bench's
-    own) settle nothing."""
+    """The keys of these solutions whose newest row of the present code stands, or that were tried often enough.
+    Rows without a hash (flashinfer-bench's own) settle nothing."""
+    return {key for key, tries in tries_of(rows, solutions).items() if tries is None or tries >= TRIES}
+
+
+def tries_of(rows: Iterable[Measurement], solutions: Iterable[Solution]) -> dict[Key, int | None]:
+    """Of each key with a row of the present code: how many tries in succession its newest row says there were, None
+    where that row stands. What the judge had no memory for counts as no try."""
     known = {solution.name: solution for solution in solutions}
     found = newest(
         (
@@ -49,7 +60,12 @@ def settled_keys(rows: Iterable[Measurement], solutions: Iterable[Solution]) -> 
         ),
         lambda row: (row.solution, row.uuid, row.gpu, row.protocol),
     )
-    return {key for key, row in found.items() if row.status not in TRIED_AGAIN}
+    return {key: _tries(row) if row.status in TRIED_AGAIN else None for key, row in found.items()}
+
+
+def _tries(row: Measurement) -> int:
+    given = row.environment.get("tries", 0 if row.message.startswith(JUDGE_WITHOUT_MEMORY) else 1)
+    return given if isinstance(given, int) else 1
 
 
 def append_row(path: Path, row: Measurement) -> str | None:

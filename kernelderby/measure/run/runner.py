@@ -15,6 +15,7 @@ from kernelderby.catalog.selection import workload_label
 from kernelderby.catalog.traces import load_rows
 from kernelderby.errors import DerbyError
 from kernelderby.measure.clock.graphs import NotCapturable
+from kernelderby.measure.fence import caches
 from kernelderby.measure.judge import secret
 from kernelderby.measure.judge.batch import calibrated
 from kernelderby.measure.judge.blame import DefinitionFailed
@@ -34,7 +35,7 @@ from kernelderby.measure.wire.process import WorkerProcess
 from kernelderby.measure.wire.quoted import shown
 from kernelderby.measure.wire.remote import RemoteHands
 from kernelderby.measure.wire.replies import Done, EmptyKernelTimes, Failed
-from kernelderby.trace import Measurement
+from kernelderby.trace import Measurement, Status
 
 _STRANGERS_SECONDS = 5  # the driver lists a process that has just ended a little longer
 
@@ -55,7 +56,7 @@ class Runner:
 
     def run(self, plan: Plan) -> list[Measurement]:
         """Works the plan off and returns the rows. Whatever ends it, the workers end too."""
-        self._lines_before = plan.lines
+        self._lines_before, self._ledger.tries = plan.lines, dict(plan.tries)
         if self.settings.budget_seconds is not None:
             self._end = time.monotonic() + self.settings.budget_seconds
         with exclusive(self.machine, self.catalog.root), self._ledger.neighbours:
@@ -71,6 +72,8 @@ class Runner:
                 self._each_in_turn(plan.jobs)
             finally:
                 self._workers.end()
+                passed = {row.solution for row in self._ledger.rows if row.status is Status.PASSED}
+                caches.end_run({each.text_hash for job in plan.jobs for each in job.solutions if each.name in passed})
                 self._ledger.close()
                 if (place := self._ledger.logs.place()) is not None:
                     self.observer.note(f"what failed solutions have said, by the hash in their rows: {place}")

@@ -19,7 +19,7 @@ from typing import Any, ClassVar, cast
 
 import kernelderby
 from kernelderby.errors import DerbyError
-from kernelderby.measure.fence import folders, marks, processes, watcher
+from kernelderby.measure.fence import caches, folders, marks, processes, watcher
 from kernelderby.measure.wire.quoted import quoted
 from kernelderby.measure.wire.replies import Kind, Reply, text
 from kernelderby.measure.wire.sources import cache_folder
@@ -62,7 +62,7 @@ class WorkerProcess:
         self._room: dict[Path, int] = {}
         writable: list[Path] = []  # empty: no fence
         if solution_hash is not None:
-            own = folders.own_folder(cache_folder(), solution_hash)
+            own = _kept_for_tuning(solution_hash) if trusted else caches.of_run(cache_folder(), solution_hash)
             self._scratch = Path(tempfile.mkdtemp(prefix="kernelderby-"))
             environment |= {**folders.own_caches(own), "TMPDIR": str(self._scratch)}
             writable = folders.writable(own, self._scratch)
@@ -267,6 +267,13 @@ def interruptible() -> Iterator[None]:
     except BaseException:
         WorkerProcess.end_all()
         raise
+
+
+def _kept_for_tuning(solution_hash: str) -> Path:
+    """Of hundreds of candidates, for one who trusts them: kept from run to run."""
+    own = cache_folder() / "tuned" / solution_hash
+    own.mkdir(parents=True, exist_ok=True)
+    return own
 
 
 def absolute_python_path() -> list[str]:
