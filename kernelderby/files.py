@@ -9,19 +9,23 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import gzip
 import os
 import secrets
 import shutil
 import stat
+import zlib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
+from kernelderby.bounds import bounds, met
 from kernelderby.errors import DerbyError
 
 UNFINISHED = ".unfinished"
 LARGEST = 1 << 30  # bytes of a file that is read whole; a hundred thousand rows take less
+_PIECE = 16 << 20
 _LONGEST, _LONGEST_NAME = 4095, 255  # bytes of a path (Linux), and of one of its parts on most file systems
 
 
@@ -39,6 +43,21 @@ def opened(path: Path) -> Iterator[BinaryIO]:
             yield file
     finally:
         os.close(descriptor)
+
+
+def unpacked(path: Path, packed: bool) -> bytes:
+    """What a file holds, decompressed where it is gzipped. DerbyError where it is damaged, or more than any holds."""
+    most, pieces, size = int(bounds().unpacked), list[bytes](), 0
+    try:
+        with gzip.open(path) if packed else opened(path) as file:
+            while piece := file.read(min(_PIECE, most + 1 - size)):
+                pieces.append(piece)
+                size += len(piece)
+    except (OSError, EOFError, zlib.error) as error:
+        raise DerbyError(f"{path}: cannot be read whole ({error}); copy or write it again") from None
+    if size > most:
+        raise DerbyError(f"{path}: {'unpacks to' if packed else 'has'} over {met('unpacked', most)}")
+    return b"".join(pieces)
 
 
 def read_bytes(path: Path, largest: int = LARGEST) -> bytes:

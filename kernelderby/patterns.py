@@ -5,27 +5,32 @@ from __future__ import annotations
 import re
 import signal
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from kernelderby.bounds import bounds, met
 from kernelderby.errors import DerbyError
 
 SECONDS = 1.0  # of CPU time for one name; sound patterns take microseconds
 LONGEST = 1000  # letters
+_taken: dict[str, list[float]] = {}  # file -> the seconds that its patterns took
 _REPEATS = re.compile(r"[*+{]")
 
 
 class Pattern:
     """Searched in names. where: file and field, for errors."""
 
-    __slots__ = ("_is_quick", "_search", "_where", "pattern")
+    __slots__ = ("_is_quick", "_search", "_taken", "_where", "pattern")
 
-    def __init__(self, where: str, text: str) -> None:
-        """DerbyError where the text is no regular expression."""
+    def __init__(self, where: str, text: str, taken: list[float] | None = None) -> None:
+        """taken: one number, the seconds that all patterns of a kind took; of the file without it. DerbyError where the
+        text is no regular expression."""
         if problem := pattern_problem(text):
             raise DerbyError(f"{where}: {text!r:.60} {problem}; mend it")
         self.pattern, self._where = text, where
+        self._taken = _taken.setdefault(where.partition(": ")[0], [0.0]) if taken is None else taken
         self._search = re.compile(text).search
         self._is_quick = not _REPEATS.search(text)
 
@@ -33,8 +38,15 @@ class Pattern:
         """DerbyError where it takes longer than SECONDS: some patterns take ages, each letter more doubling them."""
         if self._is_quick or threading.current_thread() is not threading.main_thread():
             return bool(self._search(name))  # signals reach the main thread alone
-        with _limited(f"{self._where}: {self.pattern!r:.60} takes over {SECONDS:g} s on the name {name!r:.60}"):
-            return bool(self._search(name))
+        most = bounds().patterns
+        if self._taken[0] > most:
+            raise DerbyError(f"{self._where}: {self.pattern!r:.60} and others take longer than {met('patterns', most)}")
+        began = time.process_time()
+        try:
+            with _limited(f"{self._where}: {self.pattern!r:.60} takes over {SECONDS:g} s on the name {name!r:.60}"):
+                return bool(self._search(name))
+        finally:
+            self._taken[0] += time.process_time() - began
 
 
 def pattern_problem(text: str) -> str | None:

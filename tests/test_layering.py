@@ -15,6 +15,7 @@ PACKAGE = Path(__file__).resolve().parent.parent / "kernelderby"
 # A layer may import the ones to its left (and itself); those in one cell do not see each other.
 LAYERS = [
     ("errors",),
+    ("bounds",),
     ("files", "explain", "demangle", "locate", "patterns", "samples"),
     ("appended", "fields"),
     ("row",),
@@ -37,6 +38,7 @@ LAYERS = [
 RANK = {name: height for height, cell in enumerate(LAYERS) for name in cell}
 MEASURE_MAY = {
     "errors",
+    "bounds",
     "files",
     "appended",
     "fields",
@@ -143,7 +145,7 @@ def test_only_measure_imports_torch_and_its_kin(path):
 
 @pytest.mark.parametrize("path", sorted((PACKAGE / "cli").glob("*.py")), ids=lambda path: path.name)
 def test_commands_import_heavy_things_inside_the_command(path):
-    """At a command module's top only the standard library, click, errors, where the set is and the group itself."""
+    """At a command module's top only the standard library, click, bounds, errors, where the set is and the group."""
     for node in parsed(path).body:
         names = (
             [alias.name for alias in node.names]
@@ -152,7 +154,7 @@ def test_commands_import_heavy_things_inside_the_command(path):
         )
         for name in names:
             assert (
-                name in ("click", "kernelderby", "kernelderby.errors", "kernelderby.locate")
+                name in ("click", "kernelderby", "kernelderby.bounds", "kernelderby.errors", "kernelderby.locate")
                 or name.startswith("kernelderby.cli")
                 or name.split(".")[0] in sys.stdlib_module_names
             ), f"{path}: import {name} inside the command"

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import os
 import time
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import cached_property, partial
+from operator import attrgetter
 from pathlib import Path
 from typing import TypeVar
 
+from kernelderby.bounds import bounds, met, reading
 from kernelderby.catalog.definitions import load_definition
 from kernelderby.catalog.model import Definition, Requires, Solution, TensorSpec, Tolerance, Workload
 from kernelderby.catalog.parts import Index, Part, Parts, Stretch, are_worth_it, digest_of, key_of, lines_in
@@ -23,6 +26,7 @@ from kernelderby.files import files_under, opened
 from kernelderby.trace import Measurement
 
 T = TypeVar("T")
+_GPU, _PROTOCOL = attrgetter("gpu"), attrgetter("protocol")
 __all__ = ["Catalog", "Definition", "Requires", "Solution", "TensorSpec", "Tolerance", "Workload"]
 
 
@@ -79,7 +83,8 @@ class Catalog:
                         f"{path}: is not at definitions/<op_type>/<definition>.json; "
                         "move it (flashinfer-bench loads every JSON under definitions/)"
                     )
-                definition = load_definition(path)
+                with reading(path):
+                    definition = load_definition(path)
                 if twin := twins.get(definition.name.casefold()):
                     raise DerbyError(f"{path}: name: {twin} has it too; {UNIQUE}")
             except DerbyError as error:
@@ -163,7 +168,22 @@ class Catalog:
         """traces() of the files of one name, which may be no definition's, or of all."""
         paths = self._named_so(name)
         columns = self._columns_of(paths)
-        return [row for path in paths for row in self._rows(path, columns.get(path), clocks)]
+        rows = [row for path in paths for row in self._rows(path, columns.get(path), clocks)]
+        return self._of_few(self._of_few(rows, "evaluation.environment.hardware", _GPU), "protocol", _PROTOCOL)
+
+    def _of_few(self, rows: list[Measurement], field: str, name_of: Callable[[Measurement], str]) -> list[Measurement]:
+        """Without the rows of names that hardly any row has, where there are more of them than any honest set has."""
+        counts, most = Counter(map(name_of, rows)), int(bounds().names)
+        if len(counts) <= most:
+            return rows
+        kept = {name for name, _ in counts.most_common(most)}
+        left = [row for row in rows if name_of(row) not in kept]
+        place = left[0].place.path if left[0].place else self.root / "traces"
+        self.left_out(
+            f"{place}: {field}: with {name_of(left[0])!r:.40} there are {len(counts):,} different ones, and "
+            f"{met('names', most)}; {len(left):,} rows"
+        )
+        return [row for row in rows if name_of(row) in kept]
 
     def traces_files(self) -> list[Path]:
         return files_under(self.root / "traces", ".jsonl", self.left_out)
@@ -247,7 +267,8 @@ class Catalog:
         with opened(path) as file:
             text = os.pread(file.fileno(), stretch.end - stretch.start, stretch.start)
         problems: list[str] = []
-        rows = self._reading(path)(problems.append, lambda _: None, lines=lines_in(text, stretch.first))
+        with reading(path):
+            rows = self._reading(path)(problems.append, lambda _: None, lines=lines_in(text, stretch.first))
         digest = digest_of(text)
         name = key_of(stretch.key, digest, str(stretch.first))
         parts = self._parts or Parts(self.root, self.part_of)
@@ -291,7 +312,8 @@ class Catalog:
             problems.append(problem)
 
         try:
-            found = read(left_out)
+            with reading(path):
+                found = read(left_out)
         except DerbyError as error:
             left_out(str(error))
             found = []

@@ -10,6 +10,7 @@ from typing import Literal
 
 from msgspec import Struct
 
+from kernelderby.bounds import expect_few
 from kernelderby.catalog import constraints
 from kernelderby.catalog.model import Definition, TensorSpec, Tolerance
 from kernelderby.errors import DerbyError
@@ -154,6 +155,8 @@ def _tolerances(specs: tuple[_Tolerance, ...]) -> tuple[Tolerance, ...]:
 def _check_tensors(definition: Definition) -> None:
     """Names that can be parameters, each once; shapes of known axes, every var axis among the inputs'."""
     path = definition.path
+    for field in ("axes", "inputs", "outputs", "constraints", "tolerances"):
+        expect_few(str(path), field, len(getattr(definition, field)))
     for field in ("axes", "inputs", "outputs"):
         for name in getattr(definition, field):
             if not name.isidentifier() or keyword.iskeyword(name):

@@ -13,6 +13,7 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Struct
 
+from kernelderby.bounds import reading
 from kernelderby.catalog.model import Definition, Requires, Solution
 from kernelderby.catalog.same_code import read_same_code
 from kernelderby.errors import DerbyError
@@ -148,10 +149,10 @@ def load_solutions(
     problems: dict[str, str] = {}
     same = read_same_code(root, noted)
     twins: dict[str, Solution] = {}
-    for name, read in _all(root, left_out):
+    for name, path, read in _all(root, left_out):
         try:
-            solution = read(noted)
-            solution = same.of(solution)
+            with reading(path):
+                solution = same.of(read(noted))
             _check_place(solution, twins, definitions)
         except DerbyError as error:
             problems.setdefault(name, str(error))
@@ -210,12 +211,12 @@ def solution_folders(root: Path) -> list[Path]:
     ]
 
 
-def _all(root: Path, left_out: LeftOut) -> Iterator[tuple[str, Callable[[LeftOut], Solution]]]:
-    """The name in the path of each solution, and what reads it."""
+def _all(root: Path, left_out: LeftOut) -> Iterator[tuple[str, Path, Callable[[LeftOut], Solution]]]:
+    """The name in the path of each solution, the path, and what reads it."""
     directory, packed_from_sources = root / "solutions", set()
     for folder in solution_folders(root):
         packed_from_sources.add(folder.parent / f"{folder.name}.json")
-        yield folder.name, partial(read_folder, folder)
+        yield folder.name, folder, partial(read_folder, folder)
     for path in files_under(directory, ".json", left_out):
         if path in packed_from_sources:
             continue
@@ -225,7 +226,7 @@ def _all(root: Path, left_out: LeftOut) -> Iterator[tuple[str, Callable[[LeftOut
                 "move it (flashinfer-bench loads every JSON under solutions/)"
             )
             continue
-        yield path.stem, partial(_read_packed, path)
+        yield path.stem, path, partial(_read_packed, path)
 
 
 def _read_packed(path: Path, noted: LeftOut) -> Solution:

@@ -17,8 +17,9 @@ if TYPE_CHECKING:
 
 # Where an answer goes and what it is read from; all other options belong to the command that a marker holds.
 _OUTSIDE = {"root": True, "format": True, "json": False, "table": True, "plot": True, "write": True, "block": True}
+_OUTSIDE |= {"bounds": True, "strict": False}
 _NAMED = 3  # markers in one message
-_PARAMETERS = ("root", "style", "as_json", "table", "plot", "target", "block")
+_PARAMETERS = ("root", "style", "as_json", "table", "plot", "target", "block", "strict")
 
 
 def write_block(

@@ -11,12 +11,40 @@ from typing import Any
 
 import click
 
+from kernelderby.bounds import Bounds, enforced
 from kernelderby.errors import DerbyError
 from kernelderby.locate import find_set, writable_set
 
 
+def _bounds(context: click.Context, param: click.Parameter, value: str | None) -> Bounds | None:
+    try:
+        found = Bounds.parse(value) if value else None
+    except ValueError as problem:
+        raise DerbyError(f"--bounds: {problem}") from None
+    context.meta["kernelderby.bounds"] = found
+    return found
+
+
 class DerbyCommand(click.Command):
-    """A verb. Its words are kept for `--write`, which holds them against a block's marker."""
+    """A verb within its bounds (bounds.py). Its words are kept for `--write`, which holds them against a block's
+    marker."""
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self.params.append(
+            click.Option(
+                ["--bounds"],
+                metavar="NAME=N,...",
+                envvar="DERBY_BOUNDS",
+                callback=_bounds,
+                expose_value=False,
+                help="What it may take at most, such as time=900,memory=8G (docs/report.md).",
+            )
+        )
+
+    def invoke(self, context: click.Context) -> Any:
+        with enforced(context.meta.get("kernelderby.bounds"), context.info_name or ""):
+            return super().invoke(context)
 
     def parse_args(self, context: click.Context, args: list[str]) -> list[str]:
         context.meta["kernelderby.words"] = tuple(args)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from kernelderby import __version__
+from kernelderby.bounds import reading
 from kernelderby.catalog import Catalog, published
 from kernelderby.errors import DerbyError, LeftOut
 from kernelderby.page.changes import changes, rows_before
@@ -43,7 +44,8 @@ def page_of(catalog: Catalog, against: Path | None = None) -> BuiltPage:
     races: list[tuple[ShownRace, list[list[Samples]]]] = []
     for name, own in by_definition.items():
         try:
-            races += races_of(name, own, workloads[name], solutions[name], environments)
+            with reading(f"races of {name}"):
+                races += races_of(name, own, workloads[name], solutions[name], environments)
         except DerbyError as error:
             warnings.append(LeftOut(f"{name}: {error}; left out"))
     shown_races = tuple(race for race, _ in races)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from kernelderby.api.profile_file import ProfileFile, open_profile_file
+from kernelderby.bounds import reading
 from kernelderby.catalog import Catalog
 from kernelderby.errors import DerbyError
 from kernelderby.hardware import find_gpu
@@ -35,7 +36,8 @@ def recordings(catalog: Catalog, problem: Callable[[str], None]) -> Recordings:
     found = Recordings()
     for path in profile_files(catalog.root, problem):
         try:
-            _take(catalog, path, found)
+            with reading(path):
+                _take(catalog, path, found)
         except DerbyError as error:
             problem(str(error))
     return found

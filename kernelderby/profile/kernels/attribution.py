@@ -19,7 +19,7 @@ from typing import Any
 from msgspec import Struct
 
 from kernelderby.errors import DerbyError
-from kernelderby.fields import convert, read_toml
+from kernelderby.fields import convert, read_text, read_toml
 from kernelderby.profile.names import normal_form, split
 from kernelderby.profile.spans import SpanKind
 
@@ -208,9 +208,8 @@ def _known_library(qualified: str, text: str) -> str | None:
 def known_names() -> dict[str, tuple[str, bool]]:
     """Function name without namespace -> the library that has it ("Triton" where several carry the same kernel), and
     whether it is Triton's, which has neither template arguments nor parameters."""
-    with (RULES / "names.csv").open(encoding="utf-8", newline="") as file:
-        lines = (line for line in file if not line.startswith("#"))
-        return {row["name"]: (row["library"], row["language"] == "triton") for row in csv.DictReader(lines)}
+    lines = (line for line in read_text(RULES / "names.csv").split("\n") if not line.startswith("#"))
+    return {row["name"]: (row["library"], row["language"] == "triton") for row in csv.DictReader(lines)}
 
 
 def _read(path: Path, kind: str) -> list[Rule]:

@@ -5,13 +5,13 @@ A GPU is told by its number among the GPUs, as HIP counts them. Calls and marker
 
 from __future__ import annotations
 
-import gzip
 import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from kernelderby.errors import DerbyError
+from kernelderby.files import unpacked
 from kernelderby.profile.sources.operations import copy_name
 from kernelderby.profile.sources.rocprof import Dispatch, RocprofProfile
 
@@ -25,8 +25,7 @@ _COPY_PLACES = {title: place for title, place in _PLACES.items() if place <= _PL
 
 def open_rocprof_json(path: Path, packed: bool) -> RocprofProfile:
     """The file has been read once, as JSON. DerbyError for one without GPU work."""
-    with gzip.open(path, "rt", encoding="utf-8-sig") if packed else path.open(encoding="utf-8-sig") as file:
-        processes = _dicts(_at(json.load(file), TOOL))
+    processes = _dicts(_at(json.loads(unpacked(path, packed).decode("utf-8-sig")), TOOL))
     profile = RocprofProfile(path, "rocprofv3 JSON")
     gpus: dict[str, None] = {}
     for process in processes:

@@ -7,14 +7,13 @@ that say the same once more (XLA Ops, Steps), which are left out; the metadata c
 
 from __future__ import annotations
 
-import gzip
 import json
 import re
-import zlib
 from pathlib import Path
 from typing import Any
 
 from kernelderby.errors import DerbyError
+from kernelderby.files import unpacked
 from kernelderby.profile.operators import ARGUMENTS, OPERATORS
 from kernelderby.profile.sources.dispatches import TOOL
 from kernelderby.profile.spans import SpanKind
@@ -46,11 +45,11 @@ def load(path: Path, packed: bool, operators: bool = False) -> tuple[object, boo
     DerbyError for what is no JSON."""
     wanted = _Wanted(operators)
     try:
-        with gzip.open(path, "rt", encoding="utf-8-sig") if packed else path.open(encoding="utf-8-sig") as file:
-            return json.load(file, object_hook=wanted.of, parse_float=str), wanted.is_xla
+        text = unpacked(path, packed).decode("utf-8-sig")
+        return json.loads(text, object_hook=wanted.of, parse_float=str), wanted.is_xla
     except json.JSONDecodeError as error:
         raise DerbyError(f"{path}:{error.lineno}: no valid JSON ({error.msg}), cut off or damaged; {MEND}") from None
-    except (OSError, EOFError, zlib.error, UnicodeDecodeError) as error:
+    except UnicodeDecodeError as error:
         raise DerbyError(f"{path}: cannot be read whole ({error}); copy the trace or {MEND}") from None
     except ValueError:
         raise DerbyError(f"{path}: JSON with a number of thousands of digits, damaged; {MEND}") from None

@@ -6,15 +6,14 @@ and rows. What cannot be read for certain is an error; reports that hold nothing
 
 from __future__ import annotations
 
-import gzip
 import re
-import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from kernelderby.errors import DerbyError
+from kernelderby.files import unpacked
 from kernelderby.profile.sources.cells import (
     MEND,
     SIZE_BYTES,
@@ -149,11 +148,7 @@ def _gpu(text: str, found: list[Block]) -> str | None:
 
 
 def read_text(path: Path, packed: bool) -> str:
-    try:
-        with gzip.open(path) if packed else path.open("rb") as file:
-            data = file.read(_LARGEST + 1)
-    except (OSError, EOFError, zlib.error) as error:
-        raise DerbyError(f"{path}: cannot be read whole ({error}); copy or write it again") from None
+    data = unpacked(path, packed)
     if len(data) > _LARGEST:
         raise DerbyError(f"{path}: over {_LARGEST >> 20} MiB of text is no summary; give the SQLite export instead")
     if data.startswith((b"\xff\xfe", b"\xfe\xff")):  # PowerShell's `>`

@@ -25,7 +25,10 @@ class StageMatcher:
     def __init__(self, stages: Sequence[Stage]) -> None:
         self.stages = tuple(stages)
         self.warnings: list[str] = []
-        self._patterns = [[Pattern(f"stage {each.name}: kernels", text) for text in each.kernels] for each in stages]
+        taken = [0.0]
+        self._patterns = [
+            [Pattern(f"stage {each.name}: kernels", text, taken) for text in each.kernels] for each in stages
+        ]
         self.glue = frozenset(
             index
             for index, patterns in enumerate(self._patterns)

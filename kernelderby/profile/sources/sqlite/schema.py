@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import re
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from urllib.parse import quote
 
+from kernelderby.bounds import bounds, met
 from kernelderby.errors import DerbyError
 
 KERNEL = "CUPTI_ACTIVITY_KIND_KERNEL"
@@ -26,6 +27,8 @@ NVTX = "NVTX_EVENTS"
 _EXPORT_AGAIN = "export it again with `nsys export --type sqlite`"
 _CACHE_KIB = 8 * 1024  # of the page cache; tables are read from end to end, so a larger one keeps nothing of use
 _LOCK_SECONDS = 2.0
+_STEPS = 100_000
+_LONGEST = 64 << 20  # bytes of a text; of a name, a message, a table's SQL
 
 
 def as_text(value: object) -> str:
@@ -45,6 +48,9 @@ def connect(path: Path) -> Iterator[sqlite3.Connection]:
         connection.text_factory = lambda raw: raw.decode("utf-8", errors="replace")  # ranges may hold any bytes
         connection.execute(f"PRAGMA cache_size = -{_CACHE_KIB}")
         connection.execute("PRAGMA query_only = 1")
+        connection.execute("PRAGMA trusted_schema = 0")
+        connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, _LONGEST)
+        connection.set_progress_handler(_steps(bounds().steps), _STEPS)
         yield connection
     except sqlite3.Error as error:
         raise DerbyError(f"{path}: {_explain(error)}") from None
@@ -55,8 +61,21 @@ def connect(path: Path) -> Iterator[sqlite3.Connection]:
             connection.close()
 
 
+def _steps(most: float) -> Callable[[], int]:
+    """Asked every so many steps; 1 ends the query. An honest row of a walk takes a hundred."""
+    left = [most]
+
+    def ask() -> int:
+        left[0] -= _STEPS
+        return int(left[0] < 0)
+
+    return ask
+
+
 def _explain(error: sqlite3.Error) -> str:
     text = str(error)
+    if "interrupted" in text:
+        return f"reading it takes more than {met('steps', bounds().steps)}"
     if "locked" in text or "busy" in text:
         return "the database is locked by another program; wait until the export has finished, or copy the file"
     if "malformed" in text or "not a database" in text:
@@ -118,9 +137,18 @@ def with_validity(connection: sqlite3.Connection, table: EventTable) -> tuple[Ev
     return table if invalid else replace(table, valid="1"), invalid
 
 
+_IS_TABLE = "type = 'table' AND sql LIKE 'CREATE TABLE %'"  # others compute their rows, endlessly if they like
+_TABLES = f"SELECT name FROM sqlite_master WHERE {_IS_TABLE}"
+_OTHERS = f"SELECT name, type FROM sqlite_master WHERE type IN ('table', 'view') AND NOT ({_IS_TABLE})"
+_OURS = re.compile(r"CUPTI_|NVTX_|StringIds|TARGET_INFO_|DIAGNOSTIC_EVENT|META_DATA_|EXPORT_META_DATA", re.IGNORECASE)
+
+
 def read_schema(path: Path, connection: sqlite3.Connection) -> Schema:
     """DerbyError for a database that no nsys export is, or one whose tables miss what makes a span."""
-    names = [row[0] for row in connection.execute("SELECT name FROM sqlite_master WHERE type IN ('table', 'view')")]
+    names = [row[0] for row in connection.execute(_TABLES)]
+    for name, kind in connection.execute(_OTHERS).fetchall():
+        if _OURS.match(str(name)):
+            raise DerbyError(f"{path}: {name!s:.60} is a {kind}, where an export of nsys has a table; {_EXPORT_AGAIN}")
     if any(str(name).startswith("rocpd_") for name in names):
         raise DerbyError(f"{path}: a database of rocprofv3; write its traces with `--output-format csv` or rocpd2csv")
     if not any(str(name).startswith("CUPTI_ACTIVITY_KIND_") for name in names) and "StringIds" not in names:

@@ -1,0 +1,279 @@
+"""What one verb may take, whatever lies in the files that it reads: time, memory, bytes, SQLite's steps, names.
+
+    with enforced(bounds, "report"):      # the command: an end to the whole verb
+        with reading(path):               # a file: what meets a bound is one DerbyError, and the next file is read
+            ...
+
+No honest set meets the defaults. In a notebook nothing bounds the whole, but every file is bounded as here.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import resource
+import select
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from kernelderby.errors import DerbyError
+
+# Verbs that only read and write files. What measures, serves or waits has no end of its own.
+READING = frozenset(
+    {"list", "show", "shapes", "rank", "roofline", "report", "pack", "export", "prompt", "merge"}
+    | {"kernels", "activity", "stages", "layers", "whatif", "compare", "counters", "pace"}  # of `derby profile`
+)
+_SECONDS = 600.0
+_OF_READING = 0.7  # of the verb's time: what was read is to be shown in the rest
+_GRACE_SECONDS = 5.0  # until a verb that does not look at signals is ended from outside
+_AGAIN_SECONDS = 0.1
+_PHYSICAL, _MOST_MEMORY = 0.75, 16 << 30  # of the machine's memory, and bytes
+_OF_PACKING = 8 << 30  # bytes: it runs a definition's generate_inputs, where one axis too long takes all there is
+_UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """time: seconds of the verb, on the wall; file: seconds of the processor for one file. memory: bytes of the
+    process. None of both: what enforced() gives that verb. unpacked: bytes of one file, as it is or decompressed.
+    steps: of SQLite's machine for one walk of a database. patterns: seconds of searching with the patterns of one file.
+    names: of one kind (GPUs, protocols; axes, inputs or constraints of a definition)."""
+
+    time: float | None = None
+    file: float = 120.0
+    memory: float | None = None
+    unpacked: float = 2 << 30
+    steps: float = 20e9
+    patterns: float = 20.0
+    names: float = 300
+
+    @classmethod
+    def parse(cls, text: str) -> Bounds:
+        """Of "time=60,memory=4G". ValueError that says what is wrong."""
+        found: dict[str, float] = {}
+        for word in filter(None, (word.strip() for word in text.split(","))):
+            name, _, value = word.partition("=")
+            number = re.fullmatch(r"(\d{1,15}(?:\.\d{1,9})?(?:e\d{1,2})?)([KMG]?)", value.strip())
+            if name not in cls.__dataclass_fields__ or number is None or not float(number[1]):
+                known = ", ".join(cls.__dataclass_fields__)
+                raise ValueError(f"{word:.40} is no bound; write name=number, names {known}; 4G is 4 x 2^30")
+            found[name] = float(number[1]) * _UNITS[number[2]]
+        return replace(cls(), **found)
+
+
+class _Met(BaseException):
+    """A bound of time; no Exception, so that nobody takes it for the fault of what is in hand."""
+
+    def __init__(self, entry: _Deadline) -> None:
+        self.entry = entry
+
+
+@dataclass(eq=False, slots=True)
+class _Deadline:
+    """due: when its time is over, on the clock that it is measured with."""
+
+    told: str
+    due: float
+
+
+@dataclass(slots=True)
+class _Now:
+    """bounds: in force. until: time.monotonic() from which no further file is read. last: the file in hand."""
+
+    bounds: Bounds
+    until: float | None = None
+    last: str = ""
+    over: dict[str, str] = field(default_factory=dict)  # of this verb: file -> the bound that it met
+
+
+_now = _Now(Bounds())
+_files: list[_Deadline] = []  # that are being read, outermost first
+
+
+def bounds() -> Bounds:
+    return _now.bounds
+
+
+def met(name: str, most: float) -> str:
+    """The end of a message about a bound."""
+    unit = next((unit for unit in "GM" if name in ("memory", "unpacked") and most >= _UNITS[unit]), "")
+    return f"the bound {name}={most / _UNITS[unit]:.10g}{unit}; remove it, or raise that with --bounds"
+
+
+def expect_few(where: str, what: str, count: int) -> None:
+    """DerbyError for more names of a kind than anything honest has."""
+    if count > _now.bounds.names:
+        raise DerbyError(f"{where}: {what}: {count:,} are more than {met('names', _now.bounds.names)}")
+
+
+# ------------------------------------------------------------------------------------------------------------- a file
+
+
+@contextmanager
+def reading(path: object) -> Iterator[None]:
+    """DerbyError where a file takes more time or memory than any may. Inside another one the sooner end counts."""
+    _now.last, limits = str(path), _now.bounds
+    if told := _now.over.get(str(path)):
+        raise DerbyError(told)
+    left, bound = limits.file, met("file", limits.file)
+    if _now.until is not None and (rest := _now.until - time.monotonic()) < left:
+        left, bound = rest, met("time", limits.time or 0)
+        if rest <= 0:
+            raise DerbyError(f"{path}: not read: other files took most of {bound}")
+    try:
+        with _timed(_Deadline(f"{path}: takes longer than {bound}", time.process_time() + left)):
+            yield
+    except MemoryError:
+        bound = met("memory", limits.memory) if limits.memory else "there is; name fewer files, or end other programs"
+        raise _over_bound(f"{path}: needs more memory than {bound}") from None
+
+
+def _over_bound(told: str) -> DerbyError:
+    """Of the file in hand, which is not read again by this verb."""
+    if _now.until is not None:
+        _now.over[_now.last] = told
+    return DerbyError(told)
+
+
+@contextmanager
+def _timed(entry: _Deadline) -> Iterator[None]:
+    """By a signal, which reaches the main thread alone and is left to whoever else uses it."""
+    if threading.current_thread() is not threading.main_thread() or not (
+        _files or signal.getsignal(signal.SIGPROF) is signal.SIG_DFL
+    ):
+        yield
+        return
+    _files.append(entry)
+    _arm()
+    try:
+        yield
+    except _Met as end:
+        if end.entry is not entry:
+            raise
+        raise _over_bound(entry.told) from None
+    finally:
+        _files.remove(entry)
+        _arm()
+
+
+def _arm() -> None:
+    if not _files:
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        signal.signal(signal.SIGPROF, signal.SIG_DFL)
+        return
+    signal.signal(signal.SIGPROF, _over)
+    left = min(entry.due for entry in _files) - time.process_time()
+    signal.setitimer(signal.ITIMER_PROF, max(left, 1e-3), _AGAIN_SECONDS)  # again, for who caught it on the way
+
+
+def _over(*_: Any) -> None:
+    for entry in _files:
+        if time.process_time() >= entry.due:
+            raise _Met(entry)
+
+
+# ------------------------------------------------------------------------------------------------------------- a verb
+
+
+@contextmanager
+def enforced(asked: Bounds | None, verb: str) -> Iterator[None]:
+    """A verb of the command within its bounds. DerbyError where it is over them as a whole. What does not only read has
+    no end of time and memory, unless one is asked for."""
+    before = _now.bounds, _now.until, _now.last
+    limits = asked or Bounds()
+    if verb in READING:
+        usable = _usable_memory(_OF_PACKING if verb == "pack" else _MOST_MEMORY)
+        limits = replace(limits, time=limits.time or _SECONDS, memory=limits.memory or usable)
+    began = time.monotonic()
+    _now.bounds, _now.until = limits, began + limits.time * _OF_READING if limits.time else None
+    _now.over.clear()
+    entry = _Deadline(f"{verb}: takes longer than {met('time', limits.time or 0)}", began + (limits.time or 0))
+    try:
+        with _memory(limits.memory), _ended(entry, limits.time):
+            yield
+    except _Met as end:
+        if end.entry is not entry:
+            raise
+        raise DerbyError(entry.told + (f" (in hand: {_now.last})" if _now.last else "")) from None
+    finally:
+        _now.bounds, _now.until, _now.last = before
+        _now.over.clear()
+
+
+@contextmanager
+def _ended(entry: _Deadline, seconds: float | None) -> Iterator[None]:
+    """A signal when the time is over, and some seconds later the end of the process, from outside: a library's own loop
+    looks at no signal. Where somebody else waits for that signal (a test runner) there is neither."""
+    if (
+        seconds is None
+        or threading.current_thread() is not threading.main_thread()
+        or signal.getsignal(signal.SIGALRM) is not signal.SIG_DFL
+    ):
+        yield
+        return
+
+    def over(*_: Any) -> None:
+        if time.monotonic() >= entry.due:
+            raise _Met(entry)
+
+    watched = _watch(seconds + _GRACE_SECONDS, f"derby: {entry.told}\n")
+    signal.signal(signal.SIGALRM, over)
+    signal.setitimer(signal.ITIMER_REAL, seconds, _AGAIN_SECONDS)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)
+        os.close(watched[1])
+        with suppress(ChildProcessError):
+            os.waitpid(watched[0], 0)
+
+
+def _watch(seconds: float, told: str) -> tuple[int, int]:
+    """A process that ends this one after so many seconds. It goes when its pipe is closed, however that comes about.
+    Its id, and the end of the pipe to close."""
+    ours, held = os.pipe()
+    parent = os.getpid()
+    child = os.fork()
+    if child:
+        os.close(ours)
+        return child, held
+    try:
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
+            signal.signal(number, signal.SIG_IGN)
+        os.close(held)
+        if not select.select([ours], [], [], seconds)[0] and os.getppid() == parent:
+            os.write(2, told.encode("utf-8", "replace"))
+            os.kill(parent, signal.SIGKILL)
+    finally:
+        os._exit(0)
+
+
+@contextmanager
+def _memory(most: float | None) -> Iterator[None]:
+    """Of this process and what it starts; an allocation beyond it is a MemoryError, not the end of a machine."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
+    if most and soft == resource.RLIM_INFINITY:
+        wanted = int(most) if hard == resource.RLIM_INFINITY else min(int(most), hard)
+        resource.setrlimit(resource.RLIMIT_DATA, (wanted, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_DATA, (soft, hard))
+
+
+def _usable_memory(at_most: float) -> float:
+    """Three quarters of what the machine has, or the container may use."""
+    most = float(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
+    for path in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
+        try:
+            with open(path) as file:
+                most = min(most, float(file.read()))
+        except (OSError, ValueError):
+            continue
+    return min(most * _PHYSICAL, at_most)

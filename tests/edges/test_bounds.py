@@ -1,0 +1,270 @@
+"""Whatever lies in a set, a verb ends within its bounds: one line names the file and the bound, the rest is read."""
+
+import gzip
+import json
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from mutating import run
+from test_strangers import DEFINITION, TRACES, WORKLOADS, D, edit
+
+from kernelderby import bounds
+from kernelderby.bounds import Bounds, reading
+from kernelderby.catalog import Catalog
+from kernelderby.errors import DerbyError
+from kernelderby.patterns import Pattern
+from kernelderby.profile.sources.recognise import open_profile
+
+sys.path.insert(0, str(Path(__file__).parent.parent / "profile"))
+from make_nsys import Export
+
+ENDLESS = "WITH RECURSIVE n(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM n) SELECT {} FROM n"
+SPIN = "sum(number * number for number in range(10**10))"
+
+
+@pytest.fixture
+def within(monkeypatch):
+    """Sets the bounds that are in force without any verb."""
+    return lambda **few: monkeypatch.setattr(bounds, "_now", bounds._Now(Bounds(**few)))
+
+
+def export(path):
+    with Export(path) as made:
+        made.kernel("gemm", 0, 1000)
+    return path
+
+
+def test_bounds_are_read_from_words():
+    assert Bounds.parse("time=1.5, memory=4G,names=7") == Bounds(time=1.5, memory=4 << 30, names=7)
+    assert Bounds.parse("steps=2e3,unpacked=1K") == Bounds(steps=2000, unpacked=1024)
+    for odd in ("time", "time=0", "time=-1", "tme=1", "memory=4T", "time=nan", "time=1e999"):
+        with pytest.raises(ValueError, match="is no bound; write name=number"):
+            Bounds.parse(odd)
+    assert "--bounds: 'tme=1'" in run("list", "--bounds", "tme=1").err.replace("tme=1 is", "'tme=1' is")
+
+
+# ------------------------------------------------------------------------------------------------------------- SQLite
+
+
+@pytest.mark.parametrize("table", ["CUPTI_ACTIVITY_KIND_KERNEL", "StringIds", "NVTX_EVENTS", "META_DATA_EXPORT"])
+def test_a_view_in_place_of_a_table_is_refused(tmp_path, table):
+    path = export(tmp_path / "a.sqlite")
+    with sqlite3.connect(path) as database:
+        columns = [row[1] for row in database.execute(f"PRAGMA table_info({table})")] or ["start"]
+        database.execute(f"DROP TABLE IF EXISTS {table}")
+        each = ", ".join(f"x AS [{column}]" for column in columns)
+        database.execute(f"CREATE VIEW {table} AS {ENDLESS.format(each)}")
+    with pytest.raises(DerbyError, match=f"{table} is a view, where an export of nsys has a table"):
+        open_profile(path)
+
+
+def test_a_virtual_table_is_refused(tmp_path):
+    path = tmp_path / "a.sqlite"
+    with sqlite3.connect(path) as database:
+        database.execute("CREATE TABLE CUPTI_ACTIVITY_KIND_KERNEL (start, [end])")
+        database.execute("CREATE VIRTUAL TABLE StringIds USING fts5(id, value)")
+    with pytest.raises(DerbyError, match="StringIds is a table, where|StringIds is a"):
+        open_profile(path)
+
+
+def test_steps_of_sqlite(tmp_path, within):
+    path = export(tmp_path / "a.sqlite")
+    with sqlite3.connect(path) as database:
+        database.execute(f"CREATE TABLE more AS {ENDLESS.format('x')} LIMIT 50000")
+        [table] = [r[0] for r in database.execute("SELECT name FROM sqlite_master WHERE name LIKE '%KIND_KERNEL'")]
+        columns = [row[1] for row in database.execute(f"PRAGMA table_info({table})")]
+        rest = ", ".join(f"k.[{column}]" for column in columns)
+        database.execute(f"INSERT INTO {table} SELECT {rest} FROM {table} AS k, more")
+    assert open_profile(path).sums()[0].instances == 50_001
+    within(steps=200_000)
+    with pytest.raises(DerbyError, match=r"takes more than the bound steps=200000; remove it, or raise that"):
+        open_profile(path)
+
+
+# -------------------------------------------------------------------------------------------------------------- bytes
+
+
+@pytest.mark.parametrize("text", ['{"traceEvents": [' + " " * 3_000_000 + "]}", "Name,Instances\n" + "\n" * 3_000_000])
+@pytest.mark.parametrize("is_packed", [True, False])
+def test_bytes_of_one_profile(small_set, text, is_packed):
+    """The page is made of the rest."""
+    folder = small_set / "profiles"
+    folder.mkdir()
+    data = text.encode()
+    (folder / "big.json").write_bytes(gzip.compress(data) if is_packed else data)
+    export(folder / "small.sqlite")
+    found = run("report", small_set / "r.html", "--bounds", "unpacked=1M", "--root", small_set)
+    told = [line for line in found.err.splitlines() if "big.json" in line]
+    assert len(told) == 1 and found.code == 0
+    assert f"{'unpacks to' if is_packed else 'has'} over the bound unpacked=1M; remove it" in told[0]
+    assert "small.sqlite" not in found.err and (small_set / "r.html").is_file()
+
+
+# -------------------------------------------------------------------------------------------------------------- names
+
+
+def rows_of_many(root, change, count=8):
+    lines = (root / TRACES).read_text().splitlines()
+    for number in range(count):
+        row = json.loads(lines[0])
+        row["measurement"]["session"] = None
+        path = change(row, number) or root / TRACES
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("a") as file:
+            file.write(json.dumps(row) + "\n")
+
+
+def test_gpus_and_protocols_of_one_row_each_make_room(small_set):
+    before = run("rank", "--json", "--root", small_set)
+
+    def rows(said):
+        return json.loads(said.out)["rankings"][0]["group"]["rows"]
+
+    def gpu(row, number):
+        row["evaluation"]["environment"]["hardware"] = f"Made Up {number}"
+        return small_set / f"traces/made-up-{number}/toy/{D}.jsonl"
+
+    rows_of_many(small_set, gpu)
+    rows_of_many(small_set, lambda row, number: row["measurement"].update(protocol=f"made-up-{number}"))
+    found = run("rank", "--json", "--gpu", "h200", "--bounds", "names=3", "--root", small_set)
+    assert found.code == 0 and [rows(found), found.code] == [rows(before), 0]
+    assert "evaluation.environment.hardware: with" in found.err and "there are 9 different ones" in found.err
+    assert "protocol: with" in found.err and "the bound names=3" in found.err
+
+
+@pytest.mark.parametrize("field", ["constraints", "axes"])
+def test_names_of_a_definition(small_set, field):
+    many = [f"rows > -{number}" for number in range(400)]
+    more = {"constraints": many, "axes": {f"a{number}": {"type": "const", "value": 1} for number in range(400)}}[field]
+    edit(small_set / DEFINITION, lambda one: one.update({field: more if field == "constraints" else one[field] | more}))
+    assert f"{DEFINITION}: {field}: 40" in run("list", "--root", small_set).err
+
+
+# --------------------------------------------------------------------------------------------------------------- time
+
+
+def test_a_file_that_takes_too_long_and_the_next_one(within):
+    within(file=0.2)
+    began = time.process_time()
+    with pytest.raises(DerbyError, match=r"slow: takes longer than the bound file=0.2; remove it"), reading("slow"):
+        eval(SPIN)
+    assert time.process_time() - began < 2
+    with reading("next"):
+        pass
+    assert signal.getsignal(signal.SIGPROF) is signal.SIG_DFL and signal.getitimer(signal.ITIMER_PROF)[0] == 0
+
+
+def test_who_swallows_everything_is_asked_again(within):
+    within(file=0.2)
+    with pytest.raises(DerbyError, match="slow: takes longer"), reading("slow"):
+        try:
+            eval(SPIN)
+        except BaseException:
+            eval(SPIN)
+
+
+def test_the_sooner_of_two_ends_counts(within):
+    within(file=0.2)
+    with pytest.raises(DerbyError, match="outer: takes longer"), reading("outer"):
+        within(file=9)
+        with reading("inner"):
+            eval(SPIN)
+
+
+def test_patterns_of_one_solution_together(within):
+    within(patterns=0.1)
+    taken = [0.0]
+    slow, sound = (Pattern("stage S: kernels", text, taken) for text in ("(a+)+$", "b+"))
+    with pytest.raises(DerbyError, match="takes over 1 s on the name"):
+        slow.search("a" * 40 + "!")
+    with pytest.raises(DerbyError, match="and others take longer than the bound patterns=0.1"):
+        sound.search("b")
+    assert Pattern("stage T: kernels", "b+", [0.0]).search("b"), "another solution's"
+
+
+def derby(*words, code=None, **environment):
+    """In a process of its own, where no test runner waits for the signal. Seconds, and what it gave."""
+    began = time.monotonic()
+    start = ["-c", code] if code else ["-m", "kernelderby"]
+    done = subprocess.run(
+        [sys.executable, *start, *map(str, words)],
+        capture_output=True,
+        text=True,
+        env=os.environ | environment,
+    )
+    return time.monotonic() - began, done
+
+
+def blank(path, megabytes):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(b"\n" * (megabytes << 20))
+
+
+def test_a_set_of_endless_files_ends_and_shows_the_rest(small_set, tmp_path):
+    for number in range(3):
+        blank(small_set / f"traces/h200/toy/z{number}.jsonl", 30)
+    seconds, done = derby("report", tmp_path / "r.html", "--root", small_set, "--bounds", "time=8,file=0.2")
+    assert seconds < 12 and done.returncode == 0 and "Traceback" not in done.stderr
+    told = [line for line in done.stderr.splitlines() if "takes longer than the bound file=0.2" in line]
+    assert [line.partition("/toy/")[2][:9] for line in told] == ["z0.jsonl:", "z1.jsonl:", "z2.jsonl:"]
+    assert (tmp_path / "r.html").is_file()
+
+
+def test_the_time_of_a_verb_by_its_environment(small_set):
+    blank(small_set / f"traces/h200/toy/{D}.jsonl", 50)
+    seconds, done = derby("rank", "--root", small_set, DERBY_BOUNDS="time=1.1,file=60")
+    assert seconds < 5 and done.returncode == 1 and "Traceback" not in done.stderr
+    assert f"{D}.jsonl: takes longer than the bound time=1.1" in done.stderr, "than was left of 70 % of it"
+
+
+def test_what_looks_at_no_signal_is_ended_from_outside():
+    code = """
+import signal, time
+from kernelderby import bounds
+bounds._GRACE_SECONDS = 0.3
+with bounds.enforced(bounds.Bounds(time=0.5), "report"):
+    signal.pthread_sigmask(signal.SIG_BLOCK, range(1, 30))
+    time.sleep(60)
+"""
+    seconds, done = derby(code=code)
+    assert done.returncode == -signal.SIGKILL and seconds < 20
+    assert (
+        done.stderr == "derby: report: takes longer than the bound time=0.5; remove it, or raise that with --bounds\n"
+    )
+
+
+def test_nothing_of_the_watching_is_left(small_set):
+    code = """
+import os
+from kernelderby import bounds
+with bounds.enforced(None, "report"):
+    pass
+try:
+    os.waitpid(-1, os.WNOHANG)
+except ChildProcessError:
+    print(len(os.listdir("/proc/self/fd")))
+"""
+    assert derby(code=code)[1].stdout.strip() == "4"
+
+
+# ------------------------------------------------------------------------------------------------------------- memory
+
+
+def test_memory(small_set):
+    folder = small_set / "profiles"
+    folder.mkdir()
+    (folder / "big.json").write_text('{"traceEvents": [' + "[]," * 4_000_000 + "[]]}")
+    found = derby("report", small_set / "r.html", "--root", small_set, "--bounds", "memory=300M")[1]
+    assert found.returncode == 0 and "Traceback" not in found.stderr and (small_set / "r.html").is_file()
+    assert "profiles/big.json: needs more memory than the bound memory=300M" in found.stderr
+
+
+def test_an_honest_set_meets_none(small_set):
+    assert run("list", "--root", small_set).err == ""
+    assert len(Catalog.open(small_set).traces()) == 4 and (small_set / WORKLOADS).is_file()
