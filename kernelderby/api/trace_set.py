@@ -23,6 +23,7 @@ from kernelderby.rank.elsewhere import with_other_leads
 from kernelderby.rank.leads import Leads, leads_on_legs
 from kernelderby.report.answer import Answer
 from kernelderby.report.capture import Captured
+from kernelderby.report.gate import GatedOne
 from kernelderby.report.importance import importance_answer
 from kernelderby.report.leads import leads_answer
 from kernelderby.report.listing import contract_answer, listing_answer
@@ -266,6 +267,7 @@ class TraceSet:
 
         return captured(self.catalog, [Path(file) for file in files], with_gain=gain, **options)
 
+    @_telling
     def explain(
         self, solution: str, workload: str | None = None, *, gpu: str | None = None, compiles: bool = True
     ) -> Answer[Explanation]:
@@ -274,6 +276,13 @@ class TraceSet:
         from kernelderby.api.explain import explain
 
         return explain(self.catalog, solution, workload, gpu, compiles=compiles)
+
+    def gate(self, base: str, candidate: str, workloads: Names = (), **options: Any) -> Answer[Sequence[GatedOne]]:
+        """Whether a candidate is slower than a base, measured here. options: base_python, candidate_python, least,
+        most, iterations, timeout_seconds, secret, device, as of `derby gate`."""
+        from kernelderby.api.gate import gate
+
+        return gate(self.catalog, base, candidate, _names(workloads), **options)
 
     def _with_rows(
         self, rows: Sequence[RowCount], wanted: Sequence[str], gpu: str | None, protocol: str | None

@@ -29,6 +29,7 @@ VERBS = {
     "shapes": "The shapes that a model's config.json implies; the standing set of models.",
     "check": "Solutions against the reference: on a GPU, or small on a CPU.",
     "bench": "Measure solutions on this GPU and record the traces.",
+    "gate": "For CI: is a candidate slower than a base, on this GPU?",
     "tune": "Find a solution's fastest configurations on this GPU.",
     "rank": "Compare solutions, or authors over all operators, from traces.",
     "explain": "What bounds a solution on a workload, and what to try next.",

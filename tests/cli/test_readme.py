@@ -15,7 +15,7 @@ BLOCKS = re.findall(r"^```\n(.*?)^```", README, flags=re.DOTALL | re.MULTILINE)
 COMMANDS = [line.split("  #")[0].strip() for block in BLOCKS for line in block.replace("\\\n", " ").splitlines()]
 DERBY = [line for line in COMMANDS if line.startswith("derby ")]
 # Need a GPU; without one they are a line that says so. flashinfer-bench's own says it in a traceback.
-NEED_GPU = ("derby bench", "derby tune", "derby profile run", "flashinfer-bench run")
+NEED_GPU = ("derby bench", "derby gate", "derby tune", "derby profile run", "flashinfer-bench run")
 
 
 @pytest.fixture(scope="module")

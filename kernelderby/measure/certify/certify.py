@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-import subprocess
-import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib.metadata import version
@@ -32,11 +29,11 @@ from kernelderby.catalog.same_code import (
     read_certificates,
 )
 from kernelderby.errors import DerbyError
-from kernelderby.files import reason, write_whole
+from kernelderby.files import write_whole
 from kernelderby.measure.certify.build import ARCHITECTURE, differences, has_library, machine_code
 from kernelderby.measure.certify.launches import launches_of
 from kernelderby.measure.certify.python import python_digest
-from kernelderby.measure.machine.commit import plain_git
+from kernelderby.measure.machine.revisions import at_revision, has_revision, revision_of
 
 _BUILDS = 2  # at a time
 Outcome = Certificate | list[str]
@@ -59,8 +56,8 @@ def certify(root: Path, names: Sequence[str], since: str, host_change: str | Non
     if host_change is not None and len(host_change) < SHORTEST_REASON:
         raise DerbyError("--host-change: say in a sentence what differs, and that the launches do not")
     catalog = Catalog.open(root)
-    revision = _revision(root, since)
-    with _at(root, revision) as former:
+    revision = revision_of(root, since)
+    with at_revision(root, revision) as former:
         chosen = [catalog.solution(name) for name in names] or list(catalog.solutions.values())
         changed = [each for each in chosen if has_library(each) and _changed(each, former)]
         verdicts = [
@@ -86,9 +83,9 @@ def certify_launches(root: Path, names: Sequence[str], since: str) -> list[Certi
     """The same where host code or Python changed, Triton's too: what both versions launch on each recorded workload is
     recorded, and where it is the same, graph times of former rows count."""
     catalog = Catalog.open(root)
-    revision = _revision(root, since)
+    revision = revision_of(root, since)
     verdicts = []
-    with _at(root, revision) as former, ProcessPoolExecutor(_BUILDS, mp_context=get_context("spawn")) as pool:
+    with at_revision(root, revision) as former, ProcessPoolExecutor(_BUILDS, mp_context=get_context("spawn")) as pool:
         chosen = [catalog.solution(name) for name in names] or list(catalog.solutions.values())
         for now in (each for each in chosen if _changed(each, former)):
             then, definition = _known(former.solution(now.name), now), catalog.definition(now.definition)
@@ -180,8 +177,8 @@ def _contradictions(root: Path, catalog: Catalog, now: Solution, certificate: Ce
     definition = catalog.definition(now.definition)
     if now.hash == certificate.after.hash and certificate.code.kernels:
         yield from _unlike(certificate, "after", _built(definition, now))
-    if certificate.before.revision and _has_revision(root, certificate.before.revision):
-        with _at(root, certificate.before.revision) as former:
+    if certificate.before.revision and has_revision(root, certificate.before.revision):
+        with at_revision(root, certificate.before.revision) as former:
             then = _known(former.solution(now.name), now)
             for field in ("hash", "text_hash"):
                 found = getattr(then, field)
@@ -274,38 +271,3 @@ def _built(definition: Definition, solution: Solution) -> MachineCode | str:
         return machine_code(definition, solution)
     except DerbyError as error:
         return str(error)
-
-
-@contextmanager
-def _at(root: Path, revision: str) -> Iterator[Catalog]:
-    """The set as it was then."""
-    archive = _git(root, "archive", revision, "--", "definitions", "solutions")
-    with tempfile.TemporaryDirectory(prefix="kernelderby-") as folder:
-        subprocess.run(["tar", "-x", "-C", folder], input=archive, check=True)
-        yield Catalog.open(folder)
-
-
-def _revision(root: Path, name: str) -> str:
-    return _git(root, "rev-parse", "--verify", f"{name}^{{commit}}").decode().strip()
-
-
-def _has_revision(root: Path, revision: str) -> bool:
-    try:
-        with plain_git(root) as git:
-            return bool(git("cat-file", "-e", revision).returncode == 0)
-    except OSError:
-        return False
-
-
-def _git(root: Path, *arguments: str) -> bytes:
-    try:
-        with plain_git(root) as git:
-            found = git(*arguments)
-    except OSError as error:
-        raise DerbyError(f"{root}: {reason(error)}; --since needs the set's repository") from None
-    if found.returncode:
-        line = found.stderr.decode(errors="replace").strip().splitlines()
-        raise DerbyError(
-            f"{root}: git {arguments[0]}: {line[0] if line else 'failed'}; give a revision of the set's repository"
-        )
-    return bytes(found.stdout)

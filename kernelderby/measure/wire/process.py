@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
 import os
 import select
@@ -44,9 +45,17 @@ class WorkerProcess:
     _starting: ClassVar[threading.Lock] = threading.Lock()  # a child not yet in _alive is nobody's orphan
     _others: ClassVar[set[int]] = set()  # its children before the first worker, and itself
 
-    def __init__(self, root: Path, device: str, trusted: bool = False, solution_hash: str | None = None) -> None:
+    def __init__(
+        self,
+        root: Path,
+        device: str,
+        trusted: bool = False,
+        solution_hash: str | None = None,
+        python: str | None = None,
+    ) -> None:
         """trusted: what it says of the set's faults ends the run also while it holds a solution (derby tune).
-        solution_hash: of the solution that it will hold, whose caches it gets."""
+        solution_hash: of the solution that it will hold, whose caches it gets. python: the interpreter of another
+        environment, with libraries of its own."""
         number = watcher.next_mark()
         if not self._others:  # whoever measures from a program of its own keeps the children it has
             processes.adopt_orphans()
@@ -68,7 +77,8 @@ class WorkerProcess:
             writable = folders.writable(own, self._scratch)
             self._room = folders.room(self._scratch)
         package = str(Path(kernelderby.__file__).resolve().parent.parent)
-        environment["PYTHONPATH"] = os.pathsep.join([package, *absolute_python_path()])
+        found = [package, *absolute_python_path()] if python is None else [str(_package_alone())]
+        environment["PYTHONPATH"] = os.pathsep.join(found)
         environment.pop("TRITON_INTERPRET", None)  # read when triton is imported
         if device == "cpu":
             environment.setdefault("OMP_NUM_THREADS", "1")  # the interpreter's operations are too small to share
@@ -85,7 +95,7 @@ class WorkerProcess:
                 guarded=[os.getpid(), os.getpgrp(), *watcher.pids(), *list(self._alive)[-_PROTECTED:]],
                 run=marks.run_of(number),
             )
-            self._process = begin(beginning, environment, request_end, reply_end)
+            self._process = begin(beginning, environment, request_end, reply_end, python)
             self._alive.add(self._process.pid)
             marks.mark(number, self._process.pid)  # it runs nothing of a solution before it is asked to
         os.close(request_end)
@@ -279,6 +289,16 @@ def _kept_for_tuning(solution_hash: str) -> Path:
 def absolute_python_path() -> list[str]:
     """The entries of PYTHONPATH, for a process that works in another folder."""
     return [str(Path(entry).resolve()) for entry in os.environ.get("PYTHONPATH", "").split(os.pathsep) if entry]
+
+
+def _package_alone() -> Path:
+    """A folder with this package and nothing else: beside an installed one lie the libraries of its environment."""
+    package = Path(kernelderby.__file__).resolve().parent
+    folder = cache_folder() / "package" / hashlib.sha256(str(package).encode()).hexdigest()[:16]
+    folder.mkdir(parents=True, exist_ok=True)
+    with contextlib.suppress(FileExistsError):
+        (folder / "kernelderby").symlink_to(package, target_is_directory=True)
+    return folder
 
 
 def _exit_text(code: int) -> str:

@@ -67,10 +67,12 @@ class Forked:
 Process = subprocess.Popen[bytes] | Forked
 
 
-def spawned(beginning: Beginning, environment: Mapping[str, str], requests: int, replies: int) -> Process:
+def spawned(
+    beginning: Beginning, environment: Mapping[str, str], requests: int, replies: int, python: str | None = None
+) -> Process:
     command = ["-m", f"{_PACKAGE}.serve", str(requests), str(replies), json.dumps(asdict(beginning))]
     return subprocess.Popen(
-        [sys.executable, "-P", *command],
+        [python or sys.executable, "-P", *command],
         cwd="/",  # what lies where the run was started is no library
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
@@ -131,16 +133,19 @@ _server: ForkServer | None = None
 _without: list[dict[str, str]] = []  # environments in which none runs
 
 
-def begin(beginning: Beginning, environment: Mapping[str, str], requests: int, replies: int) -> Process:
-    """A worker's process, whose pipes of requests and replies these are. One thread at a time."""
-    server = _fork_server(environment) if beginning.device == "cpu" else None
+def begin(
+    beginning: Beginning, environment: Mapping[str, str], requests: int, replies: int, python: str | None = None
+) -> Process:
+    """A worker's process, whose pipes of requests and replies these are. One thread at a time. python: the interpreter
+    of another environment."""
+    server = _fork_server(environment) if beginning.device == "cpu" and python is None else None
     if server is not None:
         guarded = replace(beginning, guarded=[server.pid, *beginning.guarded])
         if forked := server.forked(guarded, environment, requests, replies):
             return forked
         _without.append(server.environment)
         _end_server()
-    return spawned(beginning, environment, requests, replies)
+    return spawned(beginning, environment, requests, replies, python)
 
 
 def servers() -> set[int]:
