@@ -8,6 +8,7 @@ from math import inf
 from pathlib import Path
 
 from kernelderby.catalog import Catalog
+from kernelderby.catalog.solutions import read_stages
 from kernelderby.errors import DerbyError
 from kernelderby.hardware.families import amd_architecture_of
 from kernelderby.profile.activity import Activity, activity_of
@@ -15,9 +16,10 @@ from kernelderby.profile.compare.difference import Comparison
 from kernelderby.profile.compare.kernels import compare_kernels
 from kernelderby.profile.compare.stages import compare_stages
 from kernelderby.profile.counters import Counters, read_counters
-from kernelderby.profile.filters import SelectedProfile, Selection
+from kernelderby.profile.filters import Selection, selected
 from kernelderby.profile.kernels.findings import Finding, findings
 from kernelderby.profile.kernels.summary import KernelTable, summarise
+from kernelderby.profile.layers.draft import Draft, draft_of
 from kernelderby.profile.layers.table import LayerTable, layer_table
 from kernelderby.profile.pace import Pace, pace_of
 from kernelderby.profile.sources import open_profile
@@ -61,9 +63,12 @@ class ProfileFile:
 
     def select(self, selection: Selection | None) -> ProfileFile:
         """Only what a selection (profile.filters.make_selection) takes of it."""
-        if selection is None or selection.is_all:
-            return self
-        return ProfileFile(SelectedProfile(self.profile, selection))
+        return ProfileFile(selected(self.profile, selection))
+
+    def draft(self) -> Draft:
+        """A layer map from the period of the kernels: `.text()` of it, `.stages_text()` as stages. DerbyError where no
+        layer repeats."""
+        return draft_of(self.profile)
 
     def activity(self) -> Answer[tuple[Activity, ...]]:
         """What its GPUs did: busy, idle and why, communication beside computing, launches, ranges, calls."""
@@ -86,11 +91,13 @@ class ProfileFile:
     def stages(
         self, solution: str, root: Path | str = ".", *, within: str | None = None
     ) -> Answer[tuple[Pipeline, ...]]:
-        """A solution's pipeline stage by stage, and everything beside it."""
+        """A solution's pipeline stage by stage, and everything beside it. solution: of the trace set, or a .toml file
+        with [[stages]] as in solution.toml."""
         return stages_answer([self.pipeline(solution, root, within=within)])
 
     def pipeline(self, solution: str, root: Path | str = ".", *, within: str | None = None) -> Pipeline:
-        stages = Catalog.open(root).solution(solution).stages
+        of_file = solution.endswith(".toml")
+        stages = read_stages(Path(solution)) if of_file else Catalog.open(root).solution(solution).stages
         stated = stated_beside(self.profile.path)
         found = pipeline_of(
             self.profile,
@@ -150,10 +157,11 @@ def counters(*paths: Path | str) -> Answer[tuple[Counters, ...]]:
     return counters_answer([read_counters(Path(path)) for path in paths])
 
 
-def layers(*paths: Path | str, layer_map: str | None = None) -> Answer[LayerTable]:
-    """A served model's layers, group by group, module by module, a column a file. layer_map: a shipped one or a .toml;
-    module tables bring their own. DerbyError for a profile without a map."""
-    return layers_answer(layer_table([Path(path) for path in paths], layer_map))
+def layers(*paths: Path | str, layer_map: str | None = None, selection: Selection | None = None) -> Answer[LayerTable]:
+    """A served model's layers, group by group, module by module, a column a file, or a kind of step in it. layer_map: a
+    shipped one or a .toml; module tables bring their own, and a profile without one is read by its period. selection:
+    only that part of the profiles. DerbyError where no layer is found, and for the map of another model."""
+    return layers_answer(layer_table([Path(path) for path in paths], layer_map, selection))
 
 
 def open_profile_file(path: Path | str) -> ProfileFile:

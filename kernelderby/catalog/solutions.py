@@ -64,6 +64,22 @@ class _Stage(Struct):
                 raise ValueError(f"kernels: {pattern!r:.60} {problem}; mend it")
 
 
+class _Stages(Struct):
+    """A file of stages alone."""
+
+    stages: Annotated[tuple[_Stage, ...], must_be("a list of [[stages]]", min_length=1)]
+
+    def __post_init__(self) -> None:
+        _expect_once("stages", [stage.name for stage in self.stages])
+
+
+def read_stages(path: Path) -> tuple[Stage, ...]:
+    """Of a .toml file with [[stages]] as in solution.toml: those of a pipeline that is no solution. DerbyError: a field
+    is wrong."""
+    found = convert(path, read_toml(path), _Stages)
+    return tuple(Stage(each.name, each.title, each.kernels, each.nvtx, each.role) for each in found.stages)
+
+
 class _WrittenStage(_Stage):
     role: Literal["gemm"] | None = None
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from bisect import bisect_right
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -153,6 +153,11 @@ class SelectedProfile(Profile):
     def api_sums(self) -> list[ApiSum]:
         return self.profile.api_sums()
 
+    def modules(self) -> list[tuple[str, ...]]:
+        paths = self.profile.modules()
+        both = zip(self.profile.launched(), paths, strict=True) if paths else ()
+        return [each[3] for each in self._selected((*launched, path) for launched, path in both)]
+
     def range_instances(self, pattern: re.Pattern[str] | None = None) -> list[RangeInstance]:
         return self.profile.range_instances(pattern)
 
@@ -166,14 +171,14 @@ class SelectedProfile(Profile):
     def unlinked_launches(self) -> int:
         return self.profile.unlinked_launches
 
-    def _selected(self, launched: Iterator[Launched]) -> Iterator[Launched]:
+    def _selected(self, launched: Iterator[Any]) -> Iterator[Any]:
         chosen = self.selection
         origin: int | None = None
         counter = None
         if chosen.repetitions and chosen.range:
             counter = _Repetitions(self.profile.range_instances(chosen.range))
         for each in launched:
-            span, launch, _ = each
+            span, launch = each[:2]
             origin = span.start_ns if origin is None else origin
             if chosen.window and not chosen.window[0] <= span.start_ns - origin < chosen.window[1]:
                 continue
@@ -204,6 +209,34 @@ class SelectedProfile(Profile):
             return "it has no GPU work at all"
         listed = "; ".join(f"{name} {', '.join(map(str, sorted(values)[:12]))}" for name, values in found.items())
         return f"there are {listed}, over {(last - first) / 1e6:.1f} ms"
+
+
+def selected(profile: Profile, selection: Selection | None) -> Profile:
+    """Only what the selection takes; the profile itself where that is all."""
+    return profile if selection is None or selection.is_all else SelectedProfile(profile, selection)
+
+
+class StepsOfKind(SelectedProfile):
+    """Only the operations that start in one of the steps' windows. windows: GPU -> starts and ends, in order."""
+
+    def __init__(
+        self, profile: Profile, title: str, windows: Mapping[str, tuple[Sequence[int], Sequence[int]]]
+    ) -> None:
+        super().__init__(profile, Selection())
+        self.warnings = list(profile.warnings)
+        self.form = f"{profile.form}, {title}"
+        self.windows = windows
+
+    def spans(self) -> Iterator[Span]:
+        return (each[0] for each in self._selected((span,) for span in self.profile.spans()))
+
+    def _selected(self, launched: Iterator[Any]) -> Iterator[Any]:
+        for each in launched:
+            span = each[0]
+            starts, ends = self.windows.get(self.profile.gpu_of(span.process, span.device), ((), ()))
+            number = bisect_right(starts, span.start_ns) - 1
+            if number >= 0 and span.start_ns < ends[number]:
+                yield each
 
 
 class _Repetitions:

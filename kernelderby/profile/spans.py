@@ -169,6 +169,11 @@ class Profile(ABC):
         """The ranges on the host whose name fits, by start; those that nobody closed are left out."""
         return []
 
+    def modules(self) -> list[tuple[str, ...]]:
+        """Of each span in order the nn.Modules around its launch, "nn.Module: Linear_3", outermost first; empty where
+        the profile has none."""
+        return []
+
     def launch_shapes(self) -> list[LaunchShape]:
         """Grid, block, registers and shared memory of the kernels, largest time first; empty where it has none."""
         return []

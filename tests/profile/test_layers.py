@@ -12,10 +12,11 @@ from make_nsys import Export
 from kernelderby.errors import DerbyError
 from kernelderby.profile.layers import table as layers_module
 from kernelderby.profile.layers.column import profile_column
+from kernelderby.profile.layers.draft import draft_of
 from kernelderby.profile.layers.map import load_map, parse_map, shipped
 from kernelderby.profile.layers.published import table_columns
 from kernelderby.profile.layers.table import layer_table
-from kernelderby.profile.spans import KernelSum, Profile, Span, SpanKind
+from kernelderby.profile.spans import KernelSum, Profile, RangeInstance, Span, SpanKind
 from kernelderby.report import markdown, text
 from kernelderby.report.profile.layers import layer_bars, layers_report
 
@@ -389,10 +390,93 @@ def test_profiles_and_tables_side_by_side(monkeypatch):
     json.dumps(table.as_data(), allow_nan=False)
 
 
-def test_a_profile_needs_a_map(monkeypatch):
+def test_a_profile_in_which_nothing_repeats_needs_a_map(monkeypatch):
     monkeypatch.setattr(layers_module, "open_profile", lambda path: recorded(timeline(LAYER)))
-    with pytest.raises(DerbyError, match="give --map with one of deepseek_decode"):
+    with pytest.raises(DerbyError, match="no layer was found, nothing repeats in most of its kernels; give --map"):
         layer_table([Path("decode.sqlite")])
+
+
+# Without a map
+
+
+BLOCK = [
+    ("void vllm::rms_norm_kernel<float>(int)", 4),
+    ("nvjet_tst_64x8_64x16_4x1_v_bz_TNN", 13),
+    ("void flash::flash_fwd_kernel<Traits>(Params)", 20),
+    ("nvjet_tst_128x8_64x16_4x1_v_bz_TNN", 9),
+    ("void vllm::rms_norm_kernel<float>(int)", 4),
+    ("nvjet_tst_256x8_64x16_4x1_v_bz_TNN", 30),
+    ("void vllm::act_and_mul_kernel<float>(int)", 5),
+    ("nvjet_tst_192x8_64x16_4x1_v_bz_TNN", 15),
+]
+STEP = [("embedding", 7), *BLOCK * 20, ("sampling", 6)]
+
+
+def test_a_layer_is_found_by_its_period(monkeypatch, tmp_path):
+    """20 layers of 100 us, three steps; the layer begins with the norm before attention."""
+    monkeypatch.setattr(layers_module, "open_profile", lambda path: recorded(timeline(STEP * 3)))
+    table = layer_table([Path("decode.sqlite")])
+    [found] = table.columns
+    assert found.groups == pytest.approx({"attention": 46, "mlp": 54}) and found.layer_us == pytest.approx(100)
+    assert found.seen == {"attention": 60, "mlp": 60} and found.passes == 3 and table.layers == 20
+    assert [name for _, name in table.modules] == [
+        *("norm", "GEMM", "attention", "GEMM 2"),
+        *("norm", "GEMM", "activation", "GEMM 2"),
+    ]
+    assert "8 kernels that repeat 20 times in a row" in found.facts[0] and "--draft FILE writes it" in found.facts[0]
+    draft = tmp_path / "draft.toml"
+    draft.write_text(draft_of(recorded(timeline(STEP * 3))).text())
+    [again] = layer_table([Path("decode.sqlite")], draft).columns
+    assert again.modules == found.modules and not again.facts
+
+
+def test_the_map_of_another_model_is_refused(monkeypatch, tmp_path):
+    draft = tmp_path / "draft.toml"
+    draft.write_text(draft_of(recorded(timeline(STEP * 3))).text().replace("layers = 20", "layers = 32"))
+    monkeypatch.setattr(layers_module, "open_profile", lambda path: recorded(timeline(STEP * 3)))
+    said = "does not fit: 20 layers repeat in a row, but the map draft has 32, which makes 1.88 passes"
+    with pytest.raises(DerbyError, match=said):
+        layer_table([Path("decode.sqlite")], draft)
+    draft.write_text(draft.read_text().replace("layers = 32", "layers = 30"))
+    [warned] = layer_table([Path("decode.sqlite")], draft).columns
+    assert warned.facts == [
+        "WARNING: 20 layers repeat in a row, but the map draft has 30: the map may be another model's"
+    ]
+
+
+def test_modules_have_the_names_of_the_trace():
+    class Named(Recorded):
+        def modules(self):
+            kinds = ("Norm", "QKV", "Attention", "Out", "Norm", "Up", "Act", "Down")
+            paths = []
+            for _ in range(3):
+                for layer in range(20):
+                    paths += [(f"nn.Module: Block_{layer}", f"nn.Module: {kind}_{layer}") for kind in kinds]
+            whole = [paths[160 * step : 160 * step + 160] for step in range(3)]
+            return [path for each in whole for path in ((), *each, ())]
+
+    found = draft_of(Named(Path("trace.json"), "trace", True, timeline(STEP * 3)))
+    assert found.how.endswith("Block with 20 instances") and found.data["layers"] == 20
+    names = [module["name"] for module in found.data["modules"]]
+    assert names == ["Norm", "QKV", "Attention", "Out", "Norm", "Up", "Act", "Down"]
+
+
+def test_prefill_and_decode_have_columns_of_their_own(monkeypatch):
+    class Serving(Recorded):
+        def range_instances(self, pattern=None):
+            return [
+                RangeInstance(0, 0, 2_012_000, "step[EXTEND bs=2 toks=99]"),
+                RangeInstance(0, 2_013_000, 4_026_000, "step[DECODE bs=8]"),
+                RangeInstance(0, 4_026_000, 6_100_000, "step[DECODE bs=9]"),
+            ]
+
+    spans = timeline(STEP * 3)
+    monkeypatch.setattr(layers_module, "open_profile", lambda path: Serving(Path(path), "trace", True, spans))
+    table = layer_table([Path("serve.json")])
+    assert [(column.title, column.passes) for column in table.columns] == [
+        ("serve.json prefill", 1),
+        ("serve.json decode", 2),
+    ]
 
 
 @pytest.mark.parametrize("name", shipped())

@@ -337,3 +337,52 @@ def test_calls_whose_work_the_recorder_lost_are_counted(tmp_path, recorded):
     else:
         assert found == []
     assert _lost_calls(path, 0) == [], "another harness marks no calls"
+
+
+# Without a map, without a solution
+
+
+@pytest.fixture
+def served(tmp_path):
+    """Twelve layers of four kernels in each of four steps; an embedding before, a sampler behind them."""
+    path = tmp_path / "served.sqlite"
+    layer = ("void ns::rms_norm_kernel<float>(int)", "nvjet_a", "void flash::flash_fwd_kernel<T>(P)", "nvjet_b")
+    now = correlation = 0
+    with Export(path) as database:
+        for _ in range(4):
+            for name in ("embedding", *layer * 12, "sampling"):
+                correlation += 1
+                database.call("cudaLaunchKernel", now, now + 10, correlation)
+                database.kernel(name, now + 100, now + 1100, correlation)
+                now += 2000
+    return path
+
+
+def test_layers_and_stages_from_a_draft(derby, profile, served, tmp_path):
+    code, out, _ = derby("profile", "layers", served, "--draft", tmp_path / "map.toml", "--json")
+    found = json.loads(out)
+    assert code == 0 and found["layers"] == 12 and found["columns"][0]["passes"] == 4
+    assert [row["module"] for row in found["columns"][0]["modules"]] == ["norm", "GEMM", "attention", "GEMM 2"]
+    code, out, _ = derby("profile", "layers", served, "--map", tmp_path / "map.toml", "--window", ":200us", "--json")
+    assert code == 0 and json.loads(out)["columns"][0]["passes"] == 2
+    code, out, _ = profile("stages", served, "--draft", tmp_path / "stages.toml", "--json")
+    rows = {row["name"]: row["instances"] for row in json.loads(out)["pipelines"][0]["stages"]}
+    assert code == 0 and {name: rows[name] for name in ("norm", "attention")} == {"norm": 48, "attention": 48}
+    code, again, _ = profile("stages", served, "--stages", tmp_path / "stages.toml", "--json")
+    assert code == 0 and json.loads(again)["pipelines"][0]["stages"] == json.loads(out)["pipelines"][0]["stages"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("stages",), "give one of --solution NAME, --stages FILE.toml and --draft OUT.toml"),
+        (("stages", "--draft", "a.txt"), "a.txt: a draft is a .toml file; end the name so"),
+        (("layers", "--draft", "nowhere/a.toml"), "nowhere/a.toml: there is no such folder"),
+        (("layers", "--draft", "a.toml", "--map", "deepseek_decode"), "--draft: writes a map, and --map gives one"),
+        (("compare", "{again}", "--kind", "decode"), "--kind: both profiles have no steps of 'decode'"),
+    ],
+)
+def test_what_is_wrong_with_a_draft_stands_in_a_line(derby, served, arguments, said):
+    verb, *rest = [str(served) if each == "{again}" else each for each in arguments]
+    code, _, error = derby("profile", verb, served, *rest)
+    assert code == 1 and said in error and error.count("\n") == 1

@@ -54,6 +54,18 @@ def selection_options(function: Callable[..., Any]) -> Callable[..., Any]:
     return wrapped
 
 
+def write_draft(path: Path, text: str) -> None:
+    """Written whole; DerbyError for a name that does not end in .toml, or a folder that does not exist."""
+    from kernelderby.errors import DerbyError
+    from kernelderby.files import write_whole
+
+    if path.suffix != ".toml":
+        raise DerbyError(f"{path}: a draft is a .toml file; end the name so")
+    if not path.parent.is_dir():
+        raise DerbyError(f"{path}: there is no such folder; name a place that exists")
+    write_whole(path, text)
+
+
 def open_files(files: Sequence[Path], selection: Any = None) -> list[Any]:
     """Every file as a ProfileFile, with only what the selection takes."""
     from kernelderby.api.profile_file import open_profile_file

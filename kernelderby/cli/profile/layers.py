@@ -9,7 +9,7 @@ import click
 
 from kernelderby.cli.options import DerbyCommand
 from kernelderby.cli.output import Output, output_options
-from kernelderby.cli.profile.common import files_argument
+from kernelderby.cli.profile.common import files_argument, open_files, selection_options, write_draft
 
 
 @click.command(cls=DerbyCommand)
@@ -20,16 +20,30 @@ from kernelderby.cli.profile.common import files_argument
     metavar="NAME|FILE",
     help="Layer map: a shipped one (deepseek_decode) or a .toml (default: a module table's own).",
 )
+@click.option(
+    "--draft",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="OUT.toml",
+    help="Write the layer map that the first FILE's period gives, to correct, and use it.",
+)
+@selection_options
 @output_options("profile layers", tables=("kernels", "modules", "groups", "leftovers"), plot=True)
-def command(files: tuple[Path, ...], map_name: str | None, output: Output) -> None:
+def command(files: tuple[Path, ...], map_name: str | None, draft: Path | None, selection: Any, output: Output) -> None:
     """Where a model's layer spends its time: layer group, module, kernel; a column per FILE, ratios over the first.
 
-    FILEs are profiles, which need --map, or module tables (profiles/*.toml). With events a kernel belongs to a module
-    by NVTX range or by name and place in the layer; with sums only by name. Overlapped time counts once.
+    FILEs are profiles or module tables (profiles/*.toml). Without --map the layer is found by its period. With events a
+    kernel belongs to a module by NVTX range or by name and place in the layer; with sums only by name. Prefill and
+    decode get columns of their own where annotations tell them apart. Overlapped time counts once.
     """
     from kernelderby.api.profile_file import layers
+    from kernelderby.errors import DerbyError
 
-    answer = layers(*files, layer_map=map_name)
+    if draft and map_name:
+        raise DerbyError("--draft: writes a map, and --map gives one; leave one of them out")
+    if draft:
+        write_draft(draft, open_files(files[:1], selection)[0].draft().text())
+        map_name = str(draft)
+    answer = layers(*files, layer_map=map_name, selection=selection)
     output.emit(answer, draw=lambda path: _draw(answer.value, path))
 
 

@@ -8,14 +8,40 @@ from typing import Any
 
 import click
 
-from kernelderby.cli.options import DerbyCommand, root_option
+from kernelderby.cli.options import FILE, DerbyCommand, root_option
 from kernelderby.cli.output import Output, output_options
-from kernelderby.cli.profile.common import files_argument, pipelines, selection_options, solution_option, within_option
+from kernelderby.cli.profile.common import (
+    files_argument,
+    open_files,
+    pipelines,
+    selection_options,
+    within_option,
+    write_draft,
+)
 
 
 @click.command(cls=DerbyCommand, short_help="A solution's pipeline, stage by stage, and everything beside it.")
 @files_argument
-@solution_option
+@click.option(
+    "--solution",
+    "--solutions",
+    "solution",
+    metavar="NAME",
+    help="The solution of the trace set whose stages count.",
+)
+@click.option(
+    "--stages",
+    "stages_file",
+    type=FILE,
+    metavar="FILE.toml",
+    help="[[stages]] of any pipeline, as in solution.toml, instead of --solution.",
+)
+@click.option(
+    "--draft",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="OUT.toml",
+    help="Write stages from the first FILE's period, to correct, and use them.",
+)
 @within_option
 @click.option("--overview", is_flag=True, help="Only the table that compares the FILEs.")
 @selection_options
@@ -23,7 +49,9 @@ from kernelderby.cli.profile.common import files_argument, pipelines, selection_
 @root_option
 def command(
     files: tuple[Path, ...],
-    solution: str,
+    solution: str | None,
+    stages_file: Path | None,
+    draft: Path | None,
     within: str | None,
     overview: bool,
     selection: Any,
@@ -35,11 +63,18 @@ def command(
     Its NVTX range decides the stage of a kernel, else its name. Where stages share a kernel, its place in the
     invocation decides. The picture: one bar per FILE, with the share of each stage.
     """
+    from kernelderby.errors import DerbyError
     from kernelderby.report.profile.pipelines import stages_answer
 
-    found = pipelines(files, root, solution, within, selection)
-    titles = _titles([pipeline.profile for pipeline in found], solution) if overview or len(found) > 1 else None
-    output.emit(stages_answer(found, titles, only_overview=overview), draw=lambda path: _draw(found, solution, path))
+    if sum(each is not None for each in (solution, stages_file, draft)) != 1:
+        raise DerbyError("give one of --solution NAME, --stages FILE.toml and --draft OUT.toml")
+    if draft:
+        write_draft(draft, open_files(files[:1], selection)[0].draft().stages_text())
+    named = solution or str(stages_file or draft)
+    shown = solution or Path(named).stem
+    found = pipelines(files, root, named, within, selection)
+    titles = _titles([pipeline.profile for pipeline in found], shown) if overview or len(found) > 1 else None
+    output.emit(stages_answer(found, titles, only_overview=overview), draw=lambda path: _draw(found, shown, path))
 
 
 def _titles(paths: list[str], solution: str) -> list[str]:

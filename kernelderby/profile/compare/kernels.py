@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from array import array
-from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -21,14 +20,13 @@ from kernelderby.profile.compare.difference import (
 )
 from kernelderby.profile.compare.renamed import RenameCandidate, Renaming, renamed
 from kernelderby.profile.compare.steps import StepPair, compare_steps, counted, whole_graphs
+from kernelderby.profile.filters import StepsOfKind
 from kernelderby.profile.names import short_name
 from kernelderby.profile.spans import Profile, Span, SpanKind
 from kernelderby.profile.stages.walk import OVERLAP
-from kernelderby.profile.steps.find import ProfileSteps, steps_of
-from kernelderby.profile.timeline import gpu_label
+from kernelderby.profile.steps.find import ProfileSteps, Windows, steps_of, windows_of
 
 ARROW = " -> "
-_Windows = dict[str, tuple[list[int], list[int]]]  # GPU -> starts and ends of the steps that count
 
 
 @dataclass(slots=True)
@@ -83,29 +81,24 @@ def compare_kernels(before: Profile, after: Profile, within: str | None = None, 
     one, other = found
     pair = compare_steps(one, other) if one and other else StepPair((), (), None)
     chosen = _chosen(pair, kind)
-    windows = tuple(_windows(steps, chosen) if steps and chosen is not None else None for steps in found)
+    windows = tuple(windows_of(counted(steps.of(chosen))) if steps and chosen is not None else None for steps in found)
     rows = tuple(_by_kernel(profile, only) for profile, only in zip((before, after), windows, strict=True))
     counts = [len(counted(steps.of(chosen))) if steps and chosen is not None else 0 for steps in found]
     return _compared((before, after), rows, (counts[0], counts[1]), pair, chosen, found)
 
 
 def _chosen(pair: StepPair, kind: str | None) -> str | None:
-    if kind is None or pair.kind is None:
+    if kind is None:
         return pair.kind
+    if pair.kind is None:
+        raise DerbyError(
+            f"--kind: no steps were found in both profiles, so none of {kind!r:.60}; mark them by --within"
+        )
     titles = [each.title for each in pair.comparisons]
     fits = [title for title in titles if kind.lower() in title.lower()]
     if not fits:
         raise DerbyError(f"--kind: both profiles have no steps of {kind!r:.60}; both have {', '.join(titles)}")
     return fits[0]
-
-
-def _windows(steps: ProfileSteps, title: str) -> _Windows:
-    found: _Windows = {}
-    for step in sorted(counted(steps.of(title)), key=lambda each: each.start_ns):
-        starts, ends = found.setdefault(step.gpu, ([], []))
-        starts.append(step.start_ns)
-        ends.append(step.start_ns + step.wall_ns)
-    return found
 
 
 def _compared(
@@ -227,28 +220,10 @@ def _repetitions(left: _Rows, right: _Rows) -> tuple[Fraction, bool]:
     return Fraction(1), 2 * near >= ratios.total()
 
 
-def _by_kernel(profile: Profile, windows: _Windows | None) -> _Kernels:
+def _by_kernel(profile: Profile, windows: Windows | None) -> _Kernels:
     if not profile.has_events:
         return _from_sums(profile)
-    return _from_events(_inside(profile, windows) if windows is not None else profile.spans())
-
-
-def _inside(profile: Profile, windows: _Windows) -> Iterable[Span]:
-    """The operations that start in a step that counts."""
-    labels: dict[tuple[int, int], tuple[list[int], list[int]]] = {}
-    several = any(" of process " in label for label in windows)
-    firsts: dict[str, tuple[list[int], list[int]]] = {}
-    for span in profile.spans():
-        place = span.process, span.device
-        bounds = labels.get(place)
-        if bounds is None:
-            gpu = profile.gpu_of(*place)
-            if gpu not in firsts:
-                firsts[gpu] = windows.get(gpu_label(*place, several), ([], []))
-            bounds = labels[place] = firsts[gpu]
-        number = bisect_right(bounds[0], span.start_ns) - 1
-        if number >= 0 and span.start_ns < bounds[1][number]:
-            yield span
+    return _from_events((profile if windows is None else StepsOfKind(profile, "", windows)).spans())
 
 
 def _from_sums(profile: Profile) -> _Kernels:

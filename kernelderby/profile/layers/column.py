@@ -8,6 +8,7 @@ from collections import defaultdict
 import numpy as np
 
 from kernelderby.errors import DerbyError
+from kernelderby.profile.layers.fit import check_fit
 from kernelderby.profile.layers.map import LayerMap, Line
 from kernelderby.profile.layers.sums import Inseparable, LayerColumn, Leftover, Module, add_up, most_common
 from kernelderby.profile.layers.walk import NOWHERE, Matcher
@@ -24,6 +25,8 @@ def profile_column(profile: Profile, layer_map: LayerMap) -> LayerColumn:
     (_from_events if profile.has_events else _from_sums)(column, profile, layer_map)
     column.notes[:0] = [f"{column.title}: {warning}" for warning in profile.warnings]
     _doubts(column, layer_map)
+    if profile.has_events:
+        check_fit(profile, layer_map, column)
     return column
 
 

@@ -7,12 +7,16 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from kernelderby.errors import DerbyError
+from kernelderby.profile.filters import Selection, StepsOfKind, selected
 from kernelderby.profile.layers.column import profile_column
-from kernelderby.profile.layers.map import LayerMap, Line, load_map, shipped
+from kernelderby.profile.layers.draft import draft_of
+from kernelderby.profile.layers.map import LayerMap, Line, load_map
 from kernelderby.profile.layers.published import is_module_table, table_columns
 from kernelderby.profile.layers.sums import LayerColumn, add_up
 from kernelderby.profile.sources import open_profile
+from kernelderby.profile.spans import Profile
+from kernelderby.profile.steps.annotations import read_annotation
+from kernelderby.profile.steps.find import ProfileStep, steps_of, windows_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,26 +144,50 @@ def _total(column: LayerColumn, total: str | tuple[Any, ...]) -> float | None:
     return column.groups.get(total[0]) if len(total) == 1 else column.modules.get((total[0], total[1]))
 
 
-def layer_table(files: Sequence[Path], map_name: str | Path | None = None) -> LayerTable:
-    """Each file's columns side by side: module tables (TOML) and profiles. The map is the given one, else the one that
-    the first module table names. DerbyError: no map for a profile, or a file that cannot be read."""
+def layer_table(
+    files: Sequence[Path], map_name: str | Path | None = None, selection: Selection | None = None
+) -> LayerTable:
+    """Each file's columns side by side: module tables (TOML) and profiles, of these one for each kind of serving step
+    where annotations tell them apart. The map is the given one, else the one that the first module table names, else a
+    draft from the first profile. selection: only that part of the profiles. DerbyError: no layer is found, the map is
+    another model's, or a file cannot be read."""
     layer_map = load_map(map_name) if map_name is not None else None
     found: dict[Path, list[LayerColumn]] = {}
+    told = ""
     for path in filter(is_module_table, files):
         found[path], layer_map = table_columns(path, layer_map)
     for path in files:
         if path in found:
             continue
-        profile = open_profile(path)
+        profile = selected(open_profile(path), selection)
         if layer_map is None:
-            raise DerbyError(f"{path}: which model is it of? give --map with one of {', '.join(shipped())}, or a .toml")
-        found[path] = [profile_column(profile, layer_map)]
+            made = draft_of(profile)
+            layer_map, told = made.layer_map(path), made.how
+        found[path] = [profile_column(each, layer_map) for each in _by_kind(profile)]
+        if told:
+            found[path][0].facts.append(f"no --map: {told}; --draft FILE writes it")
+            told = ""
+        for column, each in zip(found[path], _by_kind(profile), strict=True):
+            column.title = path.name if each is profile else f"{path.name} {each.form.rpartition(', ')[2]}"
     columns = [column for path in files for column in found[path]]
     for path in files:
         if sum(column.title == path.name for column in columns) > 1:
             found[path][0].title = str(path)
     layers = layer_map.layers if layer_map else 1
     return LayerTable(layer_map, layers, tuple(columns), tuple(_order(layer_map, columns)))
+
+
+def _by_kind(profile: Profile) -> list[Profile]:
+    """One part a kind of serving step, as annotations tell them apart; the profile itself where there is one kind."""
+    if not profile.has_events or not any(read_annotation(each.name) for each in profile.range_instances()):
+        return [profile]
+    steps = steps_of(profile)
+    kinds: dict[str, list[ProfileStep]] = {}
+    for step in steps.steps:
+        kinds.setdefault(step.title.partition(",")[0], []).append(step)
+    if len(kinds) < 2:
+        return [profile]
+    return [StepsOfKind(profile, kind, windows_of(each)) for kind, each in kinds.items()]
 
 
 def _order(layer_map: LayerMap | None, columns: Sequence[LayerColumn]) -> list[Line]:

@@ -27,6 +27,7 @@ GPU = {
 }  # the short ones: torch before 2.0
 CALLS = {"cuda_runtime", "cuda_driver", "runtime", "driver"}
 RANGES, GPU_RANGES = "user_annotation", "gpu_user_annotation"
+MODULES, MODULE = "python_function", "nn.Module: "  # of the Python functions only the modules' own are kept
 MEND = "write it again with `profiler.export_chrome_trace(...)`"
 _KEPT = {*GPU, *CALLS, RANGES, GPU_RANGES}
 _ARGS = {
@@ -80,6 +81,8 @@ class _Wanted:
             category = value.get("cat")
             if category is None:
                 return self._of_xla(value) if self._devices else None
+            if category == MODULES:
+                return value if str(value.get("name")).startswith(MODULE) else None
             return value if str(category).lower() in self._kept else None
         return None
 

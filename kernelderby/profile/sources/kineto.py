@@ -23,7 +23,7 @@ from kernelderby.errors import DerbyError
 from kernelderby.profile.names import fits
 from kernelderby.profile.operators import OPERATORS, CapturedGraph, Issued
 from kernelderby.profile.sources.dispatches import TOOL, open_rocprof_json
-from kernelderby.profile.sources.events import CALLS, GPU, MEND, RANGES, load
+from kernelderby.profile.sources.events import CALLS, GPU, MEND, MODULES, RANGES, load
 from kernelderby.profile.sources.launches import HostOperators
 from kernelderby.profile.sources.operations import operation
 from kernelderby.profile.sources.ranges import OpenRanges, Paths, RangeTimeline
@@ -74,7 +74,7 @@ class KinetoProfile(Profile):
     def _place(self, work: list[tuple[dict[str, Any], SpanKind]], host: _Host) -> None:
         """GPU work as spans in order of start, each in the ranges around its launch."""
         nesting, untimed, lone = _Nesting(host), 0, host.only_process()
-        found: list[tuple[Span, tuple[int | None, int | None], Issued]] = []
+        found: list[tuple[Span, tuple[int | None, int | None], Issued, tuple[str, ...]]] = []
         for event, kind in work:
             args = _args(event)
             launch = host.launches.get(args.get("correlation"))
@@ -88,15 +88,16 @@ class KinetoProfile(Profile):
             process = _integer(launch[1]) if launch else lone  # work whose launch was not recorded is nobody else's
             span = _span(name, start, start + duration, kind, args, process, nesting.around(event, start, launch))
             issued = host.operators.issued(args, launch)
-            found.append((span, (launch[0], launch[3]) if launch else (None, None), issued))
+            found.append((span, (launch[0], launch[3]) if launch else (None, None), issued, nesting.modules(launch)))
             if kind is SpanKind.KERNEL and (shape := _shape(args)):
                 tally = self._shapes.setdefault((name, *shape), [0, 0])
                 tally[0] += 1
                 tally[1] += duration
         found.sort(key=lambda each: (each[0].start_ns, each[0].end_ns))
-        self._spans = [span for span, _, _ in found]
-        self._launches = [launch for _, launch, _ in found]
-        self._issued = [issued for _, _, issued in found]
+        self._modules = [each[3] for each in found] if host.modules else []
+        self._spans = [each[0] for each in found]
+        self._launches = [each[1] for each in found]
+        self._issued = [each[2] for each in found]
         for number, what in ((untimed, "GPU operations"), (host.untimed, "calls and ranges")):
             if number:
                 self.warnings.append(f"{number:,} {what} have no valid times and are left out")
@@ -107,6 +108,9 @@ class KinetoProfile(Profile):
 
     def launched(self) -> Iterator[Launched]:
         return ((span, *launch) for span, launch in zip(self._spans, self._launches, strict=True))
+
+    def modules(self) -> list[tuple[str, ...]]:
+        return self._modules
 
     def issued(self) -> Iterator[Issued]:
         return iter(self._issued)
@@ -181,7 +185,7 @@ def _gpu(document: object) -> str | None:
 @dataclass(slots=True)
 class _Host:
     """What the host did. launches: correlation id -> (start, process, thread, end) of its first call. calls:
-    name -> (count, ns). ranges, gpu_ranges: (process, thread) -> (start, end, name) of each."""
+    name -> (count, ns). ranges, gpu_ranges, modules: (process, thread) -> (start, end, name) of each."""
 
     launches: dict[Any, tuple[Any, ...]] = field(default_factory=dict[str, Any])
     calls: dict[str, tuple[int, int]] = field(default_factory=dict)
@@ -190,6 +194,7 @@ class _Host:
     operators: HostOperators = field(default_factory=HostOperators)
     ranges: dict[tuple[Any, ...], list[Any]] = field(default_factory=lambda: defaultdict(list[Any]))
     gpu_ranges: dict[tuple[Any, ...], list[Any]] = field(default_factory=lambda: defaultdict(list[Any]))
+    modules: dict[tuple[Any, ...], list[Any]] = field(default_factory=lambda: defaultdict(list[Any]))
 
     def take(self, event: dict[str, Any], category: str) -> None:
         start, duration, name = _nanoseconds(event.get("ts")), _duration(event) or 0, _name(event)
@@ -209,6 +214,8 @@ class _Host:
                 self.launches[correlation] = start, *place, start + duration
             if is_waiting(name):
                 self.waits.append((_integer(place[0]), start, start + duration))
+        elif category == MODULES:
+            self.modules[place].append((start, start + duration, name))
         else:
             ranges = self.ranges if category == RANGES else self.gpu_ranges
             ranges[place].append((start, start + duration, name))
@@ -229,11 +236,17 @@ class _Nesting:
     def __init__(self, host: _Host) -> None:
         self._paths = Paths()
         self._of_threads = {place: _timeline(ranges, self._paths) for place, ranges in host.ranges.items()}
+        self._of_modules = {place: _timeline(ranges, self._paths) for place, ranges in host.modules.items()}
         self._of_streams = (
             {}
             if self._of_threads
             else {place: _timeline(ranges, self._paths) for place, ranges in host.gpu_ranges.items()}
         )
+
+    def modules(self, launch: tuple[Any, ...] | None) -> tuple[str, ...]:
+        """The nn.Modules open on the launching thread then."""
+        timeline = self._of_modules.get(launch[1:3]) if launch else None
+        return self._paths.names[int(timeline.at(np.array([launch[0]]))[0])] if timeline and launch else ()
 
     def around(self, event: dict[str, Any], start: int, launch: tuple[Any, ...] | None) -> tuple[str, ...]:
         if self._of_streams:

@@ -10,6 +10,7 @@ import re
 from array import array
 from bisect import bisect_right
 from collections import Counter, defaultdict
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -31,8 +32,8 @@ _MOSTLY = 0.5  # of the operations replayed: a step of CUDA graphs
 class ProfileStep:
     """One step on one GPU. title: what kind ("decode, 32 requests"), the annotation's word, or "" for one found by its
     period. wall_ns: to the next step's first kernel, of the last one to its own end. exposed_ns: communication beside
-    which nothing was computed. kernel_ns: sum of the durations of what started in it. replayed: operations of CUDA
-    graphs."""
+    which nothing was computed. key: Profile.gpu_of. kernel_ns: sum of the durations of what started in it. replayed:
+    operations of CUDA graphs."""
 
     title: str
     gpu: str
@@ -45,6 +46,7 @@ class ProfileStep:
     operations: int
     replayed: int
     is_last: bool = False
+    key: str = ""
 
     @property
     def idle_ns(self) -> int:
@@ -66,10 +68,6 @@ class ProfileSteps:
 
     def of(self, title: str) -> list[ProfileStep]:
         return [step for step in self.steps if step.title == title]
-
-    def windows(self, title: str) -> list[tuple[str, int, int]]:
-        """GPU, start and end of each step of that title."""
-        return [(step.gpu, step.start_ns, step.start_ns + step.wall_ns) for step in self.of(title)]
 
     @property
     def graph_share(self) -> float:
@@ -109,7 +107,7 @@ def steps_of(profile: Profile, within: str | None = None) -> ProfileSteps:
     several = len({work.process for work in gpus.values()}) > 1
     found: list[ProfileStep] = []
     before = 0
-    for work in gpus.values():
+    for key, work in gpus.items():
         label = gpu_label(work.process, work.device, several)
         starts, last, titles = _cuts(work, names)
         if not len(starts) and within is None:
@@ -117,14 +115,15 @@ def steps_of(profile: Profile, within: str | None = None) -> ProfileSteps:
             how = _told(len(starts), how) if len(starts) else how
         if len(starts):
             steps, early = _measured(work, starts, last, titles, label)
-            found += steps
+            found += [replace(step, key=key) for step in steps]
             before += early
     if within is not None and not found:
         raise DerbyError(f"{profile.path}: nothing was launched in a range that fits '{within}'; name another one")
     if not found:
-        return ProfileSteps(
-            "", tuple(_whole(work, gpu_label(work.process, work.device, several)) for work in gpus.values())
+        whole = (
+            replace(_whole(work, gpu_label(work.process, work.device, several)), key=key) for key, work in gpus.items()
         )
+        return ProfileSteps("", tuple(whole))
     return ProfileSteps(how, tuple(found), before)
 
 
@@ -282,6 +281,18 @@ def _whole(work: _Work, label: str) -> ProfileStep:
     starts = np.array([min(work.start)], np.int64)
     [step], _ = _measured(work, starts, max(work.end), [""], label)
     return step
+
+
+Windows = dict[str, tuple[list[int], list[int]]]  # Profile.gpu_of -> starts and ends of steps, in order
+
+
+def windows_of(steps: Iterable[ProfileStep]) -> Windows:
+    found: Windows = {}
+    for step in sorted(steps, key=lambda each: each.start_ns):
+        starts, ends = found.setdefault(step.key, ([], []))
+        starts.append(step.start_ns)
+        ends.append(step.start_ns + step.wall_ns)
+    return found
 
 
 def replays_graphs(found: ProfileSteps) -> bool:

@@ -13,7 +13,7 @@ ALIKE = 0.80  # of the kernels, the same one period later
 PRESENT = 0.85  # of the names, in nearly every step: of a layer's repetitions those between steps are in few
 _TRIED = 60  # kernels that may mark a step
 _CELLS = 20_000_000  # steps times names that are counted at once
-_AS_GOOD = 0.97  # of the best match: the shortest period with that many is the one
+_HALF = 0.5  # of all kernels: what repeats less is no layer
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,38 +34,34 @@ def layer_period(names: np.ndarray) -> Period | None:
     """
     names = names[:_LOOKED_AT]
     longest = min(len(names) // LEAST, _LONGEST)
-    matches = np.zeros(longest + 1)
     for lag in range(LEAST, longest + 1):
-        matches[lag] = float(np.mean(names[lag:] == names[:-lag]))
-    if longest < LEAST or matches.max() < 0.5:
-        return None
-    best = matches.max()
-    local = [
-        lag
-        for lag in range(LEAST, longest + 1)
-        if matches[lag] >= _AS_GOOD * best - 0.02
-        and matches[lag] >= matches[lag - 1]
-        and (lag == longest or matches[lag] >= matches[lag + 1])
-    ]
-    for lag in local:
-        found = _stretch(names, lag)
-        if found is not None and len(set(names[found.first : found.first + lag].tolist())) >= min(LEAST, lag):
+        same = names[lag:] == names[:-lag]
+        if same.mean() < _HALF:
+            continue
+        found = _stretch(same, lag, len(names))
+        if found is not None and len(set(names[found.first : found.first + lag].tolist())) >= LEAST:
             return found
     return None
 
 
-def _stretch(names: np.ndarray, lag: int) -> Period | None:
-    """The longest run in which nearly every kernel stands again one period later."""
-    same = (names[lag:] == names[:-lag]).astype(np.int64)
-    window = np.convolve(same, np.ones(lag, np.int64), "valid") >= ALIKE * lag
+def _stretch(same: np.ndarray, lag: int, count: int) -> Period | None:
+    """The longest run in which nearly every kernel stands again one period later; None where all such runs together
+    are less than half of the kernels."""
+    if len(same) < lag:
+        return None
+    window = np.convolve(same.astype(np.int64), np.ones(lag, np.int64), "valid") >= ALIKE * lag
     edges = np.flatnonzero(np.diff(np.concatenate(([0], window.astype(np.int8), [0]))))
     if not len(edges):
         return None
     starts, ends = edges[::2], edges[1::2]
     longest = int(np.argmax(ends - starts))
     first, last = int(starts[longest]), int(ends[longest]) + 2 * lag - 1
-    repetitions = (last - first) // lag
-    if repetitions < LEAST:
+    shifted = np.flatnonzero(same[first:])
+    first += int(shifted[0]) if len(shifted) else 0
+    runs = ends - starts
+    covered = int((runs[runs >= lag] + 2 * lag - 1).sum())
+    repetitions = round((last - first) / lag)
+    if repetitions < LEAST or covered < _HALF * count:
         return None
     return Period(lag, float(same[first : last - lag].mean()), first, repetitions)
 
