@@ -88,8 +88,8 @@ def judge(definition: Definition, module: ModuleType, inputs: dict[str, Any], ou
                     references = canonical(references, inputs)
                 try:
                     outputs = canonical(outputs, inputs)
-                except (RuntimeError, IndexError, ValueError) as error:
-                    return Verdict(Status.WRONG_VALUES, f"canonical_outputs cannot read them: {error}"[:300])
+                except Exception as error:  # what they hold is the solution's doing  # noqa: BLE001
+                    return Verdict(Status.WRONG_VALUES, f"canonical_outputs cannot read them: {type(error).__name__}")
         return compare(definition, outputs, references)
 
 

@@ -11,8 +11,9 @@ import torch
 from kernelderby.catalog import Catalog, Definition, Solution, Workload
 from kernelderby.hardware import find_gpu
 from kernelderby.measure.clock.timing import CUPTI, Timer, make_timer
-from kernelderby.measure.judge.blame import blamed_on
+from kernelderby.measure.judge.blame import DefinitionFailed, blamed_on
 from kernelderby.measure.judge.cases import Case, case_of_workload
+from kernelderby.measure.judge.correctness import judge, reference_outputs
 from kernelderby.measure.judge.definition import definition_module
 from kernelderby.measure.judge.doubt import Claims, Judged, SecondLook, SessionClock
 from kernelderby.measure.judge.exchange import HandsLike
@@ -70,6 +71,18 @@ class JudgesTable:
 
     def race(self, solution: Solution, hands: HandsLike) -> Race:
         return Race(self.definition, self.module, self.maker, hands, solution.in_place)
+
+    def breaks_alone(self) -> bool:
+        """Whether the definition's own code fails on this case with no solution near it."""
+        try:
+            inputs = self.maker.make()
+            outputs = reference_outputs(self.definition, self.module, inputs)
+            judge(self.definition, self.module, inputs, outputs)
+        except DefinitionFailed:
+            return True
+        except (MemoryError, torch.OutOfMemoryError):
+            return False
+        return False
 
     def overtaken(self, race: Race, catalog: Catalog) -> Verdict | None:
         """Of captured calls, after one of a larger workload. None where this case is the largest, or where the judge

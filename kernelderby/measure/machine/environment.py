@@ -123,6 +123,7 @@ class GpuSensors:
     def __init__(self, uuid: str | None) -> None:
         self._nvml: Any = None  # pynvml, which has no types
         self._handle: Any = None  # of the GPU; None without NVML
+        self._events: Any = None  # None unless it listens
         self.problem = ""
         try:
             import pynvml
@@ -156,6 +157,56 @@ class GpuSensors:
             return sorted({each.pid for each in self._nvml.nvmlDeviceGetComputeRunningProcesses(self._handle)})
         except self._nvml.NVMLError:
             return None
+
+    def uncorrected_errors(self) -> int | None:
+        """ECC errors of memory that could not be corrected since the driver was loaded; None where it does not say."""
+        if self._handle is None:
+            return None
+        nvml = self._nvml
+        try:
+            return int(
+                nvml.nvmlDeviceGetTotalEccErrors(
+                    self._handle, nvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED, nvml.NVML_VOLATILE_ECC
+                )
+            )
+        except nvml.NVMLError:
+            return None
+
+    def lost(self) -> str:
+        """Why the driver has no hold of the GPU any more; empty while it has."""
+        if self._handle is None:
+            return ""
+        nvml = self._nvml
+        try:
+            nvml.nvmlDeviceGetMemoryInfo(self._handle)
+            nvml.nvmlSystemGetDriverVersion()
+        except nvml.NVMLError as error:
+            gone = ("GPU_IS_LOST", "DRIVER_NOT_LOADED", "RESET_REQUIRED", "LIB_RM_VERSION_MISMATCH", "UNINITIALIZED")
+            if error.value in [getattr(nvml, f"NVML_ERROR_{name}", None) for name in gone]:
+                return f"the driver says: {error}"
+        return ""
+
+    def critical_errors(self) -> list[int]:
+        """Xids that the driver has reported since watch_errors()."""
+        found: list[int] = []
+        while self._events is not None:
+            try:
+                found.append(int(self._nvml.nvmlEventSetWait_v2(self._events, 0).eventData))
+            except self._nvml.NVMLError:  # none is left
+                break
+        return found
+
+    def watch_errors(self) -> None:
+        """From now on the driver keeps its critical errors for critical_errors()."""
+        if self._handle is None:
+            return
+        nvml = self._nvml
+        try:
+            events = nvml.nvmlEventSetCreate()
+            nvml.nvmlDeviceRegisterEvents(self._handle, nvml.nvmlEventTypeXidCriticalError, events)
+            self._events = events
+        except (nvml.NVMLError, AttributeError):  # not every machine lets its users listen
+            self._events = None
 
     def read(self) -> dict[str, Any]:
         """sm_mhz, memory_mhz, temperature_celsius, power_watts, throttled_by: what NVML gives of them."""

@@ -22,6 +22,8 @@ from kernelderby.measure.fence import caches
 from kernelderby.measure.judge.blame import DefinitionFailed
 from kernelderby.measure.judge.cases import Case, case_of_workload, small_cases
 from kernelderby.measure.judge.secret import drawn
+from kernelderby.measure.machine.environment import GpuSensors
+from kernelderby.measure.machine.health import Health
 from kernelderby.measure.machine.probe import Machine
 from kernelderby.measure.machine.requirements import why_not
 from kernelderby.measure.wire.process import WorkerProcess, interruptible
@@ -259,6 +261,7 @@ class _Checker:
         self._author = ""
         self._loaded: Solution | None = None
         self._is_shared = False  # other solutions ran in this process before
+        self._health = Health(catalog.root, machine, GpuSensors(machine.gpu.uuid) if machine.gpu else None)
         self._unbuildable: dict[str, Failed] = {}
         self._were_overtaken: set[str] = set()
 
@@ -283,6 +286,7 @@ class _Checker:
             return self._verdict(definition, solution, case)
         except Failed as failed:
             self.end()
+            self._health.expect_sound(failed.message)
             return failed
 
     def _verdict(self, definition: Definition, solution: Solution, case: Case) -> Verdict:

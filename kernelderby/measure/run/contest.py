@@ -40,6 +40,7 @@ class Contest:
             racers.append(Racer(solution, worker, secret=self._table.secret))
         for solution in self._job.solutions:
             if failed := workers.unbuildable.get(solution.name):
+                self._run.health.expect_sound(failed.message)
                 ledger.write(self._job, solution, failed.status, failed.message)
         try:
             ledger.hold()
@@ -193,6 +194,8 @@ class Contest:
             return True
         if isinstance(end, Verdict) and end.correctness:
             racer.correctness = end.correctness
+        if isinstance(end, Failed):
+            self._run.health.expect_sound(end.message)
         self._run.ledger.write(self._job, racer.solution, end.status, end.message, racer)
         if isinstance(end, Failed):  # it raised, hung or died: who knows what is left in that process
             self._run.workers.drop(racer.solution.name)

@@ -22,6 +22,7 @@ from kernelderby.measure.judge.blame import DefinitionFailed
 from kernelderby.measure.judge.doubt import SessionClock
 from kernelderby.measure.judge.table import JudgesTable
 from kernelderby.measure.machine.environment import GpuSensors
+from kernelderby.measure.machine.health import Health
 from kernelderby.measure.machine.probe import Machine, exclusive
 from kernelderby.measure.run.budget import in_time
 from kernelderby.measure.run.contest import Contest
@@ -50,7 +51,8 @@ class Runner:
         self._workers = Workers(catalog.root, machine, settings.timeout_seconds)
         environment = described(catalog.root, machine, self._sensors, settings.is_secret_given)
         self._ledger = Ledger(catalog, machine, self.session, environment, observer)
-        self._run = Run(catalog, settings, self.session, self._workers, self._ledger, self._sensors, observer)
+        health = Health(catalog.root, machine, self._sensors)
+        self._run = Run(catalog, settings, self.session, self._workers, self._ledger, self._sensors, observer, health)
         self._lines_before: dict[str, int] = {}  # of each definition's traces file, when the plan was made
         self._end: float | None = None  # time.monotonic() of the budget's
 
@@ -182,14 +184,37 @@ class Runner:
 
     def _run_job(self, job: Job) -> None:
         own = secret.of_workload(self.settings.secret, job.workload.uuid)  # it stands in its rows, and others follow
+        left_out = f"{workload_label(job.workload)}: left out"
         try:
             table = JudgesTable.of(self.catalog.root, job.definition, job.workload, self.machine, own)
-            try:
-                Contest(self._run, job, table).hold()
-            finally:
-                table.release()
-        except DefinitionFailed as error:  # nobody can be judged by it, so nobody gets a row
-            self.observer.note(f"{workload_label(job.workload)}: left out: {error}")
+        except DefinitionFailed as error:
+            self.observer.note(f"{left_out}: {error}")
+            return
+        try:
+            Contest(self._run, job, table).hold()
+        except DefinitionFailed as error:
+            if table.breaks_alone():  # nobody can be judged by it, so nobody gets a row
+                self.observer.note(f"{left_out}: {error}")
+            else:
+                self._apart(job)
+        except RuntimeError as error:
+            if "CUDA" not in str(error):
+                raise
+            raise self._run.health.judge_failed(error) from error
+        finally:
+            table.release()
+
+    def _apart(self, job: Job) -> None:
+        """The definition works while no solution runs: one of them has changed what it reads. Each is measured by
+        itself, and that one gets the row."""
+        if len(job.solutions) == 1:
+            told = "the definition's own code fails while this solution runs, and works without it"
+            self._ledger.write(job, job.solutions[0], Status.INPUT_CHANGED, told)
+            return
+        have_rows = {row.solution for row in self._ledger.rows if row.uuid == job.workload.uuid}
+        for solution in job.solutions:
+            if solution.name not in have_rows:
+                self._run_job(replace(job, solutions=(solution,)))
 
 
 def _said_already(problem: str) -> None:

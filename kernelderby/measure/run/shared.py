@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from kernelderby.catalog import Catalog
 from kernelderby.measure.judge.doubt import SessionClock
 from kernelderby.measure.machine.environment import GpuSensors
+from kernelderby.measure.machine.health import Health
 from kernelderby.measure.run.helpers import Watch
 from kernelderby.measure.run.ledger import Ledger
 from kernelderby.measure.run.observer import Observer
@@ -25,6 +26,7 @@ class Run:
     ledger: Ledger
     sensors: GpuSensors | None
     observer: Observer
+    health: Health
     clock: SessionClock = field(default_factory=SessionClock)
     watch: Watch = field(default_factory=Watch)
     were_overtaken: set[str] = field(default_factory=set)
