@@ -6,7 +6,7 @@ cd "$(dirname "$0")/.."
 PATH="$(realpath "${VENV:-.venv}")/bin:$PATH"
 
 moe=moe_fp8_block_scale_ds_routing_topk8_ng8_kg4_e32_h7168_i2048
-if python -c 'import sys, torch; sys.exit(not torch.cuda.is_available())'; then
+if derby doctor --has-gpu >/dev/null; then
   if [ -n "${ALL:-}" ] || [ $# -gt 0 ]; then
     derby bench --this-gpu "$@"
     derby rank
@@ -24,12 +24,11 @@ if python -c 'import sys, torch; sys.exit(not torch.cuda.is_available())'; then
   derby report
   derby pack  # last: no time is measured from what it writes, flashinfer-bench reads it
 else
-  derby pack
-  printf '\nNo GPU here, so nothing is timed on this machine.\n'
-  printf '1. Correctness, on this CPU, at the small sizes of each definition (Triton solutions in its interpreter):\n\n'
+  printf '\nNo GPU here: %s.\nNothing is timed on this machine.\n' "$(derby doctor --has-gpu || true)"
+  printf '1. Correctness at small sizes on this CPU, one line an operator (derby check OPERATOR shows its cases):\n\n'
   checked=0
-  derby check || checked=$?
-  printf '\n2. Ranking of traces that were recorded earlier on the GPU that the table names, not on this machine:\n\n'
+  derby check --quick || checked=$?
+  printf '\n2. Ranking of times that were recorded earlier on the GPU that the table names, not on this machine:\n\n'
   derby rank
   printf '\n3. All of it on one page:\n\n'
   derby report

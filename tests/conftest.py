@@ -109,7 +109,7 @@ def machine_of():
             patch.setenv("CUDA_VISIBLE_DEVICES", "")
             return find_machine(CHECKOUT, device)
 
-    return lambda root, device: known(device)
+    return lambda root, device, glance=True: known(device)
 
 
 @pytest.fixture

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ from kernelderby.report.answer import Answer
 from kernelderby.report.checks import PASSED, Checked, checks_answer
 from kernelderby.report.machine import machine_answer
 
+_FEW = 3  # operators
 CHECK_SECONDS = 600.0  # for each case of a solution
 
 
@@ -22,6 +23,14 @@ def doctor(root: Path | str | None = None) -> Answer[dict[str, Any]]:
     from kernelderby.measure.machine.doctor import examine
 
     return machine_answer(examine(Path(find_set() if root is None else root)))
+
+
+def gpu_here(root: Path) -> tuple[str, str]:
+    """The name of the GPU that a run would measure on, or why there is none."""
+    from kernelderby.measure.machine.probe import find_machine
+
+    machine = find_machine(root, "cuda")
+    return (machine.name, "") if machine.gpu else ("", machine.gpu_missing)
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,13 +49,18 @@ class Check:
         steps: int = self.plan.steps
         return steps
 
-    def run(self, told: Callable[[Checked], None] = lambda _: None) -> Answer[Sequence[Checked]]:
-        """told: called with every result as it comes."""
+    def run(
+        self, told: Callable[[Checked], None] = lambda _: None, details: bool | None = None
+    ) -> Answer[Sequence[Checked]]:
+        """told: called with every result as it comes. details: a table of cases for each operator; by default where it
+        is three operators at most, else the text has one line an operator."""
         from kernelderby.measure.run.checks import run_checks
 
         plan = self.plan
         results = run_checks(self.catalog, self.machine, plan, self.timeout, told, self.secret)
-        return checks_answer(self.machine.name, results, plan.skipped, plan.broken, self.secret, self.fresh)
+        if details is None:
+            details = len({result.definition for result in results}) <= _FEW
+        return checks_answer(self.machine.name, results, plan.skipped, plan.broken, self.secret, self.fresh, details)
 
     def has_passed(self, answer: Answer[Sequence[Checked]], named: Sequence[str] = ()) -> bool:
         """False when a case failed, one of `named` was skipped, a definition's code failed, or nothing was checked."""
@@ -67,10 +81,11 @@ def check(
     timeout: float = CHECK_SECONDS,
     fresh: int = 0,
     secret: str = "",
+    quick: bool = False,
 ) -> Check:
     """Correctness of solutions, planned: on a GPU at full shapes, on a CPU at small ones. device: "cuda", "cpu", or
     None for the GPU where there is one. secret: of the inputs, as a failing check prints it. DerbyError: a device that
-    is not there."""
+    is not there. quick: on a CPU the first case of each definition alone."""
     from kernelderby.measure.judge.secret import drawn
     from kernelderby.measure.run.checks import plan_checks
 
@@ -78,6 +93,8 @@ def check(
     secret = secret or drawn()
     chosen = tuple(solutions), tuple(definitions), tuple(workloads)
     plan = plan_checks(catalog, machine, *chosen, seeds, tuple(origins), fresh, secret)
+    if quick and machine.device == "cpu":
+        plan = replace(plan, jobs=tuple((each, own, cases[:1]) for each, own, cases in plan.jobs))
     return Check(catalog, machine, plan, secret, timeout, fresh)
 
 

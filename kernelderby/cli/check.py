@@ -32,6 +32,8 @@ from kernelderby.cli.output import Output, output_options
 @click.option("--seeds", type=count_from(1), default=1, show_default=True, help="Input draws for each case.")
 @click.option("--device", type=click.Choice(["cuda", "cpu"]), help="Default: the GPU where there is one.")
 @click.option("--timeout", type=SECONDS, default=600, show_default=True, help="Seconds for each case of a solution.")
+@click.option("--quick", is_flag=True, help="On a CPU: only the first case of each operator.")
+@click.option("--details", is_flag=True, help="Every case, also of more than three operators.")
 @fresh_option
 @secret_option
 @output_options("check", tables=("cases",))
@@ -45,6 +47,8 @@ def command(
     seeds: int,
     device: str | None,
     timeout: float,
+    quick: bool,
+    details: bool,
     fresh: int,
     secret: str,
     root: Path,
@@ -73,9 +77,12 @@ def command(
         timeout=timeout,
         fresh=fresh,
         secret=secret,
+        quick=quick,
     )
     with bar("checking", planned.steps, quiet=output.is_json) as advance:
-        answer = planned.run(lambda result: advance(plain(f"{result.solution} on {result.case}: {result.status}")))
+        answer = planned.run(
+            lambda result: advance(plain(f"{result.solution} on {result.case}: {result.status}")), details or None
+        )
     output.emit(answer)
     if not planned.has_passed(answer, solutions):
         sys.exit(1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
@@ -43,9 +44,11 @@ def checks_answer(
     broken: Mapping[str, str],
     secret: str,
     fresh: int = 0,
+    details: bool = True,
 ) -> Answer[Sequence[Checked]]:
     """Frame: cases. skipped: solution -> reason. broken: definition -> why nothing can be judged by it. secret: what
-    the inputs were drawn from, and `fresh` shapes of each definition."""
+    the inputs were drawn from, and `fresh` shapes of each definition. details: a table of cases for each operator, else
+    one line an operator."""
     return Answer(
         results,
         lambda: {
@@ -62,6 +65,7 @@ def checks_answer(
                 skipped,
                 broken,
                 f"--fresh {fresh} --secret {secret}" if fresh else f"--secret {secret}",
+                details,
             )
         ),
         lambda: (frame("cases", ({"device": device} | result.to_json() for result in results)),),
@@ -69,12 +73,19 @@ def checks_answer(
 
 
 def _reports(
-    device: str, results: Sequence[Checked], skipped: Mapping[str, str], broken: Mapping[str, str], again: str
+    device: str,
+    results: Sequence[Checked],
+    skipped: Mapping[str, str],
+    broken: Mapping[str, str],
+    again: str,
+    details: bool,
 ) -> Iterator[Report]:
-    for definition in dict.fromkeys(result.definition for result in results):
-        yield Report(
-            f"{definition} on {device}", (), (_table([each for each in results if each.definition == definition]),)
-        )
+    by_definition: dict[str, list[Checked]] = {}
+    for result in results:
+        by_definition.setdefault(result.definition, []).append(result)
+    for definition, own in by_definition.items() if details else ():
+        yield Report(f"{definition} on {device}", (), (_table(own),))
+    lines = () if details or not by_definition else (_overview(device, by_definition),)
     failed = [result for result in results if result.status != PASSED]
     groups: dict[tuple[str, str], list[Checked]] = {}
     for result in failed:
@@ -86,14 +97,38 @@ def _reports(
     if failed:
         names = " ".join(dict.fromkeys(each.solution for each in failed))
         notes.append(f"the same inputs again: derby check {names} {again}")
-    notes += [f"skipped {name}: {reason}" for name, reason in skipped.items()]
+    if details:
+        notes += [f"skipped {name}: {reason}" for name, reason in skipped.items()]
+    elif skipped:
+        needs = Counter(reason.partition(":")[0] for reason in skipped.values())
+        told = ", ".join(f"{reason} ({count})" for reason, count in needs.most_common(3))
+        more = f", {len(skipped) - sum(count for _, count in needs.most_common(3))} others" if len(needs) > 3 else ""
+        notes.append(f"skipped: {told}{more}; --details or derby doctor names them")
     notes += [f"BROKEN definition {name}: {reason}" for name, reason in broken.items()]
     yield Report(
         f"{len(results) - len(failed)} passed, {len(failed)} failed, {len(skipped)} solutions skipped",
         (),
-        (),
+        lines,
         tuple(notes),
     )
+
+
+def _overview(device: str, by_definition: Mapping[str, Sequence[Checked]]) -> Table:
+    """One row an operator."""
+    rows = []
+    for definition, own in by_definition.items():
+        failed = sum(result.status != PASSED for result in own)
+        rows.append(
+            (
+                TableCell("FAIL", "bad") if failed else TableCell("PASS"),
+                TableCell(definition),
+                TableCell(str(len({result.solution for result in own}))),
+                TableCell(str(len(own))),
+                TableCell(str(failed), "bad") if failed else NOTHING,
+            )
+        )
+    columns = (Column("result", "left"), Column("operator", "left"), Column("solutions"), Column("checks"))
+    return Table(f"Checked on {device}", (*columns, Column("failed")), tuple(rows), key_columns=2)
 
 
 def _table(results: Sequence[Checked]) -> Table:

@@ -23,7 +23,7 @@ def examine(root: Path) -> dict[str, Any]:
     why it cannot run here, None when it can), and on_cpu the same for a check on the CPU; fences: what keeps a solution
     from the run -> whether this machine has it and derby uses it."""
     catalog = Catalog.open(root)
-    machine, cpu = find_machine(root, "cuda"), Machine("cpu", gpu_missing="no GPU is used here")
+    machine, cpu = find_machine(root, "cuda", glance=False), Machine("cpu", gpu_missing="no GPU is used here")
     sensors = GpuSensors(machine.gpu.uuid) if machine.gpu else None
     versions = library_versions()
     solutions = {}

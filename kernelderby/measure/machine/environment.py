@@ -30,6 +30,7 @@ LIBRARIES = {
     "cupti": ("cupti-python",),
     "pynvml": ("nvidia-ml-py",),
 }
+_DEVICES = ("nvidia*", "nvhost*", "nvmap", "dxg")  # of drivers, under /dev
 _THROTTLE_REASONS = {  # NVML's clock event reasons that slow a kernel down
     0x4: "power cap",
     0x8: "hardware slowdown",
@@ -86,6 +87,24 @@ def describe(device_type: str) -> MachineSeen:
             return MachineSeen(python, libs, gpu_missing=why, gpu_fails=True)
         return MachineSeen(python, libs, gpu_missing=f"no CUDA GPU can be used ({build})")
     return MachineSeen(python, libs, gpu_seen())
+
+
+def without_gpu() -> MachineSeen | None:
+    """A machine that can have no GPU, as the files of torch and the driver's devices tell; importing torch would take
+    two seconds to say the same. None where a process has to look."""
+    spec = importlib.util.find_spec("torch")
+    place = Path(spec.origin).with_name("version.py") if spec and spec.origin else None
+    if place is None or not place.is_file():
+        return None
+    built = dict(re.findall(r"^(__version__|cuda|hip)\b[^=\n]*= *(?:'([^']*)'|None)", place.read_text(), re.MULTILINE))
+    if "cuda" not in built or built.get("hip"):
+        return None
+    if built["cuda"] and any(found for name in _DEVICES for found in Path("/dev").glob(name)):
+        return None
+    build = f"built for CUDA {built['cuda']}" if built["cuda"] else "built without CUDA"
+    libs = library_versions() | ({"cuda": built["cuda"]} if built["cuda"] else {})
+    missing = f"no CUDA GPU can be used (torch {built.get('__version__', '')} is {build})"
+    return MachineSeen(platform.python_version(), libs, gpu_missing=missing)
 
 
 def gpu_seen() -> GpuSeen:

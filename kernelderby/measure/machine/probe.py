@@ -12,7 +12,7 @@ import msgspec
 
 from kernelderby.appended import exclusive_lock
 from kernelderby.hardware import gpu_id
-from kernelderby.measure.machine.environment import describe
+from kernelderby.measure.machine.environment import describe, without_gpu
 from kernelderby.measure.wire.process import WorkerProcess
 from kernelderby.measure.wire.quoted import shown
 from kernelderby.measure.wire.replies import Failed, GpuSeen, MachineSeen
@@ -44,11 +44,14 @@ class Machine:
         return gpu_id(self.name)
 
 
-def find_machine(root: Path, device: str) -> Machine:
+def find_machine(root: Path, device: str, glance: bool = True) -> Machine:
     """Asks a worker about a GPU, so that this process needs neither torch nor a GPU context; a CPU's solutions are
-    judged in this process, which then needs torch anyway. A torch that does not load is a machine without a GPU."""
+    judged in this process, which then needs torch anyway. A torch that does not load is a machine without a GPU.
+    glance: a machine that can have none is known without asking."""
     if device == "cpu":
         return _this_cpu()
+    if glance and (seen := without_gpu()):
+        return Machine(device, **msgspec.structs.asdict(seen))
     worker = WorkerProcess(root, device)
     try:
         seen = worker.ask(MachineSeen, "describe", _START_SECONDS)
