@@ -1,8 +1,7 @@
-"""What ncu counted of each kernel: the CSV of `ncu --csv --page raw`, by `derby profile run --with ncu` or anybody."""
+"""What ncu counted of each kernel: speed of light, units, stalls; of `derby profile run --with ncu` or anybody's."""
 
 from __future__ import annotations
 
-import csv
 import re
 import statistics
 from collections.abc import Iterator, Sequence
@@ -10,15 +9,10 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 
 from kernelderby.errors import DerbyError
-from kernelderby.files import read_bytes
 from kernelderby.profile.names import short_name
+from kernelderby.profile.sources.ncu import CountedLaunch, read_launches
 
 _INVOCATION = re.compile(r"\binvocation \d+")
-# ncu's units as it writes them, to nanoseconds and bytes; percentages and counts stay.
-_UNITS = {
-    **{"ns": 1, "nsecond": 1, "us": 1e3, "usecond": 1e3, "ms": 1e6, "msecond": 1e6, "s": 1e9, "second": 1e9},
-    **{"byte": 1, "Kbyte": 1e3, "Mbyte": 1e6, "Gbyte": 1e9, "byte/block": 1, "Kbyte/block": 1e3},
-}
 _OF_PEAK = ".avg.pct_of_peak_sustained_elapsed"
 METRICS = {
     "duration_ns": "gpu__time_duration.sum",
@@ -34,7 +28,37 @@ METRICS = {
     "registers": "launch__registers_per_thread",
     "shared_bytes": "launch__shared_mem_per_block",
 }
-_GPU = "device__attribute_display_name"
+# Other names of the same: what other sets of metrics count, then what `ncu --csv` calls it on its page of details.
+_ALSO = {
+    "duration_ns": ("gpu__time_duration.avg", "Duration"),
+    "issue_percent": ("sm__inst_issued.avg.pct_of_peak_sustained_active", "Issue Slots Busy"),
+    "l2_percent": (
+        "lts__t_sectors.avg.pct_of_peak_sustained_elapsed",
+        "L2 Cache Throughput",
+        "L2 Cache Throughput [%]",
+    ),
+    "dram_percent": (f"dram__throughput{_OF_PEAK}", "DRAM Throughput"),
+    "warps_percent": ("Achieved Occupancy",),
+    "registers": ("Registers Per Thread",),
+    "tensor_percent": (
+        "sm__inst_executed_pipe_tensor.avg.pct_of_peak_sustained_active",
+        "sm__pipe_tensor_op_hmma_cycles_active.avg.pct_of_peak_sustained_active",
+    ),
+    "compute_percent": (f"sm__throughput{_OF_PEAK}", "Compute (SM) Throughput", "SM [%]", "SOL SM"),
+    "memory_percent": (f"gpu__compute_memory_throughput{_OF_PEAK}", "Memory Throughput", "Memory [%]", "SOL Memory"),
+    "l1_percent": ("l1tex__throughput.avg.pct_of_peak_sustained_active", "L1/TEX Cache Throughput"),
+}
+_SHARED = tuple(f"{kind} Shared Memory Per Block" for kind in ("Static", "Dynamic", "Driver"))
+_STALL = re.compile(
+    r"^smsp__average_warps?_(?:latency_)?issue_stalled_(?P<reason>\w+?)(?:_per_issue_active)?\.(?:ratio|pct)$"
+    r"|^(?:Warp )?Stall (?P<title>[A-Z][\w /-]*)$"
+)
+_FLOPS = {  # instructions of a thread that are floating-point operations, and how many each is
+    f"smsp__sass_thread_inst_executed_op_{type_}{operation}_pred_on.sum": count
+    for type_ in "dfh"
+    for operation, count in (("add", 1), ("mul", 1), ("fma", 2))
+}
+_BUSY = 60.0  # percent, as ncu's own rules: below it in computing and memory alike a kernel waits
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +67,9 @@ class KernelCounters:
     the file lacks the metric.
 
     tensor: cycles of the tensor cores; special: instructions of the special function unit; issue: slots that issued;
-    shared: reads of shared memory and L1; warps: resident, of the most that a multiprocessor holds.
+    shared: reads of shared memory and L1; warps: resident, of the most that a multiprocessor holds. compute, memory:
+    the speed of light of ncu's first section; l1: of L1 and texture. stalls: cycles that a warp waits per instruction
+    it issues, by reason, most first. flops: of the instructions that ncu counts, without tensor cores.
     """
 
     kernel: str
@@ -63,6 +89,26 @@ class KernelCounters:
     warps_percent: float | None
     registers: float | None
     shared_bytes: float | None
+    compute_percent: float | None = None
+    memory_percent: float | None = None
+    l1_percent: float | None = None
+    stalls: tuple[tuple[str, float], ...] = ()
+    flops: float | None = None
+
+    @property
+    def bound(self) -> str:
+        """compute, memory or latency (neither is busy), by the speed of light; "" where it was not counted."""
+        if self.compute_percent is None or self.memory_percent is None:
+            return ""
+        if max(self.compute_percent, self.memory_percent) < _BUSY:
+            return "latency"
+        return "compute" if self.compute_percent >= self.memory_percent else "memory"
+
+    @property
+    def flops_a_byte(self) -> float | None:
+        """Of DRAM's bytes: the place on a roofline's axis."""
+        moved = (self.read_bytes or 0) + (self.written_bytes or 0)
+        return self.flops / moved if self.flops and moved else None
 
 
 FULL = 60.0  # percent of its peak from which on a unit counts as what bounds a kernel, as in ncu's own rules
@@ -90,75 +136,82 @@ def bounding_unit(rows: Sequence[KernelCounters]) -> tuple[str, float] | None:
 class Counters:
     """path: of the CSV. gpu: its name, None where the file has none. invocations: calls that the ranges mark, 0: none
     do. rows: kernels inside of them (of a file without any: all), in the order in which they ran first. outside:
-    launches that no invocation holds."""
+    launches that no invocation holds. unread: metrics of the file that stand in no table."""
 
     path: Path
     gpu: str | None
     invocations: int
     rows: tuple[KernelCounters, ...]
     outside: int
+    unread: tuple[str, ...] = ()
 
 
 def read_counters(path: Path) -> Counters:
-    """DerbyError for a file that is no such CSV, or that has no kernel."""
-    header, units, lines = _table(path)
-    places = {name: place for place, name in enumerate(header)}
-    needed = {"Kernel Name", "Block Size", "Grid Size"} - set(places)
-    if needed:
-        raise DerbyError(f"{path}: has no column {', '.join(sorted(needed))}; write it with ncu --csv --page raw")
-    ranges = [place for name, place in places.items() if "Push/Pop_Range" in name]
-    marks = [_INVOCATION.search(" ".join(line[place] for place in ranges)) for line in lines]
-    inside = [line for line, mark in zip(lines, marks, strict=True) if mark or not any(marks)]
-    names = {line[places[_GPU]] for line in inside if _GPU in places}
+    """DerbyError for a file that is no such CSV, that has no kernel, or none of the metrics that are read."""
+    launches = read_launches(path)
+    marks = [_INVOCATION.search(launch.ranges) for launch in launches]
+    inside = [launch for launch, mark in zip(launches, marks, strict=True) if mark or not any(marks)]
+    rows = tuple(_kernels(inside))
+    there = sorted({name for launch in launches for name in launch.metrics})
+    if there and not any(_says_something(row) for row in rows):
+        raise DerbyError(
+            f"{path}: none of its {len(there)} metrics is one that is read (it has {', '.join(there[:3])}); count with "
+            "`ncu --set full`, or with `derby profile run --with ncu`"
+        )
     return Counters(
         path,
-        ", ".join(sorted(names)) or None,
+        ", ".join(sorted({launch.gpu for launch in inside if launch.gpu})) or None,
         len({mark[0] for mark in marks if mark}),
-        tuple(_kernels(path, places, units, inside)),
-        len(lines) - len(inside),
+        rows,
+        sum(launch.launches for launch in launches) - sum(launch.launches for launch in inside),
+        tuple(name for name in there if not _is_read(name)),
     )
 
 
-def _table(path: Path) -> tuple[list[str], list[str], list[list[str]]]:
-    """Header, units and lines; whatever ncu and the program printed above the header is passed over."""
-    text = read_bytes(path).decode("utf-8-sig", errors="replace").splitlines()
-    start = next((number for number, line in enumerate(text) if line.startswith('"ID",')), None)
-    if start is None:
-        raise DerbyError(f'{path}: no line begins with "ID",; write it with ncu --csv --page raw (--import REPORT)')
-    try:
-        header, *rest = csv.reader(text[start:], strict=True)
-    except csv.Error as error:
-        raise DerbyError(f"{path}: is no whole CSV ({error}); count again") from None
-    whole = [line for line in rest if len(line) == len(header)]
-    if len(whole) < 2:
-        raise DerbyError(f"{path}: has no kernel; was anything launched between cudaProfilerStart and its Stop?")
-    return header, whole[0], whole[1:]
+def _says_something(row: KernelCounters) -> bool:
+    return bool(row.stalls) or any(getattr(row, name) is not None for name in (*METRICS, *_ALSO, "flops"))
 
 
-def _kernels(
-    path: Path, places: dict[str, int], units: Sequence[str], lines: Sequence[Sequence[str]]
-) -> Iterator[KernelCounters]:
-    groups: dict[tuple[str, str, str], list[Sequence[str]]] = {}
-    for line in lines:
-        key = (line[places["Kernel Name"]], line[places["Grid Size"]], line[places["Block Size"]])
-        groups.setdefault(key, []).append(line)
+def _is_read(name: str) -> bool:
+    named = {*METRICS.values(), *_SHARED, *_FLOPS, *(each for names in _ALSO.values() for each in names)}
+    return name in named or bool(_STALL.match(name))
+
+
+def _kernels(launches: Sequence[CountedLaunch]) -> Iterator[KernelCounters]:
+    groups: dict[tuple[str, str, str], list[CountedLaunch]] = {}
+    for launch in launches:
+        groups.setdefault((launch.kernel, launch.grid, launch.block), []).append(launch)
     for (kernel, grid, block), group in groups.items():
-        values = {field: _median(path, places, units, group, metric) for field, metric in METRICS.items()}
-        yield KernelCounters(kernel, short_name(kernel), grid, block, len(group), **values)
+        values = {
+            name: _median(group, *((METRICS[name],) if name in METRICS else ()), *_ALSO.get(name, ()))
+            for name in dict.fromkeys((*METRICS, *_ALSO))
+        }
+        parts = [each for each in (_median(group, name) for name in _SHARED) if each is not None]
+        if values["shared_bytes"] is None and parts:
+            values["shared_bytes"] = sum(parts)
+        counted = [(count, value) for name, count in _FLOPS.items() if (value := _median(group, name)) is not None]
+        flops = sum(count * value for count, value in counted) if counted else None
+        number = sum(launch.launches for launch in group)
+        yield KernelCounters(
+            kernel, short_name(kernel), grid, block, number, **values, stalls=_stalls(group), flops=flops
+        )
 
 
-def _median(
-    path: Path, places: dict[str, int], units: Sequence[str], group: Sequence[Sequence[str]], metric: str
-) -> float | None:
-    place = places.get(metric)
-    if place is None:
-        return None
-    texts = [line[place].replace(",", "") for line in group if line[place] not in ("", "n/a")]
-    try:
-        values = [float(text) * _UNITS.get(units[place], 1) for text in texts]
-    except ValueError:
-        raise DerbyError(f"{path}: {metric}: {texts[0]!r:.40} is no number; count again") from None
-    return statistics.median(values) if values else None
+def _stalls(group: Sequence[CountedLaunch]) -> tuple[tuple[str, float], ...]:
+    found: dict[str, float] = {}
+    for name in dict.fromkeys(name for launch in group for name in launch.metrics):
+        if (match := _STALL.match(name)) and (value := _median(group, name)):
+            found[(match["reason"] or match["title"]).lower().replace("_", " ")] = value
+    return tuple(sorted(found.items(), key=lambda each: (-each[1], each[0])))
+
+
+def _median(group: Sequence[CountedLaunch], *names: str) -> float | None:
+    """Over the launches, of the first of these metrics that they have."""
+    for name in names:
+        values = [launch.metrics[name] for launch in group if name in launch.metrics]
+        if values:
+            return statistics.median(values)
+    return None
 
 
 assert set(METRICS) <= {field.name for field in fields(KernelCounters)}

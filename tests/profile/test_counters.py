@@ -111,3 +111,95 @@ def test_a_spoilt_file_is_one_line(tmp_path, text, says):
 def test_a_value_that_is_no_number_is_one_line(tmp_path):
     with pytest.raises(DerbyError, match="'many' is no number"):
         read_counters(written(tmp_path / "a.csv", [DURATION], [("", "a", ("many",))], ("ns",)))
+
+
+# The forms that people have: `ncu --csv` and its summary
+
+LONG = """==PROF== Connected to process 12
+"ID","Process ID","Process Name","Host Name","Kernel Name","Context","Stream","Block Size","Grid Size","Device","CC",\
+"Section Name","Metric Name","Metric Unit","Metric Value","Rule Name","Rule Type","Rule Description"
+{rows}
+""".replace("\\\n", "")
+SECTIONS = [
+    ("Memory Workload Analysis", "Memory Throughput", "Gbyte/second", "2,000.5"),
+    ("GPU Speed Of Light Throughput", "Duration", "us", "12.5"),
+    ("GPU Speed Of Light Throughput", "Memory Throughput", "%", "78.5"),
+    ("GPU Speed Of Light Throughput", "Compute (SM) Throughput", "%", "12.25"),
+    ("GPU Speed Of Light Throughput", "DRAM Throughput", "%", "70"),
+    ("GPU Speed Of Light Throughput", "L1/TEX Cache Throughput", "%", "30"),
+    ("Occupancy", "Achieved Occupancy", "%", "33.1"),
+    ("Launch Statistics", "Registers Per Thread", "register/thread", "112"),
+    ("Launch Statistics", "Static Shared Memory Per Block", "Kbyte/block", "4.1"),
+    ("Launch Statistics", "Dynamic Shared Memory Per Block", "byte/block", "1,024"),
+    ("Warp State Statistics", "Stall Long Scoreboard", "inst", "8"),
+    ("Warp State Statistics", "Mem Busy", "%", "n/a"),
+]
+
+
+def long_form(path, launches, sections=SECTIONS, rule=True):
+    """launches: (id, kernel, factor of the duration)."""
+    rows = []
+    for number, kernel, factor in launches:
+        head = f'"{number}","12","app","host","{kernel}","1","7","(32, 1, 1)","(8, 1, 1)","0","9.0"'
+        for section, name, unit, value in sections:
+            value = str(float(value) * factor) if name == "Duration" else value
+            rows.append(f'{head},"{section}","{name}","{unit}","{value}","","",""')
+        if rule:
+            rows.append(f'{head},"SpeedOfLight","","","","SOLBottleneck","OPT","Memory is more heavily utilized"')
+    path.write_text(LONG.format(rows="\n".join(rows)))
+    return path
+
+
+def test_the_default_long_form(tmp_path, derby):
+    path = long_form(tmp_path / "long.csv", [(0, "gemm", 1), (1, "gemm", 3), (2, "sum", 1)])
+    found = read_counters(path)
+    gemm, total = found.rows
+    assert (gemm.launches, gemm.duration_ns, total.launches, total.duration_ns) == (2, 25_000, 1, 12_500)
+    assert (gemm.memory_percent, gemm.compute_percent, gemm.dram_percent, gemm.l1_percent) == (78.5, 12.25, 70, 30)
+    assert (gemm.bound, gemm.registers, gemm.warps_percent, gemm.shared_bytes) == ("memory", 112, 33.1, 4100 + 1024)
+    assert gemm.stalls == (("long scoreboard", 8.0),) and found.unread == ("Memory Throughput, rate",)
+    code, text, _ = derby("profile", "counters", path, columns=80)
+    assert code == 0 and "Speed of light" in text and "long scoreboard" in text
+    assert max(map(len, text.splitlines())) <= 80
+
+
+def test_the_summary_form(tmp_path):
+    path = tmp_path / "summary.csv"
+    path.write_text(
+        '"Process ID","Kernel Name","Block Size","Grid Size","Invocations","Section Name","Metric Name","Metric Unit",'
+        '"Minimum","Maximum","Average"\n'
+        '"1","k","(128, 1, 1)","(96, 1, 1)","3","Command line profiler metrics",'
+        '"sm__throughput.avg.pct_of_peak_sustained_elapsed","%","10.00","20.00","15.00"\n'
+        '"1","k","(128, 1, 1)","(96, 1, 1)","3","GPU Speed Of Light","Duration","us","1","3","2"\n'
+    )
+    [row] = read_counters(path).rows
+    assert (row.launches, row.compute_percent, row.duration_ns, row.bound) == (3, 15, 2000, "")
+
+
+def test_a_table_without_numbers_is_an_error(tmp_path, derby):
+    path = long_form(tmp_path / "odd.csv", [(0, "k", 1)], [("S", "Fan Speed", "rpm", "7")], rule=False)
+    code, _, error = derby("profile", "counters", path)
+    assert code == 1 and "none of its 1 metrics is one that is read (it has Fan Speed)" in error
+
+
+def test_stalls_and_the_place_on_a_roofline(tmp_path):
+    stall = "smsp__average_warps_issue_stalled_{}_per_issue_active.ratio"
+    flop = "smsp__sass_thread_inst_executed_op_{}_pred_on.sum"
+    names = [
+        DURATION,
+        READ,
+        stall.format("long_scoreboard"),
+        stall.format("wait"),
+        flop.format("ffma"),
+        flop.format("fadd"),
+    ]
+    path = written(tmp_path / "a.csv", names, [("", "k", (1000, 500, 8, 2, 1000, 500))], ("ns", "byte", *["inst"] * 4))
+    [row] = read_counters(path).rows
+    assert row.stalls == (("long scoreboard", 8), ("wait", 2)) and (row.flops, row.flops_a_byte) == (2500, 5)
+    frames = kernelderby.counters(path).frames
+    assert [each["reason"] for each in frames["stalls"].to_dicts()] == ["long scoreboard", "wait"]
+
+
+def test_a_timeline_verb_names_the_right_one(tmp_path, derby):
+    code, _, error = derby("profile", "kernels", long_form(tmp_path / "long.csv", [(0, "k", 1)]))
+    assert code == 1 and "use `derby profile counters`" in error

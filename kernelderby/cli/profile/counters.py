@@ -13,11 +13,11 @@ from kernelderby.cli.profile.common import files_argument
 
 @click.command(cls=DerbyCommand)
 @files_argument
-@output_options("profile counters", tables=("kernels",))
+@output_options("profile counters", tables=("kernels", "stalls"))
 def command(files: tuple[Path, ...], output: Output) -> None:
     """Which unit of the GPU each kernel fills: tensor cores, issue slots, L2, DRAM, as shares of peak.
 
-    FILEs are the output of `derby profile run --with ncu` or `ncu --csv --page raw`.
+    FILEs are the output of `derby profile run --with ncu`, `ncu --csv` or `ncu --csv --page raw`.
     """
     from kernelderby.api.profile_file import counters
 

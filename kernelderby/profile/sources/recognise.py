@@ -25,7 +25,7 @@ _OTHERS = {
     b"NVR\0": "a report of Nsight Compute, without a timeline; for its counters: "
     "`ncu --import REPORT --csv --page raw`, then `derby profile counters`",
 }
-_COUNTERS = re.compile(r'^"ID","Process ID",.*"Kernel Name"', re.MULTILINE)
+_COUNTERS = re.compile(r'^"ID",.*"Kernel Name"|^"(?:Process ID|Kernel Name)",.*"Metric Name"', re.MULTILINE)
 _HEAD = 4096
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 from kernelderby.profile.stages.walk import Pipeline
@@ -35,7 +35,8 @@ def _reports(pipelines: Sequence[Pipeline], titles: Sequence[str] | None, only_o
 
 def _data(pipeline: Pipeline) -> dict[str, Any]:
     """With what asdict leaves out: shares and times of one invocation."""
-    data = asdict(pipeline)
+    data = asdict(replace(pipeline, samples={}))
+    del data["samples"]
     for row, stage in zip(data["stages"], pipeline.stages, strict=True):
         row |= {"share": pipeline.share(stage), "us_per_invocation": pipeline.per_invocation_us(stage)}
     return data | {
