@@ -31,7 +31,7 @@ LAYERS = [
     ("report",),
     ("measure",),
     ("api",),
-    ("page",),
+    ("page", "serving"),
     ("cli",),
     ("__main__",),
 ]
@@ -74,7 +74,12 @@ MEASURE_ONLY = {
 }
 ANYWHERE = {"click", "msgspec", "rich", "numpy", "kernelderby"} | set(sys.stdlib_module_names)
 # Where each is imported, inside a function.
-EXTRAS = {"matplotlib": "report/plot.py", "pandas": "report/frame.py", "pyarrow": "catalog/columns.py"}
+EXTRAS = {
+    "mcp": "serving/tools.py",
+    "matplotlib": "report/plot.py",
+    "pandas": "report/frame.py",
+    "pyarrow": "catalog/columns.py",
+}
 MODULES = sorted(path for path in PACKAGE.rglob("*.py") if path != PACKAGE / "__init__.py")
 
 

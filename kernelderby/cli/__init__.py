@@ -39,6 +39,7 @@ VERBS = {
     "report": "One HTML page of everything, or Markdown for a pull request.",
     "certify": "Keep rows where a change left the machine code as it was.",
     "merge": "Join the rows of other sets into this one.",
+    "mcp": "A server for programs that write kernels (MCP).",
     "export": "Copy the set into another flashinfer-bench dataset.",
 }
 

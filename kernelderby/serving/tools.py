@@ -1,0 +1,287 @@
+"""The server: a session's verbs as tools with typed answers, over standard input and output (the SDK `mcp`)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import wraps
+from typing import Any, ParamSpec, TypeVar
+
+from kernelderby import __version__
+from kernelderby.errors import DerbyError
+from kernelderby.serving.session import Session
+
+_GIVEN = ParamSpec("_GIVEN")
+_T = TypeVar("_T")
+_INSTRUCTIONS = """Write kernels that are right and fast. A loop: `prompt` gives the task, `new` writes a candidate into
+the scratch folder, `check` compares it with the reference, `bench` measures it (needs a GPU), `explain` says what
+bounds it and what to try, `rank` compares it with all other solutions. Checking and measuring spend the budget."""
+
+
+@dataclass
+class ListedOperator:
+    name: str
+    op_type: str
+    dtypes: list[str]
+    shapes: int
+    solutions: int
+    importance_percent: float | None
+
+
+@dataclass
+class Candidate:
+    """folder: where its sources lie. files: those in it."""
+
+    name: str
+    folder: str
+    files: list[str]
+
+
+@dataclass
+class CheckedCase:
+    case: str
+    status: str
+    message: str
+    matched_ratio: float | None
+
+
+@dataclass
+class CheckResult:
+    """passed: all cases of the solution. skipped: why it cannot run here. secret: draws the same inputs again."""
+
+    passed: bool
+    device: str
+    secret: str
+    cases: list[CheckedCase]
+    skipped: str | None
+    seconds_left: float
+
+
+@dataclass
+class TimedWorkload:
+    solution: str
+    workload: str
+    axes: dict[str, int]
+    status: str
+    graph_us: float | None
+    eager_us: float | None
+    message: str
+
+
+@dataclass
+class BenchResult:
+    gpu: str
+    rows: list[TimedWorkload]
+    skipped: str | None
+    seconds_left: float
+
+
+@dataclass
+class Try:
+    what: str
+    saves_us: float
+
+
+@dataclass
+class ExplainResult:
+    """Times in us. kernels: registers, shared memory, occupancy of each. experiments: the most to save first."""
+
+    verdict: str
+    workload: str
+    axes: dict[str, int]
+    floor_us: float | None
+    reachable_us: float | None
+    time_us: float | None
+    rival: str | None
+    rival_us: float | None
+    experiments: list[Try]
+    kernels: list[dict[str, Any]]
+    notes: list[str] = field(default_factory=list)
+
+
+@dataclass
+class RankedSolution:
+    """over_best: geomean of its times over those of the first."""
+
+    place: int | None
+    solution: str
+    author: str
+    passed: int
+    over_best: float | None
+    share_of_floor: float | None
+
+
+@dataclass
+class RankResult:
+    operator: str
+    gpu: str
+    solutions: list[RankedSolution]
+    notes: list[str]
+
+
+@dataclass
+class GatedWorkload:
+    workload: str
+    verdict: str
+    change_percent: float | None
+    detectable_percent: float | None
+    failure: str | None
+
+
+@dataclass
+class GateResult:
+    verdict: str
+    workloads: list[GatedWorkload]
+    seconds_left: float
+
+
+def server(session: Session) -> Any:
+    """The MCP server of a session; .run() speaks over standard input and output. DerbyError without the SDK."""
+    try:
+        from mcp.server.mcpserver import MCPServer
+        from mcp.server.mcpserver.exceptions import ToolError
+    except ImportError:
+        raise DerbyError("derby mcp: the package mcp is missing; pip install 'kernelderby[mcp]'") from None
+
+    found = MCPServer("kernelderby", version=__version__, instructions=_INSTRUCTIONS)
+
+    def tool(function: Callable[_GIVEN, _T]) -> Callable[_GIVEN, _T]:
+        @wraps(function)
+        def told(*given: _GIVEN.args, **named: _GIVEN.kwargs) -> _T:
+            try:
+                return function(*given, **named)
+            except DerbyError as error:
+                raise ToolError(str(error)) from None
+
+        registered: Callable[_GIVEN, _T] = found.tool(structured_output=True)(told)
+        return registered
+
+    asking = Verbs(session)
+    for name in ("list", "show", "prompt", "new", "check", "bench", "explain", "rank", "gate"):
+        tool(getattr(asking, name))
+    return found
+
+
+class Verbs:
+    """What the tools do; each docstring is what a program reads."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+
+    def show(self, operator: str) -> dict[str, Any]:
+        """An operator's contract: axes, inputs, outputs, tolerances, workloads with costs, solutions, best times."""
+        return self._session.derby("show", operator)
+
+    def prompt(self, operator: str) -> str:
+        """The task of writing a kernel for an operator: contract, reference, shapes, floors, rules, best times."""
+        from kernelderby.api.trace_set import open_set
+
+        return open_set(self._session.scratch).prompt(operator)
+
+    def new(self, name: str, operator: str, language: str = "triton", files: dict[str, str] | None = None) -> Candidate:
+        """Write a candidate. files: source path to text, main.py first of all; without files a solution that is right
+        and slow, to start from. A second call with the same name replaces the named files. language: python, triton,
+        cuda, cute-dsl, tilelang or helion."""
+        folder = self._session.write(name, operator, language, files or {})
+        return Candidate(name, str(folder), sorted(path.name for path in folder.iterdir()))
+
+    def check(self, solution: str) -> CheckResult:
+        """Is it right? On a GPU at the full shapes, without one at small ones."""
+        found = self._session.derby("check", solution)
+        cases = [
+            CheckedCase(each["case"], each["status"], each["message"], _worst(each["correctness"]))
+            for each in found["results"]
+        ]
+        return CheckResult(
+            bool(cases) and all(each.status == "passed" for each in cases) and not found["broken"],
+            found["device"],
+            found["secret"],
+            cases,
+            found["skipped"].get(solution) or next(iter(found["broken"].values()), None),
+            round(self._session.seconds, 1),
+        )
+
+    def bench(self, solutions: list[str], workloads: list[str] | None = None) -> BenchResult:
+        """Measure solutions in turn on this GPU; rows go into the scratch folder. workloads: starts of uuids, sizes of
+        axes, or axis=size; all without."""
+        words = ["--solutions", ",".join(solutions), "--again"]
+        found = self._session.derby("bench", *words, *(["--workloads", ",".join(workloads)] if workloads else []))
+        rows = [
+            TimedWorkload(
+                row["solution"],
+                row["workload"]["uuid"],
+                row["workload"]["axes"],
+                row["measurement"]["status"],
+                _median(row, "graph"),
+                row["measurement"].get("latency_us"),
+                row["measurement"].get("message", ""),
+            )
+            for row in found["rows"]
+        ]
+        skipped = "; ".join(f"{name}: {reason}" for name, reason in found["skipped"].items())
+        return BenchResult(found["gpu"], rows, skipped or None, round(self._session.seconds, 1))
+
+    def explain(self, solution: str, workload: str | None = None) -> ExplainResult:
+        """What bounds a solution on a workload, and what to try next. Compiles its kernels for sm_90."""
+        found = self._session.derby("explain", solution, *(["--workload", workload] if workload else []))
+        floors, time, rival = found["floors_us"], found["time_us"], found["rival"]
+        return ExplainResult(
+            found["verdict"],
+            found["workload"],
+            found["axes"],
+            floors and floors["floor_us"],
+            found["reachable_us"],
+            time and time["total"],
+            rival and rival["solution"],
+            rival and rival["total"],
+            [Try(each["what"], each["saves_us"]) for each in found["experiments"]],
+            found["kernels"],
+            found["notes"],
+        )
+
+    def rank(self, operator: str) -> RankResult:
+        """Every solution of an operator from the recorded times, candidates too; the fastest first."""
+        found = self._session.derby("rank", operator)
+        ranking = found["rankings"][0]
+        rows = [
+            RankedSolution(
+                each["place"],
+                each["solution"],
+                each["author"],
+                each["passed"],
+                each["geomean"] and each["geomean"]["value"],
+                each["share"],
+            )
+            for each in ranking["summaries"]
+        ]
+        return RankResult(operator, ranking["group"]["gpu"], rows, ranking["notes"])
+
+    def gate(self, base: str, candidate: str, workloads: list[str] | None = None) -> GateResult:
+        """Is a candidate slower than a base, by a paired test with known error rates? Needs a GPU."""
+        words = ["--workloads", ",".join(workloads)] if workloads else []
+        found = self._session.derby("gate", base, candidate, *words)
+        rows = [
+            GatedWorkload(
+                each["uuid"], each["verdict"], each["change_percent"], each["detectable_percent"], each["failure"]
+            )
+            for each in found["workloads"]
+        ]
+        return GateResult(found["verdict"], rows, round(self._session.seconds, 1))
+
+    def list(self, words: str = "") -> list[ListedOperator]:
+        """The operators of the set, most important first. words: parts of a name, op_type or dtype."""
+        found = self._session.derby("list", *words.split())
+        return [
+            ListedOperator(**{name: each[name] for name in ListedOperator.__dataclass_fields__})
+            for each in found["operators"]
+        ]
+
+
+def _worst(correctness: dict[str, Any] | None) -> float | None:
+    """Of the tolerance that is closest to failing."""
+    return min(correctness["matched_ratio"].values(), default=None) if correctness else None
+
+
+def _median(row: dict[str, Any], kind: str) -> float | None:
+    timed = row["measurement"].get("times", {}).get(kind)
+    return float(timed["median_us"]) if timed else None

@@ -1,0 +1,123 @@
+"""derby mcp, spoken to as a client does; the scratch folder and the budget."""
+
+import asyncio
+import os
+import sys
+from importlib.util import module_from_spec, spec_from_file_location
+
+import pytest
+
+pytest.importorskip("mcp")
+
+from mcp import ClientSession, StdioServerParameters, stdio_client
+
+from kernelderby.errors import DerbyError
+from kernelderby.serving.session import Session
+
+D = "scale_rows_h4"
+TOOLS = {"list", "show", "prompt", "new", "check", "bench", "explain", "rank", "gate"}
+
+
+def files_of(folder):
+    return {path: (path.stat().st_mtime_ns, path.stat().st_size) for path in folder.rglob("*") if path.is_file()}
+
+
+def spoken(root, scratch, *calls, seconds=300):
+    """The tools, and the result of each call (name, arguments)."""
+
+    async def speak():
+        words = ["-m", "kernelderby", "mcp", "--root", str(root), "--scratch", str(scratch)]
+        parameters = StdioServerParameters(
+            command=sys.executable,
+            args=[*words, "--gpu-seconds", str(seconds)],
+            env={**os.environ, "CUDA_VISIBLE_DEVICES": ""},
+        )
+        async with stdio_client(parameters) as pipes, ClientSession(*pipes) as session:
+            await session.initialize()
+            tools = (await session.list_tools()).tools
+            return tools, [await session.call_tool(name, arguments) for name, arguments in calls]
+
+    return asyncio.run(speak())
+
+
+def test_tools_their_types_and_errors(small_set, tmp_path):
+    before = files_of(small_set)
+    tools, (listed, prompt, made, ranked, explained, benched, wrong, unknown) = spoken(
+        small_set,
+        tmp_path / "scratch",
+        ("list", {"words": "toy"}),
+        ("prompt", {"operator": D}),
+        ("new", {"name": "mine", "operator": D, "language": "python", "files": {"extra.py": "A = 1\n"}}),
+        ("rank", {"operator": D}),
+        ("explain", {"solution": "toy_fast", "workload": "1000"}),
+        ("bench", {"solutions": ["mine"]}),
+        ("new", {"name": "mine", "operator": D, "files": {"../../evil.py": ""}}),
+        ("show", {"operator": "no_such"}),
+    )
+    assert {tool.name for tool in tools} == TOOLS
+    assert all(tool.output_schema and tool.description for tool in tools)
+    assert listed.structured_content["result"][0]["name"] == D
+    assert prompt.content[0].text.startswith(f"# Task: the fastest `{D}`")
+    assert set(made.structured_content["files"]) >= {"main.py", "extra.py", "solution.toml"}
+    places = {each["solution"]: each["place"] for each in ranked.structured_content["solutions"]}
+    assert places == {"toy_fast": 1, "toy_baseline": 2, "mine": None}
+    assert explained.structured_content["time_us"] == 4.0 and explained.structured_content["rival"] == "toy_baseline"
+    for failed, said in ((benched, "GPU"), (wrong, "is no path of a source file"), (unknown, "no definition")):
+        assert failed.is_error and said in failed.content[0].text and failed.content[0].text.count("\n") == 0
+    assert files_of(small_set) == before and not list(tmp_path.rglob("evil.py"))
+
+
+def test_candidates_are_written_and_checked_in_a_loop(checkout, tmp_path):
+    """One of the ten that `python benchmarks/candidates_loop.py` has."""
+    spec = spec_from_file_location("loop", checkout / "benchmarks/candidates_loop.py")
+    loop = module_from_spec(spec)
+    spec.loader.exec_module(loop)
+    found = asyncio.run(loop.play(checkout, tmp_path / "scratch", [loop.BODIES[5]]))
+    assert [statuses for _, _, statuses in found] == [{"raised"}]
+
+
+def test_a_spent_budget_is_an_error(small_set, tmp_path, monkeypatch):
+    session = Session.begin(small_set, tmp_path / "scratch", 0.05)
+    with pytest.raises(DerbyError, match="took longer than 0 s"):
+        session.derby("check", "toy_fast")
+    with pytest.raises(DerbyError, match="budget is spent"):
+        session.derby("bench")
+    assert session.derby("list")["of_operators"] == 1  # reading costs nothing
+
+
+@pytest.mark.parametrize(
+    ("name", "files", "said"),
+    [
+        ("../up", {}, "name"),
+        ("mine", {"/etc/passwd.py": ""}, "files"),
+        ("mine", {"a/../../b.py": ""}, "files"),
+        ("mine", {"solution.toml": ""}, "files"),
+        ("mine", {"main.py": "x" * (2 << 20)}, "longer"),
+        ("toy_fast", {"main.py": ""}, "is a solution of alice"),
+    ],
+)
+def test_nothing_outside_of_the_candidates_is_written(small_set, tmp_path, name, files, said):
+    session = Session.begin(small_set, tmp_path / "scratch", 10)
+    before = files_of(tmp_path)
+    with pytest.raises(DerbyError, match=said):
+        session.write(name, D, "python", files)
+    allowed = session.scratch / "solutions/candidates"
+    assert all(path.is_relative_to(allowed) for path in set(files_of(tmp_path)) - set(before))
+
+
+def test_a_link_in_a_candidate_is_not_followed(small_set, tmp_path):
+    session = Session.begin(small_set, tmp_path / "scratch", 10)
+    folder = session.write("mine", D, "python", {})
+    (tmp_path / "outside").mkdir()
+    (folder / "sub").symlink_to(tmp_path / "outside")
+    with pytest.raises(DerbyError):
+        session.write("mine", D, "python", {"sub/a.py": "x"})
+    assert not list((tmp_path / "outside").iterdir())
+
+
+def test_a_folder_with_other_files_is_no_scratch(small_set, tmp_path):
+    (tmp_path / "note").write_text("mine")
+    with pytest.raises(DerbyError, match="no scratch folder"):
+        Session.begin(small_set, tmp_path, 10)
+    again = Session.begin(small_set, tmp_path / "new", 10)
+    assert Session.begin(small_set, again.scratch, 10).scratch == again.scratch
