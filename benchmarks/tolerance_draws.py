@@ -39,24 +39,27 @@ _LEAST_TAIL = 20  # shares that a tail is fitted to
 
 
 def chance_of_failure(shares: Sequence[float]) -> float:
-    """That a share exceeds 1, from the logarithms of the largest: exp(-distance / mean excess)."""
-    known = sorted((math.log(share) for share in shares if share > 0), reverse=True)
+    """That a share exceeds 1, from the largest: exp(-distance / mean excess)."""
+    known = sorted(shares, reverse=True)
     count = max(_LEAST_TAIL, int(_OF_TAIL * len(known)))
     if len(known) <= count:
         return sum(share > 1 for share in shares) / max(1, len(shares))
     threshold = known[count]
     excess = statistics.fmean(each - threshold for each in known[:count])
-    if threshold >= 0 or excess <= 1e-12:
+    if threshold >= 1 or excess <= 1e-12:
         return sum(share > 1 for share in shares) / len(shares)
-    return count / len(shares) * math.exp(threshold / excess)
+    return count / len(shares) * math.exp((threshold - 1) / excess)
 
 
-def shares_of(definition: Definition, module: ModuleType, case: Case, candidate: Candidate, draws: int, until: float):
+def shares_of(
+    definition: Definition, module: ModuleType, case: Case, candidate: Candidate, draws: int, until: float
+) -> tuple[list[list[float]], int]:
+    """Of each kind of inputs the shares of its draws, and how many draws failed."""
     maker = InputMaker(definition, module, case, torch.device("cpu"), definition.path.parent, "tolerances")
     inputs = maker.make(0)
     outputs = candidate.new_outputs(case, torch.device("cpu"))
-    shares, failures = [], 0
-    kinds = [NORMAL, *getattr(module, "INPUT_DRAWS", ())]
+    kinds, failures = [NORMAL, *getattr(module, "INPUT_DRAWS", ())], 0
+    shares: list[list[float]] = [[] for _ in kinds]
     for number in range(draws):
         if time.monotonic() > until:
             break
@@ -66,11 +69,12 @@ def shares_of(definition: Definition, module: ModuleType, case: Case, candidate:
         found = candidate.verified(candidate(inputs, outputs), case, torch.device("cpu"))
         references = reference_outputs(definition, module, inputs)
         if all(torch.equal(found[name], references[name]) for name in references):
-            found = {name: rounded_once_more(output) for name, output in found.items()}
+            exact = {name for each in definition.tolerances if each.rtol < 2**-8 for name in each.outputs or found}
+            found = {name: output if name in exact else rounded_once_more(output) for name, output in found.items()}
         if canonical := getattr(module, "canonical_outputs", None):
             references, found = canonical(references, inputs), canonical(found, inputs)
         failures += compare(definition, found, references).status is not Status.PASSED
-        shares.append(used_of_bounds(definition, found, references))
+        shares[number % len(kinds)].append(used_of_bounds(definition, found, references))
     return shares, failures
 
 
@@ -78,7 +82,7 @@ def rounded_once_more(output: torch.Tensor) -> torch.Tensor:
     """As if a value had been bfloat16 on the way; integers and eight bits as they are."""
     if not output.is_floating_point() or output.element_size() < 2:
         return output
-    return (output.double() * (1 + (torch.rand(output.shape) * 2 - 1) * 2**-8)).to(output.dtype)
+    return (output.double() * (1 + (torch.rand(output.shape) * 2 - 1) * 2**-9)).to(output.dtype)
 
 
 def used_of_bounds(definition: Definition, outputs: Outputs, references: Outputs) -> float:
@@ -113,9 +117,11 @@ def look_at(definition: Definition, solution: Solution, draws: int, seconds: flo
     start, total, failed, largest, worst = time.monotonic(), 0, 0, 0.0, (0.0, "")
     for number, case in enumerate(cases):
         until = start + seconds * (number + 1) / len(cases)
-        shares, failures = shares_of(definition, module, case, candidate, math.ceil(draws / len(cases)), until)
-        total, failed, largest = total + len(shares), failed + failures, max(largest, *shares, 0.0)
-        worst = max(worst, (chance_of_failure(shares), case.label))
+        found, failures = shares_of(definition, module, case, candidate, math.ceil(draws / len(cases)), until)
+        failed += failures
+        for shares in found:
+            total, largest = total + len(shares), max(largest, *shares, 0.0)
+            worst = max(worst, (chance_of_failure(shares), case.label))
     return (
         f"{definition.name}: {total} draws, {failed} failures, largest share {largest:.3f}, "
         f"chance of a failure {worst[0]:.1e} ({worst[1]})"

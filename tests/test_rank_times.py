@@ -69,10 +69,27 @@ def test_graph_where_all_have_it_and_the_other_order_is_said():
     assert "20.0 (60.0)" in text.render(ranking_report(result))
 
 
-def test_eager_where_one_has_no_graph_and_its_reason_is_said():
-    result = ranked(both(slow_graph=None), TWO)
-    assert (result.time, result.order) == ("eager", ("lean", "host"))
-    assert any("lean (it synchronises)" in note for note in result.notes)
+def test_whoever_has_no_graph_is_ranked_behind_with_its_eager_time():
+    """It does not move the others to eager times, by which it would be first."""
+    without = [
+        three_times(name, uuid, None, eager)
+        for name, eager in (("aged", 90.0), ("lean", 40.0))
+        for uuid in ("w1", "w2")
+    ]
+    result = ranked([*both()[:2], *without], TWO)
+    assert (result.time, result.order) == ("graph", ("host", "lean", "aged"))
+    assert result.row("w1").cells["lean"].eager_us == 40.0 and result.summary("lean").place is None
+    assert any("no graph time: aged (2 workloads)" in note and "it synchronises" in note for note in result.notes)
+    assert "(40.0)" in text.render(ranking_report(result))
+
+
+def test_eager_where_nobody_has_a_graph():
+    rows = [
+        three_times(name, uuid, None, eager)
+        for name, eager in (("aged", 90.0), ("lean", 40.0))
+        for uuid in ("w1", "w2")
+    ]
+    assert (ranked(rows, TWO).time, ranked(rows, TWO).order) == ("eager", ("lean", "aged"))
 
 
 def test_what_is_no_rival_and_what_lacks_a_few_graphs_do_not_decide_the_time():
@@ -84,7 +101,7 @@ def test_what_is_no_rival_and_what_lacks_a_few_graphs_do_not_decide_the_time():
     assert (result.time, result.order) == ("graph", ("whole", "lacking", "plain"))
     assert result.row("w3").cells["plain"].eager_us == 90.0
     assert "no graph time: lacking (1 workload): it synchronises; plain (3 workloads): it synchronises" in result.notes
-    assert ranked([*plain, *rivals, *lacking[1:]], three).time == "eager", "half of them are not enough"
+    assert ranked([*plain, *lacking[1:]], three).time == "eager", "half of them are not enough"
     assert ranked(plain, three).time == "eager"
 
 

@@ -39,17 +39,21 @@ def order(
     importance: dict[str, float],
     slowdown: Mapping[str, float] | None = None,
     asked: Mapping[str, Collection[str]] | None = None,
+    otherwise: Mapping[str, float] | None = None,
 ) -> tuple[str, ...]:
     """Best first: those that passed every workload, then those that passed some, then none; by slowdown in each.
 
     slowdown: that of slowdowns(), where it is known already. asked: solution -> the workloads (uuids) that
-    "every" means, all of importance without it."""
+    "every" means, all of importance without it. otherwise: slowdowns by another kind of time, which order those that
+    have none of this one."""
     slowdown = slowdowns(times, importance) if slowdown is None else slowdown
+    otherwise = otherwise or {}
 
-    def key(solution: str) -> tuple[int, float, str]:
+    def key(solution: str) -> tuple[int, float, float, str]:
         return (
             coverage_class(times[solution], asked[solution] if asked else importance),
             slowdown.get(solution, math.inf),
+            otherwise.get(solution, math.inf),
             solution,
         )
 

@@ -56,7 +56,7 @@ def rank(
     importance = {workload.uuid: _importance(workload) for workload in workloads}
     arena = arena_of(rows, workloads, contenders, find_gpu(rows[0].gpu), time, importance)
     slowdown = slowdowns(arena.times, arena.importance)
-    ordered = order(arena.times, arena.importance, slowdown, arena.asked)
+    ordered = order(arena.times, arena.importance, slowdown, arena.asked, slowdowns(arena.eager, arena.importance))
     if baseline is not None and not arena.times.get(baseline):
         raise DerbyError(
             f"--baseline: {baseline} passed no workload on {rows[0].gpu} under {key.protocol}; "

@@ -170,7 +170,8 @@ def _floor(value: float) -> str:
 def _measured(cell: Cell, is_fastest: bool) -> TableCell:
     marks = (OUTDATED if cell.outdated else "") + (SUSPICIOUS if cell.too_good else "")
     if cell.latency_us is None:
-        return TableCell(cell.status + marks, "muted" if cell.status == NOT_MEASURED else "bad")
+        beside = "" if cell.eager_us is None else f" ({microseconds(cell.eager_us)})"
+        return TableCell(cell.status + marks + beside, "muted" if cell.status == NOT_MEASURED else "bad")
     text = microseconds(cell.latency_us) + marks
     if cell.ratio is not None:
         text += f" {factor(cell.ratio.value)}"

@@ -161,8 +161,9 @@ class Batches:
             synchronize(maker.device)
             total_us, taken = released(exchange.hands, exchange.every[:count], kind, maker.device, order)
             best = min(best, total_us)
-            for which in order[:compared]:
-                verdict = exchange.judged(which, taken[which], names[which])
+            lay_there = [exchange.changing_sums(exchange.every[which].inputs) for which in order[:compared]]
+            for which, sums in zip(order, lay_there, strict=False):
+                verdict = exchange.judged(taken[which], sums, which, names[which])
                 if verdict.status is not Status.PASSED:
                     what = f"after an untimed batch ({kind}): {verdict.message}"
                     raise Wrong.of(Verdict(verdict.status, what, verdict.correctness))

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from kernelderby.measure.clock.graphs import NotCapturable
-from kernelderby.measure.judge.checksums import checksum
 from kernelderby.measure.judge.correctness import POISON, judge, make_ready, synchronize
-from kernelderby.measure.judge.exchange import PASSED, WHILE_JUDGED, Exchange, unchanged
+from kernelderby.measure.judge.exchange import PASSED, Exchange
 from kernelderby.measure.judge.inputs import InputMaker
 from kernelderby.measure.wire.replies import Failed, Verdict
 from kernelderby.trace import Status
@@ -56,13 +57,10 @@ def overtaken(exchange: Exchange, larger: InputMaker) -> Verdict:
 
 def _replayed(exchange: Exchange, which: int, variant: int) -> Verdict:
     """Of other contents, which the timed ones then follow again."""
-    inputs = exchange.sets[which].inputs
-    exchange.maker.rewrite(inputs, variant)
+    own = exchange.write(which, partial(exchange.maker.rewrite, variant=variant))
     exchange.ready(which, POISON[variant % 2])
     synchronize(exchange.maker.device)
     exchange.hands.replay(which)
-    before = checksum(inputs)
-    verdict = judge(exchange.definition, exchange.module, inputs, exchange.snapshot(which))
-    unchanged(before, inputs, WHILE_JUDGED)
-    exchange.maker.rewrite(inputs, variant=0)
+    verdict = judge(exchange.definition, exchange.module, own, exchange.snapshot(which))
+    exchange.write(which, partial(exchange.maker.rewrite, variant=0))
     return verdict

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from kernelderby.measure.judge.checksums import checksum
 from kernelderby.measure.judge.correctness import POISON, Outputs, judge, still_poisoned, synchronize
 from kernelderby.measure.judge.draws import NORMAL, Draw, told
-from kernelderby.measure.judge.exchange import WHILE_JUDGED, Exchange, unchanged
+from kernelderby.measure.judge.exchange import Exchange, unchanged
 from kernelderby.measure.wire.replies import Verdict, Wrong
 from kernelderby.trace import Status
 
@@ -79,18 +79,16 @@ class CheckRounds:
     def _round(self, which: int, variant: int, byte: int, draw: Draw = NORMAL) -> _Round:
         exchange, device = self._exchange, self._exchange.maker.device
         inputs, outputs = exchange.sets[which].inputs, exchange.sets[which].outputs
-        exchange.maker.write(inputs, variant, draw=draw)
+        own = exchange.write(which, lambda into: exchange.maker.write(into, variant, draw=draw))
         exchange.ready(which, byte)
-        before = checksum(inputs)
         synchronize(device)
         exchange.hands.set_up(which)
         exchange.hands.call(which)
         snapshot = exchange.snapshot(which)
-        unchanged(before, inputs, "it writes into its input")
+        unchanged(checksum(own), inputs, "it writes into its input")
         unwritten = {name: still_poisoned(snapshot[name], byte) for name in outputs if name not in exchange.in_place}
         start = time.monotonic()
-        verdict = judge(exchange.definition, exchange.module, inputs, snapshot)
+        verdict = judge(exchange.definition, exchange.module, own, snapshot)
         synchronize(device)
         self.reference_seconds = time.monotonic() - start
-        unchanged(before, inputs, WHILE_JUDGED)
         return _Round(verdict, checksum(snapshot), unwritten)

@@ -7,6 +7,8 @@ another process wire.remote.RemoteHands), sees these buffers and nothing else.
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
+from functools import partial
 from types import ModuleType
 from typing import Any, Protocol
 
@@ -15,7 +17,7 @@ import torch
 from kernelderby.catalog import Definition
 from kernelderby.measure.clock.spans import Spans
 from kernelderby.measure.clock.timing import Call
-from kernelderby.measure.judge.checksums import changed_inputs, checksum
+from kernelderby.measure.judge.checksums import bytes_of, changed_inputs, checksum
 from kernelderby.measure.judge.correctness import POISON, Outputs, judge, make_ready, synchronize
 from kernelderby.measure.judge.inputs import InputMaker
 from kernelderby.measure.wire.replies import SetUpTaken, Verdict, Wrong
@@ -26,7 +28,6 @@ INPUT_SETS = 2  # different contents at different addresses
 PASSED = Verdict(Status.PASSED)
 
 WHILE_TIMED = "while timed it wrote into its input"
-WHILE_JUDGED = "while its outputs were compared it wrote into its input"
 
 
 class HandsLike(Protocol):
@@ -62,6 +63,7 @@ class Exchange:
         self.in_place = in_place
         self.random = random.SystemRandom()  # which calls are compared is nothing that a seed could tell
         self.stays: list[dict[str, int]] = []  # checksums of the inputs that a turn's calls share, of each set
+        self._own: list[dict[str, Any]] = []  # the same contents in memory that nobody else reaches
         self._make = shared_set if shared else private_set
         self.sets: list[BufferSet] = []
         self.every: list[BufferSet] = []
@@ -105,11 +107,41 @@ class Exchange:
     def release(self) -> None:
         for each in self.every or self.sets:
             each.release()
-        self.sets, self.every = [], []
+        self.sets, self.every, self._own = [], [], []
 
-    def remember_what_stays(self, variants: list[str]) -> None:
-        """The contents that a turn's calls share, since each set was written with its variant."""
-        self.stays = [self.maker.steady_sums(variant) for variant in variants]
+    def write(self, which: int, contents: Callable[[dict[str, Any]], None]) -> dict[str, Any]:
+        """Contents into memory of the judge's own, and from there into a set. Gives the judge's: the reference reads
+        these, and no one else can reach them. They stay until the set is written again."""
+        if not self._own:
+            self._own = [private_set(self.maker.places(), {}, self.maker.device).inputs for _ in self.sets]
+        own, inputs = self._own[which], self.sets[which].inputs
+        contents(own)
+        for name, value in own.items():
+            if isinstance(value, torch.Tensor):
+                bytes_of(inputs[name]).copy_(bytes_of(value))
+        return own
+
+    def write_what_stays(self, variants: list[str], whole: bool) -> None:
+        """The contents that a turn's calls share, by a variant for each set. whole: the generated inputs, too."""
+        maker, self.stays = self.maker, []
+        for which, variant in enumerate(variants):
+            own = self.write(
+                which,
+                partial(maker.write, variant=0, random_variant=variant)
+                if whole
+                else partial(maker.refill_random, variant=variant),
+            )
+            self.stays.append(checksum({name: own[name] for name in maker.steady}))
+
+    def expected_inputs(self, which: int, variant: str) -> dict[str, Any]:
+        """What lies in a set since refresh() of that variant, in the judge's memory: valid until asked again."""
+        own = self._own[which % len(self._own)]
+        self.maker.refresh(own, variant)
+        return own
+
+    def changing_sums(self, inputs: dict[str, Any]) -> dict[str, int]:
+        """Of the inputs that refresh() writes."""
+        return checksum({name: value for name, value in inputs.items() if name not in self.maker.steady})
 
     def ready(self, which: int, byte: int) -> None:
         """Poison in the outputs of a set, or its input's contents."""
@@ -137,16 +169,15 @@ class Exchange:
             self.hands.replay(which)
         return checksum(self.sets[which].outputs)
 
-    def judged(self, which: int, outputs: Outputs, variant: str) -> Verdict:
-        """Against the reference of the contents that lie there since refresh() of that variant. Wrong where they are
-        not those that the judge wrote, or do not stay until the reference is there: who writes into them changes what
-        is expected. What was written is known from the judge's own memory, never from what lies there."""
-        inputs = self.every[which].inputs
-        written = self.stays[which] | self.maker.refreshed_sums(variant)
-        unchanged(written, inputs, WHILE_TIMED)
-        verdict = judge(self.definition, self.module, inputs, outputs)
-        unchanged(written, inputs, WHILE_JUDGED)
-        return verdict
+    def judged(self, outputs: Outputs, inputs: dict[str, int], which: int, variant: str) -> Verdict:
+        """Outputs that a call on a set left, against the reference of the contents that the judge wrote there. inputs:
+        checksums, of what lay there when the call was over. Wrong where that is something else: who writes into the
+        inputs changes what is expected. The reference reads memory that nobody else reaches."""
+        own = self.expected_inputs(which, variant)
+        expected = self.changing_sums(own)
+        if changed := [name for name, value in inputs.items() if expected[name] != value]:
+            raise Wrong(Status.INPUT_CHANGED, f"{WHILE_TIMED} {', '.join(changed)}")
+        return judge(self.definition, self.module, own, outputs)
 
 
 def unchanged(before: dict[str, int], inputs: dict[str, Any], what: str) -> None:

@@ -16,7 +16,7 @@ from kernelderby.catalog import Definition, TensorSpec
 from kernelderby.measure.judge import draws
 from kernelderby.measure.judge.blame import DefinitionFailed, blamed_on
 from kernelderby.measure.judge.cases import Case
-from kernelderby.measure.judge.checksums import bytes_of, checksum, checksum_of_pieces
+from kernelderby.measure.judge.checksums import bytes_of
 from kernelderby.measure.wire.shared import Place
 
 # Values of random integers, [low, high), as flashinfer-bench 0.1.2 draws them (bench/utils.py).
@@ -93,7 +93,6 @@ class InputMaker:
         self._generates = sum(size_of[name] for name in self._changing) < least
         # What refresh() leaves as it is.
         self.steady = [name for name in tensors if name in constant or (name in given and not self._generates)]
-        self._places = tensors
         if self._generates and self._generate is not None and self._slow_to_generate is None:
             start = time.monotonic()
             self._given("timed")  # once and beforehand: later, a variant would no longer be what it was
@@ -149,30 +148,6 @@ class InputMaker:
         self._copy_given(inputs, variant, self.definition.constants)
         for name in self._changing:
             self._fill(name, inputs[name], variant)
-
-    def refreshed_sums(self, variant: str) -> dict[str, int]:
-        """Checksums of what refresh() writes, from memory that nobody else reaches."""
-        found = {name: self._random_sum(self._places[name], name, variant) for name in self._changing}
-        if self._generates:
-            given = self._contents(self._generated_variant(variant))
-            found |= checksum({name: given[name] for name in given if name not in self.definition.constants})
-        return found
-
-    def steady_sums(self, random_variant: int | str) -> dict[str, int]:
-        """The same of the inputs that refresh() leaves: the generated ones as published, the random ones (constants) as
-        refill_random() writes them."""
-        places, given = self._places, self._contents(0)
-        return {
-            name: checksum({name: given[name]})[name]
-            if name in given
-            else self._random_sum(places[name], name, random_variant)
-            for name in self.steady
-        }
-
-    def _random_sum(self, place: Place, name: str, variant: int | str) -> int:
-        shape, dtype = place
-        count = math.prod(shape)
-        return checksum_of_pieces(self._pieces(name, count, dtype, variant), count * dtype.itemsize)
 
     def _generated_variant(self, variant: str) -> int | str:
         """Of all calls another one, as long as that takes no time to speak of. A dataset's files are what they are."""

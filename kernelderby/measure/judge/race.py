@@ -67,9 +67,7 @@ class Race:
         """The contents of the timed calls, and setup on their constants."""
         exchange = self.exchange
         variants = [f"start/{which}" for which in range(len(exchange.sets))]
-        for each, variant in zip(exchange.sets, variants, strict=True):
-            exchange.maker.write(each.inputs, 0, variant)
-        exchange.remember_what_stays(variants)
+        exchange.write_what_stays(variants, whole=True)
         synchronize(exchange.maker.device)
         self.setup, *_ = [exchange.hands.set_up(which) for which in range(len(exchange.sets))]
 
@@ -87,9 +85,7 @@ class Race:
         exchange = self.exchange
         if self.setup is None:  # otherwise the constants stay what setup saw
             variants = [f"{number}/{which}" for which in range(len(exchange.sets))]
-            for each, variant in zip(exchange.sets, variants, strict=True):
-                exchange.maker.refill_random(each.inputs, variant=variant)
-            exchange.remember_what_stays(variants)
+            exchange.write_what_stays(variants, whole=False)
         try:
             for iteration in range(WARMUP):
                 exchange.ready_all()
@@ -100,11 +96,18 @@ class Race:
             if number:  # the trial runs beside those of others
                 self.taken["eager"].append(turn.eager)
                 self.taken["graph"] += [turn.graph] if turn.graph else []
-            for each, sums in zip(exchange.sets, exchange.stays, strict=True):
-                unchanged(sums, {name: each.inputs[name] for name in sums}, WHILE_TIMED)
+            self._expect_what_stays()
         except Wrong as wrong:
+            try:
+                self._expect_what_stays()  # what was changed there explains what is wrong
+            except Wrong as cause:
+                return Turn(cause.verdict)
             return Turn(wrong.verdict)
         return turn
+
+    def _expect_what_stays(self) -> None:
+        for each, sums in zip(self.exchange.sets, self.exchange.stays, strict=True):
+            unchanged(sums, {name: each.inputs[name] for name in sums}, WHILE_TIMED)
 
     def reference_latency_us(self, timer: Timer, iterations: int) -> float:
         """Median time of the definition's reference."""

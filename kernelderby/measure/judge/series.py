@@ -2,13 +2,15 @@
 
 Before every timed call, outside its window, the random inputs of its set get new contents and the outputs new poison
 (the input's contents, where they lie in one). The generated inputs stay, so that the work (the routing, say) is the
-workload's own. Calls chosen at random are compared whole, from a copy that is taken right after the window. Of all
-others a checksum is taken there, and the call is made once more, untimed and in another order, on the same contents:
-where the solution gave the same bits twice in the check, it has to give them again.
+workload's own. Calls that were drawn before the series are compared whole when it is over, with the reference of the
+judge's own contents. Of all others a checksum is taken right after the window, and the call is made once more, untimed
+and in another order, on the same contents: where the solution gave the same bits twice in the check, it has to give
+them again.
 """
 
 from __future__ import annotations
 
+import math
 import time
 from dataclasses import dataclass
 
@@ -20,9 +22,11 @@ from kernelderby.measure.judge.flush import evict_inputs
 from kernelderby.measure.wire.replies import Verdict, Wrong
 from kernelderby.trace import Status
 
-# Of a series of timed calls: how long references may take, by what is known of the solution. One call is compared at
-# least. A solution of which calls have not repeated is looked at longer.
-_COMPARING_SECONDS = {True: 0.01, None: 0.02, False: 0.1}
+# Of a race so many calls are compared: a solution that is wrong in one of ten is found in 99 of 100 races.
+ENOUGH = math.ceil(math.log(0.01) / math.log(0.9))
+# How long references of one series may take all the same; one call is compared at least. Of a solution of which calls
+# have not repeated, longer.
+_COMPARING_SECONDS = {True: 0.1, None: 0.2, False: 0.5}
 _REPEATING_SECONDS = 0.02  # how long the calls that are made once more may take, one at least
 _KEPT_BYTES = 256 << 20  # of a series' outputs, so that a call that does not repeat can be compared itself
 
@@ -35,27 +39,42 @@ class _Left:
     outputs: Outputs | None
 
 
+@dataclass(slots=True)
+class _Drawn:
+    """What a call that is compared left, and checksums of the inputs as they lay there then."""
+
+    outputs: Outputs
+    inputs: dict[str, int]
+
+
 class Series:
     """repeats: the same bits from the same contents: so far; None never, False no longer. reference_seconds: what one
-    reference takes."""
+    reference takes. planned: how many series a race has."""
 
     def __init__(self, exchange: Exchange) -> None:
         self._exchange = exchange
         self.repeats: bool | None = None
         self.reference_seconds = 0.0
+        self.planned = 1
+
+    def drawn(self, iterations: int) -> set[int]:
+        """The calls of a series that are compared, each as likely as any other."""
+        affordable = int(_COMPARING_SECONDS[self.repeats] / max(self.reference_seconds, 1e-6))
+        count = max(1, min(iterations, math.ceil(ENOUGH / self.planned), affordable))
+        return set(self._exchange.random.sample(range(iterations), count))
 
     def timed(self, name: str, kind: str, iterations: int) -> Spans:
         """A series of timed calls. Wrong, after its end, where one of the compared ones was.
 
-        Which are compared shows nowhere until they are done, and whoever has been compared may be again: nobody can
-        tell from how long the judge takes when it looks away."""
+        Which are compared shows nowhere before the series is over, unless their outputs are too large to be kept."""
         exchange = self._exchange
         sets, maker, random = exchange.sets, exchange.maker, exchange.random
-        seconds = _COMPARING_SECONDS[self.repeats]
-        share = seconds / max(self.reference_seconds, 1e-6) / iterations
-        keeps = iterations * sum(output.nbytes for output in sets[0].outputs.values()) <= _KEPT_BYTES
+        drawn = self.drawn(iterations)
+        nbytes = sum(output.nbytes for output in sets[0].outputs.values())
+        keeps = iterations * nbytes <= _KEPT_BYTES
         left: dict[int, _Left] = {}  # of the other calls
-        found: list[Verdict] = []
+        kept: dict[int, _Drawn] = {}
+        found: list[Verdict] = []  # of those that are wrong
 
         def before(iteration: int) -> None:
             which = iteration % len(sets)
@@ -66,18 +85,29 @@ class Series:
 
         def after(iteration: int) -> None:
             which = iteration % len(sets)
-            is_last_to_compare = not found and iteration == iterations - 1
-            if is_last_to_compare or random.random() < share:
-                found.append(self._compared(which, f"{name}/{iteration}", f"after a timed {kind} call"))
+            outputs = exchange.snapshot(which) if keeps or iteration in drawn else None
+            if iteration in drawn and outputs is not None:
+                kept[iteration] = _Drawn(outputs, exchange.changing_sums(sets[which].inputs))
+                if not keeps and len(kept) * nbytes > _KEPT_BYTES:
+                    compare_kept()
             elif self.repeats:
-                left[iteration] = _Left(checksum(sets[which].outputs), exchange.snapshot(which) if keeps else None)
+                left[iteration] = _Left(checksum(sets[which].outputs), outputs)
+
+        def compare_kept() -> None:
+            for iteration in list(kept):
+                what, which = kept.pop(iteration), iteration % len(sets)
+                try:
+                    verdict = exchange.judged(what.outputs, what.inputs, which, f"{name}/{iteration}")
+                except Wrong as wrong:
+                    verdict = wrong.verdict
+                if verdict.status is not Status.PASSED:
+                    found.append(verdict)
 
         spans = exchange.hands.spans(kind, iterations, before, after)
-        for verdict in found:
-            if verdict.status is not Status.PASSED:
-                raise Wrong.of(verdict)
-        if not found:
-            raise Wrong(Status.RAISED, "a timed call was to be compared, none came")
+        compare_kept()
+        if found:
+            told = f"after a timed {kind} call: {found[0].message}"
+            raise Wrong.of(Verdict(found[0].status, told, found[0].correctness))
         self._repeat(name, kind, iterations, left)
         return spans
 
@@ -98,20 +128,11 @@ class Series:
             if exchange.again(kind, which, POISON[random.randrange(2)]) != left[number].sums:
                 kept = left[number].outputs
                 self.repeats = False if kept is None else None
-                verdict = exchange.judged(which, kept or exchange.snapshot(which), f"{name}/{number}")
+                inputs = exchange.changing_sums(sets[which].inputs)
+                verdict = exchange.judged(kept or exchange.snapshot(which), inputs, which, f"{name}/{number}")
                 if verdict.status is not Status.PASSED:
                     what = f"after a timed {kind} call" if kept else f"a timed {kind} call, made once more"
                     raise Wrong.of(Verdict(verdict.status, f"{what}: {verdict.message}", verdict.correctness))
                 return
             if time.monotonic() > until:
                 return
-
-    def _compared(self, which: int, variant: str, when: str) -> Verdict:
-        """What a call left, against the reference of its inputs."""
-        try:
-            verdict = self._exchange.judged(which, self._exchange.snapshot(which), variant)
-        except Wrong as wrong:
-            return wrong.verdict
-        if verdict.status is Status.PASSED:
-            return verdict
-        return Verdict(verdict.status, f"{when}: {verdict.message}", verdict.correctness)

@@ -76,8 +76,9 @@ class Contest:
                 graph_missing=racer.graph_missing,
                 setup=asdict(racer.race.setup) if racer.race.setup else None,
                 reference_latency_us=reference,
-                host_us=round(statistics.median(racer.host_us), 3),
-                wall_us=round(statistics.median(racer.wall_us), 3),
+                host_us=(host_us := round(statistics.median(racer.host_us), 3)),
+                # Its process's word, like host_us; where the judge's clock is longer, that is the least.
+                wall_us=max(round(statistics.median(racer.wall_us), 3), times["eager"].median_us, host_us),
             )
 
     def _checked(self, racers: list[Racer]) -> list[Racer]:

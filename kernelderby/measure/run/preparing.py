@@ -70,6 +70,8 @@ class Preparing:
             racer.graph_missing = f"{wrong.verdict.status}: {wrong.verdict.message}"
         except Failed as failed:
             racer.graph_missing, spoiled = f"{failed.status}: {failed.message}", True
+        if racer.judged is not None:
+            racer.race.series.planned = self._run.settings.rounds * (2 if racer.race.has_graph else 1)
         end = self._overtaken(racer)
         racer.seconds += time.monotonic() - start
         return end, spoiled
