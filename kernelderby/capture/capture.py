@@ -70,7 +70,7 @@ class Capture:
 
 
 @dataclass(frozen=True, slots=True)
-class _Work:
+class _Launched:
     """occurrence: which replay of a graph it is of, None outside of graphs."""
 
     span: Span
@@ -98,12 +98,12 @@ def capture(
     return tally.result(tuple(profile.path for profile in profiles), next(iter(gpus), None), tuple(warnings))
 
 
-def _work(both: Sequence[tuple[Span, Issued]], chains: Mapping[int, tuple[OperatorCall, ...]]) -> Iterator[_Work]:
+def _work(both: Sequence[tuple[Span, Issued]], chains: Mapping[int, tuple[OperatorCall, ...]]) -> Iterator[_Launched]:
     for place, (span, issued) in enumerate(both):
         if issued.graph is None:
-            yield _Work(span, issued.chain, issued.grid, None)
+            yield _Launched(span, issued.chain, issued.grid, None)
         else:
-            yield _Work(span, chains.get(place, ()), issued.grid, issued.graph)
+            yield _Launched(span, chains.get(place, ()), issued.grid, issued.graph)
 
 
 class _Totals:
@@ -113,9 +113,9 @@ class _Totals:
         self._unmapped: dict[tuple[str, str, str], Unmapped] = {}
         self.total_ns = self.shaped_ns = self.graph_ns = self.joined_ns = 0
 
-    def take(self, work: Iterator[_Work]) -> None:
+    def take(self, work: Iterator[_Launched]) -> None:
         """The kernels of one profile; those without an operator wait until all others are known."""
-        alone: list[_Work] = []
+        alone: list[_Launched] = []
         known: _Known = {}
         counted: set[tuple[int, int | None]] = set()
         for each in work:
@@ -139,7 +139,7 @@ class _Totals:
         for each in alone:
             self._infer(each, known)
 
-    def _found(self, work: _Work) -> Mapped | Refused:
+    def _found(self, work: _Launched) -> Mapped | Refused:
         facts = facts_of(work.span.ranges, self._context, self._facts)
         found = self._mapper.map(work.chain, facts)
         if isinstance(found, Refused) or any(each.type for each in found.call.operands):
@@ -150,7 +150,7 @@ class _Totals:
             return found
         return Refused(found.call, f"{kind} elements")
 
-    def _add(self, work: _Work, found: Mapped | Refused, duration: int, is_new: bool) -> tuple[str, str] | None:
+    def _add(self, work: _Launched, found: Mapped | Refused, duration: int, is_new: bool) -> tuple[str, str] | None:
         if any(call.is_shaped for call in work.chain):
             self.shaped_ns += duration
         if isinstance(found, Refused):
@@ -167,7 +167,7 @@ class _Totals:
             shape.operators[found.call.name] = shape.operators.get(found.call.name, 0) + 1
         return key
 
-    def _infer(self, work: _Work, known: _Known) -> None:
+    def _infer(self, work: _Launched, known: _Known) -> None:
         """The operator of the launches of the same kernel with the same grid, where they agree on it."""
         duration = work.span.end_ns - work.span.start_ns
         likely = known.get((work.span.name, work.grid), {}) if work.grid is not None else {}
@@ -214,7 +214,7 @@ class _Totals:
         )
 
 
-def _why_alone(work: _Work) -> str:
+def _why_alone(work: _Launched) -> str:
     if work.occurrence is not None:
         return "in a CUDA graph whose capture is in no file"
     return "no operator around its launch in the file"

@@ -36,7 +36,7 @@ def test_the_corpus_is_wide():
     assert Counter(row["library"] for row in ROWS).keys() >= {
         *("DeepEP", "DeepSeek", "NCCL", "RCCL", "cuBLAS", "cuDNN", "CUB", "PyTorch ATen", "Triton", "Apex"),
         *("FBGEMM", "FlashAttention 3", "FlashInfer", "TensorRT-LLM", "vLLM", "sgl-kernel", "SGLang", "fla", "Liger"),
-        *("rocBLAS/Tensile", "MIOpen", "Composable Kernel", "AITER", "TransformerEngine", "Mamba"),
+        *("hipBLASLt", "MIOpen", "Composable Kernel", "AITER", "FlyDSL", "TransformerEngine", "Mamba"),
     }
     assert sum(row["library"] == UNKNOWN for row in ROWS) < 0.05 * len(ROWS)
 
@@ -52,6 +52,27 @@ def test_a_plain_name_is_no_evidence_of_triton():
 @pytest.mark.parametrize(
     "name, library, role",
     [  # what was wrong once
+        ("sm80_xmma_gemm_f16f16_f16f32_f32_tn_n_tilesize64x64x32_execute_kernel_trt", "TensorRT", "GEMM"),
+        ("sm86_xmma_fprop_implicit_gemm_indexed_tf32f32_execute_kernel_trt", "TensorRT", "convolution"),
+        ("sm80_xmma_gemm_f16f16_f16f32_f32_tn_n_tilesize64x64x32_cublas", "cuBLAS", "GEMM"),
+        ("Cijk_Ailk_Bljk_HHS_BH_Bias_HAS_SAV_UserArgs_MT64x64x64_SN", "hipBLASLt", "GEMM"),
+        ("Cijk_Ailk_Bljk_HB_MT64x64x32_SN", "rocBLAS/Tensile", "GEMM"),
+        ("void magma_sgemmEx_kernel<float, __half, float, true, false, 6, 3, 5, 3, 3>(int)", "cuBLAS", "GEMM"),
+        ("void cusparse::load_balancing_kernel<32u, int>(int)", "cuSPARSE", "GEMM"),
+        ("void transfer_kernel_impl<&(get_global_offset_ph<char>), true>(int)", "SGLang", "copy"),
+        (
+            "void paged_attention_ll4mi_reduce_kernel<_Float16, _Float16, 64, 64, 256, 1, true>(int)",
+            "AITER",
+            "attention",
+        ),
+        ("void paged_attention_ll4mi_reduce_kernel<_Float16, _Float16, 64, 64, 256, 1>(int)", "vLLM", "attention"),
+        ("mfma_moe2_afp8_wfp4_bf16_atomic_t64x128x256", "FlyDSL", "grouped GEMM"),
+        ("ncclSymDevKernel_ReduceScatter_LDMC_sum_bf16(ncclSymDevArgs)", "NCCL", "communication"),
+        ("void spRadix0064B::kernel1Mem<unsigned int, float, (fftDirection_t)1>(int)", "cuFFT", "FFT"),
+        ("void cutensor_internal_namespace::reduction_kernel<float>(int)", "cuTENSOR", "GEMM"),
+        ("delayStreamKernel(long long)", "TensorRT-LLM", "wait"),
+        ("triton_", "Triton", "unknown"),
+        ("broadcast_kernel(CuKernelContext, CuDeviceArray<Float32, 2, 1>, Int64)", "CUDA.jl", "elementwise"),
         ("cudnn_infer_ampere_scudnn_128x64_relu_xregs_large_nn_v1", "cuDNN", "convolution"),
         (
             "void at::native::(anonymous namespace)::upsample_nearest2d_out_frame<float>(int)",

@@ -68,7 +68,10 @@ class Role(StrEnum):
     POOLING = "pooling/resize"
     COMMUNICATION = "communication"
     MEMCPY = "memcpy"
+    FFT = "FFT"
+    SOLVER = "solver"
     MEMSET = "memset"
+    WAIT = "wait"  # does nothing until the host, or time, lets it go
     UNKNOWN = UNKNOWN
 
 

@@ -134,7 +134,18 @@ def _capability(gpu: str | None, profile: Profile) -> str | None:
 
 _AMD_GPU = re.compile(r"\bAMD\b|\bMI\d{2,3}|Radeon|gfx9")
 _AMD_LIBRARIES = {
-    *("rocBLAS/Tensile", "Composable Kernel", "MIOpen", "AITER", "HIP runtime", "rocPRIM", "RCCL", "AOTriton"),
+    *(
+        "rocBLAS/Tensile",
+        "hipBLASLt",
+        "FlyDSL",
+        "Composable Kernel",
+        "MIOpen",
+        "AITER",
+        "HIP runtime",
+        "rocPRIM",
+        "RCCL",
+        "AOTriton",
+    ),
 }
 _SAME_NAMES = {"NCCL": "RCCL", "CUDA": "HIP runtime", "CUB": "hipCUB"}
 
