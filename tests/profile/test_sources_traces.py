@@ -239,12 +239,110 @@ def test_a_number_of_rocprof_beyond_any(tmp_path):
     assert open_profile(path).warnings == ["2 GPU operations have no valid times and are left out"]
 
 
-def test_a_database_of_rocprof_is_named(tmp_path):
+_LAUNCH = (
+    "dispatch_id, group_segment_size, workgroup_size_x, workgroup_size_y, workgroup_size_z, "
+    "grid_size_x, grid_size_y, grid_size_z"
+)
+
+
+def rocpd(path, suffix="_00_1", stamps=False):
+    """As rocprofv3 writes it: two GPUs, a host; a GEMM, a fill of the runtime and a copy to the second GPU."""
+    where = "track_id, start_id, end_id" if stamps else "pid, agent_id, queue_id, stream_id, start, end"
+    tables = {
+        "string": "id, string",
+        "info_process": "id, pid",
+        "info_agent": "id, type, type_index, name, product_name",
+        "info_kernel_symbol": "id, kernel_name, display_name, arch_vgpr_count",
+        "track": "id, pid, agent_id, queue_id, stream_id",
+        "timestamp": "id, value",
+        "kernel_dispatch": f"id, kernel_id, {_LAUNCH}, {where}",
+        "memory_copy": "id, name_id, pid, start, end, dst_agent_id, src_agent_id, stream_id, size",
+    }
+    launch = (512, 256, 1, 1, 1000, 2, 1)
+    first = (1, 1, 2) if stamps else (1, 7, 1, 3, 4000, 4600)
+    second = (2, 3, 4) if stamps else (1, 8, 1, 0, 5000, 5100)
+    rows = {
+        "string": [(1, "MEMORY_COPY_HOST_TO_DEVICE")],
+        "info_process": [(1, 70)],
+        "info_agent": [(6, "CPU", 0, "EPYC", ""), (7, "GPU", 0, "gfx942", "MI300X"), (8, "GPU", 1, "gfx942", "MI300X")],
+        "info_kernel_symbol": [(1, "_Z4gemm.kd", "void ck::gemm(float*) [clone .kd]", 12), (2, "fill", None, 4)],
+        "track": [(1, 1, 7, 1, 3), (2, 1, 8, 1, 0)],
+        "timestamp": [(1, 4000), (2, 4600), (3, 5000), (4, 5100)],
+        "kernel_dispatch": [(1, 1, 1, *launch, *first), (2, 2, 2, *launch, *second)],
+        "memory_copy": [(1, 1, 1, 3000, 3500, 8, 6, 3, 4096)],
+    }
+    with sqlite3.connect(path) as connection:
+        for name, columns in tables.items():
+            quoted = ", ".join(f'"{column}"' for column in columns.split(", "))
+            connection.execute(f'CREATE TABLE "rocpd_{name}{suffix}" ({quoted})')
+            connection.execute(
+                f'CREATE VIEW "rocpd_{name}" AS SELECT * FROM "rocpd_{name}{suffix}"'
+            ) if suffix else None
+            marks = ", ".join("?" * len(columns.split(", ")))
+            connection.executemany(f'INSERT INTO "rocpd_{name}{suffix}" VALUES ({marks})', rows[name])
+    return path
+
+
+@pytest.mark.parametrize(("suffix", "stamps"), [("_00_1", False), ("_00_1", True), ("", False)])
+def test_the_database_of_rocprofv3(tmp_path, suffix, stamps):
+    profile = open_profile(rocpd(tmp_path / "results.db", suffix, stamps))
+    assert (profile.form, profile.gpu) == ("rocpd database", "MI300X")
+    assert [
+        (each.kind, each.name, each.start_ns, each.end_ns, each.process, each.device, each.stream, each.bytes)
+        for each in profile.spans()
+    ] == [
+        (SpanKind.MEMCPY, "[CUDA memcpy Host-to-Device]", 3000, 3500, 70, 1, 3, 4096),
+        (SpanKind.KERNEL, "void ck::gemm(float*)", 4000, 4600, 70, 0, 3, 0),
+        (SpanKind.KERNEL, "fill", 5000, 5100, 70, 1, 0, 0),
+    ]
+    [gemm, _] = profile.launch_shapes()
+    assert (gemm.grid, gemm.block, gemm.registers, gemm.shared_bytes) == ((4, 2, 1), (256, 1, 1), 12, 512)
+
+
+def test_the_database_of_rocm_profile_data(tmp_path):
+    path = tmp_path / "trace.rpd"
+    with sqlite3.connect(path) as connection:
+        connection.execute("CREATE TABLE rocpd_string (id, string)")
+        connection.execute('CREATE TABLE rocpd_op (id, gpuId, queueId, start, "end", description_id, opType_id)')
+        connection.executemany(
+            "INSERT INTO rocpd_string VALUES (?, ?)",
+            [(1, "gemm.kd"), (2, "Dispatch"), (3, "CopyHostToDevice"), (4, "")],
+        )
+        connection.executemany(
+            "INSERT INTO rocpd_op VALUES (?, ?, ?, ?, ?, ?, ?)", [(1, 2, 1, 100, 400, 1, 2), (2, 2, 1, 500, 600, 4, 3)]
+        )
+    profile = open_profile(path)
+    assert profile.form == "rpd database"
+    assert [(row.name, row.total_ns) for row in profile.sums()] == [
+        ("gemm", 300),
+        ("[CUDA memcpy Host-to-Device]", 100),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("made", "told"),
+    [
+        ("CREATE TABLE rocpd_kernel_dispatch_1 (id INTEGER)", "table rocpd_kernel_dispatch has no column start"),
+        ("CREATE TABLE rocpd_string (id INTEGER)", "no GPU work in it; record it again with"),
+        (
+            'CREATE TABLE rocpd_kernel_dispatch (id, start, "end")',
+            "SQLite says: no such table: rocpd_info_kernel_symbol; record it again",
+        ),
+    ],
+)
+def test_a_broken_database_of_rocprof(tmp_path, made, told):
     path = tmp_path / "results.db"
     with sqlite3.connect(path) as connection:
-        connection.execute("CREATE TABLE rocpd_kernel_dispatch_1 (id INTEGER)")
-    with pytest.raises(DerbyError, match="a database of rocprofv3"):
+        connection.execute(made)
+    with pytest.raises(DerbyError, match=told) as error:
         open_profile(path)
+    assert "\n" not in str(error.value)
+
+
+def test_the_kernel_counts_where_a_table_has_operations_too(tmp_path):
+    path = tmp_path / "table.csv"
+    path.write_text("Operation,Kernel,Count,Total (us)\naten::mm,sm90_gemm,2,10\naten::mm,splitk_reduce,2,1\n")
+    assert open_profile(path).names() == ["sm90_gemm", "splitk_reduce"]
 
 
 def test_a_name_may_be_long(tmp_path):

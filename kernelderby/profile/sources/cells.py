@@ -183,9 +183,18 @@ _CAMEL = re.compile(r"^(TotalDuration|Average|Min|Max)Ns$")  # rocprof's
 _MEANING = {title: meaning for meaning, titles in MEANINGS.items() for title in titles}
 
 
+# Where a table has several columns with names, the first of these says which kernel it was.
+_NAMES = ("kernel name", "kernel", "name", "function", "operation", "event")
+
+
+def _base(cell: str) -> str:
+    return " ".join(bare(cell).lower().split())
+
+
 def columns_of(header: list[str]) -> list[Heading]:
     """Each meaning at most once, the first column that has it. The GUI's bare "Time" is the share, as "Time (%)" is."""
     columns, seen = [], set()
+    named = min((_base(cell) for cell in header if _base(cell) in _NAMES), key=_NAMES.index, default="")
     for cell in header:
         title = _CAMEL.sub(r"\1 (ns)", bare(cell))
         unit = None
@@ -196,7 +205,7 @@ def columns_of(header: list[str]) -> list[Heading]:
         meaning = _MEANING.get(" ".join(base.split()), "")
         if unit == "%" or base == "time" or title.startswith("%"):
             meaning = "percent"
-        if meaning in seen:
+        if meaning in seen or (meaning == "name" and _base(cell) != named):
             meaning = ""
         seen.add(meaning)
         columns.append(Heading(meaning, unit, title))

@@ -46,12 +46,22 @@ def open_profile(path: Path | str, operators: bool = False) -> Profile:
     if not head:
         raise DerbyError(f"{path}: is empty; the program that wrote it has probably failed")
     if head.startswith(_SQLITE):
-        from kernelderby.profile.sources.sqlite.export import open_sqlite
-
-        return open_sqlite(path)
+        return _open_database(path)
     if head.startswith(_GZIP):
         return _open_text(path, _unpacked_head(path), True, operators)
     return _open_text(path, head, False, operators)
+
+
+def _open_database(path: Path) -> Profile:
+    """By its tables: nsys's, or AMD's."""
+    from kernelderby.profile.sources.rocpd import is_rocpd, open_rocpd
+    from kernelderby.profile.sources.sqlite.export import open_sqlite
+    from kernelderby.profile.sources.sqlite.schema import check_whole, connect
+
+    check_whole(path)
+    with connect(path) as connection:
+        names = [str(row[0]) for row in connection.execute("SELECT name FROM sqlite_master")]
+    return open_rocpd(path) if is_rocpd(names) else open_sqlite(path)
 
 
 def _unpacked_head(path: Path) -> bytes:

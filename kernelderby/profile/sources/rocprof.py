@@ -76,7 +76,7 @@ class RocprofProfile(Profile):
             self._dispatches.add((gpu, dispatch, start))
         kind, name = operation(_CLONE.sub("", row.text("name")))
         process, queue = row.number("process") or 0, row.number("queue") or 0
-        self._spans.append(Span(kind, name, start, end, process, gpu, queue))
+        self._spans.append(Span(kind, name, start, end, process, gpu, queue, bytes=row.number("bytes") or 0))
         grid = row.axes("grid_size_")
         block = row.axes("workgroup_size_")
         if kind is SpanKind.KERNEL and grid and block and all(block):

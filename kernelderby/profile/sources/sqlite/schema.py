@@ -39,7 +39,7 @@ def as_text(value: object) -> str:
 
 
 @contextmanager
-def connect(path: Path) -> Iterator[sqlite3.Connection]:
+def connect(path: Path, mend: str = _EXPORT_AGAIN) -> Iterator[sqlite3.Connection]:
     """A read-only connection. Whatever SQLite says inside the block becomes a DerbyError in one line."""
     connection = None
     try:
@@ -53,9 +53,9 @@ def connect(path: Path) -> Iterator[sqlite3.Connection]:
         connection.set_progress_handler(_steps(bounds().steps), _STEPS)
         yield connection
     except sqlite3.Error as error:
-        raise DerbyError(f"{path}: {_explain(error)}") from None
+        raise DerbyError(f"{path}: {_explain(error, mend)}") from None
     except UnicodeDecodeError:  # of a message, which quotes the damaged name
-        raise DerbyError(f"{path}: the database is damaged; {_EXPORT_AGAIN}") from None
+        raise DerbyError(f"{path}: the database is damaged; {mend}") from None
     finally:
         if connection is not None:
             connection.close()
@@ -72,17 +72,17 @@ def _steps(most: float) -> Callable[[], int]:
     return ask
 
 
-def _explain(error: sqlite3.Error) -> str:
+def _explain(error: sqlite3.Error, mend: str) -> str:
     text = str(error)
     if "interrupted" in text:
         return f"reading it takes more than {met('steps', bounds().steps)}"
     if "locked" in text or "busy" in text:
         return "the database is locked by another program; wait until the export has finished, or copy the file"
     if "malformed" in text or "not a database" in text:
-        return f"the database is damaged or truncated ({text}); {_EXPORT_AGAIN}"
+        return f"the database is damaged or truncated ({text}); {mend}"
     if "unable to open" in text or "readonly" in text:
-        return f"SQLite cannot open it ({text}); with a -journal or -wal file beside it: {_EXPORT_AGAIN}"
-    return f"SQLite says: {text}; {_EXPORT_AGAIN}"
+        return f"SQLite cannot open it ({text}); with a -journal or -wal file beside it: {mend}"
+    return f"SQLite says: {text}; {mend}"
 
 
 def check_whole(path: Path) -> None:
@@ -149,8 +149,6 @@ def read_schema(path: Path, connection: sqlite3.Connection) -> Schema:
     for name, kind in connection.execute(_OTHERS).fetchall():
         if _OURS.match(str(name)):
             raise DerbyError(f"{path}: {name!s:.60} is a {kind}, where an export of nsys has a table; {_EXPORT_AGAIN}")
-    if any(str(name).startswith("rocpd_") for name in names):
-        raise DerbyError(f"{path}: a database of rocprofv3; write its traces with `--output-format csv` or rocpd2csv")
     if not any(str(name).startswith("CUPTI_ACTIVITY_KIND_") for name in names) and "StringIds" not in names:
         raise DerbyError(
             f"{path}: an SQLite database, but no export of nsys (no StringIds, no CUPTI_ACTIVITY_KIND_* table); "
