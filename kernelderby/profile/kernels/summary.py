@@ -10,6 +10,7 @@ from pathlib import Path
 
 from kernelderby.hardware.families import compute_capability_of
 from kernelderby.profile.kernels.attribution import UNKNOWN, Attribution, Role, attribute
+from kernelderby.profile.kernels.recording import owned, owned_sums
 from kernelderby.profile.names import short_name
 from kernelderby.profile.spans import KernelSum, Profile, SpanKind
 
@@ -103,9 +104,9 @@ class KernelTable:
 
 def summarise(profile: Profile, gpu: str | None = None) -> KernelTable:
     """The summary of a profile. gpu: the GPU's name where the profile has none, or a wrong one."""
-    sums = profile.sums()
-    rows = _rows(each for each in sums if each.kind is SpanKind.KERNEL)
-    memory = _rows(each for each in sums if each.kind is not SpanKind.KERNEL)
+    sums = owned_sums(profile) or [("", each) for each in profile.sums()]
+    rows = _rows((owner, each) for owner, each in sums if each.kind is SpanKind.KERNEL)
+    memory = _rows((owner, each) for owner, each in sums if each.kind is not SpanKind.KERNEL)
     if _is_amd(gpu or profile.gpu, rows):
         rows, memory = _on_amd(rows), _on_amd(memory)
     return KernelTable(
@@ -162,14 +163,14 @@ def _on_amd(rows: Iterable[KernelRow]) -> tuple[KernelRow, ...]:
     )
 
 
-def _rows(sums: Iterable[KernelSum]) -> tuple[KernelRow, ...]:
-    """One row a sum, largest first; equal totals by name, so that the source's order does not show."""
-    ordered = sorted(sums, key=lambda each: (-each.total_ns, each.name))
-    whole = sum(each.total_ns for each in ordered)
-    return _told_apart([_row(each, each.total_ns / whole if whole else 0.0) for each in ordered])
+def _rows(sums: Iterable[tuple[str, KernelSum]]) -> tuple[KernelRow, ...]:
+    """One row a sum, largest first; equal totals by name, so that the source's order does not show. With its owner."""
+    ordered = sorted(sums, key=lambda each: (-each[1].total_ns, each[1].name, each[0]))
+    whole = sum(each.total_ns for _, each in ordered)
+    return _told_apart([_row(each, each.total_ns / whole if whole else 0.0, owner) for owner, each in ordered])
 
 
-def _row(each: KernelSum, share: float) -> KernelRow:
+def _row(each: KernelSum, share: float, owner: str) -> KernelRow:
     return KernelRow(
         name=each.name,
         short_name=short_name(each.name) if each.kind is SpanKind.KERNEL else each.name,
@@ -183,7 +184,7 @@ def _row(each: KernelSum, share: float) -> KernelRow:
         max_ns=each.max_ns,
         stddev_ns=each.stddev_ns,
         bytes=each.bytes,
-        attribution=attribute(each.name, each.kind),
+        attribution=owned(attribute(each.name, each.kind), owner),
     )
 
 
