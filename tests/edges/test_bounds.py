@@ -209,18 +209,18 @@ def blank(path, megabytes):
 def test_a_set_of_endless_files_ends_and_shows_the_rest(small_set, tmp_path):
     for number in range(3):
         blank(small_set / f"traces/h200/toy/z{number}.jsonl", 30)
-    seconds, done = derby("report", tmp_path / "r.html", "--root", small_set, "--bounds", "time=8,file=0.2")
-    assert seconds < 12 and done.returncode == 0 and "Traceback" not in done.stderr
+    seconds, done = derby("report", tmp_path / "r.html", "--root", small_set, "--bounds", "time=40,file=0.2")
+    assert seconds < 40 and done.returncode == 0 and "Traceback" not in done.stderr
     told = [line for line in done.stderr.splitlines() if "takes longer than the bound file=0.2" in line]
     assert [line.partition("/toy/")[2][:9] for line in told] == ["z0.jsonl:", "z1.jsonl:", "z2.jsonl:"]
     assert (tmp_path / "r.html").is_file()
 
 
 def test_the_time_of_a_verb_by_its_environment(small_set):
-    blank(small_set / f"traces/h200/toy/{D}.jsonl", 50)
-    seconds, done = derby("rank", "--root", small_set, DERBY_BOUNDS="time=1.1,file=60")
-    assert seconds < 5 and done.returncode == 1 and "Traceback" not in done.stderr
-    assert f"{D}.jsonl: takes longer than the bound time=1.1" in done.stderr, "than was left of 70 % of it"
+    blank(small_set / f"traces/h200/toy/{D}.jsonl", 200)
+    seconds, done = derby("rank", "--root", small_set, DERBY_BOUNDS="time=3,file=60")
+    assert seconds < 9 and done.returncode == 1 and "Traceback" not in done.stderr
+    assert f"{D}.jsonl: takes longer than the bound time=3" in done.stderr, "than was left of 70 % of it"
 
 
 def test_what_looks_at_no_signal_is_ended_from_outside():
