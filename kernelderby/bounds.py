@@ -99,6 +99,14 @@ def bounds() -> Bounds:
     return _now.bounds
 
 
+def what_is_left() -> str:
+    """The bounds of this verb for a process that it starts, as Bounds.parse() reads them."""
+    found = {name: getattr(_now.bounds, name) for name in Bounds.__dataclass_fields__}
+    if _now.until is not None:
+        found["time"] = max(0.1, _now.until - time.monotonic())
+    return ",".join(f"{name}={value:.9f}" for name, value in found.items() if value is not None)
+
+
 def met(name: str, most: float) -> str:
     """The end of a message about a bound."""
     unit = next((unit for unit in "GM" if name in ("memory", "unpacked") and most >= _UNITS[unit]), "")

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import csv
 import json
+import re
 import tomllib
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -46,6 +47,7 @@ __all__ = [
     "decode_json",
     "expect_inner_path",
     "expect_keys_once",
+    "lines_in",
     "lines_of",
     "must_be",
     "read_csv",
@@ -61,6 +63,7 @@ __all__ = [
 _LARGEST = 1.7976931348623157e308  # of the finite doubles
 # Control characters, and what moves or hides letters: of two names that look alike one would rank beside the other.
 _UNSEEN = r"\x00-\x1f\x7f-\x9f\u00ad\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff"
+_NO_BREAK = re.compile(rb"[^\n]")
 EXPLAINED = 20  # broken lines of a file
 _LONGEST_LINE = 64 << 20  # bytes; a row with all its samples has some thousands
 
@@ -166,13 +169,23 @@ class Line(NamedTuple):
 
 
 def lines_of(path: Path) -> Iterator[Line]:
-    """Nothing is copied: traces may have hundreds of megabytes."""
-    data, start, number = read_bytes(path), 0, 1
-    view = memoryview(data)
-    while (end := data.find(b"\n", start)) >= 0:
-        yield Line(number, view[start:end], False)
-        start, number = end + 1, number + 1
-    yield Line(number, view[start:], True)
+    """Those that are not empty. Nothing is copied: traces may have hundreds of megabytes."""
+    return lines_in(read_bytes(path))
+
+
+def lines_in(text: bytes, first: int = 1) -> Iterator[Line]:
+    """As lines_of(). first: number of the first one."""
+    view, start = memoryview(text), 0
+    while (end := text.find(b"\n", start)) >= 0:
+        if end == start:  # millions of empty ones at once
+            found = _NO_BREAK.search(text, start)
+            after = found.start() if found else len(text)
+            start, first = after, first + after - start
+            continue
+        yield Line(first, view[start:end], False)
+        start, first = end + 1, first + 1
+    if start < len(text):
+        yield Line(first, view[start:], True)
 
 
 def record_of(

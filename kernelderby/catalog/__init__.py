@@ -15,13 +15,13 @@ from typing import TypeVar
 from kernelderby.bounds import bounds, met, reading
 from kernelderby.catalog.definitions import load_definition
 from kernelderby.catalog.model import Definition, Requires, Solution, TensorSpec, Tolerance, Workload
-from kernelderby.catalog.parts import Index, Part, Parts, Stretch, are_worth_it, digest_of, key_of, lines_in
+from kernelderby.catalog.parts import Index, Part, Parts, Stretch, are_worth_it, digest_of, key_of
 from kernelderby.catalog.reference import reference_named, reference_solution
 from kernelderby.catalog.solutions import UNIQUE, load_solutions
 from kernelderby.catalog.traces import fresh_workloads, load_rows, note_future
 from kernelderby.catalog.workloads import FRESH, load_workloads
 from kernelderby.errors import DerbyError, LeftOut
-from kernelderby.fields import suggestion
+from kernelderby.fields import lines_in, suggestion
 from kernelderby.files import files_under, opened
 from kernelderby.trace import Measurement
 

@@ -25,10 +25,10 @@ from typing import IO, TypeVar
 import msgspec
 from msgspec import Struct
 
+from kernelderby.bounds import what_is_left
 from kernelderby.catalog.agreement import out_of_session
 from kernelderby.catalog.columns import read_sessions
 from kernelderby.errors import DerbyError
-from kernelderby.fields import Line
 from kernelderby.files import opened, write_whole
 
 T = TypeVar("T")
@@ -231,24 +231,20 @@ def digest_of(text: bytes) -> str:
     return hashlib.blake2b(text, digest_size=16).hexdigest()
 
 
-def lines_in(text: bytes, first: int) -> Iterator[Line]:
-    """As fields.lines_of() gives them of a whole file. first: number of the first one."""
-    view, start = memoryview(text), 0
-    while (end := text.find(b"\n", start)) >= 0:
-        yield Line(first, view[start:end], False)
-        start, first = end + 1, first + 1
-    if start < len(text):
-        yield Line(first, view[start:], True)
-
-
 # ------------------------------------------------------------------------------------------------- other processes
 
 
 _SERVE = """
 import sys
+from kernelderby.bounds import Bounds, enforced
 from kernelderby.catalog import Catalog
 from kernelderby.catalog.parts import serve
-serve(Catalog.open(sys.argv[1]).part_of, sys.stdin.buffer, sys.stdout.buffer)
+from kernelderby.errors import DerbyError
+try:
+    with enforced(Bounds.parse(sys.argv[2]), "rows"):
+        serve(Catalog.open(sys.argv[1]).part_of, sys.stdin.buffer, sys.stdout.buffer)
+except DerbyError:
+    sys.exit(1)  # the file is read from its lines, which says why
 """
 
 
@@ -259,7 +255,7 @@ def _made_apart(root: Path, stretches: Sequence[Stretch]) -> Iterator[Part]:
 
     def make(stretch: Stretch) -> Part:
         if not hasattr(here, "helper"):
-            words = [sys.executable, "-c", _SERVE, str(root)]
+            words = [sys.executable, "-c", _SERVE, str(root), what_is_left()]
             here.helper = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
             helpers.append(here.helper)
         ask, answer = here.helper.stdin, here.helper.stdout
@@ -270,10 +266,16 @@ def _made_apart(root: Path, stretches: Sequence[Stretch]) -> Iterator[Part]:
         except (OSError, msgspec.MsgspecError):
             raise DerbyError(f"{stretch.path}: its rows are not kept as columns; they are read from the file") from None
 
+    pool = ThreadPoolExecutor(min(len(stretches), len(os.sched_getaffinity(0))))
     try:
-        with ThreadPoolExecutor(min(len(stretches), len(os.sched_getaffinity(0)))) as pool:
-            yield from pool.map(make, stretches)
+        yield from pool.map(make, stretches)
+    except BaseException:
+        pool.shutdown(wait=False, cancel_futures=True)
+        for helper in helpers:
+            helper.kill()  # whoever waits for it in a thread waits no more
+        raise
     finally:
+        pool.shutdown()
         for helper in helpers:
             _end(helper)
 

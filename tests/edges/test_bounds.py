@@ -203,12 +203,12 @@ def derby(*words, code=None, **environment):
 
 def blank(path, megabytes):
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(b"\n" * (megabytes << 20))
+    path.write_bytes(b" \n" * (megabytes << 19))
 
 
 def test_a_set_of_endless_files_ends_and_shows_the_rest(small_set, tmp_path):
     for number in range(3):
-        blank(small_set / f"traces/h200/toy/z{number}.jsonl", 30)
+        blank(small_set / f"traces/h200/toy/z{number}.jsonl", 15)
     seconds, done = derby("report", tmp_path / "r.html", "--root", small_set, "--bounds", "time=40,file=0.2")
     assert seconds < 40 and done.returncode == 0 and "Traceback" not in done.stderr
     told = [line for line in done.stderr.splitlines() if "takes longer than the bound file=0.2" in line]
@@ -216,11 +216,12 @@ def test_a_set_of_endless_files_ends_and_shows_the_rest(small_set, tmp_path):
     assert (tmp_path / "r.html").is_file()
 
 
-def test_the_time_of_a_verb_by_its_environment(small_set):
-    blank(small_set / f"traces/h200/toy/{D}.jsonl", 200)
-    seconds, done = derby("rank", "--root", small_set, DERBY_BOUNDS="time=3,file=60")
-    assert seconds < 9 and done.returncode == 1 and "Traceback" not in done.stderr
-    assert f"{D}.jsonl: takes longer than the bound time=3" in done.stderr, "than was left of 70 % of it"
+def test_the_time_of_a_verb_by_its_environment_and_of_the_processes_that_it_starts(small_set, tmp_path):
+    """So many bytes of rows are read by other processes, where pyarrow is installed. None of them holds the pipe."""
+    blank(small_set / f"traces/h200/toy/{D}.jsonl", 80)
+    seconds, done = derby("rank", "--root", small_set, DERBY_BOUNDS="time=5,file=60", XDG_CACHE_HOME=str(tmp_path))
+    assert seconds < 11 and done.returncode == 1 and "Traceback" not in done.stderr
+    assert "the bound time=5; remove it" in done.stderr and D in done.stderr
 
 
 def test_what_looks_at_no_signal_is_ended_from_outside():
