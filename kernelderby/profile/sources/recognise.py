@@ -13,10 +13,11 @@ from kernelderby.profile.sources.report_file import SUFFIXES, open_report
 from kernelderby.profile.spans import Profile
 
 _SQLITE = b"SQLite format 3\0"
+_PARQUET = b"PAR1"
 _GZIP = b"\x1f\x8b"
 _OTHERS = {
     b"PK\x03\x04": "a zip archive; unpack it first",
-    b"PAR1": "a Parquet file; export the report with `nsys export --type sqlite`",
+    _PARQUET: "a Parquet file alone; give the folder of `nsys export --type parquetdir`",
     b"\x89HDF": "an HDF5 file; export the report with `nsys export --type sqlite`",
     b"ARROW1": "an Arrow file; export the report with `nsys export --type sqlite`",
     b"\x28\xb5\x2f\xfd": "compressed with zstd; decompress it first",
@@ -26,6 +27,8 @@ _OTHERS = {
     "`ncu --import REPORT --csv --page raw`, then `derby profile counters`",
 }
 _COUNTERS = re.compile(r'^"ID",.*"Kernel Name"|^"(?:Process ID|Kernel Name)",.*"Metric Name"', re.MULTILINE)
+# Its first field is a plane, which begins with an id or a name.
+_XPLANE = re.compile(rb"\x0a.{1,9}?(?:\x08.{1,9}?)?\x12.(?:/host:|/device:|Task Environment)", re.DOTALL)
 _HEAD = 4096
 
 
@@ -35,6 +38,8 @@ def open_profile(path: Path | str, operators: bool = False) -> Profile:
     truncated or locked database, no CUDA work in it, another tool's report."""
     path = Path(path)
     try:
+        if path.is_dir() and _is_parquet_export(path):
+            return _open_parquet(path)
         if path.is_dir():
             raise DerbyError(f"{path}: is a folder; name a profile file in it")
         with opened(path) as file:
@@ -47,9 +52,22 @@ def open_profile(path: Path | str, operators: bool = False) -> Profile:
         raise DerbyError(f"{path}: is empty; the program that wrote it has probably failed")
     if head.startswith(_SQLITE):
         return _open_database(path)
+    if head.startswith(_PARQUET) and _is_parquet_export(path.parent):
+        return _open_parquet(path.parent)
     if head.startswith(_GZIP):
         return _open_text(path, _unpacked_head(path), True, operators)
     return _open_text(path, head, False, operators)
+
+
+def _is_parquet_export(folder: Path) -> bool:
+    """Whether it holds the tables of `nsys export --type parquetdir`, a file each."""
+    return any(path.name.startswith("CUPTI_ACTIVITY_KIND_") for path in folder.glob("*.parquet"))
+
+
+def _open_parquet(folder: Path) -> Profile:
+    from kernelderby.profile.sources.sqlite.parquet import open_parquet
+
+    return open_parquet(folder)
 
 
 def _open_database(path: Path) -> Profile:
@@ -78,6 +96,10 @@ def _open_text(path: Path, head: bytes, packed: bool, operators: bool) -> Profil
         raise DerbyError(f"{path}: is {reason}")
     if head.startswith(_SQLITE):
         raise DerbyError(f"{path}: is a gzipped SQLite database; run `gunzip` on it first")
+    if _XPLANE.match(head):
+        from kernelderby.profile.sources.xplane import open_xplane
+
+        return open_xplane(path, packed)
     if path.suffix in SUFFIXES and b"\0" in head:
         return open_report(path)
     if b"\0" in head and not head.startswith((b"\xff\xfe", b"\xfe\xff")):  # UTF-16 text has zeros too

@@ -1,0 +1,68 @@
+"""The Parquet export of Nsight Systems (`nsys export --type parquetdir`): a folder with a file a table, whose columns
+are those of the SQLite export. It is copied into an SQLite database of its own, which goes when the profile does."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import tempfile
+import weakref
+from collections.abc import Iterator
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from kernelderby.errors import DerbyError
+from kernelderby.profile.sources.sqlite.export import SqliteProfile, open_sqlite
+
+_PLAIN = (int, str, bytes, float, type(None))
+_WANTED = ("CUPTI_ACTIVITY_KIND_", "NVTX_EVENTS", "StringIds", "TARGET_INFO_", "DIAGNOSTIC_EVENT", "META_DATA_EXPORT")
+_ROWS = 10_000  # copied at a time
+
+
+def open_parquet(folder: Path) -> SqliteProfile:
+    """DerbyError for a file that is damaged, a folder without GPU work, and where pyarrow is not installed."""
+    try:
+        import pyarrow.parquet as parquet
+    except ImportError:
+        raise DerbyError(
+            f"{folder}: Parquet files need pyarrow; pip install 'kernelderby[parquet]', or export with --type sqlite"
+        ) from None
+    handle, name = tempfile.mkstemp(prefix="derby-parquet-", suffix=".sqlite")
+    os.close(handle)
+    database = Path(name)
+    try:
+        with sqlite3.connect(database) as connection:
+            for path in sorted(folder.glob("*.parquet")):
+                if path.stem.startswith(_WANTED):
+                    _copy(connection, path, parquet)
+        connection.close()
+        profile = open_sqlite(database, folder)
+    except BaseException:
+        database.unlink(missing_ok=True)
+        raise
+    profile.form = profile.form.replace("nsys SQLite", "nsys Parquet")
+    weakref.finalize(profile, database.unlink, missing_ok=True)
+    return profile
+
+
+def _copy(connection: sqlite3.Connection, path: Path, parquet: Any) -> None:
+    try:
+        with parquet.ParquetFile(path) as file:
+            columns = [field.name for field in file.schema_arrow]
+            quoted = ", ".join('"' + column.replace('"', '""') + '"' for column in columns)
+            table = '"' + path.stem.replace('"', '""') + '"'
+            connection.execute(f"CREATE TABLE {table} ({quoted})")
+            rows = _rows(file, columns)
+            insert = f"INSERT INTO {table} VALUES ({', '.join('?' * len(columns))})"
+            while batch := list(islice(rows, _ROWS)):
+                connection.executemany(insert, batch)
+    except (OSError, ValueError, sqlite3.Error, OverflowError) as error:  # pyarrow's own errors are of these
+        raise DerbyError(f"{path}: damaged Parquet file ({error}); export it again".replace("\n", " ")) from None
+
+
+def _rows(file: Any, columns: list[str]) -> Iterator[list[Any]]:
+    for batch in file.iter_batches(batch_size=_ROWS):
+        values = [batch.column(place).to_pylist() for place in range(len(columns))]
+        for row in zip(*values, strict=True):
+            yield [value if isinstance(value, _PLAIN) else str(value) for value in row]

@@ -1,0 +1,193 @@
+"""XLA's own traces (.xplane.pb, of jax.profiler and TensorFlow): the planes of GPUs, whose lines are streams.
+
+The file is a protocol buffer, tsl's xplane.proto, read here without its library; only the fields below are looked at:
+    XSpace  planes 1
+    XPlane  name 2, lines 3, event_metadata 4 (a map: key 1, value 2), stat_metadata 5, stats 6
+    XLine   id 1, name 2, timestamp_ns 3, events 4
+    XEvent  metadata_id 1, offset_ps 2, duration_ps 3, stats 4
+    XStat   metadata_id 1, uint64 3, int64 4, str 5, ref 7
+"""
+
+from __future__ import annotations
+
+import gzip
+import re
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+
+from kernelderby.errors import DerbyError
+from kernelderby.files import read_bytes
+from kernelderby.profile.sources.operations import operation
+from kernelderby.profile.spans import KernelSum, Profile, Span, SpanKind, sum_spans
+
+MEND = "record it again with jax.profiler.trace(...)"
+_GPU = re.compile(r"^/device:GPU:(?P<number>\d{1,6})")
+_STREAM = re.compile(r"^Stream #(?P<number>\d{1,9})\b")
+_COPY = re.compile(r"^Memcpy(?P<from>[HDP])2(?P<to>[HDP])")
+_BYTES = re.compile(r"\b(?:size|num_bytes):(?P<bytes>\d{1,18})\b")
+_VARINT, _FIXED64, _LENGTH, _FIXED32 = 0, 1, 2, 5
+_NO_TIME = 1 << 62
+_Field = tuple[int, int | memoryview]
+
+
+class XplaneProfile(Profile):
+    has_events = True
+
+    def __init__(self, path: Path, gpu: str | None, spans: list[Span]) -> None:
+        super().__init__(path, "XLA trace, xplane.pb", gpu)
+        self._spans = sorted(spans, key=lambda span: (span.start_ns, span.end_ns))
+
+    def spans(self) -> Iterator[Span]:
+        return iter(self._spans)
+
+    def sums(self) -> list[KernelSum]:
+        return sum_spans(self._spans)
+
+
+class _Cut(ValueError):
+    """The message ends before a field of it does, or is none."""
+
+
+def open_xplane(path: Path, packed: bool = False) -> XplaneProfile:
+    """DerbyError for a file that is cut off or damaged, or without work of a GPU (a TPU's has none)."""
+    try:
+        data = gzip.decompress(read_bytes(path)) if packed else read_bytes(path)
+        planes = [value for number, value in _fields(memoryview(data)) if number == 1 and not isinstance(value, int)]
+        named = [(_text(_only(plane, 2)), plane) for plane in planes]
+        spans: list[Span] = []
+        untimed = 0
+        for name, plane in named:
+            if match := _GPU.match(name):
+                found, odd = _plane(plane, int(match["number"]))
+                spans += found
+                untimed += odd
+    except (_Cut, OSError, EOFError, zlib.error) as error:
+        raise DerbyError(f"{path}: is no whole xplane.pb ({error}); copy it again, or {MEND}") from None
+    if not spans:
+        there = ", ".join(name for name, _ in named[:4]) or "no plane"
+        raise DerbyError(f"{path}: no GPU work in it (it has {there}); {MEND} on a GPU")
+    profile = XplaneProfile(path, None, spans)
+    if untimed:
+        profile.warnings.append(f"{untimed:,} GPU operations have no valid times and are left out")
+    return profile
+
+
+def _plane(plane: memoryview, device: int) -> tuple[list[Span], int]:
+    lines: list[memoryview] = []
+    names: dict[int, str] = {}
+    stats: dict[int, str] = {}
+    for number, value in _fields(plane):
+        if isinstance(value, int):
+            continue
+        if number == 3:
+            lines.append(value)
+        elif number in (4, 5):
+            (names if number == 4 else stats).update([_entry(value)])
+    spans: list[Span] = []
+    untimed = 0
+    for line in lines:
+        title, stamp, events = "", 0, []
+        for number, value in _fields(line):
+            if number == 2:
+                title = _text(value)
+            elif number == 3 and isinstance(value, int):
+                stamp = value
+            elif number == 4 and not isinstance(value, int):
+                events.append(value)
+        if match := _STREAM.match(title):
+            for event in events:
+                span = _span(event, stamp, names, stats, device, int(match["number"]))
+                spans += [span] if span else []
+                untimed += span is None
+    return spans, untimed
+
+
+def _entry(value: memoryview) -> tuple[int, str]:
+    """Of a map from numbers to metadata: the number, and the name in it."""
+    key, name = 0, ""
+    for number, part in _fields(value):
+        if number == 1 and isinstance(part, int):
+            key = part
+        elif number == 2 and not isinstance(part, int):
+            name = _text(_only(part, 2))
+    return key, name
+
+
+def _span(
+    event: memoryview, stamp: int, names: dict[int, str], stats: dict[int, str], device: int, stream: int
+) -> Span | None:
+    identifier = offset = duration = 0
+    said = ""
+    for number, value in _fields(event):
+        if isinstance(value, int):
+            identifier = value if number == 1 else identifier
+            offset = value if number == 2 else offset
+            duration = value if number == 3 else duration
+        elif number == 4:
+            said = said or _memcpy_details(value, stats)
+    start, end = stamp + round(offset / 1000), stamp + round((offset + duration) / 1000)
+    if not 0 <= start <= end < _NO_TIME:
+        return None
+    name = names.get(identifier) or "kernel without a name"
+    copy, size = _COPY.match(name), _BYTES.search(said)
+    shown = f"Memcpy {copy['from']}to{copy['to']}" if copy else name
+    kind, shown = operation(shown)
+    moved = int(size["bytes"]) if size and kind is not SpanKind.KERNEL else 0
+    return Span(kind, shown, start, end, 0, device, stream, (), moved)
+
+
+def _memcpy_details(stat: memoryview, stats: dict[int, str]) -> str:
+    key, text = 0, ""
+    for number, value in _fields(stat):
+        if number == 1 and isinstance(value, int):
+            key = value
+        elif number == 5 and not isinstance(value, int):
+            text = _text(value)
+        elif number == 7 and isinstance(value, int):
+            text = stats.get(value, "")
+    return text if stats.get(key) in ("memcpy_details", "memset_details") else ""
+
+
+def _only(message: int | memoryview, wanted: int) -> int | memoryview:
+    if isinstance(message, int):
+        return memoryview(b"")
+    return next((value for number, value in _fields(message) if number == wanted), memoryview(b""))
+
+
+def _text(value: int | memoryview) -> str:
+    return "" if isinstance(value, int) else bytes(value).decode("utf-8", errors="replace")
+
+
+def _fields(message: memoryview) -> Iterator[_Field]:
+    """Number and value of each field: a number, or the bytes of a text or of a message in it."""
+    place, end = 0, len(message)
+    while place < end:
+        key, place = _varint(message, place)
+        kind = key & 7
+        if kind == _VARINT:
+            value, place = _varint(message, place)
+            yield key >> 3, value
+            continue
+        if kind == _LENGTH:
+            size, place = _varint(message, place)
+        elif kind in (_FIXED64, _FIXED32):
+            size = 8 if kind == _FIXED64 else 4
+        else:
+            raise _Cut(f"a field of kind {kind} at byte {place}")
+        if place + size > end:
+            raise _Cut(f"a field of {size:,} bytes where {end - place:,} are left")
+        yield key >> 3, message[place : place + size]
+        place += size
+
+
+def _varint(message: memoryview, place: int) -> tuple[int, int]:
+    value = shift = 0
+    while place < len(message) and shift < 64:
+        byte = message[place]
+        place += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return value & 0xFFFFFFFFFFFFFFFF, place
+        shift += 7
+    raise _Cut("a number that does not end")
