@@ -31,6 +31,7 @@ VERBS = {
     "bench": "Measure solutions on this GPU and record the traces.",
     "gate": "For CI: is a candidate slower than a base, on this GPU?",
     "tune": "Find a solution's fastest configurations on this GPU.",
+    "verify": "Sealed sessions against the rows: nothing changed, dropped or added.",
     "rank": "Compare solutions, or authors over all operators, from traces.",
     "explain": "What bounds a solution on a workload, and what to try next.",
     "roofline": "The floors of every operator and shape, and how near kernels come.",

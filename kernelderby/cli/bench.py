@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from kernelderby.cli.options import (
+    FILE,
     SECONDS,
     DerbyCommand,
     check_names,
@@ -60,6 +61,8 @@ from kernelderby.cli.output import say, say_json, say_line, warn
     type=SECONDS,
     help="Seconds for the whole run: operators by importance, a sample of shapes each; the last may end later.",
 )
+@click.option("--sealed", is_flag=True, help="Commit to the secret before, chain all rows; see `derby verify`.")
+@click.option("--sign", type=FILE, metavar="KEY", help="With --sealed: sign it with this SSH or minisign secret key.")
 @fresh_option
 @secret_option
 @written_root_option
@@ -78,6 +81,8 @@ def command(
     together: bool,
     only_plan: bool,
     budget: float | None,
+    sealed: bool,
+    sign: Path | None,
     fresh: int,
     secret: str,
     root: Path,
@@ -96,6 +101,10 @@ def command(
     from kernelderby.measure.run.plan import Settings, make_plan
     from kernelderby.measure.run.runner import Runner
 
+    if sign is not None and not sealed:
+        raise click.UsageError("--sign signs a sealed session; add --sealed")
+    if sealed and secret:
+        raise click.UsageError("--sealed draws a secret that nobody knows before; leave --secret out")
     catalog = Catalog.open(root)
     check_names(catalog, solutions, definitions)
     machine = find_machine(root, "cuda")
@@ -104,7 +113,17 @@ def command(
     if not as_json:
         say(f"{machine.name}: trying the libraries that solutions need")
     settings = Settings(
-        rounds, iterations, timeout, again, together, most_rounds, this_gpu, secret or drawn(), bool(secret), budget
+        rounds,
+        iterations,
+        timeout,
+        again,
+        together,
+        most_rounds,
+        this_gpu,
+        secret or drawn(),
+        bool(secret),
+        budget,
+        sealed,
     )
     shapes = fresh_workloads(catalog, solutions, definitions, settings.secret, fresh) if fresh else None
     plan = make_plan(catalog, machine, settings, solutions, definitions, workloads, origin, shapes)
@@ -114,7 +133,7 @@ def command(
         if as_json:
             say_json({"to_measure": plan.pairs, "seconds": plan.seconds, "skipped": plan.skipped})
         return
-    rows = _run(Runner, catalog, machine, settings, plan, as_json)
+    rows = _run(Runner, catalog, machine, settings, plan, as_json, sign)
     if as_json:
         say_json(
             {
@@ -150,7 +169,9 @@ def _print_plan(machine: Any, plan: Any) -> None:
         )
 
 
-def _run(runner_class: Any, catalog: Any, machine: Any, settings: Any, plan: Any, as_json: bool) -> list[Any]:
+def _run(
+    runner_class: Any, catalog: Any, machine: Any, settings: Any, plan: Any, as_json: bool, key: Path | None
+) -> list[Any]:
     from kernelderby.measure.run.observer import Observer
     from kernelderby.measure.run.progress import bar
     from kernelderby.report.plain import plain
@@ -169,8 +190,14 @@ def _run(runner_class: Any, catalog: Any, machine: Any, settings: Any, plan: Any
             def note(self, line: str) -> None:
                 warn([line])
 
-        rows: list[Any] = runner_class(catalog, machine, settings, Shown()).run(plan)
-        return rows
+        runner = runner_class(catalog, machine, settings, Shown())
+        rows: list[Any] = runner.run(plan)
+    if runner.seal is not None:
+        from kernelderby.measure.run.seal import sign
+
+        signed = f", signed: {sign(runner.seal, key).name}" if key else ""
+        warn([f"sealed: {runner.seal}{signed} (derby verify looks at it)"])
+    return rows
 
 
 def _row_line(row: Any) -> str:

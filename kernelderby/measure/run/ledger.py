@@ -18,6 +18,7 @@ from kernelderby.measure.run.observer import Observer
 from kernelderby.measure.run.plan import Job
 from kernelderby.measure.run.racer import Racer
 from kernelderby.measure.run.rows import TRIED_AGAIN, TRIES, Key, append_row, expect_writable, repair, set_aside_foreign
+from kernelderby.measure.run.seal import Seal
 from kernelderby.row import JUDGE_WITHOUT_MEMORY
 from kernelderby.trace import Measurement, Status
 
@@ -32,6 +33,7 @@ class Ledger:
         self.neighbours = Neighbours(catalog.root)
         self.environment = environment
         self.logs = Logs(session)
+        self.seal: Seal | None = None
         self.tries: dict[Key, int] = {}  # of the plan, and of this run
         self._catalog, self._machine, self._session, self._observer = catalog, machine, session, observer
         self._sizes: dict[Path, int] = {}  # of the files of rows, as this run left them
@@ -108,7 +110,9 @@ class Ledger:
     def _append(self, job: Job, row: Measurement) -> None:
         path = self.path(job.definition)
         self._only_ours(path)
-        append_row(path, row)
+        line = append_row(path, row)
+        if self.seal is not None:
+            self.seal.row(path, line)
         self._remember(path)
         self.rows.append(row)
         self._observer.row(row)

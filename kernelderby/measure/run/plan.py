@@ -28,7 +28,7 @@ class Settings:
     measure also what has a row. this_gpu: a row counts only where it was measured on this very GPU, not on another of
     its kind. together: when any chosen solution lacks a row on a workload, measure all of them, so that they pair.
     secret: of the session. is_secret_given: on the command line, where others may have read it.
-    budget_seconds: of the whole run, see budget.py."""
+    budget_seconds: of the whole run, see budget.py. sealed: see seal.py."""
 
     rounds: int = 5
     iterations: int = 10
@@ -40,6 +40,7 @@ class Settings:
     secret: str = field(default_factory=drawn)
     is_secret_given: bool = False
     budget_seconds: float | None = None
+    sealed: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -68,11 +68,13 @@ def _tries(row: Measurement) -> int:
     return given if isinstance(given, int) else 1
 
 
-def append_row(path: Path, row: Measurement) -> str | None:
-    """Writes one row and waits until it is on the disk: whole, or DerbyError. Returns what was mended before it."""
+def append_row(path: Path, row: Measurement) -> str:
+    """Writes one row and waits until it is on the disk: whole, or DerbyError. Gives its line."""
     _free_of_workers(path)
     line = json.dumps(row.to_trace(), ensure_ascii=False, allow_nan=False)
-    return append_line(path, line.encode("utf-8", "replace").decode())  # a message may hold half a surrogate pair
+    line = line.encode("utf-8", "replace").decode()  # a message may hold half a surrogate pair
+    append_line(path, line)
+    return line
 
 
 def last_line(path: Path) -> int:

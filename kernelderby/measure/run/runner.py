@@ -7,9 +7,11 @@ import secrets
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
+from pathlib import Path
 
 import torch
 
+from kernelderby import __version__
 from kernelderby.catalog import Catalog, published
 from kernelderby.catalog.selection import workload_label
 from kernelderby.catalog.traces import load_rows
@@ -30,6 +32,7 @@ from kernelderby.measure.run.ledger import Ledger, described, now
 from kernelderby.measure.run.observer import Observer
 from kernelderby.measure.run.plan import Job, Plan, Settings
 from kernelderby.measure.run.rows import claim, settled_keys
+from kernelderby.measure.run.seal import Seal
 from kernelderby.measure.run.shared import Run
 from kernelderby.measure.run.workers import START_SECONDS, Workers
 from kernelderby.measure.wire.process import WorkerProcess
@@ -70,6 +73,8 @@ class Runner:
                 self._ledger.environment["judge_beside_us"] = {
                     kind: [round(each.batch_us, 3), round(each.call_us, 3)] for kind, each in clock.beside.items()
                 }
+            if self.settings.sealed:
+                self._begin_seal(plan)
             try:
                 self._each_in_turn(plan.jobs)
             finally:
@@ -79,7 +84,30 @@ class Runner:
                 self._ledger.close()
                 if (place := self._ledger.logs.place()) is not None:
                     self.observer.note(f"what failed solutions have said, by the hash in their rows: {place}")
+                if self._ledger.seal is not None:
+                    self._ledger.seal.end(self.settings.secret)
         return self._ledger.rows
+
+    def _begin_seal(self, plan: Plan) -> None:
+        """From here on each row and note goes into it, too; the secret when the run has ended, however it does."""
+        self._ledger.seal = seal = Seal(self.catalog.root, self.machine.id, self.session)
+        solutions = {each.name: each for job in plan.jobs for each in job.solutions}
+        about = {"gpu": self.machine.name, "protocol": self.machine.protocol, "version": __version__, "time": now()}
+        about |= {name: str(self._ledger.environment.get(name, "")) for name in ("commit", "dirty")}
+        promised = seal.begin(self.settings.secret, solutions.values(), about)
+        self.observer.note(f"sealed session {self.session}, commitment {promised}: publish it before the first row")
+        told = self.observer.note
+
+        def note(line: str) -> None:
+            told(line)
+            seal.note(line)
+
+        self.observer.note = note  # type: ignore[method-assign]
+
+    @property
+    def seal(self) -> Path | None:
+        """The file of a sealed session."""
+        return self._ledger.seal.path if self._ledger.seal else None
 
     def _each_in_turn(self, jobs: Sequence[Job]) -> None:
         """Each job that no other run of the machine has in hand (see rows.claim), those that one had once more in

@@ -1,0 +1,49 @@
+"""derby verify: sealed sessions against the rows."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import click
+
+from kernelderby.cli.options import FILE, DerbyCommand, json_option, root_option
+from kernelderby.cli.output import say_json, say_line
+
+
+@click.command(cls=DerbyCommand)
+@click.argument("traces", type=FILE, required=False)
+@click.option("--key", type=FILE, metavar="FILE", help="The judge's public key (SSH, minisign): signatures must hold.")
+@root_option
+@json_option
+def command(traces: Path | None, key: Path | None, root: Path, as_json: bool) -> None:
+    """Sealed sessions (`derby bench --sealed`) against the rows: TRACES is a .seal file or a folder (default: the
+    set's traces).
+
+    Each must hold: the secret is the one committed to before, the chain of rows and notes is whole, every sealed row
+    is in the files as it was written and no other row of the session, each row's code and inputs are those of the
+    session. Exit code 1 if one does not.
+    """
+    from kernelderby.measure.run.verify import verify
+
+    found = verify(traces or root / "traces", key)
+    if as_json:
+        say_json(
+            [
+                {
+                    **{"file": str(each.path), "session": each.session, "commitment": each.commitment},
+                    **{"rows": each.rows, "signed": each.signed, "problems": each.problems},
+                }
+                for each in found
+            ]
+        )
+    else:
+        for each in found:
+            how = "signed, " if each.signed else ""
+            say_line(f"{'FAIL' if each.problems else 'ok  '}  {each.session or each.path.name}: {how}{each.rows} rows")
+            if each.commitment:
+                say_line(f"    commitment {each.commitment}")
+            for problem in each.problems:
+                say_line(f"    {problem}")
+    if any(each.problems for each in found):
+        sys.exit(1)

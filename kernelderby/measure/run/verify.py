@@ -1,0 +1,144 @@
+"""Sealed sessions against the rows of a set (`derby verify`): nothing here measures, or needs torch."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from kernelderby.errors import DerbyError
+from kernelderby.files import files_under, read_bytes
+from kernelderby.measure.judge.secret import of_workload
+from kernelderby.measure.run.seal import FOLDER, NAMESPACE, SUFFIX, commitment, is_of_minisign, link, ran, sha256
+
+
+@dataclass(slots=True)
+class Verified:
+    """One session. problems: empty where all holds. signed: by the key that was given, None where none was."""
+
+    path: Path
+    session: str = ""
+    commitment: str = ""
+    rows: int = 0
+    signed: bool | None = None
+    problems: list[str] = field(default_factory=list)
+
+
+def verify(place: Path, key: Path | None = None) -> list[Verified]:
+    """place: a .seal file, or a folder of a set with some beneath it. DerbyError where there is none."""
+    found = [place] if place.is_file() else files_under(place, SUFFIX, lambda _: None) if place.is_dir() else []
+    if not found:
+        raise DerbyError(f"{place}: holds no sealed session; `derby bench --sealed` writes one")
+    return [_verified(path, key) for path in found]
+
+
+def _verified(path: Path, key: Path | None) -> Verified:
+    verified = Verified(path)
+    entries = _chained(path, verified.problems)
+    if not entries or entries[0].get("kind") != "begin":
+        verified.problems.append("does not begin with a commitment")
+        return verified
+    first, last = entries[0], entries[-1]
+    verified.session, verified.commitment = str(first.get("session")), str(first.get("commitment"))
+    sealed = [entry for entry in entries if entry.get("kind") == "row"]
+    verified.rows = len(sealed)
+    if last.get("kind") != "end":
+        verified.problems.append("was not ended: no secret is told, so nobody can draw its inputs again")
+    else:
+        if commitment(verified.session, str(last.get("secret"))) != verified.commitment:
+            verified.problems.append("the secret is not the one that was committed to")
+        if last.get("rows") != len(sealed):
+            verified.problems.append(f"holds {len(sealed)} rows, and says {last.get('rows')} at its end")
+    verified.problems += _against_rows(path, first, last, sealed)
+    if key is not None:
+        problem = _signature_problem(path, key)
+        verified.signed = not problem
+        verified.problems += [f"signature: {problem}"] * bool(problem)
+    return verified
+
+
+def _chained(path: Path, problems: list[str]) -> list[dict[str, Any]]:
+    """Its entries up to the first that does not follow from the one before."""
+    entries: list[dict[str, Any]] = []
+    previous = ""
+    for number, line in enumerate(read_bytes(path).splitlines(), 1):
+        try:
+            entry = json.loads(line)
+            told = entry.pop("hash")
+            follows = entry.get("previous") == previous and link(entry) == told
+        except (ValueError, RecursionError, LookupError, AttributeError, TypeError):
+            follows = False
+        if not follows or (entries and entries[-1].get("kind") == "end"):
+            problems.append(f"line {number} does not follow: changed, dropped or added later")
+            break
+        entries.append(entry)
+        previous = told
+    return entries
+
+
+def _against_rows(path: Path, first: dict[str, Any], last: dict[str, Any], sealed: list[dict[str, Any]]) -> list[str]:
+    """What the files of rows and the seal say of each other. The set is where its folder traces/ lies."""
+    if path.parent.name != FOLDER:
+        return [f"does not lie in traces/<gpu>/{FOLDER}/, so its rows are not looked at"]
+    traces, session = path.resolve().parents[2], first.get("session")
+    problems: list[str] = []
+    of_session: dict[tuple[str, str], dict[str, Any]] = {}
+    for file in files_under(traces, ".jsonl", problems.append):
+        for line in read_bytes(file).splitlines():
+            if str(session).encode() not in line:
+                continue
+            try:
+                row = json.loads(line)
+                is_of_it = row["measurement"]["session"] == session
+            except (ValueError, RecursionError, LookupError, TypeError):
+                continue
+            if is_of_it:
+                of_session[str(file.relative_to(traces.parent)), sha256(line)] = row
+    promised = {(str(entry.get("file")), str(entry.get("sha256"))) for entry in sealed}
+    for count, told in (
+        (len(promised - of_session.keys()), "are sealed and not in the files as they were written"),
+        (len(of_session.keys() - promised), "of the session are in the files and not sealed"),
+        (len(sealed) - len(promised), "are sealed twice"),
+    ):
+        problems += [f"{count} rows {told}"] * bool(count)
+    of_rows = Counter(problem for row in of_session.values() for problem in _row_problems(row, first, last))
+    return problems + [f"{count} rows {problem}" for problem, count in of_rows.items()]
+
+
+def _row_problems(row: dict[str, Any], first: dict[str, Any], last: dict[str, Any]) -> list[str]:
+    measured, solutions, found = row["measurement"], first.get("solutions"), []
+    if not isinstance(solutions, dict) or solutions.get(row.get("solution")) != measured.get("solution_hash"):
+        found.append("are of code that the session did not begin with")
+    own = (measured.get("environment") or {}).get("secret")
+    if own is not None and "secret" in last and own != of_workload(str(last["secret"]), row["workload"]["uuid"]):
+        found.append("have inputs that the secret does not draw")
+    return found
+
+
+def _signature_problem(path: Path, key: Path) -> str:
+    """key: minisign's public key file, or a public SSH key."""
+    if is_of_minisign(key):
+        made = path.with_name(path.name + ".minisig")
+        return ran(["minisign", "-V", "-q", "-p", str(key), "-m", str(path), "-x", str(made)])
+    made = path.with_name(path.name + ".sig")
+    with tempfile.NamedTemporaryFile("w", suffix=".signers") as signers:
+        signers.write(f"judge {read_bytes(key).decode(errors='replace').strip()}\n")
+        signers.flush()
+        words = [
+            "ssh-keygen",
+            "-q",
+            "-Y",
+            "verify",
+            "-f",
+            signers.name,
+            "-I",
+            "judge",
+            "-n",
+            NAMESPACE,
+            "-s",
+            str(made),
+        ]
+        return ran(words, read_bytes(path))

@@ -1,0 +1,166 @@
+"""A sealed session: what derby verify takes, and each way in which a service could cheat afterwards."""
+
+import json
+import shutil
+import subprocess
+
+import pytest
+from measuring import CPU, copied_set
+
+from kernelderby.catalog import Catalog
+from kernelderby.cli import derby as command
+from kernelderby.errors import DerbyError
+from kernelderby.measure.judge.secret import of_workload
+from kernelderby.measure.run.observer import Observer
+from kernelderby.measure.run.plan import Settings, make_plan
+from kernelderby.measure.run.seal import commitment, link, sign
+from kernelderby.measure.run.verify import verify
+
+pytest.importorskip("torch")
+NAMES = ["honest", "not_a_number"]
+
+
+@pytest.fixture(scope="module")
+def session(tmp_path_factory):
+    """A set with the rows of two sessions, the later one sealed; its seal and what it noted."""
+    from kernelderby.measure.run.runner import Runner
+
+    root, notes = copied_set(tmp_path_factory.mktemp("sealed")), []
+
+    class Told(Observer):
+        def note(self, line):
+            notes.append(line)
+
+    for sealed in (False, True):
+        catalog = Catalog.open(root)
+        settings = Settings(rounds=1, most_rounds=1, iterations=2, timeout_seconds=30, again=True, sealed=sealed)
+        plan = make_plan(catalog, CPU, settings, NAMES, workloads=("8",))
+        runner = Runner(catalog, CPU, settings, Told())
+        assert len(runner.run(plan)) == 2
+    return root, runner.seal, settings.secret, notes
+
+
+@pytest.fixture
+def sealed(session, tmp_path):
+    """A copy of it to spoil."""
+    root = tmp_path / "set"
+    shutil.copytree(session[0], root)
+    return root, root / session[1].relative_to(session[0])
+
+
+def test_a_sealed_session_holds(session):
+    root, seal, secret, notes = session
+    (verified,) = verify(root / "traces")
+    assert verified.problems == [] and verified.rows == 2 and verified.signed is None
+    entries = [json.loads(line) for line in seal.read_text().splitlines()]
+    kinds = [entry["kind"] for entry in entries]
+    assert kinds[0] == "begin" and kinds[-1] == "end" and kinds.count("row") == 2
+    assert secret not in "\n".join(seal.read_text().splitlines()[:-1]), "the secret comes last"
+    assert entries[0]["commitment"] == commitment(entries[0]["session"], secret) == verified.commitment
+    assert any(verified.commitment in note and "publish it" in note for note in notes)
+
+
+def rewritten(seal, change, again=False):
+    """The entries through change(), with new hashes where again: by somebody who knows how."""
+    entries = change([json.loads(line) for line in seal.read_text().splitlines()])
+    previous = ""
+    for entry in entries:
+        told = entry.pop("hash")
+        if again:
+            entry["previous"] = previous
+            told = previous = link(entry)
+        entry["hash"] = told
+    seal.write_text("".join(json.dumps(entry) + "\n" for entry in entries))
+
+
+def with_secret(entries):
+    entries[-1]["secret"] = "0" * 32
+    return entries
+
+
+def with_other_code(entries):
+    entries[0]["solutions"]["honest"] = "0" * 64
+    return entries
+
+
+@pytest.mark.parametrize(
+    ("change", "again", "told"),
+    [
+        (lambda entries: entries[:1] + entries[2:], False, "line 2 does not follow"),
+        (lambda entries: entries[:-1], False, "was not ended"),
+        (lambda entries: [*entries, dict(entries[1])], False, "does not follow"),
+        (with_other_code, False, "line 1 does not follow"),
+        (with_secret, True, "the secret is not the one that was committed to"),
+        (with_secret, True, "2 rows have inputs that the secret does not draw"),
+        (with_other_code, True, "1 rows are of code that the session did not begin with"),
+        (lambda entries: [each for each in entries if each["kind"] != "row"], True, "2 rows of the session are in"),
+        (lambda entries: entries[1:], True, "does not begin with a commitment"),
+        (lambda entries: [*entries[:-1], dict(entries[1]), entries[-1]], True, "1 rows are sealed twice"),
+        (lambda entries: [], True, "does not begin with a commitment"),
+    ],
+)
+def test_a_changed_seal_does_not(sealed, change, again, told):
+    root, seal = sealed
+    rewritten(seal, change, again)
+    (verified,) = verify(root)
+    assert any(told in problem for problem in verified.problems), verified.problems
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        (lambda lines: [line.replace(b'"eager"', b'"eager" ') for line in lines], "not in the files as they were"),
+        (lambda lines: lines[:-1], "1 rows are sealed and not in the files"),
+        (lambda lines: [*lines, lines[-1].replace(b"evaluation", b"evaluation2")], "1 rows of the session are in"),
+    ],
+)
+def test_rows_that_were_changed_dropped_or_added(sealed, change, told):
+    root, seal = sealed
+    (rows,) = (root / "traces").rglob("*.jsonl")
+    rows.write_bytes(b"".join(line + b"\n" for line in change(rows.read_bytes().splitlines())))
+    (verified,) = verify(seal)
+    assert any(told in problem for problem in verified.problems), verified.problems
+
+
+@pytest.mark.skipif(shutil.which("ssh-keygen") is None, reason="needs ssh-keygen")
+def test_a_signature_holds_for_the_key_and_the_bytes(sealed, tmp_path):
+    root, seal = sealed
+    for name in ("judge", "other"):
+        subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", tmp_path / name], check=True)
+    (unsigned,) = verify(seal, tmp_path / "judge.pub")
+    assert unsigned.signed is False and "signature" in unsigned.problems[0]
+    assert sign(seal, tmp_path / "judge").name == seal.name + ".sig"
+    assert [each.problems for each in verify(root, tmp_path / "judge.pub")] == [[]]
+    (other,) = verify(seal, tmp_path / "other.pub")
+    assert other.signed is False and len(other.problems) == 1
+    rewritten(
+        seal, lambda entries: [{**each, "text": "a"} if each["kind"] == "note" else each for each in entries], True
+    )
+    with seal.open("a") as file:
+        file.write("\n")
+    (changed,) = verify(seal, tmp_path / "judge.pub")
+    assert changed.signed is False
+    with pytest.raises(DerbyError, match="cannot be read"):
+        sign(seal, tmp_path / "none")
+
+
+def test_the_command(sealed, capsys):
+    root, seal = sealed
+    with pytest.raises(SystemExit) as ended:
+        command(["verify", "--root", str(root), "--json"])
+    (found,) = json.loads(capsys.readouterr().out)
+    assert not ended.value.code and found["problems"] == [] and found["rows"] == 2
+    rewritten(seal, with_secret)
+    with pytest.raises(SystemExit) as ended:
+        command(["verify", str(seal)])
+    out = capsys.readouterr().out
+    assert ended.value.code == 1 and out.startswith("FAIL  ") and max(map(len, out.splitlines())) <= 80
+    with pytest.raises(DerbyError, match="holds no sealed session"):
+        verify(root / "definitions")
+
+
+def test_each_workloads_secret_is_drawn_from_the_sessions(session):
+    root, seal, secret, _ = session
+    for row in Catalog.open(root).traces():
+        if row.session == json.loads(seal.read_text().splitlines()[0])["session"]:
+            assert row.environment["secret"] == of_workload(secret, row.uuid)
