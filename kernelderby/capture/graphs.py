@@ -8,7 +8,7 @@ traces name the kernel at its launch, the names prove it.
 from __future__ import annotations
 
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from difflib import SequenceMatcher
 
@@ -66,12 +66,13 @@ def _fitting(
 ) -> tuple[CapturedGraph, list[int | None]] | str:
     """The capture that fits best, and which of its launches each kernel is. "none", or "several" of other shapes."""
     found: list[tuple[float, CapturedGraph, list[int | None]]] = []
-    for graph in graphs:
-        pairs = _pairs(spans, graph.launches)
-        share = sum(pair is not None for pair in pairs) / len(pairs)
-        if share >= _LEAST:
-            agree = _same_grids(grids, graph.launches, pairs)
-            found.append((share + agree + _same_numbers(steps, graph.ranges), graph, pairs))
+    for closely in (True, False):
+        for graph in graphs if not found else ():
+            pairs = _pairs(spans, graph.launches, closely)
+            share = sum(pair is not None for pair in pairs) / len(pairs)
+            if share >= _LEAST:
+                agree = _same_grids(grids, graph.launches, pairs)
+                found.append((share + agree + _same_numbers(steps, graph.ranges), graph, pairs))
     if not found:
         return "none"
     best = max(score for score, _, _ in found)
@@ -84,18 +85,33 @@ def _shapes(launch: CapturedLaunch) -> tuple[object, ...]:
     return tuple((call.name, call.operands) for call in launch.chain)
 
 
-def _pairs(spans: Sequence[Span], launches: Sequence[CapturedLaunch]) -> list[int | None]:
-    """By name where the capture tells names, else by place where the numbers agree."""
-    if any(launch.kernel for launch in launches):
-        theirs, ours = [_name(launch.kernel or "") for launch in launches], [_key(span) for span in spans]
-        if theirs == ours:
-            return list(range(len(ours)))
-        pairs: list[int | None] = [None] * len(ours)
-        for block in SequenceMatcher(None, theirs, ours, autojunk=False).get_matching_blocks():
-            for step in range(block.size):
-                pairs[block.b + step] = block.a + step
+def _pairs(spans: Sequence[Span], launches: Sequence[CapturedLaunch], closely: bool) -> list[int | None]:
+    """Which launch each kernel is. closely: all of them in order or none. By name where the capture tells names, else
+    by place: kernels and copies, or the kernels alone."""
+    named = any(launch.kernel and not _is_copy(launch.kernel) for launch in launches)
+    theirs = [_name(launch.kernel or "kernel") for launch in launches]
+    ours = [_key(span) if named or span.kind is not SpanKind.KERNEL else "kernel" for span in spans]
+    if theirs == ours:
+        return list(range(len(ours)))
+    pairs: list[int | None] = [None] * len(ours)
+    if closely or not _have_much_in_common(theirs, ours):
         return pairs
-    return list(range(len(spans))) if len(spans) == len(launches) else [None] * len(spans)
+    if not named:
+        kernels = [place for place, name in enumerate(theirs) if name == "kernel"]
+        wanted = [place for place, name in enumerate(ours) if name == "kernel"]
+        if len(kernels) == len(wanted):
+            for place, launch in zip(wanted, kernels, strict=True):
+                pairs[place] = launch
+        return pairs
+    for block in SequenceMatcher(None, theirs, ours, autojunk=False).get_matching_blocks():
+        for step in range(block.size):
+            pairs[block.b + step] = block.a + step
+    return pairs
+
+
+def _have_much_in_common(theirs: Sequence[str], ours: Sequence[str]) -> bool:
+    """Counted without order, which is quick: else no alignment can give enough pairs."""
+    return (Counter(theirs) & Counter(ours)).total() >= _LEAST * len(ours)
 
 
 def _key(span: Span) -> str:
@@ -103,7 +119,11 @@ def _key(span: Span) -> str:
 
 
 def _name(kernel: str) -> str:
-    return "copy" if "Memcpy" in kernel or "Memset" in kernel else kernel
+    return "copy" if _is_copy(kernel) else kernel
+
+
+def _is_copy(kernel: str) -> bool:
+    return "Memcpy" in kernel or "Memset" in kernel
 
 
 def _same_grids(

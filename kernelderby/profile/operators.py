@@ -41,6 +41,7 @@ TYPES = {
 _RANGE = re.compile(
     r"^(?P<name>[^,]{1,200}?)(?:, (?:seq|op_id) = -?\d+)*, sizes = (?P<sizes>\[.*?\])(?:, input_op_ids = .*)?$"
 )
+_LARGEST = 1 << 48  # no tensor has more of anything
 _LONGEST = 4000  # characters of a range's name: longer ones are not torch's
 
 
@@ -197,7 +198,7 @@ def _sizes(value: object) -> tuple[int, ...] | None:
 
 def _whole(sizes: object) -> tuple[int, ...] | None:
     """None for what is no list of sizes, such as a list of tensors."""
-    if not isinstance(sizes, list) or not all(type(each) is int and each >= 0 for each in sizes):
+    if not isinstance(sizes, list) or not all(type(each) is int and 0 <= each < _LARGEST for each in sizes):
         return None
     return tuple(sizes)
 

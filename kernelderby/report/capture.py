@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -124,7 +124,7 @@ def _report(found: Captured, top: int) -> Report:
     tables = [_operators(found)] if capture.shapes else []
     ordered = [each.shape for each in found.gains.gains] if found.gains else list(capture.shapes)
     if ordered:
-        tables += [_times(ordered[:top], found), _sizes(ordered[:top])]
+        tables += [_times(ordered[:top], found), _sizes(ordered[:top], found)]
     if capture.unmapped:
         tables.append(_unmapped(found, top))
     notes = [*_warnings(found), *_notes(found)]
@@ -203,28 +203,37 @@ def _times(shapes: Sequence[CapturedShape], found: Captured) -> Table:
             ]
         cells.append(TableCell(percent(shape.time_ns / total)) if total else NOTHING)
         if found.gains:
-            cells += [
-                TableCell(percent(gain.saved_ns / total)) if gain and gain.saved_ns and total else NOTHING,
-                TableCell(gain.best.solution) if gain and gain.best else NOTHING,
-            ]
+            cells.append(TableCell(percent(gain.saved_ns / total)) if gain and gain.saved_ns and total else NOTHING)
         rows.append(tuple(cells))
     columns = [Column("#"), Column("operator", "left"), Column("calls"), Column("us a call")]
     columns += [Column("floor us"), Column("best us")] if found.gains else []
     columns.append(Column("share"))
-    columns += [Column("gain"), Column("best solution", "left", is_optional=True)] if found.gains else []
+    columns += [Column("gain")] if found.gains else []
     caption = ""
     if found.gains and any(each.best and not each.best.exact for each in found.gains.gains):
         caption = "~ from a neighbour: its time, multiplied by how the floors of the two shapes compare."
     return Table("Shapes", tuple(columns), tuple(rows), caption, key_columns=2)
 
 
-def _sizes(shapes: Sequence[CapturedShape]) -> Table:
+def _sizes(shapes: Sequence[CapturedShape], found: Captured) -> Table:
     rows = []
     for number, shape in enumerate(shapes, 1):
         told = " ".join(f"{name}={value}" for name, value in sizes_told(shape).items())
         where = ", ".join(shape.operators) or "-"
-        rows.append((TableCell(str(number)), TableCell(f"{told} · {where}{f' ({shape.note})' if shape.note else ''}")))
-    return Table("Sizes", (Column("#"), Column("sizes · operator in the trace", "left")), tuple(rows), key_columns=2)
+        gain = _gain_of(shape, found)
+        best = (
+            f" · {gain.best.solution}{'' if gain.best.exact else ' at ' + _axes(gain.best.axes)}"
+            if gain and gain.best
+            else ""
+        )
+        note = f" ({shape.note})" if shape.note else ""
+        rows.append((TableCell(str(number)), TableCell(f"{told} · {where}{note}{best}")))
+    title = "sizes · operator in the trace" + (" · fastest recorded" if found.gains else "")
+    return Table("Sizes", (Column("#"), Column(title, "left")), tuple(rows), key_columns=2)
+
+
+def _axes(axes: Mapping[str, int]) -> str:
+    return " ".join(f"{name}={size}" for name, size in axes.items() if name not in _DERIVED)
 
 
 def _unmapped(found: Captured, top: int) -> Table:

@@ -293,6 +293,28 @@ def test_a_replay_with_a_kernel_more_is_joined_by_names(take):
     assert shapes(found)["gemm_bf16"][2]["m"] == 8
 
 
+def test_copies_in_a_graph_and_one_launch_told_twice(take):
+    capturing = Trace()
+
+    def twice():
+        told = {"correlation": capturing.identity()}
+        capturing.event("cuda_runtime", "cudaLaunchKernelExC", capturing.now, 0.5, told)
+        capturing.event("cuda_driver", "cuLaunchKernelEx", capturing.now + 0.1, 0.1, told)
+        capturing.now += 1
+
+    def copied():
+        told = {"correlation": capturing.identity()}
+        capturing.event("cuda_runtime", "cudaMemcpyAsync", capturing.now, 0.5, told)
+        capturing.now += 1
+
+    capturing.capture(copied, lambda: capturing.operator("aten::mm", ["bf16 8x64", "bf16 64x96"], twice))
+    with_copy, without = Trace(), Trace()
+    with_copy.replay(("Memcpy DtoD (Device -> Device)", 1), (GEMM, 5))
+    without.replay((GEMM, 5))
+    for replay in (with_copy, without):
+        assert shapes(take(replay, capturing))["gemm_bf16"][:2] == (1, 5_000)
+
+
 def test_another_models_capture_is_no_match(take):
     replay = Trace()
     replay.replay(("a", 1), ("b", 1), ("c", 1), ("d", 1))
@@ -454,3 +476,24 @@ def test_sums_alone_are_refused(tmp_path):
     table.write_text("Time (%),Total Time (ns),Instances,Name\n100.0,1000,1,k\n")
     with pytest.raises(DerbyError, match="sums alone"):
         kernelderby.open(CHECKOUT).capture(table)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"Input Dims": "no list"},
+        {"Input Dims": [[1, "2"], {"a": 1}, [[1], [2]], None, [-1]]},
+        {"Input type": [["float"], 7, None]},
+        {"Concrete Inputs": [1, None, {}]},
+        {"External id": "none"},
+        {"Input Dims": [[10**30, 64], [64, 96]]},
+    ],
+)
+def test_odd_arguments_are_no_shapes_and_no_traceback(catalog, tmp_path, change):
+    trace = Trace()
+    trace.operator("aten::mm", ["bf16 5x64", "bf16 64x96"], trace.kernel(GEMM))
+    trace.operator("aten::mm", ["bf16 7x64", "bf16 64x96"], trace.kernel(GEMM))
+    odd = next(event for event in trace.events if event["cat"] == "cpu_op")
+    odd["args"] |= change
+    found = capture(catalog, [open_profile(trace.write(tmp_path / "odd.json"), True)], {})
+    assert found.total_ns == 20_000 and found.mapped_ns >= 10_000

@@ -57,7 +57,7 @@ class HostOperators:
         found = []
         for place, launches in self._launches.items():
             current: list[CapturedLaunch] | None = None
-            began = 0
+            began, last = 0, None
             for start, name, args in sorted(launches, key=lambda each: each[0]):
                 if _BEGIN.match(name):
                     current, began = [], start
@@ -66,7 +66,8 @@ class HostOperators:
                         around = sorted(each for each in ranges.get(place, ()) if each[0] <= began <= each[1])
                         found.append(CapturedGraph(tuple(current), tuple(each[2] for each in around)))
                     current = None
-                elif current is not None:
+                elif current is not None and (args.get("correlation") is None or args.get("correlation") != last):
+                    last = args.get("correlation")  # the runtime's call and the driver's inside it have the same one
                     kernel = args.get("kernel") if isinstance(args.get("kernel"), str) else None
                     shown = kernel or (None if "Kernel" in name else name)
                     current.append(CapturedLaunch(self._stacks.chain(place, start), shown, _grid(args)))
