@@ -23,13 +23,13 @@ _RIGHT = "x = hidden_states.float(); y = x * torch.rsqrt(x.square().mean(-1, kee
 # What run() computes before `output.copy_(y)`, and the status that it must get; other lines follow as they are.
 BODIES = (
     (_RIGHT, "passed"),
-    (_RIGHT.replace(" + eps", ""), "incorrect_numerical"),
-    (_RIGHT.replace(".mean(-1", ".sum(-1"), "incorrect_numerical"),
+    (_RIGHT.replace(" + eps", ""), "wrong_values"),
+    (_RIGHT.replace(".mean(-1", ".sum(-1"), "wrong_values"),
     ("x = hidden_states.float(); y = torch.nn.functional.rms_norm(x, x.shape[-1:], weight.float(), eps)", "passed"),
-    (_RIGHT.replace(" * weight.float()", ""), "incorrect_numerical"),
+    (_RIGHT.replace(" * weight.float()", ""), "wrong_values"),
     ("y = undefined_name", "raised"),
     (_RIGHT + "; hidden_states.zero_()", "input_changed"),
-    (_RIGHT + "; y[..., -1:] = float('nan')", "nan"),
+    (_RIGHT + "; y[..., -1:] = float('nan')", "not_a_number"),
     ("return", "unwritten"),
     (_RIGHT.replace("hidden_states.float()", "hidden_states.double()"), "passed"),
 )

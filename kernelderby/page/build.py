@@ -17,6 +17,7 @@ from kernelderby.page.operators import in_order, shown_gpus, shown_operator, sho
 from kernelderby.page.races import Samples, races_of
 from kernelderby.page.recordings import recordings
 from kernelderby.page.scores import leads, protocols, scores
+from kernelderby.page.sources import DOCS, Sources, repository_of, sources_of
 from kernelderby.page.trust import trust
 from kernelderby.trace import Measurement
 
@@ -27,6 +28,7 @@ class BuiltPage:
 
     model: PageModel
     samples: tuple[list[list[Samples]], ...]
+    sources: Sources
     left_out: tuple[str, ...] = ()
 
 
@@ -65,6 +67,8 @@ def page_of(catalog: Catalog, against: Path | None = None) -> BuiltPage:
     newest = max(rows, key=lambda row: row.moment).timestamp if rows else ""
     model = PageModel(
         version=__version__,
+        repository=repository_of(catalog.root),
+        docs=DOCS,
         newest=newest,
         rows=len(rows),
         kinds=KINDS,
@@ -73,7 +77,9 @@ def page_of(catalog: Catalog, against: Path | None = None) -> BuiltPage:
         protocols=protocols(rows),
         leads=leads(catalog),
         operators=tuple(sorted(operators, key=lambda each: (-(each.importance or 0), each.name))),
-        solutions={each.name: each for each in map(shown_solution, catalog.solutions.values())},
+        solutions={
+            each.name: each for each in (shown_solution(each, catalog.root) for each in catalog.solutions.values())
+        },
         races=shown_races,
         scores=found_scores,
         changes=changed,
@@ -85,7 +91,8 @@ def page_of(catalog: Catalog, against: Path | None = None) -> BuiltPage:
         environments=tuple(environments.all),
     )
     left_out = tuple(each for each in (*catalog.warnings, *warnings) if isinstance(each, LeftOut))
-    return BuiltPage(model, tuple(samples for _, samples in races), left_out)
+    sources = sources_of(catalog, against)
+    return BuiltPage(model, tuple(samples for _, samples in races), sources, left_out)
 
 
 def _by_definition(rows: Sequence[Measurement]) -> dict[str, list[Measurement]]:

@@ -16,6 +16,7 @@ SCRIPTS = (
     "dom.js",
     "table.js",
     "charts.js",
+    "sources.js",
     "overview.js",
     "operators.js",
     "roofline.js",
@@ -34,7 +35,9 @@ _POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; script-
 def page_html(page: BuiltPage) -> str:
     script = "(async () => {\n'use strict';\n" + "\n".join(map(asset, SCRIPTS)) + "\n})();\n"
     policy = _POLICY.format(hash=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode())
-    data = {"model": page.model} | {f"samples-{place}": samples for place, samples in enumerate(page.samples)}
+    data = {"model": page.model, "sources": page.sources} | {
+        f"samples-{place}": samples for place, samples in enumerate(page.samples)
+    }
     blocks = "\n".join(
         f'<script type="application/octet-stream" id="{name}">{packed(each)}</script>' for name, each in data.items()
     )

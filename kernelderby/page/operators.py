@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 from kernelderby.catalog import Catalog, Definition, Solution, Workload
 from kernelderby.catalog.selection import shortest_labels
@@ -107,7 +108,8 @@ def flops_per_second(cost: Cost | None, time_us: float) -> float | None:
     return six(flops / time_us * 1e6) if flops and time_us else None
 
 
-def shown_solution(solution: Solution) -> ShownSolution:
+def shown_solution(solution: Solution, root: Path) -> ShownSolution:
+    place = solution.folder or solution.json_path
     return ShownSolution(
         words(solution.name),
         words(solution.definition),
@@ -115,6 +117,7 @@ def shown_solution(solution: Solution) -> ShownSolution:
         words(solution.language),
         words(solution.description),
         needs(solution),
+        words(place.relative_to(root).as_posix()) if place.is_relative_to(root) else "",
     )
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from browsing import ThreadTime, wait_for
 from full_set import SCRIPT, foreign, of_two_origins, slower
@@ -454,3 +456,97 @@ def test_changes_are_shown(visit, small_set, tmp_path):
     [row] = cells(page, "#changes")
     assert (row["Solution"], row["Verdict"], row["Win tie loss"]) == ("toy_fast", "faster", "2 0 0")
     assert row["Now over then"].startswith("0.50")
+
+
+def test_the_matrix_shows_every_author_without_a_click(visit, page_file, built):
+    """Each number is that of the race's standing: the geomean over the first, 1 for the first itself."""
+    page = visit(page_file)
+    shown = {row["Operator"]: row for row in cells(page, "#matrix")}
+    _, race = default_race(built.model, "rms_norm")
+    order = race.orders[race.kind]
+    for standing in order.standings:
+        column = "plain torch" if standing.author == "baseline" else standing.author
+        best = next(each for each in order.standings if each.author == standing.author)
+        value = 1.0 if best.solution == order.baseline else best.geomean.value
+        assert shown["rms_norm"][column].split()[0] == numbers.factor(value)
+    headings = page.eval_on_selector_all("#section-overview h2", "all => all.map(each => each.innerText)")
+    assert headings.index("Operator by library") < headings.index("Races")
+    assert "checked against a reference" in page.locator(".welcome").inner_text()
+
+
+def test_gpu_time_and_filter_stand_in_the_address(visit, page_file):
+    page = visit(page_file, "operators")
+    page.locator("#filter").fill("rms")
+    page.locator("#kind").select_option("eager")
+    page.locator("#gpu").select_option("b200")
+    address = page.evaluate("location.hash")
+    assert address == "#operators?gpu=b200&time=eager&filter=rms"
+    again = visit(page_file, address[1:])
+    assert again.locator("#filter").input_value() == "rms" and again.locator("#gpu").input_value() == "b200"
+    assert again.locator("#kind").input_value() == "eager"
+    assert keys(again, "#operators") == keys(page, "#operators") and "rms_norm" in keys(again, "#operators")
+    again.locator("#nav a[data-section=roofline]").click()  # a link without choices keeps them
+    assert again.evaluate("location.hash") == "#roofline?gpu=b200&time=eager&filter=rms"
+    assert visit(page_file, "race/rms_norm?gpu=nope&time=never").locator("#gpu").input_value() == "h200"
+
+
+def test_a_source_is_shown_with_its_differences(visit, page_file, checkout):
+    page = visit(page_file, "rms_norm")
+    page.locator("[data-key=rms_norm] + .detail summary", has_text="What each solution is").click()
+    source = page.locator("details[data-source=derby_rms_norm]")
+    source.locator("summary").click()
+    wait_for(page, "document.querySelector('details[data-source=derby_rms_norm] pre')")
+    written = next(checkout.glob("solutions/kernelderby/norm/rms_norm/derby_rms_norm/main.py")).read_text()
+    assert source.locator("pre").text_content() == written
+    source.locator("select").nth(1).select_option("vllm_rms_norm")
+    added = source.locator("ins").all_text_contents()
+    gone = source.locator("del").all_text_contents()
+    kept = source.locator("pre span").all_text_contents()
+    other = next(checkout.glob("solutions/vllm/norm/rms_norm/vllm_rms_norm/main.py")).read_text()
+    lines = page.eval_on_selector_all(
+        "details[data-source=derby_rms_norm] pre > *", "all => all.map(each => each.textContent)"
+    )
+    assert added and gone and len(added) + len(gone) + len(kept) == len(lines)
+    assert "".join(line[2:] for line in lines if line[0] in " +") == written + "\n"
+    assert "".join(line[2:] for line in lines if line[0] in " -") == other + "\n"
+
+
+def test_the_race_keeps_its_legend_its_axis_and_names_the_rivals(visit, page_file, built):
+    page = visit(page_file, "race/rms_norm")
+    _, race = default_race(built.model, "rms_norm")
+    head = page.locator("#section-race .lanes li[data-key] .rivals").first.inner_text()
+    assert "vllm_rms_norm" in head
+    page.evaluate("window.scrollTo(0, 2000)")
+    for selector in (".legend.stays", "#section-race li.axis"):
+        assert page.locator(selector).first.is_visible()
+        assert 0 <= page.locator(selector).first.bounding_box()["y"] < 300
+    # The floor of three rows lies three decades below their times: it takes no room, and stands at the left edge.
+    times = [time.time_us for row in race.cells for cell in row for time in cell.times[:1] if time]
+    first = float(page.locator("#section-race li.axis .tick").first.inner_text())
+    assert first >= min(times) / 4
+    assert page.locator("#section-race .floor.beyond").count() >= 1
+
+
+def test_lines_of_two_versions_are_compared(visit, checkout, small_set, tmp_path):
+    """Against another set: a changed solution is compared with what it was there."""
+    import shutil
+
+    from kernelderby.page.sources import repository_of
+
+    before = Path(shutil.copytree(small_set, tmp_path / "before"))
+    main = next(small_set.glob("solutions/alice/toy/*/toy_fast/main.py"))
+    main.write_text(main.read_text() + "\nADDED = 1\n")
+    (small_set / ".git").mkdir()
+    (small_set / ".git/config").write_text('[remote "origin"]\n\turl = git@example.org:some/where.git\n')
+    assert repository_of(small_set) == "https://example.org/some/where"
+    file = tmp_path / "page.html"
+    file.write_text(page_html(build_page(small_set, before)))
+    page = visit(file, "scale_rows_h4")
+    page.locator(".detail summary", has_text="What each solution is").click()
+    page.locator("details[data-source=toy_fast] summary").click()
+    wait_for(page, "document.querySelector('details[data-source=toy_fast] ins')")
+    assert sorted(each.strip() for each in page.locator("ins").all_text_contents()) == ["+", "+ ADDED = 1"]
+    assert page.locator("del").count() == 0
+    page.evaluate("location.hash = 'overview'")
+    links = page.eval_on_selector_all(".links a", "all => all.map(each => each.href)")
+    assert links[0] == "https://example.org/some/where" and all(each.startswith(links[0]) for each in links)

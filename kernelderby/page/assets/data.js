@@ -10,8 +10,8 @@ const ROW = places("ShownRow"), SHAPE = places("ShownShape");
 const KIND = Object.fromEntries(page.kinds.map((kind, place) => [kind, place]));
 const operatorOf = new Map(page.operators.map((operator) => [operator.name, operator]));
 
-// What the reader chose: a GPU, and a kind of time ("" is each race's own).
-const state = { gpu: page.gpus.length ? page.gpus[0].id : "", kind: "" };
+// What the reader chose: a GPU, a kind of time ("" is each race's own), words of the filter.
+const state = { gpu: page.gpus.length ? page.gpus[0].id : "", kind: "", filter: "" };
 
 const gpuPlace = () => page.gpus.findIndex((gpu) => gpu.id === state.gpu);
 const gpuName = (id) => (page.gpus.find((gpu) => gpu.id === id) || { name: id }).name;

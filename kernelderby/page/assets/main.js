@@ -30,6 +30,7 @@ function show(id, isFresh) {
   for (const section of sections.values()) section.node.hidden = section.id !== id;
   if (isFresh || !drawnSections.has(id)) draw(sections.get(id));
   for (const link of document.querySelectorAll("#nav a")) link.toggleAttribute("aria-current", link.dataset.section === id);
+  measureHead();
   for (const link of document.querySelectorAll("#nav a[aria-current]")) link.setAttribute("aria-current", "page");
 }
 
@@ -43,7 +44,10 @@ function decoded(word) {
 
 // #race, #race/rms_norm, #unified_attention (its row under Operators, opened).
 function follow() {
-  const [word, rest] = location.hash.slice(1).split("/").map(decoded);
+  const [place, query] = location.hash.slice(1).split("?");
+  if (query !== undefined) readChoices(new URLSearchParams(query));
+  const [word, rest] = place.split("/").map(decoded);
+  keepChoices(place);
   if (operatorOf.has(word) || (word === "operators" && operatorOf.has(rest))) return openOperator(operatorOf.has(word) ? word : rest);
   if (word === "race" && operatorOf.has(rest)) {
     raceChosen = [rest, 0];
@@ -52,6 +56,33 @@ function follow() {
   const id = sections.has(word) ? word : "overview";
   show(id);
   document.title = `${sections.get(id).title}, KernelDerby`;
+}
+
+// What the reader chose stands in the address behind the place: #race/rms_norm?gpu=h200&time=eager&filter=norm.
+function readChoices(given) {
+  const [gpu, kind] = [document.getElementById("gpu"), document.getElementById("kind")];
+  const known = page.gpus.some((each) => each.id === given.get("gpu")) ? given.get("gpu") : page.gpus.length ? page.gpus[0].id : "";
+  const time = page.kinds.includes(given.get("time")) ? given.get("time") : "";
+  if (known === state.gpu && time === state.kind && (given.get("filter") || "") === state.filter) return;
+  Object.assign(state, { gpu: known, kind: time, filter: given.get("filter") || "" });
+  [gpu.value, kind.value] = [state.gpu, state.kind];
+  drawnSections.clear();
+}
+
+function keepChoices(place = location.hash.slice(1).split("?")[0]) {
+  const chosen = new URLSearchParams();
+  if (page.gpus.length && state.gpu !== page.gpus[0].id) chosen.set("gpu", state.gpu);
+  if (state.kind) chosen.set("time", state.kind);
+  if (state.filter) chosen.set("filter", state.filter);
+  const query = chosen.toString();
+  history.replaceState(null, "", query ? `#${place}?${query}` : place ? `#${place}` : location.pathname + location.search);
+}
+
+// The header grows where it wraps; what stays in view below it follows.
+function measureHead() {
+  const header = document.querySelector("header"), head = getComputedStyle(header).position === "sticky" ? header.offsetHeight : 0, legend = document.querySelector(".legend.stays");
+  document.documentElement.style.setProperty("--head", `${head}px`);
+  document.documentElement.style.setProperty("--legend", `${legend ? legend.offsetHeight : 0}px`);
 }
 
 function openOperator(name) {
@@ -77,9 +108,9 @@ function theme(name) {
 function controls() {
   const gpu = document.getElementById("gpu"), kind = document.getElementById("kind");
   for (const each of page.gpus) gpu.append(element("option", { value: each.id }, each.rows ? each.name : `${each.name} (floors only)`));
-  gpu.addEventListener("change", () => { state.gpu = gpu.value; redraw(); });
+  gpu.addEventListener("change", () => { state.gpu = gpu.value; keepChoices(); redraw(); });
   for (const [value, words] of [["", "as ranked"], ...page.kinds.map((each) => [each, each])]) kind.append(element("option", { value }, words));
-  kind.addEventListener("change", () => { state.kind = kind.value; redraw(); });
+  kind.addEventListener("change", () => { state.kind = kind.value; keepChoices(); redraw(); });
   theme(preferred.matches ? "dark" : "light");
   preferred.addEventListener("change", () => theme(preferred.matches ? "dark" : "light"));
   document.getElementById("theme").addEventListener("click", () => theme(document.documentElement.dataset.theme === "dark" ? "light" : "dark"));
@@ -106,5 +137,6 @@ document.addEventListener("keydown", (event) => {
 
 controls();
 window.addEventListener("hashchange", follow);
+window.addEventListener("resize", measureHead);
 follow();
 performance.mark("first section");

@@ -2,7 +2,7 @@
 let operatorTable = null;
 
 function operators() {
-  const filter = element("input", { type: "search", id: "filter", placeholder: "name, type, dtype, solution, author", oninput: () => apply() });
+  const filter = element("input", { type: "search", id: "filter", placeholder: "name, type, dtype, solution, author", value: state.filter, oninput: () => { state.filter = filter.value; keepChoices(); apply(); } });
   const found = element("output", { for: "filter" });
   const isMeasured = page.operators.some((operator) => raceOf(operator));
   operatorTable = table({
@@ -87,7 +87,7 @@ const solutionsOf = (operator) => Object.values(page.solutions).filter((each) =>
 function aboutSolutions(names) {
   const about = names.map((name) => page.solutions[name]).filter(Boolean);
   if (!about.length) return null;
-  const lines = about.map((each) => element("div", {}, element("dt", {}, breakable(each.name), ` ${each.author}, ${each.language}`), text("dd", each.description + (each.needs ? ` Needs ${each.needs}.` : ""))));
+  const lines = about.map((each) => element("div", {}, element("dt", {}, breakable(each.name), ` ${each.author}, ${each.language}`), element("dd", {}, each.description + (each.needs ? ` Needs ${each.needs}.` : ""), sourceOf(each.name))));
   return element("details", {}, text("summary", "What each solution is"), element("dl", { class: "about" }, lines));
 }
 

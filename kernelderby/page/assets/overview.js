@@ -1,12 +1,13 @@
 // Overview: who won what, by how much, and how near to light.
 function overview() {
   const gpu = page.gpus[gpuPlace()];
-  const made = [page.leads[state.gpu] ? text("p", page.leads[state.gpu], { class: "lead" }) : null, facts(gpu)];
+  const made = [welcome(), page.leads[state.gpu] ? text("p", page.leads[state.gpu], { class: "lead" }) : null, facts(gpu)];
   const raced = page.operators.filter((operator) => raceOf(operator));
   if (!raced.length) {
     made.push(empty(gpu ? `Nothing was recorded on ${gpu.name}. Its floors stand under Operators; \`derby bench\` on one records times.` : "This set holds no recorded rows: measure with `derby bench`."));
     return made;
   }
+  made.push(...matrix(raced));
   made.push(text("h2", "Races"), note("A row an operator: the solution that stands first in derby rank, and its lead over the one solution of another author that stands next (that one's time over the winner's, 95 % interval). S is the floor over the time of the fastest solution on a shape, the median over the shapes; S fair divides the reachable time instead, the geomean."));
   const all = raced.flatMap((operator) => racesOf(operator).map((race) => ({ operator, race, order: orderOf(race) })));
   const [competed, alone] = [all.filter(({ order }) => order.lead), all.filter(({ order }) => !order.lead)];
@@ -14,6 +15,49 @@ function overview() {
   if (alone.length) made.push(text("h2", "Measured, without a rival"), raceTable(alone, "alone", false).node);
   made.push(...scoreTables(), ...changeTables());
   return made;
+}
+
+// For who comes here first: what this is, and where more stands.
+function welcome() {
+  const links = page.repository ? [element("a", { href: page.repository }, "Repository"), ...page.docs.map((each) => element("a", { href: `${page.repository}/blob/HEAD/${each}` }, each.split("/").pop().replace(".md", "")))] : [];
+  return element("div", { class: "welcome" },
+    text("p", "Competing GPU kernels for one operator, checked against a reference and timed in turn on one GPU. Each row below is an operator. Open its race for every shape, or its name for its contract, solutions and their sources. S is how near a time comes to the hardware's limit: 100% is the limit."),
+    links.length ? element("p", { class: "links" }, links) : null);
+}
+
+const PLAIN = "baseline"; // the author of plain torch
+
+// Operator by author: the geomean of the author's best-placed solution over the first one.
+function matrix(raced) {
+  const rows = raced.map((operator) => ({ operator, order: orderOf(raceOf(operator)), race: raceOf(operator) })).filter(({ order }) => order.standings.length > 1);
+  const counts = new Map();
+  const best = (row, author) => row.order.standings.find((each) => each.author === author && each.place !== null);
+  for (const row of rows) for (const author of new Set(row.order.standings.filter((each) => each.place !== null).map((each) => each.author))) counts.set(author, (counts.get(author) || 0) + 1);
+  const authors = [...counts].sort((one, other) => (one[0] === PLAIN) - (other[0] === PLAIN) || other[1] - one[1] || one[0].localeCompare(other[0])).map(([author]) => author);
+  if (!rows.length || authors.length < 2) return [];
+  const over = (row, author) => {
+    const own = best(row, author);
+    return own && (own.solution === row.order.baseline ? 1 : own.geomean && own.geomean[INTERVAL.value]);
+  };
+  const cell = (row, author) => {
+    const own = best(row, author), value = over(row, author);
+    if (!own || value === null || value === undefined) return text("span", NOTHING, { class: "muted" });
+    const part = own.passed < row.race.shapes.length ? text("small", ` ${own.passed}/${row.race.shapes.length}`) : null;
+    return element("span", { class: own.solution === row.order.standings[0].solution ? "beats" : value > 2 ? "far" : "", title: `${own.solution}: ${own.passed} of ${row.race.shapes.length} shapes` }, factor(value), part);
+  };
+  return [
+    text("h2", "Operator by library"),
+    note("Time over that of the first in the order, geomean over the shapes that both passed; 1 is the first, 2 takes twice as long. Beside a number: shapes passed, where not all. Click an operator for its race."),
+    table({
+      id: "matrix",
+      rows,
+      key: (row) => row.operator.name,
+      columns: [
+        { title: "Operator", value: (row) => row.operator.name, cell: (row) => element("a", { href: `#race/${encodeURIComponent(row.operator.name)}` }, breakable(row.operator.name)) },
+        ...authors.map((author) => ({ title: author === PLAIN ? "plain torch" : author, align: "right", ascending: true, value: (row) => over(row, author) ?? null, cell: (row) => cell(row, author) })),
+      ],
+    }).node,
+  ];
 }
 
 function facts(gpu) {

@@ -2,6 +2,7 @@
 let raceChosen = null; // [operator's name, place in its races]
 const raceHidden = new Set(); // names of solutions whose lanes the reader took away
 const MANY_LANES = 4;
+const FAR_FLOOR = 3;
 
 function race() {
   const raced = page.operators.filter((operator) => raceOf(operator));
@@ -14,7 +15,7 @@ function race() {
   const order = orderOf(chosen);
   const again = (name, at) => {
     raceChosen = [name, at];
-    history.replaceState(null, "", `#race/${encodeURIComponent(name)}`);
+    keepChoices(`race/${encodeURIComponent(name)}`);
     show("race", true);
   };
   const tools = element(
@@ -52,7 +53,7 @@ function laneChoice(chosen, again) {
       " ",
       breakable(name)
     );
-  return element("ul", { class: "legend" }, chosen.solutions.map((name, at) => element("li", {}, pick(name, at))));
+  return element("ul", { class: "legend stays" }, chosen.solutions.map((name, at) => element("li", {}, pick(name, at))));
 }
 
 const lanesOf = (chosen) => [...chosen.solutions.keys()].filter((at) => !raceHidden.has(chosen.solutions[at]));
@@ -60,12 +61,16 @@ const lanesOf = (chosen) => [...chosen.solutions.keys()].filter((at) => !raceHid
 function raceLanes(operator, chosen, order, place) {
   const values = [];
   chosen.cells.forEach((cells, at) => {
-    const floor = operator.shapes[chosen.shapes[at]][SHAPE.floors][gpuPlace()];
-    if (floor) values.push(floor[0]);
     for (const solution of lanesOf(chosen)) {
       const time = timeOf(cells[solution], order.kind);
       if (time) values.push(time[TIME.time_us]);
     }
+  });
+  // A floor far below every time would press the times together: it stands at the left edge then, with an arrow.
+  const fastest = Math.min(...values);
+  chosen.shapes.forEach((shape) => {
+    const floor = operator.shapes[shape][SHAPE.floors][gpuPlace()];
+    if (floor && floor[0] > fastest / FAR_FLOOR) values.push(floor[0]);
   });
   const axis = logAxis(values);
   const list = element("ol", { class: lanesOf(chosen).length > MANY_LANES ? "lanes many" : "lanes" });
@@ -81,7 +86,7 @@ function axisTicks(axis) {
 function raceRow(shape, at, chosen, order, axis, place) {
   const floor = shape[SHAPE.floors][gpuPlace()];
   const area = element("div", { class: "lane-area" }, axis.ticks.map((tick) => element("i", { class: "grid", style: { left: parts(axis.at(tick)) } })));
-  if (floor) area.append(element("i", { class: "floor", style: { left: parts(axis.at(floor[0])) }, title: `floor ${floorUs(floor[0])} us, ${floor[1]}` }));
+  if (floor) area.append(element("i", { class: floor[0] < axis.low ? "floor beyond" : "floor", style: { left: parts(Math.max(0, axis.at(floor[0]))) }, title: `floor ${floorUs(floor[0])} us, ${floor[1]}` }));
   for (const solution of lanesOf(chosen)) area.append(lane(chosen, at, solution, order, axis));
   const detail = element("div", { class: "race-detail", hidden: true });
   const button = element(
@@ -101,7 +106,9 @@ function raceRow(shape, at, chosen, order, axis, place) {
   );
   const best = order.rows[at][ROW.fastest];
   const says = best === null ? "nothing passed" : `${chosen.solutions[best]} ${microseconds(timeOf(chosen.cells[at][best], order.kind)[TIME.time_us])} us`;
-  const head = element("div", { class: "lane-head" }, button, text("small", says, { class: "muted" }));
+  const rivals = chosen.solutions.map((name, solution) => [name, timeOf(chosen.cells[at][solution], order.kind)]).filter(([, time], solution) => time && solution !== best).map(([name, time]) => [name, time[TIME.time_us]]).sort((one, other) => one[1] - other[1]);
+  const others = rivals.map(([name, us]) => `${name} ${microseconds(us)}`).join(", ");
+  const head = element("div", { class: "lane-head" }, button, text("small", says, { class: "muted" }), rivals.length ? text("small", others, { class: "muted rivals", title: others }) : null);
   return element("li", { "data-key": shape[SHAPE.uuid] }, head, area, detail);
 }
 

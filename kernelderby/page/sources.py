@@ -1,0 +1,60 @@
+"""The sources of solutions, each text once, and where the repository is."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterable
+from contextlib import suppress
+from pathlib import Path
+
+from msgspec import Struct
+
+from kernelderby.catalog import Catalog, Solution
+from kernelderby.errors import DerbyError
+
+DOCS = ("docs/README.md", "docs/scoring.md", "docs/protocol.md", "CONTRIBUTING.md")
+_MOST_LETTERS = 400_000  # of one file: generated tables
+_HTTPS = re.compile(r"(?:https://|git@)([\w.-]+)[/:]([\w./-]+?)(?:\.git)?/?")
+_REMOTE = re.compile(r'\[remote "origin"\][^\[]*?\burl\s*=\s*(\S+)')
+
+
+class Sources(Struct, frozen=True):
+    """texts: key -> file. now, before: solution -> path in it -> key; before: where its sources were others in the set
+    that the page is held against."""
+
+    texts: dict[str, str]
+    now: dict[str, dict[str, str]]
+    before: dict[str, dict[str, str]]
+
+
+def sources_of(catalog: Catalog, against: Path | None) -> Sources:
+    texts: dict[str, str] = {}
+    now = _kept(catalog.solutions.values(), texts)
+    former: dict[str, Solution] = {}
+    if against is not None:
+        with suppress(DerbyError):  # a folder of traces has no sources
+            former = Catalog.open(against).solutions
+    changed = [each for name, each in former.items() if name in now and each.hash != catalog.solutions[name].hash]
+    return Sources(texts, now, _kept(changed, texts))
+
+
+def _kept(solutions: Iterable[Solution], texts: dict[str, str]) -> dict[str, dict[str, str]]:
+    found: dict[str, dict[str, str]] = {}
+    for solution in solutions:
+        own = found[solution.name] = {}
+        for path, text in solution.sources.items():
+            key = own[path] = hashlib.sha256(text.encode("utf-8", "replace")).hexdigest()[:12]
+            texts[key] = text if len(text) <= _MOST_LETTERS else f"{len(text)} letters, not in this page"
+    return found
+
+
+def repository_of(root: Path) -> str:
+    """https://host/owner/name of the checkout's origin; empty where there is none, or no such address."""
+    try:
+        config = (root / ".git/config").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""
+    remote = _REMOTE.search(config)
+    found = _HTTPS.fullmatch(remote[1]) if remote else None
+    return f"https://{found[1]}/{found[2]}" if found else ""
