@@ -7,7 +7,9 @@ import pytest
 pytest.importorskip("torch")
 from kernelderby.measure.clock.spans import Spans
 from kernelderby.measure.clock.timing import NO_FLUSH
-from kernelderby.measure.judge.witness import contradiction
+from kernelderby.measure.judge.witness import contradiction, witnessed
+from kernelderby.measure.wire.replies import Wrong
+from kernelderby.trace import Status
 
 
 def series(span=10.0, busy=9.0, host=5.0, wall=25.0, outside=0, count=8):
@@ -62,3 +64,25 @@ def test_a_timer_that_keeps_records_has_some():
     assert against(series(), series(), has_records=True) == ""
     assert "no records" in against(bare, series(), has_records=True)
     assert "no records" in against(series(), bare, kind="graph", has_records=True)
+
+
+def test_a_call_without_its_witness_has_no_time():
+    """Half of the calls do nothing inside of their windows, and the work hides: only the others count."""
+    half = series(count=8)
+    half.spans_us[:4], half.outside[:2], half.outside[2:4] = [1.0] * 4, [2, 1], [NO_FLUSH] * 2
+    kept = witnessed(half, copies=0)
+    assert kept.spans_us == [10.0] * 4 and kept.busy_us == [9.0] * 4
+    assert kept.notes == ["4 of 8 calls are left out: work outside of their windows"]
+    assert witnessed(half, copies=1).spans_us == [1.0] + [10.0] * 4
+    assert witnessed(series(), copies=0) == series()
+
+
+def test_a_round_without_any_witness_ends_the_race():
+    with pytest.raises(Wrong, match="whole round") as wrong:
+        witnessed(series(outside=3), copies=0)
+    assert wrong.value.verdict.status is Status.REWARD_HACK
+
+
+def test_where_no_timer_keeps_records_all_calls_count():
+    bare = Spans([10.0, 11.0], [], [], [5.0] * 2, [25.0] * 2)
+    assert witnessed(bare, copies=0) is bare

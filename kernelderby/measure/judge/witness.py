@@ -10,13 +10,34 @@ from __future__ import annotations
 import statistics
 from collections.abc import Mapping, Sequence
 
+import msgspec
+
 from kernelderby.measure.clock.spans import Spans
 from kernelderby.measure.clock.timing import NO_FLUSH
+from kernelderby.measure.wire.replies import Wrong
+from kernelderby.trace import Status
 
 # Beside the span and the host's time to enqueue, the wall clock sees the first launch and the wake-up behind the last
 # record. In 2,020 rows of an H200 (2026-11-22) that was 19 us in 99 of 100, and never over 1 % of the span beside it.
 _BESIDE_WALL_US, _OF_SPAN = 50.0, 0.05
 _LEAST_BUSY = 0.1  # of the graph's span; 0.51 and more in the same rows, but a call may take another way in a graph
+
+
+def witnessed(series: Spans, copies: int) -> Spans:
+    """The iterations of a round that have their witness: a flush before the window, and no work outside of it but the
+    copies of outputs. A note says how many were left out. Wrong where there are none. Without records, all of them."""
+    kept = [number for number, count in enumerate(series.outside) if count != NO_FLUSH and count <= copies]
+    if not series.outside or len(kept) == len(series.outside):
+        return series
+    if not kept:
+        raise Wrong(Status.REWARD_HACK, "in a whole round it works outside of its calls, or no flush was recorded")
+    left_out = len(series.outside) - len(kept)
+    return msgspec.structs.replace(
+        series,
+        spans_us=[series.spans_us[number] for number in kept],
+        busy_us=[series.busy_us[number] for number in kept] if series.busy_us else [],
+        notes=[*series.notes, f"{left_out} of {len(series.outside)} calls are left out: work outside of their windows"],
+    )
 
 
 def contradiction(taken: Mapping[str, Sequence[Spans]], kind: str, copies: int, has_records: bool) -> str:

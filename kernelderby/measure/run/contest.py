@@ -156,7 +156,10 @@ class Contest:
             return False
         if disturbed:
             racer.notes.append(f"round {number}: {disturbed}")
-        racer.add(turn)
+        try:
+            racer.add(turn, len(self._job.definition.outputs))
+        except Wrong as wrong:
+            return self._goes_on(racer, wrong.verdict)
         return True
 
     def _catch(self, name: str | None, at: str) -> None:

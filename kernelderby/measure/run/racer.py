@@ -9,6 +9,7 @@ from typing import Any
 from kernelderby.catalog import Solution
 from kernelderby.measure.judge.doubt import Claims, Judged
 from kernelderby.measure.judge.race import Race, Turn
+from kernelderby.measure.judge.witness import witnessed
 from kernelderby.measure.wire.process import WorkerProcess
 from kernelderby.trace import Correctness
 
@@ -43,17 +44,22 @@ class Racer:
         if self.judged is not None:
             self.judged.release()
 
-    def add(self, turn: Turn) -> None:
+    def add(self, turn: Turn, outputs: int) -> None:
+        """outputs: of the definition, which a solution that returns them leaves to be copied. Wrong where a round of it
+        has no witness."""
+        copies = 0 if self.solution.destination_passing_style else outputs
+        eager = witnessed(turn.eager, copies)
+        graph = witnessed(turn.graph, copies) if turn.graph else None
         for kind, spans in (
-            ("eager", turn.eager.spans_us),
-            ("busy", turn.eager.busy_us),
-            ("graph", turn.graph.spans_us if turn.graph else []),
+            ("eager", eager.spans_us),
+            ("busy", eager.busy_us),
+            ("graph", graph.spans_us if graph else []),
         ):
             if spans:
                 self.times.setdefault(kind, []).append(tuple(round(span, 3) for span in spans))
         self.host_us += turn.eager.host_us
         self.wall_us += turn.eager.wall_us
-        self.notes += turn.eager.notes + [f"graph: {note}" for note in (turn.graph.notes if turn.graph else [])]
+        self.notes += eager.notes + [f"graph: {note}" for note in (graph.notes if graph else [])]
 
     @property
     def claims(self) -> Claims:
