@@ -84,6 +84,17 @@ def test_other_turns_and_other_secrets_give_other_numbers(definition):
     assert len({contents("a", 1), contents("a", 2), contents("b", 1)}) == 3
 
 
+@pytest.mark.parametrize("odd", [lambda x: (x == 0).all(1), lambda x: (x == 1).all(1), lambda x: x.abs().mean(1) > 2])
+def test_every_check_has_rows_of_zeros_of_one_value_and_of_large_numbers(definition, odd):
+    def run(x, y, factor, out):
+        right(x, y, factor, out)
+        out[odd(x)] += 1
+
+    verdict = local_check(*parts(definition, run))
+    assert verdict.status is Status.WRONG_VALUES and verdict.message.startswith("with rows of zeros, of one value")
+    assert local_check(*parts(definition, right)).status is Status.PASSED
+
+
 def test_an_answer_kept_from_the_call_before_is_wrong(definition):
     kept = {}
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from kernelderby.measure.judge.checksums import checksum
 from kernelderby.measure.judge.correctness import POISON, Outputs, judge, still_poisoned, synchronize
-from kernelderby.measure.judge.draws import NORMAL, Draw, told
+from kernelderby.measure.judge.draws import NORMAL, ODD_ROWS, Draw, told
 from kernelderby.measure.judge.exchange import Exchange, unchanged
 from kernelderby.measure.wire.replies import Verdict, Wrong
 from kernelderby.trace import Status
@@ -31,8 +31,8 @@ class CheckRounds:
         self.reference_seconds = 0.0
 
     def verdict(self) -> Verdict:
-        """Two calls on the same buffers with different contents, and one for each of INPUT_DRAWS. An exception of the
-        solution's goes through."""
+        """Two calls on the same buffers with different contents, one for each of INPUT_DRAWS, and one of odd rows. An
+        exception of the solution's goes through."""
         exchange = self._exchange
         try:
             first = self._round(0, 0, POISON[0])
@@ -61,9 +61,9 @@ class CheckRounds:
             return wrong.verdict
 
     def _drawn(self) -> Verdict | None:
-        """The first verdict that is none of passed, of a round for each of the definition's INPUT_DRAWS: inputs so
-        small, large or skewed that what normal numbers hide decides. None where all pass."""
-        for number, draw in enumerate(getattr(self._exchange.module, "INPUT_DRAWS", ())):
+        """The first verdict that is none of passed, of a round for each of the definition's INPUT_DRAWS and one of
+        odd rows: inputs so small, large or skewed that what normal numbers hide decides. None where all pass."""
+        for number, draw in enumerate((*getattr(self._exchange.module, "INPUT_DRAWS", ()), ODD_ROWS)):
             verdict = self._round(0, 2 + number, POISON[number % 2], draw).verdict
             if verdict.status is not Status.PASSED:
                 return Verdict(verdict.status, f"with {told(draw)}: {verdict.message}", verdict.correctness)

@@ -6,18 +6,27 @@ name is a value for generate_inputs, such as {"routing": "few"}.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 from typing import Any
 
+import torch
+
 from kernelderby.catalog import Definition
 from kernelderby.measure.judge.blame import DefinitionFailed
+from kernelderby.measure.judge.checksums import bytes_of
 
 Draw = Mapping[str, float | str]
 NORMAL: Draw = MappingProxyType({})
+# A round of every check, whatever the definition names: among normal rows one of zeros, one of a single value, and one
+# so large that little of an error is rounding's.
+ODD_ROWS: Draw = MappingProxyType({"rows": "odd"})
+_VALUE, _LARGE = 1.0, 4.0
 
 
 def told(draw: Draw) -> str:
+    if draw is ODD_ROWS:
+        return "rows of zeros, of one value and of large numbers"
     return ", ".join(
         f"{name} x {how:g}" if isinstance(how, (int, float)) else f"{name} {how}" for name, how in draw.items()
     )
@@ -25,7 +34,22 @@ def told(draw: Draw) -> str:
 
 def of_generator(definition: Definition, draw: Draw) -> dict[str, float | str]:
     """The part that generate_inputs gets."""
-    return {name: how for name, how in draw.items() if name not in definition.inputs}
+    return {name: how for name, how in draw.items() if name not in definition.inputs and draw is not ODD_ROWS}
+
+
+def odd_rows(definition: Definition, inputs: dict[str, Any], names: Iterable[str]) -> None:
+    """Of these inputs, the random ones, the first rows of those that are no constants: zeros, a value, large numbers;
+    of one row it is zeros. Eight bits have no large numbers to spare."""
+    for name in names:
+        tensor = inputs[name]
+        if definition.inputs[name].constant or tensor.dim() < 2 or not tensor.is_floating_point():
+            continue
+        if len(tensor):
+            bytes_of(tensor[0]).zero_()
+        if len(tensor) > 1:
+            tensor[1].copy_(torch.full(tensor[1].shape, _VALUE, device=tensor.device))
+        if len(tensor) > 2 and tensor.element_size() > 1:
+            tensor[2].mul_(_LARGE)
 
 
 def apply(definition: Definition, draw: Draw, inputs: dict[str, Any]) -> None:

@@ -129,6 +129,8 @@ class InputMaker:
         self._copy_given(inputs, variant, frozenset(), draws.of_generator(self.definition, draw))
         self.refill_random(inputs, variant if random_variant is None else random_variant)
         draws.apply(self.definition, draw, inputs)
+        if draw is draws.ODD_ROWS:
+            draws.odd_rows(self.definition, inputs, self._random_names)
 
     def refill_random(self, inputs: dict[str, Any], variant: int | str) -> None:
         """Writes other random contents into the random tensors that make() made."""
