@@ -140,7 +140,8 @@ class _Totals:
             self._infer(each, known)
 
     def _found(self, work: _Launched) -> Mapped | Refused:
-        facts = facts_of(work.span.ranges, self._context, self._facts)
+        known = {**self._facts, "replayed": int(work.occurrence is not None)}
+        facts = facts_of(work.span.ranges, self._context, known)
         found = self._mapper.map(work.chain, facts)
         if isinstance(found, Refused) or any(each.type for each in found.call.operands):
             return found

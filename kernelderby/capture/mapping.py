@@ -74,7 +74,7 @@ class Mapper:
     def _first(
         self, candidates: Sequence[CaptureRule], call: OperatorCall, facts: Mapping[str, Any]
     ) -> tuple[Definition, Sizes, str, str, str] | str:
-        reason = ""
+        reason, needed = "", False  # what the user can mend is told before sizes that do not fit
         for rule in candidates:
             definition = self._catalog.definitions.get(rule.entry.definition)
             if definition is None:
@@ -84,7 +84,9 @@ class Mapper:
                 values = rule.read(call.operands, facts)
                 sizes = _sizes(definition, values, rule)
             except NotThis as problem:
-                reason = str(problem)
+                told = str(problem)
+                reason = reason if needed and told != rule.entry.needs else told
+                needed = needed or told == rule.entry.needs
                 continue
             note = "; ".join(each for each in (_other_type(call, definition, rule), rule.entry.note) if each)
             return definition, sizes, sizes.uuid(definition), rule.entry.id, note

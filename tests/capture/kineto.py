@@ -5,7 +5,14 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-TYPES = {"bf16": "c10::BFloat16", "fp16": "c10::Half", "fp32": "float", "fp8": "c10::Float8_e4m3fn", "i64": "long int"}
+TYPES = {
+    "bf16": "c10::BFloat16",
+    "fp16": "c10::Half",
+    "fp32": "float",
+    "fp8": "c10::Float8_e4m3fn",
+    "i64": "long int",
+    "i32": "int",
+}
 
 
 def tensor(text):

@@ -315,6 +315,21 @@ def test_copies_in_a_graph_and_one_launch_told_twice(take):
         assert shapes(take(replay, capturing))["gemm_bf16"][:2] == (1, 5_000)
 
 
+def test_lengths_at_the_capture_are_not_those_of_the_replay(take):
+    """A server captures with the longest context that it allows; the step's annotation tells the real one."""
+    operands = ["bf16 8x32x128", "bf16 90x16x8x128", "bf16 90x16x8x128", "", "", "", "", "i32 9", "", "", "", "i32 8"]
+    operands += ["1", "131072", "i32 8x8192"]
+    capturing, eager, told, untold = Trace(), Trace(), Trace(), Trace()
+    capturing.capture(lambda: capturing.operator("_vllm_fa3_C::fwd", operands, capturing.captured("fa3")))
+    eager.operator("_vllm_fa3_C::fwd", operands, eager.kernel("fa3"))
+    told.replay(("fa3", 5), annotation="execute_8_context_0(sq0sk0sqsq0sqsk0)_generation_8(sq8sk8000sqsq8sqsk8000)")
+    untold.replay(("fa3", 5))
+    assert shapes(take(eager))["unified_attention"][3]["max_seq_len"] == 131072
+    assert shapes(take(told, capturing))["unified_attention"][3]["max_seq_len"] == 1000
+    [left] = take(untold, capturing).unmapped
+    assert "give --context" in left.reason
+
+
 def test_another_models_capture_is_no_match(take):
     replay = Trace()
     replay.replay(("a", 1), ("b", 1), ("c", 1), ("d", 1))
