@@ -141,9 +141,19 @@ def _write_blobs(root: Path, definition: Definition, workload: Workload, tensors
             raise DerbyError(f"{path}: is no name of a .safetensors file; mend the workload's path")
         if path.is_file() and _is_fresh(path, metadata, set(content)):
             continue
-        write_whole(path, save(content, metadata=metadata))
+        write_whole(path, with_sorted_metadata(save(content, metadata=metadata)))
         changes.append(f"{path}: generated inputs")
     return changes
+
+
+def with_sorted_metadata(data: bytes) -> bytes:
+    """The bytes of a safetensors file, which orders its metadata anew at each writing, so that two are the same. Its
+    header: a length in 8 bytes, then JSON padded with blanks (huggingface/safetensors, "Format")."""
+    start, end = 8, 8 + int.from_bytes(data[:8], "little")
+    header = json.loads(data[start:end])
+    header["__metadata__"] = dict(sorted(header["__metadata__"].items()))
+    text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
+    return data[:start] + text.ljust(end - start) + data[end:]
 
 
 def _is_fresh(path: Path, metadata: dict[str, str], keys: set[str]) -> bool:
