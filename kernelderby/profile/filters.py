@@ -6,7 +6,7 @@ import re
 from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from kernelderby.errors import DerbyError
@@ -120,15 +120,24 @@ class SelectedProfile(Profile):
                 f"{profile.path}: {profile.form} has sums only, so nothing can be chosen from it; give a profile with "
                 "events (nsys SQLite, torch.profiler), or leave the choice out"
             )
-        super().__init__(profile.path, f"{profile.form}, {selection}", profile.gpu)
+        super().__init__(profile.path, f"{profile.form}, {selection}" if str(selection) else profile.form, profile.gpu)
         self.warnings = profile.warnings  # its own list: reading adds to it
         self.compute_capability = profile.compute_capability
         self.whole_graphs = profile.whole_graphs
-        self.profile, self.selection = profile, selection
+        self.profile, self.selection, self.whole = profile, selection, profile
+        pushed = profile.restricted(selection.window, selection.device, selection.process, selection.stream)
+        self.rest = selection
+        if pushed is not None:
+            self.profile = pushed
+            self.rest = replace(selection, window=None, device=None, process=None, stream=None)
+            if self.rest.is_all and (timelines := getattr(pushed, "timelines", None)):
+                self.timelines = timelines  # computed without spans
         self.warnings.append(f"only {selection}; calls on the host are those of the whole profile")
 
     def spans(self) -> Iterator[Span]:
-        if self.selection.repetitions:
+        if self.rest.is_all:
+            return self.profile.spans()
+        if self.rest.repetitions:
             return (span for span, _, _ in self.launched())
         return (span for span, _, _ in self._selected((span, None, None) for span in self.profile.spans()))
 
@@ -145,7 +154,7 @@ class SelectedProfile(Profile):
         return self.profile.captured_graphs()
 
     def sums(self) -> list[KernelSum]:
-        sums = sum_spans(self.spans())
+        sums = self.profile.sums() if self.rest.is_all else sum_spans(self.spans())
         if not sums:
             raise DerbyError(f"{self.path}: nothing in it is {self.selection}; {self._what_there_is()}")
         return sums
@@ -172,7 +181,7 @@ class SelectedProfile(Profile):
         return self.profile.unlinked_launches
 
     def _selected(self, launched: Iterator[Any]) -> Iterator[Any]:
-        chosen = self.selection
+        chosen = self.rest
         origin: int | None = None
         counter = None
         if chosen.repetitions and chosen.range:
@@ -199,7 +208,7 @@ class SelectedProfile(Profile):
     def _what_there_is(self) -> str:
         found: dict[str, set[int]] = defaultdict(set)
         first = last = None
-        for span in self.profile.spans():
+        for span in self.whole.spans():
             first = span.start_ns if first is None else first
             last = max(last or 0, span.start_ns)
             found["GPUs"].add(span.device)
@@ -229,6 +238,9 @@ class StepsOfKind(SelectedProfile):
 
     def spans(self) -> Iterator[Span]:
         return (each[0] for each in self._selected((span,) for span in self.profile.spans()))
+
+    def sums(self) -> list[KernelSum]:
+        return sum_spans(self.spans())
 
     def _selected(self, launched: Iterator[Any]) -> Iterator[Any]:
         for each in launched:

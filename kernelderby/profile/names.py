@@ -20,9 +20,12 @@ _RETURN = re.compile(r"^(?:std::enable_if<.*?>::type|void)\s+(?=[\w:])")
 _CLONE = re.compile(r"\s*\[clone [^\]]*\]|\.kd$")
 
 
+LONGEST = 20_000  # letters of a name that are looked at: CUTLASS's longest have 10,000, and each costs time
+
+
 def normal_form(name: str) -> str:
     """The name without return type, casts, anonymous namespaces and clone marks; lambdas as nsys writes them."""
-    text = name.strip()
+    text = name[:LONGEST].strip()
     if text.startswith("_Z"):
         text = outline(text)
     text = _CLONE.sub("", text)

@@ -178,6 +178,12 @@ class Profile(ABC):
         """Grid, block, registers and shared memory of the kernels, largest time first; empty where it has none."""
         return []
 
+    def restricted(
+        self, window: tuple[int, int] | None, device: int | None, process: int | None, stream: int | None
+    ) -> Profile | None:
+        """Only what a Selection's fields of these names take, where the source can leave the rest unread; else None."""
+        return None
+
     def gpu_of(self, process: int, device: int) -> str:
         """Which GPU a process means by a device number: a text that is the same only for the same GPU."""
         return f"{process}:{device}"

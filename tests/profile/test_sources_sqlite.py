@@ -3,13 +3,17 @@
 import random
 import sqlite3
 import statistics
+import time
 
 import pytest
 from make_nsys import GEMM, GENERATIONS, SCHEMA_VERSION, SOFTMAX, Export, global_id, standard
 
 from kernelderby.errors import DerbyError
+from kernelderby.profile.filters import SelectedProfile, make_selection
+from kernelderby.profile.kernels.summary import summarise
 from kernelderby.profile.sources import open_profile
-from kernelderby.profile.spans import SpanKind
+from kernelderby.profile.spans import SpanKind, sum_spans
+from kernelderby.profile.timeline import TimelineBuilder, timelines_of
 
 H2D, D2H = "[CUDA memcpy Host-to-Device]", "[CUDA memcpy Device-to-Host]"
 
@@ -375,3 +379,37 @@ class TestBadDatabases:
         profile = open_profile(export)
         list(profile.spans()), profile.sums(), profile.api_sums()
         assert export.read_bytes() == before and [each.name for each in export.parent.iterdir()] == [export.name]
+
+
+@pytest.mark.parametrize("generation", GENERATIONS)
+@pytest.mark.parametrize(
+    "words",
+    [{"window": "50ns:250ns"}, {"device": 0}, {"stream": 7}, {"process": 100}, {"window": ":200ns", "stream": 7}],
+)
+def test_sqlite_leaves_out_what_a_selection_does(tmp_path, generation, words):
+    """The same operations, sums and gaps as of a walk over all of them, and only they are read."""
+    path = standard(tmp_path / "a.sqlite", generation)
+    chosen = make_selection(**words)
+    first = min(span.start_ns for span in open_profile(path).spans())
+    wanted = [
+        span
+        for span in open_profile(path).spans()
+        if (not chosen.window or chosen.window[0] <= span.start_ns - first < chosen.window[1])
+        and all(getattr(chosen, name) in (None, getattr(span, name)) for name in ("device", "stream", "process"))
+    ]
+    found = SelectedProfile(open_profile(path), chosen)
+    assert wanted and list(found.spans()) == wanted and [each[0] for each in found.launched()] == wanted
+    assert found.sums() == sum_spans(wanted) and found.profile is not found.whole
+    builder = TimelineBuilder(found.gpu_of)
+    for span in wanted:
+        builder.take(span)
+    assert timelines_of(found) == builder.timelines()
+
+
+def test_a_name_of_megabytes_costs_no_more_than_its_beginning(tmp_path):
+    name = "void ns::kernel<" + "at::native::Foo<int, float>, " * 100_000 + "int>(int)"
+    with Export(tmp_path / "a.sqlite") as made:
+        made.kernel(name, 0, 500, 1)
+    began = time.perf_counter()
+    assert summarise(open_profile(tmp_path / "a.sqlite")).rows[0].instances == 1
+    assert time.perf_counter() - began < 5

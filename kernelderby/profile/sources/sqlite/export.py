@@ -10,6 +10,8 @@ import re
 import sqlite3
 from collections.abc import Generator, Iterable, Iterator
 from contextlib import closing
+from copy import copy
+from dataclasses import replace
 from itertools import repeat
 from pathlib import Path
 from typing import Any
@@ -109,6 +111,44 @@ class SqliteProfile(Profile):
             if launches is not None:
                 self._unlinked = unlinked
                 self.warn_unlinked(unlinked)
+
+    def restricted(
+        self, window: tuple[int, int] | None, device: int | None, process: int | None, stream: int | None
+    ) -> SqliteProfile | None:
+        """SQLite leaves the rest out."""
+        conditions = {"deviceId": device, "streamId": stream}
+        tables = dict(self.schema.tables)
+        origin = self._origin() if window else 0
+        for name in TABLES:
+            table = self.schema.table(name)
+            if table is None:
+                continue
+            parts = [f"({table.valid})"]
+            if window:
+                parts.append(f"start >= {origin + window[0]} AND start < {origin + window[1]}")
+            for column, wanted in conditions.items():
+                if wanted is not None:
+                    mask = " & 0xFFFF" if column == "deviceId" else ""
+                    held = f'(IFNULL("{column}", 0){mask})' if column in table.columns else "0"
+                    parts.append(f"{held} = {int(wanted)}")
+            if process is not None:
+                held = process_of('IFNULL("globalPid", 0)') if self._with_processes() else "0"
+                parts.append(f"{held} = {int(process)}")
+            tables[name] = replace(table, valid=" AND ".join(parts))
+        found = copy(self)
+        found.schema = replace(self.schema, tables=tables)
+        found._measured = found._unlinked = None
+        return found
+
+    def _origin(self) -> int:
+        """Start of the first operation."""
+        with connect(self.database) as connection:
+            starts = [
+                connection.execute(f"SELECT min(start) FROM {table.name} WHERE {table.valid}").fetchone()[0]
+                for name in TABLES
+                if (table := self.schema.table(name))
+            ]
+        return min((start for start in starts if start is not None), default=0)
 
     def sums(self) -> list[KernelSum]:
         return list(self._measure()[0])
