@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from kernelderby.capture.composed import composed
 from kernelderby.capture.facts import facts_of
 from kernelderby.capture.graphs import replayed
 from kernelderby.capture.mapping import Mapped, Mapper, Refused, told
@@ -108,7 +109,7 @@ def _work(both: Sequence[tuple[Span, Issued]], chains: Mapping[int, tuple[Operat
 
 class _Totals:
     def __init__(self, catalog: Catalog, facts: Mapping[str, Any], context: int | None) -> None:
-        self._mapper, self._facts, self._context = Mapper(catalog), facts, context
+        self._catalog, self._mapper, self._facts, self._context = catalog, Mapper(catalog), facts, context
         self._shapes: dict[tuple[str, str], CapturedShape] = {}
         self._unmapped: dict[tuple[str, str, str], Unmapped] = {}
         self.total_ns = self.shaped_ns = self.graph_ns = self.joined_ns = 0
@@ -116,22 +117,26 @@ class _Totals:
     def take(self, work: Iterator[_Launched]) -> None:
         """The kernels of one profile; those without an operator wait until all others are known."""
         alone: list[_Launched] = []
-        known: _Known = {}
-        counted: set[tuple[int, int | None]] = set()
+        inside: list[_Launched] = []
         for each in work:
             duration = each.span.end_ns - each.span.start_ns
             self.total_ns += duration
             if each.occurrence is not None:
                 self.graph_ns += duration
                 self.joined_ns += duration if each.chain else 0
-            if not each.chain:
-                alone.append(each)
-                continue
-            found = self._found(each)
-            is_new = isinstance(found, Mapped) and (id(found.call), each.occurrence) not in counted
-            if isinstance(found, Mapped):
-                counted.add((id(found.call), each.occurrence))
-            key = self._add(each, found, duration, is_new)
+            (inside if each.chain else alone).append(each)
+        found = [self._found(each) for each in inside]
+        eager = [place for place, each in enumerate(inside) if each.occurrence is None]
+        parts = composed(self._catalog, [(inside[place].chain, found[place]) for place in eager])
+        for number, mapped in parts.items():
+            found[eager[number]] = mapped
+        known: _Known = {}
+        counted: set[tuple[int, int | None]] = set()
+        for each, one in zip(inside, found, strict=True):
+            is_new = isinstance(one, Mapped) and (id(one.call), each.occurrence) not in counted
+            if isinstance(one, Mapped):
+                counted.add((id(one.call), each.occurrence))
+            key = self._add(each, one, each.span.end_ns - each.span.start_ns, is_new)
             if each.grid is not None:
                 tally = known.setdefault((each.span.name, each.grid), {}).setdefault(key, [0, 0])
                 tally[0] += 1

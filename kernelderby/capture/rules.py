@@ -73,7 +73,7 @@ class CaptureRule:
             operand = operands[place] if place < len(operands) else Operand(None)
             values[f"has_{place}"] = own[f"has_{place}"] = int(operand.dims is not None)
             if operand.dims is not None:
-                _bind(place, names, operand.dims, own)
+                bind(place, names, operand.dims, own)
             elif not optional:
                 raise NotThis(f"no sizes of argument {place}")
         values |= own
@@ -95,7 +95,7 @@ class CaptureRule:
         return values
 
 
-def _bind(place: int, names: tuple[str, ...], dims: tuple[int, ...], known: dict[str, int]) -> None:
+def bind(place: int, names: tuple[str, ...], dims: tuple[int, ...], known: dict[str, int]) -> None:
     """The names of an operand's dimensions into `known`. NotThis where they are others or disagree."""
     starred = next((index for index, name in enumerate(names) if name.startswith("*")), None)
     left: list[int] = list(dims)

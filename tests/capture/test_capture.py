@@ -233,6 +233,43 @@ def test_step_annotations(name, told):
     assert tuple(found[each] for each in names if each in found) == (told or ())
 
 
+def huggingface_layer(trace, kind="bf16"):
+    """RMSNorm and the MLP's activation as Hugging Face's Llama writes them."""
+    for name, operands in (
+        ("aten::to", [f"{kind} 2x8x64", "6"]),
+        ("aten::pow", ["fp32 2x8x64", "2"]),
+        ("aten::mean", ["fp32 2x8x64", ""]),
+        ("aten::add", ["fp32 2x8x1", "1e-06"]),
+        ("aten::rsqrt", ["fp32 2x8x1"]),
+        ("aten::mul", ["fp32 2x8x64", "fp32 2x8x1"]),
+        ("aten::to", ["fp32 2x8x64", "15"]),
+        ("aten::mul", [f"{kind} 64", f"{kind} 2x8x64"]),
+        ("aten::silu", [f"{kind} 2x8x96"]),
+        ("aten::linear", [f"{kind} 2x8x64", f"{kind} 96x64", ""]),
+        ("aten::mul", [f"{kind} 2x8x96", f"{kind} 2x8x96"]),
+        ("aten::mul", [f"{kind} 2x8x96", f"{kind} 2x8x96"]),
+    ):
+        trace.operator(name, operands, trace.kernel(f"kernel of {name}", 1, (1, len(operands), 1)))
+
+
+def test_norms_and_activations_composed_of_elementwise_operators(take):
+    trace = Trace()
+    huggingface_layer(trace)
+    huggingface_layer(trace)
+    found = take(trace)
+    told = shapes(found)
+    assert told["rms_norm"] == (2, 16_000, {"num_tokens": 16, "hidden_size": 64}, {"eps": 1e-06})
+    assert told["silu_and_mul"][:2] == (2, 4_000) and told["gemm_bf16"][:2] == (2, 2_000)
+    assert {each.note for each in found.shapes} == {"", "composed of elementwise operators"}
+    assert [(each.operator, each.launches) for each in found.unmapped] == [("aten::mul", 2)]
+
+
+def test_a_composed_norm_in_float32_is_none(take):
+    trace = Trace()
+    huggingface_layer(trace, "fp32")
+    assert not take(trace).shapes
+
+
 # ---------- graphs
 
 
