@@ -14,18 +14,25 @@ from kernelderby.cli.options import (
     check_names,
     count_from,
     definitions_option,
+    for_option,
     fresh_option,
     json_option,
     origin_option,
     secret_option,
+    shape_option,
     solutions_option,
     workloads_option,
     written_root_option,
 )
-from kernelderby.cli.output import say, say_json, say_line, warn
+from kernelderby.cli.output import say, say_json, say_line, text_width, warn
 
 
 @click.command(cls=DerbyCommand)
+@click.argument("file", metavar="[FILE.py]", required=False, default="")
+@for_option
+@shape_option
+@click.option("--record", is_flag=True, help="FILE.py and --shape: into the set (default: under reports/bench/).")
+@click.option("--device", type=click.Choice(["cuda", "cpu"]), default="cuda", help="cpu: plain Python solutions alone.")
 @solutions_option
 @definitions_option
 @workloads_option
@@ -68,6 +75,11 @@ from kernelderby.cli.output import say, say_json, say_line, warn
 @written_root_option
 @json_option
 def command(
+    file: str,
+    operator: str | None,
+    shapes: tuple[str, ...],
+    record: bool,
+    device: str,
     solutions: tuple[str, ...],
     definitions: tuple[str, ...],
     workloads: tuple[str, ...],
@@ -92,7 +104,15 @@ def command(
 
     A killed run resumes where it stopped: a solution with a row is measured again only if its code changed.
     Solutions measured in one run pair in `derby rank`; --together measures the others again beside a new one.
+    With FILE.py, --for or --shape: a kernel of yours or shapes that no file lists, beside the set's solutions of
+    that operator; the ranking follows at once.
+
+    \b
+    derby bench --definitions rms_norm
+    derby bench my_kernel.py --for rms_norm --shape num_tokens=64,hidden_size=4096
     """
+    from kernelderby.api.adhoc import adhoc_set, operator_of_file
+    from kernelderby.api.trace_set import TraceSet
     from kernelderby.catalog import Catalog
     from kernelderby.errors import DerbyError
     from kernelderby.measure.judge.secret import drawn
@@ -105,10 +125,23 @@ def command(
         raise click.UsageError("--sign signs a sealed session; add --sealed")
     if sealed and secret:
         raise click.UsageError("--sealed draws a secret that nobody knows before; leave --secret out")
+    if file and not file.partition("::")[0].endswith(".py"):
+        raise click.UsageError(
+            f"{file}: is no FILE.py. An option takes one value: write several as a,b or repeat the option."
+        )
     catalog = Catalog.open(root)
     check_names(catalog, solutions, definitions)
-    machine = find_machine(root, "cuda")
-    if machine.gpu is None:
+    is_adhoc = bool(file or shapes or operator)
+    if is_adhoc and (workloads or origin or fresh or len(definitions) > 1):
+        raise click.UsageError("FILE.py, --for and --shape are of one operator; leave the other choices out")
+    if record and not is_adhoc:
+        raise click.UsageError("--record goes with FILE.py or --shape; other rows are always recorded")
+    if sealed and is_adhoc:
+        raise click.UsageError("--sealed is for rows of the set; leave FILE.py, --for and --shape out")
+    if shapes and not (file or operator or definitions):
+        raise click.UsageError("--shape: of which operator? add --for OPERATOR")
+    machine = find_machine(root, device)
+    if machine.gpu is None and device == "cuda":
         raise DerbyError(f"{machine.gpu_missing}, so nothing can be measured; use `derby check`, which runs on the CPU")
     if not as_json:
         say(f"{machine.name}: trying the libraries that solutions need")
@@ -125,15 +158,50 @@ def command(
         budget,
         sealed,
     )
-    shapes = fresh_workloads(catalog, solutions, definitions, settings.secret, fresh) if fresh else None
-    plan = make_plan(catalog, machine, settings, solutions, definitions, workloads, origin, shapes)
-    if not as_json:
-        _print_plan(machine, plan)
-    if only_plan:
-        if as_json:
-            say_json({"to_measure": plan.pairs, "seconds": plan.seconds, "skipped": plan.skipped})
+
+    def measured(catalog: Catalog, solutions: tuple[str, ...], definitions: tuple[str, ...]) -> None:
+        drawn_shapes = fresh_workloads(catalog, solutions, definitions, settings.secret, fresh) if fresh else None
+        if device == "cpu":
+            solutions = solutions or tuple(_plain(catalog, definitions))
+        plan = make_plan(catalog, machine, settings, solutions, definitions, workloads, origin, drawn_shapes)
+        if not as_json:
+            _print_plan(machine, plan)
+        if only_plan:
+            if as_json:
+                say_json({"to_measure": plan.pairs, "seconds": plan.seconds, "skipped": plan.skipped})
+            return
+        _tell(machine, settings, plan, _run(Runner, catalog, machine, settings, plan, as_json, sign), as_json)
+
+    if not is_adhoc:
+        measured(catalog, solutions, definitions)
         return
-    rows = _run(Runner, catalog, machine, settings, plan, as_json, sign)
+    name = operator or next(iter(definitions), None) or operator_of_file(catalog, file, operator)
+    rivals = [each for each in catalog.solutions_of(name) if not solutions or each.name in solutions]
+    with adhoc_set(catalog, name, file, shapes, rivals) as adhoc:
+        measured(adhoc.catalog, (), (name,))
+        if only_plan:
+            return
+        kept = adhoc.keep_rows(record)
+        if not as_json and kept:
+            say(TraceSet(Catalog.open(adhoc.catalog.root)).rank(name).to_text(text_width(), False))
+            warn([f"{path}: rows added" for path in kept] + ([] if record else ["--record puts them into the set"]))
+
+
+def _plain(catalog: Any, definitions: tuple[str, ...]) -> list[str]:
+    """The solutions that a CPU times: Python's. What an interpreter takes says nothing of a kernel."""
+    from kernelderby.errors import DerbyError
+
+    found = [
+        each.name
+        for each in catalog.solutions.values()
+        if each.language == "python" and each.requires.cpu and (not definitions or each.definition in definitions)
+    ]
+    if not found:
+        raise DerbyError("--device cpu: none of the solutions is plain Python for a CPU, which alone is timed there")
+    return found
+
+
+def _tell(machine: Any, settings: Any, plan: Any, rows: list[Any], as_json: bool) -> None:
     if as_json:
         say_json(
             {

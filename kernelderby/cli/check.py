@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -13,10 +14,12 @@ from kernelderby.cli.options import (
     check_names,
     count_from,
     definitions_option,
+    for_option,
     fresh_option,
     origin_option,
     root_option,
     secret_option,
+    shape_option,
     solutions_option,
     workloads_option,
 )
@@ -24,11 +27,13 @@ from kernelderby.cli.output import Output, output_options
 
 
 @click.command(cls=DerbyCommand)
-@click.argument("names", metavar="[SOLUTION|OPERATOR]...", nargs=-1)
+@click.argument("names", metavar="[SOLUTION|OPERATOR|FILE.py]...", nargs=-1)
 @solutions_option
 @definitions_option
 @workloads_option
 @origin_option
+@for_option
+@shape_option
 @click.option("--seeds", type=count_from(1), default=1, show_default=True, help="Input draws for each case.")
 @click.option("--device", type=click.Choice(["cuda", "cpu"]), help="Default: the GPU where there is one.")
 @click.option("--timeout", type=SECONDS, default=600, show_default=True, help="Seconds for each case of a solution.")
@@ -44,6 +49,8 @@ def command(
     definitions: tuple[str, ...],
     workloads: tuple[str, ...],
     origin: tuple[str, ...],
+    operator: str | None,
+    shapes: tuple[str, ...],
     seeds: int,
     device: str | None,
     timeout: float,
@@ -59,30 +66,60 @@ def command(
 
     Exit code 1 if a solution fails, if a named solution is skipped, if an operator's own code fails, or if
     nothing was checked. --fresh takes shapes that no file holds. A failing check prints the secret of its inputs;
-    --secret draws them again.
+    --secret draws them again. FILE.py (or FILE.py::function) is a kernel of yours that is not in the set; its run()
+    takes the operator's inputs, and its outputs if it writes into them. --shape checks there, on a CPU too.
+
+    \b
+    derby check derby_rms_norm
+    derby check my_kernel.py --for rms_norm --shape num_tokens=7,hidden_size=4096
     """
+    from kernelderby.api.adhoc import adhoc_set, operator_of_file
     from kernelderby.api.machine import check
     from kernelderby.catalog import Catalog
-    from kernelderby.measure.run.progress import bar
-    from kernelderby.report.plain import plain
 
     catalog = Catalog.open(root)
+    options: dict[str, Any] = {
+        **{"seeds": seeds, "device": device, "timeout": timeout},
+        **{"fresh": fresh, "secret": secret, "quick": quick},
+    }
+    files = [name for name in names if name.partition("::")[0].endswith(".py")]
+    if files or shapes:
+        if len(names) > 1 or solutions or definitions or workloads or origin or fresh:
+            raise click.UsageError("FILE.py and --shape take one file, solution or operator, and no other choice")
+        if not names:
+            raise click.UsageError("--shape goes with a FILE.py, a solution or an operator")
+        if files:
+            name, rivals = operator_of_file(catalog, files[0], operator), []
+        elif names[0] in catalog.definitions:
+            name, rivals = names[0], catalog.solutions_of(names[0])
+        else:
+            rivals = [catalog.solution(names[0])]
+            name = rivals[0].definition
+        with adhoc_set(catalog, name, files[0] if files else "", shapes, rivals) as adhoc:
+            named = (adhoc.solution.name,) if adhoc.solution else tuple(each.name for each in rivals)
+            planned = check(adhoc.catalog, named, (name,), **options)
+            _run(adhoc.at_shapes(planned), () if len(named) > 1 else named, details, output)
+        return
+    if operator:
+        raise click.UsageError("--for goes with a FILE.py")
     definitions = (*definitions, *(name for name in names if name in catalog.definitions))
     solutions = tuple(dict.fromkeys((*(name for name in names if name not in catalog.definitions), *solutions)))
     check_names(catalog, solutions, definitions)
-    planned = check(
-        *(catalog, solutions, definitions, workloads, origin),
-        seeds=seeds,
-        device=device,
-        timeout=timeout,
-        fresh=fresh,
-        secret=secret,
-        quick=quick,
-    )
+    planned = check(catalog, solutions, definitions, workloads, origin, **options)
+    _run(planned, solutions, details, output)
+
+
+def _run(planned: Any, named: tuple[str, ...], details: bool, output: Output) -> None:
+    """Exit code 1 where it has not passed. named: solutions that must not be skipped."""
+    from kernelderby.measure.run.progress import bar
+    from kernelderby.report.plain import plain
+
     with bar("checking", planned.steps, quiet=output.is_json) as advance:
-        answer = planned.run(
-            lambda result: advance(plain(f"{result.solution} on {result.case}: {result.status}")), details or None
-        )
+
+        def told(result: Any) -> None:
+            advance(plain(f"{result.solution} on {result.case}: {result.status}"))
+
+        answer = planned.run(told, details or None)
     output.emit(answer)
-    if not planned.has_passed(answer, solutions):
+    if not planned.has_passed(answer, named):
         sys.exit(1)

@@ -163,6 +163,16 @@ gpu_option = click.option(
 )
 
 
+for_option = click.option("--for", "operator", metavar="OPERATOR", help="With FILE.py: what it computes.")
+shape_option = click.option(
+    "--shape",
+    "shapes",
+    multiple=True,
+    metavar="AXIS=N,...",
+    help="A shape that no file lists, such as num_tokens=64,hidden_size=4096; may be repeated.",
+)
+
+
 def _secret(context: click.Context, param: click.Parameter, value: str | None) -> str:
     if value is None:
         return ""

@@ -79,6 +79,8 @@ class Racer:
                 claimed = _median(self.times[kind])
                 factor = clocked.call_us / claimed
                 self.times[kind] = [tuple(round(span * factor, 3) for span in spans) for spans in self.times[kind]]
+                if kind == "eager":  # the host's clock around the same calls
+                    self.wall_us = [wall * factor for wall in self.wall_us]
                 self.notes.append(
                     f"{kind}: {clocked.call_us:.1f} us a call by the judge's clock, which counts; its process's timer "
                     f"says {claimed:.1f} us"

@@ -1,0 +1,104 @@
+"""A file and shapes that are not in the set: checked, measured and ranked beside the set's solutions."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from kernelderby.api.machine import Check
+from kernelderby.appended import append_line
+from kernelderby.authoring.scratch import scratch_set, shape_lines, solution_of_file, write_packed
+from kernelderby.catalog import Catalog, Definition, Solution
+from kernelderby.errors import DerbyError
+
+
+@dataclass(frozen=True, slots=True)
+class AdHoc:
+    """catalog: a scratch set with the file's solution and the shapes. home: the set that it is of. solution: the
+    file's, None without one. lines: of the shapes, with counted costs; none where the listed ones are taken."""
+
+    catalog: Catalog
+    home: Catalog
+    definition: Definition
+    solution: Solution | None
+    lines: tuple[dict[str, Any], ...]
+
+    def at_shapes(self, check: Check) -> Check:
+        """The check at the shapes that were given, on a CPU too."""
+        from kernelderby.measure.judge.cases import case_of_workload
+
+        if not self.lines:
+            return check
+        cases = tuple(case_of_workload(self.definition, each) for each in self.catalog.workloads(self.definition.name))
+        jobs = tuple((definition, own, cases) for definition, own, _ in check.plan.jobs)
+        return replace(check, plan=replace(check.plan, jobs=jobs))
+
+    def keep_rows(self, record: bool) -> list[Path]:
+        """Appends the rows of the run to reports/bench/, or with `record` to the set: the shapes to its workloads, the
+        file as a packed solution, the rows to its traces."""
+        root = self.home.root if record else self.home.root / "reports" / "bench"
+        written = []
+        if record:
+            known = {each.uuid for each in self.home.workloads(self.definition.name)}
+            new = [json.dumps(line) for line in self.lines if line["workload"]["uuid"] not in known]
+            for line in new:
+                append_line(self.home.workloads_path(self.definition.name), line)
+            if self.solution is not None:
+                written.append(write_packed(root, self.solution))
+        for path in self.catalog.traces_files():
+            place = root / path.relative_to(self.catalog.root)
+            for line in path.read_text(encoding="utf-8").splitlines():
+                append_line(place, line)
+            written.append(place)
+        return written
+
+
+def operator_of_file(catalog: Catalog, file: str, operator: str | None) -> str:
+    """The operator that was named, else that of the solution.toml beside the file."""
+    from kernelderby.fields import read_toml
+
+    if operator is not None:
+        return operator
+    about = Path(file.partition("::")[0]).parent / "solution.toml"
+    written: dict[str, Any] = read_toml(about) if about.is_file() else {}
+    if isinstance(written.get("definition"), str):
+        return str(written["definition"])
+    raise DerbyError(f"{file}: which operator is it of? add --for OPERATOR; `derby list` names them")
+
+
+@contextmanager
+def adhoc_set(
+    catalog: Catalog, operator: str, file: str = "", shapes: Sequence[str] = (), rivals: Sequence[Solution] = ()
+) -> Iterator[AdHoc]:
+    """rivals: of the set's solutions, those to take along."""
+    definition = catalog.definition(operator)
+    solution = solution_of_file(catalog, file, definition) if file else None
+    lines = shape_lines(catalog, definition, shapes)
+    with tempfile.TemporaryDirectory(prefix="kernelderby-") as folder:
+        for line in lines:
+            _count(catalog, definition, line)
+        taken = [*rivals, solution] if solution else [*rivals]
+        scratch = scratch_set(catalog, Path(folder), definition, taken, lines)
+        yield AdHoc(scratch, catalog, scratch.definition(operator), solution, tuple(lines))
+
+
+def _count(catalog: Catalog, definition: Definition, line: dict[str, Any]) -> None:
+    """Adds the cost, where it can be counted."""
+    from kernelderby.catalog.workloads import workload_of
+    from kernelderby.measure.judge.blame import Uncountable
+    from kernelderby.measure.judge.blobs import count, generate
+    from kernelderby.measure.judge.definition import module_of
+
+    workload, module = workload_of("--shape", line, definition), module_of(definition)
+    sizes = definition.sizes(workload.axes)
+    try:
+        line["cost"] = count(definition, module, workload, generate(definition, module, workload, sizes), sizes)
+    except Uncountable:
+        return
+    except ValueError as error:  # the generator's word: no such contents
+        raise DerbyError(f"--shape: {' '.join(str(error).split())[:200]}; give another shape") from None

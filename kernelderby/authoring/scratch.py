@@ -1,0 +1,180 @@
+"""A set of one operator for one run: somebody's file beside the set's solutions, shapes that no file lists."""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from kernelderby.catalog import Catalog, Definition, Requires, Solution, Workload
+from kernelderby.catalog.lines import line_of
+from kernelderby.catalog.pack import packed_solution
+from kernelderby.catalog.spaces import Sizes, Unfit, sizes_of
+from kernelderby.errors import DerbyError
+from kernelderby.fields import read_text, suggestion
+from kernelderby.files import write_whole
+
+AUTHOR, ORIGIN = "me", "own"
+_IMPORTED = {"triton": "triton", "tilelang": "tilelang"}  # module -> language
+
+
+def solution_of_file(catalog: Catalog, place: str, definition: Definition) -> Solution:
+    """place: FILE.py, or FILE.py::function; without one run(). Files beside it that its text names come along.
+
+    DerbyError: no such file or function, or parameters that are neither the inputs nor the inputs and outputs."""
+    file, _, function = place.partition("::")
+    path, function = Path(file), function or "run"
+    if not path.is_file():
+        raise DerbyError(f"{path}: does not exist; name a Python file")
+    text = read_text(path)
+    try:
+        tree = ast.parse(text)
+    except (SyntaxError, ValueError) as error:
+        raise DerbyError(f"{path}: is no Python ({str(error)[:100]}); mend it") from None
+    functions = {node.name: node for node in tree.body if isinstance(node, ast.FunctionDef)}
+    if function not in functions:
+        raise DerbyError(f"{path}: has no {function}(); write {path}::NAME; {suggestion(function, functions)}")
+    arguments = functions[function].args
+    taken = len(arguments.posonlyargs) + len(arguments.args)
+    inputs, outputs = len(definition.inputs), len(definition.outputs)
+    if taken not in (inputs, inputs + outputs) and not arguments.vararg:
+        wanted = f"{', '.join(definition.inputs)}; or these and {', '.join(definition.outputs)}, to write into"
+        raise DerbyError(f"{path}: {function}() has {taken} parameters; {definition.name} gives {wanted}")
+    modules = _modules(tree)
+    language = next((each for module, each in _IMPORTED.items() if module in modules), "python")
+    name = re.sub(r"\W", "_", path.stem if path.stem != "main" else path.resolve().parent.name)
+    while name in catalog.solutions:
+        name += "_file"
+    return Solution(
+        name=name,
+        definition=definition.name,
+        author=AUTHOR,
+        op_type=definition.op_type,
+        language=language,
+        entry_point=f"{path.name}::{function}",
+        destination_passing_style=taken == inputs + outputs,
+        description=f"The file {path.name}.",
+        folder=None,
+        json_path=catalog.root / "solutions" / AUTHOR / definition.op_type / definition.name / f"{name}.json",
+        sources={path.name: text, **_beside(path, text)},
+        requires=Requires(cpu=not re.search(r"\bnvcc\b|load_inline|\.cuda\(", text)),
+        stages=(),
+        target_hardware=("any",),
+    )
+
+
+def shape_lines(catalog: Catalog, definition: Definition, words: Sequence[str]) -> list[dict[str, Any]]:
+    """The lines of a workloads file for `num_tokens=64,hidden_size=4096`. Plain numbers that are not given are those of
+    the first listed shape."""
+    listed = catalog.workloads(definition.name)
+    generated = [name for name, spec in listed[0].inputs.items() if spec["type"] == "safetensors"] if listed else []
+    if generated and definition.source_path is None:
+        raise DerbyError(
+            f"--shape: {definition.place} reads {generated[0]} from files; its listed shapes alone can run"
+        )
+    return [line_of(definition, _sizes(definition, listed, word), generated, ORIGIN) for word in words]
+
+
+def values_of(definition: Definition, word: str) -> dict[str, int | float | str]:
+    """name -> value of one --shape. DerbyError for a name that is none, an axis that is fixed, a value that is none."""
+    found: dict[str, int | float | str] = {}
+    for part in word.split(","):
+        name, equals, value = part.strip().partition("=")
+        if not equals or not value:
+            raise DerbyError(f"--shape: {part!r:.60} is not AXIS=SIZE; write {_example(definition)}")
+        if definition.axes.get(name) is not None:
+            raise DerbyError(f"--shape: {name} is always {definition.axes[name]} in {definition.name}; leave it out")
+        if name in definition.axes:
+            if not value.isdecimal():
+                raise DerbyError(f"--shape: {name}: {value!r:.60} is no size; write a whole number")
+            found[name] = int(value)
+        elif name in definition.inputs and definition.inputs[name].shape is None:
+            found[name] = _number(name, value)
+        else:
+            var = [axis for axis, size in definition.axes.items() if size is None]
+            raise DerbyError(f"--shape: {definition.name} has no axis {name!r:.60}; {suggestion(name, var)}")
+    return found
+
+
+def _sizes(definition: Definition, listed: Sequence[Workload], word: str) -> Sizes:
+    given = values_of(definition, word)
+    missing = [name for name, size in definition.axes.items() if size is None and name not in given]
+    if missing:
+        raise DerbyError(f"--shape: lacks {', '.join(missing)}; write {_example(definition)}")
+    values: dict[str, Any] = {name: size for name, size in definition.axes.items() if size is not None}
+    for workload in listed[:1]:
+        values |= workload.scalars | workload.generator
+    for name, spec in definition.inputs.items():
+        if spec.shape is None and name not in values and name not in given:
+            raise DerbyError(f"--shape: lacks the number {name}; add {name}=VALUE")
+    try:
+        return sizes_of(definition, values | given)
+    except Unfit:
+        rules = "; ".join(definition.constraints)
+        raise DerbyError(f"--shape: {word!r:.80} breaks what {definition.name} demands: {rules}") from None
+
+
+def _example(definition: Definition) -> str:
+    return ",".join(f"{name}=64" for name, size in definition.axes.items() if size is None)
+
+
+def _number(name: str, value: str) -> int | float:
+    try:
+        return int(value) if re.fullmatch(r"-?\d+", value) else float(value)
+    except ValueError:
+        raise DerbyError(f"--shape: {name}: {value!r:.60} is no number; mend it") from None
+
+
+def scratch_set(
+    catalog: Catalog,
+    folder: Path,
+    definition: Definition,
+    solutions: Iterable[Solution],
+    lines: Sequence[Mapping[str, Any]],
+) -> Catalog:
+    """lines: of its workloads file; without any, the listed ones."""
+    place = folder / "definitions" / definition.op_type
+    for path in (definition.path, definition.source_path):
+        if path is not None:
+            write_whole(place / path.name, read_text(path))
+    told = list(lines) or [each.raw for each in catalog.workloads(definition.name)]
+    text = "".join(f"{json.dumps(line, ensure_ascii=False)}\n" for line in told)
+    write_whole(folder / "workloads" / definition.op_type / f"{definition.name}.jsonl", text)
+    for solution in solutions:
+        if solution.json_path != definition.path:  # a reference has no file
+            write_packed(folder, solution)
+    if (catalog.root / "blob").is_dir():
+        (folder / "blob").symlink_to((catalog.root / "blob").resolve())
+    return Catalog.open(folder)
+
+
+def write_packed(root: Path, solution: Solution) -> Path:
+    path = root / "solutions" / solution.author / solution.op_type / solution.definition / f"{solution.name}.json"
+    write_whole(path, json.dumps(packed_solution(solution), indent=2, ensure_ascii=False) + "\n")
+    return path
+
+
+def _modules(tree: ast.Module) -> set[str]:
+    names = [alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names]
+    names += [node.module or "" for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
+    return {name.partition(".")[0] for name in names}
+
+
+def _beside(path: Path, text: str) -> dict[str, str]:
+    """Sources in the same folder that its text names, and those that these name."""
+    others = {
+        each.name: each for each in sorted(path.parent.iterdir()) if each.suffix in (".py", ".cu", ".cuh", ".cpp", ".h")
+    }
+    found: dict[str, str] = {}
+    left = [text]
+    while left:
+        told = left.pop()
+        for name, each in others.items():
+            word = each.stem if each.suffix == ".py" else name
+            if name != path.name and name not in found and re.search(rf"(?<![\w.]){re.escape(word)}\b", told):
+                found[name] = read_text(each)
+                left.append(found[name])
+    return found

@@ -1,0 +1,64 @@
+"""A file and shapes that are not in the set: checked and measured beside it, kept only where that is asked for."""
+
+from __future__ import annotations
+
+import pytest
+
+from kernelderby.catalog import Catalog
+
+pytest.importorskip("torch")
+
+
+@pytest.fixture
+def own(tmp_path, monkeypatch, derby):
+    (tmp_path / "definitions").mkdir()
+    (tmp_path / "mine.py").write_text(
+        "import importlib, os\n\n__path__ = [os.path.dirname(__file__)]\n"
+        'scaled = importlib.import_module(f"{__name__}.scaled")\n\n\ndef run(x):\n    return scaled.twice(x)\n'
+        "\n\ndef wrong(x, y, z):\n    pass\n"
+    )
+    (tmp_path / "scaled.py").write_text("def twice(x):\n    return x * 2\n")
+    monkeypatch.chdir(tmp_path)
+    derby("new", "operator", "twice", "x:f16[T,D]", "--run", "x * 2", "--size", "T=2,4", "--size", "D=16")
+    return tmp_path
+
+
+def test_a_file_is_checked_with_what_lies_beside_it(own, derby):
+    code, out, err = derby("check", "mine.py", "--for", "twice", "--shape", "T=3,D=5")
+    assert code == 0 and "T=3 D=5" in out, out + err
+    (own / "scaled.py").write_text("def twice(x):\n    return x * 3\n")
+    assert derby("check", "mine.py", "--for", "twice")[0] == 1
+    assert not (own / "solutions").exists()  # nothing to pack, nothing left
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "said"),
+    [
+        (["mine.py"], 1, "add --for OPERATOR"),
+        (["none.py", "--for", "twice"], 1, "does not exist"),
+        (["mine.py::wrong", "--for", "twice"], 1, "wrong() has 3 parameters; twice gives x"),
+        (["mine.py::no", "--for", "twice"], 1, "has no no()"),
+        (["mine.py", "--for", "twice", "--shape", "T=3"], 1, "lacks D; write T=64,D=64"),
+        (["mine.py", "--for", "twice", "--shape", "T=3,E=4"], 1, "no axis 'E'"),
+        (["mine.py", "--for", "twise"], 1, "did you mean twice"),
+        (["--shape", "T=3,D=4"], 2, "goes with"),
+        (["--for", "twice"], 2, "goes with a FILE.py"),
+    ],
+)
+def test_a_slip_is_one_line(own, derby, words, code, said):
+    found, _, err = derby("check", *words)
+    assert found == code and said in " ".join(err.split())
+
+
+def test_rows_are_kept_apart_until_they_are_recorded(own, derby):
+    words = ("--device", "cpu", "--shape", "T=3,D=8", "--rounds", "1", "--most-rounds", "1")
+    code, out, err = derby("bench", "mine.py", "--for", "twice", *words)
+    assert code == 0 and "twice_reference" in out and "mine" in out, out + err
+    assert "Each workload" in out  # the ranking, at once
+    assert list((own / "reports/bench/traces/cpu").rglob("twice.jsonl")) and not (own / "traces").exists()
+    assert derby("bench", "mine.py", "--for", "twice", *words, "--record")[0] == 0
+    catalog = Catalog.open(own, strict=True)
+    assert "mine" in catalog.solutions and len(catalog.traces("twice")) == 2
+    assert [each.axes["D"] for each in catalog.workloads("twice")] == [16, 16, 8]
+    assert derby("rank", "twice")[0] == 0
+    assert derby("bench", "--record", "--device", "cpu")[0] == 2
