@@ -26,7 +26,17 @@ from kernelderby.errors import DerbyError
 # Verbs that only read and write files. What measures, serves or waits has no end of its own.
 READING = frozenset(
     {"list", "show", "shapes", "rank", "roofline", "report", "pack", "export", "prompt", "merge"}
-    | {"kernels", "activity", "stages", "layers", "whatif", "compare", "counters", "pace"}  # of `derby profile`
+    | {
+        "kernels",
+        "activity",
+        "stages",
+        "layers",
+        "whatif",
+        "compare",
+        "counters",
+        "pace",
+        "timeline",
+    }  # of `derby profile`
 )
 _SECONDS = 600.0
 _OF_READING = 0.7  # of the verb's time: what was read is to be shown in the rest

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import gzip
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import inf
 from pathlib import Path
 
+import msgspec
+
 from kernelderby.catalog import Catalog
 from kernelderby.catalog.solutions import read_stages
 from kernelderby.errors import DerbyError
+from kernelderby.files import write_whole
 from kernelderby.hardware.families import amd_architecture_of
 from kernelderby.profile.activity import Activity, activity_of
 from kernelderby.profile.compare.difference import Comparison
@@ -22,6 +26,7 @@ from kernelderby.profile.kernels.summary import KernelTable, summarise
 from kernelderby.profile.layers.draft import Draft, draft_of
 from kernelderby.profile.layers.table import LayerTable, layer_table
 from kernelderby.profile.pace import Pace, pace_of
+from kernelderby.profile.perfetto import trace_events
 from kernelderby.profile.sources import open_profile
 from kernelderby.profile.spans import Profile
 from kernelderby.profile.stages.stated import stated_beside
@@ -64,6 +69,19 @@ class ProfileFile:
     def select(self, selection: Selection | None) -> ProfileFile:
         """Only what a selection (profile.filters.make_selection) takes of it."""
         return ProfileFile(selected(self.profile, selection))
+
+    def write_timeline(self, out: Path | str) -> int:
+        """A trace for ui.perfetto.dev, by its name packed (.gz) or not; the number of events. DerbyError: the name is
+        another, its folder is missing, or the profile has sums only."""
+        out = Path(out)
+        if not out.name.endswith((".json", ".json.gz")):
+            raise DerbyError(f"{out}: a trace is a .json or .json.gz file; end the name so")
+        if not out.parent.is_dir():
+            raise DerbyError(f"{out}: there is no such folder; name a place that exists")
+        events = list(trace_events(self.profile))
+        text = msgspec.json.encode({"traceEvents": events, "displayTimeUnit": "ns"})
+        write_whole(out, gzip.compress(text, mtime=0) if out.suffix == ".gz" else text)
+        return len(events)
 
     def draft(self) -> Draft:
         """A layer map from the period of the kernels: `.text()` of it, `.stages_text()` as stages. DerbyError where no

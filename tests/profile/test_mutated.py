@@ -14,6 +14,8 @@ from kernelderby.errors import DerbyError
 from kernelderby.profile.activity import activity_of
 from kernelderby.profile.compare.kernels import compare_kernels
 from kernelderby.profile.kernels.summary import summarise
+from kernelderby.profile.layers.draft import draft_of
+from kernelderby.profile.perfetto import trace_events
 from kernelderby.profile.sources import open_profile
 from kernelderby.profile.stages.walk import pipeline_of
 from kernelderby.report.profile.activity import activity_report
@@ -43,6 +45,11 @@ def everything(path):
     assert found.total_ns == pytest.approx(sum(each.total_ns for each in sums))  # every ns is in one place
     compare_report(compare_kernels(profile, profile))
     if profile.has_events:
+        assert sum(event["ph"] == "X" and "role" in event["args"] for event in trace_events(profile)) == 3 * sum(
+            each.instances for each in sums
+        )
+        with suppress(DerbyError):  # nothing repeats in most of them
+            draft_of(profile).layer_map(path)
         activity = activity_of(profile)
         activity_report([activity])
         assert sum(gpu.operations for gpu in activity.gpus) == sum(each.instances for each in sums)

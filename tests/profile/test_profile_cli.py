@@ -1,6 +1,7 @@
 """derby profile stages, whatif and compare as commands, on the published table of triton_fused_v2 and on an export."""
 
 import csv
+import gzip
 import json
 import subprocess
 import sys
@@ -89,7 +90,7 @@ def test_the_group_lists_its_verbs_and_imports_none(derby):
 def test_every_verb_has_help(derby, verb):
     code, out, err = derby("profile", verb, "--help")
     assert code == 0, err
-    assert "--json" in out
+    assert "--json" in out or verb == "timeline"  # which writes JSON
 
 
 def test_the_published_table(profile, published):
@@ -372,9 +373,28 @@ def test_layers_and_stages_from_a_draft(derby, profile, served, tmp_path):
     assert code == 0 and json.loads(again)["pipelines"][0]["stages"] == json.loads(out)["pipelines"][0]["stages"]
 
 
+@pytest.mark.parametrize("name", ["trace.json", "trace.json.gz"])
+def test_a_timeline_for_perfetto(derby, served, tmp_path, name):
+    """Every operation on its stream, its role's and its library's track; a track of steps; names of all tracks."""
+    code, out, _ = derby("profile", "timeline", served, "--out", tmp_path / name)
+    data = (tmp_path / name).read_bytes()
+    events = json.loads(gzip.decompress(data) if name.endswith(".gz") else data)["traceEvents"]
+    assert code == 0 and f"{len(events):,} events" in out
+    tracks = {event["tid"]: event["args"]["name"] for event in events if event["name"] == "thread_name"}
+    work = [event for event in events if event["ph"] == "X"]
+    assert {event["tid"] for event in work} == set(tracks) and "role: attention" in tracks.values()
+    on = {title: [event for event in work if tracks[event["tid"]] == title] for title in tracks.values()}
+    assert (len(on["steps"]), len(on["role: attention"])) == (4, 48)
+    first = on["stream 7"][0]
+    assert (first["name"], first["ts"], first["dur"]) == ("embedding", 0, 1)
+    assert on["steps"][0]["dur"] == 100 and len([each for each in on if each.startswith("stream")]) == 1
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
+        (("timeline", "--out", "a.pb"), "a.pb: a trace is a .json or .json.gz file; end the name so"),
+        (("timeline", "--out", "nowhere/a.json"), "nowhere/a.json: there is no such folder"),
         (("stages",), "give one of --solution NAME, --stages FILE.toml and --draft OUT.toml"),
         (("stages", "--draft", "a.txt"), "a.txt: a draft is a .toml file; end the name so"),
         (("layers", "--draft", "nowhere/a.toml"), "nowhere/a.toml: there is no such folder"),

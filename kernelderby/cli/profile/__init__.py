@@ -18,6 +18,7 @@ VERBS = {
     "whatif": "What the pipeline gains if a stage ran faster (Amdahl).",
     "layers": "A served model's layers: group, module, kernel; several profiles side by side.",
     "compare": "Two profiles, before and after or GPU against GPU.",
+    "timeline": "Write a trace for ui.perfetto.dev: streams, roles, libraries, steps.",
     "run": "Record a profile of solutions on this GPU, without nsys.",
 }
 
