@@ -26,6 +26,7 @@ SMALL_SPACE = {"batch_size": (1, 4), "num_heads": (1, 32), "max_context_len": (1
 
 # Scores so far apart that one key decides: none may be left out, and without the maximum exponentials overflow.
 INPUT_DRAWS = [{"query": 30.0}]
+REFERENCE_ROWS = {"query": 0, "kv_cache": 0, "context_lens": 0}
 
 
 @torch.no_grad()

@@ -31,6 +31,7 @@ AXES_SPACE = {
     "sm_scale": 192 ** -0.5,
 }
 SMALL_SPACE = {"batch_size": (1, 6), "num_heads": (1, 40), "max_context_len": (1, 200)}
+REFERENCE_ROWS = {"query": 0, "block_table": 0, "context_lens": 0}
 
 
 @torch.no_grad()

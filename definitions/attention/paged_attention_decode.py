@@ -25,6 +25,7 @@ SMALL_SPACE = {"num_seqs": (1, 6), "max_context_len": (1, 300), "num_kv_heads": 
 
 # Scores so far apart that one key decides: none may be left out, and without the maximum exponentials overflow.
 INPUT_DRAWS = [{"query": 30.0}]
+REFERENCE_ROWS = {"query": 0, "block_table": 0, "context_lens": 0}
 
 
 @torch.no_grad()

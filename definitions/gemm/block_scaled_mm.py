@@ -17,6 +17,7 @@ BLOCKS = [4, 6, 12, 16, 18, 24, 32, 36, 40, 48, 56, 64, 96, 112, 128, 144, 192]
 AXES_SPACE = {"m": (1, 16384), "num_n_blocks": [BLOCKS, BLOCKS, (1, 288)], "n": "128 * num_n_blocks",
               "num_k_blocks": [BLOCKS, BLOCKS, (1, 144)], "k": "128 * num_k_blocks"}
 SMALL_SPACE = {"m": (1, 130), "num_n_blocks": (1, 3), "num_k_blocks": (1, 6)}
+REFERENCE_ROWS = {"x": 0, "x_scale": 0}
 
 
 @torch.no_grad()

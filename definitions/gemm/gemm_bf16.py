@@ -18,6 +18,7 @@ AXES_SPACE = {
     "bias_rows": [0, 0, 1],
 }
 SMALL_SPACE = {"m": (1, 70), "k": [(8, 300, 8), (1, 300)], "n": (1, 300)}
+REFERENCE_ROWS = {"x": 0}
 
 
 @torch.no_grad()

@@ -35,6 +35,7 @@ SMALL_SPACE = {"num_tokens": (1, 150), "num_hidden_blocks": (1, 4), "num_interme
                "num_experts": [4, 8, 16, (2, 64)]}
 
 INPUT_DRAWS = [{"routing": "few"}]  # more tokens of an expert than any mean leads to expect
+REFERENCE_ROWS = {"hidden_states": 0, "hidden_states_scale": 0, "topk_ids": 0, "topk_weights": 0}
 
 
 def dequantize_weight(weight, scale):

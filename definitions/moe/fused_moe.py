@@ -24,6 +24,7 @@ SMALL_SPACE = {"num_tokens": (1, 150), "hidden_size": (16, 264, 8), "intermediat
 
 # Gates so small that SiLU is told from ReLU and GELU; more tokens of an expert than any mean leads to expect.
 INPUT_DRAWS = [{"hidden_states": 0.05}, {"routing": "few"}]
+REFERENCE_ROWS = {"hidden_states": 0, "topk_ids": 0, "topk_weights": 0}
 
 
 @torch.no_grad()

@@ -32,6 +32,7 @@ AXES_SPACE = {"seq_len": (1, 16384), "local_expert_offset": [0, 32, 64, 96, 128,
 SMALL_SPACE = {"seq_len": (1, 150), "local_expert_offset": [0, (0, 56)]}
 # Gates so small that SiLU is told from ReLU and GELU; tokens that go to local experts alone, eight rows for each.
 INPUT_DRAWS = [{"hidden_states_scale": 0.1}, {"routing": "local"}]
+REFERENCE_ROWS = {"routing_logits": 0, "hidden_states": 0, "hidden_states_scale": 1}
 
 
 def route(routing_logits, routing_bias, routed_scaling_factor):

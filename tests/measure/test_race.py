@@ -118,7 +118,7 @@ def checked(definition, function, monkeypatch):
 
 def compares(race, monkeypatch, which):
     """Of the next series that call is compared whole."""
-    monkeypatch.setattr(race.series, "drawn", lambda iterations: {which})
+    monkeypatch.setattr(race.series, "drawn", lambda iterations: {which: None})
 
 
 @pytest.mark.parametrize("room", [1 << 20, 0], ids=["kept", "not kept"])
@@ -206,6 +206,30 @@ def test_a_slow_reference_looks_at_one_call_of_a_series(definition):
     race = local_race(*parts(definition, right), WallTimer())
     race.series.reference_seconds = 5.0
     assert len(race.series.drawn(10)) == 1
+
+
+def test_where_the_reference_is_slow_other_calls_are_compared_by_some_rows(definition):
+    """A solution that is wrong in all rows of one call of ten is found there, too."""
+    module = SimpleNamespace(**vars(MODULE), REFERENCE_ROWS={"x": 0, "y": 0})
+    calls = []
+
+    def run(x, y, factor, out):
+        right(x, y, factor, out)
+        calls.append(None)
+        if timing and len(calls) % 10 == 0:
+            out.add_(1)
+
+    timing, found = False, 0
+    race = local_race(*parts(definition, run, module), WallTimer())
+    race.series.reference_seconds, race.series.planned = 0.4, 5
+    drawn = race.series.drawn(10)
+    assert sorted(map(str, drawn.values())) == ["4", "4", "4", "4", "None"]
+    race.turn(1, 10)
+    assert len(race.series.drawn(10)) == 9, "now it knows how quick some rows are"
+    timing = True
+    for number in range(2, 12):
+        found += race.turn(number, 10).verdict.status is Status.WRONG_VALUES
+    assert found >= 6
 
 
 @pytest.mark.parametrize("room", [1 << 20, 0], ids=["kept", "not kept"])

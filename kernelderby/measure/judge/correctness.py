@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import ModuleType
 from typing import Any
@@ -91,6 +91,26 @@ def judge(definition: Definition, module: ModuleType, inputs: dict[str, Any], ou
                 except Exception as error:  # what they hold is the solution's doing  # noqa: BLE001
                     return Verdict(Status.WRONG_VALUES, f"canonical_outputs cannot read them: {type(error).__name__}")
         return compare(definition, outputs, references)
+
+
+def some_rows(
+    module: ModuleType, inputs: dict[str, Any], outputs: Outputs, rows: Sequence[int]
+) -> tuple[dict[str, Any], Outputs]:
+    """What a reference of these rows of the outputs reads, and these rows. REFERENCE_ROWS of the definition's module:
+    which inputs go with the output's rows, and along which dimension."""
+    dimensions: dict[str, int] = module.REFERENCE_ROWS
+    taken = {
+        name: _taken(value, dimensions[name], rows) if name in dimensions else value for name, value in inputs.items()
+    }
+    return taken, {name: _taken(tensor, 0, rows) for name, tensor in outputs.items()}
+
+
+def _taken(tensor: torch.Tensor, dimension: int, rows: Sequence[int]) -> torch.Tensor:
+    """By its bytes where they are single: not every such type can be indexed."""
+    index = torch.tensor(rows, device=tensor.device)
+    if tensor.element_size() == 1:
+        return tensor.view(torch.uint8).index_select(dimension, index).view(tensor.dtype)
+    return tensor.index_select(dimension, index)
 
 
 def synchronize(device: torch.device) -> None:

@@ -18,7 +18,7 @@ from kernelderby.catalog import Definition
 from kernelderby.measure.clock.spans import Spans
 from kernelderby.measure.clock.timing import Call
 from kernelderby.measure.judge.checksums import bytes_of, changed_inputs, checksum
-from kernelderby.measure.judge.correctness import POISON, Outputs, judge, make_ready, synchronize
+from kernelderby.measure.judge.correctness import POISON, Outputs, judge, make_ready, some_rows, synchronize
 from kernelderby.measure.judge.inputs import InputMaker
 from kernelderby.measure.wire.replies import SetUpTaken, Verdict, Wrong
 from kernelderby.measure.wire.shared import BufferSet, Loan, private_set, shared_set
@@ -169,14 +169,21 @@ class Exchange:
             self.hands.replay(which)
         return checksum(self.sets[which].outputs)
 
-    def judged(self, outputs: Outputs, inputs: dict[str, int], which: int, variant: str) -> Verdict:
+    def judged(
+        self, outputs: Outputs, inputs: dict[str, int], which: int, variant: str, rows: int | None = None
+    ) -> Verdict:
         """Outputs that a call on a set left, against the reference of the contents that the judge wrote there. inputs:
         checksums, of what lay there when the call was over. Wrong where that is something else: who writes into the
-        inputs changes what is expected. The reference reads memory that nobody else reaches."""
+        inputs changes what is expected. The reference reads memory that nobody else reaches. rows: only so many, at
+        random."""
         own = self.expected_inputs(which, variant)
         expected = self.changing_sums(own)
         if changed := [name for name, value in inputs.items() if expected[name] != value]:
             raise Wrong(Status.INPUT_CHANGED, f"{WHILE_TIMED} {', '.join(changed)}")
+        if rows is not None:
+            there = len(next(iter(outputs.values())))
+            drawn = sorted(self.random.sample(range(there), min(rows, there)))
+            own, outputs = some_rows(self.module, own, outputs, drawn)
         return judge(self.definition, self.module, own, outputs)
 
 

@@ -27,6 +27,7 @@ ENOUGH = math.ceil(math.log(0.01) / math.log(0.9))
 # How long references of one series may take all the same; one call is compared at least. Of a solution of which calls
 # have not repeated, longer.
 _COMPARING_SECONDS = {True: 0.1, None: 0.2, False: 0.5}
+_ROWS = 4  # of a call that is compared by some rows
 _REPEATING_SECONDS = 0.02  # how long the calls that are made once more may take, one at least
 _KEPT_BYTES = 256 << 20  # of a series' outputs, so that a call that does not repeat can be compared itself
 
@@ -56,12 +57,19 @@ class Series:
         self.repeats: bool | None = None
         self.reference_seconds = 0.0
         self.planned = 1
+        self._rows_seconds = 0.0  # what the last reference of some rows has taken
 
-    def drawn(self, iterations: int) -> set[int]:
-        """The calls of a series that are compared, each as likely as any other."""
-        affordable = int(_COMPARING_SECONDS[self.repeats] / max(self.reference_seconds, 1e-6))
-        count = max(1, min(iterations, math.ceil(ENOUGH / self.planned), affordable))
-        return set(self._exchange.random.sample(range(iterations), count))
+    def drawn(self, iterations: int) -> dict[int, int | None]:
+        """The calls of a series that are compared, each as likely as any other, whole (None) or by some rows: those for
+        which whole references take too long, where the definition has REFERENCE_ROWS."""
+        seconds = _COMPARING_SECONDS[self.repeats]
+        wanted = min(iterations, math.ceil(ENOUGH / self.planned))
+        whole = max(1, min(wanted, int(seconds / max(self.reference_seconds, 1e-6))))
+        rows = 0
+        if hasattr(self._exchange.module, "REFERENCE_ROWS"):
+            rows = min(wanted - whole, int(seconds / max(self._rows_seconds or self.reference_seconds / 8, 1e-6)))
+        calls = self._exchange.random.sample(range(iterations), whole + rows)
+        return {call: None if number < whole else _ROWS for number, call in enumerate(calls)}
 
     def timed(self, name: str, kind: str, iterations: int) -> Spans:
         """A series of timed calls. Wrong, after its end, where one of the compared ones was.
@@ -96,10 +104,13 @@ class Series:
         def compare_kept() -> None:
             for iteration in list(kept):
                 what, which = kept.pop(iteration), iteration % len(sets)
+                start = time.monotonic()
                 try:
-                    verdict = exchange.judged(what.outputs, what.inputs, which, f"{name}/{iteration}")
+                    verdict = exchange.judged(what.outputs, what.inputs, which, f"{name}/{iteration}", drawn[iteration])
                 except Wrong as wrong:
                     verdict = wrong.verdict
+                if drawn[iteration] is not None:
+                    self._rows_seconds = time.monotonic() - start
                 if verdict.status is not Status.PASSED:
                     found.append(verdict)
 
