@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -13,8 +14,9 @@ from kernelderby.capture.gain import CostOf, gains
 from kernelderby.capture.workloads import ORIGIN, fitting, line, write_set
 from kernelderby.catalog import Catalog, Definition
 from kernelderby.catalog.lines import line_of
+from kernelderby.catalog.selection import SCORED
 from kernelderby.catalog.spaces import Sizes
-from kernelderby.catalog.workloads import workload_of
+from kernelderby.catalog.workloads import FRESH, MODELS, workload_of
 from kernelderby.errors import DerbyError
 from kernelderby.profile.filters import SelectedProfile, Selection
 from kernelderby.profile.sources.recognise import open_profile
@@ -42,6 +44,7 @@ def captured(
 ) -> Answer[Captured]:
     """See TraceSet.capture. catalog: the set whose definitions the operators become. model, sharing: a config.json and
     how many GPUs share it. tokens: of FlashInfer's dumps."""
+    _check(files, origin)
     profiles = [open_profile(file, operators=True) for file in files if not is_dump(file)]
     if selection is not None and not selection.is_all:
         profiles = [SelectedProfile(each, selection) if each.has_events else each for each in profiles]
@@ -54,6 +57,10 @@ def captured(
     facts = read_model(committed(model), sharing).facts if model else {}
     facts = {"quantized": int(bool(facts.get("fp8_block") or facts.get("fp8_token"))), **facts} if facts else {}
     found = capture(catalog, profiles, facts, context)
+    if selection is not None and not selection.is_all and not found.total_ns:
+        raise DerbyError(
+            f"nothing in these files is {selection}; `derby profile kernels` with the same words tells more"
+        )
     found = _with_dumps(catalog, found, [file for file in files if is_dump(file)], tokens)
     notes = _advice(found)
     cost_of = _costs(catalog, notes) if with_gain else None
@@ -66,6 +73,16 @@ def captured(
         write_set(catalog, found, out, origin)
         notes += _packed(out, len(lines))
     return capture_answer(Captured(found, gained, tuple(notes)), lines, top)
+
+
+def _check(files: Sequence[Path], origin: str) -> None:
+    for file in files:
+        if list(files).count(file) > 1:
+            raise DerbyError(f"{file}: is named twice, and would count twice; leave one out")
+    if not re.fullmatch(r"[A-Za-z][\w.-]{0,60}", origin):
+        raise DerbyError(f"--origin: {origin!r:.80} is no word; give one such as {ORIGIN}")
+    if origin in (*SCORED, FRESH, MODELS):
+        raise DerbyError(f"--origin: {origin} is the origin of other shapes; give another word, such as {ORIGIN}")
 
 
 def _with_dumps(catalog: Catalog, found: Capture, dumps: Sequence[Path], tokens: Sequence[int]) -> Capture:

@@ -10,6 +10,7 @@ from kernelderby.capture.capture import capture
 from kernelderby.capture.facts import facts_of
 from kernelderby.catalog import Catalog
 from kernelderby.errors import DerbyError
+from kernelderby.profile.filters import make_selection
 from kernelderby.profile.sources.recognise import open_profile
 from kernelderby.shapes.model import read_model
 from kernelderby.shapes.standing import committed
@@ -521,6 +522,21 @@ def test_out_is_never_the_set_itself_or_a_strangers_folder(tmp_path):
     for out in (CHECKOUT, tmp_path, file):
         with pytest.raises(DerbyError, match="--out"):
             kernelderby.open(CHECKOUT).capture(file, gain=False, out=out)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"origin": "survey"}, "origin of other shapes"),
+        ({"origin": ""}, "is no word"),
+        ({"selection": make_selection(within="nothing")}, "nothing in these files is ranges nothing"),
+    ],
+)
+def test_words_that_mean_nothing(tmp_path, options, message):
+    with pytest.raises(DerbyError, match=message):
+        kernelderby.open(CHECKOUT).capture(server(tmp_path), gain=False, **options)
+    with pytest.raises(DerbyError, match="named twice"):
+        kernelderby.open(CHECKOUT).capture(*[server(tmp_path)] * 2)
 
 
 def test_sums_alone_are_refused(tmp_path):
