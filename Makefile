@@ -9,10 +9,11 @@ export VENV
 # so what they import is imported once before.
 export PYTHONDONTWRITEBYTECODE =
 
-.PHONY: help setup bench test lint packed collected format
+.PHONY: help setup bench test cheats lint packed collected format
 help:
 	@echo "make bench  check, measure and rank the solutions (without a GPU: check, then rank the recorded traces)"
 	@echo "make test   what CI runs: make lint, derby pack --check, pytest"
+	@echo "make cheats all exploits of the judge and the fences; make test takes the quick ones"
 	@echo "make lint   ruff (rules and format) and mypy; make format mends what ruff can"
 	@echo "make setup  only the environment in $(VENV), behind both; your own torch: see CONTRIBUTING.md"
 
@@ -41,6 +42,10 @@ format: setup
 test: setup
 	$(MAKE) --no-print-directory -j2 lint packed collected
 	$(VENV)/bin/python -m pytest --numprocesses=3 --dist=loadfile --no-loadscope-reorder --durations=10
+
+# All exploits, those that wait for time-outs too; on a GPU machine those of test_cheats_gpu.py as well.
+cheats: setup
+	DERBY_TESTS_ALL=1 $(VENV)/bin/python -m pytest -n0 tests/cheats
 
 packed: setup
 	$(VENV)/bin/derby pack --check
