@@ -59,9 +59,10 @@ ROOMS_OF_MEASURE = [
     ("judge",),
     ("worker",),
     ("run", "certify", "author"),
-    ("record", "tune"),
+    ("record", "tune", "cluster"),
 ]
 MEASURE_ONLY = {
+    "ray",
     "torch",
     "triton",
     "safetensors",

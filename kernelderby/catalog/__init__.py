@@ -15,7 +15,7 @@ from typing import TypeVar
 from kernelderby.bounds import bounds, met, reading
 from kernelderby.catalog.definitions import load_definition
 from kernelderby.catalog.model import Definition, Requires, Solution, TensorSpec, Tolerance, Workload
-from kernelderby.catalog.parts import Index, Part, Parts, Stretch, are_worth_it, digest_of, key_of
+from kernelderby.catalog.parts import ColumnParts, Index, Part, Stretch, are_worth_it, digest_of, key_of
 from kernelderby.catalog.reference import reference_named, reference_solution
 from kernelderby.catalog.solutions import UNIQUE, load_solutions
 from kernelderby.catalog.traces import fresh_workloads, load_rows, note_future
@@ -192,9 +192,9 @@ class Catalog:
         return [path for path in self.traces_files() if name in (None, path.stem)]
 
     @cached_property
-    def _parts(self) -> Parts | None:
+    def _parts(self) -> ColumnParts | None:
         """Columns of the rows, where they are worth it. Who checks everything reads the lines."""
-        return None if self.strict or not are_worth_it(self.traces_files()) else Parts(self.root, self.part_of)
+        return None if self.strict or not are_worth_it(self.traces_files()) else ColumnParts(self.root, self.part_of)
 
     @property
     def is_large(self) -> bool:
@@ -271,7 +271,7 @@ class Catalog:
             rows = self._reading(path)(problems.append, lambda _: None, lines=lines_in(text, stretch.first))
         digest = digest_of(text)
         name = key_of(stretch.key, digest, str(stretch.first))
-        parts = self._parts or Parts(self.root, self.part_of)
+        parts = self._parts or ColumnParts(self.root, self.part_of)
         write_columns(parts.place(path, name), rows)
         return Part(
             *(stretch.start, stretch.end, digest, name, stretch.first, text.count(b"\n"), len(problems)),
@@ -294,7 +294,7 @@ class Catalog:
                 return self._from_columns(path, columns, self._parts, clocks)
         return self._lines(path, lambda left_out: self._reading(path)(left_out, self._noted))
 
-    def _from_columns(self, path: Path, columns: Index, parts: Parts, clocks: bool) -> list[Measurement]:
+    def _from_columns(self, path: Path, columns: Index, parts: ColumnParts, clocks: bool) -> list[Measurement]:
         from kernelderby.catalog.columns import read_columns
 
         rows = [*read_columns(parts.paths(path, columns), path.stem, str(path), clocks=clocks)]

@@ -45,7 +45,7 @@ class Merged:
     warnings: tuple[str, ...]
 
 
-class _Line(NamedTuple):
+class _SourceLine(NamedTuple):
     moment: datetime
     digest: bytes
     identity: Identity | None  # None where nothing says that two rows are one
@@ -75,7 +75,7 @@ def _merged(target: Path, sources: Iterable[Path], warnings: list[str]) -> Merge
         own = [*_read(target, None)] if target.is_file() else []
         digests = {line.digest for line in own}
         identities = {line.identity for line in own if line.identity}
-        known, added, conflicts = 0, list[_Line](), list[_Line]()
+        known, added, conflicts = 0, list[_SourceLine](), list[_SourceLine]()
         for line in sorted((each for path in sources for each in _read(path, warnings)), key=lambda each: each[:2]):
             if line.digest in digests:
                 known += 1
@@ -94,7 +94,7 @@ def _merged(target: Path, sources: Iterable[Path], warnings: list[str]) -> Merge
     return MergedFile(target, len(added), known + len(conflicts) - len(fresh), len(fresh))
 
 
-def _read(path: Path, warnings: list[str] | None) -> Iterator[_Line]:
+def _read(path: Path, warnings: list[str] | None) -> Iterator[_SourceLine]:
     """warnings: of the lines of a source that are no rows, which are left out; those of the set stay as they are."""
     decode, broken = msgspec.json.Decoder(Row).decode, list[int]()
     moment = datetime.min
@@ -111,7 +111,7 @@ def _read(path: Path, warnings: list[str] | None) -> Iterator[_Line]:
                 broken.append(number)
                 continue
             identity, digest = None, _digest(raw)
-        yield _Line(moment, digest, identity, raw)
+        yield _SourceLine(moment, digest, identity, raw)
     if broken and warnings is not None:
         more = f", and {len(broken) - 1} other lines of it" if broken[1:] else ""
         warnings.append(f"{path}:{broken[0]}: is no row{more}; left out")
@@ -127,7 +127,7 @@ def _digest(text: bytes) -> bytes:
     return hashlib.sha256(text).digest()
 
 
-def _in_order(own: Sequence[_Line], added: Sequence[_Line]) -> Iterator[bytes]:
+def _in_order(own: Sequence[_SourceLine], added: Sequence[_SourceLine]) -> Iterator[bytes]:
     """added: by moment."""
     place, latest = 0, datetime.min
     for line in own:

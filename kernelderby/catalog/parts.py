@@ -3,7 +3,7 @@
 The lines of traces/ count. Their columns lie in the user's cache folder, a Parquet file for some thousand lines
 (columns.py), each under the hash of those very lines, of the workloads that they were held against and of the code that
 read them. What is not there is made again, and what cannot be made or read is read from the lines. Results that are
-worked out from all rows of an operator stand beside them under the hash of what they came from (Parts.remembered).
+worked out from all rows of an operator stand beside them under the hash of what they came from (remembered()).
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ class Stretch(Struct, frozen=True):
     first: int
 
 
-class Parts:
+class ColumnParts:
     """The columns of one set's rows. read: makes the part of a stretch, in this process."""
 
     def __init__(self, root: Path, read: Callable[[Stretch], Part]) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from kernelderby.cli.measuring import observed, print_plan
 from kernelderby.cli.options import (
     FILE,
     SECONDS,
@@ -17,14 +18,16 @@ from kernelderby.cli.options import (
     for_option,
     fresh_option,
     json_option,
+    kinds_option,
     origin_option,
+    ray_option,
     secret_option,
     shape_option,
     solutions_option,
     workloads_option,
     written_root_option,
 )
-from kernelderby.cli.output import say, say_json, say_line, text_width, warn
+from kernelderby.cli.output import say, say_json, text_width, warn
 
 
 @click.command(cls=DerbyCommand)
@@ -62,7 +65,7 @@ from kernelderby.cli.output import say, say_json, say_line, text_width, warn
 @click.option("--again", is_flag=True, help="Measure again where a row exists.")
 @click.option("--this-gpu", is_flag=True, help="Measure again where only another GPU of this kind has rows.")
 @click.option("--together", is_flag=True, help="If a solution has no row, measure all again, so that rows pair.")
-@click.option("--plan", "only_plan", is_flag=True, help="Measure nothing; show the plan and its time.")
+@click.option("--plan", "--dry-run", "only_plan", is_flag=True, help="Measure nothing; show the plan and its time.")
 @click.option(
     "--budget",
     type=SECONDS,
@@ -72,6 +75,8 @@ from kernelderby.cli.output import say, say_json, say_line, text_width, warn
 @click.option("--sign", type=FILE, metavar="KEY", help="With --sealed: sign it with this SSH or minisign secret key.")
 @fresh_option
 @secret_option
+@ray_option
+@kinds_option
 @written_root_option
 @json_option
 def command(
@@ -97,10 +102,12 @@ def command(
     sign: Path | None,
     fresh: int,
     secret: str,
+    address: str | None,
+    kinds: tuple[str, ...],
     root: Path,
     as_json: bool,
 ) -> None:
-    """Measure solutions on this GPU and record the traces.
+    """Measure solutions on this GPU, or on a Ray cluster (--ray), and record the traces.
 
     A killed run resumes where it stopped: a solution with a row is measured again only if its code changed.
     Solutions measured in one run pair in `derby rank`; --together measures the others again beside a new one.
@@ -140,6 +147,25 @@ def command(
         raise click.UsageError("--sealed is for rows of the set; leave FILE.py, --for and --shape out")
     if shapes and not (file or operator or definitions):
         raise click.UsageError("--shape: of which operator? add --for OPERATOR")
+    if kinds and address is None:
+        raise click.UsageError("--gpu goes with --ray: without it this machine's GPU measures")
+    if address is not None:
+        from kernelderby.cli.cluster import bench_on_cluster
+
+        if budget or sealed or is_adhoc:
+            raise click.UsageError("--ray: leave --budget, --sealed, FILE.py, --for and --shape out")
+        of_cluster = Settings(
+            *(rounds, iterations, timeout, again, together, most_rounds, this_gpu, secret or drawn(), bool(secret))
+        )
+        shapes_of = fresh_workloads(catalog, solutions, definitions, of_cluster.secret, fresh) if fresh else None
+
+        def planned(machine: Any, skipped: Any) -> Any:
+            return make_plan(
+                *(catalog, machine, of_cluster, solutions, definitions, workloads, origin, shapes_of), skipped=skipped
+            )
+
+        bench_on_cluster(catalog, address, kinds, of_cluster, planned, solutions, definitions, only_plan, as_json)
+        return
     machine = find_machine(root, device)
     if machine.gpu is None and device == "cuda":
         raise DerbyError(f"{machine.gpu_missing}, so nothing can be measured; use `derby check`, which runs on the CPU")
@@ -165,7 +191,7 @@ def command(
             solutions = solutions or tuple(_plain(catalog, definitions))
         plan = make_plan(catalog, machine, settings, solutions, definitions, workloads, origin, drawn_shapes)
         if not as_json:
-            _print_plan(machine, plan)
+            print_plan(machine, plan)
         if only_plan:
             if as_json:
                 say_json({"to_measure": plan.pairs, "seconds": plan.seconds, "skipped": plan.skipped})
@@ -219,46 +245,11 @@ def _tell(machine: Any, settings: Any, plan: Any, rows: list[Any], as_json: bool
         say(f"secret of the session: {settings.secret} (--secret draws its inputs again)")
 
 
-def _print_plan(machine: Any, plan: Any) -> None:
-    from kernelderby.measure.run.progress import duration
-
-    say(
-        f"{machine.name}, protocol {machine.protocol}"
-        + (f" ({machine.protocol_note})" if machine.protocol_note else "")
-    )
-    for name, reason in plan.skipped.items():
-        say_line(f"skipped {name}: {reason}")
-    if plan.settled:
-        say(f"{plan.settled} measured before (--again measures them anew)")
-    if plan.pairs:
-        say(
-            f"{plan.pairs} to measure, about {duration(plan.seconds)} "
-            f"({plan.measured_like} of them measured on such a GPU before, the others guessed)"
-        )
-
-
 def _run(
     runner_class: Any, catalog: Any, machine: Any, settings: Any, plan: Any, as_json: bool, key: Path | None
 ) -> list[Any]:
-    from kernelderby.measure.run.observer import Observer
-    from kernelderby.measure.run.progress import bar
-    from kernelderby.report.plain import plain
-
-    with bar("measuring", plan.pairs, quiet=as_json, seconds=plan.seconds) as advance:
-
-        class Shown(Observer):
-            def step(self, what: str) -> None:
-                advance(plain(what), done=0)
-
-            def row(self, row: Any) -> None:
-                advance(plain(row.solution))
-                if not as_json:
-                    say_line(_row_line(row))
-
-            def note(self, line: str) -> None:
-                warn([line])
-
-        runner = runner_class(catalog, machine, settings, Shown())
+    with observed(plan.pairs, plan.seconds, as_json) as observer:
+        runner = runner_class(catalog, machine, settings, observer)
         rows: list[Any] = runner.run(plan)
     if runner.seal is not None:
         from kernelderby.measure.run.seal import sign
@@ -266,16 +257,3 @@ def _run(
         signed = f", signed: {sign(runner.seal, key).name}" if key else ""
         warn([f"sealed: {runner.seal}{signed} (derby verify looks at it)"])
     return rows
-
-
-def _row_line(row: Any) -> str:
-    axes = " ".join(f"{name}={size}" for name, size in row.workload["axes"].items())
-    if row.latency_us is not None:
-        ratio = min(row.correctness.matched_ratio.values()) if row.correctness else float("nan")
-        graph = row.time("graph")
-        times = f"{graph.median_us:10.1f} us graph " if graph else f"{'no':>10} graph    "
-        missing = f"  no graph: {row.graph_missing}" if row.graph_missing else ""
-        shown = f"{times} {row.latency_us:10.1f} us eager  matched {ratio:.4f}  {row.message}{missing}"
-    else:
-        shown = f"{row.status}: {row.message.splitlines()[0] if row.message else ''}"
-    return f"{axes:16} {row.solution:20} {shown}".rstrip()

@@ -16,7 +16,9 @@ from kernelderby.cli.options import (
     definitions_option,
     for_option,
     fresh_option,
+    kinds_option,
     origin_option,
+    ray_option,
     root_option,
     secret_option,
     shape_option,
@@ -41,6 +43,8 @@ from kernelderby.cli.output import Output, output_options
 @click.option("--details", is_flag=True, help="Every case, also of more than three operators.")
 @fresh_option
 @secret_option
+@ray_option
+@kinds_option
 @output_options("check", tables=("cases",))
 @root_option
 def command(
@@ -58,6 +62,8 @@ def command(
     details: bool,
     fresh: int,
     secret: str,
+    address: str | None,
+    kinds: tuple[str, ...],
     root: Path,
     output: Output,
 ) -> None:
@@ -105,6 +111,14 @@ def command(
     definitions = (*definitions, *(name for name in names if name in catalog.definitions))
     solutions = tuple(dict.fromkeys((*(name for name in names if name not in catalog.definitions), *solutions)))
     check_names(catalog, solutions, definitions)
+    if address is not None:
+        from kernelderby.cli.cluster import check_on_cluster
+
+        given = {"workloads": workloads, "origins": origin, "seeds": seeds, "timeout": timeout, "fresh": fresh}
+        check_on_cluster(catalog, address, kinds, device, solutions, definitions, given, secret, output)
+        return
+    if kinds:
+        raise click.UsageError("--gpu goes with --ray; --device chooses on this machine")
     planned = check(catalog, solutions, definitions, workloads, origin, **options)
     _run(planned, solutions, details, output)
 

@@ -161,6 +161,20 @@ origin_option = names_option(
 gpu_option = click.option(
     "--gpu", metavar="NAME|ID", help='Such as "NVIDIA H200" or h200 (default: the GPU with the most rows).'
 )
+ray_option = click.option(
+    "--ray",
+    "address",
+    is_flag=False,
+    flag_value="auto",
+    metavar="[ADDRESS]",
+    help="On a Ray cluster (docs/cluster.md). Default: the one that runs here, else this machine as one.",
+)
+kinds_option = names_option(
+    "--gpu",
+    "kinds",
+    metavar="NAME|ID",
+    help="Of the cluster's GPUs only these kinds, such as h100,h200 (default: all; cpu tries the machinery).",
+)
 
 
 for_option = click.option("--for", "operator", metavar="OPERATOR", help="With FILE.py: what it computes.")

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from textwrap import shorten
 from typing import Any, NamedTuple
 
+from kernelderby.rank.cards import spread
 from kernelderby.rank.model import Pair, Ranking, WorkloadRow
 from kernelderby.roofline.selection import Chosen
 from kernelderby.trace import FLASHINFER_BENCH_CUPTI, FLASHINFER_BENCH_EVENTS, Measurement
@@ -40,7 +41,7 @@ def notes(
         *_choice(ranking, asked),
         *_times(ranking, asked, chosen),
         *_left_out(ranking, rows, solutions),
-        *_provenance(ranking, chosen),
+        *_provenance(ranking, rows, chosen),
         *_doubtful(ranking),
         *_undecided(ranking),
         *_missing(ranking),
@@ -104,7 +105,9 @@ def _left_out(ranking: Ranking, rows: Sequence[Measurement], solutions: Mapping[
         yield f"left out: {strange} rows of workloads that the definition has no more"
 
 
-def _provenance(ranking: Ranking, chosen: Mapping[tuple[str, str], Chosen]) -> Iterator[str]:
+def _provenance(
+    ranking: Ranking, rows: Sequence[Measurement], chosen: Mapping[tuple[str, str], Chosen]
+) -> Iterator[str]:
     outdated = [f"{each.solution} ({each.outdated})" for each in ranking.summaries if each.outdated]
     if outdated:
         yield (
@@ -120,6 +123,8 @@ def _provenance(ranking: Ranking, chosen: Mapping[tuple[str, str], Chosen]) -> I
     nameless = {solution for (solution, _), each in chosen.items() if each.measurement.solution_hash is None}
     if nameless:
         yield f"rows without a source hash, may be of older sources: {', '.join(sorted(nameless))}"
+    if (of_cards := spread(rows)) is not None:
+        yield of_cards
     if len(ranking.environment["driver"]) > 1:
         yield f"measured under several drivers: {', '.join(ranking.environment['driver'])}"
     if ranking.group.protocol in _OF_FLASHINFER_BENCH:

@@ -84,11 +84,12 @@ class Resampled:
         self._rows = rows
         self._times = [Samples.of(time.samples_us) for row in rows if (time := row.time(kind))]
         self._scratch = scratch or Scratch()
-        sessions: dict[str, int] = {}
+        sessions: dict[tuple[str | None, object], int] = {}  # rows of two cards never pair
+        keys = [(row.session, row.environment.get("gpu_uuid")) for row in rows]
         self._sessions = np.array(
             [  # no session is nobody else's
-                -1 - place if row.session is None else sessions.setdefault(row.session, len(sessions))
-                for place, row in enumerate(rows)
+                -1 - place if key[0] is None else sessions.setdefault(key, len(sessions))
+                for place, key in enumerate(keys)
             ],
             dtype=np.int64,
         )

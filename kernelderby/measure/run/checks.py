@@ -186,9 +186,11 @@ def run_checks(
     timeout_seconds: float,
     report: Callable[[CheckResult], None],
     secret: str | None = None,
+    lanes: int | None = None,
 ) -> list[CheckResult]:
     """In the order of the plan. What a definition's own code does wrong goes into plan.broken; it has no results.
-    secret: what the inputs are drawn from; None draws one.
+    secret: what the inputs are drawn from; None draws one. lanes: how many side by side on a CPU (default: its cores,
+    four at most).
 
     On a GPU one solution after the other, each in a process of its own. On a CPU several side by side, and solutions of
     one author share a process, since most of the time goes into starting Python: a case that fails there is checked
@@ -221,11 +223,12 @@ def run_checks(
         finally:
             checker.end()
 
-    with ThreadPoolExecutor(_lanes() if on_cpu else 1) as pool:
-        lanes = [pool.submit(lane) for _ in range(_lanes() if on_cpu else 1)]
+    width = 1 if not on_cpu else lanes or _lanes()
+    with ThreadPoolExecutor(width) as pool:
+        working = [pool.submit(lane) for _ in range(width)]
         try:
             with interruptible():
-                for done in lanes:
+                for done in working:
                     done.result()
         except BaseException:
             ended.set()

@@ -81,8 +81,10 @@ def make_plan(
     workloads: Iterable[str] = (),
     origins: Collection[str] = (),
     fresh: Mapping[str, Sequence[Workload]] | None = None,
+    skipped: Mapping[str, str] | None = None,
 ) -> Plan:
-    """What is to be measured. Without names: everything. fresh: of each definition the shapes instead of the listed
+    """skipped: what the machine cannot run and why, where it is another one than this; looked up here without it.
+    What is to be measured. Without names: everything. fresh: of each definition the shapes instead of the listed
     ones, or beside those of the origins. DerbyError for a name that does not exist."""
     if fresh is not None and workloads:
         raise DerbyError("--fresh: draws shapes that no file holds; leave out --workloads")
@@ -91,18 +93,16 @@ def make_plan(
     wanted = [catalog.definition(name) for name in definitions] or list(catalog.definitions.values())
     names = {definition.name for definition in wanted}
     chosen = [one for one in chosen if one.definition in names]
-    if machine.gpu is not None:
-        try_modules(chosen)
     jobs: list[Job] = []
-    skipped: dict[str, str] = {}
     took: dict[tuple[str, str], float] = {}
     lines: dict[str, int] = {}
     tries: dict[Key, int] = {}
     settled = 0
-    for solution in chosen:
-        reason = why_not(solution, machine)
-        if reason:
-            skipped[solution.name] = reason
+    if skipped is None:
+        if machine.gpu is not None:
+            try_modules(chosen)
+        skipped = {one.name: reason for one in chosen if (reason := why_not(one, machine))}
+    skipped = {one.name: skipped[one.name] for one in chosen if one.name in skipped}
     for definition in wanted:
         racers = [one for one in chosen if one.definition == definition.name and one.name not in skipped]
         if not racers:

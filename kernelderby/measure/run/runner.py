@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import secrets
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -64,29 +65,51 @@ class Runner:
         self._lines_before, self._ledger.tries = plan.lines, dict(plan.tries)
         if self.settings.budget_seconds is not None:
             self._end = time.monotonic() + self.settings.budget_seconds
+        with self._at_work(plan):
+            try:
+                self._each_in_turn(plan.jobs)
+            finally:
+                passed = {row.solution for row in self._ledger.rows if row.status is Status.PASSED}
+                caches.end_run({each.text_hash for job in plan.jobs for each in job.solutions if each.name in passed})
+        return self._ledger.rows
+
+    def run_as_they_come(self, jobs: Iterable[tuple[Job, Mapping[str, int]]]) -> None:
+        """Each job when it comes, which others have planned, with how often each solution was tried before; its rows
+        are written when the next one is asked for."""
+        definition = None
+        with self._at_work(None):
+            for job, tries in jobs:
+                for name, count in tries.items():
+                    self._ledger.tries[name, job.workload.uuid, self.machine.name, self.machine.protocol] = count
+                if job.definition is not definition:
+                    self._workers.end()
+                    self._ledger.open(self._ledger.path(job.definition))
+                    definition = job.definition
+                self._run_job(job)
+
+    @contextmanager
+    def _at_work(self, plan: Plan | None) -> Iterator[None]:
+        """Alone on the GPU, its clock calibrated; in the end no worker is left. plan: None where others plan."""
         with exclusive(self.machine, self.catalog.root), self._ledger.neighbours:
             self._refuse_strangers()
-            if plan.jobs:
+            if plan is None or plan.jobs:
                 self._run.clock = clock = self._calibrate()
                 if clock.empty_kernel_us:
                     self._ledger.environment["empty_kernel_us"] = clock.empty_kernel_us
                 self._ledger.environment["judge_beside_us"] = {
                     kind: [round(each.batch_us, 3), round(each.call_us, 3)] for kind, each in clock.beside.items()
                 }
-            if self.settings.sealed:
+            if self.settings.sealed and plan is not None:
                 self._begin_seal(plan)
             try:
-                self._each_in_turn(plan.jobs)
+                yield
             finally:
                 self._workers.end()
-                passed = {row.solution for row in self._ledger.rows if row.status is Status.PASSED}
-                caches.end_run({each.text_hash for job in plan.jobs for each in job.solutions if each.name in passed})
                 self._ledger.close()
                 if (place := self._ledger.logs.place()) is not None:
                     self.observer.note(f"what failed solutions have said, by the hash in their rows: {place}")
                 if self._ledger.seal is not None:
                     self._ledger.seal.end(self.settings.secret)
-        return self._ledger.rows
 
     def _begin_seal(self, plan: Plan) -> None:
         """From here on each row and note goes into it, too; the secret when the run has ended, however it does."""

@@ -177,6 +177,8 @@ class WorkerProcess:
         """The reply to the last send. A dead or late worker gives one that says so (gone), and is killed with its
         children. DerbyError when the trace set itself is at fault."""
         while b"\n" not in self._unread:
+            if self._replies < 0:  # it was ended before
+                return self._gone(Status.CRASHED, "the process has ended")
             left = max(0.0, self._deadline - time.monotonic())
             ready, _, _ = select.select([self._replies], [], [], min(left, _POLL_SECONDS))
             if ready:

@@ -1,0 +1,1 @@
+"""Work of one set over the GPUs of a Ray cluster."""

@@ -1,0 +1,84 @@
+"""One GPU (or one core) of a Ray cluster, held by an actor whose child process measures there."""
+
+from __future__ import annotations
+
+import os
+import selectors
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from contextlib import suppress
+from pathlib import Path
+
+from kernelderby.catalog.parts import cache_folder
+from kernelderby.measure.cluster.bundle import unpack
+
+_END_SECONDS = 30
+
+
+class Host:
+    """Runs inside Ray. Ray's `num_gpus=1` shows it one GPU, and nobody else gets that one."""
+
+    def __init__(self, data: bytes, device: str) -> None:
+        base = cache_folder() / "cluster"
+        base.mkdir(parents=True, exist_ok=True)
+        self._remove_left(base)
+        self._folder = Path(tempfile.mkdtemp(prefix=f"{os.getpid()}-", dir=base))
+        unpack(data, self._folder)
+        words = [sys.executable, "-m", "kernelderby.measure.cluster.serve", str(self._folder), device]
+        self._log = (self._folder / "stderr.txt").open("wb")
+        self._child = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._log)
+
+    def ask(self, message: bytes, seconds: float) -> bytes:
+        """The child's answer to a message, or its greeting to an empty one. RuntimeError when it ended or took
+        longer than that; then nothing of it is left."""
+        assert self._child.stdin and self._child.stdout
+        try:
+            if message:
+                self._child.stdin.write(message + b"\n")
+                self._child.stdin.flush()
+            return self._line(time.monotonic() + seconds)
+        except (OSError, EOFError, TimeoutError) as error:
+            self.end()
+            said = (self._folder / "stderr.txt").read_text(errors="replace").strip().splitlines()[-1:]
+            raise RuntimeError(f"{error or 'its process ended'}{f': {said[0]:.200}' if said else ''}") from None
+
+    def _line(self, until: float) -> bytes:
+        assert self._child.stdout
+        descriptor, found = self._child.stdout.fileno(), bytearray()
+        with selectors.DefaultSelector() as waiting:
+            waiting.register(descriptor, selectors.EVENT_READ)
+            while not found.endswith(b"\n"):
+                if not waiting.select(max(0.0, until - time.monotonic())):
+                    raise TimeoutError("no answer within the task's deadline")
+                piece = os.read(descriptor, 1 << 20)
+                if not piece:
+                    raise EOFError("the process that measures has ended")
+                found += piece
+        return bytes(found)
+
+    def end(self) -> None:
+        """The child first learns that it is over (its stdin ends); its solutions' processes end with it."""
+        for pipe in (self._child.stdin,):
+            with suppress(OSError):
+                if pipe:
+                    pipe.close()
+        try:
+            self._child.wait(_END_SECONDS)
+        except subprocess.TimeoutExpired:
+            self._child.kill()
+            self._child.wait()
+
+    def close(self) -> None:
+        self.end()
+        self._log.close()
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    def _remove_left(self, base: Path) -> None:
+        """Sets of actors that were killed."""
+        for each in base.iterdir():
+            with suppress(ValueError):
+                if not Path(f"/proc/{int(each.name.partition('-')[0])}").exists():
+                    shutil.rmtree(each, ignore_errors=True)

@@ -1,0 +1,39 @@
+"""What a driver and the process on a host that measures for it say to each other: a line of JSON each."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from msgspec import Struct
+
+from kernelderby.measure.machine.probe import Machine
+from kernelderby.measure.run.checks import CheckResult
+
+
+class TaskAsked(Struct, frozen=True):
+    """One task: solutions of a definition on one workload (its line), or their check. settings: of plan.Settings, or
+    seeds, timeout and secret of a check. tries: solution -> how often it was tried before."""
+
+    definition: str
+    solutions: tuple[str, ...]
+    workload: dict[str, Any] | None
+    settings: dict[str, Any]
+    tries: dict[str, int] = {}
+
+
+class Hello(Struct, frozen=True):
+    """skipped: solution -> why this host cannot run it. code: of the package."""
+
+    machine: Machine
+    skipped: dict[str, str]
+    code: str
+
+
+class TaskAnswered(Struct, frozen=True):
+    """rows: as they go into traces. error: why nothing came of the task, which another try may mend."""
+
+    rows: tuple[dict[str, Any], ...] = ()
+    results: tuple[CheckResult, ...] = ()
+    broken: dict[str, str] = {}
+    notes: tuple[str, ...] = ()
+    error: str = ""

@@ -1,0 +1,117 @@
+"""The process on a host that measures for a driver elsewhere: tasks come on stdin, answers go to stdout.
+
+It ends when stdin does, which is when the actor that started it is gone, however it went.
+"""
+
+from __future__ import annotations
+
+import os
+import queue
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO
+
+import msgspec
+
+from kernelderby.catalog import Catalog
+from kernelderby.catalog.parts import code_digest
+from kernelderby.catalog.workloads import workload_of
+from kernelderby.errors import DerbyError
+from kernelderby.measure.cluster.messages import Hello, TaskAnswered, TaskAsked
+from kernelderby.measure.machine.probe import Machine, find_machine
+from kernelderby.measure.machine.requirements import try_modules, why_not
+from kernelderby.measure.run.checks import CheckResult, plan_checks, run_checks
+from kernelderby.measure.run.observer import Observer
+from kernelderby.measure.run.plan import Job, Settings
+from kernelderby.measure.run.runner import Runner
+from kernelderby.trace import Measurement
+
+
+def main(root: Path, device: str) -> None:
+    answers = os.fdopen(os.dup(1), "wb", buffering=0)
+    os.dup2(2, 1)  # what a library prints is no answer
+    catalog = Catalog.open(root)
+    machine = find_machine(root, device)
+    if machine.gpu is not None:
+        try_modules(catalog.solutions.values())
+    skipped = {name: why for name, each in catalog.solutions.items() if (why := why_not(each, machine))}
+    _say(answers, Hello(machine, skipped, code_digest()))
+    tasks: queue.Queue[TaskAsked | None] = queue.Queue()
+    threading.Thread(target=_read, args=(tasks,), daemon=True).start()
+    while (task := tasks.get()) is not None:
+        if task.workload is None:
+            _say(answers, _checked(catalog, machine, task))
+        else:
+            _measure(catalog, machine, task, tasks, answers)
+            return
+
+
+def _read(tasks: queue.Queue[TaskAsked | None]) -> None:
+    """Nobody waits for what is under way once stdin ends: its workers end with this process (fence/watcher.py)."""
+    decode = msgspec.json.Decoder(TaskAsked).decode
+    with os.fdopen(os.dup(0), "rb") as lines:  # not sys.stdin: Python waits for that one's lock when it ends
+        for line in lines:
+            tasks.put(decode(line))
+    os._exit(0)
+
+
+def _say(answers: IO[bytes], what: Hello | TaskAnswered) -> None:
+    answers.write(msgspec.json.encode(what) + b"\n")
+
+
+class _Collected(Observer):
+    def __init__(self) -> None:
+        self.rows: list[Measurement] = []
+        self.notes: list[str] = []
+
+    def row(self, row: Measurement) -> None:
+        self.rows.append(row)
+
+    def note(self, line: str) -> None:
+        self.notes.append(line)
+
+    def taken(self) -> TaskAnswered:
+        found = TaskAnswered(tuple(row.to_trace() for row in self.rows), notes=tuple(self.notes))
+        self.rows, self.notes = [], []
+        return found
+
+
+def _measure(
+    catalog: Catalog, machine: Machine, first: TaskAsked, tasks: queue.Queue[TaskAsked | None], answers: IO[bytes]
+) -> None:
+    """Task after task in one session: the processes of a definition's solutions stay."""
+    observer = _Collected()
+
+    def jobs() -> Iterator[tuple[Job, dict[str, int]]]:
+        task: TaskAsked | None = first
+        while task is not None:
+            definition = catalog.definition(task.definition)
+            workload = workload_of("a task", task.workload or {}, definition)
+            yield Job(definition, workload, tuple(map(catalog.solution, task.solutions))), task.tries
+            _say(answers, observer.taken())
+            task = tasks.get()
+
+    try:
+        Runner(catalog, machine, msgspec.convert(first.settings, Settings), observer).run_as_they_come(jobs())
+    except DerbyError as error:
+        _say(answers, TaskAnswered(error=str(error), notes=tuple(observer.notes)))
+
+
+def _checked(catalog: Catalog, machine: Machine, task: TaskAsked) -> TaskAnswered:
+    given = task.settings
+    results: list[CheckResult] = []
+    try:
+        plan = plan_checks(
+            *(catalog, machine, task.solutions, (), tuple(given["workloads"]), given["seeds"]),
+            *(tuple(given["origins"]), given["fresh"], given["secret"]),
+        )
+        results = run_checks(catalog, machine, plan, given["timeout"], lambda _: None, given["secret"], lanes=1)
+    except DerbyError as error:
+        return TaskAnswered(error=str(error))
+    return TaskAnswered(results=tuple(results), broken=plan.broken)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), sys.argv[2])

@@ -1,0 +1,45 @@
+"""Two GPUs of one kind differ by some per cent: how far the cards of one group of rows do."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Iterable
+from statistics import fmean
+
+from kernelderby.trace import Measurement, Status
+
+
+def card_of(row: Measurement) -> str | None:
+    """The physical GPU, as the driver names it; None where the row does not say."""
+    found = row.environment.get("gpu_uuid")
+    return str(found) if found else None
+
+
+def spread(rows: Iterable[Measurement]) -> str | None:
+    """A sentence where the rows are of several cards: by how much the slowest is slower than the quickest, over all
+    times of the same code on the same workload that two cards or more have."""
+    times: dict[tuple[str, str | None, str], dict[str, float]] = defaultdict(dict)
+    cards: set[str] = set()
+    for row in rows:
+        card = card_of(row)
+        if card is not None and row.status is Status.PASSED and row.latency_us is not None:
+            cards.add(card)
+            times[row.solution, row.solution_hash, row.uuid][card] = row.latency_us
+    if len(cards) < 2:
+        return None
+    logs: dict[str, list[float]] = defaultdict(list)
+    shared = [own for own in times.values() if len(own) > 1]
+    for own in shared:
+        middle = fmean(map(math.log, own.values()))
+        for card, latency_us in own.items():
+            logs[card].append(math.log(latency_us) - middle)
+    if not shared:
+        return f"rows of {len(cards)} cards, which have no time in common; times of two cards are never paired"
+    means = {card: fmean(values) for card, values in logs.items()}
+    quickest, slowest = min(means, key=lambda card: means[card]), max(means, key=lambda card: means[card])
+    apart = math.expm1(means[slowest] - means[quickest])
+    return (
+        f"rows of {len(cards)} cards: {slowest:.12} is {apart:.1%} slower than {quickest:.12} (eager, {len(shared)} "
+        "times that cards have in common); times of two cards are never paired"
+    )
