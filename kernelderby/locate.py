@@ -59,6 +59,12 @@ def is_installed(folder: Path) -> bool:
     return os.path.realpath(folder) == str(_INSTALLED)
 
 
+def install_words(extra: str) -> str:
+    """The words that install an extra where this package came from: a checkout, or an index."""
+    is_checkout = (Path(__file__).resolve().parent.parent / "pyproject.toml").is_file()
+    return f"pip install -e '.[{extra}]'" if is_checkout else f"pip install 'kernelderby[{extra}]'"
+
+
 def writable_set(root: Path) -> Path:
     """The same set, or a copy of it where it is the installed one: an update of the package would take rows along."""
     if not is_installed(root):

@@ -17,6 +17,7 @@ from kernelderby.cli.options import root_option
 from kernelderby.cli.signals import Signalled, unwind_on_signals
 from kernelderby.cli.streams import make_streams_safe
 from kernelderby.errors import DerbyError
+from kernelderby.locate import install_words
 
 # Name -> the line that `derby --help` shows. Each verb is kernelderby/cli/<name>.py with a click command `command`.
 VERBS = {
@@ -119,7 +120,7 @@ def main() -> None:
             raise
         print(
             f"derby: {error.name} is not installed, which measuring and checking need (rank, report, roofline and "
-            "profile do not); pip install -e '.[measure]'",
+            f"profile do not); {install_words('measure')}",
             file=sys.stderr,
         )
         sys.exit(1)

@@ -47,6 +47,10 @@ class DerbyCommand(click.Command):
             return super().invoke(context)
 
     def parse_args(self, context: click.Context, args: list[str]) -> list[str]:
+        if context.resilient_parsing:  # the shell asks for completions
+            from kernelderby.cli.completion import complete_names
+
+            complete_names(self.params)
         context.meta["kernelderby.words"] = tuple(args)
         try:
             return super().parse_args(context, args)

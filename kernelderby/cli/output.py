@@ -51,6 +51,7 @@ class Output:
 
     def emit(self, answer: Answer[Any], draw: Callable[[Path], None] | None = None) -> None:
         """Prints the answer (report.answer.Answer), writes it into --write's block, draws --plot with draw(path)."""
+        draw = draw or answer.draw
         if self.plot is not None and draw is None:
             raise DerbyError(f"--plot: derby {self.verb} has no picture; leave it out")
         if self.strict:

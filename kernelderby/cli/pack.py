@@ -11,6 +11,7 @@ import click
 
 from kernelderby.cli.options import DerbyCommand, json_option, written_root_option
 from kernelderby.cli.output import say, say_json, say_line, warn
+from kernelderby.locate import install_words
 
 _MEASURE_NEEDS = ("torch", "safetensors")
 
@@ -45,7 +46,7 @@ def command(root: Path, check: bool, as_json: bool) -> None:
             changes += pack_blobs(catalog, check, broken.append)
     left_out = missing and (
         f"blobs and costs were not {'checked' if check else 'made'}: {' and '.join(missing)} not "
-        "installed; pip install -e '.[measure]'"
+        "installed; " + install_words("measure")
     )
     if as_json:
         say_json({"check": check, "changes": changes, "broken": broken, "left_out": left_out or None})

@@ -119,28 +119,4 @@ def command(
         answer = found.rank_by_importance(solutions, origin=origin, gpu=gpu, protocol=protocol, time=time)
     if output.plot is not None and (summary is not None or importance):
         raise click.UsageError("--plot draws a race; leave out --summary and --importance")
-    output.emit(answer, draw=lambda path: _draw(answer.value, path))
-
-
-def _draw(rankings: Any, path: Path) -> None:
-    """One race: every workload, every solution that passed any."""
-    from kernelderby.errors import DerbyError
-    from kernelderby.report.scatter import lanes
-
-    if len(rankings) != 1:
-        raise DerbyError(f"--plot: a picture holds one race, and this is {len(rankings)}; name one with --definitions")
-    [ranking] = rankings
-    rows: dict[str, dict[str, tuple[float, float, float]]] = {}
-    for row in ranking.rows:
-        base = row.cells[ranking.baseline].latency_us if ranking.baseline else None
-        rows[row.label] = {}
-        for name in ranking.order:
-            cell = row.cells[name]
-            if cell.latency_us is not None:
-                ratio = cell.ratio
-                ends = (ratio.low, ratio.high) if ratio and base and ratio.low and ratio.high else (None, None)
-                low, high = (base * end if end else cell.latency_us for end in ends)
-                rows[row.label][name] = (cell.latency_us, low, high)
-    floors = {row.label: row.floor_us for row in ranking.rows if row.floor_us}
-    title = f"{ranking.definition} on {ranking.group.gpu}, {ranking.time} time"
-    lanes(rows, floors, path, title=title, unit="us")
+    output.emit(answer)

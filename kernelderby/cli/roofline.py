@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import click
 
@@ -60,31 +59,4 @@ def command(
     )
     if output.plot is not None and not answer.value.sources:
         raise DerbyError("--plot: there is no S without times; add --traces, or --gpu xpu-a for the published ones")
-    output.emit(answer, draw=lambda path: _draw(answer.value, path))
-
-
-def _draw(survey: Any, path: Path) -> None:
-    from kernelderby.report.scatter import shares
-    from kernelderby.roofline.operators import PUBLISHED
-
-    source = survey.sources[-1]
-    dots, marks = [], []
-    for operator in survey.operators:
-        share = operator.shares[source.key]
-        dots += [
-            (operator.regime, shape.flops_per_byte, timed.share)
-            for shape in operator.shapes
-            if (timed := shape.times.get(source.key)) and timed.share
-        ]
-        if share.measured:
-            marks.append(
-                (
-                    operator.name,
-                    operator.regime,
-                    operator.typical(source.key).flops_per_byte,
-                    share.measured,
-                    operator.importance or 0,
-                )
-            )
-    what = "deployed kernels, as published" if source.key == PUBLISHED else "fastest recorded solution"
-    shares(dots, marks, path, title=f"Share of the speed of light on {source.gpu.names[0]}: {what}")
+    output.emit(answer)

@@ -33,6 +33,18 @@ class Answer(Generic[Value]):
     make_reports: Callable[[], Sequence[Report]]
     make_frames: Callable[[], Sequence[Frame]]
     warnings: tuple[str, ...] = ()
+    draw: Callable[[Path], None] | None = None
+
+    def __repr__(self) -> str:
+        kind = type(self.value).__name__
+        return f"Answer({kind} of {len(self.value)})" if isinstance(self.value, list | tuple) else f"Answer({kind})"
+
+    def plot(self, path: Path | str) -> Path:
+        """Draws it into a .png, .svg or .pdf file. DerbyError for an answer without a picture."""
+        if self.draw is None:
+            raise DerbyError("plot(): this answer has no picture; .rank() of one operator and .roofline() have")
+        self.draw(Path(path))
+        return Path(path)
 
     @property
     def left_out(self) -> list[str]:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 from kernelderby.catalog.selection import SCORED
+from kernelderby.errors import DerbyError
 from kernelderby.rank.model import Ranking
 from kernelderby.report.answer import Answer
 from kernelderby.report.frame import Frame, fields_of
@@ -27,6 +29,7 @@ def rankings_answer(
         lambda: [ranking_report(ranking) for ranking in rankings] if by_shape else [races_report(rankings)],
         lambda: _frames(rankings),
         tuple(warnings),
+        lambda path: draw_race(rankings, path),
     )
 
 
@@ -136,3 +139,27 @@ def _caption(rankings: Sequence[Ranking]) -> str:
     if any(ranking.summaries and ranking.summaries[0].outdated for ranking in rankings):
         parts.append(f"{OUTDATED} outdated sources.")
     return " ".join(parts)
+
+
+def draw_race(rankings: Sequence[Ranking], path: Path) -> None:
+    """One race: every workload, every solution that passed any."""
+    from kernelderby.report.scatter import lanes
+
+    if len(rankings) != 1:
+        raise DerbyError(f"--plot: a picture holds one race, and this is {len(rankings)}; name one with --definitions")
+    [ranking] = rankings
+    rows: dict[str, dict[str, tuple[float, float, float]]] = {}
+    for row in ranking.rows:
+        base = row.cells[ranking.baseline].latency_us if ranking.baseline else None
+        rows[row.label] = {}
+        for name in ranking.order:
+            cell = row.cells[name]
+            if cell.latency_us is not None:
+                ratio = cell.ratio
+                low = high = cell.latency_us
+                if ratio and base and ratio.low and ratio.high:
+                    low, high = base * ratio.low, base * ratio.high
+                rows[row.label][name] = (cell.latency_us, low, high)
+    floors = {row.label: row.floor_us for row in ranking.rows if row.floor_us}
+    title = f"{ranking.definition} on {ranking.group.gpu}, {ranking.time} time"
+    lanes(rows, floors, path, title=title, unit="us")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from itertools import chain
+from pathlib import Path
 from typing import Any
 
 from kernelderby.catalog.selection import telling_axes
@@ -27,6 +28,7 @@ def survey_answer(survey: Survey, by_shape: bool = False) -> Answer[Survey]:
         lambda: shapes_reports(survey) if by_shape else [operators_report(survey)],
         lambda: _frames(survey)[::-1] if by_shape else _frames(survey),
         survey.warnings,
+        lambda path: draw_shares(survey, path),
     )
 
 
@@ -393,3 +395,25 @@ def _share(value: float | None) -> TableCell:
 
 def importance_note(importance: Mapping[str, float]) -> str:
     return f"importance as printed adds up to {sum(importance.values()):.1f} %; as a weight each is divided by that sum"
+
+
+def draw_shares(survey: Survey, path: Path) -> None:
+    """S over flop per byte: a dot a shape, a mark an operator."""
+    from kernelderby.report.scatter import shares
+    from kernelderby.roofline.operators import PUBLISHED
+
+    source = survey.sources[-1]
+    dots: list[tuple[str, float, float]] = []
+    marks: list[tuple[str, str, float, float, float]] = []
+    for operator in survey.operators:
+        share = operator.shares[source.key]
+        dots += [
+            (operator.regime, shape.flops_per_byte, timed.share)
+            for shape in operator.shapes
+            if shape.flops_per_byte is not None and (timed := shape.times.get(source.key)) and timed.share
+        ]
+        middle = operator.typical(source.key).flops_per_byte if share.measured else None
+        if share.measured and middle is not None:
+            marks.append((operator.name, operator.regime, middle, share.measured, operator.importance or 0))
+    what = "deployed kernels, as published" if source.key == PUBLISHED else "fastest recorded solution"
+    shares(dots, marks, path, title=f"Share of the speed of light on {source.gpu.names[0]}: {what}")

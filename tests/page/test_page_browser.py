@@ -117,7 +117,8 @@ def test_an_opened_operator_shows_the_models_numbers(visit, page_file, built):
         assert float(shown["Time us"]) == time.time_us and float(shown["S"]) == time.share
         assert float(shown["Floor us"]) == shape.floors[gpu][0]
     assert len(by_uuid) == len(operator.shapes) and len(race.shapes) == 56
-    shapes.locator(".opener").first.click()
+    raced = operator.shapes[race.shapes[0]].uuid
+    shapes.locator(f'tr[data-key="{raced}"] .opener').click()
     inner = shapes.locator("tr.detail tbody tr")
     assert inner.count() == len(race.solutions)
 
