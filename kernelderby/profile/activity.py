@@ -19,9 +19,10 @@ from pathlib import Path
 import numpy as np
 
 from kernelderby.profile import stretches
+from kernelderby.profile.critical_path import PathRow, critical_path
 from kernelderby.profile.kernels.attribution import Role, attribute
 from kernelderby.profile.names import unnumbered
-from kernelderby.profile.spans import ApiSum, LaunchShape, Profile, Span, SpanKind
+from kernelderby.profile.spans import ApiSum, LaunchShape, MemoryUse, Profile, Span, SpanKind
 from kernelderby.profile.timeline import gpu_label
 
 CAUSES = ("host late", "synchronisation", "communication", "dependency", "unknown")
@@ -68,7 +69,8 @@ class RangeActivity:
 
 @dataclass(frozen=True, slots=True)
 class Activity:
-    """gpus: by process and number. ranges, api, shapes: the largest first; empty where the profile has none."""
+    """gpus: by process and number. ranges, api, shapes: the largest first; empty where the profile has none.
+    critical: what lies on the critical path, where several streams had work. memory: the allocator's."""
 
     path: Path
     form: str
@@ -79,6 +81,8 @@ class Activity:
     shapes: tuple[LaunchShape, ...]
     unlinked: int
     warnings: tuple[str, ...]
+    critical: tuple[PathRow, ...] = ()
+    memory: tuple[MemoryUse, ...] = ()
 
 
 def activity_of(profile: Profile) -> Activity:
@@ -109,6 +113,8 @@ def activity_of(profile: Profile) -> Activity:
         tuple(profile.launch_shapes()),
         profile.unlinked_launches,
         tuple(dict.fromkeys(profile.warnings)),
+        critical_path(profile),
+        tuple(profile.memory()),
     )
 
 

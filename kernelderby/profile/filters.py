@@ -12,7 +12,7 @@ from typing import Any
 from kernelderby.errors import DerbyError
 from kernelderby.profile.names import fits
 from kernelderby.profile.operators import CapturedGraph, Issued
-from kernelderby.profile.spans import ApiSum, KernelSum, Launched, Profile, RangeInstance, Span, sum_spans
+from kernelderby.profile.spans import ApiSum, KernelSum, Launched, MemoryUse, Profile, RangeInstance, Span, sum_spans
 
 _TIME = re.compile(r"\s*(?P<number>\d+(?:\.\d+)?|\.\d+)\s*(?P<unit>ns|us|ms|s)?\s*")
 _OPEN = 1 << 62  # ns; the end of a window that has none
@@ -169,6 +169,9 @@ class SelectedProfile(Profile):
 
     def range_instances(self, pattern: re.Pattern[str] | None = None) -> list[RangeInstance]:
         return self.profile.range_instances(pattern)
+
+    def memory(self) -> list[MemoryUse]:
+        return self.profile.memory()
 
     def waits(self) -> list[tuple[int, int, int]]:
         return self.profile.waits()

@@ -95,6 +95,19 @@ class LaunchShape:
     total_ns: float
 
 
+@dataclass(frozen=True, slots=True)
+class MemoryUse:
+    """What the framework's allocator held of one GPU's memory, in bytes: at most, when, and at the end. reserved: with
+    what it keeps for later; None where the profile does not have it."""
+
+    process: int
+    device: int
+    peak_bytes: int
+    peak_at_ns: int
+    last_bytes: int
+    reserved_bytes: int | None = None
+
+
 # A span, and the start and end of the call that launched it; None where the profile does not have it.
 Launched = tuple[Span, int | None, int | None]
 
@@ -176,6 +189,10 @@ class Profile(ABC):
 
     def launch_shapes(self) -> list[LaunchShape]:
         """Grid, block, registers and shared memory of the kernels, largest time first; empty where it has none."""
+        return []
+
+    def memory(self) -> list[MemoryUse]:
+        """By process and GPU; empty where the profile has none (torch.profiler's has it with profile_memory)."""
         return []
 
     def restricted(

@@ -5,13 +5,18 @@ import json
 
 import pytest
 from make_nsys import Export
+from memory_profile import EventProfile
 
 from kernelderby.errors import DerbyError
 from kernelderby.profile.activity import activity_of
+from kernelderby.profile.critical_path import critical_path
 from kernelderby.profile.filters import make_selection
 from kernelderby.profile.pace import pace_of
 from kernelderby.profile.sources import open_profile
+from kernelderby.profile.spans import Span, SpanKind
+from kernelderby.report.profile.activity import activity_report
 from kernelderby.report.profile.ranks import labels
+from kernelderby.report.text import render
 
 ALLREDUCE = "ncclDevKernel_AllReduce_Sum_bf16_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
 
@@ -247,3 +252,49 @@ def test_rows_of_the_pace_are_at_most_as_many_as_asked_for(derby, tmp_path):
 )
 def test_profiles_are_named_by_what_tells_them_apart(names, short):
     assert labels(names) == short
+
+
+def test_the_critical_path_crosses_streams():
+    """Stream 1: a 0-100, c 200-260. Stream 2: b 102-198, waits for a; c waits for b. side 10-90 runs beside a."""
+    spans = [
+        Span(SpanKind.KERNEL, name, start * 1000, end * 1000, stream=stream)
+        for name, start, end, stream in (("a", 0, 100, 1), ("side", 10, 90, 3), ("b", 102, 198, 2), ("c", 200, 260, 1))
+    ]
+    rows = {row.name: (row.path_ns, row.hidden_ns) for row in critical_path(EventProfile(events=spans))}
+    assert rows == {"a": (100_000, 0), "b": (96_000, 0), "c": (60_000, 0), "side": (0, 80_000)}
+    text = render(activity_report([activity_of(EventProfile(events=spans))]), width=80)
+    assert "Critical path" in text and max(map(len, text.splitlines())) <= 80
+    alone = [span for span in spans if span.stream == 1]
+    assert critical_path(EventProfile(events=alone)) == ()
+
+
+def test_a_waiting_kernel_counts_once_on_the_path():
+    """b is launched early on a's stream and waits: of its 0 to 150 only 100 to 150 are on the path."""
+    spans = [
+        Span(SpanKind.KERNEL, "a", 0, 100_000, stream=1),
+        Span(SpanKind.KERNEL, "b", 20_000, 150_000, stream=1),
+        Span(SpanKind.KERNEL, "x", 30_000, 40_000, stream=2),
+    ]
+    rows = {row.name: row.path_ns for row in critical_path(EventProfile(events=spans))}
+    assert rows["a"] + rows["b"] == 150_000 and rows["x"] == 0
+
+
+def test_memory_of_a_trace(tmp_path):
+    def held(time, total, device=0, kind=1):
+        args = {"Total Allocated": total, "Total Reserved": 4096, "Device Type": kind, "Device Id": device}
+        return {"ph": "i", "cat": "cpu_instant_event", "name": "[memory]", "pid": 1, "tid": 1, "ts": time, "args": args}
+
+    kernel = {"ph": "X", "cat": "kernel", "name": "k", "pid": 0, "tid": 7, "ts": 10, "dur": 5, "args": {"device": 0}}
+    path = tmp_path / "trace.json"
+    odd = [held(14, "many"), held(15, -1), held(16, 10**30)]
+    path.write_text(
+        json.dumps({"traceEvents": [kernel, held(11, 100), held(12, 900), held(13, 50), held(9, 9999, kind=0), *odd]})
+    )
+    [found] = activity_of(open_profile(path)).memory
+    assert (found.device, found.peak_bytes, found.peak_at_ns, found.last_bytes, found.reserved_bytes) == (
+        0,
+        900,
+        2000,
+        50,
+        4096,
+    )

@@ -16,7 +16,7 @@ from kernelderby.cli.profile.common import files_argument, open_files, selection
 @files_argument
 @click.option("--rows", "most", type=count_from(1), default=20, show_default=True, help="Maximum number of rows.")
 @selection_options
-@output_options("profile activity", tables=("gpus", "ranges", "api", "shapes"))
+@output_options("profile activity", tables=("gpus", "ranges", "api", "shapes", "critical", "memory"))
 def command(files: tuple[Path, ...], most: int, selection: Any, output: Output) -> None:
     """The time of every GPU: busy, idle and why, communication beside computing, launches; ranges, API calls, grids.
 

@@ -28,11 +28,13 @@ GPU = {
 CALLS = {"cuda_runtime", "cuda_driver", "runtime", "driver"}
 RANGES, GPU_RANGES = "user_annotation", "gpu_user_annotation"
 MODULES, MODULE = "python_function", "nn.Module: "  # of the Python functions only the modules' own are kept
+MEMORY, CUDA_MEMORY = "[memory]", 1  # what the allocator holds then, and the number of a GPU's among its device types
 MEND = "write it again with `profiler.export_chrome_trace(...)`"
 _KEPT = {*GPU, *CALLS, RANGES, GPU_RANGES}
 _ARGS = {
     *("correlation", "device", "stream", "bytes", "grid", "block", "registers per thread", "shared memory"),
     *("correlation_id", "memcpy_details"),  # XLA's
+    *("Total Allocated", "Total Reserved", "Device Type", "Device Id"),  # the allocator's
 }
 _XLA_GPU = re.compile(r"/device:GPU:(?P<number>[0-9]{1,9})\b")
 _XLA_STREAM = re.compile(r"Stream #(?P<number>[0-9]{1,9})\b")
@@ -77,6 +79,8 @@ class _Wanted:
             return value if kept else {key: value[key] for key in self._args if key in value}
         if value["ph"] == "M":
             self._learn(value)
+        elif value["ph"] == "i" and value.get("name") == MEMORY:
+            return value
         elif value["ph"] == "X":
             category = value.get("cat")
             if category is None:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from decimal import Decimal, InvalidOperation
 from pathlib import Path
 from typing import Any
@@ -25,6 +25,7 @@ from kernelderby.profile.operators import OPERATORS, CapturedGraph, Issued
 from kernelderby.profile.sources.dispatches import TOOL, open_rocprof_json
 from kernelderby.profile.sources.events import CALLS, GPU, MEND, MODULES, RANGES, load
 from kernelderby.profile.sources.launches import HostOperators
+from kernelderby.profile.sources.memory import memory_of
 from kernelderby.profile.sources.operations import operation
 from kernelderby.profile.sources.ranges import OpenRanges, Paths, RangeTimeline
 from kernelderby.profile.spans import (
@@ -32,6 +33,7 @@ from kernelderby.profile.spans import (
     KernelSum,
     Launched,
     LaunchShape,
+    MemoryUse,
     Profile,
     RangeInstance,
     Span,
@@ -45,6 +47,7 @@ _NO_TIME = 1 << 62  # ns; what is beyond is no time of this world, and no 64 bit
 
 class KinetoProfile(Profile):
     has_events = True
+    held: tuple[MemoryUse, ...] = ()  # times as in the file
 
     def __init__(self, path: Path, gpu: str | None, events: list[dict[str, Any]], operators: bool = False) -> None:
         """events: those of phase X that events.load keeps. KeyError, TypeError or ValueError for a malformed one."""
@@ -124,6 +127,11 @@ class KinetoProfile(Profile):
     def waits(self) -> list[tuple[int, int, int]]:
         return list(self._waits)
 
+    def memory(self) -> list[MemoryUse]:
+        """Times from the first operation."""
+        first = self._spans[0].start_ns if self._spans else 0
+        return [replace(each, peak_at_ns=each.peak_at_ns - first) for each in self.held]
+
     def range_instances(self, pattern: re.Pattern[str] | None = None) -> list[RangeInstance]:
         found = [each for each in self._ranges if pattern is None or fits(pattern, each.name)]
         return sorted(found, key=lambda each: (each.start_ns, each.end_ns))
@@ -149,11 +157,14 @@ def open_kineto(path: Path, packed: bool = False, operators: bool = False) -> Pr
         return open_rocprof_json(path, packed)
     if not isinstance(events, list):
         raise DerbyError(f"{path}: JSON, but no trace of torch.profiler (no traceEvents in it); {MEND}")
-    events = [event for event in events if isinstance(event, dict) and event.get("ph") == "X"]
+    kept = [event for event in events if isinstance(event, dict)]
+    events = [event for event in kept if event.get("ph") == "X"]
     try:
         profile = KinetoProfile(path, _gpu(document), events, operators)
         profile.compute_capability = _capability(document)
         profile.form = "JAX trace" if is_xla else profile.form
+        held = [(_nanoseconds(event.get("ts")), _args(event)) for event in kept if event.get("ph") == "i"]
+        profile.held = tuple(memory_of((time, args) for time, args in held if time is not None))
     except (KeyError, TypeError, ValueError, InvalidOperation) as error:
         raise DerbyError(f"{path}: an event of the trace is malformed ({error!r}); {MEND}") from None
     if not profile._spans and not profile._captured:

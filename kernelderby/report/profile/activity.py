@@ -32,6 +32,8 @@ def _data(each: Activity) -> dict[str, Any]:
     data = asdict(each)
     for row, gpu in zip(data["gpus"], each.gpus, strict=True):
         row["exposed_ns"] = gpu.exposed_ns
+    for row, part in zip(data["critical"], each.critical, strict=True):
+        row["hidden_ns"] = part.hidden_ns
     return data
 
 
@@ -39,7 +41,7 @@ def _frames(found: Sequence[Activity]) -> tuple[Frame, ...]:
     def rows(field: str) -> list[dict[str, Any]]:
         return [{"profile": each.path} | row for each in found for row in _data(each)[field]]
 
-    return tuple(frame(field, rows(field)) for field in ("gpus", "ranges", "api", "shapes"))
+    return tuple(frame(field, rows(field)) for field in ("gpus", "ranges", "api", "shapes", "critical", "memory"))
 
 
 def activity_report(found: Sequence[Activity], most: int = MOST) -> Report:
@@ -50,7 +52,13 @@ def activity_report(found: Sequence[Activity], most: int = MOST) -> Report:
         said = f" of {name}" if len(found) > 1 else ""
         tables += [
             table
-            for table in (_range_table(each, most, said), _api_table(each, most, said), _shape_table(each, most, said))
+            for table in (
+                _path_table(each, most, said),
+                _memory_table(each, said),
+                _range_table(each, most, said),
+                _api_table(each, most, said),
+                _shape_table(each, most, said),
+            )
             if table.rows
         ]
     notes = [*_spread(found, names)]
@@ -198,6 +206,48 @@ def _spread(found: Sequence[Activity], names: Sequence[str]) -> list[str]:
                 f"most on {slowest}"
             )
     return notes
+
+
+def _path_table(each: Activity, most: int, said: str) -> Table:
+    """Only where something is hidden."""
+    whole = sum(row.path_ns for row in each.critical)
+    shown = each.critical if any(row.hidden_ns for row in each.critical) else ()
+    rows = tuple(
+        (
+            TableCell(row.name),
+            TableCell(row.gpu),
+            TableCell(str(row.instances)),
+            TableCell(milliseconds(row.path_ns)),
+            TableCell(_share(row.path_ns, whole)),
+            TableCell(milliseconds(row.hidden_ns)) if row.hidden_ns else NOTHING,
+        )
+        for row in shown[:most]
+    )
+    columns = (
+        Column("operation", "left"),
+        Column("GPU", "left"),
+        *map(Column, ("count", "on the path ms", "% of it", "hidden ms")),
+    )
+    caption = (
+        "the likeliest chain from the last operation back to the first, across streams; hidden: beside it, so that a "
+        "faster one would save nothing"
+    )
+    return Table(f"Critical path{said}{_left(len(shown), most)}", columns, rows, caption)
+
+
+def _memory_table(each: Activity, said: str) -> Table:
+    rows = tuple(
+        (
+            TableCell(str(row.device)),
+            TableCell(f"{row.peak_bytes / 2**20:.1f}"),
+            TableCell(milliseconds(row.peak_at_ns)),
+            TableCell(f"{row.last_bytes / 2**20:.1f}"),
+            NOTHING if row.reserved_bytes is None else TableCell(f"{row.reserved_bytes / 2**20:.1f}"),
+        )
+        for row in each.memory
+    )
+    columns = (Column("GPU", "left"), *map(Column, ("most MiB", "at ms", "last MiB", "reserved MiB")))
+    return Table(f"Memory{said}", columns, rows, "of the framework's allocator; at: from the first operation")
 
 
 def _left(count: int, most: int) -> str:
