@@ -32,6 +32,10 @@ def test_intensity_and_regime_of_an_operator():
     assert [f.operator_regime(each) for each in ([0, 0], [0, 5], [10.0], [10.1], [1, 20], [1, 2, 20])] == list("IMMCCM")
 
 
+def test_nobody_counted():
+    assert f.operator_regime([]) == ""
+
+
 def test_shares():
     assert f.share_of_floor(3.0, 6.0) == 0.5 == f.share_on(GPU, COST, 6.0)
     assert f.share_on(None, COST, 6.0) is None is f.share_on(GPU, None, 6.0)
