@@ -19,7 +19,7 @@ bounds it and what to try, `rank` compares it with all other solutions. Checking
 
 
 @dataclass
-class ListedOperator:
+class OperatorReply:
     name: str
     op_type: str
     dtypes: list[str]
@@ -29,7 +29,7 @@ class ListedOperator:
 
 
 @dataclass
-class Candidate:
+class CandidateReply:
     """folder: where its sources lie. files: those in it."""
 
     name: str
@@ -38,7 +38,7 @@ class Candidate:
 
 
 @dataclass
-class CheckedCase:
+class CaseReply:
     case: str
     status: str
     message: str
@@ -46,19 +46,19 @@ class CheckedCase:
 
 
 @dataclass
-class CheckResult:
+class CheckReply:
     """passed: all cases of the solution. skipped: why it cannot run here. secret: draws the same inputs again."""
 
     passed: bool
     device: str
     secret: str
-    cases: list[CheckedCase]
+    cases: list[CaseReply]
     skipped: str | None
     seconds_left: float
 
 
 @dataclass
-class TimedWorkload:
+class TimedReply:
     solution: str
     workload: str
     axes: dict[str, int]
@@ -69,9 +69,9 @@ class TimedWorkload:
 
 
 @dataclass
-class BenchResult:
+class BenchReply:
     gpu: str
-    rows: list[TimedWorkload]
+    rows: list[TimedReply]
     skipped: str | None
     seconds_left: float
 
@@ -83,7 +83,7 @@ class Try:
 
 
 @dataclass
-class ExplainResult:
+class ExplainReply:
     """Times in us. kernels: registers, shared memory, occupancy of each. experiments: the most to save first."""
 
     verdict: str
@@ -100,7 +100,7 @@ class ExplainResult:
 
 
 @dataclass
-class RankedSolution:
+class RankedReply:
     """over_best: geomean of its times over those of the first."""
 
     place: int | None
@@ -112,15 +112,15 @@ class RankedSolution:
 
 
 @dataclass
-class RankResult:
+class RankReply:
     operator: str
     gpu: str
-    solutions: list[RankedSolution]
+    solutions: list[RankedReply]
     notes: list[str]
 
 
 @dataclass
-class GatedWorkload:
+class GatedReply:
     workload: str
     verdict: str
     change_percent: float | None
@@ -129,9 +129,9 @@ class GatedWorkload:
 
 
 @dataclass
-class GateResult:
+class GateReply:
     verdict: str
-    workloads: list[GatedWorkload]
+    workloads: list[GatedReply]
     seconds_left: float
 
 
@@ -178,21 +178,23 @@ class Verbs:
 
         return open_set(self._session.scratch).prompt(operator)
 
-    def new(self, name: str, operator: str, language: str = "triton", files: dict[str, str] | None = None) -> Candidate:
+    def new(
+        self, name: str, operator: str, language: str = "triton", files: dict[str, str] | None = None
+    ) -> CandidateReply:
         """Write a candidate. files: source path to text, main.py first of all; without files a solution that is right
         and slow, to start from. A second call with the same name replaces the named files. language: python, triton,
         cuda, cute-dsl, tilelang or helion."""
         folder = self._session.write(name, operator, language, files or {})
-        return Candidate(name, str(folder), sorted(path.name for path in folder.iterdir()))
+        return CandidateReply(name, str(folder), sorted(path.name for path in folder.iterdir()))
 
-    def check(self, solution: str) -> CheckResult:
+    def check(self, solution: str) -> CheckReply:
         """Is it right? On a GPU at the full shapes, without one at small ones."""
         found = self._session.derby("check", solution)
         cases = [
-            CheckedCase(each["case"], each["status"], each["message"], _worst(each["correctness"]))
+            CaseReply(each["case"], each["status"], each["message"], _worst(each["correctness"]))
             for each in found["results"]
         ]
-        return CheckResult(
+        return CheckReply(
             bool(cases) and all(each.status == "passed" for each in cases) and not found["broken"],
             found["device"],
             found["secret"],
@@ -201,13 +203,13 @@ class Verbs:
             round(self._session.seconds, 1),
         )
 
-    def bench(self, solutions: list[str], workloads: list[str] | None = None) -> BenchResult:
+    def bench(self, solutions: list[str], workloads: list[str] | None = None) -> BenchReply:
         """Measure solutions in turn on this GPU; rows go into the scratch folder. workloads: starts of uuids, sizes of
         axes, or axis=size; all without."""
         words = ["--solutions", ",".join(solutions), "--again"]
         found = self._session.derby("bench", *words, *(["--workloads", ",".join(workloads)] if workloads else []))
         rows = [
-            TimedWorkload(
+            TimedReply(
                 row["solution"],
                 row["workload"]["uuid"],
                 row["workload"]["axes"],
@@ -219,13 +221,13 @@ class Verbs:
             for row in found["rows"]
         ]
         skipped = "; ".join(f"{name}: {reason}" for name, reason in found["skipped"].items())
-        return BenchResult(found["gpu"], rows, skipped or None, round(self._session.seconds, 1))
+        return BenchReply(found["gpu"], rows, skipped or None, round(self._session.seconds, 1))
 
-    def explain(self, solution: str, workload: str | None = None) -> ExplainResult:
+    def explain(self, solution: str, workload: str | None = None) -> ExplainReply:
         """What bounds a solution on a workload, and what to try next. Compiles its kernels for sm_90."""
         found = self._session.derby("explain", solution, *(["--workload", workload] if workload else []))
         floors, time, rival = found["floors_us"], found["time_us"], found["rival"]
-        return ExplainResult(
+        return ExplainReply(
             found["verdict"],
             found["workload"],
             found["axes"],
@@ -239,12 +241,12 @@ class Verbs:
             found["notes"],
         )
 
-    def rank(self, operator: str) -> RankResult:
+    def rank(self, operator: str) -> RankReply:
         """Every solution of an operator from the recorded times, candidates too; the fastest first."""
         found = self._session.derby("rank", operator)
         ranking = found["rankings"][0]
         rows = [
-            RankedSolution(
+            RankedReply(
                 each["place"],
                 each["solution"],
                 each["author"],
@@ -254,25 +256,25 @@ class Verbs:
             )
             for each in ranking["summaries"]
         ]
-        return RankResult(operator, ranking["group"]["gpu"], rows, ranking["notes"])
+        return RankReply(operator, ranking["group"]["gpu"], rows, ranking["notes"])
 
-    def gate(self, base: str, candidate: str, workloads: list[str] | None = None) -> GateResult:
+    def gate(self, base: str, candidate: str, workloads: list[str] | None = None) -> GateReply:
         """Is a candidate slower than a base, by a paired test with known error rates? Needs a GPU."""
         words = ["--workloads", ",".join(workloads)] if workloads else []
         found = self._session.derby("gate", base, candidate, *words)
         rows = [
-            GatedWorkload(
+            GatedReply(
                 each["uuid"], each["verdict"], each["change_percent"], each["detectable_percent"], each["failure"]
             )
             for each in found["workloads"]
         ]
-        return GateResult(found["verdict"], rows, round(self._session.seconds, 1))
+        return GateReply(found["verdict"], rows, round(self._session.seconds, 1))
 
-    def list(self, words: str = "") -> list[ListedOperator]:
+    def list(self, words: str = "") -> list[OperatorReply]:
         """The operators of the set, most important first. words: parts of a name, op_type or dtype."""
         found = self._session.derby("list", *words.split())
         return [
-            ListedOperator(**{name: each[name] for name in ListedOperator.__dataclass_fields__})
+            OperatorReply(**{name: each[name] for name in OperatorReply.__dataclass_fields__})
             for each in found["operators"]
         ]
 
