@@ -35,7 +35,7 @@ def gpu_here(root: Path) -> tuple[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """A check that is planned and not yet run. steps: cases of solutions."""
+    """A check that is planned and not yet run. steps: cases of solutions. asked: words that repeat it."""
 
     catalog: Catalog
     machine: Any
@@ -43,6 +43,7 @@ class Check:
     secret: str
     timeout: float
     fresh: int
+    asked: str = ""
 
     @property
     def steps(self) -> int:
@@ -50,17 +51,20 @@ class Check:
         return steps
 
     def run(
-        self, told: Callable[[Checked], None] = lambda _: None, details: bool | None = None
+        self, told: Callable[[Checked], None] = lambda _: None, details: bool | None = None, dump: Path | None = None
     ) -> Answer[Sequence[Checked]]:
-        """told: called with every result as it comes. details: a table of cases for each operator; by default where it
-        is three operators at most, else the text has one line an operator."""
+        """told: called with every result as it comes. dump: a .safetensors file for the tensors of the first case that
+        fails. details: a table of cases for each operator; by default where it is three operators at most, else the
+        text has one line an operator."""
         from kernelderby.measure.run.checks import run_checks
 
         plan = self.plan
-        results = run_checks(self.catalog, self.machine, plan, self.timeout, told, self.secret)
+        results = run_checks(self.catalog, self.machine, plan, self.timeout, told, self.secret, dump=dump)
         if details is None:
             details = len({result.definition for result in results}) <= _FEW
-        return checks_answer(self.machine.name, results, plan.skipped, plan.broken, self.secret, self.fresh, details)
+        return checks_answer(
+            self.machine.name, results, plan.skipped, plan.broken, self.secret, self.fresh, details, self.asked
+        )
 
     def has_passed(self, answer: Answer[Sequence[Checked]], named: Sequence[str] = ()) -> bool:
         """False when a case failed, one of `named` was skipped, a definition's code failed, or nothing was checked."""

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import click
 
 from kernelderby.cli.options import (
+    FILE,
     SECONDS,
     DerbyCommand,
     check_names,
@@ -40,6 +42,7 @@ from kernelderby.cli.output import Output, output_options
 @click.option("--device", type=click.Choice(["cuda", "cpu"]), help="Default: the GPU where there is one.")
 @click.option("--timeout", type=SECONDS, default=600, show_default=True, help="Seconds for each case of a solution.")
 @click.option("--quick", is_flag=True, help="On a CPU: only the first case of each operator.")
+@click.option("--dump", type=FILE, help="Inputs, outputs and reference of the first failing case, as .safetensors.")
 @click.option("--details", is_flag=True, help="Every case, also of more than three operators.")
 @fresh_option
 @secret_option
@@ -59,6 +62,7 @@ def command(
     device: str | None,
     timeout: float,
     quick: bool,
+    dump: Path | None,
     details: bool,
     fresh: int,
     secret: str,
@@ -104,7 +108,9 @@ def command(
         with adhoc_set(catalog, name, files[0] if files else "", shapes, rivals) as adhoc:
             named = (adhoc.solution.name,) if adhoc.solution else tuple(each.name for each in rivals)
             planned = check(adhoc.catalog, named, (name,), **options)
-            _run(adhoc.at_shapes(planned), () if len(named) > 1 else named, details, output)
+            words = [names[0], *(["--for", name] if files else []), *(f"--shape {shape}" for shape in shapes)]
+            planned = replace(adhoc.at_shapes(planned), asked=" ".join(words))
+            _run(planned, () if len(named) > 1 else named, details, dump, output)
         return
     if operator:
         raise click.UsageError("--for goes with a FILE.py")
@@ -120,10 +126,10 @@ def command(
     if kinds:
         raise click.UsageError("--gpu goes with --ray; --device chooses on this machine")
     planned = check(catalog, solutions, definitions, workloads, origin, **options)
-    _run(planned, solutions, details, output)
+    _run(planned, solutions, details, dump, output)
 
 
-def _run(planned: Any, named: tuple[str, ...], details: bool, output: Output) -> None:
+def _run(planned: Any, named: tuple[str, ...], details: bool, dump: Path | None, output: Output) -> None:
     """Exit code 1 where it has not passed. named: solutions that must not be skipped."""
     from kernelderby.measure.run.progress import bar
     from kernelderby.report.plain import plain
@@ -133,7 +139,7 @@ def _run(planned: Any, named: tuple[str, ...], details: bool, output: Output) ->
         def told(result: Any) -> None:
             advance(plain(f"{result.solution} on {result.case}: {result.status}"))
 
-        answer = planned.run(told, details or None)
+        answer = planned.run(told, details or None, dump)
     output.emit(answer)
     if not planned.has_passed(answer, named):
         sys.exit(1)

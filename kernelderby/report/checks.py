@@ -45,10 +45,11 @@ def checks_answer(
     secret: str,
     fresh: int = 0,
     details: bool = True,
+    asked: str = "",
 ) -> Answer[Sequence[Checked]]:
     """Frame: cases. skipped: solution -> reason. broken: definition -> why nothing can be judged by it. secret: what
     the inputs were drawn from, and `fresh` shapes of each definition. details: a table of cases for each operator, else
-    one line an operator."""
+    one line an operator. asked: the words of the command where solutions' names do not say them."""
     return Answer(
         results,
         lambda: {
@@ -66,6 +67,7 @@ def checks_answer(
                 broken,
                 f"--fresh {fresh} --secret {secret}" if fresh else f"--secret {secret}",
                 details,
+                asked,
             )
         ),
         lambda: (frame("cases", ({"device": device} | result.to_json() for result in results)),),
@@ -79,6 +81,7 @@ def _reports(
     broken: Mapping[str, str],
     again: str,
     details: bool,
+    asked: str,
 ) -> Iterator[Report]:
     by_definition: dict[str, list[Checked]] = {}
     for result in results:
@@ -94,8 +97,9 @@ def _reports(
     for (solution, status), cases in groups.items():
         more = f" and {len(cases) - 1} more cases" if len(cases) > 1 else ""
         notes.append(f"FAILED {solution} on {cases[0].case}{more}: {status}: {cases[0].message}")
+        notes += getattr(cases[0], "why", ())
     if failed:
-        names = " ".join(dict.fromkeys(each.solution for each in failed))
+        names = asked or " ".join(dict.fromkeys(each.solution for each in failed))
         notes.append(f"the same inputs again: derby check {names} {again}")
     if details:
         notes += [f"skipped {name}: {reason}" for name, reason in skipped.items()]

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
+from pathlib import Path
 
 from kernelderby.measure.judge.checksums import checksum
 from kernelderby.measure.judge.correctness import POISON, Outputs, judge, still_poisoned, synchronize
 from kernelderby.measure.judge.draws import NORMAL, ODD_ROWS, Draw, told
 from kernelderby.measure.judge.exchange import Exchange, unchanged
+from kernelderby.measure.judge.mismatch import look_closer
 from kernelderby.measure.wire.replies import Verdict, Wrong
 from kernelderby.trace import Status
+
+_LOOKED_AT = (Status.WRONG_VALUES, Status.NOT_A_NUMBER)
 
 
 @dataclass(slots=True)
@@ -23,10 +27,13 @@ class _Round:
 
 
 class CheckRounds:
-    """repeats: whether the same contents gave the same bits; None where not. reference_seconds: of the last round."""
+    """repeats: whether the same contents gave the same bits; None where not. reference_seconds: of the last round.
+    why: of the first round that was wrong, in lines, with looks_closer alone; dump: the file that gets its tensors."""
 
-    def __init__(self, exchange: Exchange) -> None:
+    def __init__(self, exchange: Exchange, looks_closer: bool = False, dump: Path | None = None) -> None:
         self._exchange = exchange
+        self._looks_closer, self._dump = looks_closer, dump
+        self.why: tuple[str, ...] = ()
         self.repeats: bool | None = None
         self.reference_seconds = 0.0
 
@@ -47,6 +54,11 @@ class CheckRounds:
                     first.verdict.correctness,
                 )
             if first.verdict.status is not Status.PASSED:
+                is_wrong = second.verdict.status is not Status.PASSED
+                also = (
+                    "wrong with other contents too" if is_wrong else "right with other contents: it depends on the draw"
+                )
+                self.why += (also,) if self.why else ()
                 return first.verdict
             if second.verdict.status is Status.PASSED:
                 return self._drawn() or first.verdict
@@ -89,6 +101,8 @@ class CheckRounds:
         unwritten = {name: still_poisoned(snapshot[name], byte) for name in outputs if name not in exchange.in_place}
         start = time.monotonic()
         verdict = judge(exchange.definition, exchange.module, own, snapshot)
+        if verdict.status in _LOOKED_AT and self._looks_closer and not self.why:
+            self.why = look_closer(exchange.definition, exchange.module, inputs, snapshot, self._dump)
         synchronize(device)
         self.reference_seconds = time.monotonic() - start
         return _Round(verdict, checksum(snapshot), unwritten)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from pathlib import Path
 from types import ModuleType
 
 from kernelderby.catalog import Definition
@@ -49,16 +50,19 @@ class Race:
         self.exchange = Exchange(definition, module, maker, hands, in_place or {}, shared)
         self.series, self.batches = Series(self.exchange), Batches(self.exchange)
         self.has_graph = False
+        self.why: tuple[str, ...] = ()
         self.setup: SetUpTaken | None = None
         self.taken: dict[str, list[Spans]] = {"eager": [], "graph": []}
 
     def release(self) -> None:
         self.exchange.release()
 
-    def check(self) -> Verdict:
-        """Whether it is right at all. An exception of the solution's goes through."""
-        check = CheckRounds(self.exchange)
+    def check(self, looks_closer: bool = False, dump: Path | None = None) -> Verdict:
+        """Whether it is right at all. An exception of the solution's goes through. looks_closer, dump: see CheckRounds;
+        `why` has the lines."""
+        check = CheckRounds(self.exchange, looks_closer, dump)
         verdict = check.verdict()
+        self.why = check.why
         self.series.repeats = check.repeats
         self.series.reference_seconds = self.batches.reference_seconds = check.reference_seconds
         return verdict

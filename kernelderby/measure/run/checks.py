@@ -9,6 +9,7 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from threading import Event
 from typing import TYPE_CHECKING, Any
 
@@ -50,6 +51,7 @@ class CheckResult:
     status: Status
     message: str
     correctness: Correctness | None
+    why: tuple[str, ...] = ()
 
     @property
     def matched_ratio(self) -> float | None:
@@ -187,6 +189,7 @@ def run_checks(
     report: Callable[[CheckResult], None],
     secret: str | None = None,
     lanes: int | None = None,
+    dump: Path | None = None,
 ) -> list[CheckResult]:
     """In the order of the plan. What a definition's own code does wrong goes into plan.broken; it has no results.
     secret: what the inputs are drawn from; None draws one. lanes: how many side by side on a CPU (default: its cores,
@@ -203,6 +206,7 @@ def run_checks(
 
     def lane() -> None:
         checker = _Checker(catalog, machine, timeout_seconds, secret, shares=on_cpu)
+        checker.dump = dump
         try:
             while waiting and not ended.is_set():
                 try:
@@ -260,6 +264,8 @@ class _Checker:
     def __init__(self, catalog: Catalog, machine: Machine, timeout_seconds: float, secret: str, shares: bool) -> None:
         self.catalog, self.machine, self.shares = catalog, machine, shares
         self.timeout_seconds, self.secret = timeout_seconds, secret
+        self.dump: Path | None = None
+        self._why: tuple[str, ...] = ()
         self._worker: WorkerProcess | None = None
         self._author = ""
         self._loaded: Solution | None = None
@@ -270,6 +276,7 @@ class _Checker:
 
     def check(self, definition: Definition, solution: Solution, case: Case) -> CheckResult:
         """DefinitionFailed where the definition's own code does."""
+        self._why = ()
         end = self._end_of(definition, solution, case)
         if end.status is not Status.PASSED and self._is_shared:
             self.end()
@@ -282,6 +289,7 @@ class _Checker:
             end.status,
             shown(end.message),
             end.correctness if isinstance(end, Verdict) else None,
+            () if end.status is Status.PASSED else self._why,
         )
 
     def _end_of(self, definition: Definition, solution: Solution, case: Case) -> Verdict | Failed:
@@ -304,7 +312,9 @@ class _Checker:
         except (MemoryError, torch.OutOfMemoryError) as error:
             raise Failed(Status.OUT_OF_MEMORY, f"{JUDGE_WITHOUT_MEMORY}: {error}") from error
         try:
-            verdict = race.check()
+            verdict = race.check(looks_closer=True, dump=self.dump)
+            self._why = race.why
+            self.dump = None if race.why else self.dump  # the first failing case
             if verdict.status is not Status.PASSED or self.machine.device == "cpu":
                 return verdict
             return self._overtaken(table, race, solution) or verdict

@@ -11,6 +11,7 @@ import contextlib
 import ctypes
 import json
 import os
+import re
 import resource
 import signal
 import sys
@@ -352,9 +353,19 @@ def _status_of(error: BaseException, otherwise: Status) -> Status:
     return otherwise
 
 
+_FRAMES = 200
+_LIBRARY = re.compile(r"/(site|dist)-packages/|/lib/python3[^/]*/|/kernelderby/measure/|^<")
+
+
 def _told(error: BaseException) -> str:
-    """Type, message and the innermost lines of code, in a few lines."""
-    frames = traceback.extract_tb(error.__traceback__)[-2:]
+    """Type, message and the innermost lines of code, those of the solution first: what Triton's interpreter raises ends
+    in its own."""
+    every, cause = list(traceback.extract_tb(error.__traceback__)), error.__cause__
+    while cause is not None and len(every) < _FRAMES:
+        every += traceback.extract_tb(cause.__traceback__)
+        cause = cause.__cause__
+    own = [frame for frame in every if not _LIBRARY.search(frame.filename)]
+    frames = own[-1:] + [frame for frame in every[-2:] if frame not in own[-1:]][-1:]
     where = ", ".join(f"{Path(frame.filename).name}:{frame.lineno} in {frame.name}" for frame in frames)
     return f"{type(error).__name__}: {error} ({where})"
 
