@@ -72,10 +72,42 @@ def test_numbers_worked_out_by_hand():
     )
 
 
-def test_the_sentence_says_how_many_times_are_of_former_sources():
-    changed = [replace(each, solution_hash="former") if each.solution == "b1b" else each for each in rows()]
-    [found] = leads(changed, WORKLOADS, SOLUTIONS)
-    assert sentence(found).endswith("geomeans. 1 time is of sources that have changed since.")
+def of_former_code(*names):
+    return [replace(each, solution_hash="former") if each.solution in names else each for each in rows()]
+
+
+def test_shapes_whose_times_are_of_former_code_are_left_out_and_said():
+    [found] = leads(of_former_code("b1b"), WORKLOADS, SOLUTIONS)
+    alpha, beta = found.operators
+    assert alpha.outdated == 0 and beta.outdated == 1
+    [before] = leads(rows(), WORKLOADS, SOLUTIONS)
+    assert found.total["graph"].workloads == before.total["graph"].workloads - 1
+    assert sentence(found).endswith(" Left out: 1 shape, whose times are of former code.")
+    answer = leads_answer([found], True)
+    assert "left out, since a time is of former code (shapes to be measured again): beta (1)" in answer.to_text(100)
+    assert answer.frame("operators").to_dicts()[0]["operator"] == "alpha"
+
+
+def test_a_lead_of_former_code_alone_is_none():
+    everything = [name for own in TIMES.values() for name in own]
+    [found] = leads(of_former_code(*everything), WORKLOADS, SOLUTIONS, author="ann")
+    assert found.total == {} and all(not each.kinds for each in found.operators)
+    assert sentence(found) == "ann on every shape: no time of the present code (3 shapes to be measured again)."
+    text = leads_answer([found], True).to_text(100)
+    assert "alpha (2), beta (1)" in text
+
+
+@pytest.mark.parametrize("time", ["graph", "eager"])
+@pytest.mark.parametrize("names", [(), ("b1",), ("c1",)])
+def test_the_ranking_leaves_the_same_shapes_out(names, time):
+    """b1 is the best library on both shapes in graphs, c1 on both in eager calls."""
+    [found] = leads(of_former_code(*names), WORKLOADS, SOLUTIONS, author="ann")
+    alpha = next(each for each in found.operators if each.definition == "alpha")
+    without_plain = {name: each for name, each in SOLUTIONS.items() if name != "plain"}
+    lead = rank(of_former_code(*names), "alpha", WORKLOADS["alpha"], without_plain, time=time).lead
+    assert (lead is None) == (names == {"graph": ("b1",), "eager": ("c1",)}[time])
+    assert lead is None or lead.workloads == alpha.kinds[time].workloads == 2
+    assert (lead is None) == (time not in alpha.kinds)
 
 
 def test_an_author_whose_eager_times_are_of_other_host_code_stays_the_author():
@@ -99,13 +131,6 @@ def test_another_author_and_every_gpu():
     assert found[0].operators[0].kinds["graph"].ratio.value == pytest.approx((10 / 20 * 40 / 20) ** 0.5)
     [one] = leads([*rows(), *rows(gpu="NVIDIA B200")], WORKLOADS, SOLUTIONS, gpu="h200")
     assert one.gpu == "NVIDIA H200"
-
-
-def test_times_of_former_sources_are_said():
-    older = [replace(each, solution_hash="another") if each.solution == "b1b" else each for each in rows()]
-    answer = leads_answer(leads(older, WORKLOADS, SOLUTIONS), True)
-    assert "times of former sources, to be measured again: beta (1)" in answer.to_text(100)
-    assert answer.frame("operators").to_dicts()[0]["operator"] == "alpha"
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from kernelderby.api.recorded_rows import RankingAsked, RecordedRows
 from kernelderby.catalog import Catalog, Definition, Solution, Workload, published
+from kernelderby.catalog.libraries import library_versions, pinned_versions
 from kernelderby.catalog.selection import LEGS, by_leg, by_origin, is_named, of_origin, select_workloads
 from kernelderby.catalog.workloads import FRESH
 from kernelderby.errors import DerbyError, LeftOut
@@ -20,9 +21,11 @@ from kernelderby.rank import Ranking, definitions_with_rows
 from kernelderby.rank.bounds import Explanation
 from kernelderby.rank.by_importance import ImportanceRanking, rank_by_importance
 from kernelderby.rank.elsewhere import with_other_leads
+from kernelderby.rank.field import Field, field
 from kernelderby.rank.leads import Leads, leads_on_legs
 from kernelderby.report.answer import Answer
 from kernelderby.report.capture import Captured
+from kernelderby.report.field import field_answer
 from kernelderby.report.gate import GatedOne
 from kernelderby.report.importance import importance_answer
 from kernelderby.report.leads import leads_answer
@@ -215,6 +218,21 @@ class TraceSet:
             asked.append(FRESH)
         found = leads_on_legs(rows, legs, catalog.solutions, author, gpu, protocol)
         return leads_answer(found, by_operator, catalog.warnings, asked)
+
+    @_telling
+    def field(
+        self, definitions: Names = (), *, constraints: Path | str | None = None, gpu: str | None = None
+    ) -> Answer[Field]:
+        """The libraries that were raced at each operator, in which version, and when, beside the newest version:
+        that of a constraints file (lines `library==version`), or the one installed here."""
+        catalog = self.catalog
+        names = [catalog.definition(name).name for name in _names(definitions)] or list(catalog.definitions)
+        counted = {name: [each.uuid for each in by_origin(catalog.workloads(name))[0]] for name in names}
+        here = library_versions() if constraints is None else pinned_versions(Path(constraints))
+        importance = published.importance(catalog.root, catalog.left_out)
+        found = field(catalog.traces(), counted, catalog.solutions, importance, here, gpu)
+        where = "the version installed here" if constraints is None else f"the version in {Path(constraints).name}"
+        return field_answer(found, where, catalog.warnings)
 
     @_telling
     def roofline(

@@ -35,6 +35,7 @@ VERBS = {
     "verify": "Sealed sessions against the rows: nothing changed, dropped or added.",
     "rank": "Compare solutions, or authors over all operators, from traces.",
     "explain": "What bounds a solution on a workload, and what to try next.",
+    "field": "The libraries that were raced, in which version, and when.",
     "roofline": "The floors of every operator and shape, and how near kernels come.",
     "profile": "Where the time goes: kernels, stages, layers, what-if, comparison.",
     "capture": "The operators of a server's profile as workloads; what faster kernels save.",

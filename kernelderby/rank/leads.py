@@ -23,8 +23,8 @@ _Best = Mapping[str, Mapping[str, Reached]]  # uuid -> author
 
 @dataclass(frozen=True, slots=True)
 class OperatorLead:
-    """kinds: graph and eager, where any shape has both times. of_shapes: workloads that count. outdated: rows of former
-    sources among the times that were compared."""
+    """kinds: graph and eager, where any shape has both times, none of them of former code. of_shapes: workloads that
+    count. outdated: those that are left out since a time of the author or of its best library is of former code."""
 
     definition: str
     of_shapes: int
@@ -34,8 +34,9 @@ class OperatorLead:
 
 @dataclass(frozen=True, slots=True)
 class Leads:
-    """On one GPU under one protocol. alone: definitions that the author was measured on and no library. total: over all
-    operators, the geomean of their geomeans; the other numbers are of workloads. origin: of selection.LEGS, which
+    """On one GPU under one protocol. operators: those with a comparison, or with one that is left out. alone:
+    definitions that the author was measured on and no library. total: over all operators, the geomean of their
+    geomeans; the other numbers are of workloads; empty where all is of former code. origin: of selection.LEGS, which
     workloads."""
 
     gpu: str
@@ -116,7 +117,7 @@ def _weight(found: Leads) -> tuple[int, int]:
 
 
 def _shapes(found: Leads) -> int:
-    return max(lead.workloads for lead in found.total.values())
+    return max((lead.workloads for lead in found.total.values()), default=0)
 
 
 def _leads(
@@ -174,7 +175,7 @@ def _leads(
 def _best_by_author(
     found: Recorded, solutions: Mapping[str, Solution], workloads: Sequence[Workload], of: str
 ) -> _Best:
-    """uuid -> author -> the row of the shortest time of their solutions of a definition."""
+    """uuid -> author -> the row of the shortest time of their solutions of a definition, former code's too."""
     best: dict[str, dict[str, Reached]] = {workload.uuid: {} for workload in workloads}
     for name, own in found.times.get(of, {}).items():
         for uuid, time in own.items():
@@ -200,19 +201,18 @@ def _operator(
     name: str, of_shapes: int, author: str, best: Mapping[str, _Best], rows: Mapping[tuple[str, str], Measurement]
 ) -> OperatorLead | None:
     kinds: dict[str, Lead] = {}
-    outdated = set()
+    outdated: set[str] = set()
     for kind, of_definition in best.items():
-        own = {
-            uuid: {who: rows[time.solution or "", uuid] for who, time in of_shape.items()}
-            for uuid, of_shape in of_definition.items()
-        }
+        own: dict[str, dict[str, Measurement]] = {}
+        for uuid, of_shape in of_definition.items():
+            own[uuid] = {who: rows[time.solution or "", uuid] for who, time in of_shape.items()}
+            who = best_library(author, own[uuid], kind)
+            if who is not None and author in of_shape and (of_shape[who].outdated or of_shape[author].outdated):
+                outdated.add(uuid)
+                del own[uuid]
         if found := lead_of(author, own, kind):
             kinds[kind] = found
-        for uuid, of_shape in of_definition.items():
-            who = best_library(author, own[uuid], kind)
-            if who is not None and author in of_shape:
-                outdated |= {(uuid, of_shape[each].solution) for each in (who, author) if of_shape[each].outdated}
-    return OperatorLead(name, of_shapes, kinds, len(outdated)) if kinds else None
+    return OperatorLead(name, of_shapes, kinds, len(outdated)) if kinds or outdated else None
 
 
 def _over_operators(found: Sequence[Lead]) -> Lead | None:

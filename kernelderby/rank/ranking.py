@@ -14,7 +14,7 @@ from kernelderby.errors import DerbyError
 from kernelderby.hardware import find_gpu
 from kernelderby.rank import notes
 from kernelderby.rank.arena import Arena, arena_of
-from kernelderby.rank.lead import Lead, lead_of
+from kernelderby.rank.lead import Lead, best_library, lead_of
 from kernelderby.rank.model import NOT_MEASURED, PASSED, Cell, Pair, Ranking, Summary, WorkloadRow
 from kernelderby.rank.order import order, order_dependences, slowdowns
 from kernelderby.rank.pairs import Compared, compare
@@ -98,7 +98,8 @@ def rank(
 
 
 def _lead(arena: Arena, ordered: Sequence[str], solutions: Mapping[str, Solution]) -> Lead | None:
-    """Of the author of the first solution that passed anything."""
+    """Of the author of the first solution that passed anything; without the workloads where a time that counts is of
+    former code."""
     first = next((name for name in ordered if arena.times[name]), None)
     if first is None:
         return None
@@ -111,7 +112,12 @@ def _lead(arena: Arena, ordered: Sequence[str], solutions: Mapping[str, Solution
         uuid: {author: arena.chosen[name, uuid].measurement for author, (_, name) in of_shape.items()}
         for uuid, of_shape in best.items()
     }
-    return lead_of(solutions[first].author, rows, arena.kind, arena.importance)
+    author = solutions[first].author
+    for uuid, of_shape in best.items():
+        counted = {author, best_library(author, rows[uuid], arena.kind)}
+        if any(arena.chosen[name, uuid].outdated for who, (_, name) in of_shape.items() if who in counted):
+            del rows[uuid]
+    return lead_of(author, rows, arena.kind, arena.importance)
 
 
 def _other_order(arena: Arena, ordered: tuple[str, ...]) -> tuple[str, ...]:

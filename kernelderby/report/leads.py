@@ -72,9 +72,9 @@ def leads_report(found: Sequence[Leads], with_operators: bool, legs: Sequence[st
 
 def sentence(found: Leads) -> str:
     """The result on one GPU: how many times as fast as the best library, both ways, over how many shapes."""
-    operators = len(found.operators)
+    operators = sum(bool(each.kinds) for each in found.operators)
     over = f"{operators} operator{'s' * (operators != 1)}"
-    most = max(lead.workloads for lead in found.total.values())
+    most = max((lead.workloads for lead in found.total.values()), default=0)
     parts = [
         f"{IN_WORDS[kind]} {factor(lead.ratio.value)} times as fast ({_counts(lead)})"
         if 2 * lead.workloads >= most
@@ -82,13 +82,14 @@ def sentence(found: Leads) -> str:
         for kind, lead in found.total.items()
     ]
     outdated = sum(each.outdated for each in found.operators)
-    were = "time is" if outdated == 1 else "times are"
-    former = f" {outdated} {were} of sources that have changed since." if outdated else ""
+    shapes = f"{outdated} shape{'s' * (outdated != 1)}"
+    if not most:
+        return f"{found.author} on {WHAT[found.origin]}: no time of the present code ({shapes} to be measured again)."
     return (
         f"{found.author} against the best of {_libraries(found)} on {WHAT[found.origin]}, over {over}: "
         f"{', '.join(parts)}; geomean"
         + (" of the operators' geomeans." if operators > 1 else " of the shapes.")
-        + former
+        + (f" Left out: {shapes}, whose times are of former code." if outdated else "")
     )
 
 
@@ -131,7 +132,7 @@ def _table(found: Leads) -> Table:
         f"The best library's time over the best of {found.author}"
         + (f": {SETS[found.origin].lower()}" if found.origin else ""),
         columns,
-        tuple(_row(each) for each in found.operators),
+        tuple(_row(each) for each in found.operators if each.kinds),
         caption="Above 1: faster than every library on that shape. Geomean over the shapes that both have; range: the "
         "least and the most of any shape; win, tie, loss by the 95 % interval; second: the library that is the best "
         f"one on most shapes, of how many. Protocol {found.protocol}.",
@@ -168,4 +169,4 @@ def _notes(found: Leads) -> Iterator[str]:
         yield f"without a library to compare with: {', '.join(found.alone)}"
     outdated = [f"{each.definition} ({each.outdated})" for each in found.operators if each.outdated]
     if outdated:
-        yield f"times of former sources, to be measured again: {', '.join(outdated)}"
+        yield f"left out, since a time is of former code (shapes to be measured again): {', '.join(outdated)}"

@@ -9,8 +9,9 @@ from typing import Any
 import msgspec
 
 from kernelderby.catalog import Catalog
+from kernelderby.catalog.libraries import LIBRARIES, library_versions
 from kernelderby.measure.fence import landlock, seccomp, watcher
-from kernelderby.measure.machine.environment import LIBRARIES, GpuSensors, host_cpu, library_versions
+from kernelderby.measure.machine.environment import GpuSensors, host_cpu
 from kernelderby.measure.machine.probe import Machine, find_machine
 from kernelderby.measure.machine.requirements import why_not
 from kernelderby.measure.machine.tools import find_tool

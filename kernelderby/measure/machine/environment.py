@@ -8,28 +8,12 @@ import platform
 import re
 import sys
 from collections.abc import Callable
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+from kernelderby.catalog.libraries import library_versions
 from kernelderby.measure.wire.replies import GpuSeen, MachineSeen
 
-# Import name -> the distributions that may carry it.
-LIBRARIES = {
-    "torch": ("torch",),
-    "triton": ("triton",),
-    "numpy": ("numpy",),
-    "safetensors": ("safetensors",),
-    "flashinfer_bench": ("flashinfer-bench",),
-    "flashinfer": ("flashinfer-python",),
-    "flashinfer_jit_cache": ("flashinfer-jit-cache",),
-    "sgl_kernel": ("sglang-kernel", "sgl-kernel"),
-    "hpc": ("hpc-ops",),
-    "deep_gemm": ("sgl-deep-gemm", "deep-gemm"),
-    "tvm_ffi": ("apache-tvm-ffi",),
-    "cupti": ("cupti-python",),
-    "pynvml": ("nvidia-ml-py",),
-}
 _DEVICES = ("nvidia*", "nvhost*", "nvmap", "dxg")  # of drivers, under /dev
 _THROTTLE_REASONS = {  # NVML's clock event reasons that slow a kernel down
     0x4: "power cap",
@@ -40,35 +24,6 @@ _THROTTLE_REASONS = {  # NVML's clock event reasons that slow a kernel down
     0x2: "application clocks",
     0x10: "sync boost",
 }
-
-
-def library_versions() -> dict[str, str]:
-    """Import name -> version of what is installed; "unknown" where it carries no version. Imports nothing."""
-    found = {}
-    for module, distributions in LIBRARIES.items():
-        text = _distribution_version(distributions) or _version_in_files(module)
-        if text:
-            found[module] = text
-    return found
-
-
-def _distribution_version(distributions: tuple[str, ...]) -> str | None:
-    for name in distributions:
-        try:
-            return version(name)
-        except PackageNotFoundError:
-            continue
-    return None
-
-
-def _version_in_files(module: str) -> str | None:
-    """Of a package that was unpacked without its metadata."""
-    spec = importlib.util.find_spec(module)
-    if spec is None or spec.origin is None:
-        return None
-    path = Path(spec.origin).with_name("version.py")
-    found = re.search(r"__version__\s*=\s*[\"']([^\"']+)", path.read_text()) if path.is_file() else None
-    return found.group(1) if found else "unknown"
 
 
 def describe(device_type: str) -> MachineSeen:

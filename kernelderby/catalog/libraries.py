@@ -1,0 +1,114 @@
+"""The libraries whose kernels solutions call: which one a solution calls, and which version is installed here."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+from collections.abc import Iterable
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+from kernelderby.catalog.model import Solution
+from kernelderby.errors import DerbyError
+from kernelderby.fields import read_text
+
+UNKNOWN = "unknown"  # a version: what is installed carries none
+
+# Import name -> the distributions that may carry it.
+LIBRARIES = {
+    "torch": ("torch",),
+    "triton": ("triton",),
+    "numpy": ("numpy",),
+    "safetensors": ("safetensors",),
+    "flashinfer_bench": ("flashinfer-bench",),
+    "flashinfer": ("flashinfer-python",),
+    "flashinfer_jit_cache": ("flashinfer-jit-cache",),
+    "sgl_kernel": ("sglang-kernel", "sgl-kernel"),
+    "vllm": ("vllm",),
+    "fla": ("fla-core", "flash-linear-attention"),
+    "hpc": ("hpc-ops",),
+    "deep_gemm": ("sgl-deep-gemm", "deep-gemm"),
+    "quack": ("quack-kernels",),
+    "liger_kernel": ("liger-kernel",),
+    "cutlass": ("nvidia-cutlass-dsl",),
+    "cudnn": ("nvidia-cudnn-frontend",),
+    "tilelang": ("tilelang",),
+    "tvm_ffi": ("apache-tvm-ffi",),
+    "cupti": ("cupti-python",),
+    "pynvml": ("nvidia-ml-py",),
+}
+_BY_DISTRIBUTION = {each: name for name, distributions in LIBRARIES.items() for each in distributions}
+_VERSION_FILES = ("version.py", "_version.py", "__init__.py")
+_PINNED = re.compile(r"([A-Za-z0-9][A-Za-z0-9._-]*)(?:\[[^]]*\])?\s*==\s*([^\s;#\\]+)")
+
+
+def library_of(solution: Solution) -> str | None:
+    """The import name of the library that it calls. torch, where it is Python without a kernel and a dependency of its
+    own; None where it brings its kernels itself."""
+    for dependency in solution.dependencies:
+        if name := _BY_DISTRIBUTION.get(_normal(re.split(r"[\s\[<>=!~;]", dependency)[0])):
+            return name
+    brings_kernels = solution.language != "python" or any(not name.endswith(".py") for name in solution.sources)
+    return "torch" if not brings_kernels and not solution.dependencies else None
+
+
+def library_versions() -> dict[str, str]:
+    """Import name -> version of what is installed; "unknown" where it carries no version. Imports nothing."""
+    found = {}
+    for module, distributions in LIBRARIES.items():
+        text = _distribution_version(distributions) or _version_in_files(module)
+        if text:
+            found[module] = text
+    return found
+
+
+def pinned_versions(path: Path) -> dict[str, str]:
+    """Import name -> the version that a constraints file (lines `name==version`, as of pip) gives one of the libraries.
+    DerbyError where it gives none."""
+    found = {}
+    for line in read_text(path).splitlines():
+        match = _PINNED.match(line.strip())
+        if match and (name := _BY_DISTRIBUTION.get(_normal(match[1]))):
+            found[name] = match[2]
+    if not found:
+        raise DerbyError(f"{path}: no line is <library>==<version>, such as vllm==0.25.1; write one for each library")
+    return found
+
+
+def oldest(versions: Iterable[str]) -> str:
+    """The least of these versions: numbers count as numbers. "unknown" where any is."""
+    several = set(versions)
+    if not several or UNKNOWN in several:
+        return UNKNOWN
+    return min(several, key=lambda text: [(int(part), "") if part.isdigit() else (-1, part) for part in _parts(text)])
+
+
+def _parts(text: str) -> list[str]:
+    return re.findall(r"\d+|[A-Za-z]+", text.partition("+")[0])
+
+
+def _normal(distribution: str) -> str:
+    return re.sub(r"[-_.]+", "-", distribution).lower()
+
+
+def _distribution_version(distributions: tuple[str, ...]) -> str | None:
+    for name in distributions:
+        try:
+            return version(name)
+        except PackageNotFoundError:
+            continue
+    return None
+
+
+def _version_in_files(module: str) -> str | None:
+    """Of a package that was unpacked without its metadata."""
+    spec = importlib.util.find_spec(module)
+    if spec is None:
+        return None
+    for folder in spec.submodule_search_locations or ():
+        for name in _VERSION_FILES:
+            path = Path(folder) / name
+            text = path.read_text(errors="replace") if path.is_file() else ""
+            if found := re.search(r"^(?:__version__|version)\b[^=\n]*=\s*[\"']([^\"']+)", text, re.MULTILINE):
+                return found.group(1)
+    return UNKNOWN

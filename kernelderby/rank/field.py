@@ -1,0 +1,108 @@
+"""The field: for every operator the libraries that were raced on one GPU, in which version, and when."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from kernelderby.catalog import Solution
+from kernelderby.catalog.libraries import UNKNOWN, library_of, oldest
+from kernelderby.roofline import selection
+from kernelderby.roofline.selection import Chosen, Group
+from kernelderby.trace import Measurement, Status
+
+
+@dataclass(frozen=True, slots=True)
+class Raced:
+    """A library at one operator. library: its import name. solutions: those that call it. version: the oldest one
+    behind the rows that count, "unknown" where one does not say it, None without rows. here: the version that is
+    installed, or that a constraints file gives, None where neither does. passed: workloads with a time, of workloads.
+    outdated: rows of former code. measured_from, measured_to: days."""
+
+    definition: str
+    library: str
+    solutions: tuple[str, ...]
+    version: str | None
+    here: str | None
+    passed: int
+    workloads: int
+    outdated: int
+    measured_from: str | None
+    measured_to: str | None
+
+    @property
+    def is_newest(self) -> bool | None:
+        """None where it is not known."""
+        return self.version == self.here if self.here and self.version not in (None, UNKNOWN) else None
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """group: of the rows, None without rows. importance: definition -> its share of the survey's GPU time. raced: by
+    importance, then by name. without: definitions at which no solution calls a library."""
+
+    group: Group | None
+    importance: dict[str, float]
+    raced: tuple[Raced, ...]
+    without: tuple[str, ...]
+
+
+def field(
+    measurements: Iterable[Measurement],
+    workloads: Mapping[str, Sequence[str]],
+    solutions: Mapping[str, Solution],
+    importance: Mapping[str, float],
+    here: Mapping[str, str],
+    gpu: str | None = None,
+) -> Field:
+    """workloads: definition -> the uuids that count. here: library -> version. gpu: default the one of most rows."""
+    groups = selection.group_rows(measurements)
+    key = selection.choose_group(groups, gpu, None) if groups else None
+    chosen = selection.newest_rows(groups[key], solutions) if key else {}
+    order = sorted(workloads, key=lambda name: (-importance.get(name, 0.0), name))
+    raced: list[Raced] = []
+    without: list[str] = []
+    for name in order:
+        of_library: dict[str, list[str]] = {}
+        for solution in sorted(solutions.values(), key=lambda each: each.name):
+            library = library_of(solution)
+            if solution.definition == name and library and solution.author != selection.BASELINE_AUTHOR:
+                of_library.setdefault(library, []).append(solution.name)
+        raced += [
+            _raced(name, library, own, workloads[name], chosen, here) for library, own in sorted(of_library.items())
+        ]
+        if not of_library:
+            without.append(name)
+    group = selection.describe_group(key, groups[key]) if key else None
+    return Field(group, {name: importance[name] for name in order if name in importance}, tuple(raced), tuple(without))
+
+
+def _raced(
+    definition: str,
+    library: str,
+    names: Sequence[str],
+    uuids: Sequence[str],
+    chosen: Mapping[tuple[str, str], Chosen],
+    here: Mapping[str, str],
+) -> Raced:
+    rows = [chosen[name, uuid] for name in names for uuid in uuids if (name, uuid) in chosen]
+    passed = [each.measurement for each in rows if each.measurement.status is Status.PASSED]
+    days = sorted(row.timestamp[:10] for row in passed)
+    return Raced(
+        definition,
+        library,
+        tuple(names),
+        oldest(version_of(row, library) for row in passed) if passed else None,
+        here.get(library),
+        len({row.uuid for row in passed}),
+        len(uuids),
+        sum(each.outdated for each in rows),
+        days[0] if days else None,
+        days[-1] if days else None,
+    )
+
+
+def version_of(row: Measurement, library: str) -> str:
+    """The library's version that a row says, else "unknown"."""
+    versions = row.environment.get("libs") or {}
+    return str(versions.get(library) or UNKNOWN)

@@ -1,0 +1,78 @@
+"""The field as a table: a row an operator and library."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from kernelderby.catalog.libraries import UNKNOWN
+from kernelderby.rank.field import Field, Raced
+from kernelderby.report.answer import Answer
+from kernelderby.report.frame import Frame, fields_of, frame
+from kernelderby.report.model import BLANK, NOTHING, Column, Report, Table, TableCell
+
+
+def field_answer(found: Field, here: str, warnings: Sequence[str] = ()) -> Answer[Field]:
+    """Frame: field, one row an operator and library. here: where the newest versions are from, in words."""
+    return Answer(
+        found,
+        lambda: {"field": found},
+        lambda: [field_report(found, here)],
+        lambda: _frames(found),
+        tuple(warnings),
+    )
+
+
+def _frames(found: Field) -> tuple[Frame, ...]:
+    rows = ({"importance": found.importance.get(each.definition)} | fields_of(each) for each in found.raced)
+    return (frame("field", rows),)
+
+
+def field_report(found: Field, here: str) -> Report:
+    columns = (
+        Column("operator", "left"),
+        Column("share of the survey", is_optional=True),
+        Column("library", "left"),
+        Column("raced", "left"),
+        Column("here", "left"),
+        Column("shapes"),
+        Column("rows of", "left", is_optional=True),
+    )
+    rows, former = [], None
+    for each in found.raced:
+        rows.append(_row(each, found.importance.get(each.definition), each.definition == former))
+        former = each.definition
+    caption = (
+        f"raced: the oldest version behind the rows that count; here: {here}; shapes: with a time, of all that count."
+    )
+    where = f", {found.group.gpu}" if found.group else ""
+    table = Table(f"Libraries that were raced{where}", columns, tuple(rows), caption, key_columns=1)
+    return Report("The field", (), (table,), tuple(_notes(found)))
+
+
+def _row(raced: Raced, importance: float | None, is_same: bool) -> tuple[TableCell, ...]:
+    days = dict.fromkeys(day for day in (raced.measured_from, raced.measured_to) if day)
+    return (
+        BLANK if is_same else TableCell(raced.definition),
+        BLANK if is_same else NOTHING if importance is None else TableCell(f"{importance:.1f} %"),
+        TableCell(raced.library),
+        TableCell(raced.version, "bad" if raced.is_newest is False or raced.version == UNKNOWN else "")
+        if raced.version
+        else TableCell("not raced", "bad"),
+        TableCell(raced.here) if raced.here else NOTHING,
+        TableCell(f"{raced.passed}/{raced.workloads}", "" if raced.passed == raced.workloads else "bad"),
+        TableCell(" to ".join(days)) if days else NOTHING,
+    )
+
+
+def _notes(found: Field) -> Iterator[str]:
+    if found.without:
+        yield f"no solution calls a library: {', '.join(found.without)}"
+    older = sorted({each.library for each in found.raced if each.is_newest is False})
+    if older:
+        yield f"raced in another version than the one here: {', '.join(older)}; `derby bench --force` measures again"
+    unknown = sorted({each.library for each in found.raced if each.version == UNKNOWN})
+    if unknown:
+        yield f"the rows do not say the version: {', '.join(unknown)}"
+    former = [f"{each.definition} {each.library} ({each.outdated})" for each in found.raced if each.outdated]
+    if former:
+        yield f"rows of former code: {', '.join(former)}"

@@ -1,0 +1,116 @@
+"""`derby field`: the libraries of an operator, their versions in the rows and here."""
+
+import json
+from types import SimpleNamespace
+
+import pytest
+from rank_rows import row
+
+from kernelderby.catalog.libraries import library_of, oldest, pinned_versions
+from kernelderby.errors import DerbyError
+from kernelderby.rank.field import field
+
+
+def solution(name, author, *dependencies, definition="alpha", language="python", sources=("main.py",)):
+    return SimpleNamespace(
+        name=name,
+        author=author,
+        definition=definition,
+        dependencies=dependencies,
+        language=language,
+        sources=dict.fromkeys(sources, ""),
+        has_code="now".__eq__,
+        has_kernels=lambda recorded, uuid: recorded == "now",
+    )
+
+
+SOLUTIONS = {
+    each.name: each
+    for each in (
+        solution("v", "vllm", "vllm"),
+        solution("s", "sgl-kernel", "sglang-kernel>=0.4", definition="beta"),
+        solution("t", "torch"),
+        solution("plain", "baseline"),
+        solution("mine", "me", language="triton"),
+        solution("mine_too", "me", sources=("main.py", "kernel.cu")),
+    )
+}
+
+
+def measured(name, uuid, version, day="2026-11-20", **changes):
+    environment = {"libs": version}
+    return row(name, uuid, 5.0, solution_hash="now", environment=environment, timestamp=f"{day}T10:00:00Z", **changes)
+
+
+def test_whose_kernels_a_solution_calls():
+    assert {name: library_of(each) for name, each in SOLUTIONS.items()} == {
+        "v": "vllm",
+        "s": "sgl_kernel",
+        "t": "torch",
+        "plain": "torch",
+        "mine": None,
+        "mine_too": None,
+    }
+
+
+@pytest.mark.parametrize(
+    ("versions", "least"),
+    [
+        (["0.10.0", "0.9.1"], "0.9.1"),
+        (["2.13.0", "2.11.0+cpu"], "2.11.0+cpu"),
+        (["0.7.2", "0.7.2.post1"], "0.7.2"),
+        (["1.0", "unknown"], "unknown"),
+        ([], "unknown"),
+    ],
+)
+def test_the_oldest_version(versions, least):
+    assert oldest(versions) == least
+
+
+def test_a_row_an_operator_and_library_by_importance():
+    rows = [
+        measured("v", "w1", {"vllm": "0.33.0"}, "2026-11-21", definition="alpha"),
+        measured("v", "w2", {"vllm": "0.25.1"}, definition="alpha"),
+        measured("t", "w1", {"vllm": "0.25.1"}, definition="alpha"),
+    ]
+    found = field(
+        rows,
+        {"alpha": ["w1", "w2"], "beta": ["w3"], "gamma": []},
+        SOLUTIONS,
+        {"beta": 9.0, "alpha": 1.0},
+        {"vllm": "0.33.0"},
+    )
+    assert [(each.definition, each.library) for each in found.raced] == [
+        ("beta", "sgl_kernel"),
+        ("alpha", "torch"),
+        ("alpha", "vllm"),
+    ]
+    beta, torch, vllm = found.raced
+    assert (beta.version, beta.passed, beta.measured_from, beta.is_newest) == (None, 0, None, None)
+    assert (torch.version, torch.passed, torch.is_newest) == ("unknown", 1, None)
+    assert (vllm.version, vllm.here, vllm.is_newest, vllm.passed) == ("0.25.1", "0.33.0", False, 2)
+    assert (vllm.measured_from, vllm.measured_to, vllm.workloads) == ("2026-11-20", "2026-11-21", 2)
+    assert found.without == ("gamma",)
+
+
+def test_without_rows_every_library_is_named():
+    found = field([], {"alpha": ["w1"]}, SOLUTIONS, {}, {})
+    assert found.group is None and [each.library for each in found.raced] == ["torch", "vllm"]
+
+
+def test_versions_of_a_constraints_file(tmp_path):
+    path = tmp_path / "constraints.txt"
+    path.write_text("# new\nvLLM==0.33.0  # of November\nflash_linear.attention == 0.6.1\nnumpy>=2\nother==1\n")
+    assert pinned_versions(path) == {"vllm": "0.33.0", "fla": "0.6.1"}
+    path.write_text("other==1\n")
+    with pytest.raises(DerbyError, match="<library>==<version>"):
+        pinned_versions(path)
+
+
+def test_the_command_in_the_checkout(derby, checkout):
+    code, table, _ = derby("field", "rms_norm", "--root", checkout, columns=80)
+    assert code == 0 and "vllm" in table and "sgl_kernel" in table
+    assert max(map(len, table.splitlines())) <= 80
+    found = json.loads(derby("field", "rms_norm", "--json", "--root", checkout)[1])["field"]
+    assert {each["definition"] for each in found["raced"]} == {"rms_norm"}
+    assert all(each["passed"] <= each["workloads"] for each in found["raced"])
