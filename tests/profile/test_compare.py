@@ -201,3 +201,36 @@ def test_the_answer_stands_in_a_line():
     after = stages(*[("route", 10), ("gemm", 60), ("gemm", 55)] * 3)
     [_, line] = compare_report(compare_stages(before, after)).facts
     assert line == ("0.18 became 0.12 us an invocation (-30.6%); by stage: not tested 2, vanished 1, unchanged 1")
+
+
+def sequence(*kernels, times=12):
+    """kernels: (name, ns), one after the other, again and again."""
+    spans, now = [], 0
+    for name, length in kernels * times:
+        spans.append(Span(SpanKind.KERNEL, name, now, now + length))
+        now += length + 10
+    return EventProfile(events=spans)
+
+
+NORM, ACT = "void vllm::rms_norm_kernel<float>(int)", "void vllm::act_and_mul_kernel<float>(int)"
+
+
+def test_two_gemms_are_told_apart_by_their_neighbours():
+    before = sequence(
+        (NORM, 50), ("nvjet_tst_64x8", 500), ("rotary_embedding_kernel", 40), ("nvjet_tst_96x8", 400), (ACT, 60)
+    )
+    after = sequence((NORM, 50), ("sm90_gemm_a", 410), ("rotary_embedding_kernel", 40), ("sm90_gemm_b", 490), (ACT, 60))
+    pairs = {change.name for change in compare_kernels(before, after).changes if "->" in change.name}
+    assert pairs == {"nvjet_tst_64x8 -> sm90_gemm_a", "nvjet_tst_96x8 -> sm90_gemm_b"}
+
+
+def test_beyond_a_factor_of_two_only_neighbours_that_kept_their_names_are_evidence():
+    before = sequence((NORM, 50), ("nvjet_tst_64x8", 500), (ACT, 60))
+    after = sequence((NORM, 50), ("sm90_gemm_a", 2000), (ACT, 60))
+    [found] = [change for change in compare_kernels(before, after).changes if "->" in change.name]
+    assert (found.possible, found.verdict) == ("", "slowed down")
+    moved = sequence(("their_rms_norm", 50), ("sm90_gemm_a", 2000), ("their_act_and_mul", 60))
+    report = compare_kernels(before, moved)
+    doubtful = {change.name: change for change in report.changes}["nvjet_tst_64x8 -> sm90_gemm_a"]
+    assert doubtful.verdict == "not certain" and "4.0 times as long or short" in doubtful.possible
+    assert any("possibly renamed, not certain" in note for note in compare_report(report).notes)

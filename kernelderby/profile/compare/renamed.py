@@ -20,6 +20,7 @@ ALIKE = 8.0  # a kernel that takes longer than that, or less, is another one
 NEIGHBOURS, SURE = 0.60, 0.85  # of the places of a kernel, those between the same neighbours
 MARGIN = 0.15  # by which a pair must be better than the next best of either
 NAMED = 0.30  # of the words in two names, those that both have
+SPELLED, HALF = 0.60, 0.50  # so many words in both names, and half of the places will do
 CLOSE = 1.25  # times: durations of the same work where only the sums are known
 _GENERIC = {Role.ELEMENTWISE, Role.COPY, Role.REDUCTION, Role.GATHER_SCATTER}  # a step has dozens of each
 _WORD = re.compile(r"[A-Za-z][a-z]+|[A-Z]{2,}|\d+x\d+")
@@ -108,6 +109,8 @@ def _doubt(
 ) -> str | None:
     """ "": the same kernel. None: too little speaks for it even to be named."""
     needed = SURE if whose.role in _GENERIC or whose.role is Role.UNKNOWN else NEIGHBOURS
+    if _words_shared(one.name, other.name) >= SPELLED:
+        needed = HALF
     if score < NEIGHBOURS / 2 or (rival is not None and score - rival < MARGIN / 2):
         return None
     if score < needed:
