@@ -236,13 +236,13 @@ class Catalog:
 
     @cached_property
     def _solution_keys(self) -> dict[str, list[str]]:
-        """Definition -> all of its solutions that an answer from rows depends on."""
+        """Definition -> all of its solutions that an answer depends on. Their texts are hashed: that is quick."""
         found: dict[str, list[str]] = {}
         for each in self.solutions.values():
             same = [sorted(group) for group in each.same_code]
             kernels = [(one, two, sorted(on) if on else on) for one, two, on in each.same_kernels]
             found.setdefault(each.definition, []).append(
-                repr((each.name, each.author, each.hash, each.in_place, same, kernels))
+                repr((each.name, each.author, each.text_hash, each.in_place, same, kernels))
             )
         return found
 

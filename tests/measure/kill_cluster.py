@@ -3,7 +3,7 @@
 A local cluster of two raylets in processes beside a head without work, on the CPU (protocol cpu-wall). Again and again
 a driver is started, and at a random moment it, a process that measures, an actor or a raylet gets SIGKILL; a raylet
 comes back. The run is begun anew until nothing is left. In the end every key (solution, code, workload, GPU, protocol)
-has exactly one row, every line is whole, and nothing that was started still runs.
+has exactly one row that stands, every line is whole, and nothing that was started still runs.
 """
 
 from __future__ import annotations
@@ -78,7 +78,6 @@ def run(folder: Path, kills: int, workloads: int, seed: int) -> dict[str, int]:
             try:
                 process.wait(draw.uniform(2, 14) if sum(killed.values()) < kills else 900)
             except subprocess.TimeoutExpired:
-                log.open("a").write(f"{time.strftime('%T')}\n")
                 what = draw.choice(("driver", "measuring process", "actor", "raylet"))
                 killed[what] += _kill(what, process, cluster, nodes, draw, folder)
             if process.poll() is not None:
@@ -89,7 +88,6 @@ def run(folder: Path, kills: int, workloads: int, seed: int) -> dict[str, int]:
         process.kill()
         process.wait()
         cluster.shutdown()
-    print(log.read_text()[-6000:])
     expect_whole(root, workloads)
     time.sleep(5)
     assert not matching(str(folder)), "processes are left"
@@ -129,6 +127,8 @@ def keys(root: Path) -> Counter[tuple[str, ...]]:
         for line in path.read_text().splitlines():
             row = json.loads(line)
             own = row["measurement"]
+            if own["status"] in ("crashed", "timed_out", "out_of_memory"):
+                continue  # another try is to come, by rule
             gpu = row["evaluation"]["environment"]["hardware"]
             found[row["solution"], own["solution_hash"], row["workload"]["uuid"], gpu, own["protocol"]] += 1
     return found
