@@ -22,6 +22,7 @@ setup: $(VENV)/.kernelderby
 # The stamp makes a second run quick: installed again only when the requirements or the pins changed.
 $(VENV)/.kernelderby: pyproject.toml constraints.txt
 	@test -x $(VENV)/bin/python || $(PYTHON) -m venv $(VENV)
+	$(VENV)/bin/python -m pip install --quiet --no-compile --upgrade $(if $(CONSTRAINTS),-c $(CONSTRAINTS)) pip
 	$(VENV)/bin/python -m pip install --quiet --no-compile $(if $(CONSTRAINTS),-c $(CONSTRAINTS)) -e '.[$(EXTRAS)]'
 	-@$(VENV)/bin/python -c 'import flashinfer_bench, torch, triton.language'
 	@touch $@
