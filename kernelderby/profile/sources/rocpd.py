@@ -41,7 +41,7 @@ def open_rocpd(path: Path) -> RocprofProfile:
             _take(profile, _operations(connection))
         tables = {match["suffix"] for name in names if (match := _SUFFIX.match(name)) and kinds[name] == "table"}
         for suffix in sorted(tables or {match["suffix"] for name in names if (match := _SUFFIX.match(name))}):
-            reader = _Reader(path, connection, suffix, set(names))
+            reader = _Database(path, connection, suffix, set(names))
             _take(profile, reader.dispatches())
             _take(profile, reader.copies())
             profile.gpu = ", ".join(dict.fromkeys(filter(None, (profile.gpu, *reader.gpus())))) or None
@@ -68,7 +68,7 @@ def _operations(connection: sqlite3.Connection) -> Iterator[tuple[Any, ...]]:
         yield as_text(description) or as_text(kind), start, end, gpu, queue, 0, number
 
 
-class _Reader:
+class _Database:
     """One process's tables."""
 
     def __init__(self, path: Path, connection: sqlite3.Connection, suffix: str, names: set[str]) -> None:
