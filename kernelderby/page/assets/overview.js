@@ -1,13 +1,13 @@
 // Overview: who won what, by how much, and how near to light.
 function overview() {
   const gpu = page.gpus[gpuPlace()];
-  const made = [welcome(), page.leads[state.gpu] ? text("p", page.leads[state.gpu], { class: "lead" }) : null, facts(gpu)];
+  const made = [welcome(), page.leads[state.gpu] ? text("p", page.leads[state.gpu], { class: "lead" }) : null];
   const raced = page.operators.filter((operator) => raceOf(operator));
   if (!raced.length) {
-    made.push(empty(gpu ? `Nothing was recorded on ${gpu.name}. Its floors stand under Operators; \`derby bench\` on one records times.` : "This set holds no recorded rows: measure with `derby bench`."));
+    made.push(facts(gpu), empty(gpu ? `Nothing was recorded on ${gpu.name}. Its floors stand under Operators; \`derby bench\` on one records times.` : "This set holds no recorded rows: measure with `derby bench`."));
     return made;
   }
-  made.push(...matrix(raced));
+  made.push(...matrix(raced), facts(gpu));
   made.push(text("h2", "Races"), note("A row an operator: the solution that stands first in derby rank, and its lead over the one solution of another author that stands next (that one's time over the winner's, 95 % interval). S is the floor over the time of the fastest solution on a shape, the median over the shapes; S fair divides the reachable time instead, the geomean."));
   const all = raced.flatMap((operator) => racesOf(operator).map((race) => ({ operator, race, order: orderOf(race) })));
   const [competed, alone] = [all.filter(({ order }) => order.lead), all.filter(({ order }) => !order.lead)];
