@@ -29,7 +29,7 @@ _FEED = {Role.ROUTING: "experts", Role.GROUPED_GEMM: "experts"}
 
 
 @dataclass(frozen=True, slots=True)
-class _Launched:
+class _KernelOfLayer:
     name: str
     modules: tuple[str, ...]  # kinds of the nn.Modules around it, outermost first, from inside the layer on
     layer: str = ""  # kind of the nn.Module that is the layer
@@ -117,14 +117,14 @@ def _main_spans(profile: Profile) -> list[Span]:
     return [span for span in spans if (span.process, span.device, span.stream) == main]
 
 
-def _main_stream(profile: Profile) -> list[_Launched]:
+def _main_stream(profile: Profile) -> list[_KernelOfLayer]:
     """As _main_spans, each with the nn.Modules around its launch."""
     paths = profile.modules()
     if not paths:
-        return [_Launched(span.name, ()) for span in _main_spans(profile)]
+        return [_KernelOfLayer(span.name, ()) for span in _main_spans(profile)]
     around = {id(span): path for span, path in zip(profile.spans(), paths, strict=True)}
     layer = _layer_kind(paths)
-    return [_Launched(span.name, *_below(around.get(id(span), ()), layer)) for span in _main_spans(profile)]
+    return [_KernelOfLayer(span.name, *_below(around.get(id(span), ()), layer)) for span in _main_spans(profile)]
 
 
 def _layer_kind(paths: Sequence[tuple[str, ...]]) -> str:
@@ -150,7 +150,7 @@ def _below(path: tuple[str, ...], layer: str) -> tuple[tuple[str, ...], str]:
     return (), ""
 
 
-def _layers(kernels: Sequence[_Launched], period: Period) -> tuple[int, str]:
+def _layers(kernels: Sequence[_KernelOfLayer], period: Period) -> tuple[int, str]:
     """How many layers the model has, and the nn.Module that tells; the repetitions in a row where none does."""
     named = {kernel.layer for kernel in kernels if kernel.layer}
     kinds = {match["kind"] for text in named if (match := _MODULE.match(text))}
@@ -159,9 +159,9 @@ def _layers(kernels: Sequence[_Launched], period: Period) -> tuple[int, str]:
     return period.repetitions, ""
 
 
-def _consensus(kernels: Sequence[_Launched], period: Period) -> list[list[_Launched]]:
+def _consensus(kernels: Sequence[_KernelOfLayer], period: Period) -> list[list[_KernelOfLayer]]:
     """Of each place of the layer the kernels that stand there, the most frequent first."""
-    found: list[list[_Launched]] = []
+    found: list[list[_KernelOfLayer]] = []
     for place in range(period.length):
         standing = [
             kernels[index]
@@ -172,11 +172,11 @@ def _consensus(kernels: Sequence[_Launched], period: Period) -> list[list[_Launc
         least = max(RARE * len(standing), 1)
         often = [name for name, count in counts.most_common() if count >= least and count > 1] or [standing[0].name]
         modules = Counter(kernel.modules for kernel in standing if kernel.name == often[0]).most_common(1)[0][0]
-        found.append([_Launched(name, modules) for name in often])
+        found.append([_KernelOfLayer(name, modules) for name in often])
     return found
 
 
-def _rotated(places: list[list[_Launched]]) -> list[list[_Launched]]:
+def _rotated(places: list[list[_KernelOfLayer]]) -> list[list[_KernelOfLayer]]:
     """Beginning with the norm before attention; where there is none, as found."""
     roles = [attribute(kernels[0].name).role for kernels in places]
     attention = [place for place, role in enumerate(roles) if role is Role.ATTENTION]
@@ -195,7 +195,7 @@ def _gemm_between(start: int, end: int, roles: Sequence[Role]) -> bool:
     return Role.GEMM in between
 
 
-def _modules(places: list[list[_Launched]]) -> list[dict[str, Any]]:
+def _modules(places: list[list[_KernelOfLayer]]) -> list[dict[str, Any]]:
     groups = _groups(places)
     entries: list[dict[str, Any]] = []
     last: tuple[Any, ...] | None = None
@@ -215,7 +215,7 @@ def _modules(places: list[list[_Launched]]) -> list[dict[str, Any]]:
     return entries
 
 
-def _groups(places: list[list[_Launched]]) -> list[str]:
+def _groups(places: list[list[_KernelOfLayer]]) -> list[str]:
     """attention up to the norm after it, then mlp (or experts); by the layer's own parts where nn.Modules name them."""
     roles = [attribute(kernels[0].name).role for kernels in places]
     feed = next((_FEED[role] for role in roles if role in _FEED), "mlp")
@@ -230,7 +230,7 @@ def _label(name: str) -> str:
     return split(normal_form(name))[0].split("::")[-1][:60] or name[:60]
 
 
-def _pattern(kernels: Sequence[_Launched]) -> str:
+def _pattern(kernels: Sequence[_KernelOfLayer]) -> str:
     """Of the functions' names, without template arguments: a tile size does not change what it is."""
     bases = dict.fromkeys((split(normal_form(kernel.name))[0] or kernel.name)[:_PREFIX] for kernel in kernels)
     return "|".join(f"^(?:void )?{re.escape(base)}" for base in bases)
