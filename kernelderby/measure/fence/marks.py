@@ -9,6 +9,7 @@ import os
 import resource
 import secrets
 import signal
+import sys
 from collections.abc import Iterator
 from contextlib import suppress
 
@@ -33,6 +34,11 @@ def mark(number: int, pid: int = 0) -> bool:
     except (OSError, ValueError, AttributeError):
         return False
     return True
+
+
+def marked(number: int, words: list[str]) -> list[str]:
+    """The command line that marks itself, and then is that command: before it can start anybody."""
+    return [sys.executable, "-I", "-S", __file__, str(number), *words]
 
 
 def of(pid: int) -> int:
@@ -91,3 +97,8 @@ def is_dead(pid: int) -> bool:
             return file.read().rpartition(b")")[2].split()[0] in (b"Z", b"X")
     except (OSError, IndexError):
         return True
+
+
+if __name__ == "__main__":
+    mark(int(sys.argv[1]))
+    os.execvp(sys.argv[2], sys.argv[2:])

@@ -199,14 +199,13 @@ def run_bounded(
     with tempfile.TemporaryFile() as log:
         number = watcher.next_mark()
         process = subprocess.Popen(
-            words,
+            marks.marked(number, words),
             env=environment,
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=subprocess.STDOUT,
             start_new_session=True,
         )
-        marks.mark(number, process.pid)  # it takes longer than that to come to the solution
         deadline, reason = time.monotonic() + timeout, None
         try:
             while process.poll() is None and reason is None:
