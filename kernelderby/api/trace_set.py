@@ -8,6 +8,7 @@ from functools import wraps
 from pathlib import Path
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
+from kernelderby.api.nearest import Nearest, nearest
 from kernelderby.api.recorded_rows import RankingAsked, RecordedRows
 from kernelderby.catalog import Catalog, Definition, Solution, Workload, published
 from kernelderby.catalog.libraries import library_versions, pinned_versions
@@ -25,6 +26,7 @@ from kernelderby.rank.field import Field, field
 from kernelderby.rank.leads import Leads, leads_on_legs
 from kernelderby.report.answer import Answer
 from kernelderby.report.capture import Captured
+from kernelderby.report.checks import Checked
 from kernelderby.report.field import field_answer
 from kernelderby.report.gate import GatedOne
 from kernelderby.report.importance import importance_answer
@@ -294,6 +296,17 @@ class TraceSet:
         from kernelderby.api.explain import explain
 
         return explain(self.catalog, solution, workload, gpu, compiles=compiles)
+
+    def nearest(self, operator: str, shape: str) -> Nearest:
+        """The measured shapes that are nearest to one such as "num_tokens=64,hidden_size=4096"."""
+        return nearest(self.catalog, operator, shape)
+
+    def check(self, solutions: Names = (), definitions: Names = (), **options: Any) -> Answer[Sequence[Checked]]:
+        """Whether solutions are right, as `derby check` asks it here. options: seeds, device, timeout, fresh, secret,
+        quick."""
+        from kernelderby.api.machine import check
+
+        return check(self.catalog, _names(solutions), _names(definitions), **options).run()
 
     def gate(self, base: str, candidate: str, workloads: Names = (), **options: Any) -> Answer[Sequence[GatedOne]]:
         """Whether a candidate is slower than a base, measured here. options: base_python, candidate_python, least,

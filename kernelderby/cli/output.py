@@ -118,6 +118,7 @@ def _options(tables: Sequence[str], plot: bool, write: bool, of_set: bool) -> li
             click.option(
                 "--write",
                 "target",
+                hidden=True,  # for who keeps the docs: CONTRIBUTING.md
                 type=FILE,
                 metavar="FILE",
                 help="Put the Markdown between <!-- derby COMMAND --> and <!-- /derby --> in this file, where "
@@ -125,6 +126,7 @@ def _options(tables: Sequence[str], plot: bool, write: bool, of_set: bool) -> li
             ),
             click.option(
                 "--block",
+                hidden=True,
                 default="",
                 metavar="NAME",
                 help="With --write: the block <!-- derby profile NAME --> of the file, whatever its command.",

@@ -16,7 +16,7 @@ from kernelderby.cli.options import (
     solutions_option,
     workloads_option,
 )
-from kernelderby.cli.output import Output, output_options
+from kernelderby.cli.output import Output, output_options, warn
 from kernelderby.errors import DerbyError
 
 if TYPE_CHECKING:
@@ -35,6 +35,9 @@ if TYPE_CHECKING:
     "--time",
     type=click.Choice(["graph", "eager", "busy"]),
     help="The time to compare (default: graph if all but plain torch have it on most workloads, else eager).",
+)
+@click.option(
+    "--shape", "at", metavar="AXIS=N,...", help="One shape of OPERATOR: what is measured of it, or nearest to it."
 )
 @click.option("--shapes", is_flag=True, help="Every shape of all operators.")
 @click.option("--baseline", metavar="SOLUTION", help="The solution that ratios divide by (default: the best).")
@@ -62,6 +65,7 @@ def command(
     gpu: str | None,
     protocol: str | None,
     time: str | None,
+    at: str | None,
     shapes: bool,
     baseline: str | None,
     importance: bool,
@@ -78,6 +82,9 @@ def command(
     share of the floor reached (S). Missing and failed rows lower the coverage and stay in the table.
     Where an operator has workloads of several origins, each origin is ranked by itself.
 
+    \b
+    derby rank rms_norm --shape num_tokens=64,hidden_size=4096
+
     With --summary: how many times as fast as the best library an author is, over all operators.
     With --importance: per author, S over all operators, each weighted by its share of the GPU time in production.
     """
@@ -88,6 +95,12 @@ def command(
     for name in operators:
         if name not in found.definitions and name in found.solutions:
             raise DerbyError(f"{name} is a solution, not an operator; write --solutions {','.join((*solutions, name))}")
+    if at is not None:
+        if len(definitions) != 1 or workloads or summary or importance:
+            raise click.UsageError("--shape goes with one OPERATOR, without --workloads, --summary and --importance")
+        near = found.nearest(definitions[0], at)
+        warn([str(near)])
+        workloads = near.uuids
     if author is not None and summary is None:
         raise click.UsageError("--author goes with --summary")
     if summary is not None:

@@ -87,3 +87,23 @@ def test_a_quick_check_takes_one_case_of_each_operator(small_set, derby):
     whole = derby("check", "--json", "--root", small_set)[1]
     quick = derby("check", "--quick", "--json", "--root", small_set)[1]
     assert quick.count('"case"') < whole.count('"case"')
+
+
+def test_a_shape_that_nobody_measured_has_neighbours(checkout, derby):
+    code, out, err = derby("rank", "rms_norm", "--shape", "num_tokens=64,hidden_size=4096", "--root", checkout)
+    assert code == 0 and "is not measured; nearest: " in err and "x away" in err and "derby_rms_norm" in out
+    measured = derby("rank", "rms_norm", "--shape", "num_tokens=2500,hidden_size=1024", "--root", checkout)[2]
+    assert "is measured" in measured
+    assert derby("rank", "--shape", "num_tokens=64", "--root", checkout)[0] == 2
+    assert "no axis 'rows'" in derby("rank", "rms_norm", "--shape", "rows=64", "--root", checkout)[2]
+
+
+def test_options_of_those_who_keep_the_docs_are_not_in_the_help(derby):
+    assert "--write" not in derby("rank", "--help")[1] and "--block" not in derby("profile", "stages", "--help")[1]
+
+
+def test_a_set_answers_a_check(small_set):
+    import kernelderby
+
+    answer = kernelderby.open(small_set).check(device="cpu")
+    assert repr(answer).startswith("Answer(list of ") and {each.status for each in answer.value} == {"passed"}
