@@ -50,6 +50,10 @@ VERBS = {
 _OF_MEASURING = ("torch", "safetensors", "triton")  # pyproject's extra `measure`
 
 
+class UnknownVerb(DerbyError):
+    """A wrong use of the command: one line, and exit code 2."""
+
+
 class LazyGroup(click.Group):
     """A group that knows its verbs' names and help lines without importing them; each is a module of the package."""
 
@@ -77,7 +81,7 @@ class LazyGroup(click.Group):
         if name not in self.verbs:
             near = get_close_matches(name, self.verbs, n=3)
             known = f"did you mean {', '.join(near)}?" if near else f"there are {', '.join(self.verbs)}"
-            raise DerbyError(f"no command {name!r}; {known}")
+            raise UnknownVerb(f"no command {name!r}; {known}")
         return super().resolve_command(context, arguments)
 
 
@@ -102,7 +106,7 @@ def main() -> None:
         from kernelderby.cli.output import warn
 
         warn([*getattr(error, "__notes__", ()), str(error)])
-        sys.exit(1)
+        sys.exit(2 if isinstance(error, UnknownVerb) else 1)
     except OSError as error:  # of a file or folder that nobody foresaw to be like that
         from kernelderby.cli.output import warn
 
