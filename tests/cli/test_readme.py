@@ -16,16 +16,18 @@ COMMANDS = [line.split("  #")[0].strip() for block in BLOCKS for line in block.r
 DERBY = [line for line in COMMANDS if line.startswith("derby ")]
 # Need a GPU; without one they are a line that says so. flashinfer-bench's own says it in a traceback.
 NEED_GPU = ("derby bench", "derby gate", "derby tune", "derby profile run", "flashinfer-bench run")
+SAYS = dict.fromkeys(NEED_GPU, "GPU") | {"derby verify": "sealed"}  # the set has no sealed session
 
 
 @pytest.fixture(scope="module")
 def copy(tmp_path_factory, checkout):
-    """A copy of the set that commands may write to, and an empty dataset to export into."""
+    """A copy of the set that commands may write to, and a dataset to export into, with rows to merge."""
     root = tmp_path_factory.mktemp("readme") / "set"
     for name in ("definitions", "workloads", "solutions", "traces", "blob", "profiles"):
         if (checkout / name).is_dir():
             shutil.copytree(checkout / name, root / name)
     (root / "dataset" / "definitions").mkdir(parents=True)
+    shutil.copytree(checkout / "traces" / "h200" / "norm", root / "dataset" / "traces" / "h200" / "norm")
     return root
 
 
@@ -51,8 +53,8 @@ def test_command_runs(line, copy):
         text=True,
         env={**os.environ, "CUDA_VISIBLE_DEVICES": ""},
     )
-    if line.startswith(NEED_GPU):
-        assert done.returncode == 1 and done.stderr.count("\n") == 1 and "GPU" in done.stderr, done.stderr
+    if words_said := [said for start, said in SAYS.items() if line.startswith(start)]:
+        assert done.returncode == 1 and done.stderr.count("\n") == 1 and words_said[0] in done.stderr, done.stderr
     else:
         assert done.returncode == 0, done.stderr or done.stdout
 
