@@ -65,7 +65,7 @@ _LARGEST = 1.7976931348623157e308  # of the finite doubles
 _UNSEEN = r"\x00-\x1f\x7f-\x9f\u00ad\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff"
 _NO_BREAK = re.compile(rb"[^\n]")
 EXPLAINED = 20  # broken lines of a file
-_LONGEST_LINE = 64 << 20  # bytes; a row with all its samples has some thousands
+LONGEST_LINE = 64 << 20  # bytes; a row with all its samples has some thousands
 
 
 def must_be(words: str, **bounds: Any) -> Meta:
@@ -194,18 +194,18 @@ def record_of(
     """None for a blank line, and for a broken one, which is told to left_out; without it the DerbyError is raised.
     brief: see decode_json."""
     where = f"{path}:{line.number}"
-    text = bytes(line.text[:_LONGEST_LINE])
+    text = bytes(line.text[:LONGEST_LINE])
     if not text.strip():
         return None
     try:
-        if len(line.text) > _LONGEST_LINE:
+        if len(line.text) > LONGEST_LINE:
             raise DerbyError(f"{where}: has {len(line.text):,} bytes, more than any line can need; remove it")
         found = decode_json(where, text, kind, brief=brief)
         expect_keys_once(where, text)
         return found
     except DerbyError as problem:
         told = str(problem)
-        if line.is_cut and not _is_json(text) and len(line.text) <= _LONGEST_LINE:
+        if line.is_cut and not _is_json(text) and len(line.text) <= LONGEST_LINE:
             told = f"{where}: the last line was cut short; mend or remove it"
         if left_out is None:
             raise DerbyError(told) from None

@@ -8,6 +8,7 @@ worked out from all rows of an operator stand beside them under the hash of what
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 import subprocess
@@ -29,6 +30,7 @@ from kernelderby.bounds import what_is_left
 from kernelderby.catalog.agreement import out_of_session
 from kernelderby.catalog.columns import read_sessions
 from kernelderby.errors import DerbyError
+from kernelderby.fields import LONGEST_LINE
 from kernelderby.files import opened, write_whole
 
 T = TypeVar("T")
@@ -220,6 +222,8 @@ def _stretches(path: Path, key: str, index: Index) -> Iterator[Stretch]:
         while start < index.size:
             text = os.pread(file.fileno(), _LINES_BYTES, start)
             while (whole := text.rfind(b"\n") + 1) == 0 and start + len(text) < index.size:
+                if len(text) > LONGEST_LINE:
+                    raise OSError(errno.EFBIG, f"{path}: a line of more than {LONGEST_LINE:,} bytes")
                 text += os.pread(file.fileno(), _LINES_BYTES, start + len(text)) or b"\n"
             end = index.size if start + len(text) >= index.size else start + whole
             yield Stretch(str(path), path.stem, key, start, end, first)

@@ -3,6 +3,7 @@
 import asyncio
 import os
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from importlib.util import module_from_spec, spec_from_file_location
 
 import pytest
@@ -16,6 +17,12 @@ from kernelderby.serving.session import Session
 
 D = "scale_rows_h4"
 TOOLS = {"list", "show", "prompt", "new", "check", "bench", "explain", "rank", "gate"}
+
+
+def run_apart(coroutine):
+    """In a thread: Playwright leaves an event loop in the one of the tests."""
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(asyncio.run, coroutine).result()
 
 
 def files_of(folder):
@@ -37,7 +44,7 @@ def spoken(root, scratch, *calls, seconds=300):
             tools = (await session.list_tools()).tools
             return tools, [await session.call_tool(name, arguments) for name, arguments in calls]
 
-    return asyncio.run(speak())
+    return run_apart(speak())
 
 
 def test_tools_their_types_and_errors(small_set, tmp_path):
@@ -72,7 +79,7 @@ def test_candidates_are_written_and_checked_in_a_loop(checkout, tmp_path):
     spec = spec_from_file_location("loop", checkout / "benchmarks/candidates_loop.py")
     loop = module_from_spec(spec)
     spec.loader.exec_module(loop)
-    found = asyncio.run(loop.play(checkout, tmp_path / "scratch", [loop.BODIES[5]]))
+    found = run_apart(loop.play(checkout, tmp_path / "scratch", [loop.BODIES[5]]))
     assert [statuses for _, _, statuses in found] == [{"raised"}]
 
 

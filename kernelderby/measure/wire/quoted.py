@@ -62,8 +62,8 @@ def kept(message: str, keep: Callable[[str], None]) -> str:
 
     def replaced(found: re.Match[str]) -> str:
         words = found[1]
-        if not words:
-            return ""
+        if not words or words in _PHRASES:  # with nothing beside it
+            return words
         keep(words)
         return f"{class_of(words)} (log {hash_of(words)})".lstrip()
 
