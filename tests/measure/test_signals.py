@@ -97,13 +97,13 @@ def ended_by(verb: str, sent: signal.Signals, folder: Path) -> tuple[int, set[st
     words = [sys.executable, "-c", RUN, *verb.split(), *name.get(verb, ["--solutions", "honest"])]
     process = subprocess.Popen(words, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     try:
-        begun = wait_for(number, {"1", "2", "3"}, 120)
+        begun = wait_for(number, {"1", "2", "3"}, 240)
         assert begun == {"1", "2", "3"}, f"derby {verb} never came to the solution; {process.poll()}"
         process.send_signal(sent)
-        said = process.communicate(timeout=60)[0]
+        said = process.communicate(timeout=240)[0]
     finally:
         process.kill()
-    return process.returncode, wait_for(number, set(), 10), said
+    return process.returncode, wait_for(number, set(), 30), said
 
 
 def is_right(verb: str, sent: signal.Signals, folder: Path) -> None:

@@ -83,7 +83,7 @@ def test_the_group_lists_its_verbs_and_imports_none(derby):
     for heavy in ("torch", "numpy", "rich", "kernelderby.catalog", "kernelderby.profile", "kernelderby.report"):
         assert f" {heavy}\n" not in loaded
     code, out, err = derby("profile", "stagse")
-    assert code == 1 and out == "" and "did you mean stages" in err
+    assert code == 2 and out == "" and "did you mean stages" in err
 
 
 @pytest.mark.parametrize("verb", group.VERBS)
