@@ -66,9 +66,10 @@ def test_numbers_worked_out_by_hand():
     assert found.total["graph"].ratio.value == pytest.approx(8.0**0.5) and found.total["graph"].workloads == 3
     assert (found.total["eager"].wins, found.total["eager"].unpaired) == (3, 3)
     assert sentence(found) == (
-        "ann against the best of 2 libraries on every shape, over 2 operators: replayed as CUDA graphs 2.83 times as "
-        "fast (faster on 2 of 3 shapes, slower on 1, 3 not measured in turn), launched by the host 2.06 times as fast "
-        "(faster on 3 of 3 shapes, 3 not measured in turn); geomean of the operators' geomeans."
+        "Published shapes: ann in CUDA graphs is 2.83 times as fast as the best of one library (geometric mean of 2 "
+        "operators): faster on 2 of 3 shapes, slower on 1, 3 not measured in turn. ann launched by the host is 2.06 "
+        "times as fast as the best of 2 libraries (geometric mean of 2 operators): faster on 3 of 3 shapes, 3 not "
+        "measured in turn."
     )
 
 
@@ -82,9 +83,9 @@ def test_shapes_whose_times_are_of_former_code_are_left_out_and_said():
     assert alpha.outdated == 0 and beta.outdated == 1
     [before] = leads(rows(), WORKLOADS, SOLUTIONS)
     assert found.total["graph"].workloads == before.total["graph"].workloads - 1
-    assert sentence(found).endswith(" Left out: 1 shape, whose times are of former code.")
+    assert sentence(found).endswith(" Not counted: 1 shape with times of former code.")
     answer = leads_answer([found], True)
-    assert "left out, since a time is of former code (shapes to be measured again): beta (1)" in answer.to_text(100)
+    assert "shapes to be measured again, since a time is of former code: beta (1)" in answer.to_text(100)
     assert answer.frame("operators").to_dicts()[0]["operator"] == "alpha"
 
 
@@ -92,7 +93,7 @@ def test_a_lead_of_former_code_alone_is_none():
     everything = [name for own in TIMES.values() for name in own]
     [found] = leads(of_former_code(*everything), WORKLOADS, SOLUTIONS, author="ann")
     assert found.total == {} and all(not each.kinds for each in found.operators)
-    assert sentence(found) == "ann on every shape: no time of the present code (3 shapes to be measured again)."
+    assert sentence(found) == ("Published shapes: ann has no time of its present code (3 shapes to be measured again).")
     text = leads_answer([found], True).to_text(100)
     assert "alpha (2), beta (1)" in text
 
@@ -198,4 +199,4 @@ def test_a_kind_of_time_that_few_shapes_have_gets_no_number():
     ]
     [found] = leads(few, WORKLOADS, SOLUTIONS, author="ann")
     assert found.total["eager"].workloads == 1
-    assert "launched by the host only 1 of 3 shapes have a time of the present code;" in sentence(found)
+    assert "Launched by the host: only 1 of 3 shapes have a time of the present code." in sentence(found)

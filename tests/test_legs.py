@@ -129,16 +129,10 @@ def test_the_sentence_stands_on_three_legs(derby, two_libraries):
     assert "Shapes of models: not measured yet." in out and "resh shapes" not in out
     add_fresh(root, {"toy_fast": 50.0, "toy_baseline": 60.0})
     out = summary(derby, root)
-    survey, models, fresh = out.strip().splitlines()[1:]
-    assert "on every shape, over 1 operator" in survey and models.startswith("toy against") is False
-    lines_of = {
-        line.split(" over ")[0].rpartition(" on ")[2]: line for line in (survey, models, fresh) if " over " in line
-    }
-    assert (
-        lines_of.keys() == {"every shape,", "every fresh shape,"}
-        and "(faster on 3 of 3 shapes)" in lines_of["every fresh shape,"]
-    )
-    assert "1.20 times as fast" in lines_of["every fresh shape,"]
+    survey, fresh, models = out.strip().splitlines()[1:]
+    assert survey.startswith("Published shapes: ") and models == "Shapes of models: not measured yet."
+    assert fresh.startswith("Fresh shapes: ") and "faster on 3 of 3 shapes" in fresh
+    assert "1.20 times as fast" in fresh
     data = json.loads(derby("rank", "--summary", "operators", "--json", "--root", root)[1])
     assert [each["origin"] for each in data["leads"]] == ["", "fresh"]
     (only,) = json.loads(derby("rank", "--summary", "operators", "--origin", "fresh", "--json", "--root", root)[1])[
@@ -147,11 +141,27 @@ def test_the_sentence_stands_on_three_legs(derby, two_libraries):
     assert only == data["leads"][1]
 
 
+def test_a_gpu_by_name_has_one_author_on_all_legs(derby, two_libraries):
+    of_models(two_libraries, with_rows=True)
+    gpu = Catalog.open(two_libraries).traces()[0].gpu.lower()
+    one = json.loads(derby("rank", "--summary", "operators", "--gpu", gpu, "--json", "--root", two_libraries)[1])
+    other = json.loads(derby("rank", "--summary", "operators", "--json", "--root", two_libraries)[1])
+    assert one["leads"] == other["leads"] and len(one["leads"]) == 2
+
+
+def test_one_kind_of_time(derby, two_libraries):
+    words = ("rank", "--summary", "operators", "--json", "--root", two_libraries)
+    (both,) = json.loads(derby(*words)[1])["leads"]
+    (eager,) = json.loads(derby(*words, "--time", "eager")[1])["leads"]
+    assert eager["total"] == {"eager": both["total"]["eager"]}
+    assert "leave out" in derby(*words, "--time", "busy")[2]
+
+
 def test_models_are_a_leg_of_their_own(derby, two_libraries):
     of_models(two_libraries, with_rows=True)
     survey, models = summary(derby, two_libraries).strip().splitlines()[1:]
-    assert "on every shape of models, over 1 operator" in models and "on every shape, over" in survey
+    assert models.startswith("Shapes of models: ") and survey.startswith("Published shapes: ")
     # the author is the one of the first leg, though the other one is faster here
-    assert models.split(" against")[0] == survey.split(" against")[0] and " 0.50 times as fast" in models
+    assert models.split()[3] == survey.split()[2] and " 0.50 times as fast" in models
     data = json.loads(derby("rank", "--summary", "operators", "--json", "--root", two_libraries)[1])
     assert [(each["origin"], each["operators"][0]["of_shapes"]) for each in data["leads"]] == [("", 2), ("models", 1)]

@@ -23,7 +23,7 @@ from kernelderby.rank.bounds import Explanation
 from kernelderby.rank.by_importance import ImportanceRanking, rank_by_importance
 from kernelderby.rank.elsewhere import with_other_leads
 from kernelderby.rank.field import Field, field
-from kernelderby.rank.leads import Leads, leads_on_legs
+from kernelderby.rank.leads import KINDS, Leads, leads_on_legs
 from kernelderby.report.answer import Answer
 from kernelderby.report.capture import Captured
 from kernelderby.report.checks import Checked
@@ -195,13 +195,15 @@ class TraceSet:
         origin: Names = (),
         gpu: str | None = None,
         protocol: str | None = None,
+        time: str | None = None,
         by_operator: bool = True,
     ) -> Answer[tuple[Leads, ...]]:
         """An author against the best library on every shape, for every GPU that has rows (or the named one).
 
         One record for the shapes that count in scores (an operator's survey workloads, where it has any), one for the
         shapes of models, one for fresh shapes, where any were measured. origin: only workloads of these. author:
-        default whose solutions are fastest on the most shapes. by_operator: a table of operators beside the sentence.
+        default whose solutions are fastest on the most shapes. time: graph or eager (default: both). by_operator: a
+        table of operators beside the sentence, the most important one first.
         """
         catalog, origins = self.catalog, _names(origin)
         catalog.check_origins(origins)
@@ -218,8 +220,10 @@ class TraceSet:
             and any("AXES_SPACE" in catalog.definition(name).reference for name in names)
         ):
             asked.append(FRESH)
-        found = leads_on_legs(rows, legs, catalog.solutions, author, gpu, protocol)
-        return leads_answer(found, by_operator, catalog.warnings, asked)
+        kinds = (time,) if time else KINDS
+        found = leads_on_legs(rows, legs, catalog.solutions, author, gpu, protocol, kinds)
+        weights = published.importance(catalog.root, catalog.left_out)
+        return leads_answer(found, by_operator, catalog.warnings, asked, weights)
 
     @_telling
     def field(

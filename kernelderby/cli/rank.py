@@ -104,13 +104,19 @@ def command(
     if author is not None and summary is None:
         raise click.UsageError("--author goes with --summary")
     if summary is not None:
-        if importance or solutions or workloads or baseline or time or shapes:
+        if importance or solutions or workloads or baseline or shapes or time == "busy":
             raise click.UsageError(
-                "--summary takes both times of all solutions; leave out --importance, --solutions, --workloads, "
-                "--baseline, --shapes and --time"
+                "--summary compares all solutions by graph or eager times; leave out --importance, --solutions, "
+                "--workloads, --baseline, --shapes and --time busy"
             )
         answer: Answer[Any] = found.leads(
-            definitions, author=author, origin=origin, gpu=gpu, protocol=protocol, by_operator=summary == "operators"
+            definitions,
+            author=author,
+            origin=origin,
+            gpu=gpu,
+            protocol=protocol,
+            time=time,
+            by_operator=summary == "operators",
         )
     elif not importance:
         answer = found.rank(

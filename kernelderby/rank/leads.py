@@ -58,11 +58,13 @@ def leads(
     gpu: str | None = None,
     protocol: str | None = None,
     origin: str = "",
+    kinds: Sequence[str] = KINDS,
 ) -> tuple[Leads, ...]:
     """For every GPU that has rows, the one with most shapes first, or the named one; each under its newest protocol, or
     the named one. workloads: of each definition those that count. author: default whose solutions are fastest on the
     most shapes, in graphs where any has them. origin: of the workloads, to be said.
-    DerbyError: no rows, an unknown author, GPU or protocol, nothing to compare."""
+    kinds: the times to compare, of KINDS. DerbyError: no rows, an unknown author, GPU or protocol; nothing to compare.
+    """
     authors = {solution.author for solution in solutions.values()}
     if author is not None and author not in authors:
         raise DerbyError(f"--author: no solution of the set is by {author!r}; {suggestion(author, authors)}")
@@ -72,7 +74,7 @@ def leads(
     names = [gpu] if gpu else sorted({key.gpu for key in groups if protocol in (None, key.protocol)})
     if not names:
         selection.choose_group(groups, None, protocol)  # says which there are
-    found = [one for name in names if (one := _leads(rows, workloads, solutions, author, name, protocol))]
+    found = [one for name in names if (one := _leads(rows, workloads, solutions, author, name, protocol, kinds))]
     found = [replace(one, origin=origin) for one in found]
     if not found:
         who = author or "one author"
@@ -90,6 +92,7 @@ def leads_on_legs(
     author: str | None = None,
     gpu: str | None = None,
     protocol: str | None = None,
+    kinds: Sequence[str] = KINDS,
 ) -> tuple[Leads, ...]:
     """leads() of each leg (selection.LEGS -> definition -> workloads) that was measured; on each GPU of the author of
     its first leg. GPU after GPU, in the order of their first leg. DerbyError where none was."""
@@ -101,9 +104,9 @@ def leads_on_legs(
         uuids = {workload.uuid for own in legs[leg].values() for workload in own}
         own_rows = [row for row in rows if row.uuid in uuids]
         for name in [gpu] if gpu else sorted({row.gpu for row in own_rows}):
-            first = next((each.author for each in found if each.gpu == name), None)
+            first = next((each.author for each in found if gpu or each.gpu == name), None)
             try:
-                found += leads(own_rows, legs[leg], solutions, author or first, name, protocol, leg)
+                found += leads(own_rows, legs[leg], solutions, author or first, name, protocol, leg, kinds)
             except DerbyError as error:
                 problem = problem or error
     if not found:
@@ -127,6 +130,7 @@ def _leads(
     author: str | None,
     gpu: str,
     protocol: str | None,
+    kinds: Sequence[str],
 ) -> Leads | None:
     times = {kind: recorded(rows, solutions, gpu, protocol, kind) for kind in KINDS}
     group = times["eager"].group
@@ -143,7 +147,7 @@ def _leads(
         if (
             operator := _operator(
                 *(name, len(workloads[name]), author),
-                {kind: best[kind][name] for kind in KINDS},
+                {kind: best[kind][name] for kind in kinds},
                 times["eager"].rows,
             )
         )
@@ -152,9 +156,9 @@ def _leads(
     alone = tuple(
         name
         for name in sorted(set(workloads) - compared)
-        if any(author in of_shape for kind in KINDS for of_shape in best[kind][name].values())
+        if any(author in of_shape for kind in kinds for of_shape in best[kind][name].values())
     )
-    total = {kind: _over_operators([each.kinds[kind] for each in operators if kind in each.kinds]) for kind in KINDS}
+    total = {kind: _over_operators([each.kinds[kind] for each in operators if kind in each.kinds]) for kind in kinds}
     uuids = {workload.uuid for name in compared for workload in workloads[name]}
     counted = [row for row in rows if row.uuid in uuids and row.protocol == group.protocol]
     moments = sorted(row.timestamp for row in counted if row.gpu == group.gpu)

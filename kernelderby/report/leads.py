@@ -2,35 +2,39 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal
 
 from kernelderby.catalog.workloads import FRESH, MODELS
 from kernelderby.rank.lead import Lead
-from kernelderby.rank.leads import KINDS, Leads, OperatorLead
+from kernelderby.rank.leads import Leads, OperatorLead
 from kernelderby.report.answer import Answer
 from kernelderby.report.frame import Frame, fields_of, frame
 from kernelderby.report.model import NOTHING, Column, Report, Table, TableCell
 from kernelderby.report.numbers import factor
 
-IN_WORDS = {"graph": "replayed as CUDA graphs", "eager": "launched by the host"}
-
-
-WHAT = {"": "every shape", MODELS: "every shape of models", FRESH: "every fresh shape"}
+IN_WORDS = {"graph": "in CUDA graphs", "eager": "launched by the host"}
 SETS = {"": "Published shapes", MODELS: "Shapes of models", FRESH: "Fresh shapes"}
 
 
 def leads_answer(
-    found: Sequence[Leads], with_operators: bool, warnings: Sequence[str] = (), legs: Sequence[str] = ()
+    found: Sequence[Leads],
+    with_operators: bool,
+    warnings: Sequence[str] = (),
+    legs: Sequence[str] = (),
+    importance: Mapping[str, float] | None = None,
 ) -> Answer[Any]:
-    """Frames: leads, one row a GPU, leg and kind of time; operators. legs: of selection.LEGS; of each it is said where
-    it was not measured."""
+    """Frames: leads, one row a GPU, leg and kind of time; operators. legs: of selection.LEGS; the answer says which of
+    them were not measured. importance: percent of the GPU time in production, by operator."""
+    weights = importance or {}
     found = tuple(found)
     gpus = dict.fromkeys(each.gpu for each in found)
     return Answer(
         found,
         lambda: {"leads": found},
-        lambda: [leads_report([each for each in found if each.gpu == gpu], with_operators, legs) for gpu in gpus],
+        lambda: [
+            leads_report([each for each in found if each.gpu == gpu], with_operators, legs, weights) for gpu in gpus
+        ],
         lambda: _frames(found),
         tuple(warnings),
     )
@@ -57,7 +61,9 @@ def _frames(found: Sequence[Leads]) -> tuple[Frame, ...]:
     )
 
 
-def leads_report(found: Sequence[Leads], with_operators: bool, legs: Sequence[str] = ()) -> Report:
+def leads_report(
+    found: Sequence[Leads], with_operators: bool, legs: Sequence[str], importance: Mapping[str, float]
+) -> Report:
     """found: of one GPU, a leg each."""
     days = sorted({day[:10] for each in found for day in (each.measured_from, each.measured_to)})
     measured = {each.origin for each in found}
@@ -65,37 +71,40 @@ def leads_report(found: Sequence[Leads], with_operators: bool, legs: Sequence[st
     return Report(
         title=f"{found[0].gpu}, {' to '.join(dict.fromkeys((days[0], days[-1])))}",
         facts=(*map(sentence, found), *missing),
-        tables=tuple(map(_table, found)) if with_operators else (),
+        tables=tuple(_table(each, importance) for each in found if each.total) if with_operators else (),
         notes=tuple(note for each in found for note in _notes(each)) if with_operators else (),
     )
 
 
 def sentence(found: Leads) -> str:
-    """The result on one GPU: how many times as fast as the best library, both ways, over how many shapes."""
-    operators = sum(bool(each.kinds) for each in found.operators)
-    over = f"{operators} operator{'s' * (operators != 1)}"
-    most = max((lead.workloads for lead in found.total.values()), default=0)
-    parts = [
-        f"{IN_WORDS[kind]} {factor(lead.ratio.value)} times as fast ({_counts(lead)})"
-        if 2 * lead.workloads >= most
-        else f"{IN_WORDS[kind]} only {lead.workloads} of {most} shapes have a time of the present code"
-        for kind, lead in found.total.items()
-    ]
+    """The result on one GPU: how many times as fast as the best library, on how many shapes."""
     outdated = sum(each.outdated for each in found.operators)
     shapes = f"{outdated} shape{'s' * (outdated != 1)}"
-    if not most:
-        return f"{found.author} on {WHAT[found.origin]}: no time of the present code ({shapes} to be measured again)."
+    if not found.total:
+        return f"{SETS[found.origin]}: {found.author} has no time of its present code ({shapes} to be measured again)."
+    most = max(lead.workloads for lead in found.total.values())
+    parts = [
+        _told(found, kind, lead)
+        if 2 * lead.workloads >= most
+        else f"{IN_WORDS[kind].capitalize()}: only {lead.workloads} of {most} shapes have a time of the present code."
+        for kind, lead in found.total.items()
+    ]
+    if outdated:
+        parts.append(f"Not counted: {shapes} with times of former code.")
+    return f"{SETS[found.origin]}: {' '.join(parts)}"
+
+
+def _told(found: Leads, kind: str, lead: Lead) -> str:
+    count = sum(kind in each.kinds for each in found.operators)
+    over = f"{count} operators" if count > 1 else f"{lead.workloads} shape{'s' * (lead.workloads != 1)}"
     return (
-        f"{found.author} against the best of {_libraries(found)} on {WHAT[found.origin]}, over {over}: "
-        f"{', '.join(parts)}; geomean"
-        + (" of the operators' geomeans." if operators > 1 else " of the shapes.")
-        + (f" Left out: {shapes}, whose times are of former code." if outdated else "")
+        f"{found.author} {IN_WORDS[kind]} is {factor(lead.ratio.value)} times as fast as the best of "
+        f"{_libraries(lead)} (geometric mean of {over}): {_counts(lead)}."
     )
 
 
-def _libraries(found: Leads) -> str:
-    count = len({name for lead in found.total.values() for name in lead.libraries})
-    return f"{count} libraries" if count > 1 else "one library"
+def _libraries(lead: Lead) -> str:
+    return f"{len(lead.libraries)} libraries" if len(lead.libraries) > 1 else "one library"
 
 
 def _counts(lead: Lead) -> str:
@@ -111,45 +120,54 @@ def _counts(lead: Lead) -> str:
 
 
 _COLUMNS: tuple[tuple[str, Literal["left", "right"], bool], ...] = (
-    ("graph geomean", "right", False),
-    ("graph range", "right", True),
-    ("graph win tie loss", "right", False),
-    ("graph second", "left", False),
-    ("eager geomean", "right", True),
-    ("eager range", "right", True),
-    ("eager win tie loss", "right", True),
-    ("eager second", "left", True),
+    ("geomean", "right", False),
+    ("range", "right", True),
+    ("win tie loss", "right", False),
+    ("best library", "left", False),
 )
 
 
-def _table(found: Leads) -> Table:
+def _table(found: Leads, importance: Mapping[str, float]) -> Table:
+    """The most important operator first; those whose times are all of former code as well."""
+    kinds = list(found.total)
     columns = (
         Column("operator", "left"),
-        Column("shapes compared"),
-        *(Column(title, align, is_optional) for title, align, is_optional in _COLUMNS),
+        Column("importance", is_optional=True),
+        Column("shapes"),
+        *(
+            Column(f"{kind} {title}" if len(kinds) > 1 else title, align, is_optional or place > 0)
+            for place, kind in enumerate(kinds)
+            for title, align, is_optional in _COLUMNS
+        ),
     )
+    operators = sorted(found.operators, key=lambda each: (-importance.get(each.definition, 0.0), each.definition))
+    what = f", {' and '.join(IN_WORDS[kind] for kind in kinds)}"
     return Table(
-        f"The best library's time over the best of {found.author}"
-        + (f": {SETS[found.origin].lower()}" if found.origin else ""),
+        f"{SETS[found.origin]}: the best library's time over the best of {found.author}{what}",
         columns,
-        tuple(_row(each) for each in found.operators if each.kinds),
-        caption="Above 1: faster than every library on that shape. Geomean over the shapes that both have; range: the "
-        "least and the most of any shape; win, tie, loss by the 95 % interval; second: the library that is the best "
-        f"one on most shapes, of how many. Protocol {found.protocol}.",
+        tuple(_row(each, kinds, importance.get(each.definition)) for each in operators),
+        caption="Above 1: faster than every library. Shapes: compared, of all. Geomean over the shapes that both have; "
+        "range: the least and the most on any shape; win, tie, loss by the 95 % interval of each shape; best "
+        "library: on most shapes, of how many. Importance: share of GPU time in production. Protocol "
+        f"{found.protocol}.",
     )
 
 
-def _row(operator: OperatorLead) -> tuple[TableCell, ...]:
-    shapes = max(lead.workloads for lead in operator.kinds.values())
-    cells = [TableCell(operator.definition), TableCell(f"{shapes}/{operator.of_shapes}")]
-    for kind in KINDS:
+def _row(operator: OperatorLead, kinds: Sequence[str], importance: float | None) -> tuple[TableCell, ...]:
+    shapes = max((lead.workloads for lead in operator.kinds.values()), default=0)
+    cells = [
+        TableCell(operator.definition),
+        NOTHING if importance is None else TableCell(f"{importance:.1f} %"),
+        TableCell(f"{shapes}/{operator.of_shapes}"),
+    ]
+    for kind in kinds:
         cells += _cells(operator.kinds.get(kind))
     return tuple(cells)
 
 
 def _cells(lead: Lead | None) -> list[TableCell]:
     if lead is None:
-        return [NOTHING] * 4
+        return [NOTHING] * len(_COLUMNS)
     return [
         TableCell(factor(lead.ratio.value), "bad" if lead.ratio.value < 1 else ""),
         TableCell(f"{factor(lead.least)} to {factor(lead.most)}", "bad" if lead.least < 1 else ""),
@@ -166,7 +184,7 @@ def second_library(lead: Lead) -> str:
 
 def _notes(found: Leads) -> Iterator[str]:
     if found.alone:
-        yield f"without a library to compare with: {', '.join(found.alone)}"
+        yield f"no library to compare with: {', '.join(found.alone)}"
     outdated = [f"{each.definition} ({each.outdated})" for each in found.operators if each.outdated]
     if outdated:
-        yield f"left out, since a time is of former code (shapes to be measured again): {', '.join(outdated)}"
+        yield f"shapes to be measured again, since a time is of former code: {', '.join(outdated)}"
