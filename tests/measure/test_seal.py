@@ -122,23 +122,34 @@ def test_rows_that_were_changed_dropped_or_added(sealed, change, told):
     assert any(told in problem for problem in verified.problems), verified.problems
 
 
-@pytest.mark.skipif(shutil.which("ssh-keygen") is None, reason="needs ssh-keygen")
-def test_a_signature_holds_for_the_key_and_the_bytes(sealed, tmp_path):
-    root, seal = sealed
+TOOLS = {"ssh-keygen": ("{}", "{}.pub", ".sig"), "minisign": ("{}.key", "{}.pub", ".minisig")}
+
+
+@pytest.mark.parametrize("tool", TOOLS)
+def test_a_signature_holds_for_the_key_and_the_bytes(sealed, tmp_path, tool):
+    if shutil.which(tool) is None:
+        pytest.skip(f"needs {tool}")
+    (root, seal), (secret, public, suffix) = sealed, TOOLS[tool]
+    keys = {}
     for name in ("judge", "other"):
-        subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", tmp_path / name], check=True)
-    (unsigned,) = verify(seal, tmp_path / "judge.pub")
+        keys[name] = tmp_path / secret.format(name), tmp_path / public.format(name)
+        made = {
+            "ssh-keygen": ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", keys[name][0]],
+            "minisign": ["minisign", "-G", "-W", "-s", keys[name][0], "-p", keys[name][1]],
+        }
+        subprocess.run(made[tool], check=True, capture_output=True)
+    (unsigned,) = verify(seal, keys["judge"][1])
     assert unsigned.signed is False and "signature" in unsigned.problems[0]
-    assert sign(seal, tmp_path / "judge").name == seal.name + ".sig"
-    assert [each.problems for each in verify(root, tmp_path / "judge.pub")] == [[]]
-    (other,) = verify(seal, tmp_path / "other.pub")
+    assert sign(seal, keys["judge"][0]).name == seal.name + suffix
+    assert [each.problems for each in verify(root, keys["judge"][1])] == [[]]
+    (other,) = verify(seal, keys["other"][1])
     assert other.signed is False and len(other.problems) == 1
     rewritten(
         seal, lambda entries: [{**each, "text": "a"} if each["kind"] == "note" else each for each in entries], True
     )
     with seal.open("a") as file:
         file.write("\n")
-    (changed,) = verify(seal, tmp_path / "judge.pub")
+    (changed,) = verify(seal, keys["judge"][1])
     assert changed.signed is False
     with pytest.raises(DerbyError, match="cannot be read"):
         sign(seal, tmp_path / "none")

@@ -121,13 +121,17 @@ class InputMaker:
     def write(
         self,
         inputs: dict[str, Any],
-        variant: int = 0,
+        variant: int | str = 0,
         random_variant: int | str | None = None,
         draw: draws.Draw = draws.NORMAL,
+        constants: bool = True,
     ) -> None:
-        """Writes what make() gives into tensors of places(), changed by `draw`."""
-        self._copy_given(inputs, variant, frozenset(), draws.of_generator(self.definition, draw))
-        self.refill_random(inputs, variant if random_variant is None else random_variant)
+        """Writes what make() gives into tensors of places(), changed by `draw`. constants: those, too."""
+        without = frozenset() if constants else self.definition.constants
+        self._copy_given(inputs, variant, without, draws.of_generator(self.definition, draw))
+        for name in self._random_names:
+            if name not in without:
+                self._fill(name, inputs[name], variant if random_variant is None else random_variant)
         draws.apply(self.definition, draw, inputs)
         if draw is draws.ODD_ROWS:
             draws.odd_rows(self.definition, inputs, self._random_names)

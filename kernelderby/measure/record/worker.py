@@ -20,7 +20,8 @@ from kernelderby.fields import read_json
 from kernelderby.measure.machine.environment import gpu_seen
 from kernelderby.measure.record.messages import ProfileRequest
 from kernelderby.measure.wire.replies import Done, ProfileDone, Verdict
-from kernelderby.measure.worker.serve import Worker, answer
+from kernelderby.measure.worker.commands import Worker
+from kernelderby.measure.worker.serve import answer
 from kernelderby.trace import Status
 
 if TYPE_CHECKING:  # torch is imported by the first command that needs it

@@ -1,0 +1,50 @@
+"""What a solution raises, as a status and a line of text for the log."""
+
+from __future__ import annotations
+
+import re
+import traceback
+from pathlib import Path
+
+from kernelderby.trace import Status
+
+
+class NotLoaded(Exception):
+    """A solution that cannot be had; status and message for its row."""
+
+    def __init__(self, status: Status, message: str) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+def status_of(error: BaseException, otherwise: Status) -> Status:
+    try:
+        import torch
+    except (ImportError, OSError):  # the machine has none, or one that does not load: that is what was raised
+        return otherwise
+    text = str(error)
+    if isinstance(error, (MemoryError, torch.OutOfMemoryError)):
+        return Status.OUT_OF_MEMORY
+    if isinstance(error, RuntimeError) and any(
+        sign in text
+        for sign in ("can't allocate memory", "not enough memory", "CUDA error: out of memory", "CUDA out of memory")
+    ):
+        return Status.OUT_OF_MEMORY
+    return otherwise
+
+
+_FRAMES = 200
+_LIBRARY = re.compile(r"/(site|dist)-packages/|/lib/python3[^/]*/|/kernelderby/measure/|^<")
+
+
+def told(error: BaseException) -> str:
+    """Type, message and the innermost lines of code, those of the solution first: what Triton's interpreter raises ends
+    in its own."""
+    every, cause = list(traceback.extract_tb(error.__traceback__)), error.__cause__
+    while cause is not None and len(every) < _FRAMES:
+        every += traceback.extract_tb(cause.__traceback__)
+        cause = cause.__cause__
+    own = [frame for frame in every if not _LIBRARY.search(frame.filename)]
+    frames = own[-1:] + [frame for frame in every[-2:] if frame not in own[-1:]][-1:]
+    where = ", ".join(f"{Path(frame.filename).name}:{frame.lineno} in {frame.name}" for frame in frames)
+    return f"{type(error).__name__}: {error} ({where})"
