@@ -16,7 +16,7 @@ PACKAGE = Path(__file__).resolve().parent.parent / "kernelderby"
 LAYERS = [
     ("errors",),
     ("bounds",),
-    ("files", "explain", "demangle", "locate", "patterns", "samples"),
+    ("files", "explain", "demangle", "locate", "names", "patterns", "samples"),
     ("appended", "fields"),
     ("row",),
     ("quick", "trace"),
@@ -160,7 +160,15 @@ def test_commands_import_heavy_things_inside_the_command(path):
         )
         for name in names:
             assert (
-                name in ("click", "kernelderby", "kernelderby.bounds", "kernelderby.errors", "kernelderby.locate")
+                name
+                in (
+                    "click",
+                    "kernelderby",
+                    "kernelderby.bounds",
+                    "kernelderby.errors",
+                    "kernelderby.locate",
+                    "kernelderby.names",
+                )
                 or name.startswith("kernelderby.cli")
                 or name.split(".")[0] in sys.stdlib_module_names
             ), f"{path}: import {name} inside the command"

@@ -115,8 +115,9 @@ class TraceSet:
         """
         catalog = self.catalog
         _check_time(time)
-        chosen = [catalog.solution(name) for name in _names(solutions)]
-        named = chosen + ([catalog.solution(baseline)] if baseline else [])
+        chosen = catalog.solutions_named(_names(solutions))
+        base = catalog.solution(baseline) if baseline else None
+        named = chosen + ([base] if base else [])
         wanted = [catalog.definition(name).name for name in _names(definitions)]
         for solution in named if wanted else ():
             if solution.definition not in wanted:
@@ -135,7 +136,7 @@ class TraceSet:
         only = tuple(sorted(solution.name for solution in named)) if chosen else None
         rankings: list[Ranking] = []
         for name in names:
-            own_baseline = baseline if baseline and catalog.solution(baseline).definition == name else None
+            own_baseline = base.name if base and base.definition == name else None
             asked = RankingAsked(gpu, protocol, own_baseline, only, time)
             chosen_any = shapes[name] or not (workloads or origin)
             for place, part in enumerate(by_origin(shapes[name]) if chosen_any else ()):
@@ -173,7 +174,7 @@ class TraceSet:
         importance = published.importance(catalog.root, catalog.left_out)
         if not importance:
             raise DerbyError(f"--importance: {catalog.root}/profiles has no published_importance.csv; leave it out")
-        named = [catalog.solution(name) for name in _names(solutions)] or catalog.solutions.values()
+        named = catalog.solutions_named(_names(solutions)) or catalog.solutions.values()
         known = {solution.name: solution for solution in named}
         workloads = {
             name: by_origin(of_origin(catalog.workloads(name), origins))[0]

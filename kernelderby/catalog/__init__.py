@@ -114,12 +114,20 @@ class Catalog:
         return _named(self.root, "definition", name, self.definitions, self._broken_definitions)
 
     def solution(self, name: str) -> Solution:
-        """By its name; NAME_reference is the reference of the definition NAME."""
+        """By its name or an alias; NAME_reference is the reference of the definition NAME."""
         if name not in self.solutions and name not in self._broken_solutions:
-            reference = reference_named(name, self.definitions)
-            if reference is not None:
-                return reference
-        return _named(self.root, "solution", name, self.solutions, self._broken_solutions)
+            other = self.aliases.get(name) or reference_named(name, self.definitions)
+            if other is not None:
+                return other
+        return _named(self.root, "solution", name, {**self.aliases, **self.solutions}, self._broken_solutions)
+
+    def solutions_named(self, names: Iterable[str]) -> list[Solution]:
+        """Each once, whatever names it was given by."""
+        return [*{each.name: each for each in map(self.solution, names)}.values()]
+
+    @cached_property
+    def aliases(self) -> dict[str, Solution]:
+        return {alias: solution for solution in self.solutions.values() for alias in solution.aliases}
 
     def solutions_of(self, definition_name: str) -> list[Solution]:
         self.definition(definition_name)

@@ -153,9 +153,9 @@ class Solution:
     `common` stand in solutions/<author>/common/ (a solution.toml names them, or a CUDA source includes them).
 
     setup: file::function that gets the definition's constant inputs by name, once, and returns a dict; the calls get
-    its entries as keyword arguments. in_place: output -> the input that lies in the same memory. same_code: groups of
-    hashes that mean the same code of it; same_kernels: pairs of other host code around the
-    same kernels, and the workloads (None: all) on which they are launched alike."""
+    its entries as keyword arguments. in_place: output -> the input that lies in the same memory. aliases: other names
+    that find it. same_code: groups of hashes that mean the same code of it; same_kernels: pairs of other host code
+    around the same kernels, and the workloads (None: all) on which they are launched alike."""
 
     name: str
     definition: str
@@ -176,6 +176,7 @@ class Solution:
     common: tuple[str, ...] = ()
     setup: str | None = None
     in_place: dict[str, str] = field(default_factory=dict)
+    aliases: tuple[str, ...] = ()
 
     same_code: tuple[frozenset[str], ...] = ()
     same_kernels: tuple[tuple[str, str, frozenset[str] | None], ...] = ()

@@ -123,6 +123,8 @@ def packed_solution(solution: Solution) -> dict[str, Any]:
     own: dict[str, Any] = {"setup": solution.setup} if solution.setup else {}
     if solution.in_place:
         own["in_place"] = solution.in_place
+    if solution.aliases:
+        own["aliases"] = list(solution.aliases)
     return {
         "name": solution.name,
         "definition": solution.definition,

@@ -28,7 +28,6 @@ from msgspec import Struct
 
 from kernelderby.bounds import what_is_left
 from kernelderby.catalog.agreement import out_of_session
-from kernelderby.catalog.columns import read_sessions
 from kernelderby.errors import DerbyError
 from kernelderby.fields import LONGEST_LINE
 from kernelderby.files import opened, write_whole
@@ -104,6 +103,8 @@ class ColumnParts:
         for path, (index, of_file) in waiting.items():
             index.parts += [made[stretch] for stretch in of_file]
             if of_file:
+                from kernelderby.catalog.columns import read_sessions  # numpy
+
                 index.agrees = not any(out_of_session(read_sessions(self.paths(path, index))))
             write_whole(self._index_path(path), msgspec.json.encode(index))
             self._known[path] = index

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from kernelderby.catalog.model import Definition, Requires, Solution
+from kernelderby.names import REFERENCE
 from kernelderby.trace import Stage
 
-SUFFIX = "_reference"
 _AUTHOR = "baseline"  # plain torch, as the baselines
 
 
 def reference_solution(definition: Definition) -> Solution:
     return Solution(
-        name=f"{definition.name}{SUFFIX}",
+        name=f"{definition.name}{REFERENCE}",
         definition=definition.name,
         author=_AUTHOR,
         op_type=definition.op_type,
@@ -31,7 +31,7 @@ def reference_solution(definition: Definition) -> Solution:
 
 def reference_named(name: str, definitions: Mapping[str, Definition]) -> Solution | None:
     """The reference that a name means, such as rms_norm_reference."""
-    definition = definitions.get(name.removesuffix(SUFFIX)) if name.endswith(SUFFIX) else None
+    definition = definitions.get(name.removesuffix(REFERENCE)) if name.endswith(REFERENCE) else None
     return None if definition is None else reference_solution(definition)
 
 

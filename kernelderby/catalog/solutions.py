@@ -101,6 +101,7 @@ class _Written(Struct):
     binding: str | None = None
     setup: Function | None = None
     in_place: dict[str, str] = {}
+    aliases: tuple[Name, ...] = ()
     common: tuple[str, ...] = ()
     requires: _Requires = _Requires()
     stages: tuple[_WrittenStage, ...] = ()
@@ -137,6 +138,7 @@ class _Packed(Struct):
     description: str | None = None
     setup: Function | None = None
     in_place: dict[str, str] | None = None
+    aliases: tuple[Name, ...] | None = None
     requires: _Requires | None = None
     stages: tuple[_Stage, ...] | None = None
 
@@ -174,15 +176,17 @@ def load_solutions(
             problems.setdefault(name, str(error))
             left_out(str(error))
             continue
-        solutions[solution.name] = twins[solution.name.casefold()] = solution
+        solutions[solution.name] = solution
+        twins |= {each.casefold(): solution for each in (solution.name, *solution.aliases)}
     return solutions, problems
 
 
 def _check_place(solution: Solution, others: Mapping[str, Solution], definitions: Mapping[str, Definition]) -> None:
     """A name of its own, as flashinfer-bench demands, and a definition that it fits."""
     where = solution.folder or solution.json_path
-    if twin := others.get(solution.name.casefold()):
-        raise DerbyError(f"{where}: name: {twin.folder or twin.json_path} has it too; {UNIQUE}")
+    for field, name in (("name", solution.name), *(("aliases", each) for each in solution.aliases)):
+        if twin := others.get(name.casefold()):
+            raise DerbyError(f"{where}: {field}: {name!r:.80}: {twin.folder or twin.json_path} has it too; {UNIQUE}")
     definition = definitions.get(solution.definition)
     if definition is None:
         raise DerbyError(
@@ -384,4 +388,5 @@ def _solution(
         common=common,
         setup=about.setup,
         in_place=about.in_place or {},
+        aliases=about.aliases or (),
     )

@@ -137,7 +137,7 @@ def command(
             f"{file}: is no FILE.py. An option takes one value: write several as a,b or repeat the option."
         )
     catalog = Catalog.open(root)
-    check_names(catalog, solutions, definitions)
+    solutions, definitions = check_names(catalog, solutions, definitions)
     is_adhoc = bool(file or shapes or operator)
     if is_adhoc and (workloads or origin or fresh or len(definitions) > 1):
         raise click.UsageError("FILE.py, --for and --shape are of one operator; leave the other choices out")

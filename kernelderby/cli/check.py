@@ -116,7 +116,7 @@ def command(
         raise click.UsageError("--for goes with a FILE.py")
     definitions = (*definitions, *(name for name in names if name in catalog.definitions))
     solutions = tuple(dict.fromkeys((*(name for name in names if name not in catalog.definitions), *solutions)))
-    check_names(catalog, solutions, definitions)
+    solutions, definitions = check_names(catalog, solutions, definitions)
     if address is not None:
         from kernelderby.cli.cluster import check_on_cluster
 

@@ -1,24 +1,28 @@
-"""Names of the set for the shell: eval "$(_DERBY_COMPLETE=bash_source derby)", or zsh_source, fish_source."""
+"""Names of the set, from its folders: completed by the shell, and refused before anything slow is imported.
+
+eval "$(_DERBY_COMPLETE=bash_source derby)", or zsh_source, fish_source.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from kernelderby.errors import DerbyError
 from kernelderby.locate import find_set
+from kernelderby.names import OPERATOR, SOLUTION, is_strange, names_in
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
 # Parameter -> what it takes. Names come from the folders: reading the set would keep the reader waiting.
 _KINDS = {
-    **dict.fromkeys(("operator", "operators", "definitions"), ("operator",)),
-    **dict.fromkeys(("solution", "solutions", "base", "candidate", "baseline"), ("solution",)),
-    "names": ("operator", "solution"),
+    **dict.fromkeys(("operator", "operators", "definitions"), (OPERATOR,)),
+    **dict.fromkeys(("solution", "solutions", "base", "candidate", "baseline"), (SOLUTION,)),
+    "names": (OPERATOR, SOLUTION),
     "gpu": ("gpu",),
     "gpus": ("gpu",),
 }
@@ -50,11 +54,24 @@ def complete_names(params: list[click.Parameter]) -> None:
             param.type = Known(_KINDS[param.name])
 
 
-def _names(root: Path, kind: str) -> Iterator[str]:
-    if kind == "operator":
-        yield from (path.stem for path in root.glob("definitions/*/*.json"))
-    elif kind == "solution":
-        yield from (path.stem for path in root.glob("solutions/*/*/*/*.json"))
-        yield from (path.parent.name for path in root.glob("solutions/*/*/*/*/solution.toml"))
-    else:
-        yield from (path.stem for path in (Path(__file__).parents[1] / "hardware/gpus").glob("*.toml"))
+def expect_names(given: Mapping[str, Any], root: Path) -> None:
+    """given: what a verb's parameters got. DerbyError for a plain name that nothing in the set has; what is another
+    kind of thing is the verb's to say."""
+    for parameter, kinds in _KINDS.items():
+        values = given.get(parameter) or ()
+        for value in [values] if isinstance(values, str) else values:
+            if "gpu" not in kinds and is_strange(root, value):
+                from kernelderby.explain import suggestion
+
+                where = "" if root == Path() else f"{root}: "  # the current directory goes without saying
+                words = " or ".join("definition" if kind == OPERATOR else kind for kind in kinds)
+                known = {name for kind in kinds for name in names_in(root, kind)}
+                raise DerbyError(f"{where}no {words} {value!r:.80}; {suggestion(value, known)}")
+
+
+def _names(root: Path, kind: str) -> Iterable[str]:
+    return _gpus() if kind == "gpu" else names_in(root, kind)
+
+
+def _gpus() -> Iterator[str]:
+    return (path.stem for path in (Path(__file__).parents[1] / "hardware/gpus").glob("*.toml"))

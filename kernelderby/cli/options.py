@@ -43,6 +43,10 @@ class DerbyCommand(click.Command):
         )
 
     def invoke(self, context: click.Context) -> Any:
+        from kernelderby.cli.completion import expect_names
+
+        if isinstance(root := context.params.get("root"), Path):
+            expect_names(context.params, root)
         with enforced(context.meta.get("kernelderby.bounds"), context.info_name or ""):
             return super().invoke(context)
 
@@ -214,8 +218,11 @@ secret_option = click.option(
 )
 
 
-def check_names(catalog: Any, solutions: tuple[str, ...], definitions: tuple[str, ...]) -> None:
-    """DerbyError for a name that the set does not have, before anything slow begins."""
-    for find, names in ((catalog.solution, solutions), (catalog.definition, definitions)):
-        for name in names:
-            find(name)
+def check_names(
+    catalog: Any, solutions: Sequence[str], definitions: Sequence[str]
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The names, aliases resolved, each once. DerbyError for one that the set does not have, before anything slow."""
+    return (
+        tuple(each.name for each in catalog.solutions_named(solutions)),
+        tuple(dict.fromkeys(catalog.definition(name).name for name in definitions)),
+    )

@@ -93,7 +93,7 @@ def command(
     definitions = tuple(dict.fromkeys((*operators, *definitions)))
     found = open_set(root)
     for name in operators:
-        if name not in found.definitions and name in found.solutions:
+        if name not in found.definitions and (name in found.solutions or name in found.catalog.aliases):
             raise DerbyError(f"{name} is a solution, not an operator; write --solutions {','.join((*solutions, name))}")
     if at is not None:
         if len(definitions) != 1 or workloads or summary or importance:

@@ -99,7 +99,7 @@ def command(
     if secret and not (regret or fresh):
         raise click.UsageError("--secret draws the shapes of --regret or --fresh; give one of them")
     # a wrong name need not wait for torch
-    chosen = [catalog.solution(name) for name in dict.fromkeys((*names, *solutions))]
+    chosen = catalog.solutions_named((*names, *solutions))
     jobs = [
         (solution, [] if fresh or regret else _workloads(catalog, solution.definition, workloads, origin))
         for solution in chosen

@@ -25,10 +25,11 @@ def is_profile(path: Path) -> bool:
 
 
 def solution_of(catalog: Catalog, path: Path) -> str | None:
-    """The longest name of a solution with which the file's begins, as `derby profile run` writes them."""
+    """The solution whose name or alias the file's begins with (the longest), as `derby profile run` writes them."""
     stem = path.name.partition(".")[0]
-    names = [name for name, each in catalog.solutions.items() if each.stages and f"{stem}_".startswith(f"{name}_")]
-    return max(names, key=len, default=None)
+    known = {**catalog.aliases, **catalog.solutions}
+    names = [name for name, each in known.items() if each.stages and f"{stem}_".startswith(f"{name}_")]
+    return known[max(names, key=len)].name if names else None
 
 
 def title_of(path: Path, solution: str) -> str:

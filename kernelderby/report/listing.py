@@ -87,6 +87,7 @@ def _contract_data(found: Contract, root: Path) -> dict[str, Any]:
                 "name": each.name,
                 "author": each.author,
                 "description": each.description,
+                "aliases": each.aliases,
                 "requires": asdict(each.requires),
             }
             for each in found.solutions
@@ -286,7 +287,15 @@ def _solution_table(found: Contract) -> Table:
     return _prose(
         "Solutions",
         columns,
-        [(each.name, each.author, _needs(each.requires), each.description) for each in found.solutions],
+        [
+            (
+                each.name,
+                each.author,
+                _needs(each.requires),
+                each.description + (f" Also called {', '.join(each.aliases)}." if each.aliases else ""),
+            )
+            for each in found.solutions
+        ],
     )
 
 

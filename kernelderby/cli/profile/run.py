@@ -76,7 +76,7 @@ def command(
     from kernelderby.measure.record.run import plan_profiles
 
     catalog = Catalog.open(root)
-    check_names(catalog, solutions, definitions)
+    solutions, definitions = check_names(catalog, solutions, definitions)
     if harness == "flashinfer-bench" and tool != "nsys":
         raise DerbyError(
             "--harness flashinfer-bench: CUPTI cannot look into another program's processes; add --with nsys"

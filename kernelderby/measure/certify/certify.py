@@ -58,7 +58,7 @@ def certify(root: Path, names: Sequence[str], since: str, host_change: str | Non
     catalog = Catalog.open(root)
     revision = revision_of(root, since)
     with at_revision(root, revision) as former:
-        chosen = [catalog.solution(name) for name in names] or list(catalog.solutions.values())
+        chosen = catalog.solutions_named(names) or list(catalog.solutions.values())
         changed = [each for each in chosen if has_library(each) and _changed(each, former)]
         verdicts = [
             Certified(each.name, True, ("nothing to certify: " + _why_not(each, former),))
@@ -86,7 +86,7 @@ def certify_launches(root: Path, names: Sequence[str], since: str) -> list[Certi
     revision = revision_of(root, since)
     verdicts = []
     with at_revision(root, revision) as former, ProcessPoolExecutor(_BUILDS, mp_context=get_context("spawn")) as pool:
-        chosen = [catalog.solution(name) for name in names] or list(catalog.solutions.values())
+        chosen = catalog.solutions_named(names) or list(catalog.solutions.values())
         for now in (each for each in chosen if _changed(each, former)):
             then, definition = _known(former.solution(now.name), now), catalog.definition(now.definition)
             rows = [row for row in catalog.traces(definition.name) if row.solution == now.name]

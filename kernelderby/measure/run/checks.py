@@ -96,7 +96,7 @@ def plan_checks(
 ) -> CheckPlan:
     """seeds: contents per case; on a GPU the first is the workload's own. fresh: instead of the listed cases so many
     that the secret draws."""
-    chosen = [catalog.solution(name) for name in solutions] or list(catalog.solutions.values())
+    chosen = catalog.solutions_named(solutions) or list(catalog.solutions.values())
     wanted = [catalog.definition(name) for name in definitions] or list(catalog.definitions.values())
     if fresh and (workloads or origins or seeds > 1):
         raise DerbyError("--fresh: draws shapes that no file holds; leave out --workloads, --origin and --seeds")

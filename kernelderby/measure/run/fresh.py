@@ -97,7 +97,7 @@ def fresh_workloads(
 ) -> dict[str, list[Workload]]:
     """For a race on a GPU: `count` shapes of each of the definitions (default: all) that any of the solutions (default:
     all) is for."""
-    chosen = [catalog.solution(name) for name in solutions] or list(catalog.solutions.values())
+    chosen = catalog.solutions_named(solutions) or list(catalog.solutions.values())
     wanted = [catalog.definition(name) for name in definitions] or list(catalog.definitions.values())
     raced = {solution.definition for solution in chosen}
     return {

@@ -89,7 +89,7 @@ def make_plan(
     if fresh is not None and workloads:
         raise DerbyError("--fresh: draws shapes that no file holds; leave out --workloads")
     catalog.check_origins(origins)
-    chosen = [catalog.solution(name) for name in solutions] or list(catalog.solutions.values())
+    chosen = catalog.solutions_named(solutions) or list(catalog.solutions.values())
     wanted = [catalog.definition(name) for name in definitions] or list(catalog.definitions.values())
     names = {definition.name for definition in wanted}
     chosen = [one for one in chosen if one.definition in names]

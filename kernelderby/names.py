@@ -1,0 +1,59 @@
+"""Names in a set, from its folders alone: in a tenth of the time that reading the set takes."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+OPERATOR, SOLUTION = "operator", "solution"
+REFERENCE = "_reference"  # OPERATOR_reference is a solution: plain torch to race against
+
+
+def names_in(root: Path, kind: str) -> Iterator[str]:
+    """Of operators or solutions, broken ones too; a solution may come twice. Aliases stand in no path."""
+    if kind == OPERATOR:
+        yield from _stems(_below(root / "definitions", 1))
+    else:
+        for folder in _below(root / "solutions", 3):
+            yield from _stems([folder])
+            yield from (each.name for each in _entries(folder) if each.is_dir())
+
+
+def is_strange(root: Path, name: str) -> bool:
+    """Whether a plain word is surely neither an operator, a solution, a reference nor an alias of the set."""
+    known = {*names_in(root, OPERATOR), *names_in(root, SOLUTION)}
+    if not name.isidentifier() or not known or {name, name.removesuffix(REFERENCE)} & known:
+        return False
+    return not any(name in text for text in _written(root))
+
+
+def _written(root: Path) -> Iterator[str]:
+    """The texts that may hold an alias."""
+    for folder in _below(root / "solutions", 3):
+        entries = _entries(folder)
+        sources = {each.name for each in entries if each.is_dir()}
+        for each in entries:
+            stem, suffix = os.path.splitext(each.name)
+            path = Path(each.path, "solution.toml") if each.name in sources else Path(each.path)
+            if each.name in sources or (suffix == ".json" and stem not in sources):
+                yield path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""
+
+
+def _below(folder: Path | str, depth: int) -> list[str]:
+    found = [str(folder)]
+    for _ in range(depth):
+        found = [each.path for one in found for each in _entries(one) if each.is_dir()]
+    return found
+
+
+def _stems(folders: list[str]) -> Iterator[str]:
+    for folder in folders:
+        yield from (each.name[:-5] for each in _entries(folder) if each.name.endswith(".json"))
+
+
+def _entries(folder: Path | str) -> list[os.DirEntry[str]]:
+    try:
+        return sorted(os.scandir(folder), key=lambda each: each.name)
+    except OSError:  # the reader of the set says so
+        return []
