@@ -1,9 +1,13 @@
 # make bench | test | lint | format | setup. From a fresh clone it needs only python3 (3.11 or newer) with venv, and a pip index.
 PYTHON ?= python3
 VENV ?= .venv
+# Files with the hashes of locks/, unless CONSTRAINTS or EXTRAS is given: then pip chooses, within those constraints.
+lock := $(if $(filter-out undefined,$(origin CONSTRAINTS) $(origin EXTRAS)),,locks/$(if $(shell command -v nvidia-smi),gpu,cpu).txt)
 CONSTRAINTS ?= constraints.txt
 comma := ,
 EXTRAS ?= measure,dev$(if $(shell command -v nvidia-smi),$(comma)gpu)
+pip = $(VENV)/bin/python -m pip install --quiet --no-compile
+locked = $(pip) --no-deps --require-hashes -r
 export VENV
 # pip's compiling of every file took half its time: Python compiles what is imported, and keeps it. Workers keep nothing,
 # so what they import is imported once before.
@@ -20,10 +24,16 @@ help:
 setup: $(VENV)/.kernelderby
 
 # The stamp makes a second run quick: installed again only when the requirements or the pins changed.
-$(VENV)/.kernelderby: pyproject.toml constraints.txt
+$(VENV)/.kernelderby: pyproject.toml constraints.txt $(wildcard locks/*.txt)
 	@test -x $(VENV)/bin/python || $(PYTHON) -m venv $(VENV)
-	$(VENV)/bin/python -m pip install --quiet --no-compile --upgrade $(if $(CONSTRAINTS),-c $(CONSTRAINTS)) pip
-	$(VENV)/bin/python -m pip install --quiet --no-compile $(if $(CONSTRAINTS),-c $(CONSTRAINTS)) -e '.[$(EXTRAS)]'
+ifneq ($(lock),)
+	$(locked) locks/pip.txt
+	$(locked) $(lock) $(if $(filter locks/cpu.txt,$(lock)),2>/dev/null || $(locked) locks/gpu.txt  # no such CPU build of torch in this index)
+	$(pip) --no-deps --no-build-isolation -e .
+else
+	$(pip) --upgrade $(if $(CONSTRAINTS),-c $(CONSTRAINTS)) pip
+	$(pip) $(if $(CONSTRAINTS),-c $(CONSTRAINTS)) -e '.[$(EXTRAS)]'
+endif
 	-@$(VENV)/bin/python -c 'import flashinfer_bench, torch, triton.language'
 	@touch $@
 

@@ -6,7 +6,7 @@ cd "$(dirname "$0")/.."
 [ $# -gt 0 ] || set -- python3.11 python3.12 python3.13
 failed=0
 for python in "$@"; do
-    command -v "$python" >/dev/null || { echo "$python: not here"; continue; }
+    "$python" -c "" 2>/dev/null || { echo "$python: not here"; continue; }
     place=$(mktemp -d)
     "$python" -m venv "$place"
     mapfile -t lowest < <("$place/bin/python" - <<'PY'

@@ -3,6 +3,7 @@
 import importlib.util
 import json
 import re
+import subprocess
 import sys
 import tomllib
 from types import ModuleType
@@ -71,3 +72,43 @@ def test_every_dependency_has_a_lowest_version_and_a_pin(checkout):
                 continue
             name = re.match(r"([\w.-]+)(?:\[[\w,]+\])?>=[\d.]+", requirement)[1]
             assert name.lower().replace("_", "-") in known, f"{name} has no pin in constraints.txt"
+
+
+def locked(checkout, *names):
+    """Name -> (version, number of hashes) of entries of locks/."""
+    text = "".join((checkout / f"locks/{name}.txt").read_text() for name in names)
+    found = {}
+    for entry in re.split(r"^(?=[a-z0-9])", text, flags=re.MULTILINE)[1:]:
+        name, version = re.match(r"([\w.-]+)==([^\s;]+)", entry).groups()
+        found[name] = version.removesuffix("+cpu"), len(re.findall(r"--hash=sha256:[0-9a-f]{64}\b", entry))
+    return found
+
+
+@pytest.mark.parametrize(("lock", "extras"), [("cpu", ("measure", "dev")), ("gpu", ("measure", "dev", "gpu"))])
+def test_make_installs_the_pins_by_their_hashes(checkout, lock, extras):
+    project = tomllib.loads((checkout / "pyproject.toml").read_text())["project"]
+    assert (checkout / f"locks/{lock}.txt").read_text().rstrip().endswith("-r common.txt")
+    found = locked(checkout, lock, "common", "pip")
+    pins = dict(re.findall(r"^([\w.-]+)==(\S+)", (checkout / "constraints.txt").read_text(), re.MULTILINE))
+    for name, version in pins.items():
+        assert found.get(name.lower().replace("_", "-"), (version,))[0] == version, f"{name}: python scripts/lock.py"
+    for requirement in sum((project["optional-dependencies"][extra] for extra in extras), project["dependencies"]):
+        name = re.match(r"[\w.-]+", requirement)[0].lower()
+        assert name in found, f"{requirement}: python scripts/lock.py, with uv on the PATH"
+    assert len(found) > 90 and all(hashes for _, hashes in found.values())
+
+
+def test_what_make_asks_of_pip(checkout):
+    def setup(*words):
+        done = subprocess.run(
+            ["make", "-Bn", "setup", "VENV=/nowhere", *words], cwd=checkout, capture_output=True, text=True
+        )
+        return [line for line in done.stdout.splitlines() if " pip install " in line]
+
+    renewed, locks, own = setup()
+    assert renewed.endswith("--no-deps --require-hashes -r locks/pip.txt") and "--no-deps --require-hashes" in locks
+    assert "--no-deps --no-build-isolation -e ." in own
+    for words in (["CONSTRAINTS="], ["CONSTRAINTS=mine.txt"], ["EXTRAS=measure"]):
+        renewed, own = setup(*words)
+        assert "locks/" not in renewed + own and own.endswith("]'")
+        assert ("-c mine.txt" in own) == ("CONSTRAINTS=mine.txt" in words)
