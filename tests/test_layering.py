@@ -28,6 +28,7 @@ LAYERS = [
     ("profile",),
     ("capture",),
     ("rank",),
+    ("deploy",),
     ("report",),
     ("measure",),
     ("api",),
@@ -81,7 +82,8 @@ EXTRAS = {
     "pandas": ("report/frame.py",),
     "pyarrow": ("catalog/columns.py", "profile/sources/sqlite/parquet.py"),
 }
-MODULES = sorted(path for path in PACKAGE.rglob("*.py") if path != PACKAGE / "__init__.py")
+COPIED = PACKAGE / "deploy" / "runtime"  # what exported packages run; only its selector is imported here
+MODULES = sorted(path for path in PACKAGE.rglob("*.py") if path != PACKAGE / "__init__.py" and path.parent != COPIED)
 
 
 @functools.cache
@@ -147,6 +149,15 @@ def test_only_measure_imports_torch_and_its_kin(path):
         assert top not in MEASURE_ONLY, f"{path}: imports {name}; that belongs into measure/"
         is_extra = path.relative_to(PACKAGE).as_posix() in EXTRAS.get(top, ())
         assert top in ANYWHERE or is_extra, f"{path}: imports {name}, which is no core dependency"
+
+
+def test_what_exported_packages_run_knows_nothing_of_ours():
+    for path in COPIED.glob("*.py"):
+        for node in ast.walk(parsed(path)):
+            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            if isinstance(node, ast.ImportFrom):
+                names = [node.module or ""] if node.level == 0 else []
+            assert all(name.partition(".")[0] in {"torch", *sys.stdlib_module_names} for name in names), path
 
 
 @pytest.mark.parametrize("path", sorted((PACKAGE / "cli").glob("*.py")), ids=lambda path: path.name)

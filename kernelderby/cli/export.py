@@ -1,4 +1,4 @@
-"""derby export: the set -> another flashinfer-bench dataset."""
+"""derby export: the set -> another flashinfer-bench dataset; its winners -> a package for servers."""
 
 from __future__ import annotations
 
@@ -6,20 +6,45 @@ from pathlib import Path
 
 import click
 
-from kernelderby.cli.options import FILE, DerbyCommand, json_option, root_option
-from kernelderby.cli.output import say, say_json, say_line
+from kernelderby.cli.options import FILE, DerbyCommand, definitions_option, root_option
+from kernelderby.cli.output import Output, output_options, say, say_json, say_line
 
 
 @click.command(cls=DerbyCommand)
 @click.argument("destination", type=FILE)
+@click.option("--wheel", is_flag=True, help="The fastest solutions as a wheel in the folder DESTINATION.")
+@click.option("--gpu", metavar="GPU", help="With --wheel: the GPU (default: the one with most rows).")
+@definitions_option
+@output_options("export", tables=("operators",), write=False)
 @root_option
-@json_option
-def command(destination: Path, root: Path, as_json: bool) -> None:
-    """Copy the set into the flashinfer-bench dataset at DESTINATION ($FIB_DATASET_PATH).
+def command(
+    destination: Path, wheel: bool, gpu: str | None, definitions: tuple[str, ...], root: Path, output: Output
+) -> None:
+    """Copy the set into the flashinfer-bench dataset at DESTINATION ($FIB_DATASET_PATH), or write a package there.
 
     Nothing is deleted there. A definition that it has already stays as it is, and so do its workloads; solutions are
     copied, or brought up to date.
+
+    --wheel builds an installable package: operators of torch.library that run at each shape the solution that the
+    recorded rows name (docs/serving.md). CUDA kernels are compiled here, once, by nvcc.
     """
+    if not wheel:
+        if gpu or definitions:
+            raise click.UsageError("--gpu and --definitions go with --wheel; a dataset takes the whole set")
+        _copy(root, destination, output.is_json)
+        return
+    from kernelderby.api import deploy
+    from kernelderby.catalog import Catalog
+    from kernelderby.measure.run.progress import bar
+
+    with bar("building", 0, quiet=output.is_json) as advance:
+        answer = deploy.wheel(
+            Catalog.open(root), destination, definitions, gpu=gpu, told=lambda name: advance(f"nvcc: {name}", done=0)
+        )
+    output.emit(answer)
+
+
+def _copy(root: Path, destination: Path, as_json: bool) -> None:
     from kernelderby.catalog.pack import export
 
     changes = export(root, destination)

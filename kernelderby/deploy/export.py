@@ -1,0 +1,73 @@
+"""The packages that `derby export` writes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from kernelderby import __version__
+from kernelderby.deploy.contents import NAME, contents
+from kernelderby.deploy.libraries import build_libraries
+from kernelderby.deploy.wheel import wheel_bytes
+from kernelderby.deploy.winners import AllWinners, Winners
+from kernelderby.errors import DerbyError
+from kernelderby.files import write_whole
+from kernelderby.hardware import find_gpu
+
+ARCHITECTURES = {"h100": "90a", "h200": "90a"}  # GPU id -> what nvcc builds for
+
+
+@dataclass(frozen=True, slots=True)
+class Exported:
+    """path: of the wheel, or of the folder. libraries: CUDA libraries in it. not_built: solution -> why it is not in
+    it."""
+
+    path: Path
+    bytes: int
+    found: AllWinners
+    libraries: int
+    not_built: dict[str, str]
+
+
+def export_wheel(found: AllWinners, folder: Path, told: Callable[[str], None]) -> Exported:
+    """Writes DIR/kernelderby_winners-<version>+<gpu>-py3-none-<platform>.whl. told: of each solution that nvcc builds.
+    DerbyError where nothing is left to bring."""
+    gpu = find_gpu(found.gpus[0])
+    architecture = ARCHITECTURES.get(gpu.id) if gpu else None
+    solutions = [each for operator in found.operators for each in operator.solutions]
+    if architecture is None:
+        raise DerbyError(f"--gpu: {found.gpus[0]} has no nvcc architecture here; there are {', '.join(ARCHITECTURES)}")
+    libraries, not_built = build_libraries(solutions, architecture, told)
+    kept = without(found, not_built)
+    files = {f"{NAME}/{path}": data for path, data in {**contents(kept), **libraries}.items()}
+    version = f"{__version__}+{gpu.id if gpu else ''}"
+    info = f"{NAME}-{version}.dist-info"
+    files[f"{info}/METADATA"] = _metadata(version, kept).encode()
+    tag = "py3-none-manylinux_2_28_x86_64" if libraries else "py3-none-any"
+    data = wheel_bytes(files, info, tag)
+    path = folder / f"{NAME}-{version}-{tag}.whl"
+    write_whole(path, data)
+    return Exported(path, len(data), kept, len(libraries), not_built)
+
+
+def without(found: AllWinners, names: dict[str, str]) -> AllWinners:
+    """Without these solutions."""
+
+    def kept(operator: Winners) -> Winners:
+        return replace(
+            operator,
+            solutions=tuple(each for each in operator.solutions if each.name not in names),
+            left_out=operator.left_out
+            | {each.name: names[each.name] for each in operator.solutions if each.name in names},
+        )
+
+    return replace(found, operators=tuple(map(kept, found.operators)))
+
+
+def _metadata(version: str, found: AllWinners) -> str:
+    return (
+        f"Metadata-Version: 2.1\nName: {NAME.replace('_', '-')}\nVersion: {version}\n"
+        f"Summary: Fastest measured kernels of {len(found.operators)} operators of LLM serving on {found.gpus[0]}.\n"
+        "License: Apache-2.0\nRequires-Python: >=3.10\nRequires-Dist: torch>=2.6\n"
+    )

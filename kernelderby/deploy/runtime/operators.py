@@ -1,0 +1,228 @@
+"""Operators of torch.library over the solutions: a functional one, `<name>_out`, which writes into the caller's
+tensors, and, where servers update in place, `<name>_`.
+
+The namespace is the package's. Each call checks ranks, types and sizes (one-line ValueError), takes tensors that are
+not contiguous or not at a multiple of 16 bytes through a copy, and runs the solution that the recorded times name.
+A solution that refuses a shape is passed over for that shape with a line in the log. In a capture only what already
+ran at that shape outside of one may run, else plain torch, so that nothing is compiled there.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from .selector import Selector
+from .solutions import PREFIX, can_run, function_of, tell
+
+ALIGNMENT = 16  # bytes
+DATA: dict[str, Any] = json.loads((Path(__file__).parent / "operators.json").read_text(encoding="utf-8"))
+_REFUSALS = (ValueError, TypeError, NotImplementedError, AssertionError)
+
+
+class ServedOperator:
+    """about: an entry of operators.json, which deploy/contents.py writes."""
+
+    def __init__(self, name: str, about: Mapping[str, Any]) -> None:
+        self.name, self.about = name, about
+        self.inputs: dict[str, Any] = about["inputs"]
+        self.outputs: dict[str, Any] = about["outputs"]
+        self.in_place: dict[str, str] = about["in_place"]  # output -> input, as the `<name>_` operator has it
+        self.selector = Selector(about)
+        self._orders: dict[Any, list[str]] = {}
+        self._warm: set[Any] = set()
+
+    # ------------------------------------------------------------------------------------------------------- the sizes
+
+    def sizes(self, arguments: Sequence[Any]) -> dict[str, int]:
+        """Axis -> size. ValueError for what the contract does not allow."""
+        found: dict[str, int] = dict(self.about["constants"])
+        for (name, spec), value in zip(self.inputs.items(), arguments, strict=True):
+            if spec["shape"] is not None:
+                self._check(name, spec, value, found)
+        for relation in self.about["constraints"]:
+            if not eval(relation, {"__builtins__": {}}, found):  # arithmetic of axes, from the operator's definition
+                raise ValueError(f"{self.name}: the sizes do not fit: {relation}")
+        return found
+
+    def _check(self, name: str, spec: Mapping[str, Any], tensor: torch.Tensor, found: dict[str, int]) -> None:
+        if tensor.dtype is not getattr(torch, spec["dtype"]):
+            raise ValueError(f"{self.name}: {name} is {tensor.dtype}, must be {spec['dtype']}")
+        if tensor.dim() != len(spec["shape"]):
+            raise ValueError(f"{self.name}: {name} has {tensor.dim()} axes, must have [{', '.join(spec['shape'])}]")
+        for axis, size in zip(spec["shape"], tensor.shape, strict=True):
+            if found.setdefault(axis, size) != size:
+                raise ValueError(f"{self.name}: {name} has {axis} {size}, must be {found[axis]}")
+
+    def new(self, name: str, sizes: Mapping[str, int], like: torch.Tensor) -> torch.Tensor:
+        """An output, not filled."""
+        spec = self.outputs[name]
+        shape = [sizes[axis] for axis in spec["shape"]]
+        return torch.empty(shape, dtype=getattr(torch, spec["dtype"]), device=like.device)
+
+    def first(self, arguments: Sequence[Any]) -> torch.Tensor:
+        tensor: torch.Tensor = next(each for each in arguments if isinstance(each, torch.Tensor))
+        return tensor
+
+    # --------------------------------------------------------------------------------------------------------- a call
+
+    def order(self, sizes: Mapping[str, int], device: torch.device) -> list[str]:
+        """The solutions that may run there, best first."""
+        shape = tuple(sizes[axis] for axis in self.selector.axes)
+        key = device, shape
+        if key not in self._orders:
+            is_measured = device.type == "cuda" and torch.cuda.get_device_name(device) in DATA["gpus"]
+            if not is_measured:
+                where = torch.cuda.get_device_name(device) if device.type == "cuda" else "a CPU"
+                tell(f"{PREFIX} was measured on {DATA['gpus'][0]}; on {where} libraries or plain torch run")
+            solutions: dict[str, Any] = self.about["solutions"]
+            available = {name for name, about in solutions.items() if can_run(about, device, is_measured)}
+            self._orders[key] = self.selector.order(shape, available)
+        return self._orders[key]
+
+    def __call__(self, arguments: Sequence[Any], outputs: Mapping[str, torch.Tensor], in_place: bool = False) -> None:
+        """Writes the outputs. in_place: those of self.in_place are the arguments' own tensors."""
+        sizes = self.sizes(arguments)
+        device = self.first(arguments).device
+        capturing = device.type == "cuda" and torch.cuda.is_current_stream_capturing()
+        scalars = tuple(each for each in arguments if isinstance(each, int))
+        key = device, tuple(sizes.values()), scalars
+        order = self.order(sizes, device)
+        for name in order:
+            about = self.about["solutions"][name]
+            is_plain = about["kind"] == "plain"
+            if capturing and not is_plain and (name, key) not in self._warm:
+                tell(f"{self.name} at {sizes}: {name} did not run before the capture; the next one is captured instead")
+                continue
+            function = function_of(name, about)
+            if function is None:
+                continue
+            try:
+                self._run(function, about["in_place"], arguments, outputs, in_place)
+            except _REFUSALS as problem:
+                if is_plain:
+                    raise
+                tell(f"{self.name} at {sizes}: {name} refuses ({str(problem)[:160]}); the next one runs")
+                self._orders[device, tuple(sizes[axis] for axis in self.selector.axes)].remove(name)
+                return self(arguments, outputs, in_place)
+            self._warm.add((name, key))
+            return None
+        raise RuntimeError(f"{self.name}: nothing in this package runs on {device}")
+
+    def _run(
+        self,
+        function: Callable[..., None],
+        own_in_place: Mapping[str, str],
+        arguments: Sequence[Any],
+        outputs: Mapping[str, torch.Tensor],
+        in_place: bool,
+    ) -> None:
+        """own_in_place: of the solution, whose outputs lie in its inputs' memory."""
+        given = {name: _ready(value) for name, value in zip(self.inputs, arguments, strict=True)}
+        written: dict[str, torch.Tensor] = {}
+        for name, tensor in outputs.items():
+            shared = self.in_place.get(name) if in_place else None
+            source = own_in_place.get(name)
+            if shared is not None and source == shared:
+                written[name] = given[source]  # ready: the caller's own tensor, or a copy of it
+            else:
+                is_free = shared is None and _is_ready(tensor)
+                written[name] = tensor if is_free else torch.empty_like(tensor, memory_format=torch.contiguous_format)
+                if source is not None:
+                    written[name].copy_(given[source])
+                    given[source] = written[name]
+        function(*given.values(), *written.values())
+        for name, tensor in outputs.items():
+            if written[name] is not tensor:
+                tensor.copy_(written[name])
+
+
+def _is_ready(tensor: torch.Tensor) -> bool:
+    return tensor.is_contiguous() and tensor.data_ptr() % ALIGNMENT == 0
+
+
+def _ready(value: Any) -> Any:
+    if not isinstance(value, torch.Tensor) or _is_ready(value):
+        return value
+    return value.clone(memory_format=torch.contiguous_format)
+
+
+# ------------------------------------------------------------------------------------------------------- registration
+
+OPERATORS = {name: ServedOperator(name, about) for name, about in DATA["operators"].items()}
+
+
+def schema(operator: ServedOperator, form: str) -> str:
+    """form: "" (functional), "_out" or "_" (in place)."""
+    letters = iter("abcdefghijklmnop")
+    shared = set(operator.in_place.values()) if form == "_" else set()
+    parts = []
+    for name, spec in operator.inputs.items():
+        if spec["shape"] is None:
+            parts.append(f"{'float' if spec['dtype'].startswith(('float', 'bfloat')) else 'SymInt'} {name}")
+        else:
+            parts.append(f"Tensor{f'({next(letters)}!)' if name in shared else ''} {name}")
+    new = [name for name in operator.outputs if form != "_" or name not in operator.in_place]
+    if form == "_out":
+        parts += [f"Tensor({next(letters)}!) {name}" for name in new]
+        new = []
+    gives = ", ".join(["Tensor"] * len(new))
+    return f"({', '.join(parts)}) -> {gives if len(new) == 1 else f'({gives})'}"
+
+
+def _functional(operator: ServedOperator, form: str) -> tuple[Callable[..., Any], Callable[..., Any]]:
+    """The call and its fake. Of "_": outputs that lie in inputs are not returned."""
+    in_place = operator.in_place if form == "_" else {}
+    place = {name: list(operator.inputs).index(source) for name, source in in_place.items()}
+
+    def fake(*arguments: Any) -> Any:
+        sizes = operator.sizes(arguments)
+        new = [operator.new(name, sizes, operator.first(arguments)) for name in operator.outputs if name not in place]
+        return None if not new else new[0] if len(new) == 1 else tuple(new)
+
+    def call(*arguments: Any) -> Any:
+        sizes = operator.sizes(arguments)
+        outputs = {
+            name: arguments[place[name]] if name in place else operator.new(name, sizes, operator.first(arguments))
+            for name in operator.outputs
+        }
+        operator(arguments, outputs, in_place=form == "_")
+        new = [tensor for name, tensor in outputs.items() if name not in place]
+        return None if not new else new[0] if len(new) == 1 else tuple(new)
+
+    return call, fake
+
+
+def _out(operator: ServedOperator) -> tuple[Callable[..., Any], Callable[..., Any]]:
+    count = len(operator.inputs)
+
+    def fake(*arguments: Any) -> None:
+        operator.sizes(arguments[:count])
+
+    def call(*arguments: Any) -> None:
+        sizes = operator.sizes(arguments[:count])
+        outputs = dict(zip(operator.outputs, arguments[count:], strict=True))
+        for name, tensor in outputs.items():
+            operator._check(name, operator.outputs[name], tensor, sizes)
+        operator(arguments[:count], outputs)
+
+    return call, fake
+
+
+def register() -> dict[str, Any]:
+    """Name -> the operator of torch.library, in all its forms."""
+    found = {}
+    for name, operator in OPERATORS.items():
+        for form in ("", "_out") + (("_",) if operator.in_place else ()):
+            call, fake = _out(operator) if form == "_out" else _functional(operator, form)
+            mutated = {"": (), "_out": tuple(operator.outputs), "_": tuple(operator.in_place.values())}[form]
+            made = torch.library.custom_op(
+                f"{PREFIX}::{name}{form}", call, mutates_args=mutated, schema=schema(operator, form)
+            )
+            made.register_fake(fake)
+            found[f"{name}{form}"] = getattr(getattr(torch.ops, PREFIX), f"{name}{form}").default
+    return found

@@ -1,0 +1,55 @@
+"""Which solution runs one operator at one shape, from recorded times. Needs neither torch nor a GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from math import log2
+from typing import Any
+
+SLACK = 2.0  # the measured region reaches an octave further on each side, in every axis
+
+
+class Selector:
+    """Of one operator. data: {"axes": names, "solutions": {name: {"kind": "own" | "library" | "plain", ...}},
+    "points": [[sizes, [us of each solution, or null]], ...]}; both lists in the order of `axes` and `solutions`."""
+
+    def __init__(self, data: Mapping[str, Any]) -> None:
+        self.axes: tuple[str, ...] = tuple(data["axes"])
+        self.kinds: dict[str, str] = {name: about["kind"] for name, about in data["solutions"].items()}
+        self.points: list[tuple[Sequence[int], dict[str, float]]] = []
+        for sizes, times in data["points"]:
+            known = {name: us for name, us in zip(self.kinds, times, strict=True) if us is not None}
+            least = min(known.values())
+            self.points.append((sizes, {name: log2(us / least) for name, us in known.items()}))
+
+    def inside(self, sizes: Sequence[int]) -> bool:
+        """Whether the shape lies in the measured region: each size within its measured range, and SLACK beyond it."""
+        if not self.points:
+            return False
+        columns = zip(*(point for point, _ in self.points), strict=True)
+        return all(
+            min(column) / SLACK <= size <= max(column) * SLACK for size, column in zip(sizes, columns, strict=True)
+        )
+
+    def order(self, sizes: Sequence[int], available: Collection[str]) -> list[str]:
+        """Of the available solutions those that may run, best first; plain torch is always among them.
+
+        Inside the region: by the loss that is expected of each, the mean of its losses at the measured shapes, of
+        which one counts half as much an octave further off. Outside: libraries in that order, then plain torch."""
+        weights = [2.0 ** -_octaves(sizes, point) for point, _ in self.points]
+        expected = {name: self._expected(name, weights) for name in self.kinds if name in available}
+        if not self.inside(sizes):
+            expected = {name: loss for name, loss in expected.items() if self.kinds[name] == "library"}
+        found = sorted(expected, key=lambda name: (expected[name], name))
+        return found + [name for name, kind in self.kinds.items() if kind == "plain" and name not in found]
+
+    def _expected(self, name: str, weights: Sequence[float]) -> float:
+        total = loss = 0.0
+        for weight, (_, losses) in zip(weights, self.points, strict=True):
+            if name in losses:
+                total, loss = total + weight, loss + weight * losses[name]
+        return loss / total if total else float("inf")
+
+
+def _octaves(sizes: Sequence[int], others: Sequence[int]) -> float:
+    return sum(abs(log2(max(size, 1) / max(other, 1))) for size, other in zip(sizes, others, strict=True))

@@ -1,0 +1,213 @@
+"""The recorded times that a package dispatches by, of each operator on one GPU; and what that choice loses."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from kernelderby.catalog import Catalog, Definition, Solution
+from kernelderby.catalog.libraries import library_of
+from kernelderby.catalog.traces import fresh_workloads
+from kernelderby.deploy.runtime.selector import Selector
+from kernelderby.errors import DerbyError
+from kernelderby.roofline.recorded import Recorded, recorded
+from kernelderby.roofline.selection import BASELINE_AUTHOR
+from kernelderby.trace import Measurement
+
+KIND = "graph"  # of the times: what servers replay
+
+
+@dataclass(frozen=True, slots=True)
+class TimedShape:
+    """sizes: of the definition's variable axes, in their order. us: solution -> time."""
+
+    sizes: tuple[int, ...]
+    us: dict[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class ChoiceLoss:
+    """How much longer the chosen solution took than the fastest, as a share, over shapes that the choice did not know:
+    each shape left out in turn. inside: shapes that lay in the region of the others, where mean and worst are of;
+    outside: the others, which libraries run; outside_mean. None without shapes. fresh: the same of fresh shapes,
+    chosen by all others."""
+
+    inside: int
+    mean: float | None
+    worst: float | None
+    outside: int
+    outside_mean: float | None
+    fresh: int
+    fresh_mean: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Winners:
+    """Of one operator. solutions: those that the package brings, own ones first, then libraries, then plain torch.
+    fastest: solution -> shapes on which it is. left_out: solutions that do not take part, and why."""
+
+    definition: Definition
+    solutions: tuple[Solution, ...]
+    shapes: tuple[TimedShape, ...]
+    fastest: dict[str, int]
+    loss: ChoiceLoss
+    left_out: dict[str, str]
+
+    def data(self) -> dict[str, Any]:
+        """What Selector reads, and what runs a solution."""
+        return {
+            "axes": _axes(self.definition),
+            "solutions": {each.name: _about(each) for each in self.solutions},
+            "points": [[list(each.sizes), [each.us.get(one.name) for one in self.solutions]] for each in self.shapes],
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class AllWinners:
+    """gpus: the names that the rows give the GPU, the most frequent one first. measured: first and last day. skipped:
+    definition -> why it has none."""
+
+    gpus: tuple[str, ...]
+    protocol: str
+    measured: tuple[str, str]
+    operators: tuple[Winners, ...]
+    skipped: dict[str, str]
+
+
+def winners(catalog: Catalog, definitions: Sequence[Definition], gpu: str | None = None) -> AllWinners:
+    """DerbyError where no row is of that GPU, or none of these definitions has any."""
+    rows = [row for each in definitions for row in catalog.traces(each.name, clocks=False)]
+    found = recorded(rows, catalog.solutions, gpu, kind=KIND)
+    operators, skipped = [], {}
+    for definition in definitions:
+        try:
+            operators.append(_winners(catalog, definition, found, rows))
+        except DerbyError as reason:
+            skipped[definition.name] = str(reason)
+    if not operators:
+        raise DerbyError(f"traces/: no rows to choose by on {found.group.gpu}; measure with `derby bench`")
+    counted = [row for row in found.rows.values() if row.definition in {each.definition.name for each in operators}]
+    names = [row.gpu for row in counted]
+    days = sorted(row.timestamp[:10] for row in counted)
+    gpus = tuple(sorted(set(names), key=lambda name: (-names.count(name), name)))
+    return AllWinners(gpus, found.group.protocol, (days[0], days[-1]), tuple(operators), skipped)
+
+
+def kind_of(solution: Solution) -> str:
+    """own: brings its kernels. library: calls an installed one's, torch's too. plain: the set's baseline."""
+    if solution.author == BASELINE_AUTHOR:
+        return "plain"
+    return "library" if library_of(solution) else "own"
+
+
+def _winners(catalog: Catalog, definition: Definition, found: Recorded, rows: Sequence[Measurement]) -> Winners:
+    own = {each.name: each for each in catalog.solutions.values() if each.definition == definition.name}
+    plain = next((each for each in own.values() if kind_of(each) == "plain"), None)
+    if plain is None:
+        raise DerbyError("has no baseline to fall back to")
+    times = found.times.get(definition.name, {})
+    left_out = {
+        name: reason for name, each in own.items() if each is not plain and (reason := _unfit(each, times.get(name)))
+    }
+    listed = catalog.workloads(definition.name)
+    fresh = fresh_workloads(rows, definition, lambda problem: None)
+    of_set, of_fresh = (
+        [
+            TimedShape(tuple(workload.axes[axis] for axis in _axes(definition)), us)
+            for workload in workloads
+            if len(
+                us := {
+                    name: own_times[workload.uuid].latency_us
+                    for name, own_times in times.items()
+                    if name not in left_out and workload.uuid in own_times and not own_times[workload.uuid].outdated
+                }
+            )
+            > 1
+        ]
+        for workloads in (listed, fresh)
+    )
+    if not of_set:
+        raise DerbyError("no shape has times of two solutions of the present code")
+    kept = _kept(of_set, own) | {plain.name}
+    order = sorted(
+        (own[name] for name in kept), key=lambda each: (("own", "library", "plain").index(kind_of(each)), each.name)
+    )
+    loss = _loss(definition, [own[name] for name in own if name not in left_out], of_set, of_fresh)
+    first = [min(each.us, key=lambda name: (each.us[name], name)) for each in of_set]
+    fastest = {each.name: first.count(each.name) for each in order if each.name in first}
+    return Winners(definition, tuple(order), tuple(of_set), fastest, loss, left_out)
+
+
+def _unfit(solution: Solution, times: Mapping[str, Any] | None) -> str | None:
+    if solution.setup:
+        return "needs a setup() of its weights"
+    if solution.language not in ("python", "triton"):
+        return f"is written in {solution.language}"
+    if not times:
+        return "has no time as a CUDA graph"
+    return "its times are of former code" if all(each.outdated for each in times.values()) else None
+
+
+def _kept(shapes: Sequence[TimedShape], own: Mapping[str, Solution]) -> set[str]:
+    """The fastest of all, of those with kernels of their own, and of libraries, on any shape."""
+    found = set()
+    for shape in shapes:
+        for kinds in (("own", "library", "plain"), ("own",), ("library",)):
+            some = [name for name in shape.us if kind_of(own[name]) in kinds]
+            found |= {min(some, key=lambda name: (shape.us[name], name))} if some else set()
+    return found
+
+
+def _axes(definition: Definition) -> list[str]:
+    return [axis for axis, size in definition.axes.items() if size is None]
+
+
+def _about(solution: Solution) -> dict[str, Any]:
+    requires = solution.requires
+    capability = [
+        [int(part) for part in each.split(".")] if each else None
+        for each in (requires.minimum_compute_capability, requires.maximum_compute_capability)
+    ]
+    return {
+        "kind": kind_of(solution),
+        "author": solution.author,
+        "entry": solution.entry_point,
+        "modules": list(requires.modules),
+        "capability": capability,
+        "in_place": solution.in_place,
+    }
+
+
+def _loss(
+    definition: Definition, solutions: Sequence[Solution], shapes: Sequence[TimedShape], fresh: Sequence[TimedShape]
+) -> ChoiceLoss:
+    def selector(known: Sequence[TimedShape]) -> Selector:
+        return Selector(
+            {
+                "axes": _axes(definition),
+                "solutions": {each.name: {"kind": kind_of(each)} for each in solutions},
+                "points": [[each.sizes, [each.us.get(one.name) for one in solutions]] for each in known],
+            }
+        )
+
+    inside: list[float] = []
+    outside: list[float] = []
+    for shape in shapes:
+        choice = selector([each for each in shapes if each.sizes != shape.sizes])
+        (inside if choice.inside(shape.sizes) else outside).append(_lost(choice, shape))
+    everything = selector(shapes)
+    of_fresh = [_lost(everything, shape) for shape in fresh]
+    return ChoiceLoss(
+        *(len(inside), _mean(inside), max(inside, default=None), len(outside), _mean(outside)),
+        *(len(of_fresh), _mean(of_fresh)),
+    )
+
+
+def _lost(choice: Selector, shape: TimedShape) -> float:
+    chosen = choice.order(shape.sizes, shape.us)[0]
+    return shape.us.get(chosen, max(shape.us.values())) / min(shape.us.values()) - 1
+
+
+def _mean(values: Sequence[float]) -> float | None:
+    return sum(values) / len(values) if values else None

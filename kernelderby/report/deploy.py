@@ -1,0 +1,105 @@
+"""What a package of winners holds, as a table of operators."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any
+
+from kernelderby.deploy.export import Exported
+from kernelderby.deploy.winners import Winners, kind_of
+from kernelderby.report.answer import Answer
+from kernelderby.report.frame import frame
+from kernelderby.report.model import NOTHING, Column, Report, Table, TableCell
+from kernelderby.report.numbers import percent
+
+_WORDS = {"own": "own", "library": "libraries", "plain": "plain torch"}
+
+
+def exported_answer(found: Exported, warnings: Sequence[str] = ()) -> Answer[Exported]:
+    """Frame: operators."""
+    return Answer(
+        found,
+        lambda: _data(found),
+        lambda: [_report(found)],
+        lambda: (frame("operators", _data(found)["operators"]),),
+        tuple(warnings),
+    )
+
+
+def _data(found: Exported) -> dict[str, Any]:
+    return {
+        "path": str(found.path),
+        "bytes": found.bytes,
+        "cuda_libraries": found.libraries,
+        "not_built": found.not_built,
+        "gpus": found.found.gpus,
+        "protocol": found.found.protocol,
+        "measured": found.found.measured,
+        "operators": [
+            {
+                "name": each.definition.name,
+                "shapes": len(each.shapes),
+                "solutions": [solution.name for solution in each.solutions],
+                "fastest": each.fastest,
+                "loss": asdict(each.loss),
+                "left_out": each.left_out,
+            }
+            for each in found.found.operators
+        ],
+        "skipped": found.found.skipped,
+    }
+
+
+def _report(found: Exported) -> Report:
+    operators = found.found.operators
+    means = [each.loss.mean for each in operators if each.loss.mean is not None]
+    inside, outside = (sum(getattr(each.loss, name) for each in operators) for name in ("inside", "outside"))
+    fresh = sum(each.loss.fresh for each in operators)
+    facts = [
+        f"{found.path} ({found.bytes / 1e6:.1f} MB, {found.libraries} CUDA libraries)",
+        f"Chosen by times of CUDA graphs on {found.found.gpus[0]}, {' to '.join(dict.fromkeys(found.found.measured))}, "
+        f"{found.found.protocol}. On any other device libraries or plain torch run.",
+    ]
+    if means:
+        facts.append(
+            f"Each shape left out in turn, and chosen for by the others: {percent(sum(means) / len(means))} above the "
+            f"fastest in the mean of {len(means)} operators ({inside} shapes). {outside} more lay outside of the "
+            "region of the others: there libraries run."
+        )
+    facts.append(f"Fresh shapes: {fresh} measured." if fresh else "Fresh shapes: not measured yet.")
+    columns = (
+        Column("operator", "left"),
+        Column("shapes"),
+        Column("fastest", "left"),
+        Column("loss mean"),
+        Column("loss worst"),
+        Column("left out, outside", is_optional=True),
+    )
+    table = Table(
+        "Operators",
+        columns,
+        tuple(map(_row, operators)),
+        "Fastest: on how many shapes kernels of the package's own, or an installed library. Loss: time of the chosen "
+        "solution above the fastest one's, each shape left out in turn.",
+    )
+    notes = [f"{name}: not in the package: {reason}" for name, reason in found.found.skipped.items()]
+    notes += [f"{name}: passed over: {reason}" for each in operators for name, reason in sorted(each.left_out.items())]
+    return Report(f"{len(operators)} operators", tuple(facts), (table,), tuple(notes))
+
+
+def _row(found: Winners) -> tuple[TableCell, ...]:
+    kinds = {each.name: kind_of(each) for each in found.solutions}
+    counts: Counter[str] = Counter()
+    for name, shapes in found.fastest.items():
+        counts[_WORDS[kinds[name]]] += shapes
+    loss = found.loss
+    return (
+        TableCell(found.definition.name),
+        TableCell(str(len(found.shapes))),
+        TableCell(", ".join(f"{kind} {shapes}" for kind, shapes in counts.most_common())),
+        NOTHING if loss.mean is None else TableCell(percent(loss.mean)),
+        NOTHING if loss.worst is None else TableCell(percent(loss.worst)),
+        TableCell(str(loss.outside)) if loss.outside else NOTHING,
+    )

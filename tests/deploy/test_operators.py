@@ -1,0 +1,231 @@
+"""The operators of an exported package on a CPU: every contract in every form, and what the compiler asks."""
+
+import logging
+
+import pytest
+import torch
+
+from kernelderby.catalog import Catalog
+from kernelderby.measure.judge.cases import small_cases
+from kernelderby.measure.judge.correctness import judge
+from kernelderby.measure.judge.definition import definition_module
+from kernelderby.measure.judge.inputs import InputMaker
+from kernelderby.trace import Status
+from tests.conftest import CHECKOUT
+
+CPU = torch.device("cpu")
+LARGE = "moe_fp8_block_scale_ds_routing_topk8_ng8_kg4_e32_h7168_i2048"  # 1.4 GB of weights
+NAMES = sorted(Catalog.open(CHECKOUT).definitions)
+
+
+def small_inputs(definition):
+    module = definition_module(definition)
+    constants = {axis: size for axis, size in definition.axes.items() if size is not None}
+    [case] = small_cases(definition, {**module.SMALL_AXES, **constants}, [{}], 1)
+    return module, InputMaker(definition, module, case, CPU, CHECKOUT).make()
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if name != LARGE])
+def test_every_operator_gives_what_its_reference_gives_in_every_form(package, catalog, name):
+    definition = catalog.definition(name)
+    module, inputs = small_inputs(definition)
+
+    def is_right(outputs):
+        return judge(definition, module, inputs_before, outputs).status is Status.PASSED
+
+    inputs_before = {
+        name: value.clone() if isinstance(value, torch.Tensor) else value for name, value in inputs.items()
+    }
+
+    returned = getattr(package, name)(*inputs.values())
+    returned = returned if isinstance(returned, tuple) else (returned,)
+    outputs = dict(zip(definition.outputs, returned, strict=True))
+    assert is_right(outputs)
+    for each, value in inputs_before.items():
+        assert not isinstance(value, torch.Tensor) or inputs[each].view(torch.uint8).equal(value.view(torch.uint8))
+
+    written = {each: torch.full_like(tensor, 0) for each, tensor in outputs.items()}
+    assert getattr(package, f"{name}_out")(*inputs.values(), *written.values()) is None
+    assert is_right(written)
+
+    operator = package.OPERATORS[name]
+    if operator.in_place:
+        new = getattr(package, f"{name}_")(*inputs.values())
+        new = list(new) if isinstance(new, tuple) else [new]
+        shared = operator.in_place
+        outputs = {each: inputs[shared[each]] if each in shared else new.pop(0) for each in definition.outputs}
+        assert is_right(outputs)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_fakes_give_the_shapes_and_types_of_the_contract(package, catalog, name):
+    """With the axes of a shape that was measured, and without memory."""
+    definition = catalog.definition(name)
+    sizes = definition.sizes(catalog.workloads(name)[0].axes)
+    arguments = [_fake(spec, sizes) for spec in definition.inputs.values()]
+    returned = getattr(package, name)(*arguments)
+    returned = returned if isinstance(returned, tuple) else (returned,)
+    for spec, tensor in zip(definition.outputs.values(), returned, strict=True):
+        assert list(tensor.shape) == [sizes[axis] for axis in spec.shape]
+        assert tensor.dtype == getattr(torch, spec.dtype) and tensor.device.type == "meta"
+
+
+def _fake(spec, sizes):
+    if spec.shape is None:
+        return 2 if spec.dtype.startswith("int") else 1.0
+    return torch.empty([sizes[axis] for axis in spec.shape], dtype=getattr(torch, spec.dtype), device="meta")
+
+
+def test_schemas_say_what_is_written(package):
+    def schema(name):
+        return str(getattr(package, name)._schema).removeprefix("kernelderby_winners::")
+
+    assert schema("rms_norm") == "rms_norm(Tensor hidden_states, Tensor weight, float eps) -> Tensor"
+    assert schema("rms_norm_out") == (
+        "rms_norm_out(Tensor hidden_states, Tensor weight, float eps, Tensor(a!) output) -> ()"
+    )
+    assert schema("fused_add_rms_norm_") == (
+        "fused_add_rms_norm_(Tensor(a!) hidden_states, Tensor(b!) residual, Tensor weight, float eps) -> ()"
+    )
+    assert schema("topk_filter").startswith("topk_filter(Tensor logits, SymInt top_k, float filter_value)")
+    assert "rms_norm_" not in package.__all__
+
+
+@pytest.fixture
+def row():
+    return torch.randn(3, 64).bfloat16(), torch.randn(3, 64).bfloat16(), torch.randn(64).bfloat16(), 1e-6
+
+
+@pytest.mark.parametrize("form", ["", "_out", "_"])
+def test_opcheck(package, row, form):
+    hidden, residual, weight, eps = row
+    given = [hidden, residual, weight, eps]
+    given += [torch.empty_like(hidden), torch.empty_like(hidden)] if form == "_out" else []
+    checked = torch.library.opcheck(getattr(package, f"fused_add_rms_norm{form}"), given)
+    assert set(checked.values()) == {"SUCCESS"}, checked
+
+
+def test_a_compiled_graph_is_whole_and_right_at_other_sizes(package, row):
+    _, _, weight, eps = row
+
+    @torch.compile(fullgraph=True, backend="aot_eager", dynamic=True)
+    def layer(hidden, residual):
+        residual = residual.clone()
+        hidden = package.rms_norm(hidden, weight, eps)
+        package.fused_add_rms_norm_(hidden, residual, weight, eps)
+        return hidden, residual
+
+    for rows in (3, 5):
+        hidden, residual = torch.randn(rows, 64).bfloat16(), torch.randn(rows, 64).bfloat16()
+        normed = package.rms_norm(hidden, weight, eps)
+        expected = package.fused_add_rms_norm(normed, residual, weight, eps)
+        for one, other in zip(layer(hidden, residual), expected, strict=True):
+            torch.testing.assert_close(one, other)
+
+
+@pytest.mark.parametrize(
+    ("change", "problem"),
+    [
+        (lambda x, y, w: (x.float(), y, w), "hidden_states is torch.float32, must be bfloat16"),
+        (lambda x, y, w: (x[None], y, w), r"hidden_states has 3 axes, must have \[num_tokens, hidden_size\]"),
+        (lambda x, y, w: (x, y[:2], w), "residual has num_tokens 2, must be 3"),
+        (lambda x, y, w: (x, y, w[:63]), "weight has hidden_size 63, must be 64"),
+    ],
+)
+def test_what_the_contract_does_not_allow_is_one_line(package, row, change, problem):
+    hidden, residual, weight, eps = row
+    with pytest.raises(ValueError, match=f"^fused_add_rms_norm: {problem}$"):
+        package.fused_add_rms_norm(*change(hidden, residual, weight), eps)
+
+
+def test_constraints_between_axes_are_checked(package):
+    fp8 = torch.zeros(2, 256, dtype=torch.float8_e4m3fn)
+    with pytest.raises(ValueError, match="the sizes do not fit: k == 128"):
+        package.block_scaled_mm(fp8, torch.ones(2, 3), fp8[:, :256].repeat(64, 1), torch.ones(1, 3))
+
+
+def test_slices_and_odd_addresses_go_through_a_copy(package, row):
+    hidden, residual, weight, eps = row
+    wide = torch.randn(3, 193).bfloat16()
+    part = wide[:, 1:65]  # neither contiguous nor at a multiple of 16 bytes
+    torch.testing.assert_close(package.rms_norm(part, weight, eps), package.rms_norm(part.clone(), weight, eps))
+    expected = package.fused_add_rms_norm(part.clone(), residual, weight, eps)
+    package.fused_add_rms_norm_(part, residual, weight, eps)
+    torch.testing.assert_close(wide[:, 1:65], expected[0])
+    torch.testing.assert_close(residual, expected[1])
+
+
+# ----------------------------------------------------------------------------- what runs, told by made-up solutions
+
+
+class Told:
+    """Solutions that note their calls, as solutions.function_of would load them."""
+
+    def __init__(self, package, monkeypatch, name, kinds, refusing=()):
+        self.calls, self.lines = [], []
+        self.operators = __import__(f"{package.__name__}.operators", fromlist=["x"])
+        about = dict(package.OPERATORS[name].about)
+        about["solutions"] = {each: {"kind": kind, "in_place": {}} for each, kind in kinds.items()}
+        about["points"] = [[[4, 64], [float(place + 1) for place in range(len(kinds))]]]
+        self.operator = self.operators.ServedOperator(name, about)
+        monkeypatch.setattr(self.operators, "can_run", lambda about, device, is_measured: True)
+        monkeypatch.setattr(self.operators, "function_of", lambda solution, about: self._function(solution, refusing))
+        monkeypatch.setattr(self.operators, "tell", self.lines.append)
+
+    def _function(self, solution, refusing):
+        def run(*given):
+            self.calls.append(solution)
+            if solution in refusing:
+                raise ValueError("not this one")
+            given[-1].fill_(1)
+
+        return run
+
+    def __call__(self, hidden, weight, eps):
+        output = torch.zeros_like(hidden)
+        self.operator([hidden, weight, eps], {"output": output})
+        return output
+
+
+def test_a_solution_that_refuses_a_shape_is_passed_over_there_once(package, monkeypatch, row):
+    hidden, _, weight, eps = row
+    told = Told(package, monkeypatch, "rms_norm", {"ours": "own", "theirs": "library", "torch": "plain"}, {"ours"})
+    assert told(hidden, weight, eps).eq(1).all() and told(hidden, weight, eps).eq(1).all()
+    assert told.calls == ["ours", "theirs", "theirs"]
+    assert [line for line in told.lines if "refuses" in line] == [
+        "rms_norm at {'num_tokens': 3, 'hidden_size': 64}: ours refuses (not this one); the next one runs"
+    ]
+
+
+def test_in_a_capture_only_what_ran_before_runs(package, monkeypatch, row):
+    """Nothing is compiled, loaded or tuned there."""
+    hidden, _, weight, eps = row
+    told = Told(package, monkeypatch, "rms_norm", {"ours": "own", "torch": "plain"})
+    capturing = [True]
+    monkeypatch.setattr(told.operators.torch.cuda, "is_current_stream_capturing", lambda: capturing[0])
+    monkeypatch.setattr(told.operator, "first", lambda arguments: _OnGpu())
+    monkeypatch.setattr(told.operator, "order", lambda sizes, device: ["ours", "torch"])
+    told(hidden, weight, eps)
+    assert told.calls == ["torch"] and "did not run before the capture" in told.lines[0]
+    capturing[0] = False
+    told(hidden, weight, eps)
+    capturing[0] = True
+    told(hidden, weight, eps)
+    assert told.calls == ["torch", "ours", "ours"]
+
+
+class _OnGpu:
+    device = torch.device("cuda", 0)
+
+
+def test_on_a_cpu_plain_torch_runs_and_one_line_says_so(package, row, caplog):
+    solutions = __import__(f"{package.__name__}.solutions", fromlist=["x"])
+    solutions._told.clear()
+    hidden, _, weight, eps = row
+    package.OPERATORS["rms_norm"]._orders.clear()
+    with caplog.at_level(logging.WARNING):
+        package.rms_norm(hidden, weight, eps)
+        package.rms_norm(hidden[:2], weight, eps)
+    assert [record.message for record in caplog.records] == [
+        "kernelderby_winners was measured on NVIDIA H200; on a CPU libraries or plain torch run"
+    ]

@@ -1,0 +1,89 @@
+"""From rows to what a package dispatches by, and what that loses on shapes left out."""
+
+from types import SimpleNamespace
+
+import pytest
+
+from kernelderby.catalog import Catalog, Requires, Solution
+from kernelderby.deploy.winners import TimedShape, _kept, _loss, kind_of, winners
+from kernelderby.errors import DerbyError
+
+AXES = SimpleNamespace(axes={"tokens": None, "width": 4096})
+
+
+def solution(name, author="someone", **other):
+    fields = {
+        "definition": "operator",
+        "op_type": "norm",
+        "language": "triton",
+        "entry_point": "main.py::run",
+        "destination_passing_style": True,
+        "description": "",
+        "folder": None,
+        "json_path": None,
+        "sources": {"main.py": ""},
+        "requires": Requires(),
+        "stages": (),
+    }
+    return Solution(name=name, author=author, **{**fields, **other})
+
+
+OURS = solution("ours")
+THEIRS = solution("theirs", "vllm", language="python", dependencies=("vllm",))
+TORCH = solution("plain", "baseline", language="python")
+SOLUTIONS = (OURS, THEIRS, TORCH)
+
+
+def shapes(**times):
+    """shapes(ours=[1, 2]) at 1, 2, 4 ... tokens."""
+    count = len(next(iter(times.values())))
+    return [TimedShape((2**place,), {name: own[place] for name, own in times.items()}) for place in range(count)]
+
+
+def test_kinds():
+    assert [kind_of(each) for each in SOLUTIONS] == ["own", "library", "plain"]
+
+
+def test_what_each_shape_loses_when_the_others_choose_for_it():
+    """In the middle the library is faster by a fifth; its neighbours choose ours there. At the ends they agree."""
+    found = _loss(AXES, SOLUTIONS, shapes(ours=[1.0, 1.2, 1.0], theirs=[2.0, 1.0, 2.0]), [])
+    assert (found.inside, found.outside) == (3, 0)
+    assert found.worst == pytest.approx(0.2) and found.mean == pytest.approx((0 + 0.2 + 0) / 3)
+
+
+def test_a_shape_beyond_the_others_is_counted_apart_with_the_librarys_loss():
+    known = shapes(ours=[1.0, 1.0, 1.0, 1.0], theirs=[2.0, 2.0, 2.0, 3.0])
+    found = _loss(AXES, SOLUTIONS, [known[0], known[1], TimedShape((64,), known[3].us)], [])
+    assert (found.inside, found.outside) == (2, 1)
+    assert found.mean == 0 and found.outside_mean == pytest.approx(2.0)
+
+
+def test_fresh_shapes_are_chosen_for_by_all_and_choose_for_none():
+    known = shapes(ours=[1.0, 1.0], theirs=[2.0, 2.0])
+    found = _loss(AXES, SOLUTIONS, known, [TimedShape((2,), {"ours": 1.5, "theirs": 1.0})])
+    assert (found.fresh, found.fresh_mean) == (1, pytest.approx(0.5)) and found.mean == 0
+
+
+def test_shapes_of_the_same_sizes_are_left_out_together():
+    twins = [TimedShape((8,), {"ours": 1.0, "theirs": 2.0}), TimedShape((8,), {"ours": 1.0, "theirs": 2.0})]
+    assert _loss(AXES, SOLUTIONS, twins, []).outside == 2
+
+
+def test_the_fastest_library_and_the_fastest_own_one_travel_too():
+    slow = solution("slow")
+    own = {each.name: each for each in (*SOLUTIONS, slow)}
+    assert _kept(shapes(ours=[2.0], theirs=[1.0], slow=[3.0], plain=[9.0]), own) == {"ours", "theirs"}
+
+
+def test_a_set_without_times_of_graphs_has_no_winners(small_set):
+    catalog = Catalog.open(small_set)
+    with pytest.raises(DerbyError, match="no rows to choose by"):
+        winners(catalog, list(catalog.definitions.values()))
+
+
+def test_a_solution_with_a_setup_is_passed_over_with_the_reason(catalog):
+    name = "moe_fp8_block_scale_ds_routing_topk8_ng8_kg4_e32_h7168_i2048"
+    [found] = winners(catalog, [catalog.definition(name)], "h200").operators
+    assert found.left_out["hpc_ops_moe"] == "needs a setup() of its weights"
+    assert "hpc_ops_moe" not in {each.name for each in found.solutions}
+    assert sum(found.fastest.values()) == len(found.shapes) > 0
