@@ -87,6 +87,7 @@ def page_of(catalog: Catalog, against: Path | None = None) -> BuiltPage:
         layers=tuple(profiles.layers),
         kernels=tuple(profiles.kernels),
         timelines=tuple(profiles.timelines),
+        studies=tuple(profiles.studies),
         trust=trust(catalog, rows, shown_races, labels, [*catalog.warnings, *warnings]),
         environments=tuple(environments.all),
     )

@@ -25,6 +25,7 @@ SCRIPTS = (
     "timeline.js",
     "layers.js",
     "kernels.js",
+    "studies.js",
     "trust.js",
     "main.js",
 )
@@ -69,7 +70,7 @@ def holds(page: str) -> dict[str, int]:
             "rows": model["rows"],
             "operators": len(model["operators"]),
             "solutions": len(model["solutions"]),
-            "recordings": sum(len(model[part]) for part in ("pipelines", "layers", "kernels", "timelines")),
+            "recordings": sum(len(model[part]) for part in ("pipelines", "layers", "kernels", "timelines", "studies")),
         }
     except (ValueError, KeyError, TypeError, OSError, EOFError):
         return {}

@@ -13,8 +13,9 @@ from kernelderby.errors import DerbyError
 from kernelderby.hardware import find_gpu
 from kernelderby.page.kernels import shown_kernels
 from kernelderby.page.layers import shown_layers
-from kernelderby.page.model import ShownKernels, ShownLayers, ShownPipeline, ShownTimeline
+from kernelderby.page.model import ShownKernels, ShownLayers, ShownPipeline, ShownStudy, ShownTimeline
 from kernelderby.page.pipelines import printed_stages, shown_pipeline
+from kernelderby.page.studies import activity_study, capture_study, comparisons
 from kernelderby.page.timelines import shown_timeline
 from kernelderby.profile.found import is_profile, profile_files, solution_of, title_of
 
@@ -29,17 +30,20 @@ class Recordings:
     layers: list[ShownLayers] = field(default_factory=list)
     kernels: list[ShownKernels] = field(default_factory=list)
     timelines: list[ShownTimeline] = field(default_factory=list)
+    studies: list[ShownStudy] = field(default_factory=list)
 
 
 def recordings(catalog: Catalog, problem: Callable[[str], None]) -> Recordings:
     """problem: told of every file that cannot be read; it is passed over."""
     found = Recordings()
-    for path in profile_files(catalog.root, problem):
+    paths = list(profile_files(catalog.root, problem))
+    for path in paths:
         try:
             with reading(path):
                 _take(catalog, path, found)
         except DerbyError as error:
             problem(str(error))
+    found.studies += comparisons(catalog, list(filter(is_profile, paths)), problem)
     return found
 
 
@@ -56,6 +60,7 @@ def _take(catalog: Catalog, path: Path, found: Recordings) -> None:
         timeline = shown_timeline(opened.profile, name)
         if timeline is not None:
             found.timelines.append(timeline)
+            found.studies += filter(None, (capture_study(catalog, path), activity_study(catalog, opened)))
         solution = solution_of(catalog, path)
         if solution:
             pipeline = opened.pipeline(solution, catalog.root)

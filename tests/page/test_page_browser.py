@@ -13,7 +13,10 @@ from kernelderby.page.html import asset, page_html
 from kernelderby.page.model import KINDS
 from kernelderby.report import numbers
 
-SECTIONS = ("overview", "operators", "race", "roofline", "pipeline", "timeline", "layers", "kernels", "trust")
+SECTIONS = (
+    *("overview", "operators", "race", "roofline", "pipeline"),
+    *("timeline", "layers", "kernels", "profiles", "trust"),
+)
 MOE = "moe_fp8_block_scale_ds_routing_topk8_ng8_kg4_e32_h7168_i2048"
 
 

@@ -8,6 +8,7 @@ const SECTIONS = [
   ["timeline", "Timeline", timeline],
   ["layers", "Layers", layers],
   ["kernels", "Kernels", kernels],
+  ["profiles", "Profiles", studies],
   ["trust", "Trust", trust],
 ];
 const content = document.getElementById("content");

@@ -31,6 +31,8 @@ from kernelderby.page.model.recordings import (
     ShownModule,
     ShownPipeline,
     ShownStage,
+    ShownStudy,
+    ShownTable,
     ShownTimeline,
 )
 from kernelderby.page.model.trust import (
@@ -74,6 +76,8 @@ __all__ = [
     "ShownSolution",
     "ShownStage",
     "ShownStanding",
+    "ShownStudy",
+    "ShownTable",
     "ShownTime",
     "ShownTimeline",
     "ShownTrust",
@@ -108,6 +112,7 @@ class PageModel(Struct, frozen=True):
     layers: tuple[ShownLayers, ...]
     kernels: tuple[ShownKernels, ...]
     timelines: tuple[ShownTimeline, ...]
+    studies: tuple[ShownStudy, ...]
     trust: ShownTrust
     environments: tuple[dict[str, Any], ...]
 

@@ -1,4 +1,4 @@
-"""What was recorded: pipelines, layers, kernels, time lines."""
+"""What was recorded: pipelines, layers, kernels, time lines, and what each profile comes to."""
 
 from __future__ import annotations
 
@@ -143,3 +143,23 @@ class ShownTimeline(Struct, frozen=True):
     lanes: tuple[ShownLane, ...]
     hidden_lanes: int
     invocations: tuple[tuple[str, int, int], ...]
+
+
+class ShownTable(Struct, frozen=True):
+    """columns: title, and whether it holds numbers. rows: text and emphasis (report.model) a column."""
+
+    title: str
+    columns: tuple[tuple[str, bool], ...]
+    rows: tuple[tuple[tuple[str, str], ...], ...]
+    caption: str
+
+
+class ShownStudy(Struct, frozen=True):
+    """One answer of `derby profile activity`, `derby capture --gain` or `derby profile compare`, as its tables. kind:
+    which. title: the profile, or both."""
+
+    kind: str
+    title: str
+    facts: tuple[str, ...]
+    tables: tuple[ShownTable, ...]
+    notes: tuple[str, ...]

@@ -1,0 +1,76 @@
+"""What a profile comes to, as tables: operators with their gain, the GPU's activity with the critical path and memory,
+and what changed between two profiles, step by step."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+from kernelderby.api.capture import captured
+from kernelderby.api.profile_file import ProfileFile, open_profile_file
+from kernelderby.bounds import reading
+from kernelderby.catalog import Catalog
+from kernelderby.errors import DerbyError
+from kernelderby.page.model import ShownStudy, ShownTable
+from kernelderby.page.text import words
+from kernelderby.report.model import Report
+
+GAIN, ACTIVITY, COMPARISON = "operators and gain", "activity", "before and after"
+TRACES = (".json", ".json.gz", ".sqlite")  # the files that may hold operators with their shapes
+_CAPTURE = "_capture"  # ends the name of the trace in which a server captured the CUDA graphs of the other trace
+_BEFORE = re.compile(r"(?:^|[._-])before(?=[._-])")
+
+
+def activity_study(catalog: Catalog, opened: ProfileFile) -> ShownStudy:
+    return _study(ACTIVITY, _name(catalog, opened.path), opened.activity().make_reports())
+
+
+def capture_study(catalog: Catalog, path: Path) -> ShownStudy | None:
+    """None of a profile that tells no shapes, and of the trace of a capture, which explains another one."""
+    stem, _, rest = path.name.partition(".")
+    if stem.endswith(_CAPTURE) or not path.name.endswith(TRACES):
+        return None
+    beside = path.with_name(f"{stem}{_CAPTURE}.{rest}")
+    found = captured(catalog, [path, *([beside] if beside.is_file() else [])], with_gain=True)
+    if not found.value.capture.shaped_ns:
+        return None
+    return _study(GAIN, _name(catalog, path), found.make_reports())
+
+
+def comparisons(catalog: Catalog, paths: Sequence[Path], problem: Callable[[str], None]) -> Iterator[ShownStudy]:
+    """Of the files X_before.Y and X_after.Y of one folder. problem: told of a pair that cannot be compared."""
+    for path in paths:
+        after = path.with_name(_BEFORE.sub(lambda match: match[0].replace("before", "after"), path.name))
+        if after == path or after not in paths:
+            continue
+        try:
+            with reading(path):
+                answer = open_profile_file(path).compare(open_profile_file(after))
+                yield _study(COMPARISON, f"{_name(catalog, path)} -> {after.name}", answer.make_reports())
+        except DerbyError as error:
+            problem(str(error))
+
+
+def _name(catalog: Catalog, path: Path) -> str:
+    return path.relative_to(catalog.root).as_posix()
+
+
+def _study(kind: str, title: str, reports: Sequence[Report]) -> ShownStudy:
+    return ShownStudy(
+        kind,
+        words(title),
+        tuple(fact for each in reports for fact in each.facts),
+        tuple(
+            ShownTable(
+                table.title,
+                tuple((column.title, column.align == "right") for column in table.columns),
+                tuple(tuple((cell.text, cell.emphasis) for cell in row) for row in table.rows),
+                table.caption,
+            )
+            for each in reports
+            for table in each.tables
+            if table.rows
+        ),
+        tuple(note for each in reports for note in each.notes),
+    )
