@@ -45,7 +45,7 @@ WITHOUT_TORCH = (
     "report.text",
     "report.markdown",
     "report.ranking",
-    "report.roofline",
+    "report.roofline.answer",
     "report.importance",
     "profile.sources",
     "cli",

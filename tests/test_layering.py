@@ -320,7 +320,7 @@ def loaded_by(statement):
         "roofline.operators",
         "roofline.listing",
         "report",
-        "report.roofline",
+        "report.roofline.answer",
         "report.importance",
     ],
 )

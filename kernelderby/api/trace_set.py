@@ -34,7 +34,7 @@ from kernelderby.report.leads import leads_answer
 from kernelderby.report.listing import contract_answer, listing_answer
 from kernelderby.report.prompt import operator_prompt
 from kernelderby.report.races import rankings_answer
-from kernelderby.report.roofline import survey_answer
+from kernelderby.report.roofline.answer import survey_answer
 from kernelderby.roofline.listing import Contract, Listing, contract, listing
 from kernelderby.roofline.operators import Survey, survey
 from kernelderby.roofline.recorded import recorded

@@ -10,7 +10,7 @@ from kernelderby.report.answer import Answer
 from kernelderby.report.frame import Frame, frame
 from kernelderby.report.model import NOTHING, Column, Report, Table, TableCell
 from kernelderby.report.numbers import percent
-from kernelderby.report.roofline import importance_note
+from kernelderby.report.roofline.notes import importance_note
 
 
 def importance_answer(ranking: ImportanceRanking, warnings: Sequence[str] = ()) -> Answer[ImportanceRanking]:

@@ -1,0 +1,1 @@
+"""A survey of the distance to the hardware's limit as tables."""
