@@ -83,6 +83,12 @@ def command(
     derby check derby_rms_norm
     derby check my_kernel.py --for rms_norm --shape num_tokens=7,hidden_size=4096
     """
+    if address is None:
+        from kernelderby.measure.machine.environment import without_gpu
+        from kernelderby.measure.wire.early import import_torch_for_all
+
+        if device == "cpu" or (device is None and without_gpu()):
+            import_torch_for_all()
     from kernelderby.api.adhoc import adhoc_set, operator_of_file
     from kernelderby.api.machine import check
     from kernelderby.catalog import Catalog

@@ -96,7 +96,11 @@ def own_caches(folder: Path) -> dict[str, str]:
     home = folder / "home"
     home.mkdir(parents=True, exist_ok=True)
     found = {name: str(folder / part) for name, part in _CACHES.items()}
-    return {**found, "HOME": str(home), "PYTHONUSERBASE": site.getuserbase()}
+    return {**found, "HOME": str(home), **user_base()}
+
+
+def user_base() -> dict[str, str]:
+    return {"PYTHONUSERBASE": site.getuserbase()}
 
 
 # What swallows, gives zeros or random numbers, holds shared memory, or is a GPU. All others belong to the machine or to

@@ -14,6 +14,9 @@ _EVERY_SECONDS = 30  # off a terminal a line this often
 def bar(title: str, steps: int, quiet: bool = False, seconds: float = 0.0) -> Iterator[Callable[..., None]]:
     """Gives advance(line, done=1): a line about what goes on, and how many steps that finished. Off a terminal a line
     now and then says how far it is and how long it may still take. seconds: the estimate to begin with."""
+    if quiet or not sys.stderr.isatty():
+        yield _Lines(title, steps, seconds, quiet)
+        return
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
     from rich.progress import TimeElapsedColumn as Elapsed
@@ -28,24 +31,30 @@ def bar(title: str, steps: int, quiet: bool = False, seconds: float = 0.0) -> It
         Remaining(),
         TextColumn("{task.fields[line]}", markup=False),
         console=console,
-        disable=quiet or not console.is_terminal,
         redirect_stdout=sys.stdout.isatty(),
     ) as progress:
         task = progress.add_task(title, total=steps, line="")
+        yield lambda line, done=1: progress.update(task, advance=done, line=line)
 
-        start = told = time.monotonic()
-        finished = 0
 
-        def advance(line: str, done: int = 1) -> None:
-            nonlocal told, finished
-            finished += done
-            progress.update(task, advance=done, line=line)
-            if not quiet and not console.is_terminal and time.monotonic() - told > _EVERY_SECONDS:
-                told = time.monotonic()
-                left = left_seconds(finished, steps, told - start, seconds)
-                print(f"{title}: {finished} of {steps}, about {duration(left)} left", file=sys.stderr, flush=True)
+class _Lines:
+    """How far it is, in a line of stderr now and then."""
 
-        yield advance
+    def __init__(self, title: str, steps: int, seconds: float, quiet: bool) -> None:
+        self.title, self.steps, self.seconds, self.quiet = title, steps, seconds, quiet
+        self.start = self.told = time.monotonic()
+        self.finished = 0
+
+    def __call__(self, line: str, done: int = 1) -> None:
+        self.finished += done
+        if not self.quiet and time.monotonic() - self.told > _EVERY_SECONDS:
+            self.told = time.monotonic()
+            left = left_seconds(self.finished, self.steps, self.told - self.start, self.seconds)
+            print(
+                f"{self.title}: {self.finished} of {self.steps}, about {duration(left)} left",
+                file=sys.stderr,
+                flush=True,
+            )
 
 
 def left_seconds(finished: int, steps: int, passed: float, estimate: float) -> float:

@@ -62,11 +62,7 @@ class WorkerProcess:
             self._others.update(processes.children(os.getpid()), {os.getpid()})
         request_end, self._requests = os.pipe()
         self._replies, reply_end = os.pipe()
-        environment = {
-            **folders.allowed_environment(os.environ),
-            "PYTHONUNBUFFERED": "1",
-            "PYTHONDONTWRITEBYTECODE": "1",
-        }
+        environment = worker_environment(device, own_package=python is not None)
         self._scratch: Path | None = None
         self._room: dict[Path, int] = {}
         writable: list[Path] = []  # empty: no fence
@@ -76,16 +72,6 @@ class WorkerProcess:
             environment |= {**folders.own_caches(own), "TMPDIR": str(self._scratch)}
             writable = folders.writable(own, self._scratch)
             self._room = folders.room(self._scratch)
-        package = str(Path(kernelderby.__file__).resolve().parent.parent)
-        found = [package, *absolute_python_path()] if python is None else [str(_package_alone())]
-        environment["PYTHONPATH"] = os.pathsep.join(found)
-        environment.pop("TRITON_INTERPRET", None)  # read when triton is imported
-        if device == "cpu":
-            environment.setdefault("OMP_NUM_THREADS", "1")  # the interpreter's operations are too small to share
-            environment["TRITON_INTERPRET"] = "1"
-            environment["CUDA_VISIBLE_DEVICES"] = ""  # also where there is a GPU, nothing may slip onto it
-        else:  # one GPU is measured; no timer and no judge looks at what another one of the machine does
-            environment["CUDA_VISIBLE_DEVICES"] = environment.get("CUDA_VISIBLE_DEVICES", "0").partition(",")[0]
         with self._starting:
             beginning = Beginning(
                 root=str(Path(root).resolve()),
@@ -269,6 +255,27 @@ class WorkerProcess:
         self._requests = self._replies = -1
         if self._scratch is not None:
             folders.remove_tree(self._scratch)
+
+
+def worker_environment(device: str, own_package: bool = False, fenced: bool = False) -> dict[str, str]:
+    """own_package: of an interpreter with other libraries. fenced: with all that is alike in those of solutions."""
+    environment = {
+        **folders.allowed_environment(os.environ),
+        "PYTHONUNBUFFERED": "1",
+        "PYTHONDONTWRITEBYTECODE": "1",
+        **(folders.user_base() if fenced else {}),
+    }
+    package = str(Path(kernelderby.__file__).resolve().parent.parent)
+    found = [str(_package_alone())] if own_package else [package, *absolute_python_path()]
+    environment["PYTHONPATH"] = os.pathsep.join(found)
+    environment.pop("TRITON_INTERPRET", None)  # read when triton is imported
+    if device == "cpu":
+        environment.setdefault("OMP_NUM_THREADS", "1")  # the interpreter's operations are too small to share
+        environment["TRITON_INTERPRET"] = "1"
+        environment["CUDA_VISIBLE_DEVICES"] = ""  # also where there is a GPU, nothing may slip onto it
+    else:  # one GPU is measured; no timer and no judge looks at what another one of the machine does
+        environment["CUDA_VISIBLE_DEVICES"] = environment.get("CUDA_VISIBLE_DEVICES", "0").partition(",")[0]
+    return environment
 
 
 @contextmanager

@@ -14,13 +14,14 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
 from io import BufferedReader
 
 from kernelderby.measure.fence import folders, processes
 
 _PACKAGE = "kernelderby.measure.worker"
+FORK_SERVER = f"{_PACKAGE}.fork_server"
 _IMPORT_SECONDS = 180.0  # torch from a cold disk
 _PACKET = 32
 
@@ -41,7 +42,7 @@ class Beginning:
 class Forked:
     """A child that this process did not start itself, with what the runner uses of subprocess.Popen."""
 
-    def __init__(self, pid: int, output: BufferedReader) -> None:
+    def __init__(self, pid: int, output: BufferedReader | None) -> None:
         self.pid, self.stdout = pid, output
         self._code: int | None = None
 
@@ -64,9 +65,6 @@ class Forked:
         return code
 
 
-Process = subprocess.Popen[bytes] | Forked
-
-
 def spawned(
     beginning: Beginning, environment: Mapping[str, str], requests: int, replies: int, python: str | None = None
 ) -> Process:
@@ -83,23 +81,32 @@ def spawned(
     )
 
 
+Process = subprocess.Popen[bytes] | Forked
+Begun = Callable[[int, dict[str, str]], Process]
+
+
+def _started_server(channel: int, environment: dict[str, str]) -> Process:
+    return subprocess.Popen(
+        [sys.executable, "-P", "-m", FORK_SERVER, str(channel)],
+        cwd="/",
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        env=environment,
+        pass_fds=(channel,),
+        start_new_session=True,
+    )
+
+
 class ForkServer:
     """The judge's side of worker/fork_server.py. It ends with this process, however that ends."""
 
-    def __init__(self, environment: Mapping[str, str]) -> None:
+    def __init__(self, environment: Mapping[str, str], begun: Begun | None = None) -> None:
+        """begun: starts it from the descriptor of its end of the channel; a program of its own without."""
         self.environment = dict(environment)
         self._channel, other = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._channel.settimeout(_IMPORT_SECONDS)
-        self._process = subprocess.Popen(
-            [sys.executable, "-P", "-m", f"{_PACKAGE}.fork_server", str(other.fileno())],
-            cwd="/",
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            env=self.environment,
-            pass_fds=(other.fileno(),),
-            start_new_session=True,
-        )
+        self._process = (begun or _started_server)(other.fileno(), self.environment)
         other.close()
         self.pid = self._process.pid
 
@@ -151,6 +158,23 @@ def begin(
 def servers() -> set[int]:
     """Process ids of children of this process that are no workers."""
     return {_server.pid} if _server is not None else set()
+
+
+def fork_here(environment: Mapping[str, str], serve: Callable[[int, dict[str, str]], None]) -> None:
+    """Makes a child of this very process, which has imported torch and read nothing yet, the server of the workers of
+    this environment. serve: what the child becomes."""
+    global _server
+
+    def begun(channel: int, environment: dict[str, str]) -> Process:
+        if pid := os.fork():
+            return Forked(pid, None)
+        try:
+            serve(channel, environment)
+        finally:
+            os._exit(0)
+
+    same = {name: value for name, value in environment.items() if name not in folders.PLACES}
+    _server = ForkServer(same, begun)
 
 
 def _fork_server(environment: Mapping[str, str]) -> ForkServer | None:

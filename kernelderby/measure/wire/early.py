@@ -1,0 +1,94 @@
+"""One import of torch for the judge and its workers on a CPU: a command that has read nothing yet imports it, forks
+the fork server, and goes on as the judge.
+
+What a process holds when it forks, its workers can read. So the command begins again in an environment that workers may
+see, and forks before it has opened a set or drawn a secret; a command line with a secret forks nothing.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import runpy
+import signal
+import sys
+
+from kernelderby.measure.fence.folders import allowed_environment
+from kernelderby.measure.wire import start
+from kernelderby.measure.wire.process import worker_environment
+
+_OF_THE_COMMAND = re.compile(r"COLUMNS|LINES|NO_COLOR|FORCE_COLOR|PWD|CI|PYTHON[A-Z]+")
+_SINGLE = ("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")  # of threads that a library starts when it is imported
+_SIGNALS = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT, signal.SIGALRM)
+
+
+def import_torch_for_all() -> None:
+    """Without effect where this process is not a command that has just begun; workers then begin as everywhere."""
+    if not _has_just_begun():
+        return
+    own = {name: value for name, value in os.environ.items() if _OF_THE_COMMAND.fullmatch(name)}
+    seen = allowed_environment(os.environ) | own
+    if seen.keys() != os.environ.keys():
+        sys.stdout.flush()
+        os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], seen)
+    given = {name: os.environ.get(name) for name in _SINGLE}
+    os.environ.update(dict.fromkeys(_SINGLE, "1"))
+    try:
+        import torch  # noqa: F401
+    except (ImportError, OSError):  # the check says so
+        return
+    finally:
+        for name, value in given.items():
+            os.environ.pop(name) if value is None else os.environ.update({name: value})
+    if len(os.listdir("/proc/self/task")) == 1:  # a fork would leave the locks that other threads hold
+        start.fork_here(worker_environment("cpu", fenced=True), _serve)
+
+
+def _has_just_begun() -> bool:
+    """The program is the command itself, alone in its process, without a secret and without a deadline."""
+    main = sys.modules["__main__"]
+    name = getattr(main.__spec__, "name", None) or os.path.basename(getattr(main, "__file__", None) or "")
+    own = sys.argv[1:]
+    return (
+        sys.platform.startswith("linux")
+        and name in ("derby", "kernelderby.__main__", "kernelderby.cli.__main__")
+        and sys.orig_argv[len(sys.orig_argv) - len(own) :] == own
+        and not any(each.startswith("--secret") for each in own)
+        and "torch" not in sys.modules
+        and signal.getsignal(signal.SIGALRM) is signal.SIG_DFL
+        and len(os.listdir("/proc/self/task")) == 1
+    )
+
+
+def _serve(channel: int, environment: dict[str, str]) -> None:
+    """Becomes what start.ForkServer starts elsewhere: python -P -m ...worker.fork_server CHANNEL."""
+    import atexit
+    import gc
+
+    for number in _SIGNALS:
+        signal.signal(number, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    os.setsid()
+    os.chdir("/")
+    nothing = os.open(os.devnull, os.O_RDWR)
+    for each in map(int, os.listdir("/proc/self/fd")):
+        if each < 3:
+            os.dup2(nothing, each)
+        elif each != channel:
+            try:
+                os.close(each)
+            except OSError:  # the folder's own
+                continue
+    sys.stdin, sys.stdout, sys.stderr = os.fdopen(0), os.fdopen(1, "w", 1), os.fdopen(2, "w", 1)
+    os.environ.clear()
+    os.environ.update(environment)
+    sys.dont_write_bytecode = True
+    if not sys.flags.safe_path:
+        del sys.path[0]
+    atexit._clear()
+    gc.set_threshold(700, 10, 10)
+    import torch
+
+    torch.set_num_threads(1)
+    sys.argv = ["fork_server", str(channel)]
+    runpy.run_module(start.FORK_SERVER, run_name="__main__")
