@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from kernelderby.catalog import Catalog
+from kernelderby.catalog import Catalog, Definition
 from kernelderby.deploy.export import Exported, export_wheel
+from kernelderby.deploy.hub import export_hub
+from kernelderby.deploy.twins import WrittenTwins, export_twins
 from kernelderby.deploy.winners import winners
 from kernelderby.report.answer import Answer
-from kernelderby.report.deploy import exported_answer
+from kernelderby.report.deploy import exported_answer, twins_answer
 
 
 def wheel(
@@ -23,7 +25,26 @@ def wheel(
     """Writes a wheel of the fastest solutions on one GPU (default: the one with most rows). definitions: default all.
     told: of each solution that nvcc builds. DerbyError: no rows, an unknown name, no architecture known."""
     with catalog.telling():
-        wanted = [catalog.definition(name) for name in definitions] or list(catalog.definitions.values())
-        exported = export_wheel(winners(catalog, wanted, gpu), folder, told)
+        exported = export_wheel(winners(catalog, _wanted(catalog, definitions), gpu), folder, told)
     lost = [f"{name}: left out of the package, since {reason}" for name, reason in exported.not_built.items()]
     return exported_answer(exported, (*catalog.warnings, *lost))
+
+
+def hub(catalog: Catalog, folder: Path, definitions: Sequence[str] = (), *, gpu: str | None = None) -> Answer[Exported]:
+    """Writes a repository for Hugging Face's `kernels`, without CUDA solutions. Otherwise as wheel()."""
+    with catalog.telling():
+        exported = export_hub(winners(catalog, _wanted(catalog, definitions), gpu), folder)
+    return exported_answer(exported, catalog.warnings)
+
+
+def trace_apply(
+    catalog: Catalog, folder: Path, definitions: Sequence[str] = (), *, gpu: str | None = None
+) -> Answer[WrittenTwins]:
+    """Writes a folder for FlashInfer's trace_apply. Otherwise as wheel()."""
+    with catalog.telling():
+        written = export_twins(winners(catalog, _wanted(catalog, definitions), gpu), folder)
+    return twins_answer(written, catalog.warnings)
+
+
+def _wanted(catalog: Catalog, definitions: Sequence[str]) -> list[Definition]:
+    return [catalog.definition(name) for name in definitions] or list(catalog.definitions.values())

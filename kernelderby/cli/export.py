@@ -12,13 +12,15 @@ from kernelderby.cli.output import Output, output_options, say, say_json, say_li
 
 @click.command(cls=DerbyCommand)
 @click.argument("destination", type=FILE)
-@click.option("--wheel", is_flag=True, help="The fastest solutions as a wheel in the folder DESTINATION.")
-@click.option("--gpu", metavar="GPU", help="With --wheel: the GPU (default: the one with most rows).")
+@click.option("--wheel", "form", flag_value="wheel", help="A wheel of the fastest solutions, in that folder.")
+@click.option("--hf-kernels", "form", flag_value="hub", help="Those in Triton as a repository for HF's `kernels`.")
+@click.option("--trace-apply", "form", flag_value="trace_apply", help="Twins for FlashInfer's trace_apply.")
+@click.option("--gpu", metavar="GPU", help="Of a package: measured on this GPU (default: the one with most rows).")
 @definitions_option
 @output_options("export", tables=("operators",), write=False)
 @root_option
 def command(
-    destination: Path, wheel: bool, gpu: str | None, definitions: tuple[str, ...], root: Path, output: Output
+    destination: Path, form: str | None, gpu: str | None, definitions: tuple[str, ...], root: Path, output: Output
 ) -> None:
     """Copy the set into the flashinfer-bench dataset at DESTINATION ($FIB_DATASET_PATH), or write a package there.
 
@@ -28,18 +30,25 @@ def command(
     --wheel builds an installable package: operators of torch.library that run at each shape the solution that the
     recorded rows name (docs/serving.md). CUDA kernels are compiled here, once, by nvcc.
     """
-    if not wheel:
+    if form is None:
         if gpu or definitions:
-            raise click.UsageError("--gpu and --definitions go with --wheel; a dataset takes the whole set")
+            raise click.UsageError("--gpu and --definitions go with a package (--wheel); a dataset takes the whole set")
         _copy(root, destination, output.is_json)
         return
     from kernelderby.api import deploy
     from kernelderby.catalog import Catalog
     from kernelderby.measure.run.progress import bar
 
+    catalog = Catalog.open(root)
+    if form == "hub":
+        output.emit(deploy.hub(catalog, destination, definitions, gpu=gpu))
+        return
+    if form == "trace_apply":
+        output.emit(deploy.trace_apply(catalog, destination, definitions, gpu=gpu))
+        return
     with bar("building", 0, quiet=output.is_json) as advance:
         answer = deploy.wheel(
-            Catalog.open(root), destination, definitions, gpu=gpu, told=lambda name: advance(f"nvcc: {name}", done=0)
+            catalog, destination, definitions, gpu=gpu, told=lambda name: advance(f"nvcc: {name}", done=0)
         )
     output.emit(answer)
 

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from kernelderby import __version__
 from kernelderby.deploy.contents import NAME, contents
 from kernelderby.deploy.libraries import build_libraries
 from kernelderby.deploy.wheel import wheel_bytes
-from kernelderby.deploy.winners import AllWinners, Winners
+from kernelderby.deploy.winners import AllWinners, without
 from kernelderby.errors import DerbyError
 from kernelderby.files import write_whole
 from kernelderby.hardware import find_gpu
@@ -49,20 +49,6 @@ def export_wheel(found: AllWinners, folder: Path, told: Callable[[str], None]) -
     path = folder / f"{NAME}-{version}-{tag}.whl"
     write_whole(path, data)
     return Exported(path, len(data), kept, len(libraries), not_built)
-
-
-def without(found: AllWinners, names: dict[str, str]) -> AllWinners:
-    """Without these solutions."""
-
-    def kept(operator: Winners) -> Winners:
-        return replace(
-            operator,
-            solutions=tuple(each for each in operator.solutions if each.name not in names),
-            left_out=operator.left_out
-            | {each.name: names[each.name] for each in operator.solutions if each.name in names},
-        )
-
-    return replace(found, operators=tuple(map(kept, found.operators)))
 
 
 def _metadata(version: str, found: AllWinners) -> str:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from kernelderby.catalog import Catalog, Definition, Solution
@@ -16,6 +16,7 @@ from kernelderby.roofline.selection import BASELINE_AUTHOR
 from kernelderby.trace import Measurement
 
 KIND = "graph"  # of the times: what servers replay
+KINDS = ("own", "library", "plain")  # of solutions, see kind_of()
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,13 +131,42 @@ def _winners(catalog: Catalog, definition: Definition, found: Recorded, rows: Se
     if not of_set:
         raise DerbyError("no shape has times of two solutions of the present code")
     kept = _kept(of_set, own) | {plain.name}
-    order = sorted(
-        (own[name] for name in kept), key=lambda each: (("own", "library", "plain").index(kind_of(each)), each.name)
+    solutions = [each for each in own.values() if each.name not in left_out]
+    return replace(
+        _chosen(definition, solutions, of_set, of_fresh, left_out), solutions=_ordered(own[each] for each in kept)
     )
-    loss = _loss(definition, [own[name] for name in own if name not in left_out], of_set, of_fresh)
-    first = [min(each.us, key=lambda name: (each.us[name], name)) for each in of_set]
-    fastest = {each.name: first.count(each.name) for each in order if each.name in first}
-    return Winners(definition, tuple(order), tuple(of_set), fastest, loss, left_out)
+
+
+def without(found: AllWinners, reasons: Mapping[str, str]) -> AllWinners:
+    """As if these solutions had not been measured; reasons: why, of each. What the choice loses is of the others."""
+    operators = []
+    for each in found.operators:
+        gone = {one.name: reasons[one.name] for one in each.solutions if one.name in reasons}
+        kept = [one for one in each.solutions if one.name not in gone]
+        if not gone:
+            operators.append(each)
+            continue
+        names = {one.name for one in kept}
+        shapes = [replace(one, us={name: us for name, us in one.us.items() if name in names}) for one in each.shapes]
+        operators.append(_chosen(each.definition, kept, [one for one in shapes if one.us], [], each.left_out | gone))
+    return replace(found, operators=tuple(operators))
+
+
+def _chosen(
+    definition: Definition,
+    solutions: Sequence[Solution],
+    shapes: Sequence[TimedShape],
+    fresh: Sequence[TimedShape],
+    left_out: dict[str, str],
+) -> Winners:
+    first = [min(each.us, key=lambda name: (each.us[name], name)) for each in shapes]
+    fastest = {each.name: first.count(each.name) for each in _ordered(solutions) if each.name in first}
+    loss = _loss(definition, solutions, shapes, fresh)
+    return Winners(definition, _ordered(solutions), tuple(shapes), fastest, loss, left_out)
+
+
+def _ordered(solutions: Iterable[Solution]) -> tuple[Solution, ...]:
+    return tuple(sorted(solutions, key=lambda each: (KINDS.index(kind_of(each)), each.name)))
 
 
 def _unfit(solution: Solution, times: Mapping[str, Any] | None) -> str | None:
@@ -153,7 +183,7 @@ def _kept(shapes: Sequence[TimedShape], own: Mapping[str, Solution]) -> set[str]
     """The fastest of all, of those with kernels of their own, and of libraries, on any shape."""
     found = set()
     for shape in shapes:
-        for kinds in (("own", "library", "plain"), ("own",), ("library",)):
+        for kinds in (KINDS, ("own",), ("library",)):
             some = [name for name in shape.us if kind_of(own[name]) in kinds]
             found |= {min(some, key=lambda name: (shape.us[name], name))} if some else set()
     return found

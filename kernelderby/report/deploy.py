@@ -8,6 +8,7 @@ from dataclasses import asdict
 from typing import Any
 
 from kernelderby.deploy.export import Exported
+from kernelderby.deploy.twins import WrittenTwins
 from kernelderby.deploy.winners import Winners, kind_of
 from kernelderby.report.answer import Answer
 from kernelderby.report.frame import frame
@@ -26,6 +27,28 @@ def exported_answer(found: Exported, warnings: Sequence[str] = ()) -> Answer[Exp
         lambda: (frame("operators", _data(found)["operators"]),),
         tuple(warnings),
     )
+
+
+def twins_answer(found: WrittenTwins, warnings: Sequence[str] = ()) -> Answer[WrittenTwins]:
+    """Frame: operators, a row a definition of FlashInfer's."""
+    return Answer(
+        found,
+        lambda: {"path": str(found.folder), "chosen": found.chosen, "left": found.left},
+        lambda: [_twins_report(found)],
+        lambda: (frame("operators", ({"name": name, "solution": own} for name, own in found.chosen.items())),),
+        tuple(warnings),
+    )
+
+
+def _twins_report(found: WrittenTwins) -> Report:
+    columns = Column("FlashInfer's definition", "left"), Column("solution", "left")
+    rows = tuple((TableCell(name), TableCell(solution)) for name, solution in found.chosen.items())
+    notes = [f"{name}: left to FlashInfer, as {solution} is faster" for name, solution in found.left.items()]
+    facts = (
+        f"{found.folder}: set FLASHINFER_TRACE_APPLY=1 and FLASHINFER_TRACE_APPLY_PATH to it.",
+        "FlashInfer passes no eps there: calls with another one than 1e-6 would be wrong.",
+    )
+    return Report(f"{len(rows)} definitions", facts, (Table("Solutions", columns, rows),), tuple(notes))
 
 
 def _data(found: Exported) -> dict[str, Any]:

@@ -1,0 +1,180 @@
+"""Winners for FlashInfer's trace_apply, which replaces calls of its API by one solution a definition.
+
+Its definitions have constant hidden sizes, other axis names, and no eps (its templates fix it at 1e-6). So each of ours
+has twins: a definition a hidden size, under the name that FlashInfer works out of a call, and the solution that was
+fastest over the measured shapes of that size, behind a file that translates the call. Sizes where FlashInfer's own
+kernel, or another library's, was fastest have none.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from math import exp, log
+from pathlib import Path
+from typing import Any
+
+from kernelderby.catalog import Solution
+from kernelderby.deploy.winners import AllWinners, TimedShape, Winners, kind_of
+from kernelderby.files import write_whole
+
+FILE = "twin.py"
+
+
+@dataclass(frozen=True, slots=True)
+class Twin:
+    """of: our definition. size: its axis that is a constant there; width: their hidden_size for one of ours.
+    source: the file that translates; {main} is the solution's module."""
+
+    of: str
+    name: str
+    op_type: str
+    api: str
+    size: str
+    width: Callable[[int], int]
+    tokens: str
+    inputs: Mapping[str, tuple[str, ...]]
+    outputs: Mapping[str, tuple[tuple[str, ...], str | None]]  # name -> axes, the API's parameter that it is written to
+    passes_outputs: bool
+    source: str
+
+
+_HEAD = '''"""Written by derby export: FlashInfer's call -> {solution}."""
+
+import importlib
+import os
+
+import torch
+
+__path__ = [os.path.dirname(__file__)]
+main = importlib.import_module(f"{{__name__}}.{main}")
+
+
+'''
+_ROWS = ("batch_size", "hidden_size")
+TWINS = (
+    Twin(
+        *(
+            "rms_norm",
+            "rmsnorm",
+            "rmsnorm",
+            "flashinfer.norm.rmsnorm",
+            "hidden_size",
+            lambda width: width,
+            "batch_size",
+        ),
+        {"hidden_states": _ROWS, "weight": ("hidden_size",)},
+        {"output": (_ROWS, None)},
+        True,
+        "def run(hidden_states, weight, output):\n    main.{run}(hidden_states, weight, 1e-6, output)\n",
+    ),
+    Twin(
+        *("fused_add_rms_norm", "fused_add_rmsnorm", "rmsnorm", "flashinfer.norm.fused_add_rmsnorm"),
+        *("hidden_size", lambda width: width, "batch_size"),
+        {"hidden_states": _ROWS, "residual": _ROWS, "weight": ("hidden_size",)},
+        {"output": (_ROWS, "input"), "residual": (_ROWS, "residual")},
+        False,
+        "def run(hidden_states, residual, weight):\n"
+        "    main.{run}(hidden_states, residual, weight, 1e-6, hidden_states, residual)\n"
+        "    return hidden_states, residual\n",
+    ),
+    Twin(
+        *("silu_and_mul", "silu_and_mul", "activation", "flashinfer.activation.silu_and_mul"),
+        *("intermediate_size", lambda width: 2 * width, "num_tokens"),
+        {"input": ("num_tokens", "hidden_size")},
+        {"output": (("num_tokens", "hidden_div_2"), None)},
+        False,
+        "def run(input):\n"
+        "    tokens, width = input.shape\n"
+        "    output = torch.empty(tokens, width // 2, dtype=input.dtype, device=input.device)\n"
+        "    main.{run}(input.view(tokens, 2, width // 2), output)\n"
+        "    return output\n",
+    ),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class WrittenTwins:
+    """chosen: FlashInfer's definition -> our solution. left: those whose fastest is a library's, and which."""
+
+    folder: Path
+    chosen: dict[str, str]
+    left: dict[str, str]
+
+
+def export_twins(found: AllWinners, folder: Path) -> WrittenTwins:
+    """Writes definitions/ and solutions/ of a folder for $FLASHINFER_TRACE_APPLY_PATH."""
+    chosen: dict[str, str] = {}
+    left: dict[str, str] = {}
+    by_name = {each.definition.name: each for each in found.operators}
+    for twin in TWINS:
+        operator = by_name.get(twin.of)
+        for size, solution in _fastest(operator, twin.size).items() if operator else ():
+            name = f"{twin.name}_h{twin.width(size)}"
+            if kind_of(solution) != "own":
+                left[name] = solution.name
+                continue
+            chosen[name] = solution.name
+            definition, packed = twin_json(twin, size, solution)
+            write_whole(folder / "definitions" / twin.op_type / f"{name}.json", _text(definition))
+            place = folder / "solutions" / solution.author / twin.op_type / name
+            write_whole(place / f"{packed['name']}.json", _text(packed))
+    return WrittenTwins(folder, chosen, left)
+
+
+def twin_json(twin: Twin, size: int, solution: Solution) -> tuple[dict[str, Any], dict[str, Any]]:
+    """FlashInfer's definition and solution for one hidden size of ours."""
+    name = f"{twin.name}_h{twin.width(size)}"
+    axes: dict[str, Any] = {twin.tokens: {"type": "var"}}
+    axes["hidden_size"] = {"type": "const", "value": twin.width(size)}
+    axes |= {axis: {"type": "var"} for shape, _ in twin.outputs.values() for axis in shape if axis not in axes}
+    definition = {
+        "name": name,
+        "op_type": twin.op_type,
+        "axes": axes,
+        "inputs": {each: {"shape": list(shape), "dtype": "bfloat16"} for each, shape in twin.inputs.items()},
+        "outputs": {
+            each: {"shape": list(shape), "dtype": "bfloat16"} | ({"param": param} if param else {})
+            for each, (shape, param) in twin.outputs.items()
+        },
+        "tags": [f"fi_api:{twin.api}"],
+    }
+    file, _, function = solution.entry_point.partition("::")
+    head = _HEAD.format(solution=solution.name, main=file.removesuffix(".py"))
+    sources = {**solution.sources, FILE: head + twin.source.format(run=function)}
+    packed = {
+        "name": f"{solution.name}_h{twin.width(size)}",
+        "definition": name,
+        "author": solution.author,
+        "description": solution.description,
+        "spec": {
+            "language": solution.language,
+            "entry_point": f"{FILE}::run",
+            "destination_passing_style": twin.passes_outputs,
+            "target_hardware": ["sm90"],
+            "dependencies": list(solution.dependencies),
+        },
+        "sources": [{"path": path, "content": text} for path, text in sources.items()],
+    }
+    return definition, packed
+
+
+def _fastest(operator: Winners, axis: str) -> dict[int, Solution]:
+    """Size of the axis -> the solution of the least geometric mean over the shapes that it and all its rivals have."""
+    place = [name for name, size in operator.definition.axes.items() if size is None].index(axis)
+    groups: dict[int, list[TimedShape]] = {}
+    for shape in operator.shapes:
+        groups.setdefault(shape.sizes[place], []).append(shape)
+    solutions = {each.name: each for each in operator.solutions}
+    found = {}
+    for size, shapes in sorted(groups.items()):
+        common = set(solutions).intersection(*(shape.us for shape in shapes))
+        means = {name: exp(sum(log(shape.us[name]) for shape in shapes) / len(shapes)) for name in common}
+        if means:
+            found[size] = solutions[min(means, key=lambda name: (means[name], name))]
+    return found
+
+
+def _text(data: dict[str, Any]) -> str:
+    return json.dumps(data, indent=2) + "\n"

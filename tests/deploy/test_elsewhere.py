@@ -1,0 +1,138 @@
+"""The winners as Hugging Face's `kernels` and FlashInfer's trace_apply read them."""
+
+import importlib.util
+import json
+import sys
+import types
+
+import pytest
+import torch
+
+from kernelderby.deploy.hub import export_hub
+from kernelderby.deploy.libraries import has_libraries
+from kernelderby.deploy.twins import TWINS, _fastest, export_twins, twin_json
+from kernelderby.deploy.winners import AllWinners, TimedShape, Winners
+from tests.deploy.conftest import CHOICE_LOSS, plain_winners
+
+ROWS = torch.randn(3, 64, generator=torch.Generator().manual_seed(0)).bfloat16()
+
+
+def some_winners(catalog, name, us):
+    """us: solution -> times at hidden sizes 64 and 128, 8 tokens each."""
+    solutions = tuple(catalog.solution(each) for each in us)
+    axes = [axis for axis, size in catalog.definition(name).axes.items() if size is None]
+    sizes = [tuple(8 if axis == "num_tokens" else width for axis in axes) for width in (64, 128)]
+    shapes = tuple(TimedShape(size, {each: own[place] for each, own in us.items()}) for place, size in enumerate(sizes))
+    return Winners(catalog.definition(name), solutions, shapes, {}, CHOICE_LOSS, {})
+
+
+def all_winners(*operators):
+    return AllWinners(("NVIDIA H200",), "cupti-graph-eager-2", ("2026-11-22", "2026-11-23"), operators, {})
+
+
+def test_the_hub_gets_two_variants_without_anything_compiled(catalog, tmp_path):
+    found = plain_winners(catalog)
+    exported = export_hub(found, tmp_path)
+    variants = sorted((tmp_path / "build").iterdir())
+    assert [path.name for path in variants] == ["torch-cpu", "torch-cuda"]
+    for path in variants:
+        metadata = json.loads((path / "metadata.json").read_text())
+        assert metadata["backend"] == {"type": path.name.removeprefix("torch-")}
+        assert metadata["id"].isidentifier() and metadata["python-depends"] == []
+        assert {each.suffix for each in path.rglob("*") if each.is_file()} == {".py", ".json"}
+    of_cuda = {each.name for one in found.operators for each in one.solutions if has_libraries(each)}
+    left = {name for one in exported.found.operators for name in one.left_out}
+    assert left == of_cuda and "derby_fused_add_rms_norm" in left
+
+
+def test_kernels_loads_it_offline(catalog, tmp_path, monkeypatch):
+    kernels = pytest.importorskip("kernels")
+    export_hub(all_winners(some_winners(catalog, "rms_norm", {"rms_norm_baseline": [2.0, 2.0]})), tmp_path)
+    monkeypatch.setenv("LOCAL_KERNELS", f"nobody/winners={tmp_path}")
+    loaded = kernels.get_kernel("nobody/winners", version=1)
+    weight = torch.ones(64).bfloat16()
+    expected = torch.nn.functional.rms_norm(ROWS.float(), (64,), eps=1e-6)
+    torch.testing.assert_close(loaded.rms_norm(ROWS, weight, 1e-6), expected.bfloat16())
+
+
+def test_each_hidden_size_gets_its_fastest_and_a_librarys_stays_flashinfers(catalog, tmp_path):
+    operator = some_winners(
+        catalog,
+        "rms_norm",
+        {"derby_rms_norm": [1.0, 2.0], "flashinfer_rms_norm": [2.0, 1.0], "rms_norm_baseline": [9, 9]},
+    )
+    assert {size: each.name for size, each in _fastest(operator, "hidden_size").items()} == {
+        64: "derby_rms_norm",
+        128: "flashinfer_rms_norm",
+    }
+    written = export_twins(all_winners(operator), tmp_path)
+    assert written.chosen == {"rmsnorm_h64": "derby_rms_norm"}
+    assert written.left == {"rmsnorm_h128": "flashinfer_rms_norm"}
+    assert sorted(path.name for path in tmp_path.rglob("*.json")) == ["derby_rms_norm_h64.json", "rmsnorm_h64.json"]
+
+
+@pytest.fixture
+def flashinfer():
+    """Its modules without what its packages import, which takes seconds and warns."""
+    found = importlib.util.find_spec("flashinfer")
+    if found is None:
+        pytest.skip("flashinfer is not installed")
+    before = set(sys.modules)
+    for name in ("", ".trace.templates", ".trace_apply"):
+        package = types.ModuleType(f"flashinfer{name}")
+        package.__path__ = [f"{found.submodule_search_locations[0]}{name.replace('.', '/')}"]
+        sys.modules[package.__name__] = package
+    yield
+    for name in {each for each in sys.modules if each.partition(".")[0] == "flashinfer"} - before:
+        del sys.modules[name]
+
+
+@pytest.mark.parametrize("twin", TWINS, ids=lambda twin: twin.name)
+def test_flashinfers_own_reader_and_adapter_call_a_twin_rightly(catalog, tmp_path, monkeypatch, flashinfer, twin):
+    """With plain torch behind it, as the kernels need a GPU. The name is what FlashInfer works out of the call."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    from flashinfer.trace.templates.activation import silu_and_mul_trace
+    from flashinfer.trace.templates.norm import fused_add_rmsnorm_trace, rmsnorm_trace
+    from flashinfer.trace_apply.adapt import adapt_and_call, extract_input_dtypes, output_dests
+    from flashinfer.trace_apply.config import load_config
+    from flashinfer.trace_apply.loaders.python import load
+
+    templates = {
+        "rmsnorm": rmsnorm_trace,
+        "fused_add_rmsnorm": fused_add_rmsnorm_trace,
+        "silu_and_mul": silu_and_mul_trace,
+    }
+    template = templates[twin.name]
+    plain = next(each for each in catalog.solutions.values() if each.name == f"{twin.of}_baseline")
+    for kind, data in zip(
+        ("definitions", "solutions"), twin_json(twin, 32 if twin.of == "silu_and_mul" else 64, plain), strict=True
+    ):
+        (tmp_path / kind).mkdir()
+        (tmp_path / kind / "one.json").write_text(json.dumps(data))
+    config = load_config(tmp_path)
+    [definition], [solution] = config.definitions.values(), config.solutions.values()
+    assert template.definition_name({"hidden_size": 64}) == definition.name
+    assert definition.const_axes() == {"hidden_size": 64}
+
+    call = {"input": ROWS.clone(), "residual": ROWS.clone(), "weight": torch.rand(64).bfloat16()}
+    call = {
+        each: call[each] for each in {"silu_and_mul": ("input",), "rmsnorm": ("input", "weight")}.get(twin.name, call)
+    }
+    assert extract_input_dtypes(template, call) == definition.input_dtypes()
+    expected = template.reference(
+        **{
+            "hidden_states" if each == "input" and twin.name != "silu_and_mul" else each: value.clone()
+            for each, value in call.items()
+        }
+    )
+    returned = adapt_and_call(
+        template=template,
+        fn=load(solution),
+        namespace=call,
+        dps=solution.spec.destination_passing_style,
+        is_inplace=twin.name.startswith("fused"),
+        dests=output_dests(template),
+    )
+    torch.testing.assert_close(call["input"] if returned is None else returned, expected, atol=2e-2, rtol=2e-2)
+    if returned is None:
+        torch.testing.assert_close(call["residual"], ROWS + ROWS)
