@@ -130,7 +130,7 @@ def _chosen(catalog: Any, solutions: Sequence[str], definitions: Sequence[str]) 
     ]
 
 
-def _plan_data(kind: str, run: Any) -> dict[str, Any]:
+def _plan_data(kind: tuple[str, str], run: Any) -> dict[str, Any]:
     machine, plan = run.plans[kind]
     return {
         "gpu": machine.name,

@@ -31,21 +31,23 @@ class ClusterCheck:
     skipped: dict[str, str] = field(default_factory=dict)
     left: list[str] = field(default_factory=list)
     machine: str = ""
+    _report: Callable[[CheckResult], None] = lambda _: None
 
     def run(self, kinds: Sequence[str], report: Callable[[CheckResult], None]) -> None:
         _, data = packed(self.catalog, self.solutions)
-        pool = Pool(data, "cpu" if tuple(kinds) == ("cpu",) else "cuda", tuple(kinds), self._tasks, self.note)
+        self._report = report
+        pool = Pool(data, "cpu" if tuple(kinds) == ("cpu",) else "cuda", tuple(kinds), self, self.note)
         try:
             hosts = pool.greet()
             self.machine = ", ".join(f"{count} x {hello.machine.name}" for hello, count in hosts.values())
-            pool.run(lambda machine, task, found: self._answered(machine, found, report))
+            pool.run()
         finally:
             pool.close()
         self.left = [name for task in pool.left for name in task.asked.solutions]
         places = {name: place for place, name in enumerate(self.catalog.solutions)}
         self.results.sort(key=lambda each: (each.definition, places[each.solution]))
 
-    def _tasks(self, hello: Hello) -> Iterable[Task]:
+    def tasks(self, hello: Hello) -> Iterable[Task]:
         runnable: dict[str, list[str]] = {}
         for name in self.solutions:
             if name in hello.skipped:
@@ -58,8 +60,11 @@ class ClusterCheck:
                 asked = TaskAsked("", some, None, self.settings)
                 yield Task(asked, _START_SECONDS + self.settings["timeout"] * 4 * len(some))
 
-    def _answered(self, machine: Machine, found: TaskAnswered, report: Callable[[CheckResult], None]) -> None:
+    def begun(self, machine: Machine, task: Task) -> bool:
+        return True
+
+    def answered(self, machine: Machine, task: Task, found: TaskAnswered) -> None:
         self.broken.update(found.broken)
         for result in found.results:
             self.results.append(result)
-            report(result)
+            self._report(result)

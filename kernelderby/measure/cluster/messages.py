@@ -21,12 +21,19 @@ class TaskAsked(Struct, frozen=True):
     tries: dict[str, int] = {}
 
 
+class Version(Struct, frozen=True):
+    """What every version says of itself. code: of the package."""
+
+    code: str = ""
+
+
 class Hello(Struct, frozen=True):
-    """skipped: solution -> why this host cannot run it. code: of the package."""
+    """skipped: solution -> why this host cannot run it. busy: who else holds its GPU."""
 
     machine: Machine
     skipped: dict[str, str]
     code: str
+    busy: str = ""
 
 
 class TaskAnswered(Struct, frozen=True):

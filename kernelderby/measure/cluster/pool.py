@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from typing import Any
+from math import inf
+from typing import Any, Generic, Protocol, TypeVar
 
 import msgspec
 import ray
@@ -17,7 +18,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from kernelderby.catalog.parts import code_digest
 from kernelderby.errors import DerbyError
 from kernelderby.measure.cluster.host import Host
-from kernelderby.measure.cluster.messages import Hello, TaskAnswered, TaskAsked
+from kernelderby.measure.cluster.messages import Hello, TaskAnswered, TaskAsked, Version
 from kernelderby.measure.machine.probe import Machine
 
 TRIES = 3  # of a task
@@ -25,6 +26,9 @@ _HELLO_SECONDS = 600.0  # torch from a cold disk, and every library that a solut
 _LOOK_SECONDS = 5.0  # for hosts that have come
 _ALONE_SECONDS = 60.0  # without any host, until the run is given up
 _LATE_SECONDS = 30.0  # after a deadline that the host itself keeps
+_PAUSE_SECONDS = 60.0  # until a GPU that another program holds is asked for again
+
+Kind = tuple[str, str]  # of rows: the GPU's name and the protocol that its host can time with
 
 
 @contextmanager
@@ -58,8 +62,11 @@ class Task:
     problems: list[str] = field(default_factory=list)
 
 
+T = TypeVar("T", bound=Task)
+
+
 @dataclass(eq=False, slots=True)
-class _Held:
+class _Held(Generic[T]):
     """One GPU or core. waits: what Ray answers next. until: time.monotonic() when it has to have."""
 
     node: str
@@ -67,50 +74,62 @@ class _Held:
     waits: Any
     until: float
     hello: Hello | None = None
-    task: Task | None = None
+    task: T | None = None
     last: str = ""
 
 
-class Pool:
-    """device: "cuda" or "cpu". kinds: hardware ids of the GPUs that take part; all without any. tasks_of: called once a
-    kind with its first host's greeting. told: a line worth saying."""
+class Owner(Protocol[T]):
+    """Whose tasks a pool works off."""
+
+    def tasks(self, hello: Hello) -> Iterable[T]:
+        """Of a kind of host, asked once, with the greeting of its first one."""
+
+    def begun(self, machine: Machine, task: T) -> bool:
+        """Called before a task goes to a host. False: it is not to be done, and the pool forgets it."""
+
+    def answered(self, machine: Machine, task: T, found: TaskAnswered) -> None:
+        """Called once a task at most."""
+
+
+class Pool(Generic[T]):
+    """device: "cuda" or "cpu". kinds: hardware ids of the GPUs that take part; all without any. told: a line worth
+    saying. left: tasks that failed TRIES times or found no host."""
 
     def __init__(
-        self,
-        data: bytes,
-        device: str,
-        kinds: tuple[str, ...],
-        tasks_of: Callable[[Hello], Iterable[Task]],
-        told: Callable[[str], None],
+        self, data: bytes, device: str, kinds: tuple[str, ...], owner: Owner[T], told: Callable[[str], None]
     ) -> None:
-        self.device, self.kinds, self._tasks_of, self._told = device, kinds, tasks_of, told
-        self._data, self._held = ray.put(data), list[_Held]()
-        self._waiting: dict[str, deque[Task]] = {}
-        self._on_nodes: dict[str, int] = {}
+        self.device, self.kinds, self._owner, self._told = device, kinds, owner, told
+        self._data, self._held = ray.put(data), list[_Held[T]]()
+        self._waiting: dict[Kind, deque[T]] = {}
         self._broken: dict[str, int] = {}  # node -> hosts that failed in a row
+        self._away: list[tuple[str, float]] = []  # node, time.monotonic() until which one of its GPUs is not asked
         self._looked = 0.0
-        self._refused = set[str]()
-        self.left: list[Task] = []
+        self._said = set[str]()
+        self.left: list[T] = []
 
-    def greet(self) -> dict[str, tuple[Hello, int]]:
-        """Kind -> a greeting, and how many hosts of it the cluster has; when each of them has answered or failed."""
+    def greet(self) -> dict[Kind, tuple[Hello, int]]:
+        """A greeting of each kind, and how many hosts of it the cluster has, when each has answered or failed.
+        DerbyError for a kind that was asked for and is not there."""
         self._look()
         while any(each.hello is None for each in self._held):
             self._step(start=False)
-        found: dict[str, tuple[Hello, int]] = {}
+        found: dict[Kind, tuple[Hello, int]] = {}
         for each in self._held:
             if each.hello is not None:
-                kind = each.hello.machine.id
+                kind = kind_of(each.hello.machine)
                 found[kind] = each.hello, found.get(kind, (each.hello, 0))[1] + 1
+        there = {hello.machine.id for hello, _ in found.values()}
+        if found and (missing := [kind for kind in self.kinds if kind not in there]):
+            raise DerbyError(f"--gpu {','.join(missing)}: no host that can measure has one; there is {_listed(there)}")
         return found
 
-    def run(self, answered: Callable[[Machine, Task, TaskAnswered], None]) -> None:
-        """Every task of every kind; what fails TRIES times or finds no host is left. answered: called as they end."""
+    def run(self) -> None:
+        """Every task of every kind; those that fail TRIES times or find no host are left."""
         alone_since: float | None = None
         while any(self._waiting.values()) or any(each.task for each in self._held):
             if time.monotonic() > self._looked + _LOOK_SECONDS:
                 self._look()
-            able = {each.hello.machine.id for each in self._held if each.hello}
+            able = {kind_of(each.hello.machine) for each in self._held if each.hello}
             starting = any(each.hello is None for each in self._held)
             stuck = [kind for kind, tasks in self._waiting.items() if tasks and kind not in able]
             if stuck and not starting and not any(each.task for each in self._held):
@@ -120,10 +139,15 @@ class Pool:
             else:
                 alone_since = None
             if self._held:
-                self._step(start=True, answered=answered)
+                self._step(start=True)
             else:
                 time.sleep(0.2)
         self.left += [task for tasks in self._waiting.values() for task in tasks]
+        self._waiting = {kind: deque() for kind in self._waiting}
+
+    def again(self, machine: Machine, tasks: Sequence[T]) -> None:
+        """For another run()."""
+        self._waiting[kind_of(machine)].extend(tasks)
 
     def close(self) -> None:
         """Every host gives its GPU back."""
@@ -143,14 +167,16 @@ class Pool:
 
     def _look(self) -> None:
         """A host on every GPU (core) of every node that has none yet."""
-        self._looked = time.monotonic()
+        self._looked = now = time.monotonic()
+        self._away = [(node, until) for node, until in self._away if until > now]
         resource = "GPU" if self.device == "cuda" else "CPU"
         for node in ray.nodes():  # type: ignore[no-untyped-call]
             name = node["NodeID"]
             if not node["Alive"] or self._broken.get(name, 0) >= TRIES:
                 continue
-            here = sum(each.node == name for each in self._held) + (name in self._refused) * 1_000_000
-            for _ in range(int(node["Resources"].get(resource, 0)) - here):
+            away = sum(each == name for each, _ in self._away)
+            here = sum(each.node == name for each in self._held)
+            for _ in range(int(node["Resources"].get(resource, 0)) - here - away):
                 self._start(name)
 
     def _start(self, node: str) -> None:
@@ -168,7 +194,7 @@ class Pool:
         waits = actor.ask.remote(b"", _HELLO_SECONDS)  # type: ignore[attr-defined]
         self._held.append(_Held(node, actor, waits, time.monotonic() + _HELLO_SECONDS + _LATE_SECONDS))
 
-    def _step(self, start: bool, answered: Callable[[Machine, Task, TaskAnswered], None] | None = None) -> None:
+    def _step(self, start: bool) -> None:
         """Gives free hosts work and takes what comes within a moment."""
         for each in self._held if start else ():
             if each.hello is not None and each.task is None:
@@ -179,26 +205,29 @@ class Pool:
             return
         ready, _ = ray.wait([*waiting], num_returns=1, timeout=1.0)
         for reference in ready:
-            self._take(waiting[reference], answered)
+            self._take(waiting[reference])
         for each in [each for each in self._held if each.waits is not None and time.monotonic() > each.until]:
             self._lose(each, "it has not answered by its deadline")
 
-    def _give(self, held: _Held) -> None:
-        """The next task of its kind, of the operator that it has loaded if there is one."""
+    def _give(self, held: _Held[T]) -> None:
+        """The next task of its kind that is to be done, of the operator that it has loaded if there is one."""
         assert held.hello is not None
-        tasks = self._waiting.get(held.hello.machine.id)
-        if not tasks:
+        machine = held.hello.machine
+        tasks = self._waiting[kind_of(machine)]
+        while tasks:
+            busy = {each.last for each in self._held if each is not held and each.task}
+            task = next((each for each in tasks if each.asked.definition == held.last), None)
+            task = task or next((each for each in tasks if each.asked.definition not in busy), None) or tasks[0]
+            tasks.remove(task)
+            if not self._owner.begun(machine, task):
+                continue
+            task.tries += 1
+            held.task, held.last = task, task.asked.definition
+            held.until = time.monotonic() + task.seconds + _LATE_SECONDS
+            held.waits = held.actor.ask.remote(msgspec.json.encode(task.asked), task.seconds)
             return
-        busy = {each.last for each in self._held if each is not held and each.task}
-        task = next((each for each in tasks if each.asked.definition == held.last), None)
-        task = task or next((each for each in tasks if each.asked.definition not in busy), None) or tasks[0]
-        tasks.remove(task)
-        task.tries += 1
-        held.task, held.last = task, task.asked.definition
-        held.until = time.monotonic() + task.seconds + _LATE_SECONDS
-        held.waits = held.actor.ask.remote(msgspec.json.encode(task.asked), task.seconds)
 
-    def _take(self, held: _Held, answered: Callable[[Machine, Task, TaskAnswered], None] | None) -> None:
+    def _take(self, held: _Held[T]) -> None:
         try:
             data = ray.get(held.waits)
         except (RayError, RuntimeError) as error:
@@ -206,7 +235,7 @@ class Pool:
             return
         held.waits = None
         if held.hello is None:
-            self._welcome(held, msgspec.json.decode(data, type=Hello))
+            self._welcome(held, data)
             return
         found, task = msgspec.json.decode(data, type=TaskAnswered), held.task
         assert task is not None
@@ -215,46 +244,60 @@ class Pool:
             return
         held.task = None
         self._broken[held.node] = 0
-        if answered is not None:
-            answered(held.hello.machine, task, found)
+        self._owner.answered(held.hello.machine, task, found)
 
-    def _welcome(self, held: _Held, hello: Hello) -> None:
-        kind = hello.machine.id
-        problem = ""
-        if hello.code != code_digest():
-            problem = "has another version of kernelderby; install the same one there"
-        elif self.device == "cuda" and hello.machine.gpu is None:
-            problem = f"{hello.machine.gpu_missing}, so nothing can be measured there"
-        elif self.kinds and kind not in self.kinds:
-            problem = f"is a {hello.machine.name}, which --gpu does not name"
-        if problem:
-            if held.node not in self._refused:
-                self._told(f"host {held.node[:8]}: {problem}; left out")
-            self._refused.add(held.node)
-            self._end(held)
+    def _welcome(self, held: _Held[T], data: bytes) -> None:
+        if msgspec.json.decode(data, type=Version).code != code_digest():
+            self._send_away(held, "has another version of kernelderby; install the same one there")
             return
-        held.hello = hello
-        if kind not in self._waiting:
-            self._waiting[kind] = deque(self._tasks_of(hello))
+        hello = msgspec.json.decode(data, type=Hello)
+        if self.device == "cuda" and hello.machine.gpu is None:
+            self._send_away(held, f"{hello.machine.gpu_missing}, so nothing can be measured there")
+        elif self.kinds and hello.machine.id not in self.kinds:
+            self._send_away(held, f"is a {hello.machine.name}, which --gpu does not name")
+        elif hello.busy:
+            self._send_away(held, f"{hello.busy}; asked again in {_PAUSE_SECONDS:.0f} s", _PAUSE_SECONDS)
+        else:
+            held.hello = hello
+            kind = kind_of(hello.machine)
+            if kind not in self._waiting:
+                self._waiting[kind] = deque(self._owner.tasks(hello))
 
-    def _lose(self, held: _Held, problem: str) -> None:
+    def _send_away(self, held: _Held[T], problem: str, seconds: float = inf) -> None:
+        """A host that takes no part, for so long."""
+        line = f"host {held.node[:8]}: {problem}; left out"
+        if line not in self._said:
+            self._told(line)
+        self._said.add(line)
+        self._away.append((held.node, time.monotonic() + seconds))
+        self._end(held)
+
+    def _lose(self, held: _Held[T], problem: str) -> None:
         """The host is gone, or nobody knows what is left in it; its task is tried elsewhere."""
-        task, kind = held.task, held.hello.machine.id if held.hello else ""
+        task = held.task
         self._end(held)
         self._broken[held.node] = self._broken.get(held.node, 0) + 1
-        if task is None:
+        if task is None or held.hello is None:
             self._told(f"host {held.node[:8]}: {problem}")
             return
         task.problems.append(problem)
         what = f"{task.asked.definition} ({', '.join(task.asked.solutions)})"
         if task.tries < TRIES:
             self._told(f"{what}: try {task.tries} of {TRIES} failed ({problem}); tried again")
-            self._waiting[kind].append(task)
+            self._waiting[kind_of(held.hello.machine)].append(task)
         else:
             self._told(f"{what}: failed {TRIES} times ({problem}); left out")
             self.left.append(task)
 
-    def _end(self, held: _Held) -> None:
+    def _end(self, held: _Held[T]) -> None:
         with suppress(RayError, ValueError):
             ray.kill(held.actor)
         self._held.remove(held)
+
+
+def kind_of(machine: Machine) -> Kind:
+    return machine.name, machine.protocol
+
+
+def _listed(there: Iterable[str]) -> str:
+    return ", ".join(sorted(there))

@@ -20,7 +20,7 @@ from kernelderby.catalog.parts import code_digest
 from kernelderby.catalog.workloads import workload_of
 from kernelderby.errors import DerbyError
 from kernelderby.measure.cluster.messages import Hello, TaskAnswered, TaskAsked
-from kernelderby.measure.machine.probe import Machine, find_machine
+from kernelderby.measure.machine.probe import Machine, exclusive, find_machine
 from kernelderby.measure.machine.requirements import try_modules, why_not
 from kernelderby.measure.run.checks import CheckResult, plan_checks, run_checks
 from kernelderby.measure.run.observer import Observer
@@ -37,7 +37,7 @@ def main(root: Path, device: str) -> None:
     if machine.gpu is not None:
         try_modules(catalog.solutions.values())
     skipped = {name: why for name, each in catalog.solutions.items() if (why := why_not(each, machine))}
-    _say(answers, Hello(machine, skipped, code_digest()))
+    _say(answers, Hello(machine, skipped, code_digest(), _held_by_others(machine, root)))
     tasks: queue.Queue[TaskAsked | None] = queue.Queue()
     threading.Thread(target=_read, args=(tasks,), daemon=True).start()
     while (task := tasks.get()) is not None:
@@ -46,6 +46,15 @@ def main(root: Path, device: str) -> None:
         else:
             _measure(catalog, machine, task, tasks, answers)
             return
+
+
+def _held_by_others(machine: Machine, root: Path) -> str:
+    """Who has the GPU; nothing where nobody has."""
+    try:
+        with exclusive(machine, root):
+            return ""
+    except DerbyError as error:
+        return str(error)
 
 
 def _read(tasks: queue.Queue[TaskAsked | None]) -> None:

@@ -6,15 +6,17 @@ import hashlib
 import json
 import os
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
 from kernelderby.appended import CLAIMS, append_line, expect_writable, lock_bytes, mend_last_line, move_aside
-from kernelderby.catalog import Solution
+from kernelderby.catalog import Solution, Workload
+from kernelderby.catalog.traces import load_rows
 from kernelderby.errors import DerbyError
 from kernelderby.files import read_bytes
 from kernelderby.measure.fence import processes
+from kernelderby.measure.machine.probe import Machine
 from kernelderby.row import JUDGE_WITHOUT_MEMORY
 from kernelderby.trace import Measurement, Status, newest
 
@@ -28,6 +30,7 @@ __all__ = [
     "last_line",
     "repair",
     "set_aside_foreign",
+    "settled_by_others",
     "settled_keys",
     "tries_of",
 ]
@@ -46,6 +49,25 @@ def settled_keys(rows: Iterable[Measurement], solutions: Iterable[Solution]) -> 
     """The keys of these solutions whose newest row of the present code stands, or that were tried often enough.
     Rows without a hash (flashinfer-bench's own) settle nothing."""
     return {key for key, tries in tries_of(rows, solutions).items() if tries is None or tries >= TRIES}
+
+
+def settled_by_others(
+    path: Path,
+    line: int,
+    sessions: Collection[str],
+    machine: Machine,
+    workload: Workload,
+    solutions: Sequence[Solution],
+) -> set[str]:
+    """Which solutions have a row on a workload behind a line of the file that a run of none of these sessions wrote."""
+    rows = load_rows(path, {workload.uuid: workload}, _said_already, _said_already) if path.is_file() else []
+    later = (row for row in rows if row.session not in sessions and row.place and row.place.line > line)
+    done = settled_keys(later, solutions)
+    return {one.name for one in solutions if (one.name, workload.uuid, machine.name, machine.protocol) in done}
+
+
+def _said_already(problem: str) -> None:
+    """The catalog of the plan warned of it."""
 
 
 def tries_of(rows: Iterable[Measurement], solutions: Iterable[Solution]) -> dict[Key, int | None]:

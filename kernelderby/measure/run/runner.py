@@ -15,7 +15,6 @@ import torch
 from kernelderby import __version__
 from kernelderby.catalog import Catalog, published
 from kernelderby.catalog.selection import workload_label
-from kernelderby.catalog.traces import load_rows
 from kernelderby.errors import DerbyError
 from kernelderby.measure.clock.graphs import NotCapturable
 from kernelderby.measure.fence import caches
@@ -32,7 +31,7 @@ from kernelderby.measure.run.contest import Contest
 from kernelderby.measure.run.ledger import Ledger, described, now
 from kernelderby.measure.run.observer import Observer
 from kernelderby.measure.run.plan import Job, Plan, Settings
-from kernelderby.measure.run.rows import claim, settled_keys
+from kernelderby.measure.run.rows import claim, settled_by_others
 from kernelderby.measure.run.seal import Seal
 from kernelderby.measure.run.shared import Run
 from kernelderby.measure.run.workers import START_SECONDS, Workers
@@ -174,23 +173,11 @@ class Runner:
 
     def _without_others_rows(self, job: Job) -> Job | None:
         """The job without the solutions of which another run has written a row since this one was planned."""
-        path, known = self._ledger.path(job.definition), {job.workload.uuid: job.workload}
-        rows = load_rows(path, known, _said_already, _said_already) if path.is_file() else []
-        done = settled_keys(
-            (
-                row
-                for row in rows
-                if row.session != self.session
-                and row.place
-                and row.place.line > self._lines_before[job.definition.name]
-            ),
-            job.solutions,
+        done = settled_by_others(
+            *(self._ledger.path(job.definition), self._lines_before[job.definition.name], {self.session}),
+            *(self.machine, job.workload, job.solutions),
         )
-        missing = tuple(
-            solution
-            for solution in job.solutions
-            if (solution.name, job.workload.uuid, self.machine.name, self.machine.protocol) not in done
-        )
+        missing = tuple(solution for solution in job.solutions if solution.name not in done)
         if not missing:
             return None
         return job if self.settings.together else replace(job, solutions=missing)
@@ -266,7 +253,3 @@ class Runner:
         for solution in job.solutions:
             if solution.name not in have_rows:
                 self._run_job(replace(job, solutions=(solution,)))
-
-
-def _said_already(problem: str) -> None:
-    """The catalog of the plan warned of it."""
