@@ -21,7 +21,7 @@ class TaskAsked(Struct, frozen=True):
     tries: dict[str, int] = {}
 
 
-class Version(Struct, frozen=True):
+class CodeVersion(Struct, frozen=True):
     """What every version says of itself. code: of the package."""
 
     code: str = ""

@@ -18,7 +18,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from kernelderby.catalog.parts import code_digest
 from kernelderby.errors import DerbyError
 from kernelderby.measure.cluster.host import Host
-from kernelderby.measure.cluster.messages import Hello, TaskAnswered, TaskAsked, Version
+from kernelderby.measure.cluster.messages import CodeVersion, Hello, TaskAnswered, TaskAsked
 from kernelderby.measure.machine.probe import Machine
 
 TRIES = 3  # of a task
@@ -247,7 +247,7 @@ class Pool(Generic[T]):
         self._owner.answered(held.hello.machine, task, found)
 
     def _welcome(self, held: _Held[T], data: bytes) -> None:
-        if msgspec.json.decode(data, type=Version).code != code_digest():
+        if msgspec.json.decode(data, type=CodeVersion).code != code_digest():
             self._send_away(held, "has another version of kernelderby; install the same one there")
             return
         hello = msgspec.json.decode(data, type=Hello)
