@@ -1,4 +1,4 @@
-"""bench and check over a Ray cluster, for those verbs."""
+"""bench, check and tune over a Ray cluster, for those verbs."""
 
 from __future__ import annotations
 
@@ -79,6 +79,28 @@ def bench_on_cluster(
     if left:
         warn([f"{left} of the plan have no row; the same command goes on"])
         sys.exit(1)
+
+
+def tune_on_cluster(
+    catalog: Any, address: str, kinds: Sequence[str], settings: Any, jobs: Sequence[Any], only_losses: bool, quiet: bool
+) -> tuple[list[tuple[Any, Any]], list[str]]:
+    """Results, each with its machine, and what no host has tuned, which is said."""
+    _expect_ray()
+    from kernelderby.hardware import gpu_id
+    from kernelderby.measure.cluster.bench import one_writer
+    from kernelderby.measure.cluster.pool import cluster
+    from kernelderby.measure.cluster.tune import ClusterTune
+    from kernelderby.measure.run.progress import bar
+
+    run = ClusterTune(catalog, settings, jobs, lambda line: warn([line]), only_losses=only_losses)
+    workloads = sum(len(some) for _, some in jobs)
+    with one_writer(catalog), cluster(address), bar("tuning", workloads * max(1, len(kinds)), quiet) as run.report:
+        found = run.run([gpu_id(kind) for kind in kinds])
+    if not found:
+        raise DerbyError(f"--ray {address}: no GPU of the cluster can tune; add hosts (--gpu cpu: a trial)")
+    if run.left:
+        warn([f"no host has tuned {', '.join(run.left[:4])}{' ...' if len(run.left) > 4 else ''}"])
+    return found, run.left
 
 
 def check_on_cluster(

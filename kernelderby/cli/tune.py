@@ -13,7 +13,9 @@ from kernelderby.cli.options import (
     count_from,
     fresh_option,
     json_option,
+    kinds_option,
     origin_option,
+    ray_option,
     secret_option,
     solutions_option,
     workloads_option,
@@ -49,6 +51,8 @@ from kernelderby.cli.output import say, say_json, text_width
 )
 @fresh_option
 @secret_option
+@ray_option
+@kinds_option
 @written_root_option
 @json_option
 def command(
@@ -63,11 +67,13 @@ def command(
     regret: int | None,
     fresh: int,
     secret: str,
+    address: str | None,
+    kinds: tuple[str, ...],
     root: Path,
     as_json: bool,
 ) -> None:
-    """Find the fastest configurations of solutions (SOLUTION is the same as --solutions) on this GPU, and write each a
-    tuned.py.
+    """Find the fastest configurations of solutions (SOLUTION is the same as --solutions) on this GPU, or on each kind
+    of GPU of a Ray cluster (--ray), and write each a tuned.py.
 
     The candidates that a solution names are checked once on each workload, then timed in turn as CUDA graphs. Every
     time also goes to reports/tune/SOLUTION.jsonl. Exit code 1 when a candidate failed or gave a wrong result.
@@ -98,12 +104,27 @@ def command(
         raise click.UsageError("--fresh draws its own shapes; leave --workloads and --origin out")
     if secret and not (regret or fresh):
         raise click.UsageError("--secret draws the shapes of --regret or --fresh; give one of them")
+    if kinds and address is None:
+        raise click.UsageError("--gpu goes with --ray: without it this machine's GPU tunes")
+    if address is not None and (regret or budget_seconds):
+        raise click.UsageError("--ray: leave --regret and --budget-seconds out")
     # a wrong name need not wait for torch
     chosen = catalog.solutions_named((*names, *solutions))
     jobs = [
         (solution, [] if fresh or regret else _workloads(catalog, solution.definition, workloads, origin))
         for solution in chosen
     ]
+    settings = TuneSettings(rounds, iterations, timeout, budget_seconds)
+    if address is not None:
+        from kernelderby.cli.cluster import tune_on_cluster
+
+        if fresh:
+            secret, jobs = _drawn(catalog, chosen, fresh, secret)
+        found, left = tune_on_cluster(catalog, address, kinds, settings, jobs, bool(fresh), as_json)
+        _tell(found, secret if fresh else "", as_json)
+        if left or any(result.failed for _, result in found):
+            sys.exit(1)
+        return
     machine = find_machine(root, "cuda")
     if machine.gpu is None:
         raise DerbyError(f"{machine.gpu_missing}, so nothing can be tuned; run it on the GPU that the table is for")
@@ -111,7 +132,6 @@ def command(
         reason = why_not(solution, machine)
         if reason:
             raise DerbyError(f"{solution.name}: {reason}; leave it out or install what it needs")
-    settings = TuneSettings(rounds, iterations, timeout, budget_seconds)
     if regret:
         _regret(catalog, machine, settings, chosen, regret, secret, as_json)
         return
@@ -124,11 +144,20 @@ def command(
             {"gpu": machine.name, "protocol": machine.protocol, "solutions": [result.to_json() for result in results]}
         )
     else:
-        _print(machine, results)
-        if fresh:
-            say(f"secret of the shapes: {secret} (--secret draws them again)")
+        _tell([(machine, result) for result in results], secret if fresh else "", as_json)
     if any(result.failed for result in results):
         sys.exit(1)
+
+
+def _tell(found: list[tuple[Any, Any]], secret: str, as_json: bool) -> None:
+    """Results, each with its machine. secret: of fresh shapes."""
+    if as_json:
+        say_json([{"gpu": machine.name, "protocol": machine.protocol, **result.to_json()} for machine, result in found])
+        return
+    for machine, result in found:
+        _print(machine, [result])
+    if secret:
+        say(f"secret of the shapes: {secret} (--secret draws them again)")
 
 
 def _regret(

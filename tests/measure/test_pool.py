@@ -8,6 +8,7 @@ import msgspec
 import pytest
 
 pytest.importorskip("ray")
+from fake_ray import NEVER, FakeRay
 from measuring import CPU, DEFINITION, copied_set
 
 from kernelderby.appended import append_line
@@ -16,14 +17,13 @@ from kernelderby.catalog.parts import code_digest
 from kernelderby.errors import DerbyError
 from kernelderby.measure.cluster import pool
 from kernelderby.measure.cluster.bench import ClusterBench
-from kernelderby.measure.cluster.messages import Hello, TaskAnswered, TaskAsked
+from kernelderby.measure.cluster.messages import Hello, TaskAnswered
 from kernelderby.measure.run.observer import Observer
 from kernelderby.measure.run.plan import Settings, make_plan
 from kernelderby.measure.run.rows import claim
 from kernelderby.measure.wire.replies import GpuSeen
 from kernelderby.trace import Measurement, Status
 
-NEVER = object()
 HELLO = Hello(CPU, {}, code_digest())
 
 
@@ -33,52 +33,6 @@ def line(solution, solution_hash, workload, session="of a host", tries=None):
     own = {"solution_hash": solution_hash, "session": session, "environment": environment, "message": "it raised"}
     moment = "2026-11-23T10:00:00+00:00"
     return Measurement(DEFINITION, workload, solution, status, "CPU", "cpu-wall", moment, **own).to_trace()
-
-
-class Reference:
-    def __init__(self, found):
-        self.found = found
-
-
-class FakeRay:
-    """nodes: name -> cores. Each answer of a host is what answer(node, asked) gives: bytes, an error or NEVER."""
-
-    def __init__(self, answer, **cores):
-        self.cores, self.answer = dict(cores), answer
-        self.killed, self.asked = [], []
-
-    def put(self, data):
-        return data
-
-    def nodes(self):
-        return [{"NodeID": name, "Alive": True, "Resources": {"CPU": n, "GPU": n}} for name, n in self.cores.items()]
-
-    def remote(self, _):
-        def options(scheduling_strategy, **_):
-            return SimpleNamespace(remote=lambda *_: self.host(scheduling_strategy.node_id))
-
-        return SimpleNamespace(options=options)
-
-    def host(self, node):
-        def ask(message, seconds):
-            asked = msgspec.json.decode(message, type=TaskAsked) if message else None
-            if asked:
-                self.asked.append((node, asked))
-            return Reference(self.answer(node, asked))
-
-        call = SimpleNamespace(remote=lambda: Reference(b""))
-        return SimpleNamespace(ask=SimpleNamespace(remote=ask), close=call, node=node)
-
-    def wait(self, references, **_):
-        return [each for each in references if each.found is not NEVER][:1], []
-
-    def get(self, reference):
-        if isinstance(reference.found, Exception):
-            raise reference.found
-        return reference.found if isinstance(reference.found, bytes) else msgspec.json.encode(reference.found)
-
-    def kill(self, actor):
-        self.killed.append(actor.node)
 
 
 class Told(Observer):

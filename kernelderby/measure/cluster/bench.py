@@ -114,7 +114,8 @@ class ClusterBench:
 
 
 def _asked(job: Job, settings: dict[str, Any], tries: dict[str, int]) -> TaskAsked:
-    return TaskAsked(job.definition.name, tuple(each.name for each in job.solutions), job.workload.raw, settings, tries)
+    names = tuple(each.name for each in job.solutions)
+    return TaskAsked("bench", job.definition.name, names, job.workload.raw, settings, tries)
 
 
 def one_writer(catalog: Catalog) -> Any:

@@ -57,7 +57,7 @@ class ClusterCheck:
         for names in runnable.values():
             for start in range(0, len(names), _AT_ONCE):
                 some = tuple(names[start : start + _AT_ONCE])
-                asked = TaskAsked("", some, None, self.settings)
+                asked = TaskAsked("check", "", some, None, self.settings)
                 yield Task(asked, _START_SECONDS + self.settings["timeout"] * 4 * len(some))
 
     def begun(self, machine: Machine, task: Task) -> bool:

@@ -61,10 +61,9 @@ class Host:
 
     def end(self) -> None:
         """The child first learns that it is over (its stdin ends); its solutions' processes end with it."""
-        for pipe in (self._child.stdin,):
-            with suppress(OSError):
-                if pipe:
-                    pipe.close()
+        with suppress(OSError):
+            if self._child.stdin:
+                self._child.stdin.close()
         try:
             self._child.wait(_END_SECONDS)
         except subprocess.TimeoutExpired:
@@ -73,7 +72,9 @@ class Host:
 
     def close(self) -> None:
         self.end()
-        self._log.close()
+        for each in (self._log, self._child.stdout):
+            if each:
+                each.close()
         shutil.rmtree(self._folder, ignore_errors=True)
 
     def _remove_left(self, base: Path) -> None:

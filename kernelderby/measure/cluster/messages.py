@@ -8,12 +8,15 @@ from msgspec import Struct
 
 from kernelderby.measure.machine.probe import Machine
 from kernelderby.measure.run.checks import CheckResult
+from kernelderby.measure.tune.pick import Measured
 
 
 class TaskAsked(Struct, frozen=True):
-    """One task: solutions of a definition on one workload (its line), or their check. settings: of plan.Settings, or
-    seeds, timeout and secret of a check. tries: solution -> how often it was tried before."""
+    """One task. verb: bench and tune, solutions of a definition on one workload (its line); check, some solutions.
+    settings: of plan.Settings, of TuneSettings, or seeds, timeout and secret of a check. tries: solution -> how often
+    it was tried before."""
 
+    verb: str
     definition: str
     solutions: tuple[str, ...]
     workload: dict[str, Any] | None
@@ -37,10 +40,14 @@ class Hello(Struct, frozen=True):
 
 
 class TaskAnswered(Struct, frozen=True):
-    """rows: as they go into traces. error: why nothing came of the task, which another try may mend."""
+    """rows: as they go into traces. tuned, log, failed: of a workload's candidates. error: why nothing came of the
+    task, which another try may mend."""
 
     rows: tuple[dict[str, Any], ...] = ()
     results: tuple[CheckResult, ...] = ()
     broken: dict[str, str] = {}
     notes: tuple[str, ...] = ()
+    tuned: Measured | None = None
+    log: tuple[str, ...] = ()
+    failed: tuple[str, ...] = ()
     error: str = ""

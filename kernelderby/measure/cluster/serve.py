@@ -10,6 +10,7 @@ import queue
 import sys
 import threading
 from collections.abc import Iterator
+from itertools import chain
 from pathlib import Path
 from typing import IO
 
@@ -26,6 +27,7 @@ from kernelderby.measure.run.checks import CheckResult, plan_checks, run_checks
 from kernelderby.measure.run.observer import Observer
 from kernelderby.measure.run.plan import Job, Settings
 from kernelderby.measure.run.runner import Runner
+from kernelderby.measure.tune.turns import Bench, TuneSettings, Turns
 from kernelderby.trace import Measurement
 
 
@@ -38,14 +40,14 @@ def main(root: Path, device: str) -> None:
         try_modules(catalog.solutions.values())
     skipped = {name: why for name, each in catalog.solutions.items() if (why := why_not(each, machine))}
     _say(answers, Hello(machine, skipped, code_digest(), _held_by_others(machine, root)))
-    tasks: queue.Queue[TaskAsked | None] = queue.Queue()
+    tasks: queue.Queue[TaskAsked] = queue.Queue()
     threading.Thread(target=_read, args=(tasks,), daemon=True).start()
-    while (task := tasks.get()) is not None:
-        if task.workload is None:
+    first = tasks.get()
+    if first.verb == "check":
+        for task in chain([first], iter(tasks.get, None)):
             _say(answers, _checked(catalog, machine, task))
-        else:
-            _measure(catalog, machine, task, tasks, answers)
-            return
+    else:
+        (_tune if first.verb == "tune" else _measure)(catalog, machine, first, tasks, answers)
 
 
 def _held_by_others(machine: Machine, root: Path) -> str:
@@ -57,7 +59,7 @@ def _held_by_others(machine: Machine, root: Path) -> str:
         return str(error)
 
 
-def _read(tasks: queue.Queue[TaskAsked | None]) -> None:
+def _read(tasks: queue.Queue[TaskAsked]) -> None:
     """Nobody waits for what is under way once stdin ends: its workers end with this process (fence/watcher.py)."""
     decode = msgspec.json.Decoder(TaskAsked).decode
     with os.fdopen(os.dup(0), "rb") as lines:  # not sys.stdin: Python waits for that one's lock when it ends
@@ -88,24 +90,41 @@ class _Collected(Observer):
 
 
 def _measure(
-    catalog: Catalog, machine: Machine, first: TaskAsked, tasks: queue.Queue[TaskAsked | None], answers: IO[bytes]
+    catalog: Catalog, machine: Machine, first: TaskAsked, tasks: queue.Queue[TaskAsked], answers: IO[bytes]
 ) -> None:
     """Task after task in one session: the processes of a definition's solutions stay."""
     observer = _Collected()
 
     def jobs() -> Iterator[tuple[Job, dict[str, int]]]:
-        task: TaskAsked | None = first
-        while task is not None:
+        for task in chain([first], iter(tasks.get, None)):
             definition = catalog.definition(task.definition)
             workload = workload_of("a task", task.workload or {}, definition)
             yield Job(definition, workload, tuple(map(catalog.solution, task.solutions))), task.tries
             _say(answers, observer.taken())
-            task = tasks.get()
 
     try:
         Runner(catalog, machine, msgspec.convert(first.settings, Settings), observer).run_as_they_come(jobs())
     except DerbyError as error:
         _say(answers, TaskAnswered(error=str(error), notes=tuple(observer.notes)))
+
+
+def _tune(
+    catalog: Catalog, machine: Machine, first: TaskAsked, tasks: queue.Queue[TaskAsked], answers: IO[bytes]
+) -> None:
+    """Task after task with one worker, as long as they are of one solution."""
+    bench = Bench(catalog, machine, msgspec.convert(first.settings, TuneSettings))
+    try:
+        with exclusive(machine, catalog.root):
+            for task in chain([first], iter(tasks.get, None)):
+                (name,), log, failed = task.solutions, list[str](), list[str]()
+                workload = workload_of("a task", task.workload or {}, catalog.definition(task.definition))
+                turns = Turns(bench, catalog.solution(name), workload, None, log.append, failed)
+                tuned, lines = turns.measured(), tuple(line.rstrip() for line in log)
+                _say(answers, TaskAnswered(tuned=tuned, log=lines, failed=tuple(failed)))
+    except DerbyError as error:
+        _say(answers, TaskAnswered(error=str(error)))
+    finally:
+        bench.close()
 
 
 def _checked(catalog: Catalog, machine: Machine, task: TaskAsked) -> TaskAnswered:

@@ -16,7 +16,7 @@ from kernelderby.catalog import Catalog, Solution, Workload
 from kernelderby.catalog.selection import workload_label
 from kernelderby.measure.machine.probe import Machine
 from kernelderby.measure.tune.pick import Measured
-from kernelderby.measure.tune.run import CONTRACT, tunable_folder
+from kernelderby.measure.tune.run import CONTRACT, log_path, tunable_folder
 from kernelderby.measure.tune.turns import Bench, TuneSettings, Turns
 
 MEAN, WORST = 0.03, 0.10  # more than this regret is too much
@@ -103,11 +103,11 @@ def regrets(
 def _of_solution(
     bench: Bench, solution: Solution, workloads: Sequence[Workload], report: Callable[[str], None]
 ) -> Regrets:
-    result = Regrets(solution.name, bench.root / "reports" / "tune" / f"{solution.name}.jsonl")
+    result = Regrets(solution.name, log_path(bench.root, solution))
     result.log.parent.mkdir(parents=True, exist_ok=True)
-    with result.log.open("a", encoding="utf-8") as log:
+    with result.log.open("a", encoding="utf-8", buffering=1) as log:
         for workload in workloads:
-            measured = Turns(bench, solution, workload, None, log, result.failed).measured()
+            measured = Turns(bench, solution, workload, None, log.write, result.failed).measured()
             if measured is None:
                 result.unmeasured.append(workload_label(workload))
             else:

@@ -15,7 +15,7 @@ from kernelderby.catalog.selection import workload_label
 from kernelderby.errors import DerbyError
 from kernelderby.measure.machine.probe import Machine
 from kernelderby.measure.tune import table
-from kernelderby.measure.tune.pick import Choice, pick
+from kernelderby.measure.tune.pick import Choice, Measured, pick
 from kernelderby.measure.tune.turns import Bench, TuneSettings, Turns, over
 
 CONTRACT = ("tuning_key", "candidates", "run_with")  # what stands in a tunable solution's file beside the entry point
@@ -66,8 +66,8 @@ def tune(
     """Tunes each solution on its workloads and writes its tuned.py. A solution gets an equal share of the time that is
     left when its turn comes. report: one line after each workload. only_losses: what the candidates lose at these
     shapes, which choices are interpolated from; no key gets a row of the table."""
-    for solution, _ in jobs:  # what is wrong is said before the GPU is used
-        table.read(tunable_folder(solution) / table.NAME)
+    for solution, _ in jobs:
+        expect_tunable(solution)
     end = time.monotonic() + settings.budget_seconds if settings.budget_seconds is not None else None
     results = []
     bench = Bench(catalog, machine, settings)
@@ -79,6 +79,15 @@ def tune(
     finally:
         bench.close()
     return results
+
+
+def expect_tunable(solution: Solution) -> None:
+    """DerbyError for what is wrong with it or its table, before a GPU is used."""
+    table.read(tunable_folder(solution) / table.NAME)
+
+
+def log_path(root: Path, solution: Solution) -> Path:
+    return root / "reports" / "tune" / f"{solution.name}.jsonl"
 
 
 def tunable_folder(solution: Solution, contract: Sequence[str] = CONTRACT) -> Path:
@@ -114,28 +123,30 @@ def _tune_one(
     report: Callable[[str], None],
     only_losses: bool,
 ) -> Result:
-    result = Result(solution.name, bench.root / "reports" / "tune" / f"{solution.name}.jsonl")
+    result = Result(solution.name, log_path(bench.root, solution))
     result.log.parent.mkdir(parents=True, exist_ok=True)
     measured = []
-    with result.log.open("a", encoding="utf-8") as log:
+    with result.log.open("a", encoding="utf-8", buffering=1) as log:
         for workload in workloads:
             if over(deadline):
                 result.left_over.append(workload_label(workload))
                 continue
-            one = Turns(bench, solution, workload, deadline, log, result.failed).measured()
+            one = Turns(bench, solution, workload, deadline, log.write, result.failed).measured()
             if one is not None:
                 measured.append(one)
             elif over(deadline):
                 result.left_over.append(workload_label(workload))
             report(f"{solution.name} {workload_label(workload)}")
-    result.choices = pick(measured)
-    _write(bench.machine, solution, result, [(one.key, one.times_us) for one in measured], only_losses)
+    write_table(bench.machine, solution, result, measured, only_losses)
     return result
 
 
-def _write(
-    machine: Machine, solution: Solution, result: Result, shapes: Sequence[table.Shape], only_losses: bool
+def write_table(
+    machine: Machine, solution: Solution, result: Result, measured: Sequence[Measured], only_losses: bool
 ) -> None:
+    """Picks the result's choices and writes them into the solution's table of that GPU."""
+    result.choices = pick(measured)
+    shapes = [(one.key, one.times_us) for one in measured]
     if not result.choices:
         return
     picked = [] if only_losses else result.choices

@@ -7,8 +7,9 @@ import json
 import random
 import statistics
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import IO, Any
+from typing import Any
 
 from kernelderby.catalog import Catalog, Solution, Workload
 from kernelderby.catalog.selection import workload_label
@@ -98,7 +99,8 @@ class Bench:
 
 
 class Turns:
-    """One workload: every candidate checked once, those that are right timed in turn."""
+    """One workload: every candidate checked once, those that are right timed in turn. log: takes a line for each turn
+    and each failure."""
 
     def __init__(
         self,
@@ -106,7 +108,7 @@ class Turns:
         solution: Solution,
         workload: Workload,
         deadline: float | None,
-        log: IO[str],
+        log: Callable[[str], object],
         failed: list[str],
     ) -> None:
         self.bench, self.solution, self.workload = bench, solution, workload
@@ -213,5 +215,4 @@ class Turns:
             "key": self.key,
             **found,
         }
-        self.log.write(json.dumps(row) + "\n")
-        self.log.flush()
+        self.log(json.dumps(row) + "\n")
