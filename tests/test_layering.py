@@ -60,7 +60,8 @@ ROOMS_OF_MEASURE = [
     ("judge",),
     ("worker",),
     ("run", "certify", "author"),
-    ("record", "tune", "cluster"),
+    ("record", "tune"),
+    ("cluster",),
 ]
 MEASURE_ONLY = {
     "ray",
