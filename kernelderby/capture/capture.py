@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from kernelderby.capture.composed import composed
 from kernelderby.capture.facts import facts_of
 from kernelderby.capture.graphs import replayed
 from kernelderby.capture.mapping import Mapped, Mapper, Refused, told
+from kernelderby.capture.surroundings import alike
 from kernelderby.catalog import Catalog, Definition
 from kernelderby.catalog.spaces import Sizes
 from kernelderby.profile.kernels.attribution import Role, attribute
@@ -18,8 +20,7 @@ from kernelderby.profile.operators import Issued, OperatorCall
 from kernelderby.profile.spans import Profile, Span, SpanKind
 
 HALF = ("bfloat16", "float16")
-# Kernel and grid -> definition and uuid (None: no definition) -> its launches, and the calls that began with one.
-_Known = dict[tuple[str, tuple[int, ...]], dict[tuple[str, str] | None, list[int]]]
+_ALIKE = 2  # a kernel without a grid is of the size of another one whose time is within this factor
 
 
 @dataclass(slots=True)
@@ -53,7 +54,9 @@ class Unmapped:
 @dataclass(frozen=True, slots=True)
 class Capture:
     """Largest time first. total_ns: all GPU work of the profiles. shaped_ns: the part whose operator told its sizes,
-    mapped or not. graph_ns: the part that ran in CUDA graphs; joined_ns: of it, what a recorded capture explains."""
+    mapped or not. graph_ns: the part that ran in CUDA graphs; joined_ns: of it, what a recorded capture explains.
+    inferred_ns:
+    of launches that are not in the file, whose operator is that of others."""
 
     paths: tuple[Path, ...]
     gpu: str | None
@@ -61,6 +64,7 @@ class Capture:
     shaped_ns: int
     graph_ns: int
     joined_ns: int
+    inferred_ns: int
     shapes: tuple[CapturedShape, ...]
     unmapped: tuple[Unmapped, ...]
     warnings: tuple[str, ...]
@@ -78,6 +82,10 @@ class _Launched:
     chain: tuple[OperatorCall, ...]
     grid: tuple[int, ...] | None
     occurrence: int | None
+
+    @property
+    def duration_ns(self) -> int:
+        return self.span.end_ns - self.span.start_ns
 
 
 def capture(
@@ -112,37 +120,38 @@ class _Totals:
         self._catalog, self._mapper, self._facts, self._context = catalog, Mapper(catalog), facts, context
         self._shapes: dict[tuple[str, str], CapturedShape] = {}
         self._unmapped: dict[tuple[str, str, str], Unmapped] = {}
-        self.total_ns = self.shaped_ns = self.graph_ns = self.joined_ns = 0
+        self.total_ns = self.shaped_ns = self.graph_ns = self.joined_ns = self.inferred_ns = 0
 
     def take(self, work: Iterator[_Launched]) -> None:
         """The kernels of one profile; those without an operator wait until all others are known."""
-        alone: list[_Launched] = []
-        inside: list[_Launched] = []
-        for each in work:
-            duration = each.span.end_ns - each.span.start_ns
-            self.total_ns += duration
+        everything = list(work)
+        for each in everything:
+            self.total_ns += each.duration_ns
             if each.occurrence is not None:
-                self.graph_ns += duration
-                self.joined_ns += duration if each.chain else 0
-            (inside if each.chain else alone).append(each)
-        found = [self._found(each) for each in inside]
-        eager = [place for place, each in enumerate(inside) if each.occurrence is None]
-        parts = composed(self._catalog, [(inside[place].chain, found[place]) for place in eager])
-        for number, mapped in parts.items():
-            found[eager[number]] = mapped
-        known: _Known = {}
-        counted: set[tuple[int, int | None]] = set()
-        for each, one in zip(inside, found, strict=True):
-            is_new = isinstance(one, Mapped) and (id(one.call), each.occurrence) not in counted
-            if isinstance(one, Mapped):
-                counted.add((id(one.call), each.occurrence))
-            key = self._add(each, one, each.span.end_ns - each.span.start_ns, is_new)
-            if each.grid is not None:
-                tally = known.setdefault((each.span.name, each.grid), {}).setdefault(key, [0, 0])
-                tally[0] += 1
-                tally[1] += is_new
-        for each in alone:
-            self._infer(each, known)
+                self.graph_ns += each.duration_ns
+                self.joined_ns += each.duration_ns if each.chain else 0
+        inside = [place for place, each in enumerate(everything) if each.chain]
+        found = {place: self._found(everything[place]) for place in inside}
+        eager = [place for place in inside if everything[place].occurrence is None]
+        parts = composed(self._catalog, [(everything[place].chain, found[place]) for place in eager])
+        found |= {eager[number]: mapped for number, mapped in parts.items()}
+        launches = Counter(_call(everything[place], one) for place, one in found.items())
+        counted = set[object]()
+        for place, one in found.items():
+            call = _call(everything[place], one)
+            self._add(everything[place], one, 0 if call in counted else 1)
+            counted.add(call)
+        cut_off = _cut_off(everything, found)
+        for place, each in enumerate(everything):
+            if place in found:
+                continue
+            like = cut_off.get(place)
+            if like is None:
+                self._refuse(each, Refused(None, _why_alone(each)))
+            else:
+                self.inferred_ns += each.duration_ns
+                chain, one = everything[like].chain, found[like]
+                self._add(replace(each, chain=chain), one, 1 / launches[_call(everything[like], one)], True)
 
     def _found(self, work: _Launched) -> Mapped | Refused:
         known = {**self._facts, "replayed": int(work.occurrence is not None)}
@@ -156,40 +165,27 @@ class _Totals:
             return found
         return Refused(found.call, f"{kind} elements")
 
-    def _add(self, work: _Launched, found: Mapped | Refused, duration: int, is_new: bool) -> tuple[str, str] | None:
+    def _add(self, work: _Launched, found: Mapped | Refused, calls: float, is_inferred: bool = False) -> None:
+        """calls: how many begin with this launch; a part of one where its launches are cut off."""
+        duration = work.duration_ns
         if any(call.is_shaped for call in work.chain):
             self.shaped_ns += duration
         if isinstance(found, Refused):
-            self._refuse(work.span, found, duration)
-            return None
+            self._refuse(work, found)
+            return
         key = found.definition.name, found.uuid
         shape = self._shapes.get(key)
         if shape is None:
             shape = self._shapes[key] = CapturedShape(found.definition, found.sizes, found.uuid, note=found.note)
         shape.time_ns += duration
+        shape.inferred_ns += duration if is_inferred else 0
         shape.kernels[work.span.name] = shape.kernels.get(work.span.name, 0) + duration
-        if is_new:
-            shape.calls += 1
+        shape.calls += calls
+        if calls == 1 and not is_inferred:
             shape.operators[found.call.name] = shape.operators.get(found.call.name, 0) + 1
-        return key
 
-    def _infer(self, work: _Launched, known: _Known) -> None:
-        """The operator of the launches of the same kernel with the same grid, where they agree on it."""
-        duration = work.span.end_ns - work.span.start_ns
-        likely = known.get((work.span.name, work.grid), {}) if work.grid is not None else {}
-        keys = [key for key in likely if key is not None]
-        if len(likely) != 1 or not keys:
-            self._refuse(work.span, Refused(None, _why_alone(work)), duration)
-            return
-        shape = self._shapes[keys[0]]
-        launches, calls = likely[keys[0]]
-        shape.calls += calls / launches
-        shape.time_ns += duration
-        shape.inferred_ns += duration
-        shape.kernels[work.span.name] = shape.kernels.get(work.span.name, 0) + duration
-        self.shaped_ns += duration
-
-    def _refuse(self, span: Span, found: Refused, duration: int) -> None:
+    def _refuse(self, work: _Launched, found: Refused) -> None:
+        span = work.span
         if found.call is None:
             role = attribute(span.name, span.kind).role
             name = (
@@ -200,8 +196,8 @@ class _Totals:
             key = found.call.name, told(found.call), found.reason
         each = self._unmapped.setdefault(key, Unmapped(*key))
         each.launches += 1
-        each.time_ns += duration
-        each.kernels[span.name] = each.kernels.get(span.name, 0) + duration
+        each.time_ns += work.duration_ns
+        each.kernels[span.name] = each.kernels.get(span.name, 0) + work.duration_ns
 
     def result(self, paths: tuple[Path, ...], gpu: str | None, warnings: tuple[str, ...]) -> Capture:
         def largest(each: CapturedShape | Unmapped) -> tuple[Any, ...]:
@@ -214,10 +210,53 @@ class _Totals:
             self.shaped_ns,
             self.graph_ns,
             self.joined_ns,
+            self.inferred_ns,
             tuple(sorted(self._shapes.values(), key=largest)),
             tuple(sorted(self._unmapped.values(), key=largest)),
             tuple(dict.fromkeys(warnings)),
         )
+
+
+def _call(work: _Launched, found: Mapped | Refused) -> tuple[int, int | None]:
+    return id(found.call), work.occurrence
+
+
+def _cut_off(everything: Sequence[_Launched], found: Mapping[int, Mapped | Refused]) -> dict[int, int]:
+    """Place of a launch that is not in the trace -> the place of one whose operator it has: of the same kernel with the
+    same grid, where all of those agree, else of the same kernel between the same ones."""
+    operators = {place: _operator(one) for place, one in found.items()}
+    same: dict[tuple[str, tuple[int, ...]], dict[object, int]] = defaultdict(dict)
+    for place, operator in operators.items():
+        if (grid := everything[place].grid) is not None:
+            same[everything[place].span.name, grid].setdefault(operator, place)
+    result: dict[int, int] = {}
+    streams: dict[tuple[int, int, int], list[int]] = defaultdict(list)
+    for place, each in enumerate(everything):
+        likely = same.get((each.span.name, each.grid), {}) if each.grid is not None else {}
+        if place not in found and len(likely) == 1:
+            result[place] = next(iter(likely.values()))
+        if each.occurrence is None:
+            streams[each.span.process, each.span.device, each.span.stream].append(place)
+    for places in streams.values():
+        known = [operators.get(place) for place in places]
+        if None not in known:
+            continue
+        own = [everything[place] for place in places]
+        has_grids = all(each.grid is not None for each, operator in zip(own, known, strict=True) if operator is None)
+        kernels = [(each.span.name, each.grid if has_grids else None) for each in own]
+        for place, like in alike(kernels, known).items():
+            if (
+                has_grids
+                or own[place].duration_ns <= _ALIKE * own[like].duration_ns <= _ALIKE**2 * own[place].duration_ns
+            ):
+                result.setdefault(places[place], places[like])
+    return result
+
+
+def _operator(found: Mapped | Refused) -> object:
+    if isinstance(found, Mapped):
+        return found.definition.name, found.uuid
+    return (found.call.name, told(found.call), found.reason) if found.call else found.reason
 
 
 def _why_alone(work: _Launched) -> str:

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 from msgspec import Struct
 
@@ -17,7 +18,7 @@ from kernelderby.fields import Name, read_toml
 from kernelderby.profile.operators import OperatorCall
 
 _FILE = Path(__file__).parent / "composed.toml"
-NOTE = "composed of elementwise operators"
+NOTE = "composed of smaller operators"
 
 
 class _Sequence(Struct, forbid_unknown_fields=True):
@@ -27,6 +28,7 @@ class _Sequence(Struct, forbid_unknown_fields=True):
     sizes_from: str
     shape: str
     sizes: dict[Name, str]
+    other: str = ""
 
 
 class _Sequences(Struct, forbid_unknown_fields=True):
@@ -98,7 +100,12 @@ def _mapped(catalog: Catalog, sequence: _Sequence, calls: Sequence[_Outer]) -> M
     sizes: dict[str, int] = {}
     try:
         bind(0, tuple(sequence.shape.split()), source.operands[0].dims, sizes)
-        given = {**sizes, **{name: constraints.value(text, sizes) for name, text in sequence.sizes.items()}}
+        second = source.operands[1].dims if len(source.operands) > 1 else None
+        if sequence.other and second is not None:
+            bind(1, tuple(sequence.other.split()), second, sizes)
+        known = {*definition.axes, *definition.inputs}
+        given: dict[str, Any] = {name: size for name, size in sizes.items() if name in known}
+        given |= {name: constraints.value(text, sizes) for name, text in sequence.sizes.items()}
         fitting = sizes_of(definition, given)
     except (NotThis, Unfit, constraints.NotArithmetic):
         return None

@@ -127,7 +127,7 @@ def _other_type(call: OperatorCall, definition: Definition, rule: CaptureRule) -
 
 
 def told(call: OperatorCall) -> str:
-    """The sizes of its tensors: "888x2880 640x2880", with the first one's type."""
-    found = list(tensors(call))
-    kind = next((each.type for each in found if each.type), "")
-    return " ".join([kind, *("x".join(map(str, each.dims or ())) or "1" for each in found[:4])]).strip()
+    """The sizes of its tensors: "888x2880 640x2880", with the first one's type; of a list's tensors the first two."""
+    kind = next((each.type for each in tensors(call) if each.type), "")
+    sizes = [dims for each in call.operands for dims in ([each.dims] if each.dims is not None else each.parts[:2])]
+    return " ".join([kind, *("x".join(map(str, dims)) or "1" for dims in sizes[:4])]).strip()

@@ -48,11 +48,12 @@ _LONGEST = 4000  # characters of a range's name: longer ones are not torch's
 @dataclass(frozen=True, slots=True)
 class Operand:
     """dims: None where it is no tensor. type: flashinfer-bench's name, "" where the profile does not tell it. value: a
-    number or list as text, "" where it has none."""
+    number or list as text, "" where it has none. parts: sizes of each tensor of a list of tensors."""
 
     dims: tuple[int, ...] | None
     type: str = ""
     value: str = ""
+    parts: tuple[tuple[int, ...], ...] = ()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -66,7 +67,7 @@ class OperatorCall:
 
     @property
     def is_shaped(self) -> bool:
-        return any(each.dims is not None for each in self.operands)
+        return any(each.dims is not None or each.parts for each in self.operands)
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,8 +158,15 @@ def operands_of(arguments: Mapping[str, Any]) -> tuple[Operand, ...]:
         name = TYPES.get(kind, "") if isinstance(kind, str) else ""
         is_tensor = bool(name) or (bool(size) and kind != "ScalarList")
         text = value if isinstance(value, str) else ""
-        found.append(Operand(_whole(size) if is_tensor else None, name, text))
+        found.append(Operand(_whole(size) if is_tensor else None, name, text, _parts(size)))
     return tuple(found)
+
+
+def _parts(sizes: object) -> tuple[tuple[int, ...], ...]:
+    """Of a list of tensors, as torch.cat takes one; () for anything else."""
+    parts = [_whole(each) for each in sizes] if isinstance(sizes, list) else []
+    whole = tuple(each for each in parts if each is not None)
+    return whole if len(whole) == len(parts) else ()
 
 
 def call_of_range(text: str) -> OperatorCall | None:

@@ -106,6 +106,7 @@ def _data(found: Captured, lines: Sequence[dict[str, Any]]) -> dict[str, Any]:
         "shaped_us": capture.shaped_ns / 1e3,
         "graph_us": capture.graph_ns / 1e3,
         "joined_us": capture.joined_ns / 1e3,
+        "inferred_us": capture.inferred_ns / 1e3,
         "saved_us": gains.saved_ns / 1e3 if gains else None,
         "compared_with": gains.gpu.names[0] if gains and gains.gpu else None,
         "shapes": [_row(each, found) for each in capture.shapes],
@@ -259,11 +260,10 @@ def _unmapped(found: Captured, top: int) -> Table:
 
 def _notes(found: Captured) -> list[str]:
     capture, notes = found.capture, []
-    inferred = sum(each.inferred_ns for each in capture.shapes)
-    if inferred and capture.total_ns:
+    if capture.inferred_ns and capture.total_ns:
         notes.append(
-            f"{percent(inferred / capture.total_ns)} of the GPU time has no launch in the file; its operator is that "
-            "of the same kernel with the same grid elsewhere"
+            f"{percent(capture.inferred_ns / capture.total_ns)} of the GPU time has no launch in the file; its "
+            "operator is that of the same kernel with the same grid, or between the same kernels, elsewhere"
         )
     if found.gains and any(each.best for each in found.gains.gains):
         notes.append(

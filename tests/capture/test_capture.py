@@ -8,6 +8,7 @@ import pytest
 import kernelderby
 from kernelderby.capture.capture import capture
 from kernelderby.capture.facts import facts_of
+from kernelderby.capture.surroundings import alike
 from kernelderby.catalog import Catalog
 from kernelderby.errors import DerbyError
 from kernelderby.profile.filters import make_selection
@@ -261,7 +262,7 @@ def test_norms_and_activations_composed_of_elementwise_operators(take):
     told = shapes(found)
     assert told["rms_norm"] == (2, 16_000, {"num_tokens": 16, "hidden_size": 64}, {"eps": 1e-06})
     assert told["silu_and_mul"][:2] == (2, 4_000) and told["gemm_bf16"][:2] == (2, 2_000)
-    assert {each.note for each in found.shapes} == {"", "composed of elementwise operators"}
+    assert {each.note for each in found.shapes} == {"", "composed of smaller operators"}
     assert [(each.operator, each.launches) for each in found.unmapped] == [("aten::mul", 2)]
 
 
@@ -269,6 +270,116 @@ def test_a_composed_norm_in_float32_is_none(take):
     trace = Trace()
     huggingface_layer(trace, "fp32")
     assert not take(trace).shapes
+
+
+@pytest.mark.parametrize(
+    ("query", "key", "scores", "axes"),
+    [
+        ("bf16 2x4x32x64", "bf16 2x4x64x32", "bf16 2x4x32x32", (64, 4, 3)),
+        ("bf16 8x32x64", "bf16 8x64x32", "bf16 8x32x32", (32, 8, 2)),
+    ],
+    ids=["matmul", "bmm"],
+)
+def test_attention_with_its_scores_written_out_is_one_operator(take, query, key, scores, axes):
+    multiply = "aten::matmul" if query.count("x") == 3 else "aten::bmm"
+    trace = Trace()
+    trace.operator(multiply, [query, key], trace.kernel("scores", 3))
+    trace.operator("aten::mul", [scores, "0.125"], trace.kernel("scale", 1))
+    trace.operator("aten::softmax", [scores, "-1"], trace.kernel("softmax", 5))
+    trace.operator(multiply, [scores, query], trace.kernel("value", 3))
+    found = take(trace)
+    [shape] = found.shapes
+    own = shape.sizes.axes
+    assert shape.definition.name == "attention_forward" and shape.time_ns == 12_000 and shape.calls == 1
+    assert (own["num_tokens"], own["num_heads"], own["len_cu_seqlens"]) == axes and "batch" not in shape.sizes.generator
+
+
+def test_attention_over_another_length_is_left_alone(take):
+    trace = Trace()
+    trace.operator("aten::bmm", ["bf16 8x32x64", "bf16 8x64x48"], trace.kernel("scores", 3))
+    trace.operator("aten::softmax", ["bf16 8x32x48", "-1"], trace.kernel("softmax", 5))
+    trace.operator("aten::bmm", ["bf16 8x32x48", "bf16 8x48x64"], trace.kernel("value", 3))
+    assert not take(trace).shapes
+
+
+@pytest.mark.parametrize(
+    ("name", "operands", "definition"),
+    [
+        ("triton_red_fused_add_mean_mul_pow_rsqrt_0", ["bf16 8x4x64", "bf16 64", "bf16 8x4x64"], "rms_norm"),
+        (
+            "triton_per_fused__to_copy__unsafe_view_add_mean_mul_pow_rsqrt_11",
+            ["bf16 8x4x64", "bf16 32x64", "bf16 64", "bf16 8x4x64"],
+            "fused_add_rms_norm",
+        ),
+        ("triton_poi_fused_mul_silu_slice_2", ["bf16 32x192", "bf16 32x96", "3072"], "silu_and_mul"),
+        ("triton_red_fused_add_cat_mean_mul_pow_rsqrt_0", ["bf16 8x4x64", "bf16 64", "bf16 8x4x64"], None),
+        ("triton_poi_fused_addmm_silu_2", ["bf16 2x64", "bf16 2x64"], None),
+    ],
+)
+def test_kernels_that_inductor_fused_of_one_operator(take, name, operands, definition):
+    trace = Trace()
+    trace.operator(name, operands, trace.kernel(name, 4))
+    assert [each.definition.name for each in take(trace).shapes] == ([definition] if definition else [])
+
+
+def test_a_list_of_tensors_has_sizes(take):
+    trace = Trace()
+    trace.operator("aten::cat", ["bf16 4x8"], trace.kernel("cat", 4))
+    trace.events[-1]["args"] |= {"Input Dims": [[[4, 8], [2, 8]], []], "Input type": ["TensorList", "Scalar"]}
+    found = take(trace)
+    assert found.shaped_ns == found.total_ns
+    assert [(each.operator, each.shape) for each in found.unmapped] == [("aten::cat", "4x8 2x8")]
+
+
+# ---------- launches that are cut off
+
+
+def cut_layers(has_grids):
+    """Four layers of alike elementwise kernels around a GEMM; the launches of the first one are not in the trace."""
+    trace = Trace()
+    for layer in range(4):
+        is_cut = layer == 0
+
+        def kernel(name, duration, is_cut=is_cut):
+            return trace.kernel(name, duration, (4, 1, 1), not is_cut)
+
+        trace.operator("aten::mm", ["bf16 32x64", "bf16 64x96"], kernel(GEMM, 20))
+        trace.operator("aten::add", ["bf16 32x96", "bf16 32x96"], kernel("elementwise", 2))
+        trace.operator("aten::neg", ["bf16 32x96"], kernel("negation", 2))
+        trace.operator("aten::mm", ["bf16 32x96", "bf16 96x64"], kernel(GEMM, 21))
+        trace.operator("aten::mul", ["bf16 32x64", "bf16 32x64"], kernel("elementwise", 2))
+    for each in [each for each in trace.events if each["cat"] == "kernel"][: 0 if has_grids else 5]:
+        del each["args"]["grid"]
+    return trace
+
+
+@pytest.mark.parametrize("has_grids", [True, False])
+def test_the_kernels_around_tell_a_launch_that_is_cut_off(take, has_grids):
+    """GEMM and elementwise kernel are the same ones twice a layer, with the same grid: only their neighbours differ."""
+    found = take(cut_layers(has_grids))
+    told = {(each.sizes.axes["n"], each.sizes.axes["k"]): each.calls for each in found.shapes}
+    assert told == {(96, 64): 4, (64, 96): 4}
+    assert {(each.operator, each.launches) for each in found.unmapped} == {
+        ("aten::add", 4),
+        ("aten::neg", 4),
+        ("aten::mul", 4),
+    }
+    assert found.inferred_ns == 47_000 and found.shaped_ns == found.total_ns
+
+
+def test_a_kernel_of_another_length_without_a_grid_is_none_of_theirs(take):
+    trace = cut_layers(has_grids=False)
+    next(each for each in trace.events if each["cat"] == "kernel")["dur"] = 90
+    found = take(trace)
+    assert found.inferred_ns == 27_000 and found.total_ns - found.shaped_ns == 90_000
+
+
+def test_what_the_surroundings_tell_and_what_not():
+    layer = ["gemm", "add", "gemm", "mul"]
+    operators = ["up", "plus", "down", "times"]
+    assert alike(layer * 5, [None] * 4 + operators * 4) == {0: 4, 1: 5, 2: 6, 3: 7}
+    assert alike(["gemm"] * 6, [None, "up", "down", "up", "down", "up"]) == {}  # two operators, one surrounding
+    assert alike(["a", "b"], [None, None]) == {}
 
 
 # ---------- graphs
