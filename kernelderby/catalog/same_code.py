@@ -35,7 +35,7 @@ class Texts(Struct, frozen=True):
 class MachineCode(Struct, frozen=True):
     """Digests of what runs. kernels: mangled name -> of its machine code. data: of the variables on the GPU, a digest a
     library. host: function of a library -> of the CPU's code that launches the kernels. python: of the Python sources
-    and of how they are called."""
+    and of how they are called. form: of the digests of host; what was made in another is not compared."""
 
     architecture: str
     compiler: str
@@ -43,6 +43,7 @@ class MachineCode(Struct, frozen=True):
     data: tuple[Hash, ...]
     host: dict[str, Hash]
     python: Hash
+    form: int = 4
 
     def contradicts(self, other: MachineCode) -> bool:
         """Whether one compiler would have made both of the same sources, which it does not."""
@@ -50,7 +51,7 @@ class MachineCode(Struct, frozen=True):
             (sorted(each.kernels.values()), each.data, each.host, each.python, each.architecture)
             for each in (self, other)
         )
-        return self.compiler == other.compiler and mine != its
+        return (self.compiler, self.form) == (other.compiler, other.form) and mine != its
 
 
 class Version(Struct, frozen=True):

@@ -11,7 +11,7 @@ import pytest
 from kernelderby.catalog import Catalog
 from kernelderby.catalog.pack import problems
 from kernelderby.catalog.same_code import certificate_files, read_certificates
-from kernelderby.measure.certify import certify, python
+from kernelderby.measure.certify import build, certify, python
 from kernelderby.measure.certify.assembly import launches
 from kernelderby.measure.run.rows import settled_keys
 from kernelderby.roofline import selection
@@ -125,6 +125,50 @@ def test_renamed_and_moved_code_is_certified_and_a_forged_certificate_found(derb
     certificate(repository).write_text(json.dumps(told))
     out = derby("certify", "--check", "--root", repository)[1]
     assert f"before.hash: at {told['certificates'][0]['before']['revision'][:10]} it is {before.hash}" in out
+
+
+LIBRARY_CLASS = """class CudaLibrary:
+    def __init__(self, main, name, source, parameters):
+        self.source = source
+"""
+OF_A_LIBRARY = """from .cuda_library import CudaLibrary
+
+HEADERS = ["a.cuh"]
+library = CudaLibrary(__file__, "toy", ["kernel.cu", *HEADERS], [])
+
+
+def run(x, scale):
+    return x * scale[:, None]
+"""
+
+
+def test_where_only_the_names_of_headers_go_there_is_nothing_to_build(derby, repository, monkeypatch):
+    (repository / FOLDER / "main.py").write_text(OF_A_LIBRARY)
+    (repository / FOLDER / "cuda_library.py").write_text(LIBRARY_CLASS)
+    for command in (["add", "-A"], ["-c", "user.name=a", "-c", "user.email=a@b", "commit", "-qm", "two"]):
+        subprocess.run(["git", "-C", repository, *command], check=True)
+    before = Catalog.open(repository).solution("toy_cuda")
+    monkeypatch.setenv("PATH", os.path.dirname(shutil.which("git")))
+    monkeypatch.setattr(build, "_compiler", lambda: pytest.fail("built"))
+    change(repository, "main.py", 'HEADERS = ["a.cuh"]\n', "")
+    change(repository, "main.py", '["kernel.cu", *HEADERS]', '"kernel.cu"')
+    code, out, _ = derby("certify", "--root", repository)
+    assert code == 0 and "toy_cuda: the same machine code (nothing to build)" in out
+    assert Catalog.open(repository).solution("toy_cuda").has_code(before.hash)
+    assert derby("certify", "--check", "--root", repository)[0] == 0
+
+    told = json.loads(certificate(repository).read_text())
+    told["certificates"][0]["code"]["python"] = "0" * 16
+    certificate(repository).write_text(json.dumps(told))
+    code, out, _ = derby("certify", "--check", "--root", repository)
+    assert code == 1 and "or the Python, are not the same; make it again" in out
+
+
+def test_digests_of_the_earlier_form_can_be_made_again():
+    """Certificates of then hold them: labels that the compiler numbers counted in them by their numbers."""
+    other = ASSEMBLY.replace(".LFB2", ".LFB31")
+    assert launches(ASSEMBLY, {}, 4) != launches(other, {}, 4)
+    assert launches(ASSEMBLY, {}, 4) != launches(ASSEMBLY, {}) == launches(other, {})
 
 
 @needs_nvcc
@@ -248,10 +292,16 @@ _ZL4nearv:
 	.globl	run
 	.type	run, @function
 run:
+.LFB2:
+.LEHB0:
 	call	_ZL4nearv
+.LEHE0:
 	leaq	_Z6kernelv(%rip), %rdi
 	call	cudaLaunchKernel@PLT
 	ret
+.LLSDA2:
+	.uleb128 .LEHB0-.LFB2
+	.uleb128 .LEHE0-.LEHB0
 	.size	run, .-run
 """
 
@@ -262,6 +312,11 @@ run:
         ("_ZL4nearv", "_ZL5otherv", True),
         (".LC0", ".LC7", True),
         (".L3", ".L8", True),
+        (".LFB2", ".LFB31", True),
+        ("LSDA2", "LSDA31", True),
+        ("EHB0", "EHB4", True),
+        ("call	_ZL4nearv\n.LEHE0:", ".LEHE0:\n	call	_ZL4nearv", False),
+        (".LEHB0-.LFB2", ".LEHE0-.LFB2", False),
         (".cfi_startproc", ".cfi_endproc", True),
         ("$7", "$8", False),
         ('"text"', '"texts"', False),

@@ -23,7 +23,7 @@ SANITIZED = ("-O1", "-fsanitize=undefined", "-fno-sanitize-recover=undefined")
 
 
 def shared_library(source, *how, header="cuda_bf16.h", beside=()):
-    """The file of a CUDA source, compiled by g++ against cuda_on_host/: once in all processes of a test run. header: of
+    """The file of a CUDA source, compiled by g++ against cuda_on_host/: once on this machine (nvcc.py). header: of
     cuda_on_host/, which the source includes; it is compiled once too. beside: what else of the source's folder counts.
     Skips where there is no g++."""
     compiler = shutil.which("g++")
@@ -31,16 +31,21 @@ def shared_library(source, *how, header="cuda_bf16.h", beside=()):
         pytest.skip("no g++ to compile the kernels for the CPU")
     # Each library has its own inline variables: unique symbols would be one in the process, of several types.
     command = [compiler, *how, "-std=c++17", "-fPIC", "-fno-gnu-unique", "-w", f"-I{HEADERS}", "-x"]
-    built = Path(os.environ["KERNELDERBY_TESTS_BUILT"])
-    parts = [" ".join(command), header, *(path.read_text() for path in (source, *beside))]
+    built, key = nvcc.kept_folder(), _key(tuple(command))
+    parts = [key, header, *(path.read_text() for path in (source, *beside))]
     made = built / f"{hashlib.sha256(chr(0).join(parts).encode()).hexdigest()[:24]}.so"
     if not made.exists():
-        first = built / f"{hashlib.sha256(' '.join(command).encode()).hexdigest()[:8]}-{header}"
+        first = built / f"{key}-{header}"
         if not first.exists():
             _written(first.with_name(f"{first.name}.gch"), [*command, "c++-header", HEADERS / header])
             first.write_text(f'#include "{HEADERS / header}"\n')  # read where g++ cannot use what it made of it
         _written(made, [*command, "c++", "-shared", "-include", first, source])
     return made
+
+
+@functools.cache
+def _key(command):
+    return nvcc.digest_of(command, [HEADERS])
 
 
 def _written(path, command):
@@ -68,11 +73,15 @@ def emulated(operator, *edits):
     return module
 
 
+def nvcc_of(solution):
+    """nvcc as the solution's module finds it. Skips without it."""
+    try:
+        return solution.cuda_library.find_nvcc()
+    except RuntimeError as error:
+        pytest.skip(str(error))
+
+
 def nvcc_report(operator, architecture):
     """What ptxas says of derby_<operator>'s kernels (nvcc.Kernel). Skips without nvcc."""
     module = rowwise_cases.module(operator)
-    try:
-        compiler = module.cuda_library.find_nvcc()
-    except RuntimeError as error:
-        pytest.skip(str(error))
-    return nvcc.compiled(compiler, Path(module.__file__).parent / "kernel.cu", architecture).kernels
+    return nvcc.compiled(nvcc_of(module), Path(module.__file__).parent / "kernel.cu", architecture).kernels

@@ -6,6 +6,8 @@ import shutil
 import subprocess
 import sys
 
+import nvcc
+import on_host
 import pytest
 import torch
 from rowwise_cases import CATALOG, ROOT, case_of, inputs_of, outputs_of, reference
@@ -40,20 +42,8 @@ def asked_registers(role, groups):
 @pytest.mark.parametrize("operator", OPERATORS)
 def test_it_compiles_without_spills(operator):
     solution = module(operator)
-    try:
-        nvcc = solution.cuda_library.find_nvcc()
-    except RuntimeError as error:
-        pytest.skip(str(error))
-    source = solution.library.folder / "kernel.cu"
-    command = [nvcc, "-O3", "-std=c++17", "-gencode=arch=compute_90a,code=sm_90a", "-cubin", "-Xptxas", "-v", "-o"]
-    done = subprocess.run([*command, "/dev/null", str(source)], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    # Among the warnings is C7510: wgmma made to wait for registers that the compiler moved.
-    assert "warning" not in done.stderr, done.stderr
-    found = re.findall(
-        r"entry function '(\S+)'.*?(\d+) bytes spill stores.*?Used (\d+) registers", done.stderr, re.DOTALL
-    )
-    kernels = [(name, int(spilled), int(registers)) for name, spilled, registers in found]
+    made = nvcc.compiled(on_host.nvcc_of(solution), solution.library.folder / "kernel.cu")
+    kernels = [(kernel.name, kernel.spilled, kernel.registers) for kernel in made.kernels]
     assert len(kernels) >= len(HEAD_DIMS)
     for name, spilled, registers in kernels:
         size = int(re.search(r"AttentionShapeILi(\d+)E", name).group(1))
@@ -199,17 +189,12 @@ int main() {
 def test_what_the_host_says_to_divide_by(tmp_path):
     """The kernel's division in 32 bits, at and around multiples of small, large and other numbers."""
     solution = module("attention_forward")
-    try:
-        nvcc = solution.cuda_library.find_nvcc()
-    except RuntimeError as error:
-        pytest.skip(str(error))
     (tmp_path / "host.cu").write_text(HOST)
-    command = [nvcc, "-std=c++17", f"-I{solution.library.folder}", "-o", tmp_path / "host", tmp_path / "host.cu"]
-    done = subprocess.run(command, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
+    includes = [solution.library.folder]
+    made = nvcc.program(on_host.nvcc_of(solution), tmp_path / "host.cu", "-std=c++17", includes=includes)
     most = 2**31 - 1
     numbers = [*range(1, 500), 10007, 1 << 20, (1 << 20) + 1, 1 << 30, most - 1, most]
-    ran = subprocess.run([tmp_path / "host"], input="\n".join(map(str, numbers)), capture_output=True, text=True)
+    ran = subprocess.run([made.path], input="\n".join(map(str, numbers)), capture_output=True, text=True)
     for number, line in zip(numbers, ran.stdout.splitlines(), strict=True):
         factor, shift = map(int, line.split())
         tops = [most // number * number, *(number * times for times in (0, 1, 2, 3, 1000, 123457))]

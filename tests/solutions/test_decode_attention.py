@@ -5,16 +5,16 @@ import dataclasses
 import functools
 import re
 import shutil
-import subprocess
 import sys
 import tempfile
 from pathlib import Path
 
+import nvcc
 import pytest
 import torch
 from aot import compile_kernel
 from interpreted import compiled
-from on_host import FAST, HEADERS, shared_library
+from on_host import FAST, HEADERS, nvcc_of, shared_library
 from rowwise_cases import CATALOG, case_of, inputs_of, meta_arguments, outputs_of, reference
 
 from kernelderby.measure.judge.cases import case_of_workload, small_cases
@@ -168,20 +168,11 @@ SPILLED = {  # bytes: of 64 query heads of 512 sums each; of a page of 256 value
 @pytest.mark.parametrize("operator, architecture", [(PAGED, "90a"), (LATENT, "90a"), (LATENT, "100a")])
 def test_cuda_compiles(operator, architecture):
     solution = module(operator, "sm90")
-    try:
-        nvcc = solution.cuda_library.find_nvcc()
-    except RuntimeError as error:
-        pytest.skip(str(error))
-    with tempfile.TemporaryDirectory() as folder:
-        target = f"-gencode=arch=compute_{architecture},code=sm_{architecture}"
-        command = [nvcc, "-O3", "-std=c++17", target, "-cubin", "-Xptxas", "-v", "-o", f"{folder}/kernel.cubin"]
-        done = subprocess.run([*command, str(solution.library.folder / "kernel.cu")], capture_output=True, text=True)
-    assert done.returncode == 0 and "warning" not in done.stderr, done.stderr
-    kernels = re.findall(r"entry function '(\S+)'.*?(\d+) bytes spill stores", done.stderr, re.DOTALL)
-    assert kernels and all(f"derby_{operator}" in name for name, _ in kernels)
-    for name, spilled in kernels:
-        allowed = next((most for part, most in SPILLED.items() if re.search(part, name)), 0)
-        assert int(spilled) <= allowed, name
+    kernels = nvcc.compiled(nvcc_of(solution), solution.library.folder / "kernel.cu", architecture).kernels
+    assert kernels and all(f"derby_{operator}" in kernel.name for kernel in kernels)
+    for kernel in kernels:
+        allowed = next((most for part, most in SPILLED.items() if re.search(part, kernel.name)), 0)
+        assert kernel.spilled <= allowed, kernel.name
 
 
 @functools.cache

@@ -38,14 +38,14 @@ def module():
 def built(module, tmp_path_factory):
     """Path of the library, compiled for sm_90a; no GPU is needed to load it."""
     try:
-        module.find_nvcc()
+        module.cuda_library.find_nvcc()
     except RuntimeError as error:
         pytest.skip(str(error))
-    return module.build(tmp_path_factory.mktemp("build"))
+    return module.library.build("90a", tmp_path_factory.mktemp("build"))
 
 
 def test_it_compiles_for_sm_90a_and_the_second_time_it_is_there(module, built):
-    assert module.build(built.parent) == built
+    assert module.library.build("90a", built.parent) == built
     assert [path.name for path in built.parent.iterdir()] == [built.name]
 
 
@@ -87,10 +87,10 @@ def test_a_variant_that_is_none_is_refused_before_anything_is_launched(module, b
 
 
 def test_without_nvcc_it_says_so_in_one_line(module, tmp_path, monkeypatch):
-    monkeypatch.setattr(module.shutil, "which", lambda name: None)
-    monkeypatch.setattr(module.os, "access", lambda path, mode: False)
+    monkeypatch.setattr(module.cuda_library.shutil, "which", lambda name: None)
+    monkeypatch.setattr(module.cuda_library.os, "access", lambda path, mode: False)
     with pytest.raises(RuntimeError, match="found no nvcc") as caught:
-        module.build(tmp_path)
+        module.library.build("90a", tmp_path)
     assert "\n" not in str(caught.value)
 
 
@@ -99,7 +99,7 @@ def test_python_and_the_kernels_agree_on_what_few_tokens_are(module):
 
 
 def test_all_sources_are_named(module):
-    assert sorted(module.SOURCES) == sorted(path.name for path in Path(module.__file__).parent.glob("*.cu*"))
+    assert sorted(module.library.sources) == sorted(path.name for path in Path(module.__file__).parent.glob("*.cu*"))
 
 
 # On a GPU -------------------------------------------------------------------------------------------------------------
@@ -237,7 +237,6 @@ import importlib.util, sys, torch
 spec = importlib.util.spec_from_file_location("derby_moe_sm90", sys.argv[1])
 module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(module)
-module.FLAGS += tuple(sys.argv[3:])
 inputs = torch.load(sys.argv[2], map_location="cuda", weights_only=True)
 out = torch.full((inputs[2].shape[0], 7168), float("nan"), dtype=torch.bfloat16, device="cuda")
 module.run(*inputs, out)
@@ -247,7 +246,7 @@ assert out.isfinite().all()
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("seq_len", [8, 20])  # on either side of what the first GEMM routes for itself
-@pytest.mark.parametrize("tool, flags", [("memcheck", ()), ("racecheck", ("-DDERBY_RACECHECK",))])
+@pytest.mark.parametrize("tool, flags", [("memcheck", ""), ("racecheck", "-DDERBY_RACECHECK")])
 def test_under_compute_sanitizer(module, weights, tmp_path, seq_len, tool, flags):
     """Racecheck with a build of its own, see common.cuh."""
     sanitizer = shutil.which("compute-sanitizer") or shutil.which("compute-sanitizer", path="/usr/local/cuda/bin")
@@ -266,10 +265,14 @@ def test_under_compute_sanitizer(module, weights, tmp_path, seq_len, tool, flags
             tmp_path / "run.py",
             module.__file__,
             tmp_path / "inputs.pt",
-            *flags,
         ],
         capture_output=True,
         text=True,
-        env={**os.environ, "PYTORCH_NO_CUDA_MEMORY_CACHING": "1"},
+        env={
+            **os.environ,
+            "PYTORCH_NO_CUDA_MEMORY_CACHING": "1",
+            "NVCC_APPEND_FLAGS": flags,
+            "XDG_CACHE_HOME": str(tmp_path),
+        },
     )
     assert found.returncode == 0, found.stdout[-2000:]

@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 
+import nvcc
 import pytest
 import torch
 from moe_cases import ROOT
@@ -103,22 +104,16 @@ def test_no_candidate_sorts_more_pairs_than_it_can_or_stores_where_it_cannot(ope
     [("Bf16", "128, 4, 2, true, 0"), ("Bf16", "128, 4, 2, true, 2048"), ("Fp8", "16, 6, 1, false, 512")],
 )
 def test_it_compiles_without_spills_and_its_products_are_not_serialised(tmp_path, name, config):
-    nvcc = shutil.which("nvcc") or shutil.which("nvcc", path="/usr/local/cuda/bin")
-    if nvcc is None:
+    compiler = shutil.which("nvcc") or shutil.which("nvcc", path="/usr/local/cuda/bin")
+    if compiler is None:
         pytest.skip("no nvcc on the PATH or in /usr/local/cuda/bin")
     (tmp_path / "kernel.cu").write_text(
         f'#include "experts_launch.cuh"\nusing namespace derby;\n'
         f"Variant one() {{ return variant_of<Config<{name}, {config}>>(); }}\n"
     )
-    command = [nvcc, "-O3", "-std=c++17", "-gencode=arch=compute_90a,code=sm_90a", "-cubin", "-Xptxas", "-v"]
-    made = subprocess.run(
-        [*command, f"-I{COMMON}", "-o", tmp_path / "kernel.cubin", tmp_path / "kernel.cu"],
-        capture_output=True,
-        text=True,
-    )
-    assert made.returncode == 0, made.stderr
-    assert "C75" not in made.stderr, "wgmma serialised, or setmaxnreg ignored"
-    spilled = [int(number) for number in re.findall(r"(\d+) bytes spill stores", made.stderr)]
+    made = nvcc.compiled(compiler, tmp_path / "kernel.cu", includes=[COMMON])
+    assert "C75" not in made.said, "wgmma serialised, or setmaxnreg ignored"
+    spilled = [kernel.spilled for kernel in made.kernels]
     assert len(spilled) >= 3 and max(spilled) <= 8
 
 

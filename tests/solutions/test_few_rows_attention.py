@@ -3,16 +3,16 @@ right on the CPU (its PTX replaced by cuda_on_host/decode_mma.cuh) at odd sizes,
 
 import dataclasses
 import functools
-import re
 import shutil
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
 
+import nvcc
 import pytest
 import torch
-from on_host import FAST, shared_library
+from on_host import FAST, nvcc_of, shared_library
 from rowwise_cases import CATALOG, case_of, inputs_of, outputs_of, reference
 
 from kernelderby.measure.judge.correctness import judge
@@ -203,17 +203,8 @@ def test_which_calls_it_takes(sequences, longest, kv_heads, rows, together):
 
 def test_it_compiles():
     solution = module()
-    try:
-        nvcc = solution.cuda_library.find_nvcc()
-    except RuntimeError as error:
-        pytest.skip(str(error))
-    target = "-gencode=arch=compute_90a,code=sm_90a"
-    source = str(solution.decode_library.folder / "decode.cu")
-    command = [nvcc, "-O3", "-std=c++17", target, "-cubin", "-Xptxas", "-v", "-o", "/dev/null", source]
-    done = subprocess.run(command, capture_output=True, text=True)
-    assert done.returncode == 0 and "warning" not in done.stderr, done.stderr
-    kernels = re.findall(r"entry function '(\S+)'.*?(\d+) bytes spill stores", done.stderr, re.DOTALL)
-    assert [spilled for name, spilled in kernels if "derby_decode_attention" in name] == ["0", "0"]
+    made = nvcc.compiled(nvcc_of(solution), solution.decode_library.folder / "decode.cu")
+    assert [kernel.spilled for kernel in made.kernels if "derby_decode_attention" in kernel.name] == [0, 0]
 
 
 # On a GPU -------------------------------------------------------------------------------------------------------------

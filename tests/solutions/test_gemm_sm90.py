@@ -15,6 +15,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import nvcc
+import on_host
 import pytest
 import torch
 from aot import compile_kernel
@@ -73,33 +75,18 @@ def written(operator, folder):
     return folder
 
 
-def nvcc(*arguments):
-    try:
-        path = sm90("block_scaled_mm").cuda_library.find_nvcc()
-    except RuntimeError as error:
-        pytest.skip(str(error))
-    return subprocess.run([path, "-std=c++17", *map(str, arguments)], capture_output=True, text=True)
-
-
 # Of programs that run on the host alone: kernels are left as PTX, not optimised.
-OF_THE_HOST = ("-gencode=arch=compute_90a,code=compute_90a", "-Xcicc", "-O0")
+OF_THE_HOST = ("-std=c++17", "-gencode=arch=compute_90a,code=compute_90a", "-Xcicc", "-O0")
 
 
 @pytest.mark.parametrize("operator", OPERATORS)
 def test_it_compiles(operator, tmp_path):
-    done = nvcc(
-        "-O3", "-gencode=arch=compute_90a,code=sm_90a", "-cubin", "-Xptxas", "-v", "-o", tmp_path / "kernel.cubin",
-        written(operator, tmp_path) / "kernel.cu",
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    assert "C7510" not in done.stderr  # products one after the other, since the compiler had to move sums between them
-    spilled = [int(count) for count in re.findall(r"(\d+) bytes spill stores", done.stderr)]
-    assert len(spilled) == len(VARIANTS[operator])
-    assert not any(spilled)
+    made = nvcc.compiled(on_host.nvcc_of(sm90(operator)), written(operator, tmp_path) / "kernel.cu")
+    assert [kernel.spilled for kernel in made.kernels] == [0] * len(VARIANTS[operator])
     cuobjdump = shutil.which("cuobjdump") or next(
         iter(Path(sys.modules["triton"].__file__).parent.glob("backends/nvidia/bin/cuobjdump")), None
     )
-    sass = subprocess.run([cuobjdump, "--dump-sass", tmp_path / "kernel.cubin"], capture_output=True, text=True).stdout
+    sass = subprocess.run([cuobjdump, "--dump-sass", made.path], capture_output=True, text=True).stdout
     assert re.search("QGMMA.64x128x32" if operator == "block_scaled_mm" else "HGMMA.64x256x16", sass)
     assert "UTMALDG.2D.MULTICAST" in sass and "UTMASTG" in sass
 
@@ -149,9 +136,8 @@ int main() {
 
 def test_every_output_is_in_one_tile(tmp_path):
     (written("block_scaled_mm", tmp_path) / "coverage.cu").write_text(COVERAGE)
-    built = nvcc(*OF_THE_HOST, "-o", tmp_path / "coverage", tmp_path / "coverage.cu")
-    assert built.returncode == 0, built.stderr
-    done = subprocess.run([tmp_path / "coverage"], capture_output=True, text=True)
+    made = nvcc.program(on_host.nvcc_of(sm90("block_scaled_mm")), tmp_path / "coverage.cu", *OF_THE_HOST)
+    done = subprocess.run([made.path], capture_output=True, text=True)
     assert done.returncode == 0, done.stdout
     assert done.stdout.splitlines()[0].split() == [str(2 * 256 + 128)]
 
@@ -195,9 +181,8 @@ int main() {
 
 def test_streamed_tiles_are_multiplied_and_joined_once(tmp_path):
     (written("linear_sigmoid_mul", tmp_path) / "stretches.cu").write_text(STRETCHES)
-    built = nvcc(*OF_THE_HOST, "-o", tmp_path / "stretches", tmp_path / "stretches.cu")
-    assert built.returncode == 0, built.stderr
-    done = subprocess.run([tmp_path / "stretches"], capture_output=True, text=True)
+    made = nvcc.program(on_host.nvcc_of(sm90("linear_sigmoid_mul")), tmp_path / "stretches.cu", *OF_THE_HOST)
+    done = subprocess.run([made.path], capture_output=True, text=True)
     assert done.returncode == 0, done.stdout
     assert done.stdout.split()[0] == str(2 * 64 + 43)
 

@@ -6,13 +6,13 @@ import dataclasses
 import functools
 import os
 import random
-import re
 import shutil
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
 
+import nvcc
 import on_host
 import pytest
 import torch
@@ -259,38 +259,8 @@ def run_mutant(number):
 @compiled
 def test_compiles_without_spills_or_warnings():
     solution = module(PAGED)
-    report = nvcc_report(solution)
-    kernels = re.findall(
-        r"Function properties for (\S+)\s+.*?(\d+) bytes spill stores, (\d+) bytes spill loads", report, re.DOTALL
-    )
-    assert len(kernels) == 3 and all(int(stores) == int(loads) == 0 for _, stores, loads in kernels), report
-    assert "warning" not in report and "C7510" not in report  # serialised wgmma
-
-
-def nvcc_report(solution):
-    try:
-        compiler = solution.cuda_library.find_nvcc()
-    except RuntimeError as error:
-        pytest.skip(str(error))
-    with tempfile.TemporaryDirectory() as folder:
-        done = subprocess.run(
-            [
-                compiler,
-                "-O3",
-                "-std=c++17",
-                "-gencode=arch=compute_90a,code=sm_90a",
-                "-cubin",
-                "-Xptxas",
-                "-v",
-                "-o",
-                f"{folder}/kernel.cubin",
-                str(solution.workers.folder / solution.workers.sources[0]),
-            ],
-            capture_output=True,
-            text=True,
-        )
-    assert done.returncode == 0, done.stderr
-    return done.stderr
+    made = nvcc.compiled(on_host.nvcc_of(solution), solution.workers.folder / solution.workers.source)
+    assert [kernel.spilled for kernel in made.kernels] == [0, 0, 0], made.said
 
 
 @pytest.mark.parametrize("operator", OPERATORS)

@@ -3,13 +3,14 @@ decides and how its places go round; on a GPU, every tail against the reference.
 
 import dataclasses
 import json
-import re
 import shutil
 import subprocess
 import sys
 
+import nvcc
 import pytest
 import torch
+from on_host import nvcc_of
 from rowwise_cases import CATALOG, ROOT, case_of, inputs_of, outputs_of, reference
 
 from kernelderby.measure.judge.correctness import judge
@@ -36,38 +37,15 @@ def module(edits=()):
     return sys.modules[run.__module__]
 
 
-def nvcc_of(solution):
-    try:
-        return solution.cuda_library.find_nvcc()
-    except RuntimeError as error:
-        pytest.skip(str(error))
-
-
 def test_it_compiles_without_spills():
     solution = module()
-    source = solution.short_library.folder / "short.cu"
-    command = [
-        nvcc_of(solution),
-        "-O3",
-        "-std=c++17",
-        "-gencode=arch=compute_90a,code=sm_90a",
-        "-cubin",
-        "-Xptxas",
-        "-v",
-    ]
-    done = subprocess.run([*command, "-o", "/dev/null", str(source)], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    # Among the warnings is C7510: wgmma made to wait for registers that the compiler moved.
-    assert "warning" not in done.stderr and "Potential Performance Loss" not in done.stderr, done.stderr
-    found = re.findall(
-        r"entry function '(\S+)'.*?(\d+) bytes spill stores.*?Used (\d+) registers", done.stderr, re.DOTALL
-    )
+    found = nvcc.compiled(nvcc_of(solution), solution.short_library.folder / "short.cu").kernels
     assert len(found) == 2 + 2 + 1  # blocks of keys together or one by one; with head_dim 256 the latter alone
-    for name, spilled, used in found:
-        assert "derby_short_attention" in name and spilled == "0", (name, spilled)
+    for name, used, spilled in map(dataclasses.astuple, found):
+        assert "derby_short_attention" in name and spilled == 0, (name, spilled)
         # setmaxnreg waits for ever for registers that the CTA did not have at its start.
         warpgroups, asked = (3, 2 * 208 + 88) if "ILi256E" in name else (4, 3 * 144 + 80)
-        assert warpgroups * int(used) >= asked, (name, used)
+        assert warpgroups * used >= asked, (name, used)
 
 
 HOST = r"""
@@ -217,13 +195,10 @@ int main() {
 def test_what_the_host_decides_and_how_places_go_round(tmp_path):
     solution = module()
     (tmp_path / "host.cu").write_text(HOST)
-    program = tmp_path / "host"
-    headers = f"-I{solution.short_library.folder}"
     kernels_left = ["-gencode=arch=compute_90a,code=compute_90a", "-Xcicc", "-O0"]  # as PTX, not optimised: quickly
-    command = [nvcc_of(solution), "-std=c++17", *kernels_left, headers]
-    done = subprocess.run([*command, "-o", str(program), str(tmp_path / "host.cu")], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    ran = subprocess.run([str(program)], capture_output=True, text=True)
+    includes = [solution.short_library.folder]
+    made = nvcc.program(nvcc_of(solution), tmp_path / "host.cu", "-std=c++17", *kernels_left, includes=includes)
+    ran = subprocess.run([made.path], capture_output=True, text=True)
     assert (ran.returncode, ran.stdout) == (0, "fine\n")
 
 

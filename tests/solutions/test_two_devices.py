@@ -7,6 +7,7 @@ kernels are left as PTX and run nowhere.
 
 import ctypes
 import dataclasses
+import hashlib
 import os
 import re
 import shutil
@@ -15,6 +16,7 @@ import sys
 import types
 from pathlib import Path
 
+import nvcc
 import pytest
 import torch
 from rowwise_cases import CATALOG, case_of, inputs_of, outputs_of, reference
@@ -59,7 +61,7 @@ CALLS = {
     "derby_fp8_blockscale_fused_moe_sm90": ("fp8_blockscale_fused_moe", {}),
 }
 # Those that ask for it at each call; the others keep for which devices they have.
-ITSELF = "derby_moe_sm90"  # compiles its library without cuda_library.py
+MOE = "derby_moe_sm90"  # calls its library itself
 AT_EACH_CALL = ("derby_linear_sigmoid_mul_sm90", "derby_block_scaled_mm_sm90")
 # The device of a call, and the one that the CUDA runtime names: who takes the second for the first launches in vain.
 FIRST, DECEIVED, SECOND = (0, 0), (1, 0), (1, 1)
@@ -117,22 +119,24 @@ def process():
     have brought."""
     homes = [os.environ.get("CUDA_HOME"), os.environ.get("CUDA_PATH"), "/usr/local/cuda"]
     places = [shutil.which("nvcc"), *(f"{home}/bin/nvcc" for home in homes if home)]
-    nvcc = next((place for place in places if place and os.access(place, os.X_OK)), None)
-    if nvcc is None:
+    compiler = next((place for place in places if place and os.access(place, os.X_OK)), None)
+    if compiler is None:
         pytest.skip("no nvcc to compile the libraries with")
-    folder = Path(os.environ["KERNELDERBY_TESTS_BUILT"]) / f"two_devices-{os.getpid()}"
-    folder.mkdir(exist_ok=True)
-    wrapper, runtime = folder / "nvcc", folder / "runtime.o"
-    if not runtime.exists():
-        subprocess.run([nvcc, "-O3", "-std=c++17", "-Xcompiler", "-fPIC", "-c", "-o", runtime, RUNTIME], check=True)
-    wrapper.write_text(
+    runtime = nvcc.program(compiler, RUNTIME, "-O3", "-std=c++17", "-Xcompiler", "-fPIC", "-c").path
+    text = (
         "#!/bin/sh\n"
         "for given; do\n"
         '    shift; set -- "$@" "$(printf %s "$given" | sed s/code=sm_/code=compute_/)"\n'
         "done\n"
-        f'exec "{nvcc}" "$@" -Xcicc -O0 -cudart none -Xlinker -Bsymbolic-functions "{runtime}"\n'
+        f'exec "{compiler}" "$@" -Xcicc -O0 -cudart none -Xlinker -Bsymbolic-functions -Xlinker "{runtime}"\n'
     )
-    wrapper.chmod(0o700)
+    wrapper = runtime.with_name(hashlib.sha256(text.encode()).hexdigest()[:8]) / "nvcc"
+    if not wrapper.exists():
+        wrapper.parent.mkdir(exist_ok=True)
+        fresh = wrapper.with_name(f"nvcc.{os.getpid()}")
+        fresh.write_text(text)
+        fresh.chmod(0o700)
+        fresh.replace(wrapper)
     return Process(wrapper)
 
 
@@ -170,12 +174,12 @@ def test_two_builds_in_one_process(process):
 
 
 @pytest.mark.timeout(600)
-def test_the_library_that_a_solution_compiles_itself(process):
+def test_the_library_that_a_solution_calls_itself(process):
     """derby_moe_sm90's, which is told the device and has no statics to share."""
-    solution = loaded(CATALOG.solution(ITSELF))
+    solution = loaded(CATALOG.solution(MOE))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(solution, "find_nvcc", lambda: str(process.nvcc))
-        path = solution.build(process.nvcc.parent)
+        patch.setattr(solution.cuda_library, "find_nvcc", lambda: str(process.nvcc))
+        path = solution.library.build(ARCHITECTURE, process.nvcc.parent)
     assert shared_by_all(path) == []
     library, address, tokens = solution.open_library(path), 16, 16
     for (device, said), works in ((FIRST, True), (DECEIVED, False), (SECOND, True)):

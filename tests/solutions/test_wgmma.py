@@ -8,6 +8,7 @@ import shutil
 import subprocess
 from pathlib import Path
 
+import nvcc
 import pytest
 import torch
 
@@ -21,17 +22,15 @@ B_AT, SHARED = 32768, 65536  # bytes
 
 def compiled(folder, name):
     """The library of a .cu file beside this one; skips without nvcc."""
-    nvcc = shutil.which("nvcc")
-    if nvcc is None:
+    compiler = shutil.which("nvcc")
+    if compiler is None:
         pytest.skip("no nvcc")
-    made = folder / f"{name}.so"
     flags = ["-O1", "-std=c++17", "-gencode=arch=compute_90a,code=sm_90a", "--shared", "-Xcompiler", "-fPIC"]
-    flags.append(f"-I{COMMON}")
-    done = subprocess.run([nvcc, *flags, "-o", made, HERE / f"{name}.cu"], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
+    source = Path(shutil.copy(HERE / f"{name}.cu", folder))
+    made = nvcc.program(compiler, source, *flags, includes=[COMMON])
     # C7510: the compiler put products one after the other, since it had to move sums between them.
-    assert "warning" not in done.stderr, done.stderr
-    return made
+    assert "warning" not in made.said, made.said
+    return made.path
 
 
 @pytest.fixture(scope="module")

@@ -11,9 +11,13 @@ import hashlib
 import re
 from collections.abc import Iterator, Mapping
 
+FORM = 5  # of the digests; another number where they are made in another way
 _SYMBOL = re.compile(r"(?<![%\w.$@])[A-Za-z_.$][\w.$]*")
 _LABEL = re.compile(r"^([A-Za-z_.$][\w.$]*):")
-_IN_FUNCTION = re.compile(r"^\.L\d+$")
+# By the form of the digests: labels that stand in a function's lines, and those that count by their order. The compiler
+# numbers all labels through the file; the earlier form kept the numbers of what tables of exceptions name.
+_IN_FUNCTION = {4: re.compile(r"^\.L\d+$"), FORM: re.compile(r"^\.L(?:EH[BE])?\d+$")}
+_COUNTED = {4: _IN_FUNCTION[4], FORM: re.compile(r"^\.L[A-Z]*\d+$")}
 _FRAME = re.compile(r"^\.L(?:FB|FE|VL|LSDA|EHB|EHE|HOT|COLD|FSB|FDE|CFI|SSDA)")
 _SAYS_NOTHING = (
     ".align", ".cfi", ".file", ".globl", ".hidden", ".ident", ".loc", ".p2align", ".popsection", ".pushsection",
@@ -22,10 +26,10 @@ _SAYS_NOTHING = (
 _REGISTERS = ("__sti____cudaRegisterAll", "__cudaUnregisterBinaryUtil")
 
 
-def launches(assembly: str, kernels: Mapping[str, str]) -> dict[str, str]:
+def launches(assembly: str, kernels: Mapping[str, str], form: int = FORM) -> dict[str, str]:
     """Exported function, or function that runs when the library is loaded -> digest. kernels: mangled name ->
-    digest. ValueError where the assembly exports nothing."""
-    blocks = _blocks(assembly)
+    digest. form: of the digests, as a certificate names it. ValueError where the assembly exports nothing."""
+    blocks = _blocks(assembly, _IN_FUNCTION[form])
     hidden = set(re.findall(r"^\s*\.hidden\s+(\S+)", assembly, re.MULTILINE))
     functions = set(re.findall(r"^\s*\.type\s+(\S+),\s*@function", assembly, re.MULTILINE))
     roots = set(re.findall(r"^\s*\.globl\s+(\S+)", assembly, re.MULTILINE)) - hidden
@@ -35,13 +39,14 @@ def launches(assembly: str, kernels: Mapping[str, str]) -> dict[str, str]:
         f"at start {place}": name for place, name in enumerate(at_start) if not any(one in name for one in _REGISTERS)
     }
     known: dict[str, str] = {}
-    found = {root: _digest(root, blocks, kernels, known) for root in sorted(roots)}
+    counted = _COUNTED[form]
+    found = {root: _digest(root, blocks, kernels, known, counted) for root in sorted(roots)}
     if not found:
         raise ValueError("the library exports no function")
-    return found | {label: _digest(name, blocks, kernels, known) for label, name in started.items()}
+    return found | {label: _digest(name, blocks, kernels, known, counted) for label, name in started.items()}
 
 
-def _blocks(assembly: str) -> dict[str, list[str]]:
+def _blocks(assembly: str, in_function: re.Pattern[str]) -> dict[str, list[str]]:
     """Symbol -> its lines. A function's cold part, which lies elsewhere, is of the function."""
     blocks: dict[str, list[str]] = {}
     current: list[str] | None = None
@@ -49,7 +54,7 @@ def _blocks(assembly: str) -> dict[str, list[str]]:
         text = line.split("\t#", 1)[0].strip() if '"' not in line else line.strip()
         if label := _LABEL.match(text):
             name = label[1]
-            if _IN_FUNCTION.match(name):
+            if in_function.match(name):
                 if current is not None:
                     current.append(text)
             elif not _FRAME.match(name):
@@ -81,6 +86,7 @@ def _digest(
     blocks: Mapping[str, list[str]],
     kernels: Mapping[str, str],
     known: dict[str, str],
+    counted: re.Pattern[str],
     above: tuple[str, ...] = (),
 ) -> str:
     """above: the functions that are being looked at, for those that call themselves or each other."""
@@ -92,11 +98,10 @@ def _digest(
 
     def canonical(match: re.Match[str]) -> str:
         symbol = match[0].removesuffix(".cold")
-        if _IN_FUNCTION.match(symbol):
-            return f".L{places.setdefault(symbol, len(places))}"
         if symbol not in blocks and symbol not in kernels:
-            return symbol
-        return f"<{places.setdefault(symbol, len(places))} {_digest(symbol, blocks, kernels, known, (*above, name))}>"
+            return f".L{places.setdefault(symbol, len(places))}" if counted.match(symbol) else symbol
+        reached = _digest(symbol, blocks, kernels, known, counted, (*above, name))
+        return f"<{places.setdefault(symbol, len(places))} {reached}>"
 
     if name not in known:
         lines = [line if '"' in line else _SYMBOL.sub(canonical, line) for line in blocks[name]]

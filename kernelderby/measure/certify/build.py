@@ -3,7 +3,6 @@ way kept. Needs nvcc, and no GPU."""
 
 from __future__ import annotations
 
-import hashlib
 import os
 import re
 import shutil
@@ -18,18 +17,19 @@ from types import ModuleType
 import msgspec
 
 from kernelderby.catalog import Definition, Solution
+from kernelderby.catalog.code import running_parts
 from kernelderby.catalog.same_code import MachineCode
 from kernelderby.errors import DerbyError
 from kernelderby.files import write_whole
-from kernelderby.measure.certify.assembly import launches
+from kernelderby.measure.certify.assembly import FORM, launches
 from kernelderby.measure.certify.cubin import kernels_of
-from kernelderby.measure.certify.python import python_digest
+from kernelderby.measure.certify.python import building, python_digest
 from kernelderby.measure.wire.sources import cache_folder
 from kernelderby.measure.worker.build import BuildFailed, load_solution, solution_module
 
 ARCHITECTURE = "90a"
+UNBUILT = "none: the CUDA sources have the same tokens"  # in the place of a compiler
 _ANONYMOUS = re.compile(r"(\d+)(_GLOBAL__N__)")
-_FORM = 4  # of the digests; another number where they are made in another way
 _WRAPPER = """#!/bin/sh
 kept=$(mktemp -d "{kept}/XXXXXX") && exec "{nvcc}" "$@" --keep --keep-dir "$kept" -Xcompiler -save-temps=obj
 """
@@ -70,22 +70,34 @@ def _kernel_differences(one: Mapping[str, str], other: Mapping[str, str]) -> lis
     ) or ["kernels: one stands there more often"]
 
 
-def machine_code(definition: Definition, solution: Solution) -> MachineCode:
-    """Of the solution's present sources; from the cache where these were built before. DerbyError where they cannot be
-    built, and for a solution that has no library."""
+def machine_code(definition: Definition, solution: Solution, form: int = FORM) -> MachineCode:
+    """Of the solution's present sources; from the cache where CUDA of the same tokens was built the same way before.
+    DerbyError where they cannot be built, and for a solution that has no library."""
     nvcc, compiler = _compiler()
-    key = hashlib.sha256(f"{_FORM} {compiler} {ARCHITECTURE}".encode()).hexdigest()[:8]
-    path = cache_folder() / "machine_code" / f"{solution.name}-{solution.text_hash}-{key}.json"
+    key = solution.digest_of([(compiler, f"{form} {ARCHITECTURE} {build_digest(solution)}")])
+    path = cache_folder() / "machine_code" / f"{solution.name}-{key}.json"
     if path.is_file():
         try:
-            return msgspec.json.decode(path.read_bytes(), type=MachineCode)
+            found = msgspec.json.decode(path.read_bytes(), type=MachineCode)
+            return msgspec.structs.replace(found, python=python_digest(solution))
         except msgspec.DecodeError:
             pass  # of another version
     with _built(definition, solution, nvcc) as kept:
-        found = _read(solution, compiler, kept)
+        found = _read(solution, compiler, kept, form)
     path.parent.mkdir(parents=True, exist_ok=True)
     write_whole(path, msgspec.json.encode(found).decode())
     return found
+
+
+def build_digest(solution: Solution) -> str:
+    """Of all that decides what nvcc makes: the tokens of the CUDA sources, and what the Python says of libraries."""
+    cuda = {path: text for path, text in solution.sources.items() if not path.endswith(".py")}
+    return solution.digest_of([*running_parts(cuda), *building(solution)])
+
+
+def unbuilt(solution: Solution) -> MachineCode:
+    """Of a version that has the same build_digest() as the other: its Python is all that there is to compare."""
+    return MachineCode(f"sm_{ARCHITECTURE}", UNBUILT, {}, (), {}, python_digest(solution), FORM)
 
 
 def cubins_of(definition: Definition, solution: Solution) -> list[bytes]:
@@ -143,7 +155,7 @@ def _kept(nvcc: str, scratch: Path) -> Iterator[Path]:
         os.environ["PATH"] = before
 
 
-def _read(solution: Solution, compiler: str, kept: Path) -> MachineCode:
+def _read(solution: Solution, compiler: str, kept: Path, form: int) -> MachineCode:
     kernels: dict[str, str] = {}
     data: list[str] = []
     host: dict[str, str] = {}
@@ -157,12 +169,14 @@ def _read(solution: Solution, compiler: str, kept: Path) -> MachineCode:
                 data.append(found.data)
             for file in sorted(folder.glob("*.s")):
                 if not file.stem.endswith("_dlink"):
-                    host |= launches(file.read_text(), own)
+                    host |= launches(file.read_text(), own, form)
         except ValueError as error:
             raise DerbyError(f"{solution.name}: {file.name}: {error}") from None
     if not kernels or not host:
         raise DerbyError(f"{solution.name}: nvcc kept no kernels or no host code")
-    return MachineCode(f"sm_{ARCHITECTURE}", compiler, kernels, tuple(sorted(data)), host, python_digest(solution))
+    return MachineCode(
+        f"sm_{ARCHITECTURE}", compiler, kernels, tuple(sorted(data)), host, python_digest(solution), form
+    )
 
 
 def _named_once(digests: Mapping[str, str], others: Mapping[str, str]) -> dict[str, str]:

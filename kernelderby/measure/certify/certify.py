@@ -30,7 +30,16 @@ from kernelderby.catalog.same_code import (
 )
 from kernelderby.errors import DerbyError
 from kernelderby.files import write_whole
-from kernelderby.measure.certify.build import ARCHITECTURE, differences, has_library, machine_code
+from kernelderby.measure.certify.assembly import FORM
+from kernelderby.measure.certify.build import (
+    ARCHITECTURE,
+    UNBUILT,
+    build_digest,
+    differences,
+    has_library,
+    machine_code,
+    unbuilt,
+)
 from kernelderby.measure.certify.launches import launches_of
 from kernelderby.measure.certify.python import python_digest
 from kernelderby.measure.machine.revisions import at_revision, has_revision, revision_of
@@ -65,8 +74,11 @@ def certify(root: Path, names: Sequence[str], since: str, host_change: str | Non
             for each in chosen
             if names and each not in changed
         ]
-        versions = [version for each in changed for version in (former.solution(each.name), each)]
-        codes = _build_all([(catalog.definition(each.definition), each) for each in versions])
+        pairs = [(former.solution(each.name), each) for each in changed]
+        alike = [version for pair in pairs if len({*map(build_digest, pair)}) == 1 for version in pair]
+        others = [version for pair in pairs for version in pair if version not in alike]
+        codes = _build_all([(catalog.definition(each.definition), each) for each in others])
+        codes |= {each.text_hash: unbuilt(each) for each in alike}
         for now in changed:
             then = former.solution(now.name)
             found = _judge(then, now, codes, host_change)
@@ -176,7 +188,7 @@ def check(root: Path, names: Sequence[str]) -> list[Certified]:
 def _contradictions(root: Path, catalog: Catalog, now: Solution, certificate: Certificate) -> Iterator[str]:
     definition = catalog.definition(now.definition)
     if now.hash == certificate.after.hash and certificate.code.kernels:
-        yield from _unlike(certificate, "after", _built(definition, now))
+        yield from _unlike(certificate, "after", _built(definition, now, certificate.code.form))
     if certificate.before.revision and has_revision(root, certificate.before.revision):
         with at_revision(root, certificate.before.revision) as former:
             then = _known(former.solution(now.name), now)
@@ -186,7 +198,11 @@ def _contradictions(root: Path, catalog: Catalog, now: Solution, certificate: Ce
                     yield f"before.{field}: at {certificate.before.revision[:10]} it is {found}; make it again"
                     return
             if certificate.code.kernels:
-                yield from _unlike(certificate, "before", _built(definition, then))
+                yield from _unlike(certificate, "before", _built(definition, then, certificate.code.form))
+            elif certificate.code.compiler == UNBUILT and now.hash == certificate.after.hash:
+                told = {(build_digest(each), python_digest(each)) for each in (then, now)}
+                if len(told) > 1 or certificate.code.python != python_digest(now):
+                    yield "code: the sources that nvcc takes, or the Python, are not the same; make it again"
             if certificate.launches is not None and now.hash == certificate.after.hash:
                 for uuid in _other_launches(root, catalog, then, now, certificate.launches):
                     yield f"launches.{uuid}: is not what a call launches there; make it again"
@@ -256,7 +272,8 @@ def _write(root: Path, name: str, certificate: Certificate) -> str:
     data = msgspec.json.encode(Certificates((*others, certificate)))
     write_whole(path, msgspec.json.format(data, indent=1) + b"\n")
     what = "the same machine code" if certificate.host_change is None else "the same kernels, other host code"
-    return f"{what} ({len(certificate.code.kernels)} kernels): wrote {path}"
+    built = certificate.code.compiler != UNBUILT
+    return f"{what} ({f'{len(certificate.code.kernels)} kernels' if built else 'nothing to build'}): wrote {path}"
 
 
 def _build_all(jobs: Iterable[tuple[Definition, Solution]]) -> dict[str, MachineCode | str]:
@@ -266,8 +283,8 @@ def _build_all(jobs: Iterable[tuple[Definition, Solution]]) -> dict[str, Machine
         return dict(zip(once, pool.map(_built, *zip(*once.values(), strict=True)), strict=True)) if once else {}
 
 
-def _built(definition: Definition, solution: Solution) -> MachineCode | str:
+def _built(definition: Definition, solution: Solution, form: int = FORM) -> MachineCode | str:
     try:
-        return machine_code(definition, solution)
+        return machine_code(definition, solution, form)
     except DerbyError as error:
         return str(error)

@@ -26,8 +26,22 @@ def python_digest(solution: Solution) -> str:
     return solution.digest_of(sorted(parts.items()))
 
 
+def building(solution: Solution) -> list[tuple[str, str]]:
+    """What the Python says of the libraries that nvcc builds: each CudaLibrary(main, name, source, ...) without its
+    parameters, and the class itself. All sources where a solution builds its own way."""
+    found = []
+    for path, text in sorted(solution.sources.items()):
+        for node in ast.walk(ast.parse(text)) if _LIBRARY in text and path.endswith(".py") else ():
+            if isinstance(node, ast.Call) and _name(node.func) == _LIBRARY and len(node.args) > _SOURCES:
+                found.append((path, f"{ast.unparse(node.args[1])} {ast.unparse(_first(node.args[_SOURCES]))}"))
+            elif isinstance(node, ast.ClassDef) and node.name == _LIBRARY:
+                found.append((path, python_form(text)))
+    return found or sorted(solution.sources.items())
+
+
 def _form(text: str) -> str:
     tree = ast.parse(text)
+    tree.body = [each for each in tree.body if not _lists_headers(each)]
     for node in ast.walk(tree):
         if isinstance(node, ast.List | ast.Tuple):
             node.elts = [each for each in node.elts if not _is_header(each)]
@@ -42,6 +56,11 @@ def _form(text: str) -> str:
 
 def _is_header(node: ast.expr) -> bool:
     return isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value.endswith((".cuh", ".h"))
+
+
+def _lists_headers(statement: ast.stmt) -> bool:
+    value = statement.value if isinstance(statement, ast.Assign) else None
+    return isinstance(value, ast.List | ast.Tuple) and bool(value.elts) and all(map(_is_header, value.elts))
 
 
 def _first(sources: ast.expr) -> ast.expr:

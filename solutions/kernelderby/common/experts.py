@@ -7,8 +7,6 @@ import torch
 
 from . import workspaces
 
-HEADERS = ["experts_common.cuh", "experts_gemm.cuh", "experts_later.cuh", "experts_launch.cuh", "experts_narrow.cuh",
-           "experts_route.cuh", "experts_schedule.cuh", "experts_wide.cuh", "ptx.cuh", "tma.cuh", "wgmma.cuh"]
 MOST_EXPERTS = 256   # as in experts_schedule.cuh; more, and widths that 8 does not divide, go to experts_triton.py
 PIECE_FLOATS = 256   # of a stream-K piece, for each row of a tile
 

@@ -4,7 +4,9 @@
 // of stages, each a block of 128 bytes along k: `full` counts the bytes that have come (and what else the kernel adds),
 // `empty` the consumer warps that are done with it, in every CTA that the stage's bytes were multicast to.
 #pragma once
-#include "hopper_gemm.cuh"
+#include <cuda.h>
+#include "tma.cuh"
+#include "wgmma.cuh"
 
 namespace derby {
 
@@ -95,13 +97,13 @@ __device__ __forceinline__ void load_operands(Ring<F>& ring, Barriers<F::STAGES>
                 if (i >= part || x_first + i >= inside) break;
                 const uint32_t x = shared_address(ring.x[s]) + (x_first + i) * ROW_BYTES;
                 if (F::CLUSTER > 1 && F::SHARE_X)
-                    tma_load_multicast(x, x_map, k * BLOCK, tile.x + x_first + i, full, ALL);
-                else tma_load(x, x_map, k * BLOCK, tile.x + i, full);
+                    tma_load_multicast(x, x_map, full, ALL, k * BLOCK, tile.x + x_first + i);
+                else tma_load(x, x_map, full, k * BLOCK, tile.x + i);
             }
             const uint32_t w = shared_address(ring.w[s]) + w_first * ROW_BYTES;
             if (F::CLUSTER > 1 && !F::SHARE_X)
-                tma_load_multicast(w, w_map, k * BLOCK, tile.y + w_first, full, ALL);
-            else tma_load(w, w_map, k * BLOCK, tile.y, full);
+                tma_load_multicast(w, w_map, full, ALL, k * BLOCK, tile.y + w_first);
+            else tma_load(w, w_map, full, k * BLOCK, tile.y);
         }
     }
 }

@@ -4,8 +4,6 @@ import functools
 
 import torch
 
-SOURCES = ["latent_attention.cu", "latent_combine.cuh", "latent_launch.cuh", "latent_plan.cuh", "latent_tiles.cuh",
-           "launch.cuh", "once_a_device.cuh", "pipeline.cuh", "ptx.cuh", "tma.cuh", "wgmma.cuh"]
 HEADS, LATENT = 64, 512  # query heads of a CTA, dimensions of the output
 
 

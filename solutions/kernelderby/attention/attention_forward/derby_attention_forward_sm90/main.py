@@ -20,13 +20,9 @@ cuda_library = importlib.import_module(f"{__name__}.cuda_library")
 planning = importlib.import_module(f"{__name__}.attention_planning")
 
 POINTER, INT, LONG, FLOAT = cuda_library.POINTER, cuda_library.INT, cuda_library.LONG, cuda_library.FLOAT
-library = cuda_library.CudaLibrary(
-    __file__, "derby_attention_forward_sm90",
-    ["kernel.cu", "attention_launch.cuh", "long_attention.cuh", "attention_producer.cuh", "attention_results.cuh",
-     "attention_softmax.cuh", "attention_tiles.cuh", "attention_order.cuh", "attention_shape.cuh",
-     "once_a_device.cuh", "ptx.cuh", "tma.cuh", "wgmma.cuh"],
-    [POINTER] * 8 + [LONG] * 2 + [INT] * 3 + [FLOAT] + [INT] * 9)
-few_library = cuda_library.CudaLibrary(__file__, "derby_few_keys_attention", ["few_keys.cu"],
+library = cuda_library.CudaLibrary(__file__, "derby_attention_forward_sm90", "kernel.cu",
+                                   [POINTER] * 8 + [LONG] * 2 + [INT] * 3 + [FLOAT] + [INT] * 9)
+few_library = cuda_library.CudaLibrary(__file__, "derby_few_keys_attention", "few_keys.cu",
                                        [POINTER] * 6 + [INT] * 5 + [FLOAT])
 MOST_HEAD_DIM = 256
 FEW_KEYS = 8  # of the longest sequence: up to so many, few_keys.cu was faster

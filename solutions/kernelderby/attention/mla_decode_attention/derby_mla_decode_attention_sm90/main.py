@@ -15,11 +15,9 @@ estimates = importlib.import_module(f"{__name__}.estimates")
 latent_attention = importlib.import_module(f"{__name__}.latent_attention")
 
 POINTER, INT, FLOAT = cuda_library.POINTER, cuda_library.INT, cuda_library.FLOAT
-library = cuda_library.CudaLibrary(__file__, "derby_mla_decode_attention_sm90",
-                                   ["kernel.cu", "one_tile.cuh", "decode_loads.cuh", "decode_mma.cuh",
-                                    "once_a_device.cuh"],
+library = cuda_library.CudaLibrary(__file__, "derby_mla_decode_attention_sm90", "kernel.cu",
                                    [POINTER] * 4 + [INT] * 4 + [FLOAT] + [INT] * 3)
-workers = cuda_library.CudaLibrary(__file__, "derby_latent_attention", latent_attention.SOURCES,
+workers = cuda_library.CudaLibrary(__file__, "derby_latent_attention", "latent_attention.cu",
                                    latent_attention.parameters(cuda_library))
 MOST_SPLITS = 16
 SHAPES = [(1, 16), (1, 32), (1, 64), (2, 16), (2, 32), (2, 64), (4, 32), (8, 32)]  # groups of 8 heads, tokens

@@ -10,7 +10,7 @@ contract = importlib.import_module(f"{__name__}.contract")
 cuda_library = importlib.import_module(f"{__name__}.cuda_library")
 latent_attention = importlib.import_module(f"{__name__}.latent_attention")
 
-workers = cuda_library.CudaLibrary(__file__, "derby_latent_attention", latent_attention.SOURCES,
+workers = cuda_library.CudaLibrary(__file__, "derby_latent_attention", "latent_attention.cu",
                                    latent_attention.parameters(cuda_library))
 
 

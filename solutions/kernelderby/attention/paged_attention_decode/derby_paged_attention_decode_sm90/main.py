@@ -12,9 +12,7 @@ tuned = importlib.import_module(f"{__name__}.tuned")
 cuda_library = importlib.import_module(f"{__name__}.cuda_library")
 
 POINTER, INT, FLOAT = cuda_library.POINTER, cuda_library.INT, cuda_library.FLOAT
-library = cuda_library.CudaLibrary(__file__, "derby_paged_attention_decode_sm90",
-                                   ["kernel.cu", "one_page.cuh", "decode_loads.cuh", "decode_mma.cuh",
-                                    "once_a_device.cuh"],
+library = cuda_library.CudaLibrary(__file__, "derby_paged_attention_decode_sm90", "kernel.cu",
                                    [POINTER] * 6 + [INT] * 6 + [FLOAT] + [INT] * 3)
 # Of kernel.cu; bytes of an address and of 8 values; multiprocessors of an H200.
 PAGE, MOST_DIM, MOST_SPLITS, MOST_WARPS, VECTOR, SMS = 16, 256, 16, 8, 16, 132

@@ -25,21 +25,12 @@ cuda_library = importlib.import_module(f"{__name__}.cuda_library")
 planning = importlib.import_module(f"{__name__}.attention_planning")
 
 POINTER, INT, LONG, FLOAT = cuda_library.POINTER, cuda_library.INT, cuda_library.LONG, cuda_library.FLOAT
-library = cuda_library.CudaLibrary(
-    __file__, "derby_unified_attention_sm90",
-    ["kernel.cu", "attention_launch.cuh", "long_attention.cuh", "attention_producer.cuh", "attention_results.cuh",
-     "attention_softmax.cuh", "attention_tiles.cuh", "attention_order.cuh", "attention_shape.cuh",
-     "once_a_device.cuh", "ptx.cuh", "tma.cuh", "wgmma.cuh"],
-    [POINTER] * 9 + [LONG] * 2 + [INT] * 5 + [FLOAT] + [INT] * 10)
-short_library = cuda_library.CudaLibrary(
-    __file__, "derby_short_attention", ["short.cu", "short_launch.cuh", "short_attention.cuh", "short_movers.cuh",
-                                        "short_softmax.cuh", "short_units.cuh", "once_a_device.cuh",
-                                        "ptx.cuh", "tma.cuh", "wgmma.cuh"],
-    [POINTER] * 7 + [INT] * 8 + [FLOAT, INT])
-decode_library = cuda_library.CudaLibrary(
-    __file__, "derby_decode_attention", ["decode.cu", "decode_attention.cuh", "decode_mma.cuh",
-                                         "once_a_device.cuh"],
-    [POINTER] * 9 + [INT] * 6 + [FLOAT, INT, INT])
+library = cuda_library.CudaLibrary(__file__, "derby_unified_attention_sm90", "kernel.cu",
+                                   [POINTER] * 9 + [LONG] * 2 + [INT] * 5 + [FLOAT] + [INT] * 10)
+short_library = cuda_library.CudaLibrary(__file__, "derby_short_attention", "short.cu",
+                                         [POINTER] * 7 + [INT] * 8 + [FLOAT, INT])
+decode_library = cuda_library.CudaLibrary(__file__, "derby_decode_attention", "decode.cu",
+                                          [POINTER] * 9 + [INT] * 6 + [FLOAT, INT, INT])
 MOST_SHORT = {64: 256, 128: 256, 256: 128}  # head_dim: tokens of a sequence, as in short_units.cuh
 FEW_ROWS = 16  # query tokens times heads of a group, as in decode.cu, which has head_dim 128 only
 # Where the kernel for few rows is the faster one, seen on an H200: sequences from which it always is, keys of the

@@ -181,8 +181,19 @@ __device__ __forceinline__ void multiply(Shared<F>& shared, const Problem& probl
     if (k < k_blocks) add_block(k, false, false, HELD > 0);
 }
 
-__device__ __forceinline__ void store_shared8(uint32_t to, float a, float b) {
-    asm volatile("st.shared.v2.f32 [%0], {%1, %2};" ::"r"(to), "f"(a), "f"(b) : "memory");
+// Until at most `pending` of this thread's groups of stores still read shared memory: a number that unrolling makes a
+// constant, up to 7.
+__device__ __forceinline__ void bulk_wait_group_read(int pending) {
+    switch (pending) {
+        case 0: return bulk_wait_group_read<0>();
+        case 1: return bulk_wait_group_read<1>();
+        case 2: return bulk_wait_group_read<2>();
+        case 3: return bulk_wait_group_read<3>();
+        case 4: return bulk_wait_group_read<4>();
+        case 5: return bulk_wait_group_read<5>();
+        case 6: return bulk_wait_group_read<6>();
+        default: return bulk_wait_group_read<7>();
+    }
 }
 
 // 16 rows of a warp, the columns of registers FROM .. TO - 1: boxes of 32 columns go through shared memory and are
@@ -205,8 +216,8 @@ __device__ __forceinline__ void store_rows(const Place& place, const CUtensorMap
             for (int half = 0; half < 2; ++half) {
                 const int a = c * 16 + t * 4 + half * 2, b = c * 16 + (t ^ 2) * 4 + half * 2;
                 const int chunk = 2 * (odd ? t ^ 2 : t) + q / 2;
-                store_shared8(box + (r + 8 * half) * 128 + (chunk ^ r) * 16 + q % 2 * 8, odd ? d[b] : d[a],
-                              odd ? d[b + 1] : d[a + 1]);
+                store_shared(box + (r + 8 * half) * 128 + (chunk ^ r) * 16 + q % 2 * 8,
+                             make_float2(odd ? d[b] : d[a], odd ? d[b + 1] : d[a + 1]));
             }
         fence_async_proxy();
         __syncwarp();
@@ -272,7 +283,7 @@ __global__ void __launch_bounds__(F::THREADS, 1)
     extern __shared__ __align__(1024) uint8_t raw[];
     Shared<F>& shared = *reinterpret_cast<Shared<F>*>(raw);
     const int warp = threadIdx.x / WARP;
-    if (threadIdx.x == 0) prefetch_map(&x_map), prefetch_map(&w_map), prefetch_map(&out_map);
+    if (threadIdx.x == 0) prefetch_tensor_map(&x_map), prefetch_tensor_map(&w_map), prefetch_tensor_map(&out_map);
     set_up<F>(shared.barriers, 3);  // TMA and the two warps with scales
     if (warp >= F::CONSUMERS / WARP) {
         setmaxnreg_dec<F::GROUPS == 2 ? 72 : 56>();

@@ -16,9 +16,7 @@ cuda_library = importlib.import_module(f"{__name__}.cuda_library")
 
 POINTER, INT = cuda_library.POINTER, cuda_library.INT
 BLOCK = 128
-library = cuda_library.CudaLibrary(
-    __file__, "derby_block_scaled_mm_sm90", ["kernel.cu", "gemm.cuh", "hopper_tiles.cuh", "hopper_gemm.cuh"],
-    [POINTER] * 5 + [INT] * 6)
+library = cuda_library.CudaLibrary(__file__, "derby_block_scaled_mm_sm90", "kernel.cu", [POINTER] * 5 + [INT] * 6)
 
 # Variants of kernel.cu: rows of a tile, CTAs of a cluster side by side and one below the other, and what a turn of all
 # multiprocessors costs beside one of variant 0 (seen on an H200 at k 2048: docs/lab/gemm_and_experts_sm90.md).

@@ -13,11 +13,7 @@ contract = importlib.import_module(f"{__name__}.contract")
 
 POINTER, INT = cuda_library.POINTER, cuda_library.INT
 ALIGNED = 8  # values: TMA takes rows of a multiple of 16 bytes
-library = cuda_library.CudaLibrary(
-    __file__, "derby_gemm_bf16_sm90",
-    ["kernel.cu", "dense_gemm.cuh", "dense_join.cuh", "dense_later.cuh", "dense_launch.cuh", "dense_parts.cuh",
-     "dense_tiles.cuh", "launch.cuh", "once_a_device.cuh", "pipeline.cuh", "ptx.cuh", "tma.cuh", "wgmma.cuh"],
-    [POINTER] * 4 + [INT] * 7)
+library = cuda_library.CudaLibrary(__file__, "derby_gemm_bf16_sm90", "kernel.cu", [POINTER] * 4 + [INT] * 7)
 
 check = contract.Contract("derby_gemm_bf16_sm90", aligned=16, x="bfloat16 m k", weight="bfloat16 n k",
                           bias="bfloat16 bias_rows n", output="bfloat16 m n")

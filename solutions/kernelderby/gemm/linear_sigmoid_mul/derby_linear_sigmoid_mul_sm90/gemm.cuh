@@ -105,7 +105,7 @@ __global__ void __launch_bounds__(F::THREADS, 1)
     extern __shared__ __align__(1024) uint8_t raw[];
     Shared<F>& shared = *reinterpret_cast<Shared<F>*>(raw);
     const int warp = threadIdx.x / WARP;
-    if (threadIdx.x == 0) prefetch_map(&x_map), prefetch_map(&w_map);
+    if (threadIdx.x == 0) prefetch_tensor_map(&x_map), prefetch_tensor_map(&w_map);
     set_up<F>(shared.barriers, 1);
     if (warp >= F::CONSUMERS / WARP) {
         setmaxnreg_dec<40>();

@@ -13,10 +13,8 @@ cuda_library = importlib.import_module(f"{__name__}.cuda_library")
 
 POINTER, INT = cuda_library.POINTER, cuda_library.INT
 ALIGNED = 8  # values: TMA takes rows of a multiple of 16 bytes
-library = cuda_library.CudaLibrary(
-    __file__, "derby_linear_sigmoid_mul_sm90",
-    ["kernel.cu", "gemm.cuh", "parts.cuh", "stretches.cuh", "hopper_tiles.cuh", "hopper_gemm.cuh"],
-    [POINTER] * 5 + [INT] * 6 + [POINTER] * 2)
+library = cuda_library.CudaLibrary(__file__, "derby_linear_sigmoid_mul_sm90", "kernel.cu",
+                                   [POINTER] * 5 + [INT] * 6 + [POINTER] * 2)
 
 # Variants of kernel.cu: tiles of 128 x 256, of 64 x 32, of 64 x 64, alone and in clusters of two, of 128 x 64; of
 # 128 x 256 with stream-K for the last turn.

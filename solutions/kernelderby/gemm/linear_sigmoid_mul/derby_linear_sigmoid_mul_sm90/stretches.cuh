@@ -88,9 +88,9 @@ __device__ __forceinline__ void load_stretches(Ring<F>& ring, Barriers<F::STAGES
             const uint32_t full = shared_address(&barriers.full[s]);
             mbarrier_arrive_expect_tx(full, (inside + F::COLUMNS) * ROW_BYTES);
             for (int i = 0; i < inside; i += F::X_BOX)
-                tma_load(shared_address(ring.x[s]) + i * ROW_BYTES, x_map, k * BLOCK, tile.x + i, full);
-            tma_load_multicast(shared_address(ring.w[s]) + w_first * ROW_BYTES, w_map, k * BLOCK, tile.y + w_first, full,
-                               ALL);
+                tma_load(shared_address(ring.x[s]) + i * ROW_BYTES, x_map, full, k * BLOCK, tile.x + i);
+            tma_load_multicast(shared_address(ring.w[s]) + w_first * ROW_BYTES, w_map, full, ALL, k * BLOCK,
+                               tile.y + w_first);
         }
     }
 }
@@ -117,9 +117,8 @@ __device__ __forceinline__ void collect_pieces(const Problem& problem, const Str
     for (int c = work.cluster + 1; c < problem.sharers && Stretches<F>::start(problem, c) < unit_end; ++c) {
         const int cta = c * F::CLUSTER + work.rank;
         if (threadIdx.x == 0) {
-            int there;
-            do asm volatile("ld.acquire.gpu.global.s32 %0, [%1];" : "=r"(there) : "l"(problem.arrived + cta) : "memory");
-            while (!there);
+            while (!load_acquire(problem.arrived + cta)) {
+            }
             problem.arrived[cta] = 0;
         }
         named_barrier_sync(1, F::CONSUMERS);

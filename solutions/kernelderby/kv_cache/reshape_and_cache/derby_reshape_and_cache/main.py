@@ -17,7 +17,7 @@ tuned = importlib.import_module(f"{__name__}.tuned")
 cuda_library = importlib.import_module(f"{__name__}.cuda_library")
 
 POINTER, INT = cuda_library.POINTER, cuda_library.INT
-library = cuda_library.CudaLibrary(__file__, "derby_reshape_and_cache", ["kernel.cu", "cluster.cuh"],
+library = cuda_library.CudaLibrary(__file__, "derby_reshape_and_cache", "kernel.cu",
                                    [POINTER] * 7 + [INT, cuda_library.LONG] + [INT] * 7)
 THREADS, MOST_SLOTS = 256, 1024  # as in kernel.cu
 

@@ -16,8 +16,7 @@ tuned = importlib.import_module(f"{__name__}.tuned")
 cuda_library = importlib.import_module(f"{__name__}.cuda_library")
 
 POINTER, INT = cuda_library.POINTER, cuda_library.INT
-library = cuda_library.CudaLibrary(__file__, "derby_causal_conv1d", ["kernel.cu", "cluster.cuh"],
-                                   [POINTER] * 5 + [INT] * 5)
+library = cuda_library.CudaLibrary(__file__, "derby_causal_conv1d", "kernel.cu", [POINTER] * 5 + [INT] * 5)
 NAMES = ("channels", "rows", "threads")
 
 

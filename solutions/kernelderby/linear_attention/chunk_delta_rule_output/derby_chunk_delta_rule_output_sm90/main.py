@@ -9,11 +9,7 @@ __path__ = [os.path.dirname(__file__)]
 cuda_library = importlib.import_module(f"{__name__}.cuda_library")
 
 POINTER, INT = cuda_library.POINTER, cuda_library.INT
-library = cuda_library.CudaLibrary(
-    __file__, "derby_chunk_delta_rule_output",
-    ["kernel.cu", "delta_rule_tiles.cuh", "launch.cuh", "once_a_device.cuh", "pipeline.cuh", "tma.cuh", "ptx.cuh",
-     "wgmma.cuh"],
-    [POINTER] * 6 + [INT] * 3)
+library = cuda_library.CudaLibrary(__file__, "derby_chunk_delta_rule_output", "kernel.cu", [POINTER] * 6 + [INT] * 3)
 
 
 @torch.no_grad()

@@ -9,11 +9,7 @@ __path__ = [os.path.dirname(__file__)]
 cuda_library = importlib.import_module(f"{__name__}.cuda_library")
 
 POINTER, INT = cuda_library.POINTER, cuda_library.INT
-library = cuda_library.CudaLibrary(
-    __file__, "derby_gated_delta_rule_varlen",
-    ["kernel.cu", "delta_rule_carry.cuh", "delta_rule_prepare.cuh", "delta_rule_recurrent.cuh", "delta_rule_gates.cuh",
-     "delta_rule_tiles.cuh", "launch.cuh", "once_a_device.cuh", "pipeline.cuh", "tma.cuh", "ptx.cuh", "wgmma.cuh"],
-    [POINTER] * 13 + [INT] * 6)
+library = cuda_library.CudaLibrary(__file__, "derby_gated_delta_rule_varlen", "kernel.cu", [POINTER] * 13 + [INT] * 6)
 
 CHUNK, RECORD_BYTES = 64, 2 * 64 * 64 * 2 + 4 * 64 * 4  # delta_rule_prepare.cuh
 RECURRENT = 8  # tokens up to which a sequence runs token by token

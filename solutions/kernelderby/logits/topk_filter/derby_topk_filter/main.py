@@ -18,7 +18,7 @@ tuned = importlib.import_module(f"{__name__}.tuned")
 cuda_library = importlib.import_module(f"{__name__}.cuda_library")
 
 POINTER, INT, FLOAT = cuda_library.POINTER, cuda_library.INT, cuda_library.FLOAT
-library = cuda_library.CudaLibrary(__file__, "derby_topk_filter", ["kernel.cu", "select.cuh", "cluster.cuh"],
+library = cuda_library.CudaLibrary(__file__, "derby_topk_filter", "kernel.cu",
                                    [POINTER, POINTER, INT, INT, INT, FLOAT, INT, INT, INT, INT])
 # Threads of a block, values that each holds: as kernel.cu compiles them, the least block first.
 HELD = [(128, 16), (256, 8), (128, 32), (256, 16), (512, 8), (1024, 4), (1024, 8), (1024, 12), (1024, 20)]

@@ -27,7 +27,7 @@ experts = importlib.import_module(f"{__name__}.experts")
 tuned = importlib.import_module(f"{__name__}.tuned")
 tuning = importlib.import_module(f"{__name__}.tuning")
 
-library = cuda_library.CudaLibrary(__file__, "derby_fp8_blockscale_fused_moe_sm90", ["kernel.cu", *experts.HEADERS],
+library = cuda_library.CudaLibrary(__file__, "derby_fp8_blockscale_fused_moe_sm90", "kernel.cu",
                                    [ctypes.POINTER(experts.Call)])
 call = experts.Experts(library, most_rows=128, dtype=torch.float8_e4m3fn)
 

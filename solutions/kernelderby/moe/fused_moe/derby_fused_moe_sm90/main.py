@@ -26,8 +26,7 @@ experts = importlib.import_module(f"{__name__}.experts")
 tuned = importlib.import_module(f"{__name__}.tuned")
 tuning = importlib.import_module(f"{__name__}.tuning")
 
-library = cuda_library.CudaLibrary(__file__, "derby_fused_moe_sm90", ["kernel.cu", *experts.HEADERS],
-                                   [ctypes.POINTER(experts.Call)])
+library = cuda_library.CudaLibrary(__file__, "derby_fused_moe_sm90", "kernel.cu", [ctypes.POINTER(experts.Call)])
 call = experts.Experts(library, most_rows=192, dtype=torch.bfloat16)
 
 # kernel.cu's variants by their numbers: (pairs a tile at most, whether pairs are wgmma's M, pairs up to which the GEMMs

@@ -12,8 +12,7 @@ tuned = importlib.import_module(f"{__name__}.tuned")
 cuda_library = importlib.import_module(f"{__name__}.cuda_library")
 
 POINTER, INT = cuda_library.POINTER, cuda_library.INT
-library = cuda_library.CudaLibrary(__file__, "derby_moe_align_block_size",
-                                   ["kernel.cu", "expert_sort.cuh", "cluster.cuh"], [POINTER] * 4 + [INT] * 4)
+library = cuda_library.CudaLibrary(__file__, "derby_moe_align_block_size", "kernel.cu", [POINTER] * 4 + [INT] * 4)
 
 
 def tuning_key(topk_ids, block_slots):

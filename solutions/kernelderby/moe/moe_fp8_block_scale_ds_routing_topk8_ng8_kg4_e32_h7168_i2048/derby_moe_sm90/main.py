@@ -19,57 +19,18 @@ and a workspace whose counters every call leaves at zero.
 """
 
 import ctypes
-import hashlib
 import importlib
 import os
-import shutil
-import subprocess
-import tempfile
-from pathlib import Path
 
 import torch
 
 __path__ = [os.path.dirname(__file__)]
+cuda_library = importlib.import_module(f"{__name__}.cuda_library")
 workspaces = importlib.import_module(f"{__name__}.workspaces")
 
 NUM_EXPERTS, NUM_LOCAL, HIDDEN, INTERMEDIATE, TOP_K = 256, 32, 7168, 2048, 8
 MOST_ROUTED = 16  # tokens, as in route.cuh
-SOURCES = ("kernel.cu", "gemm.cuh", "narrow.cuh", "wide.cuh", "common.cuh", "route.cuh", "schedule.cuh",
-           "ptx.cuh", "tma.cuh", "wgmma.cuh")
-FLAGS = ("-O3", "-std=c++17", "-gencode=arch=compute_90a,code=sm_90a", "--shared", "-Xcompiler", "-fPIC")
-
-
-def find_nvcc():
-    """Path of nvcc, or RuntimeError."""
-    homes = [os.environ.get("CUDA_HOME"), os.environ.get("CUDA_PATH"), "/usr/local/cuda"]
-    for candidate in [shutil.which("nvcc"), *(f"{home}/bin/nvcc" for home in homes if home)]:
-        if candidate and os.access(candidate, os.X_OK):
-            return candidate
-    raise RuntimeError("derby_moe_sm90 compiles its kernels at first use and found no nvcc (PATH, CUDA_HOME)")
-
-
-def build(folder=None):
-    """Path of the shared library, compiled unless the cache holds it. folder: of the cache, the user's by default."""
-    here = Path(__file__).resolve().parent
-    texts = [(here / name).read_bytes() for name in SOURCES]
-    digest = hashlib.sha256(b"\0".join([*texts, " ".join(FLAGS).encode()])).hexdigest()[:16]
-    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    folder = Path(folder or Path(base) / "kernelderby")
-    library = folder / f"derby_moe_sm90_{digest}.so"
-    if library.exists():
-        return library
-    nvcc = find_nvcc()
-    folder.mkdir(parents=True, exist_ok=True)
-    # Compiled beside its place and renamed, so that no other process loads half a file.
-    with tempfile.TemporaryDirectory(dir=folder) as scratch:
-        made = Path(scratch) / library.name
-        command = [nvcc, *FLAGS, "-o", str(made), str(here / "kernel.cu")]
-        result = subprocess.run(command, capture_output=True, text=True)
-        if result.returncode != 0:
-            lines = [line for line in result.stderr.splitlines() if "error" in line] or result.stderr.splitlines()
-            raise RuntimeError(f"derby_moe_sm90: nvcc failed: {(lines or ['no message'])[0]}")
-        os.replace(made, library)
-    return library
+library = cuda_library.CudaLibrary(__file__, "derby_moe", "kernel.cu", [])
 
 
 class _Call(ctypes.Structure):
@@ -103,7 +64,7 @@ _library = None
 def _load():
     global _library
     if _library is None:
-        _library = open_library(build())
+        _library = open_library(library.build("90a"))
     return _library
 
 

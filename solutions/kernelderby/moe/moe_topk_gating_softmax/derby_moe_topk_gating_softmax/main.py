@@ -21,8 +21,7 @@ tuned = importlib.import_module(f"{__name__}.tuned")
 cuda_library = importlib.import_module(f"{__name__}.cuda_library")
 
 POINTER, INT = cuda_library.POINTER, cuda_library.INT
-library = cuda_library.CudaLibrary(__file__, "derby_moe_topk_gating_softmax", ["kernel.cu", "cluster.cuh"],
-                                   [POINTER] * 3 + [INT] * 4)
+library = cuda_library.CudaLibrary(__file__, "derby_moe_topk_gating_softmax", "kernel.cu", [POINTER] * 3 + [INT] * 4)
 MANY_LOGITS = 1 << 19  # from here on the CUDA kernel
 
 

@@ -20,7 +20,7 @@ block_rows = importlib.import_module(f"{__name__}.block_rows")
 cuda_library = importlib.import_module(f"{__name__}.cuda_library")
 
 POINTER, INT, FLOAT = cuda_library.POINTER, cuda_library.INT, cuda_library.FLOAT
-library = cuda_library.CudaLibrary(__file__, "derby_fused_add_rms_norm", ["kernel.cu", "rows.cuh", "cluster.cuh"],
+library = cuda_library.CudaLibrary(__file__, "derby_fused_add_rms_norm", "kernel.cu",
                                    [POINTER] * 5 + [INT, INT, FLOAT, INT, INT, INT])
 FORMS = ((7168, 896, "loads", 0),
          (7168, 448, "", 0),

@@ -18,7 +18,7 @@ block_rows = importlib.import_module(f"{__name__}.block_rows")
 cuda_library = importlib.import_module(f"{__name__}.cuda_library")
 
 POINTER, INT, FLOAT = cuda_library.POINTER, cuda_library.INT, cuda_library.FLOAT
-library = cuda_library.CudaLibrary(__file__, "derby_layer_norm", ["kernel.cu", "rows.cuh", "cluster.cuh"],
+library = cuda_library.CudaLibrary(__file__, "derby_layer_norm", "kernel.cu",
                                    [POINTER] * 4 + [INT, INT, FLOAT, INT, INT, INT])
 FORMS = ((1152, 160, "", 0),
          (1152, 160, "both", 0),

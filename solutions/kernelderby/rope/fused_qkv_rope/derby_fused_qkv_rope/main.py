@@ -22,7 +22,7 @@ tuned = importlib.import_module(f"{__name__}.tuned")
 cuda_library = importlib.import_module(f"{__name__}.cuda_library")
 
 POINTER, INT = cuda_library.POINTER, cuda_library.INT
-library = cuda_library.CudaLibrary(__file__, "derby_fused_qkv_rope", ["kernel.cu", "cluster.cuh"],
+library = cuda_library.CudaLibrary(__file__, "derby_fused_qkv_rope", "kernel.cu",
                                    [POINTER] * 3 + [INT] * 5 + [ctypes.c_double] + [INT] * 3)
 
 

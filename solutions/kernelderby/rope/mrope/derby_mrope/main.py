@@ -20,7 +20,7 @@ tuned = importlib.import_module(f"{__name__}.tuned")
 cuda_library = importlib.import_module(f"{__name__}.cuda_library")
 
 POINTER, INT = cuda_library.POINTER, cuda_library.INT
-library = cuda_library.CudaLibrary(__file__, "derby_mrope", ["kernel.cu", "cluster.cuh"], [POINTER] * 6 + [INT] * 7)
+library = cuda_library.CudaLibrary(__file__, "derby_mrope", "kernel.cu", [POINTER] * 6 + [INT] * 7)
 
 
 @triton.jit
