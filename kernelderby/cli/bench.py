@@ -11,9 +11,9 @@ from kernelderby.cli.measuring import observed, print_plan
 from kernelderby.cli.options import (
     FILE,
     SECONDS,
+    Count,
     DerbyCommand,
     check_names,
-    count_from,
     definitions_option,
     for_option,
     fresh_option,
@@ -40,17 +40,17 @@ from kernelderby.cli.output import say, say_json, text_width, warn
 @definitions_option
 @workloads_option
 @origin_option
-@click.option("--rounds", type=count_from(1), default=5, show_default=True, help="Turns of each solution.")
+@click.option("--rounds", type=Count(1), default=5, show_default=True, help="Turns of each solution.")
 @click.option(
     "--most-rounds",
-    type=count_from(1),
+    type=Count(1),
     default=10,
     show_default=True,
     help="Maximum rounds for the two fastest; they stop when the interval of their ratio is below 1 %.",
 )
 @click.option(
     "--iterations",
-    type=count_from(2),
+    type=Count(2),
     default=10,
     show_default=True,
     help="Timed calls in a turn; slow solutions get fewer.",

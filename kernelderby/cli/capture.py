@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from kernelderby.cli.options import FILE, DerbyCommand, count_from, names_option, root_option
+from kernelderby.cli.options import FILE, Count, DerbyCommand, names_option, root_option
 from kernelderby.cli.output import Output, output_options
 from kernelderby.cli.profile.common import files_argument, selection_options
 
@@ -19,12 +19,10 @@ from kernelderby.cli.profile.common import files_argument, selection_options
 @click.option("--gpu", metavar="NAME|ID", help='With --gain: the GPU, such as "NVIDIA H200" (default: the profile\'s).')
 @click.option("--origin", default="capture", show_default=True, metavar="O", help="The origin of the workloads.")
 @click.option("--model", type=FILE, metavar="CONFIG.json|NAME", help="Tells what a trace does not: sizes of experts.")
-@click.option("--tp", "sharing", type=count_from(1), default=1, show_default=True, help="GPUs that share the model.")
-@click.option(
-    "--context", type=count_from(1), metavar="N", help="Tokens of a decoding request, where nothing tells it."
-)
+@click.option("--tp", "sharing", type=Count(1), default=1, show_default=True, help="GPUs that share the model.")
+@click.option("--context", type=Count(1), metavar="N", help="Tokens of a decoding request, where nothing tells it.")
 @names_option("--tokens", metavar="N", help="Of FlashInfer's dumps: tokens of a step (default: 1 to 16384).")
-@click.option("--top", type=count_from(1), metavar="N", help="Rows of the tables (default: 20; all in CSV and JSON).")
+@click.option("--top", type=Count(1), metavar="N", help="Rows of the tables (default: 20; all in CSV and JSON).")
 @selection_options
 @output_options("capture", tables=("shapes", "unmapped"), write=False)
 @root_option

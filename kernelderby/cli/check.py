@@ -12,9 +12,9 @@ import click
 from kernelderby.cli.options import (
     FILE,
     SECONDS,
+    Count,
     DerbyCommand,
     check_names,
-    count_from,
     definitions_option,
     for_option,
     fresh_option,
@@ -38,7 +38,7 @@ from kernelderby.cli.output import Output, output_options
 @origin_option
 @for_option
 @shape_option
-@click.option("--seeds", type=count_from(1), default=1, show_default=True, help="Input draws for each case.")
+@click.option("--seeds", type=Count(1), default=1, show_default=True, help="Input draws for each case.")
 @click.option("--device", type=click.Choice(["cuda", "cpu"]), help="Default: the GPU where there is one.")
 @click.option("--timeout", type=SECONDS, default=600, show_default=True, help="Seconds for each case of a solution.")
 @click.option("--quick", is_flag=True, help="On a CPU: only the first case of each operator.")

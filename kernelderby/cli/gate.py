@@ -10,9 +10,9 @@ import click
 from kernelderby.cli.options import (
     FILE,
     SECONDS,
+    Count,
     DerbyCommand,
-    FiniteRange,
-    count_from,
+    Number,
     root_option,
     secret_option,
     workloads_option,
@@ -28,14 +28,14 @@ from kernelderby.cli.output import Output, output_options
 @click.option("--candidate-python", metavar="PYTHON", help="The same for the candidate.")
 @click.option(
     "--least",
-    type=FiniteRange(min=0.1, max=100),
+    type=Number(0.1, 100),
     default=1,
     show_default=True,
     metavar="PERCENT",
     help="The smallest slowdown that counts.",
 )
-@click.option("--most-starts", type=count_from(4), default=10, show_default=True, help="Fresh processes of each side.")
-@click.option("--iterations", type=count_from(2), default=10, show_default=True, help="Timed calls in a turn.")
+@click.option("--most-starts", type=Count(4), default=10, show_default=True, help="Fresh processes of each side.")
+@click.option("--iterations", type=Count(2), default=10, show_default=True, help="Timed calls in a turn.")
 @click.option("--timeout", type=SECONDS, default=300, show_default=True, help="Seconds for each step of a solution.")
 @click.option("--comment", type=FILE, metavar="FILE.md", help="Write the Markdown for a pull request there.")
 @click.option("--device", type=click.Choice(["cuda", "cpu"]), help="cpu: only to try the command out.")

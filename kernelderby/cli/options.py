@@ -86,23 +86,41 @@ class PathType(click.Path):
 FILE = PathType()
 
 
-class FiniteRange(click.FloatRange):
-    """A number within bounds; NaN, which is never out of any, and infinity are none."""
+class Number(click.ParamType[Any]):
+    """A finite number from least to most. Help shows no bounds; a value out of them is refused with both."""
+
+    def __init__(self, least: float, most: float, above: bool = False) -> None:
+        """above: least itself is out."""
+        self.name = "n"
+        self.least, self.most, self.above = least, most, above
 
     def convert(self, value: Any, param: click.Parameter | None, context: click.Context | None) -> Any:
-        number = super().convert(value, param, context)
+        number = self._plain.convert(value, param, context)
         if not math.isfinite(number):
             self.fail(f"{value} is no finite number.", param, context)
+        if not self.least <= number <= self.most or (self.above and number == self.least):
+            says = f"above {self.least}" if self.above else f"from {self.least} to {self.most}"
+            self.fail(f"{value} is out of range; give a number {says}.", param, context)
         return number
 
+    @property
+    def _plain(self) -> click.ParamType[Any]:
+        return click.FLOAT
 
-SECONDS = FiniteRange(min=0, min_open=True)
-FACTOR = FiniteRange(min=1, min_open=True)
-MOST = 1_000_000  # of what is counted; more is a slip
+
+class Count(Number):
+    """A whole number from least on; more than a million is a slip."""
+
+    def __init__(self, least: int) -> None:
+        super().__init__(least, 1_000_000)
+
+    @property
+    def _plain(self) -> click.ParamType[Any]:
+        return click.INT
 
 
-def count_from(least: int) -> click.IntRange:
-    return click.IntRange(min=least, max=MOST)
+SECONDS = Number(0, math.inf, above=True)
+FACTOR = Number(1, math.inf, above=True)
 
 
 def _root(context: click.Context, param: click.Parameter, value: Path | None) -> Path:
@@ -122,7 +140,7 @@ def _written_root(context: click.Context, param: click.Parameter, value: Path | 
 
 
 _WHERE = (
-    "The trace set (default: $DERBY_ROOT, else the nearest from the current directory upward, else "
+    "The trace set (default: $DERBY_ROOT, else the one around this folder, else "
     "$FIB_DATASET_PATH, else the installed one)."
 )
 root_option = click.option("--root", type=FILE, callback=_root, help=_WHERE)
@@ -205,7 +223,7 @@ def _secret(context: click.Context, param: click.Parameter, value: str | None) -
 
 fresh_option = click.option(
     "--fresh",
-    type=count_from(1),
+    type=Count(1),
     callback=lambda context, param, value: value or 0,
     metavar="N",
     help="Instead of the listed shapes, N fresh shapes of each operator, drawn by the secret from AXES_SPACE.",

@@ -9,9 +9,9 @@ import click
 
 from kernelderby.cli.options import (
     FILE,
+    Count,
     DerbyCommand,
     check_names,
-    count_from,
     definitions_option,
     names_option,
     root_option,
@@ -21,7 +21,7 @@ from kernelderby.cli.output import Output, output_options, warn
 
 @click.command(cls=DerbyCommand)
 @click.argument("config", metavar="[CONFIG.json|NAME]", required=False, type=FILE)
-@click.option("--tp", "sharing", type=count_from(1), default=1, show_default=True, help="GPUs that share each layer.")
+@click.option("--tp", "sharing", type=Count(1), default=1, show_default=True, help="GPUs that share each layer.")
 @names_option("--tokens", metavar="N", help="Tokens of a step (default: 1 to 16384, as in the rules).")
 @definitions_option
 @click.option("--out", type=FILE, metavar="FILE", help="Write the lines of a workloads file there (.jsonl).")

@@ -9,8 +9,8 @@ import click
 
 from kernelderby.cli.options import (
     SECONDS,
+    Count,
     DerbyCommand,
-    count_from,
     fresh_option,
     json_option,
     kinds_option,
@@ -29,8 +29,8 @@ from kernelderby.cli.output import say, say_json, text_width
 @solutions_option
 @workloads_option
 @origin_option
-@click.option("--rounds", type=count_from(1), default=5, show_default=True, help="Turns of each candidate.")
-@click.option("--iterations", type=count_from(2), default=10, show_default=True, help="Timed calls in a turn.")
+@click.option("--rounds", type=Count(1), default=5, show_default=True, help="Turns of each candidate.")
+@click.option("--iterations", type=Count(2), default=10, show_default=True, help="Timed calls in a turn.")
 @click.option(
     "--timeout",
     type=SECONDS,
@@ -45,7 +45,7 @@ from kernelderby.cli.output import say, say_json, text_width
 )
 @click.option(
     "--regret",
-    type=count_from(1),
+    type=Count(1),
     metavar="N",
     help="Write no table; show how much longer run()'s choice takes than the best candidate on N fresh shapes.",
 )

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from kernelderby.cli.options import FILE, DerbyCommand, count_from, root_option
+from kernelderby.cli.options import FILE, Count, DerbyCommand, root_option
 from kernelderby.cli.output import Output, output_options
 from kernelderby.cli.profile.common import open_files, pipelines, selection_options, short_names
 
@@ -23,7 +23,7 @@ from kernelderby.cli.profile.common import open_files, pipelines, selection_opti
     help="Align by its stages, per invocation (default: by kernel).",
 )
 @click.option("--solution-b", metavar="NAME", help="Solution of B, if it differs.")
-@click.option("--rows", "most", type=count_from(1), default=40, show_default=True, help="Maximum number of rows.")
+@click.option("--rows", "most", type=Count(1), default=40, show_default=True, help="Maximum number of rows.")
 @click.option("--kind", metavar="WORD", help="Kernels of the steps of this kind, such as decode.")
 @click.option(
     "--within",

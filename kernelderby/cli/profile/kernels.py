@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from kernelderby.cli.options import DerbyCommand, count_from
+from kernelderby.cli.options import Count, DerbyCommand
 from kernelderby.cli.output import Output, output_options
 from kernelderby.cli.profile.common import files_argument, open_files, selection_options
 
@@ -20,7 +20,7 @@ _TABLES = ("kernels", "memory", "library", "role", "dtype", "architecture", "ran
 @click.option("--gpu", metavar="NAME|ID", help='The GPU, such as "NVIDIA H200" or h200 (default: as the profile says).')
 @click.option(
     "--top",
-    type=count_from(1),
+    type=Count(1),
     metavar="N",
     help=f"Rows for the N largest kernels, the rest summed (default: {TOP}; all in CSV and JSON).",
 )

@@ -7,14 +7,14 @@ from typing import Any
 
 import click
 
-from kernelderby.cli.options import DerbyCommand, count_from
+from kernelderby.cli.options import Count, DerbyCommand
 from kernelderby.cli.output import Output, output_options
 from kernelderby.cli.profile.common import files_argument, open_files, selection_options, within_option
 
 
 @click.command(cls=DerbyCommand)
 @files_argument
-@click.option("--rows", "most", type=count_from(1), default=40, show_default=True, help="Maximum number of rows.")
+@click.option("--rows", "most", type=Count(1), default=40, show_default=True, help="Maximum number of rows.")
 @within_option
 @selection_options
 @output_options("profile pace", tables=("repetitions",))

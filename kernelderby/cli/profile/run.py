@@ -11,9 +11,9 @@ import click
 from kernelderby.cli.options import (
     FILE,
     SECONDS,
+    Count,
     DerbyCommand,
     check_names,
-    count_from,
     definitions_option,
     json_option,
     solutions_option,
@@ -31,7 +31,7 @@ _DEFAULT_OUT = Path("reports") / "profiles"
 @workloads_option
 @click.option(
     "--iterations",
-    type=count_from(3),
+    type=Count(3),
     default=20,
     show_default=True,
     help="Calls in the capture; slow solutions get fewer.",
