@@ -99,7 +99,7 @@ def test_the_name_of_a_file_moves_no_cursor(small_set, monkeypatch):
     assert "broken  " in run("pack", "--check", "--root", small_set).out
 
 
-@pytest.mark.parametrize("verb", [("list", "zzz"), ("rank",), ("rank", D), ("roofline", "zzz"), ("show", "zzz")])
+@pytest.mark.parametrize("verb", [("list", "zzz"), ("rank",), ("rank", D), ("roofline", D), ("show", D)])
 def test_what_was_left_out_is_told_beside_the_error_that_it_caused(small_set, verb):
     (small_set / DEFINITION).write_text("{}")
     lines = run(*verb, "--root", small_set).err.splitlines()
