@@ -149,7 +149,7 @@ class Measurement:
     @property
     def moment(self) -> datetime:
         """When it was measured; a time without a zone is taken as UTC, text that is no ISO time as the oldest."""
-        return _moment(self.timestamp)
+        return moment_of(self.timestamp)
 
     def to_trace(self) -> dict[str, Any]:
         """A flashinfer-bench Trace as a dict, with `measurement` beside its own fields."""
@@ -258,12 +258,12 @@ def flashinfer_bench_protocol(timestamp: str, log: str, by_author: bool) -> str:
     """Which of its timers a row of flashinfer-bench was taken with. The row does not say it, the path does: 0.1.2
     writes traces/<op_type>/<definition>.jsonl, its main branch traces/<author>/<op_type>/<definition>.jsonl
     (by_author)."""
-    is_cupti = by_author and _moment(timestamp) >= _FIRST_CUPTI and _NO_CUPTI not in log
+    is_cupti = by_author and moment_of(timestamp) >= _FIRST_CUPTI and _NO_CUPTI not in log
     return FLASHINFER_BENCH_CUPTI if is_cupti else FLASHINFER_BENCH_EVENTS
 
 
 @lru_cache(1 << 16)
-def _moment(timestamp: str) -> datetime:
+def moment_of(timestamp: str) -> datetime:
     try:
         time = datetime.fromisoformat(timestamp)
     except ValueError:

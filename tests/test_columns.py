@@ -1,12 +1,16 @@
 """Rows from columns are the rows of the lines, as they are now; answers from them are the same to the digit."""
 
 import json
+import re
 import shutil
 
+import msgspec
 import pytest
 
 from kernelderby.api.trace_set import open_set
 from kernelderby.catalog import Catalog, parts
+from kernelderby.page.build import build_page
+from kernelderby.page.html import page_html
 
 pytest.importorskip("pyarrow")
 
@@ -76,6 +80,34 @@ def test_the_same_rows_and_answers(kept, real_rows, monkeypatch):
         context.setattr(parts, "FEWEST_BYTES", 1 << 60)
         plain = [open_set(real_rows).rank().to_json(), open_set(real_rows).operators().to_json()]
     assert first == again == plain
+
+
+def test_the_page_of_columns_is_that_of_the_lines_without_samples(kept, real_rows, monkeypatch):
+    """Of rows that others replace, too: each stands there twice, at first as of another session."""
+    path = real_rows / "traces/h200/norm/rms_norm.jsonl"
+    lines = path.read_text().splitlines()
+    former = [json.loads(line) for line in lines]
+    for row in former:
+        row["measurement"]["session"] = "a former one"
+        row["evaluation"]["timestamp"] = "2026-01-01T10:00:00Z"
+    path.write_text("".join(f"{line}\n" for line in [*map(json.dumps, former), *lines]))
+    page = build_page(real_rows)
+    with monkeypatch.context() as context:
+        context.setattr(parts, "FEWEST_BYTES", 1 << 60)
+        plain = build_page(real_rows)
+    assert page.samples == () and len(plain.samples) == len(plain.model.races) > 1
+    assert page.left_out == plain.left_out
+    assert not page.model.has_samples and plain.model.has_samples
+    for name in plain.model.__struct_fields__:
+        if name not in ("has_samples", "races"):
+            assert getattr(page.model, name) == getattr(plain.model, name), name
+    assert _uncounted(page.model.races) == _uncounted(plain.model.races)
+    assert len(page_html(page)) < len(page_html(plain))
+
+
+def _uncounted(races):
+    """Without how many rows of another protocol are not compared: replaced ones are not among them."""
+    return re.sub(r"[(]\d+ rows[)]", "(rows)", msgspec.json.encode(races).decode())
 
 
 def test_lines_that_come_or_change_are_seen(kept, real_rows, monkeypatch):

@@ -127,9 +127,16 @@ class RecordedRows:
         if cores < 2:
             return
         words = [sys.executable, "-c", _PREPARE, str(self.catalog.root)]
-        helpers = [subprocess.Popen([*words, *missing[start::cores]]) for start in range(cores)]
-        for helper in helpers:
-            helper.wait()
+        helpers = [subprocess.Popen([*words, *missing[place::cores]], stdin=subprocess.PIPE) for place in range(cores)]
+        try:
+            for helper in helpers:
+                helper.wait()
+        finally:
+            for helper in helpers:
+                helper.kill()
+                if helper.stdin:
+                    helper.stdin.close()
+                helper.wait()
 
     def prepare_one(self, definition: str) -> None:
         known = self.shapes(definition)
@@ -142,8 +149,9 @@ class RecordedRows:
 
 
 _PREPARE = """
-import sys
+import os, sys, threading
 from kernelderby.api.recorded_rows import prepare
+threading.Thread(target=lambda: (os.read(0, 1), os._exit(1)), daemon=True).start()  # nobody waits any more
 for name in sys.argv[2:]:
     prepare(sys.argv[1], name)
 """

@@ -37,7 +37,7 @@ from kernelderby.report.races import rankings_answer
 from kernelderby.report.roofline.answer import survey_answer
 from kernelderby.roofline.listing import Contract, Listing, contract, listing
 from kernelderby.roofline.operators import Survey, survey
-from kernelderby.roofline.recorded import recorded
+from kernelderby.roofline.recorded import Recorded, recorded
 from kernelderby.roofline.selection import RowCount
 from kernelderby.trace import TIME_KINDS, Measurement
 
@@ -168,24 +168,14 @@ class TraceSet:
 
         An operator's S counts its survey workloads where it has any. origin: only workloads of these, and the operators
         that have some."""
-        catalog, origins = self.catalog, _names(origin)
         _check_time(time)
-        catalog.check_origins(origins)
-        importance = published.importance(catalog.root, catalog.left_out)
-        if not importance:
-            raise DerbyError(f"--importance: {catalog.root}/profiles has no published_importance.csv; leave it out")
-        named = catalog.solutions_named(_names(solutions)) or catalog.solutions.values()
+        named = self.catalog.solutions_named(_names(solutions)) or self.catalog.solutions.values()
         known = {solution.name: solution for solution in named}
-        workloads = {
-            name: by_origin(of_origin(catalog.workloads(name), origins))[0]
-            for name in importance
-            if name in catalog.definitions
-        }
-        if origins:
-            workloads = {name: own for name, own in workloads.items() if own}
-            importance = {name: importance[name] for name in workloads}
-        found = rank_by_importance(recorded(catalog.traces(), known, gpu, protocol, time), workloads, known, importance)
-        return importance_answer(found, catalog.warnings)
+
+        def rows() -> Recorded:
+            return recorded(self.catalog.traces(), known, gpu, protocol, time)
+
+        return importance_answer(ranked_by_importance(self.catalog, rows, known, _names(origin)), self.catalog.warnings)
 
     @_telling
     def leads(
@@ -210,10 +200,7 @@ class TraceSet:
         catalog.check_origins(origins)
         names = [catalog.definition(name).name for name in _names(definitions)] or list(catalog.definitions)
         rows = [row for row in catalog.traces() if row.definition in names]
-        legs: dict[str, dict[str, list[Workload]]] = {}
-        for name in names:
-            for leg, part in by_leg(of_origin(catalog.shapes(name, rows), origins)).items():
-                legs.setdefault(leg, {})[name] = part
+        legs = legs_of(catalog, names, rows, origins)
         asked = [leg for leg in LEGS if leg in legs]
         if (
             FRESH not in legs
@@ -367,6 +354,40 @@ class TraceSet:
             name: [workload for workload in workloads if not words or any(is_named(workload, word) for word in words)]
             for name, workloads in found.items()
         }
+
+
+def ranked_by_importance(
+    catalog: Catalog, rows: Callable[[], Recorded], known: Mapping[str, Solution], origins: Sequence[str] = ()
+) -> ImportanceRanking:
+    """TraceSet.rank_by_importance() of some rows. known: the solutions that take part."""
+    catalog.check_origins(origins)
+    importance = published.importance(catalog.root, catalog.left_out)
+    if not importance:
+        raise DerbyError(f"--importance: {catalog.root}/profiles has no published_importance.csv; leave it out")
+    workloads = {
+        name: by_origin(of_origin(catalog.workloads(name), origins))[0]
+        for name in importance
+        if name in catalog.definitions
+    }
+    if origins:
+        workloads = {name: own for name, own in workloads.items() if own}
+        importance = {name: importance[name] for name in workloads}
+    return rank_by_importance(rows(), workloads, known, importance)
+
+
+def legs_of(
+    catalog: Catalog, names: Iterable[str], rows: Sequence[Measurement], origins: Sequence[str] = ()
+) -> dict[str, dict[str, list[Workload]]]:
+    """Leg (selection.LEGS) -> definition -> its workloads, fresh shapes of these rows among them."""
+    legs: dict[str, dict[str, list[Workload]]] = {}
+    by_definition: dict[str, list[Measurement]] = {}
+    for row in rows:
+        by_definition.setdefault(row.definition, []).append(row)
+    for name in names:
+        shapes = catalog.shapes(name, by_definition.get(name, ()))
+        for leg, part in by_leg(of_origin(shapes, origins)).items():
+            legs.setdefault(leg, {})[name] = part
+    return legs
 
 
 def open_set(path: Path | str | None = None) -> TraceSet:

@@ -14,6 +14,7 @@ from typing import TypeVar
 
 from kernelderby.bounds import bounds, met, reading
 from kernelderby.catalog.definitions import load_definition
+from kernelderby.catalog.groups import RowGroup, groups_of, read_groups
 from kernelderby.catalog.model import Definition, Requires, Solution, TensorSpec, Tolerance, Workload
 from kernelderby.catalog.parts import ColumnParts, Index, Part, Stretch, are_worth_it, digest_of, key_of
 from kernelderby.catalog.reference import reference_named, reference_solution
@@ -166,17 +167,30 @@ class Catalog:
         definition = self.definition(definition_name)
         return self.root / "traces" / gpu_id / definition.op_type / f"{definition.name}.jsonl"
 
-    def traces(self, definition_name: str | None = None, *, clocks: bool = True) -> list[Measurement]:
+    def traces(
+        self, definition_name: str | None = None, *, clocks: bool = True, replaced: bool = True
+    ) -> list[Measurement]:
         """The recorded rows of one definition or of all, file by file in the order of their paths. clocks: False where
-        nobody looks at correctness, setup and clocks, which may then be missing."""
+        nobody looks at correctness, setup and clocks, which may then be missing. replaced: False where nobody asks for
+        rows that a later one of the same key replaces: of a large set they do not come."""
         wanted = None if definition_name is None else self.definition(definition_name).name
-        return self.rows_of_files(wanted, clocks=clocks)
+        return self.rows_of_files(wanted, clocks=clocks, replaced=replaced)
 
-    def rows_of_files(self, name: str | None, *, clocks: bool = False) -> list[Measurement]:
+    def row_groups(self) -> list[RowGroup]:
+        """What all rows of the set's definitions are together, those that others replace among them."""
+        paths = [path for path in self._named_so(None) if path.stem in self.definitions]
+        columns = self._columns_of(paths) if self.is_large else {}
+        if self._parts is not None and len(columns) == len(paths):
+            with suppress(OSError, ValueError):
+                found = [read_groups(self._parts.paths(path, columns[path]), path.stem) for path in paths]
+                return [group for of_file in found for group in of_file]
+        return groups_of(row for row in self.traces(clocks=False) if row.definition in self.definitions)
+
+    def rows_of_files(self, name: str | None, *, clocks: bool = False, replaced: bool = True) -> list[Measurement]:
         """traces() of the files of one name, which may be no definition's, or of all."""
         paths = self._named_so(name)
         columns = self._columns_of(paths)
-        rows = [row for path in paths for row in self._rows(path, columns.get(path), clocks)]
+        rows = [row for path in paths for row in self._rows(path, columns.get(path), clocks, replaced)]
         return self._of_few(self._of_few(rows, "evaluation.environment.hardware", _GPU), "protocol", _PROTOCOL)
 
     def _of_few(self, rows: list[Measurement], field: str, name_of: Callable[[Measurement], str]) -> list[Measurement]:
@@ -296,16 +310,18 @@ class Catalog:
         place = (folders[0], folders[1]) if len(folders) == 2 else None
         return partial(load_rows, path, known, place=place, definition=definition)
 
-    def _rows(self, path: Path, columns: Index | None, clocks: bool) -> list[Measurement]:
+    def _rows(self, path: Path, columns: Index | None, clocks: bool, replaced: bool) -> list[Measurement]:
         if columns is not None and self._parts is not None:
             with suppress(OSError, ValueError):  # pyarrow's errors are of these; the lines are whole
-                return self._from_columns(path, columns, self._parts, clocks)
+                return self._from_columns(path, columns, self._parts, clocks, replaced)
         return self._lines(path, lambda left_out: self._reading(path)(left_out, self._noted))
 
-    def _from_columns(self, path: Path, columns: Index, parts: ColumnParts, clocks: bool) -> list[Measurement]:
+    def _from_columns(
+        self, path: Path, columns: Index, parts: ColumnParts, clocks: bool, replaced: bool
+    ) -> list[Measurement]:
         from kernelderby.catalog.columns import read_columns
 
-        rows = [*read_columns(parts.paths(path, columns), path.stem, str(path), clocks=clocks)]
+        rows = [*read_columns(parts.paths(path, columns), path.stem, str(path), clocks=clocks, replaced=replaced)]
         if any(part.newest > time.time() for part in columns.parts):
             note_future(rows, self._noted)
         return rows

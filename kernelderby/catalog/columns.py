@@ -90,12 +90,15 @@ def _lists(arrays: Sequence[array[float]]) -> pa.Array:
 # -------------------------------------------------------------------------------------------------------------- reading
 
 
-def read_columns(paths: Sequence[Path], definition: str, file: str, *, clocks: bool) -> Iterator[Measurement]:
+def read_columns(
+    paths: Sequence[Path], definition: str, file: str, *, clocks: bool, replaced: bool = True
+) -> Iterator[Measurement]:
     """The rows of one file of traces, from its parts in order. file: its path, for Place. clocks: with what of the
     environment is of one row alone, and the correctness.
 
     A row that a later one replaces (the same solution with the same code, workload, GPU, protocol and kinds of time)
-    can never count. It comes without times, correctness, setup and clocks, to be counted among the others.
+    can never count. It comes without times, correctness, setup and clocks, to be counted among the others; not at all
+    without `replaced`.
     OSError, ValueError: a part is gone or broken."""
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -108,6 +111,9 @@ def read_columns(paths: Sequence[Path], definition: str, file: str, *, clocks: b
         which = live[start : start + len(table)]
         start += len(table)
         body = read(path, columns=["own", "medians", "samples"]).filter(pa.array(which)) if any(which) else None
+        if not replaced:
+            table = table.filter(pa.array(which))
+            which = [True] * len(table)
         yield from _rows(_Made(definition, file, table, clocks), table, which, body)
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from kernelderby import __version__
 from kernelderby.bounds import reading
 from kernelderby.catalog import Catalog, published
+from kernelderby.catalog.groups import groups_of
 from kernelderby.errors import DerbyError, LeftOut
 from kernelderby.page.changes import changes, rows_before
 from kernelderby.page.environments import Environments
@@ -19,12 +20,13 @@ from kernelderby.page.recordings import recordings
 from kernelderby.page.scores import leads, protocols, scores
 from kernelderby.page.sources import DOCS, Sources, repository_of, sources_of
 from kernelderby.page.trust import trust
-from kernelderby.trace import Measurement
+from kernelderby.trace import Measurement, moment_of
 
 
 @dataclass(frozen=True, slots=True)
 class BuiltPage:
-    """samples: of each race, workload by workload and solution by solution. left_out: what of the set is broken."""
+    """samples: of each race, workload by workload and solution by solution, if model.has_samples. left_out: what of the
+    set is broken."""
 
     model: PageModel
     samples: tuple[list[list[Samples]], ...]
@@ -38,7 +40,9 @@ def build_page(root: Path | str = ".", against: Path | None = None) -> BuiltPage
 
 
 def page_of(catalog: Catalog, against: Path | None = None) -> BuiltPage:
-    rows = [row for row in catalog.traces() if row.definition in catalog.definitions]
+    rows = [row for row in catalog.traces(replaced=False) if row.definition in catalog.definitions]
+    groups = catalog.row_groups() if catalog.is_large else groups_of(rows)
+    has_samples = not catalog.is_large
     by_definition = _by_definition(rows)
     workloads = {name: in_order(catalog.shapes(name, by_definition.get(name, ()))) for name in catalog.definitions}
     solutions = {name: {each.name: each for each in catalog.solutions_of(name)} for name in catalog.definitions}
@@ -47,11 +51,11 @@ def page_of(catalog: Catalog, against: Path | None = None) -> BuiltPage:
     for name, own in by_definition.items():
         try:
             with reading(f"races of {name}"):
-                races += races_of(name, own, workloads[name], solutions[name], environments)
+                races += races_of(name, own, workloads[name], solutions[name], environments, has_samples)
         except DerbyError as error:
             warnings.append(LeftOut(f"{name}: {error}; left out"))
     shown_races = tuple(race for race, _ in races)
-    gpus = shown_gpus(rows)
+    gpus = shown_gpus(groups)
     importance = published.importance(catalog.root, catalog.left_out)
     operators = tuple(
         shown_operator(catalog, definition, workloads[name], importance.get(name), gpus, _places(shown_races, name))
@@ -64,18 +68,19 @@ def page_of(catalog: Catalog, against: Path | None = None) -> BuiltPage:
         changed = changes(str(against), by_definition, before, workloads, solutions)
     profiles = recordings(catalog, lambda problem: warnings.append(LeftOut(problem)))
     labels = {operator.name: [shape.label for shape in operator.shapes] for operator in operators}
-    newest = max(rows, key=lambda row: row.moment).timestamp if rows else ""
+    newest = max((group.last for group in groups), key=moment_of, default="")
     model = PageModel(
         version=__version__,
         repository=repository_of(catalog.root),
         docs=DOCS,
         newest=newest,
-        rows=len(rows),
+        rows=sum(group.rows for group in groups),
+        has_samples=has_samples,
         kinds=KINDS,
         fields=FIELDS,
         gpus=gpus,
-        protocols=protocols(rows),
-        leads=leads(catalog),
+        protocols=protocols(groups),
+        leads=leads(catalog, rows),
         operators=tuple(sorted(operators, key=lambda each: (-(each.importance or 0), each.name))),
         solutions={
             each.name: each for each in (shown_solution(each, catalog.root) for each in catalog.solutions.values())
@@ -88,12 +93,13 @@ def page_of(catalog: Catalog, against: Path | None = None) -> BuiltPage:
         kernels=tuple(profiles.kernels),
         timelines=tuple(profiles.timelines),
         studies=tuple(profiles.studies),
-        trust=trust(catalog, rows, shown_races, labels, [*catalog.warnings, *warnings]),
+        trust=trust(catalog, groups, shown_races, labels, [*catalog.warnings, *warnings]),
         environments=tuple(environments.all),
     )
     left_out = tuple(each for each in (*catalog.warnings, *warnings) if isinstance(each, LeftOut))
     sources = sources_of(catalog, against)
-    return BuiltPage(model, tuple(samples for _, samples in races), sources, left_out)
+    samples = tuple(samples for _, samples in races) if has_samples else ()
+    return BuiltPage(model, samples, sources, left_out)
 
 
 def _by_definition(rows: Sequence[Measurement]) -> dict[str, list[Measurement]]:

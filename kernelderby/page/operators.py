@@ -7,22 +7,23 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from kernelderby.catalog import Catalog, Definition, Solution, Workload
+from kernelderby.catalog.groups import RowGroup
 from kernelderby.catalog.selection import shortest_labels
 from kernelderby.hardware import Gpu, gpu_id, gpus
 from kernelderby.page.model import ShownGpu, ShownOperator, ShownShape, ShownSolution
 from kernelderby.page.text import six, words
 from kernelderby.roofline.floors import arithmetic_intensity, floors, operator_regime
 from kernelderby.roofline.listing import dtypes_of
-from kernelderby.trace import Cost, Measurement
+from kernelderby.trace import Cost
 
 
-def shown_gpus(rows: Sequence[Measurement]) -> tuple[ShownGpu, ...]:
+def shown_gpus(groups: Sequence[RowGroup]) -> tuple[ShownGpu, ...]:
     """Recorded ones first, most rows first; then those that have a file of peaks, by id."""
     names: dict[str, str] = {}
     counts: Counter[str] = Counter()
-    for name, count in Counter(row.gpu for row in rows).items():
-        names.setdefault(gpu_id(name), name)
-        counts[gpu_id(name)] += count
+    for group in groups:
+        names.setdefault(gpu_id(group.gpu), group.gpu)
+        counts[gpu_id(group.gpu)] += group.rows
     recorded = sorted(counts, key=lambda each: (-counts[each], each))
     known = gpus()
     return tuple(

@@ -37,6 +37,7 @@ def races_of(
     workloads: Sequence[Workload],
     solutions: Mapping[str, Solution],
     environments: Environments,
+    has_samples: bool = True,
 ) -> list[tuple[ShownRace, list[list[Samples]]]]:
     """rows: of the definition. workloads: in the page's order. As in `derby rank`, workloads of one origin race apart
     from those of another. The defaults of each GPU come before its others, the survey's before those of other origins.
@@ -47,7 +48,7 @@ def races_of(
         others = set(places) - {workload.uuid for workload in part}
         own = [row for row in rows if row.uuid not in others]
         shapes = tuple(places[workload.uuid] for workload in part)
-        found += _races_of_part(definition, own, part, shapes, solutions, environments)
+        found += _races_of_part(definition, own, part, shapes, solutions, environments, has_samples)
     return sorted(found, key=lambda each: not each[0].is_default)
 
 
@@ -58,7 +59,9 @@ def _races_of_part(
     shapes: tuple[int, ...],
     solutions: Mapping[str, Solution],
     environments: Environments,
+    has_samples: bool,
 ) -> list[tuple[ShownRace, list[list[Samples]]]]:
+    known = {workload.uuid for workload in workloads}
     groups = selection.group_rows(rows)
     found = []
     for gpu in dict.fromkeys(key.gpu for key in groups):
@@ -70,9 +73,11 @@ def _races_of_part(
                 if any(row.time(kind) for row in groups[key]) or kind == "eager"
             }
             chosen = selection.newest_rows(groups[key], solutions)
-            usual = rank(rows, definition, workloads, solutions, gpu=gpu, protocol=key.protocol)
+            counting = (each.measurement for (_, uuid), each in chosen.items() if uuid in known)
+            usual = orders[selection.time_kind(counting, plain=selection.plain_torch(solutions))]
             if usual.order:
-                found.append(_race(key, usual, orders, workloads, shapes, chosen, key == default, environments))
+                race = _race(key, usual, orders, workloads, shapes, chosen, key == default, environments)
+                found.append((race, _samples_of(usual, chosen) if has_samples else []))
     return found
 
 
@@ -85,13 +90,13 @@ def _race(
     chosen: Rows,
     is_default: bool,
     environments: Environments,
-) -> tuple[ShownRace, list[list[Samples]]]:
+) -> ShownRace:
     names = usual.order
     cells = tuple(
         tuple(_cell(name, place, workload, orders, chosen, environments) for name in names)
         for place, workload in enumerate(workloads)
     )
-    race = ShownRace(
+    return ShownRace(
         words(usual.definition),
         key.gpu,
         words(key.protocol),
@@ -107,7 +112,10 @@ def _race(
         {kind: _order(ranking, names) for kind, ranking in orders.items()},
         cells,
     )
-    return race, [[_samples(chosen.get((name, row.uuid))) for name in names] for row in usual.rows]
+
+
+def _samples_of(usual: Ranking, chosen: Rows) -> list[list[Samples]]:
+    return [[_samples(chosen.get((name, row.uuid))) for name in usual.order] for row in usual.rows]
 
 
 def _samples(chosen: Chosen | None) -> Samples:

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
-from kernelderby.api.trace_set import TraceSet
+from kernelderby.api.trace_set import legs_of, ranked_by_importance
 from kernelderby.catalog import Catalog, published
+from kernelderby.catalog.groups import RowGroup
 from kernelderby.errors import DerbyError
 from kernelderby.hardware import gpu_id
 from kernelderby.page.model import ShownScore
 from kernelderby.page.text import six, words
 from kernelderby.rank.by_importance import Contender
+from kernelderby.rank.leads import leads_on_legs
 from kernelderby.report.leads import sentence
 from kernelderby.roofline import selection
+from kernelderby.roofline.recorded import recorded
 from kernelderby.trace import Measurement
 
 
@@ -25,24 +29,26 @@ def scores(catalog: Catalog, rows: Sequence[Measurement]) -> tuple[ShownScore, .
         key = selection.choose_group(groups, None, None)
         del groups[key]
         try:
-            ranked = TraceSet(catalog).rank_by_importance(gpu=key.gpu, protocol=key.protocol).value
+            ranked = ranked_by_importance(
+                catalog, partial(recorded, rows, catalog.solutions, key.gpu, key.protocol), catalog.solutions
+            )
         except DerbyError:  # no peaks of that GPU, or only rows of solutions that are gone: no S, so no score
             continue
         found += [_score(key.gpu, key.protocol, each) for each in ranked.contenders]
     return tuple(found)
 
 
-def protocols(rows: Sequence[Measurement]) -> dict[str, str]:
+def protocols(counted: Sequence[RowGroup]) -> dict[str, str]:
     """GPU -> the protocol that tables over all operators take."""
-    groups = selection.group_rows(rows)
+    groups = selection.group_rows(selection.row_counts(counted))
     gpus = sorted({key.gpu for key in groups})
     return {gpu: words(selection.choose_group(groups, gpu, None).protocol) for gpu in gpus}
 
 
-def leads(catalog: Catalog) -> dict[str, str]:
+def leads(catalog: Catalog, rows: Sequence[Measurement]) -> dict[str, str]:
     """GPU -> `derby rank --summary sentence`; without those on which no author meets a library."""
     try:
-        found = TraceSet(catalog).leads().value
+        found = leads_on_legs(rows, legs_of(catalog, catalog.definitions, rows), catalog.solutions)
     except DerbyError:
         return {}
     told: dict[str, list[str]] = {}

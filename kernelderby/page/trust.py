@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from kernelderby.catalog import Catalog
+from kernelderby.catalog.groups import RowGroup
+from kernelderby.hardware import gpu_id
 from kernelderby.page.model import ShownFailure, ShownGroup, ShownMissing, ShownOutdated, ShownRace, ShownTrust
 from kernelderby.page.operators import needs
 from kernelderby.page.text import words
 from kernelderby.rank.model import NOT_MEASURED, PASSED
 from kernelderby.roofline import selection
-from kernelderby.trace import Measurement, Status
+from kernelderby.trace import Status, moment_of
 
 # What an honest kernel does not do: it was caught by the judge, not by a tolerance.
 CHEATS = {
@@ -21,33 +23,35 @@ CHEATS = {
 
 def trust(
     catalog: Catalog,
-    rows: Sequence[Measurement],
+    counted: Sequence[RowGroup],
     races: Sequence[ShownRace],
     workload_labels: Mapping[str, Sequence[str]],
     warnings: Iterable[str],
 ) -> ShownTrust:
-    groups = selection.group_rows(rows)
+    groups: dict[selection.Key, list[RowGroup]] = {}
+    for group in counted:
+        groups.setdefault(selection.Key(gpu_id(group.gpu), group.protocol), []).append(group)
+    shown = [_group(*each) for each in groups.items()]
     return ShownTrust(
-        tuple(_group(*each) for each in sorted(groups.items(), key=lambda item: -len(item[1]))),
+        tuple(sorted(shown, key=lambda each: -each.rows)),
         tuple(failure for race in races for failure in _failures(race, workload_labels[race.definition])),
         tuple(outdated for race in races for outdated in _outdated(race)),
-        tuple(_missing(catalog, rows)),
+        tuple(_missing(catalog, counted)),
         tuple(words(str(each)) for each in warnings),
     )
 
 
-def _group(key: selection.Key, rows: Sequence[Measurement]) -> ShownGroup:
-    first, last = min(rows, key=lambda row: row.moment), max(rows, key=lambda row: row.moment)
-    environments = [row.environment for row in rows]
+def _group(key: selection.Key, groups: Sequence[RowGroup]) -> ShownGroup:
+    environments = [environment for group in groups for environment in group.environments]
     return ShownGroup(
         key.gpu,
         words(key.protocol),
-        len(rows),
-        sum(row.status is Status.PASSED for row in rows),
-        len({row.definition for row in rows}),
-        len({row.solution for row in rows}),
-        first.timestamp,
-        last.timestamp,
+        sum(group.rows for group in groups),
+        sum(group.passed for group in groups),
+        len({group.definition for group in groups}),
+        len({solution for group in groups for solution in group.solutions}),
+        min((group.first for group in groups), key=moment_of),
+        max((group.last for group in groups), key=moment_of),
         len({each["gpu_uuid"] for each in environments if each.get("gpu_uuid")}),
         tuple(sorted({words(str(each["driver"])) for each in environments if each.get("driver")})),
         tuple(sorted({words(str(each["commit"]))[:10] for each in environments if each.get("commit")})),
@@ -82,12 +86,11 @@ def _outdated(race: ShownRace) -> Iterable[ShownOutdated]:
             yield ShownOutdated(race.definition, race.gpu, race.protocol, solution, former, len(rows))
 
 
-def _missing(catalog: Catalog, rows: Sequence[Measurement]) -> Iterable[ShownMissing]:
+def _missing(catalog: Catalog, counted: Sequence[RowGroup]) -> Iterable[ShownMissing]:
     """Solutions without a row on a GPU on which another one of their definition has some."""
     measured: dict[tuple[str, str], set[str]] = {}
-    for key, own in selection.group_rows(rows).items():
-        for row in own:
-            measured.setdefault((row.definition, key.gpu), set()).add(row.solution)
+    for group in counted:
+        measured.setdefault((group.definition, gpu_id(group.gpu)), set()).update(group.solutions)
     for (definition, gpu), names in sorted(measured.items()):
         if definition not in catalog.definitions:
             continue

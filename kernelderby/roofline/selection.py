@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple, TypeVar
 
 from kernelderby.catalog import Solution
+from kernelderby.catalog.groups import RowGroup
 from kernelderby.errors import DerbyError
 from kernelderby.fields import suggestion
 from kernelderby.hardware import gpu_id
@@ -56,6 +57,15 @@ class RowCount(NamedTuple):
 def tallies(rows: Iterable[Measurement]) -> list[RowCount]:
     counts = Counter((row.definition, row.gpu, row.protocol, row.solution) for row in rows)
     return [RowCount(*key, count) for key, count in counts.items()]
+
+
+def row_counts(groups: Iterable[RowGroup]) -> list[RowCount]:
+    """tallies() of the rows that these groups are of."""
+    return [
+        RowCount(group.definition, group.gpu, group.protocol, solution, count)
+        for group in groups
+        for solution, count in group.solutions.items()
+    ]
 
 
 Grouped = TypeVar("Grouped", Measurement, RowCount)

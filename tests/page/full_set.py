@@ -36,7 +36,9 @@ class FullSet(Catalog):
                 )
         return found
 
-    def traces(self, definition_name: str | None = None) -> list[Measurement]:
+    def traces(
+        self, definition_name: str | None = None, *, clocks: bool = True, replaced: bool = True
+    ) -> list[Measurement]:
         return [
             self._row(solution, workload, place)
             for name in self.definitions
@@ -107,7 +109,7 @@ def foreign(root: Path) -> Catalog:
     rows = catalog.traces()
     catalog._workloads["scale_rows_h4"] = [replace(each, cost=None) for each in catalog.workloads("scale_rows_h4")]
     bare = {"protocol": FLASHINFER_BENCH_EVENTS, "solution_hash": None, "session": None, "environment": {}}
-    catalog.traces = lambda definition_name=None: [
+    catalog.traces = lambda definition_name=None, **_: [
         replace(row, gpu="NVIDIA Nobody 9000", samples_us=(), times={}, **bare) for row in rows
     ]
     return catalog

@@ -167,7 +167,7 @@ def test_rows_of_former_sources_are_counted(small_set):
     catalog = Catalog.open(small_set)
     hashes = {"toy_fast": "former", "toy_baseline": catalog.solution("toy_baseline").hash}
     rows = [replace(row, solution_hash=hashes[row.solution]) for row in catalog.traces()]
-    catalog.traces = lambda definition=None: rows
+    catalog.traces = lambda definition=None, **_: rows
     [outdated] = page_of(catalog).model.trust.outdated
     assert (outdated.solution, outdated.rows, outdated.of_rows) == ("toy_fast", 2, 2)
 
@@ -217,7 +217,7 @@ def test_a_broken_row_leaves_the_rest(small_set):
     catalog = Catalog.open(small_set)
     rows = catalog.traces()
     spoilt = [replace(row, latency_us=-1.0, times={}) for row in rows]
-    catalog.traces = lambda definition=None: spoilt
+    catalog.traces = lambda definition=None, **_: spoilt
     model = page_of(catalog).model
     assert model.races == () and any("latency_us" in each for each in model.trust.warnings)
 

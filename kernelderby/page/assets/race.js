@@ -131,8 +131,9 @@ function lane(chosen, at, solution, order, axis) {
 
 // What a row rests on: every raw sample, and the row's own facts.
 function raceDetail(chosen, at, order, place) {
-  const samples = element("div", { class: "samples" }, text("p", "Unpacking the samples …", { class: "note" }));
-  samplesOf(place).then((all) => samples.replaceChildren(sampleStrips(chosen, all[at], order.kind)));
+  const wait = page.has_samples ? "Unpacking the samples …" : "A page of so many rows holds no raw samples; they stand in the files under traces/.";
+  const samples = element("div", { class: "samples" }, text("p", wait, { class: "note" }));
+  if (page.has_samples) samplesOf(place).then((all) => samples.replaceChildren(sampleStrips(chosen, all[at], order.kind)));
   const rows = chosen.solutions.map((name, solution) => ({ name, cell: chosen.cells[at][solution] })).filter((row) => row.cell[CELL.status] !== "not measured");
   const facts = table({
     caption: "The rows",

@@ -87,7 +87,8 @@ KINDS = ("graph", "eager", "busy")
 
 
 class PageModel(Struct, frozen=True):
-    """repository: its address, empty where nobody knows; docs: pages in it.
+    """repository: its address, empty where nobody knows; docs: pages in it. has_samples: False where the set has too
+    many rows for a page with the raw samples of each.
 
     fields: array-like record -> the names of its places. environments: what cells refer to. newest: when the newest
     row was measured. protocols: GPU -> the one that its tables over all operators take; leads: GPU -> the result there
@@ -98,6 +99,7 @@ class PageModel(Struct, frozen=True):
     docs: tuple[str, ...]
     newest: str
     rows: int
+    has_samples: bool
     kinds: tuple[str, ...]
     fields: dict[str, tuple[str, ...]]
     gpus: tuple[ShownGpu, ...]
