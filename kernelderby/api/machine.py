@@ -44,6 +44,7 @@ class Check:
     timeout: float
     fresh: int
     asked: str = ""
+    sanitizer: Path | None = None
 
     @property
     def steps(self) -> int:
@@ -59,7 +60,14 @@ class Check:
         from kernelderby.measure.run.checks import run_checks
 
         plan = self.plan
-        results = run_checks(self.catalog, self.machine, plan, self.timeout, told, self.secret, dump=dump)
+        results: list[Checked] = []
+        results += run_checks(self.catalog, self.machine, plan, self.timeout, told, self.secret, dump=dump)
+        if self.sanitizer:
+            from kernelderby.measure.record.sanitize import chosen_cases, sanitized
+
+            failed = {(each.solution, each.case) for each in results if each.status != PASSED}
+            pairs = chosen_cases(plan.jobs, failed)
+            results += sanitized(self.sanitizer, self.catalog.root, pairs, self.machine.device, self.timeout, told)
         if details is None:
             details = len({result.definition for result in results}) <= _FEW
         return checks_answer(
@@ -86,20 +94,32 @@ def check(
     fresh: int = 0,
     secret: str = "",
     quick: bool = False,
+    sanitize: bool = False,
 ) -> Check:
     """Correctness of solutions, planned: on a GPU at full shapes, on a CPU at small ones. device: "cuda", "cpu", or
     None for the GPU where there is one. secret: of the inputs, as a failing check prints it. DerbyError: a device that
-    is not there. quick: on a CPU the first case of each definition alone."""
+    is not there. quick: on a CPU the first case of each definition alone. sanitize: each solution's first failing case,
+    or its smallest, under compute-sanitizer's tools too, on a GPU."""
     from kernelderby.measure.judge.secret import drawn
     from kernelderby.measure.run.checks import plan_checks
 
     machine = _machine(catalog.root, device)
+    sanitizer = _sanitizer(machine) if sanitize else None
     secret = secret or drawn()
     chosen = tuple(solutions), tuple(definitions), tuple(workloads)
     plan = plan_checks(catalog, machine, *chosen, seeds, tuple(origins), fresh, secret)
     if quick and machine.device == "cpu":
         plan = replace(plan, jobs=tuple((each, own, cases[:1]) for each, own, cases in plan.jobs))
-    return Check(catalog, machine, plan, secret, timeout, fresh)
+    return Check(catalog, machine, plan, secret, timeout, fresh, sanitizer=sanitizer)
+
+
+def _sanitizer(machine: Any) -> Path:
+    from kernelderby.measure.record.sanitize import find_sanitizer
+
+    if machine.device != "cuda":
+        why = machine.gpu_missing or "this check is on the CPU"
+        raise DerbyError(f"--sanitize: {why}; compute-sanitizer looks at kernels on a GPU, leave it out")
+    return find_sanitizer()
 
 
 def _machine(root: Path, device: str | None) -> Any:

@@ -43,6 +43,9 @@ from kernelderby.cli.output import Output, output_options
 @click.option("--timeout", type=SECONDS, default=600, show_default=True, help="Seconds for each case of a solution.")
 @click.option("--quick", is_flag=True, help="On a CPU: only the first case of each operator.")
 @click.option("--dump", type=FILE, help="Inputs, outputs and reference of the first failing case, as .safetensors.")
+@click.option(
+    "--sanitize", is_flag=True, help="Also under compute-sanitizer: a line a finding, at the kernel's source line. GPU."
+)
 @click.option("--details", is_flag=True, help="Every case, also of more than three operators.")
 @fresh_option
 @secret_option
@@ -63,6 +66,7 @@ def command(
     timeout: float,
     quick: bool,
     dump: Path | None,
+    sanitize: bool,
     details: bool,
     fresh: int,
     secret: str,
@@ -96,7 +100,7 @@ def command(
     catalog = Catalog.open(root)
     options: dict[str, Any] = {
         **{"seeds": seeds, "device": device, "timeout": timeout},
-        **{"fresh": fresh, "secret": secret, "quick": quick},
+        **{"fresh": fresh, "secret": secret, "quick": quick, "sanitize": sanitize},
     }
     files = [name for name in names if name.partition("::")[0].endswith(".py")]
     if files or shapes:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import sys
 from collections.abc import Iterator
 from glob import glob
 from pathlib import Path
@@ -22,6 +23,10 @@ PLACES = {
         "/opt/nvidia/nsight-compute/*/host/target-linux-*/nsys",
     ),
     "ncu": ("/opt/nvidia/nsight-compute/*/ncu", "/usr/local/cuda-*/bin/ncu"),
+    "compute-sanitizer": (
+        "/usr/local/cuda-*/bin/compute-sanitizer",
+        f"{sys.prefix}/lib/python*/site-packages/nvidia/*/bin/compute-sanitizer",
+    ),
 }
 
 

@@ -140,6 +140,19 @@ class Worker:
 
         return local_check(self.candidate, self.module, self._maker(case))
 
+    def call_once(self, case: dict[str, Any]) -> Done:
+        """Of the loaded solution, on inputs that nobody else knows; what it gives is looked at by nobody."""
+        from kernelderby.measure.judge.correctness import synchronize
+
+        maker = self._maker(case)
+        inputs = maker.make(0)
+        outputs = self.candidate.new_outputs(maker.case, maker.device)
+        for output, name in self.candidate.in_place.items():
+            outputs[output].copy_(inputs[name])
+        self.candidate(inputs, outputs, self.candidate.set_up(inputs, maker.device).values)
+        synchronize(maker.device)
+        return Done()
+
     def pack_check(self, definition: str) -> PackChecked:
         """What is stale or broken of a definition's blobs and costs; see judge/fenced.py."""
         from kernelderby.measure.judge.blobs import changes_of
