@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+import ctypes
+import importlib.util
 import json
+import os
+import shutil
+import subprocess
+import sys
 
 import pytest
 
+from kernelderby.api.authoring import new_operator
 from kernelderby.authoring.solution import LANGUAGES
 from kernelderby.authoring.words import tensor
 from kernelderby.catalog import Catalog
+from kernelderby.errors import DerbyError
 
-pytest.importorskip("torch")
+torch = pytest.importorskip("torch")
 
 SOURCE = """
 import torch
@@ -88,8 +96,9 @@ def test_an_operator_without_an_expression_runs_and_says_so(own, derby):
     assert "TODO" in out and derby("check", "later")[0] == 0
 
 
-@pytest.mark.parametrize("language", ["python", "triton"])
+@pytest.mark.parametrize("language", ["python", "triton", "helion"])  # Helion's Triton runs in the interpreter too
 def test_a_new_solution_is_right_before_it_is_edited(own, derby, language):
+    pytest.importorskip({"python": "torch"}.get(language, language), exc_type=ImportError)
     derby("new", "operator", "twice", "x:f16[T,D]", "--run", "x * 2", "--size", "T=1", "--size", "D=16")
     assert derby("new", "solution", "mine", "--for", "twice", "--language", language, "--author", "me")[0] == 0
     code, out, err = derby("check", "mine")
@@ -110,6 +119,143 @@ def test_every_language_has_sources_that_compile_and_a_folder_that_loads(own, de
         compile(solution.sources["main.py"], "main.py", "exec")
         assert not any("@name@" in text or "@inputs@" in text for text in solution.sources.values())
         assert json.loads(solution.json_path.read_text())["spec"]["entry_point"] == "main.py::run"
+
+
+ODD_ONES = """
+import torch
+from collections import namedtuple
+
+
+def both():
+    return torch.randn(4, 16), torch.randn(4, 16)
+
+
+def adds(x, y):
+    x.add_(y)
+
+
+def optional(x, bias=None, *, eps=1e-5, kind="rms"):
+    assert bias is None and kind == "mean"
+    return x / (x.mean(-1, keepdim=True) + eps)
+
+
+def optional_inputs():
+    return {"x": torch.randn(5, 64), "bias": None, "eps": 1e-6, "kind": "mean"}
+
+
+def pair(x, y):
+    return namedtuple("Pair", "total top")(x + y, (x * y).amax(-1))
+
+
+def masked(x, y):
+    return {"kept": torch.where(y, x, torch.zeros_like(x)), "count": y.sum(-1)}
+
+
+def masked_inputs():
+    return torch.randn(6, 32, dtype=torch.float16), torch.rand(6, 32) > 0.5
+
+
+def looked_up(table, ids):
+    return table[ids]
+
+
+def looked_up_inputs():
+    return torch.randn(100, 16), torch.tensor([7, 93])
+
+
+class Layer(torch.nn.Module):
+    pass
+
+
+layer, listed = Layer(), lambda x, parts: x + parts[0]
+listed_inputs = lambda: (torch.randn(3, 8), [torch.randn(3, 8)])
+"""
+
+
+@pytest.mark.parametrize(
+    ("function", "example", "shown", "source"),
+    [
+        ("adds", "both", "-> output:f32[x_dim0,x_dim1]", "    x = x.clone()\n    adds(x, y)\n    return x\n"),
+        ("optional", "optional_inputs", "(x:f32[x_dim0,x_dim1], eps:f32=1e-06)", "eps=eps, bias=None, kind='mean')"),
+        ("pair", "both", "-> total:f32[x_dim0,x_dim1], top:f32[x_dim0]", "return pair(x, y)"),
+        ("masked", "masked_inputs", "y:bool[x_dim0,x_dim1]) -> kept:f16[x_dim0,x_dim1], count:i64[x_dim0]", ""),
+        ("looked_up", "looked_up_inputs", "ids:i64[ids_dim0]=0..table_dim0)", ""),  # it ends at 93 in the example
+    ],
+)
+def test_odd_functions_become_operators(own, function, example, shown, source):
+    (own / "odd.py").write_text(ODD_ONES)
+    written = new_operator(own, "mine", function=f"odd.py:{function}", example=f"odd.py:{example}")
+    assert shown in written.shown
+    assert source in written.files[1].read_text()
+    assert "costs counted" in written.notes[-1], written.notes  # the reference ran, and gave what the contract says
+
+
+@pytest.mark.parametrize(
+    ("function", "example", "said"),
+    [
+        ("odd.py:layer", "both", "is no plain function"),
+        ("odd.py:Layer", "both", "is no plain function"),
+        ("torch.nn.functional:gelu", "both", "tells no parameters"),
+        ("odd.py:listed", "listed_inputs", "parts is a list"),
+        ("odd.py:optional", "both", "fails with it"),
+    ],
+)
+def test_what_is_no_function_of_tensors_ends_in_a_line(own, function, example, said):
+    (own / "odd.py").write_text(ODD_ONES)
+    with pytest.raises(DerbyError, match=said):
+        new_operator(own, "mine", function=function, example=f"odd.py:{example}")
+
+
+@pytest.fixture
+def begun(own, derby):
+    """begun(language) -> the folder of a new solution, and its main.py as a module."""
+    derby("new", "operator", "twice", "x:f16[T,D]", "--run", "x * 2", "--size", "T=1", "--size", "D=16")
+
+    def make(language):
+        derby("new", "solution", "mine", "--for", "twice", "--language", language, "--author", "me")
+        folder = own / "solutions/me/own/twice/mine"
+        spec = importlib.util.spec_from_file_location(
+            "new_solution", folder / "main.py", submodule_search_locations=[str(folder)]
+        )
+        module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+        return folder, module
+
+    yield make
+    for name in [each for each in sys.modules if each.partition(".")[0] == "new_solution"]:
+        del sys.modules[name]
+
+
+# Ahead of time, for sm_90: no GPU has run these three yet.
+
+
+@pytest.mark.skipif(shutil.which("nvcc") is None, reason="needs nvcc")
+def test_the_new_cuda_kernel_compiles(begun):
+    folder, _ = begun("cuda")
+    library = folder / "mine.so"
+    command = ["nvcc", "-std=c++17", "-arch=sm_90", "--shared", "-Xcompiler", "-fPIC", str(folder / "kernel.cu")]
+    subprocess.run([*command, "-o", str(library)], check=True)
+    assert ctypes.CDLL(str(library)).mine_run(None, None, ctypes.c_longlong(0), None) == 0  # no bytes, no launch
+
+
+@pytest.mark.skipif("DERBY_TESTS_ALL" not in os.environ, reason="five seconds of a core: DERBY_TESTS_ALL=1")
+def test_the_new_cute_dsl_kernel_compiles(begun, monkeypatch):
+    cute = pytest.importorskip("cutlass.cute")
+    driver = pytest.importorskip("cuda.bindings.driver")
+    monkeypatch.setenv("CUTE_DSL_ARCH", "sm_90a")
+    _, module = begun("cute-dsl")
+    tensors = [
+        module.from_dlpack(torch.zeros(1000, dtype=torch.uint8)).mark_layout_dynamic() for _ in ("source", "target")
+    ]
+    assert callable(cute.compile(module.launch, *tensors, 1000, driver.CUstream(0), options="--gpu-arch sm_90a"))
+
+
+def test_the_new_tilelang_kernel_compiles(begun):
+    tilelang = pytest.importorskip("tilelang")
+    _, module = begun("tilelang")
+    target = tilelang.tvm.target.Target({"kind": "cuda", "arch": "sm_90"})
+    with target:
+        assert "mine_kernel" in tilelang.lower(module.compiled.get_tir(4), target=target).kernel_source
 
 
 @pytest.mark.parametrize(

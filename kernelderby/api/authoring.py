@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -97,16 +98,18 @@ def new_operator(
 def _from_function(
     function: str, example: str, given: list[Tensor]
 ) -> tuple[list[Tensor], dict[str, tuple[int, ...]], str]:
-    from kernelderby.measure.author.function import arguments_of, axes_of, reference_source, resolved
+    from kernelderby.measure.author.function import Call, arguments_of, axes_of, call_of, reference_source, resolved
 
     module, found = resolved(function, "--from")
     if not callable(found):
         raise DerbyError(f"--from: {function} is no function; name one")
     if given:
-        return given, {}, reference_source(module, found, tuple(each.name for each in given))
+        return given, {}, reference_source(module, found, Call(tuple(each.name for each in given)))
     if not example:
         raise DerbyError("--from: needs --example MODULE:NAME, which gives its arguments, or the inputs as words")
-    inferred = axes_of(found, arguments_of(found, resolved(example, "--example")[1]))
+    arguments = arguments_of(found, resolved(example, "--example")[1])
+    call = call_of(found, arguments)
+    inferred = axes_of(partial(found, **call.fixed), {name: arguments[name] for name in call.inputs})
     names: dict[int, str | int] = {}
     for argument in inferred.arguments:
         for place, axis in enumerate(argument.dims or ()):
@@ -118,22 +121,14 @@ def _from_function(
             None if each.dims is None else tuple(names[axis] for axis in each.dims),
             each.value,
             each.low,
-            _high(each.high, inferred.sizes, names),
+            each.high if each.into is None else names[each.into],
         )
         for each in inferred.arguments
     ]
     measured: dict[str, tuple[int, ...]] = {
         name: (inferred.sizes[axis],) for axis, name in names.items() if isinstance(name, str)
     }
-    return given, measured, reference_source(module, found, tuple(each.name for each in given))
-
-
-def _high(high: int | None, sizes_: Sequence[int], names: dict[int, str | int]) -> str | float | None:
-    """An axis where the example's values end just at its size: indices into it."""
-    for axis, name in names.items():
-        if high == sizes_[axis] and isinstance(name, str):
-            return name
-    return high
+    return given, measured, reference_source(module, found, call)
 
 
 def _outputs(
@@ -141,9 +136,11 @@ def _outputs(
 ) -> tuple[list[Tensor], str]:
     """The outputs as the reference gives them, by the declared names. An expression is cast to the dtype of its output:
     the declared one, else that of the first floating input where it computes in a wider one."""
-    names = [each.name for each in declared] or (
-        ["output"] if len(tried) == 1 else [f"output_{place}" for place in range(len(tried))]
-    )
+    names = [each.name for each in declared] or [
+        each.name or ("output" if len(tried) == 1 else f"output_{place}") for place, each in enumerate(tried)
+    ]
+    taken = {each.name for each in given} & {*names}
+    names = [f"{name}_out" if name in taken else name for name in names]
     if len(names) != len(tried):
         raise DerbyError(f"--output: names {len(names)}, but the reference gives {len(tried)}; name each of them")
     floating = [each.dtype for each in given if each.shape is not None and each.dtype.startswith(("float", "bfloat"))]

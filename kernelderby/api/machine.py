@@ -133,4 +133,5 @@ def _machine(root: Path, device: str | None) -> Any:
             raise DerbyError(f"--device cuda: {machine.gpu_missing}; leave it out to check on the CPU")
         if machine.gpu_fails:  # a check on the CPU is another check: nobody should take it for one of the GPU
             raise DerbyError(f"{machine.gpu_missing}; mend that, or ask for a check on the CPU with --device cpu")
+        return replace(find_machine(root, "cpu"), gpu_missing=machine.gpu_missing)
     return find_machine(root, "cpu")

@@ -34,7 +34,7 @@ LANGUAGES = {
     "cuda": Language("python", executables=("nvcc",), files=("main.py", "kernel.cu")),
     "cute-dsl": Language("python", ("cutlass",), kernels="kernel_cutlass"),
     "tilelang": Language("tilelang", ("tilelang",)),
-    "helion": Language("python", ("helion",), kernels="_helion_"),
+    "helion": Language("python", ("helion",), cpu=True, kernels="_helion_"),
 }
 
 

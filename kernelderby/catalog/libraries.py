@@ -33,10 +33,12 @@ LIBRARIES = {
     "cutlass": ("nvidia-cutlass-dsl",),
     "cudnn": ("nvidia-cudnn-frontend",),
     "tilelang": ("tilelang",),
+    "helion": ("helion",),
     "tvm_ffi": ("apache-tvm-ffi",),
     "cupti": ("cupti-python",),
     "pynvml": ("nvidia-ml-py",),
 }
+_BUILT = ("hpc", "deep_gemm", "flashinfer_jit_cache")  # docs/rivals.md: an index has none, or a placeholder
 _BY_DISTRIBUTION = {each: name for name, distributions in LIBRARIES.items() for each in distributions}
 _VERSION_FILES = ("version.py", "_version.py", "__init__.py")
 _PINNED = re.compile(r"([A-Za-z0-9][A-Za-z0-9._-]*)(?:\[[^]]*\])?\s*==\s*([^\s;#\\]+)")
@@ -50,6 +52,12 @@ def library_of(solution: Solution) -> str | None:
             return name
     brings_kernels = solution.language != "python" or any(not name.endswith(".py") for name in solution.sources)
     return "torch" if not brings_kernels and not solution.dependencies else None
+
+
+def how_to_install(module: str) -> str:
+    """What follows "is not installed": the command, where an index has it."""
+    known = module in LIBRARIES and module not in _BUILT
+    return f"; pip install {LIBRARIES[module][0]}" if known else "; docs/rivals.md" if module in _BUILT else ""
 
 
 def library_versions() -> dict[str, str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Protocol
@@ -104,7 +105,7 @@ def _reports(
     if details:
         notes += [f"skipped {name}: {reason}" for name, reason in skipped.items()]
     elif skipped:
-        needs = Counter(reason.partition(":")[0] for reason in skipped.values())
+        needs = Counter(re.split("[:;]", reason)[0] for reason in skipped.values())
         told = ", ".join(f"{reason} ({count})" for reason, count in needs.most_common(3))
         more = f", {len(skipped) - sum(count for _, count in needs.most_common(3))} others" if len(needs) > 3 else ""
         notes.append(f"skipped: {told}{more}; --details or derby doctor names them")

@@ -104,7 +104,7 @@ def test_a_missing_library_is_the_reason(name, monkeypatch):
         "kernelderby.measure.machine.requirements._is_installed", lambda module: module in ("torch", "triton")
     )
     reason = why_not(RIVALS[name], HOPPER)
-    assert reason.startswith(f"module {MODULE_OF[RIVALS[name].author]}") and reason.endswith(" is not installed")
+    assert reason.startswith(f"module {MODULE_OF[RIVALS[name].author]}") and " is not installed" in reason
 
 
 @pytest.mark.parametrize("name", NEED_A_LIBRARY)

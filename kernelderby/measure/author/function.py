@@ -7,7 +7,7 @@ import inspect
 import sys
 import sysconfig
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -23,7 +23,8 @@ _FEW = 4  # a size up to that may be a number of parts (query, key, value): it v
 
 @dataclass(frozen=True, slots=True)
 class Argument:
-    """dims: number of the axis of each size; None of a plain number. low, high: of an integer tensor's values."""
+    """dims: number of the axis of each size; None of a plain number. low, high: of an integer tensor's values. into:
+    the axis that they are indices into."""
 
     name: str
     dtype: str
@@ -31,6 +32,7 @@ class Argument:
     value: Any = None
     low: int | None = None
     high: int | None = None
+    into: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,21 +68,80 @@ def resolved(place: str, option: str) -> tuple[ModuleType, Any]:
     return module, getattr(module, name)
 
 
-def reference_source(module: ModuleType, function: Callable[..., Any], inputs: tuple[str, ...]) -> str:
+@dataclass(frozen=True, slots=True)
+class Call:
+    """How run() calls the function. inputs: what is an input. fixed: arguments that are none, such as None and strings.
+    named: given by keyword. changed: inputs that it writes into; only_changes: and gives nothing back."""
+
+    inputs: tuple[str, ...]
+    fixed: dict[str, Any] = field(default_factory=dict)
+    named: tuple[str, ...] = ()
+    changed: tuple[str, ...] = ()
+    only_changes: bool = False
+
+    @property
+    def is_plain(self) -> bool:
+        return not (self.fixed or self.named or self.changed)
+
+    def body(self, name: str) -> str:
+        """Of run(): it leaves its inputs as they are."""
+        words = [f"{each}={each}" if each in self.named else each for each in self.inputs]
+        call = f"{name}({', '.join([*words, *(f'{key}={value!r}' for key, value in self.fixed.items())])})"
+        copies = "".join(f"    {each} = {each}.clone()\n" for each in self.changed)
+        if self.only_changes:
+            return f"{copies}    {call}\n    return {', '.join(self.changed)}\n"
+        return f"{copies}    return {call}\n"
+
+
+def call_of(function: Callable[..., Any], given: Mapping[str, Any]) -> Call:
+    """Of the arguments of an example, which it is tried with."""
+    fixed = {name: value for name, value in given.items() if value is None or isinstance(value, str)}
+    parameters = [*inspect.signature(function).parameters.values()]
+    first = next((place for place, each in enumerate(parameters) if each.name in fixed), len(parameters))
+    named = tuple(
+        each.name
+        for place, each in enumerate(parameters)
+        if each.name not in fixed and (place > first or each.kind is each.KEYWORD_ONLY)
+    )
+    before = {name: value for name, value in given.items() if isinstance(value, torch.Tensor)}
+    after = {name: value.clone() for name, value in before.items()}
+    values = {**given, **after}
+    try:
+        with torch.no_grad():
+            returned = function(
+                *(values[each] for each in given if each not in (*named, *fixed)),
+                **{each: values[each] for each in (*named, *fixed) if each in given},
+            )
+    except Exception as error:  # the user's own code
+        told = " ".join(f"{type(error).__name__}: {error}".split())[:200]
+        raise DerbyError(f"--example: {function.__name__}() fails with it: {told}; mend it") from error
+    changed = tuple(name for name, value in before.items() if not _is_same(value, after[name]))
+    inputs = tuple(name for name in given if name not in fixed)
+    return Call(
+        inputs, fixed, tuple(each for each in named if each in given), changed, bool(changed) and returned is None
+    )
+
+
+def _is_same(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """Bit by bit: NaN is NaN."""
+    return torch.equal(*(each.contiguous().reshape(-1).view(torch.uint8) for each in (one, other)))
+
+
+def reference_source(module: ModuleType, function: Callable[..., Any], call: Call) -> str:
     """A module with run(): the function's own file with run() at its end; of an installed package an import of it."""
     name = getattr(function, "__name__", "")
     file = getattr(module, "__file__", None)
-    signature = ", ".join(inputs)
+    signature = ", ".join(call.inputs)
     if file is None or _is_installed(Path(file)):
         head = f'"""{module.__name__}.{name}."""\n\nimport torch\nfrom {module.__name__} import {name} as reference\n'
-        return f"{head}\n\n@torch.no_grad()\ndef run({signature}):\n    return reference({signature})\n"
+        return f"{head}\n\n@torch.no_grad()\ndef run({signature}):\n{call.body('reference')}"
     text = Path(file).read_text(encoding="utf-8").rstrip("\n") + "\n"
-    if name == "run":
+    if name == "run" and call.is_plain:
         return text
     if hasattr(module, "run"):
         raise DerbyError(f"--from: {file} has a run() beside {name}(); rename it, or name run")
     imported = "" if hasattr(module, "torch") else "import torch\n\n"
-    return f"{text}\n\n{imported}@torch.no_grad()\ndef run({signature}):\n    return {name}({signature})\n"
+    return f"{text}\n\n{imported}@torch.no_grad()\ndef run({signature}):\n{call.body(name)}"
 
 
 def _is_installed(file: Path) -> bool:
@@ -90,6 +151,16 @@ def _is_installed(file: Path) -> bool:
 
 def arguments_of(function: Callable[..., Any], example: Any) -> dict[str, Any]:
     """name -> value of one example: a function that gives it, a dict, or a list in the order of the parameters."""
+    if not hasattr(function, "__name__") or inspect.isclass(function):
+        raise DerbyError(
+            "--from: is no plain function; write one that takes weights and settings as arguments, and name it"
+        )
+    try:
+        inspect.signature(function)
+    except ValueError:
+        raise DerbyError(
+            f"--from: {function.__name__}() tells no parameters; write a function of Python around it"
+        ) from None
     try:
         given = example() if callable(example) else example
         if isinstance(given, Mapping):
@@ -112,21 +183,28 @@ def axes_of(function: Callable[..., Any], given: Mapping[str, Any]) -> Found:
             dims = tuple(range(len(sizes), len(sizes) + value.dim()))
             sizes += value.shape
             whole = not value.dtype.is_floating_point and value.dtype is not torch.bool and value.numel() > 0
-            low, high = (int(value.min()), int(value.max()) + 1) if whole else (None, None)
+            low, high = (min(0, int(value.min())), int(value.max()) + 1) if whole else (None, None)
             dtype = str(value.dtype).removeprefix("torch.")
             arguments.append(Argument(name, dtype, dims, low=low, high=high))
         elif isinstance(value, (bool, int, float)):
             dtype = "bool" if isinstance(value, bool) else "int64" if isinstance(value, int) else "float32"
             arguments.append(Argument(name, dtype, None, value))
         else:
-            raise DerbyError(f"--example: {name} is a {type(value).__name__}; give tensors and plain numbers alone")
-    trial = _Trial(function, arguments, [*sizes])
+            raise DerbyError(
+                f"--example: {name} is a {type(value).__name__}; write a function around it that takes tensors, "
+                "numbers, strings and None alone"
+            )
+    trial = _Trial(function, arguments, [*sizes], [*sizes])
     group = trial.grouped()
     order = list(dict.fromkeys(group))
     place = {old: new for new, old in enumerate(order)}
     return Found(
         tuple(
-            Argument(a.name, a.dtype, tuple(place[group[d]] for d in a.dims), a.value, a.low, a.high)
+            replace(
+                a,
+                dims=tuple(place[group[d]] for d in a.dims),
+                into=next((place[each] for each in order if trial.reaches(group, a, each)), None),
+            )
             if a.dims is not None
             else a
             for a in arguments
@@ -143,6 +221,22 @@ class _Trial:
     function: Callable[..., Any]
     arguments: list[Argument]
     sizes: list[int]
+    given: list[int]
+
+    def reaches(self, group: list[int], argument: Argument, axis: int) -> bool:
+        """Whether its values are indices into that axis: they end where it does in the example, or the function fails
+        at its size and runs below."""
+        if argument.high is None or argument.low != 0:
+            return False
+        size = self.given[axis]
+
+        def runs(value: int) -> bool:
+            one = replace(argument, low=value, high=value + 1)
+            arguments = [one if each is argument else each for each in self.arguments]
+            return replace(self, arguments=arguments)._runs(group, {each: self.given[each] for each in group})
+
+        is_own = axis in [group[each] for each in argument.dims or ()]
+        return argument.high == size or (argument.high < size and not is_own and runs(size - 1) and not runs(size))
 
     def grouped(self) -> list[int]:
         first: dict[int, int] = {}

@@ -22,8 +22,10 @@ _EVEN = (8, 96, 16, 32, 64, 24, 40, 48, 56, 72, 80, 88)
 
 @dataclass(frozen=True, slots=True)
 class GivenOutput:
-    """shape: of axes' names and sizes. magnitude: the root mean square of its values."""
+    """name: of a dict's or a named tuple's entry. shape: of axes' names and sizes. magnitude: the root mean square of
+    its values."""
 
+    name: str
     dtype: str
     shape: tuple[str | int, ...]
     magnitude: float
@@ -53,7 +55,7 @@ def tried(source: str, inputs: Sequence[Tensor], axes: Mapping[str, int | None],
         raise DerbyError("the reference has no run(); name its function run")
     varying = [name for name, size in axes.items() if size is None]
     const = {name: size for name, size in axes.items() if size is not None}
-    found: list[torch.Tensor] | None = None
+    found: dict[str, torch.Tensor] | None = None
     small, failed, tries = dict[str, int](), "", [dict(zip(varying, each, strict=False)) for each in (_SMALL, _EVEN)]
     for chosen in (*tries, dict(large)):
         small = const | chosen
@@ -67,14 +69,19 @@ def tried(source: str, inputs: Sequence[Tensor], axes: Mapping[str, int | None],
     other = const | {name: 2 * size for name, size in small.items() if name in varying}
     again = _run(run, inputs, other)
     outputs = tuple(
-        GivenOutput(str(one.dtype).removeprefix("torch."), _shape(one, two, small, other, varying), _magnitude(one))
-        for one, two in zip(found, again, strict=True)
+        GivenOutput(
+            name if name.isidentifier() else "",
+            str(one.dtype).removeprefix("torch."),
+            _shape(one, two, small, other, varying),
+            _magnitude(one),
+        )
+        for (name, one), two in zip(found.items(), again.values(), strict=True)
     )
     variants: list[dict[str, int]] = [{}]
     for change in ({name: size} for name in varying for size in (0, 1)):
         sizes = small | change
         try:
-            given = [tuple(each.shape) for each in _run(run, inputs, sizes)]
+            given = [tuple(each.shape) for each in _run(run, inputs, sizes).values()]
         except Exception:  # noqa: BLE001 - it need not run there
             continue
         if given == [tuple(sizes[p] if isinstance(p, str) else p for p in each.shape) for each in outputs]:
@@ -83,13 +90,16 @@ def tried(source: str, inputs: Sequence[Tensor], axes: Mapping[str, int | None],
     return Tried(outputs, {name: small[name] for name in axes}, tuple(variants))
 
 
-def _run(run: Any, inputs: Sequence[Tensor], sizes: Mapping[str, int]) -> list[torch.Tensor]:
+def _run(run: Any, inputs: Sequence[Tensor], sizes: Mapping[str, int]) -> dict[str, torch.Tensor]:
+    """By the names that it gives; "", "1", ... without any."""
     generator = torch.Generator().manual_seed(0)
     with torch.no_grad():
         returned = run(*(_value(each, sizes, generator) for each in inputs))
-    values = list(returned.values()) if isinstance(returned, dict) else returned
-    found = list(values) if isinstance(values, (list, tuple)) else [values]
-    for each in found:
+    several = returned if isinstance(returned, (dict, list, tuple)) else [returned]
+    names = [*several] if isinstance(several, dict) else getattr(several, "_fields", None)
+    values = [*several.values()] if isinstance(several, dict) else [*several]
+    found = dict(zip(names or [str(place or "") for place in range(len(values))], values, strict=True))
+    for each in found.values():
         if not isinstance(each, torch.Tensor):
             raise TypeError(f"run() gives a {type(each).__name__}, no tensor")
     return found

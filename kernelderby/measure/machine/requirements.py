@@ -15,6 +15,7 @@ from pathlib import Path
 
 import kernelderby
 from kernelderby.catalog import Solution
+from kernelderby.catalog.libraries import how_to_install
 from kernelderby.measure.fence.folders import allowed_environment, own_caches, writable
 from kernelderby.measure.machine.probe import Machine
 from kernelderby.measure.machine.tools import find_tool
@@ -44,7 +45,7 @@ def why_not(solution: Solution, machine: Machine, imports: bool = True) -> str |
             return problem
     for module in ("torch", *_of_language(solution)):
         if not _is_installed(module):
-            return f"module {module} is not installed"
+            return f"module {module} is not installed{how_to_install(module)}"
     for module in requires.modules:
         problem = module_problem(module) if imports else missing_module(module)
         if problem:
@@ -98,7 +99,7 @@ def missing_module(name: str) -> str | None:
     if not all(part.isidentifier() for part in name.split(".")):
         return f"{name!r:.60} is no name of a module"
     if not _is_installed(name):
-        return f"module {name} is not installed"
+        return f"module {name} is not installed{how_to_install(name.partition('.')[0])}"
     first, *others = name.split(".")
     found = importlib.util.find_spec(first)  # of a module without parents: nothing runs
     for part in others:

@@ -268,7 +268,8 @@ def worker_environment(device: str, own_package: bool = False, fenced: bool = Fa
     package = str(Path(kernelderby.__file__).resolve().parent.parent)
     found = [str(_package_alone())] if own_package else [package, *absolute_python_path()]
     environment["PYTHONPATH"] = os.pathsep.join(found)
-    environment.pop("TRITON_INTERPRET", None)  # read when triton is imported
+    for name in ("TRITON_INTERPRET", "HELION_INTERPRET"):  # read when they are imported
+        environment.pop(name, None)
     if device == "cpu":
         environment.setdefault("OMP_NUM_THREADS", "1")  # the interpreter's operations are too small to share
         environment["TRITON_INTERPRET"] = "1"
