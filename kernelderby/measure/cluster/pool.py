@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -45,7 +46,10 @@ def cluster(address: str) -> Iterator[None]:
             ray.init(address="local", **options)
     except (ConnectionError, RuntimeError, ValueError, TimeoutError) as error:
         told = str(error).partition("\n")[0]
-        raise DerbyError(f"--ray {address}: no Ray cluster answers ({told:.200}); start one with `ray start`") from None
+        token = "" if "RAY_AUTH_MODE" in os.environ else ", or where it asks for a token: export RAY_AUTH_MODE=token"
+        raise DerbyError(
+            f"--ray {address}: no Ray cluster answers ({told:.200}); start one with `ray start`{token}"
+        ) from None
     try:
         yield
     finally:
