@@ -14,6 +14,7 @@ import pytest
 from moe_cases import NAME as DEFINITION
 from moe_cases import ROOT
 
+COMMON = ROOT / "solutions" / "kernelderby" / "common"
 FOLDER = ROOT / "solutions" / "kernelderby" / "moe" / DEFINITION / "derby_moe_sm90"
 GEMMS = [(56, 16), (16, 28)]  # k blocks of a tile, blocks of 256 (2 x 128) weight rows
 VARIANTS = [(16, 1), (64, 1), (64, 2), (128, 2)]  # most pairs a tile, CTAs a cluster
@@ -33,7 +34,7 @@ extern "C" void visit(const int* in, int index, int worker, int workers, int k_b
 }
 extern "C" void place(int tile, int tiles_n, const int* count, const int* block_start, const int* row_start, int rank,
                       int cluster, int* out) {
-    const Place p = locate(tile, tiles_n, count, block_start, row_start, rank, cluster);
+    const Tile p = locate(tile, tiles_n, count, block_start, row_start, rank, cluster);
     const int values[6] = {p.expert, p.block_n, p.first_slot, p.rows, p.first_row, p.same_weights};
     for (int i = 0; i < 6; ++i) out[i] = values[i];
 }
@@ -55,6 +56,7 @@ def compiled(folder, text):
             "-shared",
             "-fPIC",
             f"-I{FOLDER}",
+            f"-I{COMMON}",
             "-o",
             folder / "host.so",
             folder / "host.cpp",

@@ -50,3 +50,10 @@ def test_each_instruction_is_wrapped_once():
             text = re.sub(r'"\s*"|\s+', " ", found[1]).strip()
             texts[text] += text != ""
     assert texts and [text for text, count in texts.items() if count > 1] == []
+
+
+def test_each_kernel_says_its_constraints():
+    """Shapes, alignment, architecture and what the host must see to, in the comment at the head of its file."""
+    heads = {path: path.read_text().partition("\n#")[0] for path in files() if "__global__" in code(path)}
+    silent = [path.relative_to(OURS).as_posix() for path, head in heads.items() if "// Constraints: " not in head]
+    assert len(heads) > 30 and silent == []

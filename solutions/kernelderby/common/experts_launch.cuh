@@ -1,4 +1,8 @@
 // The kernels by name, and one host function that launches all of them. A solution's kernel.cu names its variants.
+// Constraints: sm_90a; at most 256 experts; hidden and intermediate sizes multiples of 8 in bf16, of 128 in e4m3;
+// contiguous, addresses a multiple of 16; the host gives `arrived` at zero (each call leaves it so) and, where a
+// variant does not sort for itself, room for the sorted pairs. A variant that sorts for itself takes at most its
+// `routes` pairs.
 #pragma once
 #include <cuda.h>
 #include <cuda_runtime.h>

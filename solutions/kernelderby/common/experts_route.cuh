@@ -1,5 +1,7 @@
 // The pairs (token, expert) of a routing in the order of their experts: by a kernel of its own, or, of few pairs, by every
 // CTA of the GEMMs for itself, so that there is no kernel before them. Also: the plan, which tiles an expert makes.
+// Constraints: sm_90a; at most 256 experts, ids int32 within their range; tokens times top_k fits an int; a cluster of
+// up to 16 CTAs, for which the host sets the attribute of larger clusters.
 #pragma once
 #include "experts_common.cuh"
 

@@ -1,10 +1,11 @@
-// Tiles of a dense GEMM x [m, k] @ w [n, k]^T for Hopper: their forms and order, the warp that loads them, the launch.
+// Tiles of a dense GEMM x [m, k] @ w [n, k]^T for Hopper: their forms and order, the warp that loads them.
 //
 // A persistent CTA has consumer warpgroups that multiply, and a last one that produces. Operands go through a ring
 // of stages, each a block of 128 bytes along k: `full` counts the bytes that have come (and what else the kernel adds),
 // `empty` the consumer warps that are done with it, in every CTA that the stage's bytes were multicast to.
 #pragma once
-#include <cuda.h>
+#include "launch.cuh"
+#include "once_a_device.cuh"
 #include "tma.cuh"
 #include "wgmma.cuh"
 
@@ -135,49 +136,6 @@ __device__ __forceinline__ void set_up(Barriers<F::STAGES>& barriers, int full_a
 }
 
 // Host ------------------------------------------------------------------------------------------------------------
-
-using Encode = decltype(&cuTensorMapEncodeTiled);
-
-// cuTensorMapEncodeTiled of the driver, or nullptr: nothing is linked against it.
-inline Encode find_encode() {
-    void* function = nullptr;
-    cudaDriverEntryPointQueryResult result;
-    if (cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &function, 12000, cudaEnableDefault, &result) !=
-            cudaSuccess ||
-        result != cudaDriverEntryPointSuccess)
-        return nullptr;
-    return reinterpret_cast<Encode>(function);
-}
-
-// Map of a row-major matrix [rows, columns] for boxes of box_rows rows of 128 bytes with the 128-byte swizzle.
-inline bool encode_map(CUtensorMap* map, const void* matrix, CUtensorMapDataType type, int element, uint64_t rows,
-                       uint64_t columns, uint32_t box_rows) {
-    static const Encode encode = find_encode();
-    const cuuint64_t sizes[2] = {columns, rows}, strides[1] = {columns * element};
-    const cuuint32_t box[2] = {uint32_t(128 / element), box_rows}, steps[2] = {1, 1};
-    return encode && encode(map, type, 2, const_cast<void*>(matrix), sizes, strides, box, steps,
-                            CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
-                            CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
-}
-
-// One launch in clusters of `cluster` CTAs along x, with so many bytes of dynamic shared memory.
-template <class Kernel, class... Arguments>
-cudaError_t launch_clusters(Kernel kernel, int grid, int threads, int cluster, int shared_bytes, cudaStream_t stream,
-                            const Arguments&... arguments) {
-    cudaError_t error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes);
-    if (error != cudaSuccess) return error;
-    cudaLaunchConfig_t config = {};
-    config.gridDim = dim3(grid);
-    config.blockDim = dim3(threads);
-    config.dynamicSmemBytes = shared_bytes;
-    config.stream = stream;
-    cudaLaunchAttribute attribute = {};
-    attribute.id = cudaLaunchAttributeClusterDimension;
-    attribute.val.clusterDim = {unsigned(cluster), 1, 1};
-    config.attrs = &attribute;
-    config.numAttrs = 1;
-    return cudaLaunchKernelEx(&config, kernel, arguments...);
-}
 
 // m, n, the units and the turns of a form. Returns the CTAs to launch, at most `ctas`.
 template <class F>

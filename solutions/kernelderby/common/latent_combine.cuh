@@ -4,6 +4,8 @@
 // 16 rows and 32 columns, so that each reads as much whatever the lengths are; of many pieces of a unit each warp takes a few,
 // since it waits for memory once.
 // Pieces are added in an order that their number decides: results never change.
+// Constraints: behind latent_tiles.cuh's kernel on the same stream, with its plan and its pieces; sm_90a; at most 48
+// KB of shared memory.
 #pragma once
 #include "latent_tiles.cuh"
 

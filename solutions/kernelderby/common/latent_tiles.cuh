@@ -6,6 +6,9 @@
 // key and as value, and there are two; the thread that loads them asks for a part as soon as all have used the last one
 // there: the rotary part after the scores, each half of the latent after the sums. Sums are only scaled anew where a row's
 // greatest score has grown by more than 2^8 (as FlashAttention 4 does): until then weights are taken against an older one.
+// Constraints: sm_90a; 576 values of a query head and of a token, of which the first 512 are the value; heads are
+// padded to 64 a CTA; a cache without blocks, or in blocks of a power of two of tokens, 8 or more; bf16, contiguous,
+// addresses a multiple of 16. The host plans (latent_plan.cuh) and gives room for the pieces.
 #pragma once
 #include <cuda.h>
 #include <cuda_bf16.h>

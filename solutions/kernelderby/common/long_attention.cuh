@@ -6,6 +6,9 @@
 // scores come from shared memory into registers, become weights there, and go into the second product as its A operand.
 // The next scores are multiplied before the weights of those at hand are used, so a warpgroup weighs while the tensor
 // cores work for it; and warpgroups take turns, so that they also work for one while the others weigh.
+// Constraints: sm_90a; head_dim a multiple of 8 up to 256; pages of 16 tokens where the cache is paged; query heads a
+// multiple of key heads; bf16, contiguous, addresses a multiple of 16; sm_scale > 0. The host gives the order of the
+// items (attention_order.cuh) and a counter at zero.
 #pragma once
 #include "attention_producer.cuh"
 #include "attention_results.cuh"

@@ -2,6 +2,8 @@
 // shared memory are not worth their start here: one wait for memory where there is one sequence, two more where a
 // token's has to be found. Eight columns are a lane's, so a warp holds several keys at a time: groups of lanes take every so-many-th
 // key and add what they have at the end, always in the same order. In float32 throughout.
+// Constraints: sm_90; head_dim a multiple of 8 up to 256; as many query heads as key heads; bf16, contiguous,
+// addresses a multiple of 16; cu_seqlens int32, ascending, from 0.
 #include <cstdint>
 #include <cuda_bf16.h>
 #include <cuda_runtime.h>

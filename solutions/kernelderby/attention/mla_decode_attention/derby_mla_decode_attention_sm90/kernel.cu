@@ -2,6 +2,9 @@
 // A block (or a cluster of them, which share the context) takes 8, 16, 32 or 64 query heads of one sequence. Queries and a
 // tile of tokens come into shared memory with one wait; the tile is key and value. Warps share the 576 products of a score
 // among each other, then the 512 values of the latent.
+// Constraints: sm_90 or later; 576 values of a query head and of a token, of which the first 512 are the value; any
+// number of heads; forms (groups of 8 heads, tokens of a tile) as the switch at the end lists them; at most 16 blocks
+// share a context; bf16, contiguous, addresses a multiple of 16; context_lens int32.
 
 #include "decode_mma.cuh"
 #include "once_a_device.cuh"

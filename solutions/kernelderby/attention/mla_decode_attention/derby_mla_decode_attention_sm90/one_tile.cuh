@@ -1,6 +1,8 @@
 // Short contexts: a tile a block and no more, 8 query heads. Straight code, with every number of blocks and tokens known
 // to the compiler. The blocks of a cluster share a context: each sends its parts of the result to the block that writes
 // these dimensions.
+// Constraints: as kernel.cu, and: one group of 8 heads, 32 or 64 tokens, at most 8 blocks that share a context, one
+// tile each; fewer than 65,536 sequences.
 
 #pragma once
 #include "decode_loads.cuh"

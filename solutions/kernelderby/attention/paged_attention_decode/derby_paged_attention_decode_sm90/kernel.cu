@@ -4,6 +4,9 @@
 // tensor cores want, without shared memory, and both are asked for at once, so a call waits for memory twice: block table,
 // length and query; then keys and values. Each warp sends its part of the result to the block that writes these
 // dimensions, and that block counts bytes until all parts are there.
+// Constraints: sm_90 or later; head_dim a multiple of 8 up to 256; pages of 16 tokens; at most 8 warps a block and 16
+// blocks a cluster; query heads a multiple of key heads; bf16, contiguous, addresses a multiple of 16 (main.py pads
+// what is not); block table and lengths int32.
 
 #include "decode_mma.cuh"
 #include "once_a_device.cuh"

@@ -5,6 +5,9 @@
 // the block that writes these dimensions. Or sliced: each block reads all keys and its slice of the values' dimensions,
 // which is more to read for a multiprocessor, and nothing to send: some 14 bytes a cycle go from one to another, up to
 // 64 come from the second-level cache.
+// Constraints: sm_90 or later; at most 8 query heads a key head; no warp has more than one page of 16 tokens; at most
+// 65,535 sequences, which lie along the grid's second dimension; head_dim a multiple of 8 up to 256; bf16, contiguous,
+// addresses a multiple of 16.
 
 #pragma once
 #include "decode_loads.cuh"

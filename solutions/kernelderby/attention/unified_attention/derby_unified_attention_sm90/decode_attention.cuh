@@ -8,6 +8,9 @@
 // ahead as fit, over the ends of sequences too. Where a sequence's pages go to several CTAs, each leaves its part in
 // memory, and the last to come adds all of them in their order; of more than 64, the last of 16 neighbours adds theirs,
 // and the last of these sixteens adds those: deterministic.
+// Constraints: sm_90a; head_dim 128; query tokens of a sequence times query heads of a group at most 16; pages of 16
+// tokens; bf16, contiguous, addresses a multiple of 16; the host gives counters that are zero (each call leaves them
+// so) and room for the parts.
 #pragma once
 #include "decode_mma.cuh"
 

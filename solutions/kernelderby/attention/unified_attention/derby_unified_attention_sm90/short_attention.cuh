@@ -6,6 +6,9 @@
 // heads of the group times some tokens. The four warps of the last warpgroup bring keys, bring queries, store outputs
 // and bring values (short_movers.cuh); each of the other warpgroups takes every third tile (every second with head_dim
 // 256). Outputs go through the queries' own place in shared memory. Deterministic.
+// Constraints: sm_90a; head_dim 64, 128 or 256, at most 256, 256 and 128 tokens of a sequence with their context;
+// pages of 16 tokens; bf16, contiguous, addresses a multiple of 16; sm_scale > 0; query heads a multiple of key heads.
+// main.py sends other calls to long_attention.cuh or to Triton.
 #pragma once
 #include "short_movers.cuh"
 #include "short_softmax.cuh"

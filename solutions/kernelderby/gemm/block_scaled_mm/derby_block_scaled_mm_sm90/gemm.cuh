@@ -4,6 +4,8 @@
 // A persistent CTA: two consumer warpgroups multiply, the third one's warps produce. Warp 0 loads by TMA; warps 2 and 3
 // read x_scale as it lies, [m, k / 128], multiply it with the weight's scale and lay the products beside the operands.
 // After each block of 128 along k the wgmma's float32 sums are scaled and added to the tile's.
+// Constraints: sm_90a; n and k multiples of 128, any m from 1 on; x and weight e4m3, scales and output float32,
+// contiguous, addresses a multiple of 16.
 #pragma once
 #include "hopper_tiles.cuh"
 

@@ -16,15 +16,21 @@ template <class F>
 cudaError_t start(const Call& call) {
     static_assert(sizeof(Shared<F>) <= 227 * 1024, "what a CTA can have");
     CUtensorMap x_map, w_map, out_map;
-    if (!encode_map(&x_map, call.x, CU_TENSOR_MAP_DATA_TYPE_UINT8, 1, call.m, call.k_blocks * BLOCK, F::X_BOX) ||
-        !encode_map(&w_map, call.weight, CU_TENSOR_MAP_DATA_TYPE_UINT8, 1, call.n, call.k_blocks * BLOCK, F::W_BOX) ||
-        !encode_map(&out_map, call.output, CU_TENSOR_MAP_DATA_TYPE_FLOAT32, 4, call.m, call.n, BOX_ROWS))
+    constexpr CUtensorMapDataType BYTES = CU_TENSOR_MAP_DATA_TYPE_UINT8;
+    if (!encode_matrix(&x_map, BYTES, 1, call.x, call.m, call.k_blocks * BLOCK, F::X_BOX) ||
+        !encode_matrix(&w_map, BYTES, 1, call.weight, call.n, call.k_blocks * BLOCK, F::W_BOX) ||
+        !encode_matrix(&out_map, CU_TENSOR_MAP_DATA_TYPE_FLOAT32, 4, call.output, call.m, call.n, BOX_ROWS))
         return cudaErrorInvalidValue;
     Problem problem = {static_cast<const float*>(call.x_scale), static_cast<const float*>(call.w_scale),
                        static_cast<float*>(call.output)};
     const int grid = fill_extent<F>(&problem.extent, call.m, call.n, call.k_blocks, call.group, call.ctas);
-    return launch_clusters(derby_block_scaled_mm<F>, grid, F::THREADS, F::CLUSTER, int(sizeof(Shared<F>)), call.stream,
-                           x_map, w_map, out_map, problem);
+    constexpr auto kernel = derby_block_scaled_mm<F>;
+    constexpr int shared_bytes = sizeof(Shared<F>);
+    static OnceADevice prepared;
+    const cudaError_t error = prepared(
+        [] { return cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes); });
+    if (error != cudaSuccess) return error;
+    return launch(kernel, {grid, F::THREADS, shared_bytes, F::CLUSTER}, call.stream, x_map, w_map, out_map, problem);
 }
 
 }  // namespace

@@ -4,6 +4,9 @@
 // the registers (fp16: 11 bits, where a gate that cuBLAS hands on has 8) and finished while the next tile's products
 // are made: bias, sigmoid and product, then out through shared memory by TMA, an eighth after every sixth block, the
 // second warpgroup's three blocks behind the first's.
+// Constraints: sm_90a; bf16, contiguous, addresses a multiple of 16; k a multiple of 8 (main.py pads x and weight with
+// zeros); any m and n from 1 on; the streamed form wants the host's counters at zero (each call leaves them so) and
+// room for its pieces.
 #pragma once
 #include "stretches.cuh"
 

@@ -22,9 +22,9 @@ cudaError_t start(const Call& call) {
     // Where rows of the output are no multiple of 16 bytes its map is not used.
     const void* out = call.n % 8 ? call.x : call.output;
     const int out_rows = call.n % 8 ? 1 : call.m, out_columns = call.n % 8 ? 8 : call.n;
-    if (!encode_map(&x_map, call.x, BF16, 2, call.m, call.k, F::X_BOX) ||
-        !encode_map(&w_map, call.weight, BF16, 2, call.n, call.k, F::W_BOX) ||
-        !encode_map(&out_map, out, BF16, 2, out_rows, out_columns, 8))
+    if (!encode_matrix(&x_map, BF16, 2, call.x, call.m, call.k, F::X_BOX) ||
+        !encode_matrix(&w_map, BF16, 2, call.weight, call.n, call.k, F::W_BOX) ||
+        !encode_matrix(&out_map, BF16, 2, out, out_rows, out_columns, 8))
         return cudaErrorInvalidValue;
     Problem problem = {static_cast<const __nv_bfloat16*>(call.bias),
                        static_cast<const __nv_bfloat16*>(call.multiplier), static_cast<__nv_bfloat16*>(call.output)};
@@ -34,8 +34,13 @@ cudaError_t start(const Call& call) {
         grid = F::CLUSTER * spread_last_turn<F>(&problem, grid / F::CLUSTER, call.ctas / F::CLUSTER);
         problem.pieces = call.pieces, problem.arrived = call.arrived;
     }
-    return launch_clusters(derby_linear_sigmoid_mul<F, STREAMS>, grid, F::THREADS, F::CLUSTER, int(sizeof(Shared<F>)),
-                           call.stream, x_map, w_map, out_map, problem);
+    constexpr auto kernel = derby_linear_sigmoid_mul<F, STREAMS>;
+    constexpr int shared_bytes = sizeof(Shared<F>);
+    static OnceADevice prepared;
+    const cudaError_t error = prepared(
+        [] { return cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes); });
+    if (error != cudaSuccess) return error;
+    return launch(kernel, {grid, F::THREADS, shared_bytes, F::CLUSTER}, call.stream, x_map, w_map, out_map, problem);
 }
 
 }  // namespace

@@ -1,6 +1,9 @@
 // derby_reshape_and_cache: one launch, every row of the new caches written once. Blocks of two kinds run side by side:
 // the first ones look after a stretch of slots each, find those that no token goes to, and copy their old rows; the
 // others put tokens into their slots. Old rows that are overwritten are not read.
+// Constraints: sm_90 or later; every tensor contiguous; a row (heads times head_dim values) a multiple of `width`
+// bytes, which divides all addresses (main.py chooses 16 to 2); blocks of 16 slots; slot_mapping int64; outputs lie in
+// no input.
 
 #include "cluster.cuh"
 

@@ -3,6 +3,9 @@
 // A block takes a row into its registers, finds the k-th largest (select.cuh) and writes the filtered row from there. A
 // row that is too long for one block goes to a cluster: each block lists its own k largest, all blocks gather all lists
 // through distributed shared memory and find the k-th largest of these, each for itself.
+// Constraints: sm_90 or later; float32, contiguous; any row length from 1 on, vectors of 4 where length and addresses
+// allow (`width`); k at least 1; at most 16 blocks share a row; forms (threads, values of each) as the switch at the
+// end lists them.
 
 #include "select.cuh"
 

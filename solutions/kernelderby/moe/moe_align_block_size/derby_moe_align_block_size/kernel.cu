@@ -1,5 +1,7 @@
 // derby_moe_align_block_size: one cluster, one launch. expert_sort.cuh finds the slots; the padding of each expert's last
 // block and the blocks that no expert fills are written by whoever comes to them, a warp a block.
+// Constraints: sm_90 or later; 128 experts, top_k 8, ids int32 (others than 0 to 127 are passed over); blocks of 128
+// pairs; topk_ids at a multiple of 16 bytes; one cluster of up to 16 blocks; more than 128 threads each.
 
 #include "expert_sort.cuh"
 

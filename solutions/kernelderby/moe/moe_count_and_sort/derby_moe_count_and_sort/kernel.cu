@@ -1,4 +1,6 @@
 // derby_moe_count_and_sort: one cluster, one launch; expert_sort.cuh does all of it but write.
+// Constraints: sm_90 or later; 128 experts, top_k 8, ids int32 (others than 0 to 127 are passed over); topk_ids at a
+// multiple of 16 bytes; one cluster of up to 16 blocks; more than 128 threads each.
 
 #include "expert_sort.cuh"
 

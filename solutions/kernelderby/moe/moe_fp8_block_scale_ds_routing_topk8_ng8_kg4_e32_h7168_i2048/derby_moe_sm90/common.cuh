@@ -88,7 +88,7 @@ struct Sizes {
 
 // What the consumers need to know of a visit, worked out by the warp that brings its weights.
 struct Task {
-    Place place;
+    Tile place;
     int k_blocks;
     int piece_of;  // the split tile this is a piece of, counted from the first that is split, or -1: a whole tile
     bool deliver;  // a piece that another CTA collects

@@ -41,7 +41,7 @@ __device__ __forceinline__ void work_on(Shared<ROWS, STAGES, CLUSTER>& shared, S
             const int last = last_piece(task.piece_of, stretch, K_BLOCKS);
             collect_pieces<N, ROWS, CLUSTER>(arguments, blockIdx.x / CLUSTER + 1, last, first, second);
         }
-    const Place& place = task.place;
+    const Tile& place = task.place;
     if constexpr (FIRST && N == 128)
         finish_first_wide(shared, arguments, place, first, second);
     else if constexpr (FIRST)
@@ -67,7 +67,7 @@ __device__ __forceinline__ void consume(Shared<ROWS, STAGES, CLUSTER>& shared, c
     for (int v = 0; v < visits; ++v) {
         mbarrier_wait(shared_address(&shared.full[stage.index]), stage.parity);  // the task is there as well
         const Task& task = shared.task[v % TASKS];
-        const Place& place = task.place;
+        const Tile& place = task.place;
         const int rows = place.rows, k_blocks = task.k_blocks;
         // The pairs' routing weights, by threads of the warpgroup that will use them.
         const int row = ROWS == 128 ? threadIdx.x / 128 * 64 + threadIdx.x % 128 : threadIdx.x;
@@ -113,7 +113,7 @@ __device__ __forceinline__ void bring_weights(Shared<ROWS, STAGES, CLUSTER>& sha
     Stage stage;
     for (int v = 0; v < share.visits; ++v) {
         const Visit visit = visit_at(share, v, blockIdx.x / CLUSTER, gridDim.x / CLUSTER, Sizes<FIRST>::K_BLOCKS);
-        const Place place = locate(visit.tile, Sizes<FIRST>::TILES_N, shared.count, shared.block_start,
+        const Tile place = locate(visit.tile, Sizes<FIRST>::TILES_N, shared.count, shared.block_start,
                                    shared.row_start, blockIdx.x % CLUSTER, CLUSTER);
         Task& task = shared.task[v % TASKS];
         task.place = place;
@@ -166,7 +166,7 @@ __device__ __forceinline__ void gather(Shared<ROWS, STAGES, CLUSTER>& shared, co
     Stage stage;
     for (int v = 0; v < share.visits; ++v) {
         const Visit visit = visit_at(share, v, blockIdx.x / CLUSTER, gridDim.x / CLUSTER, K_BLOCKS);
-        const Place place = locate(visit.tile, Sizes<FIRST>::TILES_N, shared.count, shared.block_start,
+        const Tile place = locate(visit.tile, Sizes<FIRST>::TILES_N, shared.count, shared.block_start,
                                    shared.row_start, blockIdx.x % CLUSTER, CLUSTER);
         // Thread t copies 16-byte chunk t % 8 of rows t / 8, t / 8 + 12, ...; it scales rows t and t + 96.
         const int chunk = thread % 8, first = thread / 8;

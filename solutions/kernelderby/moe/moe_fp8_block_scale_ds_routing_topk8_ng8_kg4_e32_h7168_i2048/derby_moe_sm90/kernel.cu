@@ -1,7 +1,9 @@
 // The kernels by name, and one host function that launches all of them.
-#include <cuda.h>
-#include <cuda_runtime.h>
+// Constraints: sm_90a; 32 local experts of 256, hidden 7168, intermediate 2048; e4m3 with float32 scales of 128
+// values, contiguous, addresses a multiple of 16. The host gives counters that are zero (each call leaves them so),
+// and names a variant that takes as many tokens.
 #include "gemm.cuh"
+#include "launch.cuh"
 
 using namespace derby;
 
@@ -22,45 +24,6 @@ DERBY_GEMM(derby_gemm1_128x2, true, 128, 4, 2)
 DERBY_GEMM(derby_gemm2_128x2, false, 128, 4, 2)
 
 namespace {
-
-using Encode = CUresult (*)(CUtensorMap*, CUtensorMapDataType, cuuint32_t, void*, const cuuint64_t*, const cuuint64_t*,
-                            const cuuint32_t*, const cuuint32_t*, CUtensorMapInterleave, CUtensorMapSwizzle,
-                            CUtensorMapL2promotion, CUtensorMapFloatOOBfill);
-
-Encode find_encode() {
-    void* function = nullptr;
-    cudaDriverEntryPointQueryResult found;
-    if (cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &function, 12000, cudaEnableDefault, &found) !=
-            cudaSuccess || found != cudaDriverEntryPointSuccess)
-        return nullptr;
-    return reinterpret_cast<Encode>(function);
-}
-
-// A tensor map: TMA boxes of box_rows rows and 128 columns of a row-major byte matrix.
-bool encode_map(Encode encode, CUtensorMap* map, const void* matrix, uint64_t rows, uint64_t columns,
-                uint32_t box_rows) {
-    const cuuint64_t sizes[2] = {columns, rows}, strides[1] = {columns};
-    const cuuint32_t box[2] = {BLOCK, box_rows}, steps[2] = {1, 1};
-    return encode(map, CU_TENSOR_MAP_DATA_TYPE_UINT8, 2, const_cast<void*>(matrix), sizes, strides, box, steps,
-                  CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
-                  CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
-}
-
-template <typename... Parameters, typename... Values>
-cudaError_t launch(void (*kernel)(Parameters...), int ctas, int threads, int shared_bytes, bool early,
-                   cudaStream_t stream, Values... values) {
-    cudaLaunchAttribute attribute;
-    attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-    attribute.val.programmaticStreamSerializationAllowed = 1;
-    cudaLaunchConfig_t config = {};
-    config.gridDim = dim3(ctas);
-    config.blockDim = dim3(threads);
-    config.dynamicSmemBytes = shared_bytes;
-    config.stream = stream;
-    config.attrs = &attribute;
-    config.numAttrs = early ? 1 : 0;
-    return cudaLaunchKernelEx(&config, kernel, Parameters(values)...);
-}
 
 using Gemm = void (*)(CUtensorMap, CUtensorMap, Arguments);
 
@@ -128,13 +91,13 @@ extern "C" int derby_moe_counters(int ctas) { return LOCAL_EXPERTS + 1 + ctas; }
 
 // Launches everything on the stream. Returns 0, or a CUDA error number, or -1 where a tensor map could not be encoded.
 extern "C" int derby_moe_run(const derby_moe_call* call) {
-    static const Encode encode = find_encode();
+    constexpr CUtensorMapDataType BYTES = CU_TENSOR_MAP_DATA_TYPE_UINT8;
+    const uint64_t experts = LOCAL_EXPERTS, pairs = uint64_t(call->seq_len) * TOP_K;
     CUtensorMap map1, map2, act_map;
     if (call->variant < 0 || call->variant >= int(sizeof(VARIANTS) / sizeof(VARIANTS[0]))) return cudaErrorInvalidValue;
-    if (!encode ||
-        !encode_map(encode, &map1, call->gemm1_weights, uint64_t(LOCAL_EXPERTS) * 2 * INTERMEDIATE, HIDDEN, BLOCK) ||
-        !encode_map(encode, &map2, call->gemm2_weights, uint64_t(LOCAL_EXPERTS) * HIDDEN, INTERMEDIATE, BLOCK) ||
-        !encode_map(encode, &act_map, call->act, uint64_t(call->seq_len) * TOP_K, INTERMEDIATE, ACT_BOX))
+    if (!encode_matrix(&map1, BYTES, 1, call->gemm1_weights, experts * 2 * INTERMEDIATE, HIDDEN, BLOCK) ||
+        !encode_matrix(&map2, BYTES, 1, call->gemm2_weights, experts * HIDDEN, INTERMEDIATE, BLOCK) ||
+        !encode_matrix(&act_map, BYTES, 1, call->act, pairs, INTERMEDIATE, ACT_BOX))
         return -1;
     cudaError_t error = allow_shared_memory(call->device);
     if (error != cudaSuccess) return error;
@@ -165,12 +128,13 @@ extern "C" int derby_moe_run(const derby_moe_call* call) {
     const bool routes = call->variant == 0;  // the first GEMM does
     if (routes && call->seq_len > MOST_ROUTED) return cudaErrorInvalidValue;
     if (!routes)
-        error = launch(derby_route, (first.seq_len + ROUTE_WARPS - 1) / ROUTE_WARPS, ROUTE_WARPS * WARP, 0, false,
-                       stream, first.logits, first.bias, first.bucket, first.count, first.seq_len, first.first_local,
+        error = launch(derby_route, {(first.seq_len + ROUTE_WARPS - 1) / ROUTE_WARPS, ROUTE_WARPS * WARP, 0}, stream,
+                       first.logits, first.bias, first.bucket, first.count, first.seq_len, first.first_local,
                        first.scaling_factor);
-    if (error == cudaSuccess)
-        error = launch(variant.first, call->ctas, THREADS, variant.shared_bytes, !routes, stream, map1, act_map, first);
-    if (error == cudaSuccess)
-        error = launch(variant.second, call->ctas, THREADS, variant.shared_bytes, true, stream, map2, act_map, second);
+    LaunchShape shape = {call->ctas, THREADS, variant.shared_bytes};  // the kernels say their clusters themselves
+    shape.early = !routes;
+    if (error == cudaSuccess) error = launch(variant.first, shape, stream, map1, act_map, first);
+    shape.early = true;
+    if (error == cudaSuccess) error = launch(variant.second, shape, stream, map2, act_map, second);
     return error;
 }

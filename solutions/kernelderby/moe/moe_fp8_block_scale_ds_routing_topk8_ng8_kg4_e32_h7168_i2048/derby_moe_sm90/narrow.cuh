@@ -52,7 +52,7 @@ __device__ __forceinline__ void accumulate(Shared<ROWS, STAGES, CLUSTER>& shared
 // SwiGLU and quantisation: first holds up, second gate, transposed. Writes act and act_scale of the tile.
 template <int N, int ROWS, int STAGES, int CLUSTER>
 __device__ __forceinline__ void finish_first(Shared<ROWS, STAGES, CLUSTER>& shared, const Arguments& arguments,
-                                             const Place& place, float (&up)[N / 2], const float (&gate)[N / 2]) {
+                                             const Tile& place, float (&up)[N / 2], const float (&gate)[N / 2]) {
     static_assert(N <= CONSUMERS, "a thread a column's scale");
     const int thread = threadIdx.x, warp = thread / 32, lane = thread % 32;
 #pragma unroll
@@ -103,7 +103,7 @@ __device__ __forceinline__ void finish_first(Shared<ROWS, STAGES, CLUSTER>& shar
 // Adds the tile, times the routing weights, to the output rows of its tokens: 512 bytes a row, by bulk reductions.
 template <int N, int ROWS, int STAGES, int CLUSTER>
 __device__ __forceinline__ void finish_second(Shared<ROWS, STAGES, CLUSTER>& shared, const Arguments& arguments,
-                                              const Place& place, const float (&first)[N / 2],
+                                              const Tile& place, const float (&first)[N / 2],
                                               const float (&second)[N / 2]) {
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     constexpr int CHUNK = N < OUT_CHUNK ? N : OUT_CHUNK;

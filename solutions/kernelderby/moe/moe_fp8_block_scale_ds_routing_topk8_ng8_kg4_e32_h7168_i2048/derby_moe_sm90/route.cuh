@@ -1,4 +1,6 @@
 // Routing: a warp a token, experts in buckets. 256 experts in 8 groups of 32, the best 4 groups, the best 8 experts.
+// Constraints: sm_90a; 256 experts in 8 groups, 32 of them local from local_expert_offset on, top_k 8 of 4 groups;
+// logits float32, bias bf16. Source: DeepSeek-V3, arXiv:2412.19437, 2.1.2.
 #pragma once
 #include <cuda_bf16.h>
 #include "ptx.cuh"

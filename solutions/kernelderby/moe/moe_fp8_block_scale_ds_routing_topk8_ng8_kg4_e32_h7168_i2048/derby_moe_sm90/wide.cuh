@@ -48,7 +48,7 @@ __device__ __forceinline__ void accumulate_wide(Shared<ROWS, STAGES, CLUSTER>& s
 // SwiGLU and quantisation of the wide form. A row's 128 values lie in four neighbouring threads.
 template <int ROWS, int STAGES, int CLUSTER>
 __device__ __forceinline__ void finish_first_wide(Shared<ROWS, STAGES, CLUSTER>& shared, const Arguments& arguments,
-                                                  const Place& place, float (&up)[64], const float (&gate)[64]) {
+                                                  const Tile& place, float (&up)[64], const float (&gate)[64]) {
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     uint8_t* staging = shared.staging.act + warp * 16 * ACT_PITCH;
 #pragma unroll
@@ -91,7 +91,7 @@ __device__ __forceinline__ void finish_first_wide(Shared<ROWS, STAGES, CLUSTER>&
 // shared memory and adds 4 rows of 128 bytes at a time. 256 bulk reductions, one a row and block, made a tile slower.
 template <int ROWS, int STAGES, int CLUSTER>
 __device__ __forceinline__ void finish_second_wide(Shared<ROWS, STAGES, CLUSTER>& shared, const Arguments& arguments,
-                                                   const Place& place, const float (&first)[64],
+                                                   const Tile& place, const float (&first)[64],
                                                    const float (&second)[64]) {
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     const uint32_t staging = shared_address(shared.staging.act + warp * 16 * ACT_PITCH);

@@ -3,6 +3,8 @@
 // The eighth largest of the lanes' own maxima bounds the row's eighth largest from below, and on average nine logits
 // reach it. These go to a list in shared memory, a lane counts how many of the list come before its own, and that is
 // its place in the output. Rows of equal logits, which crowd the list, are searched in rounds.
+// Constraints: sm_90 or later; float32, contiguous; top_k 8; 8 to 1024 experts; vectors of 4 where their number and
+// the address allow (`width`); whole warps.
 
 #include "cluster.cuh"
 
