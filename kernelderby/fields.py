@@ -22,7 +22,7 @@ from msgspec import Meta
 
 from kernelderby.errors import DerbyError
 from kernelderby.explain import DESCRIBED, explained, suggestion, unknown_fields
-from kernelderby.files import read_bytes, relative_problem
+from kernelderby.files import LARGEST_TEXT, read_bytes, relative_problem
 
 T = TypeVar("T")
 __all__ = [
@@ -110,13 +110,13 @@ Function = Annotated[str, must_be("<file>::<function>", pattern=r"^[^:\x00-\x1f]
 
 def read_text(path: Path) -> str:
     try:
-        return read_bytes(path).decode("utf-8")
+        return read_bytes(path, LARGEST_TEXT).decode("utf-8")
     except UnicodeDecodeError as error:
         raise DerbyError(f"{path}: cannot be read (not UTF-8 at byte {error.start}); mend the file") from None
 
 
 def read_json(path: Path, kind: type[T] = dict) -> T:  # type: ignore[assignment]
-    data = read_bytes(path)
+    data = read_bytes(path, LARGEST_TEXT)
     found = decode_json(path, data, kind)
     expect_keys_once(path, data)
     return found

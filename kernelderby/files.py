@@ -25,6 +25,7 @@ from kernelderby.errors import DerbyError
 
 UNFINISHED = ".unfinished"
 LARGEST = 1 << 30  # bytes of a file that is read whole; a hundred thousand rows take less
+LARGEST_TEXT = 64 << 20  # of one that people write, or that is packed from such
 _PIECE = 16 << 20
 _LONGEST, _LONGEST_NAME = 4095, 255  # bytes of a path (Linux), and of one of its parts on most file systems
 
@@ -110,6 +111,22 @@ def files_under(folder: Path, ending: str, told: Callable[[str], None], *, hidde
                 told(f"{place}/{name}: is a symlink to a folder, which is not followed; put the folder itself there")
         found += [Path(place, name) for name in (*names, *folders) if name.endswith(ending)]
     return sorted(found)
+
+
+def folders_below(folder: Path, depth: int) -> list[Path]:
+    """So many levels below, sorted. No symlink is followed. files_under() tells of what cannot be listed."""
+    found = [folder]
+    for _ in range(depth):
+        found = [Path(each.path) for one in found for each in _entries(one) if each.is_dir(follow_symlinks=False)]
+    return sorted(found)
+
+
+def _entries(folder: Path) -> list[os.DirEntry[str]]:
+    try:
+        with os.scandir(folder) as entries:
+            return [*entries]
+    except OSError:
+        return []
 
 
 # --------------------------------------------------------------------------------------------------------------- paths

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
+
+from kernelderby.errors import DerbyError
+from kernelderby.files import LARGEST_TEXT, folders_below, read_bytes
 
 OPERATOR, SOLUTION = "operator", "solution"
 REFERENCE = "_reference"  # OPERATOR_reference is a solution: plain torch to race against
@@ -13,9 +17,9 @@ REFERENCE = "_reference"  # OPERATOR_reference is a solution: plain torch to rac
 def names_in(root: Path, kind: str) -> Iterator[str]:
     """Of operators or solutions, broken ones too; a solution may come twice. Aliases stand in no path."""
     if kind == OPERATOR:
-        yield from _stems(_below(root / "definitions", 1))
+        yield from _stems(folders_below(root / "definitions", 1))
     else:
-        for folder in _below(root / "solutions", 3):
+        for folder in folders_below(root / "solutions", 3):
             yield from _stems([folder])
             yield from (each.name for each in _entries(folder) if each.is_dir())
 
@@ -30,24 +34,18 @@ def is_strange(root: Path, name: str) -> bool:
 
 def _written(root: Path) -> Iterator[str]:
     """The texts that may hold an alias."""
-    for folder in _below(root / "solutions", 3):
+    for folder in folders_below(root / "solutions", 3):
         entries = _entries(folder)
         sources = {each.name for each in entries if each.is_dir()}
         for each in entries:
-            stem, suffix = os.path.splitext(each.name)
+            stem, ending = os.path.splitext(each.name)
             path = Path(each.path, "solution.toml") if each.name in sources else Path(each.path)
-            if each.name in sources or (suffix == ".json" and stem not in sources):
-                yield path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""
+            if each.name in sources or (ending == ".json" and stem not in sources):
+                with suppress(DerbyError):  # the reader of the set says so
+                    yield read_bytes(path, LARGEST_TEXT).decode("utf-8", "replace")
 
 
-def _below(folder: Path | str, depth: int) -> list[str]:
-    found = [str(folder)]
-    for _ in range(depth):
-        found = [each.path for one in found for each in _entries(one) if each.is_dir()]
-    return found
-
-
-def _stems(folders: list[str]) -> Iterator[str]:
+def _stems(folders: list[Path]) -> Iterator[str]:
     for folder in folders:
         yield from (each.name[:-5] for each in _entries(folder) if each.name.endswith(".json"))
 

@@ -16,7 +16,8 @@ PACKAGE = Path(__file__).resolve().parent.parent / "kernelderby"
 LAYERS = [
     ("errors",),
     ("bounds",),
-    ("files", "explain", "demangle", "locate", "names", "patterns", "samples"),
+    ("files", "explain", "demangle", "locate", "patterns", "samples"),
+    ("names",),
     ("appended", "fields"),
     ("row",),
     ("quick", "trace"),

@@ -18,7 +18,7 @@ from kernelderby.catalog.traces import doubled_keys
 from kernelderby.catalog.workloads import shared
 from kernelderby.errors import DerbyError
 from kernelderby.fields import read_json, read_text
-from kernelderby.files import inside, is_inside, read_bytes, write_whole
+from kernelderby.files import folders_below, inside, is_inside, read_bytes, write_whole
 
 LeftOut = Callable[[str], None]
 
@@ -44,7 +44,9 @@ def pack(catalog_root: Path | str, check: bool = False, left_out: LeftOut | None
     root = Path(catalog_root)
     Catalog.open(root)
     jobs: list[tuple[Path, Callable[[Path, Path, bool], Change | None]]] = [
-        (path, _pack_definition) for path in sorted((root / "definitions").glob("*/*.json"))
+        (path, _pack_definition)
+        for folder in folders_below(root / "definitions", 1)
+        for path in sorted(folder.glob("*.json"))
     ]
     jobs += [(folder, _pack_solution) for folder in solution_folders(root)]
     changes = []

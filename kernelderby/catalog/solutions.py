@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import posixpath
 import re
 from collections import Counter
@@ -33,7 +32,7 @@ from kernelderby.fields import (
     suggestion,
     unknown_fields,
 )
-from kernelderby.files import files_under, is_inside
+from kernelderby.files import files_under, folders_below, is_inside
 from kernelderby.patterns import pattern_problem
 from kernelderby.trace import Stage
 
@@ -224,11 +223,7 @@ def _check_calling(where: Path, solution: Solution, definition: Definition) -> N
 
 def solution_folders(root: Path) -> list[Path]:
     """Every solutions/<author>/<op_type>/<definition>/<solution>/ that holds a file of its own, sorted."""
-    return [
-        folder
-        for folder in sorted((root / "solutions").glob("*/*/*/*"))
-        if os.path.isdir(folder) and _own_files(folder, lambda problem: None)
-    ]
+    return [folder for folder in folders_below(root / "solutions", 4) if _own_files(folder, lambda problem: None)]
 
 
 def _all(root: Path, left_out: LeftOut) -> Iterator[tuple[str, Path, Callable[[LeftOut], Solution]]]:

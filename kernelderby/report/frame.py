@@ -19,7 +19,7 @@ from typing import Any, cast
 
 from kernelderby.errors import DerbyError
 from kernelderby.files import write_whole
-from kernelderby.report.plain import plain
+from kernelderby.report.plain import cell
 
 
 class Frame:
@@ -58,8 +58,8 @@ class Frame:
         """The CSV, which pandas.read_csv takes without arguments; with a path it is written there too."""
         stream = StringIO()
         writer = csv.writer(stream, lineterminator="\n")
-        writer.writerow(self.columns)
-        writer.writerows([plain(value) if isinstance(value, str) else value for value in row] for row in self.rows)
+        writer.writerow(map(cell, self.columns))
+        writer.writerows([cell(value) if isinstance(value, str) else value for value in row] for row in self.rows)
         if path is not None:
             _write(Path(path), stream.getvalue())
         return stream.getvalue()

@@ -9,17 +9,23 @@ from kernelderby.report.model import Report, Table, TableCell
 from kernelderby.report.plain import one_line
 
 ALIGNMENT = {"left": ":--", "right": "--:"}
+# What GitHub acts on in plain text: mentions, addresses, numbers of issues, links. A space of no width stands within.
+_CALL = re.compile(r"(?<=@)(?=\w)|(?<!&#)(?<=#)(?=\d)|(?<=\bGH-)(?=\d)|(?<=\w:)(?=//)|(?<=\bwww)(?=\.)", re.IGNORECASE)
+_UNSEEN = "\u200b"
+_LABEL = re.compile(r"#\d+")  # of a workload, alone in its cell
+# What begins a heading, a list, a quote, a table's rule, a block of code or a definition at the start of a line.
+_START = re.compile(r"([#>+=|-]|\[(?=[^\]]+\]:)|`(?=``)|\d{1,9}(?=[.)]))")
 _ENTITY = re.compile(r"&(?=#?\w+;)")
 
 
 def render(report: Report) -> str:
     """The report as Markdown that ends in one line break. The best cell is bold, a failed one in italics."""
-    parts = [f"**{_prose(report.title)}**", "  \n".join(_prose(fact) for fact in report.facts)]
+    parts = [f"**{_prose(report.title)}**", "  \n".join(_line_of(fact) for fact in report.facts)]
     for table in report.tables:
-        parts += [_prose(table.title), _table(table)]
+        parts += [_line_of(table.title), _table(table)]
         if table.caption:
             parts.append(f"<sub>{_prose(table.caption)}</sub>")
-    parts.append("\n".join(f"- {_prose(note)}" for note in report.notes))
+    parts.append("\n".join(f"- {_line_of(note)}" for note in report.notes))
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
@@ -32,7 +38,7 @@ def with_left_out(text: str, problems: Sequence[str]) -> str:
     if not problems:
         return text
     more = [f"- and {len(problems) - _SHOWN} more"] if len(problems) > _SHOWN else []
-    lines = [LEFT_OUT, "", *(f"- {_prose(one_line(each))}" for each in problems[:_SHOWN]), *more]
+    lines = [LEFT_OUT, "", *(f"- {_line_of(one_line(each))}" for each in problems[:_SHOWN]), *more]
     return "\n".join([text.rstrip("\n"), "", *lines, ""])
 
 
@@ -63,7 +69,25 @@ def _data(text: str) -> str:
 def _prose(text: str) -> str:
     """Escapes what Markdown would act on, and what would read as a comment or a marker of ours. Underscores inside a
     word and brackets without a link are plain text."""
+    if not _LABEL.fullmatch(text):
+        text = _CALL.sub(_UNSEEN, text)
     text = _ENTITY.sub("&amp;", text)
     for character in "\\|<*~":
         text = text.replace(character, f"\\{character}")
     return text.replace("\\<!--", "&lt;!--").replace("-->", "--&gt;").replace("](", "]\\(")
+
+
+def _line_of(text: str) -> str:
+    """As _prose, at the start of a line."""
+    text = _prose(text).strip()
+    found = _START.match(text)
+    if found is None:
+        return text
+    digits = found.end() if text[0].isdigit() else 0
+    return f"{text[:digits]}\\{text[digits:]}"
+
+
+def code(text: str) -> str:
+    """Between so many backticks that none of the text ends it."""
+    ticks = "`" * (max(map(len, re.findall("`+", text)), default=0) + 1)
+    return f"{ticks} {text} {ticks}" if "`" in text else f"`{text}`"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 
 def plain(text: str) -> str:
     """One line of printable characters: line breaks and other white space become spaces; escape sequences, controls of
@@ -9,6 +11,16 @@ def plain(text: str) -> str:
     if text.isprintable():
         return text
     return "".join(" " if letter.isspace() else letter if letter.isprintable() else "" for letter in text)
+
+
+_FORMULA = re.compile(r"\s*[=+@\uff1d\uff0b\uff0d\uff20-]")  # spreadsheets take the wide forms, too
+_NUMBER = re.compile(r"\s*[+-]?[\d.]*(e[+-]?\d+)?\s?%?")
+
+
+def cell(text: str) -> str:
+    """Of a table that a spreadsheet may open: plain, and nothing that it would compute. Signed numbers stay."""
+    text = plain(text)
+    return f"'{text}" if _FORMULA.match(text) and not _NUMBER.fullmatch(text) else text
 
 
 _LONGEST = 2000  # letters of a message: what data puts into it must not fill the screen

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 
 from kernelderby.catalog import Definition, Workload
@@ -32,9 +33,10 @@ def operator_prompt(found: Contract, gpu: Gpu) -> str:
     definition = found.definition
     tables = [*contract_tables(found), _shapes(found, gpu)]
     rules = "\n".join(f"{number}. {rule}" for number, rule in enumerate(_RULES, 1))
-    relations = "".join(f"- {each}\n" for each in definition.constraints)
+    relations = "".join(f"- {markdown.code(each)}\n" for each in definition.constraints)
+    ranked = markdown.code(f"derby rank {definition.name}")
     fence = "`" * max(3, *(len(run) + 1 for run in re.findall("`+", definition.reference) or [""]))
-    return f"""# Task: the fastest `{definition.name}` on {gpu.names[0]}
+    return f"""# Task: the fastest {markdown.code(definition.name)} on {gpu.names[0]}
 
 Write a kernel that computes the operator below in as little time as possible, for all of its shapes.
 
@@ -70,13 +72,13 @@ A folder with two files. `solution.toml`:
 ```
 
 `derby check NAME` compares it with the reference, `derby bench --solutions NAME` measures it,
-`derby explain NAME --workload W` says what bounds it, and `derby rank {definition.name}` compares it with the others.
+`derby explain NAME --workload W` says what bounds it, and {ranked} compares it with the others.
 """
 
 
 def _toml(definition: Definition) -> str:
     return f"""name = "NAME"  # unique in the set
-definition = "{definition.name}"
+definition = {json.dumps(definition.name, ensure_ascii=False)}
 author = "AUTHOR"
 language = "triton"  # or cuda, python, tilelang
 entry_point = "main.py::run"

@@ -269,3 +269,54 @@ def test_memory(small_set):
 def test_an_honest_set_meets_none(small_set):
     assert run("list", "--root", small_set).err == ""
     assert len(Catalog.open(small_set).traces()) == 4 and (small_set / WORKLOADS).is_file()
+
+
+# ---------------------------------------------------------------------------------------------- forms of other tools
+
+
+def test_bytes_of_a_gzipped_xplane(tmp_path, within):
+    plane = b"\x0a\x7f\x12\x05/host:CPU".ljust(4000, b"\0")
+    (tmp_path / "x.xplane.pb.gz").write_bytes(gzip.compress(plane + bytes(3_000_000)))
+    within(unpacked=1 << 20)
+    with pytest.raises(DerbyError, match="unpacks to over the bound unpacked=1M; remove it, or raise that"):
+        open_profile(tmp_path / "x.xplane.pb.gz")
+
+
+def test_bytes_of_a_parquet_export(tmp_path, within):
+    """Ten kilobytes that say one number two hundred thousand times."""
+    pyarrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    path = tmp_path / "CUPTI_ACTIVITY_KIND_KERNEL.parquet"
+    parquet.write_table(pyarrow.table({"start": pyarrow.array([1 << 60] * 200_000)}), path)
+    assert path.stat().st_size < 10_000
+    within(unpacked=1 << 20)
+    with pytest.raises(DerbyError, match=rf"{path.name}: unpacks to over the bound unpacked=1M; remove it"):
+        open_profile(tmp_path)
+    path.unlink()
+    os.mkfifo(path)
+    with pytest.raises(DerbyError, match="it is no regular file"):
+        open_profile(tmp_path)
+
+
+def test_json_larger_than_any_that_people_write(small_set):
+    with (small_set / "definitions/toy/more.json").open("wb") as file:
+        file.truncate(1 << 30)
+    assert "more.json: cannot be read (1,073,741,824 bytes, and 67,108,864 are" in run("list", "--root", small_set).err
+
+
+# ------------------------------------------------------------------------------------------------------------ symlinks
+
+
+@pytest.mark.parametrize(
+    "part", ["definitions", "definitions/toy", "solutions", "solutions/alice", "traces", "workloads"]
+)
+def test_no_link_leads_a_verb_out_of_the_set(small_set, tmp_path, part):
+    """Where all of a machine would be looked through, or a folder that nobody may read ends the verb."""
+    outside = tmp_path / "outside/a/b/c"
+    outside.mkdir(parents=True)
+    (outside / "solution.toml").write_text("secret")
+    for name, target in (("out", tmp_path / "outside"), ("root", "/"), ("up", ".."), ("self", "self")):
+        (small_set / part / name).symlink_to(target)
+    for verb in (["list"], ["rank"], ["report", tmp_path / "r.html"]):
+        found = run(*verb, "--root", small_set)
+        assert found.code == 0 and "secret" not in found.said and "/proc/" not in found.said
+        assert part != "solutions" or "is a symlink to a folder, which is not followed" in found.err

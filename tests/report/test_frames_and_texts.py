@@ -1,11 +1,12 @@
 """Numbers, plain texts, tidy frames: small and to the letter."""
 
+import csv
 from dataclasses import dataclass
 
 import pytest
 
 from kernelderby.report import markdown
-from kernelderby.report.frame import frame
+from kernelderby.report.frame import Frame, frame
 from kernelderby.report.model import Column, Report, Table, TableCell
 from kernelderby.report.numbers import amount, factor, floor_us, intensity, microseconds, milliseconds, percent
 from kernelderby.report.plain import plain
@@ -66,7 +67,7 @@ def test_a_report_is_plain_in_every_part():
         ("a|b", "a\\|b"),
         ("*x* ~y~", "\\*x\\* \\~y\\~"),
         ("kernel<int>", "kernel\\<int>"),
-        ("[a](http://b)", "[a]\\(http://b)"),
+        ("[a](http://b)", "[a]\\(http:\u200b//b)"),
         ("&#124;", "&amp;#124;"),
         ("`a", "\\`a"),
         ("a & b", "a & b"),
@@ -97,3 +98,40 @@ def test_a_frame_is_flat_and_has_one_value_a_column():
     assert found.columns == ("name", "inner_low", "inner_names", "ratio")
     assert found.to_dicts()[1] == {"name": "c", "inner_low": None, "inner_names": None, "ratio": 0.1}
     assert found.to_csv() == 'name,inner_low,inner_names,ratio\n"a,b ",1.5,"x, y",\nc,,,0.1\n'
+
+
+@pytest.mark.parametrize("text", ["=1+1", "@sum(1)", "+cmd|' /C calc'!A0", "-1+1", "\t=1", "＝1", "\r@x"])
+def test_a_spreadsheet_computes_nothing_of_a_csv(text):
+    header, line = csv.reader(Frame("t", [{text: text, "us": -1.5}]).to_csv().splitlines())
+    assert header[0].startswith("'") and line == [header[0], "-1.5"]
+
+
+@pytest.mark.parametrize("text", ["-", "-1.5", "+2e-3", "+1.2 %", "a=b", "a-b", ""])
+def test_numbers_and_names_of_a_csv_stay(text):
+    assert Frame("t", [{"a": text, "b": 1}]).to_csv() == f"a,b\n{text},1\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("@owner look", "@\u200bowner look"),
+        ("fixes #12", "fixes #\u200b12"),
+        ("see GH-3", "see GH-\u200b3"),
+        ("http://a.b and www.a.b", "http:\u200b//a.b and www\u200b.a.b"),
+        ("a@b.c", "a@\u200bb.c"),
+        ("#1", "#1"),
+        ("6.5 x [2, 4]", "6.5 x [2, 4]"),
+    ],
+)
+def test_nobody_is_called_by_a_page(text, shown):
+    table = Table("t", (Column("a", "left"),), ((TableCell(text),),))
+    assert f"\n| {shown} |\n" in markdown.render(Report("r", (), (table,)))
+
+
+@pytest.mark.parametrize("text", ["# h", "- a", "> a", "1. a", "1) a", "```", "    code", "===", "[a]: /b", "---"])
+def test_a_fact_or_note_begins_nothing(text):
+    """Over its own line, or over all that follows."""
+    lines = markdown.render(Report("r", ("first", text), (), (text,))).splitlines()
+    shown = [lines[3], lines[5].removeprefix("- ")]
+    assert [each.replace("\\", "", 1) for each in shown] == [text.strip()] * 2
+    assert all("\\" in each[:2] for each in shown) or text == "    code"

@@ -9,7 +9,7 @@ from collections.abc import Collection
 from pathlib import Path
 
 from kernelderby.catalog import Catalog
-from kernelderby.files import inside
+from kernelderby.files import inside, is_inside
 
 _FOLDERS = ("definitions", "workloads", "solutions", "blob")
 _SUFFIXES = {".json", ".jsonl", ".toml", ".py", ".cu", ".cuh", ".cpp", ".h", ".safetensors"}
@@ -25,7 +25,8 @@ def packed(catalog: Catalog, solutions: Collection[str]) -> tuple[str, bytes]:
         for path in sorted((catalog.root / folder).rglob("*")):
             inner = path.relative_to(catalog.root)
             is_asked = folder != "blob" or not used.isdisjoint(inner.parts)  # tensors of other operators are large
-            if is_asked and path.suffix in _SUFFIXES and left_out.isdisjoint((path, *path.parents)) and path.is_file():
+            is_asked = is_asked and path.suffix in _SUFFIXES and left_out.isdisjoint((path, *path.parents))
+            if is_asked and is_inside(catalog.root, path) and path.is_file():
                 paths.append(inner)
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:

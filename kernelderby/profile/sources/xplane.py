@@ -10,14 +10,12 @@ The file is a protocol buffer, tsl's xplane.proto, read here without its library
 
 from __future__ import annotations
 
-import gzip
 import re
-import zlib
 from collections.abc import Iterator
 from pathlib import Path
 
 from kernelderby.errors import DerbyError
-from kernelderby.files import read_bytes
+from kernelderby.files import unpacked
 from kernelderby.profile.sources.operations import operation
 from kernelderby.profile.spans import KernelSum, Profile, Span, SpanKind, sum_spans
 
@@ -52,7 +50,7 @@ class _Cut(ValueError):
 def open_xplane(path: Path, packed: bool = False) -> XplaneProfile:
     """DerbyError for a file that is cut off or damaged, or without work of a GPU (a TPU's has none)."""
     try:
-        data = gzip.decompress(read_bytes(path)) if packed else read_bytes(path)
+        data = unpacked(path, packed)
         planes = [value for number, value in _fields(memoryview(data)) if number == 1 and not isinstance(value, int)]
         named = [(_text(_only(plane, 2)), plane) for plane in planes]
         spans: list[Span] = []
@@ -62,7 +60,7 @@ def open_xplane(path: Path, packed: bool = False) -> XplaneProfile:
                 found, odd = _plane(plane, int(match["number"]))
                 spans += found
                 untimed += odd
-    except (_Cut, OSError, EOFError, zlib.error) as error:
+    except (_Cut, OSError) as error:
         raise DerbyError(f"{path}: is no whole xplane.pb ({error}); copy it again, or {MEND}") from None
     if not spans:
         there = ", ".join(name for name, _ in named[:4]) or "no plane"

@@ -4,6 +4,7 @@ are those of the SQLite export. It is copied into an SQLite database of its own,
 from __future__ import annotations
 
 import os
+import shutil
 import sqlite3
 import tempfile
 import weakref
@@ -12,7 +13,9 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from kernelderby.bounds import bounds, met
 from kernelderby.errors import DerbyError
+from kernelderby.files import opened
 from kernelderby.profile.sources.sqlite.export import SqliteProfile, open_sqlite
 
 _PLAIN = (int, str, bytes, float, type(None))
@@ -33,6 +36,8 @@ def open_parquet(folder: Path) -> SqliteProfile:
     database = Path(name)
     try:
         with sqlite3.connect(database) as connection:
+            page = connection.execute("PRAGMA page_size").fetchone()[0]
+            connection.execute(f"PRAGMA max_page_count = {max(1, int(bounds().unpacked) // page)}")
             for path in sorted(folder.glob("*.parquet")):
                 if path.stem.startswith(_WANTED):
                     _copy(connection, path, parquet)
@@ -48,7 +53,7 @@ def open_parquet(folder: Path) -> SqliteProfile:
 
 def _copy(connection: sqlite3.Connection, path: Path, parquet: Any) -> None:
     try:
-        with parquet.ParquetFile(path) as file:
+        with opened(path) as regular, parquet.ParquetFile(regular) as file:
             columns = [field.name for field in file.schema_arrow]
             quoted = ", ".join('"' + column.replace('"', '""') + '"' for column in columns)
             table = '"' + path.stem.replace('"', '""') + '"'
@@ -57,6 +62,10 @@ def _copy(connection: sqlite3.Connection, path: Path, parquet: Any) -> None:
             insert = f"INSERT INTO {table} VALUES ({', '.join('?' * len(columns))})"
             while batch := list(islice(rows, _ROWS)):
                 connection.executemany(insert, batch)
+    except sqlite3.OperationalError as error:
+        if "full" not in str(error) or not shutil.disk_usage(tempfile.gettempdir()).free:
+            raise DerbyError(f"{path}: cannot be copied ({error}); make room in {tempfile.gettempdir()}") from None
+        raise DerbyError(f"{path}: unpacks to over {met('unpacked', bounds().unpacked)}") from None
     except (OSError, ValueError, sqlite3.Error, OverflowError) as error:  # pyarrow's own errors are of these
         raise DerbyError(f"{path}: damaged Parquet file ({error}); export it again".replace("\n", " ")) from None
 
