@@ -1,10 +1,12 @@
 """profile/spans.py by worked examples."""
 
 import re
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
+from kernelderby.profile import spans
 from kernelderby.profile.spans import ApiSum, KernelSum, Profile, Span, SpanKind, is_waiting, sum_spans
 
 K, C = SpanKind.KERNEL, SpanKind.MEMCPY
@@ -85,3 +87,42 @@ def test_spans_without_launches():
     assert [*Walked(Path("p"), "x").launched()] == [(Span(K, "a", 1, 2), None, None)]
     one = Span(K, "a", 1, 2)
     assert (one.process, one.device, one.stream, one.ranges, one.bytes) == (0, 0, 0, (), 0)
+
+
+def test_the_spread_of_two():
+    assert sum_spans([Span(K, "a", 0, 10), Span(K, "a", 10, 24)])[0].stddev_ns == pytest.approx(8**0.5)
+    profile = Summed(Path("p"), "a table")
+    assert profile.whole_graphs == 0
+    assert profile.captured_graphs() == profile.modules() == profile.memory() == []
+
+
+def test_kernels_that_follow_one_another_in_one_range_are_of_one_call(monkeypatch):
+    """A call is the same object for as long as the path of ranges stays the same, in each process for itself."""
+    monkeypatch.setattr(spans, "call_of_range", lambda name: None if name == "silent" else [name])
+    given = [
+        ("a", "b"),
+        ("a", "b"),  # the same two calls
+        ("a", "c"),  # the same a, another one in it
+        ("a", "b"),  # the same a, a new b
+        ("a", "b", "b"),
+        (),
+        ("a", "b"),  # after a gap: new ones
+        ("silent", "b"),
+        ("b", "b"),
+        ("x", "b"),  # the same name at the same depth, in another one
+    ]
+
+    class Walked(Summed):
+        def spans(self):
+            for number, ranges in enumerate(given):
+                yield Span(K, "k", number, number + 1, ranges=ranges)
+                yield Span(K, "k", number, number + 1, ranges=("a", "other"), process=1)
+
+    found = [issued.chain for issued in Walked(Path("p"), "x").issued()]
+    one, other = found[::2], found[1::2]
+    assert [[*map("".join, each)] for each in one] == [
+        [name for name in ranges if name != "silent"] for ranges in given
+    ]
+    assert len({id(each) for path in other for each in path}) == 2, "another process has calls of its own"
+    same = [[a is b for a, b in zip(first, second, strict=False)] for first, second in pairwise(one)]
+    assert same == [[True, True], [True, False], [True, False], [True, True], [], [], [False], [False], [False, False]]
