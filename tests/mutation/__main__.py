@@ -121,18 +121,8 @@ def is_killed(module: str, source: str, loaded: Path | None = None) -> bool:
         code = 1
         try:
             sys.meta_path.insert(0, Changed(f"kernelderby.{module}", str(path_of(module)), source))
-            words = [
-                "-x",
-                "-q",
-                "-n0",
-                f"--timeout={SECONDS}",
-                "-p",
-                "no:cacheprovider",
-                "-p",
-                "xdist",
-                "-p",
-                "pytest_timeout",
-            ]
+            words = ["-x", "-q", f"--timeout={SECONDS}", "-p", "no:cacheprovider", "-p", "pytest_timeout"]
+            words += ["-W", "ignore::pytest.PytestAssertRewriteWarning"]  # it is loaded already
             code = int(pytest.main([*words, *(str(ROOT / "tests" / each) for each in TESTS[module])]))
             if loaded is not None:
                 loaded.write_text("\n".join(filter(is_foreign, sys.modules)))
@@ -158,7 +148,7 @@ def load_once(module: str, source: str) -> bool:
         for name in loaded.read_text().split("\n"):
             with suppress(BaseException):
                 importlib.import_module(name)
-    return True
+    return not is_killed(module, source)
 
 
 def path_of(module: str) -> Path:
