@@ -29,14 +29,15 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 MOST_ALIVE, SECONDS = 0.05, 60
+QUICK = "not command and not picture and not killed"  # the others take seconds, and kill no more
 TESTS = {
     "rank.pairs": ["pinned/test_pairs.py", "test_rank.py", "test_rank_times.py"],
     "rank.order": ["pinned/test_order.py"],
     "roofline.floors": ["pinned/test_floors.py"],
     "measure.clock.timing": ["pinned/test_gpu_timers.py", "measure/test_timing.py"],
     "profile.spans": ["pinned/test_spans.py"],
-    "files": ["edges/test_files.py", "edges/test_places.py", "edges/test_strangers.py"],
-    "appended": ["measure/test_traces.py", "edges/test_files.py", "measure/test_resume.py"],
+    "files": ["edges/test_files.py", "edges/test_bounds.py"],
+    "appended": ["edges/test_files.py", "measure/test_traces.py"],
     "trace": ["test_records.py", "test_rank_times.py", "test_rank.py"],
 }
 _OTHER = {
@@ -121,7 +122,7 @@ def is_killed(module: str, source: str, loaded: Path | None = None) -> bool:
         code = 1
         try:
             sys.meta_path.insert(0, Changed(f"kernelderby.{module}", str(path_of(module)), source))
-            words = ["-x", "-q", f"--timeout={SECONDS}", "-p", "no:cacheprovider", "-p", "pytest_timeout"]
+            words = ["-x", "-q", f"--timeout={SECONDS}", "-p", "no:cacheprovider", "-p", "pytest_timeout", "-k", QUICK]
             words += ["-W", "ignore::pytest.PytestAssertRewriteWarning"]  # it is loaded already
             code = int(pytest.main([*words, *(str(ROOT / "tests" / each) for each in TESTS[module])]))
             if loaded is not None:
