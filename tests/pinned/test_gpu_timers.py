@@ -1,11 +1,22 @@
 """The GPU timers on a simulated GPU: one clock that the host and the device share, a stream that runs what it is
 given in order, events on it. No GPU is needed; what is real is timing.py."""
 
+import sys
+from types import SimpleNamespace
+
 import pytest
 
 torch = pytest.importorskip("torch")
 from kernelderby.measure.clock import timing  # noqa: E402
-from kernelderby.measure.clock.timing import CuptiTimer, EventTimer, WallTimer, covered, spans_of_records  # noqa: E402
+from kernelderby.measure.clock.timing import (  # noqa: E402
+    CuptiTimer,
+    EventTimer,
+    TimingFailed,
+    WallTimer,
+    covered,
+    outside_of_windows,
+    spans_of_records,
+)
 
 
 class Gpu:
@@ -26,7 +37,7 @@ class Gpu:
 
     def synchronize(self, device=None):
         self.log.append("synchronize")
-        self.now = max(self.now, self.free)
+        self.now = self.end = max(self.now, self.free)
 
     def spin(self):
         self.now += 1_000
@@ -157,3 +168,165 @@ def test_the_hosts_clock_for_a_cpu(gpu):
         lambda i: gpu.launch("call", 0, host_ns=7_000), 2, lambda i: gpu.spin(), lambda i: gpu.spin()
     )
     assert spans.spans_us == [8.0, 8.0] == spans.host_us == spans.wall_us
+
+
+# ------------------------------------------------------------------------------------------------ which timer, and why
+
+CUDA = torch.device("cuda")
+
+
+def test_every_protocol_has_its_timer(gpu, monkeypatch):
+    monkeypatch.setattr(timing, "CuptiTimer", lambda device: ("cupti", device))
+    assert timing.make_timer("cupti-graph-eager-2", CUDA) == ("cupti", CUDA)
+    assert type(timing.make_timer("events-graph-eager-2", CUDA)) is EventTimer
+    assert type(timing.make_timer("cpu-wall", torch.device("cpu"))) is WallTimer
+
+
+@pytest.mark.parametrize(("cache", "flushed"), [(50 << 20, 256 << 20), (128 << 20, 256 << 20), (200 << 20, 400 << 20)])
+def test_a_flush_is_two_caches_and_256_mib_at_least(monkeypatch, cache, flushed):
+    found = type("Properties", (), {"L2_cache_size": cache})
+    monkeypatch.setattr(timing.torch.cuda, "get_device_properties", lambda device: found)
+    assert timing.flush_bytes(CUDA) == flushed
+
+
+class Tried:
+    """A CuptiTimer that fails where it is told to."""
+
+    fails = ""
+
+    def __init__(self, device):
+        if Tried.fails == "made":
+            raise RuntimeError("no permission")
+
+    def spans(self, call, iterations):
+        assert iterations == 2
+        call(0)
+
+    def graph_us(self, call, iterations):
+        assert iterations == 2
+        call()
+        if Tried.fails == "graph":
+            raise TimingFailed("no GPU activity")
+
+
+@pytest.mark.parametrize(
+    ("fails", "found"),
+    [
+        ("", ("cupti-graph-eager-2", "")),
+        ("made", ("events-graph-eager-2", "no CUPTI: RuntimeError: no permission")),
+        ("graph", ("events-graph-eager-2", "CUPTI records no kernels of a CUDA graph: no GPU activity")),
+    ],
+)
+def test_the_protocol_that_works(monkeypatch, fails, found):
+    """The tensors of the attempt lie on the CPU here."""
+    monkeypatch.setattr(Tried, "fails", fails)
+    monkeypatch.setattr(timing, "CuptiTimer", Tried)
+    for name in ("ones", "empty"):
+        make = getattr(torch, name)
+        monkeypatch.setattr(timing.torch, name, lambda *sizes, device, make=make: make(*sizes))
+    assert timing.find_protocol(CUDA) == found
+    assert timing.find_protocol(torch.device("cpu")) == ("cpu-wall", "")
+
+
+@pytest.mark.parametrize(
+    ("installed", "is_fine"), [("12.9.1", False), ("13.0.0", True), ("14.1.12", True), (None, True)]
+)
+def test_versions_of_cupti(gpu, monkeypatch, installed, is_fine):
+    def version(name):
+        assert name == "cupti-python"
+        if installed is None:
+            raise timing.PackageNotFoundError
+        return installed
+
+    kinds = SimpleNamespace(CONCURRENT_KERNEL=1, MEMCPY=2, MEMSET=3)
+    library = SimpleNamespace(ActivityKind=kinds, activity_register_callbacks=lambda *_: None)
+    monkeypatch.setitem(sys.modules, "cupti", SimpleNamespace(cupti=library))
+    monkeypatch.setattr(timing, "version", version)
+    if is_fine:
+        assert CuptiTimer(CUDA)._kinds == (1, 2, 3)
+    else:
+        with pytest.raises(TimingFailed, match="older than 13"):
+            CuptiTimer(CUDA)
+
+
+def test_a_capture_is_given_back(gpu, monkeypatch):
+    monkeypatch.setattr(timing, "captured", lambda call, device, pool: (call, device, pool))
+    assert EventTimer(CUDA).capture(len, "pool") == (len, CUDA, "pool")
+
+
+# ------------------------------------------------------------------------------------- where exactly a window ends
+
+US = 1_000
+OPENED, CLOSED, SLACK = 1_000 * US, 1_010 * US, 20 * US
+FLUSH = (900 * US, 980 * US)
+
+
+def outside(*records, flush=FLUSH, size=16_000 * 80 * US, windows=((OPENED, CLOSED),), flushes=(890 * US,)):
+    return outside_of_windows([flush, *records], windows, flushes, size, SLACK)
+
+
+@pytest.mark.parametrize(
+    ("record", "is_outside"),
+    [
+        ((OPENED - SLACK, CLOSED), False),
+        ((OPENED - SLACK - 1, CLOSED), True),
+        ((CLOSED, CLOSED + SLACK), False),
+        ((CLOSED + 1, CLOSED + SLACK), True),
+        ((CLOSED, CLOSED + SLACK + 1), True),
+        ((1 << 50, (1 << 50) + 1), True),  # long after the last window
+        ((870 * US, 871 * US), True),  # the slack before the begin of its flush
+        ((870 * US - 1, 871 * US), False),
+        ((0, 1_005 * US), False),  # without its begin, or its end
+        ((1_005 * US, 0), False),
+    ],
+)
+def test_what_is_outside_to_the_nanosecond(record, is_outside):
+    assert outside((OPENED, CLOSED), record) == [int(is_outside)]
+
+
+def test_a_flush_of_fewer_bytes_or_later_is_none():
+    """80 us at 16,000 bytes a nanosecond."""
+    assert outside() == [0]
+    assert outside(size=16_000 * 80 * US + 1) == [timing.NO_FLUSH] == [-1]
+    assert outside(flush=(900 * US, OPENED + SLACK)) == [-1]
+    assert outside(flush=(900 * US, OPENED + SLACK - 1)) == [0]
+
+
+def test_every_record_belongs_to_one_flush():
+    windows = ((OPENED, CLOSED), (OPENED + 1000 * US, CLOSED + 1000 * US))
+    flushes = (890 * US, 1_890 * US)
+    own = ((OPENED, CLOSED), (1_900 * US, 1_980 * US), (OPENED + 1000 * US, CLOSED + 1000 * US))
+    for at, found in ((1_869 * US, [1, 0]), (1_870 * US, [0, 1])):
+        assert outside(*own, (at, at + 1), windows=windows, flushes=flushes) == found
+
+
+def test_stamps_and_flushes_that_do_not_match_are_an_error():
+    with pytest.raises(ValueError):
+        outside(flushes=(1, 2))
+    assert timing.SLACK_NS == 20_000 and timing._SETTLE_NS == 40_000, "docs/protocol.md"
+
+
+def test_an_odd_stamp_is_an_error(gpu, monkeypatch):
+    timer = cupti_timer(gpu)
+    monkeypatch.setattr(timer, "_windows", lambda call, iterations, before, after, opened, *_: opened())
+    with pytest.raises(ValueError):
+        timer.spans(lambda i: None, 1)
+
+
+def test_records_with_one_time_are_left_out_and_told():
+    found = spans_of_records([(OPENED, CLOSED), (0, CLOSED), (OPENED + 5 * US, 0)], [(OPENED, CLOSED)])
+    assert found.spans_us == [10.0] and found.notes == ["2 records without timestamps were left out"]
+
+
+def test_what_comes_after_waits_for_the_clocks_to_settle(gpu):
+    """Each look at the clock takes 1 us: 40 of them, the last is at 40 us."""
+    began = []
+    EventTimer(torch.device("cpu")).spans(lambda i: None, 1, None, lambda i: began.append(gpu.now))
+    ended = len(gpu.log)
+    assert ended and began[0] - gpu.end >= timing._SETTLE_NS and began[0] - gpu.end < timing._SETTLE_NS + 2_000
+
+
+@pytest.mark.parametrize("timer", [EventTimer, WallTimer])
+def test_nothing_before_and_nothing_after(gpu, timer):
+    timer = timer(torch.device("cpu")) if timer is EventTimer else timer()
+    assert len(timer.spans(lambda i: None, 2).spans_us) == 2
