@@ -48,7 +48,7 @@ _FRAME = re.compile(r"Device Frame: ?(?P<kernel>.+?)(?:\+0x[0-9a-f]+)?(?: in (?P
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class SanitizerFinding:
     """what: in the tool's words. where: kernel and source line; the other access of a race too. example: which thread,
     which address, of the first. count: how often."""
 
@@ -155,7 +155,7 @@ def _environment(folder: Path) -> dict[str, str]:
     }
 
 
-def findings(text: str) -> list[Finding]:
+def findings(text: str) -> list[SanitizerFinding]:
     """What a log of any of the tools says, each place once."""
     blocks: list[list[str]] = []
     for line in text.splitlines():
@@ -167,16 +167,16 @@ def findings(text: str) -> list[Finding]:
             blocks[-1].append(told)
         elif not told and blocks:
             blocks.append([])
-    every: dict[tuple[str, str], Finding] = {}
+    every: dict[tuple[str, str], SanitizerFinding] = {}
     for block in filter(None, blocks):
         one = _finding(block)
         known = every.get((one.what, one.where))
         count = 1 + (known.count if known else 0)
-        every[one.what, one.where] = Finding(one.what, one.where, (known or one).example, count)
+        every[one.what, one.where] = SanitizerFinding(one.what, one.where, (known or one).example, count)
     return list(every.values())
 
 
-def _finding(block: list[str]) -> Finding:
+def _finding(block: list[str]) -> SanitizerFinding:
     head, *rest = block
     what, _, access = head.partition(" at ") if "Race" in head or "hazard" in head else (head, "", "")
     places = [_place(f"at {access}")] if access else []
@@ -189,7 +189,7 @@ def _finding(block: list[str]) -> Finding:
     own = [each for each in frames if each and each not in places]
     example = " ".join(line for line in rest if line.startswith(("by thread", "Address", "Access", "and is")))
     where = " and ".join(dict.fromkeys(filter(None, places)))
-    return Finding(what.rstrip(". "), f"{where}, called in {own[-1]}" if own else where, example)
+    return SanitizerFinding(what.rstrip(". "), f"{where}, called in {own[-1]}" if own else where, example)
 
 
 def _place(line: str) -> str:
