@@ -153,10 +153,11 @@ def read_counters(path: Path) -> Counters:
     inside = [launch for launch, mark in zip(launches, marks, strict=True) if mark or not any(marks)]
     rows = tuple(_kernels(inside))
     there = sorted({name for launch in launches for name in launch.metrics})
-    if there and not any(_says_something(row) for row in rows):
+    if not any(_says_something(row) for row in rows):
+        told = f"none of its {len(there)} metrics is one that is read (it has {', '.join(there[:3])})"
         raise DerbyError(
-            f"{path}: none of its {len(there)} metrics is one that is read (it has {', '.join(there[:3])}); count with "
-            "`ncu --set full`, or with `derby profile run --with ncu`"
+            f"{path}: {told if there else 'no metric in it has a value'}; count with `ncu --set full`, or with `derby "
+            "profile run --with ncu`"
         )
     return Counters(
         path,

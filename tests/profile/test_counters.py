@@ -82,7 +82,7 @@ def test_a_program_without_ranges_has_all_its_kernels(tmp_path):
 
 
 def test_what_could_not_be_counted_is_nothing(tmp_path, derby):
-    path = written(tmp_path / "a.csv", [DURATION], [("", "a", ("n/a",))], ("ns",))
+    path = written(tmp_path / "a.csv", [DURATION, READ], [("", "a", ("n/a", 5))], ("ns", "byte"))
     assert read_counters(path).rows[0].duration_ns is None
     code, text, _ = derby("profile", "counters", path, columns=80)
     assert code == 0 and "GPU not named · no call is marked" in text
@@ -96,7 +96,7 @@ def test_what_could_not_be_counted_is_nothing(tmp_path, derby):
         ("==ERROR== ERR_NVGPUCTRPERM\n", 'no line begins with "ID"'),
         ('"ID","Kernel Name","Block Size","Grid Size"\n', "has no kernel"),
         ('"ID","Kernel Name","Block Size","Grid Size"\n"","","",""\n', "has no kernel"),
-        ('"ID","Kernel Name"\n"",""\n"0","a"\n', "has no column Block Size, Grid Size"),
+        ('"ID","Kernel Name"\n"",""\n"0","a"\n', "no metric in it has a value"),
         ('"ID","Kernel Name","Block Size","Grid Size"\n"","","",""\n"0","a","b', "no whole CSV"),
     ],
 )
@@ -203,3 +203,55 @@ def test_stalls_and_the_place_on_a_roofline(tmp_path):
 def test_a_timeline_verb_names_the_right_one(tmp_path, derby):
     code, _, error = derby("profile", "kernels", long_form(tmp_path / "long.csv", [(0, "k", 1)]))
     assert code == 1 and "use `derby profile counters`" in error
+
+
+AGAIN = (
+    "ID,Process ID,Process Name,Host Name,Kernel Name,Context,Stream,Block Size,Grid Size,Device,CC,Section Name,"
+    "Metric Name,Metric Unit,Metric Value"
+)
+
+
+def long_lines(*rows):
+    """(kernel, metric, unit, value) as programs write ncu's table again: without its quotes."""
+    return "\n".join(
+        [
+            AGAIN,
+            *(f'{place},7,a,h,{kernel},1,7,"(256, 1, 1)","(4, 1, 1)",0,9.0,S,{rest}' for place, kernel, rest in rows),
+        ]
+    )
+
+
+DURATION_LINE = (0, "gemm", 'Duration,usecond,"1,234.5"')
+
+
+@pytest.mark.parametrize(
+    ("encoding", "change"),
+    [
+        ("utf-8", lambda text: text),
+        ("utf-16", lambda text: text),
+        ("utf-8", lambda text: "\n".join(f"{at or ''},{line}" for at, line in enumerate(text.splitlines()))),
+        ("utf-8", lambda text: text.replace("Kernel Name", "Function Name")),
+        ("utf-8", lambda text: f"==PROF== Connected\nID of the job, 7\n{text}"),
+    ],
+    ids=["unquoted", "PowerShell", "index", "GUI", "output above"],
+)
+def test_tables_that_other_programs_wrote_again(tmp_path, encoding, change):
+    path = tmp_path / "again.csv"
+    path.write_text(change(long_lines(DURATION_LINE)), encoding=encoding)
+    [row] = read_counters(path).rows
+    assert (row.kernel, row.duration_ns, row.launches) == ("gemm", 1_234_500, 1)
+
+
+def test_a_raw_page_without_its_units(tmp_path):
+    path = tmp_path / "raw.csv"
+    path.write_text(f"ID,Kernel Name,{DURATION}\n0,gemm,700\n1,gemm,900\n")
+    [row] = read_counters(path).rows
+    assert (row.duration_ns, row.launches) == (800, 2)
+
+
+@pytest.mark.parametrize("value", ["", "n/a", "nan"])
+def test_a_table_of_nothing_is_an_error(tmp_path, value):
+    path = tmp_path / "nothing.csv"
+    path.write_text(long_lines((0, "gemm", f"Duration,usecond,{value}"), (0, "gemm", f"Executed Ipc Active,,{value}")))
+    with pytest.raises(DerbyError, match="no metric in it has a value; count with"):
+        read_counters(path)

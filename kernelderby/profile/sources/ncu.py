@@ -24,7 +24,9 @@ _UNITS = {
     **{"cycle/nsecond": 1e9, "cycle/ns": 1e9, "cycle/usecond": 1e6, "cycle/us": 1e6, "cycle/second": 1, "cycle/s": 1},
 }
 _PER = re.compile(r"/(?:block|second|s)$")
-_HEADER = re.compile(r'^"(?:ID|Process ID|Kernel Name)",.*"Kernel Name"|^"Kernel Name",')
+# Quoted by ncu; other programs that write the table again drop the quotes, or put a column of numbers before it.
+_HEADER = re.compile(r'^(?:"?\w*"?,)?"?(?:ID|Process ID|Kernel Name|Function Name)"?,')
+_KERNEL = ("Kernel Name", "Demangled Name", "Function Name")  # the last two in what the GUI exports
 _LONG = {"Metric Name", "Metric Unit"}
 GPU_NAME = "device__attribute_display_name"
 MEND = "write it with `ncu --csv` or `ncu --csv --page raw` (--import REPORT)"
@@ -46,8 +48,10 @@ class CountedLaunch:
 
 def read_launches(path: Path) -> list[CountedLaunch]:
     """DerbyError: no such CSV, without a kernel, or a value that is no number."""
-    text = read_bytes(path).decode("utf-8-sig", errors="replace").splitlines()
-    start = next((number for number, line in enumerate(text) if _HEADER.match(line)), None)
+    raw = read_bytes(path)
+    encoding = "utf-16" if raw[:2] in (b"\xff\xfe", b"\xfe\xff") else "utf-8-sig"  # UTF-16: what PowerShell redirects
+    text = raw.decode(encoding, errors="replace").splitlines()
+    start = next((number for number, line in enumerate(text) if _HEADER.match(line) and _names_kernel(line)), None)
     if start is None:
         raise DerbyError(f'{path}: no line begins with "ID",; {MEND}')
     csv.field_size_limit(max(csv.field_size_limit(), max(map(len, text[start:]))))
@@ -57,16 +61,15 @@ def read_launches(path: Path) -> list[CountedLaunch]:
         raise DerbyError(f"{path}: is no whole CSV ({error}); count again") from None
     lines = [line for line in rest if len(line) == len(header)]
     places = {name: place for place, name in enumerate(header)}
-    if set(places) >= _LONG:
-        found = list(_long(path, places, lines))
-    else:
-        needed = {"Kernel Name", "Block Size", "Grid Size"} - set(places)
-        if needed:
-            raise DerbyError(f"{path}: has no column {', '.join(sorted(needed))}; {MEND}")
-        found = list(_wide(path, places, lines))
+    places["Kernel Name"] = next(places[name] for name in _KERNEL if name in places)
+    found = list(_long(path, places, lines) if set(places) >= _LONG else _wide(path, places, lines))
     if not found:
         raise DerbyError(f"{path}: has no kernel; was anything launched between cudaProfilerStart and its Stop?")
     return found
+
+
+def _names_kernel(line: str) -> bool:
+    return any(name in line for name in _KERNEL)
 
 
 def _long(path: Path, places: dict[str, int], lines: list[list[str]]) -> Iterator[CountedLaunch]:
@@ -101,6 +104,8 @@ def _wide(path: Path, places: dict[str, int], lines: list[list[str]]) -> Iterato
     if not lines:
         return
     units, *rest = lines
+    if units[places["Kernel Name"]]:  # a table that was written again without the line of units
+        units, rest = [""] * len(units), lines
     fixed = {
         "ID",
         "Process ID",
