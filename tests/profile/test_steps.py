@@ -181,6 +181,47 @@ def test_a_drifting_clock_is_no_verdict():
     assert {change.name: change.verdict for change in faster.changes}["gemm_qkv"] == "sped up"
 
 
+def stretched(profile, factors):
+    """With the kernels of its first steps that many times as long, the last factor for all others."""
+    spans, shift, step = [], 0, -1
+    for each in profile.events:
+        step += each.name == "embedding"
+        length = each.end_ns - each.start_ns
+        longer = round(length * (factors[step] if step < len(factors) else 1))
+        spans.append(Span(each.kind, each.name, each.start_ns + shift, each.start_ns + shift + longer))
+        shift += longer - length
+    return Annotated(spans)
+
+
+def test_warm_up_is_left_out_and_told():
+    """Three slow steps in front of one of two alike profiles: 1.8, 1.5 and 1.3 times as long."""
+    cold, warm = stretched(serving(21, jitter=100), (1.8, 1.5, 1.3)), serving(18, jitter=100, seed=1)
+    found = compare_kernels(cold, warm)
+    assert found.said_first == ("A: the first 3 steps took longer than the rest (warm-up) and are left out",)
+    assert found.before_invocations == 17 and abs(found.ratio - 1) < 0.01
+    assert not {"sped up", "slowed down"} & {row.verdict for row in (*found.changes, *found.steps[0].measures)}
+
+
+@pytest.mark.parametrize("factors", [(1, 1.5, 1.5), (1.02, 1.01), (1.5,) * 9])
+def test_what_is_no_warm_up(factors):
+    """Slow steps later on, little differences, and a slow first half: more than a quarter is no warm-up."""
+    found = compare_kernels(stretched(serving(21, jitter=100), factors), serving(18, jitter=100, seed=1))
+    left_out = 5 if len(factors) == 9 else 0
+    assert found.before_invocations == 20 - left_out
+
+
+def test_another_clock_is_told():
+    slower = [(name, 1.1) for name in (*LAYER, "embedding", "sampling")]
+    found = compare_kernels(serving(jitter=100), serving(jitter=100, scale=slower, seed=1))
+    assert found.said_first[-1].startswith("most kernels take 1.10 times as long in B, all alike: the GPU's clock may")
+    one = compare_kernels(serving(jitter=100), serving(jitter=100, scale=[("gemm_qkv", 1.1)], seed=1))
+    assert one.said_first == ()
+
+
+def test_a_profile_without_work_has_no_steps_to_compare():
+    assert compare_kernels(serving(), Annotated([])).steps == ()
+
+
 def test_what_differs_is_said_before_any_number():
     eager, fused = serving(name="step[DECODE bs=8]"), serving(layers=5, name="step[DECODE bs=8]")
     assert compare_kernels(eager, fused).said_first == (

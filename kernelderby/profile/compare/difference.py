@@ -20,6 +20,7 @@ SAME = 0.02  # a change of up to 2 % of its own time is called unchanged; clocks
 CHANCE = 0.01  # a difference that chance makes as often as this is none
 BLOCKS = 40  # stretches of launches, each one value of the test: launches that follow one another are not independent
 _MOST_DRIFT = 0.5  # what is twice as long has changed, however uneven a profile is
+_LARGEST, _ALIKE, _MOST_TIME = 3, 0.02, 0.66  # so many kernels, within so much of one factor, with so much of the time
 LITTLE = 0.10  # of all changes together: a whole change below that has no parts worth a percentage
 
 
@@ -180,6 +181,20 @@ def ordered(changes: Iterable[Difference]) -> tuple[Difference, ...]:
     if gross and abs(whole) >= LITTLE * gross:
         rows = [replace(row, share_of_change=row.change_ns / whole) for row in rows]
     return tuple(sorted(rows, key=lambda row: (-abs(row.change_ns), row.name)))
+
+
+def clock_of(changes: Iterable[Difference]) -> list[str]:
+    """Where nearly all kernels take the same factor longer or shorter, as they do at another clock; else nothing."""
+    rows = [(row.launch_ratio, row.before_ns) for row in changes if row.launch_ratio and row.before_ns]
+    total = sum(time for _, time in rows)
+    for factor, _ in sorted(rows, key=lambda row: -row[1])[:_LARGEST]:
+        alike = [time for ratio, time in rows if abs(ratio - factor) <= _ALIKE * factor]
+        if abs(factor - 1) > SAME and len(alike) >= _LARGEST and sum(alike) >= _MOST_TIME * total:
+            return [
+                f"most kernels take {factor:.2f} times as long in B, all alike: the GPU's clock may differ, which is "
+                "no change of theirs"
+            ]
+    return []
 
 
 def lettered(before: Iterable[str], after: Iterable[str]) -> list[str]:

@@ -15,6 +15,7 @@ from kernelderby.profile.compare.difference import (
     Comparison,
     Difference,
     chance_and_drift,
+    clock_of,
     lettered,
     ordered,
 )
@@ -160,7 +161,7 @@ def _compared(
         _total(right) / float(divisors[1]),
         changes,
         tuple(dict.fromkeys(warnings)),
-        tuple(dict.fromkeys(said)),
+        tuple(dict.fromkeys((*said, *clock_of(changes)))),
         why,
         pair.comparisons,
         kind or "",

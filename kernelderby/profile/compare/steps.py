@@ -20,6 +20,8 @@ MEASURES = (
     ("sum of the kernels", "kernel_ns", "all durations, beside each other or not"),
 )
 _ENOUGH = 3  # steps, from which on the last one, whose gap is not in the profile, is left out
+_FEWEST = 8  # steps of a GPU, from which on its first ones can be told from the rest
+_SLOWER, _DEVIATIONS = 1.1, 3.0  # than the median of the second half, and beyond so many deviations: warm-up
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +37,8 @@ class StepPair:
 def compare_steps(before: ProfileSteps, after: ProfileSteps) -> StepPair:
     """Aligned by kind; where a profile has no steps, both as a whole."""
     said: list[str] = []
+    if not before.steps or not after.steps:
+        return StepPair((), (), None)
     if not (before.how and after.how):
         for letter, one, other in (("A", before, after), ("B", after, before)):
             if other.how and not one.how:
@@ -49,6 +53,8 @@ def compare_steps(before: ProfileSteps, after: ProfileSteps) -> StepPair:
     found = [_compared(title, before.of(title), after.of(title)) for title in shared]
     for each in found:
         said += _about(each)
+        for letter, side in (("A", before), ("B", after)):
+            said += _told_of_warm_up(letter, each.title, side.of(each.title))
     said += _replays(before, after)
     found.sort(key=lambda each: -min(_spent(side.of(each.title)) for side in (before, after)))
     return StepPair(tuple(found), tuple(said), found[0].title if found else None)
@@ -59,9 +65,34 @@ def _spent(steps: Sequence[ProfileStep]) -> int:
 
 
 def counted(steps: Sequence[ProfileStep]) -> list[ProfileStep]:
-    """Without the last step of a GPU: what follows it is not in the profile."""
+    """Without the last step of a GPU, since what follows it is not in the profile, and without its warm-up."""
     whole = [step for step in steps if not step.is_last]
-    return whole if len(whole) >= _ENOUGH else list(steps)
+    if len(whole) < _ENOUGH:
+        return list(steps)
+    warm = {id(step) for step in warm_up(whole)}
+    return [step for step in whole if id(step) not in warm]
+
+
+def warm_up(steps: Sequence[ProfileStep]) -> list[ProfileStep]:
+    """The first steps of each GPU that took longer than the rest, one after another: at most a quarter of them."""
+    by_gpu: dict[str, list[ProfileStep]] = defaultdict(list)
+    for step in sorted(steps, key=lambda each: each.start_ns):
+        by_gpu[step.gpu].append(step)
+    found: list[ProfileStep] = []
+    for own in by_gpu.values():
+        if len(own) >= _FEWEST:
+            limits = {field: _limit(own, field) for field in ("wall_ns", "kernel_ns")}
+            slow = [any(getattr(step, field) > limit for field, limit in limits.items()) for step in own]
+            first = next((place for place, is_slow in enumerate(slow) if not is_slow), 0)
+            found += own[: min(first, len(own) // 4)]
+    return found
+
+
+def _limit(steps: Sequence[ProfileStep], field: str) -> float:
+    settled = [getattr(step, field) for step in steps[len(steps) // 2 :]]
+    middle = median(settled)
+    spread = 1.4826 * median(abs(each - middle) for each in settled)
+    return max(_SLOWER * middle, middle + _DEVIATIONS * spread)
 
 
 def _compared(title: str, before: Sequence[ProfileStep], after: Sequence[ProfileStep]) -> StepComparison:
@@ -96,6 +127,14 @@ def _one_by_one(steps: Sequence[ProfileStep], values: Sequence[int]) -> array[in
     return array(
         "q", [value for _, value in sorted((step.start_ns, value) for step, value in zip(steps, values, strict=True))]
     )
+
+
+def _told_of_warm_up(letter: str, title: str, steps: Sequence[ProfileStep]) -> list[str]:
+    warm = warm_up([step for step in steps if not step.is_last])
+    if not warm:
+        return []
+    what = f"{title} " if title else ""
+    return [f"{letter}: the first {len(warm)} {what}steps took longer than the rest (warm-up) and are left out"]
 
 
 def _about(each: StepComparison) -> list[str]:
