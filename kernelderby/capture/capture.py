@@ -112,7 +112,7 @@ def _work(both: Sequence[tuple[Span, Issued]], chains: Mapping[int, tuple[Operat
         if issued.graph is None:
             yield _Launched(span, issued.chain, issued.grid, None)
         else:
-            yield _Launched(span, chains.get(place, ()), issued.grid, issued.graph)
+            yield _Launched(span, issued.chain or chains.get(place, ()), issued.grid, issued.graph)
 
 
 class _Totals:

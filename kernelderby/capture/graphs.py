@@ -30,6 +30,8 @@ def replayed(both: Sequence[tuple[Span, Issued]], graphs: Sequence[CapturedGraph
     unknown = ambiguous = 0
     remembered: dict[object, tuple[CapturedGraph, list[int | None]] | str] = {}
     for places in replays.values():
+        if any(both[place][1].chain for place in places):  # the file itself says where each kernel was captured
+            continue
         spans = [both[place][0] for place in places]
         grids = [both[place][1].grid for place in places]
         steps = tuple(spans[0].ranges)

@@ -147,6 +147,24 @@ class OperatorStacks:
         return self._sorted[place]
 
 
+class RangeCalls:
+    """The calls that ranges tell, from launch to launch: launches that follow one another in ranges of the same names
+    are of one call."""
+
+    def __init__(self) -> None:
+        self._before: dict[Any, list[tuple[str, OperatorCall | None]]] = {}
+
+    def chain(self, place: Any, ranges: Iterable[str]) -> tuple[OperatorCall, ...]:
+        """place: what launches follow one another in, a process or a thread."""
+        path, last = list[tuple[str, OperatorCall | None]](), self._before.get(place, [])
+        for depth, name in enumerate(ranges):
+            is_same = depth < len(last) and len(path) == depth and last[depth][0] == name
+            is_same = is_same and path == last[:depth]
+            path.append(last[depth] if is_same else (name, call_of_range(name)))
+        self._before[place] = path
+        return tuple(call for _, call in path if call)
+
+
 def operands_of(arguments: Mapping[str, Any]) -> tuple[Operand, ...]:
     """From the arguments of a cpu_op; () where it was recorded without shapes."""
     dims = arguments.get("Input Dims", arguments.get("Input dims"))

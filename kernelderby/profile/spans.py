@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
-from kernelderby.profile.operators import CapturedGraph, Issued, OperatorCall, call_of_range
+from kernelderby.profile.operators import CapturedGraph, Issued, RangeCalls
 
 
 class SpanKind(StrEnum):
@@ -160,15 +160,9 @@ class Profile(ABC):
         """Beside spans(): the framework's operators around each launch. Of ranges only those that tell their sizes;
         of a torch.profiler trace only where it was opened with operators. Kernels that follow one another in ranges of
         the same names are of one call."""
-        before: dict[int, list[tuple[str, OperatorCall | None]]] = {}
+        calls = RangeCalls()
         for span in self.spans():
-            path, last = list[tuple[str, OperatorCall | None]](), before.get(span.process, [])
-            for depth, name in enumerate(span.ranges):
-                is_same = depth < len(last) and len(path) == depth and last[depth][0] == name
-                is_same = is_same and path == last[:depth]
-                path.append(last[depth] if is_same else (name, call_of_range(name)))
-            before[span.process] = path
-            yield Issued(tuple(call for _, call in path if call))
+            yield Issued(calls.chain(span.process, span.ranges))
 
     def captured_graphs(self) -> list[CapturedGraph]:
         """The graphs whose capture the file shows, in order."""

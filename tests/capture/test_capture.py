@@ -17,6 +17,7 @@ from kernelderby.shapes.model import read_model
 from kernelderby.shapes.standing import committed
 from tests.capture.kineto import Trace
 from tests.conftest import CHECKOUT
+from tests.profile.make_nsys import Export, global_id
 
 GEMM = "nvjet_tst_128x256_64x4_2x1_v_bz_TNT"
 
@@ -558,6 +559,53 @@ def test_nvtx_ranges_with_sizes(catalog, tmp_path):
     found = capture(catalog, [open_profile(path, True)], {})
     assert shapes(found) == {"gemm_bf16": (3, 30_000, {"m": 5, "n": 96, "k": 64, "bias_rows": 0}, {})}
     assert found.total_ns == 40_000
+
+
+def graph_export(path, chain=True):
+    """A graph of two layers, captured in ranges with sizes by thread 101 of process 100, instantiated, replayed twice.
+    chain: the copy's events name what they are a copy of."""
+    with Export(path) as export:
+        export.columns["CUDA_GRAPH_NODE_EVENTS"] = (
+            "start INTEGER NOT NULL, end INTEGER, nameId INTEGER, eventClass INTEGER, globalTid INTEGER, "
+            "graphNodeId INTEGER NOT NULL, originalGraphNodeId INTEGER"
+        )
+
+        def node(start, number, original=None):
+            thread = global_id(100, 101)
+            own = {"graphNodeId": number, "originalGraphNodeId": original}
+            export.row("CUDA_GRAPH_NODE_EVENTS", start=start, end=start + 1, globalTid=thread, **own)
+
+        for layer in range(2):
+            export.nvtx("aten::mm, seq = 1, sizes = [[5, 64], [64, 96]]", 100 * layer, 100 * layer + 50)
+            for place in range(2):  # a GEMM in two kernels
+                node(100 * layer + 10 + place, 10 * layer + place + 1)
+            export.nvtx("softmax", 100 * layer + 60, 100 * layer + 70)
+            node(100 * layer + 65, 10 * layer + 3)
+        for number in (1, 2, 3, 11, 12, 13):
+            node(1000 + number, 100 + number, number if chain else None)
+        for replay in range(2):
+            begin = 2000 + 1000 * replay
+            export.call("cudaGraphLaunch_v10000", begin, begin + 10, 70 + replay)
+            for place, number in enumerate((101, 102, 103, 111, 112, 113)):
+                start = begin + 100 + 20 * place
+                export.kernel(GEMM, start, start + 10, 70 + replay)
+                export.connection.execute(
+                    "UPDATE CUPTI_ACTIVITY_KIND_KERNEL SET graphNodeId = ? WHERE start = ?", (number, start)
+                )
+    return path
+
+
+def test_nsys_tells_where_each_kernel_of_a_graph_was_captured(catalog, tmp_path):
+    found = capture(catalog, [open_profile(graph_export(tmp_path / "graph.sqlite"), True)], {})
+    assert shapes(found) == {"gemm_bf16": (4, 80, {"m": 5, "n": 96, "k": 64, "bias_rows": 0}, {})}
+    assert (found.total_ns, found.graph_ns, found.joined_ns) == (120, 120, 80)
+    assert not [each for each in found.warnings if "profile the server's start" in each]
+
+
+def test_nodes_that_are_a_copy_of_none_known(catalog, tmp_path):
+    found = capture(catalog, [open_profile(graph_export(tmp_path / "graph.sqlite", chain=False), True)], {})
+    assert not found.shapes and found.joined_ns == 0 and found.graph_ns == 120
+    assert any("profile the server's start" in each for each in found.warnings)
 
 
 def test_flashinfers_dumps(tmp_path):

@@ -89,9 +89,9 @@ def warm_up(steps: Sequence[ProfileStep]) -> list[ProfileStep]:
 
 
 def _limit(steps: Sequence[ProfileStep], field: str) -> float:
-    settled = [getattr(step, field) for step in steps[len(steps) // 2 :]]
-    middle = median(settled)
-    spread = 1.4826 * median(abs(each - middle) for each in settled)
+    settled: list[int] = [getattr(step, field) for step in steps[len(steps) // 2 :]]
+    middle: float = median(settled)
+    spread: float = 1.4826 * median(abs(each - middle) for each in settled)
     return max(_SLOWER * middle, middle + _DEVIATIONS * spread)
 
 

@@ -20,8 +20,10 @@ import numpy as np
 
 from kernelderby.errors import DerbyError
 from kernelderby.profile.names import fits
+from kernelderby.profile.operators import Issued
 from kernelderby.profile.sources.ranges import NEVER
 from kernelderby.profile.sources.sqlite.columns import in_order, measure
+from kernelderby.profile.sources.sqlite.graphs import replayed_work
 from kernelderby.profile.sources.sqlite.launches import Launches, process_of, range_rows, read_launches
 from kernelderby.profile.sources.sqlite.rows import (
     TABLES,
@@ -91,6 +93,14 @@ class SqliteProfile(Profile):
                 for (start, stop, name, place, size, key), path, call in zip(rows, paths, calls, strict=True):
                     kind, device, stream, names = places[place]
                     yield Span(kind, names[name], start, stop, key >> 32, device, stream, path, size), *call
+
+    def issued(self) -> Iterator[Issued]:
+        """Kernels of a graph's nodes have the operators of the node's capture."""
+        with connect(self.database) as connection:
+            work = replayed_work(connection, self.schema, self._with_processes())
+        for span, issued in zip(self.spans(), super().issued(), strict=True):
+            found = work.get((span.process, span.device, span.stream, span.start_ns)) if work else None
+            yield Issued(found.chain, found.replay) if found else issued
 
     def _batches(self, times: bool) -> Generator[_Batch, None, None]:
         """GPU work in order of start, some rows at a time, with the ranges and the calls of each row."""

@@ -23,6 +23,7 @@ MEMCPY = "CUPTI_ACTIVITY_KIND_MEMCPY"
 MEMSET = "CUPTI_ACTIVITY_KIND_MEMSET"
 RUNTIME = "CUPTI_ACTIVITY_KIND_RUNTIME"
 GRAPH_TRACE = "CUPTI_ACTIVITY_KIND_GRAPH_TRACE"
+GRAPH_NODES = "CUDA_GRAPH_NODE_EVENTS"
 NVTX = "NVTX_EVENTS"
 _EXPORT_AGAIN = "export it again with `nsys export --type sqlite`"
 _CACHE_KIB = 8 * 1024  # of the page cache; tables are read from end to end, so a larger one keeps nothing of use
@@ -140,7 +141,9 @@ def with_validity(connection: sqlite3.Connection, table: EventTable) -> tuple[Ev
 _IS_TABLE = "type = 'table' AND sql LIKE 'CREATE TABLE %'"  # others compute their rows, endlessly if they like
 _TABLES = f"SELECT name FROM sqlite_master WHERE {_IS_TABLE}"
 _OTHERS = f"SELECT name, type FROM sqlite_master WHERE type IN ('table', 'view') AND NOT ({_IS_TABLE})"
-_OURS = re.compile(r"CUPTI_|NVTX_|StringIds|TARGET_INFO_|DIAGNOSTIC_EVENT|META_DATA_|EXPORT_META_DATA", re.IGNORECASE)
+_OURS = re.compile(
+    r"CUPTI_|CUDA_GRAPH_|NVTX_|StringIds|TARGET_INFO_|DIAGNOSTIC_EVENT|META_DATA_|EXPORT_META_DATA", re.IGNORECASE
+)
 
 
 def read_schema(path: Path, connection: sqlite3.Connection) -> Schema:
@@ -161,6 +164,7 @@ def read_schema(path: Path, connection: sqlite3.Connection) -> Schema:
         MEMSET,
         RUNTIME,
         GRAPH_TRACE,
+        GRAPH_NODES,
         NVTX,
         "StringIds",
         "TARGET_INFO_GPU",
