@@ -45,6 +45,7 @@ def everything(path):
     assert found.total_ns == pytest.approx(sum(each.total_ns for each in sums))  # every ns is in one place
     compare_report(compare_kernels(profile, profile))
     if profile.has_events:
+        assert len(list(profile.issued())) == len(list(profile.spans()))  # the operators of derby capture
         assert sum(event["ph"] == "X" and "role" in event["args"] for event in trace_events(profile)) == 3 * sum(
             each.instances for each in sums
         )

@@ -110,7 +110,7 @@ def kernels_report(
     return Report(
         title=f"Kernels of {table.path}",
         facts=_facts(table),
-        tables=tuple(tables),
+        tables=tuple(each for each in tables if each.rows),
         notes=(*table.warnings, *notes, *(f"{each.kind}: {each.advice}" for each in _once(found))),
     )
 
