@@ -16,6 +16,7 @@ from kernelderby.files import write_whole
 from kernelderby.hardware import find_gpu
 
 ARCHITECTURES = {"h100": "90a", "h200": "90a"}  # GPU id -> what nvcc builds for
+ENTRY_POINTS = f"[vllm.general_plugins]\n{NAME} = {NAME}.vllm_plugin:register\n"
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +45,7 @@ def export_wheel(found: AllWinners, folder: Path, told: Callable[[str], None]) -
     version = f"{__version__}+{gpu.id if gpu else ''}"
     info = f"{NAME}-{version}.dist-info"
     files[f"{info}/METADATA"] = _metadata(version, kept).encode()
+    files[f"{info}/entry_points.txt"] = ENTRY_POINTS.encode()
     tag = "py3-none-manylinux_2_28_x86_64" if libraries else "py3-none-any"
     data = wheel_bytes(files, info, tag)
     path = folder / f"{NAME}-{version}-{tag}.whl"

@@ -1,6 +1,8 @@
 """The operators of an exported package on a CPU: every contract in every form, and what the compiler asks."""
 
+import importlib
 import logging
+import sys
 
 import pytest
 import torch
@@ -163,7 +165,7 @@ class Told:
 
     def __init__(self, package, monkeypatch, name, kinds, refusing=()):
         self.calls, self.lines = [], []
-        self.operators = __import__(f"{package.__name__}.operators", fromlist=["x"])
+        self.operators = importlib.import_module(f"{package.__name__}.operators")
         about = dict(package.OPERATORS[name].about)
         about["solutions"] = {each: {"kind": kind, "in_place": {}} for each, kind in kinds.items()}
         about["points"] = [[[4, 64], [float(place + 1) for place in range(len(kinds))]]]
@@ -219,7 +221,7 @@ class _OnGpu:
 
 
 def test_on_a_cpu_plain_torch_runs_and_one_line_says_so(package, row, caplog):
-    solutions = __import__(f"{package.__name__}.solutions", fromlist=["x"])
+    solutions = importlib.import_module(f"{package.__name__}.solutions")
     solutions._told.clear()
     hidden, _, weight, eps = row
     package.OPERATORS["rms_norm"]._orders.clear()
@@ -229,3 +231,17 @@ def test_on_a_cpu_plain_torch_runs_and_one_line_says_so(package, row, caplog):
     assert [record.message for record in caplog.records] == [
         "kernelderby_winners was measured on NVIDIA H200; on a CPU libraries or plain torch run"
     ]
+
+
+def test_a_cuda_library_is_taken_from_the_package_and_never_compiled(package):
+    solutions = importlib.import_module(f"{package.__name__}.solutions")
+    name = "derby_fused_add_rms_norm"
+    about = package.OPERATORS["fused_add_rms_norm"].about["solutions"][name]
+    assert solutions.function_of(name, about) is not None
+    library = sys.modules[f"{package.__name__}_{name}"].library
+    with pytest.raises(ValueError, match="derby_fused_add_rms_norm_sm90a.so is not in this package"):
+        library.build("90a")
+    built = solutions.FOLDER / name / f"{name}_sm90a.so"
+    built.write_bytes(b"")
+    assert library.build("90a") == built
+    built.unlink()

@@ -21,14 +21,17 @@ class Selector:
             known = {name: us for name, us in zip(self.kinds, times, strict=True) if us is not None}
             least = min(known.values())
             self.points.append((sizes, {name: log2(us / least) for name, us in known.items()}))
+        columns = zip(self.axes, zip(*(sizes for sizes, _ in self.points), strict=True), strict=True)
+        self.ranges = {axis: (min(column), max(column)) for axis, column in columns} if self.points else {}
 
     def inside(self, sizes: Sequence[int]) -> bool:
         """Whether the shape lies in the measured region: each size within its measured range, and SLACK beyond it."""
-        if not self.points:
-            return False
-        columns = zip(*(point for point, _ in self.points), strict=True)
-        return all(
-            min(column) / SLACK <= size <= max(column) * SLACK for size, column in zip(sizes, columns, strict=True)
+        return self.reaches(dict(zip(self.axes, sizes, strict=True)))
+
+    def reaches(self, sizes: Mapping[str, int]) -> bool:
+        """The same of some axes. KeyError for an axis that the operator does not have."""
+        return bool(self.points) and all(
+            self.ranges[axis][0] / SLACK <= size <= self.ranges[axis][1] * SLACK for axis, size in sizes.items()
         )
 
     def order(self, sizes: Sequence[int], available: Collection[str]) -> list[str]:
