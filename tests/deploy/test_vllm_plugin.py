@@ -219,8 +219,8 @@ def layer(**other):
     weights = torch.Generator().manual_seed(1)
     return types.SimpleNamespace(
         **{
-            "w13_weight": torch.randn(4, 64, 64, generator=weights).bfloat16(),
-            "w2_weight": torch.randn(4, 64, 32, generator=weights).bfloat16(),
+            "w13_weight": torch.randn(4, 64, 64, generator=weights).div(8).bfloat16(),
+            "w2_weight": torch.randn(4, 64, 32, generator=weights).div(8).bfloat16(),
             "activation": "silu",
             "expert_map": None,
             "apply_router_weight_on_input": False,
@@ -231,7 +231,7 @@ def layer(**other):
 
 def test_experts(plugin):
     plugin.register()
-    experts, ids, weights = layer(), torch.tensor([[0, 1], [2, 3], [1, 0]]), torch.rand(3, 2)
+    experts, ids, weights = layer(), torch.tensor([[0, 1], [2, 3], [1, 0]]), torch.tensor([[0.3, 0.7]] * 3)
     method = UnquantizedFusedMoEMethod()
     found = method.apply(experts, ROWS, weights, ids, None, shared_experts_input=None)
     expected = torch.zeros(3, 64)
@@ -241,7 +241,7 @@ def test_experts(plugin):
             inner = (torch.nn.functional.silu(gate) * up).bfloat16().float()
             expected[token] += weight * (experts.w2_weight[expert].float() @ inner)
     assert found.dtype is torch.bfloat16
-    torch.testing.assert_close(found.float(), expected, rtol=2e-2, atol=1.0)
+    torch.testing.assert_close(found.float(), expected, rtol=2e-2, atol=2e-2)
 
 
 @pytest.mark.parametrize(
