@@ -60,7 +60,7 @@ ROOMS_OF_MEASURE = [
     ("machine",),
     ("judge",),
     ("worker",),
-    ("run", "certify", "author"),
+    ("run", "certify", "author", "decoder"),
     ("record", "tune"),
     ("cluster",),
 ]

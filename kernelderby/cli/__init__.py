@@ -43,7 +43,8 @@ VERBS = {
     "certify": "Keep rows where a change left the machine code as it was.",
     "merge": "Join the rows of other sets into this one.",
     "mcp": "A server for programs that write kernels (MCP).",
-    "export": "Copy the set into another flashinfer-bench dataset.",
+    "export": "Copy the set into another dataset, or its winners into a package.",
+    "serve-bench": "Tokens per second of a decoder with the winners, beside libraries.",
 }
 
 
@@ -67,7 +68,7 @@ class LazyGroup(click.Group):
     def get_command(self, context: click.Context, name: str) -> click.Command | None:
         if name not in self.verbs:
             return None
-        command: click.Command = importlib.import_module(f"{self.package}.{name}").command
+        command: click.Command = importlib.import_module(f"{self.package}.{name.replace('-', '_')}").command
         return command
 
     def format_commands(self, context: click.Context, formatter: click.HelpFormatter) -> None:

@@ -10,7 +10,8 @@ ran at that shape outside of one may run, else plain torch, so that nothing is c
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from .solutions import PREFIX, can_run, function_of, tell
 
 ALIGNMENT = 16  # bytes
 DATA: dict[str, Any] = json.loads((Path(__file__).parent / "operators.json").read_text(encoding="utf-8"))
+_kinds = frozenset(("own", "library", "plain"))  # of the solutions that may run, see only()
 _REFUSALS = (ValueError, TypeError, NotImplementedError, AssertionError)
 
 
@@ -72,17 +74,25 @@ class ServedOperator:
 
     def order(self, sizes: Mapping[str, int], device: torch.device) -> list[str]:
         """The solutions that may run there, best first."""
-        shape = tuple(sizes[axis] for axis in self.selector.axes)
-        key = device, shape
+        key = self._key(sizes, device)
         if key not in self._orders:
             is_measured = device.type == "cuda" and torch.cuda.get_device_name(device) in DATA["gpus"]
             if not is_measured:
                 where = torch.cuda.get_device_name(device) if device.type == "cuda" else "a CPU"
                 tell(f"{PREFIX} was measured on {DATA['gpus'][0]}; on {where} libraries or plain torch run")
             solutions: dict[str, Any] = self.about["solutions"]
-            available = {name for name, about in solutions.items() if can_run(about, device, is_measured)}
-            self._orders[key] = self.selector.order(shape, available)
+            available = {
+                name
+                for name, about in solutions.items()
+                if about["kind"] in _kinds and can_run(about, device, is_measured)
+            }
+            self._orders[key] = self.selector.order(key[1], available)
         return self._orders[key]
+
+    def _key(
+        self, sizes: Mapping[str, int], device: torch.device
+    ) -> tuple[torch.device, tuple[int, ...], frozenset[str]]:
+        return device, tuple(sizes[axis] for axis in self.selector.axes), _kinds
 
     def __call__(self, arguments: Sequence[Any], outputs: Mapping[str, torch.Tensor], in_place: bool = False) -> None:
         """Writes the outputs. in_place: those of self.in_place are the arguments' own tensors."""
@@ -107,7 +117,7 @@ class ServedOperator:
                 if is_plain:
                     raise
                 tell(f"{self.name} at {sizes}: {name} refuses ({str(problem)[:160]}); the next one runs")
-                self._orders[device, tuple(sizes[axis] for axis in self.selector.axes)].remove(name)
+                self._orders[self._key(sizes, device)].remove(name)
                 return self(arguments, outputs, in_place)
             self._warm.add((name, key))
             return None
@@ -149,6 +159,17 @@ def _ready(value: Any) -> Any:
     if not isinstance(value, torch.Tensor) or _is_ready(value):
         return value
     return value.clone(memory_format=torch.contiguous_format)
+
+
+@contextmanager
+def only(*kinds: str) -> Iterator[None]:
+    """Only solutions of these kinds run (own, library; plain torch always may): to compare them in one process."""
+    global _kinds
+    before, _kinds = _kinds, frozenset((*kinds, "plain"))
+    try:
+        yield
+    finally:
+        _kinds = before
 
 
 # ------------------------------------------------------------------------------------------------------- registration

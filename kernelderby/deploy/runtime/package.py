@@ -4,8 +4,8 @@ Every operator is an attribute and stands in torch.ops: `rms_norm(hidden_states,
 output)`, and `fused_add_rms_norm_(...)` where servers update in place.
 """
 
-from .operators import DATA, OPERATORS, register
+from .operators import DATA, OPERATORS, only, register
 
 globals().update(found := register())
-__all__ = ["DATA", "OPERATORS", *found]
+__all__ = ["DATA", "OPERATORS", "only", *found]
 del found

@@ -1,0 +1,71 @@
+"""Tokens per second of a decoder of a model's true sizes, with the winners and with the best libraries."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from kernelderby.errors import DerbyError
+from kernelderby.report.answer import Answer
+from kernelderby.report.decoder import CellLike, served_answer
+from kernelderby.shapes.model import Model, read_model
+from kernelderby.shapes.standing import committed
+
+BATCHES = (1, 4, 16, 64, 256)
+CONTEXT, PREFILL = 4096, 8192  # tokens
+
+
+def serve_bench(
+    model: Path,
+    batches: Sequence[int] = BATCHES,
+    *,
+    layers: int = 4,
+    context: int = CONTEXT,
+    prefill: int = PREFILL,
+    rounds: int = 5,
+    device: str = "cuda",
+    told: Callable[[str], None] = lambda _: None,
+) -> Answer[tuple[CellLike, ...]]:
+    """model: a config.json, or the name of a committed one. layers: of the decoder; a step's time is of so many and
+    of the logits. prefill: tokens of one more load, one prompt; 0 for none. device: cuda, or cpu to try it out.
+    DerbyError: no package of winners is installed, a model whose layer this decoder does not have, no GPU."""
+    import torch
+
+    from kernelderby.measure.decoder.bench import bench
+    from kernelderby.measure.decoder.layers import DecoderSizes, StepLoad
+
+    if device == "cuda" and not torch.cuda.is_available():
+        raise DerbyError("no CUDA device; --device cpu tries the command out, without times")
+    found = read_model(committed(model), 1)
+    sizes = DecoderSizes(**_sizes(model, found, layers))
+    loads = [StepLoad(batch, batch, context) for batch in batches]
+    loads += [StepLoad(prefill, 1, prefill)] if prefill else []
+    cells = []
+    for load in loads:
+        told(f"{found.name}: {load.tokens} tokens")
+        cells += bench(sizes, [load], torch.device(device), rounds, compiles=device == "cuda")
+    where = torch.cuda.get_device_name() if device == "cuda" else "CPU"
+    return served_answer(f"{found.name}, {layers} layers", where, tuple(cells))
+
+
+def _sizes(path: Path, model: Model, layers: int) -> dict[str, Any]:
+    facts = model.facts
+    if not all(name in facts for name in ("norm_heads", "silu", "kv_heads", "rope_base")) or "fp8_block" in facts:
+        raise DerbyError(
+            f"{path}: this decoder has layers as Qwen3's alone (a norm of each head, SiLU, bfloat16); "
+            "try qwen3-8b or qwen3-30b-a3b"
+        )
+    names = {
+        "hidden": "hidden",
+        "heads": "heads",
+        "kv_heads": "kv_heads",
+        "head_dim": "head_dim",
+        "vocab": "vocab",
+        "eps": "eps",
+        "rope_base": "rope_base",
+    }
+    sizes: dict[str, Any] = {own: facts[theirs] for own, theirs in names.items()}
+    sizes |= {"intermediate": facts["expert" if "experts" in facts else "dense"]}
+    sizes |= {name: facts[name] for name in ("experts", "top_k") if name in facts}
+    return {**sizes, "name": model.name, "layers": layers}

@@ -1,0 +1,57 @@
+"""derby serve-bench: tokens per second with the winners."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from kernelderby.cli.options import FILE, Count, DerbyCommand, names_option
+from kernelderby.cli.output import Output, output_options, warn
+from kernelderby.errors import DerbyError
+
+
+@click.command(cls=DerbyCommand)
+@click.argument("model", metavar="CONFIG.json|NAME", type=FILE)
+@names_option("--batch", metavar="N", help="Sequences that decode one token each (default: 1, 4, 16, 64, 256).")
+@click.option("--layers", type=Count(1), default=4, show_default=True, help="Layers of the decoder.")
+@click.option("--context", type=Count(1), default=4096, show_default=True, help="Tokens in each sequence's cache.")
+@click.option("--prefill", type=Count(0), default=8192, show_default=True, help="Tokens of one prompt; 0: none.")
+@click.option("--rounds", type=Count(1), default=5, show_default=True, help="Rounds of A B B A.")
+@click.option("--device", type=click.Choice(["cuda", "cpu"]), default="cuda", help="cpu: only to try the command out.")
+@output_options("serve-bench", tables=("steps",), write=False)
+def command(
+    model: Path,
+    batch: tuple[str, ...],
+    layers: int,
+    context: int,
+    prefill: int,
+    rounds: int,
+    device: str,
+    output: Output,
+) -> None:
+    """A decoder with the layer sizes of a model, around the installed winners, around the best libraries, and compiled.
+
+    \b
+    derby export --wheel dist; pip install --no-deps dist/*.whl
+    derby serve-bench qwen3-30b-a3b --batch 16,64
+    """
+    from kernelderby.api.decoder import BATCHES, serve_bench
+
+    sizes = []
+    for each in batch or map(str, BATCHES):
+        if not each.isdecimal() or int(each) < 1:
+            raise DerbyError(f"--batch: {each!r:.40} is no number of sequences; give one such as 16")
+        sizes.append(int(each))
+    output.emit(
+        serve_bench(
+            model,
+            sizes,
+            layers=layers,
+            context=context,
+            prefill=prefill,
+            rounds=rounds,
+            device=device,
+            told=lambda line: warn([] if output.is_json else [line]),
+        )
+    )

@@ -1,0 +1,123 @@
+"""Tokens per second of a decoder with each variant's operators: predicted, then measured in turn (A B B A)."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from math import log2
+from typing import Any
+
+import torch
+
+from kernelderby.measure.decoder.layers import Decoder, DecoderSizes, StepLoad
+from kernelderby.measure.decoder.variants import calls_of, of_package, package, plain, predicted_saving
+
+VARIANTS = ("libraries", "compile", "winners")
+NEAR = 1.0  # octaves, all sizes together, between a call and the measured shape that stands for it
+
+
+@dataclass(frozen=True, slots=True)
+class DecoderCell:
+    """step_us: variant -> median time of a step. predicted_us: of the winners, from the libraries' measured step and
+    the recorded times, worked out before the winners ran. unknown: operators without a recorded shape near.
+    difference: variant -> the largest difference of a logit to the libraries', over the largest logit."""
+
+    load: StepLoad
+    step_us: dict[str, float]
+    predicted_us: float | None
+    unknown: tuple[str, ...]
+    difference: dict[str, float]
+
+
+def bench(
+    sizes: DecoderSizes, loads: list[StepLoad], device: torch.device, rounds: int = 5, compiles: bool = True
+) -> list[DecoderCell]:
+    """On a GPU each step is a replayed CUDA graph; on a CPU it is called, and its times mean nothing.
+    DerbyError where the package is not installed."""
+    winners = package()
+    return [_cell(winners, Decoder(sizes, load, device), rounds, compiles) for load in loads]
+
+
+def _cell(winners: Any, decoder: Decoder, rounds: int, compiles: bool) -> DecoderCell:
+    names = [name for name in VARIANTS if compiles or name != "compile"]
+    saved, unknown = predicted_saving(winners, calls_of(decoder), nearest_times)
+    with torch.no_grad():
+        ready = {name: _ready(winners, name, decoder) for name in names}
+        logits = {name: run().float().clone() for name, run in ready.items()}
+        times: dict[str, list[float]] = {name: [] for name in names}
+        for _ in range(rounds):
+            for name in (*names, *reversed(names)):
+                times[name].append(_timed(ready[name], decoder.device))
+    base = logits["libraries"]
+    largest = base.abs().max().item() or 1.0
+    medians = {name: statistics.median(own) for name, own in times.items()}
+    return DecoderCell(
+        decoder.load,
+        medians,
+        medians["libraries"] - saved if decoder.device.type == "cuda" else None,
+        tuple(unknown),
+        {name: (own - base).abs().max().item() / largest for name, own in logits.items() if name != "libraries"},
+    )
+
+
+def nearest_times(operator: Any, shape: tuple[int, ...]) -> dict[str, float] | None:
+    """Solution -> recorded us at the measured shape that is nearest; None where none is within NEAR."""
+    names = list(operator.selector.kinds)
+    found = [
+        (sum(abs(log2(max(one, 1) / max(other, 1))) for one, other in zip(shape, sizes, strict=True)), times)
+        for sizes, times in operator.about["points"]
+    ]
+    octaves, times = min(found, key=lambda each: each[0], default=(NEAR + 1, []))
+    return {name: us for name, us in zip(names, times, strict=True) if us is not None} if octaves <= NEAR else None
+
+
+def _ready(winners: Any, name: str, decoder: Decoder) -> Callable[[], torch.Tensor]:
+    """The step of that variant: warmed up and, on a GPU, captured."""
+    kinds = {"winners": ("own", "library", "plain")}.get(name, ("library", "plain"))
+    operators = of_package(winners)
+    if name == "compile":
+        operators |= plain(decoder)
+
+    def step() -> torch.Tensor:
+        return decoder.step(operators)
+
+    run = torch.compile(step, dynamic=False) if name == "compile" else step
+    with winners.only(*kinds):
+        run()
+        if decoder.device.type != "cuda":
+            return _kept(winners, kinds, run)
+        run()
+        torch.cuda.synchronize()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            output = run()
+
+    def replay() -> torch.Tensor:
+        graph.replay()
+        return output
+
+    return replay
+
+
+def _kept(winners: Any, kinds: tuple[str, ...], run: Callable[[], torch.Tensor]) -> Callable[[], torch.Tensor]:
+    def called() -> torch.Tensor:
+        with winners.only(*kinds):
+            return run()
+
+    return called
+
+
+def _timed(run: Callable[[], torch.Tensor], device: torch.device) -> float:
+    """us of one step."""
+    if device.type != "cuda":
+        start = time.perf_counter()
+        run()
+        return (time.perf_counter() - start) * 1e6
+    start_event, end_event = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
+    start_event.record()
+    run()
+    end_event.record()
+    end_event.synchronize()
+    return float(start_event.elapsed_time(end_event) * 1e3)

@@ -1,0 +1,122 @@
+"""What runs a decoder's operators: an installed package of winners, its libraries alone, or plain torch to compile."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+
+from kernelderby.errors import DerbyError
+from kernelderby.measure.decoder.layers import Decoder, Operators
+
+PACKAGE = "kernelderby_winners"
+NAMES = (
+    *("rms_norm", "fused_add_rms_norm", "silu_and_mul", "paged_attention_decode", "unified_attention"),
+    *("moe_topk_gating_softmax", "fused_moe"),
+)
+
+
+def package() -> Any:
+    """The installed package. DerbyError where there is none."""
+    try:
+        return importlib.import_module(PACKAGE)
+    except ImportError as error:
+        raise DerbyError(
+            f"{PACKAGE} does not import ({error}); make it by `derby export --wheel DIR`, then pip install the wheel"
+        ) from None
+
+
+def of_package(winners: Any) -> Operators:
+    """Its operators; the residual is updated in place, as servers do."""
+
+    def add(x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, eps: float) -> tuple[torch.Tensor, ...]:
+        winners.fused_add_rms_norm_(x, residual, weight, eps)
+        return x, residual
+
+    found: Operators = {name: getattr(winners, name) for name in NAMES if hasattr(winners, name)}
+    if missing := [name for name in NAMES if name not in found]:
+        raise DerbyError(f"{PACKAGE}: brings no {missing[0]}; export it with all operators")
+    return {**found, "fused_add_rms_norm": add}
+
+
+def plain(sizes_of: Decoder) -> Operators:
+    """torch alone, for torch.compile: what a fusing compiler sees through."""
+    top_k = sizes_of.sizes.top_k
+
+    def norm(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
+        return F.rms_norm(x.float(), x.shape[-1:], weight.float(), eps).to(x.dtype)
+
+    def add(x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, eps: float) -> tuple[torch.Tensor, ...]:
+        total = x.float() + residual.float()
+        return F.rms_norm(total, x.shape[-1:], weight.float(), eps).to(x.dtype), total.to(x.dtype)
+
+    def silu(halves: torch.Tensor) -> torch.Tensor:
+        gate, up = halves.float().unbind(1)
+        return (F.silu(gate) * up).to(halves.dtype)
+
+    def gating(logits: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        weights, ids = logits.softmax(-1).topk(top_k)
+        return weights, ids.to(torch.int32)
+
+    return {"rms_norm": norm, "fused_add_rms_norm": add, "silu_and_mul": silu, "moe_topk_gating_softmax": gating}
+
+
+def calls_of(decoder: Decoder) -> list[tuple[str, dict[str, int], int]]:
+    """(operator, axes, calls) of a step, of those that a package replaces."""
+    sizes, load = decoder.sizes, decoder.load
+    norm = {"hidden_size": sizes.head_dim}
+    found = [
+        ("fused_add_rms_norm", {"num_tokens": load.tokens, "hidden_size": sizes.hidden}, 2 * sizes.layers),
+        ("rms_norm", {"num_tokens": load.tokens * sizes.heads, **norm}, sizes.layers),
+        ("rms_norm", {"num_tokens": load.tokens * sizes.kv_heads, **norm}, sizes.layers),
+    ]
+    blocks = decoder.table.shape[1]
+    paged = {
+        "num_seqs": load.sequences,
+        "num_blocks": load.sequences * blocks,
+        "max_blocks_per_seq": blocks,
+        "num_query_heads": sizes.heads,
+        "num_kv_heads": sizes.kv_heads,
+        "head_dim": sizes.head_dim,
+    }
+    if load.is_decode:
+        found.append(("paged_attention_decode", paged, sizes.layers))
+    else:
+        more = {"num_tokens": load.tokens, "len_cu_seqlens": load.sequences + 1, **paged}
+        found.append(("unified_attention", more, sizes.layers))
+    if not sizes.experts:
+        found.append(
+            ("silu_and_mul", {"num_tokens": load.tokens, "intermediate_size": sizes.intermediate}, sizes.layers)
+        )
+        return found
+    of_experts = {"num_tokens": load.tokens, "num_experts": sizes.experts}
+    found.append(("moe_topk_gating_softmax", of_experts, sizes.layers))
+    experts = {
+        **of_experts,
+        "hidden_size": sizes.hidden,
+        "intermediate_size": sizes.intermediate,
+        "gate_up_size": 2 * sizes.intermediate,
+        "top_k": sizes.top_k,
+    }
+    return [*found, ("fused_moe", experts, sizes.layers)]
+
+
+def predicted_saving(
+    winners: Any, calls: Iterable[tuple[str, dict[str, int], int]], near: Callable[[Any, tuple[int, ...]], Any]
+) -> tuple[float, list[str]]:
+    """(us of a step that the package saves beside its libraries, by the recorded times at the nearest measured shape;
+    operators without a shape near enough, which count as nothing saved). near: of bench.py."""
+    saved, unknown = 0.0, []
+    for name, axes, count in calls:
+        operator = winners.OPERATORS[name]
+        times = near(operator, tuple(axes[axis] for axis in operator.selector.axes))
+        kinds = operator.selector.kinds
+        libraries = [us for each, us in (times or {}).items() if kinds[each] == "library"]
+        if not libraries:
+            unknown.append(f"{name} at {', '.join(f'{axis} {size}' for axis, size in axes.items())}")
+            continue
+        saved += count * (min(libraries) - min(times.values()))
+    return saved, unknown
