@@ -1,6 +1,7 @@
 """Exploits and honest solutions, in real processes: what each ends as, and that nothing of the run is touched.
 
-`make test` takes a share of them, `make cheats` all: those that say SLOW wait for the judge's patience or a time-out.
+`make test` takes a few of each class, `make cheats` all, also those that wait for the judge's patience or a time-out
+(SLOW).
 
 exploits/*.py: STATUS holds the statuses that may end it, CLASS what it tries, NEEDS the fence that stops it, LEAST_US
 what a row that passed must not claim less than; honest/*.py pass. The operator is that of tests/misbehaviours. Each
@@ -18,6 +19,7 @@ import re
 import subprocess
 import sys
 import time
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -63,7 +65,24 @@ def constants(name: str) -> dict[str, object]:
 
 
 EVERY = {name: constants(name) for name in SOURCES if name not in HONEST}
-EXPLOITS = {name: each for name, each in EVERY.items() if os.environ.get("DERBY_TESTS_ALL") or not each.get("SLOW")}
+IN_EVERY_RUN = ("forges_a_row", "kills_its_parent", "a_message_that_cannot_be_written", "a_daemon_that_stays")
+SHARE = 4  # `make test` takes one exploit of so many in each class, and those that all others are compared by
+
+
+def chosen() -> dict[str, dict[str, object]]:
+    if os.environ.get("DERBY_TESTS_ALL"):
+        return EVERY
+    found, seen = {}, Counter[str]()
+    for name, each in EVERY.items():
+        if each.get("SLOW"):
+            continue
+        seen[str(each["CLASS"])] += 1
+        if seen[str(each["CLASS"])] % SHARE == 1 or name in IN_EVERY_RUN:
+            found[name] = each
+    return found
+
+
+EXPLOITS = chosen()
 
 
 def add_solution(root: Path, name: str) -> None:
@@ -143,8 +162,8 @@ def found(ended):
 
 
 def test_there_are_enough():
-    assert len(EXPLOITS) >= 30 and len(HONEST) >= 5
-    assert len({each["CLASS"] for each in EXPLOITS.values()}) >= 6
+    assert len(EVERY) >= 100 and len(HONEST) >= 8
+    assert {each["CLASS"] for each in EXPLOITS.values()} == {each["CLASS"] for each in EVERY.values()}
 
 
 @pytest.mark.parametrize("name", EXPLOITS)
@@ -178,7 +197,7 @@ def test_rows_hold_text_that_can_be_read(found):
 
 def test_nothing_of_the_user_gets_out(found):
     said = [name for name, each in EXPLOITS.items() if each["CLASS"] == "something gets out"]
-    assert len(said) >= 5
+    assert len(said) >= (5 if len(EXPLOITS) == len(EVERY) else 2)
     for name in said:
         assert "hunter2" not in json.dumps(found[name]), name
 

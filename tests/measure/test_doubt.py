@@ -9,6 +9,7 @@ from kernelderby.measure.clock.graphs import NotCapturable
 from kernelderby.measure.judge import doubt
 from kernelderby.measure.judge.batch import Beside, held_against, sets_for
 from kernelderby.measure.judge.doubt import Claims, Judged, SecondLook, SessionClock
+from kernelderby.measure.judge.relay import Pacemaker, Relayed
 from kernelderby.trace import Status
 
 BESIDE = Beside(300.0, 3.0)  # of an H200's order: two messages, the launch of a graph
@@ -55,10 +56,62 @@ class Batches:
         return 5.0
 
 
-def looked(per_call, claims, host_us=5.0, refuses=False, returns_outputs=False):
-    session = SessionClock(beside={"eager": BESIDE, "graph": BESIDE})
-    look = SecondLook(Batches(per_call, refuses), "cuda", session, returns_outputs)
-    return look.at(Claims(claims, host_us), Judged())
+class Singles:
+    """The relay: what single calls take by it, and how unsure it is."""
+
+    def __init__(self, per_call, unsure_us=0.5):
+        self.per_call, self.unsure_us = per_call, unsure_us
+
+    def relayed(self, pace, kind, margin_us, copy_us=0.0):
+        return Relayed(self.per_call[kind] - copy_us, self.unsure_us)
+
+
+class Seen:
+    def __init__(self, judged, batches):
+        self.verdict, self.clocked, self.relayed = judged.verdict, judged.clocked, judged.relayed
+        self.graph_missing, self.batches = judged.graph_missing, batches
+
+
+PACE = Pacemaker(None, None, {"eager": 1.5, "graph": 1.5})
+
+
+def looked(per_call, claims, host_us=5.0, refuses=False, returns_outputs=False, singly=None, unsure_us=0.5):
+    """per_call: in batches. singly: by the relay; without it there is no pace."""
+    session = SessionClock(beside={"eager": BESIDE, "graph": BESIDE}, pace=PACE if singly else None)
+    batches = Batches(per_call, refuses)
+    look = SecondLook(Singles(singly, unsure_us), batches, "cuda", session, returns_outputs)
+    return Seen(look.at(Claims(claims, host_us), Judged()), batches.asked)
+
+
+def test_a_single_call_decides_where_the_pace_is_certain():
+    """A batch of a host-bound solution says 300 us; its call alone takes 10."""
+    judged = looked({"eager": 300.0, "graph": 300.0}, {"eager": 10.0, "graph": 9.0}, singly={"eager": 10.5, "graph": 9})
+    assert judged.verdict.status is Status.PASSED and judged.batches == []
+    assert {kind: each.short_us for kind, each in judged.clocked.items()} == {"eager": 0, "graph": 0}
+
+
+@pytest.mark.parametrize("real", [3.0, 10.0, 40.0, 300.0])
+@pytest.mark.parametrize("share", [0.1, 0.5, 0.9])
+def test_a_claim_short_of_the_single_call_is_replaced_by_it(real, share):
+    judged = looked({}, {"graph": real * share}, singly={"graph": real}, unsure_us=0.0)
+    counts = real * share + judged.clocked["graph"].short_us
+    assert counts == pytest.approx(real) or real - counts <= max(2.0, 0.05 * real)
+
+
+def test_what_no_single_call_can_take_by_accident_ends_the_race():
+    judged = looked({}, {"graph": 10.0}, singly={"graph": 900.0})
+    assert judged.verdict.status is Status.REWARD_HACK and judged.verdict.message.startswith("graph: ")
+
+
+def test_where_the_pace_is_not_certain_batches_decide():
+    judged = looked({"eager": 10.0}, {"eager": 10.0}, singly={"eager": 900.0}, unsure_us=30.0)
+    assert judged.batches == ["eager"] and judged.clocked["eager"].short_us == 0
+    assert judged.relayed["eager"].unsure_us == 30.0
+
+
+def test_copies_that_its_worker_makes_are_not_the_calls():
+    judged = looked({}, {"eager": 10.0}, singly={"eager": 16.0}, returns_outputs=True)
+    assert judged.clocked["eager"].short_us == 0
 
 
 @pytest.fixture(autouse=True)

@@ -15,6 +15,7 @@ from kernelderby.measure.fence import processes
 
 torch = pytest.importorskip("torch")
 from kernelderby.measure.run import helpers  # noqa: E402
+from kernelderby.measure.wire.still import standing_still  # noqa: E402
 
 
 class Process:
@@ -87,13 +88,13 @@ def test_who_keeps_the_gpu_busy_is_found_by_stopping_one_after_the_other(racing,
     monkeypatch.setattr(helpers, "_RUNS_OUT_SECONDS", 0.1)
     monkeypatch.setattr(helpers, "_QUIET_SECONDS", 0.1)
     monkeypatch.setattr(
-        helpers, "_is_busy", lambda device: any(each.busy and not each.stopped for each in racing.values())
+        helpers, "is_busy", lambda device: any(each.busy and not each.stopped for each in racing.values())
     )
     device, watch = torch.device("cuda", 0), helpers.Watch()
     assert watch.out_of_turn(racing, device) == "busy"
     assert [name for name, each in racing.items() if each.stopped] == ["busy"], "the others go on"
     assert watch.out_of_turn(racing, device) is None
-    monkeypatch.setattr(helpers, "_is_busy", lambda device: True)
+    monkeypatch.setattr(helpers, "is_busy", lambda device: True)
     assert watch.out_of_turn(racing, device) is None, "somebody else's work"
     assert not any(each.stopped for each in racing.values())
 
@@ -102,7 +103,7 @@ def test_a_gpu_that_came_to_rest_by_itself_was_nobodys(racing, monkeypatch):
     monkeypatch.setattr(helpers, "_RUNS_OUT_SECONDS", 0.1)
     monkeypatch.setattr(helpers, "_QUIET_SECONDS", 0.1)
     looks = iter([True])
-    monkeypatch.setattr(helpers, "_is_busy", lambda device: next(looks, False))
+    monkeypatch.setattr(helpers, "is_busy", lambda device: next(looks, False))
     assert helpers.Watch().out_of_turn(racing, torch.device("cuda", 0)) is None
 
 
@@ -124,7 +125,7 @@ def test_the_others_stand_still_with_all_that_they_have_started(racing):
     for each in others:
         each.stop = partial(processes.signalled, each.pid, signal.SIGSTOP)
         each.go_on = partial(processes.signalled, each.pid, signal.SIGCONT)
-    with pytest.raises(KeyError), helpers.standing_still(others):
+    with pytest.raises(KeyError), standing_still(others):
         assert soon(lambda: states(*racing.keys() - {"honest"}) == {"T"})
         assert states("honest") <= {"S", "R", "D"}
         raise KeyError

@@ -18,6 +18,7 @@ from kernelderby.measure.judge.correctness import POISON, Outputs, synchronize
 from kernelderby.measure.judge.exchange import Exchange, HandsLike
 from kernelderby.measure.wire.replies import Verdict, Wrong
 from kernelderby.measure.wire.shared import BufferSet, shared_set
+from kernelderby.measure.wire.signals import Signals, signal_set
 from kernelderby.trace import Status
 
 BATCHES = 6
@@ -104,8 +105,9 @@ def calibrated(hands: HandsLike, device: torch.device) -> dict[str, Beside]:
     place = ((1,), torch.float32)
     most = _MOST_SETS[device.type]
     sets = [shared_set({"source": place}, {"destination": place}, device) for _ in range(most)]
+    signals = Signals(signal_set(device))
     try:
-        hands.attach(sets)
+        hands.attach(sets, signals)
         kinds = ["eager"]
         if device.type == "cuda":
             hands.capture()
@@ -120,7 +122,7 @@ def calibrated(hands: HandsLike, device: torch.device) -> dict[str, Beside]:
             found[kind] = Beside(max(0.0, few - 2 * call_us), call_us)
         return found
     finally:
-        for each in sets:
+        for each in (*sets, signals.buffers):
             each.release()
 
 

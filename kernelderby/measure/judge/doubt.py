@@ -6,8 +6,18 @@ import time
 from dataclasses import dataclass, field
 
 from kernelderby.measure.clock.graphs import NotCapturable
-from kernelderby.measure.judge.batch import UNKNOWN, Batches, Beside, Clocked, held_against, sets_for
+from kernelderby.measure.judge.batch import (
+    LEAST_US,
+    OF_CALL,
+    UNKNOWN,
+    Batches,
+    Beside,
+    Clocked,
+    held_against,
+    sets_for,
+)
 from kernelderby.measure.judge.exchange import PASSED
+from kernelderby.measure.judge.relay import Pacemaker, Relay, Relayed
 from kernelderby.measure.wire.replies import Verdict
 from kernelderby.trace import Status
 
@@ -30,6 +40,7 @@ class SessionClock:
 
     empty_kernel_us: dict[str, float | None] | None = None
     beside: dict[str, Beside] = field(default_factory=dict)
+    pace: Pacemaker | None = None
 
 
 @dataclass(slots=True)
@@ -38,39 +49,72 @@ class Judged:
 
     verdict: Verdict = PASSED
     clocked: dict[str, Clocked] = field(default_factory=dict)
+    relayed: dict[str, Relayed] = field(default_factory=dict)
     graph_missing: str = ""
+
+
+# Where the pace is less certain than that, the relay decides nothing, and a batch does.
+_UNSOUND_US, _UNSOUND_OF_CALL = 8.0, 0.1
 
 
 class SecondLook:
     """returns_outputs: its worker copies them after each call."""
 
-    def __init__(self, batches: Batches, device: str, session: SessionClock, returns_outputs: bool) -> None:
-        self._batches, self._device, self._session = batches, device, session
+    def __init__(
+        self, relay: Relay, batches: Batches, device: str, session: SessionClock, returns_outputs: bool
+    ) -> None:
+        self._relay, self._batches, self._device, self._session = relay, batches, device, session
         self._returns_outputs = returns_outputs
 
     def at(self, claims: Claims, judged: Judged) -> Judged:
-        """A claim that falls short of the judge's clock is replaced by it; one that no slow host explains ends the
-        race for the solution. Long Python in a call looks the same as work that its timer does not show, so the eager
-        time is what a call takes, whatever took it."""
-        wanted = max(sets_for(claimed, self._device) for claimed in claims.medians.values())
+        """A claim that falls short of the judge's clock is replaced by it; one that nothing explains ends the race for
+        the solution. The relay sees each call alone. Without it (no pace, or one that is not certain) a batch counts:
+        in it long Python in a call looks the same as work that its timer does not show, and the eager time is what a
+        call takes, whatever took it."""
+        left = dict(claims.medians)
+        for kind, claimed in claims.medians.items():
+            if (clocked := self._alone(kind, claimed, judged)) is not None:
+                del left[kind]
+                judged.clocked[kind] = clocked
+                if self._is_no_accident(clocked, claimed if kind == "graph" else max(claimed, claims.host_us)):
+                    return _accused(judged, kind, claimed, clocked)
+        return self._in_batches(left, claims.host_us, judged) if left else judged
+
+    def _alone(self, kind: str, claimed: float, judged: Judged) -> Clocked | None:
+        """By the relay; None where that is not certain enough."""
+        pace, margin = self._session.pace, max(LEAST_US, OF_CALL * claimed)
+        if pace is None:
+            return None
+        copy_us = self._batches.copy_us(kind) if self._returns_outputs else 0.0
+        best: Relayed | None = None
+        for pause in (0.0, *_PATIENCE):
+            time.sleep(pause)
+            found = self._relay.relayed(pace, kind, margin, copy_us)
+            best = found if best is None or found.call_us < best.call_us else best
+            short = best.call_us - claimed - margin - best.unsure_us
+            if short <= 0:
+                break
+        assert best is not None
+        judged.relayed[kind] = best
+        if best.unsure_us > max(_UNSOUND_US, _UNSOUND_OF_CALL * claimed):
+            return None
+        return Clocked(best.call_us, best.call_us - claimed if short > 0 else 0.0)
+
+    def _in_batches(self, left: dict[str, float], host_us: float, judged: Judged) -> Judged:
+        wanted = max(sets_for(claimed, self._device) for claimed in left.values())
         try:
             there = self._batches.sets(wanted)
         except NotCapturable as error:
             judged.graph_missing = f"over {wanted} sets of inputs: {error}"
             there = wanted
-        for kind, claimed in claims.medians.items():
+        for kind, claimed in left.items():
             if kind == "graph" and judged.graph_missing:
                 continue
-            explained = claimed if kind == "graph" else max(claimed, claims.host_us)
+            explained = claimed if kind == "graph" else max(claimed, host_us)
             clocked = self._clocked(kind, claimed, min(there, sets_for(claimed, self._device)), explained)
             judged.clocked[kind] = clocked
             if self._is_no_accident(clocked, explained):
-                told = (
-                    f"{kind}: its process claims {claimed:.1f} us; by the judge's clock over unseen inputs a call "
-                    f"takes {clocked.call_us:.0f} us"
-                )
-                judged.verdict = Verdict(Status.REWARD_HACK, told)
-                break
+                return _accused(judged, kind, claimed, clocked)
         return judged
 
     def _is_no_accident(self, clocked: Clocked, explained_us: float) -> bool:
@@ -88,3 +132,12 @@ class SecondLook:
             time.sleep(pause)
             total_us = min(total_us, self._batches.us(kind, count))
         return held_against(claimed, total_us, count, beside, copy_us, self._device)
+
+
+def _accused(judged: Judged, kind: str, claimed: float, clocked: Clocked) -> Judged:
+    told = (
+        f"{kind}: its process claims {claimed:.1f} us; by the judge's clock over unseen inputs a call takes "
+        f"{clocked.call_us:.0f} us"
+    )
+    judged.verdict = Verdict(Status.REWARD_HACK, told)
+    return judged

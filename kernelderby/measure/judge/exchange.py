@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from functools import partial
 from types import ModuleType
 from typing import Any, Protocol
@@ -22,6 +23,7 @@ from kernelderby.measure.judge.correctness import POISON, Outputs, judge, make_r
 from kernelderby.measure.judge.inputs import InputMaker
 from kernelderby.measure.wire.replies import SetUpTaken, Verdict, Wrong
 from kernelderby.measure.wire.shared import BufferSet, Loan, private_set, shared_set
+from kernelderby.measure.wire.signals import Signals, signal_set
 from kernelderby.trace import Status
 
 INPUT_SETS = 2  # different contents at different addresses
@@ -33,7 +35,7 @@ WHILE_TIMED = "while timed it wrote into its input"
 class HandsLike(Protocol):
     """worker.hands.Hands, or wire.remote.RemoteHands for one in another process."""
 
-    def attach(self, sets: list[BufferSet]) -> None: ...
+    def attach(self, sets: list[BufferSet], signals: Signals) -> None: ...
     def set_up(self, which: int) -> SetUpTaken | None: ...
     def call(self, which: int) -> None: ...
     def capture(self) -> None: ...
@@ -44,6 +46,16 @@ class HandsLike(Protocol):
     def spans(self, kind: str, iterations: int, before: Call, after: Call) -> Spans: ...
     def extend(self, sets: list[BufferSet]) -> None: ...
     def batch(self, kind: str, count: int) -> None: ...
+
+
+class RelayHands(Protocol):
+    """wire.remote.RemoteHands: in a process that works while the judge does."""
+
+    def relay(
+        self, kind: str, count: int, drive: Callable[[], None], release: Callable[[], None], waits: bool
+    ) -> bool: ...
+    def still(self) -> AbstractContextManager[None]: ...
+    def lives(self) -> bool: ...
 
 
 class Exchange:
@@ -67,12 +79,13 @@ class Exchange:
         self._make = shared_set if shared else private_set
         self.sets: list[BufferSet] = []
         self.every: list[BufferSet] = []
+        self.signals = Signals(signal_set(maker.device))
         try:
             for _ in range(INPUT_SETS):
                 self.sets.append(self.buffers(maker))
             self.every = list(self.sets)
-            hands.attach(self.sets)
-            for each in self.sets:
+            hands.attach(self.sets, self.signals)
+            for each in (*self.sets, self.signals.buffers):
                 each.seal()
         except BaseException:
             self.release()
@@ -105,7 +118,7 @@ class Exchange:
         return len(self.every)
 
     def release(self) -> None:
-        for each in self.every or self.sets:
+        for each in (*(self.every or self.sets), self.signals.buffers):
             each.release()
         self.sets, self.every, self._own = [], [], []
 

@@ -15,6 +15,7 @@ from kernelderby.measure.judge.check import CheckRounds
 from kernelderby.measure.judge.correctness import reference_outputs, synchronize
 from kernelderby.measure.judge.exchange import PASSED, WHILE_TIMED, Exchange, HandsLike, unchanged
 from kernelderby.measure.judge.inputs import InputMaker
+from kernelderby.measure.judge.relay import Relay
 from kernelderby.measure.judge.series import Series
 from kernelderby.measure.wire.replies import SetUpTaken, Verdict, Wrong
 
@@ -48,7 +49,7 @@ class Race:
         shared: bool = True,
     ) -> None:
         self.exchange = Exchange(definition, module, maker, hands, in_place or {}, shared)
-        self.series, self.batches = Series(self.exchange), Batches(self.exchange)
+        self.series, self.batches, self.relay = Series(self.exchange), Batches(self.exchange), Relay(self.exchange)
         self.has_graph = False
         self.why: tuple[str, ...] = ()
         self.setup: SetUpTaken | None = None
@@ -64,7 +65,8 @@ class Race:
         verdict = check.verdict()
         self.why = check.why
         self.series.repeats = check.repeats
-        self.series.reference_seconds = self.batches.reference_seconds = check.reference_seconds
+        for each in (self.series, self.batches, self.relay):
+            each.reference_seconds = check.reference_seconds
         return verdict
 
     def start(self) -> None:

@@ -121,7 +121,8 @@ class JudgesTable:
             if why := contradiction(race.taken, kind, copies, self.machine.protocol == CUPTI):
                 told = f"{kind}: its process claims {claimed:.1f} us, but {why}"
                 return Judged(Verdict(Status.REWARD_HACK, told))
-        look = SecondLook(race.batches, self.device.type, session, not solution.destination_passing_style)
+        returns_outputs = not solution.destination_passing_style
+        look = SecondLook(race.relay, race.batches, self.device.type, session, returns_outputs)
         return look.at(claims, judged)
 
     def _floor_us(self, solution: Solution, empty_kernel_us: float | None) -> float:

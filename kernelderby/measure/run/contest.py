@@ -136,12 +136,11 @@ class Contest:
             with run.workers.alone(racer.worker):
                 turn, end = _taken(racer, number * (turns.REPEATS + 1) + attempt)
             after = sensors.read() if sensors else {}
-            # The workers, and this process.
-            disturbed = turns.disturbance(sensors, after, len(run.workers.by_name) + 1)
+            disturbed = turns.disturbance(sensors, after, run.workers.on_gpu)
             if not disturbed or turn is None:
                 break
             if sensors:
-                self._catch(helpers.helper_of(run.workers.by_name, sensors), helpers.HELPER)
+                self._catch(helpers.helper_of(run.workers.by_name, sensors, run.workers.beside), helpers.HELPER)
             if racer.solution.name in self._caught:
                 break
             if attempt < turns.REPEATS:

@@ -19,12 +19,12 @@ from kernelderby.measure.judge.table import JudgesTable
 from kernelderby.measure.machine.environment import GpuSensors
 from kernelderby.measure.machine.probe import Machine, exclusive
 from kernelderby.measure.run import turns
-from kernelderby.measure.run.helpers import standing_still
 from kernelderby.measure.run.workers import START_SECONDS
 from kernelderby.measure.wire.process import WorkerProcess
 from kernelderby.measure.wire.quoted import shown
 from kernelderby.measure.wire.remote import RemoteHands
 from kernelderby.measure.wire.replies import Failed, Verdict, Wrong
+from kernelderby.measure.wire.still import standing_still
 from kernelderby.statistics.gate import BLOCKS, CANNOT_TELL, MOST_STARTS, ORDER, REGRESSION, Gated, gated, is_decided
 from kernelderby.trace import Status
 

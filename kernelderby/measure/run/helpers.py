@@ -3,22 +3,17 @@ started, and kernels that its process launches while its rivals are timed."""
 
 from __future__ import annotations
 
-import signal
-import statistics
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 
 import torch
 
 from kernelderby.measure.fence import processes
-from kernelderby.measure.judge.flush import wait_for_gpu
+from kernelderby.measure.judge.flush import is_busy
 from kernelderby.measure.machine.environment import GpuSensors
 from kernelderby.measure.wire.process import WorkerProcess
 
 _GONE_SECONDS = 5  # the driver lists a process that has just ended a little longer
-_PROBES = 9
-_IDLE_US = 120  # a kernel of the judge's takes 13 to 30 us on an idle H200; behind another process 270 us to 1.3 ms
 _LOOK_SECONDS = 0.1
 _QUIET_LOOKS, _QUIET_SECONDS = 40, 0.5
 _RUNS_OUT_SECONDS = 2  # what a process has launched before it was stopped
@@ -28,11 +23,11 @@ HELPER = "a process that it has started computed on the GPU, where no span of it
 OUT_OF_TURN = "it kept the GPU busy while it had no turn"
 
 
-def helper_of(workers: Mapping[str, WorkerProcess], sensors: GpuSensors) -> str | None:
-    """The solution whose helpers the driver lists beside the workers and this process: they are ended. None where there
-    are none, or what is too many is somebody else's. A helper that uses no GPU ends with those that do: nobody but the
-    driver knows one from the other."""
-    own = len(workers) + 1
+def helper_of(workers: Mapping[str, WorkerProcess], sensors: GpuSensors, beside: int = 1) -> str | None:
+    """The solution whose helpers the driver lists beside the workers and so many processes of the run: they are ended.
+    None where there are none, or what is too many is somebody else's. A helper that uses no GPU ends with those that
+    do: nobody but the driver knows one from the other."""
+    own = len(workers) + beside
     listed = sensors.processes()
     if listed is None or len(listed) <= own:
         return None
@@ -46,26 +41,6 @@ def helper_of(workers: Mapping[str, WorkerProcess], sensors: GpuSensors) -> str 
     return None
 
 
-@contextmanager
-def standing_still(workers: Iterable[WorkerProcess]) -> Iterator[None]:
-    """Meanwhile no thread of these workers runs, and nothing that they have started; what has left its parent ends. A
-    kernel that they have launched goes on: Watch looks for those."""
-    processes.end_orphans(WorkerProcess.known())
-    stopped = list(workers)
-    started = {pid for worker in stopped for pid in processes.descendants(worker.pid)}
-    try:
-        for worker in stopped:
-            worker.stop()
-        for pid in started:
-            processes.signalled(pid, signal.SIGSTOP)
-        yield
-    finally:
-        for pid in started:
-            processes.signalled(pid, signal.SIGCONT)
-        for worker in stopped:
-            worker.go_on()
-
-
 class Watch:
     """Over the GPU between turns."""
 
@@ -76,13 +51,13 @@ class Watch:
         """The solution whose process keeps the GPU busy although none of them has anything to do: the GPU comes to rest
         whenever that is stopped, and only then. It stays stopped. None where the GPU is at rest, or busy with work of
         somebody else."""
-        if time.monotonic() < self._again_at or not _is_busy(device):
+        if time.monotonic() < self._again_at or not is_busy(device):
             return None
         for name, worker in workers.items():
             worker.stop()
             if _comes_to_rest(device):
                 worker.go_on()
-                if _within(_RUNS_OUT_SECONDS, lambda: _is_busy(device)):  # it was no accident
+                if _within(_RUNS_OUT_SECONDS, lambda: is_busy(device)):  # it was no accident
                     worker.stop()
                     if _comes_to_rest(device):
                         return name
@@ -96,24 +71,12 @@ def _comes_to_rest(device: torch.device) -> bool:
 
     def is_quiet() -> bool:
         for _ in range(_QUIET_LOOKS):
-            if _is_busy(device):
+            if is_busy(device):
                 return False
             time.sleep(_QUIET_SECONDS / _QUIET_LOOKS)
         return True
 
     return _within(_RUNS_OUT_SECONDS, is_quiet)
-
-
-def _is_busy(device: torch.device) -> bool:
-    """By what a kernel of this process takes until it has run."""
-    if device.type != "cuda":
-        return False
-    took = []
-    for _ in range(_PROBES):
-        start = time.perf_counter()
-        wait_for_gpu(device)
-        took.append((time.perf_counter() - start) * 1e6)
-    return statistics.median(took) > _IDLE_US
 
 
 def _within(seconds: float, is_so: Callable[[], bool]) -> bool:

@@ -67,6 +67,8 @@ class Ledger:
             environment |= {"secret": racer.secret, "seconds": round(racer.seconds, 3)}
             if racer.judge_us:
                 environment["judge_us"] = racer.judge_us
+            if racer.judge_unsure_us:
+                environment["judge_unsure_us"] = racer.judge_unsure_us
             if racer.clocks:
                 environment |= {"clocks_before": racer.clocks[0], "clocks": racer.clocks[1:]}
         message = self.logs.kept(about, message)

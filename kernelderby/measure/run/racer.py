@@ -27,6 +27,7 @@ class Racer:
     wall_us: list[float] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     judge_us: dict[str, float] = field(default_factory=dict)  # kind -> a call by the judge's own clock
+    judge_unsure_us: dict[str, float] = field(default_factory=dict)  # kind -> how far that may be off
     clocks: list[dict[str, Any]] = field(default_factory=list)  # before the first turn, then after each
     graph_missing: str = ""
     seconds: float = 0.0  # that this solution alone has taken
@@ -73,6 +74,7 @@ class Racer:
         if judged.graph_missing:
             self.times.pop("graph", None)
             self.graph_missing = judged.graph_missing
+        self.judge_unsure_us |= {kind: round(each.unsure_us, 3) for kind, each in judged.relayed.items()}
         for kind, clocked in judged.clocked.items():
             self.judge_us[kind] = round(clocked.call_us, 3)
             if clocked.short_us:

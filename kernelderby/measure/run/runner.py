@@ -30,6 +30,7 @@ from kernelderby.measure.run.budget import in_time
 from kernelderby.measure.run.contest import Contest
 from kernelderby.measure.run.ledger import Ledger, described, now
 from kernelderby.measure.run.observer import Observer
+from kernelderby.measure.run.pacer import NotPaced, Pacer
 from kernelderby.measure.run.plan import Job, Plan, Settings
 from kernelderby.measure.run.rows import claim, settled_by_others
 from kernelderby.measure.run.seal import Seal
@@ -58,6 +59,7 @@ class Runner:
         self._run = Run(catalog, settings, self.session, self._workers, self._ledger, self._sensors, observer, health)
         self._lines_before: dict[str, int] = {}  # of each definition's traces file, when the plan was made
         self._end: float | None = None  # time.monotonic() of the budget's
+        self._pacer: Pacer | None = None
 
     def run(self, plan: Plan) -> list[Measurement]:
         """Works the plan off and returns the rows. Whatever ends it, the workers end too."""
@@ -98,12 +100,15 @@ class Runner:
                 self._ledger.environment["judge_beside_us"] = {
                     kind: [round(each.batch_us, 3), round(each.call_us, 3)] for kind, each in clock.beside.items()
                 }
+                self._start_pacer(clock)
             if self.settings.sealed and plan is not None:
                 self._begin_seal(plan)
             try:
                 yield
             finally:
                 self._workers.end()
+                if self._pacer is not None:
+                    self._pacer.end()
                 self._ledger.close()
                 if (place := self._ledger.logs.place()) is not None:
                     self.observer.note(f"what failed solutions have said, by the hash in their rows: {place}")
@@ -219,6 +224,22 @@ class Runner:
             worker.kill()
         _clocks[what] = found
         return found
+
+    def _start_pacer(self, clock: SessionClock) -> None:
+        """For the clock of single calls; on a GPU alone, and with a note where there is none."""
+        empty_us = {kind: us for kind, us in (clock.empty_kernel_us or {}).items() if us is not None}
+        if self.machine.device != "cuda" or set(empty_us) != {"eager", "graph"}:
+            return
+        try:
+            self._pacer = Pacer(self.catalog.root, self.machine, self.settings.timeout_seconds, empty_us)
+        except NotPaced as error:
+            why = shown(str(error)).partition(chr(10))[0]
+            self.observer.note(f"calls are timed in batches by the judge's clock, not singly: {why}")
+            return
+        self._workers.beside = 2
+        self._run.clock = replace(clock, pace=self._pacer.pace)
+        slack = {kind: round(us, 3) for kind, us in self._pacer.pace.slack_us.items()}
+        self._ledger.environment["judge_slack_us"] = slack
 
     def _run_job(self, job: Job) -> None:
         own = secret.of_workload(self.settings.secret, job.workload.uuid)  # it stands in its rows, and others follow

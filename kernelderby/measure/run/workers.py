@@ -8,9 +8,9 @@ from pathlib import Path
 
 from kernelderby.catalog import Definition, Solution
 from kernelderby.measure.machine.probe import Machine
-from kernelderby.measure.run.helpers import standing_still
 from kernelderby.measure.wire.process import WorkerProcess
 from kernelderby.measure.wire.replies import Failed
+from kernelderby.measure.wire.still import standing_still
 
 START_SECONDS = 180  # importing torch and the solution's libraries; the timeout of a case counts from there
 
@@ -21,7 +21,13 @@ class Workers:
     def __init__(self, root: Path, machine: Machine, timeout_seconds: float) -> None:
         self.by_name: dict[str, WorkerProcess] = {}
         self.unbuildable: dict[str, Failed] = {}
+        self.beside = 1  # processes of the run on the GPU that are no workers: this one, and a pacer
         self._root, self._machine, self._timeout_seconds = root, machine, timeout_seconds
+
+    @property
+    def on_gpu(self) -> int:
+        """How many processes of the run the driver lists."""
+        return len(self.by_name) + self.beside
 
     def load(self, definition: Definition, solutions: Sequence[Solution]) -> Iterator[tuple[Solution, WorkerProcess]]:
         """The solutions that load, each with its worker; those that start do so side by side."""

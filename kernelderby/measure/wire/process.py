@@ -159,6 +159,14 @@ class WorkerProcess:
         self._timeout, self._deadline = timeout, time.monotonic() + timeout
         self._write(what)
 
+    def has_answered(self, seconds: float) -> bool:
+        """Whether an answer, or a part of it, comes within so many seconds."""
+        return bool(self._unread) or (self._replies >= 0 and bool(select.select([self._replies], [], [], seconds)[0]))
+
+    def is_in_time(self) -> bool:
+        """Whether it lives, and has not missed its deadline."""
+        return self._process.poll() is None and time.monotonic() < self._deadline
+
     def receive(self) -> Reply:
         """The reply to the last send. A dead or late worker gives one that says so (gone), and is killed with its
         children. DerbyError when the trace set itself is at fault."""

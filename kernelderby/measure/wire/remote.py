@@ -7,7 +7,8 @@ worker sends instead ends as its own row (Failed), never as the end of the run.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
 
@@ -31,12 +32,15 @@ from kernelderby.measure.wire.replies import (
     text,
 )
 from kernelderby.measure.wire.shared import BufferSet
+from kernelderby.measure.wire.signals import Signals
+from kernelderby.measure.wire.still import standing_still
 from kernelderby.trace import Status
 
 # What the timer says, and nothing else without quotation marks.
 _NOTES = re.compile(
     r"\d{1,6} records without timestamps were left out|iterations launched \d{1,6} to \d{1,6} kernels and copies"
 )
+_ARMED_SECONDS = 0.25  # to enqueue some calls; one that looks at its inputs from the host waits for them meanwhile
 _WRONG = {Status.WRONG_SHAPE, Status.WRONG_DTYPE}  # what a worker may say of outputs; the rest is the judge's
 
 
@@ -47,8 +51,8 @@ class RemoteHands:
     worker: WorkerProcess
     seconds: float
 
-    def attach(self, sets: list[BufferSet]) -> None:
-        self._ask(Done, "attach", sets=[each.description for each in sets])
+    def attach(self, sets: list[BufferSet], signals: Signals) -> None:
+        self._ask(Done, "attach", sets=[each.description for each in sets], signals=signals.buffers.description)
 
     def set_up(self, which: int) -> SetUpTaken | None:
         return self._ask(SetUpDone, "set_up", which=which).setup
@@ -101,6 +105,35 @@ class RemoteHands:
                 raise nonsense(f"the worker's answer: {name}: holds {count} numbers, where {iterations} were asked for")
         outside = taken.outside if taken.busy_us else []
         return msgspec.structs.replace(taken, notes=[_note(text(note, 300)) for note in taken.notes], outside=outside)
+
+    def relay(self, kind: str, count: int, drive: Callable[[], None], release: Callable[[], None], waits: bool) -> bool:
+        """The worker's calls at the judge's word, which drive() gives; release() lets it through when that ends early.
+        waits: until all are enqueued, for a while. Whether they were before drive()."""
+        self.worker.send("relay", self.seconds, kind=kind, count=count)
+        is_armed = waits and self.worker.has_answered(_ARMED_SECONDS)
+        try:
+            drive()
+        except Wrong:
+            release()
+            reply = self.worker.receive()
+            self._expect_no_wrong(reply)
+            reply.stop()  # Failed where it raised: that is why
+            self.worker.receive()
+            raise
+        reply = self.worker.receive()
+        self._expect_no_wrong(reply)
+        if (came := reply.stop()).at != "armed":
+            raise nonsense(f"the worker came to {quoted(text(came.at, 100))} where armed was due")
+        self._typed(Done, self.worker.receive())
+        return is_armed
+
+    def still(self) -> AbstractContextManager[None]:
+        """Meanwhile nothing of its process runs, and nothing that it has started."""
+        return standing_still([self.worker])
+
+    def lives(self) -> bool:
+        """Whether an answer can still come in time."""
+        return self.worker.is_in_time()
 
     def _ask(self, kind: type[Kind], command: str, /, **arguments: Any) -> Kind:
         self.worker.send(command, self.seconds, **arguments)

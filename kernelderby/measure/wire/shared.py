@@ -132,8 +132,10 @@ def opened_set(description: dict[str, Any], device: torch.device, known: Sequenc
     if device.type == "cuda":
         torch.zeros(1, device=device)  # the context is current in this thread from here on
         pointer = ctypes.c_uint64()
-        _call("cuIpcOpenMemHandle_v2", ctypes.byref(pointer), _IpcHandle.from_buffer_copy(bytes.fromhex(handle)), 1)
-        free.append(lambda: _call("cuIpcCloseMemHandle", pointer))
+        driver_call(
+            "cuIpcOpenMemHandle_v2", ctypes.byref(pointer), _IpcHandle.from_buffer_copy(bytes.fromhex(handle)), 1
+        )
+        free.append(lambda: driver_call("cuIpcCloseMemHandle", pointer))
         arena = torch.as_tensor(_DeviceBytes(pointer.value, size), device=device)
     else:
         arena = torch.from_file(handle, shared=True, size=size, dtype=torch.uint8)
@@ -163,12 +165,12 @@ def _cuda_arena(size: int, free: list[Any]) -> tuple[torch.Tensor, str]:
     torch.zeros(1, device="cuda:0")  # the context is current in this thread from here on
     pointer, handle = ctypes.c_uint64(), _IpcHandle()
     try:
-        _call("cuMemAlloc_v2", ctypes.byref(pointer), ctypes.c_size_t(size))
+        driver_call("cuMemAlloc_v2", ctypes.byref(pointer), ctypes.c_size_t(size))
     except torch.OutOfMemoryError:
         torch.cuda.empty_cache()  # what torch keeps for later
-        _call("cuMemAlloc_v2", ctypes.byref(pointer), ctypes.c_size_t(size))
-    free.append(lambda: _call("cuMemFree_v2", pointer))
-    _call("cuIpcGetMemHandle", ctypes.byref(handle), pointer)
+        driver_call("cuMemAlloc_v2", ctypes.byref(pointer), ctypes.c_size_t(size))
+    free.append(lambda: driver_call("cuMemFree_v2", pointer))
+    driver_call("cuIpcGetMemHandle", ctypes.byref(handle), pointer)
     return torch.as_tensor(_DeviceBytes(pointer.value, size), device="cuda:0"), bytes(handle.reserved).hex()
 
 
@@ -184,7 +186,7 @@ def _cpu_arena(size: int, free: list[Any]) -> tuple[torch.Tensor, str]:
 _OUT_OF_MEMORY = 2  # CUDA_ERROR_OUT_OF_MEMORY
 
 
-def _call(name: str, *arguments: Any) -> None:
+def driver_call(name: str, *arguments: Any) -> None:
     """A function of the driver. torch.OutOfMemoryError where it has no memory, RuntimeError for everything else."""
     code = getattr(ctypes.CDLL("libcuda.so.1"), name)(*arguments)
     if code == _OUT_OF_MEMORY:

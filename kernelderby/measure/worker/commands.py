@@ -62,6 +62,7 @@ class Worker:
         self._hands: Hands | None = None
         self._tuning: Tuning | None = None
         self._opened: list[BufferSet] = []
+        self._signals: BufferSet | None = None
         self._module: tuple[str, ModuleType] | None = None
 
     @property
@@ -170,12 +171,13 @@ class Worker:
 
         return EmptyKernelTimes(empty_kernel_us(self._timer_of(protocol), self.device))
 
-    def load_empty(self, protocol: str) -> Done:
-        """Nothing to speak of in the place of a solution, by which the judge learns what its own clock takes."""
-        from kernelderby.measure.worker.empty import empty_candidate
+    def load_empty(self, protocol: str, copies: bool = False) -> Done:
+        """Nothing to speak of in the place of a solution, by which the judge learns what its own clock takes; or a copy
+        of the input."""
+        from kernelderby.measure.worker.empty import trusted_candidate
 
         self._timer_of(protocol)
-        self._candidate = empty_candidate()
+        self._candidate = trusted_candidate(copies)
         return Done()
 
     # --------------------------------------------------------------------------------------------- the judge's hands
@@ -192,16 +194,18 @@ class Worker:
 
         return call
 
-    def attach(self, sets: list[dict[str, Any]]) -> Done:
+    def attach(self, sets: list[dict[str, Any]], signals: dict[str, Any]) -> Done:
         """Opens the judge's buffers; see shared.opened_set."""
         from kernelderby.measure.clock.timing import WallTimer
         from kernelderby.measure.wire.shared import opened_set
+        from kernelderby.measure.wire.signals import Signals
         from kernelderby.measure.worker.hands import Hands
 
         self.release()
         self._opened = [opened_set(each, self.device) for each in sets]
+        self._signals = opened_set(signals, self.device)
         self._hands = Hands(self.candidate, self._timer or WallTimer(), self.device)
-        self._hands.attach(self._opened)
+        self._hands.attach(self._opened, Signals(self._signals))
         return Done()
 
     def set_up(self, which: int) -> SetUpDone:
@@ -251,6 +255,12 @@ class Worker:
             lambda iteration: channel.meet(Stop("done", iteration)),
         )
 
+    def relay(self, kind: str, count: int) -> Done:
+        """Calls at the judge's word; a stop when they are all enqueued."""
+        channel = _there(self.channel, "a judge")
+        self.hands.relay(kind, count, lambda: channel.write(msgspec.to_builtins(Stop("armed", count))))
+        return Done()
+
     # -------------------------------------------------------------------------------------------------------- tuning
 
     def tune_prepare(self, case: dict[str, Any], protocol: str) -> TunePrepared:
@@ -279,9 +289,9 @@ class Worker:
         if self._hands is not None:
             self._hands.detach()
         self._hands = None
-        for each in self._opened:
+        for each in (*self._opened, *([self._signals] if self._signals else [])):
             each.release()
-        self._opened = []
+        self._opened, self._signals = [], None
         if self.device_type == "cuda":
             import torch
 

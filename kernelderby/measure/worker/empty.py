@@ -1,4 +1,4 @@
-"""The call that does nothing to speak of, as a solution: four bytes from an input to an output."""
+"""Calls that the judge trusts, as solutions: four bytes from an input to an output, and a copy of all of them."""
 
 from __future__ import annotations
 
@@ -12,13 +12,19 @@ from kernelderby.measure.clock.empty_kernel import launcher
 from kernelderby.measure.worker.candidate import Candidate
 
 
-def empty_candidate() -> Candidate:
+def trusted_definition(count: int = 1) -> Definition:
     spec = TensorSpec(("one",), "float32")
-    definition = Definition(
-        "empty", "", {"one": 1}, {"source": spec}, {"destination": spec}, (), "", Path(), None, "", None
-    )
-    return Candidate(_run, True, definition)
+    axes: dict[str, int | None] = {"one": count}
+    return Definition("trusted", "", axes, {"source": spec}, {"destination": spec}, (), "", Path(), None, "", None)
+
+
+def trusted_candidate(copies: bool = False) -> Candidate:
+    return Candidate(_copy if copies else _run, True, trusted_definition())
 
 
 def _run(source: torch.Tensor, destination: torch.Tensor) -> Any:
     launcher(source, destination)()
+
+
+def _copy(source: torch.Tensor, destination: torch.Tensor) -> None:
+    destination.copy_(source)

@@ -19,6 +19,7 @@ from kernelderby.measure.clock.timing import Call, Timer, TimingFailed
 from kernelderby.measure.judge.correctness import synchronize
 from kernelderby.measure.wire.replies import SetUpTaken
 from kernelderby.measure.wire.shared import BufferSet
+from kernelderby.measure.wire.signals import Signals
 from kernelderby.measure.worker.canaries import Canaries
 from kernelderby.measure.worker.candidate import Candidate, SetUp
 
@@ -32,11 +33,12 @@ class Hands:
         self._replays: list[Callable[[], Any]] = []
         self._in_turn = 0  # sets of timed calls
         self._canaries: Canaries | None = None
+        self._signals: Signals | None = None
 
-    def attach(self, sets: Sequence[BufferSet]) -> None:
-        """The buffers of a case; those before are let go."""
+    def attach(self, sets: Sequence[BufferSet], signals: Signals | None = None) -> None:
+        """The buffers of a case; those before are let go. signals: of relay()."""
         self.detach()
-        self.sets = sets
+        self.sets, self._signals = sets, signals
         self._prepared = [SetUp({}) for _ in sets]
         self._in_turn = len(sets)
         self._places = {name: (tuple(tensor.shape), tensor.dtype) for name, tensor in sets[0].outputs.items()}
@@ -52,7 +54,7 @@ class Hands:
             self._replays += [self.timer.capture(partial(self._run, first + n), pool) for n in range(len(sets))]
 
     def detach(self) -> None:
-        self.sets, self._prepared, self._replays, self._canaries = (), [], [], None
+        self.sets, self._prepared, self._replays, self._canaries, self._signals = (), [], [], None, None
 
     def set_up(self, which: int) -> SetUpTaken | None:
         """Runs setup on the constants of a set: what it took; None without setup."""
@@ -119,6 +121,24 @@ class Hands:
         run = self._runner(kind)
         for which in range(count):
             self._keep(which, run(which))
+        synchronize(self.device)
+
+    def relay(self, kind: str, count: int, armed: Callable[[], None]) -> None:
+        """Calls or replays over the sets in turn, each when the judge gives the word. On a GPU all of them are enqueued
+        before the first word, unless a call looks at its inputs from the host. armed: what to do then."""
+        run, signals = self._runner(kind), self._signals
+        if signals is None:
+            raise RuntimeError("the worker holds no signals")
+        try:
+            for number in range(count):
+                which = number % self._in_turn
+                signals.wait("go", number + 1)
+                self._keep(which, run(which))
+                signals.give("done", number + 1)
+            armed()
+        except BaseException:
+            signals.release()  # the judge is not to wait for what does not come
+            raise
         synchronize(self.device)
 
     def _runner(self, kind: str) -> Callable[[int], Any]:

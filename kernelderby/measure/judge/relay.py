@@ -1,0 +1,183 @@
+"""The judge's clock of single calls: judge and worker hand the GPU to each other, without a message in between.
+
+For each call the judge's own stream writes contents that nobody has seen into the worker's buffers, poisons the
+outputs, drives everything out of L2 with a buffer of its own, gives the word, waits for the worker's, and copies the
+outputs. The worker's stream has the calls enqueued already, each behind a wait for its word. A GPU runs the kernels of
+one process at a time, so a call can neither begin before its contents are there nor run beside the judge's work, and
+two calls never meet. The time is that of the judge's own events around all of it. What of that is no call is measured
+in the same way, over the same buffers, with a process that holds no solution (the pace).
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+import time
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, field
+from typing import cast
+
+import torch
+
+from kernelderby.measure.judge.checksums import bytes_of
+from kernelderby.measure.judge.correctness import POISON, Outputs, synchronize
+from kernelderby.measure.judge.exchange import Exchange, RelayHands
+from kernelderby.measure.judge.flush import evict_inputs, is_busy
+from kernelderby.measure.wire.replies import Failed, Verdict, Wrong
+from kernelderby.measure.wire.signals import Signals
+from kernelderby.trace import Status
+
+AT_ONCE = 16  # calls that a worker enqueues: a stream takes some hundred commands before its host has to wait
+FEWEST, MOST = 8, 128
+_FIRST = 24  # calls of the pace, by whose spread the number of calls is chosen
+_OF_MARGIN = 8  # a median may be off by this part of the margin
+_REST_SECONDS = 2  # what a process has launched before it stood still
+_COMPARING_SECONDS = 0.02  # of references for the calls of one solution; one call at least
+
+
+@dataclass(frozen=True, slots=True)
+class Pacemaker:
+    """A process without a solution. empty_us: kind -> what its call takes by the protocol's timer. slack_us: kind ->
+    by how much this clock was longer than that timer, for a call that the judge trusts."""
+
+    hands: RelayHands
+    signals: Signals
+    empty_us: dict[str, float]
+    slack_us: dict[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Relayed:
+    """call_us: of one call, as the protocol's timer would say it. unsure_us: what a claim may fall short of it beside
+    the margin, by what the pace has shown."""
+
+    call_us: float
+    unsure_us: float
+
+
+def of_medians(theirs: Sequence[float], paced: Sequence[float], empty_us: float, slack_us: float = 0.0) -> Relayed:
+    """theirs, paced: us of single calls of a solution and of the pace. Only the pace says how far medians are off."""
+    off = _spread(paced) * 1.25 * math.sqrt(1 / len(theirs) + 1 / len(paced))
+    call_us = statistics.median(theirs) - statistics.median(paced) + empty_us
+    return Relayed(max(0.0, call_us), max(0.0, slack_us) + 2 * off)
+
+
+def calls_for(margin_us: float, paced: Sequence[float]) -> int:
+    """How many calls make a median as certain as the margin asks for."""
+    wanted = (1.25 * _spread(paced) * math.sqrt(2) * _OF_MARGIN / margin_us) ** 2
+    return max(FEWEST, min(MOST, math.ceil(wanted)))
+
+
+def _spread(values: Sequence[float]) -> float:
+    """A standard deviation that a few late ones do not change."""
+    middle = statistics.median(values)
+    return 1.4826 * statistics.median(abs(value - middle) for value in values)
+
+
+class Relay:
+    """The single calls of one solution. reference_seconds: what one reference takes."""
+
+    def __init__(self, exchange: Exchange) -> None:
+        self._exchange = exchange
+        self._made = 0
+        self._blocks: set[tuple[int, str]] = set()  # hands and kind whose calls wait for their contents on the host
+        self.reference_seconds = 0.0
+
+    def relayed(self, pace: Pacemaker, kind: str, margin_us: float, copy_us: float = 0.0) -> Relayed:
+        """Wrong where a compared call is. Failed where the worker ends or is late. copy_us: of the outputs that a
+        solution returns, which its worker copies. While the pace is taken its process stands still, and what it has
+        launched is waited for: whoever slows the pace would gain."""
+        exchange, hands = self._exchange, cast(RelayHands, self._exchange.hands)
+        with hands.still():
+            self._expect_rest()
+            before = self.us(pace.hands, pace.signals, kind, _FIRST)
+        count = calls_for(margin_us, before)
+        compared = max(1, min(count, int(_COMPARING_SECONDS / max(self.reference_seconds, 1e-6))))
+        theirs = self.us(hands, exchange.signals, kind, count, exchange.random.sample(range(count), compared))
+        with hands.still():
+            self._expect_rest()
+            after = self.us(pace.hands, pace.signals, kind, max(count, _FIRST))
+        paced = min(before, after, key=statistics.median)
+        return of_medians(theirs, paced, pace.empty_us[kind] - copy_us, pace.slack_us.get(kind, 0.0))
+
+    def _expect_rest(self) -> None:
+        until = time.monotonic() + _REST_SECONDS
+        while is_busy(self._exchange.maker.device):
+            if time.monotonic() > until:
+                raise Wrong(Status.REWARD_HACK, "it kept the GPU busy while it had no turn")
+
+    def us(
+        self, hands: RelayHands, signals: Signals, kind: str, count: int, compared: Collection[int] = ()
+    ) -> list[float]:
+        """Microseconds of single calls, the sets in turn. compared: which of them are, drawn before."""
+        times, device = list[float](), self._exchange.maker.device
+        while len(times) < count:
+            self._made += 1
+            first, calls = len(times), min(AT_ONCE, count - len(times))
+            wanted = {number - first for number in compared}
+            signals.reset()
+            synchronize(device)
+
+            def drive(calls: int = calls, wanted: set[int] = wanted) -> None:
+                for number in range(calls):
+                    times.append(self._single(hands, signals, f"relay/{kind}/{self._made}", number, number in wanted))
+
+            waits = device.type == "cuda" and (id(hands), kind) not in self._blocks
+            if not hands.relay(kind, calls, drive, signals.release, waits):
+                self._blocks.add((id(hands), kind))
+        return times
+
+    def _single(self, hands: RelayHands, signals: Signals, name: str, number: int, is_compared: bool) -> float:
+        exchange, maker = self._exchange, self._exchange.maker
+        which, device = number % len(exchange.sets), maker.device
+        inputs, outputs = exchange.sets[which].inputs, exchange.sets[which].outputs
+        own = exchange.expected_inputs(which, f"{name}/{number}")
+        changing = [each for each in own if isinstance(own[each], torch.Tensor) and each not in maker.steady]
+        taken = {each: torch.empty_like(tensor) for each, tensor in outputs.items()}
+        synchronize(device)
+        watch = _Watch(device)
+        for each in changing:
+            bytes_of(inputs[each]).copy_(bytes_of(own[each]))
+        exchange.ready(which, POISON[exchange.random.randrange(2)])
+        evict_inputs(device)
+        signals.give("go", number + 1)
+        signals.wait("done", number + 1, hands.lives)
+        for each, tensor in taken.items():
+            tensor.copy_(outputs[each])
+        us = watch.stopped(hands.lives, signals.release)
+        if is_compared:
+            self._compare(taken, which, f"{name}/{number}")
+        return us
+
+    def _compare(self, taken: Outputs, which: int, variant: str) -> None:
+        exchange = self._exchange
+        lay_there = exchange.changing_sums(exchange.sets[which].inputs)
+        verdict = exchange.judged(taken, lay_there, which, variant)
+        if verdict.status is not Status.PASSED:
+            told = f"after a single call by the judge's clock: {verdict.message}"
+            raise Wrong.of(Verdict(verdict.status, told, verdict.correctness))
+
+
+class _Watch:
+    """The judge's events on its stream, or its thread's clock."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._begin = self._end = None
+        if device.type == "cuda":
+            self._begin, self._end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
+            self._begin.record()
+        self._start = time.perf_counter()
+
+    def stopped(self, lives: Callable[[], bool], release: Callable[[], None]) -> float:
+        """Microseconds until here. Failed where the worker is gone or late before."""
+        if self._begin is None or self._end is None:
+            if not lives():
+                raise Failed(Status.CRASHED, "the process has ended in the middle of a call")
+            return (time.perf_counter() - self._start) * 1e6
+        self._end.record()
+        while not self._end.query():  # type: ignore[no-untyped-call]
+            if not lives():
+                release()
+                self._end.synchronize()
+                raise Failed(Status.CRASHED, "the process has ended, or was late, in the middle of a call")
+        return float(self._begin.elapsed_time(self._end)) * 1e3

@@ -1,0 +1,97 @@
+"""The process without a solution, by which the judge's clock of single calls knows what is no call (judge/relay.py)."""
+
+from __future__ import annotations
+
+import statistics
+from dataclasses import replace
+from pathlib import Path
+from types import ModuleType
+
+import torch
+
+from kernelderby.measure.clock.graphs import NotCapturable
+from kernelderby.measure.judge.cases import Case
+from kernelderby.measure.judge.inputs import InputMaker
+from kernelderby.measure.judge.race import Race
+from kernelderby.measure.judge.relay import Pacemaker, of_medians
+from kernelderby.measure.machine.probe import Machine
+from kernelderby.measure.run.workers import START_SECONDS
+from kernelderby.measure.wire.process import WorkerProcess
+from kernelderby.measure.wire.remote import RemoteHands
+from kernelderby.measure.wire.replies import Done, Failed, Wrong
+from kernelderby.measure.wire.shared import BufferSet, shared_set
+from kernelderby.measure.wire.signals import Signals, signal_set
+from kernelderby.measure.worker.empty import trusted_definition
+
+_COPIED = {"cuda": 1 << 24, "cpu": 1 << 10}  # numbers of four bytes: far more than L2 holds
+_CALLS = 24
+
+
+class Pacer:
+    """Starts the process. NotPaced with the reason where this machine has no such clock. empty_us: what an empty
+    kernel takes, by the protocol's timer."""
+
+    def __init__(self, root: Path, machine: Machine, seconds: float, empty_us: dict[str, float]) -> None:
+        self._root, self._machine = root, machine
+        self._device = torch.device("cuda", 0) if machine.device == "cuda" else torch.device("cpu")
+        self._sets: list[BufferSet] = []
+        self._worker = WorkerProcess(root, machine.device)
+        self._hands = RemoteHands(self._worker, seconds)
+        try:
+            self.pace = self._paced(empty_us)
+        except (Failed, Wrong, NotCapturable, MemoryError, RuntimeError) as error:
+            self.end()
+            raise NotPaced(str(error)) from error
+
+    def end(self) -> None:
+        self._worker.kill()
+        while self._sets:
+            self._sets.pop().release()
+
+    def _paced(self, empty_us: dict[str, float]) -> Pacemaker:
+        """A copy that the judge trusts, by the protocol's timer and by this clock: what this one says more is slack."""
+        count = _COPIED[self._device.type]
+        definition, module = trusted_definition(count), ModuleType("trusted")
+        module.run = lambda source: source.clone()  # type: ignore[attr-defined]
+        case = Case("a copy", {"one": count}, {}, 0)
+        self._load(copies=True)
+        race = Race(definition, module, InputMaker(definition, module, case, self._device, self._root), self._hands)
+        try:
+            race.start()
+            if self._device.type == "cuda":
+                race.capture()
+            turn = race.turn(1, _CALLS)
+            claimed = {"eager": statistics.median(turn.eager.spans_us)}
+            if turn.graph is not None:
+                claimed["graph"] = statistics.median(turn.graph.spans_us)
+            hands, signals = self._hands, race.exchange.signals
+            theirs = {kind: race.relay.us(hands, signals, kind, _CALLS) for kind in claimed}
+            pace = self._empty(empty_us)
+            slack = {}
+            for kind, times in theirs.items():
+                paced = race.relay.us(pace.hands, pace.signals, kind, _CALLS)
+                slack[kind] = of_medians(times, paced, empty_us[kind]).call_us - claimed[kind]
+            return replace(pace, slack_us=slack)
+        finally:
+            race.release()
+
+    def _empty(self, empty_us: dict[str, float]) -> Pacemaker:
+        place = ((1,), torch.float32)
+        signals = Signals(signal_set(self._device))
+        sets = [shared_set({"source": place}, {"destination": place}, self._device) for _ in range(2)]
+        self._sets += [*sets, signals.buffers]
+        self._worker.ask(Done, "release", START_SECONDS)
+        self._load(copies=False)
+        self._hands.attach(sets, signals)
+        if self._device.type == "cuda":
+            self._hands.capture()
+        for each in self._sets:
+            each.seal()
+        return Pacemaker(self._hands, signals, empty_us)
+
+    def _load(self, copies: bool) -> None:
+        self._worker.ask(Done, "load_empty", START_SECONDS, protocol=self._machine.protocol, copies=copies)
+
+
+class NotPaced(Exception):
+    """Why single calls cannot be timed here."""

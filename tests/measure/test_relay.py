@@ -1,0 +1,152 @@
+"""The judge's clock of single calls: with real processes on a CPU, and its arithmetic.
+
+What a worker may gain against it stands in test_clock_classes.py, on a simulated GPU."""
+
+from __future__ import annotations
+
+import random
+import statistics
+import time
+
+import pytest
+from measuring import CPU
+
+pytest.importorskip("torch")
+from kernelderby.catalog import Catalog
+from kernelderby.measure.judge.relay import FEWEST, MOST, calls_for, of_medians
+from kernelderby.measure.judge.table import JudgesTable
+from kernelderby.measure.run.pacer import Pacer
+from kernelderby.measure.wire.process import WorkerProcess
+from kernelderby.measure.wire.remote import RemoteHands
+from kernelderby.measure.wire.replies import Done, Failed, Wrong
+from kernelderby.trace import Status
+
+DEFINITION = "scaled_add_n16"
+MAIN = "import os, signal, time\n\nimport torch\n\n{before}\n\n\ndef run(x, y, factor, out):\n    {body}\n"
+HONEST = "torch.add(x, y, alpha=factor, out=out)"
+SLOW = "time.sleep(0.02)\n    " + HONEST
+# Right in the check and in timed calls, and something else in single calls: it knows them by their hands.
+IN_RELAY = """from kernelderby.measure.worker import hands
+
+relayed = []
+relay = hands.Hands.relay
+hands.Hands.relay = lambda self, *words: (relayed.append(1), relay(self, *words), relayed.clear())
+"""
+EARLY = """from kernelderby.measure.worker import hands
+
+
+def relay(self, kind, count, armed):
+    for number in range(count):
+        self._signals.wait("go", number + 1)
+        self._signals.give("done", number + 1)
+        time.sleep(0.02)
+        self.call(number % 2)
+    armed()
+
+
+hands.Hands.relay = relay
+"""
+
+
+@pytest.fixture(scope="module")
+def pacer(tmp_path_factory):
+    from measuring import copied_set
+
+    root = copied_set(tmp_path_factory.mktemp("relay"))
+    made = Pacer(root, CPU, 30, {"eager": 5.0})
+    yield made
+    made.end()
+
+
+@pytest.fixture
+def relay_of(misbehaviours):
+    """Code of a solution -> its relay, past the check."""
+    ended = []
+
+    def made(body: str, before: str = ""):
+        folder = misbehaviours / f"solutions/tests/elementwise/{DEFINITION}/tried"
+        folder.mkdir(exist_ok=True)
+        (folder / "main.py").write_text(MAIN.format(body=body, before=before))
+        told = (folder.parent / "honest/solution.toml").read_text().replace('"honest"', '"tried"')
+        (folder / "solution.toml").write_text(told)
+        catalog = Catalog.open(misbehaviours)
+        definition, solution = catalog.definition(DEFINITION), catalog.solution("tried")
+        workload = catalog.workloads(DEFINITION)[0]
+        table = JudgesTable.of(catalog.root, definition, workload, CPU, "secret")
+        worker = WorkerProcess(catalog.root, "cpu", solution_hash=solution.text_hash)
+        ended.append(worker.kill)
+        worker.ask(Done, "load", 60, definition=DEFINITION, solution="tried", protocol="cpu-wall")
+        race = table.race(solution, RemoteHands(worker, 5))
+        ended.append(race.release)
+        assert race.check().status is Status.PASSED
+        race.start()
+        return race.relay
+
+    yield made
+    for end in ended:
+        end()
+
+
+def test_a_slow_call_is_seen_as_slow(relay_of, pacer):
+    found = relay_of(SLOW).relayed(pacer.pace, "eager", 1e6)
+    assert 19_000 < found.call_us < 60_000
+    assert pacer.pace.slack_us["eager"] < 20_000
+
+
+@pytest.mark.parametrize(
+    ("body", "before", "status"),
+    [
+        ("torch.add(x, y, alpha=factor + 1e-2 * len(relayed), out=out)", IN_RELAY, Status.WRONG_VALUES),
+        (HONEST + "\n    if relayed: x.zero_()", IN_RELAY, Status.INPUT_CHANGED),
+        (HONEST, EARLY, None),
+    ],
+)
+def test_what_is_not_right_in_a_single_call_is_found(relay_of, pacer, body, before, status):
+    with pytest.raises(Wrong) as wrong:
+        relay_of(body, before).relayed(pacer.pace, "eager", 1e6)
+    found = wrong.value.verdict.status
+    assert found is status if status else found in (Status.NOT_A_NUMBER, Status.WRONG_VALUES)
+
+
+@pytest.mark.parametrize(
+    ("body", "status"),
+    [
+        ("if relayed: raise ValueError\n    " + HONEST, Status.RAISED),
+        ("if relayed: os._exit(3)\n    " + HONEST, Status.CRASHED),
+        ("if relayed: time.sleep(60)\n    " + HONEST, None),
+    ],
+)
+def test_whoever_ends_in_a_single_call_holds_nobody_up(relay_of, pacer, body, status):
+    relay, start = relay_of(body, IN_RELAY), time.monotonic()
+    with pytest.raises(Failed) as failed:
+        relay.relayed(pacer.pace, "eager", 1e6)
+    assert status is None or failed.value.status is status
+    assert time.monotonic() - start < 30
+    pacer.pace.hands.call(0)  # the pace is none the worse
+
+
+def test_medians_of_a_noisy_clock():
+    """A call of 7 us among 150 us that a GPU takes from one process to the other, with late ones."""
+    noise = random.Random(1)
+
+    def times(call_us, count):
+        return [150 + call_us + noise.gauss(0, 4) + (500 if noise.random() < 0.1 else 0) for _ in range(count)]
+
+    found = [of_medians(times(7.0, 128), times(1.5, 128), 1.5) for _ in range(200)]
+    off = [abs(each.call_us - 7.0) for each in found]
+    assert statistics.median(off) < 0.7 and max(off) < 3.0
+    # What nobody wants to see: that an honest claim falls short by more than the clock says of itself and the margin.
+    assert sum(each.call_us > 7.0 + 2.0 + each.unsure_us for each in found) == 0
+    assert max(each.unsure_us for each in found) < 2.0
+
+
+def test_the_slack_of_a_trusted_copy_is_no_gift():
+    assert of_medians([110.0] * 9, [100.0] * 9, 1.0, slack_us=-5.0).unsure_us == 0
+    assert of_medians([110.0] * 9, [100.0] * 9, 1.0, slack_us=3.0).unsure_us == 3.0
+    assert of_medians([90.0] * 9, [100.0] * 9, 1.0).call_us == 0
+
+
+def test_a_noisy_pace_asks_for_more_calls():
+    assert calls_for(2.0, [100.0] * 24) == FEWEST
+    assert calls_for(2.0, [100.0 + 40 * (number % 5) for number in range(24)]) == MOST
+    assert FEWEST < calls_for(20.0, [100.0 + 2 * (number % 7) for number in range(24)]) < MOST
