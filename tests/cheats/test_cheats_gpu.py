@@ -3,13 +3,14 @@
 exploits_gpu/*.py: beside STATUS, GRAPH False where no graph time may come of it, LEAST_US, what a call really takes (a
 row that passed must not claim less), LARGE for what would gain at 24 MiB (a row that passed must not be faster than the
 honest one of that size, but for KNOWN, a share of its time that docs/protocol.md tells of), ALONE for what disturbs
-those beside it. All of them in one process that says how far it is, in two minutes on an H200:
-pytest tests/cheats/test_cheats_gpu.py -m gpu -q -s"""
+those beside it. All of them in one process that says how far it is, meant to take under four minutes on an H200, with a
+table of what each gains: pytest tests/cheats/test_cheats_gpu.py -m gpu -q -s"""
 
 from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -126,14 +127,62 @@ def test_an_exploit_gains_nothing(found, name):
         assert all(median >= exploit.get("LEAST_US", 0) for median in medians.values()), medians
     if status == "passed" and exploit.get("LARGE"):
         honest = found["large", "writes_its_output"]["measurement"]["times"]
-        least = 0.97 - exploit.get("KNOWN", 0)
-        assert all(median > least * honest[kind]["median_us"] for kind, median in medians.items()), (medians, honest)
+        for kind, median in medians.items():
+            us = honest[kind]["median_us"]
+            least = min(0.97, 1 - (2 + unsure_us(row, kind)) / us) - exploit.get("KNOWN", 0)
+            assert median > least * us, (kind, medians, honest)
+
+
+def unsure_us(row, kind) -> float:
+    """What the judge's clock said of itself; 0 where batches decided."""
+    return row["environment"].get("judge_unsure_us", {}).get(kind, 0.0)
+
+
+def table_of_gains(found) -> list[tuple[str, str, str, float, float]]:
+    """(size, name, kind, us, gain over the honest one of that size), the largest gains first."""
+    lines = []
+    for (size, name), row in found.items():
+        honest = found[size, "writes_its_output"]["measurement"]["times"]
+        for kind, each in row["measurement"].get("times", {}).items():
+            if kind != "busy" and row["measurement"]["status"] == "passed":
+                lines.append((size, name, kind, each["median_us"], 1 - each["median_us"] / honest[kind]["median_us"]))
+    return sorted(lines, key=lambda line: -line[4])
+
+
+def test_no_exploit_gains_more_than_the_clock_allows(found):
+    """Prints the whole table. 5 % or 2 us, what the clock is unsure of, and what docs/protocol.md tells of (KNOWN)."""
+    exploits, too_much = {**OF_A_GPU, **BOTH}, []
+    print()
+    for size, name, kind, us, gain in table_of_gains(found):
+        unsure = unsure_us(found[size, name]["measurement"], kind)
+        print(f"{size:5} {name[:44]:44} {kind:5} {us:9.2f} us {100 * gain:7.1f} %  unsure {unsure:.2f} us")
+        allowed = max(0.05 + float(exploits.get(name, {}).get("KNOWN", 0)), (2 + unsure) / us)
+        if name in exploits and gain > allowed:
+            too_much.append((size, name, kind, us, gain))
+    for (size, name), row in sorted(found.items()):
+        if row["measurement"]["status"] != "passed":
+            print(f"{size:5} {name[:44]:44} {row['measurement']['status']}")
+    assert not too_much
 
 
 @pytest.mark.parametrize("name", [*HONEST, *HONEST_GPU])
 def test_an_honest_one_passes(found, name):
     row = found["small", name]
     assert row["measurement"]["status"] == "passed", row["evaluation"]["log"]
+    has_graph = constants(name).get("GRAPH", True)
+    assert has_graph == ("graph" in row["measurement"]["times"]) != bool(row["measurement"].get("graph_missing"))
+    assert not re.search(r"(graph|eager): [\d.]+ us a call by the judge's clock", row["evaluation"]["log"]), "replaced"
+
+
+def test_who_has_no_graph_is_ranked_behind_with_its_eager_time(found):
+    """Of the row alone: report and rank have tests of their own."""
+    for name in (each for each in HONEST_GPU if not constants(each).get("GRAPH", True)):
+        row = found["small", name]["measurement"]
+        assert row["times"]["eager"]["median_us"] > 0 and row["graph_missing"]
+
+
+def test_there_are_enough():
+    assert len(OF_A_GPU) + len(EXPLOITS) >= 140 and len(HONEST) + len(HONEST_GPU) >= 25
 
 
 def test_an_honest_kernel_takes_what_it_takes(found):

@@ -37,8 +37,8 @@ EARLY = """from kernelderby.measure.worker import hands
 
 def relay(self, kind, count, armed):
     for number in range(count):
-        self._signals.wait("go", number + 1)
-        self._signals.give("done", number + 1)
+        self.signals.wait("go", number + 1)
+        self.signals.give("done", number + 1)
         time.sleep(0.02)
         self.call(number % 2)
     armed()

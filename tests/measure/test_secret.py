@@ -4,9 +4,13 @@ import json
 import shutil
 
 import pytest
-from measuring import measure
+from measuring import CPU, measure
 
+from kernelderby.catalog import Catalog
+from kernelderby.measure.cluster import serve
+from kernelderby.measure.cluster.messages import TaskAsked
 from kernelderby.measure.judge import secret
+from kernelderby.measure.judge.definition import _modules
 
 
 @pytest.fixture
@@ -40,6 +44,26 @@ def test_a_failing_check_is_repeated_by_the_secret_that_it_printed(derby, inexac
     assert code == 1 and f"derby check inexact --secret {printed}" in out
     _, out, _ = derby("check", "honest", "--device", "cpu", "--secret", printed, "--root", inexact)
     assert "--secret" not in out  # nothing to repeat
+
+
+SPACE = '\nAXES_SPACE = {"rows": (1, 64), "factor": [2.0, -3.0]}\n'
+
+
+def test_fresh_shapes_and_a_cluster_host_repeat_it_too(derby, inexact):
+    """Bit for bit: the same errors at the same shapes, by this command and by what runs on a host for `--ray`."""
+    source = inexact / "definitions/elementwise/scaled_add_n16.py"
+    source.write_text(source.read_text() + SPACE)
+    _modules.clear()
+    printed, first = errors(derby, inexact, "--fresh", "3")
+    assert len(set(first)) == 3 and all(first)
+    assert errors(derby, inexact, "--fresh", "3", "--secret", printed) == (printed, first)
+    given = {"workloads": [], "seeds": 1, "origins": [], "fresh": 3, "timeout": 30.0, "secret": printed}
+    answer = serve._checked(Catalog.open(inexact), CPU, TaskAsked("check", "", ("inexact",), None, given))
+    assert [each.correctness.max_absolute_error for each in answer.results] == first
+    _, listed = errors(derby, inexact, "--secret", printed)
+    given["fresh"] = 0
+    answer = serve._checked(Catalog.open(inexact), CPU, TaskAsked("check", "", ("inexact",), None, given))
+    assert [each.correctness.max_absolute_error for each in answer.results] == listed
 
 
 @pytest.mark.parametrize("odd", ["", "12", "0x1234567890abcdef", "g" * 16, "a" * 65])

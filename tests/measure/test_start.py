@@ -103,7 +103,7 @@ def test_a_forked_worker_is_what_a_started_one_is(told, forks, monkeypatch):
         each["environment"] = {name: value for name, value in each["environment"].items() if name != "TMPDIR"}
     assert forked == started
     assert forked["parent"] == os.getpid() and forked["own session"] and forked["temporary"] and not forked["shared"]
-    assert forked["descriptors"] == ["/dev/null", "pipe", "pipe", "pipe", "pipe"]
+    assert forked["descriptors"] == ["/dev/null", "pipe", "pipe", "pipe", "socket"]
 
 
 NUMBERS = """

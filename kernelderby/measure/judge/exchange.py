@@ -85,8 +85,6 @@ class Exchange:
                 self.sets.append(self.buffers(maker))
             self.every = list(self.sets)
             hands.attach(self.sets, self.signals)
-            for each in (*self.sets, self.signals.buffers):
-                each.seal()
         except BaseException:
             self.release()
             raise
@@ -113,8 +111,6 @@ class Exchange:
             self.every += more
             self.stays += [self.stays[number % len(self.sets)] for number in range(len(self.stays), len(self.every))]
             self.hands.extend(more)
-            for each in more:
-                each.seal()
         return len(self.every)
 
     def release(self) -> None:

@@ -85,8 +85,6 @@ class Pacer:
         self._hands.attach(sets, signals)
         if self._device.type == "cuda":
             self._hands.capture()
-        for each in self._sets:
-            each.seal()
         return Pacemaker(self._hands, signals, empty_us)
 
     def _load(self, copies: bool) -> None:

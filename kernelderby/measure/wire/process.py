@@ -8,11 +8,12 @@ import json
 import os
 import select
 import signal
+import socket
 import subprocess
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from io import BufferedReader
 from pathlib import Path
@@ -60,7 +61,9 @@ class WorkerProcess:
         if not self._others:  # whoever measures from a program of its own keeps the children it has
             processes.adopt_orphans()
             self._others.update(processes.children(os.getpid()), {os.getpid()})
-        request_end, self._requests = os.pipe()
+        # A socket, since descriptors of memory go with requests.
+        theirs, ours = socket.socketpair()
+        request_end, self._requests = theirs.detach(), ours.detach()
         self._replies, reply_end = os.pipe()
         environment = worker_environment(device, own_package=python is not None)
         self._scratch: Path | None = None
@@ -135,11 +138,16 @@ class WorkerProcess:
         text = self._log.decode(errors="replace")
         return "\n".join(text.splitlines()[-lines:])
 
-    def send(self, command: str, timeout: float, /, **arguments: Any) -> None:
-        """Asks; the answer is due `timeout` seconds from now."""
+    def send(self, command: str, timeout: float, descriptors: Sequence[int] = (), /, **arguments: Any) -> None:
+        """Asks; the answer is due `timeout` seconds from now. descriptors: that it gets with the request."""
         # From the moment on at which a solution's code runs in it, nothing that it says can end the run.
         self._has_solution |= command == "load"
         self._timeout, self._deadline = timeout, time.monotonic() + timeout
+        if descriptors and self._requests >= 0:
+            requests = socket.socket(fileno=self._requests)
+            with contextlib.suppress(OSError):  # dead or deaf: receive() says so
+                socket.send_fds(requests, [b" "], descriptors)
+            requests.detach()
         self._write({"command": command, **arguments})
 
     def _write(self, request: dict[str, Any]) -> None:

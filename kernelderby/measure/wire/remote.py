@@ -52,7 +52,8 @@ class RemoteHands:
     seconds: float
 
     def attach(self, sets: list[BufferSet], signals: Signals) -> None:
-        self._ask(Done, "attach", sets=[each.description for each in sets], signals=signals.buffers.description)
+        described, descriptors = _described([*sets, signals.buffers])
+        self._ask(Done, "attach", descriptors, sets=described[:-1], signals=described[-1])
 
     def set_up(self, which: int) -> SetUpTaken | None:
         return self._ask(SetUpDone, "set_up", which=which).setup
@@ -61,7 +62,8 @@ class RemoteHands:
         self._ask(Done, "call", which=which)
 
     def extend(self, sets: Sequence[BufferSet]) -> None:
-        self._expect_captured(self._ask(CaptureDone, "extend", sets=[each.description for each in sets]))
+        described, descriptors = _described(sets)
+        self._expect_captured(self._ask(CaptureDone, "extend", descriptors, sets=described))
 
     def capture(self) -> None:
         self._expect_captured(self._ask(CaptureDone, "capture"))
@@ -78,7 +80,8 @@ class RemoteHands:
         self._ask(Done, "replay", which=which)
 
     def overtake(self, larger: BufferSet) -> None:
-        self._ask(Done, "overtake", larger=larger.description)
+        (described,), descriptors = _described([larger])
+        self._ask(Done, "overtake", descriptors, larger=described)
 
     def overwritten(self) -> int:
         return self._ask(Overwritten, "overwritten").nbytes
@@ -135,8 +138,8 @@ class RemoteHands:
         """Whether an answer can still come in time."""
         return self.worker.is_in_time()
 
-    def _ask(self, kind: type[Kind], command: str, /, **arguments: Any) -> Kind:
-        self.worker.send(command, self.seconds, **arguments)
+    def _ask(self, kind: type[Kind], command: str, descriptors: Sequence[int] = (), /, **arguments: Any) -> Kind:
+        self.worker.send(command, self.seconds, descriptors, **arguments)
         return self._typed(kind, self.worker.receive())
 
     def _typed(self, kind: type[Kind], reply: Reply) -> Kind:
@@ -151,6 +154,18 @@ class RemoteHands:
         if wrong.status not in _WRONG:
             raise nonsense("the worker's answer: wrong.status: is no reason that a worker can give")
         raise Wrong(wrong.status, quoted(text(wrong.message)))
+
+
+def _described(sets: Sequence[BufferSet]) -> tuple[list[dict[str, Any]], list[int]]:
+    """What the worker gets of each; on a CPU with descriptors, of which the handles are numbers in order."""
+    described, descriptors = [], list[int]()
+    for each in sets:
+        found = dict(each.description or {})
+        if isinstance(found["handle"], int):
+            descriptors.append(found["handle"])
+            found["handle"] = len(descriptors) - 1
+        described.append(found)
+    return described, descriptors
 
 
 def _note(said: str) -> str:

@@ -1,19 +1,20 @@
 """Memory that the judge allocates and a worker's process sees: the inputs and outputs of one set, in one arena.
 
-On a GPU the arena is an allocation of the driver, opened in the worker through CUDA IPC; on a CPU a file in shared
-memory, mapped by both. Nothing else of the judge lies in it: an arena fills whole blocks of 2 MiB, the unit in which
-the driver shares memory. The worker gets a description (JSON) with the handle and each tensor's place.
+On a GPU the arena is an allocation of the driver, opened in the worker through CUDA IPC; on a CPU a file without a
+name, whose descriptor the worker gets, sealed so that nobody can cut it off. Nothing else of the judge lies in it: an
+arena fills whole blocks of 2 MiB, the unit in which the driver shares memory. The worker gets a description (JSON) with
+the handle and each tensor's place.
 """
 
 from __future__ import annotations
 
 import ctypes
+import fcntl
 import math
+import mmap
 import os
-import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -52,13 +53,6 @@ class BufferSet:
     description: dict[str, Any] | None = None
     lender: int | None = None
     _free: list[Any] = field(default_factory=list)
-
-    def seal(self) -> None:
-        """Once the worker has it open: nobody else can open it, and a killed run leaves nothing behind. On a GPU the
-        driver sees to both."""
-        path = (self.description or {}).get("handle", "")
-        if path.startswith("/"):
-            Path(path).unlink(missing_ok=True)
 
     def release(self) -> None:
         """Gives the memory back; the tensors must not be used any more."""
@@ -138,7 +132,8 @@ def opened_set(description: dict[str, Any], device: torch.device, known: Sequenc
         free.append(lambda: driver_call("cuIpcCloseMemHandle", pointer))
         arena = torch.as_tensor(_DeviceBytes(pointer.value, size), device=device)
     else:
-        arena = torch.from_file(handle, shared=True, size=size, dtype=torch.uint8)
+        arena = _mapped(handle, size)
+        os.close(handle)
     lender = description["lender"]
     return BufferSet(*_tensors(description, arena, {} if lender is None else known[lender].inputs), None, lender, free)
 
@@ -174,13 +169,17 @@ def _cuda_arena(size: int, free: list[Any]) -> tuple[torch.Tensor, str]:
     return torch.as_tensor(_DeviceBytes(pointer.value, size), device="cuda:0"), bytes(handle.reserved).hex()
 
 
-def _cpu_arena(size: int, free: list[Any]) -> tuple[torch.Tensor, str]:
-    folder = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
-    descriptor, path = tempfile.mkstemp(prefix="kernelderby-", dir=folder)
+def _cpu_arena(size: int, free: list[Any]) -> tuple[torch.Tensor, int]:
+    descriptor = os.memfd_create("kernelderby", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    free.append(lambda: os.close(descriptor))
     os.truncate(descriptor, size)
-    os.close(descriptor)
-    free.append(lambda: Path(path).unlink(missing_ok=True))
-    return torch.from_file(path, shared=True, size=size, dtype=torch.uint8), path
+    # Of a file that is cut off, whoever has it mapped gets SIGBUS.
+    fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL)
+    return _mapped(descriptor, size), descriptor
+
+
+def _mapped(descriptor: int, size: int) -> torch.Tensor:
+    return torch.frombuffer(mmap.mmap(descriptor, size), dtype=torch.uint8)
 
 
 _OUT_OF_MEMORY = 2  # CUDA_ERROR_OUT_OF_MEMORY

@@ -1,21 +1,37 @@
-"""The worker's end of the pipes to the judge."""
+"""The worker's end of what leads to the judge: a socket of requests, a pipe of replies."""
 
 from __future__ import annotations
 
 import json
 import os
-from typing import IO, Any
+import socket
+from collections.abc import Iterator
+from typing import Any
 
 import msgspec
 
 from kernelderby.measure.wire.replies import Stop
 
+_BYTES, _MOST_DESCRIPTORS = 1 << 16, 253  # the kernel's limit for one message
+
 
 class Channel:
-    """The pipes to the judge, for what stops in the middle of a command."""
+    """For requests, and for what stops in the middle of a command. descriptors: that came since they were taken."""
 
-    def __init__(self, requests: IO[str], replies: int) -> None:
-        self._requests, self._replies = requests, replies
+    def __init__(self, requests: int, replies: int) -> None:
+        self._requests, self._replies = socket.socket(fileno=requests), replies
+        self._unread = b""
+        self._descriptors: list[int] = []
+
+    def requests(self) -> Iterator[str]:
+        """One line each, until the judge is gone."""
+        while line := self._line():
+            yield line
+
+    def taken(self) -> list[int]:
+        """The descriptors that came with a request; whoever takes them closes them."""
+        held, self._descriptors = self._descriptors, []
+        return held
 
     def write(self, reply: dict[str, Any]) -> None:
         data = (json.dumps(reply) + "\n").encode()
@@ -25,5 +41,17 @@ class Channel:
     def meet(self, stop: Stop) -> None:
         """Says where the worker stands, and waits until the judge lets it go on."""
         self.write(msgspec.to_builtins(stop))
-        if not self._requests.readline():
+        if not self._line():
             raise SystemExit("the judge is gone")
+
+    def _line(self) -> str:
+        while b"\n" not in self._unread:
+            data, descriptors, _, _ = socket.recv_fds(
+                self._requests, _BYTES, _MOST_DESCRIPTORS, socket.MSG_CMSG_CLOEXEC
+            )
+            self._descriptors += descriptors
+            if not data:
+                return ""
+            self._unread += data
+        line, _, self._unread = self._unread.partition(b"\n")
+        return line.decode()

@@ -202,11 +202,18 @@ class Worker:
         from kernelderby.measure.worker.hands import Hands
 
         self.release()
-        self._opened = [opened_set(each, self.device) for each in sets]
-        self._signals = opened_set(signals, self.device)
+        *of_calls, of_signals = self._with_handles([*sets, signals])
+        self._opened = [opened_set(each, self.device) for each in of_calls]
+        self._signals = opened_set(of_signals, self.device)
         self._hands = Hands(self.candidate, self._timer or WallTimer(), self.device)
-        self._hands.attach(self._opened, Signals(self._signals))
+        self._hands.signals = Signals(self._signals)
+        self._hands.attach(self._opened)
         return Done()
+
+    def _with_handles(self, sets: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        """Descriptions in which a number of a descriptor that came with the request is that descriptor."""
+        came = self.channel.taken() if self.channel else []
+        return [{**each, "handle": came[each["handle"]]} if came else each for each in sets]
 
     def set_up(self, which: int) -> SetUpDone:
         return SetUpDone(self.hands.set_up(which))
@@ -215,7 +222,7 @@ class Worker:
         """Opens further sets for batches."""
         from kernelderby.measure.wire.shared import opened_set
 
-        more = [opened_set(each, self.device, self._opened) for each in sets]
+        more = [opened_set(each, self.device, self._opened) for each in self._with_handles(sets)]
         self._opened += more
         return self._captured(lambda: self.hands.extend(more))
 
@@ -235,7 +242,8 @@ class Worker:
         """See hands.Hands; `larger` as in attach()."""
         from kernelderby.measure.wire.shared import opened_set
 
-        opened = opened_set(larger, self.device)
+        (described,) = self._with_handles([larger])
+        opened = opened_set(described, self.device)
         try:
             self.hands.overtake(opened)
         finally:

@@ -33,12 +33,12 @@ class Hands:
         self._replays: list[Callable[[], Any]] = []
         self._in_turn = 0  # sets of timed calls
         self._canaries: Canaries | None = None
-        self._signals: Signals | None = None
+        self.signals: Signals | None = None  # of relay()
 
     def attach(self, sets: Sequence[BufferSet], signals: Signals | None = None) -> None:
-        """The buffers of a case; those before are let go. signals: of relay()."""
+        """The buffers of a case; those before are let go."""
         self.detach()
-        self.sets, self._signals = sets, signals
+        self.sets, self.signals = sets, signals or self.signals
         self._prepared = [SetUp({}) for _ in sets]
         self._in_turn = len(sets)
         self._places = {name: (tuple(tensor.shape), tensor.dtype) for name, tensor in sets[0].outputs.items()}
@@ -54,7 +54,7 @@ class Hands:
             self._replays += [self.timer.capture(partial(self._run, first + n), pool) for n in range(len(sets))]
 
     def detach(self) -> None:
-        self.sets, self._prepared, self._replays, self._canaries, self._signals = (), [], [], None, None
+        self.sets, self._prepared, self._replays, self._canaries = (), [], [], None
 
     def set_up(self, which: int) -> SetUpTaken | None:
         """Runs setup on the constants of a set: what it took; None without setup."""
@@ -126,7 +126,7 @@ class Hands:
     def relay(self, kind: str, count: int, armed: Callable[[], None]) -> None:
         """Calls or replays over the sets in turn, each when the judge gives the word. On a GPU all of them are enqueued
         before the first word, unless a call looks at its inputs from the host. armed: what to do then."""
-        run, signals = self._runner(kind), self._signals
+        run, signals = self._runner(kind), self.signals
         if signals is None:
             raise RuntimeError("the worker holds no signals")
         try:

@@ -75,11 +75,10 @@ def serve(
     for descriptor in (requests, replies):
         os.set_inheritable(descriptor, False)  # a solution's own subprocesses must not hold the pipes open
     worker = Worker(root, device)
-    with os.fdopen(requests, encoding="utf-8") as lines:
-        worker.channel = channel = Channel(lines, replies)
-        for line in lines:
-            request = json.loads(line)
-            channel.write(answer(worker.command(request.pop("command")), request))
+    worker.channel = channel = Channel(requests, replies)
+    for line in channel.requests():
+        request = json.loads(line)
+        channel.write(answer(worker.command(request.pop("command")), request))
 
 
 if __name__ == "__main__":
