@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from kernelderby.cli.options import FILE, Count, DerbyCommand, names_option
+from kernelderby.cli.options import FILE, Count, DerbyCommand, names_option, root_option
 from kernelderby.cli.output import Output, output_options, warn
 from kernelderby.errors import DerbyError
 
@@ -20,6 +20,7 @@ from kernelderby.errors import DerbyError
 @click.option("--rounds", type=Count(1), default=5, show_default=True, help="Rounds of A B B A.")
 @click.option("--device", type=click.Choice(["cuda", "cpu"]), default="cuda", help="cpu: only to try the command out.")
 @output_options("serve-bench", tables=("steps",), write=False)
+@root_option
 def command(
     model: Path,
     batch: tuple[str, ...],
@@ -28,6 +29,7 @@ def command(
     prefill: int,
     rounds: int,
     device: str,
+    root: Path,
     output: Output,
 ) -> None:
     """A decoder with the layer sizes of a model, around the installed winners, around the best libraries, and compiled.
