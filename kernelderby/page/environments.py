@@ -18,11 +18,19 @@ class Environments:
     def __init__(self) -> None:
         self.all: list[dict[str, Any]] = []
         self._places: dict[str, int] = {}
+        self._known: dict[str, int] = {}  # as rows have it: nearly all of a session are alike
 
     def place(self, row: Measurement) -> int:
         """Of the row's environment in `all`."""
-        found = {name: _plain(value) for name, value in row.environment.items() if name not in _OF_ONE_ROW}
-        found |= {"session": words(row.session)} if row.session else {}
+        own = {name: value for name, value in row.environment.items() if name not in _OF_ONE_ROW}
+        as_it_is = repr((own, row.session))
+        if as_it_is not in self._known:
+            self._known[as_it_is] = self._place(own, row.session)
+        return self._known[as_it_is]
+
+    def _place(self, own: dict[str, Any], session: str | None) -> int:
+        found = {name: _plain(value) for name, value in own.items()}
+        found |= {"session": words(session)} if session else {}
         key = json.dumps(found, sort_keys=True)
         if key not in self._places:
             self._places[key] = len(self.all)

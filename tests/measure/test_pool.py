@@ -227,3 +227,19 @@ def test_a_write_that_a_kill_cut_anywhere_leaves_each_key_once(bench):
         assert run.run() == 0
         run.close()
         assert keys(bench.root) == whole, f"cut after {length} bytes"
+
+
+def test_a_ray_that_does_not_start_is_one_line(monkeypatch):
+    """Ray's own error of a raylet that starts too slowly is a bare Exception."""
+
+    def init(**_):
+        raise Exception("The current node timed out during startup.\nMore of it")
+
+    monkeypatch.setattr(pool, "ray", SimpleNamespace(init=init))
+    monkeypatch.delenv("RAY_AUTH_MODE", raising=False)
+    with (
+        pytest.raises(DerbyError, match="--ray here:6379: no Ray cluster answers") as raised,
+        pool.cluster("here:6379"),
+    ):
+        pass
+    assert "\n" not in str(raised.value) and "RAY_AUTH_MODE=token" in str(raised.value)
