@@ -133,6 +133,10 @@ class Measurement:
     shape: dict[str, Any] = field(default_factory=dict)
     place: Place | None = field(default=None, compare=False)  # where it was read; not written
 
+    def __repr__(self) -> str:
+        time = "" if self.latency_us is None else f", {self.latency_us:g} us"
+        return f"Measurement({self.solution!r}, {self.uuid[:8]}, {self.gpu}, {self.status}{time})"
+
     def time(self, kind: str) -> Timed | None:
         """A time of the row; None where it has none of the kind, and for a row that did not pass."""
         if self.status is not Status.PASSED:

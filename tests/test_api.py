@@ -210,3 +210,30 @@ def test_a_notebook_gets_what_the_command_prints(derby, small_set):
     ):
         code, out, _ = derby(*words, "--root", small_set, "--json")
         assert code == 0 and json.loads(out) == json.loads(answer.to_json()), words
+
+
+def test_records_tell_what_they_are_in_a_line(small_set):
+    found = kernelderby.open(small_set)
+    named = "scale_rows_h4"
+    answers = (found.rank(named), found.show(named), found.roofline(named), found.operators(), found.field(named))
+    records = [*found.definitions.values(), *found.solutions.values(), *found.workloads[named], *found.rows]
+    for record in (*records, found.nearest(named, "rows=8"), *(answer.value for answer in answers)):
+        assert len(repr(record)) < 160, repr(record)[:200]
+
+
+def test_a_file_and_shapes_of_ones_own(small_set, tmp_path):
+    pytest.importorskip("torch")
+    found = kernelderby.open(small_set)
+    (tmp_path / "mine.py").write_text(
+        (small_set / "solutions/baseline/toy/scale_rows_h4/toy_baseline/main.py").read_text()
+    )
+    mine = str(tmp_path / "mine.py")
+    answer = found.check(mine, operator="scale_rows_h4", shapes=["rows=3"], device="cpu")
+    assert [each.status for each in answer.value] == ["passed"] and "rows=3" in answer.value[0].case
+    ranked = found.bench(
+        mine, operator="scale_rows_h4", shapes=["rows=3"], device="cpu", rounds=1, most_rounds=1, iterations=2
+    )
+    assert {"mine", "toy_baseline"} <= {*ranked.value[0].order} and not (small_set / "traces/cpu").exists()
+    assert (small_set / "reports/bench/traces/cpu").is_dir()
+    with pytest.raises(DerbyError, match="goes with a FILE.py or shapes"):
+        found.check(operator="scale_rows_h4")

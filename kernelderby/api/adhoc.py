@@ -27,6 +27,12 @@ class AdHoc:
     definition: Definition
     solution: Solution | None
     lines: tuple[dict[str, Any], ...]
+    rivals: tuple[Solution, ...] = ()
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Of what is checked: the file's solution, else the set's."""
+        return (self.solution.name,) if self.solution else tuple(each.name for each in self.rivals)
 
     def at_shapes(self, check: Check) -> Check:
         """The check at the shapes that were given, on a CPU too."""
@@ -84,7 +90,36 @@ def adhoc_set(
             _count(catalog, definition, line)
         taken = [*rivals, solution] if solution else [*rivals]
         scratch = scratch_set(catalog, Path(folder), definition, taken, lines)
-        yield AdHoc(scratch, catalog, scratch.definition(operator), solution, tuple(lines))
+        yield AdHoc(scratch, catalog, scratch.definition(operator), solution, tuple(lines), tuple(rivals))
+
+
+@contextmanager
+def adhoc_of(
+    catalog: Catalog,
+    solutions: Sequence[str],
+    definitions: Sequence[str],
+    operator: str | None,
+    shapes: Sequence[str],
+    with_rivals: bool = False,
+) -> Iterator[AdHoc | None]:
+    """The scratch set of a FILE.py among the solutions, or of shapes; None where neither is given. with_rivals: the
+    set's solutions race beside the file."""
+    files = [name for name in solutions if name.partition("::")[0].endswith(".py")]
+    if not files and not shapes:
+        if operator is not None:
+            raise DerbyError("operator= goes with a FILE.py or shapes; name it in definitions=")
+        yield None
+        return
+    named = catalog.solutions_named(name for name in solutions if name not in files)
+    of = {each.definition for each in named} | {*definitions}
+    if len(files) > 1 or len(of | {operator} - {None}) > 1:
+        raise DerbyError("a FILE.py and shapes are of one operator; give one of each")
+    if not files and not (of or operator):
+        raise DerbyError("shapes: of which operator? give operator=")
+    name = operator or next(iter(of), None) or operator_of_file(catalog, files[0], operator)
+    rivals = named or (catalog.solutions_of(name) if with_rivals or not files else [])
+    with adhoc_set(catalog, name, files[0] if files else "", shapes, rivals) as adhoc:
+        yield adhoc
 
 
 def _count(catalog: Catalog, definition: Definition, line: dict[str, Any]) -> None:

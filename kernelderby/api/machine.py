@@ -13,6 +13,7 @@ from kernelderby.locate import find_set
 from kernelderby.report.answer import Answer
 from kernelderby.report.checks import PASSED, Checked, checks_answer
 from kernelderby.report.machine import machine_answer
+from kernelderby.trace import Measurement
 
 _FEW = 3  # operators
 CHECK_SECONDS = 600.0  # for each case of a solution
@@ -111,6 +112,47 @@ def check(
     if quick and machine.device == "cpu":
         plan = replace(plan, jobs=tuple((each, own, cases[:1]) for each, own, cases in plan.jobs))
     return Check(catalog, machine, plan, secret, timeout, fresh, sanitizer=sanitizer)
+
+
+def bench(
+    catalog: Catalog,
+    solutions: Sequence[str] = (),
+    definitions: Sequence[str] = (),
+    workloads: Sequence[str] = (),
+    *,
+    device: str | None = None,
+    **settings: Any,
+) -> list[Measurement]:
+    """Measures what has no row yet, and gives the new rows. settings: of measure.run.plan.Settings."""
+    from kernelderby.measure.judge.secret import drawn
+    from kernelderby.measure.machine.probe import find_machine
+    from kernelderby.measure.run.observer import Observer
+    from kernelderby.measure.run.plan import Settings, make_plan
+    from kernelderby.measure.run.runner import Runner
+
+    machine = find_machine(catalog.root, device or "cuda")
+    if machine.gpu is None and device != "cpu":
+        raise DerbyError(
+            f'{machine.gpu_missing}, so nothing can be measured; .check() runs on a CPU, device="cpu" times it'
+        )
+    chosen = Settings(**{"secret": drawn(), **settings})
+    if device == "cpu":
+        solutions = solutions or plain_solutions(catalog, definitions)
+    plan = make_plan(catalog, machine, chosen, solutions, definitions, workloads)
+    rows: list[Measurement] = Runner(catalog, machine, chosen, Observer()).run(plan)
+    return rows
+
+
+def plain_solutions(catalog: Catalog, definitions: Sequence[str] = ()) -> list[str]:
+    """The solutions that a CPU times: Python's. What an interpreter takes says nothing of a kernel."""
+    found = [
+        each.name
+        for each in catalog.solutions.values()
+        if each.language == "python" and each.requires.cpu and (not definitions or each.definition in definitions)
+    ]
+    if not found:
+        raise DerbyError("--device cpu: none of the solutions is plain Python for a CPU, which alone is timed there")
+    return found
 
 
 def _sanitizer(machine: Any) -> Path:

@@ -20,6 +20,9 @@ class Nearest:
     operator: str
     workloads: tuple[tuple[Workload, float], ...]
 
+    def __repr__(self) -> str:
+        return f"Nearest({self.asked!r} of {self.operator}: {len(self.workloads)} workloads)"
+
     @property
     def is_measured(self) -> bool:
         return not self.workloads[0][1]

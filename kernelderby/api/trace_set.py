@@ -293,12 +293,57 @@ class TraceSet:
         """The measured shapes that are nearest to one such as "num_tokens=64,hidden_size=4096"."""
         return nearest(self.catalog, operator, shape)
 
-    def check(self, solutions: Names = (), definitions: Names = (), **options: Any) -> Answer[Sequence[Checked]]:
-        """Whether solutions are right, as `derby check` asks it here. options: seeds, device, timeout, fresh, secret,
-        quick."""
+    def check(
+        self,
+        solutions: Names = (),
+        definitions: Names = (),
+        *,
+        operator: str | None = None,
+        shapes: Names = (),
+        **options: Any,
+    ) -> Answer[Sequence[Checked]]:
+        """Whether solutions are right, as `derby check` asks it here. A solution may be a FILE.py of the operator;
+        shapes such as "num_tokens=64,hidden_size=4096" need not be listed. options: seeds, device, timeout, fresh,
+        secret, quick, sanitize."""
+        from kernelderby.api.adhoc import adhoc_of
         from kernelderby.api.machine import check
 
-        return check(self.catalog, _names(solutions), _names(definitions), **options).run()
+        names = _names(solutions), _names(definitions)
+        with adhoc_of(self.catalog, *names, operator, _names(shapes)) as adhoc:
+            if adhoc is None:
+                return check(self.catalog, *names, **options).run()
+            return adhoc.at_shapes(check(adhoc.catalog, adhoc.names, (adhoc.definition.name,), **options)).run()
+
+    def bench(
+        self,
+        solutions: Names = (),
+        definitions: Names = (),
+        workloads: Names = (),
+        *,
+        operator: str | None = None,
+        shapes: Names = (),
+        record: bool = False,
+        device: str | None = None,
+        **settings: Any,
+    ) -> Answer[tuple[Ranking, ...]]:
+        """Measures what has no row yet, as `derby bench` does here, and ranks it. Rows go into the set; with a FILE.py
+        or shapes into reports/bench/ until `record`. settings: rounds, iterations, timeout_seconds, again, together,
+        most_rounds. DerbyError: no GPU here, and device is not "cpu"."""
+        from kernelderby.api.adhoc import adhoc_of
+        from kernelderby.api.machine import bench
+
+        names = _names(solutions), _names(definitions)
+        with adhoc_of(self.catalog, *names, operator, _names(shapes), with_rivals=True) as adhoc:
+            catalog = adhoc.catalog if adhoc else self.catalog
+            chosen = ((), (adhoc.definition.name,)) if adhoc else names
+            rows = bench(catalog, *chosen, _names(workloads), device=device, **settings)
+            if adhoc:
+                adhoc.keep_rows(record)
+            measured = sorted({row.definition for row in rows}) or [
+                *chosen[1],
+                *dict.fromkeys(each.definition for each in catalog.solutions_named(chosen[0])),
+            ]
+            return TraceSet(Catalog.open(catalog.root)).rank(measured, workloads=workloads)
 
     def gate(self, base: str, candidate: str, workloads: Names = (), **options: Any) -> Answer[Sequence[GatedOne]]:
         """Whether a candidate is slower than a base, measured here. options: base_python, candidate_python, least,

@@ -80,6 +80,9 @@ class Definition:
     constraints: tuple[str, ...] = ()  # relations between axes, see constraints.py
     descriptions: dict[str, dict[str, str]] = field(default_factory=dict)  # axes | inputs | outputs -> name -> text
 
+    def __repr__(self) -> str:
+        return f"Definition({self.name!r}, {', '.join(self.inputs)} -> {', '.join(self.outputs)})"
+
     @property
     def place(self) -> Path:
         """Where its code stands."""
@@ -128,6 +131,9 @@ class Workload:
     def seed(self) -> int:
         """Of the generated inputs: 48 bits of the uuid's SHA-256, so that it depends on nothing else."""
         return int.from_bytes(hashlib.sha256(self.uuid.encode()).digest()[:6], "big")
+
+    def __repr__(self) -> str:
+        return f"Workload({self.uuid[:8]}, {', '.join(f'{name}={size}' for name, size in self.axes.items())})"
 
     @property
     def scalars(self) -> dict[str, int | float | bool]:
@@ -181,6 +187,9 @@ class Solution:
     same_code: tuple[frozenset[str], ...] = ()
     same_kernels: tuple[tuple[str, str, frozenset[str] | None], ...] = ()
     _hashes: dict[str, str] = field(default_factory=dict, init=False, compare=False, repr=False)
+
+    def __repr__(self) -> str:
+        return f"Solution({self.name!r} by {self.author} for {self.definition})"
 
     @property
     def hash(self) -> str:

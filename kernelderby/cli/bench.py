@@ -119,6 +119,7 @@ def command(
     derby bench my_kernel.py --for rms_norm --shape num_tokens=64,hidden_size=4096
     """
     from kernelderby.api.adhoc import adhoc_set, operator_of_file
+    from kernelderby.api.machine import plain_solutions
     from kernelderby.api.trace_set import TraceSet
     from kernelderby.catalog import Catalog
     from kernelderby.errors import DerbyError
@@ -188,7 +189,7 @@ def command(
     def measured(catalog: Catalog, solutions: tuple[str, ...], definitions: tuple[str, ...]) -> None:
         drawn_shapes = fresh_workloads(catalog, solutions, definitions, settings.secret, fresh) if fresh else None
         if device == "cpu":
-            solutions = solutions or tuple(_plain(catalog, definitions))
+            solutions = solutions or tuple(plain_solutions(catalog, definitions))
         plan = make_plan(catalog, machine, settings, solutions, definitions, workloads, origin, drawn_shapes)
         if not as_json:
             print_plan(machine, plan)
@@ -211,20 +212,6 @@ def command(
         if not as_json and kept:
             say(TraceSet(Catalog.open(adhoc.catalog.root)).rank(name).to_text(text_width(), False))
             warn([f"{path}: rows added" for path in kept] + ([] if record else ["--record puts them into the set"]))
-
-
-def _plain(catalog: Any, definitions: tuple[str, ...]) -> list[str]:
-    """The solutions that a CPU times: Python's. What an interpreter takes says nothing of a kernel."""
-    from kernelderby.errors import DerbyError
-
-    found = [
-        each.name
-        for each in catalog.solutions.values()
-        if each.language == "python" and each.requires.cpu and (not definitions or each.definition in definitions)
-    ]
-    if not found:
-        raise DerbyError("--device cpu: none of the solutions is plain Python for a CPU, which alone is timed there")
-    return found
 
 
 def _tell(machine: Any, settings: Any, plan: Any, rows: list[Any], as_json: bool) -> None:

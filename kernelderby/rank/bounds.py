@@ -64,6 +64,9 @@ class Explanation:
     experiments: tuple[Experiment, ...] = ()
     notes: tuple[str, ...] = ()
 
+    def __repr__(self) -> str:
+        return f"Explanation({self.solution.name!r}, {self.workload!r}, {self.gpu.id})"
+
 
 def parts_of(row: Measurement, kind: str) -> Parts | None:
     """None for a row without a time of that kind."""

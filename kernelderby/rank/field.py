@@ -46,6 +46,9 @@ class Field:
     raced: tuple[Raced, ...]
     without: tuple[str, ...]
 
+    def __repr__(self) -> str:
+        return f"Field({len(self.raced)} libraries raced, {len(self.without)} operators without one)"
+
 
 def field(
     measurements: Iterable[Measurement],

@@ -133,6 +133,10 @@ class Ranking:
     origin: str | None = None
     lead: Lead | None = None
 
+    def __repr__(self) -> str:
+        counted = f"{len(self.order)} solutions, {len(self.rows)} workloads"
+        return f"Ranking({self.definition!r}, {self.group.gpu}, {self.time}: {counted})"
+
     def summary(self, solution: str) -> Summary:
         return next(summary for summary in self.summaries if summary.solution == solution)
 

@@ -43,6 +43,9 @@ class Listing:
     of_operators: int
     gpus: tuple[str, ...]
 
+    def __repr__(self) -> str:
+        return f"Listing({len(self.operators)} operators)"
+
 
 @dataclass(frozen=True, slots=True)
 class Contract:
@@ -57,6 +60,10 @@ class Contract:
     workloads: tuple[Workload, ...]
     gpus: tuple[str, ...]
     best: dict[str, dict[str, Reached]]
+
+    def __repr__(self) -> str:
+        counted = f"{len(self.solutions)} solutions, {len(self.workloads)} workloads"
+        return f"Contract({self.definition.name!r}: {counted})"
 
 
 class RowsByDefinition(Protocol):

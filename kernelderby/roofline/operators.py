@@ -117,6 +117,9 @@ class Survey:
     weighted: dict[str, WeightedShare]
     warnings: tuple[str, ...]
 
+    def __repr__(self) -> str:
+        return f"Survey({', '.join(each.id for each in self.gpus)}: {len(self.operators)} operators)"
+
 
 def survey(
     catalog: Catalog,

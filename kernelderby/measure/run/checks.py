@@ -53,6 +53,9 @@ class CheckResult:
     correctness: Correctness | None
     why: tuple[str, ...] = ()
 
+    def __repr__(self) -> str:
+        return f"CheckResult({self.solution!r}, {self.case!r}: {self.status})"
+
     @property
     def matched_ratio(self) -> float | None:
         """Of the tolerance that is closest to failing."""
