@@ -413,3 +413,12 @@ def test_a_name_of_megabytes_costs_no_more_than_its_beginning(tmp_path):
     began = time.perf_counter()
     assert summarise(open_profile(tmp_path / "a.sqlite")).rows[0].instances == 1
     assert time.perf_counter() - began < 5
+
+
+def test_a_database_of_the_old_rocprof_names_the_files_that_are_read(tmp_path):
+    path = tmp_path / "results.db"
+    with sqlite3.connect(path) as connection:
+        for name in ("HIP", "OPS", "COPY", "KERN"):
+            connection.execute(f'CREATE TABLE {name} ("BeginNs" INTEGER, "EndNs" INTEGER)')
+    with pytest.raises(DerbyError, match=r"old rocprof, which is not read; name its results\.csv"):
+        open_profile(path)

@@ -152,6 +152,10 @@ def read_schema(path: Path, connection: sqlite3.Connection) -> Schema:
     for name, kind in connection.execute(_OTHERS).fetchall():
         if _OURS.match(str(name)):
             raise DerbyError(f"{path}: {name!s:.60} is a {kind}, where an export of nsys has a table; {_EXPORT_AGAIN}")
+    if {"OPS", "KERN"} <= set(names):
+        raise DerbyError(
+            f"{path}: a database of the old rocprof, which is not read; name its results.csv or results.stats.csv"
+        )
     if not any(str(name).startswith("CUPTI_ACTIVITY_KIND_") for name in names) and "StringIds" not in names:
         raise DerbyError(
             f"{path}: an SQLite database, but no export of nsys (no StringIds, no CUPTI_ACTIVITY_KIND_* table); "
