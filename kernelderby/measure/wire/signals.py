@@ -8,10 +8,11 @@ from __future__ import annotations
 import ctypes
 import time
 from collections.abc import Callable
+from typing import Any
 
 import torch
 
-from kernelderby.measure.wire.shared import BufferSet, driver_call, shared_set
+from kernelderby.measure.wire.shared import BufferSet, driver_call, opened_set, shared_set
 
 ALL = 1 << 30  # a number that no wait exceeds: whoever waits goes on
 _GREATER_OR_EQUAL = 0  # CU_STREAM_WAIT_VALUE_GEQ
@@ -24,6 +25,11 @@ def signal_set(device: torch.device) -> BufferSet:
     for word in made.outputs.values():
         word.zero_()
     return made
+
+
+def opened_signals(description: dict[str, Any], device: torch.device) -> Signals:
+    """The other side."""
+    return Signals(opened_set(description, device))
 
 
 class Signals:

@@ -38,6 +38,7 @@ if TYPE_CHECKING:  # torch is imported by the first command that needs it
     from kernelderby.measure.clock.timing import Timer
     from kernelderby.measure.judge.inputs import InputMaker
     from kernelderby.measure.wire.shared import BufferSet
+    from kernelderby.measure.wire.signals import Signals
     from kernelderby.measure.worker.candidate import Candidate
     from kernelderby.measure.worker.channel import Channel
     from kernelderby.measure.worker.hands import Hands
@@ -62,7 +63,7 @@ class Worker:
         self._hands: Hands | None = None
         self._tuning: Tuning | None = None
         self._opened: list[BufferSet] = []
-        self._signals: BufferSet | None = None
+        self._signals: Signals | None = None
         self._module: tuple[str, ModuleType] | None = None
 
     @property
@@ -198,15 +199,15 @@ class Worker:
         """Opens the judge's buffers; see shared.opened_set."""
         from kernelderby.measure.clock.timing import WallTimer
         from kernelderby.measure.wire.shared import opened_set
-        from kernelderby.measure.wire.signals import Signals
+        from kernelderby.measure.wire.signals import opened_signals
         from kernelderby.measure.worker.hands import Hands
 
         self.release()
         *of_calls, of_signals = self._with_handles([*sets, signals])
         self._opened = [opened_set(each, self.device) for each in of_calls]
-        self._signals = opened_set(of_signals, self.device)
+        self._signals = opened_signals(of_signals, self.device)
         self._hands = Hands(self.candidate, self._timer or WallTimer(), self.device)
-        self._hands.signals = Signals(self._signals)
+        self._hands.signals = self._signals
         self._hands.attach(self._opened)
         return Done()
 
@@ -297,7 +298,7 @@ class Worker:
         if self._hands is not None:
             self._hands.detach()
         self._hands = None
-        for each in (*self._opened, *([self._signals] if self._signals else [])):
+        for each in (*self._opened, *([self._signals.buffers] if self._signals else [])):
             each.release()
         self._opened, self._signals = [], None
         if self.device_type == "cuda":
