@@ -4,17 +4,12 @@ sizes, where mutants fail; it compiles; on a GPU."""
 import dataclasses
 import functools
 import itertools
-import shutil
-import subprocess
 import sys
-import tempfile
-from pathlib import Path
 
 import nvcc
 import on_host
 import pytest
 import torch
-from on_host import HEADERS
 from rowwise_cases import CATALOG, case_of, inputs_of, outputs_of, reference
 
 from kernelderby.measure.judge.correctness import judge
@@ -39,17 +34,10 @@ def module(*edits):
 @functools.cache
 def on_cpu(*edits):
     """The module whose kernel was compiled by g++."""
-    compiler = shutil.which("g++")
-    if compiler is None:
-        pytest.skip("no g++ to compile the kernel for the CPU")
     solution = module(("import importlib\n", "import importlib  # on the CPU\n"), *edits)
     source = solution.few_library.folder / "few_keys.cu"
-    with tempfile.TemporaryDirectory() as folder:
-        made = Path(folder) / "few_keys.so"
-        how = ["-O0"] if edits else ["-O1", "-fsanitize=undefined", "-fno-sanitize-recover=undefined"]
-        command = [compiler, *how, "-std=c++20", "-shared", "-fPIC", "-w", f"-I{HEADERS}", "-x", "c++", str(source)]
-        subprocess.run([*command, "-o", str(made)], check=True)
-        function = solution.few_library.load(made)
+    how = on_host.FAST if edits else on_host.SANITIZED
+    function = solution.few_library.load(on_host.shared_library(source, *how))
 
     def call(device, *arguments):
         addresses = [value.data_ptr() if isinstance(value, torch.Tensor) else value for value in arguments]

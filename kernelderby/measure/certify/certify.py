@@ -178,7 +178,8 @@ def check(root: Path, names: Sequence[str]) -> list[Certified]:
             problems = list(_contradictions(root, catalog, now, each))
             where = f"{path}: certificates[{number}]"
             text = tuple(f"{where}: {problem}" for problem in problems)
-            verdicts.append(Certified(path.stem, not problems, text or (f"{where}: what a build gives",)))
+            found = "nothing to build, the same Python" if each.code.compiler == UNBUILT else "what a build gives"
+            verdicts.append(Certified(path.stem, not problems, text or (f"{where}: {found}",)))
     missing = [name for name in names if not certificates_path(root, name).is_file()]
     if missing:
         raise DerbyError(f"{certificates_path(root, missing[0])}: is missing; there is no certificate to check")
