@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 
 pytest.importorskip("torch")
@@ -107,6 +109,15 @@ def test_where_the_pace_is_not_certain_batches_decide():
     judged = looked({"eager": 10.0}, {"eager": 10.0}, singly={"eager": 900.0}, unsure_us=30.0)
     assert judged.batches == ["eager"] and judged.clocked["eager"].short_us == 0
     assert judged.relayed["eager"].unsure_us == 30.0
+
+
+def test_where_the_gpu_does_not_come_to_rest_batches_decide_and_nobody_is_accused():
+    judged = looked({"eager": 10.0}, {"eager": 10.0}, singly={"eager": 0.0}, unsure_us=math.inf)
+    assert judged.batches == ["eager"] and judged.relayed == {} and judged.verdict.status is Status.PASSED
+
+
+def test_a_call_that_waits_on_its_host_may_wake_up():
+    assert Relayed(40.0, 1.0, wakes_us=60.0).short_of(10.0, 2.0) < 0 < Relayed(40.0, 1.0).short_of(10.0, 2.0)
 
 
 def test_copies_that_its_worker_makes_are_not_the_calls():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from dataclasses import dataclass, field
 
@@ -90,11 +91,13 @@ class SecondLook:
         for pause in (0.0, *_PATIENCE):
             time.sleep(pause)
             found = self._relay.relayed(pace, kind, margin, copy_us)
-            best = found if best is None or found.call_us < best.call_us else best
-            short = best.call_us - claimed - margin - best.unsure_us
+            best = found if best is None or found.short_of(claimed, margin) < best.short_of(claimed, margin) else best
+            short = best.short_of(claimed, margin)
             if short <= 0:
                 break
         assert best is not None
+        if not math.isfinite(best.unsure_us):
+            return None
         judged.relayed[kind] = best
         if best.unsure_us > max(_UNSOUND_US, _UNSOUND_OF_CALL * claimed):
             return None

@@ -14,7 +14,7 @@ import math
 import statistics
 import time
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import cast
 
 import torch
@@ -31,6 +31,8 @@ AT_ONCE = 16  # calls that a worker enqueues: a stream takes some hundred comman
 FEWEST, MOST = 8, 128
 _FIRST = 24  # calls of the pace, by whose spread the number of calls is chosen
 _OF_MARGIN = 8  # a median may be off by this part of the margin
+_WAKES_US = 60.0  # until a host that waits for its GPU has noticed, and has launched what comes next
+_AHEAD = 2  # flushes, while which the judge's host enqueues what is timed: no gap of its own is in it
 _REST_SECONDS = 2  # what a process has launched before it stood still
 _COMPARING_SECONDS = 0.02  # of references for the calls of one solution; one call at least
 
@@ -49,10 +51,15 @@ class Pacemaker:
 @dataclass(frozen=True, slots=True)
 class Relayed:
     """call_us: of one call, as the protocol's timer would say it. unsure_us: what a claim may fall short of it beside
-    the margin, by what the pace has shown."""
+    the margin, by what the pace has shown. wakes_us: the same of a call that waits for the GPU on its host."""
 
     call_us: float
     unsure_us: float
+    wakes_us: float = 0.0
+
+    def short_of(self, claimed_us: float, margin_us: float) -> float:
+        """By how much a claim falls short, more than it may."""
+        return self.call_us - claimed_us - margin_us - self.unsure_us - self.wakes_us
 
 
 def of_medians(theirs: Sequence[float], paced: Sequence[float], empty_us: float, slack_us: float = 0.0) -> Relayed:
@@ -86,25 +93,30 @@ class Relay:
     def relayed(self, pace: Pacemaker, kind: str, margin_us: float, copy_us: float = 0.0) -> Relayed:
         """Wrong where a compared call is. Failed where the worker ends or is late. copy_us: of the outputs that a
         solution returns, which its worker copies. While the pace is taken its process stands still, and what it has
-        launched is waited for: whoever slows the pace would gain."""
+        launched is waited for: whoever slows the pace would gain. Infinitely unsure where the GPU does not come to
+        rest."""
         exchange, hands = self._exchange, cast(RelayHands, self._exchange.hands)
         with hands.still():
-            self._expect_rest()
+            if not self._comes_to_rest():
+                return Relayed(0.0, math.inf)
             before = self.us(pace.hands, pace.signals, kind, _FIRST)
         count = calls_for(margin_us, before)
         compared = max(1, min(count, int(_COMPARING_SECONDS / max(self.reference_seconds, 1e-6))))
         theirs = self.us(hands, exchange.signals, kind, count, exchange.random.sample(range(count), compared))
         with hands.still():
-            self._expect_rest()
+            if not self._comes_to_rest():
+                return Relayed(0.0, math.inf)
             after = self.us(pace.hands, pace.signals, kind, max(count, _FIRST))
         paced = min(before, after, key=statistics.median)
-        return of_medians(theirs, paced, pace.empty_us[kind] - copy_us, pace.slack_us.get(kind, 0.0))
+        found = of_medians(theirs, paced, pace.empty_us[kind] - copy_us, pace.slack_us.get(kind, 0.0))
+        return replace(found, wakes_us=_WAKES_US if (id(hands), kind) in self._blocks else 0.0)
 
-    def _expect_rest(self) -> None:
+    def _comes_to_rest(self) -> bool:
         until = time.monotonic() + _REST_SECONDS
         while is_busy(self._exchange.maker.device):
             if time.monotonic() > until:
-                raise Wrong(Status.REWARD_HACK, "it kept the GPU busy while it had no turn")
+                return False
+        return True
 
     def us(
         self, hands: RelayHands, signals: Signals, kind: str, count: int, compared: Collection[int] = ()
@@ -135,6 +147,8 @@ class Relay:
         changing = [each for each in own if isinstance(own[each], torch.Tensor) and each not in maker.steady]
         taken = {each: torch.empty_like(tensor) for each, tensor in outputs.items()}
         synchronize(device)
+        for _ in range(_AHEAD):
+            evict_inputs(device)
         watch = _Watch(device)
         for each in changing:
             bytes_of(inputs[each]).copy_(bytes_of(own[each]))
