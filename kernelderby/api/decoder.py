@@ -30,13 +30,10 @@ def serve_bench(
     """model: a config.json, or the name of a committed one. layers: of the decoder; a step's time is of so many and
     of the logits. prefill: tokens of one more load, one prompt; 0 for none. device: cuda, or cpu to try it out.
     DerbyError: no package of winners is installed, a model whose layer this decoder does not have, no GPU."""
-    import torch
-
-    from kernelderby.measure.decoder.bench import bench
+    from kernelderby.measure.decoder.bench import bench, place
     from kernelderby.measure.decoder.layers import DecoderSizes, StepLoad
 
-    if device == "cuda" and not torch.cuda.is_available():
-        raise DerbyError("no CUDA device; --device cpu tries the command out, without times")
+    there, where = place(device)
     found = read_model(committed(model), 1)
     sizes = DecoderSizes(**_sizes(model, found, layers))
     loads = [StepLoad(batch, batch, context) for batch in batches]
@@ -44,8 +41,7 @@ def serve_bench(
     cells = []
     for load in loads:
         told(f"{found.name}: {load.tokens} tokens")
-        cells += bench(sizes, [load], torch.device(device), rounds, compiles=device == "cuda")
-    where = torch.cuda.get_device_name() if device == "cuda" else "CPU"
+        cells += bench(sizes, [load], there, rounds, compiles=device == "cuda")
     return served_answer(f"{found.name}, {layers} layers", where, tuple(cells))
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from kernelderby.cli.options import FILE, DerbyCommand, definitions_option, root_option
-from kernelderby.cli.output import Output, output_options, say, say_json, say_line
+from kernelderby.cli.output import Output, output_options, say, say_json, say_line, warn
 
 
 @click.command(cls=DerbyCommand)
@@ -37,7 +37,6 @@ def command(
         return
     from kernelderby.api import deploy
     from kernelderby.catalog import Catalog
-    from kernelderby.measure.run.progress import bar
 
     catalog = Catalog.open(root)
     if form == "hub":
@@ -46,10 +45,8 @@ def command(
     if form == "trace_apply":
         output.emit(deploy.trace_apply(catalog, destination, definitions, gpu=gpu))
         return
-    with bar("building", 0, quiet=output.is_json) as advance:
-        answer = deploy.wheel(
-            catalog, destination, definitions, gpu=gpu, told=lambda name: advance(f"nvcc: {name}", done=0)
-        )
+    told = None if output.is_json else lambda name: warn([f"compiling {name}"])
+    answer = deploy.wheel(catalog, destination, definitions, gpu=gpu, told=told or (lambda name: None))
     output.emit(answer)
 
 

@@ -8,6 +8,8 @@ import types
 import pytest
 import torch
 
+from kernelderby.deploy.runtime.selector import Selector
+
 ROWS = torch.randn(3, 64, generator=torch.Generator().manual_seed(0)).bfloat16()
 
 
@@ -182,6 +184,18 @@ def test_norms(plugin):
     torch.testing.assert_close(sums, ROWS + ROWS)
     doubled = torch.nn.functional.rms_norm(2 * ROWS.float(), (64,), norm.weight.float(), 1e-6).bfloat16()
     torch.testing.assert_close(found, doubled)
+
+
+def test_what_a_layer_asks_is_traced_into_one_graph(package):
+    """Dynamo of torch 2.11 traces no bool() of a list, say: both questions are plain loops."""
+    plugin = importlib.import_module(f"{package.__name__}.vllm_plugin")
+    known = Selector({"axes": ["rows", "width"], "solutions": {"ours": {"kind": "own"}}, "points": [[[1, 64], [1.0]]]})
+
+    @torch.compile(fullgraph=True, backend="eager", dynamic=True)
+    def asked(x):
+        return x + 10 * plugin._plain_rows(x) + known.reaches({"width": x.shape[-1]})
+
+    assert asked(torch.zeros(3, 64)).eq(1).all() and asked(torch.zeros(3, 129)).eq(0).all()
 
 
 @pytest.mark.parametrize(

@@ -29,10 +29,15 @@ class Selector:
         return self.reaches(dict(zip(self.axes, sizes, strict=True)))
 
     def reaches(self, sizes: Mapping[str, int]) -> bool:
-        """The same of some axes. KeyError for an axis that the operator does not have."""
-        return bool(self.points) and all(
-            self.ranges[axis][0] / SLACK <= size <= self.ranges[axis][1] * SLACK for axis, size in sizes.items()
-        )
+        """The same of some axes. KeyError for an axis that the operator does not have. A plain loop, since torch.compile
+        traces it: the vLLM plugin asks within a model."""
+        if len(self.ranges) == 0:
+            return False
+        for axis, size in sizes.items():
+            least, most = self.ranges[axis]
+            if size < least / SLACK or size > most * SLACK:
+                return False
+        return True
 
     def order(self, sizes: Sequence[int], available: Collection[str]) -> list[str]:
         """Of the available solutions those that may run, best first; plain torch is always among them.

@@ -70,10 +70,12 @@ def _measured(name: str, **sizes: int) -> bool:
 
 def _plain_rows(*tensors: Any) -> bool:
     """bfloat16, without gaps between rows, on a GPU. A slice of a wider tensor would cost a copy."""
-    return all(
-        isinstance(each, torch.Tensor) and each.dtype is torch.bfloat16 and each.is_cuda and each.is_contiguous()
-        for each in tensors
-    )
+    for each in tensors:
+        if not isinstance(each, torch.Tensor) or each.dtype is not torch.bfloat16 or not each.is_cuda:
+            return False
+        if not each.is_contiguous():
+            return False
+    return True
 
 
 def _out_of_tree(custom_op: Any, parent: type, own: type) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from kernelderby.errors import DerbyError
 from kernelderby.measure.decoder.layers import Decoder, DecoderSizes, StepLoad
 from kernelderby.measure.decoder.variants import calls_of, of_package, package, plain, predicted_saving
 
@@ -29,6 +30,15 @@ class DecoderCell:
     predicted_us: float | None
     unknown: tuple[str, ...]
     difference: dict[str, float]
+
+
+def place(device: str) -> tuple[torch.device, str]:
+    """The device, cuda or cpu, and its name. DerbyError where there is no GPU."""
+    if device == "cpu":
+        return torch.device("cpu"), "CPU"
+    if not torch.cuda.is_available():
+        raise DerbyError("no CUDA device; --device cpu tries the command out, without times")
+    return torch.device("cuda", torch.cuda.current_device()), torch.cuda.get_device_name()
 
 
 def bench(
