@@ -29,8 +29,8 @@ class Selector:
         return self.reaches(dict(zip(self.axes, sizes, strict=True)))
 
     def reaches(self, sizes: Mapping[str, int]) -> bool:
-        """The same of some axes. KeyError for an axis that the operator does not have. A plain loop, since torch.compile
-        traces it: the vLLM plugin asks within a model."""
+        """The same of some axes. KeyError for an axis that the operator does not have. A plain loop, since
+        torch.compile traces it: the vLLM plugin asks within a model."""
         if len(self.ranges) == 0:
             return False
         for axis, size in sizes.items():
