@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import importlib.util
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -63,8 +64,10 @@ def captured(
         )
     found = _with_dumps(catalog, found, [file for file in files if is_dump(file)], tokens)
     notes = _advice(found)
-    cost_of = _costs(catalog, notes) if with_gain else None
-    gained = gains(catalog, found, cost_of, gpu) if cost_of else None
+    gained = None
+    if with_gain:
+        with _costs(catalog, notes) as cost_of:
+            gained = gains(catalog, found, cost_of, gpu)
     small, large = fitting(found)
     if large:
         notes.append(f"{len(large)} shapes need more than 4 GiB and are no workloads")
@@ -102,31 +105,31 @@ def _advice(found: Capture) -> list[str]:
     return []
 
 
-def _costs(catalog: Catalog, notes: list[str]) -> CostOf:
-    """The work of a shape: as listed, else counted by the definition's own code, which needs torch."""
+@contextmanager
+def _costs(catalog: Catalog, notes: list[str]) -> Iterator[CostOf]:
+    """The work of a shape: as listed, else counted behind the fences by the definition's own code, with torch."""
     if importlib.util.find_spec("torch") is None:
         notes.append(
             "torch is not installed, which counting the work of new shapes needs: floors of listed shapes alone"
         )
-        return lambda definition, sizes: _listed(catalog, definition, sizes)
-    from kernelderby.measure.judge.blobs import count, generate
-    from kernelderby.measure.judge.definition import module_of
+        yield lambda definition, sizes: _listed(catalog, definition, sizes)
+        return
+    from kernelderby.measure.judge.fenced import FencedDefinitions
 
-    def counted(definition: Definition, sizes: Sizes) -> Cost | None:
-        if (known := _listed(catalog, definition, sizes)) is not None:
-            return known
-        module = module_of(definition)
-        workload = workload_of("a captured shape", line_of(definition, sizes, (), ORIGIN), definition)
-        try:
-            tensors = generate(definition, module, workload, sizes.axes)
-        except ValueError as problem:
-            notes.append(f"{definition.name}: {problem}")
-            return None
-        data = line_of(definition, sizes, tensors, ORIGIN)
-        data["cost"] = count(definition, module, workload, tensors, sizes.axes)
-        return workload_of("a captured shape", data, definition).cost
+    with FencedDefinitions(catalog) as fenced:
 
-    return counted
+        def counted(definition: Definition, sizes: Sizes) -> Cost | None:
+            if (known := _listed(catalog, definition, sizes)) is not None:
+                return known
+            data = line_of(definition, sizes, (), ORIGIN)
+            try:
+                data["cost"] = fenced.cost(definition, data)
+            except DerbyError as problem:
+                notes.append(f"{definition.name}: {problem}")
+                return None
+            return workload_of("a captured shape", data, definition).cost
+
+        yield counted
 
 
 def _listed(catalog: Catalog, definition: Definition, sizes: Sizes) -> Cost | None:

@@ -99,6 +99,13 @@ class PackChecked(Done, frozen=True):
     broken: str = ""
 
 
+class CostCounted(Done, frozen=True):
+    """cost: as `cost` of a line of workloads. broken: why there is none, else empty."""
+
+    cost: dict[str, Any] | None = None
+    broken: str = ""
+
+
 class Overwritten(Done, frozen=True):
     """nbytes: of memory that was not the solution's any more."""
 

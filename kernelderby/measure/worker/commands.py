@@ -18,6 +18,7 @@ from kernelderby.measure.judge.cases import Case
 from kernelderby.measure.machine.environment import describe
 from kernelderby.measure.wire.replies import (
     CaptureDone,
+    CostCounted,
     Done,
     EmptyKernelTimes,
     MachineSeen,
@@ -165,6 +166,21 @@ class Worker:
             return PackChecked(tuple(changes_of(catalog, chosen, catalog.workloads(definition), check=True)))
         except DerbyError as error:
             return PackChecked((), str(error))
+
+    def count_cost(self, definition: str, line: dict[str, Any]) -> CostCounted:
+        """Work of a shape that no file has, by the definition's own code. line: as in workloads, without a cost."""
+        from kernelderby.catalog.workloads import workload_of
+        from kernelderby.measure.judge.blobs import count, generate
+
+        if self._definition is None or self._definition.name != definition:
+            self._definition = Catalog.open(self.root).definition(definition)
+        workload = workload_of("the shape", line, self.definition)
+        sizes = self.definition.sizes(workload.axes)
+        try:
+            tensors = generate(self.definition, self.module, workload, sizes)
+            return CostCounted(count(self.definition, self.module, workload, tensors, sizes))
+        except (ValueError, DerbyError) as error:
+            return CostCounted(broken=str(error))
 
     def empty_kernel(self, protocol: str) -> EmptyKernelTimes:
         """Times of a kernel that does nothing to speak of, by the same timer."""
