@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -68,4 +69,7 @@ def test_the_image_holds_what_the_package_needs(checkout):
     copied = [word for line in lines if line.startswith("COPY") for word in line.split()[1:-1]]
     assert all((checkout / name).exists() for name in copied)
     taken = {"kernelderby", "definitions", "workloads", "solutions", "traces", "profiles", "pyproject.toml"}
+    build = tomllib.loads((checkout / "pyproject.toml").read_text())
+    assert build["tool"]["hatch"]["build"]["hooks"]["custom"] == {}  # hatchling then reads hatch_build.py
+    taken |= {"hatch_build.py", build["project"]["readme"], *build["project"]["license-files"]}
     assert taken <= set(copied)

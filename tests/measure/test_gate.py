@@ -76,6 +76,39 @@ def test_a_wrong_candidate_is_a_regression_and_a_wrong_base_tells_nothing(derby,
     assert derby("gate", "raises", "honest", *words)[0] == 2
 
 
+CLAIMS_LESS = """
+import time
+
+import torch
+from kernelderby.measure.clock import timing
+
+spans = timing.WallTimer.spans
+
+
+def shorter(self, *given, **named):
+    found = spans(self, *given, **named)
+    for times in (found.spans_us, found.host_us, found.wall_us):
+        times[:] = [each / 1000 for each in times]
+    return found
+
+
+timing.WallTimer.spans = shorter
+
+
+def run(x, y, factor, out):
+    time.sleep(0.03)
+    torch.add(x, y, alpha=factor, out=out)
+"""
+
+
+def test_a_candidate_whose_timer_the_judges_clock_contradicts_is_a_regression(derby, tmp_path):
+    root = copied_set(tmp_path)
+    (root / "solutions/tests/elementwise/scaled_add_n16/raises/main.py").write_text(CLAIMS_LESS)
+    words = ("--root", root, "--device", "cpu", "--iterations", 2, "--most-starts", 4, "--workloads", "8", "--json")
+    code, out, err = derby("gate", "honest", "raises", *words)
+    assert code == 1 and "by the judge's clock" in json.loads(out)["workloads"][0]["failure"], out + err
+
+
 def test_base_against_base_on_a_cpu(derby, tmp_path):
     """A CPU is a noisy machine; it may not be able to tell, but the numbers must be there."""
     root = copied_set(tmp_path)

@@ -14,6 +14,7 @@ from kernelderby.catalog import Definition, Solution, Workload
 from kernelderby.catalog.selection import workload_label
 from kernelderby.measure.clock.graphs import NotCapturable
 from kernelderby.measure.judge import secret
+from kernelderby.measure.judge.doubt import Claims, SessionClock
 from kernelderby.measure.judge.race import Race
 from kernelderby.measure.judge.table import JudgesTable
 from kernelderby.measure.machine.environment import GpuSensors
@@ -161,9 +162,15 @@ class Gate:
                 races[role] = self._prepared(role, table.race(side.solution, hands))
             kind = "graph" if all(race.has_graph for race in races.values()) else "eager"
             blocks: list[list[float]] = []
+            claims: dict[str, list[Claims]] = {role: [] for role in races}
             for block in range(BLOCKS):
                 self.told(f"{workload_label(workload)}: start {start}, block {block + 1} of {BLOCKS}")
-                blocks.append([self._turn(role, races[role], kind, block, place) for place, role in enumerate(ORDER)])
+                turns_ = [self._turn(role, races[role], kind, block, place) for place, role in enumerate(ORDER)]
+                blocks.append([each.medians[kind] for each in turns_])
+                for role, claim in zip(ORDER, turns_, strict=True):
+                    claims[role].append(claim)
+            for role in races:
+                self._doubt(role, table, races[role], claims[role])
             return kind, blocks
         finally:
             for worker in self._workers.values():
@@ -190,7 +197,22 @@ class Gate:
             raise
         return race
 
-    def _turn(self, role: str, race: Race, kind: str, block: int, place: int) -> float:
+    def _doubt(self, role: str, table: JudgesTable, race: Race, claims: Sequence[Claims]) -> None:
+        """_Out where the judge's own clock, or the floor, contradicts what the process says of its times. The gate
+        compares those times: the judge's, which are coarser, replace none of them."""
+        kinds = claims[0].medians
+        said = Claims(
+            {kind: statistics.median(each.medians[kind] for each in claims) for kind in kinds},
+            statistics.median(each.host_us for each in claims),
+        )
+        try:
+            with standing_still(each for name, each in self._workers.items() if name != role):
+                judged = table.doubt(race, said, self.sides[role].solution, SessionClock())
+        except (Failed, Wrong) as error:
+            raise _Out(role, _told(error)) from None
+        _must_pass(role, judged.verdict)
+
+    def _turn(self, role: str, race: Race, kind: str, block: int, place: int) -> Claims:
         """Alone on the GPU; once more where the GPU slowed down or another process came, as in a race."""
         number = 1 + block * len(ORDER) + place
         for attempt in range(turns.REPEATS + 1):
@@ -206,7 +228,7 @@ class Gate:
             self.told(f"{role} again: {why}")
             time.sleep(_COOLING_SECONDS)
         spans = turn.graph if kind == "graph" and turn.graph else turn.eager
-        return statistics.median(spans.spans_us)
+        return Claims({kind: statistics.median(spans.spans_us)}, statistics.median(turn.eager.host_us))
 
     def _end(self) -> None:
         for worker in self._workers.values():
