@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import signal
+import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -36,6 +38,7 @@ Kind = tuple[str, str]  # of rows: the GPU's name and the protocol that its host
 def cluster(address: str) -> Iterator[None]:
     """address: of a Ray cluster; "auto": the one that runs here or that $RAY_ADDRESS names, else one of this machine
     alone, for as long as the command."""
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)}
     options: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR", "include_dashboard": False}
     try:
         try:
@@ -51,6 +54,9 @@ def cluster(address: str) -> Iterator[None]:
             f"--ray {address}: no Ray cluster answers ({told:.200}); start one with `ray start`{token}"
         ) from None
     try:
+        for number, handler in before.items():  # Ray has put its own there, which abort
+            if handler is not None and threading.current_thread() is threading.main_thread():
+                signal.signal(number, handler)
         yield
     finally:
         ray.shutdown()
