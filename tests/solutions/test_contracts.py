@@ -10,16 +10,7 @@ from rowwise_cases import CATALOG
 
 from kernelderby.measure.worker.build import load_solution
 
-# Solutions of kernelderby that refuse nothing by a contract yet: those of folders that are being rewritten.
-WITHOUT = re.compile(
-    r"rms|norm|quant|rope|silu|sum_reduce|gated_delta|chunk_|mla_|gemm|block_scaled_mm|"
-    r"linear_sigmoid|derby_moe_sm90"
-)
-SOLUTIONS = sorted(
-    name
-    for name, solution in CATALOG.solutions.items()
-    if solution.author == "kernelderby" and not WITHOUT.search(name)
-)
+SOLUTIONS = sorted(name for name, solution in CATALOG.solutions.items() if solution.author == "kernelderby")
 
 
 def module_of(name):
@@ -66,8 +57,8 @@ def shifted(tensor):
         ("weight", shifted, "weight begins at an address that 16 does not divide; pass a .clone()"),
         ("weight", torch.Tensor.float, "weight is float32, must be bfloat16"),
         ("weight", lambda w: w[:-8].clone(), "weight has shape (16,), must have [columns], where columns is 24"),
-        ("both", lambda b: b[:40].clone(), "both has wide 40, must have 2 * columns = 48"),
-        ("output", lambda o: o.to("meta"), "output is on meta, what stands before it on cpu"),
+        ("both", lambda b: b[:40].clone(), "both has wide 40 and columns 24, must have wide == 2 * columns"),
+        ("output", lambda o: o.to("meta"), "output is on meta, must be on a CUDA device"),
         ("output", lambda o: o[0], "output has shape (24,), must have [rows, columns]"),
         ("output", lambda o: None, "output is a NoneType, not a tensor"),
     ],
@@ -92,8 +83,58 @@ def test_what_passes(check):
 def test_layouts_are_not_kept_without_end(check, monkeypatch):
     monkeypatch.setattr(sys.modules[type(check).__module__], "_MOST_KNOWN", 3)
     for rows in range(10):
-        check(*tensors(rows).values())
-    assert len(check.known) <= 3
+        for _ in range(3):
+            check(*tensors(rows).values())
+    assert len(check.known) <= 3 and len(check.guarded) <= 4
+
+
+@pytest.mark.parametrize("guarded", [True, False])
+def test_a_layout_is_one_object_and_what_came_twice_is_not_looked_up(check, monkeypatch, guarded):
+    """With torch's guards; without them each call is looked up."""
+    if not guarded:
+        monkeypatch.setattr(sys.modules[type(check).__module__], "TensorGuards", None)
+    looked, look_up = [], check._look_up
+    monkeypatch.setattr(check, "_look_up", lambda given: (looked.append(len(given[0])), look_up(given))[1])
+    layouts = {rows: {id(check(*tensors(rows).values())) for _ in range(4)} for rows in (3, 4, 5)}
+    assert all(len(each) == 1 for each in layouts.values()) and len(set.union(*layouts.values())) == 3
+    assert looked == ([3, 3, 4, 4, 5, 5] if guarded else [3] * 4 + [4] * 4 + [5] * 4)
+
+
+def test_an_output_in_an_input_has_its_own_guard(check):
+    """Torch's guards take no tensor twice."""
+    apart, shared = tensors(), tensors()
+    shared["output"] = shared["x"]
+    for given in (shared, shared, apart, apart, shared, apart):
+        layout = check(*given.values())
+        assert layout is check(*tensors().values())
+    other = tensors()
+    other["output"] = strided(other["x"])
+    with pytest.raises(ValueError, match="output has strides"):
+        check(*other.values())
+
+
+def test_multiples(check):
+    contract = sys.modules[type(check).__module__]
+    heads = contract.Contract("derby_toy", where=("heads a multiple of groups",), q="float32 heads", k="float32 groups")
+    for many, few in ((6, 3), (0, 3), (0, 0)):
+        heads(torch.zeros(many), torch.zeros(few))
+    for many, few in ((7, 3), (3, 0)):
+        with pytest.raises(
+            ValueError, match=rf"^derby_toy: q has heads {many} and groups {few}, must have heads a mul"
+        ):
+            heads(torch.zeros(many), torch.zeros(few))
+
+
+def test_another_gpu_than_the_current_one_is_refused(check, monkeypatch):
+    check.on_current = True
+    layout = check(*tensors().values())
+    monkeypatch.setattr(torch._C, "_cuda_getDevice", lambda: 0, raising=False)
+    check(*tensors().values())
+    layout.device = 0
+    check(*tensors().values())
+    layout.device = 1
+    with pytest.raises(ValueError, match=r"^derby_toy: x is on cuda:1, the current GPU is another; call within torch"):
+        check(*tensors().values())
 
 
 @pytest.mark.parametrize("name", SOLUTIONS)
@@ -110,26 +151,5 @@ def test_a_contract_is_the_definitions(name):
         for axis, defined in zip(axes, wanted[tensor].shape, strict=True):
             assert axis == defined or int(axis) == definition.axes[defined], (tensor, axis)
     source = inspect.getsource(module.run)
-    called = re.search(r"\n    check\((.*?)\)", source, re.DOTALL)
+    called = re.search(r"\n    (?:layout = )?check\((.*?)\)", source, re.DOTALL)
     assert [each.strip() for each in called[1].split(",")] == list(wanted)
-
-
-@pytest.mark.parametrize("name", SOLUTIONS)
-def test_strides_are_refused_before_anything_is_launched(name):
-    module, solution = module_of(name), CATALOG.solution(name)
-    definition = CATALOG.definition(solution.definition)
-    sizes = {axis: size or 16 for axis, size in definition.axes.items()}
-    given, first = [], None
-    for tensor, spec in {**definition.inputs, **definition.outputs}.items():
-        if spec.shape is None:
-            given.append(1)
-            continue
-        made = torch.zeros([sizes[axis] for axis in spec.shape], dtype=getattr(torch, spec.dtype))
-        if first is None and made.dim() > 1:
-            first, made = (
-                tensor,
-                strided(made) if made.dim() == 2 else made.transpose(0, 1).contiguous().transpose(0, 1),
-            )
-        given.append(made)
-    with pytest.raises(ValueError, match=rf"^{name}: {first} (has strides|has shape)"):
-        module.run(*given)

@@ -102,17 +102,19 @@ def certify_launches(root: Path, names: Sequence[str], since: str) -> list[Certi
         for now in (each for each in chosen if _changed(each, former)):
             then, definition = _known(former.solution(now.name), now), catalog.definition(now.definition)
             rows = [row for row in catalog.traces(definition.name) if row.solution == now.name]
-            gone = [row for row in rows if row.time("graph") and not now.has_code(row.solution_hash or "")]
-            gone = [row for row in gone if row.solution_hash and then.has_code(row.solution_hash)]
+            timed = [(row, row.solution_hash, row.uuid) for row in rows if row.time("graph") and row.solution_hash]
+            gone = [row for row, *at in timed if then.has_kernels(*at) and not now.has_kernels(*at)]
             uuids = {row.uuid for row in gone}
             workloads = tuple(each for each in catalog.workloads(definition.name) if each.uuid in uuids)
             if not workloads:
                 continue
             codes: list[MachineCode | str] = []
-            if has_library(now):
-                codes = list(pool.map(_built, [definition] * 2, [then, now]))
-            else:
+            if not has_library(now):
                 codes = [_of_triton(each) for each in (then, now)]
+            elif build_digest(then) == build_digest(now):
+                codes = [unbuilt(each) for each in (then, now)]
+            else:
+                codes = list(pool.map(_built, [definition] * 2, [then, now]))
             alike, told = _alike(pool, definition, then, now, workloads, sorted({row.gpu for row in gone}))
             why = f"launches recorded: the same on {len(alike)} of {len(workloads)} recorded workloads"
             found = _judge(then, now, {then.text_hash: codes[0], now.text_hash: codes[1]}, why)
@@ -201,8 +203,8 @@ def _contradictions(root: Path, catalog: Catalog, now: Solution, certificate: Ce
             if certificate.code.kernels:
                 yield from _unlike(certificate, "before", _built(definition, then, certificate.code.form))
             elif certificate.code.compiler == UNBUILT and now.hash == certificate.after.hash:
-                told = {(build_digest(each), python_digest(each)) for each in (then, now)}
-                if len(told) > 1 or certificate.code.python != python_digest(now):
+                told = [(build_digest(each), certificate.host_change or python_digest(each)) for each in (then, now)]
+                if told[0] != told[1] or certificate.code.python != python_digest(now):
                     yield "code: the sources that nvcc takes, or the Python, are not the same; make it again"
             if certificate.launches is not None and now.hash == certificate.after.hash:
                 for uuid in _other_launches(root, catalog, then, now, certificate.launches):
@@ -224,7 +226,9 @@ def _other_launches(root: Path, catalog: Catalog, then: Solution, now: Solution,
     """Workloads of a certificate on which the versions launch otherwise, or not what it says."""
     definition = catalog.definition(now.definition)
     rows = [row for row in catalog.traces(definition.name) if row.solution == now.name]
-    gpus = sorted({row.gpu for row in rows if row.time("graph") and then.has_code(row.solution_hash or "")})
+    gpus = sorted(
+        {row.gpu for row in rows if row.time("graph") and then.has_kernels(row.solution_hash or "", row.uuid)}
+    )
     workloads = tuple(each for each in catalog.workloads(definition.name) if each.uuid in told)
     with ProcessPoolExecutor(_BUILDS, mp_context=get_context("spawn")) as pool:
         alike, _ = _alike(pool, definition, then, now, workloads, gpus)
@@ -233,7 +237,7 @@ def _other_launches(root: Path, catalog: Catalog, then: Solution, now: Solution,
 
 def _known(then: Solution, now: Solution) -> Solution:
     """The former version with what the certificates of today say of its rows."""
-    return dataclasses.replace(then, same_code=now.same_code)
+    return dataclasses.replace(then, same_code=now.same_code, same_kernels=now.same_kernels)
 
 
 def _changed(now: Solution, former: Catalog) -> bool:

@@ -46,9 +46,10 @@ class Experts:
         experts, _, intermediate = down_weight.shape
         top_k = topk_ids.shape[1]
         if hidden % 8 or intermediate % 8 or experts > MOST_EXPERTS or 0 in (tokens, top_k, experts, intermediate):
-            importlib.import_module(f"{__package__}.experts_triton").run_any(
-                hidden_states, hidden_states_scale, gate_up_weight, gate_up_weight_scale, down_weight,
-                down_weight_scale, topk_ids, topk_weights, output)
+            with torch.cuda.device_of(output):
+                importlib.import_module(f"{__package__}.experts_triton").run_any(
+                    hidden_states, hidden_states_scale, gate_up_weight, gate_up_weight_scale, down_weight,
+                    down_weight_scale, topk_ids, topk_weights, output)
             return
         device = hidden_states.device
         ctas = self.ctas.get(device)

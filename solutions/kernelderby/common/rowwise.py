@@ -254,7 +254,7 @@ def launch(kernel, config, rows, tiles_of_a_row, tensors, scalars, **constants):
         tiles = triton.cdiv(rows, config["rows"]) * tiles_of_a_row
     else:
         tiles = triton.cdiv(rows * constants["COLUMNS"], config["chunk"])
-    if tiles == 0:
+    if tiles == 0 or constants["COLUMNS"] == 0:
         return
     if config["stages"]:
         tiles = min(tiles, config["per_sm"] * multiprocessors(tensors[0]))
@@ -265,7 +265,7 @@ def launch(kernel, config, rows, tiles_of_a_row, tensors, scalars, **constants):
 def row_candidates(rows, columns, sm_count, tensors=1, held=0):
     """Configurations for operators that reduce rows, best guess first. tensors: inputs that are read together; held:
     tensors that lie in registers together, where that is more."""
-    rows, held = middle(rows), max(held, tensors)
+    rows, columns, held = middle(rows), max(columns, 1), max(held, tensors)
     tiles = []
     for chunk in CHUNKS:
         chunks = -(-columns // chunk)
@@ -285,6 +285,7 @@ def row_candidates(rows, columns, sm_count, tensors=1, held=0):
 def map_candidates(rows, columns, sm_count, tensors=1, flat=False):
     """Configurations for operators without a reduction: a program takes `chunk` columns of `rows` rows, of chunks that
     divide the columns where there are such. flat: the kernel also takes tiles that do not follow rows."""
+    columns = max(columns, 1)
     fitting = [chunk for chunk in CHUNKS if chunk <= WARP_COUNTS[3] * WARP * max(1, MOST_VECTORS // tensors)]
     idle = {chunk: -columns % chunk for chunk in fitting}
     least = min(idle.values())
@@ -328,7 +329,8 @@ def _cost(config, rows, columns, sm_count, tensors, held, split):
         return None
     if config.get("wide"):
         return 0.0
-    rows, chunk, parts = max(rows, 1), config["chunk"], 1 if split else -(-columns // config["chunk"])
+    rows, columns = max(rows, 1), max(columns, 1)
+    chunk, parts = config["chunk"], 1 if split else -(-columns // config["chunk"])
     vectors = config["rows"] * parts * chunk / (config["warps"] * WARP)
     rank = _large if rows * columns * tensors * 2 > sm_count * AT_ONCE else _small
     tile = chunk, config["warps"], config["rows"], vectors

@@ -11,6 +11,7 @@ import triton
 import triton.language as tl
 
 __path__ = [os.path.dirname(__file__)]
+contract = importlib.import_module(f"{__name__}.contract")
 choice = importlib.import_module(f"{__name__}.choice")
 rowwise = importlib.import_module(f"{__name__}.rowwise")
 tuned = importlib.import_module(f"{__name__}.tuned")
@@ -82,7 +83,13 @@ def run_with(config, gate_up, output):
 
 choose = choice.Choice(tuned.FOUND, tuning_key, candidates, cost)
 
+check = contract.Contract("derby_silu_and_mul", on_current=True, gate_up="bfloat16 num_tokens 2 intermediate_size",
+                          output="bfloat16 num_tokens intermediate_size")
+
 
 def run(gate_up, output):
     """gate_up bf16 [num_tokens, 2, intermediate_size] -> output bf16 [num_tokens, intermediate_size]."""
-    run_with(choose(gate_up), gate_up, output)
+    layout = check(gate_up, output)
+    if layout.config is None:
+        layout.config = choose(gate_up)
+    run_with(layout.config, gate_up, output)

@@ -33,10 +33,11 @@ workspace = planning.Workspace()
 def in_triton(*inputs, output):
     """Head sizes, scales that the CUDA kernels are not made for."""
     kernels = importlib.import_module(f"{__name__}.full_attention_triton")
-    kernels.run_with(kernels.candidates(*inputs)[0], *inputs, output)
+    with torch.cuda.device_of(output):
+        kernels.run_with(kernels.candidates(*inputs)[0], *inputs, output)
 
 
-check = contract.Contract("derby_attention_forward_sm90", aligned=16,
+check = contract.Contract("derby_attention_forward_sm90", aligned=16, where=("len_cu_seqlens > 0",),
     query="bfloat16 num_tokens num_heads head_dim", key="bfloat16 num_tokens num_heads head_dim",
     value="bfloat16 num_tokens num_heads head_dim", cu_seqlens_q="int32 len_cu_seqlens",
     cu_seqlens_k="int32 len_cu_seqlens", output="bfloat16 num_tokens num_heads head_dim")

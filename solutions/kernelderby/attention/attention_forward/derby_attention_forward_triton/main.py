@@ -25,7 +25,7 @@ def tuning_key(query, key, value, cu_seqlens_q, cu_seqlens_k, max_seqlen, sm_sca
 
 
 choose = tuning.Chooser(tuned.FOUND, tuning_key, candidates)
-check = contract.Contract("derby_attention_forward_triton",
+check = contract.Contract("derby_attention_forward_triton", on_current=True, where=("len_cu_seqlens > 0",),
     query="bfloat16 num_tokens num_heads head_dim", key="bfloat16 num_tokens num_heads head_dim",
     value="bfloat16 num_tokens num_heads head_dim", cu_seqlens_q="int32 len_cu_seqlens",
     cu_seqlens_k="int32 len_cu_seqlens", output="bfloat16 num_tokens num_heads head_dim")

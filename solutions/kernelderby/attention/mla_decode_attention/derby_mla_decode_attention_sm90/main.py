@@ -78,6 +78,8 @@ def run(query, kv_cache, context_lens, max_context_len, sm_scale, output):
     """query bf16 [batch, heads, 576], kv_cache bf16 [batch, slots, 576], context_lens int32 [batch] -> output bf16
     [batch, heads, 512]."""
     check(query, kv_cache, context_lens, output)
+    if output.data_ptr() % 16:
+        raise check.error("output", "begins at an address that 16 does not divide; pass a .clone()")
     if not query.numel():
         return
     query, kv_cache = latent_attention.aligned(query), latent_attention.aligned(kv_cache)

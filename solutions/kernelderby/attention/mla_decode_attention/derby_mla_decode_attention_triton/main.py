@@ -11,6 +11,7 @@ import triton
 import triton.language as tl
 
 __path__ = [os.path.dirname(__file__)]
+contract = importlib.import_module(f"{__name__}.contract")
 split_context = importlib.import_module(f"{__name__}.split_context")
 tuning = importlib.import_module(f"{__name__}.tuning")
 tuned = importlib.import_module(f"{__name__}.tuned")
@@ -78,10 +79,16 @@ def run_with(config, query, kv_cache, context_lens, max_context_len, sm_scale, o
         ROTARY=ROTARY, num_warps=config["warps"], num_stages=2)
 
 
+check = contract.Contract("derby_mla_decode_attention_triton", on_current=True,
+                          query="bfloat16 batch_size num_heads 576", kv_cache="bfloat16 batch_size cache_len 576",
+                          context_lens="int32 batch_size", output="bfloat16 batch_size num_heads 512")
+
+
 @torch.no_grad()
 def run(query, kv_cache, context_lens, max_context_len, sm_scale, output):
     """query bf16 [batch, heads, 576], kv_cache bf16 [batch, slots, 576], context_lens int32 [batch] -> output bf16
     [batch, heads, 512]."""
+    check(query, kv_cache, context_lens, output)
     if not query.numel():
         return
     inputs = query, kv_cache, context_lens, max_context_len, sm_scale

@@ -91,7 +91,8 @@ def run_with(config, query, key_cache, value_cache, block_table, context_lens, m
     if query.shape[2] > MOST_DIM:
         kernels = importlib.import_module(f"{__name__}.paged_decode_triton")
         inputs = query, key_cache, value_cache, block_table, context_lens, max_context_len, sm_scale
-        kernels.run_with(kernels.candidates(*inputs)[0], *inputs, output)
+        with torch.cuda.device_of(output):
+            kernels.run_with(kernels.candidates(*inputs)[0], *inputs, output)
         return
     if query.shape[2] % 8 or any(one.data_ptr() % VECTOR for one in (query, key_cache, value_cache, output)):
         wide = torch.empty_like(padded(query))
@@ -106,6 +107,7 @@ def run_with(config, query, key_cache, value_cache, block_table, context_lens, m
 
 
 check = contract.Contract("derby_paged_attention_decode_sm90",
+    where=("num_query_heads a multiple of num_kv_heads",),
     query="bfloat16 num_seqs num_query_heads head_dim", key_cache="bfloat16 num_blocks 16 num_kv_heads head_dim",
     value_cache="bfloat16 num_blocks 16 num_kv_heads head_dim", block_table="int32 num_seqs max_blocks_per_seq",
     context_lens="int32 num_seqs", output="bfloat16 num_seqs num_query_heads head_dim")

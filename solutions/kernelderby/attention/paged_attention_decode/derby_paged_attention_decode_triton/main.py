@@ -23,7 +23,8 @@ def tuning_key(query, key_cache, value_cache, block_table, context_lens, max_con
 
 
 choose = tuning.Chooser(tuned.FOUND, tuning_key, candidates)
-check = contract.Contract("derby_paged_attention_decode_triton",
+check = contract.Contract("derby_paged_attention_decode_triton", on_current=True,
+    where=("num_query_heads a multiple of num_kv_heads",),
     query="bfloat16 num_seqs num_query_heads head_dim", key_cache="bfloat16 num_blocks 16 num_kv_heads head_dim",
     value_cache="bfloat16 num_blocks 16 num_kv_heads head_dim", block_table="int32 num_seqs max_blocks_per_seq",
     context_lens="int32 num_seqs", output="bfloat16 num_seqs num_query_heads head_dim")

@@ -45,7 +45,8 @@ Needed = namedtuple("Needed", "counters floats")  # of the workspace
 def in_triton(*inputs, output):
     """Head sizes and scales that the CUDA kernels are not made for."""
     kernels = importlib.import_module(f"{__name__}.paged_attention_triton")
-    kernels.run_with(kernels.candidates(*inputs)[0], *inputs, output)
+    with torch.cuda.device_of(output):
+        kernels.run_with(kernels.candidates(*inputs)[0], *inputs, output)
 
 
 def spreads_pages(sequences, longest, kv_heads, rows):
@@ -70,6 +71,7 @@ def key_heads_together(sequences, longest, kv_heads, processors):
 
 
 check = contract.Contract("derby_unified_attention_sm90", aligned=16,
+    where=("len_cu_seqlens == num_seqs + 1", "num_query_heads a multiple of num_kv_heads"),
     query="bfloat16 num_tokens num_query_heads head_dim", key_cache="bfloat16 num_blocks 16 num_kv_heads head_dim",
     value_cache="bfloat16 num_blocks 16 num_kv_heads head_dim", cu_seqlens_q="int32 len_cu_seqlens",
     seq_lens="int32 num_seqs", block_table="int32 num_seqs max_blocks_per_seq",

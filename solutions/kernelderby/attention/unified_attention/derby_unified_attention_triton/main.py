@@ -29,7 +29,8 @@ def tuning_key(query, key_cache, value_cache, cu_seqlens_q, seq_lens, block_tabl
 
 
 choose = tuning.Chooser(tuned.FOUND, tuning_key, candidates)
-check = contract.Contract("derby_unified_attention_triton",
+check = contract.Contract("derby_unified_attention_triton", on_current=True,
+    where=("len_cu_seqlens == num_seqs + 1", "num_query_heads a multiple of num_kv_heads"),
     query="bfloat16 num_tokens num_query_heads head_dim", key_cache="bfloat16 num_blocks 16 num_kv_heads head_dim",
     value_cache="bfloat16 num_blocks 16 num_kv_heads head_dim", cu_seqlens_q="int32 len_cu_seqlens",
     seq_lens="int32 num_seqs", block_table="int32 num_seqs max_blocks_per_seq",

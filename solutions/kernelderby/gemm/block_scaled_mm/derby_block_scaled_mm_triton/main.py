@@ -13,6 +13,7 @@ import triton.language as tl
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 __path__ = [os.path.dirname(__file__)]
+contract = importlib.import_module(f"{__name__}.contract")
 tuning = importlib.import_module(f"{__name__}.tuning")
 tuned = importlib.import_module(f"{__name__}.tuned")
 
@@ -57,7 +58,8 @@ choose = tuning.Chooser(tuned.FOUND, tuning_key, candidates)
 
 def run_with(config, x, x_scale, weight, weight_scale, output):
     (m, k), n = x.shape, weight.shape[0]
-    if m == 0 or n == 0:
+    if m == 0 or n == 0 or k == 0:
+        output.zero_()
         return
     rows = config["rows"]
     derby_block_scaled_mm_triton[(triton.cdiv(m, rows) * (n // BLOCK),)](
@@ -66,9 +68,16 @@ def run_with(config, x, x_scale, weight, weight_scale, output):
         STAGES=config["stages"], num_warps=config["warps"])
 
 
+check = contract.Contract("derby_block_scaled_mm_triton", aligned=16, on_current=True,
+                          where=("n == 128 * num_n_blocks", "k == 128 * num_k_blocks"), x="float8_e4m3fn m k",
+                          x_scale="float32 m num_k_blocks", weight="float8_e4m3fn n k",
+                          weight_scale="float32 num_n_blocks num_k_blocks", output="float32 m n")
+
+
 @torch.no_grad()
 def run(x, x_scale, weight, weight_scale, output):
     """x fp8 [m, k], x_scale float32 [m, k / 128], weight fp8 [n, k], weight_scale float32 [n / 128, k / 128] -> output
     float32 [m, n]. Addresses that 16 divides; n and k multiples of 128."""
+    check(x, x_scale, weight, weight_scale, output)
     inputs = x, x_scale, weight, weight_scale
     run_with(choose(*inputs), *inputs, output)

@@ -5,11 +5,16 @@ operands in L2.
 """
 
 import functools
+import importlib
+import os
 
 import torch
 import triton
 import triton.language as tl
 from triton.tools.tensor_descriptor import TensorDescriptor
+
+__path__ = [os.path.dirname(__file__)]
+contract = importlib.import_module(f"{__name__}.contract")
 
 ALIGNED = 8  # values: TMA takes rows of a multiple of 16 bytes
 GROUP = 8
@@ -75,7 +80,8 @@ def run_with(config, x, weight, bias, output):
     if m == 0 or n == 0:
         return
     rows, columns, depth = config["rows"], config["columns"], config["depth"]
-    by_tma, stages = k > 0 and k % ALIGNED == 0, config["stages"]
+    by_tma = k > 0 and k % ALIGNED == 0 and not (x.data_ptr() | weight.data_ptr()) % 16
+    stages = config["stages"]
     operands = (TensorDescriptor(x, [m, k], [k, 1], [rows, depth]),
                 TensorDescriptor(weight, [n, k], [k, 1], [columns, depth])) if by_tma else (x, weight)
     derby_gemm_bf16_triton[(triton.cdiv(m, rows) * triton.cdiv(n, columns),)](
@@ -84,8 +90,13 @@ def run_with(config, x, weight, bias, output):
         num_warps=config["warps"])
 
 
+check = contract.Contract("derby_gemm_bf16_triton", on_current=True, where=("bias_rows <= 1",), x="bfloat16 m k",
+                          weight="bfloat16 n k", bias="bfloat16 bias_rows n", output="bfloat16 m n")
+
+
 @torch.no_grad()
 def run(x, weight, bias, output):
-    """x bf16 [m, k], weight bf16 [n, k], bias bf16 [0 or 1, n] -> output bf16 [m, n]. Contiguous, at addresses that 16
-    divides."""
+    """x bf16 [m, k], weight bf16 [n, k], bias bf16 [0 or 1, n] -> output bf16 [m, n]. Fastest at
+    addresses that 16 divides."""
+    check(x, weight, bias, output)
     run_with(candidates(x, weight, bias)[0], x, weight, bias, output)

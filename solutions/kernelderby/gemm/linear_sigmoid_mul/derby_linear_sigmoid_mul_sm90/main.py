@@ -7,6 +7,8 @@ import os
 import torch
 
 __path__ = [os.path.dirname(__file__)]
+contract = importlib.import_module(f"{__name__}.contract")
+workspaces = importlib.import_module(f"{__name__}.workspaces")
 tuning = importlib.import_module(f"{__name__}.tuning")
 tuned = importlib.import_module(f"{__name__}.tuned")
 cuda_library = importlib.import_module(f"{__name__}.cuda_library")
@@ -20,19 +22,8 @@ library = cuda_library.CudaLibrary(__file__, "derby_linear_sigmoid_mul_sm90", "k
 # 128 x 256 with stream-K for the last turn.
 WIDE, SMALL, MEDIUM, MEDIUM_TWO, TALL, STREAMED = range(6)
 TILE = 128, 256           # of WIDE and STREAMED, in clusters of two, one below the other
-SPARE = 8                 # workspaces that a capture may begin without a memset in its graph
-workspaces, spare = {}, {}
-
-
-def workspace(device, ctas):
-    """What CTAs hand to each other: float32 pieces of tiles, and whether they are there, zeros between calls. One a
-    stream, since two streams could use it at the same time."""
-    key = device, torch.cuda.current_stream(device).cuda_stream
-    if key not in workspaces:
-        if not spare.get(device):
-            spare[device] = list(torch.zeros(SPARE, ctas, dtype=torch.int32, device=device).unbind())
-        workspaces[key] = torch.empty(ctas, *TILE, dtype=torch.float32, device=device), spare[device].pop()
-    return workspaces[key]
+# What CTAs hand to each other: whether pieces of tiles are there, zeros between calls, and the pieces.
+workspace = workspaces.Workspace(torch.float32)
 
 
 @functools.cache
@@ -76,17 +67,27 @@ def run_with(config, hidden_states, weight, bias, multiplier, output):
     (m, k), n = hidden_states.shape, weight.shape[0]
     if m == 0 or n == 0:
         return
-    if k % ALIGNED:  # two launches more, where rows cannot be loaded as they lie
-        hidden_states, weight = (torch.nn.functional.pad(rows, (0, -k % ALIGNED)) for rows in (hidden_states, weight))
+    if k == 0 or k % ALIGNED:  # two launches more, where rows cannot be loaded as they lie
+        hidden_states, weight = (torch.nn.functional.pad(rows, (0, -k % ALIGNED or ALIGNED))
+                                 for rows in (hidden_states, weight))
     ctas = multiprocessors(hidden_states.device)
-    shared = workspace(hidden_states.device, ctas) if config["variant"] == STREAMED else (None, None)
+    pieces = counters = None
+    if config["variant"] == STREAMED:
+        counters, pieces = workspace(hidden_states.device, ctas, ctas * TILE[0] * TILE[1]).addresses
     library(hidden_states.device, hidden_states, weight, bias, multiplier, output, m, n, weight.shape[1],
-            config["variant"], config["group"], ctas, *shared)
+            config["variant"], config["group"], ctas, pieces, counters)
+
+
+check = contract.Contract("derby_linear_sigmoid_mul_sm90", aligned=16,
+                          hidden_states="bfloat16 num_tokens hidden_size", weight="bfloat16 out_features hidden_size",
+                          bias="bfloat16 out_features", multiplier="bfloat16 num_tokens out_features",
+                          output="bfloat16 num_tokens out_features")
 
 
 @torch.no_grad()
 def run(hidden_states, weight, bias, multiplier, output):
     """hidden_states bf16 [num_tokens, hidden_size], weight bf16 [out_features, hidden_size], bias bf16 [out_features]
-    -> output, as multiplier: bf16 [num_tokens, out_features]. All contiguous and at addresses that 16 divides."""
+    -> output, as multiplier: bf16 [num_tokens, out_features]. Addresses that 16 divides."""
+    check(hidden_states, weight, bias, multiplier, output)
     inputs = hidden_states, weight, bias, multiplier
     run_with(choose(*inputs), *inputs, output)

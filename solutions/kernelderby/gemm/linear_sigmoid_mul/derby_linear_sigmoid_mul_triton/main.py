@@ -13,6 +13,7 @@ import triton.language as tl
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 __path__ = [os.path.dirname(__file__)]
+contract = importlib.import_module(f"{__name__}.contract")
 tuning = importlib.import_module(f"{__name__}.tuning")
 tuned = importlib.import_module(f"{__name__}.tuned")
 
@@ -72,8 +73,10 @@ def run_with(config, hidden_states, weight, bias, multiplier, output):
     (m, k), n = hidden_states.shape, weight.shape[0]
     if m == 0 or n == 0:
         return
-    if k % ALIGNED:  # two launches more, where rows cannot be loaded as they lie
-        hidden_states, weight = (torch.nn.functional.pad(rows, (0, -k % ALIGNED)) for rows in (hidden_states, weight))
+    by_tma = k > 0 and k % ALIGNED == 0 and not (hidden_states.data_ptr() | weight.data_ptr()) % 16
+    if not by_tma:  # two launches more, where rows cannot be loaded as they lie
+        hidden_states, weight = (torch.nn.functional.pad(rows, (0, -k % ALIGNED or ALIGNED))
+                                 for rows in (hidden_states, weight))
         k = weight.shape[1]
     rows, columns, depth = config["rows"], config["columns"], config["depth"]
     derby_linear_sigmoid_mul_triton[(triton.cdiv(m, rows) * triton.cdiv(n, columns),)](
@@ -83,9 +86,16 @@ def run_with(config, hidden_states, weight, bias, multiplier, output):
         num_warps=config["warps"])
 
 
+check = contract.Contract("derby_linear_sigmoid_mul_triton", on_current=True,
+                          hidden_states="bfloat16 num_tokens hidden_size", weight="bfloat16 out_features hidden_size",
+                          bias="bfloat16 out_features", multiplier="bfloat16 num_tokens out_features",
+                          output="bfloat16 num_tokens out_features")
+
+
 @torch.no_grad()
 def run(hidden_states, weight, bias, multiplier, output):
     """hidden_states bf16 [num_tokens, hidden_size], weight bf16 [out_features, hidden_size], bias bf16 [out_features]
-    -> output, as multiplier: bf16 [num_tokens, out_features]. Addresses that 16 divides."""
+    -> output, as multiplier: bf16 [num_tokens, out_features]."""
+    check(hidden_states, weight, bias, multiplier, output)
     inputs = hidden_states, weight, bias, multiplier
     run_with(choose(*inputs), *inputs, output)

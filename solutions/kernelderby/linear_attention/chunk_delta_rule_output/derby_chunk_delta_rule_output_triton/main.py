@@ -1,8 +1,14 @@
 """Output stage of the chunked delta rule in one Triton kernel: a program makes a chunk's outputs of one value head."""
 
+import importlib
+import os
+
 import torch
 import triton
 import triton.language as tl
+
+__path__ = [os.path.dirname(__file__)]
+contract = importlib.import_module(f"{__name__}.contract")
 
 CHUNK = 64
 
@@ -39,10 +45,18 @@ def derby_delta_rule_output_triton(q_ptr, k_ptr, v_ptr, h_ptr, g_ptr, output_ptr
     tl.store(output_ptr + place, (total * scale).to(output_ptr.dtype.element_ty), mask=is_value)
 
 
+check = contract.Contract("derby_chunk_delta_rule_output_triton", on_current=True,
+    where=("num_chunks == -(-num_tokens // 64)", "num_v_heads a multiple of num_q_heads"),
+    q="bfloat16 num_tokens num_q_heads key_dim", k="bfloat16 num_tokens num_q_heads key_dim",
+    v="bfloat16 num_tokens num_v_heads value_dim", h="bfloat16 num_chunks num_v_heads key_dim value_dim",
+    g="float32 num_tokens num_v_heads", output="bfloat16 num_tokens num_v_heads value_dim")
+
+
 @torch.no_grad()
 def run(q, k, v, h, g, output):
     """q, k bf16 [num_tokens, num_q_heads, key_dim], v bf16 [num_tokens, num_v_heads, value_dim], h bf16 [num_chunks,
     num_v_heads, key_dim, value_dim], g float32 [num_tokens, num_v_heads] -> output, as v."""
+    check(q, k, v, h, g, output)
     tokens, heads, value_dim = v.shape
     if tokens == 0:
         return

@@ -6,6 +6,7 @@ import os
 import torch
 
 __path__ = [os.path.dirname(__file__)]
+contract = importlib.import_module(f"{__name__}.contract")
 cuda_library = importlib.import_module(f"{__name__}.cuda_library")
 
 POINTER, INT = cuda_library.POINTER, cuda_library.INT
@@ -13,10 +14,20 @@ library = cuda_library.CudaLibrary(__file__, "derby_chunk_gated_delta_rule_state
                                    [POINTER] * 9 + [INT] * 3)
 
 
+check = contract.Contract("derby_chunk_gated_delta_rule_state_sm90", aligned=16,
+    where=("num_chunks == -(-num_tokens // 64)", "num_v_heads a multiple of num_k_heads"),
+    k="bfloat16 num_tokens num_k_heads 128", w="bfloat16 num_tokens num_v_heads 128",
+    u="bfloat16 num_tokens num_v_heads 128", g="float32 num_tokens num_v_heads",
+    initial_state="float32 state_count num_v_heads 128 128", initial_state_indices="int32 1",
+    chunk_starts="int32 num_chunks", h="bfloat16 num_chunks num_v_heads 128 128",
+    v_new="bfloat16 num_tokens num_v_heads 128", final_state="float32 1 num_v_heads 128 128")
+
+
 @torch.no_grad()
 def run(k, w, u, g, initial_state, initial_state_indices, chunk_starts, h, v_new, final_state):
     """k bf16 [num_tokens, num_k_heads, 128], w and u bf16 [num_tokens, num_v_heads, 128], g float32 [num_tokens,
     num_v_heads], initial_state float32 [state_count, num_v_heads, 128, 128] -> h bf16 [num_chunks, num_v_heads, 128,
     128], v_new as u, final_state float32 [1, num_v_heads, 128, 128]. All at addresses that 16 divides."""
+    check(k, w, u, g, initial_state, initial_state_indices, chunk_starts, h, v_new, final_state)
     library(k.device, k, w, u, g, initial_state, initial_state_indices, h, v_new, final_state, len(u), k.shape[1],
             u.shape[1])

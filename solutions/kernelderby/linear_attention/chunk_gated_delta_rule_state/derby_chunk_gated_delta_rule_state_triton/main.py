@@ -1,9 +1,15 @@
 """State stage of the chunked gated delta rule in one Triton kernel: a program carries some columns of a head's state
 over all chunks, in registers."""
 
+import importlib
+import os
+
 import torch
 import triton
 import triton.language as tl
+
+__path__ = [os.path.dirname(__file__)]
+contract = importlib.import_module(f"{__name__}.contract")
 
 CHUNK = 64
 
@@ -50,11 +56,21 @@ def derby_delta_rule_state_triton(k_ptr, w_ptr, u_ptr, g_ptr, pool_ptr, slots_pt
     tl.store(final_ptr + head * one_state + in_state, state, mask=is_state)
 
 
+check = contract.Contract("derby_chunk_gated_delta_rule_state_triton", on_current=True,
+    where=("num_chunks == -(-num_tokens // 64)", "num_v_heads a multiple of num_k_heads"),
+    k="bfloat16 num_tokens num_k_heads key_dim", w="bfloat16 num_tokens num_v_heads key_dim",
+    u="bfloat16 num_tokens num_v_heads value_dim", g="float32 num_tokens num_v_heads",
+    initial_state="float32 state_count num_v_heads key_dim value_dim", initial_state_indices="int32 1",
+    chunk_starts="int32 num_chunks", h="bfloat16 num_chunks num_v_heads key_dim value_dim",
+    v_new="bfloat16 num_tokens num_v_heads value_dim", final_state="float32 1 num_v_heads key_dim value_dim")
+
+
 @torch.no_grad()
 def run(k, w, u, g, initial_state, initial_state_indices, chunk_starts, h, v_new, final_state):
     """k bf16 [num_tokens, num_k_heads, key_dim], w bf16 [num_tokens, num_v_heads, key_dim], u bf16 [num_tokens,
     num_v_heads, value_dim], g float32 [num_tokens, num_v_heads], initial_state float32 [state_count, num_v_heads,
     key_dim, value_dim] -> h bf16 [num_chunks, num_v_heads, key_dim, value_dim], v_new as u, final_state."""
+    check(k, w, u, g, initial_state, initial_state_indices, chunk_starts, h, v_new, final_state)
     tokens, heads, value_dim = u.shape
     key_dim = k.shape[2]
     columns = 32

@@ -6,6 +6,7 @@ import os
 import torch
 
 __path__ = [os.path.dirname(__file__)]
+contract = importlib.import_module(f"{__name__}.contract")
 cuda_library = importlib.import_module(f"{__name__}.cuda_library")
 
 POINTER, INT = cuda_library.POINTER, cuda_library.INT
@@ -15,12 +16,23 @@ CHUNK, RECORD_BYTES = 64, 2 * 64 * 64 * 2 + 4 * 64 * 4  # delta_rule_prepare.cuh
 RECURRENT = 8  # tokens up to which the recurrence runs token by token
 
 
+check = contract.Contract("derby_gated_delta_rule_update_sm90", aligned=16,
+    where=("num_v_heads a multiple of num_q_heads",),
+    A_log="float32 num_v_heads", a="bfloat16 num_tokens num_v_heads", dt_bias="bfloat16 num_v_heads",
+    q="bfloat16 num_tokens num_q_heads 128", k="bfloat16 num_tokens num_q_heads 128",
+    v="bfloat16 num_tokens num_v_heads 128", b="bfloat16 num_tokens num_v_heads",
+    initial_state="float32 state_count num_v_heads 128 128", initial_state_indices="int32 1",
+    output="bfloat16 num_tokens num_v_heads 128",
+    final_state="float32 state_count num_v_heads 128 128")
+
+
 @torch.no_grad()
 def run(A_log, a, dt_bias, q, k, v, b, initial_state, initial_state_indices, output, final_state):
     """A_log float32 and dt_bias bf16 [num_v_heads]; a, b bf16 [num_tokens, num_v_heads]; q, k bf16 [num_tokens,
     num_q_heads, 128]; v bf16 [num_tokens, num_v_heads, 128]; initial_state float32 [state_count, num_v_heads, 128,
     128]. Writes output, as v, and final_state, as initial_state: in place where both are the same memory.
     """
+    check(A_log, a, dt_bias, q, k, v, b, initial_state, initial_state_indices, output, final_state)
     tokens, heads = v.shape[:2]
     records = None
     if tokens > RECURRENT:

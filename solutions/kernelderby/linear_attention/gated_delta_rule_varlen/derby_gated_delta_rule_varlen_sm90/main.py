@@ -6,6 +6,7 @@ import os
 import torch
 
 __path__ = [os.path.dirname(__file__)]
+contract = importlib.import_module(f"{__name__}.contract")
 cuda_library = importlib.import_module(f"{__name__}.cuda_library")
 
 POINTER, INT = cuda_library.POINTER, cuda_library.INT
@@ -13,6 +14,16 @@ library = cuda_library.CudaLibrary(__file__, "derby_gated_delta_rule_varlen", "k
 
 CHUNK, RECORD_BYTES = 64, 2 * 64 * 64 * 2 + 4 * 64 * 4  # delta_rule_prepare.cuh
 RECURRENT = 8  # tokens up to which a sequence runs token by token
+
+
+check = contract.Contract("derby_gated_delta_rule_varlen_sm90", aligned=16,
+    where=("num_v_heads a multiple of num_q_heads", "len_cu_seqlens == num_seqs + 1"),
+    A_log="float32 num_v_heads", a="bfloat16 num_tokens num_v_heads", dt_bias="bfloat16 num_v_heads",
+    q="bfloat16 num_tokens num_q_heads 128", k="bfloat16 num_tokens num_q_heads 128",
+    v="bfloat16 num_tokens num_v_heads 128", b="bfloat16 num_tokens num_v_heads",
+    initial_state="float32 state_count num_v_heads 128 128", initial_state_indices="int32 num_seqs",
+    cu_seqlens="int32 len_cu_seqlens", output="bfloat16 num_tokens num_v_heads 128",
+    final_state="float32 state_count num_v_heads 128 128")
 
 
 @torch.no_grad()
@@ -23,6 +34,7 @@ def run(A_log, a, dt_bias, q, k, v, b, initial_state, initial_state_indices, cu_
 
     Nothing comes back from the GPU: with as many tokens as sequences all take the recurrence, whatever their lengths.
     """
+    check(A_log, a, dt_bias, q, k, v, b, initial_state, initial_state_indices, cu_seqlens, output, final_state)
     (tokens, heads), sequences = v.shape[:2], len(initial_state_indices)
     records = None
     if tokens > max(sequences, RECURRENT):

@@ -41,7 +41,7 @@ def run_with(config, hidden_states, hidden_states_scale, gate_up_weight, gate_up
                        down_weight, down_weight_scale, topk_ids, topk_weights, output)
 
 
-check = contract.Contract("derby_fp8_blockscale_fused_moe_triton", aligned=16,
+check = contract.Contract("derby_fp8_blockscale_fused_moe_triton", aligned=16, on_current=True,
     hidden_states="float8_e4m3fn num_tokens hidden_size", hidden_states_scale="float32 num_tokens num_hidden_blocks",
     gate_up_weight="float8_e4m3fn num_experts gate_up_size hidden_size",
     gate_up_weight_scale="float32 num_experts num_gate_up_blocks num_hidden_blocks",

@@ -38,7 +38,7 @@ def run_with(config, hidden_states, gate_up_weight, down_weight, topk_ids, topk_
                        topk_weights, output)
 
 
-check = contract.Contract("derby_fused_moe_triton", aligned=16,
+check = contract.Contract("derby_fused_moe_triton", aligned=16, on_current=True,
     hidden_states="bfloat16 num_tokens hidden_size", gate_up_weight="bfloat16 num_experts gate_up_size hidden_size",
     down_weight="bfloat16 num_experts hidden_size intermediate_size", topk_ids="int32 num_tokens top_k",
     topk_weights="float32 num_tokens top_k", output="float32 num_tokens hidden_size",

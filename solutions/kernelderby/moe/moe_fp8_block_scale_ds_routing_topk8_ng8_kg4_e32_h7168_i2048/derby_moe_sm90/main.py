@@ -25,10 +25,11 @@ import os
 import torch
 
 __path__ = [os.path.dirname(__file__)]
+contract = importlib.import_module(f"{__name__}.contract")
 cuda_library = importlib.import_module(f"{__name__}.cuda_library")
 workspaces = importlib.import_module(f"{__name__}.workspaces")
 
-NUM_EXPERTS, NUM_LOCAL, HIDDEN, INTERMEDIATE, TOP_K = 256, 32, 7168, 2048, 8
+NUM_LOCAL, INTERMEDIATE, TOP_K = 32, 2048, 8
 MOST_ROUTED = 16  # tokens, as in route.cuh
 library = cuda_library.CudaLibrary(__file__, "derby_moe", "kernel.cu", [])
 
@@ -89,11 +90,11 @@ def space_for(library, seq_len, ctas, device):
 _ctas = {}
 
 
-def _check(hidden_states, routing_logits, gemm1_weights, gemm2_weights):
-    shapes = (tuple(routing_logits.shape[1:]), tuple(hidden_states.shape[1:]), tuple(gemm1_weights.shape),
-              tuple(gemm2_weights.shape))
-    if shapes != ((NUM_EXPERTS,), (HIDDEN,), (NUM_LOCAL, 2 * INTERMEDIATE, HIDDEN), (NUM_LOCAL, HIDDEN, INTERMEDIATE)):
-        raise ValueError("derby_moe_sm90: made for 256 experts, 32 local ones, hidden 7168, intermediate 2048 only")
+check = contract.Contract("derby_moe_sm90", aligned=16,
+    routing_logits="float32 seq_len 256", routing_bias="bfloat16 256", hidden_states="float8_e4m3fn seq_len 7168",
+    hidden_states_scale="float32 56 seq_len", gemm1_weights="float8_e4m3fn 32 4096 7168",
+    gemm1_weights_scale="float32 32 32 56", gemm2_weights="float8_e4m3fn 32 7168 2048",
+    gemm2_weights_scale="float32 32 56 16", output="bfloat16 seq_len 7168")
 
 
 @torch.no_grad()
@@ -101,10 +102,13 @@ def run(routing_logits, routing_bias, hidden_states, hidden_states_scale, gemm1_
         gemm2_weights, gemm2_weights_scale, local_expert_offset, routed_scaling_factor, output):
     """Shapes as in the definition, all contiguous and at addresses that 16 divides. local_expert_offset and
     routed_scaling_factor are numbers."""
+    check(routing_logits, routing_bias, hidden_states, hidden_states_scale, gemm1_weights, gemm1_weights_scale,
+          gemm2_weights, gemm2_weights_scale, output)
     seq_len = hidden_states.shape[0]
     if seq_len == 0:
         return
-    _check(hidden_states, routing_logits, gemm1_weights, gemm2_weights)
+    if hidden_states.device.type != "cuda":
+        raise ValueError(f"derby_moe_sm90: the tensors are on {hidden_states.device}; it takes those of a CUDA device")
     library = _library or _load()
     device = hidden_states.device
     index = device.index or 0

@@ -363,6 +363,9 @@ def _launch(calls, compiled_for, stream):
 
 
 check = contract.Contract("triton_compact", aligned=16,
+    where=("gemm1_out_size == 2 * intermediate_size", "hidden_size == 128 * num_hidden_blocks",
+           "intermediate_size == 128 * num_intermediate_blocks", "gemm1_out_size == 128 * num_gemm1_out_blocks",
+           "hidden_size % 256 == 0", "num_local_experts & (num_local_experts - 1) == 0"),
     routing_logits="float32 seq_len num_experts", routing_bias="bfloat16 num_experts",
     hidden_states="float8_e4m3fn seq_len hidden_size", hidden_states_scale="float32 num_hidden_blocks seq_len",
     gemm1_weights="float8_e4m3fn num_local_experts gemm1_out_size hidden_size",

@@ -10,6 +10,7 @@ import triton
 import triton.language as tl
 
 __path__ = [os.path.dirname(__file__)]
+contract = importlib.import_module(f"{__name__}.contract")
 choice = importlib.import_module(f"{__name__}.choice")
 rowwise = importlib.import_module(f"{__name__}.rowwise")
 tuned = importlib.import_module(f"{__name__}.tuned")
@@ -66,7 +67,14 @@ def run_with(config, expert_outputs, routed_scaling_factor, output):
 
 choose = choice.Choice(tuned.FOUND, tuning_key, candidates, cost)
 
+check = contract.Contract("derby_moe_sum_reduce", on_current=True,
+                          expert_outputs="bfloat16 num_tokens top_k hidden_size",
+                          output="bfloat16 num_tokens hidden_size", where=("top_k > 0",))
+
 
 def run(expert_outputs, routed_scaling_factor, output):
     """expert_outputs bf16 [num_tokens, top_k, hidden_size] -> output bf16 [num_tokens, hidden_size]."""
-    run_with(choose(expert_outputs, routed_scaling_factor), expert_outputs, routed_scaling_factor, output)
+    layout = check(expert_outputs, output)
+    if layout.config is None:
+        layout.config = choose(expert_outputs, routed_scaling_factor)
+    run_with(layout.config, expert_outputs, routed_scaling_factor, output)

@@ -13,6 +13,7 @@ import triton
 import triton.language as tl
 
 __path__ = [os.path.dirname(__file__)]
+contract = importlib.import_module(f"{__name__}.contract")
 choice = importlib.import_module(f"{__name__}.choice")
 rowwise = importlib.import_module(f"{__name__}.rowwise")
 tuned = importlib.import_module(f"{__name__}.tuned")
@@ -123,8 +124,16 @@ def run_with(config, hidden_states, residual, weight, eps, output, residual_out)
 
 choose = choice.Choice(tuned.FOUND, tuning_key, candidates, cost)
 
+check = contract.Contract("derby_fused_add_rms_norm", on_current=True,
+                          hidden_states="bfloat16 num_tokens hidden_size", residual="bfloat16 num_tokens hidden_size",
+                          weight="bfloat16 hidden_size", output="bfloat16 num_tokens hidden_size",
+                          residual_out="bfloat16 num_tokens hidden_size")
+
 
 def run(hidden_states, residual, weight, eps, output, residual_out):
     """hidden_states, residual bf16 [num_tokens, hidden_size], weight bf16 [hidden_size] -> output and
     residual_out alike."""
-    run_with(choose(hidden_states, residual, weight, eps), hidden_states, residual, weight, eps, output, residual_out)
+    layout = check(hidden_states, residual, weight, output, residual_out)
+    if layout.config is None:
+        layout.config = choose(hidden_states, residual, weight, eps)
+    run_with(layout.config, hidden_states, residual, weight, eps, output, residual_out)

@@ -11,6 +11,7 @@ import triton
 import triton.language as tl
 
 __path__ = [os.path.dirname(__file__)]
+contract = importlib.import_module(f"{__name__}.contract")
 choice = importlib.import_module(f"{__name__}.choice")
 rowwise = importlib.import_module(f"{__name__}.rowwise")
 tuned = importlib.import_module(f"{__name__}.tuned")
@@ -74,8 +75,17 @@ def run_with(config, qkv, q_weight, k_weight, num_q_heads, num_kv_heads, eps, ou
 
 choose = choice.Choice(tuned.FOUND, tuning_key, candidates, cost)
 
+check = contract.Contract("derby_fused_qk_rmsnorm", on_current=True, where=("head_dim <= 4096",),
+                          qkv="float16 num_tokens num_heads head_dim", q_weight="float16 head_dim",
+                          k_weight="float16 head_dim", output="float16 num_tokens num_heads head_dim")
+
 
 def run(qkv, q_weight, k_weight, num_q_heads, num_kv_heads, eps, output):
     """qkv fp16 [num_tokens, num_heads, 128], weights fp16 [128] -> output, as qkv, which it may be."""
-    inputs = qkv, q_weight, k_weight, num_q_heads, num_kv_heads, eps
-    run_with(choose(*inputs), *inputs, output)
+    layout = check(qkv, q_weight, k_weight, output)
+    if not 0 <= num_q_heads <= num_q_heads + num_kv_heads <= qkv.shape[1]:
+        raise ValueError(f"derby_fused_qk_rmsnorm: num_q_heads {num_q_heads} and num_kv_heads {num_kv_heads} are not "
+                         f"among the {qkv.shape[1]} heads of qkv; pass what qkv holds")
+    if layout.config is None:
+        layout.config = choose(qkv, q_weight, k_weight, num_q_heads, num_kv_heads, eps)
+    run_with(layout.config, qkv, q_weight, k_weight, num_q_heads, num_kv_heads, eps, output)

@@ -10,6 +10,7 @@ import triton
 import triton.language as tl
 
 __path__ = [os.path.dirname(__file__)]
+contract = importlib.import_module(f"{__name__}.contract")
 choice = importlib.import_module(f"{__name__}.choice")
 rowwise = importlib.import_module(f"{__name__}.rowwise")
 tuned = importlib.import_module(f"{__name__}.tuned")
@@ -80,7 +81,14 @@ def run_with(config, hidden_states, gate, weight, eps, output):
 
 choose = choice.Choice(tuned.FOUND, tuning_key, candidates, cost)
 
+check = contract.Contract("derby_gated_rms_norm", on_current=True, hidden_states="bfloat16 num_rows hidden_size",
+                          gate="bfloat16 num_rows hidden_size", weight="bfloat16 hidden_size",
+                          output="bfloat16 num_rows hidden_size")
+
 
 def run(hidden_states, gate, weight, eps, output):
     """hidden_states, gate bf16 [num_rows, hidden_size], weight bf16 [hidden_size] -> output, as hidden_states."""
-    run_with(choose(hidden_states, gate, weight, eps), hidden_states, gate, weight, eps, output)
+    layout = check(hidden_states, gate, weight, output)
+    if layout.config is None:
+        layout.config = choose(hidden_states, gate, weight, eps)
+    run_with(layout.config, hidden_states, gate, weight, eps, output)

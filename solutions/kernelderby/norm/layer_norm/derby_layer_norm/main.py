@@ -11,6 +11,7 @@ import triton
 import triton.language as tl
 
 __path__ = [os.path.dirname(__file__)]
+contract = importlib.import_module(f"{__name__}.contract")
 choice = importlib.import_module(f"{__name__}.choice")
 rowwise = importlib.import_module(f"{__name__}.rowwise")
 tuned = importlib.import_module(f"{__name__}.tuned")
@@ -110,7 +111,14 @@ def run_with(config, hidden_states, weight, bias, eps, output):
 
 choose = choice.Choice(tuned.FOUND, tuning_key, candidates, cost)
 
+check = contract.Contract("derby_layer_norm", on_current=True, hidden_states="bfloat16 num_tokens hidden_size",
+                          weight="bfloat16 hidden_size", bias="bfloat16 hidden_size",
+                          output="bfloat16 num_tokens hidden_size")
+
 
 def run(hidden_states, weight, bias, eps, output):
     """hidden_states bf16 [num_tokens, hidden_size], weight and bias bf16 [hidden_size] -> output, as hidden_states."""
-    run_with(choose(hidden_states, weight, bias, eps), hidden_states, weight, bias, eps, output)
+    layout = check(hidden_states, weight, bias, output)
+    if layout.config is None:
+        layout.config = choose(hidden_states, weight, bias, eps)
+    run_with(layout.config, hidden_states, weight, bias, eps, output)

@@ -10,6 +10,7 @@ import triton
 import triton.language as tl
 
 __path__ = [os.path.dirname(__file__)]
+contract = importlib.import_module(f"{__name__}.contract")
 choice = importlib.import_module(f"{__name__}.choice")
 rowwise = importlib.import_module(f"{__name__}.rowwise")
 tuned = importlib.import_module(f"{__name__}.tuned")
@@ -80,7 +81,14 @@ def run_with(config, hidden_states, eps, quantized, scales):
 
 choose = choice.Choice(tuned.FOUND, tuning_key, candidates, cost)
 
+check = contract.Contract("derby_fp8_dynamic_per_token_quant", on_current=True, where=("hidden_size > 0",),
+                          hidden_states="bfloat16 num_tokens hidden_size",
+                          quantized="float8_e4m3fn num_tokens hidden_size", scales="float32 num_tokens")
+
 
 def run(hidden_states, eps, quantized, scales):
     """hidden_states bf16 [num_tokens, hidden_size] -> quantized e4m3 alike, scales float32 [num_tokens]."""
-    run_with(choose(hidden_states, eps), hidden_states, eps, quantized, scales)
+    layout = check(hidden_states, quantized, scales)
+    if layout.config is None:
+        layout.config = choose(hidden_states, eps)
+    run_with(layout.config, hidden_states, eps, quantized, scales)

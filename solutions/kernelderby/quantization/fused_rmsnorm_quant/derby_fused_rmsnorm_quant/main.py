@@ -11,6 +11,7 @@ import triton
 import triton.language as tl
 
 __path__ = [os.path.dirname(__file__)]
+contract = importlib.import_module(f"{__name__}.contract")
 choice = importlib.import_module(f"{__name__}.choice")
 rowwise = importlib.import_module(f"{__name__}.rowwise")
 tuned = importlib.import_module(f"{__name__}.tuned")
@@ -106,9 +107,16 @@ def run_with(config, hidden_states, residual, weight, eps, quant_eps, quantized,
 
 choose = choice.Choice(tuned.FOUND, tuning_key, candidates, cost)
 
+check = contract.Contract("derby_fused_rmsnorm_quant", on_current=True, where=("hidden_size > 0",),
+                          hidden_states="bfloat16 num_tokens hidden_size", residual="bfloat16 num_tokens hidden_size",
+                          weight="bfloat16 hidden_size", quantized="float8_e4m3fn num_tokens hidden_size",
+                          scales="float32 num_tokens", residual_out="bfloat16 num_tokens hidden_size")
+
 
 def run(hidden_states, residual, weight, eps, quant_eps, quantized, scales, residual_out):
     """hidden_states, residual bf16 [num_tokens, hidden_size], weight bf16 [hidden_size] -> quantized e4m3 [num_tokens,
     hidden_size], scales float32 [num_tokens], residual_out as residual."""
-    inputs = hidden_states, residual, weight, eps, quant_eps
-    run_with(choose(*inputs), *inputs, quantized, scales, residual_out)
+    layout = check(hidden_states, residual, weight, quantized, scales, residual_out)
+    if layout.config is None:
+        layout.config = choose(hidden_states, residual, weight, eps, quant_eps)
+    run_with(layout.config, hidden_states, residual, weight, eps, quant_eps, quantized, scales, residual_out)

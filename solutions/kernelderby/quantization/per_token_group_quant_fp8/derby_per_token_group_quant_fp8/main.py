@@ -11,6 +11,7 @@ import triton
 import triton.language as tl
 
 __path__ = [os.path.dirname(__file__)]
+contract = importlib.import_module(f"{__name__}.contract")
 choice = importlib.import_module(f"{__name__}.choice")
 rowwise = importlib.import_module(f"{__name__}.rowwise")
 tuned = importlib.import_module(f"{__name__}.tuned")
@@ -64,8 +65,16 @@ def run_with(config, hidden_states, eps, quantized, scales):
 
 choose = choice.Choice(tuned.FOUND, tuning_key, candidates, cost)
 
+check = contract.Contract("derby_per_token_group_quant_fp8", on_current=True,
+                          hidden_states="bfloat16 num_tokens num_groups 128",
+                          quantized="float8_e4m3fn num_tokens num_groups 128",
+                          scales="float32 num_tokens num_groups")
+
 
 def run(hidden_states, eps, quantized, scales):
     """hidden_states bf16 [num_tokens, num_groups, 128] -> quantized e4m3 alike, scales float32 [num_tokens,
     num_groups]."""
-    run_with(choose(hidden_states, eps), hidden_states, eps, quantized, scales)
+    layout = check(hidden_states, quantized, scales)
+    if layout.config is None:
+        layout.config = choose(hidden_states, eps)
+    run_with(layout.config, hidden_states, eps, quantized, scales)

@@ -17,6 +17,7 @@ import triton
 import triton.language as tl
 
 __path__ = [os.path.dirname(__file__)]
+contract = importlib.import_module(f"{__name__}.contract")
 choice = importlib.import_module(f"{__name__}.choice")
 tuned = importlib.import_module(f"{__name__}.tuned")
 cuda_library = importlib.import_module(f"{__name__}.cuda_library")
@@ -106,6 +107,8 @@ def candidates(qkv, positions, num_q_heads, num_kv_heads, rope_base):
     triton_ones = [{"heads": heads, "warps": warps} for heads, warps in sizes]
     if not qkv.is_cuda:
         return triton_ones
+    if qkv.shape[2] & (qkv.shape[2] - 1):  # of Triton's tiles every side is a power of two
+        few, triton_ones = False, []
     cuda_ones = [{"pairs": pairs, "heads": heads, "threads": threads} for pairs, heads, threads in CUDA_SIZES]
     return triton_ones + cuda_ones if few else cuda_ones + triton_ones
 
@@ -132,9 +135,18 @@ def run_with(config, qkv, positions, num_q_heads, num_kv_heads, rope_base, outpu
         HEADS=config["heads"], num_warps=config["warps"])
 
 
+check = contract.Contract("derby_fused_qkv_rope", on_current=True, where=("head_dim % 2 == 0",),
+                          qkv="float16 num_tokens num_heads head_dim", positions="int32 num_tokens",
+                          output="float16 num_tokens num_heads head_dim")
+
+
 @torch.no_grad()
 def run(qkv, positions, num_q_heads, num_kv_heads, rope_base, output):
     """qkv float16 [num_tokens, num_heads, head_dim], positions int32 [num_tokens], heads in the order query, key, value
     -> output, as qkv, which it may be."""
+    check(qkv, positions, output)
+    if not 0 <= num_q_heads <= num_q_heads + num_kv_heads <= qkv.shape[1]:
+        raise ValueError(f"derby_fused_qkv_rope: num_q_heads {num_q_heads} and num_kv_heads {num_kv_heads} are not "
+                         f"among the {qkv.shape[1]} heads of qkv; pass what qkv holds")
     run_with(choose(qkv, positions, num_q_heads, num_kv_heads, rope_base), qkv, positions, num_q_heads, num_kv_heads,
              rope_base, output)

@@ -15,6 +15,7 @@ import triton
 import triton.language as tl
 
 __path__ = [os.path.dirname(__file__)]
+contract = importlib.import_module(f"{__name__}.contract")
 choice = importlib.import_module(f"{__name__}.choice")
 tuned = importlib.import_module(f"{__name__}.tuned")
 cuda_library = importlib.import_module(f"{__name__}.cuda_library")
@@ -92,9 +93,23 @@ def run_with(config, query, key, cos, sin, section_time, section_height, section
         HEIGHT=section_height, HALF=head_size // 2, ROWS=config["rows"], num_warps=warps)
 
 
+check = contract.Contract("derby_mrope", on_current=True,
+                          where=("head_size == 2 * half_head_size", "half_head_size & (half_head_size - 1) == 0"),
+                          query="bfloat16 num_tokens num_q_heads head_size",
+                          key="bfloat16 num_tokens num_kv_heads head_size", cos="float32 3 num_tokens half_head_size",
+                          sin="float32 3 num_tokens half_head_size",
+                          query_out="bfloat16 num_tokens num_q_heads head_size",
+                          key_out="bfloat16 num_tokens num_kv_heads head_size")
+
+
 @torch.no_grad()
 def run(query, key, cos, sin, section_time, section_height, section_width, query_out, key_out):
     """query, key bfloat16 [num_tokens, heads, head_size], cos, sin float32 [3, num_tokens, head_size / 2] -> turned.
     head_size / 2 is a power of two."""
+    check(query, key, cos, sin, query_out, key_out)
+    if min(section_time, section_height, section_width) < 0 or (
+            section_time + section_height + section_width != cos.shape[2]):
+        raise ValueError(f"derby_mrope: section_time {section_time}, section_height {section_height} and section_width "
+                         f"{section_width} are not {cos.shape[2]} together; pass sizes that are")
     inputs = query, key, cos, sin, section_time, section_height, section_width
     run_with(choose(*inputs), *inputs, query_out, key_out)
