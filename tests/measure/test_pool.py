@@ -1,6 +1,7 @@
 """A cluster's tasks when hosts die, come late, hang or are busy: a Ray in this process whose hosts do as told."""
 
 import json
+import signal
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -243,3 +244,23 @@ def test_a_ray_that_does_not_start_is_one_line(monkeypatch):
     ):
         pass
     assert "\n" not in str(raised.value) and "RAY_AUTH_MODE=token" in str(raised.value)
+
+
+def test_a_signal_that_comes_out_of_ray_as_something_else_is_what_its_handler_raised(monkeypatch):
+    def leave(number, frame):
+        raise SystemExit(143)
+
+    def init(**_):
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)  # as Ray does
+
+    before = signal.signal(signal.SIGTERM, leave)
+    monkeypatch.setattr(pool, "ray", SimpleNamespace(init=init, shutdown=lambda: None))
+    try:
+        with pytest.raises(SystemExit) as raised, pool.cluster("here:6379"):
+            try:
+                signal.raise_signal(signal.SIGTERM)
+            except SystemExit:
+                raise RuntimeError("what Ray makes of it") from None
+        assert raised.value.code == 143
+    finally:
+        signal.signal(signal.SIGTERM, before)

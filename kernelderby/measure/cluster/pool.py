@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from math import inf
+from types import FrameType
 from typing import Any, Generic, Protocol, TypeVar
 
 import msgspec
@@ -53,13 +54,34 @@ def cluster(address: str) -> Iterator[None]:
         raise DerbyError(
             f"--ray {address}: no Ray cluster answers ({told:.200}); start one with `ray start`{token}"
         ) from None
+    caught: list[BaseException] = []
     try:
-        for number, handler in before.items():  # Ray has put its own there, which abort
-            if handler is not None and threading.current_thread() is threading.main_thread():
-                signal.signal(number, handler)
+        if threading.current_thread() is threading.main_thread():
+            for number, handler in before.items():  # Ray has put its own there, which abort
+                if handler is not None:
+                    signal.signal(number, _remembering(handler, caught))
         yield
+    except BaseException:  # what a handler raises while Ray waits comes out of Ray as something else
+        if caught:
+            raise caught[0] from None
+        raise
     finally:
         ray.shutdown()
+
+
+def _remembering(handler: Any, caught: list[BaseException]) -> Any:
+    """The handler, where it is one; what it raises is in `caught`, too."""
+    if not callable(handler):
+        return handler
+
+    def called(number: int, frame: FrameType | None) -> None:
+        try:
+            handler(number, frame)
+        except BaseException as error:
+            caught.append(error)
+            raise
+
+    return called
 
 
 @dataclass(eq=False, slots=True)
