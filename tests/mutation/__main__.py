@@ -31,14 +31,14 @@ ROOT = Path(__file__).resolve().parents[2]
 MOST_ALIVE, SECONDS = 0.05, 60
 QUICK = "not command and not picture and not killed"  # the others take seconds, and kill no more
 TESTS = {
-    "rank.pairs": ["pinned/test_pairs.py", "test_rank.py", "test_rank_times.py"],
+    "rank.pairs": ["pinned/test_pairs.py", "test_rank.py"],
     "rank.order": ["pinned/test_order.py"],
     "roofline.floors": ["pinned/test_floors.py"],
     "measure.clock.timing": ["pinned/test_gpu_timers.py", "measure/test_timing.py"],
     "profile.spans": ["pinned/test_spans.py"],
     "files": ["edges/test_files.py", "edges/test_bounds.py"],
     "appended": ["edges/test_files.py", "measure/test_traces.py"],
-    "trace": ["test_records.py", "test_rank_times.py", "test_rank.py"],
+    "trace": ["pinned/test_trace.py", "test_records.py"],
 }
 _OTHER = {
     **{ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt, ast.Eq: ast.NotEq, ast.NotEq: ast.Eq},
