@@ -17,7 +17,7 @@ import time
 from pathlib import Path
 
 from kernelderby.catalog import Catalog
-from kernelderby.trace import Measurement, Status
+from kernelderby.rows.measurement import Measurement, Status
 
 DERBY = [sys.executable, "-c", "from kernelderby.cli import main; main()"]
 HELP_LIMIT_S = 0.15

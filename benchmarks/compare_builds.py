@@ -31,7 +31,7 @@ from kernelderby.measure.judge.inputs import InputMaker
 from kernelderby.measure.worker.build import load_solution
 from kernelderby.measure.worker.candidate import Candidate
 from kernelderby.measure.worker.local import local_check, local_race
-from kernelderby.trace import Status
+from kernelderby.rows.measurement import Status
 
 CHECKOUT = Path(__file__).resolve().parent.parent
 

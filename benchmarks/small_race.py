@@ -22,11 +22,11 @@ from pathlib import Path
 import kernelderby
 from kernelderby.catalog import Workload
 from kernelderby.errors import DerbyError
-from kernelderby.files import write_whole
 from kernelderby.hardware import find_gpu
 from kernelderby.rank.model import PASSED, Cell, WorkloadRow
 from kernelderby.report.numbers import amount, factor, microseconds
 from kernelderby.roofline.selection import BASELINE_AUTHOR
+from kernelderby.store.files import write_whole
 
 CHECKOUT = Path(__file__).resolve().parent.parent
 PAGE = CHECKOUT / "docs" / "lab" / "memory_bound.md"

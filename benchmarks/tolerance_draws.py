@@ -33,7 +33,7 @@ from kernelderby.measure.judge.draws import NORMAL, Draw, told
 from kernelderby.measure.judge.inputs import InputMaker
 from kernelderby.measure.worker.build import load_solution
 from kernelderby.measure.worker.candidate import Candidate
-from kernelderby.trace import Status
+from kernelderby.rows.measurement import Status
 
 CPU = torch.device("cpu")
 CONSTANTS_EVERY = 16

@@ -36,7 +36,7 @@ from kernelderby.measure.judge.definition import load_definition_module
 from kernelderby.measure.judge.inputs import InputMaker, shape_of, torch_dtype
 from kernelderby.measure.tune import table
 from kernelderby.measure.worker.build import load_solution
-from kernelderby.trace import Status
+from kernelderby.rows.measurement import Status
 
 CHECKOUT = Path(__file__).resolve().parent.parent
 # Tensors of a row that lie in registers together; 0: the operator reduces no row.

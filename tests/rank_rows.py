@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 from kernelderby.catalog import Workload
 from kernelderby.rank import rank
-from kernelderby.trace import Cost, Measurement, Status
+from kernelderby.rows.measurement import Cost, Measurement, Status
 
 D = "operator"
 STEADY = (0.98, 1.0, 1.02)  # what the three rounds of every solution are times its latency: they drift together

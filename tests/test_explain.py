@@ -11,7 +11,7 @@ from kernelderby import DerbyError
 from kernelderby.hardware import find_gpu
 from kernelderby.hardware.occupancy import KernelDemand, Occupancy, occupancy
 from kernelderby.rank.bounds import explained
-from kernelderby.trace import Measurement, Status, Timed
+from kernelderby.rows.measurement import Measurement, Status, Timed
 
 D = "scale_rows_h4"
 

@@ -11,7 +11,7 @@ from kernelderby.rank import rank
 from kernelderby.rank.lead import lead_of
 from kernelderby.rank.leads import leads
 from kernelderby.report.leads import leads_answer, sentence
-from kernelderby.trace import Timed
+from kernelderby.rows.measurement import Timed
 
 AUTHORS = {"a1": "ann", "a2": "ann", "b1": "bob", "c1": "cid", "plain": "baseline"}
 # Operator -> solution -> (graph, eager) by workload.

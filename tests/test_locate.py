@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 import kernelderby
-from kernelderby import locate
 from kernelderby.errors import DerbyError
+from kernelderby.store import locate
 
 
 @pytest.fixture

@@ -5,10 +5,10 @@ import shutil
 
 import pytest
 
-from kernelderby.appended import CLAIMS, lock_bytes
 from kernelderby.catalog import Catalog
 from kernelderby.catalog.merge import merge
 from kernelderby.errors import DerbyError
+from kernelderby.store.appended import CLAIMS, lock_bytes
 
 FILE = "traces/h200/toy/scale_rows_h4.jsonl"
 

@@ -10,8 +10,8 @@ import pytest
 from kernelderby.catalog import Catalog
 from kernelderby.catalog.solutions import read_packed
 from kernelderby.errors import DerbyError
-from kernelderby.names import is_strange, names_in
 from kernelderby.profile.found import solution_of
+from kernelderby.store.names import is_strange, names_in
 
 FAST = "solutions/alice/toy/scale_rows_h4/toy_fast"
 ALIAS = "toy_swift"

@@ -5,10 +5,10 @@ import time
 
 import pytest
 
-from kernelderby import patterns
 from kernelderby.catalog import Catalog
 from kernelderby.errors import DerbyError
-from kernelderby.patterns import Pattern
+from kernelderby.store import patterns
+from kernelderby.store.patterns import Pattern
 
 
 @pytest.mark.parametrize(

@@ -10,12 +10,12 @@ from dataclasses import asdict
 
 import pytest
 
-from kernelderby import quick
 from kernelderby.catalog.traces import load_rows
-from kernelderby.fields import read_jsonl
-from kernelderby.row import Row
-from kernelderby.samples import Samples
-from kernelderby.trace import Measurement
+from kernelderby.rows import bulk as quick
+from kernelderby.rows.measurement import Measurement
+from kernelderby.rows.row import Row
+from kernelderby.rows.samples import Samples
+from kernelderby.store.fields import read_jsonl
 
 
 def of_rows(path):

@@ -18,10 +18,10 @@ from kernelderby.catalog import Catalog
 from kernelderby.errors import DerbyError
 from kernelderby.rank import definitions_with_rows
 from kernelderby.rank.order import order_dependences
+from kernelderby.rows.measurement import Measurement, Status
 from kernelderby.statistics.bootstrap import Resampled
 from kernelderby.statistics.means import geometric_mean
 from kernelderby.statistics.ratio import Ratio
-from kernelderby.trace import Measurement, Status
 
 
 def noted(ranking, words: str) -> bool:

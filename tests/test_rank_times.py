@@ -12,7 +12,7 @@ from kernelderby.hardware import find_gpu
 from kernelderby.report import text
 from kernelderby.report.ranking import ranking_report
 from kernelderby.roofline.recorded import recorded
-from kernelderby.trace import Measurement, Timed
+from kernelderby.rows.measurement import Measurement, Timed
 
 TWO = [workload("w1"), workload("w2")]
 

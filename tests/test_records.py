@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from kernelderby.trace import FLASHINFER_BENCH_EVENTS, Correctness, Measurement, Status
+from kernelderby.rows.measurement import FLASHINFER_BENCH_EVENTS, Correctness, Measurement, Status
 
 WORKLOAD = {"uuid": "u1", "axes": {"rows": 2}, "inputs": {"x": {"type": "random"}}}
 

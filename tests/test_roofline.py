@@ -13,7 +13,7 @@ from kernelderby.roofline.floors import (
     upper_median,
     weighted_share,
 )
-from kernelderby.trace import Cost
+from kernelderby.rows.measurement import Cost
 
 # 1 TB/s and 100 TFLOP/s fp8, 50 TFLOP/s bf16: the ridge for fp8 lies at 100 flops per byte.
 GPU = Gpu("toy", ("Toy",), "1.0", 1e12, {"float8_e4m3fn": 100e12, "bfloat16": 50e12}, None, "by hand", "2026-11")

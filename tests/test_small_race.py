@@ -9,7 +9,7 @@ import pytest
 import kernelderby
 from kernelderby.errors import DerbyError
 from kernelderby.rank.model import Cell, WorkloadRow
-from kernelderby.trace import Cost
+from kernelderby.rows.measurement import Cost
 
 ROOT = Path(__file__).resolve().parent.parent
 

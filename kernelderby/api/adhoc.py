@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from kernelderby.api.machine import Check
-from kernelderby.appended import append_line
 from kernelderby.authoring.scratch import scratch_set, shape_lines, solution_of_file, write_packed
 from kernelderby.catalog import Catalog, Definition, Solution
 from kernelderby.errors import DerbyError
+from kernelderby.store.appended import append_line
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +66,7 @@ class AdHoc:
 
 def operator_of_file(catalog: Catalog, file: str, operator: str | None) -> str:
     """The operator that was named, else that of the solution.toml beside the file."""
-    from kernelderby.fields import read_toml
+    from kernelderby.store.fields import read_toml
 
     if operator is not None:
         return operator

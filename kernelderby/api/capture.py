@@ -23,9 +23,9 @@ from kernelderby.profile.filters import SelectedProfile, Selection
 from kernelderby.profile.sources.recognise import open_profile
 from kernelderby.report.answer import Answer
 from kernelderby.report.capture import Captured, capture_answer
+from kernelderby.rows.measurement import Cost
 from kernelderby.shapes.model import read_model
 from kernelderby.shapes.standing import committed
-from kernelderby.trace import Cost
 
 
 def captured(

@@ -21,7 +21,7 @@ from kernelderby.report.answer import Answer
 from kernelderby.report.explanation import explanation_answer
 from kernelderby.roofline import selection
 from kernelderby.roofline.floors import fair_floor_us
-from kernelderby.trace import Measurement
+from kernelderby.rows.measurement import Measurement
 
 
 def explain(

@@ -9,11 +9,11 @@ from typing import Any
 
 from kernelderby.catalog import Catalog
 from kernelderby.errors import DerbyError
-from kernelderby.locate import find_set
 from kernelderby.report.answer import Answer
 from kernelderby.report.checks import PASSED, Checked, checks_answer
 from kernelderby.report.machine import machine_answer
-from kernelderby.trace import Measurement
+from kernelderby.rows.measurement import Measurement
+from kernelderby.store.locate import find_set
 
 _FEW = 3  # operators
 CHECK_SECONDS = 600.0  # for each case of a solution

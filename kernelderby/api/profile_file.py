@@ -13,7 +13,6 @@ import msgspec
 from kernelderby.catalog import Catalog
 from kernelderby.catalog.solutions import read_stages
 from kernelderby.errors import DerbyError
-from kernelderby.files import write_whole
 from kernelderby.hardware.families import amd_architecture_of
 from kernelderby.profile.activity import Activity, activity_of
 from kernelderby.profile.compare.difference import Comparison
@@ -42,6 +41,7 @@ from kernelderby.report.profile.layers import layers_answer
 from kernelderby.report.profile.pace import pace_answer
 from kernelderby.report.profile.pipelines import stages_answer
 from kernelderby.report.profile.whatif import whatif_answer
+from kernelderby.store.files import write_whole
 
 
 @dataclass(frozen=True, slots=True)

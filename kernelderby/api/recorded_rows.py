@@ -18,7 +18,7 @@ from kernelderby.errors import DerbyError
 from kernelderby.rank import Ranking, rank
 from kernelderby.roofline.recorded import Reached, recorded
 from kernelderby.roofline.selection import Key, RowCount, group_rows, tallies
-from kernelderby.trace import Measurement, Place, Status
+from kernelderby.rows.measurement import Measurement, Place, Status
 
 T = TypeVar("T")
 _Fresh = tuple[dict[str, Any], dict[str, Any], str, int]  # workload, shape, where

@@ -15,9 +15,7 @@ from kernelderby.catalog.libraries import library_versions, pinned_versions
 from kernelderby.catalog.selection import LEGS, by_leg, by_origin, is_named, of_origin, select_workloads
 from kernelderby.catalog.workloads import FRESH
 from kernelderby.errors import DerbyError, LeftOut
-from kernelderby.fields import suggestion
 from kernelderby.hardware import Gpu, find_gpu, gpus
-from kernelderby.locate import find_set
 from kernelderby.rank import Ranking, definitions_with_rows
 from kernelderby.rank.bounds import Explanation
 from kernelderby.rank.by_importance import ImportanceRanking, rank_by_importance
@@ -39,7 +37,9 @@ from kernelderby.roofline.listing import Contract, Listing, contract, listing
 from kernelderby.roofline.operators import Survey, survey
 from kernelderby.roofline.recorded import Recorded, recorded
 from kernelderby.roofline.selection import RowCount
-from kernelderby.trace import TIME_KINDS, Measurement
+from kernelderby.rows.measurement import TIME_KINDS, Measurement
+from kernelderby.store.fields import suggestion
+from kernelderby.store.locate import find_set
 
 Names = str | int | Iterable[str | int] | None
 Given = ParamSpec("Given")

@@ -16,7 +16,7 @@ from kernelderby.catalog.lines import line_of
 from kernelderby.catalog.spaces import Sizes
 from kernelderby.catalog.workloads import tensor_bytes
 from kernelderby.errors import DerbyError
-from kernelderby.files import write_whole
+from kernelderby.store.files import write_whole
 
 OWN = "own"  # origin of the shapes
 _LARGEST = 4 << 30  # bytes of the inputs and outputs of one shape; the judge holds two sets of them

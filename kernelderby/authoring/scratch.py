@@ -14,8 +14,8 @@ from kernelderby.catalog.lines import line_of
 from kernelderby.catalog.pack import packed_solution
 from kernelderby.catalog.spaces import Sizes, Unfit, sizes_of
 from kernelderby.errors import DerbyError
-from kernelderby.fields import read_text, suggestion
-from kernelderby.files import write_whole
+from kernelderby.store.fields import read_text, suggestion
+from kernelderby.store.files import write_whole
 
 AUTHOR, ORIGIN = "me", "own"
 _IMPORTED = {"triton": "triton", "tilelang": "tilelang"}  # module -> language

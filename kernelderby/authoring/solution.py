@@ -10,7 +10,7 @@ from pathlib import Path
 
 from kernelderby.catalog import Catalog, Definition
 from kernelderby.errors import DerbyError
-from kernelderby.files import write_whole
+from kernelderby.store.files import write_whole
 
 _TEMPLATES = Path(__file__).parent / "templates"
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,99}")

@@ -14,8 +14,8 @@ from kernelderby.capture.mapping import Mapped, Refused
 from kernelderby.capture.rules import CLASSES, NotThis, bind
 from kernelderby.catalog import Catalog, constraints
 from kernelderby.catalog.spaces import Unfit, sizes_of
-from kernelderby.fields import Name, read_toml
 from kernelderby.profile.operators import OperatorCall
+from kernelderby.store.fields import Name, read_toml
 
 _FILE = Path(__file__).parent / "composed.toml"
 NOTE = "composed of smaller operators"

@@ -17,8 +17,8 @@ from kernelderby.capture.capture import CapturedShape, Unmapped
 from kernelderby.catalog import Catalog, Definition, constraints
 from kernelderby.catalog.spaces import Sizes, Unfit, sizes_of
 from kernelderby.errors import DerbyError
-from kernelderby.fields import Name, read_json, read_toml
 from kernelderby.shapes.rules import loads_of
+from kernelderby.store.fields import Name, read_json, read_toml
 
 RULES = Path(__file__).parent / "fi_trace.toml"
 

@@ -12,7 +12,7 @@ from kernelderby.catalog.spaces import Sizes
 from kernelderby.hardware import Gpu, find_gpu
 from kernelderby.roofline.floors import floors
 from kernelderby.roofline.recorded import Reached, Recorded, recorded
-from kernelderby.trace import Cost, Measurement
+from kernelderby.rows.measurement import Cost, Measurement
 
 NEAR = 2.0  # a neighbour's sizes are within this factor, each of them
 CostOf = Callable[[Definition, Sizes], Cost | None]

@@ -20,8 +20,8 @@ from msgspec import Struct
 
 from kernelderby.catalog import constraints
 from kernelderby.errors import DerbyError
-from kernelderby.fields import Name, read_toml
 from kernelderby.profile.operators import Operand
+from kernelderby.store.fields import Name, read_toml
 
 RULES = Path(__file__).parent / "rules"
 CLASSES = {

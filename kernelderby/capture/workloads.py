@@ -13,9 +13,9 @@ from kernelderby.catalog import Catalog, Definition
 from kernelderby.catalog.lines import line_of
 from kernelderby.catalog.workloads import tensor_bytes
 from kernelderby.errors import DerbyError
-from kernelderby.fields import read_text
-from kernelderby.files import read_bytes, write_whole
 from kernelderby.shapes.rules import LARGEST, generated_inputs
+from kernelderby.store.fields import read_text
+from kernelderby.store.files import read_bytes, write_whole
 
 ORIGIN = "capture"
 

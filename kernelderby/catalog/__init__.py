@@ -12,7 +12,6 @@ from operator import attrgetter
 from pathlib import Path
 from typing import TypeVar
 
-from kernelderby.bounds import bounds, met, reading
 from kernelderby.catalog.definitions import load_definition
 from kernelderby.catalog.groups import RowGroup, groups_of, read_groups
 from kernelderby.catalog.model import Definition, Requires, Solution, TensorSpec, Tolerance, Workload
@@ -22,9 +21,10 @@ from kernelderby.catalog.solutions import UNIQUE, load_solutions
 from kernelderby.catalog.traces import fresh_workloads, load_rows, note_future
 from kernelderby.catalog.workloads import FRESH, load_workloads
 from kernelderby.errors import DerbyError, LeftOut
-from kernelderby.fields import lines_in, suggestion
-from kernelderby.files import files_under, opened
-from kernelderby.trace import Measurement
+from kernelderby.rows.measurement import Measurement
+from kernelderby.store.bounds import bounds, met, reading
+from kernelderby.store.fields import lines_in, suggestion
+from kernelderby.store.files import files_under, opened
 
 T = TypeVar("T")
 _GPU, _PROTOCOL = attrgetter("gpu"), attrgetter("protocol")

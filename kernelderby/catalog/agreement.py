@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterable, Iterator
 
 from kernelderby.catalog.model import Definition, Workload
 from kernelderby.errors import DerbyError
-from kernelderby.fields import agree
 from kernelderby.hardware import find_gpu, gpu_id
-from kernelderby.trace import TIME_KINDS, Measurement, Status
+from kernelderby.rows.measurement import TIME_KINDS, Measurement, Status
+from kernelderby.store.fields import agree
 
 _IMPOSSIBLE = 10  # times as fast as the GPU's peaks allow: no clock, no cache and no miscount explains it
 # One run on one GPU has one of each.

@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 import numpy as np
 
-from kernelderby.files import temporary, write_all
-from kernelderby.row import Status
-from kernelderby.samples import Samples
-from kernelderby.trace import Correctness, Measurement, Place, Timed
+from kernelderby.rows.measurement import Correctness, Measurement, Place, Timed
+from kernelderby.rows.row import Status
+from kernelderby.rows.samples import Samples
+from kernelderby.store.files import temporary, write_all
 
 if TYPE_CHECKING:
     import pyarrow as pa

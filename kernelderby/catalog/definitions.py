@@ -10,11 +10,11 @@ from typing import Literal
 
 from msgspec import Struct
 
-from kernelderby.bounds import expect_few
 from kernelderby.catalog import constraints
 from kernelderby.catalog.model import Definition, TensorSpec, Tolerance
 from kernelderby.errors import DerbyError
-from kernelderby.fields import (
+from kernelderby.store.bounds import expect_few
+from kernelderby.store.fields import (
     Identifier,
     Most,
     Name,

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from msgspec import Struct
 
-from kernelderby.row import Status
-from kernelderby.trace import Measurement, moment_of
+from kernelderby.rows.measurement import Measurement, moment_of
+from kernelderby.rows.row import Status
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from kernelderby.catalog.model import Solution
 from kernelderby.errors import DerbyError
-from kernelderby.fields import read_text
+from kernelderby.store.fields import read_text
 
 UNKNOWN = "unknown"  # a version: what is installed carries none
 

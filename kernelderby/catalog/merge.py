@@ -19,12 +19,12 @@ from typing import NamedTuple
 
 import msgspec
 
-from kernelderby.appended import append_line, replaced_under_lock
 from kernelderby.errors import DerbyError
-from kernelderby.fields import lines_of
-from kernelderby.files import files_under
-from kernelderby.row import Row
-from kernelderby.trace import Measurement
+from kernelderby.rows.measurement import Measurement
+from kernelderby.rows.row import Row
+from kernelderby.store.appended import append_line, replaced_under_lock
+from kernelderby.store.fields import lines_of
+from kernelderby.store.files import files_under
 
 Identity = tuple[str | None, ...]
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from kernelderby.catalog.code import running_parts
 from kernelderby.errors import DerbyError
-from kernelderby.trace import Cost, Stage
+from kernelderby.rows.measurement import Cost, Stage
 
 _FEW, _DEVIATIONS = 1024, 4.5  # of Tolerance.least_ratio
 

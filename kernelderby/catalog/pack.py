@@ -17,8 +17,8 @@ from kernelderby.catalog.solutions import read_folder, solution_folders
 from kernelderby.catalog.traces import doubled_keys
 from kernelderby.catalog.workloads import shared
 from kernelderby.errors import DerbyError
-from kernelderby.fields import read_json, read_text
-from kernelderby.files import folders_below, inside, is_inside, read_bytes, write_whole
+from kernelderby.store.fields import read_json, read_text
+from kernelderby.store.files import folders_below, inside, is_inside, read_bytes, write_whole
 
 LeftOut = Callable[[str], None]
 

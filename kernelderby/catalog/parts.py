@@ -26,11 +26,11 @@ from typing import IO, TypeVar
 import msgspec
 from msgspec import Struct
 
-from kernelderby.bounds import what_is_left
 from kernelderby.catalog.agreement import out_of_session
 from kernelderby.errors import DerbyError
-from kernelderby.fields import LONGEST_LINE
-from kernelderby.files import opened, write_whole
+from kernelderby.store.bounds import what_is_left
+from kernelderby.store.fields import LONGEST_LINE
+from kernelderby.store.files import opened, write_whole
 
 T = TypeVar("T")
 FEWEST_BYTES = 64 << 20  # of traces; fewer are read in seconds
@@ -241,7 +241,7 @@ def digest_of(text: bytes) -> str:
 
 _SERVE = """
 import sys
-from kernelderby.bounds import Bounds, enforced
+from kernelderby.store.bounds import Bounds, enforced
 from kernelderby.catalog import Catalog
 from kernelderby.catalog.parts import serve
 from kernelderby.errors import DerbyError

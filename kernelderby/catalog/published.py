@@ -10,9 +10,9 @@ from typing import TypeVar
 from msgspec import Struct
 
 from kernelderby.errors import DerbyError
-from kernelderby.fields import Importance, Name, Size, read_csv
-from kernelderby.files import expect_folders
-from kernelderby.row import Time
+from kernelderby.rows.row import Time
+from kernelderby.store.fields import Importance, Name, Size, read_csv
+from kernelderby.store.files import expect_folders
 
 HARDWARE = "xpu-a"  # what the published times were measured on: its file in kernelderby/hardware/gpus
 T = TypeVar("T")

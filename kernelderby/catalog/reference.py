@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from kernelderby.catalog.model import Definition, Requires, Solution
-from kernelderby.names import REFERENCE
-from kernelderby.trace import Stage
+from kernelderby.rows.measurement import Stage
+from kernelderby.store.names import REFERENCE
 
 _AUTHOR = "baseline"  # plain torch, as the baselines
 

@@ -19,7 +19,7 @@ from msgspec.structs import replace
 
 from kernelderby.catalog.model import Solution
 from kernelderby.errors import DerbyError
-from kernelderby.fields import must_be, read_json
+from kernelderby.store.fields import must_be, read_json
 
 SHORTEST_REASON = 10  # characters
 Hash = Annotated[str, must_be("a hash of 16 hexadecimal digits", pattern=r"^[0-9a-f]{16}\Z")]

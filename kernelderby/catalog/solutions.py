@@ -12,11 +12,12 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Struct
 
-from kernelderby.bounds import reading
 from kernelderby.catalog.model import Definition, Requires, Solution
 from kernelderby.catalog.same_code import read_same_code
 from kernelderby.errors import DerbyError
-from kernelderby.fields import (
+from kernelderby.rows.measurement import Stage
+from kernelderby.store.bounds import reading
+from kernelderby.store.fields import (
     Capability,
     Function,
     ModuleName,
@@ -32,9 +33,8 @@ from kernelderby.fields import (
     suggestion,
     unknown_fields,
 )
-from kernelderby.files import files_under, folders_below, is_inside
-from kernelderby.patterns import pattern_problem
-from kernelderby.trace import Stage
+from kernelderby.store.files import files_under, folders_below, is_inside
+from kernelderby.store.patterns import pattern_problem
 
 SOURCE_SUFFIXES = (".py", ".cu", ".cuh", ".cpp", ".h")
 _INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*"([\w.-]+)"', re.MULTILINE)

@@ -11,10 +11,10 @@ from kernelderby.catalog.agreement import Place, check_passed, check_place, out_
 from kernelderby.catalog.model import Definition, Workload
 from kernelderby.catalog.workloads import FRESH, workload_of
 from kernelderby.errors import DerbyError
-from kernelderby.fields import Line, agree, decode_json, expect_keys_once, lines_of
-from kernelderby.quick import QuickRow, read_rows
-from kernelderby.trace import Measurement
-from kernelderby.trace import Place as Spot
+from kernelderby.rows.bulk import QuickRow, read_rows
+from kernelderby.rows.measurement import Measurement
+from kernelderby.rows.measurement import Place as Spot
+from kernelderby.store.fields import Line, agree, decode_json, expect_keys_once, lines_of
 
 _CLOCKS_DIFFER = timedelta(days=1)  # a row may come from a machine whose clock is ahead, or has no zone
 

@@ -14,9 +14,9 @@ from msgspec import Struct
 from kernelderby.catalog import constraints
 from kernelderby.catalog.model import Definition, TensorSpec, Workload
 from kernelderby.errors import DerbyError
-from kernelderby.fields import Count, Importance, Name, Size, agree, convert, expect_inner_path, read_jsonl
-from kernelderby.files import expect_folders
-from kernelderby.trace import Cost
+from kernelderby.rows.measurement import Cost
+from kernelderby.store.fields import Count, Importance, Name, Size, agree, convert, expect_inner_path, read_jsonl
+from kernelderby.store.files import expect_folders
 
 _BITS = {
     "bool": 8,

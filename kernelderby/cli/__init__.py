@@ -17,7 +17,7 @@ from kernelderby.cli.options import root_option
 from kernelderby.cli.signals import Signalled, unwind_on_signals
 from kernelderby.cli.streams import make_streams_safe
 from kernelderby.errors import DerbyError
-from kernelderby.locate import install_words
+from kernelderby.store.locate import install_words
 
 # Name -> the line that `derby --help` shows. Each verb is kernelderby/cli/<name>.py with a click command `command`.
 VERBS = {

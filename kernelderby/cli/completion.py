@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from kernelderby.errors import DerbyError
-from kernelderby.locate import find_set
-from kernelderby.names import OPERATOR, SOLUTION, is_strange, names_in
+from kernelderby.store.locate import find_set
+from kernelderby.store.names import OPERATOR, SOLUTION, is_strange, names_in
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
@@ -61,7 +61,7 @@ def expect_names(given: Mapping[str, Any], root: Path) -> None:
         values = given.get(parameter) or ()
         for value in [values] if isinstance(values, str) else values:
             if "gpu" not in kinds and is_strange(root, value):
-                from kernelderby.explain import suggestion
+                from kernelderby.store.explain import suggestion
 
                 where = "" if root == Path() else f"{root}: "  # the current directory goes without saying
                 words = " or ".join("definition" if kind == OPERATOR else kind for kind in kinds)

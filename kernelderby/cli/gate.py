@@ -70,9 +70,9 @@ def command(
     """
     from kernelderby.api.gate import gate
     from kernelderby.catalog import Catalog
-    from kernelderby.files import write_whole
     from kernelderby.measure.run.progress import bar
     from kernelderby.report.gate import exit_code
+    from kernelderby.store.files import write_whole
 
     extra = {"secret": secret} if secret else {}
     with bar("gating", 0, quiet=output.is_json) as advance:

@@ -11,9 +11,9 @@ from typing import Any
 
 import click
 
-from kernelderby.bounds import Bounds, enforced
 from kernelderby.errors import DerbyError
-from kernelderby.locate import find_set, writable_set
+from kernelderby.store.bounds import Bounds, enforced
+from kernelderby.store.locate import find_set, writable_set
 
 
 def _bounds(context: click.Context, param: click.Parameter, value: str | None) -> Bounds | None:
@@ -21,12 +21,12 @@ def _bounds(context: click.Context, param: click.Parameter, value: str | None) -
         found = Bounds.parse(value) if value else None
     except ValueError as problem:
         raise DerbyError(f"--bounds: {problem}") from None
-    context.meta["kernelderby.bounds"] = found
+    context.meta["kernelderby.store.bounds"] = found
     return found
 
 
 class DerbyCommand(click.Command):
-    """A verb within its bounds (bounds.py). Its words are kept for `--write`, which holds them against a block's
+    """A verb within its bounds (store/bounds.py). Its words are kept for `--write`, which holds them against a block's
     marker."""
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
@@ -47,7 +47,7 @@ class DerbyCommand(click.Command):
 
         if isinstance(root := context.params.get("root"), Path):
             expect_names(context.params, root)
-        with enforced(context.meta.get("kernelderby.bounds"), context.info_name or ""):
+        with enforced(context.meta.get("kernelderby.store.bounds"), context.info_name or ""):
             return super().invoke(context)
 
     def parse_args(self, context: click.Context, args: list[str]) -> list[str]:
@@ -76,7 +76,7 @@ class PathType(click.Path):
     def convert(self, value: Any, param: click.Parameter | None, context: click.Context | None) -> Any:
         if value == "":
             raise DerbyError(f"{param.opts[0] if param else 'path'}: is empty; give a path (is a variable not set?)")
-        from kernelderby.files import too_long
+        from kernelderby.store.files import too_long
 
         if too_long(os.fsencode(value)):
             raise DerbyError(f"{param.opts[0] if param else 'path'}: is longer than a path can be; give another one")

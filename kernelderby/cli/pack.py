@@ -11,7 +11,7 @@ import click
 
 from kernelderby.cli.options import DerbyCommand, json_option, written_root_option
 from kernelderby.cli.output import say, say_json, say_line, warn
-from kernelderby.locate import install_words
+from kernelderby.store.locate import install_words
 
 _MEASURE_NEEDS = ("torch", "safetensors")
 

@@ -34,13 +34,13 @@ def command(
 
     Default: reports/report.html of the set; for the installed set, report.html here. Needs no GPU and no torch.
     """
-    from kernelderby.fields import read_text
-    from kernelderby.files import write_whole
     from kernelderby.page.build import build_page
     from kernelderby.page.html import holds, page_html
     from kernelderby.page.markdown import page_markdown
     from kernelderby.page.picture import picture as draw
     from kernelderby.report.shortened import expect_no_less, expect_no_shorter
+    from kernelderby.store.fields import read_text
+    from kernelderby.store.files import write_whole
 
     if picture is not None and (target is not None or markdown):
         raise click.UsageError("--picture is written instead of the page: leave out OUT.html and --markdown")
@@ -73,7 +73,7 @@ def command(
 
 def _default(root: Path) -> Path:
     """reports/report.html of the set; of the installed one, which is not ours to write into, in the cwd."""
-    from kernelderby.locate import is_installed
+    from kernelderby.store.locate import is_installed
 
     if is_installed(root):
         return Path("report.html")

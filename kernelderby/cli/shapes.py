@@ -45,12 +45,12 @@ def command(
     chosen from the committed configurations.
     """
     from kernelderby.catalog import Catalog
-    from kernelderby.files import write_whole
-    from kernelderby.locate import writable_set
     from kernelderby.report.shapes import shapes_answer
     from kernelderby.shapes.model import read_model
     from kernelderby.shapes.rules import generated_inputs, shapes_of
     from kernelderby.shapes.standing import committed, standing_shapes, write_standing
+    from kernelderby.store.files import write_whole
+    from kernelderby.store.locate import writable_set
 
     if config is None and (tokens or sharing > 1):
         raise click.UsageError("--tp and --tokens go with a CONFIG.json; without one it is the standing set")

@@ -12,8 +12,8 @@ from kernelderby.deploy.libraries import build_libraries
 from kernelderby.deploy.wheel import wheel_bytes
 from kernelderby.deploy.winners import AllWinners, without
 from kernelderby.errors import DerbyError
-from kernelderby.files import write_whole
 from kernelderby.hardware import find_gpu
+from kernelderby.store.files import write_whole
 
 ARCHITECTURES = {"h100": "90a", "h200": "90a"}  # GPU id -> what nvcc builds for
 ENTRY_POINTS = f"[vllm.general_plugins]\n{NAME} = {NAME}.vllm_plugin:register\n"

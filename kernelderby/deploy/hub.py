@@ -16,7 +16,7 @@ from kernelderby.deploy.contents import NAME, contents
 from kernelderby.deploy.export import Exported
 from kernelderby.deploy.libraries import has_libraries
 from kernelderby.deploy.winners import AllWinners, without
-from kernelderby.files import write_whole
+from kernelderby.store.files import write_whole
 
 BACKENDS = ("cuda", "cpu")
 

@@ -17,7 +17,7 @@ from typing import Any
 
 from kernelderby.catalog import Solution
 from kernelderby.deploy.winners import AllWinners, TimedShape, Winners, kind_of
-from kernelderby.files import write_whole
+from kernelderby.store.files import write_whole
 
 FILE = "twin.py"
 

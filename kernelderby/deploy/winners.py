@@ -13,7 +13,7 @@ from kernelderby.deploy.runtime.selector import Selector
 from kernelderby.errors import DerbyError
 from kernelderby.roofline.recorded import Recorded, recorded
 from kernelderby.roofline.selection import BASELINE_AUTHOR
-from kernelderby.trace import Measurement
+from kernelderby.rows.measurement import Measurement
 
 KIND = "graph"  # of the times: what servers replay
 KINDS = ("own", "library", "plain")  # of solutions, see kind_of()

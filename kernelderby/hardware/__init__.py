@@ -9,7 +9,7 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from kernelderby.fields import Capability, Count, Name, Positive, read_toml
+from kernelderby.store.fields import Capability, Count, Name, Positive, read_toml
 
 TRAFFIC_KINDS = ("read", "copy", "fill", "mixed")  # mixed: two reads, one write
 

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from kernelderby import __version__
-from kernelderby.bounds import reading
 from kernelderby.catalog import Catalog, published
 from kernelderby.catalog.groups import groups_of
 from kernelderby.errors import DerbyError, LeftOut
@@ -20,7 +19,8 @@ from kernelderby.page.recordings import recordings
 from kernelderby.page.scores import leads, protocols, scores
 from kernelderby.page.sources import DOCS, Sources, repository_of, sources_of
 from kernelderby.page.trust import trust
-from kernelderby.trace import Measurement, moment_of
+from kernelderby.rows.measurement import Measurement, moment_of
+from kernelderby.store.bounds import reading
 
 
 @dataclass(frozen=True, slots=True)

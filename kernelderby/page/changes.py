@@ -9,14 +9,14 @@ from pathlib import Path
 from kernelderby.catalog import Catalog, Solution, Workload
 from kernelderby.catalog.traces import load_rows
 from kernelderby.errors import DerbyError
-from kernelderby.files import files_under
 from kernelderby.page.model import ShownChange, ShownChanges
 from kernelderby.page.text import interval, words
 from kernelderby.rank import rank
 from kernelderby.rank.ranking import inverse
 from kernelderby.roofline import selection
 from kernelderby.roofline.selection import Key
-from kernelderby.trace import Measurement
+from kernelderby.rows.measurement import Measurement
+from kernelderby.store.files import files_under
 
 BEFORE = " (before)"  # after a solution's name: no name of a set ends so, names have no blanks
 

@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 from kernelderby.page.text import words
-from kernelderby.trace import Measurement
+from kernelderby.rows.measurement import Measurement
 
 _CLOCKS = (("sm_mhz", "SM ", " MHz"), ("temperature_celsius", "", " C"), ("power_watts", "", " W"))
 _OF_ONE_ROW = {"clocks", "clocks_before", "seconds", "empty_kernel_us", "secret"}

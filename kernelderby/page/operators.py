@@ -14,7 +14,7 @@ from kernelderby.page.model import ShownGpu, ShownOperator, ShownShape, ShownSol
 from kernelderby.page.text import six, words
 from kernelderby.roofline.floors import arithmetic_intensity, floors, operator_regime
 from kernelderby.roofline.listing import dtypes_of
-from kernelderby.trace import Cost
+from kernelderby.rows.measurement import Cost
 
 
 def shown_gpus(groups: Sequence[RowGroup]) -> tuple[ShownGpu, ...]:

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from html import escape
 
 from kernelderby.errors import DerbyError
-from kernelderby.fields import suggestion
 from kernelderby.page.model import KINDS, PageModel, ShownOperator, ShownOrder, ShownRace
 from kernelderby.report.numbers import floor_us, percent
+from kernelderby.store.fields import suggestion
 
 # Okabe and Ito's palette, darkened where white is behind it, with a shape each: never told apart by colour alone.
 LOOKS = (

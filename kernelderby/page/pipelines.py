@@ -8,11 +8,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from kernelderby.errors import DerbyError
-from kernelderby.fields import read_text
 from kernelderby.page.model import ShownPipeline, ShownStage
 from kernelderby.page.text import six, words
 from kernelderby.profile.stages.walk import BETWEEN, NOT_ITEMISED, Pipeline
 from kernelderby.profile.stages.whatif import SPEEDUPS, amdahl, whatif
+from kernelderby.store.fields import read_text
 
 _HEAD = ["stage", "what it does"]
 _TOTAL, _SPAN = "sum of the stages", "first start to last end"

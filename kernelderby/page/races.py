@@ -25,7 +25,7 @@ from kernelderby.rank.model import NOT_MEASURED, Cell
 from kernelderby.roofline import selection
 from kernelderby.roofline.floors import operator_fair_share, operator_share
 from kernelderby.roofline.selection import Chosen, Key
-from kernelderby.trace import Measurement, Rounds
+from kernelderby.rows.measurement import Measurement, Rounds
 
 Samples = dict[str, Rounds]  # by the kind of time
 Rows = Mapping[tuple[str, str], Chosen]

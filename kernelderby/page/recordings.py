@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from kernelderby.api.profile_file import ProfileFile, open_profile_file
-from kernelderby.bounds import reading
 from kernelderby.catalog import Catalog
 from kernelderby.errors import DerbyError
 from kernelderby.hardware import find_gpu
@@ -18,6 +17,7 @@ from kernelderby.page.pipelines import printed_stages, shown_pipeline
 from kernelderby.page.studies import activity_study, capture_study, comparisons
 from kernelderby.page.timelines import shown_timeline
 from kernelderby.profile.found import is_profile, profile_files, solution_of, title_of
+from kernelderby.store.bounds import reading
 
 PRINTED = "_stages.csv"  # what `derby profile stages --overview` printed, kept where the recording is not
 

@@ -17,7 +17,7 @@ from kernelderby.rank.leads import leads_on_legs
 from kernelderby.report.leads import sentence
 from kernelderby.roofline import selection
 from kernelderby.roofline.recorded import recorded
-from kernelderby.trace import Measurement
+from kernelderby.rows.measurement import Measurement
 
 
 def scores(catalog: Catalog, rows: Sequence[Measurement]) -> tuple[ShownScore, ...]:

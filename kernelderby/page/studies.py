@@ -9,12 +9,12 @@ from pathlib import Path
 
 from kernelderby.api.capture import captured
 from kernelderby.api.profile_file import ProfileFile, open_profile_file
-from kernelderby.bounds import reading
 from kernelderby.catalog import Catalog
 from kernelderby.errors import DerbyError
 from kernelderby.page.model import ShownStudy, ShownTable
 from kernelderby.page.text import words
 from kernelderby.report.model import Report
+from kernelderby.store.bounds import reading
 
 GAIN, ACTIVITY, COMPARISON = "operators and gain", "activity", "before and after"
 TRACES = (".json", ".json.gz", ".sqlite")  # the files that may hold operators with their shapes

@@ -12,7 +12,7 @@ from kernelderby.page.operators import needs
 from kernelderby.page.text import words
 from kernelderby.rank.model import NOT_MEASURED, PASSED
 from kernelderby.roofline import selection
-from kernelderby.trace import Status, moment_of
+from kernelderby.rows.measurement import Status, moment_of
 
 # What an honest kernel does not do: it was caught by the judge, not by a tolerance.
 CHEATS = {

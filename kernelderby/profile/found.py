@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from kernelderby.catalog import Catalog
-from kernelderby.files import files_under
+from kernelderby.store.files import files_under
 
 FOLDERS = ("profiles", "reports/profiles")
 COUNTED = ".ncu.csv"  # what `derby profile run --with ncu` writes

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 
-from kernelderby.demangle import outline
+from kernelderby.store.demangle import outline
 
 SHORT = 64  # characters of a short name: half of a page, the columns beside it need the rest
 

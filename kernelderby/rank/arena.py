@@ -12,8 +12,8 @@ from kernelderby.rank.order import Times
 from kernelderby.roofline import selection
 from kernelderby.roofline.floors import fair_floor_us, floors
 from kernelderby.roofline.selection import Chosen
-from kernelderby.row import JUDGE_WITHOUT_MEMORY
-from kernelderby.trace import Measurement, Status
+from kernelderby.rows.measurement import Measurement, Status
+from kernelderby.rows.row import JUDGE_WITHOUT_MEMORY
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from kernelderby.profile.counters import FULL
 from kernelderby.profile.stages.walk import Pipeline
 from kernelderby.roofline.floors import Floors, fair_floor_us, floors, share_of_floor
 from kernelderby.roofline.selection import empty_kernel_us, latency_us
-from kernelderby.trace import Measurement
+from kernelderby.rows.measurement import Measurement
 
 NEAR = 0.8  # of what is reachable: what is left is not worth another experiment
 _TELLING_STAGE = 0.15  # of a pipeline

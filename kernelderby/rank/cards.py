@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Iterable
 from statistics import fmean
 
-from kernelderby.trace import Measurement, Status
+from kernelderby.rows.measurement import Measurement, Status
 
 
 def card_of(row: Measurement) -> str | None:

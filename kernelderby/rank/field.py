@@ -9,7 +9,7 @@ from kernelderby.catalog import Solution
 from kernelderby.catalog.libraries import UNKNOWN, library_of, oldest
 from kernelderby.roofline import selection
 from kernelderby.roofline.selection import Chosen, Group
-from kernelderby.trace import Measurement, Status
+from kernelderby.rows.measurement import Measurement, Status
 
 
 @dataclass(frozen=True, slots=True)

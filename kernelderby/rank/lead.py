@@ -13,9 +13,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from kernelderby.roofline.selection import BASELINE_AUTHOR
+from kernelderby.rows.measurement import Measurement
 from kernelderby.statistics.bootstrap import Resampled, Scratch, bounds, widening
 from kernelderby.statistics.ratio import Ratio
-from kernelderby.trace import Measurement
 
 Best = Mapping[str, Mapping[str, Measurement]]  # uuid -> author -> the row of the author's shortest time
 

@@ -9,13 +9,13 @@ from dataclasses import dataclass, replace
 from kernelderby.catalog import Solution, Workload
 from kernelderby.catalog.selection import LEGS
 from kernelderby.errors import DerbyError
-from kernelderby.fields import suggestion
 from kernelderby.rank.lead import Lead, best_library, lead_of
 from kernelderby.roofline import selection
 from kernelderby.roofline.recorded import Reached, Recorded, recorded
+from kernelderby.rows.measurement import Measurement
 from kernelderby.statistics.means import geometric_mean
 from kernelderby.statistics.ratio import Ratio
-from kernelderby.trace import Measurement
+from kernelderby.store.fields import suggestion
 
 KINDS = ("graph", "eager")
 _Best = Mapping[str, Mapping[str, Reached]]  # uuid -> author

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from kernelderby.rank.cards import spread
 from kernelderby.rank.model import Pair, Ranking, WorkloadRow
 from kernelderby.roofline.selection import Chosen
-from kernelderby.trace import FLASHINFER_BENCH_CUPTI, FLASHINFER_BENCH_EVENTS, Measurement
+from kernelderby.rows.measurement import FLASHINFER_BENCH_CUPTI, FLASHINFER_BENCH_EVENTS, Measurement
 
 NAMED_AT_MOST = 4  # workloads that one note spells out
 REASON = 100  # characters of why there is no graph; a row has all of it

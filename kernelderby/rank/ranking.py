@@ -20,9 +20,9 @@ from kernelderby.rank.order import order, order_dependences, slowdowns
 from kernelderby.rank.pairs import Compared, compare
 from kernelderby.roofline import selection
 from kernelderby.roofline.floors import fair_share, share_of_floor
+from kernelderby.rows.measurement import Measurement, Status
 from kernelderby.statistics.means import geometric_mean, upper_median
 from kernelderby.statistics.ratio import Ratio
-from kernelderby.trace import Measurement, Status
 
 TOO_GOOD = 0.9  # a latency below this share of the floor is a mistake in the measurement or in the cost
 

@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Any, cast
 
 from kernelderby.errors import DerbyError
-from kernelderby.files import write_whole
 from kernelderby.report.plain import cell
+from kernelderby.store.files import write_whole
 
 
 class Frame:

@@ -9,9 +9,9 @@ from itertools import zip_longest
 from pathlib import Path
 
 from kernelderby.errors import DerbyError
-from kernelderby.fields import read_text
-from kernelderby.files import write_whole
 from kernelderby.report.shortened import expect_no_shorter
+from kernelderby.store.fields import read_text
+from kernelderby.store.files import write_whole
 
 END = "<!-- /derby -->"
 _OPENING = re.compile(r"^<!-- derby ([^\n]*?)[ \t]*-->[ \t]*\r?$", re.MULTILINE)

@@ -11,8 +11,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from kernelderby.hardware import Gpu
+from kernelderby.rows.measurement import Cost
 from kernelderby.statistics.means import geometric_mean, upper_median
-from kernelderby.trace import Cost
 
 COMPUTE_FROM = 10.0  # flop per byte: the operator survey calls an operator above it compute-bound, on every GPU
 

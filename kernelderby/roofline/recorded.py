@@ -11,7 +11,7 @@ from kernelderby.hardware import Gpu
 from kernelderby.roofline import selection
 from kernelderby.roofline.floors import share_on
 from kernelderby.roofline.selection import Chosen, Group
-from kernelderby.trace import Cost, Measurement, Status
+from kernelderby.rows.measurement import Cost, Measurement, Status
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,10 +12,10 @@ from typing import NamedTuple, TypeVar
 from kernelderby.catalog import Solution
 from kernelderby.catalog.groups import RowGroup
 from kernelderby.errors import DerbyError
-from kernelderby.fields import suggestion
 from kernelderby.hardware import gpu_id
-from kernelderby.samples import LEAST_US, MOST_US, Samples
-from kernelderby.trace import FLASHINFER_BENCH_CUPTI, FLASHINFER_BENCH_PROTOCOLS, Measurement, Status, newest
+from kernelderby.rows.measurement import FLASHINFER_BENCH_CUPTI, FLASHINFER_BENCH_PROTOCOLS, Measurement, Status, newest
+from kernelderby.rows.samples import LEAST_US, MOST_US, Samples
+from kernelderby.store.fields import suggestion
 
 BASELINE_AUTHOR = "baseline"  # plain torch, as flashinfer-bench calls it: a time to beat, no library
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from kernelderby.errors import DerbyError
-from kernelderby.fields import read_json
+from kernelderby.store.fields import read_json
 
 # Models whose attention is multiplied by the sigmoid of a layer of its own, of all heads' columns.
 _GATED = ("qwen3_next", "qwen3_5", "minimax_text_01")

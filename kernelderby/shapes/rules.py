@@ -15,8 +15,8 @@ from kernelderby.catalog.lines import line_of
 from kernelderby.catalog.spaces import Sizes, Unfit, sizes_of
 from kernelderby.catalog.workloads import MODELS, tensor_bytes
 from kernelderby.errors import DerbyError
-from kernelderby.fields import Name, read_toml
 from kernelderby.shapes.model import Model
+from kernelderby.store.fields import Name, read_toml
 
 LARGEST = 4 << 30  # bytes of the inputs and outputs of one shape; the judge holds two sets of them
 _FOLDER = Path(__file__).parent

@@ -17,10 +17,10 @@ from msgspec import Struct
 from kernelderby.catalog import Catalog
 from kernelderby.catalog.workloads import MODELS
 from kernelderby.errors import DerbyError
-from kernelderby.fields import Name, Size, read_text, read_toml, suggestion
-from kernelderby.files import write_whole
 from kernelderby.shapes.model import read_model
 from kernelderby.shapes.rules import ModelShape, generated_inputs, shapes_of
+from kernelderby.store.fields import Name, Size, read_text, read_toml, suggestion
+from kernelderby.store.files import write_whole
 
 CONFIGS = Path(__file__).parent / "configs"
 

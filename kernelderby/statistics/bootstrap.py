@@ -14,11 +14,11 @@ from statistics import median
 
 import numpy as np
 
-from kernelderby.samples import Samples
+from kernelderby.rows.measurement import Measurement
+from kernelderby.rows.samples import Samples
 from kernelderby.statistics import student
 from kernelderby.statistics.arrays import Booleans, Floats, Integers
 from kernelderby.statistics.ratio import Ratio
-from kernelderby.trace import Measurement
 
 RESAMPLES = 1000
 SEED = 19  # any fixed number: the same rows give the same intervals

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 import kernelderby
-from kernelderby import DerbyError, locate
+from kernelderby import DerbyError
+from kernelderby.store import locate
 
 
 def completed(root, line):
@@ -48,7 +49,7 @@ def test_help_has_examples(derby, verb):
 
 def test_a_wheel_names_itself_where_an_extra_is_missing(monkeypatch, tmp_path):
     assert locate.install_words("measure") == "pip install -e '.[measure]'"  # this is a checkout
-    monkeypatch.setattr(locate, "__file__", str(tmp_path / "site-packages/kernelderby/locate.py"))
+    monkeypatch.setattr(locate, "__file__", str(tmp_path / "site-packages/kernelderby/store/locate.py"))
     assert locate.install_words("measure") == "pip install 'kernelderby[measure]'"
 
 

@@ -12,7 +12,7 @@ def test_the_page_goes_to_reports(derby, small_set):
 
 
 def test_nothing_is_written_into_the_installed_set(derby, small_set, tmp_path, monkeypatch):
-    monkeypatch.setattr("kernelderby.locate._INSTALLED", small_set.resolve())
+    monkeypatch.setattr("kernelderby.store.locate._INSTALLED", small_set.resolve())
     working = tmp_path / "working"
     working.mkdir()
     monkeypatch.chdir(working)

@@ -8,7 +8,7 @@ from operators import CATALOG, inputs_at, load, outputs_of
 from test_attention import NAMES, naive_rows, rows_of
 
 from kernelderby.measure.judge.correctness import compare
-from kernelderby.trace import Status
+from kernelderby.rows.measurement import Status
 
 LARGER = {
     "attention_forward": {"num_tokens": 700, "len_cu_seqlens": 4, "max_seqlen": 290},

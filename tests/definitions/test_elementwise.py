@@ -7,7 +7,7 @@ import torch
 from operators import CATALOG, close, inputs_at, load, outputs_of, small_variants
 
 from kernelderby.measure.judge.correctness import compare
-from kernelderby.trace import Status
+from kernelderby.rows.measurement import Status
 
 
 def sigmoid(x):

@@ -8,7 +8,7 @@ from operators import CATALOG, inputs_at, load, outputs_of, small_variants
 
 from kernelderby.measure.judge.correctness import compare
 from kernelderby.measure.worker.build import load_solution
-from kernelderby.trace import Status
+from kernelderby.rows.measurement import Status
 
 MOES = ["fused_moe", "fp8_blockscale_fused_moe"]
 # Sizes at which errors are as at full size, still quick on a CPU.

@@ -6,7 +6,7 @@ from linear_attention_forms import CONV, OUTPUT, STATE, UPDATE, by_head, decay_m
 from operators import CATALOG, inputs_at, outputs_of
 
 from kernelderby.measure.judge.correctness import compare
-from kernelderby.trace import Status
+from kernelderby.rows.measurement import Status
 
 
 def judged(name, found, expected):

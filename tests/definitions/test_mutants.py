@@ -15,7 +15,7 @@ from kernelderby.measure.judge.draws import apply, of_generator
 from kernelderby.measure.judge.inputs import InputMaker
 from kernelderby.measure.worker.candidate import Candidate
 from kernelderby.measure.worker.local import local_check
-from kernelderby.trace import Status
+from kernelderby.rows.measurement import Status
 
 NAMES = sorted(CATALOG.definitions)
 # Sizes at which SMALL_AXES is too small for a wrong answer to show.

@@ -8,7 +8,7 @@ import torch
 from operators import CATALOG, close, inputs_at, load, outputs_of, small_variants
 
 from kernelderby.measure.judge.correctness import compare
-from kernelderby.trace import Status
+from kernelderby.rows.measurement import Status
 
 NAMES = ["per_token_group_quant_fp8", "fp8_dynamic_per_token_quant"]
 

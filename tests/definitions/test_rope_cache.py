@@ -8,7 +8,7 @@ from operators import CATALOG, close, inputs_at, load, outputs_of, small_variant
 
 from kernelderby.catalog.selection import of_origin
 from kernelderby.measure.judge.correctness import compare
-from kernelderby.trace import Status
+from kernelderby.rows.measurement import Status
 
 MANY = {
     "num_tokens": 200,

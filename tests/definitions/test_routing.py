@@ -11,7 +11,7 @@ from operators import CATALOG, inputs_at, load, outputs_of, small_variants
 from kernelderby.catalog.selection import of_origin
 from kernelderby.errors import DerbyError
 from kernelderby.measure.judge.correctness import judge
-from kernelderby.trace import Status
+from kernelderby.rows.measurement import Status
 
 GATING, ALIGN, COUNT = "moe_topk_gating_softmax", "moe_align_block_size", "moe_count_and_sort"
 LOW, HIGH = -(2**31), 2**31 - 1

@@ -12,7 +12,7 @@ from kernelderby.measure.judge.cases import small_cases
 from kernelderby.measure.judge.correctness import judge
 from kernelderby.measure.judge.definition import definition_module
 from kernelderby.measure.judge.inputs import InputMaker
-from kernelderby.trace import Status
+from kernelderby.rows.measurement import Status
 from tests.conftest import CHECKOUT
 
 CPU = torch.device("cpu")

@@ -14,12 +14,12 @@ import pytest
 from mutating import run
 from test_strangers import DEFINITION, TRACES, WORKLOADS, D, edit
 
-from kernelderby import bounds
-from kernelderby.bounds import Bounds, reading
 from kernelderby.catalog import Catalog
 from kernelderby.errors import DerbyError
-from kernelderby.patterns import Pattern
 from kernelderby.profile.sources.recognise import open_profile
+from kernelderby.store import bounds
+from kernelderby.store.bounds import Bounds, reading
+from kernelderby.store.patterns import Pattern
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "profile"))
 from make_nsys import Export
@@ -227,7 +227,7 @@ def test_the_time_of_a_verb_by_its_environment_and_of_the_processes_that_it_star
 def test_what_looks_at_no_signal_is_ended_from_outside():
     code = """
 import signal, time
-from kernelderby import bounds
+from kernelderby.store import bounds
 bounds._GRACE_SECONDS = 0.3
 with bounds.enforced(bounds.Bounds(time=0.5), "report"):
     signal.pthread_sigmask(signal.SIG_BLOCK, range(1, 30))
@@ -243,7 +243,7 @@ with bounds.enforced(bounds.Bounds(time=0.5), "report"):
 def test_nothing_of_the_watching_is_left(small_set):
     code = """
 import os
-from kernelderby import bounds
+from kernelderby.store import bounds
 with bounds.enforced(None, "report"):
     pass
 try:

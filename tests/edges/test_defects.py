@@ -10,7 +10,6 @@ from types import SimpleNamespace
 import pytest
 from mutating import run
 
-from kernelderby.appended import append_line
 from kernelderby.catalog import Catalog
 from kernelderby.catalog.pack import export, pack, problems
 from kernelderby.errors import DerbyError
@@ -18,7 +17,8 @@ from kernelderby.hardware import gpus, read_gpu
 from kernelderby.measure.run.rows import settled_keys
 from kernelderby.report.markers import blocks, read_page, replace_block
 from kernelderby.roofline import selection
-from kernelderby.trace import Measurement, Place, Status
+from kernelderby.rows.measurement import Measurement, Place, Status
+from kernelderby.store.appended import append_line
 
 D = "scale_rows_h4"
 DEFINITION, WORKLOADS, TRACES = f"definitions/toy/{D}.json", f"workloads/toy/{D}.jsonl", f"traces/h200/toy/{D}.jsonl"

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from kernelderby import appended, files
 from kernelderby.errors import DerbyError
+from kernelderby.store import appended, files
 
 OLD, NEW = b"old content\n" * 50, b"new content, which is longer\n" * 80
 ROW = json.dumps({"row": 1, "text": "x" * 400})
@@ -107,7 +107,7 @@ def test_mode_and_symlink_stay(tmp_path):
 KILLED = """
     import os, signal, sys
     from pathlib import Path
-    from kernelderby import appended, files
+    from kernelderby.store import appended, files
 
     step, path, what = sys.argv[1], Path(sys.argv[2]), sys.argv[3]
     module = files.fcntl if step in ("flock", "fcntl") else os
@@ -194,7 +194,7 @@ def test_a_folder_that_is_taken_for_a_dead_writers_before_it_is_locked(tmp_path,
 def test_many_writers_of_one_file(tmp_path):
     """As of two packs at once: each replaces it in one step, none fails, nothing is left."""
     code = (
-        "import sys; from pathlib import Path; from kernelderby import files\n"
+        "import sys; from pathlib import Path; from kernelderby.store import files\n"
         "for _ in range(60): files.write_whole(Path(sys.argv[1]), sys.argv[2] * 5000)"
     )
     path = tmp_path / "file"
@@ -241,7 +241,7 @@ def test_a_true_limit_of_the_file_system(tmp_path):
     import resource, signal, sys
     from pathlib import Path
     from kernelderby.errors import DerbyError
-    from kernelderby.appended import append_line
+    from kernelderby.store.appended import append_line
     signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
     for number in range(10):
@@ -279,8 +279,8 @@ def test_nothing_is_lost_beside_other_writers_and_a_repair(tmp_path):
     code = """
     import json, sys
     from pathlib import Path
-    from kernelderby import appended
-    from kernelderby.appended import append_line, mend_last_line
+    from kernelderby.store import appended
+    from kernelderby.store.appended import append_line, mend_last_line
     appended._LOCK_SECONDS = 10**6  # on a slow disk each waits long for the others
     path, name, count = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])
     for number in range(count):

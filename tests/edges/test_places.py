@@ -10,9 +10,9 @@ import pytest
 from mutating import run
 from test_strangers import DEFINITION, TRACES, WORKLOADS, D
 
-from kernelderby import files
 from kernelderby.errors import DerbyError
 from kernelderby.measure.tune import table
+from kernelderby.store import files
 
 SOLUTION = f"solutions/alice/toy/{D}/toy_fast/solution.toml"
 

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from mutating import run
 
-from kernelderby import locate
 from kernelderby.errors import DerbyError
+from kernelderby.store import locate
 
 D = "scale_rows_h4"
 DEFINITION, WORKLOADS, TRACES = f"definitions/toy/{D}.json", f"workloads/toy/{D}.jsonl", f"traces/h200/toy/{D}.jsonl"

@@ -15,7 +15,7 @@ from kernelderby.measure.certify import build, certify, python
 from kernelderby.measure.certify.assembly import launches
 from kernelderby.measure.run.rows import settled_keys
 from kernelderby.roofline import selection
-from kernelderby.trace import Timed
+from kernelderby.rows.measurement import Timed
 
 D = "scale_rows_h4"
 FOLDER = f"solutions/alice/toy/{D}/toy_cuda"

@@ -18,7 +18,7 @@ from kernelderby.measure.judge.definition import load_definition_module  # noqa:
 from kernelderby.measure.judge.inputs import InputMaker  # noqa: E402
 from kernelderby.measure.worker.candidate import Candidate  # noqa: E402
 from kernelderby.measure.worker.local import local_check, local_race  # noqa: E402
-from kernelderby.trace import Status  # noqa: E402
+from kernelderby.rows.measurement import Status  # noqa: E402
 
 CPU = torch.device("cpu")
 

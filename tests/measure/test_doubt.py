@@ -12,7 +12,7 @@ from kernelderby.measure.judge import doubt
 from kernelderby.measure.judge.batch import Beside, held_against, sets_for
 from kernelderby.measure.judge.doubt import Claims, Judged, SecondLook, SessionClock
 from kernelderby.measure.judge.relay import Pacemaker, Relayed
-from kernelderby.trace import Status
+from kernelderby.rows.measurement import Status
 
 BESIDE = Beside(300.0, 3.0)  # of an H200's order: two messages, the launch of a graph
 

@@ -16,7 +16,7 @@ from kernelderby.measure.run.checks import plan_checks, run_checks
 from kernelderby.measure.run.observer import Observer
 from kernelderby.measure.run.plan import Settings, make_plan
 from kernelderby.measure.run.runner import Runner
-from kernelderby.trace import Status
+from kernelderby.rows.measurement import Status
 
 pytestmark = [pytest.mark.gpu, pytest.mark.timeout(1200)]
 

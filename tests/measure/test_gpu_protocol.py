@@ -12,7 +12,7 @@ from test_race import MODULE, right
 
 from kernelderby.catalog import Catalog
 from kernelderby.measure.judge.cases import Case
-from kernelderby.trace import Status
+from kernelderby.rows.measurement import Status
 
 torch = pytest.importorskip("torch")
 from kernelderby.measure.clock.graphs import NotCapturable  # noqa: E402

@@ -12,7 +12,7 @@ from kernelderby.measure.machine.environment import GpuSensors
 from kernelderby.measure.machine.health import Health, MachineFailed
 from kernelderby.measure.machine.probe import Machine
 from kernelderby.measure.wire.replies import GpuSeen
-from kernelderby.trace import Status
+from kernelderby.rows.measurement import Status
 
 pytest.importorskip("torch")
 ECC = "RuntimeError: CUDA error: uncorrectable ECC error encountered"

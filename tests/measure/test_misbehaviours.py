@@ -12,7 +12,7 @@ from measuring import CPU, DEFINITION, copied_set, ends, measure, said_by
 
 from kernelderby.catalog import Catalog
 from kernelderby.measure.run.plan import Settings, make_plan
-from kernelderby.trace import Status
+from kernelderby.rows.measurement import Status
 
 pytest.importorskip("torch")
 

@@ -7,7 +7,6 @@ from contextlib import closing
 
 import pytest
 
-from kernelderby.demangle import demangled, function_name
 from kernelderby.measure.record.records import (
     CallRecord,
     CopyRecord,
@@ -21,6 +20,7 @@ from kernelderby.measure.record.writer import write
 from kernelderby.measure.wire.replies import GpuSeen
 from kernelderby.profile.sources import open_profile
 from kernelderby.profile.spans import SpanKind
+from kernelderby.store.demangle import demangled, function_name
 
 T0 = 1_795_229_604_000_000_000  # an epoch time in ns: differences survive only in integers
 PID, MAIN, OTHER = 4242, 4242, 4250

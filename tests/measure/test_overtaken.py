@@ -19,7 +19,7 @@ from kernelderby.measure.wire.replies import Failed
 from kernelderby.measure.worker.canaries import Canaries, _requests
 from kernelderby.measure.worker.candidate import Candidate
 from kernelderby.measure.worker.local import local_race
-from kernelderby.trace import Status
+from kernelderby.rows.measurement import Status
 
 
 @pytest.fixture(scope="module")

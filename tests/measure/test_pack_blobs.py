@@ -7,7 +7,7 @@ from measuring import DEFINITION
 
 from kernelderby.catalog import Catalog
 from kernelderby.errors import DerbyError
-from kernelderby.trace import Cost
+from kernelderby.rows.measurement import Cost
 
 pytest.importorskip("torch")
 safetensors = pytest.importorskip("safetensors")

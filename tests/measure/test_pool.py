@@ -12,7 +12,6 @@ pytest.importorskip("ray")
 from fake_ray import NEVER, FakeRay
 from measuring import CPU, DEFINITION, copied_set
 
-from kernelderby.appended import append_line
 from kernelderby.catalog import Catalog
 from kernelderby.catalog.parts import code_digest
 from kernelderby.errors import DerbyError
@@ -23,7 +22,8 @@ from kernelderby.measure.run.observer import Observer
 from kernelderby.measure.run.plan import Settings, make_plan
 from kernelderby.measure.run.rows import claim
 from kernelderby.measure.wire.replies import GpuSeen
-from kernelderby.trace import Measurement, Status
+from kernelderby.rows.measurement import Measurement, Status
+from kernelderby.store.appended import append_line
 
 HELLO = Hello(CPU, {}, code_digest())
 

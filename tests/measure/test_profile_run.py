@@ -32,7 +32,7 @@ from kernelderby.measure.record.run import (
     worker_environment,
 )
 from kernelderby.measure.wire.replies import GpuSeen
-from kernelderby.trace import Status
+from kernelderby.rows.measurement import Status
 
 # Stands in for nsys: makes what its first line says, from the words after --output.
 FAKE = """#!{python}

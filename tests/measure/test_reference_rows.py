@@ -11,7 +11,7 @@ from kernelderby.measure.judge.cases import small_cases  # noqa: E402
 from kernelderby.measure.judge.correctness import judge, reference_outputs, some_rows  # noqa: E402
 from kernelderby.measure.judge.definition import module_of  # noqa: E402
 from kernelderby.measure.judge.inputs import InputMaker  # noqa: E402
-from kernelderby.trace import Status  # noqa: E402
+from kernelderby.rows.measurement import Status  # noqa: E402
 
 CATALOG = Catalog.open(MISBEHAVIOURS.parent.parent)
 WITH_ROWS = [name for name, each in CATALOG.definitions.items() if "\nREFERENCE_ROWS = " in each.reference]

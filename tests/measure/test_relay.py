@@ -19,7 +19,7 @@ from kernelderby.measure.run.pacer import Pacer
 from kernelderby.measure.wire.process import WorkerProcess
 from kernelderby.measure.wire.remote import RemoteHands
 from kernelderby.measure.wire.replies import Done, Failed, Wrong
-from kernelderby.trace import Status
+from kernelderby.rows.measurement import Status
 
 DEFINITION = "scaled_add_n16"
 MAIN = "import os, signal, time\n\nimport torch\n\n{before}\n\n\ndef run(x, y, factor, out):\n    {body}\n"

@@ -26,8 +26,8 @@ from kernelderby.measure.wire.replies import (
     sent,
     sent_failure,
 )
-from kernelderby.row import JUDGE_WITHOUT_MEMORY
-from kernelderby.trace import Correctness, Status
+from kernelderby.rows.measurement import Correctness, Status
+from kernelderby.rows.row import JUDGE_WITHOUT_MEMORY
 
 CORRECTNESS = Correctness(math.inf, 0.5, 0.25, {"tight": 0.5})
 ANSWERS = [

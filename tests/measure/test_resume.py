@@ -18,7 +18,7 @@ from kernelderby.measure.machine.probe import Machine
 from kernelderby.measure.run.plan import Settings, make_plan
 from kernelderby.measure.run.rows import TRIES
 from kernelderby.measure.wire.replies import GpuSeen
-from kernelderby.trace import Status
+from kernelderby.rows.measurement import Status
 
 pytest.importorskip("torch")
 

@@ -4,7 +4,7 @@ from dataclasses import replace
 from types import SimpleNamespace
 
 from kernelderby.measure.run.rows import append_row, repair, settled_keys
-from kernelderby.trace import Measurement, Status
+from kernelderby.rows.measurement import Measurement, Status
 
 ROW = Measurement(
     "d",

@@ -121,7 +121,7 @@ def test_losses_are_thousandths_above_the_least_time_and_a_key_that_is_measured_
 def test_a_write_that_fails_leaves_the_old_table(tmp_path, monkeypatch):
     path = tmp_path / "tuned.py"
     path.write_text("FOUND = {}\n")
-    monkeypatch.setattr("kernelderby.files.os.replace", lambda *_: (_ for _ in ()).throw(OSError("disk full")))
+    monkeypatch.setattr("kernelderby.store.files.os.replace", lambda *_: (_ for _ in ()).throw(OSError("disk full")))
     with pytest.raises(DerbyError, match="disk full"):
         table.write(path, "s", {"NVIDIA H200": {"date": "d", "table": {}}})
     assert path.read_text() == "FOUND = {}\n" and [file.name for file in tmp_path.iterdir()] == ["tuned.py"]

@@ -9,7 +9,7 @@ from kernelderby.measure.clock.spans import Spans
 from kernelderby.measure.clock.timing import NO_FLUSH
 from kernelderby.measure.judge.witness import contradiction, witnessed
 from kernelderby.measure.wire.replies import Wrong
-from kernelderby.trace import Status
+from kernelderby.rows.measurement import Status
 
 
 def series(span=10.0, busy=9.0, host=5.0, wall=25.0, outside=0, count=8):

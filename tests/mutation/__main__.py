@@ -36,9 +36,9 @@ TESTS = {
     "roofline.floors": ["pinned/test_floors.py"],
     "measure.clock.timing": ["pinned/test_gpu_timers.py", "measure/test_timing.py"],
     "profile.spans": ["pinned/test_spans.py"],
-    "files": ["edges/test_files.py", "edges/test_bounds.py"],
-    "appended": ["edges/test_files.py", "measure/test_traces.py"],
-    "trace": ["pinned/test_trace.py", "test_records.py"],
+    "store.files": ["edges/test_files.py", "edges/test_bounds.py"],
+    "store.appended": ["edges/test_files.py", "measure/test_traces.py"],
+    "rows.measurement": ["pinned/test_trace.py", "test_records.py"],
 }
 _OTHER = {
     **{ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt, ast.Eq: ast.NotEq, ast.NotEq: ast.Eq},

@@ -11,7 +11,7 @@ from functools import cached_property
 from pathlib import Path
 
 from kernelderby.catalog import Catalog, Solution
-from kernelderby.trace import FLASHINFER_BENCH_EVENTS, Correctness, Measurement, Status, Timed
+from kernelderby.rows.measurement import FLASHINFER_BENCH_EVENTS, Correctness, Measurement, Status, Timed
 
 SOLUTIONS = 6
 SCRIPT = "<script>document.title='owned'</script><img src=x onerror=alert(1)>"

@@ -6,7 +6,7 @@ import pytest
 
 from kernelderby.hardware import Ceilings, Gpu
 from kernelderby.roofline import floors as f
-from kernelderby.trace import Cost
+from kernelderby.rows.measurement import Cost
 
 GPU = Gpu(
     "g", ("G",), None, 1e12, {"float32": 1e12, "float16": 4e12}, None, "", "", Ceilings(5e11, {"float32": 5e11}, "", "")

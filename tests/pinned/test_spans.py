@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from kernelderby.profile import spans
+from kernelderby.profile import operators
 from kernelderby.profile.spans import ApiSum, KernelSum, Profile, Span, SpanKind, is_waiting, sum_spans
 
 K, C = SpanKind.KERNEL, SpanKind.MEMCPY
@@ -98,7 +98,7 @@ def test_the_spread_of_two():
 
 def test_kernels_that_follow_one_another_in_one_range_are_of_one_call(monkeypatch):
     """A call is the same object for as long as the path of ranges stays the same, in each process for itself."""
-    monkeypatch.setattr(spans, "call_of_range", lambda name: None if name == "silent" else [name])
+    monkeypatch.setattr(operators, "call_of_range", lambda name: None if name == "silent" else [name])
     given = [
         ("a", "b"),
         ("a", "b"),  # the same two calls

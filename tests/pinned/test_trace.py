@@ -1,4 +1,4 @@
-"""trace.py by worked examples: which row counts, which clock it was taken with, how many bytes it has to move."""
+"""rows/measurement.py by worked examples: which row counts, its clock, how many bytes it has to move."""
 
 import json
 import sys
@@ -11,9 +11,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 from test_records import measurement
 
 from kernelderby.errors import DerbyError
-from kernelderby.fields import convert
-from kernelderby.row import Row
-from kernelderby.trace import (
+from kernelderby.rows.measurement import (
     FLASHINFER_BENCH_CUPTI,
     FLASHINFER_BENCH_EVENTS,
     Cost,
@@ -24,6 +22,8 @@ from kernelderby.trace import (
     flashinfer_bench_protocol,
     newest,
 )
+from kernelderby.rows.row import Row
+from kernelderby.store.fields import convert
 
 
 def test_bytes_that_have_to_be_moved():
@@ -121,7 +121,7 @@ def test_without_a_time_the_speedup_is_none():
 
 
 def test_infinities_as_words():
-    from kernelderby.trace import Correctness
+    from kernelderby.rows.measurement import Correctness
 
     own = measurement(correctness=Correctness(float("inf"), float("-inf"), float("nan"))).to_trace()["measurement"]
     found = [

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from kernelderby.demangle import outline
 from kernelderby.errors import DerbyError
 from kernelderby.profile.kernels import attribution
 from kernelderby.profile.kernels.attribution import (
@@ -21,6 +20,7 @@ from kernelderby.profile.kernels.attribution import (
 )
 from kernelderby.profile.names import normal_form, short_name, split
 from kernelderby.profile.spans import SpanKind
+from kernelderby.store.demangle import outline
 
 DATA = Path(__file__).parents[2] / "profiles" / "sglang_llama_h200.csv"
 

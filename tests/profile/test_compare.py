@@ -8,7 +8,7 @@ from kernelderby.profile.compare.stages import compare_stages
 from kernelderby.profile.spans import Span, SpanKind
 from kernelderby.profile.stages.walk import pipeline_of
 from kernelderby.report.profile.compare import compare_report
-from kernelderby.trace import Stage
+from kernelderby.rows.measurement import Stage
 
 STAGES = (
     Stage("K1", "route", ("^route$",)),

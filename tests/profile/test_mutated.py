@@ -22,7 +22,7 @@ from kernelderby.report.profile.activity import activity_report
 from kernelderby.report.profile.compare import compare_report
 from kernelderby.report.profile.kernels import kernels_report
 from kernelderby.report.profile.stages import stages_report
-from kernelderby.trace import Stage
+from kernelderby.rows.measurement import Stage
 
 EACH = 110  # mutants of each of the four kinds
 STAGES = (Stage("K1", "gemm", ("gemm",)), Stage("K2", "softmax", ("softmax",)))

@@ -9,7 +9,7 @@ from kernelderby.errors import DerbyError
 from kernelderby.profile.spans import ApiSum, KernelSum, Span, SpanKind
 from kernelderby.profile.stages.outside import UNATTRIBUTED, purpose
 from kernelderby.profile.stages.walk import BETWEEN, NOT_ITEMISED, pipeline_of
-from kernelderby.trace import Stage
+from kernelderby.rows.measurement import Stage
 
 GEMM = "void cutlass::device_kernel<GemmUniversal<GroupProblemShape>>"
 FILL = "void at::native::vectorized_elementwise_kernel<4, at::native::FillFunctor<int>>(int)"

@@ -8,7 +8,7 @@ from kernelderby.profile.sources import open_profile
 from kernelderby.profile.spans import Span, SpanKind
 from kernelderby.profile.stages.walk import pipeline_of
 from kernelderby.profile.stages.whatif import amdahl, rows_of_role, time_saved, whatif
-from kernelderby.trace import Stage
+from kernelderby.rows.measurement import Stage
 
 STAGES = (Stage("A", "small", ("^a$",)), Stage("B", "GEMM", ("^b$",)), Stage("C", "other", ("^c$",)))
 

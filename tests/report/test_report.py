@@ -14,7 +14,7 @@ from kernelderby.report.model import Column, Report, Table, TableCell
 from kernelderby.report.numbers import factor, microseconds
 from kernelderby.report.races import rankings_answer
 from kernelderby.report.ranking import ranking_report
-from kernelderby.trace import Status
+from kernelderby.rows.measurement import Status
 
 TABLE = Table(
     "Times",

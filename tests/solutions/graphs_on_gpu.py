@@ -21,7 +21,7 @@ from kernelderby.measure.wire.shared import private_set
 from kernelderby.measure.worker.build import load_setup, load_solution
 from kernelderby.measure.worker.canaries import Canaries
 from kernelderby.measure.worker.candidate import Candidate
-from kernelderby.trace import Status
+from kernelderby.rows.measurement import Status
 
 ROOT = Path(__file__).resolve().parents[2]
 DEVICE = torch.device("cuda", 0)

@@ -13,7 +13,7 @@ from kernelderby.measure.judge.correctness import compare, judge
 from kernelderby.measure.judge.definition import load_definition_module
 from kernelderby.measure.judge.inputs import InputMaker, shape_of, torch_dtype
 from kernelderby.measure.worker.build import load_solution
-from kernelderby.trace import Status
+from kernelderby.rows.measurement import Status
 
 ROOT = Path(__file__).resolve().parents[2]
 CATALOG = Catalog.open(ROOT)

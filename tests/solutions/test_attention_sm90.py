@@ -15,7 +15,7 @@ from rowwise_cases import CATALOG, ROOT, case_of, inputs_of, outputs_of, referen
 from kernelderby.measure.judge.cases import case_of_workload, small_cases
 from kernelderby.measure.judge.correctness import judge
 from kernelderby.measure.worker.build import load_solution
-from kernelderby.trace import Status
+from kernelderby.rows.measurement import Status
 
 OPERATORS = ("unified_attention", "attention_forward")
 HEAD_DIMS = (64, 72, 80, 96, 128, 192, 256)

@@ -18,7 +18,7 @@ from rowwise_cases import CATALOG, case_of, inputs_of, meta_arguments, outputs_o
 
 from kernelderby.measure.judge.correctness import judge
 from kernelderby.measure.worker.build import load_solution
-from kernelderby.trace import Status
+from kernelderby.rows.measurement import Status
 
 NAMES = ("unified_attention", "attention_forward")
 

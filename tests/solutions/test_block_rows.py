@@ -11,7 +11,7 @@ import torch
 from rowwise_cases import CATALOG, in_place_verdict, inputs_of, module, outputs_of, reference, spoil, verdict
 from test_rowwise import sized
 
-from kernelderby.trace import Status
+from kernelderby.rows.measurement import Status
 
 OPERATORS = ("fused_add_rms_norm", "layer_norm", "l2_norm")
 CASES = [(operator, form) for operator in OPERATORS for form in module(operator).FORMS]

@@ -20,7 +20,7 @@ from rowwise_cases import CATALOG, case_of, inputs_of, meta_arguments, outputs_o
 from kernelderby.measure.judge.cases import case_of_workload, small_cases
 from kernelderby.measure.judge.correctness import judge
 from kernelderby.measure.worker.build import load_solution
-from kernelderby.trace import Status
+from kernelderby.rows.measurement import Status
 
 PAGED, LATENT = OPERATORS = ("paged_attention_decode", "mla_decode_attention")
 ODD = {

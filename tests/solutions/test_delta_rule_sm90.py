@@ -21,7 +21,7 @@ from kernelderby.measure.judge.definition import load_definition_module
 from kernelderby.measure.judge.inputs import InputMaker
 from kernelderby.measure.machine.probe import find_machine
 from kernelderby.measure.worker.build import load_solution
-from kernelderby.trace import Status
+from kernelderby.rows.measurement import Status
 
 CATALOG = Catalog.open(ROOT)
 UPDATE, VARLEN, STATE, OUTPUT = OPERATORS = (

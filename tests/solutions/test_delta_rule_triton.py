@@ -16,7 +16,7 @@ from kernelderby.measure.judge.correctness import judge
 from kernelderby.measure.judge.definition import load_definition_module
 from kernelderby.measure.judge.inputs import InputMaker
 from kernelderby.measure.worker.build import load_solution
-from kernelderby.trace import Status
+from kernelderby.rows.measurement import Status
 
 CATALOG = Catalog.open(ROOT)
 UPDATE, VARLEN, STATE, OUTPUT = OPERATORS = (

@@ -8,7 +8,7 @@ import torch
 from rowwise_cases import CATALOG, in_place_verdict, reference
 
 from kernelderby.measure.judge.correctness import judge
-from kernelderby.trace import Status
+from kernelderby.rows.measurement import Status
 
 
 def normal(generator, *shape):

@@ -8,7 +8,7 @@ from rowwise_cases import CATALOG, expect_every_candidate_right, inputs_of, modu
 
 from kernelderby.measure.judge.cases import small_cases
 from kernelderby.measure.judge.correctness import judge
-from kernelderby.trace import Status
+from kernelderby.rows.measurement import Status
 
 MOST_REGISTERS = 128  # none needs more: two blocks of 256 threads fit on a multiprocessor at the least
 SPILLED = {

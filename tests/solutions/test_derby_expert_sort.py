@@ -7,7 +7,7 @@ import torch
 from rowwise_cases import CATALOG, reference
 
 from kernelderby.measure.judge.correctness import judge
-from kernelderby.trace import Status
+from kernelderby.rows.measurement import Status
 
 OPERATORS = ("moe_align_block_size", "moe_count_and_sort")
 FEW = {"threads": 128, "blocks": 1}  # holds 1024 pairs in registers

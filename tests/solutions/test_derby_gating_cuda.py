@@ -8,7 +8,7 @@ import torch
 from rowwise_cases import CATALOG, case_of, outputs_of, reference
 
 from kernelderby.measure.judge.correctness import judge
-from kernelderby.trace import Status
+from kernelderby.rows.measurement import Status
 
 OPERATOR = "moe_topk_gating_softmax"
 INF = math.inf

@@ -25,7 +25,7 @@ from rowwise_cases import (
 
 from kernelderby.measure.judge.cases import case_of_workload
 from kernelderby.measure.judge.correctness import judge
-from kernelderby.trace import Status
+from kernelderby.rows.measurement import Status
 
 OPERATORS = ("fused_qkv_rope", "mrope", "moe_topk_gating_softmax")
 TYPES = {torch.float16: "fp16", torch.bfloat16: "bf16", torch.float32: "fp32", torch.int32: "i32"}

@@ -14,7 +14,7 @@ from rowwise_cases import CATALOG, case_of, inputs_of, outputs_of, reference
 
 from kernelderby.measure.judge.correctness import judge
 from kernelderby.measure.worker.build import load_solution
-from kernelderby.trace import Status
+from kernelderby.rows.measurement import Status
 
 NAME = "attention_forward"
 

@@ -17,7 +17,7 @@ from rowwise_cases import CATALOG, case_of, inputs_of, outputs_of, reference
 
 from kernelderby.measure.judge.correctness import judge
 from kernelderby.measure.worker.build import load_solution
-from kernelderby.trace import Status
+from kernelderby.rows.measurement import Status
 
 NAME = "unified_attention"
 MOST_ERROR = 0.0026  # norm of FlashAttention 3's error over the result's, on its worst shape

@@ -28,7 +28,7 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 from kernelderby.measure.judge.cases import case_of_workload, small_cases
 from kernelderby.measure.judge.correctness import judge
 from kernelderby.measure.worker.build import load_solution
-from kernelderby.trace import Status
+from kernelderby.rows.measurement import Status
 
 OPERATORS = ("block_scaled_mm", "linear_sigmoid_mul")
 VARIANTS = {"block_scaled_mm": range(5), "linear_sigmoid_mul": range(6)}

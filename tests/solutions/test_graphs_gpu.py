@@ -16,7 +16,7 @@ from kernelderby.measure.judge.inputs import InputMaker
 from kernelderby.measure.machine.probe import find_machine
 from kernelderby.measure.machine.requirements import why_not
 from kernelderby.measure.worker.build import load_solution
-from kernelderby.trace import Status
+from kernelderby.rows.measurement import Status
 
 pytestmark = [pytest.mark.gpu, pytest.mark.timeout(600)]
 

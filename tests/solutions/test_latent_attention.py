@@ -21,7 +21,7 @@ from rowwise_cases import CATALOG, case_of, inputs_of, outputs_of, reference
 
 from kernelderby.measure.judge.correctness import judge
 from kernelderby.measure.worker.build import load_solution
-from kernelderby.trace import Status
+from kernelderby.rows.measurement import Status
 
 DENSE, PAGED = OPERATORS = ("mla_decode_attention", "mla_paged_decode_attention")
 SOLUTIONS = {DENSE: "derby_mla_decode_attention_sm90", PAGED: "derby_mla_paged_decode_attention_sm90"}

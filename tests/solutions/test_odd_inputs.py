@@ -26,7 +26,7 @@ from kernelderby.measure.judge.correctness import judge
 from kernelderby.measure.judge.inputs import torch_dtype
 from kernelderby.measure.run.fresh import fresh_shapes
 from kernelderby.measure.worker.build import load_solution
-from kernelderby.trace import Status
+from kernelderby.rows.measurement import Status
 
 EVERY, FEW = os.environ.get("KERNELDERBY_TESTS_ODD") == "all", 2
 SOLUTIONS = sorted(name for name, solution in CATALOG.solutions.items() if solution.author == "kernelderby")

@@ -27,7 +27,7 @@ from kernelderby.measure.machine.probe import Machine, find_machine
 from kernelderby.measure.machine.requirements import why_not
 from kernelderby.measure.wire.replies import GpuSeen
 from kernelderby.measure.worker.build import load_solution
-from kernelderby.trace import Status
+from kernelderby.rows.measurement import Status
 
 ROOT = Path(__file__).resolve().parents[2]
 CATALOG = Catalog.open(ROOT)

@@ -20,7 +20,7 @@ from rowwise_cases import (
 
 from kernelderby.measure.judge.cases import case_of_workload
 from kernelderby.measure.judge.inputs import shape_of
-from kernelderby.trace import Status
+from kernelderby.rows.measurement import Status
 
 # What the sizes of a definition are called, rows first.
 AXES = {

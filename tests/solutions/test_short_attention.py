@@ -15,7 +15,7 @@ from rowwise_cases import CATALOG, ROOT, case_of, inputs_of, outputs_of, referen
 
 from kernelderby.measure.judge.correctness import judge
 from kernelderby.measure.worker.build import load_solution
-from kernelderby.trace import Status
+from kernelderby.rows.measurement import Status
 
 NAME = "unified_attention"
 MOST_ERROR = 0.0028  # norm of the error over the result's; FlashAttention 3 has 0.0026 on its worst shape

@@ -24,7 +24,7 @@ from rowwise_cases import CATALOG, case_of, inputs_of, outputs_of, reference
 from kernelderby.measure.judge.cases import case_of_workload
 from kernelderby.measure.judge.correctness import compare, judge
 from kernelderby.measure.worker.build import load_solution
-from kernelderby.trace import Status
+from kernelderby.rows.measurement import Status
 
 RUNTIME = Path(__file__).with_name("two_devices.cpp")
 ARCHITECTURE = "90a"

@@ -57,7 +57,7 @@ def selection_options(function: Callable[..., Any]) -> Callable[..., Any]:
 def write_draft(path: Path, text: str) -> None:
     """Written whole; DerbyError for a name that does not end in .toml, or a folder that does not exist."""
     from kernelderby.errors import DerbyError
-    from kernelderby.files import write_whole
+    from kernelderby.store.files import write_whole
 
     if path.suffix != ".toml":
         raise DerbyError(f"{path}: a draft is a .toml file; end the name so")

@@ -84,11 +84,11 @@ def _floor(text: str) -> tuple[str, float]:
 def _roofline(root: Path, solution: str, pipeline: Any, workload: str, gpu_name: str | None) -> dict[str, float]:
     """The workload's floor, for all stages whose role is gemm, together."""
     from kernelderby.catalog import Catalog
-    from kernelderby.fields import suggestion
     from kernelderby.hardware import find_gpu, gpus
     from kernelderby.profile.stages.walk import TOGETHER
     from kernelderby.profile.stages.whatif import rows_of_role
     from kernelderby.roofline.floors import floors
+    from kernelderby.store.fields import suggestion
 
     catalog = Catalog.open(root)
     chosen = _workload(catalog, catalog.solution(solution).definition, workload)

@@ -20,12 +20,12 @@ from kernelderby.catalog import Definition, Solution
 from kernelderby.catalog.code import running_parts
 from kernelderby.catalog.same_code import MachineCode
 from kernelderby.errors import DerbyError
-from kernelderby.files import write_whole
 from kernelderby.measure.certify.assembly import FORM, launches
 from kernelderby.measure.certify.cubin import kernels_of
 from kernelderby.measure.certify.python import building, python_digest
 from kernelderby.measure.wire.sources import cache_folder
 from kernelderby.measure.worker.build import BuildFailed, load_solution, solution_module
+from kernelderby.store.files import write_whole
 
 ARCHITECTURE = "90a"
 UNBUILT = "none: the CUDA sources have the same tokens"  # in the place of a compiler

@@ -29,7 +29,6 @@ from kernelderby.catalog.same_code import (
     read_certificates,
 )
 from kernelderby.errors import DerbyError
-from kernelderby.files import write_whole
 from kernelderby.measure.certify.assembly import FORM
 from kernelderby.measure.certify.build import (
     ARCHITECTURE,
@@ -43,6 +42,7 @@ from kernelderby.measure.certify.build import (
 from kernelderby.measure.certify.launches import launches_of
 from kernelderby.measure.certify.python import python_digest
 from kernelderby.measure.machine.revisions import at_revision, has_revision, revision_of
+from kernelderby.store.files import write_whole
 
 _BUILDS = 2  # at a time
 Outcome = Certificate | list[str]

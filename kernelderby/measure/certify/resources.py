@@ -13,13 +13,13 @@ from typing import Any
 import msgspec
 
 from kernelderby.catalog import Definition, Solution, Workload
-from kernelderby.demangle import demangled, function_name
-from kernelderby.files import write_whole
 from kernelderby.hardware.occupancy import KernelDemand
 from kernelderby.measure.certify.build import cubins_of, has_library
 from kernelderby.measure.certify.cubin import resources_of
 from kernelderby.measure.certify.launches import LaunchRecorder, compiled_kernel, launches_of
 from kernelderby.measure.wire.sources import cache_folder
+from kernelderby.store.demangle import demangled, function_name
+from kernelderby.store.files import write_whole
 
 _WARP = 32
 _RESERVED = 1024  # of a block's shared memory, by the system: for sm_90 nvcc counts it as the kernel's

@@ -6,7 +6,7 @@ from typing import Annotated
 
 from msgspec import Meta, Struct
 
-from kernelderby.fields import must_be
+from kernelderby.store.fields import must_be
 
 _NOTES = 20
 # A picosecond to eleven days: what is no time of a call would be none in a median or a row either.

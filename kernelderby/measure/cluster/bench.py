@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from kernelderby.appended import exclusive_lock
 from kernelderby.catalog import Catalog
 from kernelderby.measure.cluster.bundle import packed
 from kernelderby.measure.cluster.hand import InHand
@@ -18,7 +17,8 @@ from kernelderby.measure.machine.probe import Machine
 from kernelderby.measure.run.observer import Observer
 from kernelderby.measure.run.plan import Job, Plan, Settings
 from kernelderby.measure.run.rows import expect_writable, repair
-from kernelderby.trace import Measurement
+from kernelderby.rows.measurement import Measurement
+from kernelderby.store.appended import exclusive_lock
 
 _START_SECONDS = 600.0  # of a task's deadline: the first compilation of its solutions
 

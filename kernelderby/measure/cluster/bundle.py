@@ -9,7 +9,7 @@ from collections.abc import Collection
 from pathlib import Path
 
 from kernelderby.catalog import Catalog
-from kernelderby.files import inside, is_inside
+from kernelderby.store.files import inside, is_inside
 
 _FOLDERS = ("definitions", "workloads", "solutions", "blob")
 _SUFFIXES = {".json", ".jsonl", ".toml", ".py", ".cu", ".cuh", ".cpp", ".h", ".safetensors"}

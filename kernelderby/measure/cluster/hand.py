@@ -12,12 +12,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from kernelderby.appended import append_line
 from kernelderby.catalog import Catalog
 from kernelderby.measure.machine.probe import Machine
 from kernelderby.measure.run.neighbours import Neighbours
 from kernelderby.measure.run.plan import Job, Plan
 from kernelderby.measure.run.rows import claim, last_line, settled_by_others
+from kernelderby.store.appended import append_line
 
 
 class InHand:

@@ -28,7 +28,7 @@ from kernelderby.measure.run.observer import Observer
 from kernelderby.measure.run.plan import Job, Settings
 from kernelderby.measure.run.runner import Runner
 from kernelderby.measure.tune.turns import Bench, TuneSettings, Turns
-from kernelderby.trace import Measurement
+from kernelderby.rows.measurement import Measurement
 
 
 def main(root: Path, device: str) -> None:

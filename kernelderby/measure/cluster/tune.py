@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 
-from kernelderby.appended import append_line
 from kernelderby.catalog import Catalog, Solution, Workload
 from kernelderby.catalog.selection import workload_label
 from kernelderby.measure.cluster.bundle import packed
@@ -15,6 +14,7 @@ from kernelderby.measure.machine.probe import Machine
 from kernelderby.measure.tune.pick import Measured
 from kernelderby.measure.tune.run import Result, expect_tunable, log_path, write_table
 from kernelderby.measure.tune.turns import TuneSettings
+from kernelderby.store.appended import append_line
 
 _START_SECONDS = 600.0  # of a task's deadline: the first compilation of all candidates
 _CANDIDATES = 64  # that a task may have within its deadline, each with all its turns at the --timeout

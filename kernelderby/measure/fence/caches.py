@@ -17,8 +17,8 @@ from itertools import count
 from pathlib import Path
 
 from kernelderby.errors import DerbyError
-from kernelderby.files import reason
 from kernelderby.measure.fence.folders import remove_tree
+from kernelderby.store.files import reason
 
 _lock = threading.Lock()
 _claimed: dict[tuple[int, Path, str], tuple[Path, int]] = {}  # process, base, hash -> folder, its lock

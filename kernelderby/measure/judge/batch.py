@@ -19,7 +19,7 @@ from kernelderby.measure.judge.exchange import Exchange, HandsLike
 from kernelderby.measure.wire.replies import Verdict, Wrong
 from kernelderby.measure.wire.shared import BufferSet, shared_set
 from kernelderby.measure.wire.signals import Signals, signal_set
-from kernelderby.trace import Status
+from kernelderby.rows.measurement import Status
 
 BATCHES = 6
 LEAST_US, OF_CALL = 2.0, 0.05  # what a claim may fall short of the judge's clock: the larger of the two, per call

@@ -13,9 +13,9 @@ from typing import Any
 from kernelderby.catalog import Catalog, Definition, Workload
 from kernelderby.catalog.workloads import CountedCost
 from kernelderby.errors import DerbyError
-from kernelderby.fields import convert, read_text
-from kernelderby.files import inside, read_bytes, write_whole
 from kernelderby.measure.judge.blame import Uncountable
+from kernelderby.store.fields import convert, read_text
+from kernelderby.store.files import inside, read_bytes, write_whole
 
 ChangesOf = Callable[[Catalog, Definition, list[Workload], bool], list[str]]
 

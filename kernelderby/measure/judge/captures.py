@@ -9,7 +9,7 @@ from kernelderby.measure.judge.correctness import POISON, judge, make_ready, syn
 from kernelderby.measure.judge.exchange import PASSED, Exchange
 from kernelderby.measure.judge.inputs import InputMaker
 from kernelderby.measure.wire.replies import Failed, Verdict
-from kernelderby.trace import Status
+from kernelderby.rows.measurement import Status
 
 
 def capture(exchange: Exchange) -> None:

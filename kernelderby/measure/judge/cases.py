@@ -10,7 +10,7 @@ from typing import Any
 from kernelderby.catalog import Definition, Workload, constraints
 from kernelderby.catalog.selection import workload_label
 from kernelderby.errors import DerbyError
-from kernelderby.fields import Size, convert
+from kernelderby.store.fields import Size, convert
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from kernelderby.measure.judge.draws import NORMAL, ODD_ROWS, Draw, told
 from kernelderby.measure.judge.exchange import Exchange, unchanged
 from kernelderby.measure.judge.mismatch import look_closer
 from kernelderby.measure.wire.replies import Verdict, Wrong
-from kernelderby.trace import Status
+from kernelderby.rows.measurement import Status
 
 _LOOKED_AT = (Status.WRONG_VALUES, Status.NOT_A_NUMBER)
 

@@ -14,7 +14,7 @@ from kernelderby.catalog import Definition, Tolerance
 from kernelderby.measure.judge.blame import DefinitionFailed, blamed_on
 from kernelderby.measure.judge.checksums import bytes_of
 from kernelderby.measure.wire.replies import Verdict, Wrong
-from kernelderby.trace import Correctness, Status
+from kernelderby.rows.measurement import Correctness, Status
 
 # Bytes that outputs are filled with before each of the two rounds. An element that holds both in turn was never
 # written. 0xFF.. is NaN in every float type, 0x7F.. a huge number or NaN.

@@ -20,7 +20,7 @@ from kernelderby.measure.judge.batch import (
 from kernelderby.measure.judge.exchange import PASSED
 from kernelderby.measure.judge.relay import Pacemaker, Relay, Relayed
 from kernelderby.measure.wire.replies import Verdict
-from kernelderby.trace import Status
+from kernelderby.rows.measurement import Status
 
 # A claim that is half of what the judge's clock says, less this much, is no slow host and no accident.
 _NO_ACCIDENT_US = {"cuda": 400.0, "cpu": 20_000.0}

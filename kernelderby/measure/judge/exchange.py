@@ -24,7 +24,7 @@ from kernelderby.measure.judge.inputs import InputMaker
 from kernelderby.measure.wire.replies import SetUpTaken, Verdict, Wrong
 from kernelderby.measure.wire.shared import BufferSet, Loan, private_set, shared_set
 from kernelderby.measure.wire.signals import Signals, signal_set
-from kernelderby.trace import Status
+from kernelderby.rows.measurement import Status
 
 INPUT_SETS = 2  # different contents at different addresses
 PASSED = Verdict(Status.PASSED)

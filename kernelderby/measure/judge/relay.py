@@ -25,7 +25,7 @@ from kernelderby.measure.judge.exchange import Exchange, RelayHands
 from kernelderby.measure.judge.flush import evict_inputs, is_busy
 from kernelderby.measure.wire.replies import Failed, Verdict, Wrong
 from kernelderby.measure.wire.signals import Signals
-from kernelderby.trace import Status
+from kernelderby.rows.measurement import Status
 
 AT_ONCE = 16  # calls that a worker enqueues: a stream takes some hundred commands before its host has to wait
 FEWEST, MOST = 8, 128

@@ -20,7 +20,7 @@ from kernelderby.measure.judge.correctness import POISON, Outputs, synchronize
 from kernelderby.measure.judge.exchange import Exchange
 from kernelderby.measure.judge.flush import evict_inputs
 from kernelderby.measure.wire.replies import Verdict, Wrong
-from kernelderby.trace import Status
+from kernelderby.rows.measurement import Status
 
 # Of a race so many calls are compared: a solution that is wrong in one of ten is found in 99 of 100 races.
 ENOUGH = math.ceil(math.log(0.01) / math.log(0.9))

@@ -24,7 +24,7 @@ from kernelderby.measure.judge.witness import contradiction
 from kernelderby.measure.machine.probe import Machine
 from kernelderby.measure.wire.replies import Verdict, Wrong
 from kernelderby.roofline.floors import floors
-from kernelderby.trace import Status
+from kernelderby.rows.measurement import Status
 
 _OF_FLOOR = 0.9  # peaks are rounded, and a clock may boost above the rated one
 _OF_EMPTY_KERNEL = 0.5

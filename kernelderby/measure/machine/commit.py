@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from kernelderby.files import read_bytes
+from kernelderby.store.files import read_bytes
 
 _SECONDS = 60
 _REFERENCES = ("refs", "packed-refs", "shallow")

@@ -10,12 +10,12 @@ from pathlib import Path
 
 import msgspec
 
-from kernelderby.appended import exclusive_lock
 from kernelderby.hardware import gpu_id
 from kernelderby.measure.machine.environment import describe, without_gpu
 from kernelderby.measure.wire.process import WorkerProcess
 from kernelderby.measure.wire.quoted import shown
 from kernelderby.measure.wire.replies import Failed, GpuSeen, MachineSeen
+from kernelderby.store.appended import exclusive_lock
 
 _START_SECONDS = 180  # importing torch from a cold disk
 

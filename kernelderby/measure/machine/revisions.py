@@ -10,8 +10,8 @@ from pathlib import Path
 
 from kernelderby.catalog import Catalog
 from kernelderby.errors import DerbyError
-from kernelderby.files import reason
 from kernelderby.measure.machine.commit import plain_git
+from kernelderby.store.files import reason
 
 
 @contextmanager

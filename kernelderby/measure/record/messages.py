@@ -6,7 +6,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from kernelderby.fields import Count
+from kernelderby.store.fields import Count
 
 
 class ProfileRequest(Struct, frozen=True):

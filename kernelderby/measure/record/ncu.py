@@ -11,7 +11,7 @@ from pathlib import Path
 
 from kernelderby.errors import DerbyError
 from kernelderby.measure.record.run import Ended, run_bounded
-from kernelderby.trace import Status
+from kernelderby.rows.measurement import Status
 
 SUFFIX = ".ncu.csv"
 MOST_ITERATIONS = 3  # calls; counters hardly vary, and each kernel runs some ten times

@@ -23,7 +23,7 @@ from kernelderby.measure.record.run import (
     run_bounded,
     worker_environment,
 )
-from kernelderby.trace import Status
+from kernelderby.rows.measurement import Status
 
 # Without osrt, whose stream is gigabytes of what nobody here reads; so are those of sampling and of backtraces.
 TRACE = ("--trace", "cuda,nvtx", "--cuda-graph-trace", "node")

@@ -29,7 +29,7 @@ from kernelderby.measure.run.plan import Settings, make_plan
 from kernelderby.measure.wire.process import absolute_python_path
 from kernelderby.measure.wire.quoted import shown
 from kernelderby.measure.wire.replies import Failed, ProfileDone, Reply
-from kernelderby.trace import Status
+from kernelderby.rows.measurement import Status
 
 MODULE = "kernelderby.measure.record.worker"
 SUFFIX = ".sqlite"

@@ -23,7 +23,7 @@ from kernelderby.errors import DerbyError
 from kernelderby.measure.judge.cases import Case
 from kernelderby.measure.machine.tools import find_tool
 from kernelderby.measure.record.run import Ended, run_bounded, worker_environment
-from kernelderby.row import Status
+from kernelderby.rows.row import Status
 
 Job = tuple[Definition, tuple[Solution, ...], tuple[Case, ...]]
 TOOLS = ("memcheck", "racecheck", "initcheck", "synccheck")

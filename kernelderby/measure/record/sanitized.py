@@ -11,9 +11,9 @@ from typing import Any
 
 from msgspec import Struct
 
-from kernelderby.fields import read_json
 from kernelderby.measure.worker.commands import Worker
 from kernelderby.measure.worker.failures import NotLoaded, told
+from kernelderby.store.fields import read_json
 
 
 class SanitizeRequest(Struct, frozen=True):

@@ -16,13 +16,13 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from kernelderby.errors import DerbyError
-from kernelderby.fields import read_json
 from kernelderby.measure.machine.environment import gpu_seen
 from kernelderby.measure.record.messages import ProfileRequest
 from kernelderby.measure.wire.replies import Done, ProfileDone, Verdict
 from kernelderby.measure.worker.commands import Worker
 from kernelderby.measure.worker.serve import answer
-from kernelderby.trace import Status
+from kernelderby.rows.measurement import Status
+from kernelderby.store.fields import read_json
 
 if TYPE_CHECKING:  # torch is imported by the first command that needs it
     from kernelderby.measure.judge.inputs import InputMaker

@@ -10,9 +10,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from kernelderby import __version__
-from kernelderby.demangle import demangled, function_name
 from kernelderby.measure.record import schema as schema
 from kernelderby.measure.record.records import CopyRecord, FillRecord, KernelRecord, ProcessRecording
+from kernelderby.store.demangle import demangled, function_name
 
 _Row = tuple[int | str | None, ...]  # what SQLite keeps
 

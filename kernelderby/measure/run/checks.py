@@ -31,8 +31,8 @@ from kernelderby.measure.wire.process import WorkerProcess, interruptible
 from kernelderby.measure.wire.quoted import shown
 from kernelderby.measure.wire.remote import RemoteHands
 from kernelderby.measure.wire.replies import Done, Failed, Verdict, Wrong
-from kernelderby.row import JUDGE_WITHOUT_MEMORY
-from kernelderby.trace import Correctness, Status
+from kernelderby.rows.measurement import Correctness, Status
+from kernelderby.rows.row import JUDGE_WITHOUT_MEMORY
 
 if TYPE_CHECKING:  # the judge's own side, loaded by the first case
     from kernelderby.measure.judge.race import Race

@@ -19,8 +19,8 @@ from kernelderby.measure.run.preparing import Preparing
 from kernelderby.measure.run.racer import Racer, first_two
 from kernelderby.measure.run.shared import Run
 from kernelderby.measure.wire.replies import Failed, Verdict, Wrong
-from kernelderby.row import JUDGE_WITHOUT_MEMORY
-from kernelderby.trace import Status, Timed
+from kernelderby.rows.measurement import Status, Timed
+from kernelderby.rows.row import JUDGE_WITHOUT_MEMORY
 
 _REFERENCE_ITERATIONS = 3
 _COOLING_SECONDS = 2  # before a disturbed turn is repeated

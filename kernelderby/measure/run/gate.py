@@ -26,8 +26,8 @@ from kernelderby.measure.wire.quoted import shown
 from kernelderby.measure.wire.remote import RemoteHands
 from kernelderby.measure.wire.replies import Failed, Verdict, Wrong
 from kernelderby.measure.wire.still import standing_still
+from kernelderby.rows.measurement import Status
 from kernelderby.statistics.gate import BLOCKS, CANNOT_TELL, MOST_STARTS, ORDER, REGRESSION, Gated, gated, is_decided
-from kernelderby.trace import Status
 
 _COOLING_SECONDS = 2
 

@@ -19,8 +19,8 @@ from kernelderby.measure.run.plan import Job
 from kernelderby.measure.run.racer import Racer
 from kernelderby.measure.run.rows import TRIED_AGAIN, TRIES, Key, append_row, expect_writable, repair, set_aside_foreign
 from kernelderby.measure.run.seal import Seal
-from kernelderby.row import JUDGE_WITHOUT_MEMORY
-from kernelderby.trace import Measurement, Status
+from kernelderby.rows.measurement import Measurement, Status
+from kernelderby.rows.row import JUDGE_WITHOUT_MEMORY
 
 
 class Ledger:

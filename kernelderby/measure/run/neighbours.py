@@ -15,8 +15,8 @@ import time
 from pathlib import Path
 from types import TracebackType
 
-from kernelderby.appended import LOCK_FOLDER, lock_file
 from kernelderby.measure.fence import processes
+from kernelderby.store.appended import LOCK_FOLDER, lock_file
 
 _LOOK_SECONDS = 0.5  # a run lives longer: its processes take seconds to start
 _GRACE_SECONDS = 10  # on a busy machine a look comes late

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kernelderby.trace import Measurement
+from kernelderby.rows.measurement import Measurement
 
 
 class Observer:

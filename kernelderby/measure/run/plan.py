@@ -13,7 +13,7 @@ from kernelderby.measure.judge.secret import drawn
 from kernelderby.measure.machine.probe import Machine
 from kernelderby.measure.machine.requirements import try_modules, why_not
 from kernelderby.measure.run.rows import TRIES, Key, last_line, tries_of
-from kernelderby.trace import Measurement
+from kernelderby.rows.measurement import Measurement
 
 # Where no recorded row says how long its like took: seconds for one solution on one workload, seen on an H200 between
 # 0.3 (small operators) and 6 (MoE); and for a definition's processes to start, load and compile.

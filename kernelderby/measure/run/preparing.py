@@ -16,8 +16,8 @@ from kernelderby.measure.run.shared import Run
 from kernelderby.measure.wire.process import interruptible
 from kernelderby.measure.wire.remote import RemoteHands
 from kernelderby.measure.wire.replies import Failed, Verdict, Wrong
-from kernelderby.row import JUDGE_WITHOUT_MEMORY
-from kernelderby.trace import Status
+from kernelderby.rows.measurement import Status
+from kernelderby.rows.row import JUDGE_WITHOUT_MEMORY
 
 _ROUND_MICROSECONDS = 200_000  # solutions slower than this / iterations get fewer iterations a round, 2 at least
 

@@ -11,7 +11,7 @@ from kernelderby.measure.judge.doubt import Claims, Judged
 from kernelderby.measure.judge.race import Race, Turn
 from kernelderby.measure.judge.witness import witnessed
 from kernelderby.measure.wire.process import WorkerProcess
-from kernelderby.trace import Correctness
+from kernelderby.rows.measurement import Correctness
 
 
 @dataclass(slots=True)

@@ -10,15 +10,15 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from kernelderby.appended import CLAIMS, append_line, expect_writable, lock_bytes, mend_last_line, move_aside
 from kernelderby.catalog import Solution, Workload
 from kernelderby.catalog.traces import load_rows
 from kernelderby.errors import DerbyError
-from kernelderby.files import read_bytes
 from kernelderby.measure.fence import processes
 from kernelderby.measure.machine.probe import Machine
-from kernelderby.row import JUDGE_WITHOUT_MEMORY
-from kernelderby.trace import Measurement, Status, newest
+from kernelderby.rows.measurement import Measurement, Status, newest
+from kernelderby.rows.row import JUDGE_WITHOUT_MEMORY
+from kernelderby.store.appended import CLAIMS, append_line, expect_writable, lock_bytes, mend_last_line, move_aside
+from kernelderby.store.files import read_bytes
 
 __all__ = [
     "TRIED_AGAIN",

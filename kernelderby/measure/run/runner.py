@@ -40,7 +40,7 @@ from kernelderby.measure.wire.process import WorkerProcess
 from kernelderby.measure.wire.quoted import shown
 from kernelderby.measure.wire.remote import RemoteHands
 from kernelderby.measure.wire.replies import Done, EmptyKernelTimes, Failed
-from kernelderby.trace import Measurement, Status
+from kernelderby.rows.measurement import Measurement, Status
 
 _STRANGERS_SECONDS = 5  # the driver lists a process that has just ended a little longer
 

@@ -17,7 +17,7 @@ from typing import Any
 
 from kernelderby.catalog import Solution
 from kernelderby.errors import DerbyError
-from kernelderby.files import reason
+from kernelderby.store.files import reason
 
 FOLDER, SUFFIX, NAMESPACE = "sealed", ".seal", "kernelderby"
 _SIGN_SECONDS = 300  # it may ask for a passphrase, or for a touch of a key

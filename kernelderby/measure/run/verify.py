@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from kernelderby.errors import DerbyError
-from kernelderby.files import files_under, read_bytes
 from kernelderby.measure.judge.secret import of_workload
 from kernelderby.measure.run.seal import FOLDER, NAMESPACE, SUFFIX, commitment, is_of_minisign, link, ran, sha256
+from kernelderby.store.files import files_under, read_bytes
 
 
 @dataclass(slots=True)

@@ -20,8 +20,8 @@ from typing import Any
 from msgspec import Struct
 
 from kernelderby.errors import DerbyError
-from kernelderby.fields import convert, read_text
-from kernelderby.files import write_whole
+from kernelderby.store.fields import convert, read_text
+from kernelderby.store.files import write_whole
 
 NAME = "tuned.py"
 Found = dict[str, dict[str, Any]]

@@ -19,7 +19,7 @@ from kernelderby.measure.tune.pick import Measured, config_text
 from kernelderby.measure.wire.process import WorkerProcess
 from kernelderby.measure.wire.quoted import shown
 from kernelderby.measure.wire.replies import Config, Done, Failed, Kind, TunedTimes, TunePrepared, Verdict
-from kernelderby.trace import Status
+from kernelderby.rows.measurement import Status
 
 HOPELESS = 1.25  # slower than the best by this factor in the first round: no further rounds
 _LOAD_SECONDS = 600

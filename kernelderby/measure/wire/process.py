@@ -26,7 +26,7 @@ from kernelderby.measure.wire.quoted import quoted
 from kernelderby.measure.wire.replies import Kind, Reply, text
 from kernelderby.measure.wire.sources import cache_folder
 from kernelderby.measure.wire.start import Beginning, begin, servers
-from kernelderby.trace import Status
+from kernelderby.rows.measurement import Status
 
 _LOG_BYTES = 1 << 14  # the end of a solution's output is enough to see why it failed
 _REPLY_BYTES = 16 << 20

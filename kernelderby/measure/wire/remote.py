@@ -34,7 +34,7 @@ from kernelderby.measure.wire.replies import (
 from kernelderby.measure.wire.shared import BufferSet
 from kernelderby.measure.wire.signals import Signals
 from kernelderby.measure.wire.still import standing_still
-from kernelderby.trace import Status
+from kernelderby.rows.measurement import Status
 
 # What the timer says, and nothing else without quotation marks.
 _NOTES = re.compile(

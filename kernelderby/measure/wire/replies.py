@@ -13,10 +13,10 @@ import msgspec
 from msgspec import Meta, Struct
 
 from kernelderby.errors import DerbyError
-from kernelderby.fields import Count, NotNegative, convert
 from kernelderby.measure.clock.spans import Microseconds
 from kernelderby.measure.wire.quoted import quoted
-from kernelderby.trace import Correctness, Status
+from kernelderby.rows.measurement import Correctness, Status
+from kernelderby.store.fields import Count, NotNegative, convert
 
 _CHARACTERS = 2000
 # What a worker may call its end; the rest is the judge's to say.

@@ -10,7 +10,7 @@ from pathlib import Path
 from types import ModuleType
 
 from kernelderby.errors import DerbyError
-from kernelderby.files import write_folder
+from kernelderby.store.files import write_folder
 
 
 def cache_folder() -> Path:

@@ -14,7 +14,7 @@ from kernelderby.measure.judge.cases import Case
 from kernelderby.measure.judge.correctness import Outputs, make_ready, named_outputs, synchronize
 from kernelderby.measure.judge.inputs import shape_of, torch_dtype
 from kernelderby.measure.wire.replies import SetUpTaken, Wrong
-from kernelderby.trace import Status
+from kernelderby.rows.measurement import Status
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,7 +31,7 @@ from kernelderby.measure.wire.replies import (
     Verdict,
 )
 from kernelderby.measure.worker.failures import NotLoaded, status_of, told
-from kernelderby.trace import Status
+from kernelderby.rows.measurement import Status
 
 if TYPE_CHECKING:  # torch is imported by the first command that needs it
     import torch

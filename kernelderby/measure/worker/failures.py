@@ -6,7 +6,7 @@ import re
 import traceback
 from pathlib import Path
 
-from kernelderby.trace import Status
+from kernelderby.rows.measurement import Status
 
 
 class NotLoaded(Exception):

@@ -26,7 +26,7 @@ from kernelderby.measure.wire.replies import Wrong, sent, sent_failure
 from kernelderby.measure.worker.channel import Channel
 from kernelderby.measure.worker.commands import Worker
 from kernelderby.measure.worker.failures import NotLoaded, status_of, told
-from kernelderby.trace import Status
+from kernelderby.rows.measurement import Status
 
 _PR_SET_PDEATHSIG = 1  # <linux/prctl.h>
 _FILE_BYTES = 16 << 30  # the largest file that a solution may write

@@ -20,7 +20,7 @@ from kernelderby.measure.judge.correctness import POISON, compare, reference_out
 from kernelderby.measure.judge.inputs import InputMaker
 from kernelderby.measure.wire.replies import TunedTimes, Verdict, Wrong
 from kernelderby.measure.worker.candidate import Candidate
-from kernelderby.trace import Status
+from kernelderby.rows.measurement import Status
 
 
 class Tuning:

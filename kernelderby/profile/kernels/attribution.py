@@ -19,9 +19,9 @@ from typing import Any
 from msgspec import Struct
 
 from kernelderby.errors import DerbyError
-from kernelderby.fields import convert, read_text, read_toml
 from kernelderby.profile.names import normal_form, split
 from kernelderby.profile.spans import SpanKind
+from kernelderby.store.fields import convert, read_text, read_toml
 
 RULES = Path(__file__).parent / "rules"
 UNKNOWN = "unknown"

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from kernelderby.errors import DerbyError
-from kernelderby.files import opened
 from kernelderby.profile.kernels.attribution import UNKNOWN, attribute
 from kernelderby.profile.sources.cells import TIME_NS, CellError, bare, quantity
+from kernelderby.store.files import opened
 
 _HEADINGS = {
     "group": ("层级", "group", "layer", "layer group", "level"),

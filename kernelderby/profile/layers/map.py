@@ -31,9 +31,9 @@ from typing import Annotated, Any
 from msgspec import Struct
 
 from kernelderby.errors import DerbyError
-from kernelderby.fields import convert, must_be, read_toml, suggestion
-from kernelderby.patterns import Pattern
 from kernelderby.profile.names import normal_form
+from kernelderby.store.fields import convert, must_be, read_toml, suggestion
+from kernelderby.store.patterns import Pattern
 
 FOLDER = Path(__file__).parent / "maps"
 CACHE_LIMIT = 100_000  # texts of ranges; those that carry a number would grow it without end

@@ -18,12 +18,12 @@ from typing import Any, TypeGuard
 from msgspec import Struct
 
 from kernelderby.errors import DerbyError
-from kernelderby.fields import NotNegative, Number, convert, read_toml
 from kernelderby.profile.layers.document import module_table, read_document
 from kernelderby.profile.layers.map import LayerMap, Layers, Line, load_map
 from kernelderby.profile.layers.sums import LayerColumn, Printed, add_up
 from kernelderby.profile.names import normal_form
-from kernelderby.samples import MOST_US
+from kernelderby.rows.samples import MOST_US
+from kernelderby.store.fields import NotNegative, Number, convert, read_toml
 
 KIND = "module table"
 

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from kernelderby.errors import DerbyError
-from kernelderby.files import unpacked
 from kernelderby.profile.sources.operations import copy_name
 from kernelderby.profile.sources.rocprof import Dispatch, RocprofProfile
+from kernelderby.store.files import unpacked
 
 TOOL = "rocprofiler-sdk-tool"  # the key that has all in
 _GPU = 2  # rocprofiler_agent_type_t

@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from kernelderby.errors import DerbyError
-from kernelderby.files import unpacked
 from kernelderby.profile.operators import ARGUMENTS, OPERATORS
 from kernelderby.profile.sources.dispatches import TOOL
 from kernelderby.profile.spans import SpanKind
+from kernelderby.store.files import unpacked
 
 GPU = {
     "kernel": SpanKind.KERNEL,

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from kernelderby.errors import DerbyError
-from kernelderby.files import read_bytes
+from kernelderby.store.files import read_bytes
 
 # ncu's units as it writes them; percentages, counts and ratios stay.
 _UNITS = {

@@ -8,9 +8,9 @@ import zlib
 from pathlib import Path
 
 from kernelderby.errors import DerbyError
-from kernelderby.files import opened
 from kernelderby.profile.sources.report_file import SUFFIXES, open_report
 from kernelderby.profile.spans import Profile
+from kernelderby.store.files import opened
 
 _SQLITE = b"SQLite format 3\0"
 _PARQUET = b"PAR1"

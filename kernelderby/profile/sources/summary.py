@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 from kernelderby.errors import DerbyError
-from kernelderby.files import unpacked
 from kernelderby.profile.sources.cells import (
     MEND,
     SIZE_BYTES,
@@ -31,6 +30,7 @@ from kernelderby.profile.sources.cells import (
 from kernelderby.profile.sources.operations import operation
 from kernelderby.profile.sources.tables import Block, blocks, json_blocks
 from kernelderby.profile.spans import ApiSum, KernelSum, Profile, Span, SpanKind
+from kernelderby.store.files import unpacked
 
 KERNELS, BY_GRID, GPU, API, MEMORY_TIME, MEMORY_SIZE, OTHER = (
     "kernels",

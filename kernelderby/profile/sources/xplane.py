@@ -15,9 +15,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from kernelderby.errors import DerbyError
-from kernelderby.files import unpacked
 from kernelderby.profile.sources.operations import operation
 from kernelderby.profile.spans import KernelSum, Profile, Span, SpanKind, sum_spans
+from kernelderby.store.files import unpacked
 
 MEND = "record it again with jax.profiler.trace(...)"
 _GPU = re.compile(r"^/device:GPU:(?P<number>\d{1,6})")

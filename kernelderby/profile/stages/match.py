@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from kernelderby.patterns import Pattern
-from kernelderby.trace import Stage
+from kernelderby.rows.measurement import Stage
+from kernelderby.store.patterns import Pattern
 
 # A pattern that fits one of these fits what torch launches for anybody.
 _ANYBODYS = (

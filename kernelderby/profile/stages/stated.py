@@ -17,7 +17,7 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from kernelderby.fields import Name, NotNegative, Positive, read_toml
+from kernelderby.store.fields import Name, NotNegative, Positive, read_toml
 
 
 class _Stating(Struct, forbid_unknown_fields=True):

@@ -18,7 +18,7 @@ from kernelderby.profile.stages.match import StageMatcher
 from kernelderby.profile.stages.outside import UNATTRIBUTED, is_synchronisation, kind_of, purpose
 from kernelderby.profile.stages.pipeline import Tally, Walked, Walker, split_sums
 from kernelderby.profile.timeline import Timeline, TimelineBuilder
-from kernelderby.trace import Stage
+from kernelderby.rows.measurement import Stage
 
 INVOCATION = r"(?i)\binvocation\b"  # NVTX ranges that mark one; `derby profile run` writes them
 OTHER_INVOCATIONS = "same stages outside the marked invocations"

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from kernelderby.errors import DerbyError
 from kernelderby.profile.stages.walk import NOT_ITEMISED, TOGETHER, Pipeline
-from kernelderby.trace import Stage
+from kernelderby.rows.measurement import Stage
 
 SPEEDUPS = (1.2, 2.0)
 

@@ -13,10 +13,10 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from kernelderby.bounds import bounds, met
 from kernelderby.errors import DerbyError
-from kernelderby.files import opened
 from kernelderby.profile.sources.sqlite.export import SqliteProfile, open_sqlite
+from kernelderby.store.bounds import bounds, met
+from kernelderby.store.files import opened
 
 _PLAIN = (int, str, bytes, float, type(None))
 _WANTED = ("CUPTI_ACTIVITY_KIND_", "NVTX_EVENTS", "StringIds", "TARGET_INFO_", "DIAGNOSTIC_EVENT", "META_DATA_EXPORT")

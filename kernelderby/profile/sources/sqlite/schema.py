@@ -15,8 +15,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from urllib.parse import quote
 
-from kernelderby.bounds import bounds, met
 from kernelderby.errors import DerbyError
+from kernelderby.store.bounds import bounds, met
 
 KERNEL = "CUPTI_ACTIVITY_KIND_KERNEL"
 MEMCPY = "CUPTI_ACTIVITY_KIND_MEMCPY"

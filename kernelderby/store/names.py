@@ -8,7 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from kernelderby.errors import DerbyError
-from kernelderby.files import LARGEST_TEXT, folders_below, read_bytes
+from kernelderby.store.files import LARGEST_TEXT, folders_below, read_bytes
 
 OPERATOR, SOLUTION = "operator", "solution"
 REFERENCE = "_reference"  # OPERATOR_reference is a solution: plain torch to race against

@@ -16,9 +16,9 @@ from typing import NamedTuple
 from msgspec import Raw, Struct
 from msgspec.json import Decoder
 
-from kernelderby.fields import EXPLAINED, Line, lines_of, record_of
-from kernelderby.row import ROUNDING, ROUNDING_US, Own, Row, Time
-from kernelderby.samples import LEAST_US, MOST_US, Samples
+from kernelderby.rows.row import ROUNDING, ROUNDING_US, Own, Row, Time
+from kernelderby.rows.samples import LEAST_US, MOST_US, Samples
+from kernelderby.store.fields import EXPLAINED, Line, lines_of, record_of
 
 _AT_ONCE = 1000  # rows
 _NONE = Raw(b"[]")

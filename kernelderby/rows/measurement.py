@@ -13,8 +13,8 @@ from datetime import UTC, datetime
 from functools import lru_cache
 from typing import Any, TypeVar
 
-from kernelderby.fields import convert
-from kernelderby.row import STATUS_OF_EVALUATION, Errors, KnownEnvironment, MaybeNumber, Ran, Row, Status
+from kernelderby.rows.row import STATUS_OF_EVALUATION, Errors, KnownEnvironment, MaybeNumber, Ran, Row, Status
+from kernelderby.store.fields import convert
 
 __all__ = [
     "FLASHINFER_BENCH_CUPTI",

@@ -21,8 +21,8 @@ import msgspec
 from msgspec import Meta
 
 from kernelderby.errors import DerbyError
-from kernelderby.explain import DESCRIBED, explained, suggestion, unknown_fields
-from kernelderby.files import LARGEST_TEXT, read_bytes, relative_problem
+from kernelderby.store.explain import DESCRIBED, explained, suggestion, unknown_fields
+from kernelderby.store.files import LARGEST_TEXT, read_bytes, relative_problem
 
 T = TypeVar("T")
 __all__ = [

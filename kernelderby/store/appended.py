@@ -17,7 +17,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from kernelderby.errors import DerbyError
-from kernelderby.files import reason, remove_unfinished, temporary, write_all
+from kernelderby.store.files import reason, remove_unfinished, temporary, write_all
 
 LOCK_FOLDER = Path("/tmp")  # fixed: with $TMPDIR two shells of one machine would look in two places
 CLAIMS = 1 << 48  # bytes from here on are no content: their locks are claims, see measure/traces.py

@@ -11,8 +11,8 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Raw, Struct
 
-from kernelderby.fields import Name, NotNegative, Size, must_be
-from kernelderby.samples import LEAST_US, MOST_US
+from kernelderby.rows.samples import LEAST_US, MOST_US
+from kernelderby.store.fields import Name, NotNegative, Size, must_be
 
 
 class Status(StrEnum):

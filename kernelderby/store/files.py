@@ -20,8 +20,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
-from kernelderby.bounds import bounds, met
 from kernelderby.errors import DerbyError
+from kernelderby.store.bounds import bounds, met
 
 UNFINISHED = ".unfinished"
 LARGEST = 1 << 30  # bytes of a file that is read whole; a hundred thousand rows take less

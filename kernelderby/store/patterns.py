@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from kernelderby.bounds import bounds, met
 from kernelderby.errors import DerbyError
+from kernelderby.store.bounds import bounds, met
 
 SECONDS = 1.0  # of CPU time for one name; sound patterns take microseconds
 LONGEST = 1000  # letters

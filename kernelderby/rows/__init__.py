@@ -1,0 +1,1 @@
+"""A recorded row: as a line of traces/, as a record, by the hundred thousand."""

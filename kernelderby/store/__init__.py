@@ -1,0 +1,1 @@
+"""How a file is written and read: whole, bounded, typed, with one-line errors."""
