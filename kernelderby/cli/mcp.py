@@ -27,7 +27,7 @@ def command(scratch: Path, gpu_seconds: float, root: Path) -> None:
     Tools: list, show, prompt, new, check, bench, explain, rank, gate. Needs pip install 'kernelderby[mcp]'.
 
     \b
-    claude mcp add kernelderby -- derby mcp --root . --gpu-seconds 1800
+    derby mcp --root /path/to/set --gpu-seconds 1800
     """
     from kernelderby.serving.session import Session
     from kernelderby.serving.tools import server
