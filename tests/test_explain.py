@@ -57,7 +57,8 @@ def test_other_verdicts(found):
     assert "keep DRAM at 75%" in found(row("toy_fast"), unit=("DRAM", 75.0)).verdict
     assert "latency, so more work in flight" in found(row("toy_fast"), unit=("DRAM", 30.0)).verdict
     few = KernelDemand("k", 32, 0, True, 128, (66, 1, 1))  # 16 blocks of 4 warps a multiprocessor
-    assert few.waves == 66 / (16 * 132) and "k fills 3% of the GPU" in str(found(row("toy_fast"), demands=[few]))
+    assert few.waves == 66 / (16 * 132)
+    assert "k fills 3% of the GPU" in str(found(row("toy_fast"), demands=[few]).experiments)
 
 
 @pytest.mark.parametrize(

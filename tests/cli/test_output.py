@@ -234,7 +234,8 @@ def hostile_set(small_set):
 def test_control_characters_reach_no_renderer(derby, hostile_set, style, words):
     code, out, err = derby(*words, "--format", style, "--root", hostile_set)
     assert code == 0 and out
-    assert all(letter.isprintable() or letter == "\n" for letter in out + err)
+    unseen = "\u200b" if style == "markdown" else ""  # breaks what GitHub would make of a name
+    assert all(letter.isprintable() or letter in f"\n{unseen}" for letter in out + err)
 
 
 def test_a_newline_breaks_no_table(derby, hostile_set):

@@ -29,7 +29,8 @@ def run(x):
         WHERE not in sys.path and os.getcwd() == "/",
         torch.get_num_threads() == 1,
         not held & {"JudgesTable", "_Checker", "CheckPlan"},
-        sorted(kinds) == ["/dev/null", "pipe", "pipe", "pipe", "pipe"],
+        sorted(each for each in kinds if each != "/memfd")  # its own case
+        == ["/dev/null", "pipe", "pipe", "pipe", "socket"],
     ]
     raise RuntimeError("SEEN" + json.dumps(seen) + "SEEN")
 """

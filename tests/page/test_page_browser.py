@@ -178,7 +178,7 @@ def test_a_lane_is_taken_away_and_comes_back(visit, page_file, built):
 def test_the_overview_says_the_result_in_a_sentence(visit, page_file, built):
     page = visit(page_file)
     said = page.locator("#section-overview .lead").inner_text()
-    assert " ".join(said.split()) == " ".join(built.model.leads["h200"].split()) and "against the best" in said
+    assert " ".join(said.split()) == " ".join(built.model.leads["h200"].split()) and "as fast as the best of" in said
 
 
 def test_rows_of_an_older_protocol_have_no_s_beside_those_of_the_newest(visit, page_file, built):
@@ -497,7 +497,7 @@ def test_gpu_time_and_filter_stand_in_the_address(visit, page_file):
     assert again.locator("#kind").input_value() == "eager"
     assert keys(again, "#operators") == keys(page, "#operators") and "rms_norm" in keys(again, "#operators")
     again.locator("#nav a[data-section=roofline]").click()  # a link without choices keeps them
-    assert again.evaluate("location.hash") == "#roofline?gpu=b200&time=eager&filter=rms"
+    wait_for(again, "location.hash === '#roofline?gpu=b200&time=eager&filter=rms'")
     assert visit(page_file, "race/rms_norm?gpu=nope&time=never").locator("#gpu").input_value() == "h200"
 
 

@@ -37,7 +37,7 @@ def place(device: str) -> tuple[torch.device, str]:
     if device == "cpu":
         return torch.device("cpu"), "CPU"
     if not torch.cuda.is_available():
-        raise DerbyError("no CUDA device; --device cpu tries the command out, without times")
+        raise DerbyError("needs a GPU, and sees none; --device cpu tries the command out, without times")
     return torch.device("cuda", torch.cuda.current_device()), torch.cuda.get_device_name()
 
 
