@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import wraps
 from pathlib import Path
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
+from kernelderby.api.asked import Names, check_time, known_gpu, names_of
+from kernelderby.api.counted import chosen_of, legs_of, ranked_by_importance
 from kernelderby.api.nearest import Nearest, nearest
 from kernelderby.api.recorded_rows import RankingAsked, RecordedRows
 from kernelderby.catalog import Catalog, Definition, Solution, Workload, published
 from kernelderby.catalog.libraries import library_versions, pinned_versions
-from kernelderby.catalog.selection import LEGS, by_leg, by_origin, is_named, of_origin, select_workloads
+from kernelderby.catalog.selection import LEGS, by_origin
 from kernelderby.catalog.workloads import FRESH
 from kernelderby.errors import DerbyError, LeftOut
-from kernelderby.hardware import Gpu, find_gpu, gpus
 from kernelderby.rank import Ranking, definitions_with_rows
 from kernelderby.rank.bounds import Explanation
-from kernelderby.rank.by_importance import ImportanceRanking, rank_by_importance
+from kernelderby.rank.by_importance import ImportanceRanking
 from kernelderby.rank.elsewhere import with_other_leads
 from kernelderby.rank.field import Field, field
 from kernelderby.rank.leads import KINDS, Leads, leads_on_legs
@@ -37,11 +38,9 @@ from kernelderby.roofline.listing import Contract, Listing, contract, listing
 from kernelderby.roofline.operators import Survey, survey
 from kernelderby.roofline.recorded import Recorded, recorded
 from kernelderby.roofline.selection import RowCount
-from kernelderby.rows.measurement import TIME_KINDS, Measurement
-from kernelderby.store.fields import suggestion
+from kernelderby.rows.measurement import Measurement
 from kernelderby.store.locate import find_set
 
-Names = str | int | Iterable[str | int] | None
 Given = ParamSpec("Given")
 T = TypeVar("T")
 _FEW = 3  # rankings: more of them, with all their shapes, are more than anybody asked for by naming none
@@ -114,11 +113,11 @@ class TraceSet:
         DerbyError: no rows, an unknown name, a baseline that passed nothing.
         """
         catalog = self.catalog
-        _check_time(time)
-        chosen = catalog.solutions_named(_names(solutions))
+        check_time(time)
+        chosen = catalog.solutions_named(names_of(solutions))
         base = catalog.solution(baseline) if baseline else None
         named = chosen + ([base] if base else [])
-        wanted = [catalog.definition(name).name for name in _names(definitions)]
+        wanted = [catalog.definition(name).name for name in names_of(definitions)]
         for solution in named if wanted else ():
             if solution.definition not in wanted:
                 raise DerbyError(
@@ -132,7 +131,7 @@ class TraceSet:
             recorded_rows.tallies(wanted[0] if len(wanted) == 1 else None), wanted, gpu, protocol
         )
         known = {name: recorded_rows.shapes(name) for name in names}
-        shapes = self._chosen(known, _names(workloads), _names(origin))
+        shapes = chosen_of(self.catalog, known, names_of(workloads), names_of(origin))
         only = tuple(sorted(solution.name for solution in named)) if chosen else None
         rankings: list[Ranking] = []
         for name in names:
@@ -168,14 +167,16 @@ class TraceSet:
 
         An operator's S counts its survey workloads where it has any. origin: only workloads of these, and the operators
         that have some."""
-        _check_time(time)
-        named = self.catalog.solutions_named(_names(solutions)) or self.catalog.solutions.values()
+        check_time(time)
+        named = self.catalog.solutions_named(names_of(solutions)) or self.catalog.solutions.values()
         known = {solution.name: solution for solution in named}
 
         def rows() -> Recorded:
             return recorded(self.catalog.traces(), known, gpu, protocol, time)
 
-        return importance_answer(ranked_by_importance(self.catalog, rows, known, _names(origin)), self.catalog.warnings)
+        return importance_answer(
+            ranked_by_importance(self.catalog, rows, known, names_of(origin)), self.catalog.warnings
+        )
 
     @_telling
     def leads(
@@ -196,9 +197,9 @@ class TraceSet:
         default whose solutions are fastest on the most shapes. time: graph or eager (default: both). by_operator: a
         table of operators beside the sentence, the most important one first.
         """
-        catalog, origins = self.catalog, _names(origin)
+        catalog, origins = self.catalog, names_of(origin)
         catalog.check_origins(origins)
-        names = [catalog.definition(name).name for name in _names(definitions)] or list(catalog.definitions)
+        names = [catalog.definition(name).name for name in names_of(definitions)] or list(catalog.definitions)
         rows = [row for row in catalog.traces() if row.definition in names]
         legs = legs_of(catalog, names, rows, origins)
         asked = [leg for leg in LEGS if leg in legs]
@@ -220,7 +221,7 @@ class TraceSet:
         """The libraries that were raced at each operator, in which version, and when, beside the newest version:
         that of a constraints file (lines `library==version`), or the one installed here."""
         catalog = self.catalog
-        names = [catalog.definition(name).name for name in _names(definitions)] or list(catalog.definitions)
+        names = [catalog.definition(name).name for name in names_of(definitions)] or list(catalog.definitions)
         counted = {name: [each.uuid for each in by_origin(catalog.workloads(name))[0]] for name in names}
         here = library_versions() if constraints is None else pinned_versions(Path(constraints))
         importance = published.importance(catalog.root, catalog.left_out)
@@ -244,9 +245,9 @@ class TraceSet:
         An operator's S counts its survey workloads where it has any. origin: only workloads of these. by_shape: tables
         of every shape; by default where definitions are named.
         """
-        names = _names(definitions)
-        gpus = [known_gpu(name) for name in _names(gpu)]
-        found = survey(self.catalog, gpus, names, with_traces=traces, origins=_names(origin), protocol=protocol)
+        names = names_of(definitions)
+        gpus = [known_gpu(name) for name in names_of(gpu)]
+        found = survey(self.catalog, gpus, names, with_traces=traces, origins=names_of(origin), protocol=protocol)
         return survey_answer(found, bool(names) if by_shape is None else by_shape)
 
     @_telling
@@ -255,19 +256,19 @@ class TraceSet:
         shapes or s."""
         recorded_rows = RecordedRows(self.catalog)
         recorded_rows.prepare()
-        found = listing(self.catalog, recorded_rows, _names(words), sort, _names(origin))
+        found = listing(self.catalog, recorded_rows, names_of(words), sort, names_of(origin))
         return listing_answer(found, self.catalog.warnings)
 
     @_telling
     def show(self, operator: str, *, origin: Names = ()) -> Answer[Contract]:
         """One operator's contract, solutions and workloads. DerbyError for a name that the set does not have."""
-        found = contract(self.catalog, operator, _names(origin))
+        found = contract(self.catalog, operator, names_of(origin))
         return contract_answer(found, self.catalog.root, self.catalog.warnings)
 
     def prompt(self, operator: str, *, gpu: str | None = None, origin: Names = ()) -> str:
         """The task of writing a kernel for an operator, in Markdown. gpu: whose floors and best times; default the one
         with the most rows. DerbyError for an unknown operator, origin or GPU."""
-        found = contract(self.catalog, operator, _names(origin))
+        found = contract(self.catalog, operator, names_of(origin))
         return operator_prompt(found, known_gpu(gpu or next(iter(found.gpus), "h200")))
 
     @_telling
@@ -308,8 +309,8 @@ class TraceSet:
         from kernelderby.api.adhoc import adhoc_of
         from kernelderby.api.machine import check
 
-        names = _names(solutions), _names(definitions)
-        with adhoc_of(self.catalog, *names, operator, _names(shapes)) as adhoc:
+        names = names_of(solutions), names_of(definitions)
+        with adhoc_of(self.catalog, *names, operator, names_of(shapes)) as adhoc:
             if adhoc is None:
                 return check(self.catalog, *names, **options).run()
             return adhoc.at_shapes(check(adhoc.catalog, adhoc.names, (adhoc.definition.name,), **options)).run()
@@ -332,11 +333,11 @@ class TraceSet:
         from kernelderby.api.adhoc import adhoc_of
         from kernelderby.api.machine import bench
 
-        names = _names(solutions), _names(definitions)
-        with adhoc_of(self.catalog, *names, operator, _names(shapes), with_rivals=True) as adhoc:
+        names = names_of(solutions), names_of(definitions)
+        with adhoc_of(self.catalog, *names, operator, names_of(shapes), with_rivals=True) as adhoc:
             catalog = adhoc.catalog if adhoc else self.catalog
             chosen = ((), (adhoc.definition.name,)) if adhoc else names
-            rows = bench(catalog, *chosen, _names(workloads), device=device, **settings)
+            rows = bench(catalog, *chosen, names_of(workloads), device=device, **settings)
             if adhoc:
                 adhoc.keep_rows(record)
             measured = sorted({row.definition for row in rows}) or [
@@ -350,7 +351,7 @@ class TraceSet:
         most, iterations, timeout_seconds, secret, device, as of `derby gate`."""
         from kernelderby.api.gate import gate
 
-        return gate(self.catalog, base, candidate, _names(workloads), **options)
+        return gate(self.catalog, base, candidate, names_of(workloads), **options)
 
     def _with_rows(
         self, rows: Sequence[RowCount], wanted: Sequence[str], gpu: str | None, protocol: str | None
@@ -381,83 +382,8 @@ class TraceSet:
         warnings += [f"{name}: has no rows to compare, left out" for name in chosen if name not in available]
         return [name for name in chosen if name in available], warnings
 
-    def _chosen(
-        self, known: Mapping[str, Sequence[Workload]], words: Sequence[str], origins: Sequence[str]
-    ) -> dict[str, list[Workload]]:
-        """Definition -> the known workloads of these origins that the words name there. DerbyError for an unknown
-        origin, and for a word that names none in any."""
-        self.catalog.check_origins(origins)
-        found = {name: of_origin(workloads, origins) for name, workloads in known.items()}
-        if len(found) == 1:
-            return {name: select_workloads(workloads, words) for name, workloads in found.items()}
-        for word in words:
-            if not any(is_named(workload, word) for workloads in found.values() for workload in workloads):
-                raise DerbyError(
-                    f"--workloads: no workload {word!r} in any of {len(found)} definitions; `derby show` lists them"
-                )
-        return {
-            name: [workload for workload in workloads if not words or any(is_named(workload, word) for word in words)]
-            for name, workloads in found.items()
-        }
-
-
-def ranked_by_importance(
-    catalog: Catalog, rows: Callable[[], Recorded], known: Mapping[str, Solution], origins: Sequence[str] = ()
-) -> ImportanceRanking:
-    """TraceSet.rank_by_importance() of some rows. known: the solutions that take part."""
-    catalog.check_origins(origins)
-    importance = published.importance(catalog.root, catalog.left_out)
-    if not importance:
-        raise DerbyError(f"--importance: {catalog.root}/profiles has no published_importance.csv; leave it out")
-    workloads = {
-        name: by_origin(of_origin(catalog.workloads(name), origins))[0]
-        for name in importance
-        if name in catalog.definitions
-    }
-    if origins:
-        workloads = {name: own for name, own in workloads.items() if own}
-        importance = {name: importance[name] for name in workloads}
-    return rank_by_importance(rows(), workloads, known, importance)
-
-
-def legs_of(
-    catalog: Catalog, names: Iterable[str], rows: Sequence[Measurement], origins: Sequence[str] = ()
-) -> dict[str, dict[str, list[Workload]]]:
-    """Leg (selection.LEGS) -> definition -> its workloads, fresh shapes of these rows among them."""
-    legs: dict[str, dict[str, list[Workload]]] = {}
-    by_definition: dict[str, list[Measurement]] = {}
-    for row in rows:
-        by_definition.setdefault(row.definition, []).append(row)
-    for name in names:
-        shapes = catalog.shapes(name, by_definition.get(name, ()))
-        for leg, part in by_leg(of_origin(shapes, origins)).items():
-            legs.setdefault(leg, {})[name] = part
-    return legs
-
 
 def open_set(path: Path | str | None = None) -> TraceSet:
     """The trace set in a folder, by default the one that the command `derby` works on there (docs/api.md). DerbyError
     where the folder has no definitions/."""
     return TraceSet(Catalog.open(find_set() if path is None else path))
-
-
-def _names(names: Names) -> tuple[str, ...]:
-    """Sizes may be numbers (workloads=5120); None is none."""
-    several = () if names is None else (names,) if isinstance(names, str | int) else tuple(names)
-    for name in several:
-        if not isinstance(name, str | int) or isinstance(name, bool):
-            raise DerbyError(f"{name!r:.60} is no name; give one, or a list of them")
-    return tuple(map(str, several))
-
-
-def _check_time(time: str | None) -> None:
-    if time is not None and time not in TIME_KINDS:
-        raise DerbyError(f"time: {time!r:.60} is unknown; {suggestion(str(time), TIME_KINDS)}")
-
-
-def known_gpu(name: str) -> Gpu:
-    """DerbyError for a GPU without a file of peaks."""
-    gpu = find_gpu(name)
-    if gpu is None:
-        raise DerbyError(f"--gpu: kernelderby/hardware/gpus has no {name!r}; {suggestion(name, gpus())}")
-    return gpu

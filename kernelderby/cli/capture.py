@@ -47,8 +47,8 @@ def command(
     replays, nsys's SQLite with ranges that tell sizes, or a folder of FlashInfer's fi_trace. With --out the shapes are
     workloads, weighted by their time, which `derby bench --root SET` races.
     """
+    from kernelderby.api.asked import known_gpu
     from kernelderby.api.capture import captured
-    from kernelderby.api.trace_set import known_gpu
     from kernelderby.catalog import Catalog
     from kernelderby.cli.shapes import counts
 

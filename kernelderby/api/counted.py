@@ -1,0 +1,66 @@
+"""Which workloads count: those that are named, in the importance ranking, in each leg of a lead."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+from kernelderby.catalog import Catalog, Solution, Workload, published
+from kernelderby.catalog.selection import by_leg, by_origin, is_named, of_origin, select_workloads
+from kernelderby.errors import DerbyError
+from kernelderby.rank.by_importance import ImportanceRanking, rank_by_importance
+from kernelderby.roofline.recorded import Recorded
+from kernelderby.rows.measurement import Measurement
+
+
+def ranked_by_importance(
+    catalog: Catalog, rows: Callable[[], Recorded], known: Mapping[str, Solution], origins: Sequence[str] = ()
+) -> ImportanceRanking:
+    """TraceSet.rank_by_importance() of some rows. known: the solutions that take part."""
+    catalog.check_origins(origins)
+    importance = published.importance(catalog.root, catalog.left_out)
+    if not importance:
+        raise DerbyError(f"--importance: {catalog.root}/profiles has no published_importance.csv; leave it out")
+    workloads = {
+        name: by_origin(of_origin(catalog.workloads(name), origins))[0]
+        for name in importance
+        if name in catalog.definitions
+    }
+    if origins:
+        workloads = {name: own for name, own in workloads.items() if own}
+        importance = {name: importance[name] for name in workloads}
+    return rank_by_importance(rows(), workloads, known, importance)
+
+
+def legs_of(
+    catalog: Catalog, names: Iterable[str], rows: Sequence[Measurement], origins: Sequence[str] = ()
+) -> dict[str, dict[str, list[Workload]]]:
+    """Leg (selection.LEGS) -> definition -> its workloads, fresh shapes of these rows among them."""
+    legs: dict[str, dict[str, list[Workload]]] = {}
+    by_definition: dict[str, list[Measurement]] = {}
+    for row in rows:
+        by_definition.setdefault(row.definition, []).append(row)
+    for name in names:
+        shapes = catalog.shapes(name, by_definition.get(name, ()))
+        for leg, part in by_leg(of_origin(shapes, origins)).items():
+            legs.setdefault(leg, {})[name] = part
+    return legs
+
+
+def chosen_of(
+    catalog: Catalog, known: Mapping[str, Sequence[Workload]], words: Sequence[str], origins: Sequence[str]
+) -> dict[str, list[Workload]]:
+    """Definition -> the known workloads of these origins that the words name there. DerbyError for an unknown
+    origin, and for a word that names none in any."""
+    catalog.check_origins(origins)
+    found = {name: of_origin(workloads, origins) for name, workloads in known.items()}
+    if len(found) == 1:
+        return {name: select_workloads(workloads, words) for name, workloads in found.items()}
+    for word in words:
+        if not any(is_named(workload, word) for workloads in found.values() for workload in workloads):
+            raise DerbyError(
+                f"--workloads: no workload {word!r} in any of {len(found)} definitions; `derby show` lists them"
+            )
+    return {
+        name: [workload for workload in workloads if not words or any(is_named(workload, word) for word in words)]
+        for name, workloads in found.items()
+    }
