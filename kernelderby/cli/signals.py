@@ -6,29 +6,51 @@ import os
 import signal
 import sys
 import time
+from _thread import start_new_thread
 from types import FrameType
 
+_GRACE_SECONDS = 20.0  # for unwinding: workers end, folders of theirs are removed
 _SAME_CAUSE_SECONDS = 1.0  # a closed terminal and a batch system send several at once
 
 
 class Signalled(SystemExit):
     def __init__(self, number: int) -> None:
-        super().__init__(128 + number)
+        self.exit_code = 128 + number
+        super().__init__(self.exit_code)
         self.name = signal.Signals(number).name
+        self._is_told = False
 
     def tell(self) -> None:
-        print(f"derby: ended by {self.name}; what is written stays", file=sys.stderr)
+        self._is_told = True
+        print(self._line, file=sys.stderr)
+
+    @property
+    def _line(self) -> str:
+        return f"derby: ended by {self.name}; what is written stays"
+
+    def end_late(self) -> None:
+        """Ends the process if it does not unwind: a callback or a destructor swallowed the exception, or what unwinds
+        waits for what does not come. Without threading's locks: the interrupted code may hold them."""
+        start_new_thread(self._end_after, (_GRACE_SECONDS,))
+
+    def _end_after(self, seconds: float) -> None:
+        time.sleep(seconds)
+        if not self._is_told:
+            os.write(2, f"{self._line}\n".encode())
+        os._exit(self.exit_code)
 
 
 def unwind_on_signals() -> None:
-    """What is ignored (nohup) stays ignored. A second signal, later than a moment, ends the process at once; its
-    workers end with it (measure/fence/watcher.py)."""
+    """What is ignored (nohup) stays ignored. A second signal, later than a moment, ends the process at once, and so
+    does the first one after a while; its workers end with it (measure/fence/watcher.py)."""
     first: list[float] = []
 
     def leave(number: int, frame: FrameType | None) -> None:
         if not first:
             first.append(time.monotonic())
-            raise Signalled(number)
+            ended = Signalled(number)
+            ended.end_late()
+            raise ended
         if time.monotonic() > first[0] + _SAME_CAUSE_SECONDS:
             signal.signal(number, signal.SIG_DFL)
             os.kill(os.getpid(), number)

@@ -25,9 +25,13 @@ VERBS = ("bench", "check", "tune", "profile run")
 CLUSTER = "bench --ray local --gpu cpu"  # by hand alone: Ray takes its time to start
 SIGNALS = (signal.SIGKILL, signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
 
-# What the command is where there is a GPU, without one.
+# What the command is where there is a GPU, without one. Signals are as in a terminal: under nohup SIGHUP is ignored, in
+# the background of a script SIGINT, by all that these tests start as well, and what is ignored ends no command.
 RUN = """
-import os, sys
+import os, signal, sys
+
+for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
+    signal.signal(number, signal.SIG_DFL)
 from kernelderby import cli
 from kernelderby.measure.machine import probe
 from kernelderby.measure.wire.replies import GpuSeen
@@ -125,6 +129,64 @@ def test_what_a_solution_started_ends_with_the_command(tmp_path):
         list(pool.map(is_right, *zip(*pairs, strict=True), folders))
 
 
+# Main's part of the command, with a verb that does not unwind.
+STAYS = """
+import atexit, signal, sys, time
+from kernelderby.cli import signals
+
+signal.signal(signal.{0}, signal.{1})
+signals._GRACE_SECONDS = 1.0
+signals.unwind_on_signals()
+
+
+def sleep(seconds):
+    print("begun", flush=True)
+    time.sleep(seconds)
+
+
+try:
+    {2}
+    time.sleep(600)
+except signals.Signalled as ended:
+    ended.tell()
+    raise
+"""
+
+
+def stays(sent: signal.Signals, how: str, verb: str, seconds: float = 60) -> tuple[int, str]:
+    words = [sys.executable, "-c", STAYS.format(sent.name, how, verb)]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
+        assert process.stdout is not None
+        try:
+            assert process.stdout.readline() == "begun\n"
+            process.send_signal(sent)
+            said = process.communicate(timeout=seconds)[0]
+        finally:
+            process.kill()
+    return process.returncode, said
+
+
+@pytest.mark.parametrize("sent", SIGNALS[1:], ids=lambda sent: sent.name)
+@pytest.mark.parametrize(
+    "verb",
+    [
+        "type('', (), {'__del__': lambda _: sleep(600)})()",  # a destructor swallows it, and the verb goes on
+        "atexit.register(time.sleep, 600), sleep(600)",  # it waits at its end, with the line told
+    ],
+    ids=["swallowed", "waits"],
+)
+def test_a_command_that_does_not_unwind_ends_all_the_same(sent, verb):
+    line = f"derby: ended by {sent.name}; what is written stays\n"
+    code, said = stays(sent, "SIG_DFL", verb)
+    assert code == 128 + sent
+    assert said.endswith(line)
+    assert said.count(line) == 1
+
+
+def test_what_is_ignored_ends_nothing():
+    assert stays(signal.SIGHUP, "SIG_IGN", "sleep(2), sys.exit('through')") == (1, "through\n")
+
+
 def all_pairs(times: int) -> int:
     failed = 0
     for _ in range(times):
@@ -133,7 +195,7 @@ def all_pairs(times: int) -> int:
                 with tempfile.TemporaryDirectory() as folder:
                     try:
                         is_right(verb, sent, Path(folder))
-                    except AssertionError as error:
+                    except (AssertionError, subprocess.TimeoutExpired) as error:
                         failed += 1
                         print(error, flush=True)
     print(f"{times * (len(VERBS) + 1) * len(SIGNALS)} runs, {failed} failed")
