@@ -61,7 +61,7 @@ def is_installed(folder: Path) -> bool:
 
 def install_words(extra: str) -> str:
     """The words that install an extra where this package came from: a checkout, or an index."""
-    is_checkout = (Path(__file__).resolve().parent.parent / "pyproject.toml").is_file()
+    is_checkout = (Path(__file__).resolve().parents[2] / "pyproject.toml").is_file()
     return f"pip install -e '.[{extra}]'" if is_checkout else f"pip install 'kernelderby[{extra}]'"
 
 

@@ -74,17 +74,20 @@ def test_each_hidden_size_gets_its_fastest_and_a_librarys_stays_flashinfers(cata
 @pytest.fixture
 def flashinfer():
     """Its modules without what its packages import, which takes seconds and warns."""
+    before = {name: module for name, module in sys.modules.items() if name.partition(".")[0] == "flashinfer"}
+    for name in before:
+        del sys.modules[name]
     found = importlib.util.find_spec("flashinfer")
     if found is None:
         pytest.skip("flashinfer is not installed")
-    before = set(sys.modules)
     for name in ("", ".trace.templates", ".trace_apply"):
         package = types.ModuleType(f"flashinfer{name}")
         package.__path__ = [f"{found.submodule_search_locations[0]}{name.replace('.', '/')}"]
         sys.modules[package.__name__] = package
     yield
-    for name in {each for each in sys.modules if each.partition(".")[0] == "flashinfer"} - before:
+    for name in [each for each in sys.modules if each.partition(".")[0] == "flashinfer"]:
         del sys.modules[name]
+    sys.modules.update(before)
 
 
 @pytest.mark.parametrize("twin", TWINS, ids=lambda twin: twin.name)

@@ -131,7 +131,7 @@ KILLED = """
 def killed_at(step, path, what, when="before"):
     run = subprocess.run(
         [sys.executable, "-c", textwrap.dedent(KILLED), step, str(path), what, when],
-        env={**os.environ, "PYTHONPATH": str(Path(files.__file__).parents[1])},
+        env={**os.environ, "PYTHONPATH": str(Path(files.__file__).parents[2])},
     )
     assert run.returncode == -signal.SIGKILL
 
@@ -198,7 +198,7 @@ def test_many_writers_of_one_file(tmp_path):
         "for _ in range(60): files.write_whole(Path(sys.argv[1]), sys.argv[2] * 5000)"
     )
     path = tmp_path / "file"
-    environment = {**os.environ, "PYTHONPATH": str(Path(files.__file__).parents[1])}
+    environment = {**os.environ, "PYTHONPATH": str(Path(files.__file__).parents[2])}
     runs = [subprocess.Popen([sys.executable, "-c", code, str(path), letter], env=environment) for letter in "abc"]
     assert [run.wait() for run in runs] == [0, 0, 0]
     assert path.read_text() in ("a" * 5000, "b" * 5000, "c" * 5000) and left_beside(path) == []
@@ -255,7 +255,7 @@ def test_a_true_limit_of_the_file_system(tmp_path):
         [sys.executable, "-c", textwrap.dedent(code), str(path)],
         capture_output=True,
         text=True,
-        env={**os.environ, "PYTHONPATH": str(Path(files.__file__).parents[1])},
+        env={**os.environ, "PYTHONPATH": str(Path(files.__file__).parents[2])},
     )
     assert run.returncode == 0 and run.stdout.count("could not be appended") == 7, run.stderr
     assert [line[0] + str(len(line)) for line in path.read_text().splitlines()] == ["0299", "1299", "2299"]
@@ -291,7 +291,7 @@ def test_nothing_is_lost_beside_other_writers_and_a_repair(tmp_path):
             print(number, flush=True)
     """
     path = tmp_path / "rows.jsonl"
-    environment = {**os.environ, "PYTHONPATH": str(Path(files.__file__).parents[1])}
+    environment = {**os.environ, "PYTHONPATH": str(Path(files.__file__).parents[2])}
 
     def start(name, count):
         return subprocess.Popen(

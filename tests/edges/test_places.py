@@ -135,7 +135,7 @@ def test_a_picture_is_the_same_whatever_the_settings(small_set, tmp_path, settin
         (tmp_path / "matplotlibrc").write_bytes(matplotlibrc)
     words = ["rank", D, "--root", small_set, "--format", "csv", "--plot", "race.png"]
     code = "import sys; from kernelderby.cli import main; main()"
-    environment = {**os.environ, "PYTHONPATH": str(Path(files.__file__).parents[1]), **settings}
+    environment = {**os.environ, "PYTHONPATH": str(Path(files.__file__).parents[2]), **settings}
     done = subprocess.run(
         [sys.executable, "-c", code, *map(str, words)], cwd=tmp_path, env=environment, capture_output=True, text=True
     )
@@ -154,7 +154,7 @@ def test_a_picture_that_cannot_be_drawn_is_one_line(small_set, tmp_path, setting
     if matplotlibrc:
         (tmp_path / "matplotlibrc").write_bytes(matplotlibrc)
     arguments = ["rank", D, "--root", small_set, "--format", "csv", "--plot", "race.svg"]
-    environment = {**os.environ, "PYTHONPATH": str(Path(files.__file__).parents[1]), **settings}
+    environment = {**os.environ, "PYTHONPATH": str(Path(files.__file__).parents[2]), **settings}
     done = subprocess.run(
         [sys.executable, "-c", "from kernelderby.cli import main; main()", *map(str, arguments)],
         cwd=tmp_path,
