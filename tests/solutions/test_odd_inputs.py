@@ -168,14 +168,25 @@ def of_reference(definition, case):
     return inputs
 
 
+def wanting_gradients(tensors):
+    """The same memory, as a model's weights lie outside of torch.no_grad()."""
+    return [
+        value.detach().requires_grad_() if isinstance(value, torch.Tensor) and value.is_floating_point() else value
+        for value in tensors.values()
+    ]
+
+
 def told_of(name, run, definition, case, inputs, move):
-    """Empty where a call is right; `move`: its tensors lie at odd addresses."""
+    """Empty where a call is right; `move`: its tensors lie at odd addresses. All of them want gradients, which no
+    solution's call takes part in."""
     outputs = outputs_of(definition.name, case)
     if move:
         inputs = {key: shifted(value) if isinstance(value, torch.Tensor) else value for key, value in inputs.items()}
         outputs = {key: shifted(value) for key, value in outputs.items()}
+    written = wanting_gradients(outputs)
     try:
-        run(*inputs.values(), *outputs.values())
+        run(*wanting_gradients(inputs), *written)
+        assert all(each.is_leaf for each in written), "an output has a history"
     except Exception as error:
         told = f"{type(error).__name__}: {error}"
         fine = re.fullmatch(rf"ValueError: {name}: .+", told) and (move or "fresh" not in case.label)

@@ -183,7 +183,7 @@ def solve(A_log, a, dt_bias, q, k, v, b, initial_state, slots, offsets, output, 
     """All of it, in place where final_state is initial_state. offsets: first token of each sequence and the number of
     tokens, or None: one sequence. key_major: a state lies [key_dim, value_dim], else [value_dim, key_dim]."""
     if final_state.data_ptr() != initial_state.data_ptr():
-        final_state.copy_(initial_state)
+        final_state.detach().copy_(initial_state.detach())
     (tokens, heads, value_dim), (q_heads, key_dim), sequences = v.shape, q.shape[1:], len(slots)
     if tokens == 0 or sequences == 0:
         return

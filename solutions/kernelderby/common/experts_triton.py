@@ -268,7 +268,7 @@ def _run_padded(tiles, hidden_states, gate_up_weight, down_weight, topk_ids, top
     wide = torch.empty(tokens, hidden + more, dtype=output.dtype, device=output.device)
     run(tiles, pad(hidden_states, (0, more)), None, gate_up, None, pad(down_weight, (0, between, 0, more)), None,
         topk_ids, topk_weights, wide)
-    output.copy_(wide[:, :hidden])
+    output.detach().copy_(wide[:, :hidden])
 
 
 def run(tiles, hidden_states, hidden_states_scale, gate_up_weight, gate_up_weight_scale, down_weight, down_weight_scale,
@@ -281,7 +281,7 @@ def run(tiles, hidden_states, hidden_states_scale, gate_up_weight, gate_up_weigh
     if output.numel() == 0:
         return
     if top_k == 0 or experts == 0 or intermediate == 0:
-        output.zero_()
+        output.detach().zero_()
         return
     if hidden_states_scale is None and (hidden % 8 or intermediate % 8):
         _run_padded(tiles, hidden_states, gate_up_weight, down_weight, topk_ids, topk_weights, output)

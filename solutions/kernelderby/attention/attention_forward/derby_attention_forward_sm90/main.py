@@ -43,7 +43,6 @@ check = contract.Contract("derby_attention_forward_sm90", aligned=16, where=("le
     cu_seqlens_k="int32 len_cu_seqlens", output="bfloat16 num_tokens num_heads head_dim")
 
 
-@torch.no_grad()
 def run(query, key, value, cu_seqlens_q, cu_seqlens_k, max_seqlen, sm_scale, output):
     """Shapes as in the definition, all contiguous and at addresses that 16 divides; max_seqlen and sm_scale are
     numbers."""

@@ -7,8 +7,6 @@ the tokens, so the grid needs no number that only the GPU knows.
 import importlib
 import os
 
-import torch
-
 __path__ = [os.path.dirname(__file__)]
 contract = importlib.import_module(f"{__name__}.contract")
 tuning = importlib.import_module(f"{__name__}.tuning")
@@ -31,7 +29,6 @@ check = contract.Contract("derby_attention_forward_triton", on_current=True, whe
     cu_seqlens_k="int32 len_cu_seqlens", output="bfloat16 num_tokens num_heads head_dim")
 
 
-@torch.no_grad()
 def run(query, key, value, cu_seqlens_q, cu_seqlens_k, max_seqlen, sm_scale, output):
     """query, key, value bfloat16 [num_tokens, heads, head_dim], cu_seqlens_q, cu_seqlens_k int32 [num_seqs + 1]; the
     other two are numbers -> output like query."""

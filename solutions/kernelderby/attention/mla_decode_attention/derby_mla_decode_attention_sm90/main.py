@@ -4,8 +4,6 @@ all tiles for the others (common/latent_attention.cu, two launches); by estimate
 import importlib
 import os
 
-import torch
-
 __path__ = [os.path.dirname(__file__)]
 tuning = importlib.import_module(f"{__name__}.tuning")
 tuned = importlib.import_module(f"{__name__}.tuned")
@@ -73,7 +71,6 @@ check = contract.Contract("derby_mla_decode_attention_sm90", query="bfloat16 bat
                           output="bfloat16 batch_size num_heads 512")
 
 
-@torch.no_grad()
 def run(query, kv_cache, context_lens, max_context_len, sm_scale, output):
     """query bf16 [batch, heads, 576], kv_cache bf16 [batch, slots, 576], context_lens int32 [batch] -> output bf16
     [batch, heads, 512]."""

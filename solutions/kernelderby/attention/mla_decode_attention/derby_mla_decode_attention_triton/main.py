@@ -6,7 +6,6 @@ split_context.py, which lies beside this file once it is packed, puts the parts 
 import importlib
 import os
 
-import torch
 import triton
 import triton.language as tl
 
@@ -84,7 +83,6 @@ check = contract.Contract("derby_mla_decode_attention_triton", on_current=True,
                           context_lens="int32 batch_size", output="bfloat16 batch_size num_heads 512")
 
 
-@torch.no_grad()
 def run(query, kv_cache, context_lens, max_context_len, sm_scale, output):
     """query bf16 [batch, heads, 576], kv_cache bf16 [batch, slots, 576], context_lens int32 [batch] -> output bf16
     [batch, heads, 512]."""

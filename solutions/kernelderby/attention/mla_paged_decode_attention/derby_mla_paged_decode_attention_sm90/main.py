@@ -3,8 +3,6 @@
 import importlib
 import os
 
-import torch
-
 __path__ = [os.path.dirname(__file__)]
 contract = importlib.import_module(f"{__name__}.contract")
 cuda_library = importlib.import_module(f"{__name__}.cuda_library")
@@ -21,7 +19,6 @@ check = contract.Contract("derby_mla_paged_decode_attention_sm90",
                           output="bfloat16 batch_size num_heads 512")
 
 
-@torch.no_grad()
 def run(query, kv_cache, block_table, context_lens, max_context_len, sm_scale, output):
     """query bf16 [batch, heads, 576], kv_cache bf16 [blocks, block_size, 576], block_table int32 [batch, columns],
     context_lens int32 [batch] -> output bf16 [batch, heads, 512]."""

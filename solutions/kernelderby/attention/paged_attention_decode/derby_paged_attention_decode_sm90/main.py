@@ -98,7 +98,7 @@ def run_with(config, query, key_cache, value_cache, block_table, context_lens, m
         wide = torch.empty_like(padded(query))
         run_with(config, padded(query), padded(key_cache), padded(value_cache), block_table, context_lens,
                  max_context_len, sm_scale, wide)
-        output.copy_(wide[..., :output.shape[-1]])
+        output.detach().copy_(wide[..., :output.shape[-1]])
         return
     (sequences, heads, head_dim), kv_heads = query.shape, key_cache.shape[2]
     library(query.device, query, key_cache, value_cache, block_table, context_lens, output, sequences, heads, kv_heads,
@@ -113,7 +113,6 @@ check = contract.Contract("derby_paged_attention_decode_sm90",
     context_lens="int32 num_seqs", output="bfloat16 num_seqs num_query_heads head_dim")
 
 
-@torch.no_grad()
 def run(query, key_cache, value_cache, block_table, context_lens, max_context_len, sm_scale, output):
     """query bf16 [num_seqs, heads, head_dim], caches bf16 [blocks, 16, kv_heads, head_dim], block_table int32
     [num_seqs, columns], context_lens int32 [num_seqs] -> output, as query."""

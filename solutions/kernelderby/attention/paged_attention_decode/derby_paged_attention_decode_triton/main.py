@@ -6,8 +6,6 @@ split_context.py, which lies beside this file once it is packed, puts the parts 
 import importlib
 import os
 
-import torch
-
 __path__ = [os.path.dirname(__file__)]
 contract = importlib.import_module(f"{__name__}.contract")
 tuning = importlib.import_module(f"{__name__}.tuning")
@@ -30,7 +28,6 @@ check = contract.Contract("derby_paged_attention_decode_triton", on_current=True
     context_lens="int32 num_seqs", output="bfloat16 num_seqs num_query_heads head_dim")
 
 
-@torch.no_grad()
 def run(query, key_cache, value_cache, block_table, context_lens, max_context_len, sm_scale, output):
     """query bf16 [num_seqs, heads, head_dim], caches bf16 [blocks, 16, kv_heads, head_dim], block_table int32
     [num_seqs, columns], context_lens int32 [num_seqs] -> output, as query."""

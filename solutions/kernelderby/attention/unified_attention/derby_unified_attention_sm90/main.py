@@ -78,7 +78,6 @@ check = contract.Contract("derby_unified_attention_sm90", aligned=16,
     output="bfloat16 num_tokens num_query_heads head_dim")
 
 
-@torch.no_grad()
 def run(query, key_cache, value_cache, cu_seqlens_q, seq_lens, block_table, max_query_len, max_seq_len, sm_scale,
         output):
     """Shapes as in the definition, all contiguous and at addresses that 16 divides; the last three inputs are

@@ -9,8 +9,6 @@ tile's keys go to several programs, and a second kernel puts their parts togethe
 import importlib
 import os
 
-import torch
-
 __path__ = [os.path.dirname(__file__)]
 contract = importlib.import_module(f"{__name__}.contract")
 tuning = importlib.import_module(f"{__name__}.tuning")
@@ -37,7 +35,6 @@ check = contract.Contract("derby_unified_attention_triton", on_current=True,
     output="bfloat16 num_tokens num_query_heads head_dim")
 
 
-@torch.no_grad()
 def run(query, key_cache, value_cache, cu_seqlens_q, seq_lens, block_table, max_query_len, max_seq_len, sm_scale,
         output):
     """query bfloat16 [num_tokens, heads, head_dim], caches bfloat16 [num_blocks, 16, kv_heads, head_dim], cu_seqlens_q

@@ -58,7 +58,7 @@ choose = tuning.Chooser(tuned.FOUND, tuning_key, candidates)
 def run_with(config, x, x_scale, weight, weight_scale, output):
     (m, k), n = x.shape, weight.shape[0]
     if m == 0 or n == 0 or k == 0:
-        output.zero_()
+        output.detach().zero_()
         return
     library(x.device, x, x_scale, weight, weight_scale, output, m, n, k // BLOCK, config["variant"], config["group"],
             multiprocessors(x.device))
@@ -70,7 +70,6 @@ check = contract.Contract("derby_block_scaled_mm_sm90", aligned=16,
                           weight_scale="float32 num_n_blocks num_k_blocks", output="float32 m n")
 
 
-@torch.no_grad()
 def run(x, x_scale, weight, weight_scale, output):
     """x fp8 [m, k], x_scale float32 [m, k / 128], weight fp8 [n, k], weight_scale float32 [n / 128, k / 128] -> output
     float32 [m, n]. All contiguous and at addresses that 16 divides; n and k multiples of 128."""

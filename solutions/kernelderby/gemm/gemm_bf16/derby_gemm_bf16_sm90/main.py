@@ -36,7 +36,6 @@ def run_with(config, x, weight, bias, output):
             dense_choice.multiprocessors(x.device))
 
 
-@torch.no_grad()
 def run(x, weight, bias, output):
     """x bf16 [m, k], weight bf16 [n, k], bias bf16 [0 or 1, n] -> output bf16 [m, n]. Contiguous, at addresses that 16
     divides."""

@@ -94,7 +94,6 @@ check = contract.Contract("derby_gemm_bf16_triton", on_current=True, where=("bia
                           weight="bfloat16 n k", bias="bfloat16 bias_rows n", output="bfloat16 m n")
 
 
-@torch.no_grad()
 def run(x, weight, bias, output):
     """x bf16 [m, k], weight bf16 [n, k], bias bf16 [0 or 1, n] -> output bf16 [m, n]. Fastest at
     addresses that 16 divides."""

@@ -84,7 +84,6 @@ check = contract.Contract("derby_linear_sigmoid_mul_sm90", aligned=16,
                           output="bfloat16 num_tokens out_features")
 
 
-@torch.no_grad()
 def run(hidden_states, weight, bias, multiplier, output):
     """hidden_states bf16 [num_tokens, hidden_size], weight bf16 [out_features, hidden_size], bias bf16 [out_features]
     -> output, as multiplier: bf16 [num_tokens, out_features]. Addresses that 16 divides."""

@@ -8,8 +8,6 @@ found by marking bytes in shared memory.
 import importlib
 import os
 
-import torch
-
 __path__ = [os.path.dirname(__file__)]
 choice = importlib.import_module(f"{__name__}.choice")
 contract = importlib.import_module(f"{__name__}.contract")
@@ -84,7 +82,6 @@ check = contract.Contract("derby_reshape_and_cache",
     value_cache_out="bfloat16 num_blocks 16 num_heads head_dim")
 
 
-@torch.no_grad()
 def run(key, value, key_cache, value_cache, slot_mapping, key_cache_out, value_cache_out):
     """key, value bfloat16 [num_tokens, num_heads, head_dim], caches [num_blocks, block_size, num_heads, head_dim],
     slot_mapping int64 [num_tokens], distinct or negative -> new caches."""

@@ -7,8 +7,6 @@ the initial state costs all of them 158 registers a thread.
 import importlib
 import os
 
-import torch
-
 __path__ = [os.path.dirname(__file__)]
 choice = importlib.import_module(f"{__name__}.choice")
 contract = importlib.import_module(f"{__name__}.contract")
@@ -57,7 +55,6 @@ check = contract.Contract("derby_causal_conv1d", aligned=16,
     output="bfloat16 num_tokens dim")
 
 
-@torch.no_grad()
 def run(x, weight, bias, initial_state, output):
     """x bfloat16 [num_tokens, dim], weight [dim, 4], bias [dim], initial_state [dim, 3] -> output, as x. All at
     addresses that 16 divides."""

@@ -3,8 +3,6 @@
 import importlib
 import os
 
-import torch
-
 __path__ = [os.path.dirname(__file__)]
 contract = importlib.import_module(f"{__name__}.contract")
 cuda_library = importlib.import_module(f"{__name__}.cuda_library")
@@ -20,7 +18,6 @@ check = contract.Contract("derby_chunk_delta_rule_output_sm90", aligned=16,
     g="float32 num_tokens num_v_heads", output="bfloat16 num_tokens num_v_heads 128")
 
 
-@torch.no_grad()
 def run(q, k, v, h, g, output):
     """q, k bf16 [num_tokens, num_q_heads, 128], v bf16 [num_tokens, num_v_heads, 128], h bf16 [num_chunks, num_v_heads,
     128, 128], g float32 [num_tokens, num_v_heads] -> output, as v. All at addresses that 16 divides."""

@@ -3,7 +3,6 @@
 import importlib
 import os
 
-import torch
 import triton
 import triton.language as tl
 
@@ -52,7 +51,6 @@ check = contract.Contract("derby_chunk_delta_rule_output_triton", on_current=Tru
     g="float32 num_tokens num_v_heads", output="bfloat16 num_tokens num_v_heads value_dim")
 
 
-@torch.no_grad()
 def run(q, k, v, h, g, output):
     """q, k bf16 [num_tokens, num_q_heads, key_dim], v bf16 [num_tokens, num_v_heads, value_dim], h bf16 [num_chunks,
     num_v_heads, key_dim, value_dim], g float32 [num_tokens, num_v_heads] -> output, as v."""

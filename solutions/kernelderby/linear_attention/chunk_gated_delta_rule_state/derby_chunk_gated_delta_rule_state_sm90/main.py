@@ -3,8 +3,6 @@
 import importlib
 import os
 
-import torch
-
 __path__ = [os.path.dirname(__file__)]
 contract = importlib.import_module(f"{__name__}.contract")
 cuda_library = importlib.import_module(f"{__name__}.cuda_library")
@@ -23,7 +21,6 @@ check = contract.Contract("derby_chunk_gated_delta_rule_state_sm90", aligned=16,
     v_new="bfloat16 num_tokens num_v_heads 128", final_state="float32 1 num_v_heads 128 128")
 
 
-@torch.no_grad()
 def run(k, w, u, g, initial_state, initial_state_indices, chunk_starts, h, v_new, final_state):
     """k bf16 [num_tokens, num_k_heads, 128], w and u bf16 [num_tokens, num_v_heads, 128], g float32 [num_tokens,
     num_v_heads], initial_state float32 [state_count, num_v_heads, 128, 128] -> h bf16 [num_chunks, num_v_heads, 128,

@@ -4,7 +4,6 @@ over all chunks, in registers."""
 import importlib
 import os
 
-import torch
 import triton
 import triton.language as tl
 
@@ -65,7 +64,6 @@ check = contract.Contract("derby_chunk_gated_delta_rule_state_triton", on_curren
     v_new="bfloat16 num_tokens num_v_heads value_dim", final_state="float32 1 num_v_heads key_dim value_dim")
 
 
-@torch.no_grad()
 def run(k, w, u, g, initial_state, initial_state_indices, chunk_starts, h, v_new, final_state):
     """k bf16 [num_tokens, num_k_heads, key_dim], w bf16 [num_tokens, num_v_heads, key_dim], u bf16 [num_tokens,
     num_v_heads, value_dim], g float32 [num_tokens, num_v_heads], initial_state float32 [state_count, num_v_heads,

@@ -26,7 +26,6 @@ check = contract.Contract("derby_gated_delta_rule_update_sm90", aligned=16,
     final_state="float32 state_count num_v_heads 128 128")
 
 
-@torch.no_grad()
 def run(A_log, a, dt_bias, q, k, v, b, initial_state, initial_state_indices, output, final_state):
     """A_log float32 and dt_bias bf16 [num_v_heads]; a, b bf16 [num_tokens, num_v_heads]; q, k bf16 [num_tokens,
     num_q_heads, 128]; v bf16 [num_tokens, num_v_heads, 128]; initial_state float32 [state_count, num_v_heads, 128,

@@ -3,8 +3,6 @@
 import importlib
 import os
 
-import torch
-
 __path__ = [os.path.dirname(__file__)]
 contract = importlib.import_module(f"{__name__}.contract")
 delta_rule_triton = importlib.import_module(f"{__name__}.delta_rule_triton")
@@ -20,7 +18,6 @@ check = contract.Contract("derby_gated_delta_rule_update_triton", on_current=Tru
     final_state="float32 state_count num_v_heads key_dim value_dim")
 
 
-@torch.no_grad()
 def run(A_log, a, dt_bias, q, k, v, b, initial_state, initial_state_indices, output, final_state):
     """A_log float32 and dt_bias bf16 [num_v_heads]; a, b bf16 [num_tokens, num_v_heads]; q, k bf16 [num_tokens,
     num_q_heads, key_dim]; v bf16 [num_tokens, num_v_heads, value_dim]; initial_state float32 [state_count,

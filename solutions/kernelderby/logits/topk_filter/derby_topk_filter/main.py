@@ -9,8 +9,6 @@ import importlib
 import os
 from math import log2
 
-import torch
-
 __path__ = [os.path.dirname(__file__)]
 choice = importlib.import_module(f"{__name__}.choice")
 contract = importlib.import_module(f"{__name__}.contract")
@@ -78,7 +76,6 @@ check = contract.Contract("derby_topk_filter",
     logits="float32 num_tokens vocab_size", output="float32 num_tokens vocab_size")
 
 
-@torch.no_grad()
 def run(logits, top_k, filter_value, output):
     """logits float32 [num_tokens, vocab_size], top_k and filter_value numbers -> output, as logits."""
     check(logits, output)

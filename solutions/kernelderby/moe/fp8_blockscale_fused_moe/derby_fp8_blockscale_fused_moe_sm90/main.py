@@ -87,7 +87,6 @@ check = contract.Contract("derby_fp8_blockscale_fused_moe_sm90", aligned=16,
            "intermediate_size == 128 * num_intermediate_blocks", "gate_up_size == 128 * num_gate_up_blocks"))
 
 
-@torch.no_grad()
 def run(hidden_states, hidden_states_scale, gate_up_weight, gate_up_weight_scale, down_weight, down_weight_scale,
         topk_ids, topk_weights, output):
     """hidden_states e4m3 [num_tokens, hidden_size] with scales -> output bfloat16 of that shape. Over 256 experts

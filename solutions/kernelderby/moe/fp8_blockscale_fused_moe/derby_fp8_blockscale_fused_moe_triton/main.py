@@ -4,8 +4,6 @@ intermediate is quantised again by 1x128; a token's bf16 rows are summed in floa
 import importlib
 import os
 
-import torch
-
 __path__ = [os.path.dirname(__file__)]
 contract = importlib.import_module(f"{__name__}.contract")
 experts_triton = importlib.import_module(f"{__name__}.experts_triton")
@@ -53,7 +51,6 @@ check = contract.Contract("derby_fp8_blockscale_fused_moe_triton", aligned=16, o
            "intermediate_size == 128 * num_intermediate_blocks", "gate_up_size == 128 * num_gate_up_blocks"))
 
 
-@torch.no_grad()
 def run(hidden_states, hidden_states_scale, gate_up_weight, gate_up_weight_scale, down_weight, down_weight_scale,
         topk_ids, topk_weights, output):
     """hidden_states e4m3 [num_tokens, hidden_size] with scales -> output bfloat16 of that shape."""

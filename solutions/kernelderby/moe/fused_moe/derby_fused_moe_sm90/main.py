@@ -103,7 +103,6 @@ check = contract.Contract("derby_fused_moe_sm90", aligned=16,
     where=("gate_up_size == 2 * intermediate_size",))
 
 
-@torch.no_grad()
 def run(hidden_states, gate_up_weight, down_weight, topk_ids, topk_weights, output):
     """hidden_states bf16 [num_tokens, hidden_size] -> output float32 of that shape. Over 256 experts, and
     sizes that 8 does not divide, take experts_triton.py. Everything contiguous, at addresses that 16 divides."""

@@ -4,8 +4,6 @@ are bfloat16; a token's rows are summed in float32 in the order of its experts."
 import importlib
 import os
 
-import torch
-
 __path__ = [os.path.dirname(__file__)]
 contract = importlib.import_module(f"{__name__}.contract")
 experts_triton = importlib.import_module(f"{__name__}.experts_triton")
@@ -45,7 +43,6 @@ check = contract.Contract("derby_fused_moe_triton", aligned=16, on_current=True,
     where=("gate_up_size == 2 * intermediate_size",))
 
 
-@torch.no_grad()
 def run(hidden_states, gate_up_weight, down_weight, topk_ids, topk_weights, output):
     """hidden_states bf16 [num_tokens, hidden_size] -> output float32 of that shape. Sizes that 8 divides."""
     check(hidden_states, gate_up_weight, down_weight, topk_ids, topk_weights, output)

@@ -3,8 +3,6 @@
 import importlib
 import os
 
-import torch
-
 __path__ = [os.path.dirname(__file__)]
 contract = importlib.import_module(f"{__name__}.contract")
 tuning = importlib.import_module(f"{__name__}.tuning")
@@ -43,7 +41,6 @@ check = contract.Contract("derby_moe_align_block_size", aligned=16,
     expert_ids="int32 num_blocks", num_tokens_post_padded="int32 1")
 
 
-@torch.no_grad()
 def run(topk_ids, block_slots, sorted_token_ids, expert_ids, num_tokens_post_padded):
     """topk_ids int32 [num_tokens, 8] of 128 experts, block_slots [num_blocks] -> sorted_token_ids int32 [num_blocks,
     128], expert_ids int32 [num_blocks], num_tokens_post_padded int32 [1]. Within an expert in any order."""

@@ -3,8 +3,6 @@
 import importlib
 import os
 
-import torch
-
 __path__ = [os.path.dirname(__file__)]
 contract = importlib.import_module(f"{__name__}.contract")
 tuning = importlib.import_module(f"{__name__}.tuning")
@@ -43,7 +41,6 @@ check = contract.Contract("derby_moe_count_and_sort", aligned=16,
     expert_offsets="int32 129")
 
 
-@torch.no_grad()
 def run(topk_ids, sorted_pairs, expert_counts, expert_offsets):
     """topk_ids int32 [num_tokens, 8] of 128 experts -> sorted_pairs, as topk_ids, expert_counts int32 [128],
     expert_offsets int32 [129]. Within an expert in any order."""

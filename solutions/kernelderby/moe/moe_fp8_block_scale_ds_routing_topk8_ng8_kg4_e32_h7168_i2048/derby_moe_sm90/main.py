@@ -97,7 +97,6 @@ check = contract.Contract("derby_moe_sm90", aligned=16,
     gemm2_weights_scale="float32 32 56 16", output="bfloat16 seq_len 7168")
 
 
-@torch.no_grad()
 def run(routing_logits, routing_bias, hidden_states, hidden_states_scale, gemm1_weights, gemm1_weights_scale,
         gemm2_weights, gemm2_weights_scale, local_expert_offset, routed_scaling_factor, output):
     """Shapes as in the definition, all contiguous and at addresses that 16 divides. local_expert_offset and

@@ -375,7 +375,6 @@ check = contract.Contract("triton_compact", aligned=16,
     output="bfloat16 seq_len hidden_size")
 
 
-@torch.no_grad()
 def run(routing_logits, routing_bias, hidden_states, hidden_states_scale, gemm1_weights, gemm1_weights_scale,
         gemm2_weights, gemm2_weights_scale, local_expert_offset, routed_scaling_factor, output):
     """Shapes as in the definition, all contiguous; hidden_size a multiple of 256, intermediate_size of 128, a power of

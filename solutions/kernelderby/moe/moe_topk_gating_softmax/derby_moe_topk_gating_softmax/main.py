@@ -10,7 +10,6 @@ about half of them.
 import importlib
 import os
 
-import torch
 import triton
 import triton.language as tl
 
@@ -103,7 +102,6 @@ check = contract.Contract("derby_moe_topk_gating_softmax", on_current=True, wher
     topk_ids="int32 num_tokens 8")
 
 
-@torch.no_grad()
 def run(gating_logits, topk_weights, topk_ids):
     """gating_logits float32 [num_tokens, num_experts] -> topk_weights float32, topk_ids int32 [num_tokens, top_k];
     top_k is a power of two."""

@@ -140,7 +140,6 @@ check = contract.Contract("derby_fused_qkv_rope", on_current=True, where=("head_
                           output="float16 num_tokens num_heads head_dim")
 
 
-@torch.no_grad()
 def run(qkv, positions, num_q_heads, num_kv_heads, rope_base, output):
     """qkv float16 [num_tokens, num_heads, head_dim], positions int32 [num_tokens], heads in the order query, key, value
     -> output, as qkv, which it may be."""

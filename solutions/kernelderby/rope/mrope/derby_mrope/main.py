@@ -10,7 +10,6 @@ read its heads before it writes them.
 import importlib
 import os
 
-import torch
 import triton
 import triton.language as tl
 
@@ -102,7 +101,6 @@ check = contract.Contract("derby_mrope", on_current=True,
                           key_out="bfloat16 num_tokens num_kv_heads head_size")
 
 
-@torch.no_grad()
 def run(query, key, cos, sin, section_time, section_height, section_width, query_out, key_out):
     """query, key bfloat16 [num_tokens, heads, head_size], cos, sin float32 [3, num_tokens, head_size / 2] -> turned.
     head_size / 2 is a power of two."""
