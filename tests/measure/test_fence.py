@@ -181,7 +181,8 @@ for what in (
     lambda: os.setpriority(os.PRIO_USER, 0, 5),
     lambda: fcntl.fcntl(os.pipe()[1], 1031, 1 << 20),
     lambda: socket.socketpair()[0].sendmsg([b"1"]),
-    *(lambda family=family: socket.socket(family, socket.SOCK_STREAM) for family in (1, 2, 10, 17, 31, 38, 40)),
+    *(lambda family=family: socket.socket(family, socket.SOCK_STREAM) for family in (2, 10, 17, 31, 38, 40)),
+    *(lambda kind=kind: socket.socket(socket.AF_UNIX, kind) for kind in (socket.SOCK_DGRAM, socket.SOCK_RAW)),
 ):
     try:
         what()
@@ -190,6 +191,11 @@ for what in (
         continue
     raise SystemExit("not refused")
 socket.socket(socket.AF_NETLINK, socket.SOCK_RAW).close()
+for kind in (socket.SOCK_STREAM, socket.SOCK_SEQPACKET):  # CUDA's driver opens one of them, and goes on where nobody is
+    with socket.socket(socket.AF_UNIX, kind) as listener, socket.socket(socket.AF_UNIX, kind) as caller:
+        listener.bind(f"{chr(0)}derby-{os.getpid()}-{int(kind)}")
+        listener.listen()
+        assert caller.connect_ex(listener.getsockname()) == errno.ECONNREFUSED
 most = resource.getrlimit(resource.RLIMIT_RTTIME)[1]
 try:
     resource.setrlimit(resource.RLIMIT_RTTIME, (5, 5))

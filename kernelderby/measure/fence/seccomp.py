@@ -76,11 +76,13 @@ _WITH = {
     "ioctl": ((16, 29), 1, [0x8901, 0x8902, 0x5412, 0x40086602, 0x401C5820]),
 }
 
-# Families of sockets that a worker may open, where libraries look at the machine's interfaces (AF_NETLINK). Pairs
-# (socketpair) are another call. With CUDA's Multi-Process Service its pipes are sockets of AF_UNIX.
-_SOCKET = (41, 198)
+# Families of sockets that a worker may open: AF_NETLINK, with which libraries look at the machine's interfaces, and
+# AF_UNIX, with which CUDA's driver looks for its Multi-Process Service before it does anything else: without such a
+# socket it ends with error 304. Where no service runs, connections are refused, and so are kinds of sockets that send
+# without one. Pairs (socketpair) are another call.
+_SOCKET, _CONNECT = (41, 198), (42, 203)
 _FAMILIES = (16,)
-_AF_UNIX = 1
+_AF_UNIX, _KIND, _CONNECTED_KINDS = 1, 0xF, (1, 5)  # SOCK_STREAM, SOCK_SEQPACKET
 _CLONE = (56, 220)
 _NAMESPACES = 0x7E020000  # CLONE_NEWNS, NEWCGROUP, NEWUTS, NEWIPC, NEWUSER, NEWPID, NEWNET
 
@@ -203,7 +205,9 @@ def _program(targets: Collection[int], has_service: bool) -> bytes:
     for numbers, argument, values in _WITH.values():
         code += _rule(numbers[column], _answered_when(argument, values, _REFUSE))
     families = (*_FAMILIES, _AF_UNIX) if has_service else _FAMILIES
-    code += _rule(_SOCKET[column], [*_answered_when(0, families, _ALLOW)[:-1], (_RETURN, 0, 0, _REFUSE)])
+    code += _rule(_SOCKET[column], [*_answered_when(0, families, _ALLOW)[:-1], *_socket_of_the_driver(), _REFUSED_HERE])
+    if not has_service:
+        code += _rule(_CONNECT[column], [(_RETURN, 0, 0, _FAIL | errno.ECONNREFUSED)])
     makes_one = [_argument(0), (_ANY_BIT, 0, 1, _NAMESPACES), (_RETURN, 0, 0, _REFUSE), (_RETURN, 0, 0, _ALLOW)]
     code += _rule(_CLONE[column], makes_one)
     for name, (numbers, argument) in _OF_ITSELF.items():
@@ -212,6 +216,13 @@ def _program(targets: Collection[int], has_service: bool) -> bytes:
         all_of_it = [_argument(argument), (_AND, 0, 0, _OF_THE_OWNER), (_EQUAL, 0, 1, _OF_THE_OWNER)]
         code += _rule(numbers[column], [*all_of_it, (_RETURN, 0, 0, _ALLOW), (_RETURN, 0, 0, _FAIL)])
     return _packed([*code, (_RETURN, 0, 0, _ALLOW)])
+
+
+def _socket_of_the_driver() -> list[Instruction]:
+    """Goes through where the socket is one of AF_UNIX that sends nothing before it is connected."""
+    stream, packets = _CONNECTED_KINDS
+    kinds = [(_EQUAL, 1, 0, stream), (_EQUAL, 0, 1, packets), (_RETURN, 0, 0, _ALLOW)]
+    return [(_EQUAL, 0, 2 + len(kinds), _AF_UNIX), _argument(1), (_AND, 0, 0, _KIND), *kinds]
 
 
 def _of_itself(name: str) -> list[Instruction]:
