@@ -13,6 +13,7 @@ import sys
 import pytest
 
 from kernelderby.api.authoring import new_operator
+from kernelderby.authoring.scratch import shape_lines
 from kernelderby.authoring.solution import LANGUAGES
 from kernelderby.authoring.words import tensor
 from kernelderby.catalog import Catalog
@@ -119,6 +120,126 @@ def test_every_language_has_sources_that_compile_and_a_folder_that_loads(own, de
         compile(solution.sources["main.py"], "main.py", "exec")
         assert not any("@name@" in text or "@inputs@" in text for text in solution.sources.values())
         assert json.loads(solution.json_path.read_text())["spec"]["entry_point"] == "main.py::run"
+
+
+def test_sizes_that_follow_from_axes_are_constraints(own, derby):
+    words = ["rows:bf16[T,D]", "starts:i32[B+1]=offsets(T)", "scale:f32[T,D/128]=0.5..1", "weight:f32[B]"]
+    body = "torch.stack([rows[a:b].float().sum(0) * w for a, b, w in zip(starts[:-1], starts[1:], weight)])"
+    code, out, err = derby(
+        *("new", "operator", "segments", *words, "--run", body),
+        *("--size", "T=8", "--size", "D=128,200", "--size", "B=3"),
+    )
+    assert code == 0 and "starts:i32[B+1]=offsets(T), scale:f32[T,D/128]=0.5..1.0" in out, err
+    assert "T=8 D=200 B=3: D/128 is 1.5625, no size; left out" in out
+    (workload,) = Catalog.open(own, strict=True).workloads("segments")
+    assert workload.axes == {"T": 8, "D": 128, "B_plus_1": 4, "D_over_128": 1, "B": 3}
+    definition = Catalog.open(own).definition("segments")
+    assert definition.constraints == ("B_plus_1 == B+1", "D_over_128 == D/128")
+    code, out, err = derby("check", "segments")
+    assert code == 0 and "B=1 B_plus_1=2" in out, out + err
+    module = {}
+    exec((own / "definitions/own/segments.py").read_text(), module)
+    drawn = module["generate_inputs"]({**workload.axes, "seed": 1}, "cpu")["starts"]
+    assert drawn.tolist() == sorted(drawn.tolist()) and (drawn[0], drawn[-1]) == (0, 8)
+    assert [module["rising"](size, 5, None).tolist() for size in (0, 1, 2)] == [[], [0], [0, 5]]
+    for shape, size in (("T=8,D=256,B=3", 2), ("T=8,B_plus_1=4,D_over_128=2", 2), ("T=8,D=384,B=3,B_plus_1=4", 3)):
+        (line,) = shape_lines(Catalog.open(own), definition, [shape])
+        assert line["workload"]["axes"]["D_over_128"] == size and line["workload"]["axes"]["B_plus_1"] == 4
+    for shape in ("T=8,D=128,B=3,B_plus_1=5,D_over_128=1", "T=8,D=200,B=3"):
+        with pytest.raises(DerbyError, match="breaks what segments demands"):
+            shape_lines(Catalog.open(own), definition, [shape])
+    with pytest.raises(DerbyError, match="lacks B; write T=64,D=64,B=64"):
+        shape_lines(Catalog.open(own), definition, ["T=8,D=256"])
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["x:bf16[2*D,T]"], "write x:bf16[2,D,T]"),
+        (["x:bf16[T,D*2]"], "write x:bf16[T,D,2]"),
+        (["x:bf16[T]", "y:i8[B+1]"], "name the size, such as [B_plus_1], or add an input of [B]"),
+        (["x:bf16[T]", "y:bf16[ceil(T/8)]"], "write (D+127)//128 to round up"),
+        (["x:bf16[T]", "y:bf16[T==1]"], "is no axis, number or arithmetic"),
+        (["x:bf16[T,A,B]", "y:i8[A+B*2]", "z:i8[(A+B)*2]"], "would both be the axis A_plus_B_times_2"),
+        (["x:bf16[T]", "ids:i32[T]=0..V"], "V is no axis of an input"),
+        (
+            ["x:bf16[T,D]", "y:bf16[S,D]", "--run", "torch.cat([x, y])"],
+            "add an input of that size, such as slots:i8[T+S]",
+        ),
+        (["x:bf16[T]", "starts:f32[T]=offsets(T)"], "offsets are one row of integers"),
+    ],
+)
+def test_sizes_that_no_call_tells_end_in_a_line_with_the_mend(own, derby, words, said):
+    code, _, err = derby("new", "operator", "bad", *words)
+    assert code == 1 and said in err and err.count("\n") == 1
+    assert not list((own / "definitions").rglob("*.json"))
+
+
+TIED = """
+import torch
+
+
+def segments(x, starts, weight):
+    assert len(starts) == len(weight) + 1 and starts[-1] == len(x)
+    return torch.stack([x[a:b].sum(0) * w for a, b, w in zip(starts[:-1], starts[1:], weight)])
+
+
+def segments_inputs():
+    return torch.randn(40, 8), torch.tensor([0, 3, 3, 10, 40]), torch.rand(4)
+
+
+def scaled(x, scale):
+    return x.float() * scale.repeat_interleave(128, 1)
+
+
+def scaled_inputs():
+    return torch.randn(6, 512).bfloat16(), torch.rand(6, 4)
+
+
+def summed(x, weight):
+    return (x.view(*weight.shape, x.shape[1]) * weight[..., None]).sum(1)
+
+
+def summed_inputs():
+    return torch.randn(24, 10), torch.rand(6, 4)
+
+
+def joined(x, y, gate):
+    return torch.cat([x, y]) * gate[:, None]
+
+
+def joined_inputs():
+    return torch.randn(5, 16), torch.randn(7, 16), torch.rand(12)
+
+
+def fixed(x, table):
+    assert len(table) == 9
+    return x + table.sum()
+
+
+def fixed_inputs():
+    return torch.randn(8, 18), torch.randn(9)
+"""
+
+
+@pytest.mark.parametrize(
+    ("function", "shown"),
+    [
+        (
+            "segments",
+            "starts:i64[weight_dim0+1]=offsets(x_dim0), weight:f32[weight_dim0]) -> output:f32[weight_dim0,x_dim1]",
+        ),
+        ("scaled", "(x:bf16[x_dim0,scale_dim1*128], scale:f32[x_dim0,scale_dim1])"),
+        ("summed", "(x:f32[weight_dim1*weight_dim0,x_dim1], weight:f32[weight_dim0,weight_dim1])"),
+        ("joined", "gate:f32[x_dim0+y_dim0]) -> output:f32[x_dim0+y_dim0,x_dim1]"),
+        ("fixed", "(x:f32[x_dim0,x_dim1], table:f32[9])"),  # 8 + 1 and 18 / 2 in the example, but neither follows
+    ],
+)
+def test_axes_that_follow_others_are_found_in_an_example(own, function, shown):
+    (own / "tied.py").write_text(TIED)
+    written = new_operator(own, "mine", function=f"tied.py:{function}", example=f"tied.py:{function}_inputs")
+    assert shown in written.shown
+    assert "costs counted" in written.notes[-1], written.notes
 
 
 ODD_ONES = """
@@ -264,7 +385,7 @@ def test_the_new_tilelang_kernel_compiles(begun):
         (["bad", "x:bf16[T,2*D]"], "write x:bf16[T,2,D]"),
         (["bad", "x:bq16[T]"], "no dtype 'bq16'"),
         (["bad", "x:bf16"], "has no shape"),
-        (["bad", "x:bf16[T,W]", "--run", "x[:, : x.shape[1] // 2]"], "which is no axis"),
+        (["bad", "x:bf16[T,W]", "--run", "x[:, : x.shape[1] // 2]"], "write an input of 2*D columns as [T,2,D]"),
         (["bad", "x:bf16[T]", "--run", "y"], "name 'y' is not defined"),
         (["bad", "x:bf16[T]", "--size", "D=4"], "D is no axis that varies"),
         (["bad", "x:bf16[T]", "--constant", "w"], "'w' is no tensor"),
@@ -285,7 +406,17 @@ def test_a_name_is_taken_once(own, derby):
     assert derby("new", "operator")[0] == 2  # without a terminal it cannot ask
 
 
-@pytest.mark.parametrize("word", ["x:bf16[T,2,D]", "ids:i32[T]=0..V", "eps:f32=1e-06", "s:f32[]"])
+@pytest.mark.parametrize(
+    "word",
+    [
+        "x:bf16[T,2,D]",
+        "x:f32[min(A,B),(D+127)//128]",
+        "b:i32[B+1]=offsets(T)",
+        "ids:i32[T]=0..V",
+        "eps:f32=1e-06",
+        "s:f32[]",
+    ],
+)
 def test_a_word_is_read_as_it_is_shown(word):
     assert str(tensor(word)) == word
 

@@ -10,7 +10,17 @@ from typing import Any
 
 from kernelderby.authoring.operator import NewOperator, expect_new, source_of, stub, write_operator
 from kernelderby.authoring.solution import write_solution
-from kernelderby.authoring.words import Tensor, axis_names, axis_of, sizes, tensors, usual_sizes
+from kernelderby.authoring.words import (
+    Part,
+    Tensor,
+    axis_names,
+    axis_of,
+    base_axes,
+    expect_told,
+    sizes,
+    tensors,
+    usual_sizes,
+)
 from kernelderby.catalog import Catalog
 from kernelderby.catalog.pack import pack_one
 from kernelderby.errors import DerbyError
@@ -67,9 +77,9 @@ def new_operator(
     for each in constants:
         if each not in [one.name for one in given if one.shape is not None]:
             raise DerbyError(f"--constant: {each!r:.80} is no tensor of the inputs; name one of them")
-    var = [axis for axis, size in axis_names(given).items() if size is None]
-    chosen = usual_sizes(given, found_sizes | sizes(measured, var))
-    trial = tried(source, given, axis_names(given), {axis: chosen[axis][0] for axis in var})
+    expect_told(given)
+    chosen = usual_sizes(given, found_sizes | sizes(measured, base_axes(given)))
+    trial = tried(source, given, {axis: sizes[0] for axis, sizes in chosen.items()})
     results, source = _outputs(given, declared, trial.outputs, source, computes)
     operator = NewOperator(
         name,
@@ -99,6 +109,7 @@ def _from_function(
     function: str, example: str, given: list[Tensor]
 ) -> tuple[list[Tensor], dict[str, tuple[int, ...]], str]:
     from kernelderby.measure.author.function import Call, arguments_of, axes_of, call_of, reference_source, resolved
+    from kernelderby.measure.author.relations import axis_name
 
     module, found = resolved(function, "--from")
     if not callable(found):
@@ -110,10 +121,12 @@ def _from_function(
     arguments = arguments_of(found, resolved(example, "--example")[1])
     call = call_of(found, arguments)
     inferred = axes_of(partial(found, **call.fixed), {name: arguments[name] for name in call.inputs})
-    names: dict[int, str | int] = {}
+    names: dict[int, Part] = {}
     for argument in inferred.arguments:
         for place, axis in enumerate(argument.dims or ()):
             names.setdefault(axis, f"{argument.name}_dim{place}" if inferred.varies[axis] else inferred.sizes[axis])
+    told = {axis_name(axis): str(name) for axis, name in names.items()}
+    names |= {axis: each.renamed(told) for axis, each in inferred.follows.items()}
     given = [
         Tensor(
             each.name,
@@ -121,7 +134,8 @@ def _from_function(
             None if each.dims is None else tuple(names[axis] for axis in each.dims),
             each.value,
             each.low,
-            each.high if each.into is None else names[each.into],
+            each.high if each.into is None else str(names[each.into]),
+            each.offsets,
         )
         for each in inferred.arguments
     ]

@@ -10,7 +10,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from kernelderby.authoring.words import Tensor, axis_names, axis_of
+from kernelderby.authoring.formulas import Formula, NoSize, all_sizes
+from kernelderby.authoring.words import Part, Tensor, axis_names, axis_of, formulas_of
 from kernelderby.catalog import Catalog, Definition
 from kernelderby.catalog.lines import line_of
 from kernelderby.catalog.spaces import Sizes
@@ -54,6 +55,10 @@ class NewOperator:
     def axes(self) -> dict[str, int | None]:
         return axis_names((*self.inputs, *self.outputs))
 
+    @property
+    def formulas(self) -> dict[str, Formula]:
+        return formulas_of(self.inputs)
+
 
 def expect_new(catalog: Catalog, name: str, op_type: str) -> None:
     """DerbyError for a name that is taken, or that cannot be one."""
@@ -81,6 +86,8 @@ def write_operator(catalog: Catalog, operator: NewOperator) -> tuple[list[Path],
         "baseline": "reference",
         "reference": source,
     }
+    if operator.formulas:
+        contract["constraints"] = [f"{axis} == {each}" for axis, each in operator.formulas.items()]
     if generated := _generated(operator):
         contract["custom_inputs_entrypoint"] = "generate_inputs"
     write_whole(place.with_suffix(".py"), source)
@@ -95,13 +102,16 @@ def write_operator(catalog: Catalog, operator: NewOperator) -> tuple[list[Path],
 def _axis(operator: NewOperator, name: str, size: int | None) -> dict[str, Any]:
     if size is not None:
         return {"type": "const", "value": size, "description": f"Always {size}."}
+    if name in operator.formulas:
+        return {"type": "var", "description": f"{operator.formulas[name]}."}
     measured = ", ".join(map(str, operator.sizes.get(name, ())))
     return {"type": "var", "description": f"Measured at {measured}." if measured else f"Size {name}."}
 
 
 def _described(each: Tensor, constants: Sequence[str]) -> dict[str, Any]:
     shape = None if each.shape is None else [axis_of(part) for part in each.shape]
-    said = f"Values from {each.low:g} to {each.high}." if each.low is not None else str(each)
+    values = f"Rising from 0 to {each.high}." if each.offsets else f"Values from {each.low} to {each.high}."
+    said = values if each.low is not None else str(each)
     constant = {"constant": True} if each.name in constants else {}
     return {"shape": shape, "dtype": each.dtype, "description": said, **constant}
 
@@ -122,6 +132,8 @@ def _small(operator: NewOperator) -> str:
     text = f"\n\n# What a CPU checks: `derby check {operator.name}`.\n"
     text += f"SMALL_AXES = {operator.small | scalars!r}\nSMALL_VARIANTS = {list(operator.variants)!r}\n"
     ranged = [each for each in operator.inputs if each.low is not None]
+    if any(each.offsets for each in ranged):
+        text += _RISING
     if ranged:
         text += "\n\ndef generate_inputs(axes_and_scalars, device):\n"
         text += "    axes = axes_and_scalars\n"
@@ -130,15 +142,28 @@ def _small(operator: NewOperator) -> str:
     return text
 
 
+_RISING = '''
+
+def rising(size, end, generator):
+    """From 0 to end."""
+    offsets = torch.randint(0, end + 1, (size,), generator=generator).sort().values
+    offsets[-1:] = end
+    offsets[:1] = 0
+    return offsets
+'''
+
+
 def _drawn(each: Tensor) -> str:
-    shape = ", ".join(f'axes["{axis_of(part)}"]' for part in each.shape or ())
+    shape = "".join(f'axes["{axis_of(part)}"], ' for part in each.shape or ()).rstrip(" ")
     high = f'axes["{each.high}"]' if isinstance(each.high, str) else repr(each.high)
     low = each.low or 0
+    if each.offsets:
+        return f"rising({shape} {high}, generator).to(torch.{each.dtype})"
     if each.dtype.startswith("int"):
         high = high if isinstance(each.high, str) else str(int(each.high or 1))
         bounds = f"{int(low)}, max({int(low)} + 1, {high})"
-        return f"torch.randint({bounds}, ({shape},), generator=generator).to(torch.{each.dtype})"
-    return f"(torch.rand(({shape},), generator=generator) * ({high} - {low}) + {low}).to(torch.{each.dtype})"
+        return f"torch.randint({bounds}, ({shape}), generator=generator).to(torch.{each.dtype})"
+    return f"(torch.rand(({shape}), generator=generator) * ({high} - {low}) + {low}).to(torch.{each.dtype})"
 
 
 def _generated(operator: NewOperator) -> tuple[str, ...]:
@@ -152,10 +177,15 @@ def _lines(
     lines, left_out = [], []
     for values in itertools.product(*operator.sizes.values()):
         var = dict(zip(operator.sizes, values, strict=True))
+        told = " ".join(f"{name}={size}" for name, size in var.items())
+        try:
+            var = all_sizes(var, operator.formulas)
+        except NoSize as problem:
+            left_out.append(f"{told}: {problem}; left out")
+            continue
         axes = {name: var[name] if size is None else size for name, size in definition.axes.items()}
         shape = Sizes(axes, scalars, {})
         if (nbytes := tensor_bytes(definition, axes)) > _LARGEST:
-            told = " ".join(f"{name}={size}" for name, size in var.items())
             left_out.append(f"{told}: {nbytes / 1e9:.0f} GB of inputs and outputs; left out, give smaller --size")
             continue
         lines.append(line_of(definition, shape, generated, OWN))
@@ -175,13 +205,13 @@ def stub(inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> str:
     return f"return {', '.join(parts)}  # TODO: what the operator computes"
 
 
-def _size_of(part: str | int, inputs: Sequence[Tensor]) -> str:
+def _size_of(part: Part, inputs: Sequence[Tensor]) -> str:
     if isinstance(part, int):
         return str(part)
     for each in inputs:
         if part in (each.shape or ()):
             return f"{each.name}.shape[{(each.shape or ()).index(part)}]"
-    raise DerbyError(f"{part}: is an axis of no input, so nothing gives its size; mend the output's shape")
+    raise DerbyError(f"{part}: is the size of no input, so no call tells it; add an input of it, as slots:i8[{part}]")
 
 
 def source_of(name: str, description: str, inputs: Sequence[Tensor], body: str) -> str:

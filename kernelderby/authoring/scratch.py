@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from kernelderby.catalog import Catalog, Definition, Requires, Solution, Workload
+from kernelderby.catalog import Catalog, Definition, Requires, Solution, Workload, constraints
 from kernelderby.catalog.lines import line_of
 from kernelderby.catalog.pack import packed_solution
 from kernelderby.catalog.spaces import Sizes, Unfit, sizes_of
@@ -100,10 +100,11 @@ def values_of(definition: Definition, word: str) -> dict[str, int | float | str]
 
 
 def _sizes(definition: Definition, listed: Sequence[Workload], word: str) -> Sizes:
-    given = values_of(definition, word)
-    missing = [name for name, size in definition.axes.items() if size is None and name not in given]
-    if missing:
-        raise DerbyError(f"--shape: lacks {', '.join(missing)}; write {_example(definition)}")
+    given = _completed(definition, values_of(definition, word))
+    lacking = [name for name in _free(definition) if name not in given]
+    if lacking:
+        rules = f", where {'; '.join(definition.constraints)}" if definition.constraints else ""
+        raise DerbyError(f"--shape: lacks {', '.join(lacking)}; write {_example(definition)}{rules}")
     values: dict[str, Any] = {name: size for name, size in definition.axes.items() if size is not None}
     for workload in listed[:1]:
         values |= workload.scalars | workload.generator
@@ -111,14 +112,37 @@ def _sizes(definition: Definition, listed: Sequence[Workload], word: str) -> Siz
         if spec.shape is None and name not in values and name not in given:
             raise DerbyError(f"--shape: lacks the number {name}; add {name}=VALUE")
     try:
+        if any(name not in given for name, size in definition.axes.items() if size is None):
+            raise Unfit
         return sizes_of(definition, values | given)
     except Unfit:
         rules = "; ".join(definition.constraints)
         raise DerbyError(f"--shape: {word!r:.80} breaks what {definition.name} demands: {rules}") from None
 
 
+def _completed(definition: Definition, given: Mapping[str, Any]) -> dict[str, Any]:
+    """With the axes that the constraints tell."""
+    found = dict(given)
+    missing = [name for name, size in definition.axes.items() if size is None and name not in found]
+    for _ in range(len(missing)):
+        sizes = {**definition.axes, **found}
+        known = {name: size for name, size in sizes.items() if isinstance(size, int)}
+        for name in missing:
+            for text in definition.constraints:
+                if name not in found and (size := constraints.solved(text, name, known)) is not None:
+                    found[name] = size
+    return found
+
+
 def _example(definition: Definition) -> str:
-    return ",".join(f"{name}=64" for name, size in definition.axes.items() if size is None)
+    return ",".join(f"{name}=64" for name in _free(definition))
+
+
+def _free(definition: Definition) -> list[str]:
+    """The axes that vary and that no constraint tells from others."""
+    var = [name for name, size in definition.axes.items() if size is None]
+    told = {name for text in definition.constraints for name in var if text.startswith(f"{name} == ")}
+    return [name for name in var if name not in told]
 
 
 def _number(name: str, value: str) -> int | float:

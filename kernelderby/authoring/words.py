@@ -1,4 +1,5 @@
-"""The words of a contract: `x:bf16[T,2,D]`, `ids:i32[T]=0..V`, `eps:f32=1e-6`, sizes `T=1,64,1024`."""
+"""The words of a contract: `x:bf16[T,2,D]`, `scale:f32[T,D/128]`, `ids:i32[T]=0..V`, `starts:i32[B+1]=offsets(T)`,
+`eps:f32=1e-6`, sizes `T=1,64,1024`."""
 
 from __future__ import annotations
 
@@ -7,6 +8,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from kernelderby.authoring.formulas import Formula, formula
 from kernelderby.errors import DerbyError
 
 _SHORT = {
@@ -21,26 +23,35 @@ _SHORT = {
 DTYPES = {**_SHORT, **{name: name for name in _SHORT.values()}}
 _WORD = re.compile(r"([A-Za-z_]\w*):([A-Za-z]\w*)(?:\[([^\]]*)\])?(?:=(.+))?")
 _RANGE = re.compile(r"([^.]+(?:\.\d+)?)\.\.(.+)")
+_OFFSETS = re.compile(r"offsets\((.+)\)")
+_COMMA = re.compile(r",(?![^(]*\))")  # not one of min(A,B)
+Part = str | int | Formula
 
 
 @dataclass(frozen=True, slots=True)
 class Tensor:
-    """One input or output. shape: names of axes and sizes; None of a plain number, whose value is then known. low,
-    high: what the values are drawn from, high an axis or a number; of integers below high."""
+    """One input or output. shape: names of axes, sizes, and sizes that follow from axes; None of a plain number, whose
+    value is then known. low, high: what the values are drawn from, high an axis or a number; of integers below high.
+    offsets: they rise from 0 to high."""
 
     name: str
     dtype: str
-    shape: tuple[str | int, ...] | None
+    shape: tuple[Part, ...] | None
     value: float | int | bool | None = None
     low: float | None = None
     high: str | float | None = None
+    offsets: bool = False
 
     def __str__(self) -> str:
-        short = next(word for word, name in _SHORT.items() if name == self.dtype)
+        short = _short(self.dtype)
         if self.shape is None:
             return f"{self.name}:{short}={self.value}"
-        drawn = "" if self.low is None else f"={self.low:g}..{self.high}"
+        drawn = "" if self.low is None else f"=offsets({self.high})" if self.offsets else f"={self.low:g}..{self.high}"
         return f"{self.name}:{short}[{','.join(map(str, self.shape))}]{drawn}"
+
+
+def _short(dtype: str) -> str:
+    return next(word for word, name in _SHORT.items() if name == dtype)
 
 
 def tensor(word: str) -> Tensor:
@@ -59,12 +70,18 @@ def tensor(word: str) -> Tensor:
         if given is None:
             raise DerbyError(f"{word!r:.80}: has no shape; write {name}:{dtype}[T,D], or a number's value: {word}=1e-6")
         return Tensor(name, DTYPES[dtype], None, _number(word, DTYPES[dtype], given))
-    shape = tuple(_dimension(word, each) for each in dims.split(",")) if dims else ()
+    shape = tuple(_dimension(word, each) for each in _COMMA.split(dims)) if dims else ()
     if given is None:
         return Tensor(name, DTYPES[dtype], shape)
+    if rising := _OFFSETS.fullmatch(given):
+        if len(shape) != 1 or not DTYPES[dtype].startswith("int"):
+            raise DerbyError(f"{word!r:.80}: offsets are one row of integers; write {name}:i32[B+1]=offsets(T)")
+        return Tensor(name, DTYPES[dtype], shape, low=0, high=_high(word, rising[1]), offsets=True)
     drawn = _RANGE.fullmatch(given)
     if drawn is None:
-        raise DerbyError(f"{word!r:.80}: {given!r} is no range of values; write {name}:{dtype}[{dims}]=0..V")
+        raise DerbyError(
+            f"{word!r:.80}: {given!r} is no range of values; write {name}:{dtype}[{dims}]=0..V or =offsets(T)"
+        )
     return Tensor(name, DTYPES[dtype], shape, low=_float(word, drawn[1]), high=_high(word, drawn[2]))
 
 
@@ -98,26 +115,63 @@ def axis_names(every: Iterable[Tensor]) -> dict[str, int | None]:
     return found
 
 
-def axis_of(part: str | int) -> str:
-    return f"size_{part}" if isinstance(part, int) else part
+def axis_of(part: Part) -> str:
+    return f"size_{part}" if isinstance(part, int) else part.axis if isinstance(part, Formula) else part
+
+
+def formulas_of(every: Iterable[Tensor]) -> dict[str, Formula]:
+    """Name -> formula of the axes that follow from others."""
+    return {axis_of(part): part for each in every for part in each.shape or () if isinstance(part, Formula)}
+
+
+def expect_told(inputs: Sequence[Tensor]) -> None:
+    """DerbyError where a formula or a range of values speaks of an axis that no input has by itself, so that no call
+    tells it, or where two axes would have one name."""
+    plain = {part for each in inputs for part in each.shape or () if isinstance(part, str)}
+    taken: dict[str, Part] = {}
+    for each in inputs:
+        for part in each.shape or ():
+            other = taken.setdefault(axis_of(part), part)
+            if other != part and not (isinstance(part, Formula) and part.is_same(other)):
+                raise DerbyError(f"{each}: {part} and {other} would both be the axis {axis_of(part)}; rename an axis")
+            if isinstance(part, Formula):
+                for axis in set(part.axes) - plain:
+                    raise DerbyError(
+                        f"{each}: no input has {axis} by itself, so no call tells it; {_mend(each, part, axis)}"
+                    )
+        if isinstance(each.high, str) and each.high not in plain:
+            raise DerbyError(f"{each}: {each.high} is no axis of an input; name one, or give a number")
+
+
+def _mend(each: Tensor, part: Formula, axis: str) -> str:
+    if factors := part.factors:  # the same memory
+        shape = ",".join(",".join(factors) if one is part else str(one) for one in each.shape or ())
+        return f"write {each.name}:{_short(each.dtype)}[{shape}]"
+    return f"name the size, such as [{part.axis}], or add an input of [{axis}]"
 
 
 def usual_sizes(inputs: Sequence[Tensor], given: Mapping[str, tuple[int, ...]]) -> dict[str, tuple[int, ...]]:
     """Sizes to measure where none are given: the first axis at 1, 64 and 1024, last axes at 4096, others at 32."""
     found = dict(given)
     last = {each.shape[-1] for each in inputs if each.shape}
-    axes = [name for name, size in axis_names(inputs).items() if size is None]
+    axes = base_axes(inputs)
     for place, axis in enumerate(axes):
         found.setdefault(axis, (1, 64, 1024) if place == 0 and len(axes) > 1 else (4096,) if axis in last else (32,))
     return {axis: found[axis] for axis in axes}
 
 
-def _dimension(word: str, part: str) -> str | int:
+def base_axes(every: Iterable[Tensor]) -> list[str]:
+    """Those that vary by themselves."""
+    every = list(every)
+    return [name for name, size in axis_names(every).items() if size is None and name not in formulas_of(every)]
+
+
+def _dimension(word: str, part: str) -> Part:
     if part.isdecimal():
         return int(part)
-    if not part.isidentifier() or keyword.iskeyword(part):
-        raise DerbyError(f"{word!r:.80}: {part!r} is neither an axis nor a number; write x:bf16[T,2,D] for 2*D columns")
-    return part
+    if part.isidentifier() and not keyword.iskeyword(part):
+        return part
+    return formula(word, part)
 
 
 def _number(word: str, dtype: str, given: str) -> float | int | bool:

@@ -52,6 +52,19 @@ def holds(text: str, sizes: Mapping[str, int]) -> bool | None:
         return None
 
 
+def solved(text: str, name: str, sizes: Mapping[str, int]) -> int | None:
+    """The size of the axis with which an equality holds; None where it is none, or not linear in that axis."""
+    match _parsed(text).body:
+        case ast.Compare(left=left, ops=[ast.Eq()], comparators=[right]):
+            try:
+                at = [_value(left, {**sizes, name: size}) - _value(right, {**sizes, name: size}) for size in (0, 1)]
+                found = int(at[0] / (at[0] - at[1]))
+            except (NotArithmetic, ArithmeticError, TypeError, RecursionError):
+                return None
+            return found if found >= 0 and holds(text, {**sizes, name: found}) else None
+    return None
+
+
 def value(text: str, sizes: Mapping[str, Any]) -> Any:
     """What the formula gives: a number or a truth. NotArithmetic where it speaks of what is not there."""
     try:

@@ -43,3 +43,19 @@ def test_shares_of_a_bound(tolerance_draws):
     off[0, 0] += min(tight.atol, tight.rtol) * 0.5 or 1e-9
     assert 0 < tolerance_draws.used_of_bounds(definition, {"out": off}, {"out": reference}) < 1
     assert tolerance_draws.used_of_bounds(definition, {"out": reference + 1}, {"out": reference}) > 1
+
+
+def test_odd_rows_do_not_fail_an_honest_solution(tolerance_draws, checkout):
+    """By the bounds of normal numbers one draw in seven of this one failed, where w and the state are both large."""
+    catalog = Catalog.open(checkout)
+    definition = catalog.definition("chunk_gated_delta_rule_state")
+    module = tolerance_draws.module_of(definition)
+    baseline = catalog.solution("chunk_gated_delta_rule_state_baseline")
+    candidate = tolerance_draws.Candidate(
+        tolerance_draws.load_solution(definition, baseline), True, definition, baseline.in_place
+    )
+    case = tolerance_draws.small_cases(definition, module.SMALL_AXES, [{"num_tokens": 64, "num_chunks": 1}], 1)[0]
+    group = tolerance_draws.Group(definition, module, case, candidate, tolerance_draws.ODD_ROWS)
+    for _ in range(60):
+        group.look()
+    assert max(group.shares) < 1 and not group.failures

@@ -14,7 +14,9 @@ from typing import Any
 
 import torch
 
+from kernelderby.authoring.formulas import Formula
 from kernelderby.errors import DerbyError
+from kernelderby.measure.author.relations import related
 from kernelderby.measure.wire.sources import import_file
 
 _PRIMES = (5, 7, 11, 13, 17, 19, 23, 29, 31, 37, 41, 43, 47, 53, 59, 61, 67, 71, 73, 79, 83, 89, 97, 101)
@@ -24,7 +26,7 @@ _FEW = 4  # a size up to that may be a number of parts (query, key, value): it v
 @dataclass(frozen=True, slots=True)
 class Argument:
     """dims: number of the axis of each size; None of a plain number. low, high: of an integer tensor's values. into:
-    the axis that they are indices into."""
+    the axis that they are indices into, or rise to, as offsets do."""
 
     name: str
     dtype: str
@@ -33,15 +35,18 @@ class Argument:
     low: int | None = None
     high: int | None = None
     into: int | None = None
+    offsets: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """sizes: of each axis in the example. varies: which of them may have other sizes."""
+    """sizes: of each axis in the example. varies: which of them may have other sizes. follows: those that have another
+    size only as others have, by formulas over axis0, axis1, ..."""
 
     arguments: tuple[Argument, ...]
     sizes: tuple[int, ...]
     varies: tuple[bool, ...]
+    follows: Mapping[int, Formula]
 
 
 def resolved(place: str, option: str) -> tuple[ModuleType, Any]:
@@ -194,24 +199,44 @@ def axes_of(function: Callable[..., Any], given: Mapping[str, Any]) -> Found:
                 f"--example: {name} is a {type(value).__name__}; write a function around it that takes tensors, "
                 "numbers, strings and None alone"
             )
+    arguments = [_rising(each, given[each.name], sizes) for each in arguments]
     trial = _Trial(function, arguments, [*sizes], [*sizes])
     group = trial.grouped()
     order = list(dict.fromkeys(group))
     place = {old: new for new, old in enumerate(order)}
+    varies = {place[each]: trial.varies(group, each) for each in order}
+    tied = [axis for axis, free in varies.items() if not free]
+    free, follows = related(
+        tied,
+        {place[each]: trial.sizes[each] for each in order},
+        lambda changed: trial._runs(group, trial._of(group) | {order[axis]: size for axis, size in changed.items()}),
+    )
     return Found(
         tuple(
             replace(
                 a,
                 dims=tuple(place[group[d]] for d in a.dims),
-                into=next((place[each] for each in order if trial.reaches(group, a, each)), None),
+                into=place[group[a.into]]
+                if a.into is not None
+                else next((place[each] for each in order if trial.reaches(group, a, each)), None),
             )
             if a.dims is not None
             else a
             for a in arguments
         ),
         tuple(sizes[each] for each in order),
-        tuple(trial.varies(group, each) for each in order),
+        tuple(free_alone or axis in free for axis, free_alone in varies.items()),
+        follows,
     )
+
+
+def _rising(argument: Argument, value: Any, sizes: list[int]) -> Argument:
+    """Whether it is a row of offsets: from 0 to the size of another axis, and never back."""
+    dims = argument.dims or ()
+    if argument.low != 0 or len(dims) != 1 or len(value) < 2 or value[0] != 0 or (value.diff() < 0).any():
+        return argument
+    into = next((place for place, size in enumerate(sizes) if size == int(value[-1]) and place not in dims), None)
+    return argument if into is None else replace(argument, into=into, offsets=True)
 
 
 @dataclass(slots=True)
@@ -284,11 +309,20 @@ class _Trial:
         try:
             with torch.no_grad():
                 self.function(
-                    **{a.name: _value(a, [sizes[group[d]] for d in a.dims or ()], generator) for a in self.arguments}
+                    **{
+                        a.name: _offsets(sizes[group[a.dims[0]]], sizes[group[a.into]], a.dtype)
+                        if a.offsets and a.dims and a.into is not None
+                        else _value(a, [sizes[group[d]] for d in a.dims or ()], generator)
+                        for a in self.arguments
+                    }
                 )
         except Exception:  # noqa: BLE001 - it need not run there
             return False
         return True
+
+
+def _offsets(length: int, end: int, dtype: str) -> torch.Tensor:
+    return (torch.arange(length) * end // max(1, length - 1)).to(getattr(torch, dtype))
 
 
 def _value(argument: Argument, shape: list[int], generator: torch.Generator) -> Any:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import itertools
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 
-from kernelderby.authoring.words import Tensor
+from kernelderby.authoring.formulas import Formula, NoSize, all_sizes, fitted
+from kernelderby.authoring.words import Part, Tensor, axis_names, axis_of, base_axes, formulas_of
 from kernelderby.errors import DerbyError
 from kernelderby.measure.judge.inputs import torch_dtype
 from kernelderby.measure.wire.sources import import_file
@@ -27,7 +29,7 @@ class GivenOutput:
 
     name: str
     dtype: str
-    shape: tuple[str | int, ...]
+    shape: tuple[Part, ...]
     magnitude: float
 
 
@@ -40,9 +42,61 @@ class Tried:
     variants: tuple[dict[str, int], ...]
 
 
-def tried(source: str, inputs: Sequence[Tensor], axes: Mapping[str, int | None], large: Mapping[str, int]) -> Tried:
-    """source: the module with run(). axes: name -> size, None of one that varies. large: a size of each of those where
-    the small ones may not do. DerbyError where run() does not run, or gives what is no output."""
+def tried(source: str, inputs: Sequence[Tensor], large: Mapping[str, int]) -> Tried:
+    """source: the module with run(). large: a size of each axis that varies, where the small ones may not do.
+    DerbyError where run() does not run, or gives what is no output."""
+    run = _loaded(source)
+    axes, formulas, varying = axis_names(inputs), formulas_of(inputs), base_axes(inputs)
+    const = {name: size for name, size in axes.items() if size is not None}
+
+    def sizes(chosen: Mapping[str, int]) -> dict[str, int]:
+        return all_sizes({**const, **chosen}, formulas)
+
+    found: dict[str, torch.Tensor] | None = None
+    small, failed = dict[str, int](), ""
+    tries = [fitted(dict(zip(varying, each, strict=False)), formulas.values()) for each in (_SMALL, _EVEN)]
+    for chosen in (*tries, dict(large)):
+        try:
+            small = sizes(chosen)
+            found = _run(run, inputs, small)
+            break
+        except NoSize as error:
+            failed = f"{', '.join(f'{name}={size}' for name, size in chosen.items())}: {error}"
+        except Exception as error:  # noqa: BLE001 - whatever the user's code raises
+            failed = f"{', '.join(f'{name}={size}' for name, size in small.items())}: {_told(error)}"
+    if found is None:
+        raise DerbyError(f"the reference fails at {failed}; mend it")
+    doubled = {name: 2 * small[name] for name in varying}
+    other = sizes(doubled)
+    again = _run(run, inputs, other)
+    parts: dict[str, Part] = {**{name: name for name in varying}, **formulas}
+    outputs = tuple(
+        GivenOutput(
+            name if name.isidentifier() else "",
+            str(one.dtype).removeprefix("torch."),
+            _shape(one, two, small, other, parts),
+            _magnitude(one),
+        )
+        for (name, one), two in zip(found.items(), again.values(), strict=True)
+    )
+    variants: list[dict[str, int]] = [{}]
+    for name, size in [(each, size) for each in varying for size in (0, 1, doubled[each])]:
+        try:
+            changed = sizes({**{each: small[each] for each in varying}, name: size})
+            given = [tuple(each.shape) for each in _run(run, inputs, changed).values()]
+        except Exception:  # noqa: BLE001 - it need not run there
+            continue
+        wanted = [tuple(p if isinstance(p, int) else changed[axis_of(p)] for p in each.shape) for each in outputs]
+        if given == wanted and size <= 1:
+            variants.append({each: size for each, size in changed.items() if size != small[each]})
+        elif given != wanted and size > 1:
+            told = ", ".join(f"{each}={size}" for each, size in changed.items())
+            raise DerbyError(f"the reference gives {given} at {told}, which no input has; return sizes of inputs alone")
+    variants.append({name: other[name] for name in parts})
+    return Tried(outputs, {name: small[name] for name in axes}, tuple(variants))
+
+
+def _loaded(source: str) -> Callable[..., Any]:
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "reference.py"
         file.write_text(source, encoding="utf-8")
@@ -53,41 +107,7 @@ def tried(source: str, inputs: Sequence[Tensor], axes: Mapping[str, int | None],
     run = getattr(module, "run", None)
     if not callable(run):
         raise DerbyError("the reference has no run(); name its function run")
-    varying = [name for name, size in axes.items() if size is None]
-    const = {name: size for name, size in axes.items() if size is not None}
-    found: dict[str, torch.Tensor] | None = None
-    small, failed, tries = dict[str, int](), "", [dict(zip(varying, each, strict=False)) for each in (_SMALL, _EVEN)]
-    for chosen in (*tries, dict(large)):
-        small = const | chosen
-        try:
-            found = _run(run, inputs, small)
-            break
-        except Exception as error:  # noqa: BLE001 - whatever the user's code raises
-            failed = f"{', '.join(f'{name}={size}' for name, size in small.items())}: {_told(error)}"
-    if found is None:
-        raise DerbyError(f"the reference fails at {failed}; mend it")
-    other = const | {name: 2 * size for name, size in small.items() if name in varying}
-    again = _run(run, inputs, other)
-    outputs = tuple(
-        GivenOutput(
-            name if name.isidentifier() else "",
-            str(one.dtype).removeprefix("torch."),
-            _shape(one, two, small, other, varying),
-            _magnitude(one),
-        )
-        for (name, one), two in zip(found.items(), again.values(), strict=True)
-    )
-    variants: list[dict[str, int]] = [{}]
-    for change in ({name: size} for name in varying for size in (0, 1)):
-        sizes = small | change
-        try:
-            given = [tuple(each.shape) for each in _run(run, inputs, sizes).values()]
-        except Exception:  # noqa: BLE001 - it need not run there
-            continue
-        if given == [tuple(sizes[p] if isinstance(p, str) else p for p in each.shape) for each in outputs]:
-            variants.append(change)
-    variants.append({name: other[name] for name in varying})
-    return Tried(outputs, {name: small[name] for name in axes}, tuple(variants))
+    return cast("Callable[..., Any]", run)
 
 
 def _run(run: Any, inputs: Sequence[Tensor], sizes: Mapping[str, int]) -> dict[str, torch.Tensor]:
@@ -108,10 +128,15 @@ def _run(run: Any, inputs: Sequence[Tensor], sizes: Mapping[str, int]) -> dict[s
 def _value(given: Tensor, sizes: Mapping[str, int], generator: torch.Generator) -> Any:
     if given.shape is None:
         return given.value
-    shape = [part if isinstance(part, int) else sizes[part] for part in given.shape]
+    shape = [part if isinstance(part, int) else sizes[axis_of(part)] for part in given.shape]
     dtype = torch_dtype(given.dtype)
     if given.low is not None:
         high = float(sizes[given.high] if isinstance(given.high, str) else given.high or 1)
+        if given.offsets:
+            rising = torch.randint(0, int(high) + 1, shape, generator=generator).sort().values.to(dtype)
+            rising[-1:] = int(high)
+            rising[:1] = 0
+            return rising
         if dtype.is_floating_point:
             return (torch.rand(shape, generator=generator) * (high - given.low) + given.low).to(dtype)
         return torch.randint(int(given.low), max(int(given.low) + 1, int(high)), shape, generator=generator).to(dtype)
@@ -123,19 +148,38 @@ def _value(given: Tensor, sizes: Mapping[str, int], generator: torch.Generator) 
 
 
 def _shape(
-    one: torch.Tensor, two: torch.Tensor, small: Mapping[str, int], other: Mapping[str, int], varying: Sequence[str]
-) -> tuple[str | int, ...]:
-    parts: list[str | int] = []
+    one: torch.Tensor, two: torch.Tensor, small: Mapping[str, int], other: Mapping[str, int], parts: Mapping[str, Part]
+) -> tuple[Part, ...]:
+    found: list[Part] = []
     for size, then in zip(one.shape, two.shape, strict=True):
-        named = [name for name in varying if (small[name], other[name]) == (size, then)]
-        if not named and size != then:
+        same = [part for name, part in parts.items() if (small[name], other[name]) == (size, then)]
+        if not same and size != then:
+            guess = guessed(size, then, small, other)
             sizes = ", ".join(f"{name}={value}" for name, value in small.items())
             raise DerbyError(
-                f"the reference gives a size of {size} at {sizes}, which is no axis; write an input as [T,2,D] instead "
-                "of [T,W], or return the parts apart"
+                f"the reference gives a size of {f'{guess} ({size})' if guess else size} at {sizes}, which no input "
+                f"has; add an input of that size, such as slots:i8[{guess or 'W'}], or write an input of 2*D columns "
+                "as [T,2,D]"
             )
-        parts.append(named[0] if named else size)
-    return tuple(parts)
+        found.append(same[0] if same else size)
+    return tuple(found)
+
+
+def guessed(size: int, then: int, small: Mapping[str, int], other: Mapping[str, int]) -> Formula | None:
+    """A formula of one or two axes that gives both sizes."""
+    names = [*small]
+    texts = [f"{name}{size - small[name]:+d}" for name in names]
+    texts += [f"{name}*{size // small[name]}" for name in names if small[name] and size % small[name] == 0]
+    texts += [f"{one}{sign}{two}" for one, two in itertools.combinations(names, 2) for sign in "+*"]
+    texts += [f"{name}/{small[name] // size}" for name in names if size and small[name] % size == 0]
+    for text in texts:
+        try:
+            each = Formula(text)
+            if (each.size(small), each.size(other)) == (size, then):
+                return each
+        except NoSize:
+            continue
+    return None
 
 
 def _magnitude(tensor: torch.Tensor) -> float:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from kernelderby.measure.judge.checksums import checksum
 from kernelderby.measure.judge.correctness import POISON, Outputs, judge, still_poisoned, synchronize
-from kernelderby.measure.judge.draws import NORMAL, ODD_ROWS, Draw, told
+from kernelderby.measure.judge.draws import NORMAL, ODD_ROWS, Draw, bounded, told
 from kernelderby.measure.judge.exchange import Exchange, unchanged
 from kernelderby.measure.judge.mismatch import look_closer
 from kernelderby.measure.wire.replies import Verdict, Wrong
@@ -100,9 +100,10 @@ class CheckRounds:
         unchanged(checksum(own), inputs, "it writes into its input")
         unwritten = {name: still_poisoned(snapshot[name], byte) for name in outputs if name not in exchange.in_place}
         start = time.monotonic()
-        verdict = judge(exchange.definition, exchange.module, own, snapshot)
+        definition = bounded(exchange.definition, draw)
+        verdict = judge(definition, exchange.module, own, snapshot)
         if verdict.status in _LOOKED_AT and self._looks_closer and not self.why:
-            self.why = look_closer(exchange.definition, exchange.module, inputs, snapshot, self._dump)
+            self.why = look_closer(definition, exchange.module, inputs, snapshot, self._dump)
         synchronize(device)
         self.reference_seconds = time.monotonic() - start
         return _Round(verdict, checksum(snapshot), unwritten)
