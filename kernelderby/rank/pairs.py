@@ -62,8 +62,7 @@ class _Tally:
         ratios = second_us / first_us
         self.deviations[which] += found.values if weight == 1 else found.values * weight
         over = Intervals.of(ratios, found)
-        ties = (over.low <= 1) & (over.high >= 1)
-        ties = np.where(found.freedom > 0, ties, ratios == 1)
+        ties = (over.low <= 1) & (over.high >= 1)  # both ends are the ratio itself where nothing is known
         self.logs[which] += np.log(ratios) * weight
         self.weights[which] += weight
         self.first_us[which] += first_us
@@ -72,7 +71,7 @@ class _Tally:
         self.ties[which] += ties
         self.wins[which] += ~ties & (ratios > 1)
         self.freedom[which] += found.freedom
-        self.known[which] &= found.freedom > 0
+        self.known[which] &= found.freedom.astype(bool)
         self.paired[which] &= found.paired
         return over
 

@@ -73,7 +73,7 @@ def _is_none(node: ast.AST) -> bool:
 
 
 def mutants(source: str) -> Iterator[tuple[str, str]]:
-    """("line what", the changed source). Messages, annotations and docstrings are left alone."""
+    """("line what", the changed source). Messages, annotations, docstrings and zip's `strict`, an assertion, are left alone."""
     tree = ast.parse(source)
     skipped: set[int] = set()
     for node in ast.walk(tree):
@@ -84,7 +84,7 @@ def mutants(source: str) -> Iterator[tuple[str, str]]:
             parts += node.decorator_list
         elif isinstance(node, ast.AnnAssign):
             parts.append(node.annotation)
-        elif isinstance(node, ast.Raise | ast.JoinedStr):
+        elif isinstance(node, ast.Raise | ast.JoinedStr) or (isinstance(node, ast.keyword) and node.arg == "strict"):
             parts.append(node)
         for part in parts:
             skipped.update(map(id, ast.walk(part)) if part is not None else ())

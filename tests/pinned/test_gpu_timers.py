@@ -164,10 +164,14 @@ def test_the_median_of_a_replay_is_no_mean(gpu, monkeypatch):
 
 
 def test_the_hosts_clock_for_a_cpu(gpu):
-    spans = WallTimer().spans(
-        lambda i: gpu.launch("call", 0, host_ns=7_000), 2, lambda i: gpu.spin(), lambda i: gpu.spin()
-    )
+    happened = []
+
+    def noted(word):
+        return lambda i: (happened.append((word, i)), gpu.spin())
+
+    spans = WallTimer().spans(lambda i: gpu.launch("call", 0, host_ns=7_000), 2, noted("before"), noted("after"))
     assert spans.spans_us == [8.0, 8.0] == spans.host_us == spans.wall_us
+    assert happened == [("before", 0), ("after", 0), ("before", 1), ("after", 1)]
 
 
 # ------------------------------------------------------------------------------------------------ which timer, and why
@@ -278,6 +282,7 @@ def outside(*records, flush=FLUSH, size=16_000 * 80 * US, windows=((OPENED, CLOS
         ((870 * US - 1, 871 * US), False),
         ((0, 1_005 * US), False),  # without its begin, or its end
         ((1_005 * US, 0), False),
+        ((CLOSED + 30 * US, 0), False),
     ],
 )
 def test_what_is_outside_to_the_nanosecond(record, is_outside):

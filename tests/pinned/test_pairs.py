@@ -26,6 +26,19 @@ def test_pairs_of_two_workloads():
     assert pair.geomean.low == pytest.approx(4.0) == pair.geomean.high, "rounds that drift together do not spread"
 
 
+def test_a_workload_has_its_ratio_over_the_baseline_on_both_sides_of_it():
+    found = ranked(rows(a=[1.0, 9.0], b=[2.0, 1.0], c=[6.0, None]), 2, baseline="b")
+    assert found.order == ("b", "a", "c")
+    assert ratios(found, "w1") == {"a": 0.5, "b": None, "c": 3.0}
+    assert ratios(found, "w2") == {"a": 9.0, "b": None, "c": None}
+    found = ranked(rows(a=[1.0, 9.0], b=[2.0, None]), 2, baseline="b")
+    assert (ratios(found, "w1")["a"], ratios(found, "w2")["a"]) == (0.5, None)
+
+
+def ratios(found, uuid):
+    return {name: cell.ratio and cell.ratio.value for name, cell in found.row(uuid).cells.items()}
+
+
 def test_importance_weighs_the_geomean_of_a_pair():
     shapes = [workload("w1", importance=3.0), workload("w2", importance=1.0)]
     pair = only_pair(rows(a=[1.0, 1.0], b=[2.0, 32.0]), shapes)

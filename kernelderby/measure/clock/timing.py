@@ -21,6 +21,7 @@ protocols are never compared.
 
 from __future__ import annotations
 
+import math
 import statistics
 import time
 from bisect import bisect_left, bisect_right
@@ -251,7 +252,7 @@ def outside_of_windows(
     known = sorted((start, end) for start, end in records if start and end)
     starts = [start for start, _ in known]
     found = []
-    for (opened, closed), begin, following in zip(windows, flushes, [*flushes[1:], 1 << 63], strict=True):
+    for (opened, closed), begin, following in zip(windows, flushes, [*flushes[1:], math.inf], strict=True):
         first, until = (bisect_left(starts, at - slack_ns) for at in (begin, following))
         own = known[first:until]
         flushed = [end - start for start, end in own if end < opened + slack_ns]
@@ -267,9 +268,8 @@ def covered(intervals: Sequence[tuple[int, int]]) -> int:
     """Length of the union of intervals that are sorted by their start."""
     total, reached = 0, intervals[0][0]
     for start, end in intervals:
-        if end > reached:
-            total += end - max(start, reached)
-            reached = end
+        total += max(0, end - max(start, reached))
+        reached = max(reached, end)
     return total
 
 
