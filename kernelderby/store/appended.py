@@ -20,7 +20,7 @@ from kernelderby.errors import DerbyError
 from kernelderby.store.files import reason, remove_unfinished, temporary, write_all
 
 LOCK_FOLDER = Path("/tmp")  # fixed: with $TMPDIR two shells of one machine would look in two places
-CLAIMS = 1 << 48  # bytes from here on are no content: their locks are claims, see measure/traces.py
+CLAIMS = 1 << 48  # bytes from here on are no content: their locks are claims, see measure/run/rows.py
 _LOCK_SECONDS = 60  # a row takes milliseconds; whoever holds a traces file longer hangs
 _PROBE_BYTES = 1 << 20  # more than a row takes
 
@@ -103,7 +103,7 @@ def move_aside(path: Path, start: int, aside: Path) -> None:
 
 def _move(descriptor: int, start: int, aside: Path, end: bytes = b"") -> None:
     size = os.fstat(descriptor).st_size
-    with aside.open("ab", buffering=0) as file:  # first, so that nothing is lost if this too is cut short
+    with aside.open("ab") as file:  # first, so that nothing is lost if this too is cut short
         write_all(file.fileno(), os.pread(descriptor, size - start, start) + end)
         os.fsync(file.fileno())
     os.ftruncate(descriptor, start)
@@ -158,7 +158,7 @@ def _locked(path: Path, create: bool) -> Iterator[int]:
 
 @contextmanager
 def _opened_and_locked(path: Path, create: bool) -> Iterator[int]:
-    flags = os.O_RDWR | os.O_APPEND | os.O_NONBLOCK | os.O_CLOEXEC | (os.O_CREAT if create else 0)
+    flags = os.O_RDWR | os.O_APPEND | os.O_NONBLOCK | (os.O_CREAT if create else 0)
     try:
         if create:
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -242,14 +242,14 @@ def lock_file(path: Path) -> int:
     is written into it, and no symlink is followed."""
     try:
         try:
-            made = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
+            made = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
             try:
                 os.fchmod(made, 0o644)  # whatever the umask: the others have to open it
             finally:
                 os.close(made)
         except FileExistsError:
             pass
-        return os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
+        return os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW)
     except OSError as error:
         raise DerbyError(
             f"{path}: cannot be opened as a lock ({reason(error)}); remove it, or mend the permissions of {path.parent}"

@@ -36,7 +36,7 @@ _LONGEST, _LONGEST_NAME = 4095, 255  # bytes of a path (Linux), and of one of it
 @contextmanager
 def opened(path: Path) -> Iterator[BinaryIO]:
     """A regular file, to read. OSError for anything else: a pipe or a device could hold the reader for ever."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
     try:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
             raise OSError(errno.EINVAL, "it is no regular file", str(path))
@@ -51,7 +51,7 @@ def unpacked(path: Path, packed: bool) -> bytes:
     most, pieces, size = int(bounds().unpacked), list[bytes](), 0
     try:
         with gzip.open(path) if packed else opened(path) as file:
-            while piece := file.read(min(_PIECE, most + 1 - size)):
+            while size <= most and (piece := file.read(_PIECE)):
                 pieces.append(piece)
                 size += len(piece)
     except (OSError, EOFError, zlib.error) as error:
@@ -205,15 +205,14 @@ def _replace(target: Path, data: bytes) -> None:
 def temporary(target: Path) -> Iterator[tuple[Path, int]]:
     """A new file beside the target, locked while its writer lives: see remove_unfinished. Gone afterwards, unless it
     was renamed."""
-    descriptor = -1
-    while descriptor < 0:
+    while True:
         path = target.with_name(f".{target.name[:200]}.{secrets.token_hex(4)}{UNFINISHED}")
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o666)
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
         with suppress(OSError):  # a file system without locks: then nobody else takes it for a dead one's either
             fcntl.flock(descriptor, fcntl.LOCK_EX)
-        if not os.fstat(descriptor).st_nlink:  # another process took it for a dead one's, before it was locked
-            os.close(descriptor)
-            descriptor = -1
+        if os.fstat(descriptor).st_nlink:
+            break
+        os.close(descriptor)  # another process took it for a dead one's, before it was locked
     try:
         yield path, descriptor
     finally:
@@ -226,7 +225,7 @@ def remove_unfinished(target: Path) -> None:
     """What killed processes left of this file. One whose writer lives is locked, and stays."""
     for left in target.parent.glob(f".{_escaped(target.name[:200])}.*{UNFINISHED}"):
         with suppress(OSError):
-            descriptor = os.open(left, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
+            descriptor = os.open(left, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW)
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 left.unlink()
@@ -240,7 +239,7 @@ def write_folder(folder: Path, content: Mapping[str, str]) -> Path:
     folder.parent.mkdir(parents=True, exist_ok=True)
     for left in folder.parent.glob(f".{_escaped(folder.name[:200])}.*{UNFINISHED}"):
         with suppress(OSError):
-            descriptor = os.open(left, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+            descriptor = os.open(left, os.O_DIRECTORY)
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 shutil.rmtree(left)
@@ -268,16 +267,12 @@ def _new_folder(target: Path) -> tuple[Path, int]:
     while True:
         folder = target.with_name(f".{target.name[:200]}.{secrets.token_hex(4)}{UNFINISHED}")
         folder.mkdir()
-        descriptor = -1
-        try:
-            descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        with suppress(FileNotFoundError):  # another process takes it for a dead one's until it is locked
+            descriptor = os.open(folder, os.O_DIRECTORY)
             with suppress(OSError):
                 fcntl.flock(descriptor, fcntl.LOCK_EX)
-            if os.path.samestat(os.fstat(descriptor), os.stat(folder)):
+            if os.path.exists(folder):
                 return folder, descriptor
-        except FileNotFoundError:  # another process took it for a dead one's, before it was locked
-            pass
-        if descriptor >= 0:
             os.close(descriptor)
 
 
@@ -298,7 +293,7 @@ def write_all(descriptor: int, data: bytes) -> None:
 def _sync_folder(folder: Path) -> None:
     """So that the rename survives a power cut; where a file system has no fsync of folders, without."""
     with suppress(OSError):
-        descriptor = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
+        descriptor = os.open(folder, os.O_RDONLY)
         try:
             os.fsync(descriptor)
         finally:
