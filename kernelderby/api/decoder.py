@@ -24,11 +24,13 @@ def serve_bench(
     context: int = CONTEXT,
     prefill: int = PREFILL,
     rounds: int = 5,
+    compiles: bool = True,
     device: str = "cuda",
     told: Callable[[str], None] = lambda _: None,
 ) -> Answer[tuple[CellLike, ...]]:
     """model: a config.json, or the name of a committed one. layers: of the decoder; a step's time is of so many and
     of the logits. prefill: tokens of one more load, one prompt; 0 for none. device: cuda, or cpu to try it out.
+    compiles: whether torch.compile takes part; on a CPU it does not.
     DerbyError: no package of winners is installed, a model whose layer this decoder does not have, no GPU."""
     from kernelderby.measure.decoder.bench import bench, place
     from kernelderby.measure.decoder.layers import DecoderSizes, StepLoad
@@ -41,7 +43,7 @@ def serve_bench(
     cells = []
     for load in loads:
         told(f"{found.name}: {load.tokens} tokens")
-        cells += bench(sizes, [load], there, rounds, compiles=device == "cuda")
+        cells += bench(sizes, [load], there, rounds, compiles=compiles and device == "cuda")
     return served_answer(f"{found.name}, {layers} layers", where, tuple(cells))
 
 

@@ -18,6 +18,7 @@ from kernelderby.errors import DerbyError
 @click.option("--context", type=Count(1), default=4096, show_default=True, help="Tokens in each sequence's cache.")
 @click.option("--prefill", type=Count(0), default=8192, show_default=True, help="Tokens of one prompt; 0: none.")
 @click.option("--rounds", type=Count(1), default=5, show_default=True, help="Rounds of A B B A.")
+@click.option("--compile/--no-compile", "compiles", default=True, help="Whether torch.compile takes part.")
 @click.option("--device", type=click.Choice(["cuda", "cpu"]), default="cuda", help="cpu: only to try the command out.")
 @output_options("serve-bench", tables=("steps",), write=False)
 @root_option
@@ -28,6 +29,7 @@ def command(
     context: int,
     prefill: int,
     rounds: int,
+    compiles: bool,
     device: str,
     root: Path,
     output: Output,
@@ -53,6 +55,7 @@ def command(
             context=context,
             prefill=prefill,
             rounds=rounds,
+            compiles=compiles,
             device=device,
             told=lambda line: warn([] if output.is_json else [line]),
         )

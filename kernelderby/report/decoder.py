@@ -33,6 +33,10 @@ class CellLike(Protocol):
     def unknown(self) -> tuple[str, ...]: ...
     @property
     def difference(self) -> dict[str, float]: ...
+    @property
+    def eager_us(self) -> dict[str, float]: ...
+    @property
+    def gains_us(self) -> dict[str, float]: ...
 
 
 def served_answer(title: str, where: str, cells: Sequence[CellLike]) -> Answer[tuple[CellLike, ...]]:
@@ -46,13 +50,19 @@ def served_answer(title: str, where: str, cells: Sequence[CellLike]) -> Answer[t
 
 
 def _data(cell: CellLike) -> dict[str, Any]:
-    rest = {name: getattr(cell, name) for name in ("step_us", "predicted_us", "unknown", "difference")}
+    rest = {
+        name: getattr(cell, name)
+        for name in ("step_us", "predicted_us", "unknown", "difference", "eager_us", "gains_us")
+    }
     return {name: getattr(cell.load, name) for name in ("tokens", "sequences", "context")} | rest
 
 
 def _report(title: str, where: str, cells: Sequence[CellLike]) -> Report:
     columns = ("tokens", "sequences", "context", "libraries us", "compile us", "winners us", "gain predicted", "gain")
-    rows = tuple(map(_row, cells))
+    tables = [Table("Steps", tuple(map(Column, columns)), tuple(map(_row, cells)), key_columns=2)]
+    if any(cell.eager_us for cell in cells):
+        tables.append(_tokens(cells))
+        tables.append(_shares(cells))
     facts = [
         f"On {where}. Steps replayed as CUDA graphs, in turn A B B A; medians. One GPU, no scheduler, random weights, "
         "full cache, experts drawn by Zipf's law."
@@ -65,8 +75,46 @@ def _report(title: str, where: str, cells: Sequence[CellLike]) -> Report:
     ]
     unknown = dict.fromkeys(each for cell in cells for each in cell.unknown)
     notes = [f"{each}: no shape measured nearby, so nothing is predicted of it" for each in unknown]
-    return Report(
-        title, tuple(facts), (Table("Steps", tuple(map(Column, columns)), rows, key_columns=2),), tuple(notes)
+    return Report(title, tuple(facts), tuple(tables), tuple(notes))
+
+
+def _tokens(cells: Sequence[CellLike]) -> Table:
+    """Tokens per second of so many layers, with graphs and without."""
+    columns = ("tokens", "sequences", *(f"{name}{how}" for how in (", graph", "") for name in ("libraries", "winners")))
+    rows = [
+        (
+            *(TableCell(str(each)) for each in (cell.load.tokens, cell.load.sequences)),
+            *(
+                TableCell(f"{cell.load.tokens / times[name] * 1e6:,.0f}")
+                for times in (cell.step_us, cell.eager_us)
+                for name in ("libraries", "winners")
+            ),
+        )
+        for cell in cells
+    ]
+    return Table(
+        "Tokens per second, through the layers of the decoder", tuple(map(Column, columns)), tuple(rows), key_columns=2
+    )
+
+
+def _shares(cells: Sequence[CellLike]) -> Table:
+    """How much longer a step takes with one operator left to the libraries, of the winners' step."""
+    names = list(dict.fromkeys(name for cell in cells for name in cell.gains_us))
+    rows = [
+        (
+            *(TableCell(str(each)) for each in (cell.load.tokens, cell.load.sequences)),
+            *(
+                TableCell(percent(cell.gains_us[name] / cell.step_us["winners"])) if name in cell.gains_us else NOTHING
+                for name in names
+            ),
+        )
+        for cell in cells
+    ]
+    return Table(
+        "Longer steps with one operator left to the libraries",
+        tuple(map(Column, ("tokens", "sequences", *names))),
+        tuple(rows),
+        key_columns=2,
     )
 
 

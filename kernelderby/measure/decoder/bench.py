@@ -16,6 +16,7 @@ from kernelderby.measure.decoder.layers import Decoder, DecoderSizes, StepLoad
 from kernelderby.measure.decoder.variants import calls_of, of_package, package, plain, predicted_saving
 
 VARIANTS = ("libraries", "compile", "winners")
+OFF = "without "
 NEAR = 1.0  # octaves, all sizes together, between a call and the measured shape that stands for it
 
 
@@ -23,13 +24,17 @@ NEAR = 1.0  # octaves, all sizes together, between a call and the measured shape
 class DecoderCell:
     """step_us: variant -> median time of a step. predicted_us: of the winners, from the libraries' measured step and
     the recorded times, worked out before the winners ran. unknown: operators without a recorded shape near.
-    difference: variant -> the largest difference of a logit to the libraries', over the largest logit."""
+    difference: variant -> the largest difference of a logit to the libraries', over the largest logit. eager_us:
+    variant -> the same step launched by the host, without a graph. gains_us: operator -> how much longer the winners'
+    step takes with that operator left to the libraries."""
 
     load: StepLoad
     step_us: dict[str, float]
     predicted_us: float | None
     unknown: tuple[str, ...]
     difference: dict[str, float]
+    eager_us: dict[str, float]
+    gains_us: dict[str, float]
 
 
 def place(device: str) -> tuple[torch.device, str]:
@@ -52,24 +57,39 @@ def bench(
 
 def _cell(winners: Any, decoder: Decoder, rounds: int, compiles: bool) -> DecoderCell:
     names = [name for name in VARIANTS if compiles or name != "compile"]
-    saved, unknown = predicted_saving(winners, calls_of(decoder), nearest_times)
+    calls = calls_of(decoder)
+    saved, unknown = predicted_saving(winners, calls, nearest_times)
+    is_gpu = decoder.device.type == "cuda"
+    switched_off = {f"{OFF}{name}": name for name in dict.fromkeys(each[0] for each in calls)} if is_gpu else {}
     with torch.no_grad():
-        ready = {name: _ready(winners, name, decoder) for name in names}
+        eager = {name: _step(winners, name, decoder) for name in names}
+        ready = {name: _captured(run) for name, run in eager.items()} if is_gpu else eager
         logits = {name: run().float().clone() for name, run in ready.items()}
-        times: dict[str, list[float]] = {name: [] for name in names}
-        for _ in range(rounds):
-            for name in (*names, *reversed(names)):
-                times[name].append(_timed(ready[name], decoder.device))
+        medians = _medians(ready, decoder.device, rounds)
+        eager_us = _medians({name: eager[name] for name in names if name != "compile"}, decoder.device, rounds)
+        del ready
+        without = {name: _captured(_step(winners, "winners", decoder, off)) for name, off in switched_off.items()}
+        beside = _medians({"winners": _captured(eager["winners"]), **without}, decoder.device, rounds) if is_gpu else {}
     base = logits["libraries"]
     largest = base.abs().max().item() or 1.0
-    medians = {name: statistics.median(own) for name, own in times.items()}
     return DecoderCell(
         decoder.load,
         medians,
-        medians["libraries"] - saved if decoder.device.type == "cuda" else None,
+        medians["libraries"] - saved if is_gpu else None,
         tuple(unknown),
         {name: (own - base).abs().max().item() / largest for name, own in logits.items() if name != "libraries"},
+        eager_us if is_gpu else {},
+        {off: beside[name] - beside["winners"] for name, off in switched_off.items()},
     )
+
+
+def _medians(runs: dict[str, Callable[[], torch.Tensor]], device: torch.device, rounds: int) -> dict[str, float]:
+    """us of each, in turn A B B A."""
+    times: dict[str, list[float]] = {name: [] for name in runs}
+    for _ in range(rounds):
+        for name in (*runs, *reversed(runs)):
+            times[name].append(_timed(runs[name], device))
+    return {name: statistics.median(own) for name, own in times.items()}
 
 
 def nearest_times(operator: Any, shape: tuple[int, ...]) -> dict[str, float] | None:
@@ -83,40 +103,47 @@ def nearest_times(operator: Any, shape: tuple[int, ...]) -> dict[str, float] | N
     return {name: us for name, us in zip(names, times, strict=True) if us is not None} if octaves <= NEAR else None
 
 
-def _ready(winners: Any, name: str, decoder: Decoder) -> Callable[[], torch.Tensor]:
-    """The step of that variant: warmed up and, on a GPU, captured."""
+def _step(winners: Any, name: str, decoder: Decoder, off: str | None = None) -> Callable[[], torch.Tensor]:
+    """The step of that variant, called once. off: an operator that is left to the libraries."""
     kinds = {"winners": ("own", "library", "plain")}.get(name, ("library", "plain"))
     operators = of_package(winners)
     if name == "compile":
         operators |= plain(decoder)
+    if off is not None:
+        whole = operators[off]
+
+        def left_to_libraries(*given: Any) -> Any:
+            with winners.only("library"):
+                return whole(*given)
+
+        operators[off] = left_to_libraries
 
     def step() -> torch.Tensor:
         return decoder.step(operators)
 
     run = torch.compile(step, dynamic=False) if name == "compile" else step
-    with winners.only(*kinds):
-        run()
-        if decoder.device.type != "cuda":
-            return _kept(winners, kinds, run)
-        run()
-        torch.cuda.synchronize()
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
-            output = run()
+
+    def called() -> torch.Tensor:
+        with winners.only(*kinds):
+            return run()
+
+    called()
+    return called
+
+
+def _captured(run: Callable[[], torch.Tensor]) -> Callable[[], torch.Tensor]:
+    """As a replayed CUDA graph."""
+    run()
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        output = run()
 
     def replay() -> torch.Tensor:
         graph.replay()
         return output
 
     return replay
-
-
-def _kept(winners: Any, kinds: tuple[str, ...], run: Callable[[], torch.Tensor]) -> Callable[[], torch.Tensor]:
-    def called() -> torch.Tensor:
-        with winners.only(*kinds):
-            return run()
-
-    return called
 
 
 def _timed(run: Callable[[], torch.Tensor], device: torch.device) -> float:
