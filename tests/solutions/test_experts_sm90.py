@@ -24,9 +24,13 @@ from kernelderby.rows.measurement import Status
 
 CATALOG = Catalog.open(ROOT)
 COMMON = ROOT / "solutions" / "kernelderby" / "common"
-OPERATORS = ("fused_moe", "fp8_blockscale_fused_moe")
-KINDS = {"fused_moe": "Bf16", "fp8_blockscale_fused_moe": "Fp8"}
-ERROR = {"fused_moe": 0.006, "fp8_blockscale_fused_moe": 0.03}  # norm over the result's: bf16, and an FP8 intermediate
+PLAIN = ("fused_moe", "fused_moe_bf16")  # not quantized
+OPERATORS = (*PLAIN, "fp8_blockscale_fused_moe")
+ERROR = {
+    "fused_moe": 0.006,
+    "fused_moe_bf16": 0.009,
+    "fp8_blockscale_fused_moe": 0.03,
+}  # norm over the result's: bf16, and an FP8 intermediate
 
 
 def solution_of(operator):
@@ -43,15 +47,15 @@ def module(operator):
     return sys.modules[load_solution(CATALOG.definition(operator), solution_of(operator)).__module__]
 
 
-def kernel_text(operator):
-    return solution_of(operator).sources["kernel.cu"]
+def choice_of(module):
+    """What has the variants' numbers."""
+    return getattr(module, "choice", module)
 
 
 def variants(operator):
     """(pairs a tile, CTAs a cluster, pairs are M, pairs up to which CTAs sort) of kernel.cu's variants."""
-    found = re.findall(
-        rf"variant_of<Config<{KINDS[operator]}, (\d+), \d+, (\d), (true|false), (\d+)>>", kernel_text(operator)
-    )
+    text = solution_of(operator).sources["experts_bf16_variants.cuh" if operator in PLAIN else "kernel.cu"]
+    found = re.findall(r"variant_of<Config<(?:Kind|Fp8), (\d+), \d+, (\d), (true|false), (\d+)>>", text)
     return [(int(rows), int(cluster), wide == "true", int(routes)) for rows, cluster, wide, routes in found]
 
 
@@ -78,9 +82,10 @@ def test_all_sources_are_named(operator, module):
 def test_the_variants_are_those_that_python_counts_on(operator, module):
     """By their numbers: how many, which sort for themselves, and how large a tile is at most."""
     found = variants(operator)
-    assert len(found) == len(module.VARIANTS)
+    numbered = choice_of(module).VARIANTS
+    assert len(found) == len(numbered)
     for number, (rows, _, wide, routes) in enumerate(found):
-        assert module.VARIANTS[number] == (rows, wide, routes)
+        assert numbered[number] == (rows, wide, routes)
     assert max(rows for rows, *_ in found) == module.call.most_rows
 
 
@@ -91,17 +96,17 @@ def test_no_candidate_sorts_more_pairs_than_it_can_or_stores_where_it_cannot(ope
             for intermediate in (384, 2048, 4096):
                 ids = torch.empty(tokens, top_k, dtype=torch.int32, device="meta")
                 down = torch.empty(experts, 2048, intermediate, dtype=torch.bfloat16, device="meta")
-                scales = operator != "fused_moe"
+                scales = operator not in PLAIN
                 configs = module.candidates(*[None] * (4 if scales else 2), down, *[None] * scales, ids, None)
                 for config in configs:
-                    routes = module.VARIANTS[config["variant"]][2]
+                    routes = choice_of(module).VARIANTS[config["variant"]][2]
                     assert not routes or tokens * top_k <= routes, (tokens, experts, config)
-                    assert not config["stores"] or config["variant"] in module.STORING
+                    assert not config["stores"] or config["variant"] in choice_of(module).STORING
 
 
 @pytest.mark.parametrize(
     "name, config",
-    [("Bf16", "128, 4, 2, true, 0"), ("Bf16", "128, 4, 2, true, 2048"), ("Fp8", "16, 6, 1, false, 512")],
+    [("Bf16", "128, 4, 2, true, 0"), ("Bf16ToBf16", "128, 4, 2, true, 2048"), ("Fp8", "16, 6, 1, false, 512")],
 )
 def test_it_compiles_without_spills_and_its_products_are_not_serialised(tmp_path, name, config):
     compiler = shutil.which("nvcc") or shutil.which("nvcc", path="/usr/local/cuda/bin")
@@ -131,7 +136,7 @@ def random_inputs(operator, tokens, hidden, intermediate, experts, top_k, ids=No
         "num_experts": experts,
         "top_k": top_k,
     }
-    if operator != "fused_moe":
+    if operator not in PLAIN:
         size |= {
             "num_hidden_blocks": hidden // 128,
             "num_intermediate_blocks": intermediate // 128,
@@ -181,12 +186,12 @@ def adversarial(tokens, experts, top_k):
 @pytest.mark.parametrize("number", range(10))
 @pytest.mark.parametrize("stores, slab", [(0, 0), (0, 1), (1, 0)])
 def test_every_variant_at_sizes_that_fit_nothing(operator, module, number, stores, slab):
-    if number >= len(module.VARIANTS):
+    if number >= len(choice_of(module).VARIANTS):
         pytest.skip("the other operator's variants")
-    rows, wide, routes = module.VARIANTS[number]
-    if stores and number not in module.STORING:
+    rows, wide, routes = choice_of(module).VARIANTS[number]
+    if stores and number not in choice_of(module).STORING:
         pytest.skip("a variant that only adds")
-    unit = 8 if operator == "fused_moe" else 128
+    unit = 8 if operator in PLAIN else 128
     for tokens, hidden, intermediate, experts, top_k in (
         (1, 2 * unit, unit, 1, 1), (9, 33 * unit, 10 * unit, 8, 2), (63, 5 * unit, 3 * unit, 256, 8),
         (250, 17 * unit, 5 * unit, 3, 2), (700, 8 * unit, 2 * unit, 200, 8), (3001, 9 * unit, 3 * unit, 5, 4),
@@ -255,7 +260,7 @@ def test_stored_rows_are_summed_to_the_same_bits_each_time(operator, module):
     outs = []
     for _ in range(3):
         outs.append(output_of(operator, inputs))
-        module.run_with({"variant": max(module.STORING), "slab": 0, "stores": 1}, *inputs.values(), outs[-1])
+        module.run_with({"variant": max(choice_of(module).STORING), "slab": 0, "stores": 1}, *inputs.values(), outs[-1])
     assert torch.equal(outs[0], outs[1]) and torch.equal(outs[0], outs[2])
 
 
@@ -274,10 +279,10 @@ for old, new in json.loads(sys.argv[4]):
 solution = dataclasses.replace(solution, sources=sources)
 module = sys.modules[load_solution(catalog.definition(solution.definition), solution).__module__]
 inputs = torch.load(sys.argv[3], map_location="cuda", weights_only=True)
-for number, (rows, wide, routes) in enumerate(module.VARIANTS):
+for number, (rows, wide, routes) in enumerate(getattr(module, "choice", module).VARIANTS):
     if not routes or inputs["topk_ids"].numel() <= routes:
-        for stores in (0, 1) if number in module.STORING else (0,):
-            dtype = torch.float32 if inputs["hidden_states"].dtype == torch.bfloat16 else torch.bfloat16
+        for stores in (0, 1) if number in getattr(module, "choice", module).STORING else (0,):
+            dtype = getattr(torch, catalog.definition(solution.definition).outputs["output"].dtype)
             out = torch.full(inputs["hidden_states"].shape, float("nan"), dtype=dtype, device="cuda")
             module.run_with({"variant": number, "slab": 0, "stores": stores}, *inputs.values(), out)
             assert out.isfinite().all(), (number, stores)

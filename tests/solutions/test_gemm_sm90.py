@@ -1,4 +1,5 @@
-"""The dense GEMMs of block_scaled_mm and linear_sigmoid_mul: CUDA C++ for sm_90a, Triton for sm_90 and sm_100.
+"""The dense GEMMs of block_scaled_mm (both outputs) and linear_sigmoid_mul: CUDA C++ for sm_90a, Triton for sm_90 and
+sm_100.
 
 Without a GPU: the kernels compile without spills that matter and multiply on the tensor cores, every output lies in
 exactly one tile of one CTA, the Triton solutions are right in the interpreter. On a GPU: all workloads, odd sizes in
@@ -30,8 +31,8 @@ from kernelderby.measure.judge.correctness import judge
 from kernelderby.measure.worker.build import load_solution
 from kernelderby.rows.measurement import Status
 
-OPERATORS = ("block_scaled_mm", "linear_sigmoid_mul")
-VARIANTS = {"block_scaled_mm": range(5), "linear_sigmoid_mul": range(6)}
+OPERATORS = ("block_scaled_mm", "block_scaled_mm_bf16", "linear_sigmoid_mul")
+VARIANTS = {"block_scaled_mm": range(5), "block_scaled_mm_bf16": range(5), "linear_sigmoid_mul": range(6)}
 LINEAR = [(1, 8, 8), (5, 99, 64), (13, 130, 100), (70, 200, 136), (130, 1160, 1096), (300, 257, 7)]
 LINEAR += [(600, 1160, 1100), (9000, 1160, 1096)]
 ODD = {
@@ -41,6 +42,8 @@ ODD = {
     ],
     "linear_sigmoid_mul": [{"num_tokens": m, "out_features": n, "hidden_size": k} for m, n, k in LINEAR],
 }
+ODD["block_scaled_mm_bf16"] = ODD["block_scaled_mm"]
+FORMS = dict.fromkeys(("block_scaled_mm", "block_scaled_mm_bf16"), "block_scaled_launch.cuh")  # the file of cases
 CUDA = [pytest.param(operator, variant) for operator in OPERATORS for variant in VARIANTS[operator]]
 
 
@@ -87,7 +90,7 @@ def test_it_compiles(operator, tmp_path):
         iter(Path(sys.modules["triton"].__file__).parent.glob("backends/nvidia/bin/cuobjdump")), None
     )
     sass = subprocess.run([cuobjdump, "--dump-sass", made.path], capture_output=True, text=True).stdout
-    assert re.search("QGMMA.64x128x32" if operator == "block_scaled_mm" else "HGMMA.64x256x16", sass)
+    assert re.search("QGMMA.64x128x32" if operator in FORMS else "HGMMA.64x256x16", sass)
     assert "UTMALDG.2D.MULTICAST" in sass and "UTMASTG" in sass
 
 
@@ -196,8 +199,9 @@ def test_all_sources_are_named(operator):
 @pytest.mark.parametrize("operator", OPERATORS)
 def test_configurations_name_forms_of_the_kernel(operator):
     """Also: the library is called with as many numbers as its function takes."""
-    one, text = sm90(operator), CATALOG.solution(f"derby_{operator}_sm90").sources["kernel.cu"]
-    forms = {int(number) for number in re.findall(r"case (\d+):", text)}
+    one, sources = sm90(operator), CATALOG.solution(f"derby_{operator}_sm90").sources
+    text = sources["kernel.cu"]
+    forms = {int(number) for number in re.findall(r"case (\d+):", sources[FORMS.get(operator, "kernel.cu")])}
     assert forms == set(VARIANTS[operator])
     parameters = text.split(f"derby_{operator}_sm90_run(")[1].split(")")[0].split(",")
     assert len(parameters) == len(one.library.parameters)
@@ -230,7 +234,8 @@ TYPES = {torch.float8_e4m3fn: "fp8e4nv", torch.bfloat16: "bf16", torch.float32: 
 @pytest.mark.parametrize("operator", OPERATORS)
 def test_triton_compiles(operator, target, monkeypatch):
     """The first choice of the smallest and of the largest workload: operands by TMA, products on the tensor cores."""
-    solution, kernel = triton_solution(operator), f"derby_{operator}_triton"
+    solution, kernel = triton_solution(operator), f"derby_{operator.removesuffix('_bf16')}_triton"
+    solution = getattr(solution, "block_scaled", solution)  # the module that has the kernel
     function = getattr(solution, kernel)
     sized = sorted(CATALOG.workloads(operator), key=lambda one: one.cost.bytes_written)
     for workload in (sized[0], sized[-1]):
@@ -312,6 +317,9 @@ def test_captured_in_a_graph(operator):
 
 MUTANTS = {
     "block_scaled_mm": [("product[j] * lower", "product[j] * upper")],  # half of the rows get the scale of another
+    "block_scaled_mm_bf16": [
+        ("(t / 4 + lane / 16) ^", "(t / 4 + 1 - lane / 16) ^")
+    ],  # neighbours of 8 columns change places
     "linear_sigmoid_mul": [("a + c.x", "a"), ("by.y)", "1.0f)")],  # no bias or no multiplier in every other column
 }
 EDITS = [(name, *edit) for name, edits in MUTANTS.items() for edit in edits]
@@ -369,14 +377,14 @@ EVERY_LANE = [
 
 def every_form(operator, tool):
     """What the sanitizer looks at: every form at two odd sizes, of block_scaled_mm's without clusters for racecheck."""
-    solution = sm90(operator, *ALONE + EVERY_LANE if tool == "racecheck" and operator == "block_scaled_mm" else ())
+    solution = sm90(operator, *ALONE + EVERY_LANE if tool == "racecheck" and operator in FORMS else ())
     for variant in VARIANTS[operator]:
         for sizes in ODD[operator][3:5]:
             assert verdict_of(operator, solution, {"variant": variant, "group": 8}, case_of(operator, **sizes))
 
 
 def test_every_form_of_clusters_has_one_without():
-    text = sm90("block_scaled_mm", *ALONE).library.folder.joinpath("kernel.cu").read_text()
+    text = sm90("block_scaled_mm", *ALONE).library.folder.joinpath(FORMS["block_scaled_mm"]).read_text()
     assert {re.split(r",\s*", form)[4] for form in re.findall(r"Form<([^>]*)>", text)} == {"1"}
 
 

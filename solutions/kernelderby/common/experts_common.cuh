@@ -31,12 +31,15 @@ __device__ __forceinline__ constexpr NamedBarrier operator+(NamedBarrier barrier
     return static_cast<NamedBarrier>(static_cast<int>(barrier) + index);
 }
 
-// The two kinds. SCALED: a scale for each 128 values of a row and each block of 128 x 128 weights; a k block's product is
+// The kinds. SCALED: a scale for each 128 values of a row and each block of 128 x 128 weights; a k block's product is
 // scaled and added in float32, since the tensor core keeps about 14 bits of an FP8 sum.
 struct Bf16 {
     static constexpr int BYTES = 2;
     static constexpr bool SCALED = false;
     using Out = float;
+};
+struct Bf16ToBf16 : Bf16 {
+    using Out = __nv_bfloat16;
 };
 struct Fp8 {
     static constexpr int BYTES = 1;
@@ -94,6 +97,7 @@ struct Config {
     static constexpr int ROWS = ROWS_, STAGES = STAGES_, CLUSTER = CLUSTER_, ROUTES = ROUTES_;
     static constexpr bool WIDE = WIDE_;                               // pairs are wgmma's M
     static constexpr bool LATER = WIDE && !Kind::SCALED;              // tiles are finished during the next one's products
+    static constexpr bool ADDS_BF16 = sizeof(typename Kind::Out) == 2;
     // Blocks of pairs up to which the last of an odd number may be a half one. In bf16, of more, it gains nothing where
     // the second GEMM stores; where it adds, every last block may be one.
     static constexpr int HALVED = !WIDE ? 0 : Kind::SCALED ? MANY_BLOCKS : 3;

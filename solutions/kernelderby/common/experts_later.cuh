@@ -36,10 +36,10 @@ __device__ __forceinline__ int multiply_wide(Shared<C>& shared, Stage& stage, in
     return before;
 }
 
-// 64 columns of this warp's 16 rows, 16 registers as wgmma leaves them: a lane stores 16 bytes of rows lane / 8, + 4,
-// + 8, + 12, as many as `rows` has. to: the first of these; stride: values from row to row.
-__device__ __forceinline__ void store_part(uint32_t staging, const uint32_t* packed, __nv_bfloat16* to, int stride,
-                                           int rows) {
+// 64 columns of this warp's 16 rows, 16 registers as wgmma leaves them: a lane gives put(i, v) 16 bytes of row
+// lane / 8 + 4 i.
+template <class Put>
+__device__ __forceinline__ void turn_part(uint32_t staging, const uint32_t* packed, Put put) {
     const int lane = threadIdx.x % WARP;
     __syncwarp();
 #pragma unroll
@@ -50,8 +50,16 @@ __device__ __forceinline__ void store_part(uint32_t staging, const uint32_t* pac
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
         const uint4 v = load_shared16(staging + (lane / 8 + 4 * i) * LATER_PITCH + lane % 8 * 16);
-        if (4 * i < rows) *reinterpret_cast<uint4*>(to + size_t(4 * i) * stride) = v;
+        put(i, v);
     }
+}
+
+// Stores them: to is a lane's first row, of which there are `rows`; stride: values from row to row.
+__device__ __forceinline__ void store_part(uint32_t staging, const uint32_t* packed, __nv_bfloat16* to, int stride,
+                                           int rows) {
+    turn_part(staging, packed, [&](int i, const uint4& v) {
+        if (4 * i < rows) *reinterpret_cast<uint4*>(to + size_t(4 * i) * stride) = v;
+    });
 }
 
 // GEMM1's tile: 64 results of SwiGLU a thread; the first 64 sums are gate, the others up.
@@ -81,10 +89,11 @@ struct LaterFirst {
 };
 
 // GEMM2's tile, times the routing weights: 128 results a thread. STORES: rows of pairs in bfloat16; else added to their
-// tokens' in float32, the tokens still being in shared.pair[buffer].
+// tokens', in float32 or, where the output is, bfloat16, the tokens still being in shared.pair[buffer].
 template <class C, bool STORES>
 struct LaterSecond {
-    static constexpr int PARTS = STORES ? 4 : 8;
+    static constexpr bool PACKED = STORES || C::ADDS_BF16;
+    static constexpr int PARTS = PACKED ? 4 : 8;
     uint32_t packed[64];
     __nv_bfloat16* to;
     int rows, columns, column, buffer;
@@ -93,7 +102,7 @@ struct LaterSecond {
     __device__ __forceinline__ void take(Shared<C>& shared, const Arguments& arguments, const Place& place, int buffer_,
                                          const float (&sums)[128]) {
         const int warp = threadIdx.x / WARP, lane = threadIdx.x % WARP, row = warp * 16 + lane / 8;
-        buffer = buffer_, column = place.block_n * 2 * BLOCK + lane % 8 * (STORES ? 8 : 4);
+        buffer = buffer_, column = place.block_n * 2 * BLOCK + lane % 8 * (PACKED ? 8 : 4);
         rows = place.rows - row, columns = arguments.hidden - column, any = true;
         if (STORES) to = arguments.results + size_t(place.first_row + row) * arguments.hidden + column;
         float weight[2];
@@ -110,6 +119,14 @@ struct LaterSecond {
         if constexpr (STORES)
             store_part(shared_address(staging), packed + 16 * part, to + part * 64, arguments.hidden,
                        part * 64 < columns ? rows : 0);
+        else if constexpr (PACKED)
+            turn_part(shared_address(staging), packed + 16 * part, [&](int i, const uint4& v) {
+                if (4 * i >= rows || part * 64 >= columns) return;
+                const int token = shared.pair[buffer][threadIdx.x / WARP * 16 + 4 * i + threadIdx.x % WARP / 8].x;
+                reduce_add_bf16x8(static_cast<__nv_bfloat16*>(arguments.out) + size_t(token) * arguments.hidden +
+                                      column + part * 64,
+                                  v.x, v.y, v.z, v.w);
+            });
         else
             add_part(shared, arguments, staging, part);
     }

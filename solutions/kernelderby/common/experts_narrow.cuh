@@ -237,15 +237,17 @@ __device__ __forceinline__ void finish_second_scaled(Shared<C>& shared, const Ar
     named_barrier_sync(NamedBarrier::CONSUMERS_DONE, CONSUMERS);
 }
 
-// The tile times the routing weights, added to the output rows of its tokens in float32, or, STORES, rounded to bfloat16
-// and stored by pair. A warp turns 16 pairs of its 16 weight rows of each block at a time, and waits for no other.
+// The tile times the routing weights, added to the output rows of its tokens, or, STORES, rounded to bfloat16 and stored
+// by pair. What is added is float32, or bfloat16 where the output is. A warp turns 16 pairs of its 16 weight rows of each block at a time, and waits for no other.
 template <class C, bool STORES, int N>
 __device__ __forceinline__ void finish_second_plain(Shared<C>& shared, const Arguments& arguments, const Place& place,
                                                     const float (&sums)[N]) {
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-    constexpr int PITCH = STORES ? 80 : C::WARP_PITCH, CHUNK = N < C::WARP_ROWS ? N : C::WARP_ROWS, WIDTH = STORES ? 8 : 4;  // values a lane
+    constexpr bool PACKED = STORES || C::ADDS_BF16;
+    constexpr int PITCH = PACKED ? 80 : C::WARP_PITCH, CHUNK = N < C::WARP_ROWS ? N : C::WARP_ROWS;
+    constexpr int WIDTH = PACKED ? 8 : 4;  // values a lane
     constexpr int LANES = 16 / WIDTH, AT_ONCE = 32 / (2 * LANES);  // lanes a pair and block, pairs at once
-    static_assert(STORES || 2 * PITCH / 4 % 32 == 8, "pairs two apart are 8 banks apart");
+    static_assert(PACKED || 2 * PITCH / 4 % 32 == 8, "pairs two apart are 8 banks apart");
     static_assert(N % CHUNK == 0, "whole chunks");
     uint8_t* staging = shared.staging.out + warp * C::WARP_ROWS * C::WARP_PITCH;
     const int block = lane / LANES % 2, first = lane / (2 * LANES);
@@ -261,7 +263,7 @@ __device__ __forceinline__ void finish_second_plain(Shared<C>& shared, const Arg
         for (int j = chunk / 8; j < (chunk + CHUNK) / 8; ++j) {
             const int pair = 8 * j + 2 * (lane % 4);
             const float left = __int_as_float(shared.pair[0][pair].y), right = __int_as_float(shared.pair[0][pair + 1].y);
-            if constexpr (STORES) {  // stmatrix turns 8 x 8 values
+            if constexpr (PACKED) {  // stmatrix turns 8 x 8 values
                 uint32_t v[4];
 #pragma unroll
                 for (int i = 0; i < 4; ++i) {
@@ -289,6 +291,10 @@ __device__ __forceinline__ void finish_second_plain(Shared<C>& shared, const Arg
                 if constexpr (STORES)
                     *reinterpret_cast<uint4*>(arguments.results +
                                               size_t(place.first_row + chunk + row) * arguments.hidden + column) = v;
+                else if constexpr (PACKED)
+                    reduce_add_bf16x8(static_cast<__nv_bfloat16*>(arguments.out) +
+                                          size_t(shared.pair[0][chunk + row].x) * arguments.hidden + column,
+                                      v.x, v.y, v.z, v.w);
                 else
                     reduce_add_f32x4(static_cast<float*>(arguments.out) +
                                          size_t(shared.pair[0][chunk + row].x) * arguments.hidden + column,

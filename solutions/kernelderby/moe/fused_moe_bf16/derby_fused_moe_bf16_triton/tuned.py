@@ -1,0 +1,3 @@
+"""Found by `derby tune derby_fused_moe_bf16_triton`. GPU name -> table."""
+
+FOUND = {}
