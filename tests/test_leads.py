@@ -1,9 +1,9 @@
 """One author against the best library on every shape, worked out by hand."""
 
-from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
+from msgspec.structs import replace
 from rank_rows import row, workload
 
 from kernelderby.errors import DerbyError

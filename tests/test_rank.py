@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
 import re
 import time
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 from rank_rows import D, ranked, row, rows, workload
 
 import kernelderby
@@ -319,7 +320,7 @@ def test_unknown_gpu_has_no_floor_and_says_why():
 
 
 def test_workload_without_cost_has_no_floor():
-    without = replace(workload("w2"), cost=None)
+    without = dataclasses.replace(workload("w2"), cost=None)
     result = ranked(rows(a=[20.0, 40.0]), [workload("w1"), without])
     assert result.row("w2").floor_us is None and result.summary("a").share_total == pytest.approx(0.5)
     assert noted(result, "1 of 2 workloads carry no cost")

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
+from msgspec.structs import replace
 from rank_rows import STEADY, ranked, row, workload
 
 from kernelderby.hardware import find_gpu

@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace as changed_row
 
 from kernelderby.catalog import Catalog
 from kernelderby.catalog.code import cpp_form, python_form, running_parts
@@ -132,7 +133,7 @@ def test_a_chain_of_equals_is_one_group():
 
 def test_a_comment_keeps_a_row_and_a_token_outdates_it(small_set):
     before = Catalog.open(small_set)
-    rows = [replace(row, solution_hash=before.solution(row.solution).hash) for row in before.traces(D)]
+    rows = [changed_row(row, solution_hash=before.solution(row.solution).hash) for row in before.traces(D)]
     main = small_set / before.solution("toy_fast").folder.relative_to(small_set) / "main.py"
     text = main.read_text()
     for added, outdated in (("\n# a comment\n", False), ("\nOTHER = 1\n", True)):

@@ -17,7 +17,7 @@ from kernelderby.catalog.workloads import FRESH
 from kernelderby.errors import DerbyError
 from kernelderby.rank import Ranking, rank
 from kernelderby.roofline.recorded import Reached, recorded
-from kernelderby.roofline.selection import Key, RowCount, group_rows, tallies
+from kernelderby.roofline.selection import Key, RowCount, choose_group, group_rows, tallies
 from kernelderby.rows.measurement import Measurement, Place, Status
 
 T = TypeVar("T")
@@ -139,8 +139,9 @@ class RecordedRows:
                 helper.wait()
 
     def prepare_one(self, definition: str) -> None:
-        known = self.shapes(definition)
-        self.tallies(definition)
+        known, groups = self.shapes(definition), group_rows(self.tallies(definition))
+        for gpu in dict.fromkeys(key.gpu for key in groups):
+            self.fastest(definition, choose_group(groups, gpu, None))
         for part in by_origin(known):
             self.ranking(definition, known, part, RankingAsked())
 
@@ -149,7 +150,8 @@ class RecordedRows:
 
 
 _PREPARE = """
-import os, sys, threading
+import gc, os, sys, threading
+gc.set_threshold(5_000_000, 50, 50)  # as in the command
 from kernelderby.api.recorded_rows import prepare
 threading.Thread(target=lambda: (os.read(0, 1), os._exit(1)), daemon=True).start()  # nobody waits any more
 for name in sys.argv[2:]:

@@ -6,6 +6,8 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 
+from msgspec import Struct
+
 from kernelderby.catalog.model import Definition, Workload
 from kernelderby.errors import DerbyError
 from kernelderby.hardware import find_gpu, gpu_id
@@ -31,29 +33,42 @@ def check_place(where: str, row: Measurement, place: Place, definition: Definiti
         agree(where, "op_type", definition.op_type, place[1])
 
 
-def check_passed(where: str, row: Measurement, definition: Definition, workload: Workload | None) -> None:
+class Demands(Struct, frozen=True):
+    """What a row that passed must show. ratios: tolerance -> least share of elements that match. least_us: of the work
+    on the GPU by its peaks, an eager or graph time may not be far below it."""
+
+    ratios: dict[str, float]
+    least_us: float
+
+
+def demands_on(definition: Definition, workload: Workload | None, axes: dict[str, int], gpu_name: str) -> Demands:
+    """On rows of a workload, which says its axes even where the set does not know it, on one GPU."""
+    ratios = {each.name: each.least_ratio(_elements(definition, axes, each.outputs)) for each in definition.tolerances}
+    gpu, cost = find_gpu(gpu_name), workload.cost if workload else None
+    if gpu is None or cost is None:
+        return Demands(ratios, 0.0)
+    moved_us = max(cost.bytes_read, cost.bytes_written) / gpu.memory_bytes_per_second * 1e6 / 2  # in place: once
+    flops_us = sum(n / gpu.flops_per_second.get(dtype, math.inf) for dtype, n in cost.flops.items()) * 1e6
+    return Demands(ratios, max(moved_us, flops_us))
+
+
+def check_passed(where: str, row: Measurement, definition: Definition, demands: Demands) -> None:
     """DerbyError for a row that says it passed where its own figures say that it cannot have."""
     if row.status is not Status.PASSED:
         return
     ratios = row.correctness.matched_ratio if row.correctness else {}
-    for tolerance in definition.tolerances if ratios else ():
-        least = tolerance.least_ratio(_elements(definition, row, tolerance.outputs))
-        if ratios.get(tolerance.name, 1.0) < least * (1 - 1e-9):
+    for name, least in demands.ratios.items() if ratios else ():
+        if ratios.get(name, 1.0) < least * (1 - 1e-9):
             raise DerbyError(
-                f"{where}: measurement.correctness.matched_ratio.{tolerance.name}: is {ratios[tolerance.name]:g} in a "
-                f"passed row, but {definition.name} demands {least:g}; measure it again"
+                f"{where}: measurement.correctness.matched_ratio.{name}: is {ratios[name]:g} in a passed row, but "
+                f"{definition.name} demands {least:g}; measure it again"
             )
-    gpu, cost = find_gpu(row.gpu), workload.cost if workload else None
-    if gpu is None or cost is None:
-        return
-    moved_us = max(cost.bytes_read, cost.bytes_written) / gpu.memory_bytes_per_second * 1e6 / 2  # in place: once
-    flops_us = sum(n / gpu.flops_per_second.get(dtype, math.inf) for dtype, n in cost.flops.items()) * 1e6
     for kind in TIME_KINDS[:2]:
-        time = row.time(kind)
-        if time is not None and time.median_us * _IMPOSSIBLE < max(moved_us, flops_us):
+        time = row.time(kind) if demands.least_us else None
+        if time is not None and time.median_us * _IMPOSSIBLE < demands.least_us:
             raise DerbyError(
-                f"{where}: the {kind} time is {time.median_us:g} us, but {row.gpu} needs {max(moved_us, flops_us):.3g} "
-                "us for that work; measure it again"
+                f"{where}: the {kind} time is {time.median_us:g} us, but {row.gpu} needs {demands.least_us:.3g} us for "
+                "that work; measure it again"
             )
 
 
@@ -82,10 +97,10 @@ def out_of_session(rows: Iterable[Measurement]) -> Iterator[tuple[Measurement, s
                     )
 
 
-def _elements(definition: Definition, row: Measurement, outputs: Iterable[str]) -> int:
-    """Of the smallest of these outputs, all without names; 0 where the row's axes do not tell."""
+def _elements(definition: Definition, axes: dict[str, int], outputs: Iterable[str]) -> int:
+    """Of the smallest of these outputs, all without names; 0 where the axes do not tell."""
     try:
-        sizes = definition.sizes(row.workload["axes"])
+        sizes = definition.sizes(axes)
     except DerbyError:
         return 0
     return min(

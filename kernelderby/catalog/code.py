@@ -12,7 +12,6 @@ import ast
 import re
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
-from typing import Any
 
 _CPP = (".cu", ".cuh", ".cpp", ".cc", ".cxx", ".c", ".h", ".hpp", ".hh", ".inl")
 _SPLICE = r"\\[ \t]*\r?\n"
@@ -54,24 +53,35 @@ def python_form(text: str) -> str:
         return text
 
 
-def _form(node: object, docstrings: bool) -> str:
+_WITH_DOCSTRING = frozenset({ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef})
+
+
+def _form(node: ast.AST, docstrings: bool) -> str:
     """Not ast.dump(), which differs from one Python to the next: fields that are empty are left out."""
-    if isinstance(node, ast.Constant):
-        return f"{type(node.value).__name__} {node.value!a}"
-    if isinstance(node, list):
-        return f"[{', '.join([_form(each, docstrings) for each in node])}]"
-    if not isinstance(node, ast.AST):
-        return ascii(node)
-    fields: dict[str, Any] = {name: getattr(node, name, None) for name in node._fields}
-    has_docstring = isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) and (
-        ast.get_docstring(node, clean=False) is not None
-    )
-    if has_docstring and not docstrings:
-        fields["body"] = fields["body"][1:]
-    parts = [
-        f"{name}={_form(value, docstrings)}" for name, value in fields.items() if value is not None and value != []
-    ]
-    return f"{type(node).__name__}({', '.join(parts)})"
+    kind = type(node)
+    if kind is ast.Constant:
+        return f"{type(node.value).__name__} {node.value!a}"  # type: ignore[attr-defined]
+    parts = []
+    for name in node._fields:
+        value = getattr(node, name, None)
+        if value is None or value == []:
+            continue
+        if name == "body" and not docstrings and kind in _WITH_DOCSTRING:
+            value = value[ast.get_docstring(node, clean=False) is not None :]  # type: ignore[arg-type]
+            if not value:
+                continue
+        if type(value) is list:
+            shown = f"[{', '.join([_form_of(each, docstrings) for each in value])}]"
+        else:
+            shown = _form_of(value, docstrings)
+        parts.append(f"{name}={shown}")
+    return f"{kind.__name__}({', '.join(parts)})"
+
+
+def _form_of(value: object, docstrings: bool) -> str:
+    if isinstance(value, ast.AST):
+        return _form(value, docstrings) if value._fields else f"{type(value).__name__}()"
+    return ascii(value)
 
 
 @lru_cache(1024)

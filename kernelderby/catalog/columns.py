@@ -9,6 +9,7 @@ from array import array
 from collections.abc import Iterator, Sequence
 from functools import partial
 from itertools import accumulate
+from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -40,24 +41,26 @@ def write_columns(path: Path, rows: Sequence[Measurement]) -> None:
     text = partial(pa.array, type=pa.string())
     columns: dict[str, Any] = {"line": pa.array([row.place.line if row.place else 0 for row in rows], pa.int32())}
     for name in _TEXTS:
-        columns[name] = text([getattr(row, name) for row in rows]).dictionary_encode()
+        columns[name] = text([*map(attrgetter(name), rows)]).dictionary_encode()
     for name in _NUMBERS:
-        columns[name] = pa.array([getattr(row, name) for row in rows], pa.float64())
-    encode = msgspec.json.encode
-    known: dict[int, str] = {}  # most rows share one workload object
-    columns["workload"] = text([known.setdefault(id(row.workload), encode(row.workload).decode()) for row in rows])
-    columns["shape"] = text([encode(row.shape).decode() for row in rows])
-    parts = [_split(row.environment) for row in rows]
-    columns["shared"] = text([encode(shared).decode() for shared, _ in parts])
-    columns["setup"] = text([encode(row.setup).decode() for row in rows])
-    times = [_times(row) for row in rows]
-    columns["kinds"] = text([encode([(kind, samples.lengths) for kind, _, samples in each]).decode() for each in times])
+        columns[name] = pa.array([*map(attrgetter(name), rows)], pa.float64())
+    workloads = {id(row.workload): row.workload for row in rows}  # most rows share one object
+    texts = {key: _json(workload) for key, workload in workloads.items()}
+    columns["workload"] = text([texts[id(row.workload)] for row in rows])
+    columns["shape"] = text([_json(row.shape) if row.shape else "{}" for row in rows])
+    environments = [*map(_split, rows)]
+    columns["shared"] = text([shared for shared, _ in environments])
+    columns["setup"] = text(["null" if row.setup is None else _json(row.setup) for row in rows])
+    times = [*map(_times, rows)]
+    shapes: dict[tuple[Any, ...], str] = {}  # kinds and lengths of most rows are alike
+    lengths = [tuple([(kind, samples.lengths) for kind, _, samples in each]) for each in times]
+    columns["kinds"] = text([shapes.get(each) or shapes.setdefault(each, _json(each)) for each in lengths])
     for name in _JSON:
         columns[name] = columns[name].dictionary_encode()
-    packed = msgspec.msgpack.encode
-    columns["own"] = pa.array([packed((own, row.correctness)) for row, (_, own) in zip(rows, parts, strict=True)])
-    columns["medians"] = _lists([array("d", [median for _, median, _ in each]) for each in times])
-    columns["samples"] = _lists([array("d", b"".join(bytes(kind.flat) for *_, kind in each)) for each in times])
+    columns["own"] = pa.array([own for _, own in environments])
+    columns["medians"] = _lists([array("d", [median for _, median, _ in each]) for each in times], [*map(len, times)])
+    flats = [samples.flat for each in times for *_, samples in each]
+    columns["samples"] = _lists(flats, [sum([len(samples.flat) for *_, samples in each]) for each in times])
     sink = pa.BufferOutputStream()
     pq.write_table(pa.table(columns), sink, compression="zstd", use_dictionary=[*_TEXTS, *_JSON])
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -66,9 +69,15 @@ def write_columns(path: Path, rows: Sequence[Measurement]) -> None:
         unfinished.rename(path)
 
 
-def _split(environment: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    own = {name: environment[name] for name in _OF_ONE_ROW if name in environment}
-    return {name: value for name, value in environment.items() if name not in own}, own
+def _json(value: Any) -> str:
+    return msgspec.json.encode(value).decode()
+
+
+def _split(row: Measurement) -> tuple[str, bytes]:
+    """Of the environment what rows share; what is of this one, with its correctness."""
+    shared = dict(row.environment)
+    own = {name: shared.pop(name) for name in _OF_ONE_ROW if name in shared}
+    return _json(shared), msgspec.msgpack.encode((own, row.correctness))
 
 
 def _times(row: Measurement) -> list[tuple[str, float, Samples]]:
@@ -79,12 +88,12 @@ def _times(row: Measurement) -> list[tuple[str, float, Samples]]:
     return found
 
 
-def _lists(arrays: Sequence[array[float]]) -> pa.Array:
+def _lists(arrays: Sequence[array[float]], lengths: Sequence[int]) -> pa.Array:
+    """A list of so many numbers for each row, of all of them in turn."""
     import pyarrow as pa
 
-    ends = [0, *accumulate(map(len, arrays))]
-    flat = np.frombuffer(b"".join(map(bytes, arrays)), dtype=np.float64)
-    return pa.ListArray.from_arrays(pa.array(ends, pa.int32()), pa.array(flat))
+    flat = np.frombuffer(b"".join(arrays), dtype=np.float64)
+    return pa.ListArray.from_arrays(pa.array([0, *accumulate(lengths)], pa.int32()), pa.array(flat))
 
 
 # -------------------------------------------------------------------------------------------------------------- reading

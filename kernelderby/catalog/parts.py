@@ -240,7 +240,8 @@ def digest_of(text: bytes) -> str:
 
 
 _SERVE = """
-import sys
+import gc, sys
+gc.set_threshold(5_000_000, 50, 50)  # as in the command: records live until their part is written
 from kernelderby.store.bounds import Bounds, enforced
 from kernelderby.catalog import Catalog
 from kernelderby.catalog.parts import serve

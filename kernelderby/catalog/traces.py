@@ -7,12 +7,12 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from kernelderby.catalog.agreement import Place, check_passed, check_place, out_of_session
+from kernelderby.catalog.agreement import Demands, Place, check_passed, check_place, demands_on, out_of_session
 from kernelderby.catalog.model import Definition, Workload
 from kernelderby.catalog.workloads import FRESH, workload_of
 from kernelderby.errors import DerbyError
 from kernelderby.rows.bulk import QuickRow, read_rows
-from kernelderby.rows.measurement import Measurement
+from kernelderby.rows.measurement import Measurement, Status
 from kernelderby.rows.measurement import Place as Spot
 from kernelderby.store.fields import Line, agree, decode_json, expect_keys_once, lines_of
 
@@ -32,7 +32,8 @@ def load_rows(
     or anything else around it (agreement.py), is broken. place: the two folders under traces/ that it lies in, where
     there are two. lines: some of the file's (default: all), whose sessions are not held against one another. Broken
     lines are told to left_out; rows of the future, which stay, to noted."""
-    rows, file = list[Measurement](), str(path)
+    rows, file, stem = list[Measurement](), str(path), path.stem
+    demands: dict[tuple[str, str, str], Demands] = {}
     ran: dict[bytes, dict[str, Any]] = {}  # a workload as it stands in the file -> what it says, read and checked once
     for where, line in read_rows(path, left_out, lines):
         try:
@@ -43,14 +44,17 @@ def load_rows(
             row = Measurement.from_row(
                 line, where, Spot(file, number), is_known=text in ran, by_author=place is not None
             )
-            agree(where, "definition", row.definition, path.stem)
+            agree(where, "definition", row.definition, stem)
             workload = workloads.get(row.uuid)
             if text not in ran and workload is not None:
                 _check_workload(where, row, workload)
             if place is not None:
                 check_place(where, row, place, definition)
-            if definition is not None:
-                check_passed(where, row, definition, workload)
+            if definition is not None and row.status is Status.PASSED:
+                key = row.uuid, repr(row.workload["axes"]), row.gpu
+                if key not in demands:
+                    demands[key] = demands_on(definition, workload, row.workload["axes"], row.gpu)
+                check_passed(where, row, definition, demands[key])
         except DerbyError as error:
             left_out(str(error))
             continue

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field, replace
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 
 from msgspec import Struct
@@ -117,6 +117,7 @@ def read_gpu(path: Path) -> Gpu:
     )
 
 
+@lru_cache(1024)
 def find_gpu(name: str) -> Gpu | None:
     """The GPU of an id ("h200") or of the driver's whole name ("NVIDIA H200"), any case. Other variants of a model
     (PCIe, NVL, MIG slices) have other peaks and other names, so a name that only looks alike is None."""

@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from msgspec.structs import replace as changed_row
+
 from kernelderby.catalog import Catalog, Solution, Workload
 from kernelderby.catalog.traces import load_rows
 from kernelderby.errors import DerbyError
@@ -73,7 +75,7 @@ def _change(
 ) -> list[ShownChange]:
     """By the kind of time that both have; [] where they passed no workload in common."""
     name, other = solution.name, solution.name + BEFORE
-    former = [replace(row, solution=other, solution_hash=None) for row in old]
+    former = [changed_row(row, solution=other, solution_hash=None) for row in old]
     kind = selection.time_kind([*new, *former])
     contenders = {name: solution, other: replace(solution, name=other)}
     ranking = rank([*new, *former], definition, workloads, contenders, baseline=None, time=kind)

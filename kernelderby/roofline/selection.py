@@ -6,8 +6,10 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import NamedTuple, TypeVar
+
+from msgspec.structs import replace
 
 from kernelderby.catalog import Solution
 from kernelderby.catalog.groups import RowGroup
@@ -77,13 +79,13 @@ def _size(rows: Sequence[Measurement] | Sequence[RowCount]) -> int:
 
 def group_rows(measurements: Iterable[Grouped]) -> dict[Key, list[Grouped]]:
     """Rows by GPU and protocol; the names that one GPU goes by are one group."""
-    identities: dict[str, str] = {}
     groups: dict[Key, list[Grouped]] = {}
+    named: dict[tuple[str, str], list[Grouped]] = {}  # by the name that the rows carry: the same lists
     for measurement in measurements:
-        name = measurement.gpu
-        if name not in identities:
-            identities[name] = gpu_id(name)
-        groups.setdefault(Key(identities[name], measurement.protocol), []).append(measurement)
+        name = measurement.gpu, measurement.protocol
+        if (own := named.get(name)) is None:
+            own = named[name] = groups.setdefault(Key(gpu_id(name[0]), name[1]), [])
+        own.append(measurement)
     return groups
 
 
@@ -187,15 +189,18 @@ def newest_rows(rows: Iterable[Measurement], solutions: Mapping[str, Solution]) 
     """
     preferences: dict[int, list[Measurement]] = {0: [], 1: [], 2: [], 3: []}
     order: dict[tuple[str, str], None] = {}
+    present: dict[tuple[str, str], bool] = {}  # most rows of a solution have one hash
     for row in rows:
-        solution = solutions.get(row.solution)
+        solution, recorded = solutions.get(row.solution), row.solution_hash
         if solution is not None:
             order[row.solution, row.uuid] = None
-            if row.solution_hash is None:
+            if recorded is not None and (row.solution, recorded) not in present:
+                present[row.solution, recorded] = solution.has_code(recorded)
+            if recorded is None:
                 preferences[1].append(row)
-            elif solution.has_code(row.solution_hash):
+            elif present[row.solution, recorded]:
                 preferences[3].append(row)
-            elif row.time("graph") and solution.has_kernels(row.solution_hash, row.uuid):
+            elif row.time("graph") and solution.has_kernels(recorded, row.uuid):
                 preferences[2].append(_of_the_graph(row))
             else:
                 preferences[0].append(row)

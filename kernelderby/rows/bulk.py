@@ -20,7 +20,7 @@ from kernelderby.rows.row import ROUNDING, ROUNDING_US, Own, Row, Time
 from kernelderby.rows.samples import LEAST_US, MOST_US, Samples
 from kernelderby.store.fields import EXPLAINED, Line, lines_of, record_of
 
-_AT_ONCE = 1000  # rows
+_AT_ONCE = 300  # rows
 _NONE = Raw(b"[]")
 
 
@@ -48,7 +48,7 @@ def read_rows(
 ) -> Iterator[tuple[str, Row]]:
     """("path:line", row) for each line of a file of traces; a broken one is told to left_out. lines: some of the file's
     (default: all). DerbyError where the file cannot be read."""
-    decode = Decoder(QuickRow).decode
+    decode, file = Decoder(QuickRow).decode, str(path)
     lines, broken = lines_of(path) if lines is None else lines, 0
     while some := list(islice(lines, _AT_ONCE)):
         rows: list[QuickRow | None] = []
@@ -65,7 +65,7 @@ def read_rows(
                 found = record_of(path, line, Row, left_out, brief=broken >= EXPLAINED)
                 broken += found is None and bool(bytes(line.text[:99]).strip())
             if found is not None:
-                yield f"{path}:{line.number}", found
+                yield f"{file}:{line.number}", found
 
 
 def _check_samples(rows: Sequence[QuickRow | None]) -> set[int]:

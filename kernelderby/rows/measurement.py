@@ -8,10 +8,14 @@ raw samples, the protocol, the solution's hash, clocks and versions.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Sequence
-from dataclasses import asdict, dataclass, field
+from copy import deepcopy
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import lru_cache
 from typing import Any, TypeVar
+
+from msgspec import Struct
+from msgspec.structs import asdict
 
 from kernelderby.rows.row import STATUS_OF_EVALUATION, Errors, KnownEnvironment, MaybeNumber, Ran, Row, Status
 from kernelderby.store.fields import convert
@@ -67,19 +71,17 @@ class Cost:
         return self.bytes_read + self.bytes_written if self.bytes_needed is None else self.bytes_needed
 
 
-@dataclass(frozen=True, slots=True)
-class Correctness:
+class Correctness(Struct, frozen=True):
     """Distance of an output from the reference. matched_ratio: tolerance name -> share of elements within
     it, of the output where it is smallest."""
 
     max_absolute_error: float
     max_relative_error: float
     relative_error_norm: float
-    matched_ratio: dict[str, float] = field(default_factory=dict)
+    matched_ratio: dict[str, float] = {}
 
 
-@dataclass(frozen=True, slots=True)
-class Timed:
+class Timed(Struct, frozen=True):
     """One kind of time. samples_us: the rounds in which the solution took its turn, each one span per call."""
 
     median_us: float
@@ -89,17 +91,15 @@ class Timed:
 TIME_KINDS = ("graph", "eager", "busy")  # what Measurement.times may hold; docs/protocol.md says what they are
 
 
-@dataclass(frozen=True, slots=True)
-class Place:
+class Place(Struct, frozen=True):
     """A line of a file."""
 
     path: str
     line: int
 
 
-@dataclass(frozen=True, slots=True)
-class Measurement:
-    """One solution on one workload on one GPU.
+class Measurement(Struct, frozen=True):
+    """One solution on one workload on one GPU. Equal to another one that says the same, wherever the two were read.
 
     times: kind -> its time, empty unless passed; rows before protocol 2 have the eager one alone.
     samples_us, latency_us: the eager time's, which flashinfer-bench measures too: the rounds in which it took its
@@ -124,14 +124,19 @@ class Measurement:
     solution_hash: str | None = None
     session: str | None = None
     message: str = ""
-    environment: dict[str, Any] = field(default_factory=dict)  # driver, clocks, library versions, commit
-    times: dict[str, Timed] = field(default_factory=dict)
+    environment: dict[str, Any] = {}  # driver, clocks, library versions, commit
+    times: dict[str, Timed] = {}
     graph_missing: str = ""
     host_us: float | None = None
     wall_us: float | None = None
     setup: dict[str, float] | None = None
-    shape: dict[str, Any] = field(default_factory=dict)
-    place: Place | None = field(default=None, compare=False)  # where it was read; not written
+    shape: dict[str, Any] = {}
+    place: Place | None = None  # where it was read; not written
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Measurement) and all(getattr(self, one) == getattr(other, one) for one in _COMPARED)
+
+    __hash__ = None  # type: ignore[assignment]  # it holds dicts
 
     def __repr__(self) -> str:
         time = "" if self.latency_us is None else f", {self.latency_us:g} us"
@@ -180,12 +185,14 @@ class Measurement:
                 "reference_latency_ms": reference / 1e3,
                 "speedup_factor": reference / latency if latency else 0.0,
             }
-        measurement = asdict(self)
+        measurement = {name: getattr(self, name) for name in _OWN}
+        measurement |= {name: deepcopy(measurement[name]) for name in ("environment", "setup", "shape")}
         measurement["samples_us"] = tuple(map(tuple, self.samples_us))
-        for kind, time in self.times.items():
-            measurement["times"][kind]["samples_us"] = tuple(map(tuple, time.samples_us))
-        for stored_elsewhere in ("definition", "workload", "solution", "gpu", "timestamp", "message", "place"):
-            del measurement[stored_elsewhere]
+        measurement["correctness"] = self.correctness and asdict(self.correctness)
+        measurement["times"] = {
+            kind: {"median_us": time.median_us, "samples_us": tuple(map(tuple, time.samples_us))}
+            for kind, time in self.times.items()
+        }
         if "eager" in self.times:
             del measurement["samples_us"]  # once is enough
         for empty in ("times", "graph_missing", "host_us", "wall_us", "setup", "shape"):
@@ -216,46 +223,55 @@ class Measurement:
         evaluation, own = row.evaluation, row.measurement
         if not is_known:
             convert(f"{where}: workload", row.workload, Ran)
-        common: dict[str, Any] = {
-            "definition": row.definition,
-            "workload": row.workload,
-            "solution": row.solution,
-            "gpu": evaluation.environment.hardware,
-            "timestamp": evaluation.timestamp,
-            "message": evaluation.log or "",
-            "place": place,
-        }
+        gpu, timestamp, message = evaluation.environment.hardware, evaluation.timestamp, evaluation.log or ""
         if own is None:
             found = evaluation.performance
             return cls(
-                **common,
-                status=STATUS_OF_EVALUATION[evaluation.status],
-                protocol=flashinfer_bench_protocol(evaluation.timestamp, evaluation.log or "", by_author),
-                latency_us=found.latency_ms * 1e3 if found else None,
-                correctness=_correctness(evaluation.correctness),
+                row.definition,
+                row.workload,
+                row.solution,
+                STATUS_OF_EVALUATION[evaluation.status],
+                gpu,
+                flashinfer_bench_protocol(timestamp, message, by_author),
+                timestamp,
+                found.latency_ms * 1e3 if found else None,
                 reference_latency_us=found.reference_latency_ms * 1e3 if found else None,
+                correctness=_correctness(evaluation.correctness),
+                message=message,
                 environment={"libs": evaluation.environment.libs},
+                place=place,
             )
         convert(f"{where}: measurement.environment", own.environment, KnownEnvironment)
         times = {kind: Timed(each.median_us, each.samples_us) for kind, each in own.times.items()}
         return cls(
-            **common,
-            status=own.status,
-            protocol=own.protocol,
-            latency_us=own.latency_us,
-            samples_us=times["eager"].samples_us if "eager" in times else own.samples_us,
-            reference_latency_us=own.reference_latency_us,
-            correctness=_correctness(own.correctness),
-            solution_hash=own.solution_hash,
-            session=own.session,
-            environment=own.environment,
-            times=times,
-            graph_missing=own.graph_missing or "",
-            host_us=own.host_us,
-            wall_us=own.wall_us,
-            setup=own.setup,
-            shape=own.shape,
+            row.definition,
+            row.workload,
+            row.solution,
+            own.status,
+            gpu,
+            own.protocol,
+            timestamp,
+            own.latency_us,
+            times["eager"].samples_us if "eager" in times else own.samples_us,
+            own.reference_latency_us,
+            _correctness(own.correctness),
+            own.solution_hash,
+            own.session,
+            message,
+            own.environment,
+            times,
+            own.graph_missing or "",
+            own.host_us,
+            own.wall_us,
+            own.setup,
+            own.shape,
+            place,
         )
+
+
+_COMPARED = tuple(name for name in Measurement.__struct_fields__ if name != "place")
+_ELSEWHERE = ("definition", "workload", "solution", "gpu", "timestamp", "message")  # of flashinfer-bench's own fields
+_OWN = tuple(name for name in _COMPARED if name not in _ELSEWHERE)
 
 
 def flashinfer_bench_protocol(timestamp: str, log: str, by_author: bool) -> str:

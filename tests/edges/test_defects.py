@@ -297,7 +297,7 @@ def test_of_several_files_the_later_moment_counts(small_set):
         Measurement.from_trace(line | {"evaluation": line["evaluation"] | {"timestamp": when}})
         for when in ("2026-11-01T00:00:00+00:00", "2026-11-02T00:00:00+00:00")
     )
-    from dataclasses import replace
+    from msgspec.structs import replace
 
     for first, second in ((older, newer), (newer, older)):
         rows = [replace(first, place=Place("a", 1)), replace(second, place=Place("b", 1))]

@@ -4,9 +4,9 @@ import json
 import os
 import shutil
 import subprocess
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace as changed_row
 
 from kernelderby.catalog import Catalog
 from kernelderby.catalog.pack import problems
@@ -202,7 +202,7 @@ def test_other_host_code_keeps_graph_times_alone(derby, repository):
     assert now.has_kernels(before.hash) and not now.has_code(before.hash) and problems(repository) == []
     assert derby("certify", "--check", "--root", repository)[0] == 0
 
-    row = replace(
+    row = changed_row(
         Catalog.open(repository).traces(D)[0],
         solution="toy_cuda",
         solution_hash=before.hash,
@@ -213,7 +213,7 @@ def test_other_host_code_keeps_graph_times_alone(derby, repository):
     assert chosen.host_changed and not chosen.outdated
     assert selection.latency_us(chosen.measurement, "graph") == 3.0
     assert selection.latency_us(chosen.measurement, "eager") is None and chosen.measurement.host_us is None
-    (chosen,) = selection.newest_rows([replace(row, times={})], {"toy_cuda": now}).values()
+    (chosen,) = selection.newest_rows([changed_row(row, times={})], {"toy_cuda": now}).values()
     assert chosen.outdated
     assert settled_keys([row], [now]) == set()
 

@@ -1,7 +1,8 @@
 """The trace file: appended row by row, mended after a kill."""
 
-from dataclasses import replace
 from types import SimpleNamespace
+
+from msgspec.structs import replace
 
 from kernelderby.measure.run.rows import append_row, repair, settled_keys
 from kernelderby.rows.measurement import Measurement, Status

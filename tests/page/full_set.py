@@ -10,6 +10,8 @@ from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 
+from msgspec.structs import replace as changed_row
+
 from kernelderby.catalog import Catalog, Solution
 from kernelderby.rows.measurement import FLASHINFER_BENCH_EVENTS, Correctness, Measurement, Status, Timed
 
@@ -110,6 +112,6 @@ def foreign(root: Path) -> Catalog:
     catalog._workloads["scale_rows_h4"] = [replace(each, cost=None) for each in catalog.workloads("scale_rows_h4")]
     bare = {"protocol": FLASHINFER_BENCH_EVENTS, "solution_hash": None, "session": None, "environment": {}}
     catalog.traces = lambda definition_name=None, **_: [
-        replace(row, gpu="NVIDIA Nobody 9000", samples_us=(), times={}, **bare) for row in rows
+        changed_row(row, gpu="NVIDIA Nobody 9000", samples_us=(), times={}, **bare) for row in rows
     ]
     return catalog

@@ -1,10 +1,9 @@
 """What the page shows is what rank, roofline and profile say; nothing is lost on the way, everything is small."""
 
-from dataclasses import replace
-
 import msgspec
 import pytest
 from full_set import foreign, of_two_origins, slower
+from msgspec.structs import replace
 
 import kernelderby
 from kernelderby.catalog import Catalog

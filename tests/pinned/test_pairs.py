@@ -2,11 +2,11 @@
 
 import math
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 from rank_rows import ranked, rows, workload

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 import time
-from dataclasses import replace
 from pathlib import Path
 
+from msgspec.structs import replace
 from rank_rows import ranked, row, rows, workload
 
 from kernelderby.report import markdown, text
