@@ -270,7 +270,8 @@ def test_our_own_set_holds_together(checkout):
     catalog, solutions, _ = read_everything(checkout)
     moe = catalog.workloads("moe_fp8_block_scale_ds_routing_topk8_ng8_kg4_e32_h7168_i2048")
     assert len([each for each in moe if each.origin == "contest"]) == 19
-    assert all(solution.folder is not None for solution in solutions.values())
+    packed_alone = {solution.author for solution in solutions.values() if solution.folder is None}
+    assert packed_alone == {"inductor"}, "all others have sources; a template has made these"
 
 
 def test_the_shortest_label_that_tells_workloads_apart(checkout):

@@ -87,6 +87,28 @@ def test_the_command_on_the_toy(derby, small_set):
         kernelderby.open(small_set).explain("toy_fast", "7", compiles=False)
 
 
+def test_code_of_a_solution_runs_behind_the_fences(small_set, tmp_path):
+    """It writes nowhere but in its cache, sees none of the user's secrets, and its end is not the command's."""
+    pytest.importorskip("triton")
+    code = f"""
+import os, pathlib
+for place in ({str(tmp_path / "escaped")!r}, os.environ.get("MY_TOKEN", "unknown") + "-token"):
+    try:
+        pathlib.Path(place).write_text("x")
+    except OSError:
+        pass
+os._exit(3)
+"""
+    for path in (small_set / "solutions").rglob("main.py"):
+        path.write_text(code)
+    before = set(tmp_path.iterdir())
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("MY_TOKEN", str(tmp_path / "seen"))
+        answer = kernelderby.open(small_set).explain("toy_fast", "1000")
+    assert set(tmp_path.iterdir()) == before and not answer.value.demands
+    assert any("the process exited with code 3" in each for each in answer.value.notes), answer.value.notes
+
+
 def test_a_recording_and_triton_kernels_of_this_set(checkout, monkeypatch):
     """The kernels are those that the shape launches: a block a token and one for each multiprocessor."""
     pytest.importorskip("triton")

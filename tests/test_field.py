@@ -11,12 +11,13 @@ from kernelderby.errors import DerbyError
 from kernelderby.rank.field import field
 
 
-def solution(name, author, *dependencies, definition="alpha", language="python", sources=("main.py",)):
+def solution(name, author, *dependencies, definition="alpha", language="python", sources=("main.py",), modules=()):
     return SimpleNamespace(
         name=name,
         author=author,
         definition=definition,
         dependencies=dependencies,
+        requires=SimpleNamespace(modules=modules),
         language=language,
         sources=dict.fromkeys(sources, ""),
         has_code="now".__eq__,
@@ -30,6 +31,7 @@ SOLUTIONS = {
         solution("v", "vllm", "vllm"),
         solution("s", "sgl-kernel", "sglang-kernel>=0.4", definition="beta"),
         solution("t", "torch"),
+        solution("i", "inductor", definition="delta", modules=("torch._inductor",)),
         solution("plain", "baseline"),
         solution("mine", "me", language="triton"),
         solution("mine_too", "me", sources=("main.py", "kernel.cu")),
@@ -47,6 +49,7 @@ def test_whose_kernels_a_solution_calls():
         "v": "vllm",
         "s": "sgl_kernel",
         "t": "torch",
+        "i": "inductor",
         "plain": "torch",
         "mine": None,
         "mine_too": None,

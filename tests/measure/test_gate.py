@@ -3,7 +3,10 @@
 import json
 import sys
 from importlib.util import module_from_spec, spec_from_file_location
-from math import exp, log
+from itertools import pairwise
+from math import exp, log, sqrt
+from pathlib import Path
+from statistics import median
 
 import numpy as np
 import pytest
@@ -14,15 +17,18 @@ from kernelderby.statistics.gate import CANNOT_TELL, NO_REGRESSION, REGRESSION, 
 
 
 @pytest.fixture(scope="module")
-def simulated():
-    """The same machine as `python benchmarks/gate_error_rates.py` has, which runs it longer."""
-    from pathlib import Path
-
+def rates():
     spec = spec_from_file_location("rates", Path(__file__).parents[2] / "benchmarks/gate_error_rates.py")
-    module = module_from_spec(spec)
+    module = sys.modules["rates"] = module_from_spec(spec)
     spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture(scope="module")
+def simulated(rates):
+    """The same machine as `python benchmarks/gate_error_rates.py` has, which runs it longer."""
     random = np.random.default_rng(7)
-    return lambda change, runs: [module.simulated(random, change).verdict for _ in range(runs)]
+    return lambda change, runs: [rates.simulated(random, change).verdict for _ in range(runs)]
 
 
 def test_false_alarms_and_finds_on_a_simulated_machine(simulated):
@@ -31,6 +37,19 @@ def test_false_alarms_and_finds_on_a_simulated_machine(simulated):
     assert same.count(REGRESSION) <= 4 and same.count(NO_REGRESSION) >= 380
     assert simulated(0.02, 400).count(REGRESSION) >= 380
     assert simulated(-0.02, 100).count(NO_REGRESSION) == 100
+
+
+def test_a_machine_of_recorded_rounds(rates, checkout):
+    """The rounds of a row back and forth, wider by what its own median hides."""
+    steady, moving = [each for _, each in rates.recorded(checkout, "NVIDIA H200")][-2:]
+    assert steady.rounds == moving.rounds and len(steady.rounds) > 100 and not steady.offsets
+    assert 0.0005 < median(map(abs, moving.offsets)) < 0.01
+    assert rates._rounds([[1.0, 2.0, 1.0], [1.0], [1.0], [exp(0.03)]]) == pytest.approx([0, 0, 0, 0.03 * sqrt(4 / 3)])
+    assert rates._rounds([[1.0]] * 3) == []
+    offset, block = rates.Recorded([[0.0, 1.0, 2.0, 3.0]], [0.25])(np.random.default_rng(1))
+    turns = block()
+    assert offset() == 0.25 and len(turns) == 6
+    assert {abs(one - other) for one, other in pairwise(turns)} == {1.0}
 
 
 def test_differences_by_hand():
@@ -101,7 +120,10 @@ def run(x, y, factor, out):
 """
 
 
-def test_a_candidate_whose_timer_the_judges_clock_contradicts_is_a_regression(derby, tmp_path):
+def test_a_candidate_whose_timer_the_judges_clock_contradicts_is_a_regression(derby, tmp_path, monkeypatch):
+    """One batch of the judge's clock, of 32 calls; it takes up to 24 of a machine that is slow for a while."""
+    monkeypatch.setattr("kernelderby.measure.judge.batch.BATCHES", 1)
+    monkeypatch.setattr("kernelderby.measure.judge.doubt._PATIENCE", ())
     root = copied_set(tmp_path)
     (root / "solutions/tests/elementwise/scaled_add_n16/raises/main.py").write_text(CLAIMS_LESS)
     words = ("--root", root, "--device", "cpu", "--iterations", 2, "--most-starts", 4, "--workloads", "8", "--json")

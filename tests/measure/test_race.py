@@ -20,8 +20,11 @@ from kernelderby.measure.clock.timing import Timer, WallTimer  # noqa: E402
 from kernelderby.measure.judge import batch  # noqa: E402
 from kernelderby.measure.judge.inputs import InputMaker  # noqa: E402
 from kernelderby.measure.judge.race import WARMUP  # noqa: E402
+from kernelderby.measure.judge.table import JudgesTable  # noqa: E402
+from kernelderby.measure.machine.probe import Machine  # noqa: E402
 from kernelderby.measure.wire.replies import Wrong  # noqa: E402
 from kernelderby.measure.worker.candidate import Candidate  # noqa: E402
+from kernelderby.measure.worker.hands import Hands  # noqa: E402
 from kernelderby.measure.worker.local import local_check, local_race  # noqa: E402
 
 CPU = torch.device("cpu")
@@ -427,6 +430,21 @@ class TestSetup:
         assert [race.turn(number, 4).verdict.status for number in (1, 2)] == [Status.PASSED] * 2
         assert calls == [{"x"}, {"x"}], "once for each set of inputs"
         assert race.setup.seconds > 0
+
+    @pytest.mark.parametrize("setup", [None, "main.py::setup"])
+    def test_what_a_step_shares_stays_for_those_that_set_up(self, definition, setup):
+        """Lengths, say: a plan of them serves all layers. Who makes none gets others behind the same addresses."""
+        inputs = {**definition.inputs, "y": replace(definition.inputs["y"], constant="step")}
+        shared = replace(definition, inputs=inputs)
+        assert (shared.constants, shared.of_setup, shared.with_setup().constants) == ((), ("y",), ("y",))
+        candidate, module, maker = parts(shared, right, setup=lambda **given: {"kept": [*given]})
+        table = JudgesTable(shared, None, maker, module, CPU, Machine("cpu"), "")
+        maker = table.race(SimpleNamespace(setup=setup, in_place={}), Hands(candidate, WallTimer(), CPU)).exchange.maker
+        values = maker.make()
+        before = values["y"].clone()
+        maker.rewrite(values, 1)
+        assert torch.equal(values["y"], before) is (setup is not None)
+        assert candidate.set_up(values, CPU).values == {"kept": ["y"]}
 
     def test_what_is_no_constant_still_changes(self, with_constant):
         """Both inputs folded at setup: y is generated and no constant, so setup never sees it."""

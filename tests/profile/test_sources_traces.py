@@ -4,8 +4,14 @@ import gzip
 import json
 import os
 import shutil
+import signal
 import sqlite3
 import stat
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -409,6 +415,50 @@ def test_a_report_whose_export_lies_beside_it(tmp_path, monkeypatch):
         open_profile(path)
     standard(tmp_path / "run.sqlite")
     assert open_profile(path).path == path
+
+
+@pytest.fixture
+def stuck_nsys(tmp_path):
+    """An nsys that never ends, and the ids of its processes."""
+    nsys = tmp_path / "nsys"
+    nsys.write_text(
+        f"#!/bin/sh\nsleep 600 &\necho $! $$ > {tmp_path}/ids.new\nmv {tmp_path}/ids.new {tmp_path}/ids\nwait\n"
+    )
+    nsys.chmod(0o755)
+    (tmp_path / "x.nsys-rep").write_bytes(b"\0")
+    yield nsys
+    for number in (tmp_path / "ids").read_text().split():
+        with suppress(ProcessLookupError):
+            os.kill(int(number), signal.SIGKILL)
+
+
+def lives(number):
+    try:
+        return "State:\tZ" not in Path(f"/proc/{number}/status").read_text()
+    except OSError:
+        return False
+
+
+def test_an_export_without_end_is_ended_with_all_that_it_started(tmp_path, monkeypatch, stuck_nsys):
+    monkeypatch.setattr(report_file, "find_nsys", lambda: str(stuck_nsys))
+    monkeypatch.setattr(report_file, "_SECONDS", 1)
+    with pytest.raises(DerbyError, match="timed out after 1 seconds"):
+        report_file.open_report(tmp_path / "x.nsys-rep")
+    assert not any(map(lives, (tmp_path / "ids").read_text().split()))
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="others have no such signal")
+def test_an_export_ends_with_a_command_that_is_killed(tmp_path, stuck_nsys):
+    code = f"from kernelderby.profile.sources import report_file; report_file._run(['{stuck_nsys}'])"
+    process = subprocess.Popen([sys.executable, "-c", code])
+    while not (tmp_path / "ids").exists():
+        time.sleep(0.01)
+    process.kill()
+    process.wait()
+    until = time.monotonic() + 60
+    while lives((tmp_path / "ids").read_text().split()[1]):
+        assert time.monotonic() < until
+        time.sleep(0.01)
 
 
 def test_a_report_that_nsys_cannot_read(tmp_path, monkeypatch):
