@@ -13,8 +13,8 @@ def setup(cu_seqlens_q, cu_seqlens_k):
 
 
 @torch.no_grad()
-def run(query, key, value, cu_seqlens_q, cu_seqlens_k, max_seqlen, sm_scale, output, step=None):
+def run(query, key, value, cu_seqlens_q, cu_seqlens_k, max_seqlen, sm_scale, output, **prepared):
     """query, key, value bf16 [num_tokens, heads, head_dim] -> output, as query."""
     if query.numel():
-        step = step or sdpa.Step(cu_seqlens_q, bounds_k=cu_seqlens_k)
+        step = prepared.get("step") or sdpa.Step(cu_seqlens_q, bounds_k=cu_seqlens_k)
         sdpa.packed(step, query, key, value, int(max_seqlen), float(sm_scale), output)

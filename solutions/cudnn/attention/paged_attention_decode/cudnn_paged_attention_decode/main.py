@@ -17,9 +17,9 @@ def setup(block_table, context_lens):
 
 
 @torch.no_grad()
-def run(query, key_cache, value_cache, block_table, context_lens, max_context_len, sm_scale, output, step=None):
+def run(query, key_cache, value_cache, block_table, context_lens, max_context_len, sm_scale, output, **prepared):
     """query bf16 [num_seqs, heads, head_dim], caches bf16 [blocks, 16, kv_heads, head_dim] -> output, as query."""
     if query.numel():
-        step = step or sdpa.Step(first_rows(context_lens), context_lens)
+        step = prepared.get("step") or sdpa.Step(first_rows(context_lens), context_lens)
         sdpa.paged(step, query, key_cache, value_cache, block_table, 1, int(max_context_len), False, float(sm_scale),
                    output)

@@ -14,9 +14,9 @@ def setup(cu_seqlens_q, seq_lens, block_table):
 
 @torch.no_grad()
 def run(query, key_cache, value_cache, cu_seqlens_q, seq_lens, block_table, max_query_len, max_seq_len, sm_scale,
-        output, step=None):
+        output, **prepared):
     """query bf16 [num_tokens, heads, head_dim], caches bf16 [blocks, 16, kv_heads, head_dim] -> output, as query."""
     if query.numel():
-        step = step or sdpa.Step(cu_seqlens_q, seq_lens)
+        step = prepared.get("step") or sdpa.Step(cu_seqlens_q, seq_lens)
         sdpa.paged(step, query, key_cache, value_cache, block_table, int(max_query_len), int(max_seq_len),
                    max_query_len > 1, float(sm_scale), output)

@@ -45,12 +45,13 @@ def setup(context_lens):
 
 
 @torch.no_grad()
-def run(query, kv_cache, context_lens, max_context_len, sm_scale, output, step=None):
+def run(query, kv_cache, context_lens, max_context_len, sm_scale, output, **prepared):
     """query bf16 [batch, heads, 576], kv_cache bf16 [batch, cache_len, 576] -> output bf16 [batch, heads, 512]."""
     if not query.numel():
         return
     (_, heads, size), cache_len = query.shape, kv_cache.shape[1]
     page = math.gcd(cache_len, 64)
-    wrapper = (step or Step(context_lens)).wrapper(heads, cache_len, size - LATENT, page, float(sm_scale))
+    step = prepared.get("step") or Step(context_lens)
+    wrapper = step.wrapper(heads, cache_len, size - LATENT, page, float(sm_scale))
     pages = kv_cache.view(-1, page, size)
     wrapper.run(query[..., :LATENT], query[..., LATENT:], pages[..., :LATENT], pages[..., LATENT:], out=output)

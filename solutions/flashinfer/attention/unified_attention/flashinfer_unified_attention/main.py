@@ -46,11 +46,11 @@ def setup(cu_seqlens_q, seq_lens, block_table):
 
 @torch.no_grad()
 def run(query, key_cache, value_cache, cu_seqlens_q, seq_lens, block_table, max_query_len, max_seq_len, sm_scale,
-        output, step=None):
+        output, **prepared):
     """query bf16 [num_tokens, heads, head_dim], caches bf16 [blocks, 16, kv_heads, head_dim] -> output, as query."""
     if not query.numel():
         return
-    step = step or Step(cu_seqlens_q, seq_lens, block_table)
+    step = prepared.get("step") or Step(cu_seqlens_q, seq_lens, block_table)
     block_size, kv_heads = key_cache.shape[1:3]
     wrapper = step.wrapper(*query.shape[1:2], kv_heads, query.shape[2], block_size, float(sm_scale))
     wrapper.run(query, (key_cache, value_cache), out=output)
