@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from concurrent.futures import ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
-from multiprocessing import get_context
 from typing import Any
 
 from kernelderby.api.profile_file import open_profile_file
@@ -39,7 +36,7 @@ def explain(
     pipeline, unit = _recorded(catalog, solution, chosen, notes)
     demands: tuple[KernelDemand, ...] = ()
     if compiles:
-        demands = _compiled(definition, solution, chosen, gpu_name, notes)
+        demands = _compiled(catalog, solution, chosen, gpu_name, notes)
     own = rows.pop((name, chosen.uuid), None)
     found = explained(
         *(solution, chosen, known, own),
@@ -114,16 +111,16 @@ def _recorded(
 
 
 def _compiled(
-    definition: Definition, solution: Solution, workload: Workload, gpu: str, notes: list[str]
+    catalog: Catalog, solution: Solution, workload: Workload, gpu: str, notes: list[str]
 ) -> tuple[KernelDemand, ...]:
-    """In a process of its own: it runs the solution's code."""
-    from kernelderby.measure.certify.resources import kernel_demands
+    from kernelderby.measure.certify.resources import demands_of
+    from kernelderby.measure.wire.quoted import shown
+    from kernelderby.measure.wire.replies import Failed
 
     try:
-        with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
-            found, told = pool.submit(kernel_demands, definition, solution, workload, gpu).result()
-    except (DerbyError, BrokenProcessPool, ImportError) as error:
-        found, told = (), str(error)
+        found, told = demands_of(catalog, solution, workload, gpu)
+    except (DerbyError, Failed, ImportError) as error:
+        found, told = (), shown(str(error)).partition("\n")[0]
     if told:
         notes.append(f"kernels: {told}" if not found else told)
     return found

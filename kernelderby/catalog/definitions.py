@@ -56,7 +56,7 @@ class _Tensor(Struct):
     dtype: Dtype
     shape: tuple[str, ...] | None = None
     description: str | None = None
-    constant: bool = False
+    constant: bool | Literal["step"] = False
 
 
 class _Tolerance(Struct):

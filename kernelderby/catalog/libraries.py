@@ -16,6 +16,7 @@ UNKNOWN = "unknown"  # a version: what is installed carries none
 
 # Import name -> the distributions that may carry it.
 LIBRARIES = {
+    "inductor": ("torch",),  # no module of its own: torch.compile, which is none of torch's kernels
     "torch": ("torch",),
     "triton": ("triton",),
     "numpy": ("numpy",),
@@ -38,6 +39,7 @@ LIBRARIES = {
     "cupti": ("cupti-python",),
     "pynvml": ("nvidia-ml-py",),
 }
+_INDUCTOR = "torch._inductor"
 _BUILT = ("hpc", "deep_gemm", "flashinfer_jit_cache")  # docs/rivals.md: an index has none, or a placeholder
 _BY_DISTRIBUTION = {each: name for name, distributions in LIBRARIES.items() for each in distributions}
 _VERSION_FILES = ("version.py", "_version.py", "__init__.py")
@@ -46,7 +48,9 @@ _PINNED = re.compile(r"([A-Za-z0-9][A-Za-z0-9._-]*)(?:\[[^]]*\])?\s*==\s*([^\s;#
 
 def library_of(solution: Solution) -> str | None:
     """The import name of the library that it calls. torch, where it is Python without a kernel and a dependency of its
-    own; None where it brings its kernels itself."""
+    own, inductor where it has torch write one; None where it brings its kernels itself."""
+    if _INDUCTOR in solution.requires.modules:
+        return "inductor"
     for dependency in solution.dependencies:
         if name := _BY_DISTRIBUTION.get(_normal(re.split(r"[\s\[<>=!~;]", dependency)[0])):
             return name

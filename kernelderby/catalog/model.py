@@ -6,9 +6,9 @@ import hashlib
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from kernelderby.catalog.code import running_parts
 from kernelderby.errors import DerbyError
@@ -21,12 +21,12 @@ _FEW, _DEVIATIONS = 1024, 4.5  # of Tolerance.least_ratio
 class TensorSpec:
     """One input or output: the axes of its shape (None for a scalar) and flashinfer-bench's name of its dtype.
 
-    constant: the input stays the same from call to call where the operator is used (weights), so that a solution's
-    setup may work on it once."""
+    constant: the input stays the same from call to call where the operator is used (weights), or "step", for all layers
+    of a model's step (lengths, tables of blocks), so that a solution's setup may work on it once."""
 
     shape: tuple[str, ...] | None
     dtype: str
-    constant: bool = False
+    constant: bool | Literal["step"] = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,8 +90,18 @@ class Definition:
 
     @property
     def constants(self) -> tuple[str, ...]:
-        """The inputs that setup gets, in the definition's order."""
+        """The inputs that stay the same from call to call, in the definition's order."""
+        return tuple(name for name, spec in self.inputs.items() if spec.constant is True)
+
+    @property
+    def of_setup(self) -> tuple[str, ...]:
+        """The inputs that setup gets, in the definition's order: the constants, and what a step's layers share."""
         return tuple(name for name, spec in self.inputs.items() if spec.constant)
+
+    def with_setup(self) -> Definition:
+        """As a solution with a setup sees it: what a step's layers share is constant, too."""
+        inputs = {name: replace(spec, constant=bool(spec.constant)) for name, spec in self.inputs.items()}
+        return replace(self, inputs=inputs)
 
     def sizes(self, workload_axes: Mapping[str, int]) -> dict[str, int]:
         """Every axis -> size, constant and variable together. DerbyError when a workload's axes do not fit."""

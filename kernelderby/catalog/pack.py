@@ -14,6 +14,7 @@ from kernelderby.catalog.definitions import check_reference
 from kernelderby.catalog.reference import is_reference
 from kernelderby.catalog.same_code import stale
 from kernelderby.catalog.solutions import read_folder, solution_folders
+from kernelderby.catalog.templates import made, templates
 from kernelderby.catalog.traces import doubled_keys
 from kernelderby.catalog.workloads import shared
 from kernelderby.errors import DerbyError
@@ -42,24 +43,30 @@ def pack(catalog_root: Path | str, check: bool = False, left_out: LeftOut | None
     also for a set that does not hold together.
     """
     root = Path(catalog_root)
-    Catalog.open(root)
-    jobs: list[tuple[Path, Callable[[Path, Path, bool], Change | None]]] = [
+    catalog = Catalog.open(root)
+
+    def _pack_template(root: Path, folder: Path, check: bool) -> list[Change]:
+        solutions = list(made(folder, catalog.definitions))
+        return [change for each in solutions for change in _pack_one(root, each, folder, check)]
+
+    jobs: list[tuple[Path, Callable[[Path, Path, bool], list[Change]]]] = [
         (path, _pack_definition)
         for folder in folders_below(root / "definitions", 1)
         for path in sorted(folder.glob("*.json"))
     ]
     jobs += [(folder, _pack_solution) for folder in solution_folders(root)]
+    jobs += [(folder, _pack_template) for folder in templates(root)]
     changes = []
     for path, work in jobs:
         try:
-            changes.append(work(root, path, check))
+            changes += work(root, path, check)
         except DerbyError as error:
             if left_out is None:
                 raise
             left_out(str(error))
     if left_out is None:
         Catalog.open(root, strict=True).solutions  # noqa: B018 - reads everything: names, paths and op_types agree
-    return [change for change in changes if change]
+    return changes
 
 
 def problems(catalog_root: Path | str) -> list[str]:
@@ -81,27 +88,31 @@ def problems(catalog_root: Path | str) -> list[str]:
     return [line.removesuffix("; left out") for line in [*catalog.warnings, *found]]
 
 
-def _pack_definition(root: Path, path: Path, check: bool) -> Change | None:
+def _pack_definition(root: Path, path: Path, check: bool) -> list[Change]:
     source = path.with_suffix(".py")
     if not source.is_file():
-        return None
+        return []
     _expect_inside(root, path, source)
     data: dict[str, Any] = read_json(path)
     reference = read_text(source)
     if data.get("reference") == reference:
-        return None
-    return _write(path, {**data, "reference": reference}, f"reference is not the text of {source.name}", check)
+        return []
+    return [_write(path, {**data, "reference": reference}, f"reference is not the text of {source.name}", check)]
 
 
-def _pack_solution(root: Path, folder: Path, check: bool) -> Change | None:
-    solution = read_folder(folder)
+def _pack_solution(root: Path, folder: Path, check: bool) -> list[Change]:
+    return _pack_one(root, read_folder(folder), folder, check)
+
+
+def _pack_one(root: Path, solution: Solution, folder: Path, check: bool) -> list[Change]:
+    """folder: of the sources."""
     _expect_inside(root, solution.json_path)
     packed = packed_solution(solution)
     if not solution.json_path.is_file():
-        return _write(solution.json_path, packed, f"is not packed from {folder.name}/", check)
+        return [_write(solution.json_path, packed, f"is not packed from {folder.name}/", check)]
     if read_text(solution.json_path) == _json(packed):
-        return None
-    return _write(solution.json_path, packed, f"does not match {folder.name}/", check)
+        return []
+    return [_write(solution.json_path, packed, f"does not match {folder.name}/", check)]
 
 
 def _expect_inside(root: Path, *paths: Path) -> None:
@@ -244,4 +255,4 @@ def _copy(root: Path, destination: Path, path: Path, reason: str) -> Change | No
 
 def pack_one(root: Path, folder: Path) -> Change | None:
     """The JSON of one solution's folder."""
-    return _pack_solution(root, folder, False)
+    return next(iter(_pack_solution(root, folder, False)), None)

@@ -201,7 +201,7 @@ def _check_place(solution: Solution, others: Mapping[str, Solution], definitions
 
 def _check_calling(where: Path, solution: Solution, definition: Definition) -> None:
     """setup and in_place against the definition."""
-    if solution.setup and not definition.constants:
+    if solution.setup and not definition.of_setup:
         raise DerbyError(
             f"{where}: setup: {definition.path} marks no input constant, so there is nothing to set up; "
             "mark the weights there or remove setup"
@@ -281,6 +281,14 @@ def read_folder(folder: Path, noted: LeftOut | None = None) -> Solution:
     common |= _included(path, {**own, **common})
     sources = dict(sorted({**own, **common}.items()))
     return _solution(path, folder, folder.parent / f"{folder.name}.json", sources, written, written, tuple(common))
+
+
+def written_solution(path: Path, json_path: Path, sources: Mapping[str, str], data: dict[str, Any]) -> Solution:
+    """The solution of a solution.toml's contents and of sources, without a folder of its own. path: for errors."""
+    written = convert(path, data, _Written)
+    for problem in unknown_fields(data, _Written):
+        raise DerbyError(f"{path}: {problem}")
+    return _solution(path, None, json_path, dict(sorted(sources.items())), written, written)
 
 
 def _sources(folder: Path) -> dict[str, str]:

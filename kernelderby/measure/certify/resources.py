@@ -8,19 +8,27 @@ rest when it launches.
 from __future__ import annotations
 
 import os
+import sys
+from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from kernelderby.catalog import Definition, Solution, Workload
+from kernelderby.catalog import Catalog, Definition, Solution, Workload
 from kernelderby.hardware.occupancy import KernelDemand
 from kernelderby.measure.certify.build import cubins_of, has_library
 from kernelderby.measure.certify.cubin import resources_of
 from kernelderby.measure.certify.launches import LaunchRecorder, compiled_kernel, launches_of
+from kernelderby.measure.wire.process import WorkerProcess
+from kernelderby.measure.wire.replies import KernelsSeen
 from kernelderby.measure.wire.sources import cache_folder
 from kernelderby.store.demangle import demangled, function_name
 from kernelderby.store.files import write_whole
 
+_Demands = tuple[KernelDemand, ...]
+
+_SECONDS = 300.0  # nvcc takes up to a minute
 _WARP = 32
 _RESERVED = 1024  # of a block's shared memory, by the system: for sm_90 nvcc counts it as the kernel's
 
@@ -44,11 +52,35 @@ class _ResourceRecorder(LaunchRecorder):
         self.kernels.append(KernelDemand(kernel, registers, shared, True, threads, grid))
 
 
-def kernel_demands(
-    definition: Definition, solution: Solution, workload: Workload, gpu: str
-) -> tuple[tuple[KernelDemand, ...], str]:
-    """The kernels, and in one line what is not known of them. gpu: whose tuned table a solution takes. It runs the
-    solution's code, in this process: for a process of its own."""
+def demands_of(catalog: Catalog, solution: Solution, workload: Workload, gpu: str) -> tuple[_Demands, str]:
+    """The kernels, and in one line what is not known of them. gpu: whose tuned table a solution takes. By a worker
+    behind the fences: it runs the solution's code. Failed where that ends it. A library's are kept in the cache: a
+    build takes up to a minute."""
+    kept = cache_folder() / "resources" / f"{solution.name}-{solution.text_hash}.json"
+    if has_library(solution) and kept.is_file():
+        with suppress(msgspec.DecodeError):  # of another version
+            return msgspec.json.decode(kept.read_bytes(), type=_Demands), ""
+    own = f"kernels-{solution.text_hash}"
+    python = sys.executable  # a worker of its own: the others have imported Triton as an interpreter
+    worker = WorkerProcess(catalog.root, "cpu", trusted=True, solution_hash=own, python=python)
+    try:
+        asked = {"definition": solution.definition, "solution": solution.name, "workload": workload.uuid, "gpu": gpu}
+        found = worker.ask(KernelsSeen, f"{__name__}:{seen_here.__name__}", _SECONDS, **asked)
+    finally:
+        worker.kill()
+    if has_library(solution):
+        write_whole(kept, msgspec.json.encode(found.kernels))
+    return found.kernels, found.missing
+
+
+def seen_here(root: Path, definition: str, solution: str, workload: str, gpu: str) -> KernelsSeen:
+    """As demands_of(), in this process: a worker's. workload: a uuid."""
+    catalog = Catalog.open(root)
+    [chosen] = (each for each in catalog.workloads(definition) if each.uuid == workload)
+    return KernelsSeen(*_demands(catalog.definition(definition), catalog.solution(solution), chosen, gpu))
+
+
+def _demands(definition: Definition, solution: Solution, workload: Workload, gpu: str) -> tuple[_Demands, str]:
     if has_library(solution):
         return _of_library(definition, solution), ""
     os.environ.pop("TRITON_INTERPRET", None)
@@ -61,21 +93,11 @@ def kernel_demands(
     return tuple(recorder.kernels[first:]), f"{others} launches by torch or a library beside them" if others else ""
 
 
-def _of_library(definition: Definition, solution: Solution) -> tuple[KernelDemand, ...]:
-    """From the cache where these sources were built before: a build takes up to a minute."""
-    path = cache_folder() / "resources" / f"{solution.name}-{solution.text_hash}.json"
-    if path.is_file():
-        try:
-            return msgspec.json.decode(path.read_bytes(), type=tuple[KernelDemand, ...])
-        except msgspec.DecodeError:
-            pass  # of another version
+def _of_library(definition: Definition, solution: Solution) -> _Demands:
     kernels = {name: each for cubin in cubins_of(definition, solution) for name, each in resources_of(cubin).items()}
-    found = tuple(
+    return tuple(
         KernelDemand(
             function_name(demangled(name)), each.registers, max(0, each.shared_bytes - _RESERVED), False, each.threads
         )
         for name, each in sorted(kernels.items())
     )
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write_whole(path, msgspec.json.encode(found).decode())
-    return found

@@ -70,7 +70,11 @@ class JudgesTable:
         )
 
     def race(self, solution: Solution, hands: HandsLike) -> Race:
-        return Race(self.definition, self.module, self.maker, hands, solution.in_place)
+        if not solution.setup or self.definition.of_setup == self.definition.constants:
+            return Race(self.definition, self.module, self.maker, hands, solution.in_place)
+        definition = self.definition.with_setup()
+        maker = InputMaker(definition, self.module, self.maker.case, self.device, self.maker.root, self.secret)
+        return Race(definition, self.module, maker, hands, solution.in_place)
 
     def breaks_alone(self) -> bool:
         """Whether the definition's own code fails on this case with no solution near it."""
@@ -90,7 +94,7 @@ class JudgesTable:
         case = larger_case(catalog, self.definition, self.maker.case)
         if case is None:
             return None
-        larger = InputMaker(self.definition, self.module, case, self.device, catalog.root, self.secret)
+        larger = InputMaker(race.exchange.definition, self.module, case, self.device, catalog.root, self.secret)
         try:
             return race.overtaken(larger)
         except Wrong as wrong:

@@ -99,14 +99,14 @@ class Gate:
                     break
                 self.told(f"start {number} of at most {self.settings.most}, {len(left)} workloads left")
                 try:
-                    self._load()
                     for workload in left:
+                        if not self._workers:
+                            self._load()
                         try:
                             kind, blocks = self._measured(workload, number)
                         except _Out as out:
                             found[workload.uuid] = _failed(workload, out)
                             self._end()  # who knows what is left in these processes
-                            self._load()
                             continue
                         starts[workload.uuid].append(blocks)
                         kinds[workload.uuid] = kind

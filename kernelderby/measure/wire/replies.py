@@ -13,6 +13,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from kernelderby.errors import DerbyError
+from kernelderby.hardware.occupancy import KernelDemand
 from kernelderby.measure.clock.spans import Microseconds
 from kernelderby.measure.wire.quoted import quoted
 from kernelderby.rows.measurement import Correctness, Status
@@ -104,6 +105,13 @@ class CostCounted(Done, frozen=True):
 
     cost: dict[str, Any] | None = None
     broken: str = ""
+
+
+class KernelsSeen(Done, frozen=True):
+    """Of one workload, compiled. missing: what is not known of them, else empty."""
+
+    kernels: tuple[KernelDemand, ...] = ()
+    missing: str = ""
 
 
 class Overwritten(Done, frozen=True):

@@ -57,7 +57,7 @@ class Candidate:
             return SetUp({})
         synchronize(device)
         held, start = _free_memory(device), time.perf_counter()
-        values = self._setup(**{name: inputs[name] for name in self.definition.constants})
+        values = self._setup(**{name: inputs[name] for name in self.definition.of_setup})
         synchronize(device)
         seconds = time.perf_counter() - start
         if not isinstance(values, dict) or not all(isinstance(name, str) for name in values):

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
+from functools import partial
+from importlib import import_module
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -200,7 +202,11 @@ class Worker:
     # --------------------------------------------------------------------------------------------- the judge's hands
 
     def command(self, name: str) -> Callable[..., Struct]:
-        """What a request names: a method of this, or one of the hands' that gives nothing back."""
+        """What a request names: a method of this, one of the hands' that gives nothing back, or a function of a room
+        above this one, which is given the set's folder ("kernelderby.measure.certify.resources:seen")."""
+        module, _, function = name.rpartition(":")
+        if module:
+            return partial(getattr(import_module(module), function), self.root)
         if name not in _OF_HANDS:
             found: Callable[..., Struct] = getattr(self, name)
             return found

@@ -7,8 +7,12 @@ program ends.
 from __future__ import annotations
 
 import atexit
+import ctypes
+import os
 import shutil
+import signal
 import subprocess
+import sys
 import tempfile
 from functools import cache
 from glob import glob
@@ -19,6 +23,7 @@ from kernelderby.profile.spans import Profile
 
 SUFFIXES = (".nsys-rep", ".qdrep")
 _SECONDS = 900
+_PR_SET_PDEATHSIG = 1  # <linux/prctl.h>
 _PLACES = (
     "/opt/nvidia/nsight-systems*/*/bin/nsys",
     "/opt/nvidia/nsight-systems*/bin/nsys",
@@ -49,15 +54,39 @@ def open_report(path: Path) -> Profile:
     database = Path(_folder()) / f"{abs(hash(path.resolve()))}.sqlite"
     words = [nsys, "export", "--type", "sqlite", "--force-overwrite", "true", "--output", str(database), str(path)]
     try:
-        done = subprocess.run(words, capture_output=True, text=True, timeout=_SECONDS, errors="replace")
+        code, said = _run(words)
     except (OSError, subprocess.TimeoutExpired) as error:
         raise DerbyError(f"{path}: {nsys} cannot export it ({error}); export it by hand") from None
-    if done.returncode or not database.is_file():
-        said = " ".join((done.stderr or done.stdout).split())[-300:]
+    if code or not database.is_file():
+        said = " ".join(said.split())[-300:]
         raise DerbyError(
             f"{path}: {nsys} cannot export it ({said or 'no file'}); is it whole, and not of a newer nsys?"
         )
     return open_sqlite(database, shown=path)
+
+
+def _run(words: list[str]) -> tuple[int, str]:
+    """Its exit code, and what it said. It ends with this program, however that ends. What it starts ends with it, but
+    for a SIGKILL."""
+    with subprocess.Popen(
+        words,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+        start_new_session=True,
+        preexec_fn=_end_with_parent if sys.platform.startswith("linux") else None,
+    ) as process:
+        try:
+            said = process.communicate(timeout=_SECONDS)[0]
+        except BaseException:
+            os.killpg(process.pid, signal.SIGKILL)  # it is not waited for yet: the group is its own
+            raise
+    return process.returncode, said
+
+
+def _end_with_parent() -> None:
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 @cache
