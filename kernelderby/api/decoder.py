@@ -14,6 +14,7 @@ from kernelderby.shapes.standing import committed
 
 BATCHES = (1, 4, 16, 64, 256)
 CONTEXT, PREFILL = 4096, 8192  # tokens
+EXPERT_PARALLEL = 8  # GPUs that share the experts of a model with latent attention
 
 
 def serve_bench(
@@ -33,26 +34,40 @@ def serve_bench(
     compiles: whether torch.compile takes part; on a CPU it does not.
     DerbyError: no package of winners is installed, a model whose layer this decoder does not have, no GPU."""
     from kernelderby.measure.decoder.bench import bench, place
+    from kernelderby.measure.decoder.latent_layers import LatentSizes
     from kernelderby.measure.decoder.layers import DecoderSizes, StepLoad
 
     there, where = place(device)
     found = read_model(committed(model), 1)
-    sizes = DecoderSizes(**_sizes(model, found, layers))
+    is_latent = "kv_latent" in found.facts
+    kind, values = (LatentSizes, _latent_sizes(found)) if is_latent else (DecoderSizes, _sizes(model, found))
+    sizes = kind(name=found.name, layers=layers, **values)
     loads = [StepLoad(batch, batch, context) for batch in batches]
-    loads += [StepLoad(prefill, 1, prefill)] if prefill else []
+    loads += [StepLoad(prefill, 1, prefill)] if prefill and not is_latent else []
     cells = []
     for load in loads:
         told(f"{found.name}: {load.tokens} tokens")
         cells += bench(sizes, [load], there, rounds, compiles=compiles and device == "cuda")
-    return served_answer(f"{found.name}, {layers} layers", where, tuple(cells))
+    part = f", one of {EXPERT_PARALLEL} GPUs with expert parallelism" if is_latent else ""
+    return served_answer(f"{found.name}, {layers} layers{part}", where, tuple(cells))
 
 
-def _sizes(path: Path, model: Model, layers: int) -> dict[str, Any]:
+def _latent_sizes(model: Model) -> dict[str, Any]:
+    names = {
+        **{"hidden": "hidden", "heads": "heads", "head_dim": "nope_dim", "vocab": "vocab", "eps": "eps"},
+        **{"intermediate": "expert", "top_k": "top_k", "query_rank": "q_latent", "latent": "kv_latent"},
+        **{"rope": "rope_dim", "value": "v_dim", "shared": "shared"},
+    }
+    experts = max(model.facts["experts"] // EXPERT_PARALLEL, model.facts["top_k"])
+    return {"kv_heads": 1, "experts": int(experts), **{own: model.facts[theirs] for own, theirs in names.items()}}
+
+
+def _sizes(path: Path, model: Model) -> dict[str, Any]:
     facts = model.facts
     if not all(name in facts for name in ("norm_heads", "silu", "kv_heads", "rope_base")) or "fp8_block" in facts:
         raise DerbyError(
-            f"{path}: this decoder has layers as Qwen3's alone (a norm of each head, SiLU, bfloat16); "
-            "try qwen3-8b or qwen3-30b-a3b"
+            f"{path}: this decoder has Qwen3's layers (a norm of each head, SiLU, bfloat16) and DeepSeek-V3's alone; "
+            "try qwen3-8b, qwen3-30b-a3b or deepseek-v3"
         )
     names = {
         "hidden": "hidden",
@@ -66,4 +81,4 @@ def _sizes(path: Path, model: Model, layers: int) -> dict[str, Any]:
     sizes: dict[str, Any] = {own: facts[theirs] for own, theirs in names.items()}
     sizes |= {"intermediate": facts["expert" if "experts" in facts else "dense"]}
     sizes |= {name: facts[name] for name in ("experts", "top_k") if name in facts}
-    return {**sizes, "name": model.name, "layers": layers}
+    return sizes

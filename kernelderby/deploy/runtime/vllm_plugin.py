@@ -6,8 +6,10 @@ A call of another dtype, layout or quantisation runs vLLM's own code, and so doe
     rms_norm       RMSNorm, with and without a residual. Opaque to Inductor, which then fuses nothing into it.
     gated_norm     RMSNormGated of one group, after the norm, by SiLU
     silu_and_mul   SiluAndMul
-    experts        unquantized experts on one GPU; ours gives float32, so a cast follows
-    block_fp8      linear layers of 128 x 128 blocks in FP8; ours gives float32, so a cast follows
+    experts        unquantized experts on one GPU
+    block_fp8      linear layers of 128 x 128 blocks in FP8
+
+The last two run the operator with a bfloat16 output where the package has it, else the float32 one and a cast.
 
 Rotary embeddings have none: ours take float16 with the frequencies' base, or float32 tables, and vLLM passes neither.
 """
@@ -46,7 +48,7 @@ def register() -> None:
     if not torch.cuda.is_available() or torch.cuda.get_device_name() not in DATA["gpus"]:
         tell(f"{PREFIX} was measured on {DATA['gpus'][0]}; vLLM stays as it is here")
         return
-    done = [name for name in names if all(each in OPERATORS for each in REPLACED[name][0]) and _replace(name)]
+    done = [name for name in names if all(_served(each) in OPERATORS for each in REPLACED[name][0]) and _replace(name)]
     tell(f"{PREFIX} runs in vLLM for {', '.join(done) or 'nothing'}")
 
 
@@ -57,6 +59,11 @@ def _replace(name: str) -> bool:
         tell(f"{PREFIX}: {name} stays vLLM's: {type(problem).__name__}: {problem}")
         return False
     return True
+
+
+def _served(name: str) -> str:
+    """Its form with a bfloat16 output, where the package has one."""
+    return f"{name}_bf16" if f"{name}_bf16" in OPERATORS else name
 
 
 def _operator(name: str) -> Any:
@@ -171,7 +178,7 @@ def _replace_experts() -> None:
                 and all(each is None for each in given)
                 and all(getattr(layer, each, None) is None for each in ("swiglu_alpha", "swiglu_beta", "swiglu_limit"))
                 and _measured(
-                    "fused_moe",
+                    _served("fused_moe"),
                     num_tokens=x.shape[0],
                     hidden_size=x.shape[1],
                     intermediate_size=layer.w2_weight.shape[2],
@@ -180,7 +187,7 @@ def _replace_experts() -> None:
                 )
             ):
                 return super().apply(layer, x, topk_weights, topk_ids, *shared, **named)
-            experts = _operator("fused_moe")
+            experts = _operator(_served("fused_moe"))
             found = experts(x, layer.w13_weight, layer.w2_weight, topk_ids.to(torch.int32), topk_weights.float())
             return found.to(x.dtype)
 
@@ -205,12 +212,12 @@ def _replace_block_fp8() -> None:
                 return False, "activations are not quantized in groups of 128"
             if tuple(config.weight_quant_key.scale.group_shape) != (128, 128) or columns % 128 or depth % 128:
                 return False, "the weight has no whole blocks of 128 x 128"
-            if not _measured("block_scaled_mm", n=columns, k=depth):
+            if not _measured(_served("block_scaled_mm"), n=columns, k=depth):
                 return False, "these sizes were not measured"
             return True, None
 
         def apply_block_scaled_mm(self, A: Any, B: Any, As: Any, Bs: Any) -> Any:
-            return _operator("block_scaled_mm")(A, As, B, Bs)
+            return _operator(_served("block_scaled_mm"))(A, As, B, Bs)
 
     kernels = linear._POSSIBLE_FP8_BLOCK_KERNELS[PlatformEnum.CUDA]
     if not any(each.__name__ == WinnersFp8BlockKernel.__name__ for each in kernels):

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from kernelderby.errors import DerbyError
+from kernelderby.measure.decoder.latent_layers import LatentDecoder, LatentSizes
 from kernelderby.measure.decoder.layers import Decoder, DecoderSizes, StepLoad
 from kernelderby.measure.decoder.variants import calls_of, of_package, package, plain, predicted_saving
 
@@ -52,7 +53,8 @@ def bench(
     """On a GPU each step is a replayed CUDA graph; on a CPU it is called, and its times mean nothing.
     DerbyError where the package is not installed."""
     winners = package()
-    return [_cell(winners, Decoder(sizes, load, device), rounds, compiles) for load in loads]
+    kind = LatentDecoder if isinstance(sizes, LatentSizes) else Decoder
+    return [_cell(winners, kind(sizes, load, device), rounds, compiles) for load in loads]
 
 
 def _cell(winners: Any, decoder: Decoder, rounds: int, compiles: bool) -> DecoderCell:
@@ -106,7 +108,7 @@ def nearest_times(operator: Any, shape: tuple[int, ...]) -> dict[str, float] | N
 def _step(winners: Any, name: str, decoder: Decoder, off: str | None = None) -> Callable[[], torch.Tensor]:
     """The step of that variant, called once. off: an operator that is left to the libraries."""
     kinds = {"winners": ("own", "library", "plain")}.get(name, ("library", "plain"))
-    operators = of_package(winners)
+    operators = of_package(winners, {each[0] for each in calls_of(decoder)})
     if name == "compile":
         operators |= plain(decoder)
     if off is not None:

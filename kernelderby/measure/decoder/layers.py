@@ -13,7 +13,6 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-BLOCK = 16  # tokens of a block of the cache
 ZIPF = 1.0  # the exponent of the experts' popularity
 Operators = dict[str, Callable[..., Any]]  # operator -> function, in the definition's order
 
@@ -35,6 +34,11 @@ class DecoderSizes:
     eps: float = 1e-6
     rope_base: float = 1e6
 
+    @property
+    def rotary_dim(self) -> int:
+        """Columns of a head that turn with the position."""
+        return self.head_dim
+
 
 @dataclass(frozen=True, slots=True)
 class StepLoad:
@@ -51,28 +55,28 @@ class StepLoad:
 
 
 class Decoder:
-    """One set of weights and one filled cache, run by any operators."""
+    """One set of weights and one filled cache, run by any operators. block: tokens of a block of the cache."""
+
+    block = 16
 
     def __init__(self, sizes: DecoderSizes, load: StepLoad, device: torch.device, seed: int = 0) -> None:
         self.sizes, self.load, self.device = sizes, load, device
         self._random = torch.Generator(device).manual_seed(seed)
-        width = sizes.head_dim * (sizes.heads + 2 * sizes.kv_heads)
-        self.layers = [self._layer(width) for _ in range(sizes.layers)]
+        self.layers = [self._layer() for _ in range(sizes.layers)]
         self.norm, self.head = self._ones(sizes.hidden), self._weight(sizes.vocab, sizes.hidden)
-        blocks = -(-load.context // BLOCK)
-        shape = (load.sequences * blocks, BLOCK, sizes.kv_heads, sizes.head_dim)
-        self.caches = [(self._filled(shape), self._filled(shape)) for _ in range(sizes.layers)]
-        order = torch.randperm(shape[0], generator=self._random, device=device)
+        blocks = -(-load.context // self.block)
+        self.caches = [self._caches(load.sequences * blocks) for _ in range(sizes.layers)]
+        order = torch.randperm(load.sequences * blocks, generator=self._random, device=device)
         self.table = order.to(torch.int32).view(load.sequences, blocks)
         self.lengths = torch.full((load.sequences,), load.context, dtype=torch.int32, device=device)
         each = load.tokens // load.sequences
         self.starts = torch.arange(0, load.tokens + 1, each, dtype=torch.int32, device=device)
         position = torch.arange(load.context - each, load.context, device=device).repeat(load.sequences)
         block = self.table.long()[
-            torch.arange(load.sequences, device=device).repeat_interleave(each), position // BLOCK
+            torch.arange(load.sequences, device=device).repeat_interleave(each), position // self.block
         ]
-        self.slots = block * BLOCK + position % BLOCK
-        half = torch.arange(0, sizes.head_dim, 2, device=device) / sizes.head_dim
+        self.slots = block * self.block + position % self.block
+        half = torch.arange(0, sizes.rotary_dim, 2, device=device) / sizes.rotary_dim
         angles = position[:, None].float() * sizes.rope_base**-half
         self.cos, self.sin = angles.cos()[:, None], angles.sin()[:, None]
         self.hidden = self._filled((load.tokens, sizes.hidden))
@@ -126,13 +130,18 @@ class Decoder:
         logits = F.linear(x, layer["router"]).float() + layer["routing"]
         weights, ids = operators["moe_topk_gating_softmax"](logits)
         weights = weights / weights.sum(-1, keepdim=True)
-        return operators["fused_moe"](x, layer["gate_up"], layer["down"], ids, weights).to(x.dtype)  # type: ignore[no-any-return]
+        return operators["fused_moe_bf16"](x, layer["gate_up"], layer["down"], ids, weights)  # type: ignore[no-any-return]
 
     # ------------------------------------------------------------------------------------------------------ weights
 
-    def _layer(self, width: int) -> dict[str, torch.Tensor]:
+    def _caches(self, blocks: int) -> tuple[torch.Tensor, ...]:
+        """Of a layer: keys, values."""
+        shape = (blocks, self.block, self.sizes.kv_heads, self.sizes.head_dim)
+        return self._filled(shape), self._filled(shape)
+
+    def _layer(self) -> dict[str, torch.Tensor]:
         sizes = self.sizes
-        rows = sizes.head_dim * sizes.heads
+        rows, width = sizes.head_dim * sizes.heads, sizes.head_dim * (sizes.heads + 2 * sizes.kv_heads)
         layer = {
             "norm": self._ones(sizes.hidden),
             "second": self._ones(sizes.hidden),

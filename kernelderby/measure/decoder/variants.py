@@ -10,13 +10,12 @@ import torch
 import torch.nn.functional as F
 
 from kernelderby.errors import DerbyError
+from kernelderby.measure.decoder.latent_layers import GROUP, LatentDecoder, plain_latent_attention
 from kernelderby.measure.decoder.layers import Decoder, Operators
 
 PACKAGE = "kernelderby_winners"
-NAMES = (
-    *("rms_norm", "fused_add_rms_norm", "silu_and_mul", "paged_attention_decode", "unified_attention"),
-    *("moe_topk_gating_softmax", "fused_moe"),
-)
+PLAIN: Operators = {"mla_paged_decode_attention": plain_latent_attention}  # where the package has none, in all variants
+INSTEAD = {"fused_moe_bf16": "fused_moe", "block_scaled_mm_bf16": "block_scaled_mm"}  # and a cast
 
 
 def package() -> Any:
@@ -29,17 +28,34 @@ def package() -> Any:
         ) from None
 
 
-def of_package(winners: Any) -> Operators:
-    """Its operators; the residual is updated in place, as servers do."""
+def of_package(winners: Any, names: Iterable[str]) -> Operators:
+    """Its operators of these names; the residual is updated in place, as servers do. An operator with a bfloat16 output
+    that the package lacks is the float32 one and a cast."""
 
     def add(x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, eps: float) -> tuple[torch.Tensor, ...]:
         winners.fused_add_rms_norm_(x, residual, weight, eps)
         return x, residual
 
-    found: Operators = {name: getattr(winners, name) for name in NAMES if hasattr(winners, name)}
-    if missing := [name for name in NAMES if name not in found]:
-        raise DerbyError(f"{PACKAGE}: brings no {missing[0]}; export it with all operators")
+    found: Operators = {}
+    for name in names:
+        if hasattr(winners, name):
+            found[name] = getattr(winners, name)
+        elif hasattr(winners, INSTEAD.get(name, name)):
+            found[name] = _rounded(getattr(winners, INSTEAD[name]))
+        elif name in PLAIN:
+            found[name] = PLAIN[name]
+        else:
+            raise DerbyError(f"{PACKAGE}: brings no {name}; export it with all operators, once they have rows")
     return {**found, "fused_add_rms_norm": add}
+
+
+def served_name(winners: Any, name: str) -> str:
+    """The operator of the package that serves as that one."""
+    return name if hasattr(winners, name) else INSTEAD.get(name, name)
+
+
+def _rounded(operator: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
+    return lambda *given: operator(*given).to(torch.bfloat16)
 
 
 def plain(sizes_of: Decoder) -> Operators:
@@ -66,6 +82,8 @@ def plain(sizes_of: Decoder) -> Operators:
 
 def calls_of(decoder: Decoder) -> list[tuple[str, dict[str, int], int]]:
     """(operator, axes, calls) of a step, of those that a package replaces."""
+    if isinstance(decoder, LatentDecoder):
+        return _latent_calls(decoder)
     sizes, load = decoder.sizes, decoder.load
     norm = {"hidden_size": sizes.head_dim}
     found = [
@@ -101,7 +119,41 @@ def calls_of(decoder: Decoder) -> list[tuple[str, dict[str, int], int]]:
         "gate_up_size": 2 * sizes.intermediate,
         "top_k": sizes.top_k,
     }
-    return [*found, ("fused_moe", experts, sizes.layers)]
+    return [*found, ("fused_moe_bf16", experts, sizes.layers)]
+
+
+def _latent_calls(decoder: LatentDecoder) -> list[tuple[str, dict[str, int], int]]:
+    sizes, tokens = decoder.sizes, decoder.load.tokens
+    blocks = decoder.table.shape[1]
+    paged = {"batch_size": tokens, "num_heads": sizes.heads, "block_size": decoder.block, "max_blocks_per_seq": blocks}
+    widths = (sizes.hidden, sizes.query_rank, sizes.heads * sizes.value, sizes.hidden, sizes.shared)
+    experts = {
+        **{"num_tokens": tokens, "num_experts": sizes.experts, "top_k": sizes.top_k},
+        **{"hidden_size": sizes.hidden, "num_hidden_blocks": sizes.hidden // GROUP},
+        **{"intermediate_size": sizes.intermediate, "num_intermediate_blocks": sizes.intermediate // GROUP},
+        **{"gate_up_size": 2 * sizes.intermediate, "num_gate_up_blocks": 2 * sizes.intermediate // GROUP},
+    }
+    products = [
+        each.shape for name in decoder.layers[0] if (each := decoder.layers[0].get(f"{name}_scale")) is not None
+    ]
+    calls = [
+        ("fused_add_rms_norm", {"num_tokens": tokens, "hidden_size": sizes.hidden}, 2),
+        ("rms_norm", {"num_tokens": tokens, "hidden_size": sizes.query_rank}, 1),
+        ("rms_norm", {"num_tokens": tokens, "hidden_size": sizes.latent}, 1),
+        *(("per_token_group_quant_fp8", {"num_tokens": tokens, "num_groups": each // GROUP}, 1) for each in widths),
+        *(
+            (
+                "block_scaled_mm_bf16",
+                {"m": tokens, "n": GROUP * n, "k": GROUP * k, "num_n_blocks": n, "num_k_blocks": k},
+                1,
+            )
+            for n, k in (each for each in products if len(each) == 2)
+        ),
+        ("mla_paged_decode_attention", {**paged, "num_blocks": tokens * blocks}, 1),
+        ("silu_and_mul", {"num_tokens": tokens, "intermediate_size": sizes.shared}, 1),
+        ("fp8_blockscale_fused_moe", experts, 1),
+    ]
+    return [(name, axes, count * sizes.layers) for name, axes, count in calls]
 
 
 def predicted_saving(
@@ -111,7 +163,10 @@ def predicted_saving(
     operators without a shape near enough, which count as nothing saved). near: of bench.py."""
     saved, unknown = 0.0, []
     for name, axes, count in calls:
-        operator = winners.OPERATORS[name]
+        operator = winners.OPERATORS.get(served_name(winners, name))
+        if operator is None:
+            unknown.append(f"{name}, which the package does not have: plain torch in every variant")
+            continue
         times = near(operator, tuple(axes[axis] for axis in operator.selector.axes))
         kinds = operator.selector.kinds
         libraries = [us for each, us in (times or {}).items() if kinds[each] == "library"]
