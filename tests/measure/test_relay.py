@@ -13,7 +13,7 @@ from measuring import CPU
 
 pytest.importorskip("torch")
 from kernelderby.catalog import Catalog
-from kernelderby.measure.judge.relay import FEWEST, MOST, calls_for, of_medians
+from kernelderby.measure.judge.relay import FEWEST, MOST, Slack, calls_for, calm, of_medians
 from kernelderby.measure.judge.table import JudgesTable
 from kernelderby.measure.run.pacer import Pacer
 from kernelderby.measure.wire.process import WorkerProcess
@@ -90,7 +90,7 @@ def relay_of(misbehaviours):
 def test_a_slow_call_is_seen_as_slow(relay_of, pacer):
     found = relay_of(SLOW).relayed(pacer.pace, "eager", 1e6)
     assert 19_000 < found.call_us < 60_000
-    assert pacer.pace.slack_us["eager"] < 20_000
+    assert pacer.pace.slack["eager"].us < 20_000
 
 
 @pytest.mark.parametrize(
@@ -141,8 +141,19 @@ def test_medians_of_a_noisy_clock():
 
 
 def test_the_slack_of_a_trusted_copy_is_no_gift():
-    assert of_medians([110.0] * 9, [100.0] * 9, 1.0, slack_us=-5.0).unsure_us == 0
-    assert of_medians([110.0] * 9, [100.0] * 9, 1.0, slack_us=3.0).unsure_us == 3.0
+    assert of_medians([110.0] * 9, [100.0] * 9, 1.0, Slack(-5.0, 11.0)).unsure_us == 0
+    assert of_medians([110.0] * 9, [100.0] * 9, 1.0, Slack(3.0, 11.0)).unsure_us == 3.0
+
+
+def test_a_short_call_gets_a_part_of_the_slack_and_a_long_one_no_more():
+    assert [round(Slack(3.0, 30.0).of(us), 3) for us in (0.0, 8.0, 30.0, 300.0)] == [0.0, 0.8, 3.0, 3.0]
+
+
+def test_a_busy_while_of_the_pace_is_left_out():
+    assert calm([100.0] * 16 + [130.0] * 16 + [101.0] * 5) == [100.0] * 16
+
+
+def test_a_call_is_never_shorter_than_nothing():
     assert of_medians([90.0] * 9, [100.0] * 9, 1.0).call_us == 0
 
 

@@ -39,13 +39,26 @@ _COMPARING_SECONDS = 0.02  # of references for the calls of one solution; one ca
 
 @dataclass(frozen=True, slots=True)
 class Pacemaker:
-    """A process without a solution. empty_us: kind -> what its call takes by the protocol's timer. slack_us: kind ->
-    by how much this clock was longer than that timer, for a call that the judge trusts."""
+    """A process without a solution. empty_us: kind -> what its call takes by the protocol's timer. slack: kind -> by
+    how much this clock was longer than that timer, for a copy that the judge trusts."""
 
     hands: RelayHands
     signals: Signals
     empty_us: dict[str, float]
-    slack_us: dict[str, float] = field(default_factory=dict)
+    slack: dict[str, Slack] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Slack:
+    """us: too much for a call that takes call_us. It comes of the memory that a call moves in a process that has just
+    got the GPU back: on an H200 2 to 5 us for 128 MB, 4 for 200, none for 24 (2026-11-23). So it grows with the call,
+    and no further than that."""
+
+    us: float = 0.0
+    call_us: float = 0.0
+
+    def of(self, call_us: float) -> float:
+        return max(0.0, self.us) * (min(1.0, call_us / self.call_us) if self.call_us > 0 else 1.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,11 +75,20 @@ class Relayed:
         return self.call_us - claimed_us - margin_us - self.unsure_us - self.wakes_us
 
 
-def of_medians(theirs: Sequence[float], paced: Sequence[float], empty_us: float, slack_us: float = 0.0) -> Relayed:
+NO_SLACK = Slack()
+
+
+def of_medians(theirs: Sequence[float], paced: Sequence[float], empty_us: float, slack: Slack = NO_SLACK) -> Relayed:
     """theirs, paced: us of single calls of a solution and of the pace. Only the pace says how far medians are off."""
     off = _spread(paced) * 1.25 * math.sqrt(1 / len(theirs) + 1 / len(paced))
-    call_us = statistics.median(theirs) - statistics.median(paced) + empty_us
-    return Relayed(max(0.0, call_us), max(0.0, slack_us) + 2 * off)
+    call_us = max(0.0, statistics.median(theirs) - statistics.median(paced) + empty_us)
+    return Relayed(call_us, slack.of(call_us) + 2 * off)
+
+
+def calm(times: Sequence[float], block: int = AT_ONCE) -> list[float]:
+    """The block of least median: what slows a GPU down for a while lasts longer than one. Of processes that the judge
+    trusts: a solution could be quick in one block alone."""
+    return list(min((times[at : at + block] for at in range(0, len(times), block)), key=statistics.median))
 
 
 def calls_for(margin_us: float, paced: Sequence[float]) -> int:
@@ -108,7 +130,7 @@ class Relay:
                 return Relayed(0.0, math.inf)
             after = self.us(pace.hands, pace.signals, kind, max(count, _FIRST))
         paced = min(before, after, key=statistics.median)
-        found = of_medians(theirs, paced, pace.empty_us[kind] - copy_us, pace.slack_us.get(kind, 0.0))
+        found = of_medians(theirs, paced, pace.empty_us[kind] - copy_us, pace.slack.get(kind, NO_SLACK))
         return replace(found, wakes_us=_WAKES_US if (id(hands), kind) in self._blocks else 0.0)
 
     def _comes_to_rest(self) -> bool:

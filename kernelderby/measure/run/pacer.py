@@ -13,7 +13,7 @@ from kernelderby.measure.clock.graphs import NotCapturable
 from kernelderby.measure.judge.cases import Case
 from kernelderby.measure.judge.inputs import InputMaker
 from kernelderby.measure.judge.race import Race
-from kernelderby.measure.judge.relay import Pacemaker, of_medians
+from kernelderby.measure.judge.relay import Pacemaker, Slack, calm, of_medians
 from kernelderby.measure.machine.probe import Machine
 from kernelderby.measure.run.workers import START_SECONDS
 from kernelderby.measure.wire.process import WorkerProcess
@@ -24,7 +24,7 @@ from kernelderby.measure.wire.signals import Signals, signal_set
 from kernelderby.measure.worker.empty import trusted_definition
 
 _COPIED = {"cuda": 1 << 24, "cpu": 1 << 10}  # numbers of four bytes: far more than L2 holds
-_CALLS = 24
+_TIMED, _CALLS = 24, 64  # by the protocol's timer, by this clock
 
 
 class Pacer:
@@ -60,7 +60,7 @@ class Pacer:
             race.start()
             if self._device.type == "cuda":
                 race.capture()
-            turn = race.turn(1, _CALLS)
+            turn = race.turn(1, _TIMED)
             claimed = {"eager": statistics.median(turn.eager.spans_us)}
             if turn.graph is not None:
                 claimed["graph"] = statistics.median(turn.graph.spans_us)
@@ -70,8 +70,9 @@ class Pacer:
             slack = {}
             for kind, times in theirs.items():
                 paced = race.relay.us(pace.hands, pace.signals, kind, _CALLS)
-                slack[kind] = of_medians(times, paced, empty_us[kind]).call_us - claimed[kind]
-            return replace(pace, slack_us=slack)
+                call_us = of_medians(calm(times), calm(paced), empty_us[kind]).call_us
+                slack[kind] = Slack(call_us - claimed[kind], call_us)
+            return replace(pace, slack=slack)
         finally:
             race.release()
 

@@ -238,7 +238,7 @@ class Runner:
             return
         self._workers.beside = 2
         self._run.clock = replace(clock, pace=self._pacer.pace)
-        slack = {kind: round(us, 3) for kind, us in self._pacer.pace.slack_us.items()}
+        slack = {kind: round(each.us, 3) for kind, each in self._pacer.pace.slack.items()}
         self._ledger.environment["judge_slack_us"] = slack
 
     def _run_job(self, job: Job) -> None:
