@@ -4,6 +4,7 @@ import json
 from types import SimpleNamespace
 
 import pytest
+from msgspec.structs import replace
 from rank_rows import row
 
 from kernelderby.catalog.libraries import library_of, oldest, pinned_versions
@@ -94,6 +95,15 @@ def test_a_row_an_operator_and_library_by_importance():
     assert (vllm.version, vllm.here, vllm.is_newest, vllm.passed) == ("0.25.1", "0.33.0", False, 2)
     assert (vllm.measured_from, vllm.measured_to, vllm.workloads) == ("2026-11-20", "2026-11-21", 2)
     assert found.without == ("gamma",)
+    shares = [[round(found.at_least(few, raced), 1) for few in (1, 2)] for raced in (False, True)]
+    assert shares == [[100.0, 10.0], [10.0, 10.0]]
+
+
+def test_times_of_former_code_are_no_race():
+    rows = [measured("v", "w1", {"vllm": "0.33.0"}, definition="alpha"), measured("t", "w1", {}, definition="alpha")]
+    rows[0] = replace(rows[0], solution_hash="former")
+    [torch, vllm] = field(rows, {"alpha": ["w1"]}, SOLUTIONS, {"alpha": 1.0}, {}).raced
+    assert (vllm.version, vllm.passed, vllm.outdated, torch.passed) == (None, 0, 1, 1)
 
 
 def test_without_rows_every_library_is_named():

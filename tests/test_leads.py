@@ -36,6 +36,10 @@ SOLUTIONS = {
         has_code=f"hash of {name}".__eq__,
         has_kernels=lambda recorded, uuid, own=f"hash of {name}": recorded == own,
         in_place={},
+        dependencies=("vllm",) if name.startswith("b1") else (),
+        requires=SimpleNamespace(modules=()),
+        language="python",
+        sources={"main.py": ""},
     )
     for own in TIMES.values()
     for name in own
@@ -47,7 +51,8 @@ def rows(**changes):
     for definition, solutions in TIMES.items():
         for name, times in solutions.items():
             for index, (graph, eager) in enumerate(times, start=1):
-                one = row(name, f"w{index}", eager, definition=definition, **changes)
+                libs = {"vllm": "0.33.0" if index == 1 else "0.25.1+cu130"} if name.startswith("b1") else {}
+                one = row(name, f"w{index}", eager, definition=definition, environment={"libs": libs}, **changes)
                 kinds = {"eager": Timed(eager, ())} | ({"graph": Timed(graph, ())} if graph else {})
                 found.append(replace(one, times=kinds, solution_hash=f"hash of {name}"))
     return found
@@ -67,10 +72,11 @@ def test_numbers_worked_out_by_hand():
     assert (found.total["eager"].wins, found.total["eager"].unpaired) == (3, 3)
     assert sentence(found) == (
         "Published shapes: ann in CUDA graphs is 2.83 times as fast as the best of one library (geometric mean of 2 "
-        "operators): faster on 2 of 3 shapes, slower on 1, 3 not measured in turn. ann launched by the host is 2.06 "
-        "times as fast as the best of 2 libraries (geometric mean of 2 operators): faster on 3 of 3 shapes, 3 not "
-        "measured in turn."
+        "operators; bob 0.25.1): faster on 2 of 3 shapes, slower on 1, 3 not measured in turn. ann launched by the "
+        "host is 2.06 times as fast as the best of 2 libraries (geometric mean of 2 operators; bob 0.25.1, cid of "
+        "unknown version): faster on 3 of 3 shapes, 3 not measured in turn."
     )
+    assert leads(of_former_code("b1"), WORKLOADS, SOLUTIONS)[0].versions["bob"] == "0.33.0"
 
 
 def of_former_code(*names):

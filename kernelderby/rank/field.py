@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -15,9 +16,9 @@ from kernelderby.rows.measurement import Measurement, Status
 @dataclass(frozen=True, slots=True)
 class Raced:
     """A library at one operator. library: its import name. solutions: those that call it. version: the oldest one
-    behind the rows that count, "unknown" where one does not say it, None without rows. here: the version that is
-    installed, or that a constraints file gives, None where neither does. passed: workloads with a time, of workloads.
-    outdated: rows of former code. measured_from, measured_to: days."""
+    behind the rows that count, "unknown" where one does not say it, None without rows of present code. here: the
+    version that is installed, or that a constraints file gives, None where neither does. passed: workloads with a time
+    of present code, of workloads. outdated: rows of former code. measured_from, measured_to: days."""
 
     definition: str
     library: str
@@ -45,6 +46,13 @@ class Field:
     importance: dict[str, float]
     raced: tuple[Raced, ...]
     without: tuple[str, ...]
+
+    def at_least(self, libraries: int, raced: bool) -> float:
+        """Percent of the survey's GPU time that has so many libraries, each with a solution, or raced: with a time of
+        present code on any shape."""
+        count: Counter[str] = Counter(each.definition for each in self.raced if each.passed > 0 or not raced)
+        share = sum(of for name, of in self.importance.items() if count[name] >= libraries)
+        return 100 * share / (sum(self.importance.values()) or 1.0)
 
     def __repr__(self) -> str:
         return f"Field({len(self.raced)} libraries raced, {len(self.without)} operators without one)"
@@ -89,7 +97,7 @@ def _raced(
     here: Mapping[str, str],
 ) -> Raced:
     rows = [chosen[name, uuid] for name in names for uuid in uuids if (name, uuid) in chosen]
-    passed = [each.measurement for each in rows if each.measurement.status is Status.PASSED]
+    passed = [each.measurement for each in rows if each.measurement.status is Status.PASSED and not each.outdated]
     days = sorted(row.timestamp[:10] for row in passed)
     return Raced(
         definition,

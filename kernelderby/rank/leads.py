@@ -7,8 +7,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from kernelderby.catalog import Solution, Workload
+from kernelderby.catalog.libraries import library_of, oldest
 from kernelderby.catalog.selection import LEGS
 from kernelderby.errors import DerbyError
+from kernelderby.rank.field import version_of
 from kernelderby.rank.lead import Lead, best_library, lead_of
 from kernelderby.roofline import selection
 from kernelderby.roofline.recorded import Reached, Recorded, recorded
@@ -36,7 +38,8 @@ class OperatorLead:
 class Leads:
     """On one GPU under one protocol. operators: those with a comparison, or with one that is left out. alone:
     definitions that the author was measured on and no library. total: over all operators, the geomean of their
-    geomeans; the other numbers are of workloads; empty where all is of former code. origin: of selection.LEGS, which
+    geomeans; the other numbers are of workloads; empty where all is of former code. versions: of each library in total,
+    the oldest behind its rows, "unknown" where one does not say it. origin: of selection.LEGS, which
     workloads."""
 
     gpu: str
@@ -47,6 +50,7 @@ class Leads:
     operators: tuple[OperatorLead, ...]
     alone: tuple[str, ...]
     total: dict[str, Lead]
+    versions: dict[str, str]
     origin: str = ""
 
 
@@ -173,7 +177,27 @@ def _leads(
         operators,
         alone,
         {kind: lead for kind, lead in total.items() if lead},
+        _versions([lead for lead in total.values() if lead], best, times["eager"].rows, solutions),
     )
+
+
+def _versions(
+    total: Sequence[Lead],
+    best: Mapping[str, Mapping[str, _Best]],
+    rows: Mapping[tuple[str, str], Measurement],
+    solutions: Mapping[str, Solution],
+) -> dict[str, str]:
+    """Of each library that is the best one on any workload: the oldest version behind its rows of present code."""
+    found: dict[str, set[str]] = {who: set() for lead in total for who in lead.libraries}
+    for of_kind in best.values():
+        for of_definition in of_kind.values():
+            for uuid, of_shape in of_definition.items():
+                for who in found.keys() & of_shape.keys():
+                    time = of_shape[who]
+                    library = None if time.outdated else library_of(solutions[time.solution or ""])
+                    if library:
+                        found[who].add(version_of(rows[time.solution or "", uuid], library))
+    return {who: oldest(versions) for who, versions in found.items()}
 
 
 def _best_by_author(

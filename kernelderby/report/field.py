@@ -10,6 +10,8 @@ from kernelderby.report.answer import Answer
 from kernelderby.report.frame import Frame, fields_of, frame
 from kernelderby.report.model import BLANK, NOTHING, Column, Report, Table, TableCell
 
+ENOUGH = 3  # libraries
+
 
 def field_answer(found: Field, here: str, warnings: Sequence[str] = ()) -> Answer[Field]:
     """Frame: field, one row an operator and library. here: where the newest versions are from, in words."""
@@ -46,7 +48,16 @@ def field_report(found: Field, here: str) -> Report:
     )
     where = f", {found.group.gpu}" if found.group else ""
     table = Table(f"Libraries that were raced{where}", columns, tuple(rows), caption, key_columns=1)
-    return Report("The field", (), (table,), tuple(_notes(found)))
+    return Report("The field", tuple(_facts(found)), (table,), tuple(_notes(found)))
+
+
+def _facts(found: Field) -> Iterator[str]:
+    if sum(found.importance.values()):
+        made, raced = (found.at_least(ENOUGH, raced=each) for each in (False, True))
+        yield (
+            f"Share of the survey's GPU time with {ENOUGH} libraries or more: {made:.0f} % have a solution of each, "
+            f"{raced:.0f} % were raced, times of former code left out."
+        )
 
 
 def _row(raced: Raced, importance: float | None, is_same: bool) -> tuple[TableCell, ...]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal
 
+from kernelderby.catalog.libraries import UNKNOWN
 from kernelderby.catalog.workloads import FRESH, MODELS
 from kernelderby.rank.lead import Lead
 from kernelderby.rank.leads import Leads, OperatorLead
@@ -99,12 +100,21 @@ def _told(found: Leads, kind: str, lead: Lead) -> str:
     over = f"{count} operators" if count > 1 else f"{lead.workloads} shape{'s' * (lead.workloads != 1)}"
     return (
         f"{found.author} {IN_WORDS[kind]} is {factor(lead.ratio.value)} times as fast as the best of "
-        f"{_libraries(lead)} (geometric mean of {over}): {_counts(lead)}."
+        f"{_libraries(lead)} (geometric mean of {over}; {_versions(lead, found.versions)}): {_counts(lead)}."
     )
 
 
 def _libraries(lead: Lead) -> str:
     return f"{len(lead.libraries)} libraries" if len(lead.libraries) > 1 else "one library"
+
+
+def _versions(lead: Lead, versions: Mapping[str, str]) -> str:
+    """The oldest version of each library behind the rows."""
+    told = [f"{who} {versions[who].partition('+')[0]}" for who in sorted(lead.libraries) if versions[who] != UNKNOWN]
+    unknown = [who for who in sorted(lead.libraries) if versions[who] == UNKNOWN]
+    if unknown:
+        told.append(f"{' and '.join(unknown)} of unknown version")
+    return ", ".join(told)
 
 
 def _counts(lead: Lead) -> str:
