@@ -114,6 +114,14 @@ def test_chunks(operator, order, monkeypatch):
     assert verdict.status is Status.PASSED, verdict.message
 
 
+@pytest.mark.parametrize("length", [1, 2])
+def test_a_sequence_cut_into_segments(length, monkeypatch):
+    """Six chunks as six segments, and as three."""
+    monkeypatch.setattr(on_cpu(STATE), "chunks_of_segment", lambda *_: length)
+    verdict = solved(STATE, {**HEADS[STATE], **CHUNKS[STATE]})
+    assert verdict.status is Status.PASSED, verdict.message
+
+
 @pytest.mark.parametrize("in_place", [False, True])
 @pytest.mark.parametrize("tokens", [0, 1, 19])
 def test_token_by_token(tokens, in_place):

@@ -1,9 +1,12 @@
-// derby_chunk_gated_delta_rule_state_sm90: a block carries 64 columns of a head's state over all chunks, in registers.
+// derby_chunk_gated_delta_rule_state_sm90: a block carries 64 columns of a head's state over chunks, in registers.
 //
 // The state stands turned over, [value, key], as the accumulators of one warpgroup: as bf16 it is the left operand of w S
 // as it lies, and so are the decayed corrections in the update. Between the two products of a chunk nothing goes through
 // shared memory. A warp of its own loads two chunks ahead; log decays come by it too, since a load that a thread waits for
 // would also hold up its fence before the stores.
+// Where heads are few, a long sequence is cut into segments. What one makes of the state at its start is decay S + C S + E:
+// a first kernel finds C by carrying the identity without values, and E by carrying zeros, for all segments at once, and
+// carries the first segment itself. A second one takes each segment's start from those before it, and carries it.
 // Constraints: sm_90a, key_dim and value_dim 128, all tensors at addresses that 16 divides.
 #include "delta_rule_tiles.cuh"
 
@@ -24,58 +27,104 @@ struct Shared {
 };
 
 struct Call {
-    CUtensorMap k, w, u, h, v_new;
+    CUtensorMap k, w, u, h, v_new, changes;
     const float *g, *pool;
     const int* slots;
-    float* final;
-    int tokens, k_heads, v_heads;
+    float *final, *ends, *decays;  // [segments, v_heads]: E, turned as in registers, and decay; C is behind `changes`
+    int tokens, k_heads, v_heads, chunks, segment_chunks, segments;
 };
 
-// By a warp.
-__device__ __forceinline__ void produce(const Call& call, Shared& shared, int head, int column0, int chunks) {
+// What a block carries over a segment: the sequence's state, or what tells C or E.
+enum class Start : int { STATE, IDENTITY, ZEROS };
+struct Part {
+    int head, column0, segment;
+    Start start;
+};
+
+// By a warp: C of the segments from 1 on up to this one, then its chunks.
+__device__ __forceinline__ void produce(const Call& call, Shared& shared, const Part& part, int first, int end) {
     const int lane = threadIdx.x % 32;
     PipelineState<STAGES> at;
-    for (int chunk = 0; chunk < chunks; ++chunk, at.next()) {
+    for (int segment = 1; part.start == Start::STATE && segment < part.segment; ++segment, at.next()) {
+        shared.ring.wait_empty(at);
+        const uint32_t full = shared.ring.full(at.stage), to = shared_address(shared.stages[at.stage].w);
+        if (lane == 0) {
+            mbarrier_arrive_expect_tx(full, 4 * TILE_BYTES);
+            for (int half = 0; half < 2; ++half)
+                tma_load(to + half * 2 * TILE_BYTES, &call.changes, full, half * HALF, 0,
+                         (segment * call.v_heads + part.head) * 128);
+        }
+        shared.ring.commit_copies(at);
+    }
+    const bool values = part.start != Start::IDENTITY;
+    for (int chunk = first; chunk < end; ++chunk, at.next()) {
         shared.ring.wait_empty(at);
         const Stage& stage = shared.stages[at.stage];
         const uint32_t full = shared.ring.full(at.stage);
         if (lane == 0) {
-            mbarrier_arrive_expect_tx(full, sizeof(Stage));
+            mbarrier_arrive_expect_tx(full, values ? sizeof(Stage) : sizeof(Stage) - TILE_BYTES);
             for (int half = 0; half < 2; ++half) {
-                tma_load(shared_address(stage.w) + half * TILE_BYTES, &call.w, full, half * HALF, head, chunk * CHUNK);
+                tma_load(shared_address(stage.w) + half * TILE_BYTES, &call.w, full, half * HALF, part.head, chunk * CHUNK);
                 tma_load(shared_address(stage.k) + half * TILE_BYTES, &call.k, full, half * HALF,
-                         head / (call.v_heads / call.k_heads), chunk * CHUNK);
+                         part.head / (call.v_heads / call.k_heads), chunk * CHUNK);
             }
-            tma_load(shared_address(stage.u), &call.u, full, column0, head, chunk * CHUNK);
+            if (values) tma_load(shared_address(stage.u), &call.u, full, part.column0, part.head, chunk * CHUNK);
         }
 #pragma unroll
         for (int i = 0; i < CHUNK; i += 32) {
             const int token = min(chunk * CHUNK + i + lane, call.tokens - 1);
-            cp_async4(shared_address(&shared.g[at.stage][i + lane]), call.g + size_t(token) * call.v_heads + head);
+            cp_async4(shared_address(&shared.g[at.stage][i + lane]), call.g + size_t(token) * call.v_heads + part.head);
         }
         shared.ring.commit_copies(at);
     }
     cp_async_wait_all();
 }
 
-__global__ void __launch_bounds__(THREADS, 1) derby_delta_rule_state(const __grid_constant__ Call call) {
-    auto& shared = dynamic_shared<Shared>();
-    const int head = blockIdx.x / 2, column0 = blockIdx.x % 2 * HALF, chunks = (call.tokens + CHUNK - 1) / CHUNK;
-    if (threadIdx.x == 0) {
-        shared.ring.init(1 + 32, CONSUMERS / 32);
-        fence_mbarrier_init();
+// This thread's values of a state of `ends`.
+__device__ __forceinline__ float* end_of(const Call& call, const Part& part, int segment) {
+    return call.ends + ((size_t(segment) * call.v_heads + part.head) * 2 + part.column0 / HALF) * (64 * CONSUMERS) + threadIdx.x;
+}
+
+// The state at the start of a segment behind the first one: the first one's end through the segments between.
+__device__ __forceinline__ void follow_segments(const Call& call, Shared& shared, const Part& part, float* state,
+                                                PipelineState<STAGES>& at) {
+    const float* end = end_of(call, part, 0);
+#pragma unroll
+    for (int i = 0; i < 64; ++i) state[i] = end[i * CONSUMERS];
+    for (int segment = 1; segment < part.segment; ++segment, at.next()) {
+        float added[64];
+        end = end_of(call, part, segment);
+#pragma unroll
+        for (int i = 0; i < 64; ++i) added[i] = end[i * CONSUMERS];
+        const float decay = call.decays[segment * call.v_heads + part.head];
+        uint32_t narrow[32];
+#pragma unroll
+        for (int step = 0; step < 8; ++step) pack_operand(narrow + 4 * step, state + 8 * step);
+        shared.ring.wait(at);
+        const uint32_t changes = shared_address(shared.stages[at.stage].w);
+#pragma unroll
+        for (int i = 0; i < 64; ++i) state[i] = fmaf(state[i], decay, added[i]);
+        pin<64>(state);
+        wgmma_fence();
+#pragma unroll
+        for (int step = 0; step < 8; ++step) {
+            wgmma_bf16_rs<128>(state, narrow + 4 * step,
+                               descriptor_of(descriptor_low(changes + step / 4 * 2 * TILE_BYTES) + 2 * (step % 4)), 1);
+        }
+        wgmma_commit_group();
+        wgmma_wait_group<0>();
+        pin<64>(state);
+        shared.ring.release(at);
     }
-    __syncthreads();
-    if (__shfl_sync(0xffffffffu, threadIdx.x / 32, 0) == CONSUMERS / 32) {
-        produce(call, shared, head, column0, chunks);
-        return;
-    }
-    float state[64];
-    const float* initial = call.pool + (size_t(call.slots[0]) * call.v_heads + head) * (128 * 128) + column0;
-    for_state<true>([&](int i, int place) { state[i] = initial[place]; });
+}
+
+// Chunks from `first` to before `end`. Returns the product of their decays.
+template <Start START>
+__device__ __forceinline__ float carry_chunks(const Call& call, Shared& shared, const Part& part, int first, int end,
+                                              float* state, PipelineState<STAGES>& at) {
     int turn = STORES - 1;
-    PipelineState<STAGES> at;
-    for (int chunk = 0; chunk < chunks; ++chunk, at.next()) {
+    float whole = 1.0f;
+    for (int chunk = first; chunk < end; ++chunk, at.next()) {
         if (++turn == STORES) turn = 0;
         uint32_t narrow[32];
 #pragma unroll
@@ -93,6 +142,7 @@ __global__ void __launch_bounds__(THREADS, 1) derby_delta_rule_state(const __gri
         wgmma_commit_group();
         const float* g = shared.g[at.stage];
         const float last = g[CHUNK - 1] * LOG2_E, over = exp2_approx(last);
+        whole *= over;
         float2 to_end[8];
 #pragma unroll
         for (int j = 0; j < 8; ++j) {
@@ -100,11 +150,15 @@ __global__ void __launch_bounds__(THREADS, 1) derby_delta_rule_state(const __gri
             to_end[j] = make_float2(exp2_approx(last - own.x * LOG2_E), exp2_approx(last - own.y * LOG2_E));
         }
         const uint32_t h = shared_address(shared.h[turn]), v_new = shared_address(shared.v_new[turn]);
+        if constexpr (START == Start::STATE) {
 #pragma unroll
-        for (int step = 0; step < 8; ++step) store_turned(h, step, narrow + 4 * step);
-        uint32_t values[4][4];
+            for (int step = 0; step < 8; ++step) store_turned(h, step, narrow + 4 * step);
+        }
+        uint32_t values[4][4] = {};
+        if constexpr (START != Start::IDENTITY) {
 #pragma unroll
-        for (int step = 0; step < 4; ++step) load_turned(values[step], u, step);
+            for (int step = 0; step < 4; ++step) load_turned(values[step], u, step);
+        }
         wgmma_wait_group<0>();
         pin<32>(read);
         pin<64>(state);
@@ -129,40 +183,123 @@ __global__ void __launch_bounds__(THREADS, 1) derby_delta_rule_state(const __gri
                                           descriptor_of(descriptor_low(k, TILE_BYTES) + 128 * step), 1);
         }
         wgmma_commit_group();
+        if constexpr (START == Start::STATE) {
 #pragma unroll
-        for (int step = 0; step < 4; ++step) store_turned(v_new, step, corrections + 4 * step);
-        fence_async_proxy();
-        // All have written this chunk's, and the next one's place is free: its last stores are STORES - 1 groups old.
-        if (threadIdx.x == 0) bulk_wait_group_read<STORES - 2>();
-        named_barrier_sync(1, CONSUMERS);
-        if (threadIdx.x == 0) {
-            tma_store(&call.h, h, column0, 0, (chunk * call.v_heads + head) * 128);
-            tma_store(&call.v_new, v_new, column0, head, chunk * CHUNK);
-            bulk_commit_group();
+            for (int step = 0; step < 4; ++step) store_turned(v_new, step, corrections + 4 * step);
+            fence_async_proxy();
+            // All have written this chunk's, and the next one's place is free: its last stores are STORES - 1 groups old.
+            if (threadIdx.x == 0) bulk_wait_group_read<STORES - 2>();
+            named_barrier_sync(1, CONSUMERS);
+            if (threadIdx.x == 0) {
+                tma_store(&call.h, h, part.column0, 0, (chunk * call.v_heads + part.head) * 128);
+                tma_store(&call.v_new, v_new, part.column0, part.head, chunk * CHUNK);
+                bulk_commit_group();
+            }
         }
         wgmma_wait_group<0>();
         pin<64>(state);
         shared.ring.release(at);
     }
-    float* final = call.final + size_t(head) * (128 * 128) + column0;
-    for_state<true>([&](int i, int place) { final[place] = state[i]; });
-    if (threadIdx.x == 0) bulk_wait_group_read<0>();
+    return whole;
+}
+
+// Blocks: 64 columns of a head. FIRST: of the first segment; then C and E of all but the last one. Else: of the others.
+template <bool FIRST>
+__global__ void __launch_bounds__(THREADS, 1) derby_delta_rule_state(const __grid_constant__ Call call) {
+    auto& shared = dynamic_shared<Shared>();
+    Part part;
+    part.column0 = blockIdx.x % 2 * HALF, part.head = blockIdx.x / 2 % call.v_heads;
+    const int turn = blockIdx.x / 2 / call.v_heads;  // FIRST: 0, then two for each segment from 1 on
+    part.segment = FIRST ? (turn + 1) / 2 : call.segments - 1 - turn;
+    part.start = !FIRST || turn == 0 ? Start::STATE : turn % 2 ? Start::IDENTITY : Start::ZEROS;
+    const int first = part.segment * call.segment_chunks, end = min(first + call.segment_chunks, call.chunks);
+    if constexpr (FIRST) let_next_kernel_start();
+    if (threadIdx.x == 0) {
+        shared.ring.init(1 + 32, CONSUMERS / 32);
+        fence_mbarrier_init();
+    }
+    __syncthreads();
+    if constexpr (!FIRST) wait_for_previous_kernel();
+    if (__shfl_sync(0xffffffffu, threadIdx.x / 32, 0) == CONSUMERS / 32) {
+        produce(call, shared, part, first, end);
+        return;
+    }
+    float state[64];
+    PipelineState<STAGES> at;
+    if (FIRST && part.start == Start::IDENTITY) {
+        const int row = part.column0 + value_of_thread(), pair = pair_of_thread();
+#pragma unroll
+        for (int i = 0; i < 64; ++i) state[i] = i / 4 * 8 + pair + i % 2 == row + i / 2 % 2 * 8 ? 1.0f : 0.0f;
+        const float whole = carry_chunks<Start::IDENTITY>(call, shared, part, first, end, state, at);
+#pragma unroll
+        for (int i = 0; i < 64; ++i) state[i] -= i / 4 * 8 + pair + i % 2 == row + i / 2 % 2 * 8 ? whole : 0.0f;
+        const uint32_t tile = shared_address(shared.h[0]);
+#pragma unroll
+        for (int step = 0; step < 8; ++step) {
+            uint32_t narrow[4];
+            pack_operand(narrow, state + 8 * step);
+            store_turned(tile, step, narrow);
+        }
+        fence_async_proxy();
+        named_barrier_sync(1, CONSUMERS);
+        if (threadIdx.x == 0) {
+            call.decays[part.segment * call.v_heads + part.head] = whole;
+            tma_store(&call.changes, tile, part.column0, 0, (part.segment * call.v_heads + part.head) * 128);
+            bulk_commit_group();
+            bulk_wait_group<0>();
+        }
+        return;
+    }
+    if (FIRST && part.start == Start::ZEROS) {
+#pragma unroll
+        for (int i = 0; i < 64; ++i) state[i] = 0.0f;
+        carry_chunks<Start::ZEROS>(call, shared, part, first, end, state, at);
+    } else {
+        if constexpr (FIRST) {
+            const float* initial = call.pool + (size_t(call.slots[0]) * call.v_heads + part.head) * (128 * 128) + part.column0;
+            for_state<true>([&](int i, int place) { state[i] = initial[place]; });
+        } else {
+            follow_segments(call, shared, part, state, at);
+        }
+        carry_chunks<Start::STATE>(call, shared, part, first, end, state, at);
+        if (threadIdx.x == 0) bulk_wait_group_read<0>();
+    }
+    if (part.segment == call.segments - 1) {
+        float* final = call.final + size_t(part.head) * (128 * 128) + part.column0;
+        for_state<true>([&](int i, int place) { final[place] = state[i]; });
+    } else if constexpr (FIRST) {
+        float* end = end_of(call, part, part.segment);
+#pragma unroll
+        for (int i = 0; i < 64; ++i) end[i * CONSUMERS] = state[i];
+    }
 }
 
 }  // namespace
 
+// segment_chunks: chunks of a segment. scratch: for all segments but the last one, of each head 6 x 128 x 128 bytes and 16
+// more, uninitialised; nullptr where there is one segment.
 extern "C" int derby_chunk_gated_delta_rule_state_run(const void* k, const void* w, const void* u, const float* g,
                                                       const float* pool, const int* slots, void* h, void* v_new,
-                                                      float* final, int tokens, int k_heads, int v_heads,
-                                                      cudaStream_t stream) {
-    const uint64_t chunks = (tokens + CHUNK - 1) / CHUNK;
+                                                      float* final, void* scratch, int tokens, int k_heads, int v_heads,
+                                                      int segment_chunks, cudaStream_t stream) {
+    const int chunks = (tokens + CHUNK - 1) / CHUNK, segments = scratch ? (chunks + segment_chunks - 1) / segment_chunks : 1;
+    const uint64_t states = uint64_t(segments - 1) * v_heads;
     Call call;
     call.g = g, call.pool = pool, call.slots = slots, call.final = final;
     call.tokens = tokens, call.k_heads = k_heads, call.v_heads = v_heads;
+    call.chunks = chunks, call.segment_chunks = scratch ? segment_chunks : chunks, call.segments = segments;
+    call.ends = static_cast<float*>(scratch);
+    call.decays = call.ends + states * (128 * 128);
     if (tokens && !(encode_rows(&call.k, k, tokens, k_heads, CHUNK) && encode_rows(&call.w, w, tokens, v_heads, CHUNK) &&
                     encode_rows(&call.u, u, tokens, v_heads, CHUNK) &&
                     encode_rows(&call.v_new, v_new, tokens, v_heads, CHUNK) &&
-                    encode_rows(&call.h, h, chunks * v_heads * 128, 1, 128)))
+                    encode_rows(&call.h, h, uint64_t(chunks) * v_heads * 128, 1, 128)))
         return cudaErrorInvalidValue;
-    return launch_large<derby_delta_rule_state, Shared>(2 * v_heads, THREADS, false, stream, call);
+    if (segments > 1 && !encode_rows(&call.changes, call.decays + states * 4, states * 128, 1, 128))
+        return cudaErrorInvalidValue;
+    const int parts = segments > 1 ? 2 * segments - 3 : 1;
+    const cudaError_t error =
+        launch_large<derby_delta_rule_state<true>, Shared>(2 * v_heads * parts, THREADS, false, stream, call);
+    if (error != cudaSuccess || segments == 1) return error;
+    return launch_large<derby_delta_rule_state<false>, Shared>(2 * v_heads * (segments - 1), THREADS, true, stream, call);
 }

@@ -1,5 +1,6 @@
-"""derby_chunk_gated_delta_rule_state_sm90: one CUDA C++ kernel for Hopper (kernel.cu)."""
+"""derby_chunk_gated_delta_rule_state_sm90: CUDA C++ for Hopper (kernel.cu), one kernel, or two where a sequence is cut."""
 
+import functools
 import importlib
 import os
 
@@ -9,7 +10,26 @@ cuda_library = importlib.import_module(f"{__name__}.cuda_library")
 
 POINTER, INT = cuda_library.POINTER, cuda_library.INT
 library = cuda_library.CudaLibrary(__file__, "derby_chunk_gated_delta_rule_state", "kernel.cu",
-                                   [POINTER] * 9 + [INT] * 3)
+                                   [POINTER] * 10 + [INT] * 4)
+
+CHUNK, STATE_BYTES = 64, 6 * 128 * 128 + 16  # of scratch, for a head and segment
+CHUNK_US, FOLLOW_US, LAUNCH_US = 0.8, 0.8, 3.0  # a chunk; a segment before; a second kernel (docs/lab/linear_attention.md)
+
+
+@functools.cache
+def chunks_of_segment(chunks, heads, processors):
+    """Chunks after which to cut a sequence, so that both kernels together take the least time; all of them: no cut."""
+    def cost(length):
+        segments = -(-chunks // length)
+        if segments == 1:
+            return length * CHUNK_US * -(-2 * heads // processors)
+        turns = -(-2 * heads * (2 * segments - 3) // processors) + -(-2 * heads * (segments - 1) // processors)
+        return turns * length * CHUNK_US + (segments - 2) * FOLLOW_US + LAUNCH_US
+    return min((chunks, *(-(-chunks // segments) for segments in range(3, 33))), key=cost)
+
+
+def processors_of(device):
+    return torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 132
 
 
 check = contract.Contract("derby_chunk_gated_delta_rule_state_sm90", aligned=16,
@@ -26,5 +46,9 @@ def run(k, w, u, g, initial_state, initial_state_indices, chunk_starts, h, v_new
     num_v_heads], initial_state float32 [state_count, num_v_heads, 128, 128] -> h bf16 [num_chunks, num_v_heads, 128,
     128], v_new as u, final_state float32 [1, num_v_heads, 128, 128]. All at addresses that 16 divides."""
     check(k, w, u, g, initial_state, initial_state_indices, chunk_starts, h, v_new, final_state)
-    library(k.device, k, w, u, g, initial_state, initial_state_indices, h, v_new, final_state, len(u), k.shape[1],
-            u.shape[1])
+    chunks, heads, scratch = len(h), u.shape[1], None
+    length = chunks_of_segment(chunks, heads, processors_of(k.device)) if chunks else 0
+    if length < chunks:
+        scratch = torch.empty((-(-chunks // length) - 1) * heads * STATE_BYTES, dtype=torch.uint8, device=k.device)
+    library(k.device, k, w, u, g, initial_state, initial_state_indices, h, v_new, final_state, scratch, len(u),
+            k.shape[1], heads, length)
