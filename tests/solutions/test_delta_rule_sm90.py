@@ -182,8 +182,10 @@ MUTANTS = [
     (UPDATE, "invert_quarters<32>(shared);", ""),
     (UPDATE, "state[i] *= of_state;", ""),
     (UPDATE, "inside && column <= row ?", "inside && column < row ?"),
-    (UPDATE, "result[4 * j + i] *= i % 2 ? of_q.y : of_q.x;", "result[4 * j + i] *= of_q.y;"),
-    (UPDATE, "wgmma_wait_group<1>();\n    pin<32>(result);", "pin<32>(result);"),
+    (UPDATE, "result[i] *= of_q[i / 2 % 2];", "result[i] *= of_q[0];"),
+    (UPDATE, "shared.states.wait(handed);", ""),
+    (UPDATE, "shared.corrected.wait(handed);", ""),
+    (UPDATE, "shared.states.wait_empty(handed);", ""),
     (VARLEN, "bounds(sequence).x / CHUNK + sequence;", "bounds(sequence).x / CHUNK;"),
 ]
 
