@@ -115,10 +115,12 @@ def test_chunks(operator, order, monkeypatch):
 
 
 @pytest.mark.parametrize("length", [1, 2])
-def test_a_sequence_cut_into_segments(length, monkeypatch):
-    """Six chunks as six segments, and as three."""
-    monkeypatch.setattr(on_cpu(STATE), "chunks_of_segment", lambda *_: length)
-    verdict = solved(STATE, {**HEADS[STATE], **CHUNKS[STATE]})
+@pytest.mark.parametrize("operator", [UPDATE, VARLEN, STATE])
+def test_sequences_cut_into_segments(operator, length, monkeypatch):
+    """After each chunk, and after two."""
+    segments = sys.modules[f"{on_cpu(operator).__name__}.delta_rule_segments"]
+    monkeypatch.setattr(segments, "chunks_of_segment", lambda *_: length)
+    verdict = solved(operator, {**HEADS[operator], **CHUNKS[operator]})
     assert verdict.status is Status.PASSED, verdict.message
 
 
@@ -183,11 +185,24 @@ MUTANTS = [
     (UPDATE, "state[i] *= of_state;", ""),
     (UPDATE, "inside && column <= row ?", "inside && column < row ?"),
     (UPDATE, "result[i] *= of_q[i / 2 % 2];", "result[i] *= of_q[0];"),
-    (UPDATE, "shared.states.wait(handed);", ""),
-    (UPDATE, "shared.corrected.wait(handed);", ""),
-    (UPDATE, "shared.states.wait_empty(handed);", ""),
+    (UPDATE, "wgmma_wait_group<0>();\n    pin<32>(result);\n    shared.states", "pin<32>(result);\n    shared.states"),
+    (UPDATE, "wgmma_wait_group<0>();\n    pin<32>(result);\n    shared.corrected", "pin<32>(result);\n    shared.corrected"),
     (VARLEN, "bounds(sequence).x / CHUNK + sequence;", "bounds(sequence).x / CHUNK;"),
 ]
+
+
+OF_SEGMENTS = [
+    (UPDATE, "state[i] -= diagonal(i) ? whole : 0.0f;", "state[i] -= 0;"),
+    (VARLEN, "/ CHUNK, first = part.segment", "/ CHUNK - 1, first = part.segment"),
+    (STATE, "call.decays[part.segment * call.v_heads + part.head] = whole;", ""),
+]
+
+
+@pytest.mark.parametrize("operator, old, new", OF_SEGMENTS)
+def test_mutants_of_segments_fail(operator, old, new, monkeypatch):
+    segments = sys.modules[f"{on_cpu(operator, (old, new)).__name__}.delta_rule_segments"]
+    monkeypatch.setattr(segments, "chunks_of_segment", lambda *_: 1)
+    assert solved(operator, {**HEADS[operator], **CHUNKS[operator]}, (old, new)).status is not Status.PASSED
 
 
 @pytest.mark.parametrize("operator, old, new", MUTANTS)

@@ -5,6 +5,10 @@
 // goes through shared memory between these products, each of which waits for the one before. A second warpgroup makes the
 // outputs of a chunk, q S + P c, while the first one is at the next: it finds S and c in shared memory. A warp of its own
 // loads two chunks ahead.
+// Where a sequence is long and blocks are few, it is cut into segments. What one makes of the state at its start is
+// decay S + C S + E: a first kernel carries the first segment, and for the others C, which is what becomes of the identity
+// without values, and E, what becomes of zeros; a warpgroup has half of the columns then. A second kernel takes each
+// segment's start from those before it, and carries it.
 // Constraints: sm_90a, key_dim and value_dim 128, all tensors at addresses that 16 divides.
 #pragma once
 #include "delta_rule_prepare.cuh"
@@ -13,6 +17,15 @@ namespace derby {
 
 constexpr int CARRY_STAGES = 3, CARRY_GROUP = 128, CARRY_THREADS = 2 * CARRY_GROUP + 32;
 
+// What a block works on: a segment of a sequence for a head; 64 columns from column0 on of its state, or all of C or E.
+enum class Start : int { NONE, STATE, IDENTITY, ZEROS };
+struct CarryPart {
+    int sequence, head, column0, chunks, place;  // place: of the first chunk
+    int segment, first_segment;                  // in the sequence; place of the sequence's first one
+    bool last;
+    int2 bounds;  // tokens
+    Start start;
+};
 struct CarryStage {
     uint8_t k[2 * TILE_BYTES], q[2 * TILE_BYTES], v[TILE_BYTES];
     ChunkRecord record;
@@ -23,37 +36,80 @@ struct CarryShared {
     uint8_t output[2][TILE_BYTES];                           // on its way out
     Pipeline<CARRY_STAGES> ring;
     Pipeline<1> states, corrected;
+    CarryPart part;
 };
 static_assert(sizeof(CarryStage) % 1024 == 0, "every stage's tiles are 1024-byte aligned");
 static_assert(sizeof(CarryShared) <= 227 * 1024, "what a block of Hopper may have");
 
 struct CarryCall {
-    CUtensorMap q, k, v, output;
+    CUtensorMap q, k, v, output, changes;
     DeltaRule problem;
     const ChunkRecord* records;
-    int longest_other;
+    int longest_other, segment_chunks;
+    float *ends, *decays;  // [segments, v_heads]: E, turned as in registers, and decay; C is behind `changes`
 };
 
-// What a block works on: 64 columns from column0 on of a head, tokens bounds.x to bounds.y.
-struct CarryPart {
-    int sequence, head, column0, chunks;
-    int2 bounds;
-};
+// Segments of all sequences have places in one list: a sequence's from here on, and no two sequences share one.
+__host__ __device__ __forceinline__ int segment_places(int chunks, int sequences, int length) {
+    return chunks / length + sequences;
+}
+__device__ __forceinline__ int first_segment(const CarryCall& call, int sequence) {
+    return segment_places(first_place(call.problem, sequence), sequence, call.segment_chunks);
+}
 
+template <bool FIRST>
+__device__ __forceinline__ CarryPart find_part(const CarryCall& call) {
+    const DeltaRule& problem = call.problem;
+    const int half = blockIdx.x % 2, segment = blockIdx.x / 2 / problem.v_heads;
+    int low = 0, high = problem.sequences;  // the last sequence whose first segment is not beyond
+    while (high - low > 1) {
+        const int middle = (low + high) / 2;
+        (first_segment(call, middle) <= segment ? low : high) = middle;
+    }
+    CarryPart part;
+    part.sequence = low, part.head = blockIdx.x / 2 % problem.v_heads, part.column0 = half * HALF;
+    part.first_segment = first_segment(call, low), part.segment = segment - part.first_segment;
+    const int2 bounds = problem.bounds(low);
+    const int chunks = (bounds.y - bounds.x + CHUNK - 1) / CHUNK, first = part.segment * call.segment_chunks;
+    part.chunks = min(call.segment_chunks, chunks - first), part.last = first + part.chunks == chunks;
+    part.place = first_place(problem, low) + first;
+    part.bounds = make_int2(bounds.x + first * CHUNK, min(bounds.x + (first + part.chunks) * CHUNK, bounds.y));
+    const bool mine = bounds.y - bounds.x > call.longest_other && (part.segment == 0 || part.chunks > 0);
+    part.start = FIRST == (part.segment == 0) ? Start::STATE : !FIRST || part.last ? Start::NONE
+                                                : half ? Start::ZEROS : Start::IDENTITY;
+    if (!mine) part.start = Start::NONE;
+    return part;
+}
+
+// C of the segments from 1 on up to this one, then its chunks; one thread.
 __device__ __forceinline__ void load_chunks(const CarryCall& call, CarryShared& shared, const CarryPart& part) {
     const DeltaRule& problem = call.problem;
     const int group = part.head / (problem.v_heads / problem.q_heads);
-    const ChunkRecord* record = call.records + size_t(first_place(problem, part.sequence)) * problem.v_heads + part.head;
+    const ChunkRecord* record = call.records + size_t(part.place) * problem.v_heads + part.head;
     PipelineState<CARRY_STAGES> at;
+    for (int segment = 1; part.start == Start::STATE && segment < part.segment; ++segment, at.next()) {
+        const uint32_t full = shared.ring.acquire(at, 4 * TILE_BYTES), to = shared_address(shared.stages[at.stage].k);
+        for (int half = 0; half < 2; ++half)
+            tma_load(to + half * 2 * TILE_BYTES, &call.changes, full, half * HALF, 0,
+                     ((part.first_segment + segment) * problem.v_heads + part.head) * DELTA_DIM);
+    }
+    // Where a block has all of E, the values of the other half lie in the place of the queries.
+    const int bytes = sizeof(CarryStage) - (part.start == Start::ZEROS ? TILE_BYTES : part.start == Start::IDENTITY ? 3 * TILE_BYTES : 0);
     for (int chunk = 0; chunk < part.chunks; ++chunk, at.next(), record += problem.v_heads) {
-        const uint32_t full = shared.ring.acquire(at, sizeof(CarryStage));
+        const uint32_t full = shared.ring.acquire(at, bytes);
         const CarryStage& stage = shared.stages[at.stage];
         const int token = part.bounds.x + chunk * CHUNK;
         for (int half = 0; half < 2; ++half) {
             tma_load(shared_address(stage.k) + half * TILE_BYTES, &call.k, full, half * HALF, group, token);
-            tma_load(shared_address(stage.q) + half * TILE_BYTES, &call.q, full, half * HALF, group, token);
+            if (part.start == Start::STATE)
+                tma_load(shared_address(stage.q) + half * TILE_BYTES, &call.q, full, half * HALF, group, token);
         }
-        tma_load(shared_address(stage.v), &call.v, full, part.column0, part.head, token);
+        if (part.start == Start::STATE) {
+            tma_load(shared_address(stage.v), &call.v, full, part.column0, part.head, token);
+        } else if (part.start == Start::ZEROS) {
+            tma_load(shared_address(stage.v), &call.v, full, 0, part.head, token);
+            tma_load(shared_address(stage.q), &call.v, full, HALF, part.head, token);
+        }
         bulk_load(shared_address(&stage.record), record, sizeof(ChunkRecord), full);
     }
 }
@@ -79,9 +135,10 @@ __device__ __forceinline__ void turned_product(float* d, const uint32_t* left, u
     }
 }
 
-// First warpgroup: state from a chunk's start to its end.
-__device__ __forceinline__ void advance(CarryShared& shared, const CarryStage& stage, float* state,
-                                        const PipelineState<1>& handed) {
+// State from a chunk's start to its end; values: a tile. HANDS_OVER: the first warpgroup to the second one. Returns decay.
+template <bool HANDS_OVER, bool VALUES>
+__device__ __forceinline__ float advance(CarryShared& shared, const CarryStage& stage, uint32_t values_tile, float* state,
+                                         const PipelineState<1>& handed) {
     const int pair = pair_of_thread();
     const uint32_t k = shared_address(stage.k);
     uint32_t narrow[32], corrections[16], decayed[16];
@@ -91,14 +148,18 @@ __device__ __forceinline__ void advance(CarryShared& shared, const CarryStage& s
     wgmma_fence();
     turned_product<8>(read, narrow, k);
     wgmma_commit_group();
-    shared.states.wait_empty(handed);
+    if constexpr (HANDS_OVER) {
+        shared.states.wait_empty(handed);
 #pragma unroll
-    for (int step = 0; step < 8; ++step) store_turned(shared_address(shared.state), step, narrow + 4 * step);
-    fence_async_proxy();
-    shared.states.commit(handed);
-    uint32_t values[4][4];
+        for (int step = 0; step < 8; ++step) store_turned(shared_address(shared.state), step, narrow + 4 * step);
+        fence_async_proxy();
+        shared.states.commit(handed);
+    }
+    uint32_t values[4][4] = {};
+    if constexpr (VALUES) {
 #pragma unroll
-    for (int step = 0; step < 4; ++step) load_turned(values[step], shared_address(stage.v), step);
+        for (int step = 0; step < 4; ++step) load_turned(values[step], values_tile, step);
+    }
     wgmma_wait_group<0>();
     pin<32>(read);
 #pragma unroll
@@ -137,13 +198,99 @@ __device__ __forceinline__ void advance(CarryShared& shared, const CarryStage& s
                                       descriptor_of(descriptor_low(k, TILE_BYTES) + 128 * step), 1);
     }
     wgmma_commit_group();
-    shared.corrected.wait_empty(handed);
+    if constexpr (HANDS_OVER) {
+        shared.corrected.wait_empty(handed);
 #pragma unroll
-    for (int step = 0; step < 4; ++step) store_turned(shared_address(shared.corrections), step, corrections + 4 * step);
-    fence_async_proxy();
-    shared.corrected.commit(handed);
+        for (int step = 0; step < 4; ++step) store_turned(shared_address(shared.corrections), step, corrections + 4 * step);
+        fence_async_proxy();
+        shared.corrected.commit(handed);
+    }
     wgmma_wait_group<0>();
     pin<64>(state);
+    return of_state;
+}
+
+// This thread's values of 64 columns of E of a segment, or of the state at its end.
+__device__ __forceinline__ float* end_of(const CarryCall& call, const CarryPart& part, int segment, int half) {
+    const size_t place = size_t(part.first_segment + segment) * call.problem.v_heads + part.head;
+    return call.ends + (place * 2 + half) * (64 * CARRY_GROUP) + threadIdx.x % CARRY_GROUP;
+}
+
+// The state at the start of a segment behind the first one: the first one's end through the segments between.
+__device__ __forceinline__ void follow_segments(const CarryCall& call, CarryShared& shared, const CarryPart& part,
+                                                float* state, PipelineState<CARRY_STAGES>& at) {
+    const float* end = end_of(call, part, 0, part.column0 / HALF);
+#pragma unroll
+    for (int i = 0; i < 64; ++i) state[i] = end[i * CARRY_GROUP];
+    for (int segment = 1; segment < part.segment; ++segment, at.next()) {
+        float added[64];
+        end = end_of(call, part, segment, part.column0 / HALF);
+#pragma unroll
+        for (int i = 0; i < 64; ++i) added[i] = end[i * CARRY_GROUP];
+        const float decay = call.decays[(part.first_segment + segment) * call.problem.v_heads + part.head];
+        uint32_t narrow[32];
+#pragma unroll
+        for (int step = 0; step < 8; ++step) pack_operand(narrow + 4 * step, state + 8 * step);
+        shared.ring.wait(at);
+        const uint32_t changes = shared_address(shared.stages[at.stage].k);
+#pragma unroll
+        for (int i = 0; i < 64; ++i) state[i] = fmaf(state[i], decay, added[i]);
+        pin<64>(state);
+        wgmma_fence();
+#pragma unroll
+        for (int step = 0; step < 8; ++step) {
+            wgmma_bf16_rs<128>(state, narrow + 4 * step,
+                               descriptor_of(descriptor_low(changes + step / 4 * 2 * TILE_BYTES) + 2 * (step % 4)), 1);
+        }
+        wgmma_commit_group();
+        wgmma_wait_group<0>();
+        pin<64>(state);
+        shared.ring.release(at);
+    }
+}
+
+// C (IDENTITY) or E of a segment, by both warpgroups.
+template <bool IDENTITY>
+__device__ __forceinline__ void carry_change(const CarryCall& call, CarryShared& shared, const CarryPart& part, int half) {
+    int value = half * HALF + value_of_thread() - pair_of_thread();
+    auto diagonal = [&](int i) { return i / 4 * 8 + i % 2 - i / 2 % 2 * 8 == value; };
+    float state[64], whole = 1.0f;
+#pragma unroll
+    for (int i = 0; i < 64; ++i) state[i] = IDENTITY && diagonal(i) ? 1.0f : 0.0f;
+    PipelineState<CARRY_STAGES> at;
+    for (int chunk = 0; chunk < part.chunks; ++chunk, at.next()) {
+        shared.ring.wait(at);
+        const CarryStage& stage = shared.stages[at.stage];
+        const uint32_t values = half ? shared_address(stage.q) : shared_address(stage.v);
+        whole *= advance<false, !IDENTITY>(shared, stage, values, state, {});
+        shared.ring.release(at);
+    }
+    if constexpr (IDENTITY) {
+        value = __shfl_sync(0xffffffffu, value, threadIdx.x % 32);  // or where the diagonal lies is kept, all the while
+        const int place = (part.first_segment + part.segment) * call.problem.v_heads + part.head;
+        const uint32_t tile = half ? shared_address(shared.output) : shared_address(shared.state);
+#pragma unroll
+        for (int step = 0; step < 8; ++step) {
+#pragma unroll
+            for (int i = 8 * step; i < 8 * step + 8; ++i) state[i] -= diagonal(i) ? whole : 0.0f;
+            uint32_t narrow[4];
+            pack_operand(narrow, state + 8 * step);
+            store_turned(tile, step, narrow);
+        }
+        fence_async_proxy();
+        if (half) named_barrier_sync(2, CARRY_GROUP);
+        else named_barrier_sync(1, CARRY_GROUP);
+        if (threadIdx.x % CARRY_GROUP == 0) {
+            if (half == 0) call.decays[place] = whole;
+            tma_store(&call.changes, tile, half * HALF, 0, place * DELTA_DIM);
+            bulk_commit_group();
+            bulk_wait_group<0>();
+        }
+    } else {
+        float* end = end_of(call, part, part.segment, half);
+#pragma unroll
+        for (int i = 0; i < 64; ++i) end[i * CARRY_GROUP] = state[i];
+    }
 }
 
 // Second warpgroup: the outputs of a chunk into `tile`, for a thread a row of pairs of columns.
@@ -208,81 +355,124 @@ __device__ __forceinline__ void store_outputs(const CarryCall& call, uint32_t ti
     }
 }
 
-// Blocks: sequence, head, half of its columns. KEY_MAJOR: a state lies [key_dim, value_dim]; else [value_dim, key_dim].
-template <bool KEY_MAJOR>
+// First warpgroup: the state over a segment.
+template <bool KEY_MAJOR, bool FIRST>
+__device__ __forceinline__ void carry_state(const CarryCall& call, CarryShared& shared, const CarryPart& part) {
+    const DeltaRule& problem = call.problem;
+    const size_t head = (size_t(problem.slots[part.sequence]) * problem.v_heads + part.head) * DELTA_DIM * DELTA_DIM;
+    int first = first_of_state<KEY_MAJOR>(part.column0);
+    float state[64];
+    PipelineState<CARRY_STAGES> at;
+    PipelineState<1> handed;
+    if constexpr (FIRST) for_state<KEY_MAJOR>(first, [&](int i, int place) { state[i] = problem.initial[head + place]; });
+    else follow_segments(call, shared, part, state, at);
+    for (int chunk = 0; chunk < part.chunks; ++chunk, at.next(), handed.next()) {
+        const int count = min(CHUNK, part.bounds.y - part.bounds.x - chunk * CHUNK);
+        shared.ring.wait(at);
+        const CarryStage& stage = shared.stages[at.stage];
+        if (count < CHUNK) clear_rows(stage, count);
+        advance<true, true>(shared, stage, shared_address(stage.v), state, handed);
+        shared.ring.release(at);
+    }
+    if (part.last) {
+        first = __shfl_sync(0xffffffffu, first, threadIdx.x % 32);  // or all places of `initial` are kept, all the while
+        for_state<KEY_MAJOR>(first, [&](int i, int place) { problem.final[head + place] = state[i]; });
+    } else if constexpr (FIRST) {
+        float* end = end_of(call, part, 0, part.column0 / HALF);
+#pragma unroll
+        for (int i = 0; i < 64; ++i) end[i * CARRY_GROUP] = state[i];
+    }
+}
+
+// Second warpgroup: the outputs over a segment.
+__device__ __forceinline__ void carry_outputs(const CarryCall& call, CarryShared& shared, const CarryPart& part) {
+    PipelineState<CARRY_STAGES> at;
+    PipelineState<1> handed;
+    for (int segment = 1; segment < part.segment; ++segment, at.next()) {
+        shared.ring.wait(at);
+        shared.ring.release(at);
+    }
+    for (int chunk = 0; chunk < part.chunks; ++chunk, at.next(), handed.next()) {
+        const int token = part.bounds.x + chunk * CHUNK;
+        const uint32_t tile = shared_address(shared.output[chunk % 2]);
+        shared.ring.wait(at);
+        make_outputs(shared, shared.stages[at.stage], tile, handed);
+        shared.ring.release(at);
+        store_outputs(call, tile, part, token, min(CHUNK, part.bounds.y - token));
+    }
+    if (threadIdx.x == CARRY_GROUP) bulk_wait_group_read<0>();
+}
+
+// Blocks: segment, head, half of the columns; two of a segment and head. KEY_MAJOR: a state lies [key_dim, value_dim]; else
+// [value_dim, key_dim]. FIRST: all first segments, and C and E of those between; else all others.
+template <bool KEY_MAJOR, bool FIRST>
 __global__ void __launch_bounds__(CARRY_THREADS, 1) derby_delta_rule_carry(const __grid_constant__ CarryCall call) {
     auto& shared = dynamic_shared<CarryShared>();
-    const DeltaRule& problem = call.problem;
-    CarryPart part;
-    part.column0 = blockIdx.x % 2 * HALF, part.head = blockIdx.x / 2 % problem.v_heads;
-    part.sequence = blockIdx.x / 2 / problem.v_heads;
-    part.bounds = problem.bounds(part.sequence);
-    part.chunks = (part.bounds.y - part.bounds.x + CHUNK - 1) / CHUNK;
-    if (part.bounds.y - part.bounds.x <= call.longest_other) {
-        wait_for_previous_kernel();  // or this grid might end before the one that it depends on
-        return;
-    }
+    if constexpr (FIRST) let_next_kernel_start();
     if (threadIdx.x == 0) {
+        shared.part = find_part<FIRST>(call);
         shared.ring.init(1, 2 * CARRY_GROUP / 32);
         shared.states.init(CARRY_GROUP, CARRY_GROUP / 32);
         shared.corrected.init(CARRY_GROUP, CARRY_GROUP / 32);
         fence_mbarrier_init();
     }
     __syncthreads();
+    const CarryPart& part = shared.part;
+    const Start start = Start(__shfl_sync(0xffffffffu, int(part.start), 0));
+    if (start == Start::NONE) {
+        wait_for_previous_kernel();  // or this grid might end before the one that it depends on
+        return;
+    }
     // The same in all lanes, as the compiler sees: in a branch that lanes could part in, products run one by one.
     const int group = __shfl_sync(0xffffffffu, threadIdx.x / CARRY_GROUP, 0);
-    PipelineState<CARRY_STAGES> at;
-    PipelineState<1> handed;
+    if (!FIRST || group == 2) wait_for_previous_kernel();
     if (group == 2) {
-        wait_for_previous_kernel();
         if (threadIdx.x == 2 * CARRY_GROUP) load_chunks(call, shared, part);
+    } else if (FIRST && start == Start::IDENTITY) {
+        carry_change<true>(call, shared, part, group);
+    } else if (FIRST && start == Start::ZEROS) {
+        carry_change<false>(call, shared, part, group);
     } else if (group == 1) {
-        for (int chunk = 0; chunk < part.chunks; ++chunk, at.next(), handed.next()) {
-            const int token = part.bounds.x + chunk * CHUNK;
-            const uint32_t tile = shared_address(shared.output[chunk % 2]);
-            shared.ring.wait(at);
-            make_outputs(shared, shared.stages[at.stage], tile, handed);
-            shared.ring.release(at);
-            store_outputs(call, tile, part, token, min(CHUNK, part.bounds.y - token));
-        }
-        if (threadIdx.x == CARRY_GROUP) bulk_wait_group_read<0>();
+        carry_outputs(call, shared, part);
     } else {
-        float state[64];
-        const size_t head = (size_t(problem.slots[part.sequence]) * problem.v_heads + part.head) * DELTA_DIM * DELTA_DIM +
-                            part.column0 * (KEY_MAJOR ? 1 : DELTA_DIM);
-        for_state<KEY_MAJOR>([&](int i, int place) { state[i] = problem.initial[head + place]; });
-        for (int chunk = 0; chunk < part.chunks; ++chunk, at.next(), handed.next()) {
-            const int count = min(CHUNK, part.bounds.y - part.bounds.x - chunk * CHUNK);
-            shared.ring.wait(at);
-            if (count < CHUNK) clear_rows(shared.stages[at.stage], count);
-            advance(shared, shared.stages[at.stage], state, handed);
-            shared.ring.release(at);
-        }
-        for_state<KEY_MAJOR>([&](int i, int place) { problem.final[head + place] = state[i]; });
+        carry_state<KEY_MAJOR, FIRST>(call, shared, part);
     }
 }
 
-// Both kernels: all sequences of more than longest_other tokens (-1: all; an empty one keeps its state). records: chunk_places() x v_heads of them, uninitialised.
+// All kernels: all sequences of more than longest_other tokens (-1: all; an empty one keeps its state), cut every
+// segment_chunks chunks. scratch: for chunk_places() x v_heads records and, where a sequence may have more chunks, for
+// segment_places() x v_heads of six times 128 x 128 bytes and 16 more; uninitialised.
 template <bool KEY_MAJOR>
-cudaError_t launch_chunked(const DeltaRule& problem, void* records, int longest_other, cudaStream_t stream) {
+cudaError_t launch_chunked(const DeltaRule& problem, void* scratch, int longest_other, int segment_chunks,
+                           cudaStream_t stream) {
     PrepareCall prepare;
     CarryCall carry;
+    const int places = chunk_places(problem.tokens, problem.sequences);
+    const int segments = segment_places(places, problem.sequences, segment_chunks);
+    const bool cut = (problem.tokens + CHUNK - 1) / CHUNK > segment_chunks;
+    carry.records = prepare.records = static_cast<ChunkRecord*>(scratch);
+    carry.ends = reinterpret_cast<float*>(prepare.records + size_t(places) * problem.v_heads);
+    carry.decays = carry.ends + size_t(segments) * problem.v_heads * (DELTA_DIM * DELTA_DIM);
     if (!(encode_rows(&prepare.q, problem.q, problem.tokens, problem.q_heads, CHUNK) &&
           encode_rows(&prepare.k, problem.k, problem.tokens, problem.q_heads, CHUNK) &&
           encode_rows(&carry.v, problem.v, problem.tokens, problem.v_heads, CHUNK) &&
-          encode_rows(&carry.output, problem.output, problem.tokens, problem.v_heads, CHUNK)))
+          encode_rows(&carry.output, problem.output, problem.tokens, problem.v_heads, CHUNK) &&
+          (!cut || encode_rows(&carry.changes, carry.decays + size_t(segments) * problem.v_heads * 4,
+                               uint64_t(segments) * problem.v_heads * DELTA_DIM, 1, DELTA_DIM))))
         return cudaErrorInvalidValue;
     carry.q = prepare.q, carry.k = prepare.k;
     carry.problem = prepare.problem = problem;
-    carry.records = prepare.records = static_cast<ChunkRecord*>(records);
     carry.longest_other = prepare.longest_other = longest_other;
+    carry.segment_chunks = segment_chunks;
     const int copies = problem.initial == problem.final ? 0 : 4 * problem.states;
-    const int blocks = (chunk_places(problem.tokens, problem.sequences) + copies) * problem.v_heads;
-    const cudaError_t error = launch_large<derby_delta_rule_prepare, PrepareShared>(blocks, PREPARE_THREADS, false, stream,
-                                                                                   prepare);
-    if (error != cudaSuccess) return error;
-    return launch_large<derby_delta_rule_carry<KEY_MAJOR>, CarryShared>(2 * problem.v_heads * problem.sequences,
-                                                                        CARRY_THREADS, true, stream, carry);
+    cudaError_t error = launch_large<derby_delta_rule_prepare, PrepareShared>((places + copies) * problem.v_heads,
+                                                                              PREPARE_THREADS, false, stream, prepare);
+    const int parts = 2 * problem.v_heads * (cut ? segments : problem.sequences);
+    if (error == cudaSuccess)
+        error = launch_large<derby_delta_rule_carry<KEY_MAJOR, true>, CarryShared>(parts, CARRY_THREADS, true, stream, carry);
+    if (error == cudaSuccess && cut)
+        error = launch_large<derby_delta_rule_carry<KEY_MAJOR, false>, CarryShared>(parts, CARRY_THREADS, true, stream, carry);
+    return error;
 }
 
 }  // namespace derby

@@ -49,17 +49,23 @@ __device__ __forceinline__ void pack_operand(uint32_t* to, const float* d) {
 
 // A state in registers, turned over: of 64 values x 128 keys this thread has value() and value() + 8, and of each eight
 // keys two. state[4j .. 4j + 3]: keys 8j + key() and + 1 of value(), then of value() + 8.
-__device__ __forceinline__ int value_of_thread() { return threadIdx.x / 32 * 16 + threadIdx.x % 32 / 4; }
+__device__ __forceinline__ int warp_of_group() { return threadIdx.x % 128 / 32; }  // of a warpgroup
+__device__ __forceinline__ int value_of_thread() { return warp_of_group() * 16 + threadIdx.x % 32 / 4; }
 __device__ __forceinline__ int pair_of_thread() { return 2 * (threadIdx.x % 4); }
 
-// All of it from or to float32 [key_dim, value_dim] (KEY_MAJOR) or [value_dim, key_dim], at its first value.
+// All of it from or to float32 [key_dim, value_dim] (KEY_MAJOR) or [value_dim, key_dim]: place of the thread's first value,
+// where the state begins at value `column0`, and of all.
+template <bool KEY_MAJOR>
+__device__ __forceinline__ int first_of_state(int column0) {
+    const int value = column0 + value_of_thread(), pair = pair_of_thread();
+    return KEY_MAJOR ? pair * 128 + value : value * 128 + pair;
+}
 template <bool KEY_MAJOR, class Move>
-__device__ __forceinline__ void for_state(Move move) {
-    const int value = value_of_thread(), pair = pair_of_thread();
+__device__ __forceinline__ void for_state(int first, Move move) {
 #pragma unroll
     for (int i = 0; i < 64; ++i) {
-        const int key = i / 4 * 8 + pair + i % 2, column = value + i / 2 % 2 * 8;
-        move(i, KEY_MAJOR ? key * 128 + column : column * 128 + key);
+        const int key = i / 4 * 8 + i % 2, value = i / 2 % 2 * 8;
+        move(i, first + (KEY_MAJOR ? key * 128 + value : value * 128 + key));
     }
 }
 
@@ -67,7 +73,7 @@ __device__ __forceinline__ void for_state(Move move) {
 // back. `step`: which 16 rows of the tile.
 __device__ __forceinline__ void store_turned(uint32_t tile, int step, const uint32_t* packed) {
     const int lane = threadIdx.x % 32;
-    stmatrix_x4_transposed(tile_place(tile, step * 16 + lane / 16 * 8 + lane % 8, threadIdx.x / 32 * 2 + lane / 8 % 2),
+    stmatrix_x4_transposed(tile_place(tile, step * 16 + lane / 16 * 8 + lane % 8, warp_of_group() * 2 + lane / 8 % 2),
                            packed[0], packed[1], packed[2], packed[3]);
 }
 
@@ -75,7 +81,7 @@ __device__ __forceinline__ void store_turned(uint32_t tile, int step, const uint
 __device__ __forceinline__ void load_turned(uint32_t (&packed)[4], uint32_t tile, int step) {
     const int lane = threadIdx.x % 32;
     ldmatrix_x4_transposed(
-        packed, tile_place(tile, step * 16 + lane / 16 * 8 + lane % 8, threadIdx.x / 32 * 2 + lane / 8 % 2));
+        packed, tile_place(tile, step * 16 + lane / 16 * 8 + lane % 8, warp_of_group() * 2 + lane / 8 % 2));
 }
 __device__ __forceinline__ float low_half(uint32_t pair) { return __uint_as_float(pair << 16); }
 __device__ __forceinline__ float high_half(uint32_t pair) { return __uint_as_float(pair & 0xffff0000u); }

@@ -256,8 +256,8 @@ __global__ void __launch_bounds__(THREADS, 1) derby_delta_rule_state(const __gri
         carry_chunks<Start::ZEROS>(call, shared, part, first, end, state, at);
     } else {
         if constexpr (FIRST) {
-            const float* initial = call.pool + (size_t(call.slots[0]) * call.v_heads + part.head) * (128 * 128) + part.column0;
-            for_state<true>([&](int i, int place) { state[i] = initial[place]; });
+            const float* initial = call.pool + (size_t(call.slots[0]) * call.v_heads + part.head) * (128 * 128);
+            for_state<true>(first_of_state<true>(part.column0), [&](int i, int place) { state[i] = initial[place]; });
         } else {
             follow_segments(call, shared, part, state, at);
         }
@@ -265,8 +265,8 @@ __global__ void __launch_bounds__(THREADS, 1) derby_delta_rule_state(const __gri
         if (threadIdx.x == 0) bulk_wait_group_read<0>();
     }
     if (part.segment == call.segments - 1) {
-        float* final = call.final + size_t(part.head) * (128 * 128) + part.column0;
-        for_state<true>([&](int i, int place) { final[place] = state[i]; });
+        float* final = call.final + size_t(part.head) * (128 * 128);
+        for_state<true>(first_of_state<true>(part.column0), [&](int i, int place) { final[place] = state[i]; });
     } else if constexpr (FIRST) {
         float* end = end_of(call, part, part.segment);
 #pragma unroll

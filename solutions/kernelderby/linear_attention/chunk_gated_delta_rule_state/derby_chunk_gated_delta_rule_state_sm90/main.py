@@ -1,35 +1,16 @@
 """derby_chunk_gated_delta_rule_state_sm90: CUDA C++ for Hopper (kernel.cu), one kernel, or two where a sequence is cut."""
 
-import functools
 import importlib
 import os
 
 __path__ = [os.path.dirname(__file__)]
 contract = importlib.import_module(f"{__name__}.contract")
 cuda_library = importlib.import_module(f"{__name__}.cuda_library")
+segments = importlib.import_module(f"{__name__}.delta_rule_segments")
 
 POINTER, INT = cuda_library.POINTER, cuda_library.INT
 library = cuda_library.CudaLibrary(__file__, "derby_chunk_gated_delta_rule_state", "kernel.cu",
                                    [POINTER] * 10 + [INT] * 4)
-
-CHUNK, STATE_BYTES = 64, 6 * 128 * 128 + 16  # of scratch, for a head and segment
-CHUNK_US, FOLLOW_US, LAUNCH_US = 0.8, 0.8, 3.0  # a chunk; a segment before; a second kernel (docs/lab/linear_attention.md)
-
-
-@functools.cache
-def chunks_of_segment(chunks, heads, processors):
-    """Chunks after which to cut a sequence, so that both kernels together take the least time; all of them: no cut."""
-    def cost(length):
-        segments = -(-chunks // length)
-        if segments == 1:
-            return length * CHUNK_US * -(-2 * heads // processors)
-        turns = -(-2 * heads * (2 * segments - 3) // processors) + -(-2 * heads * (segments - 1) // processors)
-        return turns * length * CHUNK_US + (segments - 2) * FOLLOW_US + LAUNCH_US
-    return min((chunks, *(-(-chunks // segments) for segments in range(3, 33))), key=cost)
-
-
-def processors_of(device):
-    return torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 132
 
 
 check = contract.Contract("derby_chunk_gated_delta_rule_state_sm90", aligned=16,
@@ -47,8 +28,9 @@ def run(k, w, u, g, initial_state, initial_state_indices, chunk_starts, h, v_new
     128], v_new as u, final_state float32 [1, num_v_heads, 128, 128]. All at addresses that 16 divides."""
     check(k, w, u, g, initial_state, initial_state_indices, chunk_starts, h, v_new, final_state)
     chunks, heads, scratch = len(h), u.shape[1], None
-    length = chunks_of_segment(chunks, heads, processors_of(k.device)) if chunks else 0
+    length = segments.chunks_of_segment(chunks, heads, 4, segments.processors_of(k.device)) if chunks else 1
     if length < chunks:
-        scratch = torch.empty((-(-chunks // length) - 1) * heads * STATE_BYTES, dtype=torch.uint8, device=k.device)
+        parts = -(-chunks // length) - 1
+        scratch = torch.empty(parts * heads * segments.STATE_BYTES, dtype=torch.uint8, device=k.device)
     library(k.device, k, w, u, g, initial_state, initial_state_indices, h, v_new, final_state, scratch, len(u),
             k.shape[1], heads, length)

@@ -8,11 +8,12 @@ import torch
 __path__ = [os.path.dirname(__file__)]
 contract = importlib.import_module(f"{__name__}.contract")
 cuda_library = importlib.import_module(f"{__name__}.cuda_library")
+segments = importlib.import_module(f"{__name__}.delta_rule_segments")
 
 POINTER, INT = cuda_library.POINTER, cuda_library.INT
-library = cuda_library.CudaLibrary(__file__, "derby_gated_delta_rule_update", "kernel.cu", [POINTER] * 12 + [INT] * 4)
+library = cuda_library.CudaLibrary(__file__, "derby_gated_delta_rule_update", "kernel.cu", [POINTER] * 12 + [INT] * 5)
 
-CHUNK, RECORD_BYTES = 64, 2 * 64 * 64 * 2 + 4 * 64 * 4  # delta_rule_prepare.cuh
+RECORD_BYTES = 2 * 64 * 64 * 2 + 4 * 64 * 4  # delta_rule_prepare.cuh
 RECURRENT = 8  # tokens up to which the recurrence runs token by token
 
 
@@ -33,8 +34,12 @@ def run(A_log, a, dt_bias, q, k, v, b, initial_state, initial_state_indices, out
     """
     check(A_log, a, dt_bias, q, k, v, b, initial_state, initial_state_indices, output, final_state)
     tokens, heads = v.shape[:2]
-    records = None
+    scratch, length = None, segments.UNCUT
     if tokens > RECURRENT:
-        records = torch.empty((tokens // CHUNK + 1) * heads * RECORD_BYTES, dtype=torch.uint8, device=q.device)
-    library(q.device, q, k, v, a, b, dt_bias, A_log, initial_state, initial_state_indices, output, final_state, records,
-            tokens, q.shape[1], heads, len(initial_state))
+        chunks, places = -(-tokens // segments.CHUNK), tokens // segments.CHUNK + 1
+        length = segments.chunks_of_segment(chunks, heads, 2, segments.processors_of(q.device))
+        parts = places // length + 1 if length < chunks else 0
+        scratch = torch.empty((places * RECORD_BYTES + parts * segments.STATE_BYTES) * heads, dtype=torch.uint8,
+                              device=q.device)
+    library(q.device, q, k, v, a, b, dt_bias, A_log, initial_state, initial_state_indices, output, final_state, scratch,
+            tokens, q.shape[1], heads, len(initial_state), length)

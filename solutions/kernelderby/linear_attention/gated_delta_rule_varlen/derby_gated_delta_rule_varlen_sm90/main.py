@@ -8,11 +8,12 @@ import torch
 __path__ = [os.path.dirname(__file__)]
 contract = importlib.import_module(f"{__name__}.contract")
 cuda_library = importlib.import_module(f"{__name__}.cuda_library")
+segments = importlib.import_module(f"{__name__}.delta_rule_segments")
 
 POINTER, INT = cuda_library.POINTER, cuda_library.INT
-library = cuda_library.CudaLibrary(__file__, "derby_gated_delta_rule_varlen", "kernel.cu", [POINTER] * 13 + [INT] * 6)
+library = cuda_library.CudaLibrary(__file__, "derby_gated_delta_rule_varlen", "kernel.cu", [POINTER] * 13 + [INT] * 7)
 
-CHUNK, RECORD_BYTES = 64, 2 * 64 * 64 * 2 + 4 * 64 * 4  # delta_rule_prepare.cuh
+RECORD_BYTES = 2 * 64 * 64 * 2 + 4 * 64 * 4  # delta_rule_prepare.cuh
 RECURRENT = 8  # tokens up to which a sequence runs token by token
 
 
@@ -35,8 +36,13 @@ def run(A_log, a, dt_bias, q, k, v, b, initial_state, initial_state_indices, cu_
     """
     check(A_log, a, dt_bias, q, k, v, b, initial_state, initial_state_indices, cu_seqlens, output, final_state)
     (tokens, heads), sequences = v.shape[:2], len(initial_state_indices)
-    records = None
+    scratch, length = None, segments.UNCUT
     if tokens > max(sequences, RECURRENT):
-        records = torch.empty((tokens // CHUNK + sequences) * heads * RECORD_BYTES, dtype=torch.uint8, device=q.device)
+        chunks, places = -(-tokens // segments.CHUNK), tokens // segments.CHUNK + sequences
+        length = segments.chunks_of_segment(-(-chunks // sequences), heads * sequences, 2,
+                                            segments.processors_of(q.device))
+        parts = places // length + sequences if length < chunks else 0
+        scratch = torch.empty((places * RECORD_BYTES + parts * segments.STATE_BYTES) * heads, dtype=torch.uint8,
+                              device=q.device)
     library(q.device, q, k, v, a, b, dt_bias, A_log, initial_state, initial_state_indices, cu_seqlens, output,
-            final_state, records, tokens, sequences, q.shape[1], heads, len(initial_state), RECURRENT)
+            final_state, scratch, tokens, sequences, q.shape[1], heads, len(initial_state), RECURRENT, length)
