@@ -37,13 +37,22 @@ __host__ __device__ __forceinline__ int chunk_places(int tokens, int sequences) 
 
 constexpr int PREPARE_THREADS = 128, SYSTEM_STRIDE = CHUNK + 4, SCRATCH_STRIDE = 36;
 
+// What is needed at different times lies in one place, so that five blocks share a multiprocessor.
 struct PrepareShared {
-    uint8_t q[2 * TILE_BYTES], k[2 * TILE_BYTES];
-    ChunkRecord record;
-    float system[CHUNK][SYSTEM_STRIDE], scratch[32][SCRATCH_STRIDE];
+    union {
+        uint8_t q[2 * TILE_BYTES];               // until the products are made
+        ChunkRecord record;                      // P from then on,
+        float scratch[32][SCRATCH_STRIDE];       // and in the place of T, until it is whole
+    };
+    union {
+        uint8_t k[2 * TILE_BYTES];               // likewise
+        float system[CHUNK][SYSTEM_STRIDE];
+    };
     float g[CHUNK], beta[CHUNK], unit_q[CHUNK], unit_k[CHUNK];  // g times log2 e
     uint64_t ready;
 };
+static_assert(offsetof(PrepareShared, k) % 1024 == 0, "tiles are 1024-byte aligned");
+static_assert(sizeof(float[32][SCRATCH_STRIDE]) <= sizeof(ChunkRecord::solve), "P lies behind");
 
 // One warp: the sums of the log decays, and beta; 0 behind the chunk's last token.
 __device__ __forceinline__ void gather_gates(PrepareShared& shared, const DeltaRule& problem, int head,
@@ -120,6 +129,7 @@ __device__ __forceinline__ void invert_quarters(PrepareShared& shared) {
     const int block = threadIdx.x / EACH, row = threadIdx.x % EACH / (SIDE / COLUMNS);
     const int column = threadIdx.x % (SIDE / COLUMNS) * COLUMNS, first = block * 2 * SIDE;
     float sums[COLUMNS] = {};
+#pragma unroll 8
     for (int k = 0; k < SIDE; ++k) {
         const float left = shared.system[first + SIDE + row][first + k];
 #pragma unroll
@@ -128,6 +138,7 @@ __device__ __forceinline__ void invert_quarters(PrepareShared& shared) {
 #pragma unroll
     for (int c = 0; c < COLUMNS; ++c) shared.scratch[block * SIDE + row][column + c] = sums[c], sums[c] = 0.0f;
     __syncthreads();
+#pragma unroll 8
     for (int k = 0; k < SIDE; ++k) {
         const float left = shared.system[first + SIDE + row][first + SIDE + k];
 #pragma unroll
@@ -199,7 +210,7 @@ struct PrepareCall {
 };
 
 // Blocks: place, head; those beyond copy states, where the pools differ.
-__global__ void __launch_bounds__(PREPARE_THREADS) derby_delta_rule_prepare(const __grid_constant__ PrepareCall call) {
+__global__ void __launch_bounds__(PREPARE_THREADS, 5) derby_delta_rule_prepare(const __grid_constant__ PrepareCall call) {
     auto& shared = dynamic_shared<PrepareShared>();
     const DeltaRule& problem = call.problem;
     const int head = blockIdx.x % problem.v_heads, place = blockIdx.x / problem.v_heads;
@@ -235,10 +246,10 @@ __global__ void __launch_bounds__(PREPARE_THREADS) derby_delta_rule_prepare(cons
     product_of_tiles<64>(of_queries, q + TILE_BYTES, k + TILE_BYTES, true);
     wgmma_commit_group();
     find_lengths(shared);
-    __syncthreads();
     wgmma_wait_group<0>();
     pin<32>(of_keys);
     pin<32>(of_queries);
+    __syncthreads();  // nobody reads queries or keys any more
     spread_scores(shared, of_keys, of_queries, chunk.count);
     __syncthreads();
     invert_diagonal(shared);
@@ -252,7 +263,7 @@ __global__ void __launch_bounds__(PREPARE_THREADS) derby_delta_rule_prepare(cons
         bulk_store(call.records + size_t(place) * problem.v_heads + head, shared_address(&shared.record),
                    sizeof(ChunkRecord));
         bulk_commit_group();
-        bulk_wait_group<0>();
+        bulk_wait_group_read<0>();
     }
 }
 
