@@ -185,8 +185,10 @@ MUTANTS = [
     (UPDATE, "state[i] *= of_state;", ""),
     (UPDATE, "inside && column <= row ?", "inside && column < row ?"),
     (UPDATE, "result[i] *= of_q[i / 2 % 2];", "result[i] *= of_q[0];"),
-    (UPDATE, "wgmma_wait_group<0>();\n    pin<32>(result);\n    shared.states", "pin<32>(result);\n    shared.states"),
-    (UPDATE, "wgmma_wait_group<0>();\n    pin<32>(result);\n    shared.corrected", "pin<32>(result);\n    shared.corrected"),
+    *(
+        (UPDATE, f"wgmma_wait_group<0>();\n    pin<32>(result);\n    shared.{name}", f"shared.{name}")
+        for name in ("states", "corrected")
+    ),
     (VARLEN, "bounds(sequence).x / CHUNK + sequence;", "bounds(sequence).x / CHUNK;"),
 ]
 

@@ -11,7 +11,7 @@ UNCUT = 1 << 20
 
 @functools.cache
 def chunks_of_segment(chunks, states, changes, processors):
-    """Chunks after which to cut sequences of so many chunks, or UNCUT: what takes the least time, in times of a chunk.
+    """Chunks after which to cut sequences of so many chunks, or UNCUT: what takes the least time.
 
     states: heads of all sequences, each the work of two blocks; changes: blocks for what one segment changes of a state.
     Of n segments the first kernel carries the first one and finds the changes of those between, the second one carries
@@ -22,7 +22,8 @@ def chunks_of_segment(chunks, states, changes, processors):
 
     def cost(length):
         segments = -(-chunks // length)
-        return (turns(2 + changes * (segments - 2)) + turns(2 * segments - 2)) * length + FOLLOW * (segments - 2) + LAUNCH
+        both = turns(2 + changes * (segments - 2)) + turns(2 * segments - 2)
+        return both * length + FOLLOW * (segments - 2) + LAUNCH
 
     length = min((-(-chunks // segments) for segments in range(3, 33)), key=cost)
     return length if 0 < 2 * length < chunks and cost(length) < 0.95 * turns(2) * chunks else UNCUT

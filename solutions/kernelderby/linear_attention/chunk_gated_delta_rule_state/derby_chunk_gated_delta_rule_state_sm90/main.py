@@ -1,7 +1,9 @@
-"""derby_chunk_gated_delta_rule_state_sm90: CUDA C++ for Hopper (kernel.cu), one kernel, or two where a sequence is cut."""
+"""derby_chunk_gated_delta_rule_state_sm90: CUDA C++ for Hopper (kernel.cu): one kernel, or two."""
 
 import importlib
 import os
+
+import torch
 
 __path__ = [os.path.dirname(__file__)]
 contract = importlib.import_module(f"{__name__}.contract")
