@@ -13,7 +13,7 @@ UNCUT = 1 << 20
 def chunks_of_segment(chunks, states, changes, processors):
     """Chunks after which to cut sequences of so many chunks, or UNCUT: what takes the least time.
 
-    states: heads of all sequences, each the work of two blocks; changes: blocks for the change that a segment makes to one.
+    states: heads of all sequences, each the work of two blocks; changes: blocks for what a segment changes of a state.
     Of n segments the first kernel carries the first one and finds the changes of those between, the second one carries
     all others.
     """
