@@ -26,6 +26,7 @@ from kernelderby.errors import DerbyError
 # Verbs that only read and write files. What measures, serves or waits has no end of its own.
 READING = frozenset(
     {"list", "show", "shapes", "rank", "roofline", "report", "pack", "export", "prompt", "merge"}
+    | {"verify", "field", "capture", "explain"}
     | {
         "kernels",
         "activity",
@@ -217,10 +218,18 @@ def enforced(asked: Bounds | None, verb: str) -> Iterator[None]:
     except _Met as end:
         if end.entry is not entry:
             raise
-        raise DerbyError(entry.told + (f" (in hand: {_now.last})" if _now.last else "")) from None
+        raise DerbyError(entry.told + _in_hand()) from None
+    except MemoryError:
+        if not limits.memory:
+            raise
+        raise DerbyError(f"{verb}: needs more memory than {met('memory', limits.memory)}{_in_hand()}") from None
     finally:
         _now.bounds, _now.until, _now.last = before
         _now.over.clear()
+
+
+def _in_hand() -> str:
+    return f" (in hand: {_now.last})" if _now.last else ""
 
 
 @contextmanager

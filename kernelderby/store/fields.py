@@ -65,6 +65,8 @@ _LARGEST = 1.7976931348623157e308  # of the finite doubles
 _UNSEEN = r"\x00-\x1f\x7f-\x9f\u00ad\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff"
 _NO_BREAK = re.compile(rb"[^\n]")
 EXPLAINED = 20  # broken lines of a file
+_MOST_PARTS = 50  # of a dotted key in TOML
+_LONG_KEY = re.compile(rf"""(?<![\w-])(?:(?:[\w-]+|"[^"\n]*"|'[^'\n]*')[ \t]*\.[ \t]*){{{_MOST_PARTS}}}""")
 LONGEST_LINE = 64 << 20  # bytes; a row with all its samples has some thousands
 
 
@@ -153,6 +155,8 @@ def expect_keys_once(where: Path | str, data: bytes) -> None:
 
 def read_toml(path: Path, kind: type[T] = dict) -> T:  # type: ignore[assignment]
     text = read_text(path)
+    if _LONG_KEY.search(text):  # tomllib takes memory by the square of a key's parts
+        raise DerbyError(f"{path}: not TOML (a key of more than {_MOST_PARTS} parts); mend that line")
     try:
         data = tomllib.loads(text)
     except (ValueError, RecursionError) as error:

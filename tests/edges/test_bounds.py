@@ -10,15 +10,18 @@ import sys
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 from mutating import run
 from test_strangers import DEFINITION, TRACES, WORKLOADS, D, edit
 
 from kernelderby.catalog import Catalog
 from kernelderby.errors import DerbyError
+from kernelderby.profile.sources.ranges import Paths, swept_timeline
 from kernelderby.profile.sources.recognise import open_profile
 from kernelderby.store import bounds
 from kernelderby.store.bounds import Bounds, reading
+from kernelderby.store.fields import read_toml
 from kernelderby.store.patterns import Pattern
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "profile"))
@@ -85,6 +88,39 @@ def test_steps_of_sqlite(tmp_path, within):
     within(steps=200_000)
     with pytest.raises(DerbyError, match=r"takes more than the bound steps=200000; remove it, or raise that"):
         open_profile(path)
+
+
+@pytest.mark.parametrize("ending", ["-wal", "-shm", "-journal"])
+def test_what_lies_beside_a_database_and_is_no_file(tmp_path, ending):
+    """SQLite would open it too, and wait at a pipe for ever."""
+    path = export(tmp_path / "a.sqlite")
+    with sqlite3.connect(path) as database:
+        database.execute("PRAGMA journal_mode=wal")
+    database.close()
+    os.mkfifo(f"{path}{ending}")
+    with pytest.raises(DerbyError, match=f"a.sqlite{ending}: is no regular file"):
+        open_profile(path)
+    os.remove(f"{path}{ending}")
+    assert open_profile(path).sums()[0].instances == 1
+
+
+def test_ranges_that_nest_without_end():
+    """Each nesting holds all its names: 100,000 of them, each in the one before, took 16 GB."""
+    paths = Paths()
+    timeline = swept_timeline([(i, 1_000_000 - i, f"r{i}") for i in range(100_000)], paths)
+    assert len(paths.names) == 257 and paths.names[-1] == tuple(f"r{i}" for i in range(256))
+    assert timeline.at(np.array([3, 255, 99_999, 999_997, 1_000_001])).tolist() == [4, 256, 256, 3, 0]
+
+
+@pytest.mark.parametrize("key", ["a.", '"a" . ', "'a'\t.", "a-b_1 ."])
+def test_a_key_of_very_many_parts(tmp_path, key):
+    """tomllib would take 16 GB for one of 100,000."""
+    path = tmp_path / "a.toml"
+    path.write_text(f"x = 1\n[{key * 100_000}b]\ny = 1")
+    with pytest.raises(DerbyError, match="a.toml: not TOML .a key of more than 50 parts.; mend that line"):
+        read_toml(path)
+    path.write_text(f"{key * 40}b = 'a.b. c. ...... 1.2.3 {'word. ' * 30}'\nz = '{'w' * 5_000_000}'")
+    assert read_toml(path)["z"] == "w" * 5_000_000
 
 
 # -------------------------------------------------------------------------------------------------------------- bytes
@@ -264,6 +300,16 @@ def test_memory(small_set):
     found = derby("report", small_set / "r.html", "--root", small_set, "--bounds", "memory=300M")[1]
     assert found.returncode == 0 and "Traceback" not in found.stderr and (small_set / "r.html").is_file()
     assert "profiles/big.json: needs more memory than the bound memory=300M" in found.stderr
+
+
+def test_memory_of_a_whole_verb():
+    with pytest.raises(
+        DerbyError, match="^report: needs more memory than the bound memory=1G; remove it, .*in hand: b.json"
+    ):
+        with bounds.enforced(Bounds(memory=1 << 30, time=60), "report"):
+            with reading("b.json"):
+                pass
+            raise MemoryError
 
 
 def test_an_honest_set_meets_none(small_set):

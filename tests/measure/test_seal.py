@@ -1,6 +1,7 @@
 """A sealed session: what derby verify takes, and each way in which a service could cheat afterwards."""
 
 import json
+import os
 import shutil
 import subprocess
 
@@ -120,6 +121,28 @@ def test_rows_that_were_changed_dropped_or_added(sealed, change, told):
     rows.write_bytes(b"".join(line + b"\n" for line in change(rows.read_bytes().splitlines())))
     (verified,) = verify(seal)
     assert any(told in problem for problem in verified.problems), verified.problems
+
+
+def test_broken_rows_and_seals_are_problems_and_the_rest_is_looked_at(sealed):
+    root, seal = sealed
+    (rows,) = (root / "traces").rglob("*.jsonl")
+    row = json.loads(rows.read_bytes().splitlines()[-1])
+    changes = [{"workload": None}, {"workload": [1]}, {"solution": [[]]}, {"solution": None}]
+    broken = [{**row, **change} for change in changes]
+    broken += [{**row, "measurement": {**row["measurement"], "environment": each}} for each in ([1], {"secret": [1]})]
+    with rows.open("a") as file:
+        file.writelines(json.dumps(each) + "\n" for each in [*broken, {"measurement": {"session": [1]}}, 5])
+        name = json.dumps(row["measurement"]["session"])
+        file.write(json.dumps(row).replace(name, "".join(f"\\u{ord(c):04x}" for c in name[1:-1]).join('""')) + "\n")
+    os.mkfifo(seal.with_name("a.seal"))
+    seal.with_name("b.seal").write_text('["x"]\n')
+    (rows.parent / "z.jsonl").symlink_to("/dev/zero")
+    verified, pipe, other = verify(root / "traces")
+    assert "it is no regular file" in pipe.problems[0] and "line 1 does not follow" in other.problems[0]
+    assert any("z.jsonl: cannot be read" in problem for problem in verified.problems)
+    assert "7 rows of the session are in the files and not sealed" in verified.problems, verified.problems
+    assert "2 rows are of code that the session did not begin with" in verified.problems
+    assert "3 rows have inputs that the secret does not draw" in verified.problems, verified.problems
 
 
 TOOLS = {"ssh-keygen": ("{}", "{}.pub", ".sig"), "minisign": ("{}.key", "{}.pub", ".minisig")}

@@ -5,13 +5,17 @@ from __future__ import annotations
 import json
 import tempfile
 from collections import Counter
+from collections.abc import Callable, Collection
+from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
 from kernelderby.errors import DerbyError
 from kernelderby.measure.judge.secret import of_workload
 from kernelderby.measure.run.seal import FOLDER, NAMESPACE, SUFFIX, commitment, is_of_minisign, link, ran, sha256
+from kernelderby.store.bounds import reading
 from kernelderby.store.files import files_under, read_bytes
 
 
@@ -27,22 +31,45 @@ class Verified:
     problems: list[str] = field(default_factory=list)
 
 
+@dataclass(frozen=True, slots=True)
+class _Rows:
+    """of_session: of each session (file, hash of the line) -> row. problems: files that could not be read."""
+
+    of_session: dict[str, dict[tuple[str, str], dict[str, Any]]]
+    problems: list[str]
+
+
 def verify(place: Path, key: Path | None = None) -> list[Verified]:
     """place: a .seal file, or a folder of a set with some beneath it. DerbyError where there is none."""
     found = [place] if place.is_file() else files_under(place, SUFFIX, lambda _: None) if place.is_dir() else []
     if not found:
         raise DerbyError(f"{place}: holds no sealed session; `derby bench --sealed` writes one")
-    return [_verified(path, key) for path in found]
+    opened = [_opened(path) for path in found]
+    sessions = frozenset(each.session for each, _ in opened)
+    rows = cache(partial(_rows, sessions))  # of a set once, whatever the number of its sessions
+    return [_verified(each, entries, key, rows) for each, entries in opened]
 
 
-def _verified(path: Path, key: Path | None) -> Verified:
-    verified = Verified(path)
-    entries = _chained(path, verified.problems)
+def _opened(path: Path) -> tuple[Verified, list[dict[str, Any]]]:
+    verified, entries = Verified(path), list[dict[str, Any]]()
+    try:
+        with reading(path):
+            entries = _chained(path, verified.problems)
+        verified.session = str(entries[0].get("session")) if entries else ""
+    except DerbyError as problem:
+        verified.problems.append(str(problem))
+    return verified, entries
+
+
+def _verified(
+    verified: Verified, entries: list[dict[str, Any]], key: Path | None, rows: Callable[[Path], _Rows]
+) -> Verified:
+    path = verified.path
     if not entries or entries[0].get("kind") != "begin":
         verified.problems.append("does not begin with a commitment")
         return verified
     first, last = entries[0], entries[-1]
-    verified.session, verified.commitment = str(first.get("session")), str(first.get("commitment"))
+    verified.commitment = str(first.get("commitment"))
     sealed = [entry for entry in entries if entry.get("kind") == "row"]
     verified.rows = len(sealed)
     if last.get("kind") != "end":
@@ -52,7 +79,7 @@ def _verified(path: Path, key: Path | None) -> Verified:
             verified.problems.append("the secret is not the one that was committed to")
         if last.get("rows") != len(sealed):
             verified.problems.append(f"holds {len(sealed)} rows, and says {last.get('rows')} at its end")
-    verified.problems += _against_rows(path, first, last, sealed)
+    verified.problems += _against_rows(path, first, last, sealed, rows)
     if key is not None:
         problem = _signature_problem(path, key)
         verified.signed = not problem
@@ -79,24 +106,36 @@ def _chained(path: Path, problems: list[str]) -> list[dict[str, Any]]:
     return entries
 
 
-def _against_rows(path: Path, first: dict[str, Any], last: dict[str, Any], sealed: list[dict[str, Any]]) -> list[str]:
+def _rows(sessions: Collection[str], traces: Path) -> _Rows:
+    problems: list[str] = []
+    found: dict[str, dict[tuple[str, str], dict[str, Any]]] = {}
+    for file in files_under(traces, ".jsonl", problems.append):
+        try:
+            with reading(file):
+                for line in read_bytes(file).splitlines():
+                    with suppress(ValueError, RecursionError, LookupError, TypeError):
+                        row = json.loads(line)
+                        if (session := row["measurement"]["session"]) in sessions:
+                            place = str(file.relative_to(traces.parent)), sha256(line)
+                            found.setdefault(session, {})[place] = row
+        except DerbyError as problem:
+            problems.append(str(problem))
+    return _Rows(found, problems)
+
+
+def _against_rows(
+    path: Path,
+    first: dict[str, Any],
+    last: dict[str, Any],
+    sealed: list[dict[str, Any]],
+    rows: Callable[[Path], _Rows],
+) -> list[str]:
     """What the files of rows and the seal say of each other. The set is where its folder traces/ lies."""
     if path.parent.name != FOLDER:
         return [f"does not lie in traces/<gpu>/{FOLDER}/, so its rows are not looked at"]
-    traces, session = path.resolve().parents[2], first.get("session")
-    problems: list[str] = []
-    of_session: dict[tuple[str, str], dict[str, Any]] = {}
-    for file in files_under(traces, ".jsonl", problems.append):
-        for line in read_bytes(file).splitlines():
-            if str(session).encode() not in line:
-                continue
-            try:
-                row = json.loads(line)
-                is_of_it = row["measurement"]["session"] == session
-            except (ValueError, RecursionError, LookupError, TypeError):
-                continue
-            if is_of_it:
-                of_session[str(file.relative_to(traces.parent)), sha256(line)] = row
+    in_files = rows(path.resolve().parents[2])
+    of_session = in_files.of_session.get(str(first.get("session")), {})
+    problems = list(in_files.problems)
     promised = {(str(entry.get("file")), str(entry.get("sha256"))) for entry in sealed}
     for count, told in (
         (len(promised - of_session.keys()), "are sealed and not in the files as they were written"),
@@ -109,13 +148,24 @@ def _against_rows(path: Path, first: dict[str, Any], last: dict[str, Any], seale
 
 
 def _row_problems(row: dict[str, Any], first: dict[str, Any], last: dict[str, Any]) -> list[str]:
-    measured, solutions, found = row["measurement"], first.get("solutions"), []
-    if not isinstance(solutions, dict) or solutions.get(row.get("solution")) != measured.get("solution_hash"):
+    solutions, found = first.get("solutions"), []
+    try:
+        if solutions[row["solution"]] != row["measurement"]["solution_hash"]:  # type: ignore[index]
+            raise LookupError
+    except (LookupError, TypeError):
         found.append("are of code that the session did not begin with")
-    own = (measured.get("environment") or {}).get("secret")
-    if own is not None and "secret" in last and own != of_workload(str(last["secret"]), row["workload"]["uuid"]):
+    environment = row["measurement"].get("environment")
+    own = environment.get("secret") if isinstance(environment, dict) else None
+    if own is not None and "secret" in last and own != _secret_of(row, last):
         found.append("have inputs that the secret does not draw")
     return found
+
+
+def _secret_of(row: dict[str, Any], last: dict[str, Any]) -> str | None:
+    try:
+        return of_workload(str(last["secret"]), row["workload"]["uuid"])
+    except (LookupError, TypeError, ValueError, AttributeError):
+        return None
 
 
 def _signature_problem(path: Path, key: Path) -> str:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 NEVER = (1 << 63) - 1  # when a range ends that nobody closed
+_DEEPEST = 256  # names of one nesting
 
 
 @dataclass(slots=True)
@@ -32,13 +33,16 @@ class RangeTimeline:
 
 
 class Paths:
-    """Numbers for nestings: number 0 is "no range", a child of a nesting is that nesting and one more name."""
+    """Numbers for nestings: number 0 is "no range", a child of a nesting is that nesting and one more name. What lies
+    deeper than any program nests ranges is not told from the one around it: each nesting holds all its names."""
 
     def __init__(self) -> None:
         self.names: list[tuple[str, ...]] = [()]
         self.children: dict[tuple[int, str], int] = {}
 
     def child(self, parent: int, name: str) -> int:
+        if len(self.names[parent]) == _DEEPEST:
+            return parent
         number = self.children.get((parent, name))
         if number is None:
             number = self.children[parent, name] = len(self.names)

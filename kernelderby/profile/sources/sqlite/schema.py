@@ -7,6 +7,7 @@ probed with PRAGMA, nothing is concluded from a version number. Sources: NVIDIA'
 
 from __future__ import annotations
 
+import os
 import re
 import sqlite3
 from collections.abc import Callable, Iterator
@@ -43,6 +44,9 @@ def as_text(value: object) -> str:
 def connect(path: Path, mend: str = _EXPORT_AGAIN) -> Iterator[sqlite3.Connection]:
     """A read-only connection. Whatever SQLite says inside the block becomes a DerbyError in one line."""
     connection = None
+    for beside in (f"{path.absolute()}{ending}" for ending in ("-journal", "-wal", "-shm")):
+        if os.path.lexists(beside) and not os.path.isfile(beside):  # SQLite opens it, and would wait for a pipe
+            raise DerbyError(f"{beside}: is no regular file, and SQLite would open it; remove it")
     try:
         uri = f"file:{quote(str(path.absolute()))}?mode=ro"
         connection = sqlite3.connect(uri, uri=True, timeout=_LOCK_SECONDS, check_same_thread=False)
